@@ -334,7 +334,7 @@ func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	_, err := cluster.Ask(ctx, s.network, s.peerAddr, q)
+	_, err := s.member.Ask(ctx, q)
 	if err == nil {
 		return nil
 	}

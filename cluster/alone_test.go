@@ -74,7 +74,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		n.terms.begin(1)
 		gate.lift(testCluster)
 	}
-	n.log.guardedStore, n.log.off = newGuardedStore(n, b.lifecycle, now, nil), true
+	n.log.guardedStore, n.log.off = newGuardedStore(&n.disk, b.lifecycle, now, n.applied, nil), true
 	var err error
 	if n.Raft, err = raft.NewRaft(c, b.replica, n.log, n.log, n.storage.Snapshots, alone); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ import (
 type asyncLog struct {
 	guardedStore                      // set before Raft is started
 	servers      func() []raft.Server // the newest list; set before Raft is started
+	leads        func() bool          // this member's Raft leads; set before Raft is started
 	acks         acks
 	off          bool   // nothing becomes pending; set before Raft is started
 	more         signal // for run: there are pending entries
@@ -60,7 +61,7 @@ func (a *asyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{
 // StoreLogs implements raft.LogStore. Raft calls it on its main goroutine, on which alone its
 // state changes from or to that of a leader: as a leader it stores only what it has proposed.
 func (a *asyncLog) StoreLogs(logs []*raft.Log) error {
-	if !a.off && a.raft.State() == raft.Leader && a.postpone(logs) {
+	if !a.off && a.leads() && a.postpone(logs) {
 		return nil
 	}
 	if err := a.flush(); err != nil {

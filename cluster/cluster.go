@@ -4,12 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -19,105 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
-
-// Config says how to run a [Member].
-type Config struct {
-	ID uint64 // of this server, 1 to 254
-
-	// Peers are the members of a new cluster, in any order, with what /zookeeper/config is to
-	// show of them. A server without Peers, Addr and Join is standalone.
-	Peers []proto.Peer
-	// Addr is the address at which the other members reach this server's peer
-	// port; by default it is the one in Peers. A server with an Addr, but without
-	// Peers and Join, waits until an operator adds it to a cluster.
-	Addr string
-	// Join is the address of the peer port of any member of a running cluster;
-	// this server asks to be added to that cluster.
-	Join string
-	// Observer is whether a server that is not in Peers is started as an observer.
-	Observer bool
-	// ClientAddr and ElectionPort are what /zookeeper/config is to show of a server that is not
-	// in Peers; empty if nothing.
-	ClientAddr   string
-	ElectionPort int
-
-	Network Network // how members reach each other; nil means TCP
-	// ElectionTimeout is how long the leader, or a majority, may be silent
-	// before a member gives it up; 0 means 2 s.
-	ElectionTimeout time.Duration
-
-	Dir      string           // where to keep the log; empty means Memory
-	LogStore storage.LogStore // how; empty means as it is there, or the first of storage.LogStores
-	Memory   *storage.Memory  // used if Dir is empty; nil means a new one
-
-	Tick          time.Duration // granularity of session expiry
-	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
-	SnapshotBytes int64         // take a snapshot after this much log
-	// DiskFirst has this member, as the leader of a cluster, write an entry to its disk before
-	// it sends it to the others, so that each write waits for two disks in a row.
-	DiskFirst bool
-	Settings  fsm.Settings
-	Log       *slog.Logger
-	// AllowSingleVoter lets a client's reconfig leave a single voter.
-	AllowSingleVoter bool
-	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
-	// znodes; nil means time.Now. Timers and sessions do not depend on it.
-	TimeOfDay func() time.Time
-	// About returns what this member's status says about its server; nil if it says nothing. It
-	// is not called before Start.
-	About func() About
-}
-
-// Member is this server's part in the cluster. Its methods are safe for concurrent use.
-type Member struct {
-	*lifecycle
-	*clock
-	cfg     Config
-	replica *fsm.Replica
-	raft    *node
-
-	proposer  *proposer  // what this member proposes
-	known     *commits   // what is committed, as far as others may know it
-	commits   *commits   // what is applied here
-	compactor *compactor // the length of the log
-	liveness  *liveness  // of sessions
-
-	leader    *knownLeader // who leads
-	lease     *lease       // whether it is surely this member
-	readIndex *readIndex   // whether it still is, and what is committed
-	service   *service     // whether this member serves
-
-	peers      *peerPort  // nil on a standalone server
-	transport  *transport // for Raft, on peers; nil too
-	contacts   *contacts  // what is known about the other members
-	pulse      *pulse     // heartbeats, and what they say
-	notifier   *notifier  // tells the other members what is committed
-	membership *membership
-}
-
-// lifecycle stops a member and reports its first fault.
-type lifecycle struct {
-	stop   chan struct{}  // closed by Close and Kill
-	once   sync.Once      // for stopping
-	killed atomic.Bool    // by Kill: nothing may be written any more
-	broken atomic.Bool    // something could not be written
-	wg     sync.WaitGroup // of the member's goroutines
-
-	failed sync.Once
-	errs   chan error // gets the first fault
-}
-
-func newLifecycle() *lifecycle {
-	return &lifecycle{stop: make(chan struct{}), errs: make(chan error, 1)}
-}
-
-// fail reports a fault after which this member cannot go on.
-func (l *lifecycle) fail(err error) {
-	l.failed.Do(func() { l.errs <- err })
-}
-
-// ErrClosed is returned when the member has been closed.
-var ErrClosed = errors.New("cluster: closed")
 
 // New returns a member that applies its log to replica, which must be fresh.
 // [Member.Start] must be called before any other method.
@@ -257,7 +155,7 @@ func (m *Member) startRaft() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	m.raft.log.guardedStore = newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, cut)
+	m.raft.log.guardedStore = newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, cut)
 	m.raft.log.off = m.cfg.DiskFirst || !m.cfg.clustered()
 	if state := m.raft.storage.TakeState(); state != nil {
 		m.replica.Load(state)
@@ -269,7 +167,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.raft}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -352,26 +250,6 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	return func() { former.awaitVote("") }, nil
 }
 
-// first returns the first configuration of a new cluster. It is empty if this server is
-// to be added to a cluster.
-func (c *Config) first() (first raft.Configuration) {
-	if !c.clustered() {
-		lone := raft.ServerAddress(fmt.Sprintf("server-%d", c.ID))
-		first.Servers = []raft.Server{{ID: serverID(c.ID), Address: lone}}
-	}
-	for _, x := range slices.SortedFunc(slices.Values(c.Peers), func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) }) {
-		s := raft.Server{ID: serverID(x.ID), Address: raft.ServerAddress(x.Addr)}
-		if x.Observer {
-			s.Suffrage = raft.Nonvoter
-		}
-		first.Servers = append(first.Servers, s)
-	}
-	return first
-}
-
-// clustered reports whether the member has a peer port, that is, is not standalone.
-func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c.Addr != "" }
-
 // checkStored compares the members in the storage with the configured ones. It
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
@@ -399,59 +277,6 @@ func (m *Member) checkStored(configured []proto.Peer) error {
 	}
 	return nil
 }
-
-// self is what the configuration says of this server.
-func (c *Config) self() proto.Peer {
-	self := proto.Peer{ID: c.ID, Observer: c.Observer, ClientAddr: c.ClientAddr, ElectionPort: c.ElectionPort}
-	if x := find(c.Peers, c.ID); x != nil {
-		self = *x
-	}
-	self.Addr = cmp.Or(c.Addr, self.Addr)
-	return self
-}
-
-// votes reports whether this member is configured as a voter.
-func (c *Config) votes() bool { return !c.self().Observer }
-
-func (c *Config) addr() string { return c.self().Addr }
-
-// known returns the members of which the configuration says how clients are to see them.
-func (c *Config) known() []proto.Peer {
-	all := append(slices.DeleteFunc(slices.Clone(c.Peers), func(x proto.Peer) bool { return x.ID == c.ID }), c.self())
-	return slices.DeleteFunc(all, func(x proto.Peer) bool { return x.ClientAddr == "" && x.ElectionPort == 0 })
-}
-
-// defaultElectionTimeout tolerates the pauses of a busy machine. Clients usually
-// wait less when a leader dies: if its connections break, the others act at once.
-const defaultElectionTimeout = 2 * time.Second
-
-// loneTransport is the transport of a standalone server. It delivers a single
-// message, TimeoutNow, which makes Raft start an election at once instead of first
-// waiting for a leader.
-type loneTransport struct {
-	*raft.InmemTransport
-	incoming chan raft.RPC
-}
-
-func newLoneTransport(addr raft.ServerAddress) *loneTransport {
-	_, t := raft.NewInmemTransport(addr)
-	incoming := make(chan raft.RPC, 1)
-	incoming <- raft.RPC{
-		Command:  &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax}},
-		RespChan: make(chan raft.RPCResponse, 1),
-	}
-	return &loneTransport{t, incoming}
-}
-
-func (t *loneTransport) Consumer() <-chan raft.RPC { return t.incoming }
-
-// Ready is closed when this member can serve for the first time: it knows a leader
-// and has applied everything committed until then.
-func (m *Member) Ready() <-chan struct{} { return m.service.ready }
-
-// Err receives the first fatal fault, such as a disk that cannot be written. The
-// caller must then close the member.
-func (m *Member) Err() <-chan error { return m.errs }
 
 // Close stops the member and waits for its goroutines. It does not hand over leadership; see
 // [Member.HandOver]. Pending commands are reported as Lost.
@@ -527,9 +352,3 @@ func (o observer) Restored() {
 }
 
 func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.raft.storage.Name, err)) }
-
-// trackAll restarts the timeout of every session. It holds the replica's lock so
-// that no session is opened or closed meanwhile.
-func (m *Member) trackAll() {
-	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().Snapshot()) })
-}

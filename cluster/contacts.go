@@ -3,13 +3,14 @@ package cluster
 import (
 	"encoding/binary"
 	"fmt"
-	"github.com/lockkeeper/lockkeeper/proto"
 	"math"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
@@ -46,33 +47,21 @@ type contacts struct {
 	aim     uint64
 	aimed   int64
 
-	trouble  int64         // since when the leader or the majority seems lost; 0 if neither does
-	gone     int64         // since when a majority has been refusing connections; 0 if it is not
-	agreed   chan struct{} // closed when another member has agreed to a round; nil if nobody waits for that
-	eligible int64         // since when this member may stand for election; 0 if it may not
-	tries    int           // how often it has stood since there was a leader
-	stood    int64         // when it last stood; 0 if it has not since there was a leader
-	term     uint64        // the newest term at the last look
-	begun    int64         // when that term was first seen; 0 if it began before this member started, or has a leader
+	agreed chan struct{} // closed when another member has agreed to a round; nil if nobody waits for that
+	candidacy
 }
 
-// times are a member's time limits, all derived from the election timeout.
-type times struct {
-	silence time.Duration // how long the leader, or a majority, may be silent: the election timeout
-	sure    time.Duration // how long a leader is sure that it leads after a majority confirmed it
-	beat    time.Duration // between two heartbeats
+// candidacy is what a member goes by that may have to stand for election. The contacts' mutex
+// guards it.
+type candidacy struct {
+	trouble  int64  // since when the leader or the majority seems lost; 0 if neither does
+	gone     int64  // since when a majority has been refusing connections; 0 if it is not
+	eligible int64  // since when this member may stand for election; 0 if it may not
+	tries    int    // how often it has stood since there was a leader
+	stood    int64  // when it last stood; 0 if it has not since there was a leader
+	term     uint64 // the newest term at the last look
+	begun    int64  // when that term was first seen; 0 if it began before this member started, or has a leader
 }
-
-func timesFor(electionTimeout time.Duration) times {
-	return times{
-		silence: electionTimeout,
-		sure:    timing.Sure(electionTimeout),
-		beat:    timing.Beat(electionTimeout),
-	}
-}
-
-// moment is one instant, in ms, by the real clock and in running time.
-type moment struct{ now, ran int64 }
 
 // peer is what is known about another member. Where an answer proves something, the
 // time at which the question was sent counts, since the answer may have been delayed.
@@ -148,9 +137,6 @@ func millis(d time.Duration) uint32 {
 }
 
 func duration(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
-
-// never is a time long before any other, by either clock.
-const never = math.MinInt64 / 2 / int64(time.Millisecond)
 
 func newContacts(self uint64, t times) *contacts {
 	return &contacts{self: self, times: t, peers: map[uint64]*peer{}}
@@ -271,7 +257,7 @@ func (c *contacts) leads(own *state) bool {
 }
 
 // lives notes that another member has given a sign of life on one of Raft's connections since
-// transport.watchConns last looked. On a slow link its answers to heartbeats can be late, since they
+// raftConns.watchConns last looked. On a slow link its answers to heartbeats can be late, since they
 // and the heartbeats wait behind other messages.
 func (c *contacts) lives(id uint64) {
 	c.mu.Lock()

@@ -1,11 +1,12 @@
 package cluster
 
 import (
-	"github.com/lockkeeper/lockkeeper/proto"
 	"math"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 const ms = time.Millisecond

@@ -1,9 +1,10 @@
 package cluster
 
 import (
-	"github.com/lockkeeper/lockkeeper/proto"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // three is a cluster of three members. The tests are about the contacts of the first.

@@ -11,6 +11,71 @@
 // [Member.Start] opens the storage and the peer port, starts Raft, and then the
 // goroutines of the parts.
 //
+// # Layers
+//
+// A file uses only what the files before it declare: those above it in these lists, and those left of
+// it in its line. layers_test.go checks that. The exception is at the end.
+//
+// The ground:
+//
+//	clock wait times        the clock; signals and turns; moments, and limits of time
+//	lifecycle log           how a member is stopped, and its first fault; Raft's log messages
+//	memberlist requests     lists of members; what servers ask each other about them, and the answers
+//	tcp_linux network       how members reach each other
+//	config                  how a member is configured
+//
+// Pure decisions, which start no goroutine and read no clock:
+//
+//	lists                   whether the log takes this member's vote away
+//	contacts                who can be reached, who leads, and who stands for election
+//	liveness                when sessions expire, and what the leader must hear of them
+//	formation               how a cluster is formed
+//	digests                 whether its members have the same state
+//
+// How members talk to each other:
+//
+//	hello ask               how a connection begins; asking for information or a change
+//	gate ungreeted peers    who may connect; the peer port
+//	knownleader             who leads
+//	messages link           the connection to the leader, for entries, touches and questions
+//
+// Raft, with what docs/raft.md says is corrected in each file:
+//
+//	work disk store         the storage, what is observed of it, and what Raft must not do to it
+//	commits asynclog        how far the log is committed; the log and the state machine as Raft sees them
+//	node lone               Raft itself; its transport on a standalone server
+//	raftconn                connections for its messages, and when they are closed
+//	transport stream        its messages; those with entries, from a leader to a follower
+//	notify compact          telling others at once what is committed; when to take snapshots
+//
+// What every member does:
+//
+//	pulse                   heartbeats and elections
+//	lease readindex         whether it surely leads; what is committed
+//	batch quorum propose    its clients' commands on their way into the log, and their sizes
+//	serving                 whether it serves clients
+//
+// Membership:
+//
+//	form                    coming into a cluster
+//	handover                making another member the leader
+//	members places          what a member knows about its cluster; who may ask for its own place
+//	farewell steps change   the log for removed members; the steps of a change; changes
+//	removed                 noticing that this member was removed
+//
+// The member:
+//
+//	member                  its parts, and what it passes on to them
+//	touches                 telling the leader which sessions are alive
+//	lead                    what a leader does: expiring sessions, deleting znodes
+//	forward                 what other members send to the leader
+//	reconfig                a client's reconfig, and /zookeeper/config
+//	cluster backup          building, starting and closing a member; restoring one from a snapshot
+//
+// What still points up:
+//
+//	transport stream        the transport opens and takes streams, and both ends are methods of it
+//
 // # Goroutines
 //
 // Raft has goroutines of its own. All others are started by Start, or by a goroutine
@@ -19,7 +84,7 @@
 // Every member has these until Close:
 //   - proposer.run proposes entries, one at a time (propose.go). When another member
 //     leads it connects to the leader, and a reader of that connection and link.watch run
-//     until the connection is closed (forward.go).
+//     until the connection is closed (link.go).
 //   - compactor.run has Raft take snapshots (compact.go).
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
 //     shares the connection of proposer.run.
@@ -37,7 +102,7 @@
 //     question, stand and stepDown.
 //   - asyncLog.run writes the entries that Raft has already sent to others, while it leads
 //     (asynclog.go).
-//   - membership.watch finds out whether this member was removed (members.go).
+//   - membership.watch finds out whether this member was removed (removed.go).
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (peers.go). A connection over which another member sends its entries
 //     has two more: for the entries, and for questions about the commit index

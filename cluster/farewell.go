@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 

@@ -30,21 +30,17 @@ import (
 // first take its vote away, without its taking part, and it gets its vote back when it has
 // caught up.
 
-// gate rejects Raft's messages and heartbeats until this member is in a cluster.
-type gate struct{ of atomic.Uint64 }
-
-// lift opens the gate for the other members of a cluster.
-func (g *gate) lift(of ClusterID) { g.of.Store(uint64(of)) }
-
-func (g *gate) lifted() bool { return g.cluster() != 0 }
-
-// cluster returns the cluster that this member is in; 0 if the gate has not been lifted.
-func (g *gate) cluster() ClusterID { return ClusterID(g.of.Load()) }
-
 // former brings this member into its cluster. Its goroutine is run, which ends when the
 // member is in the cluster and has its vote, if it is to have one, or when it stops.
 type former struct {
-	*membership
+	*lifecycle
+	cfg     *Config
+	raft    *node
+	replica *fsm.Replica
+	gate    *gate
+	peers   *peerPort // nil on a standalone server
+	pulse   *pulse
+
 	number uint64       // identifies this run of the member, for proposals that are meant for it
 	wake   signal       // for run: look again at once
 	caller atomic.Value // a hello: the last member of a cluster that has called this one
@@ -73,8 +69,11 @@ func newRun() uint64 {
 	}
 }
 
-func newFormer(m *membership) *former {
-	return &former{membership: m, number: newRun(), wake: newSignal(), deciding: newTurn()}
+func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
+	return &former{
+		lifecycle: p.lifecycle, cfg: cfg, raft: p.raft, replica: replica, gate: p.gate, peers: p.peers, pulse: p,
+		number: newRun(), wake: newSignal(), deciding: newTurn(),
+	}
 }
 
 // begin prepares forming, before run: list are the members of the new cluster, or of the one
@@ -252,7 +251,7 @@ func (f *former) survey(members []proto.Peer) map[uint64]*Status {
 			continue
 		}
 		asked.Go(func() {
-			s, err := f.askStatus(ctx, x)
+			s, err := askStatus(ctx, f.peers.network, x)
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -445,9 +444,9 @@ func (f *former) known(first string) []string {
 // has no data. It reports true when this member is in the cluster, and has its vote if it
 // is to have one. f.deciding must not be held.
 func (f *former) join(addr string, of ClusterID) (bool, error) {
-	ctx, network := f.peers.ctx, f.peers.network
+	ctx, others := f.peers.ctx, over(f.peers.network)
 	votes := f.cfg.votes()
-	r, err := askLeader(ctx, network, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
+	r, err := askLeader(ctx, others, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
@@ -483,7 +482,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 	}
 	f.asked.Store(uint64(of))
-	r, err = askLeader(ctx, network, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
+	r, err = askLeader(ctx, others, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -523,8 +522,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 }
 
 // self describes this member, for a request to add it.
-func (m *membership) self(voter bool) *proto.Peer {
-	return &proto.Peer{ID: m.cfg.ID, Addr: m.cfg.addr(), Observer: !voter}
+func (f *former) self(voter bool) *proto.Peer {
+	return &proto.Peer{ID: f.cfg.ID, Addr: f.cfg.addr(), Observer: !voter}
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
@@ -537,7 +536,7 @@ func (f *former) awaitVote(addr string) {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, f.peers.network, to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.cluster()})
+			_, err = askLeader(ctx, over(f.peers.network), to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.cluster()})
 		}
 		if ctx.Err() != nil {
 			return

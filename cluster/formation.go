@@ -30,16 +30,6 @@ import (
 // Nothing in this file depends on time, messages or disks, so that TestFormationModel can
 // explore all orders of what may happen with these very rules.
 
-// Proposal asks a member to accept an id for its cluster.
-type Proposal struct {
-	Cluster ClusterID    `json:"cluster"`
-	From    uint64       `json:"from"` // the member that proposes it
-	To      uint64       `json:"to"`   // the member that is asked
-	Run     uint64       `json:"run"`  // the run of that member which is meant (Status.Run)
-	Members []proto.Peer `json:"members"`
-	Data    bool         `json:"data,omitempty"` // the members have data already
-}
-
 // stance is where a member stands that has no cluster yet.
 type stance struct {
 	self     uint64

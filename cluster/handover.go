@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -29,19 +30,6 @@ type handover struct {
 
 func newHandover(p *pulse, leader *knownLeader) *handover {
 	return &handover{&p.wg, p.raft, leader, p.contacts, p, p.peers, p.transport}
-}
-
-// HandOver makes another member the leader if this one leads. If that fails or ctx ends first, the
-// others elect a leader when this member is closed.
-func (m *Member) HandOver(ctx context.Context) error {
-	// Without its disk, this member cannot store the next leader's term, and so does not see it.
-	if m.peers == nil || m.raft.State() != raft.Leader || m.broken.Load() {
-		return nil
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(m.peers.ctx, cancel)()
-	return m.membership.handover.to(ctx, 0)
 }
 
 // to makes the member with the given id the leader, or any suitable one if id is 0, so

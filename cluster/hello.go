@@ -7,13 +7,7 @@ import (
 	"io"
 	"net"
 	"time"
-
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
-
-// ClusterID identifies a cluster. It is random, made once when the cluster is formed, and
-// never changes. 0 stands for none. As text it has 16 hexadecimal digits.
-type ClusterID = storage.ClusterID
 
 // hello is how a connection to a peer port begins: the kind of the connection, the version
 // of the peer protocol, the cluster of the member that calls, its id, the id of the member
@@ -108,13 +102,6 @@ func (e *notWelcome) Error() string {
 	return fmt.Sprintf("the server at %s %v", e.addr, errNoCluster)
 }
 
-// The ends of errors by which ofConnection knows them: what is to be said of them to an
-// operator is said elsewhere.
-var (
-	errAddress   = errors.New("or the address is wrong")
-	errNoCluster = errors.New("is in no cluster yet")
-)
-
 // errNotInCluster is returned for a connection that only a member of a cluster may make.
 var errNotInCluster = fmt.Errorf("cluster: this server %w", errNoCluster)
 
@@ -171,3 +158,17 @@ func (g *greeted) Read(b []byte) (int, error) {
 	}
 	return g.Conn.Read(b)
 }
+
+// The kinds of connections to a peer port; see hello.
+const (
+	kindRaft    = 'R' // Raft's own messages
+	kindStream  = 'E' // a leader's entries, and how far they are committed; see stream
+	kindForward = 'F' // entries, touches and questions sent to the leader
+	kindAdmin   = 'A' // one Request about the members, in JSON
+	kindReach   = 'P' // a question, without content; the answer is a state
+	kindBeat    = 'H' // the leader's heartbeats
+	kindRebeat  = 'h' // the same, over a new connection to a member that has answered the greeting; see pulse.await
+
+	// Version 1 had neither hellos with clusters and ids, nor frames on Raft's connections.
+	peerVersion = 2 // of the peer protocol
+)

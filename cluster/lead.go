@@ -13,9 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Expired returns the number of sessions that this member has expired.
-func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
-
 // watchLeadership starts the leader's duties when this member begins to lead, and
 // stops them when it no longer does.
 func (m *Member) watchLeadership() {
@@ -221,12 +218,6 @@ func (o ordered) Done(v *fsm.View, r *fsm.Result) {
 	o.m.liveness.expired.Add(1)
 	o.result.Done(v, r)
 }
-
-// result is an [fsm.Waiter] that reports only whether the command was applied.
-type result chan error
-
-func (r result) Done(*fsm.View, *fsm.Result) { r <- nil }
-func (r result) Lost()                       { r <- ErrClosed }
 
 // reap periodically deletes empty containers and expired TTL znodes, until stop is closed.
 func (m *Member) reap(stop <-chan struct{}) {

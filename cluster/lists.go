@@ -51,16 +51,3 @@ func (x *lists) deleted(first, last uint64) {
 		}
 	}
 }
-
-// dropped reports whether the newest list takes this member's vote away and is not known here to be
-// committed. voted is whether it has a vote in the state that is applied here, up to the entry
-// applied or a later one. A list before that may be older than a snapshot which was received since.
-func (n *node) dropped(applied uint64, voted bool) bool {
-	n.lists.mu.Lock()
-	defer n.lists.mu.Unlock()
-	newest, before := n.lists.newest, n.lists.before
-	if before.index > applied {
-		voted = before.votes
-	}
-	return voted && !newest.votes && newest.index > max(n.CommitIndex(), n.AppliedIndex())
-}

@@ -91,3 +91,10 @@ func ofConnection(err error) bool {
 	}
 	return false
 }
+
+// The ends of errors by which ofConnection knows them: what is to be said of them to an
+// operator is said elsewhere.
+var (
+	errAddress   = errors.New("or the address is wrong")
+	errNoCluster = errors.New("is in no cluster yet")
+)

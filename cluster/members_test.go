@@ -1,11 +1,14 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -388,6 +391,59 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 		}
 		if t.Logf("%d of %d reconfigs were refused; it waits: %s", busy, tried, m.membership.former.waiting()); busy > tried/20 {
 			t.Errorf("%d of %d reconfigs were refused", busy, tried)
+		}
+	})
+}
+
+// hairpin is the network of a host that cannot reach itself at the address that the others use.
+type hairpin struct {
+	Network
+	addr string
+}
+
+func (h hairpin) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if addr == h.addr {
+		return nil, &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}
+	}
+	return h.Network.Dial(ctx, addr)
+}
+
+// TestAsksItself: a member that is asked for a change, by an embedder or its own client, does not call
+// itself at its peer port, whether it leads or not. It is refused there what it would be refused over
+// the network, and a member that is closed answers at once.
+func TestAsksItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range f.running {
+			cfg := f.config(i)
+			cfg.Network = hairpin{cfg.Network, f.peers[uint64(i+1)]}
+			f.open(i, cfg)
+		}
+		f.whole()
+		for i, m := range f.running {
+			other := uint64((i+1)%3 + 1)
+			if _, err := m.Ask(t.Context(), Request{Transfer: &other}); err != nil {
+				t.Fatalf("server %d, asked to make server %d the leader: %v", i+1, other, err)
+			}
+			for _, by := range f.running {
+				_, err := by.Ask(t.Context(), Request{Remove: 9})
+				_, called := Ask(t.Context(), f.net.Host("operator"), f.peers[by.cfg.ID], Request{Remove: 9})
+				if !errors.Is(err, ErrNoMember) || called == nil || err.Error() != called.Error() {
+					t.Errorf("server %d, asked directly: %v; over the network: %v", by.cfg.ID, err, called)
+				}
+			}
+			f.whole()
+		}
+		m := f.running[0]
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := m.Ask(ctx, Request{Remove: 3}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnknownOutcome) {
+			t.Errorf("canceled before: %v", err)
+		}
+		f.stop(0)
+		began := time.Now()
+		if _, err := m.Ask(t.Context(), Request{Remove: 3}); !errors.Is(err, ErrClosed) || time.Since(began) > 0 {
+			t.Errorf("closed: %v, after %v", err, time.Since(began))
 		}
 	})
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"reflect"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -18,27 +16,21 @@ import (
 // two. Its methods are safe for concurrent use once Member.Start has set the fields.
 type node struct {
 	*raft.Raft // nil until Member.Start has started it
-	id         uint64
-	storage    *storage.Storage
-	log        *asyncLog // on storage, once Raft is started
-	told       told
-	recent     *recentLog // on log; nil if there are no other members
-	terms      terms
-	stall      stall
-	work       work
-	unwritten  atomic.Pointer[error] // why a snapshot could not be written, the last time
-	down       chan struct{}         // closed when Raft has shut down
-	begun      atomic.Uint64         // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
-	lists      lists                 // of members, in the log
-	adding     atomic.Uint64         // the server that this leader is adding, or giving its vote; or 0
-	since      atomic.Uint64         // see storage.Identity
-	last       time.Duration         // Raft's own election timeout, a last resort: pulse detects failures much sooner
-	reload     sync.Mutex            // held while Raft's configuration is replaced
+	disk
+	log    *asyncLog // on storage, once Raft is started
+	told   told
+	recent *recentLog    // on log; nil if there are no other members
+	down   chan struct{} // closed when Raft has shut down
+	begun  atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
+	adding atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
+	since  atomic.Uint64 // see storage.Identity
+	last   time.Duration // Raft's own election timeout, a last resort: pulse detects failures much sooner
+	reload sync.Mutex    // held while Raft's configuration is replaced
 }
 
 func newNode(id uint64) *node {
-	n := &node{id: id, log: newAsyncLog(), terms: newTerms(), down: make(chan struct{})}
-	n.log.servers = n.servers
+	n := &node{disk: disk{id: id, terms: newTerms()}, log: newAsyncLog(), down: make(chan struct{})}
+	n.log.servers, n.log.leads = n.servers, func() bool { return n.State() == raft.Leader }
 	return n
 }
 
@@ -99,15 +91,6 @@ func (n *node) configure(change func(*raft.ReloadableConfig)) error {
 	return n.ReloadConfig(c)
 }
 
-// serverID is Raft's id for a server.
-func serverID(id uint64) raft.ServerID { return raft.ServerID(strconv.FormatUint(id, 10)) }
-
-// memberID is the inverse of serverID; it returns 0 for an empty id.
-func memberID(id raft.ServerID) uint64 {
-	n, _ := strconv.ParseUint(string(id), 10, 64)
-	return n
-}
-
 // term returns the term in which this member leads; the result is false if it does
 // not lead.
 func (n *node) term() (uint64, bool) {
@@ -164,61 +147,15 @@ func endWith(f raft.Future, down chan struct{}) {
 	}
 }
 
-// terms keeps Raft's main goroutine from beginning a term while a heartbeat is being
-// handled in another goroutine.
-type terms struct {
-	newest atomic.Uint64 // the newest term that Raft has begun
-	turn   turn          // held while a heartbeat is handled or newest is advanced
-}
-
-func newTerms() terms { return terms{turn: newTurn()} }
-
-// during calls f, with no new term beginning meanwhile, and returns its result. It
-// returns false without calling f if term is not the newest.
-func (t *terms) during(term uint64, f func() bool) bool {
-	t.turn.take()
-	defer t.turn.give()
-	return term == t.newest.Load() && f()
-}
-
-// begin is called before Raft stores a term.
-func (t *terms) begin(term uint64) {
-	if term <= t.newest.Load() { // has begun already
-		return
+// dropped reports whether the newest list takes this member's vote away and is not known here to be
+// committed. voted is whether it has a vote in the state that is applied here, up to the entry
+// applied or a later one. A list before that may be older than a snapshot which was received since.
+func (n *node) dropped(applied uint64, voted bool) bool {
+	n.lists.mu.Lock()
+	defer n.lists.mu.Unlock()
+	newest, before := n.lists.newest, n.lists.before
+	if before.index > applied {
+		voted = before.votes
 	}
-	t.turn.take()
-	t.newest.Store(term)
-	t.turn.give()
-}
-
-// stall measures how long the disk has been keeping Raft's main goroutine waiting, in
-// running time (see contacts). Deleting from the log counts too, which Raft does in another
-// goroutine: a disk that is stuck there lets nothing else be written.
-type stall struct {
-	mu    sync.Mutex
-	began []int64 // moment.ran when each operation in progress began, also when it is part of another
-}
-
-// write runs f, which waits for the disk and begins at the given moment.
-func (s *stall) write(at moment, f func() error) error {
-	s.mu.Lock()
-	s.began = append(s.began, at.ran)
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		i := slices.Index(s.began, at.ran)
-		s.began = slices.Delete(s.began, i, i+1)
-		s.mu.Unlock()
-	}()
-	return f()
-}
-
-// length returns how long the longest operation in progress has been taking, 0 if there is none.
-func (s *stall) length(at moment) time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.began) == 0 {
-		return 0
-	}
-	return time.Duration(at.ran-slices.Min(s.began)) * time.Millisecond
+	return voted && !newest.votes && newest.index > max(n.CommitIndex(), n.AppliedIndex())
 }

@@ -125,7 +125,7 @@ func TestAppliedIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 20)
 		m := f.running[0]
-		s := newGuardedStore(m.raft, m.lifecycle, m.pulse.moment, nil)
+		s := newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, nil)
 		last := m.raft.LastIndex()
 		until(t, "all entries", func() bool { return m.raft.AppliedIndex() == last })
 		if err := s.DeleteRange(last-3, last); !errors.Is(err, ErrDiffers) {

@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"bufio"
-	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,111 +9,11 @@ import (
 	"log/slog"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
-)
-
-// Network is how members reach each other. Its methods must be safe for concurrent
-// use.
-type Network interface {
-	Listen(addr string) (net.Listener, error)
-	Dial(ctx context.Context, addr string) (net.Conn, error)
-}
-
-// TCP is the [Network] of a real deployment.
-type TCP struct {
-	// TLS, if not nil, is used for incoming and outgoing connections. For members
-	// to authenticate each other it needs a certificate, RootCAs, ClientCAs and
-	// RequireAndVerifyClientCert.
-	TLS    *tls.Config
-	AllIPs bool // listen on all addresses of this host, with the given port
-	// ElectionTimeout is how long what was sent may stay unacknowledged before the system
-	// ends the connection, where it can do that (Linux); 0 means 2 s. An unused connection
-	// is probed as often.
-	ElectionTimeout time.Duration
-}
-
-func (t TCP) silence() time.Duration { return cmp.Or(t.ElectionTimeout, defaultElectionTimeout) }
-
-func (t TCP) keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: t.silence(), Interval: t.silence(), Count: 2}
-}
-
-// limit has the system end a connection when what was sent over it has not been acknowledged
-// for long. If that fails, the probes remain.
-func (t TCP) limit(c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) { limitUnacknowledged(fd, t.silence()) })
-}
-
-// Listen implements [Network].
-func (t TCP) Listen(addr string) (net.Listener, error) {
-	if t.AllIPs {
-		_, port, err := net.SplitHostPort(addr)
-		if err != nil {
-			return nil, err
-		}
-		addr = ":" + port
-	}
-	l, err := (&net.ListenConfig{KeepAliveConfig: t.keepAlive()}).Listen(context.Background(), "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	l = limitedListener{l, t}
-	if t.TLS != nil {
-		l = tls.NewListener(l, t.TLS)
-	}
-	return l, nil
-}
-
-type limitedListener struct {
-	net.Listener
-	t TCP
-}
-
-func (l limitedListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
-			l.t.limit(raw)
-		}
-	}
-	return c, err
-}
-
-// Dial implements [Network].
-func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	d := &net.Dialer{
-		Control:         func(_, _ string, c syscall.RawConn) error { return t.limit(c) },
-		KeepAliveConfig: t.keepAlive(),
-	}
-	if t.TLS != nil {
-		return (&tls.Dialer{NetDialer: d, Config: t.TLS}).DialContext(ctx, "tcp", addr)
-	}
-	return d.DialContext(ctx, "tcp", addr)
-}
-
-// The kinds of connections to a peer port; see hello.
-const (
-	kindRaft    = 'R' // Raft's own messages
-	kindStream  = 'E' // a leader's entries, and how far they are committed; see stream
-	kindForward = 'F' // entries, touches and questions sent to the leader
-	kindAdmin   = 'A' // one Request about the members, in JSON
-	kindReach   = 'P' // a question, without content; the answer is a state
-	kindBeat    = 'H' // the leader's heartbeats
-	kindRebeat  = 'h' // the same, over a new connection to a member that has answered the greeting; see pulse.await
-
-	// Version 1 had neither hellos with clusters and ids, nor frames on Raft's connections.
-	peerVersion = 2 // of the peer protocol
-)
-
-// Timeouts of the peer port.
-const (
-	helloTimeout = 5 * time.Second // for a connection's first bytes
-	peerTimeout  = 3 * time.Second // for connecting, or one message
 )
 
 // peerPort accepts connections from other members and opens connections to them.
@@ -385,80 +283,3 @@ type peerAddr string
 
 func (peerAddr) Network() string  { return "tcp" }
 func (a peerAddr) String() string { return string(a) }
-
-// A message on a connection of kindForward is a kind, a length in four bytes, and a
-// payload of that length.
-const (
-	msgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
-	msgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
-	msgTouched = 'T' // to the leader: a number, or unanswered, and sessions that were touched
-	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
-	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
-	msgIndex   = 'I' // from the leader: the answer to msgAsk: its number, and an index (see readIndex.get) or 0
-	msgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
-	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
-
-	maxMessage = 1 << 30
-	maxPart    = 64 << 10 // bytes of a longer entry in one message, so that other messages go between
-)
-
-func writeMessage(c net.Conn, kind byte, payload []byte) error {
-	head := []byte{kind, byte(len(payload) >> 24), byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload))}
-	buffers := net.Buffers{head, payload}
-	_, err := buffers.WriteTo(c)
-	return err
-}
-
-// patient is a connection that sets deadlines for itself: the most time for a read, 0 for
-// none, and for a write of up to oneWrite bytes. A longer write is divided.
-type patient struct {
-	net.Conn
-	read, write time.Duration
-}
-
-func (c patient) Read(p []byte) (int, error) {
-	if c.read > 0 {
-		c.SetReadDeadline(time.Now().Add(c.read))
-	}
-	return c.Conn.Read(p)
-}
-
-func (c patient) Write(p []byte) (n int, err error) {
-	for n < len(p) && err == nil {
-		c.SetWriteDeadline(time.Now().Add(c.write))
-		var m int
-		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
-		n += m
-	}
-	return n, err
-}
-
-// readMessage reads a message, without a deadline of its own. It allocates memory only as bytes
-// arrive, not by the length that the message claims.
-func readMessage(r *bufio.Reader) (kind byte, payload []byte, err error) {
-	var head [5]byte
-	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return 0, nil, err
-	}
-	n := uint32(head[1])<<24 | uint32(head[2])<<16 | uint32(head[3])<<8 | uint32(head[4])
-	if n > maxMessage {
-		return 0, nil, fmt.Errorf("cluster: message of %d bytes", n)
-	}
-	payload, err = readBytes(r, int(n))
-	return head[0], payload, err
-}
-
-func readBytes(r io.Reader, n int) ([]byte, error) {
-	b := make([]byte, 0, min(n, 64<<10))
-	for len(b) < n {
-		if len(b) == cap(b) {
-			b = append(b, make([]byte, min(n-len(b), len(b)))...)[:len(b)]
-		}
-		m, err := r.Read(b[len(b):min(cap(b), n)])
-		b = b[:len(b)+m]
-		if err != nil && len(b) < n {
-			return nil, errors.Join(io.ErrUnexpectedEOF, err)
-		}
-	}
-	return b, nil
-}

@@ -1,23 +1,15 @@
 package cluster
 
 import (
-	"crypto/rand"
 	"encoding/binary"
 	"runtime"
-	"sync"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// Limits of one entry. Propose blocks while the next entry is full, which in turn
-// slows the clients down.
-const (
-	maxBatchCommands = 4096
-	maxBatchBytes    = 1 << 20
-)
-
 // proposer gets the commands of this member's clients into the log. Its goroutines are
-// run, which ends with the member, and those that linkTo starts for a connection to the
+// run, which ends with the member, and those of its link to the
 // leader. Its methods are safe for concurrent use.
 type proposer struct {
 	*lifecycle
@@ -41,72 +33,11 @@ type proposer struct {
 func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, index *readIndex, peers *peerPort, awaitLog func()) *proposer {
 	p := &proposer{
 		lifecycle: l, clock: clock, id: cfg.ID, settings: cfg.Settings, raft: n, replica: replica,
-		leader: leader, index: index, peers: peers, awaitLog: awaitLog, link: newLeaderLink(),
+		leader: leader, index: index, peers: peers, awaitLog: awaitLog, link: newLeaderLink(peers, &l.wg, index.contacts),
 	}
 	p.batcher.wake = newSignal()
 	p.sizes.reset()
 	return p
-}
-
-// Propose queues a command for the log, after all that the same caller proposed
-// before, and reports its outcome to w. It blocks while the next entry is full, until over is
-// closed. It does not retain c.
-//
-// Once over is closed, commands are reported as lost and not proposed; over may be
-// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
-// without waiting for each: they are applied in order, and none is applied after one
-// that was lost. Lost must not call Propose.
-func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
-	m.proposer.propose(c, w, over)
-}
-
-// batcher collects commands into the next entry while the previous one is being
-// stored (group commit): under load, more commands share one disk write.
-type batcher struct {
-	mu      sync.Mutex
-	room    chan struct{} // closed when the entry is taken or given up; nil if nobody waits for that
-	wake    signal        // for proposer.run: there is something to propose
-	entry   []byte        // the encoded commands collected so far
-	waiters []fsm.Waiter  // one per command
-	writes  bool          // not all of the commands are read-only
-	closed  bool
-}
-
-// take returns the commands collected so far, and whether they have to be in the log,
-// and starts a new entry.
-func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	entry, waiters, writes = b.entry, b.waiters, b.writes
-	b.clear()
-	return entry, waiters, writes
-}
-
-// clear starts a new entry. The caller holds mu.
-func (b *batcher) clear() {
-	b.entry, b.waiters, b.writes = nil, nil, false
-	if b.room != nil {
-		close(b.room)
-		b.room = nil
-	}
-}
-
-// lose reports all commands collected so far as lost. It holds mu meanwhile, so that
-// nothing is added before every waiter has been told: a caller that has lost a
-// command cannot slip in the command after it.
-func (b *batcher) lose() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	lose(b.waiters)
-	b.clear()
-}
-
-// close reports as lost all commands collected so far and any proposed later.
-func (b *batcher) close() {
-	b.mu.Lock()
-	b.closed = true
-	b.mu.Unlock()
-	b.lose()
 }
 
 // propose implements [Member.Propose].
@@ -201,86 +132,6 @@ func (p *proposer) run() {
 	}
 }
 
-// A member numbers its entries in ascending order, and an entry is skipped if one
-// of the same member with the same or a higher number was applied before it. Entries
-// of an earlier run of this member may still be on their way through the log, and
-// must not be mistaken for entries of this run. So the numbers of a run start at the
-// time of day, which is usually above all earlier ones; the low bits are random,
-// since two runs may start at the same time of day.
-
-// firstNumber returns the number after which those of a run begin; ms is the time
-// of day.
-func firstNumber(ms int64) uint64 {
-	ms = min(max(ms, 0), 1<<43) // leaves room above, however wrong the clock is
-	return uint64(ms)<<20 + random(20)
-}
-
-// nextNumber returns the number of the entry that follows the one with the given
-// number; applied is the highest number of this member that has been applied here.
-func nextNumber(number, applied uint64) uint64 {
-	if applied <= number {
-		return number + 1
-	}
-	// An earlier run, whose clock was ahead, wrote that entry. It may also have
-	// written entries with the next numbers that are not applied yet; skip them.
-	return applied + 1 + random(36)
-}
-
-// random returns a random number of the given number of bits.
-func random(bits int) uint64 {
-	var b [8]byte
-	rand.Read(b[:])
-	return binary.BigEndian.Uint64(b[:]) >> (64 - bits)
-}
-
-func lose(waiters []fsm.Waiter) {
-	for _, w := range waiters {
-		w.Lost()
-	}
-}
-
-// pending is the entry that proposer.run has proposed and waits for. There is one at
-// a time. Only run reports its commands as lost.
-type pending struct {
-	mu      sync.Mutex
-	number  uint64        // of the entry; 0 if it is finished or given up
-	waiters []fsm.Waiter  // one per command
-	next    int           // index of the first waiter that complete has not returned yet
-	done    chan struct{} // closed when number becomes 0
-}
-
-func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.number, p.waiters, p.next, p.done = number, waiters, 0, make(chan struct{})
-	return p.done
-}
-
-// end forgets the entry, and returns the waiters that complete has not returned.
-func (p *pending) end() []fsm.Waiter {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	left := p.waiters[p.next:]
-	p.number, p.waiters, p.next = 0, nil, 0
-	return left
-}
-
-// over marks the entry, if there is one, as finished. The caller holds mu.
-func (p *pending) over() {
-	if p.number != 0 {
-		p.number = 0
-		close(p.done)
-	}
-}
-
-// restored gives the entry up after a snapshot was restored: the snapshot may
-// include the entry, which is then never applied here.
-func (p *pending) restored() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over()
-}
-
 // complete implements [fsm.Completer]: it returns the waiter of the i-th command of
 // an entry. Entries of an earlier run have other numbers, so they find no waiter.
 func (p *proposer) complete(e *fsm.Envelope, i int) fsm.Waiter {
@@ -290,19 +141,158 @@ func (p *proposer) complete(e *fsm.Envelope, i int) fsm.Waiter {
 	return p.pending.complete(e.Batch, i)
 }
 
-func (p *pending) complete(number uint64, i int) fsm.Waiter {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.number != number {
-		return nil
+// deliver gets an entry into the log: through Raft if this member leads, otherwise
+// by sending it to the leader. It retries, with new leaders too, until the entry is
+// applied here, which closes done. Retrying is safe since an entry is never applied
+// twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
+func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
+	for first := true; ; first = false {
+		lead := p.leader.get()
+		switch {
+		case lead.id == p.id:
+			mine := entry
+			if !first { // Raft may still hold the slice of the previous attempt
+				mine = append([]byte(nil), entry...)
+			}
+			fsm.Stamp(mine, p.timeOfDay())
+			p.sizes.proposed(len(mine))
+			if p.raft.answer(p.raft.Apply(mine, 0)) == nil {
+				return // applied or skipped; or not understood, then its waiters are lost
+			}
+		case lead.id != 0:
+			if p.forward(lead, number, entry, suspended, done) {
+				return
+			}
+		}
+		select {
+		case <-done:
+			return
+		case <-suspended:
+			return
+		case <-p.stop:
+			return
+		case <-lead.changed:
+		case <-time.After(retryAfter):
+		}
 	}
-	if i < 0 { // skipped without being applied: its number is too low
-		p.over()
-		return nil
+}
+
+// forward sends an entry to the leader and waits until it is applied here. It returns
+// false if the caller must retry.
+func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
+	l, err := p.link.to(lead)
+	if err != nil {
+		return false
 	}
-	w := p.waiters[i]
-	if p.next = i + 1; p.next == len(p.waiters) {
-		p.over()
+	defer l.await()()
+	if l.sendEntry(entry) != nil {
+		return false
 	}
-	return w
+	for {
+		select {
+		case <-done:
+			return true
+		case n := <-l.refused:
+			if n == number {
+				return false
+			}
+		case <-l.gone:
+			return false
+		case <-lead.changed:
+			return false
+		case <-suspended:
+			return false
+		case <-p.stop:
+			return false
+		}
+	}
+}
+
+// read answers read-only commands, all of which have arrived by now. It asks again until
+// it has an answer of a leader, and gives up when suspended is closed.
+func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan struct{}) bool {
+	for {
+		lead := p.leader.get()
+		var index uint64
+		ok := false
+		switch lead.id {
+		case 0:
+		case p.id:
+			index, ok = p.index.get(0, suspended)
+		default:
+			index, ok = p.ask(lead, fsm.Sessions(entry), suspended)
+		}
+		if ok && p.awaitApplied(index, suspended) {
+			p.replica.Answer(entry, waiters)
+			return true
+		}
+		select {
+		case <-suspended:
+			return false
+		case <-p.stop:
+			return false
+		case <-lead.changed:
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+// ask asks another member, which leads, for the index that its readIndex.get returns, after it
+// has told it that the given sessions are alive (see Touch). It returns false if the caller
+// must retry. It does not wait until the leader vouches for the sessions. The leader may have
+// found one late, but when Touch let the sync pass, the session had two thirds of its timeout
+// left, after which the client does not trust this answer any more. Or the leader does not
+// know the session yet, and then its whole timeout begins later.
+func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struct{}) (uint64, bool) {
+	l, err := p.link.to(lead)
+	if err != nil {
+		return 0, false
+	}
+	defer l.await()()
+	if len(sessions) > 0 && l.send(msgTouched, append(binary.BigEndian.AppendUint64(nil, unanswered), touchesNow(sessions)...)) != nil {
+		return 0, false
+	}
+	l.asked++
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, askLen), l.asked)
+	b = binary.BigEndian.AppendUint64(b, p.id)
+	b = binary.BigEndian.AppendUint64(b, p.raft.terms.newest.Load())
+	if l.send(msgAsk, b) != nil {
+		return 0, false
+	}
+	for {
+		select {
+		case b := <-l.indexes:
+			if len(b) != 16 || binary.BigEndian.Uint64(b) != l.asked {
+				continue
+			}
+			index := binary.BigEndian.Uint64(b[8:])
+			return index, index != 0
+		case <-l.gone:
+			return 0, false
+		case <-lead.changed:
+			return 0, false
+		case <-suspended:
+			return 0, false
+		case <-p.stop:
+			return 0, false
+		}
+	}
+}
+
+// awaitApplied waits until the entry at index is applied here. It returns false if it
+// gives up.
+func (p *proposer) awaitApplied(index uint64, suspended <-chan struct{}) bool {
+	for {
+		applied, _, news := p.index.commits.get()
+		if applied >= index {
+			return true
+		}
+		select {
+		case <-news:
+		case <-suspended:
+			return false
+		case <-p.stop:
+			return false
+		}
+	}
 }

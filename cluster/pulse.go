@@ -240,7 +240,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			wrong = p.digests.wrong(to)
 		}
 		binary.BigEndian.PutUint64(beat[32:], wrong)
-		p.transport.watch(s.addr)
+		p.transport.conns.watch(s.addr)
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
 		if err == nil {
@@ -248,7 +248,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			if instead, err = p.await(c, answer[:], other); instead != nil {
 				hangUp()
 				c, works = instead, false
-				p.transport.redial(s.addr, true)
+				p.transport.conns.redial(s.addr, true)
 				s.beat.raise()
 				continue
 			}
@@ -269,7 +269,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		works = true
 		if p.moment().ran-asked.ran >= timing.Late(p.contacts.silence.Milliseconds()) {
-			p.transport.redial(s.addr, false)
+			p.transport.conns.redial(s.addr, false)
 		}
 		p.transport.hasReturned(to)
 		if newest <= term {

@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"net"
-	"strconv"
 	"sync"
 	"time"
 )
@@ -19,34 +17,6 @@ type Quorum struct {
 	// last, the smallest and the largest; -1 if there are none.
 	Last, Min, Max int64
 }
-
-// Quorum returns figures about the cluster, and false if this server is standalone.
-func (m *Member) Quorum() (Quorum, bool) {
-	if m.peers == nil {
-		return Quorum{}, false
-	}
-	var q Quorum
-	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
-		q.PeerPort, _ = strconv.Atoi(port)
-	}
-	members, _ := m.raft.members() // nil if this member is closed
-	if self := find(members, m.cfg.ID); self != nil {
-		q.Observer = self.Observer
-	}
-	q.Voters = voters(members)
-	p := &m.proposer.sizes
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.since.IsZero() {
-		q.Leads = time.Since(p.since)
-		q.Followers, q.Observers = m.contacts.present(m.nowMs())
-	}
-	q.Last, q.Min, q.Max = p.last, p.min, p.max
-	return q, true
-}
-
-// ResetProposals resets the sizes of proposals in [Quorum].
-func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
 
 // proposals records the sizes of what this member proposes as the leader.
 type proposals struct {

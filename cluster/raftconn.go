@@ -23,34 +23,41 @@ import (
 // raftConn is a connection for Raft's messages.
 type raftConn struct {
 	net.Conn
-	t       *transport
+	all     *raftConns
 	answers bool   // this side answers; the other one sends the messages
 	to      string // if not answers: the other side's address
 
 	quiet   atomic.Int32 // looks of watchConns since bytes moved, or since a read or write began
-	still   atomic.Bool  // nothing has moved since transport.watch was called
-	heard   atomic.Bool  // if not answers: the other side has lived since watchConns last looked
+	still   atomic.Bool  // nothing has moved since raftConns.watch was called
 	piped   atomic.Bool  // messages are sent while answers are awaited
-	asked   atomic.Bool  // if not answers: something was written since the last answer was read
-	unasked atomic.Bool  // if not answers: no answer is awaited, although this side reads
-	long    atomic.Bool  // if not answers: the message under way is a snapshot
 	reading atomic.Bool
 	writing atomic.Bool
-	begun   atomic.Bool  // if answers: bytes of a message have come since the last answer
-	came    atomic.Bool  // if answers: bytes have come since the last sign
-	owed    atomic.Int32 // if answers: messages of a stream that have come and are not answered
-	late    atomic.Bool  // closed because the other side was silent
+	late    atomic.Bool // closed because the other side was silent
 
-	turn  turn          // if answers: held while a frame is written
-	out   []byte        // if answers: the last frame
-	in    *bufio.Reader // if not answers: the frames
-	frame int           // bytes of the current frame in in
+	asking    // if not answers
+	answering // if answers
+}
+
+// asking is the state of the side of a raftConn that sends messages.
+type asking struct {
+	heard   atomic.Bool   // the other side has lived since watchConns last looked
+	asked   atomic.Bool   // something was written since the last answer was read
+	unasked atomic.Bool   // no answer is awaited, although this side reads
+	long    atomic.Bool   // the message under way is a snapshot
+	in      *bufio.Reader // the frames
+	frame   int           // bytes of the current frame in in
+}
+
+// answering is the state of the side of a raftConn that answers messages.
+type answering struct {
+	begun atomic.Bool  // bytes of a message have come since the last answer
+	came  atomic.Bool  // bytes have come since the last sign
+	owed  atomic.Int32 // messages of a stream that have come and are not answered
+	turn  turn         // held while a frame is written
+	out   []byte       // the last frame
 }
 
 const (
-	looks    = 4        // of watchConns within the election timeout
-	oneWrite = 64 << 10 // bytes that may take an election timeout to be sent
-
 	// TCP takes megabytes at once, and says only when a third of them has left that there is room
 	// again. On a slow link that may take longer than an election timeout. A snapshot that is cut
 	// off begins anew, and would be cut off again, so it may stand still for this many of them.
@@ -59,29 +66,35 @@ const (
 	installSnapshot = 2 // the first byte of a snapshot's message, in Raft's network transport
 )
 
-// newConn returns a connection that was dialed to the address to, or accepted if to is empty.
-func (t *transport) newConn(c net.Conn, to string) *raftConn {
-	r := &raftConn{Conn: c, t: t, answers: to == "", to: to, turn: newTurn()}
-	if !r.answers {
-		r.in = bufio.NewReader(c)
-	}
-	t.conns.mu.Lock()
-	t.conns.open[r] = struct{}{}
-	t.conns.mu.Unlock()
-	return r
-}
-
 // raftConns are the open ones. Raft closes connections while it holds locks of its own, so
-// mu is not held for long.
+// mu is not held for long. The goroutines are watchConns, and those that it and others start to close
+// connections. The methods are safe for concurrent use.
 type raftConns struct {
+	silence time.Duration // the election timeout
+	peers   *peerPort
+	lives   func(id uint64) // called several times in an election timeout while a member answers, or receives a long message
+	wg      *sync.WaitGroup // of the transport's goroutines
+
 	mu   sync.Mutex
 	open map[*raftConn]struct{}
 }
 
+// newConn returns a connection that was dialed to the address to, or accepted if to is empty.
+func (s *raftConns) newConn(c net.Conn, to string) *raftConn {
+	r := &raftConn{Conn: c, all: s, answers: to == "", to: to, answering: answering{turn: newTurn()}}
+	if !r.answers {
+		r.in = bufio.NewReader(c)
+	}
+	s.mu.Lock()
+	s.open[r] = struct{}{}
+	s.mu.Unlock()
+	return r
+}
+
 func (c *raftConn) Close() error {
-	c.t.conns.mu.Lock()
-	delete(c.t.conns.open, c)
-	c.t.conns.mu.Unlock()
+	c.all.mu.Lock()
+	delete(c.all.open, c)
+	c.all.mu.Unlock()
 	return c.Conn.Close()
 }
 
@@ -204,12 +217,12 @@ func (c *raftConn) look() bool {
 	reading := c.reading.Load()
 	waits := c.waits() // before quiet: it is reset before this side begins to wait
 	quiet := c.quiet.Add(1)
-	most := c.t.idleLooks()
+	most := c.all.idleLooks()
 	if c.answers {
 		// Who handles the messages reads whenever there is nothing else to do.
 		busy := !reading || c.owed.Load() > 0
 		if came := c.came.Swap(false); (came || busy) && c.turn.tryTake() {
-			c.Conn.SetWriteDeadline(time.Now().Add(c.t.silence / looks))
+			c.Conn.SetWriteDeadline(time.Now().Add(c.all.silence / looks))
 			_, err := c.Conn.Write(make([]byte, 4))
 			c.Conn.SetWriteDeadline(time.Time{})
 			c.turn.give()
@@ -236,34 +249,34 @@ func (c *raftConn) look() bool {
 // send a message over it. The other side waits much longer. What stands between the two may
 // have forgotten such a connection by then, or the other side been restarted. A stream
 // is never unused for tellAgain.
-func (t *transport) idleLooks() int32 {
-	return int32(2 * max(t.silence, tellAgain) / (t.silence / looks))
+func (s *raftConns) idleLooks() int32 {
+	return int32(2 * max(s.silence, tellAgain) / (s.silence / looks))
 }
 
 // watchConns watches Raft's connections until the peer port is closed. It counts how often
 // it has looked, instead of reading a clock, so that no time counts in which this process
 // was paused.
-func (t *transport) watchConns() {
-	each := time.NewTicker(t.silence / looks)
+func (s *raftConns) watchConns() {
+	each := time.NewTicker(s.silence / looks)
 	defer each.Stop()
 	var conns []*raftConn
 	for {
 		select {
 		case <-each.C:
-		case <-t.peers.ctx.Done():
+		case <-s.peers.ctx.Done():
 			return
 		}
-		t.conns.mu.Lock()
-		for c := range t.conns.open {
+		s.mu.Lock()
+		for c := range s.open {
 			conns = append(conns, c)
 		}
-		t.conns.mu.Unlock()
+		s.mu.Unlock()
 		for _, c := range conns {
 			if c.heard.Swap(false) {
-				t.lives(t.peers.idOf(c.to))
+				s.lives(s.peers.idOf(c.to))
 			}
 			if c.look() {
-				t.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
+				s.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
 			}
 		}
 		clear(conns)
@@ -272,21 +285,21 @@ func (t *transport) watchConns() {
 }
 
 // hangUp closes the connections over which another member sends messages.
-func (t *transport) hangUp(from uint64) {
-	t.conns.mu.Lock()
-	defer t.conns.mu.Unlock()
-	for c := range t.conns.open {
+func (s *raftConns) hangUp(from uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
 		if g, ok := c.Conn.(guest); ok && g.from == from {
-			t.wg.Go(func() { c.Close() }) // as in watchConns
+			s.wg.Go(func() { c.Close() }) // as in watchConns
 		}
 	}
 }
 
 // watch notes that a heartbeat is about to be sent to an address; see redial.
-func (t *transport) watch(addr string) {
-	t.conns.mu.Lock()
-	defer t.conns.mu.Unlock()
-	for c := range t.conns.open {
+func (s *raftConns) watch(addr string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
 		if c.to == addr {
 			c.still.Store(true)
 		}
@@ -302,16 +315,16 @@ func (t *transport) watch(addr string) {
 //
 // If the heartbeat needed a new connection (dead), what has lost the old one may have lost others.
 // So those are closed, too, on which nothing is under way.
-func (t *transport) redial(addr string, dead bool) {
-	t.conns.mu.Lock()
-	defer t.conns.mu.Unlock()
-	for c := range t.conns.open {
+func (s *raftConns) redial(addr string, dead bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.open {
 		if c.to != addr || c.long.Load() {
 			continue
 		}
 		if waits := c.waits(); waits && (c.still.Load() || c.piped.Load()) || dead && !waits && (!c.asked.Load() || c.piped.Load()) {
 			c.late.Store(waits)
-			t.wg.Go(func() { c.Close() }) // as in watchConns
+			s.wg.Go(func() { c.Close() }) // as in watchConns
 		}
 	}
 }
@@ -319,7 +332,7 @@ func (t *transport) redial(addr string, dead bool) {
 // watchedLayer is a raftLayer whose connections are watched.
 type watchedLayer struct {
 	raftLayer
-	t *transport
+	conns *raftConns
 }
 
 func (l watchedLayer) Accept() (net.Conn, error) {
@@ -327,13 +340,13 @@ func (l watchedLayer) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return l.t.newConn(c, ""), nil
+	return l.conns.newConn(c, ""), nil
 }
 
 func (l watchedLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
-	c, err := l.raftLayer.Dial(addr, l.t.silence)
+	c, err := l.raftLayer.Dial(addr, l.conns.silence)
 	if err != nil {
 		return nil, err
 	}
-	return l.t.newConn(c, string(addr)), nil
+	return l.conns.newConn(c, string(addr)), nil
 }

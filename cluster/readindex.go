@@ -1,13 +1,9 @@
 package cluster
 
 import (
-	"encoding/binary"
 	"errors"
-	"time"
 
 	"github.com/hashicorp/raft"
-
-	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // A read-only command (a sync) must be answered from a state that has everything that was
@@ -103,9 +99,6 @@ func (r *readIndex) visible(index uint64) (uint64, bool) {
 	return index, true
 }
 
-// askLen is the length of a msgAsk.
-const askLen = 3 * 8
-
 // answer answers the question of another member, which knew no term after newest. If
 // newest is not after this member's term, the question itself shows that the asker had
 // voted for no later leader; but only for this question, since others may have been
@@ -115,93 +108,4 @@ func (r *readIndex) answer(asker, newest uint64, gone <-chan struct{}) (uint64, 
 		return 0, false
 	}
 	return r.get(asker, gone)
-}
-
-// read answers read-only commands, all of which have arrived by now. It asks again until
-// it has an answer of a leader, and gives up when suspended is closed.
-func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan struct{}) bool {
-	for {
-		lead := p.leader.get()
-		var index uint64
-		ok := false
-		switch lead.id {
-		case 0:
-		case p.id:
-			index, ok = p.index.get(0, suspended)
-		default:
-			index, ok = p.ask(lead, fsm.Sessions(entry), suspended)
-		}
-		if ok && p.awaitApplied(index, suspended) {
-			p.replica.Answer(entry, waiters)
-			return true
-		}
-		select {
-		case <-suspended:
-			return false
-		case <-p.stop:
-			return false
-		case <-lead.changed:
-		case <-time.After(retryAfter):
-		}
-	}
-}
-
-// ask asks another member, which leads, for the index that its readIndex.get returns, after it
-// has told it that the given sessions are alive (see Touch). It returns false if the caller
-// must retry. It does not wait until the leader vouches for the sessions. The leader may have
-// found one late, but when Touch let the sync pass, the session had two thirds of its timeout
-// left, after which the client does not trust this answer any more. Or the leader does not
-// know the session yet, and then its whole timeout begins later.
-func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struct{}) (uint64, bool) {
-	l, err := p.linkTo(lead)
-	if err != nil {
-		return 0, false
-	}
-	defer l.await()()
-	if len(sessions) > 0 && l.send(msgTouched, append(binary.BigEndian.AppendUint64(nil, unanswered), touchesNow(sessions)...)) != nil {
-		return 0, false
-	}
-	l.asked++
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, askLen), l.asked)
-	b = binary.BigEndian.AppendUint64(b, p.id)
-	b = binary.BigEndian.AppendUint64(b, p.raft.terms.newest.Load())
-	if l.send(msgAsk, b) != nil {
-		return 0, false
-	}
-	for {
-		select {
-		case b := <-l.indexes:
-			if len(b) != 16 || binary.BigEndian.Uint64(b) != l.asked {
-				continue
-			}
-			index := binary.BigEndian.Uint64(b[8:])
-			return index, index != 0
-		case <-l.gone:
-			return 0, false
-		case <-lead.changed:
-			return 0, false
-		case <-suspended:
-			return 0, false
-		case <-p.stop:
-			return 0, false
-		}
-	}
-}
-
-// awaitApplied waits until the entry at index is applied here. It returns false if it
-// gives up.
-func (p *proposer) awaitApplied(index uint64, suspended <-chan struct{}) bool {
-	for {
-		applied, _, news := p.index.commits.get()
-		if applied >= index {
-			return true
-		}
-		select {
-		case <-news:
-		case <-suspended:
-			return false
-		case <-p.stop:
-			return false
-		}
-	}
 }

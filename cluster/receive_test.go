@@ -272,7 +272,7 @@ func TestInstallFails(t *testing.T) {
 				net := memnet.New()
 				leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
 				follower.raft.storage = storage.NewMemory().Open()
-				snapshots := watchedSnapshots{brokenSnapshots{follower.raft.storage.Snapshots, x.step, x.err}, follower.raft}
+				snapshots := watchedSnapshots{brokenSnapshots{follower.raft.storage.Snapshots, x.step, x.err}, &follower.raft.disk}
 				if x.step == "refuse" {
 					follower.raft.unwritten.Store(&x.err) // of an earlier one
 				}

@@ -26,7 +26,7 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	ctx, cancel := context.WithTimeout(m.peers.ctx, 3*adminTimeout)
 	defer cancel()
 	was := m.membership.configVersion()
-	_, err = Ask(ctx, m.peers.network, m.cfg.addr(), Request{Reconfig: r})
+	_, err = m.Ask(ctx, Request{Reconfig: r})
 	var refused *refusal
 	switch {
 	case errors.As(err, &refused) && refused.code != proto.OK:

@@ -31,9 +31,9 @@ func TestRedialSparesSnapshot(t *testing.T) {
 			}
 			switch read += len(p); {
 			case read-len(p) < 1<<20 && read >= 1<<20:
-				leader.watch("follower:1")
+				leader.conns.watch("follower:1")
 			case read-len(p) < 3<<20 && read >= 3<<20:
-				leader.redial("follower:1", true)
+				leader.conns.redial("follower:1", true)
 				time.Sleep(10 * time.Millisecond) // the disk
 			}
 			return len(p), nil
@@ -277,7 +277,7 @@ func TestRedialInFlight(t *testing.T) {
 		if err := ask(); err != nil {
 			t.Fatal(err)
 		}
-		leader.redial("follower:1", true)
+		leader.conns.redial("follower:1", true)
 		if err := ask(); err != nil {
 			t.Error(err)
 		}
@@ -303,7 +303,7 @@ func TestLongMessageAfterRedial(t *testing.T) {
 			})
 		}
 		asking.Wait()
-		leader.redial("follower:1", true)
+		leader.conns.redial("follower:1", true)
 		time.Sleep(time.Second)
 		q := entryAt(2, 1)
 		q.Entries[0].Data = make([]byte, 600<<10)

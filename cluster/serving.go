@@ -10,54 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// leaderInfo describes the leader, as far as this member knows.
-type leaderInfo struct {
-	id        uint64 // 0 if none is known
-	addr      string
-	changed   chan struct{} // closed when id or addr changes
-	suspended chan struct{} // closed when commands waiting for the leader must be given up
-}
-
-// knownLeader holds the current leaderInfo. Its methods are safe for concurrent use;
-// only service.run changes it.
-type knownLeader struct {
-	mu  sync.Mutex
-	now leaderInfo
-}
-
-func newKnownLeader() *knownLeader {
-	return &knownLeader{now: leaderInfo{changed: make(chan struct{}), suspended: make(chan struct{})}}
-}
-
-func (k *knownLeader) get() leaderInfo {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.now
-}
-
-// set replaces the leader, and reports whether it has changed.
-func (k *knownLeader) set(id uint64, addr string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.now.id == id && k.now.addr == addr {
-		return false
-	}
-	close(k.now.changed)
-	k.now.id, k.now.addr, k.now.changed = id, addr, make(chan struct{})
-	return true
-}
-
-// suspend makes proposer.run give up all commands that wait for the leader.
-func (k *knownLeader) suspend() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	close(k.now.suspended)
-	k.now.suspended = make(chan struct{})
-}
-
-// Leader returns the leader's id, or 0 if no leader is known.
-func (m *Member) Leader() uint64 { return m.leader.get().id }
-
 // service decides whether this member serves clients. Its goroutines are run, which
 // ends with the member, and catchUp, which run starts.
 type service struct {
@@ -108,24 +60,6 @@ func (s *service) set(serves bool) {
 		}
 	}
 }
-
-// Serving receives true when clients can be served: a leader is known, and
-// everything committed until then is applied here. It receives false when clients
-// have to be disconnected, so that they try another server, because
-//   - no majority could be reached for an election timeout, or a majority refuses
-//     connections,
-//   - no leader was known for an election timeout,
-//   - the leader did not receive this member's touches for two election timeouts,
-//   - the state here is older than two election timeouts, or
-//   - this member's disk has been stuck for an election timeout while the others
-//     have a working leader.
-//
-// The channel holds only the newest value.
-func (m *Member) Serving() <-chan bool { return m.service.changes }
-
-// unheardLimit is for how many election timeouts a member may keep serving clients
-// while the leader does not receive its touches, or while its state gets older.
-const unheardLimit = 2
 
 // A countdown ends when a length of running time has passed, which stops while this
 // process is paused.
@@ -320,3 +254,6 @@ func (s *service) catchUp(done chan struct{}) {
 		}
 	}
 }
+
+// allHeard is passed to sayUnheard when the leader has received all touches.
+const allHeard = -1

@@ -1,12 +1,13 @@
 package cluster
 
 import (
-	"github.com/lockkeeper/lockkeeper/proto"
 	"log/slog"
 	"math"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 func (b *base) proposer() *proposer {

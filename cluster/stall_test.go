@@ -59,7 +59,7 @@ func TestStuckBesideWrites(t *testing.T) {
 				n := newNode(1)
 				n.storage = storage.NewMemory().Open()
 				hold, done := make(chan struct{}), make(chan error)
-				s := newGuardedStore(n, newLifecycle(), now, nil)
+				s := newGuardedStore(&n.disk, newLifecycle(), now, n.applied, nil)
 				go func() { done <- f(n, s, hold) }()
 				time.Sleep(3 * time.Second)
 				if stalled := n.stall.length(now()); stalled != 3*time.Second {

@@ -18,14 +18,15 @@ type guardedStore struct {
 	raft.LogStore
 	raft.StableStore
 	*lifecycle
-	raft *node
-	now  func() moment
-	cut  <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
+	disk    *disk
+	now     func() moment
+	applied func() uint64   // index of the last entry that Raft has had applied here
+	cut     <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
 
-// newGuardedStore returns a store that writes to n's storage.
-func newGuardedStore(n *node, l *lifecycle, now func() moment, cut <-chan struct{}) guardedStore {
-	return guardedStore{n.storage.Log, n.storage.Stable, l, n, now, cut}
+// newGuardedStore returns a store that writes to d.
+func newGuardedStore(d *disk, l *lifecycle, now func() moment, applied func() uint64, cut <-chan struct{}) guardedStore {
+	return guardedStore{d.storage.Log, d.storage.Stable, l, d, now, applied, cut}
 }
 
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
@@ -38,14 +39,14 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	began := time.Now()
-	err := s.raft.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
+	err := s.disk.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
-		s.cannotWrite(s.raft.storage, err)
+		s.cannotWrite(s.disk.storage, err)
 		return err
 	}
-	s.raft.work.writes.Since(began)
+	s.disk.work.writes.Since(began)
 	for _, l := range logs {
-		s.raft.lists.note(l, serverID(s.raft.id))
+		s.disk.lists.note(l, serverID(s.disk.id))
 	}
 	return nil
 }
@@ -54,7 +55,7 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 	err := s.LogStore.GetLog(index, l)
 	if err == nil {
-		s.raft.lists.note(l, serverID(s.raft.id))
+		s.disk.lists.note(l, serverID(s.disk.id))
 	}
 	return err
 }
@@ -81,8 +82,8 @@ func (s guardedStore) follows(index uint64) error {
 
 // newestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
 func (s guardedStore) newestSnapshot() (newest raft.SnapshotMeta, err error) {
-	err = s.raft.stall.write(s.now(), func() error {
-		newest, err = s.raft.storage.NewestSnapshot()
+	err = s.disk.stall.write(s.now(), func() error {
+		newest, err = s.disk.storage.NewestSnapshot()
 		return err
 	})
 	return newest, err
@@ -103,8 +104,8 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	if err != nil {
 		return err
 	}
-	if at := max(first, newest.Index+1); at <= min(last, s.raft.applied()) {
-		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.raft.storage.Name, at, ErrDiffers)
+	if at := max(first, newest.Index+1); at <= min(last, s.applied()) {
+		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.storage.Name, at, ErrDiffers)
 		s.fail(err)
 		return err
 	}
@@ -120,12 +121,12 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	if first > last {
 		return nil
 	}
-	err = s.raft.stall.write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
+	err = s.disk.stall.write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
 	if err != nil {
-		s.cannotWrite(s.raft.storage, err)
+		s.cannotWrite(s.disk.storage, err)
 		return err
 	}
-	s.raft.lists.deleted(first, last)
+	s.disk.lists.deleted(first, last)
 	return nil
 }
 
@@ -148,7 +149,7 @@ func (s guardedStore) Set(key, val []byte) error {
 // begin notes that a term begins, if it is that which is to be stored.
 func (s guardedStore) begin(key []byte, val uint64) {
 	if string(key) == storage.TermKey {
-		s.raft.terms.begin(val)
+		s.disk.terms.begin(val)
 	}
 }
 
@@ -158,7 +159,7 @@ func (s guardedStore) SetUint64(key []byte, val uint64) error {
 		// While Raft starts, it stores the term that it has just read. If that
 		// failed, stable would wait for Close, which nobody can call before Start
 		// returns.
-		if stored, err := s.raft.storage.Term(); err == nil && stored == val {
+		if stored, err := s.disk.storage.Term(); err == nil && stored == val {
 			return nil
 		}
 	}
@@ -168,12 +169,12 @@ func (s guardedStore) SetUint64(key []byte, val uint64) error {
 func (s guardedStore) stable(store func() error) error {
 	err := ErrClosed
 	if !s.killed.Load() {
-		err = s.raft.stall.write(s.now(), store)
+		err = s.disk.stall.write(s.now(), store)
 	}
 	if err == nil {
 		return nil
 	}
-	s.cannotWrite(s.raft.storage, err)
+	s.cannotWrite(s.disk.storage, err)
 	// The owner of this member closes it because of the fault. Block until then:
 	// Raft must not continue with a term or vote that is not stored, and it would
 	// panic on an error. Wait also until nothing can be sent any more, since a vote
@@ -183,12 +184,6 @@ func (s guardedStore) stable(store func() error) error {
 		<-s.cut
 	}
 	return nil
-}
-
-// cannotWrite reports a failed write as this member's fault.
-func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
-	l.broken.Store(true)
-	l.fail(fmt.Errorf("cannot write to %s: %w", s.Name, err))
 }
 
 // recentLog is a log that keeps the newest entries also in memory. A leader that sends an
@@ -255,4 +250,44 @@ func (r *recentLog) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept, r.bytes = nil, 0
+}
+
+// watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
+// one could not be written.
+type watchedSnapshots struct {
+	raft.SnapshotStore
+	disk *disk
+}
+
+func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, c, configurationIndex, trans)
+	if err != nil {
+		s.disk.unwritten.Store(&err)
+		return nil, err
+	}
+	return watchedSink{sink, s.disk, time.Now()}, nil
+}
+
+type watchedSink struct {
+	raft.SnapshotSink
+	disk  *disk
+	began time.Time
+}
+
+func (s watchedSink) Write(p []byte) (int, error) {
+	n, err := s.SnapshotSink.Write(p)
+	if err != nil {
+		s.disk.unwritten.Store(&err)
+	}
+	return n, err
+}
+
+func (s watchedSink) Close() error {
+	err := s.SnapshotSink.Close()
+	if err != nil {
+		s.disk.unwritten.Store(&err)
+	} else {
+		s.disk.work.snapshots.Since(s.began)
+	}
+	return err
 }

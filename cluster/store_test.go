@@ -28,7 +28,7 @@ func noops(first, last, term uint64) (logs []*raft.Log) {
 func TestGuardedLog(t *testing.T) {
 	n, life := newNode(1), newLifecycle()
 	n.storage = storage.NewMemory().Open()
-	s := newGuardedStore(n, life, func() moment { return moment{} }, nil)
+	s := newGuardedStore(&n.disk, life, func() moment { return moment{} }, n.applied, nil)
 	expect := func(err error, ok bool, first, last uint64) {
 		t.Helper()
 		f, _ := s.FirstIndex()

@@ -71,9 +71,6 @@ func (c *entryCall) Request() *raft.AppendEntriesRequest   { return c.q }
 func (c *entryCall) Response() *raft.AppendEntriesResponse { return c.r }
 
 const (
-	// tellAgain is how long messages may be left out. It is limited only to find out whether
-	// the connection still works before an entry needs it.
-	tellAgain = 2 * time.Second
 	// While as many messages as mostUnanswered are unanswered, AppendEntries waits, and entries
 	// gather for the next message.
 	mostUnanswered = 2
@@ -121,7 +118,7 @@ func (t *transport) connect(target raft.ServerAddress) *dialing {
 		}
 		c.SetReadDeadline(time.Time{})
 		if err == nil {
-			d.conn = t.newConn(c, string(target))
+			d.conn = t.conns.newConn(c, string(target))
 			d.conn.unasked.Store(true)
 		} else {
 			c.Close()
@@ -375,7 +372,7 @@ func (s *stream) read() {
 // handles a message, perhaps with a slow disk, the next one is read, so that this member knows
 // early what is committed.
 func (t *transport) takeStream(nc net.Conn) {
-	c := t.newConn(nc, "")
+	c := t.conns.newConn(nc, "")
 	a := &followerEnd{
 		t: t, conn: c, answers: make(chan raft.RPCResponse, mostOwed), owed: make(chan struct{}, mostOwed),
 		commits: make(chan raft.RPC, 1), over: make(chan struct{}), mute: make(chan struct{}),

@@ -45,10 +45,6 @@ func (m *Member) Deadlines() []session.Bucket {
 	return buckets
 }
 
-// hurryGap is the least time between two messages of touches when a client is
-// waiting, so that one message serves many waiting clients.
-const hurryGap = 5 * time.Millisecond
-
 // sendTouches reports to the leader which sessions were touched here, and how long
 // ago: collected for a short time in one message, or at once if a client is waiting.
 // Nothing is sent while no client sends anything.
@@ -129,9 +125,6 @@ func (r *recent) with(newer map[int64]int64) map[int64]int64 {
 	return all
 }
 
-// allHeard is passed to sayUnheard when the leader has received all touches.
-const allHeard = -1
-
 // sayUnheard tells service.run that the leader has not received the touches since
 // the given time, or with allHeard that it has received all. It returns false when
 // the member stops.
@@ -182,7 +175,7 @@ func (m *Member) tell(last leaderInfo, number uint64, told *recent, news map[int
 // is called again with the same report, the number is the same, so that an answer that is late,
 // as behind a long entry on a slow link, counts.
 func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]int64) (unsure []int64, ok bool) {
-	l, err := m.proposer.linkTo(lead)
+	l, err := m.proposer.link.to(lead)
 	if err != nil {
 		return nil, false
 	}
@@ -223,14 +216,6 @@ func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]in
 		}
 	}
 }
-
-const (
-	// unheardTouches is the answer to a message of touches from a member that does not
-	// surely lead.
-	unheardTouches = 0
-	// unanswered is the number of a message of touches that is not answered: see proposer.ask.
-	unanswered = math.MaxUint64
-)
 
 // takeTouches notes the touches in a message of another member and returns the
 // answer: the number of the message and the sessions that this member cannot vouch

@@ -31,7 +31,6 @@ type transport struct {
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() moment
 	followed  func(id uint64, asked moment) // called for a vote that this member gets
-	lives     func(id uint64)               // called several times in an election timeout while a member answers, or receives a long message
 	// doubts is incremented when another member may no longer be as it was when it last
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
@@ -60,20 +59,22 @@ const mostWaiting = 8
 const maxPool = 3
 
 func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment), lives func(id uint64)) *transport {
-	return &transport{
-		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed, lives: lives,
-		away: map[uint64]chan struct{}{}, conns: raftConns{open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
+	t := &transport{
+		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
+		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.silence, peers: peers, lives: lives, open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
 		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{},
 	}
+	t.conns.wg = &t.wg
+	return t
 }
 
 // open starts passing messages on, until the peer port is closed. The peer port must
 // be open.
 func (t *transport) open() {
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: watchedLayer{raftLayer{t.peers}, t}, MaxPool: maxPool, Logger: raftLogger(t.peers.log), MsgpackUseNewTimeFormat: true,
+		Stream: watchedLayer{raftLayer{t.peers}, &t.conns}, MaxPool: maxPool, Logger: raftLogger(t.peers.log), MsgpackUseNewTimeFormat: true,
 	})
-	t.wg.Go(t.watchConns)
+	t.wg.Go(t.conns.watchConns)
 	t.wg.Go(func() {
 		for {
 			select {
@@ -316,7 +317,7 @@ func (t *transport) checkDisk(err error) error {
 // and may be long, so the sender's connections are closed; it sends the snapshot again if it
 // still leads. What has come of it already is discarded.
 func (t *transport) refuse(rpc raft.RPC, err error) {
-	t.hangUp(memberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
+	t.conns.hangUp(memberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
 	io.Copy(io.Discard, rpc.Reader)
 	rpc.Respond(nil, err)
 }

@@ -14,7 +14,7 @@ var corrections = []putBack{
 		{"cluster/transport.go", "if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {", "if q.Term == 0 {"},
 	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
-		{"cluster/node.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
+		{"cluster/disk.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
 	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
 	{"kept connections", []edit{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
@@ -101,10 +101,10 @@ var corrections = []putBack{
 		{"cluster/transport.go", "return t.raft.CurrentTerm() >= term", "return true"},
 	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
 	{"applied entries", []edit{
-		{"cluster/store.go", "at <= min(last, s.raft.applied())", "at <= min(last, 0)"},
+		{"cluster/store.go", "at <= min(last, s.applied())", "at <= min(last, 0)"},
 	}, []finding{{"cluster", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
-		{"cluster/cluster.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
+		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
 		{"cluster/contacts.go", "patience, apart = gap*int64(min(c.tries, 5)), gap", "apart = gap"},
@@ -145,13 +145,13 @@ var corrections = []putBack{
 
 	// Members.
 	{"log of a removed member", []edit{
-		{"cluster/members.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
+		{"cluster/steps.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{
 		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"settle", []edit{
-		{"cluster/members.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
+		{"cluster/steps.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
 	}, []finding{{"internal/testing/whole", "TestReconfigLaggingVoter", "FAIL"}}},
 	{"formed by a majority", []edit{
 		{"cluster/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
@@ -164,7 +164,7 @@ var corrections = []putBack{
 	{"no clusters", []edit{
 		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
 		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
-		{"cluster/members.go", "if s.Formed && s.Cluster != own", "if false"},
+		{"cluster/removed.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []finding{{"cluster", "TestOtherClustersData", "FAIL"}, {"cluster", "TestMixedFiles", "FAIL"}}},
 	{"compares nothing", []edit{

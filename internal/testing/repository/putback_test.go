@@ -42,7 +42,7 @@ var putBacks = []putBack{
 		{"cluster/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
 	}, []finding{{"cluster", "TestReadOnReplacedLeader", "FAIL"}, {"cluster", "TestReadWithoutMajority", "FAIL"}}},
 	{"a sync is answered before its member has applied what was committed", []edit{
-		{"cluster/readindex.go", "if ok && p.awaitApplied(index, suspended) {", "if ok && index > 0 {"},
+		{"cluster/propose.go", "if ok && p.awaitApplied(index, suspended) {", "if ok && index > 0 {"},
 	}, []finding{{"cluster", "TestReadAsksLeader", "FAIL"}}},
 	{"a new leader answers a sync before an entry of its term is committed", []edit{
 		{"cluster/readindex.go", "if !leads || r.raft.begun.Load() != term {", "if !leads {"},

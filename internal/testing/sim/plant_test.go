@@ -150,7 +150,7 @@ var plants = []plant{
 	}, []string{"outcomes", "quotas", "reads"}},
 	{"a reconfig ignores the version that it names", []edit{
 		{"fsm/reconfig.go", "r.ConfigID != -1 && r.ConfigID != m.membersZxid", "r.ConfigID < -1"},
-		{"cluster/members.go", "r.Version != -1 && r.Version != version", "r.Version < -1"},
+		{"cluster/change.go", "r.Version != -1 && r.Version != version", "r.Version < -1"},
 	}, []string{"reconfig"}},
 	{"a reconfig needs no permission", []edit{
 		{"fsm/reconfig.go", "case !m.tree.MayConfigure(&m.txn):", "case false:"},
@@ -164,7 +164,7 @@ var plants = []plant{
 	{"members do not tell clusters apart", []edit{
 		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
 		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
-		{"cluster/members.go", "if s.Formed && s.Cluster != own", "if false"},
+		{"cluster/removed.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "expiry"}},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
@@ -172,7 +172,7 @@ var plants = []plant{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
-		{"cluster/forward.go", "p.wg.Go(func() { l.watch(silence/looks, &p.index.contacts.gaps) })", "_ = l.watch"},
+		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/looks, k.gaps) })", "_ = l.watch"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
@@ -193,7 +193,7 @@ var plants = []plant{
 		{"cluster/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
 	}, lossChecks},
 	{"a follower acknowledges an entry before its disk has it", []edit{
-		{"cluster/asynclog.go", "!a.off && a.raft.State() == raft.Leader && a.postpone", "!a.off && a.postpone"},
+		{"cluster/asynclog.go", "!a.off && a.leads() && a.postpone", "!a.off && a.postpone"},
 	}, lossChecks},
 	// What goes over a stream.
 	{"a message says that more is committed than a follower has accepted", []edit{

@@ -1,0 +1,126 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Times of requests about the members.
+const (
+	adminTimeout = 10 * time.Second // for one change
+	// The time between two attempts is askSoon at first, and then twice as long each
+	// time, up to askAgain, or up to a second where a member waits for the cluster.
+	askSoon  = 2 * time.Millisecond
+	askAgain = 50 * time.Millisecond
+)
+
+// Ask sends a request to the member whose peer port is at addr and, if that member
+// does not lead, on to the leader. While there is no leader it retries, for up to half
+// a minute, and then returns [ErrNoLeader]. It returns [ErrNoMember] if the request is about a
+// server that is not a member, and [ErrUnknownOutcome], with the reason, if a change may have
+// been made. A nil network means TCP.
+func Ask(ctx context.Context, network Network, addr string, q Request) (*Status, error) {
+	if network == nil {
+		network = TCP{}
+	}
+	r, err := askLeader(ctx, over(network), addr, q)
+	return r.Status, err
+}
+
+// An asker sends a request to the member at addr, as ask does.
+type asker func(ctx context.Context, addr string, q Request) (Reply, error)
+
+func over(network Network) asker {
+	return func(ctx context.Context, addr string, q Request) (Reply, error) { return ask(ctx, network, addr, q) }
+}
+
+// askLeader does what [Ask] says.
+func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, error) {
+	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
+	defer cancel()
+	unsure := false
+	// fails returns the error of a request that has failed.
+	fails := func(err error) error {
+		if unsure {
+			return fmt.Errorf("%w: %w", ErrUnknownOutcome, err)
+		}
+		return err
+	}
+	for to, wait := addr, askSoon; ; {
+		r, err := ask(ctx, to, q)
+		unsure = unsure || r.Begun || q.changes() && errors.As(err, new(begun))
+		switch {
+		case err != nil && (to == addr || !unreachable(err)):
+			return r, fails(err)
+		case err == nil && r.Error == "":
+			return r, nil
+		case err == nil && !r.Lead:
+			return r, fails(&refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
+		}
+		if r.Leader != "" && r.Leader != to && to == addr {
+			to = r.Leader
+			continue
+		}
+		to = addr // the leader is not known yet, or has just changed: two members may each name the other
+		select {
+		case <-time.After(wait):
+			wait = min(2*wait, askAgain)
+		case <-ctx.Done():
+			return r, fails(fmt.Errorf("%s: %w", addr, ErrNoLeader))
+		}
+	}
+}
+
+// ask sends a request to the member at addr and returns its reply. An error is a begun if the
+// request may have reached that member.
+func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
+	dial, cancel := context.WithTimeout(ctx, peerTimeout)
+	defer cancel()
+	nc, err := network.Dial(dial, addr)
+	var c net.Conn
+	if err == nil {
+		c, err = greetPeer(nc, addr, &hello{kind: kindAdmin}, nil)
+	}
+	if err != nil {
+		if !unreachable(err) { // those errors already name the address
+			err = fmt.Errorf("%s: %w", addr, err)
+		}
+		return r, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	defer stop()
+	c.SetDeadline(time.Now().Add(2 * adminTimeout))
+	if err := json.NewEncoder(c).Encode(q); err != nil {
+		return r, begun{fmt.Errorf("%s: %w", addr, err)}
+	}
+	if err := json.NewDecoder(bufio.NewReader(c)).Decode(&r); err != nil {
+		return r, begun{fmt.Errorf("%s: %w", addr, err)}
+	}
+	return r, nil
+}
+
+// unreachable reports whether err means that the connection failed.
+func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
+
+// askStatus asks the server at x's address for its status. It fails if that server
+// has another id.
+func askStatus(ctx context.Context, network Network, x proto.Peer) (*Status, error) {
+	r, err := ask(ctx, network, x.Addr, Request{Status: true})
+	switch {
+	case err != nil:
+		return nil, err
+	case r.Status == nil:
+		return nil, fmt.Errorf("%s: %s", x.Addr, r.Error)
+	case r.Status.ID != x.ID:
+		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, r.Status.ID)
+	}
+	return r.Status, nil
+}

@@ -1,0 +1,169 @@
+package cluster
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"sync"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// Limits of one entry. Propose blocks while the next entry is full, which in turn
+// slows the clients down.
+const (
+	maxBatchCommands = 4096
+	maxBatchBytes    = 1 << 20
+)
+
+// batcher collects commands into the next entry while the previous one is being
+// stored (group commit): under load, more commands share one disk write.
+type batcher struct {
+	mu      sync.Mutex
+	room    chan struct{} // closed when the entry is taken or given up; nil if nobody waits for that
+	wake    signal        // for proposer.run: there is something to propose
+	entry   []byte        // the encoded commands collected so far
+	waiters []fsm.Waiter  // one per command
+	writes  bool          // not all of the commands are read-only
+	closed  bool
+}
+
+// take returns the commands collected so far, and whether they have to be in the log,
+// and starts a new entry.
+func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	entry, waiters, writes = b.entry, b.waiters, b.writes
+	b.clear()
+	return entry, waiters, writes
+}
+
+// clear starts a new entry. The caller holds mu.
+func (b *batcher) clear() {
+	b.entry, b.waiters, b.writes = nil, nil, false
+	if b.room != nil {
+		close(b.room)
+		b.room = nil
+	}
+}
+
+// lose reports all commands collected so far as lost. It holds mu meanwhile, so that
+// nothing is added before every waiter has been told: a caller that has lost a
+// command cannot slip in the command after it.
+func (b *batcher) lose() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	lose(b.waiters)
+	b.clear()
+}
+
+// close reports as lost all commands collected so far and any proposed later.
+func (b *batcher) close() {
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.lose()
+}
+
+// pending is the entry that proposer.run has proposed and waits for. There is one at
+// a time. Only run reports its commands as lost.
+type pending struct {
+	mu      sync.Mutex
+	number  uint64        // of the entry; 0 if it is finished or given up
+	waiters []fsm.Waiter  // one per command
+	next    int           // index of the first waiter that complete has not returned yet
+	done    chan struct{} // closed when number becomes 0
+}
+
+func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.number, p.waiters, p.next, p.done = number, waiters, 0, make(chan struct{})
+	return p.done
+}
+
+// end forgets the entry, and returns the waiters that complete has not returned.
+func (p *pending) end() []fsm.Waiter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	left := p.waiters[p.next:]
+	p.number, p.waiters, p.next = 0, nil, 0
+	return left
+}
+
+// over marks the entry, if there is one, as finished. The caller holds mu.
+func (p *pending) over() {
+	if p.number != 0 {
+		p.number = 0
+		close(p.done)
+	}
+}
+
+// restored gives the entry up after a snapshot was restored: the snapshot may
+// include the entry, which is then never applied here.
+func (p *pending) restored() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.over()
+}
+
+func (p *pending) complete(number uint64, i int) fsm.Waiter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.number != number {
+		return nil
+	}
+	if i < 0 { // skipped without being applied: its number is too low
+		p.over()
+		return nil
+	}
+	w := p.waiters[i]
+	if p.next = i + 1; p.next == len(p.waiters) {
+		p.over()
+	}
+	return w
+}
+
+// A member numbers its entries in ascending order, and an entry is skipped if one
+// of the same member with the same or a higher number was applied before it. Entries
+// of an earlier run of this member may still be on their way through the log, and
+// must not be mistaken for entries of this run. So the numbers of a run start at the
+// time of day, which is usually above all earlier ones; the low bits are random,
+// since two runs may start at the same time of day.
+
+// firstNumber returns the number after which those of a run begin; ms is the time
+// of day.
+func firstNumber(ms int64) uint64 {
+	ms = min(max(ms, 0), 1<<43) // leaves room above, however wrong the clock is
+	return uint64(ms)<<20 + random(20)
+}
+
+// nextNumber returns the number of the entry that follows the one with the given
+// number; applied is the highest number of this member that has been applied here.
+func nextNumber(number, applied uint64) uint64 {
+	if applied <= number {
+		return number + 1
+	}
+	// An earlier run, whose clock was ahead, wrote that entry. It may also have
+	// written entries with the next numbers that are not applied yet; skip them.
+	return applied + 1 + random(36)
+}
+
+// random returns a random number of the given number of bits.
+func random(bits int) uint64 {
+	var b [8]byte
+	rand.Read(b[:])
+	return binary.BigEndian.Uint64(b[:]) >> (64 - bits)
+}
+
+func lose(waiters []fsm.Waiter) {
+	for _, w := range waiters {
+		w.Lost()
+	}
+}
+
+// result is an [fsm.Waiter] that reports only whether the command was applied.
+type result chan error
+
+func (r result) Done(*fsm.View, *fsm.Result) { r <- nil }
+
+func (r result) Lost() { r <- ErrClosed }

@@ -1,0 +1,184 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+func (m *membership) change(q Request) (Reply, error) {
+	switch {
+	case q.Status:
+		s, err := m.status()
+		return Reply{Status: &s}, err
+	case q.Propose != nil:
+		return Reply{}, m.former.accept(q.Propose)
+	case q.Agreed != 0:
+		m.former.wake.raise()
+		return Reply{}, nil
+	case q.Form && m.peers == nil:
+		return Reply{}, refuse(proto.BadArguments, "a standalone server forms no cluster")
+	case q.Form:
+		if err := m.former.form(); err != nil {
+			return Reply{}, err
+		}
+		s, err := m.status()
+		return Reply{Status: &s}, err
+	case q.Cluster != 0 && q.Cluster != m.gate.cluster():
+		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.gate.cluster(), q.Cluster)
+	case m.leader.get().id != m.cfg.ID:
+		return Reply{}, ErrNotLeader
+	}
+	term, leads := m.raft.term()
+	if !leads {
+		return Reply{}, ErrNotLeader
+	}
+	// After this, all changes of earlier leaders are applied here, and it is certain
+	// that this member still led.
+	if err := m.raft.answer(m.raft.Barrier(adminTimeout)); err != nil {
+		return Reply{}, leaderError(err)
+	}
+	if q.Knows != 0 {
+		return m.knows(q.Knows, q.At, q.Run)
+	}
+	listed := m.rename(&q, "")
+	if q.Back {
+		if done, err := m.back(q.Add, q.Run); done || err != nil {
+			s, _ := m.status()
+			return Reply{Status: &s}, err
+		}
+	}
+	patience := adminTimeout // an operator's changes wait for each other
+	if q.Reconfig != nil && !m.brief.Load() {
+		patience = 0
+	}
+	if !m.changing.tryTake() && !m.changing.takeWithin(patience) {
+		return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+	}
+	defer m.changing.give()
+	m.brief.Store(q.Back)
+	m.asked = term
+	if err := m.stillLeads(); err != nil {
+		return Reply{}, err
+	}
+	members, err := m.raft.members()
+	if err != nil {
+		return Reply{}, err
+	}
+	m.rename(&q, listed) // an operator may have given it another name while this request waited
+	switch {
+	case q.Add != nil:
+		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
+			return Reply{}, notMember(q.Add.ID)
+		}
+		need := byOperator
+		if need.run = q.Run; need.run != 0 {
+			if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
+				return Reply{}, err
+			}
+		}
+		if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it
+			need.patience = m.contacts.silence / 2
+		}
+		err = m.reconfigure(members, []proto.Peer{*q.Add}, nil, need)
+	case q.Remove != 0:
+		if find(members, q.Remove) == nil {
+			return Reply{}, notMember(q.Remove)
+		}
+		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
+	case q.Reconfig != nil:
+		r := q.Reconfig
+		if version := m.configVersion(); r.Version != -1 && r.Version != version {
+			return Reply{}, refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
+		}
+		leaving := r.Leaving
+		if r.Whole {
+			for _, x := range members {
+				if find(r.Joining, x.ID) == nil {
+					leaving = append(leaving, x.ID)
+				}
+			}
+		}
+		need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), voters: 2, majority: true} // as in ZooKeeper
+		if m.cfg.AllowSingleVoter {
+			need.voters = 1
+		}
+		err = m.reconfigure(members, r.Joining, leaving, need)
+	case q.Transfer != nil:
+		err = m.transfer(members, *q.Transfer)
+	default:
+		err = errors.New("the request is empty")
+	}
+	if err != nil {
+		if q.Transfer == nil && err != errHandedOver && !errors.As(err, new(*refusal)) {
+			err = begun{err}
+		}
+		return Reply{}, err
+	}
+	s, err := m.status()
+	return Reply{Status: &s}, err
+}
+
+// serve reads one Request from a connection and answers it.
+func (m *membership) serve(c net.Conn) {
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(2 * adminTimeout))
+	line, err := bufio.NewReaderSize(c, 64<<10).ReadSlice('\n')
+	if err != nil {
+		return
+	}
+	var q Request
+	var r Reply
+	if err = json.Unmarshal(line, &q); err != nil {
+		r.Error = err.Error()
+	} else {
+		r = m.answer(q)
+	}
+	json.NewEncoder(c).Encode(r) // an error means that the client has gone
+}
+
+// answer carries out a request, and returns what to say of that.
+func (m *membership) answer(q Request) Reply {
+	r, err := m.change(q)
+	if err == nil {
+		return r
+	}
+	r = Reply{Error: err.Error(), Begun: errors.As(err, new(begun))}
+	var refused *refusal
+	switch {
+	case errors.As(err, &refused):
+		r.Code = refused.code
+	case errors.Is(err, ErrNotLeader):
+		r.Lead, r.Leader = true, m.leader.get().addr
+	}
+	return r
+}
+
+// ask is an [asker] for which this member needs no connection to itself: it may not reach itself at
+// the address at which the others do. It does not wait for itself any longer when ctx is done or the
+// member is closed.
+func (m *membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
+	switch {
+	case addr != m.cfg.addr():
+		return ask(ctx, m.peers.network, addr, q)
+	case ctx.Err() != nil:
+		return Reply{}, ctx.Err()
+	case m.peers.ctx.Err() != nil:
+		return Reply{}, ErrClosed
+	}
+	answered := make(chan Reply, 1)
+	go func() { answered <- m.answer(q) }()
+	select {
+	case r := <-answered:
+		return r, nil
+	case <-ctx.Done():
+		return Reply{}, begun{ctx.Err()}
+	case <-m.peers.ctx.Done():
+		return Reply{}, begun{ErrClosed}
+	}
+}

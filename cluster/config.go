@@ -1,0 +1,104 @@
+package cluster
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Config says how to run a [Member].
+type Config struct {
+	ID uint64 // of this server, 1 to 254
+
+	// Peers are the members of a new cluster, in any order, with what /zookeeper/config is to
+	// show of them. A server without Peers, Addr and Join is standalone.
+	Peers []proto.Peer
+	// Addr is the address at which the other members reach this server's peer
+	// port; by default it is the one in Peers. A server with an Addr, but without
+	// Peers and Join, waits until an operator adds it to a cluster.
+	Addr string
+	// Join is the address of the peer port of any member of a running cluster;
+	// this server asks to be added to that cluster.
+	Join string
+	// Observer is whether a server that is not in Peers is started as an observer.
+	Observer bool
+	// ClientAddr and ElectionPort are what /zookeeper/config is to show of a server that is not
+	// in Peers; empty if nothing.
+	ClientAddr   string
+	ElectionPort int
+
+	Network Network // how members reach each other; nil means TCP
+	// ElectionTimeout is how long the leader, or a majority, may be silent
+	// before a member gives it up; 0 means 2 s.
+	ElectionTimeout time.Duration
+
+	Dir      string           // where to keep the log; empty means Memory
+	LogStore storage.LogStore // how; empty means as it is there, or the first of storage.LogStores
+	Memory   *storage.Memory  // used if Dir is empty; nil means a new one
+
+	Tick          time.Duration // granularity of session expiry
+	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
+	SnapshotBytes int64         // take a snapshot after this much log
+	// DiskFirst has this member, as the leader of a cluster, write an entry to its disk before
+	// it sends it to the others, so that each write waits for two disks in a row.
+	DiskFirst bool
+	Settings  fsm.Settings
+	Log       *slog.Logger
+	// AllowSingleVoter lets a client's reconfig leave a single voter.
+	AllowSingleVoter bool
+	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
+	// znodes; nil means time.Now. Timers and sessions do not depend on it.
+	TimeOfDay func() time.Time
+	// About returns what this member's status says about its server; nil if it says nothing. It
+	// is not called before Start.
+	About func() About
+}
+
+// first returns the first configuration of a new cluster. It is empty if this server is
+// to be added to a cluster.
+func (c *Config) first() (first raft.Configuration) {
+	if !c.clustered() {
+		lone := raft.ServerAddress(fmt.Sprintf("server-%d", c.ID))
+		first.Servers = []raft.Server{{ID: serverID(c.ID), Address: lone}}
+	}
+	for _, x := range slices.SortedFunc(slices.Values(c.Peers), func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) }) {
+		s := raft.Server{ID: serverID(x.ID), Address: raft.ServerAddress(x.Addr)}
+		if x.Observer {
+			s.Suffrage = raft.Nonvoter
+		}
+		first.Servers = append(first.Servers, s)
+	}
+	return first
+}
+
+// clustered reports whether the member has a peer port, that is, is not standalone.
+func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c.Addr != "" }
+
+// self is what the configuration says of this server.
+func (c *Config) self() proto.Peer {
+	self := proto.Peer{ID: c.ID, Observer: c.Observer, ClientAddr: c.ClientAddr, ElectionPort: c.ElectionPort}
+	if x := find(c.Peers, c.ID); x != nil {
+		self = *x
+	}
+	self.Addr = cmp.Or(c.Addr, self.Addr)
+	return self
+}
+
+// votes reports whether this member is configured as a voter.
+func (c *Config) votes() bool { return !c.self().Observer }
+
+func (c *Config) addr() string { return c.self().Addr }
+
+// known returns the members of which the configuration says how clients are to see them.
+func (c *Config) known() []proto.Peer {
+	all := append(slices.DeleteFunc(slices.Clone(c.Peers), func(x proto.Peer) bool { return x.ID == c.ID }), c.self())
+	return slices.DeleteFunc(all, func(x proto.Peer) bool { return x.ClientAddr == "" && x.ElectionPort == 0 })
+}

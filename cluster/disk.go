@@ -1,0 +1,81 @@
+package cluster
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+)
+
+// disk is this server's storage, and what is observed of it. It knows nothing of Raft, which writes
+// to it through [guardedStore] and [watchedSnapshots]. It is safe for concurrent use once storage is set.
+type disk struct {
+	id        uint64 // of this server
+	storage   *storage.Storage
+	terms     terms
+	stall     stall
+	work      work
+	lists     lists                 // of members, in the log
+	unwritten atomic.Pointer[error] // why a snapshot could not be written, the last time
+}
+
+// terms keeps Raft's main goroutine from beginning a term while a heartbeat is being
+// handled in another goroutine.
+type terms struct {
+	newest atomic.Uint64 // the newest term that Raft has begun
+	turn   turn          // held while a heartbeat is handled or newest is advanced
+}
+
+func newTerms() terms { return terms{turn: newTurn()} }
+
+// during calls f, with no new term beginning meanwhile, and returns its result. It
+// returns false without calling f if term is not the newest.
+func (t *terms) during(term uint64, f func() bool) bool {
+	t.turn.take()
+	defer t.turn.give()
+	return term == t.newest.Load() && f()
+}
+
+// begin is called before Raft stores a term.
+func (t *terms) begin(term uint64) {
+	if term <= t.newest.Load() { // has begun already
+		return
+	}
+	t.turn.take()
+	t.newest.Store(term)
+	t.turn.give()
+}
+
+// stall measures how long the disk has been keeping Raft's main goroutine waiting, in
+// running time (see contacts). Deleting from the log counts too, which Raft does in another
+// goroutine: a disk that is stuck there lets nothing else be written.
+type stall struct {
+	mu    sync.Mutex
+	began []int64 // moment.ran when each operation in progress began, also when it is part of another
+}
+
+// write runs f, which waits for the disk and begins at the given moment.
+func (s *stall) write(at moment, f func() error) error {
+	s.mu.Lock()
+	s.began = append(s.began, at.ran)
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		i := slices.Index(s.began, at.ran)
+		s.began = slices.Delete(s.began, i, i+1)
+		s.mu.Unlock()
+	}()
+	return f()
+}
+
+// length returns how long the longest operation in progress has been taking, 0 if there is none.
+func (s *stall) length(at moment) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.began) == 0 {
+		return 0
+	}
+	return time.Duration(at.ran-slices.Min(s.began)) * time.Millisecond
+}

@@ -1,0 +1,40 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+)
+
+// lifecycle stops a member and reports its first fault.
+type lifecycle struct {
+	stop   chan struct{}  // closed by Close and Kill
+	once   sync.Once      // for stopping
+	killed atomic.Bool    // by Kill: nothing may be written any more
+	broken atomic.Bool    // something could not be written
+	wg     sync.WaitGroup // of the member's goroutines
+
+	failed sync.Once
+	errs   chan error // gets the first fault
+}
+
+func newLifecycle() *lifecycle {
+	return &lifecycle{stop: make(chan struct{}), errs: make(chan error, 1)}
+}
+
+// fail reports a fault after which this member cannot go on.
+func (l *lifecycle) fail(err error) {
+	l.failed.Do(func() { l.errs <- err })
+}
+
+// ErrClosed is returned when the member has been closed.
+var ErrClosed = errors.New("cluster: closed")
+
+// cannotWrite reports a failed write as this member's fault.
+func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
+	l.broken.Store(true)
+	l.fail(fmt.Errorf("cannot write to %s: %w", s.Name, err))
+}

@@ -1,0 +1,180 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// link is a connection to the leader, over which this member sends entries, touches and
+// questions. The leader answers touches, questions, and entries that it refuses; an
+// entry's success is learned when it is applied here. It serves one leaderInfo.
+type link struct {
+	changed <-chan struct{} // of the leaderInfo
+	c       net.Conn
+
+	turn    turn          // held while writing a message
+	refused chan uint64   // numbers of refused entries
+	heard   chan []byte   // answers to messages of touches
+	asked   uint64        // number of the last question; only proposer.run uses it
+	indexes chan []byte   // answers to questions
+	gone    chan struct{} // closed when the connection is
+
+	waits atomic.Int32 // how many wait for an answer; see watch
+	came  atomic.Bool  // something has come since watch last looked
+}
+
+// leaderLink holds the current link to the leader. proposer.run and sendTouches share it. Its
+// goroutines are those of the link.
+type leaderLink struct {
+	peers   *peerPort
+	wg      *sync.WaitGroup // of its goroutines
+	silence time.Duration   // the election timeout
+	gaps    *atomic.Int64   // contacts.gaps
+
+	turn turn  // guards link, also while connecting
+	link *link // nil if there is none
+}
+
+func newLeaderLink(peers *peerPort, wg *sync.WaitGroup, c *contacts) leaderLink {
+	return leaderLink{peers: peers, wg: wg, silence: c.silence, gaps: &c.gaps, turn: newTurn()}
+}
+
+// to returns a connection to the leader: the existing one if it still works,
+// otherwise a new one. It gives up when the leader changes.
+func (k *leaderLink) to(lead leaderInfo) (*link, error) {
+	k.turn.take()
+	defer k.turn.give()
+	select {
+	case <-lead.changed:
+		return nil, ErrNotLeader
+	default:
+	}
+	if l := k.link; l != nil {
+		select {
+		case <-l.gone:
+		default:
+			if l.changed == lead.changed {
+				return l, nil
+			}
+			// Even if it leads to the same member, that was lost meanwhile, and the
+			// connection perhaps too.
+			l.c.Close()
+		}
+		k.link = nil
+	}
+	ctx, cancel := context.WithCancel(k.peers.ctx)
+	defer cancel()
+	k.wg.Go(func() {
+		select {
+		case <-lead.changed:
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	c, err := k.peers.dialAgain(ctx, lead.addr, kindForward, lead.id, k.silence)
+	if err != nil {
+		return nil, err
+	}
+	c = patient{c, 0, k.silence}
+	l := &link{changed: lead.changed, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
+	k.link = l
+	k.wg.Go(func() { l.watch(k.silence/looks, k.gaps) })
+	k.wg.Go(func() {
+		defer close(l.gone)
+		defer c.Close()
+		for r := bufio.NewReader(c); ; {
+			kind, b, err := readMessage(r)
+			if err != nil || len(b) < 8 && kind != msgAlive {
+				return
+			}
+			l.came.Store(true)
+			// If a channel is full, its answers are to messages that were given up.
+			switch kind {
+			case msgRefused:
+				select {
+				case l.refused <- binary.BigEndian.Uint64(b):
+				default:
+				}
+			case msgHeard:
+				select {
+				case l.heard <- b:
+				default:
+				}
+			case msgIndex:
+				select {
+				case l.indexes <- b:
+				default:
+				}
+			case msgAlive:
+			default:
+				return
+			}
+		}
+	})
+	return l, nil
+}
+
+// watch closes the link when it does not work, although the leader is the same: when
+// something waits for the leader, and it has been silent over the link for the election
+// timeout. It may have no answer to give yet, so it is asked whether it is alive. every is a
+// quarter of the timeout. Time in which this process is paused does not count.
+//
+// If the leader's heartbeats show that the network was cut, a quarter of the timeout is enough
+// (see raftConns.redial). gaps is contacts.gaps.
+func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
+	before := gaps.Load()
+	for asked, quiet := false, 0; ; {
+		select {
+		case <-time.After(every):
+		case <-l.gone:
+			return
+		}
+		if l.came.Swap(false) {
+			asked, quiet = false, 0
+			before = gaps.Load()
+		} else if asked {
+			quiet++
+		}
+		if quiet == looks || quiet > 0 && gaps.Load() != before {
+			l.c.Close()
+			return
+		}
+		if asked = asked || l.waits.Load() > 0; asked {
+			l.send(msgAlive, nil)
+		}
+	}
+}
+
+// await notes that an answer is awaited, until done is called.
+func (l *link) await() (done func()) {
+	l.waits.Add(1)
+	return func() { l.waits.Add(-1) }
+}
+
+func (l *link) send(kind byte, payload []byte) error {
+	l.turn.take()
+	defer l.turn.give()
+	err := writeMessage(l.c, kind, payload)
+	if err != nil {
+		l.c.Close()
+	}
+	return err
+}
+
+// sendEntry sends an entry to the leader, a long one in parts, so that touches and questions do
+// not wait behind all of it. Only proposer.run calls it, so the parts of two entries never mix;
+// after an error the link is closed.
+func (l *link) sendEntry(entry []byte) error {
+	for len(entry) > maxPart {
+		if err := l.send(msgPart, entry[:maxPart]); err != nil {
+			return err
+		}
+		entry = entry[maxPart:]
+	}
+	return l.send(msgBatch, entry)
+}

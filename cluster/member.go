@@ -1,0 +1,150 @@
+package cluster
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+)
+
+// Member is this server's part in the cluster. Its methods are safe for concurrent use.
+type Member struct {
+	*lifecycle
+	*clock
+	cfg     Config
+	replica *fsm.Replica
+	raft    *node
+
+	proposer  *proposer  // what this member proposes
+	known     *commits   // what is committed, as far as others may know it
+	commits   *commits   // what is applied here
+	compactor *compactor // the length of the log
+	liveness  *liveness  // of sessions
+
+	leader    *knownLeader // who leads
+	lease     *lease       // whether it is surely this member
+	readIndex *readIndex   // whether it still is, and what is committed
+	service   *service     // whether this member serves
+
+	peers      *peerPort  // nil on a standalone server
+	transport  *transport // for Raft, on peers; nil too
+	contacts   *contacts  // what is known about the other members
+	pulse      *pulse     // heartbeats, and what they say
+	notifier   *notifier  // tells the other members what is committed
+	membership *membership
+}
+
+// Ready is closed when this member can serve for the first time: it knows a leader
+// and has applied everything committed until then.
+func (m *Member) Ready() <-chan struct{} { return m.service.ready }
+
+// Err receives the first fatal fault, such as a disk that cannot be written. The
+// caller must then close the member.
+func (m *Member) Err() <-chan error { return m.errs }
+
+// Propose queues a command for the log, after all that the same caller proposed
+// before, and reports its outcome to w. It blocks while the next entry is full, until over is
+// closed. It does not retain c.
+//
+// Once over is closed, commands are reported as lost and not proposed; over may be
+// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
+// without waiting for each: they are applied in order, and none is applied after one
+// that was lost. Lost must not call Propose.
+func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
+	m.proposer.propose(c, w, over)
+}
+
+// Serving receives true when clients can be served: a leader is known, and
+// everything committed until then is applied here. It receives false when clients
+// have to be disconnected, so that they try another server, because
+//   - no majority could be reached for an election timeout, or a majority refuses
+//     connections,
+//   - no leader was known for an election timeout,
+//   - the leader did not receive this member's touches for two election timeouts,
+//   - the state here is older than two election timeouts, or
+//   - this member's disk has been stuck for an election timeout while the others
+//     have a working leader.
+//
+// The channel holds only the newest value.
+func (m *Member) Serving() <-chan bool { return m.service.changes }
+
+// Leader returns the leader's id, or 0 if no leader is known.
+func (m *Member) Leader() uint64 { return m.leader.get().id }
+
+// Role returns this member's role: leader, follower, observer, looking (it knows no
+// leader) or standalone.
+func (m *Member) Role() string { return m.membership.role() }
+
+// Status returns what this member knows about its cluster.
+func (m *Member) Status() (Status, error) { return m.membership.status() }
+
+// Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
+// address. It must not be called on a standalone server.
+func (m *Member) Ask(ctx context.Context, q Request) (*Status, error) {
+	r, err := askLeader(ctx, m.membership.ask, m.cfg.addr(), q)
+	return r.Status, err
+}
+
+// Change carries out a request. All requests except Status, and those about a cluster that is
+// being formed, must go to the leader; another member returns ErrNotLeader.
+func (m *Member) Change(q Request) (Reply, error) { return m.membership.change(q) }
+
+// HandOver makes another member the leader if this one leads. If that fails or ctx ends first, the
+// others elect a leader when this member is closed.
+func (m *Member) HandOver(ctx context.Context) error {
+	// Without its disk, this member cannot store the next leader's term, and so does not see it.
+	if m.peers == nil || m.raft.State() != raft.Leader || m.broken.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(m.peers.ctx, cancel)()
+	return m.membership.handover.to(ctx, 0)
+}
+
+// Work may be called at any time after Start, also after Close.
+func (m *Member) Work() Work {
+	w := &m.raft.work
+	return Work{w.writes.Durations(), w.snapshots.Durations(), m.raft.log.committed(m.raft.CommitIndex()), w.entries.Load(), w.commands.Load()}
+}
+
+// Expired returns the number of sessions that this member has expired.
+func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
+
+// Quorum returns figures about the cluster, and false if this server is standalone.
+func (m *Member) Quorum() (Quorum, bool) {
+	if m.peers == nil {
+		return Quorum{}, false
+	}
+	var q Quorum
+	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
+		q.PeerPort, _ = strconv.Atoi(port)
+	}
+	members, _ := m.raft.members() // nil if this member is closed
+	if self := find(members, m.cfg.ID); self != nil {
+		q.Observer = self.Observer
+	}
+	q.Voters = voters(members)
+	p := &m.proposer.sizes
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.since.IsZero() {
+		q.Leads = time.Since(p.since)
+		q.Followers, q.Observers = m.contacts.present(m.nowMs())
+	}
+	q.Last, q.Min, q.Max = p.last, p.min, p.max
+	return q, true
+}
+
+// ResetProposals resets the sizes of proposals in [Quorum].
+func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
+
+// trackAll restarts the timeout of every session. It holds the replica's lock so
+// that no session is opened or closed meanwhile.
+func (m *Member) trackAll() {
+	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().Snapshot()) })
+}

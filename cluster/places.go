@@ -1,0 +1,139 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// knows reports whether there is a member with this id, in the newest or in the last
+// applied configuration. A change between the two may still be undone, so in doubt
+// the answer is yes. It is sure if the server that asks, at the address at, is that member: another
+// server may have its id, whose own place it is to take.
+func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
+	members, err := m.raft.members()
+	if err != nil {
+		return Reply{}, err
+	}
+	s, err := m.status()
+	if err != nil {
+		return Reply{}, err
+	}
+	x := proto.Peer{ID: id}
+	known := false
+	m.replica.View(func(v *fsm.View) {
+		var s proto.Peer
+		s, known = v.Member(id)
+		x.Addr = s.Addr
+	})
+	r := Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
+	if x := find(members, id); x != nil {
+		r.Known, r.Votes = true, !x.Observer
+	}
+	return r, nil
+}
+
+// same reports whether the given run of a server that says that it is at an address is the one at
+// x's address, of which its own may be another name.
+func (m *membership) same(x proto.Peer, at string, run uint64) bool {
+	if x.Addr == at || run == 0 {
+		return x.Addr == at
+	}
+	_, err := m.sender(x, run)
+	return err == nil
+}
+
+// rename makes a request of a server for its own place name the address that is in the list, if the
+// server is there: its own may be another name of that. It returns that address, and does nothing if
+// it is still the given one.
+func (m *membership) rename(q *Request, looked string) (listed string) {
+	if q.Add == nil || q.Run == 0 {
+		return ""
+	}
+	members, err := m.raft.members()
+	is := find(members, q.Add.ID)
+	if err != nil || is == nil || is.Addr == looked {
+		return looked
+	}
+	if is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
+		x := *q.Add
+		x.Addr = is.Addr
+		q.Add = &x
+	}
+	return is.Addr
+}
+
+// back checks the request of a member that has lost its disk: x describes it, first without
+// its vote, and then with it. It reports whether nothing is left to do. It does not hold
+// membership.changing, so that a member which asks again and again, and has not caught up
+// yet, is in nobody's way.
+func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
+	if x == nil || run == 0 {
+		return false, errors.New("the request is incomplete")
+	}
+	members, err := m.raft.members()
+	if err != nil {
+		return false, err
+	}
+	is := find(members, x.ID)
+	// A change may have been appended since, and may still be undone.
+	known, votes := m.known(x.ID)
+	switch {
+	case (is != nil) != known || known && !is.Observer != votes:
+		return false, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+	case is == nil:
+		return false, notMember(x.ID)
+	case *is == *x:
+		return true, nil
+	case x.Observer:
+		return false, nil // mayAsk follows
+	}
+	s, err := m.sender(*x, run)
+	if err != nil {
+		return false, err
+	}
+	if goal := m.commits.applied(); s.Index < goal && goal-s.Index > nearlyCaughtUp {
+		return false, refuse(proto.NewConfigNoQuorum, "server %d has not caught up: it is at entry %d of %d", x.ID, s.Index, goal)
+	}
+	return false, nil
+}
+
+// sender returns the status of the server at x's address, where the given run of it must answer,
+// which has sent a request. What a run that has ended has sent can arrive late, and a server may
+// have been started elsewhere with the id and the address of another.
+func (m *membership) sender(x proto.Peer, run uint64) (*Status, error) {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	s, err := askStatus(ctx, m.peers.network, x) // also if it has this member's id
+	switch {
+	case err != nil:
+		return nil, refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)
+	case s.Run != run:
+		return nil, refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
+	}
+	return s, nil
+}
+
+// mayAsk returns an error unless the given run of server x may ask for the place that x describes.
+// A voter loses its vote only if it has no data. While membership.changing is held, such a server
+// gets none: it joins only when its request is done. And it loses it only when this leader's
+// heartbeats are not answered any more: over connections that are older than another server at its
+// address, the voter itself may still answer them.
+func (m *membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) error {
+	s, err := m.sender(x, run)
+	is := find(members, x.ID)
+	switch {
+	case err != nil || is == nil || is.Observer || !x.Observer:
+		return err
+	case s.Formed || s.Data:
+		return refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
+	case is.Addr == x.Addr && m.contacts.follows(x.ID, m.pulse.nowMs()):
+		return refuse(proto.NewConfigNoQuorum, "server %d still follows this leader, although a server without data answers at %s: has its process ended? It keeps its vote for now", x.ID, x.Addr)
+	}
+	return nil
+}
+
+// nearlyCaughtUp is by how many entries a member may lag that asks for its vote.
+const nearlyCaughtUp = 1000

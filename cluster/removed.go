@@ -1,0 +1,102 @@
+package cluster
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// mixed returns an error if the log that is applied here is not of this member's cluster, which
+// only a restored snapshot may show.
+func (m *membership) mixed() (err error) {
+	m.replica.View(func(v *fsm.View) { err = m.raft.storage.Identity().Check(ClusterID(v.Cluster())) })
+	return err
+}
+
+// astray returns an error if this member has the data of another cluster than most of the
+// servers that should be its members.
+func (m *membership) astray(members []proto.Peer) error {
+	own := m.gate.cluster()
+	if own == 0 {
+		return nil
+	}
+	others := map[ClusterID][]uint64{}
+	for id, s := range m.former.survey(members) {
+		if s.Formed && s.Cluster != own && !find(members, id).Observer {
+			others[s.Cluster] = append(others[s.Cluster], id)
+		}
+	}
+	for of, ids := range others {
+		if len(ids) > voters(members)/2 {
+			slices.Sort(ids)
+			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.raft.storage.Name, own, ids, of)
+		}
+	}
+	return nil
+}
+
+// watch finds out whether this member was removed from its cluster, and
+// reports that as its fault. It asks the other members while no leader is known, and when it
+// has disappeared from the list of members for so long that the leader sends it nothing. Its
+// own log is no proof: it may end before the removal; a new member's log includes times
+// before it was added; and a removed member still gets the log for a moment (see
+// sendToRemoved).
+func (m *membership) watch() {
+	ctx := m.peers.ctx
+	every := 250 * time.Millisecond
+	var was bool       // the list that is applied here has had this member
+	var gone time.Time // since when it has not; zero while it has
+	for {
+		select {
+		case <-time.After(every):
+		case <-ctx.Done():
+			return
+		}
+		if err := m.mixed(); err != nil {
+			m.fail(fmt.Errorf("%s: %w", m.raft.storage.Name, err))
+			return
+		}
+		if is, _ := m.known(m.cfg.ID); is {
+			was, gone = true, time.Time{}
+		} else if was && gone.IsZero() {
+			gone = time.Now()
+		}
+		left := !gone.IsZero() && time.Since(gone) >= farewell // the leader sends nothing any more
+		if m.leader.get().id != 0 && !left {
+			every = 250 * time.Millisecond
+			continue
+		}
+		members, err := m.raft.members()
+		if err != nil || len(members) == 0 { // not added yet
+			continue
+		}
+		every = min(2*every, 5*time.Second)
+		if err := m.astray(members); err != nil && !m.raft.behind() { // otherwise that list is one of the past
+			m.fail(err)
+			return
+		}
+		for _, x := range members {
+			if x.ID == m.cfg.ID {
+				continue
+			}
+			// Only the leader knows for certain.
+			knows := Request{Knows: m.cfg.ID, Cluster: m.gate.cluster()}
+			r, err := ask(ctx, m.peers.network, x.Addr, knows)
+			if err == nil && r.Lead && r.Leader != "" {
+				r, err = ask(ctx, m.peers.network, r.Leader, knows)
+			}
+			if err != nil || r.Error != "" {
+				continue
+			}
+			if !r.Known {
+				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", x.Addr)
+				m.fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.raft.storage.Name))
+				return
+			}
+			break
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// ClusterID identifies a cluster. It is random, made once when the cluster is formed, and
+// never changes. 0 stands for none. As text it has 16 hexadecimal digits.
+type ClusterID = storage.ClusterID
+
+// Request asks a member for a change of the members, or for information about them.
+// One of its fields is set, besides Back and Cluster.
+type Request struct {
+	Status   bool        `json:"status,omitempty"`
+	Add      *proto.Peer `json:"add,omitempty"`      // a new member, or one whose address or vote changes
+	Remove   uint64      `json:"remove,omitempty"`   // the member's id
+	Transfer *uint64     `json:"transfer,omitempty"` // leadership to this member; 0 means any
+	Reconfig *Reconfig   `json:"reconfig,omitempty"`
+	Knows    uint64      `json:"knows,omitempty"`   // whether the cluster has a member with this id
+	At       string      `json:"at,omitempty"`      // with Knows: the address of the server that asks
+	Propose  *Proposal   `json:"propose,omitempty"` // an id for a new cluster
+	Agreed   ClusterID   `json:"agreed,omitzero"`   // the sender has agreed to this id
+	Form     bool        `json:"form,omitempty"`    // a new cluster, although not all of its members are there
+
+	// Back restricts Add to a server that is a member already: a removed one must not add
+	// itself again.
+	Back bool `json:"back,omitempty"`
+	// Run is the run (see Status) of a server that asks for a place of its own: the request
+	// holds only while that run answers at the server's address. 0 means an operator's word.
+	Run uint64 `json:"run,omitempty"`
+	// Cluster is the cluster that is meant; 0 means whichever the member belongs to.
+	Cluster ClusterID `json:"cluster,omitzero"`
+}
+
+// Reconfig is a change of several members at once, like ZooKeeper's reconfig.
+type Reconfig struct {
+	Joining []proto.Peer `json:"joining,omitempty"` // added or changed
+	Leaving []uint64     `json:"leaving,omitempty"` // removed; ids that are no members are ignored
+	Whole   bool         `json:"whole,omitempty"`   // members that are not in Joining are removed
+	Version int64        `json:"version"`           // the required version of the configuration, a zxid; -1 means any
+	WaitMs  int64        `json:"waitMs,omitempty"`  // how long to wait for a new voter to catch up
+}
+
+// Proposal asks a member to accept an id for its cluster.
+type Proposal struct {
+	Cluster ClusterID    `json:"cluster"`
+	From    uint64       `json:"from"` // the member that proposes it
+	To      uint64       `json:"to"`   // the member that is asked
+	Run     uint64       `json:"run"`  // the run of that member which is meant (Status.Run)
+	Members []proto.Peer `json:"members"`
+	Data    bool         `json:"data,omitempty"` // the members have data already
+}
+
+// changes reports whether the request asks for a change.
+func (q *Request) changes() bool {
+	return q.Add != nil || q.Remove != 0 || q.Transfer != nil || q.Reconfig != nil || q.Form
+}
+
+// Reply answers a Request.
+type Reply struct {
+	Status *Status    `json:"status,omitempty"`
+	Known  bool       `json:"known,omitempty"`  // the answer to Knows
+	Votes  bool       `json:"votes,omitempty"`  // and whether that member has a vote
+	Surely bool       `json:"surely,omitempty"` // and whether it is in a committed list, with the address At
+	Error  string     `json:"error,omitempty"`
+	Code   proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
+	Begun  bool       `json:"begun,omitempty"`  // the change may have been made, or a part of it
+	Lead   bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
+	Leader string     `json:"leader,omitempty"` // then the address of the leader's peer port, if known
+}
+
+// Status is what a member knows about its cluster.
+type Status struct {
+	ID      uint64       `json:"id"`     // of the member itself
+	Leader  uint64       `json:"leader"` // 0 if none is known
+	Role    string       `json:"role"`   // leader, follower, observer, looking, standalone
+	Term    uint64       `json:"term"`
+	Index   uint64       `json:"index"` // of the last entry applied
+	Zxid    int64        `json:"zxid"`
+	Digest  string       `json:"digest"`  // of the state at Index
+	Members []proto.Peer `json:"members"` // sorted by id
+
+	// Cluster is the id of its cluster; 0 until it is in one.
+	Cluster ClusterID `json:"cluster"`
+	Formed  bool      `json:"formed"` // it is in the cluster: it has agreed to the id, or was taken in
+	Data    bool      `json:"data"`   // it has a log or a snapshot
+	Run     uint64    `json:"run"`    // random, made at each start
+	// Configured are the members with which it is to form a cluster; empty once it is in one.
+	Configured []proto.Peer `json:"configured,omitempty"`
+	Waiting    string       `json:"waiting,omitempty"` // why it is in no cluster yet
+	// NoVote says why a member that was not started as an observer has no vote.
+	NoVote string `json:"noVote,omitempty"`
+	// Differs says, on the leader, which members have another state than it at the same
+	// entry of the log. Such a member stops serving.
+	Differs []Difference `json:"differs,omitempty"`
+	About
+}
+
+// About is what a member says about the server that it is part of.
+type About struct {
+	Version string `json:"version"` // of lockkeeper
+	Serving bool   `json:"serving"` // it serves clients
+	// ClientPort and SecurePort are where it listens for clients, HOST:PORT; empty if nowhere.
+	ClientPort string `json:"clientPort"`
+	SecurePort string `json:"secureClientPort"` // for clients that use TLS
+}
+
+// Difference says that the state of a member differs from the leader's.
+type Difference struct {
+	ID    uint64 `json:"id"`    // of the member
+	Index uint64 `json:"index"` // of the first entry at which that was seen
+}
+
+// ErrNotLeader is returned for requests that only the leader can carry out.
+var ErrNotLeader = errors.New("cluster: not the leader")
+
+// errHandedOver is ErrNotLeader because the leader has made another member the leader, which is to
+// make the change.
+var errHandedOver = fmt.Errorf("%w any more", ErrNotLeader)
+
+// ErrNoLeader is returned if no member has led the cluster for as long as a request waits.
+var ErrNoLeader = errors.New("no member leads")
+
+// ErrNoMember is the error, in the sense of errors.Is, if a request is about a server that is not a
+// member.
+var ErrNoMember = errors.New("no such member")
+
+// ErrUnknownOutcome is the error, in the sense of errors.Is, if a change was asked for, and it is
+// not known whether it was made, or still will be.
+var ErrUnknownOutcome = errors.New("the outcome is unknown")
+
+// ErrRemoved is the fault of a member that was removed from its cluster.
+var ErrRemoved = errors.New("removed from its cluster")
+
+// refusal is the error of a change that is not possible, with ZooKeeper's code.
+type refusal struct {
+	code proto.Code
+	text string
+}
+
+func (r *refusal) Error() string { return r.text }
+
+func (r *refusal) Is(target error) bool { return target == ErrNoMember && r.code == proto.NoNode }
+
+func refuse(code proto.Code, format string, args ...any) error {
+	return &refusal{code, fmt.Sprintf(format, args...)}
+}
+
+// notMember is the answer to a request about a server that is not a member. No other refusal of
+// a request about the members has this code.
+func notMember(id uint64) error { return refuse(proto.NoNode, "server %d is not a member", id) }
+
+// begun is the error of a change that may have been made in part or as a whole.
+type begun struct{ error }
+
+func (b begun) Unwrap() error { return b.error }

@@ -1,0 +1,428 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// requirements are the conditions for a change of the members.
+type requirements struct {
+	patience time.Duration // how long to wait for a new voter to catch up
+	voters   int           // least number of voters after the change
+	// majority allows new voters that are down or lag, if a majority of the voters
+	// after the change is up.
+	majority bool
+	run      uint64 // of the server that asks for its own place; 0 means an operator's word
+}
+
+// byOperator are the requirements for a change that an operator or a new member
+// requests.
+var byOperator = requirements{patience: adminTimeout, voters: 1}
+
+// reconfigure adds and removes members, one at a time, after checking that the whole
+// change is possible. If the leader itself is to be removed or to lose its vote, it
+// only hands over leadership and returns errHandedOver, so that the new leader is asked
+// to make the change.
+func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
+	var before []uint64 // members to remove before others are added with their id or address
+	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
+		is, back := find(members, id), find(joining, id)
+		return is == nil || back != nil && back.Addr == is.Addr
+	})
+	for _, id := range leaving {
+		if is := find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
+			before = append(before, id)
+		}
+	}
+	after := slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return slices.Contains(leaving, x.ID) })
+	for _, x := range joining {
+		if err := checkMember(x); err != nil {
+			return err
+		}
+		for _, y := range after {
+			switch {
+			case x.ID == y.ID && x.Addr != y.Addr && !m.moved(y, x):
+				return refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
+			case x.ID != y.ID && x.Addr == y.Addr:
+				return refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
+			}
+		}
+		if y := find(after, x.ID); y != nil {
+			*y = x
+		} else {
+			after = append(after, x)
+		}
+	}
+	if n := voters(after); n < need.voters {
+		return refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
+	}
+	var absent []uint64
+	if need.majority {
+		var err error
+		added := slices.DeleteFunc(slices.Clone(joining), func(x proto.Peer) bool {
+			is := find(members, x.ID)
+			return is != nil && !is.Observer && !slices.Contains(before, x.ID)
+		})
+		if absent, err = m.absent(after, added); err != nil {
+			return err
+		}
+	} else if len(leaving) > 0 || slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.Observer }) {
+		if err := m.canFollow(after); err != nil {
+			return err
+		}
+	}
+	if self := find(after, m.cfg.ID); self == nil || self.Observer {
+		if err := m.handover.to(m.peers.ctx, 0); err != nil {
+			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
+		}
+		return errHandedOver
+	}
+	for _, id := range before {
+		if err := m.removeMember(*find(members, id)); err != nil {
+			return err
+		}
+	}
+	var last []proto.Peer // new voters that are down or lag
+	for _, x := range joining {
+		is := find(members, x.ID)
+		if slices.Contains(before, x.ID) {
+			is = nil
+		}
+		if !x.Observer && slices.Contains(absent, x.ID) && (is == nil || is.Observer) {
+			last = append(last, x)
+			continue
+		}
+		err := m.addMember(is, x, need)
+		if need.majority && errors.As(err, new(lags)) {
+			last = append(last, x)
+		} else if err != nil {
+			return err
+		}
+	}
+	for _, id := range leaving {
+		if !slices.Contains(before, id) {
+			if err := m.removeMember(*find(members, id)); err != nil {
+				return err
+			}
+		}
+	}
+	// These come last: each of them makes the majority larger without being up.
+	for _, x := range last {
+		if err := m.giveVote(x, min(need.patience, 4*m.contacts.sure)); err != nil {
+			return err
+		}
+		m.cfg.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
+	}
+	return nil
+}
+
+// absent returns the voters in after, the members after a change, that cannot be reached or
+// run with the data of another cluster. It fails if the others are no majority, or if another
+// server answers in place of one of those in added, which are to be added or to get a vote: such
+// a change must fail before its first step, which may be the removal of a member.
+func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	var there []uint64
+	var other error
+	for _, x := range after {
+		isNew := find(added, x.ID) != nil
+		if x.Observer && !isNew {
+			continue
+		}
+		asked.Go(func() {
+			s, err := m.statusOf(ctx, x)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && m.foreign(s) != nil:
+				if isNew {
+					other = m.foreign(s)
+				}
+				ids = append(ids, x.ID)
+			case err == nil && !x.Observer:
+				there = append(there, x.ID)
+			case err == nil:
+			case unreachable(err):
+				ids = append(ids, x.ID)
+			case isNew:
+				other = cannotBeAdded(x.ID, err)
+			}
+		})
+	}
+	asked.Wait()
+	if other != nil {
+		return nil, other
+	}
+	if len(there) <= voters(after)/2 {
+		return nil, noQuorum(after, there, "can be reached")
+	}
+	return ids, nil
+}
+
+// canFollow returns an error unless a majority of the voters in after answer. settle would wait for
+// them longer, and keep others from changing the members. And if this member is to be removed, a
+// leader that has to refuse that as well need not take over.
+func (m *membership) canFollow(after []proto.Peer) error {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	answers := make(chan uint64, len(after)) // the ids of those that answer; 0 for one that does not
+	for _, x := range after {
+		if !x.Observer {
+			m.wg.Go(func() {
+				id := x.ID
+				if _, err := m.statusOf(ctx, x); err != nil {
+					id = 0
+				}
+				answers <- id
+			})
+		}
+	}
+	var there []uint64
+	for n := voters(after); n > 0; n-- {
+		if id := <-answers; id != 0 {
+			there = append(there, id)
+		}
+		if len(there) > voters(after)/2 {
+			return nil
+		}
+	}
+	return noQuorum(after, there, "can be reached")
+}
+
+// noQuorum is the error that too few of the voters after a change do what they have to. It names
+// the others: those that are not in there.
+func noQuorum(after []proto.Peer, there []uint64, do string) error {
+	var missing []string
+	for _, x := range after {
+		if !x.Observer && !slices.Contains(there, x.ID) {
+			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
+		}
+	}
+	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), voters(after), do, strings.Join(missing, ", "))
+}
+
+// giveVote makes a member a voter, after settle.
+func (m *membership) giveVote(x proto.Peer, patience time.Duration) error {
+	add := func(all []proto.Peer) []proto.Peer { return append(without(x.ID)(all), x) }
+	if err := m.settle(patience, add); err != nil {
+		return err
+	}
+	return m.add(m.raft.AddVoter, x)
+}
+
+// add has Raft add x, which is not a member yet or has no vote.
+func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture, x proto.Peer) error {
+	m.raft.adding.Store(x.ID)
+	defer m.raft.adding.Store(0)
+	return leaderError(m.raft.answer(change(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
+}
+
+// lags is the error for a new voter that did not catch up in time.
+type lags struct{ error }
+
+func (l lags) Unwrap() error { return l.error }
+
+// settle waits until a majority of the voters after a change have the current list of
+// members, the one before the change. A voter refuses a candidate that is no voter in
+// the list that it has: if too few had the current list and this leader were lost, no
+// leader could be elected any more. It returns [ErrNotLeader] if this leader's term ends.
+func (m *membership) settle(patience time.Duration, change func(voters []proto.Peer) []proto.Peer) error {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
+	defer cancel()
+	for wait := askSoon; ; wait = min(2*wait, askAgain) {
+		if err := m.stillLeads(); err != nil {
+			return err
+		}
+		now, err := m.raft.members()
+		if err != nil {
+			return err
+		}
+		vote := change(slices.DeleteFunc(slices.Clone(now), func(x proto.Peer) bool { return x.Observer }))
+		knows := make(chan uint64, len(vote)) // as in canFollow
+		round, done := context.WithTimeout(ctx, peerTimeout)
+		for _, x := range vote {
+			m.wg.Go(func() {
+				id := x.ID
+				if s, err := m.statusOf(round, x); err != nil || !slices.Equal(s.Members, now) {
+					id = 0
+				}
+				knows <- id
+			})
+		}
+		var know []uint64
+		for range vote {
+			if id := <-knows; id != 0 {
+				know = append(know, id)
+			}
+			if len(know) > len(vote)/2 {
+				done()
+				return m.stillLeads()
+			}
+		}
+		done()
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return noQuorum(vote, know, "can be reached and have the current list of members")
+		}
+	}
+}
+
+// moved reports whether the member was now runs at x's address, with its
+// data, so that only its address needs to be changed. A server there with empty data
+// has forgotten its votes and must be added as a new member. Two servers with copies of the
+// data could both vote in one term, so nothing but the server at x's address may answer at
+// the old one. For this member, the address must be another name of its own.
+func (m *membership) moved(was, x proto.Peer) bool {
+	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	defer cancel()
+	s, err := askStatus(ctx, m.peers.network, x)
+	if x.ID != m.cfg.ID || err != nil {
+		if err != nil || !s.Formed || !s.Data || s.Cluster != m.gate.cluster() {
+			return false
+		}
+		old, err := askStatus(ctx, m.peers.network, was)
+		return err != nil || old.Run == s.Run
+	}
+	members, err := m.raft.members()
+	term, leads := m.raft.term()
+	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
+}
+
+func (m *membership) removeMember(x proto.Peer) error {
+	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
+		return err
+	}
+	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
+	if err := m.raft.answer(f); err != nil {
+		return leaderError(err)
+	}
+	m.cfg.Log.Info("member removed", "id", x.ID)
+	m.wg.Go(func() { m.sendToRemoved(x, f.Index()) })
+	return nil
+}
+
+func checkMember(x proto.Peer) error {
+	if x.ID == 0 || x.ID > 254 {
+		return refuse(proto.BadArguments, "server id %d is not in 1 to 254", x.ID)
+	}
+	if host, port, err := net.SplitHostPort(x.Addr); err != nil || host == "" || port == "" {
+		return refuse(proto.BadArguments, "%q is not of the form HOST:PORT", x.Addr)
+	}
+	return nil
+}
+
+// addMember adds x as a member or changes its address or vote; is describes it so far
+// and is nil if it is new. A new voter is an observer until it has caught up, so that
+// commits need not wait for it.
+func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) error {
+	id, addr, patience := serverID(x.ID), raft.ServerAddress(x.Addr), need.patience
+	if is != nil && is.Addr != x.Addr {
+		if err := m.stillLeads(); err != nil {
+			return err
+		}
+		change := m.raft.AddNonvoter
+		if !is.Observer {
+			change = m.raft.AddVoter
+		}
+		if err := m.raft.answer(change(id, addr, 0, adminTimeout)); err != nil {
+			return leaderError(err)
+		}
+		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
+	}
+	if is != nil && !is.Observer {
+		if !x.Observer {
+			return nil
+		}
+		if err := m.settle(patience, without(x.ID)); err != nil {
+			return err
+		}
+		if need.run != 0 {
+			if err := m.mayAsk([]proto.Peer{*is}, x, need.run); err != nil { // that may have taken long
+				return err
+			}
+		}
+		return leaderError(m.raft.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
+	}
+	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
+	defer cancel()
+	switch s, err := m.statusOf(ctx, x); {
+	case err == nil && m.foreign(s) != nil:
+		return m.foreign(s)
+	case err == nil:
+	case x.Observer && unreachable(err): // nothing depends on an observer, so it may be started later
+		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
+	default:
+		return cannotBeAdded(x.ID, err)
+	}
+	if is == nil {
+		if err := m.settle(patience, func(all []proto.Peer) []proto.Peer { return all }); err != nil {
+			return err
+		}
+		if err := m.add(m.raft.AddNonvoter, x); err != nil {
+			return err
+		}
+	}
+	if x.Observer {
+		return nil
+	}
+	var goal uint64
+	m.replica.View(func(v *fsm.View) { goal = v.Index() })
+	for wait := askSoon; ; wait = min(2*wait, askAgain) {
+		s, err := m.statusOf(ctx, x)
+		if err == nil && s.Index >= goal {
+			return m.giveVote(x, patience)
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)}
+		}
+	}
+}
+
+func cannotBeAdded(id uint64, err error) error {
+	return refuse(proto.NewConfigNoQuorum, "server %d cannot be added: %v", id, err)
+}
+
+// foreign returns an error if the server with this status belongs to another cluster.
+func (m *membership) foreign(s *Status) error {
+	if !s.Formed || s.Cluster == m.gate.cluster() {
+		return nil
+	}
+	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.gate.cluster())
+}
+
+// transfer hands leadership over to the member with this id, or to any voter if id is 0.
+func (m *membership) transfer(members []proto.Peer, id uint64) error {
+	if id == 0 {
+		if voters(members) == 1 {
+			return refuse(proto.BadArguments, "there is no other voting member")
+		}
+		return m.handover.to(m.peers.ctx, 0)
+	}
+	to := find(members, id)
+	switch {
+	case to == nil:
+		return notMember(id)
+	case to.Observer:
+		return refuse(proto.BadArguments, "server %d is not a voting member", id)
+	case id == m.cfg.ID:
+		return nil
+	}
+	return m.handover.to(m.peers.ctx, id)
+}
