@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,11 +21,14 @@ import (
 
 var platformsFlag = flag.Bool("platforms", false, "TestPlatforms: check for all platforms")
 
-// platforms are those that the command and the packages are for.
+// platforms are those that the command and the packages are for. Of those that are released, the
+// command is also built.
 var platforms = []string{
 	"linux/amd64", "linux/arm64", "linux/386", "linux/arm",
 	"darwin/amd64", "darwin/arm64", "windows/amd64", "windows/arm64",
 }
+
+var notReleased = []string{"linux/386", "linux/arm"}
 
 // TestPlatforms checks the types of all packages and their tests for each platform, and builds
 // the command. go vet, which would check the types too, takes about ten times as long as checkPlatform:
@@ -44,6 +48,10 @@ func TestPlatforms(t *testing.T) {
 				t.Errorf("only %d packages of this module", own)
 			}
 			checked := time.Since(began)
+			if slices.Contains(notReleased, p) {
+				t.Logf("%d packages checked in %v", own, checked.Round(time.Millisecond))
+				return
+			}
 			build := exec.Command("go", "build", "-trimpath", "-o", os.DevNull, "./cmd/lockkeeper") // -trimpath, as .ci/release does: so that it finds the packages compiled
 			build.Env = environment(p)
 			if out, err := build.CombinedOutput(); err != nil {
