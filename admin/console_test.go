@@ -641,6 +641,7 @@ func TestDifferingMember(t *testing.T) {
 		for _, b := range shown {
 			b.until("no difference", func(s *consoleState) bool { return s.Members[at].Role == "follower" && s.Members[at].Differs == 0 })
 		}
+		synctest.Wait() // so that nobody reads the state while it is falsified
 		testhooks.Of(bad).View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
 		must(c.Create("/x", nil, 0))(t)
 		<-bad.Done()
