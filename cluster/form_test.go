@@ -416,6 +416,7 @@ func TestDiffers(t *testing.T) {
 				if who == "a follower" {
 					bad = (lead + 1) % 3
 				}
+				synctest.Wait() // so that nobody reads the state meanwhile
 				f.running[bad].replica.View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
 				f.write(lead)
 				for i, m := range f.running {

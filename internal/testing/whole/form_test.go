@@ -102,6 +102,7 @@ func TestDiffers(t *testing.T) {
 		m := startMembers(t, 3, nil)
 		lead := m.leader()
 		bad := (lead + 1) % 3
+		synctest.Wait() // so that nobody reads the state meanwhile
 		testhooks.Of(m.servers[bad]).View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
 		must(m.connect(lead, 10*time.Second).Create("/x", nil, 0))(t)
 		select {
