@@ -115,8 +115,8 @@ func tlsConfig(t *testing.T) *tls.Config {
 // TestSnapshotOnNarrowLink checks that a member gets its snapshot over a link that is slow and
 // narrow, but works.
 func TestSnapshotOnNarrowLink(t *testing.T) {
-	for _, rate := range []int{50 << 10, 80 << 10, 120 << 10, 200 << 10} {
-		for _, trip := range []time.Duration{20, 350, 560} {
+	for _, rate := range []int{50 << 10, 80 << 10} {
+		for _, trip := range []time.Duration{20, 560} {
 			t.Run(fmt.Sprint(rate>>10, " KiB ", int(trip), " ms"), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					n := newWires()
@@ -217,8 +217,8 @@ func TestStreamsOverTLS(t *testing.T) {
 // except that for heartbeats.
 func TestNeededStreamForgotten(t *testing.T) {
 	for _, half := range []string{"both", "to", "from"} {
-		for _, trip := range []time.Duration{1, 250, 450} {
-			for _, each := range []time.Duration{5 * time.Millisecond, 700 * time.Millisecond, 3 * time.Second} {
+		for _, trip := range []time.Duration{1, 250} {
+			for _, each := range []time.Duration{20 * time.Millisecond, 3 * time.Second} {
 				t.Run(fmt.Sprint(half, " ", int(trip), " ", each), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
 						n := newWires()
@@ -264,7 +264,7 @@ func TestNeededStreamForgotten(t *testing.T) {
 // although every 30 s a heartbeat is late or its connection is forgotten.
 func TestSnapshotBesideLateHeartbeat(t *testing.T) {
 	for _, how := range []string{"late", "forgotten"} {
-		for _, rate := range []int{80 << 10, 120 << 10, 200 << 10} {
+		for _, rate := range []int{80 << 10} {
 			for _, trip := range []time.Duration{2, 400} {
 				t.Run(fmt.Sprint(how, " ", rate>>10, " KiB ", int(trip), " ms"), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
@@ -274,8 +274,9 @@ func TestSnapshotBesideLateHeartbeat(t *testing.T) {
 						again := stopUntilSnapshot(t, late, leader)
 						n.SetDelay(func(from, to string) time.Duration { return trip / 2 * time.Millisecond })
 						n.rate.Store(int64(rate))
+						from, to := hostOf(leader), hostOf(late)
 						beats := func(w *wire) bool {
-							return w.from == hostOf(leader) && w.to == hostOf(late) && (w.kind == kindBeat || w.kind == kindRebeat)
+							return w.from == from && w.to == to && (w.kind == kindBeat || w.kind == kindRebeat)
 						}
 						var slow atomic.Bool
 						came := func(w *wire) {
