@@ -393,6 +393,8 @@ func (x *clusterStatus) wrong(id uint64) string {
 		says = fmt.Sprintf("belongs to cluster %v", a.Cluster)
 	case !a.Serving:
 		says = "serves no clients"
+	case a.NoVote != "": // with one voter less, the cluster may not outlast the loss of another
+		says = a.NoVote
 	}
 	if i := slices.IndexFunc(x.Differs, func(d cluster.Difference) bool { return d.ID == id }); i >= 0 {
 		differs := fmt.Sprintf("its state differs at entry %d", x.Differs[i].Index)

@@ -596,3 +596,21 @@ func TestStatusOfPorts(t *testing.T) {
 		t.Errorf("%+v, not %+v", s.About, want)
 	}
 }
+
+// TestHealthWithoutVote: a cluster whose member waits for its vote is not well yet, so that nobody
+// stops the next one.
+func TestHealthWithoutVote(t *testing.T) {
+	members := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}, {ID: 3, Addr: "c:1"}}
+	own := func(id uint64, role, noVote string) memberStatus {
+		return memberStatus{ID: id, Role: role, Leader: 1, Cluster: 7, NoVote: noVote, About: cluster.About{Serving: true}}
+	}
+	x := clusterStatus{Status: &cluster.Status{ID: 1, Leader: 1, Cluster: 7, Formed: true, Members: members},
+		Answers: []memberStatus{own(1, "leader", ""), own(2, "observer", "waits for its vote"), own(3, "follower", "")}}
+	if x.judge(); x.Health != degraded || len(x.Problems) != 1 || !strings.Contains(x.Problems[0], "server 2 at b:1: waits for its vote") {
+		t.Errorf("%s %q", x.Health, x.Problems)
+	}
+	x.Answers[1].NoVote = ""
+	if x.judge(); x.Health != healthy {
+		t.Errorf("with an observer: %s %q", x.Health, x.Problems)
+	}
+}
