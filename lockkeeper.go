@@ -429,7 +429,8 @@ func (s *Server) ServeConn(c net.Conn) { s.clients.ServeConn(c) }
 // the requests that the server has received, and ends each connection when its client has been
 // sent all answers. Then it closes the server, as [Server.Close] does, and returns the result of
 // that. If ctx ends first, it closes the server at once and returns ctx.Err(), at most half a
-// second later: if the disk does not answer, Close waits for that.
+// second later. If the disk does not answer, the server may then still be writing: Close waits until
+// it has ended, as a program has to before it opens the same state again.
 //
 // Shutdown and Close may be called at the same time: Shutdown then no longer waits.
 func (s *Server) Shutdown(ctx context.Context) error {

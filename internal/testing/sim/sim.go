@@ -485,7 +485,7 @@ func (m *member) stop(crash bool) {
 		listener.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), stopTime)
 		if err = srv.Shutdown(ctx); err == context.DeadlineExceeded {
-			err = nil
+			err = srv.Close() // waits for the disk: the next run writes to the same memory
 		}
 		cancel()
 		m.s.net.Kill(m.name)
