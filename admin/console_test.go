@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -276,10 +275,9 @@ func TestConsoleData(t *testing.T) {
 func TestConsoleCostsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := open(t, lockkeeper.Config{})
-		before := runtime.NumGoroutine()
+		before := goroutines()
 		h := admin.New(s, admin.Options{})
 		c := rawtest.ConnectFor(t, inMemory(s), 40*time.Second)
-		client := runtime.NumGoroutine() - before
 		must(c.Create("/l", nil, 0))(t)
 		held := enqueue(t, c, "/l")
 		slow := browse(t, h)
@@ -327,8 +325,7 @@ func TestConsoleCostsNothing(t *testing.T) {
 		for _, b := range append(browsers, slow) {
 			b.stop()
 		}
-		synctest.Wait()
-		if n := runtime.NumGoroutine() - before - client; n > 0 {
+		if n := goroutines() - before; n > 0 {
 			t.Errorf("%d goroutines are left", n)
 		}
 	})

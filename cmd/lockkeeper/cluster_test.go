@@ -507,7 +507,7 @@ ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
 4   d:1        -            -         -      -        does not answer, its state differs at entry 8
 5   e:1        -            follower  8      0.2      serves no clients
 6   f:1        f:2          observer  9      0.2      waits for its vote
-health: degraded: server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer, its state differs at entry 8; server 5 at e:1: serves no clients
+health: degraded: server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer, its state differs at entry 8; server 5 at e:1: serves no clients; server 6 at f:1: waits for its vote
 `: {ID: 1, Role: "leader", Leader: 1, Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
 		`server 2 is in no cluster yet, and has data without the id of a cluster
 ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
