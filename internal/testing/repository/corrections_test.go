@@ -30,16 +30,13 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestStreamRepeatsLittle", "the same: 1 messages, want 0"}}},
 	{"empty messages in doubt", []edit{
 		{"cluster/pulse.go", "\t\t\tp.transport.doubts.Add(1)\n", ""},
-	}, []finding{
-		{"cluster", "TestRestartWhileQuiet", "a member that has restarted serves after"},
-		{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"},
-	}},
+	}, []finding{{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"}}},
 	{"watched connections", []edit{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []finding{{"cluster", "TestForgottenWhileReplicating", "never came: the entry"}}},
 	{"signs of life", []edit{
 		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
-	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "i/o timeout"}}},
+	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Success:false"}}},
 	{"snapshots are not cut", []edit{
 		{"cluster/raftconn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
 	}, []finding{
