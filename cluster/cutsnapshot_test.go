@@ -1,15 +1,9 @@
 package cluster
 
 import (
-	"io"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/hashicorp/raft"
-
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
 // TestServesAfterCutInSnapshot: a member that is cut off while it gets its snapshot serves soon after
@@ -58,42 +52,4 @@ func TestServesAfterCutInSnapshot(t *testing.T) {
 			})
 		})
 	}
-}
-
-// TestSnapshotMayStandStill: a snapshot of which TCP takes more only every three and a half election
-// timeouts is not cut off, as the comment of snapshotPatience says: it may stand still for five of them.
-func TestSnapshotMayStandStill(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
-		follower.peers.serve[kindRaft] = func(conn net.Conn) {
-			for buf := make([]byte, 512<<10); ; time.Sleep(7 * leader.silence / 2) {
-				if _, err := io.ReadFull(conn, buf); err != nil {
-					break
-				}
-			}
-			conn.Close()
-		}
-		const size = 8 << 20
-		read := 0
-		data := readFunc(func(p []byte) (int, error) {
-			if read >= size {
-				return 0, io.EOF
-			}
-			read += len(p)
-			return len(p), nil
-		})
-		done := make(chan error, 1)
-		go func() {
-			done <- leader.NetworkTransport.InstallSnapshot("2", "follower:1", &raft.InstallSnapshotRequest{Size: size}, new(raft.InstallSnapshotResponse), data)
-		}()
-		select {
-		case err := <-done:
-			t.Errorf("after %d of %d bytes: %v", read, size, err)
-		case <-time.After(20 * leader.silence):
-		}
-		closeTransport(leader)
-		closeTransport(follower)
-		synctest.Wait()
-	})
 }

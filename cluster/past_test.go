@@ -360,7 +360,9 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 			}
 			return cfg
 		}
-		f.open(0, config(0))
+		paused := config(0)
+		paused.ElectionTimeout = 30 * time.Second // in this time it takes itself for the leader, like a process that was paused
+		f.open(0, paused)
 		f.open(1, config(1))
 		f.open(2, config(2))
 		until(t, "a leader", func() bool {

@@ -44,7 +44,7 @@ var corrections = []putBack{
 		{"cluster", "TestSnapshotBesideLateHeartbeat", "FAIL"},
 	}},
 	{"snapshots are waited for", []edit{
-		{"cluster/raftconn.go", "patience *= snapshotPatience", "patience *= 1"},
+		{"cluster/raftconn.go", "patience = most", "_ = most"},
 	}, []finding{{"cluster", "TestSnapshotInGulps", "bytes"}}},
 	{"unused connections", []edit{
 		{"cluster/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
