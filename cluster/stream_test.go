@@ -92,20 +92,27 @@ func TestStreamRefused(t *testing.T) {
 		}()
 		p := streamOf(t, leader)
 		sent := make(chan error, 1)
+		refused := make(chan struct{})
 		go func() {
-			for {
+			for left := 1000; left > 0; {
 				if _, err := p.AppendEntries(&raft.AppendEntriesRequest{}, new(raft.AppendEntriesResponse)); err != nil {
 					sent <- err
 					return
 				}
+				select {
+				case <-refused:
+					left--
+				default:
+				}
 			}
 		}()
 		<-p.Consumer() // the refusal, after which Raft takes no more
+		close(refused)
 		synctest.Wait()
 		select {
 		case <-sent:
 		default:
-			t.Error("the sender waits for ever")
+			t.Error("the sender waits for ever, or learns nothing")
 		}
 		p.Close()
 		close(stop)
