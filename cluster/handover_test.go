@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -33,6 +34,35 @@ func TestHandOverTooLate(t *testing.T) {
 		if _, l := m.raft.LeaderWithID(); l == "" || l == serverID(m.cfg.ID) {
 			t.Errorf("%q leads", l)
 		}
+	})
+}
+
+// TestHandOverBesideStuckRaft: Raft's main goroutine waits for the leader's disk, and so does every transfer
+// that it is asked for. Who hands over does not.
+func TestHandOverBesideStuckRaft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.first = true
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		m := f.running[lead]
+		stuck := make(chan struct{})
+		f.disks[lead].SetFault(func() error { <-stuck; return nil })
+		m.Propose(someWrite(), make(result, 1), nil)
+		time.Sleep(10 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- m.membership.handover.to(ctx, 0) }()
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			t.Error("it hands over for ever")
+		}
+		close(stuck)
 	})
 }
 
