@@ -546,13 +546,9 @@ func (p *process) conf() string {
 	p.t.Helper()
 	nc, err := net.DialTimeout("tcp", p.addr, time.Minute)
 	check1(p.t, err)
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(time.Minute))
-	_, err = nc.Write([]byte("conf"))
+	answer, err := rawclient.Word(nc, "conf", time.Minute)
 	check1(p.t, err)
-	b, err := io.ReadAll(nc)
-	check1(p.t, err)
-	return string(b)
+	return answer
 }
 
 // fails waits until the process ends, and expects exit code 1 and one line.
