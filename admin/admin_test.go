@@ -367,11 +367,7 @@ func TestForbiddenWords(t *testing.T) {
 	if status, text := ask(h, "/metrics"); status != 200 || !strings.Contains(text, "\nlockkeeper_mntr_answered 1\n") || !strings.Contains(text, "\nznode_count ") {
 		t.Errorf("%d, %s", status, text)
 	}
-	nc, err := s.Dial("", "", 0)
-	check(t, err)
-	defer nc.Close()
-	must(nc.Write([]byte("mntr")))(t)
-	if text := string(must(io.ReadAll(nc))(t)); !strings.Contains(text, "not in the whitelist") {
+	if text := rawtest.Word(t, inMemory(s), "mntr"); !strings.Contains(text, "not in the whitelist") {
 		t.Errorf("a client gets %q", text)
 	}
 }

@@ -468,8 +468,9 @@ func TestRefusalThatIsNotRead(t *testing.T) {
 		healthy := connect(t, p.dial)
 		nc := must(p.dial())(t)
 		defer nc.Close()
-		q := &proto.ConnectRequest{Timeout: 4000, SessionID: 12345, Password: make([]byte, 16)}
-		must(nc.Write(frame(q.Append(nil))))(t)
+		q := rawclient.NewSession(4 * time.Second)
+		q.SessionID = 12345
+		must(nc.Write(rawclient.Framed(q)))(t)
 		bye := connect(t, p.dial)
 		must(bye.Send(proto.OpCloseSession, nil))(t)
 		for range 4 {
@@ -538,7 +539,7 @@ func TestManyHalfOpen(t *testing.T) {
 		eventually(t, "the end of all", func() bool { return connections(t, dial) == 1 })
 	}()
 	promise := request32(jute.DefaultMaxFrame)
-	handshake := frame((&proto.ConnectRequest{Timeout: 3_600_000, Password: make([]byte, 16)}).Append(nil))
+	handshake := rawclient.Framed(rawclient.NewSession(time.Hour))
 	for i := range n {
 		nc := must(dial())(t)
 		open = append(open, nc)

@@ -35,10 +35,8 @@ func TestMaxSessions(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				c := rawclient.New(nc)
-				err = c.Handshake(&proto.ConnectRequest{Timeout: 30000, Password: make([]byte, proto.PasswordLen)})
+				c, err := rawclient.Open(nc, 30*time.Second)
 				if err != nil {
-					nc.Close()
 					if err == rawclient.ErrRefused {
 						t.Error("a refusal, which means an expired session to a client")
 					}

@@ -545,26 +545,19 @@ func shake(t *testing.T, p *running, accepted <-chan *net.TCPConn) (client, serv
 	client = p.dial(t)
 	server = <-accepted
 	t.Cleanup(func() { server.Close() })
-	q := proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}
-	_, err := client.Write(frame(q.Append(nil)))
+	_, err := client.Write(rawclient.Framed(rawclient.NewSession(4 * time.Second)))
 	ok(t, err)
-	_, err = io.ReadFull(server, make([]byte, 48))
+	_, err = io.ReadFull(server, make([]byte, 49))
 	ok(t, err)
-	a := proto.ConnectReply{Timeout: 4000, SessionID: 7, Password: make([]byte, 16)}
-	_, err = server.Write(frame(a.Append(nil)))
+	_, err = server.Write(rawclient.Framed(&proto.ConnectReply{Timeout: 4000, SessionID: 7, Password: make([]byte, 16)}))
 	ok(t, err)
 	_, err = io.ReadFull(client, make([]byte, 40))
 	ok(t, err)
 	return client, server
 }
 
-func frame(payload []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
-}
-
 func reply(xid int32, zxid int64) []byte {
-	h := proto.ReplyHeader{Xid: xid, Zxid: zxid}
-	return frame(h.Append(nil))
+	return rawclient.Framed(&proto.ReplyHeader{Xid: xid, Zxid: zxid})
 }
 
 // TestInTurn checks that a request waits while one of another connection has no reply,
