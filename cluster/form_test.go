@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -39,9 +40,8 @@ type fleet struct {
 }
 
 func newFleet(t *testing.T, size int) *fleet {
-	f := &fleet{t: t, net: memnet.New(), peers: map[uint64]string{}, running: make([]*Member, size)}
-	for i := range size {
-		f.peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
+	f := &fleet{t: t, net: memnet.New(), peers: addresses(size), running: make([]*Member, size)}
+	for range size {
 		f.disks = append(f.disks, storage.NewMemory())
 	}
 	t.Cleanup(func() {
@@ -71,8 +71,10 @@ func observe(cfg *Config, ids ...uint64) {
 func (f *fleet) config(i int) Config {
 	id := uint64(i + 1)
 	host, _, _ := net.SplitHostPort(f.peers[id])
-	return Config{ID: id, Peers: listOf(f.peers), Network: f.net.Host(host), Memory: f.disks[i], Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, DiskFirst: f.first,
-		Log: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	cfg := memberConfig(id, f.peers, f.net.Host(host))
+	cfg.Memory, cfg.DiskFirst = f.disks[i], f.first
+	cfg.Log = slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	return cfg
 }
 
 func (f *fleet) start(i int) *Member {
@@ -90,12 +92,44 @@ func (f *fleet) open(i int, cfg Config) *Member {
 	return m
 }
 
+// found starts the first n servers as the members of a new cluster. It returns how servers are
+// configured: those beyond n have only the address of their peer port.
+func (f *fleet) found(n int) (config func(i int) Config) {
+	f.t.Helper()
+	first := maps.Clone(f.peers)
+	maps.DeleteFunc(first, func(id uint64, _ string) bool { return id > uint64(n) })
+	config = func(i int) Config {
+		cfg := f.config(i)
+		if cfg.Peers = listOf(first); i >= n {
+			cfg.Peers, cfg.Addr = nil, f.peers[uint64(i+1)]
+		}
+		return cfg
+	}
+	for i := range n {
+		f.open(i, config(i))
+	}
+	return config
+}
+
 // stop ends a member without handing over, as a crash does.
 func (f *fleet) stop(i int) {
 	if m := f.running[i]; m != nil {
 		f.running[i] = nil
 		m.Kill()
 	}
+}
+
+// handTo has a member lead.
+func (f *fleet) handTo(i int) {
+	f.t.Helper()
+	until(f.t, "the handover", func() bool {
+		if f.running[i].Role() == "leader" {
+			return true
+		}
+		id := uint64(i + 1)
+		Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], Request{Transfer: &id})
+		return false
+	})
 }
 
 // lose stops a member and takes its disk.
@@ -124,6 +158,27 @@ func (f *fleet) write(i int) bool {
 		close(cancel)
 		go func() { <-done }()
 		return false
+	}
+}
+
+// writes writes through a member until n writes have been acknowledged.
+func (f *fleet) writes(i, n int) {
+	for range n {
+		for !f.write(i) {
+		}
+	}
+}
+
+// snapshot has the first n members take snapshots of the same state.
+func (f *fleet) snapshot(n int) {
+	f.t.Helper()
+	until(f.t, "all entries", func() bool {
+		return !slices.ContainsFunc(f.running[:n], func(m *Member) bool { return m.raft.AppliedIndex() != f.running[0].raft.AppliedIndex() })
+	})
+	for _, m := range f.running[:n] {
+		if err := m.raft.Snapshot().Error(); err != nil {
+			f.t.Fatal(err)
+		}
 	}
 }
 
@@ -185,8 +240,7 @@ func TestFormedOnce(t *testing.T) {
 				} else {
 					f.stop(2)
 				}
-				for !f.write(0) {
-				}
+				f.writes(0, 1)
 				f.stop(0)
 				f.lose(1) // with the above, two disks are lost; without, one is
 				f.start(1)

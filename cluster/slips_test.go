@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,11 +21,7 @@ import (
 // leadOf waits for a leader, and returns its index.
 func leadOf(t *testing.T, f *fleet) (lead int) {
 	t.Helper()
-	until(t, "a leader", func() bool {
-		lead = slices.IndexFunc(f.running, func(m *Member) bool { return m != nil && m.Role() == "leader" })
-		return lead >= 0
-	})
-	return lead
+	return leaderOf(t, f.running)
 }
 
 // corrupt makes a member's state another one than its log says.
@@ -457,8 +452,7 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 				t.Fatal("server 1 was never elected")
 			}
 			lead := leadOf(t, f)
-			for !f.write(lead) {
-			}
+			f.writes(lead, 1)
 			time.Sleep(10 * time.Second)
 			before := f.running[1].raft.CurrentTerm()
 			f.stop(1)
@@ -474,10 +468,7 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 		}
 		term := f.running[0].raft.CurrentTerm()
 		began := len(f.acked)
-		for range 20 {
-			for !f.write(0) {
-			}
-		}
+		f.writes(0, 20)
 		f.stop(0) // for good
 		moved := f.config(1)
 		moved.Peers, moved.Addr, moved.Network = nil, "a:1", f.net.Host("a")

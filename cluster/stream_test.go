@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net"
 	"reflect"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // openTransport opens a peer port with Raft's transport on it, but without Raft. Votes
@@ -34,7 +34,7 @@ func openTransportOn(t *testing.T, network Network, host string) (o openedTransp
 	t.Helper()
 	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
 	clock := newClock(nil)
-	peers := newPeerPort(network, 1, host+":1", lifted(), slog.New(slog.DiscardHandler))
+	peers := newPeerPort(network, 1, host+":1", lifted(), testkit.Quiet)
 	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}

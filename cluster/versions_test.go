@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -14,9 +13,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // lines collects the lines of a log.
@@ -38,14 +36,7 @@ func (l *lines) count(words string) int {
 }
 
 // until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-	}
-}
+var until = testkit.Eventually
 
 // threeMembers opens a cluster and returns it with the leader's index.
 func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Member, lead int) {
@@ -57,14 +48,20 @@ func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Membe
 // they serve and have their votes, and returns them and the index of the leader.
 func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick time.Duration) (members []*Member, lead int) {
 	t.Helper()
-	peers := map[uint64]string{}
-	for i := range count {
-		peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
-	}
+	return openMembers(t, count, func(host string) Network { return n.Host(host) }, func(cfg *Config) {
+		cfg.Tick, cfg.Log = tick, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	})
+}
+
+// openMembers opens the members of a cluster, each configured as change says, if that is not nil.
+func openMembers(t *testing.T, count int, host func(string) Network, change func(*Config)) (members []*Member, lead int) {
+	t.Helper()
+	peers := addresses(count)
 	for id := uint64(1); id <= uint64(count); id++ {
-		host, _, _ := net.SplitHostPort(peers[id])
-		cfg := Config{ID: id, Peers: listOf(peers), Network: n.Host(host), Memory: storage.NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
-			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		cfg := memberConfig(id, peers, host(peers[id][:1]))
+		if change != nil {
+			change(&cfg)
+		}
 		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
@@ -78,19 +75,20 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 		// has caught up.
 		until(t, "every member's vote", func() bool {
 			infos, err := m.raft.members()
-			return err == nil && len(infos) == count && !slices.ContainsFunc(infos, func(x proto.Peer) bool { return x.Observer })
+			return err == nil && voters(infos) == count
 		})
 	}
+	return members, leaderOf(t, members)
+}
+
+// leaderOf waits for a leader among the members that run, and returns its index.
+func leaderOf(t *testing.T, members []*Member) (lead int) {
+	t.Helper()
 	until(t, "a leader", func() bool {
-		for i, m := range members {
-			if m.Role() == "leader" {
-				lead = i
-				return true
-			}
-		}
-		return false
+		lead = slices.IndexFunc(members, func(m *Member) bool { return m != nil && m.Role() == "leader" })
+		return lead >= 0
 	})
-	return members, lead
+	return lead
 }
 
 // newer returns an entry as a later version could write it.
