@@ -30,20 +30,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testkit.Check
 
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
 
 // open starts a server, waits until it serves, and closes it at the end of the test.
 func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {

@@ -48,17 +48,15 @@ func openTransportOn(t *testing.T, network Network, host string) (o openedTransp
 // streamOf opens a stream from a leader to the member 2 at follower:1.
 func streamOf(t *testing.T, leader openedTransport) *stream {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
-		if err == nil {
-			return p.(*stream)
-		}
-		if err != raft.ErrPipelineReplicationNotSupported {
+	var p raft.AppendPipeline
+	until(t, "a stream", func() bool {
+		var err error
+		if p, err = leader.transport.AppendEntriesPipeline("2", "follower:1"); err != nil && err != raft.ErrPipelineReplicationNotSupported {
 			t.Fatal(err)
 		}
-	}
-	t.Fatal("no stream")
-	return nil
+		return err == nil
+	})
+	return p.(*stream)
 }
 
 type openedTransport struct {

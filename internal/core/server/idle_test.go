@@ -1,12 +1,12 @@
 package server
 
 import (
-	"log/slog"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -17,7 +17,7 @@ func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newApplying()
 		s := New(Config{
-			ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler),
+			ID: 1, Proposer: p, Replica: p.replica, Log: testkit.Quiet,
 			Limits: Limits{MaxSessionTimeout: time.Hour, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second},
 		})
 		s.Open()

@@ -430,6 +430,7 @@ func (l *logLines) reset() {
 var (
 	eventually      = testkit.Eventually
 	noGoroutineLeft = testkit.NoGoroutineLeft
+	check           = testkit.Check
 
 	connect    = rawtest.Connect
 	connectFor = rawtest.ConnectFor
@@ -442,20 +443,4 @@ var (
 	request32  = rawtest.Ints
 )
 
-// must fails the test on an error.
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }

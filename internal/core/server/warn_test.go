@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -68,11 +69,7 @@ func TestBlockedLog(t *testing.T) {
 			t.Fatalf("create %d: %v", i, err)
 		}
 	}
-	for end := time.Now().Add(time.Minute); len(s.connections()) > 1; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the client that does not read is still connected")
-		}
-	}
+	testkit.Eventually(t, "the end of the client that does not read", func() bool { return len(s.connections()) <= 1 })
 	close(log.opened)
 	s.Close()
 	s.Wait()

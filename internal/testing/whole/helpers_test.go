@@ -9,9 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,24 +22,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 )
 
-// seed is LOCKKEEPER_SEED, or drawn anew; the test prints it.
-func seed(t testing.TB) uint64 {
-	s := rand.Uint64()
-	if v := os.Getenv("LOCKKEEPER_SEED"); v != "" {
-		var err error
-		if s, err = strconv.ParseUint(v, 0, 64); err != nil {
-			t.Fatalf("LOCKKEEPER_SEED: %v", err)
-		}
-	}
-	t.Logf("LOCKKEEPER_SEED=%d", s)
-	return s
-}
-
 func rng(seed uint64, stream int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(stream))) }
 
 var (
 	eventually      = testkit.Eventually
 	noGoroutineLeft = testkit.NoGoroutineLeft
+	check           = testkit.Check
+	seed            = testkit.Seed
 
 	connect    = rawtest.Connect
 	connectFor = rawtest.ConnectFor
@@ -132,23 +119,7 @@ func overAll(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *loc
 	})
 }
 
-// must fails the test on an error.
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
 
 // capture is a log that a test can look into.
 type capture struct {
