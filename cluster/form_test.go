@@ -30,7 +30,7 @@ import (
 type fleet struct {
 	t       *testing.T
 	net     *memnet.Network
-	log     lines
+	log     testkit.Log
 	peers   map[uint64]string
 	disks   []*storage.Memory
 	running []*Member // nil if it is down
@@ -73,7 +73,7 @@ func (f *fleet) config(i int) Config {
 	host, _, _ := net.SplitHostPort(f.peers[id])
 	cfg := memberConfig(id, f.peers, f.net.Host(host))
 	cfg.Memory, cfg.DiskFirst = f.disks[i], f.first
-	cfg.Log = slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	cfg.Log = f.log.Logger(slog.LevelWarn)
 	return cfg
 }
 
@@ -319,8 +319,8 @@ func TestFormByWord(t *testing.T) {
 		}
 		until(t, "a write", func() bool { return f.write(2) })
 		time.Sleep(30 * time.Second)
-		if n := f.log.count("this member's data is empty"); n > 0 {
-			t.Errorf("a member that has formed the cluster joins it:\n%s", f.log.text.String())
+		if n := f.log.Count("this member's data is empty"); n > 0 {
+			t.Errorf("a member that has formed the cluster joins it:\n%s", f.log.String())
 		}
 		f.start(0)
 		f.whole()
@@ -433,7 +433,7 @@ func TestOtherClustersData(t *testing.T) {
 		if a, b := fmt.Sprint(m.raft.storage.Identity().Cluster), fmt.Sprint(f.running[0].raft.storage.Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the fault does not name clusters %s and %s: %v", a, b, err)
 		}
-		if f.log.count("refusing a server of another cluster") == 0 {
+		if f.log.Count("refusing a server of another cluster") == 0 {
 			t.Error("the others do not say that they refuse it")
 		}
 		if m.Role() != "looking" || m.identified() == f.running[0].identified() {
@@ -622,8 +622,8 @@ func TestOlderData(t *testing.T) {
 				f.start(i)
 			}
 			time.Sleep(time.Minute)
-			if f.running[0].membership.gate.lifted() || f.log.count("has another state at entry 9") == 0 {
-				t.Errorf("two different snapshots are one cluster: %s", f.log.text.String())
+			if f.running[0].membership.gate.lifted() || f.log.Count("has another state at entry 9") == 0 {
+				t.Errorf("two different snapshots are one cluster: %s", f.log.String())
 			}
 		})
 	})

@@ -116,7 +116,7 @@ func TestStartsSoon(t *testing.T) {
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			threeMembers(t, memnet.New(), new(lines))
+			threeMembers(t, memnet.New(), new(testkit.Log))
 			if took := time.Since(began); took > 500*time.Millisecond {
 				t.Errorf("they are ready after %v", took)
 			}

@@ -195,7 +195,7 @@ func TestStreamRepeatsLittle(t *testing.T) {
 // is committed.
 func TestRestartWhileQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		time.Sleep(time.Minute)
 		i := (lead + 1) % 3
 		for range 3 {
@@ -223,7 +223,7 @@ func TestRestartWhileQuiet(t *testing.T) {
 // leader learns that with the next heartbeat, and steps down soon after.
 func TestLaterTermWhileQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		for range 5 {
 			time.Sleep(time.Minute)
 			leader, follower := members[lead], members[(lead+1)%3]
@@ -259,7 +259,7 @@ func TestLaterTermWhileQuiet(t *testing.T) {
 // not take a member back from a term after that.
 func TestHeartbeatOfNewTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		other, m := members[(lead+1)%3], members[(lead+2)%3]
 		hold, first := make(chan struct{}), true
 		m.cfg.Memory.SetFault(func() error {
@@ -296,7 +296,7 @@ func TestHeartbeatOfNewTerm(t *testing.T) {
 // while it closes.
 func TestVoteNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		other, m := members[(lead+1)%3], members[(lead+2)%3]
 		m.cfg.Memory.SetFault(func() error { return syscall.ENOSPC })
 		var r raft.RequestVoteResponse

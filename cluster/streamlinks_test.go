@@ -189,8 +189,8 @@ func TestStreamsOverTLS(t *testing.T) {
 							worst = max(worst, write())
 						}
 					}
-					t.Log("usual", usual, "worst", worst, "streams before", streams, "after", d.of(kindStream, f.peers[uint64((lead+1)%3+1)]), "term", l.raft.CurrentTerm()-term, "disconnects", f.log.count("disconnecting clients"), d.left())
-					if worst > 4*time.Second+4*trip*time.Millisecond || f.log.count("disconnecting clients") > 0 {
+					t.Log("usual", usual, "worst", worst, "streams before", streams, "after", d.of(kindStream, f.peers[uint64((lead+1)%3+1)]), "term", l.raft.CurrentTerm()-term, "disconnects", f.log.Count("disconnecting clients"), d.left())
+					if worst > 4*time.Second+4*trip*time.Millisecond || f.log.Count("disconnecting clients") > 0 {
 						t.Error("too long")
 					}
 					for i := range 3 {

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,39 +16,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
-// lines collects the lines of a log.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) count(words string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), words)
-}
-
 // until waits for a condition.
 var until = testkit.Eventually
 
 // threeMembers opens a cluster and returns it with the leader's index.
-func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Member, lead int) {
+func threeMembers(t *testing.T, n *memnet.Network, log *testkit.Log) (members []*Member, lead int) {
 	t.Helper()
 	return startMembers(t, n, log, 3, time.Second)
 }
 
 // startMembers opens the members of a cluster, on hosts a, b and so on, waits until
 // they serve and have their votes, and returns them and the index of the leader.
-func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick time.Duration) (members []*Member, lead int) {
+func startMembers(t *testing.T, n *memnet.Network, log *testkit.Log, count int, tick time.Duration) (members []*Member, lead int) {
 	t.Helper()
 	return openMembers(t, count, func(host string) Network { return n.Host(host) }, func(cfg *Config) {
-		cfg.Tick, cfg.Log = tick, slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		cfg.Tick, cfg.Log = tick, log.Logger(slog.LevelWarn)
 	})
 }
 
@@ -113,7 +94,7 @@ func TestNewerEntry(t *testing.T) {
 	for name, entry := range newerEntries {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log lines
+				var log testkit.Log
 				members, lead := threeMembers(t, memnet.New(), &log)
 				other := members[(lead+1)%3]
 				c, err := callPeer(other.peers.network, members[lead].cfg.addr(), kindForward, other.membership.gate.cluster())
@@ -127,8 +108,8 @@ func TestNewerEntry(t *testing.T) {
 				if b, err := io.ReadAll(c); len(b) > 0 || err != nil {
 					t.Errorf("answered %q, %v", b, err)
 				}
-				if n := log.count("refusing a peer's entry"); n != 1 || log.count("upgrade this one") != 1 {
-					t.Errorf("the log reports %d refusals: %s", n, log.text.String())
+				if n := log.Count("refusing a peer's entry"); n != 1 || log.Count("upgrade this one") != 1 {
+					t.Errorf("the log reports %d refusals: %s", n, log.String())
 				}
 				done := make(result, 1)
 				other.Propose(someWrite(), done, nil)
@@ -152,7 +133,7 @@ func TestNewerEntry(t *testing.T) {
 // only once in a while.
 func TestNewerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lines
+		var log testkit.Log
 		n := memnet.New()
 		members, _ := threeMembers(t, n, &log)
 		for range 100 {
@@ -168,8 +149,8 @@ func TestNewerPeer(t *testing.T) {
 				c.Close()
 			}
 		}
-		if got := log.count("speaks another version"); got != 1 || log.count("upgrade") != 1 {
-			t.Errorf("logged %d times: %s", got, log.text.String())
+		if got := log.Count("speaks another version"); got != 1 || log.Count("upgrade") != 1 {
+			t.Errorf("logged %d times: %s", got, log.String())
 		}
 		done := make(result, 1)
 		members[0].Propose(someWrite(), done, nil)

@@ -134,9 +134,6 @@ func Allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// Quiet is a log for servers under test that writes nothing.
-var Quiet = slog.New(slog.DiscardHandler)
-
 // Unblocked returns a log for servers under test. It fails the test if a line is logged
 // by the goroutine that applies entries or while the tree is locked: there, a log that
 // blocks would stop the whole member.

@@ -1,17 +1,12 @@
 package whole
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -120,60 +115,3 @@ func overAll(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *loc
 }
 
 func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
-
-// capture is a log that a test can look into.
-type capture struct {
-	mu    sync.Mutex
-	lines []string
-	min   slog.Level
-}
-
-func (c *capture) logger() *slog.Logger { return slog.New(captureHandler{c, ""}) }
-
-// matching returns the lines that contain all of the words.
-func (c *capture) matching(words ...string) (found []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-next:
-	for _, l := range c.lines {
-		for _, w := range words {
-			if !strings.Contains(l, w) {
-				continue next
-			}
-		}
-		found = append(found, l)
-	}
-	return found
-}
-
-func (c *capture) reset() {
-	c.mu.Lock()
-	c.lines = nil
-	c.mu.Unlock()
-}
-
-type captureHandler struct {
-	c     *capture
-	attrs string
-}
-
-func (h captureHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.c.min }
-
-func (h captureHandler) Handle(_ context.Context, r slog.Record) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s%s", r.Level, r.Message, h.attrs)
-	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s", a); return true })
-	h.c.mu.Lock()
-	h.c.lines = append(h.c.lines, b.String())
-	h.c.mu.Unlock()
-	return nil
-}
-
-func (h captureHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	for _, a := range attrs {
-		h.attrs += " " + a.String()
-	}
-	return h
-}
-
-func (h captureHandler) WithGroup(string) slog.Handler { return h }
