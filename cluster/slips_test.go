@@ -283,6 +283,29 @@ func TestRemovedBeforeData(t *testing.T) {
 	})
 }
 
+// startStuck starts a member that has no data and, as soon as it is added, stores nothing more
+// until it is killed.
+func (f *fleet) startStuck(i int, cfg Config) *Member {
+	f.t.Helper()
+	var m atomic.Pointer[Member]
+	f.disks[i].SetFault(func() error {
+		for m.Load() != nil && m.Load().membership.gate.lifted() {
+			if m.Load().killed.Load() {
+				return errors.New("killed")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		return nil
+	})
+	x := New(cfg, fsm.NewReplica())
+	m.Store(x)
+	if err := x.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	until(f.t, "added", x.membership.gate.lifted)
+	return x
+}
+
 // TestVoteOwed: a voter without a list that ends after its vote was taken away, and before it has
 // stored an entry, still gets its vote back.
 func TestVoteOwed(t *testing.T) {
@@ -291,26 +314,10 @@ func TestVoteOwed(t *testing.T) {
 		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		f.lose(c)
-		var m atomic.Pointer[Member]
-		f.disks[c].SetFault(func() error {
-			for m.Load() != nil && m.Load().membership.gate.lifted() {
-				if m.Load().killed.Load() {
-					return errors.New("killed")
-				}
-				time.Sleep(100 * time.Millisecond)
-			}
-			return nil
-		})
 		cfg := f.config(c)
 		cfg.Peers, cfg.Addr = nil, f.peers[uint64(c+1)]
-		x := New(cfg, fsm.NewReplica())
-		m.Store(x)
-		if err := x.Start(); err != nil {
-			t.Fatal(err)
-		}
-		until(t, "added", func() bool { return x.membership.gate.lifted() })
+		x := f.startStuck(c, cfg)
 		x.Kill()
-		m.Store(nil)
 		time.Sleep(5 * time.Second) // its request for its vote is over
 		f.disks[c].SetFault(nil)
 		f.open(c, cfg)
@@ -366,22 +373,7 @@ func TestListedRemovedBeforeData(t *testing.T) {
 		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		f.lose(c)
-		var m atomic.Pointer[Member]
-		f.disks[c].SetFault(func() error {
-			for m.Load() != nil && m.Load().membership.gate.lifted() {
-				if m.Load().killed.Load() {
-					return errors.New("killed")
-				}
-				time.Sleep(100 * time.Millisecond)
-			}
-			return nil
-		})
-		x := New(f.config(c), fsm.NewReplica())
-		m.Store(x)
-		if err := x.Start(); err != nil {
-			t.Fatal(err)
-		}
-		until(t, "added", func() bool { return x.membership.gate.lifted() })
+		x := f.startStuck(c, f.config(c))
 		time.Sleep(time.Second)
 		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(c + 1)}); err != nil {
 			t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"log/slog"
@@ -296,7 +298,9 @@ func TestUnknownOperations(t *testing.T) {
 	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		healthy := connect(t, dial)
 		log.Reset()
-		for i, op := range []proto.OpCode{0, -1, 10, 13, 20, 23, 99, 108, 127, 128, 1000, -10, -12, -1001, -1002, math.MaxInt32, math.MinInt32} {
+		// Those of ZooKeeper and of the log that clients may not send, and those around the length of the index.
+		refused := []proto.OpCode{proto.OpError, proto.OpCheck, proto.OpDeleteContainer, proto.OpCreateSession, -1001, -1002, 127, 128}
+		for i, op := range slices.Concat(wire.UnknownOps, refused) {
 			before := len(log.Matching(""))
 			c := connect(t, dial)
 			path := fmt.Sprintf("/before%d", i)

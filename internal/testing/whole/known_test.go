@@ -130,7 +130,7 @@ func noReadOnlyByte(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 }
 
 func unknownOpcode(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	for _, op := range []proto.OpCode{99, 500, -10, 20} {
+	for _, op := range []proto.OpCode{99, 500, proto.OpCreateSession, proto.OpDeleteContainer} {
 		c := connect(t, dial)
 		if _, err := c.Call(op, nil, nil); err != proto.Unimplemented {
 			t.Errorf("op %d: %v", op, err)
