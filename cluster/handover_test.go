@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestHandOverTooLate: handover.to on a leader that has not noticed yet that it was
@@ -14,7 +15,7 @@ import (
 func TestHandOverTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		members, lead := threeMembers(t, net, new(lines))
+		members, lead := threeMembers(t, net, new(testkit.Log))
 		m, other := members[lead], members[(lead+1)%3]
 		write := make(chan struct{})
 		m.cfg.Memory.SetFault(func() error { <-write; return nil })
@@ -72,7 +73,7 @@ func TestHandOverBesideStuckRaft(t *testing.T) {
 func TestHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		members, lead := threeMembers(t, net, new(lines))
+		members, lead := threeMembers(t, net, new(testkit.Log))
 		m, successor := members[lead], members[(lead+1)%3]
 		stuck := make(chan struct{})
 		successor.cfg.Memory.SetFault(func() error {
