@@ -29,9 +29,9 @@ func TestFollowerModel(t *testing.T) {
 		t.Run(cmp.Or(string(store), "memory"), func(t *testing.T) {
 			seed, rounds := testkit.Seed(t), 10
 			switch {
-			case testkit.Thorough && store == storage.WAL:
+			case testkit.Race && store == storage.WAL:
 				rounds = 3 // each start reads whole segments, which is slow under the race detector
-			case testkit.Thorough:
+			case testkit.Thorough && !testkit.Race:
 				rounds = 50
 			}
 			for round := range rounds {

@@ -351,7 +351,7 @@ func TestFormWithAnotherList(t *testing.T) {
 // before, while and after they form their cluster. Of the disks, a minority is lost at a time.
 func TestFormInAnyOrder(t *testing.T) {
 	runs := 150
-	if testkit.Thorough {
+	if testkit.Thorough && !testkit.Race {
 		runs = 400
 	}
 	seed := testkit.Seed(t)
