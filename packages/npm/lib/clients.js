@@ -66,14 +66,15 @@ function open(library, connectString, options) {
 function close(client) {
   if (closed.has(client)) return
   return new Promise(resolve => {
-    const late = setTimeout(resolve, CLOSE)
-    for (const event of ['disconnected', 'close']) { // of either library
-      client.once(event, () => {
-        clearTimeout(late)
-        resolve()
-      })
+    const late = setTimeout(done, CLOSE)
+    function done() {
+      clearTimeout(late)
+      resolve()
     }
+    for (const event of ['disconnected', 'expired', 'close']) client.once(event, done) // of either library
+    const connected = client.getState?.().getName() !== 'DISCONNECTED'
     client.close()
+    if (!connected) done() // no event follows
   })
 }
 
