@@ -49,24 +49,42 @@ func WithTreeFile(name string) Option {
 			if err != nil {
 				return nil, err
 			}
-			var all []znode.Record
-			for i, line := range strings.Split(string(text), "\n") {
-				line = strings.TrimSpace(line)
-				if line == "" || line[0] == '#' {
-					continue
-				}
-				r, err := parseNode(line)
-				if err != nil {
-					return nil, fmt.Errorf("%s:%d: %w", name, i+1, err)
-				}
-				all = append(all, r)
-			}
-			if all, err = complete(all); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			return all, nil
+			return parseTree(name, string(text))
 		}
 	}}
+}
+
+// WithTreeText is [WithTreeFile] with the lines themselves.
+func WithTreeText(text string) Option {
+	return Option{func(s *Server) {
+		s.tree = func() ([]znode.Record, error) { return parseTree("tree", text) }
+	}}
+}
+
+// TreeError says what is wrong with the znodes that a server should begin with, or that should be
+// added; see [WithTree].
+type TreeError struct{ reason error }
+
+func (e *TreeError) Error() string { return e.reason.Error() }
+func (e *TreeError) Unwrap() error { return e.reason }
+
+// parseTree parses the lines of a tree. name is of the file, for errors.
+func parseTree(name, text string) (all []znode.Record, err error) {
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		r, err := parseNode(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, i+1, err)
+		}
+		all = append(all, r)
+	}
+	if all, err = complete(all); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return all, nil
 }
 
 var nodeLine = regexp.MustCompile(`^(.*?)(?: = (".*"|0x[0-9a-f]*))?(?: \((container|(?:TTL|ephemeral of) \S+)\))?$`)
@@ -147,7 +165,7 @@ func plant(servers []*Server) error {
 	}
 	nodes, err := s.tree()
 	if err != nil {
-		return err
+		return &TreeError{err}
 	}
 	empty := false
 	s.view(func(_ testhooks.Server, v *fsm.View) { empty = v.Tree().Len() == znode.New().Len() })

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -667,6 +669,24 @@ func TestTestControlBrowser(t *testing.T) {
 	if status, reply := ask("/inject", inject, "localhost", "Content-Type", "text/plain"); status != 200 {
 		t.Errorf("from a test: %d %s", status, reply)
 	}
+}
+
+func TestTestControlTree(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "tree")
+	const tree = "/a = \"x\"\n/b\n/b/c (container)\n"
+	check1(t, os.WriteFile(file, []byte(tree), 0o600))
+	for _, flags := range [][]string{{"--tree", file}, {"--tree", file, "--cluster", "2"}} {
+		if got := startControl(t, flags...).state().Tree; got != tree {
+			t.Errorf("%q: %q", flags, got)
+		}
+	}
+	check1(t, os.WriteFile(file, []byte("/a\nb\n"), 0o600))
+	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--test-control", ":0", "--tree", file)
+	if code != exitUsage {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, stderr, "--tree: "+file, `"b" is not a path`)
 }
 
 // TestTestControlEnds checks what keeps a server with a test control from starting.
