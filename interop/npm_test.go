@@ -40,7 +40,7 @@ func TestPackagesNpm(t *testing.T) {
 
 	t.Run("node:test", func(t *testing.T) {
 		p.passes(t, "node --test --test-reporter=tap first.test.mjs expiry.test.mjs fault.test.mjs cluster.test.mjs guard.test.mjs clients.test.mjs",
-			"ok 14 -", "# pass 14", "# skipped 0")
+			"# tests 12", "# pass 12")
 		p.passes(t, "node plain.mjs", "127.0.0.1:")
 	})
 	t.Run("Jest", func(t *testing.T) {
@@ -66,7 +66,7 @@ func TestPackagesNpm(t *testing.T) {
 		link(t, filepath.Join(p.dir, "node_modules/zookeeper"), filepath.Join(p.dir, "native"))
 		p.in = "native"
 		defer func() { p.in = "" }()
-		p.passes(t, "node ../native.mjs ../node_modules/ava/entrypoints/cli.mjs tests/integration/*.js --", "17 tests passed")
+		p.passes(t, "node ../native.mjs ../node_modules/ava/entrypoints/cli.mjs tests/integration/*.js --", "14 tests passed")
 	})
 }
 

@@ -49,6 +49,7 @@ class Lockkeeper {
   get pid() { return this.#running.pid }
 
   async stop() {
+    if (!this.#server) return // its start has failed
     this.#stopped ??= (async () => {
       await this.closeClients()
       await this.#running.stop()
@@ -150,6 +151,7 @@ class Lockkeeper {
   addTree(tree) { return this.#do('/tree', { tree }) }
 
   async reset() {
+    if (!this.#server) return // its start has failed
     await this.closeClients()
     const { members } = await this.state()
     for (const { member, role } of members) {
