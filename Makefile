@@ -110,7 +110,8 @@ release:
 
 # The packages for npm alone, in dist/npm (docs/packages.md).
 packages-npm:
-	go run -C .ci/release . -check -only npm -o ../../dist/npm
+	rm -rf dist/npm
+	go run -C .ci/release . -only npm -o ../../dist/npm
 
 # Upgrades a cluster from the last tag (.ci/base) to this tree, and back.
 upgrade:

@@ -44,14 +44,15 @@ func TestPackagesNpm(t *testing.T) {
 		p.passes(t, "node plain.mjs", "127.0.0.1:")
 	})
 	t.Run("Jest", func(t *testing.T) {
-		p.write(t, "jest/jest.config.js", []byte("module.exports = {}\n"))
-		p.passes(t, "node node_modules/jest/bin/jest.js --rootDir jest", "Tests:       6 passed, 6 total")
-		p.write(t, "jest/jest.config.js", []byte("module.exports = { globalSetup: 'lockkeeper/global-setup', globalTeardown: 'lockkeeper/global-teardown' }\n"))
-		p.passes(t, "node node_modules/jest/bin/jest.js --rootDir jest", "Tests:       6 passed, 6 total")
+		for _, config := range []string{"", "globalSetup: 'lockkeeper/global-setup', globalTeardown: 'lockkeeper/global-teardown'"} {
+			p.write(t, "jest/jest.config.js", []byte("module.exports = { "+config+" }\n"))
+			p.passes(t, "node node_modules/jest/bin/jest.js --config jest/jest.config.js", "Tests:       6 passed, 6 total")
+		}
 	})
 	t.Run("Vitest", func(t *testing.T) {
-		for _, flags := range []string{"", " --pool=threads", " --globalSetup=lockkeeper/global-setup"} {
-			p.passes(t, "node node_modules/vitest/vitest.mjs run --root vitest"+flags, "Tests  3 passed (3)")
+		for _, config := range []string{"", "pool: 'threads'", "globalSetup: 'lockkeeper/global-setup'"} {
+			p.write(t, "vitest/vitest.config.mjs", []byte("export default { test: { "+config+" } }\n"))
+			p.passes(t, "node node_modules/vitest/vitest.mjs run --root vitest", "Tests  3 passed (3)")
 		}
 	})
 	t.Run("example", func(t *testing.T) {

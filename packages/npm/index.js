@@ -63,7 +63,7 @@ class Lockkeeper {
       return await send(method, server.url, endpoint, body)
     } catch (error) {
       if (error instanceof LockkeeperError) {
-        Error.captureStackTrace?.(error, Lockkeeper.prototype.post)
+        Error.captureStackTrace?.(error) // with the test's lines, which wait here
         throw error
       }
       if (this.#stopped) throw new Error(`lockkeeper: ${endpoint}: the server was stopped`)
