@@ -62,7 +62,7 @@ func WithTreeText(text string) Option {
 }
 
 // TreeError says what is wrong with the znodes that a server should begin with, or that should be
-// added; see [WithTree].
+// added; see [WithTree] and [Server.AddTree].
 type TreeError struct{ reason error }
 
 func (e *TreeError) Error() string { return e.reason.Error() }
@@ -140,19 +140,14 @@ func complete(nodes []znode.Record) ([]znode.Record, error) {
 	}
 	for _, at := range slices.Collect(maps.Keys(byPath)) {
 		for up := path.Dir(at); up != znode.Root && byPath[up] == nil; up = path.Dir(up) {
-			byPath[up] = &znode.Record{Path: up, Data: []byte{}}
+			byPath[up] = &znode.Record{Path: up} // without data: one that exists keeps its own
 		}
 	}
 	var all []znode.Record
 	for _, at := range slices.Sorted(maps.Keys(byPath)) {
 		r := byPath[at]
 		r.ACL = proto.OpenACL
-		if parent := byPath[path.Dir(at)]; parent != nil {
-			parent.Creates++
-		}
-	}
-	for _, at := range slices.Sorted(maps.Keys(byPath)) {
-		all = append(all, *byPath[at])
+		all = append(all, *r)
 	}
 	return all, nil
 }
@@ -172,11 +167,45 @@ func plant(servers []*Server) error {
 	if !empty {
 		return errors.New("WithTree is for new servers, and this one has znodes already")
 	}
-	now := s.skew.now().UnixMilli()
+	return add(servers, nodes)
+}
+
+// AddTree adds znodes to the state, in one transaction. text has them in the format of
+// [WithTreeFile]. Those that exist get this data, and keep their kind; missing parents are
+// created. Nothing is added below an ephemeral, which can have no children.
+func (s *Server) AddTree(text string) {
+	s.t.Helper()
+	addTree([]*Server{s}, text)
+}
+
+// AddTree is [Server.AddTree] for all members. There must be a majority.
+func (c *Cluster) AddTree(text string) {
+	c.t.Helper()
+	addTree(c.servers, text)
+}
+
+func addTree(servers []*Server, text string) {
+	t := servers[0].t
+	t.Helper()
+	servers[0].here(t)
+	nodes, err := parseTree("tree", text)
+	if err != nil {
+		err = &TreeError{err}
+	} else {
+		err = add(servers, nodes)
+	}
+	if err != nil {
+		t.Fatalf("lockkeepertest: add: %v", err)
+	}
+}
+
+// add adds znodes to the state of servers.
+func add(servers []*Server, nodes []znode.Record) error {
+	now := servers[0].skew.now().UnixMilli()
 	var b []byte
 	for i := range nodes {
 		nodes[i].Ctime, nodes[i].Mtime = now, now
 		b = znode.AppendRecord(b, &nodes[i])
 	}
-	return commit(servers, fsm.PutBack(nil, b))
+	return commit(servers, fsm.Edit(nil, false, b))
 }

@@ -99,7 +99,8 @@ func decode(r io.Reader, to any) error {
 	case errors.As(err, &kind) && kind.Field == "":
 		return badRequest("the body is not a JSON object, but %s", kind.Value)
 	case errors.As(err, &kind):
-		return badRequest("%q has the wrong type: %s", kind.Field, kind.Value)
+		field := kind.Field[strings.LastIndex(kind.Field, ".")+1:] // without the name of what it is embedded in
+		return badRequest("%q has the wrong type: %s", field, kind.Value)
 	case err != nil:
 		return badRequest("the body: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,10 +25,22 @@ type control struct {
 	all     interface {              // the cluster, or else the server
 		Inject(lockkeepertest.Fault) *lockkeepertest.Injection
 		Requests(op string) []lockkeepertest.Request
+		Snapshot() *lockkeepertest.Snapshot
+		Restore(*lockkeepertest.Snapshot)
+		AddTree(text string)
+		Within(time.Duration) lockkeepertest.Waits
 	}
+	run *runOfServe
 
-	mu     sync.Mutex
-	faults []*lockkeepertest.Injection // the one with the number i is at i-1
+	mu        sync.Mutex
+	faults    []*lockkeepertest.Injection // the one with the number i is at i-1; nil if Restore has removed it
+	snapshots []snapshot                  // the first one is of the beginning
+}
+
+// snapshot is what /restore puts back.
+type snapshot struct {
+	*lockkeepertest.Snapshot
+	faults int // how many there had been
 }
 
 // endpoint is something that tests can ask for.
@@ -56,7 +70,13 @@ var endpoints = []endpoint{
 		(*control).inject),
 	post("/remove", `{"id": 1}`, "End a fault, and release what waits because of it. The reply says whether it has taken effect.",
 		(*control).remove),
-	post("/wait/fired", `{"id": 1}`, "Wait until a fault takes effect for the first time.",
+	post("/snapshot", ``, "Take a snapshot of the state. The reply has its number, `snapshot`.",
+		(*control).snapshot).failsWith(http.StatusServiceUnavailable),
+	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began.",
+		(*control).restore).failsWith(http.StatusServiceUnavailable),
+	post("/tree", `{"tree": "/a = \"x\"\n/b\n"}`, "Add znodes, in the format of `/state` and of `--tree`. Those that exist get this data, and missing parents are created.",
+		(*control).tree).failsWith(http.StatusServiceUnavailable),
+	post("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
 		(*control).waitFired),
 	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
 		(*control).waitHeld).failsWith(http.StatusGatewayTimeout),
@@ -64,6 +84,16 @@ var endpoints = []endpoint{
 		(*control).waitWaiters).failsWith(http.StatusGatewayTimeout),
 	post("/wait/gone", `{"path": "/locks/a", "member": 1}`, "Wait until a znode does not exist.",
 		(*control).waitGone).failsWith(http.StatusGatewayTimeout),
+	post("/wait/exists", `{"path": "/a", "member": 1}`, "Wait until a znode exists.",
+		(*control).waitExists).failsWith(http.StatusGatewayTimeout),
+	post("/wait/data", `{"path": "/a", "text": "x", "member": 1}`, "Wait until a znode has this data: `text`, or `data` in base64.",
+		(*control).waitData).failsWith(http.StatusGatewayTimeout),
+	post("/wait/children", `{"path": "/a", "children": 3, "member": 1}`, "Wait until a znode has exactly this many children.",
+		(*control).waitChildren).failsWith(http.StatusGatewayTimeout),
+	post("/wait/requests", `{"op": "create*", "path": "/x*", "count": 2, "member": 1}`, "Wait until `/requests` has at least this many requests of which a path matches `path`, as in `/inject`. Without `member`, those to all members count.",
+		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
+	post("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
+		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
 	post("/kill", `{"member": 1}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
 		onMember((*control).kill)),
 	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
@@ -219,7 +249,9 @@ func (c *control) state(q url.Values) (any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, f := range c.faults {
-		state.Faults = append(state.Faults, stateOf(i+1, f))
+		if f != nil {
+			state.Faults = append(state.Faults, stateOf(i+1, f))
+		}
 	}
 	return state, nil
 }
@@ -229,13 +261,13 @@ func (c *control) znode(q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := q.Get("path")
-	if path == "" {
+	at := q.Get("path")
+	if at == "" {
 		return nil, badRequest("\"path\" is missing")
 	}
-	data, x, err := c.server(id).Get(path)
+	data, x, err := c.server(id).Get(at)
 	if err != nil {
-		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no znode %s", path)}
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no znode %s", at)}
 	}
 	var owner any // null if it is not ephemeral
 	if x.EphemeralOwner != 0 {
@@ -424,7 +456,7 @@ type numbered struct {
 func (c *control) fault(id int) (*lockkeepertest.Injection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if id < 1 || id > len(c.faults) {
+	if id < 1 || id > len(c.faults) || c.faults[id-1] == nil {
 		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no fault with the id %d", id)}
 	}
 	return c.faults[id-1], nil
@@ -439,79 +471,260 @@ func (c *control) remove(b numbered) (any, error) {
 	return stateOf(b.ID, i), nil
 }
 
-// firesWithin is how long /wait/fired waits.
+// limited has the limit of an endpoint that waits.
+type limited struct {
+	TimeoutMs *millis `json:"timeoutMs"`
+}
+
+// within returns the limit, and 0 for the default.
+func (b limited) within() (time.Duration, error) {
+	switch {
+	case b.TimeoutMs == nil:
+		return 0, nil
+	case *b.TimeoutMs <= 0:
+		return 0, badRequest("\"timeoutMs\" must be more than 0")
+	}
+	return time.Duration(*b.TimeoutMs), nil
+}
+
+// firesWithin is how long /wait/fired waits by default.
 const firesWithin = time.Minute
 
-func (c *control) waitFired(b numbered) (any, error) {
+func (c *control) waitFired(b struct {
+	numbered
+	limited
+}) (any, error) {
+	within, err := b.within()
+	if err != nil {
+		return nil, err
+	}
 	i, err := c.fault(b.ID)
 	if err != nil {
 		return nil, err
 	}
+	timer := time.NewTimer(cmp.Or(within, firesWithin))
+	defer timer.Stop()
 	select {
 	case <-i.Fired():
 		return stateOf(b.ID, i), nil
-	case <-time.After(firesWithin):
+	case <-timer.C:
 		return nil, refusal{http.StatusGatewayTimeout, errors.New(i.String())}
 	}
 }
 
-type ofLock struct {
-	Path    string    `json:"path"`
-	Session sessionID `json:"session"`
-	Member  *int      `json:"member"`
+// awaited is in the bodies of endpoints that wait for a znode, or for clients.
+type awaited struct {
+	Path   string `json:"path"`
+	Member *int   `json:"member"`
+	limited
 }
 
-// awaited returns the server that a /wait looks at.
-func (c *control) awaited(path string, member *int) (*lockkeepertest.Server, error) {
-	if path == "" {
-		return nil, badRequest("\"path\" is missing")
+// waits returns what waits for that.
+func (b awaited) waits(c *control) (w lockkeepertest.Waits, err error) {
+	if b.Path == "" {
+		return w, badRequest("\"path\" is missing")
 	}
-	id, err := c.shown(member)
-	if err != nil {
-		return nil, err
+	within, err := b.within()
+	if err == nil && b.Member != nil {
+		err = c.check(*b.Member)
 	}
-	return c.server(id), nil
+	switch {
+	case err != nil:
+		return w, err
+	case b.Member != nil:
+		return c.server(*b.Member).Within(within), nil
+	}
+	return c.all.Within(within), nil
+}
+
+type ofLock struct {
+	awaited
+	Session sessionID `json:"session"`
 }
 
 func (c *control) waitHeld(b ofLock) (any, error) {
 	if err := (ofSession{b.Session}).check(); err != nil {
 		return nil, err
 	}
-	s, err := c.awaited(b.Path, b.Member)
+	w, err := b.waits(c)
 	if err == nil {
-		s.WaitHeld(b.Path, int64(b.Session))
+		w.Held(b.Path, int64(b.Session))
 	}
 	return nil, err
 }
 
-type ofWaiters struct {
-	Path    string `json:"path"`
-	Waiters *int   `json:"waiters"`
-	Member  *int   `json:"member"`
-}
-
-func (c *control) waitWaiters(b ofWaiters) (any, error) {
-	if b.Waiters == nil || *b.Waiters < 0 {
-		return nil, badRequest("\"waiters\" must be a number, 0 or more")
+func (c *control) waitWaiters(b struct {
+	awaited
+	Waiters *int `json:"waiters"`
+}) (any, error) {
+	if err := checkNumber("waiters", b.Waiters); err != nil {
+		return nil, err
 	}
-	s, err := c.awaited(b.Path, b.Member)
+	w, err := b.waits(c)
 	if err == nil {
-		s.WaitWaiters(b.Path, *b.Waiters)
+		w.Waiters(b.Path, *b.Waiters)
 	}
 	return nil, err
 }
 
-type ofPath struct {
-	Path   string `json:"path"`
-	Member *int   `json:"member"`
+func checkNumber(name string, n *int) error {
+	if n == nil || *n < 0 {
+		return badRequest("%q must be a number, 0 or more", name)
+	}
+	return nil
 }
 
-func (c *control) waitGone(b ofPath) (any, error) {
-	s, err := c.awaited(b.Path, b.Member)
+func (c *control) waitGone(b awaited) (any, error) {
+	w, err := b.waits(c)
 	if err == nil {
-		s.WaitGone(b.Path)
+		w.Gone(b.Path)
 	}
 	return nil, err
+}
+
+func (c *control) waitExists(b awaited) (any, error) {
+	w, err := b.waits(c)
+	if err == nil {
+		w.Exists(b.Path)
+	}
+	return nil, err
+}
+
+func (c *control) waitData(b struct {
+	awaited
+	Data *[]byte `json:"data"`
+	Text *string `json:"text"`
+}) (any, error) {
+	if (b.Data == nil) == (b.Text == nil) {
+		return nil, badRequest("either \"text\" or \"data\", in base64, must be there")
+	}
+	if b.Text != nil {
+		data := []byte(*b.Text)
+		b.Data = &data
+	}
+	w, err := b.waits(c)
+	if err == nil {
+		w.Data(b.Path, *b.Data)
+	}
+	return nil, err
+}
+
+func (c *control) waitChildren(b struct {
+	awaited
+	Children *int `json:"children"`
+}) (any, error) {
+	if err := checkNumber("children", b.Children); err != nil {
+		return nil, err
+	}
+	w, err := b.waits(c)
+	if err == nil {
+		w.Children(b.Path, *b.Children)
+	}
+	return nil, err
+}
+
+func (c *control) waitRequests(b struct {
+	awaited
+	Op    string `json:"op"`
+	Count *int   `json:"count"`
+}) (any, error) {
+	if err := checkNumber("count", b.Count); err != nil {
+		return nil, err
+	}
+	pattern := b.Path
+	b.Path = cmp.Or(b.Path, "*") // it may be omitted
+	if _, err := path.Match(pattern, ""); err != nil {
+		return nil, badRequest("%q is not a pattern", pattern)
+	}
+	if failed := attempt(func() { c.all.Requests(b.Op) }); failed != nil {
+		return nil, refusal{http.StatusBadRequest, failed}
+	}
+	w, err := b.waits(c)
+	if err == nil {
+		w.Requests(b.Op, pattern, *b.Count)
+	}
+	return nil, err
+}
+
+func (c *control) waitWatch(b ofLock) (any, error) {
+	w, err := b.waits(c)
+	if err == nil {
+		w.Watched(b.Path, int64(b.Session))
+	}
+	return nil, err
+}
+
+// works returns an error if nothing can be applied, since all members are stopped.
+func (c *control) works() error {
+	for _, s := range c.servers {
+		if s.Role() != "" {
+			return nil
+		}
+	}
+	if len(c.servers) == 1 {
+		return c.runs(1)
+	}
+	return refusal{http.StatusConflict, errors.New("all members are stopped")}
+}
+
+func (c *control) snapshot(struct{}) (any, error) {
+	number, err := c.takeSnapshot()
+	return map[string]int{"snapshot": number}, err
+}
+
+func (c *control) takeSnapshot() (number int, err error) {
+	if err := c.works(); err != nil {
+		return 0, err
+	}
+	x := c.all.Snapshot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.snapshots = append(c.snapshots, snapshot{x, len(c.faults)})
+	return len(c.snapshots) - 1, nil
+}
+
+func (c *control) restore(b struct {
+	Snapshot int `json:"snapshot"`
+}) (any, error) {
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	known := b.Snapshot >= 0 && b.Snapshot < len(c.snapshots)
+	var x snapshot
+	if known {
+		x = c.snapshots[b.Snapshot]
+	}
+	faults := len(c.faults)
+	c.mu.Unlock()
+	if !known {
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no snapshot %d", b.Snapshot)}
+	}
+	if err := c.run.attemptAll(func() { c.all.Restore(x.Snapshot) }); err != nil {
+		return nil, refusal{http.StatusServiceUnavailable, err}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.faults[min(x.faults, faults):faults])
+	return nil, nil
+}
+
+func (c *control) tree(b struct {
+	Tree *string `json:"tree"`
+}) (any, error) {
+	if b.Tree == nil {
+		return nil, badRequest("\"tree\" is missing")
+	}
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	err := attempt(func() { c.all.AddTree(*b.Tree) })
+	if bad := (*lockkeepertest.TreeError)(nil); errors.As(err, &bad) {
+		return nil, badRequest("%w", bad)
+	} else if err != nil {
+		return nil, refusal{http.StatusServiceUnavailable, err}
+	}
+	return nil, nil
 }
 
 type ofMember struct {

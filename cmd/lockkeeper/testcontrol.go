@@ -126,7 +126,7 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int, begin lockke
 		}
 		*member = own
 	})
-	c = &control{}
+	c = &control{run: t}
 	err = attempt(func() {
 		if members == 0 {
 			s := lockkeepertest.Start(t, configure, begin)
@@ -139,6 +139,12 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int, begin lockke
 			c.servers = append(c.servers, c.cluster.Server(id))
 		}
 	})
+	if err != nil {
+		return nil, err
+	}
+	if failed := attempt(func() { _, err = c.takeSnapshot() }); failed != nil { // of the beginning, number 0
+		err = failed
+	}
 	return c, err
 }
 
@@ -152,6 +158,8 @@ type runOfServe struct {
 	mu       sync.Mutex
 	cleanups []func()
 	errs     []error
+
+	attempting sync.Mutex // held during attemptAll
 }
 
 func (t *runOfServe) Name() string        { return "serve" }
@@ -174,6 +182,23 @@ func (t *runOfServe) Errorf(format string, args ...any) {
 
 // Fatalf makes the attempt that called it return an error.
 func (t *runOfServe) Fatalf(format string, args ...any) { panic(newFailure(format, args)) }
+
+// attemptAll is attempt for an f that also calls Errorf.
+func (t *runOfServe) attemptAll(f func()) error {
+	t.attempting.Lock()
+	defer t.attempting.Unlock()
+	t.mu.Lock()
+	before := len(t.errs)
+	t.mu.Unlock()
+	err := attempt(f)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.errs[before:] {
+		err = errors.Join(err, e)
+	}
+	t.errs = t.errs[:before]
+	return err
+}
 
 // end does the cleanups, and returns all errors.
 func (t *runOfServe) end() error {

@@ -191,6 +191,8 @@ func TestTestControl(t *testing.T) {
 		t.Run("Restart", testControlRestart)
 		t.Run("Cluster", testControlCluster)
 		t.Run("Network", testControlNetwork)
+		t.Run("State", testControlState)
+		t.Run("Waits", testControlWaits)
 	})
 	for _, e := range endpoints {
 		if _, ok := succeeded.Load(e.path); !ok {
@@ -589,6 +591,22 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/wait/waiters", `{"path": "/x", "waiters": -1}`, 400, []string{`"waiters"`}},
 		{"/wait/gone", `{}`, 400, []string{`"path" is missing`}},
 		{"/wait/gone", `{"path": "/x", "member": 3}`, 400, []string{"no member 3"}},
+		{"/wait/gone", `{"path": "/x", "timeoutMs": 0}`, 400, []string{`"timeoutMs" must be more than 0`}},
+		{"/wait/gone", `{"path": 5}`, 400, []string{`"path" has the wrong type`}},
+		{"/wait/fired", `{"id": 1, "timeoutMs": -5}`, 400, []string{`"timeoutMs" must be more than 0`}},
+		{"/wait/exists", `{}`, 400, []string{`"path" is missing`}},
+		{"/wait/data", `{"path": "/x"}`, 400, []string{`"text"`, `"data"`}},
+		{"/wait/data", `{"path": "/x", "text": "", "data": ""}`, 400, []string{`"text"`, `"data"`}},
+		{"/wait/children", `{"path": "/x", "children": -1}`, 400, []string{`"children"`}},
+		{"/wait/requests", `{"op": "create"}`, 400, []string{`"count"`}},
+		{"/wait/requests", `{"op": "craete", "count": 1}`, 400, []string{`"craete"`}},
+		{"/wait/requests", `{"path": "[", "count": 1}`, 400, []string{`"["`, "pattern"}},
+		{"/wait/watch", `{}`, 400, []string{`"path" is missing`}},
+		{"/restore", `{"snapshot": 1}`, 404, []string{"no snapshot 1"}},
+		{"/restore", `{"snapshot": -1}`, 404, []string{"no snapshot -1"}},
+		{"/tree", `{}`, 400, []string{`"tree" is missing`}},
+		{"/tree", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
+		{"/tree", `{"tree": "/a = x"}`, 400, []string{"tree:1"}},
 		{"/kill", "{}", 400, []string{`"member" is missing`, "1 to 2"}},
 		{"/kill", `{"member": 3}`, 400, []string{"no member 3"}},
 		{"/kill", `{"member": 1.5}`, 400, []string{`"member"`, "1.5"}},
