@@ -32,8 +32,6 @@ export interface ServerOptions {
   tree?: string
   /** How long the leader of a cluster may be silent before the others elect a new one; 2000 by default. */
   electionTimeoutMs?: number
-  /** The version of ZooKeeper, such as "3.8", whose answers are given where they differ. */
-  behaveAs?: string
 }
 
 export interface StartOptions extends ServerOptions {

@@ -12,7 +12,7 @@ declare const pure: { createClient(connectString: string, options?: { sessionTim
 
 test('types', async t => {
   await using own: Lockkeeper = await Lockkeeper.start({ cluster: 3, tree: '/a\n', args: ['--no-ttl'] })
-  const zk = await withLockkeeper(t, { behaveAs: '3.8' })
+  const zk = await withLockkeeper(t, { electionTimeoutMs: 500 })
   const client = await zk.connect(pure, { sessionTimeout: 1000 })
   client.close()
   const native: ZooKeeper = await zk.connect(ZooKeeper, { timeout: 1000 })
