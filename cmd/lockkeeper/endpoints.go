@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// control is the HTTP handler of --test-control.
+// control is a server, or a cluster, that tests control.
 type control struct {
 	cluster *lockkeepertest.Cluster  // nil without --cluster
 	servers []*lockkeepertest.Server // the member with the id 1 first
@@ -28,13 +28,25 @@ type control struct {
 		Snapshot() *lockkeepertest.Snapshot
 		Restore(*lockkeepertest.Snapshot)
 		AddTree(text string)
+		RemoveTree(path string) bool
+		Namespace(name string) string
+		lockkeepertest.Guarded
 		Within(time.Duration) lockkeepertest.Waits
 	}
-	run *runOfServe
+	run    *runOfServe
+	port   *testPort
+	number int // of the server in this process
 
 	mu        sync.Mutex
 	faults    []*lockkeepertest.Injection // the one with the number i is at i-1; nil if Restore has removed it
 	snapshots []snapshot                  // the first one is of the beginning
+	guards    []*guard                    // the one with the number i is at i-1; nil once it has ended
+}
+
+// guard is a lock under guard, with the resources that were named.
+type guard struct {
+	*lockkeepertest.Guard
+	resources map[string]*lockkeepertest.Resource
 }
 
 // snapshot is what /restore puts back.
@@ -51,7 +63,8 @@ type endpoint struct {
 	body         any    // the zero value of what a body is decoded to; nil with GET
 	serve        func(c *control, r *http.Request) (any, error)
 	status       int  // of the reply if lockkeepertest fails
-	clustered    bool // needs --cluster
+	clustered    bool // needs a cluster
+	ofProcess    bool // is not below the url of a server
 }
 
 // endpoints lists all endpoints. The table in docs/test-control.md is generated from it.
@@ -76,6 +89,10 @@ var endpoints = []endpoint{
 		(*control).restore).failsWith(http.StatusServiceUnavailable),
 	post("/tree", `{"tree": "/a = \"x\"\n/b\n"}`, "Add znodes, in the format of `/state` and of `--tree`. Those that exist get this data, and missing parents are created.",
 		(*control).tree).failsWith(http.StatusServiceUnavailable),
+	post("/namespace", `{"name": "mine"}`, "Create a persistent znode, by default with a new name such as /test-0000000001. The reply has its `path`, and as `connect` the addresses for a client with that chroot.",
+		(*control).namespace),
+	post("/namespace/remove", `{"path": "/test-0000000001"}`, "Delete a znode with all that is below it, also ephemerals.",
+		(*control).removeNamespace),
 	post("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
 		(*control).waitFired),
 	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
@@ -94,6 +111,18 @@ var endpoints = []endpoint{
 		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
 	post("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
 		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
+	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
+		(*control).guardLock),
+	post("/guard/write", `{"guard": 1, "token": 12, "resource": "file", "unchecked": false}`, "Report that a client writes to what the lock protects. The reply says whether it is `accepted`, and if not, the `reason`.",
+		(*control).guardWrite),
+	post("/guard/verdict", `{"guard": 1}`, "End a guard. The reply says whether all is `ok`, and has the `violations`, one line each, and a `timeline`.",
+		(*control).guardVerdict),
+	postFrom("/servers", `{"cluster": 3, "tree": "/a = \"x\"\n", "electionTimeoutMs": 500}`, "Start another server in this process, or a cluster, see [below](#several-servers). The reply has its number, `server`, its `url`, and what clients `connect` to.",
+		(*control).startServer).failsWith(http.StatusInternalServerError).perProcess(),
+	getFrom("/servers", "", "The servers in this process.",
+		(*control).listServers).perProcess(),
+	post("/stop", ``, "Stop a server that `/servers` has started, and free its ports.",
+		(*control).stopServer),
 	post("/kill", `{"member": 1}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
 		onMember((*control).kill)),
 	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
@@ -718,13 +747,86 @@ func (c *control) tree(b struct {
 	if err := c.works(); err != nil {
 		return nil, err
 	}
-	err := attempt(func() { c.all.AddTree(*b.Tree) })
-	if bad := (*lockkeepertest.TreeError)(nil); errors.As(err, &bad) {
-		return nil, badRequest("%w", bad)
-	} else if err != nil {
-		return nil, refusal{http.StatusServiceUnavailable, err}
+	if err := attempt(func() { c.all.AddTree(*b.Tree) }); err != nil {
+		return nil, refusedTree(err)
 	}
 	return nil, nil
+}
+
+func (c *control) guardLock(b struct {
+	Path string `json:"path"`
+}) (any, error) {
+	if b.Path == "" {
+		return nil, badRequest("\"path\" is missing")
+	}
+	// A guard that is not asked for its verdict is no error when the process ends.
+	g := &guard{lockkeepertest.GuardLock(&runOfServe{}, c.all, b.Path), map[string]*lockkeepertest.Resource{}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.guards = append(c.guards, g)
+	return map[string]int{"guard": len(c.guards)}, nil
+}
+
+// guarded returns a guard that has not ended. The caller holds c.mu.
+func (c *control) guarded(number int) (*guard, error) {
+	if number < 1 || number > len(c.guards) || c.guards[number-1] == nil {
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no guard %d, or it has ended", number)}
+	}
+	return c.guards[number-1], nil
+}
+
+// resource returns what a lock protects, by its name.
+func (c *control) resource(guard int, name string) (*lockkeepertest.Resource, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, err := c.guarded(guard)
+	if err != nil {
+		return nil, err
+	}
+	if g.resources[name] == nil {
+		g.resources[name] = g.Resource()
+	}
+	return g.resources[name], nil
+}
+
+func (c *control) guardWrite(b struct {
+	Guard     int    `json:"guard"`
+	Token     *int64 `json:"token"`
+	Resource  string `json:"resource"`
+	Unchecked bool   `json:"unchecked"`
+}) (any, error) {
+	if b.Token == nil {
+		return nil, badRequest("\"token\" is missing")
+	}
+	to, err := c.resource(b.Guard, b.Resource)
+	switch {
+	case err != nil:
+		return nil, err
+	case b.Unchecked:
+		to.WriteUnchecked(*b.Token)
+	default:
+		err = to.Write(*b.Token)
+	}
+	if err != nil {
+		return map[string]any{"accepted": false, "reason": strings.TrimPrefix(err.Error(), "fence: ")}, nil
+	}
+	return map[string]bool{"accepted": true}, nil
+}
+
+func (c *control) guardVerdict(b struct {
+	Guard int `json:"guard"`
+}) (any, error) {
+	c.mu.Lock()
+	g, err := c.guarded(b.Guard)
+	if err == nil {
+		c.guards[b.Guard-1] = nil
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	v := g.Verdict()
+	return map[string]any{"ok": len(v.Violations) == 0, "violations": notNull(v.Violations), "timeline": v.Timeline}, nil
 }
 
 type ofMember struct {
