@@ -3,7 +3,7 @@
 # ZooKeeper with its jars, Java, a headless Chromium, newer jars from Maven Central,
 # clients in other languages, the Go modules, and the Debian packages in its arguments;
 # with --systems as the first argument also what only TestSystems needs, with
-# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, PostgreSQL, Patroni and ClickHouse. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
+# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, PostgreSQL, Patroni, ClickHouse and the native client for Node. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
 # quick if everything is installed. It does not start the services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,8 +20,8 @@ packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
-command -v npm >/dev/null || packages+=(nodejs npm libnode-dev)
-command -v g++ >/dev/null || packages+=(g++)
+command -v npm >/dev/null || packages+=(nodejs npm ${systems:+libnode-dev})
+[[ ! $systems ]] || command -v g++ >/dev/null || packages+=(g++)
 command -v cargo >/dev/null || packages+=(cargo-web)
 
 missing=()
@@ -102,18 +102,21 @@ if [[ $systems ]]; then
 	fi
 fi
 
-# modules NAME installs the packages of a package-lock.json. The native client zookeeper in one of them is
-# compiled, with the headers of the node that is installed.
-nodedir=$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")
+# modules NAME installs the packages of a package-lock.json.
 modules() {
 	local wanted=$clients/$1/package-lock.json dir=$cache/$1
 	cmp --silent "$wanted" "$dir/node_modules/package-lock.json" && return
 	cp "$clients/$1/package.json" "$wanted" "$dir"
-	(cd "$dir" && npm_config_nodedir=$nodedir npm ci --no-audit --no-fund --loglevel=error)
+	(cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
 	cp "$wanted" "$dir/node_modules"
 }
 modules node
 modules npm
+# The native client for Node is compiled, which takes minutes, with the headers of the node that is installed.
+if [[ $systems && ! -d $cache/npm/node_modules/zookeeper/build/Release ]]; then
+	nodedir=$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")
+	(cd "$cache/npm" && npm_config_nodedir=$nodedir npm rebuild --no-audit --no-fund --loglevel=error zookeeper)
+fi
 
 go mod download
 go mod download -C interop

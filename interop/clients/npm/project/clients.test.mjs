@@ -1,4 +1,5 @@
-// Both clients take a lock and see their session end; the rest of the methods.
+// node-zookeeper-client takes a lock and sees its session end; the rest of the methods. The same with
+// both clients is in native.test.mjs.
 
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
@@ -7,39 +8,9 @@ import { promisify } from 'node:util'
 import { Lockkeeper, sessionOf, tokenOf } from 'lockkeeper'
 import { withLockkeeper } from 'lockkeeper/node-test'
 import zookeeper from 'node-zookeeper-client'
-import ZooKeeper from 'zookeeper'
+import { holds, pure } from './holds.mjs'
 
-const pure = {
-  library: zookeeper,
-  create: (client, path) => promisify(client.create).call(client, path, zookeeper.CreateMode.EPHEMERAL_SEQUENTIAL),
-  stat: (client, path) => promisify(client.exists).call(client, path),
-  ended: client => once(client, 'expired'),
-}
-const native = {
-  library: ZooKeeper,
-  create: (client, path) => client.create(path, '', ZooKeeper.constants.ZOO_EPHEMERAL | ZooKeeper.constants.ZOO_SEQUENCE),
-  stat: (client, path) => client.exists(path, false),
-  ended: client => once(client, 'close'),
-}
-
-for (const [name, mine, other] of [['node-zookeeper-client', pure, native], ['zookeeper', native, pure]]) {
-  test(`${name} holds a lock until its session ends`, async t => {
-    const zk = await withLockkeeper(t, { tree: '/lock\n' })
-    const [holder, waiter] = [await zk.connect(mine.library), await zk.connect(other.library)]
-    const held = await mine.create(holder, '/lock/n-')
-    await other.create(waiter, '/lock/n-')
-    await zk.waitWaiters('/lock', 1)
-    const { locks: [lock], sessions } = await zk.state()
-    assert.deepEqual([lock.holder, lock.queue], [sessionOf(holder), [sessionOf(waiter)]])
-    assert.equal(lock.token, tokenOf(await mine.stat(holder, held)))
-    assert.ok(sessions.some(({ id }) => BigInt(id) === BigInt(sessionOf(holder))))
-
-    const ended = mine.ended(holder)
-    await zk.expire(BigInt(sessionOf(holder)))
-    await zk.waitHeld('/lock', waiter)
-    await ended
-  })
-}
+test('node-zookeeper-client holds a lock until its session ends', t => holds(t, pure, pure))
 
 test('the forms of a session', async () => {
   const bytes = Buffer.from('01000a01c3e20000', 'hex')
