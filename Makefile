@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release packages-npm upgrade vulnerabilities ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release packages-npm packages-python upgrade vulnerabilities ci
 
 build:
 	go build ./...
@@ -112,6 +112,10 @@ release:
 packages-npm:
 	rm -rf dist/npm
 	go run -C .ci/release . -only npm -o ../../dist/npm
+
+# The wheels of the commit that is checked out, in dist (docs/packages.md): the package for Python.
+packages-python:
+	go run -C .ci/release . -only wheel
 
 # Upgrades a cluster from the last tag (.ci/base) to this tree, and back.
 upgrade:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests with the build tag interop need, on Debian, as root: Redis,
 # ZooKeeper with its jars, Java, a headless Chromium, newer jars from Maven Central,
-# clients in other languages, the Go modules, and the Debian packages in its arguments;
+# clients in other languages, packages for Python, the Go modules, and the Debian packages in its arguments;
 # with --systems as the first argument also what only TestSystems needs, with
 # LOCKKEEPER_INTEROP_SYSTEMS=1: jars, PostgreSQL, Patroni, ClickHouse and the native client for Node. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
 # quick if everything is installed. It does not start the services of the packages.
@@ -83,6 +83,15 @@ venv() {
 	cp "$wanted" "$dir/requirements.txt"
 }
 venv kazoo kazoo
+
+# What the tests of packages/python install into a new environment, without a network.
+wanted=$clients/python/requirements.txt
+if ! cmp --silent "$wanted" "$cache/python/requirements.txt"; then
+	rm -rf "$cache/python"
+	"$cache/kazoo/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: --require-hashes --no-deps \
+		--dest "$cache/python" --requirement "$wanted"
+	cp "$wanted" "$cache/python/requirements.txt"
+fi
 
 if [[ $systems ]]; then
 	jars interop/clients/hadoop/pom.xml hadoop

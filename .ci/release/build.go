@@ -70,6 +70,7 @@ var kinds = []struct {
 	{"deb", true, (*release).deb},
 	{"rpm", true, (*release).rpm},
 	{"npm", false, (*release).npmProgram},
+	{"wheel", false, (*release).wheel},
 }
 
 // kindImage is built once, from the programs for Linux.
