@@ -68,7 +68,6 @@ jars() {
 jars interop/clients/java/pom.xml zookeeper
 jars interop/clients/admin/pom.xml admin
 jars interop/clients/kafka/pom.xml kafka
-jars interop/clients/junit/pom.xml junit
 jars interop/clients/curator/pom.xml curator
 jars interop/clients/flink/pom.xml flink
 
