@@ -28,6 +28,7 @@ type control struct {
 		Snapshot() *lockkeepertest.Snapshot
 		Restore(*lockkeepertest.Snapshot)
 		AddTree(text string)
+		lockkeepertest.Guarded
 		Within(time.Duration) lockkeepertest.Waits
 	}
 	run *runOfServe
@@ -35,6 +36,13 @@ type control struct {
 	mu        sync.Mutex
 	faults    []*lockkeepertest.Injection // the one with the number i is at i-1; nil if Restore has removed it
 	snapshots []snapshot                  // the first one is of the beginning
+	guards    []*guard                    // the one with the number i is at i-1; nil once it has ended
+}
+
+// guard is a lock under guard, with the resources that were named.
+type guard struct {
+	*lockkeepertest.Guard
+	resources map[string]*lockkeepertest.Resource
 }
 
 // snapshot is what /restore puts back.
@@ -94,6 +102,12 @@ var endpoints = []endpoint{
 		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
 	post("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
 		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
+	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
+		(*control).guardLock),
+	post("/guard/write", `{"guard": 1, "token": 12, "resource": "file", "unchecked": false}`, "Report that a client writes to what the lock protects. The reply says whether it is `accepted`, and if not, the `reason`.",
+		(*control).guardWrite),
+	post("/guard/verdict", `{"guard": 1}`, "End a guard. The reply says whether all is `ok`, and has the `violations`, one line each, and a `timeline`.",
+		(*control).guardVerdict),
 	post("/kill", `{"member": 1}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
 		onMember((*control).kill)),
 	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
@@ -725,6 +739,82 @@ func (c *control) tree(b struct {
 		return nil, refusal{http.StatusServiceUnavailable, err}
 	}
 	return nil, nil
+}
+
+func (c *control) guardLock(b struct {
+	Path string `json:"path"`
+}) (any, error) {
+	if b.Path == "" {
+		return nil, badRequest("\"path\" is missing")
+	}
+	// A guard that is not asked for its verdict is no error when the process ends.
+	g := &guard{lockkeepertest.GuardLock(&runOfServe{}, c.all, b.Path), map[string]*lockkeepertest.Resource{}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.guards = append(c.guards, g)
+	return map[string]int{"guard": len(c.guards)}, nil
+}
+
+// guarded returns a guard that has not ended. The caller holds c.mu.
+func (c *control) guarded(number int) (*guard, error) {
+	if number < 1 || number > len(c.guards) || c.guards[number-1] == nil {
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no guard %d, or it has ended", number)}
+	}
+	return c.guards[number-1], nil
+}
+
+// resource returns what a lock protects, by its name.
+func (c *control) resource(guard int, name string) (*lockkeepertest.Resource, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, err := c.guarded(guard)
+	if err != nil {
+		return nil, err
+	}
+	if g.resources[name] == nil {
+		g.resources[name] = g.Resource()
+	}
+	return g.resources[name], nil
+}
+
+func (c *control) guardWrite(b struct {
+	Guard     int    `json:"guard"`
+	Token     *int64 `json:"token"`
+	Resource  string `json:"resource"`
+	Unchecked bool   `json:"unchecked"`
+}) (any, error) {
+	if b.Token == nil {
+		return nil, badRequest("\"token\" is missing")
+	}
+	to, err := c.resource(b.Guard, b.Resource)
+	switch {
+	case err != nil:
+		return nil, err
+	case b.Unchecked:
+		to.WriteUnchecked(*b.Token)
+	default:
+		err = to.Write(*b.Token)
+	}
+	if err != nil {
+		return map[string]any{"accepted": false, "reason": strings.TrimPrefix(err.Error(), "fence: ")}, nil
+	}
+	return map[string]bool{"accepted": true}, nil
+}
+
+func (c *control) guardVerdict(b struct {
+	Guard int `json:"guard"`
+}) (any, error) {
+	c.mu.Lock()
+	g, err := c.guarded(b.Guard)
+	if err == nil {
+		c.guards[b.Guard-1] = nil
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	v := g.Verdict()
+	return map[string]any{"ok": len(v.Violations) == 0, "violations": notNull(v.Violations), "timeline": v.Timeline}, nil
 }
 
 type ofMember struct {

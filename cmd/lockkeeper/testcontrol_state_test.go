@@ -3,6 +3,8 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,5 +151,83 @@ func testControlWaits(t *testing.T) {
 		c.refused("/wait/data", `{"path": "/none", "text": "x", "timeoutMs": 30}`, http.StatusGatewayTimeout, "/none does not exist")
 		c.refused("/wait/children", `{"path": "/none", "children": 0, "timeoutMs": 30}`, http.StatusGatewayTimeout, "/none does not exist")
 		c.refused("/wait/watch", `{"path": "/a", "session": 5, "timeoutMs": 30}`, http.StatusGatewayTimeout, "by session 0x5")
+	}
+}
+
+func testControlGuard(t *testing.T) {
+	t.Parallel()
+	type (
+		numbered struct{ Guard int }
+		written  struct {
+			Accepted bool
+			Reason   string
+		}
+		verdict struct {
+			OK         bool
+			Violations []string
+			Timeline   string
+		}
+	)
+	for _, flags := range [][]string{nil, {"--cluster", "2"}} {
+		c := startControl(t, flags...)
+		client := c.openAt(1)
+		_, err := client.Create("/lock", nil, 0)
+		check1(t, err)
+		good := asked[numbered](c, "/guard", `{"path": "/lock"}`).Guard
+		bad := asked[numbered](c, "/guard", `{"path": "/lock"}`).Guard
+		forgotten := asked[numbered](c, "/guard", `{"path": "/lock"}`).Guard
+		hold := func(path string) int64 {
+			t.Helper()
+			mine, err := client.Create(path, nil, ephemeralSequential)
+			check1(t, err)
+			s, err := client.Exists(mine, false)
+			check1(t, err)
+			c.do("/wait/held", fmt.Sprintf(`{"path": "/lock", "session": %q}`, idOf(client)))
+			return s.Czxid
+		}
+		write := func(guard int, token int64, more string) written {
+			t.Helper()
+			return asked[written](c, "/guard/write", fmt.Sprintf(`{"guard": %d, "token": %d%s}`, guard, token, more))
+		}
+		first := hold("/lock/n-")
+		if r := write(good, first, ""); !r.Accepted || r.Reason != "" {
+			t.Errorf("the first holder: %+v", r)
+		}
+		write(bad, first, `, "resource": "file", "unchecked": true`)
+		write(forgotten, first+100, "")
+		c.do("/expire", fmt.Sprintf(`{"session": %q}`, idOf(client)))
+		client = c.openAt(1)
+		second := hold("/lock/n-")
+		for _, guard := range []int{good, bad} {
+			if r := write(guard, second, `, "resource": "file"`); !r.Accepted {
+				t.Errorf("the second holder: %+v", r)
+			}
+		}
+		if r := write(good, second, ""); !r.Accepted {
+			t.Errorf("the second holder: %+v", r)
+		}
+		if r := write(good, first, ""); r.Accepted || !strings.HasPrefix(r.Reason, "stale token: ") {
+			t.Errorf("a stale token: %+v", r)
+		}
+		if r := write(good, 0, ""); r.Accepted || !strings.HasPrefix(r.Reason, "invalid token: ") {
+			t.Errorf("no token: %+v", r)
+		}
+		if r := write(bad, first, `, "resource": "file", "unchecked": true`); !r.Accepted {
+			t.Errorf("unchecked: %+v", r)
+		}
+		if v := asked[verdict](c, "/guard/verdict", fmt.Sprintf(`{"guard": %d}`, good)); !v.OK || v.Violations == nil || len(v.Violations) != 0 ||
+			!strings.Contains(v.Timeline, fmt.Sprintf("with token %#x: holds the lock", second)) {
+			t.Errorf("%+v", v)
+		}
+		v := asked[verdict](c, "/guard/verdict", fmt.Sprintf(`{"guard": %d}`, bad))
+		if v.OK || len(v.Violations) != 2 || !strings.HasPrefix(v.Violations[0], "two holders overlapped in what they did: session ") ||
+			!strings.HasPrefix(v.Violations[1], "a stale token was accepted: session ") || strings.Count(v.Timeline, "\n") < 5 {
+			t.Errorf("%+v", v)
+		}
+		c.refused("/guard/write", fmt.Sprintf(`{"guard": %d, "token": 1}`, bad), http.StatusNotFound, "no guard 2, or it has ended")
+		check1(t, c.Process.Signal(syscall.SIGTERM))
+		if code := c.exit(); code != exitOK {
+			t.Errorf("exit code %d: %q", code, c.lines())
+		}
 	}
 }

@@ -193,6 +193,7 @@ func TestTestControl(t *testing.T) {
 		t.Run("Network", testControlNetwork)
 		t.Run("State", testControlState)
 		t.Run("Waits", testControlWaits)
+		t.Run("Guard", testControlGuard)
 	})
 	for _, e := range endpoints {
 		if _, ok := succeeded.Load(e.path); !ok {
@@ -607,6 +608,10 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/tree", `{}`, 400, []string{`"tree" is missing`}},
 		{"/tree", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
 		{"/tree", `{"tree": "/a = x"}`, 400, []string{"tree:1"}},
+		{"/guard", `{}`, 400, []string{`"path" is missing`}},
+		{"/guard/write", `{"guard": 1}`, 400, []string{`"token" is missing`}},
+		{"/guard/write", `{"token": 1}`, 404, []string{"no guard 0"}},
+		{"/guard/verdict", `{"guard": 7}`, 404, []string{"no guard 7"}},
 		{"/kill", "{}", 400, []string{`"member" is missing`, "1 to 2"}},
 		{"/kill", `{"member": 3}`, 400, []string{"no member 3"}},
 		{"/kill", `{"member": 1.5}`, 400, []string{`"member"`, "1.5"}},
