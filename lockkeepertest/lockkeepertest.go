@@ -75,7 +75,7 @@
 // A server begins [WithTree] or [WithTreeFile] with the znodes that a test needs. Tests that
 // share a server take a [Server.Snapshot] and put it back with [Server.Restore], which
 // takes microseconds for a small tree, so that each finds the server clean. [Server.AddTree] adds
-// znodes later.
+// znodes later. Tests that run at the same time share a server with a [Server.Namespace] each.
 //
 // # Five famous failures
 //

@@ -18,7 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// control is the HTTP handler of --test-control.
+// control is a server, or a cluster, that tests control.
 type control struct {
 	cluster *lockkeepertest.Cluster  // nil without --cluster
 	servers []*lockkeepertest.Server // the member with the id 1 first
@@ -28,10 +28,14 @@ type control struct {
 		Snapshot() *lockkeepertest.Snapshot
 		Restore(*lockkeepertest.Snapshot)
 		AddTree(text string)
+		RemoveTree(path string) bool
+		Namespace(name string) string
 		lockkeepertest.Guarded
 		Within(time.Duration) lockkeepertest.Waits
 	}
-	run *runOfServe
+	run    *runOfServe
+	port   *testPort
+	number int // of the server in this process
 
 	mu        sync.Mutex
 	faults    []*lockkeepertest.Injection // the one with the number i is at i-1; nil if Restore has removed it
@@ -59,7 +63,8 @@ type endpoint struct {
 	body         any    // the zero value of what a body is decoded to; nil with GET
 	serve        func(c *control, r *http.Request) (any, error)
 	status       int  // of the reply if lockkeepertest fails
-	clustered    bool // needs --cluster
+	clustered    bool // needs a cluster
+	ofProcess    bool // is not below the url of a server
 }
 
 // endpoints lists all endpoints. The table in docs/test-control.md is generated from it.
@@ -84,6 +89,10 @@ var endpoints = []endpoint{
 		(*control).restore).failsWith(http.StatusServiceUnavailable),
 	post("/tree", `{"tree": "/a = \"x\"\n/b\n"}`, "Add znodes, in the format of `/state` and of `--tree`. Those that exist get this data, and missing parents are created.",
 		(*control).tree).failsWith(http.StatusServiceUnavailable),
+	post("/namespace", `{"name": "mine"}`, "Create a persistent znode, by default with a new name such as /test-0000000001. The reply has its `path`, and as `connect` the addresses for a client with that chroot.",
+		(*control).namespace),
+	post("/namespace/remove", `{"path": "/test-0000000001"}`, "Delete a znode with all that is below it, also ephemerals.",
+		(*control).removeNamespace),
 	post("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
 		(*control).waitFired),
 	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
@@ -108,6 +117,12 @@ var endpoints = []endpoint{
 		(*control).guardWrite),
 	post("/guard/verdict", `{"guard": 1}`, "End a guard. The reply says whether all is `ok`, and has the `violations`, one line each, and a `timeline`.",
 		(*control).guardVerdict),
+	postFrom("/servers", `{"cluster": 3, "tree": "/a = \"x\"\n", "electionTimeoutMs": 500}`, "Start another server in this process, or a cluster, see [below](#several-servers). The reply has its number, `server`, its `url`, and what clients `connect` to.",
+		(*control).startServer).failsWith(http.StatusInternalServerError).perProcess(),
+	getFrom("/servers", "", "The servers in this process.",
+		(*control).listServers).perProcess(),
+	post("/stop", ``, "Stop a server that `/servers` has started, and free its ports.",
+		(*control).stopServer),
 	post("/kill", `{"member": 1}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
 		onMember((*control).kill)),
 	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
@@ -732,11 +747,8 @@ func (c *control) tree(b struct {
 	if err := c.works(); err != nil {
 		return nil, err
 	}
-	err := attempt(func() { c.all.AddTree(*b.Tree) })
-	if bad := (*lockkeepertest.TreeError)(nil); errors.As(err, &bad) {
-		return nil, badRequest("%w", bad)
-	} else if err != nil {
-		return nil, refusal{http.StatusServiceUnavailable, err}
+	if err := attempt(func() { c.all.AddTree(*b.Tree) }); err != nil {
+		return nil, refusedTree(err)
 	}
 	return nil, nil
 }

@@ -75,13 +75,13 @@ func (o *serveOptions) serveTests(ctx context.Context, cancel func(), flags *pfl
 		return fmt.Errorf("HTTP port for tests: %w", err)
 	}
 	defer l.Close()
-	t := &runOfServe{}
-	defer func() { err = errors.Join(err, t.end()) }()
+	port := &testPort{config: o.config}
+	defer func() { err = errors.Join(err, port.end()) }()
 	var begin lockkeepertest.Option
 	if o.tree != "" {
 		begin = lockkeepertest.WithTreeFile(o.tree)
 	}
-	c, err := startTested(t, o.config, o.cluster, begin)
+	c, err := port.start(o.config, o.cluster, begin)
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
 		return badField(flags, bad)
 	} else if bad := (*lockkeepertest.TreeError)(nil); errors.As(err, &bad) {
@@ -90,7 +90,7 @@ func (o *serveOptions) serveTests(ctx context.Context, cancel func(), flags *pfl
 		return err
 	}
 	// Nobody needs a token, so a web page in a browser on this machine must not get through.
-	web := &http.Server{Handler: admin.Guard(c, ""), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
+	web := &http.Server{Handler: admin.Guard(port, ""), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
 	defer web.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(l) }()

@@ -30,7 +30,7 @@ type tested struct {
 	url string
 }
 
-// succeeded has the paths of the endpoints that have replied with 200.
+// succeeded has the methods and paths of the endpoints that have replied with 200.
 var succeeded sync.Map
 
 var controlLine = regexp.MustCompile(`^lockkeeper: test control on (http://127\.0\.0\.1:[1-9]\d*)$`)
@@ -87,7 +87,11 @@ func asked[T any](c *tested, path, body string) (reply T) {
 		c.t.Fatalf("%s %s: %v in %s", path, body, err, text)
 	}
 	endpoint, _, _ := strings.Cut(path, "?")
-	succeeded.Store(endpoint, true)
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	succeeded.Store(method+endpoint, true)
 	return reply
 }
 
@@ -194,10 +198,12 @@ func TestTestControl(t *testing.T) {
 		t.Run("State", testControlState)
 		t.Run("Waits", testControlWaits)
 		t.Run("Guard", testControlGuard)
+		t.Run("Servers", testControlServers)
+		t.Run("Namespaces", testControlNamespaces)
 	})
 	for _, e := range endpoints {
-		if _, ok := succeeded.Load(e.path); !ok {
-			t.Errorf("%s was not used with success", e.path)
+		if _, ok := succeeded.Load(e.method + e.path); !ok {
+			t.Errorf("%s %s was not used with success", e.method, e.path)
 		}
 	}
 }
@@ -612,6 +618,26 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/guard/write", `{"guard": 1}`, 400, []string{`"token" is missing`}},
 		{"/guard/write", `{"token": 1}`, 404, []string{"no guard 0"}},
 		{"/guard/verdict", `{"guard": 7}`, 404, []string{"no guard 7"}},
+		{"/servers", `{"cluster": 10}`, 400, []string{"10", "1 to 9"}},
+		{"/servers", `{"cluster": -1}`, 400, []string{"-1", "1 to 9"}},
+		{"/servers", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
+		{"/servers", `{"electionTimeoutMs": 5, "cluster": 3}`, 400, []string{"ElectionTimeout"}},
+		{"/servers", `{"electionTimeoutMs": 0}`, 400, []string{`"electionTimeoutMs"`}},
+		{"/servers", `{"behaveAs": "2.0"}`, 400, []string{`"3.9"`, `"2.0"`}},
+		{"/servers?x=1", "", 400, []string{`"x"`}},
+		{"/servers/2/state", "", 404, []string{"no server 2"}},
+		{"/servers/x/state", "", 404, []string{"no server x"}},
+		{"/servers/1/servers", "", 404, []string{"/servers/1/servers"}},
+		{"/servers/1", "", 404, []string{"/servers/1"}},
+		{"/servers/1/state", "{}", 405, []string{"GET"}},
+		{"/stop", "{}", 409, []string{"server 1"}},
+		{"/servers/1/stop", "{}", 409, []string{"server 1"}},
+		{"/namespace", `{"name": "/a//b"}`, 400, []string{"/a//b"}},
+		{"/namespace", `{"name": "/"}`, 400, []string{"server itself"}},
+		{"/namespace", `{"name": "zookeeper"}`, 400, []string{"server itself"}},
+		{"/namespace/remove", `{}`, 400, []string{`"path" is missing`}},
+		{"/namespace/remove", `{"path": "/"}`, 400, []string{"server itself"}},
+		{"/namespace/remove", `{"path": "/none"}`, 404, []string{"/none"}},
 		{"/kill", "{}", 400, []string{`"member" is missing`, "1 to 2"}},
 		{"/kill", `{"member": 3}`, 400, []string{"no member 3"}},
 		{"/kill", `{"member": 1.5}`, 400, []string{`"member"`, "1.5"}},
