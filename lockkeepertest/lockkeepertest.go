@@ -35,7 +35,8 @@
 // Real sockets must stay outside: [WithTCP], and the clients that need it. In a bubble, time
 // moves on only when all goroutines are asleep or wait for each other. One that waits for a
 // socket does not count as waiting, because data may come from outside at any moment, so
-// time would stand still. Connect and Dial connect through memory.
+// time would stand still. Connect and Dial connect through memory. Outside of bubbles,
+// [Server.Advance] sets the server's clock forward.
 //
 // # Aim a fault
 //

@@ -30,6 +30,9 @@ type control struct {
 		AddTree(text string)
 		RemoveTree(path string) bool
 		Namespace(name string) string
+		Advance(time.Duration) lockkeepertest.Advanced
+		AdvanceSilent(time.Duration) lockkeepertest.Advanced
+		EndTTLs() []string
 		lockkeepertest.Guarded
 		Within(time.Duration) lockkeepertest.Waits
 	}
@@ -127,20 +130,24 @@ var endpoints = []endpoint{
 		onMember((*control).kill)),
 	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
 		onMember((*control).restart)).failsWith(http.StatusConflict),
+	post("/disk", `{"member": 1, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
+		(*control).disk),
+	post("/pause", `{"member": 1}`, "Keep a member from sending, receiving and writing to its disk.",
+		onMember((*control).pause)),
+	post("/resume", `{"member": 1}`, "Continue a paused member.",
+		onMember((*control).resume)),
+	post("/clock", `{"member": 1, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads or is alone, the times of znodes come from this clock.",
+		(*control).clock),
+	post("/advance", `{"ms": 3600000, "connected": false}`, "Set the server's clock forward, see [below](#time). The reply has what has ended: the sessions `expired`, and the paths of TTL znodes and containers `deleted`.",
+		(*control).advance).failsWith(http.StatusServiceUnavailable),
+	post("/end-ttls", ``, "Delete TTL znodes and containers without children now, whatever their time. The reply has the paths `deleted`.",
+		(*control).endTTLs).failsWith(http.StatusServiceUnavailable),
 	post("/partition", `{"groups": [[1], [2, 3]]}`, "Cut the network so that only members of the same group can reach each other. A member in no group can reach nobody. Clients can reach all members.",
 		(*control).partition).inCluster(),
 	post("/heal", ``, "End all partitions and faults of links.",
 		(*control).heal).inCluster(),
 	post("/link", `{"from": 1, "to": 2, "cut": true, "delayMs": 100, "loss": 0.1}`, "Set the faults of the network from one member to another, in this direction only. Those that are omitted end.",
 		(*control).link).inCluster(),
-	post("/disk", `{"member": 1, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
-		(*control).disk).inCluster(),
-	post("/pause", `{"member": 1}`, "Keep a member from sending, receiving and writing to its disk.",
-		onMember((*control).pause)).inCluster(),
-	post("/resume", `{"member": 1}`, "Continue a paused member.",
-		onMember((*control).resume)).inCluster(),
-	post("/clock", `{"member": 1, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads, the times of znodes come from this clock.",
-		(*control).clock).inCluster(),
 	post("/step-down", ``, "Make the leader hand over. The reply names the new leader.",
 		(*control).stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
 }
@@ -869,7 +876,7 @@ func (c *control) pause(id int) error {
 	if err := c.runs(id); err != nil { // it would be paused when it is restarted
 		return err
 	}
-	c.cluster.Pause(id)
+	c.server(id).Pause()
 	return nil
 }
 
@@ -877,7 +884,7 @@ func (c *control) resume(id int) error {
 	if err := c.runs(id); err != nil {
 		return err
 	}
-	c.cluster.Resume(id)
+	c.server(id).Resume()
 	return nil
 }
 
@@ -930,7 +937,7 @@ func (c *control) disk(b struct {
 }) (any, error) {
 	id, err := c.id(b.Member)
 	if err == nil {
-		c.cluster.SetDisk(id, lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
+		c.server(id).SetDisk(lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
 	}
 	return nil, err
 }
@@ -941,9 +948,41 @@ func (c *control) clock(b struct {
 }) (any, error) {
 	id, err := c.id(b.Member)
 	if err == nil {
-		c.cluster.SetClock(id, time.Duration(b.SkewMs))
+		c.server(id).SetClock(time.Duration(b.SkewMs))
 	}
 	return nil, err
+}
+
+// mostAdvance is the most that /advance takes, 100 years.
+const mostAdvance = millis(100 * 365 * 24 * time.Hour)
+
+func (c *control) advance(b struct {
+	Ms        *millis `json:"ms"`
+	Connected bool    `json:"connected"`
+}) (any, error) {
+	if b.Ms == nil || *b.Ms < 0 || *b.Ms > mostAdvance {
+		return nil, badRequest("\"ms\" must be a number of milliseconds, from 0 to 100 years")
+	}
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	by := c.all.Advance
+	if b.Connected {
+		by = c.all.AdvanceSilent
+	}
+	ended := by(time.Duration(*b.Ms))
+	expired := []sessionID{}
+	for _, id := range ended.Expired {
+		expired = append(expired, sessionID(id))
+	}
+	return map[string]any{"expired": expired, "deleted": notNull(ended.Deleted)}, nil
+}
+
+func (c *control) endTTLs(struct{}) (any, error) {
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	return map[string]any{"deleted": notNull(c.all.EndTTLs())}, nil
 }
 
 func (c *control) stepDown(struct{}) (any, error) {

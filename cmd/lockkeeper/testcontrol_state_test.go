@@ -3,11 +3,13 @@ package main
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -229,5 +231,178 @@ func testControlGuard(t *testing.T) {
 		if code := c.exit(); code != exitOK {
 			t.Errorf("exit code %d: %q", code, c.lines())
 		}
+	}
+}
+
+// createTTL creates a TTL znode or, if ttl is 0, a container.
+func createTTL(t *testing.T, c *rawclient.Client, path string, ttl time.Duration) {
+	t.Helper()
+	q := proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: proto.FlagTTL}, TTL: ttl.Milliseconds()}
+	var err error
+	if ttl > 0 {
+		_, err = c.Call(proto.OpCreateTTL, &q, nil)
+	} else {
+		q.Flags = proto.FlagContainer
+		_, err = c.Call(proto.OpCreateContainer, &q.CreateRequest, nil)
+	}
+	check1(t, err)
+}
+
+// testControlAdvance has sessions of 40 s.
+func testControlAdvance(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{nil, {"--cluster", "3", "--election-timeout", "300ms"}} {
+		c := startControl(t, flags...)
+		advance := func(seconds int, more string, wantExpired []*rawclient.Client, wantDeleted ...string) {
+			t.Helper()
+			r := asked[struct{ Expired, Deleted []string }](c, "/advance", fmt.Sprintf(`{"ms": %d%s}`, 1000*seconds, more))
+			want := []string{}
+			for _, x := range wantExpired {
+				want = append(want, idOf(x))
+			}
+			slices.Sort(want)
+			slices.Sort(r.Expired) // by id, which may have another length as text
+			if r.Expired == nil || r.Deleted == nil || !slices.Equal(r.Expired, want) || !slices.Equal(r.Deleted, wantDeleted) {
+				t.Errorf("%q: after %d s %+v, want %q %q", flags, seconds, r, want, wantDeleted)
+			}
+			for _, x := range wantExpired {
+				if strings.Contains(c.state().Tree, idOf(x)) {
+					t.Errorf("%q: %s is left", flags, idOf(x))
+				}
+			}
+		}
+		disconnect := func(x *rawclient.Client) { c.do("/disconnect", fmt.Sprintf(`{"session": %q}`, idOf(x))) }
+		member := func() int { return max(1, c.state().leader()%3+1) } // a follower
+		if flags == nil {
+			member = func() int { return 1 }
+		}
+		open := func(path string) *rawclient.Client {
+			t.Helper()
+			x := c.openAt(member())
+			_, err := x.Create(path, nil, proto.FlagEphemeral)
+			check1(t, err)
+			return x
+		}
+		stays := c.openAt(member())
+		gone := open("/gone")
+		check1(t, gone.Ping())
+		disconnect(gone)
+		advance(30, "", nil)
+		time.Sleep(1500 * time.Millisecond) // the leader hears of touches of before that only now
+		advance(20, "", []*rawclient.Client{gone})
+		check1(t, stays.Ping())
+
+		createTTL(t, stays, "/ttl", time.Minute)
+		createTTL(t, stays, "/new", 0)
+		createTTL(t, stays, "/box", 0)
+		advance(40, "", nil)
+		inBox := open("/box/e")
+		disconnect(inBox)
+		advance(60, "", []*rawclient.Client{inBox}, "/box", "/ttl")
+		if tree := c.state().Tree; tree != "/new (container)\n" {
+			t.Errorf("%q: %q", flags, tree)
+		}
+		if flags != nil {
+			asked[struct{ Leader int }](c, "/step-down", "{}")
+			stays = c.openAt(member())
+			late := open("/late")
+			disconnect(late)
+			advance(20, "", nil)
+			advance(25, "", []*rawclient.Client{late})
+		}
+
+		// The clock has 150 s or more more than the time.
+		if _, err := stays.Create("/n", nil, 0); err != nil {
+			t.Fatal(err)
+		}
+		stat, err := stays.Exists("/n", false)
+		check1(t, err)
+		if ahead := time.UnixMilli(stat.Ctime).Sub(time.Now()); ahead < 140*time.Second || ahead > 200*time.Second {
+			t.Errorf("%q: the clock is ahead by %v", flags, ahead)
+		}
+		var others []*rawclient.Client
+		for _, s := range c.state().Sessions {
+			if s.ID != idOf(stays) { // left from before the change of leader
+				c.do("/expire", fmt.Sprintf(`{"session": %q}`, s.ID))
+			}
+		}
+		others = append(others, stays, open("/mine"))
+		advance(20, `, "connected": true`, nil)
+		advance(41, `, "connected": true`, others)
+		if err := stays.Ping(); !closedEarly(err) {
+			t.Errorf("%q: expired, but ping: %v", flags, err)
+		}
+
+		client := c.openAt(member())
+		for _, path := range []string{"/t", "/t2", "/t2/t", "/t3"} {
+			createTTL(t, client, path, time.Hour)
+		}
+		_, err = client.Create("/t3/n", nil, 0)
+		check1(t, err)
+		if r := asked[struct{ Deleted []string }](c, "/end-ttls", "{}"); !slices.Equal(r.Deleted, []string{"/new", "/t", "/t2", "/t2/t"}) {
+			t.Errorf("%q: %q", flags, r)
+		}
+		if tree := c.state().Tree; tree != "/n\n/t3 (TTL 1h0m0s)\n/t3/n\n" {
+			t.Errorf("%q: %q", flags, tree)
+		}
+		c.do("/restore", "{}")
+		client = c.openAt(member())
+		_, err = client.Create("/n", nil, 0)
+		check1(t, err)
+		if stat, err = client.Exists("/n", false); err != nil || time.Until(time.UnixMilli(stat.Ctime)) > 10*time.Second {
+			t.Errorf("%q: the restored clock: %v, %v", flags, time.UnixMilli(stat.Ctime), err)
+		}
+		for id := range max(1, len(c.state().Members)) {
+			c.do("/kill", fmt.Sprintf(`{"member": %d}`, id+1))
+		}
+		c.refused("/advance", `{"ms": 1}`, http.StatusConflict, "stopped")
+		c.refused("/end-ttls", `{}`, http.StatusConflict, "stopped")
+	}
+}
+
+// testControlStandalone uses faults of members without a cluster.
+func testControlStandalone(t *testing.T) {
+	t.Parallel()
+	c := startControl(t)
+	client := c.openAt(1)
+	c.do("/clock", `{"skewMs": -86400000}`)
+	_, err := client.Create("/n", nil, 0)
+	check1(t, err)
+	stat, err := client.Exists("/n", false)
+	check1(t, err)
+	if d := time.Since(time.UnixMilli(stat.Ctime)) - 24*time.Hour; d.Abs() > time.Hour {
+		t.Errorf("the clock is off by another %v", d)
+	}
+	c.do("/pause", "{}")
+	got := make(chan error, 1)
+	go func() { got <- client.Ping() }()
+	select {
+	case err := <-got:
+		t.Errorf("an answer during the pause: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	c.do("/resume", "{}")
+	check1(t, <-got)
+	c.do("/disk", `{"delayMs": 300}`)
+	began := time.Now()
+	_, err = client.Create("/slow", nil, 0)
+	check1(t, err)
+	if d := time.Since(began); d < 300*time.Millisecond {
+		t.Errorf("a write took %v", d)
+	}
+	c.do("/disk", `{"full": true}`)
+	if _, err := client.Create("/full", nil, 0); err == nil {
+		t.Error("a write to a full disk was acknowledged")
+	}
+	c.do("/disk", `{}`)
+	c.do("/kill", `{}`)
+	c.refused("/pause", "{}", http.StatusConflict, "stopped")
+	c.refused("/resume", "{}", http.StatusConflict, "stopped")
+	c.do("/restart", `{}`)
+	_, err = c.openAt(1).Create("/again", nil, 0)
+	check1(t, err)
+	check1(t, c.Process.Signal(syscall.SIGTERM))
+	if code := c.exit(); code != exitOK {
+		t.Errorf("exit code %d: %q", code, c.lines())
 	}
 }

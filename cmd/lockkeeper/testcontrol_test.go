@@ -198,6 +198,8 @@ func TestTestControl(t *testing.T) {
 		t.Run("State", testControlState)
 		t.Run("Waits", testControlWaits)
 		t.Run("Guard", testControlGuard)
+		t.Run("Advance", testControlAdvance)
+		t.Run("Standalone", testControlStandalone)
 		t.Run("Servers", testControlServers)
 		t.Run("Namespaces", testControlNamespaces)
 	})
@@ -394,7 +396,7 @@ func testControlRestart(t *testing.T) {
 	c.do("/restart", `{"member": 1}`)
 	_, err = c.openAt(1).Exists("/kept", false)
 	check1(t, err)
-	for _, path := range []string{"/heal", "/step-down", "/pause", "/resume", "/clock", "/disk"} {
+	for _, path := range []string{"/heal", "/step-down"} {
 		c.refused(path, "{}", http.StatusBadRequest, "--cluster")
 	}
 	c.refused("/partition", `{"groups": []}`, http.StatusBadRequest, "--cluster")
@@ -638,6 +640,10 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/namespace/remove", `{}`, 400, []string{`"path" is missing`}},
 		{"/namespace/remove", `{"path": "/"}`, 400, []string{"server itself"}},
 		{"/namespace/remove", `{"path": "/none"}`, 404, []string{"/none"}},
+		{"/advance", `{}`, 400, []string{`"ms"`}},
+		{"/advance", `{"ms": -1}`, 400, []string{`"ms"`}},
+		{"/advance", `{"ms": 3153600000001}`, 400, []string{`"ms"`, "100 years"}},
+		{"/end-ttls", `{"ms": 1}`, 400, []string{`"ms"`}},
 		{"/kill", "{}", 400, []string{`"member" is missing`, "1 to 2"}},
 		{"/kill", `{"member": 3}`, 400, []string{"no member 3"}},
 		{"/kill", `{"member": 1.5}`, 400, []string{`"member"`, "1.5"}},
