@@ -53,14 +53,14 @@ var mavenPlatforms = map[string]struct {
 	"windows-aarch64": {"windows", "arm64", peMachine, uint16(pe.IMAGE_FILE_MACHINE_ARM64)},
 }
 
-// elfMachine also checks that a program needs no interpreter, and so no libraries.
+// elfMachine also checks that the program of a release needs no interpreter, and so no libraries.
 func elfMachine(program []byte) (any, error) {
 	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
 		return nil, err
 	}
 	for _, part := range f.Progs {
-		if part.Type == elf.PT_INTERP {
+		if part.Type == elf.PT_INTERP && os.Getenv(envMaven) != "" {
 			return nil, fmt.Errorf("it is linked dynamically")
 		}
 	}

@@ -51,7 +51,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
 clients=$PWD/interop/clients
 mkdir -p "$cache"/{kazoo,node,rust}
 
-cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust" &
+{
+	cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust"
+	cargo test --quiet --locked --no-run --manifest-path docs/examples/rust/Cargo.toml --target-dir "$cache/rust"
+} &
 rust=$!
 
 # jars POM NAME downloads the jars that a pom.xml pins, with their dependencies, into a

@@ -77,6 +77,15 @@ class CuratorTest {
             assertEquals(port, server.getPort());
             assertEquals(3000, client.getZookeeperClient().getZooKeeper().getSessionTimeout());
         }
+        System.setProperty("znode.container.checkIntervalMs", "100");
+        try (TestingServer server = new TestingServer(); CuratorFramework client = client(server.getConnectString())) {
+            client.createContainers("/container");
+            client.create().forPath("/container/a");
+            client.delete().forPath("/container/a");
+            server.lockkeeper().waitUntil().gone("/container");
+        } finally {
+            System.clearProperty("znode.container.checkIntervalMs");
+        }
         try (TestingServer server = new TestingServer(port)) {
             assertEquals("127.0.0.1:" + port, server.getConnectString());
         }
@@ -115,6 +124,12 @@ class CuratorTest {
             assertEquals(before, cluster.getConnectString());
             try (CuratorFramework client = client(before)) {
                 client.create().forPath("/a");
+            }
+            cluster.close();
+            try (TestingCluster next = new TestingCluster(cluster.getInstances())) {
+                next.start();
+                assertEquals(before, next.getConnectString());
+                assertTrue(next.lockkeeper().state().tree().isEmpty()); // it has not the state of the other one
             }
         }
     }

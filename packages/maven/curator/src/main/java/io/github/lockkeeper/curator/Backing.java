@@ -1,5 +1,6 @@
 package io.github.lockkeeper.curator;
 
+import io.github.lockkeeper.test.LockkeeperException;
 import io.github.lockkeeper.test.LockkeeperServer;
 import io.github.lockkeeper.test.Member;
 import java.io.IOException;
@@ -15,6 +16,8 @@ import java.util.stream.Stream;
 
 /** The process behind the classes of this package. Its members are those of specs, in this order. */
 final class Backing {
+    private static final int ATTEMPTS = 10;
+
     private final List<InstanceSpec> specs;
     private final boolean[] running;
     private LockkeeperServer server; // null until something is started, or somebody asks for a port
@@ -40,30 +43,19 @@ final class Backing {
     }
 
     private void launch() throws Exception {
-        InstanceSpec first = specs.get(0);
-        int port = first.knownPort();
+        int port = specs.get(0).knownPort();
         for (int i = 0; i < specs.size(); i++) {
             if (specs.get(i).knownPort() != (port == 0 ? 0 : port + i)) {
                 throw new IllegalArgumentException("the members of a cluster need free ports, or one after the other: " + specs);
             }
         }
-        LockkeeperServer.Builder builder = LockkeeperServer.builder().port(port).cluster(specs.size() == 1 ? 0 : specs.size());
-        if (first.getTickTime() > 0) {
-            builder.flags("--tick-time=" + first.getTickTime() + "ms");
-        }
-        if (first.getMaxClientCnxns() >= 0) {
-            builder.flags("--max-client-cnxns=" + first.getMaxClientCnxns());
-        }
-        Path config = null;
-        if (!first.getCustomProperties().isEmpty()) {
-            config = write(first);
-            builder.flags("--config=" + config);
-        }
-        try {
-            server = builder.start();
-        } finally {
-            if (config != null) {
-                Files.delete(config);
+        for (int attempt = 1; server == null; attempt++) {
+            try {
+                server = start(builder(port == 0 && specs.size() > 1 ? freePorts(specs.size()) : port));
+            } catch (LockkeeperException e) {
+                if (port != 0 || attempt == ATTEMPTS) { // somebody else may have taken a free port
+                    throw e;
+                }
             }
         }
         for (int i = 0; i < specs.size(); i++) {
@@ -73,17 +65,56 @@ final class Backing {
         }
     }
 
-    /** Writes a zoo.cfg. The flags take precedence over the keys that every one must have. */
-    private static Path write(InstanceSpec spec) throws IOException {
-        Properties keys = new Properties();
-        keys.setProperty("dataDir", spec.getDataDirectory().getPath());
-        keys.setProperty("extendedTypesEnabled", "true");
-        spec.getCustomProperties().forEach((key, value) -> keys.setProperty(key, String.valueOf(value)));
-        Path file = Files.createTempFile("lockkeeper-", ".cfg");
-        try (OutputStream out = Files.newOutputStream(file)) {
-            keys.store(out, null);
+    /** Returns the first of some free ports that follow each other, so that the same specs can be those of another cluster. */
+    private static int freePorts(int number) {
+        for (; ; ) {
+            int first = InstanceSpec.getRandomPort();
+            int free = 1;
+            while (free < number && first + free < 65536 && InstanceSpec.isFree(first + free)) {
+                free++;
+            }
+            if (free == number) {
+                return first;
+            }
         }
-        return file;
+    }
+
+    private LockkeeperServer.Builder builder(int port) {
+        InstanceSpec first = specs.get(0);
+        LockkeeperServer.Builder builder = LockkeeperServer.builder().port(port).cluster(specs.size() == 1 ? 0 : specs.size());
+        if (first.getTickTime() > 0) {
+            builder.flags("--tick-time=" + first.getTickTime() + "ms");
+        }
+        if (first.getMaxClientCnxns() >= 0) {
+            builder.flags("--max-client-cnxns=" + first.getMaxClientCnxns());
+        }
+        return builder;
+    }
+
+    /** Starts a server with the keys of a zoo.cfg, and what a ZooKeeper in this JVM would read from system properties. */
+    private LockkeeperServer start(LockkeeperServer.Builder builder) throws IOException {
+        Properties keys = new Properties();
+        specs.get(0).getCustomProperties().forEach((key, value) -> keys.setProperty(key, String.valueOf(value)));
+        for (String name : System.getProperties().stringPropertyNames()) {
+            if (name.startsWith("zookeeper.") || name.startsWith("znode.") || name.equals("readonlymode.enabled")) {
+                keys.putIfAbsent(name, System.getProperty(name));
+            }
+        }
+        if (keys.isEmpty()) {
+            return builder.start();
+        }
+        // Keys that every zoo.cfg must have, or that keep what lockkeeper has without one.
+        keys.putIfAbsent("dataDir", specs.get(0).getDataDirectory().getPath());
+        keys.putIfAbsent("extendedTypesEnabled", "true");
+        Path file = Files.createTempFile("lockkeeper-", ".cfg");
+        try {
+            try (OutputStream out = Files.newOutputStream(file)) {
+                keys.store(out, null);
+            }
+            return builder.flags("--config=" + file).start();
+        } finally {
+            Files.delete(file);
+        }
     }
 
     synchronized void start(int index) throws Exception {

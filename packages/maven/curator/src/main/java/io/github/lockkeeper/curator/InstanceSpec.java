@@ -11,7 +11,7 @@ import java.util.Map;
 
 /**
  * A server of {@link TestingServer} or {@link TestingCluster}, with the methods of Curator's class of this name. A port
- * below 0 means that a free one is chosen; the members of a cluster have one port after the other, unless all are free.
+ * below 0 means that a free one is chosen. The members of a cluster have ports that follow each other.
  * Ports for elections and quorums, and the server's id, are never used, since the members of a cluster are in one process.
  */
 public class InstanceSpec {
@@ -126,6 +126,14 @@ public class InstanceSpec {
         this.maxClientCnxns = maxClientCnxns;
         this.customProperties = customProperties == null ? Collections.emptyMap() : Collections.unmodifiableMap(customProperties);
         this.hostname = hostname == null ? "127.0.0.1" : hostname;
+    }
+
+    static boolean isFree(int port) {
+        try (ServerSocket socket = new ServerSocket(port, 1, InetAddress.getLoopbackAddress())) {
+            return socket.isBound();
+        } catch (IOException e) {
+            return false;
+        }
     }
 
     /** Returns the port if it is known, or else 0. */
