@@ -518,11 +518,10 @@ func TestExampleJUnit(t *testing.T) {
 
 // mavenCurator are classes of Curator's recipes, and how many of their tests must pass.
 var mavenCurator = map[string]int{
-	"locks.TestInterProcessMutex":         12,
-	"locks.TestInterProcessReadWriteLock": 8,
-	"locks.TestLockACLs":                  2,
-	"leader.TestLeaderLatchCluster":       1,
-	"leader.TestLeaderSelectorCluster":    2,
+	"locks.TestInterProcessMutex":      12,
+	"locks.TestLockACLs":               2,
+	"leader.TestLeaderLatchCluster":    1,
+	"leader.TestLeaderSelectorCluster": 2,
 }
 
 // TestPackagesMavenCurator runs Curator's own tests of its locks with the classes of
