@@ -78,7 +78,7 @@ func TestAdvanceVirtual(t *testing.T) {
 			if err := create(conn, "/m"); err != nil {
 				t.Error(err)
 			}
-			if _, stat, err := conn.Get("/m"); err != nil || time.UnixMilli(stat.Ctime).Sub(time.Now()) != 24*time.Hour {
+			if _, stat, err := conn.Get("/m"); err != nil || time.Until(time.UnixMilli(stat.Ctime)) != 24*time.Hour {
 				t.Errorf("%+v, %v", stat, err)
 			}
 			if x := c.AdvanceSilent(30 * time.Second); len(x.Expired) > 0 {
