@@ -7,7 +7,6 @@ import (
 	"encoding/xml"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -85,53 +84,13 @@ func TestExamplePytest(t *testing.T) {
 		"test_expired_session_loses_its_lock", "test_lost_reply_leaves_one_znode", "test_create_that_is_not_retried", "test_lock_survives_the_leader")
 }
 
-// TestExampleJUnit runs the example of an extension for JUnit 5, with Curator.
-func TestExampleJUnit(t *testing.T) {
-	t.Parallel()
-	cmd, report := exampleJUnit(t)
-	testReport(t, cmd, report,
-		"expiredSessionLosesItsLock", "lostReplyLeavesOneZnode", "lockSurvivesPartition")
-}
-
-// TestExamplesWithoutProgram: if the program cannot be started, the tests of the examples say so.
+// TestExamplesWithoutProgram: if the program cannot be started, the tests of the example say so.
 func TestExamplesWithoutProgram(t *testing.T) {
 	t.Parallel()
-	for name, example := range map[string]func(*testing.T) (*exec.Cmd, string){
-		"pytest": func(t *testing.T) (*exec.Cmd, string) { return pytest(t, "../docs/examples/pytest") },
-		"JUnit":  exampleJUnit,
-	} {
-		cmd, _ := example(t)
-		cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY=/missing")
-		out, err := cmd.CombinedOutput()
-		if text := string(out); err == nil || !strings.Contains(text, "LOCKKEEPER_BINARY is the path of the program") || strings.Contains(text, "NullPointerException") || strings.Contains(text, "AttributeError") {
-			t.Errorf("%s: %v\n%s", name, err, text)
-		}
+	cmd, _ := pytest(t, "../docs/examples/pytest")
+	cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY=/missing")
+	out, err := cmd.CombinedOutput()
+	if text := string(out); err == nil || !strings.Contains(text, "LOCKKEEPER_BINARY is the path of the program") || strings.Contains(text, "AttributeError") {
+		t.Errorf("%v\n%s", err, text)
 	}
-}
-
-// exampleJUnit is like pytest, for the example with JUnit.
-func exampleJUnit(t *testing.T) (cmd *exec.Cmd, report string) {
-	t.Helper()
-	clients, err := jarsOf("zookeeper", "clients/java/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	junit, err := jarsOf("junit", "clients/junit/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sources, err := filepath.Glob("../docs/examples/junit/*.java")
-	if err != nil {
-		t.Fatal(err)
-	}
-	jars := junit + ":" + clients
-	classes, err := compileJava("junit", jars, sources...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reports := t.TempDir()
-	cmd = clientCommand("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes+":"+jars,
-		"org.junit.platform.console.ConsoleLauncher", "execute", "--scan-classpath", classes, "--reports-dir", reports, "--disable-banner")
-	cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY="+lockkeeperBinary(t))
-	return cmd, filepath.Join(reports, "TEST-junit-jupiter.xml")
 }

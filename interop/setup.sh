@@ -52,7 +52,10 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
 clients=$PWD/interop/clients
 mkdir -p "$cache"/{kazoo,node,npm,rust}
 
-cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust" &
+{
+	cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust"
+	cargo test --quiet --locked --no-run --manifest-path docs/examples/rust/Cargo.toml --target-dir "$cache/rust"
+} &
 rust=$!
 
 # jars POM NAME downloads the jars that a pom.xml pins, with their dependencies, into a
@@ -69,7 +72,6 @@ jars() {
 jars interop/clients/java/pom.xml zookeeper
 jars interop/clients/admin/pom.xml admin
 jars interop/clients/kafka/pom.xml kafka
-jars interop/clients/junit/pom.xml junit
 jars interop/clients/curator/pom.xml curator
 jars interop/clients/flink/pom.xml flink
 

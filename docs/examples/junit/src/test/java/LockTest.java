@@ -1,6 +1,11 @@
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import io.github.lockkeeper.junit5.Lockkeeper;
+import io.github.lockkeeper.test.Fault;
+import io.github.lockkeeper.test.Injection;
+import io.github.lockkeeper.test.LockkeeperServer;
+import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
@@ -12,13 +17,12 @@ import org.apache.curator.retry.RetryForever;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
-import org.junit.jupiter.api.extension.RegisterExtension;
 
 class LockTest {
     private static final String LOCK = "/locks/report";
 
-    @RegisterExtension
-    final Lockkeeper zookeeper = new Lockkeeper("--cluster", "3", "--election-timeout", "500ms");
+    @Lockkeeper(cluster = 3)
+    LockkeeperServer zookeeper;
 
     private CuratorFramework holder;
     private CuratorFramework waiter;
@@ -41,8 +45,8 @@ class LockTest {
         return client;
     }
 
-    private static String session(CuratorFramework client) throws Exception {
-        return "\"session\": \"0x" + Long.toHexString(client.getZookeeperClient().getZooKeeper().getSessionId()) + '"';
+    private static long session(CuratorFramework client) throws Exception {
+        return client.getZookeeperClient().getZooKeeper().getSessionId();
     }
 
     @Test
@@ -56,36 +60,35 @@ class LockTest {
         new InterProcessMutex(holder, LOCK).acquire();
         FutureTask<Boolean> next = new FutureTask<>(() -> new InterProcessMutex(waiter, LOCK).acquire(1, TimeUnit.MINUTES));
         new Thread(next).start();
-        zookeeper.post("/wait/waiters", "{\"path\": \"" + LOCK + "\", \"waiters\": 1}");
+        zookeeper.waitUntil().waiters(LOCK, 1);
 
-        zookeeper.post("/expire", "{" + session(holder) + "}");
+        zookeeper.expire(session(holder));
 
-        zookeeper.post("/wait/held", "{\"path\": \"" + LOCK + "\", " + session(waiter) + "}");
+        zookeeper.waitUntil().held(LOCK, session(waiter));
         assertTrue(next.get());
         assertTrue(lost.await(1, TimeUnit.MINUTES));
     }
 
     @Test
     void lostReplyLeavesOneZnode() throws Exception {
-        String fault = zookeeper.post("/inject", "{\"do\": \"closeAfter\", \"op\": \"create*\", \"path\": \"" + LOCK + "/*\"}");
-        assertTrue(fault.startsWith("{\"id\":1,"), fault);
+        Injection fault = zookeeper.inject(Fault.closeAfter().op("create*").path(LOCK + "/*"));
 
         new InterProcessMutex(holder, LOCK).acquire(); // it connects again, and finds its znode
 
-        zookeeper.post("/wait/fired", "{\"id\": 1}");
+        fault.awaitFired();
         assertEquals(1, holder.getChildren().forPath(LOCK).size());
     }
 
     @Test
     void lockSurvivesPartition() throws Exception {
         new InterProcessMutex(holder, LOCK).acquire();
-        String mine = session(holder);
+        long mine = session(holder);
 
-        zookeeper.post("/partition", "{\"groups\": [[1, 2], [3]]}");
+        zookeeper.partition(List.of(1, 2), List.of(3));
 
         waiter.create().forPath("/written"); // through a member of the majority
-        zookeeper.get("/znode?path=/written");
-        zookeeper.post("/heal", "{}");
-        zookeeper.post("/wait/held", "{\"path\": \"" + LOCK + "\", " + mine + ", \"member\": 3}");
+        zookeeper.znode("/written");
+        zookeeper.heal();
+        zookeeper.member(3).waitUntil().held(LOCK, mine);
     }
 }
