@@ -105,6 +105,9 @@ func (t *Table[C]) Has(c C, kind Kind, path string, modes Mode) bool {
 	return t.watchers[kind][path][c]&modes != 0
 }
 
+// Watched reports whether any connection has a watch of the kind on path.
+func (t *Table[C]) Watched(kind Kind, path string) bool { return t.watchers[kind][path] != nil }
+
 // Remove removes the connection's watches of the given modes on path.
 func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
 	w := t.watchers[kind][path]
