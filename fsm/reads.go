@@ -28,7 +28,7 @@ type Reader struct {
 type Older struct {
 	FreeExists     bool // exists needs no permission
 	OneMode        bool // a watch replaces the connection's watches of other modes in the same set
-	ForeignWatches bool // checkWatches finds the watches of all connections, and refuses invalid paths
+	ForeignWatches bool // checkWatches finds the watches of all connections
 	StandardTypes  bool // checkWatches and removeWatches do not know the types of persistent watches
 	NoConfig       bool // there is no znode with the members
 }
@@ -56,6 +56,7 @@ func (r *Reader) stat(path string, n *znode.Node) proto.Stat {
 	s := n.Stat()
 	if r.noConfig() && path == system {
 		s.NumChildren--
+		s.Cversion++
 	}
 	return s
 }
@@ -440,7 +441,7 @@ func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
 		older = *r.Older
 	}
 	anybody := older.ForeignWatches && !remove
-	if q.Type > 3 && older.StandardTypes || anybody && !znode.ValidPath(q.Path) {
+	if q.Type > 3 && older.StandardTypes {
 		return proto.MarshallingError
 	}
 	single := watch.Standard

@@ -72,6 +72,8 @@ func create(path string, flags int32, acl []proto.ACL) *proto.CreateRequest {
 
 func multi(ops ...proto.MultiOp) *proto.MultiRequest { return &proto.MultiRequest{Ops: ops} }
 
+var authEntry = proto.ACL{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}
+
 // TestWrite checks which write stands for which in each line.
 func TestWrite(t *testing.T) {
 	ip := func(id string) []proto.ACL {
@@ -88,7 +90,11 @@ func TestWrite(t *testing.T) {
 		proposed proto.Record // nil for the same
 	}{
 		{"usual", 4, proto.OpCreate, create("/a", 3, open), proto.OpCreate, nil},
-		{"container mode", 4, proto.OpCreate, create("/a", proto.FlagContainer, open), proto.OpCreate, create("/a", unknownMode, open)},
+		{"container mode", 4, proto.OpCreate, create("/a", proto.FlagContainer, open), proto.OpCreate, create("/.", 0, open)},
+		{"unknown mode", 4, proto.OpCreate, create("/a/b", -1, open), proto.OpCreate, create("/a/.", 0, open)},
+		{"unknown mode", 5, proto.OpCreate, create("/a/b", -1, open), proto.OpCreate, nil},
+		{"container mode in a multi", 4, proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/a", proto.FlagContainer, open)}),
+			proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/.", 0, open)})},
 		{"container mode", 5, proto.OpCreate, create("/a", proto.FlagContainer, open), proto.OpCreate, nil},
 		{"null ACL", 5, proto.OpCreate, create("/a", 0, nil), proto.OpMulti, multi()},
 		{"null ACL, invalid path", 5, proto.OpCreate, create("a", 0, nil), proto.OpCreate, nil},
@@ -96,6 +102,8 @@ func TestWrite(t *testing.T) {
 		{"null ACL in setACL", 4, proto.OpSetACL, &proto.SetACLRequest{Path: "/a"}, proto.OpMulti, multi()},
 		{"mask", 4, proto.OpCreate, create("/a", 0, ip("10.0.0.0/8")), proto.OpCreate, create("/a", 0, invalid)},
 		{"mask", 5, proto.OpCreate, create("/a", 0, ip("10.0.0.0/8")), proto.OpCreate, nil},
+		{"auth", 4, proto.OpCreate, create("/a", 0, []proto.ACL{authEntry, open[0]}), proto.OpCreate, create("/a", 0, []proto.ACL{open[0], authEntry})},
+		{"auth", 5, proto.OpCreate, create("/a", 0, []proto.ACL{authEntry, open[0]}), proto.OpCreate, nil},
 		{"IPv6", 8, proto.OpSetACL, &proto.SetACLRequest{Path: "/a", ACL: ip("::1")}, proto.OpSetACL, &proto.SetACLRequest{Path: "/a", ACL: invalid}},
 		{"IPv6", 9, proto.OpSetACL, &proto.SetACLRequest{Path: "/a", ACL: ip("::1")}, proto.OpSetACL, nil},
 		{"IPv6 in a multi", 8, proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate2, Request: create("/a", 0, ip("::1"))}),
@@ -108,7 +116,10 @@ func TestWrite(t *testing.T) {
 			proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("", 0, open)})},
 		{"null ACL in a multi", 6, proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/a", 0, nil)}),
 			proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/a", 0, []proto.ACL{})})},
-		{"null ACL in a multi", 5, proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/a", 0, nil)}), proto.OpMulti, multi()},
+		{"null ACL in a multi", 5, proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/a", 0, nil)}),
+			proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/a", 0, unreadableACL)})},
+		{"TTL mode without a TTL in a multi", 5, proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate2, Request: create("/a", 5, open)}),
+			proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate2, Request: create("/-", 0, unreadableACL)})},
 		{"sync", 4, proto.OpSync, &proto.Path{Path: "/a"}, proto.OpSync, nil},
 	} {
 		body := x.q.Append(nil)

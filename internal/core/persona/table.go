@@ -14,6 +14,7 @@ const (
 	_ Trait = iota
 	CreateModes
 	IPMasks
+	AuthInPlace
 	ConfigNode
 	ConfSizes
 	DumpConnections
@@ -69,6 +70,7 @@ var Table = []Row{
 
 	{Since: 5, Trait: CreateModes, Says: "the modes of containers and TTL znodes", Before: "create with such a mode fails with BadArguments"},
 	{Since: 5, Trait: IPMasks, Says: "masks in ACL entries of scheme ip", Before: "InvalidACL"},
+	{Since: 5, Trait: AuthInPlace, Says: "in an ACL, the identities that replace an entry of scheme auth take its place", Before: "they come last"},
 	{Since: 5, Trait: ConfigNode, Says: "/zookeeper/config", Before: "reads of it fail with NoNode, and /zookeeper does not list it"},
 	{Since: 6, Trait: NullACL, Says: "a null ACL fails with InvalidACL", Before: "MarshallingError"},
 	{Since: 7, Trait: EnforcedQuotas, Says: "quotas are enforced, if enforceQuota says so", Before: "they never are"},
@@ -77,8 +79,7 @@ var Table = []Row{
 	{Since: 8, Trait: ExistsNeedsRead, Says: "exists needs READ on a znode that exists", Before: "exists needs no permission"},
 	{Since: 9, Trait: EventZxid, Says: "the header of an event has the zxid of the change", Before: "it has -1"},
 	{Since: 9, From: 6, Trait: WatchesSideBySide, Says: "watches of several modes on one znode coexist", Before: "a later one replaces the one before, in each of the sets of data and child watches"},
-	{Since: 9, From: 6, Trait: OwnWatches, Says: "checkWatches finds only the watches of its own connection, and answers NoWatcher for an invalid path",
-		Before: "it finds those of other connections too, and answers MarshallingError for an invalid path"},
+	{Since: 9, From: 6, Trait: OwnWatches, Says: "checkWatches finds only the watches of its own connection", Before: "it finds those of other connections too"},
 	{Since: 9, From: 5, Trait: PersistentTypes, Says: "checkWatches and removeWatches know the types of persistent watches", Before: "MarshallingError"},
 	{Since: 9, Trait: FreeUnreadable, Says: "a write that cannot be decoded consumes no zxid", Before: "it consumes one"},
 	{Since: 9, Trait: IPv6InACL, Says: "IPv6 addresses in ACL entries of scheme ip", Before: "InvalidACL"},
@@ -132,10 +133,13 @@ var Kept = []Difference{
 	{5, "a resumed session keeps the later of the deadlines that its old and its new timeout give", "the state would differ"},
 	{5, "/zookeeper/config does not exist for writes either", "all members have the same znodes"},
 	{5, "a null scheme in an ACL fails with MarshallingError", "no client sends one; it fails with InvalidACL"},
+	{5, "names may contain the characters 1f, 7f, 9f, f8ff, fff0 and ffff (hexadecimal)", "all members have the same znodes"},
 	{6, "a delete of a missing znode fails with NoNode, even without permission to delete there", "the answer is decided by the state that all members have; it fails with NoAuth"},
 	{6, "an identity also applies to requests before its auth that still wait", "it is a bug"},
 	{7, "limits and stats of quotas have a shorter form, and fewer checks", "all members have the same znodes"},
 	{8, "a check outside of a multi is carried out, and may hang the connection", "it is a bug"},
 	{8, "an event needs no READ permission", "it is a hole (CVE-2024-23944)"},
-	{9, "a multi that cannot be decoded may have a body behind its error", "no client reads it"},
+	{9, "checkWatches of an invalid path fails with MarshallingError while any client has a recursive watch", "it is a bug; it fails with NoWatcher"},
+	{9, "after an addWatch of a null path, the connection hangs where it should end", "it is a bug"},
+	{9, "a multi with a null path or a null in an ACL fails with the zxid before its own, and its reply has a body behind the error", "no client sends one"},
 }

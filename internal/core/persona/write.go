@@ -1,6 +1,7 @@
 package persona
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -69,14 +70,24 @@ func (p *Persona) older(r proto.Record) (v verdict) {
 	return same
 }
 
-// unknownMode is a mode that no line knows.
-const unknownMode = proto.FlagTTLSequential + 1
+// known reports whether the newest line knows a mode.
+func known(flags int32) bool {
+	return flags >= proto.FlagPersistent && flags <= proto.FlagTTLSequential
+}
 
-func known(flags int32) bool { return flags >= proto.FlagPersistent && flags < unknownMode }
+// simple reports whether a mode is one that every line knows.
+func simple(flags int32) bool {
+	return flags >= proto.FlagPersistent && flags <= proto.FlagEphemeralSeq
+}
 
 func (p *Persona) create(r *proto.CreateRequest) (v verdict) {
-	if r.Flags > proto.FlagEphemeralSeq && known(r.Flags) && !p.Does(CreateModes) {
-		r.Flags, v = unknownMode, changed
+	if i := strings.LastIndexByte(r.Path, '/'); i >= 0 && !simple(r.Flags) && !p.Does(CreateModes) {
+		// It fails with BadArguments, but only if nothing is wrong with the ACL and the parent:
+		// so does a znode with this name.
+		if !strings.Contains(r.Path, "\x00") {
+			r.Path = r.Path[:i] + "/."
+		}
+		r.Flags, v = proto.FlagPersistent, changed
 	}
 	if r.ACL == nil && !p.Does(NullACL) && known(r.Flags) && strings.Contains(r.Path, "/") && !strings.Contains(r.Path, "\x00") {
 		return fails
@@ -87,8 +98,25 @@ func (p *Persona) create(r *proto.CreateRequest) (v verdict) {
 // noAddress is an id of scheme ip that no line accepts.
 const noAddress = "-"
 
-// acl replaces addresses that the line does not accept.
+// acl replaces addresses that the line does not accept, and puts entries in the line's order.
 func (p *Persona) acl(list *[]proto.ACL) verdict {
+	v := p.addresses(list)
+	isAuth := func(a proto.ACL) bool { return a.Scheme == proto.SchemeAuth }
+	if p.Does(AuthInPlace) || !slices.ContainsFunc(*list, isAuth) {
+		return v
+	}
+	var last []proto.ACL
+	ordered := slices.DeleteFunc(slices.Clone(*list), func(a proto.ACL) bool {
+		if isAuth(a) {
+			last = append(last, a)
+		}
+		return isAuth(a)
+	})
+	*list = append(ordered, last...)
+	return changed
+}
+
+func (p *Persona) addresses(list *[]proto.ACL) verdict {
 	refused := func(a proto.ACL) bool {
 		return a.Scheme == proto.SchemeIP &&
 			(!p.Does(IPv6InACL) && strings.Contains(a.ID.ID, ":") || !p.Does(IPMasks) && strings.Contains(a.ID.ID, "/"))
@@ -150,6 +178,9 @@ func (p *Persona) multi(d *jute.Decoder) (body []byte, ok bool) {
 	return (&proto.MultiRequest{Ops: ops}).Append(nil), true
 }
 
+// unreadableACL fails with MarshallingError.
+var unreadableACL = []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeWorld, ID: jute.Null}}}
+
 // part makes of a create in a multi what stands for it since [MultiModes].
 func (p *Persona) part(op proto.OpCode, r proto.Record) (proto.OpCode, verdict) {
 	c, ok := r.(*proto.CreateRequest)
@@ -158,7 +189,12 @@ func (p *Persona) part(op proto.OpCode, r proto.Record) (proto.OpCode, verdict) 
 	}
 	v := same
 	switch {
-	case !known(c.Flags) || c.Flags > proto.FlagEphemeralSeq && !p.Does(CreateModes):
+	case !p.Does(CreateModes): // create sees to the mode
+	case c.Flags > proto.FlagContainer && known(c.Flags):
+		// The mode of a TTL znode without a TTL: the whole multi fails with MarshallingError
+		// when it comes to this create.
+		c.Path, c.Flags, c.ACL, v = "/-", proto.FlagPersistent, unreadableACL, changed
+	case !known(c.Flags):
 		// A create that fails with BadArguments, and whose mode can be decoded.
 		c.Flags, c.Path, v = proto.FlagPersistent, "", changed
 	case c.Flags == proto.FlagContainer:
@@ -166,8 +202,11 @@ func (p *Persona) part(op proto.OpCode, r proto.Record) (proto.OpCode, verdict) 
 	case op != proto.OpCreate && c.Flags < proto.FlagContainer:
 		op, v = proto.OpCreate, changed
 	}
-	if c.ACL == nil && (p.Does(NullACL) || c.Path == "") {
+	if c.ACL == nil {
 		c.ACL, v = []proto.ACL{}, changed
+		if c.Path != "" && !p.Does(NullACL) {
+			c.ACL = unreadableACL
+		}
 	}
 	return op, v
 }
