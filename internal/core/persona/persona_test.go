@@ -92,6 +92,7 @@ func TestWrite(t *testing.T) {
 		{"usual", 4, proto.OpCreate, create("/a", 3, open), proto.OpCreate, nil},
 		{"container mode", 4, proto.OpCreate, create("/a", proto.FlagContainer, open), proto.OpCreate, create("/.", 0, open)},
 		{"unknown mode", 4, proto.OpCreate, create("/a/b", -1, open), proto.OpCreate, create("/a/.", 0, open)},
+		{"unknown mode, no slash", 4, proto.OpCreate, create("a", 5, open), proto.OpCreate, create("a", 0, open)},
 		{"unknown mode", 5, proto.OpCreate, create("/a/b", -1, open), proto.OpCreate, nil},
 		{"container mode in a multi", 4, proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/a", proto.FlagContainer, open)}),
 			proto.OpMulti, multi(proto.MultiOp{Op: proto.OpCreate, Request: create("/.", 0, open)})},

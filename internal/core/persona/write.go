@@ -81,10 +81,10 @@ func simple(flags int32) bool {
 }
 
 func (p *Persona) create(r *proto.CreateRequest) (v verdict) {
-	if i := strings.LastIndexByte(r.Path, '/'); i >= 0 && !simple(r.Flags) && !p.Does(CreateModes) {
+	if !simple(r.Flags) && !p.Does(CreateModes) {
 		// It fails with BadArguments, but only if nothing is wrong with the ACL and the parent:
 		// so does a znode with this name.
-		if !strings.Contains(r.Path, "\x00") {
+		if i := strings.LastIndexByte(r.Path, '/'); i >= 0 && !strings.Contains(r.Path, "\x00") {
 			r.Path = r.Path[:i] + "/."
 		}
 		r.Flags, v = proto.FlagPersistent, changed
