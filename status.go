@@ -204,8 +204,7 @@ func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, err
 // ElectionPort are set if a configuration, AddMember or a client's reconfig has named them.
 // For a standalone server Members returns nil.
 func (s *Server) Members() []Peer {
-	m, _ := s.member.Status()
-	return s.peers(m.Members)
+	return s.peers(s.member.Members())
 }
 
 // peers returns members with what the state says of them.

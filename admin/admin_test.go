@@ -30,20 +30,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testkit.Check
 
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
 
 // open starts a server, waits until it serves, and closes it at the end of the test.
 func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
@@ -385,11 +374,7 @@ func TestForbiddenWords(t *testing.T) {
 	if status, text := ask(h, "/metrics"); status != 200 || !strings.Contains(text, "\nlockkeeper_mntr_answered 1\n") || !strings.Contains(text, "\nznode_count ") {
 		t.Errorf("%d, %s", status, text)
 	}
-	nc, err := s.Dial("", "", 0)
-	check(t, err)
-	defer nc.Close()
-	must(nc.Write([]byte("mntr")))(t)
-	if text := string(must(io.ReadAll(nc))(t)); !strings.Contains(text, "not in the whitelist") {
+	if text := rawtest.Word(t, inMemory(s), "mntr"); !strings.Contains(text, "not in the whitelist") {
 		t.Errorf("a client gets %q", text)
 	}
 }

@@ -161,18 +161,18 @@ func (m *membership) answer(q Request) Reply {
 
 // ask is an [asker] for which this member needs no connection to itself: it may not reach itself at
 // the address at which the others do. It does not wait for itself any longer when ctx is done or the
-// member is closed.
+// member is closed; but Member.Close waits until the request has ended, which may be writing to the storage.
 func (m *membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
 	switch {
 	case addr != m.cfg.addr():
 		return ask(ctx, m.peers.network, addr, q)
 	case ctx.Err() != nil:
 		return Reply{}, ctx.Err()
-	case m.peers.ctx.Err() != nil:
-		return Reply{}, ErrClosed
 	}
 	answered := make(chan Reply, 1)
-	go func() { answered <- m.answer(q) }()
+	if !m.peers.run(func() { answered <- m.answer(q) }) {
+		return Reply{}, ErrClosed
+	}
 	select {
 	case r := <-answered:
 		return r, nil

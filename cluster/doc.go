@@ -107,6 +107,8 @@
 //     is closed (peers.go). A connection over which another member sends its entries
 //     has two more: for the entries, and for questions about the commit index
 //     (forward.go).
+//   - membership.ask runs one goroutine for each request that this member's own user asks of it, until
+//     that is answered (change.go).
 //   - the transport passes Raft's incoming messages on (transport.go). Each one for
 //     which Raft is too busy at the moment has a goroutine until Raft takes it, and
 //     each snapshot one until it is installed. The transport also waits

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
@@ -81,6 +82,13 @@ func (m *Member) Role() string { return m.membership.role() }
 
 // Status returns what this member knows about its cluster.
 func (m *Member) Status() (Status, error) { return m.membership.status() }
+
+// Members returns the members in the newest list that this member has, committed or not, sorted by id;
+// none once it is closed. Unlike Status, it does not lock the state.
+func (m *Member) Members() []proto.Peer {
+	all, _ := m.raft.members()
+	return all
+}
 
 // Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
 // address. It must not be called on a standalone server.

@@ -35,7 +35,7 @@ type peerPort struct {
 	ctx    context.Context // canceled by close
 	cancel context.CancelFunc
 	cut    chan struct{}  // closed by close when nothing can be sent any more
-	wg     sync.WaitGroup // of accept and the connections that it accepted
+	wg     sync.WaitGroup // of accept, the connections that it accepted, and what was started by run
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // open connections; nil when closed
@@ -105,6 +105,18 @@ func (p *peerPort) track(c net.Conn) (net.Conn, error) {
 	}
 	p.conns[c] = struct{}{}
 	return tracked{c, p}, nil
+}
+
+// run runs f in a goroutine that ends with the port, as one of a connection does. It returns false
+// if the port is closed.
+func (p *peerPort) run(f func()) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.conns == nil {
+		return false
+	}
+	p.wg.Go(f) // before close has returned, and so before anybody waits
+	return true
 }
 
 // accept serves incoming connections until the port is closed.

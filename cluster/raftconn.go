@@ -57,14 +57,8 @@ type answering struct {
 	out   []byte       // the last frame
 }
 
-const (
-	// TCP takes megabytes at once, and says only when a third of them has left that there is room
-	// again. On a slow link that may take longer than an election timeout. A snapshot that is cut
-	// off begins anew, and would be cut off again, so it may stand still for this many of them.
-	snapshotPatience = 5
-
-	installSnapshot = 2 // the first byte of a snapshot's message, in Raft's network transport
-)
+// installSnapshot is the first byte of a snapshot's message, in Raft's network transport.
+const installSnapshot = 2
 
 // raftConns are the open ones. Raft closes connections while it holds locks of its own, so
 // mu is not held for long. The goroutines are watchConns, and those that it and others start to close
@@ -234,9 +228,13 @@ func (c *raftConn) look() bool {
 			return false
 		}
 	}
+	// TCP takes megabytes of a snapshot at once, and says only when a third of them has left that
+	// there is room again. On a slow link that may take longer than an election timeout. A snapshot
+	// that is cut off begins anew, and would be cut off again, so it may stand still for as long as
+	// a connection may be unused.
 	patience := int32(looks)
 	if c.long.Load() {
-		patience *= snapshotPatience
+		patience = most
 	}
 	if waits && quiet > patience {
 		c.late.Store(true)

@@ -60,7 +60,7 @@ func TestSnapshotInGulps(t *testing.T) {
 	for _, c := range []struct {
 		each time.Duration
 		cut  bool
-	}{{3 * time.Second, false}, {30 * time.Second, true}} {
+	}{{3 * time.Second, false}, {3800 * time.Millisecond, false}, {6 * time.Second, true}} {
 		t.Run(c.each.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				network := memnet.New()

@@ -189,8 +189,7 @@ func replacedWhileStuck(t *testing.T, diskFirst bool) {
 			f.cutBetween(lead, other, true)
 		}
 		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
-		for !f.write(other) {
-		}
+		f.writes(other, 1)
 		since := time.Now()
 		for serving := true; serving; {
 			select {
@@ -491,13 +490,15 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 	for name, x := range map[string]struct {
 		size      int
 		observers []uint64
-	}{"five voters": {5, nil}, "an observer": {4, []uint64{4}}} {
+		first     bool // its Raft waits for the disk before it sends an entry
+	}{"five voters": {5, nil, true}, "an observer": {4, []uint64{4}, true}, "five voters, disk last": {5, nil, false}} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, x.size)
 				for i := range f.running {
 					cfg := f.config(i)
 					observe(&cfg, x.observers...)
+					cfg.DiskFirst = x.first
 					f.open(i, cfg)
 				}
 				until(t, "the whole cluster", func() bool {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -237,7 +238,7 @@ var zxidChecks = []Check{
 					a.hangUp()
 					a = t.resume(a.Session)
 				}
-				q := resumption(a.Session)
+				q := rawclient.Resumption(a.Session)
 				q.SessionID = 0x0123456776543210
 				t.refused(q)
 			})

@@ -112,6 +112,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
@@ -382,7 +383,7 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 	for i := range n {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
 	}
-	conn, events, err := zk.Connect(addrs, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(quiet{}))
+	conn, events, err := zk.Connect(addrs, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(stock.Quiet{}))
 	if err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
@@ -397,17 +398,12 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 		}
 		conn.Close()
 	})
-	late := time.After(patience)
-	for {
-		select {
-		case e := <-events:
-			if e.State == zk.StateHasSession {
-				return conn
-			}
-		case <-late:
-			t.Fatalf("lockkeepertest: no session after %v", patience)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // a cleanup may connect too
+	defer cancel()
+	if err := stock.Await(ctx, events); err != nil {
+		t.Fatalf("lockkeepertest: after %v: %v", patience, err)
 	}
+	return conn
 }
 
 func reconnecting(conn *zk.Conn) bool {
@@ -417,11 +413,6 @@ func reconnecting(conn *zk.Conn) bool {
 	}
 	return false
 }
-
-// quiet is a zk.Logger that discards everything.
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
 
 // ExpireSession expires a session as if its client had been silent for the session
 // timeout: the session's ephemeral znodes are deleted, its connection is closed,

@@ -159,7 +159,7 @@ func (m *Meter) open(dir string, now int64) *queue {
 
 func (m *Meter) read(dir string, q *queue, now int64) {
 	q.state, q.opened = unread, now
-	if up, base, ok := split(dir); ok && base == "locks" {
+	if up, ok := strings.CutSuffix(dir, "/locks"); ok {
 		m.ask(dir, up+"/leases")
 	}
 	m.ask(dir, dir)
@@ -192,6 +192,10 @@ func (m *Meter) room(q *queue) bool {
 
 // Created tells the Meter that a znode was created.
 func (m *Meter) Created(at string, now int64) {
+	// The directory of leases shows that the queue beside it is that of a semaphore.
+	if up, ok := strings.CutSuffix(at, "/leases"); ok && m.dirs[up+"/locks"] != nil {
+		m.drop(m.dirs[up+"/locks"], foreign)
+	}
 	dir, base, ok := split(at)
 	if !ok {
 		return

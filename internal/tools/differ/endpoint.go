@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sort"
@@ -14,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -61,13 +61,8 @@ func askVersion(ctx context.Context, dial Dial, patience time.Duration) (Version
 	if err != nil {
 		return Version{}, err
 	}
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(nc, "srvr"); err != nil {
-		return Version{}, err
-	}
-	answer, err := io.ReadAll(nc)
-	return parseVersion(string(answer)), err
+	answer, err := rawclient.Word(nc, "srvr", patience)
+	return parseVersion(answer), err
 }
 
 // endpoint is the state of one of the two servers during a run.

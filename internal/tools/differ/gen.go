@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -323,8 +324,8 @@ func (g *generator) ending(s *genSession) {
 		st.Ends = true
 		st.Frames = []frame{*(&frame{}).bytes(make([]byte, g.IntN(8)))}
 	case 2: // of an unknown type
-		op := pick[int32](g, 0, -1, 10, 23, 50, 99, 108, 200, 1000, -12, -100, 1<<31-1)
-		st.Frames = []frame{*request(g.xid(s), proto.OpCode(op)).bytes(make([]byte, g.IntN(20)))}
+		op := pick(g, append(wire.UnknownOps, proto.OpError)...)
+		st.Frames = []frame{*request(g.xid(s), op).bytes(make([]byte, g.IntN(20)))}
 		if f := g.any(s); !g.persona.KnowsOp(f.Op) {
 			st.Frames = []frame{*f}
 		}
