@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release upgrade vulnerabilities ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release packages-npm upgrade vulnerabilities ci
 
 build:
 	go build ./...
@@ -107,6 +107,11 @@ api-released:
 # built twice, and must have the same bytes.
 release:
 	go run -C .ci/release . -check
+
+# The packages for npm alone, in dist/npm (docs/packages.md).
+packages-npm:
+	rm -rf dist/npm
+	go run -C .ci/release . -only npm -o ../../dist/npm
 
 # Upgrades a cluster from the last tag (.ci/base) to this tree, and back.
 upgrade:

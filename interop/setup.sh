@@ -20,7 +20,8 @@ packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
-command -v npm >/dev/null || packages+=(nodejs npm)
+command -v npm >/dev/null || packages+=(nodejs npm libnode-dev)
+command -v g++ >/dev/null || packages+=(g++)
 command -v cargo >/dev/null || packages+=(cargo-web)
 
 missing=()
@@ -49,7 +50,7 @@ fi
 # Install the clients in the versions of their lock files.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
 clients=$PWD/interop/clients
-mkdir -p "$cache"/{kazoo,node,rust}
+mkdir -p "$cache"/{kazoo,node,npm,rust}
 
 cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust" &
 rust=$!
@@ -105,12 +106,18 @@ if [[ $systems ]]; then
 	fi
 fi
 
-wanted=$clients/node/package-lock.json
-if ! cmp --silent "$wanted" "$cache/node/node_modules/package-lock.json"; then
-	cp "$clients/node/package.json" "$wanted" "$cache/node"
-	(cd "$cache/node" && npm ci --no-audit --no-fund --loglevel=error)
-	cp "$wanted" "$cache/node/node_modules"
-fi
+# modules NAME installs the packages of a package-lock.json. The native client zookeeper in one of them is
+# compiled, with the headers of the node that is installed.
+nodedir=$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")
+modules() {
+	local wanted=$clients/$1/package-lock.json dir=$cache/$1
+	cmp --silent "$wanted" "$dir/node_modules/package-lock.json" && return
+	cp "$clients/$1/package.json" "$wanted" "$dir"
+	(cd "$dir" && npm_config_nodedir=$nodedir npm ci --no-audit --no-fund --loglevel=error)
+	cp "$wanted" "$dir/node_modules"
+}
+modules node
+modules npm
 
 go mod download
 go mod download -C interop

@@ -35,7 +35,8 @@
 // Real sockets must stay outside: [WithTCP], and the clients that need it. In a bubble, time
 // moves on only when all goroutines are asleep or wait for each other. One that waits for a
 // socket does not count as waiting, because data may come from outside at any moment, so
-// time would stand still. Connect and Dial connect through memory.
+// time would stand still. Connect and Dial connect through memory. Outside of bubbles,
+// [Server.Advance] sets the server's clock forward.
 //
 // # Aim a fault
 //
@@ -54,7 +55,8 @@
 // [Server.Tree], [Server.Get], [Server.Sessions], [Server.Watches] and [Server.Locks] show
 // what a server knows. They need no client and cause no request. [Server.WaitHeld],
 // [Server.WaitWaiters] and [Server.WaitGone] block until a lock is held, has a queue, or is
-// gone. They do not poll, and miss no state, however short.
+// gone. They do not poll, and miss no state, however short. Others wait for data, children,
+// requests and watches, and [Server.Within] limits the time.
 //
 // # Check that a lock protects
 //
@@ -73,7 +75,8 @@
 //
 // A server begins [WithTree] or [WithTreeFile] with the znodes that a test needs. Tests that
 // share a server take a [Server.Snapshot] and put it back with [Server.Restore], which
-// takes microseconds for a small tree, so that each finds the server clean.
+// takes microseconds for a small tree, so that each finds the server clean. [Server.AddTree] adds
+// znodes later. Tests that run at the same time share a server with a [Server.Namespace] each.
 //
 // # Five famous failures
 //
@@ -251,6 +254,11 @@ func (s *Server) open() (err error) {
 	defer func() { <-s.turn }()
 	if _, err := s.running(); err == nil {
 		return errors.New("the server is running")
+	}
+	select {
+	case <-s.ended:
+		return errors.New("the test has ended")
+	default:
 	}
 	s.condition.change(func(x *condition) { x.stopping = false })
 	o := &observer{changes: &s.changes, guards: &s.report.guards}
