@@ -176,6 +176,24 @@ func TestCommands(t *testing.T) {
 	other.Close()
 }
 
+// TestOlderLines: a line has only its own commands, and 3.4 none.
+func TestOlderLines(t *testing.T) {
+	for line, want := range map[string]map[string]bool{
+		"3.4": {"ruok": false, "hash": false, "leader": false},
+		"3.5": {"ruok": true, "stats": true, "hash": false, "leader": false},
+		"3.6": {"ruok": true, "hash": true, "leader": true},
+	} {
+		h := admin.New(open(t, lockkeeper.Config{Features: lockkeeper.Features{BehaveAs: line}}), admin.Options{})
+		_, index := ask(h, "/commands")
+		for name, knows := range want {
+			_, got := ask(h, "/commands/"+name)
+			if strings.Contains(got, "Unknown command") == knows || strings.Contains(index, ">"+name+"<") != knows {
+				t.Errorf("%s: %s: %s, in the list: %v", line, name, got, !knows)
+			}
+		}
+	}
+}
+
 // TestLayout compares the text of answers with that of ZooKeeper 3.9.
 func TestLayout(t *testing.T) {
 	h := admin.New(open(t, lockkeeper.Config{}), admin.Options{})

@@ -164,7 +164,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	{
 		Name: "bad frames/negative list length",
 		Says: "A list with a length below -1 is treated as empty, and so is a null ACL, whose length is -1.",
-		In:   ">=3.5",
+		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
 			for _, n := range []int{-1, -2, math.MinInt32} {

@@ -238,7 +238,7 @@ var handshakeChecks = []Check{
 	{
 		Name: "handshake/password of a new session",
 		Says: "The password in a request for a new session is ignored, even if it is null or has the wrong length.",
-		In:   ">=3.0",
+		In:   ">=3.5",
 		run: func(t *trial) {
 			for _, password := range [][]byte{nil, {}, []byte("short"), repeat(16), repeat(1000)} {
 				q := rawclient.NewSession(30 * time.Second)

@@ -112,7 +112,7 @@ var sessionChecks = []Check{
 	{
 		Name: "sessions/resume shortens the life",
 		Says: "The timeout negotiated by a resumption decides when the session expires.",
-		In:   ">=3.0",
+		In:   ">=3.5",
 		run: func(t *trial) {
 			a := t.connect()
 			a.create(t.path("x"), nil, proto.FlagEphemeral)

@@ -58,18 +58,22 @@ mkdir -p "$cache"/{kazoo,node,npm,rust}
 } &
 rust=$!
 
-# jars POM NAME downloads the jars that a pom.xml pins, with their dependencies, into a
-# cache directory that is named after NAME and a hash of the file. If the directory
-# exists, it is complete.
+# jars POM NAME [OPTION...] downloads the jars that a pom.xml pins, with their dependencies, into
+# a cache directory that is named after NAME and a hash of the file. If the directory
+# exists, it is complete. The options are for Maven.
 jars() {
 	local pom=$1 dir
 	dir=$cache/$2-$(sha256sum <"$pom" | head -c 16)
+	shift 2
 	[[ -d $dir ]] && return
 	rm -rf "$dir.part"
-	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir.part"
+	mvn --batch-mode --quiet --file "$pom" "$@" dependency:copy-dependencies -DoutputDirectory="$dir.part"
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
+for release in 3.4.14 3.5.10 3.6.4 3.7.2 3.8.6; do
+	jars interop/clients/releases/pom.xml zookeeper-$release -Drelease=$release
+done
 jars interop/clients/admin/pom.xml admin
 jars interop/clients/kafka/pom.xml kafka
 jars interop/clients/curator/pom.xml curator

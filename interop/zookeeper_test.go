@@ -44,6 +44,13 @@ func (v zkVersion) classpath(t testing.TB) string {
 		}
 		return zk39.classpath(t) + ":" + jars
 	}
+	if strings.Count(string(v), ".") == 2 { // a release, see TestReleases
+		jars, err := jarsOf("zookeeper-"+string(v), "clients/releases/pom.xml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return jars
+	}
 	if v == zk39 {
 		jars, err := jarsOf("zookeeper", "clients/java/pom.xml")
 		if err != nil {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
@@ -30,6 +31,14 @@ type Version struct {
 	Text string // as reported; "" if the endpoint did not report any
 	releases.Version
 	Lockkeeper bool
+}
+
+// line returns the line of the release; the newest if the version is not known.
+func (v Version) line() persona.Line {
+	if v.Text == "" || v.Major != 3 || v.Minor > int(persona.Newest) {
+		return persona.Newest
+	}
+	return max(persona.Oldest, persona.Line(v.Minor))
 }
 
 func parseVersion(srvr string) (v Version) {
