@@ -120,7 +120,7 @@ var endpoints = []endpoint{
 		(*control).guardWrite),
 	post("/guard/verdict", `{"guard": 1}`, "End a guard. The reply says whether all is `ok`, and has the `violations`, one line each, and a `timeline`.",
 		(*control).guardVerdict),
-	postFrom("/servers", `{"cluster": 3, "tree": "/a = \"x\"\n", "electionTimeoutMs": 500}`, "Start another server in this process, or a cluster, see [below](#several-servers). The reply has its number, `server`, its `url`, and what clients `connect` to.",
+	postFrom("/servers", `{"cluster": 3, "tree": "/a = \"x\"\n", "electionTimeoutMs": 500, "behaveAs": "3.8"}`, "Start another server in this process, or a cluster, see [below](#several-servers). The reply has its number, `server`, its `url`, and what clients `connect` to.",
 		(*control).startServer).failsWith(http.StatusInternalServerError).perProcess(),
 	getFrom("/servers", "", "The servers in this process.",
 		(*control).listServers).perProcess(),

@@ -625,7 +625,7 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/servers", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
 		{"/servers", `{"electionTimeoutMs": 5, "cluster": 3}`, 400, []string{"ElectionTimeout"}},
 		{"/servers", `{"electionTimeoutMs": 0}`, 400, []string{`"electionTimeoutMs"`}},
-		{"/servers", `{"behaveAs": "2.0"}`, 400, []string{`"3.9"`, `"2.0"`}},
+		{"/servers", `{"behaveAs": "2.0"}`, 400, []string{`3.9`, `2.0`}},
 		{"/servers?x=1", "", 400, []string{`"x"`}},
 		{"/servers/2/state", "", 404, []string{"no server 2"}},
 		{"/servers/x/state", "", 404, []string{"no server x"}},

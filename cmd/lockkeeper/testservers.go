@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -118,9 +119,6 @@ func (c *control) listServers(r *http.Request, _ url.Values) (any, error) {
 	return map[string]any{"servers": all}, nil
 }
 
-// behaves is the version of ZooKeeper that servers behave as.
-const behaves = "3.9"
-
 func (c *control) startServer(r *http.Request, b struct {
 	Cluster           int     `json:"cluster"`
 	Tree              string  `json:"tree"`
@@ -136,12 +134,11 @@ func (c *control) startServer(r *http.Request, b struct {
 		return nil, badRequest("\"cluster\" is %d, and not in 1 to %d", b.Cluster, mostMembers)
 	case b.ElectionTimeoutMs != nil && *b.ElectionTimeoutMs <= 0:
 		return nil, badRequest("\"electionTimeoutMs\" must be more than 0")
-	case b.BehaveAs != "" && b.BehaveAs != behaves:
-		return nil, badRequest("\"behaveAs\" can be only %q, not %q", behaves, b.BehaveAs)
 	case b.ElectionTimeoutMs != nil:
 		cfg.ElectionTimeout = time.Duration(*b.ElectionTimeoutMs)
 	}
 	cfg.ClientAddr = net.JoinHostPort(host, "0")
+	cfg.Features.BehaveAs = cmp.Or(b.BehaveAs, cfg.Features.BehaveAs)
 	var begin lockkeepertest.Option
 	if b.Tree != "" {
 		begin = lockkeepertest.WithTreeText(b.Tree)

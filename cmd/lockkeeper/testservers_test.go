@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -34,7 +35,14 @@ func testControlServers(t *testing.T) {
 	c := startControl(t)
 	_, err := c.openAt(1).Create("/first", nil, 0)
 	check1(t, err)
-	second, at := c.startServer(`{"tree": "/a = \"x\"\n", "behaveAs": "3.9"}`)
+	second, at := c.startServer(`{"tree": "/a = \"x\"\n", "behaveAs": "3.5"}`)
+	nc, err := net.Dial("tcp", second.addr)
+	check1(t, err)
+	version, err := rawclient.Word(nc, "srvr", time.Minute)
+	check1(t, err)
+	if !strings.HasPrefix(version, "Zookeeper version: 3.5.") {
+		t.Errorf("the server that behaves as 3.5 says %q", version)
+	}
 	if at.Server != 2 || at.URL != c.url+"/servers/2" {
 		t.Errorf("%+v", at)
 	}

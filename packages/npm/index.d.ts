@@ -32,6 +32,8 @@ export interface ServerOptions {
   tree?: string
   /** How long the leader of a cluster may be silent before the others elect a new one; 2000 by default. */
   electionTimeoutMs?: number
+  /** Answer as an older release line of ZooKeeper: 3.4 to 3.9, which is the default. */
+  behaveAs?: string
 }
 
 export interface StartOptions extends ServerOptions {

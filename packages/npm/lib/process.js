@@ -33,6 +33,7 @@ function flags(options, treeFile) {
     '--log-level', options.logLevel ?? 'error']
   if (options.cluster !== undefined) args.push('--cluster', String(options.cluster))
   if (options.electionTimeoutMs !== undefined) args.push('--election-timeout', `${options.electionTimeoutMs}ms`)
+  if (options.behaveAs !== undefined) args.push('--behave-as', options.behaveAs)
   if (treeFile) args.push('--tree', treeFile)
   return [...args, ...options.args ?? []]
 }

@@ -72,6 +72,7 @@ pub struct Builder {
     cluster: usize,
     tree: Option<String>,
     election: Option<Duration>,
+    line: Option<String>,
     port: u16,
     binary: Option<PathBuf>,
     flags: Vec<String>,
@@ -93,6 +94,12 @@ impl Builder {
     /// How long the leader of a cluster may be silent before the others elect a new one: 500 ms by default.
     pub fn election_timeout(mut self, time: Duration) -> Self {
         self.election = Some(time);
+        self
+    }
+
+    /// Answer as an older release line of ZooKeeper: 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9, which is the default.
+    pub fn behave_as(mut self, line: impl Into<String>) -> Self {
+        self.line = Some(line.into());
         self
     }
 
@@ -124,6 +131,7 @@ impl Builder {
         if self.cluster > 0 {
             flags.extend([format!("--cluster={}", self.cluster), format!("--election-timeout={}ms", self.election_ms())]);
         }
+        flags.extend(self.line.iter().map(|line| format!("--behave-as={line}")));
         flags.extend(self.flags.iter().cloned());
         let file = self.tree.as_ref().map(|text| TreeFile::new(text)).transpose()?;
         if let Some(file) = &file {
@@ -142,6 +150,9 @@ impl Builder {
         }
         if let Some(tree) = self.tree {
             body.push(("tree".to_string(), tree.into()));
+        }
+        if let Some(line) = self.line {
+            body.push(("behaveAs".to_string(), line.into()));
         }
         let reply = server.control.post("/servers", Json::Object(body))?;
         Ok(Server {

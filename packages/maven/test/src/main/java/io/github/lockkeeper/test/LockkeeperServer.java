@@ -96,6 +96,7 @@ public final class LockkeeperServer implements AutoCloseable {
         private int cluster;
         private String tree;
         private Duration electionTimeout;
+        private String line;
         private int port;
         private Path binary;
         private LockkeeperServer within;
@@ -133,6 +134,17 @@ public final class LockkeeperServer implements AutoCloseable {
          */
         public Builder electionTimeout(Duration time) {
             electionTimeout = time;
+            return this;
+        }
+
+        /**
+         * Answer as an older release line of ZooKeeper.
+         *
+         * @param releases 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9, which is the default
+         * @return this
+         */
+        public Builder behaveAs(String releases) {
+            line = releases;
             return this;
         }
 
@@ -194,6 +206,9 @@ public final class LockkeeperServer implements AutoCloseable {
             if (cluster > 0) {
                 all.addAll(List.of("--cluster", Integer.toString(cluster), "--election-timeout", election() + "ms"));
             }
+            if (line != null) {
+                all.addAll(List.of("--behave-as", line));
+            }
             all.addAll(flags);
             Path program = binary == null ? Binary.find() : binary;
             if (tree == null) {
@@ -233,6 +248,9 @@ public final class LockkeeperServer implements AutoCloseable {
             }
             if (tree != null) {
                 body.put("tree", tree);
+            }
+            if (line != null) {
+                body.put("behaveAs", line);
             }
             Reply reply = within.call("/servers", body);
             return new LockkeeperServer(within.process, true, reply.text("url"), reply.text("connect"));
