@@ -138,7 +138,7 @@ func TestPutBack(t *testing.T) {
 				}
 				// Some of the faults would take all memory of the machine.
 				name, flags, _ := strings.Cut(f.test, " ")
-				args := []string{"-c", `ulimit -v 6000000; exec "$0" "$@"`, binary, "-test.v", "-test.timeout=1m", "-test.run=^" + name + "$"}
+				args := []string{"-c", `ulimit -v 6000000; exec "$0" "$@"`, binary, "-test.v", "-test.timeout=5m", "-test.run=^" + name + "$"}
 				c := exec.Command("sh", append(args, strings.Fields(flags)...)...)
 				c.Dir = f.pkg
 				out, err := c.CombinedOutput()
