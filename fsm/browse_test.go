@@ -44,7 +44,11 @@ func TestDigestLater(t *testing.T) {
 	var want []uint64
 	ask := func() {
 		r.View(func(v *View) {
+			was := r.digests.of
 			digests, want = append(digests, v.DigestLater()), append(want, v.Digest())
+			if r.digests.of != was {
+				t.Error("it was computed with the state locked")
+			}
 		})
 	}
 	ask()

@@ -243,18 +243,22 @@ func (s *Server) Sessions() (*report.Sessions, error) {
 
 // Ephemerals implements report.Server.
 func (s *Server) Ephemerals(most int) (paths []string, ok bool) {
+	var all session.List
+	n := 0
+	s.cfg.Replica.View(func(v *fsm.View) { n, all = v.Tree().Ephemerals(), v.Sessions().List() })
+	if n > most {
+		return nil, false
+	}
+	paths = make([]string, 0, n)
 	s.cfg.Replica.Browse(func(v *fsm.View, step func()) {
-		if ok = v.Tree().Ephemerals() <= most; !ok {
-			return
-		}
-		for a := range v.Sessions().All() {
+		for a := range all.All() {
 			step()
 			for _, e := range v.Ephemerals(a.ID, step) {
 				paths = append(paths, e.Path)
 			}
 		}
 	})
-	return paths, ok
+	return paths, true
 }
 
 // WatchCounts implements report.Server.
