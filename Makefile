@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release upgrade vulnerabilities ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release packages-npm packages-python packages-maven packages upgrade vulnerabilities ci
 
 build:
 	go build ./...
@@ -107,6 +107,24 @@ api-released:
 # built twice, and must have the same bytes.
 release:
 	go run -C .ci/release . -check
+
+# The packages for npm alone, in dist/npm (docs/packages.md).
+packages-npm:
+	rm -rf dist/npm
+	go run -C .ci/release . -only npm -o ../../dist/npm
+
+# The wheels of the commit that is checked out, in dist (docs/packages.md): the package for Python.
+packages-python:
+	go run -C .ci/release . -only wheel
+
+# The packages for Maven, in dist/maven, a folder that is a Maven repository (docs/packages.md). They
+# need Java and Maven, and Maven Central for Maven's plugins.
+packages-maven:
+	packages/maven/build dist/maven
+	LOCKKEEPER_INTEROP_MAVEN=$(CURDIR)/dist/maven go test -C interop -tags interop -timeout 5m -run '^TestMavenJars$$' .
+
+# All of them: what a release would upload (docs/packages.md). The crate for Rust is packages/rust.
+packages: packages-npm packages-python packages-maven
 
 # Upgrades a cluster from the last tag (.ci/base) to this tree, and back.
 upgrade:

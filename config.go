@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
@@ -255,6 +256,12 @@ type Features struct {
 	// a write waits for one disk instead of two. Neither acknowledges anything before a
 	// majority has it on disk.
 	LeaderDiskFirst bool
+	// BehaveAs is an older release line of ZooKeeper as which the server answers its clients:
+	// 3.4, 3.5, 3.6, 3.7 or 3.8. The server does not know what that line does not know, so that
+	// a client library can be tested with it; docs/compatibility.md says what differs. The
+	// default, 3.9, is the newest line. It concerns only this server's own clients: the members
+	// of a cluster may differ. Before 3.7, EnforceQuota has no effect.
+	BehaveAs string
 	// ContainerCheckInterval is the time between searches for empty containers and
 	// expired TTL znodes, which are then deleted. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -324,6 +331,9 @@ func (c *Config) complete() error {
 		if !(scheme == proto.SchemeIP || scheme == proto.SchemeDigest && !c.Auth.NoDigest || scheme == proto.SchemeX509 && c.TLS != nil) {
 			return badField("Auth.Enforce", "no client can authenticate with scheme %q", scheme)
 		}
+	}
+	if _, ok := persona.Of(c.Features.BehaveAs); !ok {
+		return badField("Features.BehaveAs", "it must be one of %s, not %q", strings.Join(persona.Names(), ", "), c.Features.BehaveAs)
 	}
 	_, supported := c.digest()
 	const longest = math.MaxInt32 * time.Millisecond
@@ -488,7 +498,7 @@ func (c *Config) cluster() cluster.Config {
 	if c.TLS != nil {
 		settings |= fsm.X509
 	}
-	if c.Features.EnforceQuota {
+	if older, _ := persona.Of(c.Features.BehaveAs); c.Features.EnforceQuota && older.Does(persona.EnforcedQuotas) {
 		settings |= fsm.EnforceQuota
 	}
 	if c.Features.Reconfig {
@@ -508,6 +518,7 @@ func (c *Config) cluster() cluster.Config {
 
 func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 	digest, _ := c.digest()
+	older, _ := persona.Of(c.Features.BehaveAs)
 	return server.Config{
 		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime,
@@ -521,6 +532,6 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 			Digest: digest, SuperDigest: c.Auth.SuperDigest, NoDigest: c.Auth.NoDigest, EnforceAuth: c.Auth.Enforce, SuperX509: c.Auth.SuperX509,
 		},
 		ReadOnly: c.Features.ReadOnly, FourLetterWords: c.Features.FourLetterWords,
-		Version: zookeeperVersion, Built: released, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
+		Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
 	}
 }

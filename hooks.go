@@ -2,6 +2,7 @@ package lockkeeper
 
 import (
 	"errors"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -46,3 +47,7 @@ func (h hooked) Watches(f func(session int64, path string)) {
 func (h hooked) Connected(session int64) bool { return h.s.clients.Connected(session) }
 
 func (h hooked) Disconnect(id int64) bool { return h.s.clients.Disconnect(id) }
+
+func (h hooked) Advance(d time.Duration, connected func(session int64) bool, touched bool) (late []int64) {
+	return h.s.member.Advance(d.Milliseconds(), connected, touched)
+}

@@ -54,12 +54,12 @@ import (
 // Version is the version of lockkeeper.
 const Version = "0.1.0"
 
-// The version and release date that four-letter words report. The version starts
+// The end of the version and the release date that four-letter words report. The version starts
 // with that of the ZooKeeper release whose behaviour lockkeeper follows, because
 // monitoring tools and clients parse it.
 const (
-	zookeeperVersion = "3.9.5-lockkeeper-" + Version
-	released         = "2026-11-21 00:00"
+	versionSuffix = "-lockkeeper-" + Version
+	released      = "2026-11-21 00:00"
 )
 
 // ErrClosed is returned when the server has been closed, or is being shut down.

@@ -30,20 +30,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testkit.Check
 
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
 
 // open starts a server, waits until it serves, and closes it at the end of the test.
 func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
@@ -185,6 +174,24 @@ func TestCommands(t *testing.T) {
 	}
 	c.Close()
 	other.Close()
+}
+
+// TestOlderLines: a line has only its own commands, and 3.4 none.
+func TestOlderLines(t *testing.T) {
+	for line, want := range map[string]map[string]bool{
+		"3.4": {"ruok": false, "hash": false, "leader": false},
+		"3.5": {"ruok": true, "stats": true, "hash": false, "leader": false},
+		"3.6": {"ruok": true, "hash": true, "leader": true},
+	} {
+		h := admin.New(open(t, lockkeeper.Config{Features: lockkeeper.Features{BehaveAs: line}}), admin.Options{})
+		_, index := ask(h, "/commands")
+		for name, knows := range want {
+			_, got := ask(h, "/commands/"+name)
+			if strings.Contains(got, "Unknown command") == knows || strings.Contains(index, ">"+name+"<") != knows {
+				t.Errorf("%s: %s: %s, in the list: %v", line, name, got, !knows)
+			}
+		}
+	}
 }
 
 // TestLayout compares the text of answers with that of ZooKeeper 3.9.
@@ -367,11 +374,7 @@ func TestForbiddenWords(t *testing.T) {
 	if status, text := ask(h, "/metrics"); status != 200 || !strings.Contains(text, "\nlockkeeper_mntr_answered 1\n") || !strings.Contains(text, "\nznode_count ") {
 		t.Errorf("%d, %s", status, text)
 	}
-	nc, err := s.Dial("", "", 0)
-	check(t, err)
-	defer nc.Close()
-	must(nc.Write([]byte("mntr")))(t)
-	if text := string(must(io.ReadAll(nc))(t)); !strings.Contains(text, "not in the whitelist") {
+	if text := rawtest.Word(t, inMemory(s), "mntr"); !strings.Contains(text, "not in the whitelist") {
 		t.Errorf("a client gets %q", text)
 	}
 }

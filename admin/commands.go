@@ -61,6 +61,9 @@ var commands = []command{
 func (h *Handler) index(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	for _, c := range commands {
+		if !h.report.Persona().KnowsCommand(c.names[0]) {
+			continue
+		}
 		fmt.Fprintf(w, "<a href=\"/commands/%s\">%[1]s</a>\n<br/>\n", c.names[0])
 	}
 }
@@ -72,7 +75,7 @@ func (h *Handler) command(w http.ResponseWriter, r *http.Request) {
 	answer, err := object(nil), error(nil)
 	i := slices.IndexFunc(commands, func(c command) bool { return slices.Contains(c.names, name) })
 	switch {
-	case i < 0:
+	case i < 0 || !h.report.Persona().KnowsCommand(commands[i].names[0]):
 		//lint:ignore ST1005 ZooKeeper's words
 		err = fmt.Errorf("Unknown command: %s", name)
 	default:

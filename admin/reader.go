@@ -46,12 +46,5 @@ func connect(s *lockkeeper.Server, timeout time.Duration) (*rawclient.Client, er
 	if err != nil {
 		return nil, err
 	}
-	c := rawclient.New(nc)
-	c.Timeout = timeout
-	q := proto.ConnectRequest{Timeout: int32(breakerSession.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
-	if err := c.Handshake(&q); err != nil {
-		nc.Close()
-		return nil, err
-	}
-	return c, nil
+	return rawclient.OpenWithin(nc, breakerSession, timeout)
 }

@@ -20,10 +20,7 @@ func fleetOf(t *testing.T, n int) (*fleet, int) {
 	}
 	f.whole()
 	lead := leadOf(t, f)
-	for range 20 {
-		for !f.write(lead) {
-		}
-	}
+	f.writes(lead, 20)
 	return f, lead
 }
 
@@ -180,15 +177,8 @@ func TestRemovedByLeaderOfThePast(t *testing.T) {
 			f.open(i, config(i))
 		}
 		f.whole()
-		until(t, "server 1 to lead", func() bool {
-			if f.running[0].Role() == "leader" {
-				return true
-			}
-			Ask(t.Context(), f.net.Host("operator"), "a:1", Request{Transfer: ptr(uint64(1))})
-			return false
-		})
-		for !f.write(0) {
-		}
+		f.handTo(0)
+		f.writes(0, 1)
 		f.lose(4)
 		time.Sleep(time.Second)
 		// The leader's connections to the other three break.
@@ -209,15 +199,7 @@ func TestRemovedByLeaderOfThePast(t *testing.T) {
 				c.Close()
 			}
 		}
-		next := 0
-		until(t, "the next leader", func() bool {
-			for i := 1; i < 4; i++ {
-				if f.running[i].Role() == "leader" {
-					next = i
-				}
-			}
-			return next > 0
-		})
+		next := 1 + leaderOf(t, f.running[1:4])
 		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(next+1)], Request{Remove: 5}); err != nil {
 			t.Fatal(err)
 		}
@@ -263,20 +245,9 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 4)
-				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-				config := func(i int) Config {
-					cfg := f.config(i)
-					cfg.Peers = listOf(first)
-					return cfg
-				}
-				for i := range 3 {
-					f.open(i, config(i))
-				}
+				config := f.found(3)
 				lead := leadOf(t, f)
-				for range 20 {
-					for !f.write(lead) {
-					}
-				}
+				f.writes(lead, 20)
 				old, absent := (lead+1)%3, (lead+2)%3
 				until(t, "all entries", func() bool { return f.running[absent].raft.AppliedIndex() == f.running[lead].raft.LastIndex() })
 				f.stop(absent) // for a repair, say
@@ -291,8 +262,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(old + 1)}); err != nil {
 					t.Fatal(err)
 				}
-				for !f.write(lead) {
-				}
+				f.writes(lead, 1)
 				time.Sleep(time.Minute)
 				f.stop(old)
 				// The leader goes, and the other one is back: two of three.

@@ -6,13 +6,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestLogEndsAtSnapshot: a member whose log ends before its snapshot reports the
 // snapshot's end as the end of its log, which decides who stands for election first.
 func TestLogEndsAtSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		m := members[(lead+1)%3]
 		done := make(result, 1)
 		m.Propose(someWrite(), done, nil)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"log/slog"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -15,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -37,7 +37,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	network := memnet.New()
 	b := &base{
 		lifecycle: newLifecycle(), net: network, replica: fsm.NewReplica(), leader: newKnownLeader(),
-		cfg: &Config{ID: 1, Addr: "a:1", Network: network.Host("a"), Log: slog.New(slog.DiscardHandler)},
+		cfg: &Config{ID: 1, Addr: "a:1", Network: network.Host("a"), Log: testkit.Quiet},
 	}
 	clock, n, contacts := newClock(nil), newNode(1), newContacts(1, timesFor(time.Second))
 	now := func() moment { return contacts.moment(clock.nowMs()) }

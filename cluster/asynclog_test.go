@@ -85,8 +85,7 @@ func TestUnwrittenIsNotShown(t *testing.T) {
 		if n := f.running[lead].raft.LastIndex(); n > last {
 			t.Fatalf("its log ends at %d", n)
 		}
-		for !f.write(lacks) {
-		}
+		f.writes(lacks, 1)
 		f.start(has)
 		f.whole()
 		f.check()
@@ -109,8 +108,7 @@ func TestWithoutLeadersDisk(t *testing.T) {
 					f.start(i)
 				}
 				f.whole()
-				for !f.write(0) {
-				}
+				f.writes(0, 1)
 				lead := leadOf(t, f)
 				for i := range x.down {
 					f.stop((lead + 1 + i) % x.size)

@@ -52,40 +52,19 @@ func TestLeaderLostWhileRemovingJoined(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 4)
-				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-				config := func(i int) Config {
-					cfg := f.config(i)
-					if cfg.Peers = listOf(first); i == 3 {
-						cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], "a:1"
-					}
-					return cfg
-				}
-				for i := range 3 {
-					f.open(i, config(i))
-				}
+				config := f.found(3)
 				lead := leadOf(t, f)
-				for range 20 {
-					for !f.write(lead) {
-					}
-				}
-				until(t, "all entries", func() bool {
-					return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
-				})
-				for i := range 3 {
-					if err := f.running[i].raft.Snapshot().Error(); err != nil {
-						t.Fatal(err)
-					}
-				}
+				f.writes(lead, 20)
+				f.snapshot(3)
 				// Server 4 joins, and gets the snapshot.
-				f.open(3, config(3))
+				cfg := config(3)
+				cfg.Join = "a:1"
+				f.open(3, cfg)
 				until(t, "another voter", func() bool {
 					s, _ := f.running[3].Status()
 					return len(s.Members) == 4 && voters(s.Members) == 4
 				})
-				for range 3 {
-					for !f.write(lead) {
-					}
-				}
+				f.writes(lead, 3)
 				time.Sleep(time.Minute)
 				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
 					t.Fatal("it has joined without a snapshot")
@@ -129,13 +108,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 			f.start(i)
 		}
 		f.whole()
-		until(t, "server 2 to lead", func() bool {
-			if f.running[1].Role() == "leader" {
-				return true
-			}
-			Ask(t.Context(), f.net.Host("operator"), "b:1", Request{Transfer: ptr(uint64(2))})
-			return false
-		})
+		f.handTo(1)
 		time.Sleep(10 * time.Second)
 		o.slow.Store(true)
 		f.write(1)
@@ -182,10 +155,7 @@ func TestObserverDoesNotStand(t *testing.T) {
 					f.open(i, config(i))
 				}
 				lead := leadOf(t, f)
-				for range 20 {
-					for !f.write(lead) {
-					}
-				}
+				f.writes(lead, 20)
 				time.Sleep(10 * time.Second)
 				for i := range 4 {
 					f.stop(i)

@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"syscall"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
@@ -49,10 +47,7 @@ func TestEarlyPeer(t *testing.T) {
 			})
 			time.Sleep(time.Second)
 		}}
-		m, err := openMember(Config{
-			ID: 1, Peers: listOf(map[uint64]string{1: "a:7", 2: "b:7"}), Network: network, Memory: storage.NewMemory(),
-			Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler),
-		}, fsm.NewReplica())
+		m, err := openMember(memberConfig(1, map[uint64]string{1: "a:7", 2: "b:7"}, network), fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
 		}

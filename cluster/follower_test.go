@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"path/filepath"
 	"testing"
@@ -30,9 +29,9 @@ func TestFollowerModel(t *testing.T) {
 		t.Run(cmp.Or(string(store), "memory"), func(t *testing.T) {
 			seed, rounds := testkit.Seed(t), 10
 			switch {
-			case testkit.Thorough && store == storage.WAL:
+			case testkit.Race && store == storage.WAL:
 				rounds = 3 // each start reads whole segments, which is slow under the race detector
-			case testkit.Thorough:
+			case testkit.Thorough && !testkit.Race:
 				rounds = 50
 			}
 			for round := range rounds {
@@ -75,10 +74,9 @@ func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) 
 	peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
 	l := &scriptedLeader{
 		t: t, random: random, wire: openTransport(t, net, "a"), stopped: make(chan struct{}), begins: 1, committed: 1, next: 2, term: 1,
-		cfg: Config{
-			ID: 2, Peers: listOf(peers), Network: net.Host("b"), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 30, Log: slog.New(slog.DiscardHandler),
-		},
+		cfg: memberConfig(2, peers, net.Host("b")),
 	}
+	l.cfg.Memory, l.cfg.SnapshotBytes = nil, 1<<30
 	l.members = (&Config{Peers: listOf(peers)}).first()
 	go func() { // the others do not vote for the follower
 		for {

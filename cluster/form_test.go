@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -29,7 +30,7 @@ import (
 type fleet struct {
 	t       *testing.T
 	net     *memnet.Network
-	log     lines
+	log     testkit.Log
 	peers   map[uint64]string
 	disks   []*storage.Memory
 	running []*Member // nil if it is down
@@ -39,9 +40,8 @@ type fleet struct {
 }
 
 func newFleet(t *testing.T, size int) *fleet {
-	f := &fleet{t: t, net: memnet.New(), peers: map[uint64]string{}, running: make([]*Member, size)}
-	for i := range size {
-		f.peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
+	f := &fleet{t: t, net: memnet.New(), peers: addresses(size), running: make([]*Member, size)}
+	for range size {
 		f.disks = append(f.disks, storage.NewMemory())
 	}
 	t.Cleanup(func() {
@@ -71,8 +71,10 @@ func observe(cfg *Config, ids ...uint64) {
 func (f *fleet) config(i int) Config {
 	id := uint64(i + 1)
 	host, _, _ := net.SplitHostPort(f.peers[id])
-	return Config{ID: id, Peers: listOf(f.peers), Network: f.net.Host(host), Memory: f.disks[i], Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, DiskFirst: f.first,
-		Log: slog.New(slog.NewTextHandler(&f.log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+	cfg := memberConfig(id, f.peers, f.net.Host(host))
+	cfg.Memory, cfg.DiskFirst = f.disks[i], f.first
+	cfg.Log = f.log.Logger(slog.LevelWarn)
+	return cfg
 }
 
 func (f *fleet) start(i int) *Member {
@@ -90,12 +92,44 @@ func (f *fleet) open(i int, cfg Config) *Member {
 	return m
 }
 
+// found starts the first n servers as the members of a new cluster. It returns how servers are
+// configured: those beyond n have only the address of their peer port.
+func (f *fleet) found(n int) (config func(i int) Config) {
+	f.t.Helper()
+	first := maps.Clone(f.peers)
+	maps.DeleteFunc(first, func(id uint64, _ string) bool { return id > uint64(n) })
+	config = func(i int) Config {
+		cfg := f.config(i)
+		if cfg.Peers = listOf(first); i >= n {
+			cfg.Peers, cfg.Addr = nil, f.peers[uint64(i+1)]
+		}
+		return cfg
+	}
+	for i := range n {
+		f.open(i, config(i))
+	}
+	return config
+}
+
 // stop ends a member without handing over, as a crash does.
 func (f *fleet) stop(i int) {
 	if m := f.running[i]; m != nil {
 		f.running[i] = nil
 		m.Kill()
 	}
+}
+
+// handTo has a member lead.
+func (f *fleet) handTo(i int) {
+	f.t.Helper()
+	until(f.t, "the handover", func() bool {
+		if f.running[i].Role() == "leader" {
+			return true
+		}
+		id := uint64(i + 1)
+		Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], Request{Transfer: &id})
+		return false
+	})
 }
 
 // lose stops a member and takes its disk.
@@ -124,6 +158,27 @@ func (f *fleet) write(i int) bool {
 		close(cancel)
 		go func() { <-done }()
 		return false
+	}
+}
+
+// writes writes through a member until n writes have been acknowledged.
+func (f *fleet) writes(i, n int) {
+	for range n {
+		for !f.write(i) {
+		}
+	}
+}
+
+// snapshot has the first n members take snapshots of the same state.
+func (f *fleet) snapshot(n int) {
+	f.t.Helper()
+	until(f.t, "all entries", func() bool {
+		return !slices.ContainsFunc(f.running[:n], func(m *Member) bool { return m.raft.AppliedIndex() != f.running[0].raft.AppliedIndex() })
+	})
+	for _, m := range f.running[:n] {
+		if err := m.raft.Snapshot().Error(); err != nil {
+			f.t.Fatal(err)
+		}
 	}
 }
 
@@ -185,8 +240,7 @@ func TestFormedOnce(t *testing.T) {
 				} else {
 					f.stop(2)
 				}
-				for !f.write(0) {
-				}
+				f.writes(0, 1)
 				f.stop(0)
 				f.lose(1) // with the above, two disks are lost; without, one is
 				f.start(1)
@@ -265,8 +319,8 @@ func TestFormByWord(t *testing.T) {
 		}
 		until(t, "a write", func() bool { return f.write(2) })
 		time.Sleep(30 * time.Second)
-		if n := f.log.count("this member's data is empty"); n > 0 {
-			t.Errorf("a member that has formed the cluster joins it:\n%s", f.log.text.String())
+		if n := f.log.Count("this member's data is empty"); n > 0 {
+			t.Errorf("a member that has formed the cluster joins it:\n%s", f.log.String())
 		}
 		f.start(0)
 		f.whole()
@@ -297,7 +351,7 @@ func TestFormWithAnotherList(t *testing.T) {
 // before, while and after they form their cluster. Of the disks, a minority is lost at a time.
 func TestFormInAnyOrder(t *testing.T) {
 	runs := 150
-	if testkit.Thorough {
+	if testkit.Thorough && !testkit.Race {
 		runs = 400
 	}
 	seed := testkit.Seed(t)
@@ -379,7 +433,7 @@ func TestOtherClustersData(t *testing.T) {
 		if a, b := fmt.Sprint(m.raft.storage.Identity().Cluster), fmt.Sprint(f.running[0].raft.storage.Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the fault does not name clusters %s and %s: %v", a, b, err)
 		}
-		if f.log.count("refusing a server of another cluster") == 0 {
+		if f.log.Count("refusing a server of another cluster") == 0 {
 			t.Error("the others do not say that they refuse it")
 		}
 		if m.Role() != "looking" || m.identified() == f.running[0].identified() {
@@ -568,8 +622,8 @@ func TestOlderData(t *testing.T) {
 				f.start(i)
 			}
 			time.Sleep(time.Minute)
-			if f.running[0].membership.gate.lifted() || f.log.count("has another state at entry 9") == 0 {
-				t.Errorf("two different snapshots are one cluster: %s", f.log.text.String())
+			if f.running[0].membership.gate.lifted() || f.log.Count("has another state at entry 9") == 0 {
+				t.Errorf("two different snapshots are one cluster: %s", f.log.String())
 			}
 		})
 	})

@@ -1,11 +1,13 @@
 package cluster
 
 import (
+	"context"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestHandOverTooLate: handover.to on a leader that has not noticed yet that it was
@@ -13,7 +15,7 @@ import (
 func TestHandOverTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		members, lead := threeMembers(t, net, new(lines))
+		members, lead := threeMembers(t, net, new(testkit.Log))
 		m, other := members[lead], members[(lead+1)%3]
 		write := make(chan struct{})
 		m.cfg.Memory.SetFault(func() error { <-write; return nil })
@@ -36,13 +38,42 @@ func TestHandOverTooLate(t *testing.T) {
 	})
 }
 
+// TestHandOverBesideStuckRaft: Raft's main goroutine waits for the leader's disk, and so does every transfer
+// that it is asked for. Who hands over does not.
+func TestHandOverBesideStuckRaft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.first = true
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		m := f.running[lead]
+		stuck := make(chan struct{})
+		f.disks[lead].SetFault(func() error { <-stuck; return nil })
+		m.Propose(someWrite(), make(result, 1), nil)
+		time.Sleep(10 * time.Millisecond)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() { ended <- m.membership.handover.to(ctx, 0) }()
+		select {
+		case <-ended:
+		case <-time.After(30 * time.Second):
+			t.Error("it hands over for ever")
+		}
+		close(stuck)
+	})
+}
+
 // TestHandOverFails: if the chosen member cannot become the leader, since it is stuck when it stores
 // its term, and cut off then, the old leader or the third member accepts entries again soon, and
 // not only after Raft's own timeout.
 func TestHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		members, lead := threeMembers(t, net, new(lines))
+		members, lead := threeMembers(t, net, new(testkit.Log))
 		m, successor := members[lead], members[(lead+1)%3]
 		stuck := make(chan struct{})
 		successor.cfg.Memory.SetFault(func() error {

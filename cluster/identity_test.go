@@ -26,10 +26,7 @@ func startedFleet(t *testing.T, writes int) *fleet {
 		f.start(i)
 	}
 	f.whole()
-	for range writes {
-		for !f.write(0) {
-		}
-	}
+	f.writes(0, writes)
 	return f
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -237,7 +238,7 @@ func (r resumption) Lost() { r.done <- 0 }
 func TestElectedKnowsTooLittle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
-		members, lead := threeMembers(t, network, new(lines))
+		members, lead := threeMembers(t, network, new(testkit.Log))
 		to := (lead + 1) % 3
 		elected := members[to]
 		hosts := []string{"a", "b", "c"}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestLinkEnds: when a follower's connection to the leader breaks while the leader
@@ -13,7 +14,7 @@ import (
 // is what it sends next.
 func TestLinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		m := members[(lead+1)%3]
 		write := func() result {
 			done := make(result, 1)

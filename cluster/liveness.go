@@ -36,6 +36,7 @@ type liveness struct {
 	confirmed chan struct{}    // closed and replaced when the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
 	since     int64            // when the first of them was noted
+	silent    map[int64]bool   // see advance; usually nil
 }
 
 func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *liveness {
@@ -155,7 +156,8 @@ func (l *liveness) hear(touches, unsure []byte) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for t := touches; len(t) >= touchLen; t = t[touchLen:] {
-		if !l.tracker.Touch(int64(binary.BigEndian.Uint64(t)), now-int64(binary.BigEndian.Uint32(t[8:]))) {
+		id := int64(binary.BigEndian.Uint64(t))
+		if !l.silent[id] && !l.tracker.Touch(id, now-int64(binary.BigEndian.Uint32(t[8:]))) {
 			unsure = append(unsure, t[:8]...)
 		}
 	}
@@ -166,6 +168,7 @@ func (l *liveness) hear(touches, unsure []byte) []byte {
 func (l *liveness) add(s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	delete(l.silent, s.ID)
 	if l.tracker.Add(s, l.now()) < l.due {
 		l.sooner.raise()
 	}
@@ -176,13 +179,14 @@ func (l *liveness) remove(id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tracker.Remove(id)
+	delete(l.silent, id)
 }
 
 // restart forgets everything and starts the full timeout of each of the sessions.
 func (l *liveness) restart(sessions iter.Seq[*session.Session]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.tracker = l.newTracker()
+	l.tracker, l.silent = l.newTracker(), nil
 	for s := range sessions {
 		l.tracker.Add(s, l.now())
 	}
@@ -203,6 +207,24 @@ func (l *liveness) deadlines() []session.Bucket {
 	})
 	l.mu.Unlock()
 	return session.Buckets(sessions)
+}
+
+// advance is [Member.Advance]. Touches of before it, which another member may still have to
+// report, would take it back. So none are heard for sessions that are not connected, until they are
+// resumed.
+func (l *liveness) advance(ms int64, connected func(id int64) bool, touched bool) (late []int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.silent = map[int64]bool{}
+	late = l.tracker.Advance(l.now(), ms, func(id int64) bool {
+		is := connected(id)
+		if !is {
+			l.silent[id] = true
+		}
+		return is && touched
+	})
+	l.sooner.raise()
+	return late
 }
 
 // watchful is the longest time, in ms, that the leader sleeps between two checks

@@ -43,14 +43,11 @@ func TestWhatIsLogged(t *testing.T) {
 		}
 		saidOneOf := func(after string, alternatives ...[]string) {
 			t.Helper()
-			f.log.mu.Lock()
-			defer f.log.mu.Unlock()
 			var got []string
-			for line := range strings.Lines(f.log.text.String()) {
+			for line := range strings.Lines(f.log.Reset()) {
 				_, message, _ := strings.Cut(line, " msg=")
 				got = append(got, strings.TrimSpace(message))
 			}
-			f.log.text.Reset()
 			if !slices.ContainsFunc(alternatives, func(want []string) bool { return same(got, want) }) {
 				t.Errorf("after %s:\n%s\nis none of\n%q", after, strings.Join(got, "\n"), alternatives)
 			}
@@ -94,8 +91,8 @@ func TestWhatIsLogged(t *testing.T) {
 		alone := newFleet(t, 3)
 		alone.start(0)
 		time.Sleep(5 * time.Second)
-		if alone.log.count("\n") != 1 || alone.log.count("waiting for server 2 at b:1 and server 3 at c:1") != 1 {
-			t.Errorf("the first of three says %q", alone.log.text.String())
+		if alone.log.Count("\n") != 1 || alone.log.Count("waiting for server 2 at b:1 and server 3 at c:1") != 1 {
+			t.Errorf("the first of three says %q", alone.log.String())
 		}
 		alone.stop(0)
 
@@ -139,10 +136,7 @@ func TestWhatIsLogged(t *testing.T) {
 		time.Sleep(time.Minute)
 		lead.membership.changing.give()
 		f.whole()
-		f.log.mu.Lock()
-		text := f.log.text.String()
-		f.log.text.Reset()
-		f.log.mu.Unlock()
+		text := f.log.Reset()
 		if strings.Count(text, "this member's data is empty") != 1 || strings.Count(text, "\n") > 5 {
 			t.Errorf("after a loss of a disk:\n%s", text)
 		}

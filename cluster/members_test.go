@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -120,7 +121,7 @@ func TestReconfigInProgress(t *testing.T) {
 // made when that member leads again.
 func TestChangeEndsWithItsTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		m, other := members[lead], members[(lead+1)%3]
 		m.membership.changing.take()
 		done := make(chan error, 1)
@@ -149,7 +150,7 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 // That is said at once: nobody hands over, and no other change has to wait.
 func TestRemoveWithoutMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		m, follower := members[lead], members[(lead+1)%3]
 		if err := members[(lead+2)%3].Kill(); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -46,7 +47,7 @@ func asOld(t *testing.T, n *memnet.Network, from, to, request string) (r Reply, 
 func TestOldMemberLostItsDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
-		members, lead := threeMembers(t, n, new(lines))
+		members, lead := threeMembers(t, n, new(testkit.Log))
 		m, lost := members[lead], members[(lead+1)%3]
 		lost.Kill() // its process has ended, and its disk is lost
 		host := string(rune('a' + (lead+1)%3))
@@ -67,7 +68,7 @@ func TestOldMemberLostItsDisk(t *testing.T) {
 func TestOldOperatorKeepsObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := memnet.New()
-		members, lead := threeMembers(t, n, new(lines))
+		members, lead := threeMembers(t, n, new(testkit.Log))
 		m, x := members[lead], members[(lead+1)%3]
 		if _, err := m.Change(Request{Add: &proto.Peer{ID: x.cfg.ID, Addr: x.cfg.addr(), Observer: true}}); err != nil {
 			t.Fatal(err)

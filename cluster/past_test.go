@@ -41,32 +41,31 @@ func (f *fleet) cutOff(i int, cut bool) {
 	}
 }
 
+// grown returns a cluster to whose first member two others were added after 200 writes, and which
+// then lost its disk, and the leader's index.
+func grown(t *testing.T) (f *fleet, lead int) {
+	t.Helper()
+	f = newFleet(t, 3)
+	config := f.found(1)
+	until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
+	f.writes(0, 200)
+	for i := 1; i < 3; i++ {
+		cfg := config(i)
+		cfg.Join = "a:1"
+		f.open(i, cfg)
+	}
+	f.whole()
+	f.lose(0)
+	return f, leadOf(t, f)
+}
+
 // TestOnlyVoterOfThePast: the first member of a cluster loses its disk. While it gets the log again,
 // its list of members is the one in which it was alone; it must not lead by itself.
 func TestOnlyVoterOfThePast(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t, 3)
-			alone := f.config(0)
-			alone.Peers = listOf(map[uint64]string{1: "a:1"})
-			f.open(0, alone)
-			until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
-			for range 200 {
-				for !f.write(0) {
-				}
-			}
-			for i := 1; i < 3; i++ {
-				cfg := f.config(i)
-				cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "a:1"
-				f.open(i, cfg)
-			}
-			f.whole()
-			f.lose(0)
-			lead := leadOf(t, f)
-			for range 10 {
-				for !f.write(lead) {
-				}
-			}
+			f, lead := grown(t)
+			f.writes(lead, 10)
 			var slow atomic.Bool
 			again := f.config(0)
 			again.Peers, again.Addr, again.Join = nil, "a:1", f.peers[uint64(lead+1)]
@@ -164,26 +163,10 @@ func voteOfThePast(t *testing.T, removed bool) {
 		size = 4
 	}
 	f := newFleet(t, size)
-	first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-	for i := range 3 {
-		cfg := f.config(i)
-		cfg.Peers = listOf(first)
-		f.open(i, cfg)
-	}
-	lead := -1
-	until(t, "a leader", func() bool {
-		for i := range 3 {
-			if f.running[i].Role() == "leader" {
-				lead = i
-			}
-		}
-		return lead >= 0
-	})
+	f.found(3)
+	lead := leaderOf(t, f.running[:3])
 	old, lost := (lead+1)%3, (lead+2)%3
-	for range 200 {
-		for !f.write(lead) {
-		}
-	}
+	f.writes(lead, 200)
 	until(t, "all entries", func() bool { return f.running[old].raft.AppliedIndex() == f.running[lead].raft.LastIndex() })
 
 	// One member is cut off. Meanwhile others are added, and writes are acknowledged.
@@ -206,10 +189,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 			t.Fatal(err)
 		}
 	}
-	for range 5 {
-		for !f.write(lead) {
-		}
-	}
+	f.writes(lead, 5)
 
 	// Another loses its disk, and comes back.
 	f.lose(lost)
@@ -225,10 +205,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		f.cutBetween(lost, x, x != old)
 	}
 	slow.Store(false)
-	for range 5 {
-		for !f.write(lead) {
-		}
-	}
+	f.writes(lead, 5)
 	end := time.Now().Add(time.Minute)
 	for time.Now().Before(end) && f.running[old].Role() != "leader" {
 		time.Sleep(100 * time.Millisecond)
@@ -267,23 +244,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 // however soon Raft makes its timer.
 func TestRestartBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		alone := f.config(0)
-		alone.Peers = listOf(map[uint64]string{1: "a:1"})
-		f.open(0, alone)
-		until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
-		for range 200 {
-			for !f.write(0) {
-			}
-		}
-		for i := 1; i < 3; i++ {
-			cfg := f.config(i)
-			cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "a:1"
-			f.open(i, cfg)
-		}
-		f.whole()
-		f.lose(0)
-		lead := leadOf(t, f)
+		f, lead := grown(t)
 		var slow atomic.Bool
 		again := f.config(0)
 		again.Peers, again.Addr, again.Join = nil, "a:1", f.peers[uint64(lead+1)]
@@ -368,17 +329,8 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		until(t, "a leader", func() bool {
 			return f.running[0].Role() == "leader" || f.running[1].Role() == "leader" || f.running[2].Role() == "leader"
 		})
-		until(t, "server 1 to lead", func() bool {
-			if f.running[0].Role() == "leader" {
-				return true
-			}
-			Ask(t.Context(), f.net.Host("operator"), "a:1", Request{Transfer: ptr(uint64(1))})
-			return false
-		})
-		for range 50 {
-			for !f.write(0) {
-			}
-		}
+		f.handTo(0)
+		f.writes(0, 50)
 		for i := 1; i < 3; i++ {
 			until(t, "all entries", func() bool { return f.running[i].raft.AppliedIndex() == f.running[0].raft.LastIndex() })
 		}
@@ -401,15 +353,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 				c.Close()
 			}
 		}
-		next := 0
-		until(t, "the next leader", func() bool {
-			for i := 1; i < 3; i++ {
-				if f.running[i].Role() == "leader" {
-					next = i
-				}
-			}
-			return next > 0
-		})
+		next := 1 + leaderOf(t, f.running[1:3])
 		lost := 3 - next
 		// The operator replaces the first server.
 		cfg := f.config(3)
@@ -438,8 +382,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		m := f.open(lost, config(lost))
 		known.Store(m)
 		until(t, "the demotion", m.membership.gate.lifted)
-		for !f.write(next) {
-		}
+		f.writes(next, 1)
 		f.cutBetween(lost, 0, false)
 		no.Store(false)
 		term := f.running[0].raft.CurrentTerm()
@@ -455,19 +398,11 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 func TestAstrayByListOfThePast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 5)
-		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-		for i := range 3 {
-			cfg := f.config(i)
-			cfg.Peers = listOf(first)
-			f.open(i, cfg)
-		}
+		f.found(3)
 		until(t, "a cluster", func() bool {
 			return f.running[0].Role() != "looking" && f.running[1].Role() != "looking" && f.running[2].Role() != "looking"
 		})
-		for range 100 {
-			for !f.write(2) {
-			}
-		}
+		f.writes(2, 100)
 		for i := 3; i < 5; i++ {
 			cfg := f.config(i)
 			cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "c:1"

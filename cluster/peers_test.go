@@ -22,7 +22,7 @@ func TestPeerPortBadInput(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		testkit.NoGoroutineLeft(t)
 		net := memnet.New()
-		members, lead := threeMembers(t, net, new(lines))
+		members, lead := threeMembers(t, net, new(testkit.Log))
 		term := members[lead].raft.CurrentTerm()
 		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
@@ -94,8 +94,8 @@ func (l fullListener) Accept() (net.Conn, error) {
 func TestPeerPortNoFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		testkit.NoGoroutineLeft(t)
-		network, log := memnet.New(), new(lines)
-		p := newPeerPort(&fullNetwork{network.Host("a"), 3000}, 1, "a:1", lifted(), slog.New(slog.NewTextHandler(log, nil)))
+		network, log := memnet.New(), new(testkit.Log)
+		p := newPeerPort(&fullNetwork{network.Host("a"), 3000}, 1, "a:1", lifted(), log.Logger(slog.LevelInfo))
 		greeted := make(chan struct{})
 		p.serve = map[byte]func(net.Conn){kindReach: func(c net.Conn) {
 			c.Close()
@@ -115,7 +115,7 @@ func TestPeerPortNoFiles(t *testing.T) {
 		if took := time.Since(began); took < 10*time.Second {
 			t.Errorf("3000 attempts to accept in %v", took)
 		}
-		if n := log.count("cannot accept a peer"); n == 0 || n > 5 {
+		if n := log.Count("cannot accept a peer"); n == 0 || n > 5 {
 			t.Errorf("%d lines in the log", n)
 		}
 		p.close()
@@ -129,8 +129,8 @@ func TestPeerPortNoFiles(t *testing.T) {
 func TestPeerPortSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		testkit.NoGoroutineLeft(t)
-		network, log := memnet.New(), new(lines)
-		p := newPeerPort(network.Host("a"), 1, "a:1", lifted(), slog.New(slog.NewTextHandler(log, nil)))
+		network, log := memnet.New(), new(testkit.Log)
+		p := newPeerPort(network.Host("a"), 1, "a:1", lifted(), log.Logger(slog.LevelInfo))
 		p.waiting.most = 8
 		p.serve = map[byte]func(net.Conn){kindReach: func(c net.Conn) {
 			io.Copy(c, c) // until the member closes it
@@ -177,7 +177,7 @@ func TestPeerPortSilence(t *testing.T) {
 		defer second.Close()
 		echo(second)
 		echo(first)
-		if n := log.count("do not say from which server they come"); n != 1 {
+		if n := log.Count("do not say from which server they come"); n != 1 {
 			t.Errorf("%d lines in the log", n)
 		}
 		time.Sleep(helloTimeout)
@@ -197,7 +197,7 @@ func TestPeerPortSilence(t *testing.T) {
 func TestOtherLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		var log lines
+		var log testkit.Log
 		lists := []map[uint64]string{
 			{1: "a:1", 2: "b:1", 3: "c:1"},
 			{1: "a:1", 2: "b:1"},
@@ -206,7 +206,7 @@ func TestOtherLists(t *testing.T) {
 		for i, host := range []string{"a", "b"} {
 			cfg := testConfig("")
 			cfg.ID, cfg.Peers, cfg.Network = uint64(i+1), listOf(lists[i]), net.Host(host)
-			cfg.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			cfg.Log = log.Logger(slog.LevelWarn)
 			m, err := openMember(cfg, fsm.NewReplica())
 			if err != nil {
 				t.Fatal(err)
@@ -221,8 +221,8 @@ func TestOtherLists(t *testing.T) {
 			}
 		}
 		for _, words := range []string{"server 2 was started with other members than server 1", "server 1 was started with other members than server 2"} {
-			if log.count(words) == 0 {
-				t.Errorf("the log does not say %q:\n%s", words, log.text.String())
+			if log.Count(words) == 0 {
+				t.Errorf("the log does not say %q:\n%s", words, log.String())
 			}
 		}
 	})

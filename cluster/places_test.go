@@ -314,12 +314,7 @@ func TestHeartbeatIsNoProof(t *testing.T) {
 	for _, other := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, 4)
-			first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-			for i := range 3 {
-				cfg := f.config(i)
-				cfg.Peers = listOf(first)
-				f.open(i, cfg)
-			}
+			f.found(3)
 			lead := leadOf(t, f)
 			f.running[lead].membership.changing.take()
 			cfg := f.config(3)
@@ -400,12 +395,7 @@ func (c *muted) Close() error {
 func TestRemovedBeforeAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-		for i := range 3 {
-			cfg := f.config(i)
-			cfg.Peers = listOf(first)
-			f.open(i, cfg)
-		}
+		f.found(3)
 		lead := leadOf(t, f)
 		cfg := f.config(3)
 		cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(lead+1)]
@@ -468,15 +458,9 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 func TestJoinsWithIDOfMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-		for i := range 3 {
-			cfg := f.config(i)
-			cfg.Peers = listOf(first)
-			f.open(i, cfg)
-		}
+		f.found(3)
 		lead := leadOf(t, f)
-		for !f.write(lead) {
-		}
+		f.writes(lead, 1)
 		f.stop(2)
 		if lead == 2 {
 			lead = leadOf(t, f)
@@ -505,20 +489,9 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 func TestAddThatIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-		config := func(i int) Config {
-			cfg := f.config(i)
-			if cfg.Peers = listOf(first); i == 3 {
-				cfg.Peers, cfg.Addr = nil, f.peers[4]
-			}
-			return cfg
-		}
-		for i := range 3 {
-			f.open(i, config(i))
-		}
+		config := f.found(3)
 		lead := leadOf(t, f)
-		for !f.write(lead) {
-		}
+		f.writes(lead, 1)
 		x := f.open(3, config(3))
 		time.Sleep(10 * time.Second)
 		leader := f.running[lead]
@@ -566,8 +539,7 @@ func TestAddThatIsUndone(t *testing.T) {
 		if s, _ := f.running[next].Status(); len(s.Members) != 3 {
 			t.Fatal("the list has reached the others")
 		}
-		for !f.write(next) {
-		}
+		f.writes(next, 1)
 		f.open(lead, config(lead))
 		if err := fault(x, time.Minute); err != nil {
 			t.Errorf("the server that waits to be added ends: %v", err)
@@ -595,10 +567,7 @@ func TestAddedByOtherName(t *testing.T) {
 					f.open(i, config(i))
 				}
 				lead := leadOf(t, f)
-				for range 5 {
-					for !f.write(lead) {
-					}
-				}
+				f.writes(lead, 5)
 				ask := func(addr string) {
 					_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &proto.Peer{ID: 4, Addr: addr}})
 					t.Logf("add at %s: %v", addr, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -138,7 +139,7 @@ func TestLossLeavesNoGap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				net := memnet.New()
-				members, lead := threeMembers(t, net, new(lines))
+				members, lead := threeMembers(t, net, new(testkit.Log))
 				m := members[(lead+1)%3]
 				hosts := []string{"a", "b", "c"}
 				for _, other := range hosts {

@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // Each test in this file runs Raft, and fails without one of the corrections that
@@ -18,7 +19,7 @@ import (
 // tells the follower, 50 to 100 ms later, that the entry is committed.
 func TestFollowerLearnsCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		follower := members[(lead+1)%3]
 		for range 10 {
 			time.Sleep(time.Second)
@@ -51,7 +52,7 @@ func TestStandaloneLeadsAtOnce(t *testing.T) {
 func TestStandsAfterLostElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		members, lead := threeMembers(t, net, new(lines))
+		members, lead := threeMembers(t, net, new(testkit.Log))
 		m := members[(lead+1)%3]
 		time.Sleep(time.Second)
 		cutOff(net, members, (lead+1)%3)
@@ -74,7 +75,7 @@ func TestHandOverToLiveMember(t *testing.T) {
 	for _, down := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
 			net := memnet.New()
-			members, lead := threeMembers(t, net, new(lines))
+			members, lead := threeMembers(t, net, new(testkit.Log))
 			m, dead := members[lead], members[(lead+down)%3]
 			time.Sleep(time.Second) // so that all have the whole log
 			net.Kill(string(rune('a' + (lead+down)%3)))
@@ -92,7 +93,7 @@ func TestHandOverToLiveMember(t *testing.T) {
 // itself, Raft would make it stand for election again.
 func TestLogNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		m := members[lead]
 		m.cfg.Memory.SetFault(func() error { // only the first write fails
 			m.cfg.Memory.SetFault(nil)
@@ -143,7 +144,7 @@ func lostElection(t *testing.T) (loser, elected *Member) {
 	var net *memnet.Network
 	for won := false; !won; { // now and then the old leader wins the next election
 		net = memnet.New()
-		members, lead := threeMembers(t, net, new(lines))
+		members, lead := threeMembers(t, net, new(testkit.Log))
 		loser, elected = members[(lead+1)%3], members[(lead+2)%3]
 		old := members[lead]
 		time.Sleep(time.Second) // so that all have the whole log

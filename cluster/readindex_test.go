@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -40,7 +41,7 @@ func (m *Member) proposeWrite() zxids {
 func TestReadsAreNotStored(t *testing.T) {
 	for _, count := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			members, lead := startMembers(t, memnet.New(), new(lines), count, time.Second)
+			members, lead := startMembers(t, memnet.New(), new(testkit.Log), count, time.Second)
 			written := <-members[lead].proposeWrite()
 			time.Sleep(time.Second)
 			last, blocked := members[lead].raft.LastIndex(), make(chan struct{})
@@ -73,7 +74,7 @@ func TestReadsAreNotStored(t *testing.T) {
 // and before those after it, whether or not writes are proposed together with it.
 func TestReadsKeepTheirPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, _ := threeMembers(t, memnet.New(), new(lines))
+		members, _ := threeMembers(t, memnet.New(), new(testkit.Log))
 		for _, m := range members {
 			for range 3 {
 				first, a, second, b, c := m.proposeWrite(), m.proposeRead(), m.proposeWrite(), m.proposeRead(), m.proposeRead()
@@ -93,7 +94,7 @@ func TestReadsKeepTheirPlace(t *testing.T) {
 func TestReadOnReplacedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
-		members, lead := threeMembers(t, network, new(lines))
+		members, lead := threeMembers(t, network, new(testkit.Log))
 		old, next := members[lead], members[(lead+1)%3]
 		<-old.proposeWrite()
 		time.Sleep(time.Second)
@@ -126,7 +127,7 @@ func TestReadOnReplacedLeader(t *testing.T) {
 func TestReadWithoutMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
-		members, lead := threeMembers(t, network, new(lines))
+		members, lead := threeMembers(t, network, new(testkit.Log))
 		time.Sleep(time.Second)
 		cutOff(network, members, lead)
 		read, other := members[lead].proposeRead(), members[(lead+1)%3].proposeRead()
@@ -143,7 +144,7 @@ func TestReadWithoutMajority(t *testing.T) {
 // applied here, nor to a member that knows a later term.
 func TestReadOfNewLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		m, other := members[lead], members[(lead+1)%3]
 		term := m.raft.CurrentTerm()
 		if _, ok := m.readIndex.answer(other.cfg.ID, term, nil); !ok {
@@ -310,7 +311,7 @@ func TestReadAsksLeader(t *testing.T) {
 // keeps to itself, nor for one that a snapshot has replaced.
 func TestReadAfterRaftsOwnEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		m := members[lead]
 		<-m.proposeWrite()
 		if err := m.raft.Barrier(0).Error(); err != nil {

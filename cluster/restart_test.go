@@ -61,28 +61,10 @@ func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], which []int, config 
 func TestCrashAfterElectionAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-		config := func(i int) Config {
-			cfg := f.config(i)
-			cfg.Peers = listOf(first)
-			return cfg
-		}
-		for i := range 3 {
-			f.open(i, config(i))
-		}
+		config := f.found(3)
 		lead := leadOf(t, f)
-		for range 20 {
-			for !f.write(lead) {
-			}
-		}
-		until(t, "all entries", func() bool {
-			return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
-		})
-		for i := range 3 {
-			if err := f.running[i].raft.Snapshot().Error(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		f.writes(lead, 20)
+		f.snapshot(3)
 		old := (lead + 1) % 3
 		join := config(3)
 		join.Peers, join.Addr, join.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
@@ -94,10 +76,7 @@ func TestCrashAfterElectionAfterRestart(t *testing.T) {
 		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(old + 1)}); err != nil {
 			t.Fatal(err)
 		}
-		for range 3 {
-			for !f.write(lead) {
-			}
-		}
+		f.writes(lead, 3)
 		time.Sleep(10 * time.Second)
 		for i := range 4 {
 			f.stop(i)
@@ -140,15 +119,9 @@ func TestCrashAfterElectionAfterRestart(t *testing.T) {
 func TestObserverOwedNoVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-		for i := range 3 {
-			cfg := f.config(i)
-			cfg.Peers = listOf(first)
-			f.open(i, cfg)
-		}
+		f.found(3)
 		lead := leadOf(t, f)
-		for !f.write(lead) {
-		}
+		f.writes(lead, 1)
 		// Another change is under way, so the first attempt fails.
 		f.running[lead].membership.changing.take()
 		cfg := f.config(3)
@@ -238,13 +211,7 @@ func listed(m *Member, last uint64) bool {
 func TestElectedAsObserver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := fleetOf(t, 4)
-		until(t, "server 4 to lead", func() bool {
-			if f.running[3].Role() == "leader" {
-				return true
-			}
-			Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Transfer: ptr(uint64(4))})
-			return false
-		})
+		f.handTo(3)
 		lead := 3
 		x, others := 0, []int{1, 2}
 		time.Sleep(10 * time.Second)
@@ -319,14 +286,9 @@ func TestAllUpAfterRestart(t *testing.T) {
 
 func allUpAfterRestart(t *testing.T, how string) {
 	f := newFleet(t, 3)
-	alone := f.config(0)
-	alone.Peers = listOf(map[uint64]string{1: "a:1"})
-	f.open(0, alone)
+	alone := f.found(1)(0)
 	until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
-	for range 20 {
-		for !f.write(0) {
-		}
-	}
+	f.writes(0, 20)
 	if err := f.running[0].raft.Snapshot().Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -492,17 +454,8 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 4)
-				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
-				config := func(i int) Config {
-					cfg := f.config(i)
-					if cfg.Peers = listOf(first); i == 3 {
-						cfg.Peers, cfg.Addr = nil, f.peers[4]
-					}
-					return cfg
-				}
-				for i := range 4 {
-					f.open(i, config(i))
-				}
+				config := f.found(3)
+				f.open(3, config(3))
 				lead := leadOf(t, f)
 				ask := func(q Request) {
 					t.Helper()
@@ -523,18 +476,8 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 				show("added")
 				f.stop(3)
 				ask(Request{Reconfig: &Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
-				for range 20 {
-					for !f.write(lead) {
-					}
-				}
-				until(t, "all entries", func() bool {
-					return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
-				})
-				for i := range 3 {
-					if err := f.running[i].raft.Snapshot().Error(); err != nil {
-						t.Fatal(err)
-					}
-				}
+				f.writes(lead, 20)
+				f.snapshot(3)
 				f.open(3, config(3))
 				// As compactor.run does before each snapshot of its own: thousands of entries, usually.
 				if err := f.running[3].raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = 1000 }); err != nil {
@@ -545,10 +488,7 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 					s, _ := f.running[3].Status()
 					return voters(s.Members) == 4 && s.Index == f.running[lead].raft.AppliedIndex()
 				})
-				for range 3 {
-					for !f.write(lead) {
-					}
-				}
+				f.writes(lead, 3)
 				time.Sleep(time.Minute)
 				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
 					t.Fatal("it has come back without a snapshot")

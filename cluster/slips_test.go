@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -22,11 +21,7 @@ import (
 // leadOf waits for a leader, and returns its index.
 func leadOf(t *testing.T, f *fleet) (lead int) {
 	t.Helper()
-	until(t, "a leader", func() bool {
-		lead = slices.IndexFunc(f.running, func(m *Member) bool { return m != nil && m.Role() == "leader" })
-		return lead >= 0
-	})
-	return lead
+	return leaderOf(t, f.running)
 }
 
 // corrupt makes a member's state another one than its log says.
@@ -288,6 +283,29 @@ func TestRemovedBeforeData(t *testing.T) {
 	})
 }
 
+// startStuck starts a member that has no data and, as soon as it is added, stores nothing more
+// until it is killed.
+func (f *fleet) startStuck(i int, cfg Config) *Member {
+	f.t.Helper()
+	var m atomic.Pointer[Member]
+	f.disks[i].SetFault(func() error {
+		for m.Load() != nil && m.Load().membership.gate.lifted() {
+			if m.Load().killed.Load() {
+				return errors.New("killed")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		return nil
+	})
+	x := New(cfg, fsm.NewReplica())
+	m.Store(x)
+	if err := x.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	until(f.t, "added", x.membership.gate.lifted)
+	return x
+}
+
 // TestVoteOwed: a voter without a list that ends after its vote was taken away, and before it has
 // stored an entry, still gets its vote back.
 func TestVoteOwed(t *testing.T) {
@@ -296,26 +314,10 @@ func TestVoteOwed(t *testing.T) {
 		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		f.lose(c)
-		var m atomic.Pointer[Member]
-		f.disks[c].SetFault(func() error {
-			for m.Load() != nil && m.Load().membership.gate.lifted() {
-				if m.Load().killed.Load() {
-					return errors.New("killed")
-				}
-				time.Sleep(100 * time.Millisecond)
-			}
-			return nil
-		})
 		cfg := f.config(c)
 		cfg.Peers, cfg.Addr = nil, f.peers[uint64(c+1)]
-		x := New(cfg, fsm.NewReplica())
-		m.Store(x)
-		if err := x.Start(); err != nil {
-			t.Fatal(err)
-		}
-		until(t, "added", func() bool { return x.membership.gate.lifted() })
+		x := f.startStuck(c, cfg)
 		x.Kill()
-		m.Store(nil)
 		time.Sleep(5 * time.Second) // its request for its vote is over
 		f.disks[c].SetFault(nil)
 		f.open(c, cfg)
@@ -371,22 +373,7 @@ func TestListedRemovedBeforeData(t *testing.T) {
 		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		f.lose(c)
-		var m atomic.Pointer[Member]
-		f.disks[c].SetFault(func() error {
-			for m.Load() != nil && m.Load().membership.gate.lifted() {
-				if m.Load().killed.Load() {
-					return errors.New("killed")
-				}
-				time.Sleep(100 * time.Millisecond)
-			}
-			return nil
-		})
-		x := New(f.config(c), fsm.NewReplica())
-		m.Store(x)
-		if err := x.Start(); err != nil {
-			t.Fatal(err)
-		}
-		until(t, "added", func() bool { return x.membership.gate.lifted() })
+		x := f.startStuck(c, f.config(c))
 		time.Sleep(time.Second)
 		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(c + 1)}); err != nil {
 			t.Fatal(err)
@@ -457,8 +444,7 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 				t.Fatal("server 1 was never elected")
 			}
 			lead := leadOf(t, f)
-			for !f.write(lead) {
-			}
+			f.writes(lead, 1)
 			time.Sleep(10 * time.Second)
 			before := f.running[1].raft.CurrentTerm()
 			f.stop(1)
@@ -474,10 +460,7 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 		}
 		term := f.running[0].raft.CurrentTerm()
 		began := len(f.acked)
-		for range 20 {
-			for !f.write(0) {
-			}
-		}
+		f.writes(0, 20)
 		f.stop(0) // for good
 		moved := f.config(1)
 		moved.Peers, moved.Addr, moved.Network = nil, "a:1", f.net.Host("a")

@@ -189,8 +189,7 @@ func replacedWhileStuck(t *testing.T, diskFirst bool) {
 			f.cutBetween(lead, other, true)
 		}
 		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
-		for !f.write(other) {
-		}
+		f.writes(other, 1)
 		since := time.Now()
 		for serving := true; serving; {
 			select {

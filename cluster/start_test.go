@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // openMember creates a member and starts it.
@@ -72,7 +72,23 @@ func TestFaultAtStart(t *testing.T) {
 }
 
 func testConfig(dir string) Config {
-	return Config{ID: 1, Dir: dir, Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
+	return Config{ID: 1, Dir: dir, Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: testkit.Quiet}
+}
+
+// addresses returns the peer ports of servers with the ids 1 to count, on the hosts a, b and so on.
+func addresses(count int) map[uint64]string {
+	peers := map[uint64]string{}
+	for i := range count {
+		peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
+	}
+	return peers
+}
+
+// memberConfig is testConfig for a member of a cluster, with a disk in memory.
+func memberConfig(id uint64, peers map[uint64]string, network Network) Config {
+	cfg := testConfig("")
+	cfg.ID, cfg.Peers, cfg.Network, cfg.Memory = id, listOf(peers), network, storage.NewMemory()
+	return cfg
 }
 
 // openReady opens a member, waits until it leads, and closes it.
@@ -100,7 +116,7 @@ func TestStartsSoon(t *testing.T) {
 	for range 10 {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			threeMembers(t, memnet.New(), new(lines))
+			threeMembers(t, memnet.New(), new(testkit.Log))
 			if took := time.Since(began); took > 500*time.Millisecond {
 				t.Errorf("they are ready after %v", took)
 			}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"log/slog"
 	"math"
 	"net"
 	"reflect"
@@ -21,6 +20,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // openTransport opens a peer port with Raft's transport on it, but without Raft. Votes
@@ -34,7 +34,7 @@ func openTransportOn(t *testing.T, network Network, host string) (o openedTransp
 	t.Helper()
 	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
 	clock := newClock(nil)
-	peers := newPeerPort(network, 1, host+":1", lifted(), slog.New(slog.DiscardHandler))
+	peers := newPeerPort(network, 1, host+":1", lifted(), testkit.Quiet)
 	if err := peers.open(); err != nil {
 		t.Fatal(err)
 	}
@@ -48,17 +48,15 @@ func openTransportOn(t *testing.T, network Network, host string) (o openedTransp
 // streamOf opens a stream from a leader to the member 2 at follower:1.
 func streamOf(t *testing.T, leader openedTransport) *stream {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		p, err := leader.transport.AppendEntriesPipeline("2", "follower:1")
-		if err == nil {
-			return p.(*stream)
-		}
-		if err != raft.ErrPipelineReplicationNotSupported {
+	var p raft.AppendPipeline
+	until(t, "a stream", func() bool {
+		var err error
+		if p, err = leader.transport.AppendEntriesPipeline("2", "follower:1"); err != nil && err != raft.ErrPipelineReplicationNotSupported {
 			t.Fatal(err)
 		}
-	}
-	t.Fatal("no stream")
-	return nil
+		return err == nil
+	})
+	return p.(*stream)
 }
 
 type openedTransport struct {
@@ -204,7 +202,7 @@ func TestStreamRepeatsLittle(t *testing.T) {
 // is committed.
 func TestRestartWhileQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		time.Sleep(time.Minute)
 		i := (lead + 1) % 3
 		for range 3 {
@@ -232,7 +230,7 @@ func TestRestartWhileQuiet(t *testing.T) {
 // leader learns that with the next heartbeat, and steps down soon after.
 func TestLaterTermWhileQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		for range 5 {
 			time.Sleep(time.Minute)
 			leader, follower := members[lead], members[(lead+1)%3]
@@ -268,7 +266,7 @@ func TestLaterTermWhileQuiet(t *testing.T) {
 // not take a member back from a term after that.
 func TestHeartbeatOfNewTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		other, m := members[(lead+1)%3], members[(lead+2)%3]
 		hold, first := make(chan struct{}), true
 		m.cfg.Memory.SetFault(func() error {
@@ -305,7 +303,7 @@ func TestHeartbeatOfNewTerm(t *testing.T) {
 // while it closes.
 func TestVoteNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		other, m := members[(lead+1)%3], members[(lead+2)%3]
 		m.cfg.Memory.SetFault(func() error { return syscall.ENOSPC })
 		var r raft.RequestVoteResponse

@@ -1,13 +1,10 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
-	"log/slog"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,9 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // overTLS is a network whose connections are encrypted. It counts the connections that were dialed, by kind.
@@ -194,8 +189,8 @@ func TestStreamsOverTLS(t *testing.T) {
 							worst = max(worst, write())
 						}
 					}
-					t.Log("usual", usual, "worst", worst, "streams before", streams, "after", d.of(kindStream, f.peers[uint64((lead+1)%3+1)]), "term", l.raft.CurrentTerm()-term, "disconnects", f.log.count("disconnecting clients"), d.left())
-					if worst > 4*time.Second+4*trip*time.Millisecond || f.log.count("disconnecting clients") > 0 {
+					t.Log("usual", usual, "worst", worst, "streams before", streams, "after", d.of(kindStream, f.peers[uint64((lead+1)%3+1)]), "term", l.raft.CurrentTerm()-term, "disconnects", f.log.Count("disconnecting clients"), d.left())
+					if worst > 4*time.Second+4*trip*time.Millisecond || f.log.Count("disconnecting clients") > 0 {
 						t.Error("too long")
 					}
 					for i := range 3 {
@@ -470,11 +465,9 @@ func TestTermsLeaveNothing(t *testing.T) {
 }
 
 func observerConfig(n *wires, id uint64, peers map[uint64]string) Config {
-	var list []proto.Peer
-	for id, addr := range peers {
-		list = append(list, proto.Peer{ID: id, Addr: addr, Observer: id == 4})
+	cfg := memberConfig(id, peers, n.host(peers[id][:1]))
+	for i := range cfg.Peers {
+		cfg.Peers[i].Observer = cfg.Peers[i].ID == 4
 	}
-	slices.SortFunc(list, func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) })
-	return Config{ID: id, Peers: list, Network: n.host(peers[id][:1]), Memory: storage.NewMemory(), Tick: time.Second,
-		ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
+	return cfg
 }

@@ -525,7 +525,7 @@ func TestForgottenAgain(t *testing.T) {
 						close(stop)
 						<-done
 						<-lagging
-						stops += f.log.count("disconnecting clients")
+						stops += f.log.Count("disconnecting clients")
 					})
 				}
 				if stops > 0 || worst > 1500*time.Millisecond {

@@ -45,6 +45,14 @@ func (m *Member) Deadlines() []session.Bucket {
 	return buckets
 }
 
+// Advance lets ms count as passed for the sessions, on this member, which should be the leader; a
+// later leader gives all sessions their full timeouts anyway. If touched is true, sessions that are
+// connected to a member count as touched now. It returns the sessions that are late, in no
+// particular order. Only tests call it, through lockkeepertest.
+func (m *Member) Advance(ms int64, connected func(id int64) bool, touched bool) (late []int64) {
+	return m.liveness.advance(ms, connected, touched)
+}
+
 // sendTouches reports to the leader which sessions were touched here, and how long
 // ago: collected for a short time in one message, or at once if a client is waiting.
 // Nothing is sent while no client sends anything.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -50,7 +51,7 @@ func touchMessage(number uint64, id int64) []byte {
 func TestOnlySureLeaderConfirms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
-		members, lead := threeMembers(t, network, new(lines))
+		members, lead := threeMembers(t, network, new(testkit.Log))
 		m, follower := members[lead], members[(lead+1)%3]
 		openSession(t, m, 7, 30*time.Second, members)
 		confirms := func(m *Member) bool {
@@ -98,7 +99,7 @@ func TestTouchReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 4 * time.Second
 		network := memnet.New()
-		members, was := startMembers(t, network, new(lines), 5, 10*time.Millisecond)
+		members, was := startMembers(t, network, new(testkit.Log), 5, 10*time.Millisecond)
 		next, far := (was+1)%5, (was+2)%5
 		host := func(i int) string { return string(rune('a' + i)) }
 		openSession(t, members[far], 7, timeout, members)

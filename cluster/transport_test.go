@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestTransportRestart: a vote request to a restarted member succeeds even if all
@@ -55,7 +56,7 @@ func TestReturn(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			network := memnet.New()
-			members, lead := threeMembers(t, network, new(lines))
+			members, lead := threeMembers(t, network, new(testkit.Log))
 			i, j := (lead+1)%3, (lead+2)%3
 			host := func(i int) string { return string(rune('a' + i)) }
 			cut := func(i int, is bool) {
@@ -185,7 +186,7 @@ func TestTerms(t *testing.T) {
 // removal of the member, or the end of the leader.
 func TestAwaitReturnEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := startMembers(t, memnet.New(), new(lines), 4, time.Second)
+		members, lead := startMembers(t, memnet.New(), new(testkit.Log), 4, time.Second)
 		waiting := func(want int) {
 			t.Helper()
 			time.Sleep(tellAgain + time.Second) // so that Raft has noticed

@@ -5,66 +5,44 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
-// lines collects the lines of a log.
-type lines struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(b)
-}
-
-func (l *lines) count(words string) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return strings.Count(l.text.String(), words)
-}
-
 // until waits for a condition.
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
-	}
-}
+var until = testkit.Eventually
 
 // threeMembers opens a cluster and returns it with the leader's index.
-func threeMembers(t *testing.T, n *memnet.Network, log *lines) (members []*Member, lead int) {
+func threeMembers(t *testing.T, n *memnet.Network, log *testkit.Log) (members []*Member, lead int) {
 	t.Helper()
 	return startMembers(t, n, log, 3, time.Second)
 }
 
 // startMembers opens the members of a cluster, on hosts a, b and so on, waits until
 // they serve and have their votes, and returns them and the index of the leader.
-func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick time.Duration) (members []*Member, lead int) {
+func startMembers(t *testing.T, n *memnet.Network, log *testkit.Log, count int, tick time.Duration) (members []*Member, lead int) {
 	t.Helper()
-	peers := map[uint64]string{}
-	for i := range count {
-		peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
-	}
+	return openMembers(t, count, func(host string) Network { return n.Host(host) }, func(cfg *Config) {
+		cfg.Tick, cfg.Log = tick, log.Logger(slog.LevelWarn)
+	})
+}
+
+// openMembers opens the members of a cluster, each configured as change says, if that is not nil.
+func openMembers(t *testing.T, count int, host func(string) Network, change func(*Config)) (members []*Member, lead int) {
+	t.Helper()
+	peers := addresses(count)
 	for id := uint64(1); id <= uint64(count); id++ {
-		host, _, _ := net.SplitHostPort(peers[id])
-		cfg := Config{ID: id, Peers: listOf(peers), Network: n.Host(host), Memory: storage.NewMemory(), Tick: tick, ReapInterval: time.Minute, SnapshotBytes: 1 << 20,
-			Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
+		cfg := memberConfig(id, peers, host(peers[id][:1]))
+		if change != nil {
+			change(&cfg)
+		}
 		m, err := openMember(cfg, fsm.NewReplica())
 		if err != nil {
 			t.Fatal(err)
@@ -78,19 +56,20 @@ func startMembers(t *testing.T, n *memnet.Network, log *lines, count int, tick t
 		// has caught up.
 		until(t, "every member's vote", func() bool {
 			infos, err := m.raft.members()
-			return err == nil && len(infos) == count && !slices.ContainsFunc(infos, func(x proto.Peer) bool { return x.Observer })
+			return err == nil && voters(infos) == count
 		})
 	}
+	return members, leaderOf(t, members)
+}
+
+// leaderOf waits for a leader among the members that run, and returns its index.
+func leaderOf(t *testing.T, members []*Member) (lead int) {
+	t.Helper()
 	until(t, "a leader", func() bool {
-		for i, m := range members {
-			if m.Role() == "leader" {
-				lead = i
-				return true
-			}
-		}
-		return false
+		lead = slices.IndexFunc(members, func(m *Member) bool { return m != nil && m.Role() == "leader" })
+		return lead >= 0
 	})
-	return members, lead
+	return lead
 }
 
 // newer returns an entry as a later version could write it.
@@ -115,7 +94,7 @@ func TestNewerEntry(t *testing.T) {
 	for name, entry := range newerEntries {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				var log lines
+				var log testkit.Log
 				members, lead := threeMembers(t, memnet.New(), &log)
 				other := members[(lead+1)%3]
 				c, err := callPeer(other.peers.network, members[lead].cfg.addr(), kindForward, other.membership.gate.cluster())
@@ -129,8 +108,8 @@ func TestNewerEntry(t *testing.T) {
 				if b, err := io.ReadAll(c); len(b) > 0 || err != nil {
 					t.Errorf("answered %q, %v", b, err)
 				}
-				if n := log.count("refusing a peer's entry"); n != 1 || log.count("upgrade this one") != 1 {
-					t.Errorf("the log reports %d refusals: %s", n, log.text.String())
+				if n := log.Count("refusing a peer's entry"); n != 1 || log.Count("upgrade this one") != 1 {
+					t.Errorf("the log reports %d refusals: %s", n, log.String())
 				}
 				done := make(result, 1)
 				other.Propose(someWrite(), done, nil)
@@ -154,7 +133,7 @@ func TestNewerEntry(t *testing.T) {
 // only once in a while.
 func TestNewerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log lines
+		var log testkit.Log
 		n := memnet.New()
 		members, _ := threeMembers(t, n, &log)
 		for range 100 {
@@ -170,8 +149,8 @@ func TestNewerPeer(t *testing.T) {
 				c.Close()
 			}
 		}
-		if got := log.count("speaks another version"); got != 1 || log.count("upgrade") != 1 {
-			t.Errorf("logged %d times: %s", got, log.text.String())
+		if got := log.Count("speaks another version"); got != 1 || log.Count("upgrade") != 1 {
+			t.Errorf("logged %d times: %s", got, log.String())
 		}
 		done := make(result, 1)
 		members[0].Propose(someWrite(), done, nil)

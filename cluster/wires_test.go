@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -199,46 +197,7 @@ func (w *wire) Close() error {
 // the leader's index.
 func (n *wires) open(t *testing.T, count int, change func(*Config)) (members []*Member, lead int) {
 	t.Helper()
-	peers := map[uint64]string{}
-	for i := range count {
-		peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
-	}
-	for id := uint64(1); id <= uint64(count); id++ {
-		cfg := Config{ID: id, Peers: listOf(peers), Network: n.host(peers[id][:1]), Memory: storage.NewMemory(), Tick: time.Second, ReapInterval: time.Minute,
-			SnapshotBytes: 1 << 20, Log: slog.New(slog.DiscardHandler)}
-		if change != nil {
-			change(&cfg)
-		}
-		m, err := openMember(cfg, fsm.NewReplica())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { m.Close() })
-		members = append(members, m)
-	}
-	for _, m := range members {
-		<-m.Ready()
-		until(t, "every member's vote", func() bool {
-			infos, err := m.raft.members()
-			return err == nil && voters(infos) == count
-		})
-	}
-	return members, leaderOf(t, members)
-}
-
-// leaderOf waits for a leader and returns its index.
-func leaderOf(t *testing.T, members []*Member) (lead int) {
-	t.Helper()
-	until(t, "a leader", func() bool {
-		for i, m := range members {
-			if m.Role() == "leader" {
-				lead = i
-				return true
-			}
-		}
-		return false
-	})
-	return lead
+	return openMembers(t, count, n.host, change)
 }
 
 func hostOf(m *Member) string { return m.cfg.addr()[:1] }

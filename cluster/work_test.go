@@ -6,13 +6,14 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestWork: each member counts what it has written, and the one that a command came to
 // counts the command.
 func TestWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(lines))
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
 		time.Sleep(time.Second) // until each member knows of the last commit
 		from := (lead + 1) % 3
 		var before [3]Work

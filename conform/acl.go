@@ -254,7 +254,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/getACL's list",
 		Says: "getACL returns the entries as they were set, in that order, and the Stat.",
-		In:   ">=3.0",
+		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
 			acl := []proto.ACL{allowAll(proto.PermAdmin | proto.PermRead), aclEntry(3, "ip", "10.0.0.0/8"), aclEntry(9, "digest", "u:h"), allowAll(proto.PermWrite)}
@@ -411,16 +411,27 @@ var aclChecks = []Check{
 	},
 	{
 		Name: "acl/empty",
-		Says: "An empty list fails with InvalidACL, and so does a null one.",
+		Says: "An empty list fails with InvalidACL.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
-			k.refused()
-			k.wantRaw(proto.InvalidACL, proto.OpCreate, body(t.path("n"), -1, -1, 0))
-			k.wantRaw(proto.InvalidACL, proto.OpSetACL, body(t.path(""), -1, -1))
+			k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path("n"), ACL: noACL})
+			k.want(proto.InvalidACL, proto.OpSetACL, &proto.SetACLRequest{Path: t.path(""), ACL: noACL, Version: -1})
 			acl, _ := k.getACL(t.path(""))
 			t.equal("the ACL", acl, proto.OpenACL)
 		},
+	},
+	{
+		Name: "acl/null",
+		Says: "A null list fails with InvalidACL.",
+		In:   ">=3.6",
+		run:  func(t *trial) { nullACL(t, proto.InvalidACL) },
+	},
+	{
+		Name: "acl/null, older versions",
+		Says: "A null list fails with MarshallingError.",
+		In:   "<3.6",
+		run:  func(t *trial) { nullACL(t, proto.MarshallingError) },
 	},
 	{
 		Name: "acl/invalid ids",
@@ -441,7 +452,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/unknown schemes",
 		Says: "An entry of an unknown scheme, or of one that is not allowed in a list, such as super, fails with InvalidACL.",
-		In:   ">=3.4",
+		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
 			for _, scheme := range []string{"", "nobody", "super", "World", "hosts"} {
@@ -505,7 +516,7 @@ var aclChecks = []Check{
 	{
 		Name: "acl/precedence in others",
 		Says: "A missing permission is reported before a wrong version and, in delete, before a missing znode, but in setACL after an invalid list.",
-		In:   ">=3.4",
+		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
 			n := k.create(t.path("n"), nil, 0)
@@ -624,10 +635,23 @@ var aclChecks = []Check{
 			k.create(n+"/c", nil, 0)
 			k.want(proto.BadVersion, proto.OpSetData, &proto.SetDataRequest{Path: n, Version: 7})
 			k.want(proto.NotEmpty, proto.OpDelete, &proto.PathVersion{Path: n, Version: -1})
-			k.want(proto.InvalidACL, proto.OpSetACL, &proto.SetACLRequest{Path: n, Version: -1})
+			k.want(proto.InvalidACL, proto.OpSetACL, &proto.SetACLRequest{Path: n, ACL: noACL, Version: -1})
 			for _, p := range []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"} {
 				k.want(proto.BadArguments, proto.OpDelete, &proto.PathVersion{Path: p, Version: -1})
 			}
 		},
 	},
+}
+
+// noACL is an empty list, which is not a null one.
+var noACL = []proto.ACL{}
+
+// nullACL checks the answer to requests with a null list.
+func nullACL(t *trial, code proto.Code) {
+	k := t.connect()
+	k.wantRaw(code, proto.OpCreate, body(t.path("n"), -1, -1, 0))
+	k.wantRaw(code, proto.OpSetACL, body(t.path(""), -1, -1))
+	k.missing(t.path("n"))
+	acl, _ := k.getACL(t.path(""))
+	t.equal("the ACL", acl, proto.OpenACL)
 }

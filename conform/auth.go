@@ -50,7 +50,7 @@ var authChecks = []Check{
 	{
 		Name: "auth/any xid",
 		Says: "auth with another xid is answered with that xid, as some clients expect.",
-		In:   ">=3.4",
+		In:   ">=3.7",
 		run: func(t *trial) {
 			k := t.connect()
 			f := k.do(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)})
@@ -177,7 +177,7 @@ var authChecks = []Check{
 	{
 		Name: "auth/later requests only",
 		Says: "An identity applies to the requests after its auth and not to those before it.",
-		In:   ">=3.4",
+		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
 			n := k.protect("n", allow(alice, proto.PermAll))
@@ -280,7 +280,7 @@ var authChecks = []Check{
 	{
 		Name: "auth/sasl not configured",
 		Says: "If SASL is not configured, the operation sasl is answered with a null token and zxid 0, whatever its content, and the connection stays open.",
-		In:   ">=3.6",
+		In:   ">=3.7",
 		run: func(t *trial) {
 			k := t.connect()
 			for _, token := range []string{"", "token"} {

@@ -44,7 +44,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 		Says: "A request of an unknown type is answered Unimplemented with zxid -1, and the connection is closed; the session continues.",
 		In:   ">=3.5",
 		run: func(t *trial) {
-			for _, op := range []proto.OpCode{0, 10, 23, 50, 99, 108, 500, math.MaxInt32, -2, -12, math.MinInt32} {
+			for _, op := range wire.UnknownOps {
 				k := t.connect()
 				k.create(t.path("e"), nil, proto.FlagEphemeral)
 				f := k.wantRaw(proto.Unimplemented, op, nil)
@@ -164,7 +164,7 @@ var badFrameChecks = slices.Concat(truncatedChecks(), []Check{
 	{
 		Name: "bad frames/negative list length",
 		Says: "A list with a length below -1 is treated as empty, and so is a null ACL, whose length is -1.",
-		In:   ">=3.5",
+		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
 			for _, n := range []int{-1, -2, math.MinInt32} {

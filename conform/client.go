@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -258,26 +259,16 @@ func (t *trial) connect() *conn { return t.connectFor(30 * time.Second) }
 // connectFor opens a session.
 func (t *trial) connectFor(timeout time.Duration) *conn {
 	k := t.dial()
-	if r := k.handshake(newSession(timeout)); r.SessionID == 0 {
+	if r := k.handshake(rawclient.NewSession(timeout)); r.SessionID == 0 {
 		t.failf("no session was opened")
 	}
 	return k
 }
 
-// newSession returns the request for a new session, as the Java client sends it.
-func newSession(timeout time.Duration) *proto.ConnectRequest {
-	return &proto.ConnectRequest{Timeout: int32(timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
-}
-
-// resumption returns the request to resume a session.
-func resumption(s proto.ConnectReply) *proto.ConnectRequest {
-	return &proto.ConnectRequest{Timeout: s.Timeout, SessionID: s.SessionID, Password: s.Password, HasReadOnly: true}
-}
-
 // resume resumes a session on a new connection.
 func (t *trial) resume(s proto.ConnectReply) *conn {
 	k := t.dial()
-	r := k.handshake(resumption(s))
+	r := k.handshake(rawclient.Resumption(s))
 	t.equal("the session that was resumed", r.SessionID, s.SessionID)
 	return k
 }

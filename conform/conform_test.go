@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/conform"
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -40,6 +41,47 @@ func TestMembers(t *testing.T) {
 				c := lockkeepertest.StartCluster(t, 3, everything)
 				return c.Server((c.Leader()+i-1)%3 + 1)
 			})
+		})
+	}
+}
+
+// TestPersonas runs the whole suite against a server for each older line of ZooKeeper as which
+// it can behave, with the expectations of that line.
+func TestPersonas(t *testing.T) {
+	// What personas do not imitate on purpose; see persona.Kept.
+	kept := map[string]string{"acl/events without READ": ">=3.6 <3.8"}
+	for line := persona.Oldest; line <= persona.Newest; line++ {
+		t.Run(line.String(), func(t *testing.T) {
+			var r *conform.Report
+			var err error
+			synctest.Test(t, func(t *testing.T) {
+				s := lockkeepertest.Start(t, everything, lockkeepertest.BehaveAs(line.String()))
+				r, err = conform.Run(t.Context(), conform.Options{
+					Dial:  func(context.Context) (net.Conn, error) { return s.Dial("tcp", "", 10*time.Second) },
+					Super: "super:secret", ReapWithin: time.Second,
+				})
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			version, err := conform.ParseVersion(line.Release())
+			if err != nil || r.Version != version.String() {
+				t.Fatalf("it claims to be %s, not %s: %v", r.Version, version, err)
+			}
+			for _, x := range r.Results {
+				_, keeps := kept[x.Name]
+				keeps = keeps && (&conform.Check{In: kept[x.Name]}).Applies(version)
+				if (x.Status == conform.Failed) != keeps || x.Status == conform.NotRun {
+					t.Errorf("%s: %s (kept: %v): %s\n%s\n%s", x.Status, x.Name, keeps, x.Says, strings.Join(x.Exchange, "\n"), x.Why)
+				}
+				if x.Status == conform.Unsupported && (line >= 7 || line >= 5 && !strings.HasPrefix(x.Name, "quotas/")) {
+					t.Errorf("unsupported: %s: %s", x.Name, x.Why)
+				}
+			}
+			if r.Left != "" || r.Count(conform.Passed) < 250 {
+				t.Errorf("left behind %q, %s", r.Left, r.Summary())
+			}
+			t.Log(r.Summary())
 		})
 	}
 }

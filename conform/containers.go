@@ -203,7 +203,7 @@ var containerChecks = []Check{
 				k.want(x.code, proto.OpCreateContainer, &proto.CreateRequest{Path: x.path, ACL: proto.OpenACL, Flags: proto.FlagContainer})
 				k.want(x.code, proto.OpCreateTTL, ttlRequest(x.path, proto.FlagTTL, 1e6))
 			}
-			k.want(proto.InvalidACL, proto.OpCreateContainer, &proto.CreateRequest{Path: t.path("x"), Flags: proto.FlagContainer})
+			k.want(proto.InvalidACL, proto.OpCreateContainer, &proto.CreateRequest{Path: t.path("x"), ACL: noACL, Flags: proto.FlagContainer})
 		},
 	},
 	{

@@ -396,12 +396,11 @@ var createChecks = []Check{
 	},
 	{
 		Name: "create/empty ACL",
-		Says: "An empty or null ACL fails with InvalidACL.",
+		Says: "An empty ACL fails with InvalidACL.",
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.connect()
-			k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path("x")})
-			k.wantRaw(proto.InvalidACL, proto.OpCreate, body(t.path("x"), -1, -1, 0))
+			k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path("x"), ACL: noACL})
 			k.missing(t.path("x"))
 		},
 	},
@@ -435,7 +434,7 @@ var createChecks = []Check{
 			k.createACL(t.path("closed"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
 			k.create(t.path("e"), nil, proto.FlagEphemeral)
 			for _, p := range []string{"a/b", "closed/x", "..", "e", "e/x", "x"} {
-				k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path(p)})
+				k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path(p), ACL: noACL})
 				bad := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: "world", ID: "somebody"}}}
 				k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path(p), ACL: bad})
 			}
@@ -520,7 +519,7 @@ var createChecks = []Check{
 			k := t.connect()
 			k.create(t.path("x"), nil, 0)
 			k.want(proto.NodeExists, proto.OpCreate, newZnode(t.path("x"), 0))
-			k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path("y"), Flags: proto.FlagSequential})
+			k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path("y"), ACL: noACL, Flags: proto.FlagSequential})
 			k.create(t.path("x/y"), nil, 0)
 			k.set(t.path("x"), nil, -1)
 			t.equal("the second", k.create(t.path("s"), nil, proto.FlagSequential), t.path("s0000000001"))
@@ -599,7 +598,7 @@ var createChecks = []Check{
 			want := k.stat(t.path("p"))
 			k.want(proto.NodeExists, proto.OpCreate, newZnode(t.path("p/x"), 0))
 			k.want(proto.BadArguments, proto.OpCreate, newZnode(t.path("p/.."), 0))
-			k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path("p/y")})
+			k.want(proto.InvalidACL, proto.OpCreate, &proto.CreateRequest{Path: t.path("p/y"), ACL: noACL})
 			t.equal("the parent's Stat", k.stat(t.path("p")), want)
 		},
 	},

@@ -176,7 +176,7 @@ var deleteChecks = []Check{
 	{
 		Name: "delete/permission before existence",
 		Says: "A missing permission on the parent is reported before a missing znode, a wrong version and remaining children.",
-		In:   ">=3.0",
+		In:   ">=3.6",
 		run: func(t *trial) {
 			k := t.connect()
 			k.auth("digest", alice+":"+alice)

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -18,7 +19,7 @@ var handshakeChecks = []Check{
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.dial()
-			r := k.handshake(newSession(30 * time.Second))
+			r := k.handshake(rawclient.NewSession(30 * time.Second))
 			t.ensure(r.SessionID != 0, "the session's id is 0")
 			t.equal("protocol version", r.ProtocolVersion, int32(0))
 			t.equal("the password's length", len(r.Password), proto.PasswordLen)
@@ -32,7 +33,7 @@ var handshakeChecks = []Check{
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.dial()
-			k.sendFrame(newSession(30 * time.Second).Append(nil))
+			k.sendFrame(rawclient.NewSession(30 * time.Second).Append(nil))
 			t.equal("the reply's length", len(k.next().Payload), 37)
 		},
 	},
@@ -41,7 +42,7 @@ var handshakeChecks = []Check{
 		Says: "A request without the readOnly byte, as old clients send it, gets a reply without it, 36 bytes in all.",
 		In:   releases.ShortHandshake,
 		run: func(t *trial) {
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			q.HasReadOnly = false
 			k := t.dial()
 			k.sendFrame(q.Append(nil))
@@ -56,7 +57,7 @@ var handshakeChecks = []Check{
 		Says: "A client that accepts read-only mode gets readOnly=false from a server that is not in that mode.",
 		In:   ">=3.4",
 		run: func(t *trial) {
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			q.ReadOnly = true
 			k := t.dial()
 			r := k.handshake(q)
@@ -71,7 +72,7 @@ var handshakeChecks = []Check{
 		In:   ">=3.0",
 		run: func(t *trial) {
 			for _, version := range []int32{1, 7, -1, math.MinInt32, math.MaxInt32} {
-				q := newSession(30 * time.Second)
+				q := rawclient.NewSession(30 * time.Second)
 				q.ProtocolVersion = version
 				k := t.dial()
 				r := k.handshake(q)
@@ -136,7 +137,7 @@ var handshakeChecks = []Check{
 		Says: "The connection of a client that has seen a later zxid than the server is closed without a reply, so that the client tries another server.",
 		In:   ">=3.0",
 		run: func(t *trial) {
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			q.LastZxidSeen = math.MaxInt64
 			k := t.dial()
 			k.sendFrame(q.Append(nil))
@@ -150,7 +151,7 @@ var handshakeChecks = []Check{
 		run: func(t *trial) {
 			zxid := t.connect().ping().Zxid
 			for _, seen := range []int64{zxid, zxid - 1, 0, -1, math.MinInt64} {
-				q := newSession(30 * time.Second)
+				q := rawclient.NewSession(30 * time.Second)
 				q.LastZxidSeen = seen
 				r := t.dial().handshake(q)
 				t.ensure(r.SessionID != 0, "no session was opened for zxid %d", seen)
@@ -165,7 +166,7 @@ var handshakeChecks = []Check{
 			a := t.connect()
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			a.hangUp()
-			q := resumption(a.Session)
+			q := rawclient.Resumption(a.Session)
 			q.LastZxidSeen = math.MaxInt64
 			k := t.dial()
 			k.sendFrame(q.Append(nil))
@@ -178,7 +179,7 @@ var handshakeChecks = []Check{
 		Says: "Resuming a session that never existed is answered with session 0, timeout 0 and a password of zeros, and the connection is closed.",
 		In:   ">=3.0",
 		run: func(t *trial) {
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			q.SessionID, q.Password = 0x7766554433221100, []byte("0123456789abcdef")
 			t.refused(q)
 		},
@@ -188,7 +189,7 @@ var handshakeChecks = []Check{
 		Says: "Resuming session id -1 is refused, because no session has that id.",
 		In:   ">=3.0",
 		run: func(t *trial) {
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			q.SessionID = -1
 			t.refused(q)
 		},
@@ -198,7 +199,7 @@ var handshakeChecks = []Check{
 		Says: "A refusal is 36 bytes long, too, if the request had no readOnly byte.",
 		In:   releases.ShortHandshake,
 		run: func(t *trial) {
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			// Not the id of another check: a server closes the older connection of an id.
 			q.SessionID, q.HasReadOnly = 0x7766554433221101, false
 			t.equal("the reply's length", len(t.refused(q).Append(nil)), 36)
@@ -211,7 +212,7 @@ var handshakeChecks = []Check{
 		run: func(t *trial) {
 			a := t.connect()
 			a.hangUp()
-			q := resumption(a.Session)
+			q := rawclient.Resumption(a.Session)
 			q.Password = bytes.Clone(q.Password)
 			q.Password[15] ^= 1
 			t.refused(q)
@@ -227,7 +228,7 @@ var handshakeChecks = []Check{
 			a.hangUp()
 			good := a.Session.Password
 			for _, wrong := range [][]byte{nil, {}, good[:15], append(bytes.Clone(good), 0)} {
-				q := resumption(a.Session)
+				q := rawclient.Resumption(a.Session)
 				q.Password = wrong
 				t.refused(q)
 			}
@@ -237,10 +238,10 @@ var handshakeChecks = []Check{
 	{
 		Name: "handshake/password of a new session",
 		Says: "The password in a request for a new session is ignored, even if it is null or has the wrong length.",
-		In:   ">=3.0",
+		In:   ">=3.5",
 		run: func(t *trial) {
 			for _, password := range [][]byte{nil, {}, []byte("short"), repeat(16), repeat(1000)} {
-				q := newSession(30 * time.Second)
+				q := rawclient.NewSession(30 * time.Second)
 				q.Password = password
 				r := t.dial().handshake(q)
 				t.ensure(r.SessionID != 0, "no session was opened")
@@ -254,7 +255,7 @@ var handshakeChecks = []Check{
 		In:   ">=3.4",
 		run: func(t *trial) {
 			k := t.dial()
-			k.sendFrame(append(newSession(30*time.Second).Append(nil), "something"...))
+			k.sendFrame(append(rawclient.NewSession(30*time.Second).Append(nil), "something"...))
 			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
 			k.ping()
@@ -266,7 +267,7 @@ var handshakeChecks = []Check{
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.dial()
-			k.queuePayload(newSession(30 * time.Second).Append(nil))
+			k.queuePayload(rawclient.NewSession(30 * time.Second).Append(nil))
 			create := k.queue(proto.OpCreate, newZnode(t.path("x"), proto.FlagEphemeral))
 			stat := k.queue(proto.OpExists, &proto.PathWatch{Path: t.path("x")})
 			k.flush()
@@ -284,7 +285,7 @@ var handshakeChecks = []Check{
 		In:   ">=3.0",
 		run: func(t *trial) {
 			k := t.dial()
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			k.talk.FromClient(q.Append(nil))
 			payload := q.Append(nil)
 			for i, b := range append(jute.AppendInt(nil, int32(len(payload))), payload...) {
@@ -299,7 +300,7 @@ var handshakeChecks = []Check{
 		Says: "A frame that is too short for a ConnectRequest closes the connection without a reply.",
 		In:   ">=3.0",
 		run: func(t *trial) {
-			q := newSession(30 * time.Second)
+			q := rawclient.NewSession(30 * time.Second)
 			q.HasReadOnly = false
 			whole := q.Append(nil)
 			for _, n := range []int{1, 4, 12, 16, 24, 27, 28, 43} {
@@ -347,7 +348,7 @@ var handshakeChecks = []Check{
 
 // timeoutFor returns the timeout, in ms, that the server gives for a requested one.
 func (t *trial) timeoutFor(ms int32) int32 {
-	q := newSession(0)
+	q := rawclient.NewSession(0)
 	q.Timeout = ms
 	k := t.dial()
 	r := k.handshake(q)

@@ -439,7 +439,7 @@ var multiChecks = []Check{
 	{
 		Name:  "multi/null ACL's zxid",
 		Says:  "A create with a null ACL makes the whole multi fail with MarshallingError, without consuming a zxid unless its flags are unknown.",
-		In:    releases.MultiReadsModes,
+		In:    releases.UnreadableTakesNone,
 		Alone: true,
 		run: func(t *trial) {
 			t.undisturbed(func(string) {
@@ -629,7 +629,7 @@ var multiChecks = []Check{
 	{
 		Name: "multi/ephemerals",
 		Says: "Ephemeral znodes that a multi creates belong to its session and are deleted with it.",
-		In:   ">=3.4",
+		In:   ">=3.5",
 		run: func(t *trial) {
 			k := t.connect()
 			k.multi(opCreate(t.path("a"), nil, proto.FlagEphemeral), opMake(proto.OpCreate2, t.path("b"), nil, proto.FlagEphemeral))

@@ -286,7 +286,7 @@ var orderChecks = []Check{
 	{
 		Name: "order/identities",
 		Says: "An identity applies to the requests after the auth request and not to those before it, even if all are sent at once.",
-		In:   ">=3.0",
+		In:   ">=3.6",
 		run: func(t *trial) {
 			owner := t.connect()
 			owner.auth("digest", alice+":"+alice)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -98,7 +99,7 @@ var sessionChecks = []Check{
 			a := t.connect()
 			for _, ms := range []int32{1, least + 3, 0} {
 				a.hangUp()
-				q := resumption(a.Session)
+				q := rawclient.Resumption(a.Session)
 				q.Timeout = ms
 				b := t.dial()
 				r := b.handshake(q)
@@ -111,14 +112,14 @@ var sessionChecks = []Check{
 	{
 		Name: "sessions/resume shortens the life",
 		Says: "The timeout negotiated by a resumption decides when the session expires.",
-		In:   ">=3.0",
+		In:   ">=3.5",
 		run: func(t *trial) {
 			a := t.connect()
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			watcher := t.connect()
 			watcher.watchExists(t.path("x"))
 			a.hangUp()
-			q := resumption(a.Session)
+			q := rawclient.Resumption(a.Session)
 			q.Timeout = int32(short.Milliseconds())
 			b := t.dial()
 			began := time.Now()
@@ -139,7 +140,7 @@ var sessionChecks = []Check{
 			watcher := t.connect()
 			watcher.watchExists(t.path("b"))
 			a.hangUp()
-			q := resumption(a.Session)
+			q := rawclient.Resumption(a.Session)
 			q.Timeout *= 6
 			a = t.dial()
 			if a.handshake(q); a.Session.SessionID == 0 && time.Since(began) > short {
@@ -229,7 +230,7 @@ var sessionChecks = []Check{
 			a.hangUp()
 			b.expires(a.Session, began, t.path("x"))
 			b.missing(t.path("x")) // by now ZooKeeper has closed the session's connections, which it does after the event, even to a new one
-			t.refused(resumption(a.Session))
+			t.refused(rawclient.Resumption(a.Session))
 		},
 	},
 	{
@@ -259,7 +260,7 @@ var sessionChecks = []Check{
 			a.hangUp()
 			b := t.dial()
 			began := time.Now()
-			if r := b.handshake(resumption(a.Session)); r.SessionID == 0 {
+			if r := b.handshake(rawclient.Resumption(a.Session)); r.SessionID == 0 {
 				return // too late on a slow machine
 			}
 			watcher.expires(b.Session, began, t.path("x"))
@@ -353,7 +354,7 @@ var sessionChecks = []Check{
 		run: func(t *trial) {
 			a := t.connect()
 			a.closeSession()
-			t.refused(resumption(a.Session))
+			t.refused(rawclient.Resumption(a.Session))
 		},
 	},
 	{
@@ -390,7 +391,7 @@ var sessionChecks = []Check{
 			a, b := t.connect(), t.connect()
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			a.hangUp() // because ZooKeeper closes it before it checks the password
-			q := resumption(a.Session)
+			q := rawclient.Resumption(a.Session)
 			q.Password = bytes.Repeat([]byte{7}, proto.PasswordLen)
 			for range 3 {
 				t.refused(q)

@@ -447,7 +447,7 @@ var wordChecks = []Check{
 	{
 		Name:  "four-letter words/wchs",
 		Says:  "wchs counts the connections that watch, the watched paths and the watches.",
-		In:    ">=3.4",
+		In:    ">=3.5",
 		Needs: []Feature{Words},
 		Alone: true,
 		run: func(t *trial) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -67,14 +68,14 @@ var zxidChecks = []Check{
 					{proto.NoNode, proto.OpCreate, newZnode(t.path("a/b"), 0)},
 					{proto.BadArguments, proto.OpCreate, newZnode(t.path(".."), 0)},
 					{proto.BadArguments, proto.OpCreate, newZnode("none", 0)},
-					{proto.InvalidACL, proto.OpCreate2, &proto.CreateRequest{Path: t.path("y")}},
+					{proto.InvalidACL, proto.OpCreate2, &proto.CreateRequest{Path: t.path("y"), ACL: noACL}},
 					{proto.NoChildrenForEphemerals, proto.OpCreate, newZnode(t.path("e/x"), 0)},
 					{proto.NoAuth, proto.OpCreate, newZnode(t.path("closed/x"), 0)},
 					{proto.NotEmpty, proto.OpDelete, &proto.PathVersion{Path: t.path("p"), Version: -1}},
 					{proto.BadVersion, proto.OpDelete, &proto.PathVersion{Path: t.path("p/x"), Version: 4}},
 					{proto.NoNode, proto.OpSetData, &proto.SetDataRequest{Path: t.path("y"), Version: -1}},
 					{proto.BadVersion, proto.OpSetData, &proto.SetDataRequest{Path: t.path("p"), Version: 4}},
-					{proto.InvalidACL, proto.OpSetACL, &proto.SetACLRequest{Path: t.path("p"), Version: -1}},
+					{proto.InvalidACL, proto.OpSetACL, &proto.SetACLRequest{Path: t.path("p"), ACL: noACL, Version: -1}},
 					{proto.NoAuth, proto.OpSetACL, &proto.SetACLRequest{Path: t.path("closed"), ACL: proto.OpenACL, Version: -1}},
 				} {
 					zxid := k.want(f.code, f.op, f.body).Zxid
@@ -237,7 +238,7 @@ var zxidChecks = []Check{
 					a.hangUp()
 					a = t.resume(a.Session)
 				}
-				q := resumption(a.Session)
+				q := rawclient.Resumption(a.Session)
 				q.SessionID = 0x0123456776543210
 				t.refused(q)
 			})

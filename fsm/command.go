@@ -147,6 +147,21 @@ func PutBack(sessions []int64, znodes []byte) *Command {
 	return &Command{Op: OpPutBack, Body: append(b, znodes...)}
 }
 
+// Edit returns the command that deletes znodes, and adds those in records that
+// [znode.AppendRecord] has encoded, in one transaction; see [znode.Tree.Edit]. Only tests propose
+// it, through lockkeepertest.
+func Edit(remove []string, below bool, records []byte) *Command {
+	b := jute.AppendBool(jute.AppendInt(nil, editsOnly), below)
+	b = jute.AppendInt(b, int32(len(remove)))
+	for _, path := range remove {
+		b = jute.AppendString(b, path)
+	}
+	return &Command{Op: OpPutBack, Body: append(b, records...)}
+}
+
+// editsOnly, in place of the number of sessions, makes a PutBack an Edit.
+const editsOnly = -1
+
 func (o *openSession) decode(d *jute.Decoder) {
 	o.id, o.timeout, o.password = d.Long(), d.Int(), d.Buffer()
 }

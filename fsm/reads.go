@@ -19,6 +19,46 @@ type Reader struct {
 	MaxWatches int
 	// MaxReply is the maximum length of a reply's body in bytes; 0 means no limit.
 	MaxReply int
+	// Older, if not nil, says in what the answer is that of an older release of ZooKeeper.
+	Older *Older
+}
+
+// Older says in what reads, and the watches that they set, are those of older releases of
+// ZooKeeper. What each field means for the releases is in package persona.
+type Older struct {
+	FreeExists     bool // exists needs no permission
+	OneMode        bool // a watch replaces the connection's watches of other modes in the same set
+	ForeignWatches bool // checkWatches finds the watches of all connections
+	StandardTypes  bool // checkWatches and removeWatches do not know the types of persistent watches
+	NoConfig       bool // there is no znode with the members
+}
+
+// system is the znode whose children are ZooKeeper's own, and nowhere a path at which there
+// never is one.
+const (
+	system  = "/zookeeper"
+	nowhere = znode.ConfigPath + "//"
+)
+
+// noConfig reports whether the reader's release has no znode with the members.
+func (r *Reader) noConfig() bool { return r.Older != nil && r.Older.NoConfig }
+
+// path returns where to look for what a request calls path.
+func (r *Reader) path(path string) string {
+	if r.noConfig() && path == znode.ConfigPath {
+		return nowhere
+	}
+	return path
+}
+
+// stat returns the Stat of a znode.
+func (r *Reader) stat(path string, n *znode.Node) proto.Stat {
+	s := n.Stat()
+	if r.noConfig() && path == system {
+		s.NumChildren--
+		s.Cversion++
+	}
+	return s
 }
 
 // ReplyTooLong is the code of a read whose reply is longer than [Reader.MaxReply]. It must
@@ -35,6 +75,9 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 	defer v.r.watchMu.Unlock()
 	fits := r.fits(v, path, kind)
 	if fits {
+		if r.Older != nil && r.Older.OneMode {
+			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
+		}
 		v.r.watches.Add(r.Watcher, kind, path, watch.Standard)
 	}
 	return fits
@@ -45,7 +88,18 @@ func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
 	fits := r.fits(v, path, watch.Data) && (recursive || r.fits(v, path, watch.Data, watch.Child))
-	if fits {
+	switch {
+	case !fits:
+	case r.Older != nil && r.Older.OneMode:
+		mode := watch.Persistent
+		if recursive {
+			mode = watch.Recursive
+		}
+		for _, kind := range []watch.Kind{watch.Data, watch.Child} {
+			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
+			v.r.watches.Add(r.Watcher, kind, path, mode)
+		}
+	default:
 		v.r.watches.AddPersistent(r.Watcher, path, recursive)
 	}
 	return fits
@@ -132,13 +186,17 @@ func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	if strings.IndexByte(q.Path, 0) >= 0 {
 		return out, proto.BadArguments
 	}
+	q.Path = r.path(q.Path)
 	n, code := v.lookup(q.Path, r.IDs)
+	if code == proto.NoAuth && r.Older != nil && r.Older.FreeExists {
+		n, code = v.m.tree.Lookup(q.Path), proto.OK
+	}
 	// A watch may also be set on a znode that does not exist yet.
 	if q.Watch && code != proto.NoAuth && !r.watch(v, watch.Data, q.Path) {
 		return out, proto.ThrottledOp
 	}
 	if code == proto.OK {
-		s := n.Stat()
+		s := r.stat(q.Path, n)
 		out = s.Append(out)
 	}
 	return out, code
@@ -149,6 +207,7 @@ func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Cod
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
+	q.Path = r.path(q.Path)
 	n, code := v.lookup(q.Path, r.IDs)
 	if code != proto.OK {
 		return out, code
@@ -156,18 +215,22 @@ func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Cod
 	if q.Watch && !r.watch(v, watch.Data, q.Path) {
 		return out, proto.ThrottledOp
 	}
-	return appendData(out, n), proto.OK
+	return r.appendData(out, q.Path, n), proto.OK
 }
 
-func appendData(out []byte, n *znode.Node) []byte {
-	s := n.Stat()
+func (r *Reader) appendData(out []byte, path string, n *znode.Node) []byte {
+	s := r.stat(path, n)
 	return s.Append(n.AppendData(out))
 }
 
 // appendChildren appends the names of n's children, and stops when the reply is full.
-func (v *View) appendChildren(r *Reader, out []byte, n *znode.Node) []byte {
-	out = jute.AppendInt(out, int32(n.NumChildren()))
+func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node) []byte {
+	hides := r.noConfig() && path == system
+	out = jute.AppendInt(out, r.stat(path, n).NumChildren)
 	for name := range v.m.tree.Children(n) {
+		if hides && name == znode.ConfigPath[len(system)+1:] {
+			continue
+		}
 		if out = jute.AppendString(out, name); r.full(out) {
 			break
 		}
@@ -181,27 +244,28 @@ func getChildren(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto
 }
 
 func getChildren2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	n, out, code := children(v, r, d, out)
+	s, out, code := children(v, r, d, out)
 	if code == proto.OK {
-		s := n.Stat()
 		out = s.Append(out)
 	}
 	return out, code
 }
 
-func children(v *View, r *Reader, d *jute.Decoder, out []byte) (*znode.Node, []byte, proto.Code) {
+// children appends the names of the children, and returns the Stat too.
+func children(v *View, r *Reader, d *jute.Decoder, out []byte) (s proto.Stat, reply []byte, code proto.Code) {
 	var q proto.PathWatch
 	if q.Decode(d); d.Err() != nil {
-		return nil, out, proto.MarshallingError
+		return s, out, proto.MarshallingError
 	}
+	q.Path = r.path(q.Path)
 	n, code := v.lookup(q.Path, r.IDs)
 	if code != proto.OK {
-		return nil, out, code
+		return s, out, code
 	}
 	if q.Watch && !r.watch(v, watch.Child, q.Path) {
-		return nil, out, proto.ThrottledOp
+		return s, out, proto.ThrottledOp
 	}
-	return n, v.appendChildren(r, out, n), proto.OK
+	return r.stat(q.Path, n), v.appendChildren(r, out, q.Path, n), proto.OK
 }
 
 func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
@@ -209,6 +273,7 @@ func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	if q.Decode(d); d.Err() != nil || q.Null {
 		return out, proto.MarshallingError
 	}
+	q.Path = r.path(q.Path)
 	n := v.m.tree.Lookup(q.Path)
 	switch {
 	case n == nil:
@@ -216,7 +281,7 @@ func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	case !n.Access().Permits(proto.PermRead|proto.PermAdmin, r.IDs):
 		return out, proto.NoAuth
 	}
-	s := n.Stat()
+	s := r.stat(q.Path, n)
 	return s.Append(proto.AppendACL(out, n.MaskedACL(r.IDs))), proto.OK
 }
 
@@ -229,15 +294,16 @@ func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.C
 	}
 	var checker znode.Checker
 	for _, op := range q.Ops {
-		n, code := v.lookupChecked(&checker, op.Request.(*proto.PathWatch).Path, r.IDs)
+		path := op.Request.(*proto.PathWatch).Path
+		n, code := v.lookupChecked(&checker, path, r.IDs)
 		if code != proto.OK {
 			out = proto.AppendMultiError(out, code)
 			continue // without a check for a full reply: the read in the request is about as long
 		}
 		if out = proto.AppendMultiResult(out, op.Op); op.Op == proto.OpGetData {
-			out = appendData(out, n)
+			out = r.appendData(out, path, n)
 		} else {
-			out = v.appendChildren(r, out, n)
+			out = v.appendChildren(r, out, path, n)
 		}
 		if r.full(out) {
 			break
@@ -352,16 +418,16 @@ func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Co
 }
 
 func checkWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	return out, v.findWatches(r.Watcher, d, false)
+	return out, v.findWatches(r, d, false)
 }
 
 func removeWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	return out, v.findWatches(r.Watcher, d, true)
+	return out, v.findWatches(r, d, true)
 }
 
 // findWatches looks for the connection's watches of a type (WatcherType in ZooKeeper 3.9) on
 // a path, and removes them if remove is set.
-func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
+func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
 	type place struct {
 		kind  watch.Kind
 		modes watch.Mode
@@ -370,12 +436,24 @@ func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
 	if q.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
+	var older Older
+	if r.Older != nil {
+		older = *r.Older
+	}
+	anybody := older.ForeignWatches && !remove
+	if q.Type > 3 && older.StandardTypes {
+		return proto.MarshallingError
+	}
+	single := watch.Standard
+	if older.OneMode {
+		single = anyMode
+	}
 	var places []place
 	switch q.Type {
 	case 1:
-		places = []place{{watch.Child, watch.Standard}}
+		places = []place{{watch.Child, single}}
 	case 2:
-		places = []place{{watch.Data, watch.Standard}}
+		places = []place{{watch.Data, single}}
 	case 3:
 		places = []place{{watch.Child, anyMode}, {watch.Data, anyMode}}
 	case 4:
@@ -389,11 +467,14 @@ func (v *View) findWatches(w Watcher, d *jute.Decoder, remove bool) proto.Code {
 	defer v.r.watchMu.Unlock()
 	code := proto.NoWatcher
 	for _, p := range places {
-		if v.r.watches.Has(w, p.kind, q.Path, p.modes) {
+		switch {
+		case v.r.watches.Has(r.Watcher, p.kind, q.Path, p.modes):
 			code = proto.OK
 			if remove {
-				v.r.watches.Remove(w, p.kind, q.Path, p.modes)
+				v.r.watches.Remove(r.Watcher, p.kind, q.Path, p.modes)
 			}
+		case anybody && v.r.watches.Watched(p.kind, q.Path):
+			code = proto.OK
 		}
 	}
 	return code

@@ -180,22 +180,49 @@ func (m *Machine) resumeSession(d *jute.Decoder, owner session.Conn) (Result, er
 	return Result{Zxid: m.zxid, Session: s}, nil
 }
 
-func (m *Machine) putBack(d *jute.Decoder) (Result, error) {
-	stay := map[int64]bool{}
-	for n := d.Int(); n > 0 && d.Err() == nil; n-- {
-		stay[d.Long()] = true
-	}
+// restOfRecords decodes the znodes at the end of a putBack.
+func restOfRecords(d *jute.Decoder) (records []znode.Record, err error) {
 	if d.Err() != nil {
-		return Result{}, fmt.Errorf("%w: putBack", ErrEntry)
+		return nil, fmt.Errorf("%w: putBack", ErrEntry)
 	}
-	var records []znode.Record
 	for b := d.Rest(); len(b) > 0; {
 		var r znode.Record
-		var err error
 		if r, b, err = znode.DecodeRecord(b); err != nil {
-			return Result{}, fmt.Errorf("%w: putBack: %v", ErrEntry, err)
+			return nil, fmt.Errorf("%w: putBack: %v", ErrEntry, err)
 		}
 		records = append(records, r)
+	}
+	return records, nil
+}
+
+// edit carries out an [Edit].
+func (m *Machine) edit(d *jute.Decoder) (Result, error) {
+	below := d.Bool()
+	var remove []string
+	for n := d.Int(); n > 0 && d.Err() == nil; n-- {
+		remove = append(remove, d.String())
+	}
+	records, err := restOfRecords(d)
+	if err != nil {
+		return Result{}, err
+	}
+	r := Result{Zxid: m.begin()}
+	m.tree.Edit(&m.txn, remove, below, records)
+	return r, nil
+}
+
+func (m *Machine) putBack(d *jute.Decoder) (Result, error) {
+	n := d.Int()
+	if n == editsOnly {
+		return m.edit(d)
+	}
+	stay := map[int64]bool{}
+	for ; n > 0 && d.Err() == nil; n-- {
+		stay[d.Long()] = true
+	}
+	records, err := restOfRecords(d)
+	if err != nil {
+		return Result{}, err
 	}
 	r := Result{Zxid: m.begin()}
 	alive := func(id int64) bool { return stay[id] && m.sessions.Get(id) != nil }

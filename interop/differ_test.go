@@ -38,23 +38,28 @@ func TestDiffer(t *testing.T) {
 		t.Run(string(version), func(t *testing.T) {
 			t.Parallel()
 			real := startZooKeeper(t, version, map[string]string{"zookeeper.forceSync": "no"}, differSettings)
-			ours := startConfigured(t, differSettings)
-			cmd := exec.Command(lockkeeperBinary(t), "conform", "--against", real.addr, ours.addr,
-				"--ops", strconv.Itoa(ops), "--seed", seed, "--super", "super:secret", "--json")
-			cmd.Env = cleanEnv()
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			var r differ.Report
-			if e := json.Unmarshal(out, &r); e != nil {
-				t.Fatalf("seed %s: %v, %v\n%s", seed, err, e, out)
-			}
-			if err != nil || r.Difference != nil {
-				t.Fatalf("seed %s: %v\n%s", seed, err, &r)
-			}
-			t.Logf("\n%s", &r)
-			if r.Ops < ops || r.Events < ops/100 {
-				t.Errorf("seed %s shows little", seed)
-			}
+			runDiffer(t, real.addr, startConfigured(t, differSettings).addr, ops, seed)
 		})
+	}
+}
+
+// runDiffer runs the command against two servers. The test fails if they differ.
+func runDiffer(t *testing.T, real, ours string, ops int, seed string) {
+	t.Helper()
+	cmd := exec.Command(lockkeeperBinary(t), "conform", "--against", real, ours,
+		"--ops", strconv.Itoa(ops), "--seed", seed, "--super", "super:secret", "--json")
+	cmd.Env = cleanEnv()
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	var r differ.Report
+	if e := json.Unmarshal(out, &r); e != nil {
+		t.Fatalf("seed %s: %v, %v\n%s", seed, err, e, out)
+	}
+	if err != nil || r.Difference != nil {
+		t.Fatalf("seed %s: %v\n%s", seed, err, &r)
+	}
+	t.Logf("\n%s", &r)
+	if r.Ops < ops || r.Events < ops/100 {
+		t.Errorf("seed %s shows little", seed)
 	}
 }

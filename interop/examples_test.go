@@ -3,10 +3,10 @@
 package interop
 
 import (
+	"cmp"
 	"encoding/xml"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -17,9 +17,15 @@ import (
 // the given tests ran, and passed.
 func testReport(t *testing.T, cmd *exec.Cmd, report string, tests ...string) {
 	t.Helper()
+	checkCases(t, reportOf(t, cmd, report), tests...)
+}
+
+// reportOf runs a program that writes a report in JUnit's format. It returns by name, without
+// parameters, why a test did not pass, or "".
+func reportOf(t *testing.T, cmd *exec.Cmd, report string) map[string]string {
+	t.Helper()
 	log := &tail{}
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY="+lockkeeperBinary(t), "PYTHONDONTWRITEBYTECODE=1")
 	// The servers that it starts are in its process group.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 10 * time.Second
@@ -54,79 +60,37 @@ func testReport(t *testing.T, cmd *exec.Cmd, report string, tests ...string) {
 	outcomes := map[string]string{}
 	for _, c := range append(parsed.Cases, parsed.Nested...) {
 		name, _, _ := strings.Cut(strings.TrimSuffix(c.Name, "()"), "[") // without parameters
-		outcomes[name] = ""
+		outcome := ""
 		switch {
 		case c.Failure != nil:
-			outcomes[name] = "failed: " + *c.Failure
+			outcome = "failed: " + *c.Failure
 		case c.Error != nil:
-			outcomes[name] = "failed: " + *c.Error
+			outcome = "failed: " + *c.Error
 		case c.Skipped != nil:
-			outcomes[name] = "was skipped"
+			outcome = "was skipped"
 		}
+		outcomes[name] = cmp.Or(outcomes[name], outcome) // of all parameters
 	}
-	checkCases(t, outcomes, tests...)
+	return outcomes
 }
 
-// TestExamplePytest runs the example of a fixture for pytest, with kazoo.
+// TestExamplePytest runs the example of a project with pytest and kazoo, which has the package of
+// packages/python installed.
 func TestExamplePytest(t *testing.T) {
 	t.Parallel()
-	cmd, report := examplePytest(t)
+	cmd, report := pytest(t, "../docs/examples/pytest")
 	testReport(t, cmd, report,
+		"test_stale_token_is_refused", "test_stale_token_is_not_looked_at",
 		"test_expired_session_loses_its_lock", "test_lost_reply_leaves_one_znode", "test_create_that_is_not_retried", "test_lock_survives_the_leader")
 }
 
-// examplePytest returns the command that runs the tests of the example, and their report.
-func examplePytest(t *testing.T) (cmd *exec.Cmd, report string) {
-	t.Helper()
-	report = filepath.Join(t.TempDir(), "report.xml")
-	cmd = clientCommand(clientCache(t, "kazoo/bin/python"), "-m", "pytest", "-p", "no:cacheprovider", "--quiet", "--junitxml", report)
-	cmd.Dir = "../docs/examples/pytest"
-	return cmd, report
-}
-
-// TestExampleJUnit runs the example of an extension for JUnit 5, with Curator.
-func TestExampleJUnit(t *testing.T) {
-	t.Parallel()
-	cmd, report := exampleJUnit(t)
-	testReport(t, cmd, report,
-		"expiredSessionLosesItsLock", "lostReplyLeavesOneZnode", "lockSurvivesPartition")
-}
-
-// TestExamplesWithoutProgram: if the program cannot be started, the tests of the examples say so.
+// TestExamplesWithoutProgram: if the program cannot be started, the tests of the example say so.
 func TestExamplesWithoutProgram(t *testing.T) {
 	t.Parallel()
-	for name, example := range map[string]func(*testing.T) (*exec.Cmd, string){"pytest": examplePytest, "JUnit": exampleJUnit} {
-		cmd, _ := example(t)
-		cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY=/missing", "PYTHONDONTWRITEBYTECODE=1")
-		out, err := cmd.CombinedOutput()
-		if text := string(out); err == nil || !strings.Contains(text, "LOCKKEEPER_BINARY is the path of the program") || strings.Contains(text, "NullPointerException") || strings.Contains(text, "AttributeError") {
-			t.Errorf("%s: %v\n%s", name, err, text)
-		}
+	cmd, _ := pytest(t, "../docs/examples/pytest")
+	cmd.Env = append(cmd.Env, "LOCKKEEPER_BINARY=/missing")
+	out, err := cmd.CombinedOutput()
+	if text := string(out); err == nil || !strings.Contains(text, "LOCKKEEPER_BINARY is the path of the program") || strings.Contains(text, "AttributeError") {
+		t.Errorf("%v\n%s", err, text)
 	}
-}
-
-// exampleJUnit is like examplePytest.
-func exampleJUnit(t *testing.T) (cmd *exec.Cmd, report string) {
-	t.Helper()
-	clients, err := jarsOf("zookeeper", "clients/java/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	junit, err := jarsOf("junit", "clients/junit/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sources, err := filepath.Glob("../docs/examples/junit/*.java")
-	if err != nil {
-		t.Fatal(err)
-	}
-	jars := junit + ":" + clients
-	classes, err := compileJava("junit", jars, sources...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	reports := t.TempDir()
-	cmd = clientCommand("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classes+":"+jars,
-		"org.junit.platform.console.ConsoleLauncher", "execute", "--scan-classpath", classes, "--reports-dir", reports, "--disable-banner")
-	return cmd, filepath.Join(reports, "TEST-junit-jupiter.xml")
 }

@@ -28,7 +28,8 @@ var kazooWaiting = map[string]string{
 	"test_client.TestSSLClient.test_create": "needs TLS",
 }
 
-// TestKazooOwn runs kazoo's own tests, which are part of its package.
+// TestKazooOwn runs kazoo's own tests, which are part of its package. They start the program that
+// the wheel of packages/python has, or the one of LOCKKEEPER_INTEROP_BINARY.
 func TestKazooOwn(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
@@ -38,7 +39,11 @@ func TestKazooOwn(t *testing.T) {
 		Failure string  `xml:"failure"`
 		Error   string  `xml:"error"`
 	}
-	packages, _ := filepath.Glob(clientCache(t, "kazoo/lib") + "/python*/site-packages")
+	python, err := pythonPackage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages, _ := filepath.Glob(filepath.Dir(filepath.Dir(python)) + "/lib/python*/site-packages")
 	if len(packages) != 1 {
 		t.Fatalf("kazoo's virtual environment has %d folders of packages", len(packages))
 	}
@@ -52,6 +57,10 @@ func TestKazooOwn(t *testing.T) {
 		}
 		deselect = append(deselect, "--deselect", file+"::"+parts[1]+"::"+parts[2])
 	}
+	program := "" // that of the wheel
+	if os.Getenv(envBinary) != "" {
+		program = lockkeeperBinary(t)
+	}
 	plugins, err := filepath.Abs("clients/kazoo")
 	if err != nil {
 		t.Fatal(err)
@@ -63,10 +72,10 @@ func TestKazooOwn(t *testing.T) {
 				t.Parallel()
 				run := func(tests []string) []outcome {
 					report := filepath.Join(t.TempDir(), "report.xml")
-					cmd := clientCommand(clientCache(t, "kazoo/bin/python"), "-m", "pytest", "-p", "lockkeeper_servers",
+					cmd := clientCommand(python, "-m", "pytest", "-p", "lockkeeper_servers",
 						"-p", "no:cacheprovider", "--quiet", "--junitxml", report)
 					cmd.Args = slices.Concat(cmd.Args, deselect, tests)
-					cmd.Env = append(cmd.Env, "PYTHONPATH="+plugins, "PYTHONDONTWRITEBYTECODE=1", "PYTHONFAULTHANDLER=1", "ZOOKEEPER_VERSION=3.9.0", "LOCKKEEPER_BINARY="+lockkeeperBinary(t))
+					cmd.Env = append(cmd.Env, "PYTHONPATH="+plugins, "PYTHONDONTWRITEBYTECODE=1", "PYTHONFAULTHANDLER=1", "ZOOKEEPER_VERSION=3.9.0", "LOCKKEEPER_BINARY="+program)
 					cmd.Dir = packages[0]
 					log := &tail{}
 					cmd.Stdout, cmd.Stderr = log, log

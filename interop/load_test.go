@@ -227,20 +227,8 @@ func appendBuffer(b, v []byte) []byte {
 }
 
 // receive reads the next frame into c.in.
-func (c *loadClient) receive() error {
-	var head [4]byte
-	if _, err := io.ReadFull(c.r, head[:]); err != nil {
-		return err
-	}
-	n := binary.BigEndian.Uint32(head[:])
-	if n > 1<<20 {
-		return fmt.Errorf("a reply of %d bytes", n)
-	}
-	if cap(c.in) < int(n) {
-		c.in = make([]byte, n)
-	}
-	c.in = c.in[:n]
-	_, err := io.ReadFull(c.r, c.in)
+func (c *loadClient) receive() (err error) {
+	c.in, err = readFrame(c.r, c.in)
 	return err
 }
 

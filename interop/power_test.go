@@ -26,6 +26,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -110,12 +111,7 @@ func buildEdited(dir string, edits ...edit) (binary string, err error) {
 // powerBinary returns the binary that these tests run.
 var powerBinary = sync.OnceValues(func() (string, error) { return buildEdited(scratch, smallSnapshots, smallSegments) })
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testkit.Check
 
 // powerOp is a request of a lane, and the change that it makes.
 type powerOp struct {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -103,13 +104,23 @@ func (c *rawConn) send(m message) error {
 
 // frame reads one frame.
 func (c *rawConn) frame() (*reader, error) {
+	body, err := readFrame(c.in, nil)
+	return &reader{rest: body}, err
+}
+
+// readFrame reads one frame into buf, which it grows if necessary, and returns its payload.
+func readFrame(r io.Reader, buf []byte) ([]byte, error) {
 	var head [4]byte
-	if _, err := io.ReadFull(c.in, head[:]); err != nil {
+	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, err
 	}
-	body := make([]byte, binary.BigEndian.Uint32(head[:]))
-	_, err := io.ReadFull(c.in, body)
-	return &reader{rest: body}, err
+	n := binary.BigEndian.Uint32(head[:])
+	if n > 1<<24 {
+		return nil, fmt.Errorf("a frame of %d bytes", n)
+	}
+	buf = slices.Grow(buf[:0], int(n))[:n]
+	_, err := io.ReadFull(r, buf)
+	return buf, err
 }
 
 // reply is the reply to a request.
@@ -233,24 +244,15 @@ var zxidLine = regexp.MustCompile(`(?m)^Zxid: 0x([0-9a-f]+)$`)
 // serverZxid asks the server for its last zxid, with the four-letter word srvr.
 func serverZxid(t testing.TB, addr string) int64 {
 	t.Helper()
-	conn, err := net.DialTimeout("tcp", addr, rawTimeout)
+	text, err := fourLetterWord(addr, "srvr", rawTimeout)
 	if err != nil {
 		t.Fatalf("srvr: %v", err)
 	}
-	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(rawTimeout))
-	if _, err := io.WriteString(conn, "srvr"); err != nil {
-		t.Fatalf("srvr: %v", err)
-	}
-	text, err := io.ReadAll(conn)
-	if err != nil {
-		t.Fatalf("srvr: %v", err)
-	}
-	found := zxidLine.FindSubmatch(text)
+	found := zxidLine.FindStringSubmatch(text)
 	if found == nil {
 		t.Fatalf("srvr shows no zxid:\n%s", text)
 	}
-	zxid, err := strconv.ParseInt(string(found[1]), 16, 64)
+	zxid, err := strconv.ParseInt(found[1], 16, 64)
 	if err != nil {
 		t.Fatal(err)
 	}

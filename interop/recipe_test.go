@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 )
 
 // The lock recipe, with only the primitives of go-zookeeper.
@@ -150,20 +152,12 @@ func connectBy(t testing.TB, addr string, timeout time.Duration, dial zk.Dialer)
 		t.Fatalf("connect to %s: %v", addr, err)
 	}
 	t.Cleanup(conn.Close)
-	giveUp := time.After(startDeadline)
-	for {
-		select {
-		case ev, open := <-events:
-			if !open {
-				t.Fatalf("connect to %s: the client gave up", addr)
-			}
-			if ev.State == zk.StateHasSession {
-				return conn
-			}
-		case <-giveUp:
-			t.Fatalf("no session at %s within %v", addr, startDeadline)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	defer cancel()
+	if err := stock.Await(ctx, events); err != nil {
+		t.Fatalf("connect to %s: %v", addr, err)
 	}
+	return conn
 }
 
 // clientLog forwards a client's log to its test while the test runs.

@@ -17,6 +17,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 )
 
 // TestClusterRolling restarts the members one after the other while clients write, with
@@ -143,7 +144,7 @@ type stayer struct {
 
 func startStayer(t *testing.T, addrs []string) *stayer {
 	t.Helper()
-	conn, _, err := zk.Connect(addrs, 40*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{}))
+	conn, _, err := zk.Connect(addrs, 40*time.Second, zk.WithLogInfo(false), zk.WithLogger(stock.Quiet{}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,10 +157,6 @@ func startStayer(t *testing.T, addrs []string) *stayer {
 	go s.run()
 	return s
 }
-
-type discard struct{}
-
-func (discard) Printf(string, ...any) {}
 
 func (s *stayer) run() {
 	defer close(s.done)

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Installs what the tests with the build tag interop need, on Debian, as root: Redis,
 # ZooKeeper with its jars, Java, a headless Chromium, newer jars from Maven Central,
-# clients in other languages, the Go modules, and the Debian packages in its arguments;
+# clients in other languages, packages for Python, the Go modules, and the Debian packages in its arguments;
 # with --systems as the first argument also what only TestSystems needs, with
-# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, PostgreSQL, Patroni and ClickHouse. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
+# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, PostgreSQL, Patroni, ClickHouse and the native client for Node. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
 # quick if everything is installed. It does not start the services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -20,7 +20,8 @@ packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
-command -v npm >/dev/null || packages+=(nodejs npm)
+command -v npm >/dev/null || packages+=(nodejs npm ${systems:+libnode-dev})
+[[ ! $systems ]] || command -v g++ >/dev/null || packages+=(g++)
 command -v cargo >/dev/null || packages+=(cargo-web)
 
 missing=()
@@ -49,26 +50,32 @@ fi
 # Install the clients in the versions of their lock files.
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
 clients=$PWD/interop/clients
-mkdir -p "$cache"/{kazoo,node,rust}
+mkdir -p "$cache"/{kazoo,node,npm,rust}
 
-cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust" &
+{
+	cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust"
+	cargo test --quiet --locked --no-run --manifest-path docs/examples/rust/Cargo.toml --target-dir "$cache/rust"
+} &
 rust=$!
 
-# jars POM NAME downloads the jars that a pom.xml pins, with their dependencies, into a
-# cache directory that is named after NAME and a hash of the file. If the directory
-# exists, it is complete.
+# jars POM NAME [OPTION...] downloads the jars that a pom.xml pins, with their dependencies, into
+# a cache directory that is named after NAME and a hash of the file. If the directory
+# exists, it is complete. The options are for Maven.
 jars() {
 	local pom=$1 dir
 	dir=$cache/$2-$(sha256sum <"$pom" | head -c 16)
+	shift 2
 	[[ -d $dir ]] && return
 	rm -rf "$dir.part"
-	mvn --batch-mode --quiet --file "$pom" dependency:copy-dependencies -DoutputDirectory="$dir.part"
+	mvn --batch-mode --quiet --file "$pom" "$@" dependency:copy-dependencies -DoutputDirectory="$dir.part"
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
+for release in 3.4.14 3.5.10 3.6.4 3.7.2 3.8.6; do
+	jars interop/clients/releases/pom.xml zookeeper-$release -Drelease=$release
+done
 jars interop/clients/admin/pom.xml admin
 jars interop/clients/kafka/pom.xml kafka
-jars interop/clients/junit/pom.xml junit
 jars interop/clients/curator/pom.xml curator
 jars interop/clients/flink/pom.xml flink
 
@@ -82,6 +89,15 @@ venv() {
 	cp "$wanted" "$dir/requirements.txt"
 }
 venv kazoo kazoo
+
+# What the tests of packages/python install into a new environment, without a network.
+wanted=$clients/python/requirements.txt
+if ! cmp --silent "$wanted" "$cache/python/requirements.txt"; then
+	rm -rf "$cache/python"
+	"$cache/kazoo/bin/pip" download --quiet --disable-pip-version-check --only-binary :all: --require-hashes --no-deps \
+		--dest "$cache/python" --requirement "$wanted"
+	cp "$wanted" "$cache/python/requirements.txt"
+fi
 
 if [[ $systems ]]; then
 	jars interop/clients/hadoop/pom.xml hadoop
@@ -101,11 +117,20 @@ if [[ $systems ]]; then
 	fi
 fi
 
-wanted=$clients/node/package-lock.json
-if ! cmp --silent "$wanted" "$cache/node/node_modules/package-lock.json"; then
-	cp "$clients/node/package.json" "$wanted" "$cache/node"
-	(cd "$cache/node" && npm ci --no-audit --no-fund --loglevel=error)
-	cp "$wanted" "$cache/node/node_modules"
+# modules NAME installs the packages of a package-lock.json.
+modules() {
+	local wanted=$clients/$1/package-lock.json dir=$cache/$1
+	cmp --silent "$wanted" "$dir/node_modules/package-lock.json" && return
+	cp "$clients/$1/package.json" "$wanted" "$dir"
+	(cd "$dir" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error)
+	cp "$wanted" "$dir/node_modules"
+}
+modules node
+modules npm
+# The native client for Node is compiled, which takes minutes, with the headers of the node that is installed.
+if [[ $systems && ! -d $cache/npm/node_modules/zookeeper/build/Release ]]; then
+	nodedir=$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")
+	(cd "$cache/npm" && npm_config_nodedir=$nodedir npm rebuild --no-audit --no-fund --loglevel=error zookeeper)
 fi
 
 go mod download

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"os"
 	"os/exec"
@@ -21,6 +20,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 )
 
 // envSteady sets how often TestClusterSteady and TestClusterCutOff repeat each scenario.
@@ -410,7 +411,7 @@ type steadyClient struct {
 func startSteadyClient(r *steadyRun, addr, dir string) *steadyClient {
 	r.t.Helper()
 	c := &steadyClient{run: r, addr: addr, dir: dir, stop: make(chan struct{})}
-	conn, _, err := zk.Connect([]string{addr}, steadySession, zk.WithLogger(log.New(io.Discard, "", 0)), zk.WithEventCallback(c.event))
+	conn, _, err := zk.Connect([]string{addr}, steadySession, zk.WithLogger(stock.Quiet{}), zk.WithEventCallback(c.event))
 	if err != nil {
 		r.t.Fatal(err)
 	}

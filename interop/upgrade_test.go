@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 )
 
 // TestUpgrade upgrades a cluster from an earlier version to this one, a member at a time and the
@@ -170,7 +172,7 @@ func holdThroughout(t *testing.T, addrs []string) *keptLock {
 	var conns [2]*zk.Conn
 	for i := range conns {
 		var err error
-		if conns[i], _, err = zk.Connect(addrs, 40*time.Second, zk.WithLogInfo(false), zk.WithLogger(discard{})); err != nil {
+		if conns[i], _, err = zk.Connect(addrs, 40*time.Second, zk.WithLogInfo(false), zk.WithLogger(stock.Quiet{})); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(conns[i].Close)

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -30,7 +31,7 @@ var notHere = map[string]struct{ zookeeper, lockkeeper *regexp.Regexp }{
 		`(avg|min|max|cnt|sum|pN)_\w+`, `outstanding_changes_\w+`, `\w*_processor_\w+`, `(prep|sync|request|response_packet|requests)_\w+`,
 		`proposal_count`, `commit_count`, `learner_\w+`, `looking_count`, `quit_leading_\w+`, `diff_count`, `snap_count`, `revalidate_count`,
 		`ensemble_auth_\w+`, `skip_\w+`, `dead_watchers_\w+`, `add_dead_\w+`, `digest_mismatches_count`, `unrecoverable_error_count`,
-		`stale_(requests|replies)\w*`, `large_requests_rejected`, `insecure_admin_count`, `(snapshot|restore)_\w+`,
+		`stale_(requests|replies)\w*`, `large_requests_rejected`, `insecure_admin_count`, `fsync_threshold_exceed_count`, `(snapshot|restore)_\w+`,
 	}, "|") + `)\t`), nil},
 }
 
@@ -41,7 +42,7 @@ var versions = regexp.MustCompile(`\d+\.\d+\.\d+\S*, built on`)
 // difference must be in the list above.
 func TestWords(t *testing.T) {
 	for _, version := range []zkVersion{zk38, zk39} {
-		t.Run(string(version), func(t *testing.T) { compareWords(t, version) })
+		t.Run(string(version), func(t *testing.T) { compareWords(t, version, nil) })
 	}
 }
 
@@ -74,9 +75,11 @@ func describable(t *testing.T, addr string, znodes int) {
 	do(all[0].Call(proto.OpSync, &proto.Path{Path: "/"}, nil))
 }
 
-func compareWords(t *testing.T, version zkVersion) {
+// compareWords compares a version of ZooKeeper and lockkeeper with flags. p is what lockkeeper
+// behaves as.
+func compareWords(t *testing.T, version zkVersion, p *persona.Persona, flags ...string) {
 	theirs := startZooKeeper(t, version, nil, map[string]string{"4lw.commands.whitelist": "*", "tickTime": "2000"}).addr
-	ours := startLockkeeper(t).addr
+	ours := startLockkeeper(t, flags...).addr
 	for _, addr := range []string{theirs, ours} {
 		describable(t, addr, 300)
 	}
@@ -95,6 +98,14 @@ func compareWords(t *testing.T, version zkVersion) {
 				return map[string]int{answer: 1}
 			}
 			return golden.Shape(versions.ReplaceAllString(answer, "V, built on"))
+		}
+		if !p.KnowsWord(word) {
+			for _, addr := range []string{theirs, ours} {
+				if answer, err := fourLetterWord(addr, word, rawTimeout); answer != "" {
+					t.Errorf("%s: %q, %v from %s", word, answer, err, addr)
+				}
+			}
+			continue
 		}
 		want, got := ask(theirs), ask(ours)
 		word = word[:4]

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 )
 
 // zkVersion is a version of ZooKeeper to compare with.
@@ -43,6 +43,13 @@ func (v zkVersion) classpath(t testing.TB) string {
 			t.Fatal(err)
 		}
 		return zk39.classpath(t) + ":" + jars
+	}
+	if strings.Count(string(v), ".") == 2 { // a release, see TestReleases
+		jars, err := jarsOf("zookeeper-"+string(v), "clients/releases/pom.xml")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return jars
 	}
 	if v == zk39 {
 		jars, err := jarsOf("zookeeper", "clients/java/pom.xml")
@@ -229,16 +236,10 @@ func askWord(addr string, secure *tls.Config, word string, timeout time.Duration
 	if err != nil {
 		return "", err
 	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(timeout))
 	if secure != nil {
 		c = tls.Client(c, secure)
 	}
-	if _, err := io.WriteString(c, word); err != nil {
-		return "", err
-	}
-	answer, err := io.ReadAll(c)
-	return string(answer), err
+	return rawclient.Word(c, word, timeout)
 }
 
 // freeAddr returns a loopback address whose port is reserved for servers of the test.

@@ -14,6 +14,7 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 	"github.com/lockkeeper/lockkeeper/lock"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
@@ -256,9 +257,7 @@ func (l *link) pump(to, from net.Conn, up bool, done <-chan struct{}) {
 	}
 }
 
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
+type silent = stock.Quiet
 
 // connect returns a client that has a session. It is closed when the test ends.
 func connect(t testing.TB, dial dialer) *zk.Conn {
@@ -274,11 +273,8 @@ func connectFor(t testing.TB, dial dialer, timeout time.Duration) *zk.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	for ev := range events {
-		if ev.State == zk.StateHasSession {
-			return conn
-		}
+	if err := stock.Await(t.Context(), events); err != nil {
+		t.Fatal(err)
 	}
-	t.Fatal("no session")
-	return nil
+	return conn
 }

@@ -129,6 +129,11 @@ func (c *Cluster) Leader() int {
 				return i + 1
 			}
 		}
+		select {
+		case <-c.servers[0].ended:
+			c.t.Fatalf("lockkeepertest: the test has ended")
+		default:
+		}
 	}
 	c.t.Fatalf("lockkeepertest: no leader after %v", patience)
 	return 0

@@ -85,56 +85,77 @@ func (c *Cluster) SetLink(from, to int, l Link) {
 	c.net.Cut(host(from), host(to), l.Cut)
 }
 
-// SetDisk sets the faults of a member's disk, which only members that keep their state in
-// memory can have. Stopping a member does not wait for a slow disk.
-func (c *Cluster) SetDisk(id int, d Disk) {
-	c.t.Helper()
-	c.servers[0].here(c.t)
-	s := c.Server(id)
+// SetDisk sets the faults of the server's disk, which only servers that keep their state in memory
+// can have. Stopping a server does not wait for a slow disk.
+func (s *Server) SetDisk(d Disk) {
+	s.t.Helper()
+	s.here(s.t)
 	memory := testhooks.In(&s.cfg).Memory
 	if d.Delay < 0 {
-		c.t.Fatalf("lockkeepertest: impossible disk %+v: a Delay is not negative", d)
+		s.t.Fatalf("lockkeepertest: impossible disk %+v: a Delay is not negative", d)
 	}
 	if memory == nil {
-		c.t.Fatalf("lockkeepertest: member %d keeps its state in %s, and only in memory can its disk have faults", id, s.cfg.DataDir)
+		s.t.Fatalf("lockkeepertest: %s keeps its state in %s, and only in memory can its disk have faults", s.name(), s.cfg.DataDir)
 	}
 	s.condition.change(func(x *condition) { x.disk = d })
 	memory.SetFault(s.condition.write)
 }
 
-// Pause keeps a member from sending and receiving, also from and to its clients, and from
-// writing to its disk, until [Cluster.Resume]. Connections stay, other members can make new
+// SetDisk is [Server.SetDisk] for a member.
+func (c *Cluster) SetDisk(id int, d Disk) {
+	c.t.Helper()
+	c.Server(id).SetDisk(d)
+}
+
+// Pause keeps a server from sending and receiving, also from and to its clients, and from
+// writing to its disk, until [Server.Resume]. Connections stay, other members can make new
 // ones, and what others send meanwhile arrives when it is resumed. To the others it looks like
 // a process that the operating system has stopped. But its own timers go on, so when it is
 // resumed it knows how much time has passed. Clients that use TLS are not held back.
+func (s *Server) Pause() {
+	s.t.Helper()
+	s.setPaused(true)
+}
+
+// Resume continues a paused server. Stopping it resumes it too.
+func (s *Server) Resume() {
+	s.t.Helper()
+	s.setPaused(false)
+}
+
+// Pause is [Server.Pause] for a member.
 func (c *Cluster) Pause(id int) {
 	c.t.Helper()
-	c.setPaused(id, true)
+	c.Server(id).Pause()
 }
 
-// Resume continues a paused member. Stopping it resumes it too.
+// Resume is [Server.Resume] for a member.
 func (c *Cluster) Resume(id int) {
 	c.t.Helper()
-	c.setPaused(id, false)
+	c.Server(id).Resume()
 }
 
-func (c *Cluster) setPaused(id int, paused bool) {
-	c.t.Helper()
-	s := c.Server(id)
-	s.here(c.t)
+func (s *Server) setPaused(paused bool) {
+	s.t.Helper()
+	s.here(s.t)
 	if memory := testhooks.In(&s.cfg).Memory; memory != nil {
 		memory.SetFault(s.condition.write)
 	}
 	s.condition.change(func(x *condition) { x.paused = paused })
-	s.pauseNet(paused)
+	if s.pauseNet != nil {
+		s.pauseNet(paused)
+	}
 }
 
-// SetClock makes the clock of a member differ from the time by skew, which may be negative; 0 sets
-// it right. While the member leads, the znodes' ctime and mtime come from this clock, and TTL
-// znodes are deleted by it. Sessions are not affected.
+// SetClock makes the clock of a server differ from the time by skew, which may be negative; 0 sets
+// it right. It does not undo [Server.Advance]. While the server leads or is alone, the znodes' ctime
+// and mtime come from this clock, and TTL znodes are deleted by it. Sessions are not affected.
+func (s *Server) SetClock(skew time.Duration) { s.skew.Store(int64(skew)) }
+
+// SetClock is [Server.SetClock] for a member.
 func (c *Cluster) SetClock(id int, skew time.Duration) {
 	c.t.Helper()
-	c.Server(id).skew.Store(int64(skew))
+	c.Server(id).SetClock(skew)
 }
 
 // StepDown makes the leader hand over to another member, and returns the id of the new
@@ -239,6 +260,16 @@ func (x *condition) closeLater(nc net.Conn) error {
 }
 
 // clock is a TimeOfDay.
-type clock struct{ atomic.Int64 }
+type clock struct {
+	atomic.Int64              // how wrong it is
+	ahead        atomic.Int64 // by Advance
+}
 
-func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.Load())) }
+func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.Load() + c.ahead.Load())) }
+
+// mostAhead is how far a clock can be advanced, in all.
+const mostAhead = 200 * 365 * 24 * time.Hour
+
+func (c *clock) advance(d time.Duration) {
+	c.ahead.Store(int64(min(time.Duration(c.ahead.Load())+d, mostAhead)))
+}

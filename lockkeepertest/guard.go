@@ -43,7 +43,14 @@ type Guard struct {
 	wrong     []problem
 	resources []*Resource
 	state     string // of the servers when the first wrong write was accepted
-	found     string // the verdict, until the test is told
+	verdict   Verdict
+	found     string // the verdict as text, until the test is told
+}
+
+// Verdict is what a [Guard] has found.
+type Verdict struct {
+	Violations []string // what is wrong, each in one line; none if the lock protected
+	Timeline   string   // what happened to the znodes that explain it, or to all if nothing is wrong
 }
 
 // GuardLock watches a lock from now on. When the test ends, it fails the test if the lock
@@ -358,10 +365,22 @@ func (g *Guard) Check() {
 	}
 }
 
+// Verdict gives the verdict now, as [Guard.Check] does, and returns it instead of failing the
+// test. The guard then ends.
+func (g *Guard) Verdict() Verdict {
+	g.judge()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.found = ""
+	all := &g.report.guards.all
+	*all = slices.DeleteFunc(*all, func(other *Guard) bool { return other == g })
+	return g.verdict
+}
+
 // judge reaches the verdict, if there is none yet.
 func (g *Guard) judge() {
 	g.look()
-	found := g.verdict()
+	found := g.find()
 	if found == "" {
 		return
 	}
@@ -374,8 +393,8 @@ func (g *Guard) judge() {
 	}
 }
 
-// verdict returns why the test is to fail, or "".
-func (g *Guard) verdict() string {
+// find reaches the verdict, and returns why the test is to fail, or "".
+func (g *Guard) find() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.checked {
@@ -398,11 +417,13 @@ func (g *Guard) verdict() string {
 		}
 	}
 	if len(all) == 0 {
+		g.verdict.Timeline = strings.Join(g.timeline(nil), "\n")
 		return ""
 	}
 	var kinds, details []string
 	var tokens []int64
 	for _, p := range all {
+		g.verdict.Violations = append(g.verdict.Violations, p.kind+": "+p.detail)
 		if !slices.Contains(kinds, p.kind) {
 			kinds = append(kinds, p.kind)
 		}
@@ -412,14 +433,16 @@ func (g *Guard) verdict() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "the lock %s: %s\n  guarded since %s\n", g.path, strings.Join(kinds, "; "), g.where)
 	section(&b, "what is wrong", details, false)
-	section(&b, "timeline", g.timeline(tokens), false)
+	timeline := g.timeline(tokens)
+	g.verdict.Timeline = strings.Join(timeline, "\n")
+	section(&b, "timeline", timeline, false)
 	return strings.TrimSuffix(b.String(), "\n")
 }
 
-// timeline returns the events of the znodes with these tokens.
+// timeline returns the events of the znodes with these tokens, or of all if tokens is nil.
 func (g *Guard) timeline(tokens []int64) (lines []string) {
 	for _, e := range g.events {
-		if !slices.Contains(tokens, e.claim.Token) {
+		if tokens != nil && !slices.Contains(tokens, e.claim.Token) {
 			continue
 		}
 		line := fmt.Sprintf("%11s  %v: %s", g.at(e.at), e.claim, e.text)

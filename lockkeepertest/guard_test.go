@@ -636,3 +636,36 @@ func TestGuardBeginsInACluster(t *testing.T) {
 		c.Heal()
 	})
 }
+
+// TestVerdict: it is returned, and does not fail the test, and the guard sees nothing afterwards.
+func TestVerdict(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
+		if err := create(conn, "/lock"); err != nil {
+			t.Fatal(err)
+		}
+		fake := &failures{TB: t}
+		fake.run(func() {
+			g := lockkeepertest.GuardLock(fake, s, "/lock")
+			r := g.Resource()
+			r.WriteUnchecked(7)
+			v := g.Verdict()
+			if len(v.Violations) != 1 || !strings.HasPrefix(v.Violations[0], "a client wrote without the lock: somebody with token 0x7 wrote at 0.000 s") || !strings.Contains(v.Timeline, "writes") {
+				t.Errorf("%+v", v)
+			}
+			l := zk.NewLock(conn, "/lock", zk.WorldACL(zk.PermAll))
+			if err := l.Lock(); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(g.Holders()); n != 0 {
+				t.Errorf("%d holders after the end", n)
+			}
+			g = lockkeepertest.GuardLock(fake, s, "/lock")
+			if v := g.Verdict(); len(v.Violations) != 0 || !strings.Contains(v.Timeline, "holds the lock") {
+				t.Errorf("%+v", v)
+			}
+		})
+		if len(fake.errors) > 0 {
+			t.Errorf("%q", fake.errors)
+		}
+	})
+}

@@ -343,14 +343,10 @@ func (*observer) Answered()                   {}
 func (*observer) Restoring()                  {}
 func (*observer) Failed(error)                {}
 
-// awaitState blocks until a state is reached. It reports false if that takes longer than all
-// current sessions need to expire, and some more.
-func (s *Server) awaitState(reached func(v *fsm.View) bool) bool {
-	longest := time.Duration(0)
-	for _, x := range s.Sessions() {
-		longest = max(longest, x.Timeout)
-	}
-	timer := time.NewTimer(longest + patience)
+// awaitState blocks until a state is reached. It reports false if that takes longer than limit, or
+// the test ends.
+func (s *Server) awaitState(limit time.Duration, reached func(v *fsm.View) bool) bool {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	c := &s.changes
 	for {
@@ -367,6 +363,8 @@ func (s *Server) awaitState(reached func(v *fsm.View) bool) bool {
 		case <-opened:
 			continue
 		case <-timer.C:
+			return false
+		case <-s.ended:
 			return false
 		}
 		w := &waiting{reached, make(chan struct{}), make(chan struct{})}
@@ -388,6 +386,8 @@ func (s *Server) awaitState(reached func(v *fsm.View) bool) bool {
 		case <-opened:
 		case <-timer.C:
 			there = true // give up
+		case <-s.ended:
+			there = true
 		}
 		c.mu.Lock()
 		delete(c.waiting, w)
@@ -429,46 +429,4 @@ func (l Lock) String() string {
 		text += "; waiting: " + strings.Join(queue, " ")
 	}
 	return text
-}
-
-// WaitHeld blocks until a session holds a lock: either it has the first of the ephemeral
-// and sequential children of path, as the recipes of clients have it, or path itself is an
-// ephemeral of the session. The client may not know it yet.
-//
-// The methods that wait do not poll. They see every state that this server applies, also
-// one that lasts only for a moment. They fail the test if the state is not reached within
-// the longest timeout of the current sessions and another minute. They must be called from
-// the goroutine that runs the test.
-func (s *Server) WaitHeld(path string, sessionID int64) {
-	s.t.Helper()
-	s.here(s.t)
-	if !s.awaitState(func(v *fsm.View) bool {
-		if n := v.Tree().Lookup(path); n != nil && n.Stat().EphemeralOwner == sessionID {
-			return true
-		}
-		q := queue(v, path)
-		return len(q) > 0 && q[0].session == sessionID
-	}) {
-		s.t.Fatalf("lockkeepertest: session %s does not get the lock: %s", session.FormatID(sessionID), s.describe(path))
-	}
-}
-
-// WaitWaiters blocks until exactly n sessions wait behind the holder of a lock. If n is 0,
-// the lock may also be free. A session waits from when its znode exists, which is shortly
-// before its client watches another znode. See [Server.WaitHeld].
-func (s *Server) WaitWaiters(path string, n int) {
-	s.t.Helper()
-	s.here(s.t)
-	if !s.awaitState(func(v *fsm.View) bool { return max(len(queue(v, path))-1, 0) == n }) {
-		s.t.Fatalf("lockkeepertest: the lock does not have %d waiters: %s", n, s.describe(path))
-	}
-}
-
-// WaitGone blocks until a znode does not exist. See [Server.WaitHeld].
-func (s *Server) WaitGone(path string) {
-	s.t.Helper()
-	s.here(s.t)
-	if !s.awaitState(func(v *fsm.View) bool { return v.Tree().Lookup(path) == nil }) {
-		s.t.Fatalf("lockkeepertest: the znode is not deleted: %s", s.describe(path))
-	}
 }

@@ -35,7 +35,8 @@
 // Real sockets must stay outside: [WithTCP], and the clients that need it. In a bubble, time
 // moves on only when all goroutines are asleep or wait for each other. One that waits for a
 // socket does not count as waiting, because data may come from outside at any moment, so
-// time would stand still. Connect and Dial connect through memory.
+// time would stand still. Connect and Dial connect through memory. Outside of bubbles,
+// [Server.Advance] sets the server's clock forward.
 //
 // # Aim a fault
 //
@@ -54,7 +55,8 @@
 // [Server.Tree], [Server.Get], [Server.Sessions], [Server.Watches] and [Server.Locks] show
 // what a server knows. They need no client and cause no request. [Server.WaitHeld],
 // [Server.WaitWaiters] and [Server.WaitGone] block until a lock is held, has a queue, or is
-// gone. They do not poll, and miss no state, however short.
+// gone. They do not poll, and miss no state, however short. Others wait for data, children,
+// requests and watches, and [Server.Within] limits the time.
 //
 // # Check that a lock protects
 //
@@ -73,7 +75,8 @@
 //
 // A server begins [WithTree] or [WithTreeFile] with the znodes that a test needs. Tests that
 // share a server take a [Server.Snapshot] and put it back with [Server.Restore], which
-// takes microseconds for a small tree, so that each finds the server clean.
+// takes microseconds for a small tree, so that each finds the server clean. [Server.AddTree] adds
+// znodes later. Tests that run at the same time share a server with a [Server.Namespace] each.
 //
 // # Five famous failures
 //
@@ -112,6 +115,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
@@ -132,6 +136,13 @@ func WithTCP() Option { return Option{func(s *Server) { s.cfg.ClientAddr = "127.
 // WithTickTime sets the tick; session expiry is rounded up to multiples of it. The
 // default is 50 ms, so that short timeouts can be tested in real time.
 func WithTickTime(d time.Duration) Option { return Option{func(s *Server) { s.cfg.TickTime = d }} }
+
+// BehaveAs makes the server answer as an older release line of ZooKeeper: "3.4", "3.5", "3.6",
+// "3.7" or "3.8". So a test can see what a client does with a server that lacks an operation;
+// see lockkeeper.Features.BehaveAs. In a cluster, all members behave so.
+func BehaveAs(line string) Option {
+	return Option{func(s *Server) { s.cfg.Features.BehaveAs = line }}
+}
 
 // WithConfig changes any other field of the configuration.
 func WithConfig(change func(*lockkeeper.Config)) Option {
@@ -243,6 +254,11 @@ func (s *Server) open() (err error) {
 	defer func() { <-s.turn }()
 	if _, err := s.running(); err == nil {
 		return errors.New("the server is running")
+	}
+	select {
+	case <-s.ended:
+		return errors.New("the test has ended")
+	default:
 	}
 	s.condition.change(func(x *condition) { x.stopping = false })
 	o := &observer{changes: &s.changes, guards: &s.report.guards}
@@ -375,7 +391,7 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 	for i := range n {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
 	}
-	conn, events, err := zk.Connect(addrs, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(quiet{}))
+	conn, events, err := zk.Connect(addrs, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(stock.Quiet{}))
 	if err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
@@ -390,17 +406,12 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 		}
 		conn.Close()
 	})
-	late := time.After(patience)
-	for {
-		select {
-		case e := <-events:
-			if e.State == zk.StateHasSession {
-				return conn
-			}
-		case <-late:
-			t.Fatalf("lockkeepertest: no session after %v", patience)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), patience) // a cleanup may connect too
+	defer cancel()
+	if err := stock.Await(ctx, events); err != nil {
+		t.Fatalf("lockkeepertest: after %v: %v", patience, err)
 	}
+	return conn
 }
 
 func reconnecting(conn *zk.Conn) bool {
@@ -410,11 +421,6 @@ func reconnecting(conn *zk.Conn) bool {
 	}
 	return false
 }
-
-// quiet is a zk.Logger that discards everything.
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
 
 // ExpireSession expires a session as if its client had been silent for the session
 // timeout: the session's ephemeral znodes are deleted, its connection is closed,

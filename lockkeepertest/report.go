@@ -20,10 +20,11 @@ func newReport(servers ...*Server) *report {
 
 // report logs the state of a server, or of a cluster, when a test has failed.
 type report struct {
-	servers  []*Server
-	started  string // where in the test, FILE:LINE
-	messages messages
-	guards   guards
+	servers    []*Server
+	started    string // where in the test, FILE:LINE
+	messages   messages
+	guards     guards
+	namespaces namespaces
 
 	mu      sync.Mutex
 	logged  map[testing.TB]bool

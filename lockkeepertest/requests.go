@@ -87,7 +87,8 @@ type messages struct {
 	size     int // of requests, in bytes
 	dropped  int // requests that are not kept any more
 	last     [lastMessages]said
-	said     int // the next one is last[said%lastMessages]
+	said     int           // the next one is last[said%lastMessages]
+	next     chan struct{} // closed and forgotten at the next message; nil if nobody waits
 }
 
 const (
@@ -120,12 +121,33 @@ func (m *messages) say(e said) {
 	defer m.mu.Unlock()
 	m.last[m.said%lastMessages] = e
 	m.said++
+	m.wake()
+}
+
+// awaitNext returns a channel that is closed at the next message, when the server has carried out
+// what it answers.
+func (m *messages) awaitNext() <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.next == nil {
+		m.next = make(chan struct{})
+	}
+	return m.next
+}
+
+// wake wakes those who wait for the next message. The caller holds mu.
+func (m *messages) wake() {
+	if m.next != nil {
+		close(m.next)
+		m.next = nil
+	}
 }
 
 // ask keeps a request.
 func (m *messages) ask(r Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	defer m.wake()
 	m.requests = append(m.requests, r)
 	m.size += len(r.frame.Payload)
 	for m.size > maxRequests {

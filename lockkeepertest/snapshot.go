@@ -15,7 +15,8 @@ import (
 type Snapshot struct {
 	state    *fsm.Command // that puts it back
 	faults   []*Injection
-	requests int // how many there had been
+	requests int   // how many there had been
+	ahead    int64 // of the clock
 }
 
 // Snapshot returns the present state, for [Server.Restore].
@@ -41,6 +42,7 @@ func (s *Server) Snapshot() *Snapshot {
 //   - Faults that were injected after the snapshot are removed. One that has not taken
 //     effect fails the test, unless it is optional.
 //   - [Server.Requests] forgets the requests that came after the snapshot.
+//   - A clock that [Server.Advance] has moved since goes back.
 //
 // Restore returns when all this is visible to clients. It fails the test if the server is
 // stopped. A member of a cluster restores the state of the whole cluster, but only
@@ -83,6 +85,7 @@ func snapshot(s *Server, servers []*Server) *Snapshot {
 		x.faults = append(x.faults, s.faults.list()...)
 	}
 	x.requests = s.report.messages.count()
+	x.ahead = s.skew.ahead.Load()
 	return x
 }
 
@@ -94,6 +97,7 @@ func restore(servers []*Server, x *Snapshot) {
 		for _, why := range s.faults.keep(x.faults) {
 			t.Errorf("lockkeepertest: %s", why)
 		}
+		s.skew.ahead.Store(x.ahead)
 	}
 	if err := commit(servers, x.state); err != nil {
 		t.Errorf("lockkeepertest: restore: %v", err)
@@ -161,12 +165,17 @@ func commit(servers []*Server, c *fsm.Command) error {
 	return nil
 }
 
+// name returns what the server is called in messages.
+func (s *Server) name() string {
+	if s.pauseNet != nil {
+		return fmt.Sprintf("member %d", s.cfg.ID)
+	}
+	return "the server"
+}
+
 // propose returns when a command that may be applied twice is applied here.
 func (s *Server) propose(c *fsm.Command) error {
-	name := "the server"
-	if s.pauseNet != nil {
-		name = fmt.Sprintf("member %d", s.cfg.ID)
-	}
+	name := s.name()
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) { // if the leader is lost
 		server, err := s.running()
 		if err != nil {

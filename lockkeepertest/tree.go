@@ -48,24 +48,42 @@ func WithTreeFile(name string) Option {
 			if err != nil {
 				return nil, err
 			}
-			var all []znode.Record
-			for i, line := range strings.Split(string(text), "\n") {
-				line = strings.TrimSpace(line)
-				if line == "" || line[0] == '#' {
-					continue
-				}
-				r, err := parseNode(line)
-				if err != nil {
-					return nil, fmt.Errorf("%s:%d: %w", name, i+1, err)
-				}
-				all = append(all, r)
-			}
-			if all, err = complete(all); err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			return all, nil
+			return parseTree(name, string(text))
 		}
 	}}
+}
+
+// WithTreeText is [WithTreeFile] with the lines themselves.
+func WithTreeText(text string) Option {
+	return Option{func(s *Server) {
+		s.tree = func() ([]znode.Record, error) { return parseTree("tree", text) }
+	}}
+}
+
+// TreeError says what is wrong with the znodes that a server should begin with, or that should be
+// added; see [WithTree] and [Server.AddTree].
+type TreeError struct{ reason error }
+
+func (e *TreeError) Error() string { return e.reason.Error() }
+func (e *TreeError) Unwrap() error { return e.reason }
+
+// parseTree parses the lines of a tree. name is of the file, for errors.
+func parseTree(name, text string) (all []znode.Record, err error) {
+	for i, line := range strings.Split(text, "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		r, err := parseNode(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", name, i+1, err)
+		}
+		all = append(all, r)
+	}
+	if all, err = complete(all); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return all, nil
 }
 
 var nodeLine = regexp.MustCompile(`^(.*?)(?: = (".*"|0x[0-9a-f]*))?(?: \((container|(?:TTL|ephemeral of) \S+)\))?$`)
@@ -121,19 +139,14 @@ func complete(nodes []znode.Record) ([]znode.Record, error) {
 	}
 	for _, at := range slices.Collect(maps.Keys(byPath)) {
 		for up := path.Dir(at); up != znode.Root && byPath[up] == nil; up = path.Dir(up) {
-			byPath[up] = &znode.Record{Path: up, Data: []byte{}}
+			byPath[up] = &znode.Record{Path: up} // without data: one that exists keeps its own
 		}
 	}
 	var all []znode.Record
 	for _, at := range slices.Sorted(maps.Keys(byPath)) {
 		r := byPath[at]
 		r.ACL = proto.OpenACL
-		if parent := byPath[path.Dir(at)]; parent != nil {
-			parent.Creates++
-		}
-	}
-	for _, at := range slices.Sorted(maps.Keys(byPath)) {
-		all = append(all, *byPath[at])
+		all = append(all, *r)
 	}
 	return all, nil
 }
@@ -146,18 +159,52 @@ func plant(servers []*Server) error {
 	}
 	nodes, err := s.tree()
 	if err != nil {
-		return err
+		return &TreeError{err}
 	}
 	empty := false
 	s.view(func(v *fsm.View) { empty = v.Tree().Len() == znode.New().Len() })
 	if !empty {
 		return errors.New("WithTree is for new servers, and this one has znodes already")
 	}
-	now := s.skew.now().UnixMilli()
+	return add(servers, nodes)
+}
+
+// AddTree adds znodes to the state, in one transaction. text has them in the format of
+// [WithTreeFile]. Those that exist get this data, and keep their kind; missing parents are
+// created. Nothing is added below an ephemeral, which can have no children.
+func (s *Server) AddTree(text string) {
+	s.t.Helper()
+	addTree([]*Server{s}, text)
+}
+
+// AddTree is [Server.AddTree] for all members. There must be a majority.
+func (c *Cluster) AddTree(text string) {
+	c.t.Helper()
+	addTree(c.servers, text)
+}
+
+func addTree(servers []*Server, text string) {
+	t := servers[0].t
+	t.Helper()
+	servers[0].here(t)
+	nodes, err := parseTree("tree", text)
+	if err != nil {
+		err = &TreeError{err}
+	} else {
+		err = add(servers, nodes)
+	}
+	if err != nil {
+		t.Fatalf("lockkeepertest: add: %v", err)
+	}
+}
+
+// add adds znodes to the state of servers.
+func add(servers []*Server, nodes []znode.Record) error {
+	now := servers[0].skew.now().UnixMilli()
 	var b []byte
 	for i := range nodes {
 		nodes[i].Ctime, nodes[i].Mtime = now, now
 		b = znode.AppendRecord(b, &nodes[i])
 	}
-	return commit(servers, fsm.PutBack(nil, b))
+	return commit(servers, fsm.Edit(nil, false, b))
 }

@@ -111,3 +111,73 @@ func TestWhatWritesWaitFor(t *testing.T) {
 		}
 	}
 }
+
+// TestWaits: each method that waits returns when it happens, and otherwise fails the test in time.
+func TestWaits(t *testing.T) {
+	for _, members := range []int{0, 3} {
+		synctest.Test(t, func(t *testing.T) {
+			fake := &failures{TB: t}
+			fake.run(func() {
+				var s interface {
+					Within(time.Duration) lockkeepertest.Waits
+					Connect(testing.TB, time.Duration) *zk.Conn
+				}
+				if members == 0 {
+					s = lockkeepertest.Start(fake)
+				} else {
+					s = lockkeepertest.StartCluster(fake, members)
+				}
+				conn := s.Connect(t, time.Minute)
+				acl := zk.WorldACL(zk.PermAll)
+				for name, x := range map[string]struct {
+					wait func(w lockkeepertest.Waits)
+					do   func() error
+				}{
+					"exists":   {func(w lockkeepertest.Waits) { w.Exists("/exists") }, func() error { return create(conn, "/exists") }},
+					"data":     {func(w lockkeepertest.Waits) { w.Data("/data", []byte("x")) }, func() error { return create(conn, "/data") }},
+					"children": {func(w lockkeepertest.Waits) { w.Children("/children", 0) }, func() error { return create(conn, "/children") }},
+					"requests": {func(w lockkeepertest.Waits) { w.Requests("create*", "/requests/*", 1) }, func() error {
+						if err := create(conn, "/requests"); err != nil {
+							return err
+						}
+						return create(conn, "/requests/a")
+					}},
+					"watched": {func(w lockkeepertest.Waits) { w.Watched("/watched", conn.SessionID()) }, func() error { _, _, _, err := conn.ExistsW("/watched"); return err }},
+					"gone":    {func(w lockkeepertest.Waits) { w.Gone("/gone") }, func() error { return conn.Delete("/gone", -1) }},
+					"held":    {func(w lockkeepertest.Waits) { w.Held("/held", conn.SessionID()) }, func() error { _, err := conn.Create("/held", nil, zk.FlagEphemeral, acl); return err }},
+				} {
+					if name == "gone" {
+						if err := create(conn, "/gone"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					began := time.Now()
+					late := make(chan struct{})
+					go func() { // Fatalf ends the goroutine
+						defer close(late)
+						x.wait(s.Within(5 * time.Second))
+					}()
+					<-late
+					if d := time.Since(began); d != 5*time.Second || len(fake.errors) != 1 {
+						t.Errorf("%s: gave up after %v: %q", name, d, fake.errors)
+					}
+					fake.errors = nil
+					began = time.Now()
+					reached := make(chan struct{})
+					go func() {
+						defer close(reached)
+						x.wait(s.Within(0))
+					}()
+					time.Sleep(time.Minute)
+					if err := x.do(); err != nil {
+						t.Errorf("%s: %v", name, err)
+					}
+					<-reached
+					if d := time.Since(began); d > time.Minute+time.Second || len(fake.errors) > 0 {
+						t.Errorf("%s: after %v: %q", name, d, fake.errors)
+					}
+				}
+			})
+		})
+	}
+}

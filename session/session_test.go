@@ -257,9 +257,7 @@ func TestTrackerModel(t *testing.T) {
 					byDeadline[x.deadline] = append(byDeadline[x.deadline], id)
 				}
 			}
-			sessions := map[int64][]int64{}
-			tracker.Each(func(id, deadline int64) { sessions[deadline] = append(sessions[deadline], id) })
-			buckets := Buckets(sessions)
+			buckets := bucketsOf(tracker)
 			for i, b := range buckets {
 				slices.Sort(byDeadline[b.Deadline])
 				if i > 0 && buckets[i-1].Deadline >= b.Deadline || len(b.Sessions) == 0 || !slices.Equal(b.Sessions, byDeadline[b.Deadline]) {
@@ -336,4 +334,10 @@ func TestTableModel(t *testing.T) {
 			}
 		}
 	}
+}
+
+func bucketsOf(t *Tracker) []Bucket {
+	sessions := map[int64][]int64{}
+	t.Each(func(id, deadline int64) { sessions[deadline] = append(sessions[deadline], id) })
+	return Buckets(sessions)
 }

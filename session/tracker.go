@@ -185,6 +185,28 @@ func (t *Tracker) Extend(ms int64) {
 	}
 }
 
+// Advance brings all deadlines nearer by ms, as if that time had passed since now. Sessions for
+// which alive returns true are touched instead. It returns the sessions that are late then, in no
+// particular order: their deadlines have come, or their timeouts are shorter than ms. It does not
+// report them in the sense of Late, which returns them next. No deadline becomes earlier than now.
+func (t *Tracker) Advance(now, ms int64, alive func(id int64) bool) (late []int64) {
+	for id, s := range t.sessions {
+		deadline, touched := max(now, s.deadline-ms), alive(id)
+		switch {
+		case s.late:
+			late = append(late, id)
+		case touched:
+			t.Touch(id, now)
+		case deadline == now || s.timeout() < ms:
+			late = append(late, id)
+			t.move(s, now)
+		default:
+			t.move(s, deadline)
+		}
+	}
+	return late
+}
+
 // Retry makes Late report a session again, at the next tick after now. It is for an
 // expiry whose outcome is unknown. The session stays late, because it may be closed at any
 // time, and touches still do not count. Retry does nothing if the session has been added

@@ -56,6 +56,10 @@ type Table[C comparable] struct {
 	// it, an event looks up only those ancestors of its path that have such a length;
 	// usually there are no recursive watches at all.
 	recursive map[int]int
+	// both is whether there has been a recursive watch in the set Child too. ZooKeeper before
+	// 3.9 has them in both sets. There they fire only for deletions, and only matter if the
+	// connection has replaced the one in Data.
+	both bool
 }
 
 // New returns an empty table.
@@ -78,6 +82,7 @@ func (t *Table[C]) Add(c C, kind Kind, path string, mode Mode) {
 	}
 	if mode&Recursive != 0 && w[c]&Recursive == 0 {
 		t.recursive[len(path)]++
+		t.both = t.both || kind == Child
 	}
 	w[c] |= mode
 	keys := t.keys[c]
@@ -104,6 +109,9 @@ func (t *Table[C]) AddPersistent(c C, path string, recursive bool) {
 func (t *Table[C]) Has(c C, kind Kind, path string, modes Mode) bool {
 	return t.watchers[kind][path][c]&modes != 0
 }
+
+// Watched reports whether any connection has a watch of the kind on path.
+func (t *Table[C]) Watched(kind Kind, path string) bool { return t.watchers[kind][path] != nil }
 
 // Remove removes the connection's watches of the given modes on path.
 func (t *Table[C]) Remove(c C, kind Kind, path string, modes Mode) {
@@ -180,7 +188,7 @@ func (t *Table[C]) Fire(c *proto.Change, emit func(C, Event)) {
 	case proto.NodeDeleted:
 		deleted := Event{proto.EventNodeDeleted, c.Path, c.Access}
 		var notified map[C]bool // so that a connection gets only one event for the deletion
-		if t.watchers[Child][c.Path] != nil {
+		if t.watchers[Child][c.Path] != nil || t.both {
 			notified = map[C]bool{}
 		}
 		t.fire(Data, deleted, emit, notified)
@@ -190,16 +198,16 @@ func (t *Table[C]) Fire(c *proto.Change, emit func(C, Event)) {
 }
 
 // fire calls emit for the connections with a watch of this kind on e's path and, if kind
-// is Data, for those with a recursive watch on the path or an ancestor. It leaves out the
+// is Data or e is a deletion, for those with a recursive watch on the path or an ancestor. It leaves out the
 // connections in notified and adds the others to it, unless it is nil.
 func (t *Table[C]) fire(kind Kind, e Event, emit func(C, Event), notified map[C]bool) {
-	if kind == Data && len(t.recursive) > 0 {
+	if len(t.recursive) > 0 && (kind == Data || t.both && e.Type == proto.EventNodeDeleted) {
 		if notified == nil {
 			notified = map[C]bool{}
 		}
 		for path := e.Path; ; path = parent(path) {
 			if t.recursive[len(path)] > 0 {
-				for c, mode := range t.watchers[Data][path] {
+				for c, mode := range t.watchers[kind][path] {
 					if mode&Recursive != 0 && !notified[c] {
 						notified[c] = true
 						emit(c, e)

@@ -398,3 +398,40 @@ func same(t *Table[string], m model) error {
 	}
 	return nil
 }
+
+// TestRecursiveInBothSets: as before ZooKeeper 3.9, a recursive watch may be in the set Child too.
+// There it reports only deletions, and none twice.
+func TestRecursiveInBothSets(t *testing.T) {
+	fired := func(w *Table[int], kind proto.ChangeKind, path string) (events []string) {
+		w.Fire(&proto.Change{Kind: kind, Path: path}, func(_ int, e Event) { events = append(events, e.Type.String()+" "+e.Path) })
+		return events
+	}
+	both := func() *Table[int] {
+		w := New[int]()
+		w.Add(1, Data, "/a", Recursive)
+		w.Add(1, Child, "/a", Recursive)
+		return w
+	}
+	w := both()
+	for _, x := range []struct {
+		kind proto.ChangeKind
+		n    int
+	}{{proto.NodeCreated, 1}, {proto.NodeDataChanged, 1}, {proto.NodeDeleted, 1}} {
+		if got := fired(w, x.kind, "/a/b"); len(got) != x.n {
+			t.Errorf("change %d: %v", x.kind, got)
+		}
+	}
+	w.Remove(1, Data, "/a", Recursive)
+	w.Add(1, Data, "/a", Standard)
+	for _, x := range []struct {
+		kind proto.ChangeKind
+		n    int
+	}{{proto.NodeCreated, 0}, {proto.NodeDataChanged, 0}, {proto.NodeDeleted, 1}} {
+		if got := fired(w, x.kind, "/a/b"); len(got) != x.n {
+			t.Errorf("change %d without the one in Data: %v", x.kind, got)
+		}
+	}
+	if w.Remove(1, Child, "/a", Recursive); len(fired(w, proto.NodeDeleted, "/a/b")) != 0 {
+		t.Error("it fires although it was removed")
+	}
+}

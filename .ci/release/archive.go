@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"errors"
+	"io/fs"
 	"strings"
 	"time"
 )
@@ -67,7 +68,7 @@ func zipOf(files []file, at time.Time) ([]byte, error) {
 	w := zip.NewWriter(&b)
 	for _, f := range files {
 		h := &zip.FileHeader{Name: f.name, Method: zip.Deflate, Modified: at}
-		h.SetMode(0o644)
+		h.SetMode(fs.FileMode(f.mode))
 		part, err := w.CreateHeader(h)
 		if err != nil {
 			return nil, err

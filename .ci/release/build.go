@@ -23,6 +23,7 @@ type options struct {
 	root      string // the checkout
 	out       string // where the files go
 	platforms []string
+	only      []string // the kinds of files to build; all if empty
 	pgo       string
 	cache     string // instead of Go's build cache, if not empty
 }
@@ -58,6 +59,25 @@ type file struct {
 	data []byte
 	uid  int // and gid
 }
+
+// kinds are the files that are built for each platform, or only for Linux.
+var kinds = []struct {
+	name  string
+	linux bool
+	build func(*release, *program) error
+}{
+	{"archive", false, (*release).archive},
+	{"deb", true, (*release).deb},
+	{"rpm", true, (*release).rpm},
+	{"npm", false, (*release).npmProgram},
+	{"wheel", false, (*release).wheel},
+}
+
+// kindImage is built once, from the programs for Linux.
+const kindImage = "image"
+
+// wants returns whether files of a kind are to be built.
+func (o *options) wants(kind string) bool { return len(o.only) == 0 || slices.Contains(o.only, kind) }
 
 // build builds a release and returns the names of its files.
 func (o options) build() (names []string, err error) {
@@ -103,17 +123,23 @@ func (o options) build() (names []string, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", platform, err)
 		}
-		if err := r.archive(p); err != nil {
-			return nil, err
+		for _, k := range kinds {
+			if r.wants(k.name) && (p.os == "linux" || !k.linux) {
+				if err := k.build(r, p); err != nil {
+					return nil, fmt.Errorf("%s for %s: %w", k.name, platform, err)
+				}
+			}
 		}
 		if p.os == "linux" {
-			if err := errors.Join(r.deb(p), r.rpm(p)); err != nil {
-				return nil, err
-			}
 			linux = append(linux, p)
 		}
 	}
-	if len(linux) > 0 {
+	if r.wants("npm") {
+		if err := r.npmMain(); err != nil {
+			return nil, err
+		}
+	}
+	if len(linux) > 0 && r.wants(kindImage) {
 		if err := r.image(linux); err != nil {
 			return nil, err
 		}

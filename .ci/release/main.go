@@ -29,11 +29,20 @@ func run(args []string) error {
 	flags.StringVar(&o.out, "o", "../../dist", "write the files to this `directory`, which must be empty or not exist")
 	flags.StringVar(&o.pgo, "pgo", "auto", "go build's -pgo; a release is built with auto")
 	platforms := flags.String("platforms", strings.Join(allPlatforms, ","), "OS/ARCH, separated by commas")
+	only := flags.String("only", "", "build only these `kinds` of files, separated by commas: "+kindNames()+" (default all)")
 	check := flags.Bool("check", false, "build all a second time, with an empty cache, and compare the bytes")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
 	o.platforms = strings.Split(*platforms, ",")
+	if *only != "" {
+		o.only = strings.Split(*only, ",")
+		for _, kind := range o.only {
+			if !slices.Contains(strings.Split(kindNames(), ", "), kind) {
+				return fmt.Errorf("-only %s: there are only %s", kind, kindNames())
+			}
+		}
+	}
 	files, err := o.build()
 	if err != nil {
 		return err
@@ -45,6 +54,14 @@ func run(args []string) error {
 		return nil
 	}
 	return o.again()
+}
+
+func kindNames() string {
+	var names []string
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
+	return strings.Join(append(names, kindImage), ", ")
 }
 
 // again builds a second time, elsewhere and without Go's cache, and compares the files.

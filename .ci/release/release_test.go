@@ -10,6 +10,7 @@ import (
 	"debug/elf"
 	"debug/macho"
 	"debug/pe"
+	"encoding/base64"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -257,7 +258,7 @@ func TestBOM(t *testing.T) {
 	}
 	documents := 0
 	for _, name := range files {
-		if strings.HasSuffix(name, ".cdx.json") || name == "SHA256SUMS" {
+		if strings.HasSuffix(name, ".cdx.json") || name == "SHA256SUMS" || isNPMMain(name) {
 			continue
 		}
 		data, err := os.ReadFile(filepath.Join(dist, "dist", name))
@@ -284,7 +285,7 @@ func TestBOM(t *testing.T) {
 			t.Errorf("%s: %+v", name, b)
 		}
 	}
-	if want := strings.Count(*platformsFlag, ",") + 1 + 2*strings.Count(*platformsFlag, "linux") + 1; documents != want {
+	if want := 2*(strings.Count(*platformsFlag, ",")+1) + 2*strings.Count(*platformsFlag, "linux") + 1; documents != want {
 		t.Errorf("%d documents, should be %d", documents, want)
 	}
 }
@@ -380,7 +381,7 @@ func TestReproducible(t *testing.T) {
 			t.Errorf("%s differs", name)
 		}
 	}
-	if want := 6; compared != want && runtime.GOOS == "linux" { // archive, deb, rpm, and their documents
+	if want := 11; compared != want && runtime.GOOS == "linux" { // archive, deb, rpm, npm, wheel, and their documents; npm without a program
 		t.Errorf("compared %d files, should be %d: %q, %q", compared, want, files, again)
 	}
 }
@@ -441,6 +442,138 @@ func TestSPDX(t *testing.T) {
 	} {
 		if got := spdx(text); got != want {
 			t.Errorf("%q: %q, not %q", text, got, want)
+		}
+	}
+}
+
+// TestWheels: each wheel is for its platform, by the program's own header, and for no other; its
+// RECORD lists all files; and it has the licences of all that is in it.
+func TestWheels(t *testing.T) {
+	names, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	wheels := map[string]bool{}
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".whl") {
+			continue
+		}
+		data := product(t, name)
+		files := map[string][]byte{}
+		z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		var binary []byte
+		for _, f := range z.File {
+			r, err := f.Open()
+			if err != nil {
+				t.Fatal(name, err)
+			}
+			if files[f.Name], err = io.ReadAll(r); err != nil {
+				t.Fatal(name, err)
+			}
+			want := os.FileMode(0o644)
+			if strings.HasPrefix(f.Name, wheelName+"/bin/lockkeeper") {
+				binary, want = files[f.Name], 0o755
+			}
+			if f.Mode() != want {
+				t.Errorf("%s: %s has mode %v", name, f.Name, f.Mode())
+			}
+			if f.Modified.Unix() != z.File[0].Modified.Unix() || f.Modified.Year() < 2020 {
+				t.Errorf("%s: %s is of %v", name, f.Name, f.Modified)
+			}
+		}
+		parts := strings.Split(strings.TrimSuffix(name, ".whl"), "-")
+		if len(parts) != 5 || parts[0] != wheelName || parts[2] != "py3" || parts[3] != "none" {
+			t.Errorf("%s is not the name of a wheel", name)
+			continue
+		}
+		info := parts[0] + "-" + parts[1] + ".dist-info/"
+		text := func(name string) string { return string(files[info+name]) }
+		var tags []string
+		for tag := range strings.SplitSeq(parts[4], ".") {
+			tags = append(tags, tag)
+			if !strings.Contains(text("WHEEL"), "\nTag: py3-none-"+tag+"\n") {
+				t.Errorf("%s: WHEEL has no tag %s:\n%s", name, tag, text("WHEEL"))
+			}
+		}
+		if strings.Count(text("WHEEL"), "\nTag: ") != len(tags) {
+			t.Errorf("%s: WHEEL has other tags, too:\n%s", name, text("WHEEL"))
+		}
+		if runs := runsOn(t, binary); !slices.Equal(tags, runs) {
+			t.Errorf("%s: the program runs on %q", name, runs)
+		}
+		wheels[format(binary)] = true
+		lines := strings.Split(strings.TrimSuffix(text("RECORD"), "\n"), "\n")
+		if len(lines) != len(files) {
+			t.Errorf("%s: RECORD has %d lines for %d files", name, len(lines), len(files))
+		}
+		for _, line := range lines {
+			fields := strings.Split(line, ",")
+			sum := sha256.Sum256(files[fields[0]])
+			want := fmt.Sprintf("%s,sha256=%s,%d", fields[0], base64.RawURLEncoding.EncodeToString(sum[:]), len(files[fields[0]]))
+			if files[fields[0]] == nil || line != want && line != info+"RECORD,," {
+				t.Errorf("%s: RECORD has %s", name, line)
+			}
+		}
+		for _, want := range []string{"Name: pytest-lockkeeper\n", "\nVersion: " + parts[1] + "\n", "License-Expression: Apache-2.0 AND BSD-3-Clause AND MIT AND MPL-2.0\n", "Requires-Python: >=", "\n# pytest-lockkeeper\n"} {
+			if !strings.Contains(text("METADATA"), want) {
+				t.Errorf("%s: METADATA has no %q", name, want)
+			}
+		}
+		if strings.Contains(text("METADATA"), "Requires-Dist") {
+			t.Errorf("%s needs other packages", name)
+		}
+		if !strings.Contains(text("licenses/THIRD_PARTY_LICENSES"), "\ngithub.com/hashicorp/raft v") || !strings.Contains(text("licenses/LICENSE"), "Apache License") {
+			t.Errorf("%s has no licences", name)
+		}
+		if files[wheelName+"/__init__.py"] == nil || files[wheelName+"/py.typed"] == nil || text("entry_points.txt") != "[pytest11]\nlockkeeper = pytest_lockkeeper.plugin\n" {
+			t.Errorf("%s: the package is not whole", name)
+		}
+	}
+	for platform := range strings.SplitSeq(*platformsFlag, ",") {
+		if !wheels[platform] {
+			t.Errorf("there is no wheel for %s", platform)
+		}
+	}
+}
+
+// runsOn returns the tags of the platforms on which a program runs, by its header.
+func runsOn(t *testing.T, binary []byte) []string {
+	t.Helper()
+	r := bytes.NewReader(binary)
+	if f, err := elf.NewFile(r); err == nil {
+		libraries, err := f.ImportedLibraries()
+		if err != nil || len(libraries) > 0 || slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
+			t.Errorf("the program is not static: %q, %v", libraries, err)
+		}
+		machine := map[elf.Machine]string{elf.EM_X86_64: "x86_64", elf.EM_AARCH64: "aarch64"}[f.Machine]
+		return []string{"manylinux_2_17_" + machine, "manylinux2014_" + machine, "musllinux_1_1_" + machine}
+	}
+	if f, err := macho.NewFile(r); err == nil {
+		for _, l := range f.Loads {
+			const buildVersion = 0x32 // LC_BUILD_VERSION: command, size, platform, oldest version
+			if raw := l.Raw(); f.ByteOrder.Uint32(raw) == buildVersion {
+				oldest := f.ByteOrder.Uint32(raw[12:])
+				return []string{fmt.Sprintf("macosx_%d_%d_%s", oldest>>16, oldest>>8&0xff, map[macho.Cpu]string{macho.CpuAmd64: "x86_64", macho.CpuArm64: "arm64"}[f.Cpu])}
+			}
+		}
+		t.Error("the program does not say which macOS it needs")
+		return nil
+	}
+	if f, err := pe.NewFile(r); err == nil {
+		return []string{map[uint16]string{pe.IMAGE_FILE_MACHINE_AMD64: "win_amd64", pe.IMAGE_FILE_MACHINE_ARM64: "win_arm64"}[f.Machine]}
+	}
+	return nil
+}
+
+// TestPythonVersion: a commit before a release has an older version in Python's order, and what has
+// no form that Python knows is refused.
+func TestPythonVersion(t *testing.T) {
+	for version, want := range map[string]string{"0.1.0": "0.1.0", "0.1.0-dev.0123456789ab": "0.1.0.dev0+g0123456789ab", "0.1.0-odd": ""} {
+		if got, err := pythonVersion(version); got != want || (err != nil) != (want == "") {
+			t.Errorf("%s: %q, %v", version, got, err)
 		}
 	}
 }

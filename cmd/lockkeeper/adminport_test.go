@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -205,7 +204,7 @@ type adminInMemory struct {
 }
 
 func startAdminInMemory(t *testing.T, token string, conns *adminConns, h http.HandlerFunc) *adminInMemory {
-	p := &adminInMemory{&adminPort{token: token, log: slog.New(slog.DiscardHandler)}, t, memnet.New(), conns}
+	p := &adminInMemory{&adminPort{token: token, log: testkit.Quiet}, t, memnet.New(), conns}
 	l, err := p.network.Host("server").Listen("server:1")
 	check1(t, err)
 	p.listener = adminListener{l, conns}

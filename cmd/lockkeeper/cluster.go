@@ -564,9 +564,9 @@ func peersBy(ctx context.Context, dialer *connect.Dialer, addr string) (peers []
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
 	c := rawclient.New(nc)
-	err = c.Handshake(&proto.ConnectRequest{
-		Timeout: 10_000, Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: true,
-	})
+	q := rawclient.NewSession(10 * time.Second)
+	q.ReadOnly = true
+	err = c.Handshake(q)
 	var config proto.DataReply
 	if err == nil {
 		config, err = c.Get(znode.ConfigPath, false)

@@ -34,14 +34,7 @@ func freePorts(t *testing.T, n int) (ports []int) {
 }
 
 // waitFor waits until ok returns true.
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting for %s", what)
-		}
-	}
-}
+var waitFor = testkit.Eventually
 
 // ask runs a cluster command with --json, which must get an answer, however well the cluster is.
 func ask(t *testing.T, args ...string) cluster.Status {

@@ -31,6 +31,11 @@ func badRequest(format string, args ...any) error {
 // get returns an endpoint that changes nothing. Its parameters are those of the example, all
 // of which may be omitted.
 func get(path, example, does string, serve func(c *control, q url.Values) (any, error)) endpoint {
+	return getFrom(path, example, does, func(c *control, _ *http.Request, q url.Values) (any, error) { return serve(c, q) })
+}
+
+// getFrom is get for an endpoint that needs the whole request.
+func getFrom(path, example, does string, serve func(c *control, r *http.Request, q url.Values) (any, error)) endpoint {
 	known, err := url.ParseQuery(example)
 	must(err)
 	e := endpoint{method: http.MethodGet, path: path, example: example, does: does, status: http.StatusInternalServerError}
@@ -47,13 +52,18 @@ func get(path, example, does string, serve func(c *control, q url.Values) (any, 
 				return nil, badRequest("the parameter %q is given more than once", name)
 			}
 		}
-		return serve(c, q)
+		return serve(c, r, q)
 	}
 	return e
 }
 
 // post returns an endpoint with a JSON object as body.
 func post[B any](path, example, does string, serve func(c *control, body B) (any, error)) endpoint {
+	return postFrom(path, example, does, func(c *control, _ *http.Request, body B) (any, error) { return serve(c, body) })
+}
+
+// postFrom is post for an endpoint that needs the whole request.
+func postFrom[B any](path, example, does string, serve func(c *control, r *http.Request, body B) (any, error)) endpoint {
 	e := endpoint{method: http.MethodPost, path: path, example: example, does: does, body: *new(B), status: http.StatusBadRequest}
 	e.serve = func(c *control, r *http.Request) (any, error) {
 		if r.URL.RawQuery != "" {
@@ -63,7 +73,7 @@ func post[B any](path, example, does string, serve func(c *control, body B) (any
 		if err := decode(r.Body, &body); err != nil {
 			return nil, err
 		}
-		return serve(c, body)
+		return serve(c, r, body)
 	}
 	return e
 }
@@ -75,6 +85,11 @@ func (e endpoint) failsWith(status int) endpoint {
 
 func (e endpoint) inCluster() endpoint {
 	e.clustered = true
+	return e
+}
+
+func (e endpoint) perProcess() endpoint {
+	e.ofProcess = true
 	return e
 }
 
@@ -99,7 +114,8 @@ func decode(r io.Reader, to any) error {
 	case errors.As(err, &kind) && kind.Field == "":
 		return badRequest("the body is not a JSON object, but %s", kind.Value)
 	case errors.As(err, &kind):
-		return badRequest("%q has the wrong type: %s", kind.Field, kind.Value)
+		field := kind.Field[strings.LastIndex(kind.Field, ".")+1:] // without the name of what it is embedded in
+		return badRequest("%q has the wrong type: %s", field, kind.Value)
 	case err != nil:
 		return badRequest("the body: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
@@ -109,8 +125,8 @@ func decode(r io.Reader, to any) error {
 	return nil
 }
 
-func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	reply, err := c.answer(w, r)
+func (p *testPort) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	reply, err := p.answer(w, r)
 	status := http.StatusOK
 	if err != nil {
 		status = http.StatusInternalServerError
@@ -129,24 +145,33 @@ func (c *control) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.Encode(reply) // an error means that the client is gone
 }
 
-func (c *control) answer(w http.ResponseWriter, r *http.Request) (reply any, err error) {
-	var paths []string
+func (p *testPort) answer(w http.ResponseWriter, r *http.Request) (reply any, err error) {
+	c, path, err := p.find(r.URL.Path)
+	if err != nil {
+		return nil, err
+	}
+	var paths, methods []string
 	for _, e := range endpoints {
-		if e.path != r.URL.Path {
-			paths = append(paths, e.path)
+		switch {
+		case e.path != path || e.ofProcess && path != r.URL.Path:
+			if !slices.Contains(paths, e.path) {
+				paths = append(paths, e.path)
+			}
 			continue
-		}
-		if e.method != r.Method {
-			w.Header().Set("Allow", e.method)
-			return nil, refusal{http.StatusMethodNotAllowed, fmt.Errorf("%s needs %s, not %s", e.path, e.method, r.Method)}
-		}
-		if e.clustered && c.cluster == nil {
-			return nil, badRequest("%s is possible only with --cluster; --cluster 1 is a cluster of one member", e.path)
+		case e.method != r.Method:
+			methods = append(methods, e.method)
+			continue
+		case e.clustered && c.cluster == nil:
+			return nil, badRequest("%s is possible only with --cluster, or \"cluster\" in /servers; a cluster may have one member", e.path)
 		}
 		if failed := attempt(func() { reply, err = e.serve(c, r) }); failed != nil {
 			return nil, refusal{e.status, failed}
 		}
 		return reply, err
+	}
+	if methods != nil {
+		w.Header().Set("Allow", strings.Join(methods, ", "))
+		return nil, refusal{http.StatusMethodNotAllowed, fmt.Errorf("%s needs %s, not %s", path, strings.Join(methods, " or "), r.Method)}
 	}
 	return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no %s, only %s", r.URL.Path, strings.Join(paths, " "))}
 }

@@ -1,10 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,17 +18,44 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// control is the HTTP handler of --test-control.
+// control is a server, or a cluster, that tests control.
 type control struct {
 	cluster *lockkeepertest.Cluster  // nil without --cluster
 	servers []*lockkeepertest.Server // the member with the id 1 first
 	all     interface {              // the cluster, or else the server
 		Inject(lockkeepertest.Fault) *lockkeepertest.Injection
 		Requests(op string) []lockkeepertest.Request
+		Snapshot() *lockkeepertest.Snapshot
+		Restore(*lockkeepertest.Snapshot)
+		AddTree(text string)
+		RemoveTree(path string) bool
+		Namespace(name string) string
+		Advance(time.Duration) lockkeepertest.Advanced
+		AdvanceSilent(time.Duration) lockkeepertest.Advanced
+		EndTTLs() []string
+		lockkeepertest.Guarded
+		Within(time.Duration) lockkeepertest.Waits
 	}
+	run    *runOfServe
+	port   *testPort
+	number int // of the server in this process
 
-	mu     sync.Mutex
-	faults []*lockkeepertest.Injection // the one with the number i is at i-1
+	mu        sync.Mutex
+	faults    []*lockkeepertest.Injection // the one with the number i is at i-1; nil if Restore has removed it
+	snapshots []snapshot                  // the first one is of the beginning
+	guards    []*guard                    // the one with the number i is at i-1; nil once it has ended
+}
+
+// guard is a lock under guard, with the resources that were named.
+type guard struct {
+	*lockkeepertest.Guard
+	resources map[string]*lockkeepertest.Resource
+}
+
+// snapshot is what /restore puts back.
+type snapshot struct {
+	*lockkeepertest.Snapshot
+	faults int // how many there had been
 }
 
 // endpoint is something that tests can ask for.
@@ -37,7 +66,8 @@ type endpoint struct {
 	body         any    // the zero value of what a body is decoded to; nil with GET
 	serve        func(c *control, r *http.Request) (any, error)
 	status       int  // of the reply if lockkeepertest fails
-	clustered    bool // needs --cluster
+	clustered    bool // needs a cluster
+	ofProcess    bool // is not below the url of a server
 }
 
 // endpoints lists all endpoints. The table in docs/test-control.md is generated from it.
@@ -56,7 +86,17 @@ var endpoints = []endpoint{
 		(*control).inject),
 	post("/remove", `{"id": 1}`, "End a fault, and release what waits because of it. The reply says whether it has taken effect.",
 		(*control).remove),
-	post("/wait/fired", `{"id": 1}`, "Wait until a fault takes effect for the first time.",
+	post("/snapshot", ``, "Take a snapshot of the state. The reply has its number, `snapshot`.",
+		(*control).snapshot).failsWith(http.StatusServiceUnavailable),
+	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began.",
+		(*control).restore).failsWith(http.StatusServiceUnavailable),
+	post("/tree", `{"tree": "/a = \"x\"\n/b\n"}`, "Add znodes, in the format of `/state` and of `--tree`. Those that exist get this data, and missing parents are created.",
+		(*control).tree).failsWith(http.StatusServiceUnavailable),
+	post("/namespace", `{"name": "mine"}`, "Create a persistent znode, by default with a new name such as /test-0000000001. The reply has its `path`, and as `connect` the addresses for a client with that chroot.",
+		(*control).namespace),
+	post("/namespace/remove", `{"path": "/test-0000000001"}`, "Delete a znode with all that is below it, also ephemerals.",
+		(*control).removeNamespace),
+	post("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
 		(*control).waitFired),
 	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
 		(*control).waitHeld).failsWith(http.StatusGatewayTimeout),
@@ -64,24 +104,50 @@ var endpoints = []endpoint{
 		(*control).waitWaiters).failsWith(http.StatusGatewayTimeout),
 	post("/wait/gone", `{"path": "/locks/a", "member": 1}`, "Wait until a znode does not exist.",
 		(*control).waitGone).failsWith(http.StatusGatewayTimeout),
+	post("/wait/exists", `{"path": "/a", "member": 1}`, "Wait until a znode exists.",
+		(*control).waitExists).failsWith(http.StatusGatewayTimeout),
+	post("/wait/data", `{"path": "/a", "text": "x", "member": 1}`, "Wait until a znode has this data: `text`, or `data` in base64.",
+		(*control).waitData).failsWith(http.StatusGatewayTimeout),
+	post("/wait/children", `{"path": "/a", "children": 3, "member": 1}`, "Wait until a znode has exactly this many children.",
+		(*control).waitChildren).failsWith(http.StatusGatewayTimeout),
+	post("/wait/requests", `{"op": "create*", "path": "/x*", "count": 2, "member": 1}`, "Wait until `/requests` has at least this many requests of which a path matches `path`, as in `/inject`. Without `member`, those to all members count.",
+		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
+	post("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
+		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
+	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
+		(*control).guardLock),
+	post("/guard/write", `{"guard": 1, "token": 12, "resource": "file", "unchecked": false}`, "Report that a client writes to what the lock protects. The reply says whether it is `accepted`, and if not, the `reason`.",
+		(*control).guardWrite),
+	post("/guard/verdict", `{"guard": 1}`, "End a guard. The reply says whether all is `ok`, and has the `violations`, one line each, and a `timeline`.",
+		(*control).guardVerdict),
+	postFrom("/servers", `{"cluster": 3, "tree": "/a = \"x\"\n", "electionTimeoutMs": 500, "behaveAs": "3.8"}`, "Start another server in this process, or a cluster, see [below](#several-servers). The reply has its number, `server`, its `url`, and what clients `connect` to.",
+		(*control).startServer).failsWith(http.StatusInternalServerError).perProcess(),
+	getFrom("/servers", "", "The servers in this process.",
+		(*control).listServers).perProcess(),
+	post("/stop", ``, "Stop a server that `/servers` has started, and free its ports.",
+		(*control).stopServer),
 	post("/kill", `{"member": 1}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
 		onMember((*control).kill)),
 	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
 		onMember((*control).restart)).failsWith(http.StatusConflict),
+	post("/disk", `{"member": 1, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
+		(*control).disk),
+	post("/pause", `{"member": 1}`, "Keep a member from sending, receiving and writing to its disk.",
+		onMember((*control).pause)),
+	post("/resume", `{"member": 1}`, "Continue a paused member.",
+		onMember((*control).resume)),
+	post("/clock", `{"member": 1, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads or is alone, the times of znodes come from this clock.",
+		(*control).clock),
+	post("/advance", `{"ms": 3600000, "connected": false}`, "Set the server's clock forward, see [below](#time). The reply has what has ended: the sessions `expired`, and the paths of TTL znodes and containers `deleted`.",
+		(*control).advance).failsWith(http.StatusServiceUnavailable),
+	post("/end-ttls", ``, "Delete TTL znodes and containers without children now, whatever their time. The reply has the paths `deleted`.",
+		(*control).endTTLs).failsWith(http.StatusServiceUnavailable),
 	post("/partition", `{"groups": [[1], [2, 3]]}`, "Cut the network so that only members of the same group can reach each other. A member in no group can reach nobody. Clients can reach all members.",
 		(*control).partition).inCluster(),
 	post("/heal", ``, "End all partitions and faults of links.",
 		(*control).heal).inCluster(),
 	post("/link", `{"from": 1, "to": 2, "cut": true, "delayMs": 100, "loss": 0.1}`, "Set the faults of the network from one member to another, in this direction only. Those that are omitted end.",
 		(*control).link).inCluster(),
-	post("/disk", `{"member": 1, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
-		(*control).disk).inCluster(),
-	post("/pause", `{"member": 1}`, "Keep a member from sending, receiving and writing to its disk.",
-		onMember((*control).pause)).inCluster(),
-	post("/resume", `{"member": 1}`, "Continue a paused member.",
-		onMember((*control).resume)).inCluster(),
-	post("/clock", `{"member": 1, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads, the times of znodes come from this clock.",
-		(*control).clock).inCluster(),
 	post("/step-down", ``, "Make the leader hand over. The reply names the new leader.",
 		(*control).stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
 }
@@ -219,7 +285,9 @@ func (c *control) state(q url.Values) (any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for i, f := range c.faults {
-		state.Faults = append(state.Faults, stateOf(i+1, f))
+		if f != nil {
+			state.Faults = append(state.Faults, stateOf(i+1, f))
+		}
 	}
 	return state, nil
 }
@@ -229,13 +297,13 @@ func (c *control) znode(q url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	path := q.Get("path")
-	if path == "" {
+	at := q.Get("path")
+	if at == "" {
 		return nil, badRequest("\"path\" is missing")
 	}
-	data, x, err := c.server(id).Get(path)
+	data, x, err := c.server(id).Get(at)
 	if err != nil {
-		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no znode %s", path)}
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no znode %s", at)}
 	}
 	var owner any // null if it is not ephemeral
 	if x.EphemeralOwner != 0 {
@@ -424,7 +492,7 @@ type numbered struct {
 func (c *control) fault(id int) (*lockkeepertest.Injection, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if id < 1 || id > len(c.faults) {
+	if id < 1 || id > len(c.faults) || c.faults[id-1] == nil {
 		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no fault with the id %d", id)}
 	}
 	return c.faults[id-1], nil
@@ -439,79 +507,333 @@ func (c *control) remove(b numbered) (any, error) {
 	return stateOf(b.ID, i), nil
 }
 
-// firesWithin is how long /wait/fired waits.
+// limited has the limit of an endpoint that waits.
+type limited struct {
+	TimeoutMs *millis `json:"timeoutMs"`
+}
+
+// within returns the limit, and 0 for the default.
+func (b limited) within() (time.Duration, error) {
+	switch {
+	case b.TimeoutMs == nil:
+		return 0, nil
+	case *b.TimeoutMs <= 0:
+		return 0, badRequest("\"timeoutMs\" must be more than 0")
+	}
+	return time.Duration(*b.TimeoutMs), nil
+}
+
+// firesWithin is how long /wait/fired waits by default.
 const firesWithin = time.Minute
 
-func (c *control) waitFired(b numbered) (any, error) {
+func (c *control) waitFired(b struct {
+	numbered
+	limited
+}) (any, error) {
+	within, err := b.within()
+	if err != nil {
+		return nil, err
+	}
 	i, err := c.fault(b.ID)
 	if err != nil {
 		return nil, err
 	}
+	timer := time.NewTimer(cmp.Or(within, firesWithin))
+	defer timer.Stop()
 	select {
 	case <-i.Fired():
 		return stateOf(b.ID, i), nil
-	case <-time.After(firesWithin):
+	case <-timer.C:
 		return nil, refusal{http.StatusGatewayTimeout, errors.New(i.String())}
 	}
 }
 
-type ofLock struct {
-	Path    string    `json:"path"`
-	Session sessionID `json:"session"`
-	Member  *int      `json:"member"`
+// awaited is in the bodies of endpoints that wait for a znode, or for clients.
+type awaited struct {
+	Path   string `json:"path"`
+	Member *int   `json:"member"`
+	limited
 }
 
-// awaited returns the server that a /wait looks at.
-func (c *control) awaited(path string, member *int) (*lockkeepertest.Server, error) {
-	if path == "" {
-		return nil, badRequest("\"path\" is missing")
+// waits returns what waits for that.
+func (b awaited) waits(c *control) (w lockkeepertest.Waits, err error) {
+	if b.Path == "" {
+		return w, badRequest("\"path\" is missing")
 	}
-	id, err := c.shown(member)
-	if err != nil {
-		return nil, err
+	within, err := b.within()
+	if err == nil && b.Member != nil {
+		err = c.check(*b.Member)
 	}
-	return c.server(id), nil
+	switch {
+	case err != nil:
+		return w, err
+	case b.Member != nil:
+		return c.server(*b.Member).Within(within), nil
+	}
+	return c.all.Within(within), nil
+}
+
+type ofLock struct {
+	awaited
+	Session sessionID `json:"session"`
 }
 
 func (c *control) waitHeld(b ofLock) (any, error) {
 	if err := (ofSession{b.Session}).check(); err != nil {
 		return nil, err
 	}
-	s, err := c.awaited(b.Path, b.Member)
+	w, err := b.waits(c)
 	if err == nil {
-		s.WaitHeld(b.Path, int64(b.Session))
+		w.Held(b.Path, int64(b.Session))
 	}
 	return nil, err
 }
 
-type ofWaiters struct {
-	Path    string `json:"path"`
-	Waiters *int   `json:"waiters"`
-	Member  *int   `json:"member"`
-}
-
-func (c *control) waitWaiters(b ofWaiters) (any, error) {
-	if b.Waiters == nil || *b.Waiters < 0 {
-		return nil, badRequest("\"waiters\" must be a number, 0 or more")
+func (c *control) waitWaiters(b struct {
+	awaited
+	Waiters *int `json:"waiters"`
+}) (any, error) {
+	if err := checkNumber("waiters", b.Waiters); err != nil {
+		return nil, err
 	}
-	s, err := c.awaited(b.Path, b.Member)
+	w, err := b.waits(c)
 	if err == nil {
-		s.WaitWaiters(b.Path, *b.Waiters)
+		w.Waiters(b.Path, *b.Waiters)
 	}
 	return nil, err
 }
 
-type ofPath struct {
-	Path   string `json:"path"`
-	Member *int   `json:"member"`
+func checkNumber(name string, n *int) error {
+	if n == nil || *n < 0 {
+		return badRequest("%q must be a number, 0 or more", name)
+	}
+	return nil
 }
 
-func (c *control) waitGone(b ofPath) (any, error) {
-	s, err := c.awaited(b.Path, b.Member)
+func (c *control) waitGone(b awaited) (any, error) {
+	w, err := b.waits(c)
 	if err == nil {
-		s.WaitGone(b.Path)
+		w.Gone(b.Path)
 	}
 	return nil, err
+}
+
+func (c *control) waitExists(b awaited) (any, error) {
+	w, err := b.waits(c)
+	if err == nil {
+		w.Exists(b.Path)
+	}
+	return nil, err
+}
+
+func (c *control) waitData(b struct {
+	awaited
+	Data *[]byte `json:"data"`
+	Text *string `json:"text"`
+}) (any, error) {
+	if (b.Data == nil) == (b.Text == nil) {
+		return nil, badRequest("either \"text\" or \"data\", in base64, must be there")
+	}
+	if b.Text != nil {
+		data := []byte(*b.Text)
+		b.Data = &data
+	}
+	w, err := b.waits(c)
+	if err == nil {
+		w.Data(b.Path, *b.Data)
+	}
+	return nil, err
+}
+
+func (c *control) waitChildren(b struct {
+	awaited
+	Children *int `json:"children"`
+}) (any, error) {
+	if err := checkNumber("children", b.Children); err != nil {
+		return nil, err
+	}
+	w, err := b.waits(c)
+	if err == nil {
+		w.Children(b.Path, *b.Children)
+	}
+	return nil, err
+}
+
+func (c *control) waitRequests(b struct {
+	awaited
+	Op    string `json:"op"`
+	Count *int   `json:"count"`
+}) (any, error) {
+	if err := checkNumber("count", b.Count); err != nil {
+		return nil, err
+	}
+	pattern := b.Path
+	b.Path = cmp.Or(b.Path, "*") // it may be omitted
+	if _, err := path.Match(pattern, ""); err != nil {
+		return nil, badRequest("%q is not a pattern", pattern)
+	}
+	if failed := attempt(func() { c.all.Requests(b.Op) }); failed != nil {
+		return nil, refusal{http.StatusBadRequest, failed}
+	}
+	w, err := b.waits(c)
+	if err == nil {
+		w.Requests(b.Op, pattern, *b.Count)
+	}
+	return nil, err
+}
+
+func (c *control) waitWatch(b ofLock) (any, error) {
+	w, err := b.waits(c)
+	if err == nil {
+		w.Watched(b.Path, int64(b.Session))
+	}
+	return nil, err
+}
+
+// works returns an error if nothing can be applied, since all members are stopped.
+func (c *control) works() error {
+	for _, s := range c.servers {
+		if s.Role() != "" {
+			return nil
+		}
+	}
+	if len(c.servers) == 1 {
+		return c.runs(1)
+	}
+	return refusal{http.StatusConflict, errors.New("all members are stopped")}
+}
+
+func (c *control) snapshot(struct{}) (any, error) {
+	number, err := c.takeSnapshot()
+	return map[string]int{"snapshot": number}, err
+}
+
+func (c *control) takeSnapshot() (number int, err error) {
+	if err := c.works(); err != nil {
+		return 0, err
+	}
+	x := c.all.Snapshot()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.snapshots = append(c.snapshots, snapshot{x, len(c.faults)})
+	return len(c.snapshots) - 1, nil
+}
+
+func (c *control) restore(b struct {
+	Snapshot int `json:"snapshot"`
+}) (any, error) {
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	known := b.Snapshot >= 0 && b.Snapshot < len(c.snapshots)
+	var x snapshot
+	if known {
+		x = c.snapshots[b.Snapshot]
+	}
+	faults := len(c.faults)
+	c.mu.Unlock()
+	if !known {
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no snapshot %d", b.Snapshot)}
+	}
+	if err := c.run.attemptAll(func() { c.all.Restore(x.Snapshot) }); err != nil {
+		return nil, refusal{http.StatusServiceUnavailable, err}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.faults[min(x.faults, faults):faults])
+	return nil, nil
+}
+
+func (c *control) tree(b struct {
+	Tree *string `json:"tree"`
+}) (any, error) {
+	if b.Tree == nil {
+		return nil, badRequest("\"tree\" is missing")
+	}
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	if err := attempt(func() { c.all.AddTree(*b.Tree) }); err != nil {
+		return nil, refusedTree(err)
+	}
+	return nil, nil
+}
+
+func (c *control) guardLock(b struct {
+	Path string `json:"path"`
+}) (any, error) {
+	if b.Path == "" {
+		return nil, badRequest("\"path\" is missing")
+	}
+	// A guard that is not asked for its verdict is no error when the process ends.
+	g := &guard{lockkeepertest.GuardLock(&runOfServe{}, c.all, b.Path), map[string]*lockkeepertest.Resource{}}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.guards = append(c.guards, g)
+	return map[string]int{"guard": len(c.guards)}, nil
+}
+
+// guarded returns a guard that has not ended. The caller holds c.mu.
+func (c *control) guarded(number int) (*guard, error) {
+	if number < 1 || number > len(c.guards) || c.guards[number-1] == nil {
+		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no guard %d, or it has ended", number)}
+	}
+	return c.guards[number-1], nil
+}
+
+// resource returns what a lock protects, by its name.
+func (c *control) resource(guard int, name string) (*lockkeepertest.Resource, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	g, err := c.guarded(guard)
+	if err != nil {
+		return nil, err
+	}
+	if g.resources[name] == nil {
+		g.resources[name] = g.Resource()
+	}
+	return g.resources[name], nil
+}
+
+func (c *control) guardWrite(b struct {
+	Guard     int    `json:"guard"`
+	Token     *int64 `json:"token"`
+	Resource  string `json:"resource"`
+	Unchecked bool   `json:"unchecked"`
+}) (any, error) {
+	if b.Token == nil {
+		return nil, badRequest("\"token\" is missing")
+	}
+	to, err := c.resource(b.Guard, b.Resource)
+	switch {
+	case err != nil:
+		return nil, err
+	case b.Unchecked:
+		to.WriteUnchecked(*b.Token)
+	default:
+		err = to.Write(*b.Token)
+	}
+	if err != nil {
+		return map[string]any{"accepted": false, "reason": strings.TrimPrefix(err.Error(), "fence: ")}, nil
+	}
+	return map[string]bool{"accepted": true}, nil
+}
+
+func (c *control) guardVerdict(b struct {
+	Guard int `json:"guard"`
+}) (any, error) {
+	c.mu.Lock()
+	g, err := c.guarded(b.Guard)
+	if err == nil {
+		c.guards[b.Guard-1] = nil
+	}
+	c.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	v := g.Verdict()
+	return map[string]any{"ok": len(v.Violations) == 0, "violations": notNull(v.Violations), "timeline": v.Timeline}, nil
 }
 
 type ofMember struct {
@@ -554,7 +876,7 @@ func (c *control) pause(id int) error {
 	if err := c.runs(id); err != nil { // it would be paused when it is restarted
 		return err
 	}
-	c.cluster.Pause(id)
+	c.server(id).Pause()
 	return nil
 }
 
@@ -562,7 +884,7 @@ func (c *control) resume(id int) error {
 	if err := c.runs(id); err != nil {
 		return err
 	}
-	c.cluster.Resume(id)
+	c.server(id).Resume()
 	return nil
 }
 
@@ -615,7 +937,7 @@ func (c *control) disk(b struct {
 }) (any, error) {
 	id, err := c.id(b.Member)
 	if err == nil {
-		c.cluster.SetDisk(id, lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
+		c.server(id).SetDisk(lockkeepertest.Disk{Delay: time.Duration(b.DelayMs), Full: b.Full})
 	}
 	return nil, err
 }
@@ -626,9 +948,41 @@ func (c *control) clock(b struct {
 }) (any, error) {
 	id, err := c.id(b.Member)
 	if err == nil {
-		c.cluster.SetClock(id, time.Duration(b.SkewMs))
+		c.server(id).SetClock(time.Duration(b.SkewMs))
 	}
 	return nil, err
+}
+
+// mostAdvance is the most that /advance takes, 100 years.
+const mostAdvance = millis(100 * 365 * 24 * time.Hour)
+
+func (c *control) advance(b struct {
+	Ms        *millis `json:"ms"`
+	Connected bool    `json:"connected"`
+}) (any, error) {
+	if b.Ms == nil || *b.Ms < 0 || *b.Ms > mostAdvance {
+		return nil, badRequest("\"ms\" must be a number of milliseconds, from 0 to 100 years")
+	}
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	by := c.all.Advance
+	if b.Connected {
+		by = c.all.AdvanceSilent
+	}
+	ended := by(time.Duration(*b.Ms))
+	expired := []sessionID{}
+	for _, id := range ended.Expired {
+		expired = append(expired, sessionID(id))
+	}
+	return map[string]any{"expired": expired, "deleted": notNull(ended.Deleted)}, nil
+}
+
+func (c *control) endTTLs(struct{}) (any, error) {
+	if err := c.works(); err != nil {
+		return nil, err
+	}
+	return map[string]any{"deleted": notNull(c.all.EndTTLs())}, nil
 }
 
 func (c *control) stepDown(struct{}) (any, error) {

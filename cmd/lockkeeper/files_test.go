@@ -17,7 +17,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestFewFiles opens as many connections as the leader of a cluster accepts, to all of its
@@ -65,9 +64,7 @@ func TestFewFiles(t *testing.T) {
 			return nil, err
 		}
 		t.Cleanup(func() { nc.Close() })
-		c := rawclient.New(nc)
-		c.Timeout = 30 * time.Second
-		return c, c.Handshake(&proto.ConnectRequest{Timeout: 600_000, Password: make([]byte, proto.PasswordLen)})
+		return rawclient.OpenWithin(nc, 10*time.Minute, 30*time.Second)
 	}
 	var clients []*rawclient.Client
 	for {

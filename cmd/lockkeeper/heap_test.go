@@ -6,6 +6,8 @@ import (
 	"runtime/metrics"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // currentPercent returns what was last set with debug.SetGCPercent.
@@ -22,12 +24,7 @@ func TestHeapFloor(t *testing.T) {
 	stop := keepHeapFloor(func(string) string { return "" })
 	await := func(what string, ok func(percent int) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(time.Minute); !ok(currentPercent()); time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: GOGC is %d", what, currentPercent())
-			}
-			runtime.GC()
-		}
+		testkit.Eventually(t, what, func() bool { runtime.GC(); return ok(currentPercent()) })
 	}
 	if got := currentPercent(); got != 700 {
 		t.Errorf("at the start: GOGC is %d, want 700", got)

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -82,21 +83,10 @@ func copySelf(to string) error {
 	return errors.Join(err, f.Chmod(0o755), f.Close())
 }
 
-func check1(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check1 = testkit.Check
 
 // value returns a function that returns v, or fails the test if err is not nil.
-func value[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check1(t, err)
-		return v
-	}
-}
+func value[T any](v T, err error) func(testing.TB) T { return testkit.Must(v, err) }
 
 // call calls run with an environment and returns its exit code and output.
 func call(env map[string]string, args ...string) (code int, stdout, stderr string) {
@@ -191,6 +181,10 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --memory --log-store x", nil, []string{`--log-store: it must be wal or boltdb, not "x"`}},
 		{"check --convert x dir", nil, []string{`--convert: it must be wal or boltdb, not "x"`}},
+		{"serve --memory --tree f", nil, []string{"--tree: only together with --memory and --test-control"}},
+		{"serve --memory --listen 127.0.0.1:0 --test-control :0 --tree none", nil, []string{"--tree: ", "none"}},
+		{"serve --parent-pid 0", nil, []string{"--parent-pid: 0 is not the id of a process"}},
+		{"serve --parent-pid -1", nil, []string{"--parent-pid: -1 is not the id of a process"}},
 		{"serve --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --memory --test-control :0 --super-digest nohash", nil, []string{"--super-digest: ", "nohash"}},
 		{"cluster list", nil, []string{`"cluster list"`, "lockkeeper cluster --help"}},
@@ -546,13 +540,9 @@ func (p *process) conf() string {
 	p.t.Helper()
 	nc, err := net.DialTimeout("tcp", p.addr, time.Minute)
 	check1(p.t, err)
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(time.Minute))
-	_, err = nc.Write([]byte("conf"))
+	answer, err := rawclient.Word(nc, "conf", time.Minute)
 	check1(p.t, err)
-	b, err := io.ReadAll(nc)
-	check1(p.t, err)
-	return string(b)
+	return answer
 }
 
 // fails waits until the process ends, and expects exit code 1 and one line.

@@ -8,17 +8,16 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -35,8 +34,10 @@ type serveOptions struct {
 	tls                tlsFlags
 	peerTLS            peerTLSFlags
 	admin              adminFlags
+	until              untilFlags
 	testControl        string
 	cluster            int
+	tree               string
 }
 
 func serveCommand() *cobra.Command {
@@ -58,6 +59,9 @@ variable or the configuration file is wrong.`,
 
   # One server for tests, which stores nothing on disk
   lockkeeper serve --memory --listen 127.0.0.1:0
+
+  # The same, which ends when the program ends that has started it with a pipe as standard input
+  lockkeeper serve --memory --listen 127.0.0.1:0 --until-stdin-closes
 
   # Three servers for tests, which inject faults by HTTP requests (docs/test-control.md)
   lockkeeper serve --memory --cluster 3 --test-control 127.0.0.1:8181
@@ -99,6 +103,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty, there is no such port, and --tls-listen is required")
 		f.BoolVar(&cfg.Features.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
 		f.BoolVar(&cfg.Features.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
+		f.StringVar(&cfg.Features.BehaveAs, "behave-as", persona.Newest.String(), "the `LINE` of ZooKeeper's releases as which to answer clients, to test them with: 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9")
 		f.StringVar(&o.words, "4lw", "*", "four-letter `WORDS` to answer, separated by commas; * means all")
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {
@@ -140,12 +145,16 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
 		f.TextVar(&o.level, "log-level", o.level, "lowest `LEVEL` to log: debug, info, warn or error")
 	})
-	group(all, "Operations", o.admin.define)
+	group(all, "Operations", func(f *pflag.FlagSet) {
+		o.admin.define(f)
+		o.until.define(f)
+	})
 	group(all, "Tests", func(f *pflag.FlagSet) {
 		f.StringVar(&o.testControl, "test-control", "", "with --memory, an HTTP `ADDRESS` for tests, which end sessions, inject faults and look inside (docs/test-control.md). Everyone who can connect to it may do that. Without a host it is on 127.0.0.1; port 0 picks a free one")
+		f.StringVar(&o.tree, "tree", "", "with --test-control, begin with the znodes in `FILE`: one line for each, as /state shows them")
 		f.IntVar(&o.cluster, "cluster", 0, "with --test-control, run a cluster of `N` members, at most 9, in this process. They listen on the port of --listen and the ones after it, or on free ones")
 	})
-	completeFiles(c, "config", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca",
+	completeFiles(c, "config", "tree", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca",
 		"admin-token-file", "admin-tls-cert", "admin-tls-key")
 	completeWith(c, "log-store", "wal", "boltdb")
 	completeWith(c, "log-format", "text", "json")
@@ -174,7 +183,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := o.checkTestControl(flags); err != nil {
+	if err := errors.Join(o.checkTestControl(flags), o.until.check(flags)); err != nil {
 		return err
 	}
 	// In Config, these values would mean the default.
@@ -237,8 +246,10 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	if cfg.Features.FourLetterWords = list(o.words); len(cfg.Features.FourLetterWords) == 0 {
 		cfg.Features.FourLetterWords = []string{"srvr"} // none would mean all
 	}
+	ctx, cancel := o.until.context(c.InOrStdin())
+	defer cancel()
 	if o.testControl != "" {
-		return o.serveTests(flags, stderr)
+		return o.serveTests(ctx, cancel, flags, stderr)
 	}
 	port, err := o.admin.open(flags, cfg.Logger, o.file)
 	if err != nil {
@@ -250,14 +261,12 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		return err
 	}
 	defer metrics.close()
-	return serveUntilSignal(flags, *cfg, []*adminPort{port, metrics}, stderr)
+	return serveUntil(ctx, cancel, flags, *cfg, []*adminPort{port, metrics}, stderr)
 }
 
-// serveUntilSignal runs a server with its HTTP ports, some of which may be nil, until a signal
-// or a fault. flags are the flags from which cfg was made.
-func serveUntilSignal(flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, stderr io.Writer) error {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer cancel()
+// serveUntil runs a server with its HTTP ports, some of which may be nil, until ctx ends or a
+// fault. flags are the flags from which cfg was made.
+func serveUntil(ctx context.Context, cancel func(), flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, stderr io.Writer) error {
 	defer keepHeapFloor(os.Getenv)()
 	s, err := lockkeeper.Open(cfg)
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
@@ -308,7 +317,7 @@ var fieldFlags = map[string]string{
 	"Peers": "peers", "PeerAddr": "peer-listen", "AdvertisedClientAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "JoinAsObserver": "observer",
 	"PeerTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
 	"Auth.DigestAlgorithm": "digest-algorithm", "Auth.NoDigest": "no-digest", "Auth.Enforce": "enforce-auth",
-	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user", "Features.FourLetterWords": "4lw", "Features.NoTTL": "no-ttl",
+	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user", "Features.FourLetterWords": "4lw", "Features.BehaveAs": "behave-as", "Features.NoTTL": "no-ttl",
 	"Features.EnforceQuota": "enforce-quota", "Features.Reconfig": "reconfig", "Features.AllowSingleVoter": "allow-single-voter", "Features.LeaderDiskFirst": "leader-disk-first",
 	"Features.ReadOnly": "read-only", "Limits.MaxConnections": "max-cnxns", "Limits.MaxConnectionsPerAddress": "max-client-cnxns",
 }

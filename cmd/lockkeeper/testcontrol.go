@@ -9,11 +9,9 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,8 +30,10 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 		return badFlag(flags, "cluster", "%d is not in 1 to %d", o.cluster, mostMembers)
 	}
 	if o.testControl == "" {
-		if o.cluster > 0 {
-			return badFlag(flags, "cluster", "only together with --memory and --test-control")
+		for flag, given := range map[string]bool{"cluster": o.cluster > 0, "tree": o.tree != ""} {
+			if given {
+				return badFlag(flags, flag, "only together with --memory and --test-control")
+			}
 		}
 		return nil
 	}
@@ -67,26 +67,30 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// serveTests runs a server or a cluster with an HTTP port for tests until a signal.
-func (o *serveOptions) serveTests(flags *pflag.FlagSet, stderr io.Writer) (err error) {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer cancel()
+// serveTests runs a server or a cluster with an HTTP port for tests until ctx ends.
+func (o *serveOptions) serveTests(ctx context.Context, cancel func(), flags *pflag.FlagSet, stderr io.Writer) (err error) {
 	defer keepHeapFloor(os.Getenv)()
 	l, err := net.Listen("tcp", o.testControl)
 	if err != nil {
 		return fmt.Errorf("HTTP port for tests: %w", err)
 	}
 	defer l.Close()
-	t := &runOfServe{}
-	defer func() { err = errors.Join(err, t.end()) }()
-	c, err := startTested(t, o.config, o.cluster)
+	port := &testPort{config: o.config}
+	defer func() { err = errors.Join(err, port.end()) }()
+	var begin lockkeepertest.Option
+	if o.tree != "" {
+		begin = lockkeepertest.WithTreeFile(o.tree)
+	}
+	c, err := port.start(o.config, o.cluster, begin)
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
 		return badField(flags, bad)
+	} else if bad := (*lockkeepertest.TreeError)(nil); errors.As(err, &bad) {
+		return badFlag(flags, "tree", "%w", bad)
 	} else if err != nil {
 		return err
 	}
 	// Nobody needs a token, so a web page in a browser on this machine must not get through.
-	web := &http.Server{Handler: admin.Guard(c, ""), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
+	web := &http.Server{Handler: admin.Guard(port, ""), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
 	defer web.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(l) }()
@@ -101,8 +105,8 @@ func (o *serveOptions) serveTests(flags *pflag.FlagSet, stderr io.Writer) (err e
 	}
 }
 
-// startTested starts a server, or a cluster if members is not 0.
-func startTested(t *runOfServe, cfg lockkeeper.Config, members int) (c *control, err error) {
+// startTested starts a server, or a cluster if members is not 0. begin is its tree.
+func startTested(t *runOfServe, cfg lockkeeper.Config, members int, begin lockkeepertest.Option) (c *control, err error) {
 	host, portText, err := net.SplitHostPort(cfg.ClientAddr)
 	port := 0
 	if err == nil {
@@ -122,19 +126,25 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int) (c *control,
 		}
 		*member = own
 	})
-	c = &control{}
+	c = &control{run: t}
 	err = attempt(func() {
 		if members == 0 {
-			s := lockkeepertest.Start(t, configure)
+			s := lockkeepertest.Start(t, configure, begin)
 			c.servers, c.all = append(c.servers, s), s
 			return
 		}
-		c.cluster = lockkeepertest.StartCluster(t, members, configure)
+		c.cluster = lockkeepertest.StartCluster(t, members, configure, begin)
 		c.all = c.cluster
 		for id := 1; id <= members; id++ {
 			c.servers = append(c.servers, c.cluster.Server(id))
 		}
 	})
+	if err != nil {
+		return nil, err
+	}
+	if failed := attempt(func() { _, err = c.takeSnapshot() }); failed != nil { // of the beginning, number 0
+		err = failed
+	}
 	return c, err
 }
 
@@ -148,6 +158,8 @@ type runOfServe struct {
 	mu       sync.Mutex
 	cleanups []func()
 	errs     []error
+
+	attempting sync.Mutex // held during attemptAll
 }
 
 func (t *runOfServe) Name() string        { return "serve" }
@@ -170,6 +182,23 @@ func (t *runOfServe) Errorf(format string, args ...any) {
 
 // Fatalf makes the attempt that called it return an error.
 func (t *runOfServe) Fatalf(format string, args ...any) { panic(newFailure(format, args)) }
+
+// attemptAll is attempt for an f that also calls Errorf.
+func (t *runOfServe) attemptAll(f func()) error {
+	t.attempting.Lock()
+	defer t.attempting.Unlock()
+	t.mu.Lock()
+	before := len(t.errs)
+	t.mu.Unlock()
+	err := attempt(f)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range t.errs[before:] {
+		err = errors.Join(err, e)
+	}
+	t.errs = t.errs[:before]
+	return err
+}
 
 // end does the cleanups, and returns all errors.
 func (t *runOfServe) end() error {

@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -28,7 +30,7 @@ type tested struct {
 	url string
 }
 
-// succeeded has the paths of the endpoints that have replied with 200.
+// succeeded has the methods and paths of the endpoints that have replied with 200.
 var succeeded sync.Map
 
 var controlLine = regexp.MustCompile(`^lockkeeper: test control on (http://127\.0\.0\.1:[1-9]\d*)$`)
@@ -85,7 +87,11 @@ func asked[T any](c *tested, path, body string) (reply T) {
 		c.t.Fatalf("%s %s: %v in %s", path, body, err, text)
 	}
 	endpoint, _, _ := strings.Cut(path, "?")
-	succeeded.Store(endpoint, true)
+	method := http.MethodGet
+	if body != "" {
+		method = http.MethodPost
+	}
+	succeeded.Store(method+endpoint, true)
 	return reply
 }
 
@@ -189,10 +195,17 @@ func TestTestControl(t *testing.T) {
 		t.Run("Restart", testControlRestart)
 		t.Run("Cluster", testControlCluster)
 		t.Run("Network", testControlNetwork)
+		t.Run("State", testControlState)
+		t.Run("Waits", testControlWaits)
+		t.Run("Guard", testControlGuard)
+		t.Run("Advance", testControlAdvance)
+		t.Run("Standalone", testControlStandalone)
+		t.Run("Servers", testControlServers)
+		t.Run("Namespaces", testControlNamespaces)
 	})
 	for _, e := range endpoints {
-		if _, ok := succeeded.Load(e.path); !ok {
-			t.Errorf("%s was not used with success", e.path)
+		if _, ok := succeeded.Load(e.method + e.path); !ok {
+			t.Errorf("%s %s was not used with success", e.method, e.path)
 		}
 	}
 }
@@ -383,7 +396,7 @@ func testControlRestart(t *testing.T) {
 	c.do("/restart", `{"member": 1}`)
 	_, err = c.openAt(1).Exists("/kept", false)
 	check1(t, err)
-	for _, path := range []string{"/heal", "/step-down", "/pause", "/resume", "/clock", "/disk"} {
+	for _, path := range []string{"/heal", "/step-down"} {
 		c.refused(path, "{}", http.StatusBadRequest, "--cluster")
 	}
 	c.refused("/partition", `{"groups": []}`, http.StatusBadRequest, "--cluster")
@@ -587,6 +600,50 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/wait/waiters", `{"path": "/x", "waiters": -1}`, 400, []string{`"waiters"`}},
 		{"/wait/gone", `{}`, 400, []string{`"path" is missing`}},
 		{"/wait/gone", `{"path": "/x", "member": 3}`, 400, []string{"no member 3"}},
+		{"/wait/gone", `{"path": "/x", "timeoutMs": 0}`, 400, []string{`"timeoutMs" must be more than 0`}},
+		{"/wait/gone", `{"path": 5}`, 400, []string{`"path" has the wrong type`}},
+		{"/wait/fired", `{"id": 1, "timeoutMs": -5}`, 400, []string{`"timeoutMs" must be more than 0`}},
+		{"/wait/exists", `{}`, 400, []string{`"path" is missing`}},
+		{"/wait/data", `{"path": "/x"}`, 400, []string{`"text"`, `"data"`}},
+		{"/wait/data", `{"path": "/x", "text": "", "data": ""}`, 400, []string{`"text"`, `"data"`}},
+		{"/wait/children", `{"path": "/x", "children": -1}`, 400, []string{`"children"`}},
+		{"/wait/requests", `{"op": "create"}`, 400, []string{`"count"`}},
+		{"/wait/requests", `{"op": "craete", "count": 1}`, 400, []string{`"craete"`}},
+		{"/wait/requests", `{"path": "[", "count": 1}`, 400, []string{`"["`, "pattern"}},
+		{"/wait/watch", `{}`, 400, []string{`"path" is missing`}},
+		{"/restore", `{"snapshot": 1}`, 404, []string{"no snapshot 1"}},
+		{"/restore", `{"snapshot": -1}`, 404, []string{"no snapshot -1"}},
+		{"/tree", `{}`, 400, []string{`"tree" is missing`}},
+		{"/tree", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
+		{"/tree", `{"tree": "/a = x"}`, 400, []string{"tree:1"}},
+		{"/guard", `{}`, 400, []string{`"path" is missing`}},
+		{"/guard/write", `{"guard": 1}`, 400, []string{`"token" is missing`}},
+		{"/guard/write", `{"token": 1}`, 404, []string{"no guard 0"}},
+		{"/guard/verdict", `{"guard": 7}`, 404, []string{"no guard 7"}},
+		{"/servers", `{"cluster": 10}`, 400, []string{"10", "1 to 9"}},
+		{"/servers", `{"cluster": -1}`, 400, []string{"-1", "1 to 9"}},
+		{"/servers", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
+		{"/servers", `{"electionTimeoutMs": 5, "cluster": 3}`, 400, []string{"ElectionTimeout"}},
+		{"/servers", `{"electionTimeoutMs": 0}`, 400, []string{`"electionTimeoutMs"`}},
+		{"/servers", `{"behaveAs": "2.0"}`, 400, []string{`3.9`, `2.0`}},
+		{"/servers?x=1", "", 400, []string{`"x"`}},
+		{"/servers/2/state", "", 404, []string{"no server 2"}},
+		{"/servers/x/state", "", 404, []string{"no server x"}},
+		{"/servers/1/servers", "", 404, []string{"/servers/1/servers"}},
+		{"/servers/1", "", 404, []string{"/servers/1"}},
+		{"/servers/1/state", "{}", 405, []string{"GET"}},
+		{"/stop", "{}", 409, []string{"server 1"}},
+		{"/servers/1/stop", "{}", 409, []string{"server 1"}},
+		{"/namespace", `{"name": "/a//b"}`, 400, []string{"/a//b"}},
+		{"/namespace", `{"name": "/"}`, 400, []string{"server itself"}},
+		{"/namespace", `{"name": "zookeeper"}`, 400, []string{"server itself"}},
+		{"/namespace/remove", `{}`, 400, []string{`"path" is missing`}},
+		{"/namespace/remove", `{"path": "/"}`, 400, []string{"server itself"}},
+		{"/namespace/remove", `{"path": "/none"}`, 404, []string{"/none"}},
+		{"/advance", `{}`, 400, []string{`"ms"`}},
+		{"/advance", `{"ms": -1}`, 400, []string{`"ms"`}},
+		{"/advance", `{"ms": 3153600000001}`, 400, []string{`"ms"`, "100 years"}},
+		{"/end-ttls", `{"ms": 1}`, 400, []string{`"ms"`}},
 		{"/kill", "{}", 400, []string{`"member" is missing`, "1 to 2"}},
 		{"/kill", `{"member": 3}`, 400, []string{"no member 3"}},
 		{"/kill", `{"member": 1.5}`, 400, []string{`"member"`, "1.5"}},
@@ -667,6 +724,24 @@ func TestTestControlBrowser(t *testing.T) {
 	if status, reply := ask("/inject", inject, "localhost", "Content-Type", "text/plain"); status != 200 {
 		t.Errorf("from a test: %d %s", status, reply)
 	}
+}
+
+func TestTestControlTree(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "tree")
+	const tree = "/a = \"x\"\n/b\n/b/c (container)\n"
+	check1(t, os.WriteFile(file, []byte(tree), 0o600))
+	for _, flags := range [][]string{{"--tree", file}, {"--tree", file, "--cluster", "2"}} {
+		if got := startControl(t, flags...).state().Tree; got != tree {
+			t.Errorf("%q: %q", flags, got)
+		}
+	}
+	check1(t, os.WriteFile(file, []byte("/a\nb\n"), 0o600))
+	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--test-control", ":0", "--tree", file)
+	if code != exitUsage {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, stderr, "--tree: "+file, `"b" is not a path`)
 }
 
 // TestTestControlEnds checks what keeps a server with a test control from starting.

@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -33,6 +34,8 @@ type Server interface {
 	Monitor() *Monitor
 	Config() *Config
 	Environment() []Line
+	// Persona returns the older line of ZooKeeper that clients see; nil is the newest.
+	Persona() *persona.Persona
 	// DataSize returns the total size of the files in the data directory in bytes, 0 if
 	// there is none.
 	DataSize() int64
@@ -128,6 +131,8 @@ type Monitor struct {
 	Clients
 
 	OpenFiles, MaxFiles int // file descriptors of this process; both 0 if they are not known
+
+	Persona *persona.Persona // whose form the text has
 }
 
 // Applied is the state that a server has applied, in numbers.
@@ -164,7 +169,11 @@ type Counter struct {
 // Latency returns the smallest, mean and greatest latency in milliseconds. As in ZooKeeper,
 // only the mean has decimal places; the others are rounded so that they enclose it.
 func (m *Monitor) Latency() (least int64, mean string, greatest int64) {
-	return m.MinLatency.Milliseconds(), decimal(float64(m.AvgLatency) / float64(time.Millisecond)),
+	mean = decimal(float64(m.AvgLatency) / float64(time.Millisecond))
+	if !m.Persona.Does(persona.DecimalLatency) {
+		mean, _, _ = strings.Cut(mean, ".")
+	}
+	return m.MinLatency.Milliseconds(), mean,
 		(m.MaxLatency + time.Millisecond - 1).Milliseconds()
 }
 
@@ -179,7 +188,11 @@ func decimal(v float64) string {
 
 // Lines returns the lines of the word mntr without the prefix zk_.
 func (m *Monitor) Lines() (all []Line) {
-	text := func(key, value string) { all = append(all, Line{key, value}) }
+	text := func(key, value string) {
+		if key, ok := m.Persona.MonitorKey(key); ok {
+			all = append(all, Line{key, value})
+		}
+	}
 	number := func(key string, value int64) { text(key, strconv.FormatInt(value, 10)) }
 	text("version", m.Version)
 	text("server_state", m.Role)

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -19,16 +20,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"log/slog"
 )
 
 // TestBadFrames: a client that sends something that is not a frame or not a request
 // loses its connection, which is logged once. Its session continues, and other clients
 // are not affected.
 func TestBadFrames(t *testing.T) {
-	var log logLines
-	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	var log testkit.Log
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		healthy := connect(t, dial)
 		for _, c := range []struct {
 			name  string
@@ -50,7 +53,7 @@ func TestBadFrames(t *testing.T) {
 			{"sasl with a null token", frame(request32(1, 102, -1)), "sasl request"},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				log.reset()
+				log.Reset()
 				bad := connect(t, dial)
 				check(t, bad.Write(c.bytes))
 				closed(t, bad)
@@ -61,7 +64,7 @@ func TestBadFrames(t *testing.T) {
 				}
 				alive(t, again)
 				again.Close()
-				if lines := log.matching(""); len(lines) != 1 || !strings.Contains(lines[0], c.says) || !strings.Contains(lines[0], fmt.Sprintf("session=%#x", uint64(bad.Session.SessionID))) {
+				if lines := log.Matching(""); len(lines) != 1 || !strings.Contains(lines[0], c.says) || !strings.Contains(lines[0], fmt.Sprintf("session=%#x", uint64(bad.Session.SessionID))) {
 					t.Errorf("the log says %q", lines)
 				}
 			})
@@ -82,13 +85,13 @@ func TestBadFrames(t *testing.T) {
 			check(t, c.Delete(path))
 		})
 		t.Run("frame cut short", func(t *testing.T) {
-			log.reset()
+			log.Reset()
 			c := connect(t, dial)
 			check(t, c.Write(append(request32(100, 1, 1), "/half"...)))
 			c.Close()
 			alive(t, healthy)
 			alive(t, must(rawclient.Resume(must(dial())(t), c.Session))(t))
-			if lines := log.matching(""); len(lines) > 0 {
+			if lines := log.Matching(""); len(lines) > 0 {
 				t.Errorf("a client that goes away is no news: %q", lines)
 			}
 		})
@@ -97,9 +100,9 @@ func TestBadFrames(t *testing.T) {
 
 // TestNoHandshake: a connection whose first bytes are not a handshake is closed.
 func TestNoHandshake(t *testing.T) {
-	var log logLines
+	var log testkit.Log
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		healthy := connect(t, dial)
 		handshake := (&proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}).Append(nil)
 		cases := map[string][]byte{
@@ -117,20 +120,20 @@ func TestNoHandshake(t *testing.T) {
 		}
 		for name, b := range cases {
 			t.Run(name, func(t *testing.T) {
-				log.reset()
+				log.Reset()
 				c := rawclient.New(must(dial())(t))
 				defer c.Close()
 				go c.Write(b) // it blocks: the server does not read all of it from a pipe
 				closed(t, c)
 				alive(t, healthy)
-				eventually(t, "a line in the log", func() bool { return len(log.matching("bad input")) > 0 })
-				if lines := log.matching(""); len(lines) != 1 {
+				eventually(t, "a line in the log", func() bool { return len(log.Matching("bad input")) > 0 })
+				if lines := log.Matching(""); len(lines) != 1 {
 					t.Errorf("the log says %q", lines)
 				}
 			})
 		}
 		t.Run("noise", func(t *testing.T) {
-			log.reset()
+			log.Reset()
 			start := time.Now()
 			var wg sync.WaitGroup
 			for range 300 {
@@ -161,7 +164,7 @@ func TestNoHandshake(t *testing.T) {
 			alive(t, healthy)
 			// Up to 50 lines of each of two kinds are logged per second, and the first and
 			// last second may be incomplete.
-			if lines := log.matching(""); len(lines) > 100*(2+int(time.Since(start)/time.Second)) {
+			if lines := log.Matching(""); len(lines) > 100*(2+int(time.Since(start)/time.Second)) {
 				t.Errorf("%d lines in the log", len(lines))
 			}
 		})
@@ -291,12 +294,14 @@ func TestRefusedPaths(t *testing.T) {
 // TestUnknownOperations: an unknown operation is answered with Unimplemented, in order.
 // Then the server closes the connection, but the session continues.
 func TestUnknownOperations(t *testing.T) {
-	var log logLines
-	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	var log testkit.Log
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		healthy := connect(t, dial)
-		log.reset()
-		for i, op := range []proto.OpCode{0, -1, 10, 13, 20, 23, 99, 108, 127, 128, 1000, -10, -12, -1001, -1002, math.MaxInt32, math.MinInt32} {
-			before := len(log.matching(""))
+		log.Reset()
+		// Those of ZooKeeper and of the log that clients may not send, and those around the length of the index.
+		refused := []proto.OpCode{proto.OpError, proto.OpCheck, proto.OpDeleteContainer, proto.OpCreateSession, -1001, -1002, 127, 128}
+		for i, op := range slices.Concat(wire.UnknownOps, refused) {
+			before := len(log.Matching(""))
 			c := connect(t, dial)
 			path := fmt.Sprintf("/before%d", i)
 			first := c.Queue(proto.OpCreate, &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: proto.FlagEphemeral})
@@ -319,8 +324,8 @@ func TestUnknownOperations(t *testing.T) {
 			}
 			again.Close()
 			alive(t, healthy)
-			if n := len(log.matching("unknown operation", fmt.Sprintf("op=%d", int32(op)))); n < 1 || len(log.matching("")) != before+1 {
-				t.Errorf("op %d: the log says %q", op, log.matching(""))
+			if n := len(log.Matching("unknown operation", fmt.Sprintf("op=%d", int32(op)))); n < 1 || len(log.Matching("")) != before+1 {
+				t.Errorf("op %d: the log says %q", op, log.Matching(""))
 			}
 		}
 	})
@@ -350,9 +355,9 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	noGoroutineLeft(t)
 	cfg := server.Config{Tick: 200 * time.Millisecond, Limits: server.Limits{OutboxBytes: 4 << 20, MaxSessionTimeout: time.Hour}}
 	test := func(t *testing.T, listen func(*port, testing.TB) rawtest.Dialer, most time.Duration, part func(name string, f func(t *testing.T)) bool) {
-		var log logLines
+		var log testkit.Log
 		cfg := cfg
-		cfg.Log = log.logger()
+		cfg.Log = log.Logger(slog.LevelWarn)
 		dial := listen(open(t, cfg), t)
 		quick := func(t *testing.T, c *rawclient.Client) {
 			t.Helper()
@@ -401,7 +406,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			eventually(t, "the end of the connection", func() bool { return connections(t, dial) == 1 })
 		})
 		part("writes", func(t *testing.T) {
-			log.reset()
+			log.Reset()
 			c := connectFor(t, dial, timing.Shortest(cfg.Tick))
 			ended := make(chan struct{})
 			go func() {
@@ -425,18 +430,18 @@ func TestClientThatDoesNotRead(t *testing.T) {
 			eventually(t, "the end of the connection", func() bool { return connections(t, dial) == 1 })
 		})
 		part("events", func(t *testing.T) {
-			log.reset()
+			log.Reset()
 			c := connectFor(t, dial, time.Minute) // it must not expire during the test
 			must(c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil))(t)
 			long := "/" + strings.Repeat("n", 10_000)
 			must(healthy.Create(long, nil, 0))(t)
-			for n := 0; len(log.matching("does not read")) == 0; n++ {
+			for n := 0; len(log.Matching("does not read")) == 0; n++ {
 				if n > 10_000 {
 					t.Fatal("it is told more and more")
 				}
 				must(healthy.Set(long, nil))(t)
 			}
-			if lines := log.matching(""); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprintf("%#x", uint64(c.Session.SessionID))) {
+			if lines := log.Matching(""); len(lines) != 1 || !strings.Contains(lines[0], fmt.Sprintf("%#x", uint64(c.Session.SessionID))) {
 				t.Errorf("the log says %q", lines)
 			}
 			quick(t, healthy)
@@ -468,8 +473,9 @@ func TestRefusalThatIsNotRead(t *testing.T) {
 		healthy := connect(t, p.dial)
 		nc := must(p.dial())(t)
 		defer nc.Close()
-		q := &proto.ConnectRequest{Timeout: 4000, SessionID: 12345, Password: make([]byte, 16)}
-		must(nc.Write(frame(q.Append(nil))))(t)
+		q := rawclient.NewSession(4 * time.Second)
+		q.SessionID = 12345
+		must(nc.Write(rawclient.Framed(q)))(t)
 		bye := connect(t, p.dial)
 		must(bye.Send(proto.OpCloseSession, nil))(t)
 		for range 4 {
@@ -538,7 +544,7 @@ func TestManyHalfOpen(t *testing.T) {
 		eventually(t, "the end of all", func() bool { return connections(t, dial) == 1 })
 	}()
 	promise := request32(jute.DefaultMaxFrame)
-	handshake := frame((&proto.ConnectRequest{Timeout: 3_600_000, Password: make([]byte, 16)}).Append(nil))
+	handshake := rawclient.Framed(rawclient.NewSession(time.Hour))
 	for i := range n {
 		nc := must(dial())(t)
 		open = append(open, nc)

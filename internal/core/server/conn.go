@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -103,6 +104,9 @@ func (c *conn) Identities() []proto.ID { return c.identity.Load().ids }
 
 // Event implements fsm.Watcher. The applier calls it, or the reader in setWatches.
 func (c *conn) Event(zxid int64, t proto.EventType, path string) {
+	if p := c.s.cfg.Persona; p != nil && !p.Does(persona.EventZxid) {
+		zxid = -1
+	}
 	c.frame(&proto.ReplyHeader{Xid: proto.XidEvent, Zxid: zxid}, func(b []byte) []byte {
 		e := proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}
 		start := len(b)

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -71,7 +72,7 @@ func fourLetters(length uint32) string {
 	return string(binary.BigEndian.AppendUint32(nil, length))
 }
 
-func (s *Server) knows(word string) bool { return words[word] != nil }
+func (s *Server) knows(word string) bool { return words[word] != nil && s.cfg.Persona.KnowsWord(word) }
 
 // allows reports whether the configuration allows a word. srvr is always allowed. So
 // is isro if read-only mode is enabled, because clients in read-only mode use it to
@@ -217,9 +218,14 @@ func dump(s *Server, _ *conn, b *text) {
 			ends[id] = bucket.Deadline
 		}
 	}
+	whole := s.cfg.Persona.Does(persona.DumpConnections)
 	b.WriteString("SessionTracker dump:\n")
 	if all.Tracked {
-		fmt.Fprintf(b, "Session Sets (%d)/(%d):\n", len(all.Expiring), len(ends))
+		fmt.Fprintf(b, "Session Sets (%d)", len(all.Expiring))
+		if whole {
+			fmt.Fprintf(b, "/(%d)", len(ends))
+		}
+		b.WriteString(":\n")
 		for _, bucket := range all.Expiring {
 			expireAt(b, len(bucket.Sessions), bucket.Deadline)
 			for _, id := range bucket.Sessions {
@@ -242,6 +248,9 @@ func dump(s *Server, _ *conn, b *text) {
 		}
 	}
 
+	if !whole {
+		return
+	}
 	b.WriteString("Connections dump:\n")
 	conns := s.Connections()
 	lines := map[int64][]string{} // by deadline, rounded down to a second
@@ -314,17 +323,29 @@ func mntr(s *Server, _ *conn, b *text) {
 
 func conf(s *Server, _ *conn, b *text) {
 	c := s.Config()
-	fmt.Fprintf(b, "clientPort=%d\nsecureClientPort=%d\n", c.ClientPort, c.SecurePort)
-	fmt.Fprintf(b, "dataDir=%s\ndataDirSize=%d\ndataLogDir=%s\ndataLogSize=%d\n", c.DataDir, c.DataSize, c.DataDir, c.DataSize)
+	sizes, backlog := s.cfg.Persona.Does(persona.ConfSizes), s.cfg.Persona.Does(persona.Backlog)
+	fmt.Fprintf(b, "clientPort=%d\n", c.ClientPort)
+	if sizes {
+		fmt.Fprintf(b, "secureClientPort=%d\n", c.SecurePort)
+		fmt.Fprintf(b, "dataDir=%s\ndataDirSize=%d\ndataLogDir=%s\ndataLogSize=%d\n", c.DataDir, c.DataSize, c.DataDir, c.DataSize)
+	} else {
+		fmt.Fprintf(b, "dataDir=%s\ndataLogDir=%s\n", c.DataDir, c.DataDir)
+	}
 	fmt.Fprintf(b, "tickTime=%d\nmaxClientCnxns=%d\n", c.Tick.Milliseconds(), c.MaxConnsPerAddr)
 	fmt.Fprintf(b, "minSessionTimeout=%d\nmaxSessionTimeout=%d\n", c.MinSessionTimeout.Milliseconds(), c.MaxSessionTimeout.Milliseconds())
-	fmt.Fprintf(b, "clientPortListenBacklog=-1\nserverId=%d\n", c.ID)
+	if backlog {
+		b.WriteString("clientPortListenBacklog=-1\n")
+	}
+	fmt.Fprintf(b, "serverId=%d\n", c.ID)
 	if c.Quorum != nil {
 		peerType := 0
 		if c.Quorum.Observer {
 			peerType = 1
 		}
 		// No limit here is a number of ticks, and members use one port for everything.
-		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\nmembership: \n%s", c.ElectionPort, c.Quorum.PeerPort, peerType, c.Members)
+		fmt.Fprintf(b, "initLimit=0\nsyncLimit=0\nelectionAlg=3\nelectionPort=%d\nquorumPort=%d\npeerType=%d\n", c.ElectionPort, c.Quorum.PeerPort, peerType)
+		if sizes {
+			fmt.Fprintf(b, "membership: \n%s", c.Members)
+		}
 	}
 }

@@ -1,37 +1,40 @@
 package server
 
 import (
-	"log/slog"
 	"net"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 )
+
+// servePipes starts a server, and returns it with a function that opens a session of an hour.
+func servePipes(t *testing.T) (s *Server, connect func() *rawclient.Client) {
+	p := newApplying()
+	s = New(Config{
+		ID: 1, Proposer: p, Replica: p.replica, Log: testkit.Quiet,
+		Limits: Limits{MaxSessionTimeout: time.Hour, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second},
+	})
+	s.Open()
+	t.Cleanup(func() {
+		s.Close()
+		s.Wait()
+	})
+	return s, func() *rawclient.Client {
+		client, ours := net.Pipe()
+		go s.ServeConn(ours)
+		return testkit.Must(rawclient.Open(client, time.Hour))(t)
+	}
+}
 
 // TestHandovers: the handover of a lock is measured once, from the event that tells a client
 // that the znode before its own is gone, until that client reads. Nothing else is measured.
 func TestHandovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newApplying()
-		s := New(Config{
-			ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler),
-			Limits: Limits{MaxSessionTimeout: time.Hour, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second},
-		})
-		s.Open()
-		defer s.Wait()
-		defer s.Close()
+		s, connect := servePipes(t)
 		time.Sleep(time.Second) // not at the time that stands for none
-		connect := func() *rawclient.Client {
-			client, ours := net.Pipe()
-			go s.ServeConn(ours)
-			c, err := rawclient.Open(client, time.Hour)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c
-		}
 		holder, waiter := connect(), connect()
 		do := func(_ any, err error) {
 			t.Helper()

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"log/slog"
-	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,23 +13,7 @@ import (
 // takes requests that arrive in parts or many at once, and sends events.
 func TestIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := newApplying()
-		s := New(Config{
-			ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler),
-			Limits: Limits{MaxSessionTimeout: time.Hour, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second},
-		})
-		s.Open()
-		defer s.Wait()
-		defer s.Close()
-		connect := func() *rawclient.Client {
-			client, ours := net.Pipe()
-			go s.ServeConn(ours)
-			c, err := rawclient.Open(client, time.Hour)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c
-		}
+		s, connect := servePipes(t)
 		idle := func(when string) {
 			t.Helper()
 			time.Sleep(time.Second)

@@ -13,9 +13,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"log/slog"
 )
 
 // TestMaxSessions: no matter how many clients ask for a session at once, the limit is
@@ -35,10 +37,8 @@ func TestMaxSessions(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				c := rawclient.New(nc)
-				err = c.Handshake(&proto.ConnectRequest{Timeout: 30000, Password: make([]byte, proto.PasswordLen)})
+				c, err := rawclient.Open(nc, 30*time.Second)
 				if err != nil {
-					nc.Close()
 					if err == rawclient.ErrRefused {
 						t.Error("a refusal, which means an expired session to a client")
 					}
@@ -145,8 +145,8 @@ func TestMaxWatches(t *testing.T) {
 // connection's outbox, closes the connection and logs why. Other clients are not
 // affected. A reply that fits is sent, even if it has to wait for a write.
 func TestReplyTooLong(t *testing.T) {
-	var log logLines
-	overAll(t, server.Config{Log: log.logger(), Limits: server.Limits{OutboxBytes: 4 << 20}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+	var log testkit.Log
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn), Limits: server.Limits{OutboxBytes: 4 << 20}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
 		other := connect(t, dial)
 		name := strings.Repeat("n", 1000)
 		for _, dir := range []struct {
@@ -195,10 +195,10 @@ func TestReplyTooLong(t *testing.T) {
 				{proto.OpGetChildren, &proto.PathWatch{Path: "/large", Watch: true}}, {proto.OpGetChildren2, &proto.PathWatch{Path: "/large"}},
 				{proto.OpMultiRead, reads},
 			} {
-				log.reset()
+				log.Reset()
 				closed(t, ask(q.op, q.body, behindWrite, 1))
 				eventually(t, "the warning", func() bool {
-					return len(log.matching("a reply does not fit into its outbox", proto.OpByCode(q.op).Name)) > 0
+					return len(log.Matching("a reply does not fit into its outbox", proto.OpByCode(q.op).Name)) > 0
 				})
 			}
 			ask(proto.OpMultiRead, reads, behindWrite, 100) // and nobody reads
@@ -220,7 +220,7 @@ func TestReplyTooLong(t *testing.T) {
 			if n := len(word(t, dial, w)); n > 0 {
 				t.Errorf("%s: %d bytes", w, n)
 			}
-			eventually(t, "the warning", func() bool { return len(log.matching("the answer to its word is too long", w)) > 0 })
+			eventually(t, "the warning", func() bool { return len(log.Matching("the answer to its word is too long", w)) > 0 })
 		}
 		if w := word(t, dial, "wchs"); !strings.Contains(w, "Total watches:5000\n") {
 			t.Errorf("%q", w)
@@ -253,8 +253,8 @@ func (l *fullListener) Accept() (net.Conn, error) {
 // accepts connections afterwards.
 func TestNoFilesToAccept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log logLines
-		p := open(t, server.Config{Log: log.logger()})
+		var log testkit.Log
+		p := open(t, server.Config{Log: log.Logger(slog.LevelWarn)})
 		host := memnet.New().Host("server")
 		l, err := host.Listen("server:1")
 		check(t, err)
@@ -264,7 +264,7 @@ func TestNoFilesToAccept(t *testing.T) {
 		if took := <-full.took; took < 10*time.Second {
 			t.Errorf("%d attempts to accept in %v", 3000, took)
 		}
-		if lines := log.matching("cannot accept a connection", "too many open files"); len(lines) == 0 || len(lines) > 5 {
+		if lines := log.Matching("cannot accept a connection", "too many open files"); len(lines) == 0 || len(lines) > 5 {
 			t.Errorf("%d lines in the log", len(lines))
 		}
 		c := must(rawclient.Open(must(host.Dial(t.Context(), "server:1"))(t), time.Minute))(t)

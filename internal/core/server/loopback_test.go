@@ -1,13 +1,10 @@
 package server_test
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/tls"
-	"log/slog"
 	"math"
 	"net"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -389,48 +386,10 @@ func overAll(t *testing.T, cfg server.Config, test func(t *testing.T, p *port, d
 	}
 }
 
-// logLines is a log that a test can read.
-type logLines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-// logger writes warnings and errors to the log.
-func (l *logLines) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelWarn}))
-}
-
-func (l *logLines) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-// matching returns the lines that contain all of the words.
-func (l *logLines) matching(words ...string) (found []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-next:
-	for line := range strings.Lines(l.b.String()) {
-		for _, w := range words {
-			if !strings.Contains(line, w) {
-				continue next
-			}
-		}
-		found = append(found, line)
-	}
-	return found
-}
-
-func (l *logLines) reset() {
-	l.mu.Lock()
-	l.b.Reset()
-	l.mu.Unlock()
-}
-
 var (
 	eventually      = testkit.Eventually
 	noGoroutineLeft = testkit.NoGoroutineLeft
+	check           = testkit.Check
 
 	connect    = rawtest.Connect
 	connectFor = rawtest.ConnectFor
@@ -443,20 +402,4 @@ var (
 	request32  = rawtest.Ints
 )
 
-// must fails the test on an error.
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }

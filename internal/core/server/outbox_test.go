@@ -2,12 +2,12 @@ package server
 
 import (
 	"io"
-	"log/slog"
 	"net"
 	"testing"
 	"testing/synctest"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -16,7 +16,7 @@ import (
 // reads, and no writer is left at the end.
 func TestBlockedWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := New(Config{ID: 1, Proposer: &cutting{}, Replica: fsm.NewReplica(), Log: slog.New(slog.DiscardHandler)})
+		s := New(Config{ID: 1, Proposer: &cutting{}, Replica: fsm.NewReplica(), Log: testkit.Quiet})
 		const n = 20
 		var conns []*conn
 		var clients []net.Conn

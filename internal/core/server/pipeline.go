@@ -42,7 +42,7 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	}
 	c.received(len(frame))
 	q := request{xid: h.Xid, op: proto.OpByCode(h.Op), body: d.Rest(), who: c.identity.Load(), start: time.Now()}
-	if q.op != nil && q.op.Class == proto.Part {
+	if q.op != nil && (q.op.Class == proto.Part || c.s.cfg.Persona != nil && !c.s.cfg.Persona.KnowsOp(h.Op)) {
 		q.op = nil // newer ZooKeeper servers do not know a check outside of a multi
 	}
 	if q.op != nil && q.op.Class == proto.Read {
@@ -94,6 +94,9 @@ func (c *conn) handle(frame []byte) (bool, error) {
 // then later requests must not be run either.
 func (c *conn) write(q request) bool {
 	cmd := fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}
+	if p := c.s.cfg.Persona; p != nil {
+		cmd.Op, cmd.Body = p.Write(cmd.Op, cmd.Body)
+	}
 	if q.op.Code == proto.OpCloseSession {
 		c.closing.Store(true)
 		c.stopped.Store(true)
@@ -251,7 +254,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	}
 	// Nothing else is queued before the reply, except events of a setWatches.
 	r := fsm.Reader{Watcher: c, Session: c.session, IDs: q.who.ids, MaxWatches: c.s.cfg.MaxWatches,
-		MaxReply: max(1, space-frameHeader)}
+		MaxReply: max(1, space-frameHeader), Older: c.s.older}
 	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
 	scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
 	if h.Code == fsm.ReplyTooLong {
@@ -281,6 +284,10 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 const frameHeader = 4 + 16
 
 func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
+	if p := c.s.cfg.Persona; p != nil && !p.KnowsCode(h.Code) {
+		c.end()
+		return
+	}
 	c.answered(q, h, len(body))
 	c.frame(h, func(b []byte) []byte { return append(b, body...) })
 }

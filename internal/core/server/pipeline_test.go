@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -30,7 +31,7 @@ func TestCutLeavesNoGap(t *testing.T) {
 	client, raw := net.Pipe()
 	defer client.Close()
 	p := &cutting{}
-	s := New(Config{ID: 1, Proposer: p, Replica: fsm.NewReplica(), Log: slog.New(slog.DiscardHandler), Limits: Limits{MaxOutstanding: 1000}})
+	s := New(Config{ID: 1, Proposer: p, Replica: fsm.NewReplica(), Log: testkit.Quiet, Limits: Limits{MaxOutstanding: 1000}})
 	c := &conn{s: s, nc: raw, raw: raw, gone: make(chan struct{}), requestQueue: newRequestQueue(s.cfg.MaxOutstanding)}
 	c.out.init(1 << 20)
 	c.identity.Store(newIdentity(nil))

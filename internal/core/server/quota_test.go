@@ -6,16 +6,18 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"log/slog"
 )
 
 // TestQuota: writes that exceed a hard limit are refused and counted, and those that
 // exceed a soft limit are logged. Changes of the stats cause no watch events.
 func TestQuota(t *testing.T) {
-	var log logLines
-	overAll(t, server.Config{Log: log.logger()}, func(t *testing.T, p *port, dial rawtest.Dialer) {
-		log.reset()
+	var log testkit.Log
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, p *port, dial rawtest.Dialer) {
+		log.Reset()
 		p.loop.set(fsm.EnforceQuota)
 		c, watcher := connect(t, dial), connect(t, dial)
 		rawtest.SetQuota(t, c, "count=1,bytes=-1=;countHardLimit=-1;byteHardLimit=4")
@@ -36,9 +38,9 @@ func TestQuota(t *testing.T) {
 			t.Errorf("events of the stats: %v", watcher.Events)
 		}
 		eventually(t, "the lines of the log", func() bool {
-			return len(log.matching(`level=WARN msg="Quota exceeded: /q [current count=2, softCountLimit=1]`, "session")) == 1 &&
-				len(log.matching(`level=WARN msg="Quota exceeded: /q [current count=3, softCountLimit=1]`)) == 1 &&
-				len(log.matching(`level=WARN msg="Quota exceeded: /q [current bytes=6, hardByteLimit=4]`)) == 1
+			return len(log.Matching(`level=WARN msg="Quota exceeded: /q [current count=2, softCountLimit=1]`, "session")) == 1 &&
+				len(log.Matching(`level=WARN msg="Quota exceeded: /q [current count=3, softCountLimit=1]`)) == 1 &&
+				len(log.Matching(`level=WARN msg="Quota exceeded: /q [current bytes=6, hardByteLimit=4]`)) == 1
 		})
 		mntr := word(t, dial, "mntr")
 		for _, line := range []string{

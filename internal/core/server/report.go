@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -28,7 +29,14 @@ import (
 
 var _ report.Server = (*Server)(nil)
 
-func (s *Server) version() string { return s.cfg.Version + ", built on " + s.cfg.Built + " UTC" }
+// version returns the version with the date in the form of the line whose clients parse it.
+func (s *Server) version() string {
+	built, err := time.Parse("2006-01-02 15:04", s.cfg.Built)
+	if err != nil { // a test's
+		return s.cfg.Version + ", built on " + s.cfg.Built + " UTC"
+	}
+	return s.cfg.Version + ", built on " + built.Format(s.cfg.Persona.DateLayout())
+}
 
 // quorum describes the cluster. It returns nil if this server is standalone.
 func (s *Server) quorum() *report.Quorum {
@@ -51,7 +59,7 @@ func (s *Server) Monitor() *report.Monitor {
 func (s *Server) summary() *report.Monitor {
 	x := &s.stats
 	m := &report.Monitor{
-		Version: s.version(), Serving: s.isServing(), ReadOnly: s.isReadOnly(), Role: s.role(), Quorum: s.quorum(), Uptime: time.Since(s.start),
+		Version: s.version(), Persona: s.cfg.Persona, Serving: s.isServing(), ReadOnly: s.isReadOnly(), Role: s.role(), Quorum: s.quorum(), Uptime: time.Since(s.start),
 		Clients: report.Clients{
 			Connections: len(s.connections()), Outstanding: x.outstanding.Load(), Received: x.received.Load(), Sent: x.sent.Load(),
 			AuthFailed: x.authFailed.Load(), LastReply: x.lastReply.Load(), MinReply: x.minReply.Load(), MaxReply: x.maxReply.Load(),
@@ -74,6 +82,9 @@ func (s *Server) summary() *report.Monitor {
 	x.mu.Unlock()
 	return m
 }
+
+// Persona implements report.Server.
+func (s *Server) Persona() *persona.Persona { return s.cfg.Persona }
 
 // Config implements report.Server.
 func (s *Server) Config() *report.Config {

@@ -2,7 +2,6 @@ package server
 
 import (
 	"bytes"
-	"log/slog"
 	"math"
 	"net"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -98,7 +98,7 @@ func TestRestoreAnswersNobody(t *testing.T) {
 		}
 	}})
 	s := New(Config{
-		ID: 1, Proposer: p, Replica: p.replica, Log: slog.New(slog.DiscardHandler),
+		ID: 1, Proposer: p, Replica: p.replica, Log: testkit.Quiet,
 		Limits: Limits{MaxSessionTimeout: time.Minute, MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 1 << 20, HandshakeTimeout: 10 * time.Second},
 	})
 	s.Open()

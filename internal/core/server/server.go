@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -66,9 +67,12 @@ type Config struct {
 
 	ReadOnly        bool     // while suspended, serve reads to clients that accept read-only mode
 	FourLetterWords []string // words to answer besides srvr, and isro if ReadOnly; "*" means all
-	Version         string   // for four-letter words
+	Version         string   // of this program, for four-letter words
 	Built           string   // for four-letter words: YYYY-MM-DD HH:MM
 	DataDir         string   // for four-letter words
+
+	// Persona is the older line of ZooKeeper that clients see; nil is the newest.
+	Persona *persona.Persona
 
 	TimeOfDay func() time.Time        // the clock that four-letter words show; nil is time.Now
 	Tap       func(net.Conn) net.Conn // for tests: replaces each connection that does not use TLS; may be nil
@@ -115,6 +119,8 @@ type Server struct {
 	writers writers
 
 	tlsHandshakes tlsHandshakes
+
+	older *fsm.Older // how reads differ with Config.Persona; nil without
 
 	opening   atomic.Int64  // sessions that handshakes have asked for and that are not in the replica yet
 	number    atomic.Uint64 // of the latest connection
@@ -178,7 +184,7 @@ func (d *dirtyConns) flush() {
 // replica, so it must be called before entries are applied.
 func New(cfg Config) *Server {
 	s := &Server{
-		cfg: cfg, start: time.Now(),
+		cfg: cfg, start: time.Now(), older: olderReads(cfg.Persona),
 		roster: roster{conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{}, leaving: map[*conn]struct{}{}},
 	}
 	s.writers.wg = &s.wg

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
 	"testing"
 	"testing/synctest"
@@ -58,7 +57,7 @@ func overPipes(t *testing.T, test func(t *testing.T, s *Server, l pipes, handsha
 	config := &tls.Config{Certificates: []tls.Certificate{ca.Server(t)}, SessionTicketsDisabled: true}
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{
-			ID: 1, Proposer: idle{}, Replica: fsm.NewReplica(), Log: slog.New(slog.DiscardHandler),
+			ID: 1, Proposer: idle{}, Replica: fsm.NewReplica(), Log: testkit.Quiet,
 			Limits: Limits{MaxFrame: 1 << 20, MaxOutstanding: 10, OutboxBytes: 4 << 20, HandshakeTimeout: 10 * time.Second, MaxTLSHandshakes: 2},
 		})
 		s.Open()

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -54,11 +56,7 @@ func TestBlockedLog(t *testing.T) {
 		return c
 	}
 	writer := connect()
-	for _, n := range [][2]string{{"/q", ""}, {"/zookeeper/quota/q", ""}, {"/zookeeper/quota/q/zookeeper_limits", "count=1,bytes=-1"}, {"/zookeeper/quota/q/zookeeper_stats", "count=0,bytes=0"}} {
-		if _, err := writer.Create(n[0], []byte(n[1]), 0); err != nil {
-			t.Fatal(n, err)
-		}
-	}
+	rawtest.SetQuota(t, writer, "count=1,bytes=-1")
 	silent := connect() // it watches everything but reads nothing
 	if _, err := silent.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil); err != nil {
 		t.Fatal(err)
@@ -68,11 +66,7 @@ func TestBlockedLog(t *testing.T) {
 			t.Fatalf("create %d: %v", i, err)
 		}
 	}
-	for end := time.Now().Add(time.Minute); len(s.connections()) > 1; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the client that does not read is still connected")
-		}
-	}
+	testkit.Eventually(t, "the end of the client that does not read", func() bool { return len(s.connections()) <= 1 })
 	close(log.opened)
 	s.Close()
 	s.Wait()

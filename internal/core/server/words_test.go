@@ -435,9 +435,9 @@ func TestLastAnswerWithMore(t *testing.T) {
 	var nc net.Conn
 	for range 20 {
 		nc = must(dial())(t)
-		handshake := (&proto.ConnectRequest{Timeout: 4000, SessionID: 77, Password: make([]byte, 16)}).Append(make([]byte, 4))
-		binary.BigEndian.PutUint32(handshake, uint32(len(handshake)-4))
-		must(nc.Write(append(handshake, make([]byte, 5000)...)))(t)
+		q := rawclient.NewSession(4 * time.Second)
+		q.SessionID = 77
+		must(nc.Write(append(rawclient.Framed(q), make([]byte, 5000)...)))(t)
 		time.Sleep(2 * time.Millisecond)
 		reply, err := io.ReadAll(nc)
 		if err != nil || len(reply) < 40 {

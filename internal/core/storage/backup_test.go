@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,7 +18,7 @@ import (
 
 // makeSample makes a data directory of server 1 with the state of a snapshot.
 func makeSample(disk testedDisk, dir string, snapshot []byte) error {
-	return Make(dir, disk.name(), 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger(), func(s *Storage) error {
+	return Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), func(s *Storage) error {
 		m, err := fsm.ReadSnapshot(bytes.NewReader(snapshot))
 		if err != nil {
 			return err
@@ -121,7 +120,7 @@ func TestMakeFails(t *testing.T) {
 			if err := makeSample(disk, dir, []byte("LKSNAP\x01no")); !errors.Is(err, fsm.ErrSnapshot) {
 				t.Errorf("%v", err)
 			}
-			err := Make(dir, disk.name(), 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger(), func(s *Storage) error {
+			err := Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), func(s *Storage) error {
 				return s.Stable.Set([]byte(voteKey), []byte("no vote"))
 			})
 			if err == nil || !strings.Contains(err.Error(), "is damaged") {
@@ -148,7 +147,7 @@ func TestMakeBesideServer(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
 		dir := ""
 		make := func(fill func(*Storage) error) error {
-			return Make(dir, disk.name(), 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger(), fill)
+			return Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), fill)
 		}
 		var server *member
 		for name, other := range map[string]func(){

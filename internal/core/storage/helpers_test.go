@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -70,7 +69,7 @@ func onEachDisk(t *testing.T, test func(t *testing.T, disk testedDisk)) {
 func (d testedDisk) tryOpen(dir string) (*Storage, error) { return d.tryOpenAs(1, dir) }
 
 func (d testedDisk) tryOpenAs(id uint64, dir string) (*Storage, error) {
-	return openDirectory(d, dir, id, slog.New(slog.DiscardHandler), hclog.NewNullLogger())
+	return openDirectory(d, dir, id, testkit.Quiet, hclog.NewNullLogger())
 }
 
 func (d testedDisk) mustOpen(t testing.TB, dir string) *Storage {
@@ -93,22 +92,9 @@ func onEachStore(t *testing.T, test func(t *testing.T, open func() *Storage)) {
 	t.Run("memory", func(t *testing.T) { test(t, NewMemory().Open) })
 }
 
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testkit.Check
 
 // alone is the configuration of a cluster of one, server 1.
 var alone = raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "server-1"}}}

@@ -2,7 +2,6 @@ package storage
 
 import (
 	"io"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
@@ -24,7 +23,7 @@ func TestSpool(t *testing.T) {
 		return names
 	}
 	open := func() *Storage {
-		s, err := Open(dir, "", 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger())
+		s, err := Open(dir, "", 1, testkit.Quiet, hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io/fs"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -528,7 +527,7 @@ func TestConvertKeepsCluster(t *testing.T) {
 }
 
 func openAs(dir string, kind LogStore) (*Storage, error) {
-	return Open(dir, kind, 1, slog.New(slog.DiscardHandler), hclog.NewNullLogger())
+	return Open(dir, kind, 1, testkit.Quiet, hclog.NewNullLogger())
 }
 
 func other(s LogStore) LogStore {

@@ -65,6 +65,11 @@ type Server interface {
 	// Disconnect closes the connection of a session, which lives on until its
 	// timeout, and reports whether there was one.
 	Disconnect(id int64) bool
+	// Advance lets d count as passed for the timeouts of sessions, if the server leads.
+	// connected, which must not block, tells which sessions have a connection to a member; if
+	// touched is true, those count as touched now. It returns the sessions that are late, which
+	// the server is about to expire.
+	Advance(d time.Duration, connected func(session int64) bool, touched bool) (late []int64)
 }
 
 var (

@@ -28,7 +28,7 @@ import (
 const house = `
 	jute internal/core/timing
 	proto
-	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit
+	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit internal/core/persona
 	fsm internal/core/report
 	internal/core/storage
 	server cluster

@@ -4,6 +4,8 @@ import (
 	"log"
 	"os"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestMain runs the tests in the root of the repository.
@@ -14,20 +16,6 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// must fails the test on an error.
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var check = testkit.Check

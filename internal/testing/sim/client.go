@@ -166,13 +166,14 @@ func (c *client) try(server int) error {
 	c.mu.Lock()
 	last := c.last
 	c.mu.Unlock()
-	q := proto.ConnectRequest{LastZxidSeen: last, Timeout: int32(c.timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: c.acceptsReadOnly}
+	q := rawclient.NewSession(c.timeout)
+	q.LastZxidSeen, q.ReadOnly = last, c.acceptsReadOnly
 	resumes := c.session.SessionID
 	if resumes != 0 {
 		q.SessionID, q.Password = resumes, c.session.Password
 	}
 	called := h.now()
-	if err := raw.Handshake(&q); err != nil {
+	if err := raw.Handshake(q); err != nil {
 		nc.Close()
 		if errors.Is(err, rawclient.ErrRefused) {
 			c.forget()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -670,10 +671,6 @@ func (c tolerant) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-type silent struct{}
-
-func (silent) Printf(string, ...any) {}
-
 // stockLock makes a stock client take a lock again and again.
 func (s *sim) stockLock() {
 	c := s.newClient(0)
@@ -687,7 +684,7 @@ func (s *sim) stockLock() {
 	}
 	s.wg.Go(func() {
 		for !s.over() {
-			conn, events, err := zk.Connect(addrs, 6*time.Second, zk.WithDialer(dial), zk.WithLogger(silent{}),
+			conn, events, err := zk.Connect(addrs, 6*time.Second, zk.WithDialer(dial), zk.WithLogger(stock.Quiet{}),
 				zk.WithMaxBufferSize(64<<10), zk.WithMaxConnBufferSize(64<<10)) // by default each connection takes 3 MB
 			if err != nil {
 				s.h.violate("stock", "%v", err)

@@ -7,6 +7,23 @@ import (
 	"time"
 )
 
+// Check fails the test on an error.
+func Check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Must returns a function that returns v, or fails the test if err is not nil.
+func Must[T any](v T, err error) func(t testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		Check(t, err)
+		return v
+	}
+}
+
 // Eventually waits until ok returns true. It fails the test if that takes more than a
 // minute.
 func Eventually(t testing.TB, what string, ok func() bool) {

@@ -821,9 +821,7 @@ func TestClusterSessionRequests(t *testing.T) {
 						return
 					}
 					defer nc.Close()
-					c := rawclient.New(nc)
-					c.Timeout = 5 * time.Second
-					err = c.Handshake(&proto.ConnectRequest{Timeout: 20000, Password: make([]byte, proto.PasswordLen)})
+					c, err := rawclient.OpenWithin(nc, 20*time.Second, 5*time.Second)
 					var late net.Error
 					if errors.As(err, &late) && late.Timeout() {
 						t.Errorf("handshake %d was neither answered nor refused", i)

@@ -11,6 +11,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"log/slog"
 )
 
 // TestDescribedMembers: /zookeeper/config shows the addresses for clients and the election
@@ -119,11 +121,11 @@ func TestAddDescribedMember(t *testing.T) {
 // TestToldClientAddr: a server goes on listening where it was told to if the address that its
 // configuration tells clients is another one, and moves when a reconfig names a third one.
 func TestToldClientAddr(t *testing.T) {
-	var log capture
+	var log testkit.Log
 	m := startMembers(t, 1, func(c *lockkeeper.Config) {
 		c.Features.Reconfig, c.Auth.SuperDigest, c.Features.AllowSingleVoter = true, superDigest, true
 		c.ClientAddr, c.Peers[0].ClientAddr = "127.0.0.1:0", "127.0.0.2:2181"
-		c.Logger = log.logger()
+		c.Logger = log.Logger(slog.LevelInfo)
 	})
 	was := m.servers[0].Addr().String()
 	c := superUser(t, m.connect(0, 10*time.Second))
@@ -134,5 +136,5 @@ func TestToldClientAddr(t *testing.T) {
 	check(t, free.Close())
 	now := free.Addr().String()
 	must(reconfig(c, "server.1=host1:7000:8000;"+now, "", "", -1))(t)
-	eventually(t, "the move", func() bool { return len(log.matching("the client port has moved", "from="+was, "to="+now)) == 1 })
+	eventually(t, "the move", func() bool { return len(log.Matching("the client port has moved", "from="+was, "to="+now)) == 1 })
 }

@@ -1,19 +1,12 @@
 package whole
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
-	"fmt"
-	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"net"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -24,24 +17,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 )
 
-// seed is LOCKKEEPER_SEED, or drawn anew; the test prints it.
-func seed(t testing.TB) uint64 {
-	s := rand.Uint64()
-	if v := os.Getenv("LOCKKEEPER_SEED"); v != "" {
-		var err error
-		if s, err = strconv.ParseUint(v, 0, 64); err != nil {
-			t.Fatalf("LOCKKEEPER_SEED: %v", err)
-		}
-	}
-	t.Logf("LOCKKEEPER_SEED=%d", s)
-	return s
-}
-
 func rng(seed uint64, stream int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(stream))) }
 
 var (
 	eventually      = testkit.Eventually
 	noGoroutineLeft = testkit.NoGoroutineLeft
+	check           = testkit.Check
+	seed            = testkit.Seed
 
 	connect    = rawtest.Connect
 	connectFor = rawtest.ConnectFor
@@ -132,77 +114,4 @@ func overAll(t *testing.T, cfg lockkeeper.Config, test func(t *testing.T, s *loc
 	})
 }
 
-// must fails the test on an error.
-func must[T any](v T, err error) func(t testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// capture is a log that a test can look into.
-type capture struct {
-	mu    sync.Mutex
-	lines []string
-	min   slog.Level
-}
-
-func (c *capture) logger() *slog.Logger { return slog.New(captureHandler{c, ""}) }
-
-// matching returns the lines that contain all of the words.
-func (c *capture) matching(words ...string) (found []string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-next:
-	for _, l := range c.lines {
-		for _, w := range words {
-			if !strings.Contains(l, w) {
-				continue next
-			}
-		}
-		found = append(found, l)
-	}
-	return found
-}
-
-func (c *capture) reset() {
-	c.mu.Lock()
-	c.lines = nil
-	c.mu.Unlock()
-}
-
-type captureHandler struct {
-	c     *capture
-	attrs string
-}
-
-func (h captureHandler) Enabled(_ context.Context, l slog.Level) bool { return l >= h.c.min }
-
-func (h captureHandler) Handle(_ context.Context, r slog.Record) error {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s %s%s", r.Level, r.Message, h.attrs)
-	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %s", a); return true })
-	h.c.mu.Lock()
-	h.c.lines = append(h.c.lines, b.String())
-	h.c.mu.Unlock()
-	return nil
-}
-
-func (h captureHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	for _, a := range attrs {
-		h.attrs += " " + a.String()
-	}
-	return h
-}
-
-func (h captureHandler) WithGroup(string) slog.Handler { return h }
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }

@@ -46,12 +46,12 @@ func TestKnownFailures(t *testing.T) {
 	t.Run("writes of a session that expired later dropped at replay", writesOfExpired)
 }
 
-func handshake(t *testing.T, dial dialer, q proto.ConnectRequest) (*rawclient.Client, error) {
+func handshake(t *testing.T, dial dialer, q *proto.ConnectRequest) (*rawclient.Client, error) {
 	t.Helper()
 	nc := must(dial())(t)
 	t.Cleanup(func() { nc.Close() })
 	c := rawclient.New(nc)
-	return c, c.Handshake(&q)
+	return c, c.Handshake(q)
 }
 
 // ClickHouse Keeper gave a client a new session when the old one had ended, so the client
@@ -60,14 +60,16 @@ func staleSession(t *testing.T, s *lockkeeper.Server, dial dialer) {
 	holder := connect(t, dial)
 	must(holder.Create("/lock", nil, proto.FlagEphemeral))(t)
 	check(t, s.EndSession(t.Context(), holder.Session.SessionID))
-	c, err := handshake(t, dial, proto.ConnectRequest{Timeout: 10000, SessionID: holder.Session.SessionID, Password: holder.Session.Password})
+	c, err := handshake(t, dial, rawclient.Resumption(holder.Session))
 	if err != rawclient.ErrRefused || c.Session.Timeout != 0 {
 		t.Errorf("an expired session was resumed as %+v, %v", c.Session, err)
 	}
 }
 
 func sessionMinusOne(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	c, err := handshake(t, dial, proto.ConnectRequest{Timeout: 10000, SessionID: -1, Password: make([]byte, proto.PasswordLen)})
+	q := rawclient.NewSession(10 * time.Second)
+	q.SessionID = -1
+	c, err := handshake(t, dial, q)
 	if err != rawclient.ErrRefused {
 		t.Errorf("session -1 gives %+v, %v", c.Session, err)
 	}
@@ -102,7 +104,9 @@ func predecessorsEphemeral(t *testing.T, s *lockkeeper.Server, dial dialer) {
 
 func refusedSocket(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	for _, hasReadOnly := range []bool{true, false} {
-		c, err := handshake(t, dial, proto.ConnectRequest{Timeout: 10000, SessionID: 77, Password: make([]byte, proto.PasswordLen), HasReadOnly: hasReadOnly})
+		q := rawclient.NewSession(10 * time.Second)
+		q.SessionID, q.HasReadOnly = 77, hasReadOnly
+		c, err := handshake(t, dial, q)
 		if err != rawclient.ErrRefused {
 			t.Fatal(err)
 		}
@@ -114,8 +118,9 @@ func noReadOnlyByte(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	for hasReadOnly, want := range map[bool]int{true: 37, false: 36} {
 		nc := must(dial())(t)
 		defer nc.Close()
-		q := proto.ConnectRequest{Timeout: 10000, Password: make([]byte, proto.PasswordLen), HasReadOnly: hasReadOnly}
-		go nc.Write(frame(q.Append(nil)))
+		q := rawclient.NewSession(10 * time.Second)
+		q.HasReadOnly = hasReadOnly
+		go nc.Write(rawclient.Framed(q))
 		nc.SetDeadline(time.Now().Add(time.Minute))
 		reply := must(jute.ReadFrame(nc, 1000, nil))(t)
 		if len(reply) != want {
@@ -125,7 +130,7 @@ func noReadOnlyByte(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 }
 
 func unknownOpcode(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	for _, op := range []proto.OpCode{99, 500, -10, 20} {
+	for _, op := range []proto.OpCode{99, 500, proto.OpCreateSession, proto.OpDeleteContainer} {
 		c := connect(t, dial)
 		if _, err := c.Call(op, nil, nil); err != proto.Unimplemented {
 			t.Errorf("op %d: %v", op, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -256,14 +257,14 @@ func TestMembershipRefusals(t *testing.T) {
 func TestMembershipStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 3, nil)
-		var log capture
+		var log testkit.Log
 		m.stop(2)
-		m.configs[2].Logger = log.logger()
+		m.configs[2].Logger = log.Logger(slog.LevelInfo)
 		m.configs[2].Peers = []lockkeeper.Peer{{ID: 3, Addr: "host3:7000"}, {ID: 4, Addr: "host4:7000"}}
 		m.start(2)
 		m.ready(m.servers[2])
 		m.want("1 2 3")
-		if found := log.matching("WARN", "ignoring the configured peers"); len(found) != 1 {
+		if found := log.Matching("WARN", "ignoring the configured peers"); len(found) != 1 {
 			t.Errorf("logged %q", found)
 		}
 		must(m.connect(2, 10*time.Second).Create("/x", nil, 0))(t)
@@ -325,11 +326,10 @@ func TestMembershipBySnapshot(t *testing.T) {
 		}
 		must(c.Create("/last", nil, 0))(t)
 		for id := 2; id < 4; id++ {
-			var log capture
-			log.min = slog.LevelDebug
-			m.add(id, func(c *lockkeeper.Config) { c.Logger = log.logger() })
+			var log testkit.Log
+			m.add(id, func(c *lockkeeper.Config) { c.Logger = log.Logger(slog.LevelDebug) })
 			// There may be a second one, if the log is trimmed after the first.
-			if len(log.matching("nstalled remote snapshot")) == 0 {
+			if len(log.Matching("nstalled remote snapshot")) == 0 {
 				t.Errorf("server %d got no snapshot", id)
 			}
 		}
@@ -349,22 +349,20 @@ func TestMembershipBySnapshot(t *testing.T) {
 func TestMembershipNotAdded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
-		var log capture
-		log.min = slog.LevelWarn
-		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Join: "host7:7000", Logger: log.logger()}
+		var log testkit.Log
+		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Join: "host7:7000", Logger: log.Logger(slog.LevelWarn)}
 		testhooks.In(&c).Network = m.net.Host("host2")
 		s := must(lockkeeper.Open(c))(t)
 		defer s.Close()
-		var taken capture
-		taken.min = slog.LevelWarn
-		c = lockkeeper.Config{ID: 1, PeerAddr: "host3:7000", Join: "host1:7000", Logger: taken.logger()}
+		var taken testkit.Log
+		c = lockkeeper.Config{ID: 1, PeerAddr: "host3:7000", Join: "host1:7000", Logger: taken.Logger(slog.LevelWarn)}
 		testhooks.In(&c).Network = m.net.Host("host3")
 		other := must(lockkeeper.Open(c))(t)
 		defer other.Close()
-		eventually(t, "the message that its id is taken", func() bool { return len(taken.matching("server 1 is at host1:7000: remove it")) > 0 })
+		eventually(t, "the message that its id is taken", func() bool { return len(taken.Matching("server 1 is at host1:7000: remove it")) > 0 })
 		time.Sleep(65 * time.Second)
-		if n := len(log.matching("not in the cluster yet", "host7:7000")); n < 4 || n > 6 {
-			t.Errorf("logged %d times in a minute: %q", n, log.matching(""))
+		if n := len(log.Matching("not in the cluster yet", "host7:7000")); n < 4 || n > 6 {
+			t.Errorf("logged %d times in a minute: %q", n, log.Matching(""))
 		}
 	})
 }
@@ -389,13 +387,13 @@ func TestMembershipMove(t *testing.T) {
 		}
 		check(t, s.Close())
 
-		var log capture
-		c.Logger = log.logger()
+		var log testkit.Log
+		c.Logger = log.Logger(slog.LevelInfo)
 		m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
 		m.start(3)
 		time.Sleep(10 * time.Second) // the cluster knows it at another address, so it waits
-		if len(log.matching("WARN", "by another address", "host3:7000")) != 1 {
-			t.Errorf("logged %q", log.matching("WARN"))
+		if len(log.Matching("WARN", "by another address", "host3:7000")) != 1 {
+			t.Errorf("logged %q", log.Matching("WARN"))
 		}
 		r := must(m.ask(moved))(t)
 		if len(r.Members) != 3 || r.Members[2].Addr != "host4:7000" || r.Members[2].Observer {

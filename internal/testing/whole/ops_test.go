@@ -2,12 +2,11 @@ package whole
 
 import (
 	"fmt"
-	"net"
 	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -17,11 +16,10 @@ func TestOpsAreServed(t *testing.T) {
 	s := open(t, lockkeeper.Config{})
 	for i := range proto.Ops {
 		op := &proto.Ops[i]
-		body := op.Request().Append(nil)
+		body := op.Request()
 		if op.Class == proto.Part {
 			// It exists only within a multi.
-			m := proto.MultiRequest{Ops: []proto.MultiOp{{Op: op.Code, Request: op.Request()}}}
-			op, body = proto.OpByCode(proto.OpMulti), m.Append(nil)
+			op, body = proto.OpByCode(proto.OpMulti), &proto.MultiRequest{Ops: []proto.MultiOp{{Op: op.Code, Request: body}}}
 		}
 		h, err := ask(s, op.Code, body)
 		if err != nil {
@@ -36,35 +34,19 @@ func TestOpsAreServed(t *testing.T) {
 }
 
 // ask opens a session, sends one request and returns its reply's header.
-func ask(s *lockkeeper.Server, op proto.OpCode, body []byte) (h proto.ReplyHeader, err error) {
-	var c net.Conn
-	if c, err = s.Dial("tcp", "", time.Minute); err != nil {
-		return h, err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(time.Minute))
-	frame := func(payload []byte) []byte {
-		b, start := jute.BeginFrame(nil)
-		b = append(b, payload...)
-		jute.EndFrame(b, start)
-		return b
-	}
-	connect := proto.ConnectRequest{Timeout: 10000, Password: make([]byte, proto.PasswordLen)}
-	if _, err = c.Write(frame(connect.Append(nil))); err != nil {
-		return h, err
-	}
-	if _, err = jute.ReadFrame(c, jute.DefaultMaxFrame, nil); err != nil {
-		return h, fmt.Errorf("handshake: %w", err)
-	}
-	header := proto.RequestHeader{Xid: 7, Op: op}
-	if _, err = c.Write(frame(append(header.Append(nil), body...))); err != nil {
-		return h, err
-	}
-	reply, err := jute.ReadFrame(c, jute.DefaultMaxFrame, nil)
+func ask(s *lockkeeper.Server, op proto.OpCode, body proto.Record) (h proto.ReplyHeader, err error) {
+	nc, err := s.Dial("tcp", "", time.Minute)
 	if err != nil {
 		return h, err
 	}
-	d := jute.NewDecoder(reply)
-	h.Decode(&d)
-	return h, d.Err()
+	defer nc.Close()
+	c, err := rawclient.Open(nc, 10*time.Second)
+	if err != nil {
+		return h, fmt.Errorf("handshake: %w", err)
+	}
+	if _, err := c.Send(op, body); err != nil {
+		return h, err
+	}
+	f, err := c.Read()
+	return f.ReplyHeader, err
 }

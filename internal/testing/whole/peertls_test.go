@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"log/slog"
 )
 
 // TestPeerTLS: members authenticate each other. A server that cannot is neither added nor
@@ -26,10 +27,10 @@ func TestPeerTLS(t *testing.T) {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", testkit.Port(t)))
 	}
 	peers := map[uint64]string{1: addrs[0], 2: addrs[1], 3: addrs[2]}
-	var log capture
+	var log testkit.Log
 	var servers []*lockkeeper.Server
 	for id := range peers {
-		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peerList(peers), PeerTLS: mutual(ca, ca.Peer(t)), Logger: log.logger()}))(t)
+		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peerList(peers), PeerTLS: mutual(ca, ca.Peer(t)), Logger: log.Logger(slog.LevelInfo)}))(t)
 		defer s.Close()
 		servers = append(servers, s)
 	}
@@ -47,17 +48,17 @@ func TestPeerTLS(t *testing.T) {
 	}
 	for name, config := range strangers {
 		t.Run(name, func(t *testing.T) {
-			var own capture
+			var own testkit.Log
 			if s, err := cluster.Ask(t.Context(), cluster.TCP{TLS: config}, addrs[0], cluster.Request{Status: true}); err == nil {
 				t.Errorf("answered %+v", s)
 			}
-			cfg := lockkeeper.Config{ID: 4, PeerAddr: addrs[3], Join: addrs[0], PeerTLS: config, Logger: own.logger()}
+			cfg := lockkeeper.Config{ID: 4, PeerAddr: addrs[3], Join: addrs[0], PeerTLS: config, Logger: own.Logger(slog.LevelInfo)}
 			s, err := lockkeeper.Open(cfg)
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer s.Close()
-			eventually(t, "the message that it is not in the cluster", func() bool { return len(own.matching("not in the cluster yet")) > 1 })
+			eventually(t, "the message that it is not in the cluster", func() bool { return len(own.Matching("not in the cluster yet")) > 1 })
 			select {
 			case <-s.Ready():
 				t.Error("it serves")
@@ -72,7 +73,7 @@ func TestPeerTLS(t *testing.T) {
 			}
 		})
 	}
-	said := func() []string { return log.matching("WARN", "TLS handshake failed", "tls: ") }
+	said := func() []string { return log.Matching("WARN", "TLS handshake failed", "tls: ") }
 	eventually(t, "the warning about strangers", func() bool {
 		if len(said()) == 0 { // if a handshake timed out first, the log has another message
 			cluster.Ask(t.Context(), cluster.TCP{TLS: strangers["no certificate"]}, addrs[0], cluster.Request{Status: true})

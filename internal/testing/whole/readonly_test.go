@@ -18,10 +18,11 @@ func connectReadOnly(t *testing.T, s *lockkeeper.Server, session *proto.ConnectR
 	nc := must(s.Dial("", "", time.Second))(t)
 	t.Cleanup(func() { nc.Close() })
 	c := rawclient.New(nc)
-	q := &proto.ConnectRequest{Timeout: 10000, Password: make([]byte, proto.PasswordLen), HasReadOnly: true, ReadOnly: readOnly}
+	q := rawclient.NewSession(10 * time.Second)
 	if session != nil {
-		q.SessionID, q.Password = session.SessionID, session.Password
+		q = rawclient.Resumption(*session)
 	}
+	q.ReadOnly = readOnly
 	return c, c.Handshake(q)
 }
 

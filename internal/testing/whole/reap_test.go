@@ -73,11 +73,11 @@ func TestReaping(t *testing.T) {
 		again := time.Now()
 		for done := false; !done; time.Sleep(100 * time.Millisecond) {
 			if nc, err := m.servers[other].Dial("", "", time.Second); err == nil {
-				w := rawclient.New(nc)
-				if err = w.Handshake(&proto.ConnectRequest{Timeout: 10_000}); err == nil {
+				w, err := rawclient.Open(nc, 10*time.Second)
+				if err == nil {
 					_, err = w.Create("/after", nil, 0)
 				}
-				w.Close()
+				nc.Close()
 				done = err == nil
 			}
 			if took := time.Since(again); took > 8*time.Second {

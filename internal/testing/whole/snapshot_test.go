@@ -92,7 +92,9 @@ func TestRestoreSnapshot(t *testing.T) {
 				// The client has seen what came after the snapshot, under other leaders.
 				seen, session := state.Zxid+5<<32, c.Session
 				c = rawclient.New(must(now.servers[servers[1]-1].Dial("", "", time.Minute))(t))
-				check(t, c.Handshake(&proto.ConnectRequest{LastZxidSeen: seen, Timeout: session.Timeout, SessionID: session.SessionID, Password: session.Password}))
+				q := rawclient.Resumption(session)
+				q.LastZxidSeen = seen
+				check(t, c.Handshake(q))
 				if c.Session.SessionID != session.SessionID {
 					t.Errorf("the session is %#x, not %#x", c.Session.SessionID, session.SessionID)
 				}
@@ -179,9 +181,7 @@ func TestRestoredTwice(t *testing.T) {
 			return s
 		}
 		client := func(s *lockkeeper.Server) *rawclient.Client {
-			c := rawclient.New(must(s.Dial("", "", time.Minute))(t))
-			check(t, c.Handshake(&proto.ConnectRequest{Timeout: 10000}))
-			return c
+			return must(rawclient.Open(must(s.Dial("", "", time.Minute))(t), 10*time.Second))(t)
 		}
 		// token takes a lock and returns its fencing token.
 		token := func(c *rawclient.Client) int64 {
@@ -210,7 +210,9 @@ func TestRestoredTwice(t *testing.T) {
 		}
 		// A client of the second server comes back.
 		c = rawclient.New(must(third.Dial("", "", time.Minute))(t))
-		if err := c.Handshake(&proto.ConnectRequest{Timeout: 10000, LastZxidSeen: last}); err != nil {
+		q := rawclient.NewSession(10 * time.Second)
+		q.LastZxidSeen = last
+		if err := c.Handshake(q); err != nil {
 			t.Errorf("a client that has seen zxid %#x is refused: %v", last, err)
 		}
 	})

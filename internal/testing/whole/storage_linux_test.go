@@ -11,7 +11,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"log/slog"
 )
 
 // smallDisk mounts a small file system, and returns a function that enlarges it.
@@ -53,8 +55,8 @@ func TestFullDisk(t *testing.T) {
 			disk, grow := smallDisk(t, size)
 			cfg := c.cfg
 			cfg.DataDir = disk + "/data"
-			var log capture
-			cfg.Logger = log.logger()
+			var log testkit.Log
+			cfg.Logger = log.Logger(slog.LevelInfo)
 			s := open(t, cfg)
 			const writers = 4
 			var acknowledged [writers][]string
@@ -87,7 +89,7 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal("clients wait forever")
 			}
 			check(t, s.Close())
-			if lines := log.matching("ERROR"); len(lines) > 10 { // Raft logs some of it too
+			if lines := log.Matching("ERROR"); len(lines) > 10 { // Raft logs some of it too
 				t.Errorf("the log says %q", lines)
 			}
 

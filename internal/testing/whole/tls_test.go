@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"log/slog"
 )
 
 // secure returns a configuration with a plain port and a TLS port.
@@ -111,10 +112,10 @@ func TestTLSAndPlain(t *testing.T) {
 // TestX509: a client has the identity that its certificate names.
 func TestX509(t *testing.T) {
 	noGoroutineLeft(t)
-	var log capture
+	var log testkit.Log
 	ca, other := testkit.NewCA(t), testkit.NewCA(t)
 	cfg := secure(t, ca, tls.RequireAndVerifyClientCert)
-	cfg.Logger, cfg.Auth.SuperX509, cfg.DataDir = log.logger(), "CN=root,O=Example", t.TempDir()
+	cfg.Logger, cfg.Auth.SuperX509, cfg.DataDir = log.Logger(slog.LevelInfo), "CN=root,O=Example", t.TempDir()
 	s := open(t, cfg)
 	name := func(cn string) pkix.Name { return pkix.Name{CommonName: cn, Organization: []string{"Example"}} }
 	is := func(cn string) dialer { return overTLS(s, ca, ca.Client(t, name(cn))) }
@@ -200,7 +201,7 @@ func TestX509(t *testing.T) {
 	}
 
 	// A client gets no session without a certificate, or with an invalid or expired one.
-	log.reset()
+	log.Reset()
 	for what, d := range map[string]dialer{
 		"none": overTLS(s, ca), "another's": overTLS(s, ca, other.Client(t, name("ann"))), "expired": overTLS(s, ca, ca.Expired(t, name("ann"))),
 		"a server's": overTLS(s, ca, ca.Server(t)),
@@ -214,7 +215,7 @@ func TestX509(t *testing.T) {
 		}
 		nc.Close()
 	}
-	eventually(t, "the log messages", func() bool { return len(log.matching("TLS handshake failed")) == 4 })
+	eventually(t, "the log messages", func() bool { return len(log.Matching("TLS handshake failed")) == 4 })
 	if m := counts(t, word(t, is("ann"), "mntr")); number(t, m, "unsuccessful_handshake") != 4 || number(t, m, "auth_failed_count") != 5 {
 		t.Errorf("unsuccessful_handshake %s, auth_failed_count %s", m["unsuccessful_handshake"], m["auth_failed_count"])
 	}

@@ -225,18 +225,12 @@ func (r *Run) open(i int) (*rawclient.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := rawclient.New(nc)
-	c.Timeout = frameTimeout
-	if err := c.Handshake(newSession()); err != nil {
+	c, err := rawclient.OpenWithin(nc, sessionTimeout, frameTimeout)
+	if err != nil {
 		r.forget(nc)
-		nc.Close()
 		return nil, fmt.Errorf("no session: %w", err)
 	}
 	return c, nil
-}
-
-func newSession() *proto.ConnectRequest {
-	return &proto.ConnectRequest{Timeout: int32(sessionTimeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
 }
 
 // end closes a session and its connection.
@@ -567,7 +561,7 @@ func (m *measuring) admin(ctx context.Context, t *Target, f func(c *rawclient.Cl
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
-	if err := c.Handshake(newSession()); err != nil {
+	if err := c.Handshake(rawclient.NewSession(sessionTimeout)); err != nil {
 		return err
 	}
 	err = f(c)

@@ -195,15 +195,11 @@ func (c *crowd) connect(i int) {
 		c.fail(fmt.Errorf("epoll: %w", err))
 		return
 	}
-	q := newSession()
-	q.Timeout = int32((3 * c.waits).Milliseconds())
+	q := rawclient.NewSession(3 * c.waits)
 	if s.session != 0 {
 		q.SessionID, q.Password = s.session, s.password[:]
 	}
-	b, start := jute.BeginFrame(nil)
-	b = q.Append(b)
-	jute.EndFrame(b, start)
-	s.part = b // sent when the connection is there
+	s.part = rawclient.Framed(q) // sent when the connection is there
 }
 
 // away notes that a seat has lost its connection, or got none, and has it connect to another

@@ -1,11 +1,10 @@
 package bench
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -141,12 +140,9 @@ func (t *Target) leader(r *Run) (string, error) {
 		if err != nil {
 			continue
 		}
-		nc.SetDeadline(time.Now().Add(frameTimeout))
-		nc.Write([]byte("srvr"))
-		text, _ := io.ReadAll(nc)
+		text, _ := rawclient.Word(nc, "srvr", frameTimeout)
 		r.forget(nc)
-		nc.Close()
-		if bytes.Contains(text, []byte("Mode: leader")) || bytes.Contains(text, []byte("Mode: standalone")) {
+		if strings.Contains(text, "Mode: leader") || strings.Contains(text, "Mode: standalone") {
 			return addr, nil
 		}
 	}

@@ -1,7 +1,7 @@
 package bench
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"net"
 	"strconv"
@@ -12,37 +12,25 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
-
-// quiet is a log for stock clients.
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
 
 // stock opens a session of a stock client on one of the servers.
 func (r *Run) stock(i int) (*zk.Conn, error) {
 	addr := r.Target.Addrs[i%len(r.Target.Addrs)]
-	conn, events, err := zk.Connect([]string{addr}, sessionTimeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false),
+	conn, events, err := zk.Connect([]string{addr}, sessionTimeout, zk.WithLogger(stock.Quiet{}), zk.WithLogInfo(false),
 		zk.WithDialer(func(_, _ string, _ time.Duration) (net.Conn, error) { return r.dial(i) }))
 	if err != nil {
 		return nil, err
 	}
-	timeout := time.After(frameTimeout)
-	for {
-		select {
-		case e := <-events:
-			if e.State == zk.StateHasSession {
-				return conn, nil
-			}
-		case <-r.ctx.Done():
-			conn.Close()
-			return nil, r.ctx.Err()
-		case <-timeout:
-			conn.Close()
-			return nil, errors.New("the stock client gets no session")
-		}
+	ctx, cancel := context.WithTimeout(r.ctx, frameTimeout)
+	defer cancel()
+	if err := stock.Await(ctx, events); err != nil {
+		conn.Close()
+		return nil, err
 	}
+	return conn, nil
 }
 
 // stockLocks takes and releases locks for which nobody else waits.

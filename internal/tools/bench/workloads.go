@@ -733,11 +733,9 @@ func (r *Run) openBriefly() (*rawclient.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := rawclient.New(nc)
-	c.Timeout = 2 * time.Second
-	if err := c.Handshake(newSession()); err != nil {
+	c, err := rawclient.OpenWithin(nc, sessionTimeout, 2*time.Second)
+	if err != nil {
 		r.forget(nc)
-		nc.Close()
 		return nil, err
 	}
 	return c, nil

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -158,7 +159,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		without[w] = true
 	}
 	for seed := o.Seed; report.Ops < o.Ops; seed++ {
-		steps := generate(seed, min(o.Round, o.Ops-report.Ops), masks, report.Masks, without, o.Super)
+		steps := generate(seed, min(o.Round, o.Ops-report.Ops), persona.For(min(va.line(), vb.line())), masks, report.Masks, without, o.Super)
 		before := report.Ops
 		n, err := attempt(ctx, &o, masks, report, steps, false, nil)
 		report.Rounds++

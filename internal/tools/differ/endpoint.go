@@ -6,13 +6,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"sort"
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -30,6 +31,14 @@ type Version struct {
 	Text string // as reported; "" if the endpoint did not report any
 	releases.Version
 	Lockkeeper bool
+}
+
+// line returns the line of the release; the newest if the version is not known.
+func (v Version) line() persona.Line {
+	if v.Text == "" || v.Major != 3 || v.Minor > int(persona.Newest) {
+		return persona.Newest
+	}
+	return max(persona.Oldest, persona.Line(v.Minor))
 }
 
 func parseVersion(srvr string) (v Version) {
@@ -52,13 +61,8 @@ func askVersion(ctx context.Context, dial Dial, patience time.Duration) (Version
 	if err != nil {
 		return Version{}, err
 	}
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(patience))
-	if _, err := io.WriteString(nc, "srvr"); err != nil {
-		return Version{}, err
-	}
-	answer, err := io.ReadAll(nc)
-	return parseVersion(string(answer)), err
+	answer, err := rawclient.Word(nc, "srvr", patience)
+	return parseVersion(answer), err
 }
 
 // endpoint is the state of one of the two servers during a run.

@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -64,6 +66,7 @@ type generator struct {
 	avoided  map[string]int
 	without  map[string]bool
 	super    string
+	persona  *persona.Persona // of the older of the two versions
 	steps    []step
 	frames   int
 	conns    int // number of connections opened so far
@@ -79,8 +82,8 @@ type genSession struct {
 }
 
 // generate returns the steps of one round, with about that many frames.
-func generate(seed uint64, frames int, masks map[string]bool, avoided map[string]int, without map[string]bool, super string) []step {
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x6c6f636b)), avoid: masks, avoided: avoided, without: without, super: super}
+func generate(seed uint64, frames int, p *persona.Persona, masks map[string]bool, avoided map[string]int, without map[string]bool, super string) []step {
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x6c6f636b)), persona: p, avoid: masks, avoided: avoided, without: without, super: super}
 	for range 3 {
 		g.openSession()
 	}
@@ -197,10 +200,19 @@ func (g *generator) openSession() {
 	s := &genSession{n: g.numbered, conn: g.newConn()}
 	f := connect(0, g.timeout(), g.readOnly())
 	if g.chance(10) { // any password and any protocol version are allowed
-		f = (&frame{}).int(pick[int32](g, 0, 1, -7)).long(0).int(g.timeout()).long(0).buffer(pick(g, nil, []byte{}, []byte("x"), make([]byte, 100)))
+		f = (&frame{}).int(pick[int32](g, 0, 1, -7)).long(0).int(g.timeout()).long(0).buffer(g.password(nil, []byte{}, []byte("x"), make([]byte, 100)))
 	}
 	g.behind(s, step{Kind: open, Conn: s.conn, Session: s.n, Frames: []frame{*f}})
 	g.sessions = append(g.sessions, s)
+}
+
+// password returns one of the passwords, the first of which is null.
+func (g *generator) password(all ...[]byte) []byte {
+	p := pick(g, all...)
+	if p == nil && !g.may("null-password") {
+		return all[1]
+	}
+	return p
 }
 
 func (g *generator) readOnly() *bool {
@@ -292,7 +304,7 @@ func (g *generator) oddHandshake() {
 		f := (&frame{Raw: true}).int(pick[int32](g, -1, -2, 1<<20, 1<<30)).bytes(make([]byte, 40))
 		g.add(step{Kind: open, Conn: c, Session: g.numbered, Frames: []frame{*f}, Ends: true})
 	case 3: // a session that does not exist
-		f := (&frame{}).int(0).long(0).int(30000).long(pick[int64](g, 1, -1, 1<<60)).buffer(pick(g, make([]byte, 16), nil, []byte("short"))).bool(false)
+		f := (&frame{}).int(0).long(0).int(30000).long(pick[int64](g, 1, -1, 1<<60)).buffer(g.password(nil, make([]byte, 16), []byte("short"))).bool(false)
 		g.add(step{Kind: open, Conn: c, Session: g.numbered, Frames: []frame{*f}})
 	default:
 		f := connect(0, pick[int32](g, 0, -1, 1, 3999, 4001, -1<<31), g.readOnly()).bytes(make([]byte, g.IntN(2)*3))
@@ -312,8 +324,11 @@ func (g *generator) ending(s *genSession) {
 		st.Ends = true
 		st.Frames = []frame{*(&frame{}).bytes(make([]byte, g.IntN(8)))}
 	case 2: // of an unknown type
-		op := pick[int32](g, 0, -1, 10, 23, 50, 99, 108, 200, 1000, -12, -100, 1<<31-1)
-		st.Frames = []frame{*request(g.xid(s), proto.OpCode(op)).bytes(make([]byte, g.IntN(20)))}
+		op := pick(g, append(wire.UnknownOps, proto.OpError)...)
+		st.Frames = []frame{*request(g.xid(s), op).bytes(make([]byte, g.IntN(20)))}
+		if f := g.any(s); !g.persona.KnowsOp(f.Op) {
+			st.Frames = []frame{*f}
+		}
 	case 3:
 		switch {
 		case g.chance(40) && g.may("create-session"):
@@ -406,8 +421,12 @@ func (g *generator) badPath() part {
 	if g.chance(10) {
 		return part{Bytes: jute.AppendInt(nil, pick[int32](g, -1, -1, -2, -1<<31, 1<<30))} // null, or an impossible length
 	}
-	return part{Kind: path, Path: pick(g, "", "a", "~/", "~//a", "~/a/", "~/a//b", "~/.", "~/..", "~/./a", "~/a/../b", "~/a\x00b", "~/\x01", "~/a\x1fb", "~/\x7f",
-		"~/\u0085", "~/\ud7ff", "~/\uf8ff", "~/\ufff0", "~/\uffff", "~/\U0001f600", "~/\xff\xfe", "~/a\xc3", "~/\xed\xa0\x80", "/zookeeper//quota", "//", "~/"+strings.Repeat("x", 300))}
+	p := pick(g, "", "a", "~/", "~//a", "~/a/", "~/a//b", "~/.", "~/..", "~/./a", "~/a/../b", "~/a\x00b", "~/\x01", "~/a\x1fb", "~/\x7f",
+		"~/\u0085", "~/\ud7ff", "~/\uf8ff", "~/\ufff0", "~/\uffff", "~/\U0001f600", "~/\xff\xfe", "~/a\xc3", "~/\xed\xa0\x80", "/zookeeper//quota", "//", "~/"+strings.Repeat("x", 300))
+	if strings.ContainsAny(p, "\x1f\x7f\u009f\uf8ff\ufff0\uffff") && !g.may("odd-names") {
+		p = "~/."
+	}
+	return part{Kind: path, Path: p}
 }
 
 // mode returns the only mode of watches to use on a path while the mask watch-modes is on.
@@ -505,9 +524,9 @@ func (g *generator) acl(p part) part {
 		return part{Bytes: jute.AppendInt(nil, pick[int32](g, -1, 0, -2, -1<<31, 1<<30, 3))}
 	}
 	list := aclList(entries...)
-	if g.chance(4) { // a null scheme, a null id
+	if g.chance(4) && g.may("event-read") { // a null scheme, a null id
 		b := jute.AppendInt(jute.AppendInt(nil, 2), 31)
-		if g.chance(50) {
+		if g.chance(50) && g.may("null-scheme") {
 			b = jute.AppendString(jute.AppendInt(b, -1), "x")
 		} else {
 			b = jute.AppendInt(jute.AppendString(b, pick(g, "auth", "world", "digest", "ip")), -1)
@@ -546,6 +565,9 @@ func (g *generator) creation(inMulti bool) (op proto.OpCode, body func(f *frame)
 	if inMulti {
 		null := bytes.Contains(acl.Bytes, []byte{255, 255, 255, 255})
 		p = g.inMulti(p)
+		if null && !g.may("null-in-multi") {
+			null, acl = false, openACL()
+		}
 		if (flags < 0 || flags > 3 || null || op == proto.OpCreateContainer) && !g.may("multi-create") {
 			flags, acl = flags&3, openACL()
 			if op == proto.OpCreateContainer {
@@ -578,8 +600,17 @@ func (g *generator) creation(inMulti bool) (op proto.OpCode, body func(f *frame)
 	}
 }
 
-// request returns a request that has exactly one reply and does not end the connection.
+// request returns a request that has exactly one reply and does not end the connection, as one
+// with an operation does that the older version does not know.
 func (g *generator) request(s *genSession) *frame {
+	for {
+		if f := g.any(s); g.persona.KnowsOp(f.Op) {
+			return f
+		}
+	}
+}
+
+func (g *generator) any(s *genSession) *frame {
 	xid := g.xid(s)
 	begin := func(op proto.OpCode) *frame { return request(xid, op) }
 	switch x := g.IntN(1000); {
@@ -631,6 +662,9 @@ func (g *generator) request(s *genSession) *frame {
 				mode = 2
 			}
 		}
+		if p.Kind == literal && !g.may("null-watch") {
+			p = part{Kind: path, Path: "~"}
+		}
 		m := int32(mode)
 		if g.chance(5) {
 			m = pick[int32](g, -1, 2, 100)
@@ -653,7 +687,11 @@ func (g *generator) request(s *genSession) *frame {
 // deletable returns a path for a delete. Among system znodes it chooses only those that cannot be deleted.
 func (g *generator) deletable() part {
 	if g.chance(2) {
-		return part{Kind: path, Path: pick(g, "/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config")}
+		all := []string{"/", "/zookeeper", "/zookeeper/quota"}
+		if g.may("config-node") {
+			all = append(all, "/zookeeper/config")
+		}
+		return part{Kind: path, Path: pick(g, all...)}
 	}
 	p := g.path()
 	if p.Kind == path && p.Path == "~" {
@@ -662,9 +700,9 @@ func (g *generator) deletable() part {
 	return p
 }
 
-// inMulti returns p, or another path if the mask multi-create does not allow p in a multi.
+// inMulti returns p, or another path if a mask does not allow p in a multi.
 func (g *generator) inMulti(p part) part {
-	if p.Kind == literal && !g.may("multi-create") {
+	if p.Kind == literal && !(g.may("multi-create") && g.may("null-in-multi")) {
 		return part{Kind: path, Path: "~/a"}
 	}
 	return p
@@ -798,7 +836,7 @@ func (g *generator) outside(begin func(proto.OpCode) *frame) *frame {
 	case 3:
 		return begin(proto.OpGetChildren2).part(p).bool(false)
 	case 4: // only the super user may write the configuration
-		if g.super != "" {
+		if g.super != "" || !g.may("config-node") {
 			p.Path = "/zookeeper//"
 		} else {
 			p.Path = "/zookeeper/config"

@@ -23,7 +23,7 @@ func TestFrameSizes(t *testing.T) {
 	}
 	largest := 0
 	for seed := uint64(989_999_982); seed < 990_000_032; seed++ {
-		for i, st := range generate(seed, 2450, masks, map[string]int{}, nil, "super:secret") {
+		for i, st := range generate(seed, 2450, nil, masks, map[string]int{}, nil, "super:secret") {
 			for _, f := range st.Frames {
 				n := len(f.append(nil, c)) - 4
 				if n > jute.DefaultMaxFrame && !st.Ends {

@@ -44,6 +44,16 @@ func lacks(have string) func(Version) bool {
 	return func(v Version) bool { return v.Text != "" && !v.In(have) }
 }
 
+// kept reports a difference between ZooKeeper before a line and lockkeeper, which does not
+// behave so as any line (persona.Kept).
+func kept(before string) func(a, b Version) bool {
+	older := func(v Version) bool { return v.Text != "" && !v.Lockkeeper && v.In("<"+before) }
+	return func(a, b Version) bool { return a.Lockkeeper != b.Lockkeeper && (older(a) || older(b)) }
+}
+
+// lacksEventRead is lacks of EventsNeedRead, which lockkeeper has as any line.
+func lacksEventRead(v Version) bool { return !v.Lockkeeper && lacks(releases.EventsNeedRead)(v) }
+
 // Masks lists all known differences.
 var Masks = []Mask{
 	// Behaviour that ZooKeeper does not define.
@@ -102,7 +112,7 @@ var Masks = []Mask{
 			}
 		}},
 	{"exists-watch", "before 3.8.4 and 3.9.2, exists sets a watch on a znode without READ", one(lacks(releases.ExistsNeedsRead)), nil},
-	{"event-read", "an event needs READ since 3.8.4 and 3.9.2, and in Debian's 3.8.0", one(lacks(releases.EventsNeedRead)), nil},
+	{"event-read", "an event needs READ since 3.8.4 and 3.9.2, and in Debian's 3.8.0", one(lacksEventRead), nil},
 	{"check-anybody", "before 3.9, checkWatches finds the watches of other connections", one(lacks(releases.CheckOwnWatches)),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
@@ -111,7 +121,7 @@ var Masks = []Mask{
 				}
 			}
 		}},
-	{"check-odd-path", "checkWatches of an invalid path fails with MarshallingError before 3.9, and with NoWatcher since", one(lacks(releases.CheckOwnWatches)),
+	{"check-odd-path", "before 3.9, checkWatches of an invalid path fails with MarshallingError while there are recursive watches; otherwise, and since, with NoWatcher", either(lacks(releases.CheckOwnWatches)),
 		func(_ *run, _, a, b *wire.Frame) {
 			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
 				if x[0].Op == proto.OpCheckWatches && x[0].Code == proto.MarshallingError && x[1].Code == proto.NoWatcher {
@@ -131,6 +141,33 @@ var Masks = []Mask{
 		func(a, b Version) bool {
 			return a.Lockkeeper != b.Lockkeeper || one(lacks(releases.ClientsDeleteContainers))(a, b)
 		}, nil},
+
+	// What lockkeeper keeps of the newest line when it behaves as an older one.
+	{"delete-order", "before 3.6, a delete of a missing znode fails with NoNode even if its parent does not permit it", kept("3.6"),
+		func(_ *run, _, a, b *wire.Frame) {
+			permit := func(op proto.OpCode, x, y *proto.Code) {
+				if op == proto.OpDelete && *x == proto.NoNode && *y == proto.NoAuth {
+					*y = *x
+				}
+			}
+			permit(a.Op, &a.Code, &b.Code)
+			permit(b.Op, &b.Code, &a.Code)
+			x, ok := a.Body.(*proto.MultiReply)
+			y, ok2 := b.Body.(*proto.MultiReply)
+			if ok && ok2 && len(x.Results) == len(y.Results) {
+				for i := range x.Results {
+					permit(proto.OpDelete, &x.Results[i].Code, &y.Results[i].Code)
+					permit(proto.OpDelete, &y.Results[i].Code, &x.Results[i].Code)
+				}
+			}
+		}},
+	{"null-in-multi", "before 3.9, a multi with a null fails with the zxid before its own and a body behind the error", kept("3.9"), nil},
+	{"null-watch", "before 3.9, an addWatch of a null path keeps the connection from ending", kept("3.9"), nil},
+	{"quotas", "before 3.7, limits and stats of quotas have another form", kept("3.7"), nil},
+	{"null-password", "before 3.5, a handshake with a null password is not answered", kept("3.5"), nil},
+	{"null-scheme", "before 3.5, a null scheme in an ACL fails with MarshallingError", kept("3.5"), nil},
+	{"odd-names", "before 3.5, names may contain some more control characters", kept("3.5"), nil},
+	{"config-node", "before 3.5, there is no /zookeeper/config; lockkeeper as 3.4 hides it only from reads", kept("3.5"), nil},
 
 	// Bugs of ZooKeeper.
 	{"pipelined", "ZooKeeper may check a write right after a setACL against the old ACL, and one right after a createContainer with the ephemeral flag against an ephemeral znode", either(isZooKeeper), nil},

@@ -20,16 +20,12 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 )
 
 // maxFrame is the length of the longest reply that a client accepts: ZooKeeper does not
 // limit a list of children.
 const maxFrame = 64 << 20
-
-// quiet drops the log of the stock client.
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
 
 // Connect opens a session of a stock client. If ctx ends before there is a session, the
 // error is that of the last attempt to connect. It gives up at once if an attempt is
@@ -54,7 +50,7 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 		mu.Unlock()
 		return nc, err
 	}
-	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(dial),
+	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(stock.Quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(dial),
 		zk.WithHostProvider(&names{}),
 		zk.WithEventCallback(func(e zk.Event) {
 			if e.State == zk.StateHasSession {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"testing"
 	"time"
 
@@ -108,6 +109,25 @@ func TestPipeline(t *testing.T) {
 	// The xids go on after a Pipeline.
 	if f, err := c.Call(proto.OpSync, &proto.Path{Path: fmt.Sprint("/", total+1)}, nil); f.Xid != total+1 {
 		t.Errorf("reply %v, %v", f.ReplyHeader, err)
+	}
+}
+
+// TestWord: the whole answer to a word is read, and a server that is silent is not waited for.
+func TestWord(t *testing.T) {
+	near, far := pair(t)
+	go func() {
+		defer far.Close()
+		word := make([]byte, 4)
+		io.ReadFull(far, word)
+		fmt.Fprintf(far, "you said %s\n", word)
+	}()
+	if answer, err := Word(near, "ruok", time.Minute); answer != "you said ruok\n" || err != nil {
+		t.Errorf("%q, %v", answer, err)
+	}
+	near, far = pair(t)
+	defer far.Close()
+	if answer, err := Word(near, "ruok", 10*time.Millisecond); answer != "" || !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%q, %v", answer, err)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -59,16 +60,32 @@ func New(nc net.Conn) *Client { return &Client{Conn: nc, r: bufio.NewReader(nc)}
 
 // Open wraps a connection and opens a session.
 func Open(nc net.Conn, timeout time.Duration) (*Client, error) {
-	return connect(nc, &proto.ConnectRequest{Timeout: int32(timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true})
+	return OpenWithin(nc, timeout, 0)
+}
+
+// OpenWithin is Open with a Client that has the given Timeout.
+func OpenWithin(nc net.Conn, timeout, limit time.Duration) (*Client, error) {
+	return connect(nc, NewSession(timeout), limit)
 }
 
 // Resume wraps a connection and resumes a session on it.
 func Resume(nc net.Conn, session proto.ConnectReply) (*Client, error) {
-	return connect(nc, &proto.ConnectRequest{Timeout: session.Timeout, SessionID: session.SessionID, Password: session.Password, HasReadOnly: true})
+	return connect(nc, Resumption(session), 0)
 }
 
-func connect(nc net.Conn, q *proto.ConnectRequest) (*Client, error) {
+// NewSession returns the request for a new session, as the Java client sends it.
+func NewSession(timeout time.Duration) *proto.ConnectRequest {
+	return &proto.ConnectRequest{Timeout: int32(timeout.Milliseconds()), Password: make([]byte, proto.PasswordLen), HasReadOnly: true}
+}
+
+// Resumption returns the request to resume a session.
+func Resumption(session proto.ConnectReply) *proto.ConnectRequest {
+	return &proto.ConnectRequest{Timeout: session.Timeout, SessionID: session.SessionID, Password: session.Password, HasReadOnly: true}
+}
+
+func connect(nc net.Conn, q *proto.ConnectRequest, limit time.Duration) (*Client, error) {
 	c := New(nc)
+	c.Timeout = limit
 	if err := c.Handshake(q); err != nil {
 		nc.Close()
 		return nil, err
@@ -78,10 +95,7 @@ func connect(nc net.Conn, q *proto.ConnectRequest) (*Client, error) {
 
 // Handshake sends q and reads the answer into c.Session. It returns ErrRefused if the server refuses the session.
 func (c *Client) Handshake(q *proto.ConnectRequest) error {
-	b, start := jute.BeginFrame(nil)
-	b = q.Append(b)
-	jute.EndFrame(b, start)
-	if err := c.Write(b); err != nil {
+	if err := c.Write(Framed(q)); err != nil {
 		return err
 	}
 	if err := c.ReadHandshake(); err != nil {
@@ -121,6 +135,16 @@ func (c *Client) Write(b []byte) error {
 func (c *Client) payload() ([]byte, error) {
 	c.Conn.SetReadDeadline(c.deadline())
 	return jute.ReadFrame(c.r, maxFrame, nil)
+}
+
+// Framed returns records as one frame.
+func Framed(records ...proto.Record) []byte {
+	b, start := jute.BeginFrame(nil)
+	for _, r := range records {
+		b = r.Append(b)
+	}
+	jute.EndFrame(b, start)
+	return b
 }
 
 // Request appends a request's frame to b. A nil body is empty.
@@ -267,3 +291,15 @@ func (c *Client) Ping() error {
 
 // Close closes the connection. It does not close the session.
 func (c *Client) Close() error { return c.Conn.Close() }
+
+// Word asks a four-letter word on a new connection, which it closes, and returns the whole
+// answer, or as much of it as came before the error.
+func Word(nc net.Conn, word string, limit time.Duration) (string, error) {
+	defer nc.Close()
+	nc.SetDeadline(time.Now().Add(limit))
+	if _, err := io.WriteString(nc, word); err != nil {
+		return "", err
+	}
+	answer, err := io.ReadAll(nc)
+	return string(answer), err
+}

@@ -1,5 +1,5 @@
 // Package releases lists the changes in ZooKeeper since 3.8.0 that a client can see, and
-// the releases that have each of them. The checks of package conform, the differences
+// the releases that have each of them, some also in older lines. The checks of package conform, the differences
 // that package differ allows and the recordings of package golden, which are of Debian's
 // 3.8.0, depend on it. For older changes, such as the release that introduced an
 // operation, each check states the versions itself.
@@ -22,14 +22,14 @@ const (
 	EventsNeedNothing = ">=3.6 <3.8.4 !debian | >=3.9 <3.9.2"
 
 	// A create2 in a multi has a result of type create2. Before that, its type is create.
-	Create2InMulti  = ">=3.8.2"
-	Create2AsCreate = ">=3.6 <3.8.2"
+	Create2InMulti  = ">=3.7.2 <3.8 | >=3.8.2"
+	Create2AsCreate = ">=3.5 <3.7.2 | >=3.8 <3.8.2"
 
 	// In a multi the mode of a create decides what kind of znode it creates, whatever its
 	// opcode. An unknown mode, a null ACL or a null path makes the whole multi undecodable
 	// (ZOOKEEPER-4026). Before that, only the operation fails.
-	MultiReadsModes  = ">=3.8.2"
-	MultiChecksModes = ">=3.6 <3.8.2"
+	MultiReadsModes  = ">=3.7.2 <3.8 | >=3.8.2"
+	MultiChecksModes = ">=3.5 <3.7.2 | >=3.8 <3.8.2"
 
 	// A check outside of a multi is refused. Before that, the connection may hang.
 	CheckAloneRefused = ">=3.8.5 <3.9 | >=3.9.3"
@@ -51,8 +51,8 @@ const (
 
 	// checkWatches finds only the watches of its own connection, and answers NoWatcher for
 	// an invalid path.
-	CheckOwnWatches = ">=3.9"
-	CheckAnyWatches = ">=3.5 <3.9"
+	CheckOwnWatches = ">=3.5 <3.6 | >=3.9"
+	CheckAnyWatches = ">=3.6 <3.9"
 
 	// A write that cannot be decoded consumes no zxid.
 	UnreadableTakesNone = ">=3.9"

@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/hex"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -44,6 +45,9 @@ type Frame struct {
 
 // FromClient reports whether the client sent the frame.
 func (f *Frame) FromClient() bool { return f.Kind == ConnectRequest || f.Kind == Request }
+
+// UnknownOps are numbers that no operation has, here or in ZooKeeper.
+var UnknownOps = []proto.OpCode{0, 10, 23, 50, 99, 108, 200, 500, 1000, math.MaxInt32, -2, -12, -100, math.MinInt32}
 
 // Conversation follows both directions of one connection from its start. It needs both
 // because only the request says how to decode its reply. The zero value is a new

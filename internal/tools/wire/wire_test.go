@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -50,12 +51,7 @@ func TestCapturedExchanges(t *testing.T) {
 
 func TestText(t *testing.T) {
 	var c Conversation
-	frame := func(rs ...interface{ Append([]byte) []byte }) (b []byte) {
-		for _, r := range rs {
-			b = r.Append(b)
-		}
-		return b
-	}
+	frame := func(rs ...proto.Record) []byte { return rawclient.Framed(rs...)[4:] }
 	multi := &proto.MultiRequest{Ops: []proto.MultiOp{
 		{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: "/a", Data: []byte("x\x00"), ACL: proto.OpenACL, Flags: 3}},
 		{Op: proto.OpCheck, Request: &proto.PathVersion{Path: "/b", Version: 7}},

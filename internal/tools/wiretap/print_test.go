@@ -22,17 +22,13 @@ func talk() []Event {
 	}
 	ask := func(b []byte) Event { return framed(b, c.FromClient(b[4:])) }
 	answer := func(b []byte) Event { return framed(b, c.FromServer(b[4:])) }
-	connect := proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}
-	connected := proto.ConnectReply{Timeout: 4000, SessionID: 0x10000000000000a, Password: make([]byte, 16)}
-	event := (&proto.WatcherEvent{Type: 1, State: 3, Path: "/a"}).Append((&proto.ReplyHeader{Xid: -1, Zxid: -1}).Append(nil))
-	stat := (&proto.Stat{Czxid: 9, Mzxid: 9, Version: 2}).Append((&proto.ReplyHeader{Xid: 2, Zxid: 9}).Append(nil))
 	events := []Event{
 		{Conn: 1, Kind: Opened, FromClient: true},
-		ask(frame(connect.Append(nil))),
-		answer(frame(connected.Append(nil))),
+		ask(rawclient.Framed(&proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)})),
+		answer(rawclient.Framed(&proto.ConnectReply{Timeout: 4000, SessionID: 0x10000000000000a, Password: make([]byte, 16)})),
 		ask(rawclient.Request(nil, 2, proto.OpSetData, &proto.SetDataRequest{Path: "/a", Data: []byte("x"), Version: 1})),
-		answer(frame(event)),
-		answer(frame(stat)),
+		answer(rawclient.Framed(&proto.ReplyHeader{Xid: -1, Zxid: -1}, &proto.WatcherEvent{Type: 1, State: 3, Path: "/a"})),
+		answer(rawclient.Framed(&proto.ReplyHeader{Xid: 2, Zxid: 9}, &proto.Stat{Czxid: 9, Mzxid: 9, Version: 2})),
 		answer(reply(3, 10)),
 		{Conn: 1, Kind: Raw, FromClient: true, Bytes: []byte{255, 254}, Size: 2},
 		{Conn: 1, Kind: Finished, FromClient: true, Err: errors.New("gone")},
@@ -180,13 +176,14 @@ func TestRecorderWaits(t *testing.T) {
 		e.Time = now
 		r.Handle(e)
 	}
-	say := func(after time.Duration, conn int, fromClient bool, payload []byte) {
-		e := Event{Conn: conn, FromClient: fromClient, Kind: Framed, Bytes: frame(payload), Size: 4 + len(payload)}
+	say := func(after time.Duration, conn int, fromClient bool, record proto.Record) {
+		b := rawclient.Framed(record)
+		e := Event{Conn: conn, FromClient: fromClient, Kind: Framed, Bytes: b, Size: len(b)}
 		var f wire.Frame
 		if fromClient {
-			f = talks[conn].FromClient(payload)
+			f = talks[conn].FromClient(b[4:])
 		} else {
-			f = talks[conn].FromServer(payload)
+			f = talks[conn].FromServer(b[4:])
 		}
 		e.Frame = &f
 		tell(after, e)
@@ -194,12 +191,12 @@ func TestRecorderWaits(t *testing.T) {
 	connect := func(conn int, timeout int32) {
 		talks[conn] = &wire.Conversation{}
 		tell(0, Event{Conn: conn, Kind: Opened, FromClient: true})
-		say(0, conn, true, (&proto.ConnectRequest{Timeout: timeout, Password: make([]byte, 16)}).Append(nil))
-		say(0, conn, false, (&proto.ConnectReply{Timeout: timeout, SessionID: int64(conn), Password: make([]byte, 16)}).Append(nil))
+		say(0, conn, true, rawclient.NewSession(time.Duration(timeout)*time.Millisecond))
+		say(0, conn, false, &proto.ConnectReply{Timeout: timeout, SessionID: int64(conn), Password: make([]byte, 16)})
 	}
 	ping := func(after time.Duration, conn int) {
-		say(after, conn, true, (&proto.RequestHeader{Xid: -2, Op: proto.OpPing}).Append(nil))
-		say(0, conn, false, (&proto.ReplyHeader{Xid: -2, Zxid: 5}).Append(nil))
+		say(after, conn, true, &proto.RequestHeader{Xid: -2, Op: proto.OpPing})
+		say(0, conn, false, &proto.ReplyHeader{Xid: -2, Zxid: 5})
 	}
 	waits := func() (total time.Duration) {
 		s, err := golden.Parse(bytes.NewReader(b.Bytes()))
@@ -242,8 +239,8 @@ func TestRecorderWaits(t *testing.T) {
 	tell(time.Second, Event{Conn: 3, Kind: Finished})
 	expect("until it expires", 12*time.Second)
 	connect(4, 4000)
-	say(0, 4, true, (&proto.RequestHeader{Xid: 1, Op: proto.OpCloseSession}).Append(nil))
-	say(0, 4, false, (&proto.ReplyHeader{Xid: 1, Zxid: 5}).Append(nil))
+	say(0, 4, true, &proto.RequestHeader{Xid: 1, Op: proto.OpCloseSession})
+	say(0, 4, false, &proto.ReplyHeader{Xid: 1, Zxid: 5})
 	before := waits()
 	tell(0, Event{Conn: 4, Kind: Finished})
 	for range 10 { // at most twice the third session's timeout is recorded

@@ -26,16 +26,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
+	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-func ok(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var ok = testkit.Check
 
 // far is how long a test waits before it gives up.
 const far = time.Minute
@@ -234,10 +230,6 @@ func TestRecordScenarios(t *testing.T) {
 	}
 }
 
-type quiet struct{}
-
-func (quiet) Printf(string, ...any) {}
-
 // TestRecordLock lets clients of go-zookeeper contend for a lock through a recording
 // proxy, and one client disappear. The recording must replay on a new server without a
 // difference.
@@ -251,7 +243,7 @@ func TestRecordLock(t *testing.T) {
 	var clients sync.WaitGroup
 	const rounds, contenders = 5, 3
 	for range contenders {
-		conn, _, err := zk.Connect([]string{p.addr}, 10*time.Second, zk.WithLogger(quiet{}))
+		conn, _, err := zk.Connect([]string{p.addr}, 10*time.Second, zk.WithLogger(stock.Quiet{}))
 		ok(t, err)
 		clients.Go(func() {
 			defer conn.Close()
@@ -545,26 +537,19 @@ func shake(t *testing.T, p *running, accepted <-chan *net.TCPConn) (client, serv
 	client = p.dial(t)
 	server = <-accepted
 	t.Cleanup(func() { server.Close() })
-	q := proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}
-	_, err := client.Write(frame(q.Append(nil)))
+	_, err := client.Write(rawclient.Framed(rawclient.NewSession(4 * time.Second)))
 	ok(t, err)
-	_, err = io.ReadFull(server, make([]byte, 48))
+	_, err = io.ReadFull(server, make([]byte, 49))
 	ok(t, err)
-	a := proto.ConnectReply{Timeout: 4000, SessionID: 7, Password: make([]byte, 16)}
-	_, err = server.Write(frame(a.Append(nil)))
+	_, err = server.Write(rawclient.Framed(&proto.ConnectReply{Timeout: 4000, SessionID: 7, Password: make([]byte, 16)}))
 	ok(t, err)
 	_, err = io.ReadFull(client, make([]byte, 40))
 	ok(t, err)
 	return client, server
 }
 
-func frame(payload []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload...)
-}
-
 func reply(xid int32, zxid int64) []byte {
-	h := proto.ReplyHeader{Xid: xid, Zxid: zxid}
-	return frame(h.Append(nil))
+	return rawclient.Framed(&proto.ReplyHeader{Xid: xid, Zxid: zxid})
 }
 
 // TestInTurn checks that a request waits while one of another connection has no reply,
@@ -633,11 +618,8 @@ func (r *running) locked(f func()) {
 // queue blocks until n requests wait for their turn.
 func (r *running) queue(t *testing.T, n int) {
 	t.Helper()
-	for deadline := time.Now().Add(far); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		got := 0
-		if r.locked(func() { got = len(r.turn.waiting) }); got == n {
-			return
-		}
-	}
-	t.Fatalf("there are never %d requests that wait", n)
+	testkit.Eventually(t, fmt.Sprintf("%d requests wait", n), func() (all bool) {
+		r.locked(func() { all = len(r.turn.waiting) == n })
+		return all
+	})
 }

@@ -279,14 +279,12 @@ func (c *client) connect(ctx context.Context) (*rawclient.Client, error) {
 	defer stop()
 	conn := rawclient.New(nc)
 	conn.Timeout = limit
-	q := proto.ConnectRequest{
-		LastZxidSeen: c.lastZxid, Timeout: int32(c.timeout.Milliseconds()), SessionID: c.session.SessionID,
-		Password: c.session.Password, ReadOnly: c.readOnly, HasReadOnly: true,
+	q := rawclient.NewSession(c.timeout)
+	q.LastZxidSeen, q.ReadOnly = c.lastZxid, c.readOnly
+	if c.session.Password != nil {
+		q.SessionID, q.Password = c.session.SessionID, c.session.Password
 	}
-	if q.Password == nil {
-		q.Password = make([]byte, proto.PasswordLen)
-	}
-	if err := conn.Handshake(&q); err != nil {
+	if err := conn.Handshake(q); err != nil {
 		nc.Close()
 		return nil, err
 	}

@@ -12,6 +12,8 @@ import tempfile
 import time
 import types
 
+import pytest_lockkeeper
+
 SUPER = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="  # super:test, which the tests know
 
 
@@ -43,7 +45,7 @@ class Server:
         return self.process is not None
 
     def launch(self):
-        command = [os.environ["LOCKKEEPER_BINARY"], "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER, "--reconfig", "--read-only"]
+        command = [pytest_lockkeeper.binary(), "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER, "--reconfig", "--read-only"]
         self.said = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(command + self.flags, stderr=self.said)
 

@@ -6,7 +6,6 @@ package rawtest
 import (
 	"encoding/binary"
 	"errors"
-	"io"
 	"net"
 	"strconv"
 	"strings"
@@ -106,16 +105,11 @@ func Word(t testing.TB, dial Dialer, w string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(time.Minute))
-	if _, err := nc.Write([]byte(w)); err != nil {
-		t.Fatal(err)
-	}
-	b, err := io.ReadAll(nc)
+	answer, err := rawclient.Word(nc, w, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(b)
+	return answer
 }
 
 // Counts parses the answer to the word mntr.

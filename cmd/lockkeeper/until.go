@@ -1,0 +1,48 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/pflag"
+)
+
+// untilFlags say what ends serve, besides a signal.
+type untilFlags struct {
+	stdinCloses bool
+	parent      int
+}
+
+func (u *untilFlags) define(f *pflag.FlagSet) {
+	f.BoolVar(&u.stdinCloses, "until-stdin-closes", false, "end, as after SIGTERM, when standard input is at its end. A program that starts the server with a pipe, and writes nothing to it, cannot leave the server behind, however the program ends")
+	f.IntVar(&u.parent, "parent-pid", 0, "end, as after SIGTERM, when the process with this `PID` has ended")
+}
+
+func (u *untilFlags) check(flags *pflag.FlagSet) error {
+	if by, _ := sourceOf(flags.Lookup("parent-pid")); by != byDefault && u.parent <= 0 {
+		return badFlag(flags, "parent-pid", "%d is not the id of a process", u.parent)
+	}
+	return nil
+}
+
+// context returns a context that ends when the server is to end. After cancel, a signal ends the
+// process at once. The goroutines, which wait for something outside of the process, last as long
+// as the process.
+func (u *untilFlags) context(stdin io.Reader) (ctx context.Context, cancel func()) {
+	ctx, cancel = signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	if u.stdinCloses {
+		go func() {
+			io.Copy(io.Discard, stdin) // an error, too, means that nobody is at the other end
+			cancel()
+		}()
+	}
+	if u.parent != 0 {
+		go func() {
+			awaitEnd(u.parent)
+			cancel()
+		}()
+	}
+	return ctx, cancel
+}

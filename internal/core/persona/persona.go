@@ -1,0 +1,142 @@
+// Package persona knows what older release lines of ZooKeeper do differently from the newest
+// one, which lockkeeper follows: the operations, codes and four-letter words that they lack,
+// and how they answer otherwise. A server with a persona answers its clients as that line
+// does, so that a client library can test what it does with an older server.
+//
+// All of it is in two lists, [Table] and [Kept]. The server, the differential run and
+// docs/compatibility.md follow from them.
+//
+// A persona belongs to the member that serves a client. The log, the state and the other
+// members know nothing of it: what a write does differently is decided before the write is
+// proposed, by proposing another request whose effect and answer are those ones.
+package persona
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Line is a release line of ZooKeeper, by its minor version: 5 is 3.5.
+type Line int
+
+// String returns the line as a person writes it.
+func (l Line) String() string { return fmt.Sprintf("3.%d", int(l)) }
+
+// Oldest and Newest are the ends of the range of lines.
+const (
+	Oldest Line = 4
+	Newest Line = 9
+)
+
+// releases are the releases that stand for their lines: the newest of each.
+var releases = map[Line]string{4: "3.4.14", 5: "3.5.10", 6: "3.6.4", 7: "3.7.2", 8: "3.8.6", 9: "3.9.5"}
+
+// Release returns the release that stands for the line.
+func (l Line) Release() string { return releases[l] }
+
+// Names returns the names of all lines, the oldest first.
+func Names() (all []string) {
+	for l := Oldest; l <= Newest; l++ {
+		all = append(all, l.String())
+	}
+	return all
+}
+
+// Persona is an older line that a server behaves as. The nil Persona is the newest line: it
+// knows and does everything.
+type Persona struct {
+	line Line
+	// What the line has not learned yet.
+	ops      map[proto.OpCode]bool
+	codes    map[proto.Code]bool
+	words    map[string]bool
+	commands map[string]bool
+	monitor  map[string]bool
+	traits   map[Trait]bool
+}
+
+// Of returns the persona of a line by its name. An empty name is the newest line.
+func Of(name string) (p *Persona, ok bool) {
+	i := slices.Index(Names(), name)
+	if i < 0 {
+		return nil, name == ""
+	}
+	return For(Oldest + Line(i)), true
+}
+
+// For returns the persona of a line.
+func For(line Line) *Persona {
+	if line >= Newest {
+		return nil
+	}
+	p := &Persona{
+		line: line, ops: map[proto.OpCode]bool{}, codes: map[proto.Code]bool{}, words: map[string]bool{},
+		commands: map[string]bool{}, monitor: map[string]bool{}, traits: map[Trait]bool{},
+	}
+	for _, r := range Table {
+		if line < r.From || line >= r.Since {
+			continue
+		}
+		add(p.ops, r.Ops)
+		add(p.codes, r.Codes)
+		add(p.words, r.Words)
+		add(p.commands, r.Commands)
+		add(p.monitor, r.Monitor)
+		if r.Trait != 0 {
+			p.traits[r.Trait] = true
+		}
+	}
+	return p
+}
+
+func add[K comparable](set map[K]bool, all []K) {
+	for _, k := range all {
+		set[k] = true
+	}
+}
+
+// Line returns the persona's line.
+func (p *Persona) Line() Line {
+	if p == nil {
+		return Newest
+	}
+	return p.line
+}
+
+// Does reports whether the line behaves as the newest one does in a respect.
+func (p *Persona) Does(t Trait) bool { return p == nil || !p.traits[t] }
+
+// KnowsOp reports whether the line has an operation.
+func (p *Persona) KnowsOp(op proto.OpCode) bool { return p == nil || !p.ops[op] }
+
+// KnowsCode reports whether the line has an error code.
+func (p *Persona) KnowsCode(code proto.Code) bool { return p == nil || !p.codes[code] }
+
+// KnowsWord reports whether the line has a four-letter word.
+func (p *Persona) KnowsWord(word string) bool { return p == nil || !p.words[word] }
+
+// KnowsCommand reports whether the line has a command of the AdminServer, by its first name.
+func (p *Persona) KnowsCommand(name string) bool { return p == nil || !p.commands[name] }
+
+// MonitorKey returns the name that the line has for a line of the word mntr, without the prefix
+// zk_. It returns false if the line does not show it.
+func (p *Persona) MonitorKey(key string) (string, bool) {
+	switch {
+	case p == nil:
+		return key, true
+	case key == "learners" && !p.Does(Learners):
+		return "followers", true
+	}
+	return key, !p.monitor[generic(key)]
+}
+
+// DateLayout returns the layout of the date at which a server was built, as the line's
+// four-letter words show it.
+func (p *Persona) DateLayout() string {
+	if p.Does(ISODates) {
+		return "2006-01-02 15:04 UTC"
+	}
+	return "01/02/2006 15:04 GMT"
+}

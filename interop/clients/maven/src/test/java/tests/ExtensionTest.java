@@ -1,0 +1,250 @@
+package tests;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotSame;
+import static org.junit.jupiter.api.Assertions.assertSame;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.platform.engine.discovery.DiscoverySelectors.selectClass;
+
+import io.github.lockkeeper.junit5.Lockkeeper;
+import io.github.lockkeeper.test.Fault;
+import io.github.lockkeeper.test.Guard;
+import io.github.lockkeeper.test.LockkeeperException;
+import io.github.lockkeeper.test.LockkeeperServer;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.CyclicBarrier;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.BeforeEach;
+import org.junit.jupiter.api.Nested;
+import org.junit.jupiter.api.RepeatedTest;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.TestInstance;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
+import org.junit.platform.testkit.engine.EngineTestKit;
+import org.junit.platform.testkit.engine.Events;
+
+/** The JUnit extension: the classes in this one are run by the tests. */
+class ExtensionTest {
+    private static Events run(Class<?>... classes) {
+        EngineTestKit.Builder kit = EngineTestKit.engine("junit-jupiter")
+                .configurationParameter("junit.jupiter.execution.parallel.enabled", "true")
+                .configurationParameter("junit.jupiter.execution.parallel.config.strategy", "fixed")
+                .configurationParameter("junit.jupiter.execution.parallel.config.fixed.parallelism", "4");
+        for (Class<?> one : classes) {
+            kit.selectors(selectClass(one));
+        }
+        return kit.execute().testEvents();
+    }
+
+    private static void passes(int tests, Class<?>... classes) {
+        Events events = run(classes);
+        events.failed().stream().forEach(event -> System.out.println(event));
+        events.assertStatistics(stats -> stats.succeeded(tests).failed(0));
+    }
+
+    /** What all tests of these classes do: their server must be as it was at the beginning. */
+    private static void use(LockkeeperServer server) {
+        assertEquals("", server.state().tree());
+        server.addTree("/used\n");
+        server.znode("/used");
+    }
+
+    @Lockkeeper
+    static class Fields {
+        static final Set<LockkeeperServer> SEEN = ConcurrentHashMap.newKeySet();
+
+        @Lockkeeper
+        private LockkeeperServer field;
+
+        @Lockkeeper("other")
+        private LockkeeperServer other;
+
+        @BeforeEach
+        void before(LockkeeperServer server) {
+            assertSame(field, server);
+        }
+
+        @RepeatedTest(3)
+        void test(LockkeeperServer server) {
+            assertSame(field, server);
+            assertNotSame(field, other);
+            SEEN.add(server);
+            use(field);
+            use(other);
+            server.inject(Fault.drop().optional());
+            server.kill();
+        }
+
+        @Nested
+        class Inner {
+            @Test
+            void test(LockkeeperServer server) {
+                assertSame(field, server);
+                use(field);
+            }
+        }
+    }
+
+    @Test
+    void fieldsAndParameters() {
+        passes(4, Fields.class);
+        assertEquals(1, Fields.SEEN.size()); // one test after the other
+    }
+
+    @Execution(ExecutionMode.CONCURRENT)
+    static class Parallel {
+        static final Set<LockkeeperServer> SEEN = ConcurrentHashMap.newKeySet();
+        static final CyclicBarrier ALL = new CyclicBarrier(4);
+
+        @RepeatedTest(4)
+        void test(@Lockkeeper LockkeeperServer server) throws Exception {
+            ALL.await(1, TimeUnit.MINUTES);
+            SEEN.add(server);
+            use(server);
+        }
+    }
+
+    @Test
+    void eachOfParallelTestsHasItsOwn() {
+        passes(4, Parallel.class);
+        assertEquals(4, Parallel.SEEN.size());
+    }
+
+    static class Shared {
+        @Lockkeeper
+        static LockkeeperServer server;
+
+        @BeforeAll
+        static void before(@Lockkeeper LockkeeperServer parameter) {
+            assertSame(server, parameter);
+            server.addTree("/common\n");
+        }
+
+        @RepeatedTest(2)
+        void test(@Lockkeeper LockkeeperServer parameter) {
+            assertSame(server, parameter);
+            assertEquals("/common\n", server.state().tree());
+            server.addTree("/common/used\n");
+        }
+    }
+
+    static class AfterShared {
+        @Test
+        void test(@Lockkeeper LockkeeperServer server) {
+            use(server);
+        }
+    }
+
+    @Test
+    void aStaticFieldIsPutBackToBeforeTheTests() {
+        passes(3, Shared.class, AfterShared.class);
+    }
+
+    @TestInstance(TestInstance.Lifecycle.PER_CLASS)
+    @Execution(ExecutionMode.CONCURRENT)
+    static class OneInstance {
+        final Set<LockkeeperServer> seen = ConcurrentHashMap.newKeySet();
+
+        @Lockkeeper
+        LockkeeperServer server;
+
+        @RepeatedTest(4)
+        void test() {
+            seen.add(server);
+            assertEquals(1, seen.size());
+            server.state();
+        }
+    }
+
+    @Test
+    void testsThatShareAnInstanceShareItsFields() {
+        passes(4, OneInstance.class);
+    }
+
+    static class Constructor {
+        private final LockkeeperServer server;
+
+        Constructor(@Lockkeeper LockkeeperServer server) {
+            this.server = server;
+        }
+
+        @RepeatedTest(2)
+        void test() {
+            use(server);
+        }
+    }
+
+    @Test
+    void constructors() {
+        passes(2, Constructor.class);
+    }
+
+    static class Cluster {
+        @RepeatedTest(2)
+        void test(@Lockkeeper(cluster = 3, tree = {"/a", "/a/b = \"1\""}) LockkeeperServer cluster) {
+            assertEquals("/a\n/a/b = \"1\"\n", cluster.state().tree());
+            cluster.addTree("/used\n");
+            cluster.leader().kill();
+        }
+    }
+
+    @Test
+    void clusters() {
+        passes(2, Cluster.class);
+    }
+
+    static class Failing {
+        @Test
+        void faultWithoutEffect(@Lockkeeper LockkeeperServer server) {
+            server.inject(Fault.drop().path("/never"));
+        }
+
+        @Test
+        void unguarded(@Lockkeeper LockkeeperServer server) {
+            Guard guard = server.guard("/lock");
+            guard.writeUnchecked(1, ""); // by nobody who holds the lock
+        }
+
+        @Test
+        void later(@Lockkeeper LockkeeperServer server) {
+            use(server);
+        }
+    }
+
+    @Test
+    void checksWhatTestsDo() {
+        Events events = run(Failing.class);
+        events.assertStatistics(stats -> stats.succeeded(1).failed(2));
+    }
+
+    static class Wrong {
+        @Lockkeeper
+        String field;
+
+        @Test
+        void test() {}
+    }
+
+    @Test
+    void refusesOtherTypes() {
+        run(Wrong.class).assertStatistics(stats -> stats.failed(1));
+    }
+
+    static class Seen {
+        static LockkeeperServer last;
+
+        @Test
+        void test(@Lockkeeper LockkeeperServer server) {
+            last = server;
+        }
+    }
+
+    @Test
+    void serversEndWithTheRun() {
+        passes(1, Seen.class);
+        assertThrows(LockkeeperException.class, Seen.last::state);
+    }
+}

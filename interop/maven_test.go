@@ -1,0 +1,603 @@
+//go:build interop
+
+package interop
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bufio"
+	"bytes"
+	"cmp"
+	"compress/gzip"
+	"crypto/sha256"
+	"debug/elf"
+	"debug/macho"
+	"debug/pe"
+	"encoding/xml"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// envMaven is a folder that make packages-maven has made. Without it, the tests make one, for this
+// machine only, with the program under test.
+const envMaven = "LOCKKEEPER_INTEROP_MAVEN"
+
+// mavenLimit is how long one run of Maven may take, also if it downloads what it needs.
+const mavenLimit = 10 * time.Minute
+
+// mavenPlatforms are the programs in the artifacts: their format and machine, and the Go names.
+var mavenPlatforms = map[string]struct {
+	goos, goarch string
+	machine      func(program []byte) (any, error)
+	want         any
+}{
+	"linux-x86_64":    {"linux", "amd64", elfMachine, elf.EM_X86_64},
+	"linux-aarch64":   {"linux", "arm64", elfMachine, elf.EM_AARCH64},
+	"darwin-x86_64":   {"darwin", "amd64", machoMachine, macho.CpuAmd64},
+	"darwin-aarch64":  {"darwin", "arm64", machoMachine, macho.CpuArm64},
+	"windows-x86_64":  {"windows", "amd64", peMachine, uint16(pe.IMAGE_FILE_MACHINE_AMD64)},
+	"windows-aarch64": {"windows", "arm64", peMachine, uint16(pe.IMAGE_FILE_MACHINE_ARM64)},
+}
+
+// elfMachine also checks that the program of a release needs no interpreter, and so no libraries.
+func elfMachine(program []byte) (any, error) {
+	f, err := elf.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return nil, err
+	}
+	for _, part := range f.Progs {
+		if part.Type == elf.PT_INTERP && os.Getenv(envMaven) != "" {
+			return nil, fmt.Errorf("it is linked dynamically")
+		}
+	}
+	return f.Machine, nil
+}
+
+func machoMachine(program []byte) (any, error) {
+	f, err := macho.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return nil, err
+	}
+	return f.Cpu, nil
+}
+
+func peMachine(program []byte) (any, error) {
+	f, err := pe.NewFile(bytes.NewReader(program))
+	if err != nil {
+		return nil, err
+	}
+	return f.Machine, nil
+}
+
+// mavenRepository is a folder with the packages, of a version.
+type mavenRepository struct {
+	folder, version string
+}
+
+// mavenPackages returns the packages under test.
+var mavenPackages = sync.OnceValues(func() (mavenRepository, error) {
+	r := mavenRepository{folder: os.Getenv(envMaven)}
+	if r.folder == "" {
+		r.folder = filepath.Join(scratch, "maven")
+		if err := r.build(); err != nil {
+			return r, err
+		}
+	}
+	folder, err := filepath.Abs(r.folder)
+	if err != nil {
+		return r, err
+	}
+	r.folder = folder
+	versions, err := os.ReadDir(filepath.Join(r.group(), "lockkeeper-test"))
+	if err != nil || len(versions) != 1 {
+		return r, fmt.Errorf("%s does not have one version: %v, %v", r.folder, versions, err)
+	}
+	r.version = versions[0].Name()
+	// Maven keeps what it has once read from a repository.
+	return r, os.RemoveAll(filepath.Join(mavenCache(), "io/github/lockkeeper"))
+})
+
+// group is the directory of all packages.
+func (r mavenRepository) group() string { return filepath.Join(r.folder, "io/github/lockkeeper") }
+
+// mavenCache is Maven's local repository for these tests, so that they change no other one.
+func mavenCache() string {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = scratch
+	}
+	return filepath.Join(cache, "lockkeeper-interop", "maven")
+}
+
+// build builds the packages as make packages-maven does, from an archive like that of a release.
+func (r mavenRepository) build() error {
+	program, err := built()
+	if err != nil {
+		return err
+	}
+	name := "lockkeeper_0.0.0-test_" + runtime.GOOS + "_" + runtime.GOARCH
+	archive := filepath.Join(scratch, name+".tar.gz")
+	f, err := os.Create(archive)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	z := gzip.NewWriter(f)
+	w := tar.NewWriter(z)
+	for _, file := range []struct{ name, from string }{{"lockkeeper", program}, {"LICENSE", "../LICENSE"}, {"THIRD_PARTY_LICENSES", "../LICENSE"}} {
+		data, err := os.ReadFile(file.from)
+		if err != nil {
+			return err
+		}
+		if err := w.WriteHeader(&tar.Header{Name: name + "/" + file.name, Mode: 0o755, Size: int64(len(data)), Format: tar.FormatUSTAR}); err != nil {
+			return err
+		}
+		if _, err := w.Write(data); err != nil {
+			return err
+		}
+	}
+	if err := cmp.Or(w.Close(), z.Close()); err != nil {
+		return err
+	}
+	build := exec.Command("../packages/maven/build", r.folder, archive)
+	build.Env = append(cleanEnv(), "MAVEN_REPO_LOCAL="+mavenCache())
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("packages/maven/build: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// TestMavenJars checks every file of the packages that Maven Central or a user needs.
+func TestMavenJars(t *testing.T) {
+	t.Parallel()
+	r, err := mavenPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	artifacts, err := os.ReadDir(r.group())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var platforms []string
+	for _, a := range artifacts {
+		base := filepath.Join(r.group(), a.Name(), r.version, a.Name()+"-"+r.version)
+		pom, err := os.ReadFile(base + ".pom")
+		if err != nil {
+			t.Error(err)
+		}
+		if a.Name() == "lockkeeper-bom" || a.Name() == "lockkeeper-parent" {
+			continue
+		}
+		files := map[string]map[string][]byte{}
+		for _, kind := range []string{"", "-sources", "-javadoc"} {
+			files[kind] = unzip(t, base+kind+".jar")
+		}
+		if license := files[""]["META-INF/LICENSE"]; !bytes.Contains(license, []byte("Apache License")) {
+			t.Errorf("%s has no licence", a.Name())
+		}
+		platform, isServer := strings.CutPrefix(a.Name(), "lockkeeper-server-")
+		if !isServer {
+			for _, scope := range regexp.MustCompile(`(?s)<dependency>(.*?)</dependency>`).FindAllString(string(pom), -1) {
+				if !strings.Contains(scope, "<groupId>io.github.lockkeeper</groupId>") && !strings.Contains(scope, "<scope>provided</scope>") {
+					t.Errorf("%s depends on %s", a.Name(), scope)
+				}
+			}
+			continue
+		}
+		platforms = append(platforms, platform)
+		p, known := mavenPlatforms[platform]
+		if !known {
+			t.Errorf("what is the platform %s?", platform)
+			continue
+		}
+		name := "META-INF/lockkeeper/" + platform + "/lockkeeper"
+		if p.goos == "windows" {
+			name += ".exe"
+		}
+		program := files[""][name]
+		if machine, err := p.machine(program); err != nil || machine != p.want {
+			t.Errorf("%s: %s is for %v: %v", a.Name(), name, machine, err)
+		}
+		if sum := string(files[""][name+".sha256"]); sum != fmt.Sprintf("%x\n", sha256.Sum256(program)) {
+			t.Errorf("%s: %s has another checksum than %q", a.Name(), name, sum)
+		}
+		if len(files[""]["META-INF/THIRD_PARTY_LICENSES"]) == 0 {
+			t.Errorf("%s has no licences of what is linked", a.Name())
+		}
+		if !bytes.Contains(bomOf(t, r), []byte(">"+a.Name()+"<")) {
+			t.Errorf("%s is not in the BOM", a.Name())
+		}
+	}
+	if os.Getenv(envMaven) != "" && len(platforms) != len(mavenPlatforms) {
+		t.Errorf("there are artifacts for %v only", platforms)
+	}
+	if len(platforms) == 0 {
+		t.Error("there is no artifact with a program")
+	}
+	filepath.WalkDir(r.folder, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || strings.Contains(path, "maven-metadata") {
+			t.Errorf("%s: %v", path, err)
+		}
+		return nil
+	})
+}
+
+func bomOf(t *testing.T, r mavenRepository) []byte {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(r.group(), "lockkeeper-bom", r.version, "lockkeeper-bom-"+r.version+".pom"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// unzip returns the files of a jar.
+func unzip(t *testing.T, jar string) map[string][]byte {
+	t.Helper()
+	z, err := zip.OpenReader(jar)
+	if err != nil {
+		t.Errorf("%s: %v", jar, err)
+		return nil
+	}
+	defer z.Close()
+	files := map[string][]byte{}
+	for _, f := range z.File {
+		r, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files[f.Name] = data
+	}
+	return files
+}
+
+// mavenProject is a copy of a project that uses the packages.
+type mavenProject struct {
+	dir string
+	r   mavenRepository
+}
+
+func newMavenProject(t *testing.T, from string) mavenProject {
+	t.Helper()
+	r, err := mavenPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A path without the name of the test, which may be too long for a socket.
+	dir, err := os.MkdirTemp(scratch, "project-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "target/tmp"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return mavenProject{dir, r}
+}
+
+// mavenTurn is held while Maven runs: two processes must not write to one local repository.
+var mavenTurn sync.Mutex
+
+// run runs Maven, with nothing of Go or lockkeeper in its environment.
+func (p mavenProject) run(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	mavenTurn.Lock()
+	defer mavenTurn.Unlock()
+	args = append([]string{"--batch-mode", "--no-transfer-progress", "-Dstyle.color=never", "-Dmaven.repo.local=" + mavenCache(),
+		"-Dlockkeeper.repository=" + p.r.folder, "-Dlockkeeper.version=" + p.r.version}, args...)
+	cmd := clientCommand("mvn", args...)
+	cmd.Dir = p.dir
+	cmd.Env = append(withoutGo(cmd.Env), env...)
+	log := &tail{}
+	cmd.Stdout, cmd.Stderr = log, log
+	// The servers that it starts are in its process group.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	defer kill()
+	stuck := time.AfterFunc(mavenLimit, kill)
+	defer stuck.Stop()
+	err := cmd.Wait()
+	return log.String(), err
+}
+
+// withoutGo removes the directories from PATH that have go.
+func withoutGo(env []string) []string {
+	for i, kv := range env {
+		if dirs, is := strings.CutPrefix(kv, "PATH="); is {
+			env[i] = "PATH=" + strings.Join(slices.DeleteFunc(filepath.SplitList(dirs), func(dir string) bool {
+				_, err := os.Stat(filepath.Join(dir, "go"))
+				return err == nil
+			}), ":")
+		}
+	}
+	return env
+}
+
+// outcomes returns by CLASS.METHOD why a test of a project did not pass, or "".
+func (p mavenProject) outcomes(t *testing.T) map[string]string {
+	t.Helper()
+	reports, err := filepath.Glob(filepath.Join(p.dir, "target/surefire-reports/TEST-*.xml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]string{}
+	for _, report := range reports {
+		text, err := os.ReadFile(report)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var suite struct {
+			Cases []struct {
+				Name    string    `xml:"name,attr"`
+				Class   string    `xml:"classname,attr"`
+				Skipped *struct{} `xml:"skipped"`
+				Failure *string   `xml:"failure"`
+				Error   *string   `xml:"error"`
+			} `xml:"testcase"`
+		}
+		if err := xml.Unmarshal(text, &suite); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range suite.Cases {
+			method, _, _ := strings.Cut(c.Name, "(") // without parameters, and a repetition's number
+			method, _, _ = strings.Cut(method, " ")
+			name, why := path.Ext("." + c.Class)[1:]+"."+method, ""
+			switch {
+			case c.Failure != nil:
+				why = "failed: " + *c.Failure
+			case c.Error != nil:
+				why = "failed: " + *c.Error
+			case c.Skipped != nil:
+				why = "was skipped"
+			}
+			all[name] = cmp.Or(all[name], why)
+		}
+	}
+	return all
+}
+
+// TestPackagesMaven runs a project that uses the packages, with no Go and no lockkeeper on the path.
+func TestPackagesMaven(t *testing.T) {
+	t.Parallel()
+	p := newMavenProject(t, "clients/maven")
+	if readme := firstTestOf(t, "../packages/maven/README.md"); readme != fileText(t, "clients/maven/src/test/java/FirstTest.java") {
+		t.Error("the README of packages/maven has another first test")
+	}
+	began := time.Now()
+	out, err := p.run(t, nil, "test", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath")
+	t.Logf("Maven ran for %v", time.Since(began).Round(time.Second))
+	if err != nil {
+		t.Errorf("mvn: %v\n%s", err, out)
+	}
+	checkCases(t, p.outcomes(t),
+		"FirstTest.greets", "JsonTest.readsWhatItWrites", "JsonTest.readsOtherWritings", "JsonTest.refusesWhatIsNotJson", "PlatformTest.artifactsOfPlatforms",
+		"ControlTest.looksInside", "ControlTest.endsSessions", "ControlTest.injectsFaults", "ControlTest.stopsAndPauses", "ControlTest.putsStateBack",
+		"ControlTest.waits", "ControlTest.namespaces", "ControlTest.advancesTime", "ControlTest.judgesLocks", "ControlTest.clusters",
+		"ControlTest.severalInOneProcess", "ControlTest.saysWhyItDoesNotStart", "ControlTest.endsItsProcess",
+		"ExtensionTest.fieldsAndParameters", "ExtensionTest.eachOfParallelTestsHasItsOwn", "ExtensionTest.aStaticFieldIsPutBackToBeforeTheTests",
+		"ExtensionTest.testsThatShareAnInstanceShareItsFields", "ExtensionTest.constructors", "ExtensionTest.clusters", "ExtensionTest.checksWhatTestsDo",
+		"ExtensionTest.refusesOtherTypes", "ExtensionTest.serversEndWithTheRun",
+		"CuratorTest.mutex", "CuratorTest.keepsItsStateWhileItIsStopped", "CuratorTest.settings", "CuratorTest.clusterWithAKilledInstance",
+		"CuratorTest.clusterThatIsNotStarted", "SpringTest.test")
+	if t.Failed() {
+		t.FailNow()
+	}
+	classpath := filepath.Join(p.dir, "target/test-classes") + ":" + fileText(t, filepath.Join(p.dir, "target/classpath"))
+	t.Run("kill", func(t *testing.T) { killsWithTheJVM(t, classpath) })
+	t.Run("at once", func(t *testing.T) { extractsOnce(t, classpath) })
+	t.Run("without program", func(t *testing.T) {
+		out, err := p.run(t, []string{"LOCKKEEPER_BINARY=/missing"}, "surefire:test", "-Dtest=FirstTest")
+		if err == nil || !strings.Contains(out, "cannot start /missing; the property lockkeeper.binary or the variable LOCKKEEPER_BINARY") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
+
+func fileText(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// firstTestOf returns the code after the comment <!-- FirstTest.java --> of a page.
+func firstTestOf(t *testing.T, page string) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(fileText(t, page), "<!-- FirstTest.java -->\n```java\n")
+	code, _, found := strings.Cut(rest, "```\n")
+	if !found {
+		t.Fatalf("%s has no first test", page)
+	}
+	return code
+}
+
+// holdingJVM is a JVM that has started a server.
+type holdingJVM struct {
+	cmd    *exec.Cmd
+	server int // the id of the process
+}
+
+func holdInJVM(t *testing.T, classpath, tmp string) holdingJVM {
+	t.Helper()
+	cmd := clientCommand("java", "-Xmx64m", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+tmp, "-cp", classpath, "tests.Hold")
+	cmd.Env = withoutGo(cmd.Env)
+	log := &tail{}
+	cmd.Stderr = log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	pid, err2 := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || err2 != nil {
+		t.Fatalf("the JVM said %q: %v\n%s", line, err, log)
+	}
+	return holdingJVM{cmd, pid}
+}
+
+// killsWithTheJVM: kill -9 of a JVM leaves no server.
+func killsWithTheJVM(t *testing.T, classpath string) {
+	jvm := holdInJVM(t, classpath, t.TempDir())
+	if err := syscall.Kill(jvm.server, 0); err != nil {
+		t.Fatalf("there is no server: %v", err)
+	}
+	jvm.cmd.Process.Kill()
+	jvm.cmd.Wait()
+	for deadline := time.Now().Add(startDeadline); syscall.Kill(jvm.server, 0) == nil; time.Sleep(10 * time.Millisecond) {
+		if state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", jvm.server)); err == nil && bytes.Contains(state, []byte(") Z ")) {
+			return // it has ended, and whoever adopted it has not noticed
+		}
+		if time.Now().After(deadline) {
+			syscall.Kill(jvm.server, syscall.SIGKILL)
+			t.Fatal("the server runs without the JVM")
+		}
+	}
+}
+
+// extractsOnce: JVMs that start at once share one program, and leave nothing else.
+func extractsOnce(t *testing.T, classpath string) {
+	tmp := t.TempDir()
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() { holdInJVM(t, classpath, tmp) })
+	}
+	all.Wait()
+	found, err := filepath.Glob(filepath.Join(tmp, "lockkeeper*/*"))
+	if err != nil || len(found) != 1 {
+		t.Errorf("there are %q, %v", found, err)
+	}
+}
+
+// TestExampleJUnit runs the example of a project with JUnit 5 and Curator.
+func TestExampleJUnit(t *testing.T) {
+	t.Parallel()
+	p := newMavenProject(t, "../docs/examples/junit")
+	out, err := p.run(t, nil, "test")
+	if err != nil {
+		t.Errorf("mvn: %v\n%s", err, out)
+	}
+	checkCases(t, p.outcomes(t),
+		"LockTest.expiredSessionLosesItsLock", "LockTest.lostReplyLeavesOneZnode", "LockTest.lockSurvivesPartition",
+		"WorkerTest.aReportThatChecksTokensRefusesTheLateWrite", "WorkerTest.aReportThatIgnoresTokensIsNotProtected")
+}
+
+// mavenCurator are classes of Curator's recipes, and how many of their tests must pass.
+var mavenCurator = map[string]int{
+	"locks.TestInterProcessMutex":      12,
+	"locks.TestLockACLs":               2,
+	"leader.TestLeaderLatchCluster":    1,
+	"leader.TestLeaderSelectorCluster": 2,
+}
+
+// TestPackagesMavenCurator runs Curator's own tests of its locks with the classes of
+// lockkeeper-curator in place of those that they stand for: compiled with the package's name changed.
+func TestPackagesMavenCurator(t *testing.T) {
+	t.Parallel()
+	jars, err := jarsOf("curator", "clients/curator/pom.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(scratch, "look-alike-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	var sources []string
+	for _, module := range []string{"test", "curator"} {
+		some, err := filepath.Glob("../packages/maven/" + module + "/src/main/java/io/github/lockkeeper/" + module + "/*.java")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, source := range some {
+			text := strings.ReplaceAll(fileText(t, source), "package io.github.lockkeeper.curator;", "package org.apache.curator.test;")
+			to := filepath.Join(dir, module, filepath.Base(source))
+			writeFile(t, to, []byte(text))
+			sources = append(sources, to)
+		}
+	}
+	classes, err := compileJava("look-alike", jars, sources...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := []string{"-Xmx600m", "-Djava.io.tmpdir=" + dir, "-Dlockkeeper.binary=" + lockkeeperBinary(t), "-cp", classes + ":" + jars,
+		"org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none", "--include-classname=.*", "--reports-dir=" + dir}
+	run := func(tests []string) map[string]string {
+		cmd := clientCommand("java", append(slices.Clone(args), tests...)...)
+		log := &tail{}
+		cmd.Stdout, cmd.Stderr = log, log
+		// The servers that it starts are in its process group.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+		cmd.WaitDelay = 10 * time.Second
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		kill := func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		defer kill()
+		stuck := time.AfterFunc(mavenLimit, kill)
+		defer stuck.Stop()
+		cmd.Wait() // its report says what failed
+		outcomes, err := javaCases(filepath.Join(dir, "TEST-junit-jupiter.xml"))
+		if err != nil {
+			t.Fatalf("%v\n%s", err, log)
+		}
+		return outcomes
+	}
+	var chosen []string
+	for class := range mavenCurator {
+		chosen = append(chosen, "--select-class", curator+"framework.recipes."+class)
+	}
+	outcomes := run(chosen)
+	passed := map[string]int{}
+	for name, why := range outcomes {
+		if why != "" { // as in TestSystems, some need an idle machine
+			method, _, _ := strings.Cut(name, "[")
+			why = run([]string{"--select-method", method})[name]
+		}
+		if why != "" {
+			t.Errorf("%s: %s", name, why)
+			continue
+		}
+		class, _, _ := strings.Cut(strings.TrimPrefix(name, curator+"framework.recipes."), "#")
+		passed[class]++
+	}
+	for class, least := range mavenCurator {
+		if passed[class] < least {
+			t.Errorf("%s: %d tests passed, and at least %d must", class, passed[class], least)
+		}
+	}
+}

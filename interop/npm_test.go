@@ -1,0 +1,326 @@
+//go:build interop
+
+package interop
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"crypto/sha512"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestPackagesNpm builds the packages for npm for this machine, and installs them from a registry of
+// its own into a project that has Jest, Vitest and a client, but no Go. Then it runs the tests in
+// the packages' README, those in clients/npm/project, and the example in docs/examples/node.
+func TestPackagesNpm(t *testing.T) {
+	t.Parallel()
+	p := newNodeProject(t)
+	p.lay(t, "clients/npm/project", ".")
+	p.lay(t, "../docs/examples/node", "example")
+	for name, text := range readmeTests(t) {
+		p.write(t, name, text)
+	}
+
+	t.Run("node:test", func(t *testing.T) {
+		p.passes(t, "node --test --test-reporter=tap first.test.mjs expiry.test.mjs fault.test.mjs cluster.test.mjs guard.test.mjs clients.test.mjs",
+			"# tests 11", "# pass 11")
+		p.passes(t, "node plain.mjs", "127.0.0.1:")
+	})
+	t.Run("Jest", func(t *testing.T) {
+		for _, config := range []string{"", "globalSetup: 'lockkeeper/global-setup', globalTeardown: 'lockkeeper/global-teardown'"} {
+			p.write(t, "jest/jest.config.js", []byte("module.exports = { "+config+" }\n"))
+			p.passes(t, "node node_modules/jest/bin/jest.js --config jest/jest.config.js", "Tests:       6 passed, 6 total")
+		}
+	})
+	t.Run("Vitest", func(t *testing.T) {
+		for _, config := range []string{"", "pool: 'threads'", "globalSetup: 'lockkeeper/global-setup'"} {
+			p.write(t, "vitest/vitest.config.mjs", []byte("export default { test: { "+config+" } }\n"))
+			p.passes(t, "node node_modules/vitest/vitest.mjs run --root vitest", "Tests  3 passed (3)")
+		}
+	})
+	t.Run("example", func(t *testing.T) {
+		p.passes(t, "node --test --test-reporter=tap example/paused.test.js", "# pass 2")
+	})
+	t.Run("types", func(t *testing.T) {
+		p.passes(t, "node node_modules/typescript/bin/tsc --strict --noEmit --skipLibCheck false --target es2022 --lib es2022,dom --module nodenext --types node types.mts types.cts")
+	})
+	t.Run("killed", p.killed)
+}
+
+// TestSystemsNativeNode runs programs with the native client zookeeper, and those of its own tests that
+// need a server, with a server of the packages for npm.
+func TestSystemsNativeNode(t *testing.T) {
+	if os.Getenv(envSystems) == "" {
+		t.Skip(envSystems + " is not set")
+	}
+	p := newNodeProject(t)
+	p.lay(t, "clients/npm/project", ".")
+	p.passes(t, "node --test --test-reporter=tap native.test.mjs", "# pass 2")
+	// Its tests are in the client's package. ava refuses tests in node_modules.
+	link(t, filepath.Join(p.dir, "node_modules/zookeeper"), filepath.Join(p.dir, "native"))
+	p.in = "native"
+	p.passes(t, "node ../native.mjs ../node_modules/ava/entrypoints/cli.mjs tests/integration/*.js --", "14 tests passed")
+}
+
+// killed checks that no server is left when the process that has started it is killed, or ends.
+func (p *nodeProject) killed(t *testing.T) {
+	runner := p.command("node runner.cjs")
+	runner.Stderr = os.Stderr
+	out, err := runner.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := runner.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { runner.Process.Kill() })
+	line := make([]byte, 100)
+	n, err := out.Read(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	servers := strings.Fields(string(line[:n]))
+	if len(servers) != 2 {
+		t.Fatalf("the servers are %q", servers)
+	}
+	for _, server := range servers {
+		if !runsProcess(t, server) {
+			t.Fatalf("the server %s does not run", server)
+		}
+	}
+	runner.Process.Kill()
+	runner.Wait()
+	ended, err := p.command("node ends.mjs").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, server := range append(servers, strings.TrimSpace(string(ended))) {
+		for end := time.Now().Add(10 * time.Second); runsProcess(t, server); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("the server %s still runs", server)
+			}
+		}
+	}
+}
+
+// runsProcess returns whether a process runs. A zombie, which its new parent has not noticed yet, does not.
+func runsProcess(t *testing.T, pid string) bool {
+	t.Helper()
+	if _, err := strconv.Atoi(pid); err != nil {
+		t.Fatal(err)
+	}
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	return err == nil && !bytes.Contains(stat, []byte(") Z ")) && bytes.Contains(stat, []byte("(lockkeeper)"))
+}
+
+// nodeProject is a folder with programs for Node.
+type nodeProject struct {
+	dir string
+	in  string // a folder in it, in which commands run
+	env []string
+}
+
+// newNodeProject makes a project as its users do, whose PATH has no Go.
+func newNodeProject(t *testing.T) *nodeProject {
+	t.Helper()
+	cached := clientCache(t, "npm/node_modules")
+	p := &nodeProject{dir: filepath.Join(t.TempDir(), "project")}
+	home, bin := t.TempDir(), t.TempDir()
+	for _, name := range []string{"node", "npm", "sh"} {
+		path, err := exec.LookPath(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.env = []string{"PATH=" + bin, "HOME=" + home, "TMPDIR=" + home, "LOCKKEEPER_DATA=/ignored", "NO_COLOR=1", "CI=true"}
+	if err := os.MkdirAll(p.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	link(t, cached, filepath.Join(p.dir, "node_modules"))
+	for _, name := range []string{"package.json", "package-lock.json"} {
+		data, err := os.ReadFile("clients/npm/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.write(t, name, data)
+	}
+	registry := npmRegistry(t, buildNpm(t))
+	p.passes(t, "npm install --save-dev --prefer-offline --no-audit --no-fund --registry="+registry+" lockkeeper")
+	host := map[string]string{"amd64": "x64"}[runtime.GOARCH]
+	if host == "" {
+		host = runtime.GOARCH
+	}
+	program, err := os.Stat(filepath.Join(p.dir, "node_modules/lockkeeper-linux-"+host+"/bin/lockkeeper"))
+	if err != nil || program.Mode()&0o111 != 0o111 {
+		t.Fatal(program, err)
+	}
+	return p
+}
+
+// buildNpm builds the packages for this machine from the commit that is checked out.
+func buildNpm(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	cmd := exec.Command("go", "run", "-C", "../.ci/release", ".", "-only", "npm", "-pgo", "off", "-platforms", runtime.GOOS+"/"+runtime.GOARCH, "-o", dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return dir
+}
+
+// npmRegistry serves the packages in a folder as npm's registry would, and no others. It returns its URL.
+func npmRegistry(t *testing.T, dir string) string {
+	t.Helper()
+	packages, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
+	if err != nil || len(packages) != 2 {
+		t.Fatal(packages, err)
+	}
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	for _, name := range packages {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		manifest := packedManifest(t, data)
+		file := "/" + filepath.Base(name)
+		sum := sha512.Sum512(data)
+		manifest["dist"] = map[string]string{"tarball": server.URL + file, "integrity": "sha512-" + base64.StdEncoding.EncodeToString(sum[:])}
+		version := manifest["version"].(string)
+		document, err := json.Marshal(map[string]any{
+			"name": manifest["name"], "dist-tags": map[string]string{"latest": version}, "versions": map[string]any{version: manifest},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mux.HandleFunc(file, func(w http.ResponseWriter, _ *http.Request) { w.Write(data) })
+		mux.HandleFunc("/"+manifest["name"].(string), func(w http.ResponseWriter, _ *http.Request) { w.Write(document) })
+	}
+	return server.URL
+}
+
+// packedManifest returns the package.json of a package.
+func packedManifest(t *testing.T, data []byte) (manifest map[string]any) {
+	t.Helper()
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h.Name != "package/package.json" {
+			continue
+		}
+		text, err := io.ReadAll(r)
+		if err == nil {
+			err = json.Unmarshal(text, &manifest)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return manifest
+	}
+}
+
+// readmeTests returns the programs in the packages' README, by the names in the comments above them.
+func readmeTests(t *testing.T) map[string][]byte {
+	t.Helper()
+	text, err := os.ReadFile("../packages/npm/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{}
+	for _, m := range regexp.MustCompile("(?s)<!-- test: (\\S+) -->\n```js\n(.*?)```\n").FindAllSubmatch(text, -1) {
+		all[string(m[1])] = m[2]
+	}
+	if blocks := bytes.Count(text, []byte("```js\n")); len(all) != blocks || blocks < 8 {
+		t.Fatalf("%d programs, of %d", len(all), blocks)
+	}
+	return all
+}
+
+func (p *nodeProject) write(t *testing.T, name string, data []byte) {
+	t.Helper()
+	path := filepath.Join(p.dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// lay copies a folder into the project.
+func (p *nodeProject) lay(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(filepath.Join(p.dir, to), os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// link copies a folder whose files nobody changes.
+func link(t *testing.T, from, to string) {
+	t.Helper()
+	if exec.Command("cp", "-al", from, to).Run() == nil {
+		return
+	}
+	os.RemoveAll(to) // another file system
+	if out, err := exec.Command("cp", "-a", from, to).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+// command returns a command in the project, of a shell.
+func (p *nodeProject) command(line string) *exec.Cmd {
+	cmd := exec.Command("sh", "-c", "exec "+line)
+	cmd.Dir, cmd.Env = filepath.Join(p.dir, p.in), p.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+// passes runs a command, which must succeed and print these texts.
+func (p *nodeProject) passes(t *testing.T, line string, texts ...string) {
+	t.Helper()
+	cmd := p.command(line)
+	cmd.SysProcAttr.Setpgid = true
+	cmd.WaitDelay = 10 * time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	stuck := time.AfterFunc(clientDeadline, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	defer stuck.Stop()
+	err := cmd.Wait()
+	for _, text := range texts {
+		if !bytes.Contains(out.Bytes(), []byte(text)) {
+			err = fmt.Errorf("%v; it does not print %q", err, text)
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", line, err, &out)
+	}
+}

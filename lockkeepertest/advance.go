@@ -1,0 +1,204 @@
+package lockkeepertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// Advanced is what [Server.Advance] has ended.
+type Advanced struct {
+	Expired []int64  // sessions, in order of their ids
+	Deleted []string // paths of TTL znodes and containers, sorted
+}
+
+// Advance sets the server's clock forward by d, at most 100 years, for tests outside of synctest
+// bubbles. What is due then has ended when Advance returns: sessions, with their ephemerals, and
+// TTL znodes and containers, also containers that are empty because of that.
+//
+// A session with a connection is treated as if its client had gone on sending pings. One without,
+// such as after [Server.Disconnect] with a fault that refuses connections, has d less until it
+// expires. Clients' own timers are not moved: those for pings and retries, and the timeouts by
+// which they notice that something is wrong.
+//
+// The clock stays ahead: it gives later znodes their times, and [Server.Restore] sets it back. A
+// server that is restarted, and a new leader, give each session its full timeout again, as ever.
+func (s *Server) Advance(d time.Duration) Advanced {
+	s.t.Helper()
+	return advance([]*Server{s}, d, false)
+}
+
+// AdvanceSilent is [Server.Advance] as if no client had sent anything in that time: sessions whose
+// timeout is less than d expire, also those with a connection.
+func (s *Server) AdvanceSilent(d time.Duration) Advanced {
+	s.t.Helper()
+	return advance([]*Server{s}, d, true)
+}
+
+// Advance is [Server.Advance] for all members. There must be a majority.
+func (c *Cluster) Advance(d time.Duration) Advanced {
+	c.t.Helper()
+	return advance(c.first(c.Leader()), d, false)
+}
+
+// AdvanceSilent is [Server.AdvanceSilent] for all members. There must be a majority.
+func (c *Cluster) AdvanceSilent(d time.Duration) Advanced {
+	c.t.Helper()
+	return advance(c.first(c.Leader()), d, true)
+}
+
+// mostAdvance is the most that Advance advances at a time.
+const mostAdvance = 100 * 365 * 24 * time.Hour
+
+// advance is Advance for one server, or for the members of a cluster with the leader first.
+func advance(servers []*Server, d time.Duration, silent bool) (x Advanced) {
+	lead := servers[0]
+	lead.t.Helper()
+	lead.here(lead.t)
+	if d < 0 || d > mostAdvance {
+		lead.t.Fatalf("lockkeepertest: impossible advance by %v: it is negative or more than 100 years", d)
+	}
+	server, err := lead.running()
+	if err == nil && server.Role() != lockkeeper.RoleLeader && server.Role() != lockkeeper.RoleStandalone {
+		err = fmt.Errorf("%s does not lead", lead.name())
+	}
+	if err == nil {
+		err = lead.propose(fsm.Nothing()) // it works, and knows the sessions of all members
+	}
+	if err == nil {
+		connected := map[int64]bool{}
+		for _, s := range servers {
+			s.skew.advance(d)
+			for _, x := range s.Sessions() {
+				if _, err := s.running(); err == nil && x.Connected {
+					connected[x.ID] = true
+				}
+			}
+		}
+		x.Expired = testhooks.Of(server).Advance(d, func(id int64) bool { return connected[id] }, !silent)
+		slices.Sort(x.Expired)
+		err = endSessions(server, x.Expired)
+	}
+	if err == nil {
+		x.Deleted, err = lead.deleteAll(func(v *fsm.View) []string { return v.Tree().Reapable(lead.skew.now().UnixMilli(), func() {}) }, fsm.Reap)
+	}
+	if err == nil {
+		err = commit(servers, fsm.Nothing())
+	}
+	if err != nil {
+		lead.t.Fatalf("lockkeepertest: advance: %v", err)
+	}
+	return x
+}
+
+// endSessions waits until sessions have ended that the server is about to expire.
+func endSessions(server *lockkeeper.Server, sessions []int64) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	errs := make([]error, len(sessions))
+	var wg sync.WaitGroup
+	for i, id := range sessions {
+		wg.Go(func() {
+			if err := server.EndSession(ctx, id); !errors.Is(err, lockkeeper.ErrNoSession) {
+				errs[i] = err
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// EndTTLs deletes all TTL znodes and containers without children, whatever their time, and then
+// those that have no children any more. It returns their paths, sorted.
+func (s *Server) EndTTLs() []string {
+	s.t.Helper()
+	return endTTLs([]*Server{s})
+}
+
+// EndTTLs is [Server.EndTTLs] for all members. There must be a majority.
+func (c *Cluster) EndTTLs() []string {
+	c.t.Helper()
+	return endTTLs(c.first(c.Leader()))
+}
+
+func endTTLs(servers []*Server) []string {
+	lead := servers[0]
+	lead.t.Helper()
+	lead.here(lead.t)
+	err := lead.propose(fsm.Nothing())
+	var deleted []string
+	if err == nil {
+		deleted, err = lead.deleteAll(childless, func(path string) *fsm.Command { return fsm.Edit([]string{path}, false, nil) })
+	}
+	if err == nil {
+		err = commit(servers, fsm.Nothing())
+	}
+	if err != nil {
+		lead.t.Fatalf("lockkeepertest: end of TTLs: %v", err)
+	}
+	return deleted
+}
+
+// childless returns the TTL znodes and containers without children.
+func childless(v *fsm.View) (paths []string) {
+	tree := v.Tree()
+	var look func(at string)
+	look = func(at string) {
+		n := tree.Lookup(at)
+		for name := range tree.Children(n) {
+			look(path.Join(at, name))
+		}
+		if kind := n.Record().Kind; n.NumChildren() == 0 && (kind == znode.TTL || kind == znode.Container) {
+			paths = append(paths, at)
+		}
+	}
+	look(znode.Root)
+	return paths
+}
+
+// deleteAll deletes znodes, each with a command, until none are due. It returns those that were
+// deleted, sorted.
+func (s *Server) deleteAll(due func(v *fsm.View) []string, by func(path string) *fsm.Command) (deleted []string, err error) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		var paths []string
+		s.view(func(v *fsm.View) { paths = due(v) })
+		if len(paths) == 0 {
+			slices.Sort(deleted)
+			return slices.Compact(deleted), nil
+		}
+		server, err := s.running()
+		if err != nil {
+			return nil, fmt.Errorf("%s is stopped", s.name())
+		}
+		var done []<-chan error
+		for _, p := range paths {
+			done = append(done, testhooks.Of(server).Propose(by(p)))
+		}
+		late := time.NewTimer(time.Until(end))
+		for _, d := range done {
+			select {
+			case <-d: // what was not deleted is found again
+			case <-late.C:
+				late.Reset(0)
+			}
+		}
+		late.Stop()
+		s.view(func(v *fsm.View) {
+			for _, p := range paths {
+				if v.Tree().Lookup(p) == nil {
+					deleted = append(deleted, p)
+				}
+			}
+		})
+	}
+	return nil, fmt.Errorf("%s does not delete its TTL znodes within %v", s.name(), patience)
+}

@@ -1,0 +1,50 @@
+package io.github.lockkeeper.junit5;
+
+import io.github.lockkeeper.test.LockkeeperException;
+import io.github.lockkeeper.test.LockkeeperServer;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import org.junit.jupiter.api.extension.ExtensionContext;
+
+/** The servers of a run that no test uses now. Each has the state with which it began. */
+@SuppressWarnings("deprecation") // JUnit before 5.13 closes only a CloseableResource
+final class Pool implements ExtensionContext.Store.CloseableResource, AutoCloseable {
+    private final Map<Settings, Deque<LockkeeperServer>> idle = new HashMap<>();
+
+    LockkeeperServer take(Settings settings) {
+        synchronized (this) {
+            Deque<LockkeeperServer> some = idle.get(settings);
+            if (some != null && !some.isEmpty()) {
+                return some.pop();
+            }
+        }
+        return settings.start();
+    }
+
+    /** Takes a server back. One that cannot be put back to its beginning ends. */
+    void give(Settings settings, LockkeeperServer server) {
+        try {
+            server.reset(null);
+        } catch (LockkeeperException e) {
+            server.close();
+            return;
+        }
+        synchronized (this) {
+            idle.computeIfAbsent(settings, key -> new ArrayDeque<>()).push(server);
+        }
+    }
+
+    @Override
+    public void close() {
+        List<LockkeeperServer> all = new ArrayList<>();
+        synchronized (this) {
+            idle.values().forEach(all::addAll);
+            idle.clear();
+        }
+        all.forEach(LockkeeperServer::close);
+    }
+}

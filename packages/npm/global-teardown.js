@@ -1,0 +1,4 @@
+'use strict'
+// For globalTeardown of Jest.
+
+module.exports = () => globalThis.__LOCKKEEPER_STOP__()

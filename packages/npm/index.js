@@ -1,0 +1,234 @@
+'use strict'
+
+const { sessionID, token, open, close } = require('./lib/clients.js')
+const { LockkeeperError, send, query } = require('./lib/control.js')
+const { Running, binary } = require('./lib/process.js')
+
+// disposable lets "await using" call a method, where the language has it.
+function disposable(type, method) {
+  if (Symbol.asyncDispose) type.prototype[Symbol.asyncDispose] = type.prototype[method]
+}
+
+// begin makes a Lockkeeper, that was made without a server, one that controls a server.
+const begin = Symbol('begin')
+
+// Lockkeeper is a ZooKeeper for tests, or a cluster of them. index.d.ts describes its methods.
+class Lockkeeper {
+  #server // {url, connectString, output, pid, stop}; undefined before it has begun
+  #clients = []
+  #clustered = false
+  #stopped
+
+  static async start(options = {}) {
+    const zk = new Lockkeeper()
+    zk[begin](await Running.start(options), options)
+    return zk
+  }
+
+  static async attach(url) {
+    const zk = new Lockkeeper()
+    const { connect, members } = await send('GET', url, '/state')
+    zk[begin]({ url, connectString: connect, stop: () => {} }, { cluster: members[0].role === 'standalone' ? undefined : members.length })
+    return zk
+  }
+
+  [begin](server, options) {
+    this.#server = server
+    this.#clustered = options.cluster !== undefined
+    this.#stopped = undefined
+  }
+
+  get #running() {
+    if (!this.#server) throw new Error('lockkeeper: this server has not been started yet; it exists in tests and hooks only')
+    return this.#server
+  }
+
+  get url() { return this.#running.url }
+  get connectString() { return this.#running.connectString }
+  get output() { return this.#running.output ?? '' }
+  get pid() { return this.#running.pid }
+
+  async stop() {
+    if (!this.#server) return // its start has failed
+    this.#stopped ??= (async () => {
+      await this.closeClients()
+      await this.#running.stop()
+    })()
+    return this.#stopped
+  }
+
+  async #send(method, endpoint, body) {
+    const server = this.#running
+    try {
+      return await send(method, server.url, endpoint, body)
+    } catch (error) {
+      if (error instanceof LockkeeperError) {
+        Error.captureStackTrace?.(error) // with the test's lines, which wait here
+        throw error
+      }
+      if (this.#stopped) throw new Error(`lockkeeper: ${endpoint}: the server was stopped`)
+      throw new Error(`lockkeeper: ${endpoint}: ${error.message}\n${server.output ?? ''}`.trimEnd(), { cause: error })
+    }
+  }
+
+  get(endpoint, parameters = {}) { return this.#send('GET', endpoint + query(parameters)) }
+  post(endpoint, body = {}) { return this.#send('POST', endpoint, body) }
+
+  async #do(endpoint, body) { await this.post(endpoint, body) }
+
+  // Clients
+
+  async connect(library, options) {
+    const client = await open(library, this.connectString, options)
+    this.#clients.push(client)
+    return client
+  }
+
+  async closeClients() { await Promise.all(this.#clients.splice(0).map(close)) }
+
+  // What there is
+
+  state(options = {}) { return this.get('/state', options) }
+
+  async znode(path, options = {}) {
+    const { data, stat } = await this.get('/znode', { path, ...options })
+    return { data: Buffer.from(data, 'base64'), stat }
+  }
+
+  async requests(op, options = {}) { return (await this.get('/requests', { op, ...options })).requests }
+
+  // Sessions
+
+  expire(session) { return this.#do('/expire', { session: sessionID(session) }) }
+  disconnect(session) { return this.#do('/disconnect', { session: sessionID(session) }) }
+
+  // Faults
+
+  async inject(fault) {
+    const body = fault.session === undefined ? fault : { ...fault, session: sessionID(fault.session) }
+    return new Fault(this, (await this.post('/inject', body)).id)
+  }
+
+  kill(member) { return this.#do('/kill', { member }) }
+  restart(member) { return this.#do('/restart', { member }) }
+  pause(member) { return this.#do('/pause', { member }) }
+  resume(member) { return this.#do('/resume', { member }) }
+  partition(...groups) { return this.#do('/partition', { groups }) }
+  heal() { return this.#do('/heal') }
+  link(from, to, fault = {}) { return this.#do('/link', { from, to, ...fault }) }
+  disk(fault = {}) { return this.#do('/disk', fault) }
+  clock(clock) { return this.#do('/clock', clock) }
+  async stepDown() { return (await this.post('/step-down')).leader }
+
+  // Waiting
+
+  waitHeld(path, session, options) { return this.#do('/wait/held', { path, session: sessionID(session), ...options }) }
+  waitWaiters(path, waiters, options) { return this.#do('/wait/waiters', { path, waiters, ...options }) }
+  waitGone(path, options) { return this.#do('/wait/gone', { path, ...options }) }
+  waitExists(path, options) { return this.#do('/wait/exists', { path, ...options }) }
+  waitChildren(path, children, options) { return this.#do('/wait/children', { path, children, ...options }) }
+
+  waitData(path, data, options) {
+    const wanted = typeof data === 'string' ? { text: data } : { data: Buffer.from(data).toString('base64') }
+    return this.#do('/wait/data', { path, ...wanted, ...options })
+  }
+
+  waitRequests(op, count, options) { return this.#do('/wait/requests', { op, count, ...options }) }
+
+  waitWatch(path, { session, ...options } = {}) {
+    return this.#do('/wait/watch', { path, ...session === undefined ? {} : { session: sessionID(session) }, ...options })
+  }
+
+  // Time
+
+  async advance(ms, options) { return this.post('/advance', { ms, ...options }) }
+  async endTTLs() { return (await this.post('/end-ttls')).deleted }
+
+  // State
+
+  async snapshot() { return (await this.post('/snapshot')).snapshot }
+  restore(snapshot = 0) { return this.#do('/restore', { snapshot }) }
+  addTree(tree) { return this.#do('/tree', { tree }) }
+
+  async reset() {
+    if (!this.#server) return // its start has failed
+    await this.closeClients()
+    const { members } = await this.state()
+    for (const { member, role } of members) {
+      if (role === 'stopped') await this.restart(member)
+      else await this.resume(member)
+      await this.clock({ member, skewMs: 0 })
+      if (this.#clustered) await this.disk({ member })
+    }
+    if (this.#clustered) await this.heal()
+    await this.restore()
+  }
+
+  // Servers and namespaces
+
+  async newServer(options = {}) {
+    const { url, connect } = await this.post('/servers', options)
+    const zk = new Lockkeeper()
+    zk[begin]({ url, connectString: connect, pid: this.pid, stop: () => send('POST', url, '/stop', {}) }, options)
+    return zk
+  }
+
+  async servers() { return (await this.get('/servers')).servers }
+
+  async namespace(name) {
+    const { path, connect } = await this.post('/namespace', { name })
+    return new Namespace(this, path, connect)
+  }
+
+  // Locks
+
+  async guard(path) { return new Guard(this, (await this.post('/guard', { path })).guard) }
+}
+disposable(Lockkeeper, 'stop')
+
+class Fault {
+  #zk
+
+  constructor(zk, id) {
+    this.#zk = zk
+    this.id = id
+  }
+
+  async waitFired(options) { await this.#zk.post('/wait/fired', { id: this.id, ...options }) }
+  async remove() { return (await this.#zk.post('/remove', { id: this.id })).fired }
+}
+disposable(Fault, 'remove')
+
+class Namespace {
+  #zk
+
+  constructor(zk, path, connectString) {
+    this.#zk = zk
+    this.path = path
+    this.connectString = connectString
+  }
+
+  async remove() { await this.#zk.post('/namespace/remove', { path: this.path }) }
+}
+disposable(Namespace, 'remove')
+
+class Guard {
+  #zk
+  #id
+
+  constructor(zk, id) {
+    this.#zk = zk
+    this.#id = id
+  }
+
+  async write(of, options) { return this.#zk.post('/guard/write', { guard: this.#id, token: token(of), ...options }) }
+  async verdict() { return this.#zk.post('/guard/verdict', { guard: this.#id }) }
+
+  async assertOk() {
+    const { ok, violations, timeline } = await this.verdict()
+    if (!ok) throw new Error(`the lock failed:\n${violations.join('\n')}\n${timeline}`)
+  }
+}
+
+module.exports = { Lockkeeper, LockkeeperError, sessionOf: sessionID, tokenOf: token, binary }
+Object.defineProperty(module.exports, 'begin', { value: begin }) // for the files beside this one

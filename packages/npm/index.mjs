@@ -1,0 +1,3 @@
+import lockkeeper from './index.js'
+
+export const { Lockkeeper, LockkeeperError, sessionOf, tokenOf, binary } = lockkeeper

@@ -1,0 +1,19 @@
+'use strict'
+// For Jest, and other runners with the hooks beforeAll, afterEach and afterAll.
+
+const { Lockkeeper } = require('./index.js')
+const { fresh, begin } = require('./lib/shared.js')
+
+function useLockkeeper(options = {}, hooks = globalThis) {
+  const zk = new Lockkeeper()
+  let server
+  hooks.beforeAll(async () => {
+    server = await fresh(options)
+    zk[begin](server, options)
+  })
+  hooks.afterEach(() => zk.reset())
+  hooks.afterAll(() => zk.stop())
+  return zk
+}
+
+module.exports = { useLockkeeper }

@@ -1,0 +1,3 @@
+import module from './jest.js'
+
+export const { useLockkeeper } = module

@@ -1,0 +1,113 @@
+'use strict'
+// Starts the program, and ends it.
+
+const { spawn } = require('node:child_process')
+const fs = require('node:fs')
+const os = require('node:os')
+const path = require('node:path')
+// Taken now, before a test replaces them with fake ones.
+const { setTimeout, clearTimeout } = require('node:timers')
+
+const START = 60_000 // ms; only decides when a start has failed
+const STOP = 20_000
+const KEPT = 64 * 1024 // characters of the output
+
+// binary returns the path of the program: LOCKKEEPER_BINARY, or else that in the package for this
+// platform, which is an optional dependency.
+function binary() {
+  if (process.env.LOCKKEEPER_BINARY) return process.env.LOCKKEEPER_BINARY
+  const name = `lockkeeper-${process.platform}-${process.arch}`
+  const file = `${name}/bin/lockkeeper${process.platform === 'win32' ? '.exe' : ''}`
+  try {
+    return require.resolve(file)
+  } catch (cause) {
+    throw new Error(`lockkeeper: the package ${name} is not installed. It is an optional dependency of lockkeeper for this platform, ` +
+      'so npm leaves it out with --omit=optional, or if node_modules or the lock file are from another platform. ' +
+      'With the environment variable LOCKKEEPER_BINARY another program is used.', { cause })
+  }
+}
+
+// flags returns the arguments of the program for the options of Lockkeeper.start.
+function flags(options, treeFile) {
+  const args = ['serve', '--memory', '--listen', '127.0.0.1:0', '--test-control', '127.0.0.1:0', '--until-stdin-closes',
+    '--log-level', options.logLevel ?? 'error']
+  if (options.cluster !== undefined) args.push('--cluster', String(options.cluster))
+  if (options.electionTimeoutMs !== undefined) args.push('--election-timeout', `${options.electionTimeoutMs}ms`)
+  if (options.behaveAs !== undefined) args.push('--behave-as', options.behaveAs)
+  if (treeFile) args.push('--tree', treeFile)
+  return [...args, ...options.args ?? []]
+}
+
+// environment returns that of the program, which has a variable for each flag: only the options of
+// start shall count.
+function environment() {
+  return Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('LOCKKEEPER_')))
+}
+
+// Running is a process of the program. It ends when its standard input does, so also with this process,
+// however that ends. It does not keep this process running.
+class Running {
+  output = ''
+  #child
+  #ended
+
+  // start starts the program, and returns when clients can connect.
+  static async start(options) {
+    let dir
+    if (options.tree !== undefined) {
+      dir = fs.mkdtempSync(path.join(os.tmpdir(), 'lockkeeper-'))
+      fs.writeFileSync(path.join(dir, 'tree'), options.tree)
+    }
+    try {
+      const running = new Running()
+      await running.#begin(options.binary ?? binary(), flags(options, dir && path.join(dir, 'tree')))
+      return running
+    } finally {
+      if (dir) fs.rmSync(dir, { recursive: true })
+    }
+  }
+
+  #begin(file, args) {
+    const child = spawn(file, args, { stdio: ['pipe', 'ignore', 'pipe'], env: environment(), windowsHide: true })
+    this.#child = child
+    child.stdin.on('error', () => {}) // nothing is written to it
+    this.#ended = new Promise(resolve => child.on('close', (code, signal) => resolve({ code, signal })))
+    return new Promise((resolve, reject) => {
+      const fail = why => {
+        clearTimeout(late)
+        child.kill('SIGKILL')
+        reject(new Error(`lockkeeper: ${why}\n${file} ${args.join(' ')}\n${this.output}`.trimEnd()))
+      }
+      const late = setTimeout(() => fail(`no client can connect after ${START / 1000} s`), START)
+      child.on('error', error => fail(`the program cannot be started: ${error.message}`))
+      child.on('close', (code, signal) => fail(`the program has ended with ${signal ?? `exit code ${code}`}`))
+      child.stderr.setEncoding('utf8').on('data', text => {
+        this.output = (this.output + text).slice(-KEPT)
+        if (this.connectString) return
+        const url = /^lockkeeper: test control on (\S+)\r?\n/m.exec(this.output)
+        const connect = /^lockkeeper: serving ZooKeeper clients on (\S+)\r?\n/m.exec(this.output)
+        if (!url || !connect) return
+        clearTimeout(late)
+        this.url = url[1]
+        this.connectString = connect[1]
+        for (const handle of [child, child.stdin, child.stderr]) handle.unref()
+        resolve()
+      })
+    })
+  }
+
+  get pid() { return this.#child.pid }
+
+  // stop ends the process, and returns when it has ended.
+  async stop() {
+    this.#child.ref()
+    this.#child.stderr.ref()
+    this.#child.stdin.end()
+    const late = setTimeout(() => this.#child.kill('SIGKILL'), STOP)
+    const { code, signal } = await this.#ended
+    clearTimeout(late)
+    if (code !== 0) throw new Error(`lockkeeper: the program has ended with ${signal ?? `exit code ${code}`}\n${this.output}`.trimEnd())
+  }
+}
+
+module.exports = { Running, binary }

@@ -1,0 +1,3 @@
+import module from './node-test.js'
+
+export const { withLockkeeper } = module

@@ -1,0 +1,3 @@
+import module from './vitest.js'
+
+export const { lockkeeper } = module

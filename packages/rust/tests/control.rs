@@ -1,0 +1,89 @@
+//! What needs no client.
+
+use lockkeeper_test::{Error, Fault, Json, Server};
+use std::time::Duration;
+
+#[test]
+fn puts_state_back() {
+    let server = Server::builder().tree("/config\n/config/limit = \"10\"\n").start().unwrap();
+    assert_eq!(server.znode("/config/limit").unwrap().text(), "10");
+    server.add_tree("/config/limit = \"11\"\n/more\n").unwrap();
+    let snapshot = server.snapshot().unwrap();
+    server.add_tree("/a = \"\\x00\\xff\"\n").unwrap();
+    assert_eq!(server.znode("/a").unwrap().data, [0, 255]);
+    server.wait_until().data("/a", &[0, 255]).unwrap();
+    server.restore(&snapshot).unwrap();
+    assert_eq!(server.znode("/a").unwrap_err().status(), 404);
+    assert_eq!(server.state().unwrap().tree, "/config\n/config/limit = \"11\"\n/more\n");
+    server.wait_until().children("/config", 1).unwrap();
+    assert_eq!(server.znode("/config").unwrap().num_children, 1);
+}
+
+#[test]
+fn refuses() {
+    let server = Server::start().unwrap();
+    assert_eq!(server.expire(1).unwrap_err().status(), 404);
+    assert_eq!(server.disconnect(-1).unwrap_err().status(), 404);
+    assert_eq!(server.wait_until().within(Duration::from_millis(10)).gone("/zookeeper").unwrap_err().status(), 504);
+    assert_eq!(server.request("/inject", Some(Json::Object(vec![]))).unwrap_err().status(), 400);
+    let fault = server.inject(Fault::answer("NoNode").op("create*").path("/a/*").session(7).nth(2).times(3).member(1)).unwrap();
+    assert_eq!(server.state().unwrap().faults.len(), 1);
+    assert!(!fault.remove().unwrap());
+    assert!(server.requests("create*").unwrap().is_empty());
+}
+
+#[test]
+fn clusters() {
+    let cluster = Server::start_cluster(3).unwrap();
+    assert_eq!(cluster.members().len(), 3);
+    let leader = cluster.leader().unwrap();
+    assert_ne!(cluster.step_down().unwrap().id(), leader.id());
+    cluster.add_tree("/a\n").unwrap();
+    for member in cluster.members() {
+        member.wait_until().exists("/a").unwrap();
+        assert_eq!(member.state().unwrap().shown, member.id());
+        assert!(cluster.connect_string().contains(member.connect_string()));
+    }
+    cluster.cut_link(1, 2).unwrap();
+    cluster.link(2, 3, Duration::from_millis(1), 0.1).unwrap();
+    cluster.partition(&[&[1, 2], &[3]]).unwrap();
+    let member = cluster.member(2);
+    member.slow_disk(Duration::from_millis(1)).unwrap();
+    member.pause().unwrap();
+    member.resume().unwrap();
+    member.clock(-3_600_000).unwrap();
+    cluster.member(1).kill().unwrap();
+    cluster.reset().unwrap();
+    assert_eq!(cluster.state().unwrap().tree, "");
+}
+
+#[test]
+fn several_in_one_process() {
+    let first = Server::start().unwrap();
+    let second = Server::builder().cluster(3).tree("/b\n").start_within(&first).unwrap();
+    assert_eq!(first.pid(), second.pid());
+    second.znode("/b").unwrap();
+    assert_eq!(first.znode("/b").unwrap_err().status(), 404);
+    let url = second.url().to_string();
+    drop(second);
+    assert!(first.request(&url[first.url().len()..], None).is_err());
+    first.state().unwrap();
+}
+
+#[test]
+fn says_why_it_does_not_start() {
+    let Err(Error::Start(why)) = Server::builder().flags(["--tick-time=never"]).start() else { panic!("it starts") };
+    assert!(why.contains("tick-time"), "{why}");
+    let Err(Error::Start(why)) = Server::builder().binary("/missing").start() else { panic!("it starts") };
+    assert!(why.contains("LOCKKEEPER_BINARY"), "{why}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn ends_its_process() {
+    let server = Server::start().unwrap();
+    let process = format!("/proc/{}", server.pid());
+    assert!(std::path::Path::new(&process).exists());
+    drop(server);
+    assert!(!std::path::Path::new(&process).exists());
+}
