@@ -35,8 +35,10 @@ type proposed chan error
 func (p proposed) Done(*fsm.View, *fsm.Result) { p <- nil }
 func (p proposed) Lost()                       { p <- errors.New("lockkeeper: the outcome of a command is unknown") }
 
-func (h hooked) Watches(v *fsm.View, f func(session int64, path string)) {
-	h.s.clients.EachWatch(v, func(session int64, path string) bool {
+func (h hooked) Browse(f func(v *fsm.View, step func())) { h.s.replica.Browse(f) }
+
+func (h hooked) Watches(f func(session int64, path string)) {
+	h.s.clients.EachWatch(func(session int64, path string) bool {
 		f(session, path)
 		return true
 	})

@@ -151,6 +151,7 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	replica := fsm.NewReplica()
+	replica.Trace(cfg.hooks.Trace)
 	if o := cfg.hooks.Observer; o != nil {
 		replica.Observe(o)
 	}

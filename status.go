@@ -103,7 +103,7 @@ func differences(all []cluster.Difference) (list []Difference) {
 // Status returns the server's view of itself and its cluster. It sends nothing to
 // other servers.
 func (s *Server) Status() Status {
-	m, _ := s.member.Status() // an error concerns only the list of members
+	m, _ := s.member.Standing() // an error concerns only the list of members
 	st := Status{
 		ID: m.ID, Role: Role(m.Role),
 		Cluster: ClusterStatus{ID: m.Cluster.String(), Leader: m.Leader, Members: s.peers(m.Members), Differs: differences(m.Differs)},
@@ -113,12 +113,14 @@ func (s *Server) Status() Status {
 	if q, ok := s.member.Quorum(); ok {
 		st.Cluster.Leads, st.Cluster.Followers, st.Cluster.Observers = q.Leads, q.Followers, q.Observers
 	}
+	var digest func() uint64
 	s.replica.View(func(v *fsm.View) {
 		t := v.Tree()
-		st.State.Index, st.State.Zxid, st.State.Digest = v.Index(), v.Zxid(), v.Digest()
+		st.State.Index, st.State.Zxid, digest = v.Index(), v.Zxid(), v.DigestLater()
 		st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions = t.Len(), t.Ephemerals(), t.DataSize(), v.Sessions().Len()
 		_, _, st.Clients.Watches = v.WatchCounts()
 	})
+	st.State.Digest = digest()
 	c := s.clients.Stats()
 	st.Serving, st.ReadOnly, st.Uptime = c.Serving, c.ReadOnly, c.Uptime
 	st.Clients.Connections, st.Clients.Outstanding, st.Clients.Requests, st.Clients.Replies = c.Connections, c.Outstanding, c.Received, c.Sent

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"strings"
 	"sync"
 	"time"
 
@@ -276,40 +277,60 @@ func (r *meterRun) drain() {
 // are missing.
 func (r *meterRun) measure() bool {
 	r.drain()
-	if todo := r.meter.Questions(); len(todo) > 0 {
-		r.l.server.View(func(s report.State) {
-			r.drain() // so that the state is what these events have made
-			r.answer(s, append(todo, r.meter.Questions()...))
-		})
-	}
+	r.answer()
 	return !r.over()
 }
 
-// answer answers questions about a state of which the Meter knows all events.
-func (r *meterRun) answer(s report.State, todo []locks.Question) {
-	for _, q := range todo {
-		names, n, ok := s.Children(q.Path, meterEntries)
-		if n > meterEntries {
-			r.meter.TooMany(q)
-		} else {
-			r.meter.Listed(q, names, ok)
+// meterNames is how many names are read at once, or a few more; but all names of one znode are.
+const meterNames = 1000
+
+// answer answers the questions of the Meter, with the state locked only for some of them at once.
+func (r *meterRun) answer() {
+	type answer struct {
+		q     locks.Question
+		names []string
+		n     int
+		ok    bool
+	}
+	for todo := r.meter.Questions(); len(todo) > 0; todo = append(todo, r.meter.Questions()...) {
+		var answers []answer
+		r.drain() // so that there is little left to do with the state locked
+		r.l.server.View(func(s report.State) {
+			r.drain() // so that the state is what these events have made
+			for room := meterNames; len(todo) > 0 && room > 0; todo = todo[1:] {
+				a := answer{q: todo[0]}
+				a.names, a.n, a.ok = s.Children(a.q.Path, meterEntries)
+				answers = append(answers, a)
+				room -= 1 + len(a.names)
+			}
+		})
+		for _, a := range answers {
+			if a.n > meterEntries {
+				r.meter.TooMany(a.q)
+				continue
+			}
+			for i, name := range a.names {
+				a.names[i] = strings.Clone(name)
+			}
+			r.meter.Listed(a.q, a.names, a.ok)
 		}
 	}
 }
 
 // find looks for the locks that are there already, by the ephemeral znodes, as the console
-// does, unless there are too many.
+// does, unless there are too many. What changes meanwhile, the events tell.
 func (r *meterRun) find() {
-	r.l.server.View(func(s report.State) {
-		if s.Ephemerals() > maxEphemerals {
-			return
-		}
-		r.drain()
-		now := r.l.now()
-		s.EachEphemeral(func(path string) { r.meter.Find(path, now) })
-		r.answer(s, r.meter.Questions())
-		r.found = true
-	})
+	r.drain()
+	now := r.l.now()
+	paths, ok := r.l.server.Ephemerals(maxEphemerals)
+	if !ok {
+		return
+	}
+	for _, path := range paths {
+		r.meter.Find(path, now)
+	}
+	r.answer()
+	r.found = true
 }
 
 // retry reads again what could not be read.

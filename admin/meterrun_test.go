@@ -25,8 +25,7 @@ func (s *source) Follow(f report.Follower) (func(), bool) {
 }
 
 func (s *source) View(f func(report.State))                       { f(s) }
-func (s *source) Ephemerals() int                                 { return 0 }
-func (s *source) EachEphemeral(func(string))                      {}
+func (s *source) Ephemerals(int) ([]string, bool)                 { return nil, true }
 func (s *source) Children(at string, _ int) ([]string, int, bool) { return nil, 0, s.exists[at] }
 
 func created(paths ...string) (all []proto.Change) {

@@ -14,8 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
-// Limits of a state. A server with more is not asked for the list at all, since the server
-// makes it with its state locked; rows that are not shown are counted.
+// Limits of a state. A server with more is not asked for the list at all, since making it costs the
+// server processor time; rows that are not shown are counted.
 const (
 	maxEphemerals  = 10_000
 	maxWatches     = 10_000

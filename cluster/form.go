@@ -234,7 +234,9 @@ func (f *former) stance() stance {
 		s.proposed = x.Cluster
 	}
 	if s.data {
-		f.replica.View(func(v *fsm.View) { s.index, s.digest = v.Index(), fmt.Sprintf("%016x", v.Digest()) })
+		var digest func() uint64
+		f.replica.View(func(v *fsm.View) { s.index, digest = v.Index(), v.DigestLater() })
+		s.digest = fmt.Sprintf("%016x", digest())
 	}
 	return s
 }

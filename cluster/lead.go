@@ -230,7 +230,8 @@ func (m *Member) reap(stop <-chan struct{}) {
 			return
 		}
 		var paths []string
-		m.replica.View(func(v *fsm.View) { paths = v.Tree().Reapable(m.timeOfDay()) })
+		m.replica.Browse(func(v *fsm.View, step func()) { paths = v.Tree().Reapable(m.timeOfDay(), step) })
+		slices.Sort(paths)
 		for some := range slices.Chunk(paths, reapAtOnce) {
 			if !m.reapSome(some, stop) {
 				return

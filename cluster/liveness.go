@@ -2,10 +2,13 @@ package cluster
 
 import (
 	"encoding/binary"
+	"iter"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -180,20 +183,30 @@ func (l *liveness) remove(id int64) {
 }
 
 // restart forgets everything and starts the full timeout of each of the sessions.
-func (l *liveness) restart(sessions []*session.Session) {
+func (l *liveness) restart(sessions iter.Seq[*session.Session]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.tracker, l.silent = l.newTracker(), nil
-	for _, s := range sessions {
+	for s := range sessions {
 		l.tracker.Add(s, l.now())
 	}
 }
 
 // deadlines returns when sessions expire unless they are touched, the earliest first.
+// Others may use l meanwhile, as in [fsm.Replica.Browse].
 func (l *liveness) deadlines() []session.Bucket {
+	sessions, steps := map[int64][]int64{}, 0
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.tracker.Buckets()
+	l.tracker.Each(func(id, deadline int64) {
+		sessions[deadline] = append(sessions[deadline], id)
+		if steps++; steps%fsm.Pace == 0 {
+			l.mu.Unlock()
+			runtime.Gosched()
+			l.mu.Lock()
+		}
+	})
+	l.mu.Unlock()
+	return session.Buckets(sessions)
 }
 
 // advance is [Member.Advance]. Touches of before it, which another member may still have to

@@ -83,6 +83,9 @@ func (m *Member) Role() string { return m.membership.role() }
 // Status returns what this member knows about its cluster.
 func (m *Member) Status() (Status, error) { return m.membership.status() }
 
+// Standing is Status without Index, Zxid and Digest, for those who read the state themselves.
+func (m *Member) Standing() (Status, error) { return m.membership.standing() }
+
 // Members returns the members in the newest list that this member has, committed or not, sorted by id;
 // none once it is closed. Unlike Status, it does not lock the state.
 func (m *Member) Members() []proto.Peer {
@@ -154,5 +157,5 @@ func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
 // trackAll restarts the timeout of every session. It holds the replica's lock so
 // that no session is opened or closed meanwhile.
 func (m *Member) trackAll() {
-	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().Snapshot()) })
+	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().All()) })
 }

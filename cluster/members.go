@@ -50,7 +50,20 @@ func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pu
 	}
 }
 
+// status returns what this member says of itself.
 func (m *membership) status() (Status, error) {
+	s, err := m.standing()
+	if err != nil {
+		return s, err
+	}
+	var digest func() uint64
+	m.replica.View(func(v *fsm.View) { s.Index, s.Zxid, digest = v.Index(), v.Zxid(), v.DigestLater() })
+	s.Digest = fmt.Sprintf("%016x", digest())
+	return s, nil
+}
+
+// standing is status without what is applied.
+func (m *membership) standing() (Status, error) {
 	members, err := m.raft.members()
 	if err != nil {
 		return Status{}, err
@@ -72,9 +85,6 @@ func (m *membership) status() (Status, error) {
 	if m.cfg.About != nil {
 		s.About = m.cfg.About()
 	}
-	m.replica.View(func(v *fsm.View) {
-		s.Index, s.Zxid, s.Digest = v.Index(), v.Zxid(), fmt.Sprintf("%016x", v.Digest())
-	})
 	return s, nil
 }
 

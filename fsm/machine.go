@@ -100,8 +100,20 @@ func (m *Machine) Term() uint64 { return m.term }
 func (m *Machine) Cluster() uint64 { return m.cluster }
 
 // Digest returns a hash of the whole replicated state.
-func (m *Machine) Digest() uint64 {
-	return digest(m.sessions.All(), m.zxid, m.batches, m.appendMembers(nil), m.tree.Digest())
+func (m *Machine) Digest() uint64 { return m.summary().digest() }
+
+// summary returns what the digest of the present state is made of. It is fast, and digest takes
+// longer the more sessions there are, so that servers call only summary with the state locked.
+func (m *Machine) summary() *summary {
+	return &summary{m.sessions.List(), m.zxid, maps.Clone(m.batches), m.appendMembers(nil), m.tree.Digest()}
+}
+
+type summary struct {
+	sessions session.List
+	zxid     int64
+	batches  map[uint64]uint64
+	members  []byte
+	znodes   uint64 // digest of the tree
 }
 
 // Quick returns a digest of the znodes, the sessions and the zxid that costs nothing, so that
@@ -111,14 +123,18 @@ func (m *Machine) Quick() uint64 {
 	return (m.tree.Digest()*odd+m.sessions.Digest())*odd + uint64(m.zxid)
 }
 
-func digest(sorted []*session.Session, zxid int64, batches map[uint64]uint64, members []byte, tree uint64) uint64 {
-	b := make([]byte, 0, 64*len(sorted))
-	for _, s := range sorted {
-		b = session.Append(b, s)
+// digest is part of every snapshot, and servers compare it, so it must not change.
+func (s *summary) digest() uint64 {
+	var sum uint32
+	b := make([]byte, 0, 4<<10)
+	for x := range s.sessions.All() {
+		if b = session.Append(b, x); len(b) > cap(b)-64 {
+			sum, b = crc32.Update(sum, castagnoli, b), b[:0]
+		}
 	}
-	b = jute.AppendLong(jute.AppendLong(b, zxid), int64(tree))
-	b = append(appendBatches(b, batches), members...)
-	return tree ^ uint64(crc32.Checksum(b, castagnoli))
+	b = jute.AppendLong(jute.AppendLong(b, s.zxid), int64(s.znodes))
+	b = append(appendBatches(b, s.batches), s.members...)
+	return s.znodes ^ uint64(crc32.Update(sum, castagnoli, b))
 }
 
 // Check verifies the whole tree, and that the owners of ephemerals exist. It returns the

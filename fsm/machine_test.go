@@ -203,7 +203,7 @@ func TestEffects(t *testing.T) {
 		}
 	}
 	var got []int64
-	for _, s := range m.Sessions().All() {
+	for s := range m.Sessions().All() {
 		got = append(got, s.ID)
 	}
 	if !slices.Equal(got, want) {
@@ -212,7 +212,9 @@ func TestEffects(t *testing.T) {
 }
 
 // visible returns a hash of the state without the numbers of the entries and the members.
-func visible(m *Machine) uint64 { return digest(m.sessions.All(), m.zxid, nil, nil, m.tree.Digest()) }
+func visible(m *Machine) uint64 {
+	return (&summary{m.sessions.List(), m.zxid, nil, nil, m.tree.Digest()}).digest()
+}
 
 // one applies an entry with the given commands and returns their results and changes.
 func one(t testing.TB, m *Machine, term uint64, commands ...*Command) (results []Result, changes []proto.Change) {

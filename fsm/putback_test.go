@@ -3,6 +3,7 @@ package fsm
 import (
 	"errors"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -14,7 +15,7 @@ import (
 // saved returns the command that puts back the present state.
 func saved(m *Machine) *Command {
 	var sessions []int64
-	for _, s := range m.Sessions().All() {
+	for s := range m.Sessions().All() {
 		sessions = append(sessions, s.ID)
 	}
 	return PutBack(sessions, m.Tree().AppendNodes(nil))
@@ -59,7 +60,7 @@ func TestPutBackRandom(t *testing.T) {
 			}
 		}
 		run(100 + h.IntN(100))
-		c, was, sessions := saved(m), records(t, m), m.Sessions().All()
+		c, was, sessions := saved(m), records(t, m), slices.Collect(m.Sessions().All())
 		run(h.IntN(100))
 		before, zxid := records(t, m), m.Zxid()
 		other := throughSnapshot(t, m, nil)
@@ -108,7 +109,7 @@ func TestPutBackRandom(t *testing.T) {
 		for _, s := range sessions {
 			existed[s.ID] = true
 		}
-		for _, s := range m.Sessions().All() {
+		for s := range m.Sessions().All() {
 			if !existed[s.ID] {
 				t.Errorf("seed %d: session %d is later than the state", seed+i, s.ID)
 			}

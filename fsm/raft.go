@@ -86,6 +86,7 @@ func (r *Replica) Load(m *Machine) {
 		o.Restoring()
 	}
 	r.m, r.view = m, View{r, m}
+	r.digests.loads++
 	r.note()
 	r.noteVoters()
 	r.mu.Unlock()

@@ -2,6 +2,8 @@ package fsm
 
 import (
 	"fmt"
+	"math"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -76,11 +78,14 @@ type Replica struct {
 	// Set before the first entry and not changed afterwards.
 	observers []Observer
 	completer Completer
+	trace     func(locked bool) // nil without a test; see Trace
 
 	noteMu sync.Mutex // locked after mu, and only for a moment
 	notes  [notes]stateDigest
 	newest uint64          // index of the newest note
 	voters map[uint64]bool // the ids of voting members; replaced, never changed
+
+	digests digests
 
 	failed error // why this replica no longer applies entries; only Raft's goroutine sets it, with mu locked
 }
@@ -157,11 +162,52 @@ type View struct {
 	m *Machine
 }
 
-// View calls f with a view of the replica. No entry is applied until f returns.
+// View calls f with a view of the replica. No entry is applied until f returns, so f must not take
+// longer the more the state has: what does may use [Replica.Browse].
 func (r *Replica) View(f func(v *View)) {
-	r.mu.RLock()
-	defer r.mu.RUnlock()
+	r.rlock()
+	defer r.runlock()
 	f(&r.view)
+}
+
+// Trace has f called when the replica was locked for somebody who reads it, and right before it is
+// unlocked again. It is for tests, and must not be called once entries are applied.
+func (r *Replica) Trace(f func(locked bool)) { r.trace = f }
+
+func (r *Replica) traced(locked bool) {
+	if r.trace != nil {
+		r.trace(locked)
+	}
+}
+
+func (r *Replica) rlock() {
+	r.mu.RLock()
+	r.traced(true)
+}
+
+func (r *Replica) runlock() {
+	r.traced(false)
+	r.mu.RUnlock()
+}
+
+// Pace is how many steps of [Replica.Browse] are taken without a pause.
+const Pace = 256
+
+// Browse calls f with a view of the replica, for those who read much of it. f calls step after each
+// step, such as a session or a znode that it has read. In some of these calls entries are applied,
+// so that writes do not wait for f: what it reads is not one moment, and nodes of the tree that it
+// has got are not valid any more.
+func (r *Replica) Browse(f func(v *View, step func())) {
+	steps := 0
+	r.rlock()
+	defer r.runlock()
+	f(&r.view, func() {
+		if steps++; steps%Pace == 0 {
+			r.runlock()
+			runtime.Gosched() // as in yielding
+			r.rlock()
+		}
+	})
 }
 
 // Zxid returns the zxid of the last transaction that was applied here.
@@ -183,8 +229,53 @@ func (v *View) Tree() *znode.Tree { return v.m.tree }
 // Sessions returns the table of sessions. The caller must not change it.
 func (v *View) Sessions() *session.Table { return v.m.sessions }
 
-// Digest returns a hash of the whole replicated state.
+// Ephemerals returns all ephemerals of a session, for [Replica.Browse]. One that was there all the
+// time may be in the list twice; see [znode.PathsOf].
+func (v *View) Ephemerals(session int64, step func()) (all []znode.Owned) {
+	for i := math.MaxInt; ; step() {
+		var e znode.Owned
+		if e, i = v.m.tree.EphemeralBelow(session, i); i < 0 {
+			return all
+		}
+		all = append(all, e)
+	}
+}
+
+// Digest returns a hash of the whole replicated state. It takes longer the more sessions there are;
+// see DigestLater.
 func (v *View) Digest() uint64 { return v.m.Digest() }
+
+// DigestLater returns a function that returns the digest of the state that v shows now. It should
+// be called when v is not used any more.
+func (v *View) DigestLater() func() uint64 {
+	of, s := moment{v.r.digests.loads, v.m.index, v.m.zxid}, v.m.summary()
+	return func() uint64 { return v.r.digests.get(of, s) }
+}
+
+// digests has the digest that DigestLater has returned last, since several may ask for it while the
+// state does not change.
+type digests struct {
+	loads uint64 // how often the state was replaced; guarded by Replica.mu
+
+	digestMu sync.Mutex // held while a digest is computed; never together with Replica.mu
+	of       moment
+	digest   uint64 // 0 before the first
+}
+
+// moment names a state.
+type moment struct {
+	loads, index uint64
+	zxid         int64 // changes within an entry
+}
+
+func (d *digests) get(of moment, s *summary) uint64 {
+	d.digestMu.Lock()
+	defer d.digestMu.Unlock()
+	if d.of != of || d.digest == 0 {
+		d.of, d.digest = of, s.digest()
+	}
+	return d.digest
+}
 
 // Digests returns the digests of the tree after every 128th transaction, at most the last
 // 1024 of them, the oldest first. They go back no further than the last start or restored
@@ -203,11 +294,28 @@ func (v *View) WatchCounts() (connections, paths, watches int) {
 }
 
 // Watches calls f for every pair of a connection of this server and a path that it
-// watches, in no particular order, until f returns false.
-func (v *View) Watches(f func(w Watcher, path string) bool) {
-	v.r.watchMu.Lock()
-	defer v.r.watchMu.Unlock()
-	v.r.watches.Each(f)
+// watches, in no particular order, until f returns false. f must not read the replica. Entries are
+// applied and watches are set meanwhile, as in [Replica.Browse].
+func (r *Replica) Watches(f func(w Watcher, path string) bool) {
+	lock := func() {
+		r.watchMu.Lock()
+		r.traced(true)
+	}
+	unlock := func() {
+		r.traced(false)
+		r.watchMu.Unlock()
+	}
+	steps := 0
+	lock()
+	defer unlock()
+	r.watches.Each(func(w Watcher, path string) bool {
+		if steps++; steps%Pace == 0 {
+			unlock()
+			runtime.Gosched()
+			lock()
+		}
+		return f(w, path)
+	})
 }
 
 // DropWatches removes all watches of a connection that has ended.
@@ -249,7 +357,9 @@ func (r *Replica) apply(index, term uint64, entry []byte) error {
 // could not be applied, since a part of that one may have been.
 func (r *Replica) State() (*Snapshot, error) {
 	r.mu.Lock()
+	r.traced(true)
 	defer r.mu.Unlock()
+	defer r.traced(false)
 	if r.failed != nil {
 		return nil, r.failed
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"maps"
 	"slices"
 
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -50,19 +49,16 @@ var ErrSnapshot = errors.New("fsm: damaged snapshot")
 
 // Snapshot is the replicated state at one point in the log. It never changes.
 type Snapshot struct {
-	zxid        int64
+	*summary
 	term, index uint64
 	cluster     uint64
-	batches     map[uint64]uint64
-	members     []byte
-	sessions    []*session.Session // unsorted
 	tree        *znode.Snapshot
 }
 
 // Snapshot takes a snapshot of the state. It is fast, since nothing can be applied meanwhile:
-// sorting and encoding are left to [Snapshot.Write].
+// encoding is left to [Snapshot.Write].
 func (m *Machine) Snapshot() *Snapshot {
-	return &Snapshot{m.zxid, m.term, m.index, m.cluster, maps.Clone(m.batches), m.appendMembers(nil), m.sessions.Snapshot(), m.tree.Snapshot()}
+	return &Snapshot{m.summary(), m.term, m.index, m.cluster, m.tree.Snapshot()}
 }
 
 // Write writes the snapshot.
@@ -81,8 +77,7 @@ func (s *Snapshot) Write(out io.Writer) error {
 	}
 
 	b = b[:0]
-	sessions := session.Sorted(s.sessions)
-	for _, x := range sessions {
+	for x := range s.sessions.All() {
 		if b = session.Append(b, x); len(b) >= sectionSize {
 			w.section(sectionSessions, b)
 			b = b[:0]
@@ -99,9 +94,9 @@ func (s *Snapshot) Write(out io.Writer) error {
 	}
 	w.section(sectionNodes, b)
 
-	b = binary.BigEndian.AppendUint64(b[:0], uint64(len(sessions)))
+	b = binary.BigEndian.AppendUint64(b[:0], uint64(s.sessions.Len()))
 	b = binary.BigEndian.AppendUint64(b, uint64(s.tree.Len()))
-	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, digest(sessions, s.zxid, s.batches, s.members, s.tree.Digest())))
+	w.section(sectionEnd, binary.BigEndian.AppendUint64(b, s.digest()))
 	return w.w.Flush() // bufio keeps the first error
 }
 

@@ -229,7 +229,7 @@ func (m *Machine) putBack(d *jute.Decoder) (Result, error) {
 	if err := m.tree.PutBack(&m.txn, records, alive); err != nil {
 		return Result{}, fmt.Errorf("%w: putBack: %v", ErrEntry, err)
 	}
-	for _, s := range m.sessions.All() {
+	for s := range m.sessions.All() {
 		if !stay[s.ID] { // it has no ephemerals left
 			m.sessions.Close(s.ID)
 			m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionClosed, Session: s.ID})

@@ -89,7 +89,7 @@ func advance(servers []*Server, d time.Duration, silent bool) (x Advanced) {
 		err = endSessions(server, x.Expired)
 	}
 	if err == nil {
-		x.Deleted, err = lead.deleteAll(func(v *fsm.View) []string { return v.Tree().Reapable(lead.skew.now().UnixMilli()) }, fsm.Reap)
+		x.Deleted, err = lead.deleteAll(func(v *fsm.View) []string { return v.Tree().Reapable(lead.skew.now().UnixMilli(), func() {}) }, fsm.Reap)
 	}
 	if err == nil {
 		err = commit(servers, fsm.Nothing())
@@ -170,7 +170,7 @@ func childless(v *fsm.View) (paths []string) {
 func (s *Server) deleteAll(due func(v *fsm.View) []string, by func(path string) *fsm.Command) (deleted []string, err error) {
 	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		var paths []string
-		s.view(func(_ testhooks.Server, v *fsm.View) { paths = due(v) })
+		s.view(func(v *fsm.View) { paths = due(v) })
 		if len(paths) == 0 {
 			slices.Sort(deleted)
 			return slices.Compact(deleted), nil
@@ -192,7 +192,7 @@ func (s *Server) deleteAll(due func(v *fsm.View) []string, by func(path string) 
 			}
 		}
 		late.Stop()
-		s.view(func(_ testhooks.Server, v *fsm.View) {
+		s.view(func(v *fsm.View) {
 			for _, p := range paths {
 				if v.Tree().Lookup(p) == nil {
 					deleted = append(deleted, p)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
-	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/lock/fence"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -300,7 +299,7 @@ func (g *Guard) at(t time.Time) string { return fmt.Sprintf("%.3f s", t.Sub(g.st
 // look brings the guard up to date.
 func (g *Guard) look() {
 	for _, s := range g.report.servers {
-		s.view(func(_ testhooks.Server, v *fsm.View) {
+		s.view(func(v *fsm.View) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
 			g.follow(v)

@@ -3,7 +3,6 @@ package lockkeepertest
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -48,17 +47,20 @@ type Lock struct {
 	Queue  []int64   // the sessions behind it, in order
 }
 
-// view calls f with the server's state, or with the last one that it had if it is
-// stopped.
-func (s *Server) view(f func(server testhooks.Server, v *fsm.View)) {
+// look calls f with the server, or with the one that it was if it is stopped.
+func (s *Server) look(f func(server testhooks.Server)) {
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
-	if last == nil {
-		return // it could not be opened
+	if last != nil { // otherwise it could not be opened
+		f(testhooks.Of(last))
 	}
-	server := testhooks.Of(last)
-	server.View(func(v *fsm.View) { f(server, v) })
+}
+
+// view calls f with the server's state, or with the last one that it had if it is
+// stopped.
+func (s *Server) view(f func(v *fsm.View)) {
+	s.look(func(server testhooks.Server) { server.View(f) })
 }
 
 // Get returns a znode's data and Stat, or zk.ErrNoNode. Like all methods that look inside
@@ -66,7 +68,7 @@ func (s *Server) view(f func(server testhooks.Server, v *fsm.View)) {
 // applied; of a stopped server, what it had applied.
 func (s *Server) Get(path string) (data []byte, stat *zk.Stat, err error) {
 	err = zk.ErrNoNode
-	s.view(func(_ testhooks.Server, v *fsm.View) {
+	s.view(func(v *fsm.View) {
 		n := v.Tree().Lookup(path)
 		if n == nil {
 			return
@@ -83,23 +85,31 @@ func (s *Server) Get(path string) (data []byte, stat *zk.Stat, err error) {
 
 // Tree returns the znodes as text for people, one line each, sorted, with their data and
 // the owners of ephemerals. It omits /zookeeper. [WithTreeFile] reads the same format.
+//
+// Tree, Sessions, Watches and Locks do not keep the server from applying changes: if there are
+// hundreds of znodes, sessions or watches, what they show may not all be of one moment.
 func (s *Server) Tree() string {
 	var b strings.Builder
-	s.view(func(_ testhooks.Server, v *fsm.View) {
-		tree := v.Tree()
-		var write func(at string)
-		write = func(at string) {
-			n := tree.Lookup(at)
-			if at != "/" {
-				writeNode(&b, at, n)
-			}
-			for _, name := range slices.Sorted(tree.Children(n)) {
-				if at != "/" || name != "zookeeper" {
-					write(path.Join(at, name))
+	s.look(func(server testhooks.Server) {
+		server.Browse(func(v *fsm.View, step func()) {
+			var write func(at string)
+			write = func(at string) {
+				step()
+				n := v.Tree().Lookup(at)
+				if n == nil {
+					return // it was just deleted
+				}
+				if at != "/" {
+					writeNode(&b, at, n)
+				}
+				for _, name := range slices.Sorted(v.Tree().Children(n)) {
+					if at != "/" || name != "zookeeper" {
+						write(path.Join(at, name))
+					}
 				}
 			}
-		}
-		write("/")
+			write("/")
+		})
 	})
 	return b.String()
 }
@@ -123,10 +133,16 @@ func writeNode(b *strings.Builder, at string, n *znode.Node) {
 
 // Sessions returns the sessions that exist, in order of their ids.
 func (s *Server) Sessions() (all []Session) {
-	s.view(func(server testhooks.Server, v *fsm.View) {
-		for _, x := range v.Sessions().All() {
-			all = append(all, Session{x.ID, time.Duration(x.Timeout) * time.Millisecond, server.Connected(x.ID), v.Tree().EphemeralsOf(x.ID, "")})
-		}
+	s.look(func(server testhooks.Server) {
+		server.Browse(func(v *fsm.View, step func()) {
+			for x := range v.Sessions().All() {
+				step()
+				if v.Sessions().Get(x.ID) != nil { // it has not just ended
+					paths := znode.PathsOf(v.Ephemerals(x.ID, step))
+					all = append(all, Session{x.ID, time.Duration(x.Timeout) * time.Millisecond, server.Connected(x.ID), paths})
+				}
+			}
+		})
 	})
 	return all
 }
@@ -134,8 +150,8 @@ func (s *Server) Sessions() (all []Session) {
 // Watches returns the watches of the clients that are connected to this server, in order
 // of session and path. A client's watches of different kinds on the same path are one.
 func (s *Server) Watches() (all []Watch) {
-	s.view(func(server testhooks.Server, v *fsm.View) {
-		server.Watches(v, func(session int64, path string) { all = append(all, Watch{session, path}) })
+	s.look(func(server testhooks.Server) {
+		server.Watches(func(session int64, path string) { all = append(all, Watch{session, path}) })
 	})
 	slices.SortFunc(all, func(a, b Watch) int { return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Path, b.Path)) })
 	return all
@@ -143,25 +159,35 @@ func (s *Server) Watches() (all []Watch) {
 
 // Locks returns the locks that are held, in order of their paths.
 func (s *Server) Locks() (all []Lock) {
-	s.view(func(_ testhooks.Server, v *fsm.View) {
-		dirs := map[string]bool{}
-		for _, x := range v.Sessions().All() {
-			for _, at := range v.Tree().EphemeralsOf(x.ID, "") {
-				if _, ok := locks.Sequence(at); ok {
-					dirs[path.Dir(at)] = true
+	s.look(func(server testhooks.Server) {
+		server.Browse(func(v *fsm.View, step func()) {
+			dirs := map[string]bool{}
+			for x := range v.Sessions().All() {
+				step()
+				for _, e := range v.Ephemerals(x.ID, step) {
+					if _, ok := locks.Sequence(e.Path); ok {
+						dirs[path.Dir(e.Path)] = true
+					}
 				}
 			}
-		}
-		for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-			q := queue(v, dir)
-			l := Lock{Path: dir, Holder: q[0].session, Token: q[0].czxid, Since: s.changes.since(dir, &q[0])}
-			for _, x := range q[1:] {
-				l.Queue = append(l.Queue, x.session)
+			for dir := range dirs {
+				step()
+				if q := queue(v, dir); len(q) > 0 { // it was not just given back
+					all = append(all, s.lock(dir, q))
+				}
 			}
-			all = append(all, l)
-		}
+		})
 	})
+	slices.SortFunc(all, func(a, b Lock) int { return cmp.Compare(a.Path, b.Path) })
 	return all
+}
+
+func (s *Server) lock(dir string, q []contender) Lock {
+	l := Lock{Path: dir, Holder: q[0].session, Token: q[0].czxid, Since: s.changes.since(dir, &q[0])}
+	for _, x := range q[1:] {
+		l.Queue = append(l.Queue, x.session)
+	}
+	return l
 }
 
 // contender is an ephemeral and sequential znode.

@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -112,7 +111,7 @@ func (s *Server) has(path string) (has bool, err error) {
 	if err := s.propose(fsm.Nothing()); err != nil {
 		return false, err
 	}
-	s.view(func(_ testhooks.Server, v *fsm.View) { has = v.Tree().Lookup(path) != nil })
+	s.view(func(v *fsm.View) { has = v.Tree().Lookup(path) != nil })
 	return has, nil
 }
 

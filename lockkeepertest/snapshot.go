@@ -74,9 +74,9 @@ func snapshot(s *Server, servers []*Server) *Snapshot {
 	if err := s.propose(fsm.Nothing()); err != nil {
 		s.t.Fatalf("lockkeepertest: snapshot: %v", err)
 	}
-	s.view(func(_ testhooks.Server, v *fsm.View) {
+	s.view(func(v *fsm.View) {
 		var sessions []int64
-		for _, x := range v.Sessions().All() {
+		for x := range v.Sessions().All() {
 			sessions = append(sessions, x.ID)
 		}
 		x.state = fsm.PutBack(sessions, v.Tree().AppendNodes(nil))

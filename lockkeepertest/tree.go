@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -163,7 +162,7 @@ func plant(servers []*Server) error {
 		return &TreeError{err}
 	}
 	empty := false
-	s.view(func(_ testhooks.Server, v *fsm.View) { empty = v.Tree().Len() == znode.New().Len() })
+	s.view(func(v *fsm.View) { empty = v.Tree().Len() == znode.New().Len() })
 	if !empty {
 		return errors.New("WithTree is for new servers, and this one has znodes already")
 	}

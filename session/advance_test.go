@@ -43,7 +43,7 @@ func TestTrackerAdvance(t *testing.T) {
 			t.Errorf("%d ms, alive %d: found late %d", x.ms, x.alive, found)
 		}
 		next := map[int64]int64{}
-		for _, b := range tr.Buckets() {
+		for _, b := range bucketsOf(tr) {
 			for _, id := range b.Sessions {
 				next[id] = b.Deadline
 			}

@@ -2,7 +2,9 @@ package session
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -120,7 +122,7 @@ func (s *transcript) run(command []string) string {
 		}
 	case "table":
 		var out strings.Builder
-		for _, x := range s.table.All() {
+		for x := range s.table.All() {
 			out.WriteString(show(x))
 		}
 		fmt.Fprintf(&out, "%d sessions, %d tracked\n", s.table.Len(), s.tracker.Len())
@@ -225,7 +227,7 @@ func TestTrackerModel(t *testing.T) {
 						}
 					}
 				}
-				want = Sorted(want)
+				slices.SortFunc(want, func(a, b *Session) int { return cmp.Compare(a.ID, b.ID) })
 				reported += len(want)
 				if got := tracker.Late(now); !slices.Equal(got, want) {
 					t.Fatalf("late at %d: %v, want %v", now, got, want)
@@ -255,7 +257,7 @@ func TestTrackerModel(t *testing.T) {
 					byDeadline[x.deadline] = append(byDeadline[x.deadline], id)
 				}
 			}
-			buckets := tracker.Buckets()
+			buckets := bucketsOf(tracker)
 			for i, b := range buckets {
 				slices.Sort(byDeadline[b.Deadline])
 				if i > 0 && buckets[i-1].Deadline >= b.Deadline || len(b.Sessions) == 0 || !slices.Equal(b.Sessions, byDeadline[b.Deadline]) {
@@ -273,4 +275,69 @@ func TestTrackerModel(t *testing.T) {
 			t.Errorf("only %d sessions were late: the test does not show much", reported)
 		}
 	}
+}
+
+// TestTableModel opens, resumes and closes many sessions, and compares the table with a map. Lists
+// that were made before must not change.
+func TestTableModel(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 2))
+	show := func(l List) string { return fmt.Sprint(slices.Collect(l.All())) } // the addresses: sessions do not change
+	for _, most := range []int64{10, 300, 5000} {
+		table, model := NewTable(), map[int64]*Session{}
+		lists := map[string]List{}
+		for i := range 4000 {
+			id, rising := 1+r.Int64N(most), int64(1<<40+i)
+			switch n := r.IntN(6); {
+			case n == 0:
+				id = rising
+				fallthrough
+			case n <= 2:
+				s := table.Open(Session{ID: id})
+				model[s.ID] = s
+			case n <= 3:
+				if s := table.Resume(id, make([]byte, 16), int32(i), Conn{}); s != nil {
+					model[id] = s
+				}
+			case i < 3000 || n == 5:
+				if _, is := model[id]; table.Close(id) != is {
+					t.Fatalf("closing session %d: %v", id, !is)
+				}
+				delete(model, id)
+			default: // in the end there are few
+				for id := range model {
+					table.Close(id)
+					delete(model, id)
+					break
+				}
+			}
+			if i%200 != 0 && i < 3990 {
+				continue
+			}
+			var want []*Session
+			for _, id := range slices.Sorted(maps.Keys(model)) {
+				want = append(want, model[id])
+			}
+			l := table.List()
+			if !slices.Equal(slices.Collect(l.All()), want) || l.Len() != len(want) || table.Len() != len(want) {
+				t.Fatalf("%d sessions in the list, %d in the table, want %d", l.Len(), table.Len(), len(want))
+			}
+			for _, part := range l.parts {
+				if len(part) == 0 || len(part) > partLen {
+					t.Fatalf("a part has %d sessions", len(part))
+				}
+			}
+			lists[show(l)] = l
+		}
+		for was, l := range lists {
+			if show(l) != was {
+				t.Errorf("a list has changed:\n%s\n%s", was, show(l))
+			}
+		}
+	}
+}
+
+func bucketsOf(t *Tracker) []Bucket {
+	sessions := map[int64][]int64{}
+	t.Each(func(id, deadline int64) { sessions[deadline] = append(sessions[deadline], id) })
+	return Buckets(sessions)
 }

@@ -15,7 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"maps"
+	"iter"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,7 +67,34 @@ func ParseID(text string) (id int64, err error) {
 // Table holds the sessions that exist. It is not safe for concurrent use.
 type Table struct {
 	byID   map[int64]*Session
+	parts  [][]*Session // all of them in order of their ids; a part is replaced, never changed, since a List may have it
 	digest uint64
+}
+
+// partLen is how many sessions a part has at most. It is small, since each change copies a part: at
+// most 1 KB.
+const partLen = 127
+
+// List is the sessions that existed at one moment, in order of their ids. It never changes.
+type List struct {
+	parts [][]*Session
+	len   int
+}
+
+// Len returns the number of sessions.
+func (l List) Len() int { return l.len }
+
+// All returns the sessions.
+func (l List) All() iter.Seq[*Session] {
+	return func(yield func(*Session) bool) {
+		for _, part := range l.parts {
+			for _, s := range part {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // NewTable returns an empty table.
@@ -78,9 +105,12 @@ func (t *Table) Digest() uint64 { return t.digest }
 
 // put adds a session, or replaces the one with its id.
 func (t *Table) put(s *Session) {
-	t.drop(s.ID)
+	if old := t.byID[s.ID]; old != nil {
+		t.digest -= hash(old)
+	}
 	t.byID[s.ID] = s
 	t.digest += hash(s)
+	t.list(s.ID, s)
 }
 
 // drop removes a session and reports whether it existed.
@@ -89,8 +119,44 @@ func (t *Table) drop(id int64) bool {
 	if s != nil {
 		t.digest -= hash(s)
 		delete(t.byID, id)
+		t.list(id, nil)
 	}
 	return s != nil
+}
+
+// list puts s in the place of the session with its id in the list, if there is one. If s is nil, it
+// removes that.
+func (t *Table) list(id int64, s *Session) {
+	byID := func(s *Session, id int64) int { return cmp.Compare(s.ID, id) }
+	i, _ := slices.BinarySearchFunc(t.parts, id, func(part []*Session, id int64) int { return byID(part[len(part)-1], id) })
+	if i > 0 && i == len(t.parts) { // it is the last one
+		i--
+	}
+	var before []*Session
+	if i < len(t.parts) {
+		before = t.parts[i]
+	}
+	from, found := slices.BinarySearchFunc(before, id, byID)
+	to := from
+	if found {
+		to++
+	}
+	after := append(make([]*Session, 0, len(before)+1), before[:from]...)
+	if s != nil {
+		after = append(after, s)
+	}
+	after = append(after, before[to:]...)
+	parts := [][]*Session{after}
+	switch half := len(after) / 2; {
+	case len(after) == 0:
+		parts = nil
+	case len(after) <= partLen:
+	case from == partLen: // most ids are higher than those before
+		parts = [][]*Session{before, {s}}
+	default:
+		parts = [][]*Session{after[:half:half], after[half:]}
+	}
+	t.parts = slices.Replace(t.parts, i, min(i+1, len(t.parts)), parts...)
 }
 
 // hash returns the FNV-1a hash of a session's encoding.
@@ -107,20 +173,12 @@ func (t *Table) Len() int { return len(t.byID) }
 // change it.
 func (t *Table) Get(id int64) *Session { return t.byID[id] }
 
-// All returns the sessions in order of their ids.
-func (t *Table) All() []*Session { return Sorted(t.Snapshot()) }
+// List returns the sessions that exist now. It is fast: it copies a slice header for every few dozen
+// sessions.
+func (t *Table) List() List { return List{slices.Clone(t.parts), len(t.byID)} }
 
-// Snapshot returns the sessions that exist now. To be fast, it does not sort them.
-func (t *Table) Snapshot() []*Session {
-	return slices.AppendSeq(make([]*Session, 0, len(t.byID)), maps.Values(t.byID))
-}
-
-// Sorted returns a copy of sessions in order of their ids.
-func Sorted(sessions []*Session) []*Session {
-	sorted := slices.Clone(sessions)
-	slices.SortFunc(sorted, func(a, b *Session) int { return cmp.Compare(a.ID, b.ID) })
-	return sorted
-}
+// All returns the sessions that exist now, in order of their ids.
+func (t *Table) All() iter.Seq[*Session] { return t.List().All() }
 
 // Open adds a session and returns it. If its id is 0 or in use, it gets the next free
 // one.

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"slices"
@@ -129,7 +130,8 @@ func (t *Tracker) Late(now int64) []*Session {
 		}
 		delete(t.buckets, deadline)
 	}
-	return Sorted(late)
+	slices.SortFunc(late, func(a, b *Session) int { return cmp.Compare(a.ID, b.ID) })
+	return late
 }
 
 // Next returns the earliest deadline. ok is false if there is none.
@@ -148,12 +150,23 @@ type Bucket struct {
 	Sessions []int64
 }
 
-// Buckets returns the sessions in order of their deadlines, and those with the same
-// deadline in order of their ids. Sessions that were reported late are not included.
-func (t *Tracker) Buckets() []Bucket {
-	buckets := make([]Bucket, 0, len(t.buckets))
-	for _, deadline := range slices.Sorted(maps.Keys(t.buckets)) {
-		buckets = append(buckets, Bucket{deadline, slices.Sorted(maps.Keys(t.buckets[deadline]))})
+// Each calls f with each session and its deadline, in no particular order, except for those that Late
+// has reported and will not report again. The tracker may change meanwhile.
+func (t *Tracker) Each(f func(id, deadline int64)) {
+	for id, s := range t.sessions {
+		if _, waits := t.buckets[s.deadline][id]; waits {
+			f(id, s.deadline)
+		}
+	}
+}
+
+// Buckets returns sessions, by deadline, in order of their deadlines, and those with the same
+// deadline in order of their ids. It sorts them.
+func Buckets(sessions map[int64][]int64) []Bucket {
+	buckets := make([]Bucket, 0, len(sessions))
+	for _, deadline := range slices.Sorted(maps.Keys(sessions)) {
+		slices.Sort(sessions[deadline])
+		buckets = append(buckets, Bucket{deadline, sessions[deadline]})
 	}
 	return buckets
 }

@@ -618,7 +618,7 @@ func same(tree *Tree, m model, now int64) error {
 	if tree.Ephemerals() != ephemerals {
 		return fmt.Errorf("%d ephemerals, want %d", tree.Ephemerals(), ephemerals)
 	}
-	if got, want := tree.Reapable(now), m.reapable(now); !slices.Equal(got, want) {
+	if got, want := reapable(tree, now), m.reapable(now); !slices.Equal(got, want) {
 		return fmt.Errorf("reapable znodes are %v, want %v", got, want)
 	}
 	// An equal tree that was built in another way must have the same digest.
@@ -743,5 +743,60 @@ func TestLongACL(t *testing.T) {
 	}
 	if code != proto.OK || !slices.Equal(got, acl[:60_000]) {
 		t.Errorf("%v, %d entries", code, len(got))
+	}
+}
+
+func reapable(t *Tree, now int64) []string {
+	paths := t.Reapable(now, func() {})
+	slices.Sort(paths)
+	return paths
+}
+
+// TestEphemeralBelow reads the ephemerals of a session one by one while others come and go, and checks
+// that none is missing that was there all the time.
+func TestEphemeralBelow(t *testing.T) {
+	r := rand.New(rand.NewPCG(testkit.Seed(t), 3))
+	for range 200 {
+		tree, next := New(), 0
+		x := &Txn{Session: 1}
+		there := map[string]bool{} // whether it is there all the time
+		change := func() {
+			x.Zxid++
+			if next < 20 || r.IntN(2) == 0 {
+				path := fmt.Sprintf("/%d", next)
+				next++
+				if _, _, code := tree.Create(x, proto.OpCreate, &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: proto.FlagEphemeral}, -1); code != proto.OK {
+					t.Fatal(code)
+				}
+				there[path] = true
+				return
+			}
+			for path := range there {
+				tree.Delete(x, path, -1)
+				delete(there, path)
+				return
+			}
+		}
+		for range 20 + r.IntN(20) {
+			change()
+		}
+		old := maps.Clone(there)
+		var found []Owned
+		for i := 1 << 30; ; {
+			var e Owned
+			if e, i = tree.EphemeralBelow(1, i); i < 0 {
+				break
+			}
+			found = append(found, e)
+			for range r.IntN(3) {
+				change()
+			}
+		}
+		paths := PathsOf(found)
+		for path := range old {
+			if n := strings.Count(strings.Join(paths, " ")+" ", path+" "); there[path] && n != 1 {
+				t.Errorf("%s was found %d times", path, n)
+			}
+		}
 	}
 }

@@ -527,8 +527,9 @@ type QuotaTotal struct {
 	CountUsage, BytesUsage *int64
 }
 
-// QuotaTotals returns the sums of all quotas, in order of their names (QuotaMetricsUtils).
-func (t *Tree) QuotaTotals() []QuotaTotal {
+// QuotaTotals returns the sums of all quotas, in no particular order (QuotaMetricsUtils). It calls step
+// after each quota; the tree may change meanwhile.
+func (t *Tree) QuotaTotals(step func()) (all []QuotaTotal) {
 	add := func(sum **int64, v int64) {
 		if *sum == nil {
 			*sum = new(int64)
@@ -541,10 +542,9 @@ func (t *Tree) QuotaTotals() []QuotaTotal {
 		}
 		return limits.get(key)
 	}
-	sorted := make([]QuotaTotal, 0, len(t.quotas.next))
-	for _, name := range slices.Sorted(maps.Keys(t.quotas.next)) {
+	for name, below := range t.quotas.next {
 		total := QuotaTotal{Namespace: name}
-		t.quotas.next[name].each(func(q *quota) {
+		below.each(func(q *quota) {
 			if q.allowed != nil {
 				add(&total.CountLimit, limit(q.allowed, countKey, countHardKey))
 				add(&total.BytesLimit, limit(q.allowed, bytesKey, bytesHardKey))
@@ -553,8 +553,9 @@ func (t *Tree) QuotaTotals() []QuotaTotal {
 				add(&total.CountUsage, q.used.count)
 				add(&total.BytesUsage, q.used.bytes)
 			}
+			step()
 		})
-		sorted = append(sorted, total)
+		all = append(all, total)
 	}
-	return sorted
+	return all
 }

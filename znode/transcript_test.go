@@ -126,7 +126,7 @@ func (s *transcript) run(command []string) string {
 	case "ephemerals":
 		return fmt.Sprintln(s.tree.EphemeralsOf(a.num("session", 1), ""))
 	case "reapable":
-		return fmt.Sprintln(s.tree.Reapable(a.num("time", 0)))
+		return fmt.Sprintln(reapable(s.tree, a.num("time", 0)))
 	case "acl": // as getACL shows it
 		return fmt.Sprintln(showACL(s.tree.Lookup(a.path).MaskedACL(a.ids())))
 	case "children":

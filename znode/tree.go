@@ -99,23 +99,46 @@ func (t *Tree) Ephemerals() int { return t.numEphemerals }
 // EphemeralsOf returns the paths of a session's ephemerals that begin with prefix, in the order
 // of their creation. Those created by the same multi are in order of their paths.
 func (t *Tree) EphemeralsOf(session int64, prefix string) []string {
-	type found struct {
-		czxid int64
-		path  string
-	}
-	var all []found
+	var all []Owned
 	for _, id := range t.ephemerals[session] {
-		n := t.nodes.at(id)
-		if path := n.Path(); strings.HasPrefix(path, prefix) {
-			all = append(all, found{n.czxid, path})
+		if e := ownedOf(t.nodes.at(id)); strings.HasPrefix(e.Path, prefix) {
+			all = append(all, e)
 		}
 	}
-	slices.SortFunc(all, func(a, b found) int {
-		return cmp.Or(cmp.Compare(a.czxid, b.czxid), strings.Compare(a.path, b.path))
+	return PathsOf(all)
+}
+
+// Owned is an ephemeral znode of a session.
+type Owned struct {
+	Path  string
+	czxid int64
+}
+
+func ownedOf(n *Node) Owned { return Owned{n.Path(), n.czxid} }
+
+// EphemeralBelow returns one of a session's ephemerals, that with the highest number below a given
+// one, and its number, which is negative if there is none. Thus somebody can read all of them one by
+// one, while the tree changes: what is there all the time is found at least once, since what gets
+// another number has had the highest of all before. Only what a multi has deleted that then failed may
+// be missed.
+func (t *Tree) EphemeralBelow(session int64, below int) (e Owned, number int) {
+	owned := t.ephemerals[session]
+	if number = min(below, len(owned)) - 1; number >= 0 {
+		e = ownedOf(t.nodes.at(owned[number]))
+	}
+	return e, number
+}
+
+// PathsOf returns the paths of ephemerals in the order of their creation, those with the same zxid in
+// order of their paths. What is in the list twice is so only once. It sorts the list.
+func PathsOf(all []Owned) []string {
+	slices.SortFunc(all, func(a, b Owned) int {
+		return cmp.Or(cmp.Compare(a.czxid, b.czxid), strings.Compare(a.Path, b.Path))
 	})
+	all = slices.Compact(all)
 	paths := make([]string, len(all))
-	for i, f := range all {
-		paths[i] = f.path
+	for i, e := range all {
+		paths[i] = e.Path
 	}
 	return paths
 }
@@ -136,17 +159,16 @@ func (t *Tree) Children(n *Node) iter.Seq[string] {
 	}
 }
 
-// Reapable returns the sorted paths of the znodes without children that are to be deleted at
+// Reapable returns the paths of the znodes without children that are to be deleted at
 // nowMs: containers that have had children, and TTL znodes that were not changed for their TTL
-// (ContainerManager).
-func (t *Tree) Reapable(nowMs int64) []string {
-	var paths []string
+// (ContainerManager). It calls step after each that may have to be; the tree may change meanwhile.
+func (t *Tree) Reapable(nowMs int64, step func()) (paths []string) {
 	for p := range t.reapable {
 		if n := t.Lookup(p); n.NumChildren() == 0 && n.overdue(nowMs) {
 			paths = append(paths, p)
 		}
+		step()
 	}
-	slices.Sort(paths)
 	return paths
 }
 

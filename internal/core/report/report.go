@@ -28,7 +28,8 @@ import (
 
 // Server is a server that reports. Its methods are safe for concurrent use, send nothing over
 // a network, except for Sync, and may be called at any time, also while the server serves no
-// clients. Those that list something lock the state for as long as that takes.
+// clients. Those that list something let changes be applied meanwhile: a list of many sessions or
+// watches does not show one moment, but has everything that was there all the time.
 type Server interface {
 	Monitor() *Monitor
 	Config() *Config
@@ -45,6 +46,9 @@ type Server interface {
 	// Sessions returns the sessions of the whole cluster with their ephemeral znodes. It
 	// fails with [ErrTooLong].
 	Sessions() (*Sessions, error)
+	// Ephemerals returns the paths of all ephemeral znodes, in no particular order; some may be there
+	// twice. It returns false if there are more than most.
+	Ephemerals(most int) (paths []string, ok bool)
 	WatchCounts() WatchCounts
 	// Watches returns every pair of a session that is connected to this server and a path
 	// that it watches, in no particular order. It fails with [ErrTooLong].
@@ -66,7 +70,7 @@ type Server interface {
 	// Sync returns when this server has applied all that the cluster had acknowledged when
 	// Sync was called. It waits at most for timeout, and then fails.
 	Sync(timeout time.Duration) error
-	// View calls f with the state. Nothing is applied until f returns.
+	// View calls f with the state. Nothing is applied until f returns, so f must not take long.
 	View(f func(State))
 	// Follow tells f of all changes from now on until stop is called, or until f.Lost was
 	// called. It returns false if the server does not serve clients that read and write. When
@@ -76,11 +80,9 @@ type Server interface {
 
 // State is the replicated state, whatever ACLs say.
 type State interface {
-	Ephemerals() int // the number of ephemeral znodes
-	// EachEphemeral calls f with the path of each.
-	EachEphemeral(f func(path string))
 	// Children returns the names of a znode's children in no particular order. It returns
-	// false if the znode does not exist. The names are missing if there are more than most.
+	// false if the znode does not exist. The names are missing if there are more than most. They
+	// share memory with the data of the znodes, so that whoever keeps them copies them.
 	Children(path string, most int) (names []string, n int, ok bool)
 }
 

@@ -249,11 +249,12 @@ func (l *loopback) Touch(id int64, _ <-chan struct{}) bool {
 func (l *loopback) Deadlines() []session.Bucket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	buckets := l.tracker.Buckets()
-	for i := range buckets {
-		buckets[i].Deadline += l.start.UnixMilli()
-	}
-	return buckets
+	sessions := map[int64][]int64{}
+	l.tracker.Each(func(id, deadline int64) {
+		deadline += l.start.UnixMilli()
+		sessions[deadline] = append(sessions[deadline], id)
+	})
+	return session.Buckets(sessions)
 }
 
 func (l *loopback) Expired() int64                { return l.expired.Load() }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"io/fs"
 	"maps"
@@ -20,6 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // This file computes what four-letter words and package admin show: it implements
@@ -47,7 +49,8 @@ func (s *Server) quorum() *report.Quorum {
 // Monitor implements report.Server.
 func (s *Server) Monitor() *report.Monitor {
 	m := s.summary()
-	s.cfg.Replica.View(func(v *fsm.View) { m.Quotas = v.Tree().QuotaTotals() })
+	s.cfg.Replica.Browse(func(v *fsm.View, step func()) { m.Quotas = v.Tree().QuotaTotals(step) })
+	slices.SortFunc(m.Quotas, func(a, b znode.QuotaTotal) int { return cmp.Compare(a.Namespace, b.Namespace) })
 	m.OpenFiles, m.MaxFiles = fileDescriptors()
 	return m
 }
@@ -218,25 +221,55 @@ func (s *Server) Sessions() (*report.Sessions, error) {
 	x := &report.Sessions{Expiring: s.cfg.Proposer.Deadlines()}
 	role := s.cfg.Proposer.Role()
 	x.Tracked = role == "leader" || role == "standalone"
+	var all session.List
+	s.cfg.Replica.View(func(v *fsm.View) { all = v.Sessions().List() })
+	x.All = make([]report.Session, 0, all.Len())
+	owned := make([][]znode.Owned, 0, all.Len()) // of each session
 	room := s.cfg.OutboxBytes
-	s.cfg.Replica.View(func(v *fsm.View) {
-		all := v.Sessions().All()
-		x.All = make([]report.Session, 0, len(all))
-		for _, a := range all {
-			paths := v.Tree().EphemeralsOf(a.ID, "")
-			for _, path := range paths {
-				room -= len(path) + len("\t\n")
+	s.cfg.Replica.Browse(func(v *fsm.View, step func()) {
+		for a := range all.All() {
+			step()
+			if v.Sessions().Get(a.ID) == nil {
+				continue // it has ended
+			}
+			ephemerals := v.Ephemerals(a.ID, step)
+			for _, e := range ephemerals {
+				room -= len(e.Path) + len("\t\n")
 			}
 			if room < 0 {
 				return
 			}
-			x.All = append(x.All, report.Session{ID: a.ID, Timeout: time.Duration(a.Timeout) * time.Millisecond, Ephemerals: paths})
+			x.All = append(x.All, report.Session{ID: a.ID, Timeout: time.Duration(a.Timeout) * time.Millisecond})
+			owned = append(owned, ephemerals)
 		}
 	})
 	if room < 0 {
 		return nil, report.ErrTooLong
 	}
+	for i := range x.All {
+		x.All[i].Ephemerals = znode.PathsOf(owned[i])
+	}
 	return x, nil
+}
+
+// Ephemerals implements report.Server.
+func (s *Server) Ephemerals(most int) (paths []string, ok bool) {
+	var all session.List
+	n := 0
+	s.cfg.Replica.View(func(v *fsm.View) { n, all = v.Tree().Ephemerals(), v.Sessions().List() })
+	if n > most {
+		return nil, false
+	}
+	paths = make([]string, 0, n)
+	s.cfg.Replica.Browse(func(v *fsm.View, step func()) {
+		for a := range all.All() {
+			step()
+			for _, e := range v.Ephemerals(a.ID, step) {
+				paths = append(paths, e.Path)
+			}
+		}
+	})
+	return paths, true
 }
 
 // WatchCounts implements report.Server.
@@ -246,20 +279,19 @@ func (s *Server) WatchCounts() (w report.WatchCounts) {
 }
 
 // EachWatch calls f for every pair of a session and a path that it watches, in no
-// particular order, until f returns false.
-func (s *Server) EachWatch(v *fsm.View, f func(session int64, path string) bool) {
-	v.Watches(func(w fsm.Watcher, path string) bool { return f(w.(*conn).session, path) })
+// particular order, until f returns false, as [fsm.Replica.Watches] does.
+func (s *Server) EachWatch(f func(session int64, path string) bool) {
+	s.cfg.Replica.Watches(func(w fsm.Watcher, path string) bool { return f(w.(*conn).session, path) })
 }
 
 // Watches implements report.Server.
-func (s *Server) Watches() (all report.Watches, err error) {
+func (s *Server) Watches() (report.Watches, error) {
+	all := make(report.Watches, 0, s.WatchCounts().Watches)
 	room := s.cfg.OutboxBytes
-	s.cfg.Replica.View(func(v *fsm.View) {
-		s.EachWatch(v, func(id int64, path string) bool {
-			all = append(all, report.Watch{Session: id, Path: path})
-			room -= min(len(path), len(session.FormatID(id))) + len("\t\n")
-			return room >= 0
-		})
+	s.EachWatch(func(id int64, path string) bool {
+		all = append(all, report.Watch{Session: id, Path: path})
+		room -= min(len(path), len(session.FormatID(id))) + len("\t\n")
+		return room >= 0
 	})
 	if room < 0 {
 		return nil, report.ErrTooLong
@@ -343,16 +375,6 @@ func (s *Server) View(f func(report.State)) {
 // replicated implements report.State.
 type replicated struct{ v *fsm.View }
 
-func (r replicated) Ephemerals() int { return r.v.Tree().Ephemerals() }
-
-func (r replicated) EachEphemeral(f func(path string)) {
-	for _, owner := range r.v.Sessions().Snapshot() {
-		for _, path := range r.v.Tree().EphemeralsOf(owner.ID, "") {
-			f(path)
-		}
-	}
-}
-
 func (r replicated) Children(path string, most int) (names []string, n int, ok bool) {
 	z := r.v.Tree().Lookup(path)
 	if z == nil {
@@ -361,7 +383,7 @@ func (r replicated) Children(path string, most int) (names []string, n int, ok b
 	if n = z.NumChildren(); n <= most {
 		names = make([]string, 0, n)
 		for name := range r.v.Tree().Children(z) {
-			names = append(names, strings.Clone(name)) // the data of the znode follows it in memory
+			names = append(names, name)
 		}
 	}
 	return names, n, true

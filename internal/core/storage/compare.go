@@ -168,7 +168,7 @@ func (c *Comparison) entries(x, y *stopped) error {
 func differentStates(a, b *fsm.Machine) string {
 	all := map[int64][2][]byte{}
 	for i, m := range []*fsm.Machine{a, b} {
-		for _, s := range m.Sessions().All() {
+		for s := range m.Sessions().All() {
 			both := all[s.ID]
 			both[i] = session.Append(nil, s)
 			all[s.ID] = both

@@ -40,18 +40,22 @@ type Hooks struct {
 	// Observer is called with everything that the server applies, as it is applied.
 	// It must not block.
 	Observer fsm.Observer
+	// Trace is for [fsm.Replica.Trace].
+	Trace func(locked bool)
 }
 
 // Server is what tests do to a running server.
 type Server interface {
 	// View calls f with the server's state. Nothing is applied until f returns.
 	View(f func(*fsm.View))
+	// Browse is [fsm.Replica.Browse].
+	Browse(f func(v *fsm.View, step func()))
 	// Kill is Close as the end of the process would be: leadership is not handed
 	// over, and nothing more is written.
 	Kill() error
 	// Watches calls f for every pair of a session and a path that it watches on this
-	// server, in no particular order. v is what View is showing.
-	Watches(v *fsm.View, f func(session int64, path string))
+	// server, in no particular order. Changes are applied meanwhile, as in Browse.
+	Watches(f func(session int64, path string))
 	// Connected reports whether a session has a connection to this server. It may be
 	// called from View.
 	Connected(session int64) bool

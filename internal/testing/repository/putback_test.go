@@ -118,6 +118,18 @@ var putBacks = []putBack{
 	{"strangers keep a probe from a connection to the HTTP port", []edit{
 		{"cmd/lockkeeper/adminconns.go", "all.waiting[i].Conn.Close()", "i = len(all.waiting) - 1\n\t\tall.waiting[i].Conn.Close()"},
 	}, []finding{{"cmd/lockkeeper", "TestAdminConnections", "FAIL: TestAdminConnections"}}},
+	{"whoever looks into a server has its state locked until everything is read", []edit{
+		{"fsm/replica.go", "const Pace = 256", "const Pace = 1 << 40"},
+	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
+	{"the list of all sessions is made while the state is locked", []edit{
+		{"session/table.go", "return List{slices.Clone(t.parts), len(t.byID)}", "return List{[][]*Session{slices.Concat(t.parts...)}, len(t.byID)}"},
+	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
+	{"a digest is computed while the state is locked", []edit{
+		{"fsm/replica.go", "\treturn func() uint64 { return v.r.digests.get(of, s) }\n", "\td := v.r.digests.get(of, s)\n\treturn func() uint64 { return d }\n"},
+	}, []finding{{"fsm", "TestDigestLater", "computed with the state locked"}}},
+	{"the lock meter reads all directories at once", []edit{
+		{"admin/lockmeter.go", "len(todo) > 0 && room > 0", "len(todo) > 0"},
+	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
 }
 
 // TestPutBack puts back faults that were fixed, and checks that general checks find them,

@@ -359,7 +359,7 @@ func (s *sim) sessions() (ids []int64) {
 	for _, m := range s.members {
 		if srv := m.server(); srv != nil {
 			testhooks.Of(srv).View(func(v *fsm.View) {
-				for _, x := range v.Sessions().All() {
+				for x := range v.Sessions().All() {
 					ids = append(ids, x.ID)
 				}
 			})

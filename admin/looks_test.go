@@ -1,0 +1,270 @@
+package admin_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// look is something that somebody does who looks into a server.
+type look struct {
+	name string
+	do   func()
+}
+
+// looks are the ways to look into a server through its API, its HTTP port and four-letter words.
+func looks(t testing.TB, s *lockkeeper.Server, h *admin.Handler) []look {
+	r := report.Of(s)
+	all := []look{
+		{"Status", func() { s.Status() }},
+		{"Sessions", func() { must(r.Sessions())(t) }},
+		{"Watches", func() { must(r.Watches())(t) }},
+		{"snapshot", func() { check(t, s.WriteSnapshot(io.Discard)) }},
+		{"console", func() { events(h) }},
+		{"first scrape", func() { // it finds the locks
+			h := admin.New(s, admin.Options{})
+			defer h.Close()
+			if _, text := ask(h, "/metrics"); !strings.Contains(text, "lockkeeper_lock_metrics_complete") {
+				t.Error(text)
+			}
+		}},
+	}
+	for _, path := range []string{"/metrics", "/readyz", "/commands/dump", "/commands/mntr", "/commands/cons", "/commands/hash", "/commands/wchc", "/commands/wchp"} {
+		all = append(all, look{path, func() {
+			if status, body := ask(h, path); status != 200 {
+				t.Errorf("%s: %d %s", path, status, body)
+			}
+		}})
+	}
+	for _, w := range []string{"srvr", "stat", "mntr", "conf", "cons", "wchs", "wchc", "wchp", "dump", "hash"} {
+		all = append(all, look{w, func() { rawtest.Word(t, inMemory(s), w) }})
+	}
+	return all
+}
+
+// TestLooksAreShort checks that nobody who looks into a server has its state locked for as long as
+// it takes to read all sessions, locks or watches. The measure is what is allocated meanwhile:
+// already the list of all sessions would be too much.
+func TestLooksAreShort(t *testing.T) {
+	const sessions, limit = 20_000, 50_000
+	var mu sync.Mutex
+	var m runtime.MemStats
+	measuring, from, most := false, uint64(0), uint64(0)
+	measure := func(on bool) uint64 {
+		mu.Lock()
+		defer mu.Unlock()
+		x := most
+		measuring, most = on, 0
+		return x
+	}
+	cfg := lockkeeper.Config{ID: 1}
+	testhooks.In(&cfg).Trace = func(locked bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !measuring {
+			return
+		}
+		if runtime.ReadMemStats(&m); locked {
+			from = m.TotalAlloc
+		} else {
+			most = max(most, m.TotalAlloc-from)
+		}
+	}
+	s := crowded(t, cfg, sessions, 8000)
+	watch(t, s, 8000)
+	h := admin.New(s, admin.Options{})
+	defer h.Close()
+	for _, l := range looks(t, s, h) {
+		for try := 1; ; try++ {
+			measure(true)
+			l.do()
+			n := measure(false)
+			if n <= limit {
+				break
+			}
+			if try == 10 { // other goroutines allocate something, too, but not each time
+				t.Errorf("%s: %d bytes are allocated while the state is locked once", l.name, n)
+				break
+			}
+		}
+	}
+}
+
+// BenchmarkLooks has one client write without end while somebody looks into the server again and
+// again, with 100,000 sessions, each of which has a lock or waits for one, 100,000 watches, and
+// 1,000 quotas. Besides the time of a look, it reports what writes took meanwhile: the slowest, and
+// the 99.9th percentile.
+func BenchmarkLooks(b *testing.B) {
+	const sessions = 100_000
+	s := crowded(b, lockkeeper.Config{ID: 1}, sessions, sessions)
+	watch(b, s, sessions)
+	h := admin.New(s, admin.Options{})
+	defer h.Close()
+	for _, l := range append([]look{{"nothing", func() { time.Sleep(time.Millisecond) }}}, looks(b, s, h)...) {
+		b.Run(l.name, func(b *testing.B) { beside(b, s, l.do) })
+	}
+}
+
+// BenchmarkMeterFinds is BenchmarkLooks where the look is the first scrape, for which all locks are
+// found. There are 10,000, which is the limit.
+func BenchmarkMeterFinds(b *testing.B) {
+	s := crowded(b, lockkeeper.Config{ID: 1}, 100_000, 10_000)
+	beside(b, s, func() {
+		h := admin.New(s, admin.Options{})
+		ask(h, "/metrics")
+		h.Close()
+	})
+}
+
+// events reads the stream of the console until its first event.
+func events(h *admin.Handler) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	w := &firstWrite{ResponseRecorder: httptest.NewRecorder(), done: cancel}
+	h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, "GET", "/console/events", nil))
+}
+
+type firstWrite struct {
+	*httptest.ResponseRecorder
+	done func()
+}
+
+func (f *firstWrite) Write(b []byte) (int, error) {
+	f.done()
+	return len(b), nil
+}
+
+// crowded starts a server with sessions, the first of which each have an entry in the queue of one of the
+// locks.
+func crowded(b testing.TB, cfg lockkeeper.Config, sessions, contenders int) *lockkeeper.Server {
+	b.Helper()
+	m := fsm.NewMachine()
+	var entry []byte
+	n := 0
+	flush := func() {
+		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 1, Batch: m.Index() + 1, Time: 1000, Count: n})
+		check(b, m.Apply(m.Index()+1, 1, entry, nil))
+		n = 0
+	}
+	add := func(c *fsm.Command) {
+		if n == 0 {
+			entry = fsm.BeginEntry(nil)
+		}
+		entry = fsm.AppendCommand(entry, c)
+		if n++; n == 1000 {
+			flush()
+		}
+	}
+	create := func(id int64, path string, flags int32) {
+		q := proto.CreateRequest{Path: path, Data: []byte("host 17"), ACL: proto.OpenACL, Flags: flags}
+		add(&fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)})
+	}
+	for i := range sessions {
+		add(fsm.OpenSession(1, int64(1<<56+i+1), 3_600_000, session.Password{byte(i)}))
+	}
+	for _, path := range []string{"/w", "/locks", "/q"} {
+		create(1<<56+1, path, 0)
+	}
+	for i := range contenders {
+		if i%10 == 0 {
+			create(1<<56+1, fmt.Sprintf("/locks/%05d", i/10), 0)
+		}
+		create(int64(1<<56+i+1), fmt.Sprintf("/locks/%05d/_c_0123456789abcdef0123456789abcdef-lock-", i/10), proto.FlagEphemeralSeq)
+	}
+	create(1<<56+1, "/zookeeper/quota/q", 0)
+	for i := range 1000 {
+		create(1<<56+1, fmt.Sprintf("/q/%04d", i), 0)
+		at := fmt.Sprintf("/zookeeper/quota/q/%04d", i)
+		create(1<<56+1, at, 0)
+		for _, x := range [][2]string{{"limits", "count=5,bytes=-1"}, {"stats", "count=1,bytes=7"}} {
+			q := proto.CreateRequest{Path: at + "/zookeeper_" + x[0], Data: []byte(x[1]), ACL: proto.OpenACL}
+			add(&fsm.Command{Op: proto.OpCreate, Session: 1<<56 + 1, Conn: 1, Body: q.Append(nil)})
+		}
+	}
+	flush()
+	if m.Sessions().Len() != sessions || m.Tree().Ephemerals() != contenders {
+		b.Fatalf("%d sessions and %d ephemerals", m.Sessions().Len(), m.Tree().Ephemerals())
+	}
+	var snapshot bytes.Buffer
+	check(b, m.Snapshot().Write(&snapshot))
+	cfg.DataDir = filepath.Join(testkit.MemoryDir(b), "data")
+	check(b, lockkeeper.Restore(cfg, &snapshot))
+	s := open(b, cfg)
+	await(b, s)
+	return s
+}
+
+// watch sets watches of 100 clients.
+func watch(b testing.TB, s *lockkeeper.Server, watches int) {
+	for i := range 100 {
+		c := rawtest.ConnectFor(b, inMemory(s), 40*time.Second)
+		stop := make(chan struct{})
+		var pings sync.WaitGroup
+		for k := range watches / 100 {
+			if _, err := c.Exists(fmt.Sprintf("/watched/by/%d/%d", i, k), true); err != proto.NoNode {
+				b.Fatal(err)
+			}
+		}
+		pings.Go(func() {
+			for {
+				select {
+				case <-time.After(5 * time.Second):
+					c.Ping()
+				case <-stop:
+					return
+				}
+			}
+		})
+		b.Cleanup(func() {
+			close(stop)
+			pings.Wait()
+		})
+	}
+}
+
+// beside reports how long writes take while look is called again and again.
+func beside(b *testing.B, s *lockkeeper.Server, look func()) {
+	c := rawtest.Connect(b, inMemory(s))
+	var took []time.Duration
+	var stop atomic.Bool
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for !stop.Load() {
+			began := time.Now()
+			if _, err := c.Set("/w", []byte("x")); err != nil {
+				b.Error(err)
+				return
+			}
+			took = append(took, time.Since(began))
+		}
+	})
+	for b.Loop() {
+		look()
+	}
+	stop.Store(true)
+	writer.Wait()
+	slices.Sort(took)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	b.ReportMetric(ms(took[len(took)-1]), "ms-worst-write")
+	b.ReportMetric(ms(took[len(took)*999/1000]), "ms-p99.9-write")
+}
