@@ -72,10 +72,11 @@ diff:
 	interop/setup.sh
 	LOCKKEEPER_INTEROP_DIFFER=250000 go test -C interop -tags interop -timeout 60m -v -run 'TestDiffer$$' .
 
-# Runs other systems, or their tests, with lockkeeper in place of ZooKeeper (docs/systems.md).
+# Runs other systems, or their tests, with lockkeeper in place of ZooKeeper (docs/systems.md), and compares
+# it with older releases of ZooKeeper.
 systems:
 	interop/setup.sh --systems
-	LOCKKEEPER_INTEROP_SYSTEMS=1 go test -C interop -tags interop -timeout 0 -v -run '^TestSystems' .
+	LOCKKEEPER_INTEROP_SYSTEMS=1 go test -C interop -tags interop -timeout 0 -v -run '^TestSystems|^TestReleases$$|^TestPackagesMavenCurator$$' .
 
 # Measures lockkeeper, ZooKeeper 3.8 and 3.9, and etcd in turns, and writes
 # docs/performance.md and the charts in README.md: make bench-peers TURNS=5

@@ -2,8 +2,8 @@
 # Installs what the tests with the build tag interop need, on Debian, as root: Redis,
 # ZooKeeper with its jars, Java, a headless Chromium, newer jars from Maven Central,
 # clients in other languages, packages for Python, the Go modules, and the Debian packages in its arguments;
-# with --systems as the first argument also what only TestSystems needs, with
-# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, PostgreSQL, Patroni, ClickHouse and the native client for Node. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
+# with --systems as the first argument also what the tests need that run only with
+# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, older ZooKeepers, PostgreSQL, Patroni, ClickHouse and the native client for Node. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
 # quick if everything is installed. It does not start the services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -71,9 +71,6 @@ jars() {
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
-for release in 3.4.14 3.5.10 3.6.4 3.7.2 3.8.6; do
-	jars interop/clients/releases/pom.xml zookeeper-$release -Drelease=$release
-done
 jars interop/clients/admin/pom.xml admin
 jars interop/clients/kafka/pom.xml kafka
 jars interop/clients/curator/pom.xml curator
@@ -100,6 +97,9 @@ if ! cmp --silent "$wanted" "$cache/python/requirements.txt"; then
 fi
 
 if [[ $systems ]]; then
+	for release in 3.4.14 3.5.10 3.6.4 3.7.2 3.8.6; do
+		jars interop/clients/releases/pom.xml zookeeper-$release -Drelease=$release
+	done
 	jars interop/clients/hadoop/pom.xml hadoop
 	jars interop/clients/bookkeeper/pom.xml bookkeeper
 	venv patroni patroni

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// envSystems makes the tests of systems run that take long; the short ones always run.
+// envSystems makes the tests of systems run that take long, and some others; the short ones always run.
 const envSystems = "LOCKKEEPER_INTEROP_SYSTEMS"
 
 // system is a part of another project's own tests, which run with lockkeeper in place of
