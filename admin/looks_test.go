@@ -180,7 +180,7 @@ func crowded(b testing.TB, cfg lockkeeper.Config, sessions, contenders int) *loc
 		add(&fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)})
 	}
 	for i := range sessions {
-		add(fsm.OpenSession(1, int64(1<<56+i+1), 3_600_000, session.Password{byte(i)}))
+		add(fsm.OpenSession(1, 1<<56+int64(i)+1, 3_600_000, session.Password{byte(i)}))
 	}
 	for _, path := range []string{"/w", "/locks", "/q"} {
 		create(1<<56+1, path, 0)
@@ -189,7 +189,7 @@ func crowded(b testing.TB, cfg lockkeeper.Config, sessions, contenders int) *loc
 		if i%10 == 0 {
 			create(1<<56+1, fmt.Sprintf("/locks/%05d", i/10), 0)
 		}
-		create(int64(1<<56+i+1), fmt.Sprintf("/locks/%05d/_c_0123456789abcdef0123456789abcdef-lock-", i/10), proto.FlagEphemeralSeq)
+		create(1<<56+int64(i)+1, fmt.Sprintf("/locks/%05d/_c_0123456789abcdef0123456789abcdef-lock-", i/10), proto.FlagEphemeralSeq)
 	}
 	create(1<<56+1, "/zookeeper/quota/q", 0)
 	for i := range 1000 {

@@ -286,7 +286,7 @@ func TestTableModel(t *testing.T) {
 		table, model := NewTable(), map[int64]*Session{}
 		lists := map[string]List{}
 		for i := range 4000 {
-			id, rising := 1+r.Int64N(most), int64(1<<40+i)
+			id, rising := 1+r.Int64N(most), 1<<40+int64(i)
 			switch n := r.IntN(6); {
 			case n == 0:
 				id = rising
