@@ -62,12 +62,14 @@ func TestEdit(t *testing.T) {
 	edit(9, []string{"/a", "/t"}, true)
 	check("/z")
 
+	at := int64(9)
 	for name, c := range map[string]*Command{
 		"cut short":        {Op: OpPutBack, Body: []byte{255, 255, 255, 255}},
 		"removal missing":  {Op: OpPutBack, Body: []byte{255, 255, 255, 255, 0, 0, 0, 0, 1}},
 		"record cut short": {Op: OpPutBack, Body: append(Edit(nil, false, nil).Body, 1, 2, 3)},
 	} {
-		if err := apply1(m, c, 10+int64(len(name))); !errors.Is(err, ErrEntry) {
+		at++
+		if err := apply1(m, c, at); !errors.Is(err, ErrEntry) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -248,8 +248,9 @@ func (v *View) Digest() uint64 { return v.m.Digest() }
 // DigestLater returns a function that returns the digest of the state that v shows now. It should
 // be called when v is not used any more.
 func (v *View) DigestLater() func() uint64 {
-	of, s := moment{v.r.digests.loads, v.m.index, v.m.zxid}, v.m.summary()
-	return func() uint64 { return v.r.digests.get(of, s) }
+	r, s := v.r, v.m.summary() // Load changes v
+	of := moment{r.digests.loads, v.m.index, v.m.zxid}
+	return func() uint64 { return r.digests.get(of, s) }
 }
 
 // digests has the digest that DigestLater has returned last, since several may ask for it while the
