@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // fleetOf starts a cluster of n members, and returns it and its leader.
@@ -28,6 +30,7 @@ func fleetOf(t *testing.T, n int) (*fleet, int) {
 // its peer port, gets its vote back although its first attempt to join does not end well: the leader
 // has taken its vote away, and then the member's disk is slow once, or it crashes, or the answer is lost.
 func TestVoteForgottenOnceAsked(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, how := range []string{"slow disk", "crash", "lost answer"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -125,6 +128,7 @@ func (c *deaf) Read(b []byte) (int, error) {
 // TestJoinsThroughOthers: a member that has lost its disk comes back although the first member of its
 // list is cut off from the others, but not from it.
 func TestJoinsThroughOthers(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := fleetOf(t, 5)
 		f.lose(4)
@@ -293,6 +297,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 // others was restarted meanwhile, and its newest list is the one in which that member had no vote. Then
 // the third loses its disk. The two have everything, and the one votes for the other.
 func TestVoteGivenBackInAbsence(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for try := range 15 { // the absence must begin while the vote is being given back
 		stuck := false
 		synctest.Test(t, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -321,6 +322,7 @@ func (l byteSlowLog) StoreLogs(logs []*raft.Log) error {
 // half an election timeout for each; those of the others are faster. The leader is merely slow: it is not replaced,
 // no write is lost, and none waits for more than an election timeout.
 func TestSlowLeaderIsNotReplaced(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, first := range []bool{true, false} {
 		t.Run(fmt.Sprint("disk first: ", first), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -4,11 +4,14 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestServesAfterCutInSnapshot: a member that is cut off while it gets its snapshot serves soon after
 // the cut is healed, although its old connections carry nothing any more, as promise 10 says.
 func TestServesAfterCutInSnapshot(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, length := range []time.Duration{0, time.Second, 3 * time.Second, 56 * time.Second} {
 		t.Run(length.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestSilentDuringSnapshot: a leader that falls silent while it sends a snapshot, or whose
@@ -137,6 +138,7 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 // TestStuckFollower: a member whose disk is stuck for long does not collect the leader's
 // messages, and has everything soon after its disk works again.
 func TestStuckFollower(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	synctest.Test(t, func(t *testing.T) {
 		net := newWires()
 		members, lead := net.open(t, 3, nil)
@@ -171,6 +173,7 @@ func TestStuckFollower(t *testing.T) {
 // TestLateMemberOnSlowLink: a member that missed long entries, or needs a snapshot, catches up
 // over a link that needs long for them. Then a long entry of its own gets over that link.
 func TestLateMemberOnSlowLink(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, x := range []struct {
 		rate     int64 // bytes a second
 		entries  int   // of 900 kB

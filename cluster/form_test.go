@@ -350,6 +350,7 @@ func TestFormWithAnotherList(t *testing.T) {
 // TestFormInAnyOrder starts, stops and kills members, and takes their disks, in a random order,
 // before, while and after they form their cluster. Of the disks, a minority is lost at a time.
 func TestFormInAnyOrder(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	runs := 150
 	if testkit.Thorough && !testkit.Race {
 		runs = 400
@@ -529,6 +530,7 @@ func (f *fleet) older(i int, sessions int64) {
 // TestOlderData: the members of a cluster from before clusters had ids agree to one when all
 // of them are there, and keep what they have.
 func TestOlderData(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	begin := func(t *testing.T) *fleet {
 		f := newFleet(t, 3)
 		f.asked, f.acked = 5, []int64{1, 2, 3, 4, 5}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -21,6 +22,7 @@ import (
 // It is to find: two ids that members have agreed to; a write that was acknowledged and that
 // a majority, which can acknowledge the next one, does not have.
 func TestFormationModel(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, x := range []struct {
 		name             string
 		losses, restarts int

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -348,6 +349,7 @@ func oldReadsOfNewLeader(t *testing.T, size int) {
 // member follows it on: a majority is up, connected, with working disks. It goes on serving, and expires
 // sessions, also if the stuck member is ended for good.
 func TestTermThatNobodyBegins(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, how := range []string{"stuck", "ended"} {
 		t.Run(how, func(t *testing.T) {
 			for range 10 { // in about half of them, the third member stands first

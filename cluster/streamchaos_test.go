@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -18,6 +19,7 @@ import (
 // end, terms change, links are cut, and members are killed and restarted. Nothing acknowledged is
 // lost, no connection is left, and the members agree.
 func TestStreamChaos(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for seed := range int64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

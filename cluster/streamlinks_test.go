@@ -143,6 +143,7 @@ func TestSnapshotOnNarrowLink(t *testing.T) {
 // about two election timeouts although connections are forgotten again and again, and that
 // nothing is left.
 func TestStreamsOverTLS(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	config := tlsConfig(t)
 	for _, secure := range []bool{false, true} {
 		for _, trip := range []time.Duration{2, 250} {
@@ -211,6 +212,7 @@ func TestStreamsOverTLS(t *testing.T) {
 // one member is down, and a firewall forgets the connections to the other again and again,
 // except that for heartbeats.
 func TestNeededStreamForgotten(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, half := range []string{"both", "to", "from"} {
 		for _, trip := range []time.Duration{1, 250} {
 			for _, each := range []time.Duration{20 * time.Millisecond, 3 * time.Second} {
@@ -408,6 +410,7 @@ func TestObserverStreams(t *testing.T) {
 // TestTermsLeaveNothing checks that no connection is left when leaders change again and again
 // while writes go on.
 func TestTermsLeaveNothing(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	synctest.Test(t, func(t *testing.T) {
 		n := newWires()
 		members, _ := n.open(t, 3, nil)

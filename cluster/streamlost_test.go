@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -217,6 +218,7 @@ func TestLookAtBegin(t *testing.T) {
 
 // TestNobodyReadsAnswers: a caller sends messages, reads no answers, and hangs up. Nothing is left of it.
 func TestNobodyReadsAnswers(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	streamTo(t, success, func(leader, follower openedTransport, s *stream) {
 		takes := follower.peers.serve[kindStream]
 		var open atomic.Int32
@@ -474,6 +476,7 @@ func kindOf(w *wire) byte {
 // TestForgottenAgain: a firewall forgets all connections between the leader and a follower, which is connected
 // all the time, again and again. The follower keeps its clients.
 func TestForgottenAgain(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, times := range []int{2, 20} {
 		for _, gap := range []time.Duration{1200, 1700} {
 			t.Run(fmt.Sprint("times ", times, " gap ", int(gap)), func(t *testing.T) {

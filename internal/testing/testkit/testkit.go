@@ -106,6 +106,14 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 // minute, goes through a part.
 var Thorough = Race || os.Getenv("LOCKKEEPER_THOROUGH") != ""
 
+// SlowUnderRace skips a test that takes long under the race detector, unless LOCKKEEPER_THOROUGH is
+// set, as at night. CI finds the tests that call it first, and runs them without the race detector.
+func SlowUnderRace(t *testing.T) {
+	if Race && os.Getenv("LOCKKEEPER_THOROUGH") == "" {
+		t.Skip("slow under the race detector")
+	}
+}
+
 // Seed returns the seed for a test's random numbers: LOCKKEEPER_SEED if it is set, and
 // otherwise a random one. If the test fails, its log shows the seed.
 func Seed(t testing.TB) uint64 {
