@@ -13,6 +13,7 @@ import (
 // TestTryLockLeavesNothing: whatever becomes of a TryLock (its context ends at any moment, the connection
 // is lost, the session ends), no znode and no goroutine is left.
 func TestTryLockLeavesNothing(t *testing.T) {
+	setsWatchesAgain(t)
 	for range 60 {
 		virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 			conn := s.Connect(t, timeout)
