@@ -511,7 +511,7 @@ func (c *Config) cluster() cluster.Config {
 		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.Features.ContainerCheckInterval,
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
-		ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
+		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
 		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: c.Features.LeaderDiskFirst,
 	}
 }

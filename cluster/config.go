@@ -30,10 +30,8 @@ type Config struct {
 	Join string
 	// Observer is whether a server that is not in Peers is started as an observer.
 	Observer bool
-	// ClientAddr and ElectionPort are what /zookeeper/config is to show of a server that is not
-	// in Peers; empty if nothing.
-	ClientAddr   string
-	ElectionPort int
+	// Shown is what /zookeeper/config is to show of a server that is not in Peers.
+	Shown Shown
 
 	Network Network // how members reach each other; nil means TCP
 	// ElectionTimeout is how long the leader, or a majority, may be silent
@@ -62,6 +60,12 @@ type Config struct {
 	About func() About
 }
 
+// Shown is what clients are told of a server; its zero value is nothing.
+type Shown struct {
+	ClientAddr   string
+	ElectionPort int
+}
+
 // first returns the first configuration of a new cluster. It is empty if this server is
 // to be added to a cluster.
 func (c *Config) first() (first raft.Configuration) {
@@ -84,7 +88,7 @@ func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c
 
 // self is what the configuration says of this server.
 func (c *Config) self() proto.Peer {
-	self := proto.Peer{ID: c.ID, Observer: c.Observer, ClientAddr: c.ClientAddr, ElectionPort: c.ElectionPort}
+	self := proto.Peer{ID: c.ID, Observer: c.Observer, ClientAddr: c.Shown.ClientAddr, ElectionPort: c.Shown.ElectionPort}
 	if x := find(c.Peers, c.ID); x != nil {
 		self = *x
 	}
