@@ -59,7 +59,7 @@ platforms:
 # On Debian, as root: installs Redis, ZooKeepers, Java and more.
 interop:
 	interop/setup.sh
-	go test -C interop -tags interop -parallel 6 -timeout 20m ./...
+	go test -C interop -tags interop -parallel 8 -timeout 20m ./...
 
 # Kills, pauses and cuts off the processes of a cluster and its clients at random, for T
 # in each of two tests: make chaos T=10m
