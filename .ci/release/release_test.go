@@ -285,7 +285,7 @@ func TestBOM(t *testing.T) {
 			t.Errorf("%s: %+v", name, b)
 		}
 	}
-	if want := 2*(strings.Count(*platformsFlag, ",")+1) + 2*strings.Count(*platformsFlag, "linux") + 1; documents != want {
+	if want := 3*(strings.Count(*platformsFlag, ",")+1) + 2*strings.Count(*platformsFlag, "linux") + 1; documents != want {
 		t.Errorf("%d documents, should be %d", documents, want)
 	}
 }
