@@ -47,6 +47,12 @@ var putBacks = []putBack{
 	{"a new leader answers a sync before an entry of its term is committed", []edit{
 		{"cluster/readindex.go", "if !leads || r.raft.begun.Load() != term {", "if !leads {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
+	{"a leader that has lost the majority, or heard of a later term, still says that it leads", []edit{
+		{"cluster/pulse.go", " && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority", ""},
+	}, []finding{{"cluster", "TestOldReadsBehindWall", "serves a read"}}},
+	{"a member trusts a leader's answer however long ago a majority confirmed that leader", []edit{
+		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
+	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
 	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {"internal/testing/whole", "TestBudget", "the result is <nil>, should be InvalidACL"}}},
