@@ -160,8 +160,8 @@ func (m *membership) answer(q Request) Reply {
 }
 
 // ask is an [asker] for which this member needs no connection to itself: it may not reach itself at
-// the address at which the others do. It does not wait for itself any longer when ctx is done or the
-// member is closed; but Member.Close waits until the request has ended, which may be writing to the storage.
+// the address at which the others do. ask returns when ctx is done or the member is
+// closed. Member.Close still waits until the request has ended, since that may be writing to the storage.
 func (m *membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
 	switch {
 	case addr != m.cfg.addr():

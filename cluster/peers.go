@@ -115,7 +115,7 @@ func (p *peerPort) run(f func()) bool {
 	if p.conns == nil {
 		return false
 	}
-	p.wg.Go(f) // before close has returned, and so before anybody waits
+	p.wg.Go(f) // close has not begun, so nobody waits for wg yet
 	return true
 }
 

@@ -60,7 +60,7 @@ variable or the configuration file is wrong.`,
   # One server for tests, which stores nothing on disk
   lockkeeper serve --memory --listen 127.0.0.1:0
 
-  # The same, which ends when the program ends that has started it with a pipe as standard input
+  # The same, for a program that starts it with a pipe as standard input: it exits when that program does
   lockkeeper serve --memory --listen 127.0.0.1:0 --until-stdin-closes
 
   # Three servers for tests, which inject faults by HTTP requests (docs/test-control.md)
@@ -103,7 +103,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty, there is no such port, and --tls-listen is required")
 		f.BoolVar(&cfg.Features.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
 		f.BoolVar(&cfg.Features.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
-		f.StringVar(&cfg.Features.BehaveAs, "behave-as", persona.Newest.String(), "the `LINE` of ZooKeeper's releases as which to answer clients, to test them with: 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9")
+		f.StringVar(&cfg.Features.BehaveAs, "behave-as", persona.Newest.String(), "answer clients as this release `LINE` of ZooKeeper does, to test clients: 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9")
 		f.StringVar(&o.words, "4lw", "*", "four-letter `WORDS` to answer, separated by commas; * means all")
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {

@@ -16,8 +16,8 @@ type untilFlags struct {
 }
 
 func (u *untilFlags) define(f *pflag.FlagSet) {
-	f.BoolVar(&u.stdinCloses, "until-stdin-closes", false, "end, as after SIGTERM, when standard input is at its end. A program that starts the server with a pipe, and writes nothing to it, cannot leave the server behind, however the program ends")
-	f.IntVar(&u.parent, "parent-pid", 0, "end, as after SIGTERM, when the process with this `PID` has ended")
+	f.BoolVar(&u.stdinCloses, "until-stdin-closes", false, "shut down, as on SIGTERM, at the end of standard input. A program that starts the server with a pipe there, and never writes to it, leaves no server behind, however it ends")
+	f.IntVar(&u.parent, "parent-pid", 0, "shut down, as on SIGTERM, when the process with this `PID` ends")
 }
 
 func (u *untilFlags) check(flags *pflag.FlagSet) error {

@@ -106,8 +106,9 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 // minute, goes through a part.
 var Thorough = Race || os.Getenv("LOCKKEEPER_THOROUGH") != ""
 
-// SlowUnderRace skips a test that takes long under the race detector, unless LOCKKEEPER_THOROUGH is
-// set, as at night. CI finds the tests that call it first, and runs them without the race detector.
+// SlowUnderRace skips a test under the race detector, unless LOCKKEEPER_THOROUGH is set, as in the
+// nightly run. Call it in the first line of a test: .ci/run finds such tests by that line, and runs
+// them without the race detector.
 func SlowUnderRace(t *testing.T) {
 	if Race && os.Getenv("LOCKKEEPER_THOROUGH") == "" {
 		t.Skip("slow under the race detector")
