@@ -371,7 +371,7 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Data {
-		switch n := v.m.tree.Lookup(path); {
+		switch n := v.m.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Mzxid > q.RelativeZxid:
@@ -381,14 +381,14 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Exist {
-		if v.m.tree.Lookup(path) != nil {
+		if v.m.tree.Lookup(r.path(path)) != nil {
 			notify(proto.EventNodeCreated, path)
 		} else {
-			set(r.watch(v, watch.Data, path))
+			set(r.watch(v, watch.Data, r.path(path)))
 		}
 	}
 	for _, path := range q.Child {
-		switch n := v.m.tree.Lookup(path); {
+		switch n := v.m.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Pzxid > q.RelativeZxid:
