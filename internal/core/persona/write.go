@@ -142,7 +142,7 @@ func (p *Persona) addresses(list *[]proto.ACL) verdict {
 // with MarshallingError.
 func (p *Persona) multi(d *jute.Decoder) (body []byte, ok bool) {
 	whole := d.Rest()
-	any := same
+	all := same
 	var ops []proto.MultiOp
 	for {
 		op, done := proto.OpCode(d.Int()), d.Bool()
@@ -169,10 +169,10 @@ func (p *Persona) multi(d *jute.Decoder) (body []byte, ok bool) {
 		if v == fails {
 			return nil, false
 		}
-		any = max(any, v)
+		all = max(all, v)
 		ops = append(ops, proto.MultiOp{Op: op, Request: r})
 	}
-	if any == same {
+	if all == same {
 		return whole, true
 	}
 	return (&proto.MultiRequest{Ops: ops}).Append(nil), true
