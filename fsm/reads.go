@@ -87,15 +87,20 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
-	fits := r.fits(v, path, watch.Data) && (recursive || r.fits(v, path, watch.Data, watch.Child))
+	oneMode := r.Older != nil && r.Older.OneMode
+	kinds := []watch.Kind{watch.Data, watch.Child}
+	if recursive && !oneMode {
+		kinds = kinds[:1]
+	}
+	fits := r.fits(v, path, kinds...)
 	switch {
 	case !fits:
-	case r.Older != nil && r.Older.OneMode:
+	case oneMode:
 		mode := watch.Persistent
 		if recursive {
 			mode = watch.Recursive
 		}
-		for _, kind := range []watch.Kind{watch.Data, watch.Child} {
+		for _, kind := range kinds {
 			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
 			v.r.watches.Add(r.Watcher, kind, path, mode)
 		}

@@ -135,6 +135,17 @@ func TestUnknownCode(t *testing.T) {
 	}
 }
 
+// TestWatchLimitOfLines: a recursive watch of lines before 3.9 is in both sets of watches, and counts twice.
+func TestWatchLimitOfLines(t *testing.T) {
+	one := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Limits.MaxWatches = 1 })
+	for line, want := range map[string]error{"3.8": proto.ThrottledOp, "3.9": nil} {
+		c := rawConn(t, lockkeepertest.Start(t, one, lockkeepertest.BehaveAs(line)))
+		if _, err := c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil); err != want {
+			t.Errorf("%s: %v, want %v", line, err, want)
+		}
+	}
+}
+
 // TestLinesTogether: the members of a cluster may behave as different lines. The client of each
 // sees the znodes that the others' clients have made, and its own line's events, and the members'
 // states stay the same.
