@@ -256,11 +256,11 @@ type Features struct {
 	// a write waits for one disk instead of two. Neither acknowledges anything before a
 	// majority has it on disk.
 	LeaderDiskFirst bool
-	// BehaveAs is an older release line of ZooKeeper as which the server answers its clients:
-	// 3.4, 3.5, 3.6, 3.7 or 3.8. The server does not know what that line does not know, so that
-	// a client library can be tested with it; docs/compatibility.md says what differs. The
-	// default, 3.9, is the newest line. It concerns only this server's own clients: the members
-	// of a cluster may differ. Before 3.7, EnforceQuota has no effect.
+	// BehaveAs is the release line of ZooKeeper whose answers the server gives its clients: 3.4,
+	// 3.5, 3.6, 3.7, 3.8 or, by default, 3.9, the newest. An older one is for testing client
+	// libraries: the server lacks what that line lacks; docs/compatibility.md says what differs.
+	// It concerns only this server's own clients: the members of a cluster may have different
+	// lines. With a line before 3.7, no quota is enforced on these clients, whatever EnforceQuota says.
 	BehaveAs string
 	// ContainerCheckInterval is the time between searches for empty containers and
 	// expired TTL znodes, which are then deleted. The default is one minute.

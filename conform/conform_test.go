@@ -45,8 +45,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// TestPersonas runs the whole suite against a server for each older line of ZooKeeper as which
-// it can behave, with the expectations of that line.
+// TestPersonas runs the whole suite against a server that behaves as each line of ZooKeeper, with
+// the expectations of that line.
 func TestPersonas(t *testing.T) {
 	// What personas do not imitate on purpose; see persona.Kept.
 	kept := map[string]string{"acl/events without READ": ">=3.6 <3.8"}

@@ -87,15 +87,20 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
-	fits := r.fits(v, path, watch.Data) && (recursive || r.fits(v, path, watch.Data, watch.Child))
+	oneMode := r.Older != nil && r.Older.OneMode
+	kinds := []watch.Kind{watch.Data, watch.Child}
+	if recursive && !oneMode {
+		kinds = kinds[:1]
+	}
+	fits := r.fits(v, path, kinds...)
 	switch {
 	case !fits:
-	case r.Older != nil && r.Older.OneMode:
+	case oneMode:
 		mode := watch.Persistent
 		if recursive {
 			mode = watch.Recursive
 		}
-		for _, kind := range []watch.Kind{watch.Data, watch.Child} {
+		for _, kind := range kinds {
 			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
 			v.r.watches.Add(r.Watcher, kind, path, mode)
 		}
@@ -225,8 +230,11 @@ func (r *Reader) appendData(out []byte, path string, n *znode.Node) []byte {
 
 // appendChildren appends the names of n's children, and stops when the reply is full.
 func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node) []byte {
-	hides := r.noConfig() && path == system
-	out = jute.AppendInt(out, r.stat(path, n).NumChildren)
+	count, hides := n.NumChildren(), r.noConfig() && path == system
+	if hides {
+		count--
+	}
+	out = jute.AppendInt(out, int32(count))
 	for name := range v.m.tree.Children(n) {
 		if hides && name == znode.ConfigPath[len(system)+1:] {
 			continue
@@ -239,33 +247,33 @@ func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node)
 }
 
 func getChildren(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	_, out, code := children(v, r, d, out)
+	_, _, out, code := children(v, r, d, out)
 	return out, code
 }
 
 func getChildren2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	s, out, code := children(v, r, d, out)
+	path, n, out, code := children(v, r, d, out)
 	if code == proto.OK {
+		s := r.stat(path, n)
 		out = s.Append(out)
 	}
 	return out, code
 }
 
-// children appends the names of the children, and returns the Stat too.
-func children(v *View, r *Reader, d *jute.Decoder, out []byte) (s proto.Stat, reply []byte, code proto.Code) {
+// children appends the names of the children, and returns their parent too.
+func children(v *View, r *Reader, d *jute.Decoder, out []byte) (path string, n *znode.Node, reply []byte, code proto.Code) {
 	var q proto.PathWatch
 	if q.Decode(d); d.Err() != nil {
-		return s, out, proto.MarshallingError
+		return "", nil, out, proto.MarshallingError
 	}
-	q.Path = r.path(q.Path)
-	n, code := v.lookup(q.Path, r.IDs)
-	if code != proto.OK {
-		return s, out, code
+	path = r.path(q.Path)
+	if n, code = v.lookup(path, r.IDs); code != proto.OK {
+		return path, nil, out, code
 	}
-	if q.Watch && !r.watch(v, watch.Child, q.Path) {
-		return s, out, proto.ThrottledOp
+	if q.Watch && !r.watch(v, watch.Child, path) {
+		return path, nil, out, proto.ThrottledOp
 	}
-	return r.stat(q.Path, n), v.appendChildren(r, out, q.Path, n), proto.OK
+	return path, n, v.appendChildren(r, out, path, n), proto.OK
 }
 
 func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
@@ -371,7 +379,7 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Data {
-		switch n := v.m.tree.Lookup(path); {
+		switch n := v.m.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Mzxid > q.RelativeZxid:
@@ -381,14 +389,14 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Exist {
-		if v.m.tree.Lookup(path) != nil {
+		if v.m.tree.Lookup(r.path(path)) != nil {
 			notify(proto.EventNodeCreated, path)
 		} else {
-			set(r.watch(v, watch.Data, path))
+			set(r.watch(v, watch.Data, r.path(path)))
 		}
 	}
 	for _, path := range q.Child {
-		switch n := v.m.tree.Lookup(path); {
+		switch n := v.m.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Pzxid > q.RelativeZxid:

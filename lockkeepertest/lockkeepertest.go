@@ -138,7 +138,7 @@ func WithTCP() Option { return Option{func(s *Server) { s.cfg.ClientAddr = "127.
 func WithTickTime(d time.Duration) Option { return Option{func(s *Server) { s.cfg.TickTime = d }} }
 
 // BehaveAs makes the server answer as an older release line of ZooKeeper: "3.4", "3.5", "3.6",
-// "3.7" or "3.8". So a test can see what a client does with a server that lacks an operation;
+// "3.7" or "3.8". A test can thus show what a client does when the server lacks an operation;
 // see lockkeeper.Features.BehaveAs. In a cluster, all members behave so.
 func BehaveAs(line string) Option {
 	return Option{func(s *Server) { s.cfg.Features.BehaveAs = line }}

@@ -2,6 +2,7 @@ package lockkeepertest_test
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"regexp"
 	"strings"
@@ -134,6 +135,17 @@ func TestUnknownCode(t *testing.T) {
 	}
 }
 
+// TestWatchLimitOfLines: a recursive watch of lines before 3.9 is in both sets of watches, and counts twice.
+func TestWatchLimitOfLines(t *testing.T) {
+	one := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Limits.MaxWatches = 1 })
+	for line, want := range map[string]error{"3.8": proto.ThrottledOp, "3.9": nil} {
+		c := rawConn(t, lockkeepertest.Start(t, one, lockkeepertest.BehaveAs(line)))
+		if _, err := c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil); err != want {
+			t.Errorf("%s: %v, want %v", line, err, want)
+		}
+	}
+}
+
 // TestLinesTogether: the members of a cluster may behave as different lines. The client of each
 // sees the znodes that the others' clients have made, and its own line's events, and the members'
 // states stay the same.
@@ -211,6 +223,70 @@ func TestLinesTogether(t *testing.T) {
 			want = got
 		}
 	})
+}
+
+// TestQuotasOfLines: a member that behaves as a line without enforced quotas enforces none on its
+// own clients, whoever leads, so that no result in a multi has a code that they do not know.
+func TestQuotasOfLines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		lines := map[uint64]string{1: "3.6", 2: "3.9", 3: "3.6"}
+		c := lockkeepertest.StartCluster(t, 3, lockkeepertest.WithConfig(func(cfg *lockkeeper.Config) {
+			cfg.Features.BehaveAs, cfg.Features.EnforceQuota = lines[cfg.ID], true
+		}))
+		k := rawConn(t, c.Server(2))
+		for _, x := range [][2]string{{"/q"}, {"/zookeeper/quota/q"}, {"/zookeeper/quota/q/zookeeper_limits", "countHardLimit=1"}, {"/zookeeper/quota/q/zookeeper_stats", "count=0,bytes=0"}} {
+			if _, err := k.Create(x[0], []byte(x[1]), 0); err != nil {
+				t.Fatal(x[0], err)
+			}
+		}
+		for id := 1; id <= 3; id++ {
+			var reply proto.MultiReply
+			q := &proto.MultiRequest{Ops: []proto.MultiOp{{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: fmt.Sprint("/q/", id), ACL: proto.OpenACL}}}}
+			want := proto.OK
+			if lines[uint64(id)] == "3.9" {
+				want = proto.QuotaExceeded
+			}
+			if _, err := rawConn(t, c.Server(id)).Call(proto.OpMulti, q, &reply); err != nil || len(reply.Results) != 1 || reply.Results[0].Code != want {
+				t.Errorf("member %d, as %s: %v, %+v", id, lines[uint64(id)], err, reply)
+			}
+		}
+	})
+}
+
+// TestNoConfigAfterReconnect: what a client of 3.4 watches when it reconnects tells it nothing of
+// /zookeeper/config either, which that line does not have.
+func TestNoConfigAfterReconnect(t *testing.T) {
+	const config = "/zookeeper/config"
+	for _, x := range []struct {
+		line                string
+		exists, data, child proto.EventType // 0 for none
+	}{
+		{"3.4", 0, proto.EventNodeDeleted, proto.EventNodeDeleted},
+		{"3.5", proto.EventNodeCreated, 0, 0},
+	} {
+		c := rawConn(t, lockkeepertest.Start(t, lockkeepertest.BehaveAs(x.line)))
+		for _, w := range []struct {
+			q    proto.SetWatchesRequest
+			want proto.EventType
+		}{
+			{proto.SetWatchesRequest{Exist: []string{config}}, x.exists},
+			{proto.SetWatchesRequest{Data: []string{config}}, x.data},
+			{proto.SetWatchesRequest{Child: []string{config}}, x.child},
+		} {
+			c.Events = nil
+			w.q.RelativeZxid = 1 << 40
+			if _, err := c.Call(proto.OpSetWatches, &w.q, nil); err != nil {
+				t.Fatal(err)
+			}
+			var got proto.EventType
+			for _, e := range c.Events {
+				got = e.Type
+			}
+			if got != w.want {
+				t.Errorf("%s: %+v: event %d, want %d", x.line, w.q, got, w.want)
+			}
+		}
+	}
 }
 
 // TestBehaveAsUnknown: a line that there is not is an error.

@@ -103,7 +103,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty, there is no such port, and --tls-listen is required")
 		f.BoolVar(&cfg.Features.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
 		f.BoolVar(&cfg.Features.NoTTL, "no-ttl", false, "refuse TTL znodes, as ZooKeeper does by default")
-		f.StringVar(&cfg.Features.BehaveAs, "behave-as", persona.Newest.String(), "answer clients as this release `LINE` of ZooKeeper does, to test clients: 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9")
+		f.StringVar(&cfg.Features.BehaveAs, "behave-as", persona.Newest.String(), "answer clients as this `LINE` of ZooKeeper's releases does, to test the clients: 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9")
 		f.StringVar(&o.words, "4lw", "*", "four-letter `WORDS` to answer, separated by commas; * means all")
 	})
 	group(all, "Data and configuration", func(f *pflag.FlagSet) {

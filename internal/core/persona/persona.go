@@ -7,8 +7,8 @@
 // docs/compatibility.md follow from them.
 //
 // A persona belongs to the member that serves a client. The log, the state and the other
-// members know nothing of it: what a write does differently is decided before the write is
-// proposed, by proposing another request whose effect and answer are those ones.
+// members know nothing of it. Where an older line does something else with a write, the member
+// proposes another request instead, one to which the newest line does that.
 package persona
 
 import (
@@ -105,7 +105,7 @@ func (p *Persona) Line() Line {
 	return p.line
 }
 
-// Does reports whether the line behaves as the newest one does in a respect.
+// Does reports whether the line behaves in this respect as the newest one does.
 func (p *Persona) Does(t Trait) bool { return p == nil || !p.traits[t] }
 
 // KnowsOp reports whether the line has an operation.

@@ -9,14 +9,14 @@ import (
 )
 
 // Write returns the write to propose for one that a client has sent: the same one, or one that
-// the newest line answers as the persona's line answers the client's.
+// the newest line carries out and answers as the persona's line does the client's.
 func (p *Persona) Write(op proto.OpCode, body []byte) (proto.OpCode, []byte) {
 	if p == nil {
 		return op, body
 	}
 	row := proto.OpByCode(op)
 	if row == nil || row.InMulti != proto.OpMulti && op != proto.OpMulti && op != proto.OpSetACL {
-		return op, body
+		return op, body // no line treats it differently
 	}
 	d := jute.NewDecoder(body)
 	if op == proto.OpMulti {
@@ -54,7 +54,7 @@ const (
 	fails           // with MarshallingError
 )
 
-// older makes of a request what stands for it in the newest line.
+// older changes a request into the one that stands for it in the newest line.
 func (p *Persona) older(r proto.Record) (v verdict) {
 	switch r := r.(type) {
 	case *proto.CreateRequest:
@@ -142,7 +142,7 @@ func (p *Persona) addresses(list *[]proto.ACL) verdict {
 // with MarshallingError.
 func (p *Persona) multi(d *jute.Decoder) (body []byte, ok bool) {
 	whole := d.Rest()
-	any := same
+	all := same
 	var ops []proto.MultiOp
 	for {
 		op, done := proto.OpCode(d.Int()), d.Bool()
@@ -169,10 +169,10 @@ func (p *Persona) multi(d *jute.Decoder) (body []byte, ok bool) {
 		if v == fails {
 			return nil, false
 		}
-		any = max(any, v)
+		all = max(all, v)
 		ops = append(ops, proto.MultiOp{Op: op, Request: r})
 	}
-	if any == same {
+	if all == same {
 		return whole, true
 	}
 	return (&proto.MultiRequest{Ops: ops}).Append(nil), true
@@ -181,7 +181,7 @@ func (p *Persona) multi(d *jute.Decoder) (body []byte, ok bool) {
 // unreadableACL fails with MarshallingError.
 var unreadableACL = []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeWorld, ID: jute.Null}}}
 
-// part makes of a create in a multi what stands for it since [MultiModes].
+// part changes a create in a multi into the one that stands for it since [MultiModes].
 func (p *Persona) part(op proto.OpCode, r proto.Record) (proto.OpCode, verdict) {
 	c, ok := r.(*proto.CreateRequest)
 	if !ok {

@@ -104,7 +104,7 @@ func (c *conn) Identities() []proto.ID { return c.identity.Load().ids }
 
 // Event implements fsm.Watcher. The applier calls it, or the reader in setWatches.
 func (c *conn) Event(zxid int64, t proto.EventType, path string) {
-	if p := c.s.cfg.Persona; p != nil && !p.Does(persona.EventZxid) {
+	if !c.s.cfg.Persona.Does(persona.EventZxid) {
 		zxid = -1
 	}
 	c.frame(&proto.ReplyHeader{Xid: proto.XidEvent, Zxid: zxid}, func(b []byte) []byte {

@@ -42,8 +42,9 @@ func (c *conn) handle(frame []byte) (bool, error) {
 	}
 	c.received(len(frame))
 	q := request{xid: h.Xid, op: proto.OpByCode(h.Op), body: d.Rest(), who: c.identity.Load(), start: time.Now()}
-	if q.op != nil && (q.op.Class == proto.Part || c.s.cfg.Persona != nil && !c.s.cfg.Persona.KnowsOp(h.Op)) {
-		q.op = nil // newer ZooKeeper servers do not know a check outside of a multi
+	// Newer ZooKeeper servers do not know a check outside of a multi.
+	if q.op != nil && (q.op.Class == proto.Part || !c.s.cfg.Persona.KnowsOp(h.Op)) {
+		q.op = nil
 	}
 	if q.op != nil && q.op.Class == proto.Read {
 		c.reads()
@@ -93,10 +94,8 @@ func (c *conn) handle(frame []byte) (bool, error) {
 // applied before Propose returns. It returns false if the connection has ended;
 // then later requests must not be run either.
 func (c *conn) write(q request) bool {
-	cmd := fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}
-	if p := c.s.cfg.Persona; p != nil {
-		cmd.Op, cmd.Body = p.Write(cmd.Op, cmd.Body)
-	}
+	cmd := fsm.Command{Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded}
+	cmd.Op, cmd.Body = c.s.cfg.Persona.Write(q.op.Code, q.body)
 	if q.op.Code == proto.OpCloseSession {
 		c.closing.Store(true)
 		c.stopped.Store(true)
@@ -283,8 +282,11 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 // frameHeader is the length in bytes of a reply without its body.
 const frameHeader = 4 + 16
 
+// reply queues a reply. The connection ends instead if the persona does not have the code. The
+// results in a multi need no such check: the only newer code that they could have is
+// QuotaExceeded, and a server as a line without it enforces no quota on its clients.
 func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
-	if p := c.s.cfg.Persona; p != nil && !p.KnowsCode(h.Code) {
+	if !c.s.cfg.Persona.KnowsCode(h.Code) {
 		c.end()
 		return
 	}
