@@ -1,0 +1,46 @@
+package znode
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// TestQuotaTotalsWhileTreeChanges: each namespace is there once, also if its quotas are deleted and made
+// again meanwhile. Prometheus refuses all metrics if one is there twice.
+func TestQuotaTotalsWhileTreeChanges(t *testing.T) {
+	tree, x := New(), &Txn{}
+	put := func(paths ...string) {
+		var records []Record
+		for _, path := range paths {
+			records = append(records, Record{Path: path, Data: []byte("count=1,bytes=-1"), ACL: proto.OpenACL})
+		}
+		tree.Edit(x, nil, false, records)
+	}
+	of := func(i int) string { return fmt.Sprintf("%s/%d", QuotaPath, i) }
+	const namespaces = 300
+	for i := range namespaces {
+		put(of(i), of(i)+"/"+limitsName)
+	}
+	for range 500 { // the order of a map is random
+		steps := 0
+		all := tree.QuotaTotals(func() {
+			if steps++; steps == namespaces*3/4 {
+				for i := range namespaces / 5 {
+					tree.Edit(x, []string{of(5*i) + "/" + limitsName}, false, nil)
+				}
+				for i := range namespaces / 5 {
+					put(of(namespaces-5-5*i) + "/" + limitsName)
+				}
+			}
+		})
+		found := map[string]bool{}
+		for _, total := range all {
+			if found[total.Namespace] {
+				t.Fatalf("the namespace %q is there twice", total.Namespace)
+			}
+			found[total.Namespace] = true
+		}
+	}
+}
