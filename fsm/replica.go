@@ -296,7 +296,7 @@ func (v *View) WatchCounts() (connections, paths, watches int) {
 
 // Watches calls f for every pair of a connection of this server and a path that it
 // watches, in no particular order, until f returns false. f must not read the replica. Entries are
-// applied and watches are set meanwhile, as in [Replica.Browse].
+// applied and watches are set meanwhile, as in [Replica.Browse]; see [watch.Table.Each].
 func (r *Replica) Watches(f func(w Watcher, path string) bool) {
 	lock := func() {
 		r.watchMu.Lock()

@@ -51,7 +51,8 @@ type Server interface {
 	Ephemerals(most int) (paths []string, ok bool)
 	WatchCounts() WatchCounts
 	// Watches returns every pair of a session that is connected to this server and a path
-	// that it watches, in no particular order. It fails with [ErrTooLong].
+	// that it watches, in no particular order. One that goes and comes back meanwhile may be there
+	// twice. It fails with [ErrTooLong].
 	Watches() (Watches, error)
 
 	// ResetConnections resets the counts of all connections, and ResetCounts those of the
@@ -378,8 +379,9 @@ func (w Watches) group(order func(id, path string) (head, item string)) (all []G
 		all[i].Items = append(all[i].Items, item)
 	}
 	slices.SortFunc(all, func(a, b Group) int { return cmp.Compare(a.Head, b.Head) })
-	for _, g := range all {
-		slices.Sort(g.Items)
+	for i := range all {
+		slices.Sort(all[i].Items)
+		all[i].Items = slices.Compact(all[i].Items)
 	}
 	return all
 }
