@@ -44,3 +44,29 @@ func TestQuotaTotalsWhileTreeChanges(t *testing.T) {
 		}
 	}
 }
+
+// TestEditCounts: what an edit adds, changes and deletes is counted in the stats of quotas.
+func TestEditCounts(t *testing.T) {
+	tree, x := New(), &Txn{}
+	at := func(path, data string) Record {
+		return Record{Path: path, Data: []byte(data), ACL: proto.OpenACL}
+	}
+	check := func(want string) {
+		t.Helper()
+		if got := string(tree.Lookup(QuotaPath + "/q/" + statsName).Record().Data); got != want {
+			t.Errorf("the stats are %q, should be %q", got, want)
+		}
+		if err := tree.Check(func(int64) bool { return true }); err != nil {
+			t.Error(err)
+		}
+	}
+	tree.Edit(x, nil, false, []Record{
+		at("/q", ""), at(QuotaPath+"/q", ""), at(QuotaPath+"/q/"+limitsName, "count=9,bytes=-1"), at(QuotaPath+"/q/"+statsName, "count=1,bytes=0"),
+	})
+	tree.Edit(x, nil, false, []Record{at("/q/a", "12"), at("/q/b", "345")})
+	check("count=3,bytes=5")
+	tree.Edit(x, nil, false, []Record{at("/q/a", "1")})
+	check("count=3,bytes=4")
+	tree.Edit(x, []string{"/q/b"}, false, nil)
+	check("count=2,bytes=1")
+}
