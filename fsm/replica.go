@@ -249,7 +249,7 @@ func (v *View) Digest() uint64 { return v.m.Digest() }
 // be called when v is not used any more.
 func (v *View) DigestLater() func() uint64 {
 	r, s := v.r, v.m.summary() // Load changes v
-	of := moment{r.digests.loads, v.m.index, v.m.zxid}
+	of := moment{r.digests.loads, v.m.index, v.m.Quick()}
 	return func() uint64 { return r.digests.get(of, s) }
 }
 
@@ -266,7 +266,7 @@ type digests struct {
 // moment names a state.
 type moment struct {
 	loads, index uint64
-	zxid         int64 // changes within an entry
+	quick        uint64 // see [Machine.Quick]; changes within an entry
 }
 
 func (d *digests) get(of moment, s *summary) uint64 {

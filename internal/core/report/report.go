@@ -29,7 +29,8 @@ import (
 // Server is a server that reports. Its methods are safe for concurrent use, send nothing over
 // a network, except for Sync, and may be called at any time, also while the server serves no
 // clients. Those that list something let changes be applied meanwhile: a list of many sessions or
-// watches does not show one moment, but has everything that was there all the time.
+// watches does not show one moment, but has everything that was there all the time, unless a
+// snapshot has replaced the state or a multi has failed meanwhile.
 type Server interface {
 	Monitor() *Monitor
 	Config() *Config
