@@ -319,7 +319,11 @@ func (v *survey) watches(st *lockkeeper.Status, s *state, of func(int64) *sessio
 	bySession := map[int64][]string{}
 	for _, w := range all {
 		bySession[w.Session] = append(bySession[w.Session], w.Path)
-		of(w.Session).Watches++
+	}
+	for id, paths := range bySession {
+		slices.Sort(paths)
+		bySession[id] = slices.Compact(paths)
+		of(id).Watches = len(bySession[id])
 	}
 	for _, g := range all.ByPath() {
 		if len(s.Watches) == shownWatches {

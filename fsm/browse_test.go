@@ -81,6 +81,35 @@ func TestDigestLater(t *testing.T) {
 	}
 }
 
+// TestDigestWithinEntry checks that a state within an entry has its own digest, although a session that is
+// resumed changes neither the index nor the zxid.
+func TestDigestWithinEntry(t *testing.T) {
+	r, asked := NewReplica(), 0
+	r.Complete(func(*Envelope, int) Waiter {
+		return askDigest(func(v *View) {
+			if asked++; v.DigestLater()() != v.Digest() {
+				t.Errorf("the digest after command %d is that of another state", asked)
+			}
+		})
+	})
+	for i, c := range [][]*Command{
+		{OpenSession(1, 5, 1000, session.Password{}), OpenSession(1, 6, 1000, session.Password{})},
+		{ResumeSession(2, 5, 2000, make([]byte, 16)), ResumeSession(3, 6, 2000, make([]byte, 16))},
+	} {
+		if err := r.apply(uint64(i+1), 1, entryOf(1, uint64(i+1), c...)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if asked != 4 {
+		t.Errorf("%d commands", asked)
+	}
+}
+
+type askDigest func(v *View)
+
+func (f askDigest) Done(v *View, _ *Result) { f(v) }
+func (askDigest) Lost()                     {}
+
 // TestBrowse checks that entries are applied while somebody reads much, and that the view then shows them.
 func TestBrowse(t *testing.T) {
 	r := NewReplica()

@@ -249,7 +249,7 @@ func (v *View) Digest() uint64 { return v.m.Digest() }
 // be called when v is not used any more.
 func (v *View) DigestLater() func() uint64 {
 	r, s := v.r, v.m.summary() // Load changes v
-	of := moment{r.digests.loads, v.m.index, v.m.zxid}
+	of := moment{r.digests.loads, v.m.index, v.m.Quick()}
 	return func() uint64 { return r.digests.get(of, s) }
 }
 
@@ -266,7 +266,7 @@ type digests struct {
 // moment names a state.
 type moment struct {
 	loads, index uint64
-	zxid         int64 // changes within an entry
+	quick        uint64 // see [Machine.Quick]; changes within an entry
 }
 
 func (d *digests) get(of moment, s *summary) uint64 {
@@ -296,7 +296,7 @@ func (v *View) WatchCounts() (connections, paths, watches int) {
 
 // Watches calls f for every pair of a connection of this server and a path that it
 // watches, in no particular order, until f returns false. f must not read the replica. Entries are
-// applied and watches are set meanwhile, as in [Replica.Browse].
+// applied and watches are set meanwhile, as in [Replica.Browse]; see [watch.Table.Each].
 func (r *Replica) Watches(f func(w Watcher, path string) bool) {
 	lock := func() {
 		r.watchMu.Lock()

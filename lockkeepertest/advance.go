@@ -71,8 +71,17 @@ func advance(servers []*Server, d time.Duration, silent bool) (x Advanced) {
 	if err == nil && server.Role() != lockkeeper.RoleLeader && server.Role() != lockkeeper.RoleStandalone {
 		err = fmt.Errorf("%s does not lead", lead.name())
 	}
+	known := map[int64]bool{} // the others are just being opened, by clients that are connected
 	if err == nil {
 		err = lead.propose(fsm.Nothing()) // it works, and knows the sessions of all members
+		lead.view(func(v *fsm.View) {
+			for x := range v.Sessions().All() {
+				known[x.ID] = true
+			}
+		})
+	}
+	if err == nil {
+		err = commit(servers, fsm.Nothing()) // now all members know which of these are connected
 	}
 	if err == nil {
 		connected := map[int64]bool{}
@@ -84,7 +93,7 @@ func advance(servers []*Server, d time.Duration, silent bool) (x Advanced) {
 				}
 			}
 		}
-		x.Expired = testhooks.Of(server).Advance(d, func(id int64) bool { return connected[id] }, !silent)
+		x.Expired = testhooks.Of(server).Advance(d, func(id int64) bool { return connected[id] || !known[id] }, !silent)
 		slices.Sort(x.Expired)
 		err = endSessions(server, x.Expired)
 	}

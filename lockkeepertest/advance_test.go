@@ -107,3 +107,31 @@ func TestAdvanceVirtual(t *testing.T) {
 		}
 	})
 }
+
+// TestAdvanceWhileClientsConnect: a session is opened through a member that does not know it yet when the
+// leader's clock is set forward. The client's pings count all the same.
+func TestAdvanceWhileClientsConnect(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := lockkeepertest.StartCluster(t, 3)
+		lead := c.Leader()
+		via := lead%3 + 1
+		for _, slow := range [][2]int{{lead, via}, {via, lead}} {
+			c.SetLink(slow[0], slow[1], lockkeepertest.Link{Delay: 50 * time.Millisecond})
+		}
+		for wait := time.Duration(0); wait <= 300*time.Millisecond; wait += 20 * time.Millisecond {
+			ids := make(chan int64)
+			go func() {
+				conn := c.Server(via).Connect(t, 10*time.Second)
+				conn.Exists("/")
+				ids <- conn.SessionID()
+			}()
+			time.Sleep(wait)
+			c.Advance(time.Millisecond)
+			id := <-ids
+			time.Sleep(20 * time.Second)
+			if !slices.ContainsFunc(c.Server(lead).Sessions(), func(x lockkeepertest.Session) bool { return x.ID == id }) {
+				t.Errorf("the clock was set forward %v after a client had begun to connect: its session has expired", wait)
+			}
+		}
+	})
+}

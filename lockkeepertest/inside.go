@@ -154,7 +154,7 @@ func (s *Server) Watches() (all []Watch) {
 		server.Watches(func(session int64, path string) { all = append(all, Watch{session, path}) })
 	})
 	slices.SortFunc(all, func(a, b Watch) int { return cmp.Or(cmp.Compare(a.Session, b.Session), cmp.Compare(a.Path, b.Path)) })
-	return all
+	return slices.Compact(all) // one that went and came back may be there twice
 }
 
 // Locks returns the locks that are held, in order of their paths.

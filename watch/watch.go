@@ -158,11 +158,19 @@ func (t *Table[C]) LenOf(c C) int { return len(t.keys[c]) }
 func (t *Table[C]) Len() int { return t.total }
 
 // Each calls f for every pair of a connection and a path that it watches, in no
-// particular order, until f returns false.
+// particular order, until f returns false. The table may change meanwhile: a pair that is there all
+// the time is found, and one that goes and comes back may be found twice.
 func (t *Table[C]) Each(f func(c C, path string) bool) {
 	for c, keys := range t.keys {
+		found := map[string]bool{} // paths with watches of both kinds, either of which may go first
 		for k := range keys {
-			if _, both := keys[key{Data, k.path}]; (k.kind == Data || !both) && !f(c, k.path) {
+			if _, both := keys[key{1 - k.kind, k.path}]; both {
+				if found[k.path] {
+					continue
+				}
+				found[k.path] = true
+			}
+			if !f(c, k.path) {
 				return
 			}
 		}

@@ -27,9 +27,11 @@ func (t *Tree) Edit(x *Txn, remove []string, below bool, records []Record) {
 				made.Data = []byte{}
 			}
 			t.putNew(x, &made)
+			t.count(r.Path, 1, len(made.Data))
 			added = append(added, &made)
 		} else if r.Data != nil {
 			changed := n.Record()
+			t.count(r.Path, 0, len(r.Data)-len(changed.Data))
 			changed.Data, changed.Mtime = r.Data, r.Mtime
 			changed.Version++
 			added = append(added, &changed)

@@ -542,7 +542,12 @@ func (t *Tree) QuotaTotals(step func()) (all []QuotaTotal) {
 		}
 		return limits.get(key)
 	}
+	found := map[string]bool{} // what goes and comes back meanwhile, the map may have again
 	for name, below := range t.quotas.next {
+		if found[name] {
+			continue
+		}
+		found[name] = true
 		total := QuotaTotal{Namespace: name}
 		below.each(func(q *quota) {
 			if q.allowed != nil {

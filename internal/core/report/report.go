@@ -29,7 +29,8 @@ import (
 // Server is a server that reports. Its methods are safe for concurrent use, send nothing over
 // a network, except for Sync, and may be called at any time, also while the server serves no
 // clients. Those that list something let changes be applied meanwhile: a list of many sessions or
-// watches does not show one moment, but has everything that was there all the time.
+// watches does not show one moment, but has everything that was there all the time, unless a
+// snapshot has replaced the state or a multi has failed meanwhile.
 type Server interface {
 	Monitor() *Monitor
 	Config() *Config
@@ -51,7 +52,8 @@ type Server interface {
 	Ephemerals(most int) (paths []string, ok bool)
 	WatchCounts() WatchCounts
 	// Watches returns every pair of a session that is connected to this server and a path
-	// that it watches, in no particular order. It fails with [ErrTooLong].
+	// that it watches, in no particular order. One that goes and comes back meanwhile may be there
+	// twice. It fails with [ErrTooLong].
 	Watches() (Watches, error)
 
 	// ResetConnections resets the counts of all connections, and ResetCounts those of the
@@ -378,8 +380,9 @@ func (w Watches) group(order func(id, path string) (head, item string)) (all []G
 		all[i].Items = append(all[i].Items, item)
 	}
 	slices.SortFunc(all, func(a, b Group) int { return cmp.Compare(a.Head, b.Head) })
-	for _, g := range all {
-		slices.Sort(g.Items)
+	for i := range all {
+		slices.Sort(all[i].Items)
+		all[i].Items = slices.Compact(all[i].Items)
 	}
 	return all
 }
