@@ -4,7 +4,7 @@ N := 50
 SEED := 1
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers bench-quick pgo api api-released release packages-npm packages-python packages-maven packages upgrade vulnerabilities ci
+.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers adopters bench-quick pgo api api-released release packages-npm packages-python packages-maven packages manifests pictures upgrade vulnerabilities ci
 
 build:
 	go build ./...
@@ -61,6 +61,10 @@ interop:
 	interop/setup.sh
 	go test -C interop -tags interop -parallel 8 -timeout 20m ./...
 
+# The pictures of the console in docs, after a change of the page. It needs Chromium, and two minutes.
+pictures:
+	LOCKKEEPER_INTEROP_CONSOLE=$(CURDIR)/docs go test -C interop -tags interop -timeout 10m -v -run '^TestConsolePictures$$' .
+
 # Kills, pauses and cuts off the processes of a cluster and its clients at random, for T
 # in each of two tests: make chaos T=10m
 chaos:
@@ -76,13 +80,19 @@ diff:
 # it with older releases of ZooKeeper.
 systems:
 	interop/setup.sh --systems
-	LOCKKEEPER_INTEROP_SYSTEMS=1 go test -C interop -tags interop -timeout 0 -v -run '^TestSystems|^TestReleases$$|^TestPackagesMavenCurator$$' .
+	LOCKKEEPER_INTEROP_SYSTEMS=1 go test -C interop -tags interop -timeout 0 -v -run '^TestSystems|^TestReleases$$|^TestPackagesMavenCurator$$|^TestPowerLossIsFound$$|^TestMigrate|^TestConsoleThousandLocks$$' .
 
 # Measures lockkeeper, ZooKeeper 3.8 and 3.9, and etcd in turns, and writes
 # docs/performance.md and the charts in README.md: make bench-peers TURNS=5
 bench-peers:
 	interop/setup.sh etcd-server
 	LOCKKEEPER_INTEROP_PEERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestPeers$$' .
+
+# Runs tests of other projects with a ZooKeeper in Java and with lockkeeper in turns, and writes docs/adopters.md:
+# make adopters TURNS=3
+adopters:
+	interop/setup.sh --systems
+	LOCKKEEPER_INTEROP_ADOPTERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$$' .
 
 # Compares this tree with the last tag or, if there is none, with the commit where the
 # branch began or the one before.
@@ -114,18 +124,33 @@ packages-npm:
 	rm -rf dist/npm
 	go run -C .ci/release . -only npm -o ../../dist/npm
 
-# The wheels of the commit that is checked out, in dist (docs/packages.md): the package for Python.
+# The wheels of the commit that is checked out, in dist/python (docs/packages.md): the package for Python.
 packages-python:
-	go run -C .ci/release . -only wheel
+	rm -rf dist/python
+	go run -C .ci/release . -only wheel -o ../../dist/python
 
 # The packages for Maven, in dist/maven, a folder that is a Maven repository (docs/packages.md). They
-# need Java and Maven, and Maven Central for Maven's plugins.
+# need Java and Maven, and Maven Central for Maven's plugins. ARCHIVES are those of a release, if they exist already.
 packages-maven:
-	packages/maven/build dist/maven
+	rm -rf dist/maven
+	packages/maven/build dist/maven $(ARCHIVES)
 	LOCKKEEPER_INTEROP_MAVEN=$(CURDIR)/dist/maven go test -C interop -tags interop -timeout 5m -run '^TestMavenJars$$' .
 
-# All of them: what a release would upload (docs/packages.md). The crate for Rust is packages/rust.
-packages: packages-npm packages-python packages-maven
+# All of them, in the same folders, from programs that are built once. The crate for Rust is packages/rust.
+packages:
+	rm -rf dist/npm dist/python dist/programs
+	go run -C .ci/release . -only archive,npm,wheel -o ../../dist/programs
+	mkdir dist/npm dist/python
+	mv dist/programs/*.tgz dist/programs/*.tgz.cdx.json dist/npm
+	mv dist/programs/*.whl dist/programs/*.whl.cdx.json dist/python
+	grep '\.tgz' dist/programs/SHA256SUMS >dist/npm/SHA256SUMS
+	grep '\.whl' dist/programs/SHA256SUMS >dist/python/SHA256SUMS
+	$(MAKE) packages-maven ARCHIVES="$$(echo dist/programs/*.tar.gz dist/programs/*.zip)"
+	rm -r dist/programs
+
+# deploy/kubernetes, from the Helm chart (docs/kubernetes.md).
+manifests:
+	go test -C .ci/deploy -run '^Test(Manifests|Alerts)$$' . -rewrite
 
 # Upgrades a cluster from the last tag (.ci/base) to this tree, and back.
 upgrade:

@@ -112,7 +112,7 @@ func (s *Server) movePort(ctx context.Context, addr string) error {
 	case <-s.refusing:
 		l.Close()
 	default:
-		s.wg.Go(func() { s.clients.Serve(l) })
+		s.wg.Go(func() { s.servePlain(l) })
 	}
 	return nil
 }

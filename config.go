@@ -4,20 +4,25 @@ import (
 	"crypto"
 	"crypto/tls"
 	"log/slog"
+	"maps"
 	"math"
+	"net"
 	"slices"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // MaxFrameLimit is the largest value that Limits.MaxFrameBytes may have. Raft's log,
@@ -41,8 +46,11 @@ type Config struct {
 	// clients that use TLS. With port 0 the system picks a port. If SecureAddr is
 	// empty, no such port is opened.
 	SecureAddr string
-	// TLS configures the connections accepted on SecureAddr, and is required
-	// with it. It must supply a certificate. Open copies it.
+	// TLSOnClientAddr lets clients use TLS on ClientAddr, too, beside those that do not
+	// (client.portUnification). It needs TLS.
+	TLSOnClientAddr bool
+	// TLS configures the connections with TLS, and is required with SecureAddr and
+	// TLSOnClientAddr. It must supply a certificate. Open copies it.
 	//
 	// If ClientAuth requests a client certificate and ClientCAs verify it, the
 	// connection gets an identity of scheme x509: the certificate's subject in the
@@ -68,8 +76,8 @@ type Config struct {
 	// ElectionPort count (see [Peer]). If Peers is empty, the server is standalone, unless
 	// Join or PeerAddr is set.
 	Peers []Peer
-	// PeerAddr is the address, HOST:PORT, of this server's peer port. The default
-	// is its address in Peers.
+	// PeerAddr is the address, HOST:PORT, of this server's peer port, as the other members reach it. The
+	// default is its address in Peers. See also PeerAllIPs.
 	PeerAddr string
 	// PeerAllIPs makes the server listen for other members on all addresses of
 	// the host instead of only on the host of PeerAddr (quorumListenOnAllIPs).
@@ -77,14 +85,23 @@ type Config struct {
 	// PeerTLS, if not nil, is used for all connections between members, both the
 	// ones that this server makes and the ones that it accepts. For mutual
 	// authentication it needs a certificate, RootCAs, ClientCAs and
-	// tls.RequireAndVerifyClientCert. Whoever has a certificate that ClientCAs
+	// tls.RequireAndVerifyClientCert: without the last two, which Go does not set by default, whoever can
+	// connect is accepted as a member, and Open logs a warning. Whoever has a certificate that ClientCAs
 	// verify is accepted as a member, so these CAs must not issue certificates to
 	// anybody else.
 	PeerTLS *tls.Config
+	// PeerDialTLS, if not nil, is called for each connection that this server makes to another
+	// member, and returns its configuration in place of PeerTLS, which is required with it. With
+	// it and PeerTLS.GetConfigForClient, certificates and authorities can change while the server
+	// runs. It must be safe for concurrent use, and what it returned must not change.
+	PeerDialTLS func() *tls.Config
 	// Join is the address, HOST:PORT, of the peer port of a member of a running
 	// cluster. The server asks that member to add it to the cluster. Join needs a
-	// PeerAddr and excludes Peers. With a PeerAddr but neither Peers nor Join, the
+	// PeerAddr. With a PeerAddr but neither Peers nor Join, the
 	// server waits until it is added, by [Server.AddMember] for example.
+	//
+	// A server with Peers forms a cluster with these. With any Join it also joins the one that they have formed, if its
+	// DataDir is empty and it is no member of that: it was removed, or that was a smaller cluster. Without Join it fails then.
 	Join string
 	// JoinAsObserver makes a server with Join an observer, which does not vote.
 	JoinAsObserver bool
@@ -116,6 +133,11 @@ type Config struct {
 
 	// Logger receives the server's log. If it is nil, nothing is logged.
 	Logger *slog.Logger
+	// Audit, if not nil, is told of the changes that clients of this server make or try to make
+	// (audit.enable), in their order, and of the ephemeral znodes of all sessions that end. It is called
+	// while the server's state is locked: it must not block, nor call the server. An operation
+	// whose connection is lost before its outcome is known has the result "invoked".
+	Audit func(AuditEvent)
 
 	hooks testhooks.Hooks
 }
@@ -138,7 +160,7 @@ type Auth struct {
 	// NoDigest turns the scheme digest off: clients cannot authenticate with it,
 	// and ACLs that use it are rejected (DigestAuthenticationProvider.enabled=false).
 	NoDigest bool
-	// Enforce lists authentication schemes: digest, ip or x509. A client must
+	// Enforce lists authentication schemes: digest, ip, x509 or sasl. A client must
 	// have an identity of one of them before its first request; otherwise that
 	// request fails with SessionClosedRequireSASLAuth and the connection is closed
 	// (enforce.auth.enabled and enforce.auth.schemes). Every client has an identity
@@ -154,7 +176,45 @@ type Auth struct {
 	// is empty, there is no such user. It is ZooKeeper's
 	// X509AuthenticationProvider.superUser.
 	SuperX509 string
+	// SASL says who can authenticate with SASL.
+	SASL SASL
 }
+
+// SASLMechanism authenticates clients with SASL. It is safe for concurrent use. Begin returns the
+// exchange of tokens with one connection.
+type SASLMechanism = sasl.Mechanism
+
+// SASLExchange is the authentication of one connection. Step takes the client's next token and
+// returns the server's answer; after an error the client is told that it is not authenticated. User
+// returns the name of the user who has authenticated, and false as long as none has. One goroutine at a
+// time calls the methods.
+type SASLExchange = sasl.Exchange
+
+// SASL says who can authenticate with SASL: the Users, by its mechanism DIGEST-MD5, or those whom
+// another mechanism knows. A user who has authenticated has an identity of scheme sasl, which is
+// the user's name. The user super matches all entries of scheme sasl in ACLs.
+type SASL struct {
+	// Users maps the names of users to their passwords, as the section Server of ZooKeeper's JAAS
+	// file does. All servers of a cluster should have the same users. If there are none, and no
+	// Mechanism, SASL is not configured: a client's attempt to authenticate with it has no effect, as in ZooKeeper,
+	// and ACLs that use the scheme sasl are rejected.
+	//
+	// Clients do not send passwords, but whoever can read the network traffic can try many
+	// passwords offline, so passwords should be long and random, or clients use TLS.
+	Users map[string]string
+	// Mechanism is used in place of DIGEST-MD5, if it is not nil. There must be no Users then. All
+	// servers of a cluster should have the same mechanism.
+	Mechanism SASLMechanism
+	// SuperUsers are the names of users to whom no ACL applies (superUser).
+	SuperUsers []string
+	// AllowFailed lets a client continue, without an identity, that has failed to authenticate
+	// (allowSaslFailedClients). By default its connection is closed. If Auth.Enforce has sasl, it
+	// is closed in any case.
+	AllowFailed bool
+}
+
+// on reports whether SASL is configured.
+func (s *SASL) on() bool { return len(s.Users) > 0 || s.Mechanism != nil }
 
 // DigestAlgorithm is a hash for identities of scheme digest, by its Java name, in which upper
 // and lower case are the same.
@@ -179,7 +239,8 @@ const (
 type Limits struct {
 	// MinSessionTimeout and MaxSessionTimeout bound the session timeout that a
 	// client can negotiate; a timeout outside of the bounds is replaced by the
-	// nearer one. The defaults are 2 and 20 ticks (Config.TickTime).
+	// nearer one. The defaults are 2 and 20 ticks (Config.TickTime); that of MaxSessionTimeout is
+	// MinSessionTimeout if this is longer.
 	MinSessionTimeout, MaxSessionTimeout time.Duration
 	// HandshakeTimeout is how long a client may take for its TLS handshake and its
 	// first request together before the server closes the connection
@@ -251,6 +312,12 @@ type Features struct {
 	// NoTTL rejects the creation of TTL znodes with Unimplemented, as ZooKeeper
 	// does unless extendedTypesEnabled is set.
 	NoTTL bool
+	// ZooKeeperPasswords gives new sessions the passwords that ZooKeeper would give them, so that
+	// their clients can go on with a ZooKeeper to which the state is moved (lockkeeper migrate to). By
+	// default a password is random. ZooKeeper computes it from the session's id, which all
+	// clients see as the owner of ephemeral znodes: whoever can connect can then take over a
+	// session. So set this only for such a move. Sessions that were opened without it cannot move.
+	ZooKeeperPasswords bool
 	// LeaderDiskFirst makes this server, while it leads a cluster, write an entry to its own
 	// disk before it sends the entry to the others. By default it does both at once, so that
 	// a write waits for one disk instead of two. Neither acknowledges anything before a
@@ -262,6 +329,10 @@ type Features struct {
 	// It concerns only this server's own clients: the members of a cluster may have different
 	// lines. With a line before 3.7, no quota is enforced on these clients, whatever EnforceQuota says.
 	BehaveAs string
+	// SlowRequest is how long a request may take, from when the server has read it until its reply
+	// is queued, before the server logs who asked, for what, and how long it took; at most 50 lines
+	// a second. 0 logs none.
+	SlowRequest time.Duration
 	// ContainerCheckInterval is the time between searches for empty containers and
 	// expired TTL znodes, which are then deleted. The default is one minute.
 	ContainerCheckInterval time.Duration
@@ -270,7 +341,7 @@ type Features struct {
 // Peer is a member of a cluster, or a server that is to become one.
 type Peer struct {
 	ID   uint64 // from 1 to 254
-	Addr string // of its peer port, HOST:PORT
+	Addr string // of its peer port, HOST:PORT, as the other members reach it
 	// Observer is whether it does not vote. Observers serve clients, but the cluster needs no
 	// acknowledgement from them.
 	Observer bool
@@ -309,7 +380,7 @@ func (c *Config) complete() error {
 		c.PeerAddr = self.Addr
 	}
 	if c.hooks.Network == nil {
-		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
+		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
 	}
 	for _, limit := range []struct {
 		field string
@@ -328,8 +399,22 @@ func (c *Config) complete() error {
 		return err
 	}
 	for _, scheme := range c.Auth.Enforce {
-		if !(scheme == proto.SchemeIP || scheme == proto.SchemeDigest && !c.Auth.NoDigest || scheme == proto.SchemeX509 && c.TLS != nil) {
+		if !(scheme == proto.SchemeIP || scheme == proto.SchemeDigest && !c.Auth.NoDigest || scheme == proto.SchemeX509 && c.TLS != nil ||
+			scheme == proto.SchemeSASL && c.Auth.SASL.on()) {
 			return badField("Auth.Enforce", "no client can authenticate with scheme %q", scheme)
+		}
+	}
+	for _, user := range slices.Sorted(maps.Keys(c.Auth.SASL.Users)) {
+		if user == "" || !utf8.ValidString(user) || !znode.ValidSASL(user) {
+			return badField("Auth.SASL.Users", "%q is not a name with which ZooKeeper lets a user authenticate", user)
+		}
+	}
+	for _, user := range c.Auth.SASL.SuperUsers {
+		switch _, ok := c.Auth.SASL.Users[user]; {
+		case c.Auth.SASL.Mechanism != nil && (user == "" || !utf8.ValidString(user) || !znode.ValidSASL(user)):
+			return badField("Auth.SASL.SuperUsers", "%q is not a name with which ZooKeeper lets a user authenticate", user)
+		case c.Auth.SASL.Mechanism == nil && !ok:
+			return badField("Auth.SASL.SuperUsers", "there is no user %q", user)
 		}
 	}
 	if _, ok := persona.Of(c.Features.BehaveAs); !ok {
@@ -348,6 +433,8 @@ func (c *Config) complete() error {
 		return badField("Limits.MaxSessionTimeout", "%v is less than the minimum, %v", c.Limits.MaxSessionTimeout, c.Limits.MinSessionTimeout)
 	case c.Limits.MaxSessionTimeout > longest:
 		return badField("Limits.MaxSessionTimeout", "%v is more than %v", c.Limits.MaxSessionTimeout, longest)
+	case c.Features.SlowRequest < 0:
+		return badField("Features.SlowRequest", "%v is negative", c.Features.SlowRequest)
 	case c.Features.ContainerCheckInterval < 0:
 		return badField("Features.ContainerCheckInterval", "%v is negative", c.Features.ContainerCheckInterval)
 	case c.Limits.HandshakeTimeout < 0:
@@ -360,10 +447,20 @@ func (c *Config) complete() error {
 		return badField("Auth.DigestAlgorithm", "%q is not supported", c.Auth.DigestAlgorithm)
 	case c.Auth.SuperDigest != "" && !strings.Contains(c.Auth.SuperDigest, ":"):
 		return badField("Auth.SuperDigest", "%q is not USER:HASH", c.Auth.SuperDigest)
-	case c.SecureAddr == "" && c.TLS != nil:
+	case c.TLSOnClientAddr && c.ClientAddr == "":
+		return badField("TLSOnClientAddr", "there is no port for clients that may use TLS or not")
+	case c.SecureAddr == "" && !c.TLSOnClientAddr && c.TLS != nil:
 		return badField("SecureAddr", "TLS is configured without an address for its clients")
-	case c.SecureAddr != "" && (c.TLS == nil || len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil):
+	case (c.SecureAddr != "" || c.TLSOnClientAddr) && (c.TLS == nil || len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil):
 		return badField("TLS", "a port for TLS needs a certificate")
+	case c.PeerTLS != nil && len(c.PeerTLS.Certificates) == 0 && c.PeerTLS.GetCertificate == nil && c.PeerTLS.GetConfigForClient == nil:
+		return badField("PeerTLS", "a member needs a certificate, since others connect to it")
+	case c.PeerDialTLS != nil && c.PeerTLS == nil:
+		return badField("PeerDialTLS", "PeerTLS must say how connections of other members are accepted")
+	case c.Auth.SASL.Mechanism != nil && len(c.Auth.SASL.Users) > 0:
+		return badField("Auth.SASL.Mechanism", "there are users of DIGEST-MD5 as well")
+	case c.Auth.SASL.AllowFailed && !c.Auth.SASL.on():
+		return badField("Auth.SASL.AllowFailed", "there are no users of SASL")
 	case c.Auth.SuperX509 != "" && c.TLS == nil:
 		return badField("Auth.SuperX509", "no client can prove a subject without a port for TLS")
 	case c.LogStore != "" && !slices.Contains(storage.LogStores, storage.LogStore(c.LogStore)):
@@ -388,6 +485,8 @@ func (c *Config) checkPeers() error {
 			return badField("Peers", "server %d is listed more than once", p.ID)
 		case p.Addr == "":
 			return badField("Peers", "server %d has no address", p.ID)
+		case !reachable(p.Addr):
+			return badField("Peers", "server %d: %q is not HOST:PORT as other members reach it", p.ID, p.Addr)
 		case taken:
 			return badField("Peers", "servers %d and %d have the same address", min(other, p.ID), max(other, p.ID))
 		case !clientForm(p.ClientAddr):
@@ -407,9 +506,9 @@ func (c *Config) checkPeers() error {
 		return badField("ID", "server %d is not among the members", c.ID)
 	case listed && voters == 0:
 		return badField("Peers", "all members are observers, but one has to vote")
-	case listed && c.Join != "":
-		return badField("Join", "a server forms a new cluster or joins one that runs, not both")
-	case c.Join != "" && c.PeerAddr == "":
+	case c.PeerAddr != "" && !reachable(c.PeerAddr):
+		return badField("PeerAddr", "%q is not HOST:PORT as other members reach it", c.PeerAddr)
+	case c.Join != "" && c.PeerAddr == "" && !listed:
 		return badField("PeerAddr", "a server needs a peer address to join a cluster")
 	case c.JoinAsObserver && listed:
 		return badField("JoinAsObserver", "the list of members says who is an observer")
@@ -433,6 +532,20 @@ const notAdvertised = "it is for a server with a peer port, without a list of me
 func clientForm(addr string) bool {
 	client, ok := proto.ParseClient(addr)
 	return addr == "" || ok && client == addr
+}
+
+// trustsAnyPeer reports whether PeerTLS lets everybody connect to the peer port, as far as can be seen.
+func (c *Config) trustsAnyPeer() bool {
+	t := c.PeerTLS
+	return t != nil && t.ClientAuth != tls.RequireAndVerifyClientCert && t.GetConfigForClient == nil && t.VerifyConnection == nil &&
+		t.VerifyPeerCertificate == nil
+}
+
+// reachable reports whether an address can be one at which others connect to a member.
+func reachable(addr string) bool {
+	host, port, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && host != "" && port != "" && port != "0" && (ip == nil || !ip.IsUnspecified())
 }
 
 // electionPort reports whether an election port is 0 or a port.
@@ -507,6 +620,9 @@ func (c *Config) cluster() cluster.Config {
 	if c.Auth.NoDigest {
 		settings |= fsm.NoDigest
 	}
+	if c.Auth.SASL.on() {
+		settings |= fsm.SASL
+	}
 	return cluster.Config{
 		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.Features.ContainerCheckInterval,
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
@@ -519,6 +635,10 @@ func (c *Config) cluster() cluster.Config {
 func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 	digest, _ := c.digest()
 	older, _ := persona.Of(c.Features.BehaveAs)
+	mechanism := c.Auth.SASL.Mechanism
+	if len(c.Auth.SASL.Users) > 0 {
+		mechanism = sasl.NewDigestMD5(c.Auth.SASL.Users)
+	}
 	return server.Config{
 		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime,
@@ -530,8 +650,10 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		},
 		Auth: server.Auth{
 			Digest: digest, SuperDigest: c.Auth.SuperDigest, NoDigest: c.Auth.NoDigest, EnforceAuth: c.Auth.Enforce, SuperX509: c.Auth.SuperX509,
+			SASL: mechanism, SuperSASL: c.Auth.SASL.SuperUsers, AllowSASLFailed: c.Auth.SASL.AllowFailed,
 		},
-		ReadOnly: c.Features.ReadOnly, FourLetterWords: c.Features.FourLetterWords,
-		Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
+		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Features.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
+		SlowRequest: c.Features.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
+		Audit: c.audit(),
 	}
 }

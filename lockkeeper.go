@@ -14,6 +14,11 @@
 // Config.Logger. [Server.Shutdown] and [Server.Close] leave no goroutine and no open file
 // behind.
 //
+// Package lock has locks and an election for clients of such a server, and package admin metrics, probes and a
+// console for operators. A program that ends first unlocks what it holds and closes its
+// connections, and then calls Shutdown: the first example of leader_test.go, which go doc does not print,
+// is such a program.
+//
 // A lock can be lost while its holder believes that it still has it: if the
 // holder pauses for longer than its session timeout, the session expires and
 // another client gets the lock. No lock service can prevent that. Protect the
@@ -130,7 +135,8 @@ type clientPorts struct {
 	portMu sync.Mutex   // guards plain
 	plain  net.Listener // nil without Config.ClientAddr; a reconfig may replace it
 	secure net.Listener // nil without Config.SecureAddr
-	tls    *tls.Config  // for connections accepted on secure
+	tls    *tls.Config  // for connections accepted on secure and, if either is set, on plain
+	either bool         // Config.TLSOnClientAddr
 }
 
 // Open starts a server. It validates the configuration, locks and verifies the
@@ -150,6 +156,9 @@ func Open(cfg Config) (*Server, error) {
 		s.closeListeners()
 		return nil, err
 	}
+	if cfg.trustsAnyPeer() {
+		s.log.Warn("PeerTLS does not verify certificates of other members: whoever can connect to the peer port can change everything; set its ClientAuth to tls.RequireAndVerifyClientCert", "address", cfg.PeerAddr)
+	}
 	replica := fsm.NewReplica()
 	replica.Trace(cfg.hooks.Trace)
 	if o := cfg.hooks.Observer; o != nil {
@@ -162,7 +171,7 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(changes)
 	}
 	member := cfg.cluster()
-	member.About = s.about
+	member.Answers = cluster.Answers{About: s.about, Clients: s.clientsOf}
 	s.member = cluster.New(member, replica)
 	s.clients = server.New(cfg.server(replica, proposer{s.member})) // must observe the replica before Start applies entries
 	if err := s.member.Start(); err != nil {
@@ -191,8 +200,8 @@ func (s *Server) listen(cfg *Config) (err error) {
 			return portError{"ClientAddr", fmt.Errorf("client port: %w", err)}
 		}
 	}
+	s.tls, s.either = cfg.TLS.Clone(), cfg.TLSOnClientAddr
 	if cfg.SecureAddr != "" {
-		s.tls = cfg.TLS.Clone()
 		if s.secure, err = net.Listen("tcp", cfg.SecureAddr); err != nil {
 			return portError{"SecureAddr", fmt.Errorf("TLS client port: %w", err)}
 		}
@@ -267,6 +276,16 @@ func (s *Server) about() cluster.About {
 	return cluster.About{Version: Version, Serving: s.clients.Stats().Serving, ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr())}
 }
 
+// clientsOf answers another member that asks which clients are connected to this server.
+func (s *Server) clientsOf(q cluster.ClientQuery) cluster.Clients {
+	list := s.clients.Clients(q.Find)
+	told := cluster.Clients{Total: list.Total, Some: make([]cluster.Client, 0, len(list.Some))}
+	for _, c := range list.Some {
+		told.Some = append(told.Some, cluster.Client(c))
+	}
+	return told
+}
+
 // reachable returns the address of a client port as other machines may use it: with the host
 // of the peer port, if it is open on all addresses.
 func (s *Server) reachable(a net.Addr) string {
@@ -291,10 +310,19 @@ func (s *Server) serve() {
 	}
 	s.clients.Announce(plain, secure) // before the first client can ask
 	if l := s.plain; l != nil {
-		s.wg.Go(func() { s.clients.Serve(l) })
+		s.wg.Go(func() { s.servePlain(l) })
 	}
 	if s.secure != nil {
 		s.wg.Go(func() { s.clients.ServeTLS(s.secure, s.tls) })
+	}
+}
+
+// servePlain accepts clients on the port of ClientAddr.
+func (s *Server) servePlain(l net.Listener) {
+	if s.either {
+		s.clients.ServeEither(l, s.tls)
+	} else {
+		s.clients.Serve(l)
 	}
 }
 
@@ -320,9 +348,10 @@ func (s *Server) Err() error {
 	}
 }
 
-// Wait waits until clients can create sessions and then returns nil. If the server has stopped
+// Wait waits until clients can first create sessions and then returns nil. If the server has stopped
 // serving for good, before or after it became ready, Wait returns what [Server.Err] returns. If
-// ctx ends first, it returns ctx.Err().
+// ctx ends first, its error is that of ctx, in the sense of errors.Is, and says what the server waits
+// for, as far as it knows: which members have not been started yet, for instance.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.ready:
@@ -337,8 +366,16 @@ func (s *Server) Wait(ctx context.Context) error {
 	case <-s.ready:
 		return nil
 	default:
-		return ctx.Err()
+		return s.notReady(fmt.Errorf("lockkeeper: the server is not ready: %w", ctx.Err()))
 	}
+}
+
+// notReady returns err with what this server waits for, if it knows.
+func (s *Server) notReady(err error) error {
+	if why := s.member.Waiting(); why != "" {
+		return fmt.Errorf("%w: %s", err, why)
+	}
+	return err
 }
 
 // Addr returns the address on which the server listens for clients, with the
@@ -362,7 +399,8 @@ func addr(l net.Listener) net.Addr {
 }
 
 // Dial is [Server.DialContext] with a timeout, if that is positive, in place of a context. Its
-// signature fits go-zookeeper's zk.WithDialer.
+// signature fits go-zookeeper's zk.WithDialer, and lock.Dialer's field Base. The address that
+// zk.Connect is given must be one that it can look up, such as 127.0.0.1, although nothing connects to it.
 func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	ctx := context.Background()
 	if timeout > 0 {
@@ -379,11 +417,7 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn,
 // stopped serving for good, it is what [Server.Err] returns, and [ErrClosed] once Shutdown has
 // begun. The connection does not depend on ctx.
 func (s *Server) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	switch err := s.Wait(ctx); {
-	case err == nil:
-	case err == ctx.Err():
-		return nil, fmt.Errorf("lockkeeper: dial: the server is not ready: %w", err)
-	default:
+	if err := s.Wait(ctx); err != nil {
 		return nil, err
 	}
 	select {

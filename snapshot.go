@@ -24,7 +24,7 @@ func (s *Server) WriteSnapshot(w io.Writer) error {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := s.Wait(now); errors.Is(err, context.Canceled) {
-		return errors.New("lockkeeper: the server is not ready")
+		return s.notReady(errors.New("lockkeeper: the server is not ready"))
 	} else if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func Restore(cfg Config, snapshot io.Reader) error {
 	switch {
 	case cfg.DataDir == "":
 		return badField("DataDir", "a snapshot is restored into a directory")
-	case cfg.Join != "":
+	case cfg.Join != "" && len(cfg.Peers) == 0:
 		return badField("Join", "a server that joins a cluster gets its state from there, not from a snapshot")
 	case len(cfg.Peers) == 0 && cfg.PeerAddr != "":
 		return badField("PeerAddr", "a server that waits until it is added to a cluster gets its state from there, not from a snapshot")

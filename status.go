@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
@@ -184,21 +183,30 @@ func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, err
 	if s.standalone() {
 		return MemberStatus{}, ErrStandalone
 	}
-	members := s.Members()
-	i := slices.IndexFunc(members, func(p Peer) bool { return p.ID == id })
-	if i < 0 {
-		return MemberStatus{}, fmt.Errorf("lockkeeper: %w: %d", ErrNoMember, id)
+	addr, err := s.peerPort(id)
+	if err != nil {
+		return MemberStatus{}, err
 	}
-	st, err := cluster.Ask(ctx, s.network, members[i].Addr, cluster.Request{Status: true})
+	st, _, err := cluster.AskStatus(ctx, s.network, addr, nil)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return MemberStatus{}, fmt.Errorf("lockkeeper: %w", ctx.Err())
 	case err != nil:
 		return MemberStatus{}, fmt.Errorf("lockkeeper: %w", err)
-	case st == nil || st.ID != id:
-		return MemberStatus{}, fmt.Errorf("lockkeeper: %s is not the address of member %d", members[i].Addr, id)
+	case st.ID != id:
+		return MemberStatus{}, fmt.Errorf("lockkeeper: %s is not the address of member %d", addr, id)
 	}
 	return MemberStatus{st.ID, Role(st.Role), st.Leader, st.Cluster.String(), differences(st.Differs), st.Term, st.Index, st.Zxid}, nil
+}
+
+// peerPort returns the address of the peer port of a member.
+func (s *Server) peerPort(id uint64) (string, error) {
+	for _, m := range s.member.Members() {
+		if m.ID == id {
+			return m.Addr, nil
+		}
+	}
+	return "", fmt.Errorf("lockkeeper: %w: %d", ErrNoMember, id)
 }
 
 // Members returns the members of the cluster, ordered by id, as far as this server
@@ -347,9 +355,9 @@ func (s *Server) change(ctx context.Context, q cluster.Request) error {
 	case s.Err() != nil:
 		return s.Err()
 	case ctx.Err() != nil && errors.Is(err, ErrNoLeader):
-		err = fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err())
+		return s.notReady(fmt.Errorf("lockkeeper: %w: %w", ErrNoLeader, ctx.Err()))
 	case ctx.Err() != nil:
-		err = ctx.Err()
+		return s.notReady(fmt.Errorf("lockkeeper: %w", ctx.Err()))
 	}
 	return fmt.Errorf("lockkeeper: %w", err)
 }

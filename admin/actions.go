@@ -13,20 +13,22 @@ import (
 	"path"
 	"strconv"
 	"time"
+	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// This file has what Options.EndSessions and BreakLocks permit. Each action is a POST with
-// a JSON object as its body, and is answered with status 204, or with the reason why not:
+// This file has what Options.EndSessions and BreakLocks permit, and edit.go what EditZnodes does. Each action
+// is a POST with a JSON object as its body, and is answered with status 204, or with the reason why not:
 // {"error": "…"}.
 
 // Limits of an action.
 const (
-	maxBody       = 8 << 10 // bytes
+	maxBody       = 8 << 10 // bytes, of actions without data
 	bodyTimeout   = 10 * time.Second
 	actionTimeout = 10 * time.Second // after which its outcome is unknown
 )
@@ -35,6 +37,7 @@ const (
 func (h *Handler) actions() {
 	h.mux.HandleFunc("POST /console/sessions/{id}/end", h.serveEndSession)
 	h.mux.HandleFunc("POST /console/locks/break", h.serveBreak)
+	h.edits()
 	h.mux.HandleFunc("GET /snapshot", h.serveSnapshot)
 }
 
@@ -67,9 +70,9 @@ func mayAct(r *http.Request, g grant) error {
 	return nil
 }
 
-// read decides whether a request may act, and reads its body into q. It requires a content
-// type that a form on another site's page cannot send.
-func (h *Handler) read(w http.ResponseWriter, r *http.Request, g grant, q any) error {
+// read decides whether a request may act, and reads its body, of at most so many bytes, into q. It requires a
+// content type that a form on another site's page cannot send.
+func (h *Handler) read(w http.ResponseWriter, r *http.Request, g grant, most int64, q any) error {
 	if err := mayAct(r, g); err != nil {
 		return err
 	}
@@ -78,13 +81,16 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, g grant, q any) e
 	}
 	rc := http.NewResponseController(w)
 	rc.SetReadDeadline(time.Now().Add(bodyTimeout)) // an error means that w has none
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, most))
 	if long := (*http.MaxBytesError)(nil); errors.As(err, &long) {
-		return refuse(http.StatusRequestEntityTooLarge, "the body is longer than %d bytes", maxBody)
+		return refuse(http.StatusRequestEntityTooLarge, "the body is longer than %d bytes", most)
 	} else if err != nil {
 		return refuse(http.StatusRequestTimeout, "the body did not arrive: %v", err)
 	}
 	rc.SetReadDeadline(time.Time{}) // the end of the wait for the body must not end the action
+	if !isUTF8(body) {
+		return refuse(http.StatusBadRequest, "a text in the body is not UTF-8")
+	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(q); err != nil {
@@ -97,6 +103,27 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, g grant, q any) e
 		return refuse(http.StatusServiceUnavailable, "nothing was done: this server does not serve clients that write at the moment")
 	}
 	return nil
+}
+
+// isUTF8 reports whether all texts of a body in JSON stand for UTF-8. A decoder would write U+FFFD instead of what does
+// not, be it bytes or one half of a surrogate pair.
+func isUTF8(body []byte) bool {
+	high := false // a high surrogate has just come, which needs the other half
+	for rest := body; len(rest) > 0; {
+		n, unit := 1, rune(0)
+		if rest[0] == '\\' {
+			if n = min(2, len(rest)); n == 2 && rest[1] == 'u' && len(rest) >= 6 {
+				u, _ := strconv.ParseUint(string(rest[2:6]), 16, 16) // an error is the decoder's
+				n, unit = 6, rune(u)
+			}
+		}
+		if low := 0xdc00 <= unit && unit <= 0xdfff; low != high {
+			return false
+		}
+		high = 0xd800 <= unit && unit <= 0xdbff
+		rest = rest[n:]
+	}
+	return !high && utf8.Valid(body)
 }
 
 // respond ends an action. A nil error stands for success.
@@ -116,7 +143,7 @@ func respond(w http.ResponseWriter, err error) {
 
 // serveEndSession ends the session whose id is in the path, in hexadecimal (0x…) or decimal.
 func (h *Handler) serveEndSession(w http.ResponseWriter, r *http.Request) {
-	if err := h.read(w, r, grant{h.grants.EndSessions, "sessions"}, &struct{}{}); err != nil {
+	if err := h.read(w, r, grant{h.grants.EndSessions, "sessions"}, maxBody, &struct{}{}); err != nil {
 		respond(w, err)
 		return
 	}
@@ -152,7 +179,7 @@ func (h *Handler) serveBreak(w http.ResponseWriter, r *http.Request) {
 		Path  string `json:"path"`
 		Token string `json:"token"`
 	}
-	if err := h.read(w, r, grant{h.grants.BreakLocks, "locks"}, &q); err != nil {
+	if err := h.read(w, r, grant{h.grants.BreakLocks, "locks"}, maxBody, &q); err != nil {
 		respond(w, err)
 		return
 	}
@@ -183,52 +210,95 @@ func (h *Handler) serveBreak(w http.ResponseWriter, r *http.Request) {
 // name for a second znode; without protection they could, but only in a directory that was
 // deleted and created again, which would have to happen between these two requests.
 func (h *Handler) breakLock(ctx context.Context, at string, token int64) error {
+	why := func(err error) error {
+		switch {
+		case errors.Is(err, proto.NoNode):
+			return refuse(http.StatusNotFound, "nothing was deleted: the znode does not exist; it was probably released in the meantime")
+		case errors.Is(err, proto.NotEmpty):
+			return refuse(http.StatusConflict, "nothing was deleted: the znode has children, so it is not that of a lock")
+		}
+		return undone(ctx, wasDeleted, err)
+	}
+	return h.asClient(ctx, wasDeleted, at, func(c *rawclient.Client) error {
+		stat, err := c.Exists(at, false)
+		switch {
+		case err != nil:
+			return why(err)
+		case stat.Czxid != token:
+			return refuse(http.StatusConflict, "nothing was deleted: this znode was replaced by one with the token %d", stat.Czxid)
+		}
+		_, err = c.Call(proto.OpDelete, &proto.PathVersion{Path: at, Version: stat.Version}, nil)
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, proto.NoAuth):
+			return forbidden(wasDeleted, path.Dir(at), "delete its children")
+		case errors.As(err, new(proto.Code)):
+			return why(err)
+		}
+		return unanswered(wasDeleted)
+	})
+}
+
+// What an action does to a znode, as its errors say it.
+const (
+	wasCreated = "created"
+	wasChanged = "changed"
+	wasDeleted = "deleted"
+)
+
+// asClient calls f with the session of a client without permissions, which has seen all that was written to
+// a znode before, if it reads. The session ends with asClient.
+func (h *Handler) asClient(ctx context.Context, what, at string, f func(*rawclient.Client) error) error {
 	c, err := connect(h.server, actionTimeout)
 	if err != nil {
-		return undone(ctx, err)
+		return undone(ctx, what, err)
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
 	defer c.CloseSession() // if that fails, the session expires
 	if _, err := c.Call(proto.OpSync, &proto.Path{Path: at}, nil); err != nil {
-		return undone(ctx, err)
+		return undone(ctx, what, err)
 	}
-	stat, err := c.Exists(at, false)
-	switch {
-	case err != nil:
-		return undone(ctx, err)
-	case stat.Czxid != token:
-		return refuse(http.StatusConflict, "nothing was deleted: this znode was replaced by one with the token %d", stat.Czxid)
-	}
-	_, err = c.Call(proto.OpDelete, &proto.PathVersion{Path: at, Version: stat.Version}, nil)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, proto.NoAuth):
-		return refuse(http.StatusForbidden, "nothing was deleted: the ACL of %s does not let everybody delete its children, and the console has no permissions of its own", path.Dir(at))
-	case errors.As(err, new(proto.Code)):
-		return undone(ctx, err)
-	}
-	return refuse(http.StatusGatewayTimeout, "there was no answer: the znode may have been deleted or not, or may be deleted later")
+	return f(c)
 }
 
-// undone returns the refusal for an error before which nothing was deleted.
-func undone(ctx context.Context, err error) error {
+// forbidden returns the refusal if the ACL of a znode does not let everybody do something.
+func forbidden(what, at, verb string) error {
+	return refuse(http.StatusForbidden, "nothing was %s: the ACL of %s does not let everybody %s, and the console has no permissions of its own", what, at, verb)
+}
+
+// unanswered returns the refusal if the outcome is unknown.
+func unanswered(what string) error {
+	return refuse(http.StatusGatewayTimeout, "there was no answer: the znode may have been %s or not, or may be %s later", what, what)
+}
+
+// undone returns the refusal for an error before which nothing was done.
+func undone(ctx context.Context, what string, err error) error {
+	no := func(status int, text string, args ...any) error {
+		return refuse(status, "nothing was %s: %s", what, fmt.Sprintf(text, args...))
+	}
 	switch {
 	case errors.Is(err, proto.NoNode):
-		return refuse(http.StatusNotFound, "nothing was deleted: the znode does not exist; it was probably released in the meantime")
+		return no(http.StatusNotFound, "the znode does not exist")
 	case errors.Is(err, proto.BadVersion):
-		return refuse(http.StatusConflict, "nothing was deleted: the data of the znode was changed in the meantime")
+		return no(http.StatusConflict, "the data of the znode was changed in the meantime")
 	case errors.Is(err, proto.NotEmpty):
-		return refuse(http.StatusConflict, "nothing was deleted: the znode has children, so it is not that of a lock")
+		return no(http.StatusConflict, "the znode has children")
+	case errors.Is(err, proto.NodeExists):
+		return no(http.StatusConflict, "there is such a znode already")
+	case errors.Is(err, proto.NoChildrenForEphemerals):
+		return no(http.StatusConflict, "the parent is ephemeral, so it cannot have children")
+	case errors.Is(err, proto.QuotaExceeded):
+		return no(http.StatusConflict, "it would exceed a quota")
 	case errors.Is(err, proto.BadArguments):
-		return refuse(http.StatusBadRequest, "nothing was deleted: %s", reason(err))
+		return no(http.StatusBadRequest, "%s", reason(err))
 	case errors.Is(err, proto.NoAuth), errors.Is(err, proto.SessionClosedRequireSASLAuth):
-		return refuse(http.StatusForbidden, "nothing was deleted: %s", reason(err))
+		return no(http.StatusForbidden, "%s", reason(err))
 	case errors.As(err, new(proto.Code)):
-		return refuse(http.StatusInternalServerError, "nothing was deleted: the server answers %v", err)
+		return no(http.StatusInternalServerError, "the server answers %v", err)
 	case ctx.Err() != nil, errors.Is(err, os.ErrDeadlineExceeded):
-		return refuse(http.StatusGatewayTimeout, "nothing was deleted: there was no answer within %v", actionTimeout)
+		return no(http.StatusGatewayTimeout, "there was no answer within %v", actionTimeout)
 	}
-	return refuse(http.StatusServiceUnavailable, "nothing was deleted: this server does not serve clients: %v", err)
+	return no(http.StatusServiceUnavailable, "this server does not serve clients: %v", err)
 }

@@ -247,9 +247,9 @@ func TestActionsRefused(t *testing.T) {
 // know that it is cut off, so it does not know what becomes of the session.
 func TestActionsWithoutMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = 30 * time.Second })
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = time.Minute })
 		_, follower := m.roles(t)
-		h := admin.New(follower, admin.Options{EndSessions: true, BreakLocks: true})
+		h := admin.New(follower, admin.Options{EndSessions: true, BreakLocks: true, EditZnodes: true})
 		c, ended := rawtest.ConnectFor(t, inMemory(follower), time.Minute), rawtest.ConnectFor(t, inMemory(follower), time.Minute)
 		must(c.Create("/l", nil, 0))(t)
 		held := enqueue(t, c, "/l")
@@ -265,27 +265,33 @@ func TestActionsWithoutMajority(t *testing.T) {
 		began := time.Now()
 		expect(t, 504, "nothing was deleted: there was no answer within 10s")(post(t, h, breakPath, breakBody(held, token)))
 		expect(t, 504, "may have ended or not")(post(t, h, endPath(c), "{}"))
-		if took := time.Since(began); took != 20*time.Second {
+		expect(t, 504, "nothing was changed: there was no answer within 10s")(post(t, h, setPath, setBody("/l", token, 0, "x")))
+		expect(t, 504, "nothing was created: there was no answer within 10s")(post(t, h, createPath, `{"path":"/new","text":""}`))
+		if took := time.Since(began); took != 40*time.Second {
 			t.Errorf("answered after %v", took)
 		}
-		time.Sleep(2 * time.Minute)
+		time.Sleep(4 * time.Minute)
 		expect(t, 503, "nothing was done")(post(t, h, endPath(c), "{}"))
 		expect(t, 503, "nothing was done")(post(t, h, breakPath, breakBody(held, token)))
+		expect(t, 503, "nothing was done")(post(t, h, setPath, setBody("/l", token, 0, "x")))
+		expect(t, 503, "nothing was done")(post(t, h, deletePath, deleteBody("/l", token, 0)))
 		check(t, follower.Close())
 		expect(t, 503, "nothing was done")(post(t, h, endPath(c), "{}"))
 	})
 }
 
-// beforeDelete is a server's end of a connection. It calls a function when the server is
-// about to read a delete.
-type beforeDelete struct {
+// beforeRequest is a server's end of a connection. It calls a function when the server is
+// about to read a request with this operation that contains a text.
+type beforeRequest struct {
 	net.Conn
+	op   proto.OpCode
+	text string
 	call func(net.Conn)
 }
 
-func (c *beforeDelete) Read(b []byte) (int, error) {
+func (c *beforeRequest) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	if n >= 12 && proto.OpCode(binary.BigEndian.Uint32(b[8:])) == proto.OpDelete && bytes.Contains(b[:n], []byte("/l/")) { // after the length and the xid
+	if n >= 12 && proto.OpCode(binary.BigEndian.Uint32(b[8:])) == c.op && bytes.Contains(b[:n], []byte(c.text)) { // after the length and the xid
 		c.call(c.Conn)
 	}
 	return n, err
@@ -295,7 +301,9 @@ func (c *beforeDelete) Read(b []byte) (int, error) {
 func TestBreakRace(t *testing.T) {
 	var cfg lockkeeper.Config
 	var meanwhile func(net.Conn)
-	testhooks.In(&cfg).Tap = func(nc net.Conn) net.Conn { return &beforeDelete{nc, func(nc net.Conn) { meanwhile(nc) }} }
+	testhooks.In(&cfg).Tap = func(nc net.Conn) net.Conn {
+		return &beforeRequest{nc, proto.OpDelete, "/l/", func(nc net.Conn) { meanwhile(nc) }}
+	}
 	s := open(t, cfg)
 	h := admin.New(s, admin.Options{EndSessions: true, BreakLocks: true})
 	c := rawtest.Connect(t, inMemory(s))

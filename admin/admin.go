@@ -19,6 +19,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -26,8 +27,8 @@ import (
 
 // Options are the options of [New]. The zero value lets nobody change anything.
 //
-// EndSessions, BreakLocks and Snapshots are granted to everybody who may send requests to the
-// handler. Each is independent of the others.
+// EndSessions, BreakLocks, EditZnodes and Snapshots are granted to everybody who may send requests to
+// the handler. Each is independent of the others.
 type Options struct {
 	// EndSessions permits ending any session of the cluster, as Server.EndSession does. That
 	// takes away all locks of the session, and needs no permission in any ACL.
@@ -35,26 +36,54 @@ type Options struct {
 	// BreakLocks permits deleting the znode of a client that holds a lock or waits for one,
 	// if the ACL of its parent lets everybody delete. The client is not told.
 	BreakLocks bool
+	// EditZnodes permits setting the data of znodes, creating and deleting them, as far as the ACLs let a
+	// client on this machine that has not authenticated; nothing in /zookeeper. A znode that is created is
+	// persistent, and its ACL lets everybody do everything.
+	EditZnodes bool
 	// Snapshots permits getting the state of the server, as Server.WriteSnapshot writes it: with
 	// all data, whatever the ACLs say, and the passwords of sessions.
 	Snapshots bool
 	// ZooCfg is the text of the configuration file that the server was started with,
 	// for the command initial_configuration. Values that are secret are masked.
 	ZooCfg string
+	// Files returns what the metrics show of the files that this program reads again when they
+	// change; nil shows nothing. It must be safe for concurrent use.
+	Files func() []Files
+	// Audit returns what the metrics show of the audit log of this program. If it is nil, or returns
+	// nil, they show nothing. It must be safe for concurrent use.
+	Audit func() *AuditCounts
 	// Log receives a warning each time that one of the grants is used, with the address that
 	// asked for it. If it is nil, nothing is logged.
 	Log *slog.Logger
 }
 
+// Files says how it is with the files for one use, which a program reads again when they change.
+type Files struct {
+	Use      string    // the label "for": TLS with clients, members or admin, or sasl
+	End      time.Time // of the first certificate to end, among those that the server presents; zero without any
+	CRLEnd   time.Time // of the first list of revoked certificates to end; zero without any
+	Reloads  int64     // how often changed files have been put to use
+	Failures int64     // how often changed files could not be used
+	Refused  bool      // the files as they are now cannot be used, so others are in use
+}
+
+// AuditCounts are counts of an audit log since the program started.
+type AuditCounts struct {
+	Lines   int64 // written
+	Dropped int64 // lost, because the disk was too slow or could not be written
+}
+
 // Handler answers the requests of operators about a server. It is safe for concurrent use.
 //
-// It has goroutines of its own only while a browser shows the console, and for ten minutes after
-// a request for /metrics. Close ends them. The end of the server ends those for /metrics, too.
+// It has goroutines of its own only while a browser shows the console, and for ten minutes after a
+// request for /metrics. Close ends them. The end of the server ends those for /metrics, too. While a
+// browser shows the console it also asks the other members for their status and their clients.
 type Handler struct {
 	server  *lockkeeper.Server
 	report  report.Server
 	metrics *Collector
 	stream  *stream
+	search  *searcher
 	grants  Options
 	zooCfg  string
 	log     *slog.Logger
@@ -73,9 +102,10 @@ type Handler struct {
 //	/healthz          200 unless the server has failed or was closed
 //	/readyz           200 while the server serves clients that read and write
 //	/snapshot         the state of the server, for lockkeeper.Restore, if Options.Snapshots permits
+//	                  (/commands/snapshot: for ZooKeeper)
 //
-// It lets everybody in; [Guard] does not. It shows the addresses of clients, the ids of sessions,
-// and the paths of watched and of ephemeral znodes. Of znodes it shows otherwise only what their
+// It lets everybody in; [Guard] does not. It shows the addresses of the clients of all members, the ids of
+// sessions, and the paths of watched and of ephemeral znodes. Of znodes it shows otherwise only what their
 // ACLs let a client on this machine read that has not authenticated. Some commands reset
 // statistics, as ZooKeeper's do. Nothing changes data or ends a session, unless an option permits
 // it. The handler answers even after the server was closed.
@@ -84,6 +114,7 @@ type Handler struct {
 // page /commands lead to the root of the host.
 func New(s *lockkeeper.Server, o Options) *Handler {
 	h := &Handler{server: s, report: report.Of(s), metrics: NewCollector(s), grants: o, zooCfg: masked(o.ZooCfg), log: o.Log, mux: http.NewServeMux()}
+	h.metrics.files, h.metrics.audit = o.Files, o.Audit
 	if h.log == nil {
 		h.log = slog.New(slog.DiscardHandler)
 	}

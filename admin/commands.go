@@ -26,9 +26,9 @@ type command struct {
 }
 
 // commands are all commands, by their first names. ZooKeeper's commands that are missing
-// here are answered like commands that ZooKeeper does not know:
+// here, except for snapshot (serveZooKeeperSnapshot), are answered like commands that ZooKeeper does not know:
 //
-//	last_snapshot, snapshot, restore    ZooKeeper's snapshot files; this server has Raft's
+//	last_snapshot, restore              ZooKeeper's snapshot files; this server has Raft's
 //	observers, observer_connection_stat_reset
 //	                                    statistics of ZooKeeper's connections to observers
 //	system_properties                   Java's
@@ -72,6 +72,10 @@ func (h *Handler) index(w http.ResponseWriter, _ *http.Request) {
 // ZooKeeper.
 func (h *Handler) command(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
+	if (name == "snapshot" || name == "snap") && h.grants.Snapshots && h.report.Persona() == nil {
+		h.serveZooKeeperSnapshot(w, r)
+		return
+	}
 	answer, err := object(nil), error(nil)
 	i := slices.IndexFunc(commands, func(c command) bool { return slices.Contains(c.names, name) })
 	switch {
@@ -258,8 +262,8 @@ func initialConfiguration(h *Handler, _ url.Values) (object, error) {
 }
 
 // secret matches a line of a configuration file, or a comment there, that holds a password
-// or the hash of one. ZooKeeper shows these, too.
-var secret = regexp.MustCompile(`(?im)^(.*?(?:password|superDigest)[ \t]*[=:]).*$`)
+// or the hash of one, with the lines on which it continues. ZooKeeper shows these, too.
+var secret = regexp.MustCompile(`(?im)^(.*?(?:password|superDigest)(?:[ \t\f]|\\\r?\n)*[=: \t\f])(?:\\\r\n|\\(?s:.)|[^\\\n])*`)
 
 // masked returns the text of a configuration file without its secrets.
 func masked(zooCfg string) string { return secret.ReplaceAllString(zooCfg, "$1***") }

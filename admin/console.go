@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -65,9 +66,11 @@ func (h *Handler) console() {
 		})
 	}
 	r := reader{h.report}
-	h.stream = newStream(&survey{server: h.server, report: h.report, reader: r, peers: &peers{server: h.server}, may: h.grants})
+	h.stream = newStream(&survey{server: h.server, report: h.report, reader: r, peers: &peers{server: h.server}, clients: &clients{members: report.Beside(h.server)}, may: h.grants})
 	h.mux.HandleFunc("GET /console/events", h.stream.serve)
 	h.mux.HandleFunc("GET /console/znode", r.serveZnode)
+	h.search = newSearcher(r)
+	h.mux.HandleFunc("GET /console/search", h.search.serve)
 }
 
 // Limits of what the console shows of a znode.
@@ -129,10 +132,19 @@ func statOf(s *proto.Stat) znodeStat {
 
 func zxid(z int64) string { return fmt.Sprintf("0x%x", uint64(z)) }
 
-// serveZnode answers with a znode and those of its children that follow the name "after".
+// serveZnode answers with a znode and those of its children that follow the name "after"; with "whole"
+// with the znode alone, and as much of its data as an operator may write.
 func (r reader) serveZnode(w http.ResponseWriter, q *http.Request) {
 	consoleHeaders(w.Header(), "application/json")
-	answer, err := r.znode(cmp.Or(q.FormValue("path"), "/"), q.FormValue("after"))
+	asked := q.URL.Query() // not FormValue, which reads a form in the body of a GET, too
+	path := cmp.Or(asked.Get("path"), "/")
+	var answer *znodeAnswer
+	var err error
+	if asked.Get("whole") != "" {
+		answer, err = r.alone(path, maxEdit)
+	} else {
+		answer, err = r.znode(path, asked.Get("after"))
+	}
 	if err != nil {
 		status := http.StatusNotFound
 		if err == proto.NoAuth {
@@ -145,7 +157,9 @@ func (r reader) serveZnode(w http.ResponseWriter, q *http.Request) {
 	json.NewEncoder(w).Encode(answer) // an error means that the browser is gone
 }
 
-func (r reader) znode(path, after string) (*znodeAnswer, error) {
+// alone returns a znode without children, and at most so many bytes of its data. The Stat is not newer than
+// the data, so whoever changes the data on the condition of that version knows what it was.
+func (r reader) alone(path string, bytes int) (*znodeAnswer, error) {
 	stat, err := r.exists(path)
 	if err != nil {
 		return nil, err
@@ -154,15 +168,23 @@ func (r reader) znode(path, after string) (*znodeAnswer, error) {
 	if data, err := r.data(path); err != nil {
 		z.NoData = reason(err)
 	} else {
-		z.show(data)
+		z.show(data, bytes)
+	}
+	return z, nil
+}
+
+func (r reader) znode(path, after string) (*znodeAnswer, error) {
+	z, err := r.alone(path, shownData)
+	if err != nil {
+		return nil, err
 	}
 	if acl, err := r.acl(path); err == nil {
 		for _, e := range acl {
 			z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, perms(e.Perms)})
 		}
 	}
-	if stat.NumChildren > maxChildren {
-		z.NoList = fmt.Sprintf("%d children are too many to list here; lockkeeper zk lists them", stat.NumChildren)
+	if n := z.Stat.NumChildren; n > maxChildren {
+		z.NoList = fmt.Sprintf("%d children are too many to list here; the search finds them, and lockkeeper zk lists them", n)
 		return z, nil
 	}
 	names, err := r.children(path)
@@ -186,13 +208,14 @@ func (r reader) znode(path, after string) (*znodeAnswer, error) {
 	return z, nil
 }
 
-// show sets the data as text if it is legible, otherwise as hexadecimal digits.
-func (z *znodeAnswer) show(data []byte) {
+// show sets the data as text if it is legible, otherwise as hexadecimal digits. If it has more bytes than
+// most, it is cut.
+func (z *znodeAnswer) show(data []byte, most int) {
 	text := utf8.Valid(data) && !strings.ContainsFunc(string(data), func(c rune) bool {
 		return unicode.IsControl(c) && c != '\n' && c != '\t' && c != '\r'
 	})
-	if z.Cut = len(data) > shownData; z.Cut {
-		data = data[:shownData]
+	if z.Cut = len(data) > most; z.Cut {
+		data = data[:most]
 		for text && !utf8.Valid(data) {
 			data = data[:len(data)-1]
 		}
@@ -208,9 +231,12 @@ func (z *znodeAnswer) show(data []byte) {
 // perms formats permissions as zkCli does.
 func perms(p int32) string {
 	var b strings.Builder
-	for i, c := range []byte{'r', 'w', 'c', 'd', 'a'} {
-		if p&(1<<i) != 0 {
-			b.WriteByte(c)
+	for _, x := range []struct {
+		letter byte
+		perm   int32
+	}{{'c', proto.PermCreate}, {'d', proto.PermDelete}, {'r', proto.PermRead}, {'w', proto.PermWrite}, {'a', proto.PermAdmin}} {
+		if p&x.perm != 0 {
+			b.WriteByte(x.letter)
 		}
 	}
 	return b.String()

@@ -31,6 +31,7 @@ import (
 type consoleState struct {
 	Now                     int64
 	EndSessions, BreakLocks bool
+	EditZnodes              bool
 	Server                  struct {
 		Role    string
 		Cluster string
@@ -53,18 +54,30 @@ type consoleState struct {
 		Holders, Queue []struct {
 			Session, Token, Data string
 			Cycle                bool
+			consolePlace
 		}
-		More  int
-		Cycle bool
+		More, Waiting int
+		Cycle         bool
+		Group         string
 	}
-	LocksMore int
-	Totals    struct{ Locks, Holders, Waiting, Cycles int }
-	Problems  []struct {
+	consoleList
+	Lock *struct {
+		Path    string
+		Holders []struct{ Session string }
+		History []struct {
+			Session, Token, Data, After string
+			Since, From, Until          int64
+		}
+	}
+	Totals   struct{ Locks, Holders, Waiting, Cycles int }
+	Problems []struct {
 		Fault, Path string
 		Harm        bool
+		Locks       []string
 	}
 	Sessions []struct {
-		ID, Addr         string
+		ID string
+		consolePlace
 		Timeout, Expires int64
 		Holds, Waits     int
 	}
@@ -75,9 +88,27 @@ type consoleState struct {
 		More     int
 	}
 	WatchesMore int
+	Clients     consoleClients
 	Samples     []struct{ Writes, Sync, Grants *float64 }
 	Notes       struct{ Locks, Sessions, Watches string }
 	Unknown     string
+}
+
+// consolePlace says where a client is connected.
+type consolePlace struct {
+	Addr   string
+	Server uint64
+	Gone   bool
+}
+
+// consoleList says which locks an event has.
+type consoleList struct {
+	Groups []struct {
+		Path           string
+		Locks, Waiting int
+		Folded         bool
+	}
+	Matching, Page, Pages, LocksMore int
 }
 
 // browser reads the stream of a console.
@@ -89,14 +120,17 @@ type browser struct {
 
 // browse opens the stream of a handler through memory, without buffers: the handler waits
 // for the browser in every write.
-func browse(t testing.TB, h http.Handler) *browser {
+func browse(t testing.TB, h http.Handler) *browser { return browseView(t, h, "") }
+
+// browseView is browse for a view.
+func browseView(t testing.TB, h http.Handler, query string) *browser {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	w := newUnbuffered()
 	returned := make(chan struct{})
 	go func() { // until stop
 		defer close(returned)
-		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/console/events", nil))
+		h.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, "/console/events?"+query, nil))
 		w.Close()
 	}()
 	b := &browser{t: t, body: bufio.NewReader(w.body), stop: func() {
@@ -184,7 +218,7 @@ func TestConsoleStream(t *testing.T) {
 		mine := enqueue(t, a, "/l/y")
 		must(a.Get(other, true))(t)
 		st = b.until("a cycle", func(s *consoleState) bool { return s.Totals.Cycles == 1 })
-		if len(st.Problems) != 1 || st.Problems[0].Fault != "cycle" || !st.Problems[0].Harm || !st.Locks[0].Cycle || !st.Locks[1].Queue[0].Cycle {
+		if len(st.Problems) != 1 || st.Problems[0].Fault != "cycle" || !st.Problems[0].Harm || !st.Locks[0].Cycle || !st.Locks[1].Queue[0].Cycle || strings.Join(st.Problems[0].Locks, " ") != "/l/x /l/y" {
 			t.Errorf("cycle: %+v", st)
 		}
 		check(t, a.Delete(mine))
@@ -400,7 +434,8 @@ func TestConsoleBounds(t *testing.T) {
 func testConsoleBounds(t *testing.T) {
 	s := open(t, lockkeeper.Config{})
 	c := rawtest.Connect(t, inMemory(s))
-	b := browse(t, admin.New(s, admin.Options{}))
+	h := admin.New(s, admin.Options{})
+	b := browse(t, h)
 	must(c.Create("/l", nil, 0))(t)
 	for i := range 130 {
 		must(c.Create(fmt.Sprintf("/l/%03d", i), nil, 0))(t)
@@ -416,16 +451,199 @@ func testConsoleBounds(t *testing.T) {
 		}
 	}
 	st := b.until("everything", func(s *consoleState) bool { return s.Totals.Waiting == 130 && s.WatchesMore > 0 })
-	last := st.Locks[len(st.Locks)-1]
-	if len(st.Locks) != 100 || st.LocksMore != 30 || st.Totals.Locks != 130 || last.Path != "/l/129" || len(last.Queue) != 50 || last.More != 80 {
-		t.Errorf("%d locks and %d more, %d in all; %s: %d and %d more", len(st.Locks), st.LocksMore, st.Totals.Locks, last.Path, len(last.Queue), last.More)
+	if last := st.Locks[len(st.Locks)-1]; len(st.Locks) != 49 || len(st.Groups) != 1 || st.Pages != 3 || st.LocksMore != 81 || st.Totals.Locks != 130 || last.Path != "/l/048" {
+		t.Errorf("%d locks and %d more, %d in all; %s; %d pages", len(st.Locks), st.LocksMore, st.Totals.Locks, last.Path, st.Pages)
 	}
-	if len(st.Watches) != 200 || st.WatchesMore != 5 {
+	for query, shown := range map[string]int{"sort=waiting": 5, "q=/l/129": 50} {
+		o := browseView(t, h, query)
+		st := o.next()
+		if l := st.Locks[0]; l.Path != "/l/129" || len(l.Queue) != shown || l.Waiting != 130 || l.More != 130-shown {
+			t.Errorf("%s: %s: %d and %d more", query, l.Path, len(l.Queue), l.More)
+		}
+		o.stop()
+	}
+	if len(st.Watches) != 100 || st.WatchesMore != 105 {
 		t.Errorf("watches: %d and %d more", len(st.Watches), st.WatchesMore)
 	}
 	if len(st.Problems) > 20 {
 		t.Errorf("%d problems", len(st.Problems))
 	}
+}
+
+// TestConsoleViews: a browser gets the locks that its filter finds, in groups, which can be
+// folded, page by page.
+func TestConsoleViews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		a, c := rawtest.ConnectFor(t, inMemory(s), time.Hour), rawtest.ConnectFor(t, inMemory(s), time.Hour)
+		for _, dir := range []string{"/a", "/b", "/solo"} {
+			must(a.Create(dir, nil, 0))(t)
+		}
+		for i := range 60 {
+			at := fmt.Sprintf("/%c/%02d", 'a'+i%2, i)
+			must(a.Create(at, nil, 0))(t)
+			enqueue(t, a, at)
+		}
+		must(c.Create("/solo/One", nil, 0))(t)
+		must(c.Create("/solo/One/_c_0123456789abcdef0123456789abcdef-lock-", []byte("Host <7>"), proto.FlagEphemeral|proto.FlagSequential))(t)
+		enqueue(t, a, "/solo/One")
+		h := admin.New(s, admin.Options{})
+		b := browse(t, h) // the server forgets nothing while this one looks
+		b.until("all", func(s *consoleState) bool { return s.Totals.Locks == 61 })
+		look := func(query string) consoleState {
+			t.Helper()
+			o := browseView(t, h, query)
+			defer o.stop()
+			st := o.next()
+			if st.Totals.Locks != 61 || st.Totals.Waiting != 1 {
+				t.Errorf("%s: the totals are %+v", query, st.Totals)
+			}
+			return st
+		}
+		paths := func(st consoleState) (all string) {
+			for _, l := range st.Locks {
+				all += l.Path + " "
+			}
+			return all
+		}
+		for query, want := range map[string]string{
+			"q=solo": "/solo/One ", "q=%20ONE": "/solo/One ", "q=host+%3C7": "/solo/One ", "q=" + idOf(c): "/solo/One ",
+			"q=/b/0": "/b/01 /b/03 /b/05 /b/07 /b/09 ", "q=nothing": "",
+		} {
+			if got := paths(look(query)); got != want {
+				t.Errorf("%s: %s", query, got)
+			}
+		}
+		if st := look("q=" + idOf(a)); st.Matching != 61 || len(st.Sessions) != 2 {
+			t.Errorf("%d locks of a session, %d sessions", st.Matching, len(st.Sessions))
+		}
+		if st := look("q=/a/"); len(st.Sessions) != 1 || st.SessionsMore != 1 || st.Sessions[0].ID != idOf(a) {
+			t.Errorf("sessions of /a: %+v", st.Sessions)
+		}
+		st := look("")
+		if st.Pages != 2 || st.Page != 1 || st.Matching != 61 || len(st.Locks) != 48 || len(st.Groups) != 2 || st.Locks[0].Path != "/solo/One" || st.Locks[0].Group != "" ||
+			st.Groups[0].Path != "/a" || st.Groups[0].Locks != 30 || st.Locks[1].Group != "/a" {
+			t.Errorf("the first page: %d of %d: %s %+v", st.Page, st.Pages, paths(st), st.Groups)
+		}
+		if st := look("page=2"); len(st.Locks) != 13 || len(st.Groups) != 1 || st.Groups[0].Path != "/b" || st.Locks[0].Path != "/b/35" {
+			t.Errorf("the second page: %s %+v", paths(st), st.Groups)
+		}
+		if st := look("page=99"); st.Page != 2 {
+			t.Errorf("a page after the last: %d", st.Page)
+		}
+		if st := look("groups=folded"); paths(st) != "/solo/One " || len(st.Groups) != 2 || st.Pages != 1 || !st.Groups[0].Folded {
+			t.Errorf("folded: %s %+v", paths(st), st.Groups)
+		}
+		if st := look("groups=folded&except=/b"); len(st.Locks) != 31 || !st.Groups[0].Folded || st.Groups[1].Folded {
+			t.Errorf("folded except /b: %s %+v", paths(st), st.Groups)
+		}
+		if st := look("except=/b"); len(st.Locks) != 31 || st.Groups[0].Folded || !st.Groups[1].Folded {
+			t.Errorf("open except /b: %s %+v", paths(st), st.Groups)
+		}
+		if st := look("sort=waiting"); st.Locks[0].Path != "/solo/One" || st.Locks[1].Path != "/a/00" || len(st.Groups) != 0 || len(st.Locks) != 50 {
+			t.Errorf("the longest queues first: %s", paths(st))
+		}
+		for _, query := range []string{"page=0", "page=x", "sort=up", "groups=some", "q=" + strings.Repeat("x", 401), "lock=" + strings.Repeat("x", 5000)} {
+			if status, text := ask(h, "/console/events?"+query); status != http.StatusBadRequest || strings.Count(text, "\n") != 1 {
+				t.Errorf("%.20s: %d %q", query, status, text)
+			}
+		}
+	})
+}
+
+// TestConsoleHistory: a browser gets the history of one lock, which another browser has seen.
+func TestConsoleHistory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		a, c := rawtest.ConnectFor(t, inMemory(s), time.Hour), rawtest.ConnectFor(t, inMemory(s), time.Hour)
+		must(a.Create("/l", nil, 0))(t)
+		held := enqueue(t, a, "/l")
+		h := admin.New(s, admin.Options{})
+		b := browse(t, h)
+		b.until("the holder", func(s *consoleState) bool { return s.Totals.Locks == 1 })
+		next := enqueue(t, c, "/l")
+		go func() { // until the browser stops
+			for {
+				if _, err := b.body.ReadString('\n'); err != nil {
+					return
+				}
+			}
+		}()
+		time.Sleep(10 * time.Second)
+		began := time.Now()
+		check(t, a.Delete(held))
+		time.Sleep(20 * time.Second)
+		check(t, c.Delete(next))
+		time.Sleep(5 * time.Second)
+		other := browseView(t, h, "lock=/l")
+		st := other.until("the lock", func(s *consoleState) bool { return s.Lock != nil })
+		x := st.Lock.History
+		if len(x) != 2 || len(st.Lock.Holders) != 0 || st.Totals.Locks != 0 {
+			t.Fatalf("%+v", st.Lock)
+		}
+		near := func(got int64, want time.Time) bool { return time.UnixMilli(got).Sub(want).Abs() <= 2*time.Second }
+		if x[0].Session != idOf(a) || x[0].From != 0 || !near(x[0].Until, began) || x[0].After != "" {
+			t.Errorf("the first holder: %+v", x[0])
+		}
+		if x[1].Session != idOf(c) || x[1].From != x[0].Until || x[1].After != idOf(a) || !near(x[1].Since, began.Add(-10*time.Second)) || !near(x[1].Until, began.Add(20*time.Second)) {
+			t.Errorf("the second holder: %+v", x[1])
+		}
+		for range 30 { // only the last holders are kept
+			held = enqueue(t, a, "/l")
+			time.Sleep(2 * time.Second)
+			check(t, a.Delete(held))
+			time.Sleep(2 * time.Second)
+			other.next()
+		}
+		st = other.until("the last holders", func(s *consoleState) bool { return s.Totals.Locks == 0 && len(s.Lock.History) >= 20 })
+		if x := st.Lock.History; len(x) != 20 || x[0].Session != idOf(a) || x[0].From == 0 {
+			t.Errorf("%d holders: %+v", len(x), x)
+		}
+		// Without browsers nothing is kept.
+		other.stop()
+		b.stop()
+		other = browseView(t, h, "lock=/l")
+		if st := other.next(); len(st.Lock.History) != 0 {
+			t.Errorf("%+v", st.Lock)
+		}
+		other.stop()
+	})
+}
+
+// TestConsoleThousandLocks: with a thousand locks, for each of which nine wait, what one
+// browser gets at a time does not grow with the number of locks.
+func TestConsoleThousandLocks(t *testing.T) {
+	synctest.Test(t, testConsoleThousandLocks) // so that no time passes between states
+}
+
+func testConsoleThousandLocks(t *testing.T) {
+	s := crowded(t, lockkeeper.Config{ID: 1}, 11_000, 11_000)
+	h := admin.New(s, admin.Options{})
+	defer h.Close()
+	b := browse(t, h)
+	st := b.until("all locks", func(s *consoleState) bool { return s.Totals.Waiting == 9900 && s.Notes.Locks == "" })
+	if st.Totals.Locks != 1100 || len(st.Locks) != 49 || st.Groups[0].Waiting != 9900 || st.LocksMore != 1051 || len(st.Sessions) > 100 {
+		t.Errorf("%+v, %d locks, %+v", st.Totals, len(st.Locks), st.Groups)
+	}
+	const limit = 150_000 // bytes
+	for _, query := range []string{"", "page=7", "sort=waiting", "lock=/locks/00500", "q=00500", "q=host", "groups=folded"} {
+		o := browseView(t, h, query)
+		for {
+			if data, ok := strings.CutPrefix(must(o.body.ReadString('\n'))(t), "data: "); ok {
+				if t.Logf("%q: %d bytes", query, len(data)); len(data) > limit {
+					t.Errorf("%q: an event has %d bytes, more than %d", query, len(data), limit)
+				}
+				break
+			}
+		}
+		o.stop()
+	}
+	o := browseView(t, h, "q=host+17") // the data of all holders, of which a state reads some
+	if st := o.until("the data of all holders", func(s *consoleState) bool { return s.Matching == 1100 }); len(st.Locks) != 49 {
+		t.Errorf("%d locks", len(st.Locks))
+	}
+	o.stop()
+	b.stop()
 }
 
 // TestConsoleZnode checks what the page is told about single znodes.
@@ -467,7 +685,7 @@ func TestConsoleZnode(t *testing.T) {
 		check(t, json.Unmarshal([]byte(body), &z))
 		return status, z
 	}
-	if _, z := get("/text", ""); z.Text == nil || *z.Text != hostile || z.Hex != "" || z.Stat.DataLength != len(hostile) || len(z.ACL) != 1 || z.ACL[0].Perms != "rwcda" {
+	if _, z := get("/text", ""); z.Text == nil || *z.Text != hostile || z.Hex != "" || z.Stat.DataLength != len(hostile) || len(z.ACL) != 1 || z.ACL[0].Perms != "cdrwa" {
 		t.Errorf("text: %+v", z)
 	}
 	if _, body := ask(h, "/console/znode?path=/text"); strings.Contains(body, "<script>") {
@@ -500,6 +718,22 @@ func TestConsoleZnode(t *testing.T) {
 	}
 }
 
+// TestConsoleReadsNoBody: a GET has no body that the server would read, keep in memory or write to files.
+func TestConsoleReadsNoBody(t *testing.T) {
+	h := admin.New(open(t, lockkeeper.Config{}), admin.Options{})
+	for _, path := range []string{"/console/search?q=zoo", "/console/znode?path=/"} {
+		form := "--x\r\nContent-Disposition: form-data; name=\"f\"; filename=\"f\"\r\n\r\n" + strings.Repeat("x", 1<<20) + "\r\n--x--\r\n"
+		body := strings.NewReader(form)
+		r := httptest.NewRequest(http.MethodGet, path, body)
+		r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusOK || body.Len() != len(form) {
+			t.Errorf("%s: status %d, %d bytes of the body were read", path, w.Code, len(form)-body.Len())
+		}
+	}
+}
+
 // TestConsoleHeaders checks what browsers are told to refuse, and who gets what.
 func TestConsoleHeaders(t *testing.T) {
 	s := open(t, lockkeeper.Config{})
@@ -523,6 +757,12 @@ func TestConsoleHeaders(t *testing.T) {
 			t.Errorf("%s has inline style or a foreign address", path)
 		}
 	}
+	_, script := ask(plain, "/console.js")
+	for _, bad := range []string{"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "DOMParser", "eval(", "new Function"} {
+		if strings.Contains(script, bad) {
+			t.Errorf("the script could make markup of names or data, by %s", bad)
+		}
+	}
 	_, page := ask(plain, "/")
 	if strings.Count(page, "<script") != 1 || !strings.Contains(page, `<script type="module" src="console.js"></script>`) || strings.Contains(page, "<style") {
 		t.Error("the page has inline scripts or styles")
@@ -532,7 +772,7 @@ func TestConsoleHeaders(t *testing.T) {
 		with, without     int // status with and without a token on the port
 	}{
 		{"/", "", "none", 200, 200}, {"/", "", "cross-site", 200, 200}, {"/console.js", "", "same-origin", 200, 200},
-		{"/console/znode", "", "same-origin", 401, 200}, {"/console/events", "", "same-origin", 401, 0},
+		{"/console/znode", "", "same-origin", 401, 200}, {"/console/search?q=x", "", "same-origin", 401, 200}, {"/console/search?q=x", "Bearer s3cret", "cross-site", 200, 403}, {"/console/events", "", "same-origin", 401, 0},
 		{"/console/znode", "Bearer s3cret", "same-origin", 200, 200}, {"/console/znode", "Bearer s3cret", "cross-site", 200, 403}, {"/console/events", "Bearer x", "", 401, 0},
 	} {
 		for token, want := range map[string]int{"s3cret": x.with, "": x.without} {

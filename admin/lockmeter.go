@@ -14,13 +14,14 @@ import (
 
 // Limits of a lockMeter.
 const (
-	meterIdle    = 10 * time.Minute // it ends when nobody has scraped for that long
-	meterRetry   = 10 * time.Minute // until it reads again what it could not read
-	meterTick    = 10 * time.Second // how often it looks at the time
-	meterDirs    = 10_000
-	meterEntries = 100_000
-	meterBatch   = 512              // events that are measured at once
-	meterEvents  = 128 * meterBatch // events that may wait to be measured
+	meterEphemerals = 10_000           // among which the locks that are there are looked for
+	meterIdle       = 10 * time.Minute // it ends when nobody has scraped for that long
+	meterRetry      = 10 * time.Minute // until it reads again what it could not read
+	meterTick       = 10 * time.Second // how often it looks at the time
+	meterDirs       = 10_000
+	meterEntries    = 100_000
+	meterBatch      = 512              // events that are measured at once
+	meterEvents     = 128 * meterBatch // events that may wait to be measured
 )
 
 // lockMeter measures locks for /metrics: it follows the changes that the server applies, so
@@ -322,7 +323,7 @@ func (r *meterRun) answer() {
 func (r *meterRun) find() {
 	r.drain()
 	now := r.l.now()
-	paths, ok := r.l.server.Ephemerals(maxEphemerals)
+	paths, ok := r.l.server.Ephemerals(meterEphemerals)
 	if !ok {
 		return
 	}

@@ -41,6 +41,11 @@ func looks(t testing.TB, s *lockkeeper.Server, h *admin.Handler) []look {
 		{"Watches", func() { must(r.Watches())(t) }},
 		{"snapshot", func() { check(t, s.WriteSnapshot(io.Discard)) }},
 		{"console", func() { events(h) }},
+		{"search", func() {
+			if status, body := ask(h, "/console/search?q=9"); status != 200 || !strings.Contains(body, "/locks/") {
+				t.Errorf("search: %d %s", status, body)
+			}
+		}},
 		{"first scrape", func() { // it finds the locks
 			h := admin.New(s, admin.Options{})
 			defer h.Close()
@@ -158,29 +163,10 @@ func (f *firstWrite) Write(b []byte) (int, error) {
 // locks.
 func crowded(b testing.TB, cfg lockkeeper.Config, sessions, contenders int) *lockkeeper.Server {
 	b.Helper()
-	m := fsm.NewMachine()
-	var entry []byte
-	n := 0
-	flush := func() {
-		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 1, Batch: m.Index() + 1, Time: 1000, Count: n})
-		check(b, m.Apply(m.Index()+1, 1, entry, nil))
-		n = 0
-	}
-	add := func(c *fsm.Command) {
-		if n == 0 {
-			entry = fsm.BeginEntry(nil)
-		}
-		entry = fsm.AppendCommand(entry, c)
-		if n++; n == 1000 {
-			flush()
-		}
-	}
-	create := func(id int64, path string, flags int32) {
-		q := proto.CreateRequest{Path: path, Data: []byte("host 17"), ACL: proto.OpenACL, Flags: flags}
-		add(&fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)})
-	}
+	p := newPlanned()
+	create := func(id int64, path string, flags int32) { p.create(b, id, path, flags) }
 	for i := range sessions {
-		add(fsm.OpenSession(1, 1<<56+int64(i)+1, 3_600_000, session.Password{byte(i)}))
+		p.add(b, fsm.OpenSession(1, 1<<56+int64(i)+1, 3_600_000, session.Password{byte(i)}))
 	}
 	for _, path := range []string{"/w", "/locks", "/q"} {
 		create(1<<56+1, path, 0)
@@ -198,20 +184,58 @@ func crowded(b testing.TB, cfg lockkeeper.Config, sessions, contenders int) *loc
 		create(1<<56+1, at, 0)
 		for _, x := range [][2]string{{"limits", "count=5,bytes=-1"}, {"stats", "count=1,bytes=7"}} {
 			q := proto.CreateRequest{Path: at + "/zookeeper_" + x[0], Data: []byte(x[1]), ACL: proto.OpenACL}
-			add(&fsm.Command{Op: proto.OpCreate, Session: 1<<56 + 1, Conn: 1, Body: q.Append(nil)})
+			p.add(b, &fsm.Command{Op: proto.OpCreate, Session: 1<<56 + 1, Conn: 1, Body: q.Append(nil)})
 		}
 	}
-	flush()
-	if m.Sessions().Len() != sessions || m.Tree().Ephemerals() != contenders {
+	p.flush(b)
+	if m := p.m; m.Sessions().Len() != sessions || m.Tree().Ephemerals() != contenders {
 		b.Fatalf("%d sessions and %d ephemerals", m.Sessions().Len(), m.Tree().Ephemerals())
 	}
+	return p.open(b, cfg)
+}
+
+// planned is a state that is made before a server has it, which is faster than through the server.
+type planned struct {
+	m     *fsm.Machine
+	entry []byte
+	n     int // commands in it
+}
+
+func newPlanned() *planned { return &planned{m: fsm.NewMachine()} }
+
+func (p *planned) add(t testing.TB, c *fsm.Command) {
+	if p.n == 0 {
+		p.entry = fsm.BeginEntry(nil)
+	}
+	p.entry = fsm.AppendCommand(p.entry, c)
+	if p.n++; p.n == 1000 {
+		p.flush(t)
+	}
+}
+
+func (p *planned) flush(t testing.TB) {
+	if p.n == 0 {
+		return
+	}
+	p.entry = fsm.EndEntry(p.entry, &fsm.Envelope{Origin: 1, Batch: p.m.Index() + 1, Time: 1000, Count: p.n})
+	check(t, p.m.Apply(p.m.Index()+1, 1, p.entry, nil))
+	p.n = 0
+}
+
+func (p *planned) create(t testing.TB, session int64, path string, flags int32) {
+	q := proto.CreateRequest{Path: path, Data: []byte("host 17"), ACL: proto.OpenACL, Flags: flags}
+	p.add(t, &fsm.Command{Op: proto.OpCreate, Session: session, Conn: 1, Body: q.Append(nil)})
+}
+
+// open starts a server with the state.
+func (p *planned) open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
+	t.Helper()
+	p.flush(t)
 	var snapshot bytes.Buffer
-	check(b, m.Snapshot().Write(&snapshot))
-	cfg.DataDir = filepath.Join(testkit.MemoryDir(b), "data")
-	check(b, lockkeeper.Restore(cfg, &snapshot))
-	s := open(b, cfg)
-	await(b, s)
-	return s
+	check(t, p.m.Snapshot().Write(&snapshot))
+	cfg.DataDir = filepath.Join(testkit.MemoryDir(t), "data")
+	check(t, lockkeeper.Restore(cfg, &snapshot))
+	return open(t, cfg) // which waits until it serves
 }
 
 // watch sets watches of 100 clients.

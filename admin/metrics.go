@@ -124,6 +124,13 @@ var (
 	storeSize = desc("store_size_bytes", "Total size of the files in the data directory.")
 	expired   = desc("sessions_expired_total", "Sessions that this server, as the leader, has expired since it started.")
 	upSeconds = desc("uptime_seconds", "How long this server has been running.")
+	tlsEnd    = desc("tls_certificate_seconds", "Time until the first of the certificates ends that this server presents; negative after that.", "for")
+	tlsCRL    = desc("tls_crl_seconds", "Time until the first list of revoked certificates ends; negative after that.", "for")
+	fileReads = desc("file_reloads_total", "Times that changed files were put to use.", "for")
+	fileFails = desc("file_reload_failures_total", "Times that changed files could not be used.", "for")
+	filesBad  = desc("files_refused", "Whether the files as they are now cannot be used: what was read before stays in use.", "for")
+	auditRows = desc("audit_lines_total", "Lines of the audit log that were written.")
+	auditLost = desc("audit_lines_dropped_total", "Lines of the audit log that were dropped: the disk was too slow, or could not be written.")
 	answered  = desc("mntr_answered", "Whether the server answers the word mntr; otherwise ZooKeeper's metrics are missing.")
 )
 
@@ -144,12 +151,14 @@ type Collector struct {
 	server *lockkeeper.Server
 	report report.Server
 	locks  *lockMeter
+	files  func() []Files      // Options.Files, or nil
+	audit  func() *AuditCounts // Options.Audit, or nil
 }
 
 // NewCollector returns a Collector of the metrics of a server.
 func NewCollector(s *lockkeeper.Server) *Collector {
 	r := report.Of(s)
-	return &Collector{s, r, newLockMeter(r)}
+	return &Collector{server: s, report: r, locks: newLockMeter(r)}
 }
 
 // Close ends the measurement of locks. The Collector may still be used; the gauges of locks are
@@ -198,6 +207,25 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	to <- histogram(snapshots, w.Snapshots)
 	to <- histogram(handovers, w.Handovers)
 	c.locks.collect(to)
+	if c.audit != nil {
+		if n := c.audit(); n != nil {
+			send(auditRows, counter, float64(n.Lines))
+			send(auditLost, counter, float64(n.Dropped))
+		}
+	}
+	if c.files != nil {
+		for _, f := range c.files() {
+			if !f.End.IsZero() {
+				send(tlsEnd, gauge, time.Until(f.End).Seconds(), f.Use)
+			}
+			if !f.CRLEnd.IsZero() {
+				send(tlsCRL, gauge, time.Until(f.CRLEnd).Seconds(), f.Use)
+			}
+			send(fileReads, counter, float64(f.Reloads), f.Use)
+			send(fileFails, counter, float64(f.Failures), f.Use)
+			send(filesBad, gauge, one(f.Refused), f.Use)
+		}
+	}
 	if running {
 		send(storeSize, gauge, float64(c.report.DataSize()))
 	}

@@ -51,6 +51,18 @@ const (
 	askTimeout  = time.Second
 )
 
+// errSilent is the error of a member that has not answered in time.
+var errSilent = errors.New("it does not answer")
+
+// brief shortens a text of another member, which a damaged one could make as long as it likes.
+func brief(text string) string {
+	const most = 200 // bytes
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + "…"
+}
+
 // begin forgets what the members have said, perhaps long ago.
 func (p *peers) begin() {
 	p.mu.Lock()
@@ -84,14 +96,14 @@ func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState
 		switch {
 		case !told:
 		case a.err != nil:
-			x.Note, x.Dead = strings.TrimPrefix(a.err.Error(), "lockkeeper: "), true
+			x.Note, x.Dead = brief(strings.TrimPrefix(a.err.Error(), "lockkeeper: ")), true
 		case a.Cluster == "":
 			x.Note = "in no cluster yet"
 		case a.Cluster != st.Cluster.ID:
 			x.Note = "belongs to cluster " + a.Cluster
 		default:
 			behind := max(0, int64(newest-a.Index)) // this server has applied more since it asked
-			x.Role, x.Term, x.Behind = a.Role.String(), a.Term, &behind
+			x.Role, x.Term, x.Behind = brief(a.Role.String()), a.Term, &behind
 		}
 		all = append(all, x)
 	}
@@ -131,7 +143,7 @@ func (p *peers) ask(ctx context.Context, st *lockkeeper.Status) {
 			wg.Go(func() {
 				s, err := p.server.MemberStatus(ctx, m.ID)
 				if errors.Is(err, context.DeadlineExceeded) {
-					err = errors.New("it does not answer")
+					err = errSilent
 				}
 				mu.Lock()
 				answers[m.ID] = answer{s, err}

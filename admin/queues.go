@@ -7,7 +7,6 @@ import (
 	"maps"
 	"path"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,111 +17,114 @@ import (
 // This file reads the queues of locks.
 
 // locks adds the locks.
-func (v *survey) locks(s *state, ephemerals []string, watched map[int64][]string, of func(int64) *sessionInfo) {
+func (v *survey) locks(c *scene, ephemerals []string, watched map[int64][]string, of func(int64) *sessionInfo) {
+	s := &c.state
 	if s.Notes.Locks != "" {
 		return
 	}
 	dirs, note := v.directories(ephemerals)
 	s.Notes.Locks = note
 	all := locks.Find(dirs, false)
-	v.count(all)
+	if v.complete {
+		v.count(all)
+	}
 	problems := v.problems(all, func(session int64) ([]string, bool) {
-		return watched[session], watched != nil && of(session).Addr != ""
+		return watched[session], watched != nil && of(session).here
 	})
-	inCycle := map[string]bool{}
-	for _, p := range problems {
-		if p.Fault == locks.Cycle {
+	c.locks, c.inCycle = all, map[string]bool{}
+	for i := range problems {
+		if p := &problems[i]; p.Fault == locks.Cycle {
 			s.Totals.Cycles++
-			for _, c := range p.Znodes {
-				inCycle[c.Path] = true
+			for _, x := range p.Znodes {
+				c.inCycle[x.Path] = true
 			}
 		}
-		if len(s.Problems) < shownProblems {
-			s.Problems = append(s.Problems, problem{string(p.Fault), p.Path, p.Text, p.Harm})
-		}
 	}
+	lockOf := map[string]string{} // of the znodes in cycles
 	s.Totals.Locks = len(all)
 	for i := range all {
 		l := &all[i]
 		s.Totals.Holders += len(l.Holders)
 		s.Totals.Waiting += len(l.Queue)
-		for _, c := range l.Holders {
-			if c.Session != 0 {
-				of(c.Session).Holds++
+		for _, x := range l.Holders {
+			if x.Session != 0 {
+				of(x.Session).Holds++
 			}
 		}
-		for _, c := range l.Queue {
-			if c.Session != 0 {
-				of(c.Session).Waits++
+		for _, x := range l.Queue {
+			if x.Session != 0 {
+				of(x.Session).Waits++
 			}
 		}
-		s.Locks = append(s.Locks, lockOf(l, inCycle))
+		if len(c.inCycle) > 0 {
+			for _, x := range l.All() {
+				if c.inCycle[x.Path] {
+					lockOf[x.Path] = l.Path
+				}
+			}
+		}
 	}
-	// If there are too many, those with cycles and long queues are shown, in the order of
-	// their paths.
-	if s.LocksMore = max(0, len(s.Locks)-shownLocks); s.LocksMore > 0 {
-		weight := func(l *lockState) int {
-			if l.Cycle {
-				return -1 << 31
+	for i := range problems[:min(len(problems), shownProblems)] {
+		p := &problems[i]
+		q := problem{string(p.Fault), p.Path, p.Text, p.Harm, []string{p.Path}}
+		if p.Fault == locks.Cycle {
+			for _, x := range p.Znodes {
+				if at := lockOf[x.Path]; at != "" && !slices.Contains(q.Locks, at) {
+					q.Locks = append(q.Locks, at)
+				}
 			}
-			return -len(l.Queue) - l.More
 		}
-		slices.SortStableFunc(s.Locks, func(a, b lockState) int { return cmp.Compare(weight(&a), weight(&b)) })
-		s.Locks = s.Locks[:shownLocks]
-		slices.SortFunc(s.Locks, func(a, b lockState) int { return cmp.Compare(a.Path, b.Path) })
+		s.Problems = append(s.Problems, q)
 	}
-	v.describe(s.Locks)
+	s.ReadingData = v.describe(all)
+	if c.data = v.data; v.complete {
+		first := v.history == nil
+		if first {
+			v.history, v.historySince = map[string]*lockHistory{}, s.Now
+		}
+		v.remember(all, s.Now, first)
+	}
+	s.HistorySince = v.historySince
+	c.history = v.history
 }
 
-// describe adds the data of the holders that are shown.
-func (v *survey) describe(all []lockState) {
+// entry is a znode in the queue of a lock.
+type entry struct {
+	path  string
+	token int64
+}
+
+// describe reads the data of the holders. It returns true if it has not read all of it yet.
+func (v *survey) describe(all []locks.Lock) (more bool) {
 	budget := maxData
-	known := map[contender]string{}
+	known := map[entry]string{}
 	for i := range all {
-		for j := range all[i].Holders {
-			h := &all[i].Holders[j]
-			key := contender{Path: h.Path, Token: h.Token}
+		for _, h := range all[i].Holders {
+			key := entry{h.Path, h.Token}
 			text, ok := v.data[key]
-			if !ok && h.length > 0 && budget > 0 {
+			if !ok && h.Length > 0 {
+				if budget == 0 {
+					more = true
+					continue
+				}
 				var data []byte
 				var err error
-				if h.length <= locks.MaxData {
+				if h.Length <= locks.MaxData {
 					budget--
 					data, err = v.reader.data(h.Path)
 				}
 				if err == nil {
-					text = locks.DataText(data, max(h.length, int32(len(data))))
+					text = locks.DataText(data, max(h.Length, int32(len(data))))
 				}
 				ok = err == nil || errors.As(err, new(proto.Code)) // otherwise it is asked for again
 			}
 			if ok {
-				h.Data, known[key] = text, text
+				known[key] = text
 			}
 		}
 	}
 	v.data = known
-}
-
-func lockOf(l *locks.Lock, inCycle map[string]bool) lockState {
-	x := lockState{Path: l.Path, Kind: string(l.Kind), Client: string(l.Client), Slots: l.Slots, Holders: []contender{}, Queue: []contender{}}
-	add := func(to *[]contender, from []locks.Contender) {
-		for _, c := range from {
-			cycle := inCycle[c.Path]
-			x.Cycle = x.Cycle || cycle
-			if len(*to) == shownContenders {
-				x.More++
-				continue
-			}
-			id := ""
-			if c.Session != 0 {
-				id = locks.ID(c.Session)
-			}
-			*to = append(*to, contender{Path: c.Path, Session: id, Token: strconv.FormatInt(c.Token, 10), Since: c.Since, Shared: c.Shared, Cycle: cycle, length: c.Length})
-		}
-	}
-	add(&x.Holders, l.Holders)
-	add(&x.Queue, l.Queue)
-	return x
+	return more
 }
 
 // setsWatches is how long a client may take to set its watches.
@@ -133,16 +135,19 @@ const setsWatches = 2 * time.Second
 func (v *survey) problems(all []locks.Lock, watched func(int64) ([]string, bool)) (sure []locks.Problem) {
 	now := time.Now()
 	before := v.seen
-	v.seen = nil
+	v.seen = map[string]time.Time{}
 	for _, p := range locks.Check(all, watched) {
-		x := suspicion{p, now}
-		if i := slices.IndexFunc(before, func(b suspicion) bool { return b.Same(&p) }); i >= 0 {
-			x.since = before[i].since
-			if p.Fault != locks.Unwatched || now.Sub(x.since) >= setsWatches {
-				sure = append(sure, p)
-			}
+		key := string(p.Fault)
+		for _, c := range p.Znodes {
+			key += fmt.Sprintf(" %d %s", c.Token, c.Path)
 		}
-		v.seen = append(v.seen, x)
+		since, again := before[key]
+		if !again {
+			since = now
+		} else if p.Fault != locks.Unwatched || now.Sub(since) >= setsWatches {
+			sure = append(sure, p)
+		}
+		v.seen[key] = since
 	}
 	return sure
 }
@@ -211,6 +216,7 @@ func (v *survey) directories(ephemerals []string) (dirs map[string]*locks.Direct
 		todo = todo[:maxLockDirs]
 	}
 	budget := maxStats
+	v.complete = true
 	read := map[string]*lockDir{}
 	for len(todo) > 0 {
 		at := todo[0]
@@ -226,6 +232,7 @@ func (v *survey) directories(ephemerals []string) (dirs map[string]*locks.Direct
 		case d == nil:
 			continue
 		case !d.complete:
+			v.complete = false
 			note = cmp.Or(note, "The console is still reading.")
 		case d.hidden:
 			note = cmp.Or(note, fmt.Sprintf("%s has entries whose ACL does not let the console read them.", at))

@@ -1,8 +1,16 @@
 package admin
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"net/http"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/migrate"
 )
 
 // snapshotChunk is how many bytes of a snapshot are written at once. writeTimeout is for each
@@ -11,32 +19,50 @@ const snapshotChunk = 64 << 10
 
 // serveSnapshot sends the state that the server has applied. Options.Snapshots has to permit it:
 // the state has what ACLs hide, and the passwords of sessions.
-//
-// If an error ends it, the connection is aborted, so that what was sent does not look
-// complete.
 func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) {
-	if err := mayAct(r, grant{h.grants.Snapshots, "snapshots"}); err != nil {
+	unlock, err := h.mayHaveSnapshot(w, r, http.StatusServiceUnavailable)
+	if err != nil {
 		respond(w, err)
 		return
 	}
-	if !h.snapshots.TryLock() {
-		respond(w, refuse(http.StatusServiceUnavailable, "another snapshot is being sent; try again later"))
-		return
-	}
-	defer h.snapshots.Unlock()
-	out := &snapshotWriter{w: w, rc: http.NewResponseController(w)}
+	defer unlock()
 	consoleHeaders(w.Header(), "application/octet-stream")
-	w.Header().Set("Connection", "close") // so that no deadline stays for the next request
-	err := h.server.WriteSnapshot(out)
-	if err == nil {
-		h.log.Warn("an operator has saved a snapshot", "bytes", out.sent, "operator", r.RemoteAddr)
-		return
+	if err := h.send(w, r, "a snapshot", h.server.WriteSnapshot); err != nil {
+		respond(w, refuse(http.StatusServiceUnavailable, "there is no snapshot: %v", err))
 	}
-	h.log.Warn("an operator could not save a snapshot", "bytes", out.sent, "operator", r.RemoteAddr, "error", err)
+}
+
+// mayHaveSnapshot decides whether a request is answered with a snapshot. Until unlock is called, no other one is; such a
+// one gets the status busy.
+func (h *Handler) mayHaveSnapshot(w http.ResponseWriter, r *http.Request, busy int) (unlock func(), err error) {
+	if r.Method != http.MethodGet { // HEAD would run through the whole state for nothing
+		w.Header().Set("Allow", http.MethodGet)
+		return nil, refuse(http.StatusMethodNotAllowed, "only GET is answered here")
+	}
+	if err := mayAct(r, grant{h.grants.Snapshots, "snapshots"}); err != nil {
+		return nil, err
+	}
+	if !h.snapshots.TryLock() {
+		return nil, refuse(busy, "another snapshot is being sent; try again later")
+	}
+	return h.snapshots.Unlock, nil
+}
+
+// send answers a request with what write writes. An error before that is returned. If one ends it later, the connection is
+// aborted, so that what was sent does not look complete.
+func (h *Handler) send(w http.ResponseWriter, r *http.Request, what string, write func(io.Writer) error) error {
+	out := &snapshotWriter{w: w, rc: http.NewResponseController(w)}
+	w.Header().Set("Connection", "close") // so that no deadline stays for the next request
+	err := write(out)
+	if err == nil {
+		h.log.Warn("an operator has saved "+what, "bytes", out.sent, "operator", r.RemoteAddr)
+		return nil
+	}
+	h.log.Warn("an operator could not save "+what, "bytes", out.sent, "operator", r.RemoteAddr, "error", err)
 	if out.sent > 0 {
 		panic(http.ErrAbortHandler)
 	}
-	respond(w, refuse(http.StatusServiceUnavailable, "there is no snapshot: %v", err))
+	return err
 }
 
 // snapshotWriter writes to an operator who may read slowly, but not stop.
@@ -55,4 +81,73 @@ func (s *snapshotWriter) Write(b []byte) (n int, err error) {
 		s.sent += int64(k)
 	}
 	return n, err
+}
+
+// serveZooKeeperSnapshot answers the command snapshot of ZooKeeper 3.9's AdminServer (class SnapshotCommand): with the state as
+// a snapshot file of ZooKeeper. Whoever may have it may have that of serveSnapshot.
+func (h *Handler) serveZooKeeperSnapshot(w http.ResponseWriter, r *http.Request) {
+	answer := func(status int, err error) {
+		if refused := (*refusal)(nil); errors.As(err, &refused) {
+			status = refused.status
+		}
+		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // it may have taken long until here
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		w.Write(appendJSON(nil, complete("snapshot", nil, err), 0)) // an error means that the client is gone
+	}
+	unlock, err := h.mayHaveSnapshot(w, r, http.StatusTooManyRequests)
+	if err != nil {
+		answer(0, err)
+		return
+	}
+	defer unlock()
+	if err := h.ready(); err != nil {
+		answer(http.StatusServiceUnavailable, fmt.Errorf("there is no snapshot: %w", err))
+		return
+	}
+	state, err := h.report.Snapshot()
+	if err != nil {
+		answer(http.StatusServiceUnavailable, fmt.Errorf("there is no snapshot: %w", err))
+		return
+	}
+	content, err := migrate.Sent(r.Context(), state)
+	if err != nil {
+		answer(http.StatusInternalServerError, err)
+		return
+	}
+	var size byteCount
+	if err := content.WriteSent(&size); err != nil {
+		answer(http.StatusInternalServerError, err)
+		return
+	}
+	w.Header().Set("last_zxid", fmt.Sprintf("0x%x", content.Zxid))
+	w.Header().Set("snapshot_size", strconv.FormatInt(int64(size), 10))
+	if q := r.URL.Query(); q.Has("streaming") && !strings.EqualFold(q.Get("streaming"), "true") { // Boolean.parseBoolean
+		answer(http.StatusOK, nil)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.FormatInt(int64(size), 10))
+	if err := h.send(w, r, "a snapshot for ZooKeeper", content.WriteSent); err != nil {
+		panic(http.ErrAbortHandler) // the headers may have been sent
+	}
+}
+
+// ready returns why the server has no state yet, or why it does not serve clients for good.
+func (h *Handler) ready() error {
+	now, cancel := context.WithCancel(context.Background())
+	cancel()
+	err := h.server.Wait(now)
+	if errors.Is(err, context.Canceled) {
+		return errors.New("lockkeeper: the server is not ready")
+	}
+	return err
+}
+
+// byteCount counts what is written to it.
+type byteCount int64
+
+func (c *byteCount) Write(b []byte) (int, error) {
+	*c += byteCount(len(b))
+	return len(b), nil
 }

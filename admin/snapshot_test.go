@@ -73,6 +73,11 @@ func TestSnapshot(t *testing.T) {
 			t.Errorf("%s: %d %.100q", name, w.Code, w.Body)
 		}
 	}
+	head := httptest.NewRecorder()
+	h.ServeHTTP(head, httptest.NewRequest(http.MethodHead, "/snapshot", nil))
+	if head.Code != http.StatusMethodNotAllowed || head.Header().Get("Allow") != "GET" {
+		t.Errorf("HEAD: %d %v", head.Code, head.Header())
+	}
 	if log.Len() > 0 {
 		t.Errorf("the log: %s", &log)
 	}

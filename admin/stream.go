@@ -3,14 +3,19 @@ package admin
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
 // stream sends the state of the server to browsers, as server-sent events. One goroutine
-// gathers it for all of them, and only while there are some. A browser that reads slowly
-// gets the newest state when it is ready for it; nothing is queued.
+// gathers it for all of them, makes an event for each view that some of them have, and runs
+// only while there are some. A browser that reads slowly gets the newest state when it is ready for
+// it; nothing is queued.
 type stream struct {
 	survey *survey
 
@@ -18,16 +23,23 @@ type stream struct {
 	browsers int
 	stop     context.CancelFunc // of the goroutine; nil if there is none
 	ended    chan struct{}      // closed when the last goroutine has ended
-	newest   []byte             // an event; nil before the first
-	replaced chan struct{}      // closed when newest is replaced
+	views    map[view]*shown    // those that browsers have
+	replaced chan struct{}      // closed when the events are replaced
+	added    chan struct{}      // has an element if there is a new view
 	closed   bool
 	closing  chan struct{} // closed by close
+}
+
+// shown is what browsers with the same view get.
+type shown struct {
+	browsers int
+	event    []byte // the newest; nil before the first
 }
 
 func newStream(s *survey) *stream {
 	ended := make(chan struct{})
 	close(ended)
-	return &stream{survey: s, ended: ended, replaced: make(chan struct{}), closing: make(chan struct{})}
+	return &stream{survey: s, ended: ended, views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
 // Limits of a stream.
@@ -45,16 +57,22 @@ const (
 
 // serve sends events until the browser is gone.
 func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
-	if !s.join() {
+	wanted, err := viewOf(r.URL.Query())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	mine, ok := s.join(wanted)
+	if !ok {
 		http.Error(w, "too many browsers have the console open", http.StatusServiceUnavailable)
 		return
 	}
-	defer s.leave()
+	defer s.leave(wanted)
 	consoleHeaders(w.Header(), "text/event-stream")
 	rc := http.NewResponseController(w)
 	for {
 		s.mu.Lock()
-		event, replaced := s.newest, s.replaced
+		event, replaced := mine.event, s.replaced
 		s.mu.Unlock()
 		if event != nil {
 			rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error means that w has none
@@ -90,30 +108,45 @@ func (s *stream) close() {
 	<-ended
 }
 
-// join starts the goroutine for the first browser. It returns false if there are too many, or
-// after close.
-func (s *stream) join() bool {
+// join starts the goroutine for the first browser, and returns what those with its view get. It
+// returns false if there are too many, or after close.
+func (s *stream) join(v view) (*shown, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.browsers == maxBrowsers {
-		return false
+		return nil, false
 	}
+	mine := s.views[v]
+	if mine == nil {
+		mine = &shown{}
+		s.views[v] = mine
+		select {
+		case s.added <- struct{}{}:
+		default: // it is known already that there is one
+		}
+	}
+	mine.browsers++
 	if s.browsers++; s.browsers == 1 {
 		ctx, stop := context.WithCancel(context.Background())
 		before, ended := s.ended, make(chan struct{})
-		s.stop, s.ended, s.newest = stop, ended, nil
+		s.stop, s.ended = stop, ended
 		go func() {
 			defer close(ended)
 			<-before
 			s.run(ctx)
 		}()
 	}
-	return true
+	return mine, true
 }
 
 // leave ends the goroutine with the last browser, and waits for it.
-func (s *stream) leave() {
+func (s *stream) leave(v view) {
 	s.mu.Lock()
+	if mine := s.views[v]; mine.browsers == 1 {
+		delete(s.views, v)
+	} else {
+		mine.browsers--
+	}
 	s.browsers--
 	last, ended := s.browsers == 0, s.ended
 	if last {
@@ -131,24 +164,53 @@ func (s *stream) run(ctx context.Context) {
 	defer s.survey.end()
 	for ctx.Err() == nil {
 		began := time.Now()
-		state := s.survey.gather(ctx)
-		text, err := json.Marshal(state)
-		if err != nil {
-			panic(err) // a type that JSON does not have: a bug
+		select {
+		case <-s.added: // it is in the events that follow
+		default:
 		}
-		s.publish(append(append([]byte("data: "), text...), "\n\n"...))
+		s.publish(s.survey.gather(ctx, s.finds()))
 		cost := time.Since(began) - s.survey.waited
 		pause(ctx, max(interval, time.Duration(float64(cost)/share))-cost)
-		for ctx.Err() == nil && time.Since(began) < idleInterval && !s.survey.changed() {
+		for ctx.Err() == nil && time.Since(began) < idleInterval && !s.survey.changed() && len(s.added) == 0 {
 			pause(ctx, interval/5)
 		}
 	}
 }
 
-func (s *stream) publish(event []byte) {
+// finds returns the texts by which browsers look for clients, at most report.MaxFind.
+func (s *stream) finds() (all []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.newest = event
+	for v := range s.views {
+		if v.client != "" {
+			all = append(all, v.client)
+		}
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return all[:min(len(all), report.MaxFind)]
+}
+
+// publish makes the events of the views.
+func (s *stream) publish(c *scene) {
+	s.mu.Lock()
+	views := slices.Collect(maps.Keys(s.views))
+	s.mu.Unlock()
+	events := map[view][]byte{}
+	for _, v := range views {
+		text, err := json.Marshal(c.show(v))
+		if err != nil {
+			panic(err) // a type that JSON does not have: a bug
+		}
+		events[v] = append(append([]byte("data: "), text...), "\n\n"...)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for v, mine := range s.views {
+		if event := events[v]; event != nil {
+			mine.event = event
+		}
+	}
 	close(s.replaced)
 	s.replaced = make(chan struct{})
 }

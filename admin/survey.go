@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,18 +16,20 @@ import (
 // Limits of a state. A server with more is not asked for the list at all, since making it costs the
 // server processor time; rows that are not shown are counted.
 const (
-	maxEphemerals  = 10_000
-	maxWatches     = 10_000
-	maxConnections = 10_000
-	maxLockDirs    = 500   // directories that may be locks
+	maxEphemerals  = 20_000
+	maxWatches     = 20_000
+	maxConnections = 20_000
+	maxLockDirs    = 4_000 // directories that may be locks
 	maxEntries     = 5_000 // of one directory
 	maxStats       = 2_000 // Stats read for one state
 	maxData        = 200   // data of holders read for one state
 
-	shownLocks      = 100
-	shownContenders = 50 // of one lock
-	shownSessions   = 200
-	shownWatches    = 200
+	shownLocks      = 50 // and heads of groups, on one page
+	shownContenders = 50 // of one lock that hold it, and as many that wait
+	fewEntries      = 5  // the same, if many locks are shown
+	shownSessions   = 100
+	shownClients    = 50 // and heads of groups, on one page
+	shownWatches    = 100
 	shownProblems   = 20
 )
 
@@ -36,26 +37,47 @@ const (
 // text; times are in milliseconds since the epoch.
 type state struct {
 	Now int64 `json:"now"`
-	// What the page may do.
-	EndSessions bool          `json:"endSessions"`
-	BreakLocks  bool          `json:"breakLocks"`
-	Server      serverState   `json:"server"`
-	Members     []memberState `json:"members"`
+	powers
+	Server  serverState   `json:"server"`
+	Members []memberState `json:"members"`
 	// Unknown says why this server does not know what the cluster has now; "" if it does. Then
 	// there are no locks, sessions and so on below, which does not mean that none exist.
 	Unknown string `json:"unknown"`
 
-	Locks     []lockState   `json:"locks"`
-	LocksMore int           `json:"locksMore"`
-	Totals    lockTotals    `json:"totals"`
-	Problems  []problem     `json:"problems"`
-	Sessions  []sessionInfo `json:"sessions"`
+	Locks     []lockState `json:"locks"` // of the page, in the order of their groups
+	LocksMore int         `json:"locksMore"`
+	listing
+	Lock     *lockDetail   `json:"lock,omitempty"`
+	Totals   lockTotals    `json:"totals"`
+	Problems []problem     `json:"problems"`
+	Sessions []sessionInfo `json:"sessions"`
+	// HistorySince is since when the server keeps the history of locks; 0 if it does not yet.
+	HistorySince int64 `json:"historySince"`
 	// SessionsMore counts the sessions that exist beyond those.
 	SessionsMore int          `json:"sessionsMore"`
 	Watches      []watchState `json:"watches"`
 	WatchesMore  int          `json:"watchesMore"` // paths
+	Clients      clientsState `json:"clients"`
 	Samples      []sample     `json:"samples"`
 	Notes        notes        `json:"notes"`
+}
+
+// powers says what the page may do.
+type powers struct {
+	EndSessions bool `json:"endSessions"`
+	BreakLocks  bool `json:"breakLocks"`
+	EditZnodes  bool `json:"editZnodes"`
+}
+
+// listing says which of the locks are in a state.
+type listing struct {
+	Groups   []group `json:"groups"`
+	Matching int     `json:"matching"` // locks that the filter finds
+	Page     int     `json:"page"`     // from 1
+	Pages    int     `json:"pages"`
+	// ReadingData is true while the data of some holders has not been read, so that the filter
+	// does not find it.
+	ReadingData bool `json:"readingData"`
 }
 
 // notes say why a part of the state is missing.
@@ -91,6 +113,9 @@ type lockState struct {
 	Kind    string      `json:"kind"`
 	Client  string      `json:"client"`
 	Slots   int         `json:"slots"`
+	Group   string      `json:"group"`   // path of its group; "" if it is in none
+	Holding int         `json:"holding"` // also those that are not shown
+	Waiting int         `json:"waiting"` // likewise
 	Holders []contender `json:"holders"`
 	Queue   []contender `json:"queue"`
 	More    int         `json:"more"` // contenders that are not shown
@@ -105,8 +130,25 @@ type contender struct {
 	Shared  bool   `json:"shared"`
 	Cycle   bool   `json:"cycle"` // it is part of a cycle
 	Data    string `json:"data"`  // text for the data of its znode; "" for those that wait
+	// Of its session, as in sessionInfo.
+	place
+	Timeout int64 `json:"timeout"`
+	Expires int64 `json:"expires"`
+}
 
-	length int32 // of the data
+// group are the locks with the same parent.
+type group struct {
+	Path    string `json:"path"`
+	Locks   int    `json:"locks"`
+	Waiting int    `json:"waiting"`
+	Cycle   bool   `json:"cycle"`
+	Folded  bool   `json:"folded"`
+}
+
+// lockDetail is a lock with its history, the oldest holder first.
+type lockDetail struct {
+	lockState
+	History []tenure `json:"history"`
 }
 
 type lockTotals struct {
@@ -121,17 +163,19 @@ type problem struct {
 	Path  string `json:"path"`
 	Text  string `json:"text"`
 	Harm  bool   `json:"harm"`
+	// Locks are the paths of the locks that it is about.
+	Locks []string `json:"locks"`
 }
 
 type sessionInfo struct {
-	ID         string `json:"id"`
-	Addr       string `json:"addr"`    // "" if it is not connected to this server
-	Timeout    int64  `json:"timeout"` // in ms; 0 if unknown
-	Expires    int64  `json:"expires"` // if it stays silent; 0 if unknown
-	Ephemerals int    `json:"ephemerals"`
-	Holds      int    `json:"holds"`
-	Waits      int    `json:"waits"`
-	Watches    int    `json:"watches"`
+	ID string `json:"id"`
+	place
+	Timeout    int64 `json:"timeout"` // in ms; 0 if unknown
+	Expires    int64 `json:"expires"` // if it stays silent; 0 if unknown
+	Ephemerals int   `json:"ephemerals"`
+	Holds      int   `json:"holds"`
+	Waits      int   `json:"waits"`
+	Watches    int   `json:"watches"`
 }
 
 type watchState struct {
@@ -155,21 +199,26 @@ const (
 
 // survey gathers states. Only one goroutine may use it at a time, except for changed.
 type survey struct {
-	server *lockkeeper.Server
-	report report.Server
-	reader reader
-	peers  *peers
-	may    Options
+	server  *lockkeeper.Server
+	report  report.Server
+	reader  reader
+	peers   *peers
+	clients *clients
+	may     Options
 
-	made     mark // what the last state was made of
-	lockDirs map[string]*lockDir
-	data     map[contender]string // of holders, by path and token
-	seen     []suspicion
-	newest   map[string]holder // by lock
-	grants   float64           // since the last sample
-	last     point
-	samples  []sample
-	waited   time.Duration // for the majority, when the last state was gathered
+	owners       map[int64]uint64 // the servers of the sessions in the last state
+	made         mark             // what the last state was made of
+	lockDirs     map[string]*lockDir
+	complete     bool                    // whether all lockDirs were read
+	data         map[entry]string        // of holders
+	seen         map[string]time.Time    // problems that were there when the locks were read before, since when
+	history      map[string]*lockHistory // by lock; nil before the first complete state
+	historySince int64
+	newest       map[string]holder // by lock
+	grants       float64           // since the last sample
+	last         point
+	samples      []sample
+	waited       time.Duration // for the majority, when the last state was gathered
 }
 
 // mark changes when the server's state does.
@@ -193,23 +242,21 @@ type point struct {
 	zxid int64
 }
 
-// suspicion is a problem that was there when the locks were read before.
-type suspicion struct {
-	locks.Problem
-	since time.Time
-}
-
 // begin prepares for states, and end stops what begin and gather have started.
 func (v *survey) begin() {
 	v.peers.begin()
-	v.data = nil
+	v.clients.begin()
+	v.data, v.history, v.historySince, v.owners = nil, nil, 0, nil
 	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
 	if n := len(v.samples); n > 0 && time.Since(time.UnixMilli(v.samples[n-1].At)) > maxSamples*time.Second {
 		v.samples = nil
 	}
 }
 
-func (v *survey) end() { v.peers.end() }
+func (v *survey) end() {
+	v.peers.end()
+	v.clients.end()
+}
 
 // changed reports whether the server's state has changed since the last one.
 func (v *survey) changed() bool {
@@ -217,19 +264,22 @@ func (v *survey) changed() bool {
 	return v.made != markOf(&st)
 }
 
-// gather returns the state of the server.
-func (v *survey) gather(ctx context.Context) *state {
+// gather reads the state of the server. find are the texts by which browsers look for clients.
+func (v *survey) gather(ctx context.Context, find []string) *scene {
 	st := v.server.Status()
 	v.made = markOf(&st)
 	now := time.Now()
-	s := &state{
-		Now: now.UnixMilli(), EndSessions: v.may.EndSessions, BreakLocks: v.may.BreakLocks,
+	c := &scene{state: state{
+		Now: now.UnixMilli(), powers: powers{v.may.EndSessions, v.may.BreakLocks, v.may.EditZnodes},
 		Server: serverState{
 			st.ID, st.Cluster.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Cluster.Leader, st.State.Term, st.State.Index, zxid(st.State.Zxid),
 			st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions, st.Clients.Connections, st.Clients.Watches, st.Clients.Outstanding,
 		},
-		Members: v.peers.states(ctx, &st), Locks: []lockState{}, Problems: []problem{}, Sessions: []sessionInfo{}, Watches: []watchState{},
-	}
+		Members: v.peers.states(ctx, &st), Problems: []problem{}, Watches: []watchState{},
+	}}
+	s := &c.state
+	v.clients.ask(ctx, &st, find, v.owners)
+	c.members = v.clients.all(&st, v.report.Clients(find), v.owners)
 	if !st.Serving && !st.ReadOnly {
 		s.Unknown = "This server serves no clients at the moment, so it does not know what the cluster has now."
 		if st.Cluster.Leader == 0 {
@@ -238,27 +288,27 @@ func (v *survey) gather(ctx context.Context) *state {
 		s.Notes = notes{s.Unknown, s.Unknown, s.Unknown}
 		v.sample(&st, false)
 		s.Samples = v.samples
-		return s
+		return c
 	}
-	sessions := map[int64]*sessionInfo{}
+	c.sessions = map[int64]*sessionInfo{}
 	of := func(id int64) *sessionInfo {
-		if sessions[id] == nil {
-			sessions[id] = &sessionInfo{ID: locks.ID(id)}
+		if c.sessions[id] == nil {
+			c.sessions[id] = &sessionInfo{ID: locks.ID(id)}
 		}
-		return sessions[id]
+		return c.sessions[id]
 	}
 	v.connections(&st, s, of)
 	ephemerals, all := v.sessions(&st, s, of)
+	c.locate(st.Clients.Connections <= maxConnections, v.owners)
 	watched := v.watches(&st, s, of)
-	v.locks(s, ephemerals, watched, of)
-	total := st.State.Sessions
+	v.locks(c, ephemerals, watched, of)
+	c.total = st.State.Sessions
 	if all {
-		total = len(sessions)
+		c.total = len(c.sessions)
 	}
-	v.listSessions(s, sessions, total)
 	v.sample(&st, true)
 	s.Samples = v.samples
-	return s
+	return c
 }
 
 // connections adds what this server knows of its clients.
@@ -270,7 +320,7 @@ func (v *survey) connections(st *lockkeeper.Status, s *state, of func(int64) *se
 	for _, c := range v.report.Connections() {
 		if c.Session != 0 {
 			x := of(c.Session)
-			x.Addr, x.Timeout = c.Addr, c.Timeout.Milliseconds()
+			x.Addr, x.Timeout, x.here = c.Addr, c.Timeout.Milliseconds(), true
 		}
 	}
 }
@@ -278,6 +328,7 @@ func (v *survey) connections(st *lockkeeper.Status, s *state, of func(int64) *se
 // sessions adds all sessions with the times when they expire, which only the leader knows, and
 // returns the paths of all ephemeral znodes. It returns false if there are too many.
 func (v *survey) sessions(st *lockkeeper.Status, s *state, of func(int64) *sessionInfo) (ephemerals []string, ok bool) {
+	v.owners = nil
 	if st.State.Ephemerals > maxEphemerals {
 		s.Notes.Locks = fmt.Sprintf("%d ephemeral znodes are too many to look for locks here; lockkeeper lock ls finds them.", st.State.Ephemerals)
 		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, "There are too many ephemeral znodes to show when sessions expire.")
@@ -289,8 +340,10 @@ func (v *survey) sessions(st *lockkeeper.Status, s *state, of func(int64) *sessi
 		s.Notes.Sessions = cmp.Or(s.Notes.Sessions, s.Notes.Locks)
 		return nil, false
 	}
+	v.owners = make(map[int64]uint64, len(all.All))
 	for _, a := range all.All {
 		x := of(a.ID)
+		v.owners[a.ID] = a.Owner
 		x.Timeout, x.Ephemerals = a.Timeout.Milliseconds(), len(a.Ephemerals)
 		ephemerals = append(ephemerals, a.Ephemerals...)
 	}
@@ -367,20 +420,6 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 func rate(n float64, passed time.Duration) *float64 {
 	r := n / passed.Seconds()
 	return &r
-}
-
-// listSessions adds the sessions, those with locks first, if there are too many.
-func (v *survey) listSessions(s *state, all map[int64]*sessionInfo, total int) {
-	ids := slices.SortedFunc(maps.Keys(all), func(a, b int64) int {
-		x, y := all[a], all[b]
-		return cmp.Or(cmp.Compare(y.Holds, x.Holds), cmp.Compare(y.Waits, x.Waits), cmp.Compare(uint64(a), uint64(b)))
-	})
-	ids = ids[:min(len(ids), shownSessions)]
-	slices.SortFunc(ids, func(a, b int64) int { return cmp.Compare(uint64(a), uint64(b)) })
-	for _, id := range ids {
-		s.Sessions = append(s.Sessions, *all[id])
-	}
-	s.SessionsMore = max(0, total-len(ids))
 }
 
 // sentence makes a sentence of an error.

@@ -2,10 +2,13 @@ package cluster
 
 import (
 	"bufio"
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -19,6 +22,14 @@ const (
 	// time, up to askAgain, or up to a second where a member waits for the cluster.
 	askSoon  = 2 * time.Millisecond
 	askAgain = 50 * time.Millisecond
+)
+
+// maxReply is how many bytes of a reply are read. A list of clients is the longest, with at most some
+// 350 bytes each. Its commas tell how much memory a reply can fill when it is unpacked: a thousand clients have nine
+// thousand.
+const (
+	maxReply  = 1 << 20
+	maxCommas = 1 << 15
 )
 
 // Ask sends a request to the member whose peer port is at addr and, if that member
@@ -101,10 +112,38 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	if err := json.NewEncoder(c).Encode(q); err != nil {
 		return r, begun{fmt.Errorf("%s: %w", addr, err)}
 	}
-	if err := json.NewDecoder(bufio.NewReader(c)).Decode(&r); err != nil {
-		return r, begun{fmt.Errorf("%s: %w", addr, err)}
+	reply := &io.LimitedReader{R: c, N: maxReply}
+	var text json.RawMessage
+	switch err = json.NewDecoder(bufio.NewReader(reply)).Decode(&text); {
+	case err != nil && reply.N == 0:
+		err = errors.New("its answer is too long")
+	case err != nil:
+	case bytes.Count(text, []byte(",")) > maxCommas:
+		err = errors.New("its answer has too many parts")
+	default:
+		err = json.Unmarshal(text, &r)
+	}
+	if err != nil {
+		return Reply{}, begun{fmt.Errorf("%s: %w", addr, err)}
 	}
 	return r, nil
+}
+
+// AskStatus asks the member whose peer port is at addr for its status and, unless q is nil, for clients
+// that are connected to it. The clients are also nil if the member is of an earlier version, which
+// tells none. Only this member is asked, and once. A nil network means TCP.
+func AskStatus(ctx context.Context, network Network, addr string, q *ClientQuery) (*Status, *Clients, error) {
+	if network == nil {
+		network = TCP{}
+	}
+	r, err := ask(ctx, network, addr, Request{Status: true, Clients: q})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case r.Status == nil:
+		return nil, nil, fmt.Errorf("%s: %s", addr, cmp.Or(r.Error, "it does not tell its status"))
+	}
+	return r.Status, r.Clients.bounded(), nil
 }
 
 // unreachable reports whether err means that the connection failed.

@@ -22,7 +22,9 @@ func Restore(cfg Config, m *fsm.Machine) error {
 		return errors.New("cluster: a server that joins a cluster gets its state from there")
 	}
 	index, term := m.Index()+1, max(m.Term(), 1)
-	m.Restart(index, fsm.Members(first))
+	if err := m.Restart(index, fsm.Members(first)); err != nil {
+		return err
+	}
 	return storage.Make(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftLogger(cfg.Log), func(s *storage.Storage) error {
 		if err := s.Stable.SetUint64([]byte(storage.TermKey), term); err != nil {
 			return err

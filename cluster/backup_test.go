@@ -151,3 +151,25 @@ func TestRestoreNothing(t *testing.T) {
 		t.Errorf("%+v, %v", newest, err)
 	}
 }
+
+// TestRestoreEnds: after so many restores that no zxid is far enough above that of the state, there is an error, not a zxid below it.
+func TestRestoreEnds(t *testing.T) {
+	m := fsm.NewMachine()
+	for m.Zxid()>>32 < 1<<31-2<<16 {
+		m.Restart(m.Index()+1, nil)
+	}
+	for range 4 {
+		was := m.Zxid()
+		cfg := testConfig(filepath.Join(testkit.MemoryDir(t), "data"))
+		err := Restore(cfg, m)
+		if err == nil && m.Zxid() <= was {
+			t.Fatalf("zxid %#x after %#x", m.Zxid(), was)
+		}
+		if _, missing := os.Stat(cfg.Dir); err != nil && (missing == nil || !strings.Contains(err.Error(), "zxid")) {
+			t.Errorf("%v; the directory: %v", err, missing)
+		} else if err != nil {
+			return
+		}
+	}
+	t.Error("there is always a higher zxid")
+}

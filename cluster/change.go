@@ -15,7 +15,12 @@ func (m *membership) change(q Request) (Reply, error) {
 	switch {
 	case q.Status:
 		s, err := m.status()
-		return Reply{Status: &s}, err
+		r := Reply{Status: &s}
+		if q.Clients != nil && m.cfg.Clients != nil {
+			all := m.cfg.Clients(*q.Clients)
+			r.Clients = all.bounded()
+		}
+		return r, err
 	case q.Propose != nil:
 		return Reply{}, m.former.accept(q.Propose)
 	case q.Agreed != 0:

@@ -210,7 +210,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	switch log := s.LogOf(); {
 	case of.Agreed:
 	case empty:
-		if alone {
+		if alone && m.cfg.Join == "" { // otherwise it looks for a cluster that it may belong to
 			of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
 			err = errors.Join(s.SetRejoining(false), s.SetIdentity(of))
 		}

@@ -26,7 +26,10 @@ type Config struct {
 	// Peers and Join, waits until an operator adds it to a cluster.
 	Addr string
 	// Join is the address of the peer port of any member of a running cluster;
-	// this server asks to be added to that cluster.
+	// this server asks to be added to that cluster. A server that is in Peers, too, forms a cluster with these,
+	// and uses only that there is a Join: without data it joins the one that they have formed also
+	// if that does not have it as a member any more, or never had. Otherwise it fails. It does neither while it may
+	// belong to another cluster (see otherClusters).
 	Join string
 	// Observer is whether a server that is not in Peers is started as an observer.
 	Observer bool
@@ -55,9 +58,16 @@ type Config struct {
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
 	// znodes; nil means time.Now. Timers and sessions do not depend on it.
 	TimeOfDay func() time.Time
-	// About returns what this member's status says about its server; nil if it says nothing. It
-	// is not called before Start.
+	Answers
+}
+
+// Answers are what the server that the member is part of tells other servers about itself. A nil
+// function tells nothing. None is called before Start.
+type Answers struct {
+	// About returns what the member's status says about the server.
 	About func() About
+	// Clients returns clients that are connected to the server.
+	Clients func(ClientQuery) Clients
 }
 
 // Shown is what clients are told of a server; its zero value is nothing.
@@ -82,6 +92,9 @@ func (c *Config) first() (first raft.Configuration) {
 	}
 	return first
 }
+
+// joins reports whether this server only joins a cluster.
+func (c *Config) joins() bool { return c.Join != "" && len(c.Peers) == 0 }
 
 // clustered reports whether the member has a peer port, that is, is not standalone.
 func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c.Addr != "" }

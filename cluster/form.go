@@ -55,6 +55,8 @@ type former struct {
 	awaits atomic.Bool  // awaitVote is running
 	said   bool         // it was logged that this member's data is empty; only for join
 
+	others *otherClusters
+
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []proto.Peer
 	first    raft.Configuration // of a new cluster; no servers if the storage has data
@@ -72,7 +74,7 @@ func newRun() uint64 {
 func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
 	return &former{
 		lifecycle: p.lifecycle, cfg: cfg, raft: p.raft, replica: replica, gate: p.gate, peers: p.peers, pulse: p,
-		number: newRun(), wake: newSignal(), deciding: newTurn(),
+		number: newRun(), wake: newSignal(), deciding: newTurn(), others: newOtherClusters(cfg, p),
 	}
 }
 
@@ -80,6 +82,7 @@ func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
 // that the storage is of but that has no id yet; first is empty in the second case.
 func (f *former) begin(list []proto.Peer, first raft.Configuration) {
 	f.list, f.first = list, first
+	f.others.begin(list)
 }
 
 // own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
@@ -92,12 +95,18 @@ func (f *former) own() ClusterID {
 
 // called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *hello) {
+	if h.cluster != 0 {
+		f.others.calledBy(h)
+	}
 	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
+		last, _ := f.caller.Load().(hello)
 		f.caller.Store(*h)
 		if h.kind == kindBeat && h.cluster == ClusterID(f.asked.Load()) && f.added.Load() == 0 && f.asking.CompareAndSwap(false, true) {
 			f.wg.Go(func() { f.askAdded(h) })
 		}
-		f.wake.raise()
+		if last.cluster != h.cluster { // a leader calls ten times a second; run looks every second anyway
+			f.wake.raise()
+		}
 	}
 }
 
@@ -121,6 +130,9 @@ func (f *former) run() {
 	)
 	began, complained := time.Now(), false
 	said := began.Add(first - then)
+	// What was logged last, and when. The same reason is not logged at each attempt.
+	var logged string
+	var last time.Time
 	// Since when another member has data that does not fit; zero while none has.
 	var wrong time.Time
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
@@ -151,7 +163,10 @@ func (f *former) run() {
 		if hopeless || time.Since(said) > then {
 			level, said = slog.LevelWarn, time.Now()
 		}
-		f.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "since", time.Since(began).Round(time.Second))
+		if why := err.Error(); level == slog.LevelWarn || logged == "" || why != logged && time.Since(last) >= time.Second {
+			logged, last = why, time.Now()
+			f.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
+		}
 		select {
 		case <-time.After(wait):
 		case <-f.wake:
@@ -190,6 +205,7 @@ func (f *former) step() (done bool, err error) {
 	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
+	f.others.look()
 	said := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()
@@ -201,6 +217,9 @@ func (f *former) step() (done bool, err error) {
 	case toAgree:
 		return f.agree(s.proposed)
 	case toPropose:
+		if err := f.others.none(0, f.own(), s.data); err != nil {
+			return false, err
+		}
 		return f.propose(s, said, s.required())
 	case toJoin:
 		f.deciding.give()
@@ -357,6 +376,9 @@ func (f *former) accept(q *Proposal) error {
 	if err := s.mayAccept(q, f.number, f.storage().Identity()); err != nil {
 		return err
 	}
+	if err := f.others.none(q.Cluster, f.own(), s.data); err != nil {
+		return err
+	}
 	if f.storage().Identity().Cluster == q.Cluster {
 		return nil
 	}
@@ -393,10 +415,10 @@ func (f *former) form() error {
 func (f *former) follow() (bool, error) {
 	own := f.own()
 	addrs := []string{f.cfg.Join}
-	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
+	if !f.cfg.joins() || own != 0 { // the member at Join may be down when this one has a place already
 		addrs = f.known("")
 	}
-	err := error(refuse(proto.OK, "no cluster has called this server; add it with \"cluster add\" on a member"))
+	err := error(refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
 		var r Reply
 		ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
@@ -424,7 +446,10 @@ func (f *former) follow() (bool, error) {
 // those of the list and of the newest members that this one knows, and that of the member that
 // has called it.
 func (f *former) known(first string) []string {
-	addrs := []string{first, f.cfg.Join}
+	addrs := []string{first}
+	if f.cfg.joins() { // otherwise it may be this member's own
+		addrs = append(addrs, f.cfg.Join)
+	}
 	members, _ := f.raft.members()
 	for _, x := range slices.Concat(f.list, members) {
 		if x.ID != f.cfg.ID {
@@ -447,17 +472,27 @@ func (f *former) known(first string) []string {
 // is to have one. f.deciding must not be held.
 func (f *former) join(addr string, of ClusterID) (bool, error) {
 	ctx, others := f.peers.ctx, over(f.peers.network)
+	if f.asked.Load() == 0 { // asking takes half a minute if there is no leader; after that its answers say more
+		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
+	}
 	votes := f.cfg.votes()
 	r, err := askLeader(ctx, others, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
-	if r.Surely && ClusterID(f.asked.Load()) == of {
+	// With a list, too, if it was a member before it has asked: otherwise it would join again, as one that was
+	// removed earlier does, if it is removed now.
+	if r.Surely && (ClusterID(f.asked.Load()) == of || f.cfg.Join != "" && !f.cfg.joins()) {
 		f.added.Store(uint64(of))
 	}
-	if f.cfg.Join == "" { // the cluster must already have this member
+	again := f.cfg.Join != "" && !f.cfg.joins() && !r.Known
+	if again && !f.said {
+		f.said = true
+		f.cfg.Log.Warn("the cluster does not have this server as a member, although it is in the list of members: it joins", "known", addr, "cluster", of)
+	}
+	if !f.cfg.joins() && !again { // the cluster must already have this member
 		if !r.Known && len(f.list) == 0 && f.own() == 0 {
-			return false, refuse(proto.OK, "no cluster has this server as a member; add it with \"cluster add\" on a member")
+			return false, refuse(proto.OK, "no cluster has this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember")
 		}
 		if !r.Known {
 			f.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to; add it, or start it with a server to join", f.cfg.ID, addr))
@@ -472,7 +507,15 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 	}
 	// Once it was taken in, it must not add itself again: it may have been removed.
-	back := f.cfg.Join == "" || f.added.Load() == uint64(of) || f.storage().Identity().Agreed
+	back := !f.cfg.joins() && !again || f.added.Load() == uint64(of) || f.storage().Identity().Agreed
+	if again && !back {
+		if r.Status == nil {
+			return false, fmt.Errorf("%s does not say which members its cluster has", addr)
+		}
+		if err := f.accounted(r.Status.Members, addr, of); err != nil {
+			return false, err
+		}
+	}
 	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.votes() {
 		votes = true // it is owed a vote since an earlier start
 	}
@@ -490,7 +533,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	}
 	if err != nil {
 		var refused *refusal
-		if errors.As(err, &refused) && refused.code == proto.NoNode && f.cfg.Join != "" {
+		if errors.As(err, &refused) && refused.code == proto.NoNode && (f.cfg.joins() || again) {
 			f.fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
 			return true, nil
 		}
@@ -517,10 +560,49 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	f.lift(of)
 	if votes {
 		f.awaitVote(addr)
-	} else if f.cfg.votes() {
+	} else if f.cfg.votes() && !f.given(ctx) {
 		f.cfg.Log.Warn("the cluster has this server as an observer, although it was not started as one; if it is to vote, add it again", "id", f.cfg.ID, "address", f.cfg.addr())
 	}
 	return true, nil
+}
+
+// given reports whether this server, which was added without a vote, has one soon: as long as
+// an administrator's request to add it as a voter lets it catch up first, and a little more.
+func (f *former) given(ctx context.Context) bool {
+	for end := time.Now().Add(adminTimeout + adminTimeout/2); time.Now().Before(end); {
+		select {
+		case <-time.After(250 * time.Millisecond):
+		case <-ctx.Done():
+			return true // nothing is to be said any more
+		}
+		members, err := f.raft.members()
+		if self := find(members, f.cfg.ID); err == nil && self != nil && !self.Observer {
+			return true
+		}
+	}
+	return false
+}
+
+// accounted decides whether this server may join cluster of, which does not have it as a member. The server at addr is
+// a member, and has told members. The result is an error
+//   - if this server may have lost its disk, and be a member of another cluster (see otherClusters);
+//   - if a server of the list belongs to another cluster;
+//   - if a voter of the list does not answer, and is no member at the address in the list.
+func (f *former) accounted(members []proto.Peer, addr string, of ClusterID) error {
+	if err := f.others.none(of, f.own(), false); err != nil {
+		return err
+	}
+	said := f.survey(f.list)
+	for _, x := range f.list {
+		switch s := said[x.ID]; {
+		case s != nil && s.Formed && s.Cluster != of:
+			return refuse(proto.BadArguments, "server %d at %s belongs to cluster %v, but the server at %s to cluster %v, which does not have this server as a member", x.ID, x.Addr, s.Cluster, addr, of)
+		case x.ID == f.cfg.ID || x.Observer || s != nil:
+		case !slices.ContainsFunc(members, func(y proto.Peer) bool { return y.ID == x.ID && y.Addr == x.Addr }):
+			return refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member, nor server %d at %s, and that does not answer: this server may belong to its cluster; start it without the list of members to join all the same", addr, x.ID, x.Addr)
+		}
+	}
+	return nil
 }
 
 // self describes this member, for a request to add it.

@@ -31,6 +31,7 @@ type fleet struct {
 	t       *testing.T
 	net     *memnet.Network
 	log     testkit.Log
+	level   slog.Level // what has at least this level is in log; WARN unless it is set
 	peers   map[uint64]string
 	disks   []*storage.Memory
 	running []*Member // nil if it is down
@@ -40,7 +41,7 @@ type fleet struct {
 }
 
 func newFleet(t *testing.T, size int) *fleet {
-	f := &fleet{t: t, net: memnet.New(), peers: addresses(size), running: make([]*Member, size)}
+	f := &fleet{t: t, net: memnet.New(), level: slog.LevelWarn, peers: addresses(size), running: make([]*Member, size)}
 	for range size {
 		f.disks = append(f.disks, storage.NewMemory())
 	}
@@ -73,7 +74,7 @@ func (f *fleet) config(i int) Config {
 	host, _, _ := net.SplitHostPort(f.peers[id])
 	cfg := memberConfig(id, f.peers, f.net.Host(host))
 	cfg.Memory, cfg.DiskFirst = f.disks[i], f.first
-	cfg.Log = f.log.Logger(slog.LevelWarn)
+	cfg.Log = f.log.Logger(f.level)
 	return cfg
 }
 

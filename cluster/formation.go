@@ -81,7 +81,7 @@ func (s *stance) decide(said map[uint64]*Status) next {
 	}
 	switch {
 	case len(missing) > 0:
-		return wait("waiting for server %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\"", strings.Join(missing, " and server "))
+		return wait("waiting for server %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster", strings.Join(missing, " and server "))
 	case required[0] != s.self:
 		return wait("server %d forms the cluster", required[0])
 	}

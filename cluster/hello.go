@@ -27,6 +27,9 @@ type hello struct {
 // errPeerVersion means that a hello is of another version of the peer protocol.
 var errPeerVersion = errors.New("cluster: another version of the peer protocol")
 
+// tlsHandshake is the first byte of a connection with TLS, where a hello has its kind.
+const tlsHandshake = 0x16
+
 const helloLen = 2 + 4*8 + 1 // without the address
 
 func (h *hello) append(b []byte) []byte {

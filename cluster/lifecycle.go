@@ -18,7 +18,8 @@ type lifecycle struct {
 	wg     sync.WaitGroup // of the member's goroutines
 
 	failed sync.Once
-	errs   chan error // gets the first fault
+	over   atomic.Bool // failed is done
+	errs   chan error  // gets the first fault
 }
 
 func newLifecycle() *lifecycle {
@@ -27,7 +28,10 @@ func newLifecycle() *lifecycle {
 
 // fail reports a fault after which this member cannot go on.
 func (l *lifecycle) fail(err error) {
-	l.failed.Do(func() { l.errs <- err })
+	l.failed.Do(func() {
+		l.over.Store(true)
+		l.errs <- err
+	})
 }
 
 // ErrClosed is returned when the member has been closed.

@@ -3,7 +3,6 @@ package cluster
 import (
 	"encoding/binary"
 	"iter"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -195,15 +194,11 @@ func (l *liveness) restart(sessions iter.Seq[*session.Session]) {
 // deadlines returns when sessions expire unless they are touched, the earliest first.
 // Others may use l meanwhile, as in [fsm.Replica.Browse].
 func (l *liveness) deadlines() []session.Bucket {
-	sessions, steps := map[int64][]int64{}, 0
+	sessions, step := map[int64][]int64{}, fsm.Paced(l.mu.Unlock, l.mu.Lock)
 	l.mu.Lock()
 	l.tracker.Each(func(id, deadline int64) {
 		sessions[deadline] = append(sessions[deadline], id)
-		if steps++; steps%fsm.Pace == 0 {
-			l.mu.Unlock()
-			runtime.Gosched()
-			l.mu.Lock()
-		}
+		step()
 	})
 	l.mu.Unlock()
 	return session.Buckets(sessions)

@@ -30,7 +30,7 @@ func TestOfConnection(t *testing.T) {
 	}
 }
 
-// TestWhatIsLogged: at the default level, WARN, a member says when the leader is gone and which
+// TestWhatIsLogged: at the default level, WARN, a member says when the leader has changed or is gone, which
 // one leads now, and which members are missing when there is no majority. It says nothing else
 // while others are stopped and started.
 func TestWhatIsLogged(t *testing.T) {
@@ -98,7 +98,7 @@ func TestWhatIsLogged(t *testing.T) {
 
 		gone := func(was int) []string { // as each of the others says it
 			now := leads()
-			line := fmt.Sprintf(`"the leader is gone" was=%d leader=%d address=%s`, was+1, now+1, f.peers[uint64(now+1)])
+			line := fmt.Sprintf(`"the leader has changed" was=%d leader=%d address=%s`, was+1, now+1, f.peers[uint64(now+1)])
 			return []string{line, line}
 		}
 		for range 3 {

@@ -76,6 +76,22 @@ func (m *Member) Serving() <-chan bool { return m.service.changes }
 // Leader returns the leader's id, or 0 if no leader is known.
 func (m *Member) Leader() uint64 { return m.leader.get().id }
 
+// Waiting returns why this member cannot serve clients: what it waits for before it is in a cluster, or which
+// members it would need for a majority. It is empty if there is no such reason.
+func (m *Member) Waiting() string {
+	switch {
+	case m.peers == nil:
+		return ""
+	case !m.membership.gate.lifted():
+		return m.membership.former.waiting()
+	case m.membership.pulse.verdict.Load().noMajority:
+		if missing := m.membership.contacts.missing(); missing != "" {
+			return "no majority can be reached without " + missing
+		}
+	}
+	return ""
+}
+
 // Role returns this member's role: leader, follower, observer, looking (it knows no
 // leader) or standalone.
 func (m *Member) Role() string { return m.membership.role() }
@@ -83,7 +99,7 @@ func (m *Member) Role() string { return m.membership.role() }
 // Status returns what this member knows about its cluster.
 func (m *Member) Status() (Status, error) { return m.membership.status() }
 
-// Standing is Status without Index, Zxid and Digest, for those who read the state themselves.
+// Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
 func (m *Member) Standing() (Status, error) { return m.membership.standing() }
 
 // Members returns the members in the newest list that this member has, committed or not, sorted by id;

@@ -21,8 +21,10 @@ type TCP struct {
 	// TLS, if not nil, is used for incoming and outgoing connections. For members
 	// to authenticate each other it needs a certificate, RootCAs, ClientCAs and
 	// RequireAndVerifyClientCert.
-	TLS    *tls.Config
-	AllIPs bool // listen on all addresses of this host, with the given port
+	TLS *tls.Config
+	// DialTLS, if not nil, returns the configuration of one outgoing connection, in place of TLS.
+	DialTLS func() *tls.Config
+	AllIPs  bool // listen on all addresses of this host, with the given port
 	// ElectionTimeout is how long what was sent may stay unacknowledged before the system
 	// ends the connection, where it can do that (Linux); 0 means 2 s. An unused connection
 	// is probed as often.
@@ -82,8 +84,12 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 		Control:         func(_, _ string, c syscall.RawConn) error { return t.limit(c) },
 		KeepAliveConfig: t.keepAlive(),
 	}
-	if t.TLS != nil {
-		return (&tls.Dialer{NetDialer: d, Config: t.TLS}).DialContext(ctx, "tcp", addr)
+	config := t.TLS
+	if t.DialTLS != nil {
+		config = t.DialTLS()
+	}
+	if config != nil {
+		return (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)
 	}
 	return d.DialContext(ctx, "tcp", addr)
 }

@@ -107,8 +107,7 @@ func (p *peerPort) track(c net.Conn) (net.Conn, error) {
 	return tracked{c, p}, nil
 }
 
-// run runs f in a goroutine that ends with the port, as one of a connection does. It returns false
-// if the port is closed.
+// run runs f in a goroutine for which close waits. It returns false if the port is closed.
 func (p *peerPort) run(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,10 +160,15 @@ func (p *peerPort) greet(nc net.Conn) {
 	switch inTime := p.waiting.remove(nc); {
 	case !inTime:
 		p.warn("closing a connection to the peer port: too many do not say from which server they come, and this one is the oldest", "from", from)
+	case errors.Is(err, errPeerVersion) && h.kind == tlsHandshake:
+		p.warn("refusing a peer that uses TLS: this member does not, but all of a cluster must or none", "peer", from)
 	case errors.Is(err, errPeerVersion):
 		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", from, "version", h.version, "known", peerVersion)
 	case err != nil:
-		if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
+		var plain tls.RecordHeaderError
+		if errors.As(err, &plain) {
+			p.warn("refusing a peer that does not use TLS: this member does, and all of a cluster must or none", "peer", from)
+		} else if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
 			p.warn("refusing a peer: TLS handshake failed", "peer", from, "error", err)
 		}
 	case serve == nil:

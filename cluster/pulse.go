@@ -74,7 +74,7 @@ func (p *pulse) moment() moment { return p.contacts.moment(p.nowMs()) }
 // state returns this member's state, except for lost, which contacts.state fills in,
 // and the end of the log, which node.logEnd returns.
 func (p *pulse) state() state {
-	s := state{term: p.raft.terms.newest.Load(), stalled: p.raft.stall.length(p.moment())}
+	s := state{term: p.raft.terms.newest.Load(), stalled: p.stalled(p.moment())}
 	s.applied = p.commits.applied()
 	switch p.raft.State() {
 	case raft.Leader:
@@ -83,6 +83,18 @@ func (p *pulse) state() state {
 		s.candidate = true
 	}
 	return s
+}
+
+// forever is how long the disk of a member that has failed is said to be stuck.
+const forever = 24 * time.Hour
+
+// stalled returns for how long this member's disk has been blocking a write. A member that has failed
+// does not go on, and its owner may be slow to close it: the others replace it if it leads.
+func (p *pulse) stalled(at moment) time.Duration {
+	if p.over.Load() {
+		return forever
+	}
+	return p.raft.stall.length(at)
 }
 
 // look makes run look at once.
@@ -229,7 +241,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint64(beat[:], term)
 		binary.BigEndian.PutUint64(beat[8:], p.id)
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
-		binary.BigEndian.PutUint32(beat[20:], millis(p.raft.stall.length(asked)))
+		binary.BigEndian.PutUint32(beat[20:], millis(p.stalled(asked)))
 		applied := uint64(notBegun)
 		if p.raft.begun.Load() == term && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority {
 			applied = p.commits.applied()

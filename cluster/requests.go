@@ -3,6 +3,8 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"math"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -13,7 +15,7 @@ import (
 type ClusterID = storage.ClusterID
 
 // Request asks a member for a change of the members, or for information about them.
-// One of its fields is set, besides Back and Cluster.
+// One of its fields is set, besides Back, Cluster and Clients.
 type Request struct {
 	Status   bool        `json:"status,omitempty"`
 	Add      *proto.Peer `json:"add,omitempty"`      // a new member, or one whose address or vote changes
@@ -25,6 +27,11 @@ type Request struct {
 	Propose  *Proposal   `json:"propose,omitempty"` // an id for a new cluster
 	Agreed   ClusterID   `json:"agreed,omitzero"`   // the sender has agreed to this id
 	Form     bool        `json:"form,omitempty"`    // a new cluster, although not all of its members are there
+
+	// Clients asks for clients of the member, too. It goes with Status, so that a member of an
+	// earlier version, which does not know it, answers only with its status. Alone it would be an empty
+	// request there, for which a leader confirms that it leads, and waits for changes of the members.
+	Clients *ClientQuery `json:"clients,omitempty"`
 
 	// Back restricts Add to a server that is a member already: a removed one must not add
 	// itself again.
@@ -62,15 +69,16 @@ func (q *Request) changes() bool {
 
 // Reply answers a Request.
 type Reply struct {
-	Status *Status    `json:"status,omitempty"`
-	Known  bool       `json:"known,omitempty"`  // the answer to Knows
-	Votes  bool       `json:"votes,omitempty"`  // and whether that member has a vote
-	Surely bool       `json:"surely,omitempty"` // and whether it is in a committed list, with the address At
-	Error  string     `json:"error,omitempty"`
-	Code   proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
-	Begun  bool       `json:"begun,omitempty"`  // the change may have been made, or a part of it
-	Lead   bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
-	Leader string     `json:"leader,omitempty"` // then the address of the leader's peer port, if known
+	Status  *Status    `json:"status,omitempty"`
+	Clients *Clients   `json:"clients,omitempty"` // if the request has Clients
+	Known   bool       `json:"known,omitempty"`   // the answer to Knows
+	Votes   bool       `json:"votes,omitempty"`   // and whether that member has a vote
+	Surely  bool       `json:"surely,omitempty"`  // and whether it is in a committed list, with the address At
+	Error   string     `json:"error,omitempty"`
+	Code    proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
+	Begun   bool       `json:"begun,omitempty"`  // the change may have been made, or a part of it
+	Lead    bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
+	Leader  string     `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 }
 
 // Status is what a member knows about its cluster.
@@ -107,6 +115,57 @@ type About struct {
 	// ClientPort and SecurePort are where it listens for clients, HOST:PORT; empty if nowhere.
 	ClientPort string `json:"clientPort"`
 	SecurePort string `json:"secureClientPort"` // for clients that use TLS
+}
+
+// ClientQuery asks a member for clients that are connected to it.
+type ClientQuery struct {
+	// Find are texts in lower case. Clients with one of them in their session's id or address come
+	// first, if there are too many for one answer.
+	Find []string `json:"find,omitempty"`
+}
+
+// Clients are clients that are connected to a member.
+type Clients struct {
+	Total int      `json:"total"` // how many there are
+	Some  []Client `json:"some"`  // the oldest connections first; not more than fit in an answer
+}
+
+// Client is a connection of a client. Its times are how long ago something was, in nanoseconds.
+type Client struct {
+	Number   uint64        `json:"number"`            // no other connection of the member has it
+	Session  int64         `json:"session,omitempty"` // 0 if it has none yet
+	Addr     string        `json:"addr"`
+	Age      time.Duration `json:"age"`
+	Timeout  time.Duration `json:"timeout,omitempty"`  // of the session
+	Requests int64         `json:"requests,omitempty"` // received
+	Op       string        `json:"op,omitempty"`       // of the request that was answered last
+	OpAge    time.Duration `json:"opAge,omitempty"`
+}
+
+// Limits of what a member believes of another one's clients.
+const (
+	maxClients    = 1000
+	maxClientText = 100 // bytes of an address, or of an operation
+)
+
+// bounded returns the list as a member sends it: what another one could not mean is left out.
+func (l *Clients) bounded() *Clients {
+	if l == nil {
+		return nil
+	}
+	b := &Clients{}
+	numbers := map[uint64]bool{}
+	for _, c := range l.Some[:min(len(l.Some), maxClients)] {
+		if numbers[c.Number] {
+			continue
+		}
+		numbers[c.Number] = true
+		c.Addr, c.Op = c.Addr[:min(len(c.Addr), maxClientText)], c.Op[:min(len(c.Op), maxClientText)]
+		c.Age, c.Timeout, c.OpAge, c.Requests = max(0, c.Age), max(0, c.Timeout), max(0, c.OpAge), max(0, c.Requests)
+		b.Some = append(b.Some, c)
+	}
+	b.Total = min(max(l.Total, len(b.Some)), math.MaxInt32)
+	return b
 }
 
 // Difference says that the state of a member differs from the leader's.

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"log/slog"
 	"sync"
 	"time"
@@ -100,7 +101,11 @@ func (s *service) follow(seen verdict) (leader uint64, self bool) {
 	if !s.leader.set(leader, string(addr)) {
 		return leader, self
 	}
-	s.log.Info("leader", "id", leader, "address", string(addr))
+	if leader != 0 {
+		s.log.Info("leader", "id", leader, "address", string(addr))
+	} else {
+		s.log.Info("no leader is known", "was", was.id)
+	}
 	if was.id != 0 && was.id != s.id && s.judge == nil {
 		s.lost, s.judge = was.id, time.After(s.contacts.sure)
 	}
@@ -111,15 +116,19 @@ func (s *service) follow(seen verdict) (leader uint64, self bool) {
 	return leader, self
 }
 
-// sayLost logs that the leader is gone, unless it leads again.
+// sayLost logs that the leader is gone or has handed over, unless it leads again. A member that has
+// failed, or was removed, has said what is the matter with it.
 func (s *service) sayLost() {
+	if s.over.Load() {
+		return
+	}
 	switch now := s.leader.get(); now.id {
 	case s.lost:
 	case 0:
 		s.told = true
 		s.log.Warn("the leader is gone, and there is no other yet", "was", s.lost)
 	default:
-		s.log.Warn("the leader is gone", "was", s.lost, "leader", now.id, "address", now.addr)
+		s.log.Warn("the leader has changed", "was", s.lost, "leader", now.id, "address", now.addr)
 	}
 }
 
@@ -228,10 +237,12 @@ func (s *service) run() {
 				late.start(0) // the overdue touches are of earlier clients
 			}
 			s.set(true)
+			level := slog.LevelInfo
 			if s.said {
 				s.said = false
-				s.log.Warn("serving clients")
+				level = slog.LevelWarn // as what was said before
 			}
+			s.log.Log(context.Background(), level, "serving clients")
 		}
 	}
 }

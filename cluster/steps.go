@@ -52,7 +52,9 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		}
 		for _, y := range after {
 			switch {
-			case x.ID == y.ID && x.Addr != y.Addr && !m.moved(y, x):
+			// Only an operator can know that no other server with this id runs, or comes back: one that asks for
+			// its own place may have been removed, and replaced at another address.
+			case x.ID == y.ID && x.Addr != y.Addr && (need.run != 0 || !m.moved(y, x)):
 				return refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
 			case x.ID != y.ID && x.Addr == y.Addr:
 				return refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)

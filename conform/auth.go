@@ -281,6 +281,7 @@ var authChecks = []Check{
 		Name: "auth/sasl not configured",
 		Says: "If SASL is not configured, the operation sasl is answered with a null token and zxid 0, whatever its content, and the connection stays open.",
 		In:   ">=3.7",
+		With: NoSASL,
 		run: func(t *trial) {
 			k := t.connect()
 			for _, token := range []string{"", "token"} {

@@ -72,8 +72,11 @@ func Features() []Feature { return []Feature{Words, TTL, Quotas, Super, Reaper} 
 // finds out by itself how the endpoint is configured.
 type Setting string
 
-// NoReconfig is reconfigEnabled=false, which is ZooKeeper's default.
-const NoReconfig Setting = "reconfigEnabled=false"
+// The settings, which are ZooKeeper's defaults.
+const (
+	NoReconfig Setting = "reconfigEnabled=false"
+	NoSASL     Setting = "no SASL" // no JAAS file for clients
+)
 
 // Checks returns all checks, in the order of the report.
 func Checks() []Check {
@@ -306,6 +309,15 @@ func (s *state) prepare(ctx context.Context) error {
 		f := t.connect().call(proto.OpReconfig, &proto.ReconfigRequest{Leaving: proto.Path{Path: "0"}, ConfigID: math.MinInt64})
 		if f.Code == proto.Unimplemented || f.Code == proto.BadVersion { // standalone, or a member
 			s.otherwise[NoReconfig] = fmt.Sprintf("reconfig is answered %s", f.Code)
+		}
+	})
+	s.attempt(ctx, "sasl", func(t *trial) {
+		f := t.connect().call(proto.OpSASL, &proto.SASLRequest{Token: []byte{}})
+		switch {
+		case f.Code == proto.OK && string(f.Payload[16:]) != "\xff\xff\xff\xff":
+			s.otherwise[NoSASL] = "sasl is answered with a token"
+		case f.Code == proto.AuthFailed || f.Code == proto.SessionClosedRequireSASLAuth: // with GSSAPI, no token is empty
+			s.otherwise[NoSASL] = fmt.Sprintf("sasl is answered %s", f.Code)
 		}
 	})
 	return nil

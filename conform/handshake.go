@@ -353,7 +353,10 @@ func (t *trial) timeoutFor(ms int32) int32 {
 	k := t.dial()
 	r := k.handshake(q)
 	t.ensure(r.SessionID != 0, "no session was opened for a timeout of %d ms", ms)
-	k.closeSession()
+	k.send(proto.OpCloseSession, nil)
+	if k.nextOrEnd() != nil { // otherwise a short session has ended already
+		k.closed()
+	}
 	return r.Timeout
 }
 

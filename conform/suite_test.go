@@ -373,6 +373,36 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// TestSASLConfigured: a server with SASL is not expected to answer as one without.
+func TestSASLConfigured(t *testing.T) {
+	for why, settings := range map[string]lockkeeper.SASL{
+		"with a token": {Users: map[string]string{"bob": "x"}},
+		"AuthFailed":   {Mechanism: refusing{}},
+	} {
+		s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Auth.SASL = settings }))
+		r, err := Run(t.Context(), Options{
+			Dial: func(context.Context) (net.Conn, error) { return s.Dial("", "", time.Second) },
+			Run:  regexp.MustCompile("^auth/"),
+		})
+		if err != nil || r.Count(NotApplicable) != 1 || r.Count(Passed) < 10 || !r.OK() {
+			t.Fatalf("%v, %+v", err, r)
+		}
+		var text strings.Builder
+		if err := r.WriteText(&text); err != nil || !strings.Contains(text.String(), "not applicable: auth/sasl not configured: requires no SASL, but sasl is answered "+why) {
+			t.Errorf("%v\n%s", err, &text)
+		}
+	}
+}
+
+// refusing is a mechanism of SASL that refuses everybody, as GSSAPI does those without a ticket.
+type refusing struct{}
+
+func (refusing) Begin() lockkeeper.SASLExchange { return refusing{} }
+
+func (refusing) Step([]byte) ([]byte, error) { return nil, errors.New("no ticket") }
+
+func (refusing) User() (string, bool) { return "", false }
+
 // TestReconfigEnabled runs the checks that require reconfigEnabled=false on servers with
 // reconfigEnabled=true. They must be NotApplicable and change no member.
 func TestReconfigEnabled(t *testing.T) {

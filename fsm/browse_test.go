@@ -115,7 +115,7 @@ func TestBrowse(t *testing.T) {
 	r := NewReplica()
 	w := &watcher{}
 	r.View(func(v *View) {
-		for i := range 3 * Pace {
+		for i := range 3 * pace {
 			r.watches.Add(w, 0, fmt.Sprint("/", i), 1)
 		}
 	})

@@ -181,8 +181,10 @@ const (
 	Reconfig
 	// NoDigest refuses scheme digest in ACLs, as ZooKeeper does without DigestAuthenticationProvider.enabled.
 	NoDigest
+	// SASL allows scheme sasl in ACLs, as ZooKeeper does with its SASLAuthenticationProvider.
+	SASL
 
-	knownSettings = NoDigest<<1 - 1
+	knownSettings = SASL<<1 - 1
 )
 
 // Envelope is the head of an entry of the log. An entry has a batch of commands from one

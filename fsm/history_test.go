@@ -59,6 +59,7 @@ var someIDs = []proto.ID{
 	{Scheme: proto.SchemeDigest, ID: "bob:ikIaKsbtGweaHnb/jKn7OHqbunM="},
 	{Scheme: proto.SchemeSuper},
 	{Scheme: proto.SchemeX509, ID: "CN=ann"},
+	{Scheme: proto.SchemeSASL, ID: "super"},
 }
 
 func (h *history) identities() []byte {
@@ -95,6 +96,9 @@ func (h *history) next() entry {
 	}
 	if h.IntN(2) == 0 {
 		settings |= X509
+	}
+	if h.IntN(2) == 0 {
+		settings |= SASL
 	}
 	if h.IntN(3) > 0 {
 		settings |= EnforceQuota

@@ -185,6 +185,7 @@ func (m *Machine) Apply(index, term uint64, entry []byte, each func(e *Envelope,
 		m.txn = znode.Txn{
 			Time: e.Time, Session: c.Session, Changes: m.txn.Changes[:0],
 			NoTTL: e.Settings&NoTTL != 0, EnforceQuota: e.Settings&EnforceQuota != 0, X509: e.Settings&X509 != 0, NoDigest: e.Settings&NoDigest != 0,
+			SASL: e.Settings&SASL != 0,
 		}
 		m.out = m.out[:0]
 		before := m.zxid

@@ -180,7 +180,7 @@ func TestReadReplies(t *testing.T) {
 		}
 	}
 	who := answer(t, r, someIDs, proto.OpWhoAmI, &proto.Empty{}, &proto.WhoAmIReply{})
-	if want := []proto.ID{{Scheme: "digest", ID: "u"}, {Scheme: "digest", ID: "bob"}, {Scheme: "super"}, {Scheme: "x509", ID: "CN=ann"}, someIDs[0]}; !slices.Equal(who.IDs, want) {
+	if want := []proto.ID{{Scheme: "digest", ID: "u"}, {Scheme: "digest", ID: "bob"}, {Scheme: "super"}, {Scheme: "x509", ID: "CN=ann"}, {Scheme: "sasl", ID: "super"}, someIDs[0]}; !slices.Equal(who.IDs, want) {
 		t.Errorf("whoAmI: %v, want %v", who.IDs, want)
 	}
 	if someIDs[1].ID != "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ=" {

@@ -95,13 +95,19 @@ const epochGap = 1 << 16
 // The zxid becomes higher than all that clients have got from the old servers, even if these
 // have gone on for a while after the snapshot. Otherwise the new servers would refuse
 // those clients as long as their own zxid is lower, and would give out fencing tokens a
-// second time. The command Restored raises it once more.
-func (m *Machine) Restart(index uint64, members []proto.Peer) {
-	m.zxid = (max(m.zxid>>32, int64(m.term)) + epochGap) << 32
+// second time. The command Restored raises it once more. The error, after which m is as before, means that too few epochs
+// are left.
+func (m *Machine) Restart(index uint64, members []proto.Peer) error {
+	epoch := max(m.zxid>>32, int64(m.term)) + epochGap
+	if epoch > 1<<31-epochGap { // as many are left to elections
+		return fmt.Errorf("fsm: no zxid is far enough above 0x%x", m.zxid)
+	}
+	m.zxid = epoch << 32
 	m.cluster = 0 // they form a cluster of their own
 	if m.index = index; !m.HasMembers(members) {
 		m.SetMembers(index, members)
 	}
+	return nil
 }
 
 // Epochs by the time of day: one in 2 s since 1970, which is enough until 2105.

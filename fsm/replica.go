@@ -162,8 +162,8 @@ type View struct {
 	m *Machine
 }
 
-// View calls f with a view of the replica. No entry is applied until f returns, so f must not take
-// longer the more the state has: what does may use [Replica.Browse].
+// View calls f with a view of the replica. No entry is applied until f returns. Work
+// that grows with the state belongs in [Replica.Browse].
 func (r *Replica) View(f func(v *View)) {
 	r.rlock()
 	defer r.runlock()
@@ -190,24 +190,30 @@ func (r *Replica) runlock() {
 	r.mu.RUnlock()
 }
 
-// Pace is how many steps of [Replica.Browse] are taken without a pause.
-const Pace = 256
+// pace is after how many steps a reader lets others have their turn.
+const pace = 256
+
+// Paced returns a function that a reader calls after each step of a long read with a lock held. After
+// every 256 steps, that function releases the lock for a moment, so that others can take it.
+func Paced(unlock, lock func()) (step func()) {
+	steps := 0
+	return func() {
+		if steps++; steps%pace == 0 {
+			unlock()
+			runtime.Gosched() // as in yielding
+			lock()
+		}
+	}
+}
 
 // Browse calls f with a view of the replica, for those who read much of it. f calls step after each
 // step, such as a session or a znode that it has read. In some of these calls entries are applied,
-// so that writes do not wait for f: what it reads is not one moment, and nodes of the tree that it
-// has got are not valid any more.
+// so that f does not block writes. So f does not see the state at one moment, and must not keep nodes
+// of the tree across such a call.
 func (r *Replica) Browse(f func(v *View, step func())) {
-	steps := 0
 	r.rlock()
 	defer r.runlock()
-	f(&r.view, func() {
-		if steps++; steps%Pace == 0 {
-			r.runlock()
-			runtime.Gosched() // as in yielding
-			r.rlock()
-		}
-	})
+	f(&r.view, Paced(r.runlock, r.rlock))
 }
 
 // Zxid returns the zxid of the last transaction that was applied here.
@@ -245,10 +251,10 @@ func (v *View) Ephemerals(session int64, step func()) (all []znode.Owned) {
 // see DigestLater.
 func (v *View) Digest() uint64 { return v.m.Digest() }
 
-// DigestLater returns a function that returns the digest of the state that v shows now. It should
-// be called when v is not used any more.
+// DigestLater returns a function that computes the digest of the state that v shows now. Call that
+// function after View has returned, so that entries can be applied meanwhile.
 func (v *View) DigestLater() func() uint64 {
-	r, s := v.r, v.m.summary() // Load changes v
+	r, s := v.r, v.m.summary() // not v itself, which Load overwrites
 	of := moment{r.digests.loads, v.m.index, v.m.Quick()}
 	return func() uint64 { return r.digests.get(of, s) }
 }
@@ -306,15 +312,11 @@ func (r *Replica) Watches(f func(w Watcher, path string) bool) {
 		r.traced(false)
 		r.watchMu.Unlock()
 	}
-	steps := 0
+	step := Paced(unlock, lock)
 	lock()
 	defer unlock()
 	r.watches.Each(func(w Watcher, path string) bool {
-		if steps++; steps%Pace == 0 {
-			unlock()
-			runtime.Gosched()
-			lock()
-		}
+		step()
 		return f(w, path)
 	})
 }

@@ -61,6 +61,24 @@ func (m *Machine) Snapshot() *Snapshot {
 	return &Snapshot{m.summary(), m.term, m.index, m.cluster, m.tree.Snapshot()}
 }
 
+// Zxid returns the zxid of the last transaction before that moment.
+func (s *Snapshot) Zxid() int64 { return s.zxid }
+
+// Term returns the term of the last entry that had commands; 0 if there was none.
+func (s *Snapshot) Term() uint64 { return s.term }
+
+// Sessions returns the sessions of that moment.
+func (s *Snapshot) Sessions() session.List { return s.sessions }
+
+// Clustered reports whether there were members.
+func (s *Snapshot) Clustered() bool { return len(s.members) > 0 }
+
+// Len returns the number of znodes.
+func (s *Snapshot) Len() int { return s.tree.Len() }
+
+// Append appends the i-th znode to b (see [znode.Snapshot.Append]).
+func (s *Snapshot) Append(b []byte, i int) []byte { return s.tree.Append(b, i) }
+
 // Write writes the snapshot.
 func (s *Snapshot) Write(out io.Writer) error {
 	w := &sectionWriter{w: bufio.NewWriterSize(out, 64<<10)}

@@ -13,6 +13,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
+// TestAdvanceFar: times do not wrap around, however far the clock is set forward.
+func TestAdvanceFar(t *testing.T) {
+	s := lockkeepertest.Start(t)
+	conn := s.Connect(t, time.Minute)
+	last := time.Now()
+	for i := range 4 {
+		s.Advance(100 * 365 * 24 * time.Hour)
+		s.SetClock(time.Duration(i) * 90 * 365 * 24 * time.Hour)
+		stat, err := conn.Set("/", nil, -1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if at := time.UnixMilli(stat.Mtime); at.Before(last) {
+			t.Errorf("%d times 100 years: %v, after %v", i+1, at, last)
+		} else {
+			last = at
+		}
+	}
+}
+
 // TestAdvance is in real time, with real sockets: an hour passes for the server at once.
 func TestAdvance(t *testing.T) {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())

@@ -265,11 +265,13 @@ type clock struct {
 	ahead        atomic.Int64 // by Advance
 }
 
-func (c *clock) now() time.Time { return time.Now().Add(time.Duration(c.Load() + c.ahead.Load())) }
+func (c *clock) now() time.Time {
+	return time.Now().Add(time.Duration(c.Load())).Add(time.Duration(c.ahead.Load())) // their sum may be too long for a Duration
+}
 
-// mostAhead is how far a clock can be advanced, in all.
-const mostAhead = 200 * 365 * 24 * time.Hour
+// mostAhead is how far a clock can be advanced, in all. With mostAdvance it still fits a Duration.
+const mostAhead = 2 * mostAdvance
 
 func (c *clock) advance(d time.Duration) {
-	c.ahead.Store(int64(min(time.Duration(c.ahead.Load())+d, mostAhead)))
+	c.ahead.Store(int64(min(time.Duration(c.ahead.Load()), mostAhead-d) + d))
 }

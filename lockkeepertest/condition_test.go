@@ -1,9 +1,11 @@
 package lockkeepertest_test
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -144,6 +146,75 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
+// TestFullDiskOfIdleLeader: a leader that has failed is replaced although nothing is written any more.
+func TestFullDiskOfIdleLeader(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		full := c.Leader()
+		conn := c.Server(full%3+1).Connect(t, time.Minute)
+		c.SetDisk(full, lockkeepertest.Disk{Delay: 100 * time.Millisecond})
+		if err := create(conn, "/a"); err != nil { // the others have it before the leader's disk does
+			t.Fatal(err)
+		}
+		c.SetDisk(full, lockkeepertest.Disk{Full: true})
+		for began := time.Now(); c.Leader() == full; time.Sleep(10 * time.Millisecond) {
+			if time.Since(began) > 10*time.Second {
+				t.Fatalf("a leader that has failed still leads: %v", c.Server(full).Err())
+			}
+		}
+		if err := create(conn, "/b"); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestFailed: a server whose disk was full says so at once, instead of for a minute that it does not
+// answer, and a cluster restores a state without such a member.
+func TestFailed(t *testing.T) {
+	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
+		fake := &failures{TB: t}
+		fake.run(func() {
+			s := lockkeepertest.Start(fake)
+			s.SetDisk(lockkeepertest.Disk{Full: true})
+			began := time.Now()
+			for range 2 {
+				failed := make(chan struct{})
+				go func() { // Fatalf ends the goroutine
+					defer close(failed)
+					s.AddTree("/a")
+				}()
+				<-failed
+			}
+			if d := time.Since(began); d > time.Second || !errors.Is(s.Err(), syscall.ENOSPC) {
+				t.Errorf("after %v: %v", d, s.Err())
+			}
+			s.Stop()
+			s.SetDisk(lockkeepertest.Disk{})
+			s.Restart()
+			if err := s.Err(); err != nil {
+				t.Errorf("after it has started again: %v", err)
+			}
+		})
+		if len(fake.errors) < 2 || !strings.Contains(fake.errors[1], "the server has failed: ") || !strings.Contains(fake.errors[1], syscall.ENOSPC.Error()) {
+			t.Errorf("%q", fake.errors)
+		}
+		begin := c.Snapshot()
+		full := c.Leader()%3 + 1
+		c.SetDisk(full, lockkeepertest.Disk{Full: true})
+		if err := create(c.Server(c.Leader()).Connect(t, time.Minute), "/a"); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(time.Minute); c.Server(full).Err() == nil; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("a member with a full disk goes on")
+			}
+		}
+		c.Restore(begin)
+		if tree := c.Server(c.Leader()).Tree(); tree != "" {
+			t.Errorf("not restored: %q", tree)
+		}
+	})
+}
+
 // TestPause pauses the leader, to which the holder of a lock is connected. The connection
 // stays, another member leads, and the holder loses its lock when its session expires,
 // which it learns when the member is resumed.
@@ -236,6 +307,25 @@ func TestPausedConnections(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestExpirePaused: a server that can write nothing cannot end a session, and says so in time.
+func TestExpirePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		conn := s.Connect(t, 10*time.Minute)
+		id := conn.SessionID()
+		s.Pause()
+		began := time.Now()
+		err := s.ExpireSession(id)
+		if d := time.Since(began); !errors.Is(err, lockkeeper.ErrUnknownOutcome) || d != time.Minute {
+			t.Errorf("after %v: %v", d, err)
+		}
+		s.Resume()
+		if err := s.ExpireSession(id); err != nil && !errors.Is(err, lockkeeper.ErrNoSession) {
+			t.Errorf("when it is resumed: %v", err)
+		}
+	})
 }
 
 func TestSetClock(t *testing.T) {

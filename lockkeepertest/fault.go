@@ -1,6 +1,7 @@
 package lockkeepertest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -26,7 +27,7 @@ type Fault struct {
 	// connect and ping.
 	Op string
 	// Path is a path or a pattern of [path.Match], in which * does not match a slash.
-	// If a request has several paths, as a multi has, one of them must match. Empty
+	// It begins with a slash. If a request has several paths, as a multi has, one of them must match. Empty
 	// also matches requests without a path.
 	Path string
 	// Session is the session's id; 0 is any.
@@ -169,7 +170,6 @@ func (f Fault) String() string {
 // check returns an error if the fault can never take effect.
 func (f *Fault) check() error {
 	_, badOp := path.Match(f.Op, "")
-	_, badPath := path.Match(f.Path, "")
 	switch {
 	case f.Do.kind == 0:
 		return errors.New("it does not say what to Do")
@@ -179,8 +179,6 @@ func (f *Fault) check() error {
 		return fmt.Errorf("the duration %v is negative", f.Do.d)
 	case badOp != nil:
 		return fmt.Errorf("%q is not a pattern", f.Op)
-	case badPath != nil:
-		return fmt.Errorf("%q is not a pattern", f.Path)
 	case f.Nth < 0:
 		return fmt.Errorf("its Nth is %d", f.Nth)
 	case f.Op == opEvent && slices.Contains([]kind{answer, dropReply, refuse}, f.Do.kind):
@@ -190,7 +188,18 @@ func (f *Fault) check() error {
 	case f.Do.kind == refuse && (f.Op != opConnect || f.Path != "" || f.Session != 0):
 		return fmt.Errorf("%v needs Op %s and neither Path nor Session", f.Do, opConnect)
 	}
-	return checkOp(f.Op)
+	return cmp.Or(checkOp(f.Op), checkPath(f.Path))
+}
+
+// checkPath returns an error if no path of a request can match a pattern.
+func checkPath(pattern string) error {
+	if _, err := path.Match(pattern, ""); err != nil {
+		return fmt.Errorf("%q is not a pattern", pattern)
+	}
+	if pattern != "" && !strings.ContainsAny(pattern[:1], `/[\`) {
+		return fmt.Errorf("no path matches %q, which does not begin with a slash", pattern)
+	}
+	return nil
 }
 
 // checkOp returns an error if op is neither a pattern nor the name of messages.

@@ -14,6 +14,8 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	locks "github.com/lockkeeper/lockkeeper/lock"
+	"github.com/lockkeeper/lockkeeper/lock/fence"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -23,6 +25,52 @@ func virtual(t *testing.T, f func(t *testing.T, s *lockkeepertest.Server, conn *
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.Start(t)
 		f(t, s, s.Connect(t, time.Minute))
+	})
+}
+
+// TestCutOff: a client is cut off as the package's documentation says. Its session ends, it knows by then that it has
+// lost its lock, and its token is stale.
+func TestCutOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := lockkeepertest.Start(t)
+		report := lockkeepertest.GuardLock(t, s, "/lock").Resource()
+		client := func() (*zk.Conn, *locks.Mutex) {
+			conn := s.Connect(t, 10*time.Second)
+			return conn, locks.NewMutex(conn, "/lock", locks.WithSessionTimeout(10*time.Second))
+		}
+		conn, mutex := client()
+		_, other := client()
+		held, err := mutex.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var faults []*lockkeepertest.Injection
+		for _, op := range []string{"", "ping", "connect"} {
+			faults = append(faults, s.Inject(lockkeepertest.Fault{Op: op, Session: conn.SessionID(), Times: -1, Do: lockkeepertest.Drop(), Optional: true}))
+		}
+		next, err := other.Lock(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := held.Err(); !errors.Is(err, locks.ErrLost) {
+			t.Errorf("the first holder: %v", err)
+		}
+		if err := report.Write(next.Token()); err != nil {
+			t.Error(err)
+		}
+		if err := report.Write(held.Token()); !errors.Is(err, fence.ErrStale) {
+			t.Errorf("a write of the first holder: %v", err)
+		}
+		for _, f := range faults {
+			f.Remove()
+		}
+		held.Unlock(t.Context())
+		next.Unlock(t.Context())
+		for _, m := range []*locks.Mutex{mutex, other} {
+			if err := m.Wait(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
 	})
 }
 
@@ -435,9 +483,10 @@ func TestUnusedFaultFails(t *testing.T) {
 
 func TestImpossibleFaults(t *testing.T) {
 	for want, f := range map[string]lockkeepertest.Fault{
-		"what to Do":        {Op: "create"},
-		"no server answers": {Do: lockkeepertest.Answer(zk.ErrNoServer)},
-		"is not a pattern":  {Path: "/[", Do: lockkeepertest.Drop()},
+		"what to Do":          {Op: "create"},
+		"no server answers":   {Do: lockkeepertest.Answer(zk.ErrNoServer)},
+		"is not a pattern":    {Path: "/[", Do: lockkeepertest.Drop()},
+		"does not begin with": {Path: "*", Do: lockkeepertest.Drop()},
 		`no requests of type "creat", only addWatch, auth, `:       {Op: "creat", Do: lockkeepertest.Drop()},
 		`no requests of type "Create": write "create"`:             {Op: "Create", Do: lockkeepertest.Drop()},
 		`no requests of type "GETCHILDREN2": write "getChildren2"`: {Op: "GETCHILDREN2", Do: lockkeepertest.Drop()},

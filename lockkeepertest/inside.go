@@ -343,9 +343,9 @@ func (*observer) Answered()                   {}
 func (*observer) Restoring()                  {}
 func (*observer) Failed(error)                {}
 
-// awaitState blocks until a state is reached. It reports false if that takes longer than limit, or
-// the test ends.
-func (s *Server) awaitState(limit time.Duration, reached func(v *fsm.View) bool) bool {
+// awaitState blocks until a state is reached. It reports false if that takes longer than limit, if
+// canceled is closed first, or if the test ends.
+func (s *Server) awaitState(limit time.Duration, canceled <-chan struct{}, reached func(v *fsm.View) bool) bool {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	c := &s.changes
@@ -363,6 +363,8 @@ func (s *Server) awaitState(limit time.Duration, reached func(v *fsm.View) bool)
 		case <-opened:
 			continue
 		case <-timer.C:
+			return false
+		case <-canceled:
 			return false
 		case <-s.ended:
 			return false
@@ -386,6 +388,8 @@ func (s *Server) awaitState(limit time.Duration, reached func(v *fsm.View) bool)
 		case <-opened:
 		case <-timer.C:
 			there = true // give up
+		case <-canceled:
+			there = true
 		case <-s.ended:
 			there = true
 		}

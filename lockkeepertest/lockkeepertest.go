@@ -16,7 +16,7 @@
 //
 // The test decides when a session expires ([Server.ExpireSession]), a connection breaks
 // ([Server.Disconnect]), or a server crashes and starts again ([Cluster.Kill],
-// [Server.Restart]). In the first example below, a lock goes to the next client that way.
+// [Server.Restart]). In the first example of example_test.go, a lock goes to the next client that way.
 //
 // # Virtual time
 //
@@ -44,6 +44,8 @@
 // event of one session. The request is delayed, held, answered with an error, or dropped; it
 // is executed but its reply lost ([DropReply], [CloseAfter]); or the connection ends. A fault
 // that never takes effect fails the test, which can also wait until it does ([Injection.Wait]).
+// A client is cut off, as if it were paused for longer than its session timeout, by three faults with its
+// Session, Times -1 and [Drop]: one without an Op, one for ping, and one for connect.
 //
 // In a cluster, the network between two members is cut one way, slow or lossy
 // ([Cluster.SetLink], [Cluster.Partition]), a disk is slow or full ([Cluster.SetDisk]), and
@@ -80,7 +82,7 @@
 //
 // # Five famous failures
 //
-// The examples below show how locks fail in practice:
+// The examples in failures_test.go, which go doc does not print, show how locks fail in practice:
 //
 //   - Orphan: the reply to a create is lost, and the client waits behind its own znode.
 //   - PausedClient: a client wakes up after it has lost the lock, and writes. Its fencing
@@ -339,6 +341,17 @@ func (s *Server) Role() lockkeeper.Role {
 	return server.Role()
 }
 
+// Err returns why the server has failed: it has stopped serving clients for good, such as because its
+// disk is full ([Server.SetDisk]), and has to be stopped and restarted. It is nil while the server
+// runs, and while it is stopped.
+func (s *Server) Err() error {
+	server, err := s.running()
+	if err != nil {
+		return nil
+	}
+	return server.Err()
+}
+
 // Dial connects to the server through memory. Its signature fits zk.WithDialer; it
 // ignores network and address. It fails while the server is stopped, and panics outside of
 // the synctest bubble in which the server was started.
@@ -359,7 +372,8 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 
 // Connect returns a go-zookeeper client that has a session with the given timeout.
 // If its connection breaks, it reconnects some milliseconds later. It is closed when the
-// test ends.
+// test ends. The locks of package lock need lock.WithSessionTimeout with the same timeout, if that is between
+// 2 ticks and one hour, which the server grants.
 func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
 	s.here(t)
@@ -426,8 +440,9 @@ func reconnecting(conn *zk.Conn) bool {
 // timeout: the session's ephemeral znodes are deleted, its connection is closed,
 // and the client learns that the session has expired when it reconnects.
 // ExpireSession returns when the session has ended. Its error is
-// [lockkeeper.ErrNoSession], as errors.Is tells, if there is no such session. After any other error the session may or
-// may not have ended.
+// [lockkeeper.ErrNoSession], as errors.Is tells, if there is no such session. It gives up after a
+// minute, for instance if the server is paused. After any other error than ErrNoSession the
+// session may or may not have ended.
 func (s *Server) ExpireSession(sessionID int64) error {
 	if why := s.misplaced(); why != "" {
 		return errors.New("lockkeepertest: " + why)
@@ -436,7 +451,9 @@ func (s *Server) ExpireSession(sessionID int64) error {
 	if err != nil {
 		return err
 	}
-	return server.EndSession(context.Background(), sessionID)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return server.EndSession(ctx, sessionID)
 }
 
 // Disconnect closes the connection of a session and reports whether there was one.

@@ -59,7 +59,7 @@ func (c *Cluster) Snapshot() *Snapshot {
 }
 
 // Restore is [Server.Restore] for all members. There must be a majority, and Restore waits
-// until each member that is not stopped has the restored state. So end partitions
+// until each member that is not stopped, and has not failed, has the restored state. So end partitions
 // and pauses first; other faults of links and disks, and the clocks, stay as they are.
 func (c *Cluster) Restore(x *Snapshot) {
 	c.t.Helper()
@@ -143,12 +143,12 @@ func (m *messages) forget(n int) {
 }
 
 // commit has the servers, which are one server or the members of a cluster, apply a
-// command that may be applied twice. It returns when those that are not stopped have
-// applied it.
+// command that may be applied twice. It returns when those that are neither stopped nor have
+// failed have applied it.
 func commit(servers []*Server, c *fsm.Command) error {
 	done := false
 	for _, s := range servers {
-		if _, err := s.running(); err != nil && len(servers) > 1 {
+		if server, err := s.running(); len(servers) > 1 && (err != nil || server.Err() != nil) {
 			continue
 		}
 		if done {
@@ -160,7 +160,7 @@ func commit(servers []*Server, c *fsm.Command) error {
 		done = true
 	}
 	if !done {
-		return errors.New("all members are stopped")
+		return errors.New("all members are stopped or have failed")
 	}
 	return nil
 }
@@ -181,6 +181,9 @@ func (s *Server) propose(c *fsm.Command) error {
 		if err != nil {
 			return fmt.Errorf("%s is stopped", name)
 		}
+		if err := server.Err(); err != nil {
+			return fmt.Errorf("%s has failed: %w", name, err)
+		}
 		late := time.NewTimer(time.Until(end))
 		select {
 		case err = <-testhooks.Of(server).Propose(c):
@@ -188,8 +191,13 @@ func (s *Server) propose(c *fsm.Command) error {
 			if err == nil {
 				return nil
 			}
+		case <-server.Done(): // closed, or failed
+			late.Stop()
 		case <-late.C:
-			return fmt.Errorf("%s applies nothing: it is not connected to a majority", name)
+			if s.pauseNet == nil {
+				return fmt.Errorf("%s applies nothing: it cannot write to its disk", name)
+			}
+			return fmt.Errorf("%s applies nothing: it is not connected to a majority, or cannot write to its disk", name)
 		}
 	}
 }

@@ -275,7 +275,7 @@ func TestRestoreFails(t *testing.T) {
 			s.Restore(snap)
 		})
 		want := []string{
-			"lockkeepertest: restore: member 1 applies nothing: it is not connected to a majority",
+			"lockkeepertest: restore: member 1 applies nothing: it is not connected to a majority, or cannot write to its disk",
 			"lockkeepertest: restore: the server is stopped",
 			"lockkeepertest: Fault{Op: create, Do: Drop}, injected at snapshot_test.go:X, never took effect; requests that it matched: 0",
 		}

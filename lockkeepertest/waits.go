@@ -2,6 +2,8 @@ package lockkeepertest
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -17,13 +19,14 @@ type Waits struct {
 	s     *Server   // whose state is awaited
 	all   []*Server // whose clients are awaited
 	limit time.Duration
+	ctx   context.Context // nil for none
 }
 
 // Within returns the methods that wait, such as [Server.WaitHeld], with another limit: they fail
 // the test if what they wait for takes longer than d. If d is 0, the limit is that of WaitHeld.
 //
 //	server.Within(5 * time.Second).Gone("/locks/a")
-func (s *Server) Within(d time.Duration) Waits { return Waits{s, []*Server{s}, d} }
+func (s *Server) Within(d time.Duration) Waits { return Waits{s: s, all: []*Server{s}, limit: d} }
 
 // Within is [Server.Within] for a cluster. Requests and Watched are about the clients of all
 // members, and the others about the state of the member that leads at the beginning or, if none
@@ -38,7 +41,21 @@ func (c *Cluster) Within(d time.Duration) Waits {
 			shown = s
 		}
 	}
-	return Waits{shown, c.servers, d}
+	return Waits{s: shown, all: c.servers, limit: d}
+}
+
+// WithContext returns the same methods, which also fail the test as soon as ctx ends.
+func (w Waits) WithContext(ctx context.Context) Waits {
+	w.ctx = ctx
+	return w
+}
+
+// canceled returns a channel that is closed when the context ends.
+func (w Waits) canceled() <-chan struct{} {
+	if w.ctx == nil {
+		return nil
+	}
+	return w.ctx.Done()
 }
 
 // longest returns how long to wait: as long as all current sessions need to expire, and some more,
@@ -58,7 +75,7 @@ func (w Waits) longest() time.Duration {
 func (w Waits) state(reached func(v *fsm.View) bool, why func() string) {
 	w.s.t.Helper()
 	w.s.here(w.s.t)
-	if !w.s.awaitState(w.longest(), reached) {
+	if !w.s.awaitState(w.longest(), w.canceled(), reached) {
 		w.s.t.Fatalf("lockkeepertest: %s", why())
 	}
 }
@@ -78,6 +95,8 @@ func (w Waits) clients(reached func() bool, why func() string) {
 		case <-next:
 		case <-timer.C:
 			w.s.t.Fatalf("lockkeepertest: %s", why())
+		case <-w.canceled():
+			w.s.t.Fatalf("lockkeepertest: %v: %s", w.ctx.Err(), why())
 		case <-w.s.ended:
 			w.s.t.Fatalf("lockkeepertest: the test has ended: %s", why())
 		}
@@ -212,11 +231,7 @@ func (c *Cluster) WaitRequests(op, pattern string, n int) {
 // Requests is [Server.WaitRequests].
 func (w Waits) Requests(op, pattern string, n int) {
 	w.s.t.Helper()
-	err := checkOp(op)
-	if _, bad := path.Match(pattern, ""); bad != nil {
-		err = fmt.Errorf("%q is not a pattern", pattern)
-	}
-	if err != nil {
+	if err := cmp.Or(checkOp(op), checkPath(pattern)); err != nil {
 		w.s.t.Fatalf("lockkeepertest: %v", err)
 	}
 	count := func() int {

@@ -1,6 +1,7 @@
 package lockkeepertest_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -180,4 +181,32 @@ func TestWaits(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestWaitsEnd: the methods that wait give up when their context ends.
+func TestWaitsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &failures{TB: t}
+		fake.run(func() {
+			s := lockkeepertest.Start(fake)
+			for name, wait := range map[string]func(w lockkeepertest.Waits){
+				"state":   func(w lockkeepertest.Waits) { w.Exists("/never") },
+				"clients": func(w lockkeepertest.Waits) { w.Watched("/never", 0) },
+			} {
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				began := time.Now()
+				late := make(chan struct{})
+				go func() { // Fatalf ends the goroutine
+					defer close(late)
+					wait(s.Within(time.Hour / 2).WithContext(ctx))
+				}()
+				<-late
+				cancel()
+				if d := time.Since(began); d != 5*time.Second || len(fake.errors) != 1 {
+					t.Errorf("%s: gave up after %v: %q", name, d, fake.errors)
+				}
+				fake.errors = nil
+			}
+		})
+	})
 }

@@ -29,6 +29,7 @@ const (
 	SchemeDigest              = "digest"
 	SchemeIP                  = "ip"
 	SchemeX509                = "x509"
+	SchemeSASL                = "sasl"
 	SchemeSuper               = "super"
 	Anyone                    = "anyone"
 	PasswordLen               = 16 // length of a session's password, in bytes

@@ -1,6 +1,9 @@
 package session
 
-import "testing"
+import (
+	"fmt"
+	"testing"
+)
 
 func TestParseID(t *testing.T) {
 	const id, high = 0x1dd000000000012, -0x0ffffffffffffffe // the second is of a server with an id above 127
@@ -16,6 +19,22 @@ func TestParseID(t *testing.T) {
 	for _, text := range []string{"", "0", "0x", "0x0", "0000000000000000", "1dd", "0x1_0", "x1", "0x-1", "0x10000000000000000", "99999999999999999999", "1.5", " 1"} {
 		if got, err := ParseID(text); err == nil {
 			t.Errorf("%q: %d", text, got)
+		}
+	}
+}
+
+// TestZooKeeperPassword compares with what Java computes. The password does not depend on the
+// highest two bytes of the id.
+func TestZooKeeperPassword(t *testing.T) {
+	for id, want := range map[uint64]string{
+		1:                  "054cc74a37327db215e702e20c73f005",
+		0xff00000000000001: "054cc74a37327db215e702e20c73f005",
+		0x100a01c3e20000:   "ec3be5f109bd95a4aa5ee455fa52a305",
+		0x8000000000000000: "f22acd4a97e69d6d20a49bb638eadb38",
+		0xffffffffffffffff: "20f62cb5648dc2d771471c8a2486a9ee",
+	} {
+		if got := ZooKeeperPassword(int64(id)); fmt.Sprintf("%x", got) != want {
+			t.Errorf("session %#x: %x, should be %s", id, got, want)
 		}
 	}
 }

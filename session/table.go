@@ -27,6 +27,18 @@ import (
 // own.
 type Password [proto.PasswordLen]byte
 
+// ZooKeeperPassword returns the password that ZooKeeper gives the session with this id
+// (ZooKeeperServer.generatePasswd). It is no secret: whoever knows the id can compute it.
+func ZooKeeperPassword(id int64) (p Password) {
+	const multiplier, mask = 0x5deece66d, 1<<48 - 1 // of java.util.Random
+	state := (uint64(id) ^ 0xb3415c00 ^ multiplier) & mask
+	for i := 0; i < len(p); i += 4 {
+		state = (state*multiplier + 0xb) & mask
+		binary.LittleEndian.PutUint32(p[i:], uint32(state>>16))
+	}
+	return p
+}
+
 // Conn identifies a client's connection. A session is owned by the connection on which
 // it was last opened or resumed.
 type Conn struct {
@@ -124,8 +136,8 @@ func (t *Table) drop(id int64) bool {
 	return s != nil
 }
 
-// list puts s in the place of the session with its id in the list, if there is one. If s is nil, it
-// removes that.
+// list inserts s into the list, in place of the session with its id if there is one. If s is nil, it
+// removes the session with this id.
 func (t *Table) list(id int64, s *Session) {
 	byID := func(s *Session, id int64) int { return cmp.Compare(s.ID, id) }
 	i, _ := slices.BinarySearchFunc(t.parts, id, func(part []*Session, id int64) int { return byID(part[len(part)-1], id) })
@@ -173,8 +185,8 @@ func (t *Table) Len() int { return len(t.byID) }
 // change it.
 func (t *Table) Get(id int64) *Session { return t.byID[id] }
 
-// List returns the sessions that exist now. It is fast: it copies a slice header for every few dozen
-// sessions.
+// List returns the sessions that exist now. It is fast: it copies a slice header for each part, and a
+// part has up to partLen sessions.
 func (t *Table) List() List { return List{slices.Clone(t.parts), len(t.byID)} }
 
 // All returns the sessions that exist now, in order of their ids.

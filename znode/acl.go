@@ -62,7 +62,7 @@ func permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 			return true
 		}
 		for _, id := range ids {
-			if id.Scheme == a.Scheme && (id.ID == a.ID.ID || id.Scheme == proto.SchemeIP && maskMatches(a.ID.ID, id.ID)) {
+			if id.Scheme == a.Scheme && (id.ID == a.ID.ID || id == saslSuper || id.Scheme == proto.SchemeIP && maskMatches(a.ID.ID, id.ID)) {
 				return true
 			}
 		}
@@ -73,9 +73,14 @@ func permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 func isAnyone(id proto.ID) bool { return id.Scheme == proto.SchemeWorld && id.ID == proto.Anyone }
 func isSuper(id proto.ID) bool  { return id.Scheme == proto.SchemeSuper }
 
+// saslSuper is the identity that matches every entry of scheme sasl (SASLAuthenticationProvider).
+// For other entries it is like any other.
+var saslSuper = proto.ID{Scheme: proto.SchemeSASL, ID: "super"}
+
 // aclIndex finds the permissions that a list grants to an identity.
 type aclIndex struct {
 	anyone int32                  // permissions of everybody
+	sasl   int32                  // permissions of all entries of scheme sasl, for saslSuper
 	byID   map[proto.ID]int32     // by the entry's id
 	masks  map[netip.Prefix]int32 // by the entry's address and mask, for scheme ip
 	bits   []int                  // different lengths of the masks
@@ -87,6 +92,9 @@ func newIndex(acl []proto.ACL) *aclIndex {
 		x.byID[a.ID] |= a.Perms
 		if isAnyone(a.ID) {
 			x.anyone |= a.Perms
+		}
+		if a.Scheme == proto.SchemeSASL {
+			x.sasl |= a.Perms
 		}
 		if a.Scheme != proto.SchemeIP {
 			continue
@@ -112,6 +120,9 @@ func (x *aclIndex) granted(ids []proto.ID) int32 {
 			return -1
 		}
 		perms |= x.byID[id]
+		if id == saslSuper {
+			perms |= x.sasl
+		}
 		if id.Scheme != proto.SchemeIP || x.masks == nil {
 			continue
 		}
@@ -266,7 +277,8 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 				continue
 			}
 		}
-		known := a.Scheme == proto.SchemeWorld || a.Scheme == proto.SchemeDigest && !x.NoDigest || a.Scheme == proto.SchemeIP
+		known := a.Scheme == proto.SchemeWorld || a.Scheme == proto.SchemeDigest && !x.NoDigest || a.Scheme == proto.SchemeIP ||
+			a.Scheme == proto.SchemeSASL && x.SASL
 		if known && a.ID.ID == jute.Null {
 			return nil, proto.MarshallingError
 		}
@@ -274,7 +286,7 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		case proto.SchemeAuth:
 			n := len(out)
 			for _, id := range x.IDs {
-				if id.Scheme == proto.SchemeDigest && !x.NoDigest || x.X509 && id.Scheme == proto.SchemeX509 {
+				if id.Scheme == proto.SchemeDigest && !x.NoDigest || x.X509 && id.Scheme == proto.SchemeX509 || x.SASL && id.Scheme == proto.SchemeSASL {
 					if out = add(out, proto.ACL{Perms: a.Perms, ID: id}); room < 0 {
 						return nil, proto.InvalidACL
 					}
@@ -300,6 +312,10 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 			if !x.X509 || !validDN(a.ID.ID) {
 				return nil, proto.InvalidACL
 			}
+		case proto.SchemeSASL:
+			if !x.SASL || !ValidSASL(a.ID.ID) {
+				return nil, proto.InvalidACL
+			}
 		default:
 			return nil, proto.InvalidACL
 		}
@@ -321,6 +337,13 @@ func validDigest(id string) bool {
 		parts = parts[:len(parts)-1]
 	}
 	return len(parts) == 2
+}
+
+// ValidSASL reports whether ZooKeeper accepts an id of scheme sasl (KerberosName): any text without
+// an @, or PRIMARY@REALM or PRIMARY/INSTANCE@REALM, whose parts may be empty.
+func ValidSASL(id string) bool {
+	principal, realm, has := strings.Cut(id, "@")
+	return !has || !strings.ContainsAny(realm, "@/") && strings.Count(principal, "/") <= 1
 }
 
 // MaskedACL returns the ACL as getACL shows it to a client with these identities: without

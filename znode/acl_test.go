@@ -117,8 +117,9 @@ func TestLongLists(t *testing.T) {
 				{Scheme: proto.SchemeIP, ID: "10.0.0.1"}, {Scheme: proto.SchemeIP, ID: "10.0.0.0/24"}, {Scheme: proto.SchemeIP, ID: "::1"},
 				{Scheme: proto.SchemeIP, ID: "fe80::1%eth0"}, {Scheme: proto.SchemeIP, ID: "fe80::/10"}, {Scheme: proto.SchemeIP, ID: "odd"},
 				{Scheme: proto.SchemeDigest, ID: "a:1"}, {Scheme: proto.SchemeDigest, ID: "b:1"}, {Scheme: proto.SchemeX509, ID: "CN=a"},
+				{Scheme: proto.SchemeSASL, ID: "a"}, {Scheme: proto.SchemeSASL, ID: "super"}, {Scheme: proto.SchemeDigest, ID: "super"},
 				proto.OpenACL[0].ID, {Scheme: proto.SchemeWorld, ID: "other"}, {Scheme: proto.SchemeSuper},
-			}[r.IntN(11+r.IntN(20)/19)])
+			}[r.IntN(14+r.IntN(20)/19)])
 		}
 		return ids
 	}

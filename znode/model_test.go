@@ -91,7 +91,7 @@ func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	if _, ok := m[path]; ok {
 		return "", proto.NodeExists
 	}
-	if parent.Kind == Ephemeral {
+	if parent.Kind == Ephemeral || seemingEphemeral[parent.Path] {
 		return "", proto.NoChildrenForEphemerals
 	}
 	if m.exceeds(x, path, 1, len(r.Data)) {
@@ -107,6 +107,9 @@ func (m model) create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 		n.Kind, n.Owner = Ephemeral, x.Session
 	}
 	m[path] = n
+	if seemingEphemeral != nil {
+		seemingEphemeral[path] = n.Kind == Container && (r.Flags == 1 || r.Flags == 3)
+	}
 	m.updateParent(path, x.Zxid, true)
 	if of, ok := strings.CutSuffix(path, "/zookeeper_stats"); ok && strings.HasPrefix(path, "/zookeeper/quota") {
 		m.recount(strings.TrimPrefix(of, "/zookeeper/quota"))
@@ -187,6 +190,10 @@ func (m model) recount(path string) {
 
 // beforeMulti is the model before the current multi, by which quotas are checked.
 var beforeMulti model
+
+// seemingEphemeral tells which of the znodes that the current multi has created it treats as
+// ephemeral: also containers that were created with the flags of an ephemeral.
+var seemingEphemeral map[string]bool
 
 func (m model) exceeds(x *Txn, path string, nodes, size int) bool {
 	if beforeMulti != nil {
@@ -531,7 +538,7 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 // rolls back by restoring a copy.
 func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, m model, x, y *Txn, tidy bool) (text string) {
 	before, digest, size := maps.Clone(m), tree.Digest(), tree.DataSize()
-	beforeMulti = before
+	beforeMulti, seemingEphemeral = before, map[string]bool{}
 	ok := tree.Multi(x, func() bool {
 		for range r.IntN(6) {
 			s := randomAction(r, tidy)
@@ -547,7 +554,7 @@ func multiBoth(t *testing.T, r *rand.Rand, tree *Tree, m model, x, y *Txn, tidy 
 		}
 		return r.IntN(3) > 0
 	})
-	beforeMulti = nil
+	beforeMulti, seemingEphemeral = nil, nil
 	if !ok {
 		clear(m)
 		maps.Copy(m, before)
@@ -752,11 +759,11 @@ func reapable(t *Tree, now int64) []string {
 	return paths
 }
 
-// TestEphemeralBelow reads the ephemerals of a session one by one while others come and go, and checks
+// TestBelow reads the ephemerals of a session, and all znodes, one by one while others come and go, and checks
 // that none is missing that was there all the time.
-func TestEphemeralBelow(t *testing.T) {
+func TestBelow(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 3))
-	for range 200 {
+	for turn := range 400 {
 		tree, next := New(), 0
 		x := &Txn{Session: 1}
 		there := map[string]bool{} // whether it is there all the time
@@ -784,7 +791,14 @@ func TestEphemeralBelow(t *testing.T) {
 		var found []Owned
 		for i := 1 << 30; ; {
 			var e Owned
-			if e, i = tree.EphemeralBelow(1, i); i < 0 {
+			if turn%2 == 0 {
+				e, i = tree.EphemeralBelow(1, i)
+			} else if n, k := tree.NodeBelow(i); n != nil {
+				e, i = Owned{string(n.AppendPath(nil)), n.czxid}, k
+			} else {
+				i = k
+			}
+			if i < 0 {
 				break
 			}
 			found = append(found, e)
@@ -797,6 +811,48 @@ func TestEphemeralBelow(t *testing.T) {
 			if n := strings.Count(strings.Join(paths, " ")+" ", path+" "); there[path] && n != 1 {
 				t.Errorf("%s was found %d times", path, n)
 			}
+		}
+	}
+}
+
+// TestListed compares whether znodes are listed with a search from the root down.
+func TestListed(t *testing.T) {
+	tree, me := New(), proto.ID{Scheme: proto.SchemeIP, ID: "127.0.0.1"}
+	acls := [][]proto.ACL{proto.OpenACL, {{Perms: proto.PermAll, ID: me}}, {{Perms: proto.PermAll &^ proto.PermRead, ID: proto.OpenACL[0].ID}}, {{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeIP, ID: "192.0.2.1"}}}}
+	var grow func(at string, depth int)
+	grow = func(at string, depth int) {
+		for i, acl := range acls {
+			path := fmt.Sprintf("%s/%d", at, i)
+			if _, _, code := tree.Create(&Txn{IDs: []proto.ID{{Scheme: proto.SchemeSuper}}}, proto.OpCreate, &proto.CreateRequest{Path: path, ACL: acl}, -1); code != proto.OK {
+				t.Fatal(path, code)
+			}
+			if depth > 1 {
+				grow(path, depth-1)
+			}
+		}
+	}
+	grow("", 3)
+	ids, listed := []proto.ID{me}, map[string]bool{}
+	var walk func(n *Node)
+	walk = func(n *Node) {
+		path := n.Path()
+		if listed[path] = true; n.Access().Permits(proto.PermRead, ids) {
+			for name := range tree.Children(n) {
+				walk(tree.Lookup(strings.TrimSuffix(path, "/") + "/" + name))
+			}
+		}
+	}
+	walk(tree.Lookup(Root))
+	if n := len(listed); n < 20 || n > 60 {
+		t.Fatalf("%d znodes are listed", n)
+	}
+	for i := tree.Len(); i > 0; {
+		var n *Node
+		if n, i = tree.NodeBelow(i); tree.Listed(n, ids) != listed[n.Path()] {
+			t.Errorf("%s is listed: %v", n.Path(), !listed[n.Path()])
+		}
+		if path := string(n.AppendPath([]byte("x"))); path != "x"+n.Path() {
+			t.Errorf("%s is appended as %s", n.Path(), path)
 		}
 	}
 }

@@ -186,6 +186,14 @@ func (n *Node) Path() string {
 	return n.siblings.path + "/" + n.basename()
 }
 
+// AppendPath appends the znode's path to b.
+func (n *Node) AppendPath(b []byte) []byte {
+	if n.siblings == nil {
+		return append(b, Root...)
+	}
+	return append(append(append(b, n.siblings.path...), '/'), n.basename()...)
+}
+
 func (n *Node) pathLen() int {
 	if n.siblings == nil {
 		return len(Root)

@@ -19,6 +19,8 @@ type Txn struct {
 	NoTTL bool
 	// X509 allows scheme x509 in ACLs, as ZooKeeper does if it serves TLS.
 	X509 bool
+	// SASL allows scheme sasl in ACLs, as ZooKeeper does with its SASLAuthenticationProvider.
+	SASL bool
 	// NoDigest refuses scheme digest in ACLs, as ZooKeeper does without DigestAuthenticationProvider.enabled.
 	NoDigest bool
 	// EnforceQuota refuses a create or setData that exceeds a hard quota, as ZooKeeper

@@ -564,3 +564,17 @@ func (t *Tree) QuotaTotals(step func()) (all []QuotaTotal) {
 	}
 	return all
 }
+
+// Recount sets the stats of all quotas to the actual usage, as ZooKeeper does when it loads a tree
+// (DataTree.setupQuota). It is for a tree that replicas do not have yet.
+func (t *Tree) Recount() {
+	var paths []string
+	t.quotas.each(func(q *quota) {
+		if q.limits.exists && q.stats.exists {
+			paths = append(paths, q.path())
+		}
+	})
+	for _, path := range paths {
+		t.recount(path)
+	}
+}

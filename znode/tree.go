@@ -117,10 +117,10 @@ type Owned struct {
 func ownedOf(n *Node) Owned { return Owned{n.Path(), n.czxid} }
 
 // EphemeralBelow returns one of a session's ephemerals, that with the highest number below a given
-// one, and its number, which is negative if there is none. Thus somebody can read all of them one by
-// one, while the tree changes: what is there all the time is found at least once, since what gets
-// another number has had the highest of all before. Only what a multi has deleted that then failed may
-// be missed.
+// one, and its number, which is negative if there is none. So a reader can go through all of them from the
+// last to the first while the tree changes. One that exists all the time is found at least once: when
+// one is deleted, the last takes its number, and the reader has seen the last already. Only one that a
+// multi has deleted may be missed if the multi then fails.
 func (t *Tree) EphemeralBelow(session int64, below int) (e Owned, number int) {
 	owned := t.ephemerals[session]
 	if number = min(below, len(owned)) - 1; number >= 0 {
@@ -129,8 +129,29 @@ func (t *Tree) EphemeralBelow(session int64, below int) (e Owned, number int) {
 	return e, number
 }
 
+// NodeBelow returns one of the znodes, that with the highest number below a given one, and its number, which
+// is negative if there is none. So a reader can go through all of them from the last to the first while the
+// tree changes, and finds those that [Tree.EphemeralBelow] would: when one is deleted, the last takes its number.
+func (t *Tree) NodeBelow(below int) (n *Node, number int) {
+	if number = min(below, t.nodes.len) - 1; number >= 0 {
+		n = t.nodes.at(uint32(number))
+	}
+	return n, number
+}
+
+// Listed reports whether a client with these identities can find n by listing children from the root
+// down, that is, whether it may read every znode above n. Whether it may read n itself does not matter.
+func (t *Tree) Listed(n *Node, ids []proto.ID) bool {
+	for l := n.siblings; l != nil; l = l.up {
+		if !t.nodes.at(l.parent).acl().Permits(proto.PermRead, ids) {
+			return false
+		}
+	}
+	return true
+}
+
 // PathsOf returns the paths of ephemerals in the order of their creation, those with the same zxid in
-// order of their paths. What is in the list twice is so only once. It sorts the list.
+// order of their paths. A path that is in the list twice is returned once. It sorts the list.
 func PathsOf(all []Owned) []string {
 	slices.SortFunc(all, func(a, b Owned) int {
 		return cmp.Or(cmp.Compare(a.czxid, b.czxid), strings.Compare(a.Path, b.Path))
@@ -161,7 +182,7 @@ func (t *Tree) Children(n *Node) iter.Seq[string] {
 
 // Reapable returns the paths of the znodes without children that are to be deleted at
 // nowMs: containers that have had children, and TTL znodes that were not changed for their TTL
-// (ContainerManager). It calls step after each that may have to be; the tree may change meanwhile.
+// (ContainerManager). It calls step after each container and TTL znode, and the tree may change in that call.
 func (t *Tree) Reapable(nowMs int64, step func()) (paths []string) {
 	for p := range t.reapable {
 		if n := t.Lookup(p); n.NumChildren() == 0 && n.overdue(nowMs) {

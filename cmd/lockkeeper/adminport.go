@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
+	"github.com/lockkeeper/lockkeeper/internal/tools/tlsfiles"
 )
 
 // adminFlags are the flags for the HTTP port for operators.
@@ -34,11 +35,11 @@ func (a *adminFlags) define(f *pflag.FlagSet) {
 	f.StringVar(&a.addr, "admin", "", "HTTP `ADDRESS` for operators: a console for browsers, metrics, ZooKeeper's commands and probes (docs/admin.md). By default there is none. A port without a host is on 127.0.0.1; port 0 picks a free one. An address that other machines can reach needs --admin-token-file or --admin-no-token")
 	f.StringVar(&a.tokenFile, "admin-token-file", "", "`FILE` with a token, which requests must have: Authorization: Bearer TOKEN. The probes do not need it")
 	f.BoolVar(&a.noToken, "admin-no-token", false, "let everyone who can connect to --admin use it, also from other machines")
-	f.StringSliceVar(&a.write, "admin-write", nil, "let those who may use --admin do all of these, or those in a comma-separated `LIST`: end sessions (sessions) and break locks (locks), from the console or by HTTP, and save snapshots, which have all data and the passwords of sessions (snapshots). Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
+	f.StringSliceVar(&a.write, "admin-write", nil, "let those who may use --admin do all of these, or those in a comma-separated `LIST`: end sessions (sessions), break locks (locks), and set, create and delete znodes as far as their ACLs let everybody (znodes), from the console or by HTTP, and save snapshots, which have all data and the passwords of sessions (snapshots). Without --admin-token-file these are all users of this machine. Not together with --admin-no-token")
 	f.Lookup("admin-write").NoOptDefVal = "all"
 	f.StringVar(&a.cert, "admin-tls-cert", "", "PEM `FILE` with the certificate of --admin, which then uses TLS")
 	f.StringVar(&a.key, "admin-tls-key", "", "PEM `FILE` with its key; by default that of --admin-tls-cert")
-	f.StringVar(&a.metrics, "metrics-listen", "", "HTTP `ADDRESS` at which everyone who can connect gets /metrics, and nothing else, as with ZooKeeper's PrometheusMetricsProvider. A port without a host is on 127.0.0.1; port 0 picks a free one")
+	f.StringVar(&a.metrics, "metrics-listen", "", "HTTP `ADDRESS` at which everyone who can connect gets /metrics, as with ZooKeeper's PrometheusMetricsProvider, and the probes /healthz and /readyz, and nothing else. A port without a host is on 127.0.0.1; port 0 picks a free one")
 	f.BoolVar(&a.pprof, "admin-pprof", false, "serve profiles of this process at /debug/pprof")
 }
 
@@ -47,7 +48,7 @@ type adminPort struct {
 	listener net.Listener
 	https    bool
 	token    string
-	metrics  bool // only /metrics is served
+	metrics  bool // only /metrics and the probes are served
 	pprof    bool
 	options  admin.Options
 	log      *slog.Logger
@@ -57,8 +58,9 @@ type adminPort struct {
 }
 
 // open checks the flags and opens the port. zooCfg is the name of the configuration file, or
-// empty. Without an address it returns nil.
-func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string) (*adminPort, error) {
+// empty. reloads gets the files of the port, and says what the metrics show of all. Without an
+// address it returns nil.
+func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string, reloads *reloads) (*adminPort, error) {
 	if a.addr == "" {
 		for _, name := range []string{"admin-token-file", "admin-no-token", "admin-write", "admin-tls-cert", "admin-tls-key", "admin-pprof"} {
 			if by, _ := sourceOf(flags.Lookup(name)); by != byDefault {
@@ -74,26 +76,28 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	case a.tokenFile != "" && a.noToken:
 		return nil, badFlag(flags, "admin-no-token", "not together with --admin-token-file")
 	case len(a.write) > 0 && a.noToken:
-		return nil, badFlag(flags, "admin-write", "not together with --admin-no-token, because everybody could end sessions, break locks and get all data; use --admin-token-file")
+		return nil, badFlag(flags, "admin-write", "not together with --admin-no-token, because everybody could end sessions, break locks, change znodes and get all data; use --admin-token-file")
 	case !local && a.tokenFile == "" && !a.noToken:
 		return nil, badFlag(flags, "admin", "%s may be reached from other machines, and shows paths of znodes, addresses of clients and ids of sessions: "+
 			"say who may see that with --admin-token-file, or that everybody may with --admin-no-token", addr)
 	case a.cert == "" && a.key != "":
 		return nil, badFlag(flags, "admin-tls-cert", "--admin-tls-key needs it")
 	}
-	p := &adminPort{pprof: a.pprof, options: admin.Options{Log: log}, https: a.cert != "", log: log}
+	p := &adminPort{pprof: a.pprof, options: admin.Options{Log: log, Files: reloads.state, Audit: reloads.auditCounts}, https: a.cert != "", log: log}
 	for _, name := range a.write {
 		switch name {
 		case "sessions":
 			p.options.EndSessions = true
 		case "locks":
 			p.options.BreakLocks = true
+		case "znodes":
+			p.options.EditZnodes = true
 		case "snapshots":
 			p.options.Snapshots = true
 		case "all":
-			p.options.EndSessions, p.options.BreakLocks, p.options.Snapshots = true, true, true
+			p.options.EndSessions, p.options.BreakLocks, p.options.EditZnodes, p.options.Snapshots = true, true, true, true
 		default:
-			return nil, badFlag(flags, "admin-write", "%q is none of sessions, locks, snapshots and all", name)
+			return nil, badFlag(flags, "admin-write", "%q is none of sessions, locks, znodes, snapshots and all", name)
 		}
 	}
 	if a.tokenFile != "" {
@@ -110,11 +114,13 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 	}
 	var secure *tls.Config
 	if p.https {
-		pair, err := loadPair(a.cert, a.key)
+		files := tlsfiles.Files{Use: "admin", Cert: a.cert, Key: a.key}
+		keeper, err := tlsfiles.Open(files, tlsfiles.Settings{NextProtos: []string{"h2", "http/1.1"}}, log)
 		if err != nil {
 			return nil, badFlag(flags, "admin-tls-cert", "%w", err)
 		}
-		secure = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+		secure = keeper.Server()
+		reloads.tls = append(reloads.tls, keeper)
 	} else if !local && p.token != "" {
 		log.Warn("the token of --admin-token-file travels unencrypted; --admin-tls-cert encrypts it", "address", addr)
 	}
@@ -134,7 +140,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string)
 }
 
 // openMetrics opens the port of --metrics-listen. Without an address it returns nil.
-func (a *adminFlags) openMetrics(flags *pflag.FlagSet, log *slog.Logger) (*adminPort, error) {
+func (a *adminFlags) openMetrics(flags *pflag.FlagSet, log *slog.Logger, reloads *reloads) (*adminPort, error) {
 	if a.metrics == "" {
 		return nil, nil
 	}
@@ -146,7 +152,7 @@ func (a *adminFlags) openMetrics(flags *pflag.FlagSet, log *slog.Logger) (*admin
 	if err != nil {
 		return nil, fmt.Errorf("HTTP port for metrics: %w", err)
 	}
-	return &adminPort{listener: adminListener{listener, newAdminConns()}, metrics: true, log: log}, nil
+	return &adminPort{listener: adminListener{listener, newAdminConns()}, metrics: true, options: admin.Options{Files: reloads.state, Audit: reloads.auditCounts}, log: log}, nil
 }
 
 // adminAddr returns the address to listen on, and whether only this machine can reach it. A
@@ -188,7 +194,9 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 	mux := http.NewServeMux()
 	p.handler = admin.New(s, p.options)
 	if p.metrics {
-		mux.Handle("/metrics", p.handler)
+		for _, path := range []string{"/metrics", "/healthz", "/readyz"} {
+			mux.Handle(path, p.handler)
+		}
 		p.start(mux)
 		fmt.Fprintf(stderr, "lockkeeper: metrics on http://%s/metrics\n", p.listener.Addr())
 		return
@@ -240,7 +248,7 @@ func (p *adminPort) limitBodies(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			until := time.Now()
-			if (p.options.EndSessions || p.options.BreakLocks) && r.Method == http.MethodPost {
+			if (p.options.EndSessions || p.options.BreakLocks || p.options.EditZnodes) && r.Method == http.MethodPost {
 				until = until.Add(bodyTimeout)
 			}
 			http.NewResponseController(w).SetReadDeadline(until) // an error means that the client is gone

@@ -154,14 +154,15 @@ func TestAdminWrite(t *testing.T) {
 		config *tls.Config
 		proto  string
 
-		end, breaks, snapshot int // status
+		end, breaks, creates, snapshot int // status
 	}{
-		{nil, nil, "HTTP/1.1", 403, 403, 403},
-		{[]string{"--admin-write"}, nil, "HTTP/1.1", 204, 404, 200},
-		{[]string{"--admin-write=snapshots"}, nil, "HTTP/1.1", 403, 403, 200},
-		{[]string{"--admin-write=locks"}, nil, "HTTP/1.1", 403, 404, 403},
-		{[]string{"--admin-write=sessions"}, nil, "HTTP/1.1", 204, 403, 403},
-		{[]string{"--admin-write", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key}, &tls.Config{RootCAs: ca.Pool}, "HTTP/2.0", 204, 404, 200},
+		{nil, nil, "HTTP/1.1", 403, 403, 403, 403},
+		{[]string{"--admin-write"}, nil, "HTTP/1.1", 204, 404, 201, 200},
+		{[]string{"--admin-write=snapshots"}, nil, "HTTP/1.1", 403, 403, 403, 200},
+		{[]string{"--admin-write=locks"}, nil, "HTTP/1.1", 403, 404, 403, 403},
+		{[]string{"--admin-write=sessions"}, nil, "HTTP/1.1", 204, 403, 403, 403},
+		{[]string{"--admin-write=znodes"}, nil, "HTTP/1.1", 403, 403, 201, 403},
+		{[]string{"--admin-write", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key}, &tls.Config{RootCAs: ca.Pool}, "HTTP/2.0", 204, 404, 201, 200},
 	} {
 		p := start(t, nil, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0", "--admin", "0"}, x.args...)...).waitReady()
 		web := httpClient(t, x.config)
@@ -182,6 +183,9 @@ func TestAdminWrite(t *testing.T) {
 		}
 		if status, answer, _ := post(web, p.admin()+"/console/locks/break", `{"path":"/l/lock-0000000001","token":"1"}`); status != x.breaks {
 			t.Errorf("%v: break: %d %s", x.args, status, answer)
+		}
+		if status, answer, _ := post(web, p.admin()+"/console/znodes/create", `{"path":"/z","text":"x"}`); status != x.creates {
+			t.Errorf("%v: create: %d %s", x.args, status, answer)
 		}
 		r, err := http.NewRequest(http.MethodGet, p.admin()+"/snapshot", nil)
 		check1(t, err)
@@ -437,7 +441,7 @@ func TestAdminUsage(t *testing.T) {
 		"--admin 0 --admin-write --admin-no-token":               {"--admin-write: not together with --admin-no-token", "--admin-token-file"},
 		"--admin 0.0.0.0:0 --admin-write --admin-no-token":       {"--admin-write: not together with --admin-no-token"},
 		"--admin 0.0.0.0:0 --admin-write":                        {"--admin: 0.0.0.0:0 may be reached"},
-		"--admin 0 --admin-write=locks,everything":               {`--admin-write: "everything" is none of sessions, locks, snapshots and all`},
+		"--admin 0 --admin-write=locks,everything":               {`--admin-write: "everything" is none of sessions, locks, znodes, snapshots and all`},
 		"--admin-pprof":                                          {"--admin-pprof: only together with --admin"},
 		"--admin-token-file x":                                   {"--admin-token-file: only together with --admin"},
 		"--admin 0 --test-control :0":                            {"--test-control: not together with --admin"},

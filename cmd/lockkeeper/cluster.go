@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os/signal"
 	"slices"
@@ -219,8 +220,11 @@ func parseID(text string) (uint64, error) {
 
 // send sends q to a member. It also returns the network by which members are reached.
 func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q cluster.Request) (s *cluster.Status, network cluster.TCP, err error) {
-	if network.TLS, err = o.peerTLS.load(flags); err != nil {
+	switch keeper, err := o.peerTLS.load(flags, slog.New(slog.DiscardHandler)); {
+	case err != nil:
 		return nil, network, err
+	case keeper != nil:
+		network.TLS = keeper.Dial()
 	}
 	dialer, err := o.tls.dialer(flags)
 	if err != nil {
@@ -304,6 +308,9 @@ func settle(ctx context.Context, network cluster.Network, s *cluster.Status, own
 	ctx, cancel := context.WithTimeout(ctx, settleTime)
 	defer cancel()
 	settled := func() bool {
+		if len(own) > 0 && s.Leader != own[0].Leader && memberOf(s.Members, s.ID) != nil {
+			return false // s is of a moment before these answers
+		}
 		for _, x := range own {
 			m := memberOf(s.Members, x.ID)
 			if m == nil || (x.Role == "observer") == !m.Observer || x.Leader != own[0].Leader || memberOf(s.Members, x.Leader) == nil {

@@ -113,7 +113,12 @@ func TestClusterByClientPort(t *testing.T) {
 	}
 	to = 4 - own.Leader // 1 or 3
 	if answer("transfer", fmt.Sprint(to)); own.Leader != to || own.Answers[to-1].Role != "leader" || own.Answers[3-to].Role != "follower" || own.Answers[1].Leader != to {
-		t.Errorf("a new leader: %+v", own.Answers)
+		t.Errorf("new leader %d: server %d says that %d leads, %+v", to, own.ID, own.Leader, own.Answers)
+	}
+	old := *own.Status // of a moment before the members answered
+	old.Leader = 4 - to
+	if s, _ := settle(t.Context(), cluster.TCP{}, &old, own.Answers); s.Leader != to {
+		t.Errorf("the server that was asked still says that %d leads", s.Leader)
 	}
 	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || !s.Members[1].Observer {
 		t.Errorf("%+v", s)
@@ -134,7 +139,7 @@ func TestClusterByClientPort(t *testing.T) {
 	for server, says := range map[string]string{
 		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members",
 	} {
-		code, _, stderr := call(nil, "cluster", "status", "--timeout", "200ms", "--server", server)
+		code, _, stderr := call(nil, "cluster", "status", "--timeout", "3s", "--server", server)
 		if oneError(t, stderr, server, says); code != exitFault {
 			t.Errorf("%s: exit code %d", server, code)
 		}
@@ -250,6 +255,38 @@ func TestCluster(t *testing.T) {
 	four.waitReady()
 }
 
+// TestClusterSameFlags: of servers whose flags differ only by the id and the own address, those in the list
+// form the cluster, and another one joins it.
+func TestClusterSameFlags(t *testing.T) {
+	t.Parallel()
+	var addrs, list []string
+	for i, port := range freePorts(t, 4) {
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+		list = append(list, fmt.Sprintf("%d=%s", i+1, addrs[i]))
+	}
+	begin := func(id int) *process {
+		t.Helper()
+		return start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(id), "--peer-listen", addrs[id-1]+";c:"+fmt.Sprint(id),
+			"--peers", strings.Join(list[:3], ","), "--join", addrs[0])
+	}
+	four := begin(4) // waits for the others
+	var first []*process
+	for id := range 3 {
+		first = append(first, begin(id+1))
+	}
+	for _, p := range append(first, four) {
+		p.waitReady()
+	}
+	waitFor(t, "four votes", func() bool {
+		s := ask(t, "status", "--peer", addrs[0])
+		return len(s.Members) == 4 && !slices.ContainsFunc(s.Members, func(m proto.Peer) bool { return m.Observer })
+	})
+	waitFor(t, "the addresses for clients", func() bool {
+		_, stdout, _ := call(nil, "zk", "--server", four.addr, "config", "-c")
+		return strings.HasSuffix(stdout, " c:1,c:2,c:3,c:4\n")
+	})
+}
+
 // TestClusterForm: two of three servers say what they wait for, form the cluster when an
 // operator says so, and the third joins them.
 func TestClusterForm(t *testing.T) {
@@ -270,7 +307,7 @@ func TestClusterForm(t *testing.T) {
 	}
 	procs := []*process{serve(1), serve(2)}
 	v := lockkeeper.Version
-	want := fmt.Sprintf("server 1 is in no cluster yet | ID PEER PORT CLIENT PORT ROLE ENTRY VERSION STATE | 1 %[1]s %[4]s looking 0 %[6]s in no cluster yet | 2 %[2]s %[5]s looking 0 %[6]s in no cluster yet | 3 %[3]s - - - - does not answer | reason: waiting for server 3 at %[3]s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" | health: no majority: server 1 at %[1]s: in no cluster yet; server 2 at %[2]s: in no cluster yet; server 3 at %[3]s: does not answer |", addrs[0], addrs[1], addrs[2], client(1), client(2), v)
+	want := fmt.Sprintf("server 1 is in no cluster yet | ID PEER PORT CLIENT PORT ROLE ENTRY VERSION STATE | 1 %[1]s %[4]s looking 0 %[6]s in no cluster yet | 2 %[2]s %[5]s looking 0 %[6]s in no cluster yet | 3 %[3]s - - - - does not answer | reason: waiting for server 3 at %[3]s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster | health: no majority: server 1 at %[1]s: in no cluster yet; server 2 at %[2]s: in no cluster yet; server 3 at %[3]s: does not answer |", addrs[0], addrs[1], addrs[2], client(1), client(2), v)
 	waitFor(t, want, func() bool { return status(1) == want })
 	waiting := ask(t, "status", "--peer", addrs[0])
 	if waiting.Formed || waiting.Cluster != 0 || len(waiting.Configured) != 3 || len(waiting.Members) != 0 || !strings.HasPrefix(waiting.Waiting, "waiting for server 3") {
@@ -354,21 +391,36 @@ func TestClusterStatusOfOthers(t *testing.T) {
 	if err := servers[bad].Err(); !errors.Is(err, lockkeeper.ErrDiffers) {
 		t.Error(err)
 	}
-	differs := servers[lead].Status().Cluster.Differs
-	if len(differs) != 1 || differs[0].ID != bad {
-		t.Fatalf("%+v", differs)
-	}
-	says := fmt.Sprintf("its state differs at entry %d", differs[0].Index)
-	for _, by := range []uint64{lead, good} {
-		if s := ask(t, "status", "--peer", peers[by]); len(s.Differs) != 1 || s.Differs[0] != (cluster.Difference{ID: bad, Index: differs[0].Index}) {
-			t.Errorf("asked server %d: %+v", by, s.Differs)
+	wrong := func() string { // what of the answers is wrong
+		lead := servers[good].Status().Cluster.Leader // another one may lead by now, and have seen it at another entry
+		if lead == 0 {
+			return "nobody leads"
 		}
-		for id := range peers {
-			if got := line(id, by); strings.HasSuffix(got, says) != (id == bad) {
-				t.Errorf("asked server %d: %q", by, got)
+		differs := servers[lead].Status().Cluster.Differs
+		if len(differs) != 1 || differs[0].ID != bad {
+			return fmt.Sprintf("the leader says %+v", differs)
+		}
+		says := fmt.Sprintf("its state differs at entry %d", differs[0].Index)
+		for _, by := range []uint64{6 - bad - good, good} {
+			if s := ask(t, "status", "--peer", peers[by]); len(s.Differs) != 1 || s.Differs[0] != (cluster.Difference{ID: bad, Index: differs[0].Index}) {
+				return fmt.Sprintf("asked server %d: %+v", by, s.Differs)
+			}
+			for id := range peers {
+				if got := line(id, by); strings.HasSuffix(got, says) != (id == bad) {
+					return fmt.Sprintf("asked server %d: %q", by, got)
+				}
 			}
 		}
+		return ""
 	}
+	waitFor(t, "what differs", func() bool {
+		why := wrong()
+		if why != "" {
+			t.Log(why)
+			time.Sleep(100 * time.Millisecond)
+		}
+		return why == ""
+	})
 
 	check1(t, servers[bad].Close())
 	other := open(bad, []lockkeeper.Peer{{ID: bad, Addr: peers[bad]}})

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -51,7 +52,7 @@ func (o *lockOptions) paths(ctx context.Context, c *cobra.Command, word string) 
 
 // held returns the paths of the locks that are held, with how many sessions hold them and wait.
 func (o *lockOptions) held(ctx context.Context, c *cobra.Command, _ string) (found []cobra.Completion) {
-	s, err := o.open(ctx, c.Flags())
+	s, err := o.open(ctx, c.Flags(), io.Discard)
 	if err != nil {
 		return nil
 	}

@@ -32,6 +32,7 @@ func TestCompleteLive(t *testing.T) {
 	addr := both[1].waitReady().addr
 	closed := fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))
 	peer := func(i int) string { return strings.TrimPrefix(members[i], fmt.Sprintf("%d=", i+1)) }
+	slow := 0 // times that the servers did not answer in time
 	for _, x := range []struct {
 		args []string // the last one is the word to complete
 		want []string
@@ -51,10 +52,16 @@ func TestCompleteLive(t *testing.T) {
 		{[]string{"cluster", "remove", "--server", closed, ""}, nil},
 		{[]string{"lock", "break", "--server", closed, ""}, nil},
 	} {
+	again:
 		began := time.Now()
 		code, stdout, stderr := call(nil, append([]string{"__complete"}, x.args...)...)
 		lines := strings.Split(strings.TrimSpace(stdout), "\n")
-		got := lines[:len(lines)-1] // the last one says how to complete
+		got := lines[:len(lines)-1]                                              // the last one says how to complete
+		if len(got) == 0 && len(x.want) > 0 && time.Since(began) >= completing { // nothing was known in time
+			if slow++; slow < 20 {
+				goto again
+			}
+		}
 		if code != exitOK || strings.Join(got, "\n") != strings.Join(x.want, "\n") || strings.Contains(stderr, "rror") {
 			t.Errorf("%q: %d %q, not %q; %s", x.args, code, got, x.want, stderr)
 		}

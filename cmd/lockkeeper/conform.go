@@ -51,7 +51,9 @@ server at the same time, because some checks count transactions.
 
 With --against, no checks are run. Instead, the same random requests are sent to
 two servers, and every reply, Stat, event and zxid is compared. The first
-difference is printed with a short sequence of requests that shows it.`,
+difference is printed with a short sequence of requests that shows it. ZooKeeper
+refuses TTL znodes unless it is configured with extendedTypesEnabled: to compare a
+server of lockkeeper with it, start that with --no-ttl.`,
 		Example: `  lockkeeper conform 127.0.0.1:2181
 
   # All checks

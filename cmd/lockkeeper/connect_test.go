@@ -7,6 +7,7 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -66,7 +67,8 @@ func TestServers(t *testing.T) {
 			t.Errorf("%s: %d\n%s", c.args, code, out)
 		}
 	}
-	if children, _, err := conn.Children("/app"); err != nil || len(children) != 2 {
+	// The server deletes the container /app/two within a minute or two.
+	if children, _, err := conn.Children("/app"); err != nil || len(children) != 2 && !slices.Equal(children, []string{"one"}) {
 		t.Errorf("below /app: %q %v", children, err)
 	}
 	if _, known, err := conn.Exists("/two"); err != nil || known != nil && known.Czxid != 0 {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // control is a server, or a cluster, that tests control.
@@ -37,12 +37,13 @@ type control struct {
 		Within(time.Duration) lockkeepertest.Waits
 	}
 	run    *runOfServe
+	ended  <-chan struct{} // closed when the server is about to end
 	port   *testPort
 	number int // of the server in this process
 
 	mu        sync.Mutex
 	faults    []*lockkeepertest.Injection // the one with the number i is at i-1; nil if Restore has removed it
-	snapshots []snapshot                  // the first one is of the beginning
+	snapshots []snapshot                  // the first one is of the beginning; zero if it was removed
 	guards    []*guard                    // the one with the number i is at i-1; nil once it has ended
 }
 
@@ -90,29 +91,31 @@ var endpoints = []endpoint{
 		(*control).snapshot).failsWith(http.StatusServiceUnavailable),
 	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began.",
 		(*control).restore).failsWith(http.StatusServiceUnavailable),
+	post("/snapshot/remove", `{"snapshot": 1}`, "Forget a snapshot, which takes about as much memory as the state.",
+		(*control).removeSnapshot),
 	post("/tree", `{"tree": "/a = \"x\"\n/b\n"}`, "Add znodes, in the format of `/state` and of `--tree`. Those that exist get this data, and missing parents are created.",
 		(*control).tree).failsWith(http.StatusServiceUnavailable),
 	post("/namespace", `{"name": "mine"}`, "Create a persistent znode, by default with a new name such as /test-0000000001. The reply has its `path`, and as `connect` the addresses for a client with that chroot.",
 		(*control).namespace),
 	post("/namespace/remove", `{"path": "/test-0000000001"}`, "Delete a znode with all that is below it, also ephemerals.",
 		(*control).removeNamespace),
-	post("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
+	postFrom("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
 		(*control).waitFired),
-	post("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
+	postFrom("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
 		(*control).waitHeld).failsWith(http.StatusGatewayTimeout),
-	post("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 1}`, "Wait until this many sessions wait behind the holder of a lock.",
+	postFrom("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 1}`, "Wait until this many sessions wait behind the holder of a lock.",
 		(*control).waitWaiters).failsWith(http.StatusGatewayTimeout),
-	post("/wait/gone", `{"path": "/locks/a", "member": 1}`, "Wait until a znode does not exist.",
+	postFrom("/wait/gone", `{"path": "/locks/a", "member": 1}`, "Wait until a znode does not exist.",
 		(*control).waitGone).failsWith(http.StatusGatewayTimeout),
-	post("/wait/exists", `{"path": "/a", "member": 1}`, "Wait until a znode exists.",
+	postFrom("/wait/exists", `{"path": "/a", "member": 1}`, "Wait until a znode exists.",
 		(*control).waitExists).failsWith(http.StatusGatewayTimeout),
-	post("/wait/data", `{"path": "/a", "text": "x", "member": 1}`, "Wait until a znode has this data: `text`, or `data` in base64.",
+	postFrom("/wait/data", `{"path": "/a", "text": "x", "member": 1}`, "Wait until a znode has this data: `text`, or `data` in base64.",
 		(*control).waitData).failsWith(http.StatusGatewayTimeout),
-	post("/wait/children", `{"path": "/a", "children": 3, "member": 1}`, "Wait until a znode has exactly this many children.",
+	postFrom("/wait/children", `{"path": "/a", "children": 3, "member": 1}`, "Wait until a znode has exactly this many children.",
 		(*control).waitChildren).failsWith(http.StatusGatewayTimeout),
-	post("/wait/requests", `{"op": "create*", "path": "/x*", "count": 2, "member": 1}`, "Wait until `/requests` has at least this many requests of which a path matches `path`, as in `/inject`. Without `member`, those to all members count.",
+	postFrom("/wait/requests", `{"op": "create*", "path": "/x*", "count": 2, "member": 1}`, "Wait until `/requests` has at least this many requests of which a path matches `path`, as in `/inject`. Without `member`, those to all members count.",
 		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
-	post("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
+	postFrom("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
 		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
 	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
 		(*control).guardLock),
@@ -263,6 +266,8 @@ func (c *control) state(q url.Values) (any, error) {
 		role := string(s.Role())
 		if role == "" {
 			role = "stopped"
+		} else if s.Err() != nil {
+			role = "failed"
 		}
 		state.Members = append(state.Members, member{i + 1, s.Addr(), role})
 		for _, x := range s.Sessions() {
@@ -526,7 +531,7 @@ func (b limited) within() (time.Duration, error) {
 // firesWithin is how long /wait/fired waits by default.
 const firesWithin = time.Minute
 
-func (c *control) waitFired(b struct {
+func (c *control) waitFired(r *http.Request, b struct {
 	numbered
 	limited
 }) (any, error) {
@@ -544,8 +549,10 @@ func (c *control) waitFired(b struct {
 	case <-i.Fired():
 		return stateOf(b.ID, i), nil
 	case <-timer.C:
-		return nil, refusal{http.StatusGatewayTimeout, errors.New(i.String())}
+	case <-r.Context().Done():
+	case <-c.ended:
 	}
+	return nil, refusal{http.StatusGatewayTimeout, errors.New(i.String())}
 }
 
 // awaited is in the bodies of endpoints that wait for a znode, or for clients.
@@ -555,11 +562,16 @@ type awaited struct {
 	limited
 }
 
-// waits returns what waits for that.
-func (b awaited) waits(c *control) (w lockkeepertest.Waits, err error) {
-	if b.Path == "" {
-		return w, badRequest("\"path\" is missing")
+// waits returns what waits for that, as long as the client of a request does.
+func (b awaited) waits(c *control, r *http.Request) (w lockkeepertest.Waits, err error) {
+	if err := checkPath(b.Path); err != nil {
+		return w, err
 	}
+	return b.clients(c, r)
+}
+
+// clients is waits without a znode.
+func (b awaited) clients(c *control, r *http.Request) (w lockkeepertest.Waits, err error) {
 	within, err := b.within()
 	if err == nil && b.Member != nil {
 		err = c.check(*b.Member)
@@ -568,9 +580,21 @@ func (b awaited) waits(c *control) (w lockkeepertest.Waits, err error) {
 	case err != nil:
 		return w, err
 	case b.Member != nil:
-		return c.server(*b.Member).Within(within), nil
+		w = c.server(*b.Member).Within(within)
+	default:
+		w = c.all.Within(within)
 	}
-	return c.all.Within(within), nil
+	return w.WithContext(r.Context()), nil
+}
+
+func checkPath(path string) error {
+	switch {
+	case path == "":
+		return badRequest("\"path\" is missing")
+	case !znode.ValidPath(path):
+		return badRequest("%q is not a path", path)
+	}
+	return nil
 }
 
 type ofLock struct {
@@ -578,25 +602,25 @@ type ofLock struct {
 	Session sessionID `json:"session"`
 }
 
-func (c *control) waitHeld(b ofLock) (any, error) {
+func (c *control) waitHeld(r *http.Request, b ofLock) (any, error) {
 	if err := (ofSession{b.Session}).check(); err != nil {
 		return nil, err
 	}
-	w, err := b.waits(c)
+	w, err := b.waits(c, r)
 	if err == nil {
 		w.Held(b.Path, int64(b.Session))
 	}
 	return nil, err
 }
 
-func (c *control) waitWaiters(b struct {
+func (c *control) waitWaiters(r *http.Request, b struct {
 	awaited
 	Waiters *int `json:"waiters"`
 }) (any, error) {
 	if err := checkNumber("waiters", b.Waiters); err != nil {
 		return nil, err
 	}
-	w, err := b.waits(c)
+	w, err := b.waits(c, r)
 	if err == nil {
 		w.Waiters(b.Path, *b.Waiters)
 	}
@@ -610,23 +634,23 @@ func checkNumber(name string, n *int) error {
 	return nil
 }
 
-func (c *control) waitGone(b awaited) (any, error) {
-	w, err := b.waits(c)
+func (c *control) waitGone(r *http.Request, b awaited) (any, error) {
+	w, err := b.waits(c, r)
 	if err == nil {
 		w.Gone(b.Path)
 	}
 	return nil, err
 }
 
-func (c *control) waitExists(b awaited) (any, error) {
-	w, err := b.waits(c)
+func (c *control) waitExists(r *http.Request, b awaited) (any, error) {
+	w, err := b.waits(c, r)
 	if err == nil {
 		w.Exists(b.Path)
 	}
 	return nil, err
 }
 
-func (c *control) waitData(b struct {
+func (c *control) waitData(r *http.Request, b struct {
 	awaited
 	Data *[]byte `json:"data"`
 	Text *string `json:"text"`
@@ -638,28 +662,28 @@ func (c *control) waitData(b struct {
 		data := []byte(*b.Text)
 		b.Data = &data
 	}
-	w, err := b.waits(c)
+	w, err := b.waits(c, r)
 	if err == nil {
 		w.Data(b.Path, *b.Data)
 	}
 	return nil, err
 }
 
-func (c *control) waitChildren(b struct {
+func (c *control) waitChildren(r *http.Request, b struct {
 	awaited
 	Children *int `json:"children"`
 }) (any, error) {
 	if err := checkNumber("children", b.Children); err != nil {
 		return nil, err
 	}
-	w, err := b.waits(c)
+	w, err := b.waits(c, r)
 	if err == nil {
 		w.Children(b.Path, *b.Children)
 	}
 	return nil, err
 }
 
-func (c *control) waitRequests(b struct {
+func (c *control) waitRequests(r *http.Request, b struct {
 	awaited
 	Op    string `json:"op"`
 	Count *int   `json:"count"`
@@ -667,40 +691,38 @@ func (c *control) waitRequests(b struct {
 	if err := checkNumber("count", b.Count); err != nil {
 		return nil, err
 	}
-	pattern := b.Path
-	b.Path = cmp.Or(b.Path, "*") // it may be omitted
-	if _, err := path.Match(pattern, ""); err != nil {
-		return nil, badRequest("%q is not a pattern", pattern)
+	w, err := b.clients(c, r)
+	if err != nil {
+		return nil, err
 	}
-	if failed := attempt(func() { c.all.Requests(b.Op) }); failed != nil {
-		return nil, refusal{http.StatusBadRequest, failed}
+	if wrong := attempt(func() { w.Requests(b.Op, b.Path, 0) }); wrong != nil { // with the names, since there are none to wait for
+		return nil, refusal{http.StatusBadRequest, wrong}
 	}
-	w, err := b.waits(c)
-	if err == nil {
-		w.Requests(b.Op, pattern, *b.Count)
-	}
-	return nil, err
+	w.Requests(b.Op, b.Path, *b.Count)
+	return nil, nil
 }
 
-func (c *control) waitWatch(b ofLock) (any, error) {
-	w, err := b.waits(c)
+func (c *control) waitWatch(r *http.Request, b ofLock) (any, error) {
+	w, err := b.waits(c, r)
 	if err == nil {
 		w.Watched(b.Path, int64(b.Session))
 	}
 	return nil, err
 }
 
-// works returns an error if nothing can be applied, since all members are stopped.
+// works returns an error if nothing can be applied, since all members are stopped or have failed.
 func (c *control) works() error {
 	for _, s := range c.servers {
-		if s.Role() != "" {
+		if s.Role() != "" && s.Err() == nil {
 			return nil
 		}
 	}
-	if len(c.servers) == 1 {
-		return c.runs(1)
+	if err := c.runs(1); len(c.servers) == 1 && err != nil {
+		return err
+	} else if len(c.servers) == 1 {
+		return refusal{http.StatusConflict, fmt.Errorf("the server has failed, and must be killed and restarted: %w", c.server(1).Err())}
 	}
-	return refusal{http.StatusConflict, errors.New("all members are stopped")}
+	return refusal{http.StatusConflict, errors.New("all members are stopped or have failed")}
 }
 
 func (c *control) snapshot(struct{}) (any, error) {
@@ -719,22 +741,41 @@ func (c *control) takeSnapshot() (number int, err error) {
 	return len(c.snapshots) - 1, nil
 }
 
-func (c *control) restore(b struct {
+// known returns a snapshot that was not removed. The caller holds c.mu.
+func (c *control) known(number int) (snapshot, error) {
+	if number < 0 || number >= len(c.snapshots) || c.snapshots[number].Snapshot == nil {
+		return snapshot{}, refusal{http.StatusNotFound, fmt.Errorf("there is no snapshot %d, or it was removed", number)}
+	}
+	return c.snapshots[number], nil
+}
+
+type ofSnapshot struct {
 	Snapshot int `json:"snapshot"`
-}) (any, error) {
+}
+
+func (c *control) removeSnapshot(b ofSnapshot) (any, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.known(b.Snapshot); err != nil {
+		return nil, err
+	}
+	if b.Snapshot == 0 {
+		return nil, badRequest("\"snapshot\" must be a number from /snapshot: the state of the beginning is kept")
+	}
+	c.snapshots[b.Snapshot] = snapshot{}
+	return nil, nil
+}
+
+func (c *control) restore(b ofSnapshot) (any, error) {
 	if err := c.works(); err != nil {
 		return nil, err
 	}
 	c.mu.Lock()
-	known := b.Snapshot >= 0 && b.Snapshot < len(c.snapshots)
-	var x snapshot
-	if known {
-		x = c.snapshots[b.Snapshot]
-	}
+	x, err := c.known(b.Snapshot)
 	faults := len(c.faults)
 	c.mu.Unlock()
-	if !known {
-		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no snapshot %d", b.Snapshot)}
+	if err != nil {
+		return nil, err
 	}
 	if err := c.run.attemptAll(func() { c.all.Restore(x.Snapshot) }); err != nil {
 		return nil, refusal{http.StatusServiceUnavailable, err}
@@ -763,8 +804,8 @@ func (c *control) tree(b struct {
 func (c *control) guardLock(b struct {
 	Path string `json:"path"`
 }) (any, error) {
-	if b.Path == "" {
-		return nil, badRequest("\"path\" is missing")
+	if err := checkPath(b.Path); err != nil {
+		return nil, err
 	}
 	// A guard that is not asked for its verdict is no error when the process ends.
 	g := &guard{lockkeepertest.GuardLock(&runOfServe{}, c.all, b.Path), map[string]*lockkeepertest.Resource{}}

@@ -69,7 +69,7 @@ func readEnvironment(c *cobra.Command, getenv func(string) string) (err error) {
 
 // shared are the flags that mean the same in every command that has them. Their
 // variables apply to all these commands.
-var shared = []string{"server", "json", "peer-tls-cert", "peer-tls-key", "peer-tls-ca"}
+var shared = []string{"server", "json", "peer-tls-cert", "peer-tls-key", "peer-tls-password-file", "peer-tls-ca", "peer-tls-ca-password-file"}
 
 // variable returns the environment variable for a flag of c: LOCKKEEPER_TICK_TIME for
 // --tick-time of serve, and LOCKKEEPER_WIRE_LISTEN for --listen of wire. For a flag that

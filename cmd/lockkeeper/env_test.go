@@ -1,27 +1,25 @@
 package main
 
 import (
+	"fmt"
 	"io"
-	"net"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestEnvironmentOfOthers sets variables that belong to one command and runs
 // another, which must not read them.
 func TestEnvironmentOfOthers(t *testing.T) {
-	closed := func() string { // an address where no server listens
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		check1(t, err)
-		defer l.Close()
-		return l.Addr().String()
-	}()
+	t.Parallel()
+	closed := fmt.Sprintf("127.0.0.1:%d", testkit.Port(t)) // where no server listens
 	for name, value := range map[string]string{"LOCKKEEPER_OBSERVER": "true", "LOCKKEEPER_TIMEOUT": "soon", "LOCKKEEPER_PEER": "x"} {
-		code, _, stderr := call(map[string]string{name: value, "LOCKKEEPER_SERVER": closed}, "cluster", "status", "--timeout", "100ms")
+		code, _, stderr := call(map[string]string{name: value, "LOCKKEEPER_SERVER": closed}, "cluster", "status")
 		if oneError(t, stderr, "refused"); code != exitFault {
 			t.Errorf("cluster status with %s: exit %d", name, code)
 		}
@@ -45,6 +43,7 @@ func TestEnvironmentOfOthers(t *testing.T) {
 // TestPeerOverServer checks that the command line takes precedence over the environment,
 // even between two flags that exclude each other.
 func TestPeerOverServer(t *testing.T) {
+	t.Parallel()
 	for _, x := range []struct {
 		env  map[string]string
 		args string
@@ -57,7 +56,7 @@ func TestPeerOverServer(t *testing.T) {
 		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "a:1", "LOCKKEEPER_SERVER": "b:1"}, "", exitUsage, "LOCKKEEPER_CLUSTER_PEER: it cannot be combined with LOCKKEEPER_SERVER"},
 		{nil, "--peer a:1 --server b:1", exitUsage, "--peer: it cannot be combined with --server"},
 	} {
-		code, _, stderr := call(x.env, append([]string{"cluster", "status", "--timeout", "100ms"}, strings.Fields(x.args)...)...)
+		code, _, stderr := call(x.env, append([]string{"cluster", "status"}, strings.Fields(x.args)...)...)
 		if oneError(t, stderr, x.says); code != x.code {
 			t.Errorf("%v %s: exit %d", x.env, x.args, code)
 		}

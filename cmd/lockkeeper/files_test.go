@@ -49,7 +49,11 @@ func TestFewFiles(t *testing.T) {
 	for _, p := range procs {
 		p.waitReady()
 	}
-	lead := int(ask(t, "status", "--peer", peerAddrs[0]).Leader) - 1
+	var lead int
+	waitFor(t, "a leader", func() bool {
+		lead = int(ask(t, "status", "--peer", peerAddrs[0]).Leader) - 1
+		return lead >= 0
+	})
 	p, other := procs[lead], (lead+1)%3
 
 	open := func(i int) (*rawclient.Client, error) {

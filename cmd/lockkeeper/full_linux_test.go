@@ -22,7 +22,7 @@ func TestFull(t *testing.T) {
 	s := lockServer(t, "*")
 	node(t, client(t, s.Addr()), "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	dir := t.TempDir()
-	snapshot, data := filepath.Join(dir, "snapshot"), filled(t)
+	snapshot, data, zookeeper := filepath.Join(dir, "snapshot"), filled(t), zooDir(t)
 	peer := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	member := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer).waitReady()
 	recording := filepath.Join("..", "..", "testdata", "golden", "01-connect-ping-close.txt")
@@ -42,6 +42,10 @@ func TestFull(t *testing.T) {
 		"check":                 {"check " + data, "check --json " + data, "check --against " + data + " " + data},
 		"snapshot save":         {"snapshot save --data " + data + " " + snapshot, "snapshot save --json --force --data " + data + " " + snapshot},
 		"snapshot restore":      {"snapshot restore " + snapshot + " --data " + filepath.Join(dir, "restored")},
+		"migrate check":         {"migrate check " + zookeeper, "migrate check --json " + zookeeper},
+		"migrate from":          {"migrate from " + zookeeper + " --data " + filepath.Join(dir, "from"), "migrate from --json " + zookeeper + " --data " + filepath.Join(dir, "json")},
+		"migrate to":            {"migrate to --let-sessions-expire " + filepath.Join(dir, "to") + " --data " + data, "migrate to --json --let-sessions-expire " + filepath.Join(dir, "tojson") + " --data " + data},
+		"migrate empty":         {"migrate empty --above 1 --data " + filepath.Join(dir, "empty")},
 		"cluster status":        {"cluster status --server " + member.addr, "cluster status --json --server " + member.addr},
 		"cluster add":           {"cluster add 1=" + peer + " --server " + member.addr},
 		"cluster remove":        nil, // these print the members as cluster add does

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"io/fs"
+	"math"
+	"path"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"strconv"
+	"strings"
 	"sync"
 )
 
@@ -69,4 +74,57 @@ func gcPercent(live, roots uint64) int {
 	}
 	p := int(100 * (heapFloor - live) / max(live+roots, 1))
 	return min(max(p/10*10, defaultPercent), mostPercent)
+}
+
+// keepMemoryLimit has Go collect garbage more often as the process comes near the memory that its control group
+// lets it have, until stop is called. Otherwise the heap grows to twice what is alive, and the kernel kills a server
+// that has much less alive than it may use. root is the root directory. keepMemoryLimit does nothing if the user has
+// set GOGC or GOMEMLIMIT.
+//
+// Like [keepHeapFloor], it is for the command and not for package lockkeeper.
+func keepMemoryLimit(getenv func(string) string, root fs.FS) (stop func()) {
+	limit := memoryLimit(root)
+	if getenv("GOGC") != "" || getenv("GOMEMLIMIT") != "" || limit == 0 {
+		return func() {}
+	}
+	before := debug.SetMemoryLimit(limit / 10 * 9) // the rest is for what Go does not count, such as mapped files
+	return func() { debug.SetMemoryLimit(before) }
+}
+
+// memoryLimit returns how many bytes the control groups of Linux that this process is in let it use, or 0 if they
+// set no limit. A container sees its own group at the root of their file system, or where /proc says it is.
+func memoryLimit(root fs.FS) int64 {
+	groups, err := fs.ReadFile(root, "proc/self/cgroup")
+	if err != nil {
+		return 0
+	}
+	least := int64(math.MaxInt64)
+	for line := range strings.Lines(string(groups)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		mount, file := "sys/fs/cgroup", "memory.max"
+		switch {
+		case fields[0] == "0" && fields[1] == "":
+		case strings.Contains(","+fields[1]+",", ",memory,"): // version 1
+			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		default:
+			continue
+		}
+		for group := path.Clean("/" + fields[2]); ; group = path.Dir(group) {
+			text, err := fs.ReadFile(root, path.Join(mount, group, file))
+			limit, invalid := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // "max" is no number
+			if err == nil && invalid == nil && limit > 0 {
+				least = min(least, limit)
+			}
+			if group == "/" {
+				break
+			}
+		}
+	}
+	if least > 1<<60 { // how version 1 says that there is none
+		return 0
+	}
+	return least
 }

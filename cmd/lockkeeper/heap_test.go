@@ -5,6 +5,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -71,5 +72,53 @@ func TestGCPercent(t *testing.T) {
 		if got := gcPercent(x.live, x.roots); got != x.want {
 			t.Errorf("gcPercent(%d, %d) = %d, want %d", x.live, x.roots, got, x.want)
 		}
+	}
+}
+
+// TestMemoryLimit: the limit of a control group is found, and Go keeps below it.
+func TestMemoryLimit(t *testing.T) {
+	const gib = "1073741824\n"
+	tree := func(files ...string) fstest.MapFS {
+		root := fstest.MapFS{}
+		for i := 0; i < len(files); i += 2 {
+			root[files[i]] = &fstest.MapFile{Data: []byte(files[i+1])}
+		}
+		return root
+	}
+	for _, x := range []struct {
+		name string
+		root fstest.MapFS
+		want int64
+	}{
+		{"no Linux", tree(), 0},
+		{"a container", tree("proc/self/cgroup", "0::/\n", "sys/fs/cgroup/memory.max", gib), 1 << 30},
+		{"a container without a limit", tree("proc/self/cgroup", "0::/\n", "sys/fs/cgroup/memory.max", "max\n"), 0},
+		{"a container that sees the path of the host", tree("proc/self/cgroup", "0::/kubepods.slice/pod1/a\n", "sys/fs/cgroup/memory.max", gib), 1 << 30},
+		{"a service", tree("proc/self/cgroup", "0::/system.slice/lockkeeper.service\n", "sys/fs/cgroup/system.slice/lockkeeper.service/memory.max", gib, "sys/fs/cgroup/system.slice/memory.max", "max\n"), 1 << 30},
+		{"the slice of a service", tree("proc/self/cgroup", "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max", gib, "sys/fs/cgroup/a/memory.max", "536870912\n"), 512 << 20},
+		{"nothing readable", tree("proc/self/cgroup", "0::/a/b\n"), 0},
+		{"version 1", tree("proc/self/cgroup", "5:cpu,memory:/docker/a\n1:name=systemd:/docker/a\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", gib), 1 << 30},
+		{"version 1 without a limit", tree("proc/self/cgroup", "4:memory:/\n0::/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"), 0},
+		{"damaged", tree("proc/self/cgroup", "0:\nx\n0::/\n", "sys/fs/cgroup/memory.max", "-1\n"), 0},
+	} {
+		if got := memoryLimit(x.root); got != x.want {
+			t.Errorf("%s: %d, want %d", x.name, got, x.want)
+		}
+	}
+	before := debug.SetMemoryLimit(-1)
+	container := tree("proc/self/cgroup", "0::/\n", "sys/fs/cgroup/memory.max", gib)
+	stop := keepMemoryLimit(func(string) string { return "" }, container)
+	if got := debug.SetMemoryLimit(-1); got > 970<<20 || got < 900<<20 {
+		t.Errorf("of 1 GiB Go uses up to %d bytes", got)
+	}
+	stop()
+	for _, stop := range []func(){
+		keepMemoryLimit(func(string) string { return "" }, tree()),
+		keepMemoryLimit(func(name string) string { return map[string]string{"GOMEMLIMIT": "1GiB"}[name] }, container),
+	} {
+		if got := debug.SetMemoryLimit(-1); got != before {
+			t.Errorf("the limit is %d, want %d", got, before)
+		}
+		stop()
 	}
 }

@@ -128,12 +128,13 @@ func (o *lockOptions) target(flags *pflag.FlagSet) (t target, err error) {
 	return t, err
 }
 
-// open connects to the servers.
-func (o *lockOptions) open(ctx context.Context, flags *pflag.FlagSet) (*look, error) {
+// open connects to the servers. If that takes long, it says on stderr why.
+func (o *lockOptions) open(ctx context.Context, flags *pflag.FlagSet, stderr io.Writer) (*look, error) {
 	t, err := o.target(flags)
 	if err != nil {
 		return nil, err
 	}
+	t.options.Dial = saysWhy(t.options.Dialer.DialTimeout, stderr, o.timeout, "timeout")
 	s, err := lockscan.Start(ctx, t.servers, t.chroot, t.options)
 	if err != nil {
 		return nil, err
@@ -222,7 +223,7 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 	// The time that the user takes to answer does not count.
 	connecting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	s, err := o.open(connecting, c.Flags())
+	s, err := o.open(connecting, c.Flags(), c.ErrOrStderr())
 	if err != nil {
 		return o.waited(connecting, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -308,13 +309,19 @@ func TestLockCheck(t *testing.T) {
 	check1(t, <-held)
 	_, held = contend(b, "/b")
 	check1(t, <-held)
-	contend(b, "/a")
-	s.WaitWaiters("/a", 1)
+	// waits lets a client wait behind the holder, whose znode it watches shortly after its own exists.
+	waits := func(conn *zk.Conn, at string) {
+		t.Helper()
+		contend(conn, at)
+		s.WaitWaiters(at, 1)
+		l := lsJSON(t, s.Addr(), at).Locks
+		s.WaitWatched(at+"/"+l[0].Holders[0].Znode, conn.SessionID())
+	}
+	waits(b, "/a")
 	if notes := check(s.Addr()); notes != "" {
 		t.Errorf("got %q", notes)
 	}
-	contend(a, "/b")
-	s.WaitWaiters("/b", 1)
+	waits(a, "/b")
 	check(s.Addr(), "cycle /a")
 
 	const id = "/c/_c_0123456789abcdef0123456789abcdef-lock-"
@@ -466,8 +473,10 @@ func TestLockData(t *testing.T) {
 	if _, out := shell(t, "lock break --server "+s.Addr()+" /a </dev/null"); !strings.Contains(out, ", data host-1 pid 7) holds /a") {
 		t.Error(out)
 	}
-	if _, out := shell(t, "lock run --timeout 1s --server "+s.Addr()+" /a -- true"); !strings.Contains(out, ", data host-1 pid 7) has held it") {
-		t.Error(out)
+	waits := start(t, nil, "lock", "run", "--server", s.Addr(), "/a", "--", "true")
+	waitFor(t, "what lock run says", func() bool { return len(waits.lines()) > 0 })
+	if said := waits.lines()[0]; !strings.Contains(said, ", data host-1 pid 7) has held it") {
+		t.Error(said)
 	}
 }
 
@@ -495,13 +504,21 @@ func TestLockOdd(t *testing.T) {
 		node(t, conn, "/odd/"+c.name, c.flags)
 		node(t, conn, "/odd/n-", zk.FlagSequence|zk.FlagEphemeral) // of something else
 		at := "/odd/" + c.name + "0000000000"
-		code, out := shell(t, "lock run --server "+s.Addr()+" --timeout 1s /odd -- true")
-		if code != exitNotHeld || !strings.Contains(out, "waiting for /odd: first in its queue is "+c.name+"0000000000, ") || !strings.Contains(out, c.says) ||
-			!strings.Contains(out, "/odd was not free within 1s; first in its queue is "+c.name+"0000000000: ") {
-			t.Errorf("%s: %d\n%s", c.name, code, out)
+		waits := start(t, nil, "lock", "run", "--server", s.Addr(), "/odd", "--", "true")
+		waitFor(t, "what lock run says", func() bool { return len(waits.lines()) > 0 })
+		if said := waits.lines()[0]; !strings.Contains(said, "waiting for /odd: first in its queue is "+c.name+"0000000000, ") || !strings.Contains(said, c.says) {
+			t.Errorf("%s: %s", c.name, said)
 		}
-		if code, out := shell(t, "lock run --server "+s.Addr()+" --try /odd -- true"); code != exitNotHeld || !strings.Contains(out, "first in its queue is "+c.name+"0000000000: ") {
-			t.Errorf("%s: --try: %d\n%s", c.name, code, out)
+		check1(t, waits.Process.Signal(syscall.SIGTERM))
+		waits.exit()
+		for flag, why := range map[string]string{"--timeout 10ms": "/odd was not free within 10ms", "--try": "/odd is held by another client"} {
+			waitFor(t, flag+" says what is first in the queue", func() bool { // it leaves that out when the server is slow to tell
+				code, out := shell(t, "lock run --server "+s.Addr()+" "+flag+" /odd -- true")
+				if code != exitNotHeld || !strings.Contains(out, why) {
+					t.Fatalf("%s: %s: %d\n%s", c.name, flag, code, out)
+				}
+				return strings.Contains(out, why+"; first in its queue is "+c.name+"0000000000: ")
+			})
 		}
 		if out := ls(); !strings.Contains(out, "/odd (mutex)\n  holds") || strings.Count(out, "\n") != 3 {
 			t.Errorf("%s: lock ls\n%s", c.name, out)

@@ -79,7 +79,7 @@ func (o *lockOptions) check(c *cobra.Command, root string, settle time.Duration,
 	defer cancel()
 	ctx, cancel = context.WithTimeout(ctx, o.timeout+settle)
 	defer cancel()
-	s, err := o.open(ctx, c.Flags())
+	s, err := o.open(ctx, c.Flags(), c.ErrOrStderr())
 	if err != nil {
 		return o.waited(ctx, err)
 	}

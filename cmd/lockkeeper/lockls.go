@@ -61,7 +61,7 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 	defer cancel()
 	first, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	s, err := o.open(first, c.Flags())
+	s, err := o.open(first, c.Flags(), c.ErrOrStderr())
 	if err != nil {
 		return o.waited(first, err)
 	}

@@ -124,7 +124,7 @@ server that speaks that protocol.`,
 	root.SetFlagErrorFunc(flagError)
 	root.Version = versionText(thisBuild()) // for --version
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), snapshotCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
+	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), snapshotCommand(), migrateCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)
@@ -394,9 +394,7 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 			}
 			return nil
 		},
-		ValidArgsFunction: func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			return nil, cobra.ShellCompDirectiveFilterDirs
-		},
+		ValidArgsFunction: completeDir,
 		RunE: func(c *cobra.Command, args []string) error {
 			if to != "" && !slices.Contains(storage.LogStores, storage.LogStore(to)) {
 				return badFlag(c.Flags(), "convert", "it must be wal or boltdb, not %q", to)
@@ -442,8 +440,8 @@ func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error
 	if r.Cluster != 0 {
 		of = "cluster " + r.Cluster.String()
 	}
-	fmt.Fprintf(stdout, "%s is good: server %d, %s, zxid 0x%x, %d znodes, %d sessions, log entries %d to %d in %s after a snapshot at %d, digest %s\n",
-		dir, r.ServerID, of, r.Zxid, r.Znodes, r.Sessions, r.FirstIndex, r.LastIndex, r.LogStore, r.SnapshotIndex, r.Digest)
+	fmt.Fprintf(stdout, "%s is good: server %d, %s, zxid 0x%x, %d znodes, %d sessions, term %d, log entries %d to %d in %s after a snapshot at %d, digest %s\n",
+		dir, r.ServerID, of, r.Zxid, r.Znodes, r.Sessions, r.Term, r.FirstIndex, r.LastIndex, r.LogStore, r.SnapshotIndex, r.Digest)
 	if r.Exposed != "" {
 		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, dir)
 	}

@@ -160,7 +160,8 @@ func TestUsage(t *testing.T) {
 		{"serve --peers 1=0.0.0.0:1", nil, []string{"-peers", "as other members reach it"}},
 		{"serve --peers 2=a:1,3=b:1", nil, []string{"--id: server 1 is not among the members"}},
 		{"serve --peers 1=a:1:observer", nil, []string{"--peers: ", "one has to vote"}},
-		{"serve --peers 1=a:1 --join b:1", nil, []string{"--join: ", "not both"}},
+		{"serve --id 2 --peers 1=a:1 --join b:1", nil, []string{"--peer-listen: ", "to join a cluster"}},
+		{"serve --id 2 --peers 1=a:1", nil, []string{"--id: server 2 is not among the members"}},
 		{"serve --peers 1=a:1 --observer", nil, []string{"--observer", "--peers"}},
 		{"serve --observer", nil, []string{"--observer", "joins"}},
 		{"serve --join b:1", nil, []string{"--peer-listen: ", "join"}},
@@ -175,6 +176,7 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --test-control :0 --peers 1=a:1", nil, []string{"--test-control: not together with --peers"}},
 		{"serve --memory --test-control :0 --join a:1", nil, []string{"--test-control: not together with --join"}},
 		{"serve --memory --test-control :0 --tls-listen :0", nil, []string{"--test-control: not together with --tls-listen"}},
+		{"serve --memory --test-control :0 --audit-log f", nil, []string{"--test-control: not together with --audit-log"}},
 		{"serve --memory --test-control :0 --cluster 3 --id 2", nil, []string{"--test-control: not together with --id"}},
 		{"serve --memory --test-control :0 --cluster 10", nil, []string{"--cluster: 10 is not in 1 to 9"}},
 		{"serve --memory --test-control :0 --cluster -1", nil, []string{"--cluster: -1 is not in 1 to 9"}},
@@ -240,6 +242,7 @@ func TestUsage(t *testing.T) {
 		{"wire replay --timeout -1s a b:1", nil, []string{"--timeout: -1s is not above 0"}},
 		{"wire replay a b:99999", nil, []string{`"b:99999" is not HOST or HOST:PORT of `}},
 		{"serve --memory --listen 127.0.0.1", nil, []string{"--listen: ", "missing port"}},
+		{"serve --memory --listen 2181", nil, []string{"--listen: ", "write :2181 for all addresses", "127.0.0.1:2181"}},
 		{"serve --memory --listen :99999", nil, []string{`--listen: ":99999" is not an address`}},
 		{"serve --memory --tls-listen :99999", nil, []string{`--tls-listen: ":99999" is not an address`}},
 		{"serve --memory --test-control :99999", nil, []string{`--test-control: ":99999" is not an address`}},
@@ -325,20 +328,22 @@ func TestCompletion(t *testing.T) {
 // key in zoo.cfg.
 func TestFieldsHaveFlags(t *testing.T) {
 	// The command never sets these to an invalid value, or keeps their defaults.
-	none := []string{"Logger", "AdvertisedElectionPort", "Limits.MaxSessions", "Limits.MaxWatches", "Limits.MaxTLSHandshakes",
+	none := []string{"Logger", "Audit", "AdvertisedElectionPort", "Limits.MaxSessions", "Limits.MaxWatches", "Limits.MaxTLSHandshakes",
 		"Limits.MaxOutstanding", "Limits.MaxOutboxBytes", "Limits.SnapshotBytes"}
 	flags := serveCommand().Flags()
 	var fields []string
-	for _, field := range reflect.VisibleFields(reflect.TypeFor[lockkeeper.Config]()) {
-		switch {
-		case field.Type.Kind() == reflect.Struct && field.Type.PkgPath() == reflect.TypeFor[lockkeeper.Config]().PkgPath():
-			for _, part := range reflect.VisibleFields(field.Type) {
-				fields = append(fields, field.Name+"."+part.Name)
+	var collect func(prefix string, in reflect.Type)
+	collect = func(prefix string, in reflect.Type) {
+		for _, field := range reflect.VisibleFields(in) {
+			switch {
+			case field.Type.Kind() == reflect.Struct && field.Type.PkgPath() == in.PkgPath():
+				collect(prefix+field.Name+".", field.Type)
+			case field.IsExported():
+				fields = append(fields, prefix+field.Name)
 			}
-		case field.IsExported():
-			fields = append(fields, field.Name)
 		}
 	}
+	collect("", reflect.TypeFor[lockkeeper.Config]())
 	for _, field := range fields {
 		flag, key := fieldFlags[field], zooKeyOf(field)
 		switch {
@@ -817,7 +822,7 @@ func TestCheck(t *testing.T) {
 	dir := filled(t)
 	before := modTimes(t, dir)
 	code, stdout, stderr := call(nil, "check", dir)
-	if pattern := `^` + regexp.QuoteMeta(dir) + ` is good: server 1, cluster [0-9a-f]{16}, zxid 0x[0-9a-f]+, 24 znodes, 1 sessions, log entries 1 to \d+ in wal after a snapshot at 0, digest [0-9a-f]{16}\n$`; code != exitOK || stderr != "" || !regexp.MustCompile(pattern).MatchString(stdout) {
+	if pattern := `^` + regexp.QuoteMeta(dir) + ` is good: server 1, cluster [0-9a-f]{16}, zxid 0x[0-9a-f]+, 24 znodes, 1 sessions, term \d+, log entries 1 to \d+ in wal after a snapshot at 0, digest [0-9a-f]{16}\n$`; code != exitOK || stderr != "" || !regexp.MustCompile(pattern).MatchString(stdout) {
 		t.Errorf("%d %q %q, not %s", code, stdout, stderr, pattern)
 	}
 	code, out, stderr := call(nil, "check", "--json", dir)

@@ -31,10 +31,13 @@ type serveOptions struct {
 	enforceAuth, words string
 	format             string
 	level              slog.Level
+	auditLog           string
 	tls                tlsFlags
+	sasl               saslFlags
 	peerTLS            peerTLSFlags
 	admin              adminFlags
 	until              untilFlags
+	reloads            reloads
 	testControl        string
 	cluster            int
 	tree               string
@@ -52,8 +55,10 @@ When clients can connect, serve prints one line on standard error:
 
   lockkeeper: serving ZooKeeper clients on HOST:PORT
 
-It exits with 0 after a signal, with 1 after a fault, and with 2 if a flag, a
-variable or the configuration file is wrong.`,
+It exits with 0 after one of these signals, with 1 after a fault, and with 2 if a
+flag, a variable or the configuration file is wrong. After SIGHUP it reads the files
+for TLS and SASL again, which it also does when they have changed, and opens the audit
+log anew.`,
 		Example: `  # One durable server
   lockkeeper serve
 
@@ -75,6 +80,9 @@ variable or the configuration file is wrong.`,
   # A fourth server, later
   lockkeeper serve --id 4 --peer-listen d:7000 --join a:7000 --listen :2181
 
+  # The same, with flags that only differ by the server's id and name from those of the first three
+  lockkeeper serve --id 4 --peers 1=a:7000,2=b:7000,3=c:7000 --join a:7000 --peer-listen d:7000 --listen :2181
+
   # With metrics, ZooKeeper's commands and probes on http://127.0.0.1:8080
   lockkeeper serve --admin :8080
 
@@ -92,7 +100,7 @@ variable or the configuration file is wrong.`,
 const (
 	logStoreUsage = "how the log is kept in --data: `STORE` is wal or boltdb. By default what the directory already has, and wal in a new one"
 	idUsage       = "this server's `ID`, from 1 to 254"
-	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=HOST:PORT,2=HOST:PORT,3=HOST:PORT. Append :observer for an observer, and ;PORT or ;ADDRESS:PORT to show that address for clients in /zookeeper/config, as in zoo.cfg. The cluster is formed when all that vote have been started"
+	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=a:7000,2=b:7000,3=c:7000. Append :observer for an observer, and ;PORT or ;ADDRESS:PORT to show that address for clients in /zookeeper/config, as in zoo.cfg. The cluster is formed when all that vote have been started"
 )
 
 // define defines the flags of serve.
@@ -117,10 +125,11 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.Uint64Var(&cfg.ID, "id", 1, idUsage)
 		f.StringVar(&o.peers, "peers", "", peersUsage)
 		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Append ;PORT or ;ADDRESS:PORT for clients, as there. Without --peers and --join a server with an empty --data waits until 'lockkeeper cluster add' adds it")
-		f.StringVar(&cfg.Join, "join", "", "join a cluster that has been formed: the peer port, `HOST:PORT`, of any of its members")
+		f.StringVar(&cfg.Join, "join", "", "join a cluster that has been formed: the peer port, `HOST:PORT`, of any of its members. Together with --peers, so that all servers can have the same flags, it is for a server that is not in that list; and one in the list joins if its --data is empty and the cluster does not have it as a member, because it was removed or the cluster was smaller")
 		f.BoolVar(&cfg.JoinAsObserver, "observer", false, "join as an observer, which does not vote")
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
+		o.peerTLS.tlsLimits.define(f, "peer-tls-", "members")
 		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
 		f.BoolVar(&cfg.Features.LeaderDiskFirst, "leader-disk-first", false, "as the leader, write to the disk before sending to the other members, instead of both at once")
 		f.BoolVar(&cfg.Features.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
@@ -128,13 +137,15 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Sessions", func(f *pflag.FlagSet) {
 		f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: session timeouts are between 2 and 20 ticks, and sessions expire at multiples of it")
+		f.BoolVar(&cfg.Features.ZooKeeperPasswords, "zookeeper-passwords", false, "give new sessions the passwords that ZooKeeper would give them, so that they can be moved back to it (docs/migrating.md). Whoever sees the id of a session can compute its password")
 	})
 	group(all, "Security", func(f *pflag.FlagSet) {
 		o.tls.define(f, cfg)
 		f.StringVar(&cfg.Auth.SuperDigest, "super-digest", "", "the super user, as `USER:HASH`; ZooKeeper's superDigest")
 		f.StringVar((*string)(&cfg.Auth.DigestAlgorithm), "digest-algorithm", "SHA1", "`HASH` for identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
 		f.BoolVar(&cfg.Auth.NoDigest, "no-digest", false, "disable the scheme digest, as ZooKeeper's DigestAuthenticationProvider.enabled=false does")
-		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509), separated by commas; a client must first authenticate with one of them, as with ZooKeeper's enforce.auth.schemes")
+		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509, sasl), separated by commas; a client must first authenticate with one of them, as with ZooKeeper's enforce.auth.schemes")
+		o.sasl.define(f, cfg)
 	})
 	group(all, "Limits", func(f *pflag.FlagSet) {
 		f.IntVar(&cfg.Limits.MaxConnections, "max-cnxns", 0, "`NUMBER` of client connections in all, as ZooKeeper's maxCnxns; 0 means no limit. However large it is, clients get at most three quarters of the file descriptors that the process may have (ulimit -n)")
@@ -143,7 +154,9 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Logging", func(f *pflag.FlagSet) {
 		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
+		f.StringVar(&o.auditLog, "audit-log", "", "append to `FILE` who changed what, and who tried, as with ZooKeeper's audit.enable")
 		f.TextVar(&o.level, "log-level", o.level, "lowest `LEVEL` to log: debug, info, warn or error")
+		f.DurationVar(&cfg.Features.SlowRequest, "log-slow", 0, "log each request that takes longer than this `TIME`, with its client, session, operation and path; 0 logs none")
 	})
 	group(all, "Operations", func(f *pflag.FlagSet) {
 		o.admin.define(f)
@@ -154,7 +167,8 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.tree, "tree", "", "with --test-control, begin with the znodes in `FILE`: one line for each, as /state shows them")
 		f.IntVar(&o.cluster, "cluster", 0, "with --test-control, run a cluster of `N` members, at most 9, in this process. They listen on the port of --listen and the ones after it, or on free ones")
 	})
-	completeFiles(c, "config", "tree", "tls-cert", "tls-key", "tls-ca", "peer-tls-cert", "peer-tls-key", "peer-tls-ca",
+	completeFiles(c, "config", "tree", "jaas", "audit-log", "tls-cert", "tls-key", "tls-password-file", "tls-ca", "tls-ca-password-file", "tls-crl",
+		"peer-tls-cert", "peer-tls-key", "peer-tls-password-file", "peer-tls-ca", "peer-tls-ca-password-file", "peer-tls-crl",
 		"admin-token-file", "admin-tls-cert", "admin-tls-key")
 	completeWith(c, "log-store", "wal", "boltdb")
 	completeWith(c, "log-format", "text", "json")
@@ -164,6 +178,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 }
 
 func (o *serveOptions) serve(c *cobra.Command) (err error) {
+	o.reloads.catch()
 	cfg, flags, stderr := &o.config, c.Flags(), c.ErrOrStderr()
 	options := &slog.HandlerOptions{Level: o.level}
 	switch o.format {
@@ -204,7 +219,8 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	if cfg.PeerAddr, client, err = cutClient(cfg.PeerAddr); err != nil {
 		return badFlag(flags, "peer-listen", "%w", err)
 	}
-	if self := slices.IndexFunc(cfg.Peers, func(p lockkeeper.Peer) bool { return p.ID == cfg.ID }); client != "" && self >= 0 {
+	self := slices.IndexFunc(cfg.Peers, func(p lockkeeper.Peer) bool { return p.ID == cfg.ID })
+	if client != "" && self >= 0 {
 		cfg.Peers[self].ClientAddr = client
 	} else {
 		cfg.AdvertisedClientAddr = client
@@ -215,6 +231,9 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, name, "%w", err)
 		}
 	}
+	if cfg.Join != "" && self < 0 {
+		cfg.Peers = nil // those form the cluster that this server joins
+	}
 	for _, name := range []string{"listen", "tls-listen"} {
 		addr := flags.Lookup(name).Value.String()
 		if err := checkListen(addr); addr != "" && err != nil {
@@ -224,10 +243,10 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	if cfg.ClientAddr == "" && cfg.SecureAddr == "" {
 		return badFlag(flags, "listen", "without an address for clients there must be one in --tls-listen")
 	}
-	if cfg.PeerTLS, err = o.peerTLS.load(flags); err != nil {
+	if err := o.loadTLS(flags); err != nil {
 		return err
 	}
-	if err := o.tls.load(flags, cfg); err != nil {
+	if o.reloads.sasl, err = o.sasl.load(flags, cfg); err != nil {
 		return err
 	}
 	data, _ := sourceOf(flags.Lookup("data"))
@@ -249,31 +268,61 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	ctx, cancel := o.until.context(c.InOrStdin())
 	defer cancel()
 	if o.testControl != "" {
+		defer o.reloads.start()()
 		return o.serveTests(ctx, cancel, flags, stderr)
 	}
-	port, err := o.admin.open(flags, cfg.Logger, o.file)
+	port, err := o.admin.open(flags, cfg.Logger, o.file, &o.reloads)
 	if err != nil {
 		return err
 	}
 	defer port.close()
-	metrics, err := o.admin.openMetrics(flags, cfg.Logger)
+	metrics, err := o.admin.openMetrics(flags, cfg.Logger, &o.reloads)
 	if err != nil {
 		return err
 	}
 	defer metrics.close()
-	return serveUntil(ctx, cancel, flags, *cfg, []*adminPort{port, metrics}, stderr)
+	closeAudit, err := o.reloads.openAudit(o.auditLog, cfg)
+	if err != nil {
+		return badFlag(flags, "audit-log", "%w", err)
+	}
+	defer closeAudit()
+	defer o.reloads.start()()
+	return serveUntil(ctx, cancel, flags, *cfg, []*adminPort{port, metrics}, &o.reloads, stderr)
+}
+
+// loadTLS reads the files for TLS with clients and with members.
+func (o *serveOptions) loadTLS(flags *pflag.FlagSet) error {
+	members, err := o.peerTLS.load(flags, o.config.Logger)
+	if err != nil {
+		return err
+	}
+	if members != nil {
+		o.config.PeerTLS, o.config.PeerDialTLS = members.Server(), members.Dial
+		o.reloads.tls = append(o.reloads.tls, members)
+	}
+	clients, err := o.tls.load(flags, &o.config)
+	if clients != nil {
+		o.reloads.tls = append(o.reloads.tls, clients)
+	}
+	return err
 }
 
 // serveUntil runs a server with its HTTP ports, some of which may be nil, until ctx ends or a
 // fault. flags are the flags from which cfg was made.
-func serveUntil(ctx context.Context, cancel func(), flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, stderr io.Writer) error {
+func serveUntil(ctx context.Context, cancel func(), flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, reloads *reloads, stderr io.Writer) error {
 	defer keepHeapFloor(os.Getenv)()
+	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
 	s, err := lockkeeper.Open(cfg)
+	if err != nil {
+		reloads.auditServer("serverStart", "failure")
+	}
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
 		return badField(flags, bad)
 	} else if err != nil {
 		return namePort(flags, err)
 	}
+	reloads.auditServer("serverStart", "success")
+	defer reloads.auditServer("serverStop", "invoked")
 	for _, port := range ports {
 		port.serve(s, stderr)
 	}
@@ -313,13 +362,14 @@ func shutdown(s *lockkeeper.Server, log *slog.Logger) error {
 // fieldFlags maps fields of the configuration to their flags. Fields without a flag have
 // a key in zooTable.
 var fieldFlags = map[string]string{
-	"ClientAddr": "listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "LogStore": "log-store", "ID": "id",
+	"ClientAddr": "listen", "TLSOnClientAddr": "tls-on-listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "LogStore": "log-store", "ID": "id",
 	"Peers": "peers", "PeerAddr": "peer-listen", "AdvertisedClientAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "JoinAsObserver": "observer",
-	"PeerTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
+	"PeerTLS": "peer-tls-cert", "PeerDialTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
 	"Auth.DigestAlgorithm": "digest-algorithm", "Auth.NoDigest": "no-digest", "Auth.Enforce": "enforce-auth",
-	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user", "Features.FourLetterWords": "4lw", "Features.BehaveAs": "behave-as", "Features.NoTTL": "no-ttl",
+	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user",
+	"Auth.SASL.Users": "jaas", "Auth.SASL.Mechanism": "jaas", "Auth.SASL.SuperUsers": "sasl-super-user", "Auth.SASL.AllowFailed": "sasl-allow-failed", "Features.FourLetterWords": "4lw", "Features.BehaveAs": "behave-as", "Features.NoTTL": "no-ttl",
 	"Features.EnforceQuota": "enforce-quota", "Features.Reconfig": "reconfig", "Features.AllowSingleVoter": "allow-single-voter", "Features.LeaderDiskFirst": "leader-disk-first",
-	"Features.ReadOnly": "read-only", "Limits.MaxConnections": "max-cnxns", "Limits.MaxConnectionsPerAddress": "max-client-cnxns",
+	"Features.ReadOnly": "read-only", "Features.SlowRequest": "log-slow", "Features.ZooKeeperPasswords": "zookeeper-passwords", "Limits.MaxConnections": "max-cnxns", "Limits.MaxConnectionsPerAddress": "max-client-cnxns",
 }
 
 // badField turns an error about a field into one about its flag or its key in zoo.cfg.
@@ -361,7 +411,9 @@ func needPositive(flags *pflag.FlagSet, names ...string) error {
 // checkListen refuses what cannot be an address to listen on.
 func checkListen(addr string) error {
 	_, port, err := net.SplitHostPort(addr)
-	if err != nil {
+	if _, plain := strconv.ParseUint(addr, 10, 16); err != nil && plain == nil {
+		return fmt.Errorf("%w: write :%s for all addresses of this machine, or 127.0.0.1:%s", err, addr, addr)
+	} else if err != nil {
 		return err
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -244,6 +246,14 @@ func fetchSnapshot(ctx context.Context, from, token string, w io.Writer) (err er
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
+	dial := transport.DialContext
+	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return &asksFirst{Conn: c, asked: make(chan struct{})}, nil
+	}
 	reply, err := transport.RoundTrip(r)
 	var other tls.RecordHeaderError
 	if errors.As(err, &other) && string(other.RecordHeader[:]) == "HTTP/" {
@@ -279,14 +289,41 @@ func noHTTP(err error) bool {
 		errors.As(err, &answer) || err != nil && strings.Contains(err.Error(), "malformed HTTP")
 }
 
+// An asksFirst is a connection that is read only once something was written to it or it is
+// closed. A port of another protocol may speak first; net/http would log what it says and fail
+// with an error that says nothing.
+type asksFirst struct {
+	net.Conn
+	once  sync.Once
+	asked chan struct{}
+}
+
+func (c *asksFirst) release() { c.once.Do(func() { close(c.asked) }) }
+
+func (c *asksFirst) Read(b []byte) (int, error) {
+	<-c.asked
+	return c.Conn.Read(b)
+}
+
+func (c *asksFirst) Write(b []byte) (int, error) {
+	defer c.release()
+	return c.Conn.Write(b)
+}
+
+func (c *asksFirst) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
+
 type readerFunc func(b []byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // restoreOptions are the flags of snapshot restore.
 type restoreOptions struct {
-	config lockkeeper.Config
-	peers  string
+	config   lockkeeper.Config
+	peers    string
+	setAside bool
 }
 
 func restoreCommand() *cobra.Command {
@@ -294,8 +331,9 @@ func restoreCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "restore FILE",
 		Short: "Make the data directory of a server from a file",
-		Long: `Make the data directory of a server that begins with a saved state. The directory
-must be empty or not exist. Without --peers it is for a standalone server; with --peers
+		Long: `Make the data directory of a server that begins with a saved state. If FILE is -, it is
+read from standard input. The directory must be empty or not exist, or with --set-aside it is kept under another
+name. Without --peers it is for a standalone server; with --peers
 it is for a member of that new cluster. Restore the same file with the same --peers for
 every member, each with its --id, before any of them is started. The cluster gets an id
 of its own when all of them have been started.
@@ -306,13 +344,17 @@ on, with their locks, if their clients come back within their timeouts.`,
 		Example: `  lockkeeper snapshot restore backup --data lockkeeper-data
 
   # The first of three servers; the others have --id 2 and --id 3
-  lockkeeper snapshot restore backup --data lockkeeper-data --id 1 --peers 1=a:7000,2=b:7000,3=c:7000`,
+  lockkeeper snapshot restore backup --data lockkeeper-data --id 1 --peers 1=a:7000,2=b:7000,3=c:7000
+
+  # In a container without the file
+  podman run -i -v data:/data IMAGE snapshot restore - --data /data/lockkeeper <backup`,
 		Args: oneFile,
 		RunE: func(c *cobra.Command, args []string) error { return o.restore(c, args[0]) },
 	}
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
+	f.BoolVar(&o.setAside, "set-aside", false, "if there is something in --data, keep it as DIR.1, or under the next number that is free. No server may be running on it")
 	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
 	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
 	f.StringVar(&o.peers, "peers", "", peersUsage)
@@ -334,12 +376,28 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 			return badFlag(flags, "peers", "%w", err)
 		}
 	}
-	f, err := os.Open(file)
-	if err != nil {
-		return err
+	from := c.InOrStdin()
+	if file == "-" {
+		file = "standard input"
+	} else {
+		f, err := os.Open(file)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		from = f
 	}
-	defer f.Close()
-	err = lockkeeper.Restore(*cfg, f)
+	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
+	old := ""
+	if o.setAside {
+		old, err = storage.Replace(cfg.DataDir, func(beside string) error {
+			there := *cfg
+			there.DataDir = beside
+			return lockkeeper.Restore(there, from)
+		})
+	} else {
+		err = lockkeeper.Restore(*cfg, from)
+	}
 	bad := (*lockkeeper.ConfigError)(nil)
 	switch {
 	case errors.As(err, &bad):
@@ -349,18 +407,25 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 	case err != nil:
 		return err
 	}
+	if old != "" { // also if there is an error now
+		fmt.Fprintf(c.OutOrStdout(), "kept what was in %s as %s\n", cfg.DataDir, old)
+	}
 	r, err := storage.Check(cfg.DataDir)
 	if err != nil {
 		return err
 	}
-	serve := fmt.Sprintf("lockkeeper serve --data %s --id %d", cfg.DataDir, cfg.ID)
-	if o.peers != "" {
-		peers := o.peers
-		if strings.Contains(peers, ";") { // which ends a shell's command
-			peers = "'" + peers + "'"
-		}
-		serve += " --peers " + peers
-	}
-	fmt.Fprintf(c.OutOrStdout(), "restored %s: server %d, zxid 0x%x, %d znodes, %d sessions, digest %s; start it with: %s\n", file, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.Digest, serve)
+	fmt.Fprintf(c.OutOrStdout(), "restored %s: server %d, zxid 0x%x, %d znodes, %d sessions, digest %s; start it with: %s\n", file, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.Digest, serveLine(*cfg, o.peers))
 	return nil
+}
+
+// serveLine is the command that starts a server on the data directory that was made for it.
+func serveLine(cfg lockkeeper.Config, peers string) string {
+	line := fmt.Sprintf("lockkeeper serve --data %s --id %d", cfg.DataDir, cfg.ID)
+	if strings.Contains(peers, ";") { // which ends a shell's command
+		peers = "'" + peers + "'"
+	}
+	if peers != "" {
+		line += " --peers " + peers
+	}
+	return line
 }

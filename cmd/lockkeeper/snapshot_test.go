@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -177,6 +178,75 @@ func TestSnapshotOfDirectory(t *testing.T) {
 	notThere(t, filepath.Join(base, "running"))
 }
 
+// TestRestoreFromStdin restores a snapshot that comes through a pipe, whole and cut short.
+func TestRestoreFromStdin(t *testing.T) {
+	t.Parallel()
+	base := t.TempDir()
+	dir, file := filepath.Join(base, "data"), filepath.Join(base, "backup")
+	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
+	_, err := p.connect().Create("/piped", nil, 0)
+	check1(t, err)
+	check1(t, p.Process.Signal(syscall.SIGTERM))
+	p.exit()
+	succeeds(t, "snapshot", "save", file, "--data", dir)
+	text := value(os.ReadFile(file))(t)
+	restore := func(text []byte) (stdout, stderr string, err error) {
+		c := exec.Command(binary, "snapshot", "restore", "-", "--data", filepath.Join(base, "restored"))
+		var out, errs bytes.Buffer
+		c.Stdin, c.Stdout, c.Stderr = bytes.NewReader(text), &out, &errs // not a file: a pipe
+		err = c.Run()
+		return out.String(), errs.String(), err
+	}
+	if _, stderr, err := restore(text[:len(text)/2]); err == nil {
+		t.Error("half a snapshot was restored")
+	} else {
+		oneError(t, stderr, "standard input: ", "cut short")
+	}
+	if stdout, stderr, err := restore(text); err != nil || !strings.HasPrefix(stdout, "restored standard input: server 1, ") {
+		t.Fatalf("%q %q %v", stdout, stderr, err)
+	}
+	p = start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(base, "restored")).waitReady()
+	if _, err := p.connect().Exists("/piped", false); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRestoreSetAside restores a snapshot in the place of a directory, which is kept, and does so twice. It does not while a
+// server runs on that directory.
+func TestRestoreSetAside(t *testing.T) {
+	t.Parallel()
+	dir := filled(t)
+	base := t.TempDir()
+	file, data := filepath.Join(base, "backup"), filepath.Join(base, "data")
+	succeeds(t, "snapshot", "save", file, "--data", dir)
+	restore := []string{"snapshot", "restore", file, "--data", data, "--set-aside"}
+	if out := succeeds(t, restore...); !strings.HasPrefix(out, "restored "+file+": server 1, ") || !strings.HasSuffix(out, "lockkeeper serve --data "+data+" --id 1\n") {
+		t.Errorf("where nothing was: %q", out)
+	}
+	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", data).waitReady()
+	_, err := p.connect().Create("/after", nil, 0)
+	check1(t, err)
+	code, stdout, stderr := call(nil, restore...)
+	if oneError(t, stderr, data, "in use by another process"); code != exitFault || stdout != "" {
+		t.Errorf("while a server runs: %d %q", code, stdout)
+	}
+	check1(t, p.Process.Signal(syscall.SIGTERM))
+	p.exit()
+	for _, old := range []string{data + ".1", data + ".2"} {
+		if out := succeeds(t, restore...); !strings.HasPrefix(out, fmt.Sprintf("kept what was in %s as %s\nrestored %s: server 1, ", data, old, file)) {
+			t.Errorf("%q", out)
+		}
+	}
+	for _, kept := range []struct {
+		dir  string
+		want string
+	}{{data, " 24 znodes"}, {data + ".1", " 25 znodes"}, {data + ".2", " 24 znodes"}} {
+		if out := succeeds(t, "check", kept.dir); !strings.Contains(out, kept.want) {
+			t.Errorf("%s does not have%s: %s", kept.dir, kept.want, out)
+		}
+	}
+}
+
 // TestSnapshotOfServer saves the states of servers that run: one without a token, and one
 // with TLS and a token. It is refused without --admin-write or the token.
 func TestSnapshotOfServer(t *testing.T) {
@@ -214,11 +284,7 @@ func TestSnapshotOfServer(t *testing.T) {
 
 	readOnly := start(t, nil, memory...).waitReady()
 	fails(t, start(t, nil, "snapshot", "save", file, "--admin", readOnly.admin()), readOnly.admin(), "403 Forbidden", "--admin-write")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check1(t, err)
-	defer l.Close()
-	closed := l.Addr().String()
-	l.Close()
+	const closed = "127.0.0.1:1"
 	// A port for clients closes the connection; others answer what is no HTTP.
 	talks, err := net.Listen("tcp", "127.0.0.1:0")
 	check1(t, err)
@@ -318,5 +384,31 @@ func TestSnapshotOfCluster(t *testing.T) {
 	}
 	if s := ask(t, "status", "--server", members[0].waitReady().addr); len(s.Members) != 3 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestSnapshotFromTalker saves from a port that speaks before it is asked.
+func TestSnapshotFromTalker(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check1(t, err)
+	defer l.Close()
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		c.Write([]byte("imok\n"))
+		c.Close()
+	}()
+	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
+		<-said
+		time.Sleep(50 * time.Millisecond) // What was said arrives before the request is sent.
+	}})
+	err = fetchSnapshot(ctx, "http://"+l.Addr().String(), "", io.Discard)
+	if err == nil || !strings.Contains(err.Error(), "no HTTP server answers there") {
+		t.Error(err)
 	}
 }

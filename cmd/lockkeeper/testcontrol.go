@@ -49,7 +49,7 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 			return badFlag(flags, "test-control", "not together with %s", name)
 		}
 	}
-	excluded := []string{"log-store", "peers", "peer-listen", "join", "observer", "peer-tls-cert", "tls-listen"}
+	excluded := []string{"log-store", "peers", "peer-listen", "join", "observer", "peer-tls-cert", "tls-listen", "tls-on-listen", "audit-log"}
 	if o.cluster > 0 {
 		excluded = append(excluded, "id")
 	}
@@ -126,7 +126,8 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int, begin lockke
 		}
 		*member = own
 	})
-	c = &control{run: t}
+	ended := make(chan struct{})
+	c = &control{run: t, ended: ended}
 	err = attempt(func() {
 		if members == 0 {
 			s := lockkeepertest.Start(t, configure, begin)
@@ -142,6 +143,8 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int, begin lockke
 	if err != nil {
 		return nil, err
 	}
+	t.Cleanup(func() { close(ended) }) // which comes before the cleanups of the servers
+
 	if failed := attempt(func() { _, err = c.takeSnapshot() }); failed != nil { // of the beginning, number 0
 		err = failed
 	}

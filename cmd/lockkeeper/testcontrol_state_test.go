@@ -1,21 +1,25 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 func testControlState(t *testing.T) {
 	t.Parallel()
-	for _, flags := range [][]string{nil, {"--cluster", "3", "--election-timeout", "300ms"}} {
+	for _, flags := range [][]string{nil, {"--cluster", "3"}} {
 		c := startControl(t, flags...)
 		tree := func(want string) {
 			t.Helper()
@@ -68,6 +72,13 @@ func testControlState(t *testing.T) {
 		tree("/a = \"y\"\n/b\n/b/c (container)\n/b/d = 0x00ff\n") // its session is gone
 		c.do("/restore", `{"snapshot": 0}`)
 		tree("")
+		c.do("/snapshot/remove", fmt.Sprintf(`{"snapshot": %d}`, number))
+		for _, path := range []string{"/restore", "/snapshot/remove"} {
+			c.refused(path, fmt.Sprintf(`{"snapshot": %d}`, number), http.StatusNotFound, fmt.Sprintf("no snapshot %d", number))
+		}
+		if next := asked[struct{ Snapshot int }](c, "/snapshot", "{}").Snapshot; next == number {
+			t.Errorf("another snapshot is %d, too", next)
+		}
 
 		for member := range max(1, len(c.state().Members)) {
 			c.do("/kill", fmt.Sprintf(`{"member": %d}`, member+1))
@@ -77,7 +88,7 @@ func testControlState(t *testing.T) {
 		}
 	}
 	// Without a majority.
-	c := startControl(t, "--cluster", "2", "--election-timeout", "300ms")
+	c := startControl(t, "--cluster", "2")
 	c.do("/kill", `{"member": 1}`)
 	status, reply := make(chan int, 1), make(chan string, 1)
 	go func() {
@@ -98,7 +109,7 @@ func testControlState(t *testing.T) {
 
 func testControlWaits(t *testing.T) {
 	t.Parallel()
-	for _, flags := range [][]string{nil, {"--cluster", "3", "--election-timeout", "300ms"}} {
+	for _, flags := range [][]string{nil, {"--cluster", "3"}} {
 		c := startControl(t, flags...)
 		client := c.openAt(1)
 		for _, x := range []struct {
@@ -251,7 +262,7 @@ func createTTL(t *testing.T, c *rawclient.Client, path string, ttl time.Duration
 // testControlAdvance has sessions of 40 s.
 func testControlAdvance(t *testing.T) {
 	t.Parallel()
-	for _, flags := range [][]string{nil, {"--cluster", "3", "--election-timeout", "300ms"}} {
+	for _, flags := range [][]string{nil, {"--cluster", "3"}} {
 		c := startControl(t, flags...)
 		advance := func(seconds int, more string, wantExpired []*rawclient.Client, wantDeleted ...string) {
 			t.Helper()
@@ -395,6 +406,10 @@ func testControlStandalone(t *testing.T) {
 	if _, err := client.Create("/full", nil, 0); err == nil {
 		t.Error("a write to a full disk was acknowledged")
 	}
+	waitFor(t, "the server to fail", func() bool { return c.state().Members[0].Role == "failed" })
+	for path, body := range map[string]string{"/tree": `{"tree": "/x"}`, "/snapshot": "{}", "/restore": "{}"} {
+		c.refused(path, body, http.StatusConflict, "no space left", "restarted")
+	}
 	c.do("/disk", `{}`)
 	c.do("/kill", `{}`)
 	c.refused("/pause", "{}", http.StatusConflict, "stopped")
@@ -406,4 +421,47 @@ func testControlStandalone(t *testing.T) {
 	if code := c.exit(); code != exitOK {
 		t.Errorf("exit code %d: %q", code, c.lines())
 	}
+}
+
+// TestWaitsOfGoneClients: a request that waits ends with its client, or with its server.
+func TestWaitsOfGoneClients(t *testing.T) {
+	t.Parallel()
+	port := &testPort{config: lockkeeper.Config{ClientAddr: "127.0.0.1:0"}}
+	t.Cleanup(func() { check1(t, port.end()) })
+	_, err := port.start(port.config, 0, lockkeepertest.Option{})
+	check1(t, err)
+	// send returns a channel with the reply.
+	send := func(ctx context.Context, path, body string) <-chan string {
+		replied := make(chan string, 1)
+		go func() {
+			w := httptest.NewRecorder()
+			port.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPost, path, strings.NewReader(body)))
+			replied <- w.Body.String()
+		}()
+		return replied
+	}
+	reply := func(replied <-chan string) string {
+		t.Helper()
+		select {
+		case r := <-replied:
+			return r
+		case <-time.After(30 * time.Second): // less than the limit
+			t.Fatal("it waits on")
+			return ""
+		}
+	}
+	const fault = `{"do": "drop", "op": "delete"}`
+	reply(send(t.Context(), "/inject", fault))
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for path, body := range map[string]string{"/wait/exists": `{"path": "/never"}`, "/wait/watch": `{"path": "/never"}`, "/wait/fired": `{"id": 1}`} {
+		if r := reply(send(gone, path, body)); !strings.Contains(r, "error") {
+			t.Errorf("%s: %s", path, r)
+		}
+	}
+	reply(send(t.Context(), "/servers", "{}"))
+	reply(send(t.Context(), "/servers/2/inject", fault))
+	waits := send(t.Context(), "/servers/2/wait/fired", `{"id": 1}`)
+	reply(send(t.Context(), "/servers/2/stop", "{}"))
+	reply(waits) // says that there is no such server, if it came too late
 }

@@ -415,7 +415,7 @@ func (s stateReply) leader() int {
 
 func testControlCluster(t *testing.T) {
 	t.Parallel()
-	c := startControl(t, "--cluster", "3", "--election-timeout", "300ms")
+	c := startControl(t, "--cluster", "3")
 	s := c.state()
 	lead := s.leader()
 	if len(s.Members) != 3 || lead == 0 || s.Members[lead-1].Member != lead || s.Shown != lead || s.Connect != c.addr || strings.Count(c.addr, ",") != 2 {
@@ -486,7 +486,7 @@ func testControlNetwork(t *testing.T) {
 	t.Parallel()
 	port := testkit.Ports(t, 3)
 	addr := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", port+i) }
-	c := startControl(t, "--cluster", "3", "--election-timeout", "300ms", "--listen", addr(0))
+	c := startControl(t, "--cluster", "3", "--listen", addr(0))
 	if want := addr(0) + "," + addr(1) + "," + addr(2); c.addr != want {
 		t.Errorf("addresses %s, want %s", c.addr, want)
 	}
@@ -586,6 +586,7 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/inject", `{"do": "drop", "op": "Create"}`, 400, []string{`"Create"`, `write "create"`}},
 		{"/requests?op=Create", "", 400, []string{`"Create"`, `write "create"`}},
 		{"/requests?op=craete&member=1", "", 400, []string{`"craete"`, "getChildren2"}},
+		{"/inject", `{"do": "drop", "path": "locks/*"}`, 400, []string{`"locks/*"`, "slash"}},
 		{"/inject", `{"do": "drop", "op": "["}`, 400, []string{"pattern"}},
 		{"/inject", `{"do": "drop", "nth": "2"}`, 400, []string{`"nth"`, "string"}},
 		{"/inject", `{"do": "drop", "nth": -2}`, 400, []string{"-2"}},
@@ -599,6 +600,7 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/wait/waiters", `{"path": "/x"}`, 400, []string{`"waiters"`}},
 		{"/wait/waiters", `{"path": "/x", "waiters": -1}`, 400, []string{`"waiters"`}},
 		{"/wait/gone", `{}`, 400, []string{`"path" is missing`}},
+		{"/wait/gone", `{"path": "x"}`, 400, []string{`"x" is not a path`}},
 		{"/wait/gone", `{"path": "/x", "member": 3}`, 400, []string{"no member 3"}},
 		{"/wait/gone", `{"path": "/x", "timeoutMs": 0}`, 400, []string{`"timeoutMs" must be more than 0`}},
 		{"/wait/gone", `{"path": 5}`, 400, []string{`"path" has the wrong type`}},
@@ -610,13 +612,17 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/wait/requests", `{"op": "create"}`, 400, []string{`"count"`}},
 		{"/wait/requests", `{"op": "craete", "count": 1}`, 400, []string{`"craete"`}},
 		{"/wait/requests", `{"path": "[", "count": 1}`, 400, []string{`"["`, "pattern"}},
+		{"/wait/requests", `{"path": "*", "count": 1}`, 400, []string{`"*"`, "slash"}},
 		{"/wait/watch", `{}`, 400, []string{`"path" is missing`}},
 		{"/restore", `{"snapshot": 1}`, 404, []string{"no snapshot 1"}},
 		{"/restore", `{"snapshot": -1}`, 404, []string{"no snapshot -1"}},
+		{"/snapshot/remove", `{"snapshot": 1}`, 404, []string{"no snapshot 1"}},
+		{"/snapshot/remove", "{}", 400, []string{"beginning"}},
 		{"/tree", `{}`, 400, []string{`"tree" is missing`}},
 		{"/tree", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
 		{"/tree", `{"tree": "/a = x"}`, 400, []string{"tree:1"}},
 		{"/guard", `{}`, 400, []string{`"path" is missing`}},
+		{"/guard", `{"path": "/x/"}`, 400, []string{`"/x/" is not a path`}},
 		{"/guard/write", `{"guard": 1}`, 400, []string{`"token" is missing`}},
 		{"/guard/write", `{"token": 1}`, 404, []string{"no guard 0"}},
 		{"/guard/verdict", `{"guard": 7}`, 404, []string{"no guard 7"}},

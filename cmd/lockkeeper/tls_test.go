@@ -96,6 +96,35 @@ func TestServeTLS(t *testing.T) {
 	}
 }
 
+// TestZooCfgTLSLimits serves TLS on the plain port, and only to clients with TLS 1.2 and a certificate
+// that is not revoked and names their address.
+func TestZooCfgTLSLimits(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	both, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
+	ann, bob := ca.Peer(t), ca.Peer(t)
+	cfg := zooCfg(t, "clientPort=0", "clientPortAddress=127.0.0.1", "client.portUnification=true", "ssl.keyStore.location="+both,
+		"ssl.trustStore.location="+ca.WriteCA(t, dir, "ca.pem"), "ssl.clientHostnameVerification=true", "ssl.crl=true",
+		"ssl.protocol=TLSv1.3", "ssl.enabledProtocols=TLSv1.2", "ssl.ciphersuites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")
+	p := start(t, []string{"LOCKKEEPER_TLS_CRL=" + ca.WriteCRL(t, dir, "crl.pem", time.Now().Add(time.Hour), bob)}, "serve", "--memory", "--config", cfg).waitReady()
+	check1(t, p.connect().Ping())
+	nc, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: ca.Pool, Certificates: []tls.Certificate{ann}})
+	check1(t, err)
+	defer nc.Close()
+	if s := nc.ConnectionState(); s.Version != tls.VersionTLS12 || s.CipherSuite != tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256 {
+		t.Errorf("%x, %s", s.Version, tls.CipherSuiteName(s.CipherSuite))
+	}
+	if ids, err := identities(t, p.addr, ca, ann); err != nil || len(ids) != 2 || ids[0].ID != "CN=peer" {
+		t.Errorf("%v, %v", ids, err)
+	}
+	if ids, err := identities(t, p.addr, ca, bob); err == nil {
+		t.Errorf("with a certificate that is revoked: %v", ids)
+	}
+	if ids, err := identities(t, p.addr, ca, ca.Client(t, pkix.Name{CommonName: "eve"})); err == nil {
+		t.Errorf("with a certificate for no address: %v", ids)
+	}
+}
+
 // TestServeTLSFiles checks that the server does not start with a missing or wrong file, and names it.
 func TestServeTLSFiles(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)

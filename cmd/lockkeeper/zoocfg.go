@@ -60,7 +60,11 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 func (z *zooFile) apply() error {
 	path, keys, flags, cfg := z.path, z.keys, z.flags, z.cfg
 	bad := func(key string, err error) error {
-		return usageError{fmt.Errorf("%s: %s=%s: %w", path, key, keys[key], err)}
+		value := "=" + keys[key]
+		if strings.Contains(strings.ToLower(key), "password") { // of a store, or of the user super
+			value = ""
+		}
+		return usageError{fmt.Errorf("%s: %s%s: %w", path, key, value, err)}
 	}
 	rest := slices.Sorted(maps.Keys(keys))
 	tlsPeers := z.value("sslQuorum") == "true"
@@ -267,19 +271,20 @@ func javaTrim(text string) string {
 	return strings.TrimFunc(text, func(r rune) bool { return r <= ' ' })
 }
 
-// onlyPEM refuses a store of keys or certificates that is not in PEM format. If kind is
-// empty, the name of the file decides (KeyStoreFileType).
-func onlyPEM(location, kind string) error {
+// checkStore refuses a store of keys or certificates of a type that cannot be read. If kind is
+// empty, the name of the file decides (KeyStoreFileType). Of the others, what is in the file
+// decides how it is read, as Java does with JKS and PKCS12.
+func checkStore(location, kind string) error {
 	if kind == "" {
 		kind = map[string]string{".pem": "PEM", ".jks": "JKS", ".p12": "PKCS12", ".bcfks": "BCFKS"}[filepath.Ext(location)]
 	}
 	switch strings.ToUpper(kind) {
-	case "PEM":
+	case "PEM", "JKS", "PKCS12":
 		return nil
 	case "":
-		return errors.New("neither the name of the store nor another key gives its type, which must be PEM")
+		return errors.New("neither the name of the store nor another key gives its type, which must be PEM, PKCS12 or JKS")
 	}
-	return fmt.Errorf("a store of type %s cannot be read, only PEM; keytool and openssl convert it", kind)
+	return fmt.Errorf("a store of type %s cannot be read, only PEM, PKCS12 and JKS; keytool converts it", kind)
 }
 
 // notZooKeepers refuses a directory that holds ZooKeeper's data. A server that started

@@ -14,9 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jcmturner/gokrb5/v8/keytab"
 	"github.com/spf13/cobra"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/gssapi/gssapitest"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -173,14 +177,204 @@ func TestZooCfgSilentClient(t *testing.T) {
 	}
 }
 
+// TestZooCfgSASL checks the keys for SASL.
+func TestZooCfgSASL(t *testing.T) {
+	t.Parallel()
+	text := rawtest.JAAS(map[string]string{"bob": "x", "ann": "y", "eve": "z"})
+	users := "java.security.auth.login.config=" + jaasFile(t, text)
+	const provider = "zookeeper.authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+	login := func(c *rawclient.Client, user, password string) error {
+		return rawtest.DigestMD5{User: user, Password: password}.Login(c)
+	}
+	serve := func(lines ...string) *process {
+		return start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, append(lines, "tickTime=2000")...)).waitReady()
+	}
+
+	p := serve(users, provider, "superUser=ann", "zookeeper.superUser.2=eve", "requireClientAuthScheme=sasl")
+	none, bob := p.connect(), p.connect()
+	check1(t, login(bob, "bob", "x"))
+	mine := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeSASL, ID: "bob"}}}
+	_, err := bob.Call(proto.OpCreate, &proto.CreateRequest{Path: "/bob", ACL: mine}, nil)
+	check1(t, err)
+	if _, err := none.Get("/bob", false); err != proto.NoAuth {
+		t.Errorf("without authentication: %v", err)
+	}
+	for user, password := range map[string]string{"ann": "y", "eve": "z"} {
+		c := p.connect()
+		check1(t, login(c, user, password))
+		_, err = c.Get("/bob", false)
+		check1(t, err)
+	}
+	if err := login(none, "bob", "y"); err != proto.AuthFailed {
+		t.Errorf("with a wrong password: %v", err)
+	}
+
+	p = serve("java.security.auth.login.config="+jaasFile(t, strings.Replace(text, "Server", "Other", 1)), "zookeeper.sasl.serverconfig=Other", "allowSaslFailedClients=true")
+	c := p.connect()
+	if err := login(c, "bob", "y"); err == nil || err == proto.AuthFailed {
+		t.Errorf("with a wrong password, if that may be: %v", err)
+	}
+	_, err = c.Exists("/", false)
+	check1(t, err)
+	check1(t, login(p.connect(), "bob", "x"))
+
+	for _, lines := range [][]string{
+		{"sessionRequireClientSASLAuth=true"}, {"enforce.auth.enabled=true", "enforce.auth.schemes=sasl"},
+		{"sessionRequireClientSASLAuth=TRUE", "enforce.auth.enabled=true", "enforce.auth.schemes=ip"},
+	} {
+		p := serve(append(lines, users)...)
+		if _, err := p.connect().Exists("/", false); err != proto.SessionClosedRequireSASLAuth {
+			t.Errorf("%q: without authentication: %v", lines, err)
+		}
+		c := p.connect()
+		check1(t, login(c, "bob", "x"))
+		_, err := c.Exists("/", false)
+		check1(t, err)
+	}
+}
+
+// TestKerberosJAAS: with a principal of Kerberos, clients authenticate by GSSAPI, and a keytab that cannot
+// be used is an error.
+func TestKerberosJAAS(t *testing.T) {
+	t.Parallel()
+	keys := keytab.New()
+	check1(t, keys.AddEntry("zookeeper/h", "R", "password", time.Now(), 1, 18))
+	text, err := keys.Marshal()
+	check1(t, err)
+	file := filepath.Join(t.TempDir(), "keytab")
+	check1(t, os.WriteFile(file, text, 0o600))
+	section := func(keytab, principal string) string {
+		return jaasFile(t, fmt.Sprintf("Server {\n com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true keyTab=%q principal=%q;\n};\n", keytab, principal))
+	}
+	cfg := zooCfg(t, "java.security.auth.login.config="+section(file, "zookeeper/h@R"), "kerberos.removeHostFromPrincipal=true",
+		"kerberos.removeRealmFromPrincipal=true", "superUser=admin", "enforce.auth.enabled=true", "enforce.auth.schemes=ip,sasl", "tickTime=2000")
+	c := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", cfg).waitReady().connect()
+	acl := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeSASL, ID: "bob"}}}
+	_, err = c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/bob", ACL: acl}, nil)
+	check1(t, err)
+	if _, err := rawtest.CallSASL(c, ""); err != proto.SessionClosedRequireSASLAuth { // DIGEST-MD5 would send a challenge
+		t.Errorf("an empty token: %v", err)
+	}
+	for jaas, says := range map[string]string{
+		section(file, "zookeeper/h"):                `principal "zookeeper/h" is not NAME/HOST@REALM`,
+		section(file, "zookeeper/other@R"):          file + ": it has no key of zookeeper/other@R",
+		section(cfg, "zookeeper/h@R"):               cfg + ": it is not a keytab, or is damaged",
+		section("/does/not/exist", "zookeeper/h@R"): "/does/not/exist",
+	} {
+		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", jaas)
+		if oneError(t, stderr, "--jaas: ", says); code != exitUsage {
+			t.Errorf("%s: exit %d", says, code)
+		}
+	}
+	users := jaasFile(t, rawtest.JAAS(map[string]string{"bob": "x"}))
+	for _, flag := range []string{"--kerberos-remove-host", "--kerberos-remove-realm"} {
+		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", users, flag)
+		if oneError(t, stderr, flag+": ", "not a principal of Kerberos"); code != exitUsage {
+			t.Errorf("%s: exit %d", flag, code)
+		}
+	}
+}
+
+// TestOddPrincipal: a principal with characters that end lines or fields is one user, in ACLs and in each line of
+// the audit log, and writes no line of its own into the log.
+func TestOddPrincipal(t *testing.T) {
+	t.Parallel()
+	keys := keytab.New()
+	check1(t, keys.AddEntry("zookeeper/h", "R", "password", time.Now(), 1, 18))
+	dir := t.TempDir()
+	check1(t, os.WriteFile(filepath.Join(dir, "keytab"), value(keys.Marshal())(t), 0o600))
+	jaas := jaasFile(t, fmt.Sprintf("Server {\n com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true keyTab=%q principal=\"zookeeper/h@R\";\n};\n", filepath.Join(dir, "keytab")))
+	audit := filepath.Join(dir, "audit.log")
+	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", jaas, "--audit-log", audit).waitReady()
+	login := func(name, realm string) (*rawclient.Client, error) {
+		k := gssapitest.New(name, "zookeeper/h", "R", keys)
+		k.Realm = realm
+		c := p.connect()
+		offer, err := rawtest.CallSASL(c, string(value(k.First())(t)))
+		if err == nil {
+			_, err = rawtest.CallSASL(c, string(value(k.Choice([]byte(offer), gssapitest.NoLayer+"super\n", 0))(t)))
+		}
+		return c, err
+	}
+	const odd = "bob\n\r\x00\tuser=super\u2028<b>\x1b[1m"
+	c, err := login(odd, "R")
+	check1(t, err)
+	_, err = c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/a", ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: "auth"}}}}, nil)
+	check1(t, err)
+	var acl proto.ACLReply
+	_, err = c.Call(proto.OpGetACL, &proto.Path{Path: "/a"}, &acl)
+	check1(t, err)
+	if len(acl.ACL) != 1 || acl.ACL[0].ID != (proto.ID{Scheme: proto.SchemeSASL, ID: odd + "@R"}) {
+		t.Errorf("the ACL is %q", acl.ACL)
+	}
+	check1(t, c.Delete("/a"))
+	if _, err := login("x", "OTHER\nlevel=ERROR"); err == nil {
+		t.Error("a client of another realm can authenticate")
+	}
+	waitFor(t, "the refusal", func() bool { return strings.Contains(strings.Join(p.lines(), "\n"), "authentication failed") })
+	for _, line := range p.lines() {
+		if !strings.HasPrefix(line, "time=") && !strings.HasPrefix(line, "lockkeeper: ") {
+			t.Errorf("the log has the line %q", line)
+		}
+	}
+	var lines []string
+	waitFor(t, "the audit log", func() bool {
+		lines = strings.Split(strings.TrimSuffix(string(value(os.ReadFile(audit))(t)), "\n"), "\n")
+		return len(lines) >= 3
+	})
+	for _, line := range lines[1:] {
+		if strings.ContainsAny(line, "\r\x00\x1b") || strings.Count(line, "\tuser=") != 1 || !strings.Contains(line, `,bob\u000a\u000d\u0000\u0009user=super`) && !strings.Contains(line, `=bob\u000a\u000d\u0000\u0009user=super`) {
+			t.Errorf("the audit log has the line %q", line)
+		}
+	}
+	if len(lines) != 3 {
+		t.Errorf("the audit log has %d lines: %q", len(lines), lines)
+	}
+}
+
+// jaasFile writes a JAAS file.
+func jaasFile(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "jaas.conf")
+	check1(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+// TestBadJAAS: what is wrong with the file of users is said in one line, which shows no password.
+func TestBadJAAS(t *testing.T) {
+	const module = "Server {\n org.apache.zookeeper.server.auth.DigestLoginModule required\n "
+	for text, says := range map[string]string{
+		module + "user_bob=\"SECRET\"\n};":                        ": line 3: the name of an option, or ; is missing",
+		module + "user_bob=\"SECRET;\n};":                         ": line 3: a text in double quotes does not end on its line",
+		module + "user_a@b@c=\"SECRET\";\n};":                     `: line 3: = is missing after the name of option "user_a"`,
+		module + "\"user_a@b@c\"=\"SECRET\";\n};":                 `: "a@b@c" is not a name with which ZooKeeper lets a user authenticate`,
+		module + "user_=\"SECRET\";\n};":                          `: "" is not a name`,
+		"Client { x required;\n};\n":                              `there is no section "Server"`,
+		"Server {\n x.Krb5LoginModule required keyTab=\"x\";\n};": ": line 2: the only login module",
+	} {
+		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", jaasFile(t, text))
+		if code != exitUsage || strings.Contains(stderr, "SECRET") {
+			t.Errorf("%q: exit %d, %s", text, code, stderr)
+		}
+		oneError(t, stderr, "--jaas: ", says)
+	}
+	for _, flags := range [][]string{{"--sasl-super-user", "bob"}, {"--sasl-allow-failed"}, {"--jaas-section", "Other"}, {"--kerberos-remove-host"}, {"--kerberos-remove-realm"}} {
+		code, _, stderr := call(nil, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0"}, flags...)...)
+		if oneError(t, stderr, flags[0]+": ", "--jaas"); code != exitUsage {
+			t.Errorf("%q: exit %d", flags, code)
+		}
+	}
+}
+
 func TestBadZooCfg(t *testing.T) {
 	theirs := t.TempDir()
+	users := jaasFile(t, rawtest.JAAS(map[string]string{"bob": "x"}))
 	check1(t, os.Mkdir(filepath.Join(theirs, "version-2"), 0o755))
 	for line, says := range map[string]string{
 		"tickTime":                      "tickTime=: not a whole number",
 		"syncLimit=x":                   "syncLimit=x: not a whole number",
 		"tickTime=abc":                  "tickTime=abc: not a whole number",
-		"\nsuperDigest=\\u12":           "zoo.cfg: line 2: the escape \\u12 does not have four hexadecimal digits",
+		"\nsuperDigest=\\u12":           "zoo.cfg: line 2: an escape \\u does not have four hexadecimal digits",
 		"clientPort=65536":              "clientPort=65536: not a port number",
 		"clientPort=-1":                 "clientPort=-1: not a port number",
 		"maxClientCnxns=many":           "maxClientCnxns=many: not a whole number",
@@ -189,34 +383,35 @@ func TestBadZooCfg(t *testing.T) {
 		"metricsProvider.className=a.B": "not supported: the only provider",
 		"metricsProvider.httpsPort=1":   "without TLS",
 		"metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider\nmetricsProvider.httpPort=x": "not a port number",
-		"server.2 host":                                         "server.2=host: ",
-		"jute.maxbuffer=0x1000001":                              "zoo.cfg: 16777217 is more than 16777216",
-		"maxClientCnxns=-1":                                     "maxClientCnxns in /",
-		"maxSessionTimeout=1000":                                "maxSessionTimeout in /",
-		"secureClientPort=2281":                                 "--tls-cert: a port for TLS needs a certificate",
-		"secureClientPort=70000":                                "secureClientPort=70000: ",
-		"secureClientPortAddress=127.0.0.1":                     "without secureClientPort",
-		"ssl.keyStore.location=/a/store.jks":                    "ssl.keyStore.location=/a/store.jks: a store of type JKS cannot be read, only PEM",
-		"ssl.trustStore.location=/a/store.p12":                  "of type PKCS12",
-		"ssl.keyStore.location=/a/store":                        "must be PEM",
-		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=jks": "of type jks",
-		"ssl.keyStore.password=secret":                          "ssl.keyStore.password=secret: a store in PEM format needs no password",
-		"zookeeper.ssl.trustStore.passwordPath=/p":              "a store in PEM format needs no password",
-		"secureClientPort=2281\nssl.clientAuth=some":            `"some"`,
-		"ssl.crl=true":                                          "not supported",
-		"ssl.ciphersuites=x":                                    "not supported",
-		"ssl.clientHostnameVerification=true":                   "not supported",
-		"client.portUnification=true":                           "not supported",
-		"authProvider.x509=com.example.Mine":                    "not supported",
-		"zookeeper.skipACL=yes":                                 "not supported",
-		"authProvider.1=x.SASL":                                 "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":                        "myid, which has the id of this server, does not exist",
-		"server.1=a:1:2\nstandaloneEnabled=false":               "myid",
-		"standaloneEnabled=false":                               "no voting server, which standaloneEnabled=false needs",
-		"server.1=a:1:2:observer":                               "no voting server",
-		"server.1=a:1:2:observer\nstandaloneEnabled=false":      "no voting server",
-		"server.1=a:1:2:observer\nserver.2=b:1:2:observer":      "no voting server",
-		"server.1=a:1:2\nserver.2=b:1:2:observer":               "observers and only one voting server",
+		"server.2 host":                                           "server.2=host: ",
+		"jute.maxbuffer=0x1000001":                                "zoo.cfg: 16777217 is more than 16777216",
+		"maxClientCnxns=-1":                                       "maxClientCnxns in /",
+		"maxSessionTimeout=1000":                                  "maxSessionTimeout in /",
+		"secureClientPort=2281":                                   "--tls-cert: a port for TLS needs a certificate",
+		"secureClientPort=70000":                                  "secureClientPort=70000: ",
+		"secureClientPortAddress=127.0.0.1":                       "without secureClientPort",
+		"ssl.keyStore.location=/a/store.bcfks":                    "ssl.keyStore.location=/a/store.bcfks: a store of type BCFKS cannot be read, only PEM, PKCS12 and JKS",
+		"ssl.keyStore.location=/a/store":                          "must be PEM",
+		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=bcfks": "of type bcfks",
+		"ssl.trustStore.location=/a/x\nssl.trustStore.type=DKS":   "of type DKS",
+		"secureClientPort=2281\nssl.clientAuth=some":              `"some"`,
+		"ssl.crl=true":                                            "are not fetched; name a file with them with --tls-crl",
+		"ssl.ciphersuites=x":                                      `crypto/tls has no cipher suite "x"`,
+		"ssl.enabledProtocols=SSLv3":                              `"SSLv3" is none of`,
+		"ssl.allowReverseDnsLookup=true":                          "must name its IP address",
+		"sslQuorum=true\nssl.quorum.crl=true":                     "are not fetched; name a file with them with --peer-tls-crl",
+		"audit.enable=true":                                       "name the file of the audit log with --audit-log",
+		"client.portUnification=true":                             "a port for TLS needs a certificate",
+		"authProvider.x509=com.example.Mine":                      "not supported",
+		"zookeeper.skipACL=yes":                                   "not supported",
+		"authProvider.1=x.SASL":                                   "not supported",
+		"server.1=a:1:2\nserver.2=b:1:2":                          "myid, which has the id of this server, does not exist",
+		"server.1=a:1:2\nstandaloneEnabled=false":                 "myid",
+		"standaloneEnabled=false":                                 "no voting server, which standaloneEnabled=false needs",
+		"server.1=a:1:2:observer":                                 "no voting server",
+		"server.1=a:1:2:observer\nstandaloneEnabled=false":        "no voting server",
+		"server.1=a:1:2:observer\nserver.2=b:1:2:observer":        "no voting server",
+		"server.1=a:1:2\nserver.2=b:1:2:observer":                 "observers and only one voting server",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one voting server",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
 		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",
@@ -227,21 +422,32 @@ func TestBadZooCfg(t *testing.T) {
 		"peerType=leader":                                                                          "neither observer nor participant",
 		"standaloneEnabled=no":                                                                     "neither true nor false",
 		"sslQuorum=true":                                                                           "without ssl.quorum.keyStore.location",
-		"sslQuorum=true\nssl.quorum.keyStore.location=/a.jks":                                      "a store of type JKS cannot be read",
+		"sslQuorum=true\nssl.quorum.keyStore.location=/a.bcfks":                                    "a store of type BCFKS cannot be read",
 		"sslQuorum=true\nssl.quorum.hostnameVerification=false":                                    "not supported",
-		"sslQuorum=true\nssl.quorum.keyStore.passwordPath=/password":                               "needs no password",
 		"dataDir=" + theirs:                                                                        "ZooKeeper's own data",
 		"DigestAuthenticationProvider.digestAlg=MD2":                                               `zoo.cfg: "MD2" is not supported`,
 		"enforce.auth.enabled=true":                                                                "without enforce.auth.schemes",
 		"enforce.auth.enabled=true\nenforce.auth.schemes=sasl":                                     `scheme "sasl"`,
 		"enforce.auth.enabled=true\nenforce.auth.schemes=digest\nDigestAuthenticationProvider.enabled=false": `scheme "digest"`,
-		"sessionRequireClientSASLAuth=true":          "not supported",
-		"requireClientAuthScheme=sasl":               "not supported",
-		"DigestAuthenticationProvider.superDigest=x": "not USER:HASH",
+		"sessionRequireClientSASLAuth=true":                                          `scheme "sasl"`,
+		"security.auth_to_local=DEFAULT":                                             "not supported: principals of the server's realm are users",
+		"SASLAuthenticationProvider.superPassword=SECRET":                            "SASLAuthenticationProvider.superPassword: not supported",
+		"metricsProvider.ssl.keyStore.password=SECRET":                               "metricsProvider.ssl.keyStore.password: not supported",
+		"letAnySaslUserDoX=bob":                                                      "not supported",
+		"authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider": "its users are missing",
+		"superUser=bob":                                                          "superUser in ",
+		"allowSaslFailedClients=true":                                            "it needs --jaas",
+		"java.security.auth.login.config=/does/not/exist":                        "java.security.auth.login.config in ",
+		"java.security.auth.login.config=" + users + "\nsuperUser=ann":           `there is no user "ann"`,
+		"java.security.auth.login.config=" + users + "\nsasl.serverconfig=Other": `there is no section "Other"`,
+		"DigestAuthenticationProvider.superDigest=x":                             "not USER:HASH",
 	} {
 		code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line))
 		if code != exitUsage {
 			t.Errorf("%q: exit %d", line, code)
+		}
+		if strings.Contains(stderr, "SECRET") {
+			t.Errorf("a password is shown: %s", stderr)
 		}
 		oneError(t, stderr, says)
 	}
@@ -314,13 +520,14 @@ func TestZooCfgMetrics(t *testing.T) {
 	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t,
 		"metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider",
 		"metricsProvider.httpHost=127.0.0.1", "metricsProvider.httpPort="+port, "metricsProvider.exportJvmInfo=true")).waitReady()
-	for path, want := range map[string]int{"/metrics": http.StatusOK, "/": http.StatusNotFound, "/commands/stat": http.StatusNotFound, "/healthz": http.StatusNotFound} {
+	for path, want := range map[string]int{"/metrics": http.StatusOK, "/": http.StatusNotFound, "/commands/stat": http.StatusNotFound, "/console/locks/break": http.StatusNotFound, "/snapshot": http.StatusNotFound,
+		"/healthz": http.StatusOK, "/readyz": http.StatusOK} {
 		r, err := http.Get("http://127.0.0.1:" + port + path)
 		check1(t, err)
 		body, err := io.ReadAll(r.Body)
 		check1(t, err)
 		r.Body.Close()
-		if r.StatusCode != want || want == http.StatusOK && !strings.Contains(string(body), "\nznode_count ") {
+		if r.StatusCode != want || path == "/metrics" && !strings.Contains(string(body), "\nznode_count ") {
 			t.Errorf("%s: %d\n%s", path, r.StatusCode, body)
 		}
 	}

@@ -24,19 +24,44 @@ var zooTable = []zooRow{
 	{"clientPortAddress", readWith("clientPort").unset("all addresses")},
 	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port", securePort).unset("no such port")},
 	{"secureClientPortAddress", readWith("secureClientPort").unset("all addresses")},
-	{"ssl.keyStore.location", toFlag("tls-cert", "a PEM file, with the key in it", pem).unset("none")},
+	{"ssl.keyStore.location", toFlag("tls-cert", storeNote+", with the key in it", store).unset("none")},
 	{"ssl.keyStore.type", readWith("ssl.keyStore.location").unset("by the name of the file")},
-	{"ssl.trustStore.location", toFlag("tls-ca", "a PEM file", pem).unset("none")},
+	{"ssl.keyStore.password", toSecret("tls-password-file").unset("none")},
+	{"ssl.keyStore.passwordPath", toFlag("tls-password-file", "", same).unset("none")},
+	{"ssl.trustStore.location", toFlag("tls-ca", storeNote, store).unset("none")},
 	{"ssl.trustStore.type", readWith("ssl.trustStore.location").unset("by the name of the file")},
+	{"ssl.trustStore.password", toSecret("tls-ca-password-file").unset("none")},
+	{"ssl.trustStore.passwordPath", toFlag("tls-ca-password-file", "", same).unset("none")},
 	{"ssl.clientAuth", toFlag("tls-client-auth", "", func(_ *zooFile, _, value string) (string, error) {
 		return cmp.Or(strings.ToLower(value), "need"), nil
 	}).unset("`need`")},
+	{"ssl.clientHostnameVerification", toFlag("tls-client-addresses", "unless ssl.hostnameVerification is false", clientAddresses).unset("`false`")},
+	{"ssl.hostnameVerification", readWith("ssl.clientHostnameVerification").unset("`true`")},
+	{"client.portUnification", toFlag("tls-on-listen", "", isTrue).unset("`false`")},
+	{"ssl.crl", needsCRL("tls-crl").unset("`false`")},
+	{"ssl.protocol", toFlag("tls-protocols", "the only one", protocol).unset("TLS 1.2 and 1.3; in ZooKeeper the newest that Java has")},
+	{"ssl.enabledProtocols", toFlag("tls-protocols", "in place of ssl.protocol", same).unset("that of ssl.protocol")},
+	{"ssl.ciphersuites", toFlag("tls-ciphers", "", same).unset("those of Go")},
 	{"X509AuthenticationProvider.superUser", toFlag("x509-super-user", "", same).unset("none")},
 	{"DigestAuthenticationProvider.superDigest", toFlag("super-digest", "", same).unset("none")},
 	{"DigestAuthenticationProvider.digestAlg", toFlag("digest-algorithm", "", same).unset("`SHA1`")},
 	{"DigestAuthenticationProvider.enabled", toFlag("no-digest", "unless it is true", notTrue).unset("`true`")},
 	{"enforce.auth.enabled", toFlag("enforce-auth", "with enforce.auth.schemes", enforcedSchemes).unset("`false`")},
 	{"enforce.auth.schemes", readWith("enforce.auth.enabled").unset("none")},
+	{"audit.enable", zooRule{kind: used, note: "true needs `--audit-log`, which names the file", read: func(z *zooFile, _, value string) error {
+		if strings.EqualFold(value, "true") && z.flags.Lookup("audit-log").Value.String() == "" {
+			return errors.New("name the file of the audit log with --audit-log")
+		}
+		return nil
+	}}.unset("`false`")},
+	{"sessionRequireClientSASLAuth", toFlag("enforce-auth", "true means the scheme sasl, whatever enforce.auth.schemes says", enforcedSchemes).unset("`false`")},
+	{"java.security.auth.login.config", toFlag("jaas", "ZooKeeper gets it only as a property of the JVM", same).unset("no SASL")},
+	{"sasl.serverconfig", toFlag("jaas-section", "", same).unset("`Server`")},
+	{"superUser", toFlag("sasl-super-user", "", same).unset("none")},
+	{"superUser.", toFlag("sasl-super-user", "more of them", same).unset("none")},
+	{"kerberos.removeHostFromPrincipal", toFlag("kerberos-remove-host", "", isTrue).unset("`false`")},
+	{"kerberos.removeRealmFromPrincipal", toFlag("kerberos-remove-realm", "", isTrue).unset("`false`")},
+	{"allowSaslFailedClients", toFlag("sasl-allow-failed", "", isTrue).unset("`false`")},
 	{"4lw.commands.whitelist", toFlag("4lw", "", same).without("srvr")},
 	{"extendedTypesEnabled", toFlag("no-ttl", "unless it is true", notTrue).without("false")},
 	{"enforceQuota", toFlag("enforce-quota", "", isTrue).unset("`false`")},
@@ -72,36 +97,40 @@ var zooTable = []zooRow{
 	{"sslQuorum", zooRule{kind: used, note: "whether members use TLS with each other; without it the keys ssl.quorum.* are ignored", read: func(_ *zooFile, _, value string) error {
 		return boolean(value)
 	}}.unset("`false`")},
-	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", "a PEM file, with the key in it", pem).unset("none")},
+	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", storeNote+", with the key in it", store).unset("none")},
 	{"ssl.quorum.keyStore.type", readWith("ssl.quorum.keyStore.location").unset("by the name of the file")},
-	{"ssl.quorum.trustStore.location", toFlag("peer-tls-ca", "a PEM file", pem).unset("none")},
+	{"ssl.quorum.keyStore.password", toSecret("peer-tls-password-file").unset("none")},
+	{"ssl.quorum.keyStore.passwordPath", toFlag("peer-tls-password-file", "", same).unset("none")},
+	{"ssl.quorum.trustStore.location", toFlag("peer-tls-ca", storeNote, store).unset("none")},
 	{"ssl.quorum.trustStore.type", readWith("ssl.quorum.trustStore.location").unset("by the name of the file")},
+	{"ssl.quorum.trustStore.password", toSecret("peer-tls-ca-password-file").unset("none")},
+	{"ssl.quorum.trustStore.passwordPath", toFlag("peer-tls-ca-password-file", "", same).unset("none")},
+
+	{"ssl.quorum.crl", needsCRL("peer-tls-crl").unset("`false`")},
+	{"ssl.quorum.protocol", toFlag("peer-tls-protocols", "TLSv1.3 includes TLSv1.2, as in Java", quorumProtocol).unset("TLS 1.2 and 1.3")},
+	{"ssl.quorum.enabledProtocols", toFlag("peer-tls-protocols", "in place of ssl.quorum.protocol", same).unset("those of ssl.quorum.protocol")},
+	{"ssl.quorum.ciphersuites", toFlag("peer-tls-ciphers", "", same).unset("those of Go")},
 
 	{"forceSync", only("yes", "")},
 	{"skipACL", only("no", "")},
-	{"sessionRequireClientSASLAuth", only("false", "")},
 	{"authProvider.x509", only("org.apache.zookeeper.server.auth.X509AuthenticationProvider", "")},
+	{"authProvider", zooRule{kind: used, note: "only " + saslProvider + ", with a JAAS file", read: func(z *zooFile, _, value string) error {
+		switch {
+		case value != saslProvider:
+			return fmt.Errorf("not supported, only %q is", saslProvider)
+		case z.value("java.security.auth.login.config") == "" && !z.given("jaas"):
+			return errors.New("its users are missing: name the JAAS file with java.security.auth.login.config or --jaas")
+		}
+		return nil
+	}}.unset("digest and ip; x509 with secureClientPort, sasl with a JAAS file")},
 	{"ssl.authProvider", only("x509", "")},
-	{"ssl.clientHostnameVerification", only("false", "")},
-	{"ssl.crl", only("false", "")},
+	{"ssl.allowReverseDnsLookup", only("false", "a client's certificate must name its IP address")},
 	{"ssl.ocsp", only("false", "")},
-	{"ssl.keyStore.password", only("", noPassword)},
-	{"ssl.keyStore.passwordPath", only("", noPassword)},
-	{"ssl.trustStore.password", only("", noPassword)},
-	{"ssl.trustStore.passwordPath", only("", noPassword)},
-	{"client.certReload", only("false", "")},
-	{"client.portUnification", only("false", "")},
 	{"portUnification", only("false", "")},
 	{"ssl.quorum.hostnameVerification", only("true", "")},
 	{"ssl.quorum.clientHostnameVerification", only("false", "")},
 	{"ssl.quorum.clientAuth", only("need", "")},
-	{"ssl.quorum.crl", only("false", "")},
 	{"ssl.quorum.ocsp", only("false", "")},
-	{"ssl.quorum.keyStore.password", only("", noPassword)},
-	{"ssl.quorum.keyStore.passwordPath", only("", noPassword)},
-	{"ssl.quorum.trustStore.password", only("", noPassword)},
-	{"ssl.quorum.trustStore.passwordPath", only("", noPassword)},
-	{"sslQuorumReloadCertFiles", only("false", "")},
 
 	{"admin.commandURL", only("/commands", "")},
 	{"admin.forceHttps", only("false", "--admin-tls-cert makes the port of --admin use TLS")},
@@ -124,6 +153,7 @@ var zooTable = []zooRow{
 	{"fsync.warningthresholdms", ignore("likewise")},
 	{"autopurge.", ignore("the log is compacted and old snapshots are deleted anyway")},
 	{"globalOutstandingLimit", ignore("the limit on requests is per connection")},
+	{"audit.impl.class", only("org.apache.zookeeper.audit.Slf4jAuditLogger", "")},
 	{"serverCnxnFactory", ignore("it names a Java class")},
 	{"clientPortListenBacklog", ignore("the system's value is used")},
 	{"tcpKeepAlive", ignore("keep-alives are on")},
@@ -132,20 +162,26 @@ var zooTable = []zooRow{
 	{"metricsProvider.httpsPort", refuse("/metrics is served without TLS; --admin-tls-cert makes the port of --admin use TLS, which has the metrics too")},
 	{"metricsProvider.ssl.", refuse("/metrics is served without TLS; --admin-tls-cert makes the port of --admin use TLS, which has the metrics too")},
 	{"metricsProvider.", ignore("the metrics have no such setting")},
-	{"ssl.hostnameVerification", ignore("it concerns the host names of clients, which are not checked")},
+	{"client.certReload", ignore("certificates are read again when they change")},
+	{"sslQuorumReloadCertFiles", ignore("likewise")},
+	{"requireClientAuthScheme", ignore("ZooKeeper does not read it either; sessionRequireClientSASLAuth and enforce.auth.schemes require SASL")},
+	{"requireKerberosConfig", ignore("krb5.conf is not read")},
 	{"digest.enabled", ignore("every entry of the log is checked anyway")},
 	{"closeSessionTxn.enabled", ignore("it concerns ZooKeeper's log")},
 	{"znode.container.maxPerMinute", ignore("the rate at which containers are deleted is not limited")},
 
 	{"group.", refuse("every member that votes has one vote")},
 	{"weight.", refuse("every member that votes has one vote")},
-	{"authProvider", refuse("the only providers are those of digest, ip and x509")},
-	{"requireClientAuthScheme", refuse("there is no SASL")},
+	{"SASLAuthenticationProvider.superPassword", refuse("the password of the user super is that in the JAAS file")},
+	{"security.auth_to_local", refuse("principals of the server's realm are users, and those of others are not")},
+	{"letAnySaslUserDoX", refuse("an ACL has to name the users, or the scheme auth")},
 	{"quorum.auth.", refuse("there is no SASL between members; use TLS instead")},
 	{"ssl.", refuse("TLS has no other settings")},
 }
 
-const noPassword = "a store in PEM format needs no password, and a key with a password cannot be read"
+const storeNote = "a file in PEM, PKCS12 or JKS format"
+
+const saslProvider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
 
 // zooRow is a row of zooTable. A key that ends with a dot, and authProvider, stand for all
 // keys with that prefix.
@@ -203,6 +239,28 @@ func toFlag(flag, note string, convert func(z *zooFile, key, value string) (stri
 // toField returns the rule of a key that sets a field of the configuration without a flag.
 func toField(field, note string, set func(c *lockkeeper.Config, value string) error) zooRule {
 	return zooRule{kind: used, what: "`Config." + field + "`", note: note, read: func(z *zooFile, _, value string) error { return set(z.cfg, value) }}
+}
+
+// toSecret returns the rule of a key with the password itself, in place of a flag that names a file
+// with it.
+func toSecret(flag string) zooRule {
+	return zooRule{kind: used, what: "`--" + flag + "`", note: "the password itself; the file of passwordPath takes precedence", read: func(z *zooFile, _, value string) error {
+		if !z.given(flag) {
+			z.flags.Lookup(flag).Value.(*secret).Text = value
+		}
+		return nil
+	}}
+}
+
+// needsCRL returns the rule of a key that has certificates checked against lists, which Java gets from
+// the addresses in the certificates. A server here only has those in a file.
+func needsCRL(flag string) zooRule {
+	return zooRule{kind: used, note: "true needs `--" + flag + "`: no lists are fetched", read: func(z *zooFile, _, value string) error {
+		if strings.EqualFold(value, "true") && z.flags.Lookup(flag).Value.String() == "" {
+			return fmt.Errorf("lists of revoked certificates are not fetched; name a file with them with --%s", flag)
+		}
+		return nil
+	}}
 }
 
 // readWith returns the rule of a key that is read together with another key.
@@ -264,6 +322,31 @@ func milliseconds(z *zooFile, key, value string) (string, error) {
 // isTrue reads a value as Java's Boolean.parseBoolean does.
 func isTrue(_ *zooFile, _, value string) (string, error) {
 	return strconv.FormatBool(strings.EqualFold(value, "true")), nil
+}
+
+// clientAddresses converts ssl.clientHostnameVerification, for which ssl.hostnameVerification must be
+// on, too, as in X509Util.
+func clientAddresses(z *zooFile, key, value string) (string, error) {
+	if servers := z.value("ssl.hostnameVerification"); servers != "" && !strings.EqualFold(servers, "true") {
+		value = "false"
+	}
+	return isTrue(z, key, value)
+}
+
+// protocol converts a name of Java's SSLContext, of which TLS means any version.
+func protocol(_ *zooFile, _, value string) (string, error) {
+	if value == "TLS" {
+		return "", nil
+	}
+	return value, nil
+}
+
+// quorumProtocol is like protocol, for sockets, which have TLSv1.2 beside TLSv1.3.
+func quorumProtocol(z *zooFile, key, value string) (string, error) {
+	if value == "TLSv1.3" {
+		return "TLSv1.2,TLSv1.3", nil
+	}
+	return protocol(z, key, value)
 }
 
 func notTrue(_ *zooFile, _, value string) (string, error) {
@@ -338,8 +421,8 @@ func metricsProvider(z *zooFile, _, value string) (string, error) {
 	return net.JoinHostPort(cmp.Or(z.value("metricsProvider.httpHost"), "0.0.0.0"), port), checkPort(port)
 }
 
-// pem converts the location of a store of keys or certificates.
-func pem(z *zooFile, key, value string) (string, error) {
+// store converts the location of a store of keys or certificates.
+func store(z *zooFile, key, value string) (string, error) {
 	flag := map[string]string{
 		"ssl.keyStore.location": "tls-cert", "ssl.trustStore.location": "tls-ca",
 		"ssl.quorum.keyStore.location": "peer-tls-cert", "ssl.quorum.trustStore.location": "peer-tls-ca",
@@ -347,11 +430,14 @@ func pem(z *zooFile, key, value string) (string, error) {
 	if z.given(flag) {
 		return value, nil
 	}
-	return value, onlyPEM(value, z.value(strings.TrimSuffix(key, "location")+"type"))
+	return value, checkStore(value, z.value(strings.TrimSuffix(key, "location")+"type"))
 }
 
-func enforcedSchemes(z *zooFile, _, value string) (string, error) {
-	if !strings.EqualFold(value, "true") {
+func enforcedSchemes(z *zooFile, _, _ string) (string, error) {
+	switch {
+	case strings.EqualFold(z.value("sessionRequireClientSASLAuth"), "true"):
+		return proto.SchemeSASL, nil
+	case !strings.EqualFold(z.value("enforce.auth.enabled"), "true"):
 		return "", nil
 	}
 	schemes := z.value("enforce.auth.schemes")

@@ -9,7 +9,7 @@
 // A [Checker] does that for something that one process protects, such as a server in front of
 // a device. Where many processes write, the check belongs into what they share: a database
 // compares tokens in the statement that writes, and files can have the token in their names.
-// The examples show both.
+// The examples, in example_test.go, show both.
 //
 // This package promises compatibility, as package lockkeeper explains.
 package fence

@@ -44,6 +44,9 @@ type Server interface {
 
 	// Connections returns all connections, the oldest first.
 	Connections() []Connection
+	// Clients returns the oldest connections in short. If there are more than [MaxClients], those
+	// come first that one of the first [MaxFind] texts in find matches.
+	Clients(find []string) ClientList
 	// Sessions returns the sessions of the whole cluster with their ephemeral znodes. It
 	// fails with [ErrTooLong].
 	Sessions() (*Sessions, error)
@@ -69,15 +72,31 @@ type Server interface {
 	// only those that authenticate. It must not set a watch. The error is a proto.Code,
 	// [ErrNotServing] or [ErrTooLong].
 	Read(op proto.OpCode, q, reply proto.Record) error
+	// Search looks for znodes by their paths, for the same client as Read, and with its errors. It
+	// finds a znode if this client may read all znodes above it.
+	Search(Search) (Found, error)
 	// Sync returns when this server has applied all that the cluster had acknowledged when
 	// Sync was called. It waits at most for timeout, and then fails.
 	Sync(timeout time.Duration) error
 	// View calls f with the state. Nothing is applied until f returns, so f must not take long.
 	View(f func(State))
+	// Snapshot returns the state as it is now. It is fast; nothing is copied unless it changes later. The error is that with
+	// which the server has failed.
+	Snapshot() (Snapshot, error)
 	// Follow tells f of all changes from now on until stop is called, or until f.Lost was
 	// called. It returns false if the server does not serve clients that read and write. When
 	// stop has returned, f is not called any more. stop must not be called from f.
 	Follow(f Follower) (stop func(), ok bool)
+}
+
+// Snapshot is the replicated state at one moment, whatever ACLs say. See fsm.Snapshot.
+type Snapshot interface {
+	Zxid() int64
+	Term() uint64
+	Sessions() session.List
+	Clustered() bool
+	Len() int
+	Append(b []byte, i int) []byte
 }
 
 // State is the replicated state, whatever ACLs say.
@@ -324,6 +343,7 @@ type Request struct {
 type Session struct {
 	ID         int64
 	Timeout    time.Duration
+	Owner      uint64   // id of the server to which its client is connected, or was last
 	Ephemerals []string // paths
 }
 
@@ -387,10 +407,18 @@ func (w Watches) group(order func(id, path string) (head, item string)) (all []G
 	return all
 }
 
-var ofServer func(server any) Server
+var (
+	ofServer      func(server any) Server
+	membersBeside func(server any) Members
+)
 
 // Register is for package lockkeeper, which calls it before anything else runs.
-func Register(of func(server any) Server) { ofServer = of }
+func Register(of func(server any) Server, beside func(server any) Members) {
+	ofServer, membersBeside = of, beside
+}
 
 // Of returns what a *lockkeeper.Server says about itself.
 func Of(server any) Server { return ofServer(server) }
+
+// Beside returns the other members of the cluster of a *lockkeeper.Server.
+func Beside(server any) Members { return membersBeside(server) }

@@ -8,9 +8,11 @@ import (
 	_ "crypto/sha3"
 	_ "crypto/sha512"
 	"encoding/base64"
+	"errors"
 	"slices"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -46,6 +48,55 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	c.s.stats.authFailed.Add(1)
 	c.warn("authentication failed", "scheme", q.Scheme)
 	return proto.AuthFailed, nil
+}
+
+// authSASL answers a request sasl with a code and a token (ZooKeeperServer.processSasl). A client
+// that has authenticated gets an identity, which counts for later requests. If authSASL returns an
+// error, the client gets no reply.
+func (c *conn) authSASL(body []byte) (proto.Code, []byte, error) {
+	var q proto.SASLRequest
+	d := jute.NewDecoder(body)
+	if q.Decode(&d); d.Err() != nil {
+		return 0, nil, errSASL
+	}
+	if c.s.cfg.SASL == nil { // ZooKeeper answers OK then, and gives the client no identity
+		return proto.OK, nil, nil
+	}
+	if c.sasl == nil {
+		c.sasl = c.s.cfg.SASL.Begin()
+	}
+	token, err := c.sasl.Step(q.Token)
+	if user, ok := c.sasl.User(); ok && err == nil {
+		err = c.addSASL(user)
+	}
+	if err == nil {
+		return proto.OK, token, nil
+	}
+	c.s.stats.authFailed.Add(1)
+	c.warn("authentication failed", "scheme", proto.SchemeSASL, "error", err)
+	switch required := slices.Contains(c.s.cfg.EnforceAuth, proto.SchemeSASL); {
+	case errors.Is(err, sasl.ErrUnanswered):
+		return 0, nil, errSASL
+	case required:
+		return proto.SessionClosedRequireSASLAuth, nil, nil
+	case c.s.cfg.AllowSASLFailed:
+		return proto.OK, nil, nil
+	}
+	return proto.AuthFailed, nil, nil
+}
+
+// addSASL adds the identity of a user who has authenticated with SASL.
+func (c *conn) addSASL(user string) error {
+	ids := appendNew(slices.Clone(c.identity.Load().ids), proto.ID{Scheme: proto.SchemeSASL, ID: user})
+	if slices.Contains(c.s.cfg.SuperSASL, user) {
+		ids = appendNew(ids, proto.ID{Scheme: proto.SchemeSuper})
+	}
+	who := newIdentity(ids)
+	if len(who.encoded) > maxIdentity {
+		return errors.New("the connection has too many identities")
+	}
+	c.identity.Store(who)
+	return nil
 }
 
 // refuseUnauthenticated refuses a request if authentication is enforced and the

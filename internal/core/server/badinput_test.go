@@ -31,8 +31,8 @@ import (
 // are not affected.
 func TestBadFrames(t *testing.T) {
 	var log testkit.Log
-	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
-		healthy := connect(t, dial)
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn), Limits: server.Limits{MaxSessionTimeout: time.Hour}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+		healthy := connectFor(t, dial, time.Hour) // it sends nothing for long
 		for _, c := range []struct {
 			name  string
 			bytes []byte
@@ -102,8 +102,8 @@ func TestBadFrames(t *testing.T) {
 func TestNoHandshake(t *testing.T) {
 	var log testkit.Log
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
-		healthy := connect(t, dial)
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn), Limits: server.Limits{MaxSessionTimeout: time.Hour}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+		healthy := connectFor(t, dial, time.Hour) // it sends nothing for long
 		handshake := (&proto.ConnectRequest{Timeout: 4000, Password: make([]byte, 16)}).Append(nil)
 		cases := map[string][]byte{
 			"HTTP":              []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
@@ -295,8 +295,8 @@ func TestRefusedPaths(t *testing.T) {
 // Then the server closes the connection, but the session continues.
 func TestUnknownOperations(t *testing.T) {
 	var log testkit.Log
-	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn)}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
-		healthy := connect(t, dial)
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn), Limits: server.Limits{MaxSessionTimeout: time.Hour}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+		healthy := connectFor(t, dial, time.Hour) // it sends nothing for long
 		log.Reset()
 		// Those of ZooKeeper and of the log that clients may not send, and those around the length of the index.
 		refused := []proto.OpCode{proto.OpError, proto.OpCheck, proto.OpDeleteContainer, proto.OpCreateSession, -1001, -1002, 127, 128}

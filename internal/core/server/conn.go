@@ -2,7 +2,6 @@ package server
 
 import (
 	"bufio"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -17,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -88,6 +88,7 @@ type reader struct {
 	busy    bool          // something has been read since that deadline was set
 	unsent  bool          // frames have been queued since the outbox was last flushed
 	fed     bool          // something has been read since the session was last touched
+	sasl    sasl.Exchange // nil before the first request sasl
 }
 
 // identity is the set of identities of a connection. It is immutable; auth
@@ -193,7 +194,7 @@ func (c *conn) kill() {
 
 // goodbye sends a client that uses TLS the alert that ends the connection properly.
 func (c *conn) goodbye() {
-	if t, ok := c.nc.(*tls.Conn); ok {
+	if t := tlsOf(c.nc); t != nil {
 		t.CloseWrite() // takes at most 5 s
 	}
 }
@@ -306,8 +307,9 @@ func (f fromNetwork) Read(p []byte) (n int, err error) {
 // becomes idle, the reader starts another goroutine and leaves the connection to it. A
 // goroutine keeps the stack that its requests needed, and a new one has the smallest.
 func (s *Server) serveConn(nc net.Conn, ended func()) {
-	secured, isTLS := nc.(*tls.Conn)
-	if s.cfg.Tap != nil && !isTLS {
+	secured := tlsOf(nc)
+	both, isEither := nc.(*either)
+	if s.cfg.Tap != nil && secured == nil && !isEither {
 		nc = s.cfg.Tap(nc)
 	}
 	c := &conn{s: s, nc: nc, raw: nc, ended: ended, number: s.number.Add(1), since: s.cfg.TimeOfDay(),
@@ -316,12 +318,13 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 		c.addr = hostAddress(a)
 	}
 	c.out.init(s.cfg.OutboxBytes)
-	if isTLS {
+	switch {
+	case secured != nil:
 		c.raw = secured.NetConn()
-	} else if a, ok := nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
-		s.stats.plainFar.Add(1)
-	} else {
-		s.stats.plainNear.Add(1)
+	case isEither: // counted when its client has decided
+		c.raw = both.Conn
+	default:
+		c.countPlain()
 	}
 	if !s.admit(c) {
 		c.warn("refusing a connection: too many")
@@ -337,12 +340,32 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 	c.identity.Store(newIdentity(ids))
 	nc.SetWriteDeadline(time.Now().Add(s.cfg.HandshakeTimeout))
 	c.readBy(time.Now().Add(s.cfg.HandshakeTimeout))
-	if isTLS && !c.handshakeTLS(secured) {
+	if isEither {
+		var err error
+		switch secured, err = both.detect(); {
+		case err != nil:
+			c.late(err)
+			c.leave()
+			return
+		case secured == nil:
+			c.countPlain()
+		}
+	}
+	if secured != nil && !c.handshakeTLS(secured) {
 		c.leave()
 		return
 	}
 	nc.SetWriteDeadline(time.Time{})
 	c.read()
+}
+
+// countPlain counts a connection without TLS.
+func (c *conn) countPlain() {
+	if a, ok := c.nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		c.s.stats.plainFar.Add(1)
+	} else {
+		c.s.stats.plainNear.Add(1)
+	}
 }
 
 // read is the reader before the handshake, and while the client is idle. An idle client's

@@ -130,10 +130,11 @@ func srvr(s *Server, _ *conn, b *text) {
 }
 
 func stat(s *Server, self *conn, b *text) {
-	m := s.summary()
+	m, all := s.summary(), s.Connections()
+	m.Connections = len(all) // one may have ended meanwhile
 	heading(b, m)
 	b.WriteString("Clients:\n")
-	for _, c := range s.Connections() {
+	for _, c := range all {
 		brief(b, &c, self)
 		b.WriteString(")\n")
 	}

@@ -52,9 +52,8 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 			c.warn("refusing a session: too many", "sessions", c.s.cfg.MaxSessions)
 			return false, errEnd
 		}
-		var password session.Password
-		rand.Read(password[:])
-		cmd = fsm.OpenSession(c.number, c.newID(), timeout, password)
+		id := c.newID()
+		cmd = fsm.OpenSession(c.number, id, timeout, c.newPassword(id))
 	} else {
 		c.s.stats.resumes.Add(1)
 		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
@@ -143,6 +142,15 @@ func (s *Server) roomForSession() (ok bool) {
 func (c *conn) negotiate(ms int32) int32 {
 	asked := time.Duration(ms) * time.Millisecond
 	return int32(max(c.s.cfg.MinSessionTimeout, min(c.s.cfg.MaxSessionTimeout, asked)) / time.Millisecond)
+}
+
+// newPassword returns the password of a new session.
+func (c *conn) newPassword(id int64) (p session.Password) {
+	if c.s.cfg.ZooKeeperPasswords {
+		return session.ZooKeeperPassword(id)
+	}
+	rand.Read(p[:])
+	return p
 }
 
 // newID returns a new session id: the server's id in the high byte, and random

@@ -146,8 +146,8 @@ func TestMaxWatches(t *testing.T) {
 // affected. A reply that fits is sent, even if it has to wait for a write.
 func TestReplyTooLong(t *testing.T) {
 	var log testkit.Log
-	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn), Limits: server.Limits{OutboxBytes: 4 << 20}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
-		other := connect(t, dial)
+	overAll(t, server.Config{Log: log.Logger(slog.LevelWarn), Limits: server.Limits{OutboxBytes: 4 << 20, MaxSessionTimeout: time.Hour}}, func(t *testing.T, _ *port, dial rawtest.Dialer) {
+		other := connectFor(t, dial, time.Hour) // it sends nothing for long
 		name := strings.Repeat("n", 1000)
 		for _, dir := range []struct {
 			path     string

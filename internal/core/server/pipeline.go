@@ -19,7 +19,8 @@ type request struct {
 	who   *identity   // at the time of arrival: a later auth does not apply to it
 	fixed *fixedReply // nil if the reply is read from the tree, or comes from the log
 	start time.Time
-	slots int // number of slots that it takes in the queue
+	slots int    // number of slots that it takes in the queue
+	path  string // of a write, for the log; "" without Config.SlowRequest
 }
 
 // fixedReply is a reply that is decided when its request arrives. It is sent in its
@@ -73,14 +74,11 @@ func (c *conn) handle(frame []byte) (bool, error) {
 		}
 		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid, Code: code}, end: code != proto.OK}
 	case q.op.Code == proto.OpSASL:
-		var r proto.SASLRequest
-		b := jute.NewDecoder(q.body)
-		if r.Decode(&b); b.Err() != nil {
-			return false, errSASL
+		code, token, err := c.authSASL(q.body)
+		if err != nil {
+			return false, err
 		}
-		// ZooKeeper without SASL configured answers OK with an empty token
-		// (ZooKeeperServer.processSasl). It gives the client no identity.
-		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, body: new(proto.SASLReply).Append(nil)}
+		q.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid, Code: code}, body: (&proto.SASLReply{Token: token}).Append(nil), end: code != proto.OK}
 	}
 	end := q.fixed != nil && q.fixed.end
 	if end {
@@ -100,13 +98,17 @@ func (c *conn) write(q request) bool {
 		c.closing.Store(true)
 		c.stopped.Store(true)
 	}
+	if c.s.cfg.SlowRequest > 0 {
+		q.path = pathOf(&q)
+	}
+	w := c.waiter(q.op.Code, q.body, q.who)
 	q.body = nil
 	c.out.waitRoom()
 	if !c.reserve(&q, 1) {
 		return false
 	}
 	c.push(q, false)
-	c.s.cfg.Proposer.Propose(&cmd, c, c.gone)
+	c.s.cfg.Proposer.Propose(&cmd, w, c.gone)
 	return true
 }
 
@@ -118,6 +120,7 @@ func (c *conn) reconfig(q request) (bool, error) {
 	c.s.cfg.Proposer.Propose(&fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}, w, c.gone)
 	<-w.done
 	if !w.ok {
+		c.auditReconfig(q.who, auditUnknown)
 		return false, errEnd
 	}
 	h := proto.ReplyHeader{Xid: q.xid, Code: w.code}
@@ -125,8 +128,14 @@ func (c *conn) reconfig(q request) (bool, error) {
 		var ok bool
 		// The client's pings wait too, and it gives up after two thirds of its timeout.
 		if h.Code, ok = c.s.cfg.Proposer.Reconfigure(q.body, time.Duration(c.timeout)*time.Millisecond/3); !ok {
+			c.auditReconfig(q.who, auditUnknown)
 			return false, errEnd
 		}
+	}
+	if h.Code == proto.OK {
+		c.auditReconfig(q.who, auditSuccess)
+	} else {
+		c.auditReconfig(q.who, auditFailure)
 	}
 	c.unsent = true
 	c.s.cfg.Replica.View(func(v *fsm.View) {

@@ -46,6 +46,9 @@ func (s *Server) quorum() *report.Quorum {
 	return nil
 }
 
+// Snapshot implements report.Server.
+func (s *Server) Snapshot() (report.Snapshot, error) { return s.cfg.Replica.State() }
+
 // Monitor implements report.Server.
 func (s *Server) Monitor() *report.Monitor {
 	m := s.summary()
@@ -180,7 +183,7 @@ func (s *Server) connections() []*conn {
 		all = append(all, c)
 	}
 	s.mu.Unlock()
-	slices.SortFunc(all, func(a, b *conn) int { return int(int64(a.number - b.number)) })
+	slices.SortFunc(all, byNumber)
 	return all
 }
 
@@ -190,6 +193,63 @@ func (s *Server) Connections() (all []report.Connection) {
 		all = append(all, c.report())
 	}
 	return all
+}
+
+// Clients implements report.Server.
+func (s *Server) Clients(find []string) report.ClientList {
+	all := s.connections()
+	list := report.ClientList{Total: len(all), Some: make([]report.Client, 0, min(len(all), report.MaxClients))}
+	for _, c := range oldest(all, report.MaxClients, find[:min(len(find), report.MaxFind)]) {
+		list.Some = append(list.Some, c.client())
+	}
+	return list
+}
+
+// oldest returns up to most of the connections, in their order: first those that a text in find
+// matches, then others.
+func oldest(all []*conn, most int, find []string) []*conn {
+	if len(all) <= most {
+		return all
+	}
+	if len(find) == 0 {
+		return all[:most]
+	}
+	matching, others := make([]*conn, 0, most), make([]*conn, 0, most)
+	for _, c := range all {
+		c.s.mu.Lock()
+		x := report.Client{Session: c.session}
+		c.s.mu.Unlock()
+		x.Addr = c.shown()
+		switch {
+		case len(matching) < most && x.MatchesAny(find):
+			matching = append(matching, c)
+		case len(others) < most:
+			others = append(others, c)
+		}
+	}
+	chosen := append(matching, others[:min(len(others), most-len(matching))]...)
+	slices.SortFunc(chosen, byNumber)
+	return chosen
+}
+
+func byNumber(a, b *conn) int { return int(int64(a.number - b.number)) }
+
+// maxAddr is how many bytes of an address are told. None of TCP is longer.
+const maxAddr = 100
+
+// client is report in short.
+func (c *conn) client() report.Client {
+	x := report.Client{Number: c.number, Addr: c.shown(), Age: time.Since(c.since), Requests: c.stats.received.Load()}
+	x.Addr = x.Addr[:min(len(x.Addr), maxAddr)]
+	c.s.mu.Lock()
+	x.Session, x.Timeout = c.session, time.Duration(c.timeout)*time.Millisecond
+	c.s.mu.Unlock()
+	c.stats.mu.Lock()
+	if c.stats.n > 0 {
+		x.Op, x.OpAge = c.stats.last.op, time.Since(c.stats.last.at)
+	}
+	c.stats.mu.Unlock()
+	return x
 }
 
 func (c *conn) report() report.Connection {
@@ -229,7 +289,8 @@ func (s *Server) Sessions() (*report.Sessions, error) {
 	s.cfg.Replica.Browse(func(v *fsm.View, step func()) {
 		for a := range all.All() {
 			step()
-			if v.Sessions().Get(a.ID) == nil {
+			now := v.Sessions().Get(a.ID)
+			if now == nil {
 				continue // it has ended
 			}
 			ephemerals := v.Ephemerals(a.ID, step)
@@ -239,7 +300,7 @@ func (s *Server) Sessions() (*report.Sessions, error) {
 			if room < 0 {
 				return
 			}
-			x.All = append(x.All, report.Session{ID: a.ID, Timeout: time.Duration(a.Timeout) * time.Millisecond})
+			x.All = append(x.All, report.Session{ID: a.ID, Timeout: time.Duration(a.Timeout) * time.Millisecond, Owner: now.Owner.Server})
 			owned = append(owned, ephemerals)
 		}
 	})
@@ -324,11 +385,8 @@ func (s *Server) Read(op proto.OpCode, q, reply proto.Record) error {
 	if w, ok := q.(*proto.PathWatch); ok && w.Watch {
 		return proto.BadArguments // there is nobody to tell
 	}
-	switch {
-	case !s.isServing() && !s.isReadOnly():
-		return report.ErrNotServing
-	case !s.authenticated(inProcess):
-		return proto.SessionClosedRequireSASLAuth
+	if err := s.readable(); err != nil {
+		return err
 	}
 	var out []byte
 	var code proto.Code
@@ -344,6 +402,17 @@ func (s *Server) Read(op proto.OpCode, q, reply proto.Record) error {
 		return report.ErrTooLong
 	}
 	return code
+}
+
+// readable returns why a client in this process that has not authenticated cannot read; nil if it can.
+func (s *Server) readable() error {
+	switch {
+	case !s.isServing() && !s.isReadOnly():
+		return report.ErrNotServing
+	case !s.authenticated(inProcess):
+		return proto.SessionClosedRequireSASLAuth
+	}
+	return nil
 }
 
 // Sync implements report.Server.

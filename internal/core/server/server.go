@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -65,15 +66,20 @@ type Config struct {
 	Limits
 	Auth
 
-	ReadOnly        bool     // while suspended, serve reads to clients that accept read-only mode
-	FourLetterWords []string // words to answer besides srvr, and isro if ReadOnly; "*" means all
-	Version         string   // of this program, for four-letter words
-	Built           string   // for four-letter words: YYYY-MM-DD HH:MM
-	DataDir         string   // for four-letter words
+	ReadOnly bool // while suspended, serve reads to clients that accept read-only mode
+	// ZooKeeperPasswords gives new sessions the passwords that ZooKeeper would give them.
+	ZooKeeperPasswords bool
+	FourLetterWords    []string // words to answer besides srvr, and isro if ReadOnly; "*" means all
+	Version            string   // of this program, for four-letter words
+	Built              string   // for four-letter words: YYYY-MM-DD HH:MM
+	DataDir            string   // for four-letter words
+
+	SlowRequest time.Duration // requests that take longer are logged; 0 is none
 
 	// Persona is the older line of ZooKeeper that clients see; nil is the newest.
 	Persona *persona.Persona
 
+	Audit     func(AuditEvent)        // is told of changes and attempts, mostly while the state is locked; may be nil
 	TimeOfDay func() time.Time        // the clock that four-letter words show; nil is time.Now
 	Tap       func(net.Conn) net.Conn // for tests: replaces each connection that does not use TLS; may be nil
 }
@@ -100,6 +106,10 @@ type Auth struct {
 	NoDigest    bool        // clients cannot authenticate with scheme digest
 	EnforceAuth []string    // schemes; if not empty, a connection needs an identity of one of them
 	SuperX509   string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
+
+	SASL            sasl.Mechanism // nil if SASL is not configured
+	SuperSASL       []string       // users of SASL who are super users
+	AllowSASLFailed bool           // clients that fail to authenticate may continue without an identity
 }
 
 // Server serves clients. Its methods are safe for concurrent use.
@@ -110,6 +120,7 @@ type Server struct {
 	roster
 	wg sync.WaitGroup // goroutines of connections and listeners, writers, and logWaiting
 
+	opened   atomic.Bool // Open has been called
 	draining atomic.Bool // connections end when what was received is answered
 
 	dirty   dirtyConns
@@ -209,6 +220,7 @@ func New(cfg Config) *Server {
 func (s *Server) Open() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.opened.Store(true)
 	s.serving, s.readOnly = true, false
 	for c := range s.conns {
 		if c.readOnly {
@@ -239,15 +251,21 @@ func (s *Server) Announce(plain, secure net.Addr) {
 }
 
 // Serve accepts connections on l until it is closed, and then closes l.
-func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.ports.plain) }
+func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.ports.plain, nil) }
+
+// ServeEither is like Serve, but a client may also use TLS, as with ServeTLS.
+func (s *Server) ServeEither(l net.Listener, config *tls.Config) error {
+	return s.serve(l, &s.ports.plain, config)
+}
 
 // ServeTLS is like Serve, for clients that use TLS. A client whose certificate was
 // verified gets an identity of scheme x509: the certificate's subject.
 func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
-	return s.serve(tls.NewListener(l, config), &s.ports.secure)
+	return s.serve(tls.NewListener(l, config), &s.ports.secure, nil)
 }
 
-func (s *Server) serve(l net.Listener, addr *net.Addr) error {
+// serve accepts connections on l. With withTLS, clients may use TLS or not.
+func (s *Server) serve(l net.Listener, addr *net.Addr, withTLS *tls.Config) error {
 	if !s.enter() {
 		l.Close()
 		return net.ErrClosed
@@ -282,6 +300,9 @@ func (s *Server) serve(l net.Listener, addr *net.Addr) error {
 		if !s.enter() {
 			c.Close()
 			continue
+		}
+		if withTLS != nil {
+			c = &either{Conn: c, config: withTLS}
 		}
 		go s.serveConn(c, ended)
 	}
@@ -479,6 +500,7 @@ func (s *Server) role() string {
 type observer struct{ s *Server }
 
 func (o observer) Changed(v *fsm.View, changes []proto.Change) {
+	o.s.auditEnded(changes)
 	if all := o.s.followers.Load(); all != nil {
 		for _, f := range *all {
 			f.Changed(changes)

@@ -1,11 +1,13 @@
 package server
 
 import (
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -208,4 +210,26 @@ func (c *conn) answered(q *request, h *proto.ReplyHeader, body int) {
 		op = q.op.Short
 	}
 	c.stats.answered(lastRequest{op, q.xid, h.Zxid, q.start.Add(time.Duration(us) * time.Microsecond), us})
+	if took := time.Duration(us) * time.Microsecond; c.s.cfg.SlowRequest > 0 && took > c.s.cfg.SlowRequest && q.op != nil {
+		path := q.path
+		if q.op.Class == proto.Read {
+			path = pathOf(q)
+		}
+		const msg = "slow request"
+		c.warnLater(msg, msg, "op", q.op.Name, "path", path, "xid", q.xid, "zxid", fmt.Sprintf("0x%x", h.Zxid), "code", int32(h.Code), "took", took)
+	}
+}
+
+// pathOf returns the path of a request, or "" if it has none or more than one.
+func pathOf(q *request) string {
+	switch q.op.Code {
+	case proto.OpCloseSession, proto.OpMulti, proto.OpMultiRead, proto.OpReconfig, proto.OpSetWatches, proto.OpSetWatches2, proto.OpWhoAmI:
+		return ""
+	}
+	d := jute.NewDecoder(q.body)
+	path := d.String()
+	if d.Err() != nil {
+		return ""
+	}
+	return path
 }

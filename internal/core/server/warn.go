@@ -1,6 +1,8 @@
 package server
 
 import (
+	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -8,7 +10,8 @@ import (
 )
 
 // warnings keeps clients from filling the log: at most warnBurst lines of each kind
-// are logged per second, and the next line says how many were suppressed.
+// are logged per second, and the next line says how many were suppressed. Long texts
+// in them are cut.
 type warnings struct {
 	mu      sync.Mutex
 	kinds   map[string]*warnCount
@@ -26,6 +29,7 @@ type warnCount struct {
 const (
 	warnBurst  = 50
 	maxWaiting = 1000 // lines kept while the log blocks
+	maxText    = 1000 // bytes of a text in a line, such as a path; the rest is cut off
 )
 
 // warn logs a warning about a connection that its client has caused. The log may
@@ -94,7 +98,21 @@ func (s *Server) warning(kind, msg string, args ...any) (say func()) {
 	if suppressed > 0 {
 		args = append(args, "suppressed", suppressed)
 	}
+	for i, arg := range args {
+		if text, ok := arg.(string); ok {
+			args[i] = shortened(text)
+		}
+	}
+	msg = shortened(msg)
 	return func() { s.cfg.Log.Warn(msg, args...) }
+}
+
+// shortened cuts off what a text has beyond maxText, and says how long it was.
+func shortened(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	return fmt.Sprintf("%s… (%d bytes)", strings.ToValidUTF8(text[:maxText], ""), len(text))
 }
 
 // allow decides whether a line of that kind may be logged now, and returns how many lines

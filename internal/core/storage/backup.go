@@ -17,11 +17,9 @@ import (
 )
 
 // Save verifies the data directory of a server that is not running, as [Check] does, and
-// writes its state to w as a snapshot. The state of a cluster's member includes all
-// entries that it has stored, also those of which it does not know that they were
-// committed.
+// writes its state, which [Load] describes, to w as a snapshot.
 func Save(dir string, w io.Writer) (*Report, error) {
-	report, machine, err := verify(dir)
+	report, machine, err := Load(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -37,13 +35,12 @@ func VerifySnapshot(r io.Reader) (State, error) {
 	return stateOf(m), m.Check()
 }
 
-// isMaking reports whether name is that of a directory, in a data directory, in which Make
-// makes it.
+// isMaking reports whether name is that of a directory in which MakeDir makes the one around it.
 func isMaking(name string) bool {
 	return strings.HasPrefix(name, "making.") && strings.HasSuffix(name, ".tmp")
 }
 
-// removeMaking removes what Makes that did not end well have left in a data directory.
+// removeMaking removes what calls of MakeDir that did not end well have left in a directory.
 func removeMaking(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -53,26 +50,37 @@ func removeMaking(dir string) {
 	}
 }
 
-// Make makes a data directory that begins with what fill stores, and verifies it. The
-// directory must be empty or not exist.
-//
-// Everything is made in a directory inside of it, so that dir may be where a disk is
-// mounted, and is then moved into its place, meta.json last. A crash, or an error after the
-// log was moved, leaves a complete log. Any other one leaves a directory without a log, which
-// Make can be called for again.
-//
-// Make removes and replaces nothing outside of the directory inside: if a server or another
-// Make has begun with dir meanwhile, this one fails.
-func Make(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog hclog.Logger, fill func(*Storage) error) (err error) {
-	entries, err := os.ReadDir(dir)
-	isNew := errors.Is(err, fs.ErrNotExist)
-	if err != nil && !isNew {
-		return err
-	}
-	for _, e := range entries {
-		if !isMaking(e.Name()) && e.Name() != "lost+found" { // which a new file system has
-			return fmt.Errorf("%s is not empty: move away what is in it", dir)
+// Make makes a data directory that begins with what fill stores, and verifies it, by [MakeDir],
+// meta.json last. A crash, or an error after the log was moved, leaves a complete log. Any other one
+// leaves a directory without a log, which Make can be called for again.
+func Make(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog hclog.Logger, fill func(*Storage) error) error {
+	return MakeDir(dir, func(making string) ([]string, error) {
+		s, err := Open(making, kind, serverID, log, raftLog)
+		if err != nil {
+			return nil, err
 		}
+		if err := errors.Join(fill(s), s.Close()); err != nil {
+			return nil, err
+		}
+		_, err = Check(making)
+		return []string{raftDir, metaFile}, err
+	})
+}
+
+// MakeDir makes a directory, which must be empty or not exist. fill makes everything in a directory
+// inside of it, so that dir may be where a disk is mounted, and syncs it. MakeDir then moves what fill
+// names into its place, one after the other, durably.
+//
+// MakeDir removes and replaces nothing outside of the directory inside: if a server or another
+// MakeDir has begun with dir meanwhile, this one fails.
+func MakeDir(dir string, fill func(making string) (names []string, err error)) (err error) {
+	dir = filepath.Clean(dir) // without a slash at its end, so that filepath.Dir is its parent
+	_, err = os.Stat(dir)
+	isNew := errors.Is(err, fs.ErrNotExist)
+	if free, err := isFree(dir); err != nil {
+		return err
+	} else if !free {
+		return fmt.Errorf("%s is not empty: move away what is in it", dir)
 	}
 	if err := os.MkdirAll(dir, dirMode); err != nil {
 		return err
@@ -87,17 +95,11 @@ func Make(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 			os.Remove(dir) // if it is empty
 		}
 	}()
-	s, err := Open(making, kind, serverID, log, raftLog)
+	names, err := fill(making)
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(fill(s), s.Close()); err != nil {
-		return err
-	}
-	if _, err := Check(making); err != nil {
-		return err
-	}
-	for _, name := range []string{raftDir, metaFile} {
+	for _, name := range names {
 		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			return cmp.Or(err, fmt.Errorf("%s is in use already: it was made meanwhile", filepath.Join(dir, name)))
 		}
@@ -108,6 +110,20 @@ func Make(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 			return err
 		}
 	}
-	removeMaking(dir) // another Make that has not ended would fail
+	removeMaking(dir) // another MakeDir that has not ended would fail
 	return nil
+}
+
+// isFree reports whether MakeDir can make dir: it does not exist, or has nothing that anybody needs.
+func isFree(dir string) (bool, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, err
+	}
+	for _, e := range entries {
+		if !isMaking(e.Name()) && e.Name() != "lost+found" { // which a new file system has
+			return false, nil
+		}
+	}
+	return true, nil
 }

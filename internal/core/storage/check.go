@@ -3,6 +3,7 @@ package storage
 import (
 	"cmp"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
@@ -35,6 +36,10 @@ type Report struct {
 	SnapshotIndex uint64    `json:"snapshotIndex"` // 0 without one
 	FirstIndex    uint64    `json:"firstIndex"`    // of the log; 0 if it is empty
 	LastIndex     uint64    `json:"lastIndex"`
+	// Term is that of the last entry with commands; 0 if there was none. Of members that are stopped,
+	// the one with the highest term, and of these the one with the highest LastIndex, has all that was
+	// acknowledged.
+	Term uint64 `json:"term"`
 	State
 	// Exposed is a file with passwords that other users may read.
 	Exposed string `json:"exposed,omitempty"`
@@ -44,11 +49,13 @@ type Report struct {
 // of its log, the snapshots, every entry of the log, and the state that these
 // lead to. It changes nothing. If the server is running, the error is [ErrInUse].
 func Check(dir string) (*Report, error) {
-	report, _, err := verify(dir)
+	report, _, err := Load(dir)
 	return report, err
 }
 
-func verify(dir string) (*Report, *fsm.Machine, error) {
+// Load is [Check] that also returns the state. The state of a cluster's member includes all
+// entries that it has stored, also those of which it does not know that they were committed.
+func Load(dir string) (*Report, *fsm.Machine, error) {
 	has, err := logStoreOf(dir)
 	if err != nil {
 		return nil, nil, err
@@ -73,6 +80,10 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	}
 	if m == nil {
 		return nil, nil, fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile)
+	}
+	begun, err := os.Stat(dir)
+	if err != nil {
+		return nil, nil, err
 	}
 	reading := readNewest(dir, m.ServerID)
 	defer reading.wait()
@@ -124,7 +135,10 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if err := of.Check(ClusterID(machine.Cluster())); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	report.State = stateOf(machine)
+	report.State, report.Term = stateOf(machine), machine.Term()
+	if ended, err := os.Stat(dir); err != nil || !os.SameFile(begun, ended) { // the lock is on a file, which may have moved
+		return nil, nil, cmp.Or(err, fmt.Errorf("%s has been replaced just now", dir))
+	}
 	return report, machine, nil
 }
 

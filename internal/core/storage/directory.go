@@ -84,6 +84,9 @@ func Open(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 }
 
 func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+	if err := halfReplaced(dir); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
 		return nil, err
 	}

@@ -28,7 +28,7 @@ import (
 const house = `
 	jute internal/core/timing
 	proto
-	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit internal/core/persona
+	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit internal/core/persona internal/core/sasl
 	fsm internal/core/report
 	internal/core/storage
 	server cluster
@@ -84,6 +84,9 @@ var hooked = []string{"lockkeeper", "lockkeepertest", "internal/testing/sim"}
 
 // reported are the packages that may import internal/core/report, apart from tests.
 var reported = []string{"lockkeeper", "server", "admin"}
+
+// keyStores read keys and certificates in forms that the standard library does not know.
+var keyStores = []string{"github.com/pavlo-v-chernykh/keystore-go/v4", "github.com/youmark/pkcs8", "software.sslmate.com/src/go-pkcs12"}
 
 const throughRoot = "it serves any embedded server through the public API and internal/core/report, which show what operators need"
 
@@ -199,6 +202,8 @@ func TestImports(t *testing.T) {
 				bad("it is how admin sees a server; others have the public API")
 			case strings.HasPrefix(p, "github.com/prometheus/") && from != "admin":
 				bad("metrics belong to admin; a program that embeds a server must not need them")
+			case slices.Contains(keyStores, p) && from != "internal/tools/tlsfiles":
+				bad("a program that embeds a server gives it a *tls.Config, and must not need key stores")
 			case strings.HasPrefix(p, "github.com/spf13/") && from != "cmd/*":
 				bad("flags and help belong to the command; a program that embeds a server must not need them")
 			case strings.HasPrefix(from, "internal/tools/") && strings.HasPrefix(to, "internal/testing/"):

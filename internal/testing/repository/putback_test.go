@@ -53,6 +53,16 @@ var putBacks = []putBack{
 	{"a member trusts a leader's answer however long ago a majority confirmed that leader", []edit{
 		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
+	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
+		{"cluster/pulse.go", "\tif p.over.Load() {\n\t\treturn forever", "\tif p.over.Load() && at.ran < 0 {\n\t\treturn forever"},
+	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "a leader that has failed still leads"}}},
+	{"a server of a list forms a cluster without looking for another one that it may belong to", []edit{
+		{"cluster/form.go", "\t\tif err := f.others.none(0, f.own(), s.data); err != nil {", "\t\tif err := error(nil); err != nil {"},
+		{"cluster/form.go", "\tif err := f.others.none(q.Cluster, f.own(), s.data); err != nil {", "\tif err := error(nil); err != nil {"},
+	}, []finding{{"cluster", "TestRemovedOnesAndLostDisk", "FAIL"}, {"cluster", "TestAllReplacedAndSlow", "FAIL"}}},
+	{"a server joins a cluster that does not have it while it may belong to another one", []edit{
+		{"cluster/form.go", "if err := f.accounted(r.Status.Members, addr, of); err != nil {", "if err := error(nil); err != nil {"},
+	}, []finding{{"cluster", "TestListOfThePast", "FAIL"}, {"cluster", "TestJoinsOtherServer3", "FAIL"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
 	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {"internal/testing/whole", "TestBudget", "the result is <nil>, should be InvalidACL"}}},
@@ -125,8 +135,14 @@ var putBacks = []putBack{
 		{"cmd/lockkeeper/adminconns.go", "all.waiting[i].Conn.Close()", "i = len(all.waiting) - 1\n\t\tall.waiting[i].Conn.Close()"},
 	}, []finding{{"cmd/lockkeeper", "TestAdminConnections", "FAIL: TestAdminConnections"}}},
 	{"whoever looks into a server has its state locked until everything is read", []edit{
-		{"fsm/replica.go", "const Pace = 256", "const Pace = 1 << 40"},
+		{"fsm/replica.go", "const pace = 256", "const pace = 1 << 40"},
 	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
+	{"the console's search finds znodes whose parents nobody may read", []edit{
+		{"internal/core/server/search.go", " || !t.Listed(n, inProcess)", ""},
+	}, []finding{{"admin", "TestSearchHides", "going through the tree"}}},
+	{"the console's search has the state locked until it ends", []edit{
+		{"internal/core/server/search.go", "\t\t\t\tstep()\n", "\t\t\t\t_ = step\n"},
+	}, []finding{{"admin", "TestSearchSteps", "the state was locked all the time"}}},
 	{"the list of all sessions is made while the state is locked", []edit{
 		{"session/table.go", "return List{slices.Clone(t.parts), len(t.byID)}", "return List{[][]*Session{slices.Concat(t.parts...)}, len(t.byID)}"},
 	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},

@@ -1211,8 +1211,12 @@ func (c *checker) lateness() {
 		}
 		heard = c.reportedBy(server, by, heard)
 		// A new leader with a slow store needs a while before it counts timeouts. It counts
-		// them once it has applied its log, which takes long where each step often sleeps;
-		// nothing new is committed before that.
+		// them once it has applied its log, which takes long where each step often sleeps.
+		for _, b := range c.h.Began {
+			if b.At <= at && slices.Contains(by, int(b.Member)) {
+				heard = max(heard, b.At)
+			}
+		}
 		for _, t := range c.h.LeaderChanges {
 			if t <= at {
 				heard = max(heard, t+10*time.Second)

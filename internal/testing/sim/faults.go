@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -184,6 +185,7 @@ var faultKinds = []fault{
 		}
 	}},
 	{"forget connections", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.forget(s.pick(r), s.pick(r), r) }},
+	{"forget the leader's connections, and nothing else", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.forgetOnly(r) }},
 	{"no new connections", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.shut(s.pick(r), s.pick(r), r, hold) }},
 	{"be absent", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.beAbsent(s.pick(r), r, hold) }},
 	{"lose a disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.loseDisk(s.pick(r), r, hold) }},
@@ -443,7 +445,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	m.stop(r.IntN(2) == 0)
 	time.Sleep(hold)
 	m.setMayStop(false)
-	m.join = true
+	m.join, m.listed = true, r.IntN(2) == 0
 	m.newDisk()
 	faults, others := s.faultsBegun()
 	if m.start() != nil {
@@ -553,7 +555,8 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 
 // reconfigure gives a member a vote or takes it away, in at most that many attempts, and
 // reports whether one was acknowledged. Each attempt names the version that the members
-// had when it was sent, so none that was delayed takes effect after the acknowledged one.
+// had when it was sent, so none that was delayed takes effect after the acknowledged one. A member that
+// has its vote already, and is the only one that has, counts as well.
 func (c *client) reconfigure(m *member, votes bool, attempts int) bool {
 	const config = "/zookeeper/config"
 	for range attempts {
@@ -587,7 +590,14 @@ func (c *client) reconfigure(m *member, votes bool, attempts int) bool {
 			c.do(&Op{Code: proto.OpReconfig, Path: m.asMember(votes), Version64: old})
 		}
 		c.version = version
-		if c.do(&Op{Code: proto.OpReconfig, Path: m.asMember(votes), Version64: version}).OK() {
+		change := c.do(&Op{Code: proto.OpReconfig, Path: m.asMember(votes), Version64: version})
+		if change.OK() {
+			return true
+		}
+		// While the others are removed, or are not back yet, the only one that votes cannot be changed.
+		_, line, _ := strings.Cut("\n"+o.GotData, fmt.Sprintf("\nserver.%d=", m.id))
+		line, _, _ = strings.Cut(line, "\n")
+		if change.Err == proto.BadArguments && votes && strings.Contains(line, ":participant") {
 			return true
 		}
 	}
@@ -632,7 +642,7 @@ func faults() []fault {
 		fault{"pause a process", 6, func(s *sim, r *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, s.pick(r)) }},
 		fault{"pause the leader's process", 6, func(s *sim, r *rand.Rand, hold time.Duration) {
 			if m := s.leader(); m != nil {
-				s.pauseProcesses(3*hold, m) // long enough for its sessions to expire meanwhile
+				s.pauseProcesses(min(3*hold, longest), m) // long enough for its sessions to expire meanwhile
 			}
 		}},
 		fault{"pause all processes", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, s.members...) }},
@@ -680,6 +690,11 @@ func (s *sim) makeFaults() {
 			return
 		case <-time.After(time.Duration(r.ExpFloat64() * float64(pace))):
 		}
+		select {
+		case <-s.faultsOver:
+			return
+		case <-time.After(s.calmFor()):
+		}
 		n := r.IntN(total)
 		for _, f := range kinds {
 			if n -= f.weight; n >= 0 {
@@ -710,6 +725,13 @@ func (s *sim) makeFaults() {
 			break
 		}
 	}
+}
+
+// calmFor returns for how much longer no fault is to begin.
+func (s *sim) calmFor() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calmUntil - s.h.now()
 }
 
 // faultsBegun returns how many faults have begun so far, and whether more than one of them,

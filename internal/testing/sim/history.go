@@ -154,6 +154,12 @@ type Expiry struct {
 	Timeout time.Duration
 }
 
+// Began says when a member applied its first transaction of a leader's term.
+type Began struct {
+	At     time.Duration
+	Member uint64
+}
+
 // Clock says by how much a member's time of day is ahead of the run's time from At on.
 type Clock struct {
 	Member    uint64
@@ -189,8 +195,9 @@ type History struct {
 
 // Troubles are the times when clients could not count on being served.
 type Troubles struct {
-	Failed        []Try           // when clients failed to connect
-	Unheard       []Unheard       // when a member disconnected its clients because the leader did not receive their touches
+	Failed        []Try     // when clients failed to connect
+	Unheard       []Unheard // when a member disconnected its clients because the leader did not receive their touches
+	Began         []Began
 	LeaderChanges []time.Duration // when a member learned of a new leader, or that there is none
 }
 
@@ -294,9 +301,10 @@ type recorder struct {
 	s      *sim
 	h      *History
 	member uint64
-	pos    int  // of the next commit in h.Commits
-	lost   bool // pos is not known: a snapshot was restored, or nothing was applied yet
-	served bool // the member served clients with watches when Restoring was called
+	pos    int   // of the next commit in h.Commits
+	lost   bool  // pos is not known: a snapshot was restored, or nothing was applied yet
+	term   int64 // of the newest transaction
+	served bool  // the member served clients with watches when Restoring was called
 }
 
 func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
@@ -321,6 +329,10 @@ func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	if term := c.Zxid >> 32; term > t.term {
+		t.term = term
+		h.Began = append(h.Began, Began{c.At, t.member})
+	}
 	if t.lost {
 		t.pos = sort.Search(len(h.Commits), func(i int) bool { return h.Commits[i].Zxid >= c.Zxid })
 		t.lost = false

@@ -310,56 +310,61 @@ func (s *sim) burst(end time.Duration, r *rand.Rand) {
 	}
 }
 
-// loseUnwritten makes the leader crash while it has sent entries to some of the others that its own
-// disk has not written, and perhaps those others, too. The rest go on without these entries, if
-// they are a majority, with the leader when it is back.
+// loseUnwritten makes the leader crash, and mostly those others that have got its last entries, while the disks of
+// some of these do not write what they get. The rest go on with what they have, if they are a majority with those that
+// are back first.
 func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
-	m := s.leader()
-	if m == nil || m.mem == nil || !m.claim() {
+	leader := s.leader()
+	if leader == nil || leader.mem == nil || !leader.claim() {
 		return
 	}
-	defer m.release()
 	hold = min(hold, usualHold)
-	m.setMayStop(true)
-	crashed := make(chan struct{})
-	stuck := s.beginSpan(&s.stuckLog, m.name)
-	end := m.slow(func() error { <-crashed; return errCrashed })
-	var with, without []*member
+	var without []*member
+	down, others := []*member{leader}, r.IntN(3) > 0
 	for _, x := range s.members {
 		switch {
-		case x == m:
+		case x == leader:
 		case r.IntN(2) == 0:
 			without = append(without, x)
 			s.cutAll(x.name, 1)
-		default:
-			with = append(with, x)
+		case others && x.claim():
+			down = append(down, x)
 		}
+	}
+	crashed := make(chan struct{})
+	var ends []func()
+	stick := func(x *member) {
+		x.setMayStop(true)
+		stuck, end := s.beginSpan(&s.stuckLog, x.name), x.slow(func() error { <-crashed; return errCrashed })
+		ends = append(ends, func() { end(); stuck(); x.setMayStop(false) })
+	}
+	for _, x := range down[1:] {
+		if r.IntN(2) == 0 {
+			stick(x)
+		}
+	}
+	if len(ends) == 0 || r.IntN(2) == 0 {
+		stick(leader)
 	}
 	time.Sleep(time.Duration(r.ExpFloat64() / 4 * float64(s.opts.ElectionTimeout)))
-	var down []*member
-	if r.IntN(3) > 0 {
-		for _, x := range with {
-			if x.claim() {
-				down = append(down, x)
-			}
-		}
-	}
 	close(crashed)
 	var stopping sync.WaitGroup
-	for _, x := range append(down, m) {
+	for _, x := range down {
 		stopping.Go(func() { x.stop(true) })
 	}
 	stopping.Wait()
-	end()
-	stuck()
-	m.setMayStop(false)
+	for _, end := range ends {
+		end()
+	}
 	for _, x := range without {
 		s.cutAll(x.name, -1)
 	}
 	time.Sleep(time.Duration(r.Int64N(int64(time.Second))))
-	m.start()
-	time.Sleep(hold)
-	for _, x := range down {
+	r.Shuffle(len(down), func(i, j int) { down[i], down[j] = down[j], down[i] })
+	for i, x := range down {
+		if i == 1 {
+			time.Sleep(hold)
+		}
 		x.start()
 		x.release()
 	}
@@ -394,6 +399,20 @@ func (s *sim) forget(a, b *member, r *rand.Rand) {
 	s.mu.Lock()
 	s.cutLog = append(s.cutLog, span{from: a.name, to: b.name, At: s.h.now(), Until: s.h.now() + redialed})
 	s.mu.Unlock()
+}
+
+// forgetOnly makes some connections between the leader and another member lose everything, and
+// lets no other fault begin for as long as a single member may do nothing for its clients. The
+// leader stays the same, so what is not noticed otherwise lasts (see idle).
+func (s *sim) forgetOnly(r *rand.Rand) {
+	leader, other := s.leader(), s.pick(r)
+	if leader == nil || leader == other || s.opts.For <= time.Minute || s.slack() > 0 {
+		return
+	}
+	s.mu.Lock()
+	s.calmUntil = s.h.now() + 2*s.progressLimit() + 2*usualHold // other faults have to end first
+	s.mu.Unlock()
+	s.forget(leader, other, r)
 }
 
 // shut makes some connections between two members lose everything, and for a while lets them make no

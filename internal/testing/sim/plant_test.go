@@ -60,7 +60,7 @@ var plants = []plant{
 		{"fsm/reads.go", "set(r.watchPersistent(v, path, true))", "_ = path"},
 	}, []string{"watches"}},
 	{"a write is acknowledged before it is committed", []edit{
-		{"internal/core/server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tq.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, now: true}\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, c, c.gone)"},
+		{"internal/core/server/pipeline.go", "\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, w, c.gone)", "\tif q.op.Code == proto.OpDelete {\n\t\tc.s.cfg.Proposer.Propose(&cmd, early{}, nil)\n\t\tq.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, now: true}\n\t\tc.local(q)\n\t\tc.release(&q)\n\t\treturn true\n\t}\n\tc.push(q, false)\n\tc.s.cfg.Proposer.Propose(&cmd, w, c.gone)"},
 		{"internal/core/server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
 	}, []string{"writes", "session order", "reads"}},
 	{"a member that crashes loses the last entries of its log", []edit{
@@ -85,7 +85,7 @@ var plants = []plant{
 	}, []string{"clocks"}},
 	{"a connection that ends skips a request that it has read", []edit{
 		{"internal/core/server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
-		{"internal/core/server/pipeline.go", "&cmd, c, c.gone)", "&cmd, c, nil)"},
+		{"internal/core/server/pipeline.go", "&cmd, w, c.gone)", "&cmd, w, nil)"},
 	}, []string{"session order"}},
 	{"requests after a lost one are not lost", []edit{
 		{"cluster/propose.go", "\t\t\tp.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},

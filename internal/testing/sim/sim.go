@@ -171,19 +171,20 @@ type lagClients struct {
 // disturbances are the faults of a run: which there are, and when they did what. mu guards
 // them.
 type disturbances struct {
-	mu       sync.Mutex
-	cuts     map[[2]string]int // how many faults cut the way from one host to another
-	cutLog   []span            // when a way was cut
-	roundLog []*span           // when round trips took longer than an election timeout allows
-	slowLog  []*span           // when a member's disk was slow
-	stuckLog []*span           // when a member could do nothing
-	pauseLog []*span           // when a member's process was paused
-	otherLog []*span           // when there was a fault that does more than make a member stuck
-	outLog   []*span           // when a member was down, or had lost its disk
-	voteLog  []*span           // when members or votes changed
-	frozen   map[string]int    // how many faults keep a host from using the network
-	faults   map[string]int    // how many there were, by name
-	active   int               // faults that have not ended
+	mu        sync.Mutex
+	cuts      map[[2]string]int // how many faults cut the way from one host to another
+	cutLog    []span            // when a way was cut
+	roundLog  []*span           // when round trips took longer than an election timeout allows
+	slowLog   []*span           // when a member's disk was slow
+	stuckLog  []*span           // when a member could do nothing
+	pauseLog  []*span           // when a member's process was paused
+	otherLog  []*span           // when there was a fault that does more than make a member stuck
+	calmUntil time.Duration     // no fault begins before; see forgetOnly
+	outLog    []*span           // when a member was down, or had lost its disk
+	voteLog   []*span           // when members or votes changed, or no cluster could be formed yet
+	frozen    map[string]int    // how many faults keep a host from using the network
+	faults    map[string]int    // how many there were, by name
+	active    int               // faults that have not ended
 }
 
 // span is a period of the run; Until is 0 while it lasts. from names the member that it
@@ -234,6 +235,8 @@ type member struct {
 	mem  *storage.Memory
 	dir  string
 	join bool // it was removed once, and must join to come back
+	// With join: it has the flags of a member that forms the cluster, as where all members have the same, and a Join.
+	listed bool
 
 	condition
 	back func() // ends its span in outLog; only for the claim's owner
@@ -380,7 +383,17 @@ func (s *sim) config(m *member) lockkeeper.Config {
 		for other == m.id || s.members[other-1].absent.Load() {
 			other = other%uint64(len(s.members)) + 1
 		}
-		c.PeerAddr, c.Join, c.JoinAsObserver = s.peers[m.id], s.peers[other], !m.votes()
+		c.Join = s.peers[other]
+	}
+	if c.Join == "" && s.opts.Seed%2 == 1 {
+		other := m.id%uint64(len(s.members)) + 1
+		if s.opts.Seed%4 == 3 {
+			other = 1 // as on Kubernetes, where all have the same flags
+		}
+		c.Join = s.peers[other] // which it has no need of
+	}
+	if m.join && !m.listed {
+		c.PeerAddr, c.JoinAsObserver = s.peers[m.id], !m.votes()
 	} else {
 		for _, x := range s.members {
 			c.Peers = append(c.Peers, lockkeeper.Peer{ID: x.id, Addr: s.peers[x.id], Observer: !x.votes()})
@@ -618,6 +631,7 @@ func Run(o Options) *Report {
 		m.absent.Store(true)
 		m.claimed, m.back = true, s.beginSpan(&s.outLog, m.name)
 	}
+	started := s.beginSpan(&s.voteLog, "") // until then a majority may be unable to form the cluster
 	for _, m := range s.members {
 		if !m.absent.Load() && m.start() != nil {
 			return s.report()
@@ -636,6 +650,7 @@ func Run(o Options) *Report {
 			}
 		}
 	}
+	started()
 	if s.setUp() {
 		s.perturbed.Stir()
 		s.work()

@@ -75,7 +75,7 @@ func changed(t *testing.T) map[string]string {
 	return files
 }
 
-// weave returns the servers' files with points in them, and with the mutexes of package
+// weave returns the servers' files with points in them, and with the mutexes and the Once of package
 // perturb, by their names in the repository. changed has the text of files that differ
 // from the repository.
 func weave(t *testing.T, changed map[string]string) map[string]string {
@@ -172,7 +172,8 @@ func weaveFile(t *testing.T, file, text string, mutexes bool, sites *[]string) s
 				}
 			}
 		case *ast.FuncDecl:
-			if n.Body != nil && n.Name.Name != "init" {
+			// Loggers call Error and String while they hold their lock.
+			if name := n.Name.Name; n.Body != nil && name != "init" && name != "Error" && name != "String" {
 				point(n.Body.Lbrace+1, first)
 			}
 		case *ast.FuncLit:
@@ -193,7 +194,7 @@ func weaveFile(t *testing.T, file, text string, mutexes bool, sites *[]string) s
 				point(n.Pos(), "defer %s; ")
 			}
 		case *ast.SelectorExpr:
-			if x, ok := n.X.(*ast.Ident); ok && mutexes && x.Name == "sync" && (n.Sel.Name == "Mutex" || n.Sel.Name == "RWMutex") {
+			if x, ok := n.X.(*ast.Ident); ok && mutexes && x.Name == "sync" && (n.Sel.Name == "Mutex" || n.Sel.Name == "RWMutex" || n.Sel.Name == "Once") {
 				inserts = append(inserts, insert{at: offset(x.Pos()), text: "perturb", until: offset(x.End()), seq: len(inserts)})
 			}
 		}

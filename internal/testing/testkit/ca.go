@@ -32,7 +32,7 @@ var validFrom, validTo = time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	ca := &CA{Pool: x509.NewCertPool()}
-	ca.cert, ca.key = ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Test CA"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign, NotAfter: validTo})
+	ca.cert, ca.key = ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Test CA"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, NotAfter: validTo})
 	ca.Pool.AddCert(ca.cert)
 	return ca
 }
@@ -52,6 +52,15 @@ func (ca *CA) Peer(t testing.TB) tls.Certificate {
 	t.Helper()
 	return pair(ca.sign(t, &x509.Certificate{
 		Subject: pkix.Name{CommonName: "peer"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotAfter: validTo,
+	}))
+}
+
+// Named issues a certificate for a server with these host names, which can also be that of a client.
+func (ca *CA) Named(t testing.TB, hosts ...string) tls.Certificate {
+	t.Helper()
+	return pair(ca.sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: hosts[0]}, DNSNames: hosts,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotAfter: validTo,
 	}))
 }
@@ -99,6 +108,22 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate) (*x509.Certificate,
 func (ca *CA) WriteCA(t testing.TB, dir, name string) string {
 	t.Helper()
 	return write(t, dir, name, &pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw})
+}
+
+// WriteCRL writes the authority's list of revoked certificates, which ends at a time, to a PEM file of
+// that name, and returns its path.
+func (ca *CA) WriteCRL(t testing.TB, dir, name string, end time.Time, revoked ...tls.Certificate) string {
+	t.Helper()
+	ca.serial++
+	list := &x509.RevocationList{Number: big.NewInt(ca.serial), ThisUpdate: validFrom, NextUpdate: end}
+	for _, pair := range revoked {
+		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: pair.Leaf.SerialNumber, RevocationTime: validFrom})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, list, ca.cert, ca.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return write(t, dir, name, &pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
 // WritePair writes a certificate and its key to PEM files, and returns their

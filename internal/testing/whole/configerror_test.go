@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 )
 
 // TestConfigError breaks each rule of the configuration. The error must name the field
@@ -43,7 +44,6 @@ func TestConfigError(t *testing.T) {
 		{"AdvertisedElectionPort", "peer port", config{AdvertisedElectionPort: 3888}},
 		{"AdvertisedElectionPort", "the list", config{Peers: three, AdvertisedElectionPort: 3888}},
 		{"AdvertisedElectionPort", "65536 is not a port", config{PeerAddr: "a:1", AdvertisedElectionPort: 65536}},
-		{"Join", "not both", config{Peers: three, Join: "d:1", PeerAddr: "a:1"}},
 		{"PeerAddr", "to join", config{Join: "d:1"}},
 		{"JoinAsObserver", "the list", config{Peers: three, JoinAsObserver: true}},
 		{"JoinAsObserver", "joins", config{JoinAsObserver: true}},
@@ -60,9 +60,25 @@ func TestConfigError(t *testing.T) {
 		{"Auth.Enforce", `"world"`, config{Auth: lockkeeper.Auth{Enforce: []string{"world"}}}},
 		{"Auth.Enforce", `"digest"`, config{Auth: lockkeeper.Auth{Enforce: []string{"digest"}, NoDigest: true}}},
 		{"Auth.SuperDigest", `"x" is not USER:HASH`, config{Auth: lockkeeper.Auth{SuperDigest: "x"}}},
+		{"Auth.SASL.Users", `"" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"": "x"}}}}},
+		{"Auth.SASL.Users", `"a@b@c" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"a": "x", "a@b@c": "x"}}}}},
+		{"Auth.SASL.Users", `"\xff" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"\xff": "x"}}}}},
+		{"Auth.SASL.SuperUsers", `no user "b"`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"a": "x"}, SuperUsers: []string{"a", "b"}}}}},
+		{"Auth.SASL.Mechanism", "as well", config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"a": "x"}, Mechanism: sasl.NewDigestMD5(nil)}}}},
+		{"Auth.SASL.SuperUsers", `"a@b@c" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Mechanism: sasl.NewDigestMD5(nil), SuperUsers: []string{"b@C", "a@b@c"}}}}},
+		{"Auth.SASL.AllowFailed", "no users", config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{AllowFailed: true}}}},
 		{"Auth.SuperX509", "TLS", config{Auth: lockkeeper.Auth{SuperX509: "CN=a"}}},
 		{"TLS", "certificate", config{SecureAddr: "127.0.0.1:0"}},
 		{"TLS", "certificate", config{SecureAddr: "127.0.0.1:0", TLS: &tls.Config{}}},
+		{"TLSOnClientAddr", "no port", config{TLSOnClientAddr: true}},
+		{"TLS", "certificate", config{TLSOnClientAddr: true, ClientAddr: "127.0.0.1:0"}},
+		{"PeerTLS", "certificate", config{PeerTLS: &tls.Config{}}},
+		{"Peers", `server 2: "host2:0" is not HOST:PORT`, config{Peers: []lockkeeper.Peer{{ID: 1, Addr: "host1:7000"}, {ID: 2, Addr: "host2:0"}}}},
+		{"Peers", `server 1: "host1" is not HOST:PORT`, config{Peers: []lockkeeper.Peer{{ID: 1, Addr: "host1"}}}},
+		{"Peers", `server 1: "0.0.0.0:7000" is not HOST:PORT`, config{Peers: []lockkeeper.Peer{{ID: 1, Addr: "0.0.0.0:7000"}}}},
+		{"PeerAddr", `"127.0.0.1:0" is not HOST:PORT`, config{PeerAddr: "127.0.0.1:0"}},
+		{"PeerAddr", `":7000" is not HOST:PORT`, config{PeerAddr: ":7000"}},
+		{"PeerDialTLS", "PeerTLS", config{PeerDialTLS: func() *tls.Config { return nil }}},
 		{"SecureAddr", "without an address", config{TLS: &tls.Config{}}},
 		{"Limits.MaxFrameBytes", "16777217 is more than 16777216", config{Limits: lockkeeper.Limits{MaxFrameBytes: lockkeeper.MaxFrameLimit + 1}}},
 		{"Limits.MaxFrameBytes", "-1 is negative", config{Limits: lockkeeper.Limits{MaxFrameBytes: -1}}},

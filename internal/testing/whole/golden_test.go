@@ -26,6 +26,7 @@ func TestGolden(t *testing.T) {
 		},
 		"default": {TickTime: 2 * time.Second, Features: lockkeeper.Features{NoTTL: true, EnforceQuota: true, FourLetterWords: []string{"srvr"}}, Limits: lockkeeper.Limits{MaxConnectionsPerAddress: 4}},
 	}
+	configs["sasl"] = lockkeeper.Config{TickTime: 500 * time.Millisecond, Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"bob": "bobpw"}}}}
 	elsewhere := map[string]string{
 		"60-4lw-whitelist": "TestFourLetterWords checks the words",
 	}

@@ -367,6 +367,100 @@ func TestMembershipNotAdded(t *testing.T) {
 	})
 }
 
+// TestMembershipQuiet: a server that AddMember makes a voter is not warned that it is an observer, which it is only
+// while it catches up; and one that is removed does not complain of its leader.
+func TestMembershipQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, nil)
+		log := new(testkit.Log)
+		c := lockkeeper.Config{ID: 4, PeerAddr: "host4:7000", TickTime: 500 * time.Millisecond, Logger: log.Logger(slog.LevelWarn)}
+		*testhooks.In(&c) = m.host("host4")
+		m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
+		m.start(3)
+		time.Sleep(time.Second) // it waits
+		check(t, m.servers[0].AddMember(t.Context(), lockkeeper.Peer{ID: 4, Addr: "host4:7000"}))
+		m.ready(m.servers[3])
+		awaitVotes(t, m.servers, 4)
+		time.Sleep(time.Minute)
+		if n := len(log.Matching("as an observer")); n > 0 {
+			t.Errorf("said %d times that it is an observer: %s", n, log.String())
+		}
+		check(t, m.servers[3].RemoveMember(t.Context(), 4))
+		if err := <-fault(m.servers[3]); !errors.Is(err, lockkeeper.ErrRemoved) {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if n := len(log.Matching("the leader has changed")) + len(log.Matching("the leader is gone")); n > 0 {
+			t.Errorf("said of its leader: %s", log.String())
+		}
+	})
+}
+
+// TestMembershipJoinAgain: a member of the first list that was removed joins again with an empty directory, if it has a
+// Join, and not with its old data.
+func TestMembershipJoinAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Join = "host1:7000" })
+		holder := m.connect(2, 10*time.Second)
+		must(holder.Create("/held", nil, proto.FlagEphemeral))(t)
+		for _, i := range []int{1, 0} { // the second one is itself the one at Join
+			must(m.ask(cluster.Request{Remove: uint64(i + 1)}))(t)
+			m.removed(i)
+			m.start(i)
+			m.removed(i)
+			m.wipe(i)
+			m.start(i)
+			m.ready(m.servers[i])
+			awaitVotes(t, m.servers, 3)
+			m.want("1 2 3")
+			must(m.connect(i, 10*time.Second).Exists("/held", false))(t)
+		}
+		must(m.ask(cluster.Request{Remove: 2}))(t)
+		m.removed(1)
+		m.wipe(1)
+		m.configs[1].Join = ""
+		m.start(1)
+		select {
+		case err := <-fault(m.servers[1]):
+			if !strings.Contains(err.Error(), "server 2 is not a member of the cluster") {
+				t.Errorf("without Join: %v", err)
+			}
+		case <-time.After(time.Minute):
+			t.Error("without Join it waits")
+		}
+		m.want("1 3")
+		must(holder.Exists("/held", false))(t)
+	})
+}
+
+// TestMembershipGrow: a server that is a cluster of its own becomes one of three by the flags of the others, which
+// list all three.
+func TestMembershipGrow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := startMembers(t, 1, nil)
+		must(m.connect(0, 10*time.Second).Create("/before", nil, 0))(t)
+		three := peerList(map[uint64]string{1: host(0) + ":7000", 2: host(1) + ":7000", 3: host(2) + ":7000"})
+		for i := 1; i < 3; i++ {
+			c := lockkeeper.Config{ID: uint64(i + 1), Peers: three, Join: host(0) + ":7000", TickTime: 500 * time.Millisecond}
+			*testhooks.In(&c) = m.host(host(i))
+			m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
+			m.start(i)
+		}
+		for _, s := range m.servers {
+			m.ready(s)
+		}
+		awaitVotes(t, m.servers, 3)
+		m.stop(0)
+		m.configs[0].Peers, m.configs[0].Join = three, host(0)+":7000"
+		must(m.reconnect(2).Exists("/before", false))(t)
+		m.start(0)
+		m.ready(m.servers[0])
+		m.want("1 2 3")
+		m.stop(1)
+		must(m.reconnect(0).Exists("/before", false))(t)
+	})
+}
+
 // TestMembershipMove moves a member with its data to another address. A server without
 // the data cannot take its place.
 func TestMembershipMove(t *testing.T) {

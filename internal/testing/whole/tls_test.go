@@ -1,6 +1,7 @@
 package whole
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
 	"errors"
@@ -300,5 +301,49 @@ func TestTLSConfig(t *testing.T) {
 		} else {
 			again.Close()
 		}
+	}
+}
+
+// TestTLSOnClientAddr: one port serves clients with and without TLS and answers four-letter words.
+// A client that says nothing is closed in time, and keeps the server from nothing.
+func TestTLSOnClientAddr(t *testing.T) {
+	noGoroutineLeft(t)
+	ca := testkit.NewCA(t)
+	cfg := secure(t, ca, tls.VerifyClientCertIfGiven)
+	cfg.SecureAddr, cfg.TLSOnClientAddr = "", true
+	cfg.Limits.HandshakeTimeout = time.Second
+	s := open(t, cfg)
+	silent := must(overTCP(s)())(t)
+	dialTLS := func() (net.Conn, error) {
+		return tls.Dial("tcp", s.Addr().String(), &tls.Config{RootCAs: ca.Pool, Certificates: []tls.Certificate{ca.Client(t, pkix.Name{CommonName: "ann"})}})
+	}
+	plain, secured := connect(t, overTCP(s)), connect(t, dialTLS)
+	for c, want := range map[*rawclient.Client]int{plain: 1, secured: 2} {
+		var who proto.WhoAmIReply
+		if must(c.Call(proto.OpWhoAmI, nil, &who))(t); len(who.IDs) != want {
+			t.Errorf("identities %v", who.IDs)
+		}
+	}
+	must(secured.Create("/big", make([]byte, 500_000), 0))(t)
+	if r := must(plain.Get("/big", false))(t); len(r.Data) != 500_000 {
+		t.Errorf("%d bytes", len(r.Data))
+	}
+	if answer := must(rawclient.Word(must(overTCP(s)())(t), "ruok", time.Minute))(t); answer != "imok" {
+		t.Errorf("ruok: %q", answer)
+	}
+	if answer := must(rawclient.Word(must(dialTLS())(t), "ruok", time.Minute))(t); answer != "imok" {
+		t.Errorf("ruok with TLS: %q", answer)
+	}
+	if n, err := silent.Read(make([]byte, 1)); n > 0 || err == nil {
+		t.Errorf("a client that says nothing: %d bytes, %v", n, err)
+	}
+	second := must(rawclient.Resume(must(dialTLS())(t), plain.Session))(t)
+	closed(t, plain)
+	check(t, second.Ping())
+	must(overTCP(s)())(t) // says nothing when the server is shut down
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Shutdown(ctx); err != nil {
+		t.Error(err)
 	}
 }

@@ -53,6 +53,7 @@ type seat struct {
 	state    seatState
 	server   uint16    // index of its server
 	tried    bool      // another server was tried before
+	moved    bool      // its session has been resumed
 	opened   bool      // it has been served
 	session  int64     // 0 if it has none yet
 	password [16]byte  // of the session
@@ -60,6 +61,9 @@ type seat struct {
 	next     time.Time // when it is to be pinged, or connected again
 	part     []byte    // the beginning of a frame, of which the rest has not come
 }
+
+// hadToMove reports whether the seat's connection was lost after it was served, and its session was resumed or lost.
+func (s *seat) hadToMove() bool { return s.moved || s.state == seatEnded }
 
 type seatState byte
 
@@ -377,7 +381,7 @@ func (c *crowd) frame(i int, b []byte) {
 			c.sendCreate(i)
 		default:
 			c.moved++
-			s.state = seatReturning
+			s.moved, s.state = true, seatReturning
 			c.ask(i, proto.XidPing, proto.OpPing)
 		}
 		return

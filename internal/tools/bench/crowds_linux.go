@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -105,6 +106,12 @@ func sessionsFailover(r *Run) error {
 		r.Target.PIDs = nil // one of them ends
 		defer func() { r.Target.PIDs = pids }()
 		n := len(c.seats)
+		var theirs []int // the seats at the leader
+		for i := range c.seats {
+			if r.Target.Addrs[c.seats[i].server] == leader {
+				theirs = append(theirs, i)
+			}
+		}
 		return r.measuredAlone(c, func(*Worker) error {
 			began := time.Now()
 			killed := make(chan error, 1)
@@ -116,17 +123,21 @@ func sessionsFailover(r *Run) error {
 				killed <- err
 			}()
 			var failed error
-			least := n
 			err := c.until(func() bool {
 				select {
 				case failed = <-killed:
 				default:
 				}
-				least = min(least, c.served)
-				return failed != nil || c.moved > 0 && c.served+c.lost == n
+				return failed != nil || c.served+c.lost == n && !slices.ContainsFunc(theirs, func(i int) bool { return !c.seats[i].hadToMove() })
 			})
 			r.note("until all are served again", time.Since(began).Seconds(), "s")
-			r.note("sessions that had to move", float64(n-least), "")
+			had := 0
+			for i := range c.seats {
+				if c.seats[i].hadToMove() {
+					had++
+				}
+			}
+			r.note("sessions that had to move", float64(had), "")
 			r.note("sessions lost", float64(c.lost), "")
 			return errors.Join(failed, err)
 		})

@@ -112,10 +112,10 @@ func (b *bindings) bind(f *Field, v []byte) string {
 			}
 		}
 		b.times[f.n] = ms
-	case Sid:
+	case Sid, Nonce:
 		for symbol, other := range b.values {
-			if symbol[0] == 'S' && string(other) == string(v) {
-				return fmt.Sprintf("%s has the id of %s", f.Symbol, symbol)
+			if symbol[0] == f.Symbol[0] && string(other) == string(v) {
+				return fmt.Sprintf("%s has the value of %s", f.Symbol, symbol)
 			}
 		}
 		fallthrough

@@ -77,6 +77,7 @@ const (
 	Sid    FieldKind = "sid"    // a session id
 	Passwd FieldKind = "passwd" // the password of a session
 	Time   FieldKind = "time"   // the time of a transaction, in ms since the epoch
+	Nonce  FieldKind = "nonce"  // of a challenge of SASL's DIGEST-MD5
 )
 
 // size returns the length in bytes of a field of this kind, or 0 for an unknown kind.
@@ -86,6 +87,8 @@ func (k FieldKind) size() int {
 		return 8
 	case Passwd:
 		return 16
+	case Nonce:
+		return 40
 	}
 	return 0
 }
@@ -95,7 +98,7 @@ type Field struct {
 	Offset int // from the frame's first byte, the length prefix included
 	Length int
 	Kind   FieldKind
-	Symbol string // the same for equal values: "base+3", "old", "S1", "P1", "T+3"
+	Symbol string // the same for equal values: "base+3", "old", "S1", "P1", "T+3", "N1"
 	Name   string // the record's field, for readers of the file
 
 	n int64 // the number in "base+N" and "T+N"

@@ -273,7 +273,7 @@ func parseField(text string) (Field, error) {
 	if f.Length != f.Kind.size() {
 		return Field{}, fmt.Errorf("unknown field kind or wrong length: %q", text)
 	}
-	prefix := map[FieldKind]string{Zxid: "base+", Sid: "S", Passwd: "P", Time: "T+"}[f.Kind]
+	prefix := map[FieldKind]string{Zxid: "base+", Sid: "S", Passwd: "P", Time: "T+", Nonce: "N"}[f.Kind]
 	if f.old() {
 		return f, nil
 	}

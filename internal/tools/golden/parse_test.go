@@ -2,6 +2,7 @@ package golden
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"strings"
 	"testing"
@@ -35,8 +36,7 @@ func TestFilesParse(t *testing.T) {
 			kinds[st.Kind]++
 		}
 	}
-	if want := map[string]int{"ext": 58, "default": 4, "admin": 1}; len(configs) != len(want) ||
-		configs["ext"] != want["ext"] || configs["default"] != want["default"] || configs["admin"] != want["admin"] {
+	if want := map[string]int{"ext": 58, "default": 4, "admin": 1, "sasl": 1}; !maps.Equal(configs, want) {
 		t.Errorf("scenarios by configuration: %v, want %v", configs, want)
 	}
 	for k := Open; k <= Word; k++ {

@@ -6,6 +6,7 @@
 package properties
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -133,7 +134,7 @@ func unescape(text []byte) (string, error) {
 			digits := string(text[i+1 : min(i+5, len(text))])
 			u, err := strconv.ParseUint(digits, 16, 16)
 			if err != nil || len(digits) < 4 {
-				return "", fmt.Errorf(`the escape \u%s does not have four hexadecimal digits`, digits)
+				return "", errors.New(`an escape \u does not have four hexadecimal digits`)
 			}
 			units = append(units, uint16(u))
 			i += 4

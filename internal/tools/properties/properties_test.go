@@ -2,7 +2,6 @@ package properties
 
 import (
 	"maps"
-	"strings"
 	"testing"
 )
 
@@ -37,14 +36,14 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestParseError checks that an invalid escape is named with its line.
+// TestParseError checks that an invalid escape is named with its line, and without what may be part of a password.
 func TestParseError(t *testing.T) {
 	for text, want := range map[string]string{
-		"a=b\n\nc=\\u12g4":          `line 3: the escape \u12g4 `,
-		"a=b\r\nc=d\\\r\n e\r\n\\u": `line 4: the escape \u `,
-		"\\u+123=1":                 `line 1: the escape \u+123 `,
+		"a=b\n\nc=\\u12g4":          `line 3: an escape \u does not have four hexadecimal digits`,
+		"a=b\r\nc=d\\\r\n e\r\n\\u": `line 4: an escape \u does not have four hexadecimal digits`,
+		"\\u+123=1":                 `line 1: an escape \u does not have four hexadecimal digits`,
 	} {
-		if _, err := Parse([]byte(text)); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := Parse([]byte(text)); err == nil || err.Error() != want {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -61,6 +61,9 @@ func TestFields(t *testing.T) {
 			t.Errorf("%s:%d: the fields end at %d of %d\n%s", s.Name, step.Line, end, want, f)
 		}
 		for _, m := range step.Fields {
+			if m.Kind == golden.Nonce { // a part of a token; TestRetape checks where
+				continue
+			}
 			x := at[m.Offset-4]
 			v := f.Payload[x.Offset:][:x.Length]
 			if m.Kind == golden.Passwd { // marked without its length

@@ -235,7 +235,7 @@ func TestRecordScenarios(t *testing.T) {
 // difference.
 func TestRecordLock(t *testing.T) {
 	t.Parallel()
-	const tick, timeout = 100 * time.Millisecond, time.Second
+	const tick, timeout = 500 * time.Millisecond, 5 * time.Second
 	var recording bytes.Buffer
 	r := NewRecorder(&recording, "test")
 	p := start(t, &Proxy{To: open(t, tick).Addr().String(), InTurn: true, TurnTime: far, Handle: r.Handle})

@@ -29,6 +29,7 @@ type Recorder struct {
 	lost     int
 	conns    map[int]*taped
 	sessions map[int64]*session
+	nonces   map[string]int    // numbers of the nonces that servers have sent
 	live     map[*session]bool // sessions that may expire
 	made     int64             // number of sessions opened so far
 	base     int64             // the last zxid before the recording
@@ -59,7 +60,7 @@ type session struct {
 
 // NewRecorder starts a recording of the server with that name.
 func NewRecorder(w io.Writer, name string) *Recorder {
-	r := &Recorder{w: w, conns: map[int]*taped{}, sessions: map[int64]*session{}, live: map[*session]bool{}}
+	r := &Recorder{w: w, conns: map[int]*taped{}, sessions: map[int64]*session{}, nonces: map[string]int{}, live: map[*session]bool{}}
 	s := golden.Scenario{Title: "Recorded by lockkeeper wire", Server: name + ", config recorded"}
 	r.write(s.AppendHeader(nil))
 	return r
@@ -270,12 +271,33 @@ func (r *Recorder) volatile(f *wire.Frame) (fields []golden.Field) {
 			if v, _ := x.Value.([]byte); owner != nil && bytes.Equal(v, owner.passwd) {
 				m.Symbol = fmt.Sprintf("P%d", owner.n)
 			}
+		case "token":
+			const before = `nonce="`
+			v, _ := x.Value.([]byte)
+			if at := bytes.Index(v, []byte(before)) + len(before); at >= len(before) && len(v)-at >= nonceLen {
+				m.Kind, m.Offset, m.Length, m.Name = golden.Nonce, m.Offset+4+at, nonceLen, "nonce"
+				m.Symbol = r.nonce(string(v[at:][:nonceLen]), f.FromClient())
+			}
 		}
-		if m.Symbol != "" && (n != 0 || m.Kind == golden.Passwd) {
+		if m.Symbol != "" && (n != 0 || m.Kind == golden.Passwd || m.Kind == golden.Nonce) {
 			fields = append(fields, m)
 		}
 	}
 	return fields
+}
+
+// nonceLen is the length of a nonce in a server's challenge of SASL.
+const nonceLen = 40
+
+// nonce returns the symbol of a nonce in a token of SASL, or "" if the client has made it up.
+func (r *Recorder) nonce(nonce string, fromClient bool) string {
+	if r.nonces[nonce] == 0 && !fromClient {
+		r.nonces[nonce] = len(r.nonces) + 1
+	}
+	if r.nonces[nonce] == 0 {
+		return ""
+	}
+	return fmt.Sprintf("N%d", r.nonces[nonce])
 }
 
 // since returns the symbol of a zxid, or "" if it is not the zxid of a transaction.

@@ -62,7 +62,7 @@ func TestDifference(t *testing.T) {
 		s, err := golden.Parse(strings.NewReader(strings.Join(edited, "")))
 		ok(t, err)
 		s.Name = "it"
-		return Replay(t.Context(), s, dial, golden.Options{Timeout: 300 * time.Millisecond})
+		return Replay(t.Context(), s, dial, golden.Options{Timeout: 2 * time.Second})
 	}
 	ok(t, play(func(l []string) []string { return l }))
 	swapped := strings.NewReplacer("00000006636f6e666967", "0000000571756f7461", "0000000571756f7461", "00000006636f6e666967")

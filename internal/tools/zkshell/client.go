@@ -158,8 +158,11 @@ func (c *client) run(ctx context.Context) {
 			break
 		}
 		conn, err := c.connect(ctx)
-		if errors.As(err, &connect.Hopeless{}) {
+		switch {
+		case errors.As(err, &connect.Hopeless{}):
 			c.note(err)
+		case err != nil && !was && round+1 == len(c.hosts) && ctx.Err() == nil:
+			c.note(fmt.Errorf("cannot connect to %s: %w", strings.Join(c.hosts, ","), err))
 		}
 		if err == nil {
 			c.serve(ctx, conn)

@@ -453,7 +453,7 @@ func importFile(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	s.println(fmt.Sprintf("Imported %s to %s: %d znodes created, %d were there already, %d overwritten, %d ephemeral ones skipped",
 		name, i.root, i.created, i.there, i.changed, i.skipped))
 	if i.created > 0 {
-		s.note(fmt.Sprintf("Note: fencing tokens are zxids of this server from now on, at present 0x%x. If the old servers gave out higher ones, what remembers these refuses new holders until it is reset. A snapshot would keep tokens rising (lockkeeper snapshot).", i.zxid))
+		s.note(fmt.Sprintf("Note: fencing tokens are zxids of this server from now on, at present 0x%x. If the old servers gave out higher ones, what remembers these refuses new holders until it is reset. A snapshot (lockkeeper snapshot) or ZooKeeper's data directory (lockkeeper migrate) would keep tokens rising.", i.zxid))
 	}
 	return fields{"file": name, "path": i.root, "created": i.created, "existing": i.there, "overwritten": i.changed, "skipped": i.skipped}, nil
 }

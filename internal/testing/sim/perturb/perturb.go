@@ -258,6 +258,23 @@ func (m *RWMutex) RLock() { wait(m.mu.TryRLock) }
 // RUnlock unlocks m for reading.
 func (m *RWMutex) RUnlock() { m.mu.RUnlock() }
 
+// Once is to [sync.Once] what [Mutex] is to [sync.Mutex]: others wait while the function sleeps or waits
+// for a lock.
+type Once struct {
+	mu   Mutex
+	done bool
+}
+
+// Do calls f if no call of Do has done so.
+func (o *Once) Do(f func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.done {
+		defer func() { o.done = true }()
+		f()
+	}
+}
+
 // wait sleeps, longer and longer, until try succeeds.
 func wait(try func() bool) {
 	for d := 10 * time.Microsecond; !try(); d = min(2*d, time.Millisecond) {

@@ -1,0 +1,254 @@
+package admin
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// This file has what Options.EditZnodes permits. An operator changes znodes as a client on this machine
+// does that has not authenticated, so the ACLs decide, and the entries in the log are those of any client.
+
+// Limits of an edit.
+const (
+	maxEdit     = 64 << 10    // bytes of data
+	maxEditBody = 8 * maxEdit // JSON has up to six for one of the data
+)
+
+// edits adds the edits to the mux.
+func (h *Handler) edits() {
+	h.mux.HandleFunc("POST /console/znodes/set", h.serveSet)
+	h.mux.HandleFunc("POST /console/znodes/create", h.serveCreate)
+	h.mux.HandleFunc("POST /console/znodes/delete", h.serveDelete)
+}
+
+// seen says which znode an operator saw, in which version. Its czxid, as the page shows it, tells it from one that
+// was created later under the same path.
+type seen struct {
+	Path    string `json:"path"`
+	Czxid   string `json:"czxid"`
+	Version *int32 `json:"version"`
+
+	czxid int64
+}
+
+func (z *seen) check() error {
+	n, err := strconv.ParseUint(z.Czxid, 0, 64)
+	switch {
+	case err != nil:
+		return refuse(http.StatusBadRequest, "%q is not a czxid", z.Czxid)
+	case z.Version == nil || *z.Version == proto.AnyVersion:
+		return refuse(http.StatusBadRequest, "the version of the data must be given")
+	}
+	z.czxid = int64(n)
+	return editable(z.Path)
+}
+
+// find refuses if the znode is not any more what the operator saw.
+func (z *seen) find(ctx context.Context, c *rawclient.Client, what string) error {
+	stat, err := c.Exists(z.Path, false)
+	switch {
+	case err != nil:
+		return undone(ctx, what, err)
+	case stat.Czxid != z.czxid:
+		return refuse(http.StatusConflict, "nothing was %s: the znode was deleted in the meantime, and created again", what)
+	case stat.Version != *z.Version:
+		return refuse(http.StatusConflict, "nothing was %s: the data of the znode was changed in the meantime: it has version %d, not %d", what, stat.Version, *z.Version)
+	}
+	return nil
+}
+
+// editable refuses paths that nobody may change here.
+func editable(at string) error {
+	switch {
+	case !strings.HasPrefix(at, "/"):
+		return refuse(http.StatusBadRequest, "%.100q is not a path", at)
+	case len(at) > maxPath:
+		return refuse(http.StatusBadRequest, "the path has more than %d bytes", maxPath)
+	case strings.HasPrefix(at+"/", "/zookeeper/"):
+		return refuse(http.StatusForbidden, "the console does not change what is in /zookeeper; lockkeeper zk and lockkeeper cluster do")
+	}
+	return nil
+}
+
+// newData is data that an operator writes, as text or in hexadecimal digits.
+type newData struct {
+	Text *string `json:"text"`
+	Hex  *string `json:"hex"`
+
+	data []byte // not nil, after decode
+}
+
+func (d *newData) decode() (err error) {
+	switch {
+	case (d.Text == nil) == (d.Hex == nil):
+		return refuse(http.StatusBadRequest, "the data must be given, either as text or in hex")
+	case d.Text != nil:
+		d.data = []byte(*d.Text)
+	default:
+		if d.data, err = hex.DecodeString(*d.Hex); err != nil {
+			return refuse(http.StatusBadRequest, "these are not the hexadecimal digits of bytes: %v", err)
+		}
+	}
+	if len(d.data) > maxEdit {
+		return refuse(http.StatusRequestEntityTooLarge, "the data has %d bytes; the console writes %d at most", len(d.data), maxEdit)
+	}
+	return nil
+}
+
+// readEdit decides whether a request may edit, and reads its body, of at most so many bytes, into q. If it returns
+// false, it has answered the request.
+func (h *Handler) readEdit(w http.ResponseWriter, r *http.Request, most int64, q interface{ check() error }) bool {
+	err := h.read(w, r, grant{h.grants.EditZnodes, "znodes"}, most, q)
+	if err == nil {
+		err = q.check()
+	}
+	if err != nil {
+		respond(w, err)
+	}
+	return err == nil
+}
+
+// edit does for a request what do does with the session of a client without permissions; see asClient.
+func (h *Handler) edit(r *http.Request, what, at string, do func(context.Context, *rawclient.Client) error) error {
+	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
+	defer cancel()
+	return h.asClient(ctx, what, at, func(c *rawclient.Client) error { return do(ctx, c) })
+}
+
+// logged logs what became of an edit, and returns err. did and not are the messages.
+func (h *Handler) logged(err error, did, not string, args ...any) error {
+	log := h.log.With(args...)
+	if err == nil {
+		log.Warn(did)
+	} else {
+		log.Warn(not, "error", err)
+	}
+	return err
+}
+
+// setting is what serveSet reads.
+type setting struct {
+	seen
+	newData
+}
+
+func (q *setting) check() error {
+	if err := q.seen.check(); err != nil {
+		return err
+	}
+	return q.decode()
+}
+
+// serveSet sets the data of a znode.
+func (h *Handler) serveSet(w http.ResponseWriter, r *http.Request) {
+	var q setting
+	if !h.readEdit(w, r, maxEditBody, &q) {
+		return
+	}
+	err := h.edit(r, wasChanged, q.Path, func(ctx context.Context, c *rawclient.Client) error {
+		if err := q.find(ctx, c, wasChanged); err != nil {
+			return err
+		}
+		var now proto.Stat
+		_, err := c.Call(proto.OpSetData, &proto.SetDataRequest{Path: q.Path, Data: q.data, Version: *q.Version}, &now)
+		if err == nil && now.Czxid != q.czxid {
+			return refuse(http.StatusInternalServerError, "another znode was changed: this one was deleted at that moment, and created again, and the new one has this data now")
+		}
+		return outcome(ctx, wasChanged, err, q.Path, "write it")
+	})
+	respond(w, h.logged(err, "an operator has set the data of a znode", "an operator could not set the data of a znode", "znode", q.Path, "version", *q.Version, "bytes", len(q.data), "operator", r.RemoteAddr))
+}
+
+// deletion is what serveDelete reads.
+type deletion struct{ seen }
+
+func (q *deletion) check() error {
+	if q.Path == "/" {
+		return refuse(http.StatusBadRequest, "the root cannot be deleted")
+	}
+	return q.seen.check()
+}
+
+// serveDelete deletes a znode that has no children.
+func (h *Handler) serveDelete(w http.ResponseWriter, r *http.Request) {
+	var q deletion
+	if !h.readEdit(w, r, maxBody, &q) {
+		return
+	}
+	err := h.edit(r, wasDeleted, q.Path, func(ctx context.Context, c *rawclient.Client) error {
+		if err := q.find(ctx, c, wasDeleted); err != nil {
+			return err
+		}
+		_, err := c.Call(proto.OpDelete, &proto.PathVersion{Path: q.Path, Version: *q.Version}, nil)
+		return outcome(ctx, wasDeleted, err, path.Dir(q.Path), "delete its children")
+	})
+	respond(w, h.logged(err, "an operator has deleted a znode", "an operator could not delete a znode", "znode", q.Path, "version", *q.Version, "operator", r.RemoteAddr))
+}
+
+// creation is what serveCreate reads.
+type creation struct {
+	Path       string `json:"path"`
+	Sequential bool   `json:"sequential"`
+	newData
+}
+
+func (q *creation) check() error {
+	if err := editable(q.Path); err != nil {
+		return err
+	}
+	return q.decode()
+}
+
+// serveCreate creates a persistent znode, and answers with its path. Its ACL lets everybody do everything, as
+// that of zkCli's create does: the parent's may name users, of whom a client without permissions sees only a part.
+func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) {
+	var q creation
+	if !h.readEdit(w, r, maxEditBody, &q) {
+		return
+	}
+	flags := proto.FlagPersistent
+	if q.Sequential {
+		flags = proto.FlagSequential
+	}
+	at := q.Path
+	err := h.edit(r, wasCreated, q.Path, func(ctx context.Context, c *rawclient.Client) error {
+		created, err := c.Create(q.Path, q.data, flags)
+		switch {
+		case err == nil:
+			at = created
+		case errors.Is(err, proto.NoNode):
+			return refuse(http.StatusNotFound, "nothing was created: there is no znode %s", path.Dir(q.Path))
+		}
+		return outcome(ctx, wasCreated, err, path.Dir(q.Path), "create children")
+	})
+	if h.logged(err, "an operator has created a znode", "an operator could not create a znode", "znode", at, "bytes", len(q.data), "operator", r.RemoteAddr) != nil {
+		respond(w, err)
+		return
+	}
+	consoleHeaders(w.Header(), "application/json")
+	w.WriteHeader(http.StatusCreated)
+	json.NewEncoder(w).Encode(map[string]string{"path": at}) // an error means that the client is gone
+}
+
+// outcome returns the error of an edit for that of its request, which needs the permission of the ACL of a znode
+// that verb says.
+func outcome(ctx context.Context, what string, err error, at, verb string) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, proto.NoAuth):
+		return forbidden(what, at, verb)
+	case errors.As(err, new(proto.Code)):
+		return undone(ctx, what, err)
+	}
+	return unanswered(what)
+}

@@ -1,0 +1,80 @@
+package lockkeeper
+
+import (
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/server"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// AuditEvent is what ZooKeeper's audit log says of an operation: a change by a client, or an
+// attempt that failed. Fields that do not apply are empty.
+type AuditEvent struct {
+	// Session is the client's, or the one that has ended; 0 for none.
+	Session int64
+	// User has the client's identities, without their schemes, separated by commas; of scheme
+	// digest only the name. It is empty for what a server does by itself.
+	User string
+	// IP is the client's address.
+	IP string
+	// Operation is create, delete, setData, setAcl, reconfig, multiOperation for a multi that
+	// failed, or ephemeralZNodeDeletionOnSessionCloseOrExpire. A multi that was done has an event
+	// for each of its changes.
+	Operation string
+	// Path is the znode's.
+	Path string
+	// Type is how a znode was to be created: persistent, ephemeral_sequential, for instance.
+	Type string
+	// ACL is the new one, with setAcl.
+	ACL string
+	// Result is success, failure or invoked.
+	Result string
+}
+
+// String returns the line of ZooKeeper's audit log without time and level: FIELD=VALUE, separated by
+// tabs. A control character in a value, which a client can choose, is written as \uXXXX.
+func (e AuditEvent) String() string {
+	var b strings.Builder
+	// Those of a request are shown even if they are empty.
+	ofZnode := slices.Contains([]string{"create", "delete", "setData", "setAcl"}, e.Operation)
+	id := ""
+	if e.Session != 0 {
+		id = session.FormatID(e.Session)
+	}
+	for _, field := range []struct {
+		name, value string
+		always      bool
+	}{
+		{"session", id, false}, {"user", e.User, false}, {"ip", e.IP, false}, {"operation", e.Operation, true}, {"znode", e.Path, ofZnode},
+		{"znode_type", e.Type, false}, {"acl", e.ACL, e.Operation == "setAcl"}, {"result", e.Result, true},
+	} {
+		if field.value == "" && !field.always {
+			continue
+		}
+		if b.Len() > 0 {
+			b.WriteByte('\t')
+		}
+		b.WriteString(field.name + "=")
+		for _, r := range field.value {
+			if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+				b.WriteString(`\u`) // not with fmt: a request can have a million of them, and the state is locked
+				for shift := 12; shift >= 0; shift -= 4 {
+					b.WriteByte("0123456789abcdef"[r>>shift&15])
+				}
+			} else {
+				b.WriteRune(r)
+			}
+		}
+	}
+	return b.String()
+}
+
+// audit returns Audit as the client port has it.
+func (c *Config) audit() func(server.AuditEvent) {
+	if c.Audit == nil {
+		return nil
+	}
+	return func(e server.AuditEvent) { c.Audit(AuditEvent(e)) }
+}

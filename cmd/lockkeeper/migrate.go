@@ -1,0 +1,356 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/tools/migrate"
+	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
+	"github.com/lockkeeper/lockkeeper/jute"
+)
+
+func migrateCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "migrate COMMAND",
+		Short: "Move from ZooKeeper, or back to it, with all sessions and locks",
+		Long: `Make the data directory of a lockkeeper server from that of a ZooKeeper server, or the
+other way round: all znodes with their metadata, and the sessions with their passwords,
+so that clients keep the locks that they hold if they come back within their timeouts.
+The server that the data is from must not be running. Nothing of it is changed.
+
+docs/migrating.md explains the move step by step, also for three servers.`,
+		Example: `  lockkeeper migrate check /var/lib/zookeeper
+  lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data
+  lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data`,
+	}
+	c.AddCommand(migrateFromCommand(), migrateToCommand(), migrateCheckCommand(), migrateEmptyCommand())
+	return c
+}
+
+// oneDir is the cobra.PositionalArgs of commands that take one directory.
+func oneDir(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return fmt.Errorf("%s takes one directory, ZooKeeper's dataDir", words(c))
+	}
+	return nil
+}
+
+func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+// migrateOptions are the flags of the migrate commands.
+type migrateOptions struct {
+	source    migrate.Source
+	config    lockkeeper.Config
+	peers     string
+	letExpire bool
+	json      bool
+}
+
+func (o *migrateOptions) defineSource(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVar(&o.source.Log, "log", "", "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir")
+	f.BoolVar(&o.source.WithoutLog, "without-log", false, "accept a snapshot that no transaction log reaches, which may not be complete")
+	must(c.MarkFlagDirname("log"))
+}
+
+const aboutReading = `The newest snapshot is read, and the transaction logs after it, of releases 3.4 to 3.9,
+compressed or not. As when ZooKeeper starts, a damaged snapshot is skipped if the logs
+go back to the one before it, and an incomplete transaction at the end of a log is
+ignored. Other damage is an error, and so are missing transactions.`
+
+func migrateCheckCommand() *cobra.Command {
+	var o migrateOptions
+	c := &cobra.Command{
+		Use:   "check DIR",
+		Short: "Verify ZooKeeper's data directory, and show what is in it",
+		Long: `Read the data directory of a ZooKeeper server that is not running, verify it, and
+print its epoch, its last zxid and what is in it. Of the servers of an ensemble, the
+one with the highest epoch, and of these the one with the highest zxid, has everything
+that was acknowledged.
+
+` + aboutReading,
+		Example:           "  lockkeeper migrate check /var/lib/zookeeper --log /var/log/zookeeper",
+		Args:              oneDir,
+		ValidArgsFunction: completeDir,
+		RunE: func(c *cobra.Command, args []string) error {
+			o.source.Data = args[0]
+			_, found, err := o.read()
+			if err != nil {
+				return err
+			}
+			return o.show(c, found, fmt.Sprintf("%s is good", args[0]))
+		},
+	}
+	c.Flags().SortFlags = false
+	o.defineSource(c)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+func migrateFromCommand() *cobra.Command {
+	var o migrateOptions
+	c := &cobra.Command{
+		Use:   "from DIR",
+		Short: "Make a data directory from that of ZooKeeper",
+		Long: `Make the data directory of a server that begins with the state of a ZooKeeper server
+that has been stopped. The directory must be empty or not exist. Without --peers it is
+for a standalone server; with --peers it is for a member of that new cluster. Then run
+the command for every member, with the same DIR or a copy of it and the same --peers,
+each with its --id, before any of them is started.
+
+Sessions live on, with their ephemeral znodes: their clients resume them with the
+passwords that ZooKeeper gave them, if they come back within their timeouts. Zxids,
+and so fencing tokens, go on far above those of ZooKeeper. Quotas are counted again,
+as when ZooKeeper starts, and /zookeeper/config shows the new members.
+
+` + aboutReading,
+		Example: `  lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data
+
+  # The first of three servers; the others have --id 2 and --id 3
+  lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data --id 1 --peers 1=a:7000,2=b:7000,3=c:7000`,
+		Args:              oneDir,
+		ValidArgsFunction: completeDir,
+		RunE: func(c *cobra.Command, args []string) error {
+			o.source.Data = args[0]
+			return o.from(c)
+		},
+	}
+	o.defineMade(c)
+	o.defineSource(c)
+	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+// defineMade defines the flags for the data directory that is made.
+func (o *migrateOptions) defineMade(c *cobra.Command) {
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
+	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
+	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
+	f.StringVar(&o.peers, "peers", "", peersUsage)
+	completeWith(c, "log-store", "wal", "boltdb")
+	must(c.MarkFlagDirname("data"))
+}
+
+func migrateEmptyCommand() *cobra.Command {
+	var o migrateOptions
+	var above string
+	c := &cobra.Command{
+		Use:   "empty",
+		Short: "Make a data directory without znodes, with zxids above a given one",
+		Long: `Make the data directory of a server without znodes and sessions whose zxids, and so
+fencing tokens, are above a zxid of other servers. Then 'lockkeeper zk import' can put
+their znodes there, and what remembers the highest token goes on to work. With --peers
+it is for a member of a new cluster, as in 'lockkeeper migrate from'.
+
+The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to srvr.`,
+		Example:           "  lockkeeper migrate empty --above 0x50000002a --data lockkeeper-data",
+		Args:              noArgs,
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE: func(c *cobra.Command, _ []string) error {
+			zxid, err := strconv.ParseInt(above, 0, 64)
+			if err != nil || zxid < 0 {
+				return badFlag(c.Flags(), "above", "%q is not a zxid, such as 0x50000002a", above)
+			}
+			if err := o.checkMade(c.Flags()); err != nil {
+				return err
+			}
+			s := zkdata.NewState()
+			s.Zxid = zxid
+			m, err := migrate.Machine(s, &migrate.Found{})
+			if err != nil {
+				return err
+			}
+			if err := o.make(c.Flags(), m.Snapshot().Write); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(c.OutOrStdout(), "made %s; start it with: %s\n", o.config.DataDir, serveLine(o.config, o.peers))
+			return err
+		},
+	}
+	o.defineMade(c)
+	c.Flags().StringVar(&above, "above", "", "the last `ZXID` of the other servers, in hexadecimal after 0x, or decimal")
+	return c
+}
+
+// read reads ZooKeeper's directory.
+func (o *migrateOptions) read() (write func(io.Writer) error, found *migrate.Found, err error) {
+	s, found, err := migrate.Read(o.source)
+	if err != nil {
+		return nil, nil, err
+	}
+	m, err := migrate.Machine(s, found)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", o.source.Data, err)
+	}
+	return m.Snapshot().Write, found, nil
+}
+
+// checkMade checks the flags of defineMade, as far as Restore does not.
+func (o *migrateOptions) checkMade(flags *pflag.FlagSet) (err error) {
+	cfg := &o.config
+	switch {
+	case cfg.DataDir == "":
+		return badFlag(flags, "data", "it must say where to put the state")
+	case cfg.ID == 0: // in Config, it would mean the default
+		return badFlag(flags, "id", `it cannot be "0"`)
+	}
+	if o.peers != "" {
+		if cfg.Peers, err = parsePeers(o.peers); err != nil {
+			return badFlag(flags, "peers", "%w", err)
+		}
+	}
+	return nil
+}
+
+func (o *migrateOptions) from(c *cobra.Command) error {
+	if err := o.checkMade(c.Flags()); err != nil {
+		return err
+	}
+	begin := time.Now()
+	write, found, err := o.read()
+	if err == nil {
+		err = o.make(c.Flags(), write)
+	}
+	if err != nil {
+		return err
+	}
+	return o.show(c, found, fmt.Sprintf("migrated %s to %s in %v; start it with: %s", o.source.Data, o.config.DataDir,
+		time.Since(begin).Round(time.Millisecond), serveLine(o.config, o.peers)))
+}
+
+// make makes the data directory from the snapshot that write writes.
+func (o *migrateOptions) make(flags *pflag.FlagSet, write func(io.Writer) error) error {
+	r, w := io.Pipe()
+	written := make(chan struct{}) // closed when the writer has ended, which is when the reader has
+	go func() {
+		defer close(written)
+		w.CloseWithError(write(w))
+	}()
+	err := lockkeeper.Restore(o.config, r)
+	r.Close()
+	<-written
+	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
+		return badField(flags, bad)
+	}
+	return err
+}
+
+// show prints what was read from ZooKeeper, and a text about what was done with it.
+func (o *migrateOptions) show(c *cobra.Command, found *migrate.Found, text string) error {
+	if o.json {
+		return json.NewEncoder(c.OutOrStdout()).Encode(found)
+	}
+	for _, note := range found.Notes {
+		fmt.Fprintf(c.OutOrStdout(), "note: %s\n", note)
+	}
+	_, err := fmt.Fprintf(c.OutOrStdout(), "ZooKeeper: epoch %d, zxid 0x%x, %d znodes (%d ephemeral, %d containers, %d with a TTL), %d sessions, %d transactions after %s, %d digests compared\n%s\n",
+		found.Epoch, found.Zxid, found.Znodes, found.Ephemerals, found.Containers, found.TTLs, found.Sessions, found.Transactions, orNone(found.Snapshot), found.Digests, text)
+	return err
+}
+
+func orNone(snapshot string) string {
+	if snapshot == "" {
+		return "no snapshot"
+	}
+	return snapshot
+}
+
+func migrateToCommand() *cobra.Command {
+	var o migrateOptions
+	c := &cobra.Command{
+		Use:   "to DIR",
+		Short: "Make a data directory of ZooKeeper",
+		Long: `Make a dataDir of ZooKeeper 3.8 or 3.9 that begins with the state of a server that has
+been stopped. DIR must be empty or not exist. With --id it also gets that myid, for a
+server of an ensemble. Then run the command for every server of the ensemble, with the
+same data directory or a copy of it, before any of them is started.
+
+Of the members of a cluster, use the data of the one with the highest term, and of
+these the one with the highest index (lockkeeper check shows them): it has everything
+that was acknowledged.
+
+ZooKeeper computes the password of a session from its id. So only those sessions live
+on that are from a ZooKeeper, or were opened while the server ran with
+--zookeeper-passwords. If there are others, the command refuses to go on, unless
+--let-sessions-expire says that they may end.`,
+		Example: `  lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data
+  lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data --id 1`,
+		Args:              oneDir,
+		ValidArgsFunction: completeDir,
+		RunE:              func(c *cobra.Command, args []string) error { return o.to(c, args[0]) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.config.DataDir, "data", "", "the data `DIR` of a server that is not running")
+	f.Uint64Var(&o.config.ID, "id", 0, "the `ID` of the server in ZooKeeper's ensemble, from 1 to 255")
+	f.BoolVar(&o.letExpire, "let-sessions-expire", false, "go on although ZooKeeper will not accept the passwords of some sessions: they expire there after their timeouts")
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	must(c.MarkFlagDirname("data"))
+	return c
+}
+
+// migratedTo is what migrate to prints.
+type migratedTo struct {
+	Dir      string `json:"dir"`
+	Epoch    int64  `json:"epoch"`
+	Zxid     int64  `json:"zxid"`
+	Znodes   int    `json:"znodes"`
+	Sessions int    `json:"sessions"`
+	// Expiring is how many of the sessions ZooKeeper does not accept.
+	Expiring int `json:"expiring"`
+	// TTLs is how many znodes ZooKeeper only keeps if it knows TTLs.
+	TTLs int `json:"ttls"`
+	// LongestData is the length of the longest data of a znode, in bytes.
+	LongestData int `json:"longestData"`
+}
+
+func (o *migrateOptions) to(c *cobra.Command, dir string) error {
+	switch {
+	case o.config.DataDir == "":
+		return badFlag(c.Flags(), "data", "it must say where the state is")
+	case o.config.ID > 255, o.config.ID == 0 && c.Flags().Changed("id"):
+		return badFlag(c.Flags(), "id", "%d is not between 1 and 255", o.config.ID)
+	}
+	_, m, err := storage.Load(o.config.DataDir)
+	if err != nil {
+		return err
+	}
+	s, strangers, err := migrate.State(m)
+	if err != nil {
+		return fmt.Errorf("%s: %w", o.config.DataDir, err)
+	}
+	if len(strangers) > 0 && !o.letExpire {
+		return fmt.Errorf("ZooKeeper would not accept the passwords of %d of %d sessions, the first is 0x%x: they were opened without --zookeeper-passwords; --let-sessions-expire goes on without them", len(strangers), len(s.Sessions), uint64(strangers[0]))
+	}
+	if err := migrate.Write(dir, o.config.ID, s); err != nil {
+		return err
+	}
+	made := migratedTo{dir, s.Zxid >> 32, s.Zxid, s.Len(), len(s.Sessions), len(strangers), migrate.TTLs(s), migrate.LongestData(s)}
+	if o.json {
+		return json.NewEncoder(c.OutOrStdout()).Encode(made)
+	}
+	fmt.Fprintf(c.OutOrStdout(), "migrated %s to %s: epoch %d, zxid 0x%x, %d znodes, %d sessions\n", o.config.DataDir, dir, made.Epoch, made.Zxid, made.Znodes, made.Sessions)
+	if made.Expiring > 0 {
+		fmt.Fprintf(c.OutOrStdout(), "note: %d of the sessions will expire, since ZooKeeper does not accept their passwords\n", made.Expiring)
+	}
+	if made.TTLs > 0 {
+		fmt.Fprintf(c.OutOrStdout(), "note: %d znodes have a TTL: start ZooKeeper with -Dzookeeper.extendedTypesEnabled=true, or it deletes them\n", made.TTLs)
+	}
+	if made.LongestData > jute.DefaultMaxFrame {
+		fmt.Fprintf(c.OutOrStdout(), "note: a znode has %d bytes of data: start ZooKeeper with a higher -Djute.maxbuffer, or it may not be able to read it\n", made.LongestData)
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/zklog"
+	"github.com/lockkeeper/lockkeeper/internal/tools/migrate"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// zooDir makes a dataDir of ZooKeeper with a session that has the lock /l, and a znode with a TTL. The
+// last transaction has zxid 4.
+func zooDir(t *testing.T) string {
+	t.Helper()
+	var snapshot bytes.Buffer
+	check1(t, zkdata.NewState().Write(&snapshot))
+	dir := filepath.Join(t.TempDir(), "zookeeper")
+	check1(t, os.MkdirAll(filepath.Join(dir, "version-2"), 0o700))
+	check1(t, os.WriteFile(filepath.Join(dir, "version-2", "snapshot.0"), snapshot.Bytes(), 0o600))
+	check1(t, os.WriteFile(filepath.Join(dir, "version-2", "log.1"), zklog.File(50,
+		zkdata.Txn{Op: proto.OpCreateSession, Session: 0x123456789, Zxid: 1, Timeout: 20000},
+		zkdata.Txn{Op: proto.OpCreate, Session: 0x123456789, Zxid: 2, Time: 5, Path: "/l", ACL: proto.OpenACL, ParentCversion: 1},
+		zkdata.Txn{Op: proto.OpCreate2, Session: 0x123456789, Zxid: 3, Time: 6, Path: "/l/lock-0000000000", Data: []byte("x"), ACL: proto.OpenACL, Ephemeral: true, ParentCversion: 1},
+		zkdata.Txn{Op: proto.OpCreateTTL, Session: 0x123456789, Zxid: 4, Time: time.Now().UnixMilli(), Path: "/t", ACL: proto.OpenACL, ParentCversion: 2, TTL: 1 << 38},
+	), 0o600))
+	return dir
+}
+
+// resumeBy resumes a session with a password.
+func resumeBy(t *testing.T, addr string, id int64, password session.Password) *rawclient.Client {
+	t.Helper()
+	nc, err := net.DialTimeout("tcp", addr, time.Minute)
+	check1(t, err)
+	t.Cleanup(func() { nc.Close() })
+	c, err := rawclient.Resume(nc, proto.ConnectReply{SessionID: id, Password: password[:], Timeout: 20000})
+	check1(t, err)
+	return c
+}
+
+// TestMigrate moves the state of a ZooKeeper to a server, whose session goes on with its lock, and back
+// to ZooKeeper, with a session of the server.
+func TestMigrate(t *testing.T) {
+	from := zooDir(t)
+	data := filepath.Join(t.TempDir(), "data")
+	text := succeeds(t, "migrate", "from", from, "--data", data)
+	for _, says := range []string{"zxid 0x4", "7 znodes (1 ephemeral, 0 containers, 1 with a TTL)", "1 sessions, 4 transactions", "start it with: lockkeeper serve --data " + data + " --id 1\n"} {
+		if !strings.Contains(text, says) {
+			t.Errorf("%q does not say %q", text, says)
+		}
+	}
+	if code, _, stderr := call(nil, "migrate", "from", from, "--data", data); code != exitFault || !strings.Contains(stderr, "is not empty") {
+		t.Errorf("a second time: %d %q", code, stderr)
+	}
+
+	const id = 0x123456789
+	p := start(t, nil, "serve", "--data", data, "--listen", "127.0.0.1:0", "--zookeeper-passwords").waitReady()
+	c := resumeBy(t, p.addr, id, session.ZooKeeperPassword(id))
+	if c.Session.SessionID != id {
+		t.Fatalf("the session was not resumed: %+v", c.Session)
+	}
+	stat, err := c.Exists("/l/lock-0000000000", false)
+	check1(t, err)
+	want := proto.Stat{Czxid: 3, Mzxid: 3, Pzxid: 3, Ctime: 6, Mtime: 6, EphemeralOwner: id, DataLength: 1}
+	if stat != want {
+		t.Errorf("%+v, should be %+v", stat, want)
+	}
+	next, err := c.Create("/l/lock-", nil, proto.FlagEphemeralSeq)
+	check1(t, err)
+	if next != "/l/lock-0000000001" {
+		t.Errorf("the next znode is %s", next)
+	}
+	if stat, err = c.Exists(next, false); err != nil || stat.Czxid <= 4<<32 {
+		t.Errorf("token %#x, %v", stat.Czxid, err)
+	}
+	late := p.connect()
+	if got := session.Password(late.Session.Password); got != session.ZooKeeperPassword(late.Session.SessionID) {
+		t.Errorf("the password of a new session is %x", got)
+	}
+	check1(t, p.Process.Signal(syscall.SIGTERM))
+	if code := p.exit(); code != exitOK {
+		t.Errorf("exit code %d: %q", code, p.lines())
+	}
+
+	to := filepath.Join(t.TempDir(), "to")
+	text = succeeds(t, "migrate", "to", to, "--data", data, "--id", "2")
+	if !strings.Contains(text, "8 znodes, 2 sessions\nnote: 1 znodes have a TTL: start ZooKeeper with -Dzookeeper.extendedTypesEnabled=true, or it deletes them\n") {
+		t.Errorf("%q", text)
+	}
+	var found migrate.Found
+	check1(t, json.Unmarshal([]byte(succeeds(t, "migrate", "check", to, "--without-log", "--json")), &found))
+	if found.Zxid <= stat.Czxid || found.Zxid != found.Epoch<<32 || found.Sessions != 2 || found.Ephemerals != 2 || len(found.Notes) > 0 {
+		t.Errorf("%+v", found)
+	}
+}
+
+// TestMigrateStrangers: sessions with random passwords cannot go to ZooKeeper.
+func TestMigrateStrangers(t *testing.T) {
+	p := start(t, nil, "serve", "--data", "d", "--listen", "127.0.0.1:0").waitReady()
+	p.connect()
+	check1(t, p.Process.Kill())
+	<-p.done
+	data, to := filepath.Join(p.Dir, "d"), filepath.Join(t.TempDir(), "to")
+	code, _, stderr := call(nil, "migrate", "to", to, "--data", data)
+	if code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, stderr, "the passwords of 1 of 1 sessions", "--zookeeper-passwords", "--let-sessions-expire")
+	notThere(t, to)
+	if text := succeeds(t, "migrate", "to", to, "--data", data, "--let-sessions-expire"); !strings.Contains(text, "note: 1 of the sessions will expire") {
+		t.Errorf("%q", text)
+	}
+}
+
+// TestMigrateLongData: ZooKeeper does not start if data is longer than its jute.maxbuffer allows.
+func TestMigrateLongData(t *testing.T) {
+	from := zooDir(t)
+	log := filepath.Join(from, "version-2", "log.1")
+	b, err := os.ReadFile(log)
+	check1(t, err)
+	b = append(bytes.TrimRight(b, "\x00"), zklog.Entry(zklog.Body(&zkdata.Txn{Op: proto.OpSetData, Zxid: 5, Path: "/l", Data: make([]byte, 3<<20), Version: 1}))...)
+	check1(t, os.WriteFile(log, b, 0o600))
+	data, to := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "to")
+	succeeds(t, "migrate", "from", from, "--data", data)
+	if text := succeeds(t, "migrate", "to", to, "--data", data); !strings.Contains(text, "note: a znode has 3145728 bytes of data: start ZooKeeper with a higher -Djute.maxbuffer") {
+		t.Errorf("%q", text)
+	}
+}
+
+// TestMigrateCluster: members of a new cluster begin with the same state.
+func TestMigrateCluster(t *testing.T) {
+	from := zooDir(t)
+	digests := map[string]bool{}
+	for i := 1; i <= 3; i++ {
+		data := filepath.Join(t.TempDir(), "data")
+		text := succeeds(t, "migrate", "from", from, "--data", data, "--id", fmt.Sprint(i), "--peers", "1=a:1;2181,2=b:1,3=c:1")
+		if !strings.Contains(text, fmt.Sprintf("--id %d --peers '1=a:1;2181,2=b:1,3=c:1'", i)) {
+			t.Errorf("%q", text)
+		}
+		var report struct{ Digest string }
+		check1(t, json.Unmarshal([]byte(succeeds(t, "check", data, "--json")), &report))
+		digests[report.Digest] = true
+	}
+	if len(digests) != 1 {
+		t.Errorf("they differ: %v", digests)
+	}
+}
+
+// TestMigrateEmpty: tokens begin above a zxid.
+func TestMigrateEmpty(t *testing.T) {
+	data := filepath.Join(t.TempDir(), "data")
+	const above = 0x7000000000000abc
+	if text := succeeds(t, "migrate", "empty", "--above", fmt.Sprintf("%#x", int64(above)), "--data", data); !strings.Contains(text, "lockkeeper serve --data "+data) {
+		t.Errorf("%q", text)
+	}
+	c := start(t, nil, "serve", "--data", data, "--listen", "127.0.0.1:0").waitReady().connect()
+	_, err := c.Create("/a", nil, 0)
+	check1(t, err)
+	if stat, err := c.Exists("/a", false); err != nil || stat.Czxid <= above {
+		t.Errorf("token %#x, %v", stat.Czxid, err)
+	}
+}
+
+func TestMigrateUsage(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for args, says := range map[string][]string{
+		"migrate fro":                        {`"migrate fro"`, "did you mean from or to?"},
+		"migrate from":                       {"migrate from takes one directory"},
+		"migrate from d":                     {"--data: "},
+		"migrate from d --data e --id 0":     {"--id", `"0"`},
+		"migrate from d --data e --peers 1":  {"--peers: ", `"1"`},
+		"migrate check a b":                  {"migrate check takes one directory"},
+		"migrate empty --data d":             {"--above: ", `""`},
+		"migrate empty --above 0x1":          {"--data: "},
+		"migrate empty --above -1 --data d":  {"--above: ", `"-1"`},
+		"migrate to d":                       {"--data: "},
+		"migrate to d --data e --id 256":     {"--id: 256 is not between 1 and 255"},
+		"migrate to d --data e --id 0":       {"--id: 0 is not between 1 and 255"},
+		"migrate to d --data e --snapshot x": {"unknown flag --snapshot"},
+	} {
+		code, stdout, stderr := call(nil, strings.Fields(args)...)
+		if code != exitUsage || stdout != "" {
+			t.Errorf("%s: exit code %d, %q", args, code, stdout)
+		}
+		oneError(t, stderr, says...)
+	}
+	from := zooDir(t)
+	for args, says := range map[string]string{
+		"migrate from missing --data e":                     "missing is no dataDir of ZooKeeper",
+		"migrate from " + from + " --data e --log missing":  "missing is no dataLogDir of ZooKeeper",
+		"migrate empty --data e --above 0x7fffffff00000000": "zxid 0x7fffffff00000000 leaves too few epochs",
+		"migrate to d --data missing":                       "missing is no data directory",
+	} {
+		code, _, stderr := call(nil, strings.Fields(args)...)
+		if code != exitFault {
+			t.Errorf("%s: exit code %d", args, code)
+		}
+		oneError(t, stderr, says)
+		notThere(t, "e")
+		notThere(t, "d")
+	}
+	// A field that only Restore checks is an error of the usage, too.
+	code, _, stderr := call(nil, "migrate", "from", from, "--data", "e", "--id", "255")
+	if code != exitUsage {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, stderr, "--id: 255 is not in 1 to 254")
+	notThere(t, "e")
+	b, err := os.ReadFile(filepath.Join(from, "version-2", "log.1"))
+	check1(t, err)
+	b[100] ^= 1
+	check1(t, os.WriteFile(filepath.Join(from, "version-2", "log.1"), b, 0o600))
+	code, _, stderr = call(nil, "migrate", "from", from, "--data", "e")
+	if code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, stderr, filepath.Join("version-2", "log.1")+": damaged at offset ")
+	notThere(t, "e")
+}

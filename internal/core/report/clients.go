@@ -1,0 +1,64 @@
+package report
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// Limits of a list of clients that one member sends to another.
+const (
+	MaxClients = 1000 // a member names at most so many of its clients
+	MaxFind    = 8    // it looks for at most so many texts
+)
+
+// Members asks the other members of a cluster, at their peer ports, what they report of
+// themselves. Its methods are safe for concurrent use.
+type Members interface {
+	// Clients returns what Server.Clients returns on the member with the given id. It waits for
+	// as long as ctx lasts. It fails with [ErrOlder] if that member is of an earlier version, and
+	// if it belongs to another cluster, or to none yet.
+	Clients(ctx context.Context, id uint64, find []string) (ClientList, error)
+}
+
+// ErrOlder is the error of a member that is of an earlier version, which does not know the question.
+var ErrOlder = errors.New("it runs an older release")
+
+// ClientList has clients that are connected to one server.
+type ClientList struct {
+	Total int      // how many there are
+	Some  []Client // at most MaxClients of them, the oldest connections first
+}
+
+// Client is a connection of a client, in short. Its times are how long ago something was, since the
+// clocks of two members differ.
+type Client struct {
+	Number  uint64 // no other connection of the server has it
+	Session int64  // 0 if it has none yet
+	Addr    string // as ZooKeeper's words show it
+	Age     time.Duration
+	Timeout time.Duration // of the session
+
+	// Since it was made, or its counts were last reset.
+	Requests int64
+	Op       string        // of the request that was answered last, as proto.Op.Short; "" if there was none
+	OpAge    time.Duration // since that was answered
+}
+
+// Matches reports whether the session's id or the address contains a text, which must be in lower case.
+func (c *Client) Matches(text string) bool {
+	return c.Session != 0 && strings.Contains(session.FormatID(c.Session), text) || strings.Contains(strings.ToLower(c.Addr), text)
+}
+
+// MatchesAny reports whether one of the texts matches.
+func (c *Client) MatchesAny(texts []string) bool {
+	for _, text := range texts {
+		if c.Matches(text) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,341 @@
+// Package jaas reads what ZooKeeper takes from Java's files of login configurations: users and
+// their passwords for the mechanism DIGEST-MD5, or the server's principal and keytab for GSSAPI.
+package jaas
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// The login modules: ZooKeeper's with users and passwords, and Java's for Kerberos.
+const (
+	digestModule   = "org.apache.zookeeper.server.auth.DigestLoginModule"
+	kerberosModule = "com.sun.security.auth.module.Krb5LoginModule"
+)
+
+const userPrefix = "user_"
+
+// Login is what a section says: it has users, or a principal with its keytab.
+type Login struct {
+	Users     map[string]string // the passwords of users, by their names
+	Principal string            // of the server, for Kerberos
+	Keytab    string            // the file with its keys
+}
+
+// Read returns what a section of a file says: the options user_NAME="PASSWORD" of its
+// DigestLoginModule, or principal and keyTab of its Krb5LoginModule. The whole file must be valid.
+// An error names the line, and never shows a password.
+func Read(file []byte, section string) (*Login, error) {
+	for i, line := range bytes.Split(file, []byte("\n")) {
+		if !utf8.Valid(line) {
+			return nil, fmt.Errorf("line %d: not in UTF-8", i+1)
+		}
+	}
+	p := parser{rest: string(file), line: 1}
+	p.next()
+	sections := map[string]*parsed{}
+	for p.err == nil && p.kind != end {
+		line := p.tokenLine
+		name := p.text("the name of a section")
+		s := p.section()
+		if p.err == nil && sections[name] != nil {
+			p.fail(line, "section %q is there twice", name)
+		}
+		sections[name] = s
+	}
+	if p.err != nil {
+		return nil, p.err
+	}
+	s := sections[section]
+	switch {
+	case s == nil:
+		return nil, fmt.Errorf("there is no section %q", section)
+	case s.err != nil:
+		return nil, s.err
+	case s.kerberos != nil && s.digest:
+		return nil, fmt.Errorf("line %d: section %q has a login module of each kind", s.line, section)
+	case s.kerberos != nil:
+		login, err := kerberosLogin(s.kerberos)
+		if err != nil {
+			return nil, fmt.Errorf("line %d: section %q: %w", s.line, section, err)
+		}
+		return login, nil
+	case len(s.users) == 0:
+		return nil, fmt.Errorf("line %d: section %q has no users: user_NAME=\"PASSWORD\"", s.line, section)
+	}
+	return &Login{Users: s.users}, nil
+}
+
+// kerberosLogin returns what the options of a Krb5LoginModule say. Java needs useKeyTab and storeKey too.
+func kerberosLogin(options map[string]string) (*Login, error) {
+	for _, name := range []string{"useKeyTab", "storeKey"} {
+		if !strings.EqualFold(options[name], "true") {
+			return nil, fmt.Errorf("a server needs %s=true", name)
+		}
+	}
+	for _, name := range []string{"keyTab", "principal"} {
+		if options[name] == "" {
+			return nil, fmt.Errorf("option %q is missing", name)
+		}
+	}
+	file := options["keyTab"]
+	if kind := "FILE:"; len(file) > len(kind) && strings.EqualFold(file[:len(kind)], kind) {
+		file = file[len(kind):]
+	}
+	return &Login{Principal: options["principal"], Keytab: file}, nil
+}
+
+// parsed is a section. Its error counts only if the section is asked for.
+type parsed struct {
+	line     int
+	digest   bool              // it has a DigestLoginModule
+	users    map[string]string // of it
+	kerberos map[string]string // options of a Krb5LoginModule; nil if there is none
+	err      error
+}
+
+// kerberosOptions are the options of a Krb5LoginModule that the server reads, or that say nothing to it.
+var kerberosOptions = []string{
+	"useKeyTab", "storeKey", "keyTab", "principal",
+	"debug", "doNotPrompt", "isInitiator", "refreshKrb5Config", "renewTGT", "ticketCache", "useTicketCache",
+}
+
+// kind is the kind of a token.
+type kind int
+
+const (
+	end    kind = iota // of the file
+	word               // letters, digits and $ _ - * .
+	quoted             // a text in double quotes
+	mark               // any other character
+)
+
+// parser reads a file token by token. After an error it finds only the end of the file.
+type parser struct {
+	rest string
+	line int // where rest begins
+	err  error
+
+	// The token that is to be read next.
+	kind      kind
+	value     string
+	tokenLine int
+	lastLine  int // of the token before
+}
+
+func (p *parser) fail(line int, why string, args ...any) {
+	if p.err == nil {
+		p.err = fmt.Errorf("line %d: %s", line, fmt.Sprintf(why, args...))
+	}
+	p.kind, p.value, p.rest = end, "", ""
+}
+
+// text reads a word or a quoted text.
+func (p *parser) text(what string) string {
+	value := p.value
+	if p.kind != word && p.kind != quoted {
+		p.fail(p.lastLine, "%s is missing", what)
+		return ""
+	}
+	p.next()
+	return value
+}
+
+// mark reads a character.
+func (p *parser) mark(c, where string) {
+	if !p.at(c) {
+		p.fail(p.lastLine, "%s is missing %s", c, where)
+		return
+	}
+	p.next()
+}
+
+func (p *parser) at(c string) bool { return p.kind == mark && p.value == c }
+
+// flags are what a login module can be.
+var flags = []string{"required", "requisite", "sufficient", "optional"}
+
+// section reads a section behind its name.
+func (p *parser) section() *parsed {
+	s := &parsed{line: p.lastLine, users: map[string]string{}}
+	p.mark("{", "after the name of a section")
+	for p.err == nil && !p.at("}") {
+		p.module(s)
+	}
+	p.mark("}", "at the end of a section")
+	p.mark(";", "after the } of a section")
+	return s
+}
+
+// module reads a login module with its options.
+func (p *parser) module(s *parsed) {
+	line := p.tokenLine
+	class := p.text("the class of a login module, or }")
+	if flag := p.text("required or another flag after the class of a login module"); p.err == nil && !slices.Contains(flags, strings.ToLower(flag)) {
+		p.fail(p.lastLine, "after the class of a login module there must be one of %s", strings.Join(flags, ", "))
+	}
+	switch {
+	case class == digestModule:
+		s.digest = true
+	case class == kerberosModule && s.kerberos == nil:
+		s.kerberos = map[string]string{}
+	case s.err != nil:
+	case class == kerberosModule:
+		s.err = fmt.Errorf("line %d: login module %q is there twice", line, class)
+	default:
+		s.err = fmt.Errorf("line %d: the only login modules that are supported are %s and %s", line, digestModule, kerberosModule)
+	}
+	for p.err == nil && !p.at(";") {
+		p.option(s, class)
+	}
+	p.mark(";", "after the options of a login module")
+}
+
+// option reads an option of a login module.
+func (p *parser) option(s *parsed, class string) {
+	line := p.tokenLine
+	key := p.text("the name of an option, or ;")
+	user, is := strings.CutPrefix(key, userPrefix)
+	other := slices.Contains([]string{"username", "password", "debug"}, key) // which a server does not need
+	shown := "an option"
+	if is || other || class == kerberosModule { // anything else may be part of a password without quotes
+		shown = fmt.Sprintf("option %q", key)
+	}
+	p.mark("=", "after the name of "+shown)
+	value := p.text("the value of " + shown)
+	_, twice := s.users[user]
+	switch {
+	case p.err != nil:
+	case strings.Contains(value, "${"): // Java puts the value of a property there
+		p.fail(line, "%s has a property, ${…}, which is not supported", shown)
+	case class == kerberosModule:
+		if _, twice := s.kerberos[key]; twice && s.err == nil {
+			s.err = fmt.Errorf("line %d: option %q is there twice", line, key)
+		} else if !slices.Contains(kerberosOptions, key) && s.err == nil {
+			s.err = fmt.Errorf("line %d: option %q of Kerberos is not supported", line, key)
+		}
+		s.kerberos[key] = value
+	case is && twice:
+		p.fail(line, "user %q is there twice", user)
+	case is:
+		s.users[user] = value
+	case s.err == nil && !other:
+		s.err = fmt.Errorf("line %d: an option is not %sNAME", line, userPrefix)
+	}
+}
+
+// next reads the next token.
+func (p *parser) next() {
+	p.lastLine = max(p.tokenLine, 1)
+	p.skip()
+	p.tokenLine = p.line
+	if p.rest == "" {
+		p.kind, p.value = end, ""
+		return
+	}
+	if p.rest[0] == '"' {
+		p.kind = quoted
+		p.quoted()
+		return
+	}
+	n := strings.IndexFunc(p.rest, func(r rune) bool { return !inWord(r) })
+	if n < 0 {
+		n = len(p.rest)
+	}
+	switch {
+	case n == 0:
+		p.kind = mark
+		_, n = utf8.DecodeRuneInString(p.rest)
+	case strings.ContainsRune("0123456789.-", rune(p.rest[0])): // Java reads a number
+		p.fail(p.line, "a name or value that begins with a digit, a dot or a minus sign must be in double quotes")
+		return
+	default:
+		p.kind = word
+	}
+	p.value, p.rest = p.rest[:n], p.rest[n:]
+}
+
+// inWord reports whether a word may have a character.
+func inWord(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r >= 0xa0 || strings.ContainsRune("$_-*.", r)
+}
+
+// skip skips white space and comments: of a line, after / or //, or between /* and */.
+func (p *parser) skip() {
+	for p.rest != "" {
+		n := 1
+		switch {
+		case p.rest[0] <= ' ':
+		case strings.HasPrefix(p.rest, "/*"):
+			length := strings.Index(p.rest[2:], "*/")
+			if length < 0 {
+				p.fail(p.line, "the comment has no end")
+				return
+			}
+			n = 2 + length + 2
+		case p.rest[0] == '/':
+			if n = strings.IndexAny(p.rest, "\r\n"); n < 0 {
+				n = len(p.rest)
+			}
+		default:
+			return
+		}
+		p.line += strings.Count(p.rest[:n], "\n")
+		p.rest = p.rest[n:]
+	}
+}
+
+// escapes are the characters that stand for others after a backslash.
+var escapes = map[byte]byte{'a': '\a', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', 'v': '\v'}
+
+// quoted reads a quoted text, which ends on its line.
+func (p *parser) quoted() {
+	var b strings.Builder
+	i := 1
+	for i < len(p.rest) && !strings.ContainsRune("\"\r\n", rune(p.rest[i])) {
+		c := p.rest[i]
+		i++
+		if c != '\\' || i == len(p.rest) {
+			b.WriteByte(c)
+			continue
+		}
+		if n := octal(p.rest[i:]); n > 0 {
+			code := rune(0)
+			for _, digit := range p.rest[i : i+n] {
+				code = 8*code + digit - '0'
+			}
+			b.WriteRune(code)
+			i += n
+			continue
+		}
+		if to, ok := escapes[p.rest[i]]; ok {
+			b.WriteByte(to)
+			i++
+		} else if p.rest[i] != '\r' && p.rest[i] != '\n' {
+			b.WriteByte(p.rest[i])
+			i++
+		}
+	}
+	if i == len(p.rest) || p.rest[i] != '"' {
+		p.fail(p.line, "a text in double quotes does not end on its line")
+		return
+	}
+	p.value, p.rest = b.String(), p.rest[i+1:]
+}
+
+// octal returns how many digits of an octal escape text begins with: at most three, and two if
+// the first is above 3.
+func octal(text string) int {
+	most := 3
+	if text != "" && text[0] > '3' {
+		most = 2
+	}
+	n := 0
+	for n < min(most, len(text)) && text[n] >= '0' && text[n] <= '7' {
+		n++
+	}
+	return n
+}

@@ -1,0 +1,182 @@
+package tlsfiles
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"time"
+)
+
+// load makes the configurations that files say.
+func (k *Keeper) load(c contents) (*loaded, error) {
+	certificates, err := k.files.certificates(c)
+	if err != nil {
+		return nil, err
+	}
+	var authorities *x509.CertPool
+	if k.files.CA != "" {
+		certs, err := k.files.authorities(c)
+		if err != nil {
+			return nil, err
+		}
+		authorities = x509.NewCertPool()
+		for _, cert := range certs {
+			authorities.AddCert(cert)
+		}
+	}
+	base := &tls.Config{
+		Certificates: certificates, MinVersion: cmp.Or(k.settings.MinVersion, tls.VersionTLS12), MaxVersion: k.settings.MaxVersion,
+		CipherSuites: k.settings.CipherSuites, NextProtos: k.settings.NextProtos,
+	}
+	now := &loaded{end: firstEnd(certificates)}
+	if k.files.CRL != "" {
+		lists, err := c.revocations(k.files.CRL)
+		if err != nil {
+			return nil, err
+		}
+		base.VerifyConnection, now.crlEnd = lists.verify, lists.end()
+	}
+	now.server, now.dial = base, base.Clone()
+	now.server.ClientAuth, now.server.ClientCAs = k.settings.ClientAuth, authorities
+	now.dial.RootCAs = authorities
+	return now, nil
+}
+
+// firstEnd returns when the first of the certificates ends that are presented.
+func firstEnd(certificates []tls.Certificate) (end time.Time) {
+	for _, pair := range certificates {
+		for _, der := range pair.Certificate {
+			// An intermediate certificate that crypto/x509 cannot read is for the other side to judge.
+			if cert, err := x509.ParseCertificate(der); err == nil && (end.IsZero() || cert.NotAfter.Before(end)) {
+				end = cert.NotAfter
+			}
+		}
+	}
+	return end
+}
+
+// certificates returns the certificates to present, with their keys.
+func (f *Files) certificates(c contents) ([]tls.Certificate, error) {
+	password, err := c.secret(f.Password)
+	if err != nil {
+		return nil, err
+	}
+	text, kind, err := c.file(f.Cert)
+	if err != nil {
+		return nil, err
+	}
+	if kind != inPEM {
+		if f.Key != "" && f.Key != f.Cert {
+			return nil, fmt.Errorf("%s: a store has its key in it, so %s cannot be used", f.Cert, f.Key)
+		}
+		pairs, err := keyStore(text, kind, password)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.Cert, err)
+		}
+		return pairs, nil
+	}
+	keyFile := f.Key
+	if keyFile == "" {
+		keyFile = f.Cert
+	}
+	if _, err := c.pem(f.Cert); err != nil {
+		return nil, err
+	}
+	key, err := c.key(keyFile, password)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(text, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", f.Cert, keyFile, err)
+	}
+	return []tls.Certificate{pair}, nil
+}
+
+// key returns a PEM file as it is or, if a key in it is encrypted, that key in a text of its own.
+func (c contents) key(file, password string) ([]byte, error) {
+	parts, err := c.pem(file)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parts {
+		switch {
+		case p.Headers["DEK-Info"] != "":
+			return nil, fmt.Errorf("%s: the key that begins at byte %d is encrypted in an old form without protection; openssl pkcs8 -topk8 converts it", file, p.at)
+		case p.Type == "ENCRYPTED PRIVATE KEY":
+			der, err := decrypted(p.Bytes, password)
+			if err != nil {
+				return nil, fmt.Errorf("%s: the key that begins at byte %d: %w", file, p.at, err)
+			}
+			return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+		}
+	}
+	return c[file].Text, nil
+}
+
+// authorities returns the certificates of a file, at least one.
+func (f *Files) authorities(c contents) (certs []*x509.Certificate, err error) {
+	password, err := c.secret(f.CAPassword)
+	if err != nil {
+		return nil, err
+	}
+	text, kind, err := c.file(f.CA)
+	if err != nil {
+		return nil, err
+	}
+	if kind != inPEM {
+		if certs, err = trustStore(text, kind, password); err != nil {
+			return nil, fmt.Errorf("%s: %w", f.CA, err)
+		}
+		return certs, nil
+	}
+	parts, err := c.pem(f.CA)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range parts {
+		if p.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(p.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%s: the certificate that begins at byte %d: %w", f.CA, p.at, err)
+		}
+		certs = append(certs, cert)
+	}
+	if len(certs) == 0 {
+		return nil, fmt.Errorf("%s: no certificate in PEM form", f.CA)
+	}
+	return certs, nil
+}
+
+// part is one part of a PEM file.
+type part struct {
+	*pem.Block
+	at int // where it begins, in bytes
+}
+
+// pem returns the parts of a PEM file. It refuses one with a part that is not whole: the decoder
+// of package pem goes on behind it, so that half a list of authorities would do.
+func (c contents) pem(file string) (parts []part, err error) {
+	text, err := c[file].Text, c[file].Err
+	if err != nil {
+		return nil, err
+	}
+	for rest := text; ; {
+		begin := bytes.Index(rest, []byte("-----BEGIN"))
+		if begin < 0 {
+			return parts, nil
+		}
+		at := len(text) - len(rest) + begin
+		block, next := pem.Decode(rest[begin:])
+		if block == nil || bytes.Count(rest[begin:len(rest)-len(next)], []byte("-----BEGIN")) != 1 {
+			return nil, fmt.Errorf("%s: the part that begins at byte %d is not whole", file, at)
+		}
+		parts = append(parts, part{block, at})
+		rest = next
+	}
+}

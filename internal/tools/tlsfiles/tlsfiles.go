@@ -1,0 +1,129 @@
+// Package tlsfiles makes TLS configurations of files with certificates, keys and authorities, and
+// makes them anew when the files change, while the program runs.
+package tlsfiles
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/reread"
+)
+
+// Files are the files of one use of TLS. What is in a file decides its format: PEM, PKCS #12 or
+// JKS. Keys in PEM files may be encrypted as PKCS #8 with PBES2: with AES in CBC mode or 3DES, by
+// PBKDF2 with HMAC-SHA1 or HMAC-SHA256, or by scrypt.
+type Files struct {
+	Use        string // for the log: clients, members or admin
+	Cert       string // the certificate to present, and those that connect it to an authority
+	Key        string // its key; empty means that it is in Cert, as in a store
+	Password   Secret // of the key or the store
+	CA         string // the authorities of the other side's certificates; may be empty
+	CAPassword Secret // of the store with the authorities
+	CRL        string // lists of revoked certificates of the other side; may be empty
+}
+
+// Settings are the parts of a TLS configuration that are not in files.
+type Settings struct {
+	ClientAuth tls.ClientAuthType // of connections that are accepted
+	// ClientAddresses refuses a client whose certificate is not for its IP address.
+	ClientAddresses        bool
+	MinVersion, MaxVersion uint16   // 0 means TLS 1.2 and the newest one; see SetProtocols
+	CipherSuites           []uint16 // of TLS 1.2 and older; nil means those of crypto/tls; see SetCipherSuites
+	NextProtos             []string
+}
+
+// State says how it is with the files of a Keeper.
+type State struct {
+	End    time.Time // of the first certificate to end, among those that are presented
+	CRLEnd time.Time // of the first list of revoked certificates to end; zero without any
+	reread.State
+}
+
+// Keeper has the TLS configurations that files say. Its methods are safe for concurrent use.
+//
+// Connections keep the configuration with which they began. A client that resumes an earlier TLS
+// session is judged by the files as they are now, like every other.
+type Keeper struct {
+	*reread.Keeper
+	files    Files
+	settings Settings
+	log      *slog.Logger
+	now      atomic.Pointer[loaded]
+}
+
+// loaded is what was made of files. It does not change.
+type loaded struct {
+	server, dial *tls.Config
+	end, crlEnd  time.Time
+}
+
+// Open reads the files. Its errors name the file.
+func Open(files Files, settings Settings, log *slog.Logger) (*Keeper, error) {
+	k := &Keeper{files: files, settings: settings, log: log}
+	var err error
+	k.Keeper, err = reread.Open("TLS", files.Use, source{k}, log)
+	if err != nil {
+		return nil, err
+	}
+	return k, nil
+}
+
+// Server returns the configuration for accepted connections. It does not change, and each
+// connection gets what the files say when it begins.
+func (k *Keeper) Server() *tls.Config {
+	return &tls.Config{GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		server := k.now.Load().server
+		if !k.settings.ClientAddresses {
+			return server, nil
+		}
+		own := server.Clone()
+		own.VerifyConnection = func(s tls.ConnectionState) error {
+			if err := forAddress(s, hello.Conn.RemoteAddr()); err != nil || server.VerifyConnection == nil {
+				return err
+			}
+			return server.VerifyConnection(s)
+		}
+		return own, nil
+	}}
+}
+
+// Dial returns the configuration for a connection that this program makes now. The caller must
+// not change it.
+func (k *Keeper) Dial() *tls.Config { return k.now.Load().dial }
+
+// State returns how it is with the files.
+func (k *Keeper) State() State {
+	now := k.now.Load()
+	return State{now.end, now.crlEnd, k.Keeper.State()}
+}
+
+// source is a Keeper as the source of its files.
+type source struct{ *Keeper }
+
+// Read implements reread.Source.
+func (s source) Read() reread.Contents {
+	f := &s.files
+	return reread.Read(f.Cert, f.Key, f.Password.File, f.CA, f.CAPassword.File, f.CRL)
+}
+
+// Load implements reread.Source. Certificates that have ended are no reason to refuse files: the
+// clock may be wrong.
+func (s source) Load(c reread.Contents) ([]any, error) {
+	now, err := s.load(contents(c))
+	if err != nil {
+		return nil, err
+	}
+	s.now.Store(now)
+	if time.Now().After(now.end) {
+		s.log.Warn("a certificate has ended, and nobody who checks it will accept it", "for", s.files.Use, "end", now.end)
+	}
+	if !now.crlEnd.IsZero() && time.Now().After(now.crlEnd) {
+		s.log.Warn("a list of revoked certificates has ended, and certificates that need it are refused", "for", s.files.Use, "end", now.crlEnd)
+	}
+	return []any{"until", now.end}, nil
+}
+
+// contents is what is in files, by their names.
+type contents reread.Contents
