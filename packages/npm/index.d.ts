@@ -30,7 +30,7 @@ export interface ServerOptions {
   cluster?: number
   /** The znodes to begin with, a line for each: /path = "data". */
   tree?: string
-  /** How long the leader of a cluster may be silent before the others elect a new one; 2000 by default. */
+  /** How long the leader of a cluster may be silent before the others elect a new one; 500 by default. */
   electionTimeoutMs?: number
   /** Answer as an older release line of ZooKeeper: 3.4 to 3.9, which is the default. */
   behaveAs?: string
@@ -43,6 +43,8 @@ export interface StartOptions extends ServerOptions {
   args?: readonly string[]
   /** The path of another program. */
   binary?: string
+  /** The port for clients, by default a free one. The members of a cluster have it and those that follow. */
+  port?: number
 }
 
 /** One member of a cluster. It may be left out if there is only one. */
@@ -57,7 +59,7 @@ export interface Wait extends OfMember {
 
 export interface State {
   connect: string
-  members: { member: number, address: string, role: 'leader' | 'follower' | 'observer' | 'standalone' | 'stopped' | (string & {}) }[]
+  members: { member: number, address: string, role: 'leader' | 'follower' | 'observer' | 'standalone' | 'looking' | 'stopped' | 'failed' | (string & {}) }[]
   /** The member whose state this is: the leader, if not chosen. */
   shown: number
   /** The znodes as text. */
@@ -105,7 +107,7 @@ export interface Hits extends OfMember {
 }
 
 /** What happens to requests, and to which. */
-export type FaultOptions = Hits & (
+export type FaultOptions = Hits & { /** check() accepts it if no request has met the fault. */ optional?: boolean } & (
   | { do: 'delay' | 'trickle', ms: number }
   | { do: 'answer', error: string | number }
   | { do: 'hold' | 'drop' | 'dropReply' | 'closeBefore' | 'closeAfter' }
@@ -116,7 +118,7 @@ export interface Fault extends AsyncDisposable {
   readonly id: number
   /** Waits until the fault takes effect for the first time. */
   waitFired(options?: { timeoutMs?: number }): Promise<void>
-  /** Ends the fault, releases what waits because of it, and returns whether it has taken effect. */
+  /** Ends the fault, releases what waits because of it, and returns whether it has taken effect. check() leaves it to you. */
   remove(): Promise<boolean>
 }
 
@@ -182,6 +184,8 @@ export class Lockkeeper implements AsyncDisposable {
 
   /** Who leads, the znodes as text, sessions, watches, locks, and faults. */
   state(options?: OfMember): Promise<State>
+  /** The member that leads, or the only one. */
+  leader(): Promise<number>
   znode(path: string, options?: OfMember): Promise<{ data: Uint8Array, stat: Stat }>
   /** The requests that clients have sent, the oldest first, without pings. */
   requests(op?: string, options?: OfMember): Promise<Request[]>
@@ -235,6 +239,8 @@ export class Lockkeeper implements AsyncDisposable {
   snapshot(): Promise<number>
   /** Puts back a state; without a number that with which the server began. */
   restore(snapshot?: number): Promise<void>
+  /** Forgets a state that snapshot has remembered, and frees its memory. */
+  removeSnapshot(snapshot: number): Promise<void>
   /** Adds the znodes of a text, such as '/a = "x"\n'. Those that exist get this data. */
   addTree(tree: string): Promise<void>
   /** For between two tests: closes the clients of connect, ends all faults, and restores the state of the beginning. */
@@ -248,6 +254,15 @@ export class Lockkeeper implements AsyncDisposable {
 
   /** Judges the lock whose queue is the children of a znode, from now on. */
   guard(path: string): Promise<Guard>
+
+  /**
+   * Fails if a guarded lock, whose verdict nobody has asked for, did not do what it should, or if no request has met a
+   * fault that is neither optional nor removed. At the end of each test with withLockkeeper, useLockkeeper or the
+   * fixture for Vitest this happens by itself.
+   */
+  check(): Promise<void>
+  /** For the output of a failed test: what it still waits for, the znodes, and the last requests. */
+  report(): Promise<string>
 
   /** A GET of test control, with its parameters. */
   get(endpoint: string, parameters?: Record<string, string | number | undefined>): Promise<any>

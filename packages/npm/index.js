@@ -2,7 +2,7 @@
 
 const { sessionID, token, open, close } = require('./lib/clients.js')
 const { LockkeeperError, send, query } = require('./lib/control.js')
-const { Running, binary } = require('./lib/process.js')
+const { Running, binary, withDefaults } = require('./lib/process.js')
 
 // disposable lets "await using" call a method, where the language has it.
 function disposable(type, method) {
@@ -11,6 +11,13 @@ function disposable(type, method) {
 
 // begin makes a Lockkeeper, that was made without a server, one that controls a server.
 const begin = Symbol('begin')
+// waiting returns a line for each wait that has not ended: why.
+const waiting = Symbol('waiting')
+// failure ends a guard, and returns what was wrong with the lock, if anything.
+const failure = Symbol('failure')
+const dispose = Symbol('dispose')
+
+const SHOWN = 20 // requests
 
 // Lockkeeper is a ZooKeeper for tests, or a cluster of them. index.d.ts describes its methods.
 class Lockkeeper {
@@ -18,6 +25,10 @@ class Lockkeeper {
   #clients = []
   #clustered = false
   #stopped
+  #guards = new Set() // whose verdict nobody has asked for
+  #faults = new Set() // that are not removed
+  #unmet = [] // what was wrong with faults that were disposed of
+  #waits = new Set() // {endpoint, body} of waits that have not ended
 
   static async start(options = {}) {
     const zk = new Lockkeeper()
@@ -72,7 +83,17 @@ class Lockkeeper {
   }
 
   get(endpoint, parameters = {}) { return this.#send('GET', endpoint + query(parameters)) }
-  post(endpoint, body = {}) { return this.#send('POST', endpoint, body) }
+
+  async post(endpoint, body = {}) {
+    if (!endpoint.startsWith('/wait/')) return this.#send('POST', endpoint, body)
+    const wait = { endpoint, body }
+    this.#waits.add(wait)
+    try {
+      return await this.#send('POST', endpoint, body)
+    } finally {
+      this.#waits.delete(wait)
+    }
+  }
 
   async #do(endpoint, body) { await this.post(endpoint, body) }
 
@@ -90,6 +111,13 @@ class Lockkeeper {
 
   state(options = {}) { return this.get('/state', options) }
 
+  async leader() {
+    const { members } = await this.state()
+    const leader = members.find(({ role }) => role === 'leader' || role === 'standalone')
+    if (!leader) throw new Error('lockkeeper: no member leads')
+    return leader.member
+  }
+
   async znode(path, options = {}) {
     const { data, stat } = await this.get('/znode', { path, ...options })
     return { data: Buffer.from(data, 'base64'), stat }
@@ -104,9 +132,14 @@ class Lockkeeper {
 
   // Faults
 
-  async inject(fault) {
-    const body = fault.session === undefined ? fault : { ...fault, session: sessionID(fault.session) }
-    return new Fault(this, (await this.post('/inject', body)).id)
+  async inject({ optional = false, ...body }) {
+    if (body.session !== undefined) body.session = sessionID(body.session)
+    const { id } = await this.post('/inject', body)
+    const fault = new Fault(this, id, ({ fired, text }, disposed) => {
+      if (this.#faults.delete(fault) && disposed && !fired) this.#unmet.push(text)
+    })
+    if (!optional) this.#faults.add(fault)
+    return fault
   }
 
   kill(member) { return this.#do('/kill', { member }) }
@@ -148,17 +181,20 @@ class Lockkeeper {
 
   async snapshot() { return (await this.post('/snapshot')).snapshot }
   restore(snapshot = 0) { return this.#do('/restore', { snapshot }) }
+  removeSnapshot(snapshot) { return this.#do('/snapshot/remove', { snapshot }) }
   addTree(tree) { return this.#do('/tree', { tree }) }
 
   async reset() {
     if (!this.#server) return // its start has failed
+    this.#waits.clear() // of the test before
     await this.closeClients()
     const { members } = await this.state()
     for (const { member, role } of members) {
-      if (role === 'stopped') await this.restart(member)
-      else await this.resume(member)
+      await this.disk({ member })
       await this.clock({ member, skewMs: 0 })
-      if (this.#clustered) await this.disk({ member })
+      if (role === 'failed') await this.kill(member)
+      if (role === 'failed' || role === 'stopped') await this.restart(member)
+      else await this.resume(member)
     }
     if (this.#clustered) await this.heal()
     await this.restore()
@@ -167,7 +203,7 @@ class Lockkeeper {
   // Servers and namespaces
 
   async newServer(options = {}) {
-    const { url, connect } = await this.post('/servers', options)
+    const { url, connect } = await this.post('/servers', withDefaults(options))
     const zk = new Lockkeeper()
     zk[begin]({ url, connectString: connect, pid: this.pid, stop: () => send('POST', url, '/stop', {}) }, options)
     return zk
@@ -182,22 +218,74 @@ class Lockkeeper {
 
   // Locks
 
-  async guard(path) { return new Guard(this, (await this.post('/guard', { path })).guard) }
+  async guard(path) {
+    const { guard: id } = await this.post('/guard', { path })
+    const guard = new Guard(this, id, path, () => this.#guards.delete(guard))
+    this.#guards.add(guard)
+    return guard
+  }
+
+  // A test's end
+
+  async check() {
+    const problems = this.#unmet.splice(0)
+    const guards = [...this.#guards]
+    const faults = new Set([...this.#faults].map(({ id }) => id))
+    this.#guards.clear()
+    this.#faults.clear()
+    if (this.#stopped || !this.#server) return
+    for (const guard of guards) {
+      const problem = await guard[failure]()
+      if (problem) problems.push(problem)
+    }
+    if (faults.size) {
+      for (const { id, fired, text } of (await this.state()).faults) if (faults.has(id) && !fired) problems.push(text)
+    }
+    if (problems.length) throw new Error(`lockkeeper: ${problems.join('\n')}`)
+  }
+
+  async [waiting]() {
+    return Promise.all([...this.#waits].map(async ({ endpoint, body }) => {
+      const why = await this.#send('POST', endpoint, { ...body, timeoutMs: 1 }).then(() => `${endpoint}: it has happened meanwhile`, error => error.message)
+      return `lockkeeper: when the test ended, it still waited: ${why}`
+    }))
+  }
+
+  async report() {
+    if (this.#stopped || !this.#server) return 'lockkeeper: the server does not run'
+    const [waits, { tree }, requests] = await Promise.all([this[waiting](), this.state(), this.requests()])
+    const last = requests.slice(-SHOWN)
+    return [
+      ...waits,
+      'lockkeeper: the znodes:', tree.trimEnd() || 'none',
+      `lockkeeper: the last ${last.length} of ${requests.length} requests:`,
+      ...last.map(({ time, session, text }) => `${time} ${session ?? '-'} ${text}`),
+    ].join('\n')
+  }
 }
 disposable(Lockkeeper, 'stop')
 
 class Fault {
   #zk
+  #removed
 
-  constructor(zk, id) {
+  constructor(zk, id, removed) {
     this.#zk = zk
     this.id = id
+    this.#removed = removed
   }
 
   async waitFired(options) { await this.#zk.post('/wait/fired', { id: this.id, ...options }) }
-  async remove() { return (await this.#zk.post('/remove', { id: this.id })).fired }
+  async remove() { return this.#remove(false) }
+  async [dispose]() { await this.#remove(true) }
+
+  async #remove(disposed) {
+    const state = await this.#zk.post('/remove', { id: this.id })
+    this.#removed(state, disposed)
+    return state.fired
+  }
 }
-disposable(Fault, 'remove')
+disposable(Fault, dispose)
 
 class Namespace {
   #zk
@@ -215,20 +303,33 @@ disposable(Namespace, 'remove')
 class Guard {
   #zk
   #id
+  #path
+  #judged
 
-  constructor(zk, id) {
+  constructor(zk, id, path, judged) {
     this.#zk = zk
     this.#id = id
+    this.#path = path
+    this.#judged = judged
   }
 
   async write(of, options) { return this.#zk.post('/guard/write', { guard: this.#id, token: token(of), ...options }) }
-  async verdict() { return this.#zk.post('/guard/verdict', { guard: this.#id }) }
+
+  async verdict() {
+    this.#judged()
+    return this.#zk.post('/guard/verdict', { guard: this.#id })
+  }
 
   async assertOk() {
+    const problem = await this[failure]()
+    if (problem) throw new Error(problem)
+  }
+
+  async [failure]() {
     const { ok, violations, timeline } = await this.verdict()
-    if (!ok) throw new Error(`the lock failed:\n${violations.join('\n')}\n${timeline}`)
+    return ok ? undefined : `the lock ${this.#path} failed:\n${violations.join('\n')}\n${timeline}`
   }
 }
 
 module.exports = { Lockkeeper, LockkeeperError, sessionOf: sessionID, tokenOf: token, binary }
-Object.defineProperty(module.exports, 'begin', { value: begin }) // for the files beside this one
+Object.defineProperties(module.exports, { begin: { value: begin }, waiting: { value: waiting } }) // for the files beside this one

@@ -3,7 +3,7 @@ import { Lockkeeper, StartOptions } from './index.js'
 type Hook = (hook: () => Promise<void>) => unknown
 
 /**
- * At the top of a test file, or in a describe: starts a server before the tests, resets it after
+ * At the top of a test file, or in a describe: starts a server before the tests, calls check() and reset() after
  * each, and stops it after all. What it returns works in tests and hooks. The hooks are Jest's
  * globals, or those that are given.
  */

@@ -2,7 +2,7 @@
 // For Jest, and other runners with the hooks beforeAll, afterEach and afterAll.
 
 const { Lockkeeper } = require('./index.js')
-const { fresh, begin } = require('./lib/shared.js')
+const { fresh, finish, begin } = require('./lib/shared.js')
 
 function useLockkeeper(options = {}, hooks = globalThis) {
   const zk = new Lockkeeper()
@@ -11,7 +11,8 @@ function useLockkeeper(options = {}, hooks = globalThis) {
     server = await fresh(options)
     zk[begin](server, options)
   })
-  hooks.afterEach(() => zk.reset())
+  // Jest does not tell a hook whether the test has failed.
+  hooks.afterEach(() => finish(zk, false, text => console.error(text), () => zk.reset()))
   hooks.afterAll(() => zk.stop())
   return zk
 }

@@ -1,16 +1,16 @@
 'use strict'
 // For Vitest: const test = base.extend({ zk: lockkeeper() }).
 
-const { fresh } = require('./lib/shared.js')
+const { fresh, finish } = require('./lib/shared.js')
 
 function lockkeeper(options) {
-  // Vitest reads the names of the fixtures that it needs in the first parameter: none.
-  return async ({}, use) => {
+  // Vitest reads the names of what it needs in the first parameter: only what it has itself.
+  return async ({ task }, use) => {
     const zk = await fresh(options)
     try {
       await use(zk)
     } finally {
-      await zk.stop()
+      await finish(zk, task.result?.state === 'fail', text => console.error(text), () => zk.stop())
     }
   }
 }

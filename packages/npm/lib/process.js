@@ -27,12 +27,20 @@ function binary() {
   }
 }
 
+// withDefaults adds the election timeout of a cluster, which is shorter than the program's 2 s: tests wait for it.
+function withDefaults(options) {
+  return options.cluster === undefined ? options : { ...options, electionTimeoutMs: options.electionTimeoutMs ?? 500 }
+}
+
+const OPTIONS = ['args', 'behaveAs', 'binary', 'cluster', 'electionTimeoutMs', 'logLevel', 'port', 'tree']
+
 // flags returns the arguments of the program for the options of Lockkeeper.start.
 function flags(options, treeFile) {
-  const args = ['serve', '--memory', '--listen', '127.0.0.1:0', '--test-control', '127.0.0.1:0', '--until-stdin-closes',
+  const args = ['serve', '--memory', '--listen', `127.0.0.1:${options.port ?? 0}`, '--test-control', '127.0.0.1:0', '--until-stdin-closes',
     '--log-level', options.logLevel ?? 'error']
   if (options.cluster !== undefined) args.push('--cluster', String(options.cluster))
-  if (options.electionTimeoutMs !== undefined) args.push('--election-timeout', `${options.electionTimeoutMs}ms`)
+  const { electionTimeoutMs } = withDefaults(options)
+  if (electionTimeoutMs !== undefined) args.push('--election-timeout', `${electionTimeoutMs}ms`)
   if (options.behaveAs !== undefined) args.push('--behave-as', options.behaveAs)
   if (treeFile) args.push('--tree', treeFile)
   return [...args, ...options.args ?? []]
@@ -53,6 +61,8 @@ class Running {
 
   // start starts the program, and returns when clients can connect.
   static async start(options) {
+    const unknown = Object.keys(options).find(name => !OPTIONS.includes(name))
+    if (unknown) throw new TypeError(`lockkeeper: there is no option ${unknown}, only ${OPTIONS.join(', ')}`)
     let dir
     if (options.tree !== undefined) {
       dir = fs.mkdtempSync(path.join(os.tmpdir(), 'lockkeeper-'))
@@ -79,7 +89,7 @@ class Running {
         reject(new Error(`lockkeeper: ${why}\n${file} ${args.join(' ')}\n${this.output}`.trimEnd()))
       }
       const late = setTimeout(() => fail(`no client can connect after ${START / 1000} s`), START)
-      child.on('error', error => fail(`the program cannot be started: ${error.message}`))
+      child.on('error', error => fail(`the program cannot be started: ${error.message}. The option binary, or LOCKKEEPER_BINARY in the environment, is its path`))
       child.on('close', (code, signal) => fail(`the program has ended with ${signal ?? `exit code ${code}`}`))
       child.stderr.setEncoding('utf8').on('data', text => {
         this.output = (this.output + text).slice(-KEPT)
@@ -110,4 +120,4 @@ class Running {
   }
 }
 
-module.exports = { Running, binary }
+module.exports = { Running, binary, withDefaults }

@@ -1,7 +1,7 @@
 'use strict'
 // One process for many tests, each with a server of its own in it.
 
-const { Lockkeeper, begin } = require('../index.js')
+const { Lockkeeper, begin, waiting } = require('../index.js')
 
 const variable = 'LOCKKEEPER_TEST_URL' // which global-setup.js sets
 
@@ -9,10 +9,26 @@ let own // the process of this process, if global-setup.js did not start one
 
 // fresh starts a server that nobody else has. Options that only a process can have start one.
 async function fresh(options = {}) {
-  if (['args', 'binary', 'logLevel'].some(name => options[name] !== undefined)) return Lockkeeper.start(options)
+  if (['args', 'binary', 'logLevel', 'port'].some(name => options[name] !== undefined)) return Lockkeeper.start(options)
   if (process.env[variable]) return (await Lockkeeper.attach(process.env[variable])).newServer(options)
   own ??= Lockkeeper.start()
   return (await own).newServer(options)
 }
 
-module.exports = { fresh, begin, variable }
+// finish ends a test, which fails if check does. print gets what helps with a failure: all that there is if
+// the test has failed, or else what it still waits for, since its runner may have ended it because of that.
+async function finish(zk, failed, print, end) {
+  try {
+    const text = failed ? await zk.report() : (await zk[waiting]()).join('\n')
+    if (text) print(text)
+  } catch (error) {
+    print(error.message)
+  }
+  try {
+    await zk.check()
+  } finally {
+    await end()
+  }
+}
+
+module.exports = { fresh, finish, begin, variable }

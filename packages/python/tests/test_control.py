@@ -1,3 +1,5 @@
+import asyncio
+import socket
 import threading
 from datetime import timedelta
 
@@ -60,6 +62,24 @@ def test_session_ids():
     Client.client_id = None
     with pytest.raises(ValueError, match="has no session"):
         session_id(Client())
+    with pytest.raises(TypeError, match="neither a session's id, as a number or text, nor a client of kazoo"):
+        session_id(object())
+
+
+def test_wait_in_an_event_loop(lockkeeper):
+    """A wait there keeps the client that it waits for from going on: the failure says so."""
+
+    async def directly():
+        lockkeeper.wait_exists("/a", timeout=0.05)
+
+    async def in_a_thread():
+        await asyncio.to_thread(lockkeeper.wait_exists, "/a", timeout=0.05)
+
+    with pytest.raises(RequestError, match="event loop of this thread.*to_thread") as error:
+        asyncio.run(directly())
+    assert error.value.status == 504
+    with pytest.raises(RequestError, match="/a is not created$"):
+        asyncio.run(in_a_thread())
 
 
 def test_expire_and_disconnect(lockkeeper):
@@ -128,7 +148,7 @@ def test_wait_that_ends_in_vain(lockkeeper):
         lambda: lockkeeper.wait_watch("/a", timeout=0.05),
         lambda: lockkeeper.wait_waiters("/a", 1, timeout=0.05),
         lambda: lockkeeper.wait_held("/a", 1, timeout=0.05),
-        lambda: lockkeeper.inject("hold", op="delete").wait_fired(timeout=0.05),
+        lambda: lockkeeper.inject("hold", op="delete", optional=True).wait_fired(timeout=0.05),
     ):
         with pytest.raises(RequestError) as error:
             wait()
@@ -144,6 +164,9 @@ def test_snapshots(lockkeeper):
     assert lockkeeper.tree() == '/a = "1"\n/a/b\n'
     lockkeeper.restore()
     assert lockkeeper.tree() == ""
+    lockkeeper.remove_snapshot(snapshot)
+    with pytest.raises(RequestError, match=f"no snapshot {snapshot}"):
+        lockkeeper.restore(snapshot)
     with pytest.raises(RequestError) as error:
         lockkeeper.restore(12345)
     assert error.value.status == 404
@@ -189,7 +212,7 @@ def test_time_of_a_client_that_is_away(lockkeeper):
     """One without a connection has that much less time."""
     client = lockkeeper.client()
     before = session_id(client)
-    lockkeeper.inject("refuse", op="connect", times=-1)
+    lockkeeper.inject("refuse", op="connect", times=-1, optional=True)
     lockkeeper.disconnect(client)
     assert lockkeeper.advance(1)[0] == []
     assert lockkeeper.advance(20)[0] == [before]
@@ -238,12 +261,20 @@ def test_servers(lockkeeper):
     assert other.hosts not in [s.hosts for s in lockkeeper.servers()]
 
 
+def test_behave_as(lockkeeper):
+    with lockkeeper.new_server(behave_as="3.4") as old:
+        host, port = old.hosts.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"srvr")
+            assert connection.makefile("rb").readline().startswith(b"Zookeeper version: 3.4")
+
+
 def test_undo(lockkeeper_proc):
     zk = lockkeeper_proc
     snapshot = zk.snapshot()
     client = zk.client()
     client.create("/a")
-    zk.inject("refuse", op="connect", times=-1)
+    zk.inject("refuse", op="connect", times=-1, optional=True)
     zk.clock(-1000)
     zk.pause()
     zk.resume()
@@ -251,4 +282,17 @@ def test_undo(lockkeeper_proc):
     zk.undo(snapshot)
     assert zk.tree() == "" and zk.state().sessions == [] and zk.requests() == []
     zk.client().create("/b")
-    zk.undo(snapshot)
+    zk.undo()
+    assert zk.tree() == ""
+
+
+def test_undo_a_full_disk(lockkeeper_proc):
+    with lockkeeper_proc.new_server(cluster=3, election_timeout=0.5) as cluster:
+        for zk in lockkeeper_proc, cluster:
+            zk.disk(member=1, full=True)
+            with pytest.raises(RequestError, match="no space left"):
+                zk.add_tree("/a")
+            zk.undo()
+            assert zk.tree() == ""
+            zk.add_tree("/b")
+            zk.undo()

@@ -28,6 +28,8 @@ def test_state_is_put_back(run):
         """
         import pytest
 
+        from pytest_lockkeeper import RequestError
+
         @pytest.fixture(scope="module", autouse=True)
         def given(lockkeeper_proc):
             lockkeeper_proc.add_tree('/given = "x"')
@@ -38,15 +40,20 @@ def test_state_is_put_back(run):
             client = lockkeeper.client()
             client.set("/given", b"y")
             client.create("/a", ephemeral=True)
-            lockkeeper.inject("refuse", op="connect", times=-1)
+            lockkeeper.inject("refuse", op="connect", times=-1, optional=True)
             if n == 1:
                 lockkeeper.kill()
 
         def test_after(lockkeeper):
             state = lockkeeper.state()
             assert state.tree == '/given = "x"\\n' and state.sessions == [] and lockkeeper.requests() == []
+
+        def test_snapshots_of_earlier_tests_are_forgotten(lockkeeper_proc):
+            for snapshot in 1, 2, 3:
+                with pytest.raises(RequestError, match=f"no snapshot {snapshot}, or it was removed"):
+                    lockkeeper_proc.restore(snapshot)
         """
-    ).assert_outcomes(passed=3)
+    ).assert_outcomes(passed=4)
 
 
 def test_user_code_may_leave_its_clients(run):
@@ -137,6 +144,60 @@ def test_failure_shows_the_znodes_and_requests(run):
     )
 
 
+def test_failure_shows_the_line_of_the_test_only(run):
+    result = run(
+        """
+        def test_inject(lockkeeper):
+            lockkeeper.inject("closeAfter", op="craete")
+
+        def test_wait(lockkeeper):
+            lockkeeper.wait_exists("/a", timeout=0.05)
+        """
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["E *there are no requests of type \"craete\"*", "E *RequestError: /wait/exists: /a is not created"])
+    assert "def wait_exists" not in result.stdout.str() and "_control.py" not in result.stdout.str()
+
+
+def test_failure_in_a_fixture_shows_the_server(run):
+    result = run(
+        """
+        import pytest
+
+        @pytest.fixture
+        def service(lockkeeper):
+            lockkeeper.client().create("/here")
+            raise OSError("cannot start")
+
+        def test(service): pass
+        """
+    )
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*- lockkeeper: znodes -*", "/here"])
+
+
+def test_failure_shows_the_log_of_the_test(run):
+    result = run(
+        """
+        import time
+
+        from pytest_lockkeeper import factories
+
+        chatty_proc = factories.lockkeeper_proc(args=["--log-level", "debug"])
+        chatty = factories.lockkeeper("chatty_proc")
+
+        def test(chatty, chatty_proc):
+            before = chatty_proc.printed
+            chatty.new_server(cluster=3).stop()
+            while chatty_proc.printed == before:
+                time.sleep(0.01)
+            assert False
+        """,
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*- chatty: log -*", "*level=*"])
+
+
 def test_failure_without_a_server_says_so(run):
     result = run(
         """
@@ -169,6 +230,51 @@ def test_open_guard_is_judged(run):
     )
     result.assert_outcomes(passed=3, errors=2)
     result.stdout.fnmatch_lines(["the lock /locks/a: *"])
+
+
+def test_unmet_fault_fails_the_test(run):
+    result = run(
+        """
+        def test_unmet(lockkeeper):
+            lockkeeper.inject("closeAfter", op="create*", path="/typo")
+            lockkeeper.client().create("/typed")
+
+        def test_unmet_in_cluster(lockkeeper_cluster):
+            lockkeeper_cluster.inject("closeAfter", op="create*", path="/typo")
+
+        def test_met(lockkeeper):
+            lockkeeper.inject("delay", seconds=0, op="create*")
+            lockkeeper.client().create("/a")
+
+        def test_removed(lockkeeper):
+            assert not lockkeeper.inject("drop").remove()
+
+        def test_optional(lockkeeper):
+            lockkeeper.inject("refuse", op="connect", times=-1, optional=True)
+            with lockkeeper.inject("drop", optional=True):
+                pass
+
+        def test_restored(lockkeeper):
+            before = lockkeeper.snapshot()
+            lockkeeper.inject("drop")
+            lockkeeper.restore(before)
+        """
+    )
+    result.assert_outcomes(passed=6, errors=2)
+    result.stdout.fnmatch_lines(["Fault{Op: create[*], Path: /typo, Do: CloseAfter}: no effect yet; requests that it matched: 0"])
+
+
+def test_fixtures_have_descriptions(run):
+    result = run("def test(): pass", "--fixtures")
+    result.stdout.fnmatch_lines(["lockkeeper --*", "    A ZooKeeper for this test*"])
+    assert "no docstring available" not in result.stdout.str().partition("pytest_lockkeeper.factories")[2].partition("-- fixtures defined")[0]
+
+
+def test_missing_tree(run):
+    result = run("def test(lockkeeper): pass", "--lockkeeper-tree=missing.txt")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["lockkeeper tree: */missing.txt: *No such file*"])
+    assert "Traceback" not in result.stdout.str() and "_options.py" not in result.stdout.str()
 
 
 @pytest.mark.parametrize("where", ["ini", "command line"])

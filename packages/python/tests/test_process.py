@@ -9,6 +9,7 @@ import pytest
 from helpers import await_end, is_running
 
 from pytest_lockkeeper import Lockkeeper, LockkeeperError, StartError, binary, cluster
+from pytest_lockkeeper._process import _Said
 
 
 def answers(hosts):
@@ -55,6 +56,25 @@ def test_cluster():
     with cluster(3, election_timeout=0.5) as server:
         assert len(server.hosts.split(",")) == 3
         assert server.leader in (1, 2, 3)
+
+
+def test_last_lines_of_the_log():
+    read, write = os.pipe()
+    said = _Said(os.fdopen(read, "rb"))
+    os.write(write, b"".join(b"%d\n" % n for n in range(60)))
+    os.close(write)
+    said.close()
+    assert said.printed == 60
+    assert (said.text(2), said.text(0), said.text(-1)) == ("58\n59\n", "", "")
+
+
+def test_port():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(StartError, match=f"127.0.0.1:{port}.*in use"):
+            Lockkeeper(port=port).start()
+    with Lockkeeper(port=port) as server:
+        assert server.hosts == f"127.0.0.1:{port}"
 
 
 def test_wrong_flag_shows_what_the_server_said():

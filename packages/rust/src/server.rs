@@ -344,6 +344,11 @@ impl Server {
         self.control.done("/restore", object([("snapshot", snapshot.0.into())]))
     }
 
+    /// Forgets a state, and frees its memory.
+    pub fn remove_snapshot(&self, snapshot: Snapshot) -> Result<()> {
+        self.control.done("/snapshot/remove", object([("snapshot", snapshot.0.into())]))
+    }
+
     /// Adds znodes: a line for each, as [`State::tree`] has them. Those that exist get this data.
     pub fn add_tree(&self, text: &str) -> Result<()> {
         self.control.done("/tree", object([("tree", text.into())]))
@@ -383,11 +388,12 @@ impl Server {
         }
         for state in &members {
             let member = self.member(state.member);
-            if state.role == "stopped" {
-                member.restart()?;
+            member.heal_disk()?;
+            if state.role == "failed" {
+                member.kill()?;
             }
-            if members.len() > 1 {
-                member.heal_disk()?;
+            if state.role == "failed" || state.role == "stopped" {
+                member.restart()?;
             }
             member.resume()?;
             member.clock(0)?;
@@ -553,14 +559,20 @@ impl Wait {
         self.on("/wait/children", [("path", path.into()), ("children", i64::from(number).into())])
     }
 
-    /// Clients have sent at least this many requests since the server's start.
-    pub fn requests(&self, op: &str, count: u32) -> Result<()> {
-        self.on("/wait/requests", [("op", op.into()), ("count", i64::from(count).into())])
+    /// Clients have sent at least this many requests since the server's start. `op` and `path` are names or patterns as
+    /// in [`Fault::op`] and [`Fault::path`]; "" for all.
+    pub fn requests(&self, op: &str, path: &str, count: u32) -> Result<()> {
+        self.on("/wait/requests", [("op", op.into()), ("path", path.into()), ("count", i64::from(count).into())])
     }
 
     /// Somebody watches a path.
     pub fn watch(&self, path: &str) -> Result<()> {
         self.on("/wait/watch", [("path", path.into())])
+    }
+
+    /// A session watches a path.
+    pub fn watch_by(&self, path: &str, session: i64) -> Result<()> {
+        self.on("/wait/watch", [("path", path.into()), session_of(session)])
     }
 }
 
@@ -749,8 +761,8 @@ impl Guard {
         self.control.done("/guard/write", body)
     }
 
-    /// Ends the guard. Close clients first, since a lock znode that is there now counts as left behind if its client is
-    /// gone or does not know of it.
+    /// Ends the guard. Ask before you close the clients: their znodes go with their sessions, and a znode of the lock that
+    /// is left counts only if it is there now, and its client is gone or does not know of it.
     pub fn verdict(self) -> Result<Verdict> {
         let reply = self.control.post("/guard/verdict", object([("guard", self.id.into())]))?;
         Ok(Verdict { ok: reply.get("ok").flag(), violations: reply.get("violations").texts(), timeline: reply.get("timeline").text().to_string() })

@@ -1,6 +1,8 @@
 //! What needs no client.
 
 use lockkeeper_test::{Error, Fault, Json, Server};
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 #[test]
@@ -13,6 +15,8 @@ fn puts_state_back() {
     assert_eq!(server.znode("/a").unwrap().data, [0, 255]);
     server.wait_until().data("/a", &[0, 255]).unwrap();
     server.restore(&snapshot).unwrap();
+    server.remove_snapshot(snapshot.clone()).unwrap();
+    assert_eq!(server.restore(&snapshot).unwrap_err().status(), 404);
     assert_eq!(server.znode("/a").unwrap_err().status(), 404);
     assert_eq!(server.state().unwrap().tree, "/config\n/config/limit = \"11\"\n/more\n");
     server.wait_until().children("/config", 1).unwrap();
@@ -55,6 +59,41 @@ fn clusters() {
     cluster.member(1).kill().unwrap();
     cluster.reset().unwrap();
     assert_eq!(cluster.state().unwrap().tree, "");
+}
+
+#[test]
+fn starts_again_after_a_full_disk() {
+    for server in [Server::start().unwrap(), Server::start_cluster(3).unwrap()] {
+        server.member(1).full_disk().unwrap();
+        assert!(server.add_tree("/a\n").unwrap_err().to_string().contains("no space left"));
+        server.reset().unwrap();
+        assert_eq!(server.state().unwrap().tree, "");
+        server.add_tree("/b\n").unwrap();
+    }
+}
+
+#[test]
+fn behaves_as_an_older_release() {
+    let first = Server::builder().behave_as("3.4").start().unwrap();
+    let second = Server::builder().behave_as("3.5").start_within(&first).unwrap();
+    for (server, line) in [(&first, "3.4"), (&second, "3.5")] {
+        let mut connection = TcpStream::connect(server.connect_string()).unwrap();
+        connection.write_all(b"srvr").unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with(&format!("Zookeeper version: {line}")), "{answer}");
+    }
+}
+
+#[test]
+fn waits_for_clients() {
+    let server = Server::start().unwrap();
+    let late = server.wait_until().within(Duration::from_millis(10));
+    for waited in [late.requests("create*", "/a/*", 1), late.watch("/a"), late.watch_by("/a", 7)] {
+        assert_eq!(waited.unwrap_err().status(), 504);
+    }
+    assert_eq!(late.requests("", "[", 1).unwrap_err().status(), 400); // the path gets there
+    late.requests("", "", 0).unwrap();
 }
 
 #[test]

@@ -6,6 +6,7 @@ session is an id, as a number or text, or a client that has one.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import dataclasses
@@ -24,10 +25,15 @@ if TYPE_CHECKING:
 Action = Literal["delay", "hold", "answer", "drop", "dropReply", "closeBefore", "closeAfter", "refuse", "trickle"]
 Duration = Union[float, timedelta]
 
+# A failure shows the line of the test, and none of this module.
+__tracebackhide__ = True
+
 # How long the server may take for a reply. It gives up waiting by itself, earlier than WAIT_LIMIT:
 # after the longest timeout of all sessions and a minute.
 REPLY_LIMIT = 120.0
 WAIT_LIMIT = 600.0
+
+BLOCKED = "the event loop of this thread, with its tasks, stood still meanwhile: await asyncio.to_thread(server.wait_…, …)"
 
 
 class LockkeeperError(Exception):
@@ -61,9 +67,13 @@ def session_id(session: Session) -> str:
     if isinstance(session, str):
         return hex(int(session, 16))
     if not isinstance(session, int):
-        if not session.client_id or not session.client_id[0]:
+        try:
+            client_id = session.client_id
+        except AttributeError:
+            raise TypeError(f"{session!r} is neither a session's id, as a number or text, nor a client of kazoo") from None
+        if not client_id or not client_id[0]:
             raise ValueError(f"{session!r} has no session")
-        session = int(session.client_id[0])
+        session = int(client_id[0])
     return hex(session & 0xFFFF_FFFF_FFFF_FFFF)
 
 
@@ -228,14 +238,16 @@ class Guard:
 class Fault:
     """An injected fault. As a context manager, it is removed at the end, and must have had an effect."""
 
-    def __init__(self, server: Server, number: int) -> None:
-        self._server, self.number = server, number
+    def __init__(self, server: Server, number: int, optional: bool = False) -> None:
+        self._server, self.number, self.optional = server, number, optional
 
     def remove(self) -> bool:
         """End the fault, release what waits because of it, and return whether it had an effect."""
         return self._remove().fired
 
     def _remove(self) -> FaultState:
+        with contextlib.suppress(ValueError):
+            self._server._injected.remove(self)
         return _make(FaultState, self._server.post("/remove", id=self.number))
 
     def wait_fired(self, *, timeout: Duration | None = None) -> None:
@@ -251,7 +263,7 @@ class Fault:
                 self._remove()
             return
         state = self._remove()
-        if not state.fired:
+        if not state.fired and not self.optional:
             raise CheckFailed(state.text)
 
 
@@ -279,6 +291,7 @@ class Server:
         self._url, self._hosts = url.rstrip("/"), hosts
         self._clients: list[KazooClient] = []
         self._guards: list[Guard] = []
+        self._injected: list[Fault] = []
         self._changed: set[str] = set()  # the endpoints that change what a snapshot does not contain
 
     def __repr__(self) -> str:
@@ -300,24 +313,25 @@ class Server:
 
     def get(self, endpoint: str, **query: Any) -> Any:
         """Send any GET of the test control, and return the reply."""
-        __tracebackhide__ = True
         query = _given(query)
         return self._request("GET", endpoint + ("?" + urlencode(query) if query else ""), None, REPLY_LIMIT)
 
     def post(self, endpoint: str, **body: Any) -> Any:
         """Send any POST of the test control, and return the reply. What is None is left out."""
-        __tracebackhide__ = True
         self._changed.add(endpoint)
         return self._request("POST", endpoint, json.dumps(_given(body)), REPLY_LIMIT)
 
     def _wait(self, endpoint: str, timeout: Duration | None, **body: Any) -> None:
-        __tracebackhide__ = True
         body["timeoutMs"] = _ms(timeout)
         limit = WAIT_LIMIT if timeout is None else body["timeoutMs"] / 1000 + REPLY_LIMIT
-        self._request("POST", endpoint, json.dumps(_given(body)), limit)
+        try:
+            self._request("POST", endpoint, json.dumps(_given(body)), limit)
+        except RequestError as error:
+            if error.status == http.client.GATEWAY_TIMEOUT and _in_event_loop():
+                raise RequestError(error.endpoint, error.status, f"{error.message}; {BLOCKED}") from None
+            raise
 
     def _request(self, method: str, endpoint: str, body: str | None, limit: float) -> Any:
-        __tracebackhide__ = True
         # Not urllib.request, which would send this to a proxy that the environment names.
         at = urlsplit(self.url)
         connection = http.client.HTTPConnection(at.hostname or "", at.port, timeout=limit)
@@ -391,10 +405,12 @@ class Server:
         member: int | None = None,
         seconds: Duration | None = None,
         error: str | int | None = None,
+        optional: bool = False,
     ) -> Fault:
         """Inject a fault into requests of clients. do is what happens to those that the others name.
 
-        seconds goes with delay and trickle, error with answer.
+        seconds goes with delay and trickle, error with answer. A test with the fixtures fails if no
+        request has met the fault, unless it is optional, or the test has called its remove().
         """
         reply = self.post(
             "/inject",
@@ -408,7 +424,9 @@ class Server:
             ms=_ms(seconds),
             error=error,
         )
-        return Fault(self, reply["id"])
+        fault = Fault(self, reply["id"], optional)
+        self._injected.append(fault)
+        return fault
 
     # Waiting without polling. Status 504 follows if it does not happen within timeout.
 
@@ -455,6 +473,10 @@ class Server:
     def restore(self, snapshot: int = 0) -> None:
         """Put back a snapshot; 0 is the state with which the server began. Sessions that are newer end."""
         self.post("/restore", snapshot=snapshot)
+
+    def remove_snapshot(self, snapshot: int) -> None:
+        """Forget a snapshot, which takes memory."""
+        self.post("/snapshot/remove", snapshot=snapshot)
 
     def add_tree(self, tree: str) -> None:
         """Add the znodes of a text such as '/a = "x"\\n/a/b\\n'."""
@@ -581,12 +603,11 @@ class Server:
 
     # What a test has changed
 
-    def undo(self, snapshot: int) -> None:
-        """Make the server what it was at a snapshot, after a test.
+    def undo(self, snapshot: int = 0) -> None:
+        """Make the server what it was at a snapshot, or at the beginning, after a test.
 
-        The verdicts on the locks that are still guarded come first, then clients are closed, what
-        was done to members and links ends, and the snapshot is put back. Raise CheckFailed at the
-        end if a verdict was bad.
+        What check() does comes first, then clients are closed, what was done to members and links
+        ends, and the snapshot is put back. CheckFailed is raised at the end.
         """
         wrong = self._wrong()
         self.close_clients()
@@ -600,14 +621,18 @@ class Server:
         if wrong:
             raise CheckFailed(wrong)
 
-    def check_guards(self) -> None:
-        """Raise CheckFailed if a lock that is still guarded did not do what it should."""
+    def check(self) -> None:
+        """Raise CheckFailed if a lock that is still guarded did not do what it should, or no request has met a fault."""
         if wrong := self._wrong():
             raise CheckFailed(wrong)
 
     def _wrong(self) -> str:
         verdicts = [(guard.path, guard.verdict()) for guard in self._guards[:]]
-        return "\n".join(f"the lock {path}: {verdict}" for path, verdict in verdicts if not verdict)
+        wrong = [f"the lock {path}: {verdict}" for path, verdict in verdicts if not verdict]
+        unmet, self._injected = {fault.number for fault in self._injected if not fault.optional}, []
+        if unmet:
+            wrong += [fault.text for fault in self.state().faults if fault.id in unmet and not fault.fired]
+        return "\n".join(wrong)
 
     def _mend_members(self, changed: set[str]) -> None:
         for member in self.state().members:
@@ -615,7 +640,9 @@ class Server:
                 self.disk(member=member.member)
             if "/clock" in changed:
                 self.clock(0, member=member.member)
-            if member.role == "stopped":
+            if member.role == "failed":
+                self.kill(member.member)
+            if member.role in ("stopped", "failed"):
                 self.restart(member.member)
             elif "/pause" in changed:
                 self.resume(member.member)
@@ -642,6 +669,14 @@ _T = TypeVar("_T")
 def _make(kind: type[_T], values: dict[str, Any]) -> _T:
     """Make a dataclass of a reply, which may have more than it."""
     return kind(**{field.name: values[field.name] for field in dataclasses.fields(kind)})  # type: ignore[arg-type]
+
+
+def _in_event_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import shlex
+from typing import NamedTuple
 
 import pytest
 
 from ._control import Server
+from ._process import Lockkeeper
 
 #: By name: lockkeeper_NAME in the ini file, --lockkeeper-NAME on the command line, which comes first.
 OPTIONS = {
@@ -17,8 +19,18 @@ OPTIONS = {
     "url": "the test control of a running server, for lockkeeper_noproc",
 }
 
+
+
+class Shown(NamedTuple):
+    """A server that a test uses, for the report of a failure."""
+
+    server: Server
+    process: Lockkeeper | None  #: what it runs in, if this process has started that
+    printed: int  #: how many lines the process had printed before the test
+
+
 #: The servers that a test uses, by the names of their fixtures.
-SERVERS = pytest.StashKey[dict[str, Server]]()
+SERVERS = pytest.StashKey[dict[str, Shown]]()
 
 
 def option(config: pytest.Config, name: str) -> str | None:
@@ -30,7 +42,12 @@ def option(config: pytest.Config, name: str) -> str | None:
 def tree(config: pytest.Config) -> str | None:
     """Return the znodes of the option tree, whose path begins at pytest's root directory."""
     name = option(config, "tree")
-    return None if name is None else (config.rootpath / name).read_text(encoding="utf-8")
+    if name is None:
+        return None
+    try:
+        return (config.rootpath / name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        pytest.fail(f"lockkeeper tree: {config.rootpath / name}: {error}", pytrace=False)
 
 
 def args(config: pytest.Config) -> list[str]:
@@ -40,5 +57,5 @@ def args(config: pytest.Config) -> list[str]:
 def members(config: pytest.Config) -> int:
     text = option(config, "members") or "3"
     if not text.isdigit():
-        raise pytest.UsageError(f"lockkeeper members: {text!r} is not a number")
+        pytest.fail(f"lockkeeper members: {text!r} is not a number", pytrace=False)
     return int(text)

@@ -17,6 +17,8 @@ from typing import IO, Any
 from ._control import Duration, LockkeeperError, Server, _ms
 
 ENVIRONMENT = "LOCKKEEPER_BINARY"
+
+__tracebackhide__ = True  # as in _control
 START_LIMIT = 60.0
 STOP_LIMIT = 30.0
 
@@ -43,7 +45,8 @@ class Lockkeeper(Server):
     start, or entering it as a context manager, starts it. Its state is in memory. However this
     process ends, also by SIGKILL, the server ends then.
 
-    tree is text such as '/a = "x"', the znodes to begin with. args are more flags of
+    tree is text such as '/a = "x"', the znodes to begin with. port is that of clients, by default a
+    free one; the members of a cluster have it and those that follow. args are more flags of
     'lockkeeper serve'.
     """
 
@@ -54,9 +57,11 @@ class Lockkeeper(Server):
         cluster: int | None = None,
         tree: str | None = None,
         election_timeout: Duration | None = None,
+        port: int = 0,
         args: Sequence[str] = (),
     ) -> None:
         super().__init__("")
+        self._port = port
         self._binary, self._cluster, self._tree = binary, cluster, tree
         self._election_timeout, self._args = election_timeout, list(args)
         self._process: subprocess.Popen[bytes] | None = None
@@ -74,8 +79,17 @@ class Lockkeeper(Server):
 
     @property
     def log(self) -> str:
-        """What the server has printed last."""
+        """What the server has printed last: warnings and errors, or more with args=["--log-level", "debug"]."""
         return "" if self._said is None else self._said.text()
+
+    @property
+    def printed(self) -> int:
+        """How many lines the server has printed."""
+        return 0 if self._said is None else self._said.printed
+
+    def log_after(self, printed: int) -> str:
+        """What the server has printed after so many lines, at most the last 50 lines."""
+        return "" if self._said is None else self._said.text(min(self._said.printed - printed, 50))
 
     @property
     def url(self) -> str:
@@ -123,7 +137,7 @@ class Lockkeeper(Server):
         if sys.platform != "win32":
             # Processes that were forked from this one keep its end of the pipe open.
             command += ["--parent-pid", str(os.getpid())]
-        command += ["--listen", "127.0.0.1:0", "--test-control", "127.0.0.1:0"]
+        command += ["--listen", f"127.0.0.1:{self._port}", "--test-control", "127.0.0.1:0"]
         if self._cluster is not None:
             command += ["--cluster", str(self._cluster)]
         if self._election_timeout is not None:
@@ -161,6 +175,7 @@ class Lockkeeper(Server):
         self._process, self._url, self._hosts = None, "", None
         self._changed.clear()
         self._guards.clear()
+        self._injected.clear()
         assert process.stdin is not None
         if sys.platform == "win32":
             process.stdin.close()
@@ -182,6 +197,7 @@ class _Said:
         self.url: str | None = None
         self.hosts: str | None = None
         self.done = threading.Event()  # clients are served, or the stream has ended
+        self.printed = 0  # lines
         self._stream = stream
         self._lines: collections.deque[str] = collections.deque(maxlen=1000)
         self._thread = threading.Thread(target=self._read, name="lockkeeper's output", daemon=True)
@@ -191,6 +207,7 @@ class _Said:
         for raw in self._stream:
             line = raw.decode(errors="replace")
             self._lines.append(line)
+            self.printed += 1
             if match := re.match(f"(?:{_CONTROL}|{_SERVING})(\\S+)", line):
                 if line.startswith(_CONTROL):
                     self.url = match[1]
@@ -200,8 +217,9 @@ class _Said:
                     self.done.set()
         self.done.set()
 
-    def text(self) -> str:
-        return "".join(self._lines.copy())
+    def text(self, lines: int = 1000) -> str:
+        """Return the last lines."""
+        return "".join(list(self._lines.copy())[-lines:] if lines > 0 else [])
 
     def close(self) -> None:
         """Wait until all is read. The process has ended, so that is soon."""

@@ -26,17 +26,20 @@ def lockkeeper_proc(
     cluster: int | None = None,
     tree: str | None = None,
     election_timeout: Duration | None = None,
+    port: int = 0,
     args: Sequence[str] | None = None,
 ) -> Callable[..., Iterator[Lockkeeper]]:
     """Make a fixture for the session: a server in a process of its own. With xdist, each worker has one."""
 
     @pytest.fixture(scope="session")
     def lockkeeper_proc_fixture(pytestconfig: pytest.Config) -> Iterator[Lockkeeper]:
+        """A ZooKeeper in a process of its own, for the session. Its state is not put back after a test."""
         server = Lockkeeper(
             binary=binary or _options.option(pytestconfig, "binary"),
             cluster=cluster,
             tree=_options.tree(pytestconfig) if tree is None else tree,
             election_timeout=election_timeout,
+            port=port,
             args=_options.args(pytestconfig) if args is None else args,
         )
         try:
@@ -57,6 +60,7 @@ def lockkeeper_noproc(*, url: str | None = None) -> Callable[..., Iterator[Serve
 
     @pytest.fixture(scope="session")
     def lockkeeper_noproc_fixture(pytestconfig: pytest.Config) -> Iterator[Server]:
+        """A lockkeeper that runs already. Its state is not put back after a test."""
         at = url or _options.option(pytestconfig, "url")
         if at is None:
             pytest.fail("--lockkeeper-url must name the test control of a running server", pytrace=False)
@@ -79,10 +83,11 @@ def lockkeeper(process_fixture_name: str = "lockkeeper_proc") -> Callable[..., I
 
     @pytest.fixture
     def lockkeeper_fixture(request: pytest.FixtureRequest) -> Iterator[Server]:
+        """A ZooKeeper for this test: its client() is a connected KazooClient, its hosts are for other clients."""
         server: Server = request.getfixturevalue(process_fixture_name)
         _usable(server)
         snapshot = server.snapshot()
-        _show(request, server)
+        _show(request, server, server)
         yield server
         _undo(server, snapshot)
 
@@ -100,6 +105,7 @@ def lockkeeper_cluster(
 
     @pytest.fixture
     def lockkeeper_cluster_fixture(request: pytest.FixtureRequest) -> Iterator[FreshServer]:
+        """A new ZooKeeper cluster for this test, of three members unless other settings say how many."""
         process: Server = request.getfixturevalue(process_fixture_name)
         _usable(process)
         with process.new_server(
@@ -107,16 +113,18 @@ def lockkeeper_cluster(
             tree=_options.tree(request.config) if tree is None else tree,
             election_timeout=election_timeout,
         ) as server:
-            _show(request, server)
+            _show(request, server, process)
             yield server
             _judge(server)
 
     return lockkeeper_cluster_fixture
 
 
-def _show(request: pytest.FixtureRequest, server: Server) -> None:
-    """Have a failure of the test show the server."""
-    request.node.stash.setdefault(_options.SERVERS, {})[request.fixturename or "lockkeeper"] = server
+def _show(request: pytest.FixtureRequest, server: Server, process: Server) -> None:
+    """Have a failure of the test show the server, which runs in the process."""
+    own = process if isinstance(process, Lockkeeper) else None
+    shown = _options.Shown(server, own, own.printed if own else 0)
+    request.node.stash.setdefault(_options.SERVERS, {})[request.fixturename or "lockkeeper"] = shown
 
 
 def _failure(error: LockkeeperError) -> BaseException:
@@ -131,16 +139,19 @@ def _usable(server: Server) -> None:
 
 
 def _judge(server: Server) -> None:
-    """Fail the test if a lock that is still guarded did not do what it should."""
+    """Fail the test if a lock that is still guarded did not do what it should, or no request has met a fault."""
     try:
-        server.check_guards()
+        server.check()
     except CheckFailed as error:
         raise _failure(error) from None
 
 
 def _undo(server: Server, snapshot: int) -> None:
     try:
-        server.undo(snapshot)
+        try:
+            server.undo(snapshot)
+        finally:
+            server.remove_snapshot(snapshot)
     except CheckFailed as error:
         raise _failure(error) from None
     except LockkeeperError as error:

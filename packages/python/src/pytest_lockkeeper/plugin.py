@@ -30,9 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome: Any = yield
     report: pytest.TestReport = outcome.get_result()
-    if report.when == "call" and report.failed:
-        for name, server in item.stash.get(SERVERS, {}).items():
-            report.sections += _sections(name, server)
+    if report.when != "teardown" and report.failed:
+        for name, shown in item.stash.get(SERVERS, {}).items():
+            report.sections += _sections(name, shown.server)
+            if shown.process and (log := shown.process.log_after(shown.printed)):
+                report.sections.append((f"{name}: log", log))
 
 
 def _sections(name: str, server: Server) -> list[tuple[str, str]]:

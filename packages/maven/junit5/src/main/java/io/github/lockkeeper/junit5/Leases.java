@@ -57,11 +57,16 @@ final class Leases {
         }
     }
 
+    /** Adds what the servers are like to what failed a test. */
+    synchronized void describe(Throwable failure) {
+        all.values().forEach(lease -> failure.addSuppressed(new ServerAtFailure(lease.server)));
+    }
+
     /** Judges and gives back all servers. */
     synchronized void end(List<AssertionError> failures) {
         all.forEach((settings, lease) -> {
             check(lease, failures);
-            pool.give(settings, lease.server);
+            pool.give(settings, lease.server, lease.before);
         });
         all.clear();
     }

@@ -25,7 +25,8 @@ import org.junit.jupiter.api.extension.ExtendWith;
  *
  * <p>The tests of a run share servers, but not at the same time: each test has its own until it ends, also if tests run
  * in parallel. Then the verdicts on the locks that it guarded must be ok, and the faults that it injected must have taken
- * effect, or else the test fails ({@link LockkeeperServer#check}). After that, all faults end and the server gets back the
+ * effect, or else the test fails ({@link LockkeeperServer#check}). To what failed a test, the znodes and the last requests
+ * are added as a suppressed exception ({@link LockkeeperServer#report}). After that, all faults end and the server gets back the
  * state with which it began.
  *
  * <p>A server of a static field, of {@code @BeforeAll} or of a constructor is shared by the tests of the class, and gets
@@ -64,6 +65,13 @@ public @interface Lockkeeper {
      * @return lines as {@code /config/limit = "10"}
      */
     String[] tree() default {};
+
+    /**
+     * Answer as an older release line of ZooKeeper.
+     *
+     * @return 3.4, 3.5, 3.6, 3.7, 3.8 or 3.9; by default 3.9
+     */
+    String behaveAs() default "";
 
     /**
      * More flags of {@code lockkeeper serve}.

@@ -20,6 +20,7 @@ import org.junit.jupiter.api.extension.ParameterResolver;
 import org.junit.platform.commons.support.AnnotationSupport;
 import org.junit.platform.commons.support.HierarchyTraversalMode;
 import org.junit.platform.commons.support.ReflectionSupport;
+import org.opentest4j.TestAbortedException;
 
 /** The JUnit extension of {@link Lockkeeper}, which registers it. */
 public final class LockkeeperExtension
@@ -52,6 +53,10 @@ public final class LockkeeperExtension
 
     @Override
     public void afterEach(ExtensionContext context) {
+        context.getExecutionException().filter(failure -> !(failure instanceof TestAbortedException)).ifPresent(failure -> {
+            leases(context).describe(failure);
+            ancestors(context).forEach(leases -> leases.describe(failure));
+        });
         List<AssertionError> failures = new ArrayList<>();
         leases(context).end(failures);
         for (Leases leases : ancestors(context)) {

@@ -2,6 +2,7 @@ package io.github.lockkeeper.junit5;
 
 import io.github.lockkeeper.test.LockkeeperException;
 import io.github.lockkeeper.test.LockkeeperServer;
+import io.github.lockkeeper.test.Snapshot;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
@@ -25,9 +26,12 @@ final class Pool implements ExtensionContext.Store.CloseableResource, AutoClosea
         return settings.start();
     }
 
-    /** Takes a server back. One that cannot be put back to its beginning ends. */
-    void give(Settings settings, LockkeeperServer server) {
+    /** Takes a server back, with a snapshot that nobody needs any more, or null. One that cannot be put back to its beginning ends. */
+    void give(Settings settings, LockkeeperServer server, Snapshot unneeded) {
         try {
+            if (unneeded != null) {
+                unneeded.remove();
+            }
             server.reset(null);
         } catch (LockkeeperException e) {
             server.close();

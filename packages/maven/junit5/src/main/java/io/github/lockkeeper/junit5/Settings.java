@@ -11,7 +11,7 @@ final class Settings {
 
     Settings(Lockkeeper annotation) {
         this.annotation = annotation;
-        all = List.of(annotation.value(), annotation.cluster(), annotation.electionTimeoutMs(), List.of(annotation.tree()), List.of(annotation.flags()));
+        all = List.of(annotation.value(), annotation.cluster(), annotation.electionTimeoutMs(), List.of(annotation.tree()), annotation.behaveAs(), List.of(annotation.flags()));
     }
 
     LockkeeperServer start() {
@@ -19,6 +19,9 @@ final class Settings {
                 .cluster(annotation.cluster()).electionTimeout(Duration.ofMillis(annotation.electionTimeoutMs())).flags(annotation.flags());
         if (annotation.tree().length > 0) {
             builder.tree(String.join("\n", annotation.tree()) + '\n');
+        }
+        if (!annotation.behaveAs().isEmpty()) {
+            builder.behaveAs(annotation.behaveAs());
         }
         return builder.start();
     }

@@ -51,8 +51,8 @@ public final class Guard {
     }
 
     /**
-     * Ends the guard. Close clients first, since a lock znode that is there now counts as left behind if its client is
-     * gone or does not know of it.
+     * Ends the guard. Ask before you close the clients: their znodes go with their sessions, and a znode of the lock that
+     * is left counts only if it is there now, and its client is gone or does not know of it.
      *
      * @return the verdict, the same one each time
      */

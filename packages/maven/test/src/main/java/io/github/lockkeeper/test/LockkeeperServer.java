@@ -44,6 +44,9 @@ public final class LockkeeperServer implements AutoCloseable {
     /** What {@link #reset} must undo, beside the state and the faults of requests. */
     private static final Set<String> DISTURBING = Set.of("/kill", "/partition", "/link", "/disk", "/pause", "/clock");
 
+    /** How many requests {@link #report} has. */
+    private static final int SHOWN = 20;
+
     private static final HttpClient HTTP =
             HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).connectTimeout(Duration.ofSeconds(30)).proxy(HttpClient.Builder.NO_PROXY).build();
 
@@ -644,6 +647,32 @@ public final class LockkeeperServer implements AutoCloseable {
     }
 
     /**
+     * What helps with a test that has failed: the znodes, and the last requests of the clients. The JUnit extension adds
+     * this to the exception that failed the test.
+     *
+     * @return a text of several lines; if the server does not answer, why
+     */
+    public String report() {
+        State state;
+        List<Request> requests;
+        try {
+            state = state();
+            requests = requests();
+        } catch (LockkeeperException e) {
+            return String.valueOf(e.getMessage());
+        }
+        List<Request> last = requests.subList(Math.max(0, requests.size() - SHOWN), requests.size());
+        StringBuilder text = new StringBuilder("the znodes:\n");
+        text.append(state.tree().isEmpty() ? "none\n" : state.tree());
+        text.append("the last ").append(last.size()).append(" of ").append(requests.size()).append(" requests:");
+        for (Request request : last) {
+            text.append('\n').append(request.time()).append(' ')
+                    .append(request.session() == 0 ? "-" : sessionText(request.session())).append(' ').append(request);
+        }
+        return text.toString();
+    }
+
+    /**
      * Undoes what a test has done to the server: members that were killed run again, and all faults end. Then it puts a
      * state back.
      *
@@ -689,10 +718,11 @@ public final class LockkeeperServer implements AutoCloseable {
         }
         for (State.MemberState state : state().members()) {
             Member member = member(state.member());
-            if (cluster) {
-                member.healDisk();
+            member.healDisk();
+            if (state.role().equals("failed")) {
+                member.kill();
             }
-            if (state.role().equals("stopped")) {
+            if (state.role().equals("failed") || state.role().equals("stopped")) {
                 member.restart();
             }
             member.resume();

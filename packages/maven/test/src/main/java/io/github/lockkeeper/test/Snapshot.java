@@ -1,5 +1,7 @@
 package io.github.lockkeeper.test;
 
+import java.util.Map;
+
 /** A state of a server, which {@link LockkeeperServer#restore(Snapshot)} puts back. */
 public final class Snapshot {
     final LockkeeperServer server;
@@ -8,5 +10,10 @@ public final class Snapshot {
     Snapshot(LockkeeperServer server, long id) {
         this.server = server;
         this.id = id;
+    }
+
+    /** Forgets the state, and frees its memory. It cannot be put back any more. */
+    public void remove() {
+        server.call("/snapshot/remove", Map.of("snapshot", id));
     }
 }
