@@ -134,17 +134,34 @@ func sh(t *testing.T, script string, args ...string) string {
 	return string(out)
 }
 
-func TestRunArchive(t *testing.T) {
+func TestRunArchive(t *testing.T) { runs(t, runtime.GOARCH) }
+
+// TestRunEmulated runs the program for the other architecture, on an emulated processor.
+func TestRunEmulated(t *testing.T) {
+	other, emulator := "arm64", "qemu-aarch64-static"
+	if runtime.GOARCH == other {
+		other, emulator = "amd64", "qemu-x86_64-static"
+	}
+	tool(t, emulator)
+	runs(t, other, emulator)
+}
+
+// runs runs the program in an archive for Linux, with an emulator if there is one.
+func runs(t *testing.T, arch string, emulator ...string) {
+	t.Helper()
 	dir := t.TempDir()
-	lay(t, unpack(t, product(t, "linux_"+runtime.GOARCH+".tar.gz")), dir)
+	lay(t, unpack(t, product(t, "linux_"+arch+".tar.gz")), dir)
 	found, err := filepath.Glob(filepath.Join(dir, "*/lockkeeper"))
 	if err != nil || len(found) != 1 {
 		t.Fatalf("%q, %v", found, err)
 	}
-	if out := sh(t, `"$1" version`, found[0]); !strings.Contains(out, ", commit ") || strings.Contains(out, "modified") {
+	program := append(emulator, found[0])
+	out := sh(t, `"$@" version`, program...)
+	if !strings.Contains(out, ", commit ") || strings.Contains(out, "modified") || !strings.Contains(out, "linux/"+arch) {
 		t.Errorf("its version is %q", out)
 	}
-	c := exec.Command(found[0], "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data"))
+	program = append(program, "serve", "--listen", "127.0.0.1:0", "--data", filepath.Join(dir, "data"))
+	c := exec.Command(program[0], program[1:]...)
 	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	serves(t, c)
 }
