@@ -4,6 +4,7 @@ package interop
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -146,6 +147,85 @@ func compareAdmin(t *testing.T, theirs, ours, command string) {
 			t.Errorf("%s: ZooKeeper has no %s; lockkeeper has %v", command, field, got[field])
 		}
 	}
+}
+
+// TestAdminSnapshot moves the state with the commands snapshot and restore of ZooKeeper 3.9's
+// AdminServer: from lockkeeper to a running ZooKeeper, and to one that starts with the file, and
+// from ZooKeeper to lockkeeper.
+func TestAdminSnapshot(t *testing.T) {
+	t.Parallel()
+	get := func(url, auth string) (zxid string, body []byte) {
+		t.Helper()
+		r, err := http.NewRequest(http.MethodGet, url+"/commands/snapshot", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", auth)
+		reply, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer reply.Body.Close()
+		if body, err = io.ReadAll(reply.Body); err != nil || reply.StatusCode != http.StatusOK {
+			t.Fatalf("%s %.300q %v", reply.Status, body, err)
+		}
+		if size := reply.Header.Get("snapshot_size"); size != strconv.Itoa(len(body)) {
+			t.Errorf("%d bytes, announced %s", len(body), size)
+		}
+		return strings.TrimPrefix(reply.Header.Get("last_zxid"), "0x"), body
+	}
+	const super = "digest super:secret"
+	port := freeAddr(t)
+	lockkeeper := startLockkeeper(t, "--zookeeper-passwords", "--admin", port, "--admin-write=snapshots").addr
+	describable(t, lockkeeper, 150)
+	before := takeCensus(t, lockkeeper)
+	zxid, file := get("http://"+port, "")
+
+	url, cfg := adminConfig(t)
+	real := startZooKeeper(t, zk39Admin, merged(withTTL, withSuper), cfg)
+	awaitAdmin(t, url)
+	r, err := http.NewRequest(http.MethodPost, url+"/commands/restore", bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Authorization", super)
+	reply, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, _ := io.ReadAll(reply.Body)
+	want, _ := strconv.ParseInt(zxid, 16, 64)
+	if reply.StatusCode != http.StatusOK || !strings.Contains(string(text), fmt.Sprintf(`"last_zxid" : %d`, want)) {
+		t.Fatalf("restore: %s %s, zxid %d", reply.Status, text, want)
+	}
+	before.same(t, takeCensus(t, real.addr))
+
+	start := func(name string, body []byte) (dir string, cfg map[string]string) {
+		dir = t.TempDir()
+		if err := os.Mkdir(filepath.Join(dir, "version-2"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, "version-2", "snapshot."+name), body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return dir, map[string]string{"dataDir": dir}
+	}
+	for _, version := range []zkVersion{zk38, zk39} {
+		_, cfg := start(zxid, file)
+		trust := map[string]string{"zookeeper.snapshot.trust.empty": "true"} // there is no log
+		before.same(t, takeCensus(t, startZooKeeper(t, version, merged(withTTL, trust), cfg).addr))
+	}
+
+	if _, err := connect(t, real.addr, 20*time.Second).Create("/later", []byte("x"), 0, openACL); err != nil {
+		t.Fatal(err)
+	}
+	before = takeCensus(t, real.addr)
+	zxid, file = get(url, super)
+	dir, _ := start(zxid, file)
+	data := filepath.Join(t.TempDir(), "data")
+	migrateCommand(t, &migrated{}, "from", dir, "--without-log", "--data", data)
+	before.same(t, takeCensus(t, startLockkeeper(t, "--data", data, "--zookeeper-passwords").addr))
 }
 
 // adminConfig makes ZooKeeper's AdminServer listen on a port, and returns its URL.

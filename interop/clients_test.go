@@ -408,13 +408,15 @@ func TestC(t *testing.T) {
 	)
 }
 
-// TestNode runs a program with node-zookeeper-client.
+// nodeProgram is a program with node-zookeeper-client.
+func nodeProgram(t *testing.T) *exec.Cmd {
+	program := clientCommand("node", "clients/node/program.js")
+	program.Env = append(program.Env, "NODE_PATH="+clientCache(t, "node/node_modules"))
+	return program
+}
+
 func TestNode(t *testing.T) {
-	testClient(t, func(t *testing.T) *exec.Cmd {
-		program := clientCommand("node", "clients/node/program.js")
-		program.Env = append(program.Env, "NODE_PATH="+clientCache(t, "node/node_modules"))
-		return program
-	},
+	testClient(t, nodeProgram,
 		"create_modes",
 		"data",
 		"pipeline",
@@ -433,16 +435,18 @@ func TestNode(t *testing.T) {
 	)
 }
 
-// TestRust runs a program with the crate zookeeper-client.
+// rustProgram builds a program with the crate zookeeper-client.
+func rustProgram(t *testing.T) *exec.Cmd {
+	target := clientCache(t, "rust")
+	build := clientCommand("cargo", "build", "--quiet", "--locked", "--offline", "--manifest-path", "clients/rust/Cargo.toml", "--target-dir", target)
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("the program does not build: %v (interop/setup.sh installs what it needs)\n%s", err, out)
+	}
+	return clientCommand(filepath.Join(target, "debug", "program"))
+}
+
 func TestRust(t *testing.T) {
-	testClient(t, func(t *testing.T) *exec.Cmd {
-		target := clientCache(t, "rust")
-		build := clientCommand("cargo", "build", "--quiet", "--locked", "--offline", "--manifest-path", "clients/rust/Cargo.toml", "--target-dir", target)
-		if out, err := build.CombinedOutput(); err != nil {
-			t.Fatalf("the program does not build: %v (interop/setup.sh installs what it needs)\n%s", err, out)
-		}
-		return clientCommand(filepath.Join(target, "debug", "program"))
-	},
+	testClient(t, rustProgram,
 		"create_modes",
 		"data",
 		"pipeline",

@@ -68,7 +68,7 @@ func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, module := range []string{"anishathalye/porcupine", "spf13/cobra", "spf13/pflag", "prometheus/", "golang.org/x/term"} {
+	for _, module := range []string{"anishathalye/porcupine", "spf13/cobra", "spf13/pflag", "prometheus/", "golang.org/x/term", "klauspost/"} {
 		if strings.Contains(string(mod), module) {
 			t.Errorf("an embedder's go.mod has %s, which only the command, package admin or the tests need", module)
 		}

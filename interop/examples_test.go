@@ -4,13 +4,9 @@ package interop
 
 import (
 	"cmp"
-	"encoding/xml"
-	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 )
 
 // testReport runs a program that writes a report in JUnit's format, and checks that exactly
@@ -24,52 +20,18 @@ func testReport(t *testing.T, cmd *exec.Cmd, report string, tests ...string) {
 // parameters, why a test did not pass, or "".
 func reportOf(t *testing.T, cmd *exec.Cmd, report string) map[string]string {
 	t.Helper()
-	log := &tail{}
-	cmd.Stdout, cmd.Stderr = log, log
-	// The servers that it starts are in its process group.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill := func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	t.Cleanup(kill)
-	stuck := time.AfterFunc(clientDeadline, kill)
-	defer stuck.Stop()
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%s: %v\n%s", cmd.Path, err, log)
-	}
-	text, err := os.ReadFile(report)
+	said, err := runGroup(t, cmd, clientDeadline)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, log)
+		t.Errorf("%s: %v\n%s", cmd.Path, err, said)
 	}
-	// The outermost element is testsuites or testsuite.
-	type testcase struct {
-		Name    string    `xml:"name,attr"`
-		Skipped *struct{} `xml:"skipped"`
-		Failure *string   `xml:"failure"`
-		Error   *string   `xml:"error"`
-	}
-	var parsed struct {
-		Cases  []testcase `xml:"testcase"`
-		Nested []testcase `xml:"testsuite>testcase"`
-	}
-	if err := xml.Unmarshal(text, &parsed); err != nil {
-		t.Fatal(err)
+	cases, err := junitCases(report)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, said)
 	}
 	outcomes := map[string]string{}
-	for _, c := range append(parsed.Cases, parsed.Nested...) {
-		name, _, _ := strings.Cut(strings.TrimSuffix(c.Name, "()"), "[") // without parameters
-		outcome := ""
-		switch {
-		case c.Failure != nil:
-			outcome = "failed: " + *c.Failure
-		case c.Error != nil:
-			outcome = "failed: " + *c.Error
-		case c.Skipped != nil:
-			outcome = "was skipped"
-		}
-		outcomes[name] = cmp.Or(outcomes[name], outcome) // of all parameters
+	for _, c := range cases {
+		name, _, _ := strings.Cut(strings.TrimSuffix(c.name, "()"), "[") // without parameters
+		outcomes[name] = cmp.Or(outcomes[name], c.outcome)               // of all parameters
 	}
 	return outcomes
 }

@@ -21,6 +21,10 @@ var recorded = map[string]struct{ props, cfg map[string]string }{
 	"default": {
 		cfg: merged(withQuotas, map[string]string{"tickTime": "2000", "maxClientCnxns": "4"}),
 	},
+	"sasl": { // with users, which TestGoldenAgainstZooKeeper adds
+		props: withSASL,
+		cfg:   merged(withWords, map[string]string{"tickTime": "500"}),
+	},
 	"admin": {
 		cfg: merged(withWords, map[string]string{"tickTime": "2000"}),
 	},
@@ -31,6 +35,7 @@ var recorded = map[string]struct{ props, cfg map[string]string }{
 // not in lockkeeper. The scenarios of one configuration run one after another, in the
 // order in which they were recorded.
 func TestGoldenAgainstZooKeeper(t *testing.T) {
+	t.Parallel()
 	scenarios, err := golden.LoadAll(os.DirFS("../testdata/golden"))
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +53,11 @@ func TestGoldenAgainstZooKeeper(t *testing.T) {
 		}
 		for name, config := range recorded {
 			t.Run(string(version)+"/"+name, func(t *testing.T) {
-				addr := startZooKeeper(t, version, config.props, config.cfg).addr
+				props := config.props
+				if name == "sasl" {
+					props = merged(props, map[string]string{"java.security.auth.login.config": jaasFile(t, map[string]string{"bob": "bobpw"}, "")})
+				}
+				addr := startZooKeeper(t, version, props, config.cfg).addr
 				dial := func() (net.Conn, error) { return net.Dial("tcp", addr) }
 				for _, s := range scenarios {
 					if s.Config != name {

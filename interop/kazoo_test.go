@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // kazooModules are kazoo's own tests that need a server, in groups that run in parallel,
@@ -19,26 +21,32 @@ var kazooModules = [][]string{
 	{"partitioner", "barrier", "counter", "election", "lease", "party", "queue"},
 	{"watchers", "cache"},
 	{"client", "connection"},
+	{"sasl"},
 	{"lock"},
 }
 
-// kazooWaiting lists the tests of kazoo that do not pass yet, and why. All others must
-// pass, and each listed test must exist.
-var kazooWaiting = map[string]string{
-	"test_client.TestSSLClient.test_create": "needs TLS",
+// kazooSuite are kazoo's own tests, which are part of its package, where the wheel of packages/python is installed.
+type kazooSuite struct {
+	python, packages string
 }
 
-// TestKazooOwn runs kazoo's own tests, which are part of its package. They start the program that
-// the wheel of packages/python has, or the one of LOCKKEEPER_INTEROP_BINARY.
-func TestKazooOwn(t *testing.T) {
-	t.Parallel()
-	type outcome struct {
-		Name    string  `xml:"name,attr"`
-		Class   string  `xml:"classname,attr"`
-		Skipped *string `xml:"skipped"`
-		Failure string  `xml:"failure"`
-		Error   string  `xml:"error"`
-	}
+// kazooOutcome is the outcome of a test.
+type kazooOutcome struct {
+	Name    string  `xml:"name,attr"`
+	Class   string  `xml:"classname,attr"`
+	Skipped *string `xml:"skipped"`
+	Failure string  `xml:"failure"`
+	Error   string  `xml:"error"`
+}
+
+// test is the name with which pytest selects it.
+func (o *kazooOutcome) test() string {
+	file, class, _ := strings.Cut(strings.TrimPrefix(o.Class, "kazoo.tests."), ".")
+	return "kazoo/tests/" + file + ".py::" + class + "::" + o.Name
+}
+
+func newKazooSuite(t *testing.T) *kazooSuite {
+	t.Helper()
 	python, err := pythonPackage()
 	if err != nil {
 		t.Fatal(err)
@@ -47,17 +55,23 @@ func TestKazooOwn(t *testing.T) {
 	if len(packages) != 1 {
 		t.Fatalf("kazoo's virtual environment has %d folders of packages", len(packages))
 	}
-	var deselect []string
-	for name, why := range kazooWaiting {
-		parts := strings.Split(name, ".")
-		file := "kazoo/tests/" + parts[0] + ".py"
-		text, err := os.ReadFile(filepath.Join(packages[0], file))
-		if err != nil || !strings.Contains(string(text), "class "+parts[1]+"(") || !strings.Contains(string(text), "def "+parts[2]+"(") {
-			t.Errorf("%s waits (%s), but kazoo has no such test", name, why)
-		}
-		deselect = append(deselect, "--deselect", file+"::"+parts[1]+"::"+parts[2])
+	return &kazooSuite{python: python, packages: packages[0]}
+}
+
+// kazooFiles returns the files of modules.
+func kazooFiles(modules ...string) (files []string) {
+	for _, module := range modules {
+		files = append(files, "kazoo/tests/test_"+module+".py")
 	}
-	program := "" // that of the wheel
+	return files
+}
+
+// withLockkeeper returns the arguments of pytest, and the environment, with which the tests start lockkeeper: the program
+// of the wheel, or that of LOCKKEEPER_INTEROP_BINARY, with
+// TLS, and have a realm of Kerberos.
+func (k *kazooSuite) withLockkeeper(t *testing.T) (args, env []string) {
+	t.Helper()
+	program := ""
 	if os.Getenv(envBinary) != "" {
 		program = lockkeeperBinary(t)
 	}
@@ -65,72 +79,82 @@ func TestKazooOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reports := make(chan []outcome, len(kazooModules))
+	realm := startKerberos(t, map[string][]string{"client.keytab": {"client"}, "server.keytab": {"zookeeper/127.0.0.1"}})
+	tls, ca := t.TempDir(), testkit.NewCA(t)
+	ca.WriteCA(t, tls, "ca.pem")
+	testkit.WritePair(t, ca.Peer(t), tls, "cert.pem", "key.pem")
+	return []string{"-p", "lockkeeper_servers"}, append(realm.env(), "LOCKKEEPER_INTEROP_TLS="+tls, "PYTHONPATH="+plugins+":"+kerberosModules(t), "LOCKKEEPER_BINARY="+program)
+}
+
+// run runs tests, which may take so long.
+func (k *kazooSuite) run(t *testing.T, limit time.Duration, args, env, tests []string) []kazooOutcome {
+	t.Helper()
+	report := filepath.Join(t.TempDir(), "report.xml")
+	cmd := clientCommand(k.python, "-m", "pytest", "-p", "no:cacheprovider", "--quiet", "--junitxml", report)
+	cmd.Args = slices.Concat(cmd.Args, args, tests)
+	cmd.Env = slices.Concat(cmd.Env, []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONFAULTHANDLER=1", "ZOOKEEPER_VERSION=3.9.0"}, env)
+	cmd.Dir = k.packages
+	log := &tail{}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.WaitDelay = 10 * time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// Its servers are in the same process group.
+	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+	stuck := time.AfterFunc(limit, func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGABRT) // Python and Go print where they are
+		time.Sleep(2 * time.Second)
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	})
+	defer stuck.Stop()
+	err := cmd.Wait()
+	if err != nil {
+		t.Logf("pytest: %v\n%s", err, log)
+	}
+	const testsFailed = 1 // the report has the details
+	if code := cmd.ProcessState.ExitCode(); code != 0 && code != testsFailed {
+		t.Errorf("pytest: %v", err)
+	}
+	text, err := os.ReadFile(report)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var parsed struct {
+		Cases []kazooOutcome `xml:"testsuite>testcase"`
+	}
+	if err := xml.Unmarshal(text, &parsed); err != nil {
+		t.Fatal(err)
+	}
+	return parsed.Cases
+}
+
+// TestKazooOwn runs kazoo's own tests, which are part of its package. They start the program that
+// the wheel of packages/python has, or the one of LOCKKEEPER_INTEROP_BINARY.
+func TestKazooOwn(t *testing.T) {
+	t.Parallel()
+	k := newKazooSuite(t)
+	args, env := k.withLockkeeper(t)
+	reports := make(chan []kazooOutcome, len(kazooModules))
 	t.Run("all", func(t *testing.T) {
 		for _, modules := range kazooModules {
 			t.Run(modules[0], func(t *testing.T) {
 				t.Parallel()
-				run := func(tests []string) []outcome {
-					report := filepath.Join(t.TempDir(), "report.xml")
-					cmd := clientCommand(python, "-m", "pytest", "-p", "lockkeeper_servers",
-						"-p", "no:cacheprovider", "--quiet", "--junitxml", report)
-					cmd.Args = slices.Concat(cmd.Args, deselect, tests)
-					cmd.Env = append(cmd.Env, "PYTHONPATH="+plugins, "PYTHONDONTWRITEBYTECODE=1", "PYTHONFAULTHANDLER=1", "ZOOKEEPER_VERSION=3.9.0", "LOCKKEEPER_BINARY="+program)
-					cmd.Dir = packages[0]
-					log := &tail{}
-					cmd.Stdout, cmd.Stderr = log, log
-					cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-					cmd.WaitDelay = 10 * time.Second
-					if err := cmd.Start(); err != nil {
-						t.Fatal(err)
-					}
-					// Its servers are in the same process group.
-					t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-					stuck := time.AfterFunc(clientDeadline, func() {
-						syscall.Kill(-cmd.Process.Pid, syscall.SIGABRT) // Python and Go print where they are
-						time.Sleep(2 * time.Second)
-						syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-					})
-					defer stuck.Stop()
-					err := cmd.Wait()
-					if err != nil {
-						t.Logf("pytest: %v\n%s", err, log)
-					}
-					const testsFailed = 1 // the report has the details
-					if code := cmd.ProcessState.ExitCode(); code != 0 && code != testsFailed {
-						t.Errorf("pytest: %v", err)
-					}
-					text, err := os.ReadFile(report)
-					if err != nil {
-						t.Fatal(err)
-					}
-					var parsed struct {
-						Cases []outcome `xml:"testsuite>testcase"`
-					}
-					if err := xml.Unmarshal(text, &parsed); err != nil {
-						t.Fatal(err)
-					}
-					return parsed.Cases
-				}
-				var files []string
-				for _, module := range modules {
-					files = append(files, "kazoo/tests/test_"+module+".py")
-				}
-				all := run(files)
+				all := k.run(t, clientDeadline, args, env, kazooFiles(modules...))
 				for range 2 { // they count on a machine that is at rest: what fails is tried again by itself
 					var failed []string
 					for _, o := range all {
 						if o.Failure+o.Error != "" {
-							file, class, _ := strings.Cut(strings.TrimPrefix(o.Class, "kazoo.tests."), ".")
-							failed = append(failed, "kazoo/tests/"+file+".py::"+class+"::"+o.Name)
+							failed = append(failed, o.test())
 						}
 					}
 					if len(failed) == 0 {
 						break
 					}
 					t.Logf("once more: %q", failed)
-					for _, o := range run(failed) {
-						i := slices.IndexFunc(all, func(x outcome) bool { return x.Class == o.Class && x.Name == o.Name })
+					for _, o := range k.run(t, clientDeadline, args, env, failed) {
+						i := slices.IndexFunc(all, func(x kazooOutcome) bool { return x.Class == o.Class && x.Name == o.Name })
 						if i < 0 {
 							t.Errorf("%s.%s has run, who knows why", o.Class, o.Name)
 							continue
@@ -155,10 +179,10 @@ func TestKazooOwn(t *testing.T) {
 					t.Error(why)
 				}
 				if o.Skipped != nil {
-					t.Error("was skipped; a test that cannot run belongs in kazooWaiting")
+					t.Error("was skipped")
 				}
 			})
 		}
 	}
-	t.Logf("%d tests of kazoo ran, %d wait", total, len(kazooWaiting))
+	t.Logf("%d tests of kazoo ran", total)
 }

@@ -9,6 +9,7 @@ import (
 	"crypto/sha512"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,7 +40,7 @@ func TestPackagesNpm(t *testing.T) {
 
 	t.Run("node:test", func(t *testing.T) {
 		p.passes(t, "node --test --test-reporter=tap first.test.mjs expiry.test.mjs fault.test.mjs cluster.test.mjs guard.test.mjs clients.test.mjs",
-			"# tests 11", "# pass 11")
+			"# tests 13", "# pass 13")
 		p.passes(t, "node plain.mjs", "127.0.0.1:")
 	})
 	t.Run("Jest", func(t *testing.T) {
@@ -54,6 +55,13 @@ func TestPackagesNpm(t *testing.T) {
 			p.passes(t, "node node_modules/vitest/vitest.mjs run --root vitest", "Tests  3 passed (3)")
 		}
 	})
+	t.Run("failures", func(t *testing.T) {
+		const late, unmet = "it still waited: /wait/exists: /late is not created", "/unmet, Do: Drop}: no effect yet"
+		p.fails(t, "node --test --test-reporter=tap fails/node.test.mjs", "# pass 1",
+			"# lockkeeper: the znodes:\n# /here\n", late, unmet, "/disposed, Do: Drop}: no effect yet")
+		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest", "3 failed, 1 passed", late, unmet, "the lock /judged failed")
+		p.fails(t, "node node_modules/vitest/vitest.mjs run --root fails/vitest", "3 failed (3)", "lockkeeper: the znodes:\n/here\n", late, unmet)
+	})
 	t.Run("example", func(t *testing.T) {
 		p.passes(t, "node --test --test-reporter=tap example/paused.test.js", "# pass 2")
 	})
@@ -66,16 +74,24 @@ func TestPackagesNpm(t *testing.T) {
 // TestSystemsNativeNode runs programs with the native client zookeeper, and those of its own tests that
 // need a server, with a server of the packages for npm.
 func TestSystemsNativeNode(t *testing.T) {
-	if os.Getenv(envSystems) == "" {
-		t.Skip(envSystems + " is not set")
-	}
+	atNight(t)
+	p := newNativeNode(t)
+	p.passes(t, "node --test --test-reporter=tap ../native.test.mjs", "# pass 2")
+	p.passes(t, "node ../native.mjs "+nativeNodeTests, "14 tests passed")
+}
+
+// nativeNodeTests are the client's own tests, as arguments of node. The address of a server follows.
+const nativeNodeTests = "../node_modules/ava/entrypoints/cli.mjs tests/integration/*.js --"
+
+// newNativeNode returns a project that is in the folder of the native client, with the programs in its parent.
+func newNativeNode(t *testing.T) *nodeProject {
+	t.Helper()
 	p := newNodeProject(t)
 	p.lay(t, "clients/npm/project", ".")
-	p.passes(t, "node --test --test-reporter=tap native.test.mjs", "# pass 2")
-	// Its tests are in the client's package. ava refuses tests in node_modules.
+	// The tests are in the client's package. ava refuses tests in node_modules.
 	link(t, filepath.Join(p.dir, "node_modules/zookeeper"), filepath.Join(p.dir, "native"))
 	p.in = "native"
-	p.passes(t, "node ../native.mjs ../node_modules/ava/entrypoints/cli.mjs tests/integration/*.js --", "14 tests passed")
+	return p
 }
 
 // killed checks that no server is left when the process that has started it is killed, or ends.
@@ -111,7 +127,7 @@ func (p *nodeProject) killed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, server := range append(servers, strings.TrimSpace(string(ended))) {
-		for end := time.Now().Add(10 * time.Second); runsProcess(t, server); time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(startDeadline); runsProcess(t, server); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatalf("the server %s still runs", server)
 			}
@@ -304,6 +320,38 @@ func (p *nodeProject) command(line string) *exec.Cmd {
 // passes runs a command, which must succeed and print these texts.
 func (p *nodeProject) passes(t *testing.T, line string, texts ...string) {
 	t.Helper()
+	out, err := p.run(t, line)
+	p.prints(t, line, out, err, texts)
+}
+
+// fails runs tests that must fail, with these texts in what is printed.
+func (p *nodeProject) fails(t *testing.T, line string, texts ...string) {
+	t.Helper()
+	out, err := p.run(t, line)
+	if _, exited := errors.AsType[*exec.ExitError](err); exited {
+		err = nil
+	} else if err == nil {
+		err = errors.New("the tests have not failed")
+	}
+	p.prints(t, line, out, err, texts)
+}
+
+// prints checks that a command, whose error was err, has printed these texts.
+func (p *nodeProject) prints(t *testing.T, line, out string, err error, texts []string) {
+	t.Helper()
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			err = fmt.Errorf("%v; it does not print %q", err, text)
+		}
+	}
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", line, err, out)
+	}
+}
+
+// run runs a command and returns what it prints.
+func (p *nodeProject) run(t *testing.T, line string) (string, error) {
+	t.Helper()
 	cmd := p.command(line)
 	cmd.SysProcAttr.Setpgid = true
 	cmd.WaitDelay = 10 * time.Second
@@ -315,12 +363,5 @@ func (p *nodeProject) passes(t *testing.T, line string, texts ...string) {
 	stuck := time.AfterFunc(clientDeadline, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer stuck.Stop()
 	err := cmd.Wait()
-	for _, text := range texts {
-		if !bytes.Contains(out.Bytes(), []byte(text)) {
-			err = fmt.Errorf("%v; it does not print %q", err, text)
-		}
-	}
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", line, err, &out)
-	}
+	return out.String(), err
 }

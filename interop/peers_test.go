@@ -132,7 +132,7 @@ func TestPeers(t *testing.T) {
 	}
 	quick := each < time.Second // to try it out
 	lockkeeperBinary(t)
-	p := page{About: describeMachine(t), Turns: turns, Time: each}
+	p := page{About: describeMachine(t, [2]string{"etcd", firstLine(t, "etcd", "--version")}), Turns: turns, Time: each}
 	for _, n := range []int{1, 3} {
 		t.Run(fmt.Sprintf("servers=%d", n), func(t *testing.T) {
 			p.Parts = append(p.Parts, measurePeers(t, n, turns, each, quick))
@@ -329,16 +329,20 @@ func playEcho() error {
 	}
 }
 
-// describeMachine returns what the figures depend on, by name.
-func describeMachine(t *testing.T) (about [][2]string) {
+// firstLine returns the first line that a command prints.
+func firstLine(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	output := func(line int, name string, args ...string) string {
-		out, err := exec.Command(name, args...).CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		return strings.TrimSpace(strings.Split(string(out), "\n")[line])
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
 	}
+	line, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimSpace(line)
+}
+
+// describeMachine returns what the figures depend on, by name, with other programs than lockkeeper and ZooKeeper.
+func describeMachine(t *testing.T, others ...[2]string) (about [][2]string) {
+	t.Helper()
 	read := func(file, key string) string {
 		text, err := os.ReadFile(file)
 		if err != nil {
@@ -365,14 +369,14 @@ func describeMachine(t *testing.T) (about [][2]string) {
 		t.Fatal(err)
 	}
 	v38 = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(v38), "zookeeper-"), ".jar")
-	return [][2]string{
-		{"lockkeeper", output(0, lockkeeperBinary(t), "version") + ", commit " + output(0, "git", "rev-parse", "--short", "HEAD")},
-		{"ZooKeeper", v38 + " (Debian) and " + v39 + ", on " + output(0, "java", "-version")},
-		{"etcd", output(0, "etcd", "--version")},
+	return append([][2]string{
+		{"lockkeeper", firstLine(t, lockkeeperBinary(t), "version") + ", commit " + firstLine(t, "git", "rev-parse", "--short", "HEAD")},
+		{"ZooKeeper", v38 + " (Debian) and " + v39 + ", on " + firstLine(t, "java", "-version")},
+	}, append(others, [][2]string{
 		{"processor", fmt.Sprintf("%d × %s", runtime.NumCPU(), read("/proc/cpuinfo", "model name"))},
 		{"memory", read("/proc/meminfo", "MemTotal")},
-		{"kernel", output(0, "uname", "-sr")},
-		{"file system", output(0, "stat", "--file-system", "--format=%T", t.TempDir())},
+		{"kernel", firstLine(t, "uname", "-sr")},
+		{"file system", firstLine(t, "stat", "--file-system", "--format=%T", t.TempDir())},
 		{"date", time.Now().UTC().Format(time.DateOnly)},
-	}
+	}...)...)
 }

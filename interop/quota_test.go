@@ -180,6 +180,7 @@ func (p *quotaPlayer) stat(out *message, b *reader) {
 // with enforceQuota: first a fixed sequence, then random requests. All replies must have
 // the same bytes.
 func TestQuotaAgainstZooKeeper(t *testing.T) {
+	t.Parallel()
 	for _, version := range []zkVersion{zk38, zk39} {
 		t.Run(string(version), func(t *testing.T) { quotaAgainst(t, version) })
 	}

@@ -3,7 +3,6 @@
 package interop
 
 import (
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,9 +16,7 @@ import (
 // by random requests, and by the words. The conformance suite passes on the release too, so that
 // TestPersonas of package conform checks lockkeeper as that line by the right expectations.
 func TestReleases(t *testing.T) {
-	if os.Getenv(envSystems) == "" {
-		t.Skip(envSystems + " is not set")
-	}
+	atNight(t)
 	for line := persona.Oldest; line < persona.Newest; line++ {
 		release := zkVersion(line.Release())
 		as := []string{"--behave-as", line.String()}

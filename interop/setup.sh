@@ -3,7 +3,9 @@
 # ZooKeeper with its jars, Java, a headless Chromium, newer jars from Maven Central,
 # clients in other languages, packages for Python, the Go modules, and the Debian packages in its arguments;
 # with --systems as the first argument also what the tests need that run only with
-# LOCKKEEPER_INTEROP_SYSTEMS=1: jars, older ZooKeepers, PostgreSQL, Patroni, ClickHouse and the native client for Node. Downloads go below ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
+# LOCKKEEPER_INTEROP_SYSTEMS=1 or in make adopters: jars, older ZooKeepers, PostgreSQL, Patroni,
+# ClickHouse, the native client for Node, and what kazoo's harness imports. Downloads go below
+# ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
 # quick if everything is installed. It does not start the services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,11 +17,13 @@ if [[ ${1-} == --systems ]]; then
 	set -- postgresql "$@"
 fi
 packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper-mt-dev gcc libc6-dev
-	chromium-headless-shell fonts-dejavu-core netcat-openbsd curl "$@")
+	chromium-headless-shell fonts-dejavu-core netcat-openbsd curl krb5-kdc krb5-admin-server krb5-user libkrb5-dev "$@")
 # Programs that may already be installed from elsewhere. Debian's package cargo is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
 python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
+# For the module kerberos, which pip compiles.
+python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || packages+=(python3-dev)
 command -v npm >/dev/null || packages+=(nodejs npm ${systems:+libnode-dev})
 [[ ! $systems ]] || command -v g++ >/dev/null || packages+=(g++)
 command -v cargo >/dev/null || packages+=(cargo-web)
@@ -86,6 +90,7 @@ venv() {
 	cp "$wanted" "$dir/requirements.txt"
 }
 venv kazoo kazoo
+venv kerberos kerberos
 
 # What the tests of packages/python install into a new environment, without a network.
 wanted=$clients/python/requirements.txt
@@ -103,6 +108,7 @@ if [[ $systems ]]; then
 	jars interop/clients/hadoop/pom.xml hadoop
 	jars interop/clients/bookkeeper/pom.xml bookkeeper
 	venv patroni patroni
+	venv kazoo-harness OpenSSL
 	# ClickHouse and the libraries that are not installed are unpacked side by side.
 	if [[ ! -d $cache/clickhouse ]]; then
 		rm -rf "$cache/clickhouse.part" "$cache/clickhouse.debs"

@@ -105,9 +105,7 @@ var clickHouseSteps = []struct {
 
 // TestSystemsClickHouse runs two ClickHouse servers with a replicated table on three servers.
 func TestSystemsClickHouse(t *testing.T) {
-	if os.Getenv(envSystems) == "" {
-		t.Skip(envSystems + " is not set")
-	}
+	atNight(t)
 	c := &clickHouses{root: clientCache(t, "clickhouse"), servers: startEnsemble(t, 3)}
 	c.t = t
 	for i := range c.replicas {

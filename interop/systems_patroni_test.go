@@ -73,11 +73,11 @@ var patroniSteps = []struct {
 	}},
 	{"without coordination servers nobody leads", func(p *patronis) {
 		before := p.settled()
-		for i := range p.servers.procs {
+		for i := range p.servers.addresses() {
 			p.servers.kill(i)
 		}
 		p.eventually("the leader becomes a replica", func() error { return p.expect(before, "SELECT pg_is_in_recovery()", "t") })
-		for i := range p.servers.procs {
+		for i := range p.servers.addresses() {
 			p.servers.launch(i)
 		}
 		p.servers.await()
@@ -89,7 +89,7 @@ var patroniSteps = []struct {
 			p.stop(i)
 		}
 		// Patroni gives up the leader's key, and leaves the members' to the end of the session.
-		conn := connect(p.t, p.servers.listen[0], 10*time.Second)
+		conn := connect(p.t, p.servers.addresses()[0], 10*time.Second)
 		if ok, _, err := conn.Exists("/service/test/leader"); err != nil || ok {
 			p.t.Errorf("the leader's key still exists: %v, %v", ok, err)
 		}
@@ -105,10 +105,16 @@ var patroniSteps = []struct {
 
 // TestSystemsPatroni runs three PostgreSQL servers under Patroni on three servers.
 func TestSystemsPatroni(t *testing.T) {
-	if os.Getenv(envSystems) == "" {
-		t.Skip(envSystems + " is not set")
+	atNight(t)
+	servers := startEnsemble(t, 3)
+	if runPatroni(t, servers) == len(patroniSteps) {
+		servers.finish()
 	}
-	p := &patronis{t: t, servers: startEnsemble(t, 3)}
+}
+
+// runPatroni takes the steps until one fails, and returns how many have not.
+func runPatroni(t *testing.T, servers coordinators) int {
+	p := &patronis{t: t, servers: servers}
 	programs, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
 	if len(programs) == 0 {
 		t.Fatal("PostgreSQL is missing (interop/setup.sh --systems installs it)")
@@ -130,22 +136,31 @@ func TestSystemsPatroni(t *testing.T) {
 	for i := range p.nodes {
 		p.start(i)
 	}
-	for _, step := range patroniSteps {
+	for i, step := range patroniSteps {
 		if !t.Run(step.name, func(t *testing.T) {
 			defer func(outer *testing.T) { p.t = outer }(p.t)
 			p.t = t
 			step.run(p)
 		}) {
-			return
+			return i
 		}
 	}
-	p.servers.finish()
+	return len(patroniSteps)
+}
+
+// coordinators are the servers under Patroni: an ensemble, or a zooEnsemble.
+type coordinators interface {
+	addresses() []string
+	leader() int
+	kill(i int)
+	launch(i int)
+	await()
 }
 
 type patronis struct {
 	t        *testing.T // that of the step
 	programs string     // PostgreSQL's
-	servers  *ensemble
+	servers  coordinators
 	nodes    [3]*patroni
 	rows     int // in the table
 }
@@ -178,7 +193,7 @@ postgresql:
   authentication: {superuser: {username: postgres}, replication: {username: postgres}}
   parameters: {unix_socket_directories: "", shared_buffers: 16MB, max_connections: 30}
   pg_hba: ["host all all 127.0.0.1/32 trust", "host replication all 127.0.0.1/32 trust"]
-`, i, strings.Join(p.servers.listen, ", "), n.rest, n.sql, n.dir, p.programs)
+`, i, strings.Join(p.servers.addresses(), ", "), n.rest, n.sql, n.dir, p.programs)
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		p.t.Fatal(err)
 	}

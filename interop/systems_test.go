@@ -3,7 +3,6 @@
 package interop
 
 import (
-	"encoding/xml"
 	"fmt"
 	"maps"
 	"os"
@@ -17,6 +16,14 @@ import (
 
 // envSystems makes the tests of systems run that take long, and some others; the short ones always run.
 const envSystems = "LOCKKEEPER_INTEROP_SYSTEMS"
+
+// atNight skips a test that takes too long for every change, unless envSystems is set.
+func atNight(t *testing.T) {
+	t.Helper()
+	if os.Getenv(envSystems) == "" {
+		t.Skip(envSystems + " is not set")
+	}
+}
 
 // system is a part of another project's own tests, which run with lockkeeper in place of
 // ZooKeeper. docs/systems.md has the same table.
@@ -260,32 +267,14 @@ func TestSystems(t *testing.T) {
 // javaCases returns the outcomes of a JUnit report by CLASS#METHOD: "" for passed. It leaves out
 // what was skipped.
 func javaCases(report string) (map[string]string, error) {
-	text, err := os.ReadFile(report)
+	cases, err := junitCases(report)
 	if err != nil {
 		return nil, err
 	}
-	var suite struct {
-		Cases []struct {
-			Name    string    `xml:"name,attr"`
-			Class   string    `xml:"classname,attr"`
-			Skipped *struct{} `xml:"skipped"`
-			Failure *string   `xml:"failure"`
-			Error   *string   `xml:"error"`
-		} `xml:"testcase"`
-	}
-	if err := xml.Unmarshal(text, &suite); err != nil {
-		return nil, err
-	}
 	all := map[string]string{}
-	for _, c := range suite.Cases {
-		name := c.Class + "#" + strings.TrimSuffix(c.Name, "()")
-		switch {
-		case c.Failure != nil:
-			all[name] = "failed: " + *c.Failure
-		case c.Error != nil:
-			all[name] = "failed: " + *c.Error
-		case c.Skipped == nil:
-			all[name] = ""
+	for _, c := range cases {
+		if c.outcome != skipped {
+			all[c.class+"#"+strings.TrimSuffix(c.name, "()")] = c.outcome
 		}
 	}
 	return all, nil

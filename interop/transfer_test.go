@@ -70,6 +70,7 @@ const transferZnodes = 2000
 // TestShellTransfer exports a subtree of one server, and imports it into another, over lost
 // connections, killed commands and a restart of the server.
 func TestShellTransfer(t *testing.T) {
+	t.Parallel()
 	for _, way := range [][2]string{{"ZooKeeper", "lockkeeper"}, {"lockkeeper", "ZooKeeper"}} {
 		t.Run(way[0]+" to "+way[1], func(t *testing.T) {
 			from, to := javaServers[way[0]](t), javaServers[way[1]](t)

@@ -20,6 +20,11 @@ SUPER = "super:D/InIHSb7yEEbrWz8b9l71RjZJU="  # super:test, which the tests know
 SERVING = "lockkeeper: serving ZooKeeper clients on "
 
 
+def pem(name):
+    """The file with the certificate, the key or the authority that servers and clients use for TLS."""
+    return os.path.join(os.environ["LOCKKEEPER_INTEROP_TLS"], name + ".pem")
+
+
 kept = []
 
 
@@ -35,6 +40,7 @@ def free_port():
 class Server:
     def __init__(self):
         self.address = "127.0.0.1:%d" % free_port()
+        self.secure_address = "127.0.0.1:%d" % free_port()
         self.peer = "127.0.0.1:%d" % free_port()
         self.dir = tempfile.mkdtemp(prefix="lockkeeper-interop-")
         self.process = None
@@ -46,6 +52,7 @@ class Server:
 
     def launch(self):
         command = [pytest_lockkeeper.binary(), "serve", "--listen", self.address, "--data", self.dir, "--super-digest", SUPER, "--reconfig", "--read-only"]
+        command += ["--tls-listen", self.secure_address, "--tls-cert", pem("cert"), "--tls-key", pem("key"), "--tls-ca", pem("ca")]
         self.said = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen(command + self.flags, stderr=self.said)
 
@@ -78,6 +85,12 @@ class Cluster(list):
         peers = ",".join("%d=%s" % (i, server.peer) for i, server in enumerate(self, 1))
         for i, server in enumerate(self, 1):
             server.flags = ["--id", str(i), "--peers", peers] if size > 1 else []
+        if settings.get("jaas_config"):
+            self.jaas = tempfile.NamedTemporaryFile("w")  # until the cluster is forgotten
+            self.jaas.write(settings["jaas_config"])
+            self.jaas.flush()
+            for server in self:
+                server.flags += ["--jaas", self.jaas.name]
 
     def start(self):
         down = [server for server in self if not server.running]
@@ -94,6 +107,13 @@ class Cluster(list):
 
     def get_logs(self):
         return []
+
+    def get_ssl_client_configuration(self):
+        pems = {}
+        for name, file in ("client_key", "key"), ("client_cert", "cert"), ("ca_cert", "ca"):
+            with open(pem(file), "rb") as f:
+                pems[name] = f.read()
+        return pems
 
 
 def pytest_unconfigure():

@@ -3,6 +3,7 @@
 
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
+import net from 'node:net'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
 import { Lockkeeper, sessionOf, tokenOf } from 'lockkeeper'
@@ -11,6 +12,66 @@ import zookeeper from 'node-zookeeper-client'
 import { holds, pure } from './holds.mjs'
 
 test('node-zookeeper-client holds a lock until its session ends', t => holds(t, pure, pure))
+
+// watch sets a watch, and returns an object with the promise of its event.
+async function watch(client, operation, path) {
+  let fire
+  const event = new Promise(resolve => { fire = resolve })
+  await promisify(client[operation]).call(client, path, fire)
+  return { event }
+}
+
+const commit = transaction => new Promise(resolve => transaction.commit((error, results) => resolve({ error, results })))
+
+test('node-zookeeper-client has a queue, watches and transactions, and loses its session', async t => {
+  const zk = await withLockkeeper(t, { tree: '/queue\n' })
+  const [one, two] = [await zk.connect(zookeeper), await zk.connect(zookeeper)]
+  const { CreateMode, Event, Exception, State } = zookeeper
+  const names = []
+  for (const client of [one, two, one]) {
+    names.push(await promisify(client.create).call(client, '/queue/n-', Buffer.from('x'), CreateMode.EPHEMERAL_SEQUENTIAL))
+  }
+  assert.deepEqual(names, ['/queue/n-0000000000', '/queue/n-0000000001', '/queue/n-0000000002'])
+
+  const told = async (watch, type, path) => {
+    const event = await watch.event
+    assert.deepEqual([event.getType(), event.getPath()], [type, path])
+  }
+  const data = await watch(two, 'getData', names[0])
+  const done = await watch(two, 'exists', '/done')
+  const { error, results } = await commit(one.transaction()
+    .check(names[0], -1)
+    .setData(names[0], Buffer.from('y'))
+    .create('/done', Buffer.from('z'))
+    .remove(names[2]))
+  assert.equal(error, null)
+  assert.deepEqual([results[1].stat.version, results[2].path], [1, '/done'])
+  await told(data, Event.NODE_DATA_CHANGED, names[0])
+  await told(done, Event.NODE_CREATED, '/done')
+  await zk.waitGone(names[2])
+
+  const refused = await commit(one.transaction().setData('/done', Buffer.from('lost')).check(names[0], 9).create('/lost'))
+  assert.equal(refused.error.getCode(), Exception.BAD_VERSION)
+  assert.deepEqual(refused.results.map(result => result.err), [0, Exception.BAD_VERSION, Exception.RUNTIME_INCONSISTENCY])
+  assert.deepEqual(Buffer.from((await zk.znode('/done')).data).toString(), 'z')
+  await zk.waitGone('/lost')
+
+  // A watch is still there after a lost connection.
+  const later = await watch(two, 'exists', '/later')
+  const again = Promise.all([once(two, 'disconnected'), once(two, 'connected')])
+  await zk.disconnect(two)
+  await again
+  await zk.addTree('/later\n')
+  await told(later, Event.NODE_CREATED, '/later')
+
+  const [gone, children, expired] = [await watch(two, 'exists', names[0]), await watch(two, 'getChildren', '/queue'), once(one, 'expired')]
+  await zk.expire(one)
+  await told(gone, Event.NODE_DELETED, names[0])
+  await told(children, Event.NODE_CHILDREN_CHANGED, '/queue')
+  await expired
+  assert.deepEqual(await promisify(two.getChildren).call(two, '/queue'), ['n-0000000001'])
+  assert.equal(two.getState(), State.SYNC_CONNECTED)
+})
 
 test('the forms of a session', async () => {
   const bytes = Buffer.from('01000a01c3e20000', 'hex')
@@ -44,6 +105,20 @@ test('servers and namespaces', async () => {
     inside.close()
     await namespace.remove()
     await zk.waitGone(namespace.path)
+  })
+})
+
+test('an older release', async t => {
+  const zk = await withLockkeeper(t, { behaveAs: '3.4' })
+  await using(Lockkeeper.start({ behaveAs: '3.4' }), async own => {
+    for (const { connectString } of [zk, own]) {
+      const [host, port] = connectString.split(':')
+      const socket = net.connect(port, host)
+      socket.write('srvr')
+      const [answer] = await once(socket, 'data')
+      socket.destroy()
+      assert.match(String(answer), /^Zookeeper version: 3\.4/)
+    }
   })
 })
 

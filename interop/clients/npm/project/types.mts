@@ -30,6 +30,11 @@ test('types', async t => {
   const { ok, violations }: { ok: boolean, violations: string[] } = await guard.verdict()
   const { data, stat } = await zk.znode('/a')
   console.log(ok, violations, data.length, stat.czxid.toFixed(), stat.ephemeralOwner?.length)
+  const leader: number = await zk.leader()
+  console.log(leader, (await zk.report()).length)
+  await zk.inject({ do: 'drop', optional: true })
+  await zk.check()
+  await Lockkeeper.start({ port: 2181 })
   const { shown, locks } = await zk.state({ member: 1 })
   console.log(shown.toFixed(), locks[0]?.queue.length)
   try {

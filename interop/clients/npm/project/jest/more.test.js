@@ -15,11 +15,13 @@ test('spoils the state', async () => {
   before = zk.connectString
   const client = await zk.connect(zookeeper)
   await set(client, '/a', 'y')
-  await zk.inject({ do: 'refuse', op: 'connect', times: -1 })
+  await zk.inject({ do: 'refuse', op: 'connect', times: -1, optional: true })
   await zk.disk({ member: 2, delayMs: 5000 })
   await zk.partition([1], [2, 3])
   await zk.kill(3)
-  await own.inject({ do: 'refuse', op: 'connect', times: -1 })
+  await own.disk({ full: true })
+  await expect(own.addTree('/a\n')).rejects.toThrow(/no space left/)
+  await own.inject({ do: 'refuse', op: 'connect', times: -1, optional: true })
 })
 
 test('finds it as it was', async () => {
@@ -40,6 +42,8 @@ test('works with fake timers', async () => {
     await zk.waitExists('/b')
     await zk.restore(snapshot)
     await zk.waitGone('/b')
+    await zk.removeSnapshot(snapshot)
+    await expect(zk.restore(snapshot)).rejects.toMatchObject({ status: 404 })
   } finally {
     jest.useRealTimers()
   }

@@ -4,6 +4,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertNotSame;
 import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
+import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.platform.engine.discovery.DiscoverySelectors.selectClass;
 
 import io.github.lockkeeper.junit5.Lockkeeper;
@@ -11,10 +12,15 @@ import io.github.lockkeeper.test.Fault;
 import io.github.lockkeeper.test.Guard;
 import io.github.lockkeeper.test.LockkeeperException;
 import io.github.lockkeeper.test.LockkeeperServer;
+import java.net.Socket;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Nested;
@@ -23,6 +29,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestInstance;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
+import org.junit.platform.engine.TestExecutionResult;
 import org.junit.platform.testkit.engine.EngineTestKit;
 import org.junit.platform.testkit.engine.Events;
 
@@ -135,6 +142,8 @@ class ExtensionTest {
         @Test
         void test(@Lockkeeper LockkeeperServer server) {
             use(server);
+            LockkeeperException gone = assertThrows(LockkeeperException.class, () -> server.postJson("/restore", Map.of("snapshot", 1)));
+            assertEquals(404, gone.status()); // that of Shared was removed
         }
     }
 
@@ -196,6 +205,50 @@ class ExtensionTest {
         passes(2, Cluster.class);
     }
 
+    static class FullDisk {
+        static final Set<LockkeeperServer> SEEN = ConcurrentHashMap.newKeySet();
+
+        @RepeatedTest(2)
+        void test(@Lockkeeper LockkeeperServer server) {
+            SEEN.add(server);
+            use(server);
+            server.member(1).fullDisk();
+            assertThrows(LockkeeperException.class, () -> server.addTree("/a\n"));
+        }
+    }
+
+    @Test
+    void aServerThatHasFailedStartsAgain() {
+        passes(2, FullDisk.class);
+        assertEquals(1, FullDisk.SEEN.size()); // and is not replaced
+    }
+
+    static class Older {
+        @Test
+        void test(@Lockkeeper(behaveAs = "3.4") LockkeeperServer annotated) throws Exception {
+            assertVersion("3.4", annotated);
+            try (LockkeeperServer own = LockkeeperServer.builder().behaveAs("3.5").start();
+                    LockkeeperServer within = LockkeeperServer.builder().behaveAs("3.6").within(own).start()) {
+                assertVersion("3.5", own);
+                assertVersion("3.6", within);
+            }
+        }
+
+        private static void assertVersion(String line, LockkeeperServer server) throws Exception {
+            URI address = URI.create("tcp://" + server.connectString());
+            try (Socket socket = new Socket(address.getHost(), address.getPort())) {
+                socket.getOutputStream().write("srvr".getBytes(StandardCharsets.US_ASCII));
+                String answer = new String(socket.getInputStream().readAllBytes(), StandardCharsets.US_ASCII);
+                assertTrue(answer.startsWith("Zookeeper version: " + line), answer);
+            }
+        }
+    }
+
+    @Test
+    void olderReleases() {
+        passes(1, Older.class);
+    }
+
     static class Failing {
         @Test
         void faultWithoutEffect(@Lockkeeper LockkeeperServer server) {
@@ -218,6 +271,46 @@ class ExtensionTest {
     void checksWhatTestsDo() {
         Events events = run(Failing.class);
         events.assertStatistics(stats -> stats.succeeded(1).failed(2));
+    }
+
+    static class Shown {
+        @Lockkeeper(tree = "/shared")
+        static LockkeeperServer shared;
+
+        @Test
+        void fails(@Lockkeeper(tree = "/here") LockkeeperServer server) {
+            server.addTree("/made");
+            assertEquals(1, 2);
+        }
+
+        @Test
+        void isAborted(@Lockkeeper LockkeeperServer server) {
+            Assumptions.abort();
+        }
+    }
+
+    @Test
+    void failureShowsTheServers() {
+        Events events = run(Shown.class);
+        events.assertStatistics(stats -> stats.failed(1).aborted(1));
+        Throwable failure = thrown(events.failed());
+        assertEquals(2, failure.getSuppressed().length);
+        String own = failure.getSuppressed()[0].getMessage();
+        assertTrue(own.contains("the znodes:\n") && own.contains("/here\n/made\n") && own.contains("the last 0 of 0 requests:"), own);
+        assertTrue(failure.getSuppressed()[1].getMessage().contains("/shared\n"), failure.getSuppressed()[1].getMessage());
+        assertEquals(0, thrown(events.aborted()).getSuppressed().length);
+    }
+
+    private static Throwable thrown(Events events) {
+        return events.stream().findFirst().orElseThrow().getRequiredPayload(TestExecutionResult.class).getThrowable().orElseThrow();
+    }
+
+    @Test
+    void reportOfAServerThatHasEnded() {
+        LockkeeperServer server = LockkeeperServer.start();
+        assertEquals("the znodes:\nnone\nthe last 0 of 0 requests:", server.report());
+        server.close();
+        assertTrue(server.report().contains("it has ended"), server.report());
     }
 
     static class Wrong {

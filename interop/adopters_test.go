@@ -1,0 +1,437 @@
+//go:build interop
+
+package interop
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	envAdopters     = "LOCKKEEPER_INTEROP_ADOPTERS"      // the number of turns of TestAdopters
+	envAdoptersOnly = "LOCKKEEPER_INTEROP_ADOPTERS_ONLY" // a part of the name of those to measure; the page keeps the others
+
+	adoptersFile = "../docs/adopters.md"
+)
+
+// adopter is a project with tests that need a ZooKeeper, for docs/adopters.md.
+type adopter struct {
+	name string
+	what string // which of its tests
+	java string // how it has a ZooKeeper without us
+	ours string // what is changed
+	// least is how many must pass, with either server.
+	least int
+	once  bool // measure it in one turn only, since it takes minutes
+	// prepare does what is no part of the measurement, and returns run, which starts servers, runs the tests and
+	// returns why each has not passed, by its name, or "". If only is not nil, these are the only tests to run.
+	prepare func(t *testing.T) (run func(t *testing.T, ours bool, only []string) map[string]string)
+	// retry tells which tests must be run again after some have failed. Without it, all are.
+	retry func(outcomes map[string]string) (only []string)
+}
+
+func adopters() []adopter {
+	// Its tests of semaphores and shared counters mostly wait, for five minutes, with any server.
+	curatorTests, ofCurator := mavenCuratorTests("atomic.TestDistributedAtomicLong", "barriers.TestDistributedBarrier", "leader.TestLeaderLatchCluster",
+		"locks.TestInterProcessMutex", "locks.TestInterProcessReadWriteLock", "locks.TestInterProcessSemaphoreMutex", "locks.TestLockACLs")
+	const packaged = "the package's TestingServer and TestingCluster"
+	return []adopter{
+		{
+			name: "kazoo 2.11.0", what: "its own tests that need a server, one after the other", least: 242, once: true,
+			java: "three ZooKeepers 3.9.5, by kazoo's harness", ours: "[a plugin for pytest](../interop/clients/kazoo/lockkeeper_servers.py) with the wheel's program",
+			prepare: prepareKazoo, retry: failedOf,
+		},
+		{
+			name: "Curator 5.9.0, recipes", what: "its own tests of locks, counters and barriers, and of leaders in a cluster", least: ofCurator,
+			java: "curator-test, ZooKeeper 3.9.3 in the JVM", ours: packaged,
+			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+				return prepareCuratorTest(t, "curator", curatorTests)
+			}, retry: selectFailed,
+		},
+		{
+			name: "Flink 1.20.4, high availability", what: "its own tests of leader election and of the stores of job graphs and checkpoints", least: flinkSystem().least,
+			java: "curator-test, ZooKeeper in the JVM", ours: packaged,
+			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+				return prepareCuratorTest(t, "flink", flinkSystem().tests)
+			}, retry: selectFailed,
+		},
+		{
+			name: "Spring Cloud Zookeeper 4.3.0, discovery", what: "[services](../interop/clients/maven/src/test/java/tests/DiscoveryTest.java) that register, are found, lose their session and come back", least: 3,
+			java: "curator-test 5.9.0, ZooKeeper 3.9.3 in the JVM", ours: "an import",
+			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+				return prepareImport(t, "DiscoveryTest")
+			}, retry: selectFailed,
+		},
+		{
+			name: "Curator 5.9.0, as a client", what: "[locks, semaphores and counters](../interop/clients/maven/src/test/java/tests/RecipesTest.java), also in clusters that lose servers", least: 7,
+			java: "curator-test, ZooKeeper 3.9.3 in the JVM", ours: "an import",
+			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+				return prepareImport(t, "RecipesTest")
+			}, retry: selectFailed,
+		},
+		{
+			name: "Patroni 4.1.5", what: "[steps](systems.md#clickhouse-and-patroni) of three PostgreSQL servers, with switchover, failover and lost coordination servers", least: len(patroniSteps), once: true,
+			java: "three ZooKeepers 3.9.5", ours: "three processes", prepare: preparePatroni,
+		},
+		{
+			name: "node-zookeeper-client 1.1.3", what: "[a program](../interop/clients/node/program.js) that uses all of it, through lost connections and restarts", least: 15,
+			java: "ZooKeeper 3.8.0", ours: "a process", prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+				return prepareProgram(t, nodeProgram)
+			},
+		},
+		{
+			name: "zookeeper 7.3.0, the native client for Node", what: "its own tests that need a server", least: 14,
+			java: "ZooKeeper 3.8.0", ours: "the package's server", prepare: prepareNativeNode,
+		},
+		{
+			name: "the crate zookeeper-client 0.11.2", what: "[a program](../interop/clients/rust/src/main.rs) that uses all of it, through lost connections and restarts", least: 13,
+			java: "ZooKeeper 3.8.0", ours: "a process", prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+				return prepareProgram(t, rustProgram)
+			},
+		},
+	}
+}
+
+func flinkSystem() system {
+	return systems[slices.IndexFunc(systems, func(s system) bool { return s.pom == "flink" })]
+}
+
+// failedOf returns the names of those that have failed.
+func failedOf(outcomes map[string]string) (names []string) {
+	for name, why := range outcomes {
+		if why != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func whyFailed(outcomes map[string]string) string {
+	var b strings.Builder
+	for _, name := range failedOf(outcomes) {
+		why := outcomes[name]
+		fmt.Fprintf(&b, "\n%s: %s", name, why[:min(len(why), 2000)])
+	}
+	return b.String()
+}
+
+// prepareKazoo runs kazoo's own tests in one process, as kazoo's developers do: with kazoo's harness, which starts
+// ZooKeepers, or with lockkeeper.
+func prepareKazoo(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+	k := newKazooSuite(t)
+	harness, err := filepath.Glob(clientCache(t, "kazoo-harness") + "/lib/python*/site-packages")
+	if err != nil || len(harness) != 1 {
+		t.Fatal(harness, err)
+	}
+	return func(t *testing.T, ours bool, only []string) map[string]string {
+		args, env := k.withLockkeeper(t)
+		if !ours {
+			args, env = nil, []string{"PYTHONPATH=" + harness[0], "PYTHONWARNINGS=ignore", "ZOOKEEPER_CLASSPATH=" + zk39.classpath(t)}
+		}
+		if only == nil {
+			only = kazooFiles(slices.Concat(kazooModules...)...)
+		}
+		outcomes := map[string]string{}
+		for _, o := range k.run(t, time.Hour, args, env, only) {
+			why := o.Failure + o.Error
+			if o.Skipped != nil {
+				why = "was skipped"
+			}
+			outcomes[o.test()] = why
+		}
+		return outcomes
+	}
+}
+
+// prepareCuratorTest runs published tests that use curator-test, with its servers or with the look-alike.
+func prepareCuratorTest(t *testing.T, pom string, tests []string) func(*testing.T, bool, []string) map[string]string {
+	jars, err := jarsOf(pom, "clients/"+pom+"/pom.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed, err := lookAlike(jars)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func(t *testing.T, ours bool, only []string) map[string]string {
+		classpath := jars
+		if ours {
+			classpath = changed
+		}
+		if only == nil {
+			only = tests
+		}
+		return runJUnit(t, classpath, only)
+	}
+}
+
+// prepareImport runs a class of the project in clients/maven: with the packages for Maven, or with curator-test, for
+// which it has another import.
+func prepareImport(t *testing.T, class string) func(*testing.T, bool, []string) map[string]string {
+	p := newMavenProject(t, "clients/maven")
+	if out, err := p.run(t, nil, "dependency:build-classpath", "-Dmdep.outputFile=target/classpath"); err != nil {
+		t.Fatalf("mvn: %v\n%s", err, out)
+	}
+	jars, err := jarsOf("curator", "clients/curator/pom.xml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	libraries := slices.DeleteFunc(filepath.SplitList(fileText(t, filepath.Join(p.dir, "target/classpath"))), func(jar string) bool {
+		return strings.Contains(jar, "/org/junit/") // the console, of jars, has JUnit
+	})
+	classpath := map[bool]string{}
+	for _, ours := range []bool{false, true} {
+		var sources []string
+		for _, name := range []string{class, "Clients", "Application"} {
+			text := fileText(t, filepath.Join(p.dir, "src/test/java/tests", name+".java"))
+			if !ours {
+				text = strings.ReplaceAll(text, "import io.github.lockkeeper.curator.", "import org.apache.curator.test.")
+			}
+			source := filepath.Join(p.dir, strconv.FormatBool(ours), name+".java")
+			writeFile(t, source, []byte(text))
+			sources = append(sources, source)
+		}
+		path := strings.Join(append(slices.Clone(libraries), jars), ":")
+		classes, err := compileJava(fmt.Sprintf("import-%s-%v", class, ours), path, sources...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		classpath[ours] = classes + ":" + path
+	}
+	return func(t *testing.T, ours bool, only []string) map[string]string {
+		if only == nil {
+			only = classes("tests.", class)
+		}
+		return runJUnit(t, classpath[ours], only)
+	}
+}
+
+// preparePatroni runs the steps of TestSystemsPatroni.
+func preparePatroni(*testing.T) func(*testing.T, bool, []string) map[string]string {
+	return func(t *testing.T, ours bool, _ []string) map[string]string {
+		var servers coordinators
+		if ours {
+			servers = startEnsemble(t, 3)
+		} else {
+			servers = startZooEnsemble(t, zk39, 3)
+		}
+		passed, outcomes := runPatroni(t, servers), map[string]string{}
+		for i, step := range patroniSteps {
+			outcomes[step.name] = ""
+			if i >= passed {
+				outcomes[step.name] = "failed"
+			}
+		}
+		return outcomes
+	}
+}
+
+// prepareProgram runs a program as testClient does.
+func prepareProgram(t *testing.T, command func(*testing.T) *exec.Cmd) func(*testing.T, bool, []string) map[string]string {
+	built := command(t)
+	return func(t *testing.T, ours bool, _ []string) map[string]string {
+		start := startClientZooKeeper
+		if ours {
+			start = startClientLockkeeper
+		}
+		server := start(t)
+		cmd := exec.Command(built.Path, built.Args[1:]...)
+		cmd.Env = built.Env
+		return runClient(t, cmd, server, startCutter(t, server.address()))
+	}
+}
+
+// prepareNativeNode runs the tests of TestSystemsNativeNode.
+func prepareNativeNode(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+	p := newNativeNode(t)
+	return func(t *testing.T, ours bool, _ []string) map[string]string {
+		command := "node ../native.mjs " + nativeNodeTests
+		if !ours {
+			command = "node " + nativeNodeTests + " " + startZooKeeper(t, zk38, nil, anyClients).addr
+		}
+		out, err := p.run(t, command)
+		outcomes := map[string]string{}
+		for _, line := range regexp.MustCompile(`(?m)^ *([✔✘]) (.*?)( \([0-9.]+m?s\))?$`).FindAllStringSubmatch(out, -1) {
+			outcomes[line[2]] = ""
+			if line[1] != "✔" {
+				outcomes[line[2]] = "failed"
+			}
+		}
+		if err != nil || len(outcomes) == 0 {
+			t.Logf("%v\n%s", err, out)
+		}
+		return outcomes
+	}
+}
+
+// adoption is what was measured of an adopter, by whether lockkeeper was its server.
+type adoption struct {
+	adopter
+	passed  map[bool]int
+	seconds map[bool][]float64
+	load    string // before the first turn
+}
+
+// median returns the median time in seconds.
+func (a *adoption) median(ours bool) float64 {
+	all := slices.Sorted(slices.Values(a.seconds[ours]))
+	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
+}
+
+// TestAdopters runs tests of other projects with Java's ZooKeeper and with lockkeeper in turns, and writes
+// docs/adopters.md. It runs only if LOCKKEEPER_INTEROP_ADOPTERS is the number of turns. make adopters sets it.
+func TestAdopters(t *testing.T) {
+	turns, err := strconv.Atoi(os.Getenv(envAdopters))
+	if err != nil || turns < 1 {
+		t.Skipf("%s is not the number of turns", envAdopters)
+	}
+	lockkeeperBinary(t)
+	rows := map[string]string{} // by what is not measured
+	for line := range strings.Lines(fileText(t, adoptersFile)) {
+		for _, a := range adopters() {
+			if strings.HasPrefix(line, a.row()) {
+				rows[a.row()] = strings.TrimSpace(line)
+			}
+		}
+	}
+	for _, a := range adopters() {
+		if !strings.Contains(a.name, os.Getenv(envAdoptersOnly)) {
+			continue
+		}
+		passed := t.Run(a.name, func(t *testing.T) {
+			result := a.measure(t, turns)
+			rows[a.row()] = result.line()
+			t.Log(result.line())
+		})
+		if passed { // what is measured is kept, also if a later one fails
+			writeFile(t, adoptersFile, []byte(adoptersPage(rows, describeMachine(t))))
+		}
+	}
+}
+
+func serverName(ours bool) string {
+	if ours {
+		return "lockkeeper"
+	}
+	return "Java"
+}
+
+func (a adopter) measure(t *testing.T, turns int) adoption {
+	run := a.prepare(t)
+	result := adoption{a, map[bool]int{}, map[bool][]float64{}, loadAverage(t)}
+	if a.once {
+		turns = 1
+	}
+	for turn := range turns {
+		for _, ours := range []bool{turn%2 == 1, turn%2 == 0} { // neither is always the first
+			t.Run(fmt.Sprintf("%d with %s", turn+1, serverName(ours)), func(t *testing.T) { // its end stops the servers
+				began := time.Now()
+				outcomes := run(t, ours, nil)
+				result.seconds[ours] = append(result.seconds[ours], time.Since(began).Seconds())
+				// What fails may need an idle machine, as in TestSystems. This is not measured.
+				for attempt := 0; attempt < 2 && len(failedOf(outcomes)) > 0 && !t.Failed(); attempt++ {
+					var again []string
+					if a.retry != nil {
+						again = a.retry(outcomes)
+					}
+					t.Logf("again: %s", whyFailed(outcomes))
+					maps.Copy(outcomes, run(t, ours, again))
+				}
+				passed := len(outcomes) - len(failedOf(outcomes))
+				result.passed[ours] = max(result.passed[ours], passed)
+				if ours && passed < a.least {
+					t.Errorf("%d tests passed, and at least %d must: %s", passed, a.least, whyFailed(outcomes))
+				}
+			})
+		}
+	}
+	return result
+}
+
+// loadAverage is how many processes wanted a processor in the last minute.
+func loadAverage(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	load, _, _ := strings.Cut(string(text), " ")
+	return load
+}
+
+// adoptersPage returns the text of docs/adopters.md.
+func adoptersPage(rows map[string]string, about [][2]string) string {
+	var b strings.Builder
+	fmt.Fprint(&b, `# Tests that could switch
+
+<!-- `+"`make adopters`"+` writes this page. Do not edit it. -->
+
+Tests of projects that start a ZooKeeper in Java, or talk to one, and the same tests with lockkeeper in its place, on
+one machine, in turns. A time is that of the whole command with its start, as a developer waits for it: the median of
+the turns. A test that failed was run again by itself, twice at most, and the number counts it if it passed then; the
+time does not. What waits for time to pass waits as long with any server: sessions that end, retries, the lease of
+PostgreSQL's leader. The load is the machine's load average before the first turn: where it is above the number of
+processors, the times have much chance in them.
+
+To measure again, on an otherwise idle Debian, as root; the second line measures one project and keeps the other rows:
+
+    make adopters TURNS=3
+    LOCKKEEPER_INTEROP_ADOPTERS=3 LOCKKEEPER_INTEROP_ADOPTERS_ONLY=Flink go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$' .
+
+| project | tests | in place of | change | passed with ZooKeeper | with lockkeeper | time with ZooKeeper | with lockkeeper | times as fast | turns, load, date |
+|---|---|---|---|---|---|---|---|---|---|
+`)
+	for _, a := range adopters() {
+		fmt.Fprintln(&b, cmp.Or(rows[a.row()], a.row()+notMeasured))
+	}
+	fmt.Fprint(&b, "\nThe machine of the last run:\n\n| | |\n|---|---|\n")
+	for _, x := range about {
+		fmt.Fprintf(&b, "| %s | %s |\n", x[0], x[1])
+	}
+	return b.String()
+}
+
+// notMeasured is the rest of a row whose project has not been measured.
+const notMeasured = "not measured yet | | | | | |"
+
+// row is the part of a row that is not measured.
+func (a adopter) row() string {
+	return fmt.Sprintf("| %s | %s | %s | %s | ", a.name, a.what, a.java, a.ours)
+}
+
+// line is a row.
+func (a *adoption) line() string {
+	return fmt.Sprintf("%s%d | %d | %.1f s | %.1f s | %.1f | %d, %s, %s |", a.row(), a.passed[false], a.passed[true],
+		a.median(false), a.median(true), a.median(false)/a.median(true), len(a.seconds[true]), a.load, time.Now().UTC().Format(time.DateOnly))
+}
+
+// TestAdoptersPage checks that docs/adopters.md has a row for each adopter, and no other, with enough tests.
+func TestAdoptersPage(t *testing.T) {
+	page := fileText(t, adoptersFile)
+	for _, a := range adopters() {
+		_, rest, found := strings.Cut(page, "\n"+a.row())
+		line, _, _ := strings.Cut(rest, "\n")
+		var java, ours int
+		if line == notMeasured {
+			continue
+		}
+		if _, err := fmt.Sscanf(line, "%d | %d | ", &java, &ours); !found || err != nil || ours < a.least {
+			t.Errorf("docs/adopters.md has no row %q with %d tests: make adopters writes it", a.row(), a.least)
+		}
+	}
+	_, table, _ := strings.Cut(page, "\n| project | ")
+	table, _, _ = strings.Cut(table, "\n\n")
+	if rows := strings.Count(table, "\n| "); rows != len(adopters()) {
+		t.Errorf("docs/adopters.md has rows for %d projects, and there are %d", rows, len(adopters()))
+	}
+}
