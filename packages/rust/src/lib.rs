@@ -30,6 +30,8 @@ pub enum Error {
         /// One line.
         message: String,
     },
+    /// A fault met no request, or a guarded lock did not do what it should: see [`Server::check`].
+    Check(String),
 }
 
 impl Error {
@@ -45,7 +47,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Start(message) | Error::Silent(message) | Error::Refused { message, .. } => f.write_str(message),
+            Error::Start(message) | Error::Silent(message) | Error::Check(message) | Error::Refused { message, .. } => f.write_str(message),
         }
     }
 }

@@ -3,11 +3,14 @@
 use crate::process::Process;
 use crate::{base64, http, Error, Json, Request, Result, State, Znode};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a cluster may take to have a leader and a majority again.
 const RECOVERS: Duration = Duration::from_secs(60);
+
+/// How many requests a report shows.
+const SHOWN_REQUESTS: usize = 20;
 
 fn object<const N: usize>(all: [(&str, Json); N]) -> Json {
     Json::Object(all.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
@@ -44,8 +47,27 @@ impl Control {
     }
 }
 
+/// What [`Server::check`] has to look at: the ids of faults and guards that nobody has ended.
+#[derive(Debug, Default)]
+struct Open {
+    faults: Vec<i64>,
+    guards: Vec<(i64, String)>, // with the paths of their locks
+}
+
+/// Those of a server, which its faults and guards share.
+#[derive(Clone, Debug, Default)]
+struct Ends(Arc<Mutex<Open>>);
+
+impl Ends {
+    fn with<T>(&self, change: impl FnOnce(&mut Open) -> T) -> T {
+        change(&mut self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()))
+    }
+}
+
 /// A ZooKeeper for tests: a process of lockkeeper, which keeps its state in memory and starts in milliseconds, as one
 /// server or as a cluster. It ends when this value is dropped, and when this process ends, whatever ends it.
+///
+/// If a test panics, its servers print their [`report`](Server::report).
 ///
 /// The methods are those of lockkeeper's test control. They block; in asynchronous tests, do what waits in
 /// `spawn_blocking`.
@@ -64,6 +86,7 @@ pub struct Server {
     connect: String,
     process: Arc<Process>,
     within: bool, // the process of another server
+    ends: Ends,
 }
 
 /// Settings of a server.
@@ -138,7 +161,7 @@ impl Builder {
             flags.push(format!("--tree={}", file.0.display()));
         }
         let process = Process::start(self.binary.as_deref(), &flags)?;
-        Ok(Server { control: Control(process.url.as_str().into()), connect: process.connect.clone(), process: Arc::new(process), within: false })
+        Ok(Server { control: Control(process.url.as_str().into()), connect: process.connect.clone(), process: Arc::new(process), within: false, ends: Ends::default() })
     }
 
     /// Starts the server in the process of another one, which is quicker. It has no port, binary or flags of its own.
@@ -160,6 +183,7 @@ impl Builder {
             connect: reply.get("connect").text().to_string(),
             process: server.process.clone(),
             within: true,
+            ends: Ends::default(),
         })
     }
 }
@@ -190,6 +214,9 @@ impl Drop for TreeFile {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.report());
+        }
         if self.within {
             let _ = self.control.post("/stop", object([])); // fails if the process has ended
         } else {
@@ -273,10 +300,13 @@ impl Server {
         self.control.done("/disconnect", object([session_of(session)]))
     }
 
-    /// Injects a fault.
+    /// Injects a fault. [`Server::check`] fails if it meets no request.
     pub fn inject(&self, fault: Fault) -> Result<Injection> {
-        let id = self.control.post("/inject", Json::Object(fault.0))?.get("id").number();
-        Ok(Injection { control: self.control.clone(), id })
+        let id = self.control.post("/inject", Json::Object(fault.fields))?.get("id").number();
+        if !fault.optional {
+            self.ends.with(|open| open.faults.push(id));
+        }
+        Ok(Injection { control: self.control.clone(), id, ends: self.ends.clone() })
     }
 
     /// Waits until the server has a state.
@@ -361,10 +391,12 @@ impl Server {
         Ok(Namespace { control: self.control.clone(), path: reply.get("path").text().to_string(), connect: reply.get("connect").text().to_string() })
     }
 
-    /// Watches a lock from now on, for a verdict: the znode whose children are the queue.
+    /// Watches a lock from now on, for a verdict: the znode whose children are the queue. [`Server::check`] fails if
+    /// nobody asks for the verdict and it is bad.
     pub fn guard(&self, path: &str) -> Result<Guard> {
-        let reply = self.control.post("/guard", object([("path", path.into())]))?;
-        Ok(Guard { control: self.control.clone(), id: reply.get("guard").number() })
+        let id = self.control.post("/guard", object([("path", path.into())]))?.get("guard").number();
+        self.ends.with(|open| open.guards.push((id, path.to_string())));
+        Ok(Guard { control: self.control.clone(), id, ends: self.ends.clone() })
     }
 
     /// Moves the server's clock for sessions, TTLs and containers forward. A session with a connection is treated as if
@@ -380,8 +412,9 @@ impl Server {
     }
 
     /// Undoes what a test has done to the server: members that were killed run again, and all faults end. Then it puts
-    /// back the state with which the server began.
+    /// back the state with which the server began. Call [`check`](Server::check) before it.
     pub fn reset(&self) -> Result<()> {
+        self.ends.with(std::mem::take);
         let members = self.state()?.members;
         if members.len() > 1 {
             self.heal()?;
@@ -406,6 +439,49 @@ impl Server {
                 other => return other,
             }
         }
+    }
+
+    /// Ends a test: fails if no request has met a fault that was injected and not removed, so that the test does not test
+    /// what it seems to, or if a lock whose guard has given no verdict did not do what it should. It ends these guards.
+    /// Call it before clients close.
+    pub fn check(&self) -> Result<()> {
+        let open = self.ends.with(std::mem::take);
+        let mut wrong = Vec::new();
+        for (id, path) in open.guards {
+            let verdict = Verdict::new(&self.control.post("/guard/verdict", object([("guard", id.into())]))?);
+            if !verdict.ok {
+                wrong.push(format!("the lock {path}: {verdict}"));
+            }
+        }
+        if !open.faults.is_empty() {
+            let unmet = self.state()?.faults.into_iter().filter(|fault| !fault.fired && open.faults.contains(&fault.id));
+            wrong.extend(unmet.map(|fault| fault.text));
+        }
+        if wrong.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Check(wrong.join("\n")))
+    }
+
+    /// What helps to understand why a test fails: the faults, the znodes, who holds and waits for which lock, and the last
+    /// requests of the clients.
+    pub fn report(&self) -> String {
+        let seen = self.state().and_then(|state| Ok((state, self.requests("")?)));
+        let (state, requests) = match seen {
+            Ok(seen) => seen,
+            Err(why) => return format!("lockkeeper at {}: {why}", self.connect),
+        };
+        let mut lines = vec![format!("lockkeeper at {}, znodes:", self.connect)];
+        lines.extend(state.tree.lines().map(str::to_string));
+        for lock in &state.locks {
+            let queue: Vec<_> = lock.queue.iter().map(|id| format!("{id:#x}")).collect();
+            lines.push(format!("lock {}: held by {:#x} with token {}, queue [{}]", lock.path, lock.holder, lock.token, queue.join(" ")));
+        }
+        lines.extend(state.faults.into_iter().map(|fault| fault.text));
+        let last = &requests[requests.len().saturating_sub(SHOWN_REQUESTS)..];
+        lines.push(format!("the last {} of {} requests:", last.len(), requests.len()));
+        lines.extend(last.iter().map(|r| format!("{} {:#x} {}", r.time, r.session, r.text)));
+        lines.join("\n")
     }
 
     /// Sends a request to the test control, for what has no method here: a POST, or a GET without a body.
@@ -578,15 +654,18 @@ impl Wait {
 
 /// What happens to a client's request, for [`Server::inject`]. By default it hits the next request of any client.
 #[derive(Clone, Debug)]
-pub struct Fault(Vec<(String, Json)>);
+pub struct Fault {
+    fields: Vec<(String, Json)>,
+    optional: bool,
+}
 
 impl Fault {
     fn of(action: &str) -> Fault {
-        Fault(vec![("do".to_string(), action.into())])
+        Fault { fields: vec![("do".to_string(), action.into())], optional: false }
     }
 
     fn with(mut self, name: &str, value: impl Into<Json>) -> Fault {
-        self.0.push((name.to_string(), value.into()));
+        self.fields.push((name.to_string(), value.into()));
         self
     }
 
@@ -672,6 +751,12 @@ impl Fault {
     pub fn member(self, id: u32) -> Fault {
         self.with("member", i64::from(id))
     }
+
+    /// It need not meet a request: [`Server::check`] does not look at it.
+    pub fn optional(mut self) -> Fault {
+        self.optional = true;
+        self
+    }
 }
 
 /// A fault in a server. It lasts until it is removed, or the state is put back.
@@ -679,6 +764,7 @@ impl Fault {
 pub struct Injection {
     control: Control,
     id: i64,
+    ends: Ends,
 }
 
 impl Injection {
@@ -689,6 +775,7 @@ impl Injection {
 
     /// Ends the fault, and releases what waits because of it. Returns whether it has taken effect.
     pub fn remove(&self) -> Result<bool> {
+        self.ends.with(|open| open.faults.retain(|&id| id != self.id));
         Ok(self.control.post("/remove", object([("id", self.id.into())]))?.get("fired").flag())
     }
 }
@@ -725,6 +812,7 @@ impl Drop for Namespace {
 pub struct Guard {
     control: Control,
     id: i64,
+    ends: Ends,
 }
 
 /// Whether what a lock protects has accepted a write.
@@ -764,15 +852,25 @@ impl Guard {
     /// Ends the guard. Ask before you close the clients: their znodes go with their sessions, and a znode of the lock that
     /// is left counts only if it is there now, and its client is gone or does not know of it.
     pub fn verdict(self) -> Result<Verdict> {
-        let reply = self.control.post("/guard/verdict", object([("guard", self.id.into())]))?;
-        Ok(Verdict { ok: reply.get("ok").flag(), violations: reply.get("violations").texts(), timeline: reply.get("timeline").text().to_string() })
+        self.ends.with(|open| open.guards.retain(|(id, _)| *id != self.id));
+        Ok(Verdict::new(&self.control.post("/guard/verdict", object([("guard", self.id.into())]))?))
     }
 }
 
 impl Verdict {
+    fn new(reply: &Json) -> Verdict {
+        Verdict { ok: reply.get("ok").flag(), violations: reply.get("violations").texts(), timeline: reply.get("timeline").text().to_string() }
+    }
+
     /// Fails the test if the verdict is not ok.
     #[track_caller]
     pub fn assert_ok(&self) {
-        assert!(self.ok, "{}\n{}", self.violations.join("\n"), self.timeline);
+        assert!(self.ok, "{self}");
+    }
+}
+
+impl std::fmt::Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}\n{}", self.violations.join("\n"), self.timeline)
     }
 }

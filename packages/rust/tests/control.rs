@@ -86,6 +86,48 @@ fn behaves_as_an_older_release() {
 }
 
 #[test]
+fn fails_a_test_whose_faults_met_no_request() {
+    let server = Server::start().unwrap();
+    server.inject(Fault::drop().op("delete").path("/a").optional()).unwrap();
+    server.inject(Fault::drop().op("create*").path("/removed")).unwrap().remove().unwrap();
+    server.check().unwrap();
+    server.inject(Fault::drop().op("create*").path("/never")).unwrap();
+    let why = server.check().unwrap_err();
+    assert!(matches!(&why, Error::Check(text) if text.contains("/never") && !text.contains("/a")), "{why}");
+    server.check().unwrap(); // it was told once
+    server.inject(Fault::drop().op("create*").path("/before")).unwrap();
+    server.reset().unwrap();
+    server.check().unwrap();
+}
+
+#[test]
+fn fails_a_test_whose_lock_was_not_kept() {
+    let server = Server::builder().tree("/lock\n").start().unwrap();
+    let asked = server.guard("/lock").unwrap();
+    asked.write_unchecked(5, "file").unwrap(); // nobody holds the lock
+    assert!(!asked.verdict().unwrap().ok);
+    server.check().unwrap(); // the test has seen the verdict
+    let guard = server.guard("/lock").unwrap();
+    guard.write_unchecked(5, "file").unwrap();
+    let why = server.check().unwrap_err();
+    assert!(why.to_string().starts_with("the lock /lock: "), "{why}");
+    assert_eq!(guard.verdict().unwrap_err().status(), 404); // check has ended it
+}
+
+#[test]
+fn reports_what_there_is() {
+    let server = Server::builder().tree("/config = \"ten\"\n").start().unwrap();
+    server.inject(Fault::drop().op("create*").path("/never")).unwrap();
+    let report = server.report();
+    for part in ["/config = \"ten\"", "/never", "the last 0 of 0 requests", server.connect_string()] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+    let gone = Server::start().unwrap();
+    gone.kill().unwrap();
+    println!("{}", gone.report()); // it does not fail
+}
+
+#[test]
 fn waits_for_clients() {
     let server = Server::start().unwrap();
     let late = server.wait_until().within(Duration::from_millis(10));
