@@ -91,7 +91,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	}
 	half := halfReplaced(dir)
 	if known == nil {
-		if half != nil {
+		if half = cmp.Or(half, halfMade(dir)); half != nil {
 			return nil, half
 		}
 		if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
@@ -132,7 +132,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		store.Close()
 		return nil, err
 	}
-	if half != nil {
+	if half != nil && halfReplaced(dir) != nil { // it was not just ending
 		log.Warn("a restore of a snapshot at this data directory has not ended, so this may be the state from before: run it again, or remove what it has left",
 			"directory", dir, "left", "the directory beside it that ends in "+besideEnd)
 	}

@@ -25,7 +25,7 @@ const (
 	aloneName = "lock.db" // locked, so that there is only one Replace for dir at a time
 
 	// unusedName is a file in a directory that has got another name than dir and that Replace is about to give the name dir,
-	// so that after a crash nobody takes it for what was in dir before.
+	// so that after a crash nobody takes it for what was in dir before. It has the last part of that name.
 	unusedName = "never-used.tmp"
 )
 
@@ -166,7 +166,10 @@ func removeUnused(dir, made string) (err error) {
 	numbers, _ := keptNumbers(dir)
 	for _, n := range numbers {
 		kept := nameOfKept(dir, n)
-		unused := func() bool { _, err := os.Lstat(filepath.Join(kept, unusedName)); return err == nil }
+		unused := func() bool { // and not restored for a server whose directory has this name
+			name, err := os.ReadFile(filepath.Join(kept, unusedName))
+			return err == nil && string(name) == filepath.Base(dir)
+		}
 		if !unused() {
 			continue
 		}
@@ -201,9 +204,15 @@ func keptNumbers(dir string) (numbers []int, err error) {
 
 func nameOfKept(dir string, n int) string { return fmt.Sprintf("%s.%d", dir, n) }
 
-// setUnused durably notes that a directory has never been in use. wasUsed durably removes that note.
-func setUnused(dir string) error {
-	return cmp.Or(os.WriteFile(filepath.Join(dir, unusedName), nil, fileMode), syncDir(dir))
+// setUnused durably notes that the directory made, which is to have the name dir, has never been in use. wasUsed durably removes
+// that note.
+func setUnused(made, dir string) error {
+	f, err := os.OpenFile(filepath.Join(made, unusedName), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, fileMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(filepath.Base(dir))
+	return cmp.Or(errors.Join(err, f.Sync(), f.Close()), syncDir(made))
 }
 
 func wasUsed(dir string) error {
@@ -229,7 +238,7 @@ func swap(made, dir string) (old string, err error) {
 		n = numbers[len(numbers)-1] + 1
 	}
 	old = nameOfKept(dir, n)
-	if err := setUnused(made); err != nil {
+	if err := setUnused(made, dir); err != nil {
 		return "", err
 	}
 	if err := wasUsed(dir); err != nil { // one that did not end may have left this

@@ -102,10 +102,10 @@ func TestReplaceAfterCrash(t *testing.T) {
 			"before it got a name": func(dir, made string) error { return nil },
 			"before the exchange":  func(dir, made string) error { return os.Rename(made, dir+".1") },
 			"before the exchange, with a note": func(dir, made string) error {
-				return errors.Join(setUnused(made), os.Rename(made, dir+".1"))
+				return errors.Join(setUnused(made, dir), os.Rename(made, dir+".1"))
 			},
 			"before the note is removed": func(dir, made string) error {
-				return errors.Join(setUnused(made), os.Rename(dir, dir+".1"), os.Rename(made, dir))
+				return errors.Join(setUnused(made, dir), os.Rename(dir, dir+".1"), os.Rename(made, dir))
 			},
 			"after the exchange": func(dir, made string) error {
 				return errors.Join(os.Rename(dir, dir+".1"), os.Rename(made, dir))
@@ -189,7 +189,7 @@ func TestReplaceUsed(t *testing.T) {
 		r := newReplaced(t, disk)
 		kept := r.dir + ".7"
 		check(t, r.fill(kept))
-		check(t, setUnused(kept))
+		check(t, setUnused(kept, r.dir))
 		s := disk.mustOpen(t, kept)
 		must(Replace(r.dir, r.fill))(t)
 		check(t, s.Close())
@@ -199,12 +199,18 @@ func TestReplaceUsed(t *testing.T) {
 		used := r.dir + ".20"
 		other, intact := sample(t, disk)
 		check(t, os.Rename(other, used))
-		check(t, setUnused(used))
+		check(t, setUnused(used, r.dir))
+		others := r.dir + ".19" // restored a moment ago for another server
+		check(t, r.fill(others))
+		check(t, setUnused(others, others))
 		if old := must(Replace(r.dir, r.fill))(t); old != r.dir+".21" {
 			t.Errorf("kept as %s", old)
 		}
 		if report, err := checkDirectory(disk, used); err != nil || *report != *intact {
 			t.Errorf("what was used: %+v, %v", report, err)
+		}
+		if !r.isNew(others) {
+			t.Error("what another server is to use is gone")
 		}
 	})
 }
