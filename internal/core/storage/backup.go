@@ -72,7 +72,9 @@ func Make(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 		if err != nil {
 			return nil, err
 		}
-		if err := errors.Join(fill(s), s.Close()); err != nil {
+		if err := errors.Join(fill(s), s.Close()); err != nil && !strings.Contains(err.Error(), making) {
+			return nil, fmt.Errorf("%s: %w", making, err) // bbolt's may be a bare "no space left on device"
+		} else if err != nil {
 			return nil, err
 		}
 		_, err = Check(making)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -125,6 +126,10 @@ func TestMakeFails(t *testing.T) {
 			})
 			if err == nil || !strings.Contains(err.Error(), "is damaged") {
 				t.Errorf("what does not stand up to Check was made: %v", err)
+			}
+			err = Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), func(*Storage) error { return syscall.ENOSPC })
+			if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), dir) {
+				t.Errorf("a full disk: %v", err)
 			}
 			if _, err := os.Stat(dir); exists != (err == nil) || contents(t, dir) != "" {
 				t.Errorf("exists %v before; now %v with %s", exists, err, contents(t, dir))

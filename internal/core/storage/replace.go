@@ -173,15 +173,24 @@ func removeUnused(dir, made string) (err error) {
 		if !unused() {
 			continue
 		}
-		withoutServer(kept, func() error { // somebody may have started one there
-			if r, e := Check(kept); e != nil || r.LastIndex > 0 || !unused() {
-				return nil
-			}
+		remove := func() {
 			if os.Rename(kept, made) == nil { // so that no part of it keeps the name
 				err = errors.Join(err, os.RemoveAll(made))
 			}
-			return nil
+		}
+		found := withoutServer(kept, func() error { // somebody may have started one there
+			r, err := Check(kept)
+			if err == nil && (r.LastIndex > 0 || !unused()) {
+				err = errors.New("it was used")
+			}
+			if err == nil && runtime.GOOS != "windows" { // see Replace
+				remove()
+			}
+			return err
 		})
+		if found == nil && runtime.GOOS == "windows" {
+			remove()
+		}
 	}
 	return err
 }
