@@ -39,7 +39,8 @@ func (s *Server) WriteSnapshot(w io.Writer) error {
 // that begins with the state of a snapshot, which [Server.WriteSnapshot] or the command
 // lockkeeper snapshot save has written. It opens no port; [Open] then starts the server. If
 // the snapshot is damaged, or there is another error, the directory is as before, unless a
-// server has been started on it meanwhile, or its disk failed at the very end.
+// server has been started on it just before, or its disk failed at the very end. No server starts
+// on it meanwhile, or after a crash: then call Restore again.
 //
 // Without Peers the server is standalone; with Peers it is a member of that new cluster.
 // Restore the same snapshot with the same Peers for each of its members, before any of them is

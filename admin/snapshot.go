@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,8 +15,13 @@ import (
 )
 
 // snapshotChunk is how many bytes of a snapshot are written at once. writeTimeout is for each
-// of them, so that a large snapshot may take long.
-const snapshotChunk = 64 << 10
+// of them, so that a large snapshot may take long. But the reader takes snapshotRate bytes a second on average, and
+// snapshotGrace longer at most: it keeps others from their snapshots, and what has changed since in memory.
+const (
+	snapshotChunk = 64 << 10
+	snapshotRate  = 64 << 10
+	snapshotGrace = time.Minute
+)
 
 // serveSnapshot sends the state that the server has applied. Options.Snapshots has to permit it:
 // the state has what ACLs hide, and the passwords of sessions.
@@ -67,18 +73,30 @@ func (h *Handler) send(w http.ResponseWriter, r *http.Request, what string, writ
 
 // snapshotWriter writes to an operator who may read slowly, but not stop.
 type snapshotWriter struct {
-	w    http.ResponseWriter
-	rc   *http.ResponseController
-	sent int64
+	w     http.ResponseWriter
+	rc    *http.ResponseController
+	began time.Time // when it wrote first
+	sent  int64
 }
 
 func (s *snapshotWriter) Write(b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
-		s.rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error means that w has none
+		now := time.Now()
+		if s.began.IsZero() {
+			s.began = now
+		}
+		until := s.began.Add(snapshotGrace + time.Duration(s.sent/snapshotRate)*time.Second)
+		if stops := now.Add(writeTimeout); stops.Before(until) {
+			until = stops
+		}
+		s.rc.SetWriteDeadline(until) // an error means that w has none
 		var k int
 		k, err = s.w.Write(b[n:min(len(b), n+snapshotChunk)])
 		n += k
 		s.sent += int64(k)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = fmt.Errorf("the reader has stopped, or takes less than %d KiB a second: %w", snapshotRate>>10, err)
 	}
 	return n, err
 }

@@ -146,3 +146,61 @@ func TestSlowSnapshot(t *testing.T) {
 		}
 	})
 }
+
+// TestTricklingSnapshot: a reader that never stops, but takes next to nothing, does not keep others from their snapshots for hours,
+// nor the server from freeing what has changed since. A slow one that takes enough may pause.
+func TestTricklingSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		c := rawtest.ConnectFor(t, inMemory(s), 40*time.Second)
+		for i := range 20 {
+			must(c.Create(fmt.Sprintf("/%d", i), make([]byte, 1e6), 0))(t)
+		}
+		host := memnet.New().Host("a")
+		listener := must(host.Listen("a:1"))(t)
+		web := &http.Server{Handler: admin.New(s, admin.Options{Snapshots: true}), WriteTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+		ended := make(chan error)
+		go func() { ended <- web.Serve(listener) }()
+		defer func() {
+			check(t, web.Close())
+			<-ended
+		}()
+		get := func(path string) *http.Response {
+			nc := must(host.Dial(t.Context(), "a:1"))(t)
+			t.Cleanup(func() { nc.Close() })
+			must(io.WriteString(nc, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
+			reply := must(http.ReadResponse(bufio.NewReader(nc), nil))(t)
+			if reply.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %s", path, reply.Status)
+			}
+			return reply
+		}
+		for _, path := range []string{"/snapshot", "/commands/snapshot"} {
+			read := func(each int64, pause func(sum int64) time.Duration) (sum int64, took time.Duration, err error) {
+				reply, began := get(path), time.Now()
+				for err == nil {
+					var n int64
+					n, err = io.CopyN(io.Discard, reply.Body, each)
+					sum += n
+					time.Sleep(pause(sum))
+				}
+				return sum, time.Since(began), err
+			}
+			sum, took, err := read(64<<10, func(int64) time.Duration { return 19 * time.Second })
+			if !errors.Is(err, io.ErrUnexpectedEOF) || took > 3*time.Minute || sum > 2e6 {
+				t.Errorf("%s: a reader that trickles got %d bytes in %v, %v", path, sum, took, err)
+			}
+			paused := false
+			sum, took, err = read(1e6, func(sum int64) time.Duration {
+				if !paused && sum > 8e6 {
+					paused = true
+					return 19 * time.Second
+				}
+				return 14 * time.Second // 70 kB/s
+			})
+			if err != io.EOF || sum < 20e6 || took < 4*time.Minute {
+				t.Errorf("%s: a slow reader got %d bytes in %v, %v", path, sum, took, err)
+			}
+		}
+	})
+}

@@ -354,7 +354,7 @@ on, with their locks, if their clients come back within their timeouts.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
-	f.BoolVar(&o.setAside, "set-aside", false, "if there is something in --data, keep it as DIR.1, or under the next number that is free. No server may be running on it")
+	f.BoolVar(&o.setAside, "set-aside", false, "if there is something in --data, keep it as DIR.1, or under a number above those that are there. No server may be running on it")
 	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
 	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
 	f.StringVar(&o.peers, "peers", "", peersUsage)
@@ -412,7 +412,7 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 	}
 	r, err := storage.Check(cfg.DataDir)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s was restored, but looking at it once more failed: %w", cfg.DataDir, err)
 	}
 	fmt.Fprintf(c.OutOrStdout(), "restored %s: server %d, zxid 0x%x, %d znodes, %d sessions, digest %s; start it with: %s\n", file, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.Digest, serveLine(*cfg, o.peers))
 	return nil

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
@@ -40,6 +41,18 @@ func isMaking(name string) bool {
 	return strings.HasPrefix(name, "making.") && strings.HasSuffix(name, ".tmp")
 }
 
+// halfMade returns an error if MakeDir is at work in dir, or a crash has ended it, and has not moved anything into its place. A
+// server must not begin there without the state that somebody has begun to put there.
+func halfMade(dir string) error {
+	entries, _ := os.ReadDir(dir)
+	making := slices.IndexFunc(entries, func(e fs.DirEntry) bool { return isMaking(e.Name()) })
+	if making < 0 || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return e.Name() == raftDir }) {
+		return nil
+	}
+	return fmt.Errorf("there is no state in %s, and %s shows that a restore or a migration has not ended: run it again, or remove that to begin without one",
+		dir, filepath.Join(dir, entries[making].Name()))
+}
+
 // removeMaking removes what calls of MakeDir that did not end well have left in a directory.
 func removeMaking(dir string) {
 	entries, _ := os.ReadDir(dir)
@@ -59,7 +72,9 @@ func Make(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 		if err != nil {
 			return nil, err
 		}
-		if err := errors.Join(fill(s), s.Close()); err != nil {
+		if err := errors.Join(fill(s), s.Close()); err != nil && !strings.Contains(err.Error(), making) {
+			return nil, fmt.Errorf("%s: %w", making, err) // bbolt's may be a bare "no space left on device"
+		} else if err != nil {
 			return nil, err
 		}
 		_, err = Check(making)
@@ -71,8 +86,8 @@ func Make(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 // inside of it, so that dir may be where a disk is mounted, and syncs it. MakeDir then moves what fill
 // names into its place, one after the other, durably.
 //
-// MakeDir removes and replaces nothing outside of the directory inside: if a server or another
-// MakeDir has begun with dir meanwhile, this one fails.
+// MakeDir removes and replaces nothing outside of the directory inside: if another MakeDir, or a server that found dir empty
+// just before, has begun with dir meanwhile, this one fails. No server begins with dir while that directory is there.
 func MakeDir(dir string, fill func(making string) (names []string, err error)) (err error) {
 	dir = filepath.Clean(dir) // without a slash at its end, so that filepath.Dir is its parent
 	_, err = os.Stat(dir)

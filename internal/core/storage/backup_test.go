@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -126,6 +127,10 @@ func TestMakeFails(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "is damaged") {
 				t.Errorf("what does not stand up to Check was made: %v", err)
 			}
+			err = Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), func(*Storage) error { return syscall.ENOSPC })
+			if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), dir) {
+				t.Errorf("a full disk: %v", err)
+			}
 			if _, err := os.Stat(dir); exists != (err == nil) || contents(t, dir) != "" {
 				t.Errorf("exists %v before; now %v with %s", exists, err, contents(t, dir))
 			}
@@ -141,7 +146,35 @@ func TestMakeFails(t *testing.T) {
 	})
 }
 
-// TestMakeBesideServer: a server is started on the directory while it is being made, or another
+// TestServerBesideMake: no server begins without a state while a directory is being made, or after a crash.
+func TestServerBesideMake(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		dir := filepath.Join(testkit.MemoryDir(t), "data")
+		refused := func() {
+			t.Helper()
+			if s, err := disk.tryOpen(dir); err == nil {
+				s.Close()
+				t.Error("a server begins without a state")
+			} else if !strings.Contains(err.Error(), filepath.Join(dir, "making.")) || !strings.Contains(err.Error(), "run it again") {
+				t.Errorf("it does not say what to do: %v", err)
+			}
+		}
+		fill := func(s *Storage) error { refused(); return s.Bootstrap(alone) }
+		check(t, Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), fill))
+		start(t, disk.mustOpen(t, dir)).stop()
+
+		check(t, os.RemoveAll(dir))
+		check(t, os.MkdirAll(filepath.Join(dir, "making.1.tmp", raftDir), 0o700)) // a crash
+		refused()
+		check(t, Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), fill))
+		check(t, os.RemoveAll(dir))
+		check(t, os.MkdirAll(filepath.Join(dir, raftDir), 0o700))
+		check(t, os.Mkdir(filepath.Join(dir, "making.1.tmp"), 0o700)) // a crash when the log had its place
+		check(t, disk.mustOpen(t, dir).Close())
+	})
+}
+
+// TestMakeBesideServer: a server is started on the directory just when it begins to be made, or another
 // Make makes it. Then this one fails, and what the other one has stored stays.
 func TestMakeBesideServer(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
@@ -150,9 +183,15 @@ func TestMakeBesideServer(t *testing.T) {
 			return Make(dir, disk.name(), 1, testkit.Quiet, hclog.NewNullLogger(), fill)
 		}
 		var server *member
+		justBefore := func(f func()) { // as if it had looked before there was a directory in dir
+			making := filepath.Join(dir, must(os.ReadDir(dir))(t)[0].Name())
+			check(t, os.Rename(making, dir+".aside"))
+			f()
+			check(t, os.Rename(dir+".aside", making))
+		}
 		for name, other := range map[string]func(){
-			"a server":     func() { server = start(t, disk.mustOpen(t, dir)) },
-			"it has ended": func() { start(t, disk.mustOpen(t, dir)).stop() },
+			"a server":     func() { justBefore(func() { server = start(t, disk.mustOpen(t, dir)) }) },
+			"it has ended": func() { justBefore(func() { start(t, disk.mustOpen(t, dir)).stop() }) },
 			"another Make": func() { check(t, make(func(s *Storage) error { return s.Bootstrap(alone) })) },
 			"two at a time": func() {
 				err := make(func(s *Storage) error {

@@ -89,7 +89,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	defer reading.wait()
 	store, err := openAfterVerifying(disk, dir, true)
 	if err != nil {
-		return nil, nil, unlessConverted(err, dir, m.logStore(), m.ServerID, true)
+		return nil, nil, unlessChanged(err, dir, begun, m.logStore(), m.ServerID, true)
 	}
 	defer store.Close()
 	if m, err = metaAgain(dir, m.logStore(), m.ServerID, true); err != nil {
@@ -137,7 +137,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	}
 	report.State, report.Term = stateOf(machine), machine.Term()
 	if ended, err := os.Stat(dir); err != nil || !os.SameFile(begun, ended) { // the lock is on a file, which may have moved
-		return nil, nil, cmp.Or(err, fmt.Errorf("%s has been replaced just now", dir))
+		return nil, nil, cmp.Or(err, fmt.Errorf("%s has been replaced just now: try again", dir))
 	}
 	return report, machine, nil
 }

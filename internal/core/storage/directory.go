@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -84,26 +85,33 @@ func Open(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 }
 
 func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
-	if err := halfReplaced(dir); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
-		return nil, err
-	}
 	known, err := metaOf(dir, disk.name(), serverID)
 	if err != nil {
 		return nil, err
 	}
+	half := halfReplaced(dir)
 	if known == nil {
+		if half = cmp.Or(half, halfMade(dir)); half != nil {
+			return nil, half
+		}
+		if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
+			return nil, err
+		}
 		if err := disk.create(dir); err != nil {
 			return nil, err
 		}
+	} else if err := makeSnapshotDir(dir); err != nil {
+		return nil, err
+	}
+	begun, err := os.Stat(dir)
+	if err != nil {
+		return nil, err
 	}
 	snapshot := readNewest(dir, serverID)
 	defer snapshot.wait()
 	store, err := openAfterVerifying(disk, dir, false)
 	if err != nil {
-		return nil, unlessConverted(err, dir, disk.name(), serverID, known != nil)
+		return nil, unlessChanged(err, dir, begun, disk.name(), serverID, known != nil)
 	}
 	if known, err = metaAgain(dir, disk.name(), serverID, known != nil); err != nil {
 		store.Close()
@@ -115,16 +123,38 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		err = writeMeta(dir, known)
 	}
 	if err == nil {
+		err = wasUsed(dir)
+	}
+	if err == nil {
 		s.identity, err = identityIn(dir, known)
 	}
 	if err != nil {
 		store.Close()
 		return nil, err
 	}
+	if half != nil && halfReplaced(dir) != nil { // it was not just ending
+		log.Warn("a restore of a snapshot at this data directory has not ended, so this may be the state from before: run it again, or remove what it has left",
+			"directory", dir, "left", "the directory beside it that ends in "+besideEnd)
+	}
 	if file := exposed(dir, disk.files(dir)); file != "" {
 		log.Warn("other users may read passwords of sessions and ACLs: take their rights to the data directory", "file", file)
 	}
 	return s, nil
+}
+
+// makeSnapshotDir makes the directory for snapshots in a data directory that has a state, if a part of it was lost. It does not make
+// the data directory, whose state [Replace] may be giving another name.
+func makeSnapshotDir(dir string) error {
+	for _, name := range []string{raftDir, snapshotDir} {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			continue
+		}
+		if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // openAfterVerifying verifies and opens a store.
@@ -140,11 +170,14 @@ func openAfterVerifying(disk diskStore, dir string, readOnly bool) (raftStore, e
 	return disk.open(dir, readOnly)
 }
 
-// unlessConverted returns err, why a store cannot be opened, unless another process has put another
-// one in its place since meta.json was read: then it says that.
-func unlessConverted(err error, dir string, kind LogStore, serverID uint64, was bool) error {
+// unlessChanged returns err, why a store cannot be opened, unless another process has put another one in its place, or
+// another directory in the place of begun, since meta.json was read: then it says that.
+func unlessChanged(err error, dir string, begun os.FileInfo, kind LogStore, serverID uint64, was bool) error {
 	if _, changed := metaAgain(dir, kind, serverID, was); changed != nil {
 		return changed
+	}
+	if now, e := os.Stat(dir); e != nil || !os.SameFile(begun, now) {
+		return fmt.Errorf("%s has been replaced just now: try again (%w)", dir, err)
 	}
 	return err
 }

@@ -279,6 +279,9 @@ func TestChangedBeforeOpen(t *testing.T) {
 		{"has just been converted to wal", func(dir string) error {
 			return writeMeta(dir, &meta{Format: formatVersion, ServerID: 1, LogStore: WAL})
 		}},
+		{"has been replaced just now: try again", func(dir string) error {
+			return errors.Join(os.Rename(dir, dir+".1"), os.MkdirAll(filepath.Join(dir, raftDir), 0o700), writeMeta(dir, &meta{Format: formatVersion, ServerID: 1, LogStore: BoltDB}))
+		}},
 		{"meta.json has been removed just now", func(dir string) error { return os.Remove(filepath.Join(dir, metaFile)) }},
 	} {
 		for name, use := range map[string]func(dir string) error{

@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -15,16 +17,20 @@ import (
 	berrors "go.etcd.io/bbolt/errors"
 )
 
-// While Replace is at work for dir, and after a crash, there is a directory dir.new.tmp with these two. Nothing else is
+// While Replace is at work for dir, and after a crash, there is a directory dir.new.tmp with the first two. Nothing else is
 // in it, and what is in it has never been in use.
 const (
 	besideEnd = ".new.tmp"
 	madeName  = "data"    // the directory that is being made
 	aloneName = "lock.db" // locked, so that there is only one Replace for dir at a time
+
+	// unusedName is a file in a directory that has got another name than dir and that Replace is about to give the name dir,
+	// so that after a crash nobody takes it for what was in dir before. It has the last part of that name.
+	unusedName = "never-used.tmp"
 )
 
 // Replace has fill make a directory, and gives it the name dir. What had that name before is kept
-// under another one, dir.1 or the next that is free, which Replace returns; the result is empty if there was nothing. While
+// under another one, dir.1 or a number above all that are there, which Replace returns; the result is empty if there was nothing. While
 // another process has the data directory open, or replaces it, the error is [ErrInUse]. After an error without old, dir is as
 // it was; with old, the new directory has the name dir, but a crash may undo that.
 //
@@ -33,7 +39,8 @@ const (
 //
 // A crash leaves dir as it was or as it is to be. Where the system cannot exchange two names at once, it may also leave
 // dir without a directory; then [Open] does not make one there. In all cases Replace can be called again. It deletes
-// nothing that was in use. It may keep a directory under the next number that was complete but has never had the name dir.
+// nothing that was in use. A crash may leave a complete directory under the next number that has never had the name dir. It has
+// a file never-used.tmp, and the next Replace removes it if the system lets it.
 func Replace(dir string, fill func(made string) error) (old string, err error) {
 	if dir, err = placeOf(dir); err != nil {
 		return "", err
@@ -106,6 +113,9 @@ func exclusively(dir string, f func(made string) error) (err error) {
 	name := &nameOfOpen{path: filepath.Join(beside, aloneName)}
 	if err := createDatabase(name.path); err != nil {
 		os.Remove(beside) // if it is empty
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("another restore at %s has just ended: try again (%w)", dir, err)
+		}
 		return err
 	}
 	lock, err := bbolt.Open(name.path, fileMode, &bbolt.Options{Timeout: lockTimeout, OpenFile: name.open})
@@ -114,24 +124,113 @@ func exclusively(dir string, f func(made string) error) (err error) {
 	} else if err != nil {
 		return fmt.Errorf("%s: %w", name.path, err)
 	}
-	defer func() {
-		if _, gone := os.Lstat(dir); err == nil || gone == nil { // otherwise halfReplaced needs it
-			os.RemoveAll(beside)
-		}
+	if err := name.lost(); err != nil { // the other one has just ended, and what is there now is a third one's
 		lock.Close()
-		if runtime.GOOS == "windows" { // which removes no file that is open
-			os.Remove(name.path)
-			os.Remove(beside)
-		}
-	}()
-	if err := name.lost(); err != nil { // the other one has just ended
 		return err
 	}
 	made := filepath.Join(beside, madeName)
+	defer func() {
+		_, gone := os.Lstat(dir)
+		ended := err == nil || gone == nil // otherwise halfReplaced needs it
+		if ended {
+			os.RemoveAll(made)
+			for _, e := range entries { // of one that did not end
+				if name := e.Name(); name != madeName && name != aloneName {
+					os.Remove(filepath.Join(beside, name))
+				}
+			}
+			os.Remove(name.path) // now another one may begin
+		}
+		lock.Close()
+		if ended {
+			if runtime.GOOS == "windows" { // which removes no file that is open
+				os.Remove(name.path)
+			}
+			if os.Remove(beside) == nil { // if it is empty
+				syncDir(filepath.Dir(dir)) // otherwise it may come back, and the next server would warn of it
+			}
+		}
+	}()
 	if err := os.RemoveAll(made); err != nil { // of one that did not end
 		return err
 	}
+	if err := removeUnused(dir, made); err != nil {
+		return err
+	}
 	return f(made)
+}
+
+// removeUnused removes directories that a Replace which did not end has left under the numbers for what was in dir, if nothing was
+// ever written to their logs. Those that it cannot remove stay.
+func removeUnused(dir, made string) (err error) {
+	numbers, _ := keptNumbers(dir)
+	for _, n := range numbers {
+		kept := nameOfKept(dir, n)
+		unused := func() bool { // and not restored for a server whose directory has this name
+			name, err := os.ReadFile(filepath.Join(kept, unusedName))
+			return err == nil && string(name) == filepath.Base(dir)
+		}
+		if !unused() {
+			continue
+		}
+		remove := func() {
+			if os.Rename(kept, made) == nil { // so that no part of it keeps the name
+				err = errors.Join(err, os.RemoveAll(made))
+			}
+		}
+		found := withoutServer(kept, func() error { // somebody may have started one there
+			r, err := Check(kept)
+			if err == nil && (r.LastIndex > 0 || !unused()) {
+				err = errors.New("it was used")
+			}
+			if err == nil && runtime.GOOS != "windows" { // see Replace
+				remove()
+			}
+			return err
+		})
+		if found == nil && runtime.GOOS == "windows" {
+			remove()
+		}
+	}
+	return err
+}
+
+// keptNumbers returns the numbers of names like dir.1, in ascending order.
+func keptNumbers(dir string) (numbers []int, err error) {
+	entries, err := os.ReadDir(filepath.Dir(dir))
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		text, ok := strings.CutPrefix(e.Name(), filepath.Base(dir)+".")
+		if n, err := strconv.Atoi(text); ok && err == nil && n > 0 && n < 1<<30 && strconv.Itoa(n) == text {
+			numbers = append(numbers, n)
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+func nameOfKept(dir string, n int) string { return fmt.Sprintf("%s.%d", dir, n) }
+
+// setUnused durably notes that the directory made, which is to have the name dir, has never been in use. wasUsed durably removes
+// that note.
+func setUnused(made, dir string) error {
+	f, err := os.OpenFile(filepath.Join(made, unusedName), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, fileMode)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(filepath.Base(dir))
+	return cmp.Or(errors.Join(err, f.Sync(), f.Close()), syncDir(made))
+}
+
+func wasUsed(dir string) error {
+	if err := os.Remove(filepath.Join(dir, unusedName)); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return syncDir(dir)
 }
 
 // swap gives the directory made the name dir, and dir another one, which it returns.
@@ -139,15 +238,23 @@ func swap(made, dir string) (old string, err error) {
 	if err := os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) { // it has become empty meanwhile
 		return "", errors.Join(os.Rename(made, dir), syncDir(filepath.Dir(dir)))
 	}
-	for n := 1; old == ""; n++ {
-		next := fmt.Sprintf("%s.%d", dir, n)
-		if _, err := os.Lstat(next); errors.Is(err, fs.ErrNotExist) {
-			old = next
-		} else if err != nil {
-			return "", err
-		}
+	numbers, err := keptNumbers(dir)
+	if err != nil {
+		return "", err
+	}
+	n := 1
+	if len(numbers) > 0 { // above all, so that the highest is what was there last, whichever were deleted
+		n = numbers[len(numbers)-1] + 1
+	}
+	old = nameOfKept(dir, n)
+	if err := setUnused(made, dir); err != nil {
+		return "", err
+	}
+	if err := wasUsed(dir); err != nil { // one that did not end may have left this
+		return "", err
 	}
 	done := func() (string, error) {
+		os.Remove(filepath.Join(dir, unusedName)) // otherwise a server removes it when it starts
 		if err := syncDir(filepath.Dir(dir)); err != nil {
 			return old, fmt.Errorf("%s is the new directory, and what it had before is kept as %s, but a crash may undo that: %w", dir, old, err)
 		}
@@ -172,24 +279,33 @@ func swap(made, dir string) (old string, err error) {
 			back = os.Rename(old, dir)
 		}
 	}
-	if errors.Is(err, syscall.EBUSY) {
-		err = fmt.Errorf("%s cannot be renamed, so what is in it cannot be kept under another name: if a disk is mounted there, use a directory on that disk (%w)", dir, err)
+	if errors.Is(err, syscall.EBUSY) || errors.Is(err, syscall.EXDEV) {
+		err = fmt.Errorf("%s cannot be renamed, so what is in it cannot be kept under another name: if a disk is mounted there, or it is from the image of a container, "+
+			"use a directory on that disk, or on another one (%w)", dir, err)
 	}
 	return "", errors.Join(err, back)
 }
 
-// halfReplaced returns an error if there is no dir because a crash has ended Replace: a server must not begin there
-// without a state.
+// halfReplaced returns an error if Replace has begun at dir, and has not ended. A server that finds no state in dir must not begin
+// then: where the system cannot exchange two names at once, the state may have another name for a moment, or after a crash.
 func halfReplaced(dir string) error {
-	dir = filepath.Clean(dir)
-	if _, err := os.Lstat(dir); !errors.Is(err, fs.ErrNotExist) {
-		return nil // if it is an error, the caller gets it, too
+	place, err := placeOf(dir)
+	if to, e := os.Readlink(dir); err != nil && e == nil { // leads to nothing now
+		if place = to; !filepath.IsAbs(to) {
+			place = filepath.Join(filepath.Dir(filepath.Clean(dir)), to)
+		}
 	}
-	if _, err := os.Lstat(dir + besideEnd); err != nil {
+	beside := place + besideEnd
+	if _, err := os.Lstat(beside); err != nil {
 		return nil
 	}
-	return fmt.Errorf("there is no %s, because a restore of a snapshot has not ended: run it again. "+
-		"What was there before is %[1]s.1, or has the highest such number; to go back to it, rename it, and remove %[1]s%s", dir, besideEnd)
+	numbers, _ := keptNumbers(place)
+	if len(numbers) == 0 {
+		return fmt.Errorf("there is no state in %s, and %s shows that a restore of a snapshot has not ended: run it again, or remove %[2]s to begin without one", dir, beside)
+	}
+	return fmt.Errorf("there is no state in %s, and %s shows that a restore of a snapshot has not ended: run it again. "+
+		"What was there before is %s; to go back to it, rename it to %[4]s, after moving away what has that name, and remove %[2]s",
+		dir, beside, nameOfKept(place, numbers[len(numbers)-1]), place)
 }
 
 // withoutServer runs f while no other process has the data directory open to write to it. The directory may be

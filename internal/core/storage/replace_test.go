@@ -4,10 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"go.etcd.io/bbolt"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -96,6 +101,12 @@ func TestReplaceAfterCrash(t *testing.T) {
 			},
 			"before it got a name": func(dir, made string) error { return nil },
 			"before the exchange":  func(dir, made string) error { return os.Rename(made, dir+".1") },
+			"before the exchange, with a note": func(dir, made string) error {
+				return errors.Join(setUnused(made, dir), os.Rename(made, dir+".1"))
+			},
+			"before the note is removed": func(dir, made string) error {
+				return errors.Join(setUnused(made, dir), os.Rename(dir, dir+".1"), os.Rename(made, dir))
+			},
 			"after the exchange": func(dir, made string) error {
 				return errors.Join(os.Rename(dir, dir+".1"), os.Rename(made, dir))
 			},
@@ -107,17 +118,41 @@ func TestReplaceAfterCrash(t *testing.T) {
 				check(t, os.Mkdir(beside, 0o700))
 				check(t, r.fill(filepath.Join(beside, "data")))
 				check(t, crash(r.dir, filepath.Join(beside, "data")))
+				link := filepath.Join(filepath.Dir(r.dir), "link")
+				linked := os.Symlink(filepath.Base(r.dir), link) == nil
 				if _, err := os.Lstat(r.dir); errors.Is(err, fs.ErrNotExist) {
-					if s, err := disk.tryOpen(r.dir); err == nil {
-						s.Close()
-						t.Fatal("a server begins without a state")
-					} else if !strings.Contains(err.Error(), r.dir+".1") || !strings.Contains(err.Error(), "again") {
-						t.Errorf("it does not say what to do: %v", err)
+					refused := func(dir string) {
+						t.Helper()
+						if s, err := disk.tryOpen(dir); err == nil {
+							s.Close()
+							t.Fatal("a server begins without a state")
+						} else if !strings.Contains(err.Error(), r.dir+".1") || !strings.Contains(err.Error(), "again") {
+							t.Errorf("it does not say what to do: %v", err)
+						}
+					}
+					if refused(r.dir); linked {
+						refused(link)
+					}
+					check(t, os.Mkdir(r.dir, 0o700)) // as systemd does for StateDirectory= at each start
+					refused(r.dir)
+				}
+				if strings.HasPrefix(name, "after") {
+					var log bytes.Buffer
+					s := must(openDirectory(disk, r.dir, 1, slog.New(slog.NewTextHandler(&log, nil)), hclog.NewNullLogger()))(t)
+					if check(t, s.Close()); !strings.Contains(log.String(), "has not ended") || !strings.Contains(log.String(), r.dir) {
+						t.Errorf("a server does not warn: %s", &log)
 					}
 				}
 				old := must(Replace(r.dir, r.fill))(t)
 				if !r.isNew(r.dir) {
 					t.Error("the next one has not replaced it")
+				}
+				left, _ := filepath.Glob(filepath.Join(filepath.Dir(r.dir), "*", unusedName))
+				if len(left) > 0 {
+					t.Errorf("there is %q", left)
+				}
+				if strings.HasSuffix(name, "with a note") && (old != r.dir+".1" || !r.isOld(old)) {
+					t.Errorf("the old state is %s; there is %s", old, contents(t, filepath.Dir(r.dir)))
 				}
 				if kept := filepath.Join(filepath.Dir(r.dir), filepath.Base(r.dir)+".1"); !r.isOld(kept) && !r.isOld(old) {
 					t.Errorf("the old state is gone: there is %s", contents(t, filepath.Dir(r.dir)))
@@ -145,6 +180,93 @@ func TestReplaceTwice(t *testing.T) {
 			t.Errorf("the first one: %q, %v; there is %s", old, err, contents(t, filepath.Dir(r.dir)))
 		}
 	})
+}
+
+// TestReplaceUsed: a directory with a note that it was never used stays if it was used all the same. A server that starts on one
+// removes the note.
+func TestReplaceUsed(t *testing.T) {
+	onEachDisk(t, func(t *testing.T, disk testedDisk) {
+		r := newReplaced(t, disk)
+		kept := r.dir + ".7"
+		check(t, r.fill(kept))
+		check(t, setUnused(kept, r.dir))
+		s := disk.mustOpen(t, kept)
+		must(Replace(r.dir, r.fill))(t)
+		check(t, s.Close())
+		if _, err := os.Lstat(filepath.Join(kept, unusedName)); !errors.Is(err, fs.ErrNotExist) || !r.isNew(kept) {
+			t.Errorf("a server has started: %v", err)
+		}
+		used := r.dir + ".20"
+		other, intact := sample(t, disk)
+		check(t, os.Rename(other, used))
+		check(t, setUnused(used, r.dir))
+		others := r.dir + ".19" // restored a moment ago for another server
+		check(t, r.fill(others))
+		check(t, setUnused(others, others))
+		if old := must(Replace(r.dir, r.fill))(t); old != r.dir+".21" {
+			t.Errorf("kept as %s", old)
+		}
+		if report, err := checkDirectory(disk, used); err != nil || *report != *intact {
+			t.Errorf("what was used: %+v, %v", report, err)
+		}
+		if !r.isNew(others) {
+			t.Error("what another server is to use is gone")
+		}
+	})
+}
+
+// TestReplaceThird: one that has waited for another to end leaves alone what a third one has begun meanwhile.
+func TestReplaceThird(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it looks in /proc")
+	}
+	r := newReplaced(t, disks[0])
+	beside := r.dir + besideEnd
+	begin := func() *bbolt.DB {
+		check(t, os.Mkdir(beside, 0o700))
+		check(t, createDatabase(filepath.Join(beside, aloneName)))
+		return must(bbolt.Open(filepath.Join(beside, aloneName), fileMode, nil))(t)
+	}
+	first, ended := begin(), make(chan error, 1)
+	go func() {
+		_, err := Replace(r.dir, r.fill)
+		ended <- err
+	}()
+	for waits := false; !waits && len(ended) == 0; { // until that one has the file open, too
+		n := 0
+		for _, fd := range must(os.ReadDir("/proc/self/fd"))(t) {
+			if to, _ := os.Readlink(filepath.Join("/proc/self/fd", fd.Name())); to == filepath.Join(beside, aloneName) {
+				n++
+			}
+		}
+		waits = n > 1
+	}
+	check(t, os.RemoveAll(beside))
+	third := begin()
+	defer third.Close()
+	made := filepath.Join(beside, madeName)
+	check(t, r.fill(made))
+	check(t, first.Close())
+	if err := <-ended; err == nil {
+		t.Error("it has gone on with a lock that is gone")
+	}
+	if !r.isNew(made) || !r.isOld(r.dir) {
+		t.Errorf("what the third one makes has %s", contents(t, made))
+	}
+}
+
+// TestReplaceNumbers: what was there is kept under the highest number, also if lower ones are free.
+func TestReplaceNumbers(t *testing.T) {
+	r := newReplaced(t, disks[0])
+	for _, name := range []string{".3", ".04", ".-5", ".6x", ".99999999999999999999"} {
+		check(t, os.Mkdir(r.dir+name, 0o700))
+	}
+	if old := must(Replace(r.dir, r.fill))(t); old != r.dir+".4" || !r.isOld(old) || !r.isNew(r.dir) {
+		t.Errorf("%s; there is %s", old, contents(t, filepath.Dir(r.dir)))
+	}
+	if err := makeSnapshotDir(r.dir + ".9"); err == nil {
+		t.Error("it has made the data directory")
+	}
 }
 
 // TestReplaceStrange replaces directories that are not as a server leaves them, and that have odd names.

@@ -86,7 +86,8 @@ type Moment interface {
 }
 
 // Sent returns the state as ZooKeeper has it, for a server that begins a new epoch, and for the command snapshot. It does not
-// copy the state: the result reads m each time that it is written, and until ctx ends. Besides that it has eight bytes for each znode.
+// copy the state: the result reads m each time that it is written, and until ctx ends. Besides that it has eight bytes for each znode,
+// the timeouts of sessions, and each different ACL.
 func Sent(ctx context.Context, m Moment) (*zkdata.Content, error) {
 	c, _, err := content(ctx, m)
 	return c, err
