@@ -402,6 +402,9 @@ func (f *former) form() error {
 		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
 	}
 	s := f.stance()
+	if err := f.others.none(0, f.own(), s.data); err != nil {
+		return err
+	}
 	required, err := s.majority(said)
 	if err != nil {
 		return err

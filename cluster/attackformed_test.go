@@ -1,0 +1,73 @@
+package cluster
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// byWord is an operator's word that server id forms the cluster of its list.
+func (f *fleet) byWord(id uint64) error {
+	_, err := Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], Request{Form: true})
+	return err
+}
+
+// noSecond fails if one of servers 1 to 3 is in another cluster than of.
+func (f *fleet) noSecond(of ClusterID) {
+	f.t.Helper()
+	for i := range 3 {
+		if is := f.running[i].membership.gate.cluster(); is != 0 && is != of {
+			f.t.Errorf("servers 1 to 3 are in %v; cluster %v exists", f.inCluster(0, 1, 2), of)
+			return
+		}
+	}
+}
+
+// TestWordBesideCluster: servers of a list of the past, with a Join, wait because a cluster that has one of them as a
+// member calls that. An operator's word does not make a second cluster of them, whichever of them gets it.
+func TestWordBesideCluster(t *testing.T) {
+	t.Run("alone in its list", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 3)
+			alone := func() Config {
+				cfg := f.config(0)
+				cfg.Peers, cfg.Join = []proto.Peer{{ID: 1, Addr: f.peers[1]}}, f.peers[1]
+				return cfg
+			}
+			f.open(0, alone())
+			for i := 1; i < 3; i++ {
+				f.open(i, joining(f, i))
+			}
+			f.whole()
+			of := f.running[1].membership.gate.cluster()
+			f.lose(0)
+			f.open(0, alone())
+			time.Sleep(time.Minute)
+			if err := f.byWord(1); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
+				t.Errorf("the operator is told %v", err)
+			}
+			f.noSecond(of)
+		})
+	})
+	for id := uint64(1); id <= 3; id++ {
+		t.Run(fmt.Sprint("to server ", id), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := replaced(t, 0, 2)
+				of := f.running[3].membership.gate.cluster()
+				for i := range 3 {
+					f.lose(i)
+					f.open(i, inList(f, i, f.peers[1]))
+				}
+				time.Sleep(time.Minute)
+				if err := f.byWord(id); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
+					t.Errorf("the operator is told %v", err)
+				}
+				f.noSecond(of)
+			})
+		})
+	}
+}
