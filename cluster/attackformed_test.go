@@ -71,3 +71,51 @@ func TestWordBesideCluster(t *testing.T) {
 		})
 	}
 }
+
+// TestServerAtJoinLeavesItsCluster: servers wait because the server at their Join belongs to another cluster. When that was
+// emptied and started to join theirs, they form it; not if it has only lost its disk, and is taken in again.
+func TestServerAtJoinLeavesItsCluster(t *testing.T) {
+	for _, leaves := range []bool{true, false} {
+		t.Run(fmt.Sprint("leaves ", leaves), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 6)
+				three := listOf(map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]})
+				others := listOf(map[uint64]string{4: f.peers[4], 5: f.peers[5], 6: f.peers[6]})
+				other := func(i int) {
+					cfg := f.config(i)
+					cfg.Peers = others
+					f.open(i, cfg)
+				}
+				for i := 3; i < 6; i++ {
+					other(i)
+				}
+				for i := range 3 {
+					cfg := f.config(i)
+					cfg.Peers, cfg.Join = three, f.peers[4]
+					f.open(i, cfg)
+				}
+				time.Sleep(30 * time.Second)
+				f.lose(3)
+				if !leaves {
+					f.cutBetween(3, 4, true)
+					f.cutBetween(3, 5, true)
+					other(3)
+					time.Sleep(8 * time.Second)
+					f.net.Heal()
+					time.Sleep(30 * time.Second)
+					f.noSecond(0)
+					return
+				}
+				cfg := f.config(3)
+				cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[1]
+				f.stop(4)
+				f.stop(5)
+				f.open(3, cfg)
+				time.Sleep(30 * time.Second)
+				if of := f.inCluster(0, 1, 2, 3); of[0] == 0 || of[1] != of[0] || of[2] != of[0] || of[3] != of[0] {
+					t.Errorf("servers 1 to 4 are in %v: %s", of, f.running[0].Waiting())
+				}
+			})
+		})
+	}
+}

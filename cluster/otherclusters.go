@@ -26,12 +26,14 @@ type otherClusters struct {
 	called   int64     // when it called last
 	asking   bool      // a question to the server at Join is under way
 	answered bool      // the server at Join has answered
-	joined   ClusterID // the cluster that it belonged to when it answered last; 0 if to none
+	joined   ClusterID // the cluster that it belongs to, by its answers; 0 if to none
+	left     int64     // since when it has said that it is in no cluster, although joined is set; 0 if it does not say so
 }
 
 // Limits of what is waited for before a cluster is formed, or joined by a server that is no member.
 const (
-	// A server that does not answer for so long is taken for one that is not there.
+	// A server that does not answer for so long is taken for one that is not there, and one that says for so long
+	// that it is in no cluster for one that is in none. It may have lost its disk, and be about to be taken in again.
 	joinPatience = 10 * time.Second
 	// A member that has not called again for so long is taken for one that is gone, or does not take
 	// this server for a member any more.
@@ -75,11 +77,17 @@ func (x *otherClusters) look() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.asking = false
-		if err == nil && r.Status != nil {
-			x.answered = true
-			if r.Status.Formed {
-				x.joined = r.Status.Cluster
-			}
+		if err != nil || r.Status == nil {
+			return
+		}
+		x.answered = true
+		switch now := x.pulse.moment().ran; {
+		case r.Status.Formed:
+			x.joined, x.left = r.Status.Cluster, 0
+		case x.joined != 0 && x.left == 0:
+			x.left = now
+		case now-x.left >= joinPatience.Milliseconds():
+			x.joined = 0
 		}
 	})
 }
