@@ -119,3 +119,23 @@ func TestServerAtJoinLeavesItsCluster(t *testing.T) {
 		})
 	}
 }
+
+// TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do
+// not wait for it to have their list.
+func TestObserverOnlyJoins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		cfg := f.config(2)
+		cfg.Peers, cfg.Addr, cfg.Join, cfg.Observer = nil, f.peers[3], f.peers[1], true
+		m := f.open(2, cfg)
+		for i := range 2 {
+			cfg := f.config(i)
+			observe(&cfg, 3)
+			f.open(i, cfg)
+		}
+		time.Sleep(time.Minute)
+		if !f.write(0) || !f.write(2) || m.Role() != "observer" {
+			t.Errorf("server 1 says %q, the observer %q, whose role is %s", f.running[0].Waiting(), m.Waiting(), m.Role())
+		}
+	})
+}
