@@ -139,3 +139,35 @@ func TestObserverOnlyJoins(t *testing.T) {
 		}
 	})
 }
+
+// TestObserverRemovedBeforeData is TestRemovedBeforeData for a server that is to have no vote, with a list and without.
+func TestObserverRemovedBeforeData(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		t.Run(fmt.Sprint("listed ", listed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				flags := func(i int) Config {
+					cfg := f.config(i)
+					observe(&cfg, 4)
+					if i == 3 && !listed {
+						cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[1]
+					}
+					return cfg
+				}
+				for i := range 3 {
+					f.open(i, flags(i))
+				}
+				until(t, "a write", func() bool { return f.write(0) })
+				x := f.startStuck(3, flags(3))
+				time.Sleep(time.Second)
+				if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[1], Request{Remove: 4}); err != nil {
+					t.Fatal(err)
+				}
+				if err := fault(x, 5*time.Minute); err == nil {
+					t.Error("it does not end")
+				}
+				x.Kill()
+			})
+		})
+	}
+}
