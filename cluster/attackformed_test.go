@@ -171,3 +171,26 @@ func TestObserverRemovedBeforeData(t *testing.T) {
 		})
 	}
 }
+
+// TestPlainListOfThePast is TestRemovedOnesAndLostDisk without a Join. Server 2, the member, is called before the last one
+// of the list is started.
+func TestPlainListOfThePast(t *testing.T) {
+	for _, last := range []int{0, 2} {
+		t.Run(fmt.Sprint("last ", last+1), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := replaced(t, 0, 2)
+				of := f.running[3].membership.gate.cluster()
+				f.lose(1)
+				for k := range 3 {
+					i := (last + 1 + k) % 3
+					f.lose(i)
+					f.open(i, inList(f, i, ""))
+					time.Sleep(5 * time.Second)
+				}
+				time.Sleep(time.Minute)
+				f.noSecond(of)
+				f.writes(3, 1)
+			})
+		})
+	}
+}

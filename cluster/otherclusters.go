@@ -9,10 +9,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// otherClusters is what a server without data that has a list of members and a Join knows of clusters
+// otherClusters is what a server without data that has a list of members knows of clusters
 // other than the one that those in the list form. Its own may be one of them: all others in
 // the list may have been removed from that, or their addresses may be another cluster's now.
 // While that may be so it neither forms a cluster nor joins one that does not have it as a member.
+// Without a Join it does not wait for calls of its own cluster, and forms another one if none has come before.
 type otherClusters struct {
 	*lifecycle
 	cfg     *Config
@@ -50,7 +51,7 @@ func (x *otherClusters) begin(list []proto.Peer) {
 	x.outside = x.matter() && x.cfg.Join != x.cfg.addr() && !slices.ContainsFunc(list, func(y proto.Peer) bool { return y.Addr == x.cfg.Join })
 }
 
-// matter reports whether this server looks for other clusters.
+// matter reports whether this server looks and waits for other clusters.
 func (x *otherClusters) matter() bool { return x.cfg.Join != "" && !x.cfg.joins() }
 
 // calledBy notes that a member of a cluster has called this server as a member of that.
@@ -97,9 +98,6 @@ func (x *otherClusters) look() {
 // knows. data is whether it has data, which then comes from a snapshot: such a server forms a new cluster although
 // members of the earlier one may call it.
 func (x *otherClusters) none(of, own ClusterID, data bool) error {
-	if !x.matter() {
-		return nil
-	}
 	now := x.pulse.moment().ran
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -113,7 +111,7 @@ func (x *otherClusters) none(of, own ClusterID, data bool) error {
 		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it", x.caller.from, x.caller.addr, x.caller.cluster, x.caller.addr, x.cfg.ID)
 	case x.outside && !x.answered && since < joinPatience:
 		return refuse(proto.OK, "the server at %s, which is to be joined, does not answer yet", x.cfg.Join)
-	case since < x.pulse.contacts.silence:
+	case x.matter() && since < x.pulse.contacts.silence:
 		return refuse(proto.OK, "waiting for calls from a cluster that has this server as a member")
 	}
 	return nil
