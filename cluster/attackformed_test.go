@@ -194,3 +194,24 @@ func TestPlainListOfThePast(t *testing.T) {
 		})
 	}
 }
+
+// TestVoteOverSlowLink: a member that has lost its disk gets its vote back over links that are as slow as they may be, with a
+// short election timeout.
+func TestVoteOverSlowLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		open := func(i int) {
+			cfg := f.config(i)
+			cfg.ElectionTimeout = 400 * time.Millisecond
+			f.open(i, cfg)
+		}
+		for i := range 3 {
+			open(i)
+		}
+		f.whole()
+		f.net.SetDelay(func(string, string) time.Duration { return 48 * time.Millisecond })
+		f.lose(2)
+		open(2)
+		f.whole()
+	})
+}
