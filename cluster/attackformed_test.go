@@ -1,8 +1,11 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -213,5 +216,45 @@ func TestVoteOverSlowLink(t *testing.T) {
 		f.lose(2)
 		open(2)
 		f.whole()
+	})
+}
+
+// counting counts the connections that are made.
+type counting struct {
+	Network
+	made *atomic.Int64
+}
+
+func (c counting) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c.made.Add(1)
+	return c.Network.Dial(ctx, addr)
+}
+
+// TestTwoClustersCall: two clusters take an empty server that waits for the others of its list for a member of
+// theirs. It does not ask those others many times a second.
+func TestTwoClustersCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two, f := newFleet(t, 3), newFleet(t, 3), newFleet(t, 3)
+		one.peers = map[uint64]string{1: "u:1", 2: "b:1", 3: "v:1"}
+		two.peers = map[uint64]string{1: "x:1", 2: "b:1", 3: "y:1"}
+		two.net, f.net = one.net, one.net
+		for _, x := range []*fleet{one, two} {
+			for i := range 3 {
+				x.start(i)
+			}
+			x.whole()
+			x.stop(1)
+			f.net.Cut("u", "b", true) // while the other one is formed
+			f.net.Cut("v", "b", true)
+		}
+		f.net.Heal()
+		var made atomic.Int64
+		cfg := joining(f, 1)
+		cfg.Network = counting{cfg.Network, &made}
+		f.open(1, cfg)
+		time.Sleep(time.Minute)
+		if n := made.Load(); n > 300 {
+			t.Errorf("it has made %d connections in a minute", n)
+		}
 	})
 }

@@ -104,7 +104,7 @@ func (f *former) called(h *hello) {
 		if h.kind == kindBeat && h.cluster == ClusterID(f.asked.Load()) && f.added.Load() == 0 && f.asking.CompareAndSwap(false, true) {
 			f.wg.Go(func() { f.askAdded(h) })
 		}
-		if last.cluster != h.cluster { // a leader calls ten times a second; run looks every second anyway
+		if last.cluster == 0 { // a leader calls ten times a second, and two may take turns; run looks every second anyway
 			f.wake.raise()
 		}
 	}
