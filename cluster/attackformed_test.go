@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -256,5 +257,70 @@ func TestTwoClustersCall(t *testing.T) {
 		if n := made.Load(); n > 300 {
 			t.Errorf("it has made %d connections in a minute", n)
 		}
+	})
+}
+
+// TestRefusedAfterSnapshot: a follower gets a snapshot, and has no room for the first entry after it. When it has
+// been started again, the leader does not go back through its own log, one entry at a time.
+func TestRefusedAfterSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		open := func(i int) {
+			cfg := f.config(i)
+			cfg.SnapshotBytes = 1000 * entryCost
+			f.open(i, cfg)
+		}
+		for i := range 3 {
+			open(i)
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		f.stop(c)
+		f.writes(lead, 2500)
+		var m atomic.Pointer[Member]
+		f.disks[c].SetFault(func() error {
+			if x := m.Load(); x != nil && x.raft.AppliedIndex() > 1000 {
+				return errors.New("disk full")
+			}
+			return nil
+		})
+		open(c)
+		m.Store(f.running[c])
+		until(t, "its fault", m.Load().over.Load)
+		time.Sleep(100 * time.Millisecond) // until its owner has closed it
+		if at := m.Load().raft.AppliedIndex(); at != m.Load().raft.LastIndex() {
+			t.Fatalf("it has applied %d of %d", at, m.Load().raft.LastIndex())
+		}
+		f.stop(c)
+		f.disks[c].SetFault(nil)
+		f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond })
+		open(c)
+		began := time.Now()
+		f.whole()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it has caught up after %v", took)
+		}
+	})
+}
+
+// TestRefusedAfterOwnSnapshot is the same for a follower whose own snapshot has left nothing of its log but the end, while the leader
+// has all of it.
+func TestRefusedAfterOwnSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 20)
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		if err := f.running[c].raft.Snapshot().Error(); err != nil {
+			t.Fatal(err)
+		}
+		f.disks[c].SetFault(func() error { return errors.New("disk full") })
+		f.write(lead)
+		until(t, "its fault", f.running[c].over.Load)
+		time.Sleep(100 * time.Millisecond)
+		f.stop(c)
+		f.disks[c].SetFault(nil)
+		f.start(c)
+		f.whole()
 	})
 }

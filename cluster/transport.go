@@ -427,10 +427,36 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 		t.dialStream(target)
 	}
 	err := t.appendEntries(id, target, args, resp)
-	if err != nil && !heartbeat {
+	switch {
+	case heartbeat:
+	case err != nil:
 		t.awaitReturn(memberID(id), args.Term)
+	case !resp.Success && resp.Term == args.Term && (resp.NoRetryBackoff || args.PrevLogEntry == 0) && args.PrevLogEntry < resp.LastLog:
+		t.leap(id, target, args, resp)
 	}
 	return err
+}
+
+// leap is called when a member has refused entries because it lacks an earlier one, or has another one there, although
+// its log ends later. If its log is this leader's up to that end, it has a snapshot in place of the earlier entry,
+// and has refused other ones before, which it could not store. Raft would go back one entry at a time, to the beginning of this
+// leader's log, and stay there if nothing of that is in a snapshot. Instead it gets the answer to a message with the last
+// entry that the member has.
+func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
+	last := new(raft.Log)
+	if t.raft.log.GetLog(resp.LastLog, last) != nil {
+		return
+	}
+	q, r := *args, new(raft.AppendEntriesResponse)
+	q.PrevLogEntry, q.PrevLogTerm, q.Entries, q.LeaderCommitIndex = last.Index, last.Term, nil, 0
+	if err := t.appendEntries(id, target, &q, r); err != nil || !r.Success {
+		return
+	}
+	args.Entries, *resp = []*raft.Log{last}, *r
+	select { // its disk may fail again, and Raft pauses only after several failures in a row
+	case <-time.After(t.silence / 2):
+	case <-t.peers.ctx.Done():
+	}
 }
 
 // appendEntries is AppendEntries for callers that need the error at once. It takes entries
