@@ -324,3 +324,16 @@ func TestRefusedAfterOwnSnapshot(t *testing.T) {
 		f.whole()
 	})
 }
+
+// TestFailedIsNotStuck: a follower that has failed for another reason does not say that its disk is stuck.
+func TestFailedIsNotStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		f.running[(lead+1)%3].fail(ErrDiffers)
+		until(t, "what it says", func() bool { return f.log.Count("disconnecting clients") > 0 })
+		if f.log.Count("the disk is stuck") > 0 || f.log.Count("this member has failed: disconnecting clients") == 0 {
+			t.Error(f.log.String())
+		}
+	})
+}
