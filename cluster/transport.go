@@ -431,17 +431,16 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 	case heartbeat:
 	case err != nil:
 		t.awaitReturn(memberID(id), args.Term)
-	case !resp.Success && resp.Term == args.Term && (resp.NoRetryBackoff || args.PrevLogEntry == 0) && args.PrevLogEntry < resp.LastLog:
+	case !resp.Success && resp.Term == args.Term && args.PrevLogEntry < resp.LastLog:
 		t.leap(id, target, args, resp)
 	}
 	return err
 }
 
-// leap is called when a member has refused entries because it lacks an earlier one, or has another one there, although
-// its log ends later. If its log is this leader's up to that end, it has a snapshot in place of the earlier entry,
-// and has refused other ones before, which it could not store. Raft would go back one entry at a time, to the beginning of this
-// leader's log, and stay there if nothing of that is in a snapshot. Instead it gets the answer to a message with the last
-// entry that the member has.
+// leap is called when a member has refused entries that follow an earlier one than the last that it has. If its log is this
+// leader's up to that, it could not store later ones before, and for each refusal Raft goes back by one entry. If it has
+// a snapshot in place of those, Raft would go on to the beginning of this leader's log, and stay there, or send a
+// snapshot, which may be older than the member's. Instead it gets the answer to a message with the last entry that the member has.
 func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
 	last := new(raft.Log)
 	if t.raft.log.GetLog(resp.LastLog, last) != nil {
