@@ -87,8 +87,8 @@ func (m *membership) change(q Request) (Reply, error) {
 				return Reply{}, err
 			}
 		}
-		if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it
-			need.patience = m.contacts.silence / 2
+		if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it for longer than for an answer
+			need.patience = peerTimeout
 		}
 		err = m.reconfigure(members, []proto.Peer{*q.Add}, nil, need)
 	case q.Remove != 0:

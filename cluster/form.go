@@ -104,7 +104,7 @@ func (f *former) called(h *hello) {
 		if h.kind == kindBeat && h.cluster == ClusterID(f.asked.Load()) && f.added.Load() == 0 && f.asking.CompareAndSwap(false, true) {
 			f.wg.Go(func() { f.askAdded(h) })
 		}
-		if last.cluster != h.cluster { // a leader calls ten times a second; run looks every second anyway
+		if last.cluster == 0 { // a leader calls ten times a second, and two may take turns; run looks every second anyway
 			f.wake.raise()
 		}
 	}
@@ -402,6 +402,9 @@ func (f *former) form() error {
 		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
 	}
 	s := f.stance()
+	if err := f.others.none(0, f.own(), s.data); err != nil {
+		return err
+	}
 	required, err := s.majority(said)
 	if err != nil {
 		return err

@@ -132,6 +132,7 @@ func (s *stance) conflict(said map[uint64]*Status) error {
 			return fmt.Errorf("server %d has data without the id of a cluster, and this server has none", x.ID)
 		case !st.Data && s.data:
 			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
+		case x.Observer && !s.data && len(st.Configured) == 0: // it was started only to join, which it does later
 		case !slices.Equal(st.Configured, s.members):
 			if s.data {
 				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)

@@ -9,10 +9,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// otherClusters is what a server without data that has a list of members and a Join knows of clusters
+// otherClusters is what a server without data that has a list of members knows of clusters
 // other than the one that those in the list form. Its own may be one of them: all others in
 // the list may have been removed from that, or their addresses may be another cluster's now.
 // While that may be so it neither forms a cluster nor joins one that does not have it as a member.
+// Without a Join it does not wait for calls of its own cluster, and forms another one if none has come before.
 type otherClusters struct {
 	*lifecycle
 	cfg     *Config
@@ -26,12 +27,14 @@ type otherClusters struct {
 	called   int64     // when it called last
 	asking   bool      // a question to the server at Join is under way
 	answered bool      // the server at Join has answered
-	joined   ClusterID // the cluster that it belonged to when it answered last; 0 if to none
+	joined   ClusterID // the cluster that it belongs to, by its answers; 0 if to none
+	left     int64     // since when it has said that it is in no cluster, although joined is set; 0 if it does not say so
 }
 
 // Limits of what is waited for before a cluster is formed, or joined by a server that is no member.
 const (
-	// A server that does not answer for so long is taken for one that is not there.
+	// A server that does not answer for so long is taken for one that is not there, and one that says for so long
+	// that it is in no cluster for one that is in none. It may have lost its disk, and be about to be taken in again.
 	joinPatience = 10 * time.Second
 	// A member that has not called again for so long is taken for one that is gone, or does not take
 	// this server for a member any more.
@@ -48,7 +51,7 @@ func (x *otherClusters) begin(list []proto.Peer) {
 	x.outside = x.matter() && x.cfg.Join != x.cfg.addr() && !slices.ContainsFunc(list, func(y proto.Peer) bool { return y.Addr == x.cfg.Join })
 }
 
-// matter reports whether this server looks for other clusters.
+// matter reports whether this server looks and waits for other clusters.
 func (x *otherClusters) matter() bool { return x.cfg.Join != "" && !x.cfg.joins() }
 
 // calledBy notes that a member of a cluster has called this server as a member of that.
@@ -75,11 +78,17 @@ func (x *otherClusters) look() {
 		x.mu.Lock()
 		defer x.mu.Unlock()
 		x.asking = false
-		if err == nil && r.Status != nil {
-			x.answered = true
-			if r.Status.Formed {
-				x.joined = r.Status.Cluster
-			}
+		if err != nil || r.Status == nil {
+			return
+		}
+		x.answered = true
+		switch now := x.pulse.moment().ran; {
+		case r.Status.Formed:
+			x.joined, x.left = r.Status.Cluster, 0
+		case x.joined != 0 && x.left == 0:
+			x.left = now
+		case now-x.left >= joinPatience.Milliseconds():
+			x.joined = 0
 		}
 	})
 }
@@ -89,9 +98,6 @@ func (x *otherClusters) look() {
 // knows. data is whether it has data, which then comes from a snapshot: such a server forms a new cluster although
 // members of the earlier one may call it.
 func (x *otherClusters) none(of, own ClusterID, data bool) error {
-	if !x.matter() {
-		return nil
-	}
 	now := x.pulse.moment().ran
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -105,7 +111,7 @@ func (x *otherClusters) none(of, own ClusterID, data bool) error {
 		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it", x.caller.from, x.caller.addr, x.caller.cluster, x.caller.addr, x.cfg.ID)
 	case x.outside && !x.answered && since < joinPatience:
 		return refuse(proto.OK, "the server at %s, which is to be joined, does not answer yet", x.cfg.Join)
-	case since < x.pulse.contacts.silence:
+	case x.matter() && since < x.pulse.contacts.silence:
 		return refuse(proto.OK, "waiting for calls from a cluster that has this server as a member")
 	}
 	return nil

@@ -111,9 +111,14 @@ func (m *membership) sender(x proto.Peer, run uint64) (*Status, error) {
 	case err != nil:
 		return nil, refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)
 	case s.Run != run:
-		return nil, refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
+		return nil, anotherRun(x)
 	}
 	return s, nil
+}
+
+// anotherRun is the answer to the request of a server for its place, if another run answers there.
+func anotherRun(x proto.Peer) error {
+	return refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
 }
 
 // mayAsk returns an error unless the given run of server x may ask for the place that x describes.

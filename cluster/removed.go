@@ -70,7 +70,7 @@ func (m *membership) watch() {
 			continue
 		}
 		members, err := m.raft.members()
-		if err != nil || len(members) == 0 { // not added yet
+		if err != nil || len(members) == 0 && !m.gate.lifted() { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)
@@ -78,13 +78,19 @@ func (m *membership) watch() {
 			m.fail(err)
 			return
 		}
+		var addrs []string
 		for _, x := range members {
-			if x.ID == m.cfg.ID {
-				continue
+			if x.ID != m.cfg.ID {
+				addrs = append(addrs, x.Addr)
 			}
+		}
+		if len(members) == 0 { // it was taken in, and has nothing of the log yet
+			addrs = m.former.known("")
+		}
+		for _, addr := range addrs {
 			// Only the leader knows for certain.
 			knows := Request{Knows: m.cfg.ID, Cluster: m.gate.cluster()}
-			r, err := ask(ctx, m.peers.network, x.Addr, knows)
+			r, err := ask(ctx, m.peers.network, addr, knows)
 			if err == nil && r.Lead && r.Leader != "" {
 				r, err = ask(ctx, m.peers.network, r.Leader, knows)
 			}
@@ -92,7 +98,7 @@ func (m *membership) watch() {
 				continue
 			}
 			if !r.Known {
-				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", x.Addr)
+				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", addr)
 				m.fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.raft.storage.Name))
 				return
 			}

@@ -160,6 +160,8 @@ func (s *service) run() {
 		switch {
 		case seen.noMajority:
 			reason, lost = "no majority can be reached", true
+		case seen.stuck && s.over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
+			reason, lost = "this member has failed", true
 		case seen.stuck:
 			reason, lost = "the disk is stuck", true
 		case serving && s.clustered && s.contacts.behind(s.nowMs()):

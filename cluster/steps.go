@@ -386,6 +386,9 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 	m.replica.View(func(v *fsm.View) { goal = v.Index() })
 	for wait := askSoon; ; wait = min(2*wait, askAgain) {
 		s, err := m.statusOf(ctx, x)
+		if err == nil && need.run != 0 && s.Run != need.run {
+			return anotherRun(x)
+		}
 		if err == nil && s.Index >= goal {
 			return m.giveVote(x, patience)
 		}

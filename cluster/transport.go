@@ -427,10 +427,35 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 		t.dialStream(target)
 	}
 	err := t.appendEntries(id, target, args, resp)
-	if err != nil && !heartbeat {
+	switch {
+	case heartbeat:
+	case err != nil:
 		t.awaitReturn(memberID(id), args.Term)
+	case !resp.Success && resp.Term == args.Term && args.PrevLogEntry < resp.LastLog:
+		t.leap(id, target, args, resp)
 	}
 	return err
+}
+
+// leap is called when a member has refused entries that follow an earlier one than the last that it has. If its log is this
+// leader's up to that, it could not store later ones before, and for each refusal Raft goes back by one entry. If it has
+// a snapshot in place of those, Raft would go on to the beginning of this leader's log, and stay there, or send a
+// snapshot, which may be older than the member's. Instead it gets the answer to a message with the last entry that the member has.
+func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
+	last := new(raft.Log)
+	if t.raft.log.GetLog(resp.LastLog, last) != nil {
+		return
+	}
+	q, r := *args, new(raft.AppendEntriesResponse)
+	q.PrevLogEntry, q.PrevLogTerm, q.Entries, q.LeaderCommitIndex = last.Index, last.Term, nil, 0
+	if err := t.appendEntries(id, target, &q, r); err != nil || !r.Success {
+		return
+	}
+	args.Entries, *resp = []*raft.Log{last}, *r
+	select { // its disk may fail again, and Raft pauses only after several failures in a row
+	case <-time.After(t.silence / 2):
+	case <-t.peers.ctx.Done():
+	}
 }
 
 // appendEntries is AppendEntries for callers that need the error at once. It takes entries

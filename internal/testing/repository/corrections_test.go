@@ -20,8 +20,11 @@ var corrections = []putBack{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
 	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {"internal/testing/whole", "TestHandOverAfterRestarts", "FAIL"}}},
 	{"return", []edit{
-		{"cluster/transport.go", "\tif err != nil && !heartbeat {\n", "\tif false && !heartbeat {\n"},
+		{"cluster/transport.go", "\tcase err != nil:\n\t\tt.awaitReturn(", "\tcase err != nil && heartbeat:\n\t\tt.awaitReturn("},
 	}, []finding{{"cluster", "TestReturn", "a member that has returned serves after"}}},
+	{"leap", []edit{
+		{"cluster/transport.go", "\t\tt.leap(id, target, args, resp)\n", ""},
+	}, []finding{{"cluster", "TestRefusedAfterSnapshot", "it has caught up after"}, {"cluster", "TestRefusedAfterOwnSnapshot", "did not happen"}}},
 	{"end of the wait for a return", []edit{
 		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.transport.hasReturned(to)\n", "\t\t\tled = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},

@@ -294,7 +294,7 @@ func TestAttackByWord(t *testing.T) {
 			m.configs[1].Join, m.configs[2].Join = "host77:7000", "host3:7000"
 			m.start(0)
 			m.start(1)
-			time.Sleep(5 * time.Second)
+			time.Sleep(15 * time.Second) // host77 does not answer
 			check(t, m.servers[1].FormCluster(t.Context()))
 			m.ready(m.servers[0])
 			if remove {
