@@ -185,7 +185,7 @@ var faultKinds = []fault{
 		}
 	}},
 	{"forget connections", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.forget(s.pick(r), s.pick(r), r) }},
-	{"forget the leader's connections, and nothing else", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.forgetOnly(r) }},
+	{"forget the leader's connections, and nothing else", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.forgetOnly(s.leader(), s.pick(r), r) }},
 	{"no new connections", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.shut(s.pick(r), s.pick(r), r, hold) }},
 	{"be absent", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.beAbsent(s.pick(r), r, hold) }},
 	{"lose a disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.loseDisk(s.pick(r), r, hold) }},
@@ -254,11 +254,13 @@ func (m *member) setFaults() {
 }
 
 // stall makes a member's disk do nothing for a while. Then the writes that wait for it
-// continue.
+// continue. If the member leads, a client may meanwhile write more than it keeps in memory for its disk.
 func (s *sim) stall(m *member, r *rand.Rand) {
 	if m == nil || m.mem == nil {
 		return
 	}
+	var clients sync.WaitGroup
+	defer clients.Wait() // this may take longer, if the cluster has no leader
 	defer s.beginSpan(&s.stuckLog, m.name)()
 	over := make(chan struct{})
 	defer close(over)
@@ -267,7 +269,18 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 	if s.opts.For > time.Minute && r.IntN(4) == 0 {
 		most = longest
 	}
-	time.Sleep(time.Second + time.Duration(r.Int64N(int64(most))))
+	length := time.Second + time.Duration(r.Int64N(int64(most)))
+	if m == s.leader() && r.IntN(2) == 0 && s.lagging.TryLock() {
+		if s.opts.For > time.Minute && s.slack() == 0 && r.IntN(4) > 0 { // nothing else keeps the others from going on
+			length = s.progressLimit() + 2*usualHold
+			s.calm(length)
+		}
+		clients.Go(func() {
+			defer s.lagging.Unlock()
+			s.burst(s.h.now()+length, r)
+		})
+	}
+	time.Sleep(length)
 }
 
 // lag makes a follower that serves clients fall behind the leader: its disk is as slow as
@@ -725,6 +738,13 @@ func (s *sim) makeFaults() {
 			break
 		}
 	}
+}
+
+// calm lets no fault begin for a while.
+func (s *sim) calm(length time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calmUntil = max(s.calmUntil, s.h.now()+length)
 }
 
 // calmFor returns for how much longer no fault is to begin.

@@ -269,7 +269,7 @@ func (m *member) swap(x *member) {
 }
 
 // beAbsent makes a member be down for long. When it is back, the leader or the member
-// sometimes falls silent while the member gets what it has missed.
+// sometimes falls silent while the member gets what it has missed, or their connections lose everything.
 func (s *sim) beAbsent(m *member, r *rand.Rand, hold time.Duration) {
 	if m == s.leader() || !m.claim() {
 		return
@@ -287,7 +287,12 @@ func (s *sim) beAbsent(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	time.Sleep(time.Duration(r.Int64N(int64(4 * time.Second))))
-	silent := s.leader()
+	leader := s.leader()
+	if r.IntN(3) == 0 {
+		s.forgetOnly(leader, m, r)
+		return
+	}
+	silent := leader
 	if silent == nil || r.IntN(3) == 0 {
 		silent = m
 	}
@@ -401,17 +406,14 @@ func (s *sim) forget(a, b *member, r *rand.Rand) {
 	s.mu.Unlock()
 }
 
-// forgetOnly makes some connections between the leader and another member lose everything, and
+// forgetOnly makes some connections between the leader, if there is one, and another member lose everything, and
 // lets no other fault begin for as long as a single member may do nothing for its clients. The
 // leader stays the same, so what is not noticed otherwise lasts (see idle).
-func (s *sim) forgetOnly(r *rand.Rand) {
-	leader, other := s.leader(), s.pick(r)
+func (s *sim) forgetOnly(leader, other *member, r *rand.Rand) {
 	if leader == nil || leader == other || s.opts.For <= time.Minute || s.slack() > 0 {
 		return
 	}
-	s.mu.Lock()
-	s.calmUntil = s.h.now() + 2*s.progressLimit() + 2*usualHold // other faults have to end first
-	s.mu.Unlock()
+	s.calm(2*s.progressLimit() + 2*usualHold) // other faults have to end first
 	s.forget(leader, other, r)
 }
 

@@ -179,7 +179,7 @@ type disturbances struct {
 	stuckLog  []*span           // when a member could do nothing
 	pauseLog  []*span           // when a member's process was paused
 	otherLog  []*span           // when there was a fault that does more than make a member stuck
-	calmUntil time.Duration     // no fault begins before; see forgetOnly
+	calmUntil time.Duration     // no fault begins before
 	outLog    []*span           // when a member was down, or had lost its disk
 	voteLog   []*span           // when members or votes changed, or no cluster could be formed yet
 	frozen    map[string]int    // how many faults keep a host from using the network
