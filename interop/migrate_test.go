@@ -540,9 +540,10 @@ func TestMigrateEnsemble(t *testing.T) {
 		keepers = append(keepers, startKeepers(t, addr, fmt.Sprintf("keeper%d-", i), 2)...)
 	}
 	stop := make(chan struct{})
-	clients := churn(t, real.listen[r.IntN(3)], 9, r, stop)
+	lags := (real.leader() + 1) % 3
+	clients := churn(t, real.listen[(lags+1+r.IntN(2))%3], 9, r, stop) // new clients wait for their server
 	time.Sleep(time.Second)
-	real.kill((real.leader() + 1) % 3) // one lags behind
+	real.kill(lags)
 	time.Sleep(time.Second)
 	close(stop)
 	clients.Wait()
