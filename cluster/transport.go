@@ -437,10 +437,11 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 	return err
 }
 
-// leap is called when a member has refused entries that follow an earlier one than the last that it has. If its log is this
-// leader's up to that, it could not store later ones before, and for each refusal Raft goes back by one entry. If it has
-// a snapshot in place of those, Raft would go on to the beginning of this leader's log, and stay there, or send a
-// snapshot, which may be older than the member's. Instead it gets the answer to a message with the last entry that the member has.
+// leap is called when a member has refused entries although its log is longer than what they follow. That
+// happens when its disk has refused some: each time, Raft goes back by one entry, and if the member has a snapshot in
+// place of the earlier ones, Raft goes back to the beginning of this leader's log. There it stays, or it sends
+// a snapshot, which may be older than the member's. So leap asks the member whether its log is this leader's up to
+// its end. If so, Raft gets the answer to a message with the last entry that the member has, and continues after that.
 func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
 	last := new(raft.Log)
 	if t.raft.log.GetLog(resp.LastLog, last) != nil {
