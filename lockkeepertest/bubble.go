@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,8 +86,11 @@ func (r *report) watch() {
 		for _, s := range r.servers { // first, so that nobody gets a lock because its holder is closed
 			s.stop((*lockkeeper.Server).Close) // an error would be another failure than the test's
 		}
-		for _, conn := range clients {
-			conn.Close()
+		// Calls that wait for a server's answer return now, and the test may then close a client
+		// itself. That is over after two seconds; see [connected.close] for why it matters.
+		time.Sleep(2 * time.Second)
+		for _, c := range clients {
+			c.close()
 		}
 		timer.Reset(grace)
 		select {
@@ -98,10 +102,56 @@ func (r *report) watch() {
 }
 
 // opened notes a client that Connect returns.
-func (r *report) opened(conn *zk.Conn) {
+func (r *report) opened(c *connected) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.clients = append(r.clients, conn)
+	r.clients = append(r.clients, c)
+}
+
+// connected is a client that Connect has returned.
+type connected struct {
+	conn    *zk.Conn
+	closing atomic.Bool
+	closed  chan struct{}
+	state   zk.State // for happened
+}
+
+// close closes the client, or waits for another call of close. Two goroutines must not call
+// conn.Close at a time: the second would wait for a mutex until the first has its answer or
+// a second has passed, and in a bubble no time passes while a goroutine waits for a mutex.
+func (c *connected) close() {
+	if c.closing.Swap(true) {
+		<-c.closed
+		return
+	}
+	defer close(c.closed)
+	// A Close while the client reconnects would take a second.
+	for end := time.Now().Add(100 * time.Millisecond); c.reconnecting() && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	c.conn.Close()
+}
+
+// happened is called with the client's events. conn.Close says that the client ends before it
+// makes its own request. The client's goroutine, if it waits to reconnect, may miss that request
+// when it answers those that wait, after the event that it is disconnected. Calls on the client
+// would then return while Close goes on for a second, and the test could close the client itself.
+func (c *connected) happened(e zk.Event) {
+	if e.Type != zk.EventSession {
+		return
+	}
+	if e.State == zk.StateDisconnected && c.state == zk.StateConnecting && c.closing.Load() {
+		time.Sleep(time.Millisecond)
+	}
+	c.state = e.State
+}
+
+func (c *connected) reconnecting() bool {
+	switch c.conn.State() {
+	case zk.StateConnecting, zk.StateConnected, zk.StateExpired:
+		return true
+	}
+	return false
 }
 
 // callSite returns where this package was called, FILE:LINE.

@@ -405,20 +405,18 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 	for i := range n {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", i+1))
 	}
-	conn, events, err := zk.Connect(addrs, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(stock.Quiet{}))
+	client := &connected{closed: make(chan struct{})}
+	conn, events, err := zk.Connect(addrs, sessionTimeout, zk.WithDialer(dial), zk.WithLogger(stock.Quiet{}), zk.WithEventCallback(client.happened))
 	if err != nil {
 		t.Fatalf("lockkeepertest: %v", err)
 	}
-	report.opened(conn)
+	client.conn = conn
+	report.opened(client)
 	t.Cleanup(func() {
 		t.Helper()
 		report.guards.end(t) // while its session exists
 		report.log(t)
-		// A Close while the client reconnects would take a second.
-		for end := time.Now().Add(100 * time.Millisecond); reconnecting(conn) && time.Now().Before(end); {
-			time.Sleep(time.Millisecond)
-		}
-		conn.Close()
+		client.close()
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), patience) // a cleanup may connect too
 	defer cancel()
@@ -426,14 +424,6 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 		t.Fatalf("lockkeepertest: after %v: %v", patience, err)
 	}
 	return conn
-}
-
-func reconnecting(conn *zk.Conn) bool {
-	switch conn.State() {
-	case zk.StateConnecting, zk.StateConnected, zk.StateExpired:
-		return true
-	}
-	return false
 }
 
 // ExpireSession expires a session as if its client had been silent for the session

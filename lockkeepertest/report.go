@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -28,7 +26,7 @@ type report struct {
 
 	mu      sync.Mutex
 	logged  map[testing.TB]bool
-	clients []*zk.Conn // that Connect has returned
+	clients []*connected
 }
 
 // log logs the state if t has failed, and has not logged it before. It is called before
