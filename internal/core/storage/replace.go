@@ -130,8 +130,8 @@ func exclusively(dir string, f func(made string) error) (err error) {
 	}
 	made := filepath.Join(beside, madeName)
 	defer func() {
-		_, gone := os.Lstat(dir)
-		ended := err == nil || gone == nil // otherwise halfReplaced needs it
+		free, e := isFree(dir)
+		ended := err == nil || e == nil && !free // otherwise halfReplaced needs it, also if somebody has made an empty dir
 		if ended {
 			os.RemoveAll(made)
 			for _, e := range entries { // of one that did not end

@@ -133,8 +133,18 @@ func TestReplaceAfterCrash(t *testing.T) {
 					if refused(r.dir); linked {
 						refused(link)
 					}
+					failed := func() {
+						t.Helper()
+						broken := func(made string) error { return makeSample(disk, made, r.snapshot[:len(r.snapshot)-1]) }
+						if _, err := Replace(r.dir, broken); err == nil {
+							t.Error("a part of a snapshot was restored")
+						}
+						refused(r.dir)
+					}
+					failed()
 					check(t, os.Mkdir(r.dir, 0o700)) // as systemd does for StateDirectory= at each start
 					refused(r.dir)
+					failed()
 				}
 				if strings.HasPrefix(name, "after") {
 					var log bytes.Buffer
