@@ -14,9 +14,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/migrate"
 )
 
-// snapshotChunk is how many bytes of a snapshot are written at once. writeTimeout is for each
-// of them, so that a large snapshot may take long. But the reader takes snapshotRate bytes a second on average, and
-// snapshotGrace longer at most: it keeps others from their snapshots, and what has changed since in memory.
+// snapshotChunk is how many bytes of a snapshot are written at once. snapshotGrace is for each of them, so that a large snapshot
+// may take long. But the reader takes snapshotRate bytes a second on average, and snapshotGrace longer at most: it keeps others
+// from their snapshots, and what has changed since in memory.
+//
+// A reader that takes just snapshotRate all the time seems to stop for 23 s, again and again: Linux wants no more bytes from the
+// server until a third of its socket's 4 MB is free.
 const (
 	snapshotChunk = 64 << 10
 	snapshotRate  = 64 << 10
@@ -86,7 +89,7 @@ func (s *snapshotWriter) Write(b []byte) (n int, err error) {
 			s.began = now
 		}
 		until := s.began.Add(snapshotGrace + time.Duration(s.sent/snapshotRate)*time.Second)
-		if stops := now.Add(writeTimeout); stops.Before(until) {
+		if stops := now.Add(snapshotGrace); stops.Before(until) {
 			until = stops
 		}
 		s.rc.SetWriteDeadline(until) // an error means that w has none

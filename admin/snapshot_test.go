@@ -136,7 +136,7 @@ func TestSlowSnapshot(t *testing.T) {
 		}
 
 		_, reply = begin()
-		time.Sleep(30 * time.Second)
+		time.Sleep(70 * time.Second)
 		if b, err := io.ReadAll(reply.Body); !errors.Is(err, io.ErrUnexpectedEOF) || len(b) >= want.Len() {
 			t.Errorf("a reader that stops gets %d of %d bytes, %v", len(b), want.Len(), err)
 		}
@@ -189,6 +189,12 @@ func TestTricklingSnapshot(t *testing.T) {
 			sum, took, err := read(64<<10, func(int64) time.Duration { return 19 * time.Second })
 			if !errors.Is(err, io.ErrUnexpectedEOF) || took > 3*time.Minute || sum > 2e6 {
 				t.Errorf("%s: a reader that trickles got %d bytes in %v, %v", path, sum, took, err)
+			}
+			// As the server sees one that reads 70 kB each second: TCP lets it send no more until the reader has
+			// taken a third of the 4 MB that a socket of Linux keeps.
+			sum, took, err = read(1.5e6, func(int64) time.Duration { return 21400 * time.Millisecond })
+			if err != io.EOF || sum < 20e6 || took < 4*time.Minute {
+				t.Errorf("%s: a steady reader got %d bytes in %v, %v", path, sum, took, err)
 			}
 			paused := false
 			sum, took, err = read(1e6, func(sum int64) time.Duration {
