@@ -85,14 +85,41 @@ func placeOf(dir string) (string, error) {
 		}
 	}
 	if info, err := os.Lstat(dir); err == nil && info.Mode()&fs.ModeSymlink != 0 {
-		if dir, err = filepath.EvalSymlinks(dir); err != nil {
+		to, err := filepath.EvalSymlinks(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			to = leadsTo(dir)
+			if _, begun := os.Lstat(to + besideEnd); begun == nil { // a Replace that did not end has left nothing there
+				err = nil
+			}
+		}
+		if err != nil {
 			return "", err
 		}
+		dir = to
 	}
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return "", fmt.Errorf("%s is not a directory", dir)
 	}
 	return dir, nil
+}
+
+// leadsTo returns where a symbolic link leads to. Nothing needs to be there.
+func leadsTo(link string) string {
+	for range 40 { // as the kernel does
+		to, err := os.Readlink(link)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(to) {
+			in, err := filepath.EvalSymlinks(filepath.Dir(link))
+			if err != nil {
+				break
+			}
+			to = filepath.Join(in, to)
+		}
+		link = filepath.Clean(to)
+	}
+	return link
 }
 
 // exclusively calls f while no other process does the same for dir. f may make the directory made, which is removed afterwards.
@@ -290,10 +317,8 @@ func swap(made, dir string) (old string, err error) {
 // then: where the system cannot exchange two names at once, the state may have another name for a moment, or after a crash.
 func halfReplaced(dir string) error {
 	place, err := placeOf(dir)
-	if to, e := os.Readlink(dir); err != nil && e == nil { // leads to nothing now
-		if place = to; !filepath.IsAbs(to) {
-			place = filepath.Join(filepath.Dir(filepath.Clean(dir)), to)
-		}
+	if err != nil {
+		return nil
 	}
 	beside := place + besideEnd
 	if _, err := os.Lstat(beside); err != nil {
