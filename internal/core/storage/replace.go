@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -223,14 +224,14 @@ func removeUnused(dir, made string) (err error) {
 }
 
 // keptNumbers returns the numbers of names like dir.1, in ascending order.
-func keptNumbers(dir string) (numbers []int, err error) {
+func keptNumbers(dir string) (numbers []int64, err error) {
 	entries, err := os.ReadDir(filepath.Dir(dir))
 	if err != nil {
 		return nil, err
 	}
 	for _, e := range entries {
 		text, ok := strings.CutPrefix(e.Name(), filepath.Base(dir)+".")
-		if n, err := strconv.Atoi(text); ok && err == nil && n > 0 && n < 1<<30 && strconv.Itoa(n) == text {
+		if n, err := strconv.ParseInt(text, 10, 64); ok && err == nil && n > 0 && n < math.MaxInt64 && strconv.FormatInt(n, 10) == text {
 			numbers = append(numbers, n)
 		}
 	}
@@ -238,7 +239,7 @@ func keptNumbers(dir string) (numbers []int, err error) {
 	return numbers, nil
 }
 
-func nameOfKept(dir string, n int) string { return fmt.Sprintf("%s.%d", dir, n) }
+func nameOfKept(dir string, n int64) string { return fmt.Sprintf("%s.%d", dir, n) }
 
 // setUnused durably notes that the directory made, which is to have the name dir, has never been in use. wasUsed durably removes
 // that note.
@@ -269,7 +270,7 @@ func swap(made, dir string) (old string, err error) {
 	if err != nil {
 		return "", err
 	}
-	n := 1
+	n := int64(1)
 	if len(numbers) > 0 { // above all, so that the highest is what was there last, whichever were deleted
 		n = numbers[len(numbers)-1] + 1
 	}

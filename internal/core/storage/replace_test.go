@@ -283,6 +283,10 @@ func TestReplaceNumbers(t *testing.T) {
 	if old := must(Replace(r.dir, r.fill))(t); old != r.dir+".4" || !r.isOld(old) || !r.isNew(r.dir) {
 		t.Errorf("%s; there is %s", old, contents(t, filepath.Dir(r.dir)))
 	}
+	check(t, os.Mkdir(r.dir+".20261128093000", 0o700)) // somebody has moved it away at that time
+	if old := must(Replace(r.dir, r.fill))(t); old != r.dir+".20261128093001" {
+		t.Errorf("%s; there is %s", old, contents(t, filepath.Dir(r.dir)))
+	}
 	if err := makeSnapshotDir(r.dir + ".9"); err == nil {
 		t.Error("it has made the data directory")
 	}
