@@ -132,9 +132,9 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		store.Close()
 		return nil, err
 	}
-	if half != nil && halfReplaced(dir) != nil { // it was not just ending
+	if _, left := leftBeside(dir); half != nil && left != "" { // it was not just ending
 		log.Warn("a restore of a snapshot at this data directory has not ended, so this may be the state from before: run it again, or remove what it has left",
-			"directory", dir, "left", "the directory beside it that ends in "+besideEnd)
+			"directory", dir, "left", left)
 	}
 	if file := exposed(dir, disk.files(dir)); file != "" {
 		log.Warn("other users may read passwords of sessions and ACLs: take their rights to the data directory", "file", file)

@@ -314,15 +314,23 @@ func swap(made, dir string) (old string, err error) {
 	return "", errors.Join(err, back)
 }
 
+// leftBeside returns the place of dir, and the directory beside that if Replace has begun there, and has not ended.
+func leftBeside(dir string) (place, beside string) {
+	place, err := placeOf(dir)
+	if err != nil {
+		return "", ""
+	}
+	if _, err := os.Lstat(place + besideEnd); err != nil {
+		return place, ""
+	}
+	return place, place + besideEnd
+}
+
 // halfReplaced returns an error if Replace has begun at dir, and has not ended. A server that finds no state in dir must not begin
 // then: where the system cannot exchange two names at once, the state may have another name for a moment, or after a crash.
 func halfReplaced(dir string) error {
-	place, err := placeOf(dir)
-	if err != nil {
-		return nil
-	}
-	beside := place + besideEnd
-	if _, err := os.Lstat(beside); err != nil {
+	place, beside := leftBeside(dir)
+	if beside == "" {
 		return nil
 	}
 	numbers, _ := keptNumbers(place)

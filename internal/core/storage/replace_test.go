@@ -157,8 +157,12 @@ func TestReplaceAfterCrash(t *testing.T) {
 				}
 				if strings.HasPrefix(name, "after") {
 					var log bytes.Buffer
-					s := must(openDirectory(disk, r.dir, 1, slog.New(slog.NewTextHandler(&log, nil)), hclog.NewNullLogger()))(t)
-					if check(t, s.Close()); !strings.Contains(log.String(), "has not ended") || !strings.Contains(log.String(), r.dir) {
+					opened := r.dir
+					if linked {
+						opened = link
+					}
+					s := must(openDirectory(disk, opened, 1, slog.New(slog.NewTextHandler(&log, nil)), hclog.NewNullLogger()))(t)
+					if check(t, s.Close()); !strings.Contains(log.String(), "has not ended") || !strings.Contains(log.String(), "left="+beside) {
 						t.Errorf("a server does not warn: %s", &log)
 					}
 				}
