@@ -447,9 +447,8 @@ func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft
 	if t.raft.log.GetLog(resp.LastLog, last) != nil {
 		return
 	}
-	q, r := *args, new(raft.AppendEntriesResponse)
-	q.PrevLogEntry, q.PrevLogTerm, q.Entries, q.LeaderCommitIndex = last.Index, last.Term, nil, 0
-	if err := t.appendEntries(id, target, &q, r); err != nil || !r.Success {
+	r, err := t.compare(id, target, args.RPCHeader, args.Term, last.Index, last.Term)
+	if err != nil || !r.Success {
 		return
 	}
 	args.Entries, *resp = []*raft.Log{last}, *r
@@ -457,6 +456,24 @@ func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft
 	case <-time.After(t.silence / 2):
 	case <-t.peers.ctx.Done():
 	}
+}
+
+// compare asks a member whether its log is this leader's up to an entry.
+func (t *transport) compare(id raft.ServerID, target raft.ServerAddress, h raft.RPCHeader, term, index, entryTerm uint64) (*raft.AppendEntriesResponse, error) {
+	r := new(raft.AppendEntriesResponse)
+	return r, t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: h, Term: term, PrevLogEntry: index, PrevLogTerm: entryTerm}, r)
+}
+
+// has reports whether a member has everything that a snapshot covers in its log, or in a snapshot of its own. Raft does not know
+// that if answers of the member were lost, and would send it the snapshot again and again, since a member refuses one that is
+// older than its state.
+func (t *transport) has(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest) bool {
+	r, err := t.compare(id, target, q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm)
+	last := new(raft.Log)
+	if err == nil && !r.Success && r.Term == q.Term && r.LastLog > q.LastLogIndex && t.raft.log.GetLog(r.LastLog, last) == nil {
+		r, err = t.compare(id, target, q.RPCHeader, q.Term, last.Index, last.Term)
+	}
+	return err == nil && r.Success
 }
 
 // appendEntries is AppendEntries for callers that need the error at once. It takes entries
@@ -560,7 +577,8 @@ func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args
 	}
 }
 
-// InstallSnapshot implements raft.Transport. After the snapshot it sends an empty
+// InstallSnapshot implements raft.Transport. It sends nothing to a member that has what the snapshot covers.
+// After the snapshot it sends an empty
 // entry with the index and term of the last entry that the snapshot covers. If the
 // receiver's log is at least as long as the snapshot, Raft there does not take that
 // term from the snapshot but looks in its log; with a different term in it, it would
@@ -568,6 +586,10 @@ func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args
 // returned when the member has returned; see awaitReturn. After one, the member is asked for
 // its term.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
+	if t.has(id, target, q) {
+		r.Term, r.Success = q.Term, true
+		return nil
+	}
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil {
 		t.awaitReturn(memberID(id), q.Term)

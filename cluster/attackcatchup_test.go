@@ -1,0 +1,51 @@
+package cluster
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestSnapshotOlderThanState: answers of a follower are lost while the leader takes a snapshot, which ends between what the leader
+// knows the follower to have and what that has applied. Then the follower refuses this snapshot, and must not need
+// it.
+func TestSnapshotOlderThanState(t *testing.T) {
+	for _, own := range []bool{false, true} { // the follower has taken a snapshot too, and has nothing of the log before it
+		t.Run(fmt.Sprint("own ", own), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 20)
+				lead := leadOf(t, f)
+				c := (lead + 1) % 3
+				l, x := f.running[lead].raft, f.running[c].raft
+				snapshot := func(n *node) {
+					if err := n.Snapshot().Error(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// Few messages are sent to a follower that does not answer, so this may need several attempts.
+				until(t, "a follower that has more than the leader's snapshot", func() bool {
+					f.net.Heal()
+					f.whole()
+					time.Sleep(time.Second)
+					f.net.Cut(string(rune('a'+c)), string(rune('a'+lead)), true)
+					f.writes(lead, 1)
+					snapshot(l)
+					f.writes(lead, 1)
+					time.Sleep(100 * time.Millisecond)
+					return x.AppliedIndex() == l.LastIndex()
+				})
+				if own {
+					snapshot(x)
+				}
+				time.Sleep(10 * time.Second)
+				f.net.Heal()
+				f.writes(lead, 1)
+				f.whole()
+				if leadOf(t, f) != lead {
+					t.Error("another member leads")
+				}
+			})
+		})
+	}
+}
