@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,4 +50,21 @@ func TestSnapshotOlderThanState(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestFailedIsQuiet: a follower that could not write, and that nobody closes, does not log at each attempt of the leader that it still cannot.
+func TestFailedIsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 20)
+		f.whole()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		f.disks[c].SetFault(func() error { return errors.New("disk full") })
+		f.write(lead)
+		until(t, "its fault", f.running[c].over.Load)
+		time.Sleep(5 * time.Minute)
+		if n := strings.Count(f.log.String(), "disk full"); n > 1 {
+			t.Errorf("it was logged %d times that its disk is full", n)
+		}
+	})
 }

@@ -43,7 +43,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		level = hclog.Debug
 	}
 	for _, a := range args {
-		if err, ok := a.(error); ok && ofConnection(err) {
+		if err, ok := a.(error); ok && (ofConnection(err) || errors.Is(err, errBroken)) {
 			level = hclog.Debug
 		}
 	}

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -29,6 +30,10 @@ func newGuardedStore(d *disk, l *lifecycle, now func() moment, applied func() ui
 	return guardedStore{d.storage.Log, d.storage.Stable, l, d, now, applied, cut}
 }
 
+// errBroken is why nothing is stored after something could not be written. That is reported, and Raft need not log it at each of the
+// leader's attempts.
+var errBroken = errors.New("cluster: an earlier write has failed")
+
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s guardedStore) StoreLogs(logs []*raft.Log) error {
@@ -38,10 +43,13 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	if err := s.follows(logs[0].Index); err != nil {
 		return err
 	}
-	began := time.Now()
+	began, before := time.Now(), s.broken.Load()
 	err := s.disk.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
 		s.cannotWrite(s.disk.storage, err)
+		if before {
+			return fmt.Errorf("%w: %w", errBroken, err)
+		}
 		return err
 	}
 	s.disk.work.writes.Since(began)
