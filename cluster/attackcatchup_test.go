@@ -68,3 +68,29 @@ func TestFailedIsQuiet(t *testing.T) {
 		}
 	})
 }
+
+// TestClusterIsGone: a server that has lost its disk waits to be taken in, and its cluster is emptied and formed anew meanwhile. It cannot know
+// that, and says what to do.
+func TestClusterIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		f.whole()
+		lead := leadOf(t, f)
+		c, other := (lead+1)%3, (lead+2)%3
+		f.lose(c)
+		f.start(c) // so soon, it is refused at first
+		time.Sleep(100 * time.Millisecond)
+		f.lose(other)
+		time.Sleep(5 * time.Second)
+		f.lose(lead)
+		f.start(lead)
+		f.start(other)
+		time.Sleep(time.Minute)
+		if why := f.running[0].Waiting() + f.running[1].Waiting() + f.running[2].Waiting(); !strings.Contains(why, "start this server again") {
+			t.Fatal(why)
+		}
+		f.stop(c)
+		f.start(c)
+		until(t, "the new cluster", func() bool { return f.write(c) })
+	})
+}

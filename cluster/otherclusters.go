@@ -103,7 +103,7 @@ func (x *otherClusters) none(of, own ClusterID, data bool) error {
 	defer x.mu.Unlock()
 	switch since := time.Duration(now-x.began) * time.Millisecond; {
 	case own != 0 && own != of:
-		return refuse(proto.BadArguments, "cluster %v has this server as a member", own)
+		return refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	case x.joined != 0 && x.joined != of:
 		return refuse(proto.BadArguments, "the server at %s, which is to be joined, belongs to cluster %v, and no server in the list of members does; to join that cluster, start this server without the list; to form another one, start it without a server to join", x.cfg.Join, x.joined)
 	case data:
