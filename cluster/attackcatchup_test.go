@@ -94,3 +94,29 @@ func TestClusterIsGone(t *testing.T) {
 		until(t, "the new cluster", func() bool { return f.write(c) })
 	})
 }
+
+// TestReturnIsNotLogged: nobody logs, at the default level, that a follower was stopped, and that it needs a snapshot when it is started again.
+func TestReturnIsNotLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		open := func(i int) {
+			cfg := f.config(i)
+			cfg.SnapshotBytes = 100 * entryCost
+			f.open(i, cfg)
+		}
+		for i := range 3 {
+			open(i)
+		}
+		f.whole()
+		before := f.log.String()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		f.stop(c)
+		f.writes(lead, 500)
+		open(c)
+		f.whole()
+		if after := f.log.String(); after != before {
+			t.Error(strings.TrimPrefix(after, before))
+		}
+	})
+}
