@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -122,6 +123,41 @@ func TestServerAtJoinLeavesItsCluster(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestServerAtJoinStartsTwice: the same server has lost its disk, and is started twice before its cluster takes it in again. It
+// does not say all that time that it is in no cluster.
+func TestServerAtJoinStartsTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 6)
+		list := func(i int, ids ...uint64) Config {
+			cfg := f.config(i)
+			cfg.Peers = slices.DeleteFunc(cfg.Peers, func(x proto.Peer) bool { return !slices.Contains(ids, x.ID) })
+			return cfg
+		}
+		other := func(i int) { f.open(i, list(i, 4, 5, 6)) }
+		for i := 3; i < 6; i++ {
+			other(i)
+		}
+		for i := range 3 {
+			cfg := list(i, 1, 2, 3)
+			cfg.Join = f.peers[4]
+			f.open(i, cfg)
+		}
+		time.Sleep(30 * time.Second)
+		f.lose(3)
+		f.cutBetween(3, 4, true)
+		f.cutBetween(3, 5, true)
+		other(3)
+		time.Sleep(2 * time.Second)
+		f.stop(3)
+		time.Sleep(9 * time.Second)
+		other(3)
+		time.Sleep(2 * time.Second)
+		f.net.Heal()
+		time.Sleep(30 * time.Second)
+		f.noSecond(0)
+	})
 }
 
 // TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do

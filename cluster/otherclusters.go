@@ -28,13 +28,13 @@ type otherClusters struct {
 	asking   bool      // a question to the server at Join is under way
 	answered bool      // the server at Join has answered
 	joined   ClusterID // the cluster that it belongs to, by its answers; 0 if to none
-	left     int64     // since when it has said that it is in no cluster, although joined is set; 0 if it does not say so
+	left     int64     // since when each of its answers was that it is in no cluster, although joined is set; 0 if the last one was not
 }
 
 // Limits of what is waited for before a cluster is formed, or joined by a server that is no member.
 const (
-	// A server that does not answer for so long is taken for one that is not there, and one that says for so long
-	// that it is in no cluster for one that is in none. It may have lost its disk, and be about to be taken in again.
+	// A server that does not answer for so long is taken for one that is not there, and one whose answers are for
+	// so long that it is in no cluster for one that is in none. It may have lost its disk, and be about to be taken in again.
 	joinPatience = 10 * time.Second
 	// A member that has not called again for so long is taken for one that is gone, or does not take
 	// this server for a member any more.
@@ -79,6 +79,7 @@ func (x *otherClusters) look() {
 		defer x.mu.Unlock()
 		x.asking = false
 		if err != nil || r.Status == nil {
+			x.left = 0 // it may say something else by now
 			return
 		}
 		x.answered = true
