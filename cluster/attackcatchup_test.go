@@ -4,9 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // TestSnapshotOlderThanState: answers of a follower are lost while the leader takes a snapshot, which ends between what the leader
@@ -119,4 +124,67 @@ func TestReturnIsNotLogged(t *testing.T) {
 			t.Error(strings.TrimPrefix(after, before))
 		}
 	})
+}
+
+// TestLeaderLostAfterSnapshot: a follower's log ends with entries that were never committed, where the leader's snapshot ends. The leader is lost
+// while the follower installs that, and the next one has all of its log. The two are a majority, also if the
+// follower is started again.
+func TestLeaderLostAfterSnapshot(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("again ", again), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 20)
+				f.whole()
+				lead := leadOf(t, f)
+				c, other := (lead+1)%3, (lead+2)%3
+				f.stop(c)
+				log := f.disks[c].Open().Log
+				var end raft.Log
+				if last, err := log.LastIndex(); err != nil || log.GetLog(last, &end) != nil {
+					t.Fatal(last, err)
+				}
+				f.handTo(other) // the follower's entries are of an earlier term
+				f.handTo(lead)
+				f.writes(lead, 10)
+				time.Sleep(10 * time.Second)
+				if err := f.running[lead].raft.Snapshot().Error(); err != nil {
+					t.Fatal(err)
+				}
+				newest, err := f.running[lead].raft.storage.NewestSnapshot()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := log.StoreLogs(noops(end.Index+1, newest.Index+3, end.Term)); err != nil {
+					t.Fatal(err)
+				}
+				var has atomic.Bool
+				f.disks[c].SetFault(func() error {
+					if is, err := f.running[c].raft.storage.NewestSnapshot(); err == nil && is.Index == newest.Index && !has.Load() {
+						f.cutBetween(c, lead, true)
+						has.Store(true)
+					}
+					if again && has.Load() {
+						return errors.New("killed")
+					}
+					return nil
+				})
+				f.running[c] = New(f.config(c), fsm.NewReplica())
+				if err := f.running[c].Start(); err != nil {
+					t.Fatal(err)
+				}
+				until(t, "the snapshot", has.Load)
+				f.stop(lead)
+				if again {
+					f.disks[c].SetFault(nil)
+					f.stop(c)
+					f.start(c)
+				}
+				until(t, "a write", func() bool { return f.write(other) })
+				f.net.Heal()
+				f.start(lead)
+				f.whole()
+				f.check()
+			})
+		})
+	}
 }

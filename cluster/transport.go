@@ -263,6 +263,9 @@ func (t *transport) install(rpc raft.RPC) error {
 			if why := t.raft.unwritten.Load(); why != nil && a.Error != nil {
 				t.checkDisk(*why)
 			}
+			if r, ok := a.Response.(*raft.InstallSnapshotResponse); ok && r.Success {
+				t.replaceEnd(rpc.Command.(*raft.InstallSnapshotRequest))
+			}
 			rpc.Respond(a.Response, a.Error)
 		case <-t.peers.ctx.Done():
 			rpc.Respond(nil, ErrClosed)
@@ -270,6 +273,27 @@ func (t *transport) install(rpc raft.RPC) error {
 		return nil
 	})
 	return nil
+}
+
+// replaceEnd does what the leader does after its snapshot (see InstallSnapshot), if the log of this member has another entry where the
+// snapshot ends: the leader may be gone. The next one would be refused everything, and if its log begins with the
+// first entry, it sends no snapshot.
+func (t *transport) replaceEnd(q *raft.InstallSnapshotRequest) {
+	for range 3 { // a later term may begin meanwhile
+		var l raft.Log
+		if t.raft.storage.Log.GetLog(q.LastLogIndex, &l) != nil || l.Term == q.LastLogTerm {
+			return
+		}
+		addr, id := t.raft.LeaderWithID()
+		h := t.header()
+		if h.ID, h.Addr = []byte(id), nil; addr != "" { // the leader that Raft knows already
+			h.Addr = t.EncodePeer(id, addr)
+		}
+		t.give(&raft.AppendEntriesRequest{
+			RPCHeader: h, Term: t.raft.CurrentTerm(),
+			Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
+		}, t.silence)
+	}
 }
 
 // errLaterTerm is why a snapshot is not received whose sender does not lead any more.
