@@ -25,6 +25,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
@@ -167,7 +168,7 @@ func (o *saveOptions) save(c *cobra.Command, file string) error {
 	if err := os.Rename(f.Name(), file); err != nil {
 		return err
 	}
-	if err := syncDir(filepath.Dir(file)); err != nil {
+	if err := fsync.Dir(filepath.Dir(file)); err != nil {
 		return err
 	}
 	if o.json {
@@ -194,15 +195,6 @@ func (o *saveOptions) mayReplace(file string) error {
 		return fmt.Errorf("%s exists; --force replaces it", file)
 	}
 	return nil
-}
-
-// syncDir makes the names of files in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // snapshotURL returns the URL of the snapshot of a server, given what --admin says.

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 )
 
 // Save verifies the data directory of a server that is not running, as [Check] does, and
@@ -121,7 +122,7 @@ func MakeDir(dir string, fill func(making string) (names []string, err error)) (
 		if err := os.Rename(filepath.Join(making, name), filepath.Join(dir, name)); err != nil {
 			return err
 		}
-		if err := errors.Join(syncDir(dir), syncDir(filepath.Dir(dir))); err != nil {
+		if err := errors.Join(fsync.Dir(dir), fsync.Dir(filepath.Dir(dir))); err != nil {
 			return err
 		}
 	}

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 )
 
 // convertBytes is about how many bytes of log Convert writes at once.
@@ -34,7 +37,8 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer old.Close()
+	closeOld := sync.OnceValue(old.Close)
+	defer closeOld()
 	m, err := metaAgain(dir, before.LogStore, before.ServerID, true)
 	if err != nil {
 		return nil, err
@@ -59,10 +63,13 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if same := *after; same.FirstIndex != before.FirstIndex || same.LastIndex != before.LastIndex || same.Digest != before.Digest {
 		return nil, fmt.Errorf("%s does not have the log of %s", disk.logPath(dir), from.logPath(dir))
 	}
-	if err := syncDir(filepath.Dir(filepath.Join(dir, disk.files(dir)[0]))); err != nil {
+	if err := fsync.Dir(filepath.Dir(filepath.Join(dir, disk.files(dir)[0]))); err != nil {
 		return nil, err
 	}
 	if err := writeMeta(dir, &meta{formatVersion, m.ServerID, to, m.metaIdentity}); err != nil {
+		return nil, err
+	}
+	if err := closeOld(); err != nil { // Windows removes no file that is open
 		return nil, err
 	}
 	return after, os.RemoveAll(from.logPath(dir))

@@ -16,6 +16,8 @@ import (
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 )
 
 // The data directory:
@@ -289,7 +291,7 @@ func writeMeta(dir string, m *meta) error {
 	b = b[:len(b)-1] // the closing brace
 	b = append(b, metaSum+sumOfMeta(b)+"\n"...)
 	for _, d := range []string{filepath.Join(dir, raftDir), dir, filepath.Dir(dir)} {
-		if err := syncDir(d); err != nil {
+		if err := fsync.Dir(d); err != nil {
 			return err
 		}
 	}
@@ -304,7 +306,7 @@ func writeMeta(dir string, m *meta) error {
 		err = os.Rename(path+".tmp", path)
 	}
 	if err == nil {
-		err = syncDir(dir)
+		err = fsync.Dir(dir)
 	}
 	return err
 }
@@ -328,20 +330,11 @@ func syncFound(dir string, files []string) error {
 		}
 	}
 	for _, d := range dirs {
-		if err := syncDir(d); err != nil {
+		if err := fsync.Dir(d); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	return errors.Join(err, d.Close())
 }
 
 // exposed returns a file with secrets that users other than its owner may read,

@@ -16,6 +16,8 @@ import (
 
 	"go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 )
 
 // While Replace is at work for dir, and after a crash, there is a directory dir.new.tmp with the first two. Nothing else is
@@ -175,7 +177,7 @@ func exclusively(dir string, f func(made string) error) (err error) {
 				os.Remove(name.path)
 			}
 			if os.Remove(beside) == nil { // if it is empty
-				syncDir(filepath.Dir(dir)) // otherwise it may come back, and the next server would warn of it
+				fsync.Dir(filepath.Dir(dir)) // otherwise it may come back, and the next server would warn of it
 			}
 		}
 	}()
@@ -249,7 +251,7 @@ func setUnused(made, dir string) error {
 		return err
 	}
 	_, err = f.WriteString(filepath.Base(dir))
-	return cmp.Or(errors.Join(err, f.Sync(), f.Close()), syncDir(made))
+	return cmp.Or(errors.Join(err, f.Sync(), f.Close()), fsync.Dir(made))
 }
 
 func wasUsed(dir string) error {
@@ -258,13 +260,13 @@ func wasUsed(dir string) error {
 	} else if err != nil {
 		return err
 	}
-	return syncDir(dir)
+	return fsync.Dir(dir)
 }
 
 // swap gives the directory made the name dir, and dir another one, which it returns.
 func swap(made, dir string) (old string, err error) {
 	if err := os.Remove(dir); err == nil || errors.Is(err, fs.ErrNotExist) { // it has become empty meanwhile
-		return "", errors.Join(os.Rename(made, dir), syncDir(filepath.Dir(dir)))
+		return "", errors.Join(os.Rename(made, dir), fsync.Dir(filepath.Dir(dir)))
 	}
 	numbers, err := keptNumbers(dir)
 	if err != nil {
@@ -283,7 +285,7 @@ func swap(made, dir string) (old string, err error) {
 	}
 	done := func() (string, error) {
 		os.Remove(filepath.Join(dir, unusedName)) // otherwise a server removes it when it starts
-		if err := syncDir(filepath.Dir(dir)); err != nil {
+		if err := fsync.Dir(filepath.Dir(dir)); err != nil {
 			return old, fmt.Errorf("%s is the new directory, and what it had before is kept as %s, but a crash may undo that: %w", dir, old, err)
 		}
 		return old, nil
@@ -291,7 +293,7 @@ func swap(made, dir string) (old string, err error) {
 	if err := os.Rename(made, old); err != nil {
 		return "", err
 	}
-	err = syncDir(filepath.Dir(dir))
+	err = fsync.Dir(filepath.Dir(dir))
 	if err == nil {
 		err = exchange(old, dir)
 	}

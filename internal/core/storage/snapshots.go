@@ -18,6 +18,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 )
 
 const (
@@ -57,7 +58,7 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	err = errors.Join(os.Chmod(dir, dirMode), os.Chmod(filepath.Join(dir, metaFile), fileMode), os.Chmod(filepath.Join(dir, stateFile), fileMode))
 	// Raft syncs the two files, and the directory that holds this one. It does not
 	// sync this one, which holds the names of the files.
-	err = errors.Join(err, syncDir(dir))
+	err = errors.Join(err, fsync.Dir(dir))
 	state, openErr := os.OpenFile(filepath.Join(dir, stateFile), os.O_WRONLY, 0)
 	if err = errors.Join(err, openErr); err != nil {
 		state.Close() // which may be nil

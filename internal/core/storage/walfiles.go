@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	walfs "github.com/hashicorp/raft-wal/fs"
 	"github.com/hashicorp/raft-wal/types"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 )
 
 // reserveFile is the name of a segment that is made before it is needed. It is in the
@@ -172,11 +175,11 @@ func (m *segmentMaker) make(name string, size uint32) (err error) {
 		if m.made != nil {
 			m.made.Close()
 		}
+		f, err = renameOpen(f, path)
 		m.reserve, m.made, m.madeName = nil, f, name
-		err = os.Rename(filepath.Join(m.dir, reserveFile), path)
 	}
 	if err == nil {
-		err = m.top.Sync()
+		err = fsync.Open(m.top)
 	}
 	if err != nil {
 		return fmt.Errorf("making %s: %w", name, err)
@@ -184,6 +187,18 @@ func (m *segmentMaker) make(name string, size uint32) (err error) {
 	m.filled.Store(0)
 	m.asked.Store(false)
 	return nil
+}
+
+// renameOpen renames a file that is open for reading and writing, and returns it. It is open even after an error,
+// except on Windows, which does not rename a file that is open.
+func renameOpen(f *os.File, to string) (*os.File, error) {
+	if runtime.GOOS != "windows" {
+		return f, os.Rename(f.Name(), to)
+	}
+	if err := errors.Join(f.Close(), os.Rename(f.Name(), to)); err != nil {
+		return f, err
+	}
+	return os.OpenFile(to, os.O_RDWR, 0)
 }
 
 // take returns the file that make has made last, if it has that name and was not taken.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/fsync"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
 )
@@ -37,7 +38,7 @@ func Write(dir string, id uint64, s *zkdata.State) error {
 			names = []string{"myid", versionDir}
 			err = writeFile(filepath.Join(making, "myid"), of(fmt.Appendf(nil, "%d\n", id)))
 		}
-		return names, cmp.Or(err, syncDir(version), syncDir(making))
+		return names, cmp.Or(err, fsync.Dir(version), fsync.Dir(making))
 	})
 }
 
@@ -55,13 +56,4 @@ func writeFile(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return errors.Join(write(f), f.Sync(), f.Close())
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
