@@ -20,7 +20,8 @@ const (
 
 // Write makes dir, which must be empty or not exist, a dataDir of ZooKeeper that starts with the
 // state. id is the server's in an ensemble; 0 makes the directory one of a standalone server, which
-// may get its myid later. A crash leaves nothing that serves ([storage.MakeDir]).
+// may get its myid later. After a crash, dir has nothing that ZooKeeper reads ([storage.MakeDir]): one that is started
+// there begins empty.
 func Write(dir string, id uint64, s *zkdata.State) error {
 	return storage.MakeDir(dir, func(making string) ([]string, error) {
 		version := filepath.Join(making, versionDir)
