@@ -37,6 +37,10 @@ func (l *lifecycle) fail(err error) {
 // ErrClosed is returned when the member has been closed.
 var ErrClosed = errors.New("cluster: closed")
 
+// errBroken is why nothing is stored after something could not be written. That is reported, and Raft need not log it at each of the
+// leader's attempts.
+var errBroken = errors.New("cluster: an earlier write has failed")
+
 // cannotWrite reports a failed write as this member's fault.
 func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
 	l.broken.Store(true)

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -29,10 +28,6 @@ type guardedStore struct {
 func newGuardedStore(d *disk, l *lifecycle, now func() moment, applied func() uint64, cut <-chan struct{}) guardedStore {
 	return guardedStore{d.storage.Log, d.storage.Stable, l, d, now, applied, cut}
 }
-
-// errBroken is why nothing is stored after something could not be written. That is reported, and Raft need not log it at each of the
-// leader's attempts.
-var errBroken = errors.New("cluster: an earlier write has failed")
 
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
