@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -228,7 +229,8 @@ func (a *asyncLog) byOthers(term uint64) uint64 {
 	return a.acks.majority(term, a.servers())
 }
 
-// GetLog implements raft.LogStore.
+// GetLog implements raft.LogStore. If the log of a follower begins after the newest snapshot, it returns an empty entry in the place of the
+// last one that this covers: Raft looks for its term in the log only, and could not replace what follows it.
 func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
 	a.mu.Lock()
 	if len(a.pending) > 0 && a.pending[0].Index <= index {
@@ -241,7 +243,16 @@ func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
 		return nil
 	}
 	a.mu.Unlock()
-	return a.guardedStore.GetLog(index, l)
+	err := a.guardedStore.GetLog(index, l)
+	if err != raft.ErrLogNotFound || index <= 1 || index > a.applied() || a.leads() { // see InstallSnapshot, of entry 1
+		return err
+	}
+	newest, fault := a.newestSnapshot()
+	if fault != nil || newest.Index != index {
+		return cmp.Or(fault, err)
+	}
+	*l = raft.Log{Index: index, Term: newest.Term, Type: raft.LogNoop}
+	return nil
 }
 
 // LastIndex implements raft.LogStore.

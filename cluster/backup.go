@@ -21,7 +21,7 @@ func Restore(cfg Config, m *fsm.Machine) error {
 	if len(first.Servers) == 0 {
 		return errors.New("cluster: a server that joins a cluster gets its state from there")
 	}
-	index, term := m.Index()+1, max(m.Term(), 1)
+	index, term := max(m.Index(), 1)+1, max(m.Term(), 1) // an entry 1 would be sent in its place, see transport.InstallSnapshot
 	if err := m.Restart(index, fsm.Members(first)); err != nil {
 		return err
 	}
