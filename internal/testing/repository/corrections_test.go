@@ -28,6 +28,12 @@ var corrections = []putBack{
 	{"snapshots that are not needed", []edit{
 		{"cluster/transport.go", "if t.has(id, target, q) {", "if false {"},
 	}, []finding{{"cluster", "TestSnapshotOlderThanState", "did not happen: the whole cluster"}}},
+	{"an end that is only in the snapshot", []edit{
+		{"cluster/asynclog.go", "err != raft.ErrLogNotFound || index <= 1", "true || index <= 1"},
+	}, []finding{{"cluster", "TestFirstLeaderOfRestored", "the members' logs end with"}}},
+	{"no entry 1 for a snapshot", []edit{
+		{"cluster/transport.go", "if q.LastLogIndex > 1 {", "if q.LastLogIndex > 0 {"},
+	}, []finding{{"cluster", "TestStateBeforeFirstEntry", "its state is not that of"}}},
 	{"end of the wait for a return", []edit{
 		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.transport.hasReturned(to)\n", "\t\t\tled = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
