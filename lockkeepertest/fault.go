@@ -278,6 +278,14 @@ type Injection struct {
 // connection has been closed.
 func (i *Injection) Fired() <-chan struct{} { return i.fired }
 
+// HasFired reports whether the fault has taken effect, or is just doing so: a client may notice
+// that its connection is closed before [Injection.Fired] tells.
+func (i *Injection) HasFired() bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.begun
+}
+
 // Wait blocks until the fault takes effect for the first time, as [Injection.Fired] says. It
 // fails the test if that takes longer than a minute, and must be called from the goroutine that
 // runs the test.

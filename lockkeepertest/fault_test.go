@@ -591,3 +591,22 @@ func TestFaultsOfAStoppedServer(t *testing.T) {
 		settle(conn)
 	})
 }
+
+// TestHasFired: when a client notices what a fault does, that has been noted.
+func TestHasFired(t *testing.T) {
+	for _, do := range []lockkeepertest.Action{lockkeepertest.CloseBefore(), lockkeepertest.CloseAfter()} {
+		for range 50 {
+			synctest.Test(t, func(t *testing.T) {
+				s := lockkeepertest.Start(t)
+				conn := s.Connect(t, time.Minute)
+				fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: do})
+				if fault.HasFired() {
+					t.Error("a fault has fired before any request")
+				}
+				if err := create(conn, "/a"); err == nil || !fault.HasFired() {
+					t.Errorf("%v: %v", fault, err)
+				}
+			})
+		}
+	}
+}

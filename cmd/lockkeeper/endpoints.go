@@ -482,12 +482,7 @@ type faultState struct {
 }
 
 func stateOf(id int, i *lockkeepertest.Injection) faultState {
-	select {
-	case <-i.Fired():
-		return faultState{id, true, i.String()}
-	default:
-		return faultState{id, false, i.String()}
-	}
+	return faultState{id, i.HasFired(), i.String()}
 }
 
 type numbered struct {

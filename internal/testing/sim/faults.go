@@ -277,6 +277,7 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 		}
 		clients.Go(func() {
 			defer s.lagging.Unlock()
+			defer s.beginSpan(&s.otherLog, "")() // what others write waits for large entries on a narrow link
 			s.burst(s.h.now()+length, r)
 		})
 	}
