@@ -189,7 +189,7 @@ var faultKinds = []fault{
 	{"no new connections", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.shut(s.pick(r), s.pick(r), r, hold) }},
 	{"be absent", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.beAbsent(s.pick(r), r, hold) }},
 	{"lose a disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.loseDisk(s.pick(r), r, hold) }},
-	{"another cluster's disk", 1, func(s *sim, r *rand.Rand, hold time.Duration) { s.takeOther(s.pick(r), r, hold) }},
+	{"another cluster's disk", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.takeOther(s.pick(r), r, hold) }},
 	{"disconnect sessions", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		for _, id := range s.sessions() {
 			if r.IntN(2) == 0 {
