@@ -229,8 +229,9 @@ func (a *asyncLog) byOthers(term uint64) uint64 {
 	return a.acks.majority(term, a.servers())
 }
 
-// GetLog implements raft.LogStore. If the log of a follower begins after the newest snapshot, it returns an empty entry in the place of the
-// last one that this covers: Raft looks for its term in the log only, and could not replace what follows it.
+// GetLog implements raft.LogStore. If a follower's log begins right after the newest snapshot, GetLog returns an empty entry
+// in the place of the last one that the snapshot covers. Raft looks for the term of that entry in the log only, and would
+// otherwise refuse to replace the entries after it.
 func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
 	a.mu.Lock()
 	if len(a.pending) > 0 && a.pending[0].Index <= index {

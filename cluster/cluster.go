@@ -155,9 +155,6 @@ func (m *Member) startRaft() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	if err := m.dropSuperseded(); err != nil {
-		return where(err)
-	}
 	m.raft.log.guardedStore = newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, cut)
 	m.raft.log.off = m.cfg.DiskFirst || !m.cfg.clustered()
 	if state := m.raft.storage.TakeState(); state != nil {
@@ -182,31 +179,6 @@ func (m *Member) startRaft() error {
 	m.wg.Go(m.raft.log.run)
 	m.peers.wg.Go(m.peers.accept)
 	return nil
-}
-
-// dropSuperseded deletes the log if it has another entry where the newest snapshot ends: this member ended before it had
-// the leader's (see transport.replaceEnd). Nothing behind it was ever committed.
-func (m *Member) dropSuperseded() error {
-	newest, err := m.raft.storage.NewestSnapshot()
-	if err != nil || newest.Index == 0 {
-		return err
-	}
-	var l raft.Log
-	switch err := m.raft.storage.Log.GetLog(newest.Index, &l); {
-	case err == raft.ErrLogNotFound:
-		return nil
-	case err != nil || l.Term == newest.Term:
-		return err
-	}
-	first, err := m.raft.storage.Log.FirstIndex()
-	if err != nil {
-		return err
-	}
-	last, err := m.raft.storage.LastIndex()
-	if err != nil {
-		return err
-	}
-	return m.raft.storage.Log.DeleteRange(first, last)
 }
 
 // belong finds out which cluster the storage belongs to, if it can be told without the other

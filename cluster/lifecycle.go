@@ -37,8 +37,8 @@ func (l *lifecycle) fail(err error) {
 // ErrClosed is returned when the member has been closed.
 var ErrClosed = errors.New("cluster: closed")
 
-// errBroken is why nothing is stored after something could not be written. That is reported, and Raft need not log it at each of the
-// leader's attempts.
+// errBroken marks errors of writes that follow a failed one. The first failure was reported, so that Raft need not log
+// the same at each attempt of the leader.
 var errBroken = errors.New("cluster: an earlier write has failed")
 
 // cannotWrite reports a failed write as this member's fault.

@@ -284,13 +284,14 @@ func (t *transport) replaceEnd(q *raft.InstallSnapshotRequest) {
 		if t.raft.storage.Log.GetLog(q.LastLogIndex, &l) != nil || l.Term == q.LastLogTerm {
 			return
 		}
+		term := t.raft.CurrentTerm() // first: if a later one begins, Raft ignores the message
 		addr, id := t.raft.LeaderWithID()
 		h := t.header()
 		if h.ID, h.Addr = []byte(id), nil; addr != "" { // the leader that Raft knows already
 			h.Addr = t.EncodePeer(id, addr)
 		}
 		t.give(&raft.AppendEntriesRequest{
-			RPCHeader: h, Term: t.raft.CurrentTerm(),
+			RPCHeader: h, Term: term,
 			Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
 		}, t.silence)
 	}

@@ -58,8 +58,8 @@ const grace = time.Hour
 // and would not say what it waits for.
 //
 // A test that misses the deadline fails with the state of its servers: who holds which lock,
-// and who waits. The servers are stopped, and the clients that Connect has returned are closed,
-// so that their calls return. If the test then goes on for another hour, the test program
+// and who waits. The servers are stopped, and two seconds later the clients that Connect has
+// returned are closed, so that their calls return. If the test then goes on for another hour, the test program
 // panics. Outside of bubbles, there is no deadline.
 func WithDeadline(d time.Duration) Option { return Option{func(s *Server) { s.deadline = d }} }
 

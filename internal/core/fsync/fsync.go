@@ -9,17 +9,17 @@ import (
 
 // Dir returns when the names in a directory are on the disk.
 //
-// On Windows it returns at once, since that cannot sync directories; NTFS logs what changes in them.
+// Windows cannot sync a directory, so there it returns at once; NTFS journals changes of names.
 func Dir(path string) error {
 	d, err := os.Open(path)
 	if err != nil {
 		return err
 	}
-	return errors.Join(Open(d), d.Close())
+	return errors.Join(Opened(d), d.Close())
 }
 
-// Open is [Dir] for an open directory.
-func Open(d *os.File) error {
+// Opened is [Dir] for a directory that is open.
+func Opened(d *os.File) error {
 	if runtime.GOOS == "windows" { // access is denied
 		return nil
 	}

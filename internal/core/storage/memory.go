@@ -43,6 +43,7 @@ func (m *Memory) Open() *Storage {
 	})
 	newest, _ := s.NewestSnapshot()
 	s.Members = newest.Configuration
+	m.dropSuperseded(newest)
 	reconcileLog(m.log, newest) // a crash may have kept the member from doing it
 	first, _ := m.log.FirstIndex()
 	last, _ := m.log.LastIndex()
@@ -53,6 +54,17 @@ func (m *Memory) Open() *Storage {
 		}
 	}
 	return s
+}
+
+// dropSuperseded deletes the log if it has another entry where the newest snapshot ends, as supersededLog has it done for a
+// directory.
+func (m *Memory) dropSuperseded(newest raft.SnapshotMeta) {
+	var l raft.Log
+	if m.log.GetLog(newest.Index, &l) == nil && l.Term != newest.Term {
+		first, _ := m.log.FirstIndex()
+		last, _ := m.log.LastIndex()
+		m.log.DeleteRange(first, last)
+	}
 }
 
 // faultyStore calls the fault of a Memory before each write.

@@ -179,7 +179,7 @@ func (m *segmentMaker) make(name string, size uint32) (err error) {
 		m.reserve, m.made, m.madeName = nil, f, name
 	}
 	if err == nil {
-		err = fsync.Open(m.top)
+		err = fsync.Opened(m.top)
 	}
 	if err != nil {
 		return fmt.Errorf("making %s: %w", name, err)
