@@ -236,10 +236,44 @@ func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 	if errors.Is(err, zk.ErrNoNode) {
 		return nil, nil, nil
 	}
+	if err == nil {
+		// The watch may belong to a later session than the znode, and then it would not tell that
+		// the znode is gone.
+		if ours, err := k.ours(); !ours {
+			return nil, nil, err
+		}
+	}
 	k.mu.Lock()
 	k.behind = line[i].Name
 	k.mu.Unlock()
 	return nil, wait, err
+}
+
+// ours reports whether the znode belongs to the session that the connection has now. If not, it
+// deletes the znode and starts anew.
+func (k *keeper) ours() (bool, error) {
+	q := k.q
+	if k.session == 0 {
+		_, stat, err := q.conn.Get(q.at(k.name))
+		if errors.Is(err, zk.ErrNoNode) {
+			k.name = ""
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		k.session = stat.EphemeralOwner
+	}
+	if q.conn.SessionID() == k.session {
+		return true, nil
+	}
+	// The znode belongs to an earlier session. The server may not know yet that that session has
+	// ended.
+	if err := q.conn.Delete(q.at(k.name), -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
+		return false, err
+	}
+	k.startAnew()
+	return false, nil
 }
 
 // create creates the znode, and its parents if need be. If no answer comes, it sets unknown
@@ -247,11 +281,14 @@ func (k *keeper) step() (own, wait <-chan zk.Event, err error) {
 func (k *keeper) create() error {
 	q := k.q
 	for {
-		sent := time.Now()
+		sent, session := time.Now(), q.conn.SessionID()
 		at, err := q.conn.Create(q.at("_c_"+k.id+k.kind.mark), q.data, zk.FlagEphemeralSequential, q.acl)
 		switch {
 		case err == nil:
 			k.name, k.sent = at[strings.LastIndexByte(at, '/')+1:], sent
+			if q.conn.SessionID() == session { // it never gets an earlier one back
+				k.session = session
+			}
 			if len(locks.Queue([]string{k.name}, k.kind.slots > 0)) == 0 { // so it would be made again and again
 				return fmt.Errorf("the server has given the znode the name %q, which has no sequence number", k.name)
 			}
@@ -323,14 +360,8 @@ func (k *keeper) confirm() (own <-chan zk.Event, err error) {
 		return nil, err
 	}
 	k.token, k.session, k.path = stat.Czxid, stat.EphemeralOwner, q.at(k.name)
-	if q.conn.SessionID() != k.session {
-		// The znode belongs to an earlier session. The server may not know yet that this
-		// session has ended.
-		if err := q.conn.Delete(q.at(k.name), -1); err != nil && !errors.Is(err, zk.ErrNoNode) {
-			return nil, err
-		}
-		k.startAnew()
-		return nil, nil
+	if ours, err := k.ours(); !ours {
+		return nil, err
 	}
 	if time.Since(k.sent) > k.interval() {
 		if err := k.ask(); err != nil {

@@ -288,6 +288,53 @@ func TestExpired(t *testing.T) {
 	})
 }
 
+// beforeWatch is a connection that calls a function before the request that watches another
+// contender. For the waiter of these tests that is its only GetW until it is the first.
+type beforeWatch struct {
+	lock.Conn
+	once sync.Once
+	do   func()
+}
+
+func (c *beforeWatch) GetW(path string) ([]byte, *zk.Stat, <-chan zk.Event, error) {
+	c.once.Do(c.do)
+	return c.Conn.GetW(path)
+}
+
+// TestExpiredBeforeWatch: a waiter's session expires after the waiter has found its place and
+// before it watches the contender in front, so that its watch belongs to the next session. It
+// queues up again at once. It does the same if it cannot know which session its znode belongs to,
+// because the answer to its create was lost.
+func TestExpiredBeforeWatch(t *testing.T) {
+	setsWatchesAgain(t)
+	for _, lost := range []bool{false, true} {
+		virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
+			m := lock.NewMutex(s.Connect(t, timeout), path, known)
+			h := take(t, m.Lock)
+			conn := s.Connect(t, timeout)
+			n := lock.NewMutex(&beforeWatch{Conn: conn, do: func() {
+				old := conn.SessionID()
+				if err := s.ExpireSession(old); err != nil {
+					t.Error(err)
+				}
+				for conn.SessionID() == old || conn.SessionID() == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}}, path, known)
+			if lost {
+				s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
+			}
+			w := wait(t.Context(), n.Lock)
+			time.Sleep(timeout)
+			w.pending(t)
+			s.WaitWaiters(path, 1)
+			unlock(t, h)
+			unlock(t, w.held(t))
+			finish(t, s, m, n)
+		})
+	}
+}
+
 // TestOldSession: a client that gets a new session does not take its old znode for its own,
 // even if a server still has it.
 func TestOldSession(t *testing.T) {

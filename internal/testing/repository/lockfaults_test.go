@@ -41,4 +41,10 @@ var lockFaults = []putBack{
 	{"a znode whose create was not answered is forgotten", []edit{
 		{"lock/keeper.go", "case transient(err), errors.Is(err, zk.ErrClosing):", "case transient(err) && len(at) > 1<<20:"},
 	}, []finding{{"lock", "TestLostReplies", "it never gets the lock"}, {"lock", "TestRandom -lock.seeds=400", "left behind"}}},
+	{"a waiter does not notice that its znode was gone before it watched another", []edit{
+		{"lock/keeper.go", "\t\tif ours, err := k.ours(); !ours {\n\t\t\treturn nil, nil, err\n\t\t}\n", ""},
+	}, []finding{{"lock", "TestExpiredBeforeWatch", "does not have 1 waiters"}}},
+	{"a waiter takes a znode of an unknown session for one of its own", []edit{
+		{"lock/keeper.go", "\tif k.session == 0 {\n\t\t_, stat", "\tif k.session == 0 {\n\t\tk.session = q.conn.SessionID()\n\t}\n\tif k.session == 0 {\n\t\t_, stat"},
+	}, []finding{{"lock", "TestExpiredBeforeWatch", "does not have 1 waiters"}}},
 }
