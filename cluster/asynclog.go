@@ -357,9 +357,10 @@ func (a *acks) majority(term uint64, servers []raft.Server) uint64 {
 // whatever happens to this process. Raft calls its methods on one goroutine.
 type gatedFSM struct {
 	*fsm.Replica
-	log    *asyncLog
-	known  *commits // the newest entry that has passed
-	closed bool     // the member was closed before one could: nothing is applied any more
+	log     *asyncLog
+	known   *commits // the newest entry that has passed
+	removed *removals
+	closed  bool // the member was closed before one could: nothing is applied any more
 }
 
 // errNotApplied is the response to an entry that Raft takes to be committed, of a member that was
@@ -383,7 +384,10 @@ func (g *gatedFSM) Apply(l *raft.Log) any {
 // StoreConfiguration implements raft.ConfigurationStore.
 func (g *gatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	if g.await(index) {
+		was, _ := memberAddresses(g.Replica)
 		g.Replica.StoreConfiguration(index, c)
+		is, _ := memberAddresses(g.Replica)
+		g.removed.note(was, is, index)
 	}
 }
 
@@ -401,5 +405,11 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		rc.Close()
 		return errNotApplied
 	}
-	return g.Replica.Restore(rc)
+	was, _ := memberAddresses(g.Replica)
+	if err := g.Replica.Restore(rc); err != nil {
+		return err
+	}
+	is, index := memberAddresses(g.Replica)
+	g.removed.note(was, is, index)
+	return nil
 }

@@ -81,6 +81,14 @@ func (m *membership) change(q Request) (Reply, error) {
 		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
 			return Reply{}, notMember(q.Add.ID)
 		}
+		if q.Run != 0 && !q.Back && find(members, q.Add.ID) == nil {
+			if is, _ := m.known(q.Add.ID); is {
+				return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+			}
+			if q.Since != 0 && m.removed.after(*q.Add, q.Since) {
+				return Reply{}, notMember(q.Add.ID)
+			}
+		}
 		need := byOperator
 		if need.run = q.Run; need.run != 0 {
 			if err := m.mayAsk(members, *q.Add, q.Run); err != nil {

@@ -166,7 +166,7 @@ func (m *Member) startRaft() error {
 		m.raft.recent = newRecentLog(m.raft.log)
 		logs = m.raft.recent
 	}
-	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known}
+	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, removed: m.membership.removed}
 	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk}, trans); err != nil {
 		return err
 	}

@@ -42,7 +42,8 @@
 // Raft, with what docs/raft.md says is corrected in each file:
 //
 //	work disk store         the storage, what is observed of it, and what Raft must not do to it
-//	commits asynclog        how far the log is committed; the log and the state machine as Raft sees them
+//	commits removals        how far the log is committed; which members it has removed
+//	asynclog                the log and the state machine as Raft sees them
 //	node lone               Raft itself; its transport on a standalone server
 //	raftconn                connections for its messages, and when they are closed
 //	transport stream        its messages; those with entries, from a leader to a follower

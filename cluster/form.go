@@ -51,15 +51,21 @@ type former struct {
 	asked, added atomic.Uint64 // the ClusterIDs of the cluster concerned; 0 if there is none
 	asking       atomic.Bool   // askAdded is running
 
-	why    atomic.Value // a string: why the last attempt did not succeed
-	awaits atomic.Bool  // awaitVote is running
-	said   bool         // it was logged that this member's data is empty; only for join
+	why      atomic.Value // a string: why the last attempt did not succeed
+	awaits   atomic.Bool  // awaitVote is running
+	attempts attempts     // only for join
 
 	others *otherClusters
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	list     []proto.Peer
 	first    raft.Configuration // of a new cluster; no servers if the storage has data
+}
+
+// attempts is what a server without data remembers between its attempts to join.
+type attempts struct {
+	said  bool                 // it was logged that its data is empty
+	since map[ClusterID]uint64 // Request.Since, by the cluster that was asked
 }
 
 // newRun returns a random number other than 0.
@@ -74,7 +80,7 @@ func newRun() uint64 {
 func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
 	return &former{
 		lifecycle: p.lifecycle, cfg: cfg, raft: p.raft, replica: replica, gate: p.gate, peers: p.peers, pulse: p,
-		number: newRun(), wake: newSignal(), deciding: newTurn(), others: newOtherClusters(cfg, p),
+		number: newRun(), wake: newSignal(), deciding: newTurn(), attempts: attempts{since: map[ClusterID]uint64{}}, others: newOtherClusters(cfg, p),
 	}
 }
 
@@ -489,8 +495,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		f.added.Store(uint64(of))
 	}
 	again := f.cfg.Join != "" && !f.cfg.joins() && !r.Known
-	if again && !f.said {
-		f.said = true
+	if again && !f.attempts.said {
+		f.attempts.said = true
 		f.cfg.Log.Warn("the cluster does not have this server as a member, although it is in the list of members: it joins", "known", addr, "cluster", of)
 	}
 	if !f.cfg.joins() && !again { // the cluster must already have this member
@@ -504,8 +510,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		if len(f.list) == 0 { // nobody has told this server whether it votes
 			votes = votes && r.Votes
 		}
-		if !f.said { // join may be retried many times a second
-			f.said = true
+		if !f.attempts.said { // join may be retried many times a second
+			f.attempts.said = true
 			f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 		}
 	}
@@ -529,8 +535,11 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 	}
+	if _, ok := f.attempts.since[of]; !ok && r.Status != nil {
+		f.attempts.since[of] = r.Status.Index
+	}
 	f.asked.Store(uint64(of))
-	r, err = askLeader(ctx, others, addr, Request{Add: f.self(false), Back: back, Run: f.number, Cluster: of})
+	r, err = askLeader(ctx, others, addr, Request{Add: f.self(false), Back: back, Run: f.number, Since: f.attempts.since[of], Cluster: of})
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}

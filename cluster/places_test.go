@@ -350,10 +350,13 @@ func TestHeartbeatIsNoProof(t *testing.T) {
 	}
 }
 
-// muting is a network on which no answer comes to the first request for a place in the cluster.
+// muting is a network on which no answer comes to the first request for a place in the cluster that is sent to the
+// address to, or anywhere if that is empty.
 type muting struct {
 	Network
-	sent atomic.Bool
+	to     string
+	sent   atomic.Bool
+	broken chan struct{} // the connection of that request breaks when this is closed; nil means never
 }
 
 func (n *muting) Dial(ctx context.Context, addr string) (net.Conn, error) {
@@ -361,19 +364,20 @@ func (n *muting) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &muted{Conn: c, n: n, closed: make(chan struct{})}, nil
+	return &muted{Conn: c, n: n, to: addr, closed: make(chan struct{})}, nil
 }
 
 type muted struct {
 	net.Conn
 	n      *muting
+	to     string
 	mute   bool
 	once   sync.Once
 	closed chan struct{}
 }
 
 func (c *muted) Write(b []byte) (int, error) {
-	if bytes.Contains(b, []byte(`"add":`)) && c.n.sent.CompareAndSwap(false, true) {
+	if bytes.Contains(b, []byte(`"add":`)) && (c.n.to == "" || c.n.to == c.to) && c.n.sent.CompareAndSwap(false, true) {
 		c.mute = true
 	}
 	return c.Conn.Write(b)
@@ -381,7 +385,11 @@ func (c *muted) Write(b []byte) (int, error) {
 
 func (c *muted) Read(b []byte) (int, error) {
 	if c.mute {
-		<-c.closed
+		select {
+		case <-c.closed:
+		case <-c.n.broken:
+			return 0, &net.OpError{Op: "read", Err: errors.New("reset")}
+		}
 	}
 	return c.Conn.Read(b)
 }
@@ -421,6 +429,58 @@ func TestRemovedBeforeAnswer(t *testing.T) {
 			t.Errorf("it has added itself again: %v", s.Members)
 		}
 	})
+}
+
+// TestRemovedBeforeSecondRequest: a server is added, and an operator removes it before the connection breaks on which it
+// waits for the answer, so that it sends the same request again. It is not added once more, also if another member leads
+// by then, which may have got the list in a snapshot.
+func TestRemovedBeforeSecondRequest(t *testing.T) {
+	for _, how := range []string{"same leader", "another leader", "a leader with a snapshot"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				f.found(3)
+				lead := leadOf(t, f)
+				next := (lead + 1) % 3
+				via := f.peers[uint64(3-lead-next+1)]
+				cfg := f.config(3)
+				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", via
+				n := &muting{Network: cfg.Network, to: f.peers[uint64(lead+1)], broken: make(chan struct{})}
+				cfg.Network = n
+				m := f.open(3, cfg)
+				until(t, "the addition", func() bool {
+					s, _ := f.running[next].Status()
+					return find(s.Members, 4) != nil
+				})
+				f.cutOff(next, how == "a leader with a snapshot")
+				if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 4}); err != nil {
+					t.Fatal(err)
+				}
+				if how == "a leader with a snapshot" {
+					f.writes(lead, 20)
+					if err := f.running[lead].raft.Snapshot().Error(); err != nil {
+						t.Fatal(err)
+					}
+					f.cutOff(next, false)
+					until(t, "the snapshot", func() bool {
+						newest, _ := f.running[next].raft.storage.NewestSnapshot()
+						return newest.Index > 0
+					})
+				}
+				if how != "same leader" {
+					f.handTo(next)
+					lead = next
+				}
+				close(n.broken)
+				if err := fault(m, 5*time.Minute); !errors.Is(err, ErrRemoved) {
+					t.Errorf("its fault is %v", err)
+				}
+				if s, _ := f.running[lead].Status(); find(s.Members, 4) != nil {
+					t.Errorf("it was added again: %v", s.Members)
+				}
+			})
+		})
+	}
 }
 
 // TestRefusedReconfigRemovesNobody: a reconfig replaces server 3 by a server 9 at the same address, or removes it

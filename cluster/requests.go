@@ -14,6 +14,9 @@ import (
 // never changes. 0 stands for none. As text it has 16 hexadecimal digits.
 type ClusterID = storage.ClusterID
 
+// maxID is the greatest id of a member.
+const maxID = 254
+
 // Request asks a member for a change of the members, or for information about them.
 // One of its fields is set, besides Back, Cluster and Clients.
 type Request struct {
@@ -39,6 +42,10 @@ type Request struct {
 	// Run is the run (see Status) of a server that asks for a place of its own: the request
 	// holds only while that run answers at the server's address. 0 means an operator's word.
 	Run uint64 `json:"run,omitempty"`
+	// Since goes with Run: the last entry that the leader had applied before this run first asked for its place.
+	// If the server was removed after that entry, an earlier request may have been carried out, and
+	// this one must not add it again. 0 if the sender is of an earlier version.
+	Since uint64 `json:"since,omitempty"`
 	// Cluster is the cluster that is meant; 0 means whichever the member belongs to.
 	Cluster ClusterID `json:"cluster,omitzero"`
 }

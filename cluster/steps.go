@@ -319,8 +319,8 @@ func (m *membership) removeMember(x proto.Peer) error {
 }
 
 func checkMember(x proto.Peer) error {
-	if x.ID == 0 || x.ID > 254 {
-		return refuse(proto.BadArguments, "server id %d is not in 1 to 254", x.ID)
+	if x.ID == 0 || x.ID > maxID {
+		return refuse(proto.BadArguments, "server id %d is not in 1 to %d", x.ID, maxID)
 	}
 	if host, port, err := net.SplitHostPort(x.Addr); err != nil || host == "" || port == "" {
 		return refuse(proto.BadArguments, "%q is not of the form HOST:PORT", x.Addr)

@@ -162,6 +162,12 @@ var corrections = []putBack{
 	{"settle", []edit{
 		{"cluster/steps.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
 	}, []finding{{"internal/testing/whole", "TestReconfigLaggingVoter", "FAIL"}}},
+	{"added by a second request", []edit{
+		{"cluster/change.go", "q.Since != 0 && m.removed.after(*q.Add, q.Since)", "q.Since == 1<<62"},
+	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
+	{"removals in a snapshot are not known", []edit{
+		{"cluster/asynclog.go", "\tis, index := memberAddresses(g.Replica)\n\tg.removed.note(was, is, index)\n\treturn nil\n", "\t_ = was\n\treturn nil\n"},
+	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
 	{"formed by a majority", []edit{
 		{"cluster/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
 		{"cluster/formation.go", "case required[0] != s.self:", "case false:"},
