@@ -647,8 +647,12 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		patience, apart := c.silence.Milliseconds(), sure/4
 		if gap = patience / 2; c.tries < 2 {
 			patience = gap
-		} else { // an election waits for four writes, each of which may take half an election timeout
-			patience, apart = gap*int64(min(c.tries, 5)), gap
+		} else {
+			// An election waits for four writes, each of which may take half an election timeout. A member
+			// with a longer log hears of it only after two of them, and waits since then: the others
+			// leave it that time, or they would be first again and again.
+			patience = gap * int64(min(c.tries, 5))
+			apart, gap = gap, patience+4*gap
 		}
 		from = max(from, last+patience+spread(c.self, own.term, apart))
 	}

@@ -162,6 +162,9 @@ var corrections = []putBack{
 	{"settle", []edit{
 		{"cluster/steps.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
 	}, []finding{{"internal/testing/whole", "TestReconfigLaggingVoter", "FAIL"}}},
+	{"shorter logs are first", []edit{
+		{"cluster/contacts.go", "apart, gap = gap, patience+4*gap", "apart = gap"},
+	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
 	{"added by a second request", []edit{
 		{"cluster/change.go", "q.Since != 0 && m.removed.after(*q.Add, q.Since)", "q.Since == 1<<62"},
 	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
