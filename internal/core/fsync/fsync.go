@@ -3,7 +3,9 @@ package fsync
 
 import (
 	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"runtime"
 )
 
@@ -24,4 +26,16 @@ func Opened(d *os.File) error {
 		return nil
 	}
 	return d.Sync()
+}
+
+// Name returns when the name of a directory is on the disk. It can also do that where the directory that has the
+// name cannot be read by this user, if the system is Linux.
+func Name(dir string) error {
+	err := Dir(filepath.Dir(dir))
+	if errors.Is(err, fs.ErrPermission) {
+		if able, all := fileSystem(dir); able {
+			return all
+		}
+	}
+	return err
 }

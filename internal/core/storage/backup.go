@@ -122,7 +122,7 @@ func MakeDir(dir string, fill func(making string) (names []string, err error)) (
 		if err := os.Rename(filepath.Join(making, name), filepath.Join(dir, name)); err != nil {
 			return err
 		}
-		if err := errors.Join(fsync.Dir(dir), fsync.Dir(filepath.Dir(dir))); err != nil {
+		if err := errors.Join(fsync.Dir(dir), fsync.Name(dir)); err != nil {
 			return err
 		}
 	}

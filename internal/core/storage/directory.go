@@ -290,10 +290,8 @@ func writeMeta(dir string, m *meta) error {
 	}
 	b = b[:len(b)-1] // the closing brace
 	b = append(b, metaSum+sumOfMeta(b)+"\n"...)
-	for _, d := range []string{filepath.Join(dir, raftDir), dir, filepath.Dir(dir)} {
-		if err := fsync.Dir(d); err != nil {
-			return err
-		}
+	if err := cmp.Or(fsync.Dir(filepath.Join(dir, raftDir)), fsync.Dir(dir), fsync.Name(dir)); err != nil {
+		return err
 	}
 	path := filepath.Join(dir, metaFile)
 	f, err := os.OpenFile(path+".tmp", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, fileMode)
