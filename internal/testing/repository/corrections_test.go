@@ -116,7 +116,7 @@ var corrections = []putBack{
 		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
-		{"cluster/contacts.go", "patience, apart = gap*int64(min(c.tries, 5)), gap", "apart = gap"},
+		{"cluster/contacts.go", "\t\t\tpatience = gap * int64(min(c.tries, 5))\n", "\t\t\tpatience = gap\n"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
 	{"lost election", []edit{
 		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.sure)\n", ""},
