@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -39,5 +40,30 @@ func TestCloseWaitsForOwnWord(t *testing.T) {
 			t.Errorf("asked: %v", err)
 		}
 		f.disks[0].SetFault(nil)
+	})
+}
+
+// TestCloseTwice: a member is closed by two goroutines while its disk takes seconds for a write. Both wait until it is
+// closed, and get the same result.
+func TestCloseTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		f.disks[0].SetFault(func() error { time.Sleep(3 * time.Second); return nil })
+		go f.write(0)
+		time.Sleep(time.Second)
+		m, began := f.running[0], time.Now()
+		f.running[0] = nil
+		var closers sync.WaitGroup
+		for range 2 {
+			closers.Go(func() {
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
+				if time.Since(began) < time.Second {
+					t.Error("it waits for nothing")
+				}
+			})
+		}
+		closers.Wait()
 	})
 }

@@ -279,27 +279,34 @@ func (m *Member) checkStored(configured []proto.Peer) error {
 }
 
 // Close stops the member and waits for its goroutines. It does not hand over leadership; see
-// [Member.HandOver]. Pending commands are reported as Lost.
+// [Member.HandOver]. Pending commands are reported as Lost. It may be called more than once: each call returns when the
+// member is closed.
 func (m *Member) Close() error {
-	var err error
+	first := false
 	m.once.Do(func() {
+		first = true
 		close(m.stop)
-		m.compactor.close()
-		down := m.raft.Shutdown()
-		if m.peers != nil {
-			m.peers.close() // unblocks goroutines that wait for other members
-			m.transport.Close()
-		}
-		err = down.Error()
-		close(m.raft.down)
-		if m.peers != nil {
-			m.peers.wg.Wait()
-			m.transport.wg.Wait()
-		}
-		m.wg.Wait()
-		err = errors.Join(err, m.raft.storage.Close())
 	})
-	return err
+	if !first {
+		<-m.ended
+		return m.result
+	}
+	m.compactor.close()
+	down := m.raft.Shutdown()
+	if m.peers != nil {
+		m.peers.close() // unblocks goroutines that wait for other members
+		m.transport.Close()
+	}
+	err := down.Error()
+	close(m.raft.down)
+	if m.peers != nil {
+		m.peers.wg.Wait()
+		m.transport.wg.Wait()
+	}
+	m.wg.Wait()
+	m.result = errors.Join(err, m.raft.storage.Close())
+	close(m.ended)
+	return m.result
 }
 
 // Kill is like Close but simulates the death of the process: nothing is written from now on.

@@ -12,7 +12,9 @@ import (
 // lifecycle stops a member and reports its first fault.
 type lifecycle struct {
 	stop   chan struct{}  // closed by Close and Kill
-	once   sync.Once      // for stopping
+	once   sync.Once      // closes stop
+	ended  chan struct{}  // closed when the first Close has ended
+	result error          // of that; set before ended is closed
 	killed atomic.Bool    // by Kill: nothing may be written any more
 	broken atomic.Bool    // something could not be written
 	wg     sync.WaitGroup // of the member's goroutines
@@ -23,7 +25,7 @@ type lifecycle struct {
 }
 
 func newLifecycle() *lifecycle {
-	return &lifecycle{stop: make(chan struct{}), errs: make(chan error, 1)}
+	return &lifecycle{stop: make(chan struct{}), ended: make(chan struct{}), errs: make(chan error, 1)}
 }
 
 // fail reports a fault after which this member cannot go on.
