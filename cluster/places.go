@@ -17,10 +17,6 @@ func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	s, err := m.status()
-	if err != nil {
-		return Reply{}, err
-	}
 	x := proto.Peer{ID: id}
 	known := false
 	m.replica.View(func(v *fsm.View) {
@@ -28,6 +24,10 @@ func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
 		s, known = v.Member(id)
 		x.Addr = s.Addr
 	})
+	s, err := m.status() // after that: see Request.Since
+	if err != nil {
+		return Reply{}, err
+	}
 	r := Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := find(members, id); x != nil {
 		r.Known, r.Votes = true, !x.Observer
