@@ -59,15 +59,14 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 // cluster. An error names the file or address concerned; the member must not be
 // closed after one.
 func (m *Member) Start() (err error) {
-	m.replica.Observe(observer{m})
-	m.replica.Complete(m.proposer.complete)
+	var s *storage.Storage
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
-		m.raft.storage, err = storage.Open(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftLogger(cfg.Log))
+		s, err = storage.Open(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftLogger(cfg.Log))
 	case cfg.Memory != nil:
-		m.raft.storage = cfg.Memory.Open()
+		s = cfg.Memory.Open()
 	default:
-		m.raft.storage = storage.NewMemory().Open()
+		s = storage.NewMemory().Open()
 	}
 	if errors.Is(err, storage.ErrDamaged) {
 		remedy := storage.RemedyAlone
@@ -79,6 +78,14 @@ func (m *Member) Start() (err error) {
 	if err != nil {
 		return err
 	}
+	return m.startOn(s)
+}
+
+// startOn is Start with an opened storage, which it closes if it fails.
+func (m *Member) startOn(s *storage.Storage) error {
+	m.replica.Observe(observer{m})
+	m.replica.Complete(m.proposer.complete)
+	m.raft.storage = s
 	if err := m.startRaft(); err != nil {
 		if m.peers != nil {
 			m.peers.close()

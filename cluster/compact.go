@@ -104,7 +104,7 @@ func (c *compactor) run() {
 				c.log.Warn("cannot set how much log to keep after a snapshot", "error", err)
 			}
 		}
-		if err := c.raft.Snapshot().Error(); err != nil {
+		if err := c.raft.takeSnapshot(); err != nil {
 			c.log.Warn("cannot take a snapshot", "error", err)
 		}
 		c.mu.Lock()

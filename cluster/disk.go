@@ -17,8 +17,17 @@ type disk struct {
 	terms     terms
 	stall     stall
 	work      work
-	lists     lists                 // of members, in the log
+	lists     lists // of members, in the log
+	saving    saving
 	unwritten atomic.Pointer[error] // why a snapshot could not be written, the last time
+}
+
+// saving keeps this member's own snapshots and the leader's apart. If the leader's were installed while Raft takes one of
+// its own, Raft would take that for the newest one when it ends. As a leader it would then send, after the entry with which its own one
+// ends, the empty entry that the leader has sent in the place of the next one (see transport.InstallSnapshot).
+type saving struct {
+	turn       turn        // held while Raft takes or installs a snapshot
+	superseded atomic.Bool // the leader's waits for the end of one that is being taken, and covers all that this has
 }
 
 // terms keeps Raft's main goroutine from beginning a term while a heartbeat is being

@@ -43,6 +43,9 @@ var ErrClosed = errors.New("cluster: closed")
 // the same at each attempt of the leader.
 var errBroken = errors.New("cluster: an earlier write has failed")
 
+// errSuperseded is why a snapshot of this member's own is given up.
+var errSuperseded = errors.New("cluster: the leader has sent a newer snapshot")
+
 // cannotWrite reports a failed write as this member's fault.
 func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
 	l.broken.Store(true)

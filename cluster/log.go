@@ -43,6 +43,9 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		level = hclog.Debug
 	}
 	for _, a := range args {
+		if err, ok := a.(error); ok && strings.HasSuffix(err.Error(), errSuperseded.Error()) {
+			level = hclog.Debug
+		}
 		needsSnapshot := msg == "failed to get log" && a == raft.ErrLogNotFound // another member does
 		if err, ok := a.(error); ok && (ofConnection(err) || errors.Is(err, errBroken)) || needsSnapshot {
 			level = hclog.Debug

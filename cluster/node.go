@@ -29,7 +29,7 @@ type node struct {
 }
 
 func newNode(id uint64) *node {
-	n := &node{disk: disk{id: id, terms: newTerms()}, log: newAsyncLog(), down: make(chan struct{})}
+	n := &node{disk: disk{id: id, terms: newTerms(), saving: saving{turn: newTurn()}}, log: newAsyncLog(), down: make(chan struct{})}
 	n.log.servers, n.log.leads = n.servers, func() bool { return n.State() == raft.Leader }
 	return n
 }
@@ -66,6 +66,16 @@ func (n *node) applied() uint64 {
 		return 0
 	}
 	return n.AppliedIndex()
+}
+
+// takeSnapshot has Raft take a snapshot, and shorten its log. It gives up, without an error, if the leader has sent one that covers all of it.
+func (n *node) takeSnapshot() error {
+	n.saving.turn.take()
+	defer n.saving.turn.give()
+	if err := n.Snapshot().Error(); !n.saving.superseded.Load() {
+		return err
+	}
+	return nil
 }
 
 // servers returns the newest list of members in this member's log, committed or not.

@@ -83,10 +83,14 @@ func (s guardedStore) follows(index uint64) error {
 	return nil
 }
 
+func (s guardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
+	return s.disk.newestSnapshot(s.now())
+}
+
 // newestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
-func (s guardedStore) newestSnapshot() (newest raft.SnapshotMeta, err error) {
-	err = s.disk.stall.write(s.now(), func() error {
-		newest, err = s.disk.storage.NewestSnapshot()
+func (d *disk) newestSnapshot(now moment) (newest raft.SnapshotMeta, err error) {
+	err = d.stall.write(now, func() error {
+		newest, err = d.storage.NewestSnapshot()
 		return err
 	})
 	return newest, err
@@ -256,7 +260,7 @@ func (r *recentLog) forget() {
 }
 
 // watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
-// one could not be written.
+// one could not be written. It gives up one that the leader's supersedes.
 type watchedSnapshots struct {
 	raft.SnapshotStore
 	disk *disk
@@ -278,6 +282,9 @@ type watchedSink struct {
 }
 
 func (s watchedSink) Write(p []byte) (int, error) {
+	if s.disk.saving.superseded.Load() {
+		return 0, errSuperseded
+	}
 	n, err := s.SnapshotSink.Write(p)
 	if err != nil {
 		s.disk.unwritten.Store(&err)

@@ -101,6 +101,10 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	switch q := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
 		t.raft.told.hear(q)
+		if t.lacks(q) {
+			t.wg.Go(func() { t.answerLacking(rpc) })
+			return
+		}
 		t.hand(rpc)
 	case *raft.RequestVoteRequest:
 		// Raft refuses a candidate that has no vote in the newest list that it has here. That
@@ -124,6 +128,34 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	default:
 		t.hand(rpc)
 	}
+}
+
+// lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not in its log.
+func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
+	at := q.PrevLogEntry
+	if at >= t.raft.applied() {
+		return false
+	}
+	if at == 0 { // it has the leader's first entry, or is a heartbeat, or what InstallSnapshot sends
+		if len(q.Entries) == 0 || q.Entries[0].Index != 1 {
+			return false
+		}
+		at = 1
+	}
+	return t.raft.storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
+}
+
+// answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not help a leader if the
+// log's end was never committed. So the answer is where this member's snapshot ends, and the leader continues there: see
+// [transport.leap].
+func (t *transport) answerLacking(rpc raft.RPC) {
+	q := rpc.Command.(*raft.AppendEntriesRequest)
+	newest, err := t.raft.disk.newestSnapshot(t.now())
+	if err != nil || newest.Index <= q.PrevLogEntry || newest.Index > t.raft.applied() || q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {
+		t.pass(rpc)
+		return
+	}
+	rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
 }
 
 // hand is pass without waiting.
@@ -253,6 +285,10 @@ func (t *transport) install(rpc raft.RPC) error {
 	if err != nil {
 		return err
 	}
+	if !t.awaitOwn(rpc.Command.(*raft.InstallSnapshotRequest).LastLogIndex) {
+		return ErrClosed
+	}
+	defer t.raft.saving.turn.give()
 	t.raft.unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
@@ -273,6 +309,19 @@ func (t *transport) install(rpc raft.RPC) error {
 		return nil
 	})
 	return nil
+}
+
+// awaitOwn takes the turn of saving, to install a snapshot that ends with the entry end. It returns false if this member is closed
+// before.
+func (t *transport) awaitOwn(end uint64) bool {
+	t.raft.saving.superseded.Store(end > t.raft.applied())
+	defer t.raft.saving.superseded.Store(false)
+	select {
+	case t.raft.saving.turn <- struct{}{}:
+		return true
+	case <-t.peers.ctx.Done():
+		return false
+	}
 }
 
 // replaceEnd does what the leader does after its snapshot (see InstallSnapshot), if the log of this member has another entry where the

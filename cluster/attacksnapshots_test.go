@@ -1,0 +1,125 @@
+package cluster
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+)
+
+// slowSnapshots is a store on a slow disk: each write of a snapshot that ends with the entry at takes as long as takes says.
+type slowSnapshots struct {
+	raft.SnapshotStore
+	at    *uint64
+	takes time.Duration
+}
+
+func (s slowSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
+	if err == nil && index == *s.at {
+		sink = slowSink{sink, s.takes}
+	}
+	return sink, err
+}
+
+type slowSink struct {
+	raft.SnapshotSink
+	takes time.Duration
+}
+
+func (s slowSink) Write(p []byte) (int, error) {
+	time.Sleep(s.takes)
+	return s.SnapshotSink.Write(p)
+}
+
+// openWith is open for a member whose storage is changed before it starts.
+func (f *fleet) openWith(i int, cfg Config, change func(*storage.Storage)) *Member {
+	f.t.Helper()
+	m := New(cfg, fsm.NewReplica())
+	s := cfg.Memory.Open()
+	change(s)
+	if err := m.startOn(s); err != nil {
+		f.t.Fatal(err)
+	}
+	f.running[i] = m
+	return m
+}
+
+// TestOwnSnapshotEndsLate: while a member takes a snapshot, it gets one of the leader's that ends one entry later. Then it leads, and
+// sends its log to a member that has the same as its own snapshot.
+func TestOwnSnapshotEndsLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		const lead, late, c = 0, 3, 4
+		at := uint64(1 << 60)
+		for i := range c {
+			f.start(i)
+		}
+		f.openWith(c, f.config(c), func(s *storage.Storage) { s.Snapshots = slowSnapshots{s.Snapshots, &at, time.Minute} })
+		f.whole()
+		f.handTo(lead)
+		f.writes(lead, 10)
+		f.whole()
+		time.Sleep(10 * time.Second)
+		l, x := f.running[lead].raft, f.running[c].raft
+		at = x.AppliedIndex()
+		ended := make(chan error, 1)
+		go func() { ended <- x.takeSnapshot() }()
+		f.cutOff(c, true)
+		f.cutOff(late, true)
+		time.Sleep(20 * time.Second)
+		f.writes(lead, 1)
+		if err := l.takeSnapshot(); err != nil {
+			t.Fatal(err)
+		}
+		if first, err := l.storage.Log.FirstIndex(); first != at+1 || l.AppliedIndex() != at+1 || err != nil {
+			t.Fatalf("the leader has entries %d to %d, want only %d: %v", first, l.AppliedIndex(), at+1, err)
+		}
+		f.cutOff(c, false)
+		f.cutBetween(c, late, true)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		until(t, "the snapshot", func() bool { return x.AppliedIndex() > at })
+		f.handTo(c)
+		f.net.Heal()
+		f.whole()
+		f.check()
+	})
+}
+
+// TestTailRefused: a leader that has taken a snapshot is cut off with entries that nobody else has. When the next leader, whose log begins with
+// the first entry, has others in their place, its disk is full. Later it has room, and is started again, and a majority needs it.
+func TestTailRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 20)
+		c := leadOf(t, f)
+		if err := f.running[c].raft.takeSnapshot(); err != nil {
+			t.Fatal(err)
+		}
+		f.cutOff(c, true)
+		f.write(c)
+		until(t, "another leader", func() bool { return f.write((c + 1) % 3) })
+		time.Sleep(20 * time.Second)
+		f.disks[c].SetFault(func() error { return errors.New("disk full") })
+		f.net.Heal()
+		until(t, "its fault", f.running[c].over.Load)
+		time.Sleep(100 * time.Millisecond) // until its owner has closed it
+		f.stop(c)
+		f.disks[c].SetFault(nil)
+		f.start(c)
+		time.Sleep(10 * time.Second)
+		lead := leadOf(t, f)
+		third := 3 - c - lead
+		f.stop(third)
+		until(t, "a write", func() bool { return f.write(lead) })
+		f.start(third)
+		f.whole()
+		f.check()
+	})
+}
