@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -121,5 +122,23 @@ func TestTailRefused(t *testing.T) {
 		f.start(third)
 		f.whole()
 		f.check()
+	})
+}
+
+// TestSnapshotAfterItsEntries: a snapshot arrives late, when the member has all that it covers, and after that a list of the members in
+// its log. That stays the newest list that it knows.
+func TestSnapshotAfterItsEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(rand.NewPCG(1, 1)), "")
+		defer l.close()
+		l.propose(5)
+		newer := l.members.Clone()
+		newer.Servers = append(newer.Servers, raft.Server{Suffrage: raft.Nonvoter, ID: "4", Address: "d:1"})
+		l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
+		until(t, "all entries", func() bool { return l.replicate() && l.next > l.last() })
+		l.snapshot(5)
+		if have := l.follower.raft.servers(); len(have) != 4 {
+			t.Errorf("its newest list of members is %v", have)
+		}
 	})
 }

@@ -289,6 +289,10 @@ func (t *transport) install(rpc raft.RPC) error {
 		return ErrClosed
 	}
 	defer t.raft.saving.turn.give()
+	if t.hasAll(rpc.Command.(*raft.InstallSnapshotRequest)) {
+		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm(), Success: true}, nil)
+		return nil
+	}
 	t.raft.unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
@@ -322,6 +326,14 @@ func (t *transport) awaitOwn(end uint64) bool {
 	case <-t.peers.ctx.Done():
 		return false
 	}
+}
+
+// hasAll reports whether the log of this follower has all that the snapshot covers: that has come late. Raft would install it, and take
+// the list of members in it for the newest one, even if the log has a later one.
+func (t *transport) hasAll(q *raft.InstallSnapshotRequest) bool {
+	var l raft.Log
+	return t.raft.storage.Log.GetLog(q.LastLogIndex, &l) == nil && l.Term == q.LastLogTerm &&
+		q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower
 }
 
 // replaceEnd does what the leader does after its snapshot (see InstallSnapshot), if the log of this member has another entry where the

@@ -217,6 +217,9 @@ var corrections = []putBack{
 	{"follower without the entries before its snapshot", []edit{
 		{"cluster/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
 	}, []finding{{"cluster", "TestTailRefused", "did not happen: a write"}}},
+	{"snapshot that comes late", []edit{
+		{"cluster/transport.go", "if t.hasAll(rpc", "if false && t.hasAll(rpc"},
+	}, []finding{{"cluster", "TestSnapshotAfterItsEntries", "its newest list of members is"}}},
 	{"snapshot's end, by the follower", []edit{
 		{"cluster/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
