@@ -212,7 +212,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"own snapshot that ends late", []edit{
-		{"cluster/node.go", "\tn.saving.turn.take()\n\tdefer n.saving.turn.give()\n", ""},
+		{"cluster/transport.go", "\tif !t.awaitOwn(rpc.Command.(*raft.InstallSnapshotRequest).LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.raft.saving.turn.give()\n", ""},
 	}, []finding{{"cluster", "TestOwnSnapshotEndsLate", "did not happen: the whole cluster"}}},
 	{"follower without the entries before its snapshot", []edit{
 		{"cluster/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
