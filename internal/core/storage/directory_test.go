@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -238,33 +239,35 @@ func (s oldVotes) Set(_, candidate []byte) error {
 // again.
 func TestOpenBesideLast(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
-		dir, _ := sample(t, disk)
-		last := start(t, disk.mustOpen(t, dir))
-		last.openSession(77)
-		type opened struct {
-			s   *Storage
-			err error
-		}
-		done := make(chan opened)
-		go func() {
-			s, err := disk.tryOpen(dir)
-			done <- opened{s, err}
-		}()
-		time.Sleep(lockTimeout / 4)
-		want := Identity{Cluster: 5, Agreed: true, Since: 1234}
-		check(t, last.s.SetIdentity(want))
-		last.snapshot()
-		last.stop()
-		x := <-done
-		check(t, x.err)
-		defer x.s.Close()
-		newest := must(x.s.NewestSnapshot())(t)
-		if state := x.s.TakeState(); newest.Index != last.index || state.Index() != newest.Index {
-			t.Errorf("the state is of entry %d, the newest snapshot ends at %d, and should at %d", state.Index(), newest.Index, last.index)
-		}
-		if got := x.s.Identity(); !reflect.DeepEqual(got, want) {
-			t.Errorf("its identity is %+v, but meta.json has %+v", got, want)
-		}
+		synctest.Test(t, func(t *testing.T) { // so that Open does not give up while a busy machine does the rest
+			dir, _ := sample(t, disk)
+			last := start(t, disk.mustOpen(t, dir))
+			last.openSession(77)
+			type opened struct {
+				s   *Storage
+				err error
+			}
+			done := make(chan opened)
+			go func() {
+				s, err := disk.tryOpen(dir)
+				done <- opened{s, err}
+			}()
+			time.Sleep(lockTimeout / 4)
+			want := Identity{Cluster: 5, Agreed: true, Since: 1234}
+			check(t, last.s.SetIdentity(want))
+			last.snapshot()
+			last.stop()
+			x := <-done
+			check(t, x.err)
+			defer x.s.Close()
+			newest := must(x.s.NewestSnapshot())(t)
+			if state := x.s.TakeState(); newest.Index != last.index || state.Index() != newest.Index {
+				t.Errorf("the state is of entry %d, the newest snapshot ends at %d, and should at %d", state.Index(), newest.Index, last.index)
+			}
+			if got := x.s.Identity(); !reflect.DeepEqual(got, want) {
+				t.Errorf("its identity is %+v, but meta.json has %+v", got, want)
+			}
+		})
 	})
 }
 
@@ -288,15 +291,17 @@ func TestChangedBeforeOpen(t *testing.T) {
 			"open":  func(dir string) error { _, err := disk.tryOpen(dir); return err },
 			"check": func(dir string) error { _, err := checkDirectory(disk, dir); return err },
 		} {
-			dir, _ := sample(t, disk)
-			held := must(openBolt(disk.logPath(dir), false))(t)
-			done := make(chan error)
-			go func() { done <- use(dir) }()
-			time.Sleep(lockTimeout / 4)
-			check(t, errors.Join(c.change(dir), held.Close()))
-			if err := <-done; err == nil || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%s: %v does not say %q", name, err, c.says)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				dir, _ := sample(t, disk)
+				held := must(openBolt(disk.logPath(dir), false))(t)
+				done := make(chan error)
+				go func() { done <- use(dir) }()
+				time.Sleep(lockTimeout / 4)
+				check(t, errors.Join(c.change(dir), held.Close()))
+				if err := <-done; err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%s: %v does not say %q", name, err, c.says)
+				}
+			})
 		}
 	}
 }
