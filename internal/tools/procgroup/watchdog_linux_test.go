@@ -84,7 +84,8 @@ func TestTrust(t *testing.T) {
 	case <-time.After(time.Minute):
 		t.Error("the group goes on")
 	}
-	if f := g.Release(); f != Unheard {
+	// On a busy machine the watchdog may not have run for a while before it was told.
+	if f := g.Release(); f != Unheard && f != Paused {
 		t.Errorf("the watchdog's fate is %v", f)
 	}
 	if _, err := Start(exec.Command("sleep", "1000"), []string{"watchdog"}, []string{"become"}, Now()); err == nil {
