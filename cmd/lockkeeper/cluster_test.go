@@ -4,12 +4,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,7 +21,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -59,6 +63,54 @@ func TestClusterWithoutServer(t *testing.T) {
 	}
 }
 
+// TestClusterOfNewServer: the command asks again where a server has just been started, which serves no clients yet.
+func TestClusterOfNewServer(t *testing.T) {
+	t.Parallel()
+	s := lockkeepertest.StartCluster(t, 1, lockkeepertest.WithTCP()).Server(1)
+	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	var asked atomic.Int64
+	go func() { // until the listener is closed
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if asked.Add(1)%2 == 1 {
+				client.Read(make([]byte, 1024)) // otherwise it would be told that the connection was reset
+				client.Close()
+				continue
+			}
+			server, err := net.Dial("tcp", s.Addr())
+			if err != nil {
+				t.Error(err)
+				client.Close()
+				continue
+			}
+			go func() {
+				defer client.Close()
+				io.Copy(client, server)
+			}()
+			go func() {
+				defer server.Close()
+				io.Copy(server, client)
+			}()
+		}
+	}()
+	// It asks for a second only, so on a busy machine it may do so only once.
+	waitFor(t, "an answer", func() bool {
+		before := asked.Load()
+		peers, err := peersOf(t.Context(), &connect.Dialer{}, []string{l.Addr().String()})
+		if err == nil && len(peers) != 1 {
+			t.Errorf("the members are %q", peers)
+		}
+		if err != nil && !errors.Is(err, errNotServing) {
+			t.Fatal(err)
+		}
+		return err == nil && asked.Load() > before+1
+	})
+}
+
 // TestClusterByClientPort runs the cluster commands with the client ports of members.
 func TestClusterByClientPort(t *testing.T) {
 	t.Parallel()
@@ -76,7 +128,6 @@ func TestClusterByClientPort(t *testing.T) {
 	for i := range 3 {
 		procs = append(procs, start(t, nil, "serve", "--memory", "--read-only", "--listen", clients[i], "--id", fmt.Sprint(i+1), "--peers", peers))
 	}
-	ask(t, "status", "--server", clients[0]) // waits for a server that has just been started
 	for _, p := range procs {
 		p.waitReady()
 	}
