@@ -311,7 +311,7 @@ func TestTLSOnClientAddr(t *testing.T) {
 	ca := testkit.NewCA(t)
 	cfg := secure(t, ca, tls.VerifyClientCertIfGiven)
 	cfg.SecureAddr, cfg.TLSOnClientAddr = "", true
-	cfg.Limits.HandshakeTimeout = time.Second
+	cfg.Limits.HandshakeTimeout = 5 * time.Second // in which the other clients must have said something
 	s := open(t, cfg)
 	silent := must(overTCP(s)())(t)
 	dialTLS := func() (net.Conn, error) {
