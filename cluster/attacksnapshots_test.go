@@ -142,3 +142,34 @@ func TestSnapshotAfterItsEntries(t *testing.T) {
 		}
 	})
 }
+
+// TestSnapshotAfterItself: a snapshot arrives a second time, when the log of the member begins after the entry with which the snapshot
+// ends, and has a list of the members. That stays the newest list that it knows.
+func TestSnapshotAfterItself(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(zeros{}), "")
+		defer l.close()
+		l.propose(5)
+		at := l.last()
+		l.committed = at
+		l.snapshot(at) // with zeros, the empty entry at its end is not sent
+		l.random = rand.New(rand.NewPCG(1, 1))
+		newer := l.members.Clone()
+		newer.Servers = append(newer.Servers, raft.Server{Suffrage: raft.Nonvoter, ID: "4", Address: "d:1"})
+		l.propose(1)
+		l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
+		until(t, "all entries", func() bool { return l.replicate() && l.next > l.last() })
+		if first, err := l.follower.raft.storage.Log.FirstIndex(); first != at+1 || err != nil {
+			t.Fatalf("its log begins with entry %d: %v", first, err)
+		}
+		l.snapshot(at)
+		if have := l.follower.raft.servers(); len(have) != 4 {
+			t.Errorf("its newest list of members is %v", have)
+		}
+	})
+}
+
+// zeros is a source of zeros.
+type zeros struct{}
+
+func (zeros) Uint64() uint64 { return 0 }

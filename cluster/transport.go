@@ -328,11 +328,11 @@ func (t *transport) awaitOwn(end uint64) bool {
 	}
 }
 
-// hasAll reports whether the log of this follower has all that the snapshot covers: that has come late. Raft would install it, and take
+// hasAll reports whether the log of this follower, or its newest snapshot before that, has all that the snapshot covers: that has come late. Raft would install it, and take
 // the list of members in it for the newest one, even if the log has a later one.
 func (t *transport) hasAll(q *raft.InstallSnapshotRequest) bool {
 	var l raft.Log
-	return t.raft.storage.Log.GetLog(q.LastLogIndex, &l) == nil && l.Term == q.LastLogTerm &&
+	return t.raft.log.GetLog(q.LastLogIndex, &l) == nil && l.Term == q.LastLogTerm &&
 		q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower
 }
 
