@@ -405,11 +405,17 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		rc.Close()
 		return errNotApplied
 	}
-	was, _ := memberAddresses(g.Replica)
+	_, was := memberAddresses(g.Replica)
 	if err := g.Replica.Restore(rc); err != nil {
 		return err
 	}
-	is, index := memberAddresses(g.Replica)
-	g.removed.note(was, is, index)
+	if _, is := memberAddresses(g.Replica); is == was {
+		return nil
+	}
+	newest, err := g.log.newestSnapshot()
+	if err != nil {
+		return err
+	}
+	g.removed.skip(newest.ConfigurationIndex)
 	return nil
 }

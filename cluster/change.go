@@ -86,7 +86,7 @@ func (m *membership) change(q Request) (Reply, error) {
 				return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 			}
 			if q.Since != 0 && m.removed.after(*q.Add, q.Since) {
-				return Reply{}, notMember(q.Add.ID)
+				return Reply{}, refuse(proto.NoNode, "server %d was removed since it first asked for its place, as far as this leader can know", q.Add.ID)
 			}
 		}
 		need := byOperator

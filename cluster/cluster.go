@@ -165,7 +165,12 @@ func (m *Member) startRaft() error {
 	m.raft.log.guardedStore = newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, cut)
 	m.raft.log.off = m.cfg.DiskFirst || !m.cfg.clustered()
 	if state := m.raft.storage.TakeState(); state != nil {
+		newest, err := m.raft.storage.NewestSnapshot()
+		if err != nil {
+			return where(err)
+		}
 		m.replica.Load(state)
+		m.membership.removed.skip(newest.ConfigurationIndex)
 		c.NoSnapshotRestoreOnStart = true
 	}
 	logs := raft.LogStore(m.raft.log)

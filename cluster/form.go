@@ -535,11 +535,15 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 			return true, nil
 		}
 	}
-	if _, ok := f.attempts.since[of]; !ok && r.Status != nil {
-		f.attempts.since[of] = r.Status.Index
+	since, known := f.attempts.since[of], r.Known
+	if since == 0 && r.Status != nil {
+		since = r.Status.Index
 	}
 	f.asked.Store(uint64(of))
-	r, err = askLeader(ctx, others, addr, Request{Add: f.self(false), Back: back, Run: f.number, Since: f.attempts.since[of], Cluster: of})
+	r, err = askLeader(ctx, others, addr, Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
+	if known || err == nil || errors.Is(err, ErrUnknownOutcome) {
+		f.attempts.since[of] = since
+	}
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}

@@ -13,48 +13,56 @@ import (
 // use.
 type removals struct {
 	mu  sync.Mutex
-	all map[uint64]removal // by id: the last one
+	all map[place]uint64 // the index of the entry that has removed a member, the last time
+	// The members were changed in a part of the log that this process has not applied, since it has got a snapshot
+	// instead. This is the index of the last such change; 0 if there is none.
+	unseen uint64
 }
 
-type removal struct {
-	addr  string // of the member
-	index uint64 // of the entry that has removed it
+// place is where a member was. With the same id at another address it was another server.
+type place struct {
+	id   uint64
+	addr string
 }
 
-func newRemovals() *removals { return &removals{all: map[uint64]removal{}} }
+func newRemovals() *removals { return &removals{all: map[place]uint64{}} }
 
-// note is told which members there were before an entry was applied, or a snapshot in which it is the last one, and
-// which there are now. Where in a snapshot's part of the log a member was removed is not known; the end is on the safe
-// side.
+// note is told which members there were before an entry was applied, and which there are now.
 func (r *removals) note(was, is map[uint64]string, index uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, addr := range was {
 		if _, ok := is[id]; !ok {
-			r.all[id] = removal{addr, index}
+			r.all[place{id, addr}] = index
 		}
 	}
 }
 
-// after reports whether the member x was removed after the entry at index. A member with the same id and another
-// address was another server.
+// skip is told that this process begins with a snapshot, or has got one, in which the entry at index is the last one that has
+// changed the members. Who was a member before, and was removed, is not known.
+func (r *removals) skip(index uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.unseen = max(r.unseen, index)
+}
+
+// after reports whether the member x was removed after the entry at index, or may have been.
 func (r *removals) after(x proto.Peer, index uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	last, ok := r.all[x.ID]
-	return ok && last.addr == x.Addr && last.index > index
+	return r.unseen > index || r.all[place{x.ID, x.Addr}] > index
 }
 
-// memberAddresses returns the addresses of the members by id, and the index of the last entry applied.
-func memberAddresses(replica *fsm.Replica) (all map[uint64]string, index uint64) {
+// memberAddresses returns the addresses of the members by id, and the version of that list.
+func memberAddresses(replica *fsm.Replica) (all map[uint64]string, version int64) {
 	all = map[uint64]string{}
 	replica.View(func(v *fsm.View) {
-		index = v.Index()
+		version = v.MembersZxid()
 		for id := uint64(1); id <= maxID; id++ {
 			if x, ok := v.Member(id); ok {
 				all[id] = x.Addr
 			}
 		}
 	})
-	return all, index
+	return all, version
 }
