@@ -384,10 +384,9 @@ func (g *gatedFSM) Apply(l *raft.Log) any {
 // StoreConfiguration implements raft.ConfigurationStore.
 func (g *gatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	if g.await(index) {
-		was, _ := memberAddresses(g.Replica)
+		was := memberAddresses(g.Replica)
 		g.Replica.StoreConfiguration(index, c)
-		is, _ := memberAddresses(g.Replica)
-		g.removed.note(was, is, index)
+		g.removed.note(was, memberAddresses(g.Replica), index)
 	}
 }
 
@@ -405,17 +404,14 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		rc.Close()
 		return errNotApplied
 	}
-	_, was := memberAddresses(g.Replica)
+	var applied uint64
+	g.Replica.View(func(v *fsm.View) { applied = v.Index() })
 	if err := g.Replica.Restore(rc); err != nil {
 		return err
 	}
-	if _, is := memberAddresses(g.Replica); is == was {
-		return nil
-	}
 	newest, err := g.log.newestSnapshot()
-	if err != nil {
-		return err
+	if err == nil && newest.ConfigurationIndex > applied {
+		g.removed.skip(newest.ConfigurationIndex)
 	}
-	g.removed.skip(newest.ConfigurationIndex)
-	return nil
+	return err
 }

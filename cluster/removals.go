@@ -53,16 +53,15 @@ func (r *removals) after(x proto.Peer, index uint64) bool {
 	return r.unseen > index || r.all[place{x.ID, x.Addr}] > index
 }
 
-// memberAddresses returns the addresses of the members by id, and the version of that list.
-func memberAddresses(replica *fsm.Replica) (all map[uint64]string, version int64) {
-	all = map[uint64]string{}
+// memberAddresses returns the addresses of the members by id.
+func memberAddresses(replica *fsm.Replica) map[uint64]string {
+	all := map[uint64]string{}
 	replica.View(func(v *fsm.View) {
-		version = v.MembersZxid()
 		for id := uint64(1); id <= maxID; id++ {
 			if x, ok := v.Member(id); ok {
 				all[id] = x.Addr
 			}
 		}
 	})
-	return all, version
+	return all
 }
