@@ -619,6 +619,18 @@ type verdict struct {
 	snapshots int // number of members whose log starts after a snapshot
 }
 
+// unused calls open again for up to ten seconds while the directory seems to be in use. A process that another test is starting
+// has the files of this one open for a moment, with their locks.
+func unused[T any](open func() (T, error)) (x T, err error) {
+	for range 100 {
+		if x, err = open(); !errors.Is(err, library.ErrInUse) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return x, err
+}
+
 // judge starts the cluster with the directories in dir, as a power failure has left them.
 // It must start, have everything that was acknowledged, and of the other requests a
 // prefix.
@@ -633,7 +645,7 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 			late--
 			continue
 		}
-		r, err := storage.Check(p.data(dir, i))
+		r, err := unused(func() (*storage.Report, error) { return storage.Check(p.data(dir, i)) })
 		if err != nil {
 			return nil, fmt.Errorf("lockkeeper check: %w", err)
 		}
@@ -657,7 +669,7 @@ func (p *power) judge(dir string, m *judged) (v *verdict, err error) {
 			cfg.ElectionTimeout = 300 * time.Millisecond
 			testhooks.In(&cfg).Network = network.Host("127.0.0.1")
 		}
-		s, err := library.Open(cfg)
+		s, err := unused(func() (*library.Server, error) { return library.Open(cfg) })
 		if err != nil {
 			return nil, fmt.Errorf("it does not start: %w", err)
 		}
