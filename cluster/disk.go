@@ -22,9 +22,9 @@ type disk struct {
 	unwritten atomic.Pointer[error] // why a snapshot could not be written, the last time
 }
 
-// saving keeps this member's own snapshots and the leader's apart. If the leader's were installed while Raft takes one of
-// its own, Raft would take that for the newest one when it ends. As a leader it would then send, after the entry with which its own one
-// ends, the empty entry that the leader has sent in the place of the next one (see transport.InstallSnapshot).
+// saving keeps this member's own snapshots and the leader's apart. If the leader's was installed while Raft was taking one
+// of its own, Raft would think that its own, which is complete later, is the newest. As a leader it would then send the
+// empty entry at the end of the other one (see transport.InstallSnapshot) as the entry that follows its own one.
 type saving struct {
 	turn       turn        // held while Raft takes or installs a snapshot
 	superseded atomic.Bool // the leader's waits for the end of one that is being taken, and covers all that this has

@@ -68,7 +68,8 @@ func (n *node) applied() uint64 {
 	return n.AppliedIndex()
 }
 
-// takeSnapshot has Raft take a snapshot, and shorten its log. It gives up, without an error, if the leader has sent one that covers all of it.
+// takeSnapshot has Raft take a snapshot, and shorten its log. It gives up, without an error, if the leader has sent one
+// that covers all of it.
 func (n *node) takeSnapshot() error {
 	n.saving.turn.take()
 	defer n.saving.turn.give()

@@ -38,7 +38,7 @@ func (r *removals) note(was, is map[uint64]string, index uint64) {
 	}
 }
 
-// skip is told that this process begins with a snapshot, or has got one, in which the entry at index is the last one that has
+// skip is told that this process begins with a snapshot, or has got one, in which the entry at index is the last one that
 // changed the members. Who was a member before, and was removed, is not known.
 func (r *removals) skip(index uint64) {
 	r.mu.Lock()

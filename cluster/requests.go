@@ -42,10 +42,10 @@ type Request struct {
 	// Run is the run (see Status) of a server that asks for a place of its own: the request
 	// holds only while that run answers at the server's address. 0 means an operator's word.
 	Run uint64 `json:"run,omitempty"`
-	// Since goes with Run: the last entry that the leader had applied before this run first asked for its place. Requests that
-	// were refused do not count, unless the server was a member when it sent them.
-	// If the server was removed after that entry, an earlier request may have been carried out, and
-	// this one must not add it again. 0 if the sender is of an earlier version.
+	// Since goes with Run: the last entry that the leader had applied before this run first asked for its place. A
+	// request that was refused does not count, unless the server was a member when it sent it. If the server
+	// was removed after that entry, an earlier request may have been carried out, and this one must not add
+	// it again. 0 if the sender is of an earlier version.
 	Since uint64 `json:"since,omitempty"`
 	// Cluster is the cluster that is meant; 0 means whichever the member belongs to.
 	Cluster ClusterID `json:"cluster,omitzero"`
@@ -217,8 +217,8 @@ func refuse(code proto.Code, format string, args ...any) error {
 	return &refusal{code, fmt.Sprintf(format, args...)}
 }
 
-// notMember is the answer to a request about a server that is not a member. Only a server that was removed is refused its place
-// with the same code.
+// notMember is the answer to a request about a server that is not a member. Only a server that was removed is refused its
+// place with the same code.
 func notMember(id uint64) error { return refuse(proto.NoNode, "server %d is not a member", id) }
 
 // begun is the error of a change that may have been made in part or as a whole.

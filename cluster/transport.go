@@ -130,7 +130,8 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	}
 }
 
-// lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not in its log.
+// lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
+// in its log any more.
 func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 	at := q.PrevLogEntry
 	if at >= t.raft.applied() {
@@ -145,9 +146,9 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 	return t.raft.storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
 }
 
-// answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not help a leader if the
-// log's end was never committed. So the answer is where this member's snapshot ends, and the leader continues there: see
-// [transport.leap].
+// answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not
+// help the leader if those entries were never committed. So the answer says where this member's snapshot ends, and the
+// leader continues there: see [transport.leap].
 func (t *transport) answerLacking(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
 	newest, err := t.raft.disk.newestSnapshot(t.now())
@@ -315,8 +316,8 @@ func (t *transport) install(rpc raft.RPC) error {
 	return nil
 }
 
-// awaitOwn takes the turn of saving, to install a snapshot that ends with the entry end. It returns false if this member is closed
-// before.
+// awaitOwn takes the turn of saving, to install a snapshot that ends with the entry end. It returns false if this member
+// is closed first.
 func (t *transport) awaitOwn(end uint64) bool {
 	t.raft.saving.superseded.Store(end > t.raft.applied())
 	defer t.raft.saving.superseded.Store(false)
@@ -328,8 +329,9 @@ func (t *transport) awaitOwn(end uint64) bool {
 	}
 }
 
-// hasAll reports whether the log of this follower, or its newest snapshot before that, has all that the snapshot covers: that has come late. Raft would install it, and take
-// the list of members in it for the newest one, even if the log has a later one.
+// hasAll reports whether this follower has all that the snapshot covers, in its log or in its own newest snapshot: the
+// leader's has come late. Raft would install it, and take the list of members in it for the newest one, even if the log
+// has a later one.
 func (t *transport) hasAll(q *raft.InstallSnapshotRequest) bool {
 	var l raft.Log
 	return t.raft.log.GetLog(q.LastLogIndex, &l) == nil && l.Term == q.LastLogTerm &&
