@@ -833,7 +833,7 @@ func TestConsoleMembers(t *testing.T) {
 		b.stop()
 		check(t, all[down].Close())
 		b = browse(t, handler)
-		if first := b.next(); first.Members[down].Role != "" || first.Members[down].Dead {
+		if first := b.next(); first.Members[down].Role != "" {
 			t.Errorf("what a member said before it was stopped is shown: %+v", first.Members[down])
 		}
 		st = b.until("that a member is down", func(s *consoleState) bool { return s.Members[down].Dead })
@@ -852,8 +852,9 @@ func TestConsoleMembers(t *testing.T) {
 		enqueue(t, c, "/l")
 		b.until("a lock", func(s *consoleState) bool { return s.Totals.Locks == 1 })
 		check(t, all[3-down].Close())
-		st = b.until("that nothing is known", func(s *consoleState) bool { return s.Unknown != "" })
-		if !strings.Contains(st.Unknown, "knows no leader") || st.Notes.Locks != st.Unknown || st.Server.Serving || st.Totals.Locks != 0 {
+		// For a moment it serves no clients, and still thinks that it leads.
+		st = b.until("that nothing is known", func(s *consoleState) bool { return strings.Contains(s.Unknown, "knows no leader") })
+		if st.Notes.Locks != st.Unknown || st.Server.Serving || st.Totals.Locks != 0 {
 			t.Errorf("%+v", st)
 		}
 		b.until("two members that are down", func(s *consoleState) bool { return s.Members[down].Dead && s.Members[3-down].Dead })

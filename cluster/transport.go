@@ -333,9 +333,15 @@ func (t *transport) awaitOwn(end uint64) bool {
 // leader's has come late. Raft would install it, and take the list of members in it for the newest one, even if the log
 // has a later one.
 func (t *transport) hasAll(q *raft.InstallSnapshotRequest) bool {
-	var l raft.Log
-	return t.raft.log.GetLog(q.LastLogIndex, &l) == nil && l.Term == q.LastLogTerm &&
-		q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower
+	var end raft.Log
+	if t.raft.storage.Log.GetLog(q.LastLogIndex, &end) != nil {
+		newest, err := t.raft.disk.newestSnapshot(t.now())
+		if err != nil || newest.Index == 0 || newest.Index != q.LastLogIndex || newest.Index > t.raft.applied() {
+			return false
+		}
+		end.Term = newest.Term
+	}
+	return end.Term == q.LastLogTerm && q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower
 }
 
 // replaceEnd does what the leader does after its snapshot (see InstallSnapshot), if the log of this member has another entry where the
