@@ -414,6 +414,7 @@ func TestMembershipJoinAgain(t *testing.T) {
 			awaitVotes(t, m.servers, 3)
 			m.want("1 2 3")
 			must(m.connect(i, 10*time.Second).Exists("/held", false))(t)
+			must(holder.Exists("/held", false))(t) // it sends no pings, and its session would soon expire
 		}
 		must(m.ask(cluster.Request{Remove: 2}))(t)
 		m.removed(1)
