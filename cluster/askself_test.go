@@ -49,10 +49,11 @@ func TestCloseTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
 		f.disks[0].SetFault(func() error { time.Sleep(3 * time.Second); return nil })
-		go f.write(0)
-		time.Sleep(time.Second)
-		m, began := f.running[0], time.Now()
+		m := f.running[0]
 		f.running[0] = nil
+		m.Propose(someWrite(), make(result, 1), nil)
+		time.Sleep(time.Second)
+		began := time.Now()
 		var closers sync.WaitGroup
 		for range 2 {
 			closers.Go(func() {
