@@ -14,71 +14,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestRemovedBeforeSecondRequestUnseen: a server that joins is added and removed, and sends its request again, to a leader that does not
-// have both in its part of the log: it has got a snapshot that covers them, or was started with one. Or that leader has had
-// another server with the same id since.
-func TestRemovedBeforeSecondRequestUnseen(t *testing.T) {
-	for _, how := range []string{"in a snapshot", "before a restart", "another server"} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
-				next := (lead + 1) % 3
-				third := 3 - lead - next
-				operator := func(q Request) {
-					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
-						t.Fatal(err)
-					}
-				}
-				f.cutOff(next, how == "in a snapshot")
-				cfg := f.config(3)
-				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(third+1)]
-				n := &muting{Network: cfg.Network, to: f.peers[uint64(lead+1)], broken: make(chan struct{})}
-				cfg.Network = n
-				m := f.open(3, cfg)
-				until(t, "the addition", func() bool {
-					s, _ := f.running[third].Status()
-					return find(s.Members, 4) != nil
-				})
-				operator(Request{Remove: 4})
-				switch how {
-				case "another server":
-					operator(Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
-					operator(Request{Remove: 4})
-				case "before a restart":
-					f.writes(lead, 20)
-					f.snapshot(3)
-					f.stop(next)
-					f.open(next, config(next))
-				default:
-					f.writes(lead, 20)
-					if err := f.running[lead].raft.Snapshot().Error(); err != nil {
-						t.Fatal(err)
-					}
-					f.cutOff(next, false)
-					until(t, "the snapshot", func() bool {
-						newest, _ := f.running[next].raft.storage.NewestSnapshot()
-						return newest.Index > 0
-					})
-				}
-				if how != "another server" {
-					f.handTo(next)
-					lead = next
-				}
-				close(n.broken)
-				if err := fault(m, 5*time.Minute); !errors.Is(err, ErrRemoved) {
-					t.Errorf("its fault is %v", err)
-				}
-				if s, _ := f.running[lead].Status(); find(s.Members, 4) != nil {
-					t.Errorf("it was added again: %v", s.Members)
-				}
-			})
-		})
-	}
-}
-
-// losing is a network on which requests for a place in the cluster are lost while it holds, or, if refused is set, refused.
+// losing is a network on which requests for a place in the cluster are lost while holds is true or, if refused is set,
+// refused.
 type losing struct {
 	Network
 	holds   atomic.Bool
@@ -109,9 +46,9 @@ func (c losingConn) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// TestRemovedBeforeItAsked: a server joins with the id and the address of a member that was removed before, and its first requests
-// are lost. Then a member leads that has got the removal in a snapshot, which ends after the server began to ask. The server is added.
-// If its first requests were refused, that holds also if the members were changed after it began to ask.
+// TestRemovedBeforeItAsked: a server joins with the id and the address of a member that was removed before, and its first
+// requests are lost. Then a member leads that has got the removal in a snapshot, which ends after the server began to ask.
+// The server is added. If its first requests were refused, it is also added if the members were changed after that.
 func TestRemovedBeforeItAsked(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		t.Run(fmt.Sprint("refused ", refused), func(t *testing.T) {

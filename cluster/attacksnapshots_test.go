@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"testing/synctest"
@@ -13,7 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
-// slowSnapshots is a store on a slow disk: each write of a snapshot that ends with the entry at takes as long as takes says.
+// slowSnapshots is a store on a slow disk: writes of a snapshot that ends with the entry at take that long.
 type slowSnapshots struct {
 	raft.SnapshotStore
 	at    *uint64
@@ -87,6 +88,9 @@ func TestOwnSnapshotEndsLate(t *testing.T) {
 			t.Error(err)
 		}
 		until(t, "the snapshot", func() bool { return x.AppliedIndex() > at })
+		if newest := x.Stats()["last_snapshot_index"]; newest != fmt.Sprint(at+1) {
+			t.Errorf("Raft takes the snapshot that ends with entry %s for the newest, not that with %d", newest, at+1)
+		}
 		f.handTo(c)
 		f.net.Heal()
 		f.whole()

@@ -649,8 +649,8 @@ func (c *contacts) mayStand(now int64, own state) bool {
 			patience = gap
 		} else {
 			// An election waits for four writes, each of which may take half an election timeout. A member
-			// with a longer log hears of it only after two of them, and waits since then: the others
-			// leave it that time, or they would be first again and again.
+			// hears of another's election only after two of them, and counts its own wait from then. So
+			// those with shorter logs wait longer: otherwise they would stand first every time.
 			patience = gap * int64(min(c.tries, 5))
 			apart, gap = gap, patience+4*gap
 		}

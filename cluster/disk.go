@@ -27,7 +27,7 @@ type disk struct {
 // empty entry at the end of the other one (see transport.InstallSnapshot) as the entry that follows its own one.
 type saving struct {
 	turn       turn        // held while Raft takes or installs a snapshot
-	superseded atomic.Bool // the leader's waits for the end of one that is being taken, and covers all that this has
+	superseded atomic.Bool // a snapshot of the leader's waits for the turn, and covers all that this member has
 }
 
 // terms keeps Raft's main goroutine from beginning a term while a heartbeat is being

@@ -432,31 +432,71 @@ func TestRemovedBeforeAnswer(t *testing.T) {
 }
 
 // TestRemovedBeforeSecondRequest: a server is added, and an operator removes it before the connection breaks on which it
-// waits for the answer, so that it sends the same request again. It is not added once more, also if another member leads
-// by then, which may have got the list in a snapshot.
+// waits for the answer, so that it sends the same request again. It is not added once more, whichever member leads by
+// then, and whatever that has seen of the addition and the removal.
 func TestRemovedBeforeSecondRequest(t *testing.T) {
-	for _, how := range []string{"same leader", "another leader", "a leader with a snapshot"} {
-		t.Run(how, func(t *testing.T) {
+	for _, x := range []struct {
+		name        string
+		hands       bool // another member leads when the second request comes
+		cutOff      bool // that one has got both changes in a snapshot
+		cutOffLater bool // that one has got the removal in a snapshot
+		restarted   bool // that one was started with a snapshot that covers both
+		another     bool // another server has had the id since
+	}{
+		{name: "same leader"},
+		{name: "another leader", hands: true},
+		{name: "a leader with a snapshot", hands: true, cutOffLater: true},
+		{name: "a leader with both in a snapshot", hands: true, cutOff: true},
+		{name: "a leader that was restarted", hands: true, restarted: true},
+		{name: "another server with the id", another: true},
+	} {
+		t.Run(x.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 4)
-				f.found(3)
+				config := f.found(3)
 				lead := leadOf(t, f)
 				next := (lead + 1) % 3
-				via := f.peers[uint64(3-lead-next+1)]
+				third := 3 - lead - next
+				operator := func(q Request) {
+					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
+						t.Fatal(err)
+					}
+				}
+				f.cutOff(next, x.cutOff)
 				cfg := f.config(3)
-				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", via
+				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(third+1)]
 				n := &muting{Network: cfg.Network, to: f.peers[uint64(lead+1)], broken: make(chan struct{})}
 				cfg.Network = n
 				m := f.open(3, cfg)
 				until(t, "the addition", func() bool {
-					s, _ := f.running[next].Status()
-					return find(s.Members, 4) != nil
+					for i, m := range f.running[:3] {
+						if s, _ := m.Status(); find(s.Members, 4) == nil && (i != next || !x.cutOff) {
+							return false
+						}
+					}
+					return true
 				})
-				f.cutOff(next, how == "a leader with a snapshot")
-				if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 4}); err != nil {
-					t.Fatal(err)
+				f.cutOff(next, x.cutOff || x.cutOffLater)
+				operator(Request{Remove: 4})
+				if x.another {
+					operator(Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
+					operator(Request{Remove: 4})
 				}
-				if how == "a leader with a snapshot" {
+				if x.restarted { // on a real disk, from which it reads its snapshot in another way
+					cfg := config(next)
+					cfg.Memory, cfg.Dir = nil, t.TempDir()
+					f.stop(next)
+					f.open(next, cfg)
+					until(t, "the vote", func() bool {
+						s, _ := f.running[lead].Status()
+						return f.running[next].Leader() != 0 && voters(s.Members) == 3
+					})
+					f.writes(lead, 20)
+					f.snapshot(3)
+					f.stop(next)
+					f.open(next, cfg)
+				}
+				if x.cutOff || x.cutOffLater {
 					f.writes(lead, 20)
 					if err := f.running[lead].raft.Snapshot().Error(); err != nil {
 						t.Fatal(err)
@@ -467,7 +507,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 						return newest.Index > 0
 					})
 				}
-				if how != "same leader" {
+				if x.hands {
 					f.handTo(next)
 					lead = next
 				}

@@ -260,7 +260,7 @@ func (r *recentLog) forget() {
 }
 
 // watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
-// one could not be written. It gives up one that the leader's supersedes.
+// one could not be written. It gives up a snapshot that one of the leader's supersedes.
 type watchedSnapshots struct {
 	raft.SnapshotStore
 	disk *disk

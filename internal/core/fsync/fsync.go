@@ -28,13 +28,13 @@ func Opened(d *os.File) error {
 	return d.Sync()
 }
 
-// Name returns when the name of a directory is on the disk. It can also do that where the directory that has the
-// name cannot be read by this user, if the system is Linux.
+// Name returns when the name of a directory is on the disk. On Linux, this works even if the process may not read the
+// parent directory.
 func Name(dir string) error {
 	err := Dir(filepath.Dir(dir))
 	if errors.Is(err, fs.ErrPermission) {
-		if able, all := fileSystem(dir); able {
-			return all
+		if able, err := syncFileSystem(dir); able {
+			return err
 		}
 	}
 	return err

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fileSystem syncs everything in the file system that a directory is in, and so its name.
-func fileSystem(dir string) (able bool, err error) {
+// syncFileSystem syncs the whole file system that a directory is in, and so its name.
+func syncFileSystem(dir string) (able bool, err error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return true, err

@@ -2,5 +2,5 @@
 
 package fsync
 
-// fileSystem is not able to do it here.
-func fileSystem(string) (able bool, err error) { return false, nil }
+// syncFileSystem reports that it cannot: only Linux can sync one file system and wait for it.
+func syncFileSystem(string) (able bool, err error) { return false, nil }
