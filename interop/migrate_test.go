@@ -251,7 +251,10 @@ func TestMigrateReleases(t *testing.T) {
 			keepers := startKeepers(t, real.addr, "keeper", 5)
 			stop := make(chan struct{})
 			clients := churn(t, real.addr, run.line, r, stop)
-			time.Sleep(2 * time.Second) // how much is done meanwhile does not matter
+			time.Sleep(2 * time.Second)
+			for deadline := time.Now().Add(startDeadline); len(snapshotsIn(t, real)) < 6 && time.Now().Before(deadline); { // on a slow machine
+				time.Sleep(100 * time.Millisecond)
+			}
 			close(stop)
 			clients.Wait()
 			last := keepers[0].check(t)
@@ -276,7 +279,7 @@ func TestMigrateReleases(t *testing.T) {
 					t.Error(note)
 				}
 			}
-			fromEarlierSnapshots(t, filepath.Join(real.dir, "data"), logs, run.line < 6 || strings.Contains(run.name, "without"))
+			fromEarlierSnapshots(t, snapshotsIn(t, real), logs, run.line < 6 || strings.Contains(run.name, "without"))
 			ours := startLockkeeper(t, "--listen", real.addr, "--data", data, "--zookeeper-passwords")
 			now := takeCensus(t, ours.addr)
 			if run.line == 4 { // it has no /zookeeper/config, and 3.5 adds it in the same way
@@ -324,14 +327,23 @@ func TestMigrateReleases(t *testing.T) {
 	}
 }
 
+// snapshotsIn returns the files of a ZooKeeper's snapshots.
+func snapshotsIn(t *testing.T, server *realZooKeeper) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(server.dir, "data", "version-2", "snapshot.*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
 // fromEarlierSnapshots reads the state from some of the snapshots, which ZooKeeper has written while it went on,
 // and the transactions after it. They must all lead to the same state. If a closeSession has no paths, a
 // parent's pzxid may be lower: ZooKeeper has it so, too.
-func fromEarlierSnapshots(t *testing.T, data, logs string, withoutPaths bool) {
+func fromEarlierSnapshots(t *testing.T, files []string, logs string, withoutPaths bool) {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(data, "version-2", "snapshot.*"))
-	if err != nil || len(files) < 4 {
-		t.Fatalf("only the snapshots %v: %v", files, err)
+	if len(files) < 4 {
+		t.Fatalf("only the snapshots %v", files)
 	}
 	read := func(file string) string {
 		dir := t.TempDir()
