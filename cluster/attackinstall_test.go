@@ -1,0 +1,205 @@
+package cluster
+
+import (
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+)
+
+// send sends one message with entries of the leader's log, from first to last, and returns the answer.
+func (l *scriptedLeader) send(first, last uint64) (*raft.AppendEntriesResponse, error) {
+	q := &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: first - 1, LeaderCommitIndex: min(l.committed, last)}
+	if first > 1 {
+		q.PrevLogTerm = l.log[first-2].Term
+	}
+	for _, e := range l.log[first-1 : last] {
+		sent := *e
+		q.Entries = append(q.Entries, &sent)
+	}
+	r := new(raft.AppendEntriesResponse)
+	return r, l.wire.NetworkTransport.AppendEntries("2", "b:1", q, r)
+}
+
+// addMember has the leader propose a list with a fourth server.
+func (l *scriptedLeader) addMember() {
+	newer := l.members.Clone()
+	newer.Servers = append(newer.Servers, raft.Server{Suffrage: raft.Nonvoter, ID: "4", Address: "d:1"})
+	l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
+}
+
+// TestSnapshotDuringItsEntries: a snapshot arrives while the disk is busy with the entries that it covers, and with a list of the members
+// after them. That stays the newest list that the member knows.
+func TestSnapshotDuringItsEntries(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(zeros{}), "")
+		defer l.close()
+		l.propose(3)
+		if r, err := l.send(2, l.last()); err != nil || !r.Success {
+			t.Fatal(r, err)
+		}
+		from := l.last() + 1
+		l.propose(2)
+		end := l.last()
+		l.addMember()
+		over := make(chan struct{})
+		l.cfg.Memory.SetFault(func() error { <-over; return nil })
+		sent := make(chan error, 1)
+		go func() {
+			_, err := l.send(from, l.last())
+			sent <- err
+		}()
+		time.Sleep(10 * time.Millisecond) // until its disk is busy with them
+		installed := make(chan struct{})
+		go func() {
+			l.committed = end
+			l.snapshot(end)
+			close(installed)
+		}()
+		time.Sleep(10 * time.Millisecond)
+		close(over)
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+		<-installed
+		if have := l.follower.raft.servers(); len(have) != 4 {
+			t.Errorf("its newest list of members is %v", have)
+		}
+	})
+}
+
+// TestSnapshotToCandidate: a snapshot is installed late, when the member has all that it covers, and after that a list of the members in
+// its log, and stands for election since it has not heard of the leader. That stays the newest list that it knows.
+func TestSnapshotToCandidate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(zeros{}), "")
+		defer l.close()
+		l.propose(5)
+		l.addMember()
+		if r, err := l.send(2, l.last()); err != nil || !r.Success {
+			t.Fatal(r, err)
+		}
+		until(t, "a candidate", func() bool { return l.follower.raft.State() == raft.Candidate })
+		if term := l.follower.raft.CurrentTerm(); term != l.term {
+			t.Fatalf("its term is %d", term)
+		}
+		l.snapshot(5) // which finds that the connection was not used for long, and was closed
+		l.snapshot(5)
+		if have := l.follower.raft.servers(); len(have) != 4 {
+			t.Errorf("its newest list of members is %v", have)
+		}
+	})
+}
+
+// TestSnapshotBeforeBarrier: a snapshot arrives late, and the member has one that ends later, but with the same state: only barriers are
+// between them. What it has applied is not taken back, as Raft would not find the entries in its log to apply them again.
+func TestSnapshotBeforeBarrier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(zeros{}), storage.BoltDB)
+		defer l.close()
+		l.propose(5)
+		end := l.last()
+		for range 3 {
+			l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogBarrier})
+		}
+		l.committed = l.last()
+		if r, err := l.send(2, l.last()); err != nil || !r.Success {
+			t.Fatal(r, err)
+		}
+		synctest.Wait()
+		if err := l.follower.raft.takeSnapshot(); err != nil {
+			t.Fatal(err)
+		}
+		if first, err := l.follower.raft.storage.Log.FirstIndex(); first != l.last()-1 && first != l.last() || err != nil {
+			t.Fatalf("its log begins with entry %d: %v", first, err)
+		}
+		l.snapshot(end)
+		if is := l.follower.raft.AppliedIndex(); is != l.last() { // the next entry would end the process
+			t.Errorf("it has applied entry %d, and was at %d before the snapshot", is, l.last())
+		}
+	})
+}
+
+// TestEmptyEntryLate: the empty entry that the leader sends after a snapshot arrives when the member has got the next snapshot, and its log is
+// empty. The log continues after the snapshot.
+func TestEmptyEntryLate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(zeros{}), "")
+		defer l.close()
+		l.propose(10)
+		l.committed = l.last()
+		l.snapshot(6)
+		l.snapshot(8)
+		r := new(raft.AppendEntriesResponse)
+		if err := l.wire.NetworkTransport.AppendEntries("2", "b:1", &raft.AppendEntriesRequest{
+			RPCHeader: l.wire.header(), Term: l.term, Entries: []*raft.Log{{Index: 6, Term: l.log[5].Term, Type: raft.LogNoop}},
+		}, r); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := l.send(9, l.last()); err != nil || !r.Success {
+			t.Errorf("it refuses the next entries: %+v %v", r, err)
+		}
+	})
+}
+
+// unlisted is a store of snapshots whose list cannot be read once: right after the next snapshot was restored, and the log was made to agree with it.
+type unlisted struct {
+	raft.SnapshotStore
+	opened *atomic.Bool
+	lists  *atomic.Int64
+}
+
+func (s unlisted) List() ([]*raft.SnapshotMeta, error) {
+	if s.opened.Load() && s.lists.Add(1) == 3 {
+		return nil, errors.New("input/output error")
+	}
+	return s.SnapshotStore.List()
+}
+
+// TestListOfSnapshotsFails: the list of snapshots cannot be read right after one was restored. Then Raft must not take it for a failure: it would
+// apply the entries before the end of the snapshot to the state in that.
+func TestListOfSnapshotsFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(zeros{}), "")
+		defer l.close()
+		if err := l.follower.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s, opened := l.cfg.Memory.Open(), new(atomic.Bool)
+		s.Snapshots = unlisted{s.Snapshots, opened, new(atomic.Int64)}
+		l.follower = New(l.cfg, fsm.NewReplica())
+		if err := l.follower.startOn(s); err != nil {
+			t.Fatal(err)
+		}
+		l.propose(3)
+		l.committed = l.last()
+		from := l.last() + 1
+		if r, err := l.send(2, l.last()); err != nil || !r.Success {
+			t.Fatal(r, err)
+		}
+		l.addMember()
+		l.propose(3)
+		l.committed = l.last()
+		opened.Store(true)
+		state := func() (index uint64) {
+			l.follower.replica.View(func(v *fsm.View) { index = v.Index() })
+			return index
+		}
+		l.snapshot(l.last())
+		if state() != l.last() {
+			t.Fatalf("its state is of entry %d", state())
+		}
+		l.send(from, from) // of another leader, whose log begins earlier
+		synctest.Wait()
+		if applied := l.follower.raft.AppliedIndex(); state() != l.last() || applied != l.last() {
+			t.Errorf("its state is of entry %d, and Raft has applied entry %d; want %d", state(), applied, l.last())
+		}
+	})
+}
