@@ -410,8 +410,11 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		return err
 	}
 	newest, err := g.log.newestSnapshot()
-	if err == nil && newest.ConfigurationIndex > applied {
+	if err != nil { // after an error Raft would apply what the new state has already
+		g.Replica.View(func(v *fsm.View) { newest.ConfigurationIndex = v.Index() })
+	}
+	if newest.ConfigurationIndex > applied {
 		g.removed.skip(newest.ConfigurationIndex)
 	}
-	return err
+	return nil
 }
