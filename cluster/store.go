@@ -64,7 +64,8 @@ func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 }
 
 // follows returns an error if an entry with this index would leave a gap in the
-// log, or between the newest snapshot and the log.
+// log, or between the newest snapshot and the log; or if the log is empty, and the state here is that of
+// a snapshot with this entry and later ones: a message has come late, and what follows the snapshot would leave a gap.
 func (s guardedStore) follows(index uint64) error {
 	last, err := s.LastIndex()
 	if err != nil {
@@ -75,7 +76,9 @@ func (s guardedStore) follows(index uint64) error {
 		if err != nil {
 			return err
 		}
-		last = newest.Index
+		if last = newest.Index; index < last && last <= s.applied() {
+			return fmt.Errorf("cluster: entry %d is before the end of the snapshot, %d", index, last)
+		}
 	}
 	if index > last+1 {
 		return fmt.Errorf("cluster: entry %d does not follow entry %d", index, last)
