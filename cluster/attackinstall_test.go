@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"errors"
+	"io"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -122,7 +123,16 @@ func TestSnapshotBeforeBarrier(t *testing.T) {
 		}
 		l.snapshot(end)
 		if is := l.follower.raft.AppliedIndex(); is != l.last() { // the next entry would end the process
-			t.Errorf("it has applied entry %d, and was at %d before the snapshot", is, l.last())
+			t.Fatalf("it has applied entry %d, and was at %d before the snapshot", is, l.last())
+		}
+		l.propose(1)
+		l.committed = l.last()
+		if r, err := l.send(l.last(), l.last()); err != nil || !r.Success {
+			t.Error(r, err)
+		}
+		synctest.Wait()
+		if is := l.follower.raft.AppliedIndex(); is != l.last() {
+			t.Errorf("it has applied entry %d of %d", is, l.last())
 		}
 	})
 }
@@ -149,15 +159,23 @@ func TestEmptyEntryLate(t *testing.T) {
 	})
 }
 
-// unlisted is a store of snapshots whose list cannot be read once: right after the next snapshot was restored, and the log was made to agree with it.
+// unlisted is a store of snapshots whose list cannot be read once: right after the next snapshot was restored, and the log
+// was made to agree with it.
 type unlisted struct {
 	raft.SnapshotStore
-	opened *atomic.Bool
-	lists  *atomic.Int64
+	armed *atomic.Bool  // the next snapshot that is opened is the one
+	lists *atomic.Int64 // the list cannot be read when this becomes 0
+}
+
+func (s unlisted) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	if s.armed.Swap(false) {
+		s.lists.Store(2)
+	}
+	return s.SnapshotStore.Open(id)
 }
 
 func (s unlisted) List() ([]*raft.SnapshotMeta, error) {
-	if s.opened.Load() && s.lists.Add(1) == 3 {
+	if s.lists.Load() > 0 && s.lists.Add(-1) == 0 {
 		return nil, errors.New("input/output error")
 	}
 	return s.SnapshotStore.List()
@@ -172,8 +190,8 @@ func TestListOfSnapshotsFails(t *testing.T) {
 		if err := l.follower.Close(); err != nil {
 			t.Fatal(err)
 		}
-		s, opened := l.cfg.Memory.Open(), new(atomic.Bool)
-		s.Snapshots = unlisted{s.Snapshots, opened, new(atomic.Int64)}
+		s, armed := l.cfg.Memory.Open(), new(atomic.Bool)
+		s.Snapshots = unlisted{s.Snapshots, armed, new(atomic.Int64)}
 		l.follower = New(l.cfg, fsm.NewReplica())
 		if err := l.follower.startOn(s); err != nil {
 			t.Fatal(err)
@@ -187,7 +205,7 @@ func TestListOfSnapshotsFails(t *testing.T) {
 		l.addMember()
 		l.propose(3)
 		l.committed = l.last()
-		opened.Store(true)
+		armed.Store(true)
 		state := func() (index uint64) {
 			l.follower.replica.View(func(v *fsm.View) { index = v.Index() })
 			return index

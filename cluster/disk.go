@@ -28,6 +28,9 @@ type disk struct {
 type saving struct {
 	turn       turn        // held while Raft takes or installs a snapshot
 	superseded atomic.Bool // a snapshot of the leader's waits for the turn, and covers all that this member has
+
+	// While the leader's is being installed: whether this member has all that it covers.
+	has atomic.Pointer[func() bool]
 }
 
 // terms keeps Raft's main goroutine from beginning a term while a heartbeat is being

@@ -46,6 +46,9 @@ var errBroken = errors.New("cluster: an earlier write has failed")
 // errSuperseded is why a snapshot of this member's own is given up.
 var errSuperseded = errors.New("cluster: the leader has sent a newer snapshot")
 
+// errNeedless is why a snapshot of the leader's is not installed.
+var errNeedless = errors.New("cluster: this member has all that the snapshot covers")
+
 // cannotWrite reports a failed write as this member's fault.
 func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
 	l.broken.Store(true)

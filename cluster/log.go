@@ -43,7 +43,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 		level = hclog.Debug
 	}
 	for _, a := range args {
-		if err, ok := a.(error); ok && strings.HasSuffix(err.Error(), errSuperseded.Error()) { // Raft keeps only the text
+		if err, ok := a.(error); ok && (errors.Is(err, errNeedless) || strings.HasSuffix(err.Error(), errSuperseded.Error())) { // of the second, Raft keeps only the text
 			level = hclog.Debug
 		}
 		needsSnapshot := msg == "failed to get log" && a == raft.ErrLogNotFound // another member does

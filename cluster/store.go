@@ -263,13 +263,17 @@ func (r *recentLog) forget() {
 }
 
 // watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
-// one could not be written. It gives up a snapshot that one of the leader's supersedes.
+// one could not be written. It gives up a snapshot that one of the leader's supersedes, and one of the leader's that
+// this member does not need.
 type watchedSnapshots struct {
 	raft.SnapshotStore
 	disk *disk
 }
 
 func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if has := s.disk.saving.has.Load(); has != nil && (*has)() {
+		return nil, errNeedless
+	}
 	sink, err := s.SnapshotStore.Create(version, index, term, c, configurationIndex, trans)
 	if err != nil {
 		s.disk.unwritten.Store(&err)

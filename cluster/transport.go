@@ -286,26 +286,37 @@ func (t *transport) install(rpc raft.RPC) error {
 	if err != nil {
 		return err
 	}
-	if !t.awaitOwn(rpc.Command.(*raft.InstallSnapshotRequest).LastLogIndex) {
+	q := rpc.Command.(*raft.InstallSnapshotRequest)
+	if !t.awaitOwn(q.LastLogIndex) {
 		return ErrClosed
 	}
 	defer t.raft.saving.turn.give()
-	if t.hasAll(rpc.Command.(*raft.InstallSnapshotRequest)) {
+	needless := func() {
 		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm(), Success: true}, nil)
+	}
+	if t.hasAll(q) && q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower {
+		needless()
 		return nil
 	}
+	has := func() bool { return t.hasAll(q) }
+	t.raft.saving.has.Store(&has)
+	defer t.raft.saving.has.Store(nil)
 	t.raft.unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
 	t.raft.stall.write(t.now(), func() error {
 		select {
 		case a := <-answered:
+			if a.Error != nil && strings.HasSuffix(a.Error.Error(), errNeedless.Error()) { // Raft keeps only the text
+				needless()
+				return nil
+			}
 			// Raft only returns the error, and would be sent the snapshot for ever.
 			if why := t.raft.unwritten.Load(); why != nil && a.Error != nil {
 				t.checkDisk(*why)
 			}
 			if r, ok := a.Response.(*raft.InstallSnapshotResponse); ok && r.Success {
-				t.replaceEnd(rpc.Command.(*raft.InstallSnapshotRequest))
+				t.replaceEnd(q)
 			}
 			rpc.Respond(a.Response, a.Error)
 		case <-t.peers.ctx.Done():
@@ -329,19 +340,23 @@ func (t *transport) awaitOwn(end uint64) bool {
 	}
 }
 
-// hasAll reports whether this follower has all that the snapshot covers, in its log or in its own newest snapshot: the
+// hasAll reports whether this member has all that the snapshot covers, in its log or in its own newest snapshot: the
 // leader's has come late. Raft would install it, and take the list of members in it for the newest one, even if the log
-// has a later one.
+// has a later one. If the own one ends later, but only barriers are between them, Raft would also take back what it has
+// applied, and end the process when it does not find the entries after that in the log.
+//
+// Raft's main goroutine asks again before it installs the snapshot (see watchedSnapshots): it may have been storing the
+// entries that the snapshot covers.
 func (t *transport) hasAll(q *raft.InstallSnapshotRequest) bool {
 	var end raft.Log
-	if t.raft.storage.Log.GetLog(q.LastLogIndex, &end) != nil {
-		newest, err := t.raft.disk.newestSnapshot(t.now())
-		if err != nil || newest.Index == 0 || newest.Index != q.LastLogIndex || newest.Index > t.raft.applied() {
-			return false
-		}
-		end.Term = newest.Term
+	if t.raft.storage.Log.GetLog(q.LastLogIndex, &end) == nil {
+		return end.Term == q.LastLogTerm
 	}
-	return end.Term == q.LastLogTerm && q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower
+	newest, err := t.raft.disk.newestSnapshot(t.now())
+	if err != nil || newest.Index == 0 || newest.Index > t.raft.applied() {
+		return false
+	}
+	return newest.Index > q.LastLogIndex || newest.Index == q.LastLogIndex && newest.Term == q.LastLogTerm
 }
 
 // replaceEnd does what the leader does after its snapshot (see InstallSnapshot), if the log of this member has another entry where the
