@@ -63,9 +63,9 @@ func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 	return err
 }
 
-// follows returns an error if an entry with this index would leave a gap in the
-// log, or between the newest snapshot and the log; or if the log is empty, and the state here is that of
-// a snapshot with this entry and later ones: a message has come late, and what follows the snapshot would leave a gap.
+// follows returns an error if an entry with this index would leave a gap in the log, or between the newest snapshot and
+// the log. If the log is empty, so would one that the snapshot covers, which comes late: what follows it is not the end
+// of the snapshot.
 func (s guardedStore) follows(index uint64) error {
 	last, err := s.LastIndex()
 	if err != nil {

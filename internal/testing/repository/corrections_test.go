@@ -216,14 +216,30 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"own snapshot that ends late", []edit{
-		{"cluster/transport.go", "\tif !t.awaitOwn(rpc.Command.(*raft.InstallSnapshotRequest).LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.raft.saving.turn.give()\n", ""},
+		{"cluster/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.raft.saving.turn.give()\n", ""},
 	}, []finding{{"cluster", "TestOwnSnapshotEndsLate", "Raft takes the snapshot that ends"}}},
 	{"follower without the entries before its snapshot", []edit{
 		{"cluster/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
 	}, []finding{{"cluster", "TestTailRefused", "did not happen: a write"}}},
 	{"snapshot that comes late", []edit{
-		{"cluster/transport.go", "if t.hasAll(rpc", "if false && t.hasAll(rpc"},
-	}, []finding{{"cluster", "TestSnapshotAfterItsEntries", "its newest list of members is"}}},
+		{"cluster/transport.go", "if t.hasAll(q) &&", "if false && t.hasAll(q) &&"},
+		{"cluster/store.go", "has != nil && (*has)()", "has != nil && false"},
+	}, []finding{
+		{"cluster", "TestSnapshotAfterItsEntries", "its newest list of members is"},
+		{"cluster", "TestSnapshotToCandidate", "its newest list of members is"},
+	}},
+	{"snapshot that comes before its entries are stored", []edit{
+		{"cluster/store.go", "has != nil && (*has)()", "has != nil && false"},
+	}, []finding{{"cluster", "TestSnapshotDuringItsEntries", "its newest list of members is"}}},
+	{"snapshot before a barrier", []edit{
+		{"cluster/transport.go", "return newest.Index > q.LastLogIndex || ", "return "},
+	}, []finding{{"cluster", "TestSnapshotBeforeBarrier", "before the snapshot"}}},
+	{"entry that comes late", []edit{
+		{"cluster/store.go", "if last = newest.Index; index < last &&", "if last = newest.Index; false && index < last &&"},
+	}, []finding{{"cluster", "TestEmptyEntryLate", "it refuses the next entries"}}},
+	{"list of snapshots that cannot be read", []edit{
+		{"cluster/asynclog.go", "if err != nil { // Raft must not", "if err != nil {\n\t\treturn err\n\t}\n\tif err != nil { // Raft must not"},
+	}, []finding{{"cluster", "TestListOfSnapshotsFails", "Raft has applied entry"}}},
 	{"snapshot's end, by the follower", []edit{
 		{"cluster/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
