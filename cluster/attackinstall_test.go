@@ -58,6 +58,7 @@ func TestSnapshotDuringItsEntries(t *testing.T) {
 			sent <- err
 		}()
 		time.Sleep(10 * time.Millisecond) // until its disk is busy with them
+		synctest.Wait()
 		installed := make(chan struct{})
 		go func() {
 			l.committed = end
