@@ -75,7 +75,7 @@ func TestEndNotReplaced(t *testing.T) {
 		older, next, snapshots, began := end-1, l.last(), 0, time.Now()
 		for rounds := 0; next <= l.last(); rounds++ {
 			if rounds == 200 {
-				t.Fatalf("after %d rounds and %v, in which it got and accepted %d snapshots, it still refuses entry %d of %d", rounds, time.Since(began), snapshots, next, l.last())
+				t.Fatalf("after %d rounds and %v, in which it was sent %d snapshots, it still refuses entry %d of %d", rounds, time.Since(began), snapshots, next, l.last())
 			}
 			if next <= older { // its log begins with older+1
 				if l.snapshotOnly(older) {

@@ -156,6 +156,8 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 		t.pass(rpc)
 		return
 	}
+	// It may still have another entry there; then Raft here would refuse what the leader sends next.
+	t.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})
 	rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
 }
 
