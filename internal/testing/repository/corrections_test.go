@@ -243,6 +243,9 @@ var corrections = []putBack{
 	{"snapshot's end, by the follower", []edit{
 		{"cluster/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
+	{"snapshot's end, replaced late", []edit{
+		{"cluster/transport.go", "\tt.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})\n", ""},
+	}, []finding{{"cluster", "TestEndNotReplaced", "it still refuses entry"}}},
 	{"snapshot's end, after a crash", []edit{
 		{"internal/core/storage/memory.go", "\tm.dropSuperseded(newest)\n", ""},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
