@@ -410,7 +410,7 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		return err
 	}
 	newest, err := g.log.newestSnapshot()
-	if err != nil { // Raft must not get it: it would apply again what the new state has
+	if err != nil { // not returned: Raft would apply again what the restored state has
 		g.Replica.View(func(v *fsm.View) { newest.ConfigurationIndex = v.Index() })
 	}
 	if newest.ConfigurationIndex > applied {

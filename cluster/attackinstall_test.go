@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"math/rand/v2"
@@ -37,8 +36,8 @@ func (l *scriptedLeader) addMember() {
 	l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
 }
 
-// TestSnapshotDuringItsEntries: a snapshot arrives while the disk is busy with the entries that it covers, and with a list of the members
-// after them. That stays the newest list that the member knows.
+// TestSnapshotDuringItsEntries: a snapshot arrives while the member is still storing the entries that it covers, and a list
+// of the members after them. That stays the newest list that the member knows.
 func TestSnapshotDuringItsEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
@@ -78,8 +77,8 @@ func TestSnapshotDuringItsEntries(t *testing.T) {
 	})
 }
 
-// TestSnapshotToCandidate: a snapshot is installed late, when the member has all that it covers, and after that a list of the members in
-// its log, and stands for election since it has not heard of the leader. That stays the newest list that it knows.
+// TestSnapshotToCandidate: a snapshot comes late. The member has all that it covers, and a list of the members after that
+// in its log, and stands for election since it has not heard from the leader. That stays the newest list that it knows.
 func TestSnapshotToCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
@@ -101,8 +100,8 @@ func TestSnapshotToCandidate(t *testing.T) {
 	})
 }
 
-// TestSnapshotBeforeBarrier: a snapshot arrives late, and the member has one that ends later, but with the same state: only barriers are
-// between them. What it has applied is not taken back, as Raft would not find the entries in its log to apply them again.
+// TestSnapshotBeforeBarrier: a snapshot arrives late, and the member has one that ends later, with only barriers between
+// them. Raft does not go back to the earlier end: its log does not have the entries after that any more.
 func TestSnapshotBeforeBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), storage.BoltDB)
@@ -139,8 +138,8 @@ func TestSnapshotBeforeBarrier(t *testing.T) {
 	})
 }
 
-// TestEmptyEntryLate: the empty entry that the leader sends after a snapshot arrives when the member has got the next snapshot, and its log is
-// empty. The log continues after the snapshot.
+// TestEmptyEntryLate: the empty entry that the leader sends after a snapshot arrives only after the next snapshot, when the
+// member's log is empty. The log continues after the second snapshot.
 func TestEmptyEntryLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
@@ -149,12 +148,7 @@ func TestEmptyEntryLate(t *testing.T) {
 		l.committed = l.last()
 		l.snapshot(6)
 		l.snapshot(8)
-		r := new(raft.AppendEntriesResponse)
-		if err := l.wire.NetworkTransport.AppendEntries("2", "b:1", &raft.AppendEntriesRequest{
-			RPCHeader: l.wire.header(), Term: l.term, Entries: []*raft.Log{{Index: 6, Term: l.log[5].Term, Type: raft.LogNoop}},
-		}, r); err != nil {
-			t.Fatal(err)
-		}
+		l.endEntry(6)
 		if r, err := l.send(9, l.last()); err != nil || !r.Success {
 			t.Errorf("it refuses the next entries: %+v %v", r, err)
 		}
@@ -183,8 +177,8 @@ func (s unlisted) List() ([]*raft.SnapshotMeta, error) {
 	return s.SnapshotStore.List()
 }
 
-// TestListOfSnapshotsFails: the list of snapshots cannot be read right after one was restored. Then Raft must not take it for a failure: it would
-// apply the entries before the end of the snapshot to the state in that.
+// TestListOfSnapshotsFails: the list of snapshots cannot be read right after one was restored. Raft must not think that the
+// restore failed: it would apply entries again that the restored state has.
 func TestListOfSnapshotsFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
@@ -224,9 +218,9 @@ func TestListOfSnapshotsFails(t *testing.T) {
 	})
 }
 
-// TestEndNotReplaced: a member gets a snapshot, and its log has entries of an earlier leader from the snapshot's end on. Its disk is stuck
-// in the next term before it has replaced the one at that end. The next leader has a snapshot that ends earlier, and sends
-// its log as Raft does it. The member gets all of it, and that leader does not send its snapshot without end.
+// TestEndNotReplaced: a member gets a snapshot, and its log has an earlier leader's entry where the snapshot ends, and more
+// after that. Its disk is stuck before it has replaced that entry. The next leader has a snapshot that ends earlier, and
+// sends what follows that, as Raft does. The member gets all of it; that leader does not send its snapshot again and again.
 func TestEndNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
@@ -269,17 +263,17 @@ func TestEndNotReplaced(t *testing.T) {
 			voted <- err
 		}()
 		done := make(chan struct{})
-		go func() { l.snapshotOnly(end); close(done) }()
+		go func() { l.install(end); close(done) }()
 		time.Sleep(20 * silence)
-		t.Log("applied", l.follower.raft.AppliedIndex(), "of", end, "term", l.follower.raft.CurrentTerm())
 		close(over)
-		t.Log("vote:", <-voted)
+		if err := <-voted; err != nil {
+			t.Error(err)
+		}
 		<-done
 		var e raft.Log
-		first, _ := l.follower.raft.storage.Log.FirstIndex()
-		last, _ := l.follower.raft.storage.Log.LastIndex()
-		err := l.follower.raft.storage.Log.GetLog(end, &e)
-		t.Logf("its log is %d to %d; entry %d is of term %d, the leader's of %d: %v", first, last, end, e.Term, l.log[end-1].Term, err)
+		if err := l.follower.raft.storage.Log.GetLog(end, &e); err != nil || e.Term == l.log[end-1].Term {
+			t.Fatalf("the entry at the snapshot's end is not the earlier leader's: term %d, %v", e.Term, err)
+		}
 
 		l.lead(l.follower.raft.CurrentTerm() + 1)
 		l.committed = l.last()
@@ -289,13 +283,10 @@ func TestEndNotReplaced(t *testing.T) {
 				t.Fatalf("after %d rounds and %v, in which it was sent %d snapshots, it still refuses entry %d of %d", rounds, time.Since(began), snapshots, next, l.last())
 			}
 			if next <= older { // its log begins with older+1
-				if l.snapshotOnly(older) {
+				if r, err := l.install(older); err == nil && r.Success {
 					next = older + 1
 				}
-				// As transport.InstallSnapshot does it: its log begins after that, so it refuses it.
-				l.wire.appendEntries("2", "b:1", &raft.AppendEntriesRequest{
-					RPCHeader: l.wire.header(), Term: l.term, Entries: []*raft.Log{{Index: older, Term: l.log[older-1].Term, Type: raft.LogNoop}},
-				}, new(raft.AppendEntriesResponse))
+				l.endEntry(older) // which it refuses: its log begins after that
 				snapshots++
 				continue
 			}
@@ -325,23 +316,8 @@ func (o openedTransport) beginTerm(term uint64) (*raft.RequestVoteResponse, erro
 	return r, o.NetworkTransport.RequestVote("2", "b:1", &raft.RequestVoteRequest{RPCHeader: o.header(), Term: term, LeadershipTransfer: true}, r)
 }
 
+// compareAt asks whether the follower has the leader's log up to the entry at index.
 func (l *scriptedLeader) compareAt(index uint64) (*raft.AppendEntriesResponse, error) {
 	r := new(raft.AppendEntriesResponse)
 	return r, l.wire.NetworkTransport.AppendEntries("2", "b:1", &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: index, PrevLogTerm: l.log[index-1].Term}, r)
-}
-
-// snapshotOnly sends a snapshot, and not the empty entry at its end.
-func (l *scriptedLeader) snapshotOnly(index uint64) bool {
-	time.Sleep(time.Millisecond)
-	var b bytes.Buffer
-	if err := l.state(index).Snapshot().Write(&b); err != nil {
-		l.t.Fatal(err)
-	}
-	q := &raft.InstallSnapshotRequest{
-		RPCHeader: l.wire.header(), SnapshotVersion: 1, Term: l.term, LastLogIndex: index, LastLogTerm: l.log[index-1].Term,
-		Configuration: raft.EncodeConfiguration(l.members), ConfigurationIndex: 1, Size: int64(b.Len()),
-	}
-	var r raft.InstallSnapshotResponse
-	err := l.wire.NetworkTransport.InstallSnapshot("2", "b:1", q, &r, &b)
-	return err == nil && r.Success
 }

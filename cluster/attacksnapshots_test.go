@@ -136,9 +136,7 @@ func TestSnapshotAfterItsEntries(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(rand.NewPCG(1, 1)), "")
 		defer l.close()
 		l.propose(5)
-		newer := l.members.Clone()
-		newer.Servers = append(newer.Servers, raft.Server{Suffrage: raft.Nonvoter, ID: "4", Address: "d:1"})
-		l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
+		l.addMember()
 		until(t, "all entries", func() bool { return l.replicate() && l.next > l.last() })
 		l.snapshot(5)
 		if have := l.follower.raft.servers(); len(have) != 4 {
@@ -158,10 +156,8 @@ func TestSnapshotAfterItself(t *testing.T) {
 		l.committed = at
 		l.snapshot(at) // with zeros, the empty entry at its end is not sent
 		l.random = rand.New(rand.NewPCG(1, 1))
-		newer := l.members.Clone()
-		newer.Servers = append(newer.Servers, raft.Server{Suffrage: raft.Nonvoter, ID: "4", Address: "d:1"})
 		l.propose(1)
-		l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
+		l.addMember()
 		until(t, "all entries", func() bool { return l.replicate() && l.next > l.last() })
 		if first, err := l.follower.raft.storage.Log.FirstIndex(); first != at+1 || err != nil {
 			t.Fatalf("its log begins with entry %d: %v", first, err)

@@ -29,7 +29,7 @@ type saving struct {
 	turn       turn        // held while Raft takes or installs a snapshot
 	superseded atomic.Bool // a snapshot of the leader's waits for the turn, and covers all that this member has
 
-	// While the leader's is being installed: whether this member has all that it covers.
+	// Set while a snapshot of the leader's is being installed: reports whether this member has all that it covers.
 	has atomic.Pointer[func() bool]
 }
 

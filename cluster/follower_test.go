@@ -244,22 +244,9 @@ func (l *scriptedLeader) replicate() bool {
 }
 
 func (l *scriptedLeader) snapshot(index uint64) {
-	time.Sleep(time.Millisecond) // the time is a part of a snapshot's name
-	var b bytes.Buffer
-	if err := l.state(index).Snapshot().Write(&b); err != nil {
-		l.t.Fatal(err)
-	}
-	q := &raft.InstallSnapshotRequest{
-		RPCHeader: l.wire.header(), SnapshotVersion: 1, Term: l.term, LastLogIndex: index, LastLogTerm: l.log[index-1].Term,
-		Configuration: raft.EncodeConfiguration(l.members), ConfigurationIndex: 1, Size: int64(b.Len()),
-	}
-	var r raft.InstallSnapshotResponse
-	err := l.wire.NetworkTransport.InstallSnapshot("2", "b:1", q, &r, &b)
+	r, err := l.install(index)
 	if err == nil && r.Success && l.random.IntN(4) > 0 { // see transport.InstallSnapshot
-		l.wire.appendEntries("2", "b:1", &raft.AppendEntriesRequest{
-			RPCHeader: q.RPCHeader, Term: q.Term,
-			Entries: []*raft.Log{{Index: index, Term: q.LastLogTerm, Type: raft.LogNoop}},
-		}, new(raft.AppendEntriesResponse))
+		l.endEntry(index)
 	}
 	l.alive()
 	if r.Term > l.term {
@@ -268,6 +255,27 @@ func (l *scriptedLeader) snapshot(index uint64) {
 	if err == nil && r.Success { // otherwise it has a newer state, for example
 		l.next = index + 1
 	}
+}
+
+// install sends a snapshot, without the empty entry at its end.
+func (l *scriptedLeader) install(index uint64) (*raft.InstallSnapshotResponse, error) {
+	time.Sleep(time.Millisecond) // the time is a part of a snapshot's name
+	var b bytes.Buffer
+	if err := l.state(index).Snapshot().Write(&b); err != nil {
+		l.t.Fatal(err)
+	}
+	r := new(raft.InstallSnapshotResponse)
+	return r, l.wire.NetworkTransport.InstallSnapshot("2", "b:1", &raft.InstallSnapshotRequest{
+		RPCHeader: l.wire.header(), SnapshotVersion: 1, Term: l.term, LastLogIndex: index, LastLogTerm: l.log[index-1].Term,
+		Configuration: raft.EncodeConfiguration(l.members), ConfigurationIndex: 1, Size: int64(b.Len()),
+	}, r, &b)
+}
+
+// endEntry sends the empty entry at the end of a snapshot.
+func (l *scriptedLeader) endEntry(index uint64) {
+	l.wire.appendEntries("2", "b:1", &raft.AppendEntriesRequest{
+		RPCHeader: l.wire.header(), Term: l.term, Entries: []*raft.Log{{Index: index, Term: l.log[index-1].Term, Type: raft.LogNoop}},
+	}, new(raft.AppendEntriesResponse))
 }
 
 func (l *scriptedLeader) alive() {

@@ -64,8 +64,8 @@ func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 }
 
 // follows returns an error if an entry with this index would leave a gap in the log, or between the newest snapshot and
-// the log. If the log is empty, so would one that the snapshot covers, which comes late: what follows it is not the end
-// of the snapshot.
+// the log. If the log is empty, it also refuses an entry before the end of that snapshot: the entry has come late, and the
+// one after the snapshot's end, which the leader sends next, would leave a gap.
 func (s guardedStore) follows(index uint64) error {
 	last, err := s.LastIndex()
 	if err != nil {

@@ -238,7 +238,7 @@ var corrections = []putBack{
 		{"cluster/store.go", "if last = newest.Index; index < last &&", "if last = newest.Index; false && index < last &&"},
 	}, []finding{{"cluster", "TestEmptyEntryLate", "it refuses the next entries"}}},
 	{"list of snapshots that cannot be read", []edit{
-		{"cluster/asynclog.go", "if err != nil { // Raft must not", "if err != nil {\n\t\treturn err\n\t}\n\tif err != nil { // Raft must not"},
+		{"cluster/asynclog.go", "if err != nil { // not returned", "if err != nil {\n\t\treturn err\n\t}\n\tif err != nil { // not returned"},
 	}, []finding{{"cluster", "TestListOfSnapshotsFails", "Raft has applied entry"}}},
 	{"snapshot's end, by the follower", []edit{
 		{"cluster/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
