@@ -44,12 +44,11 @@ func (s *Server) WriteSnapshot(w io.Writer) error {
 //
 // Without Peers the server is standalone; with Peers it is a member of that new cluster.
 // Restore the same snapshot with the same Peers for each of its members, before any of them is
-// started. It does not matter which cluster or server the snapshot is
+// started; members whose states differ form no cluster. It does not matter which cluster or server the snapshot is
 // from: the new cluster gets an id of its own when all its members have been started (see
 // [Server.FormCluster] if one is lost). It and a running cluster with another id refuse each
 // other's members, so a server that is started with its old data does no harm to the restored
-// state, unless that data is from before clusters had ids. But stop the servers that the
-// snapshot is from: while they run, they give out the same locks.
+// state. But stop the servers that the snapshot is from: while they run, they give out the same locks.
 //
 // The sessions of the snapshot live, with their ephemeral znodes, and their clients can
 // resume them. Those whose clients do not come back within their timeout expire. Zxids, and

@@ -295,7 +295,7 @@ func TestAccounted(t *testing.T) {
 					b.answerRequests(t, "c", func(q Request) Reply { return Reply{Status: x.third} })
 				}
 				m := b.membership()
-				m.former.begin(list, b.cfg.first())
+				m.former.begin(beginning{list: list, first: b.cfg.first()})
 				m.former.others.began = never
 				if err := m.former.accounted(x.members, "b:1", testCluster); (err == nil) != x.joins {
 					t.Error(err)

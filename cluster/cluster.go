@@ -203,8 +203,12 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		return nil, err
 	}
 	list := m.membership.configured
+	var restored FirstState
 	if !empty {
 		list, first = infos(s.Members), raft.Configuration{}
+		if restored, err = restoredState(s); err != nil {
+			return nil, err
+		}
 	}
 	of := s.Identity()
 	if err := of.Check(s.LogOf()); err != nil {
@@ -226,17 +230,15 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 			of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
 			err = errors.Join(s.SetRejoining(false), s.SetIdentity(of))
 		}
-	case whole:
+	case whole && (log != 0 || restored.data()):
 		if of = (storage.Identity{Cluster: log, Agreed: true}); log == 0 {
 			of.Cluster = ClusterID(newRun())
 		}
 		err = s.SetIdentity(of)
-	case rejoining && log == 0 && slices.ContainsFunc(list, func(x proto.Peer) bool { return x.ID == m.cfg.ID && !x.Observer }):
-		err = errors.New("it is from before clusters had ids, and this server was getting its data back from others when it was stopped: empty the directory, and start the server again")
 	case alone && !rejoining:
 		err = errors.New("in its list of members this server is alone, and that may be a list of the past; start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
-	case log != 0:
-		err = fmt.Errorf("its log is of cluster %v, but its meta.json, which says so too, was lost; restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
+	case !restored.data():
+		err = fmt.Errorf("its log is of cluster %q, but its meta.json, which says so too, was lost; restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
 	}
 	if err != nil {
 		return nil, err
@@ -249,10 +251,10 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	}
 	switch {
 	case empty && of.Agreed: // it was about to join
-		former.begin(list, raft.Configuration{})
+		former.begin(beginning{list: list})
 		return former.run, nil
 	case !of.Agreed:
-		former.begin(list, first)
+		former.begin(beginning{list, first, restored})
 		return former.run, nil
 	}
 	m.membership.gate.lift(of.Cluster)
@@ -260,6 +262,16 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		return nil, err
 	}
 	return func() { former.awaitVote("") }, nil
+}
+
+// restoredState describes the snapshot from which the storage was restored, without the digest of its state. It returns the
+// zero value if there is a log too, or if the snapshot is of a cluster.
+func restoredState(s *storage.Storage) (FirstState, error) {
+	if last, err := s.Log.LastIndex(); err != nil || last > 0 || s.LogOf() != 0 {
+		return FirstState{}, err
+	}
+	newest, err := s.NewestSnapshot()
+	return FirstState{Index: newest.Index, Term: newest.Term}, err
 }
 
 // checkStored compares the members in the storage with the configured ones. It

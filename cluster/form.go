@@ -58,8 +58,14 @@ type former struct {
 	others *otherClusters
 
 	deciding turn // held while the identity is changed, and while a proposal is made
-	list     []proto.Peer
-	first    raft.Configuration // of a new cluster; no servers if the storage has data
+	beginning
+}
+
+// beginning is what a member of a new cluster begins with.
+type beginning struct {
+	list     []proto.Peer       // the members
+	first    raft.Configuration // no servers if a snapshot was restored
+	restored FirstState         // without its digest
 }
 
 // attempts is what a server without data remembers between its attempts to join.
@@ -84,11 +90,10 @@ func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
 	}
 }
 
-// begin prepares forming, before run: list are the members of the new cluster, or of the one
-// that the storage is of but that has no id yet; first is empty in the second case.
-func (f *former) begin(list []proto.Peer, first raft.Configuration) {
-	f.list, f.first = list, first
-	f.others.begin(list)
+// begin prepares forming, before run.
+func (f *former) begin(with beginning) {
+	f.beginning = with
+	f.others.begin(with.list)
 }
 
 // own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
@@ -223,7 +228,7 @@ func (f *former) step() (done bool, err error) {
 	case toAgree:
 		return f.agree(s.proposed)
 	case toPropose:
-		if err := f.others.none(0, f.own(), s.data); err != nil {
+		if err := f.others.none(0, f.own(), s.state.data()); err != nil {
 			return false, err
 		}
 		return f.propose(s, said, s.required())
@@ -254,14 +259,14 @@ func (f *former) storage() *storage.Storage { return f.raft.storage }
 
 // stance is where this member stands.
 func (f *former) stance() stance {
-	s := stance{self: f.cfg.ID, members: f.list, data: len(f.first.Servers) == 0}
+	s := stance{self: f.cfg.ID, members: f.list, state: f.restored}
 	if x := f.storage().Identity(); !x.Agreed {
 		s.proposed = x.Cluster
 	}
-	if s.data {
+	if s.state.data() {
 		var digest func() uint64
-		f.replica.View(func(v *fsm.View) { s.index, digest = v.Index(), v.DigestLater() })
-		s.digest = fmt.Sprintf("%016x", digest())
+		f.replica.View(func(v *fsm.View) { digest = v.DigestLater() })
+		s.state.Digest = fmt.Sprintf("%016x", digest())
 	}
 	return s
 }
@@ -313,7 +318,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 		others++
 		x := find(f.list, to)
 		go func() {
-			r, err := ask(ctx, f.peers.network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, Data: s.data}})
+			r, err := ask(ctx, f.peers.network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
 			if err == nil && r.Error != "" {
 				err = fmt.Errorf("server %d: %s", to, r.Error)
 			}
@@ -382,7 +387,7 @@ func (f *former) accept(q *Proposal) error {
 	if err := s.mayAccept(q, f.number, f.storage().Identity()); err != nil {
 		return err
 	}
-	if err := f.others.none(q.Cluster, f.own(), s.data); err != nil {
+	if err := f.others.none(q.Cluster, f.own(), s.state.data()); err != nil {
 		return err
 	}
 	if f.storage().Identity().Cluster == q.Cluster {
@@ -408,7 +413,7 @@ func (f *former) form() error {
 		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
 	}
 	s := f.stance()
-	if err := f.others.none(0, f.own(), s.data); err != nil {
+	if err := f.others.none(0, f.own(), s.state.data()); err != nil {
 		return err
 	}
 	required, err := s.majority(said)

@@ -510,129 +510,36 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// older gives a member's disk the data that a build from before clusters had ids has left:
-// the first configuration, and sessions up to the given one.
-func (f *fleet) older(i int, sessions int64) {
-	f.t.Helper()
-	cfg := f.config(i)
-	s := f.disks[i].Open()
-	if err := s.Bootstrap(cfg.first()); err != nil {
-		f.t.Fatal(err)
-	}
-	for id := int64(1); id <= sessions; id++ {
-		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}))
-		e = fsm.EndEntry(e, &fsm.Envelope{Origin: 1, Batch: uint64(id), Count: 1})
-		if err := s.Log.StoreLog(&raft.Log{Index: uint64(id) + 1, Term: 1, Type: raft.LogCommand, Data: e}); err != nil {
-			f.t.Fatal(err)
+// TestRestoredInto: a server that was restored from a snapshot does not come into a cluster that exists.
+func TestRestoredInto(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		f.lose(2)
+		f.restored(2, 77)
+		if err := receive(t, "its fault", f.start(2).Err()); !strings.Contains(err.Error(), "belongs to cluster") || !strings.Contains(err.Error(), "empty the directory") {
+			t.Error(err)
 		}
-	}
-}
-
-// TestOlderData: the members of a cluster from before clusters had ids agree to one when all
-// of them are there, and keep what they have.
-func TestOlderData(t *testing.T) {
-	testkit.SlowUnderRace(t)
-	begin := func(t *testing.T) *fleet {
-		f := newFleet(t, 3)
-		f.asked, f.acked = 5, []int64{1, 2, 3, 4, 5}
-		f.older(0, 5)
-		f.older(1, 5)
-		f.older(2, 3)
-		f.start(1)
+		f.lose(2)
 		f.start(2)
-		time.Sleep(time.Minute)
-		if f.write(1) || f.write(2) {
-			t.Error("two of three serve without an id")
-		}
-		return f
-	}
-	t.Run("all", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := begin(t)
-			f.start(0)
-			f.whole()
-			f.check()
-			f.stop(0)
-			f.write(1)
-			f.start(0)
-			f.whole()
-			f.check()
-		})
-	})
-	t.Run("crash in between", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
-			for range 30 {
-				f := begin(t)
-				f.start(0)
-				time.Sleep(time.Duration(r.IntN(10_000)) * time.Microsecond)
-				i := r.IntN(3)
-				f.stop(i)
-				time.Sleep(time.Duration(r.IntN(1<<r.IntN(14))) * time.Millisecond)
-				f.start(i)
-				f.whole()
-				f.check()
-				for i := range f.running {
-					f.stop(i)
-				}
-			}
-		})
-	})
-	t.Run("a lost disk", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := begin(t)
-			f.lose(2)
-			f.start(0)
-			f.start(2)
-			time.Sleep(time.Minute)
-			if f.write(0) {
-				t.Error("two of three serve without an id")
-			}
-			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[2], Request{Form: true}); err != nil {
-				t.Fatal(err)
-			}
-			f.whole()
-			f.check()
-		})
-	})
-	t.Run("into a cluster", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t, 3)
-			for i := range 3 {
-				f.start(i)
-			}
-			f.whole()
-			f.write(0)
-			f.lose(2)
-			f.older(2, 77)
-			if err := receive(t, "its fault", f.start(2).Err()); !strings.Contains(err.Error(), "belongs to cluster") || !strings.Contains(err.Error(), "empty the directory") {
-				t.Error(err)
-			}
-			f.lose(2)
-			f.start(2)
-			f.whole()
-			f.check()
-		})
-	})
-	t.Run("another snapshot", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t, 2)
-			for i := range 2 {
-				m := fsm.NewMachine()
-				m.Restart(9, fsm.Members(ptr(f.config(i)).first()))
-				m.Sessions().Open(session.Session{ID: int64(1 + i)})
-				f.restoredAt(i, m)
-				f.start(i)
-			}
-			time.Sleep(time.Minute)
-			if f.running[0].membership.gate.lifted() || f.log.Count("has another state at entry 9") == 0 {
-				t.Errorf("two different snapshots are one cluster: %s", f.log.String())
-			}
-		})
+		f.whole()
+		f.check()
 	})
 }
 
 func ptr[T any](v T) *T { return &v }
+
+// restored gives a member's disk a snapshot that ends with the entry index, and has these sessions.
+func (f *fleet) restored(i int, index uint64, sessions ...int64) {
+	f.t.Helper()
+	m := fsm.NewMachine()
+	for _, id := range sessions {
+		m.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30})
+	}
+	if err := m.Restart(index, fsm.Members(ptr(f.config(i)).first())); err != nil {
+		f.t.Fatal(err)
+	}
+	f.restoredAt(i, m)
+}
 
 // restoredAt gives a member's disk a snapshot with the state m, as [Restore] does with a
 // directory.

@@ -9,10 +9,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// How a cluster is formed, and how one that is older than ids gets its id, in two steps:
+// How a cluster is formed, in two steps:
 //
-//  1. Its member with the lowest id makes an id and proposes it to all the others. Each stores
-//     the proposal durably before it accepts it.
+//  1. Its member with the lowest id makes an id and proposes it to all the others, together with the
+//     state with which it begins: an empty one, or that of a snapshot that was restored. Each of the others
+//     accepts the proposal only if it begins with the same state, and stores it durably first.
 //  2. When all have accepted it, the proposer agrees to it: it stores that this is its cluster
 //     for good, and begins its log. The others agree when they see that one has agreed to the
 //     id whose proposal they hold.
@@ -26,6 +27,9 @@ import (
 //     formed, unless it has lost its disk. A member that lost its disk holds no proposal, and
 //     a proposal is never made again once somebody has agreed to it. So it does not agree, but
 //     joins, without a vote at first.
+//   - All members that agree to an id begin with the same state. Each compares its own with the
+//     proposer's, and a storage that holds a proposal is never restored again: a snapshot is only
+//     restored to an empty one.
 //
 // Nothing in this file depends on time, messages or disks, so that TestFormationModel can
 // explore all orders of what may happen with these very rules.
@@ -34,10 +38,8 @@ import (
 type stance struct {
 	self     uint64
 	members  []proto.Peer // of the cluster to be
-	data     bool         // it has data: restored from a snapshot, or from before clusters had ids
 	proposed ClusterID    // the proposal that it holds; 0 if none
-	index    uint64       // of its state, if it has data
-	digest   string       // of the state at index
+	state    FirstState
 }
 
 // The things that a member without a cluster can do next.
@@ -106,14 +108,14 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 		return next{}, false
 	case of == s.proposed:
 		return next{do: toAgree}, true
-	case s.data:
+	case s.state.data():
 		in := 0
 		for _, x := range s.members {
 			if st := said[x.ID]; !x.Observer && st != nil && st.Formed {
 				in++
 			}
 		}
-		why := fmt.Sprintf("its data was restored from a snapshot or is from before clusters had ids, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
+		why := fmt.Sprintf("its data was restored from a snapshot, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
 		if in <= voters(s.members)/2 { // that one server may be in the wrong
 			return hopeless("%s; stop that server, unless most servers belong to that cluster", why), true
 		}
@@ -128,18 +130,18 @@ func (s *stance) conflict(said map[uint64]*Status) error {
 		st := said[x.ID]
 		switch {
 		case st == nil:
-		case st.Data && !s.data:
+		case st.Data && !s.state.data():
 			return fmt.Errorf("server %d has data without the id of a cluster, and this server has none", x.ID)
-		case !st.Data && s.data:
+		case !st.Data && s.state.data():
 			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
-		case x.Observer && !s.data && len(st.Configured) == 0: // it was started only to join, which it does later
+		case x.Observer && !s.state.data() && len(st.Configured) == 0: // it was started only to join, which it does later
 		case !slices.Equal(st.Configured, s.members):
-			if s.data {
+			if s.state.data() {
 				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
 			}
 			return fmt.Errorf("server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
-		case s.data && st.Index == s.index && st.Digest != s.digest:
-			return fmt.Errorf("server %d has another state at entry %d than this server; restore the same snapshot on all", x.ID, s.index)
+		case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):
+			return fmt.Errorf("server %d has another state (entry %d, digest %s) than server %d (entry %d, digest %s): restore the same snapshot on all", x.ID, st.Index, st.Digest, s.self, s.state.Index, s.state.Digest)
 		}
 	}
 	return nil
@@ -149,7 +151,7 @@ func (s *stance) conflict(said map[uint64]*Status) error {
 // them, except that an observer without data can join a new cluster later.
 func (s *stance) required() (ids []uint64) {
 	for _, x := range s.members {
-		if !x.Observer || s.data {
+		if !x.Observer || s.state.data() {
 			ids = append(ids, x.ID)
 		}
 	}
@@ -167,8 +169,8 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 	}
 	there := map[uint64]*Status{}
 	for id, st := range said {
-		// A server that has lost its disk, or lags so far that it has an older list, joins later.
-		if st.Data == s.data && (!s.data || slices.Equal(st.Configured, s.members)) {
+		// A server that has lost its disk, or was restored with another list, joins later.
+		if st.Data == s.state.data() && (!s.state.data() || slices.Equal(st.Configured, s.members)) {
 			there[id] = st
 		}
 	}
@@ -207,12 +209,10 @@ func (s *stance) mayAccept(q *Proposal, run uint64, of storage.Identity) error {
 		return refuse(proto.BadArguments, "server %d belongs to cluster %v", s.self, of.Cluster)
 	case q.Cluster == 0 || q.To != s.self || q.Run != run:
 		return refuse(proto.BadArguments, "the proposal is for server %d, or for an earlier run of it", q.To)
-	case q.Data && !s.data:
-		return refuse(proto.BadArguments, "server %d has data, and server %d has none", q.From, s.self)
-	case !q.Data && s.data:
-		return refuse(proto.BadArguments, "server %d has data, and server %d has none", s.self, q.From)
 	case !slices.Equal(q.Members, s.members):
 		return refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", s.self, q.From, s.members, q.Members)
+	case q.State != s.state:
+		return refuse(proto.BadArguments, "server %d begins with %v, and server %d with %v: restore the same snapshot on all", s.self, s.state, q.From, q.State)
 	}
 	return nil
 }

@@ -15,31 +15,39 @@ import (
 // cluster: each asks some of the others at any time (those that do not answer are down, have
 // not been started yet, or cannot be reached), proposes, accepts, agrees, joins, acknowledges
 // a write with one other, and is started again; and one of them loses its disk, at any time;
-// so does another, once the first has its vote and its state again. The members decide by the
+// so does another, once the first has its vote and its state again. They are empty, or were restored from snapshots,
+// and an operator restores another one on the member that lost its disk. The members decide by the
 // very rules of formation.go. What they store is durable. Questions are answered at once;
 // proposals and their acceptance arrive at any time later, or never.
 //
 // It is to find: two ids that members have agreed to; a write that was acknowledged and that
-// a majority, which can acknowledge the next one, does not have.
+// a majority, which can acknowledge the next one, does not have; members of a cluster that have begun
+// with different states.
 func TestFormationModel(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for _, x := range []struct {
 		name             string
 		losses, restarts int
-		forced           bool // an operator lets a majority form the cluster, if it was never formed
+		data             [modelSize]int8 // the snapshot from which each was restored, or 0
+		restore          int8            // the snapshot that may be restored on a lost disk
+		forced           bool            // an operator lets a majority form the cluster, if it was never formed
 		change           func(m *formationModel)
 		finds            string // what a model with a planted fault finds
 	}{
 		{name: "one disk", losses: 1, restarts: 1},
 		{name: "two disks, one after the other", losses: 2, restarts: 1},
 		{name: "a majority by an operator's word", losses: 1, forced: true},
+		{name: "restored", losses: 1, restarts: 1, data: [modelSize]int8{1, 1, 1}, restore: 2},
+		{name: "restored from two snapshots", losses: 2, restarts: 1, data: [modelSize]int8{1, 1, 2}, restore: 1},
+		{name: "restored, and a majority by an operator's word", losses: 1, forced: true, data: [modelSize]int8{1, 1, 1}, restore: 2},
+		{name: "planted: nobody compares states", losses: 1, data: [modelSize]int8{1, 1, 2}, change: func(m *formationModel) { m.blind = true }, finds: "different states"},
 		{name: "planted: a majority is enough", losses: 1, restarts: 1, change: func(m *formationModel) { m.majorityForms = true }, finds: "two clusters"},
 		{name: "planted: an agreement may be replaced", losses: 1, restarts: 1, change: func(m *formationModel) { m.forgetsAgreement = true }, finds: "lost"},
 		{name: "planted: proposals for earlier runs count", losses: 2, restarts: 1, change: func(m *formationModel) { m.anyRun = true }, finds: "lost"},
 		{name: "planted: who has lost its disk keeps its vote", losses: 1, restarts: 1, change: func(m *formationModel) { m.votesAtOnce = true }, finds: "lost"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			m := &formationModel{losses: x.losses, restarts: x.restarts, forced: x.forced}
+			m := &formationModel{losses: x.losses, restarts: x.restarts, forced: x.forced, data: x.data, restore: x.restore}
 			if x.change != nil {
 				x.change(m)
 			}
@@ -67,14 +75,15 @@ type modelMember struct {
 	proposed int8 // an id, or 0
 	agreed   bool // to proposed
 	log      bool // it has begun the log of that cluster, or was sent it
+	data     int8 // the snapshot with which it begins, or has begun; 0 for an empty state
 	votes    bool // it has its vote, as the others see it too
 	written  bool // it has the write that was acknowledged
 }
 
 // modelProposal is a proposal on its way. It is delivered at most once.
 type modelProposal struct {
-	id, from, to, run, fromRun int8
-	accepted                   bool
+	id, from, to, run, fromRun, data int8
+	accepted                         bool
 }
 
 type modelState struct {
@@ -90,8 +99,10 @@ type modelState struct {
 type formationModel struct {
 	losses, restarts int
 	forced           bool
+	data             [modelSize]int8
+	restore          int8
 	// Planted faults.
-	majorityForms, forgetsAgreement, anyRun, votesAtOnce bool
+	majorityForms, forgetsAgreement, anyRun, votesAtOnce, blind bool
 
 	formed, recovered bool // seen
 }
@@ -101,6 +112,9 @@ var modelList = []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}, {ID: 3,
 // explore returns the first broken promise, with the way to it, and the number of states.
 func (m *formationModel) explore() (found string, states int) {
 	start := modelState{}
+	for i, of := range m.data {
+		start.members[i].data = of
+	}
 	type origin struct {
 		from modelState
 		how  string
@@ -135,16 +149,21 @@ func (m *formationModel) explore() (found string, states int) {
 }
 
 func (m *formationModel) check(s modelState) string {
-	of := int8(0)
-	for _, x := range s.members {
+	var first *modelMember
+	for i := range s.members {
+		x := &s.members[i]
 		if !x.agreed {
 			continue
 		}
 		m.formed = m.formed || x.log
-		if of != 0 && of != x.proposed {
+		switch {
+		case first == nil:
+			first = x
+		case first.proposed != x.proposed:
 			return "two clusters"
+		case first.data != x.data:
+			return "a cluster begins with different states"
 		}
-		of = x.proposed
 	}
 	// A majority that can acknowledge a write must have the earlier one.
 	if s.acked {
@@ -159,9 +178,17 @@ func (m *formationModel) check(s modelState) string {
 	return ""
 }
 
+// modelFirst is the state of a snapshot. All end with the same entry.
+func modelFirst(snapshot int8) (x FirstState) {
+	if snapshot != 0 {
+		x = FirstState{Index: 9, Term: 1, Digest: fmt.Sprint(snapshot)}
+	}
+	return x
+}
+
 // stance and status are those of a member, as its code makes them.
 func (s *modelState) stance(i int) stance {
-	x := stance{self: uint64(i + 1), members: modelList}
+	x := stance{self: uint64(i + 1), members: modelList, state: modelFirst(s.members[i].data)}
 	if !s.members[i].agreed {
 		x.proposed = ClusterID(s.members[i].proposed)
 	}
@@ -170,7 +197,8 @@ func (s *modelState) stance(i int) stance {
 
 func (s *modelState) status(i int) *Status {
 	x := s.members[i]
-	st := &Status{ID: uint64(i + 1), Run: uint64(x.run), Data: x.log, Configured: modelList}
+	first := modelFirst(x.data)
+	st := &Status{ID: uint64(i + 1), Run: uint64(x.run), Data: x.log || first.data(), Index: first.Index, Digest: first.Digest, Configured: modelList}
 	if x.agreed {
 		st.Formed, st.Cluster, st.Configured = true, ClusterID(x.proposed), nil
 	}
@@ -182,9 +210,9 @@ func (s *modelState) identity(i int) storage.Identity {
 }
 
 func (s *modelState) sent() (all []modelProposal) {
-	for i := 0; i < len(s.proposals); i += 6 {
+	for i := 0; i < len(s.proposals); i += 7 {
 		p := s.proposals[i:]
-		all = append(all, modelProposal{int8(p[0]), int8(p[1]), int8(p[2]), int8(p[3]), int8(p[4]), p[5] != 0})
+		all = append(all, modelProposal{int8(p[0]), int8(p[1]), int8(p[2]), int8(p[3]), int8(p[4]), int8(p[5]), p[6] != 0})
 	}
 	return all
 }
@@ -196,7 +224,7 @@ func (s *modelState) send(all []modelProposal) {
 		if p.accepted {
 			accepted = 1
 		}
-		b = append(b, string([]byte{byte(p.id), byte(p.from), byte(p.to), byte(p.run), byte(p.fromRun), accepted}))
+		b = append(b, string([]byte{byte(p.id), byte(p.from), byte(p.to), byte(p.run), byte(p.fromRun), byte(p.data), accepted}))
 	}
 	slices.Sort(b)
 	s.proposals = strings.Join(slices.Compact(b), "")
@@ -220,9 +248,13 @@ func (m *formationModel) steps(s modelState, visit func(how string, next modelSt
 		}
 		if m.mayLose(&s) {
 			next := s
-			next.members[i] = modelMember{run: x.run + 1}
 			next.lost++
+			next.members[i] = modelMember{run: x.run + 1}
 			visit(fmt.Sprintf("%d loses its disk", id), next)
+			if m.restore != 0 {
+				next.members[i].data = m.restore
+				visit(fmt.Sprintf("%d loses its disk, and snapshot %d is restored on it", id, m.restore), next)
+			}
 		}
 		if !x.agreed {
 			m.form(s, i, visit)
@@ -259,6 +291,9 @@ func (m *formationModel) form(s modelState, i int, visit func(how string, next m
 		for j := range s.members {
 			if answering&(1<<j) != 0 {
 				said[uint64(j+1)] = s.status(j)
+				if m.blind {
+					said[uint64(j+1)].Digest = modelFirst(s.members[i].data).Digest
+				}
 			}
 		}
 		own := s.stance(i)
@@ -302,7 +337,7 @@ func (m *formationModel) propose(s modelState, i int, required []uint64, how str
 		if to == uint64(i+1) {
 			continue
 		}
-		p := modelProposal{id: x.proposed, from: int8(i + 1), to: int8(to), run: next.members[to-1].run, fromRun: x.run}
+		p := modelProposal{id: x.proposed, from: int8(i + 1), to: int8(to), run: next.members[to-1].run, fromRun: x.run, data: x.data}
 		done := p
 		done.accepted = true
 		if slices.Contains(all, done) {
@@ -329,7 +364,10 @@ func (m *formationModel) deliver(s modelState, visit func(string, modelState)) {
 			continue
 		}
 		own := s.stance(to)
-		q := &Proposal{Cluster: ClusterID(p.id), From: uint64(p.from), To: uint64(p.to), Run: uint64(p.run), Members: modelList}
+		q := &Proposal{Cluster: ClusterID(p.id), From: uint64(p.from), To: uint64(p.to), Run: uint64(p.run), Members: modelList, State: modelFirst(p.data)}
+		if m.blind {
+			q.State = own.state
+		}
 		run, of := uint64(s.members[to].run), s.identity(to)
 		if m.anyRun {
 			run = q.Run
@@ -343,7 +381,7 @@ func (m *formationModel) deliver(s modelState, visit func(string, modelState)) {
 		next := s
 		x := &next.members[to]
 		if x.proposed != p.id {
-			*x = modelMember{run: x.run, proposed: p.id}
+			*x = modelMember{run: x.run, proposed: p.id, data: x.data}
 		}
 		rest := slices.Clone(all)
 		// The answer reaches the proposer only in the run that has asked.
@@ -366,17 +404,17 @@ func (m *formationModel) join(s modelState, i int, n next, how string, visit fun
 		visit(how+"takes part at once", next)
 		return
 	}
-	there, written := 0, false
+	there, written, data := 0, false, int8(0)
 	for j, y := range s.members {
 		if j != i && y.log && y.votes && ClusterID(y.proposed) == n.cluster {
 			there++
-			written = written || y.written
+			written, data = written || y.written, y.data
 		}
 	}
 	if there < modelSize/2+1 {
 		return
 	}
-	*x = modelMember{run: x.run, proposed: int8(n.cluster), agreed: true, log: true, votes: true, written: written}
+	*x = modelMember{run: x.run, proposed: int8(n.cluster), agreed: true, log: true, votes: true, written: written, data: data}
 	m.recovered = true
 	visit(how+"joins and catches up", next)
 }
@@ -397,6 +435,20 @@ func (m *formationModel) replicate(s modelState, visit func(string, modelState))
 			case x.written || y.written:
 				next.members[i].written, next.members[j].written = true, true
 				visit(fmt.Sprintf("%d and %d store a write", j+1, i+1), next)
+			}
+		}
+	}
+}
+
+// TestMayAccept: a server accepts a proposal only from one that begins with the same state, in all that makes it.
+func TestMayAccept(t *testing.T) {
+	restored := FirstState{Index: 9, Term: 3, Digest: "x"}
+	for _, own := range []FirstState{{}, restored} {
+		for _, of := range []FirstState{{}, restored, {10, 3, "x"}, {9, 4, "x"}, {9, 3, "y"}} {
+			s := stance{self: 2, members: modelList, state: own}
+			q := Proposal{Cluster: 7, From: 1, To: 2, Run: 5, Members: modelList, State: of}
+			if err := s.mayAccept(&q, 5, storage.Identity{}); (err == nil) != (own == of) {
+				t.Errorf("one with %v and one with %v: %v", own, of, err)
 			}
 		}
 	}

@@ -192,7 +192,7 @@ func TestHandOverNobody(t *testing.T) {
 
 // startFormer has m form its cluster in the background, as Start does.
 func (b *base) startFormer(m *membership) {
-	m.former.begin(m.configured, b.cfg.first())
+	m.former.begin(beginning{list: m.configured, first: b.cfg.first()})
 	b.wg.Go(m.former.run)
 }
 
@@ -220,7 +220,7 @@ func TestForm(t *testing.T) {
 				case q.Propose != nil && id == 3 && !accepts.Load():
 					return Reply{Error: "not now"}
 				case q.Propose != nil:
-					if q.Propose.To != id || q.Propose.Run != id*10 || q.Propose.Data {
+					if q.Propose.To != id || q.Propose.Run != id*10 || q.Propose.State.data() {
 						t.Errorf("server %d is proposed %+v", id, q.Propose)
 					}
 					proposed.Store(uint64(q.Propose.Cluster))

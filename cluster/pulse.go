@@ -26,12 +26,12 @@ import (
 //
 // A heartbeat consists of the leader's term and id, how many ms ago a majority
 // confirmed it, for how many ms its disk has been blocking a write, the index of
-// the last entry that it has applied (see notBegun), and the index of an entry at which the receiver's state is
-// known to be wrong, or 0. The answer is the newest term that the receiver knows; unless that is
+// the last entry that it has applied (see notBegun), the index of an entry at which the receiver's state is
+// known to be wrong, or 0, and the index of the last entry in its log. The answer is the newest term that the receiver knows; unless that is
 // later than the sender's, the receiver follows the sender. Then comes the index of an entry
 // that the leader has applied, or 0, and the digest of the receiver's state there.
 const (
-	beatLen   = 8 + 8 + 4 + 4 + 8 + 8
+	beatLen   = 8 + 8 + 4 + 4 + 8 + 8 + 8
 	answerLen = 8 + 8 + 8
 )
 
@@ -252,6 +252,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			wrong = p.digests.wrong(to)
 		}
 		binary.BigEndian.PutUint64(beat[32:], wrong)
+		binary.BigEndian.PutUint64(beat[40:], p.raft.LastIndex())
 		p.transport.conns.watch(s.addr)
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
@@ -355,6 +356,7 @@ func (p *pulse) take(c net.Conn, asked int64) {
 	}()
 	var beat [beatLen]byte
 	var answer [answerLen]byte
+	applied := uint64(0) // here, before the sender has read the end of its log
 	for ; ; asked = p.moment().ran {
 		c.SetDeadline(time.Now().Add(10 * p.contacts.silence)) // a machine that crashes does not close its connections
 		if _, err := io.ReadFull(c, beat[:]); err != nil {
@@ -379,6 +381,11 @@ func (p *pulse) take(c net.Conn, asked int64) {
 		if wrong := binary.BigEndian.Uint64(beat[32:]); wrong != 0 && h.term >= newest {
 			p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, wrong, ErrDiffers))
 		}
+		// A leader has all entries that were committed in its term and before.
+		if end := binary.BigEndian.Uint64(beat[40:]); h.term >= newest && applied > end {
+			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.id, end, ErrDiffers))
+		}
+		applied = p.commits.applied()
 		binary.BigEndian.PutUint64(answer[:], newest)
 		binary.BigEndian.PutUint64(answer[8:], index)
 		binary.BigEndian.PutUint64(answer[16:], digest)

@@ -67,8 +67,26 @@ type Proposal struct {
 	To      uint64       `json:"to"`   // the member that is asked
 	Run     uint64       `json:"run"`  // the run of that member which is meant (Status.Run)
 	Members []proto.Peer `json:"members"`
-	Data    bool         `json:"data,omitempty"` // the members have data already
+	State   FirstState   `json:"state"` // with which the members begin
 }
+
+// FirstState is the state with which a server without a cluster would begin one: that of the snapshot
+// from which it was restored. The zero value is an empty state.
+type FirstState struct {
+	Index  uint64 `json:"index,omitempty"` // of the last entry that the snapshot covers
+	Term   uint64 `json:"term,omitempty"`  // of that entry
+	Digest string `json:"digest,omitempty"`
+}
+
+func (x FirstState) String() string {
+	if !x.data() {
+		return "no data"
+	}
+	return fmt.Sprintf("a snapshot up to entry %d of term %d with digest %s", x.Index, x.Term, x.Digest)
+}
+
+// data reports whether a snapshot was restored.
+func (x FirstState) data() bool { return x != FirstState{} }
 
 // changes reports whether the request asks for a change.
 func (q *Request) changes() bool {

@@ -9,8 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -200,32 +198,6 @@ func TestDifferenceOfAnEarlierTerm(t *testing.T) {
 		time.Sleep(time.Minute)
 		if s, _ := f.running[lead].Status(); s.Differs != nil {
 			t.Errorf("differs: %v", s.Differs)
-		}
-	})
-}
-
-// TestOlderRejoining: a member that waited for its vote when its cluster had no id yet gets it.
-func TestOlderRejoining(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		for i := range 3 {
-			f.older(i, 5)
-			s := f.disks[i].Open()
-			c := ptr(f.config(i)).first()
-			c.Servers[2].Suffrage = raft.Nonvoter
-			if err := s.Log.StoreLog(&raft.Log{Index: 7, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		f.disks[2].Open().SetRejoining(true)
-		for i := range 3 {
-			f.start(i)
-		}
-		until(t, "a write", func() bool { return f.write(0) })
-		time.Sleep(2 * time.Minute)
-		s, _ := f.running[leadOf(t, f)].Status()
-		if find(s.Members, 3).Observer {
-			t.Errorf("the members are %v", s.Members)
 		}
 	})
 }

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -42,6 +43,13 @@ type transport struct {
 	streams    map[raft.ServerID]*stream
 	streamTerm uint64                          // the latest term of a stream
 	dials      map[raft.ServerAddress]*dialing // see dialStream
+	snapshots  map[raft.ServerID]sentSnapshot  // the last one that each member was sent
+}
+
+// sentSnapshot is a snapshot that was sent in a term, perhaps several times in a row.
+type sentSnapshot struct {
+	term, end uint64
+	times     int
 }
 
 // waiting is a message that waits for Raft's main goroutine.
@@ -62,7 +70,7 @@ func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func(
 	t := &transport{
 		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
 		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.silence, peers: peers, lives: lives, open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
-		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{},
+		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns.wg = &t.wg
 	return t
@@ -133,9 +141,13 @@ func (t *transport) dispatch(rpc raft.RPC) {
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
 func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
-	at := q.PrevLogEntry
-	if at >= t.raft.applied() {
+	at, applied := q.PrevLogEntry, t.raft.applied()
+	switch {
+	case at > applied || at == applied && at == 0:
 		return false
+	case at == applied: // as usual: then the log has it, unless it is empty
+		last, err := t.raft.storage.Log.LastIndex()
+		return err == nil && last == 0
 	}
 	if at == 0 { // it has the leader's first entry, or is a heartbeat, or what InstallSnapshot sends
 		if len(q.Entries) == 0 || q.Entries[0].Index != 1 {
@@ -149,16 +161,34 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 // answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not
 // help the leader if those entries were never committed. So the answer says where this member's snapshot ends, and the
 // leader continues there: see [transport.leap].
+//
+// A leader has all entries that were committed before, so it has the last one that the snapshot covers. If it has another
+// one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
 func (t *transport) answerLacking(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
 	newest, err := t.raft.disk.newestSnapshot(t.now())
-	if err != nil || newest.Index <= q.PrevLogEntry || newest.Index > t.raft.applied() || q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {
+	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.raft.applied() || q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {
 		t.pass(rpc)
 		return
 	}
-	// It may still have another entry there; then Raft here would refuse what the leader sends next.
-	t.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})
-	rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
+	term := newest.Term // of the leader's entry there, as far as the message says it
+	if newest.Index == q.PrevLogEntry {
+		term = q.PrevLogTerm
+	} else if i := slices.IndexFunc(q.Entries, func(l *raft.Log) bool { return l.Index == newest.Index }); i >= 0 {
+		term = q.Entries[i].Term
+	}
+	switch {
+	case term != newest.Term:
+		err := fmt.Errorf("%s: the leader has another entry %d than the one with which this member's snapshot ends: %w", t.raft.storage.Name, newest.Index, ErrDiffers)
+		t.life.fail(err)
+		rpc.Respond(nil, err)
+	case newest.Index == q.PrevLogEntry:
+		t.pass(rpc)
+	default:
+		// It may still have another entry there; then Raft here would refuse what the leader sends next.
+		t.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})
+		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
+	}
 }
 
 // hand is pass without waiting.
@@ -701,6 +731,7 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 		r.Term, r.Success = q.Term, true
 		return nil
 	}
+	t.pauseBefore(id, q)
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil {
 		t.awaitReturn(memberID(id), q.Term)
@@ -724,6 +755,26 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 		}, new(raft.AppendEntriesResponse))
 	}
 	return nil
+}
+
+// pauseBefore is called before a snapshot is sent. If the member was sent the same one before, it did not help, and
+// pauseBefore waits, longer each time, but no longer than an election timeout.
+func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest) {
+	t.mu.Lock()
+	s := t.snapshots[id]
+	if s.term != q.Term || s.end != q.LastLogIndex {
+		s = sentSnapshot{term: q.Term, end: q.LastLogIndex}
+	}
+	pause := t.silence >> max(0, 8-s.times)
+	if s.times++; s.times == 1 {
+		pause = 0
+	}
+	t.snapshots[id] = s
+	t.mu.Unlock()
+	select {
+	case <-time.After(pause):
+	case <-t.peers.ctx.Done():
+	}
 }
 
 // AppendEntriesPipeline implements raft.Transport by a [stream]. With Raft's own pipeline there

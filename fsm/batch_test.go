@@ -269,55 +269,31 @@ func TestDescribe(t *testing.T) {
 	config("server.1=a:7000:8000:observer")
 }
 
-// TestOldDescribeWithoutSessions: in a log from before clusters had ids, a client's reconfig names only
-// an address for clients, and the session is closed before the command that describes it, since the
-// client has sent both requests one after the other. The list got a new version then.
-func TestOldDescribeWithoutSessions(t *testing.T) {
+// TestDescribeAfterRestore: a cluster begins with the snapshot of one whose list of members never changed, and in which a
+// session's client has read that list; the servers' configuration names an address for clients now. /zookeeper/config
+// changes, so it must get a new version: otherwise a client that sets its watch again with the zxid that it has seen
+// last is not told.
+func TestDescribeAfterRestore(t *testing.T) {
 	m := NewMachine()
-	m.SetMembers(1, []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}})
-	b := BeginEntry(nil)
-	b = AppendCommand(b, OpenSession(1, 7, 10_000, session.Password{}))
-	b = AppendCommand(b, &Command{Op: proto.OpCloseSession, Session: 7, Conn: 1})
-	b = AppendCommand(b, &Command{Op: OpDescribe, Body: []byte("server.1=a:7000:8000:participant;b:1\n")})
-	b = EndEntry(b, &Envelope{Origin: 1, Batch: 1, Settings: Reconfig, Count: 3})
-	if err := m.Apply(2, 1, b, nil); err != nil {
-		t.Fatal(err)
+	members := []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}}
+	m.SetMembers(1, members)
+	apply := func(index, term, batch uint64, commands ...*Command) {
+		b := BeginEntry(nil)
+		for _, c := range commands {
+			b = AppendCommand(b, c)
+		}
+		b = EndEntry(b, &Envelope{Origin: 1, Batch: batch, Count: len(commands)})
+		if err := m.Apply(index, term, b, nil); err != nil {
+			t.Fatal(err)
+		}
 	}
-	const then = "server.1=a:7000:8000:participant;b:1\nversion=200000003, now 200000003"
-	if got := fmt.Sprintf("%s, now %x", m.Tree().Lookup("/zookeeper/config").Record().Data, m.Zxid()); got != then {
-		t.Errorf("%q, and then it was %q", got, then)
-	}
-}
-
-// TestDescribeAtUpgrade: a cluster from before clusters had ids, with a session whose client has read the first list of
-// members, gets its id; the servers' configuration names an address for clients now. (Likewise a cluster that begins
-// with the snapshot of one whose list never changed.) /zookeeper/config changes, so it must get a new version:
-// otherwise a client that sets its watch again with the zxid that it has seen last is not told.
-func TestDescribeAtUpgrade(t *testing.T) {
-	for _, restored := range []bool{false, true} {
-		m := NewMachine()
-		members := []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000}}
-		m.SetMembers(1, members)
-		apply := func(index, term, batch uint64, commands ...*Command) {
-			b := BeginEntry(nil)
-			for _, c := range commands {
-				b = AppendCommand(b, c)
-			}
-			b = EndEntry(b, &Envelope{Origin: 1, Batch: batch, Count: len(commands)})
-			if err := m.Apply(index, term, b, nil); err != nil {
-				t.Fatal(err)
-			}
-		}
-		apply(2, 1, 1, OpenSession(1, 7, 10_000, session.Password{}))
-		if restored {
-			m.Restart(3, members)
-		}
-		before := m.Tree().Lookup("/zookeeper/config").Record()
-		seen := m.Zxid()
-		apply(4, 2, 2, Restored(), Describe([]proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, ClientAddr: "b:1"}}, 0), Identify(7))
-		after := m.Tree().Lookup("/zookeeper/config").Record()
-		if string(after.Data) != string(before.Data) && after.Mzxid <= seen {
-			t.Errorf("restored %v: the session has seen zxid %x; then %q (mzxid %x) became %q (mzxid %x)", restored, seen, before.Data, before.Mzxid, after.Data, after.Mzxid)
-		}
+	apply(2, 1, 1, OpenSession(1, 7, 10_000, session.Password{}))
+	m.Restart(3, members)
+	before := m.Tree().Lookup("/zookeeper/config").Record()
+	seen := m.Zxid()
+	apply(4, 2, 2, Restored(), Describe([]proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 3888, ClientAddr: "b:1"}}, 0), Identify(7))
+	after := m.Tree().Lookup("/zookeeper/config").Record()
+	if string(after.Data) != string(before.Data) && after.Mzxid <= seen {
+		t.Errorf("the session has seen zxid %x; then %q (mzxid %x) became %q (mzxid %x)", seen, before.Data, before.Mzxid, after.Data, after.Mzxid)
 	}
 }

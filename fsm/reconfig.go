@@ -31,7 +31,7 @@ func reconfig(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 		return proto.BadArguments
 	case !m.tree.MayConfigure(&m.txn):
 		return proto.NoAuth
-	case m.cluster != 0: // a log from before clusters had ids must lead to the state that it led to then
+	default:
 		m.expected = slices.DeleteFunc(c.Joining, func(s proto.Peer) bool { return s.ID == 0 || s.ID > 254 })
 	}
 	return proto.OK
@@ -145,7 +145,7 @@ func (m *Machine) describe(servers []proto.Peer, was int64) {
 	written := m.tree.Lookup(znode.ConfigPath).Record().Data
 	m.expected = nil
 	switch {
-	case len(now) == 0 || len(servers) == 0 && was == 0 && m.cluster != 0:
+	case len(now) == 0 || len(servers) == 0 && was == 0:
 	case m.membersZxid != was && slices.Equal(now, m.members) && bytes.Equal(written, configText(m.members, m.membersZxid)):
 	case m.membersZxid == firstZxid && m.first == m.index && m.cluster == 0 && m.sessions.Len() == 0:
 		// No client has seen the first members yet, so this is still the first version.

@@ -15,7 +15,7 @@ import (
 // State describes a replicated state.
 type State struct {
 	// Cluster is the cluster that the state is from; 0 if it does not say so, as one that was
-	// restored from a snapshot, or is from before clusters had ids.
+	// restored from a snapshot.
 	Cluster  ClusterID `json:"cluster"`
 	Zxid     int64     `json:"zxid"`
 	Znodes   int       `json:"znodes"`

@@ -35,8 +35,8 @@ func (id *ClusterID) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Identity says which cluster a storage belongs to. A storage without a Cluster is new,
-// restored from a snapshot, or made by a build from before clusters had ids.
+// Identity says which cluster a storage belongs to. A storage without a Cluster is new, or
+// restored from a snapshot.
 type Identity struct {
 	Cluster ClusterID
 	// Agreed is false while Cluster is only proposed, and may still be replaced by

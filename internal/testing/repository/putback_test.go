@@ -56,9 +56,25 @@ var putBacks = []putBack{
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
 		{"cluster/pulse.go", "\tif p.over.Load() {\n\t\treturn forever", "\tif p.over.Load() && at.ran < 0 {\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "a leader that has failed still leads"}}},
+	{"servers that were restored from different snapshots form a cluster", []edit{
+		{"cluster/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
+		{"cluster/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
+	}, []finding{{"cluster", "TestDifferentSnapshots", "takes part"}, {"cluster", "TestFormationModel", "different states"}}},
+	{"a server accepts the proposal of one with another state", []edit{
+		{"cluster/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
+	}, []finding{{"cluster", "TestMayAccept", "FAIL"}}},
+	{"a member goes on that has applied more than its leader has", []edit{
+		{"cluster/pulse.go", "h.term >= newest && applied > end {", "h.term >= newest && applied > end && false {"},
+	}, []finding{{"cluster", "TestAheadOfLeader", "its fault"}}},
+	{"a member goes on whose snapshot ends with another entry than its leader has", []edit{
+		{"cluster/transport.go", "\tcase term != newest.Term:\n", "\tcase term != newest.Term && term == 0:\n"},
+	}, []finding{{"cluster", "TestAheadOfLeader", "its fault"}}},
+	{"a member is sent the same snapshot without a pause", []edit{
+		{"cluster/transport.go", "\tif s.times++; s.times == 1 {\n", "\tif s.times++; s.times > 0 {\n"},
+	}, []finding{{"cluster", "TestSameSnapshotAgain", "times in a minute"}}},
 	{"a server of a list forms a cluster without looking for another one that it may belong to", []edit{
-		{"cluster/form.go", "\t\tif err := f.others.none(0, f.own(), s.data); err != nil {", "\t\tif err := error(nil); err != nil {"},
-		{"cluster/form.go", "\tif err := f.others.none(q.Cluster, f.own(), s.data); err != nil {", "\tif err := error(nil); err != nil {"},
+		{"cluster/form.go", "\t\tif err := f.others.none(0, f.own(), s.state.data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
+		{"cluster/form.go", "\tif err := f.others.none(q.Cluster, f.own(), s.state.data()); err != nil {", "\tif err := error(nil); err != nil {"},
 	}, []finding{{"cluster", "TestRemovedOnesAndLostDisk", "FAIL"}, {"cluster", "TestAllReplacedAndSlow", "FAIL"}}},
 	{"a server joins a cluster that does not have it while it may belong to another one", []edit{
 		{"cluster/form.go", "if err := f.accounted(r.Status.Members, addr, of); err != nil {", "if err := error(nil); err != nil {"},
