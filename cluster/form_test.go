@@ -406,6 +406,104 @@ func TestFormInAnyOrder(t *testing.T) {
 	}
 }
 
+// TestRestoreInAnyOrder: an operator restores three servers from snapshots that may differ, starts and stops them, restores
+// another snapshot where no cluster was formed, or on one lost disk, and asks a majority to form the cluster, all in any order.
+// No acknowledged write is lost, and all members of the cluster begin with the same state.
+func TestRestoreInAnyOrder(t *testing.T) {
+	testkit.SlowUnderRace(t)
+	runs := 40
+	if testkit.Thorough && !testkit.Race {
+		runs = 400
+	}
+	seed, formed := testkit.Seed(t), 0
+	for run := range runs {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, uint64(run)))
+			f := newFleet(t, 3)
+			f.asked = 100
+			var did []string
+			defer func() {
+				if t.Failed() {
+					t.Errorf("run %d: %v", run, did)
+				}
+			}()
+			restore := func(i int) {
+				f.lose(i)
+				n := min(r.IntN(5), 2) // mostly the same one
+				f.restored(i, []uint64{9, 12, 12}[n], int64(1+n))
+				did = append(did, fmt.Sprintf("restore %d on %d", n, i+1))
+			}
+			of := func(i int) ClusterID { return f.disks[i%3].Open().Identity().Cluster } // perhaps only proposed
+			for i := range 3 {
+				restore(i)
+			}
+			lost := -1
+			for range 10 + r.IntN(40) {
+				i := r.IntN(3)
+				switch n := r.IntN(12); {
+				case n < 4 && f.running[i] == nil:
+					f.start(i)
+					did = append(did, fmt.Sprint("start ", i+1))
+				case n < 6:
+					f.stop(i)
+					did = append(did, fmt.Sprint("stop ", i+1))
+				case n < 8:
+					f.stop(i)
+					switch own, next, last := of(i), of(i+1), of(i+2); {
+					case own == 0 && next == 0 && last == 0: // nobody has begun to form a cluster
+						restore(i)
+					case (lost < 0 || lost == i) && next == last && next != 0: // the others are a majority
+						lost = i
+						restore(i)
+					}
+				case n == 8 && f.running[i] != nil:
+					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+					_, err := Ask(ctx, f.net.Host("operator"), f.peers[uint64(i+1)], Request{Form: true})
+					cancel()
+					did = append(did, fmt.Sprintf("form on %d: %v", i+1, err))
+				default:
+					f.write(i)
+				}
+				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
+			}
+			for i, m := range f.running {
+				if m == nil {
+					f.start(i)
+				}
+			}
+			time.Sleep(time.Minute)
+			in := func(m *Member) bool { return m.membership.gate.lifted() }
+			if slices.ContainsFunc(f.running, in) {
+				formed++
+				for i, m := range f.running {
+					if !in(m) { // as it says
+						f.lose(i)
+						f.start(i)
+					}
+				}
+			} else {
+				for i := range 3 {
+					f.lose(i)
+					f.restored(i, 9, 1)
+				}
+				for i := range 3 {
+					f.start(i)
+				}
+			}
+			f.whole()
+			f.check()
+			for i, m := range f.running {
+				if err := fault(m, 0); err != nil {
+					t.Errorf("member %d: %v", i+1, err)
+				}
+			}
+		})
+	}
+	if formed < runs/10 {
+		t.Errorf("a cluster was formed in %d of %d runs only", formed, runs)
+	}
+}
+
 // TestOtherClustersData: a member that is started with the data of another cluster, with the
 // same ids and addresses, takes no part, and ends when it sees that the others agree.
 func TestOtherClustersData(t *testing.T) {
