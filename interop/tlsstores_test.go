@@ -96,10 +96,11 @@ func TestTLSStores(t *testing.T) {
 			"ssl.trustStore.location": trustP12, "ssl.trustStore.passwordPath": file("password"),
 		}
 		startZooKeeper(t, zk39, nil, keys)
-		cfg := "clientPort=0\nclientPortAddress=127.0.0.1\ntickTime=2000\ndataDir=" + t.TempDir() + "\n"
+		_, securePort, _ := net.SplitHostPort(freeAddr(t))
+		cfg := "tickTime=2000\ndataDir=" + t.TempDir() + "\n"
 		for k, v := range keys {
 			if k == "secureClientPort" {
-				v = "0"
+				v = securePort
 			}
 			cfg += k + "=" + v + "\n"
 		}

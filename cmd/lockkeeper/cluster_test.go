@@ -525,9 +525,9 @@ func TestClusterZooCfg(t *testing.T) {
 			"ssl.quorum.keyStore.location=" + pem, "ssl.quorum.trustStore.location=" + authority}, servers...)
 		switch i {
 		case 0:
-			lines = append(lines[:len(lines)-3], "dynamicConfigFile="+dynamic, "clientPort=0", "clientPortAddress=127.0.0.1", "quorumListenOnAllIPs=true")
+			lines = append(lines[:len(lines)-3], "dynamicConfigFile="+dynamic, "clientPort="+fmt.Sprint(ports[3]), "clientPortAddress=127.0.0.1", "quorumListenOnAllIPs=true")
 		case 2:
-			lines = append(lines, "peerType=observer", "clientPort=0")
+			lines = append(lines, "peerType=observer", "clientPort="+fmt.Sprint(ports[5]), "clientPortAddress=127.0.0.1")
 		}
 		members = append(members, start(t, nil, "serve", "--config", zooCfg(t, lines...)))
 	}

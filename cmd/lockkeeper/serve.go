@@ -261,7 +261,9 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, "data", "%s: %w", cfg.DataDir, err)
 		}
 	}
-	cfg.Auth.Enforce = list(o.enforceAuth)
+	if cfg.Auth.Enforce, err = listFlag(flags, "enforce-auth", o.enforceAuth); err != nil {
+		return err
+	}
 	if cfg.Features.FourLetterWords = list(o.words); len(cfg.Features.FourLetterWords) == 0 {
 		cfg.Features.FourLetterWords = []string{"srvr"} // none would mean all
 	}
@@ -420,6 +422,15 @@ func checkListen(addr string) error {
 		return fmt.Errorf("%q is not an address with a port to listen on", addr)
 	}
 	return nil
+}
+
+// listFlag returns the items of a flag with a comma-separated list. One with commas but no item is refused: it
+// would count as no list, and limit nothing.
+func listFlag(flags *pflag.FlagSet, name, text string) (items []string, err error) {
+	if items = list(text); len(items) == 0 && text != "" {
+		err = badFlag(flags, name, "%q lists nothing", text)
+	}
+	return items, err
 }
 
 // list splits a comma-separated list.

@@ -37,10 +37,18 @@ func (l *tlsLimits) define(f *pflag.FlagSet, prefix, whose string) {
 
 // settings adds the limits to s.
 func (l *tlsLimits) settings(flags *pflag.FlagSet, prefix string, s *tlsfiles.Settings) error {
-	if err := s.SetProtocols(list(l.protocols)); err != nil {
+	protocols, err := listFlag(flags, prefix+"protocols", l.protocols)
+	if err != nil {
+		return err
+	}
+	if err := s.SetProtocols(protocols); err != nil {
 		return badFlag(flags, prefix+"protocols", "%w", err)
 	}
-	if err := s.SetCipherSuites(list(l.ciphers)); err != nil {
+	ciphers, err := listFlag(flags, prefix+"ciphers", l.ciphers)
+	if err != nil {
+		return err
+	}
+	if err := s.SetCipherSuites(ciphers); err != nil {
 		return badFlag(flags, prefix+"ciphers", "%w", err)
 	}
 	return nil

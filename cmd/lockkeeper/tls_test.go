@@ -3,6 +3,7 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509/pkix"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -103,10 +104,10 @@ func TestZooCfgTLSLimits(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	both, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
 	ann, bob := ca.Peer(t), ca.Peer(t)
-	cfg := zooCfg(t, "clientPort=0", "clientPortAddress=127.0.0.1", "client.portUnification=true", "ssl.keyStore.location="+both,
+	cfg := zooCfg(t, "client.portUnification=true", "ssl.keyStore.location="+both,
 		"ssl.trustStore.location="+ca.WriteCA(t, dir, "ca.pem"), "ssl.clientHostnameVerification=true", "ssl.crl=true",
 		"ssl.protocol=TLSv1.3", "ssl.enabledProtocols=TLSv1.2", "ssl.ciphersuites=TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256")
-	p := start(t, []string{"LOCKKEEPER_TLS_CRL=" + ca.WriteCRL(t, dir, "crl.pem", time.Now().Add(time.Hour), bob)}, "serve", "--memory", "--config", cfg).waitReady()
+	p := start(t, []string{"LOCKKEEPER_TLS_CRL=" + ca.WriteCRL(t, dir, "crl.pem", time.Now().Add(time.Hour), bob)}, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", cfg).waitReady()
 	check1(t, p.connect().Ping())
 	nc, err := tls.Dial("tcp", p.addr, &tls.Config{RootCAs: ca.Pool, Certificates: []tls.Certificate{ann}})
 	check1(t, err)
@@ -156,7 +157,7 @@ func TestZooCfgTLS(t *testing.T) {
 	authority := ca.WriteCA(t, dir, "ca.crt")
 	both, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
 	ann := ca.Client(t, pkix.Name{CommonName: "ann"})
-	keys := []string{"secureClientPort=0", "secureClientPortAddress=127.0.0.1", "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
+	keys := []string{"secureClientPort=" + fmt.Sprint(testkit.Port(t)), "secureClientPortAddress=127.0.0.1", "clientPort=0", "serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory",
 		"ssl.keyStore.location=" + both, "ssl.keyStore.password=", "ssl.trustStore.location=" + authority, "ssl.trustStore.type=PEM",
 		"authProvider.x509=org.apache.zookeeper.server.auth.X509AuthenticationProvider", "zookeeper.X509AuthenticationProvider.superUser=CN=root",
 		"ssl.hostnameVerification=true", "ssl.quorum.keyStore.location=/x.jks", "sslQuorum=false"}
@@ -171,11 +172,13 @@ func TestZooCfgTLS(t *testing.T) {
 	}
 	for _, l := range p.lines() {
 		if readyLine.MatchString(l) || strings.Contains(l, "level=WARN") && !strings.Contains(l, "handshake") {
-			t.Errorf("no clientPort is given, and every key is known, but: %s", l)
+			t.Errorf("clientPort is 0, and every key is known, but: %s", l)
 		}
 	}
+	check1(t, p.Process.Signal(os.Interrupt))
+	p.exit()
 
-	p = start(t, nil, "serve", "--memory", "--config", zooCfg(t, append(keys, "clientPort=0", "clientPortAddress=127.0.0.1", "ssl.clientAuth=WANT")...)).waitReady()
+	p = start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, append(keys, "ssl.clientAuth=WANT")...)).waitReady()
 	if ids, err := identities(t, p.secureAddr(), ca); err != nil || len(ids) != 1 {
 		t.Errorf("without a certificate, which is only wanted: %v, %v", ids, err)
 	}

@@ -35,6 +35,21 @@ const zooPrefix = "zookeeper." // of system properties
 // value returns the value of a key, or "".
 func (z *zooFile) value(key string) string { return cmp.Or(z.keys[key], z.keys[zooPrefix+key]) }
 
+// address returns the value of a key with an address to listen on. An empty one is this machine alone,
+// as for Java; without the key it is otherwise.
+func (z *zooFile) address(key, otherwise string) string {
+	_, plain := z.keys[key]
+	_, prefixed := z.keys[zooPrefix+key]
+	if !plain && !prefixed {
+		return otherwise
+	}
+	return cmp.Or(z.value(key), "127.0.0.1")
+}
+
+// portKeys are the keys of ports for clients, of which 0 means that there is no such port. That is so in
+// ZooKeeper before 3.9; in later ones it is any free port, on all addresses, which nobody can find.
+var portKeys = []string{"clientPort", "secureClientPort"}
+
 // given reports whether a flag has been set by something that takes precedence over the file.
 func (z *zooFile) given(flag string) bool {
 	by, _ := sourceOf(z.flags.Lookup(flag))
@@ -59,6 +74,12 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 // apply sets flags and fields by the keys.
 func (z *zooFile) apply() error {
 	path, keys, flags, cfg := z.path, z.keys, z.flags, z.cfg
+	for _, key := range portKeys {
+		if n, err := strconv.Atoi(z.value(key)); err == nil && n == 0 {
+			delete(keys, key)
+			delete(keys, zooPrefix+key)
+		}
+	}
 	bad := func(key string, err error) error {
 		value := "=" + keys[key]
 		if strings.Contains(strings.ToLower(key), "password") { // of a store, or of the user super
@@ -103,7 +124,8 @@ func (z *zooFile) apply() error {
 	return z.complete()
 }
 
-// complete refuses a file without what ZooKeeper requires, unless flags or variables say it.
+// complete refuses a file without what ZooKeeper requires, unless flags or variables say it. A port for
+// clients without TLS is opened only if something names it.
 func (z *zooFile) complete() error {
 	from := func(flag string) source {
 		by, _ := sourceOf(z.flags.Lookup(flag))
@@ -112,8 +134,11 @@ func (z *zooFile) complete() error {
 	switch {
 	case from("data") == byDefault && from("memory") == byDefault:
 		return z.fail("it has no dataDir, and neither --data nor --memory is given")
-	case from("listen") == byDefault && from("tls-listen") == byDefault:
-		return z.fail("it has no clientPort and no secureClientPort, and --listen is not given")
+	case from("listen") > byDefault:
+	case z.flags.Lookup("tls-listen").Value.String() == "":
+		return z.fail("it has no clientPort and no secureClientPort, or they are 0, and --listen is not given")
+	default:
+		return z.set("listen", "clientPort", "")
 	}
 	return nil
 }
@@ -179,8 +204,16 @@ func (z *zooFile) members() error {
 		return z.set("listen", fmt.Sprintf("server.%d", s.ID), s.ClientAddr)
 	case i >= 0 && port != z.value("clientPort"):
 		return z.fail("server.%d has client port %s, but clientPort is %s", s.ID, port, z.value("clientPort"))
+	case i >= 0 && anyAddress(z.address("clientPortAddress", "")) && !z.given("listen"):
+		return z.set("listen", fmt.Sprintf("server.%d", s.ID), s.ClientAddr) // it may have an address of this host
 	}
 	return nil
+}
+
+// anyAddress reports whether a host to listen on stands for all addresses.
+func anyAddress(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
 }
 
 // self returns the id of this server: the one that the user has given, or the one in the

@@ -41,7 +41,7 @@ func TestZooCfg(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data")
 	path := zooCfg(t,
 		"# The number of milliseconds of each tick", "tickTime=500", "", "initLimit = 10", "syncLimit: 5", "! another comment",
-		"dataDir="+dir, "clientPort=0", "clientPortAddress=127.0.0.1", "maxClientCnxns=17", "maxSessionTimeout=60000",
+		"dataDir="+dir, "clientPort=2181", "maxClientCnxns=17", "maxSessionTimeout=60000",
 		"minSessionTimeout=-1", "4lw.commands.whitelist=conf, ruok", "autopurge.purgeInterval=1", "admin.enableServer=false",
 		"server.1=localhost:2888:3888", "reconfigEnabled=true", "readonlymode.enabled=true", "jute.maxbuffer=0x1fffff", "forceSync=yes")
 	says := func(p *process, want ...string) {
@@ -53,7 +53,7 @@ func TestZooCfg(t *testing.T) {
 			}
 		}
 	}
-	p := start(t, nil, "serve", "--config", path).waitReady()
+	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--config", path).waitReady()
 	says(p, "dataDir="+dir, "tickTime=500", "maxClientCnxns=17", "minSessionTimeout=1000", "maxSessionTimeout=60000")
 	for _, l := range p.lines() {
 		if strings.Contains(l, "WARN") {
@@ -466,8 +466,8 @@ func TestBadZooCfg(t *testing.T) {
 func TestZooCfgProperties(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "with space")
-	p := start(t, nil, "serve", "--config", zooCfg(t, "tickTime 500", "dataDir="+strings.ReplaceAll(dir, " ", `\ `),
-		"4lw.commands.whitelist=conf,\\", "   ruok", `clientPortAddress=127.0.0.\u0031`, "clientPort:0",
+	p := start(t, nil, "serve", "--config", zooCfg(t, "tickTime 500", "clientPort:"+fmt.Sprint(testkit.Port(t)), "dataDir="+strings.ReplaceAll(dir, " ", `\ `),
+		"4lw.commands.whitelist=conf,\\", "   ruok", `clientPortAddress=127.0.0.\u0031`,
 		`DigestAuthenticationProvider.superDigest=super\:D/InIHSb7yEEbrWz8b9l71RjZJU\=`)).waitReady()
 	conf := p.conf()
 	for _, want := range []string{"dataDir=" + dir, "tickTime=500"} {
@@ -510,6 +510,82 @@ func TestZooCfgDefaults(t *testing.T) {
 		if oneError(t, stderr, x.says); code != exitUsage {
 			t.Errorf("%s: exit %d", x.line, code)
 		}
+	}
+}
+
+// TestZooCfgDoors: a file opens no port and no address that ZooKeeper would not open. Among what it says about
+// ports for clients, 0 stands for none, and an empty address is the loopback address.
+func TestZooCfgDoors(t *testing.T) {
+	const prometheus = "metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider"
+	own := func(more ...string) []string { // of server 1
+		dir := t.TempDir()
+		check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte("1"), 0o600))
+		return append([]string{"dataDir=" + dir, "server.1=a:1:2;10.0.0.1:2181", "server.2=b:1:2;2181"}, more...)
+	}
+	for _, x := range []struct {
+		lines, flags                      []string
+		listen, tls, admin, metrics, says string
+	}{
+		{lines: []string{"clientPort=0", "secureClientPort=2281"}, tls: ":2281"},
+		{lines: []string{"zookeeper.clientPort=00", "secureClientPort=2281", "secureClientPortAddress="}, tls: "127.0.0.1:2281"},
+		{lines: []string{"clientPort=2181", "secureClientPort=0"}, listen: ":2181"},
+		{lines: []string{"clientPort=2181", "clientPortAddress="}, listen: "127.0.0.1:2181"},
+		{lines: []string{"clientPort=0"}, flags: []string{"--listen=:1"}, listen: ":1"},
+		{lines: []string{"clientPort=0"}, flags: []string{"--tls-listen=:1"}, tls: ":1"},
+		{lines: []string{"tickTime=1"}, flags: []string{"--tls-listen=:1"}, tls: ":1"},
+		{lines: []string{"tickTime=1"}, flags: []string{"--tls-listen=", "--tls-cert=x"}, says: "no clientPort and no secureClientPort"},
+		{lines: []string{"clientPort=0", "secureClientPort=0"}, says: "no clientPort and no secureClientPort"},
+		{lines: []string{"clientPort=0", "clientPortAddress=127.0.0.1", "secureClientPort=2281"}, says: "clientPortAddress=127.0.0.1: without clientPort"},
+		{lines: []string{"clientPortAddress=127.0.0.1", "secureClientPort=2281"}, says: "clientPortAddress=127.0.0.1: without clientPort"},
+		{lines: []string{"clientPort=2181", "secureClientPort=0", "secureClientPortAddress=127.0.0.1"}, says: "secureClientPortAddress=127.0.0.1: without secureClientPort"},
+		{lines: []string{"clientPort="}, says: "clientPort=: not a port number"},
+
+		{lines: own(), listen: "10.0.0.1:2181"},
+		{lines: own("clientPort=0"), listen: "10.0.0.1:2181"},
+		{lines: own("clientPort=2181"), listen: "10.0.0.1:2181"},
+		{lines: own("clientPort=2181", "clientPortAddress=::"), listen: "10.0.0.1:2181"},
+		{lines: own("clientPort=2181", "clientPortAddress=10.0.0.2"), listen: "10.0.0.2:2181"},
+		{lines: own("clientPort=2181"), flags: []string{"--listen=:1"}, listen: ":1"},
+		{lines: own("server.3=c:1:2;:2181"), says: "server.3=c:1:2;:2181: the address for clients is empty"},
+
+		{lines: []string{"clientPort=1", prometheus, "metricsProvider.httpHost="}, listen: ":1", metrics: "127.0.0.1:7000"},
+		{lines: []string{"clientPort=1", prometheus}, listen: ":1", metrics: "0.0.0.0:7000"},
+		{lines: []string{"clientPort=1", "admin.serverPort=0", "admin.serverAddress="}, listen: ":1", admin: "127.0.0.1:0"},
+
+		{lines: []string{"clientPort=1", "jute.maxbuffer=0"}, says: "jute.maxbuffer=0: it cannot be 0"},
+		{lines: []string{"clientPort=1", "minSessionTimeout=0"}, says: "minSessionTimeout=0: it cannot be 0"},
+		{lines: []string{"clientPort=1", "maxSessionTimeout=0"}, says: "maxSessionTimeout=0: it cannot be 0"},
+		{lines: []string{"clientPort=1", "nio.sessionlessCnxnTimeout=0"}, says: "nio.sessionlessCnxnTimeout=0: it cannot be 0"},
+		{lines: []string{"clientPort=1", "znode.container.checkIntervalMs=0"}, says: "znode.container.checkIntervalMs=0: it cannot be 0"},
+	} {
+		var o serveOptions
+		var c cobra.Command
+		o.define(&c)
+		check1(t, c.ParseFlags(x.flags))
+		err := readZooCfg(zooCfg(t, x.lines...), c.Flags(), &o.config)
+		if x.says != "" {
+			if !errors.As(err, &usageError{}) || !strings.Contains(err.Error(), x.says) {
+				t.Errorf("%q with %q: %v", x.lines, x.flags, err)
+			}
+			continue
+		}
+		if err != nil || o.config.ClientAddr != x.listen || o.config.SecureAddr != x.tls || o.admin.addr != x.admin || o.admin.metrics != x.metrics {
+			t.Errorf("%q with %q: port for clients %q, with TLS %q, admin %q, metrics %q, %v", x.lines, x.flags, o.config.ClientAddr, o.config.SecureAddr, o.admin.addr, o.admin.metrics, err)
+		}
+	}
+}
+
+// TestListsOfNothing: a list without items is refused where it would count as no list, and so limit nothing.
+func TestListsOfNothing(t *testing.T) {
+	for _, flag := range []string{"enforce-auth", "tls-protocols", "tls-ciphers"} {
+		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--"+flag+"=, ")
+		if oneError(t, stderr, "--"+flag+`: ", " lists nothing`); code != exitUsage {
+			t.Errorf("%s: exit %d", flag, code)
+		}
+	}
+	code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforce.auth.enabled=true", "enforce.auth.schemes=,"))
+	if oneError(t, stderr, "enforce.auth.enabled in ", `"," lists nothing`); code != exitUsage {
+		t.Errorf("zoo.cfg: exit %d", code)
 	}
 }
 
@@ -598,7 +674,7 @@ func TestZooCfgOneServer(t *testing.T) {
 func TestZooCfgMyID(t *testing.T) {
 	dir := t.TempDir()
 	lines := func(more ...string) []string {
-		return append([]string{"dataDir=" + dir, "clientPort=0", "server.1=127.0.0.1:1:2", "server.2=127.0.0.1:2:2;2181"}, more...)
+		return append([]string{"dataDir=" + dir, "clientPort=2182", "server.1=127.0.0.1:1:2", "server.2=127.0.0.1:2:2;2181"}, more...)
 	}
 	for _, c := range []struct {
 		myid string
@@ -608,9 +684,9 @@ func TestZooCfgMyID(t *testing.T) {
 		{"x", nil, `myid: "x" is not a server id`},
 		{"3", nil, "there is no server.3"},
 		{"1", []string{"--id", "4"}, "there is no server.4"},
-		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "clientPort=0", "server.1=a:1:2", "server.2=a:1:2")}, "server.N in /"},
-		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "clientPort=0", "server.1=a:1:2", "server.2=a:1:2")}, "servers 1 and 2 have the same address"},
-		{"2", nil, "server.2 has client port 2181, but clientPort is 0"},
+		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "clientPort=2182", "server.1=a:1:2", "server.2=a:1:2")}, "server.N in /"},
+		{"1", []string{"--config", zooCfg(t, "dataDir="+dir, "clientPort=2182", "server.1=a:1:2", "server.2=a:1:2")}, "servers 1 and 2 have the same address"},
+		{"2", nil, "server.2 has client port 2181, but clientPort is 2182"},
 	} {
 		check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid), 0o600))
 		code, _, stderr := call(nil, append([]string{"serve", "--config", zooCfg(t, lines()...)}, c.args...)...)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,9 +21,9 @@ var zooTable = []zooRow{
 	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds).without("3000")},
 	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks).unset("an election timeout of 2 s; ZooKeeper needs the key in a cluster")},
 	{"dataDir", toFlag("data", "refused if ZooKeeper's own data is in it", dataDir).unset("refused, unless `--data` or `--memory` is given")},
-	{"clientPort", toFlag("listen", "with clientPortAddress", clientPort).unset("no such port; refused if no other key or flag names a port for clients")},
+	{"clientPort", toFlag("listen", "with clientPortAddress; "+zeroPort, clientPort).unset("no such port; refused if no other key or flag names a port for clients")},
 	{"clientPortAddress", readWith("clientPort").unset("all addresses")},
-	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port", securePort).unset("no such port")},
+	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port; "+zeroPort, clientPort).unset("no such port")},
 	{"secureClientPortAddress", readWith("secureClientPort").unset("all addresses")},
 	{"ssl.keyStore.location", toFlag("tls-cert", storeNote+", with the key in it", store).unset("none")},
 	{"ssl.keyStore.type", readWith("ssl.keyStore.location").unset("by the name of the file")},
@@ -68,7 +69,7 @@ var zooTable = []zooRow{
 	{"readonlymode.enabled", toFlag("read-only", "", isTrue).unset("`false`")},
 	{"maxClientCnxns", toFlag("max-client-cnxns", "", integer).without("60")},
 	{"maxCnxns", toFlag("max-cnxns", "the limit on all connections together", integer).unset("`0`, no limit")},
-	{"jute.maxbuffer", toField("Limits.MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return number(v, &c.Limits.MaxFrameBytes) }).unset("`0xfffff`")},
+	{"jute.maxbuffer", toField("Limits.MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return limit(v, &c.Limits.MaxFrameBytes) }).unset("`0xfffff`")},
 	{"minSessionTimeout", toField("Limits.MinSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.MinSessionTimeout) }).unset("2 ticks")},
 	{"maxSessionTimeout", toField("Limits.MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.MaxSessionTimeout) }).unset("20 ticks")},
 	{"nio.sessionlessCnxnTimeout", toField("Limits.HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.HandshakeTimeout) }).unset("`10000`")},
@@ -179,6 +180,8 @@ var zooTable = []zooRow{
 	{"ssl.", refuse("TLS has no other settings")},
 }
 
+const zeroPort = "0 counts as absent, as in ZooKeeper before 3.9; in later ones it is any free port"
+
 const storeNote = "a file in PEM, PKCS12 or JKS format"
 
 const saslProvider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
@@ -266,8 +269,8 @@ func needsCRL(flag string) zooRule {
 // readWith returns the rule of a key that is read together with another key.
 func readWith(other string) zooRule {
 	return zooRule{kind: used, note: "with " + other, read: func(z *zooFile, _, _ string) error {
-		if other == "secureClientPort" && z.value(other) == "" {
-			return errors.New("without secureClientPort")
+		if slices.Contains(portKeys, other) && z.value(other) == "" {
+			return errors.New("without " + other + ", or that is 0")
 		}
 		return nil
 	}}
@@ -361,8 +364,8 @@ func boolean(value string) error {
 }
 
 func ticks(z *zooFile, _, value string) (string, error) {
-	n := 0
-	if err := number(value, &n); err != nil {
+	n, err := number(value)
+	if err != nil {
 		return "", err
 	}
 	if n == 0 {
@@ -380,7 +383,7 @@ func dataDir(z *zooFile, _, value string) (string, error) {
 
 func clientPort(z *zooFile, key, value string) (string, error) {
 	err := checkPort(value)
-	return net.JoinHostPort(z.value(strings.Replace(key, "Port", "PortAddress", 1)), value), err
+	return net.JoinHostPort(z.address(key+"Address", ""), value), err
 }
 
 func checkPort(value string) error {
@@ -390,14 +393,6 @@ func checkPort(value string) error {
 	return nil
 }
 
-func securePort(z *zooFile, key, value string) (string, error) {
-	address, err := clientPort(z, key, value)
-	if err == nil && z.value("clientPort") == "" && !z.given("listen") {
-		err = z.set("listen", key, "")
-	}
-	return address, err
-}
-
 // adminServer converts the keys of ZooKeeper's AdminServer, which has port 8080 by default.
 func adminServer(z *zooFile, _, _ string) (string, error) {
 	enabled := z.value("admin.enableServer")
@@ -405,7 +400,7 @@ func adminServer(z *zooFile, _, _ string) (string, error) {
 		return "", nil
 	}
 	port := cmp.Or(z.value("admin.serverPort"), "8080")
-	return net.JoinHostPort(cmp.Or(z.value("admin.serverAddress"), "127.0.0.1"), port), checkPort(port)
+	return net.JoinHostPort(z.address("admin.serverAddress", "127.0.0.1"), port), checkPort(port)
 }
 
 // metricsProvider converts the keys of ZooKeeper's PrometheusMetricsProvider.
@@ -418,7 +413,7 @@ func metricsProvider(z *zooFile, _, value string) (string, error) {
 		return "", errors.New("not supported: the only provider that serves anything is org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider")
 	}
 	port := cmp.Or(z.value("metricsProvider.httpPort"), "7000")
-	return net.JoinHostPort(cmp.Or(z.value("metricsProvider.httpHost"), "0.0.0.0"), port), checkPort(port)
+	return net.JoinHostPort(z.address("metricsProvider.httpHost", "0.0.0.0"), port), checkPort(port)
 }
 
 // store converts the location of a store of keys or certificates.
@@ -449,6 +444,9 @@ func enforcedSchemes(z *zooFile, _, _ string) (string, error) {
 
 func serverLine(z *zooFile, key, value string) error {
 	s, err := proto.ParseServer(key, value)
+	if _, client, _ := strings.Cut(value, ";"); err == nil && strings.HasPrefix(client, ":") { // for Java, the loopback address
+		err = errors.New("the address for clients is empty: write 127.0.0.1, or the port alone for all addresses")
+	}
 	if err == nil && (s.ID == 0 || s.ID > 254) {
 		err = errors.New("ids are from 1 to 254: give this server another one, and change its file myid")
 	}
@@ -457,13 +455,22 @@ func serverLine(z *zooFile, key, value string) error {
 }
 
 // number parses a number, which may be hexadecimal, as in Java.
-func number(value string, to *int) error {
+func number(value string) (int, error) {
 	n, err := strconv.ParseUint(value, 0, 31)
 	if err != nil {
-		return errNotNumber
+		return 0, errNotNumber
 	}
-	*to = int(n)
-	return nil
+	return int(n), nil
+}
+
+// limit parses a number for a field of the configuration, where 0 would mean the default.
+func limit(value string, to *int) error {
+	n, err := number(value)
+	if err == nil && n == 0 {
+		return errors.New("it cannot be 0")
+	}
+	*to = n
+	return err
 }
 
 // duration parses milliseconds; -1 keeps the default, as in ZooKeeper.
@@ -472,7 +479,7 @@ func duration(value string, to *time.Duration) error {
 	if value == "-1" {
 		return nil
 	}
-	err := number(value, &n)
+	err := limit(value, &n)
 	if err == nil {
 		*to = time.Duration(n) * time.Millisecond
 	}
