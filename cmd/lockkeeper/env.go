@@ -1,6 +1,8 @@
 package main
 
 import (
+	"log/slog"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -85,4 +87,60 @@ func variable(c *cobra.Command, f *pflag.Flag) string {
 		name = words(c) + "_" + name
 	}
 	return "LOCKKEEPER_" + strings.ToUpper(strings.NewReplacer("-", "_", " ", "_").Replace(name))
+}
+
+// readByOthers matches variables that no flag reads, and that are no mistakes: those that 'lock run' sets for its
+// command, those of the packages for other languages, and those of this repository's tests.
+var readByOthers = regexp.MustCompile(`^LOCKKEEPER_(PATH|TOKEN|SESSION|BINARY|TEST_URL|BENCH|SEED|SHAKE|THOROUGH|(DEPLOY|INTEROP|RELEASE)_.*)$`)
+
+// serviceLink matches the variables that Kubernetes and Docker set in each container for a service.
+var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)$`)
+
+// ofService reports whether a variable says where a service is, which happens to have such a name.
+func ofService(name, value string) bool {
+	return serviceLink.MatchString(name) || strings.HasSuffix(name, "_PORT") && strings.Contains(value, "://")
+}
+
+// warnOfVariables logs variables that are named like those of flags, but that no flag of any command has. It also logs
+// empty ones of c whose flags have a default: an empty variable counts as one that is not set.
+func warnOfVariables(c *cobra.Command, environ []string, log *slog.Logger) {
+	known := &cobra.Command{} // cobra suggests only commands, so turn the variables into commands
+	defaults := map[string]string{}
+	var visit func(of *cobra.Command)
+	visit = func(of *cobra.Command) {
+		of.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			name := variable(of, f)
+			if _, has := defaults[name]; has || f.Name == "help" {
+				return
+			}
+			known.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+			defaults[name] = ""
+			if of == c && f.Value.Type() == "string" {
+				defaults[name] = f.DefValue
+			}
+		})
+		for _, sub := range of.Commands() {
+			visit(sub)
+		}
+	}
+	visit(c.Root())
+	var unknown, empty []string
+	for _, text := range environ {
+		name, value, _ := strings.Cut(text, "=")
+		byDefault, has := defaults[name]
+		switch {
+		case has && value == "" && byDefault != "":
+			empty = append(empty, name)
+		case strings.HasPrefix(name, "LOCKKEEPER_") && !has && !readByOthers.MatchString(name) && !ofService(name, value):
+			unknown = append(unknown, name+similar(known, name))
+		}
+	}
+	slices.Sort(unknown)
+	if len(unknown) > 0 {
+		log.Warn("no flag has these variables, so they have no effect", "variables", strings.Join(unknown, ", "))
+	}
+	slices.Sort(empty)
+	if len(empty) > 0 {
+		log.Warn("an empty variable counts as one that is not set; give the flag itself to set it to nothing", "variables", strings.Join(empty, ", "))
+	}
 }

@@ -89,3 +89,31 @@ func TestVariables(t *testing.T) {
 		}
 	}
 }
+
+// TestStrayVariables: serve names variables that look like those of flags and are none, with the one that was
+// meant, and those whose emptiness has no effect. It is silent about what others use.
+func TestStrayVariables(t *testing.T) {
+	t.Parallel()
+	silent := []string{
+		"LOCKKEEPER_TICK_TIME=1s", "LOCKKEEPER_WIRE_LISTEN=x", "LOCKKEEPER_CLUSTER_ADD_OBSERVER=x", "LOCKKEEPER_PEER_TLS_CERT=", "LOCKKEEPER_TOKEN=1", "LOCKKEEPER_PATH=/a", "LOCKKEEPER_SESSION=0x1",
+		"LOCKKEEPER_BINARY=x", "LOCKKEEPER_TEST_URL=x", "LOCKKEEPER_INTEROP_TLS=1", "LOCKKEEPER_THOROUGH=1", "LOCKKEEPERS=1",
+		"LOCKKEEPER_SERVICE_HOST=10.0.0.1", "LOCKKEEPER_SERVICE_PORT=2181", "LOCKKEEPER_SERVICE_PORT_CLIENT_TLS=2281", "LOCKKEEPER_PORT=tcp://10.0.0.1:2181", "LOCKKEEPER_PORT_2181_TCP=tcp://10.0.0.1:2181",
+		"LOCKKEEPER_PORT_2181_TCP_ADDR=10.0.0.1", "LOCKKEEPER_ADMIN_PORT_8080_TCP_PROTO=tcp", "LOCKKEEPER_ADMIN_PORT=tcp://10.0.0.2:8080",
+	}
+	warnings := func(env ...string) string {
+		p := start(t, env, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
+		return strings.Join(slices.DeleteFunc(p.lines(), func(l string) bool { return !strings.Contains(l, "WARN") }), "\n")
+	}
+	if w := warnings(silent...); w != "" {
+		t.Error(w)
+	}
+	w := warnings(append(silent, "LOCKKEEPER_ENFORCE_AUTHS=digest", "LOCKKEEPER_ADMIN_PORT=8080", "LOCKKEEPER_LISTEN=")...)
+	for _, says := range []string{`variables="LOCKKEEPER_ADMIN_PORT, LOCKKEEPER_ENFORCE_AUTHS; did you mean LOCKKEEPER_ENFORCE_AUTH?"`, "counts as one that is not set", "variables=LOCKKEEPER_LISTEN\n"} {
+		if strings.Count(w+"\n", says) != 1 {
+			t.Errorf("the log does not say %s: %s", says, w)
+		}
+	}
+	if strings.Count(w, "WARN") != 2 {
+		t.Error(w)
+	}
+}

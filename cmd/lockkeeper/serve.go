@@ -189,6 +189,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	default:
 		return badFlag(flags, "log-format", "%q is not text or json", o.format)
 	}
+	warnOfVariables(c, os.Environ(), cfg.Logger)
 	switch {
 	case o.file != "":
 		err = readZooCfg(o.file, flags, cfg)
