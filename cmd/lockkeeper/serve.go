@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,7 +119,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&cfg.DataDir, "data", "lockkeeper-data", "`DIR` for the state")
 		f.StringVar((*string)(&cfg.LogStore), "log-store", "", logStoreUsage)
 		f.BoolVar(&o.memory, "memory", false, "keep the state in memory only")
-		f.BoolVar(&o.zooEnv, "zoo-env", false, "without --config, read the ZOO_ variables of ZooKeeper's container image, or /conf/zoo.cfg if there is one; other flags and variables take precedence")
+		f.BoolVar(&o.zooEnv, "zoo-env", false, "without --config, read the ZOO_ variables of ZooKeeper's container image, or /conf/zoo.cfg if there is one, and the properties in JVMFLAGS; other flags and variables take precedence")
 		f.StringVar(&o.file, "config", "", "a ZooKeeper configuration `FILE` (zoo.cfg); flags and environment variables take precedence")
 	})
 	group(all, "Cluster", func(f *pflag.FlagSet) {
@@ -192,9 +193,12 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	warnOfVariables(c, os.Environ(), cfg.Logger)
 	switch {
 	case o.file != "":
+		if o.zooEnv {
+			warnOfZooVariables(variablesIn(os.Environ()), cfg.Logger)
+		}
 		err = readZooCfg(o.file, flags, cfg)
 	case o.zooEnv:
-		err = readZooEnv(os.Getenv, flags, cfg)
+		err = readZooEnv(os.Environ(), flags, cfg)
 	}
 	if err != nil {
 		return err
@@ -380,7 +384,8 @@ func badField(flags *pflag.FlagSet, err *lockkeeper.ConfigError) error {
 	if name, ok := fieldFlags[err.Field]; ok {
 		return badFlag(flags, name, "%s", err.Reason)
 	}
-	return usageError{fmt.Errorf("%s in %s: %s", zooKeyOf(err.Field), flags.Lookup("config").Value, err.Reason)}
+	key, config := zooKeyOf(err.Field), flags.Lookup("config")
+	return usageError{fmt.Errorf("%s in %s: %s", key, cmp.Or(strings.Join(config.Annotations[key], ""), config.Value.String()), err.Reason)}
 }
 
 // namePort adds to the error of a client port that cannot be opened the flag, variable or key with

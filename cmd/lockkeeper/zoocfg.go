@@ -27,7 +27,8 @@ type zooFile struct {
 	flags   *pflag.FlagSet
 	cfg     *lockkeeper.Config
 	servers []proto.Peer
-	id      string // of this server, if there is no file myid
+	id      string            // of this server, if there is no file myid
+	places  map[string]string // where keys are from that are not in the file; nil without such
 }
 
 const zooPrefix = "zookeeper." // of system properties
@@ -56,9 +57,12 @@ func (z *zooFile) given(flag string) bool {
 	return by > byFile
 }
 
+// place returns where a key is.
+func (z *zooFile) place(key string) string { return cmp.Or(z.places[key], z.path) }
+
 // set sets a flag. by is the name to use in messages about an invalid value.
 func (z *zooFile) set(flag, by, value string) error {
-	return setFrom(z.flags.Lookup(flag), byFile, by+" in "+z.path, value)
+	return setFrom(z.flags.Lookup(flag), byFile, by+" in "+z.place(by), value)
 }
 
 // readZooCfg reads a zoo.cfg. It sets flags that the user has not set and, for keys
@@ -85,7 +89,7 @@ func (z *zooFile) apply() error {
 		if strings.Contains(strings.ToLower(key), "password") { // of a store, or of the user super
 			value = ""
 		}
-		return usageError{fmt.Errorf("%s: %s%s: %w", path, key, value, err)}
+		return usageError{fmt.Errorf("%s: %s%s: %w", z.place(strings.TrimPrefix(key, zooPrefix)), key, value, err)}
 	}
 	rest := slices.Sorted(maps.Keys(keys))
 	tlsPeers := z.value("sslQuorum") == "true"
@@ -99,7 +103,7 @@ func (z *zooFile) apply() error {
 		for _, key := range rest {
 			name := strings.TrimPrefix(key, zooPrefix)
 			switch {
-			case name != row.key && !(row.prefix() && strings.HasPrefix(name, row.key)):
+			case !row.matches(name):
 				others = append(others, key)
 			case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // the peer port does not use TLS
 			default:

@@ -196,6 +196,11 @@ type zooRow struct {
 // prefix reports whether the row is for several keys.
 func (r *zooRow) prefix() bool { return strings.HasSuffix(r.key, ".") || r.key == "authProvider" }
 
+// matches reports whether a key is the row's, or one of them.
+func (r *zooRow) matches(key string) bool {
+	return key == r.key || r.prefix() && strings.HasPrefix(key, r.key)
+}
+
 // zooRule is what a key does.
 type zooRule struct {
 	kind zooKind
@@ -239,9 +244,13 @@ func toFlag(flag, note string, convert func(z *zooFile, key, value string) (stri
 	}}
 }
 
-// toField returns the rule of a key that sets a field of the configuration without a flag.
+// toField returns the rule of a key that sets a field of the configuration without a flag. The flag --config
+// gets a note where the key is, for badField.
 func toField(field, note string, set func(c *lockkeeper.Config, value string) error) zooRule {
-	return zooRule{kind: used, what: "`Config." + field + "`", note: note, read: func(z *zooFile, _, value string) error { return set(z.cfg, value) }}
+	return zooRule{kind: used, what: "`Config." + field + "`", note: note, read: func(z *zooFile, key, value string) error {
+		annotate(z.flags.Lookup("config"), key, z.place(key))
+		return set(z.cfg, value)
+	}}
 }
 
 // toSecret returns the rule of a key with the password itself, in place of a flag that names a file
