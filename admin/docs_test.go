@@ -136,7 +136,7 @@ func TestAlerts(t *testing.T) {
 	text := string(must(os.ReadFile("../docs/alerts.yml"))(t))
 	all := shown(t)
 	rules := strings.Split(text, "\n      - alert: ")[1:]
-	if len(rules) != 13 {
+	if len(rules) != 14 {
 		t.Errorf("%d rules", len(rules))
 	}
 	for _, rule := range rules {
@@ -146,6 +146,10 @@ func TestAlerts(t *testing.T) {
 			t.Fatalf("%s has no expression", name)
 		}
 		checkExpression(t, all, name, expr[1])
+		if ended := "lockkeeper_tls_certificate_seconds <= 0"; (name == "LockkeeperCertificateEnded") != (expr[1] == ended) ||
+			expr[1] == ended && regexp.MustCompile(`(?m)^        for: `).MatchString(rule) {
+			t.Errorf("the alert of a certificate that has ended is not at once: %s", rule)
+		}
 		for _, form := range []string{`^Lockkeeper\w+$`, `(?m)^        labels: \{severity: (warning|critical)\}$`, `(?m)^          summary: ".*\{\{ \$(labels\.\w+|value)[ |].*"$`, `(?m)^          description: ".*"$`} {
 			if where := map[bool]string{true: name, false: rule}[form[1] == 'L']; !regexp.MustCompile(form).MatchString(where) {
 				t.Errorf("%s: nothing matches %s", name, form)

@@ -17,7 +17,7 @@ import (
 )
 
 // CA is a certificate authority for tests. Its certificates are valid from 1990 to 2190,
-// and so in virtual time too, except those of Expired.
+// and so in virtual time too, except those of Expired and Between.
 type CA struct {
 	Pool *x509.CertPool // contains only this authority
 
@@ -65,6 +65,15 @@ func (ca *CA) Named(t testing.TB, hosts ...string) tls.Certificate {
 	}))
 }
 
+// Between issues a certificate for a server on the loopback interface that is valid between two times.
+func (ca *CA) Between(t testing.TB, from, to time.Time) tls.Certificate {
+	t.Helper()
+	return pair(ca.sign(t, &x509.Certificate{
+		Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotBefore: from, NotAfter: to,
+	}))
+}
+
 // Client issues a client certificate.
 func (ca *CA) Client(t testing.TB, subject pkix.Name) tls.Certificate {
 	t.Helper()
@@ -88,7 +97,10 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate) (*x509.Certificate,
 		t.Fatal(err)
 	}
 	ca.serial++
-	template.SerialNumber, template.NotBefore, template.BasicConstraintsValid = big.NewInt(ca.serial), validFrom, true
+	template.SerialNumber, template.BasicConstraintsValid = big.NewInt(ca.serial), true
+	if template.NotBefore.IsZero() {
+		template.NotBefore = validFrom
+	}
 	parent, signer := ca.cert, ca.key
 	if parent == nil {
 		parent, signer = template, key

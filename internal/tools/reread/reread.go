@@ -5,6 +5,7 @@ package reread
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -22,6 +23,18 @@ type Source interface {
 	Load(Contents) (about []any, err error)
 }
 
+// NotYet is an error of Load for files that can be used from a time on. They are tried again then, also if they
+// have not changed.
+type NotYet struct {
+	From time.Time
+	Err  error
+}
+
+func (e *NotYet) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *NotYet) Unwrap() error { return e.Err }
+
 // Keeper reads the files of a Source again when they change. Its methods are safe for concurrent use.
 type Keeper struct {
 	kind, use string
@@ -34,6 +47,7 @@ type Keeper struct {
 	mu      sync.Mutex        // held while files are read
 	handled [sha256.Size]byte // of the files that were put to use, or refused
 	seen    [sha256.Size]byte // of the files when look last read them
+	retry   time.Time         // when those that were refused are to be tried again; zero for never
 }
 
 // State says how it is with the files of a Keeper.
@@ -82,7 +96,7 @@ func (k *Keeper) look() (again bool) {
 	was := k.seen
 	k.seen = sum
 	switch {
-	case sum == k.handled:
+	case sum == k.handled && (k.retry.IsZero() || time.Now().Before(k.retry)):
 		return false
 	case sum != was:
 		return true
@@ -95,8 +109,12 @@ func (k *Keeper) look() (again bool) {
 func (k *Keeper) load(c Contents) {
 	k.handled = c.sum()
 	k.seen = k.handled
+	k.retry = time.Time{}
 	about, err := k.source.Load(c)
 	if err != nil {
+		if later := (*NotYet)(nil); errors.As(err, &later) {
+			k.retry = later.From
+		}
 		k.failures.Add(1)
 		k.refused.Store(true)
 		k.log.Error("the files for "+k.kind+" have changed and cannot be used: what was read before stays in use", "for", k.use, "error", err)

@@ -10,20 +10,47 @@ import (
 	"time"
 )
 
+// Part is which of the files an error is about.
+type Part string
+
+// The parts have the names by which flags end.
+const (
+	PartCert       Part = "cert"
+	PartKey        Part = "key"
+	PartPassword   Part = "password-file"
+	PartCA         Part = "ca"
+	PartCAPassword Part = "ca-password-file"
+	PartCRL        Part = "crl"
+)
+
+// FileError is an error about one of the files. Err names it.
+type FileError struct {
+	Part Part
+	Err  error
+}
+
+func (e *FileError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *FileError) Unwrap() error { return e.Err }
+
 // load makes the configurations that files say.
 func (k *Keeper) load(c contents) (*loaded, error) {
 	certificates, err := k.files.certificates(c)
 	if err != nil {
 		return nil, err
 	}
+	now := &loaded{end: firstEnd(certificates)}
+	for _, pair := range certificates {
+		now.own = append(now.own, pair.Leaf)
+	}
 	var authorities *x509.CertPool
 	if k.files.CA != "" {
-		certs, err := k.files.authorities(c)
-		if err != nil {
+		if now.authorities, err = k.files.authorities(c); err != nil {
 			return nil, err
 		}
 		authorities = x509.NewCertPool()
-		for _, cert := range certs {
+		for _, cert := range now.authorities {
 			authorities.AddCert(cert)
 		}
 	}
@@ -31,13 +58,11 @@ func (k *Keeper) load(c contents) (*loaded, error) {
 		Certificates: certificates, MinVersion: cmp.Or(k.settings.MinVersion, tls.VersionTLS12), MaxVersion: k.settings.MaxVersion,
 		CipherSuites: k.settings.CipherSuites, NextProtos: k.settings.NextProtos,
 	}
-	now := &loaded{end: firstEnd(certificates)}
 	if k.files.CRL != "" {
-		lists, err := c.revocations(k.files.CRL)
-		if err != nil {
-			return nil, err
+		if now.lists, err = c.revocations(k.files.CRL); err != nil {
+			return nil, &FileError{PartCRL, err}
 		}
-		base.VerifyConnection, now.crlEnd = lists.verify, lists.end()
+		base.VerifyConnection, now.crlEnd = now.lists.verify, now.lists.end()
 	}
 	now.server, now.dial = base, base.Clone()
 	now.server.ClientAuth, now.server.ClientCAs = k.settings.ClientAuth, authorities
@@ -58,40 +83,43 @@ func firstEnd(certificates []tls.Certificate) (end time.Time) {
 	return end
 }
 
-// certificates returns the certificates to present, with their keys.
+// certificates returns the certificates to present, with their keys; none without a file.
 func (f *Files) certificates(c contents) ([]tls.Certificate, error) {
+	if f.Cert == "" {
+		return nil, nil
+	}
 	password, err := c.secret(f.Password)
 	if err != nil {
-		return nil, err
+		return nil, &FileError{PartPassword, err}
 	}
 	text, kind, err := c.file(f.Cert)
 	if err != nil {
-		return nil, err
+		return nil, &FileError{PartCert, err}
 	}
 	if kind != inPEM {
 		if f.Key != "" && f.Key != f.Cert {
-			return nil, fmt.Errorf("%s: a store has its key in it, so %s cannot be used", f.Cert, f.Key)
+			return nil, &FileError{PartKey, fmt.Errorf("%s: a store has its key in it, so %s cannot be used", f.Cert, f.Key)}
 		}
 		pairs, err := keyStore(text, kind, password)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", f.Cert, err)
+			return nil, &FileError{PartCert, fmt.Errorf("%s: %w", f.Cert, err)}
 		}
 		return pairs, nil
 	}
-	keyFile := f.Key
+	keyFile, part := f.Key, PartKey
 	if keyFile == "" {
-		keyFile = f.Cert
+		keyFile, part = f.Cert, PartCert
 	}
 	if _, err := c.pem(f.Cert); err != nil {
-		return nil, err
+		return nil, &FileError{PartCert, err}
 	}
 	key, err := c.key(keyFile, password)
 	if err != nil {
-		return nil, err
+		return nil, &FileError{part, err}
 	}
 	pair, err := tls.X509KeyPair(text, key)
 	if err != nil {
-		return nil, fmt.Errorf("%s, %s: %w", f.Cert, keyFile, err)
+		return nil, &FileError{part, fmt.Errorf("%s, %s: %w", f.Cert, keyFile, err)}
 	}
 	return []tls.Certificate{pair}, nil
 }
@@ -121,19 +149,27 @@ func (c contents) key(file, password string) ([]byte, error) {
 func (f *Files) authorities(c contents) (certs []*x509.Certificate, err error) {
 	password, err := c.secret(f.CAPassword)
 	if err != nil {
-		return nil, err
+		return nil, &FileError{PartCAPassword, err}
 	}
 	text, kind, err := c.file(f.CA)
-	if err != nil {
-		return nil, err
-	}
-	if kind != inPEM {
+	switch {
+	case err != nil:
+	case kind == inPEM:
+		certs, err = c.trusted(f.CA)
+	default:
 		if certs, err = trustStore(text, kind, password); err != nil {
-			return nil, fmt.Errorf("%s: %w", f.CA, err)
+			err = fmt.Errorf("%s: %w", f.CA, err)
 		}
-		return certs, nil
 	}
-	parts, err := c.pem(f.CA)
+	if err != nil {
+		return nil, &FileError{PartCA, err}
+	}
+	return certs, nil
+}
+
+// trusted returns the certificates of a PEM file.
+func (c contents) trusted(file string) (certs []*x509.Certificate, err error) {
+	parts, err := c.pem(file)
 	if err != nil {
 		return nil, err
 	}
@@ -143,12 +179,12 @@ func (f *Files) authorities(c contents) (certs []*x509.Certificate, err error) {
 		}
 		cert, err := x509.ParseCertificate(p.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("%s: the certificate that begins at byte %d: %w", f.CA, p.at, err)
+			return nil, fmt.Errorf("%s: the certificate that begins at byte %d: %w", file, p.at, err)
 		}
 		certs = append(certs, cert)
 	}
 	if len(certs) == 0 {
-		return nil, fmt.Errorf("%s: no certificate in PEM form", f.CA)
+		return nil, fmt.Errorf("%s: no certificate in PEM form", file)
 	}
 	return certs, nil
 }

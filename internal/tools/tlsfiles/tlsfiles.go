@@ -4,7 +4,9 @@ package tlsfiles
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,7 +18,7 @@ import (
 // PBKDF2 with HMAC-SHA1 or HMAC-SHA256, or by scrypt.
 type Files struct {
 	Use        string // for the log: clients, members or admin
-	Cert       string // the certificate to present, and those that connect it to an authority
+	Cert       string // the certificate to present, and those that connect it to an authority; may be empty for Dial
 	Key        string // its key; empty means that it is in Cert, as in a store
 	Password   Secret // of the key or the store
 	CA         string // the authorities of the other side's certificates; may be empty
@@ -57,9 +59,12 @@ type Keeper struct {
 type loaded struct {
 	server, dial *tls.Config
 	end, crlEnd  time.Time
+	own          []*x509.Certificate // those that are presented, without their issuers
+	authorities  []*x509.Certificate
+	lists        revocations
 }
 
-// Open reads the files. Its errors name the file.
+// Open reads the files. Its errors are of type *FileError.
 func Open(files Files, settings Settings, log *slog.Logger) (*Keeper, error) {
 	k := &Keeper{files: files, settings: settings, log: log}
 	var err error
@@ -108,21 +113,33 @@ func (s source) Read() reread.Contents {
 	return reread.Read(f.Cert, f.Key, f.Password.File, f.CA, f.CAPassword.File, f.CRL)
 }
 
-// Load implements reread.Source. Certificates that have ended are no reason to refuse files: the
-// clock may be wrong.
+// Load implements reread.Source. Files do not replace better ones: see replaces. Where there are none to fall back to,
+// certificates that are not valid now are no reason to refuse files: the clock may be wrong, and the ports without TLS
+// and the other members are better served than not.
 func (s source) Load(c reread.Contents) ([]any, error) {
-	now, err := s.load(contents(c))
+	next, err := s.load(contents(c))
 	if err != nil {
 		return nil, err
 	}
-	s.now.Store(now)
-	if time.Now().After(now.end) {
-		s.log.Warn("a certificate has ended, and nobody who checks it will accept it", "for", s.files.Use, "end", now.end)
+	at := time.Now()
+	if err := next.replaces(s.now.Load(), &s.files, at); err != nil {
+		return nil, err
 	}
-	if !now.crlEnd.IsZero() && time.Now().After(now.crlEnd) {
-		s.log.Warn("a list of revoked certificates has ended, and certificates that need it are refused", "for", s.files.Use, "end", now.crlEnd)
+	s.now.Store(next)
+	use := s.files.Use
+	switch i := slices.IndexFunc(next.own, func(cert *x509.Certificate) bool { return !valid(cert, at) }); {
+	case i >= 0:
+		s.log.Error("a certificate "+why(next.own[i], at)+", and nobody who checks it accepts it", "for", use, "file", s.files.Cert)
+	case !next.end.IsZero() && at.After(next.end):
+		s.log.Warn("a certificate that comes with the server's own has ended, and some who check it may not accept it", "for", use, "file", s.files.Cert, "end", next.end)
 	}
-	return []any{"until", now.end}, nil
+	if len(next.authorities) > 0 && !anyValid(next.authorities, at) {
+		s.log.Error("no authority is valid now, so no certificate is accepted", "for", use, "file", s.files.CA)
+	}
+	if !next.crlEnd.IsZero() && at.After(next.crlEnd) {
+		s.log.Error("a list of revoked certificates has ended, and certificates that need it are refused", "for", use, "file", s.files.CRL, "end", next.crlEnd)
+	}
+	return []any{"until", next.end}, nil
 }
 
 // contents is what is in files, by their names.

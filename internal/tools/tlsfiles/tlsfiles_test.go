@@ -228,24 +228,122 @@ func TestBroken(t *testing.T) {
 	}
 }
 
-// TestEnded: a certificate that has ended is presented all the same, because the clock may be wrong, but the log
-// says so, at the start and when the files change.
-func TestEnded(t *testing.T) {
+// TestInvalidAtFirst: where there is nothing to fall back to, a server begins with files that are not valid now, because
+// the clock may be wrong, and the log says so. It takes others like them, too, until it has valid ones.
+func TestInvalidAtFirst(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
-	cert, _ := testkit.WritePair(t, ca.Expired(t, pkix.Name{CommonName: "server"}), dir, "both.pem", "both.pem")
+	now := time.Now()
+	ended, early := ca.Between(t, now.Add(-2*time.Hour), now.Add(-time.Hour)), ca.Between(t, now.Add(time.Hour), now.Add(2*time.Hour))
+	cert, _ := testkit.WritePair(t, ended, dir, "both.pem", "both.pem")
+	authority, _ := testkit.WritePair(t, ended, dir, "ca.pem", "ca.key")
+	var log testkit.Log
+	k, err := Open(Files{Use: "clients", Cert: cert, CA: authority, CRL: ca.WriteCRL(t, dir, "crl.pem", now.Add(-time.Hour))}, mutual, log.Logger(slog.LevelWarn))
+	check(t, err)
+	for _, says := range []string{
+		`msg="a certificate has ended at ` + stamp(ended.Leaf.NotAfter) + `, and nobody who checks it accepts it" for=clients file=` + cert,
+		`msg="no authority is valid now, so no certificate is accepted" for=clients file=` + authority,
+		`msg="a list of revoked certificates has ended`,
+	} {
+		if len(log.Matching("ERROR", says)) != 1 {
+			t.Errorf("the log does not say %s: %s", says, &log)
+		}
+	}
+	testkit.WritePair(t, early, dir, "both.pem", "both.pem")
+	k.Reload()
+	if len(log.Matching("ERROR", "a certificate is not valid before "+stamp(early.Leaf.NotBefore))) != 1 || k.State().Refused {
+		t.Errorf("%+v, the log: %s", k.State(), &log)
+	}
+	testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
+	ca.WriteCA(t, dir, "ca.pem")
+	ca.WriteCRL(t, dir, "crl.pem", now.Add(time.Hour))
+	lines := len(log.Matching())
+	k.Reload()
+	if s := k.State(); s.Refused || s.Reloads != 2 || len(log.Matching()) != lines {
+		t.Errorf("with valid files: %+v, %s", s, &log)
+	}
+}
+
+// TestNoWorse: a file that is not valid does not replace one that is. One that becomes valid does so then, without
+// another change.
+func TestNoWorse(t *testing.T) {
+	ca, good := testkit.NewCA(t), testkit.NewCA(t).Server(t)
+	for name, x := range map[string]struct {
+		change func(t *testing.T, dir string, now time.Time)
+		file   string
+		says   string
+		after  time.Duration // until it is used; 0 for never
+	}{
+		"a certificate that has ended": {func(t *testing.T, dir string, now time.Time) {
+			testkit.WritePair(t, ca.Between(t, now.Add(-time.Hour), now.Add(-time.Minute)), dir, "both.pem", "both.pem")
+		}, "both.pem", ": a certificate has ended at 1999-12-31T23:59:00Z, and the one in use is valid", 0},
+		"a certificate that is not valid yet": {func(t *testing.T, dir string, now time.Time) {
+			testkit.WritePair(t, ca.Between(t, now.Add(time.Hour), now.Add(100*time.Hour)), dir, "both.pem", "both.pem")
+		}, "both.pem", ": a certificate is not valid before 2000-01-01T01:00:00Z, and the one in use is valid", time.Hour},
+		"an authority that has ended": {func(t *testing.T, dir string, now time.Time) {
+			testkit.WritePair(t, ca.Between(t, now.Add(-time.Hour), now.Add(-time.Minute)), dir, "ca.pem", "ca.key")
+		}, "ca.pem", ": no authority in it is valid now, and one of those in use is", 0},
+		"an authority that is not valid yet": {func(t *testing.T, dir string, now time.Time) {
+			testkit.WritePair(t, ca.Between(t, now.Add(time.Hour), now.Add(100*time.Hour)), dir, "ca.pem", "ca.key")
+		}, "ca.pem", ": no authority in it is valid now, and one of those in use is", time.Hour},
+		"a list that has ended": {func(t *testing.T, dir string, now time.Time) {
+			ca.WriteCRL(t, dir, "crl.pem", now.Add(-time.Minute))
+		}, "crl.pem", ": the list of CN=Test CA has ended at 1999-12-31T23:59:00Z, and the one in use has not", 0},
+		"an older list": {func(t *testing.T, dir string, now time.Time) {
+			copyFile(t, filepath.Join(dir, "older.pem"), filepath.Join(dir, "crl.pem"))
+		}, "crl.pem", ": the list of CN=Test CA, of 1990-01-01T00:00:00Z, is older than the one in use, of 1990-01-01T00:00:00Z", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			cert, _ := testkit.WritePair(t, good, dir, "both.pem", "both.pem")
+			eve := ca.Client(t, pkix.Name{CommonName: "eve"})
+			files := Files{Use: "clients", Cert: cert, CA: ca.WriteCA(t, dir, "ca.pem")}
+			var log testkit.Log
+			watched(t, func() *Keeper {
+				ca.WriteCRL(t, dir, "older.pem", time.Now().Add(1000*time.Hour))
+				files.CRL = ca.WriteCRL(t, dir, "crl.pem", time.Now().Add(1000*time.Hour), eve)
+				k, err := Open(files, mutual, log.Logger(slog.LevelInfo))
+				check(t, err)
+				return k
+			}, func(k *Keeper) {
+				x.change(t, dir, time.Now())
+				time.Sleep(time.Hour - time.Millisecond)
+				if s := k.State(); s.Failures != 1 || s.Reloads != 0 || !s.Refused {
+					t.Errorf("%+v", s)
+				}
+				shows(t, k, good, ca.Client(t, pkix.Name{CommonName: "ann"}))
+				if _, err := presented(t, k.Server(), eve); err == nil {
+					t.Error("a client is let in whose certificate is revoked")
+				}
+				if lines := log.Matching("ERROR"); len(lines) != 1 || !strings.Contains(lines[0], filepath.Join(dir, x.file)+x.says) {
+					t.Errorf("the log does not say once %q: %q", x.says, lines)
+				}
+				time.Sleep(reread.Every + time.Millisecond)
+				if s := k.State(); s.Failures != 1 || s.Refused != (x.after == 0) {
+					t.Errorf("an hour later: %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// TestEndedIssuer: a certificate that has ended is no reason to refuse files if it is not the server's own but one that
+// comes with it. The log warns of it.
+func TestEndedIssuer(t *testing.T) {
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	cert, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
 	var log testkit.Log
 	k, err := Open(Files{Use: "clients", Cert: cert}, Settings{}, log.Logger(slog.LevelWarn))
 	check(t, err)
-	for n := 1; n <= 2; n++ {
-		if lines := log.Matching("WARN", "has ended", "for=clients"); len(lines) != n {
-			t.Errorf("%d lines, not %d: %q", len(lines), n, log.Matching())
-		}
-		k.Reload()
-	}
-	testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
+	next, issuer := ca.Server(t), ca.Expired(t, pkix.Name{CommonName: "issuer"})
+	testkit.WritePair(t, next, dir, "both.pem", "both.pem")
+	more, _ := testkit.WritePair(t, issuer, dir, "issuer.pem", "issuer.key")
+	check(t, os.WriteFile(cert, append(testkit.Must(os.ReadFile(cert))(t), testkit.Must(os.ReadFile(more))(t)...), 0o600))
 	k.Reload()
-	if lines := log.Matching("has ended"); len(lines) != 3 {
-		t.Errorf("with a valid certificate: %q", lines)
+	if s := k.State(); s.Refused || !s.End.Equal(issuer.Leaf.NotAfter) || len(log.Matching("WARN", "that comes with the server's own has ended")) != 1 {
+		t.Errorf("%+v, the log: %s", s, &log)
+	}
+	if got, err := presented(t, k.Server()); err != nil || !got.Equal(next.Leaf) {
+		t.Errorf("the server presents another certificate; %v", err)
 	}
 }
 

@@ -77,8 +77,7 @@ func (r revocations) check(chain []*x509.Certificate, now time.Time) error {
 	for i, cert := range chain[:len(chain)-1] {
 		issuer, known := chain[i+1], false
 		for _, list := range r {
-			if !bytes.Equal(list.RawIssuer, issuer.RawSubject) || list.CheckSignatureFrom(issuer) != nil ||
-				!list.NextUpdate.IsZero() && now.After(list.NextUpdate) {
+			if !bytes.Equal(list.RawIssuer, issuer.RawSubject) || list.CheckSignatureFrom(issuer) != nil || list.ended(now) {
 				continue
 			}
 			if list.serials[cert.SerialNumber.String()] {
