@@ -115,9 +115,9 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string,
 	var secure *tls.Config
 	if p.https {
 		files := tlsfiles.Files{Use: "admin", Cert: a.cert, Key: a.key}
-		keeper, err := tlsfiles.Open(files, tlsfiles.Settings{NextProtos: []string{"h2", "http/1.1"}}, log)
+		keeper, err := openTLS(flags, "admin-tls-", files, tlsfiles.Settings{NextProtos: []string{"h2", "http/1.1"}}, log)
 		if err != nil {
-			return nil, badFlag(flags, "admin-tls-cert", "%w", err)
+			return nil, err
 		}
 		secure = keeper.Server()
 		reloads.tls = append(reloads.tls, keeper)

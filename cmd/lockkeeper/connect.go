@@ -2,15 +2,16 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
+	"github.com/lockkeeper/lockkeeper/internal/tools/tlsfiles"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
@@ -78,19 +79,11 @@ func (t *clientTLS) dialer(flags *pflag.FlagSet) (*connect.Dialer, error) {
 	if t.cert == "" && t.key != "" {
 		return nil, badFlag(flags, "tls-cert", "--tls-key needs it")
 	}
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	var err error
-	if t.cert != "" {
-		pair, err := loadPair(t.cert, t.key)
-		if err != nil {
-			return nil, err
-		}
-		cfg.Certificates = []tls.Certificate{pair}
+	keeper, err := openTLS(flags, "tls-", tlsfiles.Files{Cert: t.cert, Key: t.key, CA: t.ca}, tlsfiles.Settings{}, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
 	}
-	if t.ca != "" {
-		cfg.RootCAs, err = loadAuthorities(t.ca)
-	}
-	return &connect.Dialer{TLS: cfg}, err
+	return &connect.Dialer{TLS: keeper.Dial()}, nil
 }
 
 // untilHopeless returns a context that ends when d cannot reach a server in any case, and a

@@ -2,11 +2,8 @@ package main
 
 import (
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -108,7 +105,7 @@ func (t *tlsFlags) load(flags *pflag.FlagSet, cfg *lockkeeper.Config) (*tlsfiles
 		return nil, badFlag(flags, "tls-ca", "it must say whose client certificates to accept, with --tls-client-auth %s", strings.ToLower(t.clientAuth))
 	}
 	files := tlsfiles.Files{Use: "clients", Cert: t.cert, Key: t.key, Password: tlsfiles.Secret(t.password), CA: t.ca, CAPassword: tlsfiles.Secret(t.caPassword), CRL: t.crl}
-	keeper, err := tlsfiles.Open(files, settings, cfg.Logger)
+	keeper, err := openTLS(flags, "tls-", files, settings, cfg.Logger)
 	if err != nil {
 		return nil, err
 	}
@@ -116,28 +113,13 @@ func (t *tlsFlags) load(flags *pflag.FlagSet, cfg *lockkeeper.Config) (*tlsfiles
 	return keeper, nil
 }
 
-// loadPair reads a certificate and its key, by default from the same file.
-func loadPair(cert, key string) (tls.Certificate, error) {
-	if key == "" {
-		key = cert
+// openTLS reads files for TLS. Its error names the flag, variable or key with the file, of the flags that begin with prefix.
+func openTLS(flags *pflag.FlagSet, prefix string, files tlsfiles.Files, settings tlsfiles.Settings, log *slog.Logger) (*tlsfiles.Keeper, error) {
+	keeper, err := tlsfiles.Open(files, settings, log)
+	if bad := (*tlsfiles.FileError)(nil); errors.As(err, &bad) {
+		return nil, badFlag(flags, prefix+string(bad.Part), "%w", bad)
 	}
-	pair, err := tls.LoadX509KeyPair(cert, key)
-	if err != nil && !errors.As(err, new(*os.PathError)) { // a PathError names its file
-		err = fmt.Errorf("%s, %s: %w", cert, key, err)
-	}
-	return pair, err
-}
-
-func loadAuthorities(file string) (*x509.CertPool, error) {
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s: no certificate in PEM form", file)
-	}
-	return pool, nil
+	return keeper, err
 }
 
 // peerTLSFlags are the flags for TLS between members, which authenticate each other.
@@ -170,5 +152,5 @@ func (t *peerTLSFlags) load(flags *pflag.FlagSet, log *slog.Logger) (*tlsfiles.K
 		return nil, err
 	}
 	files := tlsfiles.Files{Use: "members", Cert: t.cert, Key: t.key, Password: tlsfiles.Secret(t.password), CA: t.ca, CAPassword: tlsfiles.Secret(t.caPassword), CRL: t.crl}
-	return tlsfiles.Open(files, settings, log)
+	return openTLS(flags, "peer-tls-", files, settings, log)
 }

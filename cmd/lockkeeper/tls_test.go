@@ -2,14 +2,18 @@ package main
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"software.sslmate.com/src/go-pkcs12"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
@@ -126,27 +130,85 @@ func TestZooCfgTLSLimits(t *testing.T) {
 	}
 }
 
-// TestServeTLSFiles checks that the server does not start with a missing or wrong file, and names it.
-func TestServeTLSFiles(t *testing.T) {
+// TestTLSFiles: with a missing or wrong file for TLS, of whatever port and command, the program ends with the exit code of
+// a mistake and one line, which names the flag, variable or key and then the file.
+func TestTLSFiles(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
+	pair := ca.Peer(t)
 	authority := ca.WriteCA(t, dir, "ca.pem")
-	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
+	cert, key := testkit.WritePair(t, pair, dir, "cert.pem", "key.pem")
 	_, otherKey := testkit.WritePair(t, ca.Server(t), dir, "other.pem", "otherkey.pem")
+	file := func(name string, text []byte) string {
+		path := filepath.Join(dir, name)
+		check1(t, os.WriteFile(path, text, 0o600))
+		return path
+	}
 	missing := filepath.Join(dir, "missing.pem")
-	for says, files := range map[string][3]string{
-		missing:                              {missing, key, authority},
-		missing + ":":                        {cert, missing, authority},
-		"missing.pem:":                       {cert, key, missing},
-		otherKey:                             {cert, otherKey, authority},
-		cert:                                 {cert, "", authority}, // no key in it
-		key + ": no certificate in PEM form": {cert, key, key},
+	store := file("store.p12", value(pkcs12.Modern.Encode(pair.PrivateKey, pair.Leaf, nil, "right"))(t))
+	trust := file("trust.p12", value(pkcs12.Modern.EncodeTrustStore([]*x509.Certificate{pair.Leaf}, "right"))(t))
+	wrong := file("wrong", []byte("SECRET\n"))
+	tried := 0
+	for _, x := range []struct{ cert, key, password, ca, caPassword, crl, flag, says string }{
+		{cert: missing, ca: authority, flag: "cert", says: missing},
+		{cert: dir, ca: authority, flag: "cert", says: dir},
+		{cert: cert, ca: authority, flag: "cert", says: cert}, // no key in it
+		{cert: cert, key: missing, ca: authority, flag: "key", says: missing},
+		{cert: cert, key: otherKey, ca: authority, flag: "key", says: otherKey + ": tls: private key does not match public key"},
+		{cert: cert, key: key, ca: missing, flag: "ca", says: missing},
+		{cert: cert, key: key, ca: key, flag: "ca", says: key + ": no certificate in PEM form"},
+		{cert: cert, key: key, ca: trust, caPassword: wrong, flag: "ca", says: trust + ": decryption password incorrect"},
+		{cert: cert, key: key, ca: authority, caPassword: missing, flag: "ca-password-file", says: missing},
+		{cert: store, password: wrong, ca: authority, flag: "cert", says: store + ": decryption password incorrect"},
+		{cert: store, password: missing, ca: authority, flag: "password-file", says: missing},
+		{cert: cert, key: key, ca: authority, crl: key, flag: "crl", says: key + ": no list of revoked certificates"},
+		{cert: cert, key: key, ca: authority, crl: missing, flag: "crl", says: missing},
 	} {
-		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--tls-listen", "127.0.0.1:0",
-			"--tls-cert", files[0], "--tls-key", files[1], "--tls-ca", files[2])
-		if code != exitFault {
-			t.Errorf("%v: exit %d", files, code)
+		for _, of := range []struct{ prefix, command, more string }{
+			{"tls-", "serve", "--memory --listen 127.0.0.1:0 --tls-listen 127.0.0.1:0"}, {"peer-tls-", "serve", "--memory --listen 127.0.0.1:0"},
+			{"admin-tls-", "serve", "--memory --listen 127.0.0.1:0 --admin 127.0.0.1:0"}, {"peer-tls-", "cluster status", "--peer 127.0.0.1:1"},
+			{"tls-", "zk", "--server 127.0.0.1:1 ls /"}, {"tls-", "lock run", "--server 127.0.0.1:1 /a -- true"}, {"tls-", "wire replay", "x 127.0.0.1:1"},
+		} {
+			args := strings.Fields(of.command)
+			c, _, err := newRoot(io.Discard, io.Discard).Find(args)
+			check1(t, err)
+			has := true
+			for name, path := range map[string]string{"cert": x.cert, "key": x.key, "password-file": x.password, "ca": x.ca, "ca-password-file": x.caPassword, "crl": x.crl} {
+				if path == "" {
+				} else if c.Flag(of.prefix+name) != nil {
+					args = append(args, "--"+of.prefix+name, path)
+				} else if name != "ca" { // --admin asks nobody for a certificate
+					has = false
+				}
+			}
+			if !has || c.Flag(of.prefix+x.flag) == nil {
+				continue
+			}
+			tried++
+			code, _, stderr := call(nil, append(args, strings.Fields(of.more)...)...)
+			if oneError(t, stderr, "lockkeeper: --"+of.prefix+x.flag+": ", x.says); code != exitUsage || strings.Contains(stderr, "SECRET") {
+				t.Errorf("%q: exit %d, %s", args, code, stderr)
+			}
 		}
-		oneError(t, stderr, says)
+	}
+	if tried < 50 {
+		t.Errorf("only %d cases", tried)
+	}
+	code, _, stderr := call(map[string]string{"LOCKKEEPER_PEER_TLS_CERT": missing, "LOCKKEEPER_PEER_TLS_CA": authority}, "cluster", "status")
+	if oneError(t, stderr, "lockkeeper: LOCKKEEPER_PEER_TLS_CERT: ", missing); code != exitUsage {
+		t.Errorf("a variable: exit %d", code)
+	}
+	for lines, says := range map[string]string{
+		"secureClientPort=1\nssl.keyStore.location=" + store + "\nssl.keyStore.password=SECRET":                                                                                               "ssl.keyStore.location in CFG: " + store + ": decryption password incorrect",
+		"secureClientPort=1\nssl.keyStore.location=" + store + "\nssl.keyStore.passwordPath=" + wrong:                                                                                         "ssl.keyStore.location in CFG: " + store + ": decryption password incorrect",
+		"secureClientPort=1\nssl.keyStore.location=" + store + "\nssl.keyStore.passwordPath=" + missing:                                                                                       "ssl.keyStore.passwordPath in CFG: ",
+		"secureClientPort=1\nssl.keyStore.location=" + missing:                                                                                                                                "ssl.keyStore.location in CFG: ",
+		"sslQuorum=true\nssl.quorum.keyStore.location=" + store + "\nssl.quorum.keyStore.password=right\nssl.quorum.trustStore.location=" + trust + "\nssl.quorum.trustStore.password=SECRET": "ssl.quorum.trustStore.location in CFG: " + trust + ": ",
+	} {
+		cfg := zooCfg(t, append(strings.Split(lines, "\n"), "ssl.trustStore.location="+authority)...)
+		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", cfg)
+		if oneError(t, stderr, "lockkeeper: "+strings.ReplaceAll(says, "CFG", cfg)); code != exitUsage || strings.Contains(stderr, "SECRET") {
+			t.Errorf("%s: exit %d, %s", lines, code, stderr)
+		}
 	}
 }
 
