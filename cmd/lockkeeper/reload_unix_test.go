@@ -64,7 +64,7 @@ func replace(t *testing.T, from, to string) {
 }
 
 // TestReload renews certificate and authority of the port for clients while a client holds a
-// znode, and then breaks them.
+// znode, breaks them, and puts a certificate there that has ended.
 func TestReload(t *testing.T) {
 	t.Parallel()
 	dir, next, before, after := t.TempDir(), t.TempDir(), testkit.NewCA(t), testkit.NewCA(t)
@@ -105,6 +105,12 @@ func TestReload(t *testing.T) {
 	waitFor(t, "the failure", func() bool { return metrics("file_reload_failures_total") == "1" && metrics("files_refused") == "1" })
 	if lines := strings.Join(p.lines(), "\n"); !strings.Contains(lines, cert+": the part that begins at byte 0 is not whole") {
 		t.Errorf("the log does not name the file: %s", lines)
+	}
+	testkit.WritePair(t, after.Between(t, time.Now().Add(-time.Hour), time.Now().Add(-time.Minute)), dir, "both.pem", "both.pem")
+	p.hangUp()
+	waitFor(t, "the next failure", func() bool { return metrics("file_reload_failures_total") == "2" && metrics("files_refused") == "1" })
+	if lines := strings.Join(p.lines(), "\n"); !strings.Contains(lines, cert+": a certificate has ended at ") {
+		t.Errorf("the log does not say that the new certificate has ended: %s", lines)
 	}
 	if ids, err := identities(t, addr, after, bob); err != nil || len(ids) != 2 {
 		t.Errorf("after that: %v, %v", ids, err)
