@@ -31,7 +31,8 @@ type loopback struct {
 	replica *fsm.Replica
 	start   time.Time // origin of nowMs
 	expired atomic.Int64
-	wake    chan struct{} // holds an element when commands wait or a deadline may be earlier
+	resume  func(w fsm.Waiter, propose func(fsm.Waiter)) // if not nil, called in place of proposing that a session is resumed
+	wake    chan struct{}                                // holds an element when commands wait or a deadline may be earlier
 	stop    chan struct{}
 	stopped chan struct{} // closed when run has returned
 
@@ -104,6 +105,14 @@ func (l *loopback) raise() {
 }
 
 func (l *loopback) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
+	if c.Op == fsm.OpResumeSession && l.resume != nil {
+		l.resume(w, func(w fsm.Waiter) { l.propose(c, w, over) })
+		return
+	}
+	l.propose(c, w, over)
+}
+
+func (l *loopback) propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	l.mu.Lock()
 	for !l.closed && (len(l.waiters) >= maxCommands || len(l.entry) >= maxEntry) {
 		l.room.Wait()

@@ -462,17 +462,12 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// attach makes c the connection of a session and closes the previous one.
+// attach makes c the connection of a session. c may be dead, but it is not forgotten yet: its reader is
+// waiting for this. The connection that the session had before was closed by observer.Changed.
 func (s *Server) attach(c *conn, session int64, timeout int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.session, c.timeout = session, timeout
-	if _, ok := s.conns[c]; !ok {
-		return // the connection has already ended; the session stays without one
-	}
-	if before := s.sessions[session]; before != nil && before != c {
-		before.kill()
-	}
 	s.sessions[session] = c
 }
 
@@ -510,10 +505,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		id := changes[i].Session
 		switch changes[i].Kind {
 		case proto.SessionClosed:
-		case proto.SessionResumed: // if on another server, its connection here must go
-			if v.Sessions().Get(id).Owner.Server == o.s.cfg.ID {
-				continue
-			}
+		case proto.SessionResumed: // by another connection, here or not, that may be gone already
 		default:
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
@@ -165,6 +166,80 @@ func TestResume(t *testing.T) {
 			t.Errorf("the watches set again: %v, not %v", got, want)
 		}
 	})
+}
+
+// unheard is an fsm.Waiter of which nobody hears.
+type unheard chan struct{}
+
+func (u unheard) Done(*fsm.View, *fsm.Result) { close(u) }
+func (u unheard) Lost()                       { close(u) }
+
+// TestResumeWithoutConnection: when a session is resumed, the connection that has asked for it is gone: the client
+// has closed it, or the server, since it did not learn what had become of the resume. The connection that the session had
+// before is closed all the same. The client can resume the session again, and without it the session expires.
+func TestResumeWithoutConnection(t *testing.T) {
+	const timeout = 4 * time.Second
+	for _, how := range []string{"closed", "lost"} {
+		for _, back := range []bool{true, false} {
+			t.Run(fmt.Sprint(how, ", comes back ", back), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					p := open(t, server.Config{Tick: time.Second})
+					old := connectFor(t, p.dial, timeout)
+					must(old.Create("/e", nil, proto.FlagEphemeral))(t)
+					exists := func() bool {
+						other := connectFor(t, p.dial, timeout)
+						defer other.Close()
+						_, err := other.Exists("/e", false)
+						return err == nil
+					}
+					nc := must(p.dial())(t)
+					applied := make(unheard)
+					p.loop.resume = func(w fsm.Waiter, propose func(fsm.Waiter)) {
+						p.loop.resume = nil
+						if how == "closed" {
+							nc.Close()
+							propose(w)
+							close(applied)
+							return
+						}
+						propose(applied)
+						<-applied
+						w.Lost()
+					}
+					if _, err := rawclient.Resume(nc, old.Session); err == nil {
+						t.Fatal("the session is resumed")
+					}
+					<-applied
+					synctest.Wait()
+					closed(t, old)
+					if p.Connected(old.Session.SessionID) {
+						t.Error("the session counts as connected")
+					}
+					if n := connections(t, p.dial); n != 0 {
+						t.Errorf("%d connections are left", n)
+					}
+					time.Sleep(timeout / 2)
+					if back {
+						c := must(rawclient.Resume(must(p.dial())(t), old.Session))(t)
+						defer c.Close()
+						time.Sleep(timeout * 3 / 4)
+						must(c.Set("/e", nil))(t)
+						if !p.Connected(old.Session.SessionID) || !exists() {
+							t.Error("the session has ended")
+						}
+						return
+					}
+					if !exists() {
+						t.Error("the session has expired too soon")
+					}
+					time.Sleep(timeout)
+					if exists() || p.loop.Expired() != 1 {
+						t.Errorf("the session does not expire; %d have", p.loop.Expired())
+					}
+				})
+			})
+		}
+	}
 }
 
 // TestSignsOfLife: every request except auth and sasl keeps a session alive.
