@@ -240,7 +240,8 @@ type Limits struct {
 	// MinSessionTimeout and MaxSessionTimeout bound the session timeout that a
 	// client can negotiate; a timeout outside of the bounds is replaced by the
 	// nearer one. The defaults are 2 and 20 ticks (Config.TickTime); that of MaxSessionTimeout is
-	// MinSessionTimeout if this is longer.
+	// MinSessionTimeout if this is longer. As in ZooKeeper, MinSessionTimeout may be shorter than 2 ticks,
+	// but [Open] warns of that: a leader whose process was paused for up to half a tick does not notice it.
 	MinSessionTimeout, MaxSessionTimeout time.Duration
 	// HandshakeTimeout is how long a client may take for its TLS handshake and its
 	// first request together before the server closes the connection

@@ -54,6 +54,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // Version is the version of lockkeeper.
@@ -158,6 +159,10 @@ func Open(cfg Config) (*Server, error) {
 	}
 	if cfg.trustsAnyPeer() {
 		s.log.Warn("PeerTLS does not verify certificates of other members: whoever can connect to the peer port can change everything; set its ClientAuth to tls.RequireAndVerifyClientCert", "address", cfg.PeerAddr)
+	}
+	if least := timing.Shortest(cfg.TickTime); cfg.Limits.MinSessionTimeout < least {
+		s.log.Warn("sessions shorter than two ticks may expire although their clients are alive, when the leader's process was paused for a moment: raise the minimum session timeout, or lower the tick time",
+			"minSessionTimeout", cfg.Limits.MinSessionTimeout, "twoTicks", least)
 	}
 	replica := fsm.NewReplica()
 	replica.Trace(cfg.hooks.Trace)

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -75,6 +76,33 @@ func TestTimeStoodStill(t *testing.T) {
 					})
 				})
 			}
+		}
+	}
+}
+
+// TestPausesOfShortest: the client of a session sends something three times in its timeout. If the leader's process is
+// paused, however long, such a session does not expire, if the timeout is at least the shortest that is granted by default.
+// With half a tick it may, before the leader has read what its clients sent meanwhile: Open warns of that.
+func TestPausesOfShortest(t *testing.T) {
+	const tick = 2 * time.Second
+	for _, x := range []struct {
+		timeout time.Duration
+		dies    bool
+	}{{timing.Shortest(tick), false}, {tick / 2, true}} {
+		died := time.Duration(0)
+		for pause := time.Duration(0); pause < 2*x.timeout; pause += 10 * time.Millisecond {
+			now := 10*tick - x.timeout - time.Millisecond // so that the deadline is not rounded up
+			l := newLiveness(tick, 0, false, func() int64 { return now.Milliseconds() })
+			l.add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
+			now += x.timeout/3 - time.Millisecond
+			due, _ := l.nextLook(now.Milliseconds())
+			now += pause
+			if late, _, _ := l.late(due); len(late) > 0 {
+				died = pause
+			}
+		}
+		if died != 0 != x.dies {
+			t.Errorf("a session of %v, which is %v old, expires after a pause of %v", x.timeout, x.timeout/3, died)
 		}
 	}
 }

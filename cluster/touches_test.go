@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/binary"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -162,4 +163,37 @@ func TestRecent(t *testing.T) {
 			t.Fatalf("at %d there are %d touches, should be at most %d", now, len(all), most)
 		}
 	}
+}
+
+// TestShortSessions: sessions with timeouts far below a tick, of clients of a follower, do not expire while the clients send
+// something three times in a timeout: the follower tells the leader in time. It does so before it answers.
+func TestShortSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(testkit.Log))
+		m := members[(lead+1)%3]
+		network.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond })
+		var wg sync.WaitGroup
+		for id, timeout := range map[int64]time.Duration{7: 100 * time.Millisecond, 8: 300 * time.Millisecond, 9: 900 * time.Millisecond} {
+			if timeout >= m.cfg.Tick {
+				t.Fatal("the tick is shorter")
+			}
+			openSession(t, m, id, timeout, nil)
+			wg.Go(func() {
+				for began := time.Now(); time.Since(began) < time.Minute; {
+					sent := time.Now()
+					if !m.Touch(id, nil) {
+						t.Errorf("the session of %v has ended", timeout)
+						return
+					}
+					if took := time.Since(sent); took > timeout/3 {
+						t.Errorf("with %v an answer takes %v", timeout, took)
+						return
+					}
+					time.Sleep(timeout/3 - time.Since(sent))
+				}
+			})
+		}
+		wg.Wait()
+	})
 }

@@ -70,7 +70,7 @@ var zooTable = []zooRow{
 	{"maxClientCnxns", toFlag("max-client-cnxns", "", integer).without("60")},
 	{"maxCnxns", toFlag("max-cnxns", "the limit on all connections together", integer).unset("`0`, no limit")},
 	{"jute.maxbuffer", toField("Limits.MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return limit(v, &c.Limits.MaxFrameBytes) }).unset("`0xfffff`")},
-	{"minSessionTimeout", toField("Limits.MinSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.MinSessionTimeout) }).unset("2 ticks")},
+	{"minSessionTimeout", toField("Limits.MinSessionTimeout", "in milliseconds; the server warns of less than 2 ticks", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.MinSessionTimeout) }).unset("2 ticks")},
 	{"maxSessionTimeout", toField("Limits.MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.MaxSessionTimeout) }).unset("20 ticks")},
 	{"nio.sessionlessCnxnTimeout", toField("Limits.HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.HandshakeTimeout) }).unset("`10000`")},
 	{"znode.container.checkIntervalMs", toField("Features.ContainerCheckInterval", "how often to look for empty containers, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Features.ContainerCheckInterval) }).unset("`60000`")},

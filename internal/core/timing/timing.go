@@ -13,8 +13,8 @@ import "time"
 const MinElectionTimeout = 100 * time.Millisecond
 
 // Shortest is the shortest session timeout that a server grants, unless it is configured otherwise,
-// as ZooKeeper's minSessionTimeout. With less, a member could tell the leader too late that a
-// session is alive; see [Watch] and [Ask].
+// as ZooKeeper's minSessionTimeout. With much less, a leader could end a session after a pause that
+// it does not notice (see [Watch]), and the holder of a lock might ask too seldom (see [Ask]).
 func Shortest(tick time.Duration) time.Duration { return 2 * tick }
 
 // Longest is the longest, unless it is configured otherwise, as ZooKeeper's maxSessionTimeout.

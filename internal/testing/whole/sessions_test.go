@@ -2,12 +2,15 @@ package whole
 
 import (
 	"fmt"
+	"log/slog"
 	"math"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -32,6 +35,17 @@ func TestNegotiation(t *testing.T) {
 				}
 				cl.Close()
 			}
+		}
+	}
+}
+
+// TestShortestSessionWarning: a server says so if it grants sessions shorter than two ticks.
+func TestShortestSessionWarning(t *testing.T) {
+	for shortest, warns := range map[time.Duration]bool{0: false, 4 * time.Second: false, 3999 * time.Millisecond: true, time.Millisecond: true} {
+		var log testkit.Log
+		open(t, lockkeeper.Config{Limits: lockkeeper.Limits{MinSessionTimeout: shortest}, Logger: log.Logger(slog.LevelWarn)})
+		if strings.Contains(log.String(), "minSessionTimeout="+shortest.String()+" twoTicks=4s") != warns {
+			t.Errorf("with %v: %s", shortest, log.String())
 		}
 	}
 }
