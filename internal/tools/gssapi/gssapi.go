@@ -496,6 +496,11 @@ func (s *service) identity(name []string, realm string) (string, error) {
 
 // replays remembers the authenticators of tickets as long as they count, so that none does twice.
 // It is safe for concurrent use.
+//
+// It is in memory, as Java's is by default, so a process does not know what the one before has seen. It does not
+// refuse what was made before it began: after each restart, a client whose clock is behind would have to wait for that
+// long, and one whose clock is ahead could be replayed all the same. Who can record tokens can also take
+// over the connection, since nothing protects that; TLS keeps them from both.
 type replays struct {
 	most, mostOfClient int
 	mu                 sync.Mutex

@@ -468,6 +468,41 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// TestReplayAfterRestart: a server that was started again does not remember tokens. Whoever has recorded what a client
+// sent can authenticate with that, but not if the client wanted a proof of the server: then the key is a new one.
+func TestReplayAfterRestart(t *testing.T) {
+	for _, mutual := range []bool{false, true} {
+		c := newClient(t, "bob")
+		c.Mutual = mutual
+		token, choice, flags := c.first(t), []byte(nil), byte(0)
+		for _, run := range []string{"first", "second"} {
+			e := newMechanism(t, Config{}).Begin()
+			answer, err := e.Step(token)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if mutual {
+				if run == "first" {
+					if _, err := c.Proof(answer); err != nil {
+						t.Fatal(err)
+					}
+					flags = acceptorSubkey
+				}
+				if answer, err = e.Step(nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if run == "first" {
+				choice = c.choice(t, answer, none, flags)
+			}
+			_, err = e.Step(choice)
+			if _, ok := e.User(); ok != (run == "first" || !mutual) {
+				t.Errorf("mutual %v, %s run: authenticated %v, %v", mutual, run, ok, err)
+			}
+		}
+	}
+}
+
 // TestRemembered: a token is remembered as long as its time may be right, and there are not too many.
 func TestRemembered(t *testing.T) {
 	now := time.Now().Truncate(time.Minute)
