@@ -8,11 +8,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// Limits of one entry. Propose blocks while the next entry is full, which in turn
-// slows the clients down.
+// Limits of each share of an entry. Propose blocks while the clients' share of the next entry is
+// full, which in turn slows the clients down.
 const (
 	maxBatchCommands = 4096
 	maxBatchBytes    = 1 << 20
+)
+
+// A share is what is in an entry from one kind of callers. No kind waits for another.
+type share struct{ commands, bytes int }
+
+func (s share) full() bool { return s.commands >= maxBatchCommands || s.bytes >= maxBatchBytes }
+
+// The kinds of callers.
+const (
+	ofClients = iota
+	ofLeader  // what a leader does by itself
+	kinds
 )
 
 // batcher collects commands into the next entry while the previous one is being
@@ -23,6 +35,7 @@ type batcher struct {
 	wake    signal        // for proposer.run: there is something to propose
 	entry   []byte        // the encoded commands collected so far
 	waiters []fsm.Waiter  // one per command
+	shares  [kinds]share  // what they are from
 	writes  bool          // not all of the commands are read-only
 	closed  bool
 }
@@ -39,7 +52,7 @@ func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
 
 // clear starts a new entry. The caller holds mu.
 func (b *batcher) clear() {
-	b.entry, b.waiters, b.writes = nil, nil, false
+	b.entry, b.waiters, b.shares, b.writes = nil, nil, [kinds]share{}, false
 	if b.room != nil {
 		close(b.room)
 		b.room = nil

@@ -37,7 +37,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
 	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
-	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.readIndex, m.peers, m.compactor.await)
+	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.readIndex, m.peers, m.compactor.room)
 	m.service = newService(m.lifecycle, m.clock, &m.cfg, m.pulse, m.leader, m.lease, m.proposer)
 	if m.peers != nil {
 		m.peers.serve = map[byte]func(net.Conn){
@@ -179,7 +179,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, removed: m.membership.removed}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk, m.pulse.moment, m.contacts.silence}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -315,7 +315,6 @@ func (m *Member) Close() error {
 		<-m.ended
 		return m.result
 	}
-	m.compactor.close()
 	down := m.raft.Shutdown()
 	if m.peers != nil {
 		m.peers.close() // unblocks goroutines that wait for other members

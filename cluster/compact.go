@@ -26,30 +26,19 @@ type compactor struct {
 	keeps   bool  // there may be members that lag, so some log is kept for them
 
 	mu      sync.Mutex
-	room    sync.Cond // on mu: signaled when a snapshot begins or ends, or the compactor is closed
-	due     signal    // for run
-	grown   int64     // bytes applied since the newest snapshot was begun; each entry counts at least entryCost
-	entries int64     // applied since then
-	taking  bool      // a snapshot is due or being taken
-	closed  bool
+	due     signal        // for run
+	grown   int64         // bytes applied since the newest snapshot was begun; each entry counts at least entryCost
+	entries int64         // applied since then
+	taking  bool          // a snapshot is due or being taken
+	full    chan struct{} // see room
 }
 
 // newCompactor returns a compactor whose run ends when stop is closed.
 func newCompactor(stop <-chan struct{}, cfg *Config, n *node, replica *fsm.Replica) *compactor {
-	c := &compactor{
+	return &compactor{
 		stop: stop, log: cfg.Log, raft: n, replica: replica,
 		bytes: cfg.SnapshotBytes, keeps: cfg.clustered(), due: newSignal(),
 	}
-	c.room.L = &c.mu
-	return c
-}
-
-// close unblocks await for good.
-func (c *compactor) close() {
-	c.mu.Lock()
-	c.closed = true
-	c.room.Broadcast()
-	c.mu.Unlock()
 }
 
 // limit is how many bytes of log make a snapshot due: Config.SnapshotBytes, or the
@@ -67,20 +56,32 @@ func (c *compactor) grew(bytes int) {
 	defer c.mu.Unlock()
 	c.grown += max(int64(bytes), entryCost)
 	c.entries++
-	if c.grown >= limit && !c.taking {
+	if c.grown < limit {
+		return
+	}
+	if !c.taking {
 		c.taking = true
 		c.due.raise()
 	}
+	if c.full == nil {
+		c.full = make(chan struct{})
+	}
 }
 
-// await blocks while a snapshot is being taken and the log written since is already
-// long enough for another one. This bounds the log when writes outrun the disk.
-func (c *compactor) await() {
-	limit := c.limit()
+// room returns nil if there is room in the log for another entry. There is none while a snapshot
+// is being taken and the log written since is already long enough for another one; the channel is
+// closed when that has changed. This bounds the log when writes outrun the disk.
+func (c *compactor) room() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for c.taking && c.grown >= limit && !c.closed {
-		c.room.Wait()
+	return c.full
+}
+
+// makeRoom notes that there is room in the log. The caller holds mu.
+func (c *compactor) makeRoom() {
+	if c.full != nil {
+		close(c.full)
+		c.full = nil
 	}
 }
 
@@ -109,7 +110,7 @@ func (c *compactor) run() {
 		}
 		c.mu.Lock()
 		c.taking = false
-		c.room.Broadcast()
+		c.makeRoom()
 		c.mu.Unlock()
 	}
 }
@@ -120,6 +121,6 @@ func (c *compactor) begin() (grown, entries int64) {
 	defer c.mu.Unlock()
 	grown, entries = c.grown, c.entries
 	c.grown, c.entries = 0, 0
-	c.room.Broadcast()
+	c.makeRoom()
 	return grown, entries
 }

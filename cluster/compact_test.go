@@ -107,17 +107,17 @@ func TestWritesBesideSnapshot(t *testing.T) {
 		b.cfg.SnapshotBytes = 10 * entryCost
 		c := newCompactor(b.stop, b.cfg, b.proposer().raft, b.replica)
 		c.grew(10 * entryCost)
-		waited := make(chan bool)
-		go func() {
-			c.await()
-			close(waited)
-		}()
-		synctest.Wait()
+		room := c.room()
+		if room == nil {
+			t.Error("the log grows before the snapshot is begun")
+		}
 		if grown, entries := c.begin(); grown != 10*entryCost || entries != 1 {
 			t.Errorf("%d bytes, %d entries", grown, entries)
 		}
-		receive(t, "room in the log", waited)
-		c.await()
+		receive(t, "room in the log", room)
+		if c.room() != nil {
+			t.Error("there is no room while the snapshot is taken")
+		}
 	})
 }
 
@@ -137,27 +137,22 @@ func TestCompactor(t *testing.T) {
 		b.cfg.SnapshotBytes = 10 * entryCost
 		c := newCompactor(b.stop, b.cfg, p.raft, b.replica)
 		c.grew(9 * entryCost)
-		c.await()
+		if c.room() != nil {
+			t.Error("a snapshot is due too early")
+		}
 		c.grew(1) // counts as more
-		waited := make(chan bool)
-		go func() {
-			c.await()
-			close(waited)
-		}()
+		p.room = c.room
+		waited := make(result, 1)
+		go p.propose(someWrite(), waited, nil)
 		synctest.Wait()
-		select {
-		case <-waited:
+		if len(waited) > 0 {
 			t.Error("the log grows while a snapshot is due")
-		default:
 		}
 		b.wg.Go(c.run)
-		receive(t, "room in the log", waited)
+		receive[error](t, "room in the log", waited)
 		until(t, "a snapshot", func() bool {
 			newest, err := p.raft.storage.NewestSnapshot()
 			return err == nil && newest.Index > 0
 		})
-		c.close()
-		c.grew(20 * entryCost)
-		c.await() // a closed compactor holds nobody up
 	})
 }

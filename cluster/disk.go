@@ -60,15 +60,16 @@ func (t *terms) begin(term uint64) {
 	t.turn.give()
 }
 
-// stall measures how long the disk has been keeping Raft's main goroutine waiting, in
-// running time (see contacts). Deleting from the log counts too, which Raft does in another
-// goroutine: a disk that is stuck there lets nothing else be written.
+// stall measures how long the disk has been keeping this member waiting, in running time (see
+// contacts): Raft's main goroutine, and those that delete from the log, or write or receive a
+// snapshot. A disk that is stuck there may let nothing else be written, and without snapshots the log has no end.
 type stall struct {
 	mu    sync.Mutex
 	began []int64 // moment.ran when each operation in progress began, also when it is part of another
 }
 
-// write runs f, which waits for the disk and begins at the given moment.
+// write runs f, which waits for the disk and begins at the given moment. With a later moment, f is
+// given the time until then.
 func (s *stall) write(at moment, f func() error) error {
 	s.mu.Lock()
 	s.began = append(s.began, at.ran)
@@ -89,5 +90,5 @@ func (s *stall) length(at moment) time.Duration {
 	if len(s.began) == 0 {
 		return 0
 	}
-	return time.Duration(at.ran-slices.Min(s.began)) * time.Millisecond
+	return time.Duration(max(0, at.ran-slices.Min(s.began))) * time.Millisecond
 }

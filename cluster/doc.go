@@ -91,9 +91,9 @@
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
 //     shares the connection of proposer.run.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
-//     While it leads, watchLeadership runs lead, which expires sessions, and
-//     in a cluster notifier.run, which runs one notifier.tell for each other member
-//     (notify.go).
+//     While it leads, watchLeadership runs lead, which expires sessions, with a goroutine
+//     that logs them, reap, and in a cluster notifier.run, which runs one notifier.tell for each
+//     other member (notify.go).
 //   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
@@ -147,6 +147,10 @@
 // go on with the next leader until they are suspended; the futures of Raft; readIndex.get. And
 // what waits for this member's own disk: the compactor, Raft's main goroutine, and Raft's
 // goroutine for the state machine (asyncLog.await); the others learn of that by stall.
+//
+// Clients wait for the compactor when the log is long enough for another snapshot, until they are
+// suspended, and for room in the next entry. What a leader does by itself waits for neither, nor for
+// the log (proposer.do, lead): only a leader that others can see to be stuck is replaced.
 //
 // # Lock order
 //

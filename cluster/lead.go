@@ -121,8 +121,20 @@ func (m *Member) setLeading(term uint64) {
 	m.raft.begun.Store(term)
 }
 
+// mostUnlogged is how many times late sessions may be found while the log blocks, before it lacks some.
+const mostUnlogged = 1000
+
 // lead expires late sessions, until stop is closed.
 func (m *Member) lead(term uint64, stop <-chan struct{}) {
+	expired := make(chan []*session.Session, mostUnlogged)
+	defer close(expired)
+	m.wg.Go(func() { // since logging may block
+		for late := range expired {
+			for _, s := range late {
+				m.logExpired(s)
+			}
+		}
+	})
 	looked := m.nowMs()
 	due, wait := m.liveness.nextLook(looked)
 	timer := time.NewTimer(wait)
@@ -138,10 +150,13 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		var tracker *session.Tracker
 		late, tracker, looked = m.liveness.late(due)
 		for _, s := range late {
-			m.Propose(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
+			m.proposer.do(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
 		}
-		for _, s := range late { // separately, since logging may block
-			m.logExpired(s)
+		if len(late) > 0 {
+			select {
+			case expired <- late:
+			default:
+			}
 		}
 		due, wait = m.liveness.nextLook(looked)
 		timer.Reset(wait)
@@ -248,7 +263,7 @@ const reapAtOnce = 1000
 func (m *Member) reapSome(paths []string, stop <-chan struct{}) bool {
 	done := make(result, len(paths))
 	for _, p := range paths {
-		m.Propose(fsm.Reap(p), done, stop)
+		m.proposer.do(fsm.Reap(p), done, stop)
 	}
 	for range paths {
 		select {

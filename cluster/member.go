@@ -48,8 +48,8 @@ func (m *Member) Ready() <-chan struct{} { return m.service.ready }
 func (m *Member) Err() <-chan error { return m.errs }
 
 // Propose queues a command for the log, after all that the same caller proposed
-// before, and reports its outcome to w. It blocks while the next entry is full, until over is
-// closed. It does not retain c.
+// before, and reports its outcome to w. It blocks while the next entry is full, or the log is too long
+// for another one, until over is closed. It does not retain c.
 //
 // Once over is closed, commands are reported as lost and not proposed; over may be
 // nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands

@@ -20,9 +20,8 @@ type proposer struct {
 	replica  *fsm.Replica
 	leader   *knownLeader
 	index    *readIndex
-	peers    *peerPort // nil on a standalone server
-	// awaitLog blocks while the log is too long for another entry.
-	awaitLog func()
+	peers    *peerPort              // nil on a standalone server
+	room     func() <-chan struct{} // in the log; see compactor.room
 
 	batcher batcher
 	pending pending
@@ -30,10 +29,10 @@ type proposer struct {
 	sizes   proposals
 }
 
-func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, index *readIndex, peers *peerPort, awaitLog func()) *proposer {
+func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, index *readIndex, peers *peerPort, room func() <-chan struct{}) *proposer {
 	p := &proposer{
 		lifecycle: l, clock: clock, id: cfg.ID, settings: cfg.Settings, raft: n, replica: replica,
-		leader: leader, index: index, peers: peers, awaitLog: awaitLog, link: newLeaderLink(peers, &l.wg, index.contacts),
+		leader: leader, index: index, peers: peers, room: room, link: newLeaderLink(peers, &l.wg, index.contacts),
 	}
 	p.batcher.wake = newSignal()
 	p.sizes.reset()
@@ -42,9 +41,44 @@ func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.
 
 // propose implements [Member.Propose].
 func (p *proposer) propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
+	if !c.ReadOnly() && !p.awaitRoom(over) {
+		w.Lost()
+		return
+	}
+	p.add(c, w, over, ofClients)
+}
+
+// do is propose for what the leader does by itself. It waits neither for room in the log, as long as a
+// snapshot may take, nor for clients: a leader that cannot do its duties is not replaced for that.
+func (p *proposer) do(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
+	p.add(c, w, over, ofLeader)
+}
+
+// awaitRoom waits while the log is too long for another entry of clients. It returns false if it gives up.
+func (p *proposer) awaitRoom(over <-chan struct{}) bool {
+	suspended := p.leader.get().suspended
+	for {
+		room := p.room()
+		if room == nil {
+			return true
+		}
+		select {
+		case <-room:
+		case <-over:
+			return false
+		case <-suspended:
+			return false
+		case <-p.stop:
+			return false
+		}
+	}
+}
+
+// add adds a command to the next entry. It blocks while the share of its kind is full.
+func (p *proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) {
 	b := &p.batcher
 	b.mu.Lock()
-	for !b.closed && (len(b.waiters) >= maxBatchCommands || len(b.entry) >= maxBatchBytes) {
+	for !b.closed && b.shares[kind].full() {
 		if b.room == nil {
 			b.room = make(chan struct{})
 		}
@@ -73,7 +107,10 @@ func (p *proposer) propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	if b.entry == nil {
 		b.entry = fsm.BeginEntry(make([]byte, 0, 512))
 	}
+	before := len(b.entry)
 	b.entry = fsm.AppendCommand(b.entry, c)
+	b.shares[kind].commands++
+	b.shares[kind].bytes += len(b.entry) - before
 	b.waiters = append(b.waiters, w)
 	b.writes = b.writes || !c.ReadOnly()
 	first := len(b.waiters) == 1
@@ -128,7 +165,6 @@ func (p *proposer) run() {
 			lose(left)
 			p.batcher.lose() // it may be of the same callers, whose commands must not overtake lost ones
 		}
-		p.awaitLog()
 	}
 }
 

@@ -241,3 +241,56 @@ func TestProposeAfterClose(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestDutiesBesideClients: what the leader does by itself comes into the next entry although clients have filled
+// their share of it. It has a share of its own, which is limited too.
+func TestDutiesBesideClients(t *testing.T) {
+	large := fsm.Reap("/" + string(make([]byte, maxBatchBytes)))
+	for what, c := range map[string]struct {
+		command *fsm.Command
+		fill    int
+	}{"commands": {someWrite(), maxBatchCommands}, "bytes": {large, 1}} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
+				p := b.proposer()
+				b.replica.Complete(p.complete)
+				over := make(chan struct{})
+				waits := func(propose func(*fsm.Command, fsm.Waiter, <-chan struct{})) (waits bool, waited result) {
+					waited = make(result, 1)
+					proposed := make(chan struct{})
+					go func() {
+						propose(c.command, waited, over)
+						close(proposed)
+					}()
+					synctest.Wait()
+					select {
+					case <-proposed:
+						return false, waited
+					default:
+						return true, waited
+					}
+				}
+				var all []result
+				for _, propose := range []func(*fsm.Command, fsm.Waiter, <-chan struct{}){p.propose, p.do} {
+					for i := range c.fill {
+						is, waited := waits(propose)
+						if all = append(all, waited); is {
+							t.Fatalf("command %d waits", i)
+						}
+					}
+					is, waited := waits(propose)
+					if all = append(all, waited); !is {
+						t.Fatal("the share has no end")
+					}
+				}
+				b.wg.Go(p.run)
+				for _, waited := range all {
+					if err := receive[error](t, "the outcome", waited); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		})
+	}
+}

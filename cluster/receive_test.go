@@ -48,6 +48,48 @@ func (s *brokenSpool) Reader() (io.Reader, error) {
 	return s.Spool.Reader()
 }
 
+// stuckSpool does nothing until hold is closed.
+type stuckSpool struct {
+	storage.Spool
+	hold chan struct{}
+}
+
+func (s stuckSpool) Write(p []byte) (int, error) {
+	<-s.hold
+	return s.Spool.Write(p)
+}
+
+// TestStuckSpool: a disk that is stuck while a snapshot of the leader is received counts as stuck.
+func TestStuckSpool(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
+		s, hold := storage.NewMemory().Open(), make(chan struct{})
+		follower.raft.storage = s
+		works := s.Spool
+		s.Spool = func() (storage.Spool, error) {
+			spool, err := works()
+			return stuckSpool{spool, hold}, err
+		}
+		sent := make(chan error, 1)
+		go func() { sent <- sendSnapshot(leader, 1, bytes.NewReader(likeMessages)) }()
+		length := func() time.Duration { return follower.raft.stall.length(follower.transport.now()) }
+		until(t, "a disk that does not respond", func() bool { return length() > 0 }) // running time stands still in this test
+		close(hold)
+		rpc := receive(t, "the snapshot", follower.transport.Consumer())
+		rpc.Respond(new(raft.InstallSnapshotResponse), nil)
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if length() != 0 {
+			t.Error("the disk counts as stuck for ever")
+		}
+		closeTransport(leader)
+		closeTransport(follower)
+	})
+}
+
 // TestSpoolFails: a disk that cannot store a snapshot from the leader is a fault of this
 // member. A lack of file descriptors is not.
 func TestSpoolFails(t *testing.T) {
@@ -272,7 +314,7 @@ func TestInstallFails(t *testing.T) {
 				net := memnet.New()
 				leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
 				follower.raft.storage = storage.NewMemory().Open()
-				snapshots := watchedSnapshots{brokenSnapshots{follower.raft.storage.Snapshots, x.step, x.err}, &follower.raft.disk}
+				snapshots := watchedSnapshots{brokenSnapshots{follower.raft.storage.Snapshots, x.step, x.err}, &follower.raft.disk, follower.now, follower.contacts.silence}
 				if x.step == "refuse" {
 					follower.raft.unwritten.Store(&x.err) // of an earlier one
 				}

@@ -16,7 +16,7 @@ func (b *base) proposer() *proposer {
 		l.raft.begun.Store(term)
 	}
 	index := newReadIndex(b.cfg, l, b.leader, b.pulse)
-	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, index, b.pulse.peers, func() {})
+	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, index, b.pulse.peers, func() <-chan struct{} { return nil })
 }
 
 // TestCountdown: a countdown ends when enough time has passed in which the process was

@@ -265,46 +265,73 @@ func (r *recentLog) forget() {
 // watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
 // one could not be written. It gives up a snapshot that one of the leader's supersedes, and one of the leader's that
 // this member does not need.
+//
+// A disk that is stuck while a snapshot is written counts as stuck, as for the log. A slow one gets on: what counts is how
+// long it needs for one part of the snapshot, not for all of it.
 type watchedSnapshots struct {
 	raft.SnapshotStore
-	disk *disk
+	disk    *disk
+	now     func() moment
+	silence time.Duration // see times
+}
+
+// maxSnapshotPart is how many bytes of a snapshot the disk is given at once. It counts as stuck if it
+// needs longer than an election timeout for them.
+const maxSnapshotPart = 512 << 10
+
+// write has the disk do a part of a snapshot, for which it syncs so many files, one after the other.
+func (s watchedSnapshots) write(syncs int, f func() error) error {
+	at := s.now()
+	at.ran += int64(syncs-1) * s.silence.Milliseconds()
+	err := s.disk.stall.write(at, f)
+	if err != nil {
+		s.disk.unwritten.Store(&err)
+	}
+	return err
 }
 
 func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	if has := s.disk.saving.has.Load(); has != nil && (*has)() {
 		return nil, errNeedless
 	}
-	sink, err := s.SnapshotStore.Create(version, index, term, c, configurationIndex, trans)
+	w := watchedSink{store: s, began: time.Now()}
+	err := s.write(storage.SnapshotSyncs, func() (err error) {
+		w.SnapshotSink, err = s.SnapshotStore.Create(version, index, term, c, configurationIndex, trans)
+		return err
+	})
 	if err != nil {
-		s.disk.unwritten.Store(&err)
 		return nil, err
 	}
-	return watchedSink{sink, s.disk, time.Now()}, nil
+	return w, nil
 }
 
 type watchedSink struct {
 	raft.SnapshotSink
-	disk  *disk
+	store watchedSnapshots
 	began time.Time
 }
 
-func (s watchedSink) Write(p []byte) (int, error) {
-	if s.disk.saving.superseded.Load() {
-		return 0, errSuperseded
+func (s watchedSink) Write(p []byte) (n int, err error) {
+	for part := range slices.Chunk(p, maxSnapshotPart) {
+		if s.store.disk.saving.superseded.Load() {
+			return n, errSuperseded
+		}
+		err := s.store.write(1, func() error {
+			m, err := s.SnapshotSink.Write(part)
+			n += m
+			return err
+		})
+		if err != nil {
+			return n, err
+		}
 	}
-	n, err := s.SnapshotSink.Write(p)
-	if err != nil {
-		s.disk.unwritten.Store(&err)
-	}
-	return n, err
+	return n, nil
 }
 
 func (s watchedSink) Close() error {
-	err := s.SnapshotSink.Close()
-	if err != nil {
-		s.disk.unwritten.Store(&err)
-	} else {
-		s.disk.work.snapshots.Since(s.began)
+	err := s.store.write(storage.SnapshotSyncs, s.SnapshotSink.Close)
+	if err == nil {
+		s.store.disk.work.snapshots.Since(s.began)
 	}
 	return err
 }

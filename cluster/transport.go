@@ -428,8 +428,11 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 		}
 		return rpc.Reader.Read(p)
 	})
-	out := writeFunc(func(p []byte) (int, error) {
-		n, err := spool.Write(p)
+	out := writeFunc(func(p []byte) (n int, err error) {
+		err = t.raft.stall.write(t.now(), func() error {
+			n, err = spool.Write(p)
+			return err
+		})
 		return n, t.checkDisk(err)
 	})
 	n, err := io.Copy(out, in)

@@ -33,6 +33,15 @@ func (m *Memory) SetFault(f func() error) {
 	m.fault.Store(&f)
 }
 
+// SetSnapshotFault is SetFault for snapshots: f is called before one is begun, before each write of a part of
+// it, and before it is complete.
+func (m *Memory) SetSnapshotFault(f func() error) {
+	if f == nil {
+		f = func() error { return nil }
+	}
+	m.snaps.fault.Store(&f)
+}
+
 // Open returns a Storage that reads and writes m.
 func (m *Memory) Open() *Storage {
 	faulty := faultyStore{m.log, m}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 )
@@ -40,8 +41,17 @@ func (l *memoryLog) DeleteRange(first, last uint64) error {
 // lists a snapshot from its first byte on: after a crash while one was being
 // received, the member would start with a part of the state.
 type memorySnapshots struct {
+	fault  atomic.Pointer[func() error] // see Memory.SetSnapshotFault
 	mu     sync.Mutex
 	newest *memorySnapshot // complete, or nil
+}
+
+// fails calls the fault, if there is one.
+func (s *memorySnapshots) fails() error {
+	if fault := s.fault.Load(); fault != nil {
+		return (*fault)()
+	}
+	return nil
 }
 
 // memorySnapshot is a snapshot, or one that is being written (raft.SnapshotSink).
@@ -53,6 +63,9 @@ type memorySnapshot struct {
 
 // Create implements raft.SnapshotStore.
 func (s *memorySnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.fails(); err != nil {
+		return nil, err
+	}
 	return &memorySnapshot{store: s, meta: raft.SnapshotMeta{
 		Version: version, ID: fmt.Sprintf("%d-%d", term, index), Index: index, Term: term, Configuration: c, ConfigurationIndex: configIndex,
 	}}, nil
@@ -80,13 +93,23 @@ func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 	return &meta, io.NopCloser(bytes.NewReader(s.newest.contents.Bytes())), nil
 }
 
-func (m *memorySnapshot) Write(p []byte) (int, error) { return m.contents.Write(p) }
-func (m *memorySnapshot) ID() string                  { return m.meta.ID }
-func (m *memorySnapshot) Cancel() error               { return nil }
+func (m *memorySnapshot) ID() string    { return m.meta.ID }
+func (m *memorySnapshot) Cancel() error { return nil }
+
+// Write implements io.Writer.
+func (m *memorySnapshot) Write(p []byte) (int, error) {
+	if err := m.store.fails(); err != nil {
+		return 0, err
+	}
+	return m.contents.Write(p)
+}
 
 // Close makes the snapshot the newest, unless a newer one has come from the
 // leader meanwhile.
 func (m *memorySnapshot) Close() error {
+	if err := m.store.fails(); err != nil {
+		return err
+	}
 	m.store.mu.Lock()
 	defer m.store.mu.Unlock()
 	m.meta.Size = int64(m.contents.Len())

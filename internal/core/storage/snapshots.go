@@ -31,6 +31,10 @@ const (
 	syncedAtOnce = 1 << 20
 )
 
+// SnapshotSyncs is how many files may be synced, one after the other, when a snapshot is begun, and
+// when it is completed: what is left of its state, its meta.json, and a directory.
+const SnapshotSyncs = 3
+
 func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, log)
 	return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err

@@ -240,7 +240,7 @@ func (m *member) changeFaults(change func([]*storeFault) []*storeFault) {
 // setFaults puts the member's faults into force. m.mu must be held.
 func (m *member) setFaults() {
 	all := m.faults
-	m.mem.SetFault(func() error {
+	fault := func() error {
 		if m.s.opts.Disk > 0 {
 			time.Sleep(m.s.opts.Disk)
 		}
@@ -250,7 +250,9 @@ func (m *member) setFaults() {
 			}
 		}
 		return nil
-	})
+	}
+	m.mem.SetFault(fault)
+	m.mem.SetSnapshotFault(fault)
 }
 
 // stall makes a member's disk do nothing for a while. Then the writes that wait for it

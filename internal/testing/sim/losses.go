@@ -264,6 +264,7 @@ func (m *member) swap(x *member) {
 	m.dir, x.dir = x.dir, m.dir
 	if m.mem != nil {
 		x.mem.SetFault(nil)
+		x.mem.SetSnapshotFault(nil)
 		m.setFaults()
 	}
 }

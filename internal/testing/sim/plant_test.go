@@ -95,7 +95,7 @@ var plants = []plant{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
 	}, []string{"ephemerals", "session", "locks"}},
 	{"the owner of a late session is looked up when the session is ended", []edit{
-		{"cluster/lead.go", "\t\tfor _, s := range late {\n\t\t\tm.Propose(fsm.ExpireSession(s, term)", "\t\ttime.Sleep(50 * time.Millisecond)\n\t\tfor _, s := range late {\n\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\ts = now\n\t\t\t\t}\n\t\t\t})\n\t\t\tm.Propose(fsm.ExpireSession(s, term)"},
+		{"cluster/lead.go", "\t\tfor _, s := range late {\n\t\t\tm.proposer.do(fsm.ExpireSession(s, term)", "\t\ttime.Sleep(50 * time.Millisecond)\n\t\tfor _, s := range late {\n\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\ts = now\n\t\t\t\t}\n\t\t\t})\n\t\t\tm.proposer.do(fsm.ExpireSession(s, term)"},
 	}, []string{"expiry"}},
 	{"a member that restores a snapshot keeps its connections", []edit{
 		{"internal/core/server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
