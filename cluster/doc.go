@@ -84,7 +84,8 @@
 // that it starts; [Member.Close] stops them and waits for them.
 //
 // Every member has these until Close:
-//   - proposer.run proposes entries, one at a time (propose.go). When another member
+//   - proposer.run proposes entries, one at a time (propose.go). While this member leads, a
+//     goroutine waits for Raft's answer to each, which may be given up before. When another member
 //     leads it connects to the leader, and a reader of that connection and link.watch run
 //     until the connection is closed (link.go).
 //   - compactor.run has Raft take snapshots (compact.go).

@@ -192,7 +192,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 			}
 			fsm.Stamp(mine, p.timeOfDay())
 			p.sizes.proposed(len(mine))
-			if p.raft.answer(p.raft.Apply(mine, 0)) == nil {
+			if p.apply(mine, suspended) {
 				return // applied or skipped; or not understood, then its waiters are lost
 			}
 		case lead.id != 0:
@@ -210,6 +210,22 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 		case <-lead.changed:
 		case <-time.After(retryAfter):
 		}
+	}
+}
+
+// apply has Raft append an entry to the log of this member, which leads, and waits until it is applied.
+// It returns false if the caller must retry, or give up: Raft's main goroutine may be waiting for
+// a stuck disk. Then the entry may still come into the log, as one that was sent to another leader may.
+func (p *proposer) apply(entry []byte, suspended <-chan struct{}) bool {
+	answered := make(chan error, 1)
+	p.wg.Go(func() { answered <- p.raft.answer(p.raft.Apply(entry, p.index.contacts.silence)) })
+	select {
+	case err := <-answered:
+		return err == nil
+	case <-suspended:
+		return false
+	case <-p.stop:
+		return false
 	}
 }
 

@@ -242,6 +242,49 @@ func TestProposeAfterClose(t *testing.T) {
 	}
 }
 
+// TestGivenUpWhileStuck: Raft's main goroutine waits for the leader's disk, which is stuck. When the others
+// have replaced it, the commands that wait on it are given up, and so are those that clients propose later.
+func TestGivenUpWhileStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.first = true
+		for i := range f.running {
+			f.start(i)
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		m := f.running[lead]
+		until(t, "clients", func() bool { return <-m.Serving() })
+		release := make(chan struct{})
+		defer close(release)
+		f.disks[lead].SetFault(func() error { <-release; return nil })
+		// Raft writes another member's entry, so it does not take this one's.
+		other := make(result, 1)
+		f.running[(lead+1)%3].Propose(someWrite(), other, nil)
+		until(t, "the disk", func() bool { return m.raft.stall.length(m.pulse.moment()) > 0 })
+		var waits [3]result
+		for i := range waits {
+			waits[i] = make(result, 1)
+			m.Propose(someWrite(), waits[i], nil)
+			synctest.Wait()
+		}
+		until(t, "no clients", func() bool { return !<-m.Serving() })
+		for i, w := range waits {
+			select {
+			case err := <-w:
+				if err == nil {
+					t.Errorf("command %d was done", i)
+				}
+			case <-time.After(time.Second):
+				t.Errorf("command %d is not given up", i)
+			}
+		}
+		if receive[error](t, "the other member's write", other) != nil {
+			t.Error("it was lost")
+		}
+	})
+}
+
 // TestDutiesBesideClients: what the leader does by itself comes into the next entry although clients have filled
 // their share of it. It has a share of its own, which is limited too.
 func TestDutiesBesideClients(t *testing.T) {
