@@ -357,10 +357,9 @@ func (a *acks) majority(term uint64, servers []raft.Server) uint64 {
 // whatever happens to this process. Raft calls its methods on one goroutine.
 type gatedFSM struct {
 	*fsm.Replica
-	log     *asyncLog
-	known   *commits // the newest entry that has passed
-	removed *removals
-	closed  bool // the member was closed before one could: nothing is applied any more
+	log    *asyncLog
+	known  *commits // the newest entry that has passed
+	closed bool     // the member was closed before one could: nothing is applied any more
 }
 
 // errNotApplied is the response to an entry that Raft takes to be committed, of a member that was
@@ -384,9 +383,7 @@ func (g *gatedFSM) Apply(l *raft.Log) any {
 // StoreConfiguration implements raft.ConfigurationStore.
 func (g *gatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	if g.await(index) {
-		was := memberAddresses(g.Replica)
 		g.Replica.StoreConfiguration(index, c)
-		g.removed.note(was, memberAddresses(g.Replica), index)
 	}
 }
 
@@ -404,17 +401,5 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		rc.Close()
 		return errNotApplied
 	}
-	var applied uint64
-	g.Replica.View(func(v *fsm.View) { applied = v.Index() })
-	if err := g.Replica.Restore(rc); err != nil {
-		return err
-	}
-	newest, err := g.log.newestSnapshot()
-	if err != nil { // not returned: Raft would apply again what the restored state has
-		g.Replica.View(func(v *fsm.View) { newest.ConfigurationIndex = v.Index() })
-	}
-	if newest.ConfigurationIndex > applied {
-		g.removed.skip(newest.ConfigurationIndex)
-	}
-	return nil
+	return g.Replica.Restore(rc)
 }

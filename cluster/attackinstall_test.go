@@ -1,8 +1,6 @@
 package cluster
 
 import (
-	"errors"
-	"io"
 	"math/rand/v2"
 	"sync/atomic"
 	"testing"
@@ -151,69 +149,6 @@ func TestEmptyEntryLate(t *testing.T) {
 		l.endEntry(6)
 		if r, err := l.send(9, l.last()); err != nil || !r.Success {
 			t.Errorf("it refuses the next entries: %+v %v", r, err)
-		}
-	})
-}
-
-// unlisted is a store of snapshots whose list cannot be read once: right after the next snapshot was restored, and the log
-// was made to agree with it.
-type unlisted struct {
-	raft.SnapshotStore
-	armed *atomic.Bool  // the next snapshot that is opened is the one
-	lists *atomic.Int64 // the list cannot be read when this becomes 0
-}
-
-func (s unlisted) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
-	if s.armed.Swap(false) {
-		s.lists.Store(2)
-	}
-	return s.SnapshotStore.Open(id)
-}
-
-func (s unlisted) List() ([]*raft.SnapshotMeta, error) {
-	if s.lists.Load() > 0 && s.lists.Add(-1) == 0 {
-		return nil, errors.New("input/output error")
-	}
-	return s.SnapshotStore.List()
-}
-
-// TestListOfSnapshotsFails: the list of snapshots cannot be read right after one was restored. Raft must not think that the
-// restore failed: it would apply entries again that the restored state has.
-func TestListOfSnapshotsFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newScriptedLeader(t, rand.New(zeros{}), "")
-		defer l.close()
-		if err := l.follower.Close(); err != nil {
-			t.Fatal(err)
-		}
-		s, armed := l.cfg.Memory.Open(), new(atomic.Bool)
-		s.Snapshots = unlisted{s.Snapshots, armed, new(atomic.Int64)}
-		l.follower = New(l.cfg, fsm.NewReplica())
-		if err := l.follower.startOn(s); err != nil {
-			t.Fatal(err)
-		}
-		l.propose(3)
-		l.committed = l.last()
-		from := l.last() + 1
-		if r, err := l.send(2, l.last()); err != nil || !r.Success {
-			t.Fatal(r, err)
-		}
-		l.addMember()
-		l.propose(3)
-		l.committed = l.last()
-		armed.Store(true)
-		state := func() (index uint64) {
-			l.follower.replica.View(func(v *fsm.View) { index = v.Index() })
-			return index
-		}
-		l.snapshot(l.last())
-		if state() != l.last() {
-			t.Fatalf("its state is of entry %d", state())
-		}
-		l.send(from, from) // of another leader, whose log begins earlier
-		synctest.Wait()
-		if applied := l.follower.raft.AppliedIndex(); state() != l.last() || applied != l.last() {
-			t.Errorf("its state is of entry %d, and Raft has applied entry %d; want %d", state(), applied, l.last())
 		}
 	})
 }

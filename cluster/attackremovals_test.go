@@ -46,15 +46,17 @@ func (c losingConn) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// TestRemovedBeforeItAsked: a server joins with the id and the address of a member that was removed before, and its first
-// requests are lost. Then a member leads that has got the removal in a snapshot, which ends after the server began to ask.
-// The server is added. If its first requests were refused, it is also added if the members were changed after that.
+// TestRemovedBeforeItAsked: a server joins with the id and the address of a member that was removed before, or of none, and
+// its first requests are lost or refused. Meanwhile another server is added. Then a member leads that has got both changes
+// in a snapshot which ends after the server began to ask, or that was started with one. The server is added.
 func TestRemovedBeforeItAsked(t *testing.T) {
-	for _, refused := range []bool{false, true} {
-		t.Run(fmt.Sprint("refused ", refused), func(t *testing.T) {
+	for _, x := range []struct{ before, refused, restarted bool }{
+		{true, false, false}, {true, true, false}, {false, false, false}, {false, false, true},
+	} {
+		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 4)
-				f.found(3)
+				config := f.found(3)
 				lead := leadOf(t, f)
 				next := (lead + 1) % 3
 				third := 3 - lead - next
@@ -63,26 +65,32 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				operator(Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
-				until(t, "the addition", func() bool {
-					s, _ := f.running[next].Status()
-					return find(s.Members, 4) != nil && f.running[next].raft.AppliedIndex() == f.running[lead].raft.LastIndex()
-				})
-				f.cutOff(next, true)
-				operator(Request{Remove: 4})
+				if x.before {
+					operator(Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
+					until(t, "the addition", func() bool {
+						s, _ := f.running[next].Status()
+						return find(s.Members, 4) != nil && f.running[next].raft.AppliedIndex() == f.running[lead].raft.LastIndex()
+					})
+				}
+				f.cutOff(next, !x.restarted)
+				if x.before {
+					operator(Request{Remove: 4})
+				}
 				f.writes(lead, 20)
 				cfg := f.config(3)
 				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(third+1)]
-				n := &losing{Network: cfg.Network, refused: refused}
+				n := &losing{Network: cfg.Network, refused: x.refused}
 				n.holds.Store(true)
 				cfg.Network = n
 				m := f.open(3, cfg)
 				time.Sleep(10 * time.Second)
-				if refused {
-					operator(Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
-				}
+				operator(Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
 				f.writes(lead, 20)
-				if err := f.running[lead].raft.Snapshot().Error(); err != nil {
+				if x.restarted {
+					f.snapshot(3)
+					f.stop(next)
+					f.open(next, config(next))
+				} else if err := f.running[lead].raft.Snapshot().Error(); err != nil {
 					t.Fatal(err)
 				}
 				f.net.Heal()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -85,8 +86,10 @@ func (m *membership) change(q Request) (Reply, error) {
 			if is, _ := m.known(q.Add.ID); is {
 				return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
 			}
-			if q.Since != 0 && m.removed.after(*q.Add, q.Since) {
-				return Reply{}, refuse(proto.NoNode, "server %d was removed since it first asked for its place, as far as this leader can know", q.Add.ID)
+			var removed uint64
+			m.replica.View(func(v *fsm.View) { removed = v.Removed(q.Add.ID, q.Add.Addr) })
+			if removed > q.Since {
+				return Reply{}, refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
 			}
 		}
 		need := byOperator

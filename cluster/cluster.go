@@ -165,12 +165,7 @@ func (m *Member) startRaft() error {
 	m.raft.log.guardedStore = newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, cut)
 	m.raft.log.off = m.cfg.DiskFirst || !m.cfg.clustered()
 	if state := m.raft.storage.TakeState(); state != nil {
-		newest, err := m.raft.storage.NewestSnapshot()
-		if err != nil {
-			return where(err)
-		}
 		m.replica.Load(state)
-		m.membership.removed.skip(newest.ConfigurationIndex)
 		c.NoSnapshotRestoreOnStart = true
 	}
 	logs := raft.LogStore(m.raft.log)
@@ -178,7 +173,7 @@ func (m *Member) startRaft() error {
 		m.raft.recent = newRecentLog(m.raft.log)
 		logs = m.raft.recent
 	}
-	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, removed: m.membership.removed}
+	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known}
 	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk, m.pulse.moment, m.contacts.silence}, trans); err != nil {
 		return err
 	}

@@ -42,7 +42,7 @@
 // Raft, with what docs/raft.md says is corrected in each file:
 //
 //	work disk store         the storage, what is observed of it, and what Raft must not do to it
-//	commits removals        how far the log is committed; which members it has removed
+//	commits                 how far the log is committed
 //	asynclog                the log and the state machine as Raft sees them
 //	node lone               Raft itself; its transport on a standalone server
 //	raftconn                connections for its messages, and when they are closed

@@ -491,6 +491,9 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	}
 	votes := f.cfg.votes()
 	r, err := askLeader(ctx, others, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
+	if err == nil && r.Status == nil {
+		err = fmt.Errorf("%s does not say what its cluster has", addr)
+	}
 	if err != nil {
 		return false, err
 	}
@@ -523,9 +526,6 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	// Once it was taken in, it must not add itself again: it may have been removed.
 	back := !f.cfg.joins() && !again || f.added.Load() == uint64(of) || f.storage().Identity().Agreed
 	if again && !back {
-		if r.Status == nil {
-			return false, fmt.Errorf("%s does not say which members its cluster has", addr)
-		}
 		if err := f.accounted(r.Status.Members, addr, of); err != nil {
 			return false, err
 		}
@@ -541,7 +541,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		}
 	}
 	since, known := f.attempts.since[of], r.Known
-	if since == 0 && r.Status != nil {
+	if since == 0 {
 		since = r.Status.Index
 	}
 	f.asked.Store(uint64(of))

@@ -36,7 +36,6 @@ type membership struct {
 	peers      *peerPort // nil on a standalone server
 	transport  *transport
 	handover   *handover
-	removed    *removals
 
 	changing turn        // held by change while it changes the members
 	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
@@ -47,7 +46,7 @@ func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pu
 	return &membership{
 		lifecycle: p.lifecycle, cfg: cfg, configured: infos(cfg.first()), raft: p.raft, replica: replica, leader: leader,
 		commits: p.commits, contacts: p.contacts, pulse: p, gate: p.gate, peers: p.peers, transport: p.transport,
-		handover: newHandover(p, leader), changing: newTurn(), removed: newRemovals(), digests: p.digests, former: newFormer(cfg, replica, p),
+		handover: newHandover(p, leader), changing: newTurn(), digests: p.digests, former: newFormer(cfg, replica, p),
 	}
 }
 

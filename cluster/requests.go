@@ -45,7 +45,7 @@ type Request struct {
 	// Since goes with Run: the last entry that the leader had applied before this run first asked for its place. A
 	// request that was refused does not count, unless the server was a member when it sent it. If the server
 	// was removed after that entry, an earlier request may have been carried out, and this one must not add
-	// it again. 0 if the sender is of an earlier version.
+	// it again.
 	Since uint64 `json:"since,omitempty"`
 	// Cluster is the cluster that is meant; 0 means whichever the member belongs to.
 	Cluster ClusterID `json:"cluster,omitzero"`

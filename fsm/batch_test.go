@@ -297,3 +297,41 @@ func TestDescribeAfterRestore(t *testing.T) {
 		t.Errorf("the session has seen zxid %x; then %q (mzxid %x) became %q (mzxid %x)", seen, before.Data, before.Mzxid, after.Data, after.Mzxid)
 	}
 }
+
+// TestRemoved checks which members the state says were removed, and where, also after a snapshot. With another address it
+// is another server.
+func TestRemoved(t *testing.T) {
+	m := NewMachine()
+	peer := func(id uint64, addr string) proto.Peer { return proto.Peer{ID: id, Addr: addr, ElectionPort: 8000} }
+	removed := func(id uint64, addr string, want uint64) {
+		t.Helper()
+		if got := (&View{m: m}).Removed(id, addr); got != want {
+			t.Errorf("server %d at %s was removed by entry %d, want %d", id, addr, got, want)
+		}
+	}
+	m.SetMembers(1, []proto.Peer{peer(1, "a:1"), peer(2, "b:1"), peer(3, "c:1")})
+	m.SetMembers(2, []proto.Peer{peer(1, "a:1"), peer(2, "e:1")})
+	m.SetMembers(3, []proto.Peer{peer(1, "a:1"), {ID: 2, Addr: "e:1", ElectionPort: 8000, Observer: true}})
+	for range 2 {
+		removed(1, "a:1", 0)
+		removed(2, "b:1", 2)
+		removed(2, "e:1", 0)
+		removed(3, "c:1", 2)
+		removed(3, "d:1", 0)
+		m = throughSnapshot(t, m, nil)
+	}
+	m.SetMembers(4, []proto.Peer{peer(1, "a:1"), peer(3, "c:1")})
+	m.SetMembers(5, []proto.Peer{peer(1, "a:1")})
+	removed(3, "c:1", 5)
+	removed(2, "e:1", 4)
+	for i := range uint64(maxRemoved) {
+		m.SetMembers(6+2*i, []proto.Peer{peer(1, "a:1"), peer(4, fmt.Sprint("d:", i))})
+		m.SetMembers(7+2*i, []proto.Peer{peer(1, "a:1")})
+	}
+	removed(3, "c:1", 0) // too many since
+	removed(4, "d:0", 7)
+	if err := m.Restart(m.Index()+1, []proto.Peer{peer(1, "a:1")}); err != nil {
+		t.Fatal(err)
+	}
+	removed(4, "d:0", 0)
+}

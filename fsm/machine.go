@@ -28,6 +28,7 @@ type Machine struct {
 	// permission may overwrite that.
 	members     []proto.Peer
 	membersZxid int64
+	removed     []removal // in order of their indexes
 	// expected are the servers that the last permitted reconfig names, until it is done, so
 	// that those that join are described from the beginning.
 	expected []proto.Peer

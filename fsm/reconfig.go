@@ -82,8 +82,38 @@ func (m *Machine) SetMembers(index uint64, members []proto.Peer) []proto.Change 
 	if m.zxid == 0 {
 		m.zxid = firstZxid - 1
 	}
+	was := m.members
 	m.setMembers(completed(completed(members, m.expected), m.members))
+	for _, x := range was {
+		if !slices.ContainsFunc(m.members, func(y proto.Peer) bool { return y.ID == x.ID && y.Addr == x.Addr }) {
+			m.removed = slices.DeleteFunc(m.removed, func(r removal) bool { return r.id == x.ID && r.addr == x.Addr })
+			m.removed = append(m.removed, removal{x.ID, x.Addr, index})
+		}
+	}
+	m.removed = m.removed[max(0, len(m.removed)-maxRemoved):]
 	return m.txn.Changes
+}
+
+// removal says that the server with an id at an address is no member since an entry of the log.
+type removal struct {
+	id    uint64
+	addr  string
+	index uint64
+}
+
+// maxRemoved is how many removals the state remembers: the last ones. They matter only while the server
+// waits to be added.
+const maxRemoved = 1000
+
+// Removed returns the index of the entry that has removed the member with this id at this address, the last
+// time. It returns 0 if there is none.
+func (v *View) Removed(id uint64, addr string) uint64 {
+	for _, x := range v.m.removed {
+		if x.id == id && x.addr == addr {
+			return x.index
+		}
+	}
+	return 0
 }
 
 // epochGap is by how many epochs Restart raises the zxid. Every leader begins an epoch.
@@ -107,6 +137,7 @@ func (m *Machine) Restart(index uint64, members []proto.Peer) error {
 	if m.index = index; !m.HasMembers(members) {
 		m.SetMembers(index, members)
 	}
+	m.removed = nil // from another cluster
 	return nil
 }
 
@@ -212,9 +243,9 @@ func configText(members []proto.Peer, zxid int64) (b []byte) {
 	return fmt.Appendf(b, "version=%x", zxid)
 }
 
-// appendMembers appends the encoding of the members, the zxid of their last change and the
-// expected servers to b. The latter have negative ids. If there are no members, it appends
-// nothing.
+// appendMembers appends the encoding of the members, the zxid of their last change, the
+// expected servers and the removed ones to b. Expected servers have negative ids, and removed ones come after
+// an id of 0. If there are no members, it appends nothing.
 func (m *Machine) appendMembers(b []byte) []byte {
 	if len(m.members) == 0 {
 		return b
@@ -229,6 +260,10 @@ func (m *Machine) appendMembers(b []byte) []byte {
 		b = jute.AppendBool(jute.AppendInt(b, int32(s.ElectionPort)), s.Observer)
 		b = jute.AppendString(b, s.ClientAddr)
 	}
+	for _, x := range m.removed {
+		b = jute.AppendString(jute.AppendLong(b, 0), x.addr)
+		b = jute.AppendLong(jute.AppendLong(b, int64(x.id)), int64(x.index))
+	}
 	return b
 }
 
@@ -238,6 +273,10 @@ func (m *Machine) decodeMembers(b []byte) error {
 	m.membersZxid = d.Long()
 	for d.Err() == nil && len(d.Rest()) > 0 {
 		id := d.Long()
+		if id == 0 {
+			m.removed = append(m.removed, removal{addr: d.String(), id: uint64(d.Long()), index: uint64(d.Long())})
+			continue
+		}
 		s, to := proto.Peer{Addr: d.String(), ElectionPort: int(d.Int()), Observer: d.Bool(), ClientAddr: d.String()}, &m.members
 		if s.ID = uint64(id); id < 0 {
 			s.ID, to = uint64(-id), &m.expected

@@ -28,6 +28,7 @@ func small(t testing.TB) *Machine {
 	ttl := proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: "/ttl", ACL: someACL, Flags: proto.FlagTTL}, TTL: 77}
 	one(t, m, 3, &Command{Op: proto.OpCreateTTL, Session: 5, Conn: 1, Body: ttl.Append(nil)})
 	set := proto.SetDataRequest{Path: "/b", Data: []byte("data"), Version: -1}
+	m.SetMembers(m.Index()+1, []proto.Peer{{ID: 3, Addr: "c:7000", ElectionPort: 8000}})
 	m.SetMembers(m.Index()+1, []proto.Peer{{ID: 1, Addr: "a:7000", ElectionPort: 8000, ClientAddr: "0.0.0.0:2181"}, {ID: 7, Addr: "b:7000", ElectionPort: 8000, Observer: true}})
 	r, _ := one(t, m, 3, &Command{Op: proto.OpSetData, Session: 5, Conn: 1, Body: set.Append(nil)})
 	if r[0].Code != proto.OK || m.Tree().Len() != 4+4 {
