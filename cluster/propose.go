@@ -182,7 +182,7 @@ func (p *proposer) complete(e *fsm.Envelope, i int) fsm.Waiter {
 // applied here, which closes done. Retrying is safe since an entry is never applied
 // twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
 func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
-	for first := true; ; first = false {
+	for tries, first := 1, true; ; tries, first = tries+1, false {
 		lead := p.leader.get()
 		switch {
 		case lead.id == p.id:
@@ -208,7 +208,8 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 		case <-p.stop:
 			return
 		case <-lead.changed:
-		case <-time.After(retryAfter):
+			tries = 0
+		case <-time.After(retryAgain(tries)):
 		}
 	}
 }
@@ -263,7 +264,7 @@ func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspend
 // read answers read-only commands, all of which have arrived by now. It asks again until
 // it has an answer of a leader, and gives up when suspended is closed.
 func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan struct{}) bool {
-	for {
+	for tries := 1; ; tries++ {
 		lead := p.leader.get()
 		var index uint64
 		ok := false
@@ -284,7 +285,8 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 		case <-p.stop:
 			return false
 		case <-lead.changed:
-		case <-time.After(retryAfter):
+			tries = 0
+		case <-time.After(retryAgain(tries)):
 		}
 	}
 }

@@ -46,8 +46,11 @@ const unheardLimit = 2
 // waiting, so that one message serves many waiting clients.
 const hurryGap = 5 * time.Millisecond
 
-// retryAfter is the pause before something that failed is tried again.
+// retryAfter is the pause before something that failed is tried again for the first time.
 const retryAfter = 20 * time.Millisecond
+
+// retryAgain returns the pause before something that has failed so many times in a row with the same leader is tried again.
+func retryAgain(failed int) time.Duration { return retryAfter << min(failed-1, 4) }
 
 // Limits of what is watched for an election timeout.
 const (
