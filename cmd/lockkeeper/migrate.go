@@ -61,13 +61,15 @@ func (o *migrateOptions) defineSource(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.source.Log, "log", "", "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir")
 	f.BoolVar(&o.source.WithoutLog, "without-log", false, "accept a snapshot that no transaction log reaches, which may not be complete")
+	f.BoolVar(&o.source.WithoutPadding, "without-padding", false, "accept a log that ends without the zeros that ZooKeeper allocates, which may be an incomplete copy")
 	must(c.MarkFlagDirname("log"))
 }
 
 const aboutReading = `The newest snapshot is read, and the transaction logs after it, of releases 3.4 to 3.9,
 compressed or not. As when ZooKeeper starts, a damaged snapshot is skipped if the logs
 go back to the one before it, and an incomplete transaction at the end of a log is
-ignored. Other damage is an error, and so are missing transactions.`
+ignored. Other damage is an error, and so are missing transactions, files of several
+servers, and a last log that may be an incomplete copy.`
 
 func migrateCheckCommand() *cobra.Command {
 	var o migrateOptions

@@ -130,7 +130,7 @@ func TestMigrateLongData(t *testing.T) {
 	b, err := os.ReadFile(log)
 	check1(t, err)
 	b = append(bytes.TrimRight(b, "\x00"), zklog.Entry(zklog.Body(&zkdata.Txn{Op: proto.OpSetData, Zxid: 5, Path: "/l", Data: make([]byte, 3<<20), Version: 1}))...)
-	check1(t, os.WriteFile(log, b, 0o600))
+	check1(t, os.WriteFile(log, append(b, make([]byte, 50)...), 0o600))
 	data, to := filepath.Join(t.TempDir(), "data"), filepath.Join(t.TempDir(), "to")
 	succeeds(t, "migrate", "from", from, "--data", data)
 	if text := succeeds(t, "migrate", "to", to, "--data", data); !strings.Contains(text, "note: a znode has 3145728 bytes of data: start ZooKeeper with a higher -Djute.maxbuffer") {
@@ -169,6 +169,22 @@ func TestMigrateEmpty(t *testing.T) {
 	check1(t, err)
 	if stat, err := c.Exists("/a", false); err != nil || stat.Czxid <= above {
 		t.Errorf("token %#x, %v", stat.Czxid, err)
+	}
+}
+
+// TestMigrateIncomplete: a log that ends without zeros may be an incomplete copy.
+func TestMigrateIncomplete(t *testing.T) {
+	from, data := zooDir(t), filepath.Join(t.TempDir(), "data")
+	log := filepath.Join(from, "version-2", "log.1")
+	check1(t, os.Truncate(log, 200))
+	code, _, stderr := call(nil, "migrate", "from", from, "--data", data)
+	if code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, stderr, log+" ends within the transaction after zxid 0x", "probably an incomplete copy", "--without-padding")
+	notThere(t, data)
+	if text := succeeds(t, "migrate", "from", from, "--data", data, "--without-padding"); !strings.Contains(text, "note: "+log+" ends within the transaction after zxid 0x") {
+		t.Errorf("%q", text)
 	}
 }
 

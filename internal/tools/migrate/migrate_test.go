@@ -78,7 +78,8 @@ func epoch(n, counter int64) int64 { return n<<32 + counter }
 
 // TestRead reads directories as they are after crashes, and as they are when something is missing.
 func TestRead(t *testing.T) {
-	second := zklog.File(0, create(epoch(2, 1)), create(epoch(2, 2)))
+	second := zklog.File(100, create(epoch(2, 1)), create(epoch(2, 2)))
+	torn := append(bytes.Clone(log(6, 8)[:170]), make([]byte, 200)...)
 	for _, x := range []struct {
 		name         string
 		files        map[string][]byte
@@ -92,28 +93,27 @@ func TestRead(t *testing.T) {
 		{"logs before the snapshot are not read", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.1": []byte("?"), "log.4": log(4, 6)}, 6, 1, "", ""},
 		{"log begins right after the snapshot", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 6)}, 6, 1, "", ""},
 		{"log ends at the snapshot", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.1": log(1, 5)}, 5, 0, "", ""},
-		{"log ends at the snapshot, and an empty one follows", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.1": log(1, 5), "log.6": nil}, 5, 0, "log.6 is empty", ""},
+		{"log ends at the snapshot, and an empty one follows", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.1": log(1, 5), "log.6": nil}, 0, 0, "", "log.6 is empty, without the zeros"},
 		{"other files", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 6), "snapshot.x": nil, "log": nil, "acceptedEpoch": []byte("1"), "logs.9": nil}, 6, 1, "", ""},
 		{"a new leader", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 6), "log.200000001": second}, 8, 3, "", ""},
-		{"torn log", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 8)[:170]}, 6, 1, "not written completely", ""},
-		{"torn log in the middle", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 8)[:170], "log.7": log(7, 7)}, 7, 2, "not written completely", ""},
-		{"empty last log", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 6), "log.7": nil}, 6, 1, "log.7 is empty", ""},
-		{"snapshot of a leader that wrote nothing", map[string][]byte{"snapshot.200000000": snapshot(t, epoch(2, 0)), "log.100000001": zklog.File(0, create(epoch(1, 1)))}, 0, 0, "", ""},
+		{"torn log", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": torn}, 6, 1, "after zxid 0x6 are 63 bytes of a transaction that is not complete", ""},
+		{"torn log in the middle", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": torn, "log.7": log(7, 7)}, 7, 2, "after zxid 0x6 are 63 bytes of a transaction that is not complete", ""},
+		{"empty last log", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 6), "log.7": nil}, 0, 0, "", "log.7 is empty, without the zeros"},
+		{"snapshot of a leader that wrote nothing", map[string][]byte{"snapshot.200000000": snapshot(t, epoch(2, 0)), "log.100000001": zklog.File(100, create(epoch(1, 1)))}, 0, 0, "", ""},
 		{"incomplete snapshot of a leader that wrote nothing", map[string][]byte{"snapshot.2": snapshot(t, 2), "snapshot.100000000": snapshot(t, epoch(1, 0))[:50], "log.1": log(1, 4)}, 4, 2, "cut short", ""},
 		{"no snapshot", map[string][]byte{"log.1": log(1, 3)}, 3, 3, "no snapshot", ""},
-		{"no snapshot, of an ensemble", map[string][]byte{"log.100000001": zklog.File(0, create(epoch(1, 1)))}, 1, 1, "no snapshot", ""},
+		{"no snapshot, of an ensemble", map[string][]byte{"log.100000001": zklog.File(100, create(epoch(1, 1)))}, 1, 1, "no snapshot", ""},
 		{"damaged newest snapshot", map[string][]byte{"snapshot.2": snapshot(t, 2), "snapshot.5": damaged(snapshot(t, 5)), "log.1": log(1, 6)}, 6, 4, "snapshot.5: damaged at offset", ""},
 		{"incomplete newest snapshot", map[string][]byte{"snapshot.2": snapshot(t, 2), "snapshot.5": snapshot(t, 5)[:50], "log.1": log(1, 6)}, 6, 4, "cut short", ""},
-		{"transactions twice", map[string][]byte{"snapshot.2": snapshot(t, 2), "log.3": log(3, 6), "log.5": log(5, 7)}, 7, 7, "2 transactions were in the log a second time", ""},
-		{"a znode of a session that does not exist", map[string][]byte{"snapshot.2": snapshot(t, 2), "log.3": zklog.File(0, zkdata.Txn{
+		{"a znode of a session that does not exist", map[string][]byte{"snapshot.2": snapshot(t, 2), "log.3": zklog.File(100, zkdata.Txn{
 			Op: proto.OpCreate, Session: 77, Zxid: 3, Path: "/e", ACL: proto.OpenACL, Ephemeral: true, ParentCversion: 3})}, 2, 1, "1 ephemeral znodes of sessions that do not exist were deleted, as ZooKeeper does when it starts; the first is /e", ""},
-		{"more children than creates", map[string][]byte{"snapshot.2": snapshot(t, 2), "log.3": zklog.File(0, create(3), zkdata.Txn{
+		{"more children than creates", map[string][]byte{"snapshot.2": snapshot(t, 2), "log.3": zklog.File(100, create(3), zkdata.Txn{
 			Op: proto.OpCreate2, Zxid: 4, Path: "/z1/c", ACL: proto.OpenACL, ParentCversion: 0})}, 4, 2, "1 znodes had more children than were ever created", ""},
 
 		{"nothing", nil, 0, 0, "", "neither a snapshot nor a transaction log"},
 		{"no log", map[string][]byte{"snapshot.5": snapshot(t, 5)}, 0, 0, "", "--log"},
 		{"log ends before the snapshot", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.1": log(1, 4)}, 0, 0, "", "the logs end at zxid 0x4, but the server was at 0x5"},
-		{"log begins after the snapshot, and is empty", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": nil}, 0, 0, "", "--log"},
+		{"log begins after the snapshot, and is empty", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": nil}, 0, 0, "", "log.6 is empty, without the zeros"},
 		{"empty log in the middle", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": nil, "log.7": log(7, 8)}, 0, 0, "", "log.6: damaged: it is empty"},
 		{"damaged log", map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": damaged(zklog.File(0, creates(6, 9)...))}, 0, 0, "", "log.6: damaged at offset"},
 		{"all snapshots damaged", map[string][]byte{"snapshot.5": damaged(snapshot(t, 5)), "log.1": log(1, 6)}, 0, 0, "", "no snapshot can be read: "},
@@ -277,7 +277,7 @@ func rich() []zkdata.Txn {
 
 // TestMachine: what lockkeeper makes of the state.
 func TestMachine(t *testing.T) {
-	dir := directory(t, map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": zklog.File(9, rich()...)})
+	dir := directory(t, map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": zklog.File(100, rich()...)})
 	s, f, err := migrate.Read(migrate.Source{Data: dir})
 	if err != nil {
 		t.Fatal(err)
@@ -337,7 +337,7 @@ func TestManyCreates(t *testing.T) {
 
 // TestThereAndBack: a state that is migrated, and back, has the same znodes and sessions.
 func TestThereAndBack(t *testing.T) {
-	dir := directory(t, map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": zklog.File(9, rich()...)})
+	dir := directory(t, map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": zklog.File(100, rich()...)})
 	s, f, err := migrate.Read(migrate.Source{Data: dir})
 	if err != nil {
 		t.Fatal(err)

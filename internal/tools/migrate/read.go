@@ -4,6 +4,7 @@
 package migrate
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -26,6 +27,8 @@ type Source struct {
 	Log  string // its dataLogDir; empty if it is the same
 	// WithoutLog accepts a snapshot that no transaction log reaches, which may lack transactions.
 	WithoutLog bool
+	// WithoutPadding accepts a log that ends without the zeros that ZooKeeper allocates, which may be an incomplete copy.
+	WithoutPadding bool
 }
 
 // Found says what was read.
@@ -56,6 +59,9 @@ const (
 
 	// As in ZooKeeper, no more snapshots than these are tried.
 	maxSnapshots = 100
+
+	// maxEarlier is of how many logs before the first that is read the end is looked at.
+	maxEarlier = 100
 )
 
 // file is a snapshot or a log.
@@ -67,11 +73,12 @@ type file struct {
 }
 
 // files returns the snapshots or logs in a directory, in order of their zxids (Util.sortDataDir). As in
-// ZooKeeper, they may be symbolic links.
-func files(dir, prefix string) (all []file, err error) {
+// ZooKeeper, they may be symbolic links. strangers are files with names that ZooKeeper gives to none, such as log.1.bak,
+// but reads as snapshots or logs (Util.getZxidFromName).
+func files(dir, prefix string) (own, strangers []file, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, e := range entries {
 		parts := strings.Split(e.Name(), ".")
@@ -85,32 +92,44 @@ func files(dir, prefix string) (all []file, err error) {
 		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("%v", err) // not ErrNotExist, which is about dir
+			return nil, nil, fmt.Errorf("%v", err) // not ErrNotExist, which is about dir
 		}
 		if !info.Mode().IsRegular() {
-			return nil, fmt.Errorf("%s: it is no regular file", path)
+			return nil, nil, fmt.Errorf("%s: it is no regular file", path)
 		}
-		all = append(all, file{path, zxid, info.Size(), info.ModTime()})
+		x := file{path, zxid, info.Size(), info.ModTime()}
+		name := fmt.Sprintf("%s.%x", prefix, zxid)
+		if e.Name() == name || prefix == snapshotPrefix && (e.Name() == name+".gz" || e.Name() == name+".snappy") {
+			own = append(own, x)
+		} else {
+			strangers = append(strangers, x)
+		}
 	}
-	slices.SortStableFunc(all, func(a, b file) int { return cmp.Compare(a.zxid, b.zxid) })
-	return all, nil
+	slices.SortStableFunc(own, func(a, b file) int { return cmp.Compare(a.zxid, b.zxid) })
+	return own, strangers, nil
 }
 
 // directories is what is in the directories of a Source.
-type directories struct{ snapshots, logs []file }
+type directories struct{ snapshots, strangeSnapshots, logs, strangeLogs []file }
+
+func (d *directories) equal(other *directories) bool {
+	return slices.Equal(d.snapshots, other.snapshots) && slices.Equal(d.strangeSnapshots, other.strangeSnapshots) &&
+		slices.Equal(d.logs, other.logs) && slices.Equal(d.strangeLogs, other.strangeLogs)
+}
+
+// dirs returns the directories that ZooKeeper has its files in, which may be the same.
+func (src *Source) dirs() (snapshots, logs string) {
+	return filepath.Join(src.Data, versionDir), filepath.Join(cmp.Or(src.Log, src.Data), versionDir)
+}
 
 func (src *Source) list() (d directories, err error) {
-	dir := filepath.Join(src.Data, versionDir)
-	if d.snapshots, err = files(dir, snapshotPrefix); errors.Is(err, fs.ErrNotExist) {
+	dir, logDir := src.dirs()
+	if d.snapshots, d.strangeSnapshots, err = files(dir, snapshotPrefix); errors.Is(err, fs.ErrNotExist) {
 		return d, fmt.Errorf("%s is no dataDir of ZooKeeper: it has no %s", src.Data, versionDir)
 	} else if err != nil {
 		return d, err
 	}
-	logDir := dir
-	if src.Log != "" {
-		logDir = filepath.Join(src.Log, versionDir)
-	}
-	if d.logs, err = files(logDir, logPrefix); errors.Is(err, fs.ErrNotExist) {
+	if d.logs, d.strangeLogs, err = files(logDir, logPrefix); errors.Is(err, fs.ErrNotExist) {
 		return d, fmt.Errorf("%s is no dataLogDir of ZooKeeper: it has no %s", src.Log, versionDir)
 	} else if err != nil {
 		return d, err
@@ -130,22 +149,23 @@ func notMixed(dir, logDir string) error {
 	if err != nil || os.SameFile(a, b) {
 		return err
 	}
-	if logs, err := files(dir, logPrefix); err != nil {
+	if logs, strangers, err := files(dir, logPrefix); err != nil {
 		return err
-	} else if len(logs) > 0 {
+	} else if logs = append(logs, strangers...); len(logs) > 0 {
 		return fmt.Errorf("%s: a log in ZooKeeper's dataDir, although it has a dataLogDir: put all logs into one of them, or name the right ones", logs[0].path)
 	}
-	if snapshots, err := files(logDir, snapshotPrefix); err != nil {
+	if snapshots, strangers, err := files(logDir, snapshotPrefix); err != nil {
 		return err
-	} else if len(snapshots) > 0 {
+	} else if snapshots = append(snapshots, strangers...); len(snapshots) > 0 {
 		return fmt.Errorf("%s: a snapshot in ZooKeeper's dataLogDir: put all snapshots into the dataDir, or name the right ones", snapshots[0].path)
 	}
 	return nil
 }
 
-// Read reads the state in which a ZooKeeper that has been stopped would start: its newest snapshot, and
-// the transactions after that. It is an error if transactions are missing, if what is there is damaged
-// other than by a crash, or if the files change meanwhile. Errors name the file and the offset.
+// Read reads the state that a ZooKeeper had when it was stopped: its newest snapshot, and
+// the transactions after that, each once. It is an error if transactions are missing or may be, if files cannot be of one
+// server, if what is there is damaged other than by a crash, or if the files change meanwhile. Errors name the file and
+// the offset.
 func Read(src Source) (*zkdata.State, *Found, error) { return read(src, func() {}) }
 
 // read is Read. It calls done when it has read all files, before it looks whether they have changed.
@@ -159,17 +179,24 @@ func read(src Source, done func()) (*zkdata.State, *Found, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	for _, x := range d.strangeSnapshots {
+		if s == nil || x.zxid >= s.Zxid { // ZooKeeper would take it
+			if err := f.leaveOut(x, d.snapshots); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
 	switch {
-	case s == nil && len(d.logs) == 0:
+	case s == nil && len(d.logs)+len(d.strangeLogs) == 0:
 		return nil, nil, fmt.Errorf("%s has neither a snapshot nor a transaction log", filepath.Join(src.Data, versionDir))
 	case s == nil:
 		s = zkdata.NewState() // releases before 3.5 do not begin with a snapshot
 		f.note("there is no snapshot: all transactions from the first one on were applied")
-	case s.Written() > 0 && len(d.logs) == 0 && !src.WithoutLog:
+	case s.Written() > 0 && len(d.logs)+len(d.strangeLogs) == 0 && !src.WithoutLog:
 		return nil, nil, errors.New("there is no transaction log, without which a snapshot may not be complete: name ZooKeeper's dataLogDir with --log, or say --without-log if there is none")
 	}
 	written := s.Written()
-	last, reached, err := f.replay(s, d.logs)
+	last, reached, err := f.replay(s, d.logs, d.strangeLogs, src.WithoutPadding)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -177,7 +204,7 @@ func read(src Source, done func()) (*zkdata.State, *Found, error) {
 		return nil, nil, fmt.Errorf("the logs end at zxid 0x%x, but the server was at 0x%x when it had written the snapshot, and there may be transactions after it: name ZooKeeper's dataLogDir with --log, or say --without-log if there is no other log", reached, written)
 	}
 	if skipped > s.Zxid && isTransaction(skipped) {
-		return nil, nil, fmt.Errorf("the snapshot of zxid 0x%x is damaged, and the transactions after the one before it end at zxid 0x%x: to go without what is between, move the damaged one away", skipped, s.Zxid)
+		return nil, nil, fmt.Errorf("the snapshot of zxid 0x%x is damaged, and the transactions after the one before it end at zxid 0x%x: to go without what is between, move the damaged one out of the directory", skipped, s.Zxid)
 	}
 	deleted, err := s.Finish()
 	if err != nil {
@@ -194,7 +221,7 @@ func read(src Source, done func()) (*zkdata.State, *Found, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if !slices.Equal(again.snapshots, d.snapshots) || !slices.Equal(again.logs, d.logs) {
+	if !again.equal(&d) {
 		return nil, nil, fmt.Errorf("the files in %s have changed meanwhile: stop ZooKeeper first", src.Data)
 	}
 	return s, f, nil
@@ -241,10 +268,94 @@ func readSnapshot(x file) (*zkdata.State, error) {
 	return s, nil
 }
 
+// leaveOut notes that a file is left out whose name is none of ZooKeeper's, if all that it has is also in one of its own
+// files. Otherwise nobody can know which one is right.
+func (f *Found) leaveOut(x file, own []file) error {
+	for _, o := range own {
+		if o.zxid != x.zxid {
+			continue
+		}
+		if same, err := beginsWith(o.path, x.path); err != nil {
+			return err
+		} else if same {
+			f.note("%s was left out: it is a copy of %s, or of its beginning. ZooKeeper reads both when it starts", x.path, filepath.Base(o.path))
+			return nil
+		}
+	}
+	return fmt.Errorf("%s: ZooKeeper gives its files no such name, but reads it when it starts, and it is no copy of a file that is there: move it out of the directory, or rename it if it is the server's own", x.path)
+}
+
+// beginsWith reports whether a file begins with all that is in another one, which may have zeros after it.
+func beginsWith(path, beginning string) (bool, error) {
+	a, err := os.Open(path)
+	if err != nil {
+		return false, err
+	}
+	defer a.Close()
+	b, err := os.Open(beginning)
+	if err != nil {
+		return false, err
+	}
+	defer b.Close()
+	x, y := make([]byte, 1<<20), make([]byte, 1<<20)
+	for differ := false; ; {
+		n, err := io.ReadFull(b, y)
+		if err == io.EOF {
+			return true, nil
+		} else if err != nil && err != io.ErrUnexpectedEOF {
+			return false, err
+		}
+		m, err := io.ReadFull(a, x[:n])
+		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
+			return false, err
+		}
+		same := 0
+		for !differ && same < m && x[same] == y[same] {
+			same++
+		}
+		if differ = same < n; differ && len(bytes.TrimLeft(y[same:n], "\x00")) > 0 {
+			return false, nil
+		}
+	}
+}
+
+// notOfOneServer is the error for two logs that have the same zxids. ZooKeeper begins a log after the last transaction of the
+// one before it.
+func notOfOneServer(later string, begins int64, earlier string, last int64) error {
+	return fmt.Errorf("%s begins at zxid 0x%x, but %s goes on to zxid 0x%x: they are no logs of one server, or one of them is from before a truncation. Keep only the files of one server, or move away the wrong one", later, begins, earlier, last)
+}
+
+// unread looks at what is not read: the logs before the first of those that are, and strangers. None of these may have what
+// comes after that.
+func (f *Found) unread(earlier, strangers, logs []file) error {
+	for _, x := range strangers {
+		if len(logs) > 0 && x.zxid < logs[0].zxid {
+			earlier = append(earlier, x)
+		} else if err := f.leaveOut(x, logs); err != nil {
+			return err
+		}
+	}
+	for _, x := range earlier {
+		in, err := os.Open(x.path)
+		if err != nil {
+			return err
+		}
+		last, known, err := zkdata.LastZxid(in, x.size)
+		in.Close()
+		if err != nil {
+			return fmt.Errorf("%s: %w", x.path, err)
+		}
+		if known && last >= logs[0].zxid {
+			return notOfOneServer(logs[0].path, logs[0].zxid, x.path, last)
+		}
+	}
+	return nil
+}
+
 // replay applies the transactions after the snapshot. last is the file of the last one, and reached the
 // highest zxid that was read, which may be before the snapshot.
-func (f *Found) replay(s *zkdata.State, logs []file) (last string, reached int64, err error) {
-	from := s.Zxid
+func (f *Found) replay(s *zkdata.State, logs, strangers []file, withoutPadding bool) (last string, reached int64, err error) {
+	from, written := s.Zxid, s.Written()
 	// The first file that may have one of them is the last that begins at or before it.
 	first := 0
 	for i, x := range logs {
@@ -252,30 +363,68 @@ func (f *Found) replay(s *zkdata.State, logs []file) (last string, reached int64
 			first = i
 		}
 	}
+	if err := f.unread(slices.Clone(logs[max(0, first-maxEarlier):first]), strangers, logs[first:]); err != nil {
+		return "", 0, err
+	}
 	logs = logs[first:]
 	repeated := 0
+	// cut says of a log that it may lack transactions at its end. If the next one goes on with the next zxid, it does not.
+	cut := ""
+	var refused error // because of that
+	judge := func() error {
+		if cut == "" {
+			return nil
+		}
+		if !withoutPadding {
+			refused = fmt.Errorf("%s, without the zeros that ZooKeeper allocates for what comes next: this is probably an incomplete copy, without transactions that clients got answers to. Compare it with the original; if that ends there too, as with preAllocSize=0 or after a truncation for a new leader, --without-padding goes on", cut)
+			return refused
+		}
+		f.note("%s, without the zeros that ZooKeeper allocates for what comes next: if it is an incomplete copy, transactions are missing", cut)
+		cut = ""
+		return nil
+	}
 	for i, x := range logs {
+		before := reached // by the logs before this one
+		begun := false
 		err := readLog(x.path, func(l *zkdata.Log) error {
+			at := int64(0) // zxid of the last transaction here
 			for {
 				t, offset, err := l.Next()
 				if err == io.EOF {
-					if l.Torn > 0 {
-						f.note("%s: the last %d bytes are a transaction that was not written completely, which no client got an answer to", x.path, l.Torn)
+					switch {
+					case l.Cut && at == 0 && l.Torn == 0:
+						cut = fmt.Sprintf("%s ends right after its header", x.path)
+					case l.Cut && at == written && l.Torn == 0: // was truncated, and then came the snapshot
+					case l.Cut && l.Torn == 0:
+						cut = fmt.Sprintf("%s ends right after the transaction of zxid 0x%x", x.path, at)
+					case l.Cut:
+						cut = fmt.Sprintf("%s ends within the transaction after zxid 0x%x", x.path, at)
+					case l.Torn > 0:
+						f.note("%s: after zxid 0x%x are %d bytes of a transaction that is not complete. If the server was stopped while it wrote that, no client got an answer to it. If this is an incomplete copy, more may be missing", x.path, at, l.Torn)
 					}
 					return nil
 				}
 				if err != nil {
 					return err
 				}
-				reached = max(reached, t.Zxid)
-				if t.Zxid <= from && f.Transactions == 0 {
-					continue
+				if !begun && i > 0 && t.Zxid <= before {
+					return notOfOneServer("it", t.Zxid, logs[i-1].path, before)
 				}
+				begun, at = true, t.Zxid
+				reached = max(reached, t.Zxid)
 				switch {
+				case t.Zxid <= from && f.Transactions == 0:
+					continue
 				case t.Zxid <= s.Zxid:
 					repeated++
+					continue
 				case !follows(s.Zxid, t.Zxid, f.Snapshot == "" && f.Transactions == 0):
 					return fmt.Errorf("%w at offset %d: transactions are missing: zxid 0x%x comes after 0x%x", zkdata.ErrDamaged, offset, t.Zxid, s.Zxid)
+				case t.Zxid == s.Zxid+1:
+					cut = ""
+				}
+				if err := judge(); err != nil {
+					return err
 				}
 				if err := s.Apply(t); err != nil {
 					return fmt.Errorf("%w at offset %d: zxid 0x%x: %v", zkdata.ErrDamaged, offset, t.Zxid, err)
@@ -284,10 +433,14 @@ func (f *Found) replay(s *zkdata.State, logs []file) (last string, reached int64
 			}
 		})
 		if err == io.EOF && i == len(logs)-1 {
-			f.note("%s is empty: ZooKeeper was stopped before it wrote the first transaction", x.path)
-			err = nil
+			if err = judge(); err == nil {
+				cut = fmt.Sprintf("%s is empty", x.path)
+			}
 		} else if err == io.EOF {
 			err = fmt.Errorf("%w: it is empty, and is not the last log", zkdata.ErrDamaged)
+		}
+		if refused != nil {
+			return "", 0, refused
 		}
 		if err != nil {
 			return "", 0, fmt.Errorf("%s: %w", x.path, err)
@@ -295,9 +448,9 @@ func (f *Found) replay(s *zkdata.State, logs []file) (last string, reached int64
 		last = x.path
 	}
 	if repeated > 0 {
-		f.note("%d transactions were in the log a second time", repeated)
+		f.note("%d transactions were in the logs a second time, and were left out", repeated)
 	}
-	return last, reached, nil
+	return last, reached, judge()
 }
 
 func readLog(path string, read func(*zkdata.Log) error) error {

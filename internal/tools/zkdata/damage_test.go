@@ -229,6 +229,44 @@ func TestDamagedStretch(t *testing.T) {
 	}
 }
 
+// cutIn returns Cut after all transactions of a log were read.
+func cutIn(t *testing.T, b []byte) bool {
+	t.Helper()
+	l, err := zkdata.NewLog(bytes.NewReader(b))
+	for err == nil {
+		_, _, err = l.Next()
+	}
+	if err != io.EOF {
+		t.Fatal(err)
+	}
+	return l.Cut
+}
+
+// TestLastZxid: the last zxid is found behind any number of zeros, also of a long transaction, unless that has several
+// megabytes; a log that is not one has none.
+func TestLastZxid(t *testing.T) {
+	long := func(n int) []byte {
+		return zklog.File(9<<20, everything[0], zkdata.Txn{Op: proto.OpSetData, Zxid: 2, Path: "/a", Data: bytes.Repeat([]byte("x"), n)})
+	}
+	for name, x := range map[string]struct {
+		file []byte
+		zxid int64 // 0 if it is not known
+	}{
+		"empty":           {nil, 0},
+		"only a header":   {zklog.File(1000), 0},
+		"only zeros":      {make([]byte, 10<<20), 0},
+		"no log":          {[]byte("?"), 0},
+		"a short one":     {zklog.File(10<<20, everything...), int64(len(everything))},
+		"a long one":      {long(3 << 20), 2},
+		"a very long one": {long(5 << 20), 0},
+	} {
+		zxid, known, err := zkdata.LastZxid(bytes.NewReader(x.file), int64(len(x.file)))
+		if err != nil || zxid != x.zxid || known != (x.zxid != 0) {
+			t.Errorf("%s: %d, %v, %v, should be %d", name, zxid, known, err, x.zxid)
+		}
+	}
+}
+
 // TestTornLog cuts a log everywhere, with and without zeros after the cut, as a crash leaves it. The
 // result is what the whole transactions before lead to.
 func TestTornLog(t *testing.T) {
@@ -248,6 +286,17 @@ func TestTornLog(t *testing.T) {
 			b := append(bytes.Clone(file[:cut]), make([]byte, zeros)...)
 			s := zkdata.NewState()
 			n, torn, err := replay(s, b)
+			next := 12 // the least that the next transaction needs
+			if begin+12 <= cut {
+				next = ends[whole] - begin
+			}
+			if isCut := len(b) < begin+next; cutIn(t, b) != isCut {
+				t.Fatalf("cut at %d, %d zeros: Cut should be %v", cut, zeros, isCut)
+			}
+			last, known, lastErr := zkdata.LastZxid(bytes.NewReader(b), int64(len(b)))
+			if clean := whole > 0 && len(bytes.TrimRight(file[begin:cut], "\x00")) == 0; lastErr != nil || known != clean || known && last != everything[whole-1].Zxid {
+				t.Fatalf("cut at %d, %d zeros: the last zxid is %d, %v, %v, should be %v", cut, zeros, last, known, lastErr, clean)
+			}
 			if err != nil || n != whole {
 				t.Fatalf("cut at %d, %d zeros: %d transactions, should be %d: %v", cut, zeros, n, whole, err)
 			}

@@ -8,7 +8,8 @@
 //
 // Nothing that is damaged gets into a State unnoticed: all parts have checksums, and an error names
 // the offset in the file. Two things are not errors, because a crash of the server leaves
-// them: an incomplete transaction at the end of a log, and zeros after the last one.
+// them: an incomplete transaction at the end of a log, and zeros after the last one. A log that
+// ends without zeros is no error either, but [Log.Cut] says so.
 //
 // The package reads from readers and writes to writers; which files there are is up to the caller.
 package zkdata

@@ -12,9 +12,15 @@ import (
 type Log struct {
 	in *source
 
-	// Torn is how many bytes of a transaction that was not written completely are at the end. A
-	// server that crashes leaves one. It has answered no client about it.
+	// Torn is how many bytes of a transaction that is not complete are at the end. A server that crashes
+	// while it writes one leaves that, and has answered no client about it. An incomplete copy may end so, too.
 	Torn int64
+
+	// Cut is set at the end if there is no place for the next transaction, or the rest of this one. Before ZooKeeper
+	// writes a transaction, it allocates zeros for more than 4 KB (FilePadding). So this is likely to be an incomplete copy.
+	// But so end the logs of a server that does not allocate (preAllocSize=0), has written a batch or a
+	// transaction that is longer than what was allocated, or has truncated its log for a new leader (FileTxnLog.truncate).
+	Cut bool
 }
 
 // NewLog begins to read a log. An empty one is [io.EOF]: a server that crashed has not even
@@ -42,7 +48,7 @@ const (
 )
 
 // Next returns the next transaction and the offset where it begins. The error is [io.EOF] after the last one, and
-// then Torn is set. After a transaction that cannot be read there is no other one.
+// then Torn and Cut are set. After a transaction that cannot be read there is no other one.
 func (l *Log) Next() (t *Txn, offset int64, err error) {
 	in := l.in
 	at := in.offset
@@ -113,6 +119,7 @@ func (l *Log) end(at int64, b []byte) error {
 		} else if err != nil {
 			return damaged(at, "%v", err)
 		}
+		l.Cut = len(head) < entryHead
 		return io.EOF
 	}
 	rest, err := io.ReadAll(l.in.r)
@@ -133,7 +140,44 @@ func (l *Log) end(at int64, b []byte) error {
 		}
 	}
 	l.Torn = int64(len(written))
+	place := entryHead
+	if len(b) >= entryHead {
+		if n := binary.BigEndian.Uint32(b[8:]); n >= shortestTxn && n <= maxBuffer {
+			place += int(n) + 1
+		}
+	}
+	l.Cut = len(b) < place
 	return io.EOF
+}
+
+// LastZxid returns the zxid of the last transaction of a log with that size, without reading what is before it. It reports false if
+// the log does not end with a complete transaction and zeros, or with one of several megabytes.
+func LastZxid(r io.ReaderAt, size int64) (zxid int64, known bool, err error) {
+	const most = 4 << 20
+	b := make([]byte, min(size, most))
+	end := size // of what is not zero
+	for written := 0; end > 0 && written == 0; {
+		n := min(end, int64(len(b)))
+		if _, err := r.ReadAt(b[:n], end-n); err != nil {
+			return 0, false, err
+		}
+		written = len(bytes.TrimRight(b[:n], "\x00"))
+		end -= n - int64(written)
+	}
+	if end == 0 {
+		return 0, false, nil
+	}
+	b = b[:min(end, most)]
+	if _, err := r.ReadAt(b, end-int64(len(b))); err != nil {
+		return 0, false, err
+	}
+	for i := len(b) - entryHead - shortestTxn - 1; i >= 0; i-- {
+		if int64(binary.BigEndian.Uint32(b[i+8:])) == int64(len(b)-i-entryHead-1) && complete(b[i:]) {
+			t, err := decodeTxn(b[i+entryHead : len(b)-1])
+			return t.Zxid, err == nil, nil
+		}
+	}
+	return 0, false, nil
 }
 
 // zeros is a Writer of zeros only.
