@@ -95,6 +95,44 @@ func TestMigrateCopiedLog(t *testing.T) {
 	migrateRefuses(t, []string{"check", filepath.Join(real.dir, "data")}, log+".bak", "no copy of a file that is there")
 }
 
+// TestMigrateRunning: a ZooKeeper that runs is noticed although nothing changes in its directory, before the first transaction and
+// after it, by its process and by its port. Its directory can be used when it has ended, and a copy of it before that.
+func TestMigrateRunning(t *testing.T) {
+	t.Parallel()
+	real := startZooKeeper(t, zk39, nil, anyClients)
+	dir, data := filepath.Join(real.dir, "data"), filepath.Join(t.TempDir(), "data")
+	process := fmt.Sprintf("process %d ", real.pid)
+	migrateRefuses(t, []string{"check", dir}, "ZooKeeper seems to run on "+dir, process+"is a ZooKeeper, and "+filepath.Join(real.dir, "zoo.cfg")+" names the directory", "--while-running")
+	conn := connect(t, real.addr, 20*time.Second)
+	create(t, conn, "/a")
+	conn.Close()
+	for _, args := range [][]string{{"check", dir}, {"from", dir, "--data", data}} {
+		migrateRefuses(t, args, "ZooKeeper seems to run on "+dir, process+"has "+onlyLog(t, real)+" open for writing", "--while-running")
+	}
+	copied := filepath.Join(t.TempDir(), "copied")
+	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	var m migrated
+	migrateCommand(t, &m, "check", copied)
+	if len(m.Notes) > 0 {
+		t.Errorf("%+v", m)
+	}
+	cfg := filepath.Join(real.dir, "zoo.cfg")
+	migrateRefuses(t, []string{"check", copied, "--config", cfg}, "somebody listens on "+real.addr+", the port for clients in "+cfg)
+	m = migrated{}
+	migrateCommand(t, &m, "check", dir, "--while-running")
+	if len(m.Notes) != 1 || !strings.Contains(m.Notes[0], "ZooKeeper seems to run on "+dir) {
+		t.Errorf("%+v", m)
+	}
+	real.Kill()
+	m = migrated{}
+	migrateCommand(t, &m, "from", dir, "--config", cfg, "--data", data)
+	if len(m.Notes) > 0 {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestMigrateIncompleteCopy: the newest log of ZooKeeper was copied incompletely, up to the end of a transaction or into one.
 // It is refused, and what is accepted with --without-padding has a note. The whole log is accepted without one.
 func TestMigrateIncompleteCopy(t *testing.T) {

@@ -50,11 +50,13 @@ func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.Sh
 
 // migrateOptions are the flags of the migrate commands.
 type migrateOptions struct {
-	source    migrate.Source
-	config    lockkeeper.Config
-	peers     string
-	letExpire bool
-	json      bool
+	source       migrate.Source
+	zooCfg       string // ZooKeeper's
+	whileRunning bool
+	config       lockkeeper.Config
+	peers        string
+	letExpire    bool
+	json         bool
 }
 
 func (o *migrateOptions) defineSource(c *cobra.Command) {
@@ -62,8 +64,18 @@ func (o *migrateOptions) defineSource(c *cobra.Command) {
 	f.StringVar(&o.source.Log, "log", "", "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir")
 	f.BoolVar(&o.source.WithoutLog, "without-log", false, "accept a snapshot that no transaction log reaches, which may not be complete")
 	f.BoolVar(&o.source.WithoutPadding, "without-padding", false, "accept a log that ends without the zeros that ZooKeeper allocates, which may be an incomplete copy")
+	f.StringVar(&o.zooCfg, "config", "", "ZooKeeper's zoo.cfg, a `FILE`: nobody may listen on its ports for clients")
+	f.BoolVar(&o.whileRunning, "while-running", false, "go on although ZooKeeper seems to run: two services that run give out the same locks")
 	must(c.MarkFlagDirname("log"))
+	completeFiles(c, "config")
 }
+
+// aboutRunning is a part of the help of the commands with the flags of defineSource.
+const aboutRunning = `The command refuses to go on if ZooKeeper seems to run. On Linux it finds a process that
+has the files open for writing, or that was started with a zoo.cfg that names DIR. It
+also asks the ports for clients in a zoo.cfg: in that of --config FILE, or in one that is
+in DIR, beside it or in /etc/zookeeper, and names DIR. It cannot notice a server on
+another machine or in another container that has the same disk.`
 
 const aboutReading = `The newest snapshot is read, and the transaction logs after it, of releases 3.4 to 3.9,
 compressed or not. As when ZooKeeper starts, a damaged snapshot is skipped if the logs
@@ -81,7 +93,7 @@ print its epoch, its last zxid and what is in it. Of the servers of an ensemble,
 one with the highest epoch, and of these the one with the highest zxid, has everything
 that was acknowledged.
 
-` + aboutReading,
+` + aboutReading + "\n\n" + aboutRunning,
 		Example:           "  lockkeeper migrate check /var/lib/zookeeper --log /var/log/zookeeper",
 		Args:              oneDir,
 		ValidArgsFunction: completeDir,
@@ -116,7 +128,9 @@ passwords that ZooKeeper gave them, if they come back within their timeouts. Zxi
 and so fencing tokens, go on far above those of ZooKeeper. Quotas are counted again,
 as when ZooKeeper starts, and /zookeeper/config shows the new members.
 
-` + aboutReading,
+` + aboutReading + `
+
+` + aboutRunning,
 		Example: `  lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data
 
   # The first of three servers; the others have --id 2 and --id 3
@@ -189,9 +203,19 @@ The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to sr
 
 // read reads ZooKeeper's directory.
 func (o *migrateOptions) read() (write func(io.Writer) error, found *migrate.Found, err error) {
+	why, doubts, err := o.source.InUse(o.zooCfg)
+	if err != nil {
+		return nil, nil, err
+	}
+	if why != "" && !o.whileRunning {
+		return nil, nil, fmt.Errorf("ZooKeeper seems to run on %s: %s. Stop it first; --while-running goes on, but two services give out the same locks", o.source.Data, why)
+	}
 	s, found, err := migrate.Read(o.source)
 	if err != nil {
 		return nil, nil, err
+	}
+	if found.Notes = append(found.Notes, doubts...); why != "" {
+		found.Notes = append(found.Notes, fmt.Sprintf("ZooKeeper seems to run on %s: %s. What it does from now on is not here, and two services give out the same locks", o.source.Data, why))
 	}
 	m, err := migrate.Machine(s, found)
 	if err != nil {

@@ -172,6 +172,28 @@ func TestMigrateEmpty(t *testing.T) {
 	}
 }
 
+// TestMigrateRunning: two services would give out the same locks if ZooKeeper went on.
+func TestMigrateRunning(t *testing.T) {
+	from, data := zooDir(t), filepath.Join(t.TempDir(), "data")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	check1(t, err)
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	cfg := filepath.Join(t.TempDir(), "zoo.cfg")
+	check1(t, os.WriteFile(cfg, []byte("clientPort="+port+"\n"), 0o600))
+	for _, args := range [][]string{{"check", from, "--config", cfg}, {"from", from, "--config", cfg, "--data", data}} {
+		code, stdout, stderr := call(nil, append([]string{"migrate"}, args...)...)
+		if code != exitFault || stdout != "" {
+			t.Errorf("%q: exit code %d, %q", args, code, stdout)
+		}
+		oneError(t, stderr, "ZooKeeper seems to run on "+from+": somebody listens on :"+port, "--while-running")
+		notThere(t, data)
+		if text := succeeds(t, append([]string{"migrate", args[0], "--while-running"}, args[1:]...)...); !strings.Contains(text, "note: ZooKeeper seems to run on "+from) {
+			t.Errorf("%q: %q", args, text)
+		}
+	}
+}
+
 // TestMigrateIncomplete: a log that ends without zeros may be an incomplete copy.
 func TestMigrateIncomplete(t *testing.T) {
 	from, data := zooDir(t), filepath.Join(t.TempDir(), "data")

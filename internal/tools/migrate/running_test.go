@@ -1,0 +1,163 @@
+package migrate_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/migrate"
+)
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestProcesses finds the processes that use a directory in what Linux says about them.
+func TestProcesses(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("it makes symbolic links, and Windows has no /proc")
+	}
+	dir := directory(t, map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": log(1, 3)})
+	other := directory(t, map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": log(1, 3)})
+	const main = "java\x00-Xmx1g\x00org.apache.zookeeper.server.quorum.QuorumPeerMain\x00"
+	for _, x := range []struct {
+		name    string
+		cmdline string
+		cfg     string // of the process, zoo.cfg in its working directory
+		open    string // a file that it has open
+		flags   string // how
+		why     string // a part of it; empty for none
+		doubt   string
+	}{
+		{name: "appends to the log", open: filepath.Join(dir, "version-2", "log.1"), flags: "0102001", why: "process 7 has " + filepath.Join(dir, "version-2", "log.1") + " open for writing"},
+		{name: "reads the log", open: filepath.Join(dir, "version-2", "log.1"), flags: "0100000"},
+		{name: "appends to another log of that name", open: filepath.Join(other, "version-2", "log.1"), flags: "0102001"},
+		{name: "is idle", cmdline: main + "zoo.cfg\x00", cfg: "dataDir=" + dir + "\n", why: "process 7 is a ZooKeeper, and zoo.cfg names the directory"},
+		{name: "is idle, with spaces", cmdline: main + "zoo.cfg\x00", cfg: "dataDir = " + dir + " \n", why: "process 7 is a ZooKeeper"},
+		{name: "has its logs there", cmdline: main + "zoo.cfg\x00", cfg: "dataDir=" + other + "\ndataLogDir=" + dir, why: "process 7 is a ZooKeeper"},
+		{name: "without a zoo.cfg", cmdline: main + "2181\x00" + dir + "\x00", why: "its command line names the directory"},
+		{name: "the other main class", cmdline: "java\x00org.apache.zookeeper.server.ZooKeeperServerMain\x002181\x00" + dir + "\x00", why: "its command line names the directory"},
+		{name: "on another directory", cmdline: main + "zoo.cfg\x00", cfg: "dataDir=" + other},
+		{name: "a client", cmdline: "java\x00org.apache.zookeeper.ZooKeeperMain\x00" + dir + "\x00"},
+		{name: "with a zoo.cfg that cannot be read", cmdline: main + "missing.cfg\x00", doubt: "process 7 is a ZooKeeper, and may use " + dir},
+	} {
+		proc, cwd := t.TempDir(), t.TempDir()
+		p := filepath.Join(proc, "7")
+		write(t, filepath.Join(proc, "cpuinfo"), "")
+		write(t, filepath.Join(p, "cmdline"), x.cmdline)
+		write(t, filepath.Join(p, "fdinfo", "5"), "pos:\t0\nflags:\t"+x.flags+"\nmnt_id:\t1\n")
+		write(t, filepath.Join(p, "fd", "file"), "")
+		write(t, filepath.Join(cwd, "zoo.cfg"), x.cfg)
+		for link, to := range map[string]string{"cwd": cwd, "fd/5": x.open} {
+			if to == "" {
+				continue
+			}
+			if err := os.Symlink(to, filepath.Join(p, link)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		why, doubts := (&migrate.Source{Data: dir}).Processes(proc)
+		if x.why == "" && why != "" || !strings.Contains(why, x.why) {
+			t.Errorf("%s: %q, should be %q", x.name, why, x.why)
+		}
+		if text := strings.Join(doubts, "\n"); x.doubt == "" && text != "" || !strings.Contains(text, x.doubt) {
+			t.Errorf("%s: doubts %q, should be %q", x.name, text, x.doubt)
+		}
+	}
+}
+
+// TestOpenLog: a process of this machine that has the log open for writing is found, and so is one whose log is in the
+// dataLogDir.
+func TestOpenLog(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux says which files a process has open")
+	}
+	data := directory(t, map[string][]byte{"snapshot.0": snapshot(t, 0)})
+	logs := directory(t, map[string][]byte{"log.1": log(1, 3)})
+	src := migrate.Source{Data: data, Log: logs}
+	if why, _, err := src.InUse(""); why != "" || err != nil {
+		t.Fatalf("%q, %v", why, err)
+	}
+	file, err := os.OpenFile(filepath.Join(logs, "version-2", "log.1"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	holder := exec.Command("cat")
+	holder.Stdout = file
+	in, err := holder.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := holder.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if why, _, err := src.InUse(""); !strings.Contains(why, fmt.Sprintf("process %d has ", holder.Process.Pid)) || err != nil {
+		t.Errorf("%q, %v", why, err)
+	}
+	in.Close()
+	holder.Wait()
+	if why, _, err := src.InUse(""); why != "" || err != nil {
+		t.Errorf("%q, %v", why, err)
+	}
+}
+
+// TestClientPort: a server listens on a port for clients that a zoo.cfg names.
+func TestClientPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	for _, x := range []struct {
+		name string
+		cfg  string // DIR is the dataDir
+		at   string // where zoo.cfg is, if it is not named
+		used bool
+	}{
+		{"named", "dataDir=DIR\nclientPort=" + port, "", true},
+		{"named, with an address", "dataDir=DIR\nclientPort=" + port + "\nclientPortAddress=127.0.0.1", "", true},
+		{"named, on all addresses", "dataDir=DIR\nclientPort=" + port + "\nclientPortAddress=0.0.0.0", "", true},
+		{"named, for TLS", "dataDir=DIR\nsecureClientPort=" + port, "", true},
+		{"named, of another directory", "dataDir=/elsewhere\nclientPort=" + port, "", true},
+		{"named, in the list of servers", "dataDir=DIR\nserver.3=127.0.0.1:1:2;127.0.0.1:" + port + "\nserver.4=127.0.0.1:3:4;1", "", true},
+		{"named, in a file of servers", "dataDir=DIR\ndynamicConfigFile=DIR/servers", "", true},
+		{"named, without a port", "dataDir=DIR", "", false},
+		{"in the directory", "dataDir=DIR\nclientPort=" + port, "zoo.cfg", true},
+		{"beside the directory", "dataDir=DIR\nclientPort=" + port, "../zoo.cfg", true},
+		{"in conf beside the directory", "dataDir=DIR\nclientPort=" + port, "../conf/zoo.cfg", true},
+		{"of another directory", "dataDir=/elsewhere\nclientPort=" + port, "../zoo.cfg", false},
+	} {
+		top := t.TempDir()
+		dir := filepath.Join(top, "data")
+		write(t, filepath.Join(dir, "version-2", "snapshot.0"), string(snapshot(t, 0)))
+		write(t, filepath.Join(dir, "myid"), "3\n")
+		write(t, filepath.Join(dir, "servers"), "server.3=127.0.0.1:1:2;127.0.0.1:"+port)
+		src := migrate.Source{Data: dir}
+		config, path := "", filepath.Join(dir, x.at)
+		if x.at == "" {
+			path = filepath.Join(top, "z.cfg")
+			config = path
+		}
+		write(t, path, strings.ReplaceAll(x.cfg, "DIR", filepath.ToSlash(dir)))
+		why, _, err := src.InUse(config)
+		if used := strings.Contains(why, ":"+port+", the port for clients in "+path); err != nil || used != x.used || !used && why != "" {
+			t.Errorf("%s: %q, %v", x.name, why, err)
+		}
+	}
+	if _, _, err := (&migrate.Source{Data: t.TempDir()}).InUse("missing.cfg"); err == nil || !strings.Contains(err.Error(), "missing.cfg") {
+		t.Error(err)
+	}
+}
