@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -61,7 +63,6 @@ type migrateOptions struct {
 
 func (o *migrateOptions) defineSource(c *cobra.Command) {
 	f := c.Flags()
-	f.StringVar(&o.source.Log, "log", "", "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir")
 	f.BoolVar(&o.source.WithoutLog, "without-log", false, "accept a snapshot that no transaction log reaches, which may not be complete")
 	f.BoolVar(&o.source.WithoutPadding, "without-padding", false, "accept a log that ends without the zeros that ZooKeeper allocates, which may be an incomplete copy")
 	f.StringVar(&o.zooCfg, "config", "", "ZooKeeper's zoo.cfg, a `FILE`: nobody may listen on its ports for clients")
@@ -85,31 +86,104 @@ servers, and a last log that may be an incomplete copy.`
 
 func migrateCheckCommand() *cobra.Command {
 	var o migrateOptions
+	var logs []string
 	c := &cobra.Command{
-		Use:   "check DIR",
-		Short: "Verify ZooKeeper's data directory, and show what is in it",
+		Use:   "check DIR...",
+		Short: "Verify ZooKeeper's data directories, and show what is in them",
 		Long: `Read the data directory of a ZooKeeper server that is not running, verify it, and
 print its epoch, its last zxid and what is in it. Of the servers of an ensemble, the
 one with the highest epoch, and of these the one with the highest zxid, has everything
-that was acknowledged.
+that was acknowledged: with several directories, the command names it. As JSON, these
+are an object with "directories", what was found in each or the error, and "best".
 
 ` + aboutReading + "\n\n" + aboutRunning,
-		Example:           "  lockkeeper migrate check /var/lib/zookeeper --log /var/log/zookeeper",
-		Args:              oneDir,
+		Example: `  lockkeeper migrate check /var/lib/zookeeper --log /var/log/zookeeper
+
+  # Which of three servers to start from
+  lockkeeper migrate check copies/one copies/two copies/three`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return fmt.Errorf("%s takes directories, each a dataDir of ZooKeeper", words(c))
+			}
+			return nil
+		},
 		ValidArgsFunction: completeDir,
-		RunE: func(c *cobra.Command, args []string) error {
-			o.source.Data = args[0]
-			_, found, err := o.read()
-			if err != nil {
+		RunE:              func(c *cobra.Command, args []string) error { return o.check(c, args, logs) },
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringArrayVar(&logs, "log", nil, "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir; for several, once for each in the same order")
+	o.defineSource(c)
+	f.BoolVar(&o.json, "json", false, "print JSON")
+	return c
+}
+
+// checked is what migrate check prints of one of several directories.
+type checked struct {
+	Dir string `json:"dir"`
+	*migrate.Found
+	Error string `json:"error,omitempty"`
+}
+
+func (o *migrateOptions) check(c *cobra.Command, dirs, logs []string) error {
+	if len(logs) > 0 && len(logs) != len(dirs) {
+		return badFlag(c.Flags(), "log", "it is given %d times for %d directories", len(logs), len(dirs))
+	}
+	if o.zooCfg != "" && len(dirs) > 1 {
+		return badFlag(c.Flags(), "config", "a zoo.cfg is that of one directory")
+	}
+	found, all := make([]*migrate.Found, len(dirs)), make([]checked, len(dirs))
+	var bad []string
+	for i, dir := range dirs {
+		o.source.Data = dir
+		if len(logs) > 0 {
+			o.source.Log = logs[i]
+		}
+		_, f, err := o.read()
+		switch {
+		case err != nil && len(dirs) == 1:
+			return err
+		case err != nil:
+			bad = append(bad, dir)
+			all[i] = checked{Dir: dir, Error: err.Error()}
+			if !o.json {
+				fmt.Fprintf(c.OutOrStdout(), "%s cannot be used: %v\n", dir, err)
+			}
+			continue
+		}
+		found[i], all[i] = f, checked{Dir: dir, Found: f}
+		if !o.json || len(dirs) == 1 {
+			if err := o.show(c, f, fmt.Sprintf("%s is good", dir)); err != nil {
 				return err
 			}
-			return o.show(c, found, fmt.Sprintf("%s is good", args[0]))
-		},
+		}
 	}
-	c.Flags().SortFlags = false
-	o.defineSource(c)
-	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
-	return c
+	if len(dirs) == 1 {
+		return nil
+	}
+	var best []string
+	for _, i := range migrate.Best(found) {
+		best = append(best, dirs[i])
+	}
+	if o.json {
+		if err := json.NewEncoder(c.OutOrStdout()).Encode(struct {
+			Directories []checked `json:"directories"`
+			Best        []string  `json:"best"` // those that no other one is ahead of
+		}{all, best}); err != nil {
+			return err
+		}
+	} else if len(best) > 0 {
+		reached := found[slices.Index(dirs, best[0])].Reached()
+		if len(best) == 1 {
+			fmt.Fprintf(c.OutOrStdout(), "start from %s: with %s it is further than the others\n", best[0], reached)
+		} else {
+			fmt.Fprintf(c.OutOrStdout(), "start from %s, which are equally far: %s\n", strings.Join(best, " or "), reached)
+		}
+	}
+	if len(bad) > 0 {
+		return fmt.Errorf("%d of %d directories cannot be used, and may be of a server that is further: %s. The others are enough if they are those of a majority of the ensemble", len(bad), len(dirs), strings.Join(bad, ", "))
+	}
+	return nil
 }
 
 func migrateFromCommand() *cobra.Command {
@@ -130,7 +204,9 @@ as when ZooKeeper starts, and /zookeeper/config shows the new members.
 
 ` + aboutReading + `
 
-` + aboutRunning,
+` + aboutRunning + `
+
+A note says so if a directory beside DIR is that of a server that is further.`,
 		Example: `  lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data
 
   # The first of three servers; the others have --id 2 and --id 3
@@ -143,6 +219,7 @@ as when ZooKeeper starts, and /zookeeper/config shows the new members.
 		},
 	}
 	o.defineMade(c)
+	c.Flags().StringVar(&o.source.Log, "log", "", "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir")
 	o.defineSource(c)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c
@@ -253,6 +330,7 @@ func (o *migrateOptions) from(c *cobra.Command) error {
 	if err != nil {
 		return err
 	}
+	found.NoteOthers(o.source)
 	return o.show(c, found, fmt.Sprintf("migrated %s to %s in %v; start it with: %s", o.source.Data, o.config.DataDir,
 		time.Since(begin).Round(time.Millisecond), serveLine(o.config, o.peers)))
 }

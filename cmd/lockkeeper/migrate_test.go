@@ -172,6 +172,56 @@ func TestMigrateEmpty(t *testing.T) {
 	}
 }
 
+// TestMigrateCheckSeveral: of several directories, check names the one to start from, by the epoch and then the zxid, and from
+// says that another one is further.
+func TestMigrateCheckSeveral(t *testing.T) {
+	top := t.TempDir()
+	dir := func(name, epoch string) string {
+		dir := filepath.Join(top, name)
+		check1(t, os.CopyFS(dir, os.DirFS(zooDir(t))))
+		check1(t, os.WriteFile(filepath.Join(dir, "version-2", "currentEpoch"), []byte(epoch), 0o600))
+		return dir
+	}
+	a, b, c := dir("a", "1"), dir("b", "2"), dir("c", "1")
+	if text := succeeds(t, "migrate", "check", a, b, c); !strings.HasSuffix(text, "start from "+b+": with epoch 2, zxid 0x4 it is further than the others\n") || strings.Count(text, " is good\n") != 3 {
+		t.Errorf("%q", text)
+	}
+	if text := succeeds(t, "migrate", "check", a, c); !strings.HasSuffix(text, "start from "+a+" or "+c+", which are equally far: epoch 1, zxid 0x4\n") {
+		t.Errorf("%q", text)
+	}
+	logs := filepath.Join(top, "logs", "version-2")
+	check1(t, os.MkdirAll(logs, 0o700))
+	check1(t, os.Rename(filepath.Join(b, "version-2", "log.1"), filepath.Join(logs, "log.1")))
+	var out struct {
+		Directories []struct {
+			Dir         string
+			Epoch, Zxid int64
+			Error       string
+		}
+		Best []string
+	}
+	check1(t, json.Unmarshal([]byte(succeeds(t, "migrate", "check", a, b, "--log", a, "--log", filepath.Dir(logs), "--json")), &out))
+	if len(out.Directories) != 2 || out.Directories[1].Dir != b || out.Directories[1].Epoch != 2 || out.Directories[1].Zxid != 4 || len(out.Best) != 1 || out.Best[0] != b {
+		t.Errorf("%+v", out)
+	}
+
+	if text := succeeds(t, "migrate", "from", a, "--data", filepath.Join(t.TempDir(), "d")); !strings.Contains(text, "note: "+b+" is further, with epoch 2, zxid 0x0: if it is of a server of the same ensemble") {
+		t.Errorf("%q", text)
+	}
+	check1(t, os.Rename(filepath.Join(logs, "log.1"), filepath.Join(b, "version-2", "log.1")))
+	if text := succeeds(t, "migrate", "from", b, "--data", filepath.Join(t.TempDir(), "d")); strings.Contains(text, "note: ") {
+		t.Errorf("%q", text)
+	}
+
+	// One that cannot be used may be of a server that is further.
+	check1(t, os.Truncate(filepath.Join(b, "version-2", "currentEpoch"), 0))
+	code, text, stderr := call(nil, "migrate", "check", a, b, c)
+	if code != exitFault || !strings.Contains(text, b+" cannot be used: "+filepath.Join(b, "version-2", "currentEpoch")+" is empty") || !strings.Contains(text, "start from "+a+" or "+c) {
+		t.Errorf("%d %q", code, text)
+	}
+	oneError(t, stderr, "1 of 3 directories cannot be used, and may be of a server that is further: "+b+".")
+}
+
 // TestMigrateRunning: two services would give out the same locks if ZooKeeper went on.
 func TestMigrateRunning(t *testing.T) {
 	from, data := zooDir(t), filepath.Join(t.TempDir(), "data")
@@ -218,7 +268,10 @@ func TestMigrateUsage(t *testing.T) {
 		"migrate from d":                     {"--data: "},
 		"migrate from d --data e --id 0":     {"--id", `"0"`},
 		"migrate from d --data e --peers 1":  {"--peers: ", `"1"`},
-		"migrate check a b":                  {"migrate check takes one directory"},
+		"migrate check":                      {"migrate check takes directories"},
+		"migrate check a b --log c":          {"--log: it is given 1 times for 2 directories"},
+		"migrate check a b --config c":       {"--config: a zoo.cfg is that of one directory"},
+		"migrate from a b --data d":          {"migrate from takes one directory"},
 		"migrate empty --data d":             {"--above: ", `""`},
 		"migrate empty --above 0x1":          {"--data: "},
 		"migrate empty --above -1 --data d":  {"--above: ", `"-1"`},

@@ -481,13 +481,11 @@ func follows(last, next int64, first bool) bool {
 // describe fills in what is in the state.
 func (f *Found) describe(src Source, s *zkdata.State) error {
 	path := filepath.Join(src.Data, versionDir, "currentEpoch")
-	b, err := os.ReadFile(path)
-	if err == nil {
-		if f.Epoch, err = strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err != nil || f.Epoch < 0 {
-			return fmt.Errorf("%s: it has no number of an epoch", path)
-		}
-	} else if !errors.Is(err, fs.ErrNotExist) {
+	var err error
+	if f.Epoch, err = readEpoch(path); errors.As(err, new(*fs.PathError)) {
 		return err
+	} else if err != nil {
+		return fmt.Errorf("%w. ZooKeeper does not start with it either. Use the directory of another server; if this is the only one, move the file away: the epoch is then that of the last zxid, %d, as for a ZooKeeper that has no such file", err, s.Zxid>>32)
 	}
 	f.Zxid, f.Znodes, f.Sessions = s.Zxid, s.Len(), len(s.Sessions)
 	for _, n := range s.All() {
@@ -505,4 +503,23 @@ func (f *Found) describe(src Source, s *zkdata.State) error {
 		f.note("after the transaction of zxid 0x%x, ZooKeeper has noted another digest of the tree than the one that its snapshot and its log lead to", wrong)
 	}
 	return nil
+}
+
+// readEpoch reads an epoch. If there is no file, it is 0.
+func readEpoch(path string) (int64, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	} else if err != nil {
+		return 0, err
+	}
+	text := strings.TrimSpace(string(b))
+	epoch, err := strconv.ParseInt(text, 10, 64)
+	switch {
+	case text == "":
+		return 0, fmt.Errorf("%s is empty, and should have the server's epoch", path)
+	case err != nil || epoch < 0:
+		return 0, fmt.Errorf("%s has %q, and should have the server's epoch", path, text)
+	}
+	return epoch, nil
 }

@@ -161,3 +161,49 @@ func TestClientPort(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestBest: the server to start from has the highest epoch, and of these the highest zxid.
+func TestBest(t *testing.T) {
+	all := []*migrate.Found{{Epoch: 3, Zxid: epoch(2, 9)}, nil, {Epoch: 2, Zxid: epoch(2, 10)}, {Zxid: epoch(3, 0)}, {Epoch: 3, Zxid: epoch(3, 0)}, {Epoch: 3, Zxid: epoch(2, 7)}}
+	if best := migrate.Best(all); fmt.Sprint(best) != "[3 4]" {
+		t.Errorf("%v", best)
+	}
+	if best := migrate.Best(all[:3]); fmt.Sprint(best) != "[0]" {
+		t.Errorf("%v", best)
+	}
+	if best := migrate.Best([]*migrate.Found{nil, nil}); len(best) > 0 {
+		t.Errorf("%v", best)
+	}
+}
+
+// TestNoteOthers: a directory beside the one that is read may be of a server that is further.
+func TestNoteOthers(t *testing.T) {
+	top := t.TempDir()
+	server := func(dir, epoch string, last int64) migrate.Source {
+		write(t, filepath.Join(top, dir, "version-2", "snapshot.0"), string(snapshot(t, 0)))
+		write(t, filepath.Join(top, dir, "version-2", "log.1"), string(log(1, last)))
+		if epoch != "" {
+			write(t, filepath.Join(top, dir, "version-2", "currentEpoch"), epoch)
+		}
+		return migrate.Source{Data: filepath.Join(top, dir)}
+	}
+	for name, x := range map[string]struct {
+		src   migrate.Source
+		other string // that is further; empty for none
+	}{
+		"a higher zxid":             {func() migrate.Source { server("a/a2", "", 9); return server("a/a1", "", 8) }(), filepath.Join(top, "a", "a2")},
+		"a lower zxid":              {func() migrate.Source { server("b/b2", "", 8); return server("b/b1", "", 9) }(), ""},
+		"the same":                  {func() migrate.Source { server("c/c2", "", 9); return server("c/c1", "", 9) }(), ""},
+		"a higher epoch":            {func() migrate.Source { server("d/d2", "2", 7); return server("d/d1", "1", 9) }(), filepath.Join(top, "d", "d2")},
+		"a directory with the name": {func() migrate.Source { server("e/2/data", "", 9); return server("e/1/data", "", 8) }(), filepath.Join(top, "e", "2", "data")},
+	} {
+		_, f, err := migrate.Read(x.src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.NoteOthers(x.src)
+		if x.other == "" && len(f.Notes) > 0 || x.other != "" && (len(f.Notes) != 1 || !strings.HasPrefix(f.Notes[0], x.other+" is further, with epoch ")) {
+			t.Errorf("%s: notes %q, should be %q", name, f.Notes, x.other)
+		}
+	}
+}
