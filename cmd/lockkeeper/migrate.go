@@ -57,6 +57,7 @@ type migrateOptions struct {
 	whileRunning bool
 	config       lockkeeper.Config
 	peers        string
+	owner        owner
 	letExpire    bool
 	json         bool
 }
@@ -233,6 +234,7 @@ func (o *migrateOptions) defineMade(c *cobra.Command) {
 	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
 	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
 	f.StringVar(&o.peers, "peers", "", peersUsage)
+	o.owner.define(f)
 	completeWith(c, "log-store", "wal", "boltdb")
 	must(c.MarkFlagDirname("data"))
 }
@@ -310,6 +312,9 @@ func (o *migrateOptions) checkMade(flags *pflag.FlagSet) (err error) {
 	case cfg.ID == 0: // in Config, it would mean the default
 		return badFlag(flags, "id", `it cannot be "0"`)
 	}
+	if err := o.owner.find(flags); err != nil {
+		return err
+	}
 	if o.peers != "" {
 		if cfg.Peers, err = parsePeers(o.peers); err != nil {
 			return badFlag(flags, "peers", "%w", err)
@@ -343,7 +348,7 @@ func (o *migrateOptions) make(flags *pflag.FlagSet, write func(io.Writer) error)
 		defer close(written)
 		w.CloseWithError(write(w))
 	}()
-	err := lockkeeper.Restore(o.config, r)
+	err := o.owner.give(o.config.DataDir, func() error { return lockkeeper.Restore(o.config, r) })
 	r.Close()
 	<-written
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
@@ -400,6 +405,7 @@ on that are from a ZooKeeper, or were opened while the server ran with
 	f.SortFlags = false
 	f.StringVar(&o.config.DataDir, "data", "", "the data `DIR` of a server that is not running")
 	f.Uint64Var(&o.config.ID, "id", 0, "the `ID` of the server in ZooKeeper's ensemble, from 1 to 255")
+	o.owner.define(f)
 	f.BoolVar(&o.letExpire, "let-sessions-expire", false, "go on although ZooKeeper will not accept the passwords of some sessions: they expire there after their timeouts")
 	f.BoolVar(&o.json, "json", false, "print JSON")
 	must(c.MarkFlagDirname("data"))
@@ -428,6 +434,9 @@ func (o *migrateOptions) to(c *cobra.Command, dir string) error {
 	case o.config.ID > 255, o.config.ID == 0 && c.Flags().Changed("id"):
 		return badFlag(c.Flags(), "id", "%d is not between 1 and 255", o.config.ID)
 	}
+	if err := o.owner.find(c.Flags()); err != nil {
+		return err
+	}
 	_, m, err := storage.Load(o.config.DataDir)
 	if err != nil {
 		return err
@@ -439,7 +448,7 @@ func (o *migrateOptions) to(c *cobra.Command, dir string) error {
 	if len(strangers) > 0 && !o.letExpire {
 		return fmt.Errorf("ZooKeeper would not accept the passwords of %d of %d sessions, the first is 0x%x: they were opened without --zookeeper-passwords; --let-sessions-expire goes on without them", len(strangers), len(s.Sessions), uint64(strangers[0]))
 	}
-	if err := migrate.Write(dir, o.config.ID, s); err != nil {
+	if err := o.owner.give(dir, func() error { return migrate.Write(dir, o.config.ID, s) }); err != nil {
 		return err
 	}
 	made := migratedTo{dir, s.Zxid >> 32, s.Zxid, s.Len(), len(s.Sessions), len(strangers), migrate.TTLs(s), migrate.LongestData(s)}
