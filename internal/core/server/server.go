@@ -462,13 +462,15 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// attach makes c the connection of a session. c may be dead, but it is not forgotten yet: its reader is
-// waiting for this. The connection that the session had before was closed by observer.Changed.
+// attach makes c the connection of a session, unless c has ended already. The connection that the session had before was
+// closed by observer.Changed.
 func (s *Server) attach(c *conn, session int64, timeout int32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.session, c.timeout = session, timeout
-	s.sessions[session] = c
+	if _, ok := s.conns[c]; ok { // otherwise its writer has ended it already
+		s.sessions[session] = c
+	}
 }
 
 func (s *Server) isServing() bool {
