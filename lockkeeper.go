@@ -144,7 +144,8 @@ type clientPorts struct {
 // data directory, opens the ports, and returns. The server begins to serve clients
 // some milliseconds later; [Server.Wait] waits until it does. Errors name the
 // file, directory, address or field of Config that they are about: a wrong field is a
-// [*ConfigError], and a data directory that is in use [ErrInUse] in the sense of errors.Is.
+// [*ConfigError], and a data directory that is in use [ErrInUse] in the sense of errors.Is. Open does not wait
+// for an address that this machine does not have yet; command lockkeeper tries again then.
 func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err

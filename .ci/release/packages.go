@@ -22,7 +22,7 @@ var installed embed.FS
 const (
 	configPath  = "etc/lockkeeper/zoo.cfg"
 	summary     = "lock coordinator that speaks ZooKeeper's protocol"
-	description = "Lockkeeper serves unmodified ZooKeeper clients and their lock recipes, alone or\nas a cluster, without Java. The service is not started by itself: see\n/etc/lockkeeper/zoo.cfg, then run 'systemctl enable --now lockkeeper'."
+	description = "Lockkeeper serves unmodified ZooKeeper clients and their lock recipes, alone or\nas a cluster, without Java. The service is not started by itself: see\n/etc/lockkeeper/zoo.cfg, then run 'systemctl enable --now lockkeeper'; for\na new cluster, with --no-block on each machine."
 	homepage    = "https://github.com/lockkeeper/lockkeeper"
 	authors     = "The lockkeeper authors <noreply@github.com>"
 )

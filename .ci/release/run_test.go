@@ -216,14 +216,36 @@ func TestRunRPM(t *testing.T) {
 	installedIn(t, filepath.Join(dir, "root"))
 }
 
+// TestUnitStays: however often the server ends, and however long a member waits for the others, systemd neither
+// gives it up nor kills it. What is ordered after it begins when it serves.
+func TestUnitStays(t *testing.T) {
+	unit, err := os.ReadFile("files/lockkeeper.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	general, service, _ := strings.Cut(string(unit), "[Service]")
+	for line, in := range map[string]string{
+		"StartLimitIntervalSec=0": general, "Type=notify": service, "TimeoutStartSec=infinity": service, "Restart=on-failure": service, "RestartSec=1": service, "RestartSteps=5": service, "RestartMaxDelaySec=30": service,
+	} {
+		if !strings.Contains(in, "\n"+line+"\n") {
+			t.Errorf("the unit has no line %s in its section", line)
+		}
+	}
+}
+
 // TestUnit: systemd accepts the unit and the user, and the unit has no more rights than it needs.
 func TestUnit(t *testing.T) {
 	tool(t, "systemd-analyze")
 	dir := root(t)
 	lay(t, unpack(t, debData(t)), dir)
 	// With --root it would look for systemd's own units there.
-	sh(t, `mkdir "$1/unit" && sed "s|=/usr/bin/|=$1/usr/bin/|" "$1/usr/lib/systemd/system/lockkeeper.service" >"$1/unit/lockkeeper.service"
+	said := sh(t, `mkdir "$1/unit" && sed "s|=/usr/bin/|=$1/usr/bin/|" "$1/usr/lib/systemd/system/lockkeeper.service" >"$1/unit/lockkeeper.service"
 		systemd-analyze verify --man=no "$1/unit/lockkeeper.service"`, dir)
+	for line := range strings.Lines(said) {
+		if !strings.Contains(line, "'RestartSteps'") && !strings.Contains(line, "'RestartMaxDelaySec'") { // unknown before systemd 254
+			t.Errorf("systemd-analyze: %s", line)
+		}
+	}
 	sh(t, `systemd-analyze security --root="$1" --offline=true --threshold=20 lockkeeper.service`, dir)
 	if _, err := exec.LookPath("systemd-sysusers"); err == nil {
 		sh(t, `systemd-sysusers --root="$1" && grep -q '^lockkeeper:' "$1/etc/passwd"`, dir)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ type adminPort struct {
 // open checks the flags and opens the port. zooCfg is the name of the configuration file, or
 // empty. reloads gets the files of the port, and says what the metrics show of all. Without an
 // address it returns nil.
-func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string, reloads *reloads) (*adminPort, error) {
+func (a *adminFlags) open(ctx context.Context, flags *pflag.FlagSet, log *slog.Logger, zooCfg string, reloads *reloads) (*adminPort, error) {
 	if a.addr == "" {
 		for _, name := range []string{"admin-token-file", "admin-no-token", "admin-write", "admin-tls-cert", "admin-tls-key", "admin-pprof"} {
 			if by, _ := sourceOf(flags.Lookup(name)); by != byDefault {
@@ -124,8 +125,8 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string,
 	} else if !local && p.token != "" {
 		log.Warn("the token of --admin-token-file travels unencrypted; --admin-tls-cert encrypts it", "address", addr)
 	}
-	p.listener, err = net.Listen("tcp", addr)
-	if by, key := sourceOf(flags.Lookup("admin")); err != nil && by == byFile {
+	p.listener, err = listen(ctx, log, addr)
+	if by, key := sourceOf(flags.Lookup("admin")); err != nil && by == byFile && ctx.Err() == nil {
 		// As in ZooKeeper: several servers on one machine often have the same file.
 		log.Warn("cannot open the HTTP port for operators, so there is none", "key", key, "error", err)
 		return nil, nil
@@ -140,7 +141,7 @@ func (a *adminFlags) open(flags *pflag.FlagSet, log *slog.Logger, zooCfg string,
 }
 
 // openMetrics opens the port of --metrics-listen. Without an address it returns nil.
-func (a *adminFlags) openMetrics(flags *pflag.FlagSet, log *slog.Logger, reloads *reloads) (*adminPort, error) {
+func (a *adminFlags) openMetrics(ctx context.Context, flags *pflag.FlagSet, log *slog.Logger, reloads *reloads) (*adminPort, error) {
 	if a.metrics == "" {
 		return nil, nil
 	}
@@ -148,7 +149,7 @@ func (a *adminFlags) openMetrics(flags *pflag.FlagSet, log *slog.Logger, reloads
 	if err != nil {
 		return nil, badFlag(flags, "metrics-listen", "%w", err)
 	}
-	listener, err := net.Listen("tcp", addr)
+	listener, err := listen(ctx, log, addr)
 	if err != nil {
 		return nil, fmt.Errorf("HTTP port for metrics: %w", err)
 	}
@@ -167,6 +168,9 @@ func adminAddr(text string) (addr string, local bool, err error) {
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil || port == "" {
 		return "", false, fmt.Errorf("%q is not a port", port)
+	}
+	if err := checkHost(host); err != nil {
+		return "", false, err
 	}
 	host = cmp.Or(host, "127.0.0.1")
 	ip := net.ParseIP(host)

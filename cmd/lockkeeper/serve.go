@@ -56,6 +56,10 @@ When clients can connect, serve prints one line on standard error:
 
   lockkeeper: serving ZooKeeper clients on HOST:PORT
 
+Then it also tells systemd (sd_notify, for units with Type=notify). It waits for
+addresses that this machine does not have yet, and for names that it cannot look up
+yet, and logs which.
+
 It exits with 0 after one of these signals, with 1 after a fault, and with 2 if a
 flag, a variable or the configuration file is wrong. After SIGHUP it reads the files
 for TLS and SASL again, which it also does when they have changed, and opens the audit
@@ -217,6 +221,11 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, "peers", "%w", err)
 		}
 	}
+	for _, p := range cfg.Peers { // also those of a file
+		if err := checkPeer(p.Addr); err != nil {
+			return badFlag(flags, "peers", "%w", err)
+		}
+	}
 	if cfg.JoinAsObserver && o.peers != "" {
 		return badFlag(flags, "observer", "it is for a server that joins; in --peers an observer is ID=HOST:PORT:observer")
 	}
@@ -278,14 +287,14 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		defer o.reloads.start()()
 		return o.serveTests(ctx, cancel, flags, stderr)
 	}
-	port, err := o.admin.open(flags, cfg.Logger, o.file, &o.reloads)
+	port, err := o.admin.open(ctx, flags, cfg.Logger, o.file, &o.reloads)
 	if err != nil {
-		return err
+		return untilSignal(ctx, err)
 	}
 	defer port.close()
-	metrics, err := o.admin.openMetrics(flags, cfg.Logger, &o.reloads)
+	metrics, err := o.admin.openMetrics(ctx, flags, cfg.Logger, &o.reloads)
 	if err != nil {
-		return err
+		return untilSignal(ctx, err)
 	}
 	defer metrics.close()
 	closeAudit, err := o.reloads.openAudit(o.auditLog, cfg)
@@ -314,19 +323,33 @@ func (o *serveOptions) loadTLS(flags *pflag.FlagSet) error {
 	return err
 }
 
+// untilSignal returns err, or nil if that only says that ctx ended while serve waited for an address.
+func untilSignal(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return err
+}
+
 // serveUntil runs a server with its HTTP ports, some of which may be nil, until ctx ends or a
 // fault. flags are the flags from which cfg was made.
 func serveUntil(ctx context.Context, cancel func(), flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, reloads *reloads, stderr io.Writer) error {
 	defer keepHeapFloor(os.Getenv)()
 	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
-	s, err := lockkeeper.Open(cfg)
+	addrs := []string{cfg.ClientAddr, cfg.SecureAddr}
+	if self := slices.IndexFunc(cfg.Peers, func(p lockkeeper.Peer) bool { return p.ID == cfg.ID }); !cfg.PeerAllIPs && cfg.PeerAddr != "" {
+		addrs = append(addrs, cfg.PeerAddr)
+	} else if !cfg.PeerAllIPs && self >= 0 {
+		addrs = append(addrs, cfg.Peers[self].Addr)
+	}
+	s, err := opened(ctx, cfg.Logger, func() (*lockkeeper.Server, error) { return lockkeeper.Open(cfg) }, addrs...)
 	if err != nil {
 		reloads.auditServer("serverStart", "failure")
 	}
 	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
 		return badField(flags, bad)
 	} else if err != nil {
-		return namePort(flags, err)
+		return untilSignal(ctx, namePort(flags, err))
 	}
 	reloads.auditServer("serverStart", "success")
 	defer reloads.auditServer("serverStop", "invoked")
@@ -340,11 +363,14 @@ func serveUntil(ctx context.Context, cancel func(), flags *pflag.FlagSet, cfg lo
 		if a := s.Addr(); a != nil {
 			fmt.Fprintf(stderr, "lockkeeper: serving ZooKeeper clients on %s\n", a)
 		}
+		tellManager(os.Getenv, cfg.Logger, nowReady)
 	}
 	select {
 	case <-s.Done():
+		tellManager(os.Getenv, cfg.Logger, nowStopping)
 		return errors.Join(s.Err(), s.Close())
 	case <-ctx.Done():
+		tellManager(os.Getenv, cfg.Logger, nowStopping)
 		cancel() // a second signal ends the process at once
 		return shutdown(s, cfg.Logger)
 	}
@@ -418,7 +444,7 @@ func needPositive(flags *pflag.FlagSet, names ...string) error {
 
 // checkListen refuses what cannot be an address to listen on.
 func checkListen(addr string) error {
-	_, port, err := net.SplitHostPort(addr)
+	host, port, err := net.SplitHostPort(addr)
 	if _, plain := strconv.ParseUint(addr, 10, 16); err != nil && plain == nil {
 		return fmt.Errorf("%w: write :%s for all addresses of this machine, or 127.0.0.1:%s", err, addr, addr)
 	} else if err != nil {
@@ -427,7 +453,7 @@ func checkListen(addr string) error {
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		return fmt.Errorf("%q is not an address with a port to listen on", addr)
 	}
-	return nil
+	return checkHost(host)
 }
 
 // listFlag returns the items of a flag with a comma-separated list. One with commas but no item is refused: it
@@ -501,5 +527,5 @@ func checkPeer(addr string) error {
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		return fmt.Errorf("%q is not HOST:PORT as other members reach it", addr)
 	}
-	return nil
+	return checkHost(host)
 }

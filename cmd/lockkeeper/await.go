@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Times between attempts to listen on an address that this machine does not have yet.
+const (
+	listenSoon  = 500 * time.Millisecond // at first; then twice as long each time
+	listenAgain = 10 * time.Second       // at most
+)
+
+// opened returns what open returns, which listens on addrs. A machine that is starting may not have
+// all of its addresses yet, nor find its own name: while that is so, opened waits and tries again. It
+// returns the error of ctx if that ends first.
+func opened[T any](ctx context.Context, log *slog.Logger, open func() (T, error), addrs ...string) (T, error) {
+	x, err := open()
+	for mayCome(err) {
+		if err := awaitAddresses(ctx, log, addrs); err != nil {
+			return x, err
+		}
+		x, err = open()
+	}
+	return x, err
+}
+
+// listen listens on addr as soon as this machine has it.
+func listen(ctx context.Context, log *slog.Logger, addr string) (net.Listener, error) {
+	return opened(ctx, log, func() (net.Listener, error) { return net.Listen("tcp", addr) }, addr)
+}
+
+// awaitAddresses waits until this machine can listen on each of addrs, or can never do so. Empty
+// addresses do not count. It waits at least for listenSoon, so that its caller may try again at once.
+func awaitAddresses(ctx context.Context, log *slog.Logger, addrs []string) error {
+	for pause := listenSoon; ; pause = min(2*pause, listenAgain) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		missing := slices.IndexFunc(addrs, func(addr string) bool {
+			err := probe(ctx, addr)
+			if !mayCome(err) || ctx.Err() != nil {
+				return false
+			}
+			if op := (*net.OpError)(nil); errors.As(err, &op) {
+				err = op.Err // without the port 0
+			}
+			log.Warn("waiting until this machine can listen on an address", "address", addr, "error", err)
+			return true
+		})
+		if missing < 0 && ctx.Err() == nil {
+			return nil
+		}
+	}
+}
+
+// probe listens on the host of an address for a moment, on any port.
+func probe(ctx context.Context, addr string) error {
+	host, _, err := net.SplitHostPort(addr)
+	if addr == "" || err != nil {
+		return err
+	}
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
+	if err == nil {
+		l.Close()
+	}
+	return err
+}
+
+// mayCome reports whether err says that this machine does not have an address to listen on yet, or
+// that a name cannot be looked up yet. A port that is in use, or that this user may not have, is an
+// error of another kind.
+func mayCome(err error) bool {
+	const windows = syscall.Errno(10049) // WSAEADDRNOTAVAIL
+	switch {
+	case errors.As(err, new(*net.DNSError)), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return true
+	case errors.Is(err, syscall.EINVAL): // what Linux says of [fe80::1%eth0] without eth0
+		var op *net.OpError
+		tcp, ok := (*net.TCPAddr)(nil), false
+		if errors.As(err, &op) {
+			tcp, ok = op.Addr.(*net.TCPAddr)
+		}
+		return ok && tcp.Zone != ""
+	}
+	return runtime.GOOS == "windows" && errors.Is(err, windows)
+}
+
+// checkHost refuses what is neither an IP address nor the name of a host, and would be looked up
+// in vain for ever. An empty host is none.
+func checkHost(host string) error {
+	if _, err := netip.ParseAddr(host); err == nil || host == "" {
+		return nil
+	}
+	odd := strings.ContainsFunc(host, func(r rune) bool {
+		return r < 0x80 && !strings.ContainsRune("-._", r) && (r < '0' || r > '9') && (r|0x20 < 'a' || r|0x20 > 'z')
+	})
+	last := host[strings.LastIndexByte(strings.TrimSuffix(host, "."), '.')+1:]
+	if odd || strings.Trim(last, "0123456789.") == "" {
+		return fmt.Errorf("%q is neither an IP address nor the name of a host", host)
+	}
+	return nil
+}
