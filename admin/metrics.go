@@ -122,6 +122,8 @@ var (
 	proposed  = desc("proposed_entries_total", "Log entries that this server has proposed for its clients.")
 	batched   = desc("proposed_commands_total", "Commands in those entries.")
 	storeSize = desc("store_size_bytes", "Total size of the files in the data directory.")
+	diskFree  = desc("data_disk_free_bytes", "Bytes that this server may still write to the file system of the data directory.")
+	diskSize  = desc("data_disk_size_bytes", "Size of the file system of the data directory.")
 	expired   = desc("sessions_expired_total", "Sessions that this server, as the leader, has expired since it started.")
 	upSeconds = desc("uptime_seconds", "How long this server has been running.")
 	tlsEnd    = desc("tls_certificate_seconds", "Time until the first of the certificates ends that this server presents; negative after that.", "for")
@@ -228,6 +230,10 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	if running {
 		send(storeSize, gauge, float64(c.report.DataSize()))
+	}
+	if free, total, ok := c.report.DataDisk(); ok {
+		send(diskFree, gauge, float64(free))
+		send(diskSize, gauge, float64(total))
 	}
 	if st.Role == lockkeeper.RoleStandalone {
 		return

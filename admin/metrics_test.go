@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -127,6 +128,14 @@ func TestMetrics(t *testing.T) {
 		compare(t, s)
 		if got, ok := value(scrape(t, admin.New(s, admin.Options{})), "lockkeeper_store_size_bytes"); !ok || got == 0 {
 			t.Errorf("the data directory has %v bytes, %v", got, ok)
+		}
+		free, there := value(scrape(t, admin.New(s, admin.Options{})), "lockkeeper_data_disk_free_bytes")
+		total, _ := value(scrape(t, admin.New(s, admin.Options{})), "lockkeeper_data_disk_size_bytes")
+		if known := slices.Contains([]string{"linux", "darwin", "windows"}, runtime.GOOS); there != known || known && (free <= 0 || free > total) {
+			t.Errorf("%v bytes of %v are free, %v", free, total, there)
+		}
+		if _, there := value(scrape(t, admin.New(open(t, lockkeeper.Config{}), admin.Options{})), "lockkeeper_data_disk_free_bytes"); there {
+			t.Error("a server without a data directory says how much room there is")
 		}
 		h := admin.New(s, admin.Options{})
 		scrape(t, h) // opens a session

@@ -40,6 +40,9 @@ type Server interface {
 	// DataSize returns the total size of the files in the data directory in bytes, 0 if
 	// there is none.
 	DataSize() int64
+	// DataDisk returns how many bytes this server may still write to the file system of the data
+	// directory, and how many that holds in all; false if there is no directory or they are not known.
+	DataDisk() (free, total uint64, ok bool)
 	Digests() []Digest
 
 	// Connections returns all connections, the oldest first.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/diskspace"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -142,6 +143,14 @@ func (s *Server) DataSize() (size int64) {
 		return nil
 	})
 	return size
+}
+
+// DataDisk implements report.Server.
+func (s *Server) DataDisk() (free, total uint64, ok bool) {
+	if s.cfg.DataDir == "" {
+		return 0, 0, false
+	}
+	return diskspace.Of(s.cfg.DataDir)
 }
 
 // fileDescriptors returns how many file descriptors this process has open and how
