@@ -654,7 +654,7 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 			SASL: mechanism, SuperSASL: c.Auth.SASL.SuperUsers, AllowSASLFailed: c.Auth.SASL.AllowFailed,
 		},
 		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Features.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
-		SlowRequest: c.Features.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
+		SlowRequest: c.Features.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
 		Audit: c.audit(),
 	}
 }

@@ -44,7 +44,7 @@ var (
 		`hash\.digests\[\]\.digest_version`,
 		`monitor\.(` + strings.ReplaceAll(strings.TrimSuffix(strings.TrimPrefix(notHere["mntr"].zookeeper.String(), `^zk_(`), `)\t`), `pN`, `p\d+`) + `)`,
 	}, "|") + `)$`)
-	adminAdded = regexp.MustCompile(`^environment\.go\.version$`)
+	adminAdded = regexp.MustCompile(`^environment\.(go\.version|lockkeeper\.peer)$`)
 )
 
 // adminOwn matches fields whose values belong to one server: times, sizes, ids, ports,

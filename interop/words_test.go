@@ -23,7 +23,7 @@ import (
 // that it has instead. Numbers and values are masked.
 var notHere = map[string]struct{ zookeeper, lockkeeper *regexp.Regexp }{
 	// Java's environment and its memory.
-	"envi": {regexp.MustCompile(`^(java\.|os\.version|os\.memory\.)`), regexp.MustCompile(`^go\.version=`)},
+	"envi": {regexp.MustCompile(`^(java\.|os\.version|os\.memory\.)`), regexp.MustCompile(`^(go\.version|lockkeeper\.peer)=`)},
 	// The lines of mntr about the stages of ZooKeeper's pipeline, its queues and caches,
 	// its watch and quorum code, and all its summaries (mostly of times) except those that
 	// TestFourLetterWords checks.

@@ -258,14 +258,15 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q clust
 			return nil, network, err
 		}
 	}
+	var down []error
 	for _, addr := range peers {
 		s, err = cluster.Ask(ctx, network, addr, q)
-		if down := (*net.OpError)(nil); !errors.As(err, &down) || down.Op != "dial" {
-			err = explainPeer(ctx, network.TLS, addr, err)
-			break
+		if dial := (*net.OpError)(nil); !errors.As(err, &dial) || dial.Op != "dial" {
+			return s, network, explainPeer(ctx, network.TLS, addr, err)
 		}
+		down = append(down, fmt.Errorf("%s: %w", addr, err))
 	}
-	return s, network, err
+	return nil, network, errors.Join(down...)
 }
 
 // ask sends q to a member and prints the answer.
@@ -522,37 +523,34 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 }
 
 // startTime is how long the commands try to reach servers that may just have been started.
-const startTime = time.Second
-
-// errNotServing says that a server closes the connections of clients.
-var errNotServing = errors.New("serves no clients at the moment, as when it has no majority or is in no cluster yet; its peer port (--peer) tells more")
+const startTime = 5 * time.Second
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
-// one answers. The peer port of that server comes first.
+// one answers. The peer port of that server comes first. The error says what was wrong with each
+// server, and names the peer ports of those that serve no clients.
 func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string) ([]string, error) {
-	var before error
+	said := make([]error, len(servers))
 	for late := time.After(startTime); ; {
-		var err error
-		for _, addr := range servers {
-			var peers []string
-			if peers, err = peersBy(ctx, dialer, addr); err == nil {
+		again := false
+		for i, addr := range servers {
+			peers, err := peersBy(ctx, dialer, addr)
+			if err == nil {
 				return peers, nil
 			}
+			if said[i] == nil || ctx.Err() == nil { // an earlier error says more than that the last attempt was cut short
+				said[i] = err
+			}
+			again = again || errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, new(*connect.NotServing))
 		}
-		switch {
-		case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded):
-			return nil, cmp.Or(before, err) // an earlier error says more than that the last attempt was cut short
-		case !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, errNotServing):
-			return nil, err
+		if again {
+			select {
+			case <-time.After(100 * time.Millisecond):
+				continue
+			case <-late:
+			case <-ctx.Done():
+			}
 		}
-		before = err
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-late:
-			return nil, err
-		case <-ctx.Done():
-			return nil, err
-		}
+		return nil, errors.Join(dialer.Explain(ctx, said)...)
 	}
 }
 
@@ -580,10 +578,10 @@ func peersBy(ctx context.Context, dialer *connect.Dialer, addr string) (peers []
 		c.Call(proto.OpCloseSession, nil, nil)
 	}
 	switch {
-	case err == io.EOF:
-		return nil, fmt.Errorf("%s %w", addr, errNotServing)
 	case errors.As(err, &connect.Hopeless{}):
 		return nil, err
+	case errors.Is(err, io.EOF):
+		return nil, &connect.NotServing{Server: addr}
 	case err != nil:
 		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
 	}

@@ -79,6 +79,38 @@ func TestClusterWithoutServer(t *testing.T) {
 	}
 }
 
+// TestWithoutMajority: without a majority, commands say what is wrong with each server, and which peer ports to ask.
+func TestWithoutMajority(t *testing.T) {
+	t.Parallel()
+	ports := freePorts(t, 4)
+	peer, down := fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[3])
+	p := start(t, nil, "serve", "--memory", "--listen", fmt.Sprintf("127.0.0.1:%d", ports[2]), "--peers", fmt.Sprintf("1=%s,2=127.0.0.1:%d", peer, ports[1]))
+	at := fmt.Sprintf("127.0.0.1:%d", ports[2])
+	waitFor(t, "the client port", func() bool {
+		nc, err := net.Dial("tcp", at)
+		if err == nil {
+			nc.Close()
+		}
+		return err == nil
+	})
+	for _, args := range []string{
+		"cluster status --server %s,%s", "cluster transfer --server %[2]s,%[1]s", "lock run --connect-timeout 3s --server %s,%s /a -- true", "lock ls --timeout 3s --server %s,%s", "zk --timeout 3s --server %s,%s ls /",
+	} {
+		code, _, stderr := call(nil, strings.Fields(fmt.Sprintf(args, at, down))...)
+		for _, says := range []string{at + " serves no clients at the moment", "lockkeeper cluster status --peer " + peer, "cannot connect to " + down, "connection refused"} {
+			if !strings.Contains(stderr, says) {
+				t.Errorf("%s: exit code %d, without %q: %s", args, code, says, stderr)
+			}
+		}
+		if code == exitOK || strings.HasPrefix(args, "cluster") && strings.Count(stderr, "\n") != 1 {
+			t.Errorf("%s: exit code %d: %s", args, code, stderr)
+		}
+	}
+	if s := ask(t, "status", "--peer", peer); s.Formed || !strings.Contains(s.Waiting, "waiting for server 2") {
+		t.Errorf("%+v, %q", s, p.lines())
+	}
+}
+
 // TestClusterOfNewServer: the command asks again where a server has just been started, which serves no clients yet.
 func TestClusterOfNewServer(t *testing.T) {
 	t.Parallel()
@@ -113,14 +145,14 @@ func TestClusterOfNewServer(t *testing.T) {
 			}()
 		}
 	}()
-	// It asks for a second only, so on a busy machine it may do so only once.
+	// It asks for five seconds only, so on a busy machine it may do so only once.
 	waitFor(t, "an answer", func() bool {
 		before := asked.Load()
 		peers, err := peersOf(t.Context(), &connect.Dialer{}, []string{l.Addr().String()})
 		if err == nil && len(peers) != 1 {
 			t.Errorf("the members are %q", peers)
 		}
-		if err != nil && !errors.Is(err, errNotServing) {
+		if err != nil && !errors.As(err, new(*connect.NotServing)) {
 			t.Fatal(err)
 		}
 		return err == nil && asked.Load() > before+1

@@ -134,7 +134,7 @@ func (o *lockOptions) open(ctx context.Context, flags *pflag.FlagSet, stderr io.
 	if err != nil {
 		return nil, err
 	}
-	t.options.Dial = saysWhy(t.options.Dialer.DialTimeout, stderr, o.timeout, "timeout")
+	t.options.Dial = saysWhy(t.options.Dialer.DialTimeout, t.options.Dialer, stderr, o.timeout, "timeout")
 	s, err := lockscan.Start(ctx, t.servers, t.chroot, t.options)
 	if err != nil {
 		return nil, err

@@ -231,7 +231,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 
 	r := newLockRun(o, at)
 	r.to, r.stderr, r.signals = to, c.ErrOrStderr(), signals
-	r.dialer.Base, r.to.options.Dial = saysWhy(to.options.Dialer.DialTimeout, r.stderr, o.connect, "connect-timeout"), r.dial
+	r.dialer.Base, r.to.options.Dial = saysWhy(to.options.Dialer.DialTimeout, to.options.Dialer, r.stderr, o.connect, "connect-timeout"), r.dial
 	if err := r.open(); err != nil {
 		return err
 	}

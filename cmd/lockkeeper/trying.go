@@ -1,34 +1,34 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 )
 
 // silentFor is how long a command may try in vain to connect before it says why it waits.
 const silentFor = 2 * time.Second
 
-// saysWhy returns a zk.Dialer that calls dial. If that has failed for longer than silentFor, it writes
-// the reason to w, once, and how long the command tries, which is the value of a flag.
-func saysWhy(dial zk.Dialer, w io.Writer, limit time.Duration, flag string) zk.Dialer {
-	var mu sync.Mutex
-	began, quiet := time.Now(), false
-	return func(network, addr string, timeout time.Duration) (net.Conn, error) {
-		nc, err := dial(network, addr, timeout)
-		mu.Lock()
-		defer mu.Unlock()
-		if err == nil {
-			quiet = true // the commands say themselves what happens later
+// saysWhy returns a zk.Dialer that calls dial. If no server has answered for longer than silentFor, it
+// writes to w, once, what is wrong with each, and how long the command tries, which is the value of a
+// flag. dialer is the one that dial calls.
+func saysWhy(dial zk.Dialer, dialer *connect.Dialer, w io.Writer, limit time.Duration, flag string) zk.Dialer {
+	began := time.Now()
+	var once sync.Once
+	f := &connect.Failures{Dialer: dialer}
+	f.OnHeard = func() { once.Do(func() {}) } // the commands say themselves what happens later
+	f.OnFailed = func() {
+		if time.Since(began) > silentFor {
+			once.Do(func() {
+				fmt.Fprintf(w, "lockkeeper: %s; trying for %v (--%s)\n", oneLine(f.Err(context.Background())), limit, flag)
+			})
 		}
-		if !quiet && time.Since(began) > silentFor {
-			quiet = true
-			fmt.Fprintf(w, "lockkeeper: cannot connect to %s: %v; trying for %v (--%s)\n", addr, err, limit, flag)
-		}
-		return nc, err
 	}
+	return f.Watch(dial)
 }

@@ -7,30 +7,47 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 )
 
-// TestSaysWhy: a command that cannot connect says so once, after a moment, and not if it could at first.
+// TestSaysWhy: a command that no server answers says so once, after a moment, with what is wrong with each of
+// them, and not if one has answered first.
 func TestSaysWhy(t *testing.T) {
 	for _, works := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			var said strings.Builder
-			fails := !works
-			dial := saysWhy(func(string, string, time.Duration) (net.Conn, error) {
-				if fails {
+			serves := works
+			dial := saysWhy(func(_, addr string, _ time.Duration) (net.Conn, error) {
+				if addr == "a:1" && !serves {
 					return nil, errors.New("connection refused")
 				}
-				return nil, nil
-			}, &said, 15*time.Second, "timeout")
-			dial("tcp", "a:1", time.Second)
-			fails = true
-			if dial("tcp", "a:1", time.Second); said.Len() > 0 {
+				ours, theirs := net.Pipe()
+				if serves {
+					go theirs.Write([]byte{0})
+				} else {
+					theirs.Close()
+				}
+				t.Cleanup(func() { theirs.Close() })
+				return ours, nil
+			}, &connect.Dialer{}, &said, 15*time.Second, "timeout")
+			try := func(addr string) {
+				if nc, err := dial("tcp", addr, time.Second); err == nil {
+					nc.Read(make([]byte, 1))
+					nc.Close()
+				}
+			}
+			try("a:1")
+			serves = false
+			if try("127.0.0.1:1"); said.Len() > 0 { // nobody listens there
 				t.Errorf("said at once: %s", said.String())
 			}
 			for range 5 {
 				time.Sleep(time.Second)
-				dial("tcp", "a:1", time.Second)
+				try("a:1")
+				try("127.0.0.1:1")
 			}
-			want := "lockkeeper: cannot connect to a:1: connection refused; trying for 15s (--timeout)\n"
+			want := "lockkeeper: cannot connect to a:1: connection refused; 127.0.0.1:1 serves no clients at the moment, as when it has no majority, is in no cluster yet or has too many clients; trying for 15s (--timeout)\n"
 			if works {
 				want = ""
 			}

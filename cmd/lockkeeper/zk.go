@@ -124,7 +124,7 @@ func (o *zkOptions) config(c *cobra.Command) (zkshell.Config, error) {
 	}
 	dialer, err := o.tls.dialer(flags)
 	if err == nil {
-		cfg.Dial = dialer.DialContext
+		cfg.Dial, cfg.Explain = dialer.DialContext, dialer.Explain
 	}
 	return cfg, err
 }

@@ -122,11 +122,15 @@ func (s *Server) Environment() []report.Line {
 	if u, err := user.Current(); err == nil {
 		name = u.Username
 	}
-	return []report.Line{
+	all := []report.Line{
 		{Key: "zookeeper.version", Value: s.version()}, {Key: "host.name", Value: host}, {Key: "go.version", Value: runtime.Version()},
 		{Key: "os.name", Value: runtime.GOOS}, {Key: "os.arch", Value: runtime.GOARCH},
 		{Key: "user.name", Value: name}, {Key: "user.home", Value: home}, {Key: "user.dir", Value: dir},
 	}
+	if s.cfg.PeerAddr != "" { // whom to ask while this server serves no clients: envi is answered then, too
+		all = append(all, report.Line{Key: "lockkeeper.peer", Value: s.cfg.PeerAddr})
+	}
+	return all
 }
 
 // DataSize implements report.Server.

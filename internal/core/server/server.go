@@ -73,6 +73,7 @@ type Config struct {
 	Version            string   // of this program, for four-letter words
 	Built              string   // for four-letter words: YYYY-MM-DD HH:MM
 	DataDir            string   // for four-letter words
+	PeerAddr           string   // likewise; empty if the server is standalone
 
 	SlowRequest time.Duration // requests that take longer are logged; 0 is none
 

@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"path"
 	"slices"
 	"strings"
@@ -28,13 +27,11 @@ import (
 const maxFrame = 64 << 20
 
 // Connect opens a session of a stock client. If ctx ends before there is a session, the
-// error is that of the last attempt to connect. It gives up at once if an attempt is
+// error says what was wrong with each server. It gives up at once if an attempt is
 // [connect.Hopeless]. The options come after Connect's own.
 func Connect(ctx context.Context, servers []string, timeout time.Duration, o Options) (*zk.Conn, error) {
 	ready := make(chan struct{})
 	var once sync.Once
-	var mu sync.Mutex
-	var last error
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	dialer := cmp.Or(o.Dialer, &connect.Dialer{})
@@ -43,14 +40,8 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 	if open == nil {
 		open = dialer.DialTimeout
 	}
-	dial := func(network, address string, timeout time.Duration) (net.Conn, error) {
-		nc, err := open(network, address, timeout)
-		mu.Lock()
-		last = err
-		mu.Unlock()
-		return nc, err
-	}
-	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(stock.Quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(dial),
+	failures := connect.Failures{Dialer: dialer}
+	conn, _, err := zk.Connect(servers, timeout, zk.WithLogger(stock.Quiet{}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxFrame), zk.WithDialer(failures.Watch(open)),
 		zk.WithHostProvider(&names{}),
 		zk.WithEventCallback(func(e zk.Event) {
 			if e.State == zk.StateHasSession {
@@ -73,16 +64,13 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 			return conn, nil
 		}
 	case <-ctx.Done():
-		mu.Lock()
-		defer mu.Unlock()
 		if h := (connect.Hopeless{}); errors.As(context.Cause(ctx), &h) {
 			err = h
 			break
 		}
-		if err = last; err == nil {
-			err = errors.New("no session")
+		if err = failures.Err(ctx); err == nil {
+			err = fmt.Errorf("cannot connect to %s: no session", strings.Join(servers, ","))
 		}
-		err = fmt.Errorf("cannot connect to %s: %w", strings.Join(servers, ","), err)
 	}
 	conn.Close()
 	return nil, err

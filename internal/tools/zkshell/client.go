@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -64,6 +65,7 @@ type client struct {
 	readOnly bool
 	dial     func(ctx context.Context, network, address string) (net.Conn, error)
 	events   func(Event) // called by run, in order
+	explain  func(context.Context, []error) []error
 	note     func(error) // called by run with an error that it cannot mend
 
 	cancel context.CancelFunc // ends run
@@ -130,13 +132,16 @@ func open(ctx context.Context, cfg *Config, servers string, auths []Auth, events
 	}
 	rand.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
 	c := &client{
-		hosts: hosts, chroot: chroot, timeout: cfg.Timeout, readOnly: cfg.ReadOnly, dial: cfg.Dial, events: events, note: note,
+		hosts: hosts, chroot: chroot, timeout: cfg.Timeout, readOnly: cfg.ReadOnly, dial: cfg.Dial, explain: cfg.Explain, events: events, note: note,
 		done:     make(chan struct{}),
 		link:     link{state: Connecting, changed: make(chan struct{}), auths: slices.Clone(auths), watches: watches{}},
 		progress: progress{lastHeard: time.Now(), eventState: "Disconnected"},
 	}
 	if c.dial == nil {
 		c.dial = new(net.Dialer).DialContext
+	}
+	if c.explain == nil {
+		c.explain = func(_ context.Context, why []error) []error { return why }
 	}
 	ctx, c.cancel = context.WithCancel(ctx)
 	go c.run(ctx)
@@ -146,7 +151,8 @@ func open(ctx context.Context, cfg *Config, servers string, auths []Auth, events
 // run keeps the session connected until it ends.
 func (c *client) run(ctx context.Context) {
 	defer close(c.done)
-	was := false // connected before
+	was := false    // connected before
+	var why []error // what was wrong with each server, before that
 	for round := 0; ctx.Err() == nil && c.current().alive(); round++ {
 		wait := time.Duration(0)
 		if was { // so that the clients of a failed server do not all come at once
@@ -161,8 +167,14 @@ func (c *client) run(ctx context.Context) {
 		switch {
 		case errors.As(err, &connect.Hopeless{}):
 			c.note(err)
-		case err != nil && !was && round+1 == len(c.hosts) && ctx.Err() == nil:
-			c.note(fmt.Errorf("cannot connect to %s: %w", strings.Join(c.hosts, ","), err))
+		case err != nil && !was && round < len(c.hosts) && ctx.Err() == nil:
+			addr := c.hosts[round]
+			if why = append(why, fmt.Errorf("cannot connect to %s: %w", addr, err)); errors.Is(err, io.EOF) {
+				why[round] = &connect.NotServing{Server: addr}
+			}
+			if len(why) == len(c.hosts) {
+				c.note(errors.New(strings.ReplaceAll(errors.Join(c.explain(ctx, why)...).Error(), "\n", "; ")))
+			}
 		}
 		if err == nil {
 			c.serve(ctx, conn)

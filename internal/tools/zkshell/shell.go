@@ -23,6 +23,8 @@ type Config struct {
 	Auth     []Auth        // presented on every connection
 	// Dial opens connections; nil means TCP.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	// Explain, if it is not nil, finds out more about servers that cannot be used; see connect.Dialer.
+	Explain func(ctx context.Context, why []error) []error
 
 	Stdout, Stderr io.Writer
 	JSON           bool   // print one JSON object for each result, error and event
