@@ -57,6 +57,7 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
 	defer cancel()
 	unsure := false
+	var cut error // why TLS with the leader fails
 	// fails returns the error of a request that has failed.
 	fails := func(err error) error {
 		if unsure {
@@ -72,6 +73,8 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 			return r, fails(err)
 		case err == nil && r.Error == "":
 			return r, nil
+		case errors.As(err, new(*TLSError)):
+			cut = err
 		case err == nil && !r.Lead:
 			return r, fails(&refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
 		}
@@ -84,6 +87,9 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 		case <-time.After(wait):
 			wait = min(2*wait, askAgain)
 		case <-ctx.Done():
+			if cut != nil {
+				return r, fails(fmt.Errorf("%s: %w: %w", addr, ErrNoLeader, cut))
+			}
 			return r, fails(fmt.Errorf("%s: %w", addr, ErrNoLeader))
 		}
 	}
@@ -100,7 +106,7 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 		c, err = greetPeer(nc, addr, &hello{kind: kindAdmin}, nil)
 	}
 	if err != nil {
-		if !unreachable(err) { // those errors already name the address
+		if !unreachable(err) || errors.As(err, new(*TLSError)) { // the others already name the address
 			err = fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, err
@@ -110,6 +116,9 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	defer stop()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
 	if err := json.NewEncoder(c).Encode(q); err != nil {
+		if err = explainTLS(err); errors.As(err, new(*TLSError)) {
+			return r, fmt.Errorf("%s: %w", addr, err)
+		}
 		return r, begun{fmt.Errorf("%s: %w", addr, err)}
 	}
 	reply := &io.LimitedReader{R: c, N: maxReply}
@@ -123,7 +132,10 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	default:
 		err = json.Unmarshal(text, &r)
 	}
-	if err != nil {
+	switch err = explainTLS(err); {
+	case errors.As(err, new(*TLSError)): // it has read nothing
+		return Reply{}, fmt.Errorf("%s: %w", addr, err)
+	case err != nil:
 		return Reply{}, begun{fmt.Errorf("%s: %w", addr, err)}
 	}
 	return r, nil

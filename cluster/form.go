@@ -217,7 +217,7 @@ func (f *former) step() (done bool, err error) {
 		return f.follow()
 	}
 	f.others.look()
-	said := f.survey(f.list)
+	said, cut := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()
 	if f.gate.lifted() { // by an operator's word, meanwhile
@@ -251,6 +251,9 @@ func (f *former) step() (done bool, err error) {
 		f.fail(fmt.Errorf("%s: %s", f.raft.storage.Name, next.why))
 		return true, nil
 	default:
+		if cut != nil && next.code == proto.OK {
+			return false, cut
+		}
 		return false, refuse(next.code, "%s", next.why)
 	}
 }
@@ -271,19 +274,24 @@ func (f *former) stance() stance {
 	return s
 }
 
-// survey asks the other members where they stand.
-func (f *former) survey(members []proto.Peer) map[uint64]*Status {
+// survey asks the other members where they stand. The error names voters with which TLS fails, and says why:
+// waiting for them does not help.
+func (f *former) survey(members []proto.Peer) (said map[uint64]*Status, cut error) {
 	ctx, cancel := context.WithTimeout(f.peers.ctx, time.Second)
 	defer cancel()
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	said := map[uint64]*Status{}
-	for _, x := range members {
+	said = map[uint64]*Status{}
+	why := make([]error, len(members))
+	for i, x := range members {
 		if x.ID == f.cfg.ID {
 			continue
 		}
 		asked.Go(func() {
 			s, err := askStatus(ctx, f.peers.network, x)
+			if errors.As(err, new(*TLSError)) && !x.Observer {
+				why[i] = fmt.Errorf("server %d at %w", x.ID, err)
+			}
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
@@ -292,7 +300,7 @@ func (f *former) survey(members []proto.Peer) map[uint64]*Status {
 		})
 	}
 	asked.Wait()
-	return said
+	return said, errors.Join(why...)
 }
 
 // propose proposes an id to the members in required, which have all answered, and agrees to
@@ -406,7 +414,7 @@ func (f *former) form() error {
 	if len(f.list) == 0 && !f.storage().Identity().Agreed {
 		return refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
 	}
-	said := f.survey(f.list)
+	said, cut := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()
 	if of := f.storage().Identity(); of.Agreed { // perhaps since it was asked
@@ -417,6 +425,9 @@ func (f *former) form() error {
 		return err
 	}
 	required, err := s.majority(said)
+	if refused := (*refusal)(nil); cut != nil && errors.As(err, &refused) {
+		return refuse(refused.code, "%v; %v", err, cut)
+	}
 	if err != nil {
 		return err
 	}
@@ -613,13 +624,16 @@ func (f *former) accounted(members []proto.Peer, addr string, of ClusterID) erro
 	if err := f.others.none(of, f.own(), false); err != nil {
 		return err
 	}
-	said := f.survey(f.list)
+	said, cut := f.survey(f.list)
 	for _, x := range f.list {
 		switch s := said[x.ID]; {
 		case s != nil && s.Formed && s.Cluster != of:
 			return refuse(proto.BadArguments, "server %d at %s belongs to cluster %v, but the server at %s to cluster %v, which does not have this server as a member", x.ID, x.Addr, s.Cluster, addr, of)
 		case x.ID == f.cfg.ID || x.Observer || s != nil:
 		case !slices.ContainsFunc(members, func(y proto.Peer) bool { return y.ID == x.ID && y.Addr == x.Addr }):
+			if cut != nil {
+				return cut
+			}
 			return refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member, nor server %d at %s, and that does not answer: this server may belong to its cluster; start it without the list of members to join all the same", addr, x.ID, x.Addr)
 		}
 	}

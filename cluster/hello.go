@@ -114,14 +114,14 @@ type greeted struct {
 	net.Conn
 	addr   string
 	hello  *hello
-	warn   func(message string, args ...any) // nil to report a refusal only as an error
+	warn   func(about, message string, args ...any) // peerPort.warnOf; nil to report a refusal only as an error
 	answer [helloAnswerLen]byte
 	came   int   // bytes of the answer
 	err    error // of the answer, when all of it has come
 }
 
 // greetPeer sends h over a new connection to addr. After an error c is closed.
-func greetPeer(c net.Conn, addr string, h *hello, warn func(string, ...any)) (*greeted, error) {
+func greetPeer(c net.Conn, addr string, h *hello, warn func(string, string, ...any)) (*greeted, error) {
 	c.SetWriteDeadline(time.Now().Add(helloTimeout))
 	if _, err := c.Write(h.append(nil)); err != nil {
 		c.Close()
@@ -138,6 +138,9 @@ func (g *greeted) hear() error {
 	}
 	n, err := io.ReadFull(g.Conn, g.answer[g.came:])
 	if g.came += n; err != nil { // perhaps only the deadline of this read
+		if err = explainTLS(err); g.warn != nil && errors.As(err, new(*TLSError)) {
+			g.warn(g.addr, "TLS with another member fails", "server", g.hello.to, "address", g.addr, "error", err)
+		}
 		return err
 	}
 	b := &g.answer
@@ -149,7 +152,7 @@ func (g *greeted) hear() error {
 		e := &notWelcome{g.addr, *g.hello, a}
 		g.err = e
 		if g.warn != nil && a.verdict != notYet {
-			g.warn("another server refuses this one", "address", g.addr, "error", e)
+			g.warn(g.addr, "another server refuses this one", "address", g.addr, "error", e)
 		}
 	}
 	return g.err

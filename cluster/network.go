@@ -4,7 +4,11 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
 	"net"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -88,8 +92,57 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	if t.DialTLS != nil {
 		config = t.DialTLS()
 	}
-	if config != nil {
-		return (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)
+	if config == nil {
+		return d.DialContext(ctx, "tcp", addr)
 	}
-	return d.DialContext(ctx, "tcp", addr)
+	c, err := (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)
+	var read *net.OpError
+	switch {
+	case err == nil:
+		return c, nil
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET) && errors.As(err, &read) && read.Op == "read": // of the handshake
+		err = &TLSError{"it closed the connection during the TLS handshake, as a server without TLS does", err}
+	}
+	return nil, explainTLS(err)
+}
+
+// TLSError says why TLS with another member does not work, and which side refuses the other. "It" is
+// the other member in the text. Waiting does not mend this, as it mends a connection that is refused or lost.
+type TLSError struct {
+	why string
+	err error
+}
+
+func (e *TLSError) Error() string { return e.why }
+
+// Unwrap returns the error of package tls.
+func (e *TLSError) Unwrap() error { return e.err }
+
+// explainTLS returns a TLSError in place of an error from which it follows that one of the two sides of a
+// connection does not accept the other; otherwise err. In TLS 1.3 the side that connects learns only
+// from its first read that the other refuses its certificate.
+func explainTLS(err error) error {
+	var (
+		cert   *tls.CertificateVerificationError
+		plain  tls.RecordHeaderError
+		remote *net.OpError
+	)
+	switch {
+	case errors.As(err, new(*TLSError)):
+	case errors.As(err, &cert):
+		of := ""
+		if len(cert.UnverifiedCertificates) > 0 {
+			of = fmt.Sprintf(" (%v)", cert.UnverifiedCertificates[0].Subject)
+		}
+		return &TLSError{fmt.Sprintf("its certificate%s is not accepted here: %v", of, cert.Err), err}
+	case errors.As(err, &plain):
+		return &TLSError{"it does not use TLS, but this server does: all of a cluster must or none", err}
+	case errors.As(err, &remote) && remote.Op == "remote error": // an alert
+		what := "its TLS fails with this server"
+		if strings.Contains(remote.Err.Error(), "certificate") {
+			what = "it does not accept this server's certificate"
+		}
+		return &TLSError{fmt.Sprintf("%s (%v); its log says more", what, remote.Err), err}
+	}
+	return err
 }

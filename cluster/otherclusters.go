@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -27,6 +28,7 @@ type otherClusters struct {
 	called   int64     // when it called last
 	asking   bool      // a question to the server at Join is under way
 	answered bool      // the server at Join has answered
+	cut      error     // why TLS with it fails, if it did so last
 	joined   ClusterID // the cluster that it belongs to, by its answers; 0 if to none
 	left     int64     // since when each of its answers was that it is in no cluster, although joined is set; 0 if the last one was not
 }
@@ -77,7 +79,10 @@ func (x *otherClusters) look() {
 		r, err := ask(ctx, x.peers.network, x.cfg.Join, Request{Status: true})
 		x.mu.Lock()
 		defer x.mu.Unlock()
-		x.asking = false
+		x.asking, x.cut = false, nil
+		if errors.As(err, new(*TLSError)) {
+			x.cut = err
+		}
 		if err != nil || r.Status == nil {
 			x.left = 0 // it may say something else by now
 			return
@@ -110,6 +115,8 @@ func (x *otherClusters) none(of, own ClusterID, data bool) error {
 	case data:
 	case x.caller.cluster != 0 && x.caller.cluster != of && now-x.called < callLasts.Milliseconds():
 		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it", x.caller.from, x.caller.addr, x.caller.cluster, x.caller.addr, x.cfg.ID)
+	case x.outside && !x.answered && since < joinPatience && x.cut != nil:
+		return refuse(proto.OK, "the server at %v", x.cut)
 	case x.outside && !x.answered && since < joinPatience:
 		return refuse(proto.OK, "the server at %s, which is to be joined, does not answer yet", x.cfg.Join)
 	case x.matter() && since < x.pulse.contacts.silence:

@@ -39,7 +39,7 @@ type peerPort struct {
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // open connections; nil when closed
-	warned map[string]time.Time  // when each message was last logged by warn
+	warned map[warning]*said     // what warn has logged
 }
 
 func newPeerPort(network Network, self uint64, addr string, gate *gate, log *slog.Logger) *peerPort {
@@ -50,7 +50,7 @@ func newPeerPort(network Network, self uint64, addr string, gate *gate, log *slo
 		network: network, self: self, addr: addr, gate: gate, log: log,
 		idOf: func(string) uint64 { return 0 }, called: func(*hello) {}, term: func() uint64 { return 0 }, ran: func() int64 { return never },
 		raft: make(chan net.Conn), waiting: newUngreeted(),
-		conns: map[net.Conn]struct{}{}, warned: map[string]time.Time{}, cut: make(chan struct{}),
+		conns: map[net.Conn]struct{}{}, warned: map[warning]*said{}, cut: make(chan struct{}),
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
@@ -169,7 +169,8 @@ func (p *peerPort) greet(nc net.Conn) {
 		if errors.As(err, &plain) {
 			p.warn("refusing a peer that does not use TLS: this member does, and all of a cluster must or none", "peer", from)
 		} else if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
-			p.warn("refusing a peer: TLS handshake failed", "peer", from, "error", err)
+			host, _, _ := net.SplitHostPort(from)
+			p.warnOf(host, "a peer cannot connect: TLS handshake failed", "peer", from, "error", explainTLS(err))
 		}
 	case serve == nil:
 		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", from)
@@ -223,14 +224,41 @@ func (p *peerPort) toRaft(c net.Conn) {
 	}
 }
 
-// warn logs a warning, but the same message at most once in ten seconds, since peers
-// may reconnect all the time.
-func (p *peerPort) warn(message string, args ...any) {
+// A warning is a message about one peer, or about any.
+type warning struct{ about, message string }
+
+// said is when a warning was logged last, and how long it is not logged again.
+type said struct {
+	at    time.Time
+	quiet time.Duration
+}
+
+const (
+	quietFirst  = 10 * time.Second
+	quietMost   = 10 * time.Minute
+	maxWarnings = 256 // strangers may come from many addresses
+)
+
+// warn logs a warning, but the same message again only after ten seconds, and then after pauses that
+// double, since peers may reconnect all the time. A message that did not come for twice a pause is a new one.
+func (p *peerPort) warn(message string, args ...any) { p.warnOf("", message, args...) }
+
+// warnOf is warn for a message about one peer.
+func (p *peerPort) warnOf(about, message string, args ...any) {
 	p.mu.Lock()
-	now := time.Now()
-	quiet := now.Sub(p.warned[message]) < 10*time.Second
-	if !quiet {
-		p.warned[message] = now
+	now, key := time.Now(), warning{about, message}
+	last := p.warned[key]
+	if last == nil && len(p.warned) >= maxWarnings {
+		key.about = ""
+		last = p.warned[key]
+	}
+	quiet := last != nil && now.Sub(last.at) < last.quiet
+	switch {
+	case quiet:
+	case last == nil, now.Sub(last.at) >= 2*last.quiet:
+		p.warned[key] = &said{now, quietFirst}
+	default:
+		*last = said{now, min(2*last.quiet, quietMost)}
 	}
 	p.mu.Unlock()
 	if !quiet {
@@ -248,13 +276,16 @@ func (p *peerPort) dial(ctx context.Context, addr string, kind byte, to uint64) 
 	}
 	nc, err := p.network.Dial(ctx, addr)
 	if err != nil {
+		if errors.As(err, new(*TLSError)) {
+			p.warnOf(addr, "TLS with another member fails", "server", to, "address", addr, "error", err)
+		}
 		return nil, err
 	}
 	c, err := p.track(nc)
 	if err != nil {
 		return nil, err
 	}
-	return greetPeer(c, addr, &hello{kind: kind, cluster: of, from: p.self, to: to, term: p.term(), addr: p.addr}, p.warn)
+	return greetPeer(c, addr, &hello{kind: kind, cluster: of, from: p.self, to: to, term: p.term(), addr: p.addr}, p.warnOf)
 }
 
 // dialAgain is dial, within timeout, in up to two attempts: if TCP's first packet is lost, it

@@ -24,7 +24,8 @@ func (m *membership) astray(members []proto.Peer) error {
 		return nil
 	}
 	others := map[ClusterID][]uint64{}
-	for id, s := range m.former.survey(members) {
+	said, _ := m.former.survey(members)
+	for id, s := range said {
 		if s.Formed && s.Cluster != own && !find(members, id).Observer {
 			others[s.Cluster] = append(others[s.Cluster], id)
 		}

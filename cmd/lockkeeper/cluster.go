@@ -54,7 +54,8 @@ The last line is the health of the cluster, which is also the exit code:
 So run it where all peer ports can be reached: a member that only this command cannot
 reach counts as one that does not answer.
 
-A server that is in no cluster yet says what it is waiting for; ask it with --peer.
+A server that is in no cluster yet says what it is waiting for; ask it with --peer. If
+TLS with a member fails, its state says which side refuses the other, and why.
 
 The JSON of the member that was asked has these fields:
 
@@ -277,11 +278,11 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 	if err != nil {
 		return err
 	}
-	own := ownStatus(ctx, network, s)
+	own, apart := ownStatus(ctx, network, s)
 	if !q.Status {
 		s, own = settle(ctx, network, s, own)
 	}
-	x := clusterStatus{Status: s, Answers: own}
+	x := clusterStatus{Status: s, Answers: own, apart: apart}
 	x.judge()
 	if o.json {
 		err = json.NewEncoder(stdout).Encode(&x)
@@ -331,7 +332,7 @@ func settle(ctx context.Context, network cluster.Network, s *cluster.Status, own
 				s = now
 			}
 		}
-		if now := ownStatus(ctx, network, s); len(now) > 0 {
+		if now, _ := ownStatus(ctx, network, s); len(now) > 0 {
 			own = now
 		}
 	}
@@ -379,6 +380,8 @@ type clusterStatus struct {
 	Answers  []memberStatus `json:"answers"`
 	Health   health         `json:"health"`
 	Problems []string       `json:"problems"`
+
+	apart map[uint64]*cluster.TLSError // why TLS with a member fails
 }
 
 // answerOf returns what a member says about itself; nil if it does not answer.
@@ -393,6 +396,8 @@ func (x *clusterStatus) answerOf(id uint64) *memberStatus {
 func (x *clusterStatus) wrong(id uint64) string {
 	says := ""
 	switch a := x.answerOf(id); {
+	case a == nil && x.apart[id] != nil:
+		says = "cannot be asked: " + x.apart[id].Error()
 	case a == nil:
 		says = "does not answer"
 	case a.Cluster == 0:
@@ -492,25 +497,35 @@ func membersOf(s *cluster.Status) []proto.Peer {
 }
 
 // ownStatus asks each member that s names for its own status, all at once, and returns those
-// that answer in time, sorted by id. It adds to s the members that differ, which only the
-// leader knows.
-func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) (all []memberStatus) {
+// that answer in time, sorted by id, and why TLS fails with others. It adds to s the members that
+// differ, which only the leader knows.
+func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) (all []memberStatus, apart map[uint64]*cluster.TLSError) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	members := membersOf(s)
-	answers := make(chan *cluster.Status)
+	type answer struct {
+		of  uint64
+		x   *cluster.Status
+		err error
+	}
+	answers := make(chan answer)
 	for _, m := range members {
 		go func() {
 			x, err := cluster.Ask(ctx, network, m.Addr, cluster.Request{Status: true})
 			if err != nil || x == nil || x.ID != m.ID { // another server may have that address now
 				x = nil
 			}
-			answers <- x
+			answers <- answer{m.ID, x, err}
 		}()
 	}
+	apart = map[uint64]*cluster.TLSError{}
 	for range members {
-		x := <-answers
+		a := <-answers
+		x := a.x
 		if x == nil {
+			if why := (*cluster.TLSError)(nil); errors.As(a.err, &why) {
+				apart[a.of] = why
+			}
 			continue
 		}
 		all = append(all, memberStatus{x.ID, x.Role, x.Leader, x.Cluster, x.Term, x.Index, x.Zxid, x.NoVote, x.About})
@@ -519,7 +534,7 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 		}
 	}
 	slices.SortFunc(all, func(a, b memberStatus) int { return cmp.Compare(a.ID, b.ID) })
-	return all
+	return all, apart
 }
 
 // startTime is how long the commands try to reach servers that may just have been started.

@@ -111,6 +111,29 @@ func TestWithoutMajority(t *testing.T) {
 	}
 }
 
+// TestClusterStatusTLS: cluster status says why TLS with a member fails, and so does a member that waits for it.
+func TestClusterStatusTLS(t *testing.T) {
+	t.Parallel()
+	dir, ca := t.TempDir(), testkit.NewCA(t)
+	authorities := ca.WriteCA(t, dir, "ca.pem")
+	cert, _ := testkit.WritePair(t, ca.Named(t, "localhost"), dir, "good.pem", "good.pem")
+	bad, _ := testkit.WritePair(t, ca.Bad(t, false), dir, "bad.pem", "bad.pem")
+	ports := freePorts(t, 2)
+	first, second := fmt.Sprintf("localhost:%d", ports[0]), fmt.Sprintf("localhost:%d", ports[1])
+	for i, own := range []string{cert, bad} {
+		start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(i+1), "--peers", "1="+first+",2="+second, "--peer-tls-cert", own, "--peer-tls-ca", authorities)
+	}
+	const why = "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field"
+	waitFor(t, "the reasons", func() bool {
+		code, stdout, _ := call(nil, "cluster", "status", "--peer", first, "--peer-tls-cert", cert, "--peer-tls-ca", authorities)
+		return code == exitFault && strings.Contains(stdout, "reason: server 2 at "+second+": "+why) && strings.Contains(stdout, "server 2 at "+second+": cannot be asked: "+why) && !strings.Contains(stdout, "cluster form")
+	})
+	code, _, stderr := call(nil, "cluster", "status", "--peer", second, "--peer-tls-cert", cert, "--peer-tls-ca", authorities)
+	if oneError(t, stderr, second+": "+why); code != exitFault {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // TestClusterOfNewServer: the command asks again where a server has just been started, which serves no clients yet.
 func TestClusterOfNewServer(t *testing.T) {
 	t.Parallel()

@@ -74,6 +74,20 @@ func (ca *CA) Between(t testing.TB, from, to time.Time) tls.Certificate {
 	}))
 }
 
+// Bad issues a certificate for a member with the common name localhost, which another member must not accept:
+// it has no other name or, if ended is set, it has, but has expired.
+func (ca *CA) Bad(t testing.TB, ended bool) tls.Certificate {
+	t.Helper()
+	c := &x509.Certificate{
+		Subject:     pkix.Name{CommonName: "localhost"},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotAfter: validTo,
+	}
+	if ended {
+		c.DNSNames, c.NotAfter = []string{"localhost"}, validFrom.Add(time.Hour)
+	}
+	return pair(ca.sign(t, c))
+}
+
 // Client issues a client certificate.
 func (ca *CA) Client(t testing.TB, subject pkix.Name) tls.Certificate {
 	t.Helper()
