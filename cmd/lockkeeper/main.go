@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +35,12 @@ const (
 	exitDegraded = 3
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
+func main() {
+	// No command ends because nobody reads standard error any more, and only those end that print for nobody (output). The
+	// channel is never read. Ignoring the signal instead would pass that on to the command of lock run.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	os.Exit(run(os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
 
 // run runs the program and returns its exit code. It writes an error as one line to
 // stderr.
@@ -48,6 +55,10 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 		return err
 	}
 	err := root.Execute()
+	if errors.Is(out.Err(), syscall.EPIPE) { // a command that ends in order
+		out.inOrder = false
+		out.Write([]byte("\n"))
+	}
 	if err == nil {
 		if err := out.Err(); err != nil {
 			fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
@@ -70,15 +81,22 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 }
 
 // output is standard output. It keeps the first error of a write, so that no command ends
-// with success if what it printed is lost.
+// with success if what it printed is lost. When its reader has gone, it ends the process as SIGPIPE does: without a word.
 type output struct {
 	io.Writer
-	mu  sync.Mutex
-	err error
+	inOrder bool // the command watches Err, and ends by itself first
+	mu      sync.Mutex
+	err     error
 }
 
 func (o *output) Write(b []byte) (int, error) {
 	n, err := o.Writer.Write(b)
+	if errors.Is(err, syscall.EPIPE) && !o.inOrder {
+		signal.Reset(syscall.SIGPIPE)
+		var more int
+		more, err = o.Writer.Write(b[n:]) // does not return unless somebody reads again
+		n += more
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.err = cmp.Or(o.err, err)

@@ -112,6 +112,10 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 		}
 		proxy.InTurn = true
 	}
+	out, watched := o.printer.W.(*output)
+	if watched {
+		out.inOrder = true // for the recording, and for clients in the middle of a request
+	}
 	proxy.Handle = func(e wiretap.Event) {
 		if recorder != nil {
 			if recorder.Handle(e); recorder.Err() != nil {
@@ -120,7 +124,7 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 		}
 		if !o.quiet {
 			o.printer.Handle(e)
-			if out, ok := o.printer.W.(*output); ok && out.Err() != nil {
+			if watched && out.Err() != nil {
 				cancel() // stop if nobody can read it
 			}
 		}
