@@ -54,14 +54,15 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 		started = err == nil
 		return err
 	}
-	err := root.Execute()
+	command, err := root.ExecuteC()
+	stderr = command.ErrOrStderr()           // which serve may have replaced
 	if errors.Is(out.Err(), syscall.EPIPE) { // a command that ends in order
 		out.inOrder = false
 		out.Write([]byte("\n"))
 	}
 	if err == nil {
 		if err := out.Err(); err != nil {
-			fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
+			sayError(stderr, err)
 			return exitFault
 		}
 		return exitOK
@@ -70,7 +71,7 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	if errors.As(err, &exit) && exit.error == nil {
 		return exit.code
 	}
-	fmt.Fprintf(stderr, "lockkeeper: %s\n", oneLine(err))
+	sayError(stderr, err)
 	if exit != nil {
 		return exit.code
 	}

@@ -453,6 +453,15 @@ type process struct {
 
 var readyLine = regexp.MustCompile(`^lockkeeper: (?:serving ZooKeeper clients on|proxying) (\S+:[1-9]\d*)(?: to \S+)?$`)
 
+// message returns the text of a line, which may be JSON.
+func message(line string) string {
+	var entry struct{ Msg string }
+	if json.Unmarshal([]byte(line), &entry) == nil {
+		return entry.Msg
+	}
+	return line
+}
+
 // start starts the command. It is killed at the end of the test.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
@@ -474,7 +483,7 @@ func startCmd(t *testing.T, cmd *exec.Cmd) *process {
 			p.mu.Lock()
 			p.stderr = append(p.stderr, lines.Text())
 			p.mu.Unlock()
-			if m := readyLine.FindStringSubmatch(lines.Text()); m != nil && p.addr == "" {
+			if m := readyLine.FindStringSubmatch(message(lines.Text())); m != nil && p.addr == "" {
 				p.addr = m[1]
 				close(p.ready)
 			}
@@ -930,17 +939,85 @@ func TestLogFormat(t *testing.T) {
 	check1(t, p.Process.Signal(syscall.SIGTERM))
 	p.exit()
 	found := false
-	for _, line := range p.lines() {
-		var entry struct{ Level, Msg, Session string }
-		if readyLine.MatchString(line) {
-			continue
-		}
-		if err := json.Unmarshal([]byte(line), &entry); err != nil {
-			t.Errorf("%q: %v", line, err)
-		}
-		found = found || entry.Level == "WARN" && entry.Session == fmt.Sprintf("0x%x", uint64(c.Session.SessionID))
+	for _, e := range jsonLog(t, p) {
+		found = found || e.Level == "WARN" && e.Session == fmt.Sprintf("0x%x", uint64(c.Session.SessionID))
 	}
 	if !found {
 		t.Errorf("no warning about the bad frame: %q", p.lines())
 	}
+}
+
+// logged is a line of the log.
+type logged struct {
+	Time                time.Time
+	Level, Msg, Session string
+}
+
+// jsonLog returns the lines on standard error of a process that has ended, all of which must be JSON.
+func jsonLog(t *testing.T, p *process) (all []logged) {
+	t.Helper()
+	for _, line := range p.lines() {
+		var e logged
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.Time.IsZero() || e.Level == "" || e.Msg == "" {
+			t.Errorf("%q: %v", line, err)
+		}
+		all = append(all, e)
+	}
+	return all
+}
+
+// TestLogFormatWhole: with --log-format json there is nothing else on standard error, at any level.
+func TestLogFormatWhole(t *testing.T) {
+	t.Parallel()
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	check1(t, err)
+	t.Cleanup(func() { taken.Close() })
+	dir := t.TempDir()
+	badConfig := filepath.Join(dir, "zoo.cfg")
+	check1(t, os.WriteFile(badConfig, []byte("tickTime=soon\n"), 0o600))
+	cert, _ := testkit.WritePair(t, testkit.NewCA(t).Server(t), dir, "both.pem", "both.pem")
+	const nobody = "127.0.0.1:0"
+	for _, c := range []struct {
+		name string
+		env  []string
+		args []string
+		code int      // -1 for one that serves, and is stopped
+		says []string // how the messages begin
+	}{
+		{"serves", nil, []string{"--log-format=json", "--log-level=error", "--admin", nobody, "--metrics-listen", nobody, "--tls-listen", nobody, "--tls-cert", cert, "--tls-client-auth", "none"}, -1,
+			[]string{"lockkeeper: admin on http://", "lockkeeper: metrics on http://", "lockkeeper: serving ZooKeeper clients with TLS on ", "lockkeeper: serving ZooKeeper clients on "}},
+		{"for tests", nil, []string{"--log-format=json", "--log-level=error", "--test-control", nobody}, -1, []string{"lockkeeper: test control on http://", "lockkeeper: serving ZooKeeper clients on "}},
+		{"by a variable", []string{"LOCKKEEPER_LOG_FORMAT=json"}, nil, -1, []string{"lockkeeper: serving ZooKeeper clients on "}},
+		{"a fault", nil, []string{"--log-format=json", "--listen", taken.Addr().String()}, exitFault, []string{"lockkeeper: --listen: "}},
+		{"the file", nil, []string{"--log-format=json", "--config", badConfig}, exitUsage, []string{"lockkeeper: "}},
+		{"a value", nil, []string{"--log-format=json", "--super-digest", "nohash"}, exitUsage, []string{"lockkeeper: --super-digest: "}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, c.env, append([]string{"serve", "--memory", "--listen", nobody}, c.args...)...)
+			code, level := c.code, "ERROR"
+			if code < 0 {
+				p.waitReady()
+				check1(t, p.Process.Signal(syscall.SIGTERM))
+				code, level = exitOK, "INFO"
+			}
+			if got := p.exit(); got != code {
+				t.Errorf("exit code %d", got)
+			}
+			all := jsonLog(t, p)
+			for i, want := range c.says {
+				if len(all) != len(c.says) || all[i].Level != level || !strings.HasPrefix(all[i].Msg, want) {
+					t.Fatalf("%+v, not %q", all, c.says)
+				}
+			}
+		})
+	}
+	t.Run("a flag", func(t *testing.T) { // the flags do not say what the format is
+		t.Parallel()
+		p := start(t, nil, "serve", "--log-format=json", "--nonsense")
+		if code := p.exit(); code != exitUsage {
+			t.Errorf("exit code %d", code)
+		}
+		oneError(t, strings.Join(p.lines(), "\n")+"\n", "--nonsense")
+	})
 }

@@ -56,7 +56,9 @@ When clients can connect, serve prints one line on standard error:
 
   lockkeeper: serving ZooKeeper clients on HOST:PORT
 
-Then it also tells systemd (sd_notify, for units with Type=notify). It waits for
+With --log-format json that is the message ("msg") of a line of JSON, as is the last line
+after a fault; only an error in a flag or a variable is text.
+Once it serves, it also tells systemd (sd_notify, for units with Type=notify). It waits for
 addresses that this machine does not have yet, and for names that it cannot look up
 yet, and logs which.
 
@@ -191,6 +193,8 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
 	case "json":
 		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
+		stderr = newJSONLines(stderr)
+		c.SetErr(stderr)
 	default:
 		return badFlag(flags, "log-format", "%q is not text or json", o.format)
 	}

@@ -94,8 +94,9 @@ class Running {
       child.stderr.setEncoding('utf8').on('data', text => {
         this.output = (this.output + text).slice(-KEPT)
         if (this.connectString) return
-        const url = /^lockkeeper: test control on (\S+)\r?\n/m.exec(this.output)
-        const connect = /^lockkeeper: serving ZooKeeper clients on (\S+)\r?\n/m.exec(this.output)
+        // With --log-format json both are in a line of JSON.
+        const url = /lockkeeper: test control on ([^\s"]+).*\n/.exec(this.output)
+        const connect = /lockkeeper: serving ZooKeeper clients on ([^\s"]+).*\n/.exec(this.output)
         if (!url || !connect) return
         clearTimeout(late)
         this.url = url[1]

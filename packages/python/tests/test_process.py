@@ -52,6 +52,12 @@ def test_tree():
         assert server.znode("/a/b").data == "äö".encode()
 
 
+def test_json_log():
+    with Lockkeeper(args=["--log-format", "json"]) as server:
+        assert answers(server.hosts)
+        assert server.state()
+
+
 def test_cluster():
     with cluster(3, election_timeout=0.5) as server:
         assert len(server.hosts.split(",")) == 3

@@ -79,8 +79,9 @@ impl Drop for Process {
 fn address(said: &mut BufReader<ChildStderr>, what: &str) -> Result<String, Error> {
     let mut last = String::new();
     for line in said.lines().map_while(Result::ok) {
-        if let Some(address) = line.strip_prefix("lockkeeper: ").and_then(|line| line.strip_prefix(what)) {
-            return Ok(address.trim().to_string());
+        // With --log-format json it is in a line of JSON.
+        if let Some((_, address)) = line.split_once(&format!("lockkeeper: {what}")) {
+            return Ok(address.split('"').next().unwrap_or_default().trim().to_string());
         }
         last = format!("{last}\n{line}");
     }

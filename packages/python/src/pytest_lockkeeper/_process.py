@@ -208,11 +208,12 @@ class _Said:
             line = raw.decode(errors="replace")
             self._lines.append(line)
             self.printed += 1
-            if match := re.match(f"(?:{_CONTROL}|{_SERVING})(\\S+)", line):
-                if line.startswith(_CONTROL):
-                    self.url = match[1]
+            # With --log-format json it is in a line of JSON.
+            if match := re.search(f'({_CONTROL}|{_SERVING})([^\\s"]+)', line):
+                if match[1] == _CONTROL:
+                    self.url = match[2]
                 else:
-                    self.hosts = match[1]
+                    self.hosts = match[2]
                 if self.url and self.hosts:
                     self.done.set()
         self.done.set()

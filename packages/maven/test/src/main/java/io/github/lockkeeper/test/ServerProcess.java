@@ -76,8 +76,9 @@ final class ServerProcess {
     private String address(String what) throws IOException {
         String start = "lockkeeper: " + what;
         for (String line = said.readLine(); line != null; line = said.readLine()) {
-            if (line.startsWith(start)) {
-                return line.substring(start.length()).trim();
+            int at = line.indexOf(start);
+            if (at >= 0) { // with --log-format json it is in a line of JSON
+                return line.substring(at + start.length()).split("\"")[0].trim();
             }
             last.add(line);
             if (last.size() > KEPT) {
