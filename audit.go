@@ -1,23 +1,27 @@
 package lockkeeper
 
 import (
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode"
 
+	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// AuditEvent is what ZooKeeper's audit log says of an operation: a change by a client, or an
+// AuditEvent is what ZooKeeper's audit log says of an operation: a change by a client, or of the members of the cluster, or an
 // attempt that failed. Fields that do not apply are empty.
 type AuditEvent struct {
 	// Session is the client's, or the one that has ended; 0 for none.
 	Session int64
 	// User has the client's identities, without their schemes, separated by commas; of scheme
-	// digest only the name. It is empty for what a server does by itself.
+	// digest only the name. For what was asked for at the peer port it is the address and, with TLS, the subject of the
+	// certificate. It is empty for what a server does by itself, or its program through its methods.
 	User string
-	// IP is the client's address.
+	// IP is the address of the client, or of whoever has asked.
 	IP string
 	// Operation is create, delete, setData, setAcl, reconfig, multiOperation for a multi that
 	// failed, or ephemeralZNodeDeletionOnSessionCloseOrExpire. A multi that was done has an event
@@ -69,6 +73,31 @@ func (e AuditEvent) String() string {
 		}
 	}
 	return b.String()
+}
+
+// traceChange notes in the log, and in the audit log, that a change of the members was asked for over the peer port or by the
+// program that this server is part of. The client port does so for its clients' reconfig.
+func (s *Server) traceChange(a cluster.Asked) {
+	event, said := server.Reconfigured(a.Err, errors.Is(a.Err, ErrUnknownOutcome))
+	event.IP, event.User = server.Asker(a.From, a.Subject)
+	if a.Transfer != nil {
+		event.Path = "" // which is the list of members
+	}
+	if s.audit != nil {
+		s.audit(AuditEvent(event))
+	}
+	from := "this program"
+	if a.From != nil {
+		from = a.From.String()
+	}
+	args := []any{"change", fmt.Sprintf("%.1000s", a.Request), "from", from}
+	if event.User != "" {
+		args = append(args, "user", event.User)
+	}
+	if a.Err != nil {
+		args = append(args, "error", a.Err)
+	}
+	s.log.Warn(said, args...)
 }
 
 // audit returns Audit as the client port has it.

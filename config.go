@@ -134,7 +134,8 @@ type Config struct {
 	// Logger receives the server's log. If it is nil, nothing is logged.
 	Logger *slog.Logger
 	// Audit, if not nil, is told of the changes that clients of this server make or try to make
-	// (audit.enable), in their order, and of the ephemeral znodes of all sessions that end. It is called
+	// (audit.enable), in their order, of the ephemeral znodes of all sessions that end, and of the changes of the members
+	// that are asked of this server in other ways, by its methods or at its peer port. It is called
 	// while the server's state is locked: it must not block, nor call the server. An operation
 	// whose connection is lost before its outcome is known has the result "invoked".
 	Audit func(AuditEvent)

@@ -109,7 +109,7 @@ type Server struct {
 	member  *cluster.Member
 	replica *fsm.Replica
 	clients *server.Server
-	log     *slog.Logger
+	*traces
 
 	peerAddr string // empty if the server is standalone
 	network  cluster.Network
@@ -129,6 +129,12 @@ type Server struct {
 	gone       chan struct{} // closed when it has ended, and closeErr is set
 	closeErr   error
 	wg         sync.WaitGroup // the server's own goroutines
+}
+
+// traces are where a server says what has become of it, and who changed what.
+type traces struct {
+	log   *slog.Logger
+	audit func(AuditEvent) // nil for none
 }
 
 // clientPorts are the ports at which clients connect. Only plain changes after Open.
@@ -151,7 +157,7 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		log: cfg.Logger, peerAddr: cfg.PeerAddr, network: cfg.hooks.Network,
+		traces: &traces{cfg.Logger, cfg.Audit}, peerAddr: cfg.PeerAddr, network: cfg.hooks.Network,
 		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), handing: make(chan struct{}, 1), stop: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if err := s.listen(&cfg); err != nil {
@@ -177,7 +183,7 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(changes)
 	}
 	member := cfg.cluster()
-	member.Answers = cluster.Answers{About: s.about, Clients: s.clientsOf}
+	member.Answers = cluster.Answers{About: s.about, Clients: s.clientsOf, Changed: s.traceChange}
 	s.member = cluster.New(member, replica)
 	s.clients = server.New(cfg.server(replica, proposer{s.member})) // must observe the replica before Start applies entries
 	if err := s.member.Start(); err != nil {

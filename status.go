@@ -344,6 +344,7 @@ func (s *Server) change(ctx context.Context, q cluster.Request) error {
 		return err
 	}
 	_, err := s.member.Ask(ctx, q)
+	s.traceChange(cluster.Asked{Request: q, Err: err})
 	if err == nil {
 		return nil
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"time"
 
@@ -56,7 +57,7 @@ func (m *membership) change(q Request) (Reply, error) {
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
 			s, _ := m.status()
-			return Reply{Status: &s}, err
+			return Reply{Status: &s, same: true}, err
 		}
 	}
 	patience := adminTimeout // an operator's changes wait for each other
@@ -154,8 +155,25 @@ func (m *membership) serve(c net.Conn) {
 		r.Error = err.Error()
 	} else {
 		r = m.answer(q)
+		m.trace(c, q, &r)
 	}
 	json.NewEncoder(c).Encode(r) // an error means that the client has gone
+}
+
+// trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
+// are not its concern. A server that asks for its own place does so again and again until it has it.
+func (m *membership) trace(c net.Conn, q Request, r *Reply) {
+	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.peers.due("", "a server asks for its place") {
+		return
+	}
+	asked := Asked{Request: q, From: c.RemoteAddr(), Subject: subjectOf(c)}
+	if r.Error != "" {
+		asked.Err = errors.New(r.Error)
+	}
+	if r.Begun {
+		asked.Err = fmt.Errorf("%w: %w", ErrUnknownOutcome, asked.Err)
+	}
+	m.cfg.Changed(asked)
 }
 
 // answer carries out a request, and returns what to say of that.

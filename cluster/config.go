@@ -61,9 +61,12 @@ type Config struct {
 	Answers
 }
 
-// Answers are what the server that the member is part of tells other servers about itself. A nil
-// function tells nothing. None is called before Start.
+// Answers are what the server that the member is part of tells other servers about itself, and is told of their requests. A nil
+// function does nothing. None is called before Start.
 type Answers struct {
+	// Changed is told of each request for a change of the members that was answered at the peer port, before
+	// the answer is sent.
+	Changed func(Asked)
 	// About returns what the member's status says about the server.
 	About func() About
 	// Clients returns clients that are connected to the server.

@@ -245,24 +245,48 @@ func (p *peerPort) warn(message string, args ...any) { p.warnOf("", message, arg
 
 // warnOf is warn for a message about one peer.
 func (p *peerPort) warnOf(about, message string, args ...any) {
+	if p.due(about, message) {
+		p.log.Warn(message, args...)
+	}
+}
+
+// due reports whether a message about a peer may be logged now, and counts it as logged.
+func (p *peerPort) due(about, message string) bool {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	now, key := time.Now(), warning{about, message}
 	last := p.warned[key]
 	if last == nil && len(p.warned) >= maxWarnings {
 		key.about = ""
 		last = p.warned[key]
 	}
-	quiet := last != nil && now.Sub(last.at) < last.quiet
 	switch {
-	case quiet:
+	case last != nil && now.Sub(last.at) < last.quiet:
+		return false
 	case last == nil, now.Sub(last.at) >= 2*last.quiet:
 		p.warned[key] = &said{now, quietFirst}
 	default:
 		*last = said{now, min(2*last.quiet, quietMost)}
 	}
-	p.mu.Unlock()
-	if !quiet {
-		p.log.Warn(message, args...)
+	return true
+}
+
+// subjectOf returns the subject of the verified certificate of whoever has opened a connection, in DER; nil for none.
+func subjectOf(c net.Conn) []byte {
+	for {
+		switch x := c.(type) {
+		case guest:
+			c = x.Conn
+		case tracked:
+			c = x.Conn
+		case *tls.Conn:
+			if state := x.ConnectionState(); len(state.VerifiedChains) > 0 {
+				return state.PeerCertificates[0].RawSubject
+			}
+			return nil
+		default:
+			return nil
+		}
 	}
 }
 

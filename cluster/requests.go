@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -93,6 +95,52 @@ func (q *Request) changes() bool {
 	return q.Add != nil || q.Remove != 0 || q.Transfer != nil || q.Reconfig != nil || q.Form
 }
 
+// String says what change is asked for.
+func (q Request) String() string {
+	place := func(x *proto.Peer) string {
+		as := ""
+		if x.Observer {
+			as = " as an observer"
+		}
+		return fmt.Sprintf("%d at %s%s", x.ID, x.Addr, as)
+	}
+	switch {
+	case q.Add != nil && q.Run != 0:
+		return "add server " + place(q.Add) + ", which asks for it itself"
+	case q.Add != nil:
+		return "add server " + place(q.Add)
+	case q.Remove != 0:
+		return fmt.Sprintf("remove server %d", q.Remove)
+	case q.Transfer != nil && *q.Transfer == 0:
+		return "make any other server the leader"
+	case q.Transfer != nil:
+		return fmt.Sprintf("make server %d the leader", *q.Transfer)
+	case q.Form:
+		return "form the cluster"
+	case q.Reconfig == nil:
+		return "nothing"
+	}
+	var parts []string
+	for i := range q.Reconfig.Joining {
+		parts = append(parts, "add server "+place(&q.Reconfig.Joining[i]))
+	}
+	for _, id := range q.Reconfig.Leaving {
+		parts = append(parts, fmt.Sprintf("remove server %d", id))
+	}
+	if q.Reconfig.Whole {
+		parts = append(parts, "remove all others")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Asked is a request for a change of the members, and what has become of it.
+type Asked struct {
+	Request
+	From    net.Addr // of whoever has asked over the peer port; nil for the program that the member is part of
+	Subject []byte   // of the verified certificate with which they did, in DER; nil for none
+	Err     error    // nil if the change was made; [ErrUnknownOutcome] if it may have been, or in part
+}
+
 // Reply answers a Request.
 type Reply struct {
 	Status  *Status    `json:"status,omitempty"`
@@ -105,6 +153,8 @@ type Reply struct {
 	Begun   bool       `json:"begun,omitempty"`  // the change may have been made, or a part of it
 	Lead    bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
 	Leader  string     `json:"leader,omitempty"` // then the address of the leader's peer port, if known
+
+	same bool // there was nothing to change
 }
 
 // Status is what a member knows about its cluster.

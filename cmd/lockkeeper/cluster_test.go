@@ -421,8 +421,9 @@ func TestClusterForm(t *testing.T) {
 		members = append(members, fmt.Sprintf("%d=%s", i+1, addrs[i]))
 	}
 	client := func(id int) string { return fmt.Sprintf("127.0.0.1:%d", ports[2+id]) }
+	dir := t.TempDir()
 	serve := func(id int) *process {
-		return start(t, nil, "serve", "--memory", "--listen", client(id), "--id", fmt.Sprint(id), "--peers", strings.Join(members, ","))
+		return start(t, nil, "serve", "--memory", "--listen", client(id), "--id", fmt.Sprint(id), "--peers", strings.Join(members, ","), "--audit-log", filepath.Join(dir, fmt.Sprint(id)))
 	}
 	status := func(id int) string {
 		_, stdout, _ := call(nil, "cluster", "status", "--peer", addrs[id-1])
@@ -465,6 +466,25 @@ func TestClusterForm(t *testing.T) {
 		s := ask(t, "status", "--peer", addrs[0])
 		return s.Cluster == formed.Cluster && len(s.Members) == 3 && !s.Members[2].Observer
 	})
+
+	// All of that has left traces, and so does what is asked by way of a client port.
+	lead := ask(t, "status", "--peer", addrs[0]).Leader
+	ask(t, "remove", "3", "--server", client(1))
+	traced := func(id uint64, change, result string) {
+		t.Helper()
+		waitFor(t, result, func() bool { // the writer of the audit log may be slow
+			text, err := os.ReadFile(filepath.Join(dir, fmt.Sprint(id)))
+			check1(t, err)
+			return strings.Contains(string(text), "user=127.0.0.1\tip=127.0.0.1\toperation=reconfig\t"+result)
+		})
+		said := regexp.MustCompile(`level=WARN msg=".*members.*" change="` + change + `" from=127\.0\.0\.1:\d+ user=127\.0\.0\.1`)
+		if lines := procs[id-1].lines(); !slices.ContainsFunc(lines, said.MatchString) {
+			t.Errorf("member %d does not say %q: %q", id, change, lines)
+		}
+	}
+	traced(1, "form the cluster", "result=failure")
+	traced(2, "form the cluster", "znode=/zookeeper/config\tresult=success")
+	traced(lead, "remove server 3", "znode=/zookeeper/config\tresult=success")
 }
 
 // TestClusterStatusOfOthers: cluster status says which members belong to another cluster, and

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"net"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -171,13 +172,57 @@ func (w *audited) logMulti(reply []byte) {
 	}
 }
 
-// auditReconfig logs a reconfig.
-func (c *conn) auditReconfig(who *identity, result string) {
-	e := AuditEvent{Operation: "reconfig", Result: result}
-	if result == auditSuccess {
-		e.Path = znode.ConfigPath
+// Reconfigured returns the event of a change of the members that was asked for, whichever way, and what the log says
+// of it. err is nil if the change was made, and the outcome is unknown if unsure is true.
+func Reconfigured(err error, unsure bool) (e AuditEvent, said string) {
+	e.Operation = "reconfig"
+	switch {
+	case unsure:
+		e.Result, said = auditUnknown, "a change of the members was asked for, and may have been made"
+	case err != nil:
+		e.Result, said = auditFailure, "a change of the members was asked for, and refused"
+	default:
+		e.Result, e.Path, said = auditSuccess, znode.ConfigPath, "the members were changed on request"
 	}
-	c.audit(who, e)
+	return e, said
+}
+
+// auditReconfig logs a reconfig. If ok is false, its outcome is unknown.
+func (c *conn) auditReconfig(q *request, code proto.Code, ok bool) {
+	var err error
+	if code != proto.OK {
+		err = code
+	}
+	e, said := Reconfigured(err, !ok)
+	c.audit(q.who, e)
+	args := []any{"user", users(q.who.ids)}
+	if err != nil && ok {
+		args = append(args, "error", err)
+	}
+	var asked proto.ReconfigRequest
+	d := jute.NewDecoder(q.body)
+	if asked.Decode(&d); d.Err() == nil {
+		args = append(args, "joining", asked.Joining.Path, "leaving", asked.Leaving.Path, "members", asked.NewMembers.Path, "version", asked.ConfigID)
+	}
+	c.warn(said, args...)
+}
+
+// Asker returns the address and the user of whoever has connected to another port than the clients', as the audit log has those
+// of a client: the user is the address and, if they have proved one, the subject of a certificate, which is in DER. A nil
+// address is this process's own.
+func Asker(addr net.Addr, subject []byte) (ip, user string) {
+	if addr == nil {
+		return inProcess[0].ID, ""
+	}
+	ip = addr.String()
+	if tcp, ok := addr.(*net.TCPAddr); ok {
+		ip = hostAddress(tcp)
+	}
+	user = ip
+	if name, err := distinguishedName(subject); err == nil && name != "" {
+		user += "," + name
+	}
+	return ip, user
 }
 
 // audit logs an event of a client.

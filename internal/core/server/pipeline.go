@@ -120,7 +120,7 @@ func (c *conn) reconfig(q request) (bool, error) {
 	c.s.cfg.Proposer.Propose(&fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}, w, c.gone)
 	<-w.done
 	if !w.ok {
-		c.auditReconfig(q.who, auditUnknown)
+		c.auditReconfig(&q, 0, false)
 		return false, errEnd
 	}
 	h := proto.ReplyHeader{Xid: q.xid, Code: w.code}
@@ -128,15 +128,11 @@ func (c *conn) reconfig(q request) (bool, error) {
 		var ok bool
 		// The client's pings wait too, and it gives up after two thirds of its timeout.
 		if h.Code, ok = c.s.cfg.Proposer.Reconfigure(q.body, time.Duration(c.timeout)*time.Millisecond/3); !ok {
-			c.auditReconfig(q.who, auditUnknown)
+			c.auditReconfig(&q, 0, false)
 			return false, errEnd
 		}
 	}
-	if h.Code == proto.OK {
-		c.auditReconfig(q.who, auditSuccess)
-	} else {
-		c.auditReconfig(q.who, auditFailure)
-	}
+	c.auditReconfig(&q, h.Code, true)
 	c.unsent = true
 	c.s.cfg.Replica.View(func(v *fsm.View) {
 		var body []byte

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"log/slog"
+	"slices"
 )
 
 // TestPeerTLS: members authenticate each other. A server that cannot is neither added nor
@@ -29,9 +30,10 @@ func TestPeerTLS(t *testing.T) {
 	}
 	peers := map[uint64]string{1: addrs[0], 2: addrs[1], 3: addrs[2]}
 	var log testkit.Log
+	var audit auditLines
 	var servers []*lockkeeper.Server
 	for id := range peers {
-		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peerList(peers), PeerTLS: mutual(ca, ca.Peer(t)), Logger: log.Logger(slog.LevelInfo)}))(t)
+		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peerList(peers), PeerTLS: mutual(ca, ca.Peer(t)), Logger: log.Logger(slog.LevelInfo), Audit: audit.add}))(t)
 		defer s.Close()
 		servers = append(servers, s)
 	}
@@ -40,6 +42,10 @@ func TestPeerTLS(t *testing.T) {
 		must(connect(t, inMemory(s)).Create(fmt.Sprintf("/by%d", i), nil, 0))(t)
 	}
 	ours := cluster.TCP{TLS: mutual(ca, ca.Peer(t))}
+	cluster.Ask(t.Context(), ours, addrs[0], cluster.Request{Remove: 9})
+	if want := "user=127.0.0.1,CN=peer ip=127.0.0.1 operation=reconfig result=failure"; !slices.Contains(audit.all(), want) {
+		t.Errorf("the audit logs have %q, not %q", audit.all(), want)
+	}
 	start := time.Now()
 	none := mutual(ca) // Open wants a certificate
 	none.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, errors.New("none") }
