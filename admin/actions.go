@@ -17,13 +17,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // This file has what Options.EndSessions and BreakLocks permit, and edit.go what EditZnodes does. Each action
-// is a POST with a JSON object as its body, and is answered with status 204, or with the reason why not:
+// is a POST with a JSON object as its body, and is answered with status 204 or what was done, or with the reason why not:
 // {"error": "…"}.
 
 // Limits of an action.
@@ -36,6 +37,7 @@ const (
 // actions adds the actions to the mux.
 func (h *Handler) actions() {
 	h.mux.HandleFunc("POST /console/sessions/{id}/end", h.serveEndSession)
+	h.mux.HandleFunc("POST /console/connections/end", h.serveEndConnections)
 	h.mux.HandleFunc("POST /console/locks/break", h.serveBreak)
 	h.edits()
 	h.mux.HandleFunc("GET /snapshot", h.serveSnapshot)
@@ -171,6 +173,29 @@ func (h *Handler) endSession(ctx context.Context, id int64) error {
 		return refuse(http.StatusNotFound, "there is no session %s", locks.ID(id))
 	}
 	return refuse(http.StatusGatewayTimeout, "there was no answer: the session may have ended or not, or may end later")
+}
+
+// serveEndConnections ends the connections to this server of an identity, and answers how many there were, and whose.
+func (h *Handler) serveEndConnections(w http.ResponseWriter, r *http.Request) {
+	var q struct {
+		Identity string `json:"identity"`
+	}
+	if err := h.read(w, r, grant{h.grants.EndSessions, "sessions"}, maxBody, &q); err != nil {
+		respond(w, err)
+		return
+	}
+	ended, err := h.report.EndConnections(q.Identity)
+	if err != nil {
+		respond(w, refuse(http.StatusBadRequest, "%v", err))
+		return
+	}
+	h.log.Warn("an operator has ended the connections of an identity", "identity", q.Identity, "connections", ended.Connections, "operator", r.RemoteAddr)
+	sessions := []string{}
+	for _, id := range ended.Sessions[:min(len(ended.Sessions), report.MaxClients)] {
+		sessions = append(sessions, locks.ID(id))
+	}
+	consoleHeaders(w.Header(), "application/json")
+	json.NewEncoder(w).Encode(map[string]any{"connections": ended.Connections, "sessions": sessions}) // an error means that the client is gone
 }
 
 // serveBreak deletes the znode of a holder or of one who waits, if it has this token.

@@ -326,3 +326,41 @@ func TestBreakRace(t *testing.T) {
 		expect(t, x.status, x.says)(post(t, h, breakPath, breakBody(held, token)))
 	}
 }
+
+// TestEndConnectionsAction: the connections of an identity end, the answer says whose they were, and the log who asked.
+func TestEndConnectionsAction(t *testing.T) {
+	s := open(t, lockkeeper.Config{})
+	var log bytes.Buffer
+	h := admin.New(s, admin.Options{EndSessions: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	const path, ann = "/console/connections/end", `{"identity": "digest:ann"}`
+	a, other := rawtest.Connect(t, inMemory(s)), rawtest.Connect(t, inMemory(s))
+	must(a.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("ann:x")}, nil))(t)
+	must(other.Create("/l", nil, 0))(t)
+	held := enqueue(t, a, "/l")
+	for want, h := range map[string]http.Handler{
+		"403 not permitted": admin.New(s, admin.Options{BreakLocks: true, EditZnodes: true, Snapshots: true}),
+		"401 not JSON":      admin.Guard(h, "s3cret"),
+	} {
+		if status, why := post(t, h, path, ann); !strings.HasPrefix(fmt.Sprint(status, " ", why), want) {
+			t.Errorf("%d %s, not %s", status, why, want)
+		}
+	}
+	expect(t, 400, "is not the identity of a client")(post(t, h, path, `{"identity": "ann"}`))
+	expect(t, 400, "JSON object")(post(t, h, path, `{"session": "0x1"}`))
+	check(t, a.Ping())
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(ann))
+	r.RemoteAddr = "192.0.2.7:1234"
+	r.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	if want := fmt.Sprintf(`{"connections":1,"sessions":[%q]}`+"\n", idOf(a)); w.Code != http.StatusOK || w.Body.String() != want {
+		t.Errorf("%d %s, not %s", w.Code, w.Body, want)
+	}
+	if _, err := a.Read(); err == nil {
+		t.Error("the connection continues")
+	}
+	must(other.Exists(held, false))(t) // the session continues, with its lock
+	if got := log.String(); !strings.Contains(got, "level=WARN") || !strings.Contains(got, "identity=digest:ann connections=1 operator=192.0.2.7:1234") {
+		t.Errorf("the log: %s", got)
+	}
+}

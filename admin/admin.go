@@ -31,7 +31,8 @@ import (
 // the handler. Each is independent of the others.
 type Options struct {
 	// EndSessions permits ending any session of the cluster, as Server.EndSession does. That
-	// takes away all locks of the session, and needs no permission in any ACL.
+	// takes away all locks of the session, and needs no permission in any ACL. It also permits ending the connections of an
+	// identity to this server, whose sessions go on.
 	EndSessions bool
 	// BreakLocks permits deleting the znode of a client that holds a lock or waits for one,
 	// if the ACL of its parent lets everybody delete. The client is not told.

@@ -62,12 +62,24 @@ func permits(acl []proto.ACL, perms int32, ids []proto.ID) bool {
 			return true
 		}
 		for _, id := range ids {
-			if id.Scheme == a.Scheme && (id.ID == a.ID.ID || id == saslSuper || id.Scheme == proto.SchemeIP && maskMatches(a.ID.ID, id.ID)) {
+			if Names(a.ID, id) || id == saslSuper && a.Scheme == id.Scheme {
 				return true
 			}
 		}
 	}
 	return slices.ContainsFunc(ids, isSuper)
+}
+
+// Names reports whether the id of an ACL's entry names an identity of a client. With scheme ip it may have a mask, and name
+// many.
+func Names(entry, id proto.ID) bool {
+	return id.Scheme == entry.Scheme && (id.ID == entry.ID || id.Scheme == proto.SchemeIP && maskMatches(entry.ID, id.ID))
+}
+
+// ValidIP reports whether an entry of scheme ip may have the id.
+func ValidIP(id string) bool {
+	_, ok := parseMask(id)
+	return ok
 }
 
 func isAnyone(id proto.ID) bool { return id.Scheme == proto.SchemeWorld && id.ID == proto.Anyone }
@@ -305,7 +317,7 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 				return nil, proto.InvalidACL
 			}
 		case proto.SchemeIP:
-			if _, ok := parseMask(a.ID.ID); !ok {
+			if !ValidIP(a.ID.ID) {
 				return nil, proto.InvalidACL
 			}
 		case proto.SchemeX509:

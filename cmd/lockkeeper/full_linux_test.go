@@ -24,7 +24,7 @@ func TestFull(t *testing.T) {
 	dir := t.TempDir()
 	snapshot, data, zookeeper := filepath.Join(dir, "snapshot"), filled(t), zooDir(t)
 	peer := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
-	member := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer).waitReady()
+	member := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer, "--admin", "127.0.0.1:0", "--admin-write").waitReady()
 	recording := filepath.Join("..", "..", "testdata", "golden", "01-connect-ping-close.txt")
 	at := " --server " + s.Addr()
 	commands := map[string][]string{
@@ -51,6 +51,7 @@ func TestFull(t *testing.T) {
 		"cluster remove":        nil, // these print the members as cluster add does
 		"cluster transfer":      nil,
 		"cluster form":          nil,
+		"disconnect":            {"disconnect sasl:bob --admin " + member.admin(), "disconnect --json sasl:bob --admin " + member.admin()},
 		"serve":                 nil, // prints nothing on standard output
 		"lock run":              nil, // that is its command's
 		"completion bash":       {"completion bash"},

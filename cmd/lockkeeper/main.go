@@ -143,7 +143,7 @@ server that speaks that protocol.`,
 	root.SetFlagErrorFunc(flagError)
 	root.Version = versionText(thisBuild()) // for --version
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), snapshotCommand(), migrateCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
+	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), disconnectCommand(), snapshotCommand(), migrateCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
 	help := helpCommand()
 	root.SetHelpCommand(help)
 	root.AddCommand(help)

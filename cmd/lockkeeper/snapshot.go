@@ -113,7 +113,7 @@ func (o *saveOptions) source(flags *pflag.FlagSet) (write func(ctx context.Conte
 			return err
 		}, o.data, nil
 	}
-	if from, err = snapshotURL(o.admin); err != nil {
+	if from, err = adminURL(o.admin, "snapshot"); err != nil {
 		return nil, "", badFlag(flags, "admin", "%w", err)
 	}
 	token := ""
@@ -197,11 +197,11 @@ func (o *saveOptions) mayReplace(file string) error {
 	return nil
 }
 
-// snapshotURL returns the URL of the snapshot of a server, given what --admin says.
-func snapshotURL(text string) (string, error) {
+// adminURL returns the URL of a path on the HTTP port of a server, given what --admin says.
+func adminURL(text, path string) (string, error) {
 	if !strings.Contains(text, "://") {
 		addr, _, err := adminAddr(text)
-		return "http://" + addr + "/snapshot", err
+		return "http://" + addr + "/" + path, err
 	}
 	u, err := url.Parse(text)
 	if err != nil {
@@ -210,7 +210,7 @@ func snapshotURL(text string) (string, error) {
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 		return "", fmt.Errorf("%q is not HOST:PORT, http://HOST:PORT or https://HOST:PORT", text)
 	}
-	return u.JoinPath("snapshot").String(), nil
+	return u.JoinPath(path).String(), nil
 }
 
 // silence is how long a server may send nothing of a snapshot.
@@ -233,6 +233,20 @@ func fetchSnapshot(ctx context.Context, from, token string, w io.Writer) (err er
 	if err != nil {
 		return err
 	}
+	body, err := askAdmin(r, token)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.Copy(w, readerFunc(func(b []byte) (int, error) {
+		watch.Reset(silence)
+		return body.Read(b)
+	}))
+	return err
+}
+
+// askAdmin sends a request to the HTTP port of a server, and returns the body of the answer if that is what was asked for.
+func askAdmin(r *http.Request, token string) (io.ReadCloser, error) {
 	if token != "" {
 		r.Header.Set("Authorization", "Bearer "+token)
 	}
@@ -249,28 +263,24 @@ func fetchSnapshot(ctx context.Context, from, token string, w io.Writer) (err er
 	reply, err := transport.RoundTrip(r)
 	var other tls.RecordHeaderError
 	if errors.As(err, &other) && string(other.RecordHeader[:]) == "HTTP/" {
-		return errors.New("this port has no TLS: use http://")
+		return nil, errors.New("this port has no TLS: use http://")
 	}
 	if noHTTP(err) {
-		return fmt.Errorf("no HTTP server answers there (%w): it must be the port that serve --admin opens, not one for clients or for members", err)
+		return nil, fmt.Errorf("no HTTP server answers there (%w): it must be the port that serve --admin opens, not one for clients or for members", err)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer reply.Body.Close()
 	if reply.StatusCode != http.StatusOK {
+		defer reply.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(reply.Body, 4096))
 		var refusal struct{ Error string }
 		if json.Unmarshal(text, &refusal) != nil {
 			refusal.Error = strings.TrimSpace(string(text))
 		}
-		return fmt.Errorf("%s: %s", reply.Status, refusal.Error)
+		return nil, fmt.Errorf("%s: %s", reply.Status, refusal.Error)
 	}
-	_, err = io.Copy(w, readerFunc(func(b []byte) (int, error) {
-		watch.Reset(silence)
-		return reply.Body.Read(b)
-	}))
-	return err
+	return reply.Body, nil
 }
 
 // noHTTP reports whether err is what a port of another protocol makes of a request of HTTP: it

@@ -62,6 +62,10 @@ type Server interface {
 	// twice. It fails with [ErrTooLong].
 	Watches() (Watches, error)
 
+	// EndConnections ends all connections whose clients have an identity, SCHEME:ID as in an ACL; of scheme digest also only
+	// the name. It also ends those whose clients are proving one. The sessions go on. It fails if the text is none.
+	EndConnections(identity string) (Ended, error)
+
 	// ResetConnections resets the counts of all connections, and ResetCounts those of the
 	// server.
 	ResetConnections()
@@ -126,6 +130,12 @@ var ErrTooLong = errors.New("the list is too long")
 
 // ErrNotServing is the error of a read while the server serves no clients.
 var ErrNotServing = errors.New("this server does not serve clients")
+
+// Ended says which connections were ended.
+type Ended struct {
+	Connections int     // of clients with the identity
+	Sessions    []int64 // theirs, sorted by id
+}
 
 // Line is a name with its value, as text.
 type Line struct{ Key, Value string }

@@ -63,11 +63,13 @@ func (c *conn) authSASL(body []byte) (proto.Code, []byte, error) {
 		return proto.OK, nil, nil
 	}
 	if c.sasl == nil {
+		c.proving.Store(true)
 		c.sasl = c.s.cfg.SASL.Begin()
 	}
 	token, err := c.sasl.Step(q.Token)
 	if user, ok := c.sasl.User(); ok && err == nil {
 		err = c.addSASL(user)
+		c.proving.Store(false)
 	}
 	if err == nil {
 		return proto.OK, token, nil

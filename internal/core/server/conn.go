@@ -34,6 +34,7 @@ type conn struct {
 
 	agreed
 	identity atomic.Pointer[identity]
+	proving  atomic.Bool // the client proves an identity by TLS or SASL, perhaps to what was valid when it began
 
 	// When the client was sent the event that the znode before its own in the queue of a lock
 	// is gone, in ns since Server.start; 0 if the client has read something since then.

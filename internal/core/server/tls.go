@@ -62,6 +62,8 @@ func (s *Server) mostTLSHandshakes() int {
 func (c *conn) handshakeTLS(t *tls.Conn) bool {
 	stats := &c.s.stats
 	c.s.tlsHandshakes.begin(c, c.s.mostTLSHandshakes())
+	c.proving.Store(true)
+	defer c.proving.Store(false)
 	err := t.Handshake()
 	if !c.s.tlsHandshakes.end(c) {
 		stats.tlsExceeded.Add(1)
