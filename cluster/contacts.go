@@ -102,6 +102,7 @@ type state struct {
 	// The term and index at the end of its log.
 	lastTerm, lastIndex uint64
 	stalled             time.Duration // how long its disk has been blocking a write
+	saving              time.Duration // how long its disk has been blocking a write of a snapshot; not sent
 	applied             uint64        // index of the last entry that it has applied; not sent
 	begun               bool          // it leads, and has applied all that earlier leaders left to it; not sent
 	dropped             bool          // its newest list takes its vote away, and may not be committed; not sent
@@ -525,7 +526,7 @@ func (c *contacts) look(now int64, members []proto.Peer, own state) (v verdict, 
 		c.trouble = 0
 	}
 	v.noMajority = silent >= c.silence.Milliseconds() || c.refusedByMost(now, leads || v.lost)
-	v.stuck = own.stalled >= c.silence && !leads && !elect
+	v.stuck = max(own.stalled, own.saving) >= c.silence && !leads && !elect
 
 	if c.trouble != 0 {
 		again := c.again(now).Milliseconds()

@@ -15,7 +15,8 @@ type disk struct {
 	id        uint64 // of this server
 	storage   *storage.Storage
 	terms     terms
-	stall     stall
+	stall     stall // of what an election waits for too
+	snapshots stall // of writing snapshots of this member's own; see pulse.stalled
 	work      work
 	lists     lists // of members, in the log
 	saving    saving

@@ -74,10 +74,11 @@ func (p *pulse) moment() moment { return p.contacts.moment(p.nowMs()) }
 // state returns this member's state, except for lost, which contacts.state fills in,
 // and the end of the log, which node.logEnd returns.
 func (p *pulse) state() state {
-	s := state{term: p.raft.terms.newest.Load(), stalled: p.stalled(p.moment())}
+	s := state{term: p.raft.terms.newest.Load(), stalled: p.stalled(p.moment(), false), saving: p.raft.snapshots.length(p.moment())}
 	s.applied = p.commits.applied()
 	switch p.raft.State() {
 	case raft.Leader:
+		s.stalled = max(s.stalled, s.saving)
 		s.leads, s.begun = true, p.raft.begun.Load() == s.term
 	case raft.Candidate:
 		s.candidate = true
@@ -89,12 +90,17 @@ func (p *pulse) state() state {
 const forever = 24 * time.Hour
 
 // stalled returns for how long this member's disk has been blocking a write. A member that has failed
-// does not go on, and its owner may be slow to close it: the others replace it if it leads.
-func (p *pulse) stalled(at moment) time.Duration {
-	if p.over.Load() {
+// does not go on, and its owner may be slow to close it: the others replace it if it leads. Writing snapshots counts only
+// if it leads: without them its log has no end. Otherwise it can vote meanwhile, and stand for election.
+func (p *pulse) stalled(at moment, leads bool) time.Duration {
+	switch d := p.raft.stall.length(at); {
+	case p.over.Load():
 		return forever
+	case leads:
+		return max(d, p.raft.snapshots.length(at))
+	default:
+		return d
 	}
-	return p.raft.stall.length(at)
 }
 
 // look makes run look at once.
@@ -241,7 +247,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		binary.BigEndian.PutUint64(beat[:], term)
 		binary.BigEndian.PutUint64(beat[8:], p.id)
 		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
-		binary.BigEndian.PutUint32(beat[20:], millis(p.stalled(asked)))
+		binary.BigEndian.PutUint32(beat[20:], millis(p.stalled(asked, true)))
 		applied := uint64(notBegun)
 		if p.raft.begun.Load() == term && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority {
 			applied = p.commits.applied()

@@ -283,7 +283,7 @@ const maxSnapshotPart = 512 << 10
 func (s watchedSnapshots) write(syncs int, f func() error) error {
 	at := s.now()
 	at.ran += int64(syncs-1) * s.silence.Milliseconds()
-	err := s.disk.stall.write(at, f)
+	err := s.disk.snapshots.write(at, f)
 	if err != nil {
 		s.disk.unwritten.Store(&err)
 	}
