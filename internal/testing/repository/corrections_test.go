@@ -277,7 +277,7 @@ var corrections = []putBack{
 		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
 	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
 	{"stuck snapshot", []edit{
-		{"cluster/store.go", "err := s.disk.stall.write(at, f)", "_ = at\n\terr := f()"},
+		{"cluster/store.go", "err := s.disk.snapshots.write(at, f)", "_ = at\n\terr := f()"},
 	}, []finding{{"cluster", "TestStuckSnapshot", "no other member led"}}},
 	{"snapshot threshold", []edit{
 		{"cluster/cluster.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},

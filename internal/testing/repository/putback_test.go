@@ -54,7 +54,7 @@ var putBacks = []putBack{
 		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
-		{"cluster/pulse.go", "\tif p.over.Load() {\n\t\treturn forever", "\tif p.over.Load() && at.ran < 0 {\n\t\treturn forever"},
+		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.ran < 0:\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "a leader that has failed still leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
 		{"cluster/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
@@ -72,6 +72,9 @@ var putBacks = []putBack{
 	{"a member is sent the same snapshot without a pause", []edit{
 		{"cluster/transport.go", "\tif s.times++; s.times == 1 {\n", "\tif s.times++; s.times > 0 {\n"},
 	}, []finding{{"cluster", "TestSameSnapshotAgain", "times in a minute"}}},
+	{"a member that is stuck only in a snapshot does not count for an election", []edit{
+		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.raft.snapshots.length(at))\n"},
+	}, []finding{{"cluster", "TestElectionBesideStuckSnapshot", "nobody led"}}},
 	{"a server of a list forms a cluster without looking for another one that it may belong to", []edit{
 		{"cluster/form.go", "\t\tif err := f.others.none(0, f.own(), s.state.data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
 		{"cluster/form.go", "\tif err := f.others.none(q.Cluster, f.own(), s.state.data()); err != nil {", "\tif err := error(nil); err != nil {"},
