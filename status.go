@@ -52,9 +52,9 @@ type ClusterStatus struct {
 	Leader  uint64 // id of the leader; 0 if this server knows of none
 	Members []Peer // as returned by Server.Members
 
-	// Only the leader knows what follows: the members whose state differs from its own, each of
-	// which stops, with [ErrDiffers]; how long it has been the leader; and how many voting members
-	// and observers it is in contact with.
+	// Only the leader knows what follows: the members whose state differs from its own (the one that
+	// is wrong stops, with [ErrDiffers]; while nobody can tell which it is, no member serves); how
+	// long it has been the leader; and how many voting members and observers it is in contact with.
 	Differs              []Difference
 	Leads                time.Duration
 	Followers, Observers int

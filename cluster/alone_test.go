@@ -48,7 +48,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	}
 	trans := newTransport(b.lifecycle, n, peers, contacts.times, now, contacts.followed, contacts.lives)
 	trans.open()
-	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.replica), gate, peers, trans)
+	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.cfg.ID, b.replica), gate, peers, trans)
 	b.replica.Observe(committing{b.pulse.commits})
 
 	c := raft.DefaultConfig()

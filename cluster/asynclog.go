@@ -357,9 +357,10 @@ func (a *acks) majority(term uint64, servers []raft.Server) uint64 {
 // whatever happens to this process. Raft calls its methods on one goroutine.
 type gatedFSM struct {
 	*fsm.Replica
-	log    *asyncLog
-	known  *commits // the newest entry that has passed
-	closed bool     // the member was closed before one could: nothing is applied any more
+	log     *asyncLog
+	known   *commits // the newest entry that has passed
+	digests *digests
+	closed  bool // the member was closed before one could: nothing is applied any more
 }
 
 // errNotApplied is the response to an entry that Raft takes to be committed, of a member that was
@@ -401,5 +402,10 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		rc.Close()
 		return errNotApplied
 	}
-	return g.Replica.Restore(rc)
+	if err := g.Replica.Restore(rc); err != nil {
+		return err
+	}
+	index, _ := g.Replica.Newest()
+	g.digests.restored(index)
+	return nil
 }

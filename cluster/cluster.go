@@ -33,7 +33,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
 		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed, m.contacts.lives)
 	}
-	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(replica), gate, m.peers, m.transport)
+	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(cfg.ID, replica), gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
 	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
@@ -173,7 +173,7 @@ func (m *Member) startRaft() error {
 		m.raft.recent = newRecentLog(m.raft.log)
 		logs = m.raft.recent
 	}
-	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known}
+	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests}
 	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk, m.pulse.moment, m.contacts.silence}, trans); err != nil {
 		return err
 	}

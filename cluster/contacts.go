@@ -471,6 +471,7 @@ type verdict struct {
 	stuck      bool // this member's disk is stuck, but there is a working leader
 	deposed    bool // Raft goes on leading although it should have noticed a later term
 	behind     bool // this member's state is too old to serve reads from
+	disputed   bool // members' states differ, and nobody knows which are right; see digests
 }
 
 // look evaluates the contacts. It returns the verdict, which members to ask for their

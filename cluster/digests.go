@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 	"sync"
@@ -15,138 +16,266 @@ import (
 var ErrDiffers = errors.New("it stops serving and keeps its files; see \"Two members differ\" in docs/operations.md")
 
 // digests compares the states of the members while they run. With each heartbeat the leader
-// says which entry it has applied last; each member answers with its digest there, or at an
-// entry of an earlier heartbeat if it has not applied this one yet. The leader compares it
-// with its own.
+// asks for the digest at an entry that it has applied: it asks all members for the same one, and takes
+// another one some times a second. Each member answers with its digest there, or at an entry of an earlier heartbeat if
+// it has not applied this one yet.
+//
+// A member is wrong if most voters have another digest than it, and all the same one, at one entry. Nothing else
+// is a proof. While two members differ and no majority says which of them is wrong, nobody ends; after patience,
+// nobody serves either, until a majority has the same state again (docs/decisions/026-nobody-serves-in-doubt.md).
 //
 // It has no goroutine, and waits neither for a disk nor for the replica's lock. Its methods
 // are safe for concurrent use.
 type digests struct {
+	self    uint64
 	replica *fsm.Replica
 
-	mu      sync.Mutex
-	asked   uint64               // index of a heartbeat that this member had not applied when it came
-	agreed  map[uint64]uint64    // on the leader: the newest entry at which each member had its digest
-	differs map[uint64]different // on the leader, by member
-	heard   map[uint64]int64     // on the leader: when each member has answered last, in running time
+	mu       sync.Mutex
+	asked    uint64 // index of a heartbeat that this member had not applied when it came
+	copied   uint64 // this process has taken over another member's state: up to this entry, it proves nothing of its own
+	settled  uint64 // the newest entry at which most voters had the same state, as far as this member has heard
+	disputed uint64 // nobody serves, since members differ at this entry, until a later one is settled; or 0
+
+	// On the leader, of its term:
+	ballots []ballot // the newest ones, oldest first
+	members map[uint64]*compared
+	agreed  uint64 // the newest entry at which most voters had the same state as this leader
+	next    int64  // when it asks for another entry, in running time: each member is to hear of each one
+	doubted uint64 // the first entry after settled at which members differ; or 0
+	since   int64  // when that was seen, in running time
 }
 
-type different struct {
+// ballot is what the members have said of one entry.
+type ballot struct {
 	index uint64
-	since int64 // when that was seen, in running time
-	last  int64 // when that member answered last with another state
-	wrong bool  // it is that member's state which is wrong
+	said  map[uint64]uint64 // digests, by member
 }
 
-func newDigests(replica *fsm.Replica) *digests {
-	return &digests{replica: replica, agreed: map[uint64]uint64{}, differs: map[uint64]different{}, heard: map[uint64]int64{}}
+// compared is what the leader knows of another member, since that has answered over a new connection. Before that it may
+// have been another process.
+type compared struct {
+	copied  uint64 // its own digests.copied
+	differs uint64 // the first entry at which it differed from the leader, and it has differed since; or 0
+	wrong   uint64 // an entry at which it is known to be wrong; or 0
 }
 
-// told returns what to answer to a heartbeat whose sender has applied the entry at index: 0 if
-// this member does not know its digest there.
-func (d *digests) told(index uint64) (at, digest uint64) {
+// maxBallots is how many entries the leader remembers that it has asked for: those of at least two election timeouts. A
+// member that is later than that does not serve (see contacts.behind).
+const maxBallots = 32
+
+func newDigests(self uint64, replica *fsm.Replica) *digests {
+	return &digests{self: self, replica: replica, members: map[uint64]*compared{}}
+}
+
+// told returns what to answer to a heartbeat that asks for the entry at index: at 0 if this member does not know its
+// digest there.
+func (d *digests) told(index uint64) (at, digest, copied uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, at := range []uint64{index, d.asked} {
 		if digest, ok := d.replica.DigestAt(at); ok {
 			d.asked = index
-			return at, digest
+			return at, digest, d.copied
 		}
 	}
 	if newest, _ := d.replica.Newest(); d.asked <= newest { // else this one may be known sooner
 		d.asked = index
 	}
-	return 0, 0
+	return 0, 0, d.copied
 }
 
-// answered compares what the member with the given id has answered with this leader's own
-// digest. It reports whether a new difference was seen, and whether it is this leader's state
-// that is wrong, because most voters differ from it. If only a minority differs, it is they
-// who are wrong; they are told that when the others have confirmed it, or have not answered
-// for patience. answered is called for each answer, also if index is 0.
-func (d *digests) answered(id, index, digest uint64, members []proto.Peer, self uint64, ran int64, patience time.Duration) (seen, ownWrong bool) {
+// restored notes that this member has restored another member's snapshot, which ends at index.
+func (d *digests) restored(index uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.heard[id] = ran
-	if own, ok := d.replica.DigestAt(index); index != 0 && ok {
-		x, known := d.differs[id]
-		switch {
-		case own == digest:
-			d.agreed[id] = max(d.agreed[id], index)
-			delete(d.differs, id)
-		default:
-			seen = !known
-			if seen {
-				x = different{index: index, since: ran}
-			}
-			x.last = ran
-			d.differs[id] = x
-		}
+	d.copied = index
+}
+
+// heard notes what a heartbeat says of settled and disputed entries. It reports whether this member now may serve, or may
+// no longer.
+func (d *digests) heard(settled, disputed uint64) (news bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	was := d.disputed
+	d.settled = max(d.settled, settled)
+	if disputed != 0 {
+		d.disputed = disputed
 	}
-	most := voters(members)/2 + 1
-	for id, x := range d.differs {
+	d.clear()
+	return d.disputed != was
+}
+
+// clear ends what is settled by now.
+func (d *digests) clear() {
+	if d.settled >= d.disputed {
+		d.disputed = 0
+	}
+	if d.settled >= d.doubted {
+		d.doubted = 0
+	}
+}
+
+// says returns what a heartbeat to a member says: for which entry it asks, 0 for none, what is settled and disputed, and
+// the entry at which that member is known to be wrong, or 0.
+func (d *digests) says(to uint64) (question, settled, disputed, wrong uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if x := d.members[to]; x != nil {
+		wrong = x.wrong
+	}
+	return d.question(), d.settled, d.disputed, wrong
+}
+
+func (d *digests) question() uint64 {
+	if len(d.ballots) == 0 {
+		return 0
+	}
+	return d.ballots[len(d.ballots)-1].index
+}
+
+// answered notes the digest of another member, which answers a heartbeat; index may be 0. It reports whether a new
+// difference from this leader was seen.
+func (d *digests) answered(id, index, digest, copied uint64) (seen bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	x := d.members[id]
+	if x == nil {
+		x = &compared{}
+		d.members[id] = x
+	}
+	x.copied = copied
+	i, ok := slices.BinarySearchFunc(d.ballots, index, func(b ballot, index uint64) int { return cmp.Compare(b.index, index) })
+	if !ok {
+		return false
+	}
+	b := d.ballots[i]
+	b.said[id] = digest
+	if digest == b.said[d.self] {
+		x.differs = 0
+		return false
+	}
+	seen = x.differs == 0
+	if seen {
+		x.differs = index
+	}
+	return seen
+}
+
+// look decides what the answers mean. leads is whether this member leads, and has applied what earlier leaders left. look returns
+// the entry at which this member itself is known to be wrong, or 0, and whether a dispute has begun. It is called again and
+// again: each time, it begins to ask for the newest entry.
+func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience time.Duration) (ownWrong uint64, begun bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !leads {
+		return 0, false
+	}
+	for id := range d.members {
 		if find(members, id) == nil {
-			delete(d.differs, id)
-			continue
-		}
-		same, other, later := 0, 0, false
-		for _, y := range members {
-			that, differs := d.differs[y.ID]
-			switch {
-			case y.Observer:
-			case differs && ran-that.last > patience.Milliseconds(): // it is down
-			case differs:
-				other++
-			case y.ID == self || d.agreed[y.ID] >= x.index:
-				same++
-			default: // it has not applied that entry yet, and can tell later
-				heard, ok := d.heard[y.ID]
-				later = later || ok && ran-heard <= patience.Milliseconds()
-			}
-		}
-		if other >= most {
-			return seen, true
-		}
-		if same >= most || !later && ran-x.since > patience.Milliseconds() {
-			x.wrong = true
-			d.differs[id] = x
+			d.drop(id)
 		}
 	}
-	return seen, false
+	if index, digest := d.replica.Newest(); index > d.question() && ran >= d.next {
+		d.next = ran + patience.Milliseconds()/8
+		d.ballots = append(d.ballots, ballot{index, map[uint64]uint64{d.self: digest}})
+		d.ballots = d.ballots[max(0, len(d.ballots)-maxBallots):]
+	}
+	for _, b := range d.ballots {
+		right, ok := d.right(b, members)
+		switch {
+		case ok:
+			d.agreed = max(d.agreed, b.index)
+			d.settled = max(d.settled, d.agreed)
+			for id, digest := range b.said {
+				switch x := d.members[id]; {
+				case digest == right:
+				case id == d.self:
+					ownWrong = b.index
+				case x.wrong == 0:
+					x.wrong = b.index
+				}
+			}
+		case b.index > d.settled && d.doubted == 0 && d.split(b):
+			d.doubted, d.since = b.index, ran
+		}
+	}
+	d.clear()
+	if d.doubted != 0 && d.disputed == 0 && ran-d.since >= patience.Milliseconds() {
+		d.disputed, begun = d.doubted, true
+	}
+	return ownWrong, begun
+}
+
+// split reports whether members have said different digests.
+func (d *digests) split(b ballot) bool {
+	for _, digest := range b.said {
+		if digest != b.said[d.self] {
+			return true
+		}
+	}
+	return false
+}
+
+// right returns the digest that most voters have at an entry. A voter whose state is a copy of another's says only what that
+// one says, so it does not count until this leader has been right after the copy's end.
+func (d *digests) right(b ballot, members []proto.Peer) (digest uint64, ok bool) {
+	for _, digest := range b.said {
+		n := 0
+		for _, x := range members {
+			that, ok := b.said[x.ID]
+			copied := d.copied
+			if y := d.members[x.ID]; y != nil {
+				copied = y.copied
+			}
+			if ok && that == digest && !x.Observer && (copied == 0 || copied < d.agreed) {
+				n++
+			}
+		}
+		if n > voters(members)/2 {
+			return digest, true
+		}
+	}
+	return 0, false
 }
 
 // begin forgets what was seen in an earlier term in which this member led.
 func (d *digests) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	clear(d.differs)
-	clear(d.agreed)
+	d.ballots, d.agreed, d.doubted = nil, 0, 0
+	clear(d.members)
 }
 
-// forget forgets that a member differs: it has answered over a new connection, so it may have
+// forget forgets what a member has said: it has answered over a new connection, so it may have
 // been started again since then.
 func (d *digests) forget(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	delete(d.differs, id)
+	d.drop(id)
 }
 
-// wrong returns the entry at which the state of a member is known to be wrong, or 0.
-func (d *digests) wrong(id uint64) uint64 {
+func (d *digests) drop(id uint64) {
+	delete(d.members, id)
+	for _, b := range d.ballots {
+		delete(b.said, id)
+	}
+}
+
+// dispute returns the entry at which members differ, so that nobody serves, or 0.
+func (d *digests) dispute() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if x := d.differs[id]; x.wrong {
-		return x.index
-	}
-	return 0
+	return d.disputed
 }
 
 // differences returns the members that differ, in order of their ids.
 func (d *digests) differences() (all []Difference) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for id, x := range d.differs {
-		all = append(all, Difference{id, x.index})
+	for id, x := range d.members {
+		if x.differs != 0 {
+			all = append(all, Difference{id, x.differs})
+		}
 	}
 	slices.SortFunc(all, func(a, b Difference) int { return int(a.ID) - int(b.ID) })
 	return all

@@ -139,6 +139,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 	due, wait := m.liveness.nextLook(looked)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
+	disputed := false
 	for {
 		select {
 		case <-stop:
@@ -149,6 +150,11 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		var late []*session.Session
 		var tracker *session.Tracker
 		late, tracker, looked = m.liveness.late(due)
+		was := disputed
+		if disputed = m.pulse.verdict.Load().disputed; disputed && len(late) > 0 || was && !disputed {
+			late = nil
+			m.trackAll() // no member has served their clients
+		}
 		for _, s := range late {
 			m.proposer.do(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
 		}

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"strconv"
 	"time"
@@ -66,7 +67,8 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 //     connections,
 //   - no leader was known for an election timeout,
 //   - the leader did not receive this member's touches for two election timeouts,
-//   - the state here is older than two election timeouts, or
+//   - the state here is older than two election timeouts,
+//   - for an election timeout, members have had different states and no majority the same one, or
 //   - this member's disk has been stuck for an election timeout while the others
 //     have a working leader.
 //
@@ -88,6 +90,8 @@ func (m *Member) Waiting() string {
 		if missing := m.membership.contacts.missing(); missing != "" {
 			return "no majority can be reached without " + missing
 		}
+	case m.membership.pulse.verdict.Load().disputed:
+		return fmt.Sprintf("the states of members differ at entry %d, and no majority has the same one; see \"Two members differ\" in docs/operations.md", m.membership.digests.dispute())
 	}
 	return ""
 }

@@ -26,13 +26,12 @@ import (
 //
 // A heartbeat consists of the leader's term and id, how many ms ago a majority
 // confirmed it, for how many ms its disk has been blocking a write, the index of
-// the last entry that it has applied (see notBegun), the index of an entry at which the receiver's state is
-// known to be wrong, or 0, and the index of the last entry in its log. The answer is the newest term that the receiver knows; unless that is
-// later than the sender's, the receiver follows the sender. Then comes the index of an entry
-// that the leader has applied, or 0, and the digest of the receiver's state there.
+// the last entry that it has applied (see notBegun), and what digests.says returns, and the index of the last entry in its log. The answer is the newest
+// term that the receiver knows; unless that is later than the sender's, the receiver follows the sender. Then comes
+// what digests.told returns.
 const (
-	beatLen   = 8 + 8 + 4 + 4 + 8 + 8 + 8
-	answerLen = 8 + 8 + 8
+	beatLen   = 8 + 8 + 4 + 4 + 8 + 4*8 + 8
+	answerLen = 8 + 3*8
 )
 
 // pulse sends and answers heartbeats, and notices when the leader or the majority is
@@ -138,8 +137,10 @@ func (p *pulse) run() {
 		if p.contacts.troubled() {
 			own.lastIndex, own.lastTerm = p.raft.logEnd()
 		}
-		p.keepSenders(senders, members, own.leads)
 		v, ask, stand, again := p.contacts.look(p.nowMs(), members, own)
+		p.compare(members, own)
+		p.keepSenders(senders, members, own.leads)
+		v.disputed = p.digests.dispute() != 0
 		if v != *p.verdict.Swap(&v) {
 			p.changed.raise()
 		}
@@ -253,12 +254,14 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			applied = p.commits.applied()
 		}
 		binary.BigEndian.PutUint64(beat[24:], applied)
-		wrong := uint64(0)
-		if works { // else it may have been started again, and its state is compared anew
-			wrong = p.digests.wrong(to)
+		question, settled, disputed, wrong := p.digests.says(to)
+		if !works { // it may have been started again, and its state is compared anew
+			wrong = 0
 		}
-		binary.BigEndian.PutUint64(beat[32:], wrong)
-		binary.BigEndian.PutUint64(beat[40:], p.raft.LastIndex())
+		for i, v := range []uint64{question, settled, disputed, wrong} {
+			binary.BigEndian.PutUint64(beat[32+8*i:], v)
+		}
+		binary.BigEndian.PutUint64(beat[64:], p.raft.LastIndex())
 		p.transport.conns.watch(s.addr)
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
@@ -294,7 +297,11 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		if newest <= term {
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)
-			p.judge(to, binary.BigEndian.Uint64(answer[8:]), binary.BigEndian.Uint64(answer[16:]))
+			index := binary.BigEndian.Uint64(answer[8:])
+			if p.digests.answered(to, index, binary.BigEndian.Uint64(answer[16:]), binary.BigEndian.Uint64(answer[24:])) {
+				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", index)
+				p.look()
+			}
 		} else if p.contacts.outdated(newest) {
 			p.look()
 		}
@@ -377,44 +384,44 @@ func (p *pulse) take(c net.Conn, asked int64) {
 			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
 			applied: binary.BigEndian.Uint64(beat[24:]), asked: asked,
 		}
+		question, settled, disputed, wrong := binary.BigEndian.Uint64(beat[32:]), binary.BigEndian.Uint64(beat[40:]), binary.BigEndian.Uint64(beat[48:]), binary.BigEndian.Uint64(beat[56:])
+		if h.term >= newest && p.digests.heard(settled, disputed) { // first: it may be about to serve
+			p.look()
+		}
 		if p.contacts.hear(p.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
 			p.look()
 		}
-		var index, digest uint64
-		if h.applied != notBegun {
-			index, digest = p.digests.told(h.applied)
+		index, digest, copied := p.digests.told(question)
+		if wrong != 0 && h.term >= newest {
+			p.failDiffers(wrong)
 		}
-		if wrong := binary.BigEndian.Uint64(beat[32:]); wrong != 0 && h.term >= newest {
-			p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, wrong, ErrDiffers))
+		for i, v := range []uint64{newest, index, digest, copied} {
+			binary.BigEndian.PutUint64(answer[8*i:], v)
 		}
 		// A leader has all entries that were committed in its term and before.
-		if end := binary.BigEndian.Uint64(beat[40:]); h.term >= newest && applied > end {
+		if end := binary.BigEndian.Uint64(beat[64:]); h.term >= newest && applied > end {
 			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.id, end, ErrDiffers))
 		}
 		applied = p.commits.applied()
-		binary.BigEndian.PutUint64(answer[:], newest)
-		binary.BigEndian.PutUint64(answer[8:], index)
-		binary.BigEndian.PutUint64(answer[16:], digest)
 		if _, err := c.Write(answer[:]); err != nil {
 			return
 		}
 	}
 }
 
-// judge compares the digest of another member with this leader's. If most members differ from
-// this one, its own state is wrong.
-func (p *pulse) judge(id, index, digest uint64) {
-	members, err := p.raft.members()
-	if err != nil {
-		return
+// compare compares the digests of the members if this one leads.
+func (p *pulse) compare(members []proto.Peer, own state) {
+	wrong, disputed := p.digests.look(members, own.leads && own.begun, p.moment().ran, p.contacts.silence)
+	if wrong != 0 {
+		p.failDiffers(wrong)
 	}
-	seen, own := p.digests.answered(id, index, digest, members, p.id, p.moment().ran, 2*p.contacts.silence)
-	if seen {
-		p.log.Error("the state of a member differs from this leader's", "id", id, "entry", index)
+	if disputed {
+		p.log.Error("the states of members differ, and no majority has the same one: nobody serves", "entry", p.digests.dispute())
 	}
-	if own {
-		p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, index, ErrDiffers))
-	}
+}
+
+func (p *pulse) failDiffers(index uint64) {
+	p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, index, ErrDiffers))
 }
 
 // question asks another member for its state and notes the answer in the contacts.

@@ -179,7 +179,7 @@ type Status struct {
 	// NoVote says why a member that was not started as an observer has no vote.
 	NoVote string `json:"noVote,omitempty"`
 	// Differs says, on the leader, which members have another state than it at the same
-	// entry of the log. Such a member stops serving.
+	// entry of the log.
 	Differs []Difference `json:"differs,omitempty"`
 	About
 }

@@ -164,6 +164,8 @@ func (s *service) run() {
 			reason, lost = "this member has failed", true
 		case seen.stuck:
 			reason, lost = "the disk is stuck", true
+		case seen.disputed:
+			reason, lost = "the states of members differ, and no majority has the same one", true
 		case serving && s.clustered && s.contacts.behind(s.nowMs()):
 			reason = "this member lags behind the leader"
 		}

@@ -149,7 +149,7 @@ func TestWrongListOnce(t *testing.T) {
 }
 
 // TestDifferenceOfOneThatIsDown: a member that has differed and is down does not count against a
-// leader whose state is right.
+// leader whose state is right, nor for it: when the third one differs too, neither of the two ends, and neither serves.
 func TestDifferenceOfOneThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 3)
@@ -165,11 +165,13 @@ func TestDifferenceOfOneThatIsDown(t *testing.T) {
 		f.corrupt(b, 1<<41)
 		f.write(lead)
 		time.Sleep(10 * time.Second)
-		if err := fault(f.running[lead], 0); err != nil {
-			t.Errorf("the leader, which is right, stops: %v", err)
-		}
-		if err := fault(f.running[b], 0); err == nil {
-			t.Error("the member that is wrong goes on")
+		for _, i := range []int{lead, b} {
+			if err := fault(f.running[i], 0); err != nil {
+				t.Errorf("member %d ends: %v", i+1, err)
+			}
+			if f.running[i].Waiting() == "" {
+				t.Errorf("member %d serves", i+1)
+			}
 		}
 	})
 }

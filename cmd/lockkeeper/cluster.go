@@ -41,8 +41,9 @@ const statusHelp = `Show what a member knows about the cluster, and what each me
 its client port, its role, how far it has applied the log, and its version. A member
 that lags has a lower entry. The first line ends with the id of the cluster, which
 never changes. A member with another id has the wrong data directory, or the list of
-members a wrong address. If a member's state differs from the leader's, it has
-stopped: see "Two members differ" in docs/operations.md.
+members a wrong address. If a member's state differs from the leader's, one of the two
+is wrong, and has stopped or does not serve: see "Two members differ" in
+docs/operations.md.
 
 The last line is the health of the cluster, which is also the exit code:
 

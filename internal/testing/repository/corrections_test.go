@@ -187,8 +187,20 @@ var corrections = []putBack{
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []finding{{"cluster", "TestOtherClustersData", "FAIL"}, {"cluster", "TestMixedFiles", "FAIL"}}},
 	{"compares nothing", []edit{
-		{"cluster/pulse.go", "\t\t\tp.judge(to, binary", "\t\t\t_ = binary.BigEndian; fmt.Sprint(binary"},
+		{"cluster/pulse.go", "p.compare(members, own)", "_ = p.compare"},
 	}, []finding{{"cluster", "TestDiffers", "FAIL"}}},
+	{"serves in doubt", []edit{
+		{"cluster/pulse.go", "v.disputed = p.digests.dispute() != 0", "v.disputed = false"},
+	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "serves"}}},
+	{"a copy is a witness", []edit{
+		{"cluster/digests.go", "(copied == 0 || copied < d.agreed)", "copied < 1<<62"},
+	}, []finding{{"cluster", "TestDiffersFromCopy", "FAIL"}, {"cluster", "TestDigestsModel", "is said to be wrong"}}},
+	{"the next leader does not know of a dispute", []edit{
+		{"cluster/digests.go", "d.ballots, d.agreed, d.doubted = nil, 0, 0", "d.ballots, d.agreed, d.doubted, d.disputed = nil, 0, 0, 0"},
+	}, []finding{{"cluster", "TestDiffersNextLeader", "have served"}}},
+	{"sessions expire although nobody serves", []edit{
+		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
+	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},
 	{"lost disk", []edit{
 		{"cluster/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.lift(next.cluster)\n\t\t\tif done = true; done {"},
 	}, []finding{{"internal/testing/whole", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
