@@ -68,7 +68,7 @@ func TestAheadOfLeader(t *testing.T) {
 }
 
 // TestSameSnapshotAgain: a leader that sends a member the same snapshot again and again pauses in between, longer each time. It
-// sends another one at once.
+// sends another one at once, and the same one if the last time is long ago.
 func TestSameSnapshotAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader := openTransport(t, memnet.New(), "leader")
@@ -88,6 +88,11 @@ func TestSameSnapshotAgain(t *testing.T) {
 			if leader.transport.pauseBefore(what, &q); time.Since(began) != 0 {
 				t.Errorf("to %s, up to entry %d: it waits", what, q.LastLogIndex)
 			}
+		}
+		time.Sleep(time.Minute) // the link may have failed nine times, and works now
+		began = time.Now()
+		if leader.transport.pauseBefore("2", &raft.InstallSnapshotRequest{Term: 1, LastLogIndex: 12}); time.Since(began) != 0 {
+			t.Error("it waits because of what was long ago")
 		}
 	})
 }

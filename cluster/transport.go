@@ -50,6 +50,7 @@ type transport struct {
 type sentSnapshot struct {
 	term, end uint64
 	times     int
+	last      time.Time
 }
 
 // waiting is a message that waits for Raft's main goroutine.
@@ -760,18 +761,19 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 	return nil
 }
 
-// pauseBefore is called before a snapshot is sent. If the member was sent the same one before, it did not help, and
-// pauseBefore waits, longer each time, but no longer than an election timeout.
+// pauseBefore is called before a snapshot is sent. If the member was sent the same one just before, that did not arrive or
+// did not help, and pauseBefore waits, longer each time, but no longer than an election timeout.
 func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest) {
 	t.mu.Lock()
 	s := t.snapshots[id]
-	if s.term != q.Term || s.end != q.LastLogIndex {
+	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.silence {
 		s = sentSnapshot{term: q.Term, end: q.LastLogIndex}
 	}
 	pause := t.silence >> max(0, 8-s.times)
 	if s.times++; s.times == 1 {
 		pause = 0
 	}
+	s.last = time.Now().Add(pause)
 	t.snapshots[id] = s
 	t.mu.Unlock()
 	select {
