@@ -503,6 +503,12 @@ func (p *process) lines() []string {
 	return append([]string(nil), p.stderr...)
 }
 
+// waitSaid waits until the process has written a line with the text on standard error.
+func (p *process) waitSaid(text string) {
+	p.t.Helper()
+	waitFor(p.t, "a line with "+text, func() bool { return strings.Contains(strings.Join(p.lines(), "\n"), text) })
+}
+
 func (p *process) waitReady() *process {
 	p.t.Helper()
 	select {
