@@ -285,6 +285,9 @@ func TestDifferentSnapshots(t *testing.T) {
 						t.Errorf("server %d waits since %q, %v", i+1, s.Waiting, err)
 					}
 				}
+				for i := range of { // first: those that have the same state by now could form a cluster
+					f.stop(i)
+				}
 				for i := range of {
 					f.lose(i)
 					f.restored(i, 12, 2)
