@@ -109,6 +109,10 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	}
 	switch q := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
+		if deposed(q) {
+			rpc.Respond(nil, errDeposed)
+			return
+		}
 		t.raft.told.hear(q)
 		if t.lacks(q) {
 			t.wg.Go(func() { t.answerLacking(rpc) })
@@ -137,6 +141,20 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	default:
 		t.hand(rpc)
 	}
+}
+
+// errDeposed is the answer to a message of which deposed is true.
+var errDeposed = errors.New("cluster: the message has an entry of a later term than its sender led in")
+
+// deposed reports whether a message has entries of a later term than its own. It comes from a member that led in that term and follows
+// another one by now: its Raft may send once more what its log has, in the term of old. The receiver would apply those
+// entries, but not learn of their term, and an earlier message of the same sender, which comes late, would replace them.
+func deposed(q *raft.AppendEntriesRequest) bool {
+	latest := q.PrevLogTerm
+	if n := len(q.Entries); n > 0 {
+		latest = q.Entries[n-1].Term
+	}
+	return latest > q.Term
 }
 
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
@@ -298,7 +316,11 @@ func (t *transport) enqueue(message any) (w *waiting, done func()) {
 // at a time is received. As long as Raft installs it, this member cannot vote, as if its
 // disk were stuck, so it counts as that.
 func (t *transport) receive(rpc raft.RPC) {
-	if err := t.install(rpc); err != nil {
+	err := errDeposed // the sender may have got a snapshot of a later term, too
+	if q := rpc.Command.(*raft.InstallSnapshotRequest); q.LastLogTerm <= q.Term {
+		err = t.install(rpc)
+	}
+	if err != nil {
 		t.refuse(rpc, err)
 	}
 }

@@ -249,6 +249,12 @@ var corrections = []putBack{
 	{"snapshot's end, by the follower", []edit{
 		{"cluster/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
+	{"entries of a later term", []edit{
+		{"cluster/transport.go", "\treturn latest > q.Term\n", "\treturn latest > q.Term+1<<62\n"},
+	}, []finding{{"cluster", "TestEntriesOfLaterTerm", "it has taken"}}},
+	{"a snapshot of a later term", []edit{
+		{"cluster/transport.go", "q.LastLogTerm <= q.Term {", "q.LastLogTerm <= q.Term+1<<62 {"},
+	}, []finding{{"cluster", "TestEntriesOfLaterTerm", "it has taken"}}},
 	{"snapshot's end, replaced late", []edit{
 		{"cluster/transport.go", "\tt.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})\n", ""},
 	}, []finding{{"cluster", "TestEndNotReplaced", "it still refuses entry"}}},
