@@ -553,7 +553,8 @@ func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string) ([]s
 			if err == nil {
 				return peers, nil
 			}
-			if said[i] == nil || ctx.Err() == nil { // an earlier error says more than that the last attempt was cut short
+			// An earlier error says more than that the last attempt was cut short.
+			if timeout := net.Error(nil); said[i] == nil || ctx.Err() == nil && !(errors.As(err, &timeout) && timeout.Timeout()) {
 				said[i] = err
 			}
 			again = again || errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, new(*connect.NotServing))
