@@ -39,16 +39,19 @@ type digests struct {
 	// On the leader, of its term:
 	ballots []ballot // the newest ones, oldest first
 	members map[uint64]*compared
-	agreed  uint64 // the newest entry at which most voters had the same state as this leader
-	next    int64  // when it asks for another entry, in running time: each member is to hear of each one
-	doubted uint64 // the first entry after settled at which members differ; or 0
-	since   int64  // when that was seen, in running time
+	agreed  uint64       // the newest entry at which most voters had the same state as this leader
+	next    int64        // when it asks for another entry, in running time: each member is to hear of each one
+	recount bool         // look must look at all ballots, also those of which nothing new was said
+	list    []proto.Peer // with which it has looked last
+	doubted uint64       // the first entry after settled at which members differ; or 0
+	since   int64        // when that was seen, in running time
 }
 
 // ballot is what the members have said of one entry.
 type ballot struct {
 	index uint64
 	said  map[uint64]uint64 // digests, by member
+	news  bool              // look has not seen all of them
 }
 
 // compared is what the leader knows of another member, since that has answered over a new connection. Before that it may
@@ -110,8 +113,8 @@ func (d *digests) clear() {
 	if d.settled >= d.disputed {
 		d.disputed = 0
 	}
-	if d.settled >= d.doubted {
-		d.doubted = 0
+	if d.doubted != 0 && d.settled >= d.doubted {
+		d.doubted, d.recount = 0, true // there may be a doubt about a later entry
 	}
 }
 
@@ -148,8 +151,8 @@ func (d *digests) answered(id, index, digest, copied uint64) (seen bool) {
 	if !ok {
 		return false
 	}
-	b := d.ballots[i]
-	b.said[id] = digest
+	b := &d.ballots[i]
+	b.said[id], b.news = digest, true
 	if digest == b.said[d.self] {
 		x.differs = 0
 		return false
@@ -177,14 +180,21 @@ func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience tim
 	}
 	if index, digest := d.replica.Newest(); index > d.question() && ran >= d.next {
 		d.next = ran + patience.Milliseconds()/8
-		d.ballots = append(d.ballots, ballot{index, map[uint64]uint64{d.self: digest}})
+		d.ballots = append(d.ballots, ballot{index, map[uint64]uint64{d.self: digest}, true})
 		d.ballots = d.ballots[max(0, len(d.ballots)-maxBallots):]
 	}
-	for _, b := range d.ballots {
+	all := d.recount || !slices.Equal(members, d.list)
+	d.recount, d.list = false, members
+	for i := range d.ballots {
+		b := &d.ballots[i]
+		if !b.news && !all {
+			continue
+		}
+		b.news = false
 		right, ok := d.right(b, members)
 		switch {
 		case ok:
-			d.agreed = max(d.agreed, b.index)
+			d.agree(b.index)
 			d.settled = max(d.settled, d.agreed)
 			for id, digest := range b.said {
 				switch x := d.members[id]; {
@@ -206,8 +216,19 @@ func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience tim
 	return ownWrong, begun
 }
 
+// agree notes that most voters have the state of this leader at an entry. Members whose state is a copy of an earlier one
+// count from then on.
+func (d *digests) agree(index uint64) {
+	counts := func(copied uint64) bool { return copied >= d.agreed && copied < index }
+	d.recount = d.recount || counts(d.copied)
+	for _, x := range d.members {
+		d.recount = d.recount || counts(x.copied)
+	}
+	d.agreed = max(d.agreed, index)
+}
+
 // split reports whether members have said different digests.
-func (d *digests) split(b ballot) bool {
+func (d *digests) split(b *ballot) bool {
 	for _, digest := range b.said {
 		if digest != b.said[d.self] {
 			return true
@@ -218,7 +239,7 @@ func (d *digests) split(b ballot) bool {
 
 // right returns the digest that most voters have at an entry. A voter whose state is a copy of another's says only what that
 // one says, so it does not count until this leader has been right after the copy's end.
-func (d *digests) right(b ballot, members []proto.Peer) (digest uint64, ok bool) {
+func (d *digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool) {
 	for _, digest := range b.said {
 		n := 0
 		for _, x := range members {
@@ -256,6 +277,7 @@ func (d *digests) forget(id uint64) {
 
 func (d *digests) drop(id uint64) {
 	delete(d.members, id)
+	d.recount = true
 	for _, b := range d.ballots {
 		delete(b.said, id)
 	}
