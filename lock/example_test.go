@@ -106,7 +106,7 @@ func ExampleMutex_Lock() {
 		defer held.Unlock(context.Background()) // not ctx, which may have ended
 		fmt.Println("got it")
 	}
-	attempt(10 * time.Millisecond)
+	attempt(200 * time.Millisecond)
 	if err := other.Unlock(context.Background()); err != nil {
 		log.Fatal(err)
 	}

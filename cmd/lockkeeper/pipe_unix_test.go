@@ -185,10 +185,11 @@ func TestWithoutReaderOfOutput(t *testing.T) {
 		cmd := exec.Command(binary, "wire", "--record", file, "--to", s.Addr(), "--listen", "127.0.0.1:0")
 		cmd.Stdout = brokenPipe(t)
 		p := startCmd(t, cmd).waitReady()
-		nc, err := net.Dial("tcp", p.addr)
-		check1(t, err)
-		defer nc.Close()
-		rawclient.Open(nc, 40*time.Second) // the proxy may end before the answer
+		// The proxy may end before the answer, or as soon as it has accepted the connection.
+		if nc, err := net.Dial("tcp", p.addr); err == nil {
+			defer nc.Close()
+			rawclient.Open(nc, 40*time.Second)
+		}
 		p.exit()
 		recording, err := os.ReadFile(file)
 		check1(t, err)
