@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"slices"
 	"sync"
 
@@ -402,7 +403,9 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		rc.Close()
 		return errNotApplied
 	}
+	was := g.digests.restored(math.MaxUint64)
 	if err := g.Replica.Restore(rc); err != nil {
+		g.digests.restored(was)
 		return err
 	}
 	index, _ := g.Replica.Newest()

@@ -33,7 +33,7 @@ type digests struct {
 	mu       sync.Mutex
 	asked    uint64 // index of a heartbeat that this member had not applied when it came
 	copied   uint64 // this process has taken over another member's state: up to this entry, it proves nothing of its own
-	settled  uint64 // the newest entry at which most voters had the same state, as far as this member has heard
+	settled  uint64 // the newest entry at which most voters, or all members, had the same state, as far as this member has heard
 	disputed uint64 // nobody serves, since members differ at this entry, until a later one is settled; or 0
 
 	// On the leader, of its term:
@@ -87,11 +87,13 @@ func (d *digests) told(index uint64) (at, digest, copied uint64) {
 	return 0, 0, d.copied
 }
 
-// restored notes that this member has restored another member's snapshot, which ends at index.
-func (d *digests) restored(index uint64) {
+// restored notes that this member has restored another member's snapshot, which ends at index. While it is restoring one, index
+// is math.MaxUint64: it answers with the new state before it can say where that ends. restored returns what held before.
+func (d *digests) restored(index uint64) (was uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.copied = index
+	was, d.copied = d.copied, index
+	return was
 }
 
 // heard notes what a heartbeat says of settled and disputed entries. It reports whether this member now may serve, or may
@@ -205,8 +207,12 @@ func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience tim
 					x.wrong = b.index
 				}
 			}
-		case b.index > d.settled && d.doubted == 0 && d.split(b):
-			d.doubted, d.since = b.index, ran
+		case d.split(b):
+			if b.index > d.settled && d.doubted == 0 {
+				d.doubted, d.since = b.index, ran
+			}
+		case !slices.ContainsFunc(members, func(x proto.Peer) bool { _, ok := b.said[x.ID]; return !ok }):
+			d.settled = max(d.settled, b.index) // copies or not: nobody has another state. It proves no later state right
 		}
 	}
 	d.clear()

@@ -315,6 +315,79 @@ func TestDiffersNextLeader(t *testing.T) {
 	})
 }
 
+// TestDifferenceOfCopiesSettled: if all members have the same state, nothing is in doubt, even if all are copies.
+func TestDifferenceOfCopiesSettled(t *testing.T) {
+	for _, size := range []int{1, 2, 3} {
+		x := []*modelled{}
+		var members []proto.Peer
+		for i := range size {
+			m := &modelled{digests: newDigests(uint64(i+1), fsm.NewReplica())}
+			m.apply(t, 5)
+			m.restored(5)
+			x, members = append(x, m), append(members, proto.Peer{ID: uint64(i + 1)})
+		}
+		x[0].heard(0, 5)
+		x[0].begin()
+		for ran := range int64(3) {
+			x[0].look(members, true, ran*1000, 2*time.Second)
+			for i, m := range x[1:] {
+				question, _, _, _ := x[0].says(uint64(i + 2))
+				index, digest, copied := m.told(question)
+				x[0].answered(uint64(i+2), index, digest, copied)
+			}
+		}
+		if x[0].dispute() != 0 {
+			t.Errorf("%d voters: nobody serves, and all have the same state", size)
+		}
+	}
+}
+
+// TestCopyNeverProof: a member that has restored another one's snapshot says so with the first digest of that state.
+func TestCopyNeverProof(t *testing.T) {
+	from := &modelled{digests: newDigests(1, fsm.NewReplica())}
+	from.apply(t, 5)
+	state, err := from.replica.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := state.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	r := fsm.NewReplica()
+	to := newDigests(2, r)
+	told := false
+	r.Observe(restoring{func() {
+		if index, _, copied := to.told(5); index == 5 {
+			if told = true; copied == 0 {
+				t.Error("it says that the state is its own")
+			}
+		}
+	}})
+	g := &gatedFSM{Replica: r, digests: to}
+	if err := g.Restore(io.NopCloser(&b)); err != nil || !told {
+		t.Fatal(err, told)
+	}
+	if _, _, copied := to.told(5); copied != 5 {
+		t.Error("copied up to", copied)
+	}
+	if err := g.Restore(io.NopCloser(bytes.NewReader(nil))); err == nil {
+		t.Fatal("no state was restored")
+	}
+	if _, _, copied := to.told(5); copied != 5 {
+		t.Error("a snapshot that was not restored counts: copied up to", copied)
+	}
+}
+
+type restoring struct{ restored func() }
+
+func (restoring) Changed(*fsm.View, []proto.Change) {}
+func (restoring) Applied(uint64, uint64, int)       {}
+func (restoring) Answered()                         {}
+func (restoring) Restoring()                        {}
+func (r restoring) Restored()                       { r.restored() }
+func (restoring) Failed(error)                      {}
+
 // TestDigestsModel has members apply entries, answer the leader's questions, take over each other's states, change their leader
 // and start again, in random order. Some of them, fewer than a majority, go wrong. A member that is right is never said to be wrong,
 // and if none goes wrong, nothing is ever in doubt. In the end, when all are there, those that are wrong are
