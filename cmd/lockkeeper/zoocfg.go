@@ -47,9 +47,24 @@ func (z *zooFile) address(key, otherwise string) string {
 	return cmp.Or(z.value(key), "127.0.0.1")
 }
 
-// portKeys are the keys of ports for clients, of which 0 means that there is no such port. That is so in
-// ZooKeeper before 3.9; in later ones it is any free port, on all addresses, which nobody can find.
-var portKeys = []string{"clientPort", "secureClientPort"}
+var portKeys = []string{"clientPort", "secureClientPort"} // of ports for clients
+
+// withoutPorts deletes the keys of ports for clients that are 0: there is no such port, as in ZooKeeper before 3.9. In later
+// ones it is any free port, on all addresses. clientPort=0 means that here too, but only if nothing else
+// names a port or an address for clients: programs that test with ZooKeeper look for the port in the output.
+func (z *zooFile) withoutPorts() {
+	named := z.given("tls-listen")
+	for key := range z.keys {
+		key = strings.TrimPrefix(key, zooPrefix)
+		named = named || key == "secureClientPort" || key == "clientPortAddress" || strings.HasPrefix(key, "server.")
+	}
+	for _, key := range portKeys {
+		if n, err := strconv.Atoi(z.value(key)); err == nil && n == 0 && named {
+			delete(z.keys, key)
+			delete(z.keys, zooPrefix+key)
+		}
+	}
+}
 
 // given reports whether a flag has been set by something that takes precedence over the file.
 func (z *zooFile) given(flag string) bool {
@@ -78,12 +93,7 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 // apply sets flags and fields by the keys.
 func (z *zooFile) apply() error {
 	path, keys, flags, cfg := z.path, z.keys, z.flags, z.cfg
-	for _, key := range portKeys {
-		if n, err := strconv.Atoi(z.value(key)); err == nil && n == 0 {
-			delete(keys, key)
-			delete(keys, zooPrefix+key)
-		}
-	}
+	z.withoutPorts()
 	bad := func(key string, err error) error {
 		value := "=" + keys[key]
 		if strings.Contains(strings.ToLower(key), "password") { // of a store, or of the user super

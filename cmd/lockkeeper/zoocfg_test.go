@@ -530,6 +530,8 @@ func TestZooCfgDoors(t *testing.T) {
 		{lines: []string{"zookeeper.clientPort=00", "secureClientPort=2281", "secureClientPortAddress="}, tls: "127.0.0.1:2281"},
 		{lines: []string{"clientPort=2181", "secureClientPort=0"}, listen: ":2181"},
 		{lines: []string{"clientPort=2181", "clientPortAddress="}, listen: "127.0.0.1:2181"},
+		{lines: []string{"clientPort=0"}, listen: ":0"},
+		{lines: []string{"clientPort=0", "clientPortAddress=127.0.0.1"}, says: "clientPortAddress=127.0.0.1: without clientPort"},
 		{lines: []string{"clientPort=0"}, flags: []string{"--listen=:1"}, listen: ":1"},
 		{lines: []string{"clientPort=0"}, flags: []string{"--tls-listen=:1"}, tls: ":1"},
 		{lines: []string{"tickTime=1"}, flags: []string{"--tls-listen=:1"}, tls: ":1"},

@@ -21,9 +21,9 @@ var zooTable = []zooRow{
 	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds).without("3000")},
 	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks).unset("an election timeout of 2 s; ZooKeeper needs the key in a cluster")},
 	{"dataDir", toFlag("data", "refused if ZooKeeper's own data is in it", dataDir).unset("refused, unless `--data` or `--memory` is given")},
-	{"clientPort", toFlag("listen", "with clientPortAddress; "+zeroPort, clientPort).unset("no such port; refused if no other key or flag names a port for clients")},
+	{"clientPort", toFlag("listen", "with clientPortAddress; 0 counts as absent, as in ZooKeeper before 3.9, if anything else names a port or an address for clients, or there is a list of servers; otherwise it is any free port, as in later ones", clientPort).unset("no such port; refused if no other key or flag names a port for clients")},
 	{"clientPortAddress", readWith("clientPort").unset("all addresses")},
-	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port; "+zeroPort, clientPort).unset("no such port")},
+	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port; 0 counts as absent, as in ZooKeeper before 3.9; in later ones it is any free port", clientPort).unset("no such port")},
 	{"secureClientPortAddress", readWith("secureClientPort").unset("all addresses")},
 	{"ssl.keyStore.location", toFlag("tls-cert", storeNote+", with the key in it", store).unset("none")},
 	{"ssl.keyStore.type", readWith("ssl.keyStore.location").unset("by the name of the file")},
@@ -179,8 +179,6 @@ var zooTable = []zooRow{
 	{"quorum.auth.", refuse("there is no SASL between members; use TLS instead")},
 	{"ssl.", refuse("TLS has no other settings")},
 }
-
-const zeroPort = "0 counts as absent, as in ZooKeeper before 3.9; in later ones it is any free port"
 
 const storeNote = "a file in PEM, PKCS12 or JKS format"
 
