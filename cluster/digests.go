@@ -32,19 +32,18 @@ type digests struct {
 
 	mu       sync.Mutex
 	asked    uint64 // index of a heartbeat that this member had not applied when it came
-	copied   uint64 // this process has taken over another member's state: up to this entry, it proves nothing of its own
+	copied   uint64 // this state is another member's, taken over up to this entry, and was not found right after it; or 0
 	settled  uint64 // the newest entry at which most voters, or all members, had the same state, as far as this member has heard
 	disputed uint64 // nobody serves, since members differ at this entry, until a later one is settled; or 0
 
 	// On the leader, of its term:
 	ballots []ballot // the newest ones, oldest first
 	members map[uint64]*compared
-	agreed  uint64       // the newest entry at which most voters had the same state as this leader
 	next    int64        // when it asks for another entry, in running time: each member is to hear of each one
 	recount bool         // look must look at all ballots, also those of which nothing new was said
 	list    []proto.Peer // with which it has looked last
-	doubted uint64       // the first entry after settled at which members differ; or 0
-	since   int64        // when that was seen, in running time
+	doubted uint64       // the newest entry at which members differ, if that is after settled; or 0
+	since   int64        // members have differed since then without a majority for one state, in running time
 }
 
 // ballot is what the members have said of one entry.
@@ -58,8 +57,25 @@ type ballot struct {
 // have been another process.
 type compared struct {
 	copied  uint64 // its own digests.copied
+	right   uint64 // the newest entry at which it had the same state as most voters; or 0
 	differs uint64 // the first entry at which it differed from the leader, and it has differed since; or 0
 	wrong   uint64 // an entry at which it is known to be wrong; or 0
+}
+
+// question is what a heartbeat says of states. Right and Wrong are of the member that it is sent to.
+type question struct {
+	Index    uint64 // the entry whose digest the leader asks for; or 0
+	Settled  uint64 // see digests
+	Disputed uint64 // see digests
+	Wrong    uint64 // an entry at which the member is known to be wrong; or 0
+	Right    uint64 // the newest entry at which it is known to be right; or 0
+}
+
+// digestAnswer is the answer to a question.
+type digestAnswer struct {
+	Index, Digest uint64 // Index is 0 if the member does not know its digest
+	Copied        uint64 // see digests
+	Disputed      uint64 // see digests
 }
 
 // maxBallots is how many entries the leader remembers that it has asked for: those of at least two election timeouts. A
@@ -70,21 +86,20 @@ func newDigests(self uint64, replica *fsm.Replica) *digests {
 	return &digests{self: self, replica: replica, members: map[uint64]*compared{}}
 }
 
-// told returns what to answer to a heartbeat that asks for the entry at index: at 0 if this member does not know its
-// digest there.
-func (d *digests) told(index uint64) (at, digest, copied uint64) {
+// told returns what to answer to a heartbeat that asks for the entry at index.
+func (d *digests) told(index uint64) digestAnswer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, at := range []uint64{index, d.asked} {
 		if digest, ok := d.replica.DigestAt(at); ok {
 			d.asked = index
-			return at, digest, d.copied
+			return digestAnswer{at, digest, d.copied, d.disputed}
 		}
 	}
 	if newest, _ := d.replica.Newest(); d.asked <= newest { // else this one may be known sooner
 		d.asked = index
 	}
-	return 0, 0, d.copied
+	return digestAnswer{0, 0, d.copied, d.disputed}
 }
 
 // restored notes that this member has restored another member's snapshot, which ends at index. While it is restoring one, index
@@ -96,15 +111,17 @@ func (d *digests) restored(index uint64) (was uint64) {
 	return was
 }
 
-// heard notes what a heartbeat says of settled and disputed entries. It reports whether this member now may serve, or may
-// no longer.
-func (d *digests) heard(settled, disputed uint64) (news bool) {
+// heard notes what a heartbeat says. It reports whether this member now may serve, or may no longer.
+func (d *digests) heard(q question) (news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was := d.disputed
-	d.settled = max(d.settled, settled)
-	if disputed != 0 {
-		d.disputed = disputed
+	d.settled = max(d.settled, q.Settled)
+	if q.Disputed != 0 {
+		d.disputed = q.Disputed
+	}
+	if d.copied < q.Right {
+		d.copied = 0
 	}
 	d.clear()
 	return d.disputed != was
@@ -115,55 +132,62 @@ func (d *digests) clear() {
 	if d.settled >= d.disputed {
 		d.disputed = 0
 	}
-	if d.doubted != 0 && d.settled >= d.doubted {
-		d.doubted, d.recount = 0, true // there may be a doubt about a later entry
+	if d.settled >= d.doubted {
+		d.doubted = 0
 	}
 }
 
-// says returns what a heartbeat to a member says: for which entry it asks, 0 for none, what is settled and disputed, and
-// the entry at which that member is known to be wrong, or 0.
-func (d *digests) says(to uint64) (question, settled, disputed, wrong uint64) {
+// says returns what a heartbeat to a member says.
+func (d *digests) says(to uint64) question {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	q := question{Index: d.newest(), Settled: d.settled, Disputed: d.disputed}
 	if x := d.members[to]; x != nil {
-		wrong = x.wrong
+		q.Wrong, q.Right = x.wrong, x.right
 	}
-	return d.question(), d.settled, d.disputed, wrong
+	return q
 }
 
-func (d *digests) question() uint64 {
+// newest returns the newest entry that the leader has asked for, or 0.
+func (d *digests) newest() uint64 {
 	if len(d.ballots) == 0 {
 		return 0
 	}
 	return d.ballots[len(d.ballots)-1].index
 }
 
-// answered notes the digest of another member, which answers a heartbeat; index may be 0. It reports whether a new
-// difference from this leader was seen.
-func (d *digests) answered(id, index, digest, copied uint64) (seen bool) {
+// answered notes what another member answers to a heartbeat. It reports whether the first difference from this leader was seen,
+// and whether that or a dispute is news.
+func (d *digests) answered(id uint64, a digestAnswer) (differs, news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	was := d.disputed
+	d.disputed = max(d.disputed, a.Disputed) // this leader may have forgotten it by a restart
+	d.clear()
+	news = d.disputed != was
 	x := d.members[id]
 	if x == nil {
 		x = &compared{}
 		d.members[id] = x
 	}
-	x.copied = copied
-	i, ok := slices.BinarySearchFunc(d.ballots, index, func(b ballot, index uint64) int { return cmp.Compare(b.index, index) })
+	if x.copied != a.Copied {
+		x.copied, d.recount = a.Copied, true
+	}
+	i, ok := slices.BinarySearchFunc(d.ballots, a.Index, func(b ballot, index uint64) int { return cmp.Compare(b.index, index) })
 	if !ok {
-		return false
+		return false, news
 	}
 	b := &d.ballots[i]
-	b.said[id], b.news = digest, true
-	if digest == b.said[d.self] {
+	b.said[id], b.news = a.Digest, true
+	if a.Digest == b.said[d.self] {
 		x.differs = 0
-		return false
+		return false, news
 	}
-	seen = x.differs == 0
-	if seen {
-		x.differs = index
+	if x.differs != 0 {
+		return false, news
 	}
-	return seen
+	x.differs = a.Index
+	return true, true
 }
 
 // look decides what the answers mean. leads is whether this member leads, and has applied what earlier leaders left. look returns
@@ -180,12 +204,12 @@ func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience tim
 			d.drop(id)
 		}
 	}
-	if index, digest := d.replica.Newest(); index > d.question() && ran >= d.next {
+	if index, digest := d.replica.Newest(); index > d.newest() && ran >= d.next {
 		d.next = ran + patience.Milliseconds()/8
 		d.ballots = append(d.ballots, ballot{index, map[uint64]uint64{d.self: digest}, true})
 		d.ballots = d.ballots[max(0, len(d.ballots)-maxBallots):]
 	}
-	all := d.recount || !slices.Equal(members, d.list)
+	all, settled := d.recount || !slices.Equal(members, d.list), d.settled
 	d.recount, d.list = false, members
 	for i := range d.ballots {
 		b := &d.ballots[i]
@@ -196,11 +220,15 @@ func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience tim
 		right, ok := d.right(b, members)
 		switch {
 		case ok:
-			d.agree(b.index)
-			d.settled = max(d.settled, d.agreed)
+			d.settled = max(d.settled, b.index)
 			for id, digest := range b.said {
 				switch x := d.members[id]; {
+				case digest == right && id != d.self:
+					x.right = max(x.right, b.index)
 				case digest == right:
+					if d.copied != 0 && d.copied < b.index {
+						d.copied, d.recount = 0, true
+					}
 				case id == d.self:
 					ownWrong = b.index
 				case x.wrong == 0:
@@ -208,29 +236,23 @@ func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience tim
 				}
 			}
 		case d.split(b):
-			if b.index > d.settled && d.doubted == 0 {
-				d.doubted, d.since = b.index, ran
+			if d.doubted == 0 {
+				d.since = ran
 			}
+			d.doubted = max(d.doubted, b.index)
 		case !slices.ContainsFunc(members, func(x proto.Peer) bool { _, ok := b.said[x.ID]; return !ok }):
 			d.settled = max(d.settled, b.index) // copies or not: nobody has another state. It proves no later state right
 		}
 	}
+	if d.settled > settled {
+		d.since = ran
+	}
 	d.clear()
-	if d.doubted != 0 && d.disputed == 0 && ran-d.since >= patience.Milliseconds() {
-		d.disputed, begun = d.doubted, true
+	if d.doubted != 0 && (d.disputed != 0 || ran-d.since >= patience.Milliseconds()) {
+		begun = d.disputed == 0
+		d.disputed = d.doubted // the newest: other members may have heard of a majority at an earlier one
 	}
 	return ownWrong, begun
-}
-
-// agree notes that most voters have the state of this leader at an entry. Members whose state is a copy of an earlier one
-// count from then on.
-func (d *digests) agree(index uint64) {
-	counts := func(copied uint64) bool { return copied >= d.agreed && copied < index }
-	d.recount = d.recount || counts(d.copied)
-	for _, x := range d.members {
-		d.recount = d.recount || counts(x.copied)
-	}
-	d.agreed = max(d.agreed, index)
 }
 
 // split reports whether members have said different digests.
@@ -244,7 +266,7 @@ func (d *digests) split(b *ballot) bool {
 }
 
 // right returns the digest that most voters have at an entry. A voter whose state is a copy of another's says only what that
-// one says, so it does not count until this leader has been right after the copy's end.
+// one says, so it does not count until it was found right without that, at an entry after the copy's end.
 func (d *digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool) {
 	for _, digest := range b.said {
 		n := 0
@@ -254,7 +276,7 @@ func (d *digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool
 			if y := d.members[x.ID]; y != nil {
 				copied = y.copied
 			}
-			if ok && that == digest && !x.Observer && (copied == 0 || copied < d.agreed) {
+			if ok && that == digest && !x.Observer && copied == 0 {
 				n++
 			}
 		}
@@ -269,7 +291,7 @@ func (d *digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool
 func (d *digests) begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.ballots, d.agreed, d.doubted = nil, 0, 0
+	d.ballots, d.doubted = nil, 0
 	clear(d.members)
 }
 

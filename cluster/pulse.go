@@ -26,12 +26,12 @@ import (
 //
 // A heartbeat consists of the leader's term and id, how many ms ago a majority
 // confirmed it, for how many ms its disk has been blocking a write, the index of
-// the last entry that it has applied (see notBegun), and what digests.says returns, and the index of the last entry in its log. The answer is the newest
-// term that the receiver knows; unless that is later than the sender's, the receiver follows the sender. Then comes
-// what digests.told returns.
+// the last entry that it has applied (see notBegun), the index of the last entry in its log,
+// and a question. The answer is the newest term that the receiver knows; unless that is later
+// than the sender's, the receiver follows the sender. Then comes a digestAnswer.
 const (
-	beatLen   = 8 + 8 + 4 + 4 + 8 + 4*8 + 8
-	answerLen = 8 + 3*8
+	beatLen   = 8 + 8 + 4 + 4 + 8 + 8 + 5*8
+	answerLen = 8 + 4*8
 )
 
 // pulse sends and answers heartbeats, and notices when the leader or the majority is
@@ -254,14 +254,12 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			applied = p.commits.applied()
 		}
 		binary.BigEndian.PutUint64(beat[24:], applied)
-		question, settled, disputed, wrong := p.digests.says(to)
+		binary.BigEndian.PutUint64(beat[32:], p.raft.LastIndex())
+		q := p.digests.says(to)
 		if !works { // it may have been started again, and its state is compared anew
-			wrong = 0
+			q.Wrong, q.Right = 0, 0
 		}
-		for i, v := range []uint64{question, settled, disputed, wrong} {
-			binary.BigEndian.PutUint64(beat[32+8*i:], v)
-		}
-		binary.BigEndian.PutUint64(beat[64:], p.raft.LastIndex())
+		binary.Encode(beat[40:], binary.BigEndian, q)
 		p.transport.conns.watch(s.addr)
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
 		_, err := c.Write(beat[:])
@@ -295,11 +293,15 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		p.transport.hasReturned(to)
 		if newest <= term {
+			var a digestAnswer
+			binary.Decode(answer[8:], binary.BigEndian, &a)
+			differs, news := p.digests.answered(to, a) // first: this leader may be about to serve
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)
-			index := binary.BigEndian.Uint64(answer[8:])
-			if p.digests.answered(to, index, binary.BigEndian.Uint64(answer[16:]), binary.BigEndian.Uint64(answer[24:])) {
-				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", index)
+			if differs {
+				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", a.Index)
+			}
+			if news {
 				p.look()
 			}
 		} else if p.contacts.outdated(newest) {
@@ -384,22 +386,21 @@ func (p *pulse) take(c net.Conn, asked int64) {
 			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
 			applied: binary.BigEndian.Uint64(beat[24:]), asked: asked,
 		}
-		question, settled, disputed, wrong := binary.BigEndian.Uint64(beat[32:]), binary.BigEndian.Uint64(beat[40:]), binary.BigEndian.Uint64(beat[48:]), binary.BigEndian.Uint64(beat[56:])
-		if h.term >= newest && p.digests.heard(settled, disputed) { // first: it may be about to serve
+		var q question
+		binary.Decode(beat[40:], binary.BigEndian, &q)
+		if h.term >= newest && p.digests.heard(q) { // first: it may be about to serve
 			p.look()
 		}
 		if p.contacts.hear(p.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
 			p.look()
 		}
-		index, digest, copied := p.digests.told(question)
-		if wrong != 0 && h.term >= newest {
-			p.failDiffers(wrong)
+		if q.Wrong != 0 && h.term >= newest {
+			p.failDiffers(q.Wrong)
 		}
-		for i, v := range []uint64{newest, index, digest, copied} {
-			binary.BigEndian.PutUint64(answer[8*i:], v)
-		}
+		binary.BigEndian.PutUint64(answer[:], newest)
+		binary.Encode(answer[8:], binary.BigEndian, p.digests.told(q.Index))
 		// A leader has all entries that were committed in its term and before.
-		if end := binary.BigEndian.Uint64(beat[64:]); h.term >= newest && applied > end {
+		if end := binary.BigEndian.Uint64(beat[32:]); h.term >= newest && applied > end {
 			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.id, end, ErrDiffers))
 		}
 		applied = p.commits.applied()

@@ -193,11 +193,21 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "v.disputed = p.digests.dispute() != 0", "v.disputed = false"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "serves"}}},
 	{"a copy is a witness", []edit{
-		{"cluster/digests.go", "(copied == 0 || copied < d.agreed)", "copied < 1<<62"},
+		{"cluster/digests.go", "!x.Observer && copied == 0 {", "!x.Observer && copied < 1<<62 {"},
 	}, []finding{{"cluster", "TestDiffersFromCopy", "FAIL"}, {"cluster", "TestDigestsModel", "is said to be wrong"}}},
 	{"the next leader does not know of a dispute", []edit{
-		{"cluster/digests.go", "d.ballots, d.agreed, d.doubted = nil, 0, 0", "d.ballots, d.agreed, d.doubted, d.disputed = nil, 0, 0, 0"},
+		{"cluster/digests.go", "d.ballots, d.doubted = nil, 0", "d.ballots, d.doubted, d.disputed = nil, 0, 0"},
+		{"cluster/digests.go", "d.disputed = max(d.disputed, a.Disputed)", ""},
 	}, []finding{{"cluster", "TestDiffersNextLeader", "have served"}}},
+	{"a leader that was restarted does not hear of a dispute", []edit{
+		{"cluster/digests.go", "d.disputed = max(d.disputed, a.Disputed)", ""},
+	}, []finding{{"cluster", "TestDiffersLeaderForgets", "a member serves for"}}},
+	{"a copy counts for nothing under the next leader", []edit{
+		{"cluster/digests.go", "if d.copied < q.Right {", "if false {"},
+	}, []finding{{"cluster", "TestDiffersAmongCopies", "FAIL"}}},
+	{"the dispute is about the first entry", []edit{
+		{"cluster/digests.go", "d.doubted = max(d.doubted, b.index)", "if d.doubted == 0 {\n\t\t\t\td.doubted = b.index\n\t\t\t}"},
+	}, []finding{{"cluster", "TestDisputeOfNewest", "it serves"}}},
 	{"sessions expire although nobody serves", []edit{
 		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},

@@ -450,7 +450,7 @@ func (s *sim) removeJoining(m *member, r *rand.Rand) bool {
 	m.setMayStop(true)
 	via := s.members[int(m.id)%len(s.members)]
 	removed, lost := false, false
-	for range 50 {
+	for i := 0; i < 50 || lost && !s.over(); i++ {
 		err := s.ask(via, cluster.Request{Remove: m.id})
 		s.h.fault("remove member %d, which is joining, through member %d: %v", m.id, via.id, err)
 		none := err != nil && strings.Contains(err.Error(), "is not a member") // not yet, or the answer to the removal was lost
