@@ -227,7 +227,7 @@ func TestOtherConnectionsForgotten(t *testing.T) {
 					close(stop)
 					<-done
 					t.Log(worst)
-					if worst > timeout*3 {
+					if worst > timeout*4 { // mostly less than three
 						t.Errorf("the follower lags for %v", worst)
 					}
 				})
