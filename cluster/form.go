@@ -58,7 +58,14 @@ type former struct {
 	others *otherClusters
 
 	deciding turn // held while the identity is changed, and while a proposal is made
+	accepted acceptance
 	beginning
+}
+
+// acceptance says when a proposal was accepted last, and whose; guarded by former.deciding.
+type acceptance struct {
+	at   time.Time
+	from uint64
 }
 
 // beginning is what a member of a new cluster begins with.
@@ -398,13 +405,20 @@ func (f *former) accept(q *Proposal) error {
 	if err := f.others.none(q.Cluster, f.own(), s.state.data()); err != nil {
 		return err
 	}
-	if f.storage().Identity().Cluster == q.Cluster {
-		return nil
+	// By an operator's word there may be two proposers, and a majority is enough for one of them. If it has just agreed, or is
+	// about to, this server must still hold its proposal: with another one it would not be one of that majority, which could
+	// then be none for good.
+	was, same := f.accepted, f.storage().Identity().Cluster == q.Cluster
+	if !same && was.from != q.From && time.Since(was.at) < 3*peerTimeout {
+		return refuse(proto.OK, "server %d has just accepted a proposal of server %d", f.cfg.ID, was.from)
 	}
-	if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
-		f.cannotWrite(f.storage(), err)
-		return err
+	if !same {
+		if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
+			f.cannotWrite(f.storage(), err)
+			return err
+		}
 	}
+	f.accepted = acceptance{time.Now(), q.From}
 	return nil
 }
 

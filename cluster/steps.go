@@ -404,9 +404,13 @@ func cannotBeAdded(id uint64, err error) error {
 	return refuse(proto.NewConfigNoQuorum, "server %d cannot be added: %v", id, err)
 }
 
-// foreign returns an error if the server with this status belongs to another cluster.
+// foreign returns an error if the server with this status belongs to another cluster, or was restored to begin one: it never
+// joins, and the index of its snapshot does not say that it has caught up.
 func (m *membership) foreign(s *Status) error {
-	if !s.Formed || s.Cluster == m.gate.cluster() {
+	switch {
+	case !s.Formed && s.Data:
+		return refuse(proto.BadArguments, "server %d has data that was restored from a snapshot: empty its directory before it joins", s.ID)
+	case !s.Formed || s.Cluster == m.gate.cluster():
 		return nil
 	}
 	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.gate.cluster())
