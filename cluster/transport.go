@@ -768,6 +768,10 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 			r.Term = a.Term
 			return nil
 		}
+		if a.Success && a.Term == q.Term { // Raft goes on with the entries, is refused those, and forgets its failures
+			r.Term, r.Success = q.Term, true
+			return nil
+		}
 	}
 	if err != nil || !r.Success {
 		return err
