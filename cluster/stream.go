@@ -200,6 +200,10 @@ func (s *stream) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEntri
 }
 
 func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	if s.t.over(q.Term) {
+		s.end()
+		return nil, errDeposed
+	}
 	q.LeaderCommitIndex = s.t.raft.log.committed(q.LeaderCommitIndex)
 	end := q.PrevLogEntry + uint64(len(q.Entries))
 	s.turn.take()

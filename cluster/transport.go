@@ -157,6 +157,11 @@ func deposed(q *raft.AppendEntriesRequest) bool {
 	return latest > q.Term
 }
 
+// over reports whether this member has begun a later term. Then what Raft has read from the log, or the snapshot, may be another
+// leader's, also if it is of an earlier term, and must not be sent in this one. If not, it was this leader's when Raft read it: Raft
+// begins a term before it replaces entries.
+func (t *transport) over(term uint64) bool { return t.raft.terms.newest.Load() > term }
+
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
 func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
@@ -647,6 +652,9 @@ func (t *transport) has(id raft.ServerID, target raft.ServerAddress, q *raft.Ins
 // out of args if they are too long for one message. Raft sends those next: it looks in args
 // for the last one that was accepted.
 func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if t.over(args.Term) {
+		return errDeposed
+	}
 	args.Entries = shorten(args)
 	args.LeaderCommitIndex = t.raft.log.committed(args.LeaderCommitIndex)
 	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
@@ -758,6 +766,9 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 		return nil
 	}
 	t.pauseBefore(id, q)
+	if t.over(q.Term) {
+		return errDeposed
+	}
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil {
 		t.awaitReturn(memberID(id), q.Term)
@@ -766,6 +777,10 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 		var a raft.AppendEntriesResponse
 		if t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: q.RPCHeader, Term: q.Term}, &a) == nil && a.Term > q.Term {
 			r.Term = a.Term
+			return nil
+		}
+		if a.Success && a.Term == q.Term { // Raft goes on with the entries, is refused those, and forgets its failures
+			r.Term, r.Success = q.Term, true
 			return nil
 		}
 	}
