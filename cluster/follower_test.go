@@ -316,33 +316,3 @@ func (l *scriptedLeader) catchUp() {
 		}
 	})
 }
-
-// TestEntriesOfLaterTerm: a member that led in an earlier term, and follows another one by now, sends what its log has by then: entries,
-// or a snapshot, of the later term. They are not taken in the earlier term.
-func TestEntriesOfLaterTerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		l := newScriptedLeader(t, rand.New(rand.NewPCG(1, 1)), "")
-		defer l.close()
-		l.propose(3)
-		l.catchUp()
-		end := l.last()
-		l.lead(3) // the log of the other one
-		l.propose(3)
-		l.term, l.committed = 2, l.last() // but the messages are of before
-		q := &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: 2, PrevLogEntry: end, PrevLogTerm: 2, Entries: l.log[end:], LeaderCommitIndex: l.last()}
-		if err := l.wire.appendEntries("2", "b:1", q, new(raft.AppendEntriesResponse)); err == nil {
-			t.Error("it has taken entries of term 3 in term 2")
-		}
-		if s, err := l.wire.AppendEntriesPipeline("2", "b:1"); err == nil {
-			s.AppendEntries(q, new(raft.AppendEntriesResponse))
-			defer s.Close()
-		}
-		if r, err := l.install(l.last()); err == nil && r.Success {
-			t.Error("it has taken a snapshot of term 3 in term 2")
-		}
-		time.Sleep(time.Second)
-		if last := l.follower.raft.LastIndex(); last != end {
-			t.Errorf("its log ends with entry %d, should end with entry %d", last, end)
-		}
-	})
-}

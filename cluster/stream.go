@@ -421,9 +421,6 @@ func (f *followerEnd) read(from uint64) error {
 		if err != nil {
 			return err
 		}
-		if deposed(q) {
-			return errDeposed
-		}
 		q.RPCHeader = header
 		f.conn.begun.Store(in.Buffered() > 0)
 		f.t.raft.told.hear(q)

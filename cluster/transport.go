@@ -109,10 +109,6 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	}
 	switch q := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
-		if deposed(q) {
-			rpc.Respond(nil, errDeposed)
-			return
-		}
 		t.raft.told.hear(q)
 		if t.lacks(q) {
 			t.wg.Go(func() { t.answerLacking(rpc) })
@@ -143,23 +139,13 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	}
 }
 
-// errDeposed is the answer to a message of which deposed is true.
-var errDeposed = errors.New("cluster: the message has an entry of a later term than its sender led in")
+// errDeposed is the error of a message that is not sent.
+var errDeposed = errors.New("cluster: this member has begun a later term than that of the message")
 
-// deposed reports whether a message has entries of a later term than its own. It comes from a member that led in that term and follows
-// another one by now: its Raft may send once more what its log has, in the term of old. The receiver would apply those
-// entries, but not learn of their term, and an earlier message of the same sender, which comes late, would replace them.
-func deposed(q *raft.AppendEntriesRequest) bool {
-	latest := q.PrevLogTerm
-	if n := len(q.Entries); n > 0 {
-		latest = q.Entries[n-1].Term
-	}
-	return latest > q.Term
-}
-
-// over reports whether this member has begun a later term. Then what Raft has read from the log, or the snapshot, may be another
-// leader's, also if it is of an earlier term, and must not be sent in this one. If not, it was this leader's when Raft read it: Raft
-// begins a term before it replaces entries.
+// over reports whether this member has begun a later term than this one, in which it led. Then what Raft has just read from its log,
+// or the snapshot, may be another leader's. If it were sent in the earlier term, the receiver would apply it without learning of
+// the later term, and an earlier message of this member, which comes late, would replace it. If over returns false, all was this
+// leader's when Raft read it: Raft begins a term before it replaces entries.
 func (t *transport) over(term uint64) bool { return t.raft.terms.newest.Load() > term }
 
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
@@ -321,11 +307,7 @@ func (t *transport) enqueue(message any) (w *waiting, done func()) {
 // at a time is received. As long as Raft installs it, this member cannot vote, as if its
 // disk were stuck, so it counts as that.
 func (t *transport) receive(rpc raft.RPC) {
-	err := errDeposed // the sender may have got a snapshot of a later term, too
-	if q := rpc.Command.(*raft.InstallSnapshotRequest); q.LastLogTerm <= q.Term {
-		err = t.install(rpc)
-	}
-	if err != nil {
+	if err := t.install(rpc); err != nil {
 		t.refuse(rpc, err)
 	}
 }
