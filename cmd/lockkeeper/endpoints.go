@@ -117,6 +117,8 @@ var endpoints = []endpoint{
 		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
 	postFrom("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
 		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
+	postFrom("/wait/leader", `{"among": [2, 3]}`, "Wait until a member leads, or one of `among`, such as the others when a partition has cut the leader off. The reply names it as `leader`. A server that is no cluster leads itself.",
+		(*control).waitLeader).failsWith(http.StatusGatewayTimeout),
 	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
 		(*control).guardLock),
 	post("/guard/write", `{"guard": 1, "token": 12, "resource": "file", "unchecked": false}`, "Report that a client writes to what the lock protects. The reply says whether it is `accepted`, and if not, the `reason`.",
@@ -538,12 +540,14 @@ func (c *control) waitFired(r *http.Request, b struct {
 	if err != nil {
 		return nil, err
 	}
-	timer := time.NewTimer(cmp.Or(within, firesWithin))
+	within = cmp.Or(within, firesWithin)
+	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
 	case <-i.Fired():
 		return stateOf(b.ID, i), nil
 	case <-timer.C:
+		return nil, refusal{http.StatusGatewayTimeout, fmt.Errorf("%v (waited %v)", i, within)}
 	case <-r.Context().Done():
 	case <-c.ended:
 	}
@@ -703,6 +707,22 @@ func (c *control) waitWatch(r *http.Request, b ofLock) (any, error) {
 		w.Watched(b.Path, int64(b.Session))
 	}
 	return nil, err
+}
+
+func (c *control) waitLeader(r *http.Request, b struct {
+	Among []int `json:"among"`
+	limited
+}) (any, error) {
+	for _, id := range b.Among {
+		if err := c.check(id); err != nil {
+			return nil, err
+		}
+	}
+	within, err := b.within()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]int{"leader": c.all.Within(within).WithContext(r.Context()).Leader(b.Among...)}, nil
 }
 
 // works returns an error if nothing can be applied, since all members are stopped or have failed.

@@ -135,7 +135,7 @@ func testControlWaits(t *testing.T) {
 			{"/wait/watch", `{"path": "/a", "session": "` + idOf(client) + `"`, func() error { _, err := client.Exists("/a", true); return err }, "/a is not watched by session " + idOf(client)},
 			{"/wait/gone", `{"path": "/a/3"`, func() error { return client.Delete("/a/3") }, "the znode is not deleted"},
 		} {
-			c.refused(x.path, x.body+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, x.says)
+			c.refused(x.path, x.body+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, x.says, "(waited 30ms)")
 			replied := make(chan string, 1)
 			go func() {
 				status, reply := c.send(x.path, x.body+"}")
@@ -158,12 +158,18 @@ func testControlWaits(t *testing.T) {
 			c.do(x.path, x.body+`, "timeoutMs": 60000}`)
 		}
 		fault := c.inject(`{"do": "drop", "op": "delete"}`)
-		c.refused("/wait/fired", fault[:len(fault)-1]+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, "no effect yet")
+		c.refused("/wait/fired", fault[:len(fault)-1]+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, "no effect yet", "(waited 30ms)")
 		c.refused("/wait/held", `{"path": "/a", "session": 5, "timeoutMs": 30}`, http.StatusGatewayTimeout, "does not get the lock")
 		c.refused("/wait/waiters", `{"path": "/a", "waiters": 1, "timeoutMs": 30}`, http.StatusGatewayTimeout, "does not have 1 waiters")
 		c.refused("/wait/data", `{"path": "/none", "text": "x", "timeoutMs": 30}`, http.StatusGatewayTimeout, "/none does not exist")
 		c.refused("/wait/children", `{"path": "/none", "children": 0, "timeoutMs": 30}`, http.StatusGatewayTimeout, "/none does not exist")
 		c.refused("/wait/watch", `{"path": "/a", "session": 5, "timeoutMs": 30}`, http.StatusGatewayTimeout, "by session 0x5")
+		lead := asked[leads](c, "/wait/leader", "{}").Leader
+		if role := c.state().Members[lead-1].Role; role != "leader" && role != "standalone" {
+			t.Errorf("member %d leads: %+v", lead, c.state().Members)
+		}
+		c.do("/kill", fmt.Sprintf(`{"member": %d}`, lead))
+		c.refused("/wait/leader", fmt.Sprintf(`{"among": [%d], "timeoutMs": 30}`, lead), http.StatusGatewayTimeout, "none of the members", "(waited 30ms)")
 	}
 }
 

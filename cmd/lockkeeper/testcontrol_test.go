@@ -482,6 +482,9 @@ func testControlCluster(t *testing.T) {
 	}
 }
 
+// leads is the reply of what names a leader.
+type leads struct{ Leader int }
+
 func testControlNetwork(t *testing.T) {
 	t.Parallel()
 	port := testkit.Ports(t, 3)
@@ -494,10 +497,9 @@ func testControlNetwork(t *testing.T) {
 	rest := []int{lead%3 + 1, (lead+1)%3 + 1}
 
 	c.do("/partition", fmt.Sprintf(`{"groups": [[%d], [%d, %d]]}`, lead, rest[0], rest[1]))
-	waitFor(t, "a leader of the majority", func() bool {
-		s := c.state()
-		return s.leader() > 0 && s.leader() != lead
-	})
+	if r := asked[leads](c, "/wait/leader", fmt.Sprintf(`{"among": [%d, %d]}`, rest[0], rest[1])); !slices.Contains(rest, r.Leader) {
+		t.Errorf("member %d leads, and not one of %v", r.Leader, rest)
+	}
 	waitFor(t, "the old leader to notice", func() bool { return c.state().Members[lead-1].Role == "looking" })
 	c.do("/heal", "{}")
 	waitFor(t, "the old leader to follow", func() bool { return c.state().Members[lead-1].Role == "follower" })
@@ -613,6 +615,8 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/wait/requests", `{"op": "craete", "count": 1}`, 400, []string{`"craete"`}},
 		{"/wait/requests", `{"path": "[", "count": 1}`, 400, []string{`"["`, "pattern"}},
 		{"/wait/requests", `{"path": "*", "count": 1}`, 400, []string{`"*"`, "slash"}},
+		{"/wait/leader", `{"among": [3]}`, 400, []string{"no member 3"}},
+		{"/wait/leader", `{"timeoutMs": 0}`, 400, []string{`"timeoutMs" must be more than 0`}},
 		{"/wait/watch", `{}`, 400, []string{`"path" is missing`}},
 		{"/restore", `{"snapshot": 1}`, 404, []string{"no snapshot 1"}},
 		{"/restore", `{"snapshot": -1}`, 404, []string{"no snapshot -1"}},
