@@ -89,7 +89,7 @@ var endpoints = []endpoint{
 		(*control).remove),
 	post("/snapshot", ``, "Take a snapshot of the state. The reply has its number, `snapshot`.",
 		(*control).snapshot).failsWith(http.StatusServiceUnavailable),
-	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began.",
+	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began. The reply has the `faults` that this has removed, as `/state` has them: one that has not `fired` has tested nothing.",
 		(*control).restore).failsWith(http.StatusServiceUnavailable),
 	post("/snapshot/remove", `{"snapshot": 1}`, "Forget a snapshot, which takes about as much memory as the state.",
 		(*control).removeSnapshot),
@@ -478,13 +478,14 @@ func (c *control) inject(b injected) (any, error) {
 }
 
 type faultState struct {
-	ID    int    `json:"id"`
-	Fired bool   `json:"fired"`
-	Text  string `json:"text"`
+	ID      int    `json:"id"`
+	Fired   bool   `json:"fired"`
+	Matched int    `json:"matched"`
+	Text    string `json:"text"`
 }
 
 func stateOf(id int, i *lockkeepertest.Injection) faultState {
-	return faultState{id, i.HasFired(), i.String()}
+	return faultState{id, i.HasFired(), i.Matched(), i.String()}
 }
 
 type numbered struct {
@@ -795,10 +796,16 @@ func (c *control) restore(b ofSnapshot) (any, error) {
 	if err := c.run.attemptAll(func() { c.all.Restore(x.Snapshot) }); err != nil {
 		return nil, refusal{http.StatusServiceUnavailable, err}
 	}
+	removed := []faultState{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.faults[min(x.faults, faults):faults])
-	return nil, nil
+	for i := x.faults; i < faults; i++ {
+		if f := c.faults[i]; f != nil {
+			removed = append(removed, stateOf(i+1, f))
+			c.faults[i] = nil
+		}
+	}
+	return map[string]any{"faults": removed}, nil
 }
 
 func (c *control) tree(b struct {

@@ -51,7 +51,9 @@ func testControlState(t *testing.T) {
 		late := c.openAt(1)
 		_, err = late.Create("/late", nil, proto.FlagEphemeral)
 		check1(t, err)
-		c.do("/restore", fmt.Sprintf(`{"snapshot": %d}`, number))
+		if removed := c.restore(fmt.Sprintf(`{"snapshot": %d}`, number)); len(removed) != 1 || fmt.Sprintf(`{"id": %d}`, removed[0].ID) != fault || removed[0].Fired || !strings.Contains(removed[0].Text, "no effect yet") {
+			t.Errorf("restored, which removed %+v, and not only %s", removed, fault)
+		}
 		tree(was)
 		if err := late.Ping(); !closedEarly(err) {
 			t.Errorf("a session of after the snapshot lives on: %v", err)
@@ -63,14 +65,14 @@ func testControlState(t *testing.T) {
 		if s := c.state(); len(s.Faults) != 0 || len(s.Sessions) != 1 {
 			t.Errorf("restored: %+v", s)
 		}
-		c.do("/restore", "{}")
+		c.restore("{}")
 		tree("")
 		if s := c.state().Sessions; len(s) != 0 {
 			t.Errorf("the beginning: %+v", s)
 		}
-		c.do("/restore", fmt.Sprintf(`{"snapshot": %d}`, number))
+		c.restore(fmt.Sprintf(`{"snapshot": %d}`, number))
 		tree("/a = \"y\"\n/b\n/b/c (container)\n/b/d = 0x00ff\n") // its session is gone
-		c.do("/restore", `{"snapshot": 0}`)
+		c.restore(`{"snapshot": 0}`)
 		tree("")
 		c.do("/snapshot/remove", fmt.Sprintf(`{"snapshot": %d}`, number))
 		for _, path := range []string{"/restore", "/snapshot/remove"} {
@@ -362,7 +364,7 @@ func testControlAdvance(t *testing.T) {
 		if tree := c.state().Tree; tree != "/n\n/t3 (TTL 1h0m0s)\n/t3/n\n" {
 			t.Errorf("%q: %q", flags, tree)
 		}
-		c.do("/restore", "{}")
+		c.restore("{}")
 		client = c.openAt(member())
 		_, err = client.Create("/n", nil, 0)
 		check1(t, err)

@@ -100,6 +100,12 @@ func (c *tested) do(path, body string) {
 	asked[struct{}](c, path, body)
 }
 
+// restore puts a snapshot back, and returns the faults that this has removed.
+func (c *tested) restore(body string) []faultReply {
+	c.t.Helper()
+	return asked[struct{ Faults []faultReply }](c, "/restore", body).Faults
+}
+
 // refused checks the status and the text of an error.
 func (c *tested) refused(path, body string, want int, says ...string) {
 	c.t.Helper()
@@ -141,9 +147,10 @@ type (
 		Faults []faultReply
 	}
 	faultReply struct {
-		ID    int
-		Fired bool
-		Text  string
+		ID      int
+		Fired   bool
+		Matched int
+		Text    string
 	}
 	requestsReply struct {
 		Requests []struct {
@@ -317,7 +324,7 @@ func testControlFaults(t *testing.T) {
 	if _, err = first.Create("/lock/b", nil, 0); !closedEarly(err) {
 		t.Errorf("the second create: %v", err)
 	}
-	if f := asked[faultReply](c, "/wait/fired", lost); !f.Fired || !strings.Contains(f.Text, "took effect") {
+	if f := asked[faultReply](c, "/wait/fired", lost); !f.Fired || f.Matched == 0 || !strings.Contains(f.Text, "took effect") {
 		t.Errorf("after: %+v", f)
 	}
 	if tree := c.state().Tree; tree != "/lock\n/lock/a\n/lock/b\n" {
@@ -399,7 +406,7 @@ func testControlRestart(t *testing.T) {
 	for _, path := range []string{"/heal", "/step-down"} {
 		c.refused(path, "{}", http.StatusBadRequest, "--cluster")
 	}
-	c.refused("/partition", `{"groups": []}`, http.StatusBadRequest, "--cluster")
+	c.refused("/partition", `{"groups": []}`, http.StatusBadRequest, "needs a cluster", "--cluster")
 	c.refused("/link", `{"from": 1, "to": 2}`, http.StatusBadRequest, "--cluster")
 }
 
