@@ -290,6 +290,13 @@ def test_faults_and_guards_of_a_server_that_stops():
         assert not server.running
 
 
+def test_block_of_a_server_that_is_interrupted():
+    with pytest.raises(KeyboardInterrupt), Lockkeeper() as server, server.new_server() as other:
+        for zk in server, other:
+            zk.inject("drop", op="delete")
+        raise KeyboardInterrupt
+
+
 def test_removed_fault_of_a_block(lockkeeper):
     with lockkeeper.inject("drop", op="delete") as fault:
         assert not fault.remove()

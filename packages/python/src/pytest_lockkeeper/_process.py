@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from ._control import Duration, LockkeeperError, Server, _ms, _raise
+from ._control import Duration, LockkeeperError, Server, _ms, _raise, _unless_abandoned
 
 ENVIRONMENT = "LOCKKEEPER_BINARY"
 
@@ -161,7 +161,8 @@ class Lockkeeper(Server):
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
+        with _unless_abandoned(error):
+            self.stop()
 
     def _command(self, tree: str | None) -> list[str]:
         command = [os.fspath(self._binary or binary()), "serve", "--memory", "--log-level", "warn", "--until-stdin-closes"]
