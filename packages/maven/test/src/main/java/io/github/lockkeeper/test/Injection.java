@@ -6,12 +6,12 @@ import java.util.Map;
 public final class Injection implements AutoCloseable {
     private final LockkeeperServer server;
     private final long id;
-    private final boolean optional;
+    private final Fault fault;
 
-    Injection(LockkeeperServer server, long id, boolean optional) {
+    Injection(LockkeeperServer server, long id, Fault fault) {
         this.server = server;
         this.id = id;
-        this.optional = optional;
+        this.fault = fault;
     }
 
     /** Waits until the fault takes effect for the first time. */
@@ -45,14 +45,25 @@ public final class Injection implements AutoCloseable {
 
     /** Returns what is wrong: a fault that is not optional has not taken effect. Otherwise "". */
     String problem() {
-        if (optional) {
+        if (fault.isOptional()) {
             return "";
         }
-        for (State.FaultState fault : server.state().faults()) {
-            if (fault.id() == id && !fault.fired()) {
-                return fault.toString();
+        State state;
+        try {
+            state = server.state();
+        } catch (LockkeeperException e) {
+            return "the test fails, since nobody can tell whether a request has met its fault " + fault + ": " + e.getMessage();
+        }
+        for (State.FaultState seen : state.faults()) {
+            if (seen.id() == id) {
+                return seen.fired() ? "" : unmet(seen);
             }
         }
-        return "";
+        return "the test fails, since the server no longer knows its fault " + fault;
+    }
+
+    private String unmet(State.FaultState seen) {
+        String matched = seen.toString().replaceFirst(".*; ", ""); // how many
+        return "the test fails, since its fault " + fault + " has had no effect (" + matched + "). If that is as it should be, add .optional()";
     }
 }
