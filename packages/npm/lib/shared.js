@@ -24,11 +24,16 @@ async function finish(zk, failed, print, end) {
   } catch (error) {
     print(error.message)
   }
-  try {
-    await zk.check()
-  } finally {
-    await end()
+  const failures = []
+  for (const step of [() => zk.check(), end]) {
+    try {
+      await step()
+    } catch (error) {
+      failures.push(error)
+    }
   }
+  if (failures.length > 1) throw new Error(failures.map(({ message }) => message).join('\n'), { cause: failures[0] })
+  if (failures.length) throw failures[0]
 }
 
 module.exports = { fresh, finish, begin, variable }
