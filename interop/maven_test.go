@@ -357,6 +357,7 @@ func TestPackagesMaven(t *testing.T) {
 			t.Errorf("the README of packages/maven has another %s", name)
 		}
 	}
+	writeFile(t, filepath.Join(p.dir, "src/test/resources/judged.json"), []byte(fileText(t, "../packages/judged.json")))
 	began := time.Now()
 	out, err := p.run(t, nil, "test", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath")
 	t.Logf("Maven ran for %v", time.Since(began).Round(time.Second))
@@ -364,7 +365,7 @@ func TestPackagesMaven(t *testing.T) {
 		t.Errorf("mvn: %v\n%s", err, out)
 	}
 	checkCases(t, p.outcomes(t),
-		"FirstTest.greets", "PartitionTest.aMajorityGoesOn", "JsonTest.readsWhatItWrites", "JsonTest.readsOtherWritings", "JsonTest.refusesWhatIsNotJson", "PlatformTest.artifactsOfPlatforms",
+		"FirstTest.greets", "PartitionTest.aMajorityGoesOn", "JsonTest.readsWhatItWrites", "JsonTest.readsOtherWritings", "JsonTest.refusesWhatIsNotJson", "PlatformTest.artifactsOfPlatforms", "JudgedTest.judges",
 		"ControlTest.looksInside", "ControlTest.endsSessions", "ControlTest.injectsFaults", "ControlTest.stopsAndPauses", "ControlTest.putsStateBack",
 		"ControlTest.waits", "ControlTest.namespaces", "ControlTest.advancesTime", "ControlTest.judgesLocks", "ControlTest.clusters",
 		"ControlTest.severalInOneProcess", "ControlTest.saysWhyItDoesNotStart", "ControlTest.saysWhatIsWrong", "ControlTest.endsItsProcess",

@@ -72,7 +72,7 @@ export interface State {
   sessions: { id: string, timeoutMs: number, connected: boolean, ephemerals: string[] }[]
   watches: { session: string, path: string }[]
   locks: { path: string, holder: string, token: number, since: string, queue: string[] }[]
-  faults: { id: number, fired: boolean, text: string }[]
+  faults: { id: number, fired: boolean, matched: number, text: string }[]
 }
 
 export interface Stat {

@@ -12,6 +12,8 @@ function disposable(type, method) {
 
 // begin makes a Lockkeeper, that was made without a server, one that controls a server.
 const begin = Symbol('begin')
+// dead is whether the process of a Lockkeeper that was started has ended by itself.
+const dead = Symbol('dead')
 // waiting returns a line for each wait that has not ended: why.
 const waiting = Symbol('waiting')
 // failure ends a guard, and returns what was wrong with the lock, if anything.
@@ -28,15 +30,16 @@ async function silence({ url, fate, output }, error) {
   return `${end}, so it is of no use to this test or a later one\n${output ?? ''}`.trimEnd()
 }
 
-// unmet says that a fault has failed the test: body is what it was made of, and text what the server says about it.
-function unmet(body, text) {
-  return `the test fails, since its fault ${inspect(body, { breakLength: Infinity })} has had no effect (${text.replace(/.*; /, '')}). ` +
-    'If that is as it should be, add optional: true'
+// wrong says what is wrong with a fault; body is what it was made of.
+function wrong(body, what) {
+  return `the test fails, since its fault ${inspect(body, { breakLength: Infinity })} ${what}. If it need not meet a request, add optional: true`
 }
+
+const unmet = (body, { matched }) => wrong(body, `has had no effect (requests that it matched: ${matched})`)
 
 // Lockkeeper is a ZooKeeper for tests, or a cluster of them. index.d.ts describes its methods.
 class Lockkeeper {
-  #server // {url, connectString, output, pid, stop, fate}; undefined before it has begun
+  #server // {url, connectString, output, pid, stop, fate, ended}; undefined before it has begun
   #clients = []
   #clustered = false
   #stopped
@@ -59,10 +62,12 @@ class Lockkeeper {
   }
 
   [begin](server, options) {
-    this.#server = server
+    this.#server = server instanceof Lockkeeper ? server.#running : server
     this.#clustered = options.cluster !== undefined
     this.#stopped = undefined
   }
+
+  get [dead]() { return this.#server.ended !== undefined }
 
   get #running() {
     if (!this.#server) throw new Error('lockkeeper: this server has not been started yet; it exists in tests and hooks only')
@@ -145,11 +150,14 @@ class Lockkeeper {
   async inject({ optional = false, ...body }) {
     if (body.session !== undefined) body.session = sessionID(body.session)
     const { id } = await this.post('/inject', body)
-    const fault = new Fault(this, id, ({ fired, text }, disposed) => {
-      if (this.#faults.delete(id) && disposed && !fired) this.#unmet.push(unmet(body, text))
-    })
     if (!optional) this.#faults.set(id, body)
-    return fault
+    return new Fault(this, id, (state, disposed) => disposed ? this.#ended(state) : this.#faults.delete(id))
+  }
+
+  // #ended notes the state of a fault that something else than remove has ended.
+  #ended(state) {
+    const body = this.#faults.get(state.id)
+    if (this.#faults.delete(state.id) && !state.fired) this.#unmet.push(unmet(body, state))
   }
 
   kill(member) { return this.#do('/kill', { member }) }
@@ -190,7 +198,11 @@ class Lockkeeper {
   // State
 
   async snapshot() { return (await this.post('/snapshot')).snapshot }
-  restore(snapshot = 0) { return this.#do('/restore', { snapshot }) }
+  async restore(snapshot = 0) {
+    const { faults } = await this.post('/restore', { snapshot })
+    for (const fault of faults) this.#ended(fault)
+  }
+
   removeSnapshot(snapshot) { return this.#do('/snapshot/remove', { snapshot }) }
   addTree(tree) { return this.#do('/tree', { tree }) }
 
@@ -254,8 +266,8 @@ class Lockkeeper {
       const seen = await this.state().catch(error => ({ faults: [], why: error.message }))
       for (const [id, body] of faults) {
         const fault = seen.faults.find(fault => fault.id === id)
-        if (!fault) problems.push(`the test fails, since nobody can tell whether a request has met its fault ${inspect(body, { breakLength: Infinity })}: ${seen.why ?? 'the server no longer knows it'}`)
-        else if (!fault.fired) problems.push(unmet(body, fault.text))
+        if (!fault) problems.push(wrong(body, `cannot be judged: ${seen.why ?? 'the server no longer knows it'}`))
+        else if (!fault.fired) problems.push(unmet(body, fault))
       }
     }
     const all = problems.filter(Boolean)
@@ -349,4 +361,4 @@ class Guard {
 }
 
 module.exports = { Lockkeeper, LockkeeperError, LockkeeperTimeoutError, sessionOf: sessionID, tokenOf: token, binary }
-Object.defineProperties(module.exports, { begin: { value: begin }, waiting: { value: waiting } }) // for the files beside this one
+Object.defineProperties(module.exports, { begin: { value: begin }, dead: { value: dead }, waiting: { value: waiting } }) // for the files beside this one

@@ -57,6 +57,7 @@ function environment() {
 // however that ends. It does not keep this process running.
 class Running {
   output = ''
+  ended // how the process has ended: undefined while it runs
   #child
   #ended
 
@@ -82,7 +83,10 @@ class Running {
     const child = spawn(file, args, { stdio: ['pipe', 'ignore', 'pipe'], env: environment(), windowsHide: true })
     this.#child = child
     child.stdin.on('error', () => {}) // nothing is written to it
-    this.#ended = new Promise(resolve => child.on('close', (code, signal) => resolve({ code, signal })))
+    this.#ended = new Promise(resolve => child.on('close', (code, signal) => {
+      this.ended = { code, signal }
+      resolve(this.ended)
+    }))
     return new Promise((resolve, reject) => {
       const fail = why => {
         clearTimeout(late)

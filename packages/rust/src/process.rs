@@ -69,11 +69,11 @@ impl Process {
         }
     }
 
-    /// Ends the process as on SIGTERM. Returns how it has ended, if it had.
+    /// Ends the process as on SIGTERM. Returns how it has ended, if something else has ended it.
     pub(crate) fn end(&self) -> Option<String> {
         let running = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
         let (mut child, reader) = running?;
-        let died = child.try_wait().ok().flatten().map(|how| how.to_string());
+        let early = child.try_wait().ok().flatten();
         drop(child.stdin.take());
         let began = Instant::now();
         while matches!(child.try_wait(), Ok(None)) {
@@ -85,7 +85,8 @@ impl Process {
             std::thread::sleep(Duration::from_millis(1)); // the standard library cannot wait with a limit
         }
         let _ = reader.join();
-        died
+        let how = child.wait().ok()?; // as it was seen above
+        (early.is_some() || !how.success()).then(|| how.to_string())
     }
 }
 

@@ -296,7 +296,7 @@ class ControlTest {
             server.inject(Fault.answer("NoNode").op("get*").path("/a").nth(2).always());
             String unmet = assertThrows(AssertionError.class, server::check).getMessage();
             assertEquals("the test fails, since its fault Fault.answer(\"NoNode\").op(\"get*\").path(\"/a\").nth(2).always() has had no effect"
-                    + " (requests that it matched: 0). If that is as it should be, add .optional()", unmet);
+                    + " (requests that it matched: 0). If it need not meet a request, add .optional()", unmet);
         }
     }
 

@@ -753,7 +753,14 @@ public final class LockkeeperServer implements AutoCloseable {
                 disturbed = true;
             }
         }
-        return json(HttpRequest.newBuilder().POST(HttpRequest.BodyPublishers.ofString(Json.write(body))), path);
+        Map<String, Object> reply = json(HttpRequest.newBuilder().POST(HttpRequest.BodyPublishers.ofString(Json.write(body))), path);
+        if (path.equals("/restore")) { // it has ended faults
+            List<State.FaultState> ended = new Reply(reply).objects("faults", State.FaultState::new);
+            synchronized (this) {
+                injections.forEach(injection -> ended.forEach(injection::ended));
+            }
+        }
+        return reply;
     }
 
     Reply get(String path, Map<String, ?> query) {
