@@ -120,8 +120,9 @@ release:
 	go run -C .ci/release . -check
 
 # The packages for npm alone, in dist/npm (docs/packages.md). With HERE=1, this and the following make those for
-# this machine only, without the profile, which takes a minute or two.
-here = $(if $(HERE),-platforms "$$(go env GOOS)/$$(go env GOARCH)" -pgo off)
+# this machine only, in a minute or two. They are to be tried: the profile, with which compiling takes longer, is for
+# a release.
+here = -pgo off $(if $(HERE),-platforms "$$(go env GOOS)/$$(go env GOARCH)")
 packages-npm:
 	rm -rf dist/npm
 	go run -C .ci/release . -only npm $(here) -o ../../dist/npm
@@ -137,7 +138,6 @@ packages-maven:
 	rm -rf dist/maven
 	packages/maven/build dist/maven $(ARCHIVES)
 	$(if $(HERE),,LOCKKEEPER_INTEROP_MAVEN=$(CURDIR)/dist/maven go test -C interop -tags interop -timeout 5m -run '^TestMavenJars$$' .)
-	@echo "dist/maven has version $$(ls dist/maven/io/github/lockkeeper/lockkeeper-bom)"
 
 # All of them, in the same folders, from programs that are built once. The crate for Rust is packages/rust.
 packages:
