@@ -119,33 +119,36 @@ api-released:
 release:
 	go run -C .ci/release . -check
 
-# The packages for npm alone, in dist/npm (docs/packages.md).
+# The packages for npm alone, in dist/npm (docs/packages.md). With HERE=1, this and the following make those for
+# this machine only, in a minute or two. They are to be tried: the profile, with which compiling takes longer, is for
+# a release.
+here = -pgo off $(if $(HERE),-platforms "$$(go env GOOS)/$$(go env GOARCH)")
 packages-npm:
 	rm -rf dist/npm
-	go run -C .ci/release . -only npm -o ../../dist/npm
+	go run -C .ci/release . -only npm $(here) -o ../../dist/npm
 
 # The wheels of the commit that is checked out, in dist/python (docs/packages.md): the package for Python.
 packages-python:
 	rm -rf dist/python
-	go run -C .ci/release . -only wheel -o ../../dist/python
+	go run -C .ci/release . -only wheel $(here) -o ../../dist/python
 
 # The packages for Maven, in dist/maven, a folder that is a Maven repository (docs/packages.md). They
 # need Java and Maven, and Maven Central for Maven's plugins. ARCHIVES are those of a release, if they exist already.
 packages-maven:
 	rm -rf dist/maven
 	packages/maven/build dist/maven $(ARCHIVES)
-	LOCKKEEPER_INTEROP_MAVEN=$(CURDIR)/dist/maven go test -C interop -tags interop -timeout 5m -run '^TestMavenJars$$' .
+	$(if $(HERE),,LOCKKEEPER_INTEROP_MAVEN=$(CURDIR)/dist/maven go test -C interop -tags interop -timeout 5m -run '^TestMavenJars$$' .)
 
 # All of them, in the same folders, from programs that are built once. The crate for Rust is packages/rust.
 packages:
 	rm -rf dist/npm dist/python dist/programs
-	go run -C .ci/release . -only archive,npm,wheel -o ../../dist/programs
+	go run -C .ci/release . -only archive,npm,wheel $(here) -o ../../dist/programs
 	mkdir dist/npm dist/python
 	mv dist/programs/*.tgz dist/programs/*.tgz.cdx.json dist/npm
 	mv dist/programs/*.whl dist/programs/*.whl.cdx.json dist/python
 	grep '\.tgz' dist/programs/SHA256SUMS >dist/npm/SHA256SUMS
 	grep '\.whl' dist/programs/SHA256SUMS >dist/python/SHA256SUMS
-	$(MAKE) packages-maven ARCHIVES="$$(echo dist/programs/*.tar.gz dist/programs/*.zip)"
+	$(MAKE) packages-maven ARCHIVES="$$(ls dist/programs/*.tar.gz dist/programs/*.zip 2>/dev/null | tr '\n' ' ')"
 	rm -r dist/programs
 
 # deploy/kubernetes, from the Helm chart (docs/kubernetes.md).

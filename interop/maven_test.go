@@ -352,9 +352,12 @@ func (p mavenProject) outcomes(t *testing.T) map[string]string {
 func TestPackagesMaven(t *testing.T) {
 	t.Parallel()
 	p := newMavenProject(t, "clients/maven")
-	if readme := firstTestOf(t, "../packages/maven/README.md"); readme != fileText(t, "clients/maven/src/test/java/FirstTest.java") {
-		t.Error("the README of packages/maven has another first test")
+	for _, name := range []string{"FirstTest", "PartitionTest"} {
+		if readme := testOf(t, "../packages/maven/README.md", name); readme != fileText(t, "clients/maven/src/test/java/"+name+".java") {
+			t.Errorf("the README of packages/maven has another %s", name)
+		}
 	}
+	writeFile(t, filepath.Join(p.dir, "src/test/resources/judged.json"), []byte(fileText(t, "../packages/judged.json")))
 	began := time.Now()
 	out, err := p.run(t, nil, "test", "dependency:build-classpath", "-Dmdep.outputFile=target/classpath")
 	t.Logf("Maven ran for %v", time.Since(began).Round(time.Second))
@@ -362,13 +365,13 @@ func TestPackagesMaven(t *testing.T) {
 		t.Errorf("mvn: %v\n%s", err, out)
 	}
 	checkCases(t, p.outcomes(t),
-		"FirstTest.greets", "JsonTest.readsWhatItWrites", "JsonTest.readsOtherWritings", "JsonTest.refusesWhatIsNotJson", "PlatformTest.artifactsOfPlatforms",
+		"FirstTest.greets", "PartitionTest.aMajorityGoesOn", "JsonTest.readsWhatItWrites", "JsonTest.readsOtherWritings", "JsonTest.refusesWhatIsNotJson", "PlatformTest.artifactsOfPlatforms", "JudgedTest.judges",
 		"ControlTest.looksInside", "ControlTest.endsSessions", "ControlTest.injectsFaults", "ControlTest.stopsAndPauses", "ControlTest.putsStateBack",
 		"ControlTest.waits", "ControlTest.namespaces", "ControlTest.advancesTime", "ControlTest.judgesLocks", "ControlTest.clusters",
-		"ControlTest.severalInOneProcess", "ControlTest.saysWhyItDoesNotStart", "ControlTest.endsItsProcess",
+		"ControlTest.severalInOneProcess", "ControlTest.saysWhyItDoesNotStart", "ControlTest.saysWhatIsWrong", "ControlTest.endsItsProcess",
 		"ExtensionTest.fieldsAndParameters", "ExtensionTest.eachOfParallelTestsHasItsOwn", "ExtensionTest.aStaticFieldIsPutBackToBeforeTheTests",
 		"ExtensionTest.testsThatShareAnInstanceShareItsFields", "ExtensionTest.constructors", "ExtensionTest.clusters", "ExtensionTest.checksWhatTestsDo", "ExtensionTest.failureShowsTheServers", "ExtensionTest.reportOfAServerThatHasEnded", "ExtensionTest.aServerThatHasFailedStartsAgain", "ExtensionTest.olderReleases",
-		"ExtensionTest.refusesOtherTypes", "ExtensionTest.serversEndWithTheRun",
+		"ExtensionTest.refusesOtherTypes", "ExtensionTest.whatCannotBeJudgedFailsTheTest", "ExtensionTest.namesTheAnnotationThatIsMissing", "ExtensionTest.serversEndWithTheRun",
 		"CuratorTest.mutex", "CuratorTest.keepsItsStateWhileItIsStopped", "CuratorTest.settings", "CuratorTest.clusterWithAKilledInstance",
 		"CuratorTest.clusterThatIsNotStarted", "SpringTest.test",
 		"DiscoveryTest.aServiceIsFoundWhileItsApplicationRuns", "DiscoveryTest.itComesBackAfterItsSessionHasEnded",
@@ -399,13 +402,13 @@ func fileText(t *testing.T, path string) string {
 	return string(text)
 }
 
-// firstTestOf returns the code after the comment <!-- FirstTest.java --> of a page.
-func firstTestOf(t *testing.T, page string) string {
+// testOf returns the code after the comment <!-- NAME.java --> of a page.
+func testOf(t *testing.T, page, name string) string {
 	t.Helper()
-	_, rest, _ := strings.Cut(fileText(t, page), "<!-- FirstTest.java -->\n```java\n")
+	_, rest, _ := strings.Cut(fileText(t, page), "<!-- "+name+".java -->\n```java\n")
 	code, _, found := strings.Cut(rest, "```\n")
 	if !found {
-		t.Fatalf("%s has no first test", page)
+		t.Fatalf("%s has no %s", page, name)
 	}
 	return code
 }

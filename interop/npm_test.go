@@ -38,6 +38,11 @@ func TestPackagesNpm(t *testing.T) {
 		p.write(t, name, text)
 	}
 
+	judged := fileText(t, "../packages/judged.json")
+	p.write(t, "judged.json", []byte(judged))
+	t.Run("judged", func(t *testing.T) {
+		p.passes(t, "node --test --test-reporter=tap judged.test.mjs", "# pass "+strconv.Itoa(strings.Count(judged, `"steps"`)))
+	})
 	t.Run("node:test", func(t *testing.T) {
 		p.passes(t, "node --test --test-reporter=tap first.test.mjs expiry.test.mjs fault.test.mjs cluster.test.mjs guard.test.mjs clients.test.mjs",
 			"# tests 13", "# pass 13")
@@ -46,7 +51,7 @@ func TestPackagesNpm(t *testing.T) {
 	t.Run("Jest", func(t *testing.T) {
 		for _, config := range []string{"", "globalSetup: 'lockkeeper/global-setup', globalTeardown: 'lockkeeper/global-teardown'"} {
 			p.write(t, "jest/jest.config.js", []byte("module.exports = { "+config+" }\n"))
-			p.passes(t, "node node_modules/jest/bin/jest.js --config jest/jest.config.js", "Tests:       6 passed, 6 total")
+			p.passes(t, "node node_modules/jest/bin/jest.js --config jest/jest.config.js", "Tests:       5 passed, 5 total")
 		}
 	})
 	t.Run("Vitest", func(t *testing.T) {
@@ -56,10 +61,13 @@ func TestPackagesNpm(t *testing.T) {
 		}
 	})
 	t.Run("failures", func(t *testing.T) {
-		const late, unmet = "it still waited: /wait/exists: /late is not created", "/unmet, Do: Drop}: no effect yet"
+		const late, unmet = "it still waited: /wait/exists: /late is not created", "the test fails, since its fault { do: 'drop', path: '/unmet' } has had no effect (requests that it matched: 0). If it need not meet a request, add optional: true"
 		p.fails(t, "node --test --test-reporter=tap fails/node.test.mjs", "# pass 1",
-			"# lockkeeper: the znodes:\n# /here\n", late, unmet, "/disposed, Do: Drop}: no effect yet")
-		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest", "3 failed, 1 passed", late, unmet, "the lock /judged failed")
+			"# lockkeeper: the znodes:\n# /here\n", late, unmet,
+			"its fault { do: 'drop', path: '/disposed' } has had no effect", "its lock /stopped cannot be judged: /guard/verdict: there is no server")
+		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest fails.test.js", "3 failed, 1 passed", late, unmet, "the lock /judged failed")
+		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest dies.test.js", "2 failed", "its lock /dead cannot be judged: lockkeeper: /guard/verdict: the server 127.0.0.1:",
+			"has ended with SIGKILL, so it is of no use to this test or a later one", "● comes later\n\n    lockkeeper: /state: the server 127.0.0.1:")
 		p.fails(t, "node node_modules/vitest/vitest.mjs run --root fails/vitest", "3 failed (3)", "lockkeeper: the znodes:\n/here\n", late, unmet)
 	})
 	t.Run("example", func(t *testing.T) {

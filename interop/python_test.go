@@ -40,9 +40,9 @@ var pythonPackage = sync.OnceValues(func() (python string, err error) {
 	pip := func(args ...string) {
 		run(".", filepath.Join(env, "bin/pip"), append([]string{"install", "--quiet", "--disable-pip-version-check", "--no-index"}, args...)...)
 	}
-	// With dependencies, of which the wheel must have none, since they could not be found.
-	pip(wheels...)
 	pip("--no-deps", "--require-hashes", "--find-links", filepath.Join(cache, "lockkeeper-interop/python"), "--requirement", "clients/python/requirements.txt")
+	// With its dependencies, which must be there already, since pip finds no others.
+	pip(wheels...)
 	return filepath.Join(env, "bin/python"), err
 })
 

@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,8 +24,17 @@ func cargoTest(t *testing.T, crate string) (string, error) {
 // example that uses it.
 func TestPackagesRust(t *testing.T) {
 	t.Parallel()
+	blocks := regexp.MustCompile("(?s)(?:<!-- (\\S+) -->\n)?```rust\n(.*?)```\n").FindAllStringSubmatch(fileText(t, "../packages/rust/README.md"), -1)
+	if len(blocks) != 3 {
+		t.Errorf("the README of packages/rust has %d tests", len(blocks))
+	}
+	for _, block := range blocks {
+		if block[2] != fileText(t, "../packages/rust/"+block[1]) {
+			t.Errorf("the README of packages/rust has another %s", block[1])
+		}
+	}
 	for crate, want := range map[string][]string{
-		"../packages/rust":      {"4 passed", "12 passed", "5 passed"}, // unit tests, tests/control.rs, documentation
+		"../packages/rust":      {"4 passed", "13 passed", "1 passed", "4 passed"}, // unit tests, tests/control.rs, those of the README, documentation
 		"../docs/examples/rust": {"2 passed"},
 	} {
 		out, err := cargoTest(t, crate)

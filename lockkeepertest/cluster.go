@@ -119,24 +119,10 @@ func (c *Cluster) Server(id int) *Server {
 
 // Leader waits until there is a leader and returns its id. Right after a
 // partition it may return the old leader, which takes a moment to notice that it
-// has lost the majority.
+// has lost the majority; [Waits.Leader] can wait for one of the other members.
 func (c *Cluster) Leader() int {
 	c.t.Helper()
-	c.servers[0].here(c.t)
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		for i, s := range c.servers {
-			if server, err := s.running(); err == nil && server.Role() == lockkeeper.RoleLeader {
-				return i + 1
-			}
-		}
-		select {
-		case <-c.servers[0].ended:
-			c.t.Fatalf("lockkeepertest: the test has ended")
-		default:
-		}
-	}
-	c.t.Fatalf("lockkeepertest: no leader after %v", patience)
-	return 0
+	return c.Within(patience).Leader()
 }
 
 // Partition cuts the network so that only members of the same group can reach each

@@ -286,6 +286,14 @@ func (i *Injection) HasFired() bool {
 	return i.begun
 }
 
+// Matched returns how many requests the fault's Op, Path and Session have matched so far. If that is
+// less than its Nth, the fault has not taken effect.
+func (i *Injection) Matched() int {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.matched
+}
+
 // Wait blocks until the fault takes effect for the first time, as [Injection.Fired] says. It
 // fails the test if that takes longer than a minute, and must be called from the goroutine that
 // runs the test.

@@ -75,8 +75,13 @@ func (w Waits) longest() time.Duration {
 func (w Waits) state(reached func(v *fsm.View) bool, why func() string) {
 	w.s.t.Helper()
 	w.s.here(w.s.t)
-	if !w.s.awaitState(w.longest(), w.canceled(), reached) {
+	began, limit := time.Now(), w.longest()
+	switch {
+	case w.s.awaitState(limit, w.canceled(), reached):
+	case time.Since(began) < limit:
 		w.s.t.Fatalf("lockkeepertest: %s", why())
+	default:
+		w.s.t.Fatalf("lockkeepertest: %s (waited %v)", why(), limit)
 	}
 }
 
@@ -84,7 +89,8 @@ func (w Waits) state(reached func(v *fsm.View) bool, why func() string) {
 func (w Waits) clients(reached func() bool, why func() string) {
 	w.s.t.Helper()
 	w.s.here(w.s.t)
-	timer := time.NewTimer(w.longest())
+	limit := w.longest()
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	for {
 		next := w.s.report.messages.awaitNext()
@@ -94,7 +100,7 @@ func (w Waits) clients(reached func() bool, why func() string) {
 		select {
 		case <-next:
 		case <-timer.C:
-			w.s.t.Fatalf("lockkeepertest: %s", why())
+			w.s.t.Fatalf("lockkeepertest: %s (waited %v)", why(), limit)
 		case <-w.canceled():
 			w.s.t.Fatalf("lockkeepertest: %v: %s", w.ctx.Err(), why())
 		case <-w.s.ended:
@@ -276,4 +282,43 @@ func (w Waits) Watched(path string, sessionID int64) {
 		}
 		return fmt.Sprintf("%s is not watched by %s", path, who)
 	})
+}
+
+// Leader blocks until a member leads, or one of those with these ids, and returns its id. It fails
+// the test if that takes longer than the limit of [Server.WaitHeld]. A server that is no member of a
+// cluster leads itself, and its id is 1.
+func (w Waits) Leader(among ...int) int {
+	w.s.t.Helper()
+	w.s.here(w.s.t)
+	why := func() string {
+		if len(among) > 0 {
+			return fmt.Sprintf("none of the members %v leads", among)
+		}
+		return "no member leads"
+	}
+	limit := w.longest()
+	for end := time.Now().Add(limit); time.Now().Before(end); {
+		for _, s := range w.all {
+			id := 1
+			switch s.Role() {
+			case lockkeeper.RoleLeader:
+				id = int(s.cfg.ID)
+			case lockkeeper.RoleStandalone:
+			default:
+				continue
+			}
+			if s.Err() == nil && (len(among) == 0 || slices.Contains(among, id)) {
+				return id
+			}
+		}
+		select {
+		case <-w.canceled():
+			w.s.t.Fatalf("lockkeepertest: %v: %s", w.ctx.Err(), why())
+		case <-w.s.ended:
+			w.s.t.Fatalf("lockkeepertest: the test has ended: %s", why())
+		case <-time.After(time.Millisecond):
+		}
+	}
+	w.s.t.Fatalf("lockkeepertest: %s (waited %v)", why(), limit)
+	return 0
 }

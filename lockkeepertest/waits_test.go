@@ -3,6 +3,8 @@ package lockkeepertest_test
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,7 +161,7 @@ func TestWaits(t *testing.T) {
 						x.wait(s.Within(5 * time.Second))
 					}()
 					<-late
-					if d := time.Since(began); d != 5*time.Second || len(fake.errors) != 1 {
+					if d := time.Since(began); d != 5*time.Second || len(fake.errors) != 1 || !strings.Contains(fake.errors[0], "(waited 5s)") {
 						t.Errorf("%s: gave up after %v: %q", name, d, fake.errors)
 					}
 					fake.errors = nil
@@ -192,6 +194,7 @@ func TestWaitsEnd(t *testing.T) {
 			for name, wait := range map[string]func(w lockkeepertest.Waits){
 				"state":   func(w lockkeepertest.Waits) { w.Exists("/never") },
 				"clients": func(w lockkeepertest.Waits) { w.Watched("/never", 0) },
+				"leader":  func(w lockkeepertest.Waits) { w.Leader(2) },
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 				began := time.Now()
@@ -202,10 +205,46 @@ func TestWaitsEnd(t *testing.T) {
 				}()
 				<-late
 				cancel()
-				if d := time.Since(began); d != 5*time.Second || len(fake.errors) != 1 {
+				if d := time.Since(began); d != 5*time.Second || len(fake.errors) != 1 || strings.Contains(fake.errors[0], "(waited") {
 					t.Errorf("%s: gave up after %v: %q", name, d, fake.errors)
 				}
 				fake.errors = nil
+			}
+		})
+	})
+}
+
+// TestWaitsLeader: with a partition, that of the cut-off leader is not the leader that others wait for.
+func TestWaitsLeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fake := &failures{TB: t}
+		fake.run(func() {
+			c := lockkeepertest.StartCluster(fake, 3)
+			old := c.Leader()
+			others := []int{old%3 + 1, (old+1)%3 + 1}
+			c.Partition([]int{old}, others)
+			if id := c.Within(0).Leader(others...); !slices.Contains(others, id) {
+				t.Errorf("member %d leads, and not one of %v", id, others)
+			}
+			if lead := c.Leader(); lead != old && c.Server(lead).Within(0).Leader() != lead {
+				t.Errorf("member %d leads by another id", lead)
+			}
+			c.Kill(others[0])
+			late := make(chan struct{})
+			go func() { // Fatalf ends the goroutine
+				defer close(late)
+				c.Within(5 * time.Second).Leader(others[0])
+			}()
+			<-late
+			if len(fake.errors) != 1 || !strings.Contains(fake.errors[0], fmt.Sprintf("none of the members [%d] leads (waited 5s)", others[0])) {
+				t.Errorf("nobody leads: %q", fake.errors)
+			}
+			fake.errors = nil
+		})
+		fake = &failures{TB: t}
+		fake.run(func() {
+			if id := lockkeepertest.Start(fake).Within(0).Leader(); id != 1 {
+				t.Errorf("member %d leads, where there is only one", id)
 			}
 		})
 	})

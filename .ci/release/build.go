@@ -103,6 +103,7 @@ func (o options) build() (names []string, err error) {
 		return nil, err
 	}
 	host := runtime.GOOS + "/" + runtime.GOARCH
+	o.say("%s: the program for this machine", r.version)
 	hostBinary := filepath.Join(work, "host")
 	if err := r.compile(host, hostBinary); err != nil {
 		return nil, err
@@ -111,7 +112,8 @@ func (o options) build() (names []string, err error) {
 		return nil, err
 	}
 	var linux []*program
-	for _, platform := range o.platforms {
+	for i, platform := range o.platforms {
+		o.say("%s, %d of %d", platform, i+1, len(o.platforms))
 		path := hostBinary
 		if platform != host {
 			path = filepath.Join(work, strings.ReplaceAll(platform, "/", "-"))
@@ -145,6 +147,11 @@ func (o options) build() (names []string, err error) {
 		}
 	}
 	return r.made, r.sums()
+}
+
+// say tells how far the build is.
+func (o *options) say(format string, args ...any) {
+	fmt.Fprintf(os.Stderr, "release: "+format+"\n", args...)
 }
 
 // checkout clones the commit, so that what is not committed has no part in a release, and finds out

@@ -112,6 +112,7 @@ func wheelMetadata(p *program, version string, readme []byte) []byte {
 		"Classifier: Typing :: Typed",
 		"Project-URL: Homepage, " + homepage,
 		"Requires-Python: >=" + minPython,
+		"Requires-Dist: pytest>=7.4",
 		"Description-Content-Type: text/markdown",
 	} {
 		b.WriteString(line + "\n")

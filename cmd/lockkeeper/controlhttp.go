@@ -162,7 +162,7 @@ func (p *testPort) answer(w http.ResponseWriter, r *http.Request) (reply any, er
 			methods = append(methods, e.method)
 			continue
 		case e.clustered && c.cluster == nil:
-			return nil, badRequest("%s is possible only with --cluster, or \"cluster\" in /servers; a cluster may have one member", e.path)
+			return nil, badRequest("%s needs a cluster: start the server with --cluster, or with \"cluster\" in /servers; a cluster may have one member", e.path)
 		}
 		if failed := attempt(func() { reply, err = e.serve(c, r) }); failed != nil {
 			return nil, refusal{e.status, failed}

@@ -89,7 +89,7 @@ var endpoints = []endpoint{
 		(*control).remove),
 	post("/snapshot", ``, "Take a snapshot of the state. The reply has its number, `snapshot`.",
 		(*control).snapshot).failsWith(http.StatusServiceUnavailable),
-	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began.",
+	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began. The reply has the `faults` that this has removed, as `/state` has them: one that has not `fired` has tested nothing.",
 		(*control).restore).failsWith(http.StatusServiceUnavailable),
 	post("/snapshot/remove", `{"snapshot": 1}`, "Forget a snapshot, which takes about as much memory as the state.",
 		(*control).removeSnapshot),
@@ -117,6 +117,8 @@ var endpoints = []endpoint{
 		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
 	postFrom("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
 		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
+	postFrom("/wait/leader", `{"among": [2, 3]}`, "Wait until a member leads, or one of `among`, such as the others when a partition has cut the leader off. The reply names it as `leader`. A server that is no cluster leads itself.",
+		(*control).waitLeader).failsWith(http.StatusGatewayTimeout),
 	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
 		(*control).guardLock),
 	post("/guard/write", `{"guard": 1, "token": 12, "resource": "file", "unchecked": false}`, "Report that a client writes to what the lock protects. The reply says whether it is `accepted`, and if not, the `reason`.",
@@ -476,13 +478,14 @@ func (c *control) inject(b injected) (any, error) {
 }
 
 type faultState struct {
-	ID    int    `json:"id"`
-	Fired bool   `json:"fired"`
-	Text  string `json:"text"`
+	ID      int    `json:"id"`
+	Fired   bool   `json:"fired"`
+	Matched int    `json:"matched"`
+	Text    string `json:"text"`
 }
 
 func stateOf(id int, i *lockkeepertest.Injection) faultState {
-	return faultState{id, i.HasFired(), i.String()}
+	return faultState{id, i.HasFired(), i.Matched(), i.String()}
 }
 
 type numbered struct {
@@ -538,12 +541,14 @@ func (c *control) waitFired(r *http.Request, b struct {
 	if err != nil {
 		return nil, err
 	}
-	timer := time.NewTimer(cmp.Or(within, firesWithin))
+	within = cmp.Or(within, firesWithin)
+	timer := time.NewTimer(within)
 	defer timer.Stop()
 	select {
 	case <-i.Fired():
 		return stateOf(b.ID, i), nil
 	case <-timer.C:
+		return nil, refusal{http.StatusGatewayTimeout, fmt.Errorf("%v (waited %v)", i, within)}
 	case <-r.Context().Done():
 	case <-c.ended:
 	}
@@ -705,6 +710,22 @@ func (c *control) waitWatch(r *http.Request, b ofLock) (any, error) {
 	return nil, err
 }
 
+func (c *control) waitLeader(r *http.Request, b struct {
+	Among []int `json:"among"`
+	limited
+}) (any, error) {
+	for _, id := range b.Among {
+		if err := c.check(id); err != nil {
+			return nil, err
+		}
+	}
+	within, err := b.within()
+	if err != nil {
+		return nil, err
+	}
+	return map[string]int{"leader": c.all.Within(within).WithContext(r.Context()).Leader(b.Among...)}, nil
+}
+
 // works returns an error if nothing can be applied, since all members are stopped or have failed.
 func (c *control) works() error {
 	for _, s := range c.servers {
@@ -775,10 +796,16 @@ func (c *control) restore(b ofSnapshot) (any, error) {
 	if err := c.run.attemptAll(func() { c.all.Restore(x.Snapshot) }); err != nil {
 		return nil, refusal{http.StatusServiceUnavailable, err}
 	}
+	removed := []faultState{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	clear(c.faults[min(x.faults, faults):faults])
-	return nil, nil
+	for i := x.faults; i < faults; i++ {
+		if f := c.faults[i]; f != nil {
+			removed = append(removed, stateOf(i+1, f))
+			c.faults[i] = nil
+		}
+	}
+	return map[string]any{"faults": removed}, nil
 }
 
 func (c *control) tree(b struct {

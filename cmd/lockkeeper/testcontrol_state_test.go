@@ -51,7 +51,9 @@ func testControlState(t *testing.T) {
 		late := c.openAt(1)
 		_, err = late.Create("/late", nil, proto.FlagEphemeral)
 		check1(t, err)
-		c.do("/restore", fmt.Sprintf(`{"snapshot": %d}`, number))
+		if removed := c.restore(fmt.Sprintf(`{"snapshot": %d}`, number)); len(removed) != 1 || fmt.Sprintf(`{"id": %d}`, removed[0].ID) != fault || removed[0].Fired || !strings.Contains(removed[0].Text, "no effect yet") {
+			t.Errorf("restored, which removed %+v, and not only %s", removed, fault)
+		}
 		tree(was)
 		if err := late.Ping(); !closedEarly(err) {
 			t.Errorf("a session of after the snapshot lives on: %v", err)
@@ -63,14 +65,14 @@ func testControlState(t *testing.T) {
 		if s := c.state(); len(s.Faults) != 0 || len(s.Sessions) != 1 {
 			t.Errorf("restored: %+v", s)
 		}
-		c.do("/restore", "{}")
+		c.restore("{}")
 		tree("")
 		if s := c.state().Sessions; len(s) != 0 {
 			t.Errorf("the beginning: %+v", s)
 		}
-		c.do("/restore", fmt.Sprintf(`{"snapshot": %d}`, number))
+		c.restore(fmt.Sprintf(`{"snapshot": %d}`, number))
 		tree("/a = \"y\"\n/b\n/b/c (container)\n/b/d = 0x00ff\n") // its session is gone
-		c.do("/restore", `{"snapshot": 0}`)
+		c.restore(`{"snapshot": 0}`)
 		tree("")
 		c.do("/snapshot/remove", fmt.Sprintf(`{"snapshot": %d}`, number))
 		for _, path := range []string{"/restore", "/snapshot/remove"} {
@@ -135,7 +137,7 @@ func testControlWaits(t *testing.T) {
 			{"/wait/watch", `{"path": "/a", "session": "` + idOf(client) + `"`, func() error { _, err := client.Exists("/a", true); return err }, "/a is not watched by session " + idOf(client)},
 			{"/wait/gone", `{"path": "/a/3"`, func() error { return client.Delete("/a/3") }, "the znode is not deleted"},
 		} {
-			c.refused(x.path, x.body+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, x.says)
+			c.refused(x.path, x.body+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, x.says, "(waited 30ms)")
 			replied := make(chan string, 1)
 			go func() {
 				status, reply := c.send(x.path, x.body+"}")
@@ -158,12 +160,18 @@ func testControlWaits(t *testing.T) {
 			c.do(x.path, x.body+`, "timeoutMs": 60000}`)
 		}
 		fault := c.inject(`{"do": "drop", "op": "delete"}`)
-		c.refused("/wait/fired", fault[:len(fault)-1]+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, "no effect yet")
+		c.refused("/wait/fired", fault[:len(fault)-1]+`, "timeoutMs": 30}`, http.StatusGatewayTimeout, "no effect yet", "(waited 30ms)")
 		c.refused("/wait/held", `{"path": "/a", "session": 5, "timeoutMs": 30}`, http.StatusGatewayTimeout, "does not get the lock")
 		c.refused("/wait/waiters", `{"path": "/a", "waiters": 1, "timeoutMs": 30}`, http.StatusGatewayTimeout, "does not have 1 waiters")
 		c.refused("/wait/data", `{"path": "/none", "text": "x", "timeoutMs": 30}`, http.StatusGatewayTimeout, "/none does not exist")
 		c.refused("/wait/children", `{"path": "/none", "children": 0, "timeoutMs": 30}`, http.StatusGatewayTimeout, "/none does not exist")
 		c.refused("/wait/watch", `{"path": "/a", "session": 5, "timeoutMs": 30}`, http.StatusGatewayTimeout, "by session 0x5")
+		lead := asked[leads](c, "/wait/leader", "{}").Leader
+		if role := c.state().Members[lead-1].Role; role != "leader" && role != "standalone" {
+			t.Errorf("member %d leads: %+v", lead, c.state().Members)
+		}
+		c.do("/kill", fmt.Sprintf(`{"member": %d}`, lead))
+		c.refused("/wait/leader", fmt.Sprintf(`{"among": [%d], "timeoutMs": 30}`, lead), http.StatusGatewayTimeout, "none of the members", "(waited 30ms)")
 	}
 }
 
@@ -356,7 +364,7 @@ func testControlAdvance(t *testing.T) {
 		if tree := c.state().Tree; tree != "/n\n/t3 (TTL 1h0m0s)\n/t3/n\n" {
 			t.Errorf("%q: %q", flags, tree)
 		}
-		c.do("/restore", "{}")
+		c.restore("{}")
 		client = c.openAt(member())
 		_, err = client.Create("/n", nil, 0)
 		check1(t, err)

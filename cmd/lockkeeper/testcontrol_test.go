@@ -100,6 +100,12 @@ func (c *tested) do(path, body string) {
 	asked[struct{}](c, path, body)
 }
 
+// restore puts a snapshot back, and returns the faults that this has removed.
+func (c *tested) restore(body string) []faultReply {
+	c.t.Helper()
+	return asked[struct{ Faults []faultReply }](c, "/restore", body).Faults
+}
+
 // refused checks the status and the text of an error.
 func (c *tested) refused(path, body string, want int, says ...string) {
 	c.t.Helper()
@@ -141,9 +147,10 @@ type (
 		Faults []faultReply
 	}
 	faultReply struct {
-		ID    int
-		Fired bool
-		Text  string
+		ID      int
+		Fired   bool
+		Matched int
+		Text    string
 	}
 	requestsReply struct {
 		Requests []struct {
@@ -317,7 +324,7 @@ func testControlFaults(t *testing.T) {
 	if _, err = first.Create("/lock/b", nil, 0); !closedEarly(err) {
 		t.Errorf("the second create: %v", err)
 	}
-	if f := asked[faultReply](c, "/wait/fired", lost); !f.Fired || !strings.Contains(f.Text, "took effect") {
+	if f := asked[faultReply](c, "/wait/fired", lost); !f.Fired || f.Matched == 0 || !strings.Contains(f.Text, "took effect") {
 		t.Errorf("after: %+v", f)
 	}
 	if tree := c.state().Tree; tree != "/lock\n/lock/a\n/lock/b\n" {
@@ -399,7 +406,7 @@ func testControlRestart(t *testing.T) {
 	for _, path := range []string{"/heal", "/step-down"} {
 		c.refused(path, "{}", http.StatusBadRequest, "--cluster")
 	}
-	c.refused("/partition", `{"groups": []}`, http.StatusBadRequest, "--cluster")
+	c.refused("/partition", `{"groups": []}`, http.StatusBadRequest, "needs a cluster", "--cluster")
 	c.refused("/link", `{"from": 1, "to": 2}`, http.StatusBadRequest, "--cluster")
 }
 
@@ -482,6 +489,9 @@ func testControlCluster(t *testing.T) {
 	}
 }
 
+// leads is the reply of what names a leader.
+type leads struct{ Leader int }
+
 func testControlNetwork(t *testing.T) {
 	t.Parallel()
 	port := testkit.Ports(t, 3)
@@ -494,10 +504,9 @@ func testControlNetwork(t *testing.T) {
 	rest := []int{lead%3 + 1, (lead+1)%3 + 1}
 
 	c.do("/partition", fmt.Sprintf(`{"groups": [[%d], [%d, %d]]}`, lead, rest[0], rest[1]))
-	waitFor(t, "a leader of the majority", func() bool {
-		s := c.state()
-		return s.leader() > 0 && s.leader() != lead
-	})
+	if r := asked[leads](c, "/wait/leader", fmt.Sprintf(`{"among": [%d, %d]}`, rest[0], rest[1])); !slices.Contains(rest, r.Leader) {
+		t.Errorf("member %d leads, and not one of %v", r.Leader, rest)
+	}
 	waitFor(t, "the old leader to notice", func() bool { return c.state().Members[lead-1].Role == "looking" })
 	c.do("/heal", "{}")
 	waitFor(t, "the old leader to follow", func() bool { return c.state().Members[lead-1].Role == "follower" })
@@ -613,6 +622,8 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/wait/requests", `{"op": "craete", "count": 1}`, 400, []string{`"craete"`}},
 		{"/wait/requests", `{"path": "[", "count": 1}`, 400, []string{`"["`, "pattern"}},
 		{"/wait/requests", `{"path": "*", "count": 1}`, 400, []string{`"*"`, "slash"}},
+		{"/wait/leader", `{"among": [3]}`, 400, []string{"no member 3"}},
+		{"/wait/leader", `{"timeoutMs": 0}`, 400, []string{`"timeoutMs" must be more than 0`}},
 		{"/wait/watch", `{}`, 400, []string{`"path" is missing`}},
 		{"/restore", `{"snapshot": 1}`, 404, []string{"no snapshot 1"}},
 		{"/restore", `{"snapshot": -1}`, 404, []string{"no snapshot -1"}},

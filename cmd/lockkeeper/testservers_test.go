@@ -67,7 +67,7 @@ func testControlServers(t *testing.T) {
 	if tree := second.state().Tree; tree != "/a = \"x\"\n/second\n" {
 		t.Errorf("server 2: %q", tree)
 	}
-	second.do("/restore", "{}")
+	second.restore("{}")
 	if tree := second.state().Tree; tree != "/a = \"x\"\n" {
 		t.Errorf("server 2 in the beginning: %q", tree)
 	}

@@ -24,6 +24,11 @@ export class LockkeeperError extends Error {
   readonly status: number
 }
 
+/** What a test waited for has not happened in time. */
+export class LockkeeperTimeoutError extends LockkeeperError {
+  readonly name: 'TimeoutError'
+}
+
 /** What a server in a process with others can have. */
 export interface ServerOptions {
   /** As many members, 1 to 9. Without it there is one server that is no cluster. */
@@ -67,7 +72,7 @@ export interface State {
   sessions: { id: string, timeoutMs: number, connected: boolean, ephemerals: string[] }[]
   watches: { session: string, path: string }[]
   locks: { path: string, holder: string, token: number, since: string, queue: string[] }[]
-  faults: { id: number, fired: boolean, text: string }[]
+  faults: { id: number, fired: boolean, matched: number, text: string }[]
 }
 
 export interface Stat {
@@ -133,6 +138,8 @@ export interface Namespace extends AsyncDisposable {
 
 /** Judges one lock. */
 export interface Guard {
+  /** The znode whose children are the lock's queue. */
+  readonly path: string
   /** Reports that a holder writes to what the lock protects. */
   write(token: Token, options?: {
     /** What is written to, if the lock protects several things. */
@@ -184,8 +191,11 @@ export class Lockkeeper implements AsyncDisposable {
 
   /** Who leads, the znodes as text, sessions, watches, locks, and faults. */
   state(options?: OfMember): Promise<State>
-  /** The member that leads, or the only one. */
-  leader(): Promise<number>
+  /**
+   * Waits until a member leads, or one of some, such as the others when a partition has cut the leader off; returns which.
+   * The only server leads.
+   */
+  leader(options?: { among?: readonly number[], timeoutMs?: number }): Promise<number>
   znode(path: string, options?: OfMember): Promise<{ data: Uint8Array, stat: Stat }>
   /** The requests that clients have sent, the oldest first, without pings. */
   requests(op?: string, options?: OfMember): Promise<Request[]>
@@ -256,8 +266,8 @@ export class Lockkeeper implements AsyncDisposable {
   guard(path: string): Promise<Guard>
 
   /**
-   * Fails if a guarded lock, whose verdict nobody has asked for, did not do what it should, or if no request has met a
-   * fault that is neither optional nor removed. At the end of each test with withLockkeeper, useLockkeeper or the
+   * Fails if a guarded lock, whose verdict nobody has asked for, did not do what it should, if no request has met a
+   * fault that is neither optional nor removed, or if that cannot be told, since the server has ended. At the end of each test with withLockkeeper, useLockkeeper or the
    * fixture for Vitest this happens by itself.
    */
   check(): Promise<void>

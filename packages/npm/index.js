@@ -1,7 +1,8 @@
 'use strict'
 
+const { inspect } = require('node:util')
 const { sessionID, token, open, close } = require('./lib/clients.js')
-const { LockkeeperError, send, query } = require('./lib/control.js')
+const { LockkeeperError, LockkeeperTimeoutError, send, query } = require('./lib/control.js')
 const { Running, binary, withDefaults } = require('./lib/process.js')
 
 // disposable lets "await using" call a method, where the language has it.
@@ -11,6 +12,8 @@ function disposable(type, method) {
 
 // begin makes a Lockkeeper, that was made without a server, one that controls a server.
 const begin = Symbol('begin')
+// dead is whether the process of a Lockkeeper that was started has ended by itself.
+const dead = Symbol('dead')
 // waiting returns a line for each wait that has not ended: why.
 const waiting = Symbol('waiting')
 // failure ends a guard, and returns what was wrong with the lock, if anything.
@@ -19,14 +22,29 @@ const dispose = Symbol('dispose')
 
 const SHOWN = 20 // requests
 
+// silence says why a server does not answer: fate returns how its process has ended, or nothing if that
+// is not known.
+async function silence({ url, fate, output }, error) {
+  const end = await fate?.() ?? (error.code === 'ECONNREFUSED' ? `the server at ${url} has ended` : undefined)
+  if (!end) return `${error.message}\n${output ?? ''}`.trimEnd()
+  return `${end}, so it is of no use to this test or a later one\n${output ?? ''}`.trimEnd()
+}
+
+// wrong says what is wrong with a fault; body is what it was made of.
+function wrong(body, what) {
+  return `the test fails, since its fault ${inspect(body, { breakLength: Infinity })} ${what}. If it need not meet a request, add optional: true`
+}
+
+const unmet = (body, { matched }) => wrong(body, `has had no effect (requests that it matched: ${matched})`)
+
 // Lockkeeper is a ZooKeeper for tests, or a cluster of them. index.d.ts describes its methods.
 class Lockkeeper {
-  #server // {url, connectString, output, pid, stop}; undefined before it has begun
+  #server // {url, connectString, output, pid, stop, fate, ended}; undefined before it has begun
   #clients = []
   #clustered = false
   #stopped
   #guards = new Set() // whose verdict nobody has asked for
-  #faults = new Set() // that are not removed
+  #faults = new Map() // those that are not removed: what they were made of
   #unmet = [] // what was wrong with faults that were disposed of
   #waits = new Set() // {endpoint, body} of waits that have not ended
 
@@ -44,10 +62,12 @@ class Lockkeeper {
   }
 
   [begin](server, options) {
-    this.#server = server
+    this.#server = server instanceof Lockkeeper ? server.#running : server
     this.#clustered = options.cluster !== undefined
     this.#stopped = undefined
   }
+
+  get [dead]() { return this.#server.ended !== undefined }
 
   get #running() {
     if (!this.#server) throw new Error('lockkeeper: this server has not been started yet; it exists in tests and hooks only')
@@ -78,7 +98,7 @@ class Lockkeeper {
         throw error
       }
       if (this.#stopped) throw new Error(`lockkeeper: ${endpoint}: the server was stopped`)
-      throw new Error(`lockkeeper: ${endpoint}: ${error.message}\n${server.output ?? ''}`.trimEnd(), { cause: error })
+      throw new Error(`lockkeeper: ${endpoint}: ${await silence(server, error)}`, { cause: error })
     }
   }
 
@@ -111,12 +131,7 @@ class Lockkeeper {
 
   state(options = {}) { return this.get('/state', options) }
 
-  async leader() {
-    const { members } = await this.state()
-    const leader = members.find(({ role }) => role === 'leader' || role === 'standalone')
-    if (!leader) throw new Error('lockkeeper: no member leads')
-    return leader.member
-  }
+  async leader(options = {}) { return (await this.post('/wait/leader', options)).leader }
 
   async znode(path, options = {}) {
     const { data, stat } = await this.get('/znode', { path, ...options })
@@ -135,11 +150,14 @@ class Lockkeeper {
   async inject({ optional = false, ...body }) {
     if (body.session !== undefined) body.session = sessionID(body.session)
     const { id } = await this.post('/inject', body)
-    const fault = new Fault(this, id, ({ fired, text }, disposed) => {
-      if (this.#faults.delete(fault) && disposed && !fired) this.#unmet.push(text)
-    })
-    if (!optional) this.#faults.add(fault)
-    return fault
+    if (!optional) this.#faults.set(id, body)
+    return new Fault(this, id, (state, disposed) => disposed ? this.#ended(state) : this.#faults.delete(id))
+  }
+
+  // #ended notes the state of a fault that something else than remove has ended.
+  #ended(state) {
+    const body = this.#faults.get(state.id)
+    if (this.#faults.delete(state.id) && !state.fired) this.#unmet.push(unmet(body, state))
   }
 
   kill(member) { return this.#do('/kill', { member }) }
@@ -180,7 +198,11 @@ class Lockkeeper {
   // State
 
   async snapshot() { return (await this.post('/snapshot')).snapshot }
-  restore(snapshot = 0) { return this.#do('/restore', { snapshot }) }
+  async restore(snapshot = 0) {
+    const { faults } = await this.post('/restore', { snapshot })
+    for (const fault of faults) this.#ended(fault)
+  }
+
   removeSnapshot(snapshot) { return this.#do('/snapshot/remove', { snapshot }) }
   addTree(tree) { return this.#do('/tree', { tree }) }
 
@@ -205,7 +227,11 @@ class Lockkeeper {
   async newServer(options = {}) {
     const { url, connect } = await this.post('/servers', withDefaults(options))
     const zk = new Lockkeeper()
-    zk[begin]({ url, connectString: connect, pid: this.pid, stop: () => send('POST', url, '/stop', {}) }, options)
+    const { pid, fate } = this.#running
+    const stop = () => send('POST', url, '/stop', {}).catch(async error => {
+      throw new Error(`lockkeeper: /stop: ${error instanceof LockkeeperError ? error.message : await silence({ url, fate }, error)}`)
+    })
+    zk[begin]({ url, connectString: connect, pid, stop, fate }, options)
     return zk
   }
 
@@ -230,23 +256,27 @@ class Lockkeeper {
   async check() {
     const problems = this.#unmet.splice(0)
     const guards = [...this.#guards]
-    const faults = new Set([...this.#faults].map(({ id }) => id))
+    const faults = [...this.#faults]
     this.#guards.clear()
     this.#faults.clear()
-    if (this.#stopped || !this.#server) return
     for (const guard of guards) {
-      const problem = await guard[failure]()
-      if (problem) problems.push(problem)
+      problems.push(await guard[failure]().catch(error => `the test fails, since its lock ${guard.path} cannot be judged: ${error.message}`))
     }
-    if (faults.size) {
-      for (const { id, fired, text } of (await this.state()).faults) if (faults.has(id) && !fired) problems.push(text)
+    if (faults.length) {
+      const seen = await this.state().catch(error => ({ faults: [], why: error.message }))
+      for (const [id, body] of faults) {
+        const fault = seen.faults.find(fault => fault.id === id)
+        if (!fault) problems.push(wrong(body, `cannot be judged: ${seen.why ?? 'the server no longer knows it'}`))
+        else if (!fault.fired) problems.push(unmet(body, fault))
+      }
     }
-    if (problems.length) throw new Error(`lockkeeper: ${problems.join('\n')}`)
+    const all = problems.filter(Boolean)
+    if (all.length) throw new Error(`lockkeeper: ${all.join('\n')}`)
   }
 
   async [waiting]() {
     return Promise.all([...this.#waits].map(async ({ endpoint, body }) => {
-      const why = await this.#send('POST', endpoint, { ...body, timeoutMs: 1 }).then(() => `${endpoint}: it has happened meanwhile`, error => error.message)
+      const why = await this.#send('POST', endpoint, { ...body, timeoutMs: 1 }).then(() => `${endpoint}: it has happened meanwhile`, error => error.message.replace(/ \(waited \S+\)$/, ''))
       return `lockkeeper: when the test ended, it still waited: ${why}`
     }))
   }
@@ -303,13 +333,12 @@ disposable(Namespace, 'remove')
 class Guard {
   #zk
   #id
-  #path
   #judged
 
   constructor(zk, id, path, judged) {
     this.#zk = zk
     this.#id = id
-    this.#path = path
+    this.path = path
     this.#judged = judged
   }
 
@@ -327,9 +356,9 @@ class Guard {
 
   async [failure]() {
     const { ok, violations, timeline } = await this.verdict()
-    return ok ? undefined : `the lock ${this.#path} failed:\n${violations.join('\n')}\n${timeline}`
+    return ok ? undefined : `the lock ${this.path} failed:\n${violations.join('\n')}\n${timeline}`
   }
 }
 
-module.exports = { Lockkeeper, LockkeeperError, sessionOf: sessionID, tokenOf: token, binary }
-Object.defineProperties(module.exports, { begin: { value: begin }, waiting: { value: waiting } }) // for the files beside this one
+module.exports = { Lockkeeper, LockkeeperError, LockkeeperTimeoutError, sessionOf: sessionID, tokenOf: token, binary }
+Object.defineProperties(module.exports, { begin: { value: begin }, dead: { value: dead }, waiting: { value: waiting } }) // for the files beside this one

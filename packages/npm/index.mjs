@@ -1,3 +1,3 @@
 import lockkeeper from './index.js'
 
-export const { Lockkeeper, LockkeeperError, sessionOf, tokenOf, binary } = lockkeeper
+export const { Lockkeeper, LockkeeperError, LockkeeperTimeoutError, sessionOf, tokenOf, binary } = lockkeeper

@@ -41,7 +41,7 @@ def test_lock_survives_the_leader(lockkeeper_cluster):
     client = lockkeeper_cluster.client()
     client.Lock("/locks/report").acquire()
 
-    lockkeeper_cluster.kill(lockkeeper_cluster.leader)
+    lockkeeper_cluster.kill(lockkeeper_cluster.leader())
 
     assert len(client.retry(client.get_children, "/locks/report")) == 1
     lockkeeper_cluster.wait_held("/locks/report", client)

@@ -18,6 +18,18 @@ class LockkeeperError extends Error {
   }
 }
 
+// LockkeeperTimeoutError says that something has not happened in time. Its name is that of Node's own errors of this kind.
+class LockkeeperTimeoutError extends LockkeeperError {
+  name = 'TimeoutError'
+}
+
+// refused makes an error of the server's.
+function refused(endpoint, status, text) {
+  if (status === 504) return new LockkeeperTimeoutError(endpoint, status, text)
+  if (text?.includes('needs a cluster')) text = 'only a cluster can do this, also one of a single member: give it the option cluster, as in { cluster: 3 }'
+  return new LockkeeperError(endpoint, status, text)
+}
+
 // send sends a request, and returns the reply's object.
 function send(method, url, endpoint, body) {
   return new Promise((resolve, reject) => {
@@ -33,7 +45,7 @@ function send(method, url, endpoint, body) {
           object = { error: text.trim() }
         }
         if (reply.statusCode === 200) resolve(object)
-        else reject(new LockkeeperError(endpoint, reply.statusCode, object.error))
+        else reject(refused(endpoint, reply.statusCode, object.error))
       })
     })
     request.setTimeout(SILENT, () => request.destroy(new Error('no answer')))
@@ -48,4 +60,4 @@ function query(parameters) {
   return given.length ? '?' + new URLSearchParams(given) : ''
 }
 
-module.exports = { LockkeeperError, send, query }
+module.exports = { LockkeeperError, LockkeeperTimeoutError, send, query }

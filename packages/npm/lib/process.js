@@ -10,6 +10,7 @@ const { setTimeout, clearTimeout } = require('node:timers')
 
 const START = 60_000 // ms; only decides when a start has failed
 const STOP = 20_000
+const NOTICED = 1000 // in which the end of a process whose connections are closed is noticed
 const KEPT = 64 * 1024 // characters of the output
 
 // binary returns the path of the program: LOCKKEEPER_BINARY, or else that in the package for this
@@ -56,6 +57,7 @@ function environment() {
 // however that ends. It does not keep this process running.
 class Running {
   output = ''
+  ended // how the process has ended: undefined while it runs
   #child
   #ended
 
@@ -81,7 +83,10 @@ class Running {
     const child = spawn(file, args, { stdio: ['pipe', 'ignore', 'pipe'], env: environment(), windowsHide: true })
     this.#child = child
     child.stdin.on('error', () => {}) // nothing is written to it
-    this.#ended = new Promise(resolve => child.on('close', (code, signal) => resolve({ code, signal })))
+    this.#ended = new Promise(resolve => child.on('close', (code, signal) => {
+      this.ended = { code, signal }
+      resolve(this.ended)
+    }))
     return new Promise((resolve, reject) => {
       const fail = why => {
         clearTimeout(late)
@@ -108,6 +113,14 @@ class Running {
   }
 
   get pid() { return this.#child.pid }
+
+  // fate returns how the process has ended, or undefined if it has not.
+  fate = async () => {
+    let late
+    const end = await Promise.race([this.#ended, new Promise(resolve => { late = setTimeout(resolve, NOTICED) })])
+    clearTimeout(late)
+    return end && `the server ${this.connectString} has ended with ${end.signal ?? `exit code ${end.code}`}`
+  }
 
   // stop ends the process, and returns when it has ended.
   async stop() {

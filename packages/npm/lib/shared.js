@@ -1,7 +1,7 @@
 'use strict'
 // One process for many tests, each with a server of its own in it.
 
-const { Lockkeeper, begin, waiting } = require('../index.js')
+const { Lockkeeper, begin, dead, waiting } = require('../index.js')
 
 const variable = 'LOCKKEEPER_TEST_URL' // which global-setup.js sets
 
@@ -12,6 +12,7 @@ async function fresh(options = {}) {
   if (['args', 'binary', 'logLevel', 'port'].some(name => options[name] !== undefined)) return Lockkeeper.start(options)
   if (process.env[variable]) return (await Lockkeeper.attach(process.env[variable])).newServer(options)
   own ??= Lockkeeper.start()
+  if ((await own)[dead]) own = Lockkeeper.start() // in a test before, which fails
   return (await own).newServer(options)
 }
 
@@ -24,11 +25,16 @@ async function finish(zk, failed, print, end) {
   } catch (error) {
     print(error.message)
   }
-  try {
-    await zk.check()
-  } finally {
-    await end()
+  const failures = []
+  for (const step of [() => zk.check(), end]) {
+    try {
+      await step()
+    } catch (error) {
+      failures.push(error)
+    }
   }
+  if (failures.length > 1) throw new Error(failures.map(({ message }) => message).join('\n'))
+  if (failures.length) throw failures[0]
 }
 
 module.exports = { fresh, finish, begin, variable }

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
-from pytest_lockkeeper import CheckFailed, RequestError, session_id
+from pytest_lockkeeper import CheckFailed, Lockkeeper, RequestError, WaitTimeout, session_id
 
 
 def test_state(lockkeeper):
@@ -17,7 +17,7 @@ def test_state(lockkeeper):
     state = lockkeeper.state()
     assert state.connect == lockkeeper.hosts
     assert [(m.member, m.address, m.role) for m in state.members] == [(1, lockkeeper.hosts, "standalone")]
-    assert state.shown == 1 and lockkeeper.leader == 1
+    assert state.shown == 1 and lockkeeper.leader() == 1
     assert f'"me" (ephemeral of {session_id(client)})' in state.tree
     (session,) = state.sessions
     assert (session.id, session.timeout, session.connected) == (session_id(client), 10.0, True)
@@ -78,7 +78,7 @@ def test_wait_in_an_event_loop(lockkeeper):
     with pytest.raises(RequestError, match="event loop of this thread.*to_thread") as error:
         asyncio.run(directly())
     assert error.value.status == 504
-    with pytest.raises(RequestError, match="/a is not created$"):
+    with pytest.raises(RequestError, match=r"/a is not created \(waited 50ms\)$"):
         asyncio.run(in_a_thread())
 
 
@@ -108,9 +108,9 @@ def test_faults(lockkeeper):
         client.retry(client.exists, "/a")
         client.exists("/a")
     assert not lockkeeper.inject("drop", op="delete").remove()
-    with pytest.raises(CheckFailed, match="no effect yet"), lockkeeper.inject("hold", op="delete"):
+    with pytest.raises(CheckFailed, match="no request has met this fault"), lockkeeper.inject("hold", op="delete"):
         pass
-    with pytest.raises(ZeroDivisionError), lockkeeper.inject("hold", op="delete"):
+    with pytest.raises(ZeroDivisionError), lockkeeper.inject("hold", op="delete", optional=True):
         1 / 0
     with pytest.raises(RequestError) as error:
         lockkeeper.inject("delay")
@@ -139,7 +139,7 @@ def test_waits(lockkeeper):
     worker.join()
 
 
-def test_wait_that_ends_in_vain(lockkeeper):
+def test_wait_that_ends_in_vain(lockkeeper, lockkeeper_cluster):
     for wait in (
         lambda: lockkeeper.wait_exists("/a", timeout=0.05),
         lambda: lockkeeper.wait_data("/a", "x", timeout=timedelta(milliseconds=50)),
@@ -148,11 +148,12 @@ def test_wait_that_ends_in_vain(lockkeeper):
         lambda: lockkeeper.wait_watch("/a", timeout=0.05),
         lambda: lockkeeper.wait_waiters("/a", 1, timeout=0.05),
         lambda: lockkeeper.wait_held("/a", 1, timeout=0.05),
+        lambda: lockkeeper_cluster.leader([lockkeeper_cluster.leader() % 3 + 1], timeout=0.05),
         lambda: lockkeeper.inject("hold", op="delete", optional=True).wait_fired(timeout=0.05),
     ):
-        with pytest.raises(RequestError) as error:
+        with pytest.raises(TimeoutError, match=r"\(waited 50ms\)") as error:
             wait()
-        assert error.value.status == 504
+        assert isinstance(error.value, WaitTimeout) and error.value.status == 504
 
 
 def test_snapshots(lockkeeper):
@@ -200,10 +201,10 @@ def test_guard_finds_a_write_without_the_lock(lockkeeper):
 def test_time(lockkeeper):
     client = lockkeeper.client()
     client.create("/e", ephemeral=True)
-    assert lockkeeper.advance(timedelta(hours=1)) == ([], [])
+    assert lockkeeper.advance(timedelta(hours=1)).expired == []
     before = session_id(client)
-    expired, _ = lockkeeper.advance(3600, connected=True)
-    assert expired == [before]
+    ended = lockkeeper.advance(3600, connected=True)
+    assert (ended.expired, ended.deleted) == ([before], [])
     lockkeeper.wait_gone("/e")
     assert lockkeeper.end_ttls() == []
 
@@ -234,7 +235,7 @@ def test_cluster(lockkeeper_cluster):
     zk = lockkeeper_cluster
     client = zk.client()
     client.create("/a")
-    leader = zk.leader
+    leader = zk.leader()
     follower = leader % 3 + 1
     zk.partition([leader, follower])
     zk.heal()
@@ -250,6 +251,55 @@ def test_cluster(lockkeeper_cluster):
     assert client.retry(client.exists, "/a")
     assert zk.step_down() != leader
     zk.expire(client)
+
+
+def test_leader_during_a_partition(lockkeeper_cluster):
+    old = lockkeeper_cluster.leader()
+    others = [member for member in (1, 2, 3) if member != old]
+    lockkeeper_cluster.partition([old], others)
+    assert lockkeeper_cluster.leader(others) in others
+
+
+def test_leader_after_all_were_killed(lockkeeper_cluster):
+    """There is none at first: the call waits."""
+    for member in 1, 2, 3:
+        lockkeeper_cluster.kill(member)
+    for member in 1, 2, 3:
+        lockkeeper_cluster.restart(member)
+    assert lockkeeper_cluster.leader() in (1, 2, 3)
+
+
+def test_what_needs_a_cluster(lockkeeper):
+    for request in (
+        lambda: lockkeeper.partition([1], [2]),
+        lambda: lockkeeper.heal(),
+        lambda: lockkeeper.link(1, 2),
+        lambda: lockkeeper.step_down(),
+    ):
+        with pytest.raises(RequestError, match="needs a cluster: the fixture lockkeeper_cluster") as error:
+            request()
+        assert error.value.status == 400
+
+
+def test_faults_and_guards_of_a_server_that_stops():
+    for wrong in (lambda zk: zk.inject("drop", op="delete", nth=2), lambda zk: zk.guard("/locks/a").write(12345)):
+        with pytest.raises(CheckFailed, match='^inject."drop", op="delete", nth=2.|/locks/a'), Lockkeeper() as server:
+            with pytest.raises(CheckFailed), server.new_server() as other:
+                wrong(other)
+            wrong(server)
+        assert not server.running
+
+
+def test_block_of_a_server_that_is_interrupted():
+    with pytest.raises(KeyboardInterrupt), Lockkeeper() as server, server.new_server() as other:
+        for zk in server, other:
+            zk.inject("drop", op="delete")
+        raise KeyboardInterrupt
+
+
+def test_removed_fault_of_a_block(lockkeeper):
+    with lockkeeper.inject("drop", op="delete") as fault:
+        assert not fault.remove()
 
 
 def test_servers(lockkeeper):

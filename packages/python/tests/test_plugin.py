@@ -117,7 +117,7 @@ def test_server_that_a_test_stops(run):
         def test_7(lockkeeper):
             assert lockkeeper.tree() == ""
         """
-    ).assert_outcomes(passed=7, warnings=2)
+    ).assert_outcomes(passed=7, errors=1)
 
 
 def test_failure_shows_the_znodes_and_requests(run):
@@ -155,7 +155,7 @@ def test_failure_shows_the_line_of_the_test_only(run):
         """
     )
     result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["E *there are no requests of type \"craete\"*", "E *RequestError: /wait/exists: /a is not created"])
+    result.stdout.fnmatch_lines(["E *there are no requests of type \"craete\"*", "E *WaitTimeout: /wait/exists: /a is not created (waited 50ms)"])
     assert "def wait_exists" not in result.stdout.str() and "_control.py" not in result.stdout.str()
 
 
@@ -206,8 +206,66 @@ def test_failure_without_a_server_says_so(run):
             assert False
         """
     )
-    result.assert_outcomes(failed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*- lockkeeper -*", "the server is not started"])
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*- lockkeeper -*", "the server is not started, or it was stopped"])
+
+
+def test_later_tests_say_that_the_server_died(run):
+    result = run(
+        """
+        import os, signal
+        import pytest
+        from pytest_lockkeeper import LockkeeperError
+
+        @pytest.fixture(scope="module")
+        def hosts(lockkeeper_proc):
+            return lockkeeper_proc.hosts
+
+        def test_first(hosts, lockkeeper, lockkeeper_proc):
+            os.kill(lockkeeper_proc.pid, signal.SIGKILL)
+            with pytest.raises(LockkeeperError, match="/state: the server had ended with status -9"):
+                lockkeeper.state()
+
+        def test_fails_later(hosts, lockkeeper):
+            assert hosts == lockkeeper.hosts
+            assert False
+
+        def test_passes_later(hosts, lockkeeper):
+            assert hosts == lockkeeper.hosts
+        """
+    )
+    result.assert_outcomes(passed=2, failed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR at teardown of test_first*",
+            "its state could not be put back: *the server had ended with status -9",
+            "*FAILURES*",
+            "*- lockkeeper: started again -*",
+            "the server was started again after *::test_first, since its state could not be put back: *status -9",
+        ]
+    )
+
+
+def test_request_that_is_refused_changes_nothing(run):
+    run(
+        """
+        import pytest
+        from pytest_lockkeeper import RequestError
+
+        seen = set()
+
+        @pytest.mark.parametrize("n", range(3))
+        def test(lockkeeper, lockkeeper_proc, n):
+            seen.add((lockkeeper_proc.pid, lockkeeper_proc.hosts))
+            with pytest.raises(RequestError):
+                lockkeeper.partition([1], [2])
+            with pytest.raises(RequestError):
+                lockkeeper.restart(1)
+
+        def test_same():
+            assert len(seen) == 1
+        """
+    ).assert_outcomes(passed=4)
 
 
 def test_success_shows_nothing(run):
@@ -256,12 +314,17 @@ def test_unmet_fault_fails_the_test(run):
 
         def test_restored(lockkeeper):
             before = lockkeeper.snapshot()
-            lockkeeper.inject("drop")
+            lockkeeper.inject("drop", optional=True)
             lockkeeper.restore(before)
+
+        def test_matched(lockkeeper):
+            lockkeeper.inject("delay", seconds=0, op="create*", nth=2)
+            lockkeeper.client().create("/a")
         """
     )
-    result.assert_outcomes(passed=6, errors=2)
-    result.stdout.fnmatch_lines(["Fault{Op: create[*], Path: /typo, Do: CloseAfter}: no effect yet; requests that it matched: 0"])
+    result.assert_outcomes(passed=7, errors=3)
+    result.stdout.fnmatch_lines(['inject("delay", op="create[*]", nth=2): 1 requests have matched it, but not taken effect, so *'])
+    result.stdout.fnmatch_lines(['inject("closeAfter", op="create[*]", path="/typo"): no request has met this fault, so the test has failed; with optional=True it would not'])
 
 
 def test_fixtures_have_descriptions(run):
@@ -326,7 +389,7 @@ def test_factories(run):
 
         def test_three(three):
             three.client().create("/c")
-            three.kill(three.leader)
+            three.kill(three.leader())
             three.partition([1], [2])
 
         def test_three_again(three):

@@ -61,7 +61,7 @@ def test_json_log():
 def test_cluster():
     with cluster(3, election_timeout=0.5) as server:
         assert len(server.hosts.split(",")) == 3
-        assert server.leader in (1, 2, 3)
+        assert server.leader() in (1, 2, 3)
 
 
 def test_last_lines_of_the_log():
@@ -72,6 +72,26 @@ def test_last_lines_of_the_log():
     said.close()
     assert said.printed == 60
     assert (said.text(2), said.text(0), said.text(-1)) == ("58\n59\n", "", "")
+
+
+def test_variables_of_the_user(monkeypatch):
+    """They are flags of the program, and would change what is tested."""
+    monkeypatch.setenv("LOCKKEEPER_BEHAVE_AS", "3.4")
+    monkeypatch.setenv("LOCKKEEPER_NONSENSE", "1")
+    with Lockkeeper() as server:
+        host, port = server.hosts.split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            connection.sendall(b"srvr")
+            assert not connection.makefile("rb").readline().startswith(b"Zookeeper version: 3.4")
+
+
+def test_start_again_on_a_port_that_is_taken():
+    server = Lockkeeper().start()
+    server.stop()
+    with socket.create_server(("127.0.0.1", server._last_port)):
+        server.restart_process()
+    assert answers(server.hosts)
+    server.stop()
 
 
 def test_port():

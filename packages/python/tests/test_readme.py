@@ -20,4 +20,4 @@ def test_block(pytester, monkeypatch, number):
 
 
 def test_all_are_run():
-    assert len(BLOCKS) == 8 and all("def test_" in block for block in BLOCKS)
+    assert len(BLOCKS) == 9 and all("def test_" in block for block in BLOCKS)

@@ -16,7 +16,7 @@ def test(lockkeeper: Server, lockkeeper_cluster: FreshServer) -> None:
         fault.wait_fired()
         verdict: Verdict = guard.verdict()
     with Lockkeeper(cluster=3) as zk:
-        leader: int | None = zk.leader
+        leader: int = zk.leader()
         zk.kill(leader)
 '''
 

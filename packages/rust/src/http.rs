@@ -30,9 +30,17 @@ pub(crate) fn send(url: &str, path: &str, body: Option<&Json>) -> Result<Json, E
     match (status, json) {
         (200, Ok(json)) => Ok(json),
         (200, Err(why)) => Err(Error::Silent(format!("{path}: {why}"))),
-        (status, Ok(json)) if json.get("error") != &Json::Null => Err(Error::Refused { status, message: format!("{path}: {}", json.get("error").text()) }),
-        (status, _) => Err(Error::Refused { status, message: format!("{path}: {}", text.trim()) }),
+        (status, Ok(json)) if json.get("error") != &Json::Null => Err(refused(path, status, json.get("error").text())),
+        (status, _) => Err(refused(path, status, text.trim())),
     }
+}
+
+fn refused(path: &str, status: u16, why: &str) -> Error {
+    if status == 504 {
+        return Error::TimedOut(format!("{path}: {why}"));
+    }
+    let why = if why.contains("needs a cluster") { "only a cluster can do this, also one of a single member: Server::start_cluster(3)" } else { why };
+    Error::Refused { status, message: format!("{path}: {why}") }
 }
 
 /// Returns a value for a query.

@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 /// In which a server ends on any machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// In which the end of a process whose connections are closed is noticed.
+const NOTICED: Duration = Duration::from_secs(1);
+
 /// A process of `lockkeeper serve`. It ends when this process ends, whatever ends it.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -51,10 +54,26 @@ impl Process {
         }
     }
 
-    /// Ends the process as on SIGTERM, if it has not ended.
-    pub(crate) fn end(&self) {
+    /// Returns how the process has ended, if it has, and not by [`Process::end`]. The end of one whose connections are
+    /// closed is noticed in a moment.
+    pub(crate) fn died(&self) -> Option<String> {
+        let mut running = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (child, _) = running.as_mut()?;
+        let began = Instant::now();
+        loop {
+            match child.try_wait() {
+                Ok(Some(how)) => return Some(how.to_string()),
+                Ok(None) if began.elapsed() < NOTICED => std::thread::sleep(Duration::from_millis(1)),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Ends the process as on SIGTERM. Returns how it has ended, if something else has ended it.
+    pub(crate) fn end(&self) -> Option<String> {
         let running = self.running.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        let Some((mut child, reader)) = running else { return };
+        let (mut child, reader) = running?;
+        let early = child.try_wait().ok().flatten();
         drop(child.stdin.take());
         let began = Instant::now();
         while matches!(child.try_wait(), Ok(None)) {
@@ -66,6 +85,8 @@ impl Process {
             std::thread::sleep(Duration::from_millis(1)); // the standard library cannot wait with a limit
         }
         let _ = reader.join();
+        let how = child.wait().ok()?; // as it was seen above
+        (early.is_some() || !how.success()).then(|| how.to_string())
     }
 }
 

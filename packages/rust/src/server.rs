@@ -1,7 +1,7 @@
 //! Servers, and what tests do to them.
 
 use crate::process::Process;
-use crate::{base64, http, Error, Json, Request, Result, State, Znode};
+use crate::{base64, http, Error, FaultState, Json, Request, Result, State, Znode};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -31,15 +31,35 @@ fn session_of(id: i64) -> (&'static str, Json) {
 
 /// Sends requests for a server.
 #[derive(Clone, Debug)]
-struct Control(Arc<str>);
+struct Control {
+    url: Arc<str>,
+    connect: Arc<str>,
+    process: Arc<Process>,
+}
 
 impl Control {
     fn get(&self, path: &str) -> Result<Json> {
-        http::send(&self.0, path, None)
+        self.send(path, None)
     }
 
     fn post(&self, path: &str, body: Json) -> Result<Json> {
-        http::send(&self.0, path, Some(&body))
+        self.send(path, Some(&body))
+    }
+
+    fn send(&self, path: &str, body: Option<&Json>) -> Result<Json> {
+        http::send(&self.url, path, body).map_err(|e| match e {
+            Error::Silent(_) => self.process.died().map_or(e, |how| Error::Silent(format!("{path}: {}", self.died(&how)))),
+            _ => e,
+        })
+    }
+
+    fn died(&self, how: &str) -> String {
+        format!("the server {} has ended with {how}, so it is of no use to this test or a later one", self.connect)
+    }
+
+    fn member(&self, id: u32) -> Member {
+        let address = self.connect.split(',').nth((id as usize).wrapping_sub(1)).unwrap_or("").to_string();
+        Member { control: self.clone(), id, address }
     }
 
     fn done(&self, path: &str, body: Json) -> Result<()> {
@@ -50,7 +70,8 @@ impl Control {
 /// What [`Server::check`] has to look at: the ids of faults and guards that nobody has ended.
 #[derive(Debug, Default)]
 struct Open {
-    faults: Vec<i64>,
+    faults: Vec<(i64, String)>, // with the code that makes them
+    unmet: Vec<String>,         // what was wrong with faults that a restored state has ended
     guards: Vec<(i64, String)>, // with the paths of their locks
 }
 
@@ -67,7 +88,8 @@ impl Ends {
 /// A ZooKeeper for tests: a process of lockkeeper, which keeps its state in memory and starts in milliseconds, as one
 /// server or as a cluster. It ends when this value is dropped, and when this process ends, whatever ends it.
 ///
-/// If a test panics, its servers print their [`report`](Server::report).
+/// When it is dropped, it does what [`check`](Server::check) does, and panics if that fails, so that the test does. If a
+/// test panics, its servers print their [`report`](Server::report) instead.
 ///
 /// The methods are those of lockkeeper's test control. They block; in asynchronous tests, do what waits in
 /// `spawn_blocking`.
@@ -83,8 +105,6 @@ impl Ends {
 #[derive(Debug)]
 pub struct Server {
     control: Control,
-    connect: String,
-    process: Arc<Process>,
     within: bool, // the process of another server
     ends: Ends,
 }
@@ -161,7 +181,8 @@ impl Builder {
             flags.push(format!("--tree={}", file.0.display()));
         }
         let process = Process::start(self.binary.as_deref(), &flags)?;
-        Ok(Server { control: Control(process.url.as_str().into()), connect: process.connect.clone(), process: Arc::new(process), within: false, ends: Ends::default() })
+        let control = Control { url: process.url.as_str().into(), connect: process.connect.as_str().into(), process: Arc::new(process) };
+        Ok(Server { control, within: false, ends: Ends::default() })
     }
 
     /// Starts the server in the process of another one, which is quicker. It has no port, binary or flags of its own.
@@ -178,13 +199,8 @@ impl Builder {
             body.push(("behaveAs".to_string(), line.into()));
         }
         let reply = server.control.post("/servers", Json::Object(body))?;
-        Ok(Server {
-            control: Control(reply.get("url").text().into()),
-            connect: reply.get("connect").text().to_string(),
-            process: server.process.clone(),
-            within: true,
-            ends: Ends::default(),
-        })
+        let (url, connect) = (reply.get("url").text().into(), reply.get("connect").text().into());
+        Ok(Server { control: Control { url, connect, process: server.control.process.clone() }, within: true, ends: Ends::default() })
     }
 }
 
@@ -216,11 +232,12 @@ impl Drop for Server {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("{}", self.report());
+            let _ = self.stop();
+            return;
         }
-        if self.within {
-            let _ = self.control.post("/stop", object([])); // fails if the process has ended
-        } else {
-            self.process.end();
+        let wrong: Vec<_> = [self.check(), self.stop()].into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
+        if !wrong.is_empty() {
+            panic!("{}\nIf the test had already failed with an error, this hides it: call check() before the test returns that", wrong.join("\n"));
         }
     }
 }
@@ -243,34 +260,32 @@ impl Server {
 
     /// What a client connects to: the addresses of all members, separated by commas.
     pub fn connect_string(&self) -> &str {
-        &self.connect
+        &self.control.connect
     }
 
     /// The URL of the test control, without a slash at its end.
     pub fn url(&self) -> &str {
-        &self.control.0
+        &self.control.url
     }
 
     /// The id of the process.
     pub fn pid(&self) -> u32 {
-        self.process.id
+        self.control.process.id
     }
 
     /// A member of a cluster, or the only server: a number from 1.
     pub fn member(&self, id: u32) -> Member {
-        let address = self.connect.split(',').nth((id as usize).wrapping_sub(1)).unwrap_or("").to_string();
-        Member { control: self.control.clone(), id, address }
+        self.control.member(id)
     }
 
     /// All members, the one with the id 1 first.
     pub fn members(&self) -> Vec<Member> {
-        (1..=self.connect.split(',').count() as u32).map(|id| self.member(id)).collect()
+        (1..=self.control.connect.split(',').count() as u32).map(|id| self.member(id)).collect()
     }
 
-    /// The leader of a cluster, or the only server.
+    /// The leader of a cluster, or the only server. If there is none, waits until there is.
     pub fn leader(&self) -> Result<Member> {
-        let id = self.state()?.leader().ok_or_else(|| Error::Refused { status: 503, message: "there is no leader".to_string() })?;
-        Ok(self.member(id))
+        self.wait_until().leader(&[])
     }
 
     /// What the leader has applied or, if there is none, another member.
@@ -304,7 +319,7 @@ impl Server {
     pub fn inject(&self, fault: Fault) -> Result<Injection> {
         let id = self.control.post("/inject", Json::Object(fault.fields))?.get("id").number();
         if !fault.optional {
-            self.ends.with(|open| open.faults.push(id));
+            self.ends.with(|open| open.faults.push((id, fault.code)));
         }
         Ok(Injection { control: self.control.clone(), id, ends: self.ends.clone() })
     }
@@ -371,7 +386,22 @@ impl Server {
     /// Puts a state of this server back: the znodes and sessions. Sessions that were opened since then end, and faults
     /// that were injected since then are removed.
     pub fn restore(&self, snapshot: &Snapshot) -> Result<()> {
-        self.control.done("/restore", object([("snapshot", snapshot.0.into())]))
+        self.put_back(object([("snapshot", snapshot.0.into())]))
+    }
+
+    fn put_back(&self, body: Json) -> Result<()> {
+        let reply = self.control.post("/restore", body)?;
+        let ended = FaultState::all(&reply);
+        self.ends.with(|open| {
+            for (id, code) in std::mem::take(&mut open.faults) {
+                match ended.iter().find(|fault| fault.id == id) {
+                    None => open.faults.push((id, code)),
+                    Some(fault) if !fault.fired => open.unmet.push(unmet(&code, fault)),
+                    Some(_) => {}
+                }
+            }
+        });
+        Ok(())
     }
 
     /// Forgets a state, and frees its memory.
@@ -412,9 +442,9 @@ impl Server {
     }
 
     /// Undoes what a test has done to the server: members that were killed run again, and all faults end. Then it puts
-    /// back the state with which the server began. Call [`check`](Server::check) before it.
+    /// back the state with which the server began. Call [`check`](Server::check) before it, or what the test has left to
+    /// judge is judged later.
     pub fn reset(&self) -> Result<()> {
-        self.ends.with(std::mem::take);
         let members = self.state()?.members;
         if members.len() > 1 {
             self.heal()?;
@@ -433,7 +463,7 @@ impl Server {
         }
         let began = Instant::now();
         loop {
-            match self.control.done("/restore", object([])) {
+            match self.put_back(object([])) {
                 // A cluster may not have a leader yet.
                 Err(e) if e.status() == 503 && began.elapsed() < RECOVERS => std::thread::sleep(Duration::from_millis(20)),
                 other => return other,
@@ -442,20 +472,34 @@ impl Server {
     }
 
     /// Ends a test: fails if no request has met a fault that was injected and not removed, so that the test does not test
-    /// what it seems to, or if a lock whose guard has given no verdict did not do what it should. It ends these guards.
-    /// Call it before clients close.
+    /// what it seems to, if a lock whose guard has given no verdict did not do what it should, or if that cannot be told,
+    /// since the server has ended. It ends these guards. Call it before clients close; a server that is dropped calls it.
     pub fn check(&self) -> Result<()> {
         let open = self.ends.with(std::mem::take);
-        let mut wrong = Vec::new();
+        let mut wrong = open.unmet;
         for (id, path) in open.guards {
-            let verdict = Verdict::new(&self.control.post("/guard/verdict", object([("guard", id.into())]))?);
-            if !verdict.ok {
-                wrong.push(format!("the lock {path}: {verdict}"));
+            match self.control.post("/guard/verdict", object([("guard", id.into())])).map(|reply| Verdict::new(&reply)) {
+                Ok(verdict) if verdict.ok => {}
+                Ok(verdict) => wrong.push(format!("the lock {path}: {verdict}")),
+                Err(why) => wrong.push(format!("the test fails, since its lock {path} cannot be judged: {why}")),
             }
         }
         if !open.faults.is_empty() {
-            let unmet = self.state()?.faults.into_iter().filter(|fault| !fault.fired && open.faults.contains(&fault.id));
-            wrong.extend(unmet.map(|fault| fault.text));
+            let seen = self.state().map(|state| state.faults);
+            for (id, code) in open.faults {
+                let why = match &seen {
+                    Ok(faults) => match faults.iter().find(|fault| fault.id == id) {
+                        Some(fault) if fault.fired => continue,
+                        Some(fault) => {
+                            wrong.push(unmet(&code, fault));
+                            continue;
+                        }
+                        None => "the server no longer knows it".to_string(),
+                    },
+                    Err(why) => why.to_string(),
+                };
+                wrong.push(format!("the test fails, since its fault {code} cannot be judged: {why}. {OPTIONAL}"));
+            }
         }
         if wrong.is_empty() {
             return Ok(());
@@ -469,9 +513,9 @@ impl Server {
         let seen = self.state().and_then(|state| Ok((state, self.requests("")?)));
         let (state, requests) = match seen {
             Ok(seen) => seen,
-            Err(why) => return format!("lockkeeper at {}: {why}", self.connect),
+            Err(why) => return format!("lockkeeper at {}: {why}", self.connect_string()),
         };
-        let mut lines = vec![format!("lockkeeper at {}, znodes:", self.connect)];
+        let mut lines = vec![format!("lockkeeper at {}, znodes:", self.connect_string())];
         lines.extend(state.tree.lines().map(str::to_string));
         for lock in &state.locks {
             let queue: Vec<_> = lock.queue.iter().map(|id| format!("{id:#x}")).collect();
@@ -486,8 +530,27 @@ impl Server {
 
     /// Sends a request to the test control, for what has no method here: a POST, or a GET without a body.
     pub fn request(&self, path: &str, body: Option<Json>) -> Result<Json> {
-        http::send(&self.control.0, path, body.as_ref())
+        self.control.send(path, body.as_ref())
     }
+
+    /// Ends the server. It fails if its process had already ended, by whatever.
+    fn stop(&self) -> Result<()> {
+        if self.within {
+            let stopped = self.control.done("/stop", object([]));
+            return stopped.or_else(|e| self.control.process.died().map_or(Ok(()), |_| Err(e))); // the other server may have been dropped
+        }
+        match self.control.process.end() {
+            Some(how) => Err(Error::Silent(self.control.died(&how))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What to do about a fault that fails a test.
+const OPTIONAL: &str = "If it need not meet a request, add .optional()";
+
+fn unmet(code: &str, fault: &FaultState) -> String {
+    format!("the test fails, since its fault {code} has had no effect (requests that it matched: {}). {OPTIONAL}", fault.matched)
 }
 
 /// A state of a server, for [`Server::restore`].
@@ -584,7 +647,7 @@ impl Member {
 }
 
 /// Waits until a server has a state. The methods return when it is reached; they see every state, also one that lasts
-/// only for a moment. If it is not reached in time, they fail with the status 504.
+/// only for a moment. If it is not reached in time, they fail with [`Error::TimedOut`], which says how long they have waited.
 #[derive(Clone, Debug)]
 pub struct Wait {
     control: Control,
@@ -593,9 +656,13 @@ pub struct Wait {
 
 impl Wait {
     fn on<const N: usize>(&self, path: &str, with: [(&str, Json); N]) -> Result<()> {
+        self.ask(path, with).map(drop)
+    }
+
+    fn ask<const N: usize>(&self, path: &str, with: [(&str, Json); N]) -> Result<Json> {
         let mut body = self.common.clone();
         body.extend(with.into_iter().map(|(name, value)| (name.to_string(), value)));
-        self.control.done(path, Json::Object(body))
+        self.control.post(path, Json::Object(body))
     }
 
     /// For this long at most.
@@ -641,6 +708,13 @@ impl Wait {
         self.on("/wait/requests", [("op", op.into()), ("path", path.into()), ("count", i64::from(count).into())])
     }
 
+    /// A member leads, or one of those with these ids, such as the others when a partition has cut the leader off.
+    pub fn leader(&self, among: &[u32]) -> Result<Member> {
+        let among = among.iter().map(|id| i64::from(*id).into()).collect();
+        let reply = self.ask("/wait/leader", [("among", Json::List(among))])?;
+        Ok(self.control.member(reply.get("leader").number() as u32))
+    }
+
     /// Somebody watches a path.
     pub fn watch(&self, path: &str) -> Result<()> {
         self.on("/wait/watch", [("path", path.into())])
@@ -657,99 +731,102 @@ impl Wait {
 pub struct Fault {
     fields: Vec<(String, Json)>,
     optional: bool,
+    code: String, // that makes it
 }
 
 impl Fault {
-    fn of(action: &str) -> Fault {
-        Fault { fields: vec![("do".to_string(), action.into())], optional: false }
+    fn of(action: &str, call: impl std::fmt::Display) -> Fault {
+        Fault { fields: vec![("do".to_string(), action.into())], optional: false, code: format!("Fault::{call}") }
     }
 
-    fn with(mut self, name: &str, value: impl Into<Json>) -> Fault {
+    /// Adds what a call has set.
+    fn with(mut self, name: &str, value: impl Into<Json>, call: impl std::fmt::Display) -> Fault {
         self.fields.push((name.to_string(), value.into()));
+        self.code = format!("{}{call}", self.code);
         self
     }
 
     /// The server receives the request, and all later ones of its connection, only after this time. A watch event, and
     /// what follows it, is sent later by this time.
     pub fn delay(time: Duration) -> Fault {
-        Fault::of("delay").with("ms", millis(time))
+        Fault::of("delay", "").with("ms", millis(time), format_args!("delay(Duration::from_millis({}))", time.as_millis()))
     }
 
     /// The server receives the request, and all later ones of its connection, when the fault is removed.
     pub fn hold() -> Fault {
-        Fault::of("hold")
+        Fault::of("hold", "hold()")
     }
 
     /// The request is answered with an error instead of being executed: ZooKeeper's name of it, such as NodeExists.
     pub fn answer(error: &str) -> Fault {
-        Fault::of("answer").with("error", error)
+        Fault::of("answer", "").with("error", error, format_args!("answer({error:?})"))
     }
 
     /// The server never receives the request. A watch event is lost.
     pub fn drop() -> Fault {
-        Fault::of("drop")
+        Fault::of("drop", "drop()")
     }
 
     /// The request is executed, and the reply is discarded.
     pub fn drop_reply() -> Fault {
-        Fault::of("dropReply")
+        Fault::of("dropReply", "drop_reply()")
     }
 
     /// The connection is closed instead of executing the request, or of sending the watch event.
     pub fn close_before() -> Fault {
-        Fault::of("closeBefore")
+        Fault::of("closeBefore", "close_before()")
     }
 
     /// The request is executed, and the connection is closed instead of sending the reply. A watch event is sent first.
     pub fn close_after() -> Fault {
-        Fault::of("closeAfter")
+        Fault::of("closeAfter", "close_after()")
     }
 
     /// A new connection is refused.
     pub fn refuse() -> Fault {
-        Fault::of("refuse").op("connect")
+        Fault::of("refuse", "").with("op", "connect", "refuse()")
     }
 
     /// The reply, or the watch event, is sent byte by byte, with a pause after each.
     pub fn trickle(pause: Duration) -> Fault {
-        Fault::of("trickle").with("ms", millis(pause))
+        Fault::of("trickle", "").with("ms", millis(pause), format_args!("trickle(Duration::from_millis({}))", pause.as_millis()))
     }
 
     /// Only requests with this operation, or one that a pattern such as `create*` matches. `connect` is the handshake,
     /// and `event` is a watch event.
     pub fn op(self, name: &str) -> Fault {
-        self.with("op", name)
+        self.with("op", name, format_args!(".op({name:?})"))
     }
 
     /// Only requests with this path, or one that a pattern matches, in which `*` does not match a slash.
     pub fn path(self, pattern: &str) -> Fault {
-        self.with("path", pattern)
+        self.with("path", pattern, format_args!(".path({pattern:?})"))
     }
 
     /// Only requests of this session.
     pub fn session(self, id: i64) -> Fault {
-        let (name, id) = session_of(id);
-        self.with(name, id)
+        let (name, text) = session_of(id);
+        self.with(name, text, format_args!(".session({id:#x})"))
     }
 
     /// The first matching request that is hit, counted from 1.
     pub fn nth(self, number: u32) -> Fault {
-        self.with("nth", i64::from(number))
+        self.with("nth", i64::from(number), format_args!(".nth({number})"))
     }
 
     /// How many requests are hit.
     pub fn times(self, number: u32) -> Fault {
-        self.with("times", i64::from(number))
+        self.with("times", i64::from(number), format_args!(".times({number})"))
     }
 
     /// All matching requests are hit.
     pub fn always(self) -> Fault {
-        self.with("times", -1)
+        self.with("times", -1, ".always()")
     }
 
     /// Only requests to this member.
     pub fn member(self, id: u32) -> Fault {
-        self.with("member", i64::from(id))
+        self.with("member", i64::from(id), format_args!(".member({id})"))
     }
 
     /// It need not meet a request: [`Server::check`] does not look at it.
@@ -775,7 +852,7 @@ impl Injection {
 
     /// Ends the fault, and releases what waits because of it. Returns whether it has taken effect.
     pub fn remove(&self) -> Result<bool> {
-        self.ends.with(|open| open.faults.retain(|&id| id != self.id));
+        self.ends.with(|open| open.faults.retain(|(id, _)| *id != self.id));
         Ok(self.control.post("/remove", object([("id", self.id.into())]))?.get("fired").flag())
     }
 }

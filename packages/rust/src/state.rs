@@ -79,6 +79,8 @@ pub struct FaultState {
     pub id: i64,
     /// Whether it has taken effect.
     pub fired: bool,
+    /// How many requests it has matched; it takes effect at the nth.
+    pub matched: u64,
     /// What it is.
     pub text: String,
 }
@@ -154,7 +156,7 @@ impl State {
                 since: text(l, "since"),
                 queue: l.get("queue").sessions(),
             }),
-            faults: each(json, "faults", |f| FaultState { id: f.get("id").number(), fired: f.get("fired").flag(), text: text(f, "text") }),
+            faults: FaultState::all(json),
         }
     }
 
@@ -166,6 +168,17 @@ impl State {
     /// The id of the member that leads: 1 if there is only one.
     pub fn leader(&self) -> Option<u32> {
         self.members.iter().find(|m| m.role == "leader" || m.role == "standalone").map(|m| m.member)
+    }
+}
+
+impl FaultState {
+    pub(crate) fn all(json: &Json) -> Vec<FaultState> {
+        each(json, "faults", |f| FaultState {
+            id: f.get("id").number(),
+            fired: f.get("fired").flag(),
+            matched: f.get("matched").number() as u64,
+            text: text(f, "text"),
+        })
     }
 }
 

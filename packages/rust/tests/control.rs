@@ -50,7 +50,11 @@ fn clusters() {
     }
     cluster.cut_link(1, 2).unwrap();
     cluster.link(2, 3, Duration::from_millis(1), 0.1).unwrap();
-    cluster.partition(&[&[1, 2], &[3]]).unwrap();
+    cluster.heal().unwrap();
+    let old = cluster.leader().unwrap().id();
+    let others = [old % 3 + 1, (old + 1) % 3 + 1];
+    cluster.partition(&[&[old], &others]).unwrap();
+    assert!(others.contains(&cluster.wait_until().leader(&others).unwrap().id()));
     let member = cluster.member(2);
     member.slow_disk(Duration::from_millis(1)).unwrap();
     member.pause().unwrap();
@@ -97,7 +101,24 @@ fn fails_a_test_whose_faults_met_no_request() {
     server.check().unwrap(); // it was told once
     server.inject(Fault::drop().op("create*").path("/before")).unwrap();
     server.reset().unwrap();
-    server.check().unwrap();
+    assert!(server.check().unwrap_err().to_string().contains("/before"));
+}
+
+#[test]
+fn says_what_is_wrong() {
+    let server = Server::start().unwrap();
+    let alone = server.partition(&[&[1]]).unwrap_err();
+    assert!(alone.status() == 400 && alone.to_string().ends_with("Server::start_cluster(3)"), "{alone}");
+    let late = server.wait_until().within(Duration::from_millis(20)).exists("/a").unwrap_err();
+    assert!(matches!(&late, Error::TimedOut(why) if why.contains("20ms")), "{late}");
+    assert_eq!(std::io::Error::from(late).kind(), std::io::ErrorKind::TimedOut);
+    assert_eq!(server.leader().unwrap().id(), 1);
+    server.inject(Fault::answer("NoNode").op("get*").path("/a").session(16).nth(2).always()).unwrap();
+    assert_eq!(
+        server.check().unwrap_err().to_string(),
+        "the test fails, since its fault Fault::answer(\"NoNode\").op(\"get*\").path(\"/a\").session(0x10).nth(2).always() has had \
+         no effect (requests that it matched: 0). If it need not meet a request, add .optional()"
+    );
 }
 
 #[test]
@@ -117,7 +138,7 @@ fn fails_a_test_whose_lock_was_not_kept() {
 #[test]
 fn reports_what_there_is() {
     let server = Server::builder().tree("/config = \"ten\"\n").start().unwrap();
-    server.inject(Fault::drop().op("create*").path("/never")).unwrap();
+    server.inject(Fault::drop().op("create*").path("/never").optional()).unwrap();
     let report = server.report();
     for part in ["/config = \"ten\"", "/never", "the last 0 of 0 requests", server.connect_string()] {
         assert!(report.contains(part), "{part}: {report}");

@@ -1,7 +1,7 @@
 // Checked by tsc --strict, and never run.
 
 import test from 'node:test'
-import { Lockkeeper, LockkeeperError, sessionOf, tokenOf } from 'lockkeeper'
+import { Lockkeeper, LockkeeperError, LockkeeperTimeoutError, sessionOf, tokenOf } from 'lockkeeper'
 import { useLockkeeper } from 'lockkeeper/jest'
 import { withLockkeeper } from 'lockkeeper/node-test'
 import { lockkeeper } from 'lockkeeper/vitest'
@@ -30,7 +30,7 @@ test('types', async t => {
   const { ok, violations }: { ok: boolean, violations: string[] } = await guard.verdict()
   const { data, stat } = await zk.znode('/a')
   console.log(ok, violations, data.length, stat.czxid.toFixed(), stat.ephemeralOwner?.length)
-  const leader: number = await zk.leader()
+  const leader: number = await zk.leader({ among: [1], timeoutMs: 1000 })
   console.log(leader, (await zk.report()).length)
   await zk.inject({ do: 'drop', optional: true })
   await zk.check()
@@ -40,6 +40,7 @@ test('types', async t => {
   try {
     await zk.get('/state')
   } catch (error) {
+    if (error instanceof LockkeeperTimeoutError) console.log(error.name satisfies 'TimeoutError')
     if (error instanceof LockkeeperError) console.log(error.status.toFixed())
   }
 

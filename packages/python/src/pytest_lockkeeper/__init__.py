@@ -12,6 +12,7 @@ With pytest, the fixture ``lockkeeper`` is such a server, whose state is put bac
 
 from ._control import (
     Action,
+    Advanced,
     CheckFailed,
     Duration,
     Fault,
@@ -31,6 +32,7 @@ from ._control import (
     Stat,
     State,
     Verdict,
+    WaitTimeout,
     Watch,
     Write,
     Znode,
@@ -40,6 +42,7 @@ from ._process import Lockkeeper, StartError, binary, cluster
 
 __all__ = [
     "Action",
+    "Advanced",
     "CheckFailed",
     "Duration",
     "Fault",
@@ -61,6 +64,7 @@ __all__ = [
     "Stat",
     "State",
     "Verdict",
+    "WaitTimeout",
     "Watch",
     "Write",
     "Znode",

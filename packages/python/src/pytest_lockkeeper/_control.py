@@ -13,10 +13,10 @@ import dataclasses
 import http.client
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, Union
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, Union
 from urllib.parse import urlencode, urlsplit
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ __tracebackhide__ = True
 REPLY_LIMIT = 120.0
 WAIT_LIMIT = 600.0
 
+NEEDS_CLUSTER = "this needs a cluster: the fixture lockkeeper_cluster is one, and so is Lockkeeper(cluster=3)"
 BLOCKED = "the event loop of this thread, with its tasks, stood still meanwhile: await asyncio.to_thread(server.wait_…, …)"
 
 
@@ -41,15 +42,19 @@ class LockkeeperError(Exception):
 
 
 class RequestError(LockkeeperError):
-    """A reply with an error. The status says which kind: 504 if what was waited for does not happen."""
+    """A reply with an error. The status says which kind."""
 
     def __init__(self, endpoint: str, status: int, message: str) -> None:
         super().__init__(f"{endpoint}: {message}")
         self.endpoint, self.status, self.message = endpoint, status, message
 
 
+class WaitTimeout(RequestError, TimeoutError):
+    """What was waited for has not happened in time. The text ends with how long the wait was."""
+
+
 class CheckFailed(LockkeeperError, AssertionError):
-    """A guarded lock did not protect what it should protect, or a fault was never met."""
+    """A guarded lock did not protect what it should protect, or no request has met a fault, or this cannot be judged."""
 
 
 class HasSession(Protocol):
@@ -83,7 +88,7 @@ class Member:
 
     member: int
     address: str
-    role: str  #: standalone, leader, follower or stopped
+    role: str  #: standalone, leader, follower, observer, looking, stopped or failed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +120,7 @@ class LockState:
 class FaultState:
     id: int
     fired: bool
+    matched: int  #: how many requests it has matched
     text: str
 
 
@@ -195,6 +201,13 @@ class Verdict:
         return "\n".join([*(self.violations or ["the lock did what it should"]), "", self.timeline])
 
 
+class Advanced(NamedTuple):
+    """What has ended when the server's clock was set forward."""
+
+    expired: list[str]  #: sessions
+    deleted: list[str]  #: the paths of TTL znodes and containers
+
+
 class Guard:
     """A lock that is watched until a verdict is asked for. See :meth:`Server.guard`."""
 
@@ -212,59 +225,93 @@ class Guard:
 
     def verdict(self) -> Verdict:
         """End the guard, and return what was wrong with the lock."""
-        with contextlib.suppress(ValueError):
-            self._server._guards.remove(self)
         reply = self._server.post("/guard/verdict", guard=self.number)
+        self._forget()
         return Verdict(reply["ok"], reply.get("violations") or [], reply.get("timeline", ""))
 
     def check(self) -> None:
         """End the guard, and raise CheckFailed if something was wrong with the lock."""
-        verdict = self.verdict()
-        if not verdict:
-            raise CheckFailed(f"the lock {self.path}: {verdict}")
+        _raise(self._wrong(self.verdict()))
+
+    def _wrong(self, verdict: Verdict) -> list[str]:
+        return [] if verdict else [f"the lock {self.path}: {verdict}"]
+
+    def _forget(self) -> None:
+        with contextlib.suppress(ValueError):
+            self._server._guards.remove(self)
+
+    def _judge(self) -> list[str]:
+        """End the guard, and return what fails the test."""
+        try:
+            return self._wrong(self.verdict())
+        except LockkeeperError as error:
+            self._forget()
+            return [f"the lock {self.path} cannot be judged: {error}"]
 
     def __enter__(self) -> Guard:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self not in self._server._guards:  # the test has asked for the verdict
+            return
         if kind is None:
-            if self in self._server._guards:  # no verdict yet
-                self.check()
+            self.check()
         else:
-            with contextlib.suppress(LockkeeperError):
-                self.verdict()
+            self._server._found += self._judge()
 
 
 class Fault:
     """An injected fault. As a context manager, it is removed at the end, and must have had an effect."""
 
-    def __init__(self, server: Server, number: int, optional: bool = False) -> None:
-        self._server, self.number, self.optional = server, number, optional
+    def __init__(self, server: Server, number: int, text: str, optional: bool = False) -> None:
+        self._server, self.number, self.text, self.optional = server, number, text, optional
 
     def remove(self) -> bool:
         """End the fault, release what waits because of it, and return whether it had an effect."""
         return self._remove().fired
 
     def _remove(self) -> FaultState:
-        with contextlib.suppress(ValueError):
-            self._server._injected.remove(self)
-        return _make(FaultState, self._server.post("/remove", id=self.number))
+        state = _make(FaultState, self._server.post("/remove", id=self.number))
+        self._forget()
+        return state
 
     def wait_fired(self, *, timeout: Duration | None = None) -> None:
         """Wait until the fault takes effect for the first time."""
         self._server._wait("/wait/fired", timeout, id=self.number)
 
+    def _wrong(self, state: FaultState) -> list[str]:
+        if self.optional or state.fired:
+            return []
+        met = f"{state.matched} requests have matched it, but not taken effect" if state.matched else "no request has met this fault"
+        return [f"{self.text}: {met}, so the test has failed; with optional=True it would not"]
+
+    def _forget(self) -> None:
+        with contextlib.suppress(ValueError):
+            self._server._injected.remove(self)
+
+    def _judge(self) -> list[str]:
+        """End the fault, and return what fails the test."""
+        try:
+            return self._wrong(self._remove())
+        except LockkeeperError as error:
+            self._forget()
+            return self._unknown(str(error))
+
+    def _unknown(self, why: str) -> list[str]:
+        if self.optional:
+            return []
+        return [f"{self.text} cannot be judged, so the test has failed; with optional=True it would not: {why}"]
+
     def __enter__(self) -> Fault:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if kind is not None:
-            with contextlib.suppress(LockkeeperError):
-                self._remove()
+        if self not in self._server._injected:  # the test has removed it
             return
-        state = self._remove()
-        if not state.fired and not self.optional:
-            raise CheckFailed(state.text)
+        if kind is None:
+            _raise(self._wrong(self._remove()))
+        else:
+            self._server._found += self._judge()
 
 
 class Namespace:
@@ -292,6 +339,7 @@ class Server:
         self._clients: list[KazooClient] = []
         self._guards: list[Guard] = []
         self._injected: list[Fault] = []
+        self._found: list[str] = []  # what has to fail the test at its end
         self._changed: set[str] = set()  # the endpoints that change what a snapshot does not contain
 
     def __repr__(self) -> str:
@@ -318,18 +366,25 @@ class Server:
 
     def post(self, endpoint: str, **body: Any) -> Any:
         """Send any POST of the test control, and return the reply. What is None is left out."""
-        self._changed.add(endpoint)
-        return self._request("POST", endpoint, json.dumps(_given(body)), REPLY_LIMIT)
+        changed = True
+        try:
+            return self._request("POST", endpoint, json.dumps(_given(body)), REPLY_LIMIT)
+        except RequestError as error:
+            changed = error.status >= http.client.INTERNAL_SERVER_ERROR  # what is refused changes nothing
+            raise
+        finally:
+            if changed:
+                self._changed.add(endpoint)
 
-    def _wait(self, endpoint: str, timeout: Duration | None, **body: Any) -> None:
+    def _wait(self, endpoint: str, timeout: Duration | None, **body: Any) -> Any:
         body["timeoutMs"] = _ms(timeout)
         limit = WAIT_LIMIT if timeout is None else body["timeoutMs"] / 1000 + REPLY_LIMIT
         try:
-            self._request("POST", endpoint, json.dumps(_given(body)), limit)
+            return self._request("POST", endpoint, json.dumps(_given(body)), limit)
         except RequestError as error:
-            if error.status == http.client.GATEWAY_TIMEOUT and _in_event_loop():
-                raise RequestError(error.endpoint, error.status, f"{error.message}; {BLOCKED}") from None
-            raise
+            if error.status != http.client.GATEWAY_TIMEOUT:
+                raise
+            raise WaitTimeout(error.endpoint, error.status, error.message + (f"; {BLOCKED}" if _in_event_loop() else "")) from None
 
     def _request(self, method: str, endpoint: str, body: str | None, limit: float) -> Any:
         # Not urllib.request, which would send this to a proxy that the environment names.
@@ -340,7 +395,8 @@ class Server:
             response = connection.getresponse()
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
-            raise LockkeeperError(f"{self.url}{endpoint}: {error or type(error).__name__}") from error
+            why = self._ended() or str(error) or type(error).__name__
+            raise LockkeeperError(f"{self.url}{endpoint}: {why}") from error
         finally:
             connection.close()
         try:
@@ -349,8 +405,13 @@ class Server:
             reply = {"error": text.decode(errors="replace").strip()}
         if response.status != http.client.OK:
             name = endpoint.partition("?")[0]
-            raise RequestError(name, response.status, str(reply.get("error", reply)))
+            message = str(reply.get("error", reply))
+            raise RequestError(name, response.status, NEEDS_CLUSTER if "needs a cluster" in message else message)
         return reply
+
+    def _ended(self) -> str:
+        """Say how the process of this server has ended, or return "" if that is not known."""
+        return ""
 
     # A look inside
 
@@ -412,23 +473,14 @@ class Server:
         seconds goes with delay and trickle, error with answer. A test with the fixtures fails if no
         request has met the fault, unless it is optional, or the test has called its remove().
         """
-        reply = self.post(
-            "/inject",
-            do=do,
-            op=op,
-            path=path,
-            session=None if session is None else session_id(session),
-            nth=nth,
-            times=times,
-            member=member,
-            ms=_ms(seconds),
-            error=error,
-        )
-        fault = Fault(self, reply["id"], optional)
+        session = None if session is None else session_id(session)
+        given = _given({"op": op, "path": path, "session": session, "nth": nth, "times": times, "member": member, "error": error})
+        text = ", ".join([f'"{do}"', *(f"{name}={json.dumps(value)}" for name, value in given.items())])
+        fault = Fault(self, self.post("/inject", do=do, ms=_ms(seconds), **given)["id"], f"inject({text})", optional)
         self._injected.append(fault)
         return fault
 
-    # Waiting without polling. Status 504 follows if it does not happen within timeout.
+    # Waiting without polling. WaitTimeout, a TimeoutError, is raised if it does not happen within timeout.
 
     def wait_held(self, path: str, session: Session, *, member: int | None = None, timeout: Duration | None = None) -> None:
         """Wait until a session holds a lock."""
@@ -472,7 +524,11 @@ class Server:
 
     def restore(self, snapshot: int = 0) -> None:
         """Put back a snapshot; 0 is the state with which the server began. Sessions that are newer end."""
-        self.post("/restore", snapshot=snapshot)
+        removed = [_make(FaultState, f) for f in self.post("/restore", snapshot=snapshot)["faults"]]
+        by_number = {fault.number: fault for fault in self._injected}
+        for fault, state in [(by_number[state.id], state) for state in removed if state.id in by_number]:
+            fault._forget()
+            self._found += fault._wrong(state)
 
     def remove_snapshot(self, snapshot: int) -> None:
         """Forget a snapshot, which takes memory."""
@@ -500,13 +556,13 @@ class Server:
 
     # Time
 
-    def advance(self, by: Duration, *, connected: bool = False) -> tuple[list[str], list[str]]:
-        """Move the server's clock forward. Return the sessions that ended and the znodes that were deleted.
+    def advance(self, by: Duration, *, connected: bool = False) -> Advanced:
+        """Move the server's clock forward. Return what has ended: the sessions expired and the znodes deleted.
 
         A session with a connection lives on, unless connected. The clients' own timers do not move.
         """
         reply = self.post("/advance", ms=_ms(by), connected=connected)
-        return reply.get("expired") or [], reply.get("deleted") or []
+        return Advanced(reply["expired"], reply["deleted"])
 
     def end_ttls(self) -> list[str]:
         """Delete TTL znodes without children, and empty containers, whatever their time. Return their paths."""
@@ -554,13 +610,12 @@ class Server:
         """Make the leader hand over, and return the new one."""
         return int(self.post("/step-down")["leader"])
 
-    @property
-    def leader(self) -> int | None:
-        """The member that leads, if any; a server alone leads itself."""
-        for member in self.state().members:
-            if member.role in ("leader", "standalone"):
-                return member.member
-        return None
+    def leader(self, among: Sequence[int] | None = None, *, timeout: Duration | None = None) -> int:
+        """Wait until a member leads, or one of these, and return it. A server alone leads itself.
+
+        Right after a partition, the old leader does not know yet that it has lost the majority: name the others.
+        """
+        return int(self._wait("/wait/leader", timeout, among=None if among is None else list(among))["leader"])
 
     # More servers in the same process
 
@@ -574,7 +629,7 @@ class Server:
     ) -> FreshServer:
         """Start another server, or a cluster, in the same process."""
         reply = self.post("/servers", cluster=cluster, tree=tree, electionTimeoutMs=_ms(election_timeout), behaveAs=behave_as)
-        return FreshServer(reply["url"], reply["connect"])
+        return FreshServer(reply["url"], reply["connect"], beside=self)
 
     def servers(self) -> list[Server]:
         """Return all servers of the process."""
@@ -609,7 +664,16 @@ class Server:
         What check() does comes first, then clients are closed, what was done to members and links
         ends, and the snapshot is put back. CheckFailed is raised at the end.
         """
-        wrong = self._wrong()
+        wrong = self._judge()
+        try:
+            self._put_back(snapshot)
+        except LockkeeperError as error:
+            if not wrong:
+                raise
+            wrong.append(f"the state cannot be put back: {error}")
+        _raise(wrong)
+
+    def _put_back(self, snapshot: int) -> None:
         self.close_clients()
         changed, self._changed = self._changed, set()
         if {"/partition", "/link"} & changed:
@@ -618,21 +682,31 @@ class Server:
             self._mend_members(changed)
         self.restore(snapshot)
         self._changed.clear()
-        if wrong:
-            raise CheckFailed(wrong)
 
     def check(self) -> None:
-        """Raise CheckFailed if a lock that is still guarded did not do what it should, or no request has met a fault."""
-        if wrong := self._wrong():
-            raise CheckFailed(wrong)
+        """Raise CheckFailed if a lock that is still guarded did not do what it should, or no request has met a fault.
 
-    def _wrong(self) -> str:
-        verdicts = [(guard.path, guard.verdict()) for guard in self._guards[:]]
-        wrong = [f"the lock {path}: {verdict}" for path, verdict in verdicts if not verdict]
-        unmet, self._injected = {fault.number for fault in self._injected if not fault.optional}, []
-        if unmet:
-            wrong += [fault.text for fault in self.state().faults if fault.id in unmet and not fault.fired]
-        return "\n".join(wrong)
+        It is also raised if this cannot be judged, since the server has died.
+        """
+        _raise(self._judge())
+
+    def _judge(self) -> list[str]:
+        """End all guards, and return what fails the test."""
+        wrong, self._found = self._found, []
+        for guard in self._guards[:]:
+            wrong += guard._judge()
+        faults, self._injected = [fault for fault in self._injected if not fault.optional], []
+        if not faults:
+            return wrong
+        try:
+            states = {state.id: state for state in self.state().faults}
+        except LockkeeperError as error:
+            states, why = {}, str(error)
+        else:
+            why = "the server does not have it any more"
+        for fault in faults:
+            wrong += fault._wrong(states[fault.number]) if fault.number in states else fault._unknown(why)
+        return wrong
 
     def _mend_members(self, changed: set[str]) -> None:
         for member in self.state().members:
@@ -651,16 +725,50 @@ class Server:
 class FreshServer(Server):
     """A server, or a cluster, beside others in the same process."""
 
+    def __init__(self, url: str, hosts: str, *, beside: Server) -> None:
+        super().__init__(url, hosts)
+        self._beside = beside
+        self._stopped = False
+
+    def _ended(self) -> str:
+        return self._beside._ended()
+
     def stop(self) -> None:
-        """End it, and free its ports."""
+        """End it, and free its ports. CheckFailed is raised as by :meth:`check`."""
+        if self._stopped:
+            return
+        self._stopped = True
+        wrong = self._judge()
         self.close_clients()
-        self.post("/stop")
+        try:
+            self.post("/stop")
+        except LockkeeperError as error:
+            if not wrong:
+                raise
+            wrong.append(str(error))
+        _raise(wrong)
 
     def __enter__(self) -> FreshServer:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
+        with _unless_abandoned(error):
+            self.stop()
+
+
+@contextlib.contextmanager
+def _unless_abandoned(error: BaseException | None) -> Iterator[None]:
+    """Raise no CheckFailed over what skips or interrupts a test, which is then not judged."""
+    try:
+        yield
+    except CheckFailed:
+        if error is None or isinstance(error, Exception):
+            raise
+
+
+def _raise(wrong: list[str]) -> None:
+    if wrong:
+        raise CheckFailed("\n".join(wrong))
 
 
 _T = TypeVar("_T")

@@ -27,7 +27,11 @@ class Shown(NamedTuple):
     server: Server
     process: Lockkeeper | None  #: what it runs in, if this process has started that
     printed: int  #: how many lines the process had printed before the test
+    again: str  #: when and why the process was started again before the test, or ""
 
+
+#: By process: when and why it was started again.
+AGAIN = pytest.StashKey[dict[Lockkeeper, str]]()
 
 #: The servers that a test uses, by the names of their fixtures.
 SERVERS = pytest.StashKey[dict[str, Shown]]()

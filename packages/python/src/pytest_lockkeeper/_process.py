@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Any
 
-from ._control import Duration, LockkeeperError, Server, _ms
+from ._control import Duration, LockkeeperError, Server, _ms, _raise, _unless_abandoned
 
 ENVIRONMENT = "LOCKKEEPER_BINARY"
 
 __tracebackhide__ = True  # as in _control
 START_LIMIT = 60.0
 STOP_LIMIT = 30.0
+END_LIMIT = 1.0  # for its end to be known, after its connections have ended
 
 _CONTROL = "lockkeeper: test control on "
 _SERVING = "lockkeeper: serving ZooKeeper clients on "
@@ -37,6 +38,11 @@ def binary() -> str:
         return path
     name = "lockkeeper.exe" if sys.platform == "win32" else "lockkeeper"
     return os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", name)
+
+
+def _environment() -> dict[str, str]:
+    """The variables of this process without those that are flags of the program, which are for its user's own servers."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("LOCKKEEPER_")}
 
 
 class Lockkeeper(Server):
@@ -66,6 +72,7 @@ class Lockkeeper(Server):
         self._election_timeout, self._args = election_timeout, list(args)
         self._process: subprocess.Popen[bytes] | None = None
         self._said: _Said | None = None
+        self._last_port = 0  # for clients, when it was started last; 0 for a cluster, whose ports may not be in a row
 
     @property
     def running(self) -> bool:
@@ -94,7 +101,7 @@ class Lockkeeper(Server):
     @property
     def url(self) -> str:
         if not self._url:
-            raise LockkeeperError("the server is not started")
+            raise LockkeeperError("the server is not started, or it was stopped")
         return self._url
 
     def start(self) -> Lockkeeper:
@@ -110,27 +117,52 @@ class Lockkeeper(Server):
         return self
 
     def stop(self) -> None:
-        """Stop the server. It is an error if it had ended before, or ends badly."""
+        """Stop the server. It is an error if it had ended before, or ends badly.
+
+        CheckFailed is raised as by :meth:`check`.
+        """
         process, said = self._process, self._said
         if process is None or said is None:
             return
+        wrong = self._judge()
         self.close_clients()
-        ended = process.poll() is not None
+        ended = self._ended(patience=0)
         self._end(process, said)
+        _raise(wrong)
         if ended or process.returncode != 0:
-            raise LockkeeperError(f"the server {'had ended' if ended else 'ended'} with status {process.returncode}:\n{said.text()}")
+            raise LockkeeperError(ended or f"the server ended with status {process.returncode}:\n{said.text()}")
 
     def restart_process(self) -> None:
-        """Start the server again as it was at first, whatever has become of it. It has other ports."""
-        with contextlib.suppress(LockkeeperError):
-            self.stop()
-        self.start()
+        """Start the server again as it was at first, whatever has become of it: on the same port for clients if it can."""
+        if self._process is not None and self._said is not None:
+            self._end(self._process, self._said)
+        again = self._last_port or self._port
+        chosen, self._port = self._port, again
+        try:
+            self.start()
+        except StartError:
+            if again == chosen:
+                raise
+            self._port = chosen
+            self.start()
+        finally:
+            self._port = chosen
+
+    def _ended(self, patience: float = END_LIMIT) -> str:
+        if self._process is None or self._said is None:
+            return ""
+        try:
+            status = self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            return ""
+        return f"the server had ended with status {status}:\n{self.log_after(2)}".rstrip(":\n")  # not the lines of its start
 
     def __enter__(self) -> Lockkeeper:
         return self.start()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.stop()
+        with _unless_abandoned(error):
+            self.stop()
 
     def _command(self, tree: str | None) -> list[str]:
         command = [os.fspath(self._binary or binary()), "serve", "--memory", "--log-level", "warn", "--until-stdin-closes"]
@@ -160,7 +192,9 @@ class Lockkeeper(Server):
         if sys.platform == "win32":
             apart = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}
         try:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, **apart)
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_environment(), **apart
+            )
         except OSError as error:
             raise StartError(f"{command[0]}: {error}; {ENVIRONMENT} is the path of the program, if it is not that of this package") from error
         assert process.stderr is not None
@@ -170,12 +204,15 @@ class Lockkeeper(Server):
             self._end(process, said)
             raise StartError(f"{' '.join(command)}: no clients are served; status {process.returncode}:\n{said.text()}")
         self._process, self._said, self._url, self._hosts = process, said, said.url, said.hosts
+        if self._cluster is None:
+            self._last_port = int(said.hosts.rpartition(":")[2])
 
     def _end(self, process: subprocess.Popen[bytes], said: _Said) -> None:
         self._process, self._url, self._hosts = None, "", None
         self._changed.clear()
         self._guards.clear()
         self._injected.clear()
+        self._found.clear()
         assert process.stdin is not None
         if sys.platform == "win32":
             process.stdin.close()

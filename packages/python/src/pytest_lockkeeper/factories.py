@@ -9,14 +9,13 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from . import _options
-from ._control import CheckFailed, Duration, FreshServer, LockkeeperError, Server
+from ._control import Duration, FreshServer, LockkeeperError, Server
 from ._process import Lockkeeper
 
 
@@ -85,11 +84,11 @@ def lockkeeper(process_fixture_name: str = "lockkeeper_proc") -> Callable[..., I
     def lockkeeper_fixture(request: pytest.FixtureRequest) -> Iterator[Server]:
         """A ZooKeeper for this test: its client() is a connected KazooClient, its hosts are for other clients."""
         server: Server = request.getfixturevalue(process_fixture_name)
-        _usable(server)
+        _usable(request, server)
         snapshot = server.snapshot()
         _show(request, server, server)
         yield server
-        _undo(server, snapshot)
+        _undo(request, server, snapshot)
 
     return lockkeeper_fixture
 
@@ -107,7 +106,7 @@ def lockkeeper_cluster(
     def lockkeeper_cluster_fixture(request: pytest.FixtureRequest) -> Iterator[FreshServer]:
         """A new ZooKeeper cluster for this test, of three members unless other settings say how many."""
         process: Server = request.getfixturevalue(process_fixture_name)
-        _usable(process)
+        _usable(request, process)
         with process.new_server(
             cluster=members or _options.members(request.config),
             tree=_options.tree(request.config) if tree is None else tree,
@@ -115,7 +114,7 @@ def lockkeeper_cluster(
         ) as server:
             _show(request, server, process)
             yield server
-            _judge(server)
+            _end(server)
 
     return lockkeeper_cluster_fixture
 
@@ -123,39 +122,48 @@ def lockkeeper_cluster(
 def _show(request: pytest.FixtureRequest, server: Server, process: Server) -> None:
     """Have a failure of the test show the server, which runs in the process."""
     own = process if isinstance(process, Lockkeeper) else None
-    shown = _options.Shown(server, own, own.printed if own else 0)
+    again = request.config.stash.get(_options.AGAIN, {}).get(own, "") if own else ""
+    shown = _options.Shown(server, own, own.printed if own else 0, again)
     request.node.stash.setdefault(_options.SERVERS, {})[request.fixturename or "lockkeeper"] = shown
 
 
-def _failure(error: LockkeeperError) -> BaseException:
+def _failure(error: LockkeeperError | str) -> BaseException:
     """Return what fails a test without showing where in this package."""
     return pytest.fail.Exception(str(error), pytrace=False)
 
 
-def _usable(server: Server) -> None:
-    """Start a server again that a test has stopped, or that has ended."""
+def _usable(request: pytest.FixtureRequest, server: Server) -> None:
+    """Start a server again that something has stopped since the last test."""
     if isinstance(server, Lockkeeper) and not server.running:
-        server.restart_process()
+        _again(request, server, f"before {request.node.nodeid}, since {server._ended() or 'it was stopped'}")
 
 
-def _judge(server: Server) -> None:
-    """Fail the test if a lock that is still guarded did not do what it should, or no request has met a fault."""
+def _again(request: pytest.FixtureRequest, server: Lockkeeper, why: str) -> None:
+    """Start a server again, and have the failures of later tests say so."""
+    server.restart_process()
+    request.config.stash.setdefault(_options.AGAIN, {})[server] = f"the server was started again {why}"
+
+
+def _end(server: FreshServer) -> None:
+    """End a server. The test fails if a lock that is still guarded did not do what it should, or no request has met a fault."""
     try:
-        server.check()
-    except CheckFailed as error:
-        raise _failure(error) from None
-
-
-def _undo(server: Server, snapshot: int) -> None:
-    try:
-        try:
-            server.undo(snapshot)
-        finally:
-            server.remove_snapshot(snapshot)
-    except CheckFailed as error:
-        raise _failure(error) from None
+        server.stop()
     except LockkeeperError as error:
-        if not isinstance(server, Lockkeeper):
-            raise
-        warnings.warn(f"the server starts again, since its state could not be put back: {error}", stacklevel=1)
-        server.restart_process()
+        raise _failure(error) from None
+
+
+def _undo(request: pytest.FixtureRequest, server: Server, snapshot: int) -> None:
+    """Put the state back. The test fails as with _end, and if the state cannot be put back, unless the test has stopped the server."""
+    wrong = server._judge()
+    why = "it was stopped" if isinstance(server, Lockkeeper) and server.pid is None else ""
+    if not why:
+        try:
+            server._put_back(snapshot)
+            server.remove_snapshot(snapshot)
+        except LockkeeperError as error:
+            why = f"its state could not be put back: {error}"
+            wrong.append(why)
+    if why and isinstance(server, Lockkeeper):
+        _again(request, server, f"after {request.node.nodeid}, since {why}")
+    if wrong:
+        raise _failure("\n".join(wrong))

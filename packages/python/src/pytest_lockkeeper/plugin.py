@@ -32,6 +32,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report: pytest.TestReport = outcome.get_result()
     if report.when != "teardown" and report.failed:
         for name, shown in item.stash.get(SERVERS, {}).items():
+            if shown.again:
+                report.sections.append((f"{name}: started again", shown.again))
             report.sections += _sections(name, shown.server)
             if shown.process and (log := shown.process.log_after(shown.printed)):
                 report.sections.append((f"{name}: log", log))

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { Lockkeeper } from 'lockkeeper'
+import { Lockkeeper, LockkeeperTimeoutError } from 'lockkeeper'
 import { withLockkeeper } from 'lockkeeper/node-test'
 
 test('shows the server', async t => {
@@ -23,8 +23,14 @@ test('has an unmet fault', async t => {
 test('has an unmet fault that it disposes of', async t => {
   const zk = await withLockkeeper(t)
   const fault = await zk.inject({ do: 'drop', path: '/disposed' })
-  if (!Symbol.asyncDispose) throw new Error('/disposed, Do: Drop}: no effect yet') // before Node 20
+  if (!Symbol.asyncDispose) throw new Error("its fault { do: 'drop', path: '/disposed' } has had no effect") // before Node 20
   await fault[Symbol.asyncDispose]()
+})
+
+test('stops its server before a verdict', async t => {
+  const zk = await withLockkeeper(t)
+  await zk.guard('/stopped')
+  await zk.stop()
 })
 
 test('passes', async t => {
@@ -39,6 +45,9 @@ test('passes', async t => {
   const port = Number(own.connectString.split(':')[1])
   await assert.rejects(Lockkeeper.start({ port }), /in use/)
   await own.stop()
+  assert.equal(await zk.leader({ among: [1] }), 1)
+  await assert.rejects(zk.waitExists('/a', { timeoutMs: 20 }), error => error instanceof LockkeeperTimeoutError && error.name === 'TimeoutError' && error.message.includes('20ms'))
+  await assert.rejects(zk.partition([1]), /the option cluster, as in { cluster: 3 }/)
   await assert.rejects(Lockkeeper.start({ tre: '/a\n' }), /there is no option tre, only .*tree/)
   await assert.rejects(Lockkeeper.start({ binary: '/missing' }), /The option binary, or LOCKKEEPER_BINARY in the environment, is its path/)
 })

@@ -50,6 +50,6 @@ test('works with fake timers', async () => {
 })
 
 test('names what is refused', async () => {
-  await expect(zk.waitGone('/a', { timeoutMs: 50 })).rejects.toMatchObject({ name: 'LockkeeperError', status: 504, endpoint: '/wait/gone' })
+  await expect(zk.waitGone('/a', { timeoutMs: 50 })).rejects.toMatchObject({ name: 'TimeoutError', status: 504, endpoint: '/wait/gone' })
   await expect(zk.expire('0x1')).rejects.toMatchObject({ status: 404 })
 })

@@ -3,6 +3,7 @@ package tests;
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNotEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -13,6 +14,7 @@ import io.github.lockkeeper.test.Guard;
 import io.github.lockkeeper.test.Injection;
 import io.github.lockkeeper.test.LockkeeperException;
 import io.github.lockkeeper.test.LockkeeperServer;
+import io.github.lockkeeper.test.LockkeeperTimeoutException;
 import io.github.lockkeeper.test.Member;
 import io.github.lockkeeper.test.Namespace;
 import io.github.lockkeeper.test.Request;
@@ -24,6 +26,7 @@ import java.time.Duration;
 import java.time.Instant;
 import java.util.List;
 import java.util.NoSuchElementException;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import org.apache.zookeeper.CreateMode;
@@ -282,6 +285,22 @@ class ControlTest {
     }
 
     @Test
+    void saysWhatIsWrong() {
+        try (LockkeeperServer server = LockkeeperServer.start()) {
+            LockkeeperException alone = assertThrows(LockkeeperException.class, () -> server.partition(List.of(1)));
+            assertTrue(alone.getMessage().contains("@Lockkeeper(cluster = 3), or LockkeeperServer.startCluster(3)"), alone.getMessage());
+            LockkeeperTimeoutException late = assertThrows(LockkeeperTimeoutException.class, () -> server.waitUntil(Duration.ofMillis(50)).exists("/a"));
+            assertInstanceOf(TimeoutException.class, late.getCause());
+            assertTrue(late.getMessage().contains("50ms"), late.getMessage());
+            assertEquals("member 1 at " + server.connectString(), server.leader().toString());
+            server.inject(Fault.answer("NoNode").op("get*").path("/a").nth(2).always());
+            String unmet = assertThrows(AssertionError.class, server::check).getMessage();
+            assertEquals("the test fails, since its fault Fault.answer(\"NoNode\").op(\"get*\").path(\"/a\").nth(2).always() has had no effect"
+                    + " (requests that it matched: 0). If it need not meet a request, add .optional()", unmet);
+        }
+    }
+
+    @Test
     void clusters() throws Exception {
         try (LockkeeperServer cluster = LockkeeperServer.startCluster(3)) {
             assertEquals(3, cluster.members().size());
@@ -295,7 +314,10 @@ class ControlTest {
             cluster.cutLink(1, 2);
             cluster.link(2, 3, Duration.ofMillis(10), 0.1);
             cluster.heal();
-            cluster.partition(List.of(1, 2), List.of(3));
+            int old = cluster.leader().id();
+            int[] others = {old % 3 + 1, (old + 1) % 3 + 1};
+            cluster.partition(List.of(old), List.of(others[0], others[1]));
+            assertNotEquals(old, cluster.waitUntil().leader(others).id());
             cluster.heal();
             cluster.member(2).pause();
             cluster.member(2).resume();

@@ -12,24 +12,34 @@ import io.github.lockkeeper.test.Fault;
 import io.github.lockkeeper.test.Guard;
 import io.github.lockkeeper.test.LockkeeperException;
 import io.github.lockkeeper.test.LockkeeperServer;
+import java.io.ByteArrayOutputStream;
+import java.io.PrintStream;
 import java.net.Socket;
 import java.net.URI;
 import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
+import java.util.stream.Collectors;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Nested;
+import org.junit.jupiter.api.MethodOrderer;
+import org.junit.jupiter.api.Order;
 import org.junit.jupiter.api.RepeatedTest;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestInstance;
+import org.junit.jupiter.api.TestMethodOrder;
 import org.junit.jupiter.api.parallel.Execution;
 import org.junit.jupiter.api.parallel.ExecutionMode;
 import org.junit.platform.engine.TestExecutionResult;
+import org.junit.platform.launcher.core.LauncherDiscoveryRequestBuilder;
+import org.junit.platform.launcher.core.LauncherFactory;
 import org.junit.platform.testkit.engine.EngineTestKit;
 import org.junit.platform.testkit.engine.Events;
 
@@ -310,7 +320,76 @@ class ExtensionTest {
         LockkeeperServer server = LockkeeperServer.start();
         assertEquals("the znodes:\nnone\nthe last 0 of 0 requests:", server.report());
         server.close();
-        assertTrue(server.report().contains("it has ended"), server.report());
+        assertTrue(server.report().endsWith("was closed"), server.report());
+    }
+
+    @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
+    static class Dying {
+        @Lockkeeper
+        static LockkeeperServer server;
+
+        @Test
+        @Order(1)
+        void dies(@Lockkeeper("open") LockkeeperServer open, @Lockkeeper("idle") LockkeeperServer idle) {
+            open.guard("/lock");
+            open.inject(Fault.drop().path("/never"));
+            for (LockkeeperServer each : List.of(open, idle, server)) {
+                ProcessHandle.of(each.pid()).orElseThrow().destroyForcibly();
+            }
+        }
+
+        @Test
+        @Order(2)
+        void later() {}
+
+        @Test
+        @Order(3)
+        void others(@Lockkeeper("open") LockkeeperServer open, @Lockkeeper("idle") LockkeeperServer idle) {
+            use(open);
+            use(idle);
+        }
+    }
+
+    @Test
+    void whatCannotBeJudgedFailsTheTest() {
+        Events events = run(Dying.class);
+        events.assertStatistics(stats -> stats.failed(3));
+        List<String> whys = events.failed().stream().map(event -> event.getRequiredPayload(TestExecutionResult.class).getThrowable().orElseThrow())
+                .map(why -> why.getMessage() + Arrays.toString(why.getSuppressed())).collect(Collectors.toList());
+        String first = whys.get(0);
+        for (String part : List.of("its lock /lock cannot be judged", "its fault Fault.drop().path(\"/never\") cannot be judged: ", "has ended with exit code 137")) {
+            assertTrue(first.contains(part), first);
+        }
+        assertEquals(5, first.split("has ended with exit code 137, so it is of no use to this test or a later one", -1).length - 1, first);
+        for (String later : whys.subList(1, 3)) {
+            assertTrue(later.startsWith("/restore: the server ") && later.contains("has ended with exit code 137"), later);
+        }
+    }
+
+    static class Unannotated {
+        @Test
+        void test(LockkeeperServer server) {}
+    }
+
+    static class HalfAnnotated {
+        @Test
+        void test(@Lockkeeper LockkeeperServer server, LockkeeperServer other) {}
+    }
+
+    @Test
+    void namesTheAnnotationThatIsMissing() {
+        Throwable failure = thrown(run(HalfAnnotated.class).failed());
+        assertTrue(failure.getMessage().contains("add @Lockkeeper to the parameter "), failure.getMessage());
+
+        PrintStream before = System.err;
+        ByteArrayOutputStream printed = new ByteArrayOutputStream();
+        System.setErr(new PrintStream(printed, true));
+        try {
+            LauncherFactory.create().execute(LauncherDiscoveryRequestBuilder.request().selectors(selectClass(Unannotated.class)).build());
+        } finally {
+            System.setErr(before);
+        }
+        assertTrue(printed.toString().contains("lockkeeper: test(LockkeeperServer): add @Lockkeeper to the parameter, or to the class"), printed.toString());
     }
 
     static class Wrong {

@@ -1,5 +1,6 @@
 package io.github.lockkeeper.junit5;
 
+import io.github.lockkeeper.test.LockkeeperException;
 import io.github.lockkeeper.test.LockkeeperServer;
 import io.github.lockkeeper.test.Snapshot;
 import java.util.HashMap;
@@ -35,13 +36,13 @@ final class Leases {
     }
 
     /** A test begins to use those of a class. */
-    synchronized void enter() {
+    synchronized void enter(List<AssertionError> failures) {
         if (running++ > 0) {
             return;
         }
         for (Lease lease : all.values()) {
             if (lease.before == null) {
-                lease.before = lease.server.snapshot();
+                attempt(failures, () -> lease.before = lease.server.snapshot());
             }
         }
     }
@@ -51,10 +52,8 @@ final class Leases {
         if (--running > 0) {
             return;
         }
-        for (Lease lease : all.values()) {
-            check(lease, failures);
-            lease.server.reset(lease.before);
-        }
+        all.values().forEach(lease -> attempt(failures, lease.server::check));
+        all.values().forEach(lease -> attempt(failures, () -> lease.server.reset(lease.before)));
     }
 
     /** Adds what the servers are like to what failed a test. */
@@ -64,18 +63,19 @@ final class Leases {
 
     /** Judges and gives back all servers. */
     synchronized void end(List<AssertionError> failures) {
-        all.forEach((settings, lease) -> {
-            check(lease, failures);
-            pool.give(settings, lease.server, lease.before);
-        });
+        all.values().forEach(lease -> attempt(failures, lease.server::check));
+        all.forEach((settings, lease) -> attempt(failures, () -> pool.give(settings, lease.server, lease.before)));
         all.clear();
     }
 
-    private static void check(Lease lease, List<AssertionError> failures) {
+    /** Does a step of the beginning or the end of a test. If it fails, the test does, and the steps after it are done all the same. */
+    private static void attempt(List<AssertionError> failures, Runnable step) {
         try {
-            lease.server.check();
+            step.run();
         } catch (AssertionError e) {
             failures.add(e);
+        } catch (LockkeeperException e) {
+            failures.add(new AssertionError(e.getMessage(), e));
         }
     }
 }

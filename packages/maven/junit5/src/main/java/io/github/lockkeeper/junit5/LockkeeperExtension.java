@@ -45,9 +45,9 @@ public final class LockkeeperExtension
                 setFields(instance.getClass(), instance, owner);
             }
         } finally { // JUnit calls afterEach in any case
-            for (Leases leases : ancestors(context)) {
-                leases.enter();
-            }
+            List<AssertionError> failures = new ArrayList<>();
+            ancestors(context).forEach(leases -> leases.enter(failures));
+            fail(failures);
         }
     }
 
@@ -99,7 +99,7 @@ public final class LockkeeperExtension
     @Override
     public Object resolveParameter(ParameterContext parameter, ExtensionContext context) {
         Lockkeeper settings = parameter.findAnnotation(Lockkeeper.class).or(() -> ofClass(context)).orElseThrow(
-                () -> new ExtensionConfigurationException("neither " + parameter.getParameter() + " nor the class has @Lockkeeper"));
+                () -> new ExtensionConfigurationException("add @Lockkeeper to the parameter " + parameter.getParameter() + ", or to the class"));
         return server(context, settings);
     }
 

@@ -26,8 +26,14 @@ final class Pool implements ExtensionContext.Store.CloseableResource, AutoClosea
         return settings.start();
     }
 
-    /** Takes a server back, with a snapshot that nobody needs any more, or null. One that cannot be put back to its beginning ends. */
+    /**
+     * Takes a server back, with a snapshot that nobody needs any more, or null. One that cannot be put back to its
+     * beginning ends, and the exception says why it cannot. A test may have closed it.
+     */
     void give(Settings settings, LockkeeperServer server, Snapshot unneeded) {
+        if (server.isClosed()) {
+            return;
+        }
         try {
             if (unneeded != null) {
                 unneeded.remove();
@@ -35,7 +41,7 @@ final class Pool implements ExtensionContext.Store.CloseableResource, AutoClosea
             server.reset(null);
         } catch (LockkeeperException e) {
             server.close();
-            return;
+            throw e;
         }
         synchronized (this) {
             idle.computeIfAbsent(settings, key -> new ArrayDeque<>()).push(server);

@@ -15,20 +15,31 @@ import java.util.Map;
 public final class Fault {
     private final Map<String, Object> body;
     private final boolean optional;
+    private final String code; // that makes it
 
-    private Fault(Map<String, Object> body, boolean optional) {
+    private Fault(Map<String, Object> body, boolean optional, String code) {
         this.body = body;
         this.optional = optional;
+        this.code = code;
     }
 
     private static Fault of(String action) {
-        return new Fault(Map.of("do", action), false);
+        return new Fault(Map.of("do", action), false, "Fault." + action + "()");
     }
 
-    private Fault with(String name, Object value) {
+    private static Fault of(String action, String name, Object value, String argument) {
+        return new Fault(Map.of("do", action, name, value), false, "Fault." + action + '(' + argument + ')');
+    }
+
+    /** Returns a fault with a field more, which a call has set. */
+    private Fault with(String name, Object value, String call) {
         Map<String, Object> more = new LinkedHashMap<>(body);
         more.put(name, value);
-        return new Fault(more, optional);
+        return new Fault(more, optional, code + call);
+    }
+
+    private static String ofMillis(Duration time) {
+        return "Duration.ofMillis(" + time.toMillis() + ')';
     }
 
     /**
@@ -39,7 +50,7 @@ public final class Fault {
      * @return the fault
      */
     public static Fault delay(Duration time) {
-        return of("delay").with("ms", time.toMillis());
+        return of("delay", "ms", time.toMillis(), ofMillis(time));
     }
 
     /**
@@ -58,7 +69,7 @@ public final class Fault {
      * @return the fault
      */
     public static Fault answer(String error) {
-        return of("answer").with("error", error);
+        return of("answer", "error", error, Json.write(error));
     }
 
     /**
@@ -103,7 +114,7 @@ public final class Fault {
      * @return the fault
      */
     public static Fault refuse() {
-        return of("refuse").op("connect");
+        return of("refuse", "op", "connect", "");
     }
 
     /**
@@ -113,7 +124,7 @@ public final class Fault {
      * @return the fault
      */
     public static Fault trickle(Duration pause) {
-        return of("trickle").with("ms", pause.toMillis());
+        return of("trickle", "ms", pause.toMillis(), ofMillis(pause));
     }
 
     /**
@@ -124,7 +135,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault op(String name) {
-        return with("op", name);
+        return with("op", name, ".op(" + Json.write(name) + ')');
     }
 
     /**
@@ -134,7 +145,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault path(String pattern) {
-        return with("path", pattern);
+        return with("path", pattern, ".path(" + Json.write(pattern) + ')');
     }
 
     /**
@@ -144,7 +155,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault session(long id) {
-        return with("session", LockkeeperServer.sessionText(id));
+        return with("session", LockkeeperServer.sessionText(id), ".session(" + LockkeeperServer.sessionText(id) + "L)");
     }
 
     /**
@@ -154,7 +165,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault nth(int number) {
-        return with("nth", number);
+        return with("nth", number, ".nth(" + number + ')');
     }
 
     /**
@@ -164,7 +175,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault times(int number) {
-        return with("times", number);
+        return with("times", number, ".times(" + number + ')');
     }
 
     /**
@@ -173,7 +184,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault always() {
-        return times(-1);
+        return with("times", -1, ".always()");
     }
 
     /**
@@ -183,7 +194,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault member(int id) {
-        return with("member", id);
+        return with("member", id, ".member(" + id + ')');
     }
 
     /**
@@ -193,7 +204,7 @@ public final class Fault {
      * @return a fault like this one
      */
     public Fault optional() {
-        return new Fault(body, true);
+        return new Fault(body, true, code + ".optional()");
     }
 
     Map<String, Object> body() {
@@ -202,5 +213,11 @@ public final class Fault {
 
     boolean isOptional() {
         return optional;
+    }
+
+    /** Returns the Java code that makes it. */
+    @Override
+    public String toString() {
+        return code;
     }
 }

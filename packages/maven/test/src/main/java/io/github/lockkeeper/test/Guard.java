@@ -63,6 +63,15 @@ public final class Guard {
         return verdict;
     }
 
+    /** Returns what is wrong with the lock, or "". */
+    String problem() {
+        try {
+            return verdict().ok() ? "" : verdict().toString();
+        } catch (LockkeeperException e) {
+            return "the test fails, since its lock " + path + " cannot be judged: " + e.getMessage();
+        }
+    }
+
     synchronized boolean judged() {
         return verdict != null;
     }

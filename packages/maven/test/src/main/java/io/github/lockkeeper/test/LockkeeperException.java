@@ -13,8 +13,22 @@ public class LockkeeperException extends RuntimeException {
     }
 
     LockkeeperException(int status, String message) {
-        super(message);
+        this(status, message, null);
+    }
+
+    LockkeeperException(int status, String message, Throwable cause) {
+        super(message, cause);
         this.status = status;
+    }
+
+    /** What a test has to add to have a cluster. */
+    private static final String CLUSTER = ": only a cluster can do this, also one of a single member: @Lockkeeper(cluster = 3), or LockkeeperServer.startCluster(3)";
+
+    static LockkeeperException of(int status, String path, String error) {
+        if (status == 504) {
+            return new LockkeeperTimeoutException(path + ": " + error);
+        }
+        return new LockkeeperException(status, path + (error.contains("needs a cluster") ? CLUSTER : ": " + error));
     }
 
     /**

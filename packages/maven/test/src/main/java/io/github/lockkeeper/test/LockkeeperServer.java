@@ -304,6 +304,15 @@ public final class LockkeeperServer implements AutoCloseable {
     }
 
     /**
+     * Was it closed?
+     *
+     * @return whether {@link #close} was called
+     */
+    public synchronized boolean isClosed() {
+        return closed;
+    }
+
+    /**
      * A member of a cluster, or the only server.
      *
      * @param id a number from 1
@@ -334,17 +343,13 @@ public final class LockkeeperServer implements AutoCloseable {
     }
 
     /**
-     * The member that leads.
+     * The member that leads. If there is none, waits until there is.
      *
      * @return the leader of a cluster, or the only server
-     * @throws LockkeeperException if there is no leader
+     * @throws LockkeeperTimeoutException if none leads in time
      */
     public Member leader() {
-        int id = state().leader();
-        if (id == 0) {
-            throw new LockkeeperException(503, "there is no leader");
-        }
-        return member(id);
+        return waitUntil().leader();
     }
 
     /**
@@ -410,7 +415,7 @@ public final class LockkeeperServer implements AutoCloseable {
      * @return the fault in this server
      */
     public Injection inject(Fault fault) {
-        Injection injection = new Injection(this, call("/inject", fault.body()).number("id"), fault.isOptional());
+        Injection injection = new Injection(this, call("/inject", fault.body()).number("id"), fault);
         synchronized (this) {
             injections.add(injection);
         }
@@ -617,7 +622,8 @@ public final class LockkeeperServer implements AutoCloseable {
      * not asked for, and each fault that was injected since then and has not taken effect, unless it is optional. The JUnit
      * extension calls this after each test.
      *
-     * @throws AssertionError if a verdict is not ok, or a fault has not taken effect
+     * @throws AssertionError if a verdict is not ok, a fault has not taken effect, or either cannot be judged, as when the
+     *     server has ended
      */
     public void check() {
         List<Guard> unjudged = new ArrayList<>();
@@ -629,18 +635,9 @@ public final class LockkeeperServer implements AutoCloseable {
             injections.clear();
         }
         List<String> problems = new ArrayList<>();
-        for (Guard guard : unjudged) {
-            Verdict verdict = guard.verdict();
-            if (!verdict.ok()) {
-                problems.add(verdict.toString());
-            }
-        }
-        for (Injection injection : injected) {
-            String problem = injection.problem();
-            if (!problem.isEmpty()) {
-                problems.add(problem);
-            }
-        }
+        unjudged.forEach(guard -> problems.add(guard.problem()));
+        injected.forEach(injection -> problems.add(injection.problem()));
+        problems.removeIf(String::isEmpty);
         if (!problems.isEmpty()) {
             throw new AssertionError(String.join("\n\n", problems));
         }
@@ -756,7 +753,14 @@ public final class LockkeeperServer implements AutoCloseable {
                 disturbed = true;
             }
         }
-        return json(HttpRequest.newBuilder().POST(HttpRequest.BodyPublishers.ofString(Json.write(body))), path);
+        Map<String, Object> reply = json(HttpRequest.newBuilder().POST(HttpRequest.BodyPublishers.ofString(Json.write(body))), path);
+        if (path.equals("/restore")) { // it has ended faults
+            List<State.FaultState> ended = new Reply(reply).objects("faults", State.FaultState::new);
+            synchronized (this) {
+                injections.forEach(injection -> ended.forEach(injection::ended));
+            }
+        }
+        return reply;
     }
 
     Reply get(String path, Map<String, ?> query) {
@@ -769,6 +773,15 @@ public final class LockkeeperServer implements AutoCloseable {
         return new Reply(getJson(all.toString()));
     }
 
+    /** Says why the server does not answer. */
+    private String state(IOException e) {
+        if (isClosed()) {
+            return "was closed";
+        }
+        String ended = process.ended();
+        return ended.isEmpty() ? "does not answer: " + e : ended + ", so it is of no use to this test or a later one";
+    }
+
     Reply call(String path, Map<String, ?> body) {
         return new Reply(postJson(path, body));
     }
@@ -778,7 +791,7 @@ public final class LockkeeperServer implements AutoCloseable {
         try {
             response = HTTP.send(request.uri(URI.create(url + path)).timeout(LONGEST).build(), HttpResponse.BodyHandlers.ofString());
         } catch (IOException e) {
-            throw new LockkeeperException(path + ": the server does not answer" + (process.runs() ? "" : ", since it has ended") + ": " + e, e);
+            throw new LockkeeperException(path + ": the server " + connectString + ' ' + state(e), e);
         } catch (InterruptedException e) {
             Thread.currentThread().interrupt();
             throw new LockkeeperException(path + ": interrupted", e);
@@ -790,7 +803,7 @@ public final class LockkeeperServer implements AutoCloseable {
             reply = Map.of("error", response.body().trim());
         }
         if (response.statusCode() != 200) {
-            throw new LockkeeperException(response.statusCode(), path + ": " + new Reply(reply).text("error"));
+            throw LockkeeperException.of(response.statusCode(), path, new Reply(reply).text("error"));
         }
         @SuppressWarnings("unchecked") // keys of JSON objects are strings
         Map<String, Object> all = (Map<String, Object>) reply;

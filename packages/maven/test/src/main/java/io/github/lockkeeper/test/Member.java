@@ -136,4 +136,9 @@ public final class Member {
     public Wait waitUntil(Duration timeout) {
         return Wait.of(server, timeout, id);
     }
+
+    @Override
+    public String toString() {
+        return "member " + id + " at " + connectString();
+    }
 }

@@ -15,6 +15,7 @@ import java.util.concurrent.TimeUnit;
 /** A process of {@code lockkeeper serve}. It ends when this JVM ends, whatever ends it. */
 final class ServerProcess {
     private static final int PATIENCE = 60; // seconds, in which a server ends on any machine
+    private static final int NOTICED = 1; // seconds, in which the end of a process whose connections are closed is noticed
     private static final int KEPT = 20; // lines
     private static final int BUSY = 50; // attempts to start a program that is busy, 20 ms apart
 
@@ -105,6 +106,16 @@ final class ServerProcess {
 
     boolean runs() {
         return process.isAlive();
+    }
+
+    /** Says how the process has ended, or "" if it has not. The system may take a moment to tell that a process was killed. */
+    String ended() {
+        try {
+            return process.waitFor(NOTICED, TimeUnit.SECONDS) ? "has ended with exit code " + process.exitValue() : "";
+        } catch (InterruptedException e) {
+            Thread.currentThread().interrupt();
+            return "";
+        }
     }
 
     /** Ends the process as on SIGTERM. */

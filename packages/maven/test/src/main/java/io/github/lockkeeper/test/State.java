@@ -328,6 +328,15 @@ public final class State {
             return reply.flag("fired");
         }
 
+        /**
+         * How many requests has it matched? It takes effect at the {@link Fault#nth}.
+         *
+         * @return their number
+         */
+        public int matched() {
+            return (int) reply.number("matched");
+        }
+
         @Override
         public String toString() {
             return reply.text("text");

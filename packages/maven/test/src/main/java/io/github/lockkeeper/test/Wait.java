@@ -2,14 +2,16 @@ package io.github.lockkeeper.test;
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.Base64;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.stream.Collectors;
 
 /**
  * Waits until a server has a state, from {@link LockkeeperServer#waitUntil()}. The methods return when the state is
  * reached. They see every state, also one that lasts only for a moment. If it is not reached in time, they throw a
- * {@link LockkeeperException} with status 504.
+ * {@link LockkeeperTimeoutException}, which says how long they have waited, and what there was instead.
  */
 public final class Wait {
     private final LockkeeperServer server;
@@ -32,10 +34,10 @@ public final class Wait {
         return new Wait(server, common);
     }
 
-    private void on(String what, Map<String, Object> with) {
+    private Reply on(String what, Map<String, Object> with) {
         Map<String, Object> body = new LinkedHashMap<>(common);
         body.putAll(with);
-        server.call("/wait/" + what, body);
+        return server.call("/wait/" + what, body);
     }
 
     /**
@@ -116,6 +118,17 @@ public final class Wait {
      */
     public void requests(String op, String path, int count) {
         on("requests", path.isEmpty() ? Map.of("op", op, "count", count) : Map.of("op", op, "path", path, "count", count));
+    }
+
+    /**
+     * A member leads.
+     *
+     * @param among the ids of those that may lead, such as the others when a partition has cut the leader off; any, if
+     *     none are given
+     * @return the member
+     */
+    public Member leader(int... among) {
+        return server.member((int) on("leader", Map.of("among", Arrays.stream(among).boxed().collect(Collectors.toList()))).number("leader"));
     }
 
     /**
