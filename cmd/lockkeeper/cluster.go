@@ -52,6 +52,9 @@ The last line is the health of the cluster, which is also the exit code:
   1  no majority: of the voting members, fewer than a majority answer and follow the
      same leader; or no server could be asked
 
+A member that has just been started is waited for: with --server until one of these
+serves clients and all that answer do, or --timeout. With --peer nothing is waited for.
+
 So run it where all peer ports can be reached: a member that only this command cannot
 reach counts as one that does not answer.
 
@@ -105,7 +108,7 @@ is in no cluster yet, give its peer port instead (--peer).`,
 	group(c.PersistentFlags(), "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
 	o.tls.complete(c)
 	members := completeLive(1, func(ctx context.Context, c *cobra.Command, _ string) (found []cobra.Completion) {
-		s, _, err := o.send(ctx, c.Flags(), cluster.Request{Status: true})
+		s, _, err := o.send(ctx, c.Flags(), cluster.Request{Status: true}, io.Discard)
 		if err != nil {
 			return nil
 		}
@@ -205,7 +208,7 @@ func (o *clusterOptions) command(use, short, long, example string, least, most i
 			if err != nil {
 				return usageError{err}
 			}
-			return o.ask(c.Flags(), q, c.OutOrStdout())
+			return o.ask(c, q)
 		},
 	}
 	c.Flags().SortFlags = false
@@ -220,8 +223,16 @@ func parseID(text string) (uint64, error) {
 	return id, nil
 }
 
-// send sends q to a member. It also returns the network by which members are reached.
-func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q cluster.Request) (s *cluster.Status, network cluster.TCP, err error) {
+// byPeer reports whether a peer port is asked, not client ports.
+func byPeer(flags *pflag.FlagSet) bool {
+	server, _ := sourceOf(flags.Lookup("server"))
+	peer, _ := sourceOf(flags.Lookup("peer"))
+	return peer > server
+}
+
+// send sends q to a member. It also returns the network by which members are reached. If it has to wait
+// for the servers, it says so on stderr.
+func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q cluster.Request, stderr io.Writer) (s *cluster.Status, network cluster.TCP, err error) {
 	switch keeper, err := o.peerTLS.load(flags, slog.New(slog.DiscardHandler)); {
 	case err != nil:
 		return nil, network, err
@@ -234,7 +245,7 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q clust
 	}
 	serverSource, server := sourceOf(flags.Lookup("server"))
 	peerSource, _ := sourceOf(flags.Lookup("peer"))
-	byPeer := peerSource > serverSource
+	byPeer := byPeer(flags)
 	switch err := checkPeer(o.peer); {
 	case peerSource != byDefault && peerSource == serverSource:
 		return nil, network, badFlag(flags, "peer", "it cannot be combined with %s", server)
@@ -256,7 +267,8 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q clust
 	defer cancel()
 	peers := []string{o.peer}
 	if !byPeer {
-		if peers, err = peersOf(ctx, dialer, servers); err != nil {
+		waits := func(why error) { sayTrying(stderr, why, o.timeout, "timeout") }
+		if peers, err = peersOf(ctx, dialer, servers, waits); err != nil {
 			return nil, network, err
 		}
 	}
@@ -272,23 +284,30 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q clust
 }
 
 // ask sends q to a member and prints the answer.
-func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
+func (o *clusterOptions) ask(c *cobra.Command, q cluster.Request) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
-	s, network, err := o.send(ctx, flags, q)
+	waiting, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	s, network, err := o.send(waiting, c.Flags(), q, c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
-	own, apart := ownStatus(ctx, network, s)
-	if !q.Status {
-		s, own = settle(ctx, network, s, own)
+	x := clusterStatus{Status: s}
+	x.Answers, x.apart = ownStatus(ctx, network, s)
+	switch {
+	case !q.Status:
+		waiting, cancel = context.WithTimeout(ctx, settleTime)
+		defer cancel()
+		x.settle(waiting, network, x.changed)
+	case !byPeer(c.Flags()):
+		x.settle(waiting, network, x.started)
 	}
-	x := clusterStatus{Status: s, Answers: own, apart: apart}
 	x.judge()
 	if o.json {
-		err = json.NewEncoder(stdout).Encode(&x)
+		err = json.NewEncoder(c.OutOrStdout()).Encode(&x)
 	} else {
-		err = x.print(stdout)
+		err = x.print(c.OutOrStdout())
 	}
 	if err != nil || !q.Status {
 		return err
@@ -305,39 +324,52 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 // settleTime is how long after a change the command waits until the members know of it.
 const settleTime = 2 * time.Second
 
-// settle asks the members again, for a moment, until all that answer know what a change has made
-// of them.
-func settle(ctx context.Context, network cluster.Network, s *cluster.Status, own []memberStatus) (*cluster.Status, []memberStatus) {
-	ctx, cancel := context.WithTimeout(ctx, settleTime)
-	defer cancel()
-	settled := func() bool {
-		if len(own) > 0 && s.Leader != own[0].Leader && memberOf(s.Members, s.ID) != nil {
-			return false // s is of a moment before these answers
-		}
-		for _, x := range own {
-			m := memberOf(s.Members, x.ID)
-			if m == nil || (x.Role == "observer") == !m.Observer || x.Leader != own[0].Leader || memberOf(s.Members, x.Leader) == nil {
-				return false
-			}
-		}
-		return true
-	}
+// settle asks the members again until what they say is settled, or ctx ends.
+func (x *clusterStatus) settle(ctx context.Context, network cluster.Network, settled func() bool) {
 	for !settled() {
 		select {
 		case <-ctx.Done():
-			return s, own
+			return
 		case <-time.After(20 * time.Millisecond):
 		}
+		s := x.Status
 		if m := memberOf(s.Members, s.ID); m != nil { // otherwise it has removed itself
 			if now, err := cluster.Ask(ctx, network, m.Addr, cluster.Request{Status: true}); err == nil && now != nil && now.ID == s.ID {
 				s = now
 			}
 		}
-		if now, _ := ownStatus(ctx, network, s); len(now) > 0 {
-			own = now
+		own, apart := ownStatus(ctx, network, s)
+		if ctx.Err() != nil {
+			return // not all could answer
+		}
+		if x.Status = s; len(own) > 0 {
+			x.Answers, x.apart = own, apart
 		}
 	}
-	return s, own
+}
+
+// changed reports whether all members that answer know what a change has made of them.
+func (x *clusterStatus) changed() bool {
+	s, own := x.Status, x.Answers
+	if len(own) > 0 && s.Leader != own[0].Leader && memberOf(s.Members, s.ID) != nil {
+		return false // s is of a moment before these answers
+	}
+	for _, a := range own {
+		m := memberOf(s.Members, a.ID)
+		if m == nil || (a.Role == "observer") == !m.Observer || a.Leader != own[0].Leader || memberOf(s.Members, a.Leader) == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// started reports whether no member looks as if it had just been started, and would soon serve clients.
+// Without a leader none would.
+func (x *clusterStatus) started() bool {
+	return x.Leader == 0 || !slices.ContainsFunc(x.Answers, func(a memberStatus) bool {
+		differs := slices.ContainsFunc(x.Differs, func(d cluster.Difference) bool { return d.ID == a.ID })
+		return !a.Serving && !differs && (a.Cluster == 0 || a.Cluster == x.Cluster)
+	})
 }
 
 func memberOf(members []proto.Peer, id uint64) *proto.Peer {
@@ -538,15 +570,13 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 	return all, apart
 }
 
-// startTime is how long the commands try to reach servers that may just have been started.
-const startTime = 5 * time.Second
-
 // peersOf asks servers at their client ports for the peer ports of all members, until
-// one answers. The peer port of that server comes first. The error says what was wrong with each
-// server, and names the peer ports of those that serve no clients.
-func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string) ([]string, error) {
+// one answers: they may just have been started. The peer port of that server comes first. After a
+// moment it calls waits once with what is wrong with each server. So says the error, and it names the peer
+// ports of those that serve no clients.
+func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string, waits func(why error)) ([]string, error) {
 	said := make([]error, len(servers))
-	for late := time.After(startTime); ; {
+	for late := time.After(silentFor); ; {
 		again := false
 		for i, addr := range servers {
 			peers, err := peersBy(ctx, dialer, addr)
@@ -559,11 +589,13 @@ func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string) ([]s
 			}
 			again = again || errors.Is(err, syscall.ECONNREFUSED) || errors.As(err, new(*connect.NotServing))
 		}
-		if again {
+		if again && ctx.Err() == nil {
 			select {
 			case <-time.After(100 * time.Millisecond):
 				continue
 			case <-late:
+				waits(errors.Join(dialer.Explain(ctx, said)...))
+				continue
 			case <-ctx.Done():
 			}
 		}

@@ -73,7 +73,7 @@ func transfer(t *testing.T, to uint64, flags ...string) (s clusterStatus) {
 // TestClusterWithoutServer: where no server listens, the command names the address and the flag.
 func TestClusterWithoutServer(t *testing.T) {
 	addr := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
-	code, _, stderr := call(nil, "cluster", "status", "--server", addr)
+	code, _, stderr := call(nil, "cluster", "status", "--timeout", "1s", "--server", addr)
 	if oneError(t, stderr, "cannot connect to "+addr, "--server"); code != exitFault {
 		t.Errorf("exit code %d", code)
 	}
@@ -94,7 +94,7 @@ func TestWithoutMajority(t *testing.T) {
 		return err == nil
 	})
 	for _, args := range []string{
-		"cluster status --server %s,%s", "cluster transfer --server %[2]s,%[1]s", "lock run --connect-timeout 3s --server %s,%s /a -- true", "lock ls --timeout 3s --server %s,%s", "zk --timeout 3s --server %s,%s ls /",
+		"cluster status --timeout 1s --server %s,%s", "cluster transfer --timeout 1s --server %[2]s,%[1]s", "lock run --connect-timeout 3s --server %s,%s /a -- true", "lock ls --timeout 3s --server %s,%s", "zk --timeout 3s --server %s,%s ls /",
 	} {
 		code, _, stderr := call(nil, strings.Fields(fmt.Sprintf(args, at, down))...)
 		for _, says := range []string{at + " serves no clients at the moment", "lockkeeper cluster status --peer " + peer, "cannot connect to " + down, "connection refused"} {
@@ -137,6 +137,7 @@ func TestClusterStatusTLS(t *testing.T) {
 // TestClusterOfNewServer: the command asks again where a server has just been started, which serves no clients yet.
 func TestClusterOfNewServer(t *testing.T) {
 	t.Parallel()
+	const refused = 180 // connections; it asks every 100 ms, with up to three
 	s := lockkeepertest.StartCluster(t, 1, lockkeepertest.WithTCP()).Server(1)
 	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
@@ -147,7 +148,7 @@ func TestClusterOfNewServer(t *testing.T) {
 			if err != nil {
 				return
 			}
-			if asked.Add(1)%2 == 1 {
+			if asked.Add(1) <= refused {
 				client.Read(make([]byte, 1024)) // otherwise it would be told that the connection was reset
 				client.Close()
 				continue
@@ -168,18 +169,38 @@ func TestClusterOfNewServer(t *testing.T) {
 			}()
 		}
 	}()
-	// It asks for five seconds only, so on a busy machine it may do so only once.
-	waitFor(t, "an answer", func() bool {
-		before := asked.Load()
-		peers, err := peersOf(t.Context(), &connect.Dialer{}, []string{l.Addr().String()})
-		if err == nil && len(peers) != 1 {
-			t.Errorf("the members are %q", peers)
+	var waits []string
+	peers, err := peersOf(t.Context(), &connect.Dialer{}, []string{l.Addr().String()}, func(why error) { waits = append(waits, why.Error()) })
+	if err != nil || len(peers) != 1 {
+		t.Errorf("the members are %q, %v", peers, err)
+	}
+	if len(waits) != 1 || !strings.HasPrefix(waits[0], l.Addr().String()+" serves no clients at the moment") {
+		t.Errorf("it said %q", waits)
+	}
+}
+
+// TestClusterStarting: cluster status waits for members that have just been started, and for no others.
+func TestClusterStarting(t *testing.T) {
+	for name, c := range map[string]struct {
+		leader  uint64
+		id      cluster.ClusterID
+		serving bool
+		differs []cluster.Difference
+		waits   bool
+	}{
+		"serves":                 {leader: 1, id: 7, serving: true},
+		"not yet":                {leader: 1, id: 7, waits: true},
+		"not in the cluster yet": {leader: 1, waits: true},
+		"of another cluster":     {leader: 1, id: 8},
+		"without a leader":       {id: 7},
+		"with another state":     {leader: 1, id: 7, differs: []cluster.Difference{{ID: 2, Index: 1}}},
+	} {
+		x := clusterStatus{Status: &cluster.Status{ID: 1, Leader: c.leader, Cluster: 7, Differs: c.differs}}
+		x.Answers = []memberStatus{{ID: 1, Cluster: 7, About: cluster.About{Serving: c.leader != 0}}, {ID: 2, Cluster: c.id, About: cluster.About{Serving: c.serving}}}
+		if x.started() == c.waits {
+			t.Errorf("%s: started is %v", name, x.started())
 		}
-		if err != nil && !errors.As(err, new(*connect.NotServing)) {
-			t.Fatal(err)
-		}
-		return err == nil && asked.Load() > before+1
-	})
+	}
 }
 
 // TestClusterByClientPort runs the cluster commands with the client ports of members.
@@ -240,8 +261,9 @@ func TestClusterByClientPort(t *testing.T) {
 	}
 	old := *own.Status // of a moment before the members answered
 	old.Leader = 4 - to
-	if s, _ := settle(t.Context(), cluster.TCP{}, &old, own.Answers); s.Leader != to {
-		t.Errorf("the server that was asked still says that %d leads", s.Leader)
+	own.Status = &old
+	if own.settle(t.Context(), cluster.TCP{}, own.changed); own.Leader != to {
+		t.Errorf("the server that was asked still says that %d leads", own.Leader)
 	}
 	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || !s.Members[1].Observer {
 		t.Errorf("%+v", s)
@@ -262,7 +284,7 @@ func TestClusterByClientPort(t *testing.T) {
 	for server, says := range map[string]string{
 		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members",
 	} {
-		code, _, stderr := call(nil, "cluster", "status", "--timeout", "3s", "--server", server)
+		code, _, stderr := call(nil, "cluster", "status", "--timeout", "1s", "--server", server)
 		if oneError(t, stderr, server, says); code != exitFault {
 			t.Errorf("%s: exit code %d", server, code)
 		}
@@ -441,7 +463,7 @@ func TestClusterForm(t *testing.T) {
 	if oneError(t, stderr, "--peer", "client port serves nobody"); code != exitUsage {
 		t.Errorf("without --peer: exit code %d", code)
 	}
-	code, _, stderr = call(nil, "cluster", "status", "--server", client(1))
+	code, _, stderr = call(nil, "cluster", "status", "--timeout", "1s", "--server", client(1))
 	if oneError(t, stderr, "in no cluster yet", "--peer"); code != exitFault {
 		t.Errorf("by the client port: exit code %d", code)
 	}

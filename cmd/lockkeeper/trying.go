@@ -25,10 +25,13 @@ func saysWhy(dial zk.Dialer, dialer *connect.Dialer, w io.Writer, limit time.Dur
 	f.OnHeard = func() { once.Do(func() {}) } // the commands say themselves what happens later
 	f.OnFailed = func() {
 		if time.Since(began) > silentFor {
-			once.Do(func() {
-				fmt.Fprintf(w, "lockkeeper: %s; trying for %v (--%s)\n", oneLine(f.Err(context.Background())), limit, flag)
-			})
+			once.Do(func() { sayTrying(w, f.Err(context.Background()), limit, flag) })
 		}
 	}
 	return f.Watch(dial)
+}
+
+// sayTrying writes why a command waits, and for how long, which is the value of a flag.
+func sayTrying(w io.Writer, why error, limit time.Duration, flag string) {
+	fmt.Fprintf(w, "lockkeeper: %s; trying for %v (--%s)\n", oneLine(why), limit, flag)
 }
