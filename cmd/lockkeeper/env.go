@@ -59,7 +59,7 @@ func readEnvironment(c *cobra.Command, getenv func(string) string) (err error) {
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		name := variable(c, f)
 		value := getenv(name)
-		if value == "" || f.Changed || f.Name == "help" || err != nil {
+		if value == "" || f.Changed || isHelp(f) || err != nil {
 			return
 		}
 		if e := setFrom(f, byEnvironment, name, value); e != nil {
@@ -110,7 +110,7 @@ func warnOfVariables(c *cobra.Command, environ []string, log *slog.Logger) {
 	visit = func(of *cobra.Command) {
 		of.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			name := variable(of, f)
-			if _, has := defaults[name]; has || f.Name == "help" {
+			if _, has := defaults[name]; has || isHelp(f) {
 				return
 			}
 			known.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})

@@ -26,7 +26,7 @@ func group(flags *pflag.FlagSet, title string, define func(f *pflag.FlagSet)) {
 // groupsOfFlags returns c's flags by group, in the order of their definition.
 func groupsOfFlags(c *cobra.Command) (groups []*flagGroup) {
 	add := func(f *pflag.Flag) {
-		if f.Hidden || f.Name == "help" {
+		if f.Hidden || isHelp(f) {
 			return
 		}
 		title := "Flags"
@@ -56,11 +56,56 @@ type flagGroup struct {
 	*pflag.FlagSet
 }
 
+// helpAll is the flag for all of a command's help. Commands have it whose help would not fit on a screen.
+const helpAll = "help-all"
+
+// onFirst is the annotation of the flags that help without --help-all lists.
+const onFirst = "first"
+
+// firstExamples is how many examples help without --help-all has.
+const firstExamples = 5
+
+// firstScreen makes the help of c short: the first paragraph, the first examples, and these flags, each with the first
+// sentence about it. --help-all shows the rest.
+func firstScreen(c *cobra.Command, flags ...string) {
+	c.Flags().Bool(helpAll, false, "help with all flags")
+	for _, name := range flags {
+		annotate(c.Flags().Lookup(name), onFirst, "")
+	}
+}
+
+func isHelp(f *pflag.Flag) bool { return f.Name == "help" || f.Name == helpAll }
+
+// asksForAll reports whether the command line has --help-all.
+func asksForAll(c *cobra.Command) bool {
+	f := c.Flags().Lookup(helpAll)
+	return f != nil && f.Changed
+}
+
 // writeHelp writes the help of a command.
 func writeHelp(w io.Writer, c *cobra.Command) {
-	fmt.Fprintf(w, "Usage: %s\n\n%s\n", c.UseLine(), description(c))
-	if c.Example != "" {
-		fmt.Fprintf(w, "\nExamples:\n%s\n", c.Example)
+	about, examples, groups, end := description(c), c.Example, groupsOfFlags(c), footer(c)
+	if c.Flags().Lookup(helpAll) != nil && !asksForAll(c) {
+		about, _, _ = strings.Cut(about, "\n\n")
+		all := strings.Split(examples, "\n\n")
+		examples = strings.Join(all[:min(firstExamples, len(all))], "\n\n")
+		first, number := &flagGroup{"Flags", pflag.NewFlagSet("", pflag.ContinueOnError)}, 0
+		first.SortFlags = false
+		for _, g := range groups {
+			g.VisitAll(func(f *pflag.Flag) {
+				if number++; f.Annotations[onFirst] != nil {
+					short := *f
+					short.Usage, _, _ = strings.Cut(f.Usage, ". ")
+					first.AddFlag(&short)
+				}
+			})
+		}
+		groups = []*flagGroup{first}
+		end = fmt.Sprintf("'%s --%s' explains all %d flags, and has more examples.\n%s", c.CommandPath(), helpAll, number, end)
+	}
+	fmt.Fprintf(w, "Usage: %s\n\n%s\n", c.UseLine(), about)
+	if examples != "" {
+		fmt.Fprintf(w, "\nExamples:\n%s\n", examples)
 	}
 	if subs := subcommands(c); len(subs) > 0 {
 		fmt.Fprint(w, "\nCommands:\n")
@@ -68,10 +113,10 @@ func writeHelp(w io.Writer, c *cobra.Command) {
 			fmt.Fprintf(w, "  %-11s %s\n", sub.Name(), sub.Short)
 		}
 	}
-	for _, g := range groupsOfFlags(c) {
+	for _, g := range groups {
 		fmt.Fprintf(w, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(80))
 	}
-	fmt.Fprintf(w, "\n%s\n", footer(c))
+	fmt.Fprintf(w, "\n%s\n", end)
 }
 
 func description(c *cobra.Command) string {

@@ -50,6 +50,9 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	root.SetArgs(append([]string{}, args...)) // cobra takes nil for os.Args
 	started := false
 	root.PersistentPreRunE = func(c *cobra.Command, _ []string) error {
+		if asksForAll(c) {
+			return pflag.ErrHelp // which cobra answers with help
+		}
 		err := readEnvironment(c, getenv)
 		started = err == nil
 		return err

@@ -23,6 +23,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
@@ -276,7 +278,8 @@ func TestHelp(t *testing.T) {
 		"help":                 {"Usage: lockkeeper COMMAND\n", "\nCommands:\n  serve ", "\n  completion "},
 		"-h":                   {"Usage: lockkeeper COMMAND\n"},
 		"--help":               {"Usage: lockkeeper COMMAND\n"},
-		"help serve":           {"Usage: lockkeeper serve [flags]\n", "\nExamples:\n", "\nClients:\n      --listen ADDRESS ", `(default "127.0.0.1:2181")`, "\nCluster:\n      --id ID ", "\nLogging:\n", "--listen is LOCKKEEPER_LISTEN.\n"},
+		"help serve":           {"Usage: lockkeeper serve [flags]\n", "\nExamples:\n", "\n'lockkeeper serve --help-all' explains all ", "--listen is LOCKKEEPER_LISTEN.\n"},
+		"serve --help-all":     {"Usage: lockkeeper serve [flags]\n", "\nExamples:\n", "\nClients:\n      --listen ADDRESS ", `(default "127.0.0.1:2181")`, "\nCluster:\n      --id ID ", "\nLogging:\n", "--listen is LOCKKEEPER_LISTEN.\n"},
 		"serve -h":             {"Usage: lockkeeper serve [flags]\n"},
 		"help help":            {"Usage: lockkeeper help"},
 		"check --help":         {"Usage: lockkeeper check DIR [flags]\n"},
@@ -296,6 +299,39 @@ func TestHelp(t *testing.T) {
 				t.Errorf("%s does not say %q:\n%s", args, s, stdout)
 			}
 		}
+	}
+}
+
+// TestFirstScreen: the help of serve is short, with the flags of a first day, and --help-all has all flags.
+func TestFirstScreen(t *testing.T) {
+	_, first, _ := call(nil, "serve", "--help")
+	if n := strings.Count(first, "\n"); n > 55 {
+		t.Errorf("%d lines do not fit on a screen:\n%s", n, first)
+	}
+	code, all, stderr := call(map[string]string{"LOCKKEEPER_ID": "x"}, "serve", "--memory", "--help-all")
+	if code != exitOK || stderr != "" {
+		t.Errorf("%d %q", code, stderr)
+	}
+	flags := regexp.MustCompile(`(?m)^      (--[a-z0-9-]+)`)
+	if n := len(flags.FindAllString(first, -1)); n != 12 {
+		t.Errorf("%d flags:\n%s", n, first)
+	}
+	for _, text := range []string{"      --memory ", "      --admin ADDRESS ", "      --test-control ADDRESS ", "lockkeeper serve --admin ", "lockkeeper serve --id 1 --peers "} {
+		if !strings.Contains(first, text) {
+			t.Errorf("it does not have %q:\n%s", text, first)
+		}
+	}
+	number := 0
+	serveCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		if isHelp(f) || f.Hidden {
+			return
+		}
+		if number++; !strings.Contains(all, "\n      --"+f.Name) {
+			t.Errorf("--help-all does not explain --%s", f.Name)
+		}
+	})
+	if !strings.Contains(first, fmt.Sprintf("explains all %d flags", number)) {
+		t.Errorf("it does not say that there are %d flags:\n%s", number, first)
 	}
 }
 

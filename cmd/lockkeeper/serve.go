@@ -72,8 +72,8 @@ log anew.`,
   # One server for tests, which stores nothing on disk
   lockkeeper serve --memory --listen 127.0.0.1:0
 
-  # The same, for a program that starts it with a pipe as standard input: it exits when that program does
-  lockkeeper serve --memory --listen 127.0.0.1:0 --until-stdin-closes
+  # With a console, metrics, ZooKeeper's commands and probes on http://127.0.0.1:8080
+  lockkeeper serve --admin :8080
 
   # Three servers for tests, which inject faults by HTTP requests (docs/test-control.md)
   lockkeeper serve --memory --cluster 3 --test-control 127.0.0.1:8181
@@ -90,8 +90,8 @@ log anew.`,
   # The same, with flags that only differ by the server's id and name from those of the first three
   lockkeeper serve --id 4 --peers 1=a:7000,2=b:7000,3=c:7000 --join a:7000 --peer-listen d:7000 --listen :2181
 
-  # With metrics, ZooKeeper's commands and probes on http://127.0.0.1:8080
-  lockkeeper serve --admin :8080
+  # One server for tests, for a program that starts it with a pipe as standard input: it exits when that program does
+  lockkeeper serve --memory --listen 127.0.0.1:0 --until-stdin-closes
 
   # With ZooKeeper's configuration file
   lockkeeper serve --config /etc/zookeeper/conf/zoo.cfg`,
@@ -100,6 +100,7 @@ log anew.`,
 		RunE:              func(c *cobra.Command, _ []string) error { return o.serve(c) },
 	}
 	o.define(c)
+	firstScreen(c, "listen", "data", "memory", "config", "id", "peers", "peer-listen", "join", "log-level", "admin", "test-control", "cluster")
 	return c
 }
 
