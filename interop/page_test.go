@@ -318,12 +318,9 @@ func (p *part) svg() string {
 	return b.String()
 }
 
-// readmeRows are the figures of the page that the README has, too.
+// readmeRows are the figures of the page that the README has, too: what one notices first, and where others are better.
 var readmeRows = []struct{ title, part, workload, figure, unit string }{
 	{"one server: from its start until a client holds a lock", "One server", "start", "ms", "ms"},
-	{"one server: a read", "One server", "read-1x1", "p50 us", "µs"},
-	{"one server: memory with 1,000,000 znodes of 100 bytes", "One server", "1000000 znodes", "memory MiB", "MiB"},
-	{"three servers: a set", "Three servers", "set-1x1", "p50 us", "µs"},
 	{"three servers: taking and releasing a lock", "Three servers", "lock-1", "p50 us", "µs"},
 	{"three servers: creates by 64 clients with 16 requests in flight each", "Three servers", "create-64x16", "ops/s", "per second"},
 	{"three servers: reads that do not show yet what was just written through another server", "Three servers", "elsewhere", "unseen %", "%"},

@@ -72,8 +72,8 @@ func TestDocLinks(t *testing.T) {
 	}
 }
 
-// TestDocReadme checks that the README is short, and that it begins with its status and with how
-// to start.
+// TestDocReadme checks that the README is short, that it begins with its status and with how
+// to start, and that a lock comes before the table of figures, which has four rows.
 func TestDocReadme(t *testing.T) {
 	b, err := os.ReadFile("README.md")
 	check(t, err)
@@ -86,6 +86,11 @@ func TestDocReadme(t *testing.T) {
 		if !strings.Contains(first, text) {
 			t.Errorf("the first lines of README.md do not have %q", text)
 		}
+	}
+	before, rest, _ := strings.Cut(string(b), "<!-- performance -->\n")
+	table, _, _ := strings.Cut(rest, "<!-- end of performance -->")
+	if rows := strings.Count(table, "\n| "); rows != 4 || !strings.Contains(before, "lockkeeper lock run ") {
+		t.Errorf("the table of README.md has %d rows, and a lock must come before it", rows)
 	}
 }
 

@@ -1,0 +1,57 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+)
+
+// TestReadmeThreeServers pastes "Three servers" of the README into shells, twice, with other ports. No command of it
+// fails, and none of the servers is left.
+func TestReadmeThreeServers(t *testing.T) {
+	t.Parallel()
+	text := string(value(os.ReadFile("../../README.md"))(t))
+	_, part, _ := strings.Cut(text, "\n## Three servers\n")
+	_, script, _ := strings.Cut(part, "```sh\n")
+	script, _, ok := strings.Cut(script, "```\n")
+	if !ok || strings.Contains(script, "#") { // zsh takes a comment for arguments
+		t.Fatalf("no script, or one with comments:\n%s", script)
+	}
+	for _, shell := range []string{"sh", "bash", "zsh"} {
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			continue
+		}
+		t.Run(shell, func(t *testing.T) {
+			dir := t.TempDir()
+			check1(t, os.Symlink(binary, filepath.Join(dir, commandName)))
+			mine := strings.ReplaceAll(script, "./lockkeeper ", "./"+commandName+" ")
+			var server string
+			for _, port := range []string{"700", "218", "808"} {
+				free := fmt.Sprint((testkit.Ports(t, 13) + 8) / 10) // its last digits 1 to 3 are among them
+				if !strings.Contains(mine, port+"1") && !strings.Contains(mine, port+"$i") {
+					t.Fatalf("no port %s1:\n%s", port, script)
+				}
+				mine = strings.ReplaceAll(strings.ReplaceAll(mine, port+"$i", free+"$i"), ":"+port, ":"+free)
+				if port == "218" {
+					server = "127.0.0.1:" + free + "1"
+				}
+			}
+			for turn := 1; turn <= 2; turn++ { // the second time with their data
+				cmd := exec.CommandContext(t.Context(), path, "-e", "-c", mine+"wait\n")
+				cmd.Dir, cmd.Env = dir, append(os.Environ(), "LOCKKEEPER_SERVER="+server)
+				out, err := cmd.CombinedOutput() // ends when the servers have, which have a copy of its pipe
+				if err != nil || !strings.Contains(string(out), "\nhealth: ok\n") || !strings.Contains(string(out), "\nlocked\n") {
+					t.Errorf("turn %d: %v\n%s\n%s", turn, err, mine, out)
+				}
+			}
+		})
+	}
+}
