@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,9 @@ type adopter struct {
 	what string // which of its tests
 	java string // how it has a ZooKeeper without us
 	ours string // what is changed
+	gain string // what the project would have of it, beside time
 	// least is how many must pass, with either server.
 	least int
-	once  bool // measure it in one turn only, since it takes minutes
 	// prepare does what is no part of the measurement, and returns run, which starts servers, runs the tests and
 	// returns why each has not passed, by its name, or "". If only is not nil, these are the only tests to run.
 	prepare func(t *testing.T) (run func(t *testing.T, ours bool, only []string) map[string]string)
@@ -45,57 +46,59 @@ func adopters() []adopter {
 	curatorTests, ofCurator := mavenCuratorTests("atomic.TestDistributedAtomicLong", "barriers.TestDistributedBarrier", "leader.TestLeaderLatchCluster",
 		"locks.TestInterProcessMutex", "locks.TestInterProcessReadWriteLock", "locks.TestInterProcessSemaphoreMutex", "locks.TestLockACLs")
 	const packaged = "the package's TestingServer and TestingCluster"
+	const noServerInJVM = "no ZooKeeper server in the JVM; tests can end sessions, aim faults at requests and cut off members"
+	const noJava = "no Java, and nothing to download"
 	return []adopter{
 		{
-			name: "kazoo 2.11.0", what: "its own tests that need a server, one after the other", least: 242, once: true,
-			java: "three ZooKeepers 3.9.5, by kazoo's harness", ours: "[a plugin for pytest](../interop/clients/kazoo/lockkeeper_servers.py) with the wheel's program",
+			name: "kazoo 2.11.0", what: "its own tests that need a server, one after the other", least: 242,
+			java: "three ZooKeepers 3.9.5, by kazoo's harness", ours: "[a plugin for pytest](../interop/clients/kazoo/lockkeeper_servers.py) with the wheel's program", gain: noJava,
 			prepare: prepareKazoo, retry: failedOf,
 		},
 		{
 			name: "Curator 5.9.0, recipes", what: "its own tests of locks, counters and barriers, and of leaders in a cluster", least: ofCurator,
-			java: "curator-test, ZooKeeper 3.9.3 in the JVM", ours: packaged,
+			java: "curator-test, ZooKeeper 3.9.3 in the JVM", ours: packaged, gain: noServerInJVM,
 			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
 				return prepareCuratorTest(t, "curator", curatorTests)
 			}, retry: selectFailed,
 		},
 		{
 			name: "Flink 1.20.4, high availability", what: "its own tests of leader election and of the stores of job graphs and checkpoints", least: flinkSystem().least,
-			java: "curator-test, ZooKeeper in the JVM", ours: packaged,
+			java: "curator-test, ZooKeeper in the JVM", ours: packaged, gain: noServerInJVM,
 			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
 				return prepareCuratorTest(t, "flink", flinkSystem().tests)
 			}, retry: selectFailed,
 		},
 		{
 			name: "Spring Cloud Zookeeper 4.3.0, discovery", what: "[services](../interop/clients/maven/src/test/java/tests/DiscoveryTest.java) that register, are found, lose their session and come back", least: 3,
-			java: "curator-test 5.9.0, ZooKeeper 3.9.3 in the JVM", ours: "an import",
+			java: "curator-test 5.9.0, ZooKeeper 3.9.3 in the JVM", ours: "an import", gain: noServerInJVM,
 			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
 				return prepareImport(t, "DiscoveryTest")
 			}, retry: selectFailed,
 		},
 		{
 			name: "Curator 5.9.0, as a client", what: "[locks, semaphores and counters](../interop/clients/maven/src/test/java/tests/RecipesTest.java), also in clusters that lose servers", least: 7,
-			java: "curator-test, ZooKeeper 3.9.3 in the JVM", ours: "an import",
+			java: "curator-test, ZooKeeper 3.9.3 in the JVM", ours: "an import", gain: noServerInJVM,
 			prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
 				return prepareImport(t, "RecipesTest")
 			}, retry: selectFailed,
 		},
 		{
-			name: "Patroni 4.1.5", what: "[steps](systems.md#clickhouse-and-patroni) of three PostgreSQL servers, with switchover, failover and lost coordination servers", least: len(patroniSteps), once: true,
-			java: "three ZooKeepers 3.9.5", ours: "three processes", prepare: preparePatroni,
+			name: "Patroni 4.1.5", what: "[steps](systems.md#clickhouse-and-patroni) of three PostgreSQL servers, with switchover, failover and lost coordination servers", least: len(patroniSteps),
+			java: "three ZooKeepers 3.9.5", ours: "three processes", gain: noJava, prepare: preparePatroni,
 		},
 		{
 			name: "node-zookeeper-client 1.1.3", what: "[a program](../interop/clients/node/program.js) that uses all of it, through lost connections and restarts", least: 15,
-			java: "ZooKeeper 3.8.0", ours: "a process", prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+			java: "ZooKeeper 3.8.0", ours: "a process", gain: noJava, prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
 				return prepareProgram(t, nodeProgram)
 			},
 		},
 		{
 			name: "zookeeper 7.3.0, the native client for Node", what: "its own tests that need a server", least: 14,
-			java: "ZooKeeper 3.8.0", ours: "the package's server", prepare: prepareNativeNode,
+			java: "ZooKeeper 3.8.0", ours: "the package's server", gain: noJava, prepare: prepareNativeNode,
 		},
 		{
 			name: "the crate zookeeper-client 0.11.2", what: "[a program](../interop/clients/rust/src/main.rs) that uses all of it, through lost connections and restarts", least: 13,
-			java: "ZooKeeper 3.8.0", ours: "a process", prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
+			java: "ZooKeeper 3.8.0", ours: "a process", gain: "no Java", prepare: func(t *testing.T) func(*testing.T, bool, []string) map[string]string {
 				return prepareProgram(t, rustProgram)
 			},
 		},
@@ -279,7 +282,7 @@ type adoption struct {
 	adopter
 	passed  map[bool]int
 	seconds map[bool][]float64
-	load    string // before the first turn
+	load    float64 // before the first turn
 }
 
 // median returns the median time in seconds.
@@ -329,9 +332,6 @@ func serverName(ours bool) string {
 func (a adopter) measure(t *testing.T, turns int) adoption {
 	run := a.prepare(t)
 	result := adoption{a, map[bool]int{}, map[bool][]float64{}, loadAverage(t)}
-	if a.once {
-		turns = 1
-	}
 	for turn := range turns {
 		for _, ours := range []bool{turn%2 == 1, turn%2 == 0} { // neither is always the first
 			t.Run(fmt.Sprintf("%d with %s", turn+1, serverName(ours)), func(t *testing.T) { // its end stops the servers
@@ -359,13 +359,16 @@ func (a adopter) measure(t *testing.T, turns int) adoption {
 }
 
 // loadAverage is how many processes wanted a processor in the last minute.
-func loadAverage(t *testing.T) string {
+func loadAverage(t *testing.T) float64 {
 	t.Helper()
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		t.Fatal(err)
 	}
-	load, _, _ := strings.Cut(string(text), " ")
+	var load float64
+	if _, err := fmt.Sscan(string(text), &load); err != nil {
+		t.Fatal(err)
+	}
 	return load
 }
 
@@ -377,19 +380,19 @@ func adoptersPage(rows map[string]string, about [][2]string) string {
 <!-- `+"`make adopters`"+` writes this page. Do not edit it. -->
 
 Tests of projects that start a ZooKeeper in Java, or talk to one, and the same tests with lockkeeper in its place, on
-one machine, in turns. A time is that of the whole command with its start, as a developer waits for it: the median of
-the turns. A test that failed was run again by itself, twice at most, and the number counts it if it passed then; the
-time does not. What waits for time to pass waits as long with any server: sessions that end, retries, the lease of
-PostgreSQL's leader. The load is the machine's load average before the first turn: where it is above the number of
-processors, the times have much chance in them.
+one machine, in turns. A test that failed was run again by itself, twice at most, and the number counts it if it passed
+then; the time does not. A time is that of the whole command with its start, as a developer waits for it: the median of
+the turns. It is given only if it is of three turns or more and the machine was idle before the first one, which is no
+load above half of its processors. Many of these tests mostly wait for time to pass, which takes as long with any server: sessions
+that end, retries, the lease of PostgreSQL's leader. What they would gain is in the table.
 
 To measure again, on an otherwise idle Debian, as root; the second line measures one project and keeps the other rows:
 
     make adopters TURNS=3
     LOCKKEEPER_INTEROP_ADOPTERS=3 LOCKKEEPER_INTEROP_ADOPTERS_ONLY=Flink go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$' .
 
-| project | tests | in place of | change | passed with ZooKeeper | with lockkeeper | time with ZooKeeper | with lockkeeper | times as fast | turns, load, date |
-|---|---|---|---|---|---|---|---|---|---|
+| project | tests | in place of | change | gained | passed with ZooKeeper | with lockkeeper | date | time with ZooKeeper, with lockkeeper |
+|---|---|---|---|---|---|---|---|---|
 `)
 	for _, a := range adopters() {
 		fmt.Fprintln(&b, cmp.Or(rows[a.row()], a.row()+notMeasured))
@@ -401,18 +404,39 @@ To measure again, on an otherwise idle Debian, as root; the second line measures
 	return b.String()
 }
 
-// notMeasured is the rest of a row whose project has not been measured.
-const notMeasured = "not measured yet | | | | | |"
+// notMeasured is the rest of a row whose project has not been run.
+const notMeasured = "not run yet | | | |"
 
 // row is the part of a row that is not measured.
 func (a adopter) row() string {
-	return fmt.Sprintf("| %s | %s | %s | %s | ", a.name, a.what, a.java, a.ours)
+	return fmt.Sprintf("| %s | %s | %s | %s | %s | ", a.name, a.what, a.java, a.ours, a.gain)
 }
 
-// line is a row.
+// line is a row. It has times only if they say something.
 func (a *adoption) line() string {
-	return fmt.Sprintf("%s%d | %d | %.1f s | %.1f s | %.1f | %d, %s, %s |", a.row(), a.passed[false], a.passed[true],
-		a.median(false), a.median(true), a.median(false)/a.median(true), len(a.seconds[true]), a.load, time.Now().UTC().Format(time.DateOnly))
+	times := "–"
+	if len(a.seconds[true]) >= 3 && a.load <= float64(runtime.NumCPU())/2 {
+		times = fmt.Sprintf("%.1f s, %.1f s", a.median(false), a.median(true))
+	}
+	return fmt.Sprintf("%s%d | %d | %s | %s |", a.row(), a.passed[false], a.passed[true], time.Now().UTC().Format(time.DateOnly), times)
+}
+
+// TestAdoptersTimes: a row has times only of three turns on an idle machine.
+func TestAdoptersTimes(t *testing.T) {
+	for _, c := range []struct {
+		load  float64
+		turns []float64
+		says  string
+	}{
+		{0, []float64{1, 9, 2}, "| 2.0 s, 2.0 s |"},
+		{0, []float64{1, 2}, "| – |"},
+		{float64(runtime.NumCPU()), []float64{1, 9, 2}, "| – |"},
+	} {
+		a := adoption{adopter{}, nil, map[bool][]float64{false: c.turns, true: c.turns}, c.load}
+		if line := a.line(); !strings.HasSuffix(line, c.says) {
+			t.Errorf("load %v, turns %v: %s", c.load, c.turns, line)
+		}
+	}
 }
 
 // TestAdoptersPage checks that docs/adopters.md has a row for each adopter, and no other, with enough tests.
