@@ -269,6 +269,8 @@ func TestClusterByClientPort(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 
+	waitFor(t, "the observer to know that server 3 is gone", func() bool { return len(ask(t, "status", "--peer", addrs[1]).Members) == 2 })
+
 	// Without the only voter, the observer still knows the members.
 	check1(t, procs[0].Process.Kill())
 	<-procs[0].done
