@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -186,6 +187,40 @@ func TestDocFound(t *testing.T) {
 			t.Errorf("it comes after a row of %s: %.80s", before, row)
 		default:
 			before = r[1]
+		}
+	}
+}
+
+// TestDocModules checks that SECURITY.md explains each module that a program gets which imports package lockkeeper, and no
+// other, and what the other packages add.
+func TestDocModules(t *testing.T) {
+	modules := func(pkg string) []string {
+		out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", pkg).Output()
+		check(t, err)
+		all := slices.DeleteFunc(strings.Fields(string(out)), func(m string) bool { return m == module })
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	b, err := os.ReadFile("SECURITY.md")
+	check(t, err)
+	_, part, _ := strings.Cut(string(b), "\n## Modules\n")
+	var listed []string
+	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]+\.[^|]+) \| .+ \|$`).FindAllStringSubmatch(part, -1) {
+		listed = append(listed, strings.Split(row[1], ", ")...)
+	}
+	slices.Sort(listed)
+	root := modules(".")
+	if !slices.Equal(listed, root) {
+		t.Errorf("SECURITY.md explains the modules %q, and an embedder gets %q", listed, root)
+	}
+	if zk := []string{"github.com/go-zookeeper/zk"}; !slices.Equal(modules("./lock"), zk) {
+		t.Errorf("lock needs %q", modules("./lock"))
+	} else if want := append(zk, root...); len(modules("./lockkeepertest")) != len(want) {
+		t.Errorf("lockkeepertest needs %q", modules("./lockkeepertest"))
+	}
+	for _, m := range modules("./admin") {
+		if !slices.Contains(root, m) && !regexp.MustCompile(`/(prometheus|klauspost|beorn7|cespare|munnerz)/|/protobuf$`).MatchString(m) {
+			t.Errorf("admin adds %s", m)
 		}
 	}
 }
