@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
@@ -32,6 +34,7 @@ import (
 type clusterOptions struct {
 	servers, peer string
 	json          bool
+	yes, dryRun   bool // of add and remove
 	timeout       time.Duration
 	tls           clientTLS
 	peerTLS       peerTLSFlags
@@ -122,7 +125,9 @@ is in no cluster yet, give its peer port instead (--peer).`,
 		`Add a server to the cluster, given its id and its peer port. The server must be
 running, with --peer-listen. It gets a vote as soon as it has caught up. If the
 server is already a member, add changes its address or, with --observer, takes its
-vote away.`,
+vote away.
+
+`+asks,
 		"  lockkeeper cluster add 4=d:7000\n  lockkeeper cluster add 5=e:7000 --observer", 1, 1,
 		func(args []string) (q cluster.Request, err error) {
 			peers, err := parsePeers(args[0])
@@ -163,8 +168,10 @@ port, with --peer.`,
 		add,
 		o.command("remove ID", "Remove a member",
 			`Remove a member permanently. If it is running, it exits with a message that says
-so. The last voting member cannot be removed.`,
-			"  lockkeeper cluster remove 2", 1, 1,
+so. The last voting member cannot be removed.
+
+`+asks,
+			"  lockkeeper cluster remove 2\n  lockkeeper cluster remove --dry-run 2", 1, 1,
 			func(args []string) (q cluster.Request, err error) {
 				q.Remove, err = parseID(args[0])
 				return q, err
@@ -183,6 +190,10 @@ so. The last voting member cannot be removed.`,
 	for _, sub := range all {
 		if sub.Name() == "remove" || sub.Name() == "transfer" {
 			sub.ValidArgsFunction = members
+		}
+		if sub.Name() == "remove" || sub.Name() == "add" {
+			sub.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
+			sub.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say what would be left of the cluster, and change nothing")
 		}
 	}
 	c.AddCommand(all...)
@@ -205,12 +216,16 @@ func (o *clusterOptions) command(use, short, long, example string, least, most i
 			if err != nil {
 				return usageError{err}
 			}
-			return o.ask(c.Flags(), q, c.OutOrStdout())
+			return o.ask(c, q)
 		},
 	}
 	c.Flags().SortFlags = false
 	return c
 }
+
+// asks is what the help of add and remove says.
+const asks = `If that takes a vote and leaves the cluster no voting member to lose, the command
+says so and asks first. Where standard input is not a terminal, it needs --yes.`
 
 func parseID(text string) (uint64, error) {
 	id, err := strconv.ParseUint(text, 10, 64)
@@ -272,9 +287,15 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q clust
 }
 
 // ask sends q to a member and prints the answer.
-func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.Writer) error {
+func (o *clusterOptions) ask(c *cobra.Command, q cluster.Request) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	flags, stdout := c.Flags(), c.OutOrStdout()
+	if (q.Remove != 0 || q.Add != nil) && (o.dryRun || !o.yes) {
+		if err := o.weigh(ctx, c, q); err != nil || o.dryRun {
+			return err
+		}
+	}
 	s, network, err := o.send(ctx, flags, q)
 	if err != nil {
 		return err
@@ -300,6 +321,81 @@ func (o *clusterOptions) ask(flags *pflag.FlagSet, q cluster.Request, stdout io.
 		return &exitError{code: exitDegraded}
 	}
 	return &exitError{code: exitFault}
+}
+
+// weigh says what a change of the members would leave of the cluster, with --dry-run, or if it takes a vote and leaves no
+// voting member to lose. Then it asks whether to go on, and returns an error if not.
+func (o *clusterOptions) weigh(ctx context.Context, c *cobra.Command, q cluster.Request) error {
+	s, network, err := o.send(ctx, c.Flags(), cluster.Request{Status: true})
+	if err != nil {
+		return err
+	}
+	x := clusterStatus{Status: s}
+	x.Answers, _ = ownStatus(ctx, network, s)
+	left, taken := x.leaves(q)
+	switch says := left.String(); {
+	case q.Remove != 0 && memberOf(s.Members, q.Remove) == nil && o.dryRun:
+		return fmt.Errorf("server %d is not a member", q.Remove)
+	case left.Voters == 0 && o.dryRun:
+		return errors.New("the last voting member cannot be removed")
+	case o.dryRun && o.json:
+		return json.NewEncoder(c.OutOrStdout()).Encode(left)
+	case o.dryRun:
+		_, err := fmt.Fprintf(c.OutOrStdout(), "The cluster would have %s. Nothing was changed.\n", says)
+		return err
+	case !taken || left.Spare > 0 || left.Voters == 0: // or the server refuses
+		return nil
+	default:
+		in, isFile := c.InOrStdin().(*os.File)
+		if !isFile || !term.IsTerminal(int(in.Fd())) {
+			return usageError{fmt.Errorf("the cluster would have %s; to go on all the same, give --yes", says)}
+		}
+		return confirm(ctx, in, c.ErrOrStderr(), fmt.Sprintf("The cluster will have %s.\nGo on? Type yes: ", says), "changed")
+	}
+}
+
+// A remainder is what a change of the members leaves of a cluster.
+type remainder struct {
+	Voters   int `json:"voters"`   // voting members
+	Answer   int `json:"answer"`   // those of them that answer, and follow the leader
+	Majority int `json:"majority"` // how many the cluster needs
+	Spare    int `json:"spare"`    // how many of those that answer it can lose; less than 0 if they are too few already
+}
+
+func (r *remainder) String() string {
+	then := "can lose " + strconv.Itoa(r.Spare)
+	switch {
+	case r.Spare == 0:
+		then = "stops when it loses one more"
+	case r.Spare < 0:
+		then = "stops"
+	}
+	return fmt.Sprintf("%d voting members, of which %d answer; it needs %d, so it %s", r.Voters, r.Answer, r.Majority, then)
+}
+
+// leaves returns what a change of the members leaves, and whether it takes a vote.
+func (x *clusterStatus) leaves(q cluster.Request) (r remainder, taken bool) {
+	id := q.Remove
+	if q.Add != nil {
+		id = q.Add.ID
+	}
+	was := memberOf(x.Members, id)
+	voter := q.Add != nil && !q.Add.Observer
+	for _, m := range x.Members {
+		if a := x.answerOf(m.ID); m.ID != id && !m.Observer {
+			r.Voters++
+			if a != nil && a.Cluster == x.Cluster && a.Leader == x.Leader {
+				r.Answer++
+			}
+		}
+	}
+	if voter { // it gets its vote only when it has caught up
+		r.Voters++
+		r.Answer++
+	}
+	r.Majority = r.Voters/2 + 1
+	r.Spare = r.Answer - r.Majority
+	return r, was != nil && !was.Observer && !voter
 }
 
 // settleTime is how long after a change the command waits until the members know of it.

@@ -229,7 +229,7 @@ func TestClusterByClientPort(t *testing.T) {
 		if answer("add", "2="+addrs[1]); own.Answers[1].Role == "observer" {
 			t.Errorf("a new voter: %+v", own.Answers)
 		}
-		if answer("add", "2="+addrs[1], "--observer"); own.Answers[1].Role != "observer" {
+		if answer("add", "2="+addrs[1], "--observer", "--yes"); own.Answers[1].Role != "observer" {
 			t.Errorf("a new observer: %+v", own.Answers)
 		}
 	}
@@ -243,7 +243,7 @@ func TestClusterByClientPort(t *testing.T) {
 	if s, _ := settle(t.Context(), cluster.TCP{}, &old, own.Answers); s.Leader != to {
 		t.Errorf("the server that was asked still says that %d leads", s.Leader)
 	}
-	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || !s.Members[1].Observer {
+	if s := ask(t, "remove", "3", "--server", all, "--yes"); len(s.Members) != 2 || !s.Members[1].Observer {
 		t.Errorf("%+v", s)
 	}
 
@@ -340,7 +340,7 @@ func TestCluster(t *testing.T) {
 	if oneError(t, stderr, "server 9 is not a member"); code != exitFault {
 		t.Errorf("exit code %d", code)
 	}
-	ask(t, "remove", "2", "--peer", addrs[0]) // the leader
+	ask(t, "remove", "2", "--peer", addrs[0], "--yes") // the leader
 	fails2 := func(p *process, id int) {
 		t.Helper()
 		code := p.exit()
@@ -469,7 +469,7 @@ func TestClusterForm(t *testing.T) {
 
 	// All of that has left traces, and so does what is asked by way of a client port.
 	lead := ask(t, "status", "--peer", addrs[0]).Leader
-	ask(t, "remove", "3", "--server", client(1))
+	ask(t, "remove", "3", "--server", client(1), "--yes")
 	traced := func(id uint64, change, result string) {
 		t.Helper()
 		waitFor(t, result, func() bool { // the writer of the audit log may be slow
