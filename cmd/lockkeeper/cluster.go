@@ -25,7 +25,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
-	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -669,34 +668,20 @@ func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string) ([]s
 
 // peersBy reads /zookeeper/config, which everyone may read, even in read-only mode.
 func peersBy(ctx context.Context, dialer *connect.Dialer, addr string) (peers []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	nc, err := dialer.DialContext(ctx, "tcp", addr)
+	c, end, err := meet(ctx, dialer, addr)
 	switch {
-	case errors.As(err, &connect.Hopeless{}):
+	case errors.As(err, new(*noMeeting)):
+		return nil, fmt.Errorf("%w; name a member's client port with --server", err)
+	case errors.As(err, new(connect.Hopeless)), errors.As(err, new(*connect.NotServing)):
 		return nil, err
 	case err != nil:
-		return nil, fmt.Errorf("cannot connect to %s: %w; name a member's client port with --server", addr, err)
+		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, err)
 	}
-	defer nc.Close()
-	stop := context.AfterFunc(ctx, func() { nc.Close() })
-	defer stop()
-	c := rawclient.New(nc)
-	q := rawclient.NewSession(10 * time.Second)
-	q.ReadOnly = true
-	err = c.Handshake(q)
-	var config proto.DataReply
-	if err == nil {
-		config, err = c.Get(znode.ConfigPath, false)
-		c.Call(proto.OpCloseSession, nil, nil)
-	}
-	switch {
-	case errors.As(err, &connect.Hopeless{}):
-		return nil, err
-	case errors.Is(err, io.EOF):
-		return nil, &connect.NotServing{Server: addr}
-	case err != nil:
-		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
+	defer end()
+	config, err := c.Get(znode.ConfigPath, false)
+	c.Call(proto.OpCloseSession, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, err)
 	}
 	members, err := proto.ParseServers(string(config.Data))
 	switch {
