@@ -40,8 +40,9 @@ type clusterOptions struct {
 }
 
 const statusHelp = `Show what a member knows about the cluster, and what each member says about itself:
-its client port, its role, how far it has applied the log, and its version. A member
-that lags has a lower entry. The first line ends with the id of the cluster, which
+its client port, its role, how far it has applied the log, whether it uses TLS with
+other members, and its version. A member that lags has a lower entry. "PEER TLS" is no,
+or the mode of --peer-tls-mode: accept, use or only. The first line ends with the id of the cluster, which
 never changes. A member with another id has the wrong data directory, or the list of
 members a wrong address. If a member's state differs from the leader's, one of the two
 is wrong, and has stopped or does not serve: see "Two members differ" in
@@ -68,7 +69,7 @@ The JSON of the member that was asked has these fields:
   term, index, zxid, digest  what it has applied of the log
   cluster        the id of the cluster, "" in none yet
   members        each with id, address (of the peer port) and voter
-  version, serving, clientPort, secureClientPort  of that member
+  version, serving, clientPort, secureClientPort, peerTLS  of that member
   formed, data, run  whether it is in the cluster, whether it has data, and a number
                  that changes with each start
   configured, waiting  only if it is in no cluster yet: the members with which it is to
@@ -550,14 +551,15 @@ func (x *clusterStatus) print(w io.Writer) error {
 		fmt.Fprintf(w, "server %d is in no cluster yet%s\n", s.ID, data)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tPEER PORT\tCLIENT PORT\tROLE\tENTRY\tVERSION\tSTATE")
+	fmt.Fprintln(table, "ID\tPEER PORT\tCLIENT PORT\tROLE\tENTRY\tPEER TLS\tVERSION\tSTATE")
 	for _, m := range membersOf(s) {
-		port, role, entry, version, vote := "-", "-", "-", "-", ""
+		port, role, entry, peerTLS, version, vote := "-", "-", "-", "-", "-", ""
 		if a := x.answerOf(m.ID); a != nil {
 			role, entry, vote = a.Role, strconv.FormatUint(a.Index, 10), a.NoVote
 			port, version = cmp.Or(a.ClientPort, a.SecurePort, "-"), cmp.Or(a.Version, "-")
+			peerTLS = cmp.Or(a.PeerTLS, "-")
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, m.Addr, port, role, entry, version, cmp.Or(x.wrong(m.ID), vote, "ok"))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, m.Addr, port, role, entry, peerTLS, version, cmp.Or(x.wrong(m.ID), vote, "ok"))
 	}
 	table.Flush() // an error shows again below
 	if s.Waiting != "" {
