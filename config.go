@@ -95,6 +95,9 @@ type Config struct {
 	// it and PeerTLS.GetConfigForClient, certificates and authorities can change while the server
 	// runs. It must be safe for concurrent use, and what it returned must not change.
 	PeerDialTLS func() *tls.Config
+	// PeerTLSMode says which connections between members use TLS, if there is a PeerTLS. By default all
+	// must. The other modes are for a cluster that moves to TLS while it runs.
+	PeerTLSMode PeerTLSMode
 	// Join is the address, HOST:PORT, of the peer port of a member of a running
 	// cluster. The server asks that member to add it to the cluster. Join needs a
 	// PeerAddr. With a PeerAddr but neither Peers nor Join, the
@@ -142,6 +145,17 @@ type Config struct {
 
 	hooks testhooks.Hooks
 }
+
+// PeerTLSMode says which connections between members use TLS.
+type PeerTLSMode string
+
+// The modes. To move a cluster to TLS, restart its members one by one with PeerTLSAccept, then with
+// PeerTLSUse and then with PeerTLSOnly.
+const (
+	PeerTLSAccept PeerTLSMode = "accept" // this server accepts them with and without TLS, and makes them without
+	PeerTLSUse    PeerTLSMode = "use"    // it accepts them with and without TLS, and makes them with TLS
+	PeerTLSOnly   PeerTLSMode = "only"   // the default
+)
 
 // LogStore is a way of keeping Raft's log in a directory.
 type LogStore string
@@ -381,8 +395,11 @@ func (c *Config) complete() error {
 	if self := c.listed(); self != nil && c.PeerAddr == "" {
 		c.PeerAddr = self.Addr
 	}
+	if c.PeerTLS != nil && c.PeerTLSMode == "" {
+		c.PeerTLSMode = PeerTLSOnly
+	}
 	if c.hooks.Network == nil {
-		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
+		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, PlainToo: c.PeerTLSMode != PeerTLSOnly, DialPlain: c.PeerTLSMode == PeerTLSAccept, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
 	}
 	for _, limit := range []struct {
 		field string
@@ -459,6 +476,10 @@ func (c *Config) complete() error {
 		return badField("PeerTLS", "a member needs a certificate, since others connect to it")
 	case c.PeerDialTLS != nil && c.PeerTLS == nil:
 		return badField("PeerDialTLS", "PeerTLS must say how connections of other members are accepted")
+	case c.PeerTLSMode != "" && c.PeerTLS == nil:
+		return badField("PeerTLSMode", "it is for a server that has a certificate for members")
+	case c.PeerTLSMode != "" && !slices.Contains([]PeerTLSMode{PeerTLSAccept, PeerTLSUse, PeerTLSOnly}, c.PeerTLSMode):
+		return badField("PeerTLSMode", "it must be accept, use or only, not %q", c.PeerTLSMode)
 	case c.Auth.SASL.Mechanism != nil && len(c.Auth.SASL.Users) > 0:
 		return badField("Auth.SASL.Mechanism", "there are users of DIGEST-MD5 as well")
 	case c.Auth.SASL.AllowFailed && !c.Auth.SASL.on():

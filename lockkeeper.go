@@ -111,9 +111,7 @@ type Server struct {
 	clients *server.Server
 	*traces
 
-	peerAddr string // empty if the server is standalone
-	network  cluster.Network
-
+	forPeers
 	clientPorts
 
 	ready      chan struct{} // closed when sessions can first be created
@@ -137,6 +135,13 @@ type traces struct {
 	audit func(AuditEvent) // nil for none
 }
 
+// forPeers is where the other members connect, and how.
+type forPeers struct {
+	peerAddr string // empty if the server is standalone
+	peerTLS  string // as in cluster.About
+	network  cluster.Network
+}
+
 // clientPorts are the ports at which clients connect. Only plain changes after Open.
 type clientPorts struct {
 	portMu sync.Mutex   // guards plain
@@ -157,7 +162,7 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		traces: &traces{cfg.Logger, cfg.Audit}, peerAddr: cfg.PeerAddr, network: cfg.hooks.Network,
+		traces: &traces{cfg.Logger, cfg.Audit}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), cfg.hooks.Network},
 		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), handing: make(chan struct{}, 1), stop: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if err := s.listen(&cfg); err != nil {
@@ -166,6 +171,9 @@ func Open(cfg Config) (*Server, error) {
 	}
 	if cfg.trustsAnyPeer() {
 		s.log.Warn("PeerTLS does not verify certificates of other members: whoever can connect to the peer port can change everything; set its ClientAuth to tls.RequireAndVerifyClientCert", "address", cfg.PeerAddr)
+	}
+	if cfg.PeerTLS != nil && cfg.PeerTLSMode != PeerTLSOnly {
+		s.log.Warn("the peer port accepts connections without TLS, too, while the cluster moves to TLS: until then, whoever can connect to it can change everything", "address", cfg.PeerAddr, "mode", cfg.PeerTLSMode)
 	}
 	if least := timing.Shortest(cfg.TickTime); cfg.Limits.MinSessionTimeout < least {
 		s.log.Warn("sessions shorter than two ticks may expire although their clients are alive, when the leader's process was paused for a moment: raise the minimum session timeout, or lower the tick time",
@@ -285,7 +293,7 @@ func (s *Server) ended(why error) {
 
 // about is what this server's status in the cluster says about it.
 func (s *Server) about() cluster.About {
-	return cluster.About{Version: Version, Serving: s.clients.Stats().Serving, ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr())}
+	return cluster.About{Version: Version, Serving: s.clients.Stats().Serving, ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
 }
 
 // clientsOf answers another member that asks which clients are connected to this server.

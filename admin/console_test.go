@@ -64,18 +64,28 @@ type consoleState struct {
 	Lock *struct {
 		Path    string
 		Holders []struct{ Session string }
-		History []struct {
+
+		CycleWith []string
+		History   []struct {
 			Session, Token, Data, After string
 			Since, From, Until          int64
 		}
 	}
-	Totals   struct{ Locks, Holders, Waiting, Cycles int }
-	Problems []struct {
-		Fault, Path string
-		Harm        bool
-		Locks       []string
+	Totals struct {
+		AtLeast                         bool
+		Locks, Holders, Waiting, Cycles int
 	}
-	Sessions []struct {
+	Problems []struct {
+		Path     string
+		Problems []struct {
+			Fault, Text string
+			Harm        bool
+			Others      []string
+		}
+		More int
+	}
+	ProblemsMore int
+	Sessions     []struct {
 		ID string
 		consolePlace
 		Timeout, Expires int64
@@ -218,7 +228,7 @@ func TestConsoleStream(t *testing.T) {
 		mine := enqueue(t, a, "/l/y")
 		must(a.Get(other, true))(t)
 		st = b.until("a cycle", func(s *consoleState) bool { return s.Totals.Cycles == 1 })
-		if len(st.Problems) != 1 || st.Problems[0].Fault != "cycle" || !st.Problems[0].Harm || !st.Locks[0].Cycle || !st.Locks[1].Queue[0].Cycle || strings.Join(st.Problems[0].Locks, " ") != "/l/x /l/y" {
+		if len(st.Problems) != 1 || st.Problems[0].Path != "/l/x" || st.Problems[0].Problems[0].Fault != "cycle" || !st.Problems[0].Problems[0].Harm || !st.Locks[0].Cycle || !st.Locks[1].Queue[0].Cycle || strings.Join(st.Problems[0].Problems[0].Others, " ") != "/l/y" {
 			t.Errorf("cycle: %+v", st)
 		}
 		check(t, a.Delete(mine))
@@ -620,8 +630,17 @@ func testConsoleThousandLocks(t *testing.T) {
 	s := crowded(t, lockkeeper.Config{ID: 1}, 11_000, 11_000)
 	h := admin.New(s, admin.Options{})
 	defer h.Close()
+	began := time.Now()
 	b := browse(t, h)
-	st := b.until("all locks", func(s *consoleState) bool { return s.Totals.Waiting == 9900 && s.Notes.Locks == "" })
+	if x := b.next().Totals; !x.AtLeast || x.Locks < 100 || x.Locks > 1099 || x.Waiting < 900 || x.Waiting > 9*x.Locks {
+		t.Errorf("the first state has %+v", x) // what has been read until then counts
+	}
+	st := b.until("all locks", func(s *consoleState) bool {
+		return s.Totals.Waiting == 9900 && s.Notes.Locks == "" && !s.Totals.AtLeast
+	})
+	if passed := time.Since(began); passed > 2*time.Second { // of the fake clock: reading goes on at once
+		t.Errorf("it took %v until all locks were read", passed)
+	}
 	if st.Totals.Locks != 1100 || len(st.Locks) != 49 || st.Groups[0].Waiting != 9900 || st.LocksMore != 1051 || len(st.Sessions) > 100 {
 		t.Errorf("%+v, %d locks, %+v", st.Totals, len(st.Locks), st.Groups)
 	}
@@ -644,6 +663,90 @@ func testConsoleThousandLocks(t *testing.T) {
 	}
 	o.stop()
 	b.stop()
+}
+
+// TestConsoleReadsWholeQueues: while a long queue is being read, nobody is shown as the holder who is not.
+func TestConsoleReadsWholeQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		c := rawtest.ConnectFor(t, inMemory(s), time.Hour)
+		for _, dir := range []string{"/a", "/long"} {
+			must(c.Create(dir, nil, 0))(t)
+		}
+		enqueue(t, c, "/a")
+		var first string
+		for i := range 3000 { // the names are not in the order of the queue
+			at := must(c.Create(fmt.Sprintf("/long/_c_%032x-lock-", (i*7919+2999)%3000), nil, proto.FlagEphemeral|proto.FlagSequential))(t)
+			if i == 0 {
+				first = at
+			}
+		}
+		h := admin.New(s, admin.Options{})
+		b := browse(t, h)
+		if st := b.next(); !st.Totals.AtLeast || len(st.Locks) != 1 || st.Locks[0].Path != "/a" {
+			t.Errorf("the first state has %d locks, %+v", len(st.Locks), st.Totals)
+		}
+		st := b.until("the queue", func(s *consoleState) bool { return s.Totals.Waiting == 2999 })
+		stat := must(c.Exists(first, false))(t)
+		if got, want := st.Locks[1].Holders[0].Token, fmt.Sprint(stat.Czxid); st.Totals.AtLeast || got != want {
+			t.Errorf("%+v, the holder has token %s, not %s", st.Totals, got, want)
+		}
+		b.stop()
+	})
+}
+
+// TestConsoleProblems: problems are in groups by lock, those of a cycle first, and the filter finds them by their locks.
+func TestConsoleProblems(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := open(t, lockkeeper.Config{})
+		a, c := rawtest.ConnectFor(t, inMemory(s), time.Hour), rawtest.ConnectFor(t, inMemory(s), time.Hour)
+		must(a.Create("/l", nil, 0))(t)
+		orphan := func(dir string, i int) { // in the queue until somebody deletes it
+			must(a.Create(fmt.Sprintf("%s/_c_%032x-lock-", dir, i), nil, proto.FlagSequential))(t)
+		}
+		for i := range 27 {
+			dir := fmt.Sprintf("/l/%02d", i)
+			must(a.Create(dir, nil, 0))(t)
+			enqueue(t, c, dir)
+			for k := range 7 {
+				orphan(dir, k)
+			}
+		}
+		for _, dir := range []string{"/x", "/y"} {
+			must(a.Create(dir, nil, 0))(t)
+		}
+		heldX, heldY := enqueue(t, a, "/x"), enqueue(t, c, "/y")
+		enqueue(t, a, "/y")
+		enqueue(t, c, "/x")
+		must(a.Get(heldY, true))(t)
+		must(c.Get(heldX, true))(t)
+		h := admin.New(s, admin.Options{})
+		b := browse(t, h)
+		st := b.until("the problems", func(s *consoleState) bool { return s.Totals.Cycles == 1 })
+		if len(st.Problems) != 20 || st.ProblemsMore != 8 || st.Problems[0].Path != "/x" || st.Problems[1].Path != "/l/00" {
+			t.Fatalf("%d locks with problems and %d more: %+v", len(st.Problems), st.ProblemsMore, st.Problems)
+		}
+		if p := st.Problems[1]; len(p.Problems) != 5 || p.More != 2 || p.Problems[0].Fault != "orphan" {
+			t.Errorf("%+v", p)
+		}
+		for query, want := range map[string]string{"q=/l/26": "/l/26 ", "q=/y": "/x ", "q=nothing": "", "q=/l/1": "/l/10 /l/11 /l/12 /l/13 /l/14 /l/15 /l/16 /l/17 /l/18 /l/19 "} {
+			o := browseView(t, h, query)
+			got := ""
+			for _, p := range o.next().Problems {
+				got += p.Path + " "
+			}
+			if got != want {
+				t.Errorf("%s: problems of %s", query, got)
+			}
+			o.stop()
+		}
+		o := browseView(t, h, "q=nothing&lock=/y")
+		if st := o.next(); strings.Join(st.Lock.CycleWith, " ") != "/x" {
+			t.Errorf("a lock of the cycle: %+v", st.Lock)
+		}
+		o.stop()
+		b.stop()
+	})
 }
 
 // TestConsoleZnode checks what the page is told about single znodes.

@@ -23,7 +23,7 @@ func (v *survey) locks(c *scene, ephemerals []string, watched map[int64][]string
 		return
 	}
 	dirs, note := v.directories(ephemerals)
-	s.Notes.Locks = note
+	s.Notes.Locks, s.Totals.AtLeast, v.reading = note, note != "", !v.complete
 	all := locks.Find(dirs, false)
 	if v.complete {
 		v.count(all)
@@ -64,17 +64,17 @@ func (v *survey) locks(c *scene, ephemerals []string, watched map[int64][]string
 			}
 		}
 	}
-	for i := range problems[:min(len(problems), shownProblems)] {
+	for i := range problems {
 		p := &problems[i]
-		q := problem{string(p.Fault), p.Path, p.Text, p.Harm, []string{p.Path}}
+		q := problem{string(p.Fault), p.Text, p.Harm, []string{}, p.Path}
 		if p.Fault == locks.Cycle {
 			for _, x := range p.Znodes {
-				if at := lockOf[x.Path]; at != "" && !slices.Contains(q.Locks, at) {
-					q.Locks = append(q.Locks, at)
+				if at := lockOf[x.Path]; at != "" && at != p.Path && !slices.Contains(q.Others, at) {
+					q.Others = append(q.Others, at)
 				}
 			}
 		}
-		s.Problems = append(s.Problems, q)
+		c.problems = append(c.problems, q)
 	}
 	s.ReadingData = v.describe(all)
 	if c.data = v.data; v.complete {
@@ -243,7 +243,9 @@ func (v *survey) directories(ephemerals []string) (dirs map[string]*locks.Direct
 	v.lockDirs = read
 	dirs = map[string]*locks.Directory{}
 	for at, d := range read {
-		dirs[at] = &d.Directory
+		if d.complete { // otherwise the first entry, which holds the lock, may be among those that have not been read
+			dirs[at] = &d.Directory
+		}
 	}
 	return dirs, note
 }

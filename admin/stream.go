@@ -53,6 +53,8 @@ const (
 	idleInterval = time.Second
 	// share of the time in which states are gathered, without waiting for others.
 	share = 0.05
+	// readingShare is that share while locks are being read that no state has shown yet.
+	readingShare = 0.25
 )
 
 // serve sends events until the browser is gone.
@@ -169,9 +171,12 @@ func (s *stream) run(ctx context.Context) {
 		default:
 		}
 		s.publish(s.survey.gather(ctx, s.finds()))
-		cost := time.Since(began) - s.survey.waited
-		pause(ctx, max(interval, time.Duration(float64(cost)/share))-cost)
-		for ctx.Err() == nil && time.Since(began) < idleInterval && !s.survey.changed() && len(s.added) == 0 {
+		cost, part := time.Since(began)-s.survey.waited, share
+		if s.survey.reading {
+			part = readingShare
+		}
+		pause(ctx, max(interval, time.Duration(float64(cost)/part))-cost)
+		for !s.survey.reading && ctx.Err() == nil && time.Since(began) < idleInterval && !s.survey.changed() && len(s.added) == 0 {
 			pause(ctx, interval/5)
 		}
 	}

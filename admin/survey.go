@@ -30,7 +30,7 @@ const (
 	shownSessions   = 100
 	shownClients    = 50 // and heads of groups, on one page
 	shownWatches    = 100
-	shownProblems   = 20
+	shownProblems   = 20 // locks with problems, each with fewEntries of them
 )
 
 // state is what the page shows. Numbers that may exceed the precision of JavaScript are
@@ -47,10 +47,12 @@ type state struct {
 	Locks     []lockState `json:"locks"` // of the page, in the order of their groups
 	LocksMore int         `json:"locksMore"`
 	listing
-	Lock     *lockDetail   `json:"lock,omitempty"`
-	Totals   lockTotals    `json:"totals"`
-	Problems []problem     `json:"problems"`
-	Sessions []sessionInfo `json:"sessions"`
+	Lock     *lockDetail    `json:"lock,omitempty"`
+	Totals   lockTotals     `json:"totals"`
+	Problems []lockProblems `json:"problems"` // of locks that the filter finds
+	// ProblemsMore counts the locks beyond those.
+	ProblemsMore int           `json:"problemsMore"`
+	Sessions     []sessionInfo `json:"sessions"`
 	// HistorySince is since when the server keeps the history of locks; 0 if it does not yet.
 	HistorySince int64 `json:"historySince"`
 	// SessionsMore counts the sessions that exist beyond those.
@@ -148,23 +150,35 @@ type group struct {
 // lockDetail is a lock with its history, the oldest holder first.
 type lockDetail struct {
 	lockState
-	History []tenure `json:"history"`
+	CycleWith []string `json:"cycleWith"` // the other locks of its cycles
+	History   []tenure `json:"history"`
 }
 
 type lockTotals struct {
+	// AtLeast is true if only some of the locks have been read, so there may be more of everything.
+	AtLeast bool `json:"atLeast"`
+
 	Locks   int `json:"locks"`
 	Holders int `json:"holders"`
 	Waiting int `json:"waiting"`
 	Cycles  int `json:"cycles"`
 }
 
+// lockProblems are the problems of one lock.
+type lockProblems struct {
+	Path     string    `json:"path"`
+	Problems []problem `json:"problems"`
+	More     int       `json:"more"` // problems that are not shown
+}
+
 type problem struct {
 	Fault string `json:"fault"`
-	Path  string `json:"path"`
 	Text  string `json:"text"`
 	Harm  bool   `json:"harm"`
-	// Locks are the paths of the locks that it is about.
-	Locks []string `json:"locks"`
+	// Others are the other locks that it is about.
+	Others []string `json:"others"`
+
+	path string // of its lock
 }
 
 type sessionInfo struct {
@@ -210,6 +224,7 @@ type survey struct {
 	made         mark             // what the last state was made of
 	lockDirs     map[string]*lockDir
 	complete     bool                    // whether all lockDirs were read
+	reading      bool                    // the next state will have more locks
 	data         map[entry]string        // of holders
 	seen         map[string]time.Time    // problems that were there when the locks were read before, since when
 	history      map[string]*lockHistory // by lock; nil before the first complete state
@@ -268,6 +283,7 @@ func (v *survey) changed() bool {
 func (v *survey) gather(ctx context.Context, find []string) *scene {
 	st := v.server.Status()
 	v.made = markOf(&st)
+	v.reading = false
 	now := time.Now()
 	c := &scene{state: state{
 		Now: now.UnixMilli(), powers: powers{v.may.EndSessions, v.may.BreakLocks, v.may.EditZnodes},
@@ -275,7 +291,7 @@ func (v *survey) gather(ctx context.Context, find []string) *scene {
 			st.ID, st.Cluster.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Cluster.Leader, st.State.Term, st.State.Index, zxid(st.State.Zxid),
 			st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions, st.Clients.Connections, st.Clients.Watches, st.Clients.Outstanding,
 		},
-		Members: v.peers.states(ctx, &st), Problems: []problem{}, Watches: []watchState{},
+		Members: v.peers.states(ctx, &st), Watches: []watchState{},
 	}}
 	s := &c.state
 	v.clients.ask(ctx, &st, find, v.owners)

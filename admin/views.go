@@ -86,6 +86,7 @@ type scene struct {
 	state    state // without what show adds
 	members  []member
 	locks    []locks.Lock
+	problems []problem
 	inCycle  map[string]bool // znodes
 	sessions map[int64]*sessionInfo
 	total    int                     // sessions that exist
@@ -112,6 +113,7 @@ func (c *scene) show(w view) *state {
 		}
 	}
 	s.Matching = len(matching)
+	c.listProblems(&s, matching)
 	c.list(&s, matching, &w)
 	s.LocksMore = len(c.locks) - len(s.Locks)
 	if w.lock != "" {
@@ -210,9 +212,48 @@ func (c *scene) list(s *state, matching []*locks.Lock, w *view) {
 	}
 }
 
+// listProblems adds the problems of these locks, by lock, those with cycles first.
+func (c *scene) listProblems(s *state, matching []*locks.Lock) {
+	wanted, at := map[string]bool{}, map[string]int{}
+	for _, l := range matching {
+		wanted[l.Path] = true
+	}
+	var all []lockProblems
+	for _, cycle := range []bool{true, false} {
+		for _, p := range c.problems {
+			is := func(path string) bool { return wanted[path] }
+			if (p.Fault == string(locks.Cycle)) != cycle || !is(p.path) && !slices.ContainsFunc(p.Others, is) {
+				continue
+			}
+			i, known := at[p.path]
+			if !known {
+				i = len(all)
+				at[p.path] = i
+				all = append(all, lockProblems{Path: p.path})
+			}
+			if g := &all[i]; len(g.Problems) < fewEntries {
+				g.Problems = append(g.Problems, p)
+			} else {
+				g.More++
+			}
+		}
+	}
+	n := min(len(all), shownProblems)
+	s.Problems, s.ProblemsMore = append([]lockProblems{}, all[:n]...), len(all)-n
+}
+
 // single returns a lock with its history. One that nobody holds or waits for has only that.
 func (c *scene) single(at string) *lockDetail {
-	d := &lockDetail{lockState: lockState{Path: at, Holders: []contender{}, Queue: []contender{}}, History: []tenure{}}
+	d := &lockDetail{lockState: lockState{Path: at, Holders: []contender{}, Queue: []contender{}}, CycleWith: []string{}, History: []tenure{}}
+	for _, p := range c.problems {
+		if about := append([]string{p.path}, p.Others...); p.Fault == string(locks.Cycle) && slices.Contains(about, at) {
+			for _, other := range about {
+				if other != at && !slices.Contains(d.CycleWith, other) {
+					d.CycleWith = append(d.CycleWith, other)
+				}
+			}
+		}
+	}
 	for i := range c.locks {
 		if c.locks[i].Path == at {
 			d.lockState = c.lockOf(&c.locks[i], shownContenders)

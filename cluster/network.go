@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/either"
 )
 
 // Network is how members reach each other. Its methods must be safe for concurrent
@@ -28,7 +30,10 @@ type TCP struct {
 	TLS *tls.Config
 	// DialTLS, if not nil, returns the configuration of one outgoing connection, in place of TLS.
 	DialTLS func() *tls.Config
-	AllIPs  bool // listen on all addresses of this host, with the given port
+	// PlainToo has Listen accept connections without TLS, too, and DialPlain has Dial make them, while
+	// a cluster moves to TLS.
+	PlainToo, DialPlain bool
+	AllIPs              bool // listen on all addresses of this host, with the given port
 	// ElectionTimeout is how long what was sent may stay unacknowledged before the system
 	// ends the connection, where it can do that (Linux); 0 means 2 s. An unused connection
 	// is probed as often.
@@ -61,10 +66,27 @@ func (t TCP) Listen(addr string) (net.Listener, error) {
 		return nil, err
 	}
 	l = limitedListener{l, t}
-	if t.TLS != nil {
+	switch {
+	case t.TLS != nil && t.PlainToo:
+		l = eitherListener{l, t.TLS}
+	case t.TLS != nil:
 		l = tls.NewListener(l, t.TLS)
 	}
 	return l, nil
+}
+
+// eitherListener accepts connections with and without TLS; peerPort.greet finds out.
+type eitherListener struct {
+	net.Listener
+	config *tls.Config
+}
+
+func (l eitherListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return either.New(c, l.config), nil
 }
 
 type limitedListener struct {
@@ -92,7 +114,7 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	if t.DialTLS != nil {
 		config = t.DialTLS()
 	}
-	if config == nil {
+	if config == nil || t.DialPlain {
 		return d.DialContext(ctx, "tcp", addr)
 	}
 	c, err := (&tls.Dialer{NetDialer: d, Config: config}).DialContext(ctx, "tcp", addr)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/either"
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 )
 
@@ -154,7 +155,13 @@ func (p *peerPort) greet(nc net.Conn) {
 		return
 	}
 	c.SetDeadline(time.Now().Add(helloTimeout))
-	h, err := readHello(c)
+	h := new(hello)
+	if e, ok := nc.(*either.Conn); ok {
+		_, err = e.Detect()
+	}
+	if err == nil {
+		h, err = readHello(c)
+	}
 	serve := p.serve[h.kind]
 	from := c.RemoteAddr().String()
 	switch inTime := p.waiting.remove(nc); {
@@ -168,7 +175,7 @@ func (p *peerPort) greet(nc net.Conn) {
 		var plain tls.RecordHeaderError
 		if errors.As(err, &plain) {
 			p.warn("refusing a peer that does not use TLS: this member does, and all of a cluster must or none", "peer", from)
-		} else if _, ok := nc.(*tls.Conn); ok && err != io.EOF && p.ctx.Err() == nil {
+		} else if either.TLS(nc) != nil && err != io.EOF && p.ctx.Err() == nil {
 			host, _, _ := net.SplitHostPort(from)
 			p.warnOf(host, "a peer cannot connect: TLS handshake failed", "peer", from, "error", explainTLS(err))
 		}
@@ -279,12 +286,12 @@ func subjectOf(c net.Conn) []byte {
 			c = x.Conn
 		case tracked:
 			c = x.Conn
-		case *tls.Conn:
-			if state := x.ConnectionState(); len(state.VerifiedChains) > 0 {
-				return state.PeerCertificates[0].RawSubject
-			}
-			return nil
 		default:
+			if t := either.TLS(c); t != nil {
+				if state := t.ConnectionState(); len(state.VerifiedChains) > 0 {
+					return state.PeerCertificates[0].RawSubject
+				}
+			}
 			return nil
 		}
 	}

@@ -191,6 +191,9 @@ type About struct {
 	// ClientPort and SecurePort are where it listens for clients, HOST:PORT; empty if nowhere.
 	ClientPort string `json:"clientPort"`
 	SecurePort string `json:"secureClientPort"` // for clients that use TLS
+	// PeerTLS says which connections with other members use TLS: no, accept, use or only, which are
+	// the modes of the server's configuration.
+	PeerTLS string `json:"peerTLS"`
 }
 
 // ClientQuery asks a member for clients that are connected to it.

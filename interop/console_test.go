@@ -543,7 +543,11 @@ func TestConsoleThousandLocks(t *testing.T) {
 			}
 		}
 	}
+	opened := time.Now()
 	b := openBrowser(t, "http://"+port)
+	b.sees(`/[1-9]/.test(document.querySelector("#totals dd").textContent)`)
+	first := eval[string](b, `document.querySelector("#totals dd").textContent`)
+	t.Logf("%v after the browser was started, the page says %q locks", time.Since(opened).Round(time.Millisecond), first)
 	b.sees(`document.querySelector("#found").textContent === "1,000 locks" && document.querySelector("#totals").textContent.includes("10,000") && document.querySelector("#locks .note").hidden`)
 	b.sees(`document.querySelectorAll("#locks tbody").length === 50 && document.querySelectorAll("#locks tr.waits").length === 245`)
 	elements := eval[int](b, `document.querySelectorAll("*").length`)
@@ -554,7 +558,34 @@ func TestConsoleThousandLocks(t *testing.T) {
 	}
 	b.fits("a thousand locks")
 	b.picture("thousand-dark")
+	t.Logf("it says all after %v", time.Since(opened).Round(time.Millisecond))
+	b.phone("thousand-phone-open")
+
+	// On a phone the groups are folded at first. What is opened stays so.
+	onPhone := func(what string) {
+		t.Helper()
+		size := eval[struct{ Height, Controls, Rows int }](b, `({ height: document.documentElement.scrollHeight, controls: document.querySelectorAll("#locks button, #locks input, #locks select").length, rows: document.querySelectorAll("#locks tbody").length })`)
+		t.Logf("on a phone, %s: %+v", what, size)
+		if what == "folded" && (size.Height > 15_000 || size.Controls > 40) {
+			t.Errorf("on a phone the page has %d pixels, and %d controls for locks", size.Height, size.Controls)
+		}
+	}
+	phone := chromedp.EmulateViewport(360, 740, chromedp.EmulateMobile, chromedp.EmulateScale(2))
+	b.do(phone, chromedp.Reload())
+	b.sees(live)
+	b.sees(`document.querySelectorAll("#locks tbody").length === 2 && document.querySelector("#fold").textContent === "Open all groups"`)
+	onPhone("folded")
 	b.phone("thousand-phone")
+	b.do(phone)
+	eval[chromedp.Void](b, `document.querySelector("#fold").click()`)
+	b.sees(`document.querySelectorAll("#locks tbody").length === 50 && location.hash === "#groups=open"`)
+	onPhone("open")
+	b.do(chromedp.Reload())
+	b.sees(live)
+	b.sees(`document.querySelectorAll("#locks tbody").length === 50`)
+	b.do(chromedp.EmulateViewport(1280, 860))
+	eval[chromedp.Void](b, `location.hash = ""`)
+	b.sees(`document.querySelectorAll("#locks tbody").length === 50 && location.hash === ""`)
 
 	// A handover touches its rows. Everything else changes only because time passes: the texts of
 	// a row for how long, and how much time is left.

@@ -198,12 +198,16 @@ function trouble(state) {
   ].filter(Boolean).join("; ");
 }
 
+// atLeast says how many there are if only some of the locks have been read, and none that were are no answer.
+const atLeast = (n, state) => (state.totals.atLeast ? n && `at least ${count.format(n)}` : n);
+
 // renderTotals shows the numbers. One that this server does not know is not 0.
 function renderTotals(state) {
   const { server: s, totals: t } = state;
-  const noLocks = state.unknown || state.notes.locks;
+  const noLocks = state.unknown || (t.atLeast ? "" : state.notes.locks);
+  const ofLocks = (name, n, alarm) => [name, atLeast(n, state), noLocks || (t.atLeast && !n ? state.notes.locks : ""), alarm, t.atLeast ? state.notes.locks : ""];
   const rows = [
-    ["Locks held", t.locks, noLocks], ["Waiting", t.waiting, noLocks], ["Cycles", t.cycles, noLocks, t.cycles > 0],
+    ofLocks("Locks held", t.locks), ofLocks("Waiting", t.waiting), ofLocks("Cycles", t.cycles, t.cycles > 0),
     ["Sessions", s.sessions, state.unknown], ["Clients", count.format(state.clients.total) + (state.clients.unknown.length ? "+" : ""), "", false, clientsHelp(state)], ["Znodes", s.znodes, state.unknown],
     ["Watches here", s.watches, "", false, "Watches of the clients that are connected to this server."], ["Data", bytes(s.dataBytes), state.unknown],
   ];
@@ -268,11 +272,7 @@ const faults = { cycle: "Cycle", orphan: "Orphan", duplicate: "Duplicate", "watc
 
 function renderLocks(state) {
   const section = $("#locks");
-  keep($(".problems", section), state.problems, (p) => p.fault + p.path + p.text, (p) => {
-    const links = element("span", { class: "links" });
-    for (const path of p.locks) links.append(" ", lockButton(path));
-    return element("li", { class: p.harm ? "harm" : "" }, element("b", {}, faults[p.fault] ?? p.fault), ` ${p.path}: ${p.text}.`, links);
-  }, () => {});
+  renderProblems(section, state);
   const reading = view.q && state.readingData ? "The data of some holders is still being read, so the filter may find more." : "";
   showNote(section, [state.notes.locks, reading].filter(Boolean).join(" "));
   const table = $("table", section);
@@ -289,7 +289,8 @@ function renderLocks(state) {
   const empty = $(".empty", section);
   empty.hidden = items.length > 0 || Boolean(state.notes.locks);
   setText(empty, state.totals.locks ? "No lock matches the filter." : "No lock is held.");
-  setText($("#found"), view.q ? `${count.format(state.matching)} of ${plural(state.totals.locks, "lock")}` : plural(state.totals.locks, "lock"));
+  const known = (state.totals.atLeast ? "at least " : "") + plural(state.totals.locks, "lock");
+  setText($("#found"), view.q ? `${count.format(state.matching)} of ${known}` : known);
   $("#fold").hidden = state.groups.length === 0;
   const pages = $("#pages");
   pages.hidden = state.pages < 2;
@@ -297,6 +298,25 @@ function renderLocks(state) {
   $("#page-before").disabled = state.page <= 1;
   $("#page-after").disabled = state.page >= state.pages;
   showMore(section, [...state.locks, state.lock].some((l) => l && [...l.holders, ...l.queue].some((c) => c.session && !c.addr && !c.gone && c.server)) ? elsewhere : "");
+}
+
+// renderProblems shows the problems of each lock.
+function renderProblems(section, state) {
+  const list = $(".problems", section);
+  keep(list, [...state.problems, ...(state.problemsMore ? [{ path: "" }] : [])], (l) => l.path,
+    (l) => (l.path ? element("li", {}, lockButton(l.path), element("ul")) : element("li")), (e, l) => {
+      if (!l.path) {
+        setText(e, `${plural(state.problemsMore, "more lock")} with problems; the filter finds ${state.problemsMore === 1 ? "it" : "them"}.`);
+        return;
+      }
+      setClass(e, l.problems.some((p) => p.harm) ? "harm" : "");
+      const rows = [...l.problems, ...(l.more ? [{ fault: "", text: `and ${count.format(l.more)} more`, others: [] }] : [])];
+      keep(e.lastChild, rows, (p) => p.fault + p.text, (p) => {
+        const links = element("span", { class: "links" });
+        for (const path of p.others) links.append(" ", lockButton(path));
+        return p.fault ? element("li", { class: p.harm ? "harm" : "" }, element("b", {}, faults[p.fault] ?? p.fault), `: ${p.text}.`, links) : element("li", {}, p.text);
+      }, () => {});
+    });
 }
 
 const elsewhere = "“Server” and a number stand for an address that is not known: the client is connected to that server, or was last.";
@@ -366,10 +386,8 @@ function renderLock(state) {
   section.hidden = !view.lock;
   if (l?.path !== view.lock) return; // a state of the view before
   setText($("#lock-title"), l.path);
-  const others = new Set(state.problems.filter((p) => p.fault === "cycle" && p.locks.includes(l.path)).flatMap((p) => p.locks));
-  others.delete(l.path);
-  $("#lock-cycle").hidden = others.size === 0;
-  keep($("#lock-cycle span"), [...others], (path) => path, (path) => element("span", {}, lockButton(path), " "), () => {});
+  $("#lock-cycle").hidden = l.cycleWith.length === 0;
+  keep($("#lock-cycle span"), l.cycleWith, (path) => path, (path) => element("span", {}, lockButton(path), " "), () => {});
   const table = $("table.locks", section);
   if (table.path !== l.path) {
     table.path = l.path;
@@ -1185,6 +1203,9 @@ $("#edit").addEventListener("close", () => {
 
 const view = {};
 
+// On a narrow screen the groups are folded at first: otherwise a page of locks is dozens of screens long.
+const narrow = matchMedia("(max-width: 700px)");
+
 function readHash() {
   const p = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
   view.find = p.get("find") ?? "";
@@ -1193,7 +1214,7 @@ function readHash() {
   view.sort = p.get("sort") === "waiting" ? "waiting" : "path";
   view.page = Math.max(1, Number.parseInt(p.get("page") ?? "1", 10) || 1);
   view.lock = p.get("lock") ?? "";
-  view.groups = p.get("groups") === "folded" ? "folded" : "open";
+  view.groups = (p.get("groups") ?? (narrow.matches && !p.has("except") ? "folded" : "open")) === "folded" ? "folded" : "open";
   view.except = new Set(p.getAll("except"));
   view.client = p.get("client") ?? "";
   view.clientPage = Math.max(1, Number.parseInt(p.get("clientPage") ?? "1", 10) || 1);
@@ -1216,7 +1237,7 @@ function query() {
   if (view.sort !== "path") p.set("sort", view.sort);
   if (view.page > 1) p.set("page", view.page);
   if (view.lock) p.set("lock", view.lock);
-  if (view.groups !== "open") p.set("groups", view.groups);
+  if (view.groups !== "open" || narrow.matches) p.set("groups", view.groups);
   for (const path of view.except) p.append("except", path);
   if (view.client) p.set("client", view.client);
   if (view.clientPage > 1) p.set("clientPage", view.clientPage);

@@ -83,7 +83,7 @@ func (a *against) run(flags *pflag.FlagSet, addr string, dialer *connect.Dialer,
 	err = why(err)
 	shown.clear()
 	if err != nil && report.Difference == nil {
-		return err
+		return whyNot(ctx, dialer, err, other, addr)
 	}
 	if c.json {
 		out := json.NewEncoder(stdout)

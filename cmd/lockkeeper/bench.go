@@ -30,6 +30,7 @@ type benchOptions struct {
 	pids, comparePIDs  []int
 	restart, kill      string
 	tls                clientTLS
+	dialer             *connect.Dialer
 }
 
 // With --quick, everything together takes about quickBudget, and less than 40 s.
@@ -146,6 +147,9 @@ func (o *benchOptions) run(c *cobra.Command, args []string) error {
 	if h := (connect.Hopeless{}); errors.As(err, &h) {
 		return h // which names the server
 	}
+	for _, t := range o.Targets {
+		err = whyNot(ctx, o.dialer, err, t.Addrs...)
+	}
 	if err != nil {
 		return err
 	}
@@ -203,11 +207,10 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 			}
 		}
 	}
-	dialer, err := o.tls.dialer(flags)
-	if err != nil {
+	if o.dialer, err = o.tls.dialer(flags); err != nil {
 		return err
 	}
-	first, err := o.target(dialer, addrs, o.pids)
+	first, err := o.target(addrs, o.pids)
 	if err != nil {
 		return usageError{err}
 	}
@@ -218,7 +221,7 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 		}
 		return nil
 	}
-	second, err := o.target(dialer, o.compare, o.comparePIDs)
+	second, err := o.target(o.compare, o.comparePIDs)
 	if err != nil {
 		return badFlag(flags, "compare", "%w", err)
 	}
@@ -227,13 +230,15 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 }
 
 // target returns the servers at addrs.
-func (o *benchOptions) target(dialer *connect.Dialer, addrs string, pids []int) (*bench.Target, error) {
+func (o *benchOptions) target(addrs string, pids []int) (*bench.Target, error) {
 	servers, chroot, err := parseServers(addrs)
 	if err != nil {
 		return nil, err
 	}
-	t := &bench.Target{Name: addrs, Addrs: servers, Chroot: chroot, PIDs: pids, Plain: dialer.TLS == nil}
-	t.Dial = func(ctx context.Context, addr string) (net.Conn, error) { return dialer.DialContext(ctx, "tcp", addr) }
+	t := &bench.Target{Name: addrs, Addrs: servers, Chroot: chroot, PIDs: pids, Plain: o.dialer.TLS == nil}
+	t.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+		return o.dialer.DialContext(ctx, "tcp", addr)
+	}
 	if o.restart != "" {
 		t.Restart = func(ctx context.Context) ([]int, error) { return restartBy(ctx, o.restart, addrs) }
 	}

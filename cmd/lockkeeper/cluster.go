@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -20,10 +21,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
-	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -32,14 +33,16 @@ import (
 type clusterOptions struct {
 	servers, peer string
 	json          bool
+	yes, dryRun   bool // of add and remove
 	timeout       time.Duration
 	tls           clientTLS
 	peerTLS       peerTLSFlags
 }
 
 const statusHelp = `Show what a member knows about the cluster, and what each member says about itself:
-its client port, its role, how far it has applied the log, and its version. A member
-that lags has a lower entry. The first line ends with the id of the cluster, which
+its client port, its role, how far it has applied the log, whether it uses TLS with
+other members, and its version. A member that lags has a lower entry. "PEER TLS" is no,
+or the mode of --peer-tls-mode: accept, use or only. The first line ends with the id of the cluster, which
 never changes. A member with another id has the wrong data directory, or the list of
 members a wrong address. If a member's state differs from the leader's, one of the two
 is wrong, and has stopped or does not serve: see "Two members differ" in
@@ -69,7 +72,7 @@ The JSON of the member that was asked has these fields:
   term, index, zxid, digest  what it has applied of the log
   cluster        the id of the cluster, "" in none yet
   members        each with id, address (of the peer port) and voter
-  version, serving, clientPort, secureClientPort  of that member
+  version, serving, clientPort, secureClientPort, peerTLS  of that member
   formed, data, run  whether it is in the cluster, whether it has data, and a number
                  that changes with each start
   configured, waiting  only if it is in no cluster yet: the members with which it is to
@@ -125,7 +128,9 @@ is in no cluster yet, give its peer port instead (--peer).`,
 		`Add a server to the cluster, given its id and its peer port. The server must be
 running, with --peer-listen. It gets a vote as soon as it has caught up. If the
 server is already a member, add changes its address or, with --observer, takes its
-vote away.`,
+vote away.
+
+`+asks,
 		"  lockkeeper cluster add 4=d:7000\n  lockkeeper cluster add 5=e:7000 --observer", 1, 1,
 		func(args []string) (q cluster.Request, err error) {
 			peers, err := parsePeers(args[0])
@@ -166,8 +171,10 @@ port, with --peer.`,
 		add,
 		o.command("remove ID", "Remove a member",
 			`Remove a member permanently. If it is running, it exits with a message that says
-so. The last voting member cannot be removed.`,
-			"  lockkeeper cluster remove 2", 1, 1,
+so. The last voting member cannot be removed.
+
+`+asks,
+			"  lockkeeper cluster remove 2\n  lockkeeper cluster remove --dry-run 2", 1, 1,
 			func(args []string) (q cluster.Request, err error) {
 				q.Remove, err = parseID(args[0])
 				return q, err
@@ -186,6 +193,10 @@ so. The last voting member cannot be removed.`,
 	for _, sub := range all {
 		if sub.Name() == "remove" || sub.Name() == "transfer" {
 			sub.ValidArgsFunction = members
+		}
+		if sub.Name() == "remove" || sub.Name() == "add" {
+			sub.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
+			sub.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say what would be left of the cluster, and change nothing")
 		}
 	}
 	c.AddCommand(all...)
@@ -214,6 +225,10 @@ func (o *clusterOptions) command(use, short, long, example string, least, most i
 	c.Flags().SortFlags = false
 	return c
 }
+
+// asks is what the help of add and remove says.
+const asks = `If that takes a vote and leaves the cluster no voting member to lose, the command
+says so and asks first. Where standard input is not a terminal, it needs --yes.`
 
 func parseID(text string) (uint64, error) {
 	id, err := strconv.ParseUint(text, 10, 64)
@@ -287,6 +302,11 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q clust
 func (o *clusterOptions) ask(c *cobra.Command, q cluster.Request) error {
 	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer cancel()
+	if (q.Remove != 0 || q.Add != nil) && (o.dryRun || !o.yes) {
+		if err := o.weigh(ctx, c, q); err != nil || o.dryRun {
+			return err
+		}
+	}
 	waiting, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	s, network, err := o.send(waiting, c.Flags(), q, c.ErrOrStderr())
@@ -319,6 +339,81 @@ func (o *clusterOptions) ask(c *cobra.Command, q cluster.Request) error {
 		return &exitError{code: exitDegraded}
 	}
 	return &exitError{code: exitFault}
+}
+
+// weigh says what a change of the members would leave of the cluster, with --dry-run, or if it takes a vote and leaves no
+// voting member to lose. Then it asks whether to go on, and returns an error if not.
+func (o *clusterOptions) weigh(ctx context.Context, c *cobra.Command, q cluster.Request) error {
+	s, network, err := o.send(ctx, c.Flags(), cluster.Request{Status: true}, c.ErrOrStderr())
+	if err != nil {
+		return err
+	}
+	x := clusterStatus{Status: s}
+	x.Answers, _ = ownStatus(ctx, network, s)
+	left, taken := x.leaves(q)
+	switch says := left.String(); {
+	case q.Remove != 0 && memberOf(s.Members, q.Remove) == nil && o.dryRun:
+		return fmt.Errorf("server %d is not a member", q.Remove)
+	case left.Voters == 0 && o.dryRun:
+		return errors.New("the last voting member cannot be removed")
+	case o.dryRun && o.json:
+		return json.NewEncoder(c.OutOrStdout()).Encode(left)
+	case o.dryRun:
+		_, err := fmt.Fprintf(c.OutOrStdout(), "The cluster would have %s. Nothing was changed.\n", says)
+		return err
+	case !taken || left.Spare > 0 || left.Voters == 0: // or the server refuses
+		return nil
+	default:
+		in, isFile := c.InOrStdin().(*os.File)
+		if !isFile || !term.IsTerminal(int(in.Fd())) {
+			return usageError{fmt.Errorf("the cluster would have %s; to go on all the same, give --yes", says)}
+		}
+		return confirm(ctx, in, c.ErrOrStderr(), fmt.Sprintf("The cluster will have %s.\nGo on? Type yes: ", says), "changed")
+	}
+}
+
+// A remainder is what a change of the members leaves of a cluster.
+type remainder struct {
+	Voters   int `json:"voters"`   // voting members
+	Answer   int `json:"answer"`   // those of them that answer, and follow the leader
+	Majority int `json:"majority"` // how many the cluster needs
+	Spare    int `json:"spare"`    // how many of those that answer it can lose; less than 0 if they are too few already
+}
+
+func (r *remainder) String() string {
+	then := "can lose " + strconv.Itoa(r.Spare)
+	switch {
+	case r.Spare == 0:
+		then = "stops when it loses one more"
+	case r.Spare < 0:
+		then = "stops"
+	}
+	return fmt.Sprintf("%d voting members, of which %d answer; it needs %d, so it %s", r.Voters, r.Answer, r.Majority, then)
+}
+
+// leaves returns what a change of the members leaves, and whether it takes a vote.
+func (x *clusterStatus) leaves(q cluster.Request) (r remainder, taken bool) {
+	id := q.Remove
+	if q.Add != nil {
+		id = q.Add.ID
+	}
+	was := memberOf(x.Members, id)
+	voter := q.Add != nil && !q.Add.Observer
+	for _, m := range x.Members {
+		if a := x.answerOf(m.ID); m.ID != id && !m.Observer {
+			r.Voters++
+			if a != nil && a.Cluster == x.Cluster && a.Leader == x.Leader {
+				r.Answer++
+			}
+		}
+	}
+	if voter { // it gets its vote only when it has caught up
+		r.Voters++
+		r.Answer++
+	}
+	r.Majority = r.Voters/2 + 1
+	r.Spare = r.Answer - r.Majority
+	return r, was != nil && !was.Observer && !voter
 }
 
 // settleTime is how long after a change the command waits until the members know of it.
@@ -487,14 +582,15 @@ func (x *clusterStatus) print(w io.Writer) error {
 		fmt.Fprintf(w, "server %d is in no cluster yet%s\n", s.ID, data)
 	}
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "ID\tPEER PORT\tCLIENT PORT\tROLE\tENTRY\tVERSION\tSTATE")
+	fmt.Fprintln(table, "ID\tPEER PORT\tCLIENT PORT\tROLE\tENTRY\tPEER TLS\tVERSION\tSTATE")
 	for _, m := range membersOf(s) {
-		port, role, entry, version, vote := "-", "-", "-", "-", ""
+		port, role, entry, peerTLS, version, vote := "-", "-", "-", "-", "-", ""
 		if a := x.answerOf(m.ID); a != nil {
 			role, entry, vote = a.Role, strconv.FormatUint(a.Index, 10), a.NoVote
 			port, version = cmp.Or(a.ClientPort, a.SecurePort, "-"), cmp.Or(a.Version, "-")
+			peerTLS = cmp.Or(a.PeerTLS, "-")
 		}
-		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, m.Addr, port, role, entry, version, cmp.Or(x.wrong(m.ID), vote, "ok"))
+		fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", m.ID, m.Addr, port, role, entry, peerTLS, version, cmp.Or(x.wrong(m.ID), vote, "ok"))
 	}
 	table.Flush() // an error shows again below
 	if s.Waiting != "" {
@@ -605,34 +701,20 @@ func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string, wait
 
 // peersBy reads /zookeeper/config, which everyone may read, even in read-only mode.
 func peersBy(ctx context.Context, dialer *connect.Dialer, addr string) (peers []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	nc, err := dialer.DialContext(ctx, "tcp", addr)
+	c, end, err := meet(ctx, dialer, addr)
 	switch {
-	case errors.As(err, &connect.Hopeless{}):
+	case errors.As(err, new(*noMeeting)):
+		return nil, fmt.Errorf("%w; name a member's client port with --server", err)
+	case errors.As(err, new(connect.Hopeless)), errors.As(err, new(*connect.NotServing)):
 		return nil, err
 	case err != nil:
-		return nil, fmt.Errorf("cannot connect to %s: %w; name a member's client port with --server", addr, err)
+		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, err)
 	}
-	defer nc.Close()
-	stop := context.AfterFunc(ctx, func() { nc.Close() })
-	defer stop()
-	c := rawclient.New(nc)
-	q := rawclient.NewSession(10 * time.Second)
-	q.ReadOnly = true
-	err = c.Handshake(q)
-	var config proto.DataReply
-	if err == nil {
-		config, err = c.Get(znode.ConfigPath, false)
-		c.Call(proto.OpCloseSession, nil, nil)
-	}
-	switch {
-	case errors.As(err, &connect.Hopeless{}):
-		return nil, err
-	case errors.Is(err, io.EOF):
-		return nil, &connect.NotServing{Server: addr}
-	case err != nil:
-		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, cmp.Or(ctx.Err(), err))
+	defer end()
+	config, err := c.Get(znode.ConfigPath, false)
+	c.Call(proto.OpCloseSession, nil, nil)
+	if err != nil {
+		return nil, fmt.Errorf("cannot get the members from %s: %w", addr, err)
 	}
 	members, err := proto.ParseServers(string(config.Data))
 	switch {

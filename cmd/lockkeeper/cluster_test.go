@@ -250,7 +250,7 @@ func TestClusterByClientPort(t *testing.T) {
 		if answer("add", "2="+addrs[1]); own.Answers[1].Role == "observer" {
 			t.Errorf("a new voter: %+v", own.Answers)
 		}
-		if answer("add", "2="+addrs[1], "--observer"); own.Answers[1].Role != "observer" {
+		if answer("add", "2="+addrs[1], "--observer", "--yes"); own.Answers[1].Role != "observer" {
 			t.Errorf("a new observer: %+v", own.Answers)
 		}
 	}
@@ -265,7 +265,7 @@ func TestClusterByClientPort(t *testing.T) {
 	if own.settle(t.Context(), cluster.TCP{}, own.changed); own.Leader != to {
 		t.Errorf("the server that was asked still says that %d leads", own.Leader)
 	}
-	if s := ask(t, "remove", "3", "--server", all); len(s.Members) != 2 || !s.Members[1].Observer {
+	if s := ask(t, "remove", "3", "--server", all, "--yes"); len(s.Members) != 2 || !s.Members[1].Observer {
 		t.Errorf("%+v", s)
 	}
 
@@ -364,7 +364,7 @@ func TestCluster(t *testing.T) {
 	if oneError(t, stderr, "server 9 is not a member"); code != exitFault {
 		t.Errorf("exit code %d", code)
 	}
-	ask(t, "remove", "2", "--peer", addrs[0]) // the leader
+	ask(t, "remove", "2", "--peer", addrs[0], "--yes") // the leader
 	fails2 := func(p *process, id int) {
 		t.Helper()
 		code := p.exit()
@@ -493,7 +493,7 @@ func TestClusterForm(t *testing.T) {
 
 	// All of that has left traces, and so does what is asked by way of a client port.
 	lead := ask(t, "status", "--peer", addrs[0]).Leader
-	ask(t, "remove", "3", "--server", client(1))
+	ask(t, "remove", "3", "--server", client(1), "--yes")
 	traced := func(id uint64, change, result string) {
 		t.Helper()
 		waitFor(t, result, func() bool { // the writer of the audit log may be slow
@@ -712,29 +712,29 @@ func TestPrintStatus(t *testing.T) {
 	members := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}, {ID: 3, Addr: "c:1", Observer: true}, {ID: 4, Addr: "d:1", Observer: true}, {ID: 5, Addr: "e:1", Observer: true}, {ID: 6, Addr: "f:1", Observer: true}}
 	for want, s := range map[string]*cluster.Status{
 		`server 1 is leader, in term 3 at entry 9, zxid 0x5, digest d, cluster 00000000000000aa
-ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
-1   a:1        a:2          leader    9      0.2      ok
-2   b:1        b:2          looking   0      0.2      in no cluster yet
-3   c:1        -            follower  7      -        belongs to cluster 00000000000000bb
-4   d:1        -            -         -      -        does not answer, its state differs at entry 8
-5   e:1        -            follower  8      0.2      serves no clients
-6   f:1        f:2          observer  9      0.2      waits for its vote
+ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  PEER TLS  VERSION  STATE
+1   a:1        a:2          leader    9      use       0.2      ok
+2   b:1        b:2          looking   0      accept    0.2      in no cluster yet
+3   c:1        -            follower  7      -         -        belongs to cluster 00000000000000bb
+4   d:1        -            -         -      -         -        does not answer, its state differs at entry 8
+5   e:1        -            follower  8      -         0.2      serves no clients
+6   f:1        f:2          observer  9      -         0.2      waits for its vote
 health: degraded: server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer, its state differs at entry 8; server 5 at e:1: serves no clients; server 6 at f:1: waits for its vote
 `: {ID: 1, Role: "leader", Leader: 1, Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
 		`server 2 is in no cluster yet, and has data without the id of a cluster
-ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  VERSION  STATE
-1   a:1        a:2          leader    9      0.2      belongs to cluster 00000000000000aa
-2   b:1        b:2          looking   0      0.2      in no cluster yet
-3   c:1        -            follower  7      -        belongs to cluster 00000000000000bb
-4   d:1        -            -         -      -        does not answer
-5   e:1        -            follower  8      0.2      belongs to cluster 00000000000000aa
+ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  PEER TLS  VERSION  STATE
+1   a:1        a:2          leader    9      use       0.2      belongs to cluster 00000000000000aa
+2   b:1        b:2          looking   0      accept    0.2      in no cluster yet
+3   c:1        -            follower  7      -         -        belongs to cluster 00000000000000bb
+4   d:1        -            -         -      -         -        does not answer
+5   e:1        -            follower  8      -         0.2      belongs to cluster 00000000000000aa
 reason: one; two
 health: no majority: server 1 at a:1: belongs to cluster 00000000000000aa; server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer; server 5 at e:1: belongs to cluster 00000000000000aa
 `: {ID: 2, Role: "looking", Data: true, Configured: members[:5], Members: members[:1], Waiting: "one\ntwo"},
 	} {
 		x := clusterStatus{Status: s, Answers: []memberStatus{
-			{ID: 1, Role: "leader", Leader: 1, Cluster: 0xaa, Index: 9, About: cluster.About{Version: "0.2", Serving: true, ClientPort: "a:2", SecurePort: "a:3"}},
-			{ID: 2, Role: "looking", About: cluster.About{Version: "0.2", SecurePort: "b:2"}},
+			{ID: 1, Role: "leader", Leader: 1, Cluster: 0xaa, Index: 9, About: cluster.About{Version: "0.2", Serving: true, ClientPort: "a:2", SecurePort: "a:3", PeerTLS: "use"}},
+			{ID: 2, Role: "looking", About: cluster.About{Version: "0.2", SecurePort: "b:2", PeerTLS: "accept"}},
 			{ID: 3, Role: "follower", Leader: 1, Cluster: 0xbb, Index: 7},
 			{ID: 5, Role: "follower", Leader: 1, Cluster: 0xaa, Index: 8, About: cluster.About{Version: "0.2"}},
 			{ID: 6, Role: "observer", Leader: 1, Cluster: 0xaa, Index: 9, NoVote: "waits for its vote", About: cluster.About{Version: "0.2", Serving: true, ClientPort: "f:2"}},
@@ -804,7 +804,7 @@ func TestStatusOfPorts(t *testing.T) {
 	_, port, err := net.SplitHostPort(all.addr)
 	check1(t, err)
 	s := ask(t, "status", "--peer", peer)
-	if want := (cluster.About{Version: lockkeeper.Version, Serving: true, ClientPort: "localhost:" + port}); s.About != want {
+	if want := (cluster.About{Version: lockkeeper.Version, Serving: true, ClientPort: "localhost:" + port, PeerTLS: "no"}); s.About != want {
 		t.Errorf("%+v, not %+v", s.About, want)
 	}
 }

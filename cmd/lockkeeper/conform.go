@@ -155,7 +155,7 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	ctx, why := untilHopeless(ctx, dialer)
 	report, err := conform.Run(ctx, o.Options)
 	shown.clear()
-	switch err = why(err); {
+	switch err = whyNot(ctx, dialer, why(err), server); {
 	case err != nil:
 		return err
 	case ctx.Err() != nil:

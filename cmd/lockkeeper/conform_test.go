@@ -85,7 +85,7 @@ func TestConformUsage(t *testing.T) {
 	if code != exitFault {
 		t.Errorf("no server: exit %d", code)
 	}
-	oneError(t, stderr, "the endpoint cannot be used")
+	oneError(t, stderr, "cannot connect to 127.0.0.1:1: ")
 }
 
 // TestConformInterrupted checks that a signal ends the command with a one-line message,

@@ -1,17 +1,22 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/tlsfiles"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
@@ -84,6 +89,62 @@ func (t *clientTLS) dialer(flags *pflag.FlagSet) (*connect.Dialer, error) {
 		return nil, err
 	}
 	return &connect.Dialer{TLS: keeper.Dial()}, nil
+}
+
+// whyNot returns why one of the servers opens no session, if that is so, in place of an error that may have followed from it.
+func whyNot(ctx context.Context, d *connect.Dialer, err error, servers ...string) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	for _, addr := range servers {
+		c, end, e := meet(ctx, d, addr)
+		if e == nil {
+			c.Call(proto.OpCloseSession, nil, nil)
+			end()
+		} else if errors.As(e, new(*noMeeting)) || errors.As(e, new(*connect.NotServing)) || errors.As(e, new(connect.Hopeless)) {
+			return d.Explain(ctx, []error{e})[0]
+		}
+	}
+	return err
+}
+
+// noMeeting is the error of a server to which there is no connection.
+type noMeeting struct {
+	addr string
+	error
+}
+
+func (e *noMeeting) Error() string { return fmt.Sprintf("cannot connect to %s: %v", e.addr, e.error) }
+func (e *noMeeting) Unwrap() error { return e.error }
+
+// meet opens a session at a server, also in read-only mode. What it returns with the client closes the connection.
+func meet(ctx context.Context, d *connect.Dialer, addr string) (*rawclient.Client, func(), error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	nc, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		cancel()
+		if errors.As(err, new(connect.Hopeless)) {
+			return nil, nil, err
+		}
+		return nil, nil, &noMeeting{addr, err}
+	}
+	stop := context.AfterFunc(ctx, func() { nc.Close() })
+	end := func() {
+		stop()
+		nc.Close()
+		cancel()
+	}
+	c := rawclient.New(nc)
+	q := rawclient.NewSession(10 * time.Second)
+	q.ReadOnly = true
+	if err = c.Handshake(q); err == nil {
+		return c, end, nil
+	}
+	if err = cmp.Or(ctx.Err(), err); errors.Is(err, io.EOF) {
+		err = &connect.NotServing{Server: addr}
+	}
+	end()
+	return nil, nil, err
 }
 
 // untilHopeless returns a context that ends when d cannot reach a server in any case, and a

@@ -251,16 +251,8 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 		return fmt.Errorf("nothing was deleted: %w", written.Err())
 	}
 	if !yes {
-		fmt.Fprint(out, "Break it? Type yes: ")
-		answer, err := readLine(ctx, c.InOrStdin())
-		if ctx.Err() != nil {
-			return errors.New("interrupted; nothing was deleted")
-		}
-		if strings.TrimSpace(answer) != "yes" {
-			if err != nil {
-				fmt.Fprintln(out)
-			}
-			return errors.New("nothing was deleted, since the answer was not yes")
+		if err := confirm(ctx, c.InOrStdin(), out, "Break it? Type yes: ", "deleted"); err != nil {
+			return err
 		}
 	}
 	switch err := s.Conn().Delete(s.Full(victim.Path), victim.Version); {
@@ -273,6 +265,21 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 	}
 	fmt.Fprintf(out, "Deleted %s.\n", victim.Path)
 	return nil
+}
+
+// confirm asks the user, and returns an error if the answer is not yes: nothing was done, which is a participle.
+func confirm(ctx context.Context, in io.Reader, out io.Writer, question, done string) error {
+	fmt.Fprint(out, question)
+	answer, err := readLine(ctx, in)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("interrupted; nothing was %s", done)
+	case strings.TrimSpace(answer) == "yes":
+		return nil
+	case err != nil:
+		fmt.Fprintln(out)
+	}
+	return fmt.Errorf("nothing was %s, since the answer was not yes", done)
 }
 
 // readLine reads a line. It returns early if ctx ends; the reader then stays until the process

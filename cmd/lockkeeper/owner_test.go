@@ -35,7 +35,13 @@ func TestOwner(t *testing.T) {
 	if code, _, stderr := call(map[string]string{"LOCKKEEPER_MIGRATE_EMPTY_OWNER": nobody.Uid}, "migrate", "empty", "--above", "0x5", "--data", empty); code != exitOK {
 		t.Errorf("%d %q", code, stderr)
 	}
-	for _, dir := range []string{filepath.Join(top, "new"), back, empty} {
+	restored, backup := filepath.Join(top, "copy"), filepath.Join(top, "backup")
+	succeeds(t, "snapshot", "save", backup, "--data", data)
+	succeeds(t, "snapshot", "restore", backup, "--data", filepath.Join(restored, "data"), "--owner", "nobody")
+	aside := filepath.Join(top, "again")
+	succeeds(t, "snapshot", "restore", backup, "--data", aside)
+	succeeds(t, "snapshot", "restore", backup, "--data", aside, "--set-aside", "--owner", "nobody")
+	for _, dir := range []string{filepath.Join(top, "new"), back, empty, restored, aside} {
 		n := 0
 		check1(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
@@ -52,7 +58,7 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%s has only %d files", dir, n)
 		}
 	}
-	for _, path := range []string{top, filepath.Join(from, "version-2", "log.1")} {
+	for _, path := range []string{top, aside + ".1", filepath.Join(from, "version-2", "log.1")} {
 		if info, err := os.Stat(path); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
 			t.Errorf("%s does not belong to root any more, %v", path, err)
 		}
@@ -63,6 +69,11 @@ func TestOwner(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 		oneError(t, stderr, "--owner: there is no user "+strconv.Quote(name))
+		notThere(t, filepath.Join(top, "d"))
+		code, _, stderr = call(nil, "snapshot", "restore", backup, "--data", filepath.Join(top, "d"), "--owner", name)
+		if oneError(t, stderr, "--owner: there is no user "+strconv.Quote(name)); code != exitUsage {
+			t.Errorf("exit code %d", code)
+		}
 		notThere(t, filepath.Join(top, "d"))
 	}
 }

@@ -138,6 +138,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
 		o.peerTLS.tlsLimits.define(f, "peer-tls-", "members")
+		f.StringVar((*string)(&cfg.PeerTLSMode), "peer-tls-mode", "", "`MODE` while a running cluster moves to TLS: accept lets members connect with and without TLS, and connects without; use connects with TLS; only, the default, demands it of all")
 		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
 		f.BoolVar(&cfg.Features.LeaderDiskFirst, "leader-disk-first", false, "as the leader, write to the disk before sending to the other members, instead of both at once")
 		f.BoolVar(&cfg.Features.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
@@ -179,6 +180,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		"peer-tls-cert", "peer-tls-key", "peer-tls-password-file", "peer-tls-ca", "peer-tls-ca-password-file", "peer-tls-crl",
 		"admin-token-file", "admin-tls-cert", "admin-tls-key")
 	completeWith(c, "log-store", "wal", "boltdb")
+	completeWith(c, "peer-tls-mode", "accept", "use", "only")
 	completeWith(c, "log-format", "text", "json")
 	completeWith(c, "log-level", "debug", "info", "warn", "error")
 	completeWith(c, "tls-client-auth", "need", "want", "none")
@@ -402,7 +404,7 @@ func shutdown(s *lockkeeper.Server, log *slog.Logger) error {
 var fieldFlags = map[string]string{
 	"ClientAddr": "listen", "TLSOnClientAddr": "tls-on-listen", "SecureAddr": "tls-listen", "TLS": "tls-cert", "DataDir": "data", "LogStore": "log-store", "ID": "id",
 	"Peers": "peers", "PeerAddr": "peer-listen", "AdvertisedClientAddr": "peer-listen", "PeerAllIPs": "peer-all-ips", "Join": "join", "JoinAsObserver": "observer",
-	"PeerTLS": "peer-tls-cert", "PeerDialTLS": "peer-tls-cert", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
+	"PeerTLS": "peer-tls-cert", "PeerDialTLS": "peer-tls-cert", "PeerTLSMode": "peer-tls-mode", "ElectionTimeout": "election-timeout", "TickTime": "tick-time",
 	"Auth.DigestAlgorithm": "digest-algorithm", "Auth.NoDigest": "no-digest", "Auth.Enforce": "enforce-auth",
 	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user",
 	"Auth.SASL.Users": "jaas", "Auth.SASL.Mechanism": "jaas", "Auth.SASL.SuperUsers": "sasl-super-user", "Auth.SASL.AllowFailed": "sasl-allow-failed", "Features.FourLetterWords": "4lw", "Features.BehaveAs": "behave-as", "Features.NoTTL": "no-ttl",

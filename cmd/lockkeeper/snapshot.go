@@ -326,6 +326,7 @@ type restoreOptions struct {
 	config   lockkeeper.Config
 	peers    string
 	setAside bool
+	owner    owner
 }
 
 func restoreCommand() *cobra.Command {
@@ -360,6 +361,7 @@ on, with their locks, if their clients come back within their timeouts.`,
 	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
 	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
 	f.StringVar(&o.peers, "peers", "", peersUsage)
+	o.owner.define(f)
 	completeWith(c, "log-store", "wal", "boltdb")
 	must(c.MarkFlagDirname("data"))
 	return c
@@ -372,6 +374,9 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 		return badFlag(flags, "data", "it must say where to restore the snapshot")
 	case cfg.ID == 0: // in Config, it would mean the default
 		return badFlag(flags, "id", `it cannot be "0"`)
+	}
+	if err := o.owner.find(flags); err != nil {
+		return err
 	}
 	if o.peers != "" {
 		if cfg.Peers, err = parsePeers(o.peers); err != nil {
@@ -391,14 +396,19 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 	}
 	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
 	old := ""
-	if o.setAside {
+	err = o.owner.give(cfg.DataDir, func() (err error) {
+		if !o.setAside {
+			return lockkeeper.Restore(*cfg, from)
+		}
 		old, err = storage.Replace(cfg.DataDir, func(beside string) error {
 			there := *cfg
 			there.DataDir = beside
 			return lockkeeper.Restore(there, from)
 		})
-	} else {
-		err = lockkeeper.Restore(*cfg, from)
+		return err
+	})
+	if old != "" { // also if there is an error now
+		fmt.Fprintf(c.OutOrStdout(), "kept what was in %s as %s\n", cfg.DataDir, old)
 	}
 	bad := (*lockkeeper.ConfigError)(nil)
 	switch {
@@ -408,9 +418,6 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 		return fmt.Errorf("%s: %w", file, err)
 	case err != nil:
 		return err
-	}
-	if old != "" { // also if there is an error now
-		fmt.Fprintf(c.OutOrStdout(), "kept what was in %s as %s\n", cfg.DataDir, old)
 	}
 	r, err := storage.Check(cfg.DataDir)
 	if err != nil {

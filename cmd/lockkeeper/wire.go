@@ -210,6 +210,9 @@ func wireReplay(path, server string, secure *clientTLS, opts golden.Options, asJ
 		if ctx.Err() != nil {
 			return why(ctx.Err())
 		}
+		if e := whyNot(ctx, dialer, err, addr); e != err {
+			return e
+		}
 		played = append(played, replayed{s, time.Since(began), err})
 	}
 	return report(c.OutOrStdout(), played, isDir, asJSON)

@@ -102,7 +102,10 @@ func (z *zooFile) apply() error {
 		return usageError{fmt.Errorf("%s: %s%s: %w", z.place(strings.TrimPrefix(key, zooPrefix)), key, value, err)}
 	}
 	rest := slices.Sorted(maps.Keys(keys))
-	tlsPeers := z.value("sslQuorum") == "true"
+	tlsPeers, tlsKey := z.value("sslQuorum") == "true", "sslQuorum"
+	if !tlsPeers && strings.EqualFold(z.value("portUnification"), "true") {
+		tlsPeers, tlsKey = true, "portUnification"
+	}
 	for _, row := range zooTable {
 		var others []string
 		if row.absent != "" && z.value(row.key) == "" {
@@ -128,7 +131,7 @@ func (z *zooFile) apply() error {
 		cfg.Logger.Warn("unknown key in the configuration file", "file", path, "key", key)
 	}
 	if tlsPeers && (flags.Lookup("peer-tls-cert").Value.String() == "" || flags.Lookup("peer-tls-ca").Value.String() == "") {
-		return bad("sslQuorum", errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
+		return bad(tlsKey, errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
 	}
 	if !z.given("peers") && !z.given("join") {
 		if err := z.members(); err != nil {

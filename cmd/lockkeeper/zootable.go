@@ -95,9 +95,19 @@ var zooTable = []zooRow{
 		}
 		return nil
 	}}.unset("`participant`")},
-	{"sslQuorum", zooRule{kind: used, note: "whether members use TLS with each other; without it the keys ssl.quorum.* are ignored", read: func(_ *zooFile, _, value string) error {
+	{"sslQuorum", zooRule{kind: used, note: "whether members use TLS with each other; without it and portUnification the keys ssl.quorum.* are ignored", read: func(_ *zooFile, _, value string) error {
 		return boolean(value)
 	}}.unset("`false`")},
+	{"portUnification", toFlag("peer-tls-mode", "true is accept, and use with sslQuorum: members connect with and without TLS while a cluster moves to it", func(z *zooFile, key, value string) (string, error) {
+		on, err := isTrue(z, key, value)
+		switch {
+		case err != nil || on != "true":
+			return "", err
+		case z.value("sslQuorum") == "true":
+			return string(lockkeeper.PeerTLSUse), nil
+		}
+		return string(lockkeeper.PeerTLSAccept), nil
+	}).unset("`false`")},
 	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", storeNote+", with the key in it", store).unset("none")},
 	{"ssl.quorum.keyStore.type", readWith("ssl.quorum.keyStore.location").unset("by the name of the file")},
 	{"ssl.quorum.keyStore.password", toSecret("peer-tls-password-file").unset("none")},
@@ -127,7 +137,6 @@ var zooTable = []zooRow{
 	{"ssl.authProvider", only("x509", "")},
 	{"ssl.allowReverseDnsLookup", only("false", "a client's certificate must name its IP address")},
 	{"ssl.ocsp", only("false", "")},
-	{"portUnification", only("false", "")},
 	{"ssl.quorum.hostnameVerification", only("true", "")},
 	{"ssl.quorum.clientHostnameVerification", only("false", "")},
 	{"ssl.quorum.clientAuth", only("need", "")},

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/either"
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
@@ -195,7 +196,7 @@ func (c *conn) kill() {
 
 // goodbye sends a client that uses TLS the alert that ends the connection properly.
 func (c *conn) goodbye() {
-	if t := tlsOf(c.nc); t != nil {
+	if t := either.TLS(c.nc); t != nil {
 		t.CloseWrite() // takes at most 5 s
 	}
 }
@@ -308,8 +309,8 @@ func (f fromNetwork) Read(p []byte) (n int, err error) {
 // becomes idle, the reader starts another goroutine and leaves the connection to it. A
 // goroutine keeps the stack that its requests needed, and a new one has the smallest.
 func (s *Server) serveConn(nc net.Conn, ended func()) {
-	secured := tlsOf(nc)
-	both, isEither := nc.(*either)
+	secured := either.TLS(nc)
+	both, isEither := nc.(*either.Conn)
 	if s.cfg.Tap != nil && secured == nil && !isEither {
 		nc = s.cfg.Tap(nc)
 	}
@@ -343,7 +344,7 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 	c.readBy(time.Now().Add(s.cfg.HandshakeTimeout))
 	if isEither {
 		var err error
-		switch secured, err = both.detect(); {
+		switch secured, err = both.Detect(); {
 		case err != nil:
 			c.late(err)
 			c.leave()

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/either"
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -303,7 +304,7 @@ func (s *Server) serve(l net.Listener, addr *net.Addr, withTLS *tls.Config) erro
 			continue
 		}
 		if withTLS != nil {
-			c = &either{Conn: c, config: withTLS}
+			c = either.New(c, withTLS)
 		}
 		go s.serveConn(c, ended)
 	}
