@@ -62,8 +62,9 @@ a writer. Do not use 'lock run' without --shared on the path of Curator's read/w
 lock, whose clients do not see a mutex.
 
 CMD is found and executed as by a shell, so a script needs no #!. It inherits the file
-descriptors that 'lock run' was started with, such as 3 after 3>out, and runs in a process
-group of its own. Its environment has
+descriptors that 'lock run' was started with, such as 3 after 3>out, and the signals that were
+ignored (other than HUP and INT on Linux only). It runs in a process group of its own. Its
+environment has
 
   LOCKKEEPER_PATH     the path of the lock
   LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
@@ -221,6 +222,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if !term.IsTerminal(int(os.Stdin.Fd())) { // the terminal would stop a process of another group that reads from it
 		cmd.Stdin = os.Stdin
 	}
+	procgroup.KeepIgnoring()
 	signals := make(chan os.Signal, 16)
 	for _, s := range procgroup.Forwarded {
 		if !signal.Ignored(s) { // as nohup wants it

@@ -147,6 +147,7 @@ func Become(args []string) error {
 	if err := keepDyingWithParent(); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
+	KeepIgnoring()
 	path, args := args[1], args[2:]
 	err = syscall.Exec(path, args, os.Environ())
 	if errors.Is(err, syscall.ENOEXEC) { // a script without an interpreter's name, as execvp runs it
