@@ -20,7 +20,6 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -72,9 +71,13 @@ environment has
                       refuse smaller ones
   LOCKKEEPER_SESSION  the id of the session
 
-The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group. If
-standard input is a terminal, CMD gets an empty one instead. When CMD ends, the lock
-is released; what CMD has left running in the background goes on without it.
+The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group. When CMD
+ends, the lock is released; what CMD has left running in the background goes on without it.
+
+If 'lock run' is in the foreground of a terminal, CMD's group gets the terminal until CMD
+ends, so CMD can ask for a password, and Ctrl-C goes to it. In a pipeline CMD gets the
+terminal when it first needs it. Ctrl-Z stops 'lock run' as well, and unless both go on
+soon, the watchdog ends CMD.
 
 The lock is lost if no server answers for two thirds of the session timeout. Then the
 whole group gets TERM, and KILL after --grace, or earlier if the session could end. So it
@@ -219,9 +222,7 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if file := asFile(c.OutOrStdout()); file != nil { // the command writes to it itself
 		cmd.Stdout = file
 	}
-	if !term.IsTerminal(int(os.Stdin.Fd())) { // the terminal would stop a process of another group that reads from it
-		cmd.Stdin = os.Stdin
-	}
+	cmd.Stdin = os.Stdin
 	procgroup.KeepIgnoring()
 	signals := make(chan os.Signal, 16)
 	for _, s := range procgroup.Forwarded {
