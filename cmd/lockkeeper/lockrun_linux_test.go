@@ -188,3 +188,52 @@ func TestLockRunZombies(t *testing.T) {
 		t.Errorf("exit code %d: %q", code, l.lines())
 	}
 }
+
+// TestLockRunQuiet: with --quiet only the command writes, and the exit code says what has happened.
+func TestLockRunQuiet(t *testing.T) {
+	t.Parallel()
+	s := runServer(t)
+	l, held := contend(s.Connect(t, 10*time.Second), "/held")
+	check1(t, <-held)
+	for _, c := range []struct {
+		args string
+		code int
+		out  string
+	}{
+		{"/a -- sh -c echo${IFS}out;echo${IFS}err>&2;exit${IFS}7", 7, "out\nerr\n"},
+		{"--try /held -- true", exitNotHeld, ""},
+		{"--timeout 400ms /held -- true", exitNotHeld, ""}, // by then it would have said who holds it
+		{"/a -- no-such-command", exitNotFound, ""},
+		{"/a -- /no/such/command", exitNotFound, ""},
+		{"/a -- /dev/null", exitNoExec, ""},
+		{"--server 127.0.0.1:1 --connect-timeout 10ms /a -- true", exitNoRun, ""},
+		{"/a -- " + binary + " nonsense", exitUsage, "lockkeeper: "}, // the command's own
+	} {
+		cmd := exec.Command(binary, append([]string{"lock", "run", "-q", "--server", s.Addr()}, strings.Fields(c.args)...)...)
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != c.code || string(out) != c.out && (c.code != exitUsage || !strings.HasPrefix(string(out), c.out)) {
+			t.Errorf("%s: exit code %d, %q", c.args, code, out)
+		}
+	}
+	check1(t, l.Unlock())
+	lost := startRun(t, s, "--quiet", "/lost", "--", "sh", "-c", "echo; exec sleep 1000")
+	lost.line()
+	if code, _, stderr := call(nil, "lock", "break", "--yes", "--server", s.Addr(), "/lost"); code != exitOK {
+		t.Fatal(stderr)
+	}
+	if code := lost.exit(); code != exitLost || len(lost.lines()) != 0 {
+		t.Errorf("exit code %d, %q", code, lost.lines())
+	}
+	killed := startRun(t, s, "--quiet", "/killed", "--", "sh", "-c", "echo $$; exec sleep 1000")
+	group := killed.group()
+	check1(t, killed.Process.Kill())
+	gone(t, group)
+	if killed.exit(); len(killed.lines()) != 0 { // when the watchdog has closed standard error
+		t.Errorf("its watchdog says %q", killed.lines())
+	}
+	code, _, stderr := call(nil, "lock", "run", "--quiet", "--verbose", "/a", "--", "true")
+	if code != exitUsage {
+		t.Errorf("exit code %d", code)
+	}
+	oneError(t, stderr, "--quiet: not together with --verbose")
+}
