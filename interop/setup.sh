@@ -16,7 +16,7 @@ if [[ ${1-} == --systems ]]; then
 	shift
 	set -- postgresql "$@"
 fi
-packages=(redis-server zookeeper libslf4j-java strace make iproute2 libzookeeper-mt-dev gcc libc6-dev
+packages=(redis-server zookeeper libslf4j-java strace make cron iproute2 libzookeeper-mt-dev gcc libc6-dev
 	chromium-headless-shell fonts-dejavu-core netcat-openbsd curl krb5-kdc krb5-admin-server krb5-user libkrb5-dev "$@")
 # Programs that may already be installed from elsewhere. Debian's package cargo is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)

@@ -63,7 +63,7 @@ func readEnvironment(c *cobra.Command, getenv func(string) string) (err error) {
 			return
 		}
 		if e := setFrom(f, byEnvironment, name, value); e != nil {
-			err = invalidValue(name, value, e)
+			err = invalidValue(name, f, value, e)
 		}
 	})
 	return err

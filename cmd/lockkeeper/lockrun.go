@@ -20,7 +20,6 @@ import (
 	"github.com/go-zookeeper/zk"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -43,7 +42,7 @@ const (
 type runOptions struct {
 	*lockOptions
 	wait, connect, session, grace time.Duration
-	try, shared, verbose          bool
+	try, shared, verbose, quiet   bool
 	slots                         int
 }
 
@@ -62,8 +61,9 @@ a writer. Do not use 'lock run' without --shared on the path of Curator's read/w
 lock, whose clients do not see a mutex.
 
 CMD is found and executed as by a shell, so a script needs no #!. It inherits the file
-descriptors that 'lock run' was started with, such as 3 after 3>out, and runs in a process
-group of its own. Its environment has
+descriptors that 'lock run' was started with, such as 3 after 3>out, and the signals that were
+ignored (other than HUP and INT on Linux only). It runs in a process group of its own. Its
+environment has
 
   LOCKKEEPER_PATH     the path of the lock
   LOCKKEEPER_TOKEN    the fencing token, a decimal number, greater than those of all
@@ -71,9 +71,13 @@ group of its own. Its environment has
                       refuse smaller ones
   LOCKKEEPER_SESSION  the id of the session
 
-The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group. If
-standard input is a terminal, CMD gets an empty one instead. When CMD ends, the lock
-is released; what CMD has left running in the background goes on without it.
+The signals HUP, INT, QUIT, TERM, USR1, USR2 and ALRM are passed on to the group. When CMD
+ends, the lock is released; what CMD has left running in the background goes on without it.
+
+If 'lock run' is in the foreground of a terminal, CMD's group gets the terminal until CMD
+ends, so CMD can ask for a password, and Ctrl-C goes to it. In a pipeline CMD gets the
+terminal when it first needs it. Ctrl-Z stops 'lock run' as well, and unless both go on
+soon, the watchdog ends CMD.
 
 The lock is lost if no server answers for two thirds of the session timeout. Then the
 whole group gets TERM, and KILL after --grace, or earlier if the session could end. So it
@@ -112,6 +116,7 @@ The exit code is that of CMD, or
 		f.BoolVar(&r.try, "try", false, "do not wait if another client holds the lock")
 		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 means no limit")
 		f.BoolVarP(&r.verbose, "verbose", "v", false, "say when the lock is taken, even if it was free")
+		f.BoolVarP(&r.quiet, "quiet", "q", false, "write nothing but what CMD writes, except if the command line is wrong; the exit code says what has happened")
 		f.DurationVar(&r.connect, "connect-timeout", 15*time.Second, "how long to wait for the first session")
 	})
 	group(c.Flags(), "The lock", func(f *pflag.FlagSet) {
@@ -130,11 +135,12 @@ The exit code is that of CMD, or
 	return c
 }
 
-// watchdogCommand is the watchdog of lock run's process group.
+// watchdogCommand is the watchdog of lock run's process group. Its argument says whether it is quiet.
 func watchdogCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: watchdogName, Hidden: true, Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		Use: watchdogName, Hidden: true, Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			beQuiet(c, args[0])
 			switch fate := procgroup.Watchdog(c.InOrStdin()); fate {
 			case procgroup.Dismissed:
 				return nil
@@ -155,16 +161,24 @@ var fates = map[procgroup.Fate]string{
 	procgroup.Died:     "its watchdog, a second process, was ended, and nothing else ends the command in time if lock run is stopped",
 }
 
-// becomeCommand is the process of lock run's command before it executes it.
+// becomeCommand is the process of lock run's command before it executes it. Its first argument says whether it is quiet.
 func becomeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(3),
-		RunE: func(_ *cobra.Command, args []string) error {
-			if err := procgroup.Become(args); err != nil {
+		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(4),
+		RunE: func(c *cobra.Command, args []string) error {
+			beQuiet(c, args[0])
+			if err := procgroup.Become(args[1:]); err != nil {
 				return cannotRun(err)
 			}
 			return nil
 		},
+	}
+}
+
+// beQuiet keeps the errors of c to itself if quiet is "true".
+func beQuiet(c *cobra.Command, quiet string) {
+	if quiet == "true" {
+		c.SetErr(io.Discard)
 	}
 }
 
@@ -181,6 +195,8 @@ func (o *runOptions) check(flags *pflag.FlagSet) error {
 		return err
 	}
 	switch {
+	case o.quiet && o.verbose:
+		return badFlag(flags, "quiet", "not together with --verbose")
 	case o.try && o.wait > 0:
 		return badFlag(flags, "timeout", "not together with --try")
 	case o.slots < 0:
@@ -208,19 +224,20 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err != nil {
 		return err
 	}
+	stderr := c.ErrOrStderr()
+	beQuiet(c, strconv.FormatBool(o.quiet))
 	file, err := procgroup.LookPath(command[0])
 	if err != nil {
 		return cannotRun(err)
 	}
 	cmd := exec.Command(file)
 	cmd.Args = command
-	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), c.ErrOrStderr()
+	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), stderr
 	if file := asFile(c.OutOrStdout()); file != nil { // the command writes to it itself
 		cmd.Stdout = file
 	}
-	if !term.IsTerminal(int(os.Stdin.Fd())) { // the terminal would stop a process of another group that reads from it
-		cmd.Stdin = os.Stdin
-	}
+	cmd.Stdin = os.Stdin
+	procgroup.KeepIgnoring()
 	signals := make(chan os.Signal, 16)
 	for _, s := range procgroup.Forwarded {
 		if !signal.Ignored(s) { // as nohup wants it
@@ -603,7 +620,8 @@ func (r *lockRun) tryStart(held *lock.Held, cmd *exec.Cmd) (g *procgroup.Group, 
 	if !ok {
 		return nil, false, nil
 	}
-	g, err = procgroup.Start(cmd, []string{"lock", watchdogName}, []string{"lock", becomeName}, until)
+	quiet := strconv.FormatBool(r.o.quiet)
+	g, err = procgroup.Start(cmd, []string{"lock", watchdogName, quiet}, []string{"lock", becomeName, quiet}, until)
 	if err == nil {
 		r.held, r.until, r.tell = held, until, g.Trust
 	}

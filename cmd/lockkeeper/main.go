@@ -248,17 +248,37 @@ func flagError(c *cobra.Command, err error) error {
 		})
 		return fmt.Errorf("unknown flag %s%s", typed, similar(all, "--"+name))
 	case errors.As(err, &invalid):
-		return invalidValue("--"+invalid.GetFlag().Name, invalid.GetValue(), invalid.Unwrap())
+		return invalidValue("--"+invalid.GetFlag().Name, invalid.GetFlag(), invalid.GetValue(), invalid.Unwrap())
 	}
 	return err
 }
 
-// invalidValue returns the error for an invalid value of a flag or a variable.
-func invalidValue(name, value string, why error) error {
+// invalidValue returns the error for an invalid value of a flag, whose name may be that of its variable.
+func invalidValue(name string, f *pflag.Flag, value string, why error) error {
+	if f.Value.Type() == "duration" {
+		return usageError{fmt.Errorf("invalid value %q for %s: %s", value, name, durationHint(value))}
+	}
 	if number := (*strconv.NumError)(nil); errors.As(why, &number) {
 		why = number.Err // without the name of a Go function
 	}
 	return usageError{fmt.Errorf("invalid value %q for %s: %w", value, name, why)}
+}
+
+// durationHint says how to write a value that is no duration.
+func durationHint(value string) string {
+	short := strings.ToLower(strings.ReplaceAll(value, " ", ""))
+	if _, err := time.ParseDuration(short); err == nil {
+		return fmt.Sprintf("did you mean %s?", short)
+	}
+	if number, err := strconv.ParseFloat(short, 64); err == nil && number >= 0 {
+		if _, err := time.ParseDuration(short + "s"); err == nil {
+			if number >= 100 { // ZooKeeper's times are milliseconds
+				return fmt.Sprintf("it has no unit; did you mean %[1]ss or %[1]sms?", short)
+			}
+			return fmt.Sprintf("it has no unit; did you mean %ss?", short)
+		}
+	}
+	return "a duration is one or more numbers with ms, s, m or h, such as 500ms, 10s or 1h30m"
 }
 
 func helpCommand() *cobra.Command {

@@ -14,6 +14,10 @@
 // soon after it wakes up, provided that the clock of [Now] went on. A process that leaves the
 // group, as with setsid, is out of reach.
 //
+// If this process is in the foreground of a terminal, the command's group takes its place there, at once or, in a
+// pipeline, when it needs the terminal, until the command ends. When the terminal stops the command, this
+// process's group is stopped, too, so that the shell sees it.
+//
 // On Windows the command is in a job object. When the process that started it ends, the
 // system ends the job with all of its processes. Nothing ends it while that process is
 // suspended.

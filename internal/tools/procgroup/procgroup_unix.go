@@ -31,6 +31,7 @@ var Forwarded = []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, sys
 type platform struct {
 	watchdog    *exec.Cmd
 	watchdogEnd chan struct{} // closed when the watchdog's process has ended
+	terminal    *terminal     // nil if there is none
 
 	once sync.Once // for release
 	fate Fate      // set by release
@@ -88,6 +89,7 @@ func Start(cmd *exec.Cmd, watchdog, become []string, until time.Duration) (*Grou
 	attributes := syscall.SysProcAttr{Setpgid: true}
 	dieWithParent(&attributes)
 	cmd.SysProcAttr = &attributes
+	g.terminal = openTerminal()
 	started := make(chan error)
 	go func() { // ends with the command
 		// For the kernel, the command's parent ends when the thread that started it ends.
@@ -97,16 +99,29 @@ func Start(cmd *exec.Cmd, watchdog, become []string, until time.Duration) (*Grou
 		if err != nil {
 			return
 		}
-		cmd.Wait()
-		g.code = cmd.ProcessState.ExitCode()
-		if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+		status := g.await()
+		g.ended(status)
+		cmd.Wait() // for what the command has printed; there is no process any more
+		if g.code = status.ExitStatus(); status.Signaled() {
 			g.code = 128 + int(status.Signal())
 		}
 		close(g.done)
 	}()
 	if err := <-started; err != nil {
+		if g.terminal != nil {
+			unix.Close(g.terminal.fd)
+		}
 		g.release()
 		return nil, err
+	}
+	if t := g.terminal; t != nil {
+		signal.Ignore(syscall.SIGTTOU) // which else stops a process in the background that takes the terminal back
+		if alone(cmd.Stdin, cmd.Stdout) {
+			t.pass(t.own, cmd.Process.Pid)
+		}
+	}
+	if os.Getpid() == 1 {
+		go g.reap() // ends with the last child, or with the process
 	}
 	err = g.tell(int64(cmd.Process.Pid))
 	for _, n := range []time.Duration{Now(), until} {
@@ -129,6 +144,19 @@ func Start(cmd *exec.Cmd, watchdog, become []string, until time.Duration) (*Grou
 	return g, nil
 }
 
+// await waits for the end of the command.
+func (g *Group) await() (status syscall.WaitStatus) {
+	for {
+		switch _, err := syscall.Wait4(g.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); {
+		case err == syscall.EINTR:
+		case err == nil && status.Stopped():
+			g.stopped(status.StopSignal())
+		default:
+			return status
+		}
+	}
+}
+
 // Become is the main function of the command's process. args are those that Start has appended:
 // the descriptor of the pipe from which the process reads a byte first, and the command's path
 // and arguments. Become executes the command in place of this program. If it returns, the
@@ -147,6 +175,7 @@ func Become(args []string) error {
 	if err := keepDyingWithParent(); err != nil {
 		return os.NewSyscallError("prctl", err)
 	}
+	KeepIgnoring()
 	path, args := args[1], args[2:]
 	err = syscall.Exec(path, args, os.Environ())
 	if errors.Is(err, syscall.ENOEXEC) { // a script without an interpreter's name, as execvp runs it
@@ -242,8 +271,10 @@ func (g *Group) Terminate() {
 // Kill ends the group at once.
 func (g *Group) Kill() { g.Signal(syscall.SIGKILL) }
 
-// Empty reports whether no process of the group is left, not even the command.
-func (g *Group) Empty() bool { return syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH }
+// Empty reports whether no process of the group runs, not even the command.
+func (g *Group) Empty() bool {
+	return syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH || onlyZombies(g.cmd.Process.Pid)
+}
 
 // Watchdog is the main function of the watchdog. in is the pipe, and its process's standard input.
 // It returns how it has ended, which must become the exit code of its process.
