@@ -493,7 +493,7 @@ func TestZooCfgAdmin(t *testing.T) {
 	if code != exitUsage || !strings.Contains(stderr, "admin.enableServer") || !strings.Contains(stderr, "0.0.0.0:8080 may be reached") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
-	for _, line := range []string{"admin.forceHttps=true", "admin.commandURL=/x", "admin.serverPort=x"} {
+	for _, line := range []string{"admin.forceHttps=true", "admin.commandURL=/x", "admin.serverPort=70000"} {
 		if code, _, stderr := call(nil, "serve", "--memory", "--config", zooCfg(t, line)); code != exitUsage || !strings.Contains(stderr, line) {
 			t.Errorf("%s: exit code %d: %s", line, code, stderr)
 		}

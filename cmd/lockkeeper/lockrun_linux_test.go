@@ -102,8 +102,8 @@ func (x *terminal) typed(text string) {
 	value(x.master.WriteString(text))(x.t)
 }
 
-// asks is a command that asks on the terminal, which is not its standard input.
-const asks = `sh -c 'echo rea''dy; read x </dev/tty; echo go''t $x' </dev/null`
+// prompting is a command that asks on the terminal, which is not its standard input.
+const prompting = `sh -c 'echo rea''dy; read x </dev/tty; echo go''t $x' </dev/null`
 
 // TestLockRunTerminal: a command can ask on the terminal, also one in a pipeline, and what comes after
 // lock run has the terminal again.
@@ -112,11 +112,11 @@ func TestLockRunTerminal(t *testing.T) {
 	s := runServer(t)
 	run := binary + " lock run --server " + s.Addr() + " /a -- "
 	for name, script := range map[string]string{
-		"alone":            run + asks,
-		"after a pipe":     "echo | " + run + asks,
-		"before a pipe":    run + asks + " | cat",
+		"alone":            run + prompting,
+		"after a pipe":     "echo | " + run + prompting,
+		"before a pipe":    run + prompting + " | cat",
 		"standard input":   run + `sh -c 'echo rea''dy; read x; echo go''t $x'`,
-		"another executes": "sh -c '" + strings.ReplaceAll(run+asks, "'", `'\''`) + "'",
+		"another executes": "sh -c '" + strings.ReplaceAll(run+prompting, "'", `'\''`) + "'",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -139,7 +139,7 @@ func TestLockRunJobControl(t *testing.T) {
 	s := runServer(t) // its sessions outlast the stops
 	x := onTerminal(t, "bash", "--norc", "--noprofile", "--noediting", "-i")
 	run := binary + " lock run --server " + s.Addr() + " --session-timeout 10m /a -- "
-	x.typed("stty -echo; set -b\n" + run + asks + "\n")
+	x.typed("stty -echo; set -b\n" + run + prompting + "\n")
 	x.expect("ready")
 	x.typed("\x1a") // Ctrl-Z
 	x.expect("Stopped")
@@ -149,14 +149,14 @@ func TestLockRunJobControl(t *testing.T) {
 	x.typed("one\n")
 	x.expect("got one")
 
-	x.typed(run + asks + " &\n")
+	x.typed(run + prompting + " &\n")
 	x.expect("ready")
 	x.expect("Stopped") // since it reads in the background
 	x.typed("fg\n")
 	x.typed("two\n")
 	x.expect("got two")
 
-	x.typed(run + asks + "; echo co''de $?\n")
+	x.typed(run + prompting + "; echo co''de $?\n")
 	x.expect("ready")
 	x.typed("\x03") // Ctrl-C
 	x.expect("code 130")

@@ -37,14 +37,18 @@ const zooPrefix = "zookeeper." // of system properties
 func (z *zooFile) value(key string) string { return cmp.Or(z.keys[key], z.keys[zooPrefix+key]) }
 
 // address returns the value of a key with an address to listen on. An empty one is this machine alone,
-// as for Java; without the key it is otherwise.
+// and one of IPv6 may be in brackets, as for Java; without the key it is otherwise.
 func (z *zooFile) address(key, otherwise string) string {
 	_, plain := z.keys[key]
 	_, prefixed := z.keys[zooPrefix+key]
 	if !plain && !prefixed {
 		return otherwise
 	}
-	return cmp.Or(z.value(key), "127.0.0.1")
+	host := z.value(key)
+	if inner, ok := strings.CutPrefix(host, "["); ok && strings.HasSuffix(inner, "]") && strings.Contains(inner, ":") {
+		host = strings.TrimSuffix(inner, "]")
+	}
+	return cmp.Or(host, "127.0.0.1")
 }
 
 var portKeys = []string{"clientPort", "secureClientPort"} // of ports for clients
@@ -64,6 +68,13 @@ func (z *zooFile) withoutPorts() {
 			delete(z.keys, zooPrefix+key)
 		}
 	}
+}
+
+// tlsClients reports whether there is a port where clients may use TLS.
+func (z *zooFile) tlsClients() bool {
+	port, too := z.flags.Lookup("tls-listen"), z.flags.Lookup("tls-on-listen")
+	return port.Value.String() != "" || !z.given(port.Name) && z.value("secureClientPort") != "" ||
+		too.Value.String() == "true" || !z.given(too.Name) && z.value("client.portUnification") == "true"
 }
 
 // given reports whether a flag has been set by something that takes precedence over the file.
@@ -93,19 +104,24 @@ func readZooCfg(path string, flags *pflag.FlagSet, cfg *lockkeeper.Config) error
 // apply sets flags and fields by the keys.
 func (z *zooFile) apply() error {
 	path, keys, flags, cfg := z.path, z.keys, z.flags, z.cfg
-	z.withoutPorts()
+	written := maps.Clone(keys)
 	bad := func(key string, err error) error {
-		value := "=" + keys[key]
+		value := "=" + written[key]
 		if strings.Contains(strings.ToLower(key), "password") { // of a store, or of the user super
 			value = ""
 		}
 		return usageError{fmt.Errorf("%s: %s%s: %w", z.place(strings.TrimPrefix(key, zooPrefix)), key, value, err)}
 	}
+	if err := z.normalize(cfg.Logger, bad); err != nil {
+		return err
+	}
+	z.withoutPorts()
 	rest := slices.Sorted(maps.Keys(keys))
-	tlsPeers, tlsKey := z.value("sslQuorum") == "true", "sslQuorum"
-	if !tlsPeers && strings.EqualFold(z.value("portUnification"), "true") {
+	tlsPeers, tlsKey, tlsClients := z.value("sslQuorum") == "true", "sslQuorum", z.tlsClients()
+	if !tlsPeers && z.value("portUnification") == "true" {
 		tlsPeers, tlsKey = true, "portUnification"
 	}
+	var unused []string // keys for TLS with clients, without a port for it
 	for _, row := range zooTable {
 		var others []string
 		if row.absent != "" && z.value(row.key) == "" {
@@ -119,6 +135,8 @@ func (z *zooFile) apply() error {
 			case !row.matches(name):
 				others = append(others, key)
 			case strings.HasPrefix(name, "ssl.quorum.") && !tlsPeers: // the peer port does not use TLS
+			case strings.HasPrefix(name, "ssl.") && !strings.HasPrefix(name, "ssl.quorum.") && !tlsClients:
+				unused = append(unused, key)
 			default:
 				if err := row.read(z, name, keys[key]); err != nil {
 					return bad(key, err)
@@ -126,6 +144,9 @@ func (z *zooFile) apply() error {
 			}
 		}
 		rest = others
+	}
+	if slices.Sort(unused); len(unused) > 0 {
+		cfg.Logger.Warn("there is no port for clients with TLS, secureClientPort, so the keys for it have no effect", "file", path, "keys", strings.Join(unused, ", "))
 	}
 	for _, key := range rest {
 		cfg.Logger.Warn("unknown key in the configuration file", "file", path, "key", key)
@@ -280,18 +301,26 @@ func zooKeys(path string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	for key, value := range more {
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if ofServers(key) {
+			return nil, usageError{fmt.Errorf("%s: %s must be in %s, the dynamicConfigFile, with the other servers", path, key, dynamic)}
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(more)) {
 		switch {
 		case key == "version": // of the file
-		case !strings.HasPrefix(key, "server.") && !strings.HasPrefix(key, "group.") && !strings.HasPrefix(key, "weight."):
+		case !ofServers(key):
 			return nil, usageError{fmt.Errorf("%s: %s cannot be in a file of servers", dynamic, key)}
-		case keys[key] != "":
-			return nil, usageError{fmt.Errorf("%s and %s both have %s", path, dynamic, key)}
 		default:
-			keys[key] = value
+			keys[key] = more[key]
 		}
 	}
 	return keys, nil
+}
+
+// ofServers reports whether a key is one of those that a dynamicConfigFile has.
+func ofServers(key string) bool {
+	return strings.HasPrefix(key, "server.") || strings.HasPrefix(key, "group.") || strings.HasPrefix(key, "weight.")
 }
 
 // zooLines reads a file of Java properties.

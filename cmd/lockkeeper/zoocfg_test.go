@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -379,39 +380,47 @@ func TestBadZooCfg(t *testing.T) {
 		"clientPort=-1":                 "clientPort=-1: not a port number",
 		"maxClientCnxns=many":           "maxClientCnxns=many: not a whole number",
 		"maxSessionTimeout=long":        "maxSessionTimeout=long: not a whole number",
-		"jute.maxbuffer=-5":             "jute.maxbuffer=-5: not a whole number",
+		"jute.maxbuffer=-5":             "jute.maxbuffer=-5: it must be above 0",
 		"metricsProvider.className=a.B": "not supported: the only provider",
 		"metricsProvider.httpsPort=1":   "without TLS",
 		"metricsProvider.className=org.apache.zookeeper.metrics.prometheus.PrometheusMetricsProvider\nmetricsProvider.httpPort=x": "not a port number",
-		"server.2 host":                                           "server.2=host: ",
-		"jute.maxbuffer=0x1000001":                                "zoo.cfg: 16777217 is more than 16777216",
-		"maxClientCnxns=-1":                                       "maxClientCnxns in /",
-		"maxSessionTimeout=1000":                                  "maxSessionTimeout in /",
-		"secureClientPort=2281":                                   "--tls-cert: a port for TLS needs a certificate",
-		"secureClientPort=70000":                                  "secureClientPort=70000: ",
-		"secureClientPortAddress=127.0.0.1":                       "without secureClientPort",
-		"ssl.keyStore.location=/a/store.bcfks":                    "ssl.keyStore.location=/a/store.bcfks: a store of type BCFKS cannot be read, only PEM, PKCS12 and JKS",
-		"ssl.keyStore.location=/a/store":                          "must be PEM",
-		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=bcfks": "of type bcfks",
-		"ssl.trustStore.location=/a/x\nssl.trustStore.type=DKS":   "of type DKS",
-		"secureClientPort=2281\nssl.clientAuth=some":              `"some"`,
-		"ssl.crl=true":                                            "are not fetched; name a file with them with --tls-crl",
-		"ssl.ciphersuites=x":                                      `crypto/tls has no cipher suite "x"`,
-		"ssl.enabledProtocols=SSLv3":                              `"SSLv3" is none of`,
-		"ssl.allowReverseDnsLookup=true":                          "must name its IP address",
-		"sslQuorum=true\nssl.quorum.crl=true":                     "are not fetched; name a file with them with --peer-tls-crl",
-		"audit.enable=true":                                       "name the file of the audit log with --audit-log",
-		"client.portUnification=true":                             "a port for TLS needs a certificate",
-		"authProvider.x509=com.example.Mine":                      "not supported",
-		"zookeeper.skipACL=yes":                                   "not supported",
-		"authProvider.1=x.SASL":                                   "not supported",
-		"server.1=a:1:2\nserver.2=b:1:2":                          "myid, which has the id of this server, does not exist",
-		"server.1=a:1:2\nstandaloneEnabled=false":                 "myid",
-		"standaloneEnabled=false":                                 "no voting server, which standaloneEnabled=false needs",
-		"server.1=a:1:2:observer":                                 "no voting server",
-		"server.1=a:1:2:observer\nstandaloneEnabled=false":        "no voting server",
-		"server.1=a:1:2:observer\nserver.2=b:1:2:observer":        "no voting server",
-		"server.1=a:1:2\nserver.2=b:1:2:observer":                 "observers and only one voting server",
+		"server.2 host":                      "server.2=host: ",
+		"jute.maxbuffer=0x1000001":           "zoo.cfg: 16777217 is more than 16777216",
+		"syncLimit=-1":                       "syncLimit=-1: it cannot be below 0",
+		"reconfigEnabled=yes":                "reconfigEnabled=yes: neither true nor false",
+		"initLimit=0x10":                     "initLimit=0x10: not a whole number",
+		"localSessionsEnabled=no":            "localSessionsEnabled=no: neither true nor false",
+		"electionAlg=0":                      `not supported, only "3" is`,
+		"minSessionTimeout=0x10":             "minSessionTimeout=0x10: not a whole number",
+		"tickTime=2147483648":                "tickTime=2147483648: not a whole number",
+		"znode.container.checkIntervalMs=-1": "it must be above 0",
+		"forceSync=no":                       "not supported",
+		"maxSessionTimeout=1000":             "maxSessionTimeout in /",
+		"secureClientPort=2281":              "--tls-cert: a port for TLS needs a certificate",
+		"secureClientPort=70000":             "secureClientPort=70000: ",
+		"secureClientPortAddress=127.0.0.1":  "without secureClientPort",
+		"ssl.keyStore.location=/a/store.bcfks\nsecureClientPort=2281":                              "ssl.keyStore.location=/a/store.bcfks: a store of type BCFKS cannot be read, only PEM, PKCS12 and JKS",
+		"ssl.keyStore.location=/a/store\nsecureClientPort=2281":                                    "must be PEM",
+		"ssl.keyStore.location=/a/x.pem\nssl.keyStore.type=bcfks\nsecureClientPort=2281":           "of type bcfks",
+		"ssl.trustStore.location=/a/x\nssl.trustStore.type=DKS\nsecureClientPort=2281":             "of type DKS",
+		"secureClientPort=2281\nssl.clientAuth=some":                                               `"some"`,
+		"ssl.crl=true\nsecureClientPort=2281":                                                      "are not fetched; name a file with them with --tls-crl",
+		"ssl.ciphersuites=x\nsecureClientPort=2281":                                                `crypto/tls has no cipher suite "x"`,
+		"ssl.enabledProtocols=SSLv3\nsecureClientPort=2281":                                        `"SSLv3" is none of`,
+		"ssl.allowReverseDnsLookup=true\nsecureClientPort=2281":                                    "must name its IP address",
+		"sslQuorum=true\nssl.quorum.crl=true":                                                      "are not fetched; name a file with them with --peer-tls-crl",
+		"audit.enable=true":                                                                        "name the file of the audit log with --audit-log",
+		"client.portUnification=true":                                                              "a port for TLS needs a certificate",
+		"authProvider.x509=com.example.Mine":                                                       "not supported",
+		"zookeeper.skipACL=yes":                                                                    "not supported",
+		"authProvider.1=x.SASL":                                                                    "not supported",
+		"server.1=a:1:2\nserver.2=b:1:2":                                                           "myid, which has the id of this server, does not exist",
+		"server.1=a:1:2\nstandaloneEnabled=false":                                                  "myid",
+		"standaloneEnabled=false":                                                                  "no voting server, which standaloneEnabled=false needs",
+		"server.1=a:1:2:observer":                                                                  "no voting server",
+		"server.1=a:1:2:observer\nstandaloneEnabled=false":                                         "no voting server",
+		"server.1=a:1:2:observer\nserver.2=b:1:2:observer":                                         "no voting server",
+		"server.1=a:1:2\nserver.2=b:1:2:observer":                                                  "observers and only one voting server",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nserver.3=c:1:2:observer\nstandaloneEnabled=true": "observers and only one voting server",
 		"server.1=a:1:2\nserver.2=b:1:2:observer\nstandaloneEnabled=false":                         "myid",
 		"server.1=a:1:2\nserver.0=b:1:2":                                                           "server.0=b:1:2: ",
@@ -459,6 +468,12 @@ func TestBadZooCfg(t *testing.T) {
 	code, _, stderr = call(nil, "serve", "--config", zooCfg(t, "dynamicConfigFile=/does/not/exist"))
 	if oneError(t, stderr, "/does/not/exist"); code != exitUsage {
 		t.Errorf("no file of servers: exit %d", code)
+	}
+	servers := filepath.Join(t.TempDir(), "servers")
+	check1(t, os.WriteFile(servers, []byte("server.1=a:1:2\n"), 0o644))
+	code, _, stderr = call(nil, "serve", "--config", zooCfg(t, "dynamicConfigFile="+servers, "server.2=b:1:2"))
+	if oneError(t, stderr, "server.2 must be in "+servers); code != exitUsage {
+		t.Errorf("servers in both files: exit %d", code)
 	}
 }
 
@@ -540,7 +555,7 @@ func TestZooCfgDoors(t *testing.T) {
 		{lines: []string{"clientPort=0", "clientPortAddress=127.0.0.1", "secureClientPort=2281"}, says: "clientPortAddress=127.0.0.1: without clientPort"},
 		{lines: []string{"clientPortAddress=127.0.0.1", "secureClientPort=2281"}, says: "clientPortAddress=127.0.0.1: without clientPort"},
 		{lines: []string{"clientPort=2181", "secureClientPort=0", "secureClientPortAddress=127.0.0.1"}, says: "secureClientPortAddress=127.0.0.1: without secureClientPort"},
-		{lines: []string{"clientPort="}, says: "clientPort=: not a port number"},
+		{lines: []string{"clientPort="}, says: "clientPort=: not a whole number"},
 
 		{lines: own(), listen: "10.0.0.1:2181"},
 		{lines: own("clientPort=0"), listen: "10.0.0.1:2181"},
@@ -554,11 +569,11 @@ func TestZooCfgDoors(t *testing.T) {
 		{lines: []string{"clientPort=1", prometheus}, listen: ":1", metrics: "0.0.0.0:7000"},
 		{lines: []string{"clientPort=1", "admin.serverPort=0", "admin.serverAddress="}, listen: ":1", admin: "127.0.0.1:0"},
 
-		{lines: []string{"clientPort=1", "jute.maxbuffer=0"}, says: "jute.maxbuffer=0: it cannot be 0"},
-		{lines: []string{"clientPort=1", "minSessionTimeout=0"}, says: "minSessionTimeout=0: it cannot be 0"},
-		{lines: []string{"clientPort=1", "maxSessionTimeout=0"}, says: "maxSessionTimeout=0: it cannot be 0"},
-		{lines: []string{"clientPort=1", "nio.sessionlessCnxnTimeout=0"}, says: "nio.sessionlessCnxnTimeout=0: it cannot be 0"},
-		{lines: []string{"clientPort=1", "znode.container.checkIntervalMs=0"}, says: "znode.container.checkIntervalMs=0: it cannot be 0"},
+		{lines: []string{"clientPort=1", "jute.maxbuffer=0"}, says: "jute.maxbuffer=0: it must be above 0"},
+		{lines: []string{"clientPort=1", "minSessionTimeout=0"}, says: "minSessionTimeout=0: it must be above 0"},
+		{lines: []string{"clientPort=1", "maxSessionTimeout=0"}, says: "maxSessionTimeout=0: it must be above 0"},
+		{lines: []string{"clientPort=1", "nio.sessionlessCnxnTimeout=0"}, says: "nio.sessionlessCnxnTimeout=0: it must be above 0"},
+		{lines: []string{"clientPort=1", "znode.container.checkIntervalMs=0"}, says: "znode.container.checkIntervalMs=0: it must be above 0"},
 	} {
 		var o serveOptions
 		var c cobra.Command
@@ -712,6 +727,8 @@ func TestZooTable(t *testing.T) {
 		if strings.Contains(key, "ssl.quorum.") { // ignored without sslQuorum
 			check1(t, c.ParseFlags([]string{"--peer-tls-cert=x.pem", "--peer-tls-ca=x.pem"}))
 			lines = append(lines, "sslQuorum=true")
+		} else if strings.Contains(key, "ssl.") { // ignored without a port for it
+			lines = append(lines, "secureClientPort=2281")
 		}
 		check1(t, c.ParseFlags([]string{"--listen=127.0.0.1:0"}))
 		err := readZooCfg(zooCfg(t, lines...), c.Flags(), &o.config)
@@ -739,11 +756,16 @@ func TestZooTable(t *testing.T) {
 			if err := read(key, row.what); err != nil {
 				t.Error(err)
 			}
-			if err := read("zookeeper."+key, "other"); !errors.As(err, &usageError{}) {
-				t.Errorf("%s=other: %v", key, err)
+			other := cmp.Or(map[string]string{"true": "false", "false": "true", "no": "yes", "yes": "no"}[row.what], "4")
+			if err := read("zookeeper."+key, other); !errors.As(err, &usageError{}) {
+				t.Errorf("%s=%s: %v", key, other, err)
 			}
 		case ignored:
-			if err := read(key, "x"); err != nil || row.note == "" {
+			value := "x"
+			if row.form.says != "" {
+				value = map[string]string{parseInt.says: "1", trueOrFalse.says: "True"}[row.form.says]
+			}
+			if err := read(key, value); err != nil || row.note == "" {
 				t.Errorf("%s: %v", key, err)
 			}
 		case refused:
@@ -758,9 +780,9 @@ func TestZooTable(t *testing.T) {
 // updates the file.
 func TestZooDocs(t *testing.T) {
 	heads := map[zooKind]string{
-		used:      "| key | sets | | without it |\n|---|---|---|---|\n",
-		onlyValue: "| key | only value | |\n|---|---|---|\n",
-		ignored:   "| key | why |\n|---|---|\n",
+		used:      "| key | sets | value | | without it |\n|---|---|---|---|---|\n",
+		onlyValue: "| key | only value | read as | |\n|---|---|---|---|\n",
+		ignored:   "| key | why | refused unless it is |\n|---|---|---|\n",
 		refused:   "| key | why |\n|---|---|\n",
 	}
 	for kind, part := range map[zooKind]string{used: "used", onlyValue: "one value", ignored: "ignored", refused: "refused"} {
@@ -780,13 +802,15 @@ func TestZooDocs(t *testing.T) {
 			}
 			switch kind {
 			case used:
-				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", key, row.what, why, row.means)
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s |\n", key, row.what, row.form.says, why, row.means)
 			case onlyValue:
 				value := "empty"
 				if row.what != "" {
 					value = "`" + row.what + "`"
 				}
-				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", key, value, why)
+				fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", key, value, row.form.says, why)
+			case ignored:
+				fmt.Fprintf(&b, "| `%s` | %s | %s |\n", key, why, row.form.says)
 			default:
 				fmt.Fprintf(&b, "| `%s` | %s |\n", key, why)
 			}

@@ -133,6 +133,7 @@ func TestZooEnv(t *testing.T) {
 func TestZooEnvProperties(t *testing.T) {
 	users := jaasFile(t, rawtest.JAAS(map[string]string{"bob": "x"}))
 	o, err := fromZooEnv(t, map[string]string{
+		"ZOO_CFG_EXTRA":   "secureClientPort=2281", // without which the keys ssl.* have no effect
 		"SERVER_JVMFLAGS": "-Dzookeeper.enforce.auth.enabled=false -Dzookeeper.enforce.auth.schemes=digest,sasl -Djute.maxbuffer=0x1fffff",
 		"JVMFLAGS": " -Dzookeeper.enforce.auth.enabled=TRUE\t-Dzookeeper.DigestAuthenticationProvider.superDigest=super:abc= -Dzookeeper.superUser=bob " +
 			"-Dzookeeper.superUser.2=ann -Dreadonlymode.enabled=true -Djava.security.auth.login.config=" + users + " -Dzookeeper.extendedTypesEnabled " +
@@ -173,11 +174,11 @@ func TestZooEnvProperties(t *testing.T) {
 // TestZooEnvBadProperties: an error names the variable with the property, and shows no password.
 func TestZooEnvBadProperties(t *testing.T) {
 	for flags, says := range map[string]string{
-		"-Dzookeeper.skipACL=yes":                                      "JVMFLAGS: zookeeper.skipACL=yes: not supported",
-		"-Dzookeeper.ssl.ocsp=true":                                    "JVMFLAGS: zookeeper.ssl.ocsp=true: not supported",
-		"-Dzookeeper.ssl.context.supplier.class=x":                     "JVMFLAGS: zookeeper.ssl.context.supplier.class=x: not supported",
-		"-Dzookeeper.SASLAuthenticationProvider.superPassword=SECRET":  "JVMFLAGS: zookeeper.SASLAuthenticationProvider.superPassword: not supported",
-		"-Djute.maxbuffer":                                             "JVMFLAGS: zookeeper.jute.maxbuffer=: not a whole number",
+		"-Dzookeeper.skipACL=yes": "JVMFLAGS: zookeeper.skipACL=yes: not supported",
+		"-Dzookeeper.client.portUnification=true -Dzookeeper.ssl.ocsp=true":                "JVMFLAGS: zookeeper.ssl.ocsp=true: not supported",
+		"-Dzookeeper.client.portUnification=true -Dzookeeper.ssl.context.supplier.class=x": "JVMFLAGS: zookeeper.ssl.context.supplier.class=x: not supported",
+		"-Dzookeeper.SASLAuthenticationProvider.superPassword=SECRET":                      "JVMFLAGS: zookeeper.SASLAuthenticationProvider.superPassword: not supported",
+		"-Djute.maxbuffer=-1":                                          "JVMFLAGS: zookeeper.jute.maxbuffer=-1: it must be above 0",
 		"-Djute.maxbuffer=0x1000001":                                   "jute.maxbuffer in JVMFLAGS: 16777217 is more than 16777216",
 		`-Dzookeeper.ssl.keyStore.password="SECRET"`:                   "JVMFLAGS: zookeeper.ssl.keyStore.password: its value has a quotation mark",
 		"-Dzookeeper.X509AuthenticationProvider.superUser='CN=a, O=b'": "JVMFLAGS: zookeeper.X509AuthenticationProvider.superUser: its value has a quotation mark",

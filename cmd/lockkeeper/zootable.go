@@ -18,12 +18,12 @@ import (
 // them does. Rows are applied in their order; for each key, the first row that matches
 // counts. docs/zoo.cfg.md is generated from the table.
 var zooTable = []zooRow{
-	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds).without("3000")},
-	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks).unset("an election timeout of 2 s; ZooKeeper needs the key in a cluster")},
+	{"tickTime", toFlag("tick-time", "in milliseconds", milliseconds).as(parseInt).without("3000")},
+	{"syncLimit", toFlag("election-timeout", "in ticks; 0 leaves the default", ticks).as(parseInt).unset("an election timeout of 2 s; ZooKeeper needs the key in a cluster")},
 	{"dataDir", toFlag("data", "refused if ZooKeeper's own data is in it", dataDir).unset("refused, unless `--data` or `--memory` is given")},
-	{"clientPort", toFlag("listen", "with clientPortAddress; 0 counts as absent, as in ZooKeeper before 3.9, if anything else names a port or an address for clients, or there is a list of servers; otherwise it is any free port, as in later ones", clientPort).unset("no such port; refused if no other key or flag names a port for clients")},
+	{"clientPort", toFlag("listen", "with clientPortAddress; 0 counts as absent, as in ZooKeeper before 3.9, if anything else names a port or an address for clients, or there is a list of servers; otherwise it is any free port, as in later ones", clientPort).as(parseInt).unset("no such port; refused if no other key or flag names a port for clients")},
 	{"clientPortAddress", readWith("clientPort").unset("all addresses")},
-	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port; 0 counts as absent, as in ZooKeeper before 3.9; in later ones it is any free port", clientPort).unset("no such port")},
+	{"secureClientPort", toFlag("tls-listen", "with secureClientPortAddress; without clientPort it is the only port; 0 counts as absent, as in ZooKeeper before 3.9; in later ones it is any free port", clientPort).as(parseInt).unset("no such port")},
 	{"secureClientPortAddress", readWith("secureClientPort").unset("all addresses")},
 	{"ssl.keyStore.location", toFlag("tls-cert", storeNote+", with the key in it", store).unset("none")},
 	{"ssl.keyStore.type", readWith("ssl.keyStore.location").unset("by the name of the file")},
@@ -34,48 +34,48 @@ var zooTable = []zooRow{
 	{"ssl.trustStore.password", toSecret("tls-ca-password-file").unset("none")},
 	{"ssl.trustStore.passwordPath", toFlag("tls-ca-password-file", "", same).unset("none")},
 	{"ssl.clientAuth", toFlag("tls-client-auth", "", func(_ *zooFile, _, value string) (string, error) {
-		return cmp.Or(strings.ToLower(value), "need"), nil
-	}).unset("`need`")},
-	{"ssl.clientHostnameVerification", toFlag("tls-client-addresses", "unless ssl.hostnameVerification is false", clientAddresses).unset("`false`")},
-	{"ssl.hostnameVerification", readWith("ssl.clientHostnameVerification").unset("`true`")},
-	{"client.portUnification", toFlag("tls-on-listen", "", isTrue).unset("`false`")},
-	{"ssl.crl", needsCRL("tls-crl").unset("`false`")},
+		return cmp.Or(value, "need"), nil
+	}).as(anyCase).unset("`need`")},
+	{"ssl.clientHostnameVerification", toFlag("tls-client-addresses", "unless ssl.hostnameVerification is false", clientAddresses).as(parseBoolean).unset("`false`")},
+	{"ssl.hostnameVerification", readWith("ssl.clientHostnameVerification").as(parseBoolean).unset("`true`")},
+	{"client.portUnification", toFlag("tls-on-listen", "", same).as(parseBoolean).unset("`false`")},
+	{"ssl.crl", needsCRL("tls-crl").as(parseBoolean).unset("`false`")},
 	{"ssl.protocol", toFlag("tls-protocols", "the only one", protocol).unset("TLS 1.2 and 1.3; in ZooKeeper the newest that Java has")},
 	{"ssl.enabledProtocols", toFlag("tls-protocols", "in place of ssl.protocol", same).unset("that of ssl.protocol")},
 	{"ssl.ciphersuites", toFlag("tls-ciphers", "", same).unset("those of Go")},
 	{"X509AuthenticationProvider.superUser", toFlag("x509-super-user", "", same).unset("none")},
 	{"DigestAuthenticationProvider.superDigest", toFlag("super-digest", "", same).unset("none")},
 	{"DigestAuthenticationProvider.digestAlg", toFlag("digest-algorithm", "", same).unset("`SHA1`")},
-	{"DigestAuthenticationProvider.enabled", toFlag("no-digest", "unless it is true", notTrue).unset("`true`")},
-	{"enforce.auth.enabled", toFlag("enforce-auth", "with enforce.auth.schemes", enforcedSchemes).unset("`false`")},
+	{"DigestAuthenticationProvider.enabled", toFlag("no-digest", "if it is false", not).as(parseBoolean).unset("`true`")},
+	{"enforce.auth.enabled", toFlag("enforce-auth", "with enforce.auth.schemes", enforcedSchemes).as(parseBoolean).unset("`false`")},
 	{"enforce.auth.schemes", readWith("enforce.auth.enabled").unset("none")},
 	{"audit.enable", zooRule{kind: used, note: "true needs `--audit-log`, which names the file", read: func(z *zooFile, _, value string) error {
-		if strings.EqualFold(value, "true") && z.flags.Lookup("audit-log").Value.String() == "" {
+		if value == "true" && z.flags.Lookup("audit-log").Value.String() == "" {
 			return errors.New("name the file of the audit log with --audit-log")
 		}
 		return nil
-	}}.unset("`false`")},
-	{"sessionRequireClientSASLAuth", toFlag("enforce-auth", "true means the scheme sasl, whatever enforce.auth.schemes says", enforcedSchemes).unset("`false`")},
+	}}.as(parseBoolean).unset("`false`")},
+	{"sessionRequireClientSASLAuth", toFlag("enforce-auth", "true means the scheme sasl, whatever enforce.auth.schemes says", enforcedSchemes).as(parseBoolean).unset("`false`")},
 	{"java.security.auth.login.config", toFlag("jaas", "ZooKeeper gets it only as a property of the JVM", same).unset("no SASL")},
 	{"sasl.serverconfig", toFlag("jaas-section", "", same).unset("`Server`")},
 	{"superUser", toFlag("sasl-super-user", "", same).unset("none")},
 	{"superUser.", toFlag("sasl-super-user", "more of them", same).unset("none")},
-	{"kerberos.removeHostFromPrincipal", toFlag("kerberos-remove-host", "", isTrue).unset("`false`")},
-	{"kerberos.removeRealmFromPrincipal", toFlag("kerberos-remove-realm", "", isTrue).unset("`false`")},
-	{"allowSaslFailedClients", toFlag("sasl-allow-failed", "", isTrue).unset("`false`")},
+	{"kerberos.removeHostFromPrincipal", toFlag("kerberos-remove-host", "", same).as(exactly("true", "false")).unset("`false`")},
+	{"kerberos.removeRealmFromPrincipal", toFlag("kerberos-remove-realm", "", same).as(exactly("true", "false")).unset("`false`")},
+	{"allowSaslFailedClients", toFlag("sasl-allow-failed", "", same).as(parseBoolean).unset("`false`")},
 	{"4lw.commands.whitelist", toFlag("4lw", "", same).without("srvr")},
-	{"extendedTypesEnabled", toFlag("no-ttl", "unless it is true", notTrue).without("false")},
-	{"enforceQuota", toFlag("enforce-quota", "", isTrue).unset("`false`")},
-	{"readonlymode.enabled", toFlag("read-only", "", isTrue).unset("`false`")},
-	{"maxClientCnxns", toFlag("max-client-cnxns", "", integer).without("60")},
-	{"maxCnxns", toFlag("max-cnxns", "the limit on all connections together", integer).unset("`0`, no limit")},
-	{"jute.maxbuffer", toField("Limits.MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return limit(v, &c.Limits.MaxFrameBytes) }).unset("`0xfffff`")},
-	{"minSessionTimeout", toField("Limits.MinSessionTimeout", "in milliseconds; the server warns of less than 2 ticks", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.MinSessionTimeout) }).unset("2 ticks")},
-	{"maxSessionTimeout", toField("Limits.MaxSessionTimeout", "in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.MaxSessionTimeout) }).unset("20 ticks")},
-	{"nio.sessionlessCnxnTimeout", toField("Limits.HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.HandshakeTimeout) }).unset("`10000`")},
-	{"znode.container.checkIntervalMs", toField("Features.ContainerCheckInterval", "how often to look for empty containers, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Features.ContainerCheckInterval) }).unset("`60000`")},
-	{"admin.enableServer", toFlag("admin", "true without admin.serverPort means port 8080. Without either key nothing is served", adminServer).unset("nothing is served; ZooKeeper serves its commands to everyone on port 8080")},
-	{"admin.serverPort", toFlag("admin", "with admin.serverAddress, and on 127.0.0.1 without it; not if admin.enableServer=false", adminServer).unset("`8080`, if admin.enableServer is true")},
+	{"extendedTypesEnabled", toFlag("no-ttl", "if it is false", not).as(parseBoolean).without("false")},
+	{"enforceQuota", toFlag("enforce-quota", "", same).as(parseBoolean).unset("`false`")},
+	{"readonlymode.enabled", toFlag("read-only", "", same).as(parseBoolean).unset("`false`")},
+	{"maxClientCnxns", toFlag("max-client-cnxns", "0 and less mean no limit", connections).as(parseInt).without("60")},
+	{"maxCnxns", toFlag("max-cnxns", "the limit on all connections together; 0 and less mean none", connections).as(getInteger).unset("`0`, no limit")},
+	{"jute.maxbuffer", toField("Limits.MaxFrameBytes", "the longest request; at most 16 MiB", func(c *lockkeeper.Config, v string) error { return limit(v, &c.Limits.MaxFrameBytes) }).as(getInteger).unset("`0xfffff`")},
+	{"minSessionTimeout", toField("Limits.MinSessionTimeout", "in milliseconds; -1 counts as absent; the server warns of less than 2 ticks", func(c *lockkeeper.Config, v string) error { return sessionTimeout(v, &c.Limits.MinSessionTimeout) }).as(parseInt).unset("2 ticks")},
+	{"maxSessionTimeout", toField("Limits.MaxSessionTimeout", "in milliseconds; -1 counts as absent", func(c *lockkeeper.Config, v string) error { return sessionTimeout(v, &c.Limits.MaxSessionTimeout) }).as(parseInt).unset("20 ticks")},
+	{"nio.sessionlessCnxnTimeout", toField("Limits.HandshakeTimeout", "how long a client may take for the handshake, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Limits.HandshakeTimeout) }).as(getInteger).unset("`10000`")},
+	{"znode.container.checkIntervalMs", toField("Features.ContainerCheckInterval", "how often to look for empty containers, in milliseconds", func(c *lockkeeper.Config, v string) error { return duration(v, &c.Features.ContainerCheckInterval) }).as(getInteger).unset("`60000`")},
+	{"admin.enableServer", toFlag("admin", "true without admin.serverPort means port 8080. Without either key nothing is served", adminServer).as(exactly("false", "true")).unset("nothing is served; ZooKeeper serves its commands to everyone on port 8080")},
+	{"admin.serverPort", toFlag("admin", "with admin.serverAddress, and on 127.0.0.1 without it; not if admin.enableServer=false", adminServer).as(getInteger).unset("`8080`, if admin.enableServer is true")},
 	{"admin.serverAddress", readWith("admin.serverPort").unset("`127.0.0.1`; ZooKeeper's is all addresses")},
 
 	{"metricsProvider.className", toFlag("metrics-listen", "PrometheusMetricsProvider: with metricsProvider.httpHost and metricsProvider.httpPort; the other providers of ZooKeeper serve nothing", metricsProvider).unset("nothing is served")},
@@ -84,30 +84,25 @@ var zooTable = []zooRow{
 
 	{"server.", zooRule{kind: used, what: "`--peers`", note: "and the file myid in dataDir, `--id`; only the first of the two ports is used, and /zookeeper/config shows both, and the address for clients. A single voting server is standalone, unless standaloneEnabled=false", read: serverLine}.unset("a standalone server")},
 	{"dynamicConfigFile", zooRule{kind: used, note: "a file with the lines server.N"}.unset("none")},
-	{"standaloneEnabled", toFlag("allow-single-voter", "if it is false", func(_ *zooFile, _, value string) (string, error) {
-		return strconv.FormatBool(value == "false"), boolean(value)
-	}).unset("`true`")},
-	{"reconfigEnabled", toFlag("reconfig", "", isTrue).unset("`false`")},
-	{"quorumListenOnAllIPs", toFlag("peer-all-ips", "", isTrue).unset("`false`")},
+	{"standaloneEnabled", toFlag("allow-single-voter", "if it is false", not).as(trueOrFalse).unset("`true`")},
+	{"reconfigEnabled", toFlag("reconfig", "", same).as(trueOrFalse).unset("`false`")},
+	{"quorumListenOnAllIPs", toFlag("peer-all-ips", "", same).as(trueOrFalse).unset("`false`")},
 	{"peerType", zooRule{kind: used, note: "observer or participant; the server's own line server.N decides", read: func(_ *zooFile, _, value string) error {
 		if value != "observer" && value != "participant" {
 			return errors.New("neither observer nor participant")
 		}
 		return nil
-	}}.unset("`participant`")},
-	{"sslQuorum", zooRule{kind: used, note: "whether members use TLS with each other; without it and portUnification the keys ssl.quorum.* are ignored", read: func(_ *zooFile, _, value string) error {
-		return boolean(value)
-	}}.unset("`false`")},
-	{"portUnification", toFlag("peer-tls-mode", "true is accept, and use with sslQuorum: members connect with and without TLS while a cluster moves to it", func(z *zooFile, key, value string) (string, error) {
-		on, err := isTrue(z, key, value)
+	}}.as(anyCase).unset("`participant`")},
+	{"sslQuorum", zooRule{kind: used, note: "whether members use TLS with each other; without it and portUnification the keys ssl.quorum.* are ignored", read: unread}.as(trueOrFalse).unset("`false`")},
+	{"portUnification", toFlag("peer-tls-mode", "true is accept, and use with sslQuorum: members connect with and without TLS while a cluster moves to it", func(z *zooFile, _, value string) (string, error) {
 		switch {
-		case err != nil || on != "true":
-			return "", err
+		case value != "true":
+			return "", nil
 		case z.value("sslQuorum") == "true":
 			return string(lockkeeper.PeerTLSUse), nil
 		}
 		return string(lockkeeper.PeerTLSAccept), nil
-	}).unset("`false`")},
+	}).as(trueOrFalse).unset("`false`")},
 	{"ssl.quorum.keyStore.location", toFlag("peer-tls-cert", storeNote+", with the key in it", store).unset("none")},
 	{"ssl.quorum.keyStore.type", readWith("ssl.quorum.keyStore.location").unset("by the name of the file")},
 	{"ssl.quorum.keyStore.password", toSecret("peer-tls-password-file").unset("none")},
@@ -117,45 +112,37 @@ var zooTable = []zooRow{
 	{"ssl.quorum.trustStore.password", toSecret("peer-tls-ca-password-file").unset("none")},
 	{"ssl.quorum.trustStore.passwordPath", toFlag("peer-tls-ca-password-file", "", same).unset("none")},
 
-	{"ssl.quorum.crl", needsCRL("peer-tls-crl").unset("`false`")},
+	{"ssl.quorum.crl", needsCRL("peer-tls-crl").as(parseBoolean).unset("`false`")},
 	{"ssl.quorum.protocol", toFlag("peer-tls-protocols", "TLSv1.3 includes TLSv1.2, as in Java", quorumProtocol).unset("TLS 1.2 and 1.3")},
 	{"ssl.quorum.enabledProtocols", toFlag("peer-tls-protocols", "in place of ssl.quorum.protocol", same).unset("those of ssl.quorum.protocol")},
 	{"ssl.quorum.ciphersuites", toFlag("peer-tls-ciphers", "", same).unset("those of Go")},
 
-	{"forceSync", only("yes", "")},
-	{"skipACL", only("no", "")},
-	{"authProvider.x509", only("org.apache.zookeeper.server.auth.X509AuthenticationProvider", "")},
-	{"authProvider", zooRule{kind: used, note: "only " + saslProvider + ", with a JAAS file", read: func(z *zooFile, _, value string) error {
-		switch {
-		case value != saslProvider:
-			return fmt.Errorf("not supported, only %q is", saslProvider)
-		case z.value("java.security.auth.login.config") == "" && !z.given("jaas"):
-			return errors.New("its users are missing: name the JAAS file with java.security.auth.login.config or --jaas")
-		}
-		return nil
-	}}.unset("digest and ip; x509 with secureClientPort, sasl with a JAAS file")},
+	{"electionAlg", only("3", "").as(parseInt)},
+	{"forceSync", only("yes", "").as(exactly("no", "yes"))},
+	{"skipACL", only("no", "").as(exactly("yes", "no"))},
+	{"authProvider.x509", only(providers+"X509AuthenticationProvider", "")},
+	{"authProvider.", zooRule{kind: used, note: "with any suffix: the providers of ZooKeeper for digest, ip and x509, which are there anyway, and for sasl, with a JAAS file", read: authProvider}.unset("digest and ip; x509 with secureClientPort, sasl with a JAAS file")},
 	{"ssl.authProvider", only("x509", "")},
-	{"ssl.allowReverseDnsLookup", only("false", "a client's certificate must name its IP address")},
-	{"ssl.ocsp", only("false", "")},
-	{"ssl.quorum.hostnameVerification", only("true", "")},
-	{"ssl.quorum.clientHostnameVerification", only("false", "")},
-	{"ssl.quorum.clientAuth", only("need", "")},
-	{"ssl.quorum.ocsp", only("false", "")},
+	{"ssl.allowReverseDnsLookup", only("false", "a client's certificate must name its IP address").as(parseBoolean)},
+	{"ssl.ocsp", only("false", "").as(parseBoolean)},
+	{"ssl.quorum.hostnameVerification", only("true", "").as(parseBoolean)},
+	{"ssl.quorum.clientHostnameVerification", only("false", "").as(parseBoolean)},
+	{"ssl.quorum.clientAuth", only("need", "").as(anyCase)},
+	{"ssl.quorum.ocsp", only("false", "").as(parseBoolean)},
 
 	{"admin.commandURL", only("/commands", "")},
-	{"admin.forceHttps", only("false", "--admin-tls-cert makes the port of --admin use TLS")},
-	{"admin.portUnification", only("false", "")},
-	{"admin.needClientAuth", only("false", "--admin-token-file limits who may use the port of --admin")},
+	{"admin.forceHttps", only("false", "--admin-tls-cert makes the port of --admin use TLS").as(parseBoolean)},
+	{"admin.portUnification", only("false", "").as(parseBoolean)},
+	{"admin.needClientAuth", only("false", "--admin-token-file limits who may use the port of --admin").as(parseBoolean)},
 
-	{"initLimit", ignore("a server has as long as it needs to catch up")},
-	{"connectToLearnerMasterLimit", ignore("likewise")},
-	{"electionAlg", ignore("Raft elects the leader")},
-	{"cnxTimeout", ignore("likewise")},
+	{"initLimit", ignore("a server has as long as it needs to catch up").as(parseInt)},
+	{"connectToLearnerMasterLimit", ignore("likewise").as(parseInt)},
+	{"cnxTimeout", ignore("Raft elects the leader")},
 	{"leaderServes", ignore("the leader serves clients")},
-	{"syncEnabled", ignore("observers keep their state on disk")},
-	{"observerMasterPort", ignore("observers are served by the leader")},
-	{"localSessionsEnabled", ignore("there are no local sessions")},
-	{"localSessionsUpgradingEnabled", ignore("likewise")},
+	{"syncEnabled", ignore("observers keep their state on disk").as(trueOrFalse)},
+	{"observerMasterPort", ignore("observers are served by the leader").as(parseInt)},
+	{"localSessionsEnabled", ignore("there are no local sessions").as(trueOrFalse)},
+	{"localSessionsUpgradingEnabled", ignore("likewise").as(trueOrFalse)},
 	{"dataLogDir", ignore("the log is in dataDir")},
 	{"snapCount", ignore("snapshots are taken by the size of the log")},
 	{"preAllocSize", ignore("it concerns ZooKeeper's log files")},
@@ -165,7 +152,7 @@ var zooTable = []zooRow{
 	{"globalOutstandingLimit", ignore("the limit on requests is per connection")},
 	{"audit.impl.class", only("org.apache.zookeeper.audit.Slf4jAuditLogger", "")},
 	{"serverCnxnFactory", ignore("it names a Java class")},
-	{"clientPortListenBacklog", ignore("the system's value is used")},
+	{"clientPortListenBacklog", ignore("the system's value is used").as(parseInt)},
 	{"tcpKeepAlive", ignore("keep-alives are on")},
 	{"clientTcpKeepAlive", ignore("likewise")},
 	{"admin.", ignore("the port of --admin has no such setting")},
@@ -173,7 +160,7 @@ var zooTable = []zooRow{
 	{"metricsProvider.ssl.", refuse("/metrics is served without TLS; --admin-tls-cert makes the port of --admin use TLS, which has the metrics too")},
 	{"metricsProvider.", ignore("the metrics have no such setting")},
 	{"client.certReload", ignore("certificates are read again when they change")},
-	{"sslQuorumReloadCertFiles", ignore("likewise")},
+	{"sslQuorumReloadCertFiles", ignore("likewise").as(trueOrFalse)},
 	{"requireClientAuthScheme", ignore("ZooKeeper does not read it either; sessionRequireClientSASLAuth and enforce.auth.schemes require SASL")},
 	{"requireKerberosConfig", ignore("krb5.conf is not read")},
 	{"digest.enabled", ignore("every entry of the log is checked anyway")},
@@ -191,17 +178,16 @@ var zooTable = []zooRow{
 
 const storeNote = "a file in PEM, PKCS12 or JKS format"
 
-const saslProvider = "org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
+const providers = "org.apache.zookeeper.server.auth." // of authentication
 
-// zooRow is a row of zooTable. A key that ends with a dot, and authProvider, stand for all
-// keys with that prefix.
+// zooRow is a row of zooTable. A key that ends with a dot stands for all keys with that prefix.
 type zooRow struct {
 	key string
 	zooRule
 }
 
 // prefix reports whether the row is for several keys.
-func (r *zooRow) prefix() bool { return strings.HasSuffix(r.key, ".") || r.key == "authProvider" }
+func (r *zooRow) prefix() bool { return strings.HasSuffix(r.key, ".") }
 
 // matches reports whether a key is the row's, or one of them.
 func (r *zooRow) matches(key string) bool {
@@ -213,7 +199,8 @@ type zooRule struct {
 	kind zooKind
 	what string // the flag or field that is set, or the only value
 	note string // for the documentation
-	read func(z *zooFile, key, value string) error
+	form zooForm
+	read func(z *zooFile, key, value string) error // its value is as the form gives it
 
 	absent string // the value that counts if the key is absent; empty if nothing needs to be done
 	means  string // what holds if the key is absent, for the documentation
@@ -228,6 +215,12 @@ func (r zooRule) without(value string) zooRule {
 // unset returns the rule of a key with what its absence means, for the documentation.
 func (r zooRule) unset(means string) zooRule {
 	r.means = means
+	return r
+}
+
+// as returns the rule of a key whose value ZooKeeper reads in a form.
+func (r zooRule) as(form zooForm) zooRule {
+	r.form = form
 	return r
 }
 
@@ -275,7 +268,7 @@ func toSecret(flag string) zooRule {
 // the addresses in the certificates. A server here only has those in a file.
 func needsCRL(flag string) zooRule {
 	return zooRule{kind: used, note: "true needs `--" + flag + "`: no lists are fetched", read: func(z *zooFile, _, value string) error {
-		if strings.EqualFold(value, "true") && z.flags.Lookup(flag).Value.String() == "" {
+		if value == "true" && z.flags.Lookup(flag).Value.String() == "" {
 			return fmt.Errorf("lists of revoked certificates are not fetched; name a file with them with --%s", flag)
 		}
 		return nil
@@ -302,8 +295,10 @@ func only(value, why string) zooRule {
 }
 
 func ignore(why string) zooRule {
-	return zooRule{kind: ignored, note: why, read: func(*zooFile, string, string) error { return nil }}
+	return zooRule{kind: ignored, note: why, read: unread}
 }
+
+func unread(*zooFile, string, string) error { return nil }
 
 func refuse(why string) zooRule {
 	return zooRule{kind: refused, note: why, read: func(*zooFile, string, string) error { return errors.New("not supported: " + why) }}
@@ -323,33 +318,24 @@ func zooKeyOf(field string) string {
 
 func same(_ *zooFile, _, value string) (string, error) { return value, nil }
 
-func integer(_ *zooFile, _, value string) (string, error) {
-	n, err := strconv.ParseInt(value, 10, 32)
-	if err != nil {
-		return "", errNotNumber
+func not(_ *zooFile, _, value string) (string, error) {
+	return strconv.FormatBool(value != "true"), nil
+}
+
+func milliseconds(_ *zooFile, _, value string) (string, error) { return value + "ms", nil }
+
+// connections converts a limit on connections, of which there is none if it is not above 0.
+func connections(_ *zooFile, _, value string) (string, error) {
+	if strings.HasPrefix(value, "-") {
+		return "0", nil
 	}
-	return strconv.FormatInt(n, 10), nil
-}
-
-var errNotNumber = errors.New("not a whole number")
-
-func milliseconds(z *zooFile, key, value string) (string, error) {
-	n, err := integer(z, key, value)
-	return n + "ms", err
-}
-
-// isTrue reads a value as Java's Boolean.parseBoolean does.
-func isTrue(_ *zooFile, _, value string) (string, error) {
-	return strconv.FormatBool(strings.EqualFold(value, "true")), nil
+	return value, nil
 }
 
 // clientAddresses converts ssl.clientHostnameVerification, for which ssl.hostnameVerification must be
 // on, too, as in X509Util.
-func clientAddresses(z *zooFile, key, value string) (string, error) {
-	if servers := z.value("ssl.hostnameVerification"); servers != "" && !strings.EqualFold(servers, "true") {
-		value = "false"
-	}
-	return isTrue(z, key, value)
+func clientAddresses(z *zooFile, _, value string) (string, error) {
+	return strconv.FormatBool(value == "true" && z.value("ssl.hostnameVerification") != "false"), nil
 }
 
 // protocol converts a name of Java's SSLContext, of which TLS means any version.
@@ -368,23 +354,12 @@ func quorumProtocol(z *zooFile, key, value string) (string, error) {
 	return protocol(z, key, value)
 }
 
-func notTrue(_ *zooFile, _, value string) (string, error) {
-	return strconv.FormatBool(!strings.EqualFold(value, "true")), nil
-}
-
-func boolean(value string) error {
-	if value != "true" && value != "false" {
-		return errors.New("neither true nor false")
-	}
-	return nil
-}
-
 func ticks(z *zooFile, _, value string) (string, error) {
-	n, err := number(value)
-	if err != nil {
-		return "", err
-	}
-	if n == 0 {
+	n, err := strconv.Atoi(value)
+	switch {
+	case err != nil || n < 0:
+		return "", errors.New("it cannot be below 0")
+	case n == 0:
 		return z.flags.Lookup("election-timeout").Value.String(), nil
 	}
 	return (time.Duration(n) * z.cfg.TickTime).String(), nil
@@ -411,8 +386,7 @@ func checkPort(value string) error {
 
 // adminServer converts the keys of ZooKeeper's AdminServer, which has port 8080 by default.
 func adminServer(z *zooFile, _, _ string) (string, error) {
-	enabled := z.value("admin.enableServer")
-	if enabled != "" && !strings.EqualFold(enabled, "true") {
+	if z.value("admin.enableServer") == "false" {
 		return "", nil
 	}
 	port := cmp.Or(z.value("admin.serverPort"), "8080")
@@ -446,9 +420,9 @@ func store(z *zooFile, key, value string) (string, error) {
 
 func enforcedSchemes(z *zooFile, _, _ string) (string, error) {
 	switch {
-	case strings.EqualFold(z.value("sessionRequireClientSASLAuth"), "true"):
+	case z.value("sessionRequireClientSASLAuth") == "true":
 		return proto.SchemeSASL, nil
-	case !strings.EqualFold(z.value("enforce.auth.enabled"), "true"):
+	case z.value("enforce.auth.enabled") != "true":
 		return "", nil
 	}
 	schemes := z.value("enforce.auth.schemes")
@@ -470,34 +444,48 @@ func serverLine(z *zooFile, key, value string) error {
 	return err
 }
 
-// number parses a number, which may be hexadecimal, as in Java.
-func number(value string) (int, error) {
-	n, err := strconv.ParseUint(value, 0, 31)
-	if err != nil {
-		return 0, errNotNumber
+// authProvider reads the class of a provider. ZooKeeper has that for digest then even if DigestAuthenticationProvider.enabled
+// is false.
+func authProvider(z *zooFile, key, value string) error {
+	switch strings.TrimPrefix(value, providers) {
+	case "IPAuthenticationProvider", "X509AuthenticationProvider":
+	case "DigestAuthenticationProvider":
+		if !z.given("no-digest") {
+			return z.set("no-digest", key, "false")
+		}
+	case "SASLAuthenticationProvider":
+		if z.value("java.security.auth.login.config") == "" && !z.given("jaas") {
+			return errors.New("its users are missing: name the JAAS file with java.security.auth.login.config or --jaas")
+		}
+	default:
+		return errors.New("not supported: the providers are those of ZooKeeper for digest, ip, x509 and sasl")
 	}
-	return int(n), nil
+	return nil
 }
 
-// limit parses a number for a field of the configuration, where 0 would mean the default.
+// limit reads a number for a field of the configuration, where 0 would mean the default.
 func limit(value string, to *int) error {
-	n, err := number(value)
-	if err == nil && n == 0 {
-		return errors.New("it cannot be 0")
+	n, err := strconv.Atoi(value)
+	if err != nil || n <= 0 {
+		return errors.New("it must be above 0")
 	}
 	*to = n
-	return err
+	return nil
 }
 
-// duration parses milliseconds; -1 keeps the default, as in ZooKeeper.
+// duration reads milliseconds.
 func duration(value string, to *time.Duration) error {
 	var n int
-	if value == "-1" {
-		return nil
-	}
 	err := limit(value, &n)
 	if err == nil {
 		*to = time.Duration(n) * time.Millisecond
 	}
 	return err
+}
+
+func sessionTimeout(value string, to *time.Duration) error {
+	if value == "-1" {
+		return nil
+	}
+	return duration(value, to)
 }

@@ -3,7 +3,6 @@
 package jaas
 
 import (
-	"bytes"
 	"fmt"
 	"slices"
 	"strings"
@@ -18,23 +17,22 @@ const (
 
 const userPrefix = "user_"
 
+const noUTF8 = "\ufffd" // in place of bytes that are not UTF-8
+
 // Login is what a section says: it has users, or a principal with its keytab.
 type Login struct {
 	Users     map[string]string // the passwords of users, by their names
 	Principal string            // of the server, for Kerberos
 	Keytab    string            // the file with its keys
+	Ignored   []string          // what Java ignores, or nobody could use: each names the line
 }
 
 // Read returns what a section of a file says: the options user_NAME="PASSWORD" of its
-// DigestLoginModule, or principal and keyTab of its Krb5LoginModule. The whole file must be valid.
-// An error names the line, and never shows a password.
+// DigestLoginModule, or principal and keyTab of its Krb5LoginModule. The last value of an option counts. The whole file
+// must be valid, except that Java replaces what is not UTF-8 by U+FFFD: no client would send that, so a user
+// with such a name or password is left out. An error names the line, and neither it nor Ignored shows a password.
 func Read(file []byte, section string) (*Login, error) {
-	for i, line := range bytes.Split(file, []byte("\n")) {
-		if !utf8.Valid(line) {
-			return nil, fmt.Errorf("line %d: not in UTF-8", i+1)
-		}
-	}
-	p := parser{rest: string(file), line: 1}
+	p := parser{rest: strings.ToValidUTF8(string(file), noUTF8), line: 1}
 	p.next()
 	sections := map[string]*parsed{}
 	for p.err == nil && p.kind != end {
@@ -62,11 +60,12 @@ func Read(file []byte, section string) (*Login, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d: section %q: %w", s.line, section, err)
 		}
+		login.Ignored = s.ignored
 		return login, nil
 	case len(s.users) == 0:
 		return nil, fmt.Errorf("line %d: section %q has no users: user_NAME=\"PASSWORD\"", s.line, section)
 	}
-	return &Login{Users: s.users}, nil
+	return &Login{Users: s.users, Ignored: s.ignored}, nil
 }
 
 // kerberosLogin returns what the options of a Krb5LoginModule say. Java needs useKeyTab and storeKey too.
@@ -94,6 +93,7 @@ type parsed struct {
 	digest   bool              // it has a DigestLoginModule
 	users    map[string]string // of it
 	kerberos map[string]string // options of a Krb5LoginModule; nil if there is none
+	ignored  []string
 	err      error
 }
 
@@ -206,24 +206,28 @@ func (p *parser) option(s *parsed, class string) {
 	}
 	p.mark("=", "after the name of "+shown)
 	value := p.text("the value of " + shown)
-	_, twice := s.users[user]
+	ignore := func(why string, args ...any) {
+		s.ignored = append(s.ignored, fmt.Sprintf("line %d: %s", line, fmt.Sprintf(why, args...)))
+	}
 	switch {
 	case p.err != nil:
 	case strings.Contains(value, "${"): // Java puts the value of a property there
 		p.fail(line, "%s has a property, ${…}, which is not supported", shown)
 	case class == kerberosModule:
-		if _, twice := s.kerberos[key]; twice && s.err == nil {
-			s.err = fmt.Errorf("line %d: option %q is there twice", line, key)
-		} else if !slices.Contains(kerberosOptions, key) && s.err == nil {
-			s.err = fmt.Errorf("line %d: option %q of Kerberos is not supported", line, key)
+		if !slices.Contains(kerberosOptions, key) {
+			ignore("option %q of Kerberos has no effect", key)
 		}
 		s.kerberos[key] = value
-	case is && twice:
-		p.fail(line, "user %q is there twice", user)
+	case is && strings.Contains(user+value, noUTF8):
+		delete(s.users, user)
+		ignore("a user whose name or password is not in UTF-8 cannot authenticate, in ZooKeeper neither")
 	case is:
+		if _, twice := s.users[user]; twice {
+			ignore("user %q is there twice, and the last password counts", user)
+		}
 		s.users[user] = value
-	case s.err == nil && !other:
-		s.err = fmt.Errorf("line %d: an option is not %sNAME", line, userPrefix)
+	case !other && class == digestModule:
+		ignore("an option that is not %sNAME has no effect", userPrefix)
 	}
 }
 

@@ -28,13 +28,14 @@ type Files struct {
 type Keeper struct {
 	*reread.Keeper
 	files    Files
+	log      *slog.Logger
 	digest   *sasl.DigestMD5   // nil with Kerberos
 	kerberos *gssapi.Mechanism // nil without it
 }
 
 // Open reads the files. Its errors name the file. One of them is a *SuperUserError.
 func Open(files Files, log *slog.Logger) (*Keeper, error) {
-	k := &Keeper{files: files}
+	k := &Keeper{files: files, log: log}
 	var err error
 	k.Keeper, err = reread.Open("SASL", "sasl", source{k}, log)
 	if err != nil {
@@ -89,6 +90,9 @@ func (s source) Load(c reread.Contents) ([]any, error) {
 	login, err := s.login(c)
 	if err != nil {
 		return nil, err
+	}
+	for _, what := range login.Ignored {
+		s.log.Warn("a part of the file of users has no effect, as in ZooKeeper", "file", s.files.JAAS, "what", what)
 	}
 	kerberos := login.Principal != "" // as ZooKeeper chooses
 	if kerberos && s.digest != nil || !kerberos && s.kerberos != nil {

@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -110,21 +112,30 @@ func (f *Files) certificates(c contents) ([]tls.Certificate, error) {
 	if keyFile == "" {
 		keyFile, part = f.Cert, PartCert
 	}
-	if _, err := c.pem(f.Cert); err != nil {
+	parts, err := c.pem(f.Cert)
+	if err != nil {
 		return nil, &FileError{PartCert, err}
 	}
 	key, err := c.key(keyFile, password)
 	if err != nil {
 		return nil, &FileError{part, err}
 	}
-	pair, err := tls.X509KeyPair(text, key)
+	pair, err := tls.X509KeyPair(textOf(parts), key)
 	if err != nil {
 		return nil, &FileError{part, fmt.Errorf("%s, %s: %w", f.Cert, keyFile, err)}
 	}
 	return []tls.Certificate{pair}, nil
 }
 
-// key returns a PEM file as it is or, if a key in it is encrypted, that key in a text of its own.
+// textOf returns parts as PEM.
+func textOf(parts []part) (text []byte) {
+	for _, p := range parts {
+		text = append(text, pem.EncodeToMemory(p.Block)...)
+	}
+	return text
+}
+
+// key returns a PEM file or, if a key in it is encrypted, that key in a text of its own.
 func (c contents) key(file, password string) ([]byte, error) {
 	parts, err := c.pem(file)
 	if err != nil {
@@ -142,7 +153,7 @@ func (c contents) key(file, password string) ([]byte, error) {
 			return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 		}
 	}
-	return c[file].Text, nil
+	return textOf(parts), nil
 }
 
 // authorities returns the certificates of a file, at least one.
@@ -195,7 +206,8 @@ type part struct {
 	at int // where it begins, in bytes
 }
 
-// pem returns the parts of a PEM file. It refuses one with a part that is not whole: the decoder
+// pem returns the parts of a PEM file, whatever stands between them, such as a byte order mark. Certificates in
+// openssl's form TRUSTED CERTIFICATE are like others: as in ZooKeeper, what is added to them has no effect. It refuses one with a part that is not whole: the decoder
 // of package pem goes on behind it, so that half a list of authorities would do.
 func (c contents) pem(file string) (parts []part, err error) {
 	text, err := c[file].Text, c[file].Err
@@ -211,6 +223,11 @@ func (c contents) pem(file string) (parts []part, err error) {
 		block, next := pem.Decode(rest[begin:])
 		if block == nil || bytes.Count(rest[begin:len(rest)-len(next)], []byte("-----BEGIN")) != 1 {
 			return nil, fmt.Errorf("%s: the part that begins at byte %d is not whole", file, at)
+		}
+		if first := (asn1.RawValue{}); strings.HasSuffix(block.Type, " CERTIFICATE") {
+			if _, err := asn1.Unmarshal(block.Bytes, &first); err == nil {
+				block = &pem.Block{Type: "CERTIFICATE", Bytes: first.FullBytes}
+			}
 		}
 		parts = append(parts, part{block, at})
 		rest = next

@@ -47,6 +47,9 @@ func formatOf(text []byte) (format, error) {
 	case !begins(0x30):
 		return inPEM, nil
 	}
+	if what := derOf(text); what != "" {
+		return 0, fmt.Errorf("it is a %s converts it to PEM", what)
+	}
 	// A sequence in DER. In PKCS #12 it begins with a version, a number; Bouncy Castle's does not.
 	header := 2
 	if len(text) > 1 && text[1] >= 0x80 {
@@ -56,6 +59,20 @@ func formatOf(text []byte) (format, error) {
 		return 0, errors.New("it is not a PKCS #12 store; one of type BCFKS cannot be read, and keytool converts it")
 	}
 	return inPKCS12, nil
+}
+
+// derOf says what a file in DER is, and with what to convert it; "" if it is something else, a store for instance.
+func derOf(text []byte) string {
+	if _, err := x509.ParseCertificate(text); err == nil {
+		return "certificate in DER form; openssl x509 -inform der"
+	}
+	_, pkcs8Err := x509.ParsePKCS8PrivateKey(text)
+	_, pkcs1Err := x509.ParsePKCS1PrivateKey(text)
+	_, ecErr := x509.ParseECPrivateKey(text)
+	if pkcs8Err == nil || pkcs1Err == nil || ecErr == nil {
+		return "key in DER form; openssl pkey -inform der"
+	}
+	return ""
 }
 
 // file returns what is in a file, and its format.
@@ -93,7 +110,13 @@ func keyStore(text []byte, kind format, password string) ([]tls.Certificate, err
 }
 
 // plain returns an error of package pkcs12 without its prefix.
-func plain(err error) error { return errors.New(strings.TrimPrefix(err.Error(), "pkcs12: ")) }
+func plain(err error) error {
+	text := strings.TrimPrefix(err.Error(), "pkcs12: ")
+	if text == "no MAC in data" {
+		text = "it has a password, but no MAC that protects it from changes; keytool -importkeystore makes a store of it that has one"
+	}
+	return errors.New(text)
+}
 
 // chainOf returns the certificate of a key and those that connect it to its authority, in that order.
 // A store has them in any order, beside others.
@@ -215,7 +238,10 @@ func jksKeys(text []byte, password string) (pairs []tls.Certificate, err error) 
 // be beside keys, whose certificates do not count.
 func trustStore(text []byte, kind format, password string) (certs []*x509.Certificate, err error) {
 	if kind == inPKCS12 {
-		if certs, err = pkcs12.DecodeTrustStore(text, password); err != nil {
+		certs, err = pkcs12.DecodeTrustStore(text, password)
+		if _, _, _, is := pkcs12.DecodeChain(text, password); err != nil && is == nil {
+			return nil, errors.New("it is a PKCS #12 store with a key, of which the authorities cannot be read; put them into a PEM file, or have keytool -importkeystore -deststoretype JKS convert the store")
+		} else if err != nil {
 			return nil, plain(err)
 		}
 	} else {
@@ -255,7 +281,10 @@ func decrypted(part []byte, password string) (der []byte, err error) {
 		return nil, errors.New("it is encrypted, and no password is given")
 	}
 	key, _, err := pkcs8.ParsePrivateKey(part, []byte(password))
-	if err != nil {
+	switch {
+	case err != nil && strings.HasSuffix(err.Error(), "only PBES2 supported"):
+		return nil, errors.New("it is encrypted in an old form, PBES1; openssl pkcs8 -topk8 -v2 aes-256-cbc converts it")
+	case err != nil:
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "pkcs8: "))
 	}
 	return x509.MarshalPKCS8PrivateKey(key)

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/base64"
 	"encoding/pem"
 	"log/slog"
@@ -213,22 +214,63 @@ func TestUnreadable(t *testing.T) {
 	s := newStores(t)
 	jks := s.write(t, "store.jks", s.jks(t, s.pair))
 	trust := s.write(t, "trust.jks", s.jks(t))
-	_, key := testkit.WritePair(t, s.pair, s.dir, "cert.pem", "key.pem")
+	certFile, key := testkit.WritePair(t, s.pair, s.dir, "cert.pem", "key.pem")
 	encrypted := s.write(t, "encrypted.pem", s.encrypted(t, pkcs8.DefaultOpts))
 	old := s.write(t, "old.pem", []byte("-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: DES-EDE3-CBC,00\n\nAAAA\n-----END RSA PRIVATE KEY-----\n"))
 	p := Secret{Text: password}
+	derKey := s.write(t, "key.der", testkit.Must(x509.MarshalPKCS8PrivateKey(s.pair.PrivateKey))(t))
+	derCert := s.write(t, "cert.der", s.pair.Certificate[0])
+	both := s.write(t, "both.p12", s.pkcs12(t, pkcs12.Modern))
+	noMAC := s.write(t, "no-mac.p12", testkit.Must(pkcs12.Passwordless.Encode(s.pair.PrivateKey, s.pair.Leaf, nil, ""))(t))
+	pbes1 := s.write(t, "pbes1.pem", pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: testkit.Must(asn1.Marshal(struct {
+		Algorithm pkix.AlgorithmIdentifier
+		Data      []byte
+	}{pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 12, 1, 3}, Parameters: asn1.RawValue{FullBytes: []byte{0x30, 0}}}, make([]byte, 16)}))(t)}))
+	if _, err := openFiles(Files{Cert: noMAC}); err != nil {
+		t.Errorf("a store without a MAC and without a password: %v", err)
+	}
 	for says, f := range map[string]Files{
-		encrypted + ": the key that begins at byte ":                            {Cert: encrypted},
-		"no password is given":                                                  {Cert: encrypted},
-		old + ": the key that begins at byte ":                                  {Cert: key, Key: old, Password: p},
-		trust + ": it has no key":                                               {Cert: trust, Password: p},
-		jks + ": a store has its key in it, so " + key + " cannot be used":      {Cert: jks, Key: key, Password: p},
-		"x.bcfks: it is not a PKCS #12 store; one of type BCFKS cannot be read": {Cert: s.write(t, "x.bcfks", []byte{0x30, 0x82, 1, 0, 0x30, 0x80})},
-		"x.jceks: a store of type JCEKS cannot be read":                         {Cert: s.write(t, "x.jceks", []byte{0xce, 0xce, 0xce, 0xce})},
-		filepath.Join(s.dir, "none") + ": no such file":                         {Cert: jks, Password: Secret{File: filepath.Join(s.dir, "none")}},
+		encrypted + ": the key that begins at byte ":                              {Cert: encrypted},
+		"no password is given":                                                    {Cert: encrypted},
+		old + ": the key that begins at byte ":                                    {Cert: key, Key: old, Password: p},
+		trust + ": it has no key":                                                 {Cert: trust, Password: p},
+		jks + ": a store has its key in it, so " + key + " cannot be used":        {Cert: jks, Key: key, Password: p},
+		"x.bcfks: it is not a PKCS #12 store; one of type BCFKS cannot be read":   {Cert: s.write(t, "x.bcfks", []byte{0x30, 0x82, 1, 0, 0x30, 0x80})},
+		derCert + ": it is a certificate in DER form; openssl x509 -inform der":   {Cert: certFile, Key: key, CA: derCert},
+		derKey + ": it is a key in DER form; openssl pkey -inform der":            {Cert: derKey},
+		both + ": it is a PKCS #12 store with a key, of which":                    {Cert: both, Password: p, CA: both, CAPassword: p},
+		noMAC + ": it has a password, but no MAC":                                 {Cert: noMAC, Password: p},
+		pbes1 + ": the key that begins at byte 0: it is encrypted in an old form": {Cert: key, Key: pbes1, Password: p},
+		"x.jceks: a store of type JCEKS cannot be read":                           {Cert: s.write(t, "x.jceks", []byte{0xce, 0xce, 0xce, 0xce})},
+		filepath.Join(s.dir, "none") + ": no such file":                           {Cert: jks, Password: Secret{File: filepath.Join(s.dir, "none")}},
 	} {
 		if _, err := openFiles(f); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, not %q", err, says)
 		}
+	}
+}
+
+// TestOddPEM: a byte order mark and openssl's form of a certificate that it trusts do no harm, as in ZooKeeper.
+func TestOddPEM(t *testing.T) {
+	s := newStores(t)
+	cert, key := testkit.WritePair(t, s.pair, s.dir, "cert.pem", "key.pem")
+	bom := func(file string) string {
+		return s.write(t, "bom-"+filepath.Base(file), append([]byte("\ufeff"), testkit.Must(os.ReadFile(file))(t)...))
+	}
+	s.authority(t)
+	ca := filepath.Join(s.dir, "ca.pem")
+	trusted := func(name string, der []byte) string { // with what openssl x509 -addtrust serverAuth adds
+		return s.write(t, name, pem.EncodeToMemory(&pem.Block{Type: "TRUSTED CERTIFICATE", Bytes: append(bytes.Clone(der), 0x30, 0x0c, 0x30, 0x0a, 0x06, 0x08, 0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01)}))
+	}
+	for _, f := range []Files{
+		{Cert: bom(cert), Key: bom(key), CA: bom(ca)},
+		{Cert: trusted("trusted.pem", s.pair.Certificate[0]), Key: key, CA: trusted("trusted-ca.pem", s.authority(t).Raw)},
+	} {
+		k, err := openFiles(f)
+		if err != nil {
+			t.Errorf("%+v: %v", f, err)
+			continue
+		}
+		shows(t, k, s.pair, s.ca.Client(t, pkix.Name{CommonName: "ann"}))
 	}
 }

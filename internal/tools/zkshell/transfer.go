@@ -418,6 +418,7 @@ func importFile(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	r := bufio.NewReaderSize(file, 1<<20)
 	line, err := r.ReadBytes('\n')
 	var head fileHeader
+	line = bytes.TrimPrefix(line, []byte("\ufeff")) // of an editor
 	if err != nil || json.Unmarshal(line, &head) != nil || head.Format != fileFormat || head.Version != fileVersion {
 		return nil, usage(name + ": it is not an export of znodes of version 1")
 	}
@@ -464,13 +465,13 @@ func complete(file *os.File) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	tail := make([]byte, min(info.Size(), 100))
+	tail := make([]byte, min(info.Size(), 1000))
 	if _, err := file.ReadAt(tail, info.Size()-int64(len(tail))); err != nil {
 		return 0, err
 	}
-	tail, ended := bytes.CutSuffix(tail, []byte("\n"))
+	tail = bytes.TrimSpace(tail) // an editor may have changed how lines end, or added blank ones
 	var end fileEnd
-	if !ended || json.Unmarshal(tail[bytes.LastIndexByte(tail, '\n')+1:], &end) != nil || !end.End {
+	if json.Unmarshal(tail[bytes.LastIndexByte(tail, '\n')+1:], &end) != nil || !end.End {
 		return 0, errors.New("it has no end: it is not an export of znodes, or the export was interrupted and must be repeated")
 	}
 	return end.Znodes, nil
