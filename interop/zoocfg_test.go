@@ -14,7 +14,7 @@ import (
 // zooCfgs are lines that ZooKeeper reads in a way of its own, or refuses. A file has them beside dataDir and clientPort.
 var zooCfgs = []string{
 	"", "tickTime=2000", "tickTime=+2000", "tickTime=02000", "tickTime=0x10", "tickTime=0", "tickTime=2_000", "tickTime=2000 # c", "tickTime=", "tickTime=2147483648", "tickTime = 2000 ", "tickTime:2000", "tickTime 2000",
-	"minSessionTimeout=04000", "minSessionTimeout=+4000", "minSessionTimeout=-1", "minSessionTimeout=0x1000", "minSessionTimeout=4s", "minSessionTimeout=4000.0",
+	"minSessionTimeout=04000", "minSessionTimeout=70000", "minSessionTimeout=+4000", "minSessionTimeout=-1", "minSessionTimeout=0x1000", "minSessionTimeout=4s", "minSessionTimeout=4000.0",
 	"maxSessionTimeout=090000", "maxSessionTimeout=-1", "maxSessionTimeout=1000", "maxSessionTimeout=#10", "minSessionTimeout=9000\\\n  0\nmaxSessionTimeout=100000",
 	"maxClientCnxns=-1", "maxClientCnxns=0", "maxClientCnxns=007", "maxClientCnxns=+7", "maxClientCnxns=many", "maxClientCnxns=0x7", "maxClientCnxns=\\u0037",
 	"initLimit=10\nsyncLimit=5", "initLimit=x", "syncLimit=0x5", "syncLimit=05", "connectToLearnerMasterLimit=no", "observerMasterPort=none", "clientPortListenBacklog=-1", "clientPortListenBacklog=x",

@@ -169,7 +169,11 @@ func (z *zooFile) complete() error {
 		by, _ := sourceOf(z.flags.Lookup(flag))
 		return by
 	}
+	// In ZooKeeper minSessionTimeout does not raise the longest timeout.
+	longest := cmp.Or(z.cfg.Limits.MaxSessionTimeout, 20*z.cfg.TickTime)
 	switch {
+	case z.cfg.Limits.MinSessionTimeout > longest:
+		return z.fail("minSessionTimeout must not be longer than maxSessionTimeout, which is %v", longest)
 	case from("data") == byDefault && from("memory") == byDefault:
 		return z.fail("it has no dataDir, and neither --data nor --memory is given")
 	case from("listen") > byDefault:

@@ -392,6 +392,7 @@ func TestBadZooCfg(t *testing.T) {
 		"localSessionsEnabled=no":            "localSessionsEnabled=no: neither true nor false",
 		"electionAlg=0":                      `not supported, only "3" is`,
 		"minSessionTimeout=0x10":             "minSessionTimeout=0x10: not a whole number",
+		"minSessionTimeout=70000":            "minSessionTimeout must not be longer than maxSessionTimeout, which is 1m0s",
 		"tickTime=2147483648":                "tickTime=2147483648: not a whole number",
 		"znode.container.checkIntervalMs=-1": "it must be above 0",
 		"forceSync=no":                       "not supported",
