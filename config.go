@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -655,7 +656,7 @@ func (c *Config) cluster() cluster.Config {
 	}
 }
 
-func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
+func (c *Config) server(replica *fsm.Replica, m *cluster.Member) server.Config {
 	digest, _ := c.digest()
 	older, _ := persona.Of(c.Features.BehaveAs)
 	mechanism := c.Auth.SASL.Mechanism
@@ -663,7 +664,7 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		mechanism = sasl.NewDigestMD5(c.Auth.SASL.Users)
 	}
 	return server.Config{
-		ID: c.ID, Proposer: p, Replica: replica, Log: c.Logger,
+		ID: c.ID, Proposer: proposer{m}, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime,
 		Limits: server.Limits{
 			MinSessionTimeout: c.Limits.MinSessionTimeout, MaxSessionTimeout: c.Limits.MaxSessionTimeout, MaxFrame: c.Limits.MaxFrameBytes,
@@ -678,5 +679,9 @@ func (c *Config) server(replica *fsm.Replica, p server.Proposer) server.Config {
 		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Features.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
 		SlowRequest: c.Features.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
 		Audit: c.audit(),
+		Work: func() report.Work {
+			w := m.Work()
+			return report.Work{LogWrites: w.LogWrites, Snapshots: w.Snapshots, Elections: w.Elections, Commit: w.Commit}
+		},
 	}
 }

@@ -193,7 +193,7 @@ func Open(cfg Config) (*Server, error) {
 	member := cfg.cluster()
 	member.Answers = cluster.Answers{About: s.about, Clients: s.clientsOf, Changed: s.traceChange}
 	s.member = cluster.New(member, replica)
-	s.clients = server.New(cfg.server(replica, proposer{s.member})) // must observe the replica before Start applies entries
+	s.clients = server.New(cfg.server(replica, s.member)) // must observe the replica before Start applies entries
 	if err := s.member.Start(); err != nil {
 		s.closeListeners()
 		return nil, err

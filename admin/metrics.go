@@ -77,6 +77,14 @@ var zooMetrics = map[string]zooMetric{
 	"throttled_ops":                         {counter, "Requests answered with ThrottledOp."},
 	"unsuccessful_handshake":                {counter, "TLS handshakes that failed."},
 	"tls_handshake_exceeded":                {counter, "TLS handshakes ended because of the limit on them."},
+	"commit_count":                          {counter, "Index of the last log entry that this server knows to be committed."},
+	"looking_count":                         {counter, "Times that this server had no leader or a new one."},
+	"election_time_count":                   {counter, "Times that this server had no leader or a new one."},
+	"election_time_sum":                     {counter, "How long this server had no leader, in milliseconds."},
+	"fsynctime_count":                       {counter, "Writes to the log."},
+	"fsynctime_sum":                         {counter, "Time to write entries to the log until they are durable, in milliseconds."},
+	"snapshottime_count":                    {counter, "Snapshots written."},
+	"snapshottime_sum":                      {counter, "Time to write snapshots, in milliseconds."},
 	"stale_sessions_expired":                {counter, "Sessions that this server has expired since the last reset."},
 	"outstanding_tls_handshake":             {gauge, "TLS handshakes in progress."},
 	"connection_drop_probability":           {gauge, "Always 0: connections are not dropped at random."},
@@ -275,6 +283,11 @@ func (c *Collector) zooKeeper(mntr []report.Line, send func(*prometheus.Desc, pr
 				continue
 			}
 			labels, values, name = []string{"key"}, []string{strings.ToValidUTF8(name[:i], "\uFFFD")}, name[i+1:]
+		}
+		for prefix, suffix := range map[string]string{"cnt_": "_count", "sum_": "_sum"} {
+			if rest, ok := strings.CutPrefix(name, prefix); ok { // a summary in ZooKeeper's provider
+				name = rest + suffix
+			}
 		}
 		m, ok := zooMetrics[name]
 		if !ok {

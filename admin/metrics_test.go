@@ -3,6 +3,7 @@ package admin_test
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -72,8 +73,14 @@ func TestMetrics(t *testing.T) {
 			if namespace, rest, ok := strings.Cut(key, "_quota_"); ok {
 				key, labels = "quota_"+rest, []string{"key", namespace}
 			}
+			if rest, ok := strings.CutPrefix(key, "cnt_"); ok {
+				key = rest + "_count"
+			} else if rest, ok := strings.CutPrefix(key, "sum_"); ok {
+				key = rest + "_sum"
+			}
 			got, ok := value(all, key, labels...)
 			switch {
+			case !ok && slices.Contains([]string{"avg_election_time", "avg_fsynctime", "avg_snapshottime"}, key): // ZooKeeper's provider has a summary
 			case !ok:
 				t.Errorf("%s: there is no %s%v", s.Role(), key, labels)
 			case slices.Contains([]string{"uptime", "leader_uptime", "connection_drop_count", "non_mtls_local_conn_count", "open_file_descriptor_count", "packets_received", "bytes_received_count"}, key):
@@ -206,7 +213,7 @@ func TestTwoServers(t *testing.T) {
 }
 
 // TestReaders reads mntr and srvr as tools do that are often pointed at ZooKeeper: the
-// receiver "zookeeper" of the OpenTelemetry Collector, Telegraf's input of that name, and the
+// receiver "zookeeper" of the OpenTelemetry Collector, Telegraf's input of that name, Zabbix' template "Zookeeper by HTTP", and the
 // fields of srvr that scripts cut out.
 func TestReaders(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -219,6 +226,7 @@ func TestReaders(t *testing.T) {
 			synctest.Wait()
 			collector(t, s, s == leader)
 			telegraf(t, s)
+			zabbix(t, s, s == leader)
 			srvr(t, s)
 		}
 	})
@@ -316,12 +324,44 @@ func telegraf(t *testing.T, s *lockkeeper.Server) {
 	// InfluxDB refuses a field that is sometimes a number and sometimes a text.
 	for name := range fields {
 		_, whole := fields[name].(int64)
-		if text := slices.Contains([]string{"version", "peer_state", "avg_latency", "connection_drop_probability"}, name); whole == text {
+		if text := slices.Contains([]string{"version", "peer_state", "avg_latency", "connection_drop_probability", "avg_election_time", "avg_fsynctime", "avg_snapshottime"}, name); whole == text {
 			t.Errorf("Telegraf's field %s is %v", name, fields[name])
 		}
 	}
 	if fields["znode_count"] != int64(s.Status().State.Znodes)+1 {
 		t.Errorf("Telegraf reads znode_count as %v", fields["znode_count"])
+	}
+}
+
+// zabbix reads the command monitor as Zabbix's template "Zookeeper by HTTP" does. Its items for diff_count, snap_count
+// and revalidate_count stay without a value.
+func zabbix(t *testing.T, s *lockkeeper.Server, leader bool) {
+	t.Helper()
+	all := command(t, admin.New(s, admin.Options{}), "monitor")
+	numbers := []string{
+		"uptime", "approximate_data_size", "max_file_descriptor_count", "open_file_descriptor_count", "outstanding_requests", "commit_count",
+		"looking_count", "num_alive_connections", "global_sessions", "local_sessions", "connection_drop_count", "connection_rejected",
+		"connection_revalidate_count", "max_latency", "min_latency", "avg_latency", "znode_count", "ephemerals_count", "watch_count",
+		"packets_sent", "packets_received", "bytes_received_count", "avg_election_time", "cnt_election_time", "avg_fsynctime", "cnt_fsynctime",
+		"avg_snapshottime", "cnt_snapshottime",
+	}
+	if leader {
+		numbers = append(numbers, "pending_syncs", "quorum_size", "synced_followers", "synced_non_voting_followers", "synced_observers", "learners")
+	}
+	for _, key := range numbers {
+		if _, ok := all[key].(json.Number); !ok {
+			t.Errorf("Zabbix finds no number in %s, but %v", key, all[key])
+		}
+	}
+	if all["server_state"] != s.Role().String() {
+		t.Errorf("Zabbix reads server_state as %v", all["server_state"])
+	}
+	st, one := s.Stats(), json.Number("1")
+	if count := all["cnt_fsynctime"]; count != json.Number(strconv.FormatInt(st.LogWrites.Count, 10)) || count == json.Number("0") {
+		t.Errorf("Zabbix reads %v writes of the log", count)
+	}
+	if s.Role() != lockkeeper.RoleStandalone && (all["cnt_election_time"] != one || all["looking_count"] != one) {
+		t.Errorf("Zabbix reads %v elections", all["cnt_election_time"])
 	}
 }
 

@@ -140,7 +140,7 @@ func (m *Member) HandOver(ctx context.Context) error {
 // Work may be called at any time after Start, also after Close.
 func (m *Member) Work() Work {
 	w := &m.raft.work
-	return Work{w.writes.Durations(), w.snapshots.Durations(), m.raft.log.committed(m.raft.CommitIndex()), w.entries.Load(), w.commands.Load()}
+	return Work{w.writes.Durations(), w.snapshots.Durations(), w.elections.Durations(), m.raft.log.committed(m.raft.CommitIndex()), w.entries.Load(), w.commands.Load()}
 }
 
 // Expired returns the number of sessions that this member has expired.

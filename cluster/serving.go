@@ -32,6 +32,7 @@ type service struct {
 	unheard chan int64    // from sendTouches to run; see sayUnheard
 
 	// Only run uses these.
+	alone time.Time        // since when no leader is known, if none is
 	lost  uint64           // the leader that was lost last
 	judge <-chan time.Time // when to say so; nil if there is nothing to say
 	told  bool             // it was logged that there is no leader, and not yet that there is one
@@ -42,7 +43,7 @@ func newService(l *lifecycle, clock *clock, cfg *Config, p *pulse, leader *known
 	return &service{
 		lifecycle: l, clock: clock, id: cfg.ID, clustered: cfg.clustered(), log: cfg.Log,
 		raft: p.raft, leader: leader, contacts: p.contacts, pulse: p, lease: lease, proposer: proposer,
-		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64),
+		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
 	}
 }
 
@@ -101,6 +102,13 @@ func (s *service) follow(seen verdict) (leader uint64, self bool) {
 	if !s.leader.set(leader, string(addr)) {
 		return leader, self
 	}
+	if s.clustered && leader != 0 {
+		if was.id != 0 {
+			s.alone = time.Now() // there is another one already
+		}
+		s.raft.work.elections.Since(s.alone)
+	}
+	s.alone = time.Now()
 	if leader != 0 {
 		s.log.Info("leader", "id", leader, "address", string(addr))
 	} else {

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -163,10 +164,19 @@ type Monitor struct {
 	Uptime            time.Duration
 	Applied
 	Clients
+	Work Work
 
 	OpenFiles, MaxFiles int // file descriptors of this process; both 0 if they are not known
 
 	Persona *persona.Persona // whose form the text has
+}
+
+// Work is what the replication of a server has done since the server started.
+type Work struct {
+	LogWrites stopwatch.Durations // writes of entries to the log, until they were durable
+	Snapshots stopwatch.Durations // snapshots written, of its own or received from the leader
+	Elections stopwatch.Durations // times without a leader, as far as this member knew; empty if it is standalone
+	Commit    uint64              // index of the last log entry that it knows to be committed
 }
 
 // Applied is the state that a server has applied, in numbers.
@@ -275,6 +285,16 @@ func (m *Monitor) Lines() (all []Line) {
 	number("min_client_response_size", m.MinReply)
 	for _, c := range m.Counters {
 		number(c.Key, c.Value)
+	}
+	number("commit_count", int64(m.Work.Commit))
+	number("looking_count", m.Work.Elections.Count)
+	for _, x := range []struct {
+		key string
+		d   stopwatch.Durations
+	}{{"election_time", m.Work.Elections}, {"fsynctime", m.Work.LogWrites}, {"snapshottime", m.Work.Snapshots}} {
+		text("avg_"+x.key, decimal(float64(x.d.Sum)/float64(time.Millisecond)/float64(max(x.d.Count, 1))))
+		number("cnt_"+x.key, x.d.Count)
+		number("sum_"+x.key, x.d.Sum.Milliseconds())
 	}
 	number("stale_sessions_expired", m.StaleSessions)
 	number("outstanding_tls_handshake", int64(m.TLSHandshakes))

@@ -56,6 +56,9 @@ func (s *Server) Monitor() *report.Monitor {
 	s.cfg.Replica.Browse(func(v *fsm.View, step func()) { m.Quotas = v.Tree().QuotaTotals(step) })
 	slices.SortFunc(m.Quotas, func(a, b znode.QuotaTotal) int { return cmp.Compare(a.Namespace, b.Namespace) })
 	m.OpenFiles, m.MaxFiles = fileDescriptors()
+	if s.cfg.Work != nil {
+		m.Work = s.cfg.Work()
+	}
 	return m
 }
 

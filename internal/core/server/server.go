@@ -60,6 +60,7 @@ type Proposer interface {
 type Config struct {
 	ID       uint64 // of this server; the high byte of its sessions' ids
 	Proposer Proposer
+	Work     func() report.Work // what the replication has done; may be nil
 	Replica  *fsm.Replica
 	Log      *slog.Logger
 
