@@ -455,7 +455,7 @@ func TestClusterForm(t *testing.T) {
 	}
 	procs := []*process{serve(1), serve(2)}
 	v := lockkeeper.Version
-	want := fmt.Sprintf("server 1 is in no cluster yet | ID PEER PORT CLIENT PORT ROLE ENTRY VERSION STATE | 1 %[1]s %[4]s looking 0 %[6]s in no cluster yet | 2 %[2]s %[5]s looking 0 %[6]s in no cluster yet | 3 %[3]s - - - - does not answer | reason: waiting for server 3 at %[3]s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster | health: no majority: server 1 at %[1]s: in no cluster yet; server 2 at %[2]s: in no cluster yet; server 3 at %[3]s: does not answer |", addrs[0], addrs[1], addrs[2], client(1), client(2), v)
+	want := fmt.Sprintf("server 1 is in no cluster yet | ID PEER PORT CLIENT PORT ROLE ENTRY PEER TLS VERSION STATE | 1 %[1]s %[4]s looking 0 no %[6]s in no cluster yet | 2 %[2]s %[5]s looking 0 no %[6]s in no cluster yet | 3 %[3]s - - - - - does not answer | reason: waiting for server 3 at %[3]s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster | health: no majority: server 1 at %[1]s: in no cluster yet; server 2 at %[2]s: in no cluster yet; server 3 at %[3]s: does not answer |", addrs[0], addrs[1], addrs[2], client(1), client(2), v)
 	waitFor(t, want, func() bool { return status(1) == want })
 	waiting := ask(t, "status", "--peer", addrs[0])
 	if waiting.Formed || waiting.Cluster != 0 || len(waiting.Configured) != 3 || len(waiting.Members) != 0 || !strings.HasPrefix(waiting.Waiting, "waiting for server 3") {

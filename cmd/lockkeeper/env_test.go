@@ -26,7 +26,7 @@ func TestEnvironmentOfOthers(t *testing.T) {
 	}
 	for name, value := range map[string]string{"LOCKKEEPER_TIMEOUT": "soon", "LOCKKEEPER_WIRE_LISTEN": "x"} {
 		code, _, stderr := call(map[string]string{name: value}, "wire", "replay", "../../testdata/golden/12-create-persistent.txt", closed)
-		if oneError(t, stderr, "differs"); code != exitFault {
+		if oneError(t, stderr, "refused"); code != exitFault {
 			t.Errorf("wire replay with %s: exit %d", name, code)
 		}
 	}

@@ -3,12 +3,15 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
@@ -46,10 +49,16 @@ func TestReadmeThreeServers(t *testing.T) {
 			}
 			for turn := 1; turn <= 2; turn++ { // the second time with their data
 				cmd := exec.CommandContext(t.Context(), path, "-e", "-c", mine+"wait\n")
-				cmd.Dir, cmd.Env = dir, append(os.Environ(), "LOCKKEEPER_SERVER="+server)
-				out, err := cmd.CombinedOutput() // ends when the servers have, which have a copy of its pipe
-				if err != nil || !strings.Contains(string(out), "\nhealth: ok\n") || !strings.Contains(string(out), "\nlocked\n") {
-					t.Errorf("turn %d: %v\n%s\n%s", turn, err, mine, out)
+				cmd.Dir, cmd.Env = dir, append(os.Environ(), "LOCKKEEPER_SERVER="+server, "LOCKKEEPER_CLUSTER_STATUS_TIMEOUT=1m")
+				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+				var out bytes.Buffer
+				cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, 20*time.Second
+				err := cmd.Run() // ends when the servers have, which have a copy of its pipe
+				if cmd.Process != nil {
+					syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // those that are left if a command failed
+				}
+				if err != nil || !strings.Contains(out.String(), "\nhealth: ok\n") || !strings.Contains(out.String(), "\nlocked\n") {
+					t.Errorf("turn %d: %v\n%s\n%s", turn, err, mine, out.String())
 				}
 			}
 		})

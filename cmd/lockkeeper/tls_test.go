@@ -204,7 +204,10 @@ func TestTLSFiles(t *testing.T) {
 		"secureClientPort=1\nssl.keyStore.location=" + missing:                                                                                                                                "ssl.keyStore.location in CFG: ",
 		"sslQuorum=true\nssl.quorum.keyStore.location=" + store + "\nssl.quorum.keyStore.password=right\nssl.quorum.trustStore.location=" + trust + "\nssl.quorum.trustStore.password=SECRET": "ssl.quorum.trustStore.location in CFG: " + trust + ": ",
 	} {
-		cfg := zooCfg(t, append(strings.Split(lines, "\n"), "ssl.trustStore.location="+authority)...)
+		if strings.HasPrefix(lines, "secure") {
+			lines += "\nssl.trustStore.location=" + authority
+		}
+		cfg := zooCfg(t, strings.Split(lines, "\n")...)
 		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", cfg)
 		if oneError(t, stderr, "lockkeeper: "+strings.ReplaceAll(says, "CFG", cfg)); code != exitUsage || strings.Contains(stderr, "SECRET") {
 			t.Errorf("%s: exit %d, %s", lines, code, stderr)

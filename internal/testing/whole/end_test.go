@@ -200,7 +200,8 @@ func TestShutdownHandsOver(t *testing.T) {
 			}()
 			if graceful {
 				go func() { result <- s.Shutdown(t.Context()) }()
-			} else {
+			} else { // the others notice later than the client, which polls
+				m.net.SetDelay(func(_, _ string) time.Duration { return 5 * time.Millisecond })
 				go func() { result <- s.Close() }()
 			}
 			<-gone
@@ -209,6 +210,7 @@ func TestShutdownHandsOver(t *testing.T) {
 				t.Errorf("graceful %v: when the client is disconnected, server %d leads in term %d, after server %d in %d", graceful, st.Cluster.Leader, st.State.Term, lead+1, term)
 			}
 			check(t, <-result)
+			m.net.SetDelay(nil)
 			m.net.Kill(host(lead))
 			m.start(lead)
 			m.ready(m.servers[lead])
