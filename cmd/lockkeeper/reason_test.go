@@ -27,6 +27,7 @@ func TestReasons(t *testing.T) {
 			at(0): {at(0) + " serves no clients at the moment", "lockkeeper cluster status --peer " + at(1)},
 			at(3): {"cannot connect to " + at(3), "connection refused"},
 		} {
+			command := command
 			if strings.Contains(command, "--against") && addr == at(3) {
 				command = strings.ReplaceAll(command, at(0), at(3)) // the other server is asked first
 			}
