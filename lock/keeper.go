@@ -558,9 +558,17 @@ func (k *keeper) watchOver(own <-chan zk.Event) {
 			own = nil // someone has set its data
 		case <-k.lost:
 			// The session may still exist, and the caller may still be at work: so the znode
-			// stays until the caller says that it has stopped.
-			<-k.stop
-			return
+			// stays until the caller says that it has stopped, or closes the connection.
+			for {
+				select {
+				case <-k.stop:
+					return
+				case ev, open := <-own:
+					if !open || ev.Err != nil {
+						return
+					}
+				}
+			}
 		case <-k.granted: // the timer is set anew below
 		case <-timer.C:
 			if err = k.ask(); err == nil {

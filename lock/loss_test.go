@@ -559,3 +559,29 @@ func TestRandomCluster(t *testing.T) {
 		})
 	}
 }
+
+// TestEndsAfterPartition: a test in virtual time may end while its client is cut off, whether or not it unlocks what it has lost.
+func TestEndsAfterPartition(t *testing.T) {
+	setsWatchesAgain(t)
+	for _, unlocks := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			c := lockkeepertest.StartCluster(t, 3)
+			leader := c.Leader()
+			m := lock.NewMutex(c.Server(leader).Connect(t, timeout), path, known)
+			held := take(t, m.Lock)
+			if unlocks {
+				defer func() {
+					ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+					defer cancel()
+					held.Unlock(ctx)
+				}()
+			}
+			c.Partition([]int{leader}, []int{leader%3 + 1, (leader+1)%3 + 1})
+			<-held.Context(t.Context()).Done()
+			if !unlocks {
+				c.Heal()
+				time.Sleep(time.Second) // the session is still there
+			}
+		})
+	}
+}

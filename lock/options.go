@@ -25,7 +25,7 @@ var (
 	// ErrTimeoutUnknown is returned if nothing tells for how long a session outlives its last
 	// request: there is neither [WithDialer] nor [WithSessionTimeout], or the Dialer is not
 	// that of the connection.
-	ErrTimeoutUnknown = errors.New("lock: the session timeout is not known (see WithDialer)")
+	ErrTimeoutUnknown = errors.New("lock: the session timeout is not known (see WithDialer and WithSessionTimeout)")
 )
 
 // Option changes a lock. The zero Option changes nothing.

@@ -380,6 +380,10 @@ func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	return connect(t, 1, sessionTimeout, s.Dial, s.report)
 }
 
+// lateNotice is how long after the end of its client a lock of package lock may notice that, if the program has not unlocked it.
+// In virtual time its goroutine must have ended by then: the time stands still after the test.
+const lateNotice = 2 * time.Second
+
 // connect returns a client of n servers, to which dial connects.
 //
 // go-zookeeper waits for a second before it connects again to the only address it has, or
@@ -388,6 +392,9 @@ func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 // before the client is back; in virtual time it always can.
 func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, report *report) *zk.Conn {
 	t.Helper()
+	if sessionTimeout > 0 && sessionTimeout < time.Millisecond {
+		t.Fatalf("lockkeepertest: a session timeout of %v is too short; did you mean %d*time.Second?", sessionTimeout, int64(sessionTimeout))
+	}
 	// The client insists on addresses that it can resolve, though dial does not
 	// connect to them. Their ports tell the servers apart.
 	if n == 1 {
@@ -417,6 +424,9 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 		report.guards.end(t) // while its session exists
 		report.log(t)
 		client.close()
+		if bubble() != "" {
+			time.Sleep(lateNotice)
+		}
 	})
 	ctx, cancel := context.WithTimeout(context.Background(), patience) // a cleanup may connect too
 	defer cancel()

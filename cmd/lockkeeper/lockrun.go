@@ -116,7 +116,7 @@ The exit code is that of CMD, or
 		f.BoolVar(&r.try, "try", false, "do not wait if another client holds the lock")
 		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 means no limit")
 		f.BoolVarP(&r.verbose, "verbose", "v", false, "say when the lock is taken, even if it was free")
-		f.BoolVarP(&r.quiet, "quiet", "q", false, "write nothing but what CMD writes, except if the command line is wrong; the exit code says what has happened")
+		f.BoolVarP(&r.quiet, "quiet", "q", false, "write nothing but what CMD writes, except if the command line is wrong or CMD cannot be executed; the exit code says what has happened")
 		f.DurationVar(&r.connect, "connect-timeout", 15*time.Second, "how long to wait for the first session")
 	})
 	group(c.Flags(), "The lock", func(f *pflag.FlagSet) {
@@ -161,13 +161,12 @@ var fates = map[procgroup.Fate]string{
 	procgroup.Died:     "its watchdog, a second process, was ended, and nothing else ends the command in time if lock run is stopped",
 }
 
-// becomeCommand is the process of lock run's command before it executes it. Its first argument says whether it is quiet.
+// becomeCommand is the process of lock run's command before it executes it.
 func becomeCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(4),
-		RunE: func(c *cobra.Command, args []string) error {
-			beQuiet(c, args[0])
-			if err := procgroup.Become(args[1:]); err != nil {
+		Use: becomeName, Hidden: true, DisableFlagParsing: true, Args: cobra.MinimumNArgs(3),
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := procgroup.Become(args); err != nil {
 				return cannotRun(err)
 			}
 			return nil
@@ -224,12 +223,12 @@ func (o *runOptions) run(c *cobra.Command, at string, command []string) error {
 	if err != nil {
 		return err
 	}
-	stderr := c.ErrOrStderr()
-	beQuiet(c, strconv.FormatBool(o.quiet))
 	file, err := procgroup.LookPath(command[0])
 	if err != nil {
 		return cannotRun(err)
 	}
+	stderr := c.ErrOrStderr()
+	beQuiet(c, strconv.FormatBool(o.quiet))
 	cmd := exec.Command(file)
 	cmd.Args = command
 	cmd.Stdout, cmd.Stderr = c.OutOrStdout(), stderr
@@ -621,7 +620,7 @@ func (r *lockRun) tryStart(held *lock.Held, cmd *exec.Cmd) (g *procgroup.Group, 
 		return nil, false, nil
 	}
 	quiet := strconv.FormatBool(r.o.quiet)
-	g, err = procgroup.Start(cmd, []string{"lock", watchdogName, quiet}, []string{"lock", becomeName, quiet}, until)
+	g, err = procgroup.Start(cmd, []string{"lock", watchdogName, quiet}, []string{"lock", becomeName}, until)
 	if err == nil {
 		r.held, r.until, r.tell = held, until, g.Trust
 	}
