@@ -365,7 +365,7 @@ func TestPackagesMaven(t *testing.T) {
 		t.Errorf("mvn: %v\n%s", err, out)
 	}
 	checkCases(t, p.outcomes(t),
-		"FirstTest.greets", "PartitionTest.aMajorityGoesOn", "JsonTest.readsWhatItWrites", "JsonTest.readsOtherWritings", "JsonTest.refusesWhatIsNotJson", "PlatformTest.artifactsOfPlatforms", "JudgedTest.judges",
+		"FirstTest.greets", "PartitionTest.aMajorityGoesOn", "JsonTest.readsWhatItWrites", "JsonTest.readsOtherWritings", "JsonTest.refusesWhatIsNotJson", "PlatformTest.artifactsOfPlatforms", "JudgedTest.judges", "JudgedTest.closed", "JudgedTest.closedByCurator", "JudgedTest.raises", "JudgedTest.within",
 		"ControlTest.looksInside", "ControlTest.endsSessions", "ControlTest.injectsFaults", "ControlTest.stopsAndPauses", "ControlTest.putsStateBack",
 		"ControlTest.waits", "ControlTest.namespaces", "ControlTest.advancesTime", "ControlTest.judgesLocks", "ControlTest.clusters",
 		"ControlTest.severalInOneProcess", "ControlTest.saysWhyItDoesNotStart", "ControlTest.saysWhatIsWrong", "ControlTest.endsItsProcess",

@@ -1,11 +1,15 @@
 package io.github.lockkeeper.test;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.platform.engine.discovery.DiscoverySelectors.selectClass;
 
+import io.github.lockkeeper.curator.TestingCluster;
+import io.github.lockkeeper.curator.TestingServer;
 import io.github.lockkeeper.junit5.Lockkeeper;
+import java.io.File;
 import java.io.InputStream;
 import java.io.OutputStream;
 import java.net.Socket;
@@ -16,16 +20,22 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Function;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.DynamicTest;
+import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.TestFactory;
+import org.junit.jupiter.api.function.Executable;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 import org.junit.platform.engine.TestExecutionResult;
 import org.junit.platform.testkit.engine.EngineTestKit;
 
-/** Runs the cases of packages/judged.json, which says what they mean, as tests of the JUnit extension. */
+/**
+ * Runs the cases of packages/judged.json, which says what they mean, as tests of the JUnit extension, and as blocks whose
+ * server is closed at their end: a LockkeeperServer, and a TestingServer or TestingCluster.
+ */
 class JudgedTest {
     private static List<Map<?, ?>> cases() throws Exception {
         List<Map<?, ?>> all = new ArrayList<>();
@@ -70,11 +80,88 @@ class JudgedTest {
             TestExecutionResult result = event.getRequiredPayload(TestExecutionResult.class);
             whys.put(event.getTestDescriptor().getDisplayName(), result.getThrowable().map(JudgedTest::report).orElse(""));
         });
+        return tests(one -> whys.get(one.get("name")));
+    }
+
+    @TestFactory
+    List<DynamicTest> closed() throws Exception {
+        return tests(one -> why(() -> {
+            LockkeeperServer server = one.containsKey("cluster") ? LockkeeperServer.startCluster(3) : LockkeeperServer.start();
+            try (server) {
+                new Steps(server).all((List<?>) one.get("steps"));
+            } finally {
+                assertFalse(ProcessHandle.of(server.pid()).isPresent());
+            }
+        }));
+    }
+
+    @TestFactory
+    List<DynamicTest> closedByCurator() throws Exception {
+        return tests(one -> why(() -> {
+            if (one.containsKey("cluster")) {
+                try (TestingCluster cluster = new TestingCluster(3)) {
+                    cluster.start();
+                    new Steps(cluster.lockkeeper()).all((List<?>) one.get("steps"));
+                }
+                return;
+            }
+            TestingServer server = new TestingServer();
+            File directory = server.getTempDirectory();
+            try (server) {
+                new Steps(server.lockkeeper()).all((List<?>) one.get("steps"));
+            } finally {
+                assertFalse(directory.exists());
+            }
+        }));
+    }
+
+    /** An exception in flight is not hidden. */
+    @Test
+    void raises() {
+        IllegalStateException raised = assertThrows(IllegalStateException.class, () -> {
+            try (TestingServer server = new TestingServer()) {
+                server.lockkeeper().inject(Fault.drop().path("/typo"));
+                throw new IllegalStateException("raised");
+            }
+        });
+        assertTrue(raised.getSuppressed()[0].getMessage().contains("/typo"), raised.getSuppressed()[0].toString());
+    }
+
+    /** A server in the process of another one is judged, too. */
+    @Test
+    void within() throws Exception {
+        try (LockkeeperServer first = LockkeeperServer.start()) {
+            LockkeeperServer unmet = LockkeeperServer.builder().within(first).start();
+            unmet.inject(Fault.drop().path("/typo"));
+            assertTrue(why(unmet::close).contains("/typo"));
+            assertThrows(LockkeeperException.class, () -> first.getJson(unmet.url().substring(first.url().length())));
+        }
+        LockkeeperServer closed = LockkeeperServer.start();
+        LockkeeperServer after = LockkeeperServer.builder().within(closed).start();
+        closed.close();
+        after.close();
+        LockkeeperServer died = LockkeeperServer.start();
+        LockkeeperServer with = LockkeeperServer.builder().within(died).start();
+        new Steps(died).step(Map.of("killProcess", true));
+        for (LockkeeperServer each : List.of(with, died)) {
+            assertTrue(why(each::close).contains("has ended with exit code 137"));
+        }
+    }
+
+    private static String why(Executable test) {
+        try {
+            test.execute();
+            return "";
+        } catch (Throwable e) {
+            return report(e);
+        }
+    }
+
+    private static List<DynamicTest> tests(Function<Map<?, ?>, String> run) throws Exception {
         List<DynamicTest> all = new ArrayList<>();
         for (Map<?, ?> one : cases()) {
-            String name = (String) one.get("name");
-            all.add(DynamicTest.dynamicTest(name, () -> {
-                String why = whys.get(name);
+            all.add(DynamicTest.dynamicTest((String) one.get("name"), () -> {
+                String why = run.apply(one);
                 if (!one.containsKey("fails")) {
                     assertEquals("", why);
                     return;

@@ -147,11 +147,14 @@ final class Backing {
             return;
         }
         closed = true;
-        if (server != null) {
-            server.close();
-        }
-        for (InstanceSpec spec : specs) {
-            spec.deleteDataDirectory();
+        try {
+            if (server != null) {
+                server.close();
+            }
+        } finally {
+            for (InstanceSpec spec : specs) {
+                spec.deleteDataDirectory();
+            }
         }
     }
 

@@ -126,8 +126,10 @@ public class TestingCluster implements Closeable {
     }
 
     /**
-     * Ends the cluster.
+     * Ends the cluster, and does what {@link LockkeeperServer#close} does.
      *
+     * @throws AssertionError if a fault has not taken effect, a lock under guard did not do what it should, or either
+     *     cannot be judged
      * @throws IOException if a directory cannot be deleted
      */
     @Override

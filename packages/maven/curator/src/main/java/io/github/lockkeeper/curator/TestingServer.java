@@ -150,8 +150,10 @@ public class TestingServer implements Closeable {
     }
 
     /**
-     * Ends it.
+     * Ends it, and does what {@link LockkeeperServer#close} does.
      *
+     * @throws AssertionError if a fault has not taken effect, a lock under guard did not do what it should, or either
+     *     cannot be judged
      * @throws IOException if its directory cannot be deleted
      */
     @Override

@@ -69,7 +69,7 @@ final class Leases {
     }
 
     /** Does a step of the beginning or the end of a test. If it fails, the test does, and the steps after it are done all the same. */
-    private static void attempt(List<AssertionError> failures, Runnable step) {
+    static void attempt(List<AssertionError> failures, Runnable step) {
         try {
             step.run();
         } catch (AssertionError e) {

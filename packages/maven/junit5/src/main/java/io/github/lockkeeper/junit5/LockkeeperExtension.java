@@ -72,7 +72,7 @@ public final class LockkeeperExtension
         fail(failures);
     }
 
-    private static void fail(List<AssertionError> failures) {
+    static void fail(List<AssertionError> failures) {
         if (!failures.isEmpty()) {
             AssertionError first = failures.get(0);
             failures.subList(1, failures.size()).forEach(first::addSuppressed);

@@ -40,7 +40,11 @@ final class Pool implements ExtensionContext.Store.CloseableResource, AutoClosea
             }
             server.reset(null);
         } catch (LockkeeperException e) {
-            server.close();
+            try {
+                server.close();
+            } catch (AssertionError ended) {
+                e.addSuppressed(ended);
+            }
             throw e;
         }
         synchronized (this) {
@@ -55,6 +59,8 @@ final class Pool implements ExtensionContext.Store.CloseableResource, AutoClosea
             idle.values().forEach(all::addAll);
             idle.clear();
         }
-        all.forEach(LockkeeperServer::close);
+        List<AssertionError> failures = new ArrayList<>();
+        all.forEach(server -> Leases.attempt(failures, server::close));
+        LockkeeperExtension.fail(failures);
     }
 }

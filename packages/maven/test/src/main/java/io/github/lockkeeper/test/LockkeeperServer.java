@@ -56,6 +56,7 @@ public final class LockkeeperServer implements AutoCloseable {
     private final String connectString;
     private final List<Guard> guards = new ArrayList<>();
     private final List<Injection> injections = new ArrayList<>();
+    private final Object closing = new Object(); // held while it is closed
     private boolean closed;
     private boolean disturbed; // by a request of DISTURBING
 
@@ -287,19 +288,44 @@ public final class LockkeeperServer implements AutoCloseable {
         return process.pid();
     }
 
-    /** Ends the server, if it has not ended. */
+    /**
+     * Does what {@link #check} does, and ends the server in any case. Does nothing if it was closed before. If an exception
+     * leaves a try-with-resources statement, Java adds that of this method to it, as suppressed.
+     *
+     * @throws AssertionError if {@link #check} does, or the server has ended before
+     */
     @Override
     public void close() {
-        synchronized (this) {
-            if (closed) {
+        synchronized (closing) {
+            if (isClosed()) {
                 return;
             }
-            closed = true;
+            List<String> problems = problems();
+            synchronized (this) {
+                closed = true;
+            }
+            String ended = stop();
+            if (!ended.isEmpty()) {
+                problems.add("the test fails, since its server " + connectString + ' ' + ended + " before it was closed");
+            }
+            fail(problems);
         }
+    }
+
+    /** Ends the server. Returns how it has ended, if something else has ended it, or "". */
+    private String stop() {
         if (!within) {
-            process.end();
-        } else if (process.runs()) { // otherwise it has ended with the server that started it
+            return process.end();
+        }
+        try {
             call("/stop", Map.of());
+            return "";
+        } catch (LockkeeperException e) {
+            String ended = process.ended();
+            if (ended.isEmpty()) {
+                throw e;
+            }
+            return process.wasEnded() ? "" : ended; // by closing the server that started it
         }
     }
 
@@ -619,13 +645,23 @@ public final class LockkeeperServer implements AutoCloseable {
 
     /**
      * Judges what a test has done with this server: each lock that was guarded since the last check and whose verdict was
-     * not asked for, and each fault that was injected since then and has not taken effect, unless it is optional. The JUnit
-     * extension calls this after each test.
+     * not asked for, and each fault that was injected since then and has not taken effect, unless it is optional. {@link
+     * #close} does this, too, and the JUnit extension after each test.
      *
      * @throws AssertionError if a verdict is not ok, a fault has not taken effect, or either cannot be judged, as when the
      *     server has ended
      */
     public void check() {
+        fail(problems());
+    }
+
+    private static void fail(List<String> problems) {
+        if (!problems.isEmpty()) {
+            throw new AssertionError(String.join("\n\n", problems));
+        }
+    }
+
+    private List<String> problems() {
         List<Guard> unjudged = new ArrayList<>();
         List<Injection> injected;
         synchronized (this) {
@@ -638,9 +674,7 @@ public final class LockkeeperServer implements AutoCloseable {
         unjudged.forEach(guard -> problems.add(guard.problem()));
         injected.forEach(injection -> problems.add(injection.problem()));
         problems.removeIf(String::isEmpty);
-        if (!problems.isEmpty()) {
-            throw new AssertionError(String.join("\n\n", problems));
-        }
+        return problems;
     }
 
     /**

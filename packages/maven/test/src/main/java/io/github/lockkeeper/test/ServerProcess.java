@@ -23,6 +23,7 @@ final class ServerProcess {
     private final BufferedReader said;
     private final Deque<String> last = new ArrayDeque<>(); // what it said last, for the message if it does not start
     private final Thread reader;
+    private volatile boolean wasEnded; // by end
     final String url;
     final String connectString;
 
@@ -104,10 +105,6 @@ final class ServerProcess {
         return process.pid();
     }
 
-    boolean runs() {
-        return process.isAlive();
-    }
-
     /** Says how the process has ended, or "" if it has not. The system may take a moment to tell that a process was killed. */
     String ended() {
         try {
@@ -118,23 +115,19 @@ final class ServerProcess {
         }
     }
 
-    /** Ends the process as on SIGTERM. */
-    void end() {
+    /** Was {@link #end} called while the process ran? */
+    boolean wasEnded() {
+        return wasEnded;
+    }
+
+    /** Ends the process as on SIGTERM. Returns how it has ended, if something else has ended it, or "". */
+    String end() {
+        wasEnded = process.isAlive();
         try {
             process.getOutputStream().close();
         } catch (IOException e) {
             // it has ended
         }
-        await();
-    }
-
-    /** Ends the process at once. */
-    void kill() {
-        process.destroyForcibly();
-        await();
-    }
-
-    private void await() {
         try {
             if (!process.waitFor(PATIENCE, TimeUnit.SECONDS)) {
                 process.destroyForcibly();
@@ -144,6 +137,9 @@ final class ServerProcess {
         } catch (InterruptedException e) {
             process.destroyForcibly();
             Thread.currentThread().interrupt();
+            return "";
         }
+        wasEnded &= process.exitValue() == 0; // the system may have told late that it was killed
+        return wasEnded ? "" : ended();
     }
 }
