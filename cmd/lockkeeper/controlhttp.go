@@ -190,7 +190,11 @@ func (s *sessionID) UnmarshalJSON(b []byte) error {
 		*s = sessionID(n)
 		return nil
 	}
-	id, err := session.ParseID(strings.Trim(string(b), `"`))
+	text := strings.Trim(string(b), `"`)
+	if n, err := strconv.ParseUint(text, 0, 64); err == nil && n == 0 {
+		return fmt.Errorf("%q is not the id of a session: the client has not connected yet", text)
+	}
+	id, err := session.ParseID(text)
 	*s = sessionID(id)
 	return err
 }
