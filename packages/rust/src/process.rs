@@ -36,7 +36,12 @@ impl Process {
         // Its standard input is a pipe that is never written to. However this process ends, the system closes it.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|e| {
-            Error::Start(format!("cannot start {}; the variable LOCKKEEPER_BINARY can name another program: {e}", program.display()))
+            let place = match program.components().count() {
+                1 => " on the PATH".to_string(),
+                _ if program.is_relative() => std::env::current_dir().map_or(String::new(), |dir| format!(" in {}", dir.display())),
+                _ => String::new(),
+            };
+            Error::Start(format!("cannot start {}{place}; the variable LOCKKEEPER_BINARY can name another program, best with an absolute path: {e}", program.display()))
         })?;
         let id = child.id();
         let mut said = BufReader::new(child.stderr.take().expect("its standard error is a pipe"));

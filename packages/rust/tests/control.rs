@@ -177,7 +177,12 @@ fn says_why_it_does_not_start() {
     let Err(Error::Start(why)) = Server::builder().flags(["--tick-time=never"]).start() else { panic!("it starts") };
     assert!(why.contains("tick-time"), "{why}");
     let Err(Error::Start(why)) = Server::builder().binary("/missing").start() else { panic!("it starts") };
-    assert!(why.contains("LOCKKEEPER_BINARY"), "{why}");
+    assert!(why.starts_with("cannot start /missing; ") && why.contains("LOCKKEEPER_BINARY"), "{why}");
+    let here = std::env::current_dir().unwrap();
+    for (program, place) in [("bin/missing", format!("in {}", here.display())), ("lockkeeper-missing", "on the PATH".to_string())] {
+        let Err(Error::Start(why)) = Server::builder().binary(program).start() else { panic!("it starts") };
+        assert!(why.starts_with(&format!("cannot start {program} {place}; ")), "{why}");
+    }
 }
 
 #[cfg(target_os = "linux")]
