@@ -3,14 +3,17 @@
 use crate::process::Process;
 use crate::{base64, http, Error, FaultState, Json, Request, Result, State, Znode};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 /// How long a cluster may take to have a leader and a majority again.
 const RECOVERS: Duration = Duration::from_secs(60);
 
-/// How many requests a report shows.
+/// How many requests a report shows, and how many of the test's own.
 const SHOWN_REQUESTS: usize = 20;
+
+/// What a test sends that disturbs a member or the network, or ends that.
+const DISTURBING: &[&str] = &["/kill", "/restart", "/pause", "/resume", "/disk", "/clock", "/partition", "/heal", "/link", "/step-down"];
 
 fn object<const N: usize>(all: [(&str, Json); N]) -> Json {
     Json::Object(all.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
@@ -35,6 +38,14 @@ struct Control {
     url: Arc<str>,
     connect: Arc<str>,
     process: Arc<Process>,
+    sent: Arc<Mutex<Sent>>,
+}
+
+/// What a test has sent to a server.
+#[derive(Debug, Default)]
+struct Sent {
+    disturbing: Vec<String>, // since the last reset
+    error: Option<Error>,    // the last one
 }
 
 impl Control {
@@ -47,10 +58,22 @@ impl Control {
     }
 
     fn send(&self, path: &str, body: Option<&Json>) -> Result<Json> {
-        http::send(&self.url, path, body).map_err(|e| match e {
+        let reply = http::send(&self.url, path, body).map_err(|e| match e {
             Error::Silent(_) => self.process.died().map_or(e, |how| Error::Silent(format!("{path}: {}", self.died(&how)))),
             _ => e,
-        })
+        });
+        let mut sent = self.sent();
+        match (&reply, body) {
+            (Err(e), _) => sent.error = Some(e.clone()),
+            (Ok(_), Some(body)) if DISTURBING.contains(&path) => sent.disturbing.push(format!("{path} {body}")),
+            _ => {}
+        }
+        drop(sent);
+        reply
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn died(&self, how: &str) -> String {
@@ -181,7 +204,7 @@ impl Builder {
             flags.push(format!("--tree={}", file.0.display()));
         }
         let process = Process::start(self.binary.as_deref(), &flags)?;
-        let control = Control { url: process.url.as_str().into(), connect: process.connect.as_str().into(), process: Arc::new(process) };
+        let control = Control { url: process.url.as_str().into(), connect: process.connect.as_str().into(), process: Arc::new(process), sent: Arc::default() };
         Ok(Server { control, within: false, ends: Ends::default() })
     }
 
@@ -200,7 +223,8 @@ impl Builder {
         }
         let reply = server.control.post("/servers", Json::Object(body))?;
         let (url, connect) = (reply.get("url").text().into(), reply.get("connect").text().into());
-        Ok(Server { control: Control { url, connect, process: server.control.process.clone() }, within: true, ends: Ends::default() })
+        let control = Control { url, connect, process: server.control.process.clone(), sent: Arc::default() };
+        Ok(Server { control, within: true, ends: Ends::default() })
     }
 }
 
@@ -235,10 +259,14 @@ impl Drop for Server {
             let _ = self.stop();
             return;
         }
-        let wrong: Vec<_> = [self.check(), self.stop()].into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
-        if !wrong.is_empty() {
-            panic!("{}\nIf the test had already failed with an error, this hides it: call check() before the test returns that", wrong.join("\n"));
+        let last = self.control.sent().error.take();
+        let mut wrong: Vec<_> = [self.check(), self.stop()].into_iter().filter_map(Result::err).map(|e| e.to_string()).collect();
+        if wrong.is_empty() {
+            return;
         }
+        wrong.push("If the test had already failed with an error, this hides it: unwrap() it instead of returning it with ?".to_string());
+        wrong.extend(last.map(|e| format!("The last error that the server's methods returned: {e}")));
+        panic!("{}", wrong.join("\n"));
     }
 }
 
@@ -466,14 +494,17 @@ impl Server {
             match self.put_back(object([])) {
                 // A cluster may not have a leader yet.
                 Err(e) if e.status() == 503 && began.elapsed() < RECOVERS => std::thread::sleep(Duration::from_millis(20)),
-                other => return other,
+                Ok(()) => break,
+                Err(e) => return Err(e),
             }
         }
+        self.control.sent().disturbing.clear();
+        Ok(())
     }
 
     /// Ends a test: fails if no request has met a fault that was injected and not removed, so that the test does not test
     /// what it seems to, if a lock whose guard has given no verdict did not do what it should, or if that cannot be told,
-    /// since the server has ended. It ends these guards. Call it before clients close; a server that is dropped calls it.
+    /// since the server has ended. The error has the [`report`](Server::report), too. It ends these guards. Call it before clients close; a server that is dropped calls it.
     pub fn check(&self) -> Result<()> {
         let open = self.ends.with(std::mem::take);
         let mut wrong = open.unmet;
@@ -504,18 +535,24 @@ impl Server {
         if wrong.is_empty() {
             return Ok(());
         }
+        wrong.push(self.report());
         Err(Error::Check(wrong.join("\n")))
     }
 
-    /// What helps to understand why a test fails: the faults, the znodes, who holds and waits for which lock, and the last
-    /// requests of the clients.
+    /// What helps to understand why a test fails: the members, and what the test has done to them and their network, the
+    /// znodes, who holds and waits for which lock, the faults, and the last requests of the clients.
     pub fn report(&self) -> String {
         let seen = self.state().and_then(|state| Ok((state, self.requests("")?)));
         let (state, requests) = match seen {
             Ok(seen) => seen,
             Err(why) => return format!("lockkeeper at {}: {why}", self.connect_string()),
         };
-        let mut lines = vec![format!("lockkeeper at {}, znodes:", self.connect_string())];
+        let members: Vec<_> = state.members.iter().map(|m| format!("{} {}", m.member, m.role)).collect();
+        let mut lines = vec![format!("lockkeeper at {}, members: {}", self.connect_string(), members.join(", "))];
+        let sent = self.control.sent();
+        let latest = &sent.disturbing[sent.disturbing.len().saturating_sub(SHOWN_REQUESTS)..];
+        lines.extend(latest.iter().map(|request| format!("the test has sent {request}")));
+        lines.push("znodes:".to_string());
         lines.extend(state.tree.lines().map(str::to_string));
         for lock in &state.locks {
             let queue: Vec<_> = lock.queue.iter().map(|id| format!("{id:#x}")).collect();
