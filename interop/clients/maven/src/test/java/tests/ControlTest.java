@@ -110,6 +110,8 @@ class ControlTest {
             assertTrue(creates.get(0).op().startsWith("create"), creates.get(0).op());
             assertTrue(creates.get(0).time().isAfter(before));
             assertTrue(creates.get(0).toString().contains("/locks"), creates.get(0).toString());
+            String line = "the lock /locks: held by 0x" + Long.toHexString(client.getSessionId()) + " with token " + lock.token() + ", queue [0x" + Long.toHexString(other.getSessionId()) + "]\n";
+            assertTrue(server.report().contains(line), server.report());
             assertTrue(server.requests().size() > creates.size());
             assertEquals(creates.size(), server.member(1).requests("create*").size());
             assertEquals(server.connectString(), server.member(1).connectString());
@@ -296,7 +298,9 @@ class ControlTest {
             server.inject(Fault.answer("NoNode").op("get*").path("/a").nth(2).always());
             String unmet = assertThrows(AssertionError.class, server::check).getMessage();
             assertEquals("the test fails, since its fault Fault.answer(\"NoNode\").op(\"get*\").path(\"/a\").nth(2).always() has had no effect"
-                    + " (requests that it matched: 0). If it need not meet a request, add .optional()", unmet);
+                    + " (requests that it matched: 0). If it need not meet a request, add .optional()\n\n" + server.connectString() + ": " + server.report(), unmet);
+            LockkeeperException early = assertThrows(LockkeeperException.class, () -> server.expire(0));
+            assertTrue(early.getMessage().endsWith("the client has not connected yet"), early.getMessage());
         }
     }
 
@@ -317,6 +321,7 @@ class ControlTest {
             int old = cluster.leader().id();
             int[] others = {old % 3 + 1, (old + 1) % 3 + 1};
             cluster.partition(List.of(old), List.of(others[0], others[1]));
+            assertTrue(cluster.report().contains("\nthe test has sent /heal {}\nthe test has sent /partition {\"groups\":[[" + old + "],["), cluster.report());
             assertNotEquals(old, cluster.waitUntil().leader(others).id());
             cluster.heal();
             cluster.member(2).pause();

@@ -41,6 +41,7 @@ import org.junit.platform.engine.TestExecutionResult;
 import org.junit.platform.launcher.core.LauncherDiscoveryRequestBuilder;
 import org.junit.platform.launcher.core.LauncherFactory;
 import org.junit.platform.testkit.engine.EngineTestKit;
+import org.junit.platform.testkit.engine.Event;
 import org.junit.platform.testkit.engine.Events;
 
 /** The JUnit extension: the classes in this one are run by the tests. */
@@ -281,6 +282,9 @@ class ExtensionTest {
     void checksWhatTestsDo() {
         Events events = run(Failing.class);
         events.assertStatistics(stats -> stats.succeeded(1).failed(2));
+        for (Throwable failure : events.failed().stream().map(ExtensionTest::thrown).collect(Collectors.toList())) {
+            assertTrue(failure.getMessage().contains("the znodes:\nnone\n"), failure.getMessage()); // it shows the server
+        }
     }
 
     static class Shown {
@@ -312,13 +316,22 @@ class ExtensionTest {
     }
 
     private static Throwable thrown(Events events) {
-        return events.stream().findFirst().orElseThrow().getRequiredPayload(TestExecutionResult.class).getThrowable().orElseThrow();
+        return thrown(events.stream().findFirst().orElseThrow());
+    }
+
+    private static Throwable thrown(Event event) {
+        return event.getRequiredPayload(TestExecutionResult.class).getThrowable().orElseThrow();
     }
 
     @Test
     void reportOfAServerThatHasEnded() {
         LockkeeperServer server = LockkeeperServer.start();
-        assertEquals("the znodes:\nnone\nthe last 0 of 0 requests:", server.report());
+        assertEquals("the members: 1 standalone\nthe znodes:\nnone\nthe last 0 of 0 requests:", server.report());
+        server.inject(Fault.drop().path("/never").optional());
+        server.kill();
+        assertTrue(server.report().startsWith("the members: 1 stopped\nthe test has sent /kill {}\nthe znodes:\nnone\nFault{Path: /never, "), server.report());
+        server.reset(null);
+        assertEquals("the members: 1 standalone\nthe znodes:\nnone\nthe last 0 of 0 requests:", server.report());
         server.close();
         assertTrue(server.report().endsWith("was closed"), server.report());
     }
@@ -354,13 +367,13 @@ class ExtensionTest {
     void whatCannotBeJudgedFailsTheTest() {
         Events events = run(Dying.class);
         events.assertStatistics(stats -> stats.failed(3));
-        List<String> whys = events.failed().stream().map(event -> event.getRequiredPayload(TestExecutionResult.class).getThrowable().orElseThrow())
+        List<String> whys = events.failed().stream().map(ExtensionTest::thrown)
                 .map(why -> why.getMessage() + Arrays.toString(why.getSuppressed())).collect(Collectors.toList());
         String first = whys.get(0);
         for (String part : List.of("its lock /lock cannot be judged", "its fault Fault.drop().path(\"/never\") cannot be judged: ", "has ended with exit code 137")) {
             assertTrue(first.contains(part), first);
         }
-        assertEquals(5, first.split("has ended with exit code 137, so it is of no use to this test or a later one", -1).length - 1, first);
+        assertEquals(6, first.split("has ended with exit code 137, so it is of no use to this test or a later one", -1).length - 1, first);
         for (String later : whys.subList(1, 3)) {
             assertTrue(later.startsWith("/restore: the server ") && later.contains("has ended with exit code 137"), later);
         }

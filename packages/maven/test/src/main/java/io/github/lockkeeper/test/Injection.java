@@ -16,7 +16,7 @@ public final class Injection implements AutoCloseable {
         this.fault = fault;
     }
 
-    /** Waits until the fault takes effect for the first time. */
+    /** Waits until the fault takes effect for the first time, for 60 s at most. */
     public void awaitFired() {
         server.call("/wait/fired", Map.of("id", id));
     }

@@ -17,6 +17,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Collectors;
 
 /**
  * A ZooKeeper for tests: a process of lockkeeper, which keeps its state in memory and starts in milliseconds, as one
@@ -41,10 +42,11 @@ public final class LockkeeperServer implements AutoCloseable {
     /** How long a cluster may take to have a leader and a majority again. */
     private static final Duration RECOVERS = Duration.ofMinutes(1);
 
-    /** What {@link #reset} must undo, beside the state and the faults of requests. */
-    private static final Set<String> DISTURBING = Set.of("/kill", "/partition", "/link", "/disk", "/pause", "/clock");
+    /** What {@link #reset} must undo, or what has undone that, beside the state and the faults of requests. */
+    private static final Set<String> DISTURBING =
+            Set.of("/kill", "/restart", "/partition", "/heal", "/link", "/disk", "/pause", "/resume", "/clock", "/step-down");
 
-    /** How many requests {@link #report} has. */
+    /** How many requests {@link #report} has, and how many of the test's own. */
     private static final int SHOWN = 20;
 
     private static final HttpClient HTTP =
@@ -58,7 +60,7 @@ public final class LockkeeperServer implements AutoCloseable {
     private final List<Injection> injections = new ArrayList<>();
     private final Object closing = new Object(); // held while it is closed
     private boolean closed;
-    private boolean disturbed; // by a request of DISTURBING
+    private final List<String> disturbing = new ArrayList<>(); // requests of DISTURBING since the last reset
 
     private LockkeeperServer(ServerProcess process, boolean within, String url, String connectString) {
         this.process = process;
@@ -300,7 +302,7 @@ public final class LockkeeperServer implements AutoCloseable {
             if (isClosed()) {
                 return;
             }
-            List<String> problems = problems();
+            List<String> problems = judge();
             synchronized (this) {
                 closed = true;
             }
@@ -449,7 +451,7 @@ public final class LockkeeperServer implements AutoCloseable {
     }
 
     /**
-     * Waits until the server has a state.
+     * Waits until the server has a state, for 60 s and the longest timeout of all sessions at most.
      *
      * @return what to wait for
      */
@@ -649,10 +651,10 @@ public final class LockkeeperServer implements AutoCloseable {
      * #close} does this, too, and the JUnit extension after each test.
      *
      * @throws AssertionError if a verdict is not ok, a fault has not taken effect, or either cannot be judged, as when the
-     *     server has ended
+     *     server has ended; with the {@link #report}
      */
     public void check() {
-        fail(problems());
+        fail(judge());
     }
 
     private static void fail(List<String> problems) {
@@ -661,7 +663,8 @@ public final class LockkeeperServer implements AutoCloseable {
         }
     }
 
-    private List<String> problems() {
+    /** Returns what is wrong, and what helps with that; nothing if nothing is wrong. */
+    private List<String> judge() {
         List<Guard> unjudged = new ArrayList<>();
         List<Injection> injected;
         synchronized (this) {
@@ -674,12 +677,16 @@ public final class LockkeeperServer implements AutoCloseable {
         unjudged.forEach(guard -> problems.add(guard.problem()));
         injected.forEach(injection -> problems.add(injection.problem()));
         problems.removeIf(String::isEmpty);
+        if (!problems.isEmpty()) {
+            problems.add(connectString + ": " + report());
+        }
         return problems;
     }
 
     /**
-     * What helps with a test that has failed: the znodes, and the last requests of the clients. The JUnit extension adds
-     * this to the exception that failed the test.
+     * What helps with a test that has failed: the members, and what the test has done to them and their network, the znodes,
+     * who holds and waits for which lock, the faults, and the last requests of the clients. The JUnit extension adds this to
+     * the exception that failed the test.
      *
      * @return a text of several lines; if the server does not answer, why
      */
@@ -692,15 +699,28 @@ public final class LockkeeperServer implements AutoCloseable {
         } catch (LockkeeperException e) {
             return String.valueOf(e.getMessage());
         }
-        List<Request> last = requests.subList(Math.max(0, requests.size() - SHOWN), requests.size());
-        StringBuilder text = new StringBuilder("the znodes:\n");
-        text.append(state.tree().isEmpty() ? "none\n" : state.tree());
+        StringBuilder text = new StringBuilder("the members: ");
+        text.append(state.members().stream().map(member -> member.member() + " " + member.role()).collect(Collectors.joining(", "))).append('\n');
+        synchronized (this) {
+            last(disturbing).forEach(request -> text.append("the test has sent ").append(request).append('\n'));
+        }
+        text.append("the znodes:\n").append(state.tree().isEmpty() ? "none\n" : state.tree());
+        for (State.Lock lock : state.locks()) {
+            text.append("the lock ").append(lock.path()).append(": held by ").append(sessionText(lock.holder())).append(" with token ").append(lock.token())
+                    .append(", queue ").append(lock.queue().stream().map(LockkeeperServer::sessionText).collect(Collectors.toList())).append('\n');
+        }
+        state.faults().forEach(fault -> text.append(fault).append('\n'));
+        List<Request> last = last(requests);
         text.append("the last ").append(last.size()).append(" of ").append(requests.size()).append(" requests:");
         for (Request request : last) {
             text.append('\n').append(request.time()).append(' ')
                     .append(request.session() == 0 ? "-" : sessionText(request.session())).append(' ').append(request);
         }
         return text.toString();
+    }
+
+    private static <T> List<T> last(List<T> all) {
+        return all.subList(Math.max(0, all.size() - SHOWN), all.size());
     }
 
     /**
@@ -712,8 +732,7 @@ public final class LockkeeperServer implements AutoCloseable {
     public void reset(Snapshot snapshot) {
         boolean undo;
         synchronized (this) {
-            undo = disturbed;
-            disturbed = false;
+            undo = !disturbing.isEmpty();
         }
         if (undo) {
             calm();
@@ -760,7 +779,7 @@ public final class LockkeeperServer implements AutoCloseable {
             member.clock(Duration.ZERO);
         }
         synchronized (this) {
-            disturbed = false; // by what this has sent
+            disturbing.clear(); // also what this has sent
         }
     }
 
@@ -784,7 +803,7 @@ public final class LockkeeperServer implements AutoCloseable {
     public Map<String, Object> postJson(String path, Map<String, ?> body) {
         if (DISTURBING.contains(path)) {
             synchronized (this) {
-                disturbed = true;
+                disturbing.add(path + ' ' + Json.write(body));
             }
         }
         Map<String, Object> reply = json(HttpRequest.newBuilder().POST(HttpRequest.BodyPublishers.ofString(Json.write(body))), path);
