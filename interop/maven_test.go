@@ -370,7 +370,7 @@ func TestPackagesMaven(t *testing.T) {
 		"ControlTest.waits", "ControlTest.namespaces", "ControlTest.advancesTime", "ControlTest.judgesLocks", "ControlTest.clusters",
 		"ControlTest.severalInOneProcess", "ControlTest.saysWhyItDoesNotStart", "ControlTest.saysWhatIsWrong", "ControlTest.endsItsProcess",
 		"ExtensionTest.fieldsAndParameters", "ExtensionTest.eachOfParallelTestsHasItsOwn", "ExtensionTest.aStaticFieldIsPutBackToBeforeTheTests",
-		"ExtensionTest.testsThatShareAnInstanceShareItsFields", "ExtensionTest.constructors", "ExtensionTest.clusters", "ExtensionTest.checksWhatTestsDo", "ExtensionTest.failureShowsTheServers", "ExtensionTest.reportOfAServerThatHasEnded", "ExtensionTest.aServerThatHasFailedStartsAgain", "ExtensionTest.olderReleases",
+		"ExtensionTest.testsThatShareAnInstanceShareItsFields", "ExtensionTest.constructors", "ExtensionTest.clusters", "ExtensionTest.checksWhatTestsDo", "ExtensionTest.failureShowsTheServers", "ExtensionTest.reportOfAServerThatHasEnded", "ExtensionTest.aServerThatHasFailedStartsAgain", "ExtensionTest.aServerWithAnOpenClientIsNotUsedAgain", "ExtensionTest.olderReleases",
 		"ExtensionTest.refusesOtherTypes", "ExtensionTest.whatCannotBeJudgedFailsTheTest", "ExtensionTest.namesTheAnnotationThatIsMissing", "ExtensionTest.serversEndWithTheRun",
 		"CuratorTest.mutex", "CuratorTest.keepsItsStateWhileItIsStopped", "CuratorTest.settings", "CuratorTest.clusterWithAKilledInstance",
 		"CuratorTest.clusterThatIsNotStarted", "SpringTest.test",

@@ -25,6 +25,7 @@ import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CyclicBarrier;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Collectors;
+import org.apache.zookeeper.ZooKeeper;
 import org.junit.jupiter.api.Assumptions;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.BeforeEach;
@@ -232,6 +233,51 @@ class ExtensionTest {
     void aServerThatHasFailedStartsAgain() {
         passes(2, FullDisk.class);
         assertEquals(1, FullDisk.SEEN.size()); // and is not replaced
+    }
+
+    @TestMethodOrder(MethodOrderer.OrderAnnotation.class)
+    static class OpenClient {
+        static ZooKeeper client;
+        static LockkeeperServer left;
+        static LockkeeperServer next;
+
+        @Test
+        @Order(1)
+        void leavesItOpen(@Lockkeeper("client") LockkeeperServer server) throws Exception {
+            left = server;
+            client = connect(server);
+        }
+
+        @Test
+        @Order(2)
+        void meetsNoOther(@Lockkeeper("client") LockkeeperServer server) throws Exception {
+            assertTrue(left.isClosed());
+            next = server;
+            try (ZooKeeper own = connect(server)) {
+                assertEquals(1, server.state().sessions().size());
+            }
+        }
+
+        @Test
+        @Order(3)
+        void hasThatOfTheOneBefore(@Lockkeeper("client") LockkeeperServer server) {
+            assertSame(next, server);
+        }
+
+        private static ZooKeeper connect(LockkeeperServer server) throws Exception {
+            ZooKeeper made = new ZooKeeper(server.connectString(), 10_000, event -> {});
+            made.exists("/", false); // when it is connected
+            return made;
+        }
+    }
+
+    @Test
+    void aServerWithAnOpenClientIsNotUsedAgain() throws Exception {
+        try {
+            passes(3, OpenClient.class);
+        } finally {
+            OpenClient.client.close();
+        }
     }
 
     static class Older {

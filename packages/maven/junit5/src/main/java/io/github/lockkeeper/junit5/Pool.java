@@ -28,13 +28,18 @@ final class Pool implements ExtensionContext.Store.CloseableResource, AutoClosea
 
     /**
      * Takes a server back, with a snapshot that nobody needs any more, or null. One that cannot be put back to its
-     * beginning ends, and the exception says why it cannot. A test may have closed it.
+     * beginning ends, and the exception says why it cannot. One with a session ends, too: a client that was left open would
+     * come back, and meet the faults of the next test. A test may have closed it.
      */
     void give(Settings settings, LockkeeperServer server, Snapshot unneeded) {
         if (server.isClosed()) {
             return;
         }
         try {
+            if (!server.state().sessions().isEmpty()) {
+                server.close();
+                return;
+            }
             if (unneeded != null) {
                 unneeded.remove();
             }
