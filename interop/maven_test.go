@@ -402,10 +402,43 @@ func fileText(t *testing.T, path string) string {
 	return string(text)
 }
 
+// TestPackagesMavenInstall runs the first test of the README in a project that has in its pom.xml what the README says and
+// packages/maven/build prints, and a client. It must have run.
+func TestPackagesMavenInstall(t *testing.T) {
+	t.Parallel()
+	const page = "../packages/maven/README.md"
+	r, err := mavenPackages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme := blockOf(t, page, "pom.xml", "xml")
+	indented := regexp.MustCompile("(?m)^(.+)$").ReplaceAllString(readme, "  $1")
+	if !strings.Contains(fileText(t, "../packages/maven/build"), strings.NewReplacer("/home/me/lockkeeper/dist/maven", "$out", "0.1.0", "$version").Replace(indented)) {
+		t.Errorf("packages/maven/build does not print what %s has for pom.xml", page)
+	}
+	const client = "<dependency><groupId>org.apache.curator</groupId><artifactId>curator-recipes</artifactId><version>5.9.0</version></dependency>"
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "pom.xml"), []byte("<project><modelVersion>4.0.0</modelVersion><groupId>a</groupId><artifactId>a</artifactId><version>1</version>"+
+		"<properties><maven.compiler.source>11</maven.compiler.source><maven.compiler.target>11</maven.compiler.target></properties>"+
+		strings.NewReplacer("/home/me/lockkeeper/dist/maven", r.folder, "0.1.0", r.version, "<dependencies>", "<dependencies>"+client).Replace(readme)+"</project>"))
+	writeFile(t, filepath.Join(dir, "src/test/java/FirstTest.java"), []byte(testOf(t, page, "FirstTest")))
+	p := newMavenProject(t, dir)
+	if out, err := p.run(t, nil, "test"); err != nil {
+		t.Errorf("mvn: %v\n%s", err, out)
+	}
+	checkCases(t, p.outcomes(t), "FirstTest.greets")
+}
+
 // testOf returns the code after the comment <!-- NAME.java --> of a page.
 func testOf(t *testing.T, page, name string) string {
 	t.Helper()
-	_, rest, _ := strings.Cut(fileText(t, page), "<!-- "+name+".java -->\n```java\n")
+	return blockOf(t, page, name+".java", "java")
+}
+
+// blockOf returns the block of code of a language after the comment <!-- NAME --> of a page.
+func blockOf(t *testing.T, page, name, language string) string {
+	t.Helper()
+	_, rest, _ := strings.Cut(fileText(t, page), "<!-- "+name+" -->\n```"+language+"\n")
 	code, _, found := strings.Cut(rest, "```\n")
 	if !found {
 		t.Fatalf("%s has no %s", page, name)
