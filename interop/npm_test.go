@@ -45,7 +45,7 @@ func TestPackagesNpm(t *testing.T) {
 	})
 	t.Run("node:test", func(t *testing.T) {
 		p.passes(t, "node --test --test-reporter=tap first.test.mjs expiry.test.mjs fault.test.mjs cluster.test.mjs guard.test.mjs clients.test.mjs",
-			"# tests 13", "# pass 13")
+			"# tests 15", "# pass 15")
 		p.passes(t, "node plain.mjs", "127.0.0.1:")
 	})
 	t.Run("Jest", func(t *testing.T) {

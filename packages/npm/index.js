@@ -1,7 +1,7 @@
 'use strict'
 
 const { inspect } = require('node:util')
-const { sessionID, token, open, close } = require('./lib/clients.js')
+const { sessionID, token, open, connecting, close } = require('./lib/clients.js')
 const { LockkeeperError, LockkeeperTimeoutError, send, query } = require('./lib/control.js')
 const { Running, binary, withDefaults } = require('./lib/process.js')
 
@@ -22,10 +22,9 @@ const dispose = Symbol('dispose')
 
 const SHOWN = 20 // requests
 
-// silence says why a server does not answer: fate returns how its process has ended, or nothing if that
-// is not known.
-async function silence({ url, fate, output }, error) {
-  const end = await fate?.() ?? (error.code === 'ECONNREFUSED' ? `the server at ${url} has ended` : undefined)
+// silence says why a server does not answer: how its process has ended, if that is known.
+async function silence({ url, process, output }, error) {
+  const end = await process?.fate() ?? (error.code === 'ECONNREFUSED' ? `the server at ${url} has ended` : undefined)
   if (!end) return `${error.message}\n${output ?? ''}`.trimEnd()
   return `${end}, so it is of no use to this test or a later one\n${output ?? ''}`.trimEnd()
 }
@@ -39,8 +38,8 @@ const unmet = (body, { matched }) => wrong(body, `has had no effect (requests th
 
 // Lockkeeper is a ZooKeeper for tests, or a cluster of them. index.d.ts describes its methods.
 class Lockkeeper {
-  #server // {url, connectString, output, pid, stop, fate, ended}; undefined before it has begun
-  #clients = []
+  #server // {url, connectString, output, process, stop}; undefined before it has begun, and without process if another one has started it
+  #clients = new Set()
   #clustered = false
   #stopped
   #guards = new Set() // whose verdict nobody has asked for
@@ -67,7 +66,7 @@ class Lockkeeper {
     this.#stopped = undefined
   }
 
-  get [dead]() { return this.#server.ended !== undefined }
+  get [dead]() { return this.#server.process?.ended !== undefined }
 
   get #running() {
     if (!this.#server) throw new Error('lockkeeper: this server has not been started yet; it exists in tests and hooks only')
@@ -77,7 +76,7 @@ class Lockkeeper {
   get url() { return this.#running.url }
   get connectString() { return this.#running.connectString }
   get output() { return this.#running.output ?? '' }
-  get pid() { return this.#running.pid }
+  get pid() { return this.#running.process?.pid }
 
   async stop() {
     if (!this.#server) return // its start has failed
@@ -120,12 +119,25 @@ class Lockkeeper {
   // Clients
 
   async connect(library, options) {
-    const client = await open(library, this.connectString, options)
-    this.#clients.push(client)
+    const { connectString, process } = this.#running
+    if (this.#stopped) throw new Error('lockkeeper: connect: the server was stopped')
+    const { client, session } = open(library, connectString, options)
+    this.#clients.add(client)
+    process?.gone.then(async () => { if (connecting(client)) close(client, await process.fate()) })
+    try {
+      await session
+    } catch (error) {
+      this.#clients.delete(client)
+      throw error
+    }
     return client
   }
 
-  async closeClients() { await Promise.all(this.#clients.splice(0).map(close)) }
+  async closeClients() {
+    const all = [...this.#clients]
+    this.#clients.clear()
+    await Promise.all(all.map(client => close(client)))
+  }
 
   // What there is
 
@@ -227,11 +239,11 @@ class Lockkeeper {
   async newServer(options = {}) {
     const { url, connect } = await this.post('/servers', withDefaults(options))
     const zk = new Lockkeeper()
-    const { pid, fate } = this.#running
+    const { process } = this.#running
     const stop = () => send('POST', url, '/stop', {}).catch(async error => {
-      throw new Error(`lockkeeper: /stop: ${error instanceof LockkeeperError ? error.message : await silence({ url, fate }, error)}`)
+      throw new Error(`lockkeeper: /stop: ${error instanceof LockkeeperError ? error.message : await silence({ url, process }, error)}`)
     })
-    zk[begin]({ url, connectString: connect, pid, stop, fate }, options)
+    zk[begin]({ url, connectString: connect, process, stop }, options)
     return zk
   }
 

@@ -154,6 +154,32 @@ test('a server that is gone', async () => {
   await assert.rejects(zk.state(), /was stopped/)
 })
 
+test('a client of a server that is dead', async () => {
+  const zk = await Lockkeeper.start()
+  const beside = await zk.newServer()
+  const waiting = [zk, beside].map(async server => {
+    const fault = await server.inject({ do: 'refuse', op: 'connect', times: -1 })
+    const client = assert.rejects(server.connect(zookeeper), /has no session: .*has ended with SIGKILL/)
+    await fault.waitFired()
+    return { client }
+  })
+  const clients = await Promise.all(waiting)
+  process.kill(zk.pid, 'SIGKILL')
+  await Promise.all(clients.map(({ client }) => client))
+  await assert.rejects(zk.connect(zookeeper), /has no session: .*has ended with SIGKILL/)
+  await assert.rejects(zk.stop(), /SIGKILL/)
+  await assert.rejects(zk.connect(zookeeper), /the server was stopped/)
+})
+
+test('a client of a cluster without a majority', async () => {
+  const zk = await Lockkeeper.start({ cluster: 3 })
+  await zk.kill(1)
+  await zk.kill(2)
+  const client = assert.rejects(zk.connect(zookeeper), /has no session: it was closed/)
+  await zk.stop()
+  await client
+})
+
 // using does what "await using" does, which this version of Node may not have.
 async function using(resource, body) {
   const got = await resource
