@@ -14,8 +14,6 @@ function disposable(type, method) {
 const begin = Symbol('begin')
 // dead is whether the process of a Lockkeeper that was started has ended by itself.
 const dead = Symbol('dead')
-// waiting returns a line for each wait that has not ended: why.
-const waiting = Symbol('waiting')
 // failure ends a guard, and returns what was wrong with the lock, if anything.
 const failure = Symbol('failure')
 const dispose = Symbol('dispose')
@@ -266,7 +264,8 @@ class Lockkeeper {
   // A test's end
 
   async check() {
-    const problems = this.#unmet.splice(0)
+    const problems = [...await this.#waiting(), ...this.#unmet.splice(0)]
+    this.#waits.clear()
     const guards = [...this.#guards]
     const faults = [...this.#faults]
     this.#guards.clear()
@@ -286,19 +285,20 @@ class Lockkeeper {
     if (all.length) throw new Error(`lockkeeper: ${all.join('\n')}`)
   }
 
-  async [waiting]() {
+  // #waiting returns a line for each wait that has not ended: why.
+  async #waiting() {
     return Promise.all([...this.#waits].map(async ({ endpoint, body }) => {
       const why = await this.#send('POST', endpoint, { ...body, timeoutMs: 1 }).then(() => `${endpoint}: it has happened meanwhile`, error => error.message.replace(/ \(waited \S+\)$/, ''))
-      return `lockkeeper: when the test ended, it still waited: ${why}`
+      return `when the test ended, it still waited: ${why}`
     }))
   }
 
   async report() {
     if (this.#stopped || !this.#server) return 'lockkeeper: the server does not run'
-    const [waits, { tree }, requests] = await Promise.all([this[waiting](), this.state(), this.requests()])
+    const [waits, { tree }, requests] = await Promise.all([this.#waiting(), this.state(), this.requests()])
     const last = requests.slice(-SHOWN)
     return [
-      ...waits,
+      ...waits.map(line => `lockkeeper: ${line}`),
       'lockkeeper: the znodes:', tree.trimEnd() || 'none',
       `lockkeeper: the last ${last.length} of ${requests.length} requests:`,
       ...last.map(({ time, session, text }) => `${time} ${session ?? '-'} ${text}`),
@@ -373,4 +373,4 @@ class Guard {
 }
 
 module.exports = { Lockkeeper, LockkeeperError, LockkeeperTimeoutError, sessionOf: sessionID, tokenOf: token, binary }
-Object.defineProperties(module.exports, { begin: { value: begin }, dead: { value: dead }, waiting: { value: waiting } }) // for the files beside this one
+Object.defineProperties(module.exports, { begin: { value: begin }, dead: { value: dead } }) // for the files beside this one
