@@ -66,8 +66,8 @@ func TestPackagesNpm(t *testing.T) {
 			"# lockkeeper: the znodes:\n# /here\n", late, forgotten, unmet, "/unmet-here\n",
 			"its fault { do: 'drop', path: '/disposed' } has had no effect", "its lock /stopped cannot be judged: /guard/verdict: there is no server")
 		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest fails.test.js", "4 failed, 1 passed", late, forgotten, unmet, "/unmet-here\n", "the lock /judged failed")
-		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest dies.test.js", "2 failed", "its lock /dead cannot be judged: lockkeeper: /guard/verdict: the server 127.0.0.1:",
-			"has ended with SIGKILL, so it is of no use to this test or a later one", "● comes later\n\n    lockkeeper: /state: the server 127.0.0.1:")
+		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest dies.test.js", "1 failed, 2 passed", "its lock /dead cannot be judged: lockkeeper: /guard/verdict: the server 127.0.0.1:",
+			"has ended with SIGKILL\n", "lockkeeper: the tests that follow have a new server, 127.0.0.1:")
 		p.fails(t, "node node_modules/vitest/vitest.mjs run --root fails/vitest", "4 failed (4)", "lockkeeper: the znodes:\n/here\n", late, forgotten, unmet, "/unmet-here\n")
 	})
 	t.Run("example", func(t *testing.T) {

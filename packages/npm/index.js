@@ -12,7 +12,7 @@ function disposable(type, method) {
 
 // begin makes a Lockkeeper, that was made without a server, one that controls a server.
 const begin = Symbol('begin')
-// dead is whether the process of a Lockkeeper that was started has ended by itself.
+// dead is whether a Lockkeeper that has begun was stopped, or its process has ended by itself.
 const dead = Symbol('dead')
 // failure ends a guard, and returns what was wrong with the lock, if anything.
 const failure = Symbol('failure')
@@ -24,7 +24,7 @@ const SHOWN = 20 // requests
 async function silence({ url, process, output }, error) {
   const end = await process?.fate() ?? (error.code === 'ECONNREFUSED' ? `the server at ${url} has ended` : undefined)
   if (!end) return `${error.message}\n${output ?? ''}`.trimEnd()
-  return `${end}, so it is of no use to this test or a later one\n${output ?? ''}`.trimEnd()
+  return `${end}\n${output ?? ''}`.trimEnd()
 }
 
 // wrong says what is wrong with a fault; body is what it was made of.
@@ -64,7 +64,7 @@ class Lockkeeper {
     this.#stopped = undefined
   }
 
-  get [dead]() { return this.#server.process?.ended !== undefined }
+  get [dead]() { return this.#stopped !== undefined || this.#server?.process?.ended !== undefined }
 
   get #running() {
     if (!this.#server) throw new Error('lockkeeper: this server has not been started yet; it exists in tests and hooks only')
@@ -217,7 +217,7 @@ class Lockkeeper {
   addTree(tree) { return this.#do('/tree', { tree }) }
 
   async reset() {
-    if (!this.#server) return // its start has failed
+    if (!this.#server || this.#stopped) return // its start has failed, or the test has stopped it
     this.#waits.clear() // of the test before
     await this.closeClients()
     const { members } = await this.state()

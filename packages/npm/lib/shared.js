@@ -31,4 +31,4 @@ async function finish(zk, failed, print, end) {
   if (failures.length) throw new Error(failures.join('\n'))
 }
 
-module.exports = { fresh, finish, begin, variable }
+module.exports = { fresh, finish, begin, dead, variable }
