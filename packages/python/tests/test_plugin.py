@@ -299,6 +299,7 @@ def test_unmet_fault_fails_the_test(run):
 
         def test_unmet_in_cluster(lockkeeper_cluster):
             lockkeeper_cluster.inject("closeAfter", op="create*", path="/typo")
+            lockkeeper_cluster.add_tree("/typed-too")
 
         def test_met(lockkeeper):
             lockkeeper.inject("delay", seconds=0, op="create*")
@@ -324,7 +325,17 @@ def test_unmet_fault_fails_the_test(run):
     )
     result.assert_outcomes(passed=7, errors=3)
     result.stdout.fnmatch_lines(['inject("delay", op="create[*]", nth=2): 1 requests have matched it, but not taken effect, so *'])
-    result.stdout.fnmatch_lines(['inject("closeAfter", op="create[*]", path="/typo"): no request has met this fault, so the test has failed; with optional=True it would not'])
+    result.stdout.fnmatch_lines(
+        [
+            'inject("closeAfter", op="create[*]", path="/typo"): no request has met this fault, so the test has failed; with optional=True it would not',
+            "*- lockkeeper: znodes -*",
+            "/typed",
+            "*- lockkeeper: the last 2 of 2 requests -*",
+            "*create*/typed*",
+            "*- lockkeeper_cluster: znodes -*",
+            "/typed-too",
+        ]
+    )
 
 
 def test_fixtures_have_descriptions(run):
