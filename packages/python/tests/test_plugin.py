@@ -351,6 +351,14 @@ def test_missing_tree(run):
     assert "Traceback" not in result.stdout.str() and "_options.py" not in result.stdout.str()
 
 
+@pytest.mark.parametrize("members", ["0", "-1", "10", "12", "three"])
+def test_members_that_are_refused(run, members):
+    result = run("def test(lockkeeper_cluster): pass", f"--lockkeeper-members={members}")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"lockkeeper members: '{members}' is not in 1 to 9"])
+    assert "Traceback" not in result.stdout.str() and "_options.py" not in result.stdout.str()
+
+
 @pytest.mark.parametrize("where", ["ini", "command line"])
 def test_options(run, pytester, where):
     pytester.path.joinpath("tree.txt").write_text('/a = "x"\n')

@@ -87,6 +87,7 @@ test('the forms of a session', async () => {
 
 test('servers and namespaces', async () => {
   await using(Lockkeeper.start(), async zk => {
+    for (const cluster of [0, -1]) await assert.rejects(zk.newServer({ cluster }), new RegExp(`"cluster" is ${cluster}, and not in 1 to 9`))
     const second = await zk.newServer({ cluster: 2, tree: '/two\n' })
     await second.waitExists('/two', { member: 2 })
     assert.equal((await zk.servers()).length, 2)
@@ -143,6 +144,7 @@ test('waits and time', async t => {
 test('a start that fails shows what the program says', async () => {
   await assert.rejects(Lockkeeper.start({ args: ['--nonsense'] }), /exit code 2[^]*unknown flag --nonsense/)
   await assert.rejects(Lockkeeper.start({ tree: 'nonsense' }), /nonsense/)
+  for (const cluster of [0, -1]) await assert.rejects(Lockkeeper.start({ cluster }), new RegExp(`--cluster: ${cluster} is not in 1 to 9`))
   await assert.rejects(Lockkeeper.start({ binary: '/missing' }), /cannot be started.*\/missing/)
 })
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import NamedTuple
 
@@ -80,6 +81,6 @@ def args(config: pytest.Config) -> list[str]:
 
 def members(config: pytest.Config) -> int:
     text = option(config, "members") or "3"
-    if not text.isdigit():
-        pytest.fail(f"lockkeeper members: {text!r} is not a number", pytrace=False)
+    if not re.fullmatch("[1-9]", text):
+        pytest.fail(f"lockkeeper members: {text!r} is not in 1 to 9", pytrace=False)
     return int(text)

@@ -108,7 +108,7 @@ def lockkeeper_cluster(
         process: Server = request.getfixturevalue(process_fixture_name)
         _usable(request, process)
         with process.new_server(
-            cluster=members or _options.members(request.config),
+            cluster=_options.members(request.config) if members is None else members,
             tree=_options.tree(request.config) if tree is None else tree,
             election_timeout=election_timeout,
         ) as server:
