@@ -147,16 +147,33 @@ def test_failure_shows_the_znodes_and_requests(run):
 def test_failure_shows_the_line_of_the_test_only(run):
     result = run(
         """
+        import os
+
         def test_inject(lockkeeper):
             lockkeeper.inject("closeAfter", op="craete")
 
         def test_wait(lockkeeper):
             lockkeeper.wait_exists("/a", timeout=0.05)
-        """
+
+        def test_wrong_type(lockkeeper):
+            lockkeeper.wait_exists("/a", timeout="5")
+
+        def test_dead(lockkeeper, lockkeeper_proc):
+            os.kill(lockkeeper_proc.pid, 9)
+            lockkeeper.state()
+        """,
     )
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["E *there are no requests of type \"craete\"*", "E *WaitTimeout: /wait/exists: /a is not created (waited 50ms)"])
+    result.assert_outcomes(failed=4, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *there are no requests of type \"craete\"*",
+            "E *pytest_lockkeeper.WaitTimeout: /wait/exists: /a is not created (waited 50ms)",
+            "E *TypeError: a timeout is seconds or a timedelta, as all durations are, and not '5'",
+            "E *pytest_lockkeeper.LockkeeperError: http://*/state: the server had ended with status -9",
+        ]
+    )
     assert "def wait_exists" not in result.stdout.str() and "_control.py" not in result.stdout.str()
+    assert "client.py" not in result.stdout.str()
 
 
 def test_failure_in_a_fixture_shows_the_server(run):
