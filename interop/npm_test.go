@@ -45,7 +45,7 @@ func TestPackagesNpm(t *testing.T) {
 	})
 	t.Run("node:test", func(t *testing.T) {
 		p.passes(t, "node --test --test-reporter=tap first.test.mjs expiry.test.mjs fault.test.mjs cluster.test.mjs guard.test.mjs clients.test.mjs",
-			"# tests 13", "# pass 13")
+			"# tests 15", "# pass 15")
 		p.passes(t, "node plain.mjs", "127.0.0.1:")
 	})
 	t.Run("Jest", func(t *testing.T) {
@@ -61,14 +61,14 @@ func TestPackagesNpm(t *testing.T) {
 		}
 	})
 	t.Run("failures", func(t *testing.T) {
-		const late, unmet = "it still waited: /wait/exists: /late is not created", "the test fails, since its fault { do: 'drop', path: '/unmet' } has had no effect (requests that it matched: 0). If it need not meet a request, add optional: true"
+		const late, forgotten, unmet = "it still waited: /wait/exists: /late is not created", "it still waited: /wait/exists: /forgotten is not created", "the test fails, since its fault { do: 'drop', path: '/unmet' } has had no effect (requests that it matched: 0). If it need not meet a request, add optional: true"
 		p.fails(t, "node --test --test-reporter=tap fails/node.test.mjs", "# pass 1",
-			"# lockkeeper: the znodes:\n# /here\n", late, unmet,
+			"# lockkeeper: the znodes:\n# /here\n", late, forgotten, unmet, "/unmet-here\n",
 			"its fault { do: 'drop', path: '/disposed' } has had no effect", "its lock /stopped cannot be judged: /guard/verdict: there is no server")
-		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest fails.test.js", "3 failed, 1 passed", late, unmet, "the lock /judged failed")
-		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest dies.test.js", "2 failed", "its lock /dead cannot be judged: lockkeeper: /guard/verdict: the server 127.0.0.1:",
-			"has ended with SIGKILL, so it is of no use to this test or a later one", "● comes later\n\n    lockkeeper: /state: the server 127.0.0.1:")
-		p.fails(t, "node node_modules/vitest/vitest.mjs run --root fails/vitest", "3 failed (3)", "lockkeeper: the znodes:\n/here\n", late, unmet)
+		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest fails.test.js", "4 failed, 1 passed", late, forgotten, unmet, "/unmet-here\n", "the lock /judged failed")
+		p.fails(t, "node node_modules/jest/bin/jest.js --rootDir fails/jest dies.test.js", "1 failed, 2 passed", "its lock /dead cannot be judged: lockkeeper: /guard/verdict: the server 127.0.0.1:",
+			"has ended with SIGKILL\n", "lockkeeper: the tests that follow have a new server, 127.0.0.1:")
+		p.fails(t, "node node_modules/vitest/vitest.mjs run --root fails/vitest", "4 failed (4)", "lockkeeper: the znodes:\n/here\n", late, forgotten, unmet, "/unmet-here\n")
 	})
 	t.Run("example", func(t *testing.T) {
 		p.passes(t, "node --test --test-reporter=tap example/paused.test.js", "# pass 2")

@@ -181,6 +181,8 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --test-control :0 --audit-log f", nil, []string{"--test-control: not together with --audit-log"}},
 		{"serve --memory --test-control :0 --cluster 3 --id 2", nil, []string{"--test-control: not together with --id"}},
 		{"serve --memory --test-control :0 --cluster 10", nil, []string{"--cluster: 10 is not in 1 to 9"}},
+		{"serve --memory --test-control :0", map[string]string{"LOCKKEEPER_CLUSTER": "0"}, []string{"LOCKKEEPER_CLUSTER: 0 is not in 1 to 9"}},
+		{"serve --memory --test-control :0 --cluster 0", nil, []string{"--cluster: 0 is not in 1 to 9"}},
 		{"serve --memory --test-control :0 --cluster -1", nil, []string{"--cluster: -1 is not in 1 to 9"}},
 		{"serve --memory --cluster 3", nil, []string{"--cluster: only together with --memory and --test-control"}},
 		{"serve --memory --log-store x", nil, []string{`--log-store: it must be wal or boltdb, not "x"`}},

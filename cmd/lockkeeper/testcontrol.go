@@ -26,7 +26,7 @@ const mostMembers = 9
 
 // checkTestControl checks --test-control and --cluster, and the flags that they exclude.
 func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
-	if o.cluster < 0 || o.cluster > mostMembers {
+	if from, _ := sourceOf(flags.Lookup("cluster")); from > byDefault && (o.cluster < 1 || o.cluster > mostMembers) {
 		return badFlag(flags, "cluster", "%d is not in 1 to %d", o.cluster, mostMembers)
 	}
 	if o.testControl == "" {

@@ -640,6 +640,7 @@ func TestTestControlRefuses(t *testing.T) {
 		{"/guard/write", `{"token": 1}`, 404, []string{"no guard 0"}},
 		{"/guard/verdict", `{"guard": 7}`, 404, []string{"no guard 7"}},
 		{"/servers", `{"cluster": 10}`, 400, []string{"10", "1 to 9"}},
+		{"/servers", `{"cluster": 0}`, 400, []string{"0", "1 to 9"}},
 		{"/servers", `{"cluster": -1}`, 400, []string{"-1", "1 to 9"}},
 		{"/servers", `{"tree": "/a\nb"}`, 400, []string{`"b" is not a path`}},
 		{"/servers", `{"electionTimeoutMs": 5, "cluster": 3}`, 400, []string{"ElectionTimeout"}},

@@ -120,7 +120,7 @@ func (c *control) listServers(r *http.Request, _ url.Values) (any, error) {
 }
 
 func (c *control) startServer(r *http.Request, b struct {
-	Cluster           int     `json:"cluster"`
+	Cluster           *int    `json:"cluster"`
 	Tree              string  `json:"tree"`
 	ElectionTimeoutMs *millis `json:"electionTimeoutMs"`
 	BehaveAs          string  `json:"behaveAs"`
@@ -130,8 +130,8 @@ func (c *control) startServer(r *http.Request, b struct {
 	switch {
 	case err != nil:
 		return nil, err
-	case b.Cluster < 0 || b.Cluster > mostMembers:
-		return nil, badRequest("\"cluster\" is %d, and not in 1 to %d", b.Cluster, mostMembers)
+	case b.Cluster != nil && (*b.Cluster < 1 || *b.Cluster > mostMembers):
+		return nil, badRequest("\"cluster\" is %d, and not in 1 to %d", *b.Cluster, mostMembers)
 	case b.ElectionTimeoutMs != nil && *b.ElectionTimeoutMs <= 0:
 		return nil, badRequest("\"electionTimeoutMs\" must be more than 0")
 	case b.ElectionTimeoutMs != nil:
@@ -143,7 +143,11 @@ func (c *control) startServer(r *http.Request, b struct {
 	if b.Tree != "" {
 		begin = lockkeepertest.WithTreeText(b.Tree)
 	}
-	started, err := c.port.start(cfg, b.Cluster, begin)
+	members := 0 // no cluster
+	if b.Cluster != nil {
+		members = *b.Cluster
+	}
+	started, err := c.port.start(cfg, members, begin)
 	badConfig, badTree := (*lockkeeper.ConfigError)(nil), (*lockkeepertest.TreeError)(nil)
 	if errors.As(err, &badConfig) || errors.As(err, &badTree) {
 		return nil, badRequest("%w", err)

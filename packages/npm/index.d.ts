@@ -184,9 +184,10 @@ export class Lockkeeper implements AsyncDisposable {
   /**
    * Connects a client of node-zookeeper-client or zookeeper, and returns it when it has a session. The
    * options are those of createClient, or of the config. It is closed by stop, reset and closeClients.
+   * It fails after 60 s without a session, or when the process of the server has ended.
    */
   connect<C>(library: ClientLibrary<C>, options?: object): Promise<C>
-  /** Closes all clients of connect. */
+  /** Closes all clients of connect. A call of connect that has not returned yet fails. */
   closeClients(): Promise<void>
 
   /** Who leads, the znodes as text, sessions, watches, locks, and faults. */
@@ -267,7 +268,7 @@ export class Lockkeeper implements AsyncDisposable {
 
   /**
    * Fails if a guarded lock, whose verdict nobody has asked for, did not do what it should, if no request has met a
-   * fault that is neither optional nor removed, or if that cannot be told, since the server has ended. At the end of each test with withLockkeeper, useLockkeeper or the
+   * fault that is neither optional nor removed, if a wait has not ended, or if that cannot be told, since the server has ended. At the end of each test with withLockkeeper, useLockkeeper or the
    * fixture for Vitest this happens by itself.
    */
   check(): Promise<void>

@@ -1,7 +1,7 @@
 'use strict'
 
 const { inspect } = require('node:util')
-const { sessionID, token, open, close } = require('./lib/clients.js')
+const { sessionID, token, open, connecting, close } = require('./lib/clients.js')
 const { LockkeeperError, LockkeeperTimeoutError, send, query } = require('./lib/control.js')
 const { Running, binary, withDefaults } = require('./lib/process.js')
 
@@ -12,22 +12,19 @@ function disposable(type, method) {
 
 // begin makes a Lockkeeper, that was made without a server, one that controls a server.
 const begin = Symbol('begin')
-// dead is whether the process of a Lockkeeper that was started has ended by itself.
+// dead is whether a Lockkeeper that has begun was stopped, or its process has ended by itself.
 const dead = Symbol('dead')
-// waiting returns a line for each wait that has not ended: why.
-const waiting = Symbol('waiting')
 // failure ends a guard, and returns what was wrong with the lock, if anything.
 const failure = Symbol('failure')
 const dispose = Symbol('dispose')
 
 const SHOWN = 20 // requests
 
-// silence says why a server does not answer: fate returns how its process has ended, or nothing if that
-// is not known.
-async function silence({ url, fate, output }, error) {
-  const end = await fate?.() ?? (error.code === 'ECONNREFUSED' ? `the server at ${url} has ended` : undefined)
+// silence says why a server does not answer: how its process has ended, if that is known.
+async function silence({ url, process, output }, error) {
+  const end = await process?.fate() ?? (error.code === 'ECONNREFUSED' ? `the server at ${url} has ended` : undefined)
   if (!end) return `${error.message}\n${output ?? ''}`.trimEnd()
-  return `${end}, so it is of no use to this test or a later one\n${output ?? ''}`.trimEnd()
+  return `${end}\n${output ?? ''}`.trimEnd()
 }
 
 // wrong says what is wrong with a fault; body is what it was made of.
@@ -39,8 +36,8 @@ const unmet = (body, { matched }) => wrong(body, `has had no effect (requests th
 
 // Lockkeeper is a ZooKeeper for tests, or a cluster of them. index.d.ts describes its methods.
 class Lockkeeper {
-  #server // {url, connectString, output, pid, stop, fate, ended}; undefined before it has begun
-  #clients = []
+  #server // {url, connectString, output, process, stop}; undefined before it has begun, and without process if another one has started it
+  #clients = new Set()
   #clustered = false
   #stopped
   #guards = new Set() // whose verdict nobody has asked for
@@ -67,7 +64,7 @@ class Lockkeeper {
     this.#stopped = undefined
   }
 
-  get [dead]() { return this.#server.ended !== undefined }
+  get [dead]() { return this.#stopped !== undefined || this.#server?.process?.ended !== undefined }
 
   get #running() {
     if (!this.#server) throw new Error('lockkeeper: this server has not been started yet; it exists in tests and hooks only')
@@ -77,7 +74,7 @@ class Lockkeeper {
   get url() { return this.#running.url }
   get connectString() { return this.#running.connectString }
   get output() { return this.#running.output ?? '' }
-  get pid() { return this.#running.pid }
+  get pid() { return this.#running.process?.pid }
 
   async stop() {
     if (!this.#server) return // its start has failed
@@ -120,12 +117,25 @@ class Lockkeeper {
   // Clients
 
   async connect(library, options) {
-    const client = await open(library, this.connectString, options)
-    this.#clients.push(client)
+    const { connectString, process } = this.#running
+    if (this.#stopped) throw new Error('lockkeeper: connect: the server was stopped')
+    const { client, session } = open(library, connectString, options)
+    this.#clients.add(client)
+    process?.gone.then(async () => { if (connecting(client)) close(client, await process.fate()) })
+    try {
+      await session
+    } catch (error) {
+      this.#clients.delete(client)
+      throw error
+    }
     return client
   }
 
-  async closeClients() { await Promise.all(this.#clients.splice(0).map(close)) }
+  async closeClients() {
+    const all = [...this.#clients]
+    this.#clients.clear()
+    await Promise.all(all.map(client => close(client)))
+  }
 
   // What there is
 
@@ -207,7 +217,7 @@ class Lockkeeper {
   addTree(tree) { return this.#do('/tree', { tree }) }
 
   async reset() {
-    if (!this.#server) return // its start has failed
+    if (!this.#server || this.#stopped) return // its start has failed, or the test has stopped it
     this.#waits.clear() // of the test before
     await this.closeClients()
     const { members } = await this.state()
@@ -227,11 +237,11 @@ class Lockkeeper {
   async newServer(options = {}) {
     const { url, connect } = await this.post('/servers', withDefaults(options))
     const zk = new Lockkeeper()
-    const { pid, fate } = this.#running
+    const { process } = this.#running
     const stop = () => send('POST', url, '/stop', {}).catch(async error => {
-      throw new Error(`lockkeeper: /stop: ${error instanceof LockkeeperError ? error.message : await silence({ url, fate }, error)}`)
+      throw new Error(`lockkeeper: /stop: ${error instanceof LockkeeperError ? error.message : await silence({ url, process }, error)}`)
     })
-    zk[begin]({ url, connectString: connect, pid, stop, fate }, options)
+    zk[begin]({ url, connectString: connect, process, stop }, options)
     return zk
   }
 
@@ -254,7 +264,8 @@ class Lockkeeper {
   // A test's end
 
   async check() {
-    const problems = this.#unmet.splice(0)
+    const problems = [...await this.#waiting(), ...this.#unmet.splice(0)]
+    this.#waits.clear()
     const guards = [...this.#guards]
     const faults = [...this.#faults]
     this.#guards.clear()
@@ -274,19 +285,20 @@ class Lockkeeper {
     if (all.length) throw new Error(`lockkeeper: ${all.join('\n')}`)
   }
 
-  async [waiting]() {
+  // #waiting returns a line for each wait that has not ended: why.
+  async #waiting() {
     return Promise.all([...this.#waits].map(async ({ endpoint, body }) => {
       const why = await this.#send('POST', endpoint, { ...body, timeoutMs: 1 }).then(() => `${endpoint}: it has happened meanwhile`, error => error.message.replace(/ \(waited \S+\)$/, ''))
-      return `lockkeeper: when the test ended, it still waited: ${why}`
+      return `when the test ended, it still waited: ${why}`
     }))
   }
 
   async report() {
     if (this.#stopped || !this.#server) return 'lockkeeper: the server does not run'
-    const [waits, { tree }, requests] = await Promise.all([this[waiting](), this.state(), this.requests()])
+    const [waits, { tree }, requests] = await Promise.all([this.#waiting(), this.state(), this.requests()])
     const last = requests.slice(-SHOWN)
     return [
-      ...waits,
+      ...waits.map(line => `lockkeeper: ${line}`),
       'lockkeeper: the znodes:', tree.trimEnd() || 'none',
       `lockkeeper: the last ${last.length} of ${requests.length} requests:`,
       ...last.map(({ time, session, text }) => `${time} ${session ?? '-'} ${text}`),
@@ -361,4 +373,4 @@ class Guard {
 }
 
 module.exports = { Lockkeeper, LockkeeperError, LockkeeperTimeoutError, sessionOf: sessionID, tokenOf: token, binary }
-Object.defineProperties(module.exports, { begin: { value: begin }, dead: { value: dead }, waiting: { value: waiting } }) // for the files beside this one
+Object.defineProperties(module.exports, { begin: { value: begin }, dead: { value: dead } }) // for the files beside this one

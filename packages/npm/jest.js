@@ -2,17 +2,22 @@
 // For Jest, and other runners with the hooks beforeAll, afterEach and afterAll.
 
 const { Lockkeeper } = require('./index.js')
-const { fresh, finish, begin } = require('./lib/shared.js')
+const { fresh, finish, begin, dead } = require('./lib/shared.js')
 
 function useLockkeeper(options = {}, hooks = globalThis) {
   const zk = new Lockkeeper()
-  let server
-  hooks.beforeAll(async () => {
-    server = await fresh(options)
-    zk[begin](server, options)
+  const start = async () => zk[begin](await fresh(options), options)
+  hooks.beforeAll(start)
+  hooks.afterEach(async () => {
+    try {
+      await finish(zk, false, undefined, () => zk.reset()) // Jest does not tell a hook whether the test has failed
+    } finally {
+      if (zk[dead]) {
+        await start()
+        console.warn(`lockkeeper: the tests that follow have a new server, ${zk.connectString}, since that of this test was stopped or has ended`)
+      }
+    }
   })
-  // Jest does not tell a hook whether the test has failed.
-  hooks.afterEach(() => finish(zk, false, text => console.error(text), () => zk.reset()))
   hooks.afterAll(() => zk.stop())
   return zk
 }

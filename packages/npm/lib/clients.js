@@ -2,7 +2,7 @@
 // What the two ZooKeeper clients of npm have in their own forms: node-zookeeper-client, and zookeeper
 // (the native one).
 
-const { setTimeout, clearTimeout } = require('node:timers')
+const { setTimeout, clearTimeout, setImmediate } = require('node:timers')
 
 const OPEN = 60_000 // ms; only decides when a connection has failed
 const CLOSE = 2000 // a client whose server does not answer is left alone after that
@@ -35,7 +35,9 @@ function token(of) {
 
 const closed = new WeakSet() // clients that do not come back
 
-// open connects a client of either library, and returns it when it has a session.
+const opening = new WeakMap() // by client that has no session yet: what ends the wait for it with an error
+
+// open makes a client of either library that connects, and returns it, with the promise that it has a session.
 function open(library, connectString, options) {
   let client, connected
   if (typeof library?.createClient === 'function') {
@@ -49,21 +51,33 @@ function open(library, connectString, options) {
   } else {
     throw new TypeError('lockkeeper: connect takes the module node-zookeeper-client or zookeeper')
   }
-  return new Promise((resolve, reject) => {
-    const late = setTimeout(() => {
-      client.close()
-      reject(new Error(`lockkeeper: a client could not connect to ${connectString} in ${OPEN / 1000} s`))
-    }, OPEN)
+  const session = new Promise((resolve, reject) => {
+    const late = setTimeout(() => close(client, `it could not connect in ${OPEN / 1000} s`), OPEN)
+    opening.set(client, why => {
+      clearTimeout(late)
+      opening.delete(client)
+      reject(new Error(`lockkeeper: a client for ${connectString} has no session: ${why}`))
+    })
     for (const event of ['expired', 'close']) client.once(event, () => closed.add(client)) // of either library
     client.once(connected, () => {
       clearTimeout(late)
-      resolve(client)
+      opening.delete(client)
+      resolve()
     })
   })
+  return { client, session }
 }
 
-// close closes a client, and returns when its session has ended, or soon if the server does not answer.
-function close(client) {
+// connecting is whether a client has not had a session yet.
+const connecting = client => opening.has(client)
+
+// close closes a client, and returns when its session has ended, or soon if the server does not answer. If the
+// client has no session yet, nobody waits for that any longer; why says the reason.
+async function close(client, why = 'it was closed') {
+  if (connecting(client)) {
+    opening.get(client)(why)
+    await new Promise(resolve => setImmediate(resolve)) // node-zookeeper-client has a socket then, without which it cannot be closed
+  }
   if (closed.has(client)) return
   return new Promise(resolve => {
     const late = setTimeout(done, CLOSE)
@@ -78,4 +92,4 @@ function close(client) {
   })
 }
 
-module.exports = { sessionID, token, open, close }
+module.exports = { sessionID, token, open, connecting, close }

@@ -58,8 +58,8 @@ function environment() {
 class Running {
   output = ''
   ended // how the process has ended: undefined while it runs
+  gone // the promise of that
   #child
-  #ended
 
   // start starts the program, and returns when clients can connect.
   static async start(options) {
@@ -83,7 +83,7 @@ class Running {
     const child = spawn(file, args, { stdio: ['pipe', 'ignore', 'pipe'], env: environment(), windowsHide: true })
     this.#child = child
     child.stdin.on('error', () => {}) // nothing is written to it
-    this.#ended = new Promise(resolve => child.on('close', (code, signal) => {
+    this.gone = new Promise(resolve => child.on('close', (code, signal) => {
       this.ended = { code, signal }
       resolve(this.ended)
     }))
@@ -113,11 +113,12 @@ class Running {
   }
 
   get pid() { return this.#child.pid }
+  get process() { return this }
 
   // fate returns how the process has ended, or undefined if it has not.
-  fate = async () => {
+  async fate() {
     let late
-    const end = await Promise.race([this.#ended, new Promise(resolve => { late = setTimeout(resolve, NOTICED) })])
+    const end = await Promise.race([this.gone, new Promise(resolve => { late = setTimeout(resolve, NOTICED) })])
     clearTimeout(late)
     return end && `the server ${this.connectString} has ended with ${end.signal ?? `exit code ${end.code}`}`
   }
@@ -128,7 +129,7 @@ class Running {
     this.#child.stderr.ref()
     this.#child.stdin.end()
     const late = setTimeout(() => this.#child.kill('SIGKILL'), STOP)
-    const { code, signal } = await this.#ended
+    const { code, signal } = await this.gone
     clearTimeout(late)
     if (code !== 0) throw new Error(`lockkeeper: the program has ended with ${signal ?? `exit code ${code}`}\n${this.output}`.trimEnd())
   }

@@ -1,7 +1,7 @@
 'use strict'
 // One process for many tests, each with a server of its own in it.
 
-const { Lockkeeper, begin, dead, waiting } = require('../index.js')
+const { Lockkeeper, begin, dead } = require('../index.js')
 
 const variable = 'LOCKKEEPER_TEST_URL' // which global-setup.js sets
 
@@ -16,25 +16,19 @@ async function fresh(options = {}) {
   return (await own).newServer(options)
 }
 
-// finish ends a test, which fails if check does. print gets what helps with a failure: all that there is if
-// the test has failed, or else what it still waits for, since its runner may have ended it because of that.
+// finish ends a test, which fails if check does, with what there is on the server. If the test has failed already,
+// print gets that, since its runner may show nothing but the first failure.
 async function finish(zk, failed, print, end) {
-  try {
-    const text = failed ? await zk.report() : (await zk[waiting]()).join('\n')
-    if (text) print(text)
-  } catch (error) {
-    print(error.message)
-  }
   const failures = []
-  for (const step of [() => zk.check(), end]) {
-    try {
-      await step()
-    } catch (error) {
-      failures.push(error)
-    }
+  const attempt = step => step().catch(({ message }) => failures.push(message))
+  await attempt(() => zk.check())
+  if (failed || failures.length) {
+    const report = await zk.report().catch(error => failures.length ? '' : error.message) // a check says this, too
+    if (report) failures.push(report)
   }
-  if (failures.length > 1) throw new Error(failures.map(({ message }) => message).join('\n'))
-  if (failures.length) throw failures[0]
+  if (failed) print(failures.splice(0).join('\n'))
+  await attempt(end)
+  if (failures.length) throw new Error(failures.join('\n'))
 }
 
-module.exports = { fresh, finish, begin, variable }
+module.exports = { fresh, finish, begin, dead, variable }

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 
-from pytest_lockkeeper import CheckFailed, Lockkeeper, RequestError, WaitTimeout, session_id
+from pytest_lockkeeper import CheckFailed, Lockkeeper, RequestError, StartError, WaitTimeout, session_id
 
 
 def test_state(lockkeeper):
@@ -251,6 +251,14 @@ def test_cluster(lockkeeper_cluster):
     assert client.retry(client.exists, "/a")
     assert zk.step_down() != leader
     zk.expire(client)
+
+
+def test_cluster_without_members(lockkeeper):
+    for members in 0, -1:
+        with pytest.raises(RequestError, match=f'"cluster" is {members}, and not in 1 to 9'):
+            lockkeeper.new_server(cluster=members)
+        with pytest.raises(StartError, match=f"--cluster: {members} is not in 1 to 9"):
+            Lockkeeper(cluster=members).start()
 
 
 def test_leader_during_a_partition(lockkeeper_cluster):

@@ -147,16 +147,33 @@ def test_failure_shows_the_znodes_and_requests(run):
 def test_failure_shows_the_line_of_the_test_only(run):
     result = run(
         """
+        import os
+
         def test_inject(lockkeeper):
             lockkeeper.inject("closeAfter", op="craete")
 
         def test_wait(lockkeeper):
             lockkeeper.wait_exists("/a", timeout=0.05)
-        """
+
+        def test_wrong_type(lockkeeper):
+            lockkeeper.wait_exists("/a", timeout="5")
+
+        def test_dead(lockkeeper, lockkeeper_proc):
+            os.kill(lockkeeper_proc.pid, 9)
+            lockkeeper.state()
+        """,
     )
-    result.assert_outcomes(failed=2)
-    result.stdout.fnmatch_lines(["E *there are no requests of type \"craete\"*", "E *WaitTimeout: /wait/exists: /a is not created (waited 50ms)"])
+    result.assert_outcomes(failed=4, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E *there are no requests of type \"craete\"*",
+            "E *pytest_lockkeeper.WaitTimeout: /wait/exists: /a is not created (waited 50ms)",
+            "E *TypeError: a timeout is seconds or a timedelta, as all durations are, and not '5'",
+            "E *pytest_lockkeeper.LockkeeperError: http://*/state: the server had ended with status -9",
+        ]
+    )
     assert "def wait_exists" not in result.stdout.str() and "_control.py" not in result.stdout.str()
+    assert "client.py" not in result.stdout.str()
 
 
 def test_failure_in_a_fixture_shows_the_server(run):
@@ -299,6 +316,7 @@ def test_unmet_fault_fails_the_test(run):
 
         def test_unmet_in_cluster(lockkeeper_cluster):
             lockkeeper_cluster.inject("closeAfter", op="create*", path="/typo")
+            lockkeeper_cluster.add_tree("/typed-too")
 
         def test_met(lockkeeper):
             lockkeeper.inject("delay", seconds=0, op="create*")
@@ -324,7 +342,17 @@ def test_unmet_fault_fails_the_test(run):
     )
     result.assert_outcomes(passed=7, errors=3)
     result.stdout.fnmatch_lines(['inject("delay", op="create[*]", nth=2): 1 requests have matched it, but not taken effect, so *'])
-    result.stdout.fnmatch_lines(['inject("closeAfter", op="create[*]", path="/typo"): no request has met this fault, so the test has failed; with optional=True it would not'])
+    result.stdout.fnmatch_lines(
+        [
+            'inject("closeAfter", op="create[*]", path="/typo"): no request has met this fault, so the test has failed; with optional=True it would not',
+            "*- lockkeeper: znodes -*",
+            "/typed",
+            "*- lockkeeper: the last 2 of 2 requests -*",
+            "*create*/typed*",
+            "*- lockkeeper_cluster: znodes -*",
+            "/typed-too",
+        ]
+    )
 
 
 def test_fixtures_have_descriptions(run):
@@ -337,6 +365,14 @@ def test_missing_tree(run):
     result = run("def test(lockkeeper): pass", "--lockkeeper-tree=missing.txt")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["lockkeeper tree: */missing.txt: *No such file*"])
+    assert "Traceback" not in result.stdout.str() and "_options.py" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("members", ["0", "-1", "10", "12", "three"])
+def test_members_that_are_refused(run, members):
+    result = run("def test(lockkeeper_cluster): pass", f"--lockkeeper-members={members}")
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines([f"lockkeeper members: '{members}' is not in 1 to 9"])
     assert "Traceback" not in result.stdout.str() and "_options.py" not in result.stdout.str()
 
 

@@ -87,6 +87,7 @@ test('the forms of a session', async () => {
 
 test('servers and namespaces', async () => {
   await using(Lockkeeper.start(), async zk => {
+    for (const cluster of [0, -1]) await assert.rejects(zk.newServer({ cluster }), new RegExp(`"cluster" is ${cluster}, and not in 1 to 9`))
     const second = await zk.newServer({ cluster: 2, tree: '/two\n' })
     await second.waitExists('/two', { member: 2 })
     assert.equal((await zk.servers()).length, 2)
@@ -143,6 +144,7 @@ test('waits and time', async t => {
 test('a start that fails shows what the program says', async () => {
   await assert.rejects(Lockkeeper.start({ args: ['--nonsense'] }), /exit code 2[^]*unknown flag --nonsense/)
   await assert.rejects(Lockkeeper.start({ tree: 'nonsense' }), /nonsense/)
+  for (const cluster of [0, -1]) await assert.rejects(Lockkeeper.start({ cluster }), new RegExp(`--cluster: ${cluster} is not in 1 to 9`))
   await assert.rejects(Lockkeeper.start({ binary: '/missing' }), /cannot be started.*\/missing/)
 })
 
@@ -152,6 +154,32 @@ test('a server that is gone', async () => {
   while (await zk.state().then(() => true, () => false));
   await assert.rejects(zk.stop(), /SIGKILL/)
   await assert.rejects(zk.state(), /was stopped/)
+})
+
+test('a client of a server that is dead', async () => {
+  const zk = await Lockkeeper.start()
+  const beside = await zk.newServer()
+  const waiting = [zk, beside].map(async server => {
+    const fault = await server.inject({ do: 'refuse', op: 'connect', times: -1 })
+    const client = assert.rejects(server.connect(zookeeper), /has no session: .*has ended with SIGKILL/)
+    await fault.waitFired()
+    return { client }
+  })
+  const clients = await Promise.all(waiting)
+  process.kill(zk.pid, 'SIGKILL')
+  await Promise.all(clients.map(({ client }) => client))
+  await assert.rejects(zk.connect(zookeeper), /has no session: .*has ended with SIGKILL/)
+  await assert.rejects(zk.stop(), /SIGKILL/)
+  await assert.rejects(zk.connect(zookeeper), /the server was stopped/)
+})
+
+test('a client of a cluster without a majority', async () => {
+  const zk = await Lockkeeper.start({ cluster: 3 })
+  await zk.kill(1)
+  await zk.kill(2)
+  const client = assert.rejects(zk.connect(zookeeper), /has no session: it was closed/)
+  await zk.stop()
+  await client
 })
 
 // using does what "await using" does, which this version of Node may not have.

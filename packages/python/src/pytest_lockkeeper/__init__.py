@@ -40,6 +40,9 @@ from ._control import (
 )
 from ._process import Lockkeeper, StartError, binary, cluster
 
+for _error in LockkeeperError, RequestError, WaitTimeout, CheckFailed, StartError:
+    _error.__module__ = __name__  # where tests import it from, and what pytest's summary shows
+
 __all__ = [
     "Action",
     "Advanced",

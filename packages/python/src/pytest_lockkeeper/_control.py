@@ -396,7 +396,7 @@ class Server:
             text = response.read()
         except (OSError, http.client.HTTPException) as error:
             why = self._ended() or str(error) or type(error).__name__
-            raise LockkeeperError(f"{self.url}{endpoint}: {why}") from error
+            raise LockkeeperError(f"{self.url}{endpoint}: {why}") from None
         finally:
             connection.close()
         try:
@@ -795,6 +795,8 @@ def _ms(duration: Duration | None) -> Any:
     if duration is None:
         return None
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    if not isinstance(seconds, (int, float)):
+        raise TypeError(f"a timeout is seconds or a timedelta, as all durations are, and not {duration!r}")
     return round(seconds * 1000, 3)
 
 

@@ -196,7 +196,7 @@ class Lockkeeper(Server):
                 command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=_environment(), **apart
             )
         except OSError as error:
-            raise StartError(f"{command[0]}: {error}; {ENVIRONMENT} is the path of the program, if it is not that of this package") from error
+            raise StartError(f"{command[0]}: {error}; {ENVIRONMENT} is the path of the program, if it is not that of this package") from None
         assert process.stderr is not None
         said = _Said(process.stderr)
         said.done.wait(START_LIMIT)

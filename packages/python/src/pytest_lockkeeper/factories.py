@@ -108,13 +108,13 @@ def lockkeeper_cluster(
         process: Server = request.getfixturevalue(process_fixture_name)
         _usable(request, process)
         with process.new_server(
-            cluster=members or _options.members(request.config),
+            cluster=_options.members(request.config) if members is None else members,
             tree=_options.tree(request.config) if tree is None else tree,
             election_timeout=election_timeout,
         ) as server:
             _show(request, server, process)
             yield server
-            _end(server)
+            _end(request, server)
 
     return lockkeeper_cluster_fixture
 
@@ -144,17 +144,29 @@ def _again(request: pytest.FixtureRequest, server: Lockkeeper, why: str) -> None
     request.config.stash.setdefault(_options.AGAIN, {})[server] = f"the server was started again {why}"
 
 
-def _end(server: FreshServer) -> None:
+def _judge(request: pytest.FixtureRequest, server: Server) -> list[str]:
+    """Return what fails the test, whose report then shows the server as it is now."""
+    wrong = server._judge()
+    if wrong:
+        name = request.fixturename or "lockkeeper"
+        request.node.stash.setdefault(_options.AT_END, []).extend(request.node.stash[_options.SERVERS][name].sections(name))
+    return wrong
+
+
+def _end(request: pytest.FixtureRequest, server: FreshServer) -> None:
     """End a server. The test fails if a lock that is still guarded did not do what it should, or no request has met a fault."""
+    wrong = _judge(request, server)
     try:
         server.stop()
     except LockkeeperError as error:
-        raise _failure(error) from None
+        wrong.append(str(error))
+    if wrong:
+        raise _failure("\n".join(wrong))
 
 
 def _undo(request: pytest.FixtureRequest, server: Server, snapshot: int) -> None:
     """Put the state back. The test fails as with _end, and if the state cannot be put back, unless the test has stopped the server."""
-    wrong = server._judge()
+    wrong = _judge(request, server)
     why = "it was stopped" if isinstance(server, Lockkeeper) and server.pid is None else ""
     if not why:
         try:

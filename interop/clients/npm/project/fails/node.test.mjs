@@ -16,8 +16,13 @@ test('ends while it waits', { timeout: 2000 }, async t => {
 })
 
 test('has an unmet fault', async t => {
-  const zk = await withLockkeeper(t)
+  const zk = await withLockkeeper(t, { tree: '/unmet-here\n' })
   await zk.inject({ do: 'drop', path: '/unmet' })
+})
+
+test('does not await a wait', async t => {
+  const zk = await withLockkeeper(t)
+  zk.waitExists('/forgotten').catch(() => {})
 })
 
 test('has an unmet fault that it disposes of', async t => {
