@@ -137,6 +137,9 @@ func textOf(parts []part) (text []byte) {
 
 // key returns a PEM file or, if a key in it is encrypted, that key in a text of its own.
 func (c contents) key(file, password string) ([]byte, error) {
+	if _, kind, err := c.file(file); err != nil || kind != inPEM {
+		return nil, cmp.Or(err, fmt.Errorf("%s: it is a store, which is named in place of the certificate", file))
+	}
 	parts, err := c.pem(file)
 	if err != nil {
 		return nil, err

@@ -238,6 +238,8 @@ func TestUnreadable(t *testing.T) {
 		"x.bcfks: it is not a PKCS #12 store; one of type BCFKS cannot be read":   {Cert: s.write(t, "x.bcfks", []byte{0x30, 0x82, 1, 0, 0x30, 0x80})},
 		derCert + ": it is a certificate in DER form; openssl x509 -inform der":   {Cert: certFile, Key: key, CA: derCert},
 		derKey + ": it is a key in DER form; openssl pkey -inform der":            {Cert: derKey},
+		derKey + ": it is a key in DER form":                                      {Cert: certFile, Key: derKey},
+		jks + ": it is a store":                                                   {Cert: certFile, Key: jks},
 		both + ": it is a PKCS #12 store with a key, of which":                    {Cert: both, Password: p, CA: both, CAPassword: p},
 		noMAC + ": it has a password, but no MAC":                                 {Cert: noMAC, Password: p},
 		pbes1 + ": the key that begins at byte 0: it is encrypted in an old form": {Cert: key, Key: pbes1, Password: p},
