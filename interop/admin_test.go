@@ -54,7 +54,7 @@ var adminOwn = regexp.MustCompile(`(^|[._])(` + strings.Join([]string{
 	`client_port`, `data_dir`, `data_log_dir`, `server_id`, `datadir_size`, `logdir_size`, `data_dir_size`, `log_dir_size`, `\w*file_descriptor_count`,
 	`initial_configuration`, `packets_received`, `packets_sent`, `approximate_data_size`, `bytes_received_count`, `response_bytes`, `connection_drop_count`,
 	`non_mtls_?local_conn_count`, `\w*(response|buffer|proposal)_size`, `zab_epoch`, `zab_counter`, `leader_id`, `\w*address(es)?\w*`, `all_ports`, `reachable_or_one`, `one`,
-	`path_to_session_ids\..*`, `myid`, `host\.name`, `user\.\w+`, `os\.\w+`, `max_client_cnxns`,
+	`(avg|cnt|sum)_(fsynctime|snapshottime|election_time)`, `commit_count`, `looking_count`, `path_to_session_ids\..*`, `myid`, `host\.name`, `user\.\w+`, `os\.\w+`, `max_client_cnxns`,
 }, "|") + `)(\[\])?$`)
 
 // flatten adds the fields of an answer to all, by their paths. Keys that are numbers become #.
