@@ -32,7 +32,7 @@ type digests struct {
 
 	mu       sync.Mutex
 	asked    uint64 // index of a heartbeat that this member had not applied when it came
-	copied   uint64 // this state is another member's, taken over up to this entry, and was not found right after it; or 0
+	copied   uint64 // this state is a copy of another member's up to this entry, and was not found right at a later one; or 0
 	settled  uint64 // the newest entry at which most voters, or all members, had the same state, as far as this member has heard
 	disputed uint64 // nobody serves, since members differ at this entry, until a later one is settled; or 0
 

@@ -405,9 +405,8 @@ func (f *former) accept(q *Proposal) error {
 	if err := f.others.none(q.Cluster, f.own(), s.state.data()); err != nil {
 		return err
 	}
-	// By an operator's word there may be two proposers, and a majority is enough for one of them. If it has just agreed, or is
-	// about to, this server must still hold its proposal: with another one it would not be one of that majority, which could
-	// then be none for good.
+	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
+	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
 	was, same := f.accepted, f.storage().Identity().Cluster == q.Cluster
 	if !same && was.from != q.From && time.Since(was.at) < 3*peerTimeout {
 		return refuse(proto.OK, "server %d has just accepted a proposal of server %d", f.cfg.ID, was.from)

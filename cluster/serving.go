@@ -32,7 +32,7 @@ type service struct {
 	unheard chan int64    // from sendTouches to run; see sayUnheard
 
 	// Only run uses these.
-	alone time.Time        // since when no leader is known, if none is
+	alone time.Time        // when the last leader was lost, or this service was made
 	lost  uint64           // the leader that was lost last
 	judge <-chan time.Time // when to say so; nil if there is nothing to say
 	told  bool             // it was logged that there is no leader, and not yet that there is one

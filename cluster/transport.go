@@ -761,7 +761,7 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 			r.Term = a.Term
 			return nil
 		}
-		if a.Success && a.Term == q.Term { // Raft goes on with the entries, is refused those, and forgets its failures
+		if a.Success && a.Term == q.Term { // Raft then sends the next entries, which the member refuses, and its pauses begin anew
 			r.Term, r.Success = q.Term, true
 			return nil
 		}
