@@ -101,16 +101,15 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 }
 
 // Thorough reports whether a test that goes through many offsets, sizes or random cases
-// goes through all of them. That is so under the race detector, with which CI runs the
-// tests, and if LOCKKEEPER_THOROUGH is set. A plain go test, which is to take less than a
-// minute, goes through a part.
-var Thorough = Race || os.Getenv("LOCKKEEPER_THOROUGH") != ""
+// goes through all of them: if LOCKKEEPER_THOROUGH is set, as in the nightly run. A plain go test
+// goes through a part, so that it takes less than two minutes.
+var Thorough = os.Getenv("LOCKKEEPER_THOROUGH") != ""
 
 // SlowUnderRace skips a test under the race detector, unless LOCKKEEPER_THOROUGH is set, as in the
 // nightly run. Call it in the first line of a test: .ci/run finds such tests by that line, and runs
 // them without the race detector.
 func SlowUnderRace(t *testing.T) {
-	if Race && os.Getenv("LOCKKEEPER_THOROUGH") == "" {
+	if Race && !Thorough {
 		t.Skip("slow under the race detector")
 	}
 }
