@@ -1,8 +1,15 @@
 package cluster
 
 import (
+	"encoding/binary"
+	"math"
+	"net"
+	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -245,4 +252,794 @@ func TestPausedWrite(t *testing.T) {
 	if d := s.length(c.moment(61_000)); d != 0 {
 		t.Errorf("it has been waiting for %v, but nothing is being written", d)
 	}
+}
+
+const ms = time.Millisecond
+
+// TestMajority: majority returns the latest time that a majority of the voters has
+// reached. The member itself, if it is a voter, counts as having reached any time.
+func TestMajority(t *testing.T) {
+	vote := func(ids ...uint64) (members []proto.Peer) {
+		for _, id := range ids {
+			members = append(members, proto.Peer{ID: id})
+		}
+		return members
+	}
+	observer := func(id uint64) proto.Peer { return proto.Peer{ID: id, Observer: true} }
+	for _, x := range []struct {
+		name    string
+		members []proto.Peer
+		times   []int64 // of the members 2, 3 and so on
+		want    int64
+	}{
+		{"nobody", nil, nil, never},
+		{"only itself", vote(1), nil, math.MaxInt64},
+		{"two", vote(1, 2), []int64{10}, 10},
+		{"three", vote(1, 2, 3), []int64{10, 20}, 20},
+		{"four", vote(1, 2, 3, 4), []int64{30, 10, 20}, 20},
+		{"five", vote(1, 2, 3, 4, 5), []int64{40, 10, 30, 20}, 30},
+		{"an observer beside three", append(vote(1, 2, 3), observer(4)), []int64{10, 20, 99}, 20},
+		{"it is an observer beside three", append(vote(2, 3, 4), observer(1)), []int64{10, 20, 30}, 20},
+		{"it is not one of three", vote(2, 3, 4), []int64{10, 20, 30}, 20},
+	} {
+		c := newContacts(1, timesFor(2*time.Second))
+		c.setMembers(x.members)
+		for i, at := range x.times {
+			c.peers[uint64(i+2)].reached = at
+		}
+		if got := c.majority(func(p *peer) int64 { return p.reached }); got != x.want {
+			t.Errorf("%s: %d, want %d", x.name, got, x.want)
+		}
+	}
+}
+
+// TestRemovedPeer: what is known about a member is forgotten when it is removed.
+func TestRemovedPeer(t *testing.T) {
+	c, _ := following()
+	c.followed(2, c.moment(1000))
+	c.setMembers(three[:1])
+	if len(c.peers) != 0 {
+		t.Errorf("%d peers are left", len(c.peers))
+	}
+	c.setMembers(three)
+	if at := c.peers[2].followed; at != (moment{never, never}) {
+		t.Errorf("a member that was added again has followed at %v", at)
+	}
+}
+
+// TestPresent: present counts the voters and observers that followed this leader
+// within the last two seconds.
+func TestPresent(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	if f, o := c.present(0); f != 0 || o != 0 {
+		t.Errorf("%d followers and %d observers of nobody", f, o)
+	}
+	c.setMembers(append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}, proto.Peer{ID: 5, Observer: true}))
+	c.followed(2, c.moment(1000))
+	c.followed(4, c.moment(1001))
+	for _, x := range []struct {
+		now                  int64
+		followers, observers int
+	}{{1001, 1, 1}, {3000, 1, 1}, {3001, 0, 1}, {3002, 0, 0}} {
+		if f, o := c.present(x.now); f != x.followers || o != x.observers {
+			t.Errorf("at %d: %d followers and %d observers", x.now, f, o)
+		}
+	}
+}
+
+// TestLatestCounts: a delayed answer does not replace a newer one.
+func TestLatestCounts(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	look(c, 0, state{term: 5, leads: true})
+	c.followed(2, moment{200, 190})
+	c.followed(2, moment{100, 90})
+	c.answered(3, moment{200, 190}, 230, state{lost: true})
+	c.answered(3, moment{100, 90}, 240, state{})
+	if p := c.peers[2]; p.followed != (moment{200, 190}) || p.reached != 190 {
+		t.Errorf("followed at %v, reached at %d", p.followed, p.reached)
+	}
+	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
+		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
+	}
+	if at := c.lastFollowed(150, three); at != 150 {
+		t.Errorf("followed at %d, which is in the future", at)
+	}
+}
+
+// TestHeartbeats: which heartbeats count, and for which hear reports a change.
+func TestHeartbeats(t *testing.T) {
+	other := new(int)
+	for _, x := range []struct {
+		name   string
+		h      heard
+		newest uint64
+		counts bool
+		news   bool
+	}{
+		{"the next one", heard{id: 3, term: 5}, 5, true, false},
+		{"another connection", heard{id: 3, term: 5, conn: other}, 5, true, true},
+		{"another leader", heard{id: 2, term: 6}, 6, true, true},
+		{"a leader of a term that is over", heard{id: 2, term: 5, conn: other}, 6, false, false},
+		{"an earlier leader than the one that it hears", heard{id: 2, term: 4, conn: other}, 4, false, false},
+		{"a leader that waits for its disk", heard{id: 3, term: 5, stalled: 1999 * ms}, 5, true, false},
+		{"a leader whose disk is stuck", heard{id: 3, term: 5, stalled: 2000 * ms}, 5, true, true},
+	} {
+		c, conn := following()
+		if x.h.conn == nil {
+			x.h.conn = conn
+		}
+		if news := c.hear(1100, x.h, 30*ms, x.newest); news != x.news {
+			t.Errorf("%s: hear reports a change: %v", x.name, news)
+		}
+		ran := c.moment(1100).ran
+		h := c.heard
+		if counts := h.ran == ran; counts != x.counts {
+			t.Errorf("%s: counts is %v", x.name, counts)
+		}
+		if x.counts && (h.id != x.h.id || h.term != x.h.term || h.led != ran-30 || c.peers[x.h.id].reached != ran) {
+			t.Errorf("%s: %+v", x.name, h)
+		}
+		if x.h.stalled >= 2*time.Second && !c.hear(1200, heard{id: 3, term: 5, conn: conn}, 0, 5) {
+			t.Errorf("%s: hear does not report that the disk works again", x.name)
+		}
+	}
+}
+
+// TestReportedState: the state that a member with a leader in term 5 reports to others.
+func TestReportedState(t *testing.T) {
+	for _, x := range []struct {
+		name      string
+		own, want state
+	}{
+		{"it follows", state{term: 5}, state{term: 5}},
+		{"a later term has begun", state{term: 6}, state{term: 6, lost: true}},
+		{"it leads a later term", state{term: 6, leads: true}, state{term: 6, leads: true}},
+		{"it leads that term", state{term: 5, leads: true}, state{term: 5, leads: true}},
+		{"it led an earlier term", state{term: 4, leads: true}, state{term: 4}},
+		{"it stands in that term", state{term: 5, candidate: true}, state{term: 5}},
+		{"it stands in a later term", state{term: 6, candidate: true}, state{term: 6, candidate: true, lost: true}},
+	} {
+		c, _ := following()
+		if got := c.state(x.own); got != x.want {
+			t.Errorf("%s: it reports %+v, want %+v", x.name, got, x.want)
+		}
+	}
+	c := newContacts(1, timesFor(2*time.Second))
+	if got := c.state(state{}); !got.lost {
+		t.Error("a member that never heard a leader does not report it as lost")
+	}
+	c, conn := following()
+	c.hear(1000, heard{id: 3, term: 5, conn: conn, stalled: 2 * time.Second}, 0, 5)
+	if got := c.state(state{term: 5}); !got.lost {
+		t.Error("a member whose leader cannot write does not report it as lost")
+	}
+}
+
+// TestStateOnTheWire: an encoded state decodes to the same.
+func TestStateOnTheWire(t *testing.T) {
+	for _, s := range []state{
+		{}, {leads: true}, {lost: true}, {candidate: true},
+		{leads: true, lost: true, candidate: true, term: 1 << 60, lastTerm: 2 << 50, lastIndex: 3 << 40, stalled: 1234 * ms},
+	} {
+		b := s.append(nil)
+		if len(b) != stateLen || decodeState(b) != s {
+			t.Errorf("%+v is decoded as %+v, from %d bytes", s, decodeState(b), len(b))
+		}
+	}
+	for d, want := range map[time.Duration]uint32{-time.Second: 0, 5 * ms: 5, math.MaxInt64: math.MaxUint32} {
+		if got := millis(d); got != want {
+			t.Errorf("%v is %d ms", d, got)
+		}
+	}
+}
+
+var five = append(slices.Clone(three), proto.Peer{ID: 4}, proto.Peer{ID: 5})
+
+// standing is a situation in which a member may stand for election: self is one of
+// members, and member 3, the leader of term 5, refuses connections from 1010 on.
+type standing struct {
+	self    uint64
+	members []proto.Peer
+	own     state
+	says    map[uint64]state // what the others answer, at once each time
+	refused []uint64         // likewise, beside member 3
+}
+
+// after returns after how many ms the member first stands, or -1 if it does not
+// within two seconds.
+func (x *standing) after(t *testing.T) int64 {
+	t.Helper()
+	c := newContacts(x.self, timesFor(2*time.Second))
+	c.look(1000, x.members, x.own)
+	conn := new(int)
+	c.hear(1000, heard{id: 3, term: 5, conn: conn}, 0, 5)
+	c.hungUp(conn, 1010)
+	c.look(1010, x.members, x.own)
+	for _, id := range append(x.refused, 3) {
+		c.refused(id)
+	}
+	for now := int64(1010); now < 3000; now++ {
+		for id, s := range x.says {
+			c.answered(id, moment{now, 0}, now, s)
+		}
+		if _, _, stand, _ := c.look(now, x.members, x.own); stand {
+			return now - 1010
+		}
+	}
+	return -1
+}
+
+// TestWhenItStands: when a member stands for election, for each rule on its own and
+// at its limit.
+func TestWhenItStands(t *testing.T) {
+	own := state{term: 5, lastTerm: 5, lastIndex: 10}
+	lost := own
+	lost.lost = true
+	with := func(s state, change func(s *state)) state {
+		change(&s)
+		return s
+	}
+	const never = -1
+	for _, x := range []struct {
+		name string
+		standing
+		want int64
+	}{
+		{"it is the first of two", standing{1, three, own, map[uint64]state{2: lost}, nil}, 0},
+		{"it is the second of two", standing{2, three, own, map[uint64]state{1: lost}, nil}, 150},
+		{"it is the second, but has one entry more", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastIndex = 9 })}, nil}, 0},
+		{"it is the second, but has a later last entry", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastTerm, s.lastIndex = 4, 11 })}, nil}, 0},
+		{"it is the third of three", standing{4, five, own, map[uint64]state{1: lost, 2: lost}, []uint64{5}}, 300},
+		{"two of five are not a majority", standing{1, five, own, map[uint64]state{2: lost}, []uint64{4, 5}}, never},
+		{"one of five has not answered", standing{1, five, own, map[uint64]state{2: lost, 4: lost}, nil}, 100},
+		{"one of five has an election", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.candidate = true })}, []uint64{5}}, 300},
+		{"one of five knows a later term", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.term = 6 })}, []uint64{5}}, 300},
+		{"one of five leads this term", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5}}, nil}, never},
+		{"one of five led a term before", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 4}}, nil}, 0},
+		{"one of five leads and almost cannot write", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5, stalled: 1999 * ms}}, nil}, never},
+		{"one of five leads and cannot write", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5, stalled: 2000 * ms}}, nil}, 0},
+		{"its disk is slow", standing{1, three, with(own, func(s *state) { s.stalled = 999 * ms }), map[uint64]state{2: lost}, nil}, 0},
+		{"its disk is too slow", standing{1, three, with(own, func(s *state) { s.stalled = 1000 * ms }), map[uint64]state{2: lost}, nil}, never},
+		{"the other's disk is slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 999 * ms })}, nil}, 0},
+		{"the other's disk is too slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 1000 * ms })}, nil}, never},
+		{"it does not vote", standing{4, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]state{1: lost, 2: lost}, nil}, never},
+		{"it is not a member", standing{4, three, own, map[uint64]state{1: lost, 2: lost}, nil}, never},
+		{"observers do not count", standing{1, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]state{4: lost}, []uint64{2}}, never},
+	} {
+		if got := x.after(t); got != x.want {
+			t.Errorf("%s: it stands after %d ms, want %d", x.name, got, x.want)
+		}
+	}
+}
+
+// TestStandsAgain: how long a member waits for the result of its own previous
+// election, or another member's, before it stands again.
+func TestStandsAgain(t *testing.T) {
+	c, _ := following()
+	own, lost := state{term: 6}, state{term: 6, lost: true}
+	c.refused(3)
+	var stood []int64
+	run := func(from, to int64) {
+		for now := from; now < to; now++ {
+			c.answered(2, moment{now, 0}, now, lost)
+			if _, stand := look(c, now, own); stand {
+				stood = append(stood, now)
+			}
+		}
+	}
+	run(1010, 40_000)
+	if len(stood) < 8 {
+		t.Fatalf("it stood at %v", stood)
+	}
+	// Half of the election timeout and up to 75 ms, then more and more, and up to half of it.
+	for i, want := range []int64{1000, 2000, 3000, 4000, 5000, 5000, 5000} {
+		most := int64(1000)
+		if i == 0 {
+			most = 75
+		}
+		if gap := stood[i+1] - stood[i]; gap < want || gap > want+most {
+			t.Errorf("it stood %d ms after the last time, want %d", gap, want)
+		}
+	}
+
+	// After another member was elected and lost, the waits begin again.
+	c.hear(40_000, heard{id: 2, term: 6, conn: new(int)}, 0, 6)
+	look(c, 40_000, own)
+	stood = nil
+	own.term, lost.term = 7, 7
+	look(c, 40_100, own) // a new term: somebody may be standing in it
+	run(40_100, 43_000)
+	if len(stood) != 2 || stood[0] < 41_100 || stood[0] > 41_175 || stood[1]-stood[0] > 1075 {
+		t.Errorf("it stood at %v, in a term that began at 40100", stood)
+	}
+}
+
+// TestLossesApart: when a member loses the leader a second time, it gives the members that
+// should stand first their full time again, counted from the second loss.
+func TestLossesApart(t *testing.T) {
+	c := newContacts(2, timesFor(2*time.Second))
+	own, lost := state{term: 5}, state{term: 5, lost: true}
+	first := int64(-1)
+	for now := int64(1000); now < 2000 && first < 0; now++ {
+		if now < 1010 || now >= 1100 && now < 1110 {
+			c.hear(now, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
+		} else if now == 1010 || now == 1110 {
+			c.hungUp(c.heard.conn, now)
+			look(c, now, own)
+			c.refused(3)
+		}
+		c.answered(1, moment{now, 0}, now, lost)
+		if _, stand := look(c, now, own); stand {
+			first = now
+		}
+	}
+	if first != 1110+150 {
+		t.Errorf("it stands at %d", first)
+	}
+}
+
+// TestWaitsAgain: after a moment in which a member may not stand, it gives the members
+// that should stand first their full time again.
+func TestWaitsAgain(t *testing.T) {
+	for name, between := range map[string]func(c *contacts, now int64, own *state){
+		"its disk is slow": func(_ *contacts, _ int64, own *state) { own.stalled = time.Second },
+		"another leads": func(c *contacts, now int64, _ *state) {
+			c.answered(4, moment{now, 0}, now, state{leads: true, term: 5})
+		},
+		"the others have a leader": func(c *contacts, now int64, _ *state) { c.answered(1, moment{now, 0}, now, state{term: 5}) },
+	} {
+		c := newContacts(2, timesFor(2*time.Second))
+		lost := state{term: 5, lost: true}
+		c.hear(1000, heard{id: 3, term: 5, conn: t}, 0, 5)
+		c.hungUp(t, 1005)
+		stood := int64(-1)
+		for now := int64(1010); now < 2000 && stood < 0; now++ {
+			own := state{term: 5}
+			for _, id := range []uint64{1, 4} {
+				c.answered(id, moment{now, 0}, now, lost)
+			}
+			c.refused(3)
+			c.refused(5)
+			if now >= 1100 && now < 1110 {
+				between(c, now, &own)
+			}
+			if _, _, stand, _ := c.look(now, five, own); stand {
+				stood = now
+			}
+		}
+		if stood != 1110+150 {
+			t.Errorf("%s: it stands at %d", name, stood)
+		}
+	}
+}
+
+// TestFirstElection: a member that has just started does not mistake the term in its
+// storage for an election that is still running.
+func TestFirstElection(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	own := state{term: 5}
+	look(c, 1000, own)
+	c.refused(3)
+	c.answered(2, moment{1001, 0}, 1001, state{term: 5, lost: true})
+	if _, stand := look(c, 1002, own); !stand {
+		t.Error("it does not stand")
+	}
+}
+
+// TestTrouble: trouble begins when no majority has answered for half of the election
+// timeout. A member that refused a connection before that may be back.
+func TestTrouble(t *testing.T) {
+	c, _ := following()
+	c.refused(2)
+	for now := int64(1000); now <= 2000; now += 10 {
+		look(c, now, state{term: 5})
+		if c.troubled() != (now == 2000) || c.peers[2].refused == (now == 2000) {
+			t.Errorf("after %d ms: troubled %v, member 2 refused %v", now-1000, c.troubled(), c.peers[2].refused)
+		}
+	}
+
+	c = newContacts(1, timesFor(2*time.Second))
+	leads := state{term: 5, leads: true}
+	look(c, 1000, leads)
+	c.refused(2)
+	for now := int64(1000); now <= 2000; now += 10 {
+		look(c, now, leads)
+	}
+	if !c.troubled() || !c.peers[2].refused {
+		t.Errorf("a leader: troubled %v, member 2 refused %v", c.troubled(), c.peers[2].refused)
+	}
+}
+
+// TestStuck: a member whose disk has been stuck for the election timeout while the
+// leader keeps working.
+func TestStuck(t *testing.T) {
+	for _, x := range []struct {
+		own  state
+		want bool
+	}{
+		{state{term: 5, stalled: 1999 * ms}, false},
+		{state{term: 5, stalled: 2000 * ms}, true},
+		{state{term: 6, stalled: 2000 * ms}, false},              // it has no leader
+		{state{term: 6, stalled: 2000 * ms, leads: true}, false}, // the other members replace it
+	} {
+		c, _ := following()
+		if v, _ := look(c, 1010, x.own); v.stuck != x.want {
+			t.Errorf("%+v: stuck is %v", x.own, v.stuck)
+		}
+	}
+}
+
+// TestRefusedByThree: when a member of a cluster of five considers the majority lost
+// because connections are refused.
+func TestRefusedByThree(t *testing.T) {
+	for _, x := range []struct {
+		name    string
+		leads   bool
+		refused []uint64
+		want    bool
+	}{
+		{"a leader that two refuse", true, []uint64{2, 4}, false},
+		{"a leader that three refuse", true, []uint64{2, 4, 5}, true},
+		{"a follower that three refuse, but not the leader", false, []uint64{2, 4, 5}, false},
+	} {
+		c := newContacts(1, timesFor(2*time.Second))
+		own := state{term: 5, leads: x.leads}
+		c.look(1000, five, own)
+		if !x.leads {
+			c.hear(1000, heard{id: 3, term: 5, conn: t}, 0, 5)
+			c.look(1000, five, own)
+		}
+		for _, id := range x.refused {
+			c.refused(id)
+		}
+		c.look(1010, five, own)
+		if v, _, _, _ := c.look(1310, five, own); v.noMajority != x.want {
+			t.Errorf("%s: without a majority is %v", x.name, v.noMajority)
+		}
+	}
+
+	c := newContacts(1, timesFor(2*time.Second))
+	own := state{term: 5, leads: true}
+	at := func(now int64) bool {
+		v, _, _, _ := c.look(now, five, own)
+		return v.noMajority
+	}
+	for now := int64(1000); now < 1200; now += 100 {
+		for _, id := range []uint64{2, 4, 5} {
+			c.refused(id)
+		}
+		at(now)
+	}
+	c.followed(2, c.moment(1200))
+	at(1200)
+	c.refused(2)
+	if at(1250) || at(1549) || !at(1550) {
+		t.Error("it does not wait again for a member that came back for a moment")
+	}
+}
+
+// TestLastFollowed: when a majority last followed the leader, by both clocks.
+func TestLastFollowed(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	if at := c.lastFollowed(100, three[:1]); at != 100 {
+		t.Errorf("the leader of a cluster of one was followed at %d", at)
+	}
+	own := state{term: 5, leads: true}
+	look(c, 1000, own)
+	c.followed(2, c.moment(1000))
+	look(c, 1400, own)
+	for range 2 {
+		if ago := c.ledAgo(); ago != 400*ms {
+			t.Errorf("it led %v ago", ago)
+		}
+		if at := c.lastFollowed(1400, three); at != 1000 {
+			t.Errorf("it was followed at %d", at)
+		}
+	}
+}
+
+// TestOldAnswers: an answer counts for 300 ms, if the question was sent after trouble
+// began.
+func TestOldAnswers(t *testing.T) {
+	for _, x := range []struct {
+		asked, came, now int64
+		want             bool
+	}{
+		{1010, 1010, 1310, true},
+		{1010, 1010, 1311, false},
+		{1009, 1010, 1020, false},
+		{1010, 1300, 1600, true},
+	} {
+		c, conn := following()
+		own := state{term: 5, lastTerm: 5, lastIndex: 10}
+		look(c, 1005, own)
+		c.hungUp(conn, 1010)
+		look(c, 1010, own)
+		c.refused(3)
+		c.answered(2, moment{x.asked, 0}, x.came, state{lost: true, term: 5, lastTerm: 5, lastIndex: 9})
+		if _, stand := look(c, x.now, own); stand != x.want {
+			t.Errorf("asked at %d and answered at %d: it stands at %d: %v", x.asked, x.came, x.now, stand)
+		}
+		if _, stand := look(c, x.now+200, own); stand {
+			t.Errorf("asked at %d and answered at %d: it stands at %d", x.asked, x.came, x.now+200)
+		}
+	}
+}
+
+// TestWhoIsAsked: in trouble the other voters are asked, with one question to each at
+// a time, and more often when trouble has just begun.
+func TestWhoIsAsked(t *testing.T) {
+	members := append(slices.Clone(three), proto.Peer{ID: 4, Observer: true})
+	c, conn := following()
+	c.questionDone(2)
+	c.questionDone(3)
+	own := state{term: 5}
+	asked := func(now int64) (ids []uint64, again time.Duration) {
+		_, ask, _, again := c.look(now, members, own)
+		for _, x := range ask {
+			ids = append(ids, x.ID)
+		}
+		return ids, again
+	}
+	if ids, again := asked(1005); ids != nil || again != 250*ms || c.troubled() {
+		t.Errorf("without trouble it asks %d, and looks again after %v", ids, again)
+	}
+	c.hungUp(conn, 1010)
+	if ids, again := asked(1010); !slices.Equal(ids, []uint64{2, 3}) || again != hurryGap || !c.troubled() {
+		t.Errorf("it asks %d, and looks again after %v", ids, again)
+	}
+	c.questionDone(2)
+	if ids, _ := asked(1014); ids != nil {
+		t.Errorf("it asks %d too soon", ids)
+	}
+	if ids, _ := asked(1015); !slices.Equal(ids, []uint64{2}) {
+		t.Errorf("it asks %d, although member 3 has not answered yet", ids)
+	}
+	if _, again := asked(1210); again != 50*ms {
+		t.Errorf("it looks again after %v", again)
+	}
+	if _, again := asked(3000); again != 100*ms {
+		t.Errorf("it looks again after %v", again)
+	}
+	c.hear(3000, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
+	if ids, _ := asked(3001); ids != nil || c.troubled() {
+		t.Errorf("it asks %d after the leader came back", ids)
+	}
+	c.questionDone(2)
+	c.questionDone(3)
+	if ids, _ := asked(3200); ids != nil {
+		t.Errorf("it asks %d although it hears the leader", ids)
+	}
+	own.term, own.leads = 6, true
+	c.followed(2, c.moment(3200))
+	if ids, again := asked(3200); ids != nil || again != 100*ms {
+		t.Errorf("as the leader it asks %d, and sends its next heartbeat after %v", ids, again)
+	}
+}
+
+// TestNoMajority: a leader has lost the majority when none has followed it for the
+// election timeout; a follower has lost it when its leader has.
+func TestNoMajority(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		leads bool
+		ago   func(now int64) time.Duration // when the leader that it hears had a majority
+		want  func(now int64) bool
+	}{
+		{"a leader that nobody follows", true, nil, func(now int64) bool { return now >= 3000 }},
+		{"a follower of a leader with a majority", false, func(int64) time.Duration { return 0 }, func(int64) bool { return false }},
+		{"a follower of a leader without one", false, func(now int64) time.Duration { return time.Duration(now-1000) * ms }, func(now int64) bool { return now >= 3000 }},
+	} {
+		c := newContacts(1, timesFor(2*time.Second))
+		own := state{term: 5, leads: x.leads}
+		c.look(1000, five, own)
+		conn := new(int)
+		for now := int64(1000); now <= 3100; now += 10 {
+			if x.ago != nil {
+				c.hear(now, heard{id: 3, term: 5, conn: conn}, x.ago(now), 5)
+			}
+			if v, _, _, _ := c.look(now, five, own); v.noMajority != x.want(now) {
+				t.Errorf("%s: without a majority after %d ms: %v", x.name, now-1000, v.noMajority)
+			}
+		}
+	}
+}
+
+// TestTimes: a member's time limits are derived from the election timeout, and a
+// pause of the process counts as at most a quarter of it.
+func TestTimes(t *testing.T) {
+	for election, want := range map[time.Duration]times{
+		2 * time.Second: {2 * time.Second, 300 * ms, 100 * ms},
+		300 * ms:        {300 * ms, 150 * ms, 75 * ms},
+		2 * ms:          {2 * ms, 1 * ms, 1 * ms},
+	} {
+		if got := timesFor(election); got != want {
+			t.Errorf("%v: %v, want %v", election, got, want)
+		}
+	}
+	c, _ := following()
+	at := c.moment(1000).ran
+	for now, want := range map[int64]int64{900: 0, 1499: 499, 1500: 500, 60_000: 500} {
+		if got := c.moment(now); got.now != now || got.ran-at != want {
+			t.Errorf("at %d it ran for %d ms, want %d", now, got.ran-at, want)
+		}
+	}
+}
+
+// TestSpread: the times of two members differ enough in most terms, and stay within the limit.
+func TestSpread(t *testing.T) {
+	const most = 1000
+	for a := uint64(1); a < 6; a++ {
+		for b := uint64(1); b < a; b++ {
+			near := 0
+			for term := range uint64(1000) {
+				x, y := spread(a, term, most), spread(b, term, most)
+				if x < 0 || x > most || y < 0 || y > most {
+					t.Fatalf("members %d and %d, term %d: %d and %d", a, b, term, x, y)
+				}
+				if x-y < most/10 && y-x < most/10 {
+					near++
+				}
+			}
+			if near > 300 { // 190 are expected
+				t.Errorf("members %d and %d are near each other in %d of 1,000 terms", a, b, near)
+			}
+		}
+	}
+}
+
+// TestKnowsWhatIsCommitted: a leader tells others what is committed only while nothing says that it
+// was replaced. A pause of its process counts, although in running time a majority accepted it a
+// moment ago.
+func TestKnowsWhatIsCommitted(t *testing.T) {
+	c := newContacts(1, timesFor(2*time.Second))
+	knows := func(now int64, term uint64, want bool) {
+		t.Helper()
+		if c.knows(now, term) != want {
+			t.Errorf("at %d, in term %d, it knows: %v", now, term, !want)
+		}
+	}
+	look(c, 1000, state{leads: true, term: 5})
+	c.followed(2, c.moment(1000))
+	for now := int64(1000); now < 5000; now += 100 {
+		look(c, now, state{leads: true, term: 5})
+		knows(now, 5, true)
+	}
+	c.followed(2, c.moment(4900))
+	look(c, 9000, state{leads: true, term: 5})
+	if ago := c.ledAgo(); ago >= time.Second {
+		t.Errorf("it was accepted %v ago in running time", ago)
+	}
+	knows(9000, 5, false)
+	c.followed(2, c.moment(9000))
+	knows(9000, 5, true)
+	c.outdated(6)
+	knows(9000, 5, false)
+	knows(9000, 6, true)
+}
+
+// TestPulseBeats: the pulse of a leader sends heartbeats, notes who follows, and hangs
+// up when this member no longer leads.
+func TestPulseBeats(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
+		p := b.pulse
+		beats, hungUp := make(chan []byte, 100), make(chan bool, 1)
+		b.answer(t, "b", kindBeat, func(c net.Conn) {
+			defer c.Close()
+			for {
+				beat := readFull(c, beatLen)
+				if beat == nil {
+					hungUp <- true
+					return
+				}
+				beats <- beat
+				c.Write(append(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()), make([]byte, answerLen-8)...))
+			}
+		})
+		p.commits.set(7, 1)
+		p.raft.begun.Store(p.raft.CurrentTerm())
+		b.wg.Go(p.run)
+		beat := receive(t, "a heartbeat", beats)
+		if term := binary.BigEndian.Uint64(beat); term != p.raft.CurrentTerm() {
+			t.Errorf("a heartbeat of term %d, want %d", term, p.raft.CurrentTerm())
+		}
+		if id, applied := binary.BigEndian.Uint64(beat[8:]), binary.BigEndian.Uint64(beat[24:]); id != 1 || applied != 7 {
+			t.Errorf("a heartbeat of member %d with %d applied, want 1 with 7", id, applied)
+		}
+		synctest.Wait()
+		if followers, observers := p.contacts.present(p.nowMs()); followers != 0 || observers != 1 {
+			t.Errorf("%d followers and %d observers, want one observer", followers, observers)
+		}
+		if v := p.verdict.Load(); !v.leads || v.lost || v.noMajority {
+			t.Errorf("verdict %+v", v)
+		}
+		began := len(beats)
+		time.Sleep(time.Second)
+		if n := len(beats) - began; n < 5 || n > 20 {
+			t.Errorf("%d heartbeats in a second", n)
+		}
+		if err := p.raft.Shutdown().Error(); err != nil {
+			t.Fatal(err)
+		}
+		receive(t, "the end of the connection", hungUp)
+	})
+}
+
+// TestPulseStands: a pulse that has heard of no leader for the election timeout asks
+// the other members, and gives Raft the message to stand once one of two has lost the
+// leader too, but not before the gate is lifted.
+func TestPulseStands(t *testing.T) {
+	for _, lifted := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
+			p := b.pulse
+			if !lifted {
+				p.gate.lift(0)
+			}
+			b.answerState(t, "b", state{lost: true, term: 1})
+			b.wg.Go(p.run)
+			var stands bool
+			select {
+			case rpc := <-p.transport.rpcs:
+				_, stands = rpc.Command.(*raft.TimeoutNowRequest)
+				rpc.Respond(&raft.TimeoutNowResponse{}, nil)
+			case <-time.After(10 * time.Second):
+			}
+			if stands != lifted {
+				t.Errorf("gate lifted %v: it stands: %v", lifted, stands)
+			}
+			if v := p.verdict.Load(); v.leads || !v.lost {
+				t.Errorf("verdict %+v", v)
+			}
+		})
+	}
+}
+
+// TestPulseHears: a pulse answers a leader's heartbeats with the newest term and its
+// verdict names no loss; when the connection ends and the leader refuses a new one, the
+// leader is lost at once.
+func TestPulseHears(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
+		p := b.pulse
+		b.wg.Go(p.run)
+		here, there := net.Pipe()
+		b.wg.Go(func() { p.takeBeats(here) })
+		for range 5 {
+			beat := make([]byte, beatLen)
+			binary.BigEndian.PutUint64(beat, 4)
+			binary.BigEndian.PutUint64(beat[8:], 3)
+			there.Write(beat)
+			if answer := readFull(there, answerLen); answer == nil || binary.BigEndian.Uint64(answer) != 1 {
+				t.Fatalf("answer %v, want term 1", answer)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if v := p.verdict.Load(); v.lost || v.noMajority {
+			t.Errorf("verdict %+v while the leader sends heartbeats", v)
+		}
+		there.Close()
+		time.Sleep(50 * time.Millisecond)
+		if v := p.verdict.Load(); !v.lost {
+			t.Errorf("verdict %+v after the leader has gone", v)
+		}
+	})
+}
+
+// TestPulseAnswers: a pulse answers a question with this member's state.
+func TestPulseAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for want, members := range map[state][]proto.Peer{
+			{leads: true, term: 2, lastTerm: 2, lastIndex: 2}: {{ID: 1, Addr: "a:1"}},
+			{lost: true, term: 1, lastTerm: 1, lastIndex: 1}:  {{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}},
+		} {
+			b := newBase(t, members...)
+			here, there := net.Pipe()
+			b.wg.Go(func() { b.pulse.tellState(here) })
+			if got := decodeState(readFull(there, stateLen)); got != want {
+				t.Errorf("%+v, want %+v", got, want)
+			}
+		}
+	})
 }

@@ -170,3 +170,46 @@ func TestWhatIsLogged(t *testing.T) {
 		said("the end")
 	})
 }
+
+// TestFailedIsQuiet: a follower that could not write, and that nobody closes, does not log at each attempt of the leader that it still cannot.
+func TestFailedIsQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 20)
+		f.whole()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		f.disks[c].SetFault(func() error { return errors.New("disk full") })
+		f.write(lead)
+		until(t, "its fault", f.running[c].over.Load)
+		time.Sleep(5 * time.Minute)
+		if n := strings.Count(f.log.String(), "disk full"); n > 1 {
+			t.Errorf("it was logged %d times that its disk is full", n)
+		}
+	})
+}
+
+// TestReturnIsNotLogged: nobody logs, at the default level, that a follower was stopped, and that it needs a snapshot when it is started again.
+func TestReturnIsNotLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		open := func(i int) {
+			cfg := f.config(i)
+			cfg.SnapshotBytes = 100 * entryCost
+			f.open(i, cfg)
+		}
+		for i := range 3 {
+			open(i)
+		}
+		f.whole()
+		before := f.log.String()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		f.stop(c)
+		f.writes(lead, 500)
+		open(c)
+		f.whole()
+		if after := f.log.String(); after != before {
+			t.Error(strings.TrimPrefix(after, before))
+		}
+	})
+}

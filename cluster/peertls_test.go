@@ -2,9 +2,14 @@ package cluster
 
 import (
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -62,4 +67,144 @@ func TestPeerTLSModes(t *testing.T) {
 		}
 		m.Close()
 	}
+}
+
+// TestTLSFails: a member whose certificate the others do not accept, or which does not accept theirs, and the others
+// say of each other which side refuses which, and why: while they wait for each other, and once they are in a cluster.
+func TestTLSFails(t *testing.T) {
+	ca, foreign := testkit.NewCA(t), testkit.NewCA(t)
+	mutual := func(own tls.Certificate) *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	}
+	good := ca.Named(t, "localhost")
+	for name, x := range map[string]struct {
+		config        *tls.Config
+		first, second string // what the first member, whose certificate is good, says of the second, and the reverse
+	}{
+		"common name only":  {mutual(ca.Bad(t, false)), "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field", ""},
+		"another name":      {mutual(ca.Named(t, "b.example")), "its certificate (CN=b.example) is not accepted here: x509: certificate is valid for b.example, not localhost", ""},
+		"expired":           {mutual(ca.Bad(t, true)), "its certificate (CN=localhost) is not accepted here: x509: certificate has expired", "it does not accept this server's certificate (tls: expired certificate); its log says more"},
+		"foreign authority": {mutual(foreign.Named(t, "localhost")), "its certificate (CN=localhost) is not accepted here: x509: certificate signed by unknown authority", "it does not accept this server's certificate (tls: unknown certificate authority); its log says more"},
+		"other authorities": {&tls.Config{Certificates: []tls.Certificate{good}, RootCAs: foreign.Pool, ClientCAs: foreign.Pool, ClientAuth: tls.RequireAndVerifyClientCert},
+			"it does not accept this server's certificate (tls: unknown certificate authority); its log says more", "its certificate (CN=localhost) is not accepted here: x509: certificate signed by unknown authority"},
+		"no TLS": {nil, "it closed the connection during the TLS handshake, as a server without TLS does", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var peers []proto.Peer
+			for i := range 2 {
+				peers = append(peers, proto.Peer{ID: uint64(i + 1), Addr: fmt.Sprintf("localhost:%d", testkit.Port(t))})
+			}
+			var logs [2]testkit.Log
+			for i, config := range []*tls.Config{mutual(good), x.config} {
+				cfg := Config{ID: uint64(i + 1), Addr: peers[i].Addr, Peers: peers, Network: TCP{TLS: config}, Log: logs[i].Logger(slog.LevelInfo), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Memory: storage.NewMemory()}
+				m := New(cfg, fsm.NewReplica())
+				if err := m.Start(); err != nil {
+					t.Fatal(err)
+				}
+				defer m.Close()
+			}
+			says := func(i int, want string) {
+				t.Helper()
+				of := peers[1-i]
+				testkit.Eventually(t, "a line that says "+want, func() bool {
+					return len(logs[i].Matching("not in the cluster yet", fmt.Sprintf("server %d at %s: %s", of.ID, of.Addr, want))) > 0
+				})
+			}
+			says(0, x.first)
+			if x.second != "" {
+				says(1, x.second)
+			}
+			if x.config == nil {
+				return
+			}
+			// The side that was called says it, too.
+			called := 1
+			if strings.HasPrefix(x.first, "it does not accept") {
+				called = 0
+			}
+			testkit.Eventually(t, "a line of the server that is called", func() bool {
+				return len(logs[called].Matching("WARN", "a peer cannot connect: TLS handshake failed", "it does not accept this server's certificate")) > 0
+			})
+		})
+	}
+}
+
+// TestTLSFailsLater is TestTLSFails for a member that gets its bad certificate when it is in the cluster.
+func TestTLSFailsLater(t *testing.T) {
+	ca := testkit.NewCA(t)
+	mutual := func(own tls.Certificate) *tls.Config {
+		return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	}
+	var peers []proto.Peer
+	for i := range 2 {
+		peers = append(peers, proto.Peer{ID: uint64(i + 1), Addr: fmt.Sprintf("localhost:%d", testkit.Port(t))})
+	}
+	memory := []*storage.Memory{storage.NewMemory(), storage.NewMemory()}
+	var logs [2]testkit.Log
+	start := func(i int, own tls.Certificate) *Member {
+		t.Helper()
+		cfg := Config{ID: uint64(i + 1), Addr: peers[i].Addr, Peers: peers, Network: TCP{TLS: mutual(own)}, Log: logs[i].Logger(slog.LevelWarn), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Memory: memory[i]}
+		m := New(cfg, fsm.NewReplica())
+		if err := m.Start(); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	first, second := start(0, ca.Named(t, "localhost")), start(1, ca.Named(t, "localhost"))
+	defer first.Close()
+	testkit.Eventually(t, "a leader that both know", func() bool {
+		return first.leader.get().id != 0 && first.leader.get().id == second.leader.get().id
+	})
+	second.Close()
+	second = start(1, ca.Bad(t, false))
+	defer second.Close()
+	testkit.Eventually(t, "a line of the first member", func() bool {
+		return len(logs[0].Matching("WARN", "TLS with another member fails", "server=2", "address="+peers[1].Addr, "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field")) > 0
+	})
+	testkit.Eventually(t, "a line of the second member", func() bool {
+		return len(logs[1].Matching("WARN", "a peer cannot connect: TLS handshake failed", "it does not accept this server's certificate")) > 0
+	})
+	_, err := Ask(t.Context(), TCP{TLS: mutual(ca.Named(t, "localhost"))}, peers[1].Addr, Request{Status: true})
+	if why := (*TLSError)(nil); !errors.As(err, &why) || !strings.HasPrefix(err.Error(), peers[1].Addr+": its certificate") {
+		t.Errorf("asking it: %v", err)
+	}
+}
+
+// TestWarnings: the same warning comes again after pauses that grow, a warning about another peer at once, and all of it
+// stays small.
+func TestWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testkit.Log
+		p := newPeerPort(nil, 1, "a:1", nil, log.Logger(slog.LevelWarn))
+		at := []int(nil)
+		for second := range 3600 {
+			before := log.Count("fails")
+			if p.warnOf("b", "TLS fails"); log.Count("fails") > before {
+				at = append(at, second)
+			}
+			time.Sleep(time.Second)
+		}
+		if want := []int{0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030}; !slices.Equal(at, want) {
+			t.Errorf("after %v s, not %v", at, want)
+		}
+		before := log.Count("fails")
+		if p.warnOf("c", "TLS fails"); log.Count("fails") != before+1 {
+			t.Error("a warning about another peer does not come")
+		}
+		time.Sleep(time.Hour)
+		for range 2 {
+			p.warnOf("b", "TLS fails")
+			time.Sleep(quietFirst)
+		}
+		if n := log.Count("fails"); n != before+3 {
+			t.Errorf("%d warnings after an hour of silence", n-before-1)
+		}
+		for i := range 10000 {
+			p.warnOf(net.IPv4(10, 0, byte(i>>8), byte(i)).String(), "TLS fails")
+		}
+		if n := len(p.warned); n > maxWarnings+1 {
+			t.Errorf("it remembers %d warnings", n)
+		}
+	})
 }

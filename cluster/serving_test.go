@@ -1,23 +1,18 @@
 package cluster
 
 import (
+	"fmt"
 	"log/slog"
 	"math"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
-
-func (b *base) proposer() *proposer {
-	l := newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
-	if term, leads := b.pulse.raft.term(); leads {
-		l.raft.begun.Store(term)
-	}
-	index := newReadIndex(b.cfg, l, b.leader, b.pulse)
-	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, index, b.pulse.peers, func() <-chan struct{} { return nil })
-}
 
 // TestCountdown: a countdown ends when enough time has passed in which the process was
 // not paused.
@@ -38,23 +33,6 @@ func TestCountdown(t *testing.T) {
 		c.start(time.Minute) // longer ago than it takes
 		if <-c.timer; !c.ended() {
 			t.Error("it has not ended, and began a minute ago")
-		}
-	})
-}
-
-// tick keeps running time going, as a pulse does that runs, until the test ends.
-func (b *base) tick() {
-	c := b.pulse.contacts
-	b.wg.Go(func() {
-		for {
-			c.mu.Lock()
-			c.tick(b.pulse.nowMs())
-			c.mu.Unlock()
-			select {
-			case <-time.After(c.beat):
-			case <-b.stop:
-				return
-			}
 		}
 	})
 }
@@ -246,33 +224,53 @@ func TestLease(t *testing.T) {
 	})
 }
 
-// TestProposer: a proposer reports what becomes of each command, and those proposed
-// after it has stopped are lost.
-func TestProposer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.proposer()
-		b.replica.Complete(p.complete)
-		w := make(result, 1)
-		p.propose(someWrite(), w, nil)
-		b.wg.Go(p.run)
-		if err := receive[error](t, "the outcome", w); err != nil {
-			t.Error(err)
+// TestServesOnSlowLinks: long writes, one after the other, over links that carry at least 1 MiB in an
+// election timeout, and twice as much as is written. No member stops serving its clients.
+func TestServesOnSlowLinks(t *testing.T) {
+	for _, size := range []int{3, 5} {
+		for _, timeout := range []time.Duration{500, 2000} {
+			for _, percent := range []int{100} { // of 1 MiB in an election timeout
+				for _, entry := range []int{300_000, 900_000} {
+					t.Run(fmt.Sprint("size ", size, " timeout ", int(timeout), " link ", percent, " entry ", entry), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							f := newFleet(t, size)
+							timeout := timeout * time.Millisecond
+							f.opened(timeout)
+							rate := int((1<<20)*time.Second/timeout) * percent / 100
+							f.net.SetDelay(func(from, to string) time.Duration { return 2 * time.Millisecond })
+							for i := range size {
+								for j := range size {
+									f.net.SetBandwidth(string(rune('a'+i)), string(rune('a'+j)), rate)
+								}
+							}
+							stops := make([]atomic.Int64, size)
+							f.sees(stops)
+							time.Sleep(5 * time.Second)
+							l := f.running[leadOf(t, f)]
+							term := l.raft.CurrentTerm()
+							for range 3 { // each group of writes is 1.8 MB
+								began := time.Now()
+								for range 1_800_000 / entry {
+									w := make(result, 1)
+									l.Propose(fsm.Reap("/"+strings.Repeat("x", entry)), w, nil)
+									if err := <-w; err != nil {
+										t.Fatal(err)
+									}
+								}
+								time.Sleep(time.Duration(2*1_800_000*float64(time.Second)/float64(rate)) - time.Since(began))
+							}
+							for i := range stops {
+								if c := stops[i].Load(); c > 0 {
+									t.Errorf("server %d stopped serving %d times", i+1, c)
+								}
+							}
+							if l.raft.CurrentTerm() != term {
+								t.Error("another term")
+							}
+						})
+					})
+				}
+			}
 		}
-		if p.sizes.last <= 0 || p.sizes.last != p.sizes.min {
-			t.Errorf("the entry had %d bytes", p.sizes.last)
-		}
-		b.leader.set(0, "")
-		p.propose(someWrite(), w, nil)
-		synctest.Wait()
-		b.leader.suspend()
-		if err := receive[error](t, "the outcome", w); err == nil {
-			t.Error("a command without a leader was done")
-		}
-		p.batcher.close()
-		p.propose(someWrite(), w, nil)
-		if err := receive[error](t, "the outcome", w); err == nil {
-			t.Error("a command was done after the end")
-		}
-	})
+	}
 }

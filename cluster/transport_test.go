@@ -1,18 +1,17 @@
 package cluster
 
 import (
-	"runtime"
-	"strings"
+	"context"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestTransportRestart: a vote request to a restarted member succeeds even if all
@@ -46,181 +45,250 @@ func TestTransportRestart(t *testing.T) {
 	})
 }
 
-// TestReturn: a member that was down or cut off for long serves, and counts for the majority,
-// soon after it has returned.
-func TestReturn(t *testing.T) {
-	for _, crash := range []bool{true, false} {
-		most := 50 * time.Millisecond
-		if !crash {
-			most = time.Second // until TCP sends again what the cut has swallowed
+// TestLongMessages: a message is no longer than maxEntryBytes, unless it has a single entry,
+// and Raft goes on behind the last entry that was sent. It never says that more is committed
+// than the receiver has compared with the leader's log.
+func TestLongMessages(t *testing.T) {
+	entries := func(sizes ...int) (logs []*raft.Log) {
+		for i, size := range sizes {
+			logs = append(logs, &raft.Log{Index: uint64(11 + i), Term: uint64(2 + i), Data: make([]byte, size)})
 		}
-		synctest.Test(t, func(t *testing.T) {
-			network := memnet.New()
-			members, lead := threeMembers(t, network, new(testkit.Log))
-			i, j := (lead+1)%3, (lead+2)%3
-			host := func(i int) string { return string(rune('a' + i)) }
-			cut := func(i int, is bool) {
-				for k := range 3 {
-					network.Cut(host(i), host(k), is && i != k)
-					network.Cut(host(k), host(i), is && i != k)
-				}
-			}
-			for range 3 {
-				cfg := members[i].cfg
-				if crash {
-					network.Kill(host(i))
-					if err := members[i].Kill(); err != nil {
+		return logs
+	}
+	const half = maxEntryBytes / 2
+	for _, x := range []struct {
+		sizes []int
+		want  []int // entries in each message
+	}{
+		{nil, []int{0}},
+		{[]int{1}, []int{1}},
+		{[]int{3 * half}, []int{1}},
+		{[]int{half, half}, []int{2}},
+		{[]int{half, half, 1}, []int{2, 1}},
+		{[]int{1, 3 * half, 1, 1}, []int{1, 1, 2}},
+		{[]int{3 * half, 3 * half, 3 * half}, []int{1, 1, 1}},
+	} {
+		for _, piped := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				net := memnet.New()
+				leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
+				var got []*raft.AppendEntriesRequest
+				stop := make(chan struct{})
+				go func() {
+					for {
+						select {
+						case rpc := <-follower.transport.Consumer():
+							got = append(got, rpc.Command.(*raft.AppendEntriesRequest))
+							rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+						case <-stop:
+							return
+						}
+					}
+				}()
+				whole := raft.AppendEntriesRequest{Term: 9, PrevLogEntry: 10, PrevLogTerm: 1, LeaderCommitIndex: 12, Entries: entries(x.sizes...)}
+				last := uint64(10 + len(x.sizes))
+				if piped {
+					p := streamOf(t, leader)
+					reached := uint64(10)
+					go func() { // as Raft does
+						for {
+							select {
+							case f := <-p.Consumer():
+								if n := len(f.Request().Entries); n > 0 && f.Response().Success {
+									reached = f.Request().Entries[n-1].Index
+								}
+							case <-stop:
+								return
+							}
+						}
+					}()
+					q := whole
+					if _, err := p.AppendEntries(&q, new(raft.AppendEntriesResponse)); err != nil {
 						t.Fatal(err)
 					}
-				} else {
-					cut(i, true)
-				}
-				for range 12 {
-					written(t, members[lead], 50*time.Millisecond)
-					time.Sleep(time.Second)
-				}
-				began := time.Now()
-				if crash {
-					m, err := openMember(cfg, fsm.NewReplica())
-					if err != nil {
-						t.Fatal(err)
+					if len(q.Entries) != len(whole.Entries) {
+						t.Error("Raft would send entries again that are on their way")
 					}
-					t.Cleanup(func() { m.Close() })
-					members[i] = m
+					synctest.Wait()
+					if reached != last {
+						t.Errorf("Raft knows of entries up to %d, want %d", reached, last)
+					}
+					p.Close()
 				} else {
-					cut(i, false)
+					for next := uint64(10); next < last || len(got) == 0; { // as Raft does
+						q := whole
+						if n := next - 10; n > 0 {
+							q.PrevLogEntry, q.PrevLogTerm, q.Entries = next, whole.Entries[n-1].Term, whole.Entries[n:]
+						}
+						if err := leader.transport.AppendEntries("2", "follower:1", &q, new(raft.AppendEntriesResponse)); err != nil {
+							t.Fatal(err)
+						}
+						if n := len(q.Entries); n > 0 {
+							next = q.Entries[n-1].Index
+						}
+					}
 				}
-				<-members[i].Ready()
-				if took := time.Since(began); took > 300*time.Millisecond {
-					t.Errorf("a member that has returned serves after %v", took)
+				prev, prevTerm := uint64(10), uint64(1)
+				for i, q := range got {
+					if i >= len(x.want) || len(q.Entries) != x.want[i] || q.Term != 9 || q.PrevLogEntry != prev || q.PrevLogTerm != prevTerm {
+						t.Fatalf("%v, piped %v: message %d has %d entries after %d", x.sizes, piped, i, len(q.Entries), q.PrevLogEntry)
+					}
+					for _, e := range q.Entries {
+						prev, prevTerm = e.Index, e.Term
+					}
+					if want := min(12, prev); q.LeaderCommitIndex != want {
+						t.Errorf("%v, piped %v: message %d commits up to %d, want %d", x.sizes, piped, i, q.LeaderCommitIndex, want)
+					}
 				}
-				time.Sleep(time.Until(began.Add(300 * time.Millisecond)))
-				cut(j, true)
-				written(t, members[lead], most)
-				cut(j, false)
-				time.Sleep(10 * time.Second)
-			}
-		})
-	}
-}
-
-// written has a leader commit a write, within most.
-func written(t *testing.T, m *Member, most time.Duration) {
-	t.Helper()
-	began, done := time.Now(), make(result, 1)
-	m.Propose(someWrite(), done, nil)
-	<-done
-	if took := time.Since(began); took > most {
-		t.Errorf("a write took %v", took)
-	}
-}
-
-// TestVotesFollow: a member that votes for this one counts as following it from when
-// the request was sent; one that refuses its vote does not.
-func TestVotesFollow(t *testing.T) {
-	for _, granted := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			net := memnet.New()
-			candidate, voter := openTransport(t, net, "candidate"), openTransport(t, net, "voter")
-			sent := candidate.now()
-			go func() {
-				rpc := <-voter.transport.Consumer()
-				time.Sleep(50 * time.Millisecond)
-				rpc.Respond(&raft.RequestVoteResponse{Granted: granted}, nil)
-			}()
-			var r raft.RequestVoteResponse
-			if err := candidate.transport.RequestVote("2", "voter:1", &raft.RequestVoteRequest{}, &r); err != nil || r.Granted != granted {
-				t.Errorf("%+v, %v", r, err)
-			}
-			want := moment{never, never}
-			if granted {
-				want = sent
-			}
-			if got := candidate.contacts.peer(2).followed; got != want {
-				t.Errorf("granted %v: followed at %v, want %v", granted, got, want)
-			}
-			closeTransport(voter)
-			closeTransport(candidate)
-		})
-	}
-}
-
-// TestTerms: no term begins while a heartbeat is being handled, and after one has
-// begun no heartbeat of an earlier term is handled.
-func TestTerms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		terms := terms{turn: newTurn()}
-		terms.begin(4)
-		handled, done := make(chan struct{}), make(chan bool)
-		go func() {
-			done <- terms.during(4, func() bool {
-				terms.begin(4) // as Raft does when it was a candidate in this term
-				<-handled
-				return terms.newest.Load() == 4
+				if len(got) != len(x.want) {
+					t.Errorf("%v, piped %v: %d messages", x.sizes, piped, len(got))
+				}
+				close(stop)
+				closeTransport(leader)
+				closeTransport(follower)
 			})
-		}()
-		synctest.Wait()
-		go func() {
-			terms.begin(5)
-			done <- true
-		}()
-		synctest.Wait()
-		if now := terms.newest.Load(); now != 4 {
-			t.Errorf("term %d has begun meanwhile", now)
 		}
-		close(handled)
-		for range 2 {
-			if !<-done {
-				t.Error("the heartbeat was not handled")
+	}
+}
+
+// TestWaitingIsBounded: while Raft's main goroutine is busy, few messages of a member wait for
+// it, only the newest of those with entries, and vote requests only for an election timeout.
+func TestWaitingIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		one, other, busy := openTransport(t, net, "one"), openTransport(t, net, "other"), openTransport(t, net, "busy")
+		const sent = 20
+		failed := map[string]*atomic.Int64{}
+		send := func(what string, from openedTransport, id string, entries []*raft.Log) {
+			failed[what] = new(atomic.Int64)
+			for range sent {
+				from.wg.Go(func() {
+					q := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: 1, PrevLogEntry: 5, PrevLogTerm: 1, Entries: entries}
+					if from.appendEntries("3", "busy:1", &q, new(raft.AppendEntriesResponse)) != nil {
+						failed[what].Add(1)
+					}
+				})
+				synctest.Wait()
 			}
 		}
-		for term, want := range map[uint64]bool{4: false, 5: true, 6: false} {
-			if got := terms.during(term, func() bool { return true }); got != want {
-				t.Errorf("a heartbeat of term %d: %v", term, got)
+		expect := func(what string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if n := failed[what].Load(); n != want {
+				t.Errorf("%d messages of %s have been refused, want %d", n, what, want)
 			}
+		}
+		send("one, with entries", one, "1", noops(6, 6, 1))
+		expect("one, with entries", sent-1)
+		send("other, without", other, "2", nil)
+		expect("other, without", sent-mostWaiting)
+		send("one, without", one, "1", nil)
+		expect("one, with entries", sent)
+		time.Sleep(10 * one.silence)
+		expect("one, without", sent-mostWaiting)
+		expect("other, without", sent-mostWaiting)
+
+		began := time.Now()
+		if err := other.transport.RequestVote("3", "busy:1", new(raft.RequestVoteRequest), new(raft.RequestVoteResponse)); err == nil {
+			t.Error("a vote was answered")
+		}
+		if took := time.Since(began); took > other.silence {
+			t.Errorf("a vote request waited %v", took)
+		}
+		for range 2 * mostWaiting {
+			rpc := receive(t, "a message", busy.transport.Consumer())
+			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+		}
+		expect("one, without", sent-mostWaiting)
+		expect("other, without", sent-mostWaiting)
+		if len(busy.waiting) > 0 {
+			t.Errorf("%d members are remembered", len(busy.waiting))
+		}
+		for _, o := range []openedTransport{one, other, busy} {
+			closeTransport(o)
 		}
 	})
 }
 
-// TestAwaitReturnEnds: nothing waits for an absent member after a change of the leader, the
-// removal of the member, or the end of the leader.
-func TestAwaitReturnEnds(t *testing.T) {
+func answerAll(o openedTransport, after time.Duration, stop chan struct{}) {
+	for {
+		select {
+		case rpc := <-o.transport.Consumer():
+			time.Sleep(after)
+			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+		case <-stop:
+			return
+		}
+	}
+}
+
+// slowClose is a network whose connections end some ms after Close is called, as when the goroutine that closes them
+// has to wait until it runs.
+type slowClose struct{ Network }
+
+func (s slowClose) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := s.Network.Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return slowClosed{c}, nil
+}
+
+type slowClosed struct{ net.Conn }
+
+func (c slowClosed) Close() error {
+	time.Sleep(5 * time.Millisecond)
+	return c.Conn.Close()
+}
+
+// TestRedialInFlight: redial closes an idle connection of the pool that a message has just been written to.
+func TestRedialInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := startMembers(t, memnet.New(), new(testkit.Log), 4, time.Second)
-		waiting := func(want int) {
-			t.Helper()
-			time.Sleep(tellAgain + time.Second) // so that Raft has noticed
-			synctest.Wait()
-			stacks := make([]byte, 4<<20)
-			stacks = stacks[:runtime.Stack(stacks, true)]
-			if n := strings.Count(string(stacks), "(*transport).awaitReturn("); n != want {
-				t.Errorf("%d goroutines wait, want %d", n, want)
-			}
+		network := memnet.New()
+		leader, follower := openTransportOn(t, slowClose{network.Host("leader")}, "leader"), openTransport(t, network, "follower")
+		stop := make(chan struct{})
+		go answerAll(follower, 20*time.Millisecond, stop)
+		ask := func() error {
+			return leader.appendEntries("2", "follower:1", &raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse))
 		}
-		waiting(0)
-		absent, other := (lead+1)%4, (lead+2)%4
-		if err := members[absent].Kill(); err != nil {
+		if err := ask(); err != nil {
 			t.Fatal(err)
 		}
-		waiting(1)
-		for range 3 {
-			if err := members[lead].membership.handover.to(members[lead].peers.ctx, members[other].cfg.ID); err != nil {
-				t.Fatal(err)
-			}
-			lead, other = other, lead
-			waiting(1)
+		leader.conns.redial("follower:1", true)
+		if err := ask(); err != nil {
+			t.Error(err)
 		}
-		if _, err := members[lead].Change(Request{Remove: members[absent].cfg.ID}); err != nil {
-			t.Fatal(err)
+		close(stop)
+		time.Sleep(time.Second)
+		closeTransport(leader)
+		closeTransport(follower)
+	})
+}
+
+// TestLongMessageAfterRedial: redial has closed the idle connections, which Raft's pool still has. A long message goes over
+// a new one.
+func TestLongMessageAfterRedial(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
+		stop := make(chan struct{})
+		go answerAll(follower, 0, stop)
+		var asking sync.WaitGroup
+		for range maxPool {
+			asking.Go(func() {
+				leader.appendEntries("2", "follower:1", &raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse))
+			})
 		}
-		waiting(0)
-		if err := members[other].Kill(); err != nil {
-			t.Fatal(err)
+		asking.Wait()
+		leader.conns.redial("follower:1", true)
+		time.Sleep(time.Second)
+		q := entryAt(2, 1)
+		q.Entries[0].Data = make([]byte, 600<<10)
+		if err := leader.appendEntries("2", "follower:1", q, new(raft.AppendEntriesResponse)); err != nil {
+			t.Error(err)
 		}
-		waiting(1)
-		if err := members[lead].Kill(); err != nil {
-			t.Fatal(err)
-		}
-		waiting(0)
+		close(stop)
+		closeTransport(leader)
+		closeTransport(follower)
 	})
 }

@@ -2,20 +2,15 @@ package cluster
 
 import (
 	"context"
-	"crypto/rand"
-	"fmt"
 	"io"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // wires is a network between hosts a, b and so on, whose connections a test can watch, slow
@@ -31,54 +26,7 @@ type wires struct {
 
 func newWires() *wires { return &wires{Network: memnet.New(), ends: map[*wire]struct{}{}} }
 
-// wire is one end of a connection.
-type wire struct {
-	net.Conn
-	n        *wires
-	from, to string // the host that dialed, and the other
-	dialed   bool   // this is the end of the host that dialed
-	gone     chan struct{}
-	once     sync.Once
-
-	mu        sync.Mutex
-	kind      byte // 0 until the first byte
-	read      int  // bytes
-	forgotten bool
-	hole      net.Conn // what is read from when the connection is forgotten
-}
-
-type wiresHost struct {
-	n    *wires
-	name string
-}
-
 func (n *wires) host(name string) Network { return wiresHost{n, name} }
-
-func (h wiresHost) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := h.n.Host(h.name).Dial(ctx, addr)
-	if err != nil {
-		return nil, err
-	}
-	return h.n.wrap(&wire{Conn: c, from: h.name, to: addr[:1], dialed: true}), nil
-}
-
-func (h wiresHost) Listen(addr string) (net.Listener, error) {
-	l, err := h.n.Host(h.name).Listen(addr)
-	return wiresListener{l, h}, err
-}
-
-type wiresListener struct {
-	net.Listener
-	h wiresHost
-}
-
-func (l wiresListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
-	}
-	return l.h.n.wrap(&wire{Conn: c, from: c.RemoteAddr().String(), to: l.h.name}), nil
-}
 
 func (n *wires) wrap(w *wire) *wire {
 	w.n, w.gone = n, make(chan struct{})
@@ -105,6 +53,29 @@ func (n *wires) forget(match func(w *wire) bool) (forgotten int) {
 		w.mu.Unlock()
 	}
 	return forgotten
+}
+
+// open starts three members, or as many as count says, on this network, and returns them and
+// the leader's index.
+func (n *wires) open(t *testing.T, count int, change func(*Config)) (members []*Member, lead int) {
+	t.Helper()
+	return openMembers(t, count, n.host, change)
+}
+
+// wire is one end of a connection.
+type wire struct {
+	net.Conn
+	n        *wires
+	from, to string // the host that dialed, and the other
+	dialed   bool   // this is the end of the host that dialed
+	gone     chan struct{}
+	once     sync.Once
+
+	mu        sync.Mutex
+	kind      byte // 0 until the first byte
+	read      int  // bytes
+	forgotten bool
+	hole      net.Conn // what is read from when the connection is forgotten
 }
 
 func (w *wire) note(p []byte, read int) (forgotten bool) {
@@ -193,131 +164,100 @@ func (w *wire) Close() error {
 	return w.Conn.Close()
 }
 
-// open starts three members, or as many as count says, on this network, and returns them and
-// the leader's index.
-func (n *wires) open(t *testing.T, count int, change func(*Config)) (members []*Member, lead int) {
-	t.Helper()
-	return openMembers(t, count, n.host, change)
+type wiresHost struct {
+	n    *wires
+	name string
 }
 
-func hostOf(m *Member) string { return m.cfg.addr()[:1] }
+func (h wiresHost) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := h.n.Host(h.name).Dial(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	return h.n.wrap(&wire{Conn: c, from: h.name, to: addr[:1], dialed: true}), nil
+}
 
-// fillsIn is the session in which fill creates znodes.
-func fillsIn(m *Member) int64 { return 70 + int64(m.cfg.ID) }
+func (h wiresHost) Listen(addr string) (net.Listener, error) {
+	l, err := h.n.Host(h.name).Listen(addr)
+	return wiresListener{l, h}, err
+}
 
-// fill creates znodes with so many bytes each, through a member, so that snapshots are long.
-func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
-	t.Helper()
-	id := fillsIn(m)
-	if !m.hasSession(id) {
-		w := make(outcome, 1)
-		m.Propose(fsm.OpenSession(1, id, 30_000_000, session.Password{}), w, nil)
-		if r := <-w; r == nil || r.Code != proto.OK {
-			t.Fatalf("open session: %+v", r)
+type wiresListener struct {
+	net.Listener
+	h wiresHost
+}
+
+func (l wiresListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return l.h.n.wrap(&wire{Conn: c, from: c.RemoteAddr().String(), to: l.h.name}), nil
+}
+
+func kindOf(w *wire) byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.kind
+}
+
+// slowDials is a network whose new connections take long; those that exist work.
+type slowDials struct {
+	Network
+	takes *atomic.Int64
+}
+
+func (s slowDials) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if d := time.Duration(s.takes.Load()); d > 0 {
+		late := time.NewTimer(d)
+		defer late.Stop()
+		select {
+		case <-late.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
 		}
 	}
-	for i := range znodes {
-		data := make([]byte, size)
-		rand.Read(data)
-		q := proto.CreateRequest{Path: fmt.Sprint("/", prefix, i), Data: data, ACL: proto.OpenACL}
-		w := make(outcome, 1)
-		m.Propose(&fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)}, w, nil)
-		if r := <-w; r == nil || r.Code != proto.OK {
-			t.Fatalf("create: %+v", r)
+	return s.Network.Dial(ctx, addr)
+}
+
+// walls are firewalls that reject: a connection between two hosts with a wall between them is reset, and a new one refused.
+type walls struct {
+	mu    sync.Mutex
+	up    map[[2]string]bool
+	conns map[[2]string][]net.Conn
+}
+
+func (w *walls) raise(a, b string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, k := range [][2]string{{a, b}, {b, a}} {
+		w.up[k] = true
+		for _, c := range w.conns[k] {
+			c.Close()
 		}
 	}
 }
 
-// stopUntilSnapshot closes a member, writes 8 MB through the leader, and leaves the leader
-// only a snapshot to send. It returns a function that starts the member again.
-func stopUntilSnapshot(t *testing.T, stopped, leader *Member) (again func() *Member) {
-	t.Helper()
-	again = stopMember(t, stopped)
-	fill(t, leader, "long", 40, 200_000)
-	time.Sleep(time.Second) // for the snapshots that are due
-	fill(t, leader, "last", 1, 1)
-	onlySnapshot(t, leader)
-	return again
+type walled struct {
+	Network
+	host string
+	w    *walls
 }
 
-// onlySnapshot leaves a member only a snapshot to send to members that lag.
-func onlySnapshot(t *testing.T, m *Member) {
-	t.Helper()
-	r := m.raft.ReloadableConfig()
-	r.TrailingLogs = 1
-	if err := m.raft.ReloadConfig(r); err != nil {
-		t.Fatal(err)
+func (x walled) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	host, _, _ := net.SplitHostPort(addr)
+	k := [2]string{x.host, host}
+	x.w.mu.Lock()
+	up := x.w.up[k]
+	x.w.mu.Unlock()
+	if up {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
 	}
-	if err := m.raft.Snapshot().Error(); err != nil {
-		t.Fatal(err)
+	c, err := x.Network.Dial(ctx, addr)
+	if err == nil {
+		x.w.mu.Lock()
+		x.w.conns[k] = append(x.w.conns[k], c)
+		x.w.mu.Unlock()
 	}
-}
-
-// stopMember closes a member, unless it is closed, and returns a function that starts it again.
-func stopMember(t *testing.T, m *Member) (again func() *Member) {
-	t.Helper()
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return func() *Member {
-		m, err := openMember(m.cfg, fsm.NewReplica())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { m.Close() })
-		return m
-	}
-}
-
-// TestNeededMemberOnSlowLink: of three members one is down. Another one missed 8 MB, and is behind a slow
-// link. It is needed for a majority. The leader's heartbeats wait on the link behind the entries, or behind the
-// snapshot.
-func TestNeededMemberOnSlowLink(t *testing.T) {
-	for _, rate := range []int{140 << 10, 256 << 10, 300 << 10, 400 << 10} {
-		for _, snapshot := range []bool{false, true} {
-			if snapshot && rate < 256<<10 {
-				continue
-			}
-			t.Run(fmt.Sprintf("%d KiB per s, snapshot %v", rate>>10, snapshot), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					net := newWires()
-					members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
-					leader, late, third := members[lead], members[(lead+1)%3], members[(lead+2)%3]
-					var again func() *Member
-					if snapshot {
-						again = stopUntilSnapshot(t, late, leader)
-					} else {
-						again = stopMember(t, late)
-						fill(t, leader, "n", 9, 900_000)
-					}
-					net.SetBandwidth(hostOf(leader), hostOf(late), rate)
-					net.SetBandwidth(hostOf(late), hostOf(leader), rate)
-					stopMember(t, third)
-					term := leader.raft.CurrentTerm()
-					began := time.Now()
-					late = again()
-					most := time.Duration(8<<20/rate+1) * time.Second
-					acked := make(chan struct{})
-					go func() {
-						for w := make(result, 1); ; time.Sleep(10 * time.Millisecond) {
-							leader.Propose(someWrite(), w, nil)
-							if err := <-w; err == nil || leader.killed.Load() {
-								close(acked)
-								return
-							}
-						}
-					}()
-					select {
-					case <-acked:
-					case <-time.After(5*most + time.Minute):
-						t.Errorf("rate %d, snapshot %v: nothing is acknowledged in %v; term %d, was %d; the late one has %d of %d", rate, snapshot, time.Since(began), leader.raft.CurrentTerm(), term, late.commits.applied(), leader.raft.LastIndex())
-						leader.Kill()
-						late.Kill()
-						return
-					}
-					t.Logf("rate %d, snapshot %v: a write after %v (8 MB take %v); term %d, was %d", rate, snapshot, time.Since(began), most, leader.raft.CurrentTerm(), term)
-				})
-			})
-		}
-	}
+	return c, err
 }

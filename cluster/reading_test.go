@@ -3,6 +3,8 @@ package cluster
 import (
 	"encoding/binary"
 	"net"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // zxids is a Waiter that sends the zxid of the state from which a command was answered;
@@ -338,5 +341,357 @@ func TestReadAfterRaftsOwnEntries(t *testing.T) {
 			t.Errorf("%d is committed, the last write at %d, and not %d", commit, applied, index)
 		}
 		m.commits.set(applied, m.raft.CurrentTerm())
+	})
+}
+
+// TestOldReadsOfNewLeader: the leader acknowledges a write and loses its power in that moment, before it has
+// told the others that the write is committed. One of them is elected. The disks of the others get stuck after
+// they have stored their votes, so the new leader cannot commit anything, and does not apply that write. It
+// stops serving reads after two election timeouts.
+func TestOldReadsOfNewLeader(t *testing.T) {
+	t.Run("three", func(t *testing.T) { oldReadsOfNewLeader(t, 3) })
+	t.Run("five", func(t *testing.T) { oldReadsOfNewLeader(t, 5) }) // and the disk of one of the others works
+}
+
+func oldReadsOfNewLeader(t *testing.T, size int) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, size)
+		for i := range size {
+			f.start(i)
+		}
+		f.whole()
+		old := leadOf(t, f)
+		const timeout = 40_000 // the longest by default
+		var serves [5]atomic.Bool
+		for i, m := range f.running {
+			go func() {
+				for {
+					select {
+					case yes := <-m.Serving():
+						serves[i].Store(yes)
+					case <-m.stop:
+						return
+					}
+				}
+			}()
+			w := make(result, 1)
+			m.Propose(fsm.OpenSession(uint64(1000+i), int64(1000+i), timeout, session.Password{}), w, nil)
+			if err := <-w; err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		for i, m := range f.running {
+			if !m.Touch(int64(1000+i), nil) {
+				t.Fatal("no session")
+			}
+		}
+		time.Sleep(time.Second)
+		release := make(chan struct{})
+		members := slices.Clone(f.running) // which the test ends while disks are still used
+		next := func() int {               // the new leader
+			for i, m := range members {
+				if i != old && m.raft.State() == raft.Leader {
+					return i
+				}
+			}
+			return -1
+		}
+		var lead atomic.Int32
+		lead.Store(-1)
+		for x := range f.running {
+			if x == old {
+				continue
+			}
+			f.disks[x].SetFault(func() error {
+				if i := next(); i >= 0 {
+					lead.CompareAndSwap(-1, int32(i))
+				}
+				// The lowest of the others works.
+				works := 0
+				for works == old || works == int(lead.Load()) {
+					works++
+				}
+				if l := int(lead.Load()); l >= 0 && x != l && (x != works || size == 3) {
+					<-release
+				}
+				return nil
+			})
+		}
+		w := make(result, 1)
+		host := func(i int) string { return f.peers[uint64(i+1)][:1] }
+		f.running[old].Propose(fsm.OpenSession(7777, 7777, timeout, session.Password{}), cutWhenDone{w, func() {
+			for i := range size {
+				f.net.Cut(host(old), host(i), true)
+			}
+		}}, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		acked := time.Now()
+		was := f.running[old]
+		was.Kill()
+		worst := map[int]time.Duration{}
+		for time.Since(acked) < 30*time.Second {
+			time.Sleep(500 * time.Millisecond)
+			for i, m := range f.running {
+				if i == old || !serves[i].Load() {
+					continue
+				}
+				over := make(chan struct{})
+				answered := make(chan bool, 1)
+				began := time.Now()
+				go func() { answered <- m.Touch(int64(1000+i), over) }()
+				synctest.Wait()
+				select {
+				case ok := <-answered:
+					m.replica.View(func(v *fsm.View) {
+						if ok && v.Sessions().Get(7777) == nil {
+							worst[i] = began.Sub(acked)
+						}
+					})
+				default:
+					close(over)
+					<-answered
+				}
+			}
+		}
+		for i, d := range worst {
+			if m := f.running[i]; d > 2*m.contacts.silence+500*time.Millisecond {
+				t.Errorf("member %d (%s) serves a read %v after a write was acknowledged that it does not show", i+1, m.Role(), d)
+			}
+		}
+		close(release)
+		l := f.running[lead.Load()]
+		until(t, "the write", func() bool {
+			ok := false
+			l.replica.View(func(v *fsm.View) { ok = v.Sessions().Get(7777) != nil })
+			return ok
+		})
+	})
+}
+
+// oldReads has the leader's disk get stuck, and another member elected, which is cut off from a third one, far. cut does
+// what else happens at that moment. far still hears the old leader; its client is idle, so no touch of the session
+// waits for the leader. oldReads fails if far answers a read much later than two election timeouts after a
+// write was acknowledged that the read does not show.
+func (f *fleet) oldReads(cut func(lead, other, far int)) {
+	t := f.t
+	t.Helper()
+	time.Sleep(3 * time.Second)
+	lead := leadOf(t, f)
+	other, far := 0, len(f.running)-1 // of equals, the one with the lowest id stands first
+	if lead == 0 {
+		other = 1
+	}
+	if lead == far {
+		far--
+	}
+	m := f.running[far]
+	var serves atomic.Bool
+	go func() {
+		for {
+			select {
+			case yes := <-m.Serving():
+				serves.Store(yes)
+			case <-m.stop:
+				return
+			}
+		}
+	}()
+	w := make(result, 1)
+	m.Propose(fsm.OpenSession(1000, 1000, 40_000, session.Password{}), w, nil)
+	if err := <-w; err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	if !m.Touch(1000, nil) {
+		t.Fatal("no session")
+	}
+	time.Sleep(time.Second)
+	release := make(chan struct{})
+	defer close(release)
+	f.disks[lead].SetFault(func() error { <-release; return nil })
+	f.cutBetween(other, far, true)
+	go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+	cut(lead, other, far)
+	elected := -1
+	until(t, "another leader", func() bool {
+		elected = slices.IndexFunc(f.running, func(x *Member) bool { return x != f.running[lead] && x.raft.State() == raft.Leader })
+		return elected >= 0
+	})
+	if elected != other { // two stood at once, and far, which reaches other no more, may be the leader
+		t.Logf("member %d leads, not %d", elected+1, other+1)
+		return
+	}
+	f.running[other].Propose(fsm.OpenSession(7777, 7777, 1<<30, session.Password{}), w, nil)
+	if err := <-w; err != nil {
+		t.Fatal(err)
+	}
+	acked := time.Now()
+	var oldest time.Duration
+	time.Sleep(4200 * time.Millisecond)
+	for time.Since(acked) < 40*time.Second && serves.Load() {
+		over := make(chan struct{})
+		answered := make(chan bool, 1)
+		go func() { answered <- m.Touch(1000, over) }()
+		synctest.Wait()
+		select {
+		case ok := <-answered:
+			m.replica.View(func(v *fsm.View) {
+				if ok && v.Sessions().Get(7777) == nil {
+					oldest = time.Since(acked)
+				}
+			})
+		default:
+			close(over)
+			<-answered
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if oldest > 4500*time.Millisecond {
+		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.Leader(), other+1, m.raft.CurrentTerm(), f.running[other].raft.CurrentTerm())
+	}
+	if serves.Load() {
+		t.Errorf("it still serves 40 s later")
+	}
+}
+
+// TestOldReadsBesideStuckLeader: the old leader's Raft does not notice that another was elected, since it waits for the
+// disk. It hears of the later term from the other members only. The same with three voters and an observer.
+func TestOldReadsBesideStuckLeader(t *testing.T) {
+	for name, x := range map[string]struct {
+		size      int
+		observers []uint64
+		first     bool // its Raft waits for the disk before it sends an entry
+	}{"five voters": {5, nil, true}, "an observer": {4, []uint64{4}, true}, "five voters, disk last": {5, nil, false}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, x.size)
+				for i := range f.running {
+					cfg := f.config(i)
+					observe(&cfg, x.observers...)
+					cfg.DiskFirst = x.first
+					f.open(i, cfg)
+				}
+				until(t, "the whole cluster", func() bool {
+					for _, m := range f.running {
+						if s, err := m.Status(); err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].commits.applied() || m.identified() == 0 {
+							return false
+						}
+					}
+					return true
+				})
+				f.oldReads(func(int, int, int) {})
+			})
+		})
+	}
+}
+
+// TestOldReadsBehindWall: a firewall resets the old leader's connections to all members but far, so that the others replace
+// it at once, without waiting for an election timeout.
+func TestOldReadsBehindWall(t *testing.T) {
+	bothDiskOrders(t, func(t *testing.T, first bool) {
+		f := newFleet(t, 5)
+		f.first = first
+		w := &walls{up: map[[2]string]bool{}, conns: map[[2]string][]net.Conn{}}
+		for i := range f.running {
+			cfg := f.config(i)
+			cfg.Network = walled{cfg.Network, string(rune('a' + i)), w}
+			f.open(i, cfg)
+		}
+		f.whole()
+		f.oldReads(func(lead, _, far int) {
+			time.Sleep(50 * time.Millisecond)
+			for i := range f.running {
+				if i != lead && i != far {
+					w.raise(string(rune('a'+i)), string(rune('a'+lead)))
+				}
+			}
+		})
+	})
+}
+
+// TestOldReadsBehindSilentCut: the old leader is replaced because its disk is stuck, and loses at that moment, without a
+// reset, all members but far. So a majority accepted it until then, and it does not hear of the later term.
+func TestOldReadsBehindSilentCut(t *testing.T) {
+	bothDiskOrders(t, func(t *testing.T, first bool) {
+		f := newFleet(t, 5)
+		f.first = first
+		for i := range f.running {
+			f.start(i)
+		}
+		f.whole()
+		f.net.SetDelay(func(from, to string) time.Duration { return 10 * time.Millisecond })
+		f.oldReads(func(lead, other, far int) {
+			for f.running[other].raft.State() == raft.Follower {
+				time.Sleep(time.Millisecond)
+			}
+			for i := range f.running {
+				if i != lead && i != far {
+					f.cutBetween(i, lead, true)
+				}
+			}
+		})
+	})
+}
+
+// TestReplacedWhileStuck: the leader's disk is stuck, so Raft does not notice that another was
+// elected, and that one cannot reach it. The third member answers its heartbeats. It stops
+// serving before its state is older than promised. That is also so if Raft is free to notice it,
+// and has sent the others what it cannot write.
+func TestReplacedWhileStuck(t *testing.T) {
+	t.Run("disk first", func(t *testing.T) { replacedWhileStuck(t, true) })
+	t.Run("by default", func(t *testing.T) { replacedWhileStuck(t, false) })
+}
+
+func replacedWhileStuck(t *testing.T, diskFirst bool) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.first = diskFirst
+		for i := range f.running {
+			f.start(i)
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		other := (lead + 1) % 3
+		if lead != 0 {
+			other = 0 // of equals, the one with the lowest id stands first
+		}
+		old := f.running[lead]
+		until(t, "clients", func() bool { return <-old.Serving() })
+		until(t, "equal logs", func() bool {
+			return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
+		})
+		release := make(chan struct{})
+		f.disks[lead].SetFault(func() error { <-release; return nil })
+		defer close(release)
+		if diskFirst {
+			f.cutBetween(lead, other, true)
+		}
+		end := old.raft.LastIndex() + 1
+		old.Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+		if !diskFirst {
+			until(t, "the entry everywhere", func() bool {
+				return f.running[0].raft.LastIndex() >= end && f.running[1].raft.LastIndex() >= end && f.running[2].raft.LastIndex() >= end
+			})
+			f.cutBetween(lead, other, true)
+		}
+		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
+		f.writes(other, 1)
+		since := time.Now()
+		for serving := true; serving; {
+			select {
+			case serving = <-old.Serving():
+			case <-time.After(time.Minute):
+				t.Fatal("it goes on serving")
+			}
+		}
+		if took, limit := time.Since(since), unheardLimit*old.contacts.silence; took > limit {
+			t.Errorf("it stopped serving after %v, more than %v", took, limit)
+		}
+		if diskFirst && old.raft.State() != raft.Leader {
+			t.Error("its Raft has noticed")
+		}
 	})
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"bytes"
-	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -18,39 +17,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
-
-// TestFollowerModel runs one member, to which the test sends what leaders may send in any
-// order that Raft allows: entries, others in their place that a later leader has, and
-// snapshots. Meanwhile the member takes snapshots of its own, truncates its log, and is
-// closed or killed and started again. It must never stop by itself, and at last have the
-// log and the state of the leader.
-func TestFollowerModel(t *testing.T) {
-	testkit.SlowUnderRace(t)
-	for _, store := range append([]storage.LogStore{""}, storage.LogStores...) {
-		t.Run(cmp.Or(string(store), "memory"), func(t *testing.T) {
-			seed, rounds := testkit.Seed(t), 10
-			switch {
-			case testkit.Race && store == storage.WAL:
-				rounds = 3 // each start reads whole segments, which is slow under the race detector
-			case testkit.Thorough && !testkit.Race:
-				rounds = 50
-			}
-			for round := range rounds {
-				synctest.Test(t, func(t *testing.T) {
-					l := newScriptedLeader(t, rand.New(rand.NewPCG(seed, uint64(round))), store)
-					defer l.close()
-					for range 80 {
-						l.step()
-					}
-					l.catchUp()
-				})
-				if t.Failed() {
-					t.Fatalf("round %d", round)
-				}
-			}
-		})
-	}
-}
 
 // scriptedLeader is all leaders of a cluster, one after another, as far as one follower
 // hears of them. A third member, which does not exist, acknowledges everything at once.
@@ -113,6 +79,33 @@ func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) 
 	l.start()
 	l.lead(2)
 	return l
+}
+
+// send sends one message with entries of the leader's log, from first to last, and returns the answer.
+func (l *scriptedLeader) send(first, last uint64) (*raft.AppendEntriesResponse, error) {
+	q := &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: first - 1, LeaderCommitIndex: min(l.committed, last)}
+	if first > 1 {
+		q.PrevLogTerm = l.log[first-2].Term
+	}
+	for _, e := range l.log[first-1 : last] {
+		sent := *e
+		q.Entries = append(q.Entries, &sent)
+	}
+	r := new(raft.AppendEntriesResponse)
+	return r, l.wire.NetworkTransport.AppendEntries("2", "b:1", q, r)
+}
+
+// addMember has the leader propose a list with a fourth server.
+func (l *scriptedLeader) addMember() {
+	newer := l.members.Clone()
+	newer.Servers = append(newer.Servers, raft.Server{Suffrage: raft.Nonvoter, ID: "4", Address: "d:1"})
+	l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
+}
+
+// compareAt asks whether the follower has the leader's log up to the entry at index.
+func (l *scriptedLeader) compareAt(index uint64) (*raft.AppendEntriesResponse, error) {
+	r := new(raft.AppendEntriesResponse)
+	return r, l.wire.NetworkTransport.AppendEntries("2", "b:1", &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: index, PrevLogTerm: l.log[index-1].Term}, r)
 }
 
 func (l *scriptedLeader) start() {
@@ -315,4 +308,15 @@ func (l *scriptedLeader) catchUp() {
 			l.t.Errorf("its state has the digest %s, the leader's %s", is, should)
 		}
 	})
+}
+
+// zeros is a source of zeros.
+type zeros struct{}
+
+func (zeros) Uint64() uint64 { return 0 }
+
+// beginTerm has the follower begin a term.
+func (o openedTransport) beginTerm(term uint64) (*raft.RequestVoteResponse, error) {
+	r := new(raft.RequestVoteResponse)
+	return r, o.NetworkTransport.RequestVote("2", "b:1", &raft.RequestVoteRequest{RPCHeader: o.header(), Term: term, LeadershipTransfer: true}, r)
 }

@@ -2,11 +2,15 @@ package cluster
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -172,4 +176,125 @@ func TestRestoreEnds(t *testing.T) {
 		}
 	}
 	t.Error("there is always a higher zxid")
+}
+
+// restoredFleet returns three servers that were restored from a state with a session, whose last entry is index.
+func restoredFleet(t *testing.T, index uint64) *fleet {
+	f := newFleet(t, 3)
+	f.acked = append(f.acked, 1<<40)
+	for i := range 3 {
+		m := fsm.NewMachine()
+		if err := m.Restart(index, fsm.Members(ptr(f.config(i)).first())); err != nil {
+			t.Fatal(err)
+		}
+		m.Sessions().Open(session.Session{ID: 1 << 40, Timeout: 1 << 30})
+		f.restoredAt(i, m)
+		f.start(i)
+	}
+	return f
+}
+
+// TestFirstLeaderOfRestored: the first leader of restored servers, which have no log, is cut off when it stores its first entry. The
+// others go on without it, and it comes back, also if it is started again.
+func TestFirstLeaderOfRestored(t *testing.T) {
+	for _, again := range []bool{false, true} {
+		t.Run(fmt.Sprint("again ", again), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := restoredFleet(t, 2)
+				f.net.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
+				var first atomic.Int64
+				for i, m := range f.running {
+					f.disks[i].SetFault(func() error {
+						if _, leads := m.raft.term(); leads && first.CompareAndSwap(0, int64(i+1)) {
+							f.cutOff(i, true)
+						}
+						return nil
+					})
+				}
+				until(t, "a leader", func() bool { return first.Load() != 0 })
+				c := int(first.Load() - 1)
+				until(t, "a write", func() bool { return f.write((c + 1) % 3) })
+				time.Sleep(10 * time.Second)
+				if again {
+					f.stop(c)
+				}
+				f.net.Heal()
+				if again {
+					f.start(c)
+				}
+				time.Sleep(10 * time.Second)
+				var at []uint64
+				for _, m := range f.running {
+					at = append(at, m.raft.LastIndex())
+				}
+				if at[0] != at[1] || at[0] != at[2] {
+					t.Fatalf("10 s after the cut was healed, the members' logs end with %v; the first leader was %d", at, c+1)
+				}
+				f.whole()
+				f.check()
+			})
+		})
+	}
+}
+
+// TestStateBeforeFirstEntry: servers that were migrated from another system began with entry 1. One of them lost its disk, got its data
+// back from the others, and leads. Then another one loses its disk.
+func TestStateBeforeFirstEntry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := restoredFleet(t, 1)
+		f.whole()
+		lead := leadOf(t, f)
+		for i := range 2 {
+			c := (lead + 1 + i) % 3
+			f.lose(c)
+			f.start(c)
+			if err := fault(f.running[c], 20*time.Second); err != nil {
+				t.Error(err)
+			}
+			f.whole()
+			f.check()
+			f.handTo(c)
+		}
+	})
+}
+
+// TestAheadOfLeader: a member has applied entries that the leader does not have, since its snapshot is of another history. It
+// ends and says so, whether the leader's log reaches its snapshot's end or not, and is not sent a snapshot all the time. The
+// others go on.
+func TestAheadOfLeader(t *testing.T) {
+	for _, writes := range []int{0, 1, 2, 30} {
+		for _, down := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d writes, third member down %v", writes, down), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 3)
+					f.mixed(9, 9, 13)
+					f.start(0)
+					f.start(1)
+					until(t, "a leader", func() bool { return f.running[0].raft.begun.Load() != 0 || f.running[1].raft.begun.Load() != 0 })
+					f.writes(0, writes)
+					other := 1 - leadOf(t, f)
+					if down {
+						f.stop(other)
+					}
+					m := f.start(2)
+					if err := receive(t, "its fault", m.Err()); !errors.Is(err, ErrDiffers) {
+						t.Error(err)
+					}
+					f.stop(2)
+					if down {
+						f.start(other)
+					}
+					until(t, "a write", func() bool { return f.write(0) })
+					time.Sleep(10 * time.Second)
+					for i := range 2 {
+						select {
+						case err := <-f.running[i].Err():
+							t.Errorf("server %d ends: %v", i+1, err)
+						default:
+						}
+					}
+				})
+			})
+		}
+	}
 }

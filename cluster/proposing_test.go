@@ -2,9 +2,12 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"net"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +21,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
-
-// outcome is a Waiter that sends the result of a command; nil means Lost.
-type outcome chan *fsm.Result
-
-func (o outcome) Done(_ *fsm.View, r *fsm.Result) { c := *r; o <- &c }
-func (o outcome) Lost()                           { o <- nil }
 
 // TestClockWentBack: an entry that an earlier run left in the log and that is applied
 // only now is not mistaken for one of this run, whatever the clocks say.
@@ -332,6 +329,332 @@ func TestDutiesBesideClients(t *testing.T) {
 					if err := receive[error](t, "the outcome", waited); err != nil {
 						t.Fatal(err)
 					}
+				}
+			})
+		})
+	}
+}
+
+// TestLinkEnds: when a follower's connection to the leader breaks while the leader
+// stays the same, the follower connects again: what it sent before is applied, and so
+// is what it sends next.
+func TestLinkEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		m := members[(lead+1)%3]
+		write := func() result {
+			done := make(result, 1)
+			m.Propose(someWrite(), done, nil)
+			return done
+		}
+		<-write()
+		term := m.raft.CurrentTerm()
+		for range 3 {
+			before := m.proposer.link.link
+			done := write()
+			before.c.Close()
+			for _, done := range []result{done, write()} {
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Fatal(err)
+					}
+				case <-time.After(time.Second):
+					t.Fatal("it is not done after a second")
+				}
+			}
+			synctest.Wait()
+			if m.proposer.link.link == before {
+				t.Fatal("it still uses a connection that has ended")
+			}
+		}
+		if m.raft.CurrentTerm() != term {
+			t.Error("the leader was replaced meanwhile")
+		}
+	})
+}
+
+// TestForgottenLink: when a follower's connection to the leader is forgotten on its way,
+// while the leader stays the same, what waits for the leader is done soon over a new one.
+func TestForgottenLink(t *testing.T) {
+	what := map[string]func(m *Member, done chan<- error){
+		"entry": func(m *Member, done chan<- error) {
+			w := make(result, 1)
+			m.Propose(someWrite(), w, nil)
+			done <- <-w
+		},
+		"question": func(m *Member, done chan<- error) {
+			w := make(result, 1)
+			m.Propose(fsm.Nothing(), w, nil)
+			done <- <-w
+		},
+		"touch": func(m *Member, done chan<- error) {
+			if !m.Touch(fillsIn(m), nil) {
+				done <- ErrNoSession
+				return
+			}
+			done <- nil
+		},
+	}
+	for name, ask := range what {
+		for _, before := range []bool{true, false} { // the message was sent
+			t.Run(fmt.Sprint(name, ", forgotten before ", before), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					net := newWires()
+					members, lead := net.open(t, 3, nil)
+					leader, m := members[lead], members[(lead+1)%3]
+					fill(t, m, "n", 1, 1)
+					time.Sleep(10 * time.Second)
+					term := m.raft.CurrentTerm()
+					from := hostOf(m)
+					link := func(w *wire) bool { return w.kind == kindForward && w.from == from }
+					done := make(chan error, 1)
+					if before {
+						if net.forget(link) == 0 {
+							t.Fatal("there is no connection")
+						}
+						go ask(m, done)
+					} else {
+						came := func(w *wire) { // the leader reads the message, and its answer is lost
+							w.mu.Lock()
+							is := link(w) && !w.dialed
+							w.mu.Unlock()
+							if is {
+								net.came.Store(nil)
+								net.forget(link)
+							}
+						}
+						net.came.Store(&came)
+						go ask(m, done)
+					}
+					began := time.Now()
+					select {
+					case err := <-done:
+						if err != nil {
+							t.Error(err)
+						}
+						if took, most := time.Since(began), m.contacts.silence*3/2; took > most {
+							t.Errorf("it is done after %v, should be within %v", took, most)
+						}
+					case <-time.After(time.Minute):
+						t.Error("it is not done after a minute")
+					}
+					if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
+						t.Error("the leader was replaced meanwhile")
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestForgottenTogether: when a follower's connection to the leader and those over which the
+// leader sends entries to it are forgotten together, what waits for the leader is done within
+// two and a half election timeouts.
+func TestForgottenTogether(t *testing.T) {
+	for i := range 20 { // Raft's connections are used every two seconds
+		synctest.Test(t, func(t *testing.T) {
+			net := newWires()
+			members, lead := net.open(t, 3, nil)
+			m := members[(lead+1)%3]
+			fill(t, m, "n", 1, 1)
+			time.Sleep(10*time.Second + time.Duration(i)*100*time.Millisecond)
+			a, b := hostOf(members[lead]), hostOf(m)
+			net.forget(func(w *wire) bool {
+				return (w.kind == kindForward || w.kind == kindRaft || w.kind == kindStream) && (w.from == a && w.to == b || w.from == b && w.to == a)
+			})
+			began, done := time.Now(), make(result, 1)
+			m.Propose(someWrite(), done, nil)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if took, most := time.Since(began), m.contacts.silence*5/2; took > most {
+				t.Errorf("it is done after %v, should be within %v", took, most)
+			}
+		})
+	}
+}
+
+// TestAnswersNotRead: when another member sends, but does not read what this one answers, the
+// connection ends after an election timeout. Several answers wait for each other meanwhile.
+func TestAnswersNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := newWires().open(t, 3, nil)
+		m := members[(lead+1)%3] // refuses entries
+		near, far := net.Pipe()
+		served := make(chan struct{})
+		go func() {
+			m.serveForward(far)
+			close(served)
+		}()
+		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+		e = fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1})
+		began := time.Now()
+		for range 3 {
+			if err := writeMessage(near, msgBatch, e); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait() // the refusals wait to be read
+		writeMessage(near, msgAlive, nil)
+		<-served
+		if took := time.Since(began); took > m.contacts.silence {
+			t.Errorf("it ends after %v", took)
+		}
+		near.Close()
+	})
+}
+
+// TestProposer: a proposer reports what becomes of each command, and those proposed
+// after it has stopped are lost.
+func TestProposer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
+		p := b.proposer()
+		b.replica.Complete(p.complete)
+		w := make(result, 1)
+		p.propose(someWrite(), w, nil)
+		b.wg.Go(p.run)
+		if err := receive[error](t, "the outcome", w); err != nil {
+			t.Error(err)
+		}
+		if p.sizes.last <= 0 || p.sizes.last != p.sizes.min {
+			t.Errorf("the entry had %d bytes", p.sizes.last)
+		}
+		b.leader.set(0, "")
+		p.propose(someWrite(), w, nil)
+		synctest.Wait()
+		b.leader.suspend()
+		if err := receive[error](t, "the outcome", w); err == nil {
+			t.Error("a command without a leader was done")
+		}
+		p.batcher.close()
+		p.propose(someWrite(), w, nil)
+		if err := receive[error](t, "the outcome", w); err == nil {
+			t.Error("a command was done after the end")
+		}
+	})
+}
+
+// TestWork: each member counts what it has written, and the one that a command came to
+// counts the command.
+func TestWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		time.Sleep(time.Second) // until each member knows of the last commit
+		from := (lead + 1) % 3
+		var before [3]Work
+		for i, m := range members {
+			before[i] = m.Work()
+		}
+		const writes = 5
+		for range writes {
+			written(t, members[from], time.Minute)
+		}
+		time.Sleep(time.Second) // likewise
+		for i, m := range members {
+			w, b := m.Work(), before[i]
+			// A member that the majority does not need may store several entries at once.
+			if n := w.LogWrites.Count - b.LogWrites.Count; n > writes || n < 1 {
+				t.Errorf("member %d, with %d as the leader: %d writes to the log for %d entries", i, lead, n, writes)
+			}
+			want := int64(0)
+			if i == from {
+				want = writes
+			}
+			if w.Entries-b.Entries != want || w.Commands-b.Commands != want {
+				t.Errorf("member %d: %d entries with %d commands, want %d", i, w.Entries-b.Entries, w.Commands-b.Commands, want)
+			}
+			if w.Commit != b.Commit+writes {
+				t.Errorf("member %d: entry %d is committed, after %d and %d more", i, w.Commit, b.Commit, writes)
+			}
+		}
+	})
+}
+
+// TestCloseWaitsForOwnWord: a member is asked by its own user to form its cluster, and its disk is slow
+// to store the id. Close waits for that. Otherwise the id could be written after the storage was closed,
+// and in the place of what the next run on it has stored.
+func TestCloseWaitsForOwnWord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		m := f.start(0)
+		f.start(1)
+		time.Sleep(5 * time.Second) // they wait for the third
+		var writes atomic.Int64
+		f.disks[0].SetFault(func() error {
+			writes.Add(1)
+			defer writes.Add(-1)
+			time.Sleep(20 * time.Second)
+			return nil
+		})
+		asked := make(chan error, 1)
+		go func() {
+			_, err := m.Ask(t.Context(), Request{Form: true})
+			asked <- err
+		}()
+		until(t, "it writes the id", func() bool { return writes.Load() > 0 })
+		f.running[0] = nil
+		m.Close()
+		if n := writes.Load(); n > 0 {
+			t.Errorf("Close has returned, and %d writes are under way", n)
+		}
+		if err := <-asked; !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, ErrClosed) {
+			t.Errorf("asked: %v", err)
+		}
+		f.disks[0].SetFault(nil)
+	})
+}
+
+// TestCloseTwice: a member is closed by two goroutines while its disk takes seconds for a write. Both wait until it is
+// closed, and get the same result.
+func TestCloseTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		f.disks[0].SetFault(func() error { time.Sleep(3 * time.Second); return nil })
+		m := f.running[0]
+		f.running[0] = nil
+		m.Propose(someWrite(), make(result, 1), nil)
+		time.Sleep(time.Second)
+		began := time.Now()
+		var closers sync.WaitGroup
+		for range 2 {
+			closers.Go(func() {
+				if err := m.Close(); err != nil {
+					t.Error(err)
+				}
+				if time.Since(began) < time.Second {
+					t.Error("it waits for nothing")
+				}
+			})
+		}
+		closers.Wait()
+	})
+}
+
+// TestCloseWithBrokenDisk: a leader whose disk is broken is closed, as its owner does because of the fault. That
+// does not wait for the end of handOverTimeout.
+func TestCloseWithBrokenDisk(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		t.Run(fmt.Sprint("disk first: ", first), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 3)
+				f.first = first
+				for i := range f.running {
+					f.start(i)
+				}
+				f.whole()
+				lead := leadOf(t, f)
+				l := f.running[lead]
+				time.Sleep(time.Second)
+				f.disks[lead].SetFault(func() error { return errors.New("broken") })
+				f.propose(lead, 77)
+				<-l.Err()
+				began := time.Now()
+				f.running[lead] = nil
+				l.Close()
+				if d := time.Since(began); d > time.Second {
+					t.Errorf("it took %v", d)
 				}
 			})
 		})

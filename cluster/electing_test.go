@@ -1,0 +1,1028 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// TestLogEndsAtSnapshot: a member whose log ends before its snapshot reports the
+// snapshot's end as the end of its log, which decides who stands for election first.
+func TestLogEndsAtSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		m := members[(lead+1)%3]
+		done := make(result, 1)
+		m.Propose(someWrite(), done, nil)
+		<-done
+		if err := m.raft.Snapshot().Error(); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range members {
+			if err := m.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		log := m.cfg.Memory.Open().Log
+		first, _ := log.FirstIndex()
+		last, _ := log.LastIndex()
+		if err := log.DeleteRange(first, last); err != nil {
+			t.Fatal(err)
+		}
+
+		again, err := openMember(m.cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer again.Close()
+		newest, err := again.raft.storage.NewestSnapshot()
+		if err != nil || newest.Index == 0 {
+			t.Fatalf("snapshot %+v, %v", newest, err)
+		}
+		s := again.pulse.state()
+		s.lastIndex, s.lastTerm = again.raft.logEnd()
+		if s.lastIndex != newest.Index || s.lastTerm != newest.Term {
+			t.Errorf("its log ends at %d in term %d, its snapshot at %d in term %d", s.lastIndex, s.lastTerm, newest.Index, newest.Term)
+		}
+	})
+}
+
+// TestElectionBesideStuckSnapshot: of three members, the leader ends while another one's disk is stuck in a snapshot.
+// That member's log and its vote can be written, so there is a majority for the third one.
+func TestElectionBesideStuckSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		defer close(release)
+		var stuck atomic.Pointer[Member]
+		f := newFleet(t, 3)
+		reached := make(chan struct{}, 100)
+		for i := range f.running {
+			cfg := f.config(i)
+			cfg.SnapshotBytes = 20 * entryCost
+			var m *Member
+			m = f.openWith(i, cfg, func(s *storage.Storage) {
+				s.Snapshots = heldSnapshots{s.Snapshots, func(step string, _ int) {
+					if step == "write" && m != nil && stuck.Load() == m {
+						reached <- struct{}{}
+						<-release
+					}
+				}}
+			})
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		held, third := (lead+1)%3, (lead+2)%3
+		stuck.Store(f.running[held])
+		stop := make(chan struct{})
+		wait := keepWriting(f.running[lead], 3, stop)
+		receive(t, "the snapshot", reached)
+		close(stop)
+		wait()
+		time.Sleep(3 * time.Second)
+		f.stop(lead)
+		began := time.Now()
+		for f.running[third].raft.State() != raft.Leader && f.running[held].raft.State() != raft.Leader && time.Since(began) < 5*time.Minute {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("nobody led after %v, although two of three logs can be written", took)
+		}
+	})
+}
+
+// TestStandsAfterLostElection: a candidate that was not elected can stand again
+// before Raft's election timeout, which is long here, is over.
+func TestStandsAfterLostElection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := memnet.New()
+		members, lead := threeMembers(t, net, new(testkit.Log))
+		m := members[(lead+1)%3]
+		time.Sleep(time.Second)
+		cutOff(net, members, (lead+1)%3)
+		term := m.raft.CurrentTerm()
+		for range 3 {
+			m.pulse.stand()
+			synctest.Wait()
+			if now := m.raft.CurrentTerm(); now <= term {
+				t.Errorf("it stands again in term %d, after term %d", now, term)
+			} else {
+				term = now
+			}
+		}
+	})
+}
+
+// TestCandidateFollows: a candidate that lost its election to another one in the same
+// term does not report that its own is under way. Raft still calls it a candidate until
+// its election timeout is over, if it stood as a leader's chosen successor does.
+func TestCandidateFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, elected := lostElection(t)
+		if m.Leader() != elected.cfg.ID {
+			t.Errorf("it believes that server %d leads", m.Leader())
+		}
+		if s := m.contacts.state(m.pulse.state()); s.candidate || s.lost {
+			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
+		}
+	})
+}
+
+// lostElection starts three members, of which one, loser, has lost an election to another
+// in the same term, and has followed it since.
+func lostElection(t *testing.T) (loser, elected *Member) {
+	t.Helper()
+	var net *memnet.Network
+	for won := false; !won; { // now and then the old leader wins the next election
+		net = memnet.New()
+		members, lead := threeMembers(t, net, new(testkit.Log))
+		loser, elected = members[(lead+1)%3], members[(lead+2)%3]
+		old := members[lead]
+		time.Sleep(time.Second) // so that all have the whole log
+		cutOff(net, members, (lead+1)%3)
+		loser.pulse.stand()
+		elected.pulse.stand()
+		until(t, "another leader", func() bool {
+			won = elected.raft.State() == raft.Leader
+			return won || old.raft.State() == raft.Leader && old.raft.CurrentTerm() > loser.raft.CurrentTerm()
+		})
+	}
+	if a, b := loser.raft.CurrentTerm(), elected.raft.CurrentTerm(); a != b {
+		t.Fatalf("they stood in terms %d and %d", a, b)
+	}
+	net.Heal()
+	time.Sleep(3 * time.Second)
+	return loser, elected
+}
+
+// TestElectionOnSlowDisks: disks take some hundred milliseconds for each write, as those of virtual machines
+// do whose credit is used up. Writes are acknowledged, slowly. When the leader is lost, the two others elect
+// a new one.
+func TestElectionOnSlowDisks(t *testing.T) {
+	for _, x := range []struct{ timeout, slow time.Duration }{{2000, 100}, {2000, 700}, {2000, 800}, {500, 150}, {500, 200}, {200, 50}, {200, 80}} {
+		for _, l := range []int{0, 2} {
+			slow := x.slow
+			t.Run(fmt.Sprint("timeout ", int(x.timeout), " write ", int(slow), " leader ", l+1), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 3)
+					for i := range f.running {
+						cfg := f.config(i)
+						cfg.ElectionTimeout = x.timeout * time.Millisecond
+						f.open(i, cfg)
+					}
+					f.whole()
+					until(t, "the leader", func() bool {
+						if f.running[leadOf(t, f)] != f.running[l] {
+							f.running[leadOf(t, f)].membership.handover.to(t.Context(), uint64(l+1))
+						}
+						return f.running[l].Leader() == uint64(l+1) && f.running[l].raft.begun.Load() != 0
+					})
+					time.Sleep(5 * time.Second)
+					var sleeps atomic.Int64
+					for i := range f.disks {
+						f.disks[i].SetFault(func() error { time.Sleep(time.Duration(sleeps.Load())); return nil })
+					}
+					sleeps.Store(int64(slow * time.Millisecond))
+					began := time.Now()
+					for range 10 {
+						if !f.write(l) {
+							t.Fatal("no write is acknowledged")
+						}
+					}
+					t.Logf("a write takes %v", time.Since(began)/10)
+					f.stop(l)
+					lost := time.Now()
+					for time.Since(lost) < 20*x.timeout*time.Millisecond { // two candidates may split the votes more than once
+						for i, m := range f.running {
+							if m != nil && m.Leader() == uint64(i+1) && m.raft.begun.Load() != 0 {
+								t.Logf("there is a leader after %v", time.Since(lost))
+								return
+							}
+						}
+						time.Sleep(10 * time.Millisecond)
+					}
+					t.Errorf("no leader after %v", time.Since(lost))
+				})
+			})
+		}
+	}
+}
+
+// TestTermThatNobodyBegins: the leader's disk is stuck for somewhat more than the election timeout. The member
+// that stands for election gets stuck itself when it stores the new term (the two may share a disk), and has
+// told the leader that term with the answer to a heartbeat. The leader's disk works again, and the third
+// member follows it on: a majority is up, connected, with working disks. It goes on serving, and expires
+// sessions, also if the stuck member is ended for good.
+func TestTermThatNobodyBegins(t *testing.T) {
+	testkit.SlowUnderRace(t)
+	for _, how := range []string{"stuck", "ended"} {
+		t.Run(how, func(t *testing.T) {
+			for range 10 { // in about half of them, the third member stands first
+				synctest.Test(t, func(t *testing.T) {
+					f := startedFleet(t, 5)
+					lead := leadOf(t, f)
+					l := f.running[lead]
+					first, third := (lead+1)%3, (lead+2)%3
+					if first > third { // of equals, the one with the lowest id stands first
+						first, third = third, first
+					}
+					until(t, "equal logs", func() bool {
+						return f.running[0].raft.LastIndex() == f.running[1].raft.LastIndex() && f.running[1].raft.LastIndex() == f.running[2].raft.LastIndex()
+					})
+					term := l.raft.CurrentTerm()
+					x := f.running[first]
+					var once sync.Once
+					works, end := make(chan struct{}), make(chan struct{})
+					defer close(end)
+					f.disks[first].SetFault(func() error {
+						if x.raft.terms.newest.Load() > term {
+							once.Do(func() { close(works) })
+							<-end
+						}
+						return nil
+					})
+					f.disks[lead].SetFault(func() error { <-works; return nil })
+					l.Propose(fsm.OpenSession(99, 99, 4000, session.Password{}), make(result, 1), nil)
+					<-works
+					time.Sleep(5 * time.Second)
+					if how == "ended" {
+						f.running[first] = nil
+						go x.Kill()
+					}
+					time.Sleep(5 * time.Minute)
+					for _, i := range []int{lead, third} {
+						m := f.running[i]
+						if !f.write(i) {
+							t.Errorf("server %d acknowledges no write after five minutes", i+1)
+						}
+						if m.hasSession(99) {
+							t.Errorf("server %d: a session of 4 s whose client has been silent for five minutes has not expired", i+1)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// TestCrashAfterElectionAfterRestart: a member of three was replaced by a new one, server 4, after the others
+// have taken a snapshot. Then all lose power, and only server 4 and one of the others come back. They elect a
+// leader, and server 4 crashes once more while it writes the leader's first entry (or the link fails just
+// then), and comes back at once. The leader sends it no heartbeats, since it has not applied the entry that
+// added it, and Raft no entries, since it waits for the answer to a heartbeat.
+func TestCrashAfterElectionAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		config := f.found(3)
+		lead := leadOf(t, f)
+		f.writes(lead, 20)
+		f.snapshot(3)
+		old := (lead + 1) % 3
+		join := config(3)
+		join.Peers, join.Addr, join.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
+		f.open(3, join)
+		until(t, "another voter", func() bool {
+			s, _ := f.running[3].Status()
+			return len(s.Members) == 4 && voters(s.Members) == 4
+		})
+		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(old + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		f.writes(lead, 3)
+		time.Sleep(10 * time.Second)
+		for i := range 4 {
+			f.stop(i)
+		}
+		var known atomic.Pointer[Member]
+		var writing, crash atomic.Bool
+		f.disks[3].SetFault(func() error {
+			m := known.Load()
+			for m != nil && m.raft.Raft != nil && m.raft.State() == raft.Leader {
+				writing.Store(true)
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+		f.ledBy(lead, &known, []int{lead, 3}, func(i int) Config {
+			if i == 3 {
+				return join
+			}
+			return config(i)
+		})
+		until(t, "the first entry", writing.Load)
+		crash.Store(true)
+		f.stop(3)
+		time.Sleep(200 * time.Millisecond)
+		f.disks[3].SetFault(nil)
+		f.open(3, join)
+		time.Sleep(10 * time.Minute)
+		if !f.write(lead) && !f.write(3) {
+			t.Error("two of three voters have been up and connected for ten minutes, with all data, and nothing is acknowledged")
+			stuckReport(t, f, lead, 3)
+		}
+	})
+}
+
+// TestElectedAsObserver: a voter stands for election while its disk writes the list in which it has no vote.
+// It is elected, and that must not be the end of its Raft.
+func TestElectedAsObserver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := fleetOf(t, 4)
+		f.handTo(3)
+		lead := 3
+		x, others := 0, []int{1, 2}
+		time.Sleep(10 * time.Second)
+		leader, m := f.running[lead], f.running[x]
+		last := leader.raft.LastIndex()
+		var crash, release, writing atomic.Bool
+		for _, i := range others {
+			f.disks[i].SetFault(func() error {
+				for listed(leader, last) && leader.raft.State() == raft.Leader && !crash.Load() {
+					time.Sleep(time.Millisecond)
+				}
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				return nil
+			})
+		}
+		f.disks[x].SetFault(func() error {
+			for listed(leader, last) && !release.Load() {
+				writing.Store(true)
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+		go Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Add: &proto.Peer{ID: 1, Addr: "a:1", Observer: true}})
+		until(t, "the list", writing.Load)
+		crash.Store(true)
+		f.stop(lead)
+		for _, i := range others {
+			f.stop(i)
+			f.disks[i].SetFault(nil)
+			f.start(i)
+		}
+		for range 900 {
+			m.contacts.mu.Lock()
+			stood := m.contacts.stood
+			m.contacts.mu.Unlock()
+			if stood > 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(20 * time.Millisecond)
+		release.Store(true)
+		time.Sleep(time.Minute)
+		if m.raft.State() == raft.Shutdown {
+			t.Errorf("its Raft has shut down; its fault: %v", fault(m, 0))
+		}
+		f.start(lead)
+		time.Sleep(10 * time.Minute)
+		if !f.write(1) && !f.write(2) && !f.write(3) {
+			t.Error("nothing is acknowledged after ten minutes")
+		}
+		until(t, "its state", func() bool {
+			s, _ := m.Status()
+			y, _ := f.running[1].Status()
+			return s.Index == y.Index
+		})
+	})
+}
+
+// TestAllUpAfterRestart is TestCrashAfterElectionAfterRestart for a cluster that has grown from one server,
+// whose snapshot is of the time before the others were added. All three are up and connected at the end.
+// With "link", no process ends: the leader's connections break once, and are refused for 200 ms.
+func TestAllUpAfterRestart(t *testing.T) {
+	for _, how := range []string{"crash", "link"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { allUpAfterRestart(t, how) })
+		})
+	}
+}
+
+func allUpAfterRestart(t *testing.T, how string) {
+	f := newFleet(t, 3)
+	alone := f.found(1)(0)
+	until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
+	f.writes(0, 20)
+	if err := f.running[0].raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+	config := func(i int) Config {
+		cfg := f.config(i)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "a:1"
+		return cfg
+	}
+	for i := 1; i < 3; i++ {
+		f.open(i, config(i))
+	}
+	f.whole()
+	time.Sleep(10 * time.Second)
+	for i := range 3 {
+		f.stop(i)
+	}
+	var known atomic.Pointer[Member]
+	var writing [3]atomic.Bool
+	var crash atomic.Bool
+	for i := 1; i < 3; i++ {
+		f.disks[i].SetFault(func() error {
+			for m := known.Load(); m != nil && known.Load() != nil && m.raft.Raft != nil && m.raft.State() == raft.Leader; {
+				writing[i].Store(true)
+				if crash.Load() {
+					return errors.New("crashed")
+				}
+				time.Sleep(time.Millisecond)
+			}
+			return nil
+		})
+	}
+	var no atomic.Bool
+	alone.Network = refusing{refusing{alone.Network, "b:1", &no}, "c:1", &no}
+	f.ledBy(0, &known, []int{0, 1, 2}, func(i int) Config {
+		if i == 0 {
+			return alone
+		}
+		return config(i)
+	})
+	until(t, "the first entry", func() bool { return writing[1].Load() && writing[2].Load() })
+	if how == "crash" {
+		crash.Store(true)
+		f.stop(1)
+		f.stop(2)
+		time.Sleep(200 * time.Millisecond)
+		for i := 1; i < 3; i++ {
+			f.disks[i].SetFault(nil)
+			f.open(i, config(i))
+		}
+	} else {
+		no.Store(true)
+		m := known.Load()
+		m.peers.mu.Lock()
+		var ended []net.Conn
+		for c := range m.peers.conns {
+			ended = append(ended, c)
+		}
+		m.peers.mu.Unlock()
+		for _, c := range ended {
+			c.Close()
+		}
+		time.Sleep(200 * time.Millisecond)
+		no.Store(false)
+		known.Store(nil) // the disks are fast again
+		for i := 1; i < 3; i++ {
+			f.disks[i].SetFault(nil)
+		}
+	}
+	time.Sleep(10 * time.Minute)
+	if !f.write(0) && !f.write(1) && !f.write(2) {
+		t.Error("all three voters have been up and connected for ten minutes, with all data, and nothing is acknowledged")
+		stuckReport(t, f, 0, 1, 2)
+	}
+}
+
+// TestObserverDoesNotStand: three voters, and an observer with a lower id, lose power. Their logs have no
+// snapshot, and a write to their disks takes 20 or 80 ms. Two of the voters and the observer come back. The
+// observer never had a vote, and does not stand in the way of the voters' election.
+func TestObserverDoesNotStand(t *testing.T) {
+	for _, c := range []struct {
+		observer bool
+		write    time.Duration
+		starts   int
+	}{{false, 20 * time.Millisecond, 40}, {true, 20 * time.Millisecond, 40}, {false, 80 * time.Millisecond, 3}, {true, 80 * time.Millisecond, 3}} {
+		observer := c.observer
+		t.Run(fmt.Sprintf("observer=%v,write=%v", observer, c.write), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				config := func(i int) Config {
+					cfg := f.config(i)
+					observe(&cfg, 1)
+					return cfg
+				}
+				for i := range 4 {
+					f.open(i, config(i))
+				}
+				lead := leadOf(t, f)
+				f.writes(lead, 20)
+				time.Sleep(10 * time.Second)
+				for i := range 4 {
+					f.stop(i)
+					f.disks[i].SetFault(func() error { time.Sleep(c.write); return nil })
+				}
+				var worst time.Duration
+				for range c.starts {
+					began := time.Now()
+					if observer {
+						f.open(0, config(0))
+					}
+					f.open(1, config(1))
+					f.open(2, config(2))
+					for !f.write(1) && !f.write(2) && time.Since(began) < 10*time.Minute {
+					}
+					worst = max(worst, time.Since(began))
+					for i := range 4 {
+						f.stop(i)
+					}
+				}
+				if worst > 10*time.Second {
+					t.Errorf("two of three voters are up and connected, and nothing is acknowledged for %v", worst)
+				}
+			})
+		})
+	}
+}
+
+// TestVotesFollow: a member that votes for this one counts as following it from when
+// the request was sent; one that refuses its vote does not.
+func TestVotesFollow(t *testing.T) {
+	for _, granted := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			net := memnet.New()
+			candidate, voter := openTransport(t, net, "candidate"), openTransport(t, net, "voter")
+			sent := candidate.now()
+			go func() {
+				rpc := <-voter.transport.Consumer()
+				time.Sleep(50 * time.Millisecond)
+				rpc.Respond(&raft.RequestVoteResponse{Granted: granted}, nil)
+			}()
+			var r raft.RequestVoteResponse
+			if err := candidate.transport.RequestVote("2", "voter:1", &raft.RequestVoteRequest{}, &r); err != nil || r.Granted != granted {
+				t.Errorf("%+v, %v", r, err)
+			}
+			want := moment{never, never}
+			if granted {
+				want = sent
+			}
+			if got := candidate.contacts.peer(2).followed; got != want {
+				t.Errorf("granted %v: followed at %v, want %v", granted, got, want)
+			}
+			closeTransport(voter)
+			closeTransport(candidate)
+		})
+	}
+}
+
+// TestTerms: no term begins while a heartbeat is being handled, and after one has
+// begun no heartbeat of an earlier term is handled.
+func TestTerms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		terms := terms{turn: newTurn()}
+		terms.begin(4)
+		handled, done := make(chan struct{}), make(chan bool)
+		go func() {
+			done <- terms.during(4, func() bool {
+				terms.begin(4) // as Raft does when it was a candidate in this term
+				<-handled
+				return terms.newest.Load() == 4
+			})
+		}()
+		synctest.Wait()
+		go func() {
+			terms.begin(5)
+			done <- true
+		}()
+		synctest.Wait()
+		if now := terms.newest.Load(); now != 4 {
+			t.Errorf("term %d has begun meanwhile", now)
+		}
+		close(handled)
+		for range 2 {
+			if !<-done {
+				t.Error("the heartbeat was not handled")
+			}
+		}
+		for term, want := range map[uint64]bool{4: false, 5: true, 6: false} {
+			if got := terms.during(term, func() bool { return true }); got != want {
+				t.Errorf("a heartbeat of term %d: %v", term, got)
+			}
+		}
+	})
+}
+
+// TestHeartbeatOfNewTerm: a heartbeat of a new term that waits for the disk does
+// not take a member back from a term after that.
+func TestHeartbeatOfNewTerm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		other, m := members[(lead+1)%3], members[(lead+2)%3]
+		hold, first := make(chan struct{}), true
+		m.cfg.Memory.SetFault(func() error {
+			if first {
+				first = false
+				<-hold
+			}
+			return nil
+		})
+		term := m.raft.CurrentTerm()
+		head := func(m *Member) raft.RPCHeader {
+			return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(m.cfg.ID)), Addr: m.transport.EncodePeer("", m.transport.LocalAddr())}
+		}
+		var sent sync.WaitGroup
+		sent.Go(func() {
+			other.transport.appendEntries(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.AppendEntriesRequest{RPCHeader: head(other), Term: term + 5}, new(raft.AppendEntriesResponse))
+		})
+		synctest.Wait()
+		sent.Go(func() {
+			other.transport.RequestVote(serverID(m.cfg.ID), m.transport.LocalAddr(),
+				&raft.RequestVoteRequest{RPCHeader: head(other), Term: term + 6, LeadershipTransfer: true}, new(raft.RequestVoteResponse))
+		})
+		synctest.Wait()
+		reached := m.raft.CurrentTerm()
+		close(hold)
+		sent.Wait()
+		if got := m.raft.CurrentTerm(); got < reached || got < term+6 {
+			t.Errorf("term %d, after %d", got, reached)
+		}
+	})
+}
+
+// TestVoteNotStored: a member that cannot store its vote does not send it, not even
+// while it closes.
+func TestVoteNotStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		other, m := members[(lead+1)%3], members[(lead+2)%3]
+		m.cfg.Memory.SetFault(func() error { return syscall.ENOSPC })
+		var r raft.RequestVoteResponse
+		var sent sync.WaitGroup
+		sent.Go(func() {
+			last := other.raft.LastIndex()
+			other.transport.NetworkTransport.RequestVote(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.RequestVoteRequest{
+				RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(other.cfg.ID)), Addr: other.transport.EncodePeer("", other.transport.LocalAddr())},
+				Term:      m.raft.CurrentTerm() + 1, LastLogIndex: last + 1, LastLogTerm: m.raft.CurrentTerm(), LeadershipTransfer: true,
+			}, &r)
+		})
+		synctest.Wait()
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+		sent.Wait()
+		if r.Granted {
+			t.Error("it has voted, and nothing is stored")
+		}
+	})
+}
+
+// TestLaterTermWhileQuiet: when a follower begins a later term while nothing is written, the
+// leader learns that with the next heartbeat, and steps down soon after.
+func TestLaterTermWhileQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		for range 5 {
+			time.Sleep(time.Minute)
+			leader, follower := members[lead], members[(lead+1)%3]
+			term, _ := leader.raft.term()
+			doubts := leader.transport.doubts.Load()
+			leads := func() bool {
+				now, leads := leader.raft.term()
+				return leads && now == term
+			}
+			follower.transport.give(&raft.RequestVoteRequest{RPCHeader: follower.transport.header(), Term: term + 1, LeadershipTransfer: true}, time.Second)
+			time.Sleep(leader.contacts.beat + time.Millisecond)
+			if leads() && leader.transport.doubts.Load() == doubts {
+				t.Error("the leader has not learned of the term")
+			}
+			time.Sleep(100 * time.Millisecond) // Raft's time until the next message without entries
+			if leads() {
+				t.Error("the leader has not stepped down")
+			}
+			until(t, "a leader", func() bool {
+				for i, m := range members {
+					if m.Role() == "leader" {
+						lead = i
+						return true
+					}
+				}
+				return false
+			})
+		}
+	})
+}
+
+// TestVoteOverForgotten: a vote request is not lost on a connection that was forgotten while
+// nothing was sent over it.
+func TestVoteOverForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		net := newWires()
+		candidate, voter := openTransportOn(t, net.host("a"), "a"), openTransportOn(t, net.host("b"), "b")
+		for range 3 {
+			answered := make(chan error, 1)
+			go func() {
+				var r raft.RequestVoteResponse
+				answered <- candidate.transport.RequestVote("2", "b:1", new(raft.RequestVoteRequest), &r)
+			}()
+			select {
+			case rpc := <-voter.transport.Consumer():
+				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
+				if err := <-answered; err != nil {
+					t.Error(err)
+				}
+			case err := <-answered:
+				t.Error(err)
+			}
+			net.forget(func(*wire) bool { return true })
+			time.Sleep(3 * candidate.silence)
+		}
+		closeTransport(candidate)
+		closeTransport(voter)
+	})
+}
+
+// TestStandaloneLeadsAtOnce: a member without peers does not wait an election timeout
+// before it leads.
+func TestStandaloneLeadsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		loneMember(t)
+		if took := time.Since(began); took > 100*time.Millisecond {
+			t.Errorf("it serves after %v", took)
+		}
+	})
+}
+
+// TestElectedKnowsTooLittle: a new leader confirms no session before it has applied the
+// entries of the previous leader, which may close that session. This one is cut off
+// right after its election, so it cannot know which entries were committed.
+func TestElectedKnowsTooLittle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(testkit.Log))
+		to := (lead + 1) % 3
+		elected := members[to]
+		hosts := []string{"a", "b", "c"}
+		won := make(chan struct{})
+		// Raft calls the filter itself, before it does anything as the leader.
+		o := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+			if state, ok := o.Data.(raft.RaftState); ok && state == raft.Leader {
+				for i, h := range hosts {
+					if i != to {
+						network.Cut(hosts[to], h, true)
+						network.Cut(h, hosts[to], true)
+					}
+				}
+				close(won)
+			}
+			return false
+		})
+		elected.raft.RegisterObserver(o)
+		go members[lead].Change(Request{Transfer: &elected.cfg.ID})
+		<-won
+		elected.raft.DeregisterObserver(o)
+		synctest.Wait()
+		if state := elected.raft.State(); state != raft.Leader {
+			t.Fatalf("it is a %v", state)
+		}
+		if elected.lease.surelyLeads() {
+			t.Error("it surely leads before it knows what was committed")
+		}
+		network.Heal()
+		until(t, "a leader that knows enough", func() bool {
+			return slices.ContainsFunc(members, func(m *Member) bool { return m.lease.surelyLeads() })
+		})
+	})
+}
+
+// TestLeadsAgainWhileExpiring: a leader is about to expire a session, and waits for room in the next entry,
+// which is full. A sync is under way, and has not been answered, since the others were silent for a moment.
+// Then it leads again. It must begin its term.
+func TestLeadsAgainWhileExpiring(t *testing.T) {
+	for _, how := range []string{"steps down", "fails to hand over"} {
+		t.Run(how, func(t *testing.T) {
+			came := false
+			for range 10 {
+				if synctest.Test(t, func(t *testing.T) { came = leadsAgainWhileExpiring(t, how) }); came || t.Failed() {
+					return
+				}
+			}
+			t.Error("the situation does not come about")
+		})
+	}
+}
+
+// leadsAgainWhileExpiring returns false if the situation does not come about: the leader hears of the new term, and
+// leads no more, before the session is late; or another member leads then.
+func leadsAgainWhileExpiring(t *testing.T, how string) bool {
+	f := startedFleet(t, 5)
+	a, b := f.running[0], f.running[1]
+	until(t, "the first leads", func() bool {
+		if f.running[leadOf(t, f)] != a {
+			f.running[leadOf(t, f)].membership.handover.to(t.Context(), 1)
+		}
+		return a.Leader() == 1 && a.raft.begun.Load() != 0
+	})
+	time.Sleep(3 * time.Second)
+	w := make(result, 1)
+	a.Propose(fsm.OpenSession(99, 99, 4000, session.Password{}), w, nil)
+	if err := <-w; err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3800 * time.Millisecond)
+	term := a.raft.CurrentTerm()
+	switch how {
+	case "steps down":
+		f.cutBetween(0, 1, true)
+	case "fails to hand over": // the other loses its power when it stores the new term
+		end := make(chan struct{})
+		defer close(end)
+		f.disks[1].SetFault(func() error {
+			if b.raft.terms.newest.Load() > term {
+				f.cutOff(1, true) // before it can tell anyone of the term
+				<-end
+			}
+			return nil
+		})
+		go a.membership.handover.to(a.peers.ctx, 2)
+		until(t, "a new term", func() bool { return b.raft.terms.newest.Load() > term })
+	}
+	f.cutBetween(0, 2, true)
+	cut := time.Now()
+	go a.Propose(fsm.Nothing(), make(result, 1), nil)
+	synctest.Wait()
+	for range 2 {
+		go a.Propose(fsm.Reap("/"+strings.Repeat("x", 600_000)), make(result, 1), nil)
+	}
+	until(t, "the session is late", func() bool { return a.foundLate(99) || a.raft.State() != raft.Leader })
+	if a.raft.State() != raft.Leader {
+		t.Logf("it leads no more after %v", time.Since(cut))
+		return false
+	}
+	t.Logf("late after %v", time.Since(cut))
+	time.Sleep(10 * time.Millisecond)
+	if how == "fails to hand over" {
+		until(t, "it gives up", func() bool { return a.raft.State() != raft.Leader })
+	}
+	t.Logf("healed after %v", time.Since(cut))
+	f.cutBetween(0, 2, false)
+	if how == "steps down" {
+		f.cutBetween(0, 1, false)
+		if state := a.raft.State(); state != raft.Leader {
+			t.Fatal(state)
+		}
+		a.pulse.stepDown()
+	}
+	until(t, "another term", func() bool { return a.raft.CurrentTerm() > term })
+	time.Sleep(2 * time.Minute)
+	t.Logf("leader %d, state %v, term %d, begun %d", a.Leader(), a.raft.State(), a.raft.CurrentTerm(), a.raft.begun.Load())
+	if a.raft.State() != raft.Leader {
+		return false
+	}
+	if a.raft.begun.Load() == 0 {
+		t.Errorf("the leader has not begun its term two minutes later")
+	}
+	for _, i := range []int{0, 2} {
+		m := f.running[i]
+		for what, c := range map[string]*fsm.Command{"write": fsm.OpenSession(uint64(2000+i), int64(2000+i), 1<<30, session.Password{}), "sync": fsm.Nothing()} {
+			done := make(result, 1)
+			go m.Propose(c, done, nil) // it may wait for room
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Errorf("server %d: %s: %v", i+1, what, err)
+				}
+			case <-time.After(time.Minute):
+				t.Errorf("server %d answers no %s", i+1, what)
+			}
+		}
+		select {
+		case yes := <-m.Serving():
+			if !yes {
+				t.Errorf("server %d serves no clients", i+1)
+			}
+		default:
+		}
+	}
+	if f.running[2].hasSession(99) {
+		t.Error("the session has not expired")
+	}
+	return true
+}
+
+// TestFailoverKeepsClients: the leader is cut off. Clients of the other members keep their
+// connections if the first election elects a leader.
+func TestFailoverKeepsClients(t *testing.T) {
+	for _, x := range []struct {
+		timeout, trip time.Duration // in ms
+	}{
+		{400, 2}, {400, 10}, {200, 2}, {600, 40}, {2000, 98},
+	} {
+		t.Run(fmt.Sprint("timeout ", int(x.timeout), " trip ", int(x.trip)), func(t *testing.T) {
+			var stopped, of, split int64
+			for k := range 10 {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 3)
+					timeout := x.timeout * time.Millisecond
+					f.opened(timeout)
+					f.net.SetDelay(func(from, to string) time.Duration { return x.trip * time.Millisecond / 2 })
+					stops := make([]atomic.Int64, 3)
+					f.sees(stops)
+					for i := range f.disks {
+						f.disks[i].SetFault(func() error { time.Sleep(2 * time.Millisecond); return nil })
+					}
+					time.Sleep(10*time.Second + time.Duration(k)*timeout/37)
+					lead := leadOf(t, f)
+					term := f.running[lead].raft.CurrentTerm()
+					f.cutOff(lead, true)
+					time.Sleep(10 * timeout)
+					if f.running[(lead+1)%3].raft.CurrentTerm() > term+1 { // both stood for election at once
+						split++
+						return
+					}
+					for i := range stops {
+						if i != lead {
+							of++
+							stopped += min(1, stops[i].Load())
+						}
+					}
+				})
+			}
+			if split > 4 {
+				t.Errorf("in %d of 10 runs, the first election elected nobody", split)
+			}
+			if stopped > 0 {
+				t.Errorf("%d of %d other members disconnected their clients", stopped, of)
+			}
+		})
+	}
+}
+
+// TestStartsSoon: members of a new cluster that start at the same time soon serve clients
+// and have their votes.
+func TestStartsSoon(t *testing.T) {
+	for range 10 {
+		synctest.Test(t, func(t *testing.T) {
+			began := time.Now()
+			threeMembers(t, memnet.New(), new(testkit.Log))
+			if took := time.Since(began); took > 500*time.Millisecond {
+				t.Errorf("they are ready after %v", took)
+			}
+		})
+	}
+}
+
+// TestEntriesByDeposed: a member led in term 3. By now it follows the leader of term 4, which has replaced its last entry by another
+// one, of an earlier or a later term. Its Raft still sends in term 3 what its log has: that must not arrive, since the message
+// with the entry that was replaced may come late.
+func TestEntriesByDeposed(t *testing.T) {
+	for _, term := range []uint64{2, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			l := newScriptedLeader(t, rand.New(rand.NewPCG(1, 1)), "")
+			defer l.close()
+			l.catchUp()
+			end := l.last()
+			l.lead(3)
+			own := &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: 3, PrevLogEntry: end, PrevLogTerm: 2, Entries: l.log[end:], LeaderCommitIndex: end}
+			var s raft.AppendPipeline
+			until(t, "a stream", func() (ok bool) {
+				var err error
+				s, err = l.wire.AppendEntriesPipeline("2", "b:1")
+				return err == nil
+			})
+			defer s.Close()
+			l.log = l.log[:end:end]
+			l.term = term
+			l.propose(1)
+			l.wire.transport.raft.terms.begin(4)
+			others := *own
+			others.Entries, others.LeaderCommitIndex = l.log[end:], l.last()
+			if err := l.wire.appendEntries("2", "b:1", &others, new(raft.AppendEntriesResponse)); !errors.Is(err, errDeposed) {
+				t.Errorf("it sends an entry of term %d in term 3: %v", term, err)
+			}
+			if _, err := s.AppendEntries(&others, new(raft.AppendEntriesResponse)); !errors.Is(err, errDeposed) {
+				t.Errorf("it sends an entry of term %d in term 3 over a stream: %v", term, err)
+			}
+			var state bytes.Buffer
+			if err := l.state(l.last()).Snapshot().Write(&state); err != nil {
+				t.Fatal(err)
+			}
+			q := &raft.InstallSnapshotRequest{RPCHeader: own.RPCHeader, SnapshotVersion: 1, Term: 3, LastLogIndex: l.last(), LastLogTerm: term,
+				Configuration: raft.EncodeConfiguration(l.members), ConfigurationIndex: 1, Size: int64(state.Len())}
+			if err := l.wire.InstallSnapshot("2", "b:1", q, new(raft.InstallSnapshotResponse), &state); !errors.Is(err, errDeposed) {
+				t.Errorf("it sends a snapshot of term %d in term 3: %v", term, err)
+			}
+			l.wire.NetworkTransport.AppendEntries("2", "b:1", own, new(raft.AppendEntriesResponse)) // was sent before, and comes late
+			time.Sleep(time.Second)
+			l.alive()
+		})
+	}
+}

@@ -1,0 +1,656 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// base is what the tests of a single part build that part from: Raft on storage in
+// memory, and a peer port on host a. Of all members only this one, with id 1, runs
+// Raft, so it leads if it is the only voter. The others are scripted (see answer).
+type base struct {
+	*lifecycle
+	cfg     *Config
+	net     *memnet.Network
+	replica *fsm.Replica
+	leader  *knownLeader
+	pulse   *pulse // not running; it has the other parts
+}
+
+// newBase starts a base, in a bubble of synctest. Without members, Raft has no configuration
+// yet.
+func newBase(t *testing.T, members ...proto.Peer) *base {
+	t.Helper()
+	network := memnet.New()
+	b := &base{
+		lifecycle: newLifecycle(), net: network, replica: fsm.NewReplica(), leader: newKnownLeader(),
+		cfg: &Config{ID: 1, Addr: "a:1", Network: network.Host("a"), Log: testkit.Quiet},
+	}
+	clock, n, contacts := newClock(nil), newNode(1), newContacts(1, timesFor(time.Second))
+	now := func() moment { return contacts.moment(clock.nowMs()) }
+	gate := new(gate)
+	peers := newPeerPort(b.cfg.Network, 1, "a:1", gate, b.cfg.Log)
+	if err := peers.open(); err != nil {
+		t.Fatal(err)
+	}
+	trans := newTransport(b.lifecycle, n, peers, contacts.times, now, contacts.followed, contacts.lives)
+	trans.open()
+	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.cfg.ID, b.replica), gate, peers, trans)
+	b.replica.Observe(committing{b.pulse.commits})
+
+	c := raft.DefaultConfig()
+	c.LocalID, c.Logger, c.NoLegacyTelemetry = serverID(1), raftLogger(b.cfg.Log), true
+	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = time.Hour, time.Hour, time.Hour
+	var first raft.Configuration
+	for _, x := range members {
+		s := raft.Server{ID: serverID(x.ID), Address: raft.ServerAddress(x.Addr)}
+		if x.Observer {
+			s.Suffrage = raft.Nonvoter
+		}
+		first.Servers = append(first.Servers, s)
+	}
+	var alone raft.Transport = newLoneTransport("a:1")
+	if voters(members) != 1 {
+		_, alone = raft.NewInmemTransport("a:1")
+	}
+	n.storage = storage.NewMemory().Open()
+	if len(members) > 0 {
+		if err := n.storage.Bootstrap(first); err != nil {
+			t.Fatal(err)
+		}
+		n.terms.begin(1)
+		gate.lift(testCluster)
+	}
+	n.log.guardedStore, n.log.off = newGuardedStore(&n.disk, b.lifecycle, now, n.applied, nil), true
+	var err error
+	if n.Raft, err = raft.NewRaft(c, b.replica, n.log, n.log, n.storage.Snapshots, alone); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		close(b.stop)
+		down := n.Shutdown()
+		peers.close()
+		trans.Close()
+		if err := down.Error(); err != nil {
+			t.Error(err)
+		}
+		close(n.down)
+		peers.wg.Wait()
+		trans.wg.Wait()
+		b.wg.Wait()
+	})
+	if voters(members) == 1 {
+		until(t, "Raft leads", func() bool { return n.State() == raft.Leader })
+		b.leader.set(1, "a:1")
+		synctest.Wait() // until this member has applied its first entry
+	}
+	return b
+}
+
+// answer opens the peer port of another member, which handles connections of one kind
+// with serve.
+func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Conn)) {
+	t.Helper()
+	p := newPeerPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", lifted(), b.cfg.Log)
+	p.serve = map[byte]func(net.Conn){kind: serve}
+	if err := p.open(); err != nil {
+		t.Fatal(err)
+	}
+	p.wg.Go(p.accept)
+	t.Cleanup(func() {
+		p.close()
+		p.wg.Wait()
+	})
+}
+
+// testCluster is the cluster of members that do not form one by themselves.
+const testCluster = ClusterID(0x1234)
+
+// lifted returns a gate that is open for that cluster.
+func lifted() *gate {
+	g := new(gate)
+	g.lift(testCluster)
+	return g
+}
+
+// callPeer connects to a peer port as a member of a cluster does.
+func callPeer(network Network, addr string, kind byte, of ClusterID) (net.Conn, error) {
+	c, err := network.Dial(context.Background(), addr)
+	if err != nil {
+		return nil, err
+	}
+	return greetPeer(c, addr, &hello{kind: kind, cluster: of}, nil)
+}
+
+// answerRequests is answer for requests about the members.
+func (b *base) answerRequests(t *testing.T, host string, reply func(q Request) Reply) {
+	t.Helper()
+	b.answer(t, host, kindAdmin, func(c net.Conn) {
+		defer c.Close()
+		var q Request
+		if json.NewDecoder(c).Decode(&q) == nil {
+			json.NewEncoder(c).Encode(reply(q))
+		}
+	})
+}
+
+// answerState is answer for questions.
+func (b *base) answerState(t *testing.T, host string, s state) {
+	t.Helper()
+	b.answer(t, host, kindReach, func(c net.Conn) {
+		c.Write(s.append(nil))
+		c.Close()
+	})
+}
+
+// committing is an [fsm.Observer] that only counts what is applied.
+type committing struct{ c *commits }
+
+func (o committing) Applied(index, term uint64, _ int) { o.c.set(index, term) }
+func (o committing) Changed(*fsm.View, []proto.Change) {}
+func (o committing) Answered()                         {}
+func (o committing) Restoring()                        {}
+func (o committing) Restored()                         {}
+func (o committing) Failed(error)                      {}
+
+// someWrite is a command that goes through the log. It changes nothing but the zxid.
+func someWrite() *fsm.Command { return fsm.Reap("/none") }
+
+// receive returns what comes from c within a minute, or that c is closed.
+func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(time.Minute):
+		t.Fatalf("never came: %s", what)
+	}
+	return v
+}
+
+// readFull reads n bytes, or returns nil if the connection ends before.
+func readFull(c net.Conn, n int) []byte {
+	b := make([]byte, n)
+	if _, err := io.ReadFull(c, b); err != nil {
+		return nil
+	}
+	return b
+}
+
+func (b *base) proposer() *proposer {
+	l := newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
+	if term, leads := b.pulse.raft.term(); leads {
+		l.raft.begun.Store(term)
+	}
+	index := newReadIndex(b.cfg, l, b.leader, b.pulse)
+	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, index, b.pulse.peers, func() <-chan struct{} { return nil })
+}
+
+// tick keeps running time going, as a pulse does that runs, until the test ends.
+func (b *base) tick() {
+	c := b.pulse.contacts
+	b.wg.Go(func() {
+		for {
+			c.mu.Lock()
+			c.tick(b.pulse.nowMs())
+			c.mu.Unlock()
+			select {
+			case <-time.After(c.beat):
+			case <-b.stop:
+				return
+			}
+		}
+	})
+}
+
+// stuck makes the disk of member i write nothing until the returned function is called, after which
+// what waits for it is written, or is lost.
+func (f *fleet) stuck(i int) (end func(lost error)) {
+	over := make(chan error)
+	f.disks[i].SetFault(func() error { return <-over })
+	return func(lost error) {
+		if lost == nil {
+			f.disks[i].SetFault(nil)
+		}
+		for {
+			select {
+			case over <- lost:
+				synctest.Wait()
+			default:
+				return
+			}
+		}
+	}
+}
+
+// propose proposes a session through a member. The channel gets nil when it is acknowledged.
+func (f *fleet) propose(i int, id int64) result {
+	w := make(result, 1)
+	f.running[i].Propose(fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}), w, nil)
+	return w
+}
+
+// openWith is open for a member whose storage is changed before it starts.
+func (f *fleet) openWith(i int, cfg Config, change func(*storage.Storage)) *Member {
+	f.t.Helper()
+	m := New(cfg, fsm.NewReplica())
+	s := cfg.Memory.Open()
+	change(s)
+	if err := m.startOn(s); err != nil {
+		f.t.Fatal(err)
+	}
+	f.running[i] = m
+	return m
+}
+
+// sees counts how often each member stops serving.
+func (f *fleet) sees(stops []atomic.Int64) {
+	for i, m := range f.running {
+		go func() {
+			was := false
+			for {
+				select {
+				case yes := <-m.Serving():
+					if was && !yes {
+						stops[i].Add(1)
+					}
+					was = yes
+				case <-m.stop:
+					return
+				}
+			}
+		}()
+	}
+}
+
+// opened starts all members with an election timeout.
+func (f *fleet) opened(timeout time.Duration) {
+	for i := range f.running {
+		cfg := f.config(i)
+		cfg.ElectionTimeout = timeout
+		f.open(i, cfg)
+	}
+	f.whole()
+}
+
+// mixed gives the members restored snapshots that end with these entries, and makes them members of one cluster all the
+// same, as an operator does who copies meta.json from one directory to the others.
+func (f *fleet) mixed(ends ...uint64) {
+	f.t.Helper()
+	f.asked = 100
+	for i, end := range ends {
+		f.restored(i, end, int64(end))
+		if err := f.disks[i].Open().SetIdentity(storage.Identity{Cluster: testCluster, Agreed: true}); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// ledBy starts the servers which, again and again until server i wins the first election. known is that
+// server while it is started.
+func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], which []int, config func(i int) Config) {
+	f.t.Helper()
+	for range 30 {
+		known.Store(f.open(i, config(i)))
+		for _, x := range which {
+			if x != i {
+				f.open(x, config(x))
+			}
+		}
+		leader := -1
+		until(f.t, "a leader", func() bool {
+			leader = slices.IndexFunc(which, func(x int) bool { return f.running[x].raft.State() == raft.Leader })
+			return leader >= 0
+		})
+		if which[leader] == i {
+			return
+		}
+		known.Store(nil)
+		for _, x := range which {
+			f.stop(x)
+		}
+	}
+	f.t.Fatalf("server %d never won the first election", i+1)
+}
+
+// openMember creates a member and starts it.
+func openMember(cfg Config, replica *fsm.Replica) (*Member, error) {
+	m := New(cfg, replica)
+	if err := m.Start(); err != nil {
+		return nil, err
+	}
+	return m, nil
+}
+
+func testConfig(dir string) Config {
+	return Config{ID: 1, Dir: dir, Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: testkit.Quiet}
+}
+
+// addresses returns the peer ports of servers with the ids 1 to count, on the hosts a, b and so on.
+func addresses(count int) map[uint64]string {
+	peers := map[uint64]string{}
+	for i := range count {
+		peers[uint64(i+1)] = string(rune('a'+i)) + ":1"
+	}
+	return peers
+}
+
+// memberConfig is testConfig for a member of a cluster, with a disk in memory.
+func memberConfig(id uint64, peers map[uint64]string, network Network) Config {
+	cfg := testConfig("")
+	cfg.ID, cfg.Peers, cfg.Network, cfg.Memory = id, listOf(peers), network, storage.NewMemory()
+	return cfg
+}
+
+// openReady opens a member, waits until it leads, and closes it.
+func openReady(t *testing.T, cfg Config) {
+	t.Helper()
+	m, err := openMember(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-m.Ready():
+	case err := <-m.Err():
+		t.Error(err)
+	case <-time.After(time.Minute):
+		t.Error("never ready")
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// openTransport opens a peer port with Raft's transport on it, but without Raft. Votes
+// for it are noted in contacts.
+func openTransport(t *testing.T, network *memnet.Network, host string) openedTransport {
+	t.Helper()
+	return openTransportOn(t, network.Host(host), host)
+}
+
+func openTransportOn(t *testing.T, network Network, host string) (o openedTransport) {
+	t.Helper()
+	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
+	clock := newClock(nil)
+	peers := newPeerPort(network, 1, host+":1", lifted(), testkit.Quiet)
+	if err := peers.open(); err != nil {
+		t.Fatal(err)
+	}
+	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.times, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed, o.contacts.lives)
+	peers.serve = map[byte]func(net.Conn){kindRaft: peers.toRaft, kindStream: o.transport.takeStream}
+	o.transport.open()
+	peers.wg.Go(peers.accept)
+	return o
+}
+
+// streamOf opens a stream from a leader to the member 2 at follower:1.
+func streamOf(t *testing.T, leader openedTransport) *stream {
+	t.Helper()
+	var p raft.AppendPipeline
+	until(t, "a stream", func() bool {
+		var err error
+		if p, err = leader.transport.AppendEntriesPipeline("2", "follower:1"); err != nil && err != raft.ErrPipelineReplicationNotSupported {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return p.(*stream)
+}
+
+type openedTransport struct {
+	*transport
+	contacts *contacts
+}
+
+func closeTransport(o openedTransport) {
+	o.peers.close()
+	o.peers.wg.Wait()
+	o.transport.Close()
+	o.wg.Wait()
+}
+
+func hostOf(m *Member) string { return m.cfg.addr()[:1] }
+
+// loneMember opens a standalone member without a disk that expires sessions within
+// 10 ms after their timeout.
+func loneMember(t *testing.T) *Member {
+	t.Helper()
+	cfg := testConfig("")
+	cfg.Tick = 10 * time.Millisecond
+	m, err := openMember(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	<-m.Ready()
+	until(t, "the entry with the cluster's id", func() bool { return m.identified() != 0 })
+	return m
+}
+
+func (m *Member) hasSession(id int64) (has bool) {
+	m.replica.View(func(v *fsm.View) { has = v.Sessions().Get(id) != nil })
+	return has
+}
+
+// foundLate reports whether a session that exists was reported late.
+func (m *Member) foundLate(id int64) bool {
+	return !slices.ContainsFunc(m.Deadlines(), func(b session.Bucket) bool { return slices.Contains(b.Sessions, id) })
+}
+
+// outcome is a Waiter that sends the result of a command; nil means Lost.
+type outcome chan *fsm.Result
+
+func (o outcome) Done(_ *fsm.View, r *fsm.Result) { c := *r; o <- &c }
+func (o outcome) Lost()                           { o <- nil }
+
+// written has a leader commit a write, within most.
+func written(t *testing.T, m *Member, most time.Duration) {
+	t.Helper()
+	began, done := time.Now(), make(result, 1)
+	m.Propose(someWrite(), done, nil)
+	<-done
+	if took := time.Since(began); took > most {
+		t.Errorf("a write took %v", took)
+	}
+}
+
+// openSession opens a session through m and waits until the other members have it.
+func openSession(t *testing.T, m *Member, id int64, timeout time.Duration, others []*Member) {
+	t.Helper()
+	opened := make(outcome, 1)
+	m.Propose(fsm.OpenSession(1, id, int32(timeout.Milliseconds()), session.Password{}), opened, nil)
+	if r := <-opened; r == nil || r.Code != proto.OK {
+		t.Fatalf("open session: %+v", r)
+	}
+	for _, o := range others {
+		until(t, "the session on every member", func() bool { return o.hasSession(id) })
+	}
+}
+
+// cutOff cuts all links from and to one member.
+func cutOff(n *memnet.Network, members []*Member, which int) {
+	host := func(i int) string { return string(rune('a' + i)) }
+	for i := range members {
+		if i != which {
+			n.Cut(host(i), host(which), true)
+			n.Cut(host(which), host(i), true)
+		}
+	}
+}
+
+// must proposes a command, which has to succeed.
+func must(t *testing.T, m *Member, c *fsm.Command) {
+	t.Helper()
+	done := make(outcome, 1)
+	m.Propose(c, done, nil)
+	if r := <-done; r == nil || r.Code != proto.OK {
+		t.Fatalf("%+v", r)
+	}
+}
+
+// create creates a znode with so many bytes of data.
+func create(t *testing.T, m *Member, bytes int) {
+	t.Helper()
+	q := proto.CreateRequest{Path: "/n", Data: make([]byte, bytes), ACL: proto.OpenACL, Flags: proto.FlagSequential}
+	must(t, m, fsm.OpenSession(1, 7, 40_000, session.Password{}))
+	must(t, m, &fsm.Command{Op: proto.OpCreate, Session: 7, Conn: 1, Body: q.Append(nil)})
+}
+
+// keepWriting has clients write through a member until stop is closed.
+func keepWriting(m *Member, clients int, stop <-chan struct{}) (wait func()) {
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for {
+				w := make(result, 1)
+				m.Propose(someWrite(), w, stop)
+				select {
+				case <-w:
+				case <-stop:
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+	}
+	return wg.Wait
+}
+
+// noops returns empty entries.
+func noops(first, last, term uint64) (logs []*raft.Log) {
+	for i := first; i <= last; i++ {
+		logs = append(logs, &raft.Log{Index: i, Term: term, Type: raft.LogNoop})
+	}
+	return logs
+}
+
+// stopMember closes a member, unless it is closed, and returns a function that starts it again.
+func stopMember(t *testing.T, m *Member) (again func() *Member) {
+	t.Helper()
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return func() *Member {
+		m, err := openMember(m.cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+}
+
+// stopUntilSnapshot closes a member, writes 8 MB through the leader, and leaves the leader
+// only a snapshot to send. It returns a function that starts the member again.
+func stopUntilSnapshot(t *testing.T, stopped, leader *Member) (again func() *Member) {
+	t.Helper()
+	again = stopMember(t, stopped)
+	fill(t, leader, "long", 40, 200_000)
+	time.Sleep(time.Second) // for the snapshots that are due
+	fill(t, leader, "last", 1, 1)
+	onlySnapshot(t, leader)
+	return again
+}
+
+// onlySnapshot leaves a member only a snapshot to send to members that lag.
+func onlySnapshot(t *testing.T, m *Member) {
+	t.Helper()
+	r := m.raft.ReloadableConfig()
+	r.TrailingLogs = 1
+	if err := m.raft.ReloadConfig(r); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.raft.Snapshot().Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// fillsIn is the session in which fill creates znodes.
+func fillsIn(m *Member) int64 { return 70 + int64(m.cfg.ID) }
+
+// fill creates znodes with so many bytes each, through a member, so that snapshots are long.
+func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
+	t.Helper()
+	id := fillsIn(m)
+	if !m.hasSession(id) {
+		w := make(outcome, 1)
+		m.Propose(fsm.OpenSession(1, id, 30_000_000, session.Password{}), w, nil)
+		if r := <-w; r == nil || r.Code != proto.OK {
+			t.Fatalf("open session: %+v", r)
+		}
+	}
+	for i := range znodes {
+		data := make([]byte, size)
+		rand.NewChaCha8([32]byte{}).Read(data)
+		q := proto.CreateRequest{Path: fmt.Sprint("/", prefix, i), Data: data, ACL: proto.OpenACL}
+		w := make(outcome, 1)
+		m.Propose(&fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)}, w, nil)
+		if r := <-w; r == nil || r.Code != proto.OK {
+			t.Fatalf("create: %+v", r)
+		}
+	}
+}
+
+// leading returns the leader of members.
+func leading(members map[uint64]*Member) *Member {
+	for _, m := range members {
+		if m.raft.State() == raft.Leader {
+			return m
+		}
+	}
+	return nil
+}
+
+// bothDiskOrders runs a test twice: with leaders whose Raft waits for their own disks before they send an
+// entry, and with leaders that send it first. Only the former are kept by a stuck disk from noticing their successors.
+func bothDiskOrders(t *testing.T, f func(t *testing.T, first bool)) {
+	for _, first := range []bool{true, false} {
+		t.Run(fmt.Sprint("disk first ", first), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { f(t, first) })
+		})
+	}
+}
+
+// cutWhenDone is a waiter that calls cut in the moment in which its command is answered.
+type cutWhenDone struct {
+	result
+	cut func()
+}
+
+func (c cutWhenDone) Done(v *fsm.View, r *fsm.Result) { c.cut(); c.result.Done(v, r) }
+
+// listed reports whether a leader's log ends with a list of members, after the entry last. Raft sends it
+// a moment before it takes it for its newest one.
+func listed(m *Member, last uint64) bool {
+	var l raft.Log
+	end := m.raft.LastIndex()
+	return end > last && m.raft.log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration
+}
+
+// stuckReport says where two members stand that should have a leader.
+func stuckReport(t *testing.T, f *fleet, is ...int) {
+	for _, i := range is {
+		if m := f.running[i]; m != nil {
+			s, _ := m.Status()
+			t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
+		}
+	}
+}

@@ -1,0 +1,382 @@
+package cluster
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// TestLists: which of a log's lists takes a vote away, whatever is stored, read and deleted.
+func TestLists(t *testing.T) {
+	entry := func(index uint64, votes bool) *raft.Log {
+		s := raft.Server{ID: "7", Suffrage: raft.Nonvoter}
+		if votes {
+			s.Suffrage = raft.Voter
+		}
+		return &raft.Log{Index: index, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{s}})}
+	}
+	is := func(x *lists, newest, before list) {
+		t.Helper()
+		if x.newest != newest || x.before != before {
+			t.Errorf("%+v, then %+v", x.before, x.newest)
+		}
+	}
+	var x lists
+	for _, l := range []*raft.Log{entry(9, false), entry(2, false), entry(5, true), entry(9, false), entry(5, true), {Index: 10}} {
+		x.note(l, "7")
+	}
+	is(&x, list{9, false}, list{5, true})
+	x.deleted(1, 4)
+	is(&x, list{9, false}, list{5, true})
+	x.deleted(9, 12)
+	is(&x, list{5, true}, list{})
+	x.note(entry(9, true), "7")
+	x.note(entry(11, false), "7")
+	is(&x, list{11, false}, list{9, true})
+	x.deleted(9, 12)
+	is(&x, list{}, list{})
+}
+
+// TestLeaderLostWhileRemovingJoined is TestLeaderLostWhileRemoving for a voter that has joined by a snapshot,
+// and has lost power with the others. What it has applied is then the state of that snapshot, in which it has
+// no vote yet.
+func TestLeaderLostWhileRemovingJoined(t *testing.T) {
+	for _, how := range []string{"remove", "demote"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				config := f.found(3)
+				lead := leadOf(t, f)
+				f.writes(lead, 20)
+				f.snapshot(3)
+				// Server 4 joins, and gets the snapshot.
+				cfg := config(3)
+				cfg.Join = "a:1"
+				f.open(3, cfg)
+				until(t, "another voter", func() bool {
+					s, _ := f.running[3].Status()
+					return len(s.Members) == 4 && voters(s.Members) == 4
+				})
+				f.writes(lead, 3)
+				time.Sleep(time.Minute)
+				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
+					t.Fatal("it has joined without a snapshot")
+				}
+				f.loseLeaderWhileRemoving(lead, 3, how, true, config)
+			})
+		})
+	}
+}
+
+// slowApplier applies the next entry in three seconds once slow is true.
+type slowApplier struct{ slow, waits atomic.Bool }
+
+func (*slowApplier) Changed(*fsm.View, []proto.Change) {}
+func (*slowApplier) Answered()                         {}
+func (*slowApplier) Restoring()                        {}
+func (*slowApplier) Restored()                         {}
+func (*slowApplier) Failed(error)                      {}
+func (o *slowApplier) Applied(index, term uint64, bytes int) {
+	if o.slow.CompareAndSwap(true, false) {
+		o.waits.Store(true)
+		time.Sleep(3 * time.Second)
+	}
+}
+
+// TestRemovedDoesNotStand: a member knows that the list without it is committed, but applies entries
+// slowly, and has not applied that one, when the leader is lost. It does not stand for election: Raft
+// would not notice that it must step down.
+func TestRemovedDoesNotStand(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		var o slowApplier
+		replica := fsm.NewReplica()
+		replica.Observe(&o)
+		x, err := openMember(f.config(0), replica)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.running[0] = x
+		for i := 1; i < 4; i++ {
+			f.start(i)
+		}
+		f.whole()
+		f.handTo(1)
+		time.Sleep(10 * time.Second)
+		o.slow.Store(true)
+		f.write(1)
+		until(t, "the slow entry", o.waits.Load)
+		if _, err := Ask(t.Context(), f.net.Host("operator"), "b:1", Request{Remove: 1}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the commit", func() bool { return x.raft.CommitIndex() >= f.running[1].raft.CommitIndex() })
+		f.stop(1)
+		for _, i := range []int{2, 3} { // so that they need long for an election
+			f.disks[i].SetFault(func() error { time.Sleep(900 * time.Millisecond); return nil })
+		}
+		for range 20_000 {
+			time.Sleep(time.Millisecond)
+			x.contacts.mu.Lock()
+			stood := x.contacts.stood
+			x.contacts.mu.Unlock()
+			if stood > 0 {
+				t.Fatal("it stands")
+			}
+		}
+	})
+}
+
+// TestLeaderLostWhileRemoving: the leader removes or demotes a voter, and is lost when that one has the new
+// list and the others do not have it yet. Those that remain of four voters (a member of three is being
+// replaced) are a majority of the old list and of the new one. (Those that remain of three are none of the
+// new one, which has two: then the leader has to come back.)
+func TestLeaderLostWhileRemoving(t *testing.T) {
+	for _, how := range []string{"remove", "demote"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { leaderLostWhileRemoving(t, 4, how) })
+		})
+	}
+}
+
+func leaderLostWhileRemoving(t *testing.T, size int, how string) {
+	f, lead := fleetOf(t, size)
+	x := (lead + 1) % size
+	f.loseLeaderWhileRemoving(lead, x, how, false, f.config)
+}
+
+// loseLeaderWhileRemoving has the leader remove or demote member x, and takes the power when only x has the
+// new list. All but the leader come back; x itself had not lost its power unless restarts is true.
+// Something must be acknowledged then.
+func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, config func(i int) Config) {
+	t := f.t
+	t.Helper()
+	id := uint64(x + 1)
+	var others, up []int
+	for i := range f.running {
+		if i != lead {
+			up = append(up, i)
+		}
+		if i != lead && i != x {
+			others = append(others, i)
+		}
+	}
+	leader := f.running[lead]
+	changed := func(m *Member) bool {
+		all, err := m.raft.members()
+		is := find(all, id)
+		return err == nil && len(all) > 0 && (is == nil || is.Observer)
+	}
+	last := leader.raft.LastIndex()
+	var crash atomic.Bool
+	for _, i := range others {
+		f.disks[i].SetFault(func() error {
+			for listed(leader, last) && leader.raft.State() == raft.Leader && !crash.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			if crash.Load() {
+				return errors.New("crashed")
+			}
+			return nil
+		})
+	}
+	q := Request{Remove: id}
+	if how == "demote" {
+		q = Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}
+	}
+	go Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+	until(t, "the list on the member", func() bool { return changed(f.running[x]) })
+	// A loss of power. All but the leader come back.
+	crash.Store(true)
+	f.stop(lead)
+	for _, i := range others {
+		f.stop(i)
+		f.disks[i].SetFault(nil)
+		f.open(i, config(i))
+	}
+	if restarts {
+		f.stop(x)
+		f.open(x, config(x))
+	}
+	time.Sleep(10 * time.Minute)
+	for _, i := range up {
+		if f.write(i) {
+			return
+		}
+	}
+	t.Errorf("all but the leader have been up and connected for ten minutes, with all data, and nothing is acknowledged")
+	stuckReport(t, f, up...)
+}
+
+// TestLeaderLostWhileRemovingAfterSnapshot is TestLeaderLostWhileRemoving for a voter whose log once had a
+// list in which it had no vote: it was added as an observer, was down when a reconfig made it a voter (as in
+// ZooKeeper, new voters may be down), and has got the leader's snapshot since then, which took the place of
+// its log. The lists that it has noted are still those of that log.
+func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
+	for _, how := range []string{"remove", "demote"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				config := f.found(3)
+				f.open(3, config(3))
+				lead := leadOf(t, f)
+				ask := func(q Request) {
+					t.Helper()
+					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
+						t.Fatal(err)
+					}
+				}
+				ask(Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
+				until(t, "the observer", func() bool { return f.running[3].raft.AppliedIndex() == f.running[lead].raft.AppliedIndex() })
+				show := func(when string) {
+					n := f.running[3].raft
+					n.lists.mu.Lock()
+					defer n.lists.mu.Unlock()
+					first, _ := n.storage.Log.FirstIndex()
+					last, _ := n.storage.Log.LastIndex()
+					t.Logf("%s: lists noted by server 4: %+v, then %+v; log %d to %d", when, n.lists.before, n.lists.newest, first, last)
+				}
+				show("added")
+				f.stop(3)
+				ask(Request{Reconfig: &Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
+				f.writes(lead, 20)
+				f.snapshot(3)
+				f.open(3, config(3))
+				// As compactor.run does before each snapshot of its own: thousands of entries, usually.
+				if err := f.running[3].raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = 1000 }); err != nil {
+					t.Fatal(err)
+				}
+				show("started")
+				until(t, "the voter", func() bool {
+					s, _ := f.running[3].Status()
+					return voters(s.Members) == 4 && s.Index == f.running[lead].raft.AppliedIndex()
+				})
+				f.writes(lead, 3)
+				time.Sleep(time.Minute)
+				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
+					t.Fatal("it has come back without a snapshot")
+				}
+				show("back")
+				f.loseLeaderWhileRemoving(lead, 3, how, false, config)
+			})
+		})
+	}
+}
+
+// TestObserverOwedNoVote: a server was started with the address of a cluster that did not take it in, and is
+// started again as an observer. It does not become a voter.
+func TestObserverOwedNoVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.found(3)
+		lead := leadOf(t, f)
+		f.writes(lead, 1)
+		// Another change is under way, so the first attempt fails.
+		f.running[lead].membership.changing.take()
+		cfg := f.config(3)
+		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
+		m := f.open(3, cfg)
+		until(t, "the question", func() bool { return m.membership.former.asked.Load() != 0 })
+		time.Sleep(time.Second)
+		f.stop(3)
+		time.Sleep(time.Minute)
+		f.running[lead].membership.changing.give()
+		// The operator corrects the command line.
+		observe(&cfg, 4)
+		f.open(3, cfg)
+		time.Sleep(time.Minute)
+		if s, _ := f.running[lead].Status(); find(s.Members, 4) == nil || !find(s.Members, 4).Observer {
+			t.Errorf("server 4 is started as an observer: %v", s.Members)
+		}
+	})
+}
+
+// TestFormedAfterWrongCluster: a new server was given the address of another cluster to join, which has
+// refused it. Then it is started with the right list, and crashes while the cluster is formed.
+func TestFormedAfterWrongCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3) // the wrong cluster
+		addrs := map[uint64]string{1: "p:1", 2: "q:1", 3: "r:1"}
+		disks := []*storage.Memory{storage.NewMemory(), storage.NewMemory(), storage.NewMemory()}
+		config := func(i int) Config {
+			cfg := f.config(0)
+			cfg.ID, cfg.Peers, cfg.Memory = uint64(i+1), listOf(addrs), disks[i]
+			cfg.Network = f.net.Host(strings.TrimSuffix(addrs[uint64(i+1)], ":1"))
+			return cfg
+		}
+		open := func(cfg Config) *Member {
+			m := &fleet{t: t, running: make([]*Member, 1)}
+			x := m.open(0, cfg)
+			t.Cleanup(func() { m.stop(0) })
+			return x
+		}
+		wrong := config(0)
+		wrong.Peers, wrong.Addr, wrong.Join = nil, addrs[1], f.peers[uint64(lead+1)]
+		m := open(wrong)
+		time.Sleep(time.Minute)
+		if m.membership.gate.lifted() {
+			t.Fatal("it was taken in")
+		}
+		m.Kill()
+		var known atomic.Pointer[Member]
+		disks[0].SetFault(func() error {
+			if m := known.Load(); m != nil && m.raft.storage.Identity().Agreed {
+				return errors.New("crashed")
+			}
+			return nil
+		})
+		m = open(config(0))
+		known.Store(m)
+		others := []*Member{open(config(1)), open(config(2))}
+		until(t, "the crash", func() bool { return m.raft.storage.Identity().Agreed })
+		time.Sleep(100 * time.Millisecond)
+		m.Kill()
+		disks[0].SetFault(nil)
+		m = open(config(0))
+		time.Sleep(10 * time.Minute)
+		for i, m := range append(others, m) {
+			if !m.membership.gate.lifted() {
+				s, _ := m.Status()
+				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
+			}
+		}
+		for _, m := range others {
+			m.Kill()
+		}
+		m.Kill()
+	})
+}
+
+// TestClusterIsGone: a server that has lost its disk waits to be taken in, and its cluster is emptied and formed anew meanwhile. It cannot know
+// that, and says what to do.
+func TestClusterIsGone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		f.whole()
+		lead := leadOf(t, f)
+		c, other := (lead+1)%3, (lead+2)%3
+		f.lose(c)
+		f.start(c) // so soon, it is refused at first
+		time.Sleep(100 * time.Millisecond)
+		f.lose(other)
+		time.Sleep(5 * time.Second)
+		f.lose(lead)
+		f.start(lead)
+		f.start(other)
+		time.Sleep(time.Minute)
+		if why := f.running[0].Waiting() + f.running[1].Waiting() + f.running[2].Waiting(); !strings.Contains(why, "start this server again") {
+			t.Fatal(why)
+		}
+		f.stop(c)
+		f.start(c)
+		until(t, "the new cluster", func() bool { return f.write(c) })
+	})
+}

@@ -1,0 +1,662 @@
+package cluster
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// TestResumedWhileLate resumes a session before it is found late, but the resume is
+// applied only afterwards: the session must live on, with its full timeout, and expire
+// when its client is silent again.
+func TestResumedWhileLate(t *testing.T) {
+	t.Parallel() // it waits in real time
+	const timeout = 300
+	m := loneMember(t)
+	opened, resumed := make(outcome, 1), make(outcome, 1)
+	m.Propose(fsm.OpenSession(1, 7, timeout, session.Password{}), opened, nil)
+	<-opened
+
+	// Nothing is applied while somebody looks at the state.
+	looking, stop := make(chan struct{}), make(chan struct{})
+	go m.replica.View(func(*fsm.View) {
+		close(looking)
+		<-stop
+	})
+	<-looking
+	var none session.Password
+	m.Propose(fsm.ResumeSession(2, 7, timeout, none[:]), resumed, nil)
+	until(t, "the session is late", func() bool { return m.foundLate(7) })
+	time.Sleep(20 * time.Millisecond) // for what the leader does about it
+	close(stop)
+	if r := <-resumed; r == nil || r.Code != proto.OK {
+		t.Fatalf("resumed: %+v", r)
+	}
+	began := time.Now()
+	for time.Since(began) < timeout/2*time.Millisecond {
+		if !m.hasSession(7) {
+			t.Fatalf("the session was ended %v after it was resumed", time.Since(began))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if !m.Touch(7, nil) {
+		t.Fatal("the resumed session counts as late")
+	}
+	until(t, "the end of the session, whose client is silent again", func() bool { return !m.hasSession(7) })
+	if d := time.Since(began); d < 3*timeout/2*time.Millisecond {
+		t.Errorf("it ended %v after it was resumed, although it was touched after half of its timeout", d)
+	}
+}
+
+// TestRefusedExpiry: the expiry of a late session is refused because the term in which
+// it was found late is over. The session can then be touched again.
+func TestRefusedExpiry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig("")
+		cfg.Memory = storage.NewMemory()
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		<-m.Ready()
+		opened := make(outcome, 1)
+		m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
+		<-opened
+		m.liveness.mu.Lock()
+		late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
+		m.liveness.mu.Unlock()
+		if len(late) != 1 || m.Touch(7, nil) {
+			t.Fatalf("late: %v", late)
+		}
+		m.Propose(fsm.ExpireSession(late[0], m.raft.CurrentTerm()+1), expiry{m, tracker, late[0]}, nil)
+		synctest.Wait()
+		if !m.Touch(7, nil) {
+			t.Error("the session cannot be touched again")
+		}
+		if !m.hasSession(7) || m.Expired() != 0 {
+			t.Error("the session has ended")
+		}
+	})
+}
+
+// TestLostExpiry: the expiry of a late session is lost, but may still be applied. The
+// session cannot be touched again, and is found late again.
+func TestLostExpiry(t *testing.T) {
+	m := loneMember(t)
+	opened := make(outcome, 1)
+	m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
+	<-opened
+	m.liveness.mu.Lock()
+	late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
+	m.liveness.mu.Unlock()
+	expiry{m, tracker, late[0]}.Lost()
+	if m.Touch(7, nil) {
+		t.Error("the session was touched")
+	}
+	until(t, "the end of the session", func() bool { return !m.hasSession(7) })
+}
+
+// TestExpire: Expire ends a session even if a client resumes it at that moment, and
+// returns ErrNoSession if there is none.
+func TestExpire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig("")
+		cfg.Memory = storage.NewMemory()
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		<-m.Ready()
+		if err := m.Expire(t.Context(), 7); !errors.Is(err, ErrNoSession) {
+			t.Errorf("a session that does not exist: %v", err)
+		}
+		opened, resumed, expired := make(outcome, 1), make(outcome, 1), make(chan error, 1)
+		m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
+		<-opened
+
+		// The resume comes first in the log, and Expire has not seen it.
+		write := make(chan struct{})
+		cfg.Memory.SetFault(func() error { <-write; return nil })
+		var none session.Password
+		m.Propose(fsm.ResumeSession(2, 7, 60_000, none[:]), resumed, nil)
+		synctest.Wait()
+		go func() { expired <- m.Expire(t.Context(), 7) }()
+		synctest.Wait()
+		close(write)
+		if r := <-resumed; r.Code != proto.OK {
+			t.Errorf("resumed: %v", r.Code)
+		}
+		if err := <-expired; err != nil || m.hasSession(7) {
+			t.Errorf("Expire returned %v, and the session exists: %v", err, m.hasSession(7))
+		}
+		if err := m.Expire(t.Context(), 7); !errors.Is(err, ErrNoSession) || m.Expired() != 1 {
+			t.Errorf("once more: %v, with %d sessions expired", err, m.Expired())
+		}
+	})
+}
+
+// TestResumeNearTimeout resumes many sessions just when they are found late: a client
+// whose session was resumed keeps it.
+func TestResumeNearTimeout(t *testing.T) {
+	t.Parallel() // it waits in real time
+	m := loneMember(t)
+	for first, timeout := int64(1), int32(600); ; first, timeout = first+nearTimeout, 2*timeout {
+		if resumeNearTimeout(t, m, first, timeout) {
+			return
+		}
+	}
+}
+
+// nearTimeout is how many sessions resumeNearTimeout opens.
+const nearTimeout = 3000
+
+// resumeNearTimeout opens sessions with a timeout in ms, and resumes them just when they are found late. It returns
+// false if the machine was so slow that the resumed sessions could end again.
+func resumeNearTimeout(t *testing.T, m *Member, first int64, timeout int32) bool {
+	const sessions = nearTimeout
+	all := make(outcome, sessions)
+	for id := range int64(sessions) {
+		m.Propose(fsm.OpenSession(1, first+id, timeout, session.Password{}), all, nil)
+	}
+	for range sessions {
+		<-all
+	}
+	until(t, "most sessions are about to be late", func() bool {
+		m.liveness.mu.Lock()
+		defer m.liveness.mu.Unlock()
+		next, ok := m.liveness.tracker.Next()
+		return !ok || next-m.nowMs() < 5
+	})
+	began := time.Now()
+	done := make(chan int64, sessions)
+	for id := first; id < first+sessions; id++ {
+		var none session.Password
+		m.Propose(fsm.ResumeSession(2, id, timeout, none[:]), resumption{id, done}, nil)
+	}
+	var back []int64
+	for range sessions {
+		if id := <-done; id != 0 {
+			back = append(back, id)
+		}
+	}
+	time.Sleep(time.Duration(timeout) * time.Millisecond / 2) // half of the timeout is left
+	var lost []int64
+	for _, id := range back {
+		if !m.hasSession(id) {
+			lost = append(lost, id)
+		}
+	}
+	took := time.Since(began)
+	t.Logf("%d of %d sessions of %d ms were resumed, %d ended within %v", len(back), sessions, timeout, len(lost), took)
+	if took >= time.Duration(timeout)*time.Millisecond {
+		return false
+	}
+	if len(lost) > 0 {
+		t.Errorf("%d of %d resumed sessions were ended", len(lost), len(back))
+	}
+	return true
+}
+
+// resumption reports the id of a session that was resumed, or 0.
+type resumption struct {
+	id   int64
+	done chan int64
+}
+
+func (r resumption) Done(_ *fsm.View, res *fsm.Result) {
+	if res.Code != proto.OK {
+		r.id = 0
+	}
+	r.done <- r.id
+}
+func (r resumption) Lost() { r.done <- 0 }
+
+// TestTimeStoodStill: a leader whose process was paused does not count the pause
+// against sessions: they have at least as much time left as before, wherever in the
+// pause their deadlines were, and whether the leader was waiting for its next check or
+// still busy after the last. If the leader wakes up only a little late, deadlines stay.
+func TestTimeStoodStill(t *testing.T) {
+	const tick, timeout = 400 * time.Millisecond, 4 * time.Second
+	const unnoticed = tick / 2
+	for _, busy := range []bool{false, true} {
+		for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
+			for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
+				t.Run(fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						start := time.Now()
+						now := func() int64 { return time.Since(start).Milliseconds() }
+						l := newLiveness(tick, 0, false, now)
+						time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
+						l.add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
+						looked := now()
+						isLate := func(due int64) bool {
+							var late []*session.Session
+							late, _, looked = l.late(due)
+							return len(late) > 0
+						}
+						// run does what lead does for some time, and reports whether the session is late.
+						run := func(d time.Duration) bool {
+							for end := time.Now().Add(d); ; {
+								due, wait := l.nextLook(looked)
+								if left := time.Until(end); wait > left {
+									time.Sleep(left)
+									return false
+								}
+								time.Sleep(wait)
+								if isLate(due) {
+									return true
+								}
+							}
+						}
+						if run(before) {
+							t.Fatal("the session is late before the pause")
+						}
+						if busy {
+							looked = now()
+							time.Sleep(pause)
+						}
+						due, wait := l.nextLook(looked)
+						if !busy {
+							time.Sleep(pause)
+						}
+						if busy || pause >= wait {
+							if isLate(due) {
+								t.Fatal("the session is late because of time in which nobody could be heard")
+							}
+						}
+						left := timeout - before - time.Millisecond
+						if pause <= unnoticed {
+							left -= unnoticed
+						}
+						if run(left) {
+							t.Fatal("the session has less time than before the pause")
+						}
+						if !run(3*tick + unnoticed) { // times are rounded up
+							t.Error("the session has more time than before the pause")
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// TestPausesOfShortest: the client of a session sends something three times in its timeout. If the leader's process is
+// paused, however long, such a session does not expire, if the timeout is at least the shortest that is granted by default.
+// With half a tick it may, before the leader has read what its clients sent meanwhile: Open warns of that.
+func TestPausesOfShortest(t *testing.T) {
+	const tick = 2 * time.Second
+	for _, x := range []struct {
+		timeout time.Duration
+		dies    bool
+	}{{timing.Shortest(tick), false}, {tick / 2, true}} {
+		died := time.Duration(0)
+		for pause := time.Duration(0); pause < 2*x.timeout; pause += 10 * time.Millisecond {
+			now := 10*tick - x.timeout - time.Millisecond // so that the deadline is not rounded up
+			l := newLiveness(tick, 0, false, func() int64 { return now.Milliseconds() })
+			l.add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
+			now += x.timeout/3 - time.Millisecond
+			due, _ := l.nextLook(now.Milliseconds())
+			now += pause
+			if late, _, _ := l.late(due); len(late) > 0 {
+				died = pause
+			}
+		}
+		if died != 0 != x.dies {
+			t.Errorf("a session of %v, which is %v old, expires after a pause of %v", x.timeout, x.timeout/3, died)
+		}
+	}
+}
+
+// touching is a follower's liveness with session 7, which has a timeout of 3 s and a
+// touch that the leader has just confirmed, and the result of touching it later.
+func touching(t *testing.T, after time.Duration) (l *liveness, alive chan bool, over chan struct{}) {
+	start := time.Now()
+	l = newLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return time.Since(start).Milliseconds() })
+	l.add(&session.Session{ID: 7, Timeout: 3000})
+	l.confirm(map[int64]int64{7: 0}, nil)
+	time.Sleep(after)
+	alive, over = make(chan bool, 1), make(chan struct{})
+	go func() { alive <- l.touch(7, func() bool { return false }, over, nil) }()
+	synctest.Wait()
+	return l, alive, over
+}
+
+// TestTouchWaits: touch of a session that the leader may expire soon blocks until the
+// leader has confirmed it.
+func TestTouchWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, alive, _ := touching(t, 100*time.Millisecond)
+		if len(alive) == 0 || !<-alive {
+			t.Error("it waits although the leader has just confirmed the session")
+		}
+		l, alive, _ := touching(t, 2500*time.Millisecond)
+		if len(alive) != 0 || len(l.hurry) == 0 {
+			t.Fatal("it does not wait for the leader, or does not hurry")
+		}
+		touches, _ := l.take()
+		l.confirm(touches, nil)
+		if !<-alive {
+			t.Error("the session counts as dead although the leader has confirmed it")
+		}
+		_, alive, over := touching(t, 2500*time.Millisecond)
+		if close(over); <-alive {
+			t.Error("touch returns true to a connection that has ended")
+		}
+	})
+}
+
+// TestUnsureTouch: a touch that the leader is unsure about is not confirmed, and is
+// reported again.
+func TestUnsureTouch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, alive, over := touching(t, 2500*time.Millisecond)
+		touches, _ := l.take()
+		at := touches[7]
+		time.Sleep(time.Millisecond)
+		l.confirm(touches, []int64{7})
+		synctest.Wait()
+		if len(alive) != 0 {
+			t.Error("it does not wait for the leader to be sure")
+		}
+		if again, _ := l.take(); len(again) != 1 || again[7] != at {
+			t.Errorf("reported again: %v, should be at %d", again, at)
+		}
+		close(over)
+		<-alive
+	})
+}
+
+// TestHear: a leader vouches for the sessions that it knows and has not found late.
+func TestHear(t *testing.T) {
+	now := int64(0)
+	l := newLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return now })
+	for id, timeout := range map[int64]int32{7: 3000, 8: 30_000} {
+		l.add(&session.Session{ID: id, Timeout: timeout})
+	}
+	touch := func(ids ...int64) (b []byte) {
+		for _, id := range ids {
+			b = append(b, touchMessage(0, id)[8:]...)
+		}
+		return b
+	}
+	if unsure := l.hear(touch(7, 8, 9), nil); string(unsure) != string(touch(9)[:8]) {
+		t.Errorf("unsure of %x", unsure)
+	}
+	now = 10_000
+	if late, _, _ := l.late(now); len(late) != 1 || late[0].ID != 7 {
+		t.Fatalf("late: %v", late)
+	}
+	if unsure := l.hear(touch(7, 8), nil); string(unsure) != string(touch(7)[:8]) {
+		t.Errorf("unsure of %x", unsure)
+	}
+}
+
+// touchMessage is what a member sends the leader about one session.
+func touchMessage(number uint64, id int64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, number)
+	b = binary.BigEndian.AppendUint64(b, uint64(id))
+	return binary.BigEndian.AppendUint32(b, 0)
+}
+
+// TestOnlySureLeaderConfirms: a member confirms a touch only if it is sure to lead.
+// A follower never does, and a leader that is cut off stops after contacts.sure,
+// although Raft still calls it the leader: another member may have been elected, and may
+// end the session. This holds for touches reported by other members and for its own.
+func TestOnlySureLeaderConfirms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(testkit.Log))
+		m, follower := members[lead], members[(lead+1)%3]
+		openSession(t, m, 7, 30*time.Second, members)
+		confirms := func(m *Member) bool {
+			answer := binary.BigEndian.Uint64(m.takeTouches(touchMessage(5, 7)))
+			if answer != 5 && answer != unheardTouches {
+				t.Fatalf("the answer is to message %d", answer)
+			}
+			return answer == 5
+		}
+		if !confirms(m) {
+			t.Error("the leader does not confirm a touch")
+		}
+		if confirms(follower) {
+			t.Error("a follower confirms a touch")
+		}
+		cutOff(network, members, lead)
+		time.Sleep(m.contacts.sure + 100*time.Millisecond)
+		if m.Role() != "leader" || m.Leader() != m.cfg.ID {
+			t.Fatalf("it is a %s, with leader %d: it must not have noticed yet that it lost the others", m.Role(), m.Leader())
+		}
+		if confirms(m) {
+			t.Error("a leader that is cut off confirms a touch of another member")
+		}
+		over, touched := make(chan struct{}), make(chan bool, 1)
+		go func() { touched <- m.Touch(7, over) }()
+		time.Sleep(m.contacts.silence / 2)
+		select {
+		case ok := <-touched:
+			t.Errorf("a leader that is cut off answers a client of its own: %v", ok)
+		default:
+			close(over)
+			<-touched
+		}
+		if m.Leader() != m.cfg.ID {
+			t.Fatalf("its leader is %d: it should have waited as the leader", m.Leader())
+		}
+	})
+}
+
+// TestTouchReportedAgain: a member reports a touch to the old leader, which
+// confirms it, after another member was elected and has started its timeouts. When it
+// learns of the new leader, it must report the touch again, or the session would
+// expire too early.
+func TestTouchReportedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const timeout = 4 * time.Second
+		network := memnet.New()
+		members, was := startMembers(t, network, new(testkit.Log), 5, 10*time.Millisecond)
+		next, far := (was+1)%5, (was+2)%5
+		host := func(i int) string { return string(rune('a' + i)) }
+		openSession(t, members[far], 7, timeout, members)
+		time.Sleep(time.Second)
+
+		// The old leader does not learn of the election, and the far member learns of it
+		// late. Heartbeats answered before keep the old leader sure for a while.
+		network.SetDelay(func(from, to string) time.Duration {
+			switch {
+			case from != host(far) && to == host(was):
+				return time.Minute
+			case from == host(next) && to == host(far):
+				return 900 * time.Millisecond // less than a member waits for a connection
+			}
+			return 0
+		})
+		synctest.Wait()
+		members[next].pulse.stand()
+		until(t, "the new leader is sure", members[next].lease.surelyLeads)
+		time.Sleep(100 * time.Millisecond)
+		heard, atFar := members[next].nowMs(), members[far].nowMs()
+		if !members[far].Touch(7, nil) {
+			t.Fatal("the session is not alive")
+		}
+		until(t, "an answer of the old leader", func() bool {
+			members[far].liveness.mu.Lock()
+			defer members[far].liveness.mu.Unlock()
+			return members[far].liveness.tracker.Safe(7, atFar, timeout.Milliseconds()) // confirmed since then
+		})
+		if id := members[far].Leader(); id != uint64(was+1) {
+			t.Fatalf("the far member already knows that %d leads", id)
+		}
+		members[next].liveness.mu.Lock()
+		due, _ := members[next].liveness.tracker.Next()
+		members[next].liveness.mu.Unlock()
+		if due >= heard+timeout.Milliseconds() {
+			t.Fatal("the new leader has heard of the session already")
+		}
+
+		until(t, "the end of the session", func() bool { return !members[next].hasSession(7) })
+		if lived := time.Duration(members[next].nowMs()-heard) * time.Millisecond; lived < timeout || lived > timeout+50*time.Millisecond {
+			t.Errorf("the session ended %v after it was touched, its timeout is %v", lived, timeout)
+		}
+	})
+}
+
+// TestRecent: touches are kept for the time that they must be, and not for more than twice that.
+func TestRecent(t *testing.T) {
+	const keep = 4 * time.Second
+	var r recent
+	for now := int64(0); now < 100_000; now += 250 {
+		r.add(map[int64]int64{now: now}, now, keep)
+		all := r.with(map[int64]int64{-1: now})
+		for at := max(0, now-keep.Milliseconds()); at <= now; at += 250 {
+			if all[at] != at {
+				t.Fatalf("at %d, the touch of %d is forgotten", now, at)
+			}
+		}
+		if most := 2*keep.Milliseconds()/250 + 4; int64(len(all)) > most || r.empty() || all[-1] != now {
+			t.Fatalf("at %d there are %d touches, should be at most %d", now, len(all), most)
+		}
+	}
+}
+
+// TestShortSessions: sessions with timeouts far below a tick, of clients of a follower, do not expire while the clients send
+// something three times in a timeout: the follower tells the leader in time. It does so before it answers.
+func TestShortSessions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := memnet.New()
+		members, lead := threeMembers(t, network, new(testkit.Log))
+		m := members[(lead+1)%3]
+		network.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond })
+		var wg sync.WaitGroup
+		for id, timeout := range map[int64]time.Duration{7: 100 * time.Millisecond, 8: 300 * time.Millisecond, 9: 900 * time.Millisecond} {
+			if timeout >= m.cfg.Tick {
+				t.Fatal("the tick is shorter")
+			}
+			openSession(t, m, id, timeout, nil)
+			wg.Go(func() {
+				for began := time.Now(); time.Since(began) < time.Minute; {
+					sent := time.Now()
+					if !m.Touch(id, nil) {
+						t.Errorf("the session of %v has ended", timeout)
+						return
+					}
+					if took := time.Since(sent); took > timeout/3 {
+						t.Errorf("with %v an answer takes %v", timeout, took)
+						return
+					}
+					time.Sleep(timeout/3 - time.Since(sent))
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+// TestTouchBesideLongEntry: while a member sends the leader a long entry over a slow link, its
+// clients' touches get there too and are confirmed, so their sessions do not expire. In the
+// second case, what was written before a touch is on its way for longer than the member waits
+// for an answer, which has to count all the same.
+func TestTouchBesideLongEntry(t *testing.T) {
+	for _, x := range []struct {
+		name  string
+		slow  func(n *wires, from, to string)
+		entry int
+		most  time.Duration // for a touch
+	}{
+		{"slow writes", func(n *wires, _, _ string) { n.rate.Store(1 << 20) }, 8 << 20, 200 * time.Millisecond},
+		{"long buffers", func(n *wires, from, to string) { n.SetBandwidth(from, to, 150<<10) }, 4 << 20, 4 * time.Second},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				net := newWires()
+				members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+				m := members[(lead+1)%3]
+				openSession(t, m, 7, 4*time.Second, members)
+				fill(t, m, "first", 1, 1) // opens its session
+				x.slow(net, hostOf(m), hostOf(members[lead]))
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					fill(t, m, "long", 1, x.entry)
+				}()
+				for began, over := time.Now(), false; !over; {
+					asked := time.Now()
+					if !m.Touch(7, nil) {
+						t.Errorf("the session has expired after %v", time.Since(began))
+						<-done
+						return
+					}
+					if took := time.Since(asked); took > x.most {
+						t.Errorf("a touch is confirmed after %v", took)
+					}
+					select {
+					case <-done:
+						if took := time.Since(began); took < 8*time.Second {
+							t.Errorf("the entry took only %v", took)
+						}
+						over = true
+					case <-time.After(500 * time.Millisecond):
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestExpiryBesideLog: sessions expire although the log blocks.
+func TestExpiryBesideLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		cfg := testConfig("")
+		cfg.Memory, cfg.Log = storage.NewMemory(), slog.New(blockingLog{slog.DiscardHandler, "session expired", release})
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		defer close(release)
+		<-m.Ready()
+		for id := range int64(2000) {
+			opened := make(outcome, 1)
+			m.Propose(fsm.OpenSession(1, id+1, 10_000, session.Password{}), opened, nil)
+			<-opened
+			time.Sleep(time.Second)
+		}
+		time.Sleep(20 * time.Second)
+		if n := m.Expired(); n != 2000 {
+			t.Errorf("%d of 2000 sessions have expired", n)
+		}
+	})
+}
+
+// blockingLog is a handler of a log that nobody reads.
+type blockingLog struct {
+	slog.Handler
+	message string // that blocks
+	release chan struct{}
+}
+
+func (b blockingLog) Handle(ctx context.Context, r slog.Record) error {
+	if r.Message == b.message {
+		<-b.release
+	}
+	return nil
+}
+
+func (b blockingLog) Enabled(context.Context, slog.Level) bool { return true }
