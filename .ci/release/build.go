@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"crypto/sha256"
 	"debug/buildinfo"
 	"encoding/json"
@@ -256,12 +255,25 @@ func (r *release) texts(binary string) error {
 		return err
 	}
 	err := errors.Join(add("LICENSE", "LICENSE"), add("README.md", "README.md"), add("CHANGELOG.md", "CHANGELOG.md"))
-	pages, e := filepath.Glob(filepath.Join(r.src, "docs/man/*.1"))
-	if err = errors.Join(err, e); err != nil || len(pages) == 0 {
-		return cmp.Or(err, errors.New("there are no manual pages"))
+	if err != nil {
+		return err
+	}
+	man, err := os.MkdirTemp(filepath.Dir(r.src), "man")
+	if err != nil {
+		return err
+	}
+	// With the flags of compile, Go finds what that has compiled.
+	if _, err := output(r.src, r.goEnv(runtime.GOOS+"/"+runtime.GOARCH), "go", "test", "-trimpath", "-pgo="+r.pgo, "-vet=off", "./cmd/lockkeeper", "-run", "^TestManPages$", "-man", man); err != nil {
+		return err
+	}
+	pages, err := os.ReadDir(man)
+	if err != nil {
+		return err
 	}
 	for _, page := range pages {
-		err = errors.Join(err, add("man/"+filepath.Base(page), "docs/man/"+filepath.Base(page)))
+		data, e := os.ReadFile(filepath.Join(man, page.Name()))
+		r.common = append(r.common, file{name: "man/" + page.Name(), mode: 0o644, data: data})
+		err = errors.Join(err, e)
 	}
 	for _, x := range []struct {
 		shell, name string

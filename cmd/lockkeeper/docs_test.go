@@ -1,9 +1,12 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"io"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -13,23 +16,29 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
-// TestDocs checks that docs/cli.md and the pages in docs/man match the commands, and that
-// docs/test-control.md matches the endpoints. With -rewrite it updates them.
+// TestDocs checks that docs/cli.md matches the commands, and that docs/test-control.md
+// matches the endpoints. With -rewrite it updates them.
 func TestDocs(t *testing.T) {
 	testkit.Generated(t, "../../docs/cli.md", "commands", cliMarkdown())
 	testkit.Generated(t, "../../docs/test-control.md", "endpoints", endpointsMarkdown())
 	testkit.Generated(t, "../../docs/test-control.md", "actions", actionsMarkdown())
-	pages := map[string]bool{}
+}
+
+var manDir = flag.String("man", "", "the folder that TestManPages writes manual pages to")
+
+// TestManPages checks that each command has a manual page in well-formed roff. With -man it writes the pages to a folder,
+// as .ci/release does.
+func TestManPages(t *testing.T) {
+	request := regexp.MustCompile(`^\.(TH|SH|SS|PP|TP|nf|fi|\\")( |$)`)
 	for _, c := range documented() {
-		path := filepath.Join("../../docs/man", strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
-		testkit.GeneratedFile(t, path, manPage(c))
-		pages[path] = true
-	}
-	there, err := filepath.Glob("../../docs/man/*")
-	check1(t, err)
-	for _, path := range there {
-		if !pages[path] {
-			t.Errorf("%s belongs to no command: delete it", path)
+		page, name := manPage(c), strings.ReplaceAll(c.CommandPath(), " ", "-")+".1"
+		for line := range strings.Lines(page) {
+			if strings.HasPrefix(line, ".") && !request.MatchString(strings.TrimSpace(line)) {
+				t.Errorf("%s: %q is no request", name, line)
+			}
+		}
+		if *manDir != "" {
+			check1(t, os.WriteFile(filepath.Join(*manDir, name), []byte(page), 0o644))
 		}
 	}
 }
@@ -128,7 +137,7 @@ func indent(text, by string) string {
 func manPage(c *cobra.Command) string {
 	var b strings.Builder
 	name := strings.ReplaceAll(c.CommandPath(), " ", "-")
-	fmt.Fprintf(&b, ".\\\" Made by: go test ./cmd/lockkeeper -run TestDocs -rewrite\n.TH %s 1 \"\" lockkeeper \"lockkeeper manual\"\n", roff(strings.ToUpper(name)))
+	fmt.Fprintf(&b, ".\\\" Made by: go test ./cmd/lockkeeper -run ManPages -man DIR\n.TH %s 1 \"\" lockkeeper \"lockkeeper manual\"\n", roff(strings.ToUpper(name)))
 	short := c.Short
 	if short == "" {
 		short = "a lock coordinator that speaks ZooKeeper's protocol"
