@@ -55,7 +55,7 @@ func TestPersonas(t *testing.T) {
 			var r *conform.Report
 			var err error
 			synctest.Test(t, func(t *testing.T) {
-				s := lockkeepertest.Start(t, everything, lockkeepertest.BehaveAs(line.String()))
+				s := lockkeepertest.Start(t, everything, lockkeepertest.WithRelease(line.String()))
 				r, err = conform.Run(t.Context(), conform.Options{
 					Dial:  func(context.Context) (net.Conn, error) { return s.Dial("tcp", "", 10*time.Second) },
 					Super: "super:secret", ReapWithin: time.Second,

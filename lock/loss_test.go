@@ -212,7 +212,7 @@ func TestMemberLost(t *testing.T) {
 				w := wait(t.Context(), other.Lock)
 				w.pending(t)
 				l.set(func(l *link) { l.cut = true })
-				c.Kill(member)
+				c.Server(member).Kill()
 				<-h.Lost()
 				w.pending(t)
 				next := w.held(t)
@@ -220,7 +220,7 @@ func TestMemberLost(t *testing.T) {
 					t.Errorf("the next one got the lock %v after the last answered request was sent", got)
 				}
 				unlock(t, next)
-				c.Restart(member)
+				c.Server(member).Restart()
 				l.set(func(l *link) { l.cut = false })
 				h.Unlock(t.Context())
 				time.Sleep(2 * timeout)
@@ -241,7 +241,7 @@ func TestShortOutage(t *testing.T) {
 		for range 5 {
 			s.Disconnect(h.Session())
 			time.Sleep(timeout)
-			s.Stop()
+			s.Kill()
 			time.Sleep(time.Second / 2)
 			s.Restart()
 			time.Sleep(timeout)
@@ -390,7 +390,7 @@ func (x *exclusion) end(h *lock.Held) {
 
 // world is a server or a cluster.
 type world interface {
-	lockkeepertest.Guarded
+	GuardLock(t testing.TB, path string) *lockkeepertest.Guard
 	Inject(lockkeepertest.Fault) *lockkeepertest.Injection
 }
 
@@ -488,7 +488,7 @@ func randomServer(t *testing.T, seed uint64) (x *exclusion) {
 				s.Disconnect(all[r.IntN(len(all))].ID)
 				return
 			}
-			s.Stop()
+			s.Kill()
 			time.Sleep(time.Duration(r.Int64N(int64(timeout))))
 			s.Restart()
 		})
@@ -540,13 +540,13 @@ func TestRandomCluster(t *testing.T) {
 					time.Sleep(time.Duration(r.Int64N(int64(2 * timeout))))
 					c.Heal()
 				case 1:
-					c.Pause(i)
+					c.Server(i).Pause()
 					time.Sleep(time.Duration(r.Int64N(int64(2 * timeout))))
-					c.Resume(i)
+					c.Server(i).Resume()
 				default:
-					c.Kill(i)
+					c.Server(i).Kill()
 					time.Sleep(time.Duration(r.Int64N(int64(2 * timeout))))
-					c.Restart(i)
+					c.Server(i).Restart()
 				}
 			})
 			for _, wrong := range x.wrong {

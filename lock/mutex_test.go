@@ -249,7 +249,7 @@ func TestTryLockWithoutServer(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
 		m := lock.NewMutex(s.Connect(t, timeout), path, known)
 		unlock(t, take(t, m.TryLock))
-		s.Stop()
+		s.Kill()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
@@ -482,7 +482,7 @@ func TestLostReplies(t *testing.T) {
 						if nth >= 2 {
 							unlock(t, take(t, m.Lock))
 						}
-						guard := lockkeepertest.GuardLock(t, s, path)
+						guard := s.GuardLock(t, path)
 						fault := s.Inject(lockkeepertest.Fault{Op: op, Nth: nth%2 + 1, Times: 2, Do: do, Optional: true})
 						ended := make(chan struct{})
 						go func() { // a client waits for a reply as long as it is connected

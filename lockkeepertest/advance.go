@@ -32,41 +32,29 @@ type Advanced struct {
 //
 // The clock stays ahead: it gives later znodes their times, and [Server.Restore] sets it back. A
 // server that is restarted, and a new leader, give each session its full timeout again, as ever.
-func (s *Server) Advance(d time.Duration) Advanced {
-	s.t.Helper()
-	return advance([]*Server{s}, d, false)
+func (c *common) Advance(d time.Duration) Advanced {
+	c.t.Helper()
+	return c.advance(d, false)
 }
 
-// AdvanceSilent is [Server.Advance] as if no client had sent anything in that time: sessions whose
+// AdvanceSilent is Advance as if no client had sent anything in that time: sessions whose
 // timeout is less than d expire, also those with a connection.
-func (s *Server) AdvanceSilent(d time.Duration) Advanced {
-	s.t.Helper()
-	return advance([]*Server{s}, d, true)
-}
-
-// Advance is [Server.Advance] for all members. There must be a majority.
-func (c *Cluster) Advance(d time.Duration) Advanced {
+func (c *common) AdvanceSilent(d time.Duration) Advanced {
 	c.t.Helper()
-	return advance(c.first(c.Leader()), d, false)
-}
-
-// AdvanceSilent is [Server.AdvanceSilent] for all members. There must be a majority.
-func (c *Cluster) AdvanceSilent(d time.Duration) Advanced {
-	c.t.Helper()
-	return advance(c.first(c.Leader()), d, true)
+	return c.advance(d, true)
 }
 
 // mostAdvance is the most that Advance advances at a time.
 const mostAdvance = 100 * 365 * 24 * time.Hour
 
-// advance is Advance for one server, or for the members of a cluster with the leader first.
-func advance(servers []*Server, d time.Duration, silent bool) (x Advanced) {
-	lead := servers[0]
-	lead.t.Helper()
-	lead.here(lead.t)
+func (c *common) advance(d time.Duration, silent bool) (x Advanced) {
+	c.t.Helper()
+	c.here(c.t)
 	if d < 0 || d > mostAdvance {
-		lead.t.Fatalf("lockkeepertest: impossible advance by %v: it is negative or more than 100 years", d)
+		c.t.Fatalf("lockkeepertest: impossible advance by %v: it is negative or more than 100 years", d)
 	}
+	servers := c.leaderFirst()
+	lead := servers[0]
 	server, err := lead.running()
 	if err == nil && server.Role() != lockkeeper.RoleLeader && server.Role() != lockkeeper.RoleStandalone {
 		err = fmt.Errorf("%s does not lead", lead.name())
@@ -104,7 +92,7 @@ func advance(servers []*Server, d time.Duration, silent bool) (x Advanced) {
 		err = commit(servers, fsm.Nothing())
 	}
 	if err != nil {
-		lead.t.Fatalf("lockkeepertest: advance: %v", err)
+		c.t.Fatalf("lockkeepertest: advance: %v", err)
 	}
 	return x
 }
@@ -128,21 +116,11 @@ func endSessions(server *lockkeeper.Server, sessions []int64) error {
 
 // EndTTLs deletes all TTL znodes and containers without children, whatever their time, and then
 // those that have no children any more. It returns their paths, sorted.
-func (s *Server) EndTTLs() []string {
-	s.t.Helper()
-	return endTTLs([]*Server{s})
-}
-
-// EndTTLs is [Server.EndTTLs] for all members. There must be a majority.
-func (c *Cluster) EndTTLs() []string {
+func (c *common) EndTTLs() []string {
 	c.t.Helper()
-	return endTTLs(c.first(c.Leader()))
-}
-
-func endTTLs(servers []*Server) []string {
+	c.here(c.t)
+	servers := c.leaderFirst()
 	lead := servers[0]
-	lead.t.Helper()
-	lead.here(lead.t)
 	err := lead.propose(fsm.Nothing())
 	var deleted []string
 	if err == nil {
@@ -152,7 +130,7 @@ func endTTLs(servers []*Server) []string {
 		err = commit(servers, fsm.Nothing())
 	}
 	if err != nil {
-		lead.t.Fatalf("lockkeepertest: end of TTLs: %v", err)
+		c.t.Fatalf("lockkeepertest: end of TTLs: %v", err)
 	}
 	return deleted
 }

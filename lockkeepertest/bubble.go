@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -34,14 +33,6 @@ func (s *Server) misplaced() string {
 		return "the server was started in a synctest bubble and can be used only there"
 	default:
 		return "the server was started outside of this synctest bubble and cannot be used in it: start it in the function that synctest.Test calls"
-	}
-}
-
-// here fails the test if the calling goroutine cannot use the server.
-func (s *Server) here(t testing.TB) {
-	t.Helper()
-	if why := s.misplaced(); why != "" {
-		t.Fatalf("lockkeepertest: %s", why)
 	}
 }
 
@@ -74,7 +65,7 @@ func (r *report) watch() {
 		defer timer.Stop()
 		select {
 		case <-timer.C:
-		case <-s.ended:
+		case <-s.life.Done():
 			return
 		}
 		text := fmt.Sprintf("lockkeepertest: %v of virtual time have passed since %s, where the servers were started, so the test seems to wait in vain; WithDeadline sets another limit\nlockkeepertest: %s", s.deadline, r.started, r)
@@ -96,7 +87,7 @@ func (r *report) watch() {
 		select {
 		case <-timer.C:
 			panic(text)
-		case <-s.ended:
+		case <-s.life.Done():
 		}
 	}()
 }

@@ -147,13 +147,13 @@ func TestServerOfAnotherBubble(t *testing.T) {
 		"Dial":          func(t *failures) { s.Dial("", "", time.Second) },
 		"Cluster.Dial":  func(t *failures) { c.Dial("", "127.0.0.1:1", time.Second) },
 		"ExpireSession": func(t *failures) { t.Fatalf("%v", s.ExpireSession(1)) },
-		"Stop":          func(*failures) { s.Stop() }, "Restart": func(*failures) { s.Restart() },
+		"Kill":          func(*failures) { s.Kill() }, "Restart": func(*failures) { s.Restart() },
 		"Inject":   func(*failures) { s.Inject(lockkeepertest.Fault{Do: lockkeepertest.Drop(), Optional: true}) },
 		"WaitHeld": func(*failures) { s.WaitHeld("/", 1) }, "WaitWaiters": func(*failures) { s.WaitWaiters("/", 1) }, "WaitGone": func(*failures) { s.WaitGone("/") },
 		"Snapshot": func(*failures) { s.Snapshot() }, "Restore": func(*failures) { s.Restore(snapshot) },
-		"Leader": func(*failures) { c.Leader() }, "Kill": func(*failures) { c.Kill(1) }, "Cluster.Restart": func(*failures) { c.Restart(1) },
-		"Partition": func(*failures) { c.Partition() }, "Heal": func(*failures) { c.Heal() }, "Pause": func(*failures) { c.Pause(1) }, "Resume": func(*failures) { c.Resume(1) },
-		"SetLink": func(*failures) { c.SetLink(1, 1, lockkeepertest.Link{}) }, "SetDisk": func(*failures) { c.SetDisk(1, lockkeepertest.Disk{}) },
+		"Leader":    func(*failures) { c.Leader() },
+		"Partition": func(*failures) { c.Partition() }, "Heal": func(*failures) { c.Heal() }, "Pause": func(*failures) { s.Pause() }, "Resume": func(*failures) { s.Resume() },
+		"SetLink": func(*failures) { c.SetLink(1, 1, lockkeepertest.Link{}) }, "SetDisk": func(*failures) { s.SetDisk(lockkeepertest.Disk{}) },
 		"StepDown": func(*failures) { c.StepDown() },
 	} {
 		outer.errors = nil

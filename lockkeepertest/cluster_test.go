@@ -42,13 +42,13 @@ func TestCluster(t *testing.T) {
 		session := holder.SessionID()
 		for range 3 {
 			lead := c.Leader()
-			c.Kill(lead)
+			c.Server(lead).Kill()
 			time.Sleep(5 * time.Second) // most likely there is another leader
 			if stat := get(t, other, "/lock"); stat.EphemeralOwner != session {
 				t.Fatalf("the lock is %+v", stat)
 			}
 			get(t, holder, "/lock") // when it has found another server
-			c.Restart(lead)
+			c.Server(lead).Restart()
 			time.Sleep(time.Second)
 		}
 		if holder.SessionID() != session {
@@ -90,13 +90,10 @@ func TestPartition(t *testing.T) {
 func TestNoSuchMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, f := range map[string]func(c *lockkeepertest.Cluster, id int){
-			"Server": func(c *lockkeepertest.Cluster, id int) { c.Server(id) }, "Kill": (*lockkeepertest.Cluster).Kill,
-			"Restart": (*lockkeepertest.Cluster).Restart, "Pause": (*lockkeepertest.Cluster).Pause, "Resume": (*lockkeepertest.Cluster).Resume,
+			"Server":       func(c *lockkeepertest.Cluster, id int) { c.Server(id) },
 			"Partition":    func(c *lockkeepertest.Cluster, id int) { c.Partition([]int{1}, []int{id}) },
 			"SetLink from": func(c *lockkeepertest.Cluster, id int) { c.SetLink(id, 1, lockkeepertest.Link{}) },
 			"SetLink to":   func(c *lockkeepertest.Cluster, id int) { c.SetLink(1, id, lockkeepertest.Link{}) },
-			"SetDisk":      func(c *lockkeepertest.Cluster, id int) { c.SetDisk(id, lockkeepertest.Disk{}) },
-			"SetClock":     func(c *lockkeepertest.Cluster, id int) { c.SetClock(id, time.Hour) },
 		} {
 			for _, id := range []int{-1, 0, 3} {
 				fake := &failures{TB: t}
@@ -140,7 +137,7 @@ func TestLateMember(t *testing.T) {
 			}
 		}))
 		lead := c.Leader()
-		c.Kill(lead)
+		c.Server(lead).Kill()
 		if next := c.Leader(); next == lead {
 			t.Errorf("the killed member %d still leads", lead)
 		}
@@ -179,7 +176,7 @@ func TestRole(t *testing.T) {
 		if r := s.Role(); r != lockkeeper.RoleStandalone {
 			t.Errorf("a server is %q", r)
 		}
-		s.Stop()
+		s.Kill()
 		if r := s.Role(); r != "" {
 			t.Errorf("a stopped server is %q", r)
 		}

@@ -31,8 +31,8 @@ type Disk struct {
 	// Delay is how long each write takes.
 	Delay time.Duration
 	// Full makes all writes fail. A member that cannot write to its log stops serving
-	// clients, and must be restarted when there is room again: [Cluster.Kill] and
-	// [Cluster.Restart].
+	// clients, and must be restarted when there is room again: [Server.Kill] and
+	// [Server.Restart].
 	Full bool
 }
 
@@ -69,7 +69,7 @@ func (l *links) delay(from, to string) time.Duration {
 // decides anew which links are cut, and [Cluster.Heal] ends all faults of links.
 func (c *Cluster) SetLink(from, to int, l Link) {
 	c.t.Helper()
-	c.servers[0].here(c.t)
+	c.here(c.t)
 	if l.Delay < 0 || l.Loss < 0 || l.Loss >= 1 {
 		c.t.Fatalf("lockkeepertest: impossible link %+v: a Delay is not negative, and a Loss at least 0 and less than 1", l)
 	}
@@ -101,12 +101,6 @@ func (s *Server) SetDisk(d Disk) {
 	memory.SetFault(s.condition.write)
 }
 
-// SetDisk is [Server.SetDisk] for a member.
-func (c *Cluster) SetDisk(id int, d Disk) {
-	c.t.Helper()
-	c.Server(id).SetDisk(d)
-}
-
 // Pause keeps a server from sending and receiving, also from and to its clients, and from
 // writing to its disk, until [Server.Resume]. Connections stay, other members can make new
 // ones, and what others send meanwhile arrives when it is resumed. To the others it looks like
@@ -123,18 +117,6 @@ func (s *Server) Resume() {
 	s.setPaused(false)
 }
 
-// Pause is [Server.Pause] for a member.
-func (c *Cluster) Pause(id int) {
-	c.t.Helper()
-	c.Server(id).Pause()
-}
-
-// Resume is [Server.Resume] for a member.
-func (c *Cluster) Resume(id int) {
-	c.t.Helper()
-	c.Server(id).Resume()
-}
-
 func (s *Server) setPaused(paused bool) {
 	s.t.Helper()
 	s.here(s.t)
@@ -142,8 +124,8 @@ func (s *Server) setPaused(paused bool) {
 		memory.SetFault(s.condition.write)
 	}
 	s.condition.change(func(x *condition) { x.paused = paused })
-	if s.pauseNet != nil {
-		s.pauseNet(paused)
+	if s.network != nil {
+		s.network.Pause(host(s.cfg.ID), paused)
 	}
 }
 
@@ -151,12 +133,6 @@ func (s *Server) setPaused(paused bool) {
 // it right. It does not undo [Server.Advance]. While the server leads or is alone, the znodes' ctime
 // and mtime come from this clock, and TTL znodes are deleted by it. Sessions are not affected.
 func (s *Server) SetClock(skew time.Duration) { s.skew.Store(int64(skew)) }
-
-// SetClock is [Server.SetClock] for a member.
-func (c *Cluster) SetClock(id int, skew time.Duration) {
-	c.t.Helper()
-	c.Server(id).SetClock(skew)
-}
 
 // StepDown makes the leader hand over to another member, and returns the id of the new
 // leader. It must be called from the goroutine that runs the test.

@@ -99,7 +99,7 @@ func TestSlowDisk(t *testing.T) {
 		conn := c.Server(c.Leader()).Connect(t, time.Minute)
 		set := func(d lockkeepertest.Disk) {
 			for i := 1; i <= 3; i++ {
-				c.SetDisk(i, d)
+				c.Server(i).SetDisk(d)
 			}
 		}
 		set(lockkeepertest.Disk{Delay: 300 * time.Millisecond})
@@ -119,7 +119,7 @@ func TestSlowDisk(t *testing.T) {
 func TestFullDisk(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		full := c.Leader()
-		c.SetDisk(full, lockkeepertest.Disk{Full: true})
+		c.Server(full).SetDisk(lockkeepertest.Disk{Full: true})
 		conn := c.Server(full%3+1).Connect(t, time.Minute)
 		if err := create(conn, "/a"); err != nil {
 			exists(t, conn, "/") // the write broke the leader
@@ -133,9 +133,9 @@ func TestFullDisk(t *testing.T) {
 				t.Fatal("a leader with a full disk still leads")
 			}
 		}
-		c.Kill(full)
-		c.SetDisk(full, lockkeepertest.Disk{})
-		c.Restart(full)
+		c.Server(full).Kill()
+		c.Server(full).SetDisk(lockkeepertest.Disk{})
+		c.Server(full).Restart()
 		again := c.Server(full).Connect(t, time.Minute)
 		if _, err := again.Sync("/"); err != nil {
 			t.Fatal(err)
@@ -151,11 +151,11 @@ func TestFullDiskOfIdleLeader(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		full := c.Leader()
 		conn := c.Server(full%3+1).Connect(t, time.Minute)
-		c.SetDisk(full, lockkeepertest.Disk{Delay: 100 * time.Millisecond})
+		c.Server(full).SetDisk(lockkeepertest.Disk{Delay: 100 * time.Millisecond})
 		if err := create(conn, "/a"); err != nil { // the others have it before the leader's disk does
 			t.Fatal(err)
 		}
-		c.SetDisk(full, lockkeepertest.Disk{Full: true})
+		c.Server(full).SetDisk(lockkeepertest.Disk{Full: true})
 		for began := time.Now(); c.Leader() == full; time.Sleep(10 * time.Millisecond) {
 			if time.Since(began) > 10*time.Second {
 				t.Fatalf("a leader that has failed still leads: %v", c.Server(full).Err())
@@ -187,7 +187,7 @@ func TestFailed(t *testing.T) {
 			if d := time.Since(began); d > time.Second || !errors.Is(s.Err(), syscall.ENOSPC) {
 				t.Errorf("after %v: %v", d, s.Err())
 			}
-			s.Stop()
+			s.Kill()
 			s.SetDisk(lockkeepertest.Disk{})
 			s.Restart()
 			if err := s.Err(); err != nil {
@@ -199,7 +199,7 @@ func TestFailed(t *testing.T) {
 		}
 		begin := c.Snapshot()
 		full := c.Leader()%3 + 1
-		c.SetDisk(full, lockkeepertest.Disk{Full: true})
+		c.Server(full).SetDisk(lockkeepertest.Disk{Full: true})
 		if err := create(c.Server(c.Leader()).Connect(t, time.Minute), "/a"); err != nil {
 			t.Fatal(err)
 		}
@@ -247,7 +247,7 @@ func TestPause(t *testing.T) {
 		witness.WaitWaiters("/lock", 1)
 
 		began := time.Now()
-		c.Pause(lead)
+		c.Server(lead).Pause()
 		witness.WaitHeld("/lock", other.SessionID())
 		if d := time.Since(began); d < 20*time.Second/3 || d > 25*time.Second {
 			t.Errorf("the session expired after %v", d)
@@ -258,7 +258,7 @@ func TestPause(t *testing.T) {
 		if l := c.Server(lead).Locks(); len(l) != 1 || l[0].Holder == other.SessionID() {
 			t.Errorf("the paused member sees %v", l)
 		}
-		c.Resume(lead)
+		c.Server(lead).Resume()
 		c.Server(lead).WaitHeld("/lock", other.SessionID())
 		<-next
 		settle(holder)
@@ -268,7 +268,7 @@ func TestPause(t *testing.T) {
 // TestPausedConnections: they stay as they are, also when the member closes them, until it
 // is resumed or stopped.
 func TestPausedConnections(t *testing.T) {
-	for _, end := range []string{"resume", "kill", "stop"} {
+	for _, end := range []string{"resume", "kill"} {
 		t.Run(end, func(t *testing.T) {
 			cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 				lead := c.Leader()
@@ -282,7 +282,7 @@ func TestPausedConnections(t *testing.T) {
 					_, err := nc.Read(make([]byte, 1))
 					read <- err
 				}()
-				c.Pause(lead)
+				c.Server(lead).Pause()
 				time.Sleep(2 * time.Minute) // longer than the time for the handshake
 				select {
 				case err := <-read:
@@ -291,17 +291,15 @@ func TestPausedConnections(t *testing.T) {
 				}
 				switch end {
 				case "resume":
-					c.Resume(lead)
+					c.Server(lead).Resume()
 				case "kill":
-					c.Kill(lead)
-				case "stop":
-					c.Server(lead).Stop()
+					c.Server(lead).Kill()
 				}
 				if err := <-read; err == nil {
 					t.Error("the connection did not end")
 				}
 				if end != "resume" {
-					c.Restart(lead)
+					c.Server(lead).Restart()
 				}
 				c.Server(lead).Connect(t, time.Minute)
 			})
@@ -333,8 +331,8 @@ func TestSetClock(t *testing.T) {
 		lead := c.Leader()
 		conn := c.Connect(t, time.Minute)
 		for _, skew := range []time.Duration{time.Hour, -time.Minute, 0} {
-			c.SetClock(lead, skew)
-			c.SetClock(lead%3+1, 5*time.Hour) // a follower's clock does not matter
+			c.Server(lead).SetClock(skew)
+			c.Server(lead%3 + 1).SetClock(5 * time.Hour) // a follower's clock does not matter
 			stat, err := conn.Set("/", nil, -1)
 			if err != nil {
 				t.Fatal(err)
@@ -373,7 +371,7 @@ func TestStopWhileOthersAsk(t *testing.T) {
 		}()
 		slow.slept.Store(false)
 		began := time.Now()
-		s.Stop() // logs that the connection ends
+		s.Kill() // logs that the connection ends
 		if took := time.Since(began); took != 10*time.Second {
 			t.Errorf("it took %v", took)
 		}
@@ -384,7 +382,7 @@ func TestStopWhileOthersAsk(t *testing.T) {
 func TestImpossibleConditions(t *testing.T) {
 	for want, f := range map[string]func(c *lockkeepertest.Cluster){
 		"impossible link": func(c *lockkeepertest.Cluster) { c.SetLink(1, 1, lockkeepertest.Link{Loss: 1}) },
-		"impossible disk": func(c *lockkeepertest.Cluster) { c.SetDisk(1, lockkeepertest.Disk{Delay: -1}) },
+		"impossible disk": func(c *lockkeepertest.Cluster) { c.Server(1).SetDisk(lockkeepertest.Disk{Delay: -1}) },
 	} {
 		fake := &failures{TB: t}
 		fake.run(func() {

@@ -40,7 +40,7 @@ func ExampleStart() {
 	t := newT()
 	defer t.end() // not needed in a test
 
-	server := lockkeepertest.Start(t, lockkeepertest.WithTree(map[string]string{"/config/hosts": "a,b"}))
+	server := lockkeepertest.Start(t, lockkeepertest.WithTree(`/config/hosts = "a,b"`))
 	conn := server.Connect(t, 30*time.Second) // or any client that connects with server.Dial
 	hosts, _, err := conn.Get("/config/hosts")
 	fmt.Println(string(hosts), err)
@@ -150,12 +150,12 @@ func ExampleServer_WaitHeld() {
 
 // Clients take a lock in turn, and write to what it protects. The guard would fail the test
 // if one of them wrote after it had lost the lock, or left a znode behind.
-func ExampleGuardLock() {
+func ExampleServer_GuardLock() {
 	t := newT()
 	defer t.end()
 
 	server := lockkeepertest.Start(t)
-	guard := lockkeepertest.GuardLock(t, server, "/locks/report")
+	guard := server.GuardLock(t, "/locks/report")
 	report := guard.Resource()
 	for range 2 {
 		conn := server.Connect(t, 30*time.Second)
@@ -241,20 +241,20 @@ func ExampleCluster_SetLink() {
 }
 
 // A member whose disk is full stops serving clients. The others continue.
-func ExampleCluster_SetDisk() {
+func ExampleServer_SetDisk() {
 	t := newT()
 	defer t.end()
 
 	cluster := lockkeepertest.StartCluster(t, 3)
 	full := cluster.Leader()%3 + 1
-	cluster.SetDisk(full, lockkeepertest.Disk{Full: true})
+	cluster.Server(full).SetDisk(lockkeepertest.Disk{Full: true})
 	conn := cluster.Server(cluster.Leader()).Connect(t, 30*time.Second)
 	_, err := conn.Create("/a", nil, 0, zk.WorldACL(zk.PermAll))
 	fmt.Println("create:", err)
 
-	cluster.Kill(full)
-	cluster.SetDisk(full, lockkeepertest.Disk{})
-	cluster.Restart(full)
+	cluster.Server(full).Kill()
+	cluster.Server(full).SetDisk(lockkeepertest.Disk{})
+	cluster.Server(full).Restart()
 	cluster.Server(full).Connect(t, 30*time.Second)
 	fmt.Println("the member is back")
 	// Output:
@@ -263,7 +263,7 @@ func ExampleCluster_SetDisk() {
 }
 
 // A paused leader is replaced. When it is resumed, it gets what was written meanwhile.
-func ExampleCluster_Pause() {
+func ExampleServer_Pause() {
 	t := newT()
 	defer t.end()
 
@@ -271,14 +271,14 @@ func ExampleCluster_Pause() {
 		c.ElectionTimeout = 500 * time.Millisecond
 	}))
 	paused := cluster.Leader()
-	cluster.Pause(paused)
+	cluster.Server(paused).Pause()
 	conn := cluster.Server(paused%3+1).Connect(t, 30*time.Second) // waits for a new leader
 	if _, err := conn.Create("/a", []byte("news"), 0, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Printf("paused: %q\n", cluster.Server(paused).Tree())
 
-	cluster.Resume(paused)
+	cluster.Server(paused).Resume()
 	again := cluster.Server(paused).Connect(t, 30*time.Second)
 	if _, err := again.Sync("/"); err != nil {
 		t.Fatal(err)
@@ -313,7 +313,7 @@ func ExampleStartCluster() {
 		t.Fatal(err)
 	}
 
-	cluster.Kill(leader)
+	cluster.Server(leader).Kill()
 	cluster.Leader() // waits for a new leader
 	for {
 		held, _, err := conn.Exists("/lock")
@@ -323,7 +323,7 @@ func ExampleStartCluster() {
 		}
 		time.Sleep(time.Millisecond) // not connected yet
 	}
-	cluster.Restart(leader)
+	cluster.Server(leader).Restart()
 	// Output: the lock is held: true
 }
 
@@ -332,7 +332,7 @@ func ExampleServer_Snapshot() {
 	t := newT()
 	defer t.end()
 
-	server := lockkeepertest.Start(t, lockkeepertest.WithTree(map[string]string{"/config/hosts": "a,b"}))
+	server := lockkeepertest.Start(t, lockkeepertest.WithTree(`/config/hosts = "a,b"`))
 	clean := server.Snapshot()
 	for range 2 { // for each test
 		conn := server.Connect(t, 30*time.Second)

@@ -26,7 +26,7 @@ func Example_orphan() {
 	if _, err := conn.Create("/lock", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
 	}
-	lockkeepertest.GuardLock(t, server, "/lock")
+	server.GuardLock(t, "/lock")
 	server.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
 
 	enqueue := func() error {
@@ -54,7 +54,7 @@ func Example_pausedClient() {
 	defer t.end()
 
 	server := lockkeepertest.Start(t)
-	guard := lockkeepertest.GuardLock(t, server, "/lock")
+	guard := server.GuardLock(t, "/lock")
 	file, database := guard.Resource(), guard.Resource()
 	write := func(token int64) error {
 		file.WriteUnchecked(token)

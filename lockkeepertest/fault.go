@@ -445,32 +445,18 @@ func (f *faults) unused() (all []string) {
 	return all
 }
 
-// inject injects a fault into servers, which count its requests together.
-func inject(servers []*Server, f Fault) *Injection {
-	t := servers[0].t
-	t.Helper()
-	servers[0].here(t)
-	if err := f.check(); err != nil {
-		t.Fatalf("lockkeepertest: %v: %v", f, err)
-	}
-	i := &Injection{s: servers[0], fault: f, where: callSite(), fired: make(chan struct{}), off: make(chan struct{})}
-	for _, s := range servers {
-		s.faults.add(i)
-	}
-	return i
-}
-
 // Inject makes requests fail as f says, from now on, also after a restart, until
 // [Injection.Remove]. It does not see connections that use TLS. Inject must be called from the
 // goroutine that runs the test, which it fails if f is invalid.
-func (s *Server) Inject(f Fault) *Injection {
-	s.t.Helper()
-	return inject([]*Server{s}, f)
-}
-
-// Inject is [Server.Inject] for all members. Matching requests are counted together,
-// whichever member they reach.
-func (c *Cluster) Inject(f Fault) *Injection {
+func (c *common) Inject(f Fault) *Injection {
 	c.t.Helper()
-	return inject(c.servers, f)
+	c.here(c.t)
+	if err := f.check(); err != nil {
+		c.t.Fatalf("lockkeepertest: %v: %v", f, err)
+	}
+	i := &Injection{s: c.servers[0], fault: f, where: callSite(), fired: make(chan struct{}), off: make(chan struct{})}
+	for _, s := range c.servers {
+		s.faults.add(i)
+	}
+	return i
 }

@@ -33,7 +33,7 @@ func virtual(t *testing.T, f func(t *testing.T, s *lockkeepertest.Server, conn *
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.Start(t)
-		report := lockkeepertest.GuardLock(t, s, "/lock").Resource()
+		report := s.GuardLock(t, "/lock").Resource()
 		client := func() (*zk.Conn, *locks.Mutex) {
 			conn := s.Connect(t, 10*time.Second)
 			return conn, locks.NewMutex(conn, "/lock", locks.WithSessionTimeout(10*time.Second))
@@ -585,7 +585,7 @@ func TestFaultsOfAStoppedServer(t *testing.T) {
 				}
 			}()
 			fault.Wait()
-			s.Stop()
+			s.Kill()
 			s.Restart()
 		}
 		settle(conn)

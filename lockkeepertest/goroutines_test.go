@@ -23,7 +23,7 @@ func (f *failing) Errorf(format string, a ...any) { f.said = append(f.said, fmt.
 func TestGoroutinesLeftBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &failing{TB: t}
-		s := &Server{t: f, label: t.Name() + "-1"}
+		s := &Server{common: common{t: f}, label: t.Name() + "-1"}
 		s.labelled(func() { go time.Sleep(time.Second) })
 		began := time.Now()
 		s.checkGoroutines()

@@ -18,12 +18,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Guarded is a *[Server] or a *[Cluster].
-type Guarded interface{ whole() *report }
-
-func (s *Server) whole() *report  { return s.report }
-func (c *Cluster) whole() *report { return c.servers[0].report }
-
 // Guard records what happens to a lock, for the verdict at the end of the test. Its
 // methods may be called from any goroutine.
 type Guard struct {
@@ -54,8 +48,8 @@ type Verdict struct {
 }
 
 // GuardLock watches a lock from now on. When the test ends, it fails the test if the lock
-// did not protect what it should protect, or if a client has left something behind. server is
-// a *Server or a *Cluster, and path is the znode whose children are the queue of the lock:
+// did not protect what it should protect, or if a client has left something behind. path is the
+// znode whose children are the queue of the lock:
 // ephemeral, sequential znodes with names like those of go-zookeeper, kazoo and Curator.
 // The session of the first child holds the lock. If that child is shared, because its name
 // contains kazoo's __rlock__ or Curator's __READ__, then so do the sessions of the shared
@@ -82,9 +76,9 @@ type Verdict struct {
 // is closed that Connect returned for the same t, or else when GuardLock's own cleanup
 // runs. The clients of znodes are not known if they use TLS, since their messages cannot
 // be seen. A client that forgets a znode after it has received the reply is not noticed.
-func GuardLock(t testing.TB, server Guarded, path string) *Guard {
+func (c *common) GuardLock(t testing.TB, path string) *Guard {
 	t.Helper()
-	report := server.whole()
+	report := c.report
 	g := &Guard{t: t, path: path, report: report, start: time.Now(), where: callSite(), mu: &report.guards.mu, tokens: map[int64]*claim{}}
 	g.mu.Lock()
 	report.guards.all = append(report.guards.all, g)
@@ -111,7 +105,7 @@ type Holding struct {
 	FromZxid, UntilZxid int64     // of the changes that began and ended it
 }
 
-// Holders returns who has held the lock, in order, since GuardLock was called. Who held it
+// Holders returns who has held the lock, in order, since [Server.GuardLock] was called. Who held it
 // then is listed as holding it from that moment.
 func (g *Guard) Holders() (all []Holding) {
 	g.mu.Lock()

@@ -29,7 +29,7 @@ func guarded(t *testing.T, f func(t *failures, s *lockkeepertest.Server, g *lock
 			if err := create(a, "/lock"); err != nil {
 				t.Fatal(err)
 			}
-			f(fake, s, lockkeepertest.GuardLock(fake, s, "/lock"), a, b)
+			f(fake, s, s.GuardLock(fake, "/lock"), a, b)
 			synctest.Wait() // until no client has a request in progress; see settle
 		})
 		failed = fake.errors
@@ -303,7 +303,7 @@ func TestGuardKilledMember(t *testing.T) {
 			c := lockkeepertest.StartCluster(fake, 3)
 			lead := c.Leader()
 			follower := lead%3 + 1
-			g, before := lockkeepertest.GuardLock(fake, c, "/lock"), lockkeepertest.GuardLock(fake, c, "/lock")
+			g, before := c.GuardLock(fake, "/lock"), c.GuardLock(fake, "/lock")
 			conn := c.Server(follower).Connect(fake, time.Minute)
 			if err := create(conn, "/lock"); err != nil {
 				t.Fatal(err)
@@ -318,10 +318,10 @@ func TestGuardKilledMember(t *testing.T) {
 			if fake.Failed() {
 				t.Errorf("failed before with %s", fake.errors)
 			}
-			c.Kill(follower)
+			c.Server(follower).Kill()
 			c.Heal()
 			g.Check()
-			c.Restart(follower)
+			c.Server(follower).Restart()
 			settle(conn)
 		})
 		expect(t, fake.errors, unknown)
@@ -365,7 +365,7 @@ func TestGuardGoneClients(t *testing.T) {
 			s.Disconnect(conn.SessionID())
 			time.Sleep(20 * time.Second)
 		}, nil},
-		"server stopped": {func(_ *failures, s *lockkeepertest.Server, _ *hangUp, _ *zk.Conn) { s.Stop() }, nil},
+		"server stopped": {func(_ *failures, s *lockkeepertest.Server, _ *hangUp, _ *zk.Conn) { s.Kill() }, nil},
 		"closes its session": {func(_ *failures, _ *lockkeepertest.Server, _ *hangUp, conn *zk.Conn) {
 			conn.Close()
 		}, nil},
@@ -475,7 +475,7 @@ func TestGuardedNames(t *testing.T) {
 func TestGuardWithoutFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.Start(t)
-		g := lockkeepertest.GuardLock(t, s, "/lock")
+		g := s.GuardLock(t, "/lock")
 		r := g.Resource()
 		var wg sync.WaitGroup
 		for range 5 {
@@ -528,7 +528,7 @@ func checkTurns(t *testing.T, g *lockkeepertest.Guard, n int) {
 func TestGuardOverALeaderChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
-		g := lockkeepertest.GuardLock(t, c, "/lock")
+		g := c.GuardLock(t, "/lock")
 		r := g.Resource()
 		lead := c.Leader()
 		var wg sync.WaitGroup
@@ -537,9 +537,9 @@ func TestGuardOverALeaderChange(t *testing.T) {
 			wg.Go(func() { work(t, conn, g, r, 20) })
 		}
 		time.Sleep(3 * time.Second)
-		c.Kill(lead)
+		c.Server(lead).Kill()
 		time.Sleep(5 * time.Second)
-		c.Restart(lead)
+		c.Server(lead).Restart()
 		time.Sleep(5 * time.Second)
 		c.StepDown()
 		wg.Wait()
@@ -550,7 +550,7 @@ func TestGuardOverALeaderChange(t *testing.T) {
 func TestGuardFindsNoOrphanOfGoZookeeper(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
-		g := lockkeepertest.GuardLock(t, c.Server(1), "/lock") // any member will do
+		g := c.Server(1).GuardLock(t, "/lock") // any member will do
 		conn := c.Connect(t, time.Minute)
 		if err := create(conn, "/lock"); err != nil {
 			t.Fatal(err)
@@ -590,7 +590,7 @@ func TestGuardEnds(t *testing.T) {
 		fake, sub := &failures{TB: t}, &failures{TB: t}
 		fake.run(func() {
 			s := lockkeepertest.Start(fake)
-			lockkeepertest.GuardLock(fake, s, "/lock")
+			s.GuardLock(fake, "/lock")
 			sub.run(func() { <-lock(s.Connect(sub, time.Minute), "/lock") })
 			conn := s.Connect(fake, time.Minute)
 			fault := s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.CloseAfter()})
@@ -607,7 +607,7 @@ func TestGuardEnds(t *testing.T) {
 func TestGuardBegins(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		<-lock(conn, "/lock")
-		g := lockkeepertest.GuardLock(t, s, "/lock")
+		g := s.GuardLock(t, "/lock")
 		if got := g.Holders(); len(got) != 1 || got[0].Session != conn.SessionID() || got[0].Token != s.Locks()[0].Token {
 			t.Errorf("got %+v", got)
 		}
@@ -628,7 +628,7 @@ func TestGuardBeginsInACluster(t *testing.T) {
 		conn := c.Server(lead).Connect(t, time.Minute)
 		c.SetLink(lead, 1, lockkeepertest.Link{Cut: true})
 		<-lock(conn, "/lock")
-		g := lockkeepertest.GuardLock(t, c, "/lock")
+		g := c.GuardLock(t, "/lock")
 		if got := g.Holders(); len(got) != 1 || got[0].Session != conn.SessionID() {
 			t.Errorf("got %+v", got)
 		}
@@ -645,7 +645,7 @@ func TestVerdict(t *testing.T) {
 		}
 		fake := &failures{TB: t}
 		fake.run(func() {
-			g := lockkeepertest.GuardLock(fake, s, "/lock")
+			g := s.GuardLock(fake, "/lock")
 			r := g.Resource()
 			r.WriteUnchecked(7)
 			v := g.Verdict()
@@ -659,7 +659,7 @@ func TestVerdict(t *testing.T) {
 			if n := len(g.Holders()); n != 0 {
 				t.Errorf("%d holders after the end", n)
 			}
-			g = lockkeepertest.GuardLock(fake, s, "/lock")
+			g = s.GuardLock(fake, "/lock")
 			if v := g.Verdict(); len(v.Violations) != 0 || !strings.Contains(v.Timeline, "holds the lock") {
 				t.Errorf("%+v", v)
 			}

@@ -2,6 +2,7 @@ package lockkeepertest
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"path"
 	"slices"
@@ -83,8 +84,9 @@ func (s *Server) Get(path string) (data []byte, stat *zk.Stat, err error) {
 	return data, stat, err
 }
 
-// Tree returns the znodes as text for people, one line each, sorted, with their data and
-// the owners of ephemerals. It omits /zookeeper. [WithTreeFile] reads the same format.
+// Tree returns the znodes as text, one line each, sorted, with their data and the owners of
+// ephemerals. It omits /zookeeper. [WithTree] has the format, which does not change, except that long
+// data is shortened.
 //
 // Tree, Sessions, Watches and Locks do not keep the server from applying changes: if there are
 // hundreds of znodes, sessions or watches, what they show may not all be of one moment.
@@ -343,11 +345,8 @@ func (*observer) Answered()                   {}
 func (*observer) Restoring()                  {}
 func (*observer) Failed(error)                {}
 
-// awaitState blocks until a state is reached. It reports false if that takes longer than limit, if
-// canceled is closed first, or if the test ends.
-func (s *Server) awaitState(limit time.Duration, canceled <-chan struct{}, reached func(v *fsm.View) bool) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+// awaitState blocks until a state is reached. It reports false if ctx ends first.
+func (s *Server) awaitState(ctx context.Context, reached func(v *fsm.View) bool) bool {
 	c := &s.changes
 	for {
 		c.mu.Lock()
@@ -362,45 +361,33 @@ func (s *Server) awaitState(limit time.Duration, canceled <-chan struct{}, reach
 		case <-ready:
 		case <-opened:
 			continue
-		case <-timer.C:
-			return false
-		case <-canceled:
-			return false
-		case <-s.ended:
+		case <-ctx.Done():
 			return false
 		}
 		w := &waiting{reached, make(chan struct{}), make(chan struct{})}
-		there := false
 		testhooks.Of(server).View(func(v *fsm.View) {
-			if there = reached(v); !there {
-				c.mu.Lock()
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			if reached(v) {
+				close(w.done)
+			} else {
 				c.waiting[w] = struct{}{}
-				c.mu.Unlock()
 			}
 		})
-		if there {
-			return true
-		}
 		select {
 		case <-w.done:
-			return true
 		case <-w.again:
 		case <-opened:
-		case <-timer.C:
-			there = true // give up
-		case <-canceled:
-			there = true
-		case <-s.ended:
-			there = true
+		case <-ctx.Done():
 		}
 		c.mu.Lock()
 		delete(c.waiting, w)
 		c.mu.Unlock()
-		if there {
-			select {
-			case <-w.done: // just now
-				return true
-			default:
+		select {
+		case <-w.done: // perhaps just now
+			return true
+		default:
+			if ctx.Err() != nil {
 				return false
 			}
 		}

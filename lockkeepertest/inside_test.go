@@ -62,7 +62,7 @@ func TestLookInside(t *testing.T) {
 		} else if _, got, _ := s.Get("/b"); *got != *stat {
 			t.Errorf("got %+v, the client %+v", got, stat)
 		}
-		s.Stop()
+		s.Kill()
 		look(false)
 		if got := s.Watches(); len(got) > 0 {
 			t.Errorf("a stopped server has watches: %v", got)
@@ -146,7 +146,7 @@ func TestLocks(t *testing.T) {
 		began = time.Now()
 		s.WaitWaiters("/some/lock", 0)
 		time.Sleep(time.Second)
-		s.Stop()
+		s.Kill()
 		check(began, c)
 		s.Restart()
 		check(began, c)
@@ -207,7 +207,7 @@ func TestWaitOverARestart(t *testing.T) {
 		}()
 		for range 2 {
 			synctest.Wait()
-			s.Stop()
+			s.Kill()
 			synctest.Wait()
 			s.Restart()
 		}

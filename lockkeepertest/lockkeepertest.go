@@ -15,7 +15,7 @@
 // port that is opened [WithTCP]. [StartCluster] is the same for a cluster.
 //
 // The test decides when a session expires ([Server.ExpireSession]), a connection breaks
-// ([Server.Disconnect]), or a server crashes and starts again ([Cluster.Kill],
+// ([Server.Disconnect]), or a server crashes and starts again ([Server.Kill],
 // [Server.Restart]). In the first example of example_test.go, a lock goes to the next client that way.
 //
 // # Virtual time
@@ -48,21 +48,21 @@
 // Session, Times -1 and [Drop]: one without an Op, one for ping, and one for connect.
 //
 // In a cluster, the network between two members is cut one way, slow or lossy
-// ([Cluster.SetLink], [Cluster.Partition]), a disk is slow or full ([Cluster.SetDisk]), and
-// members are paused, step down, or have a wrong clock ([Cluster.Pause], [Cluster.StepDown],
-// [Cluster.SetClock]).
+// ([Cluster.SetLink], [Cluster.Partition]), a disk is slow or full ([Server.SetDisk]), and
+// members are paused, step down, or have a wrong clock ([Server.Pause], [Cluster.StepDown],
+// [Server.SetClock]).
 //
 // # Look inside, and wait
 //
 // [Server.Tree], [Server.Get], [Server.Sessions], [Server.Watches] and [Server.Locks] show
-// what a server knows. They need no client and cause no request. [Server.WaitHeld],
-// [Server.WaitWaiters] and [Server.WaitGone] block until a lock is held, has a queue, or is
+// what a server knows. They need no client and cause no request. [Waits.WaitHeld],
+// [Waits.WaitWaiters] and [Waits.WaitGone] block until a lock is held, has a queue, or is
 // gone. They do not poll, and miss no state, however short. Others wait for data, children,
-// requests and watches, and [Server.Within] limits the time.
+// requests and watches, and [Waits.Within] limits the time.
 //
 // # Check that a lock protects
 //
-// [GuardLock] records who holds a lock and when. Let the code under test write to a
+// [Server.GuardLock] records who holds a lock and when. Let the code under test write to a
 // [Resource] of the [Guard] with its fencing token. When the test ends, it fails with a
 // timeline if two holders overlapped in what they did, if a stale token was accepted, or if
 // a znode of the lock is left whose client is gone or does not know of it.
@@ -106,6 +106,8 @@ import (
 	"fmt"
 	"net"
 	"runtime/pprof"
+	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -117,6 +119,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -139,10 +142,10 @@ func WithTCP() Option { return Option{func(s *Server) { s.cfg.ClientAddr = "127.
 // default is 50 ms, so that short timeouts can be tested in real time.
 func WithTickTime(d time.Duration) Option { return Option{func(s *Server) { s.cfg.TickTime = d }} }
 
-// BehaveAs makes the server answer as an older release line of ZooKeeper: "3.4", "3.5", "3.6",
+// WithRelease makes the server answer as an older release line of ZooKeeper: "3.4", "3.5", "3.6",
 // "3.7" or "3.8". A test can thus show what a client does when the server lacks an operation;
 // see lockkeeper.Features.BehaveAs. In a cluster, all members behave so.
-func BehaveAs(line string) Option {
+func WithRelease(line string) Option {
 	return Option{func(s *Server) { s.cfg.Features.BehaveAs = line }}
 }
 
@@ -151,10 +154,39 @@ func WithConfig(change func(*lockkeeper.Config)) Option {
 	return Option{func(s *Server) { change(&s.cfg) }}
 }
 
+// common is what a [Server] and a [Cluster] have in common.
+type common struct {
+	t       testing.TB
+	servers []*Server // the server, or all members, the one with the id 1 first
+	cluster bool
+	report  *report // shared by the members of a cluster
+}
+
+// leaderFirst returns the servers, the one that leads first. Of a cluster, it waits for that.
+func (c *common) leaderFirst() []*Server {
+	c.t.Helper()
+	all := slices.Clone(c.servers)
+	if c.cluster {
+		lead := Waits{c, patience, context.Background()}.Leader() - 1
+		all[0], all[lead] = all[lead], all[0]
+	}
+	return all
+}
+
+// here fails the test if the calling goroutine cannot use the servers.
+func (c *common) here(t testing.TB) {
+	t.Helper()
+	if why := c.servers[0].misplaced(); why != "" {
+		t.Fatalf("lockkeepertest: %s", why)
+	}
+}
+
 // Server is a server under test. Its methods may be called from any goroutine
 // of the test.
 type Server struct {
-	t     testing.TB
+	common
+	Waits
+
 	cfg   lockkeeper.Config
 	label string                         // profiler label that marks the server's goroutines
 	addr  string                         // of the port; empty without one
@@ -164,12 +196,11 @@ type Server struct {
 	changes   changes
 	condition condition
 	skew      clock
-	pauseNet  func(paused bool) // nil without a network
-	report    *report           // shared by the members of a cluster
+	network   *memnet.Network // of its cluster; nil without one
 
-	bubble   string        // in which it was started; see bubble
-	deadline time.Duration // see WithDeadline
-	ended    chan struct{} // closed when the test has ended
+	bubble   string          // in which it was started; see bubble
+	deadline time.Duration   // see WithDeadline
+	life     context.Context // ends with the test
 
 	turn chan struct{} // holds an element while a goroutine starts or stops the server
 
@@ -189,24 +220,46 @@ var labels atomic.Int64
 func Start(t testing.TB, options ...Option) *Server {
 	t.Helper()
 	s := newServer(t, options)
-	if err := s.start(); err != nil {
-		t.Fatalf("lockkeepertest: %v", err)
-	}
-	if err := plant([]*Server{s}); err != nil {
-		t.Fatalf("lockkeepertest: %v", err)
-	}
-	s.report.watch()
+	s.begin()
 	return s
+}
+
+// begin opens the servers, and waits until they are ready.
+func (c *common) begin() {
+	c.t.Helper()
+	var err error
+	for _, step := range []func(*Server) error{(*Server).open, (*Server).await} {
+		for _, s := range c.servers {
+			if err = step(s); err != nil && c.cluster {
+				err = fmt.Errorf("%s: %w", s.name(), err)
+			}
+			if err != nil {
+				c.t.Fatalf("lockkeepertest: %v", err)
+			}
+		}
+	}
+	for end := time.Now().Add(patience); !c.vote(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			c.t.Fatalf("lockkeepertest: a member has no vote after %v", patience)
+		}
+	}
+	if err = c.plant(); err != nil {
+		c.t.Fatalf("lockkeepertest: %v", err)
+	}
+	c.report.watch()
 }
 
 // newServer returns a server that is not started yet. It will be stopped when the
 // test ends.
 func newServer(t testing.TB, options []Option) *Server {
 	t.Helper()
+	life, end := context.WithCancel(context.Background())
 	s := &Server{
-		t: t, turn: make(chan struct{}, 1), label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1)),
-		bubble: bubble(), deadline: defaultDeadline, ended: make(chan struct{}),
+		turn: make(chan struct{}, 1), label: fmt.Sprintf("%s-%d", t.Name(), labels.Add(1)),
+		bubble: bubble(), deadline: defaultDeadline, life: life,
 	}
+	s.common = common{t: t, servers: []*Server{s}}
+	s.Waits = Waits{in: &s.common, ctx: context.Background()}
 	s.cfg = lockkeeper.Config{TickTime: 50 * time.Millisecond, Limits: lockkeeper.Limits{MaxSessionTimeout: time.Hour}}
 	for _, o := range options {
 		if o.apply != nil {
@@ -222,7 +275,7 @@ func newServer(t testing.TB, options []Option) *Server {
 	s.report = newReport(s)
 	t.Cleanup(func() {
 		t.Helper()
-		close(s.ended)
+		end()
 		for _, why := range s.faults.unused() {
 			t.Errorf("lockkeepertest: %s", why)
 		}
@@ -241,14 +294,6 @@ func (s *Server) labelled(f func()) {
 	pprof.Do(context.Background(), pprof.Labels(labelKey, s.label), func(context.Context) { f() })
 }
 
-// start opens the server and waits until it is ready.
-func (s *Server) start() error {
-	if err := s.open(); err != nil {
-		return err
-	}
-	return s.await()
-}
-
 func (s *Server) open() (err error) {
 	// A mutex would not do: a synctest bubble does not take a goroutine that waits for
 	// it as idle, and starting and stopping may take time.
@@ -257,10 +302,8 @@ func (s *Server) open() (err error) {
 	if _, err := s.running(); err == nil {
 		return errors.New("the server is running")
 	}
-	select {
-	case <-s.ended:
+	if s.life.Err() != nil {
 		return errors.New("the test has ended")
-	default:
 	}
 	s.condition.change(func(x *condition) { x.stopping = false })
 	o := &observer{changes: &s.changes, guards: &s.report.guards}
@@ -312,8 +355,8 @@ func (s *Server) stop(how func(*lockkeeper.Server) error) error {
 		return nil
 	}
 	s.condition.change(func(x *condition) { x.stopping, x.paused = true, false })
-	if s.pauseNet != nil {
-		s.pauseNet(false)
+	if s.network != nil {
+		s.network.Pause(host(s.cfg.ID), false)
 	}
 	return how(server)
 }
@@ -352,10 +395,19 @@ func (s *Server) Err() error {
 	return server.Err()
 }
 
-// Dial connects to the server through memory. Its signature fits zk.WithDialer; it
-// ignores network and address. It fails while the server is stopped, and panics outside of
-// the synctest bubble in which the server was started.
-func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.Conn, err error) {
+// Dial connects through memory: to the server, whatever the address, or to the member of a cluster
+// whose id is the port in address. Its signature fits zk.WithDialer. It fails while that server is
+// stopped, and panics outside of the synctest bubble in which it was started.
+func (c *common) Dial(network, address string, timeout time.Duration) (conn net.Conn, err error) {
+	s := c.servers[0]
+	if c.cluster {
+		_, port, _ := net.SplitHostPort(address)
+		id, err := strconv.Atoi(port)
+		if err != nil || id < 1 || id > len(c.servers) {
+			return nil, fmt.Errorf("lockkeepertest: there is no member %s, only 1 to %d", port, len(c.servers))
+		}
+		s = c.servers[id-1]
+	}
 	if why := s.misplaced(); why != "" { // a client would take an error for one that passes
 		panic("lockkeepertest: " + why)
 	}
@@ -370,42 +422,37 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (conn net.
 	return conn, err
 }
 
-// Connect returns a go-zookeeper client that has a session with the given timeout.
-// If its connection breaks, it reconnects some milliseconds later. It is closed when the
-// test ends. The locks of package lock need lock.WithSessionTimeout with the same timeout, if that is between
-// 2 ticks and one hour, which the server grants.
-func (s *Server) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
-	t.Helper()
-	s.here(t)
-	return connect(t, 1, sessionTimeout, s.Dial, s.report)
-}
-
 // lateNotice is how long after the end of its client a lock of package lock may notice that, if the program has not unlocked it.
 // In virtual time its goroutine must have ended by then: the time stands still after the test.
 const lateNotice = 2 * time.Second
 
-// connect returns a client of n servers, to which dial connects.
-//
-// go-zookeeper waits for a second before it connects again to the only address it has, or
-// when it has tried all of them. So a single server gets three addresses, and the client
-// waits only for reconnectDelay. Without any wait, a test could not look at the server
-// before the client is back; in virtual time it always can.
-func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, report *report) *zk.Conn {
+// Connect returns a go-zookeeper client that has a session with the given timeout, and knows all
+// members of a cluster. If its connection to a single server breaks, it reconnects some milliseconds
+// later. It is closed when t ends, which may be a subtest. The locks of package lock need
+// lock.WithSessionTimeout with the same timeout, if that is between 2 ticks and one hour, which the
+// server grants.
+func (c *common) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 	t.Helper()
+	c.here(t)
 	if sessionTimeout > 0 && sessionTimeout < time.Millisecond {
 		t.Fatalf("lockkeepertest: a session timeout of %v is too short; did you mean %d*time.Second?", sessionTimeout, int64(sessionTimeout))
 	}
 	// The client insists on addresses that it can resolve, though dial does not
 	// connect to them. Their ports tell the servers apart.
-	if n == 1 {
+	n, dial := len(c.servers), c.Dial
+	if !c.cluster {
+		// go-zookeeper waits for a second before it connects again to the only address it has, or
+		// when it has tried all of them. So a single server gets three addresses, and the client
+		// waits only for reconnectDelay. Without any wait, a test could not look at the server
+		// before the client is back; in virtual time it always can.
 		n = 3
-		once, again := dial, false // used by one goroutine of the client
+		again := false // used by one goroutine of the client
 		dial = func(network, address string, timeout time.Duration) (net.Conn, error) {
 			if again {
 				time.Sleep(reconnectDelay)
 			}
 			again = true
-			return once(network, address, timeout)
+			return c.Dial(network, address, timeout)
 		}
 	}
 	var addrs []string
@@ -418,11 +465,11 @@ func connect(t testing.TB, n int, sessionTimeout time.Duration, dial zk.Dialer, 
 		t.Fatalf("lockkeepertest: %v", err)
 	}
 	client.conn = conn
-	report.opened(client)
+	c.report.opened(client)
 	t.Cleanup(func() {
 		t.Helper()
-		report.guards.end(t) // while its session exists
-		report.log(t)
+		c.report.guards.end(t) // while its session exists
+		c.report.log(t)
 		client.close()
 		if bubble() != "" {
 			time.Sleep(lateNotice)
@@ -463,25 +510,31 @@ func (s *Server) Disconnect(sessionID int64) bool {
 	return err == nil && testhooks.Of(server).Disconnect(sessionID)
 }
 
-// Stop stops the server. To its clients it looks like a crash: their connections
-// are closed and new ones fail. The state is kept for [Server.Restart]. Stopping a
-// stopped server does nothing.
-func (s *Server) Stop() {
+// Kill stops the server as abruptly as if its process had been killed: its clients' connections are
+// closed and new ones fail. Its state is kept for [Server.Restart]. Killing a stopped server does nothing.
+func (s *Server) Kill() {
 	s.t.Helper()
 	s.here(s.t)
-	if err := s.stop((*lockkeeper.Server).Close); err != nil {
-		s.t.Errorf("lockkeepertest: stop: %v", err)
+	if s.network != nil {
+		s.network.Kill(host(s.cfg.ID))
 	}
-	s.checkGoroutines()
+	if err := s.stop(func(s *lockkeeper.Server) error { return testhooks.Of(s).Kill() }); err != nil {
+		s.t.Errorf("lockkeepertest: kill %s: %v", s.name(), err)
+	}
 }
 
-// Restart starts a stopped server with the state that it had and waits until it is
-// ready. As after any restart, every session gets its full timeout again. Restart
-// must be called from the goroutine that runs the test.
+// Restart starts a stopped server with the state that it had. As after any restart, every session
+// gets its full timeout again. Restart waits until the server is ready, unless it is a member of a
+// cluster, which needs a leader for that; Dial and Connect do wait. It must be called from the
+// goroutine that runs the test.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.here(s.t)
-	if err := s.start(); err != nil {
-		s.t.Fatalf("lockkeepertest: restart: %v", err)
+	err := s.open()
+	if err == nil && s.network == nil {
+		err = s.await()
+	}
+	if err != nil {
+		s.t.Fatalf("lockkeepertest: restart %s: %v", s.name(), err)
 	}
 }

@@ -178,7 +178,7 @@ func TestExpireSession(t *testing.T) {
 				t.Errorf("session %d, which does not exist: %v", id, err)
 			}
 		}
-		s.Stop()
+		s.Kill()
 		if err := s.ExpireSession(witness.SessionID()); err == nil || errors.Is(err, lockkeeper.ErrNoSession) {
 			t.Errorf("on a stopped server: %v", err)
 		}
@@ -232,11 +232,11 @@ func TestStopAndRestart(t *testing.T) {
 				}
 			}
 			session := conn.SessionID()
-			s.Stop()
+			s.Kill()
 			if _, err := s.Dial("", "", time.Second); err == nil {
 				t.Error("a stopped server accepted a connection")
 			}
-			s.Stop() // does nothing
+			s.Kill() // does nothing
 			s.Restart()
 			children, _, err := conn.Children("/")
 			for end := time.Now().Add(time.Minute); err != nil && time.Now().Before(end); {

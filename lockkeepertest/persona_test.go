@@ -68,7 +68,7 @@ func TestBehaveAs(t *testing.T) {
 			nil, []proto.OpCode{proto.OpCreate2, proto.OpAddWatch, proto.OpWhoAmI}, true, true, "none", "none"},
 	} {
 		t.Run(x.line, func(t *testing.T) {
-			s := lockkeepertest.Start(t, lockkeepertest.BehaveAs(x.line))
+			s := lockkeepertest.Start(t, lockkeepertest.WithRelease(x.line))
 			bodies := map[proto.OpCode]proto.Record{
 				proto.OpCreate2: &proto.CreateRequest{Path: "/x", ACL: proto.OpenACL}, proto.OpAddWatch: &proto.PathType{Path: "/"}, proto.OpWhoAmI: nil,
 			}
@@ -125,7 +125,7 @@ func TestBehaveAs(t *testing.T) {
 func TestUnknownCode(t *testing.T) {
 	few := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Limits.MaxWatches = 1 })
 	for line, want := range map[string]error{"3.6": io.EOF, "3.7": proto.ThrottledOp} {
-		c := rawConn(t, lockkeepertest.Start(t, few, lockkeepertest.BehaveAs(line)))
+		c := rawConn(t, lockkeepertest.Start(t, few, lockkeepertest.WithRelease(line)))
 		if _, err := c.Get("/", true); err != nil {
 			t.Fatal(err)
 		}
@@ -139,7 +139,7 @@ func TestUnknownCode(t *testing.T) {
 func TestWatchLimitOfLines(t *testing.T) {
 	one := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Limits.MaxWatches = 1 })
 	for line, want := range map[string]error{"3.8": proto.ThrottledOp, "3.9": nil} {
-		c := rawConn(t, lockkeepertest.Start(t, one, lockkeepertest.BehaveAs(line)))
+		c := rawConn(t, lockkeepertest.Start(t, one, lockkeepertest.WithRelease(line)))
 		if _, err := c.Call(proto.OpAddWatch, &proto.PathType{Path: "/", Type: 1}, nil); err != want {
 			t.Errorf("%s: %v, want %v", line, err, want)
 		}
@@ -264,7 +264,7 @@ func TestNoConfigAfterReconnect(t *testing.T) {
 		{"3.4", 0, proto.EventNodeDeleted, proto.EventNodeDeleted},
 		{"3.5", proto.EventNodeCreated, 0, 0},
 	} {
-		c := rawConn(t, lockkeepertest.Start(t, lockkeepertest.BehaveAs(x.line)))
+		c := rawConn(t, lockkeepertest.Start(t, lockkeepertest.WithRelease(x.line)))
 		for _, w := range []struct {
 			q    proto.SetWatchesRequest
 			want proto.EventType

@@ -13,7 +13,7 @@ import (
 
 // newReport returns the report of servers that are about to be started.
 func newReport(servers ...*Server) *report {
-	return &report{servers: servers, started: callSite(), messages: messages{start: time.Now()}, logged: map[testing.TB]bool{}}
+	return &report{servers: servers, started: callSite(), messages: messages{start: time.Now()}, logged: map[testing.TB]bool{}, naming: make(chan struct{}, 1)}
 }
 
 // report logs the state of a server, or of a cluster, when a test has failed.
@@ -22,7 +22,8 @@ type report struct {
 	started    string // where in the test, FILE:LINE
 	messages   messages
 	guards     guards
-	namespaces namespaces
+	naming     chan struct{} // holds an element while a goroutine creates a namespace
+	namespaces int           // number of the last one without a name
 
 	mu      sync.Mutex
 	logged  map[testing.TB]bool

@@ -3,6 +3,7 @@ package lockkeepertest
 import (
 	"bytes"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -51,25 +52,16 @@ func (r Request) Field(name string) any {
 	return nil
 }
 
-// Requests returns the requests that this server has received from its clients, in the
+// Requests returns the requests that the servers have received from their clients, in the
 // order in which they arrived, except pings. op selects operations as in a [Fault]; empty
-// is all, also connect. An op that no request has fails the test. Requests that were kept from the server by a Fault are among them,
+// is all, also connect. An op that no request has fails the test. Requests that were kept from a server by a Fault are among them,
 // and those of connections that use TLS are not. The latest 16 MB of requests are kept.
-func (s *Server) Requests(op string) []Request {
-	s.t.Helper()
-	if err := checkOp(op); err != nil {
-		s.t.Fatalf("lockkeepertest: %v", err)
-	}
-	return s.report.messages.find(func(r *Request) bool { return r.server == s && r.has(op) })
-}
-
-// Requests is [Server.Requests] for all members together.
-func (c *Cluster) Requests(op string) []Request {
+func (c *common) Requests(op string) []Request {
 	c.t.Helper()
 	if err := checkOp(op); err != nil {
 		c.t.Fatalf("lockkeepertest: %v", err)
 	}
-	return c.servers[0].report.messages.find(func(r *Request) bool { return r.has(op) })
+	return c.report.messages.find(func(r *Request) bool { return slices.Contains(c.servers, r.server) && r.has(op) })
 }
 
 func (r *Request) has(op string) bool {

@@ -19,10 +19,29 @@ type Snapshot struct {
 	ahead    int64 // of the clock
 }
 
-// Snapshot returns the present state, for [Server.Restore].
-func (s *Server) Snapshot() *Snapshot {
-	s.t.Helper()
-	return snapshot(s, []*Server{s})
+// Snapshot returns the present state, for Restore.
+func (c *common) Snapshot() *Snapshot {
+	c.t.Helper()
+	c.here(c.t)
+	s := c.leaderFirst()[0]
+	x := new(Snapshot)
+	// What clients of other members have done may not be applied here yet.
+	if err := s.propose(fsm.Nothing()); err != nil {
+		c.t.Fatalf("lockkeepertest: snapshot: %v", err)
+	}
+	s.view(func(v *fsm.View) {
+		var sessions []int64
+		for x := range v.Sessions().All() {
+			sessions = append(sessions, x.ID)
+		}
+		x.state = fsm.PutBack(sessions, v.Tree().AppendNodes(nil))
+	})
+	for _, s := range c.servers {
+		x.faults = append(x.faults, s.faults.list()...)
+	}
+	x.requests = c.report.messages.count()
+	x.ahead = s.skew.ahead.Load()
+	return x
 }
 
 // Restore puts back the state of a snapshot, so that tests can share a server and each
@@ -45,64 +64,22 @@ func (s *Server) Snapshot() *Snapshot {
 //   - A clock that [Server.Advance] has moved since goes back.
 //
 // Restore returns when all this is visible to clients. It fails the test if the server is
-// stopped. A member of a cluster restores the state of the whole cluster, but only
-// [Cluster.Restore] waits for the others.
-func (s *Server) Restore(x *Snapshot) {
-	s.t.Helper()
-	restore([]*Server{s}, x)
-}
-
-// Snapshot returns the present state, for [Cluster.Restore]. There must be a majority.
-func (c *Cluster) Snapshot() *Snapshot {
+// stopped. A member of a cluster restores the state of the whole cluster, but only the Restore of the
+// Cluster waits until each member that is not stopped, and has not failed, has it. So end partitions and
+// pauses first; other faults of links and disks, and the clocks, stay as they are.
+func (c *common) Restore(x *Snapshot) {
 	c.t.Helper()
-	return snapshot(c.Server(c.Leader()), c.servers)
-}
-
-// Restore is [Server.Restore] for all members. There must be a majority, and Restore waits
-// until each member that is not stopped, and has not failed, has the restored state. So end partitions
-// and pauses first; other faults of links and disks, and the clocks, stay as they are.
-func (c *Cluster) Restore(x *Snapshot) {
-	c.t.Helper()
-	restore(c.servers, x)
-}
-
-func snapshot(s *Server, servers []*Server) *Snapshot {
-	s.t.Helper()
-	s.here(s.t)
-	x := new(Snapshot)
-	// What clients of other members have done may not be applied here yet.
-	if err := s.propose(fsm.Nothing()); err != nil {
-		s.t.Fatalf("lockkeepertest: snapshot: %v", err)
-	}
-	s.view(func(v *fsm.View) {
-		var sessions []int64
-		for x := range v.Sessions().All() {
-			sessions = append(sessions, x.ID)
-		}
-		x.state = fsm.PutBack(sessions, v.Tree().AppendNodes(nil))
-	})
-	for _, s := range servers {
-		x.faults = append(x.faults, s.faults.list()...)
-	}
-	x.requests = s.report.messages.count()
-	x.ahead = s.skew.ahead.Load()
-	return x
-}
-
-func restore(servers []*Server, x *Snapshot) {
-	t := servers[0].t
-	t.Helper()
-	servers[0].here(t)
-	for _, s := range servers {
+	c.here(c.t)
+	for _, s := range c.servers {
 		for _, why := range s.faults.keep(x.faults) {
-			t.Errorf("lockkeepertest: %s", why)
+			c.t.Errorf("lockkeepertest: %s", why)
 		}
 		s.skew.ahead.Store(x.ahead)
 	}
-	if err := commit(servers, x.state); err != nil {
-		t.Errorf("lockkeepertest: restore: %v", err)
+	if err := commit(c.servers, x.state); err != nil {
+		c.t.Errorf("lockkeepertest: restore: %v", err)
 	}
-	servers[0].report.messages.forget(x.requests)
+	c.report.messages.forget(x.requests)
 }
 
 // keep removes all faults but some. It returns why the test is to fail because of faults
@@ -167,7 +144,7 @@ func commit(servers []*Server, c *fsm.Command) error {
 
 // name returns what the server is called in messages.
 func (s *Server) name() string {
-	if s.pauseNet != nil {
+	if s.network != nil {
 		return fmt.Sprintf("member %d", s.cfg.ID)
 	}
 	return "the server"
@@ -194,7 +171,7 @@ func (s *Server) propose(c *fsm.Command) error {
 		case <-server.Done(): // closed, or failed
 			late.Stop()
 		case <-late.C:
-			if s.pauseNet == nil {
+			if s.network == nil {
 				return fmt.Errorf("%s applies nothing: it cannot write to its disk", name)
 			}
 			return fmt.Errorf("%s applies nothing: it is not connected to a majority, or cannot write to its disk", name)

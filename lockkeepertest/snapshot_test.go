@@ -236,12 +236,12 @@ func TestRestoreCluster(t *testing.T) {
 			c.Restore(snap)
 			check()
 		}
-		c.Kill(stopped)
+		c.Server(stopped).Kill()
 		if err := create(conn, "/d"); err != nil {
 			t.Fatal(err)
 		}
 		c.Restore(snap)
-		c.Restart(stopped)
+		c.Server(stopped).Restart()
 		again := c.Server(stopped).Connect(t, 20*time.Second)
 		if _, err := again.Sync("/"); err != nil {
 			t.Fatal(err)
@@ -268,7 +268,7 @@ func TestRestoreFails(t *testing.T) {
 			c.Restore(snap)
 			s := lockkeepertest.Start(fake)
 			snap = s.Snapshot()
-			s.Stop()
+			s.Kill()
 			s.Restore(snap)
 			s.Restart()
 			s.Inject(lockkeepertest.Fault{Op: "create", Do: lockkeepertest.Drop()})
@@ -299,7 +299,7 @@ func TestRestoreAfterRestart(t *testing.T) {
 	}
 	s.Restore(snap)
 	was := look(t, s, "/", "/a")
-	s.Stop()
+	s.Kill()
 	s.Restart()
 	if got := look(t, s, "/", "/a"); got != was {
 		t.Errorf("got\n%swant\n%s", got, was)
@@ -308,9 +308,9 @@ func TestRestoreAfterRestart(t *testing.T) {
 
 // BenchmarkRestore restores ten znodes, of which a test has deleted one and changed one.
 func BenchmarkRestore(b *testing.B) {
-	nodes := map[string]string{}
+	nodes := ""
 	for i := range 10 {
-		nodes[fmt.Sprint("/node", i)] = "data"
+		nodes += fmt.Sprintf("/node%d = \"data\"\n", i)
 	}
 	for _, name := range []string{"unchanged", "changed"} {
 		b.Run(name, func(b *testing.B) {

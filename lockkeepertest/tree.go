@@ -18,29 +18,22 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// WithTree makes a server or a cluster begin with these znodes: data by path. Their missing
-// parents are created too, with empty data. Everybody has all permissions for them.
-func WithTree(nodes map[string]string) Option {
+// WithTree makes a server or a cluster begin with these znodes, in the format of [Server.Tree]: one
+// line for each, with its path and, if it has any, its data, in double quotes as in Go or in hex
+// as 0x00ff. At the end of a line, (container) or (TTL 1m0s) is its kind. Empty lines and lines that
+// begin with # are ignored. Ephemerals are refused, since they need a session, and so is data that
+// Tree has shortened. Missing parents are created too, with empty data. Everybody has all
+// permissions for all of them.
+//
+//	/config/hosts = "a,b"
+//	/locks (container)
+func WithTree(text string) Option {
 	return Option{func(s *Server) {
-		s.tree = func() ([]znode.Record, error) {
-			var all []znode.Record
-			for at, data := range nodes {
-				all = append(all, znode.Record{Path: at, Data: []byte(data)})
-			}
-			return complete(all)
-		}
+		s.tree = func() ([]znode.Record, error) { return parseTree("tree", text) }
 	}}
 }
 
-// WithTreeFile is [WithTree] with the znodes in a file, in the format of [Server.Tree]: one
-// line for each znode, with its path and, if it has any, its data, in double quotes as in Go
-// or in hex as 0x00ff. At the end of a line, (container) or (TTL 1m0s) is its kind.
-// Empty lines and lines that begin with # are ignored. Ephemerals are refused, since they
-// need a session, and so is data that Tree has shortened.
-//
-//	/config
-//	/config/hosts = "a,b"
-//	/locks (container)
+// WithTreeFile is [WithTree] with the lines in a file.
 func WithTreeFile(name string) Option {
 	return Option{func(s *Server) {
 		s.tree = func() ([]znode.Record, error) {
@@ -53,15 +46,8 @@ func WithTreeFile(name string) Option {
 	}}
 }
 
-// WithTreeText is [WithTreeFile] with the lines themselves.
-func WithTreeText(text string) Option {
-	return Option{func(s *Server) {
-		s.tree = func() ([]znode.Record, error) { return parseTree("tree", text) }
-	}}
-}
-
 // TreeError says what is wrong with the znodes that a server should begin with, or that should be
-// added; see [WithTree] and [Server.AddTree].
+// added; see [WithTree].
 type TreeError struct{ reason error }
 
 func (e *TreeError) Error() string { return e.reason.Error() }
@@ -152,8 +138,8 @@ func complete(nodes []znode.Record) ([]znode.Record, error) {
 }
 
 // plant creates the znodes of [WithTree] on new servers.
-func plant(servers []*Server) error {
-	s := servers[0]
+func (c *common) plant() error {
+	s := c.servers[0]
 	if s.tree == nil {
 		return nil
 	}
@@ -166,35 +152,23 @@ func plant(servers []*Server) error {
 	if !empty {
 		return errors.New("WithTree is for new servers, and this one has znodes already")
 	}
-	return add(servers, nodes)
+	return add(c.servers, nodes)
 }
 
 // AddTree adds znodes to the state, in one transaction. text has them in the format of
-// [WithTreeFile]. Those that exist get this data, and keep their kind; missing parents are
+// [WithTree]. Those that exist get this data, and keep their kind; missing parents are
 // created. Nothing is added below an ephemeral, which can have no children.
-func (s *Server) AddTree(text string) {
-	s.t.Helper()
-	addTree([]*Server{s}, text)
-}
-
-// AddTree is [Server.AddTree] for all members. There must be a majority.
-func (c *Cluster) AddTree(text string) {
+func (c *common) AddTree(text string) {
 	c.t.Helper()
-	addTree(c.servers, text)
-}
-
-func addTree(servers []*Server, text string) {
-	t := servers[0].t
-	t.Helper()
-	servers[0].here(t)
+	c.here(c.t)
 	nodes, err := parseTree("tree", text)
 	if err != nil {
 		err = &TreeError{err}
 	} else {
-		err = add(servers, nodes)
+		err = add(c.servers, nodes)
 	}
 	if err != nil {
-		t.Fatalf("lockkeepertest: add: %v", err)
+		c.t.Fatalf("lockkeepertest: add: %v", err)
 	}
 }
 

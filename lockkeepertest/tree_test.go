@@ -26,7 +26,7 @@ func file(t *testing.T, text string) string {
 
 func TestWithTree(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.Start(t, lockkeepertest.WithTree(map[string]string{"/config/hosts": "a,b", "/config/empty": "", "/x": "\x00"}))
+		s := lockkeepertest.Start(t, lockkeepertest.WithTree("/config/hosts = \"a,b\"\n/config/empty\n/x = 0x00\n"))
 		if got, want := s.Tree(), "/config\n/config/empty\n/config/hosts = \"a,b\"\n/x = 0x00\n"; got != want {
 			t.Errorf("got\n%swant\n%s", got, want)
 		}
@@ -39,7 +39,7 @@ func TestWithTree(t *testing.T) {
 			t.Errorf("got %s, %v", path, err)
 		}
 		was := s.Tree()
-		s.Stop()
+		s.Kill()
 		s.Restart()
 		if got := s.Tree(); got != was {
 			t.Errorf("after a restart:\n%s", got)
@@ -98,8 +98,8 @@ func TestTreeFileErrors(t *testing.T) {
 	durable := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.DataDir = dir })
 	fake := &failures{TB: t}
 	fake.run(func() {
-		tree := lockkeepertest.WithTree(map[string]string{"/a": ""})
-		lockkeepertest.Start(fake, durable, tree).Stop()
+		tree := lockkeepertest.WithTree("/a")
+		lockkeepertest.Start(fake, durable, tree).Kill()
 		lockkeepertest.Start(fake, durable, tree)
 	})
 	if got := strings.Join(fake.errors, "\n"); got != "lockkeepertest: WithTree is for new servers, and this one has znodes already" {

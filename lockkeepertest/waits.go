@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -14,34 +15,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Waits are the methods that wait, with a limit of time: see [Server.Within].
+// Waits are the methods that wait. Those of a [Cluster] wait for the clients of all members, and
+// otherwise for the state of the member that leads at the beginning or, if none leads, of another
+// one that runs.
+//
+// They do not poll, except for Leader, and see every state that the server applies, also one that
+// lasts only for a moment. They fail the test if what they wait for is not reached within the longest
+// timeout of the current sessions and another minute; [Waits.Within] sets another limit. They must
+// be called from the goroutine that runs the test.
 type Waits struct {
-	s     *Server   // whose state is awaited
-	all   []*Server // whose clients are awaited
+	in    *common
 	limit time.Duration
-	ctx   context.Context // nil for none
+	ctx   context.Context
 }
 
-// Within returns the methods that wait, such as [Server.WaitHeld], with another limit: they fail
-// the test if what they wait for takes longer than d. If d is 0, the limit is that of WaitHeld.
+// Within returns the same methods with another limit. If d is 0, it is the usual one.
 //
-//	server.Within(5 * time.Second).Gone("/locks/a")
-func (s *Server) Within(d time.Duration) Waits { return Waits{s: s, all: []*Server{s}, limit: d} }
-
-// Within is [Server.Within] for a cluster. Requests and Watched are about the clients of all
-// members, and the others about the state of the member that leads at the beginning or, if none
-// leads, of another one that runs.
-func (c *Cluster) Within(d time.Duration) Waits {
-	shown := c.servers[0]
-	for _, s := range c.servers {
-		if role := s.Role(); role == lockkeeper.RoleLeader {
-			shown = s
-			break
-		} else if role != "" && shown.Role() == "" {
-			shown = s
-		}
-	}
-	return Waits{s: shown, all: c.servers, limit: d}
+//	server.Within(5 * time.Second).WaitGone("/locks/a")
+func (w Waits) Within(d time.Duration) Waits {
+	w.limit = d
+	return w
 }
 
 // WithContext returns the same methods, which also fail the test as soon as ctx ends.
@@ -50,61 +43,65 @@ func (w Waits) WithContext(ctx context.Context) Waits {
 	return w
 }
 
-// canceled returns a channel that is closed when the context ends.
-func (w Waits) canceled() <-chan struct{} {
-	if w.ctx == nil {
-		return nil
+// shown returns the server whose state is awaited.
+func (w Waits) shown() *Server {
+	shown := w.in.servers[0]
+	for _, s := range w.in.servers {
+		if role := s.Role(); role == lockkeeper.RoleLeader {
+			return s
+		} else if role != "" && shown.Role() == "" {
+			shown = s
+		}
 	}
-	return w.ctx.Done()
+	return shown
 }
 
-// longest returns how long to wait: as long as all current sessions need to expire, and some more,
-// unless there is another limit.
-func (w Waits) longest() time.Duration {
-	if w.limit > 0 {
-		return w.limit
+// context returns the context of a wait, whose cause says why it has ended.
+func (w Waits) context(s *Server) (context.Context, context.CancelFunc) {
+	w.in.t.Helper()
+	w.in.here(w.in.t)
+	limit := w.limit
+	if limit <= 0 {
+		for _, x := range s.Sessions() {
+			limit = max(limit, x.Timeout)
+		}
+		limit += patience
 	}
-	longest := time.Duration(0)
-	for _, x := range w.s.Sessions() {
-		longest = max(longest, x.Timeout)
+	ctx, end := context.WithCancelCause(w.ctx)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("waited %v", limit))
+	ended := context.AfterFunc(s.life, func() { end(errors.New("the test has ended")) })
+	return ctx, func() {
+		ended()
+		cancel()
+		end(nil)
 	}
-	return longest + patience
 }
 
 // state blocks until a state is reached. Otherwise it fails the test with what why returns.
-func (w Waits) state(reached func(v *fsm.View) bool, why func() string) {
-	w.s.t.Helper()
-	w.s.here(w.s.t)
-	began, limit := time.Now(), w.longest()
-	switch {
-	case w.s.awaitState(limit, w.canceled(), reached):
-	case time.Since(began) < limit:
-		w.s.t.Fatalf("lockkeepertest: %s", why())
-	default:
-		w.s.t.Fatalf("lockkeepertest: %s (waited %v)", why(), limit)
+func (w Waits) state(reached func(v *fsm.View) bool, why func(s *Server) string) {
+	w.in.t.Helper()
+	s := w.shown()
+	ctx, cancel := w.context(s)
+	defer cancel()
+	if !s.awaitState(ctx, reached) {
+		w.in.t.Fatalf("lockkeepertest: %s (%v)", why(s), context.Cause(ctx))
 	}
 }
 
 // clients blocks until reached returns true, which only a message of or to a client can change.
 func (w Waits) clients(reached func() bool, why func() string) {
-	w.s.t.Helper()
-	w.s.here(w.s.t)
-	limit := w.longest()
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
+	w.in.t.Helper()
+	ctx, cancel := w.context(w.shown())
+	defer cancel()
 	for {
-		next := w.s.report.messages.awaitNext()
+		next := w.in.report.messages.awaitNext()
 		if reached() {
 			return
 		}
 		select {
 		case <-next:
-		case <-timer.C:
-			w.s.t.Fatalf("lockkeepertest: %s (waited %v)", why(), limit)
-		case <-w.canceled():
-			w.s.t.Fatalf("lockkeepertest: %v: %s", w.ctx.Err(), why())
-		case <-w.s.ended:
-			w.s.t.Fatalf("lockkeepertest: the test has ended: %s", why())
+		case <-ctx.Done():
+			w.in.t.Fatalf("lockkeepertest: %s (%v)", why(), context.Cause(ctx))
 		}
 	}
 }
@@ -112,85 +109,52 @@ func (w Waits) clients(reached func() bool, why func() string) {
 // WaitHeld blocks until a session holds a lock: either it has the first of the ephemeral
 // and sequential children of path, as the recipes of clients have it, or path itself is an
 // ephemeral of the session. The client may not know it yet.
-//
-// The methods that wait do not poll. They see every state that this server applies, also
-// one that lasts only for a moment. They fail the test if the state is not reached within
-// the longest timeout of the current sessions and another minute, or the limit of
-// [Server.Within]. They must be called from the goroutine that runs the test.
-func (s *Server) WaitHeld(path string, sessionID int64) {
-	s.t.Helper()
-	s.Within(0).Held(path, sessionID)
-}
-
-// Held is [Server.WaitHeld].
-func (w Waits) Held(path string, sessionID int64) {
-	w.s.t.Helper()
+func (w Waits) WaitHeld(path string, sessionID int64) {
+	w.in.t.Helper()
 	w.state(func(v *fsm.View) bool {
 		if n := v.Tree().Lookup(path); n != nil && n.Stat().EphemeralOwner == sessionID {
 			return true
 		}
 		q := queue(v, path)
 		return len(q) > 0 && q[0].session == sessionID
-	}, func() string {
-		return fmt.Sprintf("session %s does not get the lock: %s", session.FormatID(sessionID), w.s.describe(path))
+	}, func(s *Server) string {
+		return fmt.Sprintf("session %s does not get the lock: %s", session.FormatID(sessionID), s.describe(path))
 	})
 }
 
 // WaitWaiters blocks until exactly n sessions wait behind the holder of a lock. If n is 0,
 // the lock may also be free. A session waits from when its znode exists, which is shortly
-// before its client watches another znode. See [Server.WaitHeld].
-func (s *Server) WaitWaiters(path string, n int) {
-	s.t.Helper()
-	s.Within(0).Waiters(path, n)
-}
-
-// Waiters is [Server.WaitWaiters].
-func (w Waits) Waiters(path string, n int) {
-	w.s.t.Helper()
+// before its client watches another znode.
+func (w Waits) WaitWaiters(path string, n int) {
+	w.in.t.Helper()
 	w.state(func(v *fsm.View) bool { return max(len(queue(v, path))-1, 0) == n },
-		func() string { return fmt.Sprintf("the lock does not have %d waiters: %s", n, w.s.describe(path)) })
+		func(s *Server) string {
+			return fmt.Sprintf("the lock does not have %d waiters: %s", n, s.describe(path))
+		})
 }
 
-// WaitGone blocks until a znode does not exist. See [Server.WaitHeld].
-func (s *Server) WaitGone(path string) {
-	s.t.Helper()
-	s.Within(0).Gone(path)
-}
-
-// Gone is [Server.WaitGone].
-func (w Waits) Gone(path string) {
-	w.s.t.Helper()
+// WaitGone blocks until a znode does not exist.
+func (w Waits) WaitGone(path string) {
+	w.in.t.Helper()
 	w.state(func(v *fsm.View) bool { return v.Tree().Lookup(path) == nil },
-		func() string { return "the znode is not deleted: " + w.s.describe(path) })
+		func(s *Server) string { return "the znode is not deleted: " + s.describe(path) })
 }
 
-// WaitExists blocks until a znode exists. See [Server.WaitHeld].
-func (s *Server) WaitExists(path string) {
-	s.t.Helper()
-	s.Within(0).Exists(path)
-}
-
-// Exists is [Server.WaitExists].
-func (w Waits) Exists(path string) {
-	w.s.t.Helper()
+// WaitExists blocks until a znode exists.
+func (w Waits) WaitExists(path string) {
+	w.in.t.Helper()
 	w.state(func(v *fsm.View) bool { return v.Tree().Lookup(path) != nil },
-		func() string { return path + " is not created" })
+		func(*Server) string { return path + " is not created" })
 }
 
-// WaitData blocks until a znode exists and has this data. See [Server.WaitHeld].
-func (s *Server) WaitData(path string, data []byte) {
-	s.t.Helper()
-	s.Within(0).Data(path, data)
-}
-
-// Data is [Server.WaitData].
-func (w Waits) Data(path string, data []byte) {
-	w.s.t.Helper()
+// WaitData blocks until a znode exists and has this data.
+func (w Waits) WaitData(path string, data []byte) {
+	w.in.t.Helper()
 	w.state(func(v *fsm.View) bool {
 		n := v.Tree().Lookup(path)
 		return n != nil && bytes.Equal(n.Record().Data, data)
-	}, func() string {
-		is, _, err := w.s.Get(path)
+	}, func(s *Server) string {
+		is, _, err := s.Get(path)
 		if err != nil {
 			return path + " does not exist"
 		}
@@ -198,20 +162,14 @@ func (w Waits) Data(path string, data []byte) {
 	})
 }
 
-// WaitChildren blocks until a znode exists and has exactly n children. See [Server.WaitHeld].
-func (s *Server) WaitChildren(path string, n int) {
-	s.t.Helper()
-	s.Within(0).Children(path, n)
-}
-
-// Children is [Server.WaitChildren].
-func (w Waits) Children(path string, n int) {
-	w.s.t.Helper()
+// WaitChildren blocks until a znode exists and has exactly n children.
+func (w Waits) WaitChildren(path string, n int) {
+	w.in.t.Helper()
 	w.state(func(v *fsm.View) bool {
 		x := v.Tree().Lookup(path)
 		return x != nil && x.NumChildren() == n
-	}, func() string {
-		_, stat, err := w.s.Get(path)
+	}, func(s *Server) string {
+		_, stat, err := s.Get(path)
 		if err != nil {
 			return path + " does not exist"
 		}
@@ -221,28 +179,15 @@ func (w Waits) Children(path string, n int) {
 
 // WaitRequests blocks until [Server.Requests] returns at least n requests of which a path matches
 // pattern, as in a [Fault]; an empty pattern also matches those without a path. It fails the test
-// within the limit of [Server.WaitHeld], and at once if no request has the name op or pattern is
-// not valid.
-func (s *Server) WaitRequests(op, pattern string, n int) {
-	s.t.Helper()
-	s.Within(0).Requests(op, pattern, n)
-}
-
-// WaitRequests is [Server.WaitRequests] for the requests to all members together.
-func (c *Cluster) WaitRequests(op, pattern string, n int) {
-	c.t.Helper()
-	c.Within(0).Requests(op, pattern, n)
-}
-
-// Requests is [Server.WaitRequests].
-func (w Waits) Requests(op, pattern string, n int) {
-	w.s.t.Helper()
+// at once if no request has the name op or pattern is not valid.
+func (w Waits) WaitRequests(op, pattern string, n int) {
+	w.in.t.Helper()
 	if err := cmp.Or(checkOp(op), checkPath(pattern)); err != nil {
-		w.s.t.Fatalf("lockkeepertest: %v", err)
+		w.in.t.Fatalf("lockkeepertest: %v", err)
 	}
 	count := func() int {
-		return len(w.s.report.messages.find(func(r *Request) bool {
-			return slices.Contains(w.all, r.server) && r.has(op) && (pattern == "" || slices.ContainsFunc(paths(r.frame), func(p string) bool {
+		return len(w.in.report.messages.find(func(r *Request) bool {
+			return slices.Contains(w.in.servers, r.server) && r.has(op) && (pattern == "" || slices.ContainsFunc(paths(r.frame), func(p string) bool {
 				ok, _ := path.Match(pattern, p)
 				return ok
 			}))
@@ -254,23 +199,11 @@ func (w Waits) Requests(op, pattern string, n int) {
 
 // WaitWatched blocks until a client that is connected to this server has a watch, of any kind, on
 // this path; it need not exist. If sessionID is 0, it may be any client's. Unlike the other
-// methods that wait, it may miss a watch that fires at once. See [Server.WaitHeld] for its limit.
-func (s *Server) WaitWatched(path string, sessionID int64) {
-	s.t.Helper()
-	s.Within(0).Watched(path, sessionID)
-}
-
-// WaitWatched is [Server.WaitWatched] for the clients of all members.
-func (c *Cluster) WaitWatched(path string, sessionID int64) {
-	c.t.Helper()
-	c.Within(0).Watched(path, sessionID)
-}
-
-// Watched is [Server.WaitWatched].
-func (w Waits) Watched(path string, sessionID int64) {
-	w.s.t.Helper()
+// methods that wait, it may miss a watch that fires at once.
+func (w Waits) WaitWatched(path string, sessionID int64) {
+	w.in.t.Helper()
 	w.clients(func() bool {
-		return slices.ContainsFunc(w.all, func(s *Server) bool {
+		return slices.ContainsFunc(w.in.servers, func(s *Server) bool {
 			return slices.ContainsFunc(s.Watches(), func(x Watch) bool {
 				return x.Path == path && (sessionID == 0 || x.Session == sessionID)
 			})
@@ -284,21 +217,15 @@ func (w Waits) Watched(path string, sessionID int64) {
 	})
 }
 
-// Leader blocks until a member leads, or one of those with these ids, and returns its id. It fails
-// the test if that takes longer than the limit of [Server.WaitHeld]. A server that is no member of a
-// cluster leads itself, and its id is 1.
+// Leader blocks until a member leads, or one of those with these ids, and returns its id. Right after a
+// partition it may be the old leader, which takes a moment to notice that it has lost the majority. A
+// server that is no member of a cluster leads itself, and its id is 1.
 func (w Waits) Leader(among ...int) int {
-	w.s.t.Helper()
-	w.s.here(w.s.t)
-	why := func() string {
-		if len(among) > 0 {
-			return fmt.Sprintf("none of the members %v leads", among)
-		}
-		return "no member leads"
-	}
-	limit := w.longest()
-	for end := time.Now().Add(limit); time.Now().Before(end); {
-		for _, s := range w.all {
+	w.in.t.Helper()
+	ctx, cancel := w.context(w.shown())
+	defer cancel()
+	for {
+		for _, s := range w.in.servers {
 			id := 1
 			switch s.Role() {
 			case lockkeeper.RoleLeader:
@@ -312,13 +239,13 @@ func (w Waits) Leader(among ...int) int {
 			}
 		}
 		select {
-		case <-w.canceled():
-			w.s.t.Fatalf("lockkeepertest: %v: %s", w.ctx.Err(), why())
-		case <-w.s.ended:
-			w.s.t.Fatalf("lockkeepertest: the test has ended: %s", why())
+		case <-ctx.Done():
+			who := "no member"
+			if len(among) > 0 {
+				who = fmt.Sprintf("none of the members %v", among)
+			}
+			w.in.t.Fatalf("lockkeepertest: %s leads (%v)", who, context.Cause(ctx))
 		case <-time.After(time.Millisecond):
 		}
 	}
-	w.s.t.Fatalf("lockkeepertest: %s (waited %v)", why(), limit)
-	return 0
 }

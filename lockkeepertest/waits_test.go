@@ -39,7 +39,7 @@ func TestWhatWritesWaitFor(t *testing.T) {
 						t.Fatal(err)
 					}
 					for i := 1; i <= size; i++ {
-						c.SetDisk(i, lockkeepertest.Disk{Delay: x.disk * time.Millisecond})
+						c.Server(i).SetDisk(lockkeepertest.Disk{Delay: x.disk * time.Millisecond})
 						for j := 1; j <= size; j++ {
 							if i != j {
 								c.SetLink(i, j, lockkeepertest.Link{Delay: x.link * time.Millisecond})
@@ -136,18 +136,18 @@ func TestWaits(t *testing.T) {
 					wait func(w lockkeepertest.Waits)
 					do   func() error
 				}{
-					"exists":   {func(w lockkeepertest.Waits) { w.Exists("/exists") }, func() error { return create(conn, "/exists") }},
-					"data":     {func(w lockkeepertest.Waits) { w.Data("/data", []byte("x")) }, func() error { return create(conn, "/data") }},
-					"children": {func(w lockkeepertest.Waits) { w.Children("/children", 0) }, func() error { return create(conn, "/children") }},
-					"requests": {func(w lockkeepertest.Waits) { w.Requests("create*", "/requests/*", 1) }, func() error {
+					"exists":   {func(w lockkeepertest.Waits) { w.WaitExists("/exists") }, func() error { return create(conn, "/exists") }},
+					"data":     {func(w lockkeepertest.Waits) { w.WaitData("/data", []byte("x")) }, func() error { return create(conn, "/data") }},
+					"children": {func(w lockkeepertest.Waits) { w.WaitChildren("/children", 0) }, func() error { return create(conn, "/children") }},
+					"requests": {func(w lockkeepertest.Waits) { w.WaitRequests("create*", "/requests/*", 1) }, func() error {
 						if err := create(conn, "/requests"); err != nil {
 							return err
 						}
 						return create(conn, "/requests/a")
 					}},
-					"watched": {func(w lockkeepertest.Waits) { w.Watched("/watched", conn.SessionID()) }, func() error { _, _, _, err := conn.ExistsW("/watched"); return err }},
-					"gone":    {func(w lockkeepertest.Waits) { w.Gone("/gone") }, func() error { return conn.Delete("/gone", -1) }},
-					"held":    {func(w lockkeepertest.Waits) { w.Held("/held", conn.SessionID()) }, func() error { _, err := conn.Create("/held", nil, zk.FlagEphemeral, acl); return err }},
+					"watched": {func(w lockkeepertest.Waits) { w.WaitWatched("/watched", conn.SessionID()) }, func() error { _, _, _, err := conn.ExistsW("/watched"); return err }},
+					"gone":    {func(w lockkeepertest.Waits) { w.WaitGone("/gone") }, func() error { return conn.Delete("/gone", -1) }},
+					"held":    {func(w lockkeepertest.Waits) { w.WaitHeld("/held", conn.SessionID()) }, func() error { _, err := conn.Create("/held", nil, zk.FlagEphemeral, acl); return err }},
 				} {
 					if name == "gone" {
 						if err := create(conn, "/gone"); err != nil {
@@ -192,8 +192,8 @@ func TestWaitsEnd(t *testing.T) {
 		fake.run(func() {
 			s := lockkeepertest.Start(fake)
 			for name, wait := range map[string]func(w lockkeepertest.Waits){
-				"state":   func(w lockkeepertest.Waits) { w.Exists("/never") },
-				"clients": func(w lockkeepertest.Waits) { w.Watched("/never", 0) },
+				"state":   func(w lockkeepertest.Waits) { w.WaitExists("/never") },
+				"clients": func(w lockkeepertest.Waits) { w.WaitWatched("/never", 0) },
 				"leader":  func(w lockkeepertest.Waits) { w.Leader(2) },
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
@@ -229,7 +229,7 @@ func TestWaitsLeader(t *testing.T) {
 			if lead := c.Leader(); lead != old && c.Server(lead).Within(0).Leader() != lead {
 				t.Errorf("member %d leads by another id", lead)
 			}
-			c.Kill(others[0])
+			c.Server(others[0]).Kill()
 			late := make(chan struct{})
 			go func() { // Fatalf ends the goroutine
 				defer close(late)

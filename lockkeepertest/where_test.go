@@ -57,7 +57,7 @@ func TestWhere(t *testing.T) {
 		return
 	}
 	s := lockkeepertest.Start(t)
-	g := lockkeepertest.GuardLock(t, s, "/lock")
+	g := s.GuardLock(t, "/lock")
 	s.Inject(lockkeepertest.Fault{Op: "delete", Do: lockkeepertest.Drop()})
 	conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, time.Minute, zk.WithDialer(s.Dial))
 	if err != nil {
@@ -77,7 +77,7 @@ func TestWhereInBubble(t *testing.T) {
 			fake := &failures{TB: t}
 			fake.run(func() {
 				s := lockkeepertest.Start(fake)
-				guard := func() *lockkeepertest.Guard { return lockkeepertest.GuardLock(fake, s, "/lock") }
+				guard := func() *lockkeepertest.Guard { return s.GuardLock(fake, "/lock") }
 				var g *lockkeepertest.Guard
 				if early {
 					g = guard()

@@ -81,7 +81,7 @@ func TestBenchFaults(t *testing.T) {
 	if code != exitFault || !strings.Contains(stderr, "there is no process 999999999") && !strings.Contains(stderr, "only on Linux") {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
-	s.Stop()
+	s.Kill()
 	code, _, stderr = call(nil, "bench", addr)
 	if oneError(t, stderr, addr); code != exitFault {
 		t.Errorf("exit %d", code)

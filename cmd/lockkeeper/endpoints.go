@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -33,7 +34,7 @@ type control struct {
 		Advance(time.Duration) lockkeepertest.Advanced
 		AdvanceSilent(time.Duration) lockkeepertest.Advanced
 		EndTTLs() []string
-		lockkeepertest.Guarded
+		GuardLock(testing.TB, string) *lockkeepertest.Guard
 		Within(time.Duration) lockkeepertest.Waits
 	}
 	run    *runOfServe
@@ -608,7 +609,7 @@ func (c *control) waitHeld(r *http.Request, b ofLock) (any, error) {
 	}
 	w, err := b.waits(c, r)
 	if err == nil {
-		w.Held(b.Path, int64(b.Session))
+		w.WaitHeld(b.Path, int64(b.Session))
 	}
 	return nil, err
 }
@@ -622,7 +623,7 @@ func (c *control) waitWaiters(r *http.Request, b struct {
 	}
 	w, err := b.waits(c, r)
 	if err == nil {
-		w.Waiters(b.Path, *b.Waiters)
+		w.WaitWaiters(b.Path, *b.Waiters)
 	}
 	return nil, err
 }
@@ -637,7 +638,7 @@ func checkNumber(name string, n *int) error {
 func (c *control) waitGone(r *http.Request, b awaited) (any, error) {
 	w, err := b.waits(c, r)
 	if err == nil {
-		w.Gone(b.Path)
+		w.WaitGone(b.Path)
 	}
 	return nil, err
 }
@@ -645,7 +646,7 @@ func (c *control) waitGone(r *http.Request, b awaited) (any, error) {
 func (c *control) waitExists(r *http.Request, b awaited) (any, error) {
 	w, err := b.waits(c, r)
 	if err == nil {
-		w.Exists(b.Path)
+		w.WaitExists(b.Path)
 	}
 	return nil, err
 }
@@ -664,7 +665,7 @@ func (c *control) waitData(r *http.Request, b struct {
 	}
 	w, err := b.waits(c, r)
 	if err == nil {
-		w.Data(b.Path, *b.Data)
+		w.WaitData(b.Path, *b.Data)
 	}
 	return nil, err
 }
@@ -678,7 +679,7 @@ func (c *control) waitChildren(r *http.Request, b struct {
 	}
 	w, err := b.waits(c, r)
 	if err == nil {
-		w.Children(b.Path, *b.Children)
+		w.WaitChildren(b.Path, *b.Children)
 	}
 	return nil, err
 }
@@ -695,17 +696,17 @@ func (c *control) waitRequests(r *http.Request, b struct {
 	if err != nil {
 		return nil, err
 	}
-	if wrong := attempt(func() { w.Requests(b.Op, b.Path, 0) }); wrong != nil { // with the names, since there are none to wait for
+	if wrong := attempt(func() { w.WaitRequests(b.Op, b.Path, 0) }); wrong != nil { // with the names, since there are none to wait for
 		return nil, refusal{http.StatusBadRequest, wrong}
 	}
-	w.Requests(b.Op, b.Path, *b.Count)
+	w.WaitRequests(b.Op, b.Path, *b.Count)
 	return nil, nil
 }
 
 func (c *control) waitWatch(r *http.Request, b ofLock) (any, error) {
 	w, err := b.waits(c, r)
 	if err == nil {
-		w.Watched(b.Path, int64(b.Session))
+		w.WaitWatched(b.Path, int64(b.Session))
 	}
 	return nil, err
 }
@@ -830,7 +831,7 @@ func (c *control) guardLock(b struct {
 		return nil, err
 	}
 	// A guard that is not asked for its verdict is no error when the process ends.
-	g := &guard{lockkeepertest.GuardLock(&runOfServe{}, c.all, b.Path), map[string]*lockkeepertest.Resource{}}
+	g := &guard{c.all.GuardLock(&runOfServe{}, b.Path), map[string]*lockkeepertest.Resource{}}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.guards = append(c.guards, g)
@@ -918,20 +919,12 @@ func (c *control) kill(id int) error {
 	if err := c.runs(id); err != nil {
 		return err
 	}
-	if c.cluster != nil {
-		c.cluster.Kill(id)
-	} else {
-		c.server(id).Stop()
-	}
+	c.server(id).Kill()
 	return nil
 }
 
 func (c *control) restart(id int) error {
-	if c.cluster != nil {
-		c.cluster.Restart(id)
-	} else {
-		c.server(id).Restart()
-	}
+	c.server(id).Restart()
 	return nil
 }
 

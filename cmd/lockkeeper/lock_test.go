@@ -194,7 +194,7 @@ func TestLockLsFollows(t *testing.T) {
 		next <- err
 	}()
 	expect("/a/b/c/d 1+1 ")
-	s.Stop()
+	s.Kill()
 	s.Restart()
 	for err := first.Unlock(); err != nil; err = first.Unlock() {
 		if err == zk.ErrNoNode { // an attempt whose answer was lost

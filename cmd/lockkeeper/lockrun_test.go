@@ -379,7 +379,7 @@ func TestLockRunOutlastsARestart(t *testing.T) {
 	a.group()
 	b := startRun(t, s, "/lock", "--", "echo", "mine")
 	s.WaitWaiters("/lock", 1)
-	s.Stop()
+	s.Kill()
 	s.Restart()
 	s.WaitWaiters("/lock", 1)
 	check1(t, a.Process.Signal(syscall.SIGUSR1))
@@ -408,7 +408,7 @@ func TestLockRunOutlastsLeaders(t *testing.T) {
 		other := c.Server(killed%3 + 1)
 		other.WaitWaiters("/lock", 1)
 		before := other.Locks()
-		c.Kill(killed)
+		c.Server(killed).Kill()
 		leader := c.Server(c.Leader())
 		if leader == c.Server(killed) {
 			t.Fatal("a killed server leads")
@@ -416,7 +416,7 @@ func TestLockRunOutlastsLeaders(t *testing.T) {
 		if after := leader.Locks(); len(after) != 1 || after[0].Holder != before[0].Holder || after[0].Token != before[0].Token || !slices.Equal(after[0].Queue, before[0].Queue) {
 			t.Errorf("before: %+v, after: %+v", before, after)
 		}
-		c.Restart(killed)
+		c.Server(killed).Restart()
 	}
 	check1(t, a.Process.Signal(syscall.SIGUSR1))
 	if code := a.exit(); code != 5 {
@@ -445,7 +445,7 @@ func TestLockRunLoses(t *testing.T) {
 			t.Cleanup(func() { l.Process.Signal(syscall.SIGCONT) })
 		}, exitLost, "the lock is not held any more"},
 		{"server stopped", func(t *testing.T, s *lockkeepertest.Server, l *locked, group int) {
-			s.Stop()
+			s.Kill()
 			l.exit()
 			gone(t, group)
 			s.Restart()

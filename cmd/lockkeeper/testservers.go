@@ -141,7 +141,7 @@ func (c *control) startServer(r *http.Request, b struct {
 	cfg.Features.BehaveAs = cmp.Or(b.BehaveAs, cfg.Features.BehaveAs)
 	var begin lockkeepertest.Option
 	if b.Tree != "" {
-		begin = lockkeepertest.WithTreeText(b.Tree)
+		begin = lockkeepertest.WithTree(b.Tree)
 	}
 	members := 0 // no cluster
 	if b.Cluster != nil {

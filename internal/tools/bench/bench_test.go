@@ -483,7 +483,7 @@ func TestCompare(t *testing.T) {
 func TestRestart(t *testing.T) {
 	s, own := target(t)
 	own.Restart = func(context.Context) ([]int, error) {
-		s.Stop()
+		s.Kill()
 		s.Restart()
 		return nil, nil
 	}
