@@ -58,8 +58,8 @@ platforms:
 
 # On Debian, as root: installs Redis, ZooKeepers, Java and more.
 interop:
-	interop/setup.sh
-	go test -C interop -tags interop -parallel 8 -timeout 20m ./...
+	.ci/interop setup
+	.ci/interop
 
 # The pictures of the console in docs, after a change of the page. It needs Chromium, and two minutes.
 pictures:

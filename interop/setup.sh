@@ -5,11 +5,14 @@
 # with --systems as the first argument also what the tests need that run only with
 # LOCKKEEPER_INTEROP_SYSTEMS=1 or in make adopters: jars, older ZooKeepers, PostgreSQL, Patroni,
 # ClickHouse, the native client for Node, and what kazoo's harness imports. Downloads go below
-# ${XDG_CACHE_HOME:-$HOME/.cache}. The script can be run again, and is
-# quick if everything is installed. It does not start the services of the packages.
+# ${XDG_CACHE_HOME:-$HOME/.cache}. LOCKKEEPER_INTEROP_WITHOUT names groups of tests (.ci/interop) that are not to run, so
+# that less is needed. The script can be run again, and is quick if everything is installed. It does not start the
+# services of the packages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+# with GROUP WORD... prints the words if the tests of the group are to run.
+with() { [[ " ${LOCKKEEPER_INTEROP_WITHOUT-} " == *" $1 "* ]] || echo "${*:2}"; }
 systems=
 if [[ ${1-} == --systems ]]; then
 	systems=1
@@ -17,7 +20,7 @@ if [[ ${1-} == --systems ]]; then
 	set -- postgresql "$@"
 fi
 packages=(redis-server zookeeper libslf4j-java strace make cron iproute2 libzookeeper-mt-dev gcc libc6-dev
-	chromium-headless-shell fonts-dejavu-core netcat-openbsd curl krb5-kdc krb5-admin-server krb5-user libkrb5-dev "$@")
+	$(with console chromium-headless-shell fonts-dejavu-core) netcat-openbsd curl krb5-kdc krb5-admin-server krb5-user libkrb5-dev "$@")
 # Programs that may already be installed from elsewhere. Debian's package cargo is too old.
 command -v javac >/dev/null || packages+=(default-jdk-headless)
 command -v mvn >/dev/null || packages+=(maven)
@@ -26,7 +29,7 @@ python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-ve
 python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null || packages+=(python3-dev)
 command -v npm >/dev/null || packages+=(nodejs npm ${systems:+libnode-dev})
 [[ ! $systems ]] || command -v g++ >/dev/null || packages+=(g++)
-command -v cargo >/dev/null || packages+=(cargo-web)
+command -v cargo >/dev/null || packages+=($(with rust cargo-web))
 
 missing=()
 for package in "${packages[@]}"; do
@@ -56,7 +59,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/lockkeeper-interop
 clients=$PWD/interop/clients
 mkdir -p "$cache"/{kazoo,node,npm,rust}
 
-{
+[[ ! $(with rust yes) ]] || {
 	cargo build --quiet --locked --manifest-path "$clients/rust/Cargo.toml" --target-dir "$cache/rust"
 	cargo test --quiet --locked --no-run --manifest-path docs/examples/rust/Cargo.toml --target-dir "$cache/rust"
 } &
@@ -75,10 +78,9 @@ jars() {
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
-jars interop/clients/admin/pom.xml admin
-jars interop/clients/kafka/pom.xml kafka
-jars interop/clients/curator/pom.xml curator
-jars interop/clients/flink/pom.xml flink
+for name in $(with admin admin) $(with kafka kafka) $(with systems curator flink); do
+	jars interop/clients/$name/pom.xml $name
+done
 
 # venv NAME MODULE installs the packages of a requirements.txt, one of which has MODULE, and
 # all that they need.
@@ -132,7 +134,7 @@ modules() {
 	cp "$wanted" "$dir/node_modules"
 }
 modules node
-modules npm
+[[ ! $(with npm yes) ]] || modules npm
 # The native client for Node is compiled, which takes minutes, with the headers of the node that is installed.
 if [[ $systems && ! -d $cache/npm/node_modules/zookeeper/build/Release ]]; then
 	nodedir=$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")
