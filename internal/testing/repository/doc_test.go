@@ -168,29 +168,6 @@ func TestDocArchitecture(t *testing.T) {
 	}
 }
 
-// TestDocFound checks that each fault in docs/testing-log.md has a date, and that they are in order.
-func TestDocFound(t *testing.T) {
-	b, err := os.ReadFile("docs/testing-log.md")
-	check(t, err)
-	_, table, ok := strings.Cut(string(b), "| date | bug | found by | seed |\n|---|---|---|---|\n")
-	rows := strings.Split(strings.TrimSuffix(table, "\n"), "\n")
-	if !ok || len(rows) < 200 {
-		t.Fatalf("%d faults are listed", len(rows))
-	}
-	before := ""
-	for _, row := range rows {
-		r := regexp.MustCompile(`^\| (\d{4}-\d{2}-\d{2}) \| .+ \| .+ \|.* \|$`).FindStringSubmatch(row)
-		switch {
-		case r == nil:
-			t.Errorf("not a date, a fault and who found it: %.80s", row)
-		case r[1] < before:
-			t.Errorf("it comes after a row of %s: %.80s", before, row)
-		default:
-			before = r[1]
-		}
-	}
-}
-
 // TestDocModules checks that SECURITY.md explains each module that a program gets which imports package lockkeeper, and no
 // other, and what the other packages add.
 func TestDocModules(t *testing.T) {
