@@ -18,7 +18,7 @@ import (
 // configuration.
 //
 // Its goroutines are watch, and those of its former; they end with the member. Those
-// that settle starts, and sendToRemoved, end within seconds. Its methods are safe for
+// that canFollow starts, and sendToRemoved, end within seconds. Its methods are safe for
 // concurrent use.
 type membership struct {
 	*lifecycle

@@ -79,12 +79,11 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		if absent, err = m.absent(after, added); err != nil {
 			return err
 		}
-	} else if len(leaving) > 0 || slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.Observer }) {
-		if err := m.canFollow(after); err != nil {
-			return err
-		}
 	}
 	if self := find(after, m.cfg.ID); self == nil || self.Observer {
+		if err := m.canFollow(func([]proto.Peer) []proto.Peer { return after }); err != nil {
+			return err // a leader that has to refuse that as well need not take over
+		}
 		if err := m.handover.to(m.peers.ctx, 0); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
@@ -121,7 +120,7 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 	}
 	// These come last: each of them makes the majority larger without being up.
 	for _, x := range last {
-		if err := m.giveVote(x, min(need.patience, 4*m.contacts.sure)); err != nil {
+		if err := m.giveVote(x, last...); err != nil {
 			return err
 		}
 		m.cfg.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
@@ -175,34 +174,42 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	return ids, nil
 }
 
-// canFollow returns an error unless a majority of the voters in after answer. settle would wait for
-// them longer, and keep others from changing the members. And if this member is to be removed, a
-// leader that has to refuse that as well need not take over.
-func (m *membership) canFollow(after []proto.Peer) error {
+// canFollow returns an error unless a majority of the voters after a step of a change answer: otherwise nothing could
+// be committed after it, nor a leader be elected. Those in lagging do not count. They need not have the current list of
+// members, since a voter refuses no candidate for not being in its list (see transport.dispatch). canFollow also returns
+// [ErrNotLeader] if this leader's term has ended.
+func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
+	now, err := m.raft.members()
+	if err != nil {
+		return err
+	}
+	after := step(slices.Clone(now))
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	answers := make(chan uint64, len(after)) // the ids of those that answer; 0 for one that does not
 	for _, x := range after {
 		if !x.Observer {
 			m.wg.Go(func() {
-				id := x.ID
-				if _, err := m.statusOf(ctx, x); err != nil {
-					id = 0
+				id := uint64(0)
+				if find(lagging, x.ID) == nil {
+					if _, err := m.statusOf(ctx, x); err == nil {
+						id = x.ID
+					}
 				}
 				answers <- id
 			})
 		}
 	}
 	var there []uint64
-	for n := voters(after); n > 0; n-- {
+	for range voters(after) {
 		if id := <-answers; id != 0 {
 			there = append(there, id)
 		}
 		if len(there) > voters(after)/2 {
-			return nil
+			return m.stillLeads()
 		}
 	}
-	return noQuorum(after, there, "can be reached")
+	return noQuorum(after, there, "can be reached and have caught up")
 }
 
 // noQuorum is the error that too few of the voters after a change do what they have to. It names
@@ -217,10 +224,10 @@ func noQuorum(after []proto.Peer, there []uint64, do string) error {
 	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), voters(after), do, strings.Join(missing, ", "))
 }
 
-// giveVote makes a member a voter, after settle.
-func (m *membership) giveVote(x proto.Peer, patience time.Duration) error {
+// giveVote makes a member a voter.
+func (m *membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
 	add := func(all []proto.Peer) []proto.Peer { return append(without(x.ID)(all), x) }
-	if err := m.settle(patience, add); err != nil {
+	if err := m.canFollow(add, lagging...); err != nil {
 		return err
 	}
 	return m.add(m.raft.AddVoter, x)
@@ -237,52 +244,6 @@ func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, 
 type lags struct{ error }
 
 func (l lags) Unwrap() error { return l.error }
-
-// settle waits until a majority of the voters after a change have the current list of
-// members, the one before the change. A voter refuses a candidate that is no voter in
-// the list that it has: if too few had the current list and this leader were lost, no
-// leader could be elected any more. It returns [ErrNotLeader] if this leader's term ends.
-func (m *membership) settle(patience time.Duration, change func(voters []proto.Peer) []proto.Peer) error {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
-	defer cancel()
-	for wait := askSoon; ; wait = min(2*wait, askAgain) {
-		if err := m.stillLeads(); err != nil {
-			return err
-		}
-		now, err := m.raft.members()
-		if err != nil {
-			return err
-		}
-		vote := change(slices.DeleteFunc(slices.Clone(now), func(x proto.Peer) bool { return x.Observer }))
-		knows := make(chan uint64, len(vote)) // as in canFollow
-		round, done := context.WithTimeout(ctx, peerTimeout)
-		for _, x := range vote {
-			m.wg.Go(func() {
-				id := x.ID
-				if s, err := m.statusOf(round, x); err != nil || !slices.Equal(s.Members, now) {
-					id = 0
-				}
-				knows <- id
-			})
-		}
-		var know []uint64
-		for range vote {
-			if id := <-knows; id != 0 {
-				know = append(know, id)
-			}
-			if len(know) > len(vote)/2 {
-				done()
-				return m.stillLeads()
-			}
-		}
-		done()
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return noQuorum(vote, know, "can be reached and have the current list of members")
-		}
-	}
-}
 
 // moved reports whether the member was now runs at x's address, with its
 // data, so that only its address needs to be changed. A server there with empty data
@@ -306,7 +267,7 @@ func (m *membership) moved(was, x proto.Peer) bool {
 }
 
 func (m *membership) removeMember(x proto.Peer) error {
-	if err := m.settle(adminTimeout, without(x.ID)); err != nil {
+	if err := m.canFollow(without(x.ID)); err != nil {
 		return err
 	}
 	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
@@ -350,7 +311,7 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if !x.Observer {
 			return nil
 		}
-		if err := m.settle(patience, without(x.ID)); err != nil {
+		if err := m.canFollow(without(x.ID)); err != nil {
 			return err
 		}
 		if need.run != 0 {
@@ -372,7 +333,7 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		return cannotBeAdded(x.ID, err)
 	}
 	if is == nil {
-		if err := m.settle(patience, func(all []proto.Peer) []proto.Peer { return all }); err != nil {
+		if err := m.stillLeads(); err != nil {
 			return err
 		}
 		if err := m.add(m.raft.AddNonvoter, x); err != nil {
@@ -390,7 +351,7 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 			return anotherRun(x)
 		}
 		if err == nil && s.Index >= goal {
-			return m.giveVote(x, patience)
+			return m.giveVote(x)
 		}
 		select {
 		case <-time.After(wait):

@@ -160,9 +160,6 @@ var corrections = []putBack{
 	{"removed", []edit{
 		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
-	{"settle", []edit{
-		{"cluster/steps.go", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err", "\tctx, cancel := context.WithTimeout(m.peers.ctx, patience)\n\tdefer cancel()\n\tif patience > 0 {\n\t\treturn nil\n\t}\n\tfor wait := askSoon; ; wait = min(2*wait, askAgain) {\n\t\tif err"},
-	}, []finding{{"internal/testing/whole", "TestReconfigLaggingVoter", "FAIL"}}},
 	{"shorter logs are first", []edit{
 		{"cluster/contacts.go", "apart, gap = gap, patience+4*gap", "apart = gap"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
