@@ -558,42 +558,6 @@ func TestWritesBesideSnapshot(t *testing.T) {
 	})
 }
 
-// TestCompactor: a snapshot is taken when the log is long enough, and meanwhile a
-// proposer whose entries would make the next one due has to wait.
-func TestCompactor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.proposer()
-		b.replica.Complete(p.complete)
-		b.wg.Go(p.run)
-		done := make(result, 1)
-		p.propose(someWrite(), done, nil)
-		if err := receive[error](t, "the outcome", done); err != nil {
-			t.Fatal(err)
-		}
-		b.cfg.SnapshotBytes = 10 * entryCost
-		c := newCompactor(b.stop, b.cfg, p.raft, b.replica)
-		c.grew(9 * entryCost)
-		if c.room() != nil {
-			t.Error("a snapshot is due too early")
-		}
-		c.grew(1) // counts as more
-		p.room = c.room
-		waited := make(result, 1)
-		go p.propose(someWrite(), waited, nil)
-		synctest.Wait()
-		if len(waited) > 0 {
-			t.Error("the log grows while a snapshot is due")
-		}
-		b.wg.Go(c.run)
-		receive[error](t, "room in the log", waited)
-		until(t, "a snapshot", func() bool {
-			newest, err := p.raft.storage.NewestSnapshot()
-			return err == nil && newest.Index > 0
-		})
-	})
-}
-
 // stuckSnapshots cannot be listed until hold is closed.
 type stuckSnapshots struct {
 	raft.SnapshotStore
@@ -696,29 +660,6 @@ func TestStallsOverlap(t *testing.T) {
 	<-ended
 	expect(30, 0)
 	s.write(at(30), func() error { return s.write(at(31), func() error { expect(35, 5); return nil }) })
-}
-
-// TestStuckDeleting: a leader whose disk is stuck while its log is shortened is replaced.
-func TestStuckDeleting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := newWires()
-		members, lead := net.open(t, 3, nil)
-		leader, other := members[lead], members[(lead+1)%3]
-		fill(t, leader, "n", 3, 1)
-		r := leader.raft.ReloadableConfig()
-		r.TrailingLogs = 1
-		if err := leader.raft.ReloadConfig(r); err != nil {
-			t.Fatal(err)
-		}
-		release := make(chan struct{})
-		defer close(release)
-		leader.cfg.Memory.SetFault(func() error { <-release; return nil })
-		go leader.raft.Snapshot().Error() // and shortens the log; nothing else is written
-		time.Sleep(leader.contacts.silence + time.Second)
-		if other.raft.State() != raft.Leader && members[(lead+2)%3].raft.State() != raft.Leader {
-			t.Error("no other member leads")
-		}
-	})
 }
 
 // heldSnapshots is a store that calls held before each step of writing a snapshot: "create", "write" of so many bytes, or

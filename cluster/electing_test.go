@@ -283,67 +283,6 @@ func TestTermThatNobodyBegins(t *testing.T) {
 	}
 }
 
-// TestCrashAfterElectionAfterRestart: a member of three was replaced by a new one, server 4, after the others
-// have taken a snapshot. Then all lose power, and only server 4 and one of the others come back. They elect a
-// leader, and server 4 crashes once more while it writes the leader's first entry (or the link fails just
-// then), and comes back at once. The leader sends it no heartbeats, since it has not applied the entry that
-// added it, and Raft no entries, since it waits for the answer to a heartbeat.
-func TestCrashAfterElectionAfterRestart(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		config := f.found(3)
-		lead := leadOf(t, f)
-		f.writes(lead, 20)
-		f.snapshot(3)
-		old := (lead + 1) % 3
-		join := config(3)
-		join.Peers, join.Addr, join.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
-		f.open(3, join)
-		until(t, "another voter", func() bool {
-			s, _ := f.running[3].Status()
-			return len(s.Members) == 4 && voters(s.Members) == 4
-		})
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(old + 1)}); err != nil {
-			t.Fatal(err)
-		}
-		f.writes(lead, 3)
-		time.Sleep(10 * time.Second)
-		for i := range 4 {
-			f.stop(i)
-		}
-		var known atomic.Pointer[Member]
-		var writing, crash atomic.Bool
-		f.disks[3].SetFault(func() error {
-			m := known.Load()
-			for m != nil && m.raft.Raft != nil && m.raft.State() == raft.Leader {
-				writing.Store(true)
-				if crash.Load() {
-					return errors.New("crashed")
-				}
-				time.Sleep(time.Millisecond)
-			}
-			return nil
-		})
-		f.ledBy(lead, &known, []int{lead, 3}, func(i int) Config {
-			if i == 3 {
-				return join
-			}
-			return config(i)
-		})
-		until(t, "the first entry", writing.Load)
-		crash.Store(true)
-		f.stop(3)
-		time.Sleep(200 * time.Millisecond)
-		f.disks[3].SetFault(nil)
-		f.open(3, join)
-		time.Sleep(10 * time.Minute)
-		if !f.write(lead) && !f.write(3) {
-			t.Error("two of three voters have been up and connected for ten minutes, with all data, and nothing is acknowledged")
-			stuckReport(t, f, lead, 3)
-		}
-	})
-}
-
 // TestElectedAsObserver: a voter stands for election while its disk writes the list in which it has no vote.
 // It is elected, and that must not be the end of its Raft.
 func TestElectedAsObserver(t *testing.T) {

@@ -222,23 +222,6 @@ func TestCloseAnswersAll(t *testing.T) {
 	}
 }
 
-// TestProposeAfterClose: a command proposed after Close is reported as lost.
-func TestProposeAfterClose(t *testing.T) {
-	m, err := openMember(testConfig(""), fsm.NewReplica())
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-m.Ready()
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
-	w := make(result, 1)
-	m.Propose(&fsm.Command{Op: proto.OpSync}, w, nil)
-	if err := <-w; !errors.Is(err, ErrClosed) {
-		t.Errorf("%v", err)
-	}
-}
-
 // TestGivenUpWhileStuck: Raft's main goroutine waits for the leader's disk, which is stuck. When the others
 // have replaced it, the commands that wait on it are given up, and so are those that clients propose later.
 func TestGivenUpWhileStuck(t *testing.T) {
@@ -502,37 +485,6 @@ func TestAnswersNotRead(t *testing.T) {
 			t.Errorf("it ends after %v", took)
 		}
 		near.Close()
-	})
-}
-
-// TestProposer: a proposer reports what becomes of each command, and those proposed
-// after it has stopped are lost.
-func TestProposer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.proposer()
-		b.replica.Complete(p.complete)
-		w := make(result, 1)
-		p.propose(someWrite(), w, nil)
-		b.wg.Go(p.run)
-		if err := receive[error](t, "the outcome", w); err != nil {
-			t.Error(err)
-		}
-		if p.sizes.last <= 0 || p.sizes.last != p.sizes.min {
-			t.Errorf("the entry had %d bytes", p.sizes.last)
-		}
-		b.leader.set(0, "")
-		p.propose(someWrite(), w, nil)
-		synctest.Wait()
-		b.leader.suspend()
-		if err := receive[error](t, "the outcome", w); err == nil {
-			t.Error("a command without a leader was done")
-		}
-		p.batcher.close()
-		p.propose(someWrite(), w, nil)
-		if err := receive[error](t, "the outcome", w); err == nil {
-			t.Error("a command was done after the end")
-		}
 	})
 }
 

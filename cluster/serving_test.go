@@ -3,7 +3,6 @@ package cluster
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -79,60 +78,6 @@ func (u unbuffered) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestServiceFollowsVerdict: a service serves once this member has begun to lead, stops
-// while no majority can be reached, and gives up what waits for the leader then.
-func TestServiceFollowsVerdict(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
-		proposer := b.proposer()
-		b.replica.Complete(proposer.complete)
-		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, l, proposer)
-		see := func(v verdict) {
-			p.verdict.Store(&v)
-			p.changed.raise()
-			synctest.Wait()
-		}
-		see(verdict{leads: true})
-		b.tick()
-		b.wg.Go(proposer.run)
-		b.wg.Go(s.run)
-		synctest.Wait()
-		select {
-		case serves := <-s.changes:
-			t.Fatalf("serves: %v, before what earlier leaders left is applied", serves)
-		default:
-		}
-		l.gain(p.moment())
-		if !receive(t, "serving", s.changes) {
-			t.Fatal("it does not serve, and leads")
-		}
-		receive(t, "ready", s.ready)
-		suspended := b.leader.get().suspended
-		see(verdict{leads: true, noMajority: true})
-		if receive(t, "no majority", s.changes) {
-			t.Error("it serves without a majority")
-		}
-		receive(t, "giving up", suspended)
-		see(verdict{leads: true})
-		time.Sleep(time.Second)
-		if !receive(t, "serving again", s.changes) {
-			t.Error("it does not serve again")
-		}
-		see(verdict{lost: true})
-		if id := b.leader.get().id; id != 0 {
-			t.Errorf("member %d leads, and the leader is lost", id)
-		}
-		began := time.Now()
-		if receive(t, "no leader", s.changes) {
-			t.Error("it serves without a leader")
-		}
-		if took := time.Since(began); took < p.contacts.silence || took > p.contacts.silence+2*p.contacts.beat {
-			t.Errorf("it served for %v without a leader, want %v", took, p.contacts.silence)
-		}
-	})
-}
-
 // TestServiceAfterSilence: a member that had no leader for long, and now begins to lead,
 // serves at once and goes on, although its pulse has not looked since.
 func TestServiceAfterSilence(t *testing.T) {
@@ -160,66 +105,6 @@ func TestServiceAfterSilence(t *testing.T) {
 				t.Fatalf("it stopped serving at %+v", v)
 			default:
 			}
-		}
-	})
-}
-
-// TestServiceUnheard: a service of a follower stops serving when the leader has not
-// received its touches for two election timeouts.
-func TestServiceUnheard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.pulse
-		proposer := b.proposer()
-		b.replica.Complete(proposer.complete)
-		b.cfg.ID = 2 // for the service, so that member 1 is another one
-		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, newLease(p.clock, p.raft, p.contacts), proposer)
-		b.tick()
-		b.wg.Go(proposer.run)
-		b.wg.Go(s.run)
-		if !receive(t, "serving", s.changes) {
-			t.Fatal("it does not serve, with a leader")
-		}
-		p.contacts.caughtUp(math.MaxInt64 / 2) // so that this is not the reason
-		s.unheard <- p.nowMs()
-		time.Sleep(p.contacts.silence)
-		s.unheard <- allHeard
-		time.Sleep(10 * time.Second)
-		select {
-		case <-s.changes:
-			t.Fatal("it does not serve, and the leader has heard all")
-		default:
-		}
-		began := time.Now()
-		s.unheard <- p.nowMs()
-		if receive(t, "the end of serving", s.changes) {
-			t.Fatal("it serves again")
-		}
-		if took := time.Since(began); took < unheardLimit*p.contacts.silence || took > unheardLimit*p.contacts.silence+2*p.contacts.beat {
-			t.Errorf("it stops after %v", took)
-		}
-	})
-}
-
-// TestLease: a leader is sure to lead once all entries of earlier terms are applied, and
-// as long as a majority has followed it recently.
-func TestLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.pulse
-		l := newLease(p.clock, p.raft, p.contacts)
-		if l.surelyLeads() {
-			t.Error("sure, before what earlier leaders left is applied")
-		}
-		term, _ := p.raft.term()
-		l.raft.begun.Store(term)
-		time.Sleep(time.Hour)
-		if !l.surelyLeads() {
-			t.Error("unsure, and the only voter")
-		}
-		l.raft.begun.Store(term - 1)
-		if l.surelyLeads() {
-			t.Error("sure, by what it knew in an earlier term")
 		}
 	})
 }

@@ -339,94 +339,6 @@ func TestToldWhileBusy(t *testing.T) {
 	})
 }
 
-// TestStreamOfEarlierVersion: a server that knows no streams is asked for one only every
-// streamless, and Raft sends it single messages.
-func TestStreamOfEarlierVersion(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
-		takes := follower.peers.serve[kindStream]
-		asked := 0
-		delete(follower.peers.serve, kindStream)
-		for range 30 {
-			if _, err := leader.transport.AppendEntriesPipeline("2", "follower:1"); err != raft.ErrPipelineReplicationNotSupported {
-				t.Error(err)
-			}
-			leader.mu.Lock()
-			if d := leader.dials["follower:1"]; d.ended.IsZero() {
-				asked++
-			}
-			leader.mu.Unlock()
-			time.Sleep(streamless / 10)
-		}
-		if asked != 3 {
-			t.Errorf("it was asked %d times, want 3", asked)
-		}
-		follower.peers.serve[kindStream] = takes
-		began := time.Now()
-		streamOf(t, leader).Close()
-		if took := time.Since(began); took > streamless+time.Second {
-			t.Errorf("it gets a stream after %v", took)
-		}
-		closeTransport(leader)
-		closeTransport(follower)
-	})
-}
-
-// TestStreamAnswers: an answer counts for the oldest message that has none yet.
-func TestStreamAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
-		s := streamOf(t, leader)
-		for i := range uint64(2) { // the second waits for an answer
-			go s.AppendEntries(entryAt(5+i, 0), new(raft.AppendEntriesResponse))
-			synctest.Wait()
-		}
-		for i := range uint64(2) {
-			rpc := <-follower.transport.Consumer()
-			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
-			if f := <-s.Consumer(); f.Request().PrevLogEntry != 4+i || leader.raft.log.acks.upTo["2"] != 5+i {
-				t.Errorf("the answer to entry %d counts for that after %d, and members have entries up to %v", 5+i, f.Request().PrevLogEntry, leader.raft.log.acks.upTo)
-			}
-		}
-		s.Close()
-		closeTransport(leader)
-		closeTransport(follower)
-	})
-}
-
-// TestStreamMalformed: bytes that are no message end only their own connection.
-func TestStreamMalformed(t *testing.T) {
-	streamTo(t, success, func(leader, follower openedTransport, s *stream) {
-		for _, b := range []string{
-			"\x00\x01aX",
-			"\x00\x01aE" + strings.Repeat("\x00", 32) + "\xff\xff\xff\xff",
-			"\x00\x01aE" + strings.Repeat("\x00", 32) + "\x00\x00\x00\x01" + strings.Repeat("\x00", 17) + "\xff\xff\xff\xff\x00\x00\x00\x00",
-		} {
-			c, err := leader.peers.dial(leader.peers.ctx, "follower:1", kindStream, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := c.Write([]byte(b)); err != nil {
-				t.Fatal(err)
-			}
-			c.SetReadDeadline(time.Now().Add(time.Second))
-			if n, err := io.Copy(io.Discard, c); err != nil || n%4 != 0 {
-				t.Errorf("%q: %d bytes, %v", b, n, err)
-			}
-			c.Close()
-		}
-		if _, err := s.AppendEntries(entryAt(1, 0), new(raft.AppendEntriesResponse)); err != nil {
-			t.Error(err)
-		}
-		synctest.Wait()
-		if err := s.err(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
 // overTLS is a network whose connections are encrypted. It counts the connections that were dialed, by kind.
 type overTLS struct {
 	Network
@@ -729,66 +641,6 @@ func TestObserverStreams(t *testing.T) {
 	})
 }
 
-// TestTermsLeaveNothing checks that no connection is left when leaders change again and again
-// while writes go on.
-func TestTermsLeaveNothing(t *testing.T) {
-	testkit.SlowUnderRace(t)
-	synctest.Test(t, func(t *testing.T) {
-		n := newWires()
-		members, _ := n.open(t, 3, nil)
-		n.SetDelay(func(string, string) time.Duration { return 300 * time.Microsecond })
-		time.Sleep(5 * time.Second)
-		count := func() (all, streams int) {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			for w := range n.ends {
-				if kindOf(w) == kindStream {
-					streams++
-				}
-			}
-			return len(n.ends), streams
-		}
-		a0, s0 := count()
-		for i := range 100 {
-			lead := leaderOf(t, members)
-			for range i % 5 {
-				w := make(result, 1)
-				members[lead].Propose(someWrite(), w, nil)
-				if i%2 == 0 {
-					<-w
-				}
-			}
-			x := members[(lead+1+i%2)%3]
-			if i%3 == 0 {
-				n.forget(func(w *wire) bool { return w.kind == kindStream && w.dialed == (i%2 == 0) })
-			}
-			term, _ := members[lead].raft.term()
-			x.transport.give(&raft.RequestVoteRequest{RPCHeader: x.transport.header(), Term: term + 1, LeadershipTransfer: true}, time.Second)
-			time.Sleep(time.Duration(i%13) * 50 * time.Millisecond)
-		}
-		lead := leaderOf(t, members)
-		time.Sleep(2 * time.Minute)
-		a1, s1 := count()
-		t.Log(a0, s0, a1, s1)
-		if s1 > 4 || a1 > a0+8 {
-			t.Error("connections are left")
-		}
-		for _, m := range members {
-			if m.commits.applied() != members[lead].commits.applied() {
-				t.Error(m.commits.applied())
-			}
-			m.transport.conns.mu.Lock()
-			if len(m.transport.conns.open) > 12 {
-				t.Error(len(m.transport.conns.open))
-			}
-			m.transport.conns.mu.Unlock()
-			m.transport.mu.Lock()
-			t.Log(len(m.transport.streams), len(m.transport.waiting), len(m.transport.away))
-			m.transport.mu.Unlock()
-		}
-	})
-}
-
 func observerConfig(n *wires, id uint64, peers map[uint64]string) Config {
 	cfg := memberConfig(id, peers, n.host(peers[id][:1]))
 	for i := range cfg.Peers {
@@ -1004,36 +856,6 @@ func TestNobodyReadsAnswers(t *testing.T) {
 	})
 }
 
-// TestRestartBeforeStream: a follower restarts between Raft's single message and the next. It knows streams, and
-// gets one.
-func TestRestartBeforeStream(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
-		leader.dialStream("follower:1") // beside a single message
-		time.Sleep(10 * time.Millisecond)
-		closeTransport(follower)
-		time.Sleep(time.Second)
-		follower = openTransport(t, network, "follower")
-		opened := false
-		for began := time.Now(); time.Since(began) < 3*time.Second && !opened; time.Sleep(100 * time.Millisecond) {
-			leader.dialStream("follower:1") // again
-			s, err := leader.openStream("2", "follower:1")
-			if err != nil {
-				continue
-			}
-			synctest.Wait()
-			opened = !s.isGone()
-			s.Close()
-		}
-		if !opened {
-			t.Error("no stream in three seconds")
-		}
-		closeTransport(leader)
-		closeTransport(follower)
-	})
-}
-
 // TestShortCutOfStream: the network is cut for 1.5 s, just when a write is acknowledged, so all that is on the way in the
 // stream is what is committed. One other member is down. When the network is whole again, a write
 // does not wait until TCP sends that again.
@@ -1146,80 +968,6 @@ func TestHangUps(t *testing.T) {
 		time.Sleep(time.Minute)
 		if n := open.Load(); n > 0 {
 			t.Errorf("%d connections are still handled at the end", n)
-		}
-	})
-}
-
-// TestKillWhileConnecting: a member ends while a connection for a stream is being made.
-func TestKillWhileConnecting(t *testing.T) {
-	for i := range 12 {
-		synctest.Test(t, func(t *testing.T) {
-			n := newWires()
-			var slow atomic.Int64
-			members, lead := n.open(t, 3, func(c *Config) { c.Network = slowDials{c.Network, &slow} })
-			leader := members[lead]
-			time.Sleep(time.Second)
-			slow.Store(int64(400 * time.Millisecond))
-			n.mu.Lock()
-			var lost []*wire
-			for w := range n.ends {
-				if kindOf(w) == kindStream && w.dialed && w.from == hostOf(leader) {
-					lost = append(lost, w)
-				}
-			}
-			n.mu.Unlock()
-			for _, w := range lost {
-				w.Close()
-			}
-			leader.Propose(someWrite(), make(result, 1), nil)
-			time.Sleep(time.Duration(i) * 50 * time.Millisecond)
-			began := time.Now()
-			leader.Kill()
-			if took := time.Since(began); took > time.Second {
-				t.Error(took)
-			}
-		})
-	}
-}
-
-// TestStreamsEnd: the leader's streams end again and again while writes go on; no goroutine or connection is left, and
-// all members have the same log.
-func TestStreamsEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newWires()
-		members, lead := n.open(t, 3, nil)
-		leader := members[lead]
-		n.SetDelay(func(string, string) time.Duration { return 300 * time.Microsecond })
-		time.Sleep(5 * time.Second)
-		ends := func() int { n.mu.Lock(); defer n.mu.Unlock(); return len(n.ends) }
-		before := ends()
-		for i := range 3000 {
-			w := make(result, 1)
-			leader.Propose(someWrite(), w, nil)
-			time.Sleep(time.Duration(i%11) * 100 * time.Microsecond)
-			n.mu.Lock()
-			var lost []*wire
-			for w := range n.ends {
-				if kindOf(w) == kindStream && w.dialed && w.from == hostOf(leader) && (i%7 > 0 || w.to == hostOf(members[(lead+1)%3])) {
-					lost = append(lost, w)
-				}
-			}
-			n.mu.Unlock()
-			for _, w := range lost {
-				w.Close()
-			}
-			if err := <-w; err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(20 * time.Second)
-		if e := ends(); e > before+8 {
-			t.Errorf("%d connections, before %d", e, before)
-		}
-		for _, m := range members {
-			if m.commits.applied() != leader.commits.applied() {
-				t.Error(m.commits.applied(), leader.commits.applied())
-			}
 		}
 	})
 }
@@ -1337,57 +1085,6 @@ func TestLateStreamHidesNone(t *testing.T) {
 			t.Error("the open stream is not known any more")
 		}
 	})
-}
-
-// TestOtherConnectionsForgotten: a firewall forgets all connections to a follower but that for heartbeats.
-func TestOtherConnectionsForgotten(t *testing.T) {
-	for _, timeout := range []time.Duration{2 * time.Second, 500 * time.Millisecond} {
-		for _, each := range []time.Duration{20 * time.Millisecond, 700 * time.Millisecond, 10 * time.Second} {
-			t.Run(timeout.String()+" "+each.String(), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					n := newWires()
-					members, lead := n.open(t, 3, func(c *Config) { c.ElectionTimeout = timeout })
-					leader, f := members[lead], members[(lead+1)%3]
-					n.SetDelay(func(from, to string) time.Duration { return 300 * time.Microsecond })
-					stop, done := make(chan struct{}), make(chan struct{})
-					go func() {
-						defer close(done)
-						for {
-							w := make(result, 1)
-							leader.Propose(someWrite(), w, nil)
-							<-w
-							select {
-							case <-stop:
-								return
-							case <-time.After(each):
-							}
-						}
-					}()
-					var worst time.Duration
-					for k := range 5 {
-						time.Sleep(10*time.Second + time.Duration(k)*91*time.Millisecond)
-						count := n.forget(func(w *wire) bool {
-							return w.from == hostOf(leader) && w.to == hostOf(f) && (w.kind == kindStream || w.kind == kindRaft)
-						})
-						_ = count
-						time.Sleep(10 * time.Millisecond)
-						w := make(result, 1)
-						leader.Propose(someWrite(), w, nil)
-						<-w
-						want, at := leader.commits.applied(), time.Now()
-						until(t, "the write", func() bool { return f.commits.applied() >= want })
-						worst = max(worst, time.Since(at))
-					}
-					close(stop)
-					<-done
-					t.Log(worst)
-					if worst > timeout*4 { // mostly less than three
-						t.Errorf("the follower lags for %v", worst)
-					}
-				})
-			})
-		}
-	}
 }
 
 // TestSlowLinkKeepsStreams: all links are slow, and work. The connections for entries are kept, and a write takes
