@@ -40,7 +40,6 @@ func TestFollowerModel(t *testing.T) {
 			for round := range rounds {
 				synctest.Test(t, func(t *testing.T) {
 					l := newScriptedLeader(t, rand.New(rand.NewPCG(seed, uint64(round))), store)
-					defer l.close()
 					for range 80 {
 						l.step()
 					}
@@ -59,40 +58,38 @@ func TestFollowerModel(t *testing.T) {
 // it.
 func TestSnapshotOlderThanState(t *testing.T) {
 	for _, own := range []bool{false, true} { // the follower has taken a snapshot too, and has nothing of the log before it
-		t.Run(fmt.Sprint("own ", own), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := startedFleet(t, 20)
-				lead := leadOf(t, f)
-				c := (lead + 1) % 3
-				l, x := f.running[lead].raft, f.running[c].raft
-				snapshot := func(n *node) {
-					if err := n.Snapshot().Error(); err != nil {
-						t.Fatal(err)
-					}
+		bubble(t, fmt.Sprint("own ", own), func(t *testing.T) {
+			f := startedFleet(t, 20)
+			lead := leadOf(t, f)
+			c := (lead + 1) % 3
+			l, x := f.running[lead].raft, f.running[c].raft
+			snapshot := func(n *node) {
+				if err := n.Snapshot().Error(); err != nil {
+					t.Fatal(err)
 				}
-				// Few messages are sent to a follower that does not answer, so this may need several attempts.
-				until(t, "a follower that has more than the leader's snapshot", func() bool {
-					f.net.Heal()
-					f.whole()
-					time.Sleep(time.Second)
-					f.net.Cut(string(rune('a'+c)), string(rune('a'+lead)), true)
-					f.writes(lead, 1)
-					snapshot(l)
-					f.writes(lead, 1)
-					time.Sleep(100 * time.Millisecond)
-					return x.AppliedIndex() == l.LastIndex()
-				})
-				if own {
-					snapshot(x)
-				}
-				time.Sleep(10 * time.Second)
+			}
+			// Few messages are sent to a follower that does not answer, so this may need several attempts.
+			until(t, "a follower that has more than the leader's snapshot", func() bool {
 				f.net.Heal()
-				f.writes(lead, 1)
 				f.whole()
-				if leadOf(t, f) != lead {
-					t.Error("another member leads")
-				}
+				time.Sleep(time.Second)
+				f.net.Cut(string(rune('a'+c)), string(rune('a'+lead)), true)
+				f.writes(lead, 1)
+				snapshot(l)
+				f.writes(lead, 1)
+				time.Sleep(100 * time.Millisecond)
+				return x.AppliedIndex() == l.LastIndex()
 			})
+			if own {
+				snapshot(x)
+			}
+			time.Sleep(10 * time.Second)
+			f.net.Heal()
+			f.writes(lead, 1)
+			f.whole()
+			if leadOf(t, f) != lead {
+				t.Error("another member leads")
+			}
 		})
 	}
 }
@@ -102,60 +99,58 @@ func TestSnapshotOlderThanState(t *testing.T) {
 // follower is started again.
 func TestLeaderLostAfterSnapshot(t *testing.T) {
 	for _, again := range []bool{false, true} {
-		t.Run(fmt.Sprint("again ", again), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := startedFleet(t, 20)
-				f.whole()
-				lead := leadOf(t, f)
-				c, other := (lead+1)%3, (lead+2)%3
-				f.stop(c)
-				log := f.disks[c].Open().Log
-				var end raft.Log
-				if last, err := log.LastIndex(); err != nil || log.GetLog(last, &end) != nil {
-					t.Fatal(last, err)
+		bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
+			f := startedFleet(t, 20)
+			f.whole()
+			lead := leadOf(t, f)
+			c, other := (lead+1)%3, (lead+2)%3
+			f.stop(c)
+			log := f.disks[c].Open().Log
+			var end raft.Log
+			if last, err := log.LastIndex(); err != nil || log.GetLog(last, &end) != nil {
+				t.Fatal(last, err)
+			}
+			f.handTo(other) // the follower's entries are of an earlier term
+			f.handTo(lead)
+			f.writes(lead, 10)
+			time.Sleep(10 * time.Second)
+			if err := f.running[lead].raft.Snapshot().Error(); err != nil {
+				t.Fatal(err)
+			}
+			newest, err := f.running[lead].raft.storage.NewestSnapshot()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := log.StoreLogs(noops(end.Index+1, newest.Index+3, end.Term)); err != nil {
+				t.Fatal(err)
+			}
+			var has atomic.Bool
+			f.disks[c].SetFault(func() error {
+				if is, err := f.running[c].raft.storage.NewestSnapshot(); err == nil && is.Index == newest.Index && !has.Load() {
+					f.cutBetween(c, lead, true)
+					has.Store(true)
 				}
-				f.handTo(other) // the follower's entries are of an earlier term
-				f.handTo(lead)
-				f.writes(lead, 10)
-				time.Sleep(10 * time.Second)
-				if err := f.running[lead].raft.Snapshot().Error(); err != nil {
-					t.Fatal(err)
+				if again && has.Load() {
+					return errors.New("killed")
 				}
-				newest, err := f.running[lead].raft.storage.NewestSnapshot()
-				if err != nil {
-					t.Fatal(err)
-				}
-				if err := log.StoreLogs(noops(end.Index+1, newest.Index+3, end.Term)); err != nil {
-					t.Fatal(err)
-				}
-				var has atomic.Bool
-				f.disks[c].SetFault(func() error {
-					if is, err := f.running[c].raft.storage.NewestSnapshot(); err == nil && is.Index == newest.Index && !has.Load() {
-						f.cutBetween(c, lead, true)
-						has.Store(true)
-					}
-					if again && has.Load() {
-						return errors.New("killed")
-					}
-					return nil
-				})
-				f.running[c] = New(f.config(c), fsm.NewReplica())
-				if err := f.running[c].Start(); err != nil {
-					t.Fatal(err)
-				}
-				until(t, "the snapshot", has.Load)
-				f.stop(lead)
-				if again {
-					f.disks[c].SetFault(nil)
-					f.stop(c)
-					f.start(c)
-				}
-				until(t, "a write", func() bool { return f.write(other) })
-				f.net.Heal()
-				f.start(lead)
-				f.whole()
-				f.check()
+				return nil
 			})
+			f.running[c] = New(f.config(c), fsm.NewReplica())
+			if err := f.running[c].Start(); err != nil {
+				t.Fatal(err)
+			}
+			until(t, "the snapshot", has.Load)
+			f.stop(lead)
+			if again {
+				f.disks[c].SetFault(nil)
+				f.stop(c)
+				f.start(c)
+			}
+			until(t, "a write", func() bool { return f.write(other) })
+			f.net.Heal()
+			f.start(lead)
+			f.whole()
+			f.check()
 		})
 	}
 }
@@ -198,9 +193,7 @@ func TestStaleLog(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for _, kind := range append([]storage.LogStore{""}, storage.LogStores...) { // "" is memory
 		for _, beyond := range []int{-2, -1, 0, 1, 3} {
-			t.Run(fmt.Sprint(kind, beyond), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { testStaleLog(t, kind, beyond) })
-			})
+			bubble(t, fmt.Sprint(kind, beyond), func(t *testing.T) { testStaleLog(t, kind, beyond) })
 		}
 	}
 }
@@ -426,45 +419,43 @@ func TestNeededMemberOnSlowLink(t *testing.T) {
 			if snapshot && rate < 256<<10 {
 				continue
 			}
-			t.Run(fmt.Sprintf("%d KiB per s, snapshot %v", rate>>10, snapshot), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					net := newWires()
-					members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
-					leader, late, third := members[lead], members[(lead+1)%3], members[(lead+2)%3]
-					var again func() *Member
-					if snapshot {
-						again = stopUntilSnapshot(t, late, leader)
-					} else {
-						again = stopMember(t, late)
-						fill(t, leader, "n", 9, 900_000)
-					}
-					net.SetBandwidth(hostOf(leader), hostOf(late), rate)
-					net.SetBandwidth(hostOf(late), hostOf(leader), rate)
-					stopMember(t, third)
-					term := leader.raft.CurrentTerm()
-					began := time.Now()
-					late = again()
-					most := time.Duration(8<<20/rate+1) * time.Second
-					acked := make(chan struct{})
-					go func() {
-						for w := make(result, 1); ; time.Sleep(10 * time.Millisecond) {
-							leader.Propose(someWrite(), w, nil)
-							if err := <-w; err == nil || leader.killed.Load() {
-								close(acked)
-								return
-							}
+			bubble(t, fmt.Sprintf("%d KiB per s, snapshot %v", rate>>10, snapshot), func(t *testing.T) {
+				net := newWires()
+				members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+				leader, late, third := members[lead], members[(lead+1)%3], members[(lead+2)%3]
+				var again func() *Member
+				if snapshot {
+					again = stopUntilSnapshot(t, late, leader)
+				} else {
+					again = stopMember(t, late)
+					fill(t, leader, "n", 9, 900_000)
+				}
+				net.SetBandwidth(hostOf(leader), hostOf(late), rate)
+				net.SetBandwidth(hostOf(late), hostOf(leader), rate)
+				stopMember(t, third)
+				term := leader.raft.CurrentTerm()
+				began := time.Now()
+				late = again()
+				most := time.Duration(8<<20/rate+1) * time.Second
+				acked := make(chan struct{})
+				go func() {
+					for w := make(result, 1); ; time.Sleep(10 * time.Millisecond) {
+						leader.Propose(someWrite(), w, nil)
+						if err := <-w; err == nil || leader.killed.Load() {
+							close(acked)
+							return
 						}
-					}()
-					select {
-					case <-acked:
-					case <-time.After(5*most + time.Minute):
-						t.Errorf("rate %d, snapshot %v: nothing is acknowledged in %v; term %d, was %d; the late one has %d of %d", rate, snapshot, time.Since(began), leader.raft.CurrentTerm(), term, late.commits.applied(), leader.raft.LastIndex())
-						leader.Kill()
-						late.Kill()
-						return
 					}
-					t.Logf("rate %d, snapshot %v: a write after %v (8 MB take %v); term %d, was %d", rate, snapshot, time.Since(began), most, leader.raft.CurrentTerm(), term)
-				})
+				}()
+				select {
+				case <-acked:
+				case <-time.After(5*most + time.Minute):
+					t.Errorf("rate %d, snapshot %v: nothing is acknowledged in %v; term %d, was %d; the late one has %d of %d", rate, snapshot, time.Since(began), leader.raft.CurrentTerm(), term, late.commits.applied(), leader.raft.LastIndex())
+					leader.Kill()
+					late.Kill()
+					return
+				}
+				t.Logf("rate %d, snapshot %v: a write after %v (8 MB take %v); term %d, was %d", rate, snapshot, time.Since(began), most, leader.raft.CurrentTerm(), term)
 			})
 		}
 	}
@@ -564,11 +555,8 @@ func TestFollowerLearnsCommit(t *testing.T) {
 		follower := members[(lead+1)%3]
 		for range 10 {
 			time.Sleep(time.Second)
-			began, done := time.Now(), make(result, 1)
-			follower.Propose(someWrite(), done, nil)
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			began := time.Now()
+			did(t, follower, someWrite())
 			if took := time.Since(began); took > 40*time.Millisecond {
 				t.Errorf("a write waited %v", took)
 			}
@@ -609,47 +597,43 @@ func TestOthersKnowFirst(t *testing.T) {
 		time.Sleep(time.Second)
 		return f, f.running[lead], m, slow
 	}
-	t.Run("before the leader applies it", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			_, leader, _, _ := start(t)
-			known := uint64(0)
-			w := make(result, 1)
-			leader.Propose(fsm.OpenSession(98, 98, 1<<30, session.Password{}), cutWhenDone{w, func() { known = leader.known.applied() }}, nil)
-			if err := <-w; err != nil {
-				t.Fatal(err)
-			}
-			if last := leader.commits.applied(); known != last {
-				t.Errorf("when entry %d was answered, the others were told of %d", last, known)
-			}
-		})
+	bubble(t, "before the leader applies it", func(t *testing.T) {
+		_, leader, _, _ := start(t)
+		known := uint64(0)
+		w := make(result, 1)
+		leader.Propose(fsm.OpenSession(98, 98, 1<<30, session.Password{}), cutWhenDone{w, func() { known = leader.known.applied() }}, nil)
+		if err := <-w; err != nil {
+			t.Fatal(err)
+		}
+		if last := leader.commits.applied(); known != last {
+			t.Errorf("when entry %d was answered, the others were told of %d", last, known)
+		}
 	})
 	for _, x := range []struct {
 		each time.Duration
 		want bool
 	}{{toldWait / 2, true}, {10 * toldWait, false}} {
-		t.Run("a follower is slow by "+x.each.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, leader, follower, slow := start(t)
-				slow.each.Store(int64(x.each))
-				for id := range int64(2) {
-					if err := <-f.propose(int(leader.cfg.ID)-1, 98+id); err != nil {
-						t.Fatal(err)
-					}
+		bubble(t, "a follower is slow by "+x.each.String(), func(t *testing.T) {
+			f, leader, follower, slow := start(t)
+			slow.each.Store(int64(x.each))
+			for id := range int64(2) {
+				if err := <-f.propose(int(leader.cfg.ID)-1, 98+id); err != nil {
+					t.Fatal(err)
 				}
-				time.Sleep(400 * time.Microsecond) // until the follower has been told of both
-				began := time.Now()
-				if !follower.Touch(f.acked[0], nil) {
-					t.Fatal("no session")
-				}
-				if took := time.Since(began); took > toldWait || has(follower, 99) != x.want {
-					t.Errorf("after %v the follower has the write: %v", took, !x.want)
-				}
-				began = time.Now()
-				follower.Touch(f.acked[0], nil)
-				if took := time.Since(began); took > 0 {
-					t.Errorf("the next request waits too, for %v", took)
-				}
-			})
+			}
+			time.Sleep(400 * time.Microsecond) // until the follower has been told of both
+			began := time.Now()
+			if !follower.Touch(f.acked[0], nil) {
+				t.Fatal("no session")
+			}
+			if took := time.Since(began); took > toldWait || has(follower, 99) != x.want {
+				t.Errorf("after %v the follower has the write: %v", took, !x.want)
+			}
+			began = time.Now()
+			follower.Touch(f.acked[0], nil)
+			if took := time.Since(began); took > 0 {
+				t.Errorf("the next request waits too, for %v", took)
+			}
 		})
 	}
 }
@@ -698,46 +682,44 @@ func TestServesAfterCut(t *testing.T) {
 func TestServesAfterCutInSnapshot(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for _, length := range []time.Duration{0, time.Second, 3 * time.Second, 56 * time.Second} {
-		t.Run(length.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newWires()
-				members, lead := n.open(t, 3, nil)
-				leader, late := members[lead], members[(lead+1)%3]
-				again := stopUntilSnapshot(t, late, leader)
-				n.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
-				n.rate.Store(4 << 20) // the snapshot takes 2 s
-				host := hostOf(late)
-				half := make(chan struct{})
-				came := func(w *wire) {
-					w.mu.Lock()
-					is := w.kind == kindRaft && !w.dialed && w.to == host && w.read > 2<<20
-					w.mu.Unlock()
-					if is {
-						n.came.Store(nil)
-						close(half)
-					}
+		bubble(t, length.String(), func(t *testing.T) {
+			n := newWires()
+			members, lead := n.open(t, 3, nil)
+			leader, late := members[lead], members[(lead+1)%3]
+			again := stopUntilSnapshot(t, late, leader)
+			n.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
+			n.rate.Store(4 << 20) // the snapshot takes 2 s
+			host := hostOf(late)
+			half := make(chan struct{})
+			came := func(w *wire) {
+				w.mu.Lock()
+				is := w.kind == kindRaft && !w.dialed && w.to == host && w.read > 2<<20
+				w.mu.Unlock()
+				if is {
+					n.came.Store(nil)
+					close(half)
 				}
-				n.came.Store(&came)
-				late = again()
-				<-half
-				n.forget(func(w *wire) bool { return w.from == host || w.to == host })
-				members[(lead+1)%3] = late
-				if length > 0 {
-					cutOff(n.Network, members, (lead+1)%3)
-					time.Sleep(length)
-					n.Heal()
-				}
-				began := time.Now()
-				select {
-				case <-late.Ready():
-				case <-time.After(2 * time.Minute):
-				}
-				took, most := time.Since(began), late.contacts.silence*5/2+3*time.Second
-				t.Log(took)
-				if took > most {
-					t.Errorf("after a cut of %v it serves within %v, should within %v", length, took, most)
-				}
-			})
+			}
+			n.came.Store(&came)
+			late = again()
+			<-half
+			n.forget(func(w *wire) bool { return w.from == host || w.to == host })
+			members[(lead+1)%3] = late
+			if length > 0 {
+				cutOff(n.Network, members, (lead+1)%3)
+				time.Sleep(length)
+				n.Heal()
+			}
+			began := time.Now()
+			select {
+			case <-late.Ready():
+			case <-time.After(2 * time.Minute):
+			}
+			took, most := time.Since(began), late.contacts.silence*5/2+3*time.Second
+			t.Log(took)
+			if took > most {
+				t.Errorf("after a cut of %v it serves within %v, should within %v", length, took, most)
+			}
 		})
 	}
 }
@@ -792,7 +774,6 @@ func TestServesAfterManyCuts(t *testing.T) {
 func TestSameSnapshotAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader := openTransport(t, memnet.New(), "leader")
-		defer closeTransport(leader)
 		q := raft.InstallSnapshotRequest{Term: 1, LastLogIndex: 9}
 		began, sent := time.Now(), 0
 		for ; sent < 1000 && time.Since(began) < time.Minute; sent++ {

@@ -116,43 +116,37 @@ func TestServesOnSlowLinks(t *testing.T) {
 		for _, timeout := range []time.Duration{500, 2000} {
 			for _, percent := range []int{100} { // of 1 MiB in an election timeout
 				for _, entry := range []int{300_000, 900_000} {
-					t.Run(fmt.Sprint("size ", size, " timeout ", int(timeout), " link ", percent, " entry ", entry), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) {
-							f := newFleet(t, size)
-							timeout := timeout * time.Millisecond
-							f.opened(timeout)
-							rate := int((1<<20)*time.Second/timeout) * percent / 100
-							f.net.SetDelay(func(from, to string) time.Duration { return 2 * time.Millisecond })
-							for i := range size {
-								for j := range size {
-									f.net.SetBandwidth(string(rune('a'+i)), string(rune('a'+j)), rate)
-								}
+					bubble(t, fmt.Sprint("size ", size, " timeout ", int(timeout), " link ", percent, " entry ", entry), func(t *testing.T) {
+						f := newFleet(t, size)
+						timeout := timeout * time.Millisecond
+						f.opened(timeout)
+						rate := int((1<<20)*time.Second/timeout) * percent / 100
+						f.net.SetDelay(func(from, to string) time.Duration { return 2 * time.Millisecond })
+						for i := range size {
+							for j := range size {
+								f.net.SetBandwidth(string(rune('a'+i)), string(rune('a'+j)), rate)
 							}
-							stops := make([]atomic.Int64, size)
-							f.sees(stops)
-							time.Sleep(5 * time.Second)
-							l := f.running[leadOf(t, f)]
-							term := l.raft.CurrentTerm()
-							for range 3 { // each group of writes is 1.8 MB
-								began := time.Now()
-								for range 1_800_000 / entry {
-									w := make(result, 1)
-									l.Propose(fsm.Reap("/"+strings.Repeat("x", entry)), w, nil)
-									if err := <-w; err != nil {
-										t.Fatal(err)
-									}
-								}
-								time.Sleep(time.Duration(2*1_800_000*float64(time.Second)/float64(rate)) - time.Since(began))
+						}
+						stops := make([]atomic.Int64, size)
+						f.sees(stops)
+						time.Sleep(5 * time.Second)
+						l := f.running[leadOf(t, f)]
+						term := l.raft.CurrentTerm()
+						for range 3 { // each group of writes is 1.8 MB
+							began := time.Now()
+							for range 1_800_000 / entry {
+								did(t, l, fsm.Reap("/"+strings.Repeat("x", entry)))
 							}
-							for i := range stops {
-								if c := stops[i].Load(); c > 0 {
-									t.Errorf("server %d stopped serving %d times", i+1, c)
-								}
+							time.Sleep(time.Duration(2*1_800_000*float64(time.Second)/float64(rate)) - time.Since(began))
+						}
+						for i := range stops {
+							if c := stops[i].Load(); c > 0 {
+								t.Errorf("server %d stopped serving %d times", i+1, c)
 							}
-							if l.raft.CurrentTerm() != term {
-								t.Error("another term")
-							}
-						})
+						}
+						if l.raft.CurrentTerm() != term {
+							t.Error("another term")
+						}
 					})
 				}
 			}
