@@ -7,7 +7,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -635,16 +637,6 @@ func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 	}
 }
 
-// leading returns the leader of members.
-func leading(members map[uint64]*Member) *Member {
-	for _, m := range members {
-		if m.raft.State() == raft.Leader {
-			return m
-		}
-	}
-	return nil
-}
-
 // bothDiskOrders runs a test twice: with leaders whose Raft waits for their own disks before they send an
 // entry, and with leaders that send it first. Only the former are kept by a stuck disk from noticing their successors.
 func bothDiskOrders(t *testing.T, f func(t *testing.T, first bool)) {
@@ -687,4 +679,23 @@ func ready(m *Member, most time.Duration) bool {
 	case <-time.After(most):
 		return false
 	}
+}
+
+// observed starts a member whose changes go to an observer, too.
+func (f *fleet) observed(i int, o fsm.Observer) *Member {
+	f.t.Helper()
+	replica := fsm.NewReplica()
+	replica.Observe(o)
+	m, err := openMember(f.config(i), replica)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.running[i] = m
+	return m
+}
+
+// running counts the calls of a function, as stacks show them, in all goroutines.
+func running(call string) int {
+	stacks := make([]byte, 4<<20)
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), call)
 }

@@ -330,3 +330,10 @@ func (n *wires) receiving(m *Member, bytes int) func(w *wire) bool {
 	host := hostOf(m)
 	return func(w *wire) bool { return w.kind == kindRaft && !w.dialed && w.to == host && w.read > bytes }
 }
+
+// lose cuts off a member, whose connections carry nothing any more from then on.
+func (n *wires) lose(m *Member) {
+	host := hostOf(m)
+	n.forget(func(w *wire) bool { return w.from == host || w.to == host })
+	n.alone(m)
+}
