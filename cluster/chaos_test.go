@@ -5,7 +5,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -21,204 +20,121 @@ import (
 func TestStreamChaos(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for seed := range int64(3) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := rand.New(rand.NewPCG(uint64(seed), 1))
-				n := newWires()
-				members, _ := n.open(t, 3, func(c *Config) { c.SnapshotBytes = []int64{1 << 20, 4 << 10}[seed%2] })
-				var rm sync.Mutex
-				n.SetDelay(func(string, string) time.Duration {
-					rm.Lock()
-					defer rm.Unlock()
-					d := time.Duration(r.IntN(4000)) * time.Microsecond
-					if r.IntN(200) == 0 {
-						d += time.Duration(r.IntN(900)) * time.Millisecond
-					}
-					return d
-				})
-				rnd := func(k int) int { rm.Lock(); defer rm.Unlock(); return r.IntN(k) }
-				var mu sync.Mutex
-				at := func(i int) *Member { mu.Lock(); defer mu.Unlock(); return members[i] }
-				acked := map[int64]bool{}
-				stop := make(chan struct{})
-				var writers sync.WaitGroup
-				for k := range int64(6) {
-					writers.Go(func() {
-						for id := 1000 * (k + 1) * 100; ; id++ {
-							select {
-							case <-stop:
-								return
-							default:
-							}
-							w := make(result, 1)
-							m := at(int(k) % 3)
-							m.Propose(fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}), w, nil)
-							select {
-							case err := <-w:
-								if err == nil {
-									mu.Lock()
-									acked[id] = true
-									mu.Unlock()
-								} else {
-									time.Sleep(20 * time.Millisecond)
-								}
-							case <-time.After(40 * time.Second):
-								t.Error("a write has no answer after 40 s")
-								return
-							}
-							time.Sleep(time.Duration(rnd(30)) * time.Millisecond)
-						}
-					})
-				}
-				for range 60 {
-					time.Sleep(time.Duration(rnd(1500)) * time.Millisecond)
-					switch rnd(6) {
-					case 0, 1:
-						half := rnd(3)
-						n.forget(func(w *wire) bool {
-							return (w.kind == kindStream || rnd(2) == 0 && w.kind == kindRaft) && (half == 2 || w.dialed == (half == 0)) && rnd(2) == 0
-						})
-					case 2:
-						n.mu.Lock()
-						var lost []*wire
-						for w := range n.ends {
-							if kindOf(w) == kindStream && rnd(2) == 0 {
-								lost = append(lost, w)
-							}
-						}
-						n.mu.Unlock()
-						for _, w := range lost {
-							w.Close()
-						}
-					case 3:
-						x := at(rnd(3))
-						x.transport.give(&raft.RequestVoteRequest{RPCHeader: x.transport.header(), Term: x.raft.CurrentTerm() + 1, LeadershipTransfer: true}, time.Second)
-					case 4:
-						i := rnd(3)
-						m := at(i)
-						m.Kill()
-						time.Sleep(time.Duration(rnd(600)) * time.Millisecond)
-						x, err := openMember(m.cfg, fsm.NewReplica())
-						if err != nil {
-							t.Fatal(err)
-						}
-						t.Cleanup(func() { x.Close() })
-						mu.Lock()
-						members[i] = x
-						mu.Unlock()
-					case 5:
-						a, b := string(rune('a'+rnd(3))), string(rune('a'+rnd(3)))
-						n.Cut(a, b, true)
-						time.Sleep(time.Duration(rnd(1800)) * time.Millisecond)
-						n.Cut(a, b, false)
-					}
-				}
-				close(stop)
-				writers.Wait()
-				time.Sleep(3 * time.Minute)
-				for i, m := range members {
-					missing := 0
-					m.replica.View(func(v *fsm.View) {
-						for id := range acked {
-							if v.Sessions().Get(id) == nil {
-								missing++
-							}
-						}
-					})
-					if missing > 0 || m.commits.applied() != members[0].commits.applied() {
-						t.Errorf("member %d misses %d of %d, applied %d", i, missing, len(acked), m.commits.applied())
-					}
-					m.transport.conns.mu.Lock()
-					if len(m.transport.conns.open) > 12 {
-						t.Error(len(m.transport.conns.open), "connections")
-					}
-					m.transport.conns.mu.Unlock()
-				}
-				n.mu.Lock()
-				t.Log(len(acked), "acked,", len(n.ends), "ends")
-				n.mu.Unlock()
-			})
-		})
-	}
-}
-
-// TestNobodyEndsAtRandom: members that are cut off, delayed, killed, deprived of one disk at a time and sent snapshots by
-// changing leaders never end by themselves, and serve at last.
-func TestNobodyEndsAtRandom(t *testing.T) {
-	for seed := range uint64(25) {
-		synctest.Test(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, 7))
-			f := newFleet(t, 3)
-			var mu sync.Mutex
-			rnd := func(n int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(n) }
-			f.net.SetDelay(func(string, string) time.Duration {
-				d := time.Duration(rnd(4000)) * time.Microsecond
-				if rnd(100) == 0 {
-					d += time.Duration(rnd(1500)) * time.Millisecond
+		bubble(t, fmt.Sprint(seed), func(t *testing.T) {
+			r := rand.New(rand.NewPCG(uint64(seed), 1))
+			n := newWires()
+			members, _ := n.open(t, 3, func(c *Config) { c.SnapshotBytes = []int64{1 << 20, 4 << 10}[seed%2] })
+			var rm sync.Mutex
+			n.SetDelay(func(string, string) time.Duration {
+				rm.Lock()
+				defer rm.Unlock()
+				d := time.Duration(r.IntN(4000)) * time.Microsecond
+				if r.IntN(200) == 0 {
+					d += time.Duration(r.IntN(900)) * time.Millisecond
 				}
 				return d
 			})
-			for i := range 3 {
-				f.start(i)
+			rnd := func(k int) int { rm.Lock(); defer rm.Unlock(); return r.IntN(k) }
+			var mu sync.Mutex
+			at := func(i int) *Member { mu.Lock(); defer mu.Unlock(); return members[i] }
+			acked := map[int64]bool{}
+			stop := make(chan struct{})
+			var writers sync.WaitGroup
+			for k := range int64(6) {
+				writers.Go(func() {
+					for id := 1000 * (k + 1) * 100; ; id++ {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						w := make(result, 1)
+						m := at(int(k) % 3)
+						m.Propose(fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}), w, nil)
+						select {
+						case err := <-w:
+							if err == nil {
+								mu.Lock()
+								acked[id] = true
+								mu.Unlock()
+							} else {
+								time.Sleep(20 * time.Millisecond)
+							}
+						case <-time.After(40 * time.Second):
+							t.Error("a write has no answer after 40 s")
+							return
+						}
+						time.Sleep(time.Duration(rnd(30)) * time.Millisecond)
+					}
+				})
 			}
-			f.whole()
-			alive := func(what string) {
-				for i, m := range f.running {
-					if m == nil {
-						continue
-					}
-					select {
-					case err := <-m.Err():
-						t.Fatalf("seed %d, %s: server %d ends: %v", seed, what, i+1, err)
-					default:
-					}
-				}
-			}
-			for step := range 40 {
-				i := rnd(3)
-				switch rnd(7) {
-				case 0:
-					a, b := string(rune('a'+rnd(3))), string(rune('a'+rnd(3)))
-					f.net.Cut(a, b, true)
-					time.Sleep(time.Duration(rnd(4000)) * time.Millisecond)
-					if rnd(3) > 0 {
-						f.net.Cut(a, b, false)
-					}
-				case 1:
-					f.net.Heal()
+			for range 60 {
+				time.Sleep(time.Duration(rnd(1500)) * time.Millisecond)
+				switch rnd(6) {
+				case 0, 1:
+					half := rnd(3)
+					n.forget(func(w *wire) bool {
+						return (w.kind == kindStream || rnd(2) == 0 && w.kind == kindRaft) && (half == 2 || w.dialed == (half == 0)) && rnd(2) == 0
+					})
 				case 2:
-					f.stop(i)
-					time.Sleep(time.Duration(rnd(3000)) * time.Millisecond)
-					f.start(i)
+					n.mu.Lock()
+					var lost []*wire
+					for w := range n.ends {
+						if kindOf(w) == kindStream && rnd(2) == 0 {
+							lost = append(lost, w)
+						}
+					}
+					n.mu.Unlock()
+					for _, w := range lost {
+						w.Close()
+					}
 				case 3:
-					c := f.running[i].raft.ReloadableConfig()
-					c.TrailingLogs = 1
-					f.running[i].raft.ReloadConfig(c)
-					f.running[i].raft.Snapshot().Error()
+					x := at(rnd(3))
+					x.transport.give(&raft.RequestVoteRequest{RPCHeader: x.transport.header(), Term: x.raft.CurrentTerm() + 1, LeadershipTransfer: true}, time.Second)
 				case 4:
-					id := uint64(i + 1)
-					Ask(t.Context(), f.net.Host("operator"), f.peers[id], Request{Transfer: &id})
+					i := rnd(3)
+					m := at(i)
+					m.Kill()
+					time.Sleep(time.Duration(rnd(600)) * time.Millisecond)
+					x, err := openMember(m.cfg, fsm.NewReplica())
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { x.Close() })
+					mu.Lock()
+					members[i] = x
+					mu.Unlock()
 				case 5:
-					if rnd(3) == 0 {
-						f.net.Heal()
-						f.whole()
-						f.lose(i)
-						f.start(i)
-					}
-				case 6:
-					for range 1 + rnd(5) {
-						f.write(i)
-					}
+					a, b := string(rune('a'+rnd(3))), string(rune('a'+rnd(3)))
+					n.Cut(a, b, true)
+					time.Sleep(time.Duration(rnd(1800)) * time.Millisecond)
+					n.Cut(a, b, false)
 				}
-				alive(fmt.Sprint("step ", step))
 			}
-			f.net.Heal()
-			f.whole()
-			alive("at the end")
-			f.check()
+			close(stop)
+			writers.Wait()
+			time.Sleep(3 * time.Minute)
+			for i, m := range members {
+				missing := 0
+				m.replica.View(func(v *fsm.View) {
+					for id := range acked {
+						if v.Sessions().Get(id) == nil {
+							missing++
+						}
+					}
+				})
+				if missing > 0 || m.commits.applied() != members[0].commits.applied() {
+					t.Errorf("member %d misses %d of %d, applied %d", i, missing, len(acked), m.commits.applied())
+				}
+				m.transport.conns.mu.Lock()
+				if len(m.transport.conns.open) > 12 {
+					t.Error(len(m.transport.conns.open), "connections")
+				}
+				m.transport.conns.mu.Unlock()
+			}
+			n.mu.Lock()
+			t.Log(len(acked), "acked,", len(n.ends), "ends")
+			n.mu.Unlock()
 		})
-		if t.Failed() {
-			return
-		}
 	}
 }

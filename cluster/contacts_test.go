@@ -1,15 +1,10 @@
 package cluster
 
 import (
-	"encoding/binary"
 	"math"
-	"net"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -52,20 +47,6 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// TestPausedLeader: a leader that was paused keeps its followers, but is not sure that
-// it leads until they confirm it again.
-func TestPausedLeader(t *testing.T) {
-	c := newContacts(1, timesFor(2*time.Second))
-	look(c, 0, state{term: 5, leads: true})
-	c.followed(2, c.moment(50))
-	if v, _ := look(c, 60_000, state{term: 5, leads: true}); v.lost || v.noMajority || !v.leads {
-		t.Errorf("%+v after a minute", v)
-	}
-	if at := c.lastFollowed(60_000, three); at != 50 {
-		t.Errorf("it was followed at %d", at)
-	}
-}
-
 // TestSeenLoss: a leader is lost at once when its connection has ended and it refuses
 // a new one, or says that it does not lead.
 func TestSeenLoss(t *testing.T) {
@@ -100,91 +81,6 @@ func TestSeenLoss(t *testing.T) {
 		x.then(c)
 		if v, _ := look(c, 1030, state{term: 5}); v.lost != x.lost {
 			t.Errorf("%s: lost is %v", x.name, v.lost)
-		}
-	}
-}
-
-// TestWhoStands: the member with the longest log stands first. None stands while the
-// others still have the leader, one of them leads, or their disks are stuck.
-func TestWhoStands(t *testing.T) {
-	own := state{term: 5, lastTerm: 5, lastIndex: 10}
-	for _, x := range []struct {
-		name  string
-		says  *state // what member 2 answers; nil if it does not
-		after int64  // ms until this member stands; -1 is never
-	}{
-		{"agrees", &state{lost: true, term: 5, lastTerm: 5, lastIndex: 10}, 0},
-		{"has a longer log", &state{lost: true, term: 5, lastTerm: 5, lastIndex: 11}, 150},
-		{"has a later term in its log", &state{lost: true, term: 5, lastTerm: 6, lastIndex: 1}, 150},
-		{"is about to be elected", &state{lost: true, candidate: true, term: 6, lastTerm: 5, lastIndex: 10}, 300},
-		{"hears the leader", &state{term: 5, lastTerm: 5, lastIndex: 10}, -1},
-		{"leads", &state{leads: true, term: 6, lastTerm: 5, lastIndex: 10}, -1},
-		{"cannot write", &state{lost: true, term: 5, stalled: time.Second}, -1},
-		{"does not answer", nil, -1},
-	} {
-		c, conn := following()
-		c.hungUp(conn, 1010)
-		look(c, 1010, own)
-		c.refused(3)
-		stood := int64(-1)
-		for now := int64(1010); now < 1900; now += 10 {
-			if x.says != nil {
-				c.answered(2, moment{now, 0}, now, *x.says)
-			}
-			if _, stand := look(c, now, own); stand {
-				stood = now - 1010
-				break
-			}
-		}
-		if stood < x.after || x.after < 0 && stood >= 0 || stood > x.after+20 {
-			t.Errorf("the other one %s: it stands after %d ms, should be %d", x.name, stood, x.after)
-		}
-	}
-}
-
-// TestRefusedByMost: a member has lost the majority when connections have been refused
-// for a moment, but not while the others are only being restarted.
-func TestRefusedByMost(t *testing.T) {
-	c := newContacts(1, timesFor(2*time.Second))
-	own := state{term: 5, leads: true}
-	look(c, 1000, own)
-	for _, id := range []uint64{2, 3} {
-		c.followed(id, c.moment(1000))
-		c.refused(id)
-	}
-	for now := int64(1000); now <= 1400; now += 20 {
-		if v, _ := look(c, now, own); v.noMajority != (now >= 1300) {
-			t.Errorf("without a majority after %d ms: %v", now-1000, v.noMajority)
-		}
-	}
-	c.followed(2, c.moment(1400))
-	if v, _ := look(c, 1410, own); v.noMajority {
-		t.Error("without a majority although one member follows")
-	}
-}
-
-// TestStalledLeader: a leader whose disk is stuck is replaced if a majority has
-// working disks, and otherwise remains the leader.
-func TestStalledLeader(t *testing.T) {
-	for others, want := range map[time.Duration]bool{0: true, 3 * time.Second: false} {
-		c, conn := following()
-		stood := false
-		for now := int64(1000); now < 6000; now += 50 {
-			leader := time.Duration(now-1000) * time.Millisecond
-			own := state{term: 5, stalled: min(others, leader)}
-			c.hear(now, heard{id: 3, term: 5, conn: conn, stalled: leader}, 0, 5)
-			c.answered(2, moment{now, 0}, now, state{term: 5, lost: true, stalled: own.stalled})
-			v, stand := look(c, now, own)
-			if v.lost || v.stuck {
-				t.Fatalf("after %d ms: %+v", now-1000, v)
-			}
-			if stand && now < 3000 {
-				t.Errorf("it stands after %d ms", now-1000)
-			}
-			stood = stood || stand
-		}
-		if stood != want {
-			t.Errorf("if the others stall for %v, it stands: %v", others, stood)
 		}
 	}
 }
@@ -916,130 +812,4 @@ func TestKnowsWhatIsCommitted(t *testing.T) {
 	c.outdated(6)
 	knows(9000, 5, false)
 	knows(9000, 6, true)
-}
-
-// TestPulseBeats: the pulse of a leader sends heartbeats, notes who follows, and hangs
-// up when this member no longer leads.
-func TestPulseBeats(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
-		p := b.pulse
-		beats, hungUp := make(chan []byte, 100), make(chan bool, 1)
-		b.answer(t, "b", kindBeat, func(c net.Conn) {
-			defer c.Close()
-			for {
-				beat := readFull(c, beatLen)
-				if beat == nil {
-					hungUp <- true
-					return
-				}
-				beats <- beat
-				c.Write(append(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()), make([]byte, answerLen-8)...))
-			}
-		})
-		p.commits.set(7, 1)
-		p.raft.begun.Store(p.raft.CurrentTerm())
-		b.wg.Go(p.run)
-		beat := receive(t, "a heartbeat", beats)
-		if term := binary.BigEndian.Uint64(beat); term != p.raft.CurrentTerm() {
-			t.Errorf("a heartbeat of term %d, want %d", term, p.raft.CurrentTerm())
-		}
-		if id, applied := binary.BigEndian.Uint64(beat[8:]), binary.BigEndian.Uint64(beat[24:]); id != 1 || applied != 7 {
-			t.Errorf("a heartbeat of member %d with %d applied, want 1 with 7", id, applied)
-		}
-		synctest.Wait()
-		if followers, observers := p.contacts.present(p.nowMs()); followers != 0 || observers != 1 {
-			t.Errorf("%d followers and %d observers, want one observer", followers, observers)
-		}
-		if v := p.verdict.Load(); !v.leads || v.lost || v.noMajority {
-			t.Errorf("verdict %+v", v)
-		}
-		began := len(beats)
-		time.Sleep(time.Second)
-		if n := len(beats) - began; n < 5 || n > 20 {
-			t.Errorf("%d heartbeats in a second", n)
-		}
-		if err := p.raft.Shutdown().Error(); err != nil {
-			t.Fatal(err)
-		}
-		receive(t, "the end of the connection", hungUp)
-	})
-}
-
-// TestPulseStands: a pulse that has heard of no leader for the election timeout asks
-// the other members, and gives Raft the message to stand once one of two has lost the
-// leader too, but not before the gate is lifted.
-func TestPulseStands(t *testing.T) {
-	for _, lifted := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
-			p := b.pulse
-			if !lifted {
-				p.gate.lift(0)
-			}
-			b.answerState(t, "b", state{lost: true, term: 1})
-			b.wg.Go(p.run)
-			var stands bool
-			select {
-			case rpc := <-p.transport.rpcs:
-				_, stands = rpc.Command.(*raft.TimeoutNowRequest)
-				rpc.Respond(&raft.TimeoutNowResponse{}, nil)
-			case <-time.After(10 * time.Second):
-			}
-			if stands != lifted {
-				t.Errorf("gate lifted %v: it stands: %v", lifted, stands)
-			}
-			if v := p.verdict.Load(); v.leads || !v.lost {
-				t.Errorf("verdict %+v", v)
-			}
-		})
-	}
-}
-
-// TestPulseHears: a pulse answers a leader's heartbeats with the newest term and its
-// verdict names no loss; when the connection ends and the leader refuses a new one, the
-// leader is lost at once.
-func TestPulseHears(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
-		p := b.pulse
-		b.wg.Go(p.run)
-		here, there := net.Pipe()
-		b.wg.Go(func() { p.takeBeats(here) })
-		for range 5 {
-			beat := make([]byte, beatLen)
-			binary.BigEndian.PutUint64(beat, 4)
-			binary.BigEndian.PutUint64(beat[8:], 3)
-			there.Write(beat)
-			if answer := readFull(there, answerLen); answer == nil || binary.BigEndian.Uint64(answer) != 1 {
-				t.Fatalf("answer %v, want term 1", answer)
-			}
-			time.Sleep(100 * time.Millisecond)
-		}
-		if v := p.verdict.Load(); v.lost || v.noMajority {
-			t.Errorf("verdict %+v while the leader sends heartbeats", v)
-		}
-		there.Close()
-		time.Sleep(50 * time.Millisecond)
-		if v := p.verdict.Load(); !v.lost {
-			t.Errorf("verdict %+v after the leader has gone", v)
-		}
-	})
-}
-
-// TestPulseAnswers: a pulse answers a question with this member's state.
-func TestPulseAnswers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		for want, members := range map[state][]proto.Peer{
-			{leads: true, term: 2, lastTerm: 2, lastIndex: 2}: {{ID: 1, Addr: "a:1"}},
-			{lost: true, term: 1, lastTerm: 1, lastIndex: 1}:  {{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}},
-		} {
-			b := newBase(t, members...)
-			here, there := net.Pipe()
-			b.wg.Go(func() { b.pulse.tellState(here) })
-			if got := decodeState(readFull(there, stateLen)); got != want {
-				t.Errorf("%+v, want %+v", got, want)
-			}
-		}
-	})
 }

@@ -106,46 +106,40 @@ func (d *doubt) end(which ...int) {
 // disk works again.
 func TestDiffersBesideStuckDisk(t *testing.T) {
 	for _, wrong := range []string{"a follower", "the leader"} {
-		t.Run(wrong, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := doubtIn(t, 3)
-				other, third := (d.lead+1)%3, (d.lead+2)%3
-				const id = 77 // a session with a timeout of 30 s
-				w := make(result, 1)
-				d.running[d.lead].Propose(fsm.OpenSession(id, id, 30_000, session.Password{}), w, nil)
-				if err := <-w; err != nil {
-					t.Fatal(err)
-				}
-				alive := func() (is bool) {
-					d.running[other].replica.View(func(v *fsm.View) { is = v.Sessions().Get(id) != nil })
-					return is
-				}
-				end := d.stuck(third)
-				t.Cleanup(func() { end(nil) })
-				bad := other
-				if wrong == "the leader" {
-					bad = d.lead
-				}
-				d.wrong(bad, 1)
-				d.write(d.lead)
-				d.undecided()
-				if !alive() {
-					t.Error("a session has expired, and no member has served its client")
-				}
-				time.Sleep(40 * time.Second) // the session's timeout does not go on from here
-				end(nil)
-				until(t, "a member that serves", func() bool { return d.now(d.running[third]) })
-				time.Sleep(time.Second)
-				lead := d.running[leadOf(t, d.fleet)]
-				deadline := int64(math.MaxInt64)
-				for _, b := range lead.Deadlines() {
-					deadline = min(deadline, b.Deadline)
-				}
-				if left := deadline - lead.timeOfDay(); left < 28_000 {
-					t.Errorf("the session has %d ms left", left)
-				}
-				d.end(bad)
-			})
+		bubble(t, wrong, func(t *testing.T) {
+			d := doubtIn(t, 3)
+			other, third := (d.lead+1)%3, (d.lead+2)%3
+			const id = 77 // a session with a timeout of 30 s
+			did(t, d.running[d.lead], fsm.OpenSession(id, id, 30_000, session.Password{}))
+			alive := func() (is bool) {
+				d.running[other].replica.View(func(v *fsm.View) { is = v.Sessions().Get(id) != nil })
+				return is
+			}
+			end := d.stuck(third)
+			t.Cleanup(func() { end(nil) })
+			bad := other
+			if wrong == "the leader" {
+				bad = d.lead
+			}
+			d.wrong(bad, 1)
+			d.write(d.lead)
+			d.undecided()
+			if !alive() {
+				t.Error("a session has expired, and no member has served its client")
+			}
+			time.Sleep(40 * time.Second) // the session's timeout does not go on from here
+			end(nil)
+			until(t, "a member that serves", func() bool { return d.now(d.running[third]) })
+			time.Sleep(time.Second)
+			lead := d.running[leadOf(t, d.fleet)]
+			deadline := int64(math.MaxInt64)
+			for _, b := range lead.Deadlines() {
+				deadline = min(deadline, b.Deadline)
+			}
+			if left := deadline - lead.timeOfDay(); left < 28_000 {
+				t.Errorf("the session has %d ms left", left)
+			}
+			d.end(bad)
 		})
 	}
 }
@@ -157,23 +151,21 @@ func TestDiffersWithoutThird(t *testing.T) {
 		size int
 		lead bool // it is the leader that is wrong
 	}{{2, false}, {2, true}, {3, false}, {3, true}} {
-		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := doubtIn(t, x.size)
-				bad := (d.lead + 1) % x.size
-				if x.size == 3 {
-					d.stop((d.lead + 2) % 3)
-				}
-				if x.lead {
-					bad = d.lead
-				}
-				d.wrong(bad, 1)
-				d.write(d.lead)
-				d.undecided()
-				d.stop(bad)
-				d.start(bad)
-				d.end()
-			})
+		bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
+			d := doubtIn(t, x.size)
+			bad := (d.lead + 1) % x.size
+			if x.size == 3 {
+				d.stop((d.lead + 2) % 3)
+			}
+			if x.lead {
+				bad = d.lead
+			}
+			d.wrong(bad, 1)
+			d.write(d.lead)
+			d.undecided()
+			d.stop(bad)
+			d.start(bad)
+			d.end()
 		})
 	}
 }
@@ -182,32 +174,30 @@ func TestDiffersWithoutThird(t *testing.T) {
 // one serves again.
 func TestDiffersRemoved(t *testing.T) {
 	for size := 2; size <= 3; size++ {
-		t.Run(fmt.Sprint(size), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := doubtIn(t, size)
-				bad := (d.lead + 1) % size
-				remove := func(i int) {
-					if _, err := Ask(t.Context(), d.net.Host("operator"), d.peers[uint64(d.lead+1)], Request{Remove: uint64(i + 1)}); err != nil {
-						t.Fatal(err)
-					}
+		bubble(t, fmt.Sprint(size), func(t *testing.T) {
+			d := doubtIn(t, size)
+			bad := (d.lead + 1) % size
+			remove := func(i int) {
+				if _, err := Ask(t.Context(), d.net.Host("operator"), d.peers[uint64(d.lead+1)], Request{Remove: uint64(i + 1)}); err != nil {
+					t.Fatal(err)
 				}
-				third := (d.lead + 2) % 3
-				if size == 3 {
-					d.stop(third)
-				}
-				d.wrong(bad, 1)
-				d.write(d.lead)
-				d.undecided()
-				if size == 3 {
-					remove(third)
-				}
-				remove(bad)
-				if err := fault(d.running[bad], time.Minute); !errors.Is(err, ErrRemoved) {
-					t.Errorf("its fault is %v", err)
-				}
-				d.stop(bad)
-				d.end()
-			})
+			}
+			third := (d.lead + 2) % 3
+			if size == 3 {
+				d.stop(third)
+			}
+			d.wrong(bad, 1)
+			d.write(d.lead)
+			d.undecided()
+			if size == 3 {
+				remove(third)
+			}
+			remove(bad)
+			if err := fault(d.running[bad], time.Minute); !errors.Is(err, ErrRemoved) {
+				t.Errorf("its fault is %v", err)
+			}
+			d.stop(bad)
+			d.end()
 		})
 	}
 }
@@ -227,33 +217,31 @@ func TestDiffersOfFive(t *testing.T) {
 		{"2:2:1, the leader is alone", [5]int64{2, 0, 1, 0, 1}},
 		{"1:1:1:1:1", [5]int64{0, 1, 2, 3, 4}},
 	} {
-		t.Run(x.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := doubtIn(t, 5)
-				var right, bad []int
-				for i, state := range x.states {
-					i = (d.lead + i) % 5
-					if state == 0 {
-						right = append(right, i)
-						continue
-					}
-					d.wrong(i, state)
-					bad = append(bad, i)
+		bubble(t, x.name, func(t *testing.T) {
+			d := doubtIn(t, 5)
+			var right, bad []int
+			for i, state := range x.states {
+				i = (d.lead + i) % 5
+				if state == 0 {
+					right = append(right, i)
+					continue
 				}
-				d.write(d.lead)
-				if len(right) < 3 {
-					d.undecided()
-					for len(right) < 3 { // they make their states anew
-						d.stop(bad[0])
-						d.start(bad[0])
-						right, bad = append(right, bad[0]), bad[1:]
-						if len(right) < 3 {
-							d.undecided()
-						}
+				d.wrong(i, state)
+				bad = append(bad, i)
+			}
+			d.write(d.lead)
+			if len(right) < 3 {
+				d.undecided()
+				for len(right) < 3 { // they make their states anew
+					d.stop(bad[0])
+					d.start(bad[0])
+					right, bad = append(right, bad[0]), bad[1:]
+					if len(right) < 3 {
+						d.undecided()
 					}
 				}
-				d.end(bad...)
-			})
+			}
+			d.end(bad...)
 		})
 	}
 }

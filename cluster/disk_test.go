@@ -82,35 +82,33 @@ func TestUnwrittenIsNotShown(t *testing.T) {
 // majority of the voters without the leader has them.
 func TestWithoutLeadersDisk(t *testing.T) {
 	for _, x := range []struct{ size, down int }{{3, 0}, {3, 1}, {5, 0}, {5, 1}, {5, 2}} {
-		t.Run(fmt.Sprintf("%d members, %d down", x.size, x.down), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, x.size)
-				for i := range x.size {
-					f.start(i)
+		bubble(t, fmt.Sprintf("%d members, %d down", x.size, x.down), func(t *testing.T) {
+			f := newFleet(t, x.size)
+			for i := range x.size {
+				f.start(i)
+			}
+			f.whole()
+			f.writes(0, 1)
+			lead := leadOf(t, f)
+			for i := range x.down {
+				f.stop((lead + 1 + i) % x.size)
+			}
+			time.Sleep(time.Second)
+			end := f.stuck(lead)
+			at := []result{f.propose(lead, 98), f.propose((lead+x.size-1)%x.size, 99)}
+			time.Sleep(100 * time.Millisecond)
+			for i, w := range at {
+				acked := false
+				select {
+				case err := <-w:
+					acked = err == nil
+				default:
 				}
-				f.whole()
-				f.writes(0, 1)
-				lead := leadOf(t, f)
-				for i := range x.down {
-					f.stop((lead + 1 + i) % x.size)
+				if want := x.size-1-x.down > x.size/2; acked != want {
+					t.Errorf("the %d. write is acknowledged: %v, want %v", i+1, acked, want)
 				}
-				time.Sleep(time.Second)
-				end := f.stuck(lead)
-				at := []result{f.propose(lead, 98), f.propose((lead+x.size-1)%x.size, 99)}
-				time.Sleep(100 * time.Millisecond)
-				for i, w := range at {
-					acked := false
-					select {
-					case err := <-w:
-						acked = err == nil
-					default:
-					}
-					if want := x.size-1-x.down > x.size/2; acked != want {
-						t.Errorf("the %d. write is acknowledged: %v, want %v", i+1, acked, want)
-					}
-				}
-				end(nil)
-			})
+			}
+			end(nil)
 		})
 	}
 }
@@ -147,44 +145,42 @@ func TestUnwrittenBeforeTerm(t *testing.T) {
 		"no-op":    func(l *asyncLog, last uint64) error { return l.StoreLogs(noops(last+1, last+1, 2)) },
 		"deletion": func(l *asyncLog, last uint64) error { return l.DeleteRange(last, last) },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				l, end, term, written := heldLeader(t)
-				command := func(i uint64) []*raft.Log {
-					return []*raft.Log{{Index: i, Term: term, Type: raft.LogCommand, Data: []byte{1}}}
+		bubble(t, name, func(t *testing.T) {
+			l, end, term, written := heldLeader(t)
+			command := func(i uint64) []*raft.Log {
+				return []*raft.Log{{Index: i, Term: term, Type: raft.LogCommand, Data: []byte{1}}}
+			}
+			for i := range uint64(3) {
+				if err := l.StoreLogs(command(end + 1 + i)); err != nil {
+					t.Fatal(err)
 				}
-				for i := range uint64(3) {
-					if err := l.StoreLogs(command(end + 1 + i)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				var got raft.Log
-				if last, err := l.LastIndex(); last != end+3 || err != nil {
-					t.Errorf("the log ends at %d, %v", last, err)
-				}
-				if err := l.GetLog(end+2, &got); err != nil || got.Index != end+2 {
-					t.Errorf("a pending entry is %v, %v", got, err)
-				}
-				if err := l.GetLog(end+4, &got); err != raft.ErrLogNotFound {
-					t.Errorf("the entry after the last: %v", err)
-				}
-				done := make(chan error, 1)
-				go func() { done <- store(l, end+3) }()
-				time.Sleep(time.Second)
-				select {
-				case err := <-done:
-					t.Fatalf("it did not wait: %v", err)
-				default:
-				}
-				if n, _ := l.guardedStore.LastIndex(); n != end {
-					t.Fatalf("the disk has entry %d", n)
-				}
-				close(written)
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-				l.off = true
-			})
+			}
+			var got raft.Log
+			if last, err := l.LastIndex(); last != end+3 || err != nil {
+				t.Errorf("the log ends at %d, %v", last, err)
+			}
+			if err := l.GetLog(end+2, &got); err != nil || got.Index != end+2 {
+				t.Errorf("a pending entry is %v, %v", got, err)
+			}
+			if err := l.GetLog(end+4, &got); err != raft.ErrLogNotFound {
+				t.Errorf("the entry after the last: %v", err)
+			}
+			done := make(chan error, 1)
+			go func() { done <- store(l, end+3) }()
+			time.Sleep(time.Second)
+			select {
+			case err := <-done:
+				t.Fatalf("it did not wait: %v", err)
+			default:
+			}
+			if n, _ := l.guardedStore.LastIndex(); n != end {
+				t.Fatalf("the disk has entry %d", n)
+			}
+			close(written)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			l.off = true
 		})
 	}
 }
@@ -304,46 +300,39 @@ func (l byteSlowLog) StoreLogs(logs []*raft.Log) error {
 func TestSlowLeaderIsNotReplaced(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for _, first := range []bool{true, false} {
-		t.Run(fmt.Sprint("disk first: ", first), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 3)
-				f.first = first
-				for i := range f.running {
-					f.start(i)
+		bubble(t, fmt.Sprint("disk first: ", first), func(t *testing.T) {
+			f := newFleet(t, 3)
+			f.first = first
+			for i := range f.running {
+				f.start(i)
+			}
+			f.whole()
+			lead := leadOf(t, f)
+			l := f.running[lead]
+			must(t, l, fsm.OpenSession(1, 1, 1<<30, session.Password{}))
+			time.Sleep(time.Second)
+			term := l.raft.CurrentTerm()
+			var most atomic.Int64
+			log := l.raft.log
+			log.mu.Lock() // nothing is pending
+			log.guardedStore.LogStore = byteSlowLog{log.guardedStore.LogStore, 900 * time.Millisecond, &most}
+			log.mu.Unlock()
+			for i := range f.disks {
+				if i != lead {
+					f.disks[i].SetFault(func() error { time.Sleep(20 * time.Millisecond); return nil })
 				}
-				f.whole()
-				lead := leadOf(t, f)
-				l := f.running[lead]
-				w := make(outcome, 1)
-				l.Propose(fsm.OpenSession(1, 1, 1<<30, session.Password{}), w, nil)
-				<-w
-				time.Sleep(time.Second)
-				term := l.raft.CurrentTerm()
-				var most atomic.Int64
-				log := l.raft.log
-				log.mu.Lock() // nothing is pending
-				log.guardedStore.LogStore = byteSlowLog{log.guardedStore.LogStore, 900 * time.Millisecond, &most}
-				log.mu.Unlock()
-				for i := range f.disks {
-					if i != lead {
-						f.disks[i].SetFault(func() error { time.Sleep(20 * time.Millisecond); return nil })
-					}
+			}
+			data := make([]byte, 1000_000) // at random
+			rand.NewChaCha8([32]byte{}).Read(data)
+			for n := range 20 {
+				q := proto.CreateRequest{Path: fmt.Sprint("/n", n), Data: data, ACL: proto.OpenACL}
+				if took := did(t, l, &fsm.Command{Op: proto.OpCreate, Session: 1, Conn: 1, Body: q.Append(nil)}); took > l.contacts.silence {
+					t.Errorf("write %d took %v", n, took)
 				}
-				data := make([]byte, 1000_000) // at random
-				rand.NewChaCha8([32]byte{}).Read(data)
-				for n := range 20 {
-					began := time.Now()
-					q := proto.CreateRequest{Path: fmt.Sprint("/n", n), Data: data, ACL: proto.OpenACL}
-					l.Propose(&fsm.Command{Op: proto.OpCreate, Session: 1, Conn: 1, Body: q.Append(nil)}, w, nil)
-					r := <-w
-					if took := time.Since(began); r == nil || took > l.contacts.silence {
-						t.Errorf("write %d took %v; acknowledged: %v", n, took, r != nil)
-					}
-					if now := l.raft.CurrentTerm(); now != term || l.raft.State() != raft.Leader {
-						t.Fatalf("the leader was replaced at write %d; its disk got %d bytes at once", n, most.Load())
-					}
+				if now := l.raft.CurrentTerm(); now != term || l.raft.State() != raft.Leader {
+					t.Fatalf("the leader was replaced at write %d; its disk got %d bytes at once", n, most.Load())
 				}
-			})
+			}
 		})
 	}
 }
@@ -506,11 +495,7 @@ func TestOwnSnapshotFails(t *testing.T) {
 	defer m.Close()
 	<-m.Ready()
 	write := func() {
-		w := make(result, 1)
-		m.Propose(someWrite(), w, nil)
-		if err := <-w; err != nil {
-			t.Fatal(err)
-		}
+		did(t, m, someWrite())
 	}
 	snapshots := filepath.Join(dir, "raft", "snapshots")
 	if err := errors.Join(os.Remove(snapshots), os.WriteFile(snapshots, nil, 0o600)); err != nil {
@@ -558,42 +543,6 @@ func TestWritesBesideSnapshot(t *testing.T) {
 	})
 }
 
-// TestCompactor: a snapshot is taken when the log is long enough, and meanwhile a
-// proposer whose entries would make the next one due has to wait.
-func TestCompactor(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.proposer()
-		b.replica.Complete(p.complete)
-		b.wg.Go(p.run)
-		done := make(result, 1)
-		p.propose(someWrite(), done, nil)
-		if err := receive[error](t, "the outcome", done); err != nil {
-			t.Fatal(err)
-		}
-		b.cfg.SnapshotBytes = 10 * entryCost
-		c := newCompactor(b.stop, b.cfg, p.raft, b.replica)
-		c.grew(9 * entryCost)
-		if c.room() != nil {
-			t.Error("a snapshot is due too early")
-		}
-		c.grew(1) // counts as more
-		p.room = c.room
-		waited := make(result, 1)
-		go p.propose(someWrite(), waited, nil)
-		synctest.Wait()
-		if len(waited) > 0 {
-			t.Error("the log grows while a snapshot is due")
-		}
-		b.wg.Go(c.run)
-		receive[error](t, "room in the log", waited)
-		until(t, "a snapshot", func() bool {
-			newest, err := p.raft.storage.NewestSnapshot()
-			return err == nil && newest.Index > 0
-		})
-	})
-}
-
 // stuckSnapshots cannot be listed until hold is closed.
 type stuckSnapshots struct {
 	raft.SnapshotStore
@@ -626,27 +575,25 @@ func TestStuckBesideWrites(t *testing.T) {
 			return s.StoreLogs(noops(1, 1, 1))
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				began := time.Now()
-				now := func() moment { return moment{ran: time.Since(began).Milliseconds()} }
-				n := newNode(1)
-				n.storage = storage.NewMemory().Open()
-				hold, done := make(chan struct{}), make(chan error)
-				s := newGuardedStore(&n.disk, newLifecycle(), now, n.applied, nil)
-				go func() { done <- f(n, s, hold) }()
-				time.Sleep(3 * time.Second)
-				if stalled := n.stall.length(now()); stalled != 3*time.Second {
-					t.Errorf("it counts as stuck for %v", stalled)
-				}
-				close(hold)
-				if err := <-done; err != nil {
-					t.Error(err)
-				}
-				if stalled := n.stall.length(now()); stalled != 0 {
-					t.Errorf("it counts as stuck for %v afterwards", stalled)
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			began := time.Now()
+			now := func() moment { return moment{ran: time.Since(began).Milliseconds()} }
+			n := newNode(1)
+			n.storage = storage.NewMemory().Open()
+			hold, done := make(chan struct{}), make(chan error)
+			s := newGuardedStore(&n.disk, newLifecycle(), now, n.applied, nil)
+			go func() { done <- f(n, s, hold) }()
+			time.Sleep(3 * time.Second)
+			if stalled := n.stall.length(now()); stalled != 3*time.Second {
+				t.Errorf("it counts as stuck for %v", stalled)
+			}
+			close(hold)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+			if stalled := n.stall.length(now()); stalled != 0 {
+				t.Errorf("it counts as stuck for %v afterwards", stalled)
+			}
 		})
 	}
 }
@@ -696,29 +643,6 @@ func TestStallsOverlap(t *testing.T) {
 	<-ended
 	expect(30, 0)
 	s.write(at(30), func() error { return s.write(at(31), func() error { expect(35, 5); return nil }) })
-}
-
-// TestStuckDeleting: a leader whose disk is stuck while its log is shortened is replaced.
-func TestStuckDeleting(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := newWires()
-		members, lead := net.open(t, 3, nil)
-		leader, other := members[lead], members[(lead+1)%3]
-		fill(t, leader, "n", 3, 1)
-		r := leader.raft.ReloadableConfig()
-		r.TrailingLogs = 1
-		if err := leader.raft.ReloadConfig(r); err != nil {
-			t.Fatal(err)
-		}
-		release := make(chan struct{})
-		defer close(release)
-		leader.cfg.Memory.SetFault(func() error { <-release; return nil })
-		go leader.raft.Snapshot().Error() // and shortens the log; nothing else is written
-		time.Sleep(leader.contacts.silence + time.Second)
-		if other.raft.State() != raft.Leader && members[(lead+2)%3].raft.State() != raft.Leader {
-			t.Error("no other member leads")
-		}
-	})
 }
 
 // heldSnapshots is a store that calls held before each step of writing a snapshot: "create", "write" of so many bytes, or
@@ -776,49 +700,43 @@ func holding(t *testing.T, held func(step string, bytes int)) (f *fleet, lead in
 // can be written. A session whose client is silent expires.
 func TestStuckSnapshot(t *testing.T) {
 	for _, stuck := range []string{"create", "write", "close"} {
-		t.Run(stuck, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				release, reached := make(chan struct{}), make(chan struct{})
-				defer close(release)
-				var once sync.Once
-				f, lead := holding(t, func(step string, _ int) {
-					if step == stuck {
-						once.Do(func() { close(reached) })
-						<-release
-					}
-				})
-				old, other := f.running[lead], f.running[(lead+1)%3]
-				opened := make(result, 1)
-				other.Propose(fsm.OpenSession(99, 99, 10_000, session.Password{}), opened, nil)
-				if err := <-opened; err != nil {
-					t.Fatal(err)
+		bubble(t, stuck, func(t *testing.T) {
+			release, reached := make(chan struct{}), make(chan struct{})
+			defer close(release)
+			var once sync.Once
+			f, lead := holding(t, func(step string, _ int) {
+				if step == stuck {
+					once.Do(func() { close(reached) })
+					<-release
 				}
-				stop := make(chan struct{})
-				wait := keepWriting(old, 3, stop)
-				receive(t, "the snapshot", reached)
-				began, limit := time.Now(), old.contacts.silence
-				until(t, "a log that is long enough", func() bool { return old.compactor.room() != nil })
-				waits := make(result, 1)
-				go old.Propose(fsm.OpenSession(98, 98, 10_000, session.Password{}), waits, nil)
-				if stuck != "write" {
-					limit *= storage.SnapshotSyncs
-				}
-				for other.raft.State() != raft.Leader && f.running[(lead+2)%3].raft.State() != raft.Leader && time.Since(began) < time.Minute {
-					time.Sleep(10 * time.Millisecond)
-				}
-				if took := time.Since(began); took > limit+500*time.Millisecond {
-					t.Errorf("no other member led after %v", took)
-				}
-				time.Sleep(20 * time.Second)
-				if other.hasSession(99) {
-					t.Error("the session has not expired")
-				}
-				if len(waits) == 0 {
-					t.Error("a client that waits for room in the log of the former leader has got no answer")
-				}
-				close(stop)
-				wait()
 			})
+			old, other := f.running[lead], f.running[(lead+1)%3]
+			did(t, other, fsm.OpenSession(99, 99, 10_000, session.Password{}))
+			stop := make(chan struct{})
+			wait := keepWriting(old, 3, 10*time.Millisecond, stop)
+			receive(t, "the snapshot", reached)
+			began, limit := time.Now(), old.contacts.silence
+			until(t, "a log that is long enough", func() bool { return old.compactor.room() != nil })
+			waits := make(result, 1)
+			go old.Propose(fsm.OpenSession(98, 98, 10_000, session.Password{}), waits, nil)
+			if stuck != "write" {
+				limit *= storage.SnapshotSyncs
+			}
+			for other.raft.State() != raft.Leader && f.running[(lead+2)%3].raft.State() != raft.Leader && time.Since(began) < time.Minute {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if took := time.Since(began); took > limit+500*time.Millisecond {
+				t.Errorf("no other member led after %v", took)
+			}
+			time.Sleep(20 * time.Second)
+			if other.hasSession(99) {
+				t.Error("the session has not expired")
+			}
+			if len(waits) == 0 {
+				t.Error("a client that waits for room in the log of the former leader has got no answer")
+			}
+			close(stop)
+			wait()
 		})
 	}
 }
@@ -850,7 +768,7 @@ func TestSlowSnapshot(t *testing.T) {
 		}
 		go state.Write(read)
 		stop := make(chan struct{})
-		wait := keepWriting(leader, 3, stop)
+		wait := keepWriting(leader, 3, 10*time.Millisecond, stop)
 		if err := leader.raft.takeSnapshot(); err != nil {
 			t.Error(err)
 		}
@@ -896,7 +814,7 @@ func TestDutiesBesideSnapshot(t *testing.T) {
 		client(proto.OpDelete, &proto.PathVersion{Path: "/c/child", Version: -1})
 		stuck.Store(true)
 		stop := make(chan struct{})
-		wait := keepWriting(m, 3, stop)
+		wait := keepWriting(m, 3, 10*time.Millisecond, stop)
 		defer wait()
 		defer close(stop)
 		time.Sleep(time.Minute)

@@ -7,7 +7,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,6 +25,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
+
+// bubble runs a subtest in virtual time.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
+}
 
 // base is what the tests of a single part build that part from: Raft on storage in
 // memory, and a peer port on host a. Of all members only this one, with id 1, runs
@@ -379,7 +386,7 @@ func openReady(t *testing.T, cfg Config) {
 	}
 }
 
-// openTransport opens a peer port with Raft's transport on it, but without Raft. Votes
+// openTransport opens a peer port with Raft's transport on it, but without Raft, until the test ends. Votes
 // for it are noted in contacts.
 func openTransport(t *testing.T, network *memnet.Network, host string) openedTransport {
 	t.Helper()
@@ -398,8 +405,39 @@ func openTransportOn(t *testing.T, network Network, host string) (o openedTransp
 	peers.serve = map[byte]func(net.Conn){kindRaft: peers.toRaft, kindStream: o.transport.takeStream}
 	o.transport.open()
 	peers.wg.Go(peers.accept)
+	o.end = sync.OnceFunc(func() {
+		peers.close()
+		peers.wg.Wait()
+		o.transport.Close()
+		o.wg.Wait()
+	})
+	t.Cleanup(o.end)
 	return o
 }
+
+// openTransports opens those of a leader and a follower.
+func openTransports(t *testing.T) (leader, follower openedTransport) {
+	t.Helper()
+	network := memnet.New()
+	return openTransport(t, network, "leader"), openTransport(t, network, "follower")
+}
+
+// answers has answer be Raft of this transport until the test ends.
+func (o openedTransport) answers(t *testing.T, answer func(rpc raft.RPC)) {
+	go func() {
+		for {
+			select {
+			case rpc := <-o.transport.Consumer():
+				answer(rpc)
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+}
+
+// succeed answers a message with entries.
+func succeed(rpc raft.RPC) { rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil) }
 
 // streamOf opens a stream from a leader to the member 2 at follower:1.
 func streamOf(t *testing.T, leader openedTransport) *stream {
@@ -418,13 +456,7 @@ func streamOf(t *testing.T, leader openedTransport) *stream {
 type openedTransport struct {
 	*transport
 	contacts *contacts
-}
-
-func closeTransport(o openedTransport) {
-	o.peers.close()
-	o.peers.wg.Wait()
-	o.transport.Close()
-	o.wg.Wait()
+	end      func() // closes it; that happens at the end of the test, too
 }
 
 func hostOf(m *Member) string { return m.cfg.addr()[:1] }
@@ -461,13 +493,21 @@ type outcome chan *fsm.Result
 func (o outcome) Done(_ *fsm.View, r *fsm.Result) { c := *r; o <- &c }
 func (o outcome) Lost()                           { o <- nil }
 
+// did proposes a command, whose outcome must become known, and returns how long that takes.
+func did(t *testing.T, m *Member, c *fsm.Command) time.Duration {
+	t.Helper()
+	began, done := time.Now(), make(result, 1)
+	m.Propose(c, done, nil)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	return time.Since(began)
+}
+
 // written has a leader commit a write, within most.
 func written(t *testing.T, m *Member, most time.Duration) {
 	t.Helper()
-	began, done := time.Now(), make(result, 1)
-	m.Propose(someWrite(), done, nil)
-	<-done
-	if took := time.Since(began); took > most {
+	if took := did(t, m, someWrite()); took > most {
 		t.Errorf("a write took %v", took)
 	}
 }
@@ -475,11 +515,7 @@ func written(t *testing.T, m *Member, most time.Duration) {
 // openSession opens a session through m and waits until the other members have it.
 func openSession(t *testing.T, m *Member, id int64, timeout time.Duration, others []*Member) {
 	t.Helper()
-	opened := make(outcome, 1)
-	m.Propose(fsm.OpenSession(1, id, int32(timeout.Milliseconds()), session.Password{}), opened, nil)
-	if r := <-opened; r == nil || r.Code != proto.OK {
-		t.Fatalf("open session: %+v", r)
-	}
+	must(t, m, fsm.OpenSession(1, id, int32(timeout.Milliseconds()), session.Password{}))
 	for _, o := range others {
 		until(t, "the session on every member", func() bool { return o.hasSession(id) })
 	}
@@ -514,8 +550,8 @@ func create(t *testing.T, m *Member, bytes int) {
 	must(t, m, &fsm.Command{Op: proto.OpCreate, Session: 7, Conn: 1, Body: q.Append(nil)})
 }
 
-// keepWriting has clients write through a member until stop is closed.
-func keepWriting(m *Member, clients int, stop <-chan struct{}) (wait func()) {
+// keepWriting has clients write through a member, with a pause after each write, until stop is closed.
+func keepWriting(m *Member, clients int, pause time.Duration, stop <-chan struct{}) (wait func()) {
 	var wg sync.WaitGroup
 	for range clients {
 		wg.Go(func() {
@@ -527,7 +563,7 @@ func keepWriting(m *Member, clients int, stop <-chan struct{}) (wait func()) {
 				case <-stop:
 					return
 				}
-				time.Sleep(10 * time.Millisecond)
+				time.Sleep(pause)
 			}
 		})
 	}
@@ -591,41 +627,21 @@ func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 	t.Helper()
 	id := fillsIn(m)
 	if !m.hasSession(id) {
-		w := make(outcome, 1)
-		m.Propose(fsm.OpenSession(1, id, 30_000_000, session.Password{}), w, nil)
-		if r := <-w; r == nil || r.Code != proto.OK {
-			t.Fatalf("open session: %+v", r)
-		}
+		must(t, m, fsm.OpenSession(1, id, 30_000_000, session.Password{}))
 	}
 	for i := range znodes {
 		data := make([]byte, size)
 		rand.NewChaCha8([32]byte{}).Read(data)
 		q := proto.CreateRequest{Path: fmt.Sprint("/", prefix, i), Data: data, ACL: proto.OpenACL}
-		w := make(outcome, 1)
-		m.Propose(&fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)}, w, nil)
-		if r := <-w; r == nil || r.Code != proto.OK {
-			t.Fatalf("create: %+v", r)
-		}
+		must(t, m, &fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)})
 	}
-}
-
-// leading returns the leader of members.
-func leading(members map[uint64]*Member) *Member {
-	for _, m := range members {
-		if m.raft.State() == raft.Leader {
-			return m
-		}
-	}
-	return nil
 }
 
 // bothDiskOrders runs a test twice: with leaders whose Raft waits for their own disks before they send an
 // entry, and with leaders that send it first. Only the former are kept by a stuck disk from noticing their successors.
 func bothDiskOrders(t *testing.T, f func(t *testing.T, first bool)) {
 	for _, first := range []bool{true, false} {
-		t.Run(fmt.Sprint("disk first ", first), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { f(t, first) })
-		})
+		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) { f(t, first) })
 	}
 }
 
@@ -653,4 +669,33 @@ func stuckReport(t *testing.T, f *fleet, is ...int) {
 			t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
 		}
 	}
+}
+
+// ready waits for a member to be ready, for that long, and reports whether it is.
+func ready(m *Member, most time.Duration) bool {
+	select {
+	case <-m.Ready():
+		return true
+	case <-time.After(most):
+		return false
+	}
+}
+
+// observed starts a member whose changes go to an observer, too.
+func (f *fleet) observed(i int, o fsm.Observer) *Member {
+	f.t.Helper()
+	replica := fsm.NewReplica()
+	replica.Observe(o)
+	m, err := openMember(f.config(i), replica)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.running[i] = m
+	return m
+}
+
+// running counts the calls of a function, as stacks show them, in all goroutines.
+func running(call string) int {
+	stacks := make([]byte, 4<<20)
+	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), call)
 }

@@ -165,7 +165,6 @@ func TestTimeoutNowUnanswered(t *testing.T) {
 		if took := time.Since(began); took > leader.contacts.sure {
 			t.Errorf("it fails after %v", took)
 		}
-		closeTransport(leader)
 		l.Close()
 	})
 }

@@ -26,11 +26,8 @@ import (
 func TestSnapshotDuringItsEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
-		defer l.close()
 		l.propose(3)
-		if r, err := l.send(2, l.last()); err != nil || !r.Success {
-			t.Fatal(r, err)
-		}
+		l.sends(2, l.last())
 		from := l.last() + 1
 		l.propose(2)
 		end := l.last()
@@ -56,9 +53,7 @@ func TestSnapshotDuringItsEntries(t *testing.T) {
 			t.Error(err)
 		}
 		<-installed
-		if have := l.follower.raft.servers(); len(have) != 4 {
-			t.Errorf("its newest list of members is %v", have)
-		}
+		l.hasFour()
 	})
 }
 
@@ -67,21 +62,16 @@ func TestSnapshotDuringItsEntries(t *testing.T) {
 func TestSnapshotToCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
-		defer l.close()
 		l.propose(5)
 		l.addMember()
-		if r, err := l.send(2, l.last()); err != nil || !r.Success {
-			t.Fatal(r, err)
-		}
+		l.sends(2, l.last())
 		until(t, "a candidate", func() bool { return l.follower.raft.State() == raft.Candidate })
 		if term := l.follower.raft.CurrentTerm(); term != l.term {
 			t.Fatalf("its term is %d", term)
 		}
 		l.snapshot(5) // which finds that the connection was not used for long, and was closed
 		l.snapshot(5)
-		if have := l.follower.raft.servers(); len(have) != 4 {
-			t.Errorf("its newest list of members is %v", have)
-		}
+		l.hasFour()
 	})
 }
 
@@ -90,16 +80,13 @@ func TestSnapshotToCandidate(t *testing.T) {
 func TestSnapshotBeforeBarrier(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), storage.BoltDB)
-		defer l.close()
 		l.propose(5)
 		end := l.last()
 		for range 3 {
 			l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogBarrier})
 		}
 		l.committed = l.last()
-		if r, err := l.send(2, l.last()); err != nil || !r.Success {
-			t.Fatal(r, err)
-		}
+		l.sends(2, l.last())
 		synctest.Wait()
 		if err := l.follower.raft.takeSnapshot(); err != nil {
 			t.Fatal(err)
@@ -113,9 +100,7 @@ func TestSnapshotBeforeBarrier(t *testing.T) {
 		}
 		l.propose(1)
 		l.committed = l.last()
-		if r, err := l.send(l.last(), l.last()); err != nil || !r.Success {
-			t.Error(r, err)
-		}
+		l.sends(l.last(), l.last())
 		synctest.Wait()
 		if is := l.follower.raft.AppliedIndex(); is != l.last() {
 			t.Errorf("it has applied entry %d of %d", is, l.last())
@@ -128,7 +113,6 @@ func TestSnapshotBeforeBarrier(t *testing.T) {
 func TestEmptyEntryLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
-		defer l.close()
 		l.propose(10)
 		l.committed = l.last()
 		l.snapshot(6)
@@ -146,7 +130,6 @@ func TestEmptyEntryLate(t *testing.T) {
 func TestEndNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
-		defer l.close()
 		if err := l.follower.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -160,9 +143,7 @@ func TestEndNotReplaced(t *testing.T) {
 		l.committed = l.last()
 		base := l.last()
 		l.propose(10) // never committed
-		if r, err := l.send(2, l.last()); err != nil || !r.Success {
-			t.Fatal(r, err)
-		}
+		l.sends(2, l.last())
 		l.log = l.log[:base]
 		l.lead(l.term + 1)
 		l.propose(3)
@@ -308,14 +289,11 @@ func TestOwnSnapshotEndsLate(t *testing.T) {
 func TestSnapshotAfterItsEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(rand.NewPCG(1, 1)), "")
-		defer l.close()
 		l.propose(5)
 		l.addMember()
 		until(t, "all entries", func() bool { return l.replicate() && l.next > l.last() })
 		l.snapshot(5)
-		if have := l.follower.raft.servers(); len(have) != 4 {
-			t.Errorf("its newest list of members is %v", have)
-		}
+		l.hasFour()
 	})
 }
 
@@ -324,7 +302,6 @@ func TestSnapshotAfterItsEntries(t *testing.T) {
 func TestSnapshotAfterItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newScriptedLeader(t, rand.New(zeros{}), "")
-		defer l.close()
 		l.propose(5)
 		at := l.last()
 		l.committed = at
@@ -337,9 +314,7 @@ func TestSnapshotAfterItself(t *testing.T) {
 			t.Fatalf("its log begins with entry %d: %v", first, err)
 		}
 		l.snapshot(at)
-		if have := l.follower.raft.servers(); len(have) != 4 {
-			t.Errorf("its newest list of members is %v", have)
-		}
+		l.hasFour()
 	})
 }
 
@@ -348,61 +323,35 @@ func TestSnapshotAfterItself(t *testing.T) {
 // receives the snapshot.
 func TestSilentDuringSnapshot(t *testing.T) {
 	for name, stuck := range map[string]bool{"silent": false, "disk stuck": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				net := newWires()
-				members, lead := net.open(t, 3, nil)
-				leader, other, late := members[lead], members[(lead+1)%3], members[(lead+2)%3]
-				again := stopUntilSnapshot(t, late, leader)
-				half := make(chan struct{})
-				release := make(chan struct{})
-				defer close(release)
-				var once sync.Once
-				from, to := hostOf(leader), hostOf(late)
-				came := func(w *wire) {
-					if w.dialed || w.from != from || w.to != to {
-						return
-					}
-					w.mu.Lock()
-					kind, read := w.kind, w.read
-					w.mu.Unlock()
-					if kind != kindRaft || read < 2<<20 {
-						return
-					}
-					once.Do(func() {
-						if stuck {
-							leader.cfg.Memory.SetFault(func() error { <-release; return nil })
-							leader.Propose(someWrite(), make(result, 1), nil)
-						} else {
-							net.Pause(hostOf(leader), true)
-						}
-						close(half)
-					})
-					if stuck { // nor does the snapshot come any further
-						select {
-						case <-release:
-						case <-w.gone:
-						}
-					}
+		bubble(t, name, func(t *testing.T) {
+			net, leader, other, late := wired(t, nil)
+			again := stopUntilSnapshot(t, late, leader)
+			half, release := make(chan struct{}), make(chan struct{})
+			defer close(release)
+			net.when(net.receiving(late, 2<<20), func(w *wire) {
+				if !stuck {
+					net.Pause(hostOf(leader), true)
+					close(half)
+					return
 				}
-				net.came.Store(&came)
-				late = again()
-				<-half
-				began := time.Now()
-				for other.raft.State() != raft.Leader {
-					if time.Sleep(10 * time.Millisecond); time.Since(began) > time.Minute {
-						break
-					}
-				}
-				if took, most := time.Since(began), leader.contacts.silence+time.Second; took > most {
-					t.Fatalf("another member leads after %v, should within %v", took, most)
-				}
-				select {
-				case <-late.Ready():
-				case <-time.After(3 * late.contacts.silence):
-					t.Error("the late member does not catch up with the next leader")
+				leader.cfg.Memory.SetFault(func() error { <-release; return nil })
+				leader.Propose(someWrite(), make(result, 1), nil)
+				close(half)
+				select { // nor does the snapshot come any further
+				case <-release:
+				case <-w.gone:
 				}
 			})
+			late = again()
+			<-half
+			began := time.Now()
+			until(t, "another leader", func() bool { return other.raft.State() == raft.Leader })
+			if took, most := time.Since(began), leader.contacts.silence+time.Second; took > most {
+				t.Fatalf("another member leads after %v, should within %v", took, most)
+			}
+			if !ready(late, 3*late.contacts.silence) {
+				t.Error("the late member does not catch up with the next leader")
+			}
 		})
 	}
 }
@@ -411,8 +360,7 @@ func TestSilentDuringSnapshot(t *testing.T) {
 // installs it, this member counts as one whose disk is stuck.
 func TestSnapshotBeforeRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := memnet.New()
-		leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
+		leader, follower := openTransports(t)
 		follower.raft.storage = storage.NewMemory().Open()
 		data := make([]byte, 3_000_000)
 		rand.NewChaCha8([32]byte{}).Read(data)
@@ -450,8 +398,6 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 		if stalled := follower.raft.stall.length(follower.now()); stalled != 0 {
 			t.Errorf("it counts as stuck for %v afterwards", stalled)
 		}
-		closeTransport(leader)
-		closeTransport(follower)
 	})
 }
 
@@ -500,31 +446,19 @@ func (s stuckSpool) Write(p []byte) (int, error) {
 // TestStuckSpool: a disk that is stuck while a snapshot of the leader is received counts as stuck.
 func TestStuckSpool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := memnet.New()
-		leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
-		s, hold := storage.NewMemory().Open(), make(chan struct{})
-		follower.raft.storage = s
-		works := s.Spool
-		s.Spool = func() (storage.Spool, error) {
-			spool, err := works()
-			return stuckSpool{spool, hold}, err
-		}
-		sent := make(chan error, 1)
-		go func() { sent <- sendSnapshot(leader, 1, bytes.NewReader(likeMessages)) }()
+		leader, follower := openTransports(t)
+		hold := make(chan struct{})
+		follower.spoolsTo(func(s storage.Spool) (storage.Spool, error) { return stuckSpool{s, hold}, nil })
 		length := func() time.Duration { return follower.raft.stall.length(follower.transport.now()) }
-		until(t, "a disk that does not respond", func() bool { return length() > 0 }) // running time stands still in this test
-		close(hold)
-		rpc := receive(t, "the snapshot", follower.transport.Consumer())
-		rpc.Respond(new(raft.InstallSnapshotResponse), nil)
-		if err := <-sent; err != nil {
-			t.Error(err)
-		}
+		go func() {
+			until(t, "a disk that does not respond", func() bool { return length() > 0 }) // running time stands still in this test
+			close(hold)
+		}()
+		takesSnapshot(t, leader, follower, 1)
 		synctest.Wait()
 		if length() != 0 {
 			t.Error("the disk counts as stuck for ever")
 		}
-		closeTransport(leader)
-		closeTransport(follower)
 	})
 }
 
@@ -542,47 +476,20 @@ func TestSpoolFails(t *testing.T) {
 		{"write", syscall.EIO, true},
 		{"read", syscall.EIO, true},
 	} {
-		t.Run(x.step+", "+x.err.Error(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				net := memnet.New()
-				leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
-				s := storage.NewMemory().Open()
-				follower.raft.storage = s
-				works := s.Spool
-				s.Spool = func() (storage.Spool, error) {
-					if x.step == "create" {
-						return nil, x.err
-					}
-					spool, err := works()
-					return &brokenSpool{Spool: spool, step: x.step, err: x.err}, err
+		bubble(t, x.step+", "+x.err.Error(), func(t *testing.T) {
+			leader, follower := openTransports(t)
+			undo := follower.spoolsTo(func(s storage.Spool) (storage.Spool, error) {
+				if x.step == "create" {
+					return nil, x.err
 				}
-				if err := sendSnapshot(leader, 1, bytes.NewReader(likeMessages)); err == nil {
-					t.Error("the snapshot was taken")
-				}
-				synctest.Wait()
-				select {
-				case err := <-follower.life.errs:
-					if !x.fault || !errors.Is(err, x.err) {
-						t.Errorf("the member stops: %v", err)
-					}
-				case <-follower.transport.Consumer():
-					t.Error("Raft is given a message")
-				default:
-					if x.fault {
-						t.Error("the member does not stop")
-					}
-				}
-				s.Spool = works
-				sent := make(chan error, 1)
-				go func() { sent <- sendSnapshot(leader, 1, bytes.NewReader(likeMessages)) }()
-				rpc := receive(t, "the snapshot, sent again", follower.transport.Consumer())
-				rpc.Respond(new(raft.InstallSnapshotResponse), nil)
-				if err := <-sent; err != nil {
-					t.Error(err)
-				}
-				closeTransport(leader)
-				closeTransport(follower)
+				return &brokenSpool{Spool: s, step: x.step, err: x.err}, nil
 			})
+			if err := sendSnapshot(leader, 1, bytes.NewReader(likeMessages)); err == nil {
+				t.Error("the snapshot was taken")
+			}
+			follower.failsWith(t, x.err, x.fault)
+			undo()
+			takesSnapshot(t, leader, follower, 1)
 		})
 	}
 }
@@ -627,18 +534,7 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 		case <-follower.transport.Consumer():
 			t.Error("Raft is given a message")
 		}
-		go func() { sent <- sendSnapshot(next, 2, bytes.NewReader(likeMessages)) }()
-		rpc := receive(t, "the snapshot of the next leader", follower.transport.Consumer())
-		if q, ok := rpc.Command.(*raft.InstallSnapshotRequest); !ok || q.Term != 2 {
-			t.Errorf("Raft is given %+v", rpc.Command)
-		}
-		rpc.Respond(new(raft.InstallSnapshotResponse), nil)
-		if err := <-sent; err != nil {
-			t.Error(err)
-		}
-		for _, o := range []openedTransport{leader, next, follower} {
-			closeTransport(o)
-		}
+		takesSnapshot(t, next, follower, 2)
 	})
 }
 
@@ -647,52 +543,41 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 // only the member that receives the snapshot can tell it.
 func TestNextLeadersSnapshot(t *testing.T) {
 	for name, cut := range map[string]bool{"all connected": false, "leaders cut off from each other": true} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				net := newWires()
-				members, lead := net.open(t, 3, nil)
-				leader, other, late := members[lead], members[(lead+1)%3], members[(lead+2)%3]
-				again := stopUntilSnapshot(t, late, leader)
-				onlySnapshot(t, other)
-				term := leader.raft.CurrentTerm()
-				from, to := hostOf(leader), hostOf(late)
-				half := make(chan struct{})
-				var once sync.Once
-				came := func(w *wire) {
-					if w.dialed || w.from != from || w.to != to {
-						return
-					}
-					w.mu.Lock()
-					kind, read := w.kind, w.read
-					w.mu.Unlock()
-					if kind != kindRaft || read < 1<<20 {
-						return
-					}
+		bubble(t, name, func(t *testing.T) {
+			net, leader, other, late := wired(t, nil)
+			again := stopUntilSnapshot(t, late, leader)
+			onlySnapshot(t, other)
+			term, from := leader.raft.CurrentTerm(), hostOf(leader)
+			half := make(chan struct{})
+			var once sync.Once
+			receiving := net.receiving(late, 1<<20)
+			came := func(w *wire) {
+				w.mu.Lock()
+				is := w.from == from && receiving(w)
+				w.mu.Unlock()
+				if is {
 					once.Do(func() { close(half) })
 					select { // 64 KiB a second
 					case <-time.After(time.Second):
 					case <-w.gone:
 					}
 				}
-				net.came.Store(&came)
-				late = again()
-				<-half
-				if cut {
-					net.Cut(hostOf(leader), hostOf(other), true)
-					net.Cut(hostOf(other), hostOf(leader), true)
-				}
-				other.pulse.stand()
-				until(t, "the next leader", func() bool { return other.raft.State() == raft.Leader })
-				select {
-				case <-late.Ready():
-				case <-time.After(3 * late.contacts.silence):
-					t.Error("it does not get the snapshot of the next leader")
-				}
-				time.Sleep(late.contacts.silence)
-				if leader.raft.State() == raft.Leader && leader.raft.CurrentTerm() == term {
-					t.Error("the earlier leader has not learned of the election")
-				}
-			})
+			}
+			net.came.Store(&came)
+			late = again()
+			<-half
+			if cut {
+				net.cut(leader, other, true)
+			}
+			other.pulse.stand()
+			until(t, "the next leader", func() bool { return other.raft.State() == raft.Leader })
+			if !ready(late, 3*late.contacts.silence) {
+				t.Error("it does not get the snapshot of the next leader")
+			}
+			time.Sleep(late.contacts.silence)
+			if leader.raft.State() == raft.Leader && leader.raft.CurrentTerm() == term {
+				t.Error("the earlier leader has not learned of the election")
+			}
 		})
 	}
 }
@@ -747,45 +632,31 @@ func TestInstallFails(t *testing.T) {
 		{"close", syscall.EMFILE, false},
 		{"refuse", errors.New("it is an old one"), false},
 	} {
-		t.Run(x.step+", "+x.err.Error(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				net := memnet.New()
-				leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
-				follower.raft.storage = storage.NewMemory().Open()
-				snapshots := watchedSnapshots{brokenSnapshots{follower.raft.storage.Snapshots, x.step, x.err}, &follower.raft.disk, follower.now, follower.contacts.silence}
-				if x.step == "refuse" {
-					follower.raft.unwritten.Store(&x.err) // of an earlier one
-				}
-				sent := make(chan error, 1)
-				go func() { sent <- sendSnapshot(leader, 1, bytes.NewReader(likeMessages)) }()
-				rpc := receive(t, "the snapshot", follower.transport.Consumer())
-				sink, err := snapshots.Create(1, 5, 1, raft.Configuration{}, 1, nil) // as Raft does
-				if err == nil {
-					_, err = io.Copy(sink, rpc.Reader)
-				}
-				if err == nil {
-					err = sink.Close()
-				}
-				if x.step == "refuse" {
-					err = x.err
-				}
-				rpc.Respond(new(raft.InstallSnapshotResponse), fmt.Errorf("failed: %v", err))
-				if err := <-sent; err == nil {
-					t.Error("the snapshot was taken")
-				}
-				select {
-				case err := <-follower.life.errs:
-					if !x.fault || !errors.Is(err, x.err) {
-						t.Errorf("the member stops: %v", err)
-					}
-				default:
-					if x.fault {
-						t.Error("the member does not stop")
-					}
-				}
-				closeTransport(leader)
-				closeTransport(follower)
-			})
+		bubble(t, x.step+", "+x.err.Error(), func(t *testing.T) {
+			leader, follower := openTransports(t)
+			follower.raft.storage = storage.NewMemory().Open()
+			snapshots := watchedSnapshots{brokenSnapshots{follower.raft.storage.Snapshots, x.step, x.err}, &follower.raft.disk, follower.now, follower.contacts.silence}
+			if x.step == "refuse" {
+				follower.raft.unwritten.Store(&x.err) // of an earlier one
+			}
+			sent := make(chan error, 1)
+			go func() { sent <- sendSnapshot(leader, 1, bytes.NewReader(likeMessages)) }()
+			rpc := receive(t, "the snapshot", follower.transport.Consumer())
+			sink, err := snapshots.Create(1, 5, 1, raft.Configuration{}, 1, nil) // as Raft does
+			if err == nil {
+				_, err = io.Copy(sink, rpc.Reader)
+			}
+			if err == nil {
+				err = sink.Close()
+			}
+			if x.step == "refuse" {
+				err = x.err
+			}
+			rpc.Respond(new(raft.InstallSnapshotResponse), fmt.Errorf("failed: %v", err))
+			if err := <-sent; err == nil {
+				t.Error("the snapshot was taken")
+			}
+			follower.failsWith(t, x.err, x.fault)
 		})
 	}
 }
@@ -794,115 +665,46 @@ func TestInstallFails(t *testing.T) {
 // heartbeat was sent. At that moment the leader reads the next part from its disk. The snapshot goes on.
 func TestRedialSparesSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
+		leader, follower := openTransports(t)
 		follower.peers.serve[kindRaft] = func(c net.Conn) { io.Copy(io.Discard, c); c.Close() }
-		const size = 4 << 20
-		read := 0
-		data := readFunc(func(p []byte) (int, error) {
-			if read >= size {
-				return 0, io.EOF
-			}
-			switch read += len(p); {
-			case read-len(p) < 1<<20 && read >= 1<<20:
+		watched, late := false, false
+		read, done := leader.sending(4<<20, func(read int) {
+			switch {
+			case !watched && read >= 1<<20:
+				watched = true
 				leader.conns.watch("follower:1")
-			case read-len(p) < 3<<20 && read >= 3<<20:
+			case !late && read >= 3<<20:
+				late = true
 				leader.conns.redial("follower:1", true)
 				time.Sleep(10 * time.Millisecond) // the disk
 			}
-			return len(p), nil
 		})
-		done := make(chan error, 1)
-		go func() {
-			done <- leader.NetworkTransport.InstallSnapshot("2", "follower:1", &raft.InstallSnapshotRequest{Size: size}, new(raft.InstallSnapshotResponse), data)
-		}()
 		time.Sleep(time.Second)
-		select {
-		case err := <-done:
-			t.Errorf("after %d of %d bytes: %v", read, size, err)
-		default:
+		if len(done) > 0 {
+			t.Errorf("after %d bytes: %v", *read, <-done)
 		}
-		closeTransport(leader)
-		closeTransport(follower)
-		synctest.Wait()
 	})
 }
 
 // TestSnapshotInGulps checks that a snapshot arrives although TCP has room for more of it only
 // now and then, as on a slow link, and that one that stands still is given up.
 func TestSnapshotInGulps(t *testing.T) {
-	for _, c := range []struct {
-		each time.Duration
-		cut  bool
-	}{{3 * time.Second, false}, {3800 * time.Millisecond, false}, {6 * time.Second, true}} {
-		t.Run(c.each.String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				network := memnet.New()
-				leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
-				follower.peers.serve[kindRaft] = func(conn net.Conn) {
-					for buf := make([]byte, 512<<10); ; time.Sleep(c.each) {
-						if _, err := io.ReadFull(conn, buf); err != nil {
-							break
-						}
-					}
-					conn.Close()
-				}
-				const size = 8 << 20
-				read := 0
-				data := readFunc(func(p []byte) (int, error) {
-					if read >= size {
-						return 0, io.EOF
-					}
-					read += len(p)
-					return len(p), nil
-				})
-				done := make(chan error, 1)
-				go func() {
-					done <- leader.NetworkTransport.InstallSnapshot("2", "follower:1", &raft.InstallSnapshotRequest{Size: size}, new(raft.InstallSnapshotResponse), data)
-				}()
-				time.Sleep(40 * time.Second)
-				select {
-				case err := <-done:
-					if !c.cut {
-						t.Errorf("after %d of %d bytes: %v", read, size, err)
-					}
-				default:
-					if c.cut {
-						t.Errorf("after 40 s, %d of %d bytes were sent, and it still waits", read, size)
+	for each, cut := range map[time.Duration]bool{3 * time.Second: false, 3800 * time.Millisecond: false, 6 * time.Second: true} {
+		bubble(t, each.String(), func(t *testing.T) {
+			leader, follower := openTransports(t)
+			follower.peers.serve[kindRaft] = func(conn net.Conn) {
+				for buf := make([]byte, 512<<10); ; time.Sleep(each) {
+					if _, err := io.ReadFull(conn, buf); err != nil {
+						break
 					}
 				}
-				closeTransport(leader)
-				closeTransport(follower)
-				synctest.Wait()
-			})
-		})
-	}
-}
-
-// TestSnapshotOnSlowLink: all links are slow, and work. A member that needs a snapshot gets it.
-func TestSnapshotOnSlowLink(t *testing.T) {
-	for _, trip := range []time.Duration{100, 560, 800} {
-		t.Run((trip * time.Millisecond).String(), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				n := newWires()
-				members, lead := n.open(t, 3, nil)
-				leader := members[lead]
-				again := stopUntilSnapshot(t, members[(lead+1)%3], leader)
-				n.SetDelay(func(from, to string) time.Duration { return trip / 2 * time.Millisecond })
-				n.rate.Store(1 << 20)
-				time.Sleep(10 * time.Second)
-				late := again()
-				began := time.Now()
-				want := leader.commits.applied()
-				for time.Since(began) < 3*time.Minute && late.commits.applied() < want {
-					time.Sleep(10 * time.Millisecond)
-				}
-				took := time.Since(began)
-				t.Log(took, leader.raft.State())
-				if took > 20*time.Second {
-					t.Errorf("8 MB take %v", took)
-				}
-			})
+				conn.Close()
+			}
+			read, done := leader.sending(8<<20, func(int) {})
+			time.Sleep(40 * time.Second)
+			if ended := len(done) > 0; ended != cut {
+				t.Errorf("after 40 s, %d bytes were sent; it has ended: %v", *read, ended)
+			}
 		})
 	}
 }
@@ -910,32 +712,18 @@ func TestSnapshotOnSlowLink(t *testing.T) {
 // TestSnapshotOnNarrowLink checks that a member gets its snapshot over a link that is slow and
 // narrow, but works.
 func TestSnapshotOnNarrowLink(t *testing.T) {
-	for _, rate := range []int{50 << 10, 80 << 10} {
-		for _, trip := range []time.Duration{20, 560} {
-			t.Run(fmt.Sprint(rate>>10, " KiB ", int(trip), " ms"), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					n := newWires()
-					members, lead := n.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
-					leader, late := members[lead], members[(lead+1)%3]
-					again := stopUntilSnapshot(t, late, leader)
-					n.SetDelay(func(from, to string) time.Duration { return trip / 2 * time.Millisecond })
-					n.rate.Store(int64(rate))
-					time.Sleep(10 * time.Second)
-					want := leader.commits.applied()
-					began := time.Now()
-					late = again()
-					most := time.Duration(8<<20/rate+1) * time.Second
-					for time.Since(began) < 4*most && late.commits.applied() < want {
-						time.Sleep(10 * time.Millisecond)
-					}
-					took := time.Since(began)
-					t.Log(took, "of", most)
-					if took > 2*most {
-						t.Errorf("it has %d of %d after %v", late.commits.applied(), want, took)
-					}
-				})
-			})
-		}
+	for _, x := range []struct {
+		rate int64
+		trip time.Duration // in ms
+	}{{50 << 10, 20}, {80 << 10, 560}, {1 << 20, 800}} {
+		bubble(t, fmt.Sprint(x.rate>>10, " KiB ", int(x.trip), " ms"), func(t *testing.T) {
+			n, leader, late, _ := wired(t, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+			again := stopUntilSnapshot(t, late, leader)
+			n.SetDelay(func(from, to string) time.Duration { return x.trip / 2 * time.Millisecond })
+			n.rate.Store(x.rate)
+			time.Sleep(10 * time.Second)
+			catchesUp(t, leader, again, 2*time.Duration(8<<20/x.rate+1)*time.Second, func(time.Duration) {})
+		})
 	}
 }
 
@@ -943,54 +731,109 @@ func TestSnapshotOnNarrowLink(t *testing.T) {
 // although every 30 s a heartbeat is late or its connection is forgotten.
 func TestSnapshotBesideLateHeartbeat(t *testing.T) {
 	for _, how := range []string{"late", "forgotten"} {
-		for _, rate := range []int{80 << 10} {
-			for _, trip := range []time.Duration{2, 400} {
-				t.Run(fmt.Sprint(how, " ", rate>>10, " KiB ", int(trip), " ms"), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						n := newWires()
-						members, lead := n.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
-						leader, late := members[lead], members[(lead+1)%3]
-						again := stopUntilSnapshot(t, late, leader)
-						n.SetDelay(func(from, to string) time.Duration { return trip / 2 * time.Millisecond })
-						n.rate.Store(int64(rate))
-						from, to := hostOf(leader), hostOf(late)
-						beats := func(w *wire) bool {
-							return w.from == from && w.to == to && (w.kind == kindBeat || w.kind == kindRebeat)
-						}
-						var slow atomic.Bool
-						came := func(w *wire) {
-							w.mu.Lock()
-							is := beats(w) && w.dialed
-							w.mu.Unlock()
-							if is && slow.Swap(false) {
-								time.Sleep(520*time.Millisecond - trip*time.Millisecond)
-							}
-						}
-						n.came.Store(&came)
-						time.Sleep(10 * time.Second)
-						want := leader.commits.applied()
-						began, last := time.Now(), time.Now()
-						late = again()
-						most := time.Duration(8<<20/rate+1) * time.Second
-						for time.Since(began) < 4*most && late.commits.applied() < want {
-							time.Sleep(10 * time.Millisecond)
-							if time.Since(last) > 30*time.Second {
-								last = time.Now()
-								if how == "late" {
-									slow.Store(true)
-								} else {
-									n.forget(beats)
-								}
-							}
-						}
-						took := time.Since(began)
-						t.Log(took, "of", most)
-						if took > 2*most {
-							t.Errorf("it has %d of %d after %v", late.commits.applied(), want, took)
-						}
-					})
+		for _, trip := range []time.Duration{2, 400} {
+			bubble(t, fmt.Sprint(how, " ", int(trip), " ms"), func(t *testing.T) {
+				const rate = 80 << 10
+				n, leader, late, _ := wired(t, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+				again := stopUntilSnapshot(t, late, leader)
+				n.SetDelay(func(from, to string) time.Duration { return trip / 2 * time.Millisecond })
+				n.rate.Store(rate)
+				from, to := hostOf(leader), hostOf(late)
+				beats := func(w *wire) bool {
+					return w.from == from && w.to == to && (w.kind == kindBeat || w.kind == kindRebeat)
+				}
+				time.Sleep(10 * time.Second)
+				next := 30 * time.Second
+				catchesUp(t, leader, again, 2*(8<<20/rate+1)*time.Second, func(at time.Duration) {
+					if at < next {
+						return
+					}
+					next = at + 30*time.Second
+					if how == "forgotten" {
+						n.forget(beats)
+						return
+					}
+					n.when(func(w *wire) bool { return w.dialed && beats(w) }, func(w *wire) { time.Sleep((520 - trip) * time.Millisecond) })
 				})
-			}
+			})
 		}
 	}
+}
+
+// takesSnapshot checks that the follower's Raft is given a snapshot of the leader of term.
+func takesSnapshot(t *testing.T, leader, follower openedTransport, term uint64) {
+	t.Helper()
+	sent := make(chan error, 1)
+	go func() { sent <- sendSnapshot(leader, term, bytes.NewReader(likeMessages)) }()
+	rpc := receive(t, "the snapshot", follower.transport.Consumer())
+	if q, ok := rpc.Command.(*raft.InstallSnapshotRequest); !ok || q.Term != term {
+		t.Errorf("Raft is given %+v", rpc.Command)
+	}
+	rpc.Respond(new(raft.InstallSnapshotResponse), nil)
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
+
+// failsWith checks whether this member has failed with err.
+func (o openedTransport) failsWith(t *testing.T, err error, want bool) {
+	t.Helper()
+	synctest.Wait()
+	select {
+	case is := <-o.life.errs:
+		if !want || !errors.Is(is, err) {
+			t.Errorf("the member stops: %v", is)
+		}
+	default:
+		if want {
+			t.Error("the member does not stop")
+		}
+	}
+}
+
+// spoolsTo changes how this member spools snapshots, and returns what makes that undone.
+func (o openedTransport) spoolsTo(change func(storage.Spool) (storage.Spool, error)) (undo func()) {
+	s := storage.NewMemory().Open()
+	o.raft.storage = s
+	works := s.Spool
+	s.Spool = func() (storage.Spool, error) {
+		spool, err := works()
+		if err == nil {
+			spool, err = change(spool)
+		}
+		return spool, err
+	}
+	return func() { s.Spool = works }
+}
+
+// sending has a transport send a snapshot of so many bytes, and calls at before each part is read.
+func (o openedTransport) sending(size int, at func(read int)) (read *int, done chan error) {
+	read, done = new(int), make(chan error, 1)
+	data := readFunc(func(p []byte) (int, error) {
+		if *read >= size {
+			return 0, io.EOF
+		}
+		*read += len(p)
+		at(*read)
+		return len(p), nil
+	})
+	go func() {
+		done <- o.NetworkTransport.InstallSnapshot("2", "follower:1", &raft.InstallSnapshotRequest{Size: int64(size)}, new(raft.InstallSnapshotResponse), data)
+	}()
+	return read, done
+}
+
+// catchesUp checks that a member that is started again has all entries within most. Meanwhile, now and then is called.
+func catchesUp(t *testing.T, leader *Member, again func() *Member, most time.Duration, now func(at time.Duration)) *Member {
+	t.Helper()
+	want, began := leader.commits.applied(), time.Now()
+	late := again()
+	for late.commits.applied() < want && time.Since(began) < 4*most {
+		time.Sleep(10 * time.Millisecond)
+		now(time.Since(began))
+	}
+	if took := time.Since(began); took > most {
+		t.Errorf("it has %d of %d after %v, should have all after %v", late.commits.applied(), want, took, most)
+	}
+	return late
 }

@@ -121,9 +121,12 @@ func (n *node) members() ([]proto.Peer, error) {
 }
 
 // logEnd returns the index and term of the last entry in this member's log, or of its
-// newest snapshot if the log ends before that. It is slow: Raft gives the term only as
-// one of its statistics.
+// newest snapshot if the log ends before that. It does not wait for the disk: if the entry is not kept in
+// memory, Raft knows its term, but gives that only as one of its statistics, which takes long.
 func (n *node) logEnd() (index, term uint64) {
+	if l := n.recent.last(); l != nil && l.Index == n.LastIndex() {
+		return l.Index, l.Term
+	}
 	stats := n.Stats()
 	number := func(key string) uint64 {
 		n, _ := strconv.ParseUint(stats[key], 10, 64)

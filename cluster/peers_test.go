@@ -282,23 +282,6 @@ func TestAskClients(t *testing.T) {
 	})
 }
 
-// TestOlderMemberReadsClients: an earlier version, which does not know the question for clients, takes it for
-// a question for the status.
-func TestOlderMemberReadsClients(t *testing.T) {
-	var old struct { // the requests that 0.1.0's first builds knew
-		Status           bool
-		Add, Reconfig    any
-		Remove, Transfer any
-		Propose, Agreed  any
-		Form             bool
-		Knows            uint64
-	}
-	text, _ := json.Marshal(Request{Status: true, Clients: &ClientQuery{Find: []string{"status"}}})
-	if err := json.Unmarshal(text, &old); err != nil || !old.Status || old.Add != nil || old.Remove != nil || old.Transfer != nil || old.Form || old.Knows != 0 {
-		t.Errorf("%s: %+v, %v", text, old, err)
-	}
-}
-
 // TestReplyOfManyParts: a reply of the length that one may have, which would fill a hundred times as much memory with clients
 // of whom it says nothing, is not unpacked.
 func TestReplyOfManyParts(t *testing.T) {

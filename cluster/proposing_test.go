@@ -33,49 +33,47 @@ func TestClockWentBack(t *testing.T) {
 		"the same":                    {0, 0},
 		"forward":                     {0, time.Hour},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				cfg := testConfig("")
-				cfg.Memory = storage.NewMemory()
-				began := time.Now()
-				for run, d := range ahead {
-					cfg.TimeOfDay = func() time.Time { return began.Add(d) } // it does not move
-					replica := fsm.NewReplica()
-					m, err := openMember(cfg, replica)
-					if err != nil {
-						t.Fatal(err)
-					}
-					<-m.Ready()
-					if run > 0 {
-						// The earlier run wrote one more entry than was applied.
-						var last uint64
-						replica.View(func(v *fsm.View) { last = v.LastBatch(cfg.ID) })
-						write := make(chan struct{})
-						cfg.Memory.SetFault(func() error { <-write; return nil })
-						e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
-						m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: cfg.ID, Batch: last + 1, Count: 1}), 0)
-						synctest.Wait()
-						mine := make(outcome, 1)
-						m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
-						synctest.Wait()
-						close(write)
-						cfg.Memory.SetFault(nil)
-						if r := <-mine; r != nil && r.Code != proto.SessionMoved {
-							t.Errorf("run %d: the result is %+v, which is another command's", run, r)
-						}
-					}
-					for range 5 {
-						mine := make(outcome, 1)
-						m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
-						if r := <-mine; r == nil || r.Code != proto.SessionMoved {
-							t.Errorf("run %d: the result is %+v", run, r)
-						}
-					}
-					if err := m.Kill(); err != nil {
-						t.Fatal(err)
+		bubble(t, name, func(t *testing.T) {
+			cfg := testConfig("")
+			cfg.Memory = storage.NewMemory()
+			began := time.Now()
+			for run, d := range ahead {
+				cfg.TimeOfDay = func() time.Time { return began.Add(d) } // it does not move
+				replica := fsm.NewReplica()
+				m, err := openMember(cfg, replica)
+				if err != nil {
+					t.Fatal(err)
+				}
+				<-m.Ready()
+				if run > 0 {
+					// The earlier run wrote one more entry than was applied.
+					var last uint64
+					replica.View(func(v *fsm.View) { last = v.LastBatch(cfg.ID) })
+					write := make(chan struct{})
+					cfg.Memory.SetFault(func() error { <-write; return nil })
+					e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+					m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: cfg.ID, Batch: last + 1, Count: 1}), 0)
+					synctest.Wait()
+					mine := make(outcome, 1)
+					m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
+					synctest.Wait()
+					close(write)
+					cfg.Memory.SetFault(nil)
+					if r := <-mine; r != nil && r.Code != proto.SessionMoved {
+						t.Errorf("run %d: the result is %+v, which is another command's", run, r)
 					}
 				}
-			})
+				for range 5 {
+					mine := make(outcome, 1)
+					m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
+					if r := <-mine; r == nil || r.Code != proto.SessionMoved {
+						t.Errorf("run %d: the result is %+v", run, r)
+					}
+				}
+				if err := m.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
 		})
 	}
 }
@@ -133,34 +131,32 @@ func TestLossLeavesNoGap(t *testing.T) {
 		"in a snapshot": func(m *Member) { observer{m}.Restored() },
 		"closed":        func(m *Member) { m.Close() },
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				net := memnet.New()
-				members, lead := threeMembers(t, net, new(testkit.Log))
-				m := members[(lead+1)%3]
-				hosts := []string{"a", "b", "c"}
-				for _, other := range hosts {
-					net.Cut(hosts[m.cfg.ID-1], other, true)
+		bubble(t, name, func(t *testing.T) {
+			net := memnet.New()
+			members, lead := threeMembers(t, net, new(testkit.Log))
+			m := members[(lead+1)%3]
+			hosts := []string{"a", "b", "c"}
+			for _, other := range hosts {
+				net.Cut(hosts[m.cfg.ID-1], other, true)
+			}
+			// The first command is under way and the second waits for it. The third is
+			// proposed while the first is being lost, and the fourth later.
+			p := &eager{m, make(chan struct{}), make(chan bool, 4)}
+			m.Propose(someWrite(), p, p.over)
+			synctest.Wait()
+			second := make(outcome, 1)
+			m.Propose(someWrite(), second, p.over)
+			lose(m)
+			synctest.Wait()
+			net.Heal()
+			fourth := make(outcome, 1)
+			m.Propose(someWrite(), fourth, p.over)
+			time.Sleep(time.Minute)
+			for what, done := range map[string]bool{"the first": <-p.came, "the second": <-second != nil, "the third": <-p.came, "the fourth": <-fourth != nil} {
+				if done {
+					t.Error(what, "is done")
 				}
-				// The first command is under way and the second waits for it. The third is
-				// proposed while the first is being lost, and the fourth later.
-				p := &eager{m, make(chan struct{}), make(chan bool, 4)}
-				m.Propose(someWrite(), p, p.over)
-				synctest.Wait()
-				second := make(outcome, 1)
-				m.Propose(someWrite(), second, p.over)
-				lose(m)
-				synctest.Wait()
-				net.Heal()
-				fourth := make(outcome, 1)
-				m.Propose(someWrite(), fourth, p.over)
-				time.Sleep(time.Minute)
-				for what, done := range map[string]bool{"the first": <-p.came, "the second": <-second != nil, "the third": <-p.came, "the fourth": <-fourth != nil} {
-					if done {
-						t.Error(what, "is done")
-					}
-				}
-			})
+			}
 		})
 	}
 }
@@ -222,23 +218,6 @@ func TestCloseAnswersAll(t *testing.T) {
 	}
 }
 
-// TestProposeAfterClose: a command proposed after Close is reported as lost.
-func TestProposeAfterClose(t *testing.T) {
-	m, err := openMember(testConfig(""), fsm.NewReplica())
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-m.Ready()
-	if err := m.Close(); err != nil {
-		t.Fatal(err)
-	}
-	w := make(result, 1)
-	m.Propose(&fsm.Command{Op: proto.OpSync}, w, nil)
-	if err := <-w; !errors.Is(err, ErrClosed) {
-		t.Errorf("%v", err)
-	}
-}
-
 // TestGivenUpWhileStuck: Raft's main goroutine waits for the leader's disk, which is stuck. When the others
 // have replaced it, the commands that wait on it are given up, and so are those that clients propose later.
 func TestGivenUpWhileStuck(t *testing.T) {
@@ -290,47 +269,45 @@ func TestDutiesBesideClients(t *testing.T) {
 		command *fsm.Command
 		fill    int
 	}{"commands": {someWrite(), maxBatchCommands}, "bytes": {large, 1}} {
-		t.Run(what, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-				p := b.proposer()
-				b.replica.Complete(p.complete)
-				over := make(chan struct{})
-				waits := func(propose func(*fsm.Command, fsm.Waiter, <-chan struct{})) (waits bool, waited result) {
-					waited = make(result, 1)
-					proposed := make(chan struct{})
-					go func() {
-						propose(c.command, waited, over)
-						close(proposed)
-					}()
-					synctest.Wait()
-					select {
-					case <-proposed:
-						return false, waited
-					default:
-						return true, waited
-					}
+		bubble(t, what, func(t *testing.T) {
+			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
+			p := b.proposer()
+			b.replica.Complete(p.complete)
+			over := make(chan struct{})
+			waits := func(propose func(*fsm.Command, fsm.Waiter, <-chan struct{})) (waits bool, waited result) {
+				waited = make(result, 1)
+				proposed := make(chan struct{})
+				go func() {
+					propose(c.command, waited, over)
+					close(proposed)
+				}()
+				synctest.Wait()
+				select {
+				case <-proposed:
+					return false, waited
+				default:
+					return true, waited
 				}
-				var all []result
-				for _, propose := range []func(*fsm.Command, fsm.Waiter, <-chan struct{}){p.propose, p.do} {
-					for i := range c.fill {
-						is, waited := waits(propose)
-						if all = append(all, waited); is {
-							t.Fatalf("command %d waits", i)
-						}
-					}
+			}
+			var all []result
+			for _, propose := range []func(*fsm.Command, fsm.Waiter, <-chan struct{}){p.propose, p.do} {
+				for i := range c.fill {
 					is, waited := waits(propose)
-					if all = append(all, waited); !is {
-						t.Fatal("the share has no end")
+					if all = append(all, waited); is {
+						t.Fatalf("command %d waits", i)
 					}
 				}
-				b.wg.Go(p.run)
-				for _, waited := range all {
-					if err := receive[error](t, "the outcome", waited); err != nil {
-						t.Fatal(err)
-					}
+				is, waited := waits(propose)
+				if all = append(all, waited); !is {
+					t.Fatal("the share has no end")
 				}
-			})
+			}
+			b.wg.Go(p.run)
+			for _, waited := range all {
+				if err := receive[error](t, "the outcome", waited); err != nil {
+					t.Fatal(err)
+				}
+			}
 		})
 	}
 }
@@ -398,51 +375,49 @@ func TestForgottenLink(t *testing.T) {
 	}
 	for name, ask := range what {
 		for _, before := range []bool{true, false} { // the message was sent
-			t.Run(fmt.Sprint(name, ", forgotten before ", before), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					net := newWires()
-					members, lead := net.open(t, 3, nil)
-					leader, m := members[lead], members[(lead+1)%3]
-					fill(t, m, "n", 1, 1)
-					time.Sleep(10 * time.Second)
-					term := m.raft.CurrentTerm()
-					from := hostOf(m)
-					link := func(w *wire) bool { return w.kind == kindForward && w.from == from }
-					done := make(chan error, 1)
-					if before {
-						if net.forget(link) == 0 {
-							t.Fatal("there is no connection")
-						}
-						go ask(m, done)
-					} else {
-						came := func(w *wire) { // the leader reads the message, and its answer is lost
-							w.mu.Lock()
-							is := link(w) && !w.dialed
-							w.mu.Unlock()
-							if is {
-								net.came.Store(nil)
-								net.forget(link)
-							}
-						}
-						net.came.Store(&came)
-						go ask(m, done)
+			bubble(t, fmt.Sprint(name, ", forgotten before ", before), func(t *testing.T) {
+				net := newWires()
+				members, lead := net.open(t, 3, nil)
+				leader, m := members[lead], members[(lead+1)%3]
+				fill(t, m, "n", 1, 1)
+				time.Sleep(10 * time.Second)
+				term := m.raft.CurrentTerm()
+				from := hostOf(m)
+				link := func(w *wire) bool { return w.kind == kindForward && w.from == from }
+				done := make(chan error, 1)
+				if before {
+					if net.forget(link) == 0 {
+						t.Fatal("there is no connection")
 					}
-					began := time.Now()
-					select {
-					case err := <-done:
-						if err != nil {
-							t.Error(err)
+					go ask(m, done)
+				} else {
+					came := func(w *wire) { // the leader reads the message, and its answer is lost
+						w.mu.Lock()
+						is := link(w) && !w.dialed
+						w.mu.Unlock()
+						if is {
+							net.came.Store(nil)
+							net.forget(link)
 						}
-						if took, most := time.Since(began), m.contacts.silence*3/2; took > most {
-							t.Errorf("it is done after %v, should be within %v", took, most)
-						}
-					case <-time.After(time.Minute):
-						t.Error("it is not done after a minute")
 					}
-					if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
-						t.Error("the leader was replaced meanwhile")
+					net.came.Store(&came)
+					go ask(m, done)
+				}
+				began := time.Now()
+				select {
+				case err := <-done:
+					if err != nil {
+						t.Error(err)
 					}
-				})
+					if took, most := time.Since(began), m.contacts.silence*3/2; took > most {
+						t.Errorf("it is done after %v, should be within %v", took, most)
+					}
+				case <-time.After(time.Minute):
+					t.Error("it is not done after a minute")
+				}
+				if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
+					t.Error("the leader was replaced meanwhile")
+				}
 			})
 		}
 	}
@@ -463,11 +438,8 @@ func TestForgottenTogether(t *testing.T) {
 			net.forget(func(w *wire) bool {
 				return (w.kind == kindForward || w.kind == kindRaft || w.kind == kindStream) && (w.from == a && w.to == b || w.from == b && w.to == a)
 			})
-			began, done := time.Now(), make(result, 1)
-			m.Propose(someWrite(), done, nil)
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
+			began := time.Now()
+			did(t, m, someWrite())
 			if took, most := time.Since(began), m.contacts.silence*5/2; took > most {
 				t.Errorf("it is done after %v, should be within %v", took, most)
 			}
@@ -502,37 +474,6 @@ func TestAnswersNotRead(t *testing.T) {
 			t.Errorf("it ends after %v", took)
 		}
 		near.Close()
-	})
-}
-
-// TestProposer: a proposer reports what becomes of each command, and those proposed
-// after it has stopped are lost.
-func TestProposer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.proposer()
-		b.replica.Complete(p.complete)
-		w := make(result, 1)
-		p.propose(someWrite(), w, nil)
-		b.wg.Go(p.run)
-		if err := receive[error](t, "the outcome", w); err != nil {
-			t.Error(err)
-		}
-		if p.sizes.last <= 0 || p.sizes.last != p.sizes.min {
-			t.Errorf("the entry had %d bytes", p.sizes.last)
-		}
-		b.leader.set(0, "")
-		p.propose(someWrite(), w, nil)
-		synctest.Wait()
-		b.leader.suspend()
-		if err := receive[error](t, "the outcome", w); err == nil {
-			t.Error("a command without a leader was done")
-		}
-		p.batcher.close()
-		p.propose(someWrite(), w, nil)
-		if err := receive[error](t, "the outcome", w); err == nil {
-			t.Error("a command was done after the end")
-		}
 	})
 }
 
@@ -636,27 +577,25 @@ func TestCloseTwice(t *testing.T) {
 // does not wait for the end of handOverTimeout.
 func TestCloseWithBrokenDisk(t *testing.T) {
 	for _, first := range []bool{true, false} {
-		t.Run(fmt.Sprint("disk first: ", first), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 3)
-				f.first = first
-				for i := range f.running {
-					f.start(i)
-				}
-				f.whole()
-				lead := leadOf(t, f)
-				l := f.running[lead]
-				time.Sleep(time.Second)
-				f.disks[lead].SetFault(func() error { return errors.New("broken") })
-				f.propose(lead, 77)
-				<-l.Err()
-				began := time.Now()
-				f.running[lead] = nil
-				l.Close()
-				if d := time.Since(began); d > time.Second {
-					t.Errorf("it took %v", d)
-				}
-			})
+		bubble(t, fmt.Sprint("disk first: ", first), func(t *testing.T) {
+			f := newFleet(t, 3)
+			f.first = first
+			for i := range f.running {
+				f.start(i)
+			}
+			f.whole()
+			lead := leadOf(t, f)
+			l := f.running[lead]
+			time.Sleep(time.Second)
+			f.disks[lead].SetFault(func() error { return errors.New("broken") })
+			f.propose(lead, 77)
+			<-l.Err()
+			began := time.Now()
+			f.running[lead] = nil
+			l.Close()
+			if d := time.Since(began); d > time.Second {
+				t.Errorf("it took %v", d)
+			}
 		})
 	}
 }

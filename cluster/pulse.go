@@ -134,7 +134,7 @@ func (p *pulse) run() {
 		if self := find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
 			own.dropped = p.raft.dropped(own.applied, p.digests.replica.Votes(p.id))
 		}
-		if p.contacts.troubled() {
+		if p.contacts.troubled() && p.gate.lifted() {
 			own.lastIndex, own.lastTerm = p.raft.logEnd()
 		}
 		v, ask, stand, again := p.contacts.look(p.nowMs(), members, own)

@@ -374,11 +374,7 @@ func oldReadsOfNewLeader(t *testing.T, size int) {
 					}
 				}
 			}()
-			w := make(result, 1)
-			m.Propose(fsm.OpenSession(uint64(1000+i), int64(1000+i), timeout, session.Password{}), w, nil)
-			if err := <-w; err != nil {
-				t.Fatal(err)
-			}
+			did(t, m, fsm.OpenSession(uint64(1000+i), int64(1000+i), timeout, session.Password{}))
 		}
 		time.Sleep(time.Second)
 		for i, m := range f.running {
@@ -499,11 +495,7 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 			}
 		}
 	}()
-	w := make(result, 1)
-	m.Propose(fsm.OpenSession(1000, 1000, 40_000, session.Password{}), w, nil)
-	if err := <-w; err != nil {
-		t.Fatal(err)
-	}
+	did(t, m, fsm.OpenSession(1000, 1000, 40_000, session.Password{}))
 	time.Sleep(time.Second)
 	if !m.Touch(1000, nil) {
 		t.Fatal("no session")
@@ -524,10 +516,7 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 		t.Logf("member %d leads, not %d", elected+1, other+1)
 		return
 	}
-	f.running[other].Propose(fsm.OpenSession(7777, 7777, 1<<30, session.Password{}), w, nil)
-	if err := <-w; err != nil {
-		t.Fatal(err)
-	}
+	did(t, f.running[other], fsm.OpenSession(7777, 7777, 1<<30, session.Password{}))
 	acked := time.Now()
 	var oldest time.Duration
 	time.Sleep(4200 * time.Millisecond)
@@ -565,25 +554,23 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 		observers []uint64
 		first     bool // its Raft waits for the disk before it sends an entry
 	}{"five voters": {5, nil, true}, "an observer": {4, []uint64{4}, true}, "five voters, disk last": {5, nil, false}} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, x.size)
-				for i := range f.running {
-					cfg := f.config(i)
-					observe(&cfg, x.observers...)
-					cfg.DiskFirst = x.first
-					f.open(i, cfg)
-				}
-				until(t, "the whole cluster", func() bool {
-					for _, m := range f.running {
-						if s, err := m.Status(); err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].commits.applied() || m.identified() == 0 {
-							return false
-						}
+		bubble(t, name, func(t *testing.T) {
+			f := newFleet(t, x.size)
+			for i := range f.running {
+				cfg := f.config(i)
+				observe(&cfg, x.observers...)
+				cfg.DiskFirst = x.first
+				f.open(i, cfg)
+			}
+			until(t, "the whole cluster", func() bool {
+				for _, m := range f.running {
+					if s, err := m.Status(); err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].commits.applied() || m.identified() == 0 {
+						return false
 					}
-					return true
-				})
-				f.oldReads(func(int, int, int) {})
+				}
+				return true
 			})
+			f.oldReads(func(int, int, int) {})
 		})
 	}
 }

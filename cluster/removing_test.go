@@ -51,28 +51,26 @@ func TestLists(t *testing.T) {
 // no vote yet.
 func TestLeaderLostWhileRemovingJoined(t *testing.T) {
 	for _, how := range []string{"remove", "demote"} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
-				f.writes(lead, 20)
-				f.snapshot(3)
-				// Server 4 joins, and gets the snapshot.
-				cfg := config(3)
-				cfg.Join = "a:1"
-				f.open(3, cfg)
-				until(t, "another voter", func() bool {
-					s, _ := f.running[3].Status()
-					return len(s.Members) == 4 && voters(s.Members) == 4
-				})
-				f.writes(lead, 3)
-				time.Sleep(time.Minute)
-				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
-					t.Fatal("it has joined without a snapshot")
-				}
-				f.loseLeaderWhileRemoving(lead, 3, how, true, config)
+		bubble(t, how, func(t *testing.T) {
+			f := newFleet(t, 4)
+			config := f.found(3)
+			lead := leadOf(t, f)
+			f.writes(lead, 20)
+			f.snapshot(3)
+			// Server 4 joins, and gets the snapshot.
+			cfg := config(3)
+			cfg.Join = "a:1"
+			f.open(3, cfg)
+			until(t, "another voter", func() bool {
+				s, _ := f.running[3].Status()
+				return len(s.Members) == 4 && voters(s.Members) == 4
 			})
+			f.writes(lead, 3)
+			time.Sleep(time.Minute)
+			if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
+				t.Fatal("it has joined without a snapshot")
+			}
+			f.loseLeaderWhileRemoving(lead, 3, how, true, config)
 		})
 	}
 }
@@ -141,9 +139,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 // new one, which has two: then the leader has to come back.)
 func TestLeaderLostWhileRemoving(t *testing.T) {
 	for _, how := range []string{"remove", "demote"} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { leaderLostWhileRemoving(t, 4, how) })
-		})
+		bubble(t, how, func(t *testing.T) { leaderLostWhileRemoving(t, 4, how) })
 	}
 }
 
@@ -222,51 +218,49 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 // its log. The lists that it has noted are still those of that log.
 func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 	for _, how := range []string{"remove", "demote"} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				f.open(3, config(3))
-				lead := leadOf(t, f)
-				ask := func(q Request) {
-					t.Helper()
-					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
-						t.Fatal(err)
-					}
-				}
-				ask(Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
-				until(t, "the observer", func() bool { return f.running[3].raft.AppliedIndex() == f.running[lead].raft.AppliedIndex() })
-				show := func(when string) {
-					n := f.running[3].raft
-					n.lists.mu.Lock()
-					defer n.lists.mu.Unlock()
-					first, _ := n.storage.Log.FirstIndex()
-					last, _ := n.storage.Log.LastIndex()
-					t.Logf("%s: lists noted by server 4: %+v, then %+v; log %d to %d", when, n.lists.before, n.lists.newest, first, last)
-				}
-				show("added")
-				f.stop(3)
-				ask(Request{Reconfig: &Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
-				f.writes(lead, 20)
-				f.snapshot(3)
-				f.open(3, config(3))
-				// As compactor.run does before each snapshot of its own: thousands of entries, usually.
-				if err := f.running[3].raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = 1000 }); err != nil {
+		bubble(t, how, func(t *testing.T) {
+			f := newFleet(t, 4)
+			config := f.found(3)
+			f.open(3, config(3))
+			lead := leadOf(t, f)
+			ask := func(q Request) {
+				t.Helper()
+				if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
 					t.Fatal(err)
 				}
-				show("started")
-				until(t, "the voter", func() bool {
-					s, _ := f.running[3].Status()
-					return voters(s.Members) == 4 && s.Index == f.running[lead].raft.AppliedIndex()
-				})
-				f.writes(lead, 3)
-				time.Sleep(time.Minute)
-				if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
-					t.Fatal("it has come back without a snapshot")
-				}
-				show("back")
-				f.loseLeaderWhileRemoving(lead, 3, how, false, config)
+			}
+			ask(Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
+			until(t, "the observer", func() bool { return f.running[3].raft.AppliedIndex() == f.running[lead].raft.AppliedIndex() })
+			show := func(when string) {
+				n := f.running[3].raft
+				n.lists.mu.Lock()
+				defer n.lists.mu.Unlock()
+				first, _ := n.storage.Log.FirstIndex()
+				last, _ := n.storage.Log.LastIndex()
+				t.Logf("%s: lists noted by server 4: %+v, then %+v; log %d to %d", when, n.lists.before, n.lists.newest, first, last)
+			}
+			show("added")
+			f.stop(3)
+			ask(Request{Reconfig: &Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
+			f.writes(lead, 20)
+			f.snapshot(3)
+			f.open(3, config(3))
+			// As compactor.run does before each snapshot of its own: thousands of entries, usually.
+			if err := f.running[3].raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = 1000 }); err != nil {
+				t.Fatal(err)
+			}
+			show("started")
+			until(t, "the voter", func() bool {
+				s, _ := f.running[3].Status()
+				return voters(s.Members) == 4 && s.Index == f.running[lead].raft.AppliedIndex()
 			})
+			f.writes(lead, 3)
+			time.Sleep(time.Minute)
+			if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
+				t.Fatal("it has come back without a snapshot")
+			}
+			show("back")
+			f.loseLeaderWhileRemoving(lead, 3, how, false, config)
 		})
 	}
 }

@@ -198,41 +198,39 @@ func restoredFleet(t *testing.T, index uint64) *fleet {
 // others go on without it, and it comes back, also if it is started again.
 func TestFirstLeaderOfRestored(t *testing.T) {
 	for _, again := range []bool{false, true} {
-		t.Run(fmt.Sprint("again ", again), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := restoredFleet(t, 2)
-				f.net.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
-				var first atomic.Int64
-				for i, m := range f.running {
-					f.disks[i].SetFault(func() error {
-						if _, leads := m.raft.term(); leads && first.CompareAndSwap(0, int64(i+1)) {
-							f.cutOff(i, true)
-						}
-						return nil
-					})
-				}
-				until(t, "a leader", func() bool { return first.Load() != 0 })
-				c := int(first.Load() - 1)
-				until(t, "a write", func() bool { return f.write((c + 1) % 3) })
-				time.Sleep(10 * time.Second)
-				if again {
-					f.stop(c)
-				}
-				f.net.Heal()
-				if again {
-					f.start(c)
-				}
-				time.Sleep(10 * time.Second)
-				var at []uint64
-				for _, m := range f.running {
-					at = append(at, m.raft.LastIndex())
-				}
-				if at[0] != at[1] || at[0] != at[2] {
-					t.Fatalf("10 s after the cut was healed, the members' logs end with %v; the first leader was %d", at, c+1)
-				}
-				f.whole()
-				f.check()
-			})
+		bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
+			f := restoredFleet(t, 2)
+			f.net.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
+			var first atomic.Int64
+			for i, m := range f.running {
+				f.disks[i].SetFault(func() error {
+					if _, leads := m.raft.term(); leads && first.CompareAndSwap(0, int64(i+1)) {
+						f.cutOff(i, true)
+					}
+					return nil
+				})
+			}
+			until(t, "a leader", func() bool { return first.Load() != 0 })
+			c := int(first.Load() - 1)
+			until(t, "a write", func() bool { return f.write((c + 1) % 3) })
+			time.Sleep(10 * time.Second)
+			if again {
+				f.stop(c)
+			}
+			f.net.Heal()
+			if again {
+				f.start(c)
+			}
+			time.Sleep(10 * time.Second)
+			var at []uint64
+			for _, m := range f.running {
+				at = append(at, m.raft.LastIndex())
+			}
+			if at[0] != at[1] || at[0] != at[2] {
+				t.Fatalf("10 s after the cut was healed, the members' logs end with %v; the first leader was %d", at, c+1)
+			}
+			f.whole()
+			f.check()
 		})
 	}
 }
@@ -264,36 +262,34 @@ func TestStateBeforeFirstEntry(t *testing.T) {
 func TestAheadOfLeader(t *testing.T) {
 	for _, writes := range []int{0, 1, 2, 30} {
 		for _, down := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d writes, third member down %v", writes, down), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					f := newFleet(t, 3)
-					f.mixed(9, 9, 13)
-					f.start(0)
-					f.start(1)
-					until(t, "a leader", func() bool { return f.running[0].raft.begun.Load() != 0 || f.running[1].raft.begun.Load() != 0 })
-					f.writes(0, writes)
-					other := 1 - leadOf(t, f)
-					if down {
-						f.stop(other)
+			bubble(t, fmt.Sprintf("%d writes, third member down %v", writes, down), func(t *testing.T) {
+				f := newFleet(t, 3)
+				f.mixed(9, 9, 13)
+				f.start(0)
+				f.start(1)
+				until(t, "a leader", func() bool { return f.running[0].raft.begun.Load() != 0 || f.running[1].raft.begun.Load() != 0 })
+				f.writes(0, writes)
+				other := 1 - leadOf(t, f)
+				if down {
+					f.stop(other)
+				}
+				m := f.start(2)
+				if err := receive(t, "its fault", m.Err()); !errors.Is(err, ErrDiffers) {
+					t.Error(err)
+				}
+				f.stop(2)
+				if down {
+					f.start(other)
+				}
+				until(t, "a write", func() bool { return f.write(0) })
+				time.Sleep(10 * time.Second)
+				for i := range 2 {
+					select {
+					case err := <-f.running[i].Err():
+						t.Errorf("server %d ends: %v", i+1, err)
+					default:
 					}
-					m := f.start(2)
-					if err := receive(t, "its fault", m.Err()); !errors.Is(err, ErrDiffers) {
-						t.Error(err)
-					}
-					f.stop(2)
-					if down {
-						f.start(other)
-					}
-					until(t, "a write", func() bool { return f.write(0) })
-					time.Sleep(10 * time.Second)
-					for i := range 2 {
-						select {
-						case err := <-f.running[i].Err():
-							t.Errorf("server %d ends: %v", i+1, err)
-						default:
-						}
-					}
-				})
+				}
 			})
 		}
 	}

@@ -26,7 +26,6 @@ type scriptedLeader struct {
 	wire     openedTransport
 	cfg      Config // of the follower
 	follower *Member
-	stopped  chan struct{}
 
 	term      uint64
 	log       []*raft.Log // entry i+1 at i
@@ -40,21 +39,12 @@ func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) 
 	net := memnet.New()
 	peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
 	l := &scriptedLeader{
-		t: t, random: random, wire: openTransport(t, net, "a"), stopped: make(chan struct{}), begins: 1, committed: 1, next: 2, term: 1,
+		t: t, random: random, wire: openTransport(t, net, "a"), begins: 1, committed: 1, next: 2, term: 1,
 		cfg: memberConfig(2, peers, net.Host("b")),
 	}
 	l.cfg.Memory, l.cfg.SnapshotBytes = nil, 1<<30
 	l.members = (&Config{Peers: listOf(peers)}).first()
-	go func() { // the others do not vote for the follower
-		for {
-			select {
-			case rpc := <-l.wire.transport.Consumer():
-				rpc.Respond(nil, ErrClosed)
-			case <-l.stopped:
-				return
-			}
-		}
-	}()
+	l.wire.answers(t, func(rpc raft.RPC) { rpc.Respond(nil, ErrClosed) }) // the others do not vote for the follower
 	var s *storage.Storage
 	if store == "" {
 		l.cfg.Memory = storage.NewMemory()
@@ -77,6 +67,11 @@ func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) 
 	}
 	l.log = []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(l.members)}}
 	l.start()
+	t.Cleanup(func() {
+		if err := l.follower.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	l.lead(2)
 	return l
 }
@@ -113,14 +108,6 @@ func (l *scriptedLeader) start() {
 	if l.follower, err = openMember(l.cfg, fsm.NewReplica()); err != nil {
 		l.t.Fatalf("the member does not start: %v", err)
 	}
-}
-
-func (l *scriptedLeader) close() {
-	if err := l.follower.Close(); err != nil {
-		l.t.Error(err)
-	}
-	close(l.stopped)
-	closeTransport(l.wire)
 }
 
 func (l *scriptedLeader) last() uint64 { return uint64(len(l.log)) }
@@ -319,4 +306,20 @@ func (zeros) Uint64() uint64 { return 0 }
 func (o openedTransport) beginTerm(term uint64) (*raft.RequestVoteResponse, error) {
 	r := new(raft.RequestVoteResponse)
 	return r, o.NetworkTransport.RequestVote("2", "b:1", &raft.RequestVoteRequest{RPCHeader: o.header(), Term: term, LeadershipTransfer: true}, r)
+}
+
+// sends is send for a message that the follower has to accept.
+func (l *scriptedLeader) sends(first, last uint64) {
+	l.t.Helper()
+	if r, err := l.send(first, last); err != nil || !r.Success {
+		l.t.Fatal(r, err)
+	}
+}
+
+// hasFour checks that the newest list that the follower knows is that of addMember.
+func (l *scriptedLeader) hasFour() {
+	l.t.Helper()
+	if have := l.follower.raft.servers(); len(have) != 4 {
+		l.t.Errorf("its newest list of members is %v", have)
+	}
 }

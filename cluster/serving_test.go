@@ -3,7 +3,6 @@ package cluster
 import (
 	"fmt"
 	"log/slog"
-	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -79,60 +78,6 @@ func (u unbuffered) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestServiceFollowsVerdict: a service serves once this member has begun to lead, stops
-// while no majority can be reached, and gives up what waits for the leader then.
-func TestServiceFollowsVerdict(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p, l := b.pulse, newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
-		proposer := b.proposer()
-		b.replica.Complete(proposer.complete)
-		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, l, proposer)
-		see := func(v verdict) {
-			p.verdict.Store(&v)
-			p.changed.raise()
-			synctest.Wait()
-		}
-		see(verdict{leads: true})
-		b.tick()
-		b.wg.Go(proposer.run)
-		b.wg.Go(s.run)
-		synctest.Wait()
-		select {
-		case serves := <-s.changes:
-			t.Fatalf("serves: %v, before what earlier leaders left is applied", serves)
-		default:
-		}
-		l.gain(p.moment())
-		if !receive(t, "serving", s.changes) {
-			t.Fatal("it does not serve, and leads")
-		}
-		receive(t, "ready", s.ready)
-		suspended := b.leader.get().suspended
-		see(verdict{leads: true, noMajority: true})
-		if receive(t, "no majority", s.changes) {
-			t.Error("it serves without a majority")
-		}
-		receive(t, "giving up", suspended)
-		see(verdict{leads: true})
-		time.Sleep(time.Second)
-		if !receive(t, "serving again", s.changes) {
-			t.Error("it does not serve again")
-		}
-		see(verdict{lost: true})
-		if id := b.leader.get().id; id != 0 {
-			t.Errorf("member %d leads, and the leader is lost", id)
-		}
-		began := time.Now()
-		if receive(t, "no leader", s.changes) {
-			t.Error("it serves without a leader")
-		}
-		if took := time.Since(began); took < p.contacts.silence || took > p.contacts.silence+2*p.contacts.beat {
-			t.Errorf("it served for %v without a leader, want %v", took, p.contacts.silence)
-		}
-	})
-}
-
 // TestServiceAfterSilence: a member that had no leader for long, and now begins to lead,
 // serves at once and goes on, although its pulse has not looked since.
 func TestServiceAfterSilence(t *testing.T) {
@@ -164,66 +109,6 @@ func TestServiceAfterSilence(t *testing.T) {
 	})
 }
 
-// TestServiceUnheard: a service of a follower stops serving when the leader has not
-// received its touches for two election timeouts.
-func TestServiceUnheard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.pulse
-		proposer := b.proposer()
-		b.replica.Complete(proposer.complete)
-		b.cfg.ID = 2 // for the service, so that member 1 is another one
-		s := newService(b.lifecycle, p.clock, b.cfg, p, b.leader, newLease(p.clock, p.raft, p.contacts), proposer)
-		b.tick()
-		b.wg.Go(proposer.run)
-		b.wg.Go(s.run)
-		if !receive(t, "serving", s.changes) {
-			t.Fatal("it does not serve, with a leader")
-		}
-		p.contacts.caughtUp(math.MaxInt64 / 2) // so that this is not the reason
-		s.unheard <- p.nowMs()
-		time.Sleep(p.contacts.silence)
-		s.unheard <- allHeard
-		time.Sleep(10 * time.Second)
-		select {
-		case <-s.changes:
-			t.Fatal("it does not serve, and the leader has heard all")
-		default:
-		}
-		began := time.Now()
-		s.unheard <- p.nowMs()
-		if receive(t, "the end of serving", s.changes) {
-			t.Fatal("it serves again")
-		}
-		if took := time.Since(began); took < unheardLimit*p.contacts.silence || took > unheardLimit*p.contacts.silence+2*p.contacts.beat {
-			t.Errorf("it stops after %v", took)
-		}
-	})
-}
-
-// TestLease: a leader is sure to lead once all entries of earlier terms are applied, and
-// as long as a majority has followed it recently.
-func TestLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
-		p := b.pulse
-		l := newLease(p.clock, p.raft, p.contacts)
-		if l.surelyLeads() {
-			t.Error("sure, before what earlier leaders left is applied")
-		}
-		term, _ := p.raft.term()
-		l.raft.begun.Store(term)
-		time.Sleep(time.Hour)
-		if !l.surelyLeads() {
-			t.Error("unsure, and the only voter")
-		}
-		l.raft.begun.Store(term - 1)
-		if l.surelyLeads() {
-			t.Error("sure, by what it knew in an earlier term")
-		}
-	})
-}
-
 // TestServesOnSlowLinks: long writes, one after the other, over links that carry at least 1 MiB in an
 // election timeout, and twice as much as is written. No member stops serving its clients.
 func TestServesOnSlowLinks(t *testing.T) {
@@ -231,43 +116,37 @@ func TestServesOnSlowLinks(t *testing.T) {
 		for _, timeout := range []time.Duration{500, 2000} {
 			for _, percent := range []int{100} { // of 1 MiB in an election timeout
 				for _, entry := range []int{300_000, 900_000} {
-					t.Run(fmt.Sprint("size ", size, " timeout ", int(timeout), " link ", percent, " entry ", entry), func(t *testing.T) {
-						synctest.Test(t, func(t *testing.T) {
-							f := newFleet(t, size)
-							timeout := timeout * time.Millisecond
-							f.opened(timeout)
-							rate := int((1<<20)*time.Second/timeout) * percent / 100
-							f.net.SetDelay(func(from, to string) time.Duration { return 2 * time.Millisecond })
-							for i := range size {
-								for j := range size {
-									f.net.SetBandwidth(string(rune('a'+i)), string(rune('a'+j)), rate)
-								}
+					bubble(t, fmt.Sprint("size ", size, " timeout ", int(timeout), " link ", percent, " entry ", entry), func(t *testing.T) {
+						f := newFleet(t, size)
+						timeout := timeout * time.Millisecond
+						f.opened(timeout)
+						rate := int((1<<20)*time.Second/timeout) * percent / 100
+						f.net.SetDelay(func(from, to string) time.Duration { return 2 * time.Millisecond })
+						for i := range size {
+							for j := range size {
+								f.net.SetBandwidth(string(rune('a'+i)), string(rune('a'+j)), rate)
 							}
-							stops := make([]atomic.Int64, size)
-							f.sees(stops)
-							time.Sleep(5 * time.Second)
-							l := f.running[leadOf(t, f)]
-							term := l.raft.CurrentTerm()
-							for range 3 { // each group of writes is 1.8 MB
-								began := time.Now()
-								for range 1_800_000 / entry {
-									w := make(result, 1)
-									l.Propose(fsm.Reap("/"+strings.Repeat("x", entry)), w, nil)
-									if err := <-w; err != nil {
-										t.Fatal(err)
-									}
-								}
-								time.Sleep(time.Duration(2*1_800_000*float64(time.Second)/float64(rate)) - time.Since(began))
+						}
+						stops := make([]atomic.Int64, size)
+						f.sees(stops)
+						time.Sleep(5 * time.Second)
+						l := f.running[leadOf(t, f)]
+						term := l.raft.CurrentTerm()
+						for range 3 { // each group of writes is 1.8 MB
+							began := time.Now()
+							for range 1_800_000 / entry {
+								did(t, l, fsm.Reap("/"+strings.Repeat("x", entry)))
 							}
-							for i := range stops {
-								if c := stops[i].Load(); c > 0 {
-									t.Errorf("server %d stopped serving %d times", i+1, c)
-								}
+							time.Sleep(time.Duration(2*1_800_000*float64(time.Second)/float64(rate)) - time.Since(began))
+						}
+						for i := range stops {
+							if c := stops[i].Load(); c > 0 {
+								t.Errorf("server %d stopped serving %d times", i+1, c)
 							}
-							if l.raft.CurrentTerm() != term {
-								t.Error("another term")
-							}
-						})
+						}
+						if l.raft.CurrentTerm() != term {
+							t.Error("another term")
+						}
 					})
 				}
 			}

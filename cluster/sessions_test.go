@@ -74,9 +74,7 @@ func TestRefusedExpiry(t *testing.T) {
 		}
 		defer m.Close()
 		<-m.Ready()
-		opened := make(outcome, 1)
-		m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
-		<-opened
+		must(t, m, fsm.OpenSession(1, 7, 60_000, session.Password{}))
 		m.liveness.mu.Lock()
 		late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
 		m.liveness.mu.Unlock()
@@ -98,9 +96,7 @@ func TestRefusedExpiry(t *testing.T) {
 // session cannot be touched again, and is found late again.
 func TestLostExpiry(t *testing.T) {
 	m := loneMember(t)
-	opened := make(outcome, 1)
-	m.Propose(fsm.OpenSession(1, 7, 60_000, session.Password{}), opened, nil)
-	<-opened
+	must(t, m, fsm.OpenSession(1, 7, 60_000, session.Password{}))
 	m.liveness.mu.Lock()
 	late, tracker := m.liveness.tracker.Late(m.nowMs()+120_000), m.liveness.tracker
 	m.liveness.mu.Unlock()
@@ -151,82 +147,6 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// TestResumeNearTimeout resumes many sessions just when they are found late: a client
-// whose session was resumed keeps it.
-func TestResumeNearTimeout(t *testing.T) {
-	t.Parallel() // it waits in real time
-	m := loneMember(t)
-	for first, timeout := int64(1), int32(600); ; first, timeout = first+nearTimeout, 2*timeout {
-		if resumeNearTimeout(t, m, first, timeout) {
-			return
-		}
-	}
-}
-
-// nearTimeout is how many sessions resumeNearTimeout opens.
-const nearTimeout = 3000
-
-// resumeNearTimeout opens sessions with a timeout in ms, and resumes them just when they are found late. It returns
-// false if the machine was so slow that the resumed sessions could end again.
-func resumeNearTimeout(t *testing.T, m *Member, first int64, timeout int32) bool {
-	const sessions = nearTimeout
-	all := make(outcome, sessions)
-	for id := range int64(sessions) {
-		m.Propose(fsm.OpenSession(1, first+id, timeout, session.Password{}), all, nil)
-	}
-	for range sessions {
-		<-all
-	}
-	until(t, "most sessions are about to be late", func() bool {
-		m.liveness.mu.Lock()
-		defer m.liveness.mu.Unlock()
-		next, ok := m.liveness.tracker.Next()
-		return !ok || next-m.nowMs() < 5
-	})
-	began := time.Now()
-	done := make(chan int64, sessions)
-	for id := first; id < first+sessions; id++ {
-		var none session.Password
-		m.Propose(fsm.ResumeSession(2, id, timeout, none[:]), resumption{id, done}, nil)
-	}
-	var back []int64
-	for range sessions {
-		if id := <-done; id != 0 {
-			back = append(back, id)
-		}
-	}
-	time.Sleep(time.Duration(timeout) * time.Millisecond / 2) // half of the timeout is left
-	var lost []int64
-	for _, id := range back {
-		if !m.hasSession(id) {
-			lost = append(lost, id)
-		}
-	}
-	took := time.Since(began)
-	t.Logf("%d of %d sessions of %d ms were resumed, %d ended within %v", len(back), sessions, timeout, len(lost), took)
-	if took >= time.Duration(timeout)*time.Millisecond {
-		return false
-	}
-	if len(lost) > 0 {
-		t.Errorf("%d of %d resumed sessions were ended", len(lost), len(back))
-	}
-	return true
-}
-
-// resumption reports the id of a session that was resumed, or 0.
-type resumption struct {
-	id   int64
-	done chan int64
-}
-
-func (r resumption) Done(_ *fsm.View, res *fsm.Result) {
-	if res.Code != proto.OK {
-		r.id = 0
-	}
-	r.done <- r.id
-}
-func (r resumption) Lost() { r.done <- 0 }
-
 // TestTimeStoodStill: a leader whose process was paused does not count the pause
 // against sessions: they have at least as much time left as before, wherever in the
 // pause their deadlines were, and whether the leader was waiting for its next check or
@@ -237,60 +157,58 @@ func TestTimeStoodStill(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
 			for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
-				t.Run(fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
-					synctest.Test(t, func(t *testing.T) {
-						start := time.Now()
-						now := func() int64 { return time.Since(start).Milliseconds() }
-						l := newLiveness(tick, 0, false, now)
-						time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
-						l.add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
-						looked := now()
-						isLate := func(due int64) bool {
-							var late []*session.Session
-							late, _, looked = l.late(due)
-							return len(late) > 0
-						}
-						// run does what lead does for some time, and reports whether the session is late.
-						run := func(d time.Duration) bool {
-							for end := time.Now().Add(d); ; {
-								due, wait := l.nextLook(looked)
-								if left := time.Until(end); wait > left {
-									time.Sleep(left)
-									return false
-								}
-								time.Sleep(wait)
-								if isLate(due) {
-									return true
-								}
+				bubble(t, fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
+					start := time.Now()
+					now := func() int64 { return time.Since(start).Milliseconds() }
+					l := newLiveness(tick, 0, false, now)
+					time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
+					l.add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
+					looked := now()
+					isLate := func(due int64) bool {
+						var late []*session.Session
+						late, _, looked = l.late(due)
+						return len(late) > 0
+					}
+					// run does what lead does for some time, and reports whether the session is late.
+					run := func(d time.Duration) bool {
+						for end := time.Now().Add(d); ; {
+							due, wait := l.nextLook(looked)
+							if left := time.Until(end); wait > left {
+								time.Sleep(left)
+								return false
 							}
-						}
-						if run(before) {
-							t.Fatal("the session is late before the pause")
-						}
-						if busy {
-							looked = now()
-							time.Sleep(pause)
-						}
-						due, wait := l.nextLook(looked)
-						if !busy {
-							time.Sleep(pause)
-						}
-						if busy || pause >= wait {
+							time.Sleep(wait)
 							if isLate(due) {
-								t.Fatal("the session is late because of time in which nobody could be heard")
+								return true
 							}
 						}
-						left := timeout - before - time.Millisecond
-						if pause <= unnoticed {
-							left -= unnoticed
+					}
+					if run(before) {
+						t.Fatal("the session is late before the pause")
+					}
+					if busy {
+						looked = now()
+						time.Sleep(pause)
+					}
+					due, wait := l.nextLook(looked)
+					if !busy {
+						time.Sleep(pause)
+					}
+					if busy || pause >= wait {
+						if isLate(due) {
+							t.Fatal("the session is late because of time in which nobody could be heard")
 						}
-						if run(left) {
-							t.Fatal("the session has less time than before the pause")
-						}
-						if !run(3*tick + unnoticed) { // times are rounded up
-							t.Error("the session has more time than before the pause")
-						}
-					})
+					}
+					left := timeout - before - time.Millisecond
+					if pause <= unnoticed {
+						left -= unnoticed
+					}
+					if run(left) {
+						t.Fatal("the session has less time than before the pause")
+					}
+					if !run(3*tick + unnoticed) { // times are rounded up
+						t.Error("the session has more time than before the pause")
+					}
 				})
 			}
 		}
@@ -582,39 +500,37 @@ func TestTouchBesideLongEntry(t *testing.T) {
 		{"slow writes", func(n *wires, _, _ string) { n.rate.Store(1 << 20) }, 8 << 20, 200 * time.Millisecond},
 		{"long buffers", func(n *wires, from, to string) { n.SetBandwidth(from, to, 150<<10) }, 4 << 20, 4 * time.Second},
 	} {
-		t.Run(x.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				net := newWires()
-				members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
-				m := members[(lead+1)%3]
-				openSession(t, m, 7, 4*time.Second, members)
-				fill(t, m, "first", 1, 1) // opens its session
-				x.slow(net, hostOf(m), hostOf(members[lead]))
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					fill(t, m, "long", 1, x.entry)
-				}()
-				for began, over := time.Now(), false; !over; {
-					asked := time.Now()
-					if !m.Touch(7, nil) {
-						t.Errorf("the session has expired after %v", time.Since(began))
-						<-done
-						return
-					}
-					if took := time.Since(asked); took > x.most {
-						t.Errorf("a touch is confirmed after %v", took)
-					}
-					select {
-					case <-done:
-						if took := time.Since(began); took < 8*time.Second {
-							t.Errorf("the entry took only %v", took)
-						}
-						over = true
-					case <-time.After(500 * time.Millisecond):
-					}
+		bubble(t, x.name, func(t *testing.T) {
+			net := newWires()
+			members, lead := net.open(t, 3, func(c *Config) { c.SnapshotBytes = 1 << 30 })
+			m := members[(lead+1)%3]
+			openSession(t, m, 7, 4*time.Second, members)
+			fill(t, m, "first", 1, 1) // opens its session
+			x.slow(net, hostOf(m), hostOf(members[lead]))
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				fill(t, m, "long", 1, x.entry)
+			}()
+			for began, over := time.Now(), false; !over; {
+				asked := time.Now()
+				if !m.Touch(7, nil) {
+					t.Errorf("the session has expired after %v", time.Since(began))
+					<-done
+					return
 				}
-			})
+				if took := time.Since(asked); took > x.most {
+					t.Errorf("a touch is confirmed after %v", took)
+				}
+				select {
+				case <-done:
+					if took := time.Since(began); took < 8*time.Second {
+						t.Errorf("the entry took only %v", took)
+					}
+					over = true
+				case <-time.After(500 * time.Millisecond):
+				}
+			}
 		})
 	}
 }
@@ -633,9 +549,7 @@ func TestExpiryBesideLog(t *testing.T) {
 		defer close(release)
 		<-m.Ready()
 		for id := range int64(2000) {
-			opened := make(outcome, 1)
-			m.Propose(fsm.OpenSession(1, id+1, 10_000, session.Password{}), opened, nil)
-			<-opened
+			must(t, m, fsm.OpenSession(1, id+1, 10_000, session.Password{}))
 			time.Sleep(time.Second)
 		}
 		time.Sleep(20 * time.Second)

@@ -228,6 +228,19 @@ func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
 	return r.LogStore.GetLog(index, l)
 }
 
+// last returns the newest entry, or nil if it is not kept.
+func (r *recentLog) last() *raft.Log {
+	if r == nil {
+		return nil
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if len(r.kept) == 0 {
+		return nil
+	}
+	return r.kept[len(r.kept)-1]
+}
+
 // StoreLog implements raft.LogStore.
 func (r *recentLog) StoreLog(l *raft.Log) error { return r.StoreLogs([]*raft.Log{l}) }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -70,21 +69,14 @@ func (c *entryCall) Start() time.Time                      { return c.start }
 func (c *entryCall) Request() *raft.AppendEntriesRequest   { return c.q }
 func (c *entryCall) Response() *raft.AppendEntriesResponse { return c.r }
 
-const (
-	// While as many messages as mostUnanswered are unanswered, AppendEntries waits, and entries
-	// gather for the next message.
-	mostUnanswered = 2
-	// streamless is how long no stream to an address is tried, after the server there has
-	// closed a connection for one without a greeting: it may be of an earlier version, which
-	// knows none. Raft sends it single messages meanwhile.
-	streamless = 10 * time.Second
-)
+// While as many messages as mostUnanswered are unanswered, AppendEntries waits, and entries
+// gather for the next message.
+const mostUnanswered = 2
 
 // dialing is an attempt to connect for a stream.
 type dialing struct {
-	ended time.Time     // zero while it is under way
-	conn  *raftConn     // nil if it has failed
-	pause time.Duration // then: how long there is no other attempt
+	ended time.Time // zero while it is under way
+	conn  *raftConn // nil if it has failed
 }
 
 // dialStream begins to connect to a member, unless that is under way or has just succeeded. Raft opens a
@@ -93,7 +85,7 @@ type dialing struct {
 func (t *transport) dialStream(target raft.ServerAddress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < d.pause) {
+	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < timing.Redial(t.silence)) {
 		return
 	}
 	t.dials[target] = new(dialing)
@@ -110,12 +102,10 @@ func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < t
 
 func (t *transport) connect(target raft.ServerAddress) *dialing {
 	c, err := t.peers.dialAgain(t.peers.ctx, string(target), kindStream, t.peers.idOf(string(target)), t.silence)
-	d := &dialing{pause: timing.Redial(t.silence)}
+	d := new(dialing)
 	if err == nil {
 		c.SetReadDeadline(time.Now().Add(t.silence))
-		if err = c.(*greeted).hear(); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
-			d.pause = streamless
-		}
+		err = c.(*greeted).hear()
 		c.SetReadDeadline(time.Time{})
 		if err == nil {
 			d.conn = t.conns.newConn(c, string(target))

@@ -39,9 +39,8 @@ func TestTransportRestart(t *testing.T) {
 			}
 			all.Wait()
 			net.Kill("voter")
-			closeTransport(voter)
+			voter.end()
 		}
-		closeTransport(candidate)
 	})
 }
 
@@ -49,12 +48,6 @@ func TestTransportRestart(t *testing.T) {
 // and Raft goes on behind the last entry that was sent. It never says that more is committed
 // than the receiver has compared with the leader's log.
 func TestLongMessages(t *testing.T) {
-	entries := func(sizes ...int) (logs []*raft.Log) {
-		for i, size := range sizes {
-			logs = append(logs, &raft.Log{Index: uint64(11 + i), Term: uint64(2 + i), Data: make([]byte, size)})
-		}
-		return logs
-	}
 	const half = maxEntryBytes / 2
 	for _, x := range []struct {
 		sizes []int
@@ -70,42 +63,27 @@ func TestLongMessages(t *testing.T) {
 	} {
 		for _, piped := range []bool{false, true} {
 			synctest.Test(t, func(t *testing.T) {
-				net := memnet.New()
-				leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
+				leader, follower := openTransports(t)
 				var got []*raft.AppendEntriesRequest
-				stop := make(chan struct{})
-				go func() {
-					for {
-						select {
-						case rpc := <-follower.transport.Consumer():
-							got = append(got, rpc.Command.(*raft.AppendEntriesRequest))
-							rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
-						case <-stop:
-							return
-						}
-					}
-				}()
-				whole := raft.AppendEntriesRequest{Term: 9, PrevLogEntry: 10, PrevLogTerm: 1, LeaderCommitIndex: 12, Entries: entries(x.sizes...)}
+				follower.answers(t, func(rpc raft.RPC) {
+					got = append(got, rpc.Command.(*raft.AppendEntriesRequest))
+					succeed(rpc)
+				})
+				whole := raft.AppendEntriesRequest{Term: 9, PrevLogEntry: 10, PrevLogTerm: 1, LeaderCommitIndex: 12}
+				for i, size := range x.sizes {
+					whole.Entries = append(whole.Entries, &raft.Log{Index: uint64(11 + i), Term: uint64(2 + i), Data: make([]byte, size)})
+				}
 				last := uint64(10 + len(x.sizes))
 				if piped {
 					p := streamOf(t, leader)
 					reached := uint64(10)
-					go func() { // as Raft does
-						for {
-							select {
-							case f := <-p.Consumer():
-								if n := len(f.Request().Entries); n > 0 && f.Response().Success {
-									reached = f.Request().Entries[n-1].Index
-								}
-							case <-stop:
-								return
-							}
+					takeAnswers(t, p, func(f raft.AppendFuture) { // as Raft does
+						if n := len(f.Request().Entries); n > 0 && f.Response().Success {
+							reached = f.Request().Entries[n-1].Index
 						}
-					}()
+					})
 					q := whole
-					if _, err := p.AppendEntries(&q, new(raft.AppendEntriesResponse)); err != nil {
-						t.Fatal(err)
-					}
+					p.add(t, &q)
 					if len(q.Entries) != len(whole.Entries) {
 						t.Error("Raft would send entries again that are on their way")
 					}
@@ -143,9 +121,6 @@ func TestLongMessages(t *testing.T) {
 				if len(got) != len(x.want) {
 					t.Errorf("%v, piped %v: %d messages", x.sizes, piped, len(got))
 				}
-				close(stop)
-				closeTransport(leader)
-				closeTransport(follower)
 			})
 		}
 	}
@@ -204,22 +179,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		if len(busy.waiting) > 0 {
 			t.Errorf("%d members are remembered", len(busy.waiting))
 		}
-		for _, o := range []openedTransport{one, other, busy} {
-			closeTransport(o)
-		}
 	})
-}
-
-func answerAll(o openedTransport, after time.Duration, stop chan struct{}) {
-	for {
-		select {
-		case rpc := <-o.transport.Consumer():
-			time.Sleep(after)
-			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
-		case <-stop:
-			return
-		}
-	}
 }
 
 // slowClose is a network whose connections end some ms after Close is called, as when the goroutine that closes them
@@ -246,22 +206,14 @@ func TestRedialInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
 		leader, follower := openTransportOn(t, slowClose{network.Host("leader")}, "leader"), openTransport(t, network, "follower")
-		stop := make(chan struct{})
-		go answerAll(follower, 20*time.Millisecond, stop)
-		ask := func() error {
-			return leader.appendEntries("2", "follower:1", &raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse))
+		follower.answers(t, func(rpc raft.RPC) { time.Sleep(20 * time.Millisecond); succeed(rpc) })
+		for range 2 {
+			if err := leader.appendEntries("2", "follower:1", &raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse)); err != nil {
+				t.Error(err)
+			}
+			leader.conns.redial("follower:1", true)
 		}
-		if err := ask(); err != nil {
-			t.Fatal(err)
-		}
-		leader.conns.redial("follower:1", true)
-		if err := ask(); err != nil {
-			t.Error(err)
-		}
-		close(stop)
 		time.Sleep(time.Second)
-		closeTransport(leader)
-		closeTransport(follower)
 	})
 }
 
@@ -269,10 +221,8 @@ func TestRedialInFlight(t *testing.T) {
 // a new one.
 func TestLongMessageAfterRedial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		leader, follower := openTransport(t, network, "leader"), openTransport(t, network, "follower")
-		stop := make(chan struct{})
-		go answerAll(follower, 0, stop)
+		leader, follower := openTransports(t)
+		follower.answers(t, succeed)
 		var asking sync.WaitGroup
 		for range maxPool {
 			asking.Go(func() {
@@ -287,8 +237,5 @@ func TestLongMessageAfterRedial(t *testing.T) {
 		if err := leader.appendEntries("2", "follower:1", q, new(raft.AppendEntriesResponse)); err != nil {
 			t.Error(err)
 		}
-		close(stop)
-		closeTransport(leader)
-		closeTransport(follower)
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -260,4 +261,79 @@ func (x walled) Dial(ctx context.Context, addr string) (net.Conn, error) {
 		x.w.mu.Unlock()
 	}
 	return c, err
+}
+
+// wired starts three members on such a network, and returns the leader and the two others.
+func wired(t *testing.T, change func(*Config)) (n *wires, leader, next, third *Member) {
+	t.Helper()
+	n = newWires()
+	members, lead := n.open(t, 3, change)
+	return n, members[lead], members[(lead+1)%3], members[(lead+2)%3]
+}
+
+// end closes one end of the connections that match.
+func (n *wires) end(match func(w *wire) bool) (ended int) {
+	n.mu.Lock()
+	var all []*wire
+	for w := range n.ends {
+		w.mu.Lock()
+		if match(w) {
+			all = append(all, w)
+		}
+		w.mu.Unlock()
+	}
+	n.mu.Unlock()
+	for _, w := range all {
+		w.Close()
+	}
+	return len(all)
+}
+
+// between matches the connections of these kinds, or of any kind, between two members.
+func between(a, b *Member, kinds ...byte) func(w *wire) bool {
+	return func(w *wire) bool {
+		return (w.from == hostOf(a) && w.to == hostOf(b) || w.from == hostOf(b) && w.to == hostOf(a)) && (len(kinds) == 0 || slices.Contains(kinds, w.kind))
+	}
+}
+
+// when calls f once, when bytes have come on a connection that matches.
+func (n *wires) when(match func(w *wire) bool, f func(w *wire)) {
+	came := func(w *wire) {
+		w.mu.Lock()
+		is := match(w)
+		w.mu.Unlock()
+		if is && n.came.Swap(nil) != nil {
+			f(w)
+		}
+	}
+	n.came.Store(&came)
+}
+
+// cut cuts or heals both ways between two members.
+func (n *wires) cut(a, b *Member, cut bool) {
+	n.Cut(hostOf(a), hostOf(b), cut)
+	n.Cut(hostOf(b), hostOf(a), cut)
+}
+
+// alone cuts off a member from all others of three.
+func (n *wires) alone(m *Member) {
+	for _, host := range []string{"a", "b", "c"} {
+		if host != hostOf(m) {
+			n.Cut(host, hostOf(m), true)
+			n.Cut(hostOf(m), host, true)
+		}
+	}
+}
+
+// receiving matches the connection on which a member has received so many bytes of a snapshot.
+func (n *wires) receiving(m *Member, bytes int) func(w *wire) bool {
+	host := hostOf(m)
+	return func(w *wire) bool { return w.kind == kindRaft && !w.dialed && w.to == host && w.read > bytes }
+}
+
+// lose cuts off a member, whose connections carry nothing any more from then on.
+func (n *wires) lose(m *Member) {
+	host := hostOf(m)
+	n.forget(func(w *wire) bool { return w.from == host || w.to == host })
+	n.alone(m)
 }

@@ -105,6 +105,10 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 // goes through a part, so that it takes less than two minutes.
 var Thorough = os.Getenv("LOCKKEEPER_THOROUGH") != ""
 
+// Nightly reports whether a test of random runs, each of which takes long, makes all of them: if LOCKKEEPER_THOROUGH is
+// set, as in the nightly run, but not under the race detector. Otherwise it makes a few.
+var Nightly = os.Getenv("LOCKKEEPER_THOROUGH") != "" && !Race
+
 // SlowUnderRace skips a test under the race detector, unless LOCKKEEPER_THOROUGH is set, as in the
 // nightly run. Call it in the first line of a test: .ci/run finds such tests by that line, and runs
 // them without the race detector.
