@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,10 +88,7 @@ func TestServeAdmin(t *testing.T) {
 	if text, err := io.ReadAll(slow); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200 ") {
 		t.Errorf("the answer to a request without its body: %q, %v", text, err)
 	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	if code := p.exit(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	p.stop()
 
 	p = begin("--admin", "127.0.0.1:0", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key)
 	web = httpClient(t, &tls.Config{RootCAs: ca.Pool})

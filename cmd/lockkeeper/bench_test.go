@@ -93,8 +93,8 @@ func TestBenchUsage(t *testing.T) {
 		args string
 		says string
 	}{
-		{"", "one endpoint"},
-		{"127.0.0.1:1 127.0.0.1:2", "one endpoint"},
+		{"", "usage: lockkeeper bench HOST"},
+		{"127.0.0.1:1 127.0.0.1:2", "usage: lockkeeper bench HOST"},
 		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1,non:sense", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1 --workload nonsense", `--workload: "nonsense" is not one of idle`},

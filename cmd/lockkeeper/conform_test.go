@@ -67,8 +67,8 @@ func TestConformUsage(t *testing.T) {
 		args string
 		says string
 	}{
-		{"", "one endpoint"},
-		{"127.0.0.1:1 127.0.0.1:2", "one endpoint"},
+		{"", "usage: lockkeeper conform HOST"},
+		{"127.0.0.1:1 127.0.0.1:2", "usage: lockkeeper conform HOST"},
 		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1 --group nonsense", `--group: "nonsense" is not one of handshake`},
 		{"127.0.0.1:1 --without nonsense", `--without: "nonsense" is not one of words`},

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -206,10 +205,7 @@ func TestLockLsFollows(t *testing.T) {
 	conn.Close()
 	check1(t, s.ExpireSession(other.SessionID()))
 	expect("")
-	check1(t, p.Process.Signal(os.Interrupt))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d %q", code, p.lines())
-	}
+	p.stop()
 }
 
 func TestLockBreak(t *testing.T) {

@@ -110,19 +110,21 @@ func (l *locked) group() int {
 // that has to wait for them may be slow.
 func alive(t *testing.T, group int) bool {
 	t.Helper()
+	if syscall.Kill(-group, 0) == syscall.ESRCH {
+		return false
+	}
+	runs := func(stat string) bool {
+		text, _ := os.ReadFile(stat) // it may just have ended
+		_, rest, _ := strings.Cut(string(text), ") ")
+		f := strings.Fields(rest)
+		return len(f) > 2 && f[2] == strconv.Itoa(group) && f[0] != "Z" && f[0] != "X"
+	}
+	if runs(fmt.Sprintf("/proc/%d/stat", group)) { // which is quick
+		return true
+	}
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")
 	check1(t, err)
-	for _, name := range stats {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			continue // it has just ended
-		}
-		_, rest, _ := strings.Cut(string(text), ") ")
-		if f := strings.Fields(rest); len(f) > 2 && f[2] == strconv.Itoa(group) && f[0] != "Z" && f[0] != "X" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(stats, runs)
 }
 
 // stubborn is a command that prints its pid, and that does not end by itself or by TERM, and

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -88,10 +87,7 @@ func TestMigrate(t *testing.T) {
 	if got := session.Password(late.Session.Password); got != session.ZooKeeperPassword(late.Session.SessionID) {
 		t.Errorf("the password of a new session is %x", got)
 	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, p.lines())
-	}
+	p.stop()
 
 	to := filepath.Join(t.TempDir(), "to")
 	text = succeeds(t, "migrate", "to", to, "--data", data, "--id", "2")
@@ -264,14 +260,14 @@ func TestMigrateUsage(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for args, says := range map[string][]string{
 		"migrate fro":                        {`"migrate fro"`, "did you mean from or to?"},
-		"migrate from":                       {"migrate from takes one directory"},
+		"migrate from":                       {"usage: lockkeeper migrate from DIR"},
 		"migrate from d":                     {"--data: "},
 		"migrate from d --data e --id 0":     {"--id", `"0"`},
 		"migrate from d --data e --peers 1":  {"--peers: ", `"1"`},
-		"migrate check":                      {"migrate check takes directories"},
+		"migrate check":                      {"usage: lockkeeper migrate check DIR"},
 		"migrate check a b --log c":          {"--log: it is given 1 times for 2 directories"},
 		"migrate check a b --config c":       {"--config: a zoo.cfg is that of one directory"},
-		"migrate from a b --data d":          {"migrate from takes one directory"},
+		"migrate from a b --data d":          {"usage: lockkeeper migrate from DIR"},
 		"migrate empty --data d":             {"--above: ", `""`},
 		"migrate empty --above 0x1":          {"--data: "},
 		"migrate empty --above -1 --data d":  {"--above: ", `"-1"`},

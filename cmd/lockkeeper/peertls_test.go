@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,10 +84,7 @@ func TestMoveToTLS(t *testing.T) {
 			ask = nil
 		}
 		for i := range members {
-			check1(t, members[i].Process.Signal(syscall.SIGTERM))
-			if code := members[i].exit(); code != exitOK {
-				t.Fatalf("exit code %d: %q", code, members[i].lines())
-			}
+			members[i].stop()
 			// The other two are a majority, and serve.
 			other := (i + 1) % 3
 			code, stdout, stderr := call(nil, append([]string{"cluster", "status", "--peer", peers[other]}, ask...)...)

@@ -49,8 +49,8 @@ func TestSnapshotUsage(t *testing.T) {
 	check1(t, os.WriteFile("empty", nil, 0o600))
 	for args, says := range map[string][]string{
 		"snapshot sav":                       {`"snapshot sav"`, "did you mean save?"},
-		"snapshot save":                      {"snapshot save takes one file"},
-		"snapshot save a b":                  {"snapshot save takes one file"},
+		"snapshot save":                      {"usage: lockkeeper snapshot save FILE"},
+		"snapshot save a b":                  {"usage: lockkeeper snapshot save FILE"},
 		"snapshot save f":                    {"--admin", "--data"},
 		"snapshot save f --admin 1 --data d": {"--data: not together with --admin"},
 		"snapshot save f --data=":            {"--data: it cannot be empty"},
@@ -60,7 +60,7 @@ func TestSnapshotUsage(t *testing.T) {
 		"snapshot save f --admin http://":                      {"--admin: ", `"http://"`},
 		"snapshot save f --admin 1 --admin-token-file empty":   {"--admin-token-file: ", "empty has no token"},
 		"snapshot save f --admin 1 --admin-token-file missing": {"--admin-token-file: ", "missing"},
-		"snapshot restore":                                     {"snapshot restore takes one file"},
+		"snapshot restore":                                     {"usage: lockkeeper snapshot restore FILE"},
 		"snapshot restore f":                                   {"--data: "},
 		"snapshot restore f --data d --id 0":                   {"--id", `"0"`},
 		"snapshot restore empty --data d --id 255":             {"--id: 255 is not in 1 to 254"},
@@ -186,8 +186,7 @@ func TestRestoreFromStdin(t *testing.T) {
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
 	_, err := p.connect().Create("/piped", nil, 0)
 	check1(t, err)
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	p.exit()
+	p.stop()
 	succeeds(t, "snapshot", "save", file, "--data", dir)
 	text := value(os.ReadFile(file))(t)
 	restore := func(text []byte) (stdout, stderr string, err error) {
@@ -230,8 +229,7 @@ func TestRestoreSetAside(t *testing.T) {
 	if oneError(t, stderr, data, "in use by another process"); code != exitFault || stdout != "" {
 		t.Errorf("while a server runs: %d %q", code, stdout)
 	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	p.exit()
+	p.stop()
 	for _, old := range []string{data + ".1", data + ".2"} {
 		if out := succeeds(t, restore...); !strings.HasPrefix(out, fmt.Sprintf("kept what was in %s as %s\nrestored %s: server 1, ", data, old, file)) {
 			t.Errorf("%q", out)

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -238,9 +237,8 @@ func testControlSessions(t *testing.T) {
 		t.Errorf("expired: %+v", s)
 	}
 	c.refused("/expire", fmt.Sprintf(`{"session": %q}`, idOf(holder)), http.StatusNotFound, idOf(holder), "does not exist")
-	check1(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.exit(); code != exitOK || len(c.lines()) != 2 {
-		t.Errorf("exit code %d: %q", code, c.lines())
+	if c.stop(); len(c.lines()) != 2 {
+		t.Errorf("it says %q", c.lines())
 	}
 }
 
@@ -378,10 +376,7 @@ func testControlFaults(t *testing.T) {
 		t.Errorf("%d faults", n)
 	}
 	c.inject(`{"do": "drop", "op": "delete"}`) // it is not an error that it never fires
-	check1(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, c.lines())
-	}
+	c.stop()
 }
 
 func testControlRestart(t *testing.T) {
@@ -483,10 +478,7 @@ func testControlCluster(t *testing.T) {
 	_, err = c.openAt(lead).Exists("/n", false)
 	check1(t, err)
 
-	check1(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, c.lines())
-	}
+	c.stop()
 }
 
 // leads is the reply of what names a leader.

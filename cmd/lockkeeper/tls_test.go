@@ -95,10 +95,7 @@ func TestServeTLS(t *testing.T) {
 			t.Errorf("a plain port, too: %s", l)
 		}
 	}
-	check1(t, p.Process.Signal(os.Interrupt))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d", code)
-	}
+	p.stop()
 }
 
 // TestZooCfgTLSLimits serves TLS on the plain port, and only to clients with TLS 1.2 and a certificate
@@ -240,8 +237,7 @@ func TestZooCfgTLS(t *testing.T) {
 			t.Errorf("clientPort is 0, and every key is known, but: %s", l)
 		}
 	}
-	check1(t, p.Process.Signal(os.Interrupt))
-	p.exit()
+	p.stop()
 
 	p = start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, append(keys, "ssl.clientAuth=WANT")...)).waitReady()
 	if ids, err := identities(t, p.secureAddr(), ca); err != nil || len(ids) != 1 {

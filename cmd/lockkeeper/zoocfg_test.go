@@ -61,10 +61,7 @@ func TestZooCfg(t *testing.T) {
 			t.Errorf("every key is known, but: %s", l)
 		}
 	}
-	check1(t, p.Process.Signal(os.Interrupt))
-	if code := p.exit(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	p.stop()
 
 	// Flags and the environment take precedence over the file.
 	p = start(t, []string{"LOCKKEEPER_MAX_CLIENT_CNXNS=18"}, "serve", "--config", path, "--tick-time", "250ms", "--memory").waitReady()
@@ -676,8 +673,7 @@ func TestZooCfgOneServer(t *testing.T) {
 		if conf := p.conf(); !strings.Contains(conf, "clientPort="+c.want+"\n") || strings.Contains(conf, "membership") {
 			t.Errorf("%s: not standalone on port %s:\n%s", c.name, c.want, conf)
 		}
-		check1(t, p.Process.Signal(os.Interrupt))
-		p.exit()
+		p.stop()
 	}
 	dir := t.TempDir()
 	check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte("1"), 0o600))
