@@ -54,10 +54,6 @@ func TestAgainstUsage(t *testing.T) {
 		"--against 127.0.0.1:1 127.0.0.1:2 --seed -1":              "invalid value",
 		"--against 127.0.0.1:1 127.0.0.1:2 127.0.0.1:3 --no-masks": "usage: lockkeeper conform HOST",
 	} {
-		code, _, stderr := call(nil, append([]string{"conform"}, strings.Fields(args)...)...)
-		if code != exitUsage {
-			t.Errorf("conform %s: exit %d", args, code)
-		}
-		oneError(t, stderr, says)
+		refuses(t, exitUsage, append([]string{"conform"}, strings.Fields(args)...), says)
 	}
 }

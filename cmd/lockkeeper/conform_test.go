@@ -75,17 +75,9 @@ func TestConformUsage(t *testing.T) {
 		{"127.0.0.1:1 --run (", "missing closing )"},
 		{"127.0.0.1:1 --like new", `"new" is not a version`},
 	} {
-		code, _, stderr := call(nil, append([]string{"conform"}, strings.Fields(x.args)...)...)
-		if code != exitUsage {
-			t.Errorf("conform %s: exit %d", x.args, code)
-		}
-		oneError(t, stderr, x.says)
+		refuses(t, exitUsage, append([]string{"conform"}, strings.Fields(x.args)...), x.says)
 	}
-	code, _, stderr := call(nil, "conform", "127.0.0.1:1")
-	if code != exitFault {
-		t.Errorf("no server: exit %d", code)
-	}
-	oneError(t, stderr, "cannot connect to 127.0.0.1:1: ")
+	refuses(t, exitFault, []string{"conform", "127.0.0.1:1"}, "cannot connect to 127.0.0.1:1: ")
 }
 
 // TestConformInterrupted checks that a signal ends the command with a one-line message,

@@ -102,6 +102,15 @@ func oneError(t *testing.T, stderr string, says ...string) {
 	}
 }
 
+// refuses runs a command, which must print nothing, end with an exit code, and write one line that contains all the texts.
+func refuses(t *testing.T, code int, args []string, says ...string) {
+	t.Helper()
+	got, stdout, stderr := call(nil, args...)
+	if oneError(t, stderr, says...); got != code || stdout != "" || strings.Contains(stderr, "SECRET") {
+		t.Errorf("%q: exit code %d, %q %q", args, got, stdout, stderr)
+	}
+}
+
 func TestUsage(t *testing.T) {
 	for _, c := range []struct {
 		args string
@@ -919,11 +928,7 @@ func TestCheck(t *testing.T) {
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, args := range [][]string{{"check", missing}, {"check", "--json", missing}} {
-		code, stdout, stderr := call(nil, args...)
-		if code != exitFault || stdout != "" {
-			t.Errorf("%v: %d %q", args, code, stdout)
-		}
-		oneError(t, stderr, missing)
+		refuses(t, exitFault, args, missing)
 	}
 	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("check created the directory: %v", err)

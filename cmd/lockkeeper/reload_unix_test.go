@@ -211,10 +211,7 @@ func TestAuditLog(t *testing.T) {
 	if !slices.Equal(ends, want) {
 		t.Errorf("%q, not %q", ends, want)
 	}
-	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--audit-log", filepath.Join(file, "x"))
-	if oneError(t, stderr, "--audit-log: "); code != exitUsage {
-		t.Errorf("a file that cannot be opened: exit code %d", code)
-	}
+	refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--audit-log", filepath.Join(file, "x")}, "--audit-log: ")
 }
 
 // TestRotateMembersCA changes the authority of three members in the three steps of

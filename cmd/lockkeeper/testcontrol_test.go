@@ -749,11 +749,7 @@ func TestTestControlTree(t *testing.T) {
 		}
 	}
 	check1(t, os.WriteFile(file, []byte("/a\nb\n"), 0o600))
-	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--test-control", ":0", "--tree", file)
-	if code != exitUsage {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, "--tree: "+file, `"b" is not a path`)
+	refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--test-control", ":0", "--tree", file}, "--tree: "+file, `"b" is not a path`)
 }
 
 // TestTestControlEnds checks what keeps a server with a test control from starting.
