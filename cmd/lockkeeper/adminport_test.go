@@ -12,12 +12,10 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/spf13/cobra"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -89,10 +87,7 @@ func TestServeAdmin(t *testing.T) {
 	if text, err := io.ReadAll(slow); err != nil || !strings.HasPrefix(string(text), "HTTP/1.1 200 ") {
 		t.Errorf("the answer to a request without its body: %q, %v", text, err)
 	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	if code := p.exit(); code != 0 {
-		t.Errorf("exit code %d", code)
-	}
+	p.stop()
 
 	p = begin("--admin", "127.0.0.1:0", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key)
 	web = httpClient(t, &tls.Config{RootCAs: ca.Pool})
@@ -447,11 +442,7 @@ func TestAdminUsage(t *testing.T) {
 		"--admin 0 --test-control :0":                            {"--test-control: not together with --admin"},
 		"--admin 0 --admin-no-token --admin-token-file " + empty: {"--admin-no-token: not together with --admin-token-file"},
 	} {
-		code, _, stderr := call(nil, strings.Fields("serve --memory --listen 127.0.0.1:0 "+args)...)
-		if code != exitUsage {
-			t.Errorf("%s: exit code %d", args, code)
-		}
-		oneError(t, stderr, says...)
+		refuses(t, exitUsage, strings.Fields("serve --memory --listen 127.0.0.1:0 "+args), says...)
 	}
 	for text, want := range map[string]string{
 		"8080": "127.0.0.1:8080 true", ":8080": "127.0.0.1:8080 true", "localhost:1": "localhost:1 true", "[::1]:1": "[::1]:1 true", "127.9.9.9:1": "127.9.9.9:1 true",
@@ -464,31 +455,8 @@ func TestAdminUsage(t *testing.T) {
 	}
 }
 
-// TestZooCfgAdmin checks the address that the keys of ZooKeeper's AdminServer give.
+// TestZooCfgAdmin: what ZooKeeper's AdminServer would do and this port does not is refused.
 func TestZooCfgAdmin(t *testing.T) {
-	for _, x := range []struct {
-		lines, args []string
-		want        string
-	}{
-		{nil, nil, ""},
-		{[]string{"admin.enableServer=true"}, nil, "127.0.0.1:8080"},
-		{[]string{"admin.enableServer=false"}, nil, ""},
-		{[]string{"admin.serverPort=9"}, nil, "127.0.0.1:9"},
-		{[]string{"zookeeper.admin.serverPort=9", "admin.enableServer=TRUE"}, nil, "127.0.0.1:9"},
-		{[]string{"admin.serverPort=9", "admin.enableServer=false"}, nil, ""},
-		{[]string{"admin.serverPort=9", "admin.serverAddress=0.0.0.0"}, nil, "0.0.0.0:9"},
-		{[]string{"admin.serverAddress=0.0.0.0"}, nil, ""},
-		{[]string{"admin.serverPort=9", "admin.commandURL=/commands", "admin.idleTimeout=5"}, []string{"--admin", "7"}, "7"},
-	} {
-		var o serveOptions
-		var c cobra.Command
-		o.define(&c)
-		check1(t, c.ParseFlags(append(x.args, "--listen=127.0.0.1:0")))
-		check1(t, readZooCfg(zooCfg(t, x.lines...), c.Flags(), &o.config))
-		if o.admin.addr != x.want {
-			t.Errorf("%q: %q, not %q", x.lines, o.admin.addr, x.want)
-		}
-	}
 	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "admin.enableServer=true", "admin.serverAddress=0.0.0.0"))
 	if code != exitUsage || !strings.Contains(stderr, "admin.enableServer") || !strings.Contains(stderr, "0.0.0.0:8080 may be reached") {
 		t.Errorf("exit code %d: %s", code, stderr)

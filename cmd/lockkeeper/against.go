@@ -8,8 +8,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -71,7 +69,7 @@ func (a *against) run(flags *pflag.FlagSet, addr string, dialer *connect.Dialer,
 			shown.show(fmt.Sprintf("%d of %d requests, %.0f a second, %d events, no difference", r.Ops, a.ops, float64(r.Ops)/r.Seconds, r.Events), true)
 		}
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
 	for _, addr := range []string{other, addr} {
 		if err := dialer.Check(ctx, addr); err != nil {

@@ -5,7 +5,6 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,10 +43,7 @@ func TestServeAwaitsAddresses(t *testing.T) {
 		for _, args := range [][]string{{"--listen", at + "0"}, {"--admin-no-token", "--admin", at + "0"}, {"--metrics-listen", at + "0"}} {
 			p, _ := elsewhere(t, args...)
 			waitFor(t, "a line", func() bool { return len(p.lines()) > 0 })
-			check1(t, p.Process.Signal(syscall.SIGTERM))
-			if code := p.exit(); code != exitOK {
-				t.Errorf("%q: exit code %d: %q", args, code, p.lines())
-			}
+			p.stop()
 		}
 	})
 }

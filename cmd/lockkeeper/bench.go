@@ -9,10 +9,8 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -79,12 +77,7 @@ lock at once.`,
 
   # How long a restart takes with ten million znodes
   lockkeeper bench 127.0.0.1:2181 --workload znodes --znodes 10000000 --restart-cmd 'systemctl kill -s KILL lockkeeper'`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 && !o.list {
-				return errors.New("bench takes one endpoint, HOST[:PORT][,...][/PATH]")
-			}
-			return nil
-		},
+		Args:              unlessListing(&o.list),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, args []string) error { return o.run(c, args) },
 	}
@@ -139,9 +132,8 @@ func (o *benchOptions) run(c *cobra.Command, args []string) error {
 	o.Progress = func(done, of int, text string, matters bool) {
 		shown.show(fmt.Sprintf("%d/%d %s", done, of, text), matters)
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
 	report, err := bench.Measure(ctx, o.Options)
 	shown.clear()
 	if h := (connect.Hopeless{}); errors.As(err, &h) {

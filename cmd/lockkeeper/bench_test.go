@@ -82,10 +82,7 @@ func TestBenchFaults(t *testing.T) {
 		t.Errorf("exit %d: %s", code, stderr)
 	}
 	s.Kill()
-	code, _, stderr = call(nil, "bench", addr)
-	if oneError(t, stderr, addr); code != exitFault {
-		t.Errorf("exit %d", code)
-	}
+	refuses(t, exitFault, []string{"bench", addr}, addr)
 }
 
 func TestBenchUsage(t *testing.T) {
@@ -93,8 +90,8 @@ func TestBenchUsage(t *testing.T) {
 		args string
 		says string
 	}{
-		{"", "one endpoint"},
-		{"127.0.0.1:1 127.0.0.1:2", "one endpoint"},
+		{"", "usage: lockkeeper bench HOST"},
+		{"127.0.0.1:1 127.0.0.1:2", "usage: lockkeeper bench HOST"},
 		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1,non:sense", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1 --workload nonsense", `--workload: "nonsense" is not one of idle`},
@@ -104,10 +101,6 @@ func TestBenchUsage(t *testing.T) {
 		{"127.0.0.1:1 --compare non:sense", "--compare: "},
 		{"127.0.0.1:1 --compare-pid 1", "--compare-pid: it needs --compare"},
 	} {
-		code, _, stderr := call(nil, append([]string{"bench"}, strings.Fields(x.args)...)...)
-		if code != exitUsage {
-			t.Errorf("bench %s: exit %d", x.args, code)
-		}
-		oneError(t, stderr, x.says)
+		refuses(t, exitUsage, append([]string{"bench"}, strings.Fields(x.args)...), x.says)
 	}
 }

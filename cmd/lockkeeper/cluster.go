@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
@@ -110,16 +109,6 @@ is in no cluster yet, give its peer port instead (--peer).`,
 	})
 	group(c.PersistentFlags(), "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
 	o.tls.complete(c)
-	members := completeLive(1, func(ctx context.Context, c *cobra.Command, _ string) (found []cobra.Completion) {
-		s, _, err := o.send(ctx, c.Flags(), cluster.Request{Status: true}, io.Discard)
-		if err != nil {
-			return nil
-		}
-		for _, m := range s.Members {
-			found = append(found, cobra.CompletionWithDesc(strconv.FormatUint(m.ID, 10), m.Addr))
-		}
-		return found
-	})
 	for _, flag := range []string{"peer-tls-cert", "peer-tls-key", "peer-tls-ca"} {
 		must(c.MarkPersistentFlagFilename(flag))
 	}
@@ -191,9 +180,6 @@ so. The last voting member cannot be removed.
 			}),
 	}
 	for _, sub := range all {
-		if sub.Name() == "remove" || sub.Name() == "transfer" {
-			sub.ValidArgsFunction = members
-		}
 		if sub.Name() == "remove" || sub.Name() == "add" {
 			sub.Flags().BoolVar(&o.yes, "yes", false, "do not ask")
 			sub.Flags().BoolVar(&o.dryRun, "dry-run", false, "only say what would be left of the cluster, and change nothing")
@@ -208,12 +194,7 @@ so. The last voting member cannot be removed.
 func (o *clusterOptions) command(use, short, long, example string, least, most int, request func(args []string) (cluster.Request, error)) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example, ValidArgsFunction: cobra.NoFileCompletions,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) < least || len(args) > most {
-				return fmt.Errorf("usage: %s", c.UseLine())
-			}
-			return nil
-		},
+		Args: takes(least, most),
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := request(args)
 			if err != nil {
@@ -300,7 +281,7 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q clust
 
 // ask sends q to a member and prints the answer.
 func (o *clusterOptions) ask(c *cobra.Command, q cluster.Request) error {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
 	if (q.Remove != 0 || q.Add != nil) && (o.dryRun || !o.yes) {
 		if err := o.weigh(ctx, c, q); err != nil || o.dryRun {

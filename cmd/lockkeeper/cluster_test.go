@@ -11,7 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -73,10 +73,7 @@ func transfer(t *testing.T, to uint64, flags ...string) (s clusterStatus) {
 // TestClusterWithoutServer: where no server listens, the command names the address and the flag.
 func TestClusterWithoutServer(t *testing.T) {
 	addr := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
-	code, _, stderr := call(nil, "cluster", "status", "--timeout", "1s", "--server", addr)
-	if oneError(t, stderr, "cannot connect to "+addr, "--server"); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
+	refuses(t, exitFault, []string{"cluster", "status", "--timeout", "1s", "--server", addr}, "cannot connect to "+addr, "--server")
 }
 
 // TestWithoutMajority: without a majority, commands say what is wrong with each server, and which peer ports to ask.
@@ -93,19 +90,23 @@ func TestWithoutMajority(t *testing.T) {
 		}
 		return err == nil
 	})
+	var wg sync.WaitGroup
 	for _, args := range []string{
 		"cluster status --timeout 1s --server %s,%s", "cluster transfer --timeout 1s --server %[2]s,%[1]s", "lock run --connect-timeout 3s --server %s,%s /a -- true", "lock ls --timeout 3s --server %s,%s", "zk --timeout 3s --server %s,%s ls /",
 	} {
-		code, _, stderr := call(nil, strings.Fields(fmt.Sprintf(args, at, down))...)
-		for _, says := range []string{at + " serves no clients at the moment", "lockkeeper cluster status --peer " + peer, "cannot connect to " + down, "connection refused"} {
-			if !strings.Contains(stderr, says) {
-				t.Errorf("%s: exit code %d, without %q: %s", args, code, says, stderr)
+		wg.Go(func() {
+			code, _, stderr := call(nil, strings.Fields(fmt.Sprintf(args, at, down))...)
+			for _, says := range []string{at + " serves no clients at the moment", "lockkeeper cluster status --peer " + peer, "cannot connect to " + down, "connection refused"} {
+				if !strings.Contains(stderr, says) {
+					t.Errorf("%s: exit code %d, without %q: %s", args, code, says, stderr)
+				}
 			}
-		}
-		if code == exitOK || strings.HasPrefix(args, "cluster") && strings.Count(stderr, "\n") != 1 {
-			t.Errorf("%s: exit code %d: %s", args, code, stderr)
-		}
+			if code == exitOK || strings.HasPrefix(args, "cluster") && strings.Count(stderr, "\n") != 1 {
+				t.Errorf("%s: exit code %d: %s", args, code, stderr)
+			}
+		})
 	}
+	wg.Wait()
 	if s := ask(t, "status", "--peer", peer); s.Formed || !strings.Contains(s.Waiting, "waiting for server 2") {
 		t.Errorf("%+v, %q", s, p.lines())
 	}
@@ -128,27 +129,23 @@ func TestClusterStatusTLS(t *testing.T) {
 		code, stdout, _ := call(nil, "cluster", "status", "--peer", first, "--peer-tls-cert", cert, "--peer-tls-ca", authorities)
 		return code == exitFault && strings.Contains(stdout, "reason: server 2 at "+second+": "+why) && strings.Contains(stdout, "server 2 at "+second+": cannot be asked: "+why) && !strings.Contains(stdout, "cluster form")
 	})
-	code, _, stderr := call(nil, "cluster", "status", "--peer", second, "--peer-tls-cert", cert, "--peer-tls-ca", authorities)
-	if oneError(t, stderr, second+": "+why); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
+	refuses(t, exitFault, []string{"cluster", "status", "--peer", second, "--peer-tls-cert", cert, "--peer-tls-ca", authorities}, second+": "+why)
 }
 
 // TestClusterOfNewServer: the command asks again where a server has just been started, which serves no clients yet.
 func TestClusterOfNewServer(t *testing.T) {
 	t.Parallel()
-	const refused = 180 // connections; it asks every 100 ms, with up to three
+	said := make(chan string, 1)
 	s := lockkeepertest.StartCluster(t, 1, lockkeepertest.WithTCP()).Server(1)
 	l := value(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
-	var asked atomic.Int64
 	go func() { // until the listener is closed
 		for {
 			client, err := l.Accept()
 			if err != nil {
 				return
 			}
-			if asked.Add(1) <= refused {
+			if len(said) == 0 {
 				client.Read(make([]byte, 1024)) // otherwise it would be told that the connection was reset
 				client.Close()
 				continue
@@ -169,13 +166,12 @@ func TestClusterOfNewServer(t *testing.T) {
 			}()
 		}
 	}()
-	var waits []string
-	peers, err := peersOf(t.Context(), &connect.Dialer{}, []string{l.Addr().String()}, func(why error) { waits = append(waits, why.Error()) })
+	peers, err := peersOf(t.Context(), &connect.Dialer{}, []string{l.Addr().String()}, func(why error) { said <- why.Error() })
 	if err != nil || len(peers) != 1 {
 		t.Errorf("the members are %q, %v", peers, err)
 	}
-	if len(waits) != 1 || !strings.HasPrefix(waits[0], l.Addr().String()+" serves no clients at the moment") {
-		t.Errorf("it said %q", waits)
+	if why := <-said; !strings.HasPrefix(why, l.Addr().String()+" serves no clients at the moment") {
+		t.Errorf("it said %q", why)
 	}
 }
 
@@ -286,10 +282,7 @@ func TestClusterByClientPort(t *testing.T) {
 	for server, says := range map[string]string{
 		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members",
 	} {
-		code, _, stderr := call(nil, "cluster", "status", "--timeout", "1s", "--server", server)
-		if oneError(t, stderr, server, says); code != exitFault {
-			t.Errorf("%s: exit code %d", server, code)
-		}
+		refuses(t, exitFault, []string{"cluster", "status", "--timeout", "1s", "--server", server}, server, says)
 	}
 }
 
@@ -360,10 +353,7 @@ func TestCluster(t *testing.T) {
 	}
 	waitFor(t, "another leader", func() bool { return ask(t, "status", "--peer", addrs[3]).Leader == 2 })
 	write("/by-two")
-	code, _, stderr := call(nil, "cluster", "remove", "9", "--peer", addrs[0])
-	if oneError(t, stderr, "server 9 is not a member"); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
+	refuses(t, exitFault, []string{"cluster", "remove", "9", "--peer", addrs[0]}, "server 9 is not a member")
 	ask(t, "remove", "2", "--peer", addrs[0], "--yes") // the leader
 	fails2 := func(p *process, id int) {
 		t.Helper()
@@ -461,14 +451,8 @@ func TestClusterForm(t *testing.T) {
 	if waiting.Formed || waiting.Cluster != 0 || len(waiting.Configured) != 3 || len(waiting.Members) != 0 || !strings.HasPrefix(waiting.Waiting, "waiting for server 3") {
 		t.Errorf("%+v", waiting)
 	}
-	code, _, stderr := call(nil, "cluster", "form")
-	if oneError(t, stderr, "--peer", "client port serves nobody"); code != exitUsage {
-		t.Errorf("without --peer: exit code %d", code)
-	}
-	code, _, stderr = call(nil, "cluster", "status", "--timeout", "1s", "--server", client(1))
-	if oneError(t, stderr, "in no cluster yet", "--peer"); code != exitFault {
-		t.Errorf("by the client port: exit code %d", code)
-	}
+	refuses(t, exitUsage, []string{"cluster", "form"}, "--peer", "client port serves nobody")
+	refuses(t, exitFault, []string{"cluster", "status", "--timeout", "1s", "--server", client(1)}, "in no cluster yet", "--peer")
 	formed := ask(t, "form", "--peer", addrs[1])
 	if len(formed.Cluster.String()) != 16 || !formed.Formed || len(formed.Members) != 3 || formed.Waiting != "" {
 		t.Errorf("%+v", formed)
@@ -477,10 +461,7 @@ func TestClusterForm(t *testing.T) {
 		p.waitReady()
 	}
 	for id := 1; id <= 2; id++ {
-		code, _, stderr = call(nil, "cluster", "form", "--peer", addrs[id-1])
-		if oneError(t, stderr, fmt.Sprintf("server %d belongs to cluster %v already", id, formed.Cluster)); code != exitFault {
-			t.Errorf("formed again: exit code %d", code)
-		}
+		refuses(t, exitFault, []string{"cluster", "form", "--peer", addrs[id-1]}, fmt.Sprintf("server %d belongs to cluster %v already", id, formed.Cluster))
 	}
 	if line, _, _ := strings.Cut(status(1), " | "); !strings.HasSuffix(line, ", cluster "+formed.Cluster.String()) {
 		t.Errorf("%q", line)
@@ -657,15 +638,9 @@ func TestClusterZooCfg(t *testing.T) {
 		r, err := c.Get("/zookeeper/config", false)
 		return err == nil && strings.HasPrefix(string(r.Data), want)
 	})
-	for _, without := range [][]string{nil, {"--peer-tls-cert", pem, "--peer-tls-ca", testkit.NewCA(t).WriteCA(t, dir, "other.pem")}} {
-		code, _, stderr := call(nil, append([]string{"cluster", "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[0])}, without...)...)
-		if oneError(t, stderr, "127.0.0.1"); code != exitFault {
-			t.Errorf("without a valid certificate: exit code %d", code)
-		}
-		if says := fmt.Sprintf("127.0.0.1:%d speaks TLS: ask it with --peer-tls-cert and --peer-tls-ca\n", ports[0]); without == nil && !strings.HasSuffix(stderr, says) {
-			t.Errorf("without TLS: %q", stderr)
-		}
-	}
+	status := []string{"cluster", "status", "--peer", fmt.Sprintf("127.0.0.1:%d", ports[0])}
+	refuses(t, exitFault, status, fmt.Sprintf("127.0.0.1:%d speaks TLS: ask it with --peer-tls-cert and --peer-tls-ca\n", ports[0]))
+	refuses(t, exitFault, append(status, "--peer-tls-cert", pem, "--peer-tls-ca", testkit.NewCA(t).WriteCA(t, dir, "other.pem")), "127.0.0.1")
 }
 
 // TestPeerPortWithoutTLS: the command says so if a peer port does not speak TLS.
@@ -675,10 +650,7 @@ func TestPeerPortWithoutTLS(t *testing.T) {
 	pem, _ := testkit.WritePair(t, ca.Peer(t), dir, "peer.pem", "peer.pem")
 	peer := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
 	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer).waitReady()
-	code, _, stderr := call(nil, "cluster", "status", "--peer", peer, "--peer-tls-cert", pem, "--peer-tls-ca", ca.WriteCA(t, dir, "ca.pem"))
-	if oneError(t, stderr, peer+" does not speak TLS: ask it without --peer-tls-cert"); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
+	refuses(t, exitFault, []string{"cluster", "status", "--peer", peer, "--peer-tls-cert", pem, "--peer-tls-ca", ca.WriteCA(t, dir, "ca.pem")}, peer+" does not speak TLS: ask it without --peer-tls-cert")
 }
 
 // TestClusterClientAddrs: the flags --peers and --peer-listen name addresses for clients, which
@@ -700,10 +672,7 @@ func TestClusterClientAddrs(t *testing.T) {
 		{"serve", "--peers", "1=a:7000;"}, {"serve", "--peers", "1=a:7000;b"}, {"serve", "--peers", "1=a:7000;b:0"},
 		{"serve", "--peer-listen", "a:7000;x:y"}, {"serve", "--join", "a:7000;2181"}, {"cluster", "add", "4=a:7000;2181"},
 	} {
-		code, _, stderr := call(nil, args...)
-		if oneError(t, stderr); code != exitUsage {
-			t.Errorf("%q: exit code %d", args, code)
-		}
+		refuses(t, exitUsage, args)
 	}
 }
 

@@ -7,11 +7,9 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -64,12 +62,7 @@ server of lockkeeper with it, start that with --no-ttl.`,
 
   # Two servers
   lockkeeper conform --against zookeeper:2181 127.0.0.1:2181 --ops 50000`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 && !o.list {
-				return errors.New("conform takes one endpoint, HOST[:PORT]")
-			}
-			return nil
-		},
+		Args:              unlessListing(&o.list),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, args []string) error { return o.conformance(c, args) },
 	}
@@ -146,9 +139,8 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	o.Progress = func(done, of int, r *conform.Result) {
 		shown.show(fmt.Sprintf("%d/%d %s %s", done, of, r.Status, r.Name), r.Status == conform.Failed || done%50 == 0 || done == of)
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
-	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
 	if err := dialer.Check(ctx, server); err != nil {
 		return err
 	}

@@ -67,25 +67,17 @@ func TestConformUsage(t *testing.T) {
 		args string
 		says string
 	}{
-		{"", "one endpoint"},
-		{"127.0.0.1:1 127.0.0.1:2", "one endpoint"},
+		{"", "usage: lockkeeper conform HOST"},
+		{"127.0.0.1:1 127.0.0.1:2", "usage: lockkeeper conform HOST"},
 		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
 		{"127.0.0.1:1 --group nonsense", `--group: "nonsense" is not one of handshake`},
 		{"127.0.0.1:1 --without nonsense", `--without: "nonsense" is not one of words`},
 		{"127.0.0.1:1 --run (", "missing closing )"},
 		{"127.0.0.1:1 --like new", `"new" is not a version`},
 	} {
-		code, _, stderr := call(nil, append([]string{"conform"}, strings.Fields(x.args)...)...)
-		if code != exitUsage {
-			t.Errorf("conform %s: exit %d", x.args, code)
-		}
-		oneError(t, stderr, x.says)
+		refuses(t, exitUsage, append([]string{"conform"}, strings.Fields(x.args)...), x.says)
 	}
-	code, _, stderr := call(nil, "conform", "127.0.0.1:1")
-	if code != exitFault {
-		t.Errorf("no server: exit %d", code)
-	}
-	oneError(t, stderr, "cannot connect to 127.0.0.1:1: ")
+	refuses(t, exitFault, []string{"conform", "127.0.0.1:1"}, "cannot connect to 127.0.0.1:1: ")
 }
 
 // TestConformInterrupted checks that a signal ends the command with a one-line message,

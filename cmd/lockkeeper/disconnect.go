@@ -5,13 +5,10 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,12 +42,7 @@ answer; then the exit code is 1.`,
 		Example: `  lockkeeper disconnect x509:CN=bob,O=example --admin a:8080,b:8080,c:8080 --admin-token-file token
   lockkeeper disconnect digest:bob --admin 127.0.0.1:8080
   lockkeeper disconnect ip:10.0.0.0/24 --admin https://a:8080 --json`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errors.New("disconnect takes one identity, SCHEME:ID")
-			}
-			return nil
-		},
+		Args:              takes(1, 1),
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE:              func(c *cobra.Command, args []string) error { return o.run(c, args[0]) },
 	}
@@ -100,7 +92,7 @@ func (o *disconnectOptions) run(c *cobra.Command, identity string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
 	ctx, cancel = context.WithTimeout(ctx, o.timeout)
 	defer cancel()

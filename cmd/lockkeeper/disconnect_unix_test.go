@@ -141,7 +141,7 @@ func TestDisconnectUser(t *testing.T) {
 	}{
 		{[]string{"disconnect", "sasl:bob"}, exitUsage, "--admin: say which servers"},
 		{[]string{"disconnect", "bob", "--admin", p.adminHost()}, exitUsage, `"bob" is not an identity, SCHEME:ID`},
-		{[]string{"disconnect", "--admin", p.adminHost()}, exitUsage, "one identity"},
+		{[]string{"disconnect", "--admin", p.adminHost()}, exitUsage, "usage: lockkeeper disconnect IDENTITY"},
 		{[]string{"disconnect", "sasl:bob", "--admin", "x://y"}, exitUsage, "--admin: "},
 		{[]string{"disconnect", "sasl:bob", "--admin", "a", "--timeout", "0s"}, exitUsage, "--"},
 		{[]string{"disconnect", "sasl:bob", "--admin", p.adminHost(), "--admin-token-file", "/none"}, exitUsage, "--admin-token-file: "},

@@ -52,8 +52,5 @@ func TestFullDisk(t *testing.T) {
 			t.Errorf("/n%d was acknowledged: %v", i, err)
 		}
 	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d", code)
-	}
+	p.stop()
 }

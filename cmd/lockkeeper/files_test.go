@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -125,8 +124,5 @@ func TestFewFiles(t *testing.T) {
 		return err == nil
 	})
 	check1(t, c.Ping())
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, p.lines())
-	}
+	p.stop()
 }

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -60,7 +58,7 @@ recognised by the names of their znodes.`,
 // looks defines the flags of a command that looks at locks.
 func (o *lockOptions) looks(c *cobra.Command) {
 	c.Flags().SortFlags = false
-	c.ValidArgsFunction = completeLive(1, o.paths)
+	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
 }
@@ -88,13 +86,6 @@ func lockPath(at string) error {
 		return usageError{fmt.Errorf("%q is not the path of a znode, such as /locks/backup", at)}
 	}
 	return nil
-}
-
-// interruptible returns a context that ends with the first signal that asks the process to end.
-func interruptible() (context.Context, context.CancelFunc) {
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
-	return ctx, cancel
 }
 
 // look is one look at the locks below a path.
@@ -171,7 +162,7 @@ PATH is the lock, or the znode of one session in its queue, as 'lockkeeper lock 
 --json' shows them. The command says what it will do, and asks for confirmation on
 standard input. The exit code is 1 if the lock was not broken.`,
 		Example: "  lockkeeper lock break /locks/report\n  lockkeeper lock break --yes --token 4294967301 /locks/report",
-		Args:    oneLock,
+		Args:    takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := needPositive(c.Flags(), "timeout"); err != nil {
 				return err
@@ -183,30 +174,14 @@ standard input. The exit code is 1 if the lock was not broken.`,
 		},
 	}
 	c.Flags().SortFlags = false
-	c.ValidArgsFunction = completeLive(1, o.held)
+	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().Int64Var(&token, "token", 0, "break the lock only if the holder has this fencing token; needed if several sessions hold the lock")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
 	return c
 }
 
-// oneLock is the cobra.PositionalArgs of commands that take the path of a lock.
-func oneLock(c *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("usage: %s", c.UseLine())
-	}
-	return nil
-}
-
-// oneRoot is the cobra.PositionalArgs of commands that take a path below which to look, or
-// none, and rootOf returns that path.
-func oneRoot(c *cobra.Command, args []string) error {
-	if len(args) > 1 {
-		return fmt.Errorf("usage: %s", c.UseLine())
-	}
-	return nil
-}
-
+// rootOf returns the path below which to look.
 func rootOf(args []string) string {
 	if len(args) == 0 {
 		return "/"

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"regexp"
 	"slices"
@@ -151,11 +150,7 @@ func TestLockLsOfLittle(t *testing.T) {
 	if len(l.Locks) != 2 || len(l.Unreadable) != 0 || l.Locks[1].Path != "/secret/lock" || l.Locks[1].Holders[0].LeftMS != nil {
 		t.Errorf("got %+v", l)
 	}
-	code, _, stderr = call(nil, "lock", "ls", "--server", s.Addr(), "/nothing")
-	if code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, "/nothing does not exist")
+	refuses(t, exitFault, []string{"lock", "ls", "--server", s.Addr(), "/nothing"}, "/nothing does not exist")
 }
 
 // TestLockLsFollows: --watch shows each change, even after the server was restarted, and even
@@ -206,10 +201,7 @@ func TestLockLsFollows(t *testing.T) {
 	conn.Close()
 	check1(t, s.ExpireSession(other.SessionID()))
 	expect("")
-	check1(t, p.Process.Signal(os.Interrupt))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d %q", code, p.lines())
-	}
+	p.stop()
 }
 
 func TestLockBreak(t *testing.T) {
@@ -470,7 +462,7 @@ func TestLockData(t *testing.T) {
 			t.Errorf("%s: %q", l.Locks[i].Path, line)
 		}
 	}
-	if _, out := shell(t, "lock break --server "+s.Addr()+" /a </dev/null"); !strings.Contains(out, ", data host-1 pid 7) holds /a") {
+	if _, out := shell(t, "lock break --server "+s.Addr()+" /a"); !strings.Contains(out, ", data host-1 pid 7) holds /a") {
 		t.Error(out)
 	}
 	waits := start(t, nil, "lock", "run", "--server", s.Addr(), "/a", "--", "true")
@@ -551,17 +543,9 @@ func TestLockUsage(t *testing.T) {
 		"lock check --settle -1s":      "--settle",
 		"lock check --timeout soon /a": `"soon"`,
 	} {
-		code, stdout, stderr := call(nil, strings.Fields(args)...)
-		if code != exitUsage || stdout != "" {
-			t.Errorf("%s: exit code %d, %q", args, code, stdout)
-		}
-		oneError(t, stderr, says)
+		refuses(t, exitUsage, strings.Fields(args), says)
 	}
-	code, _, stderr := call(nil, "lock", "ls", "--server", "127.0.0.1:1", "--timeout", "10ms")
-	if code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, "127.0.0.1:1")
+	refuses(t, exitFault, []string{"lock", "ls", "--server", "127.0.0.1:1", "--timeout", "10ms"}, "127.0.0.1:1")
 }
 
 // TestUnknown: a server that answers no word is named once.

@@ -45,7 +45,7 @@ The exit code is 0 if everything was looked at and there is no problem, 3 if the
 one, 1 if something could not be looked at, and 2 if the command line is wrong.`,
 		Example: `  lockkeeper lock check --server a:2181,b:2181,c:2181
   lockkeeper lock check /locks || alert`,
-		Args: oneRoot,
+		Args: takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := needPositive(c.Flags(), "timeout"); err != nil {
 				return err

@@ -39,7 +39,7 @@ characters, with what cannot be printed escaped as in Go.`,
 		Example: `  lockkeeper lock ls
   lockkeeper lock ls /locks --watch
   lockkeeper lock ls --json | jq '.locks[] | select(.queue | length > 10)'`,
-		Args: oneRoot,
+		Args: takes(0, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.ls(c, rootOf(args), watch)
 		},

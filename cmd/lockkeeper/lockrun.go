@@ -108,8 +108,7 @@ The exit code is that of CMD, or
 			}
 			return nil
 		},
-		ValidArgsFunction: completeLive(1, o.paths),
-		RunE:              func(c *cobra.Command, args []string) error { return r.run(c, args[0], args[1:]) },
+		RunE: func(c *cobra.Command, args []string) error { return r.run(c, args[0], args[1:]) },
 	}
 	c.Flags().SortFlags = false
 	group(c.Flags(), "Waiting", func(f *pflag.FlagSet) {

@@ -162,8 +162,8 @@ func TestLockRunJobControl(t *testing.T) {
 	x.expect("code 130")
 
 	// Those who have started lock run get the signal, too, as without it.
-	x.typed("bash -c 'trap \"echo sig''nal\" INT; " + run + "sleep 1000; echo co''de $?'\n")
-	waitFor(t, "the lock", func() bool { return len(s.Locks()) == 1 && s.Locks()[0].Holder != 0 })
+	x.typed("bash -c 'trap \"echo sig''nal\" INT; " + run + "sh -c \"echo ru''ns; exec sleep 1000\"; echo co''de $?'\n")
+	x.expect("runs")
 	x.typed("\x03")
 	x.expect("signal")
 	x.expect("code 130")
@@ -231,9 +231,5 @@ func TestLockRunQuiet(t *testing.T) {
 	if killed.exit(); len(killed.lines()) != 0 { // when the watchdog has closed standard error
 		t.Errorf("its watchdog says %q", killed.lines())
 	}
-	code, _, stderr := call(nil, "lock", "run", "--quiet", "--verbose", "/a", "--", "true")
-	if code != exitUsage {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, "--quiet: not together with --verbose")
+	refuses(t, exitUsage, []string{"lock", "run", "--quiet", "--verbose", "/a", "--", "true"}, "--quiet: not together with --verbose")
 }

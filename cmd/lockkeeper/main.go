@@ -3,6 +3,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -219,6 +220,33 @@ func noArgs(c *cobra.Command, args []string) error {
 	return nil
 }
 
+// takes is the cobra.PositionalArgs of commands with at least and at most so many arguments.
+func takes(least, most int) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) < least || len(args) > most {
+			return fmt.Errorf("usage: %s", c.UseLine())
+		}
+		return nil
+	}
+}
+
+// unlessListing is takes(1, 1) for commands that can also list what they have.
+func unlessListing(list *bool) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if *list {
+			return nil
+		}
+		return takes(1, 1)(c, args)
+	}
+}
+
+// interruptible returns a context that ends with the first signal that asks the process to end.
+func interruptible() (context.Context, context.CancelFunc) {
+	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	context.AfterFunc(ctx, cancel) // a second signal ends the process at once
+	return ctx, cancel
+}
+
 // similar suggests subcommands of c for a name that it does not have.
 func similar(c *cobra.Command, name string) string {
 	c.SuggestionsMinimumDistance = 2
@@ -430,12 +458,7 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 
   # From now on keep the log as 'lockkeeper serve --log-store wal' does
   lockkeeper check --convert wal lockkeeper-data`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return errors.New("check takes one directory")
-			}
-			return nil
-		},
+		Args:              takes(1, 1),
 		ValidArgsFunction: completeDir,
 		RunE: func(c *cobra.Command, args []string) error {
 			if to != "" && !slices.Contains(storage.LogStores, storage.LogStore(to)) {

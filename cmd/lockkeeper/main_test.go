@@ -67,22 +67,14 @@ func waitTogether() {
 	}
 }
 
+// copySelf makes this program known by another name, too.
 func copySelf(to string) error {
 	self, err := os.Executable()
-	if err != nil {
+	if err != nil || os.Link(self, to) == nil {
 		return err
 	}
-	from, err := os.Open(self)
-	if err != nil {
-		return err
-	}
-	defer from.Close()
-	f, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(f, from)
-	return errors.Join(err, f.Chmod(0o755), f.Close())
+	text, err := os.ReadFile(self)
+	return errors.Join(err, os.WriteFile(to, text, 0o755))
 }
 
 var check1 = testkit.Check
@@ -107,6 +99,15 @@ func oneError(t *testing.T, stderr string, says ...string) {
 		if !strings.Contains(stderr, s) {
 			t.Errorf("%q does not say %q", stderr, s)
 		}
+	}
+}
+
+// refuses runs a command, which must print nothing, end with an exit code, and write one line that contains all the texts.
+func refuses(t *testing.T, code int, args []string, says ...string) {
+	t.Helper()
+	got, stdout, stderr := call(nil, args...)
+	if oneError(t, stderr, says...); got != code || stdout != "" || strings.Contains(stderr, "SECRET") {
+		t.Errorf("%q: exit code %d, %q %q", args, got, stdout, stderr)
 	}
 }
 
@@ -250,15 +251,15 @@ func TestUsage(t *testing.T) {
 		{"serve --memory --listen :99999", nil, []string{`--listen: ":99999" is not an address`}},
 		{"serve --memory --tls-listen :99999", nil, []string{`--tls-listen: ":99999" is not an address`}},
 		{"serve --memory --test-control :99999", nil, []string{`--test-control: ":99999" is not an address`}},
-		{"check", nil, []string{"one directory"}},
-		{"check a b", nil, []string{"one directory"}},
+		{"check", nil, []string{"usage: lockkeeper check DIR"}},
+		{"check a b", nil, []string{"usage: lockkeeper check DIR"}},
 		{"check --nonsense a", nil, []string{"-nonsense"}},
 		{"wire", nil, []string{"--to"}},
 		{"wire --to nowhere/a", nil, []string{"-to", `"nowhere/a" is not HOST or HOST:PORT of one server`}},
 		{"wire --to a:1 b:2", nil, []string{`"b:2"`}},
 		{"wire --to a:1 --only ls", nil, []string{"-only", `"ls"`, "4lw"}},
 		{"wire --nonsense", nil, []string{"-nonsense"}},
-		{"wire replay", nil, []string{"HOST[:PORT]"}},
+		{"wire replay", nil, []string{"usage: lockkeeper wire replay FILE|DIR HOST[:PORT]"}},
 		{"wire replay a", nil, []string{"HOST[:PORT]"}},
 		{"wire replay a b:1 c", nil, []string{"HOST[:PORT]"}},
 		{"wire replay a no:where", nil, []string{`"no:where" is not HOST or HOST:PORT of `}},
@@ -481,7 +482,8 @@ func TestVersionText(t *testing.T) {
 type process struct {
 	*exec.Cmd
 	t      *testing.T
-	addr   string // of the client port, set when ready
+	addr   string     // of the client port, set when ready
+	conns  []net.Conn // those of connect
 	ready  chan struct{}
 	mu     sync.Mutex
 	stderr []string
@@ -571,6 +573,19 @@ func (p *process) exit() int {
 	}
 }
 
+// stop ends a server as an operator does. It closes the connections of connect, since the server waits a moment for
+// clients that do not.
+func (p *process) stop() {
+	p.t.Helper()
+	for _, nc := range p.conns {
+		nc.Close()
+	}
+	check1(p.t, p.Process.Signal(syscall.SIGTERM))
+	if code := p.exit(); code != exitOK {
+		p.t.Errorf("exit code %d: %q", code, p.lines())
+	}
+}
+
 // connect opens a session. It retries, because a cluster member closes connections while
 // it knows no leader.
 func (p *process) connect() (c *rawclient.Client) {
@@ -579,6 +594,7 @@ func (p *process) connect() (c *rawclient.Client) {
 		nc, err := net.DialTimeout("tcp", p.addr, time.Minute)
 		check1(p.t, err)
 		p.t.Cleanup(func() { nc.Close() })
+		p.conns = append(p.conns, nc)
 		c, err = rawclient.Open(nc, 40*time.Second)
 		if !closedEarly(err) {
 			check1(p.t, err)
@@ -715,10 +731,7 @@ func TestMemory(t *testing.T) {
 		p := start(t, how.env, append([]string{"serve", "--listen", "127.0.0.1:0"}, how.args...)...).waitReady()
 		_, err := p.connect().Create("/n", nil, 0)
 		check1(t, err)
-		check1(t, p.Process.Signal(syscall.SIGTERM))
-		if code := p.exit(); code != exitOK {
-			t.Errorf("exit code %d", code)
-		}
+		p.stop()
 		if left, err := os.ReadDir(p.Dir); err != nil || len(left) > 0 {
 			t.Errorf("it left %v, %v", left, err)
 		}
@@ -915,11 +928,7 @@ func TestCheck(t *testing.T) {
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, args := range [][]string{{"check", missing}, {"check", "--json", missing}} {
-		code, stdout, stderr := call(nil, args...)
-		if code != exitFault || stdout != "" {
-			t.Errorf("%v: %d %q", args, code, stdout)
-		}
-		oneError(t, stderr, missing)
+		refuses(t, exitFault, args, missing)
 	}
 	if _, err := os.Stat(missing); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("check created the directory: %v", err)
@@ -980,8 +989,7 @@ func TestLogFormat(t *testing.T) {
 	c := p.connect()
 	check1(t, c.Write([]byte{0xff, 0xff, 0xff, 0xff}))
 	c.Read()
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	p.exit()
+	p.stop()
 	found := false
 	for _, e := range jsonLog(t, p) {
 		found = found || e.Level == "WARN" && e.Session == fmt.Sprintf("0x%x", uint64(c.Session.SessionID))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,14 +37,6 @@ docs/migrating.md explains the move step by step, also for three servers.`,
 	}
 	c.AddCommand(migrateFromCommand(), migrateToCommand(), migrateCheckCommand(), migrateEmptyCommand())
 	return c
-}
-
-// oneDir is the cobra.PositionalArgs of commands that take one directory.
-func oneDir(c *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("%s takes one directory, ZooKeeper's dataDir", words(c))
-	}
-	return nil
 }
 
 func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
@@ -102,12 +95,7 @@ are an object with "directories", what was found in each or the error, and "best
 
   # Which of three servers to start from
   lockkeeper migrate check copies/one copies/two copies/three`,
-		Args: func(c *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return fmt.Errorf("%s takes directories, each a dataDir of ZooKeeper", words(c))
-			}
-			return nil
-		},
+		Args:              takes(1, math.MaxInt),
 		ValidArgsFunction: completeDir,
 		RunE:              func(c *cobra.Command, args []string) error { return o.check(c, args, logs) },
 	}
@@ -212,7 +200,7 @@ A note says so if a directory beside DIR is that of a server that is further.`,
 
   # The first of three servers; the others have --id 2 and --id 3
   lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data --id 1 --peers 1=a:7000,2=b:7000,3=c:7000`,
-		Args:              oneDir,
+		Args:              takes(1, 1),
 		ValidArgsFunction: completeDir,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.source.Data = args[0]
@@ -397,7 +385,7 @@ on that are from a ZooKeeper, or were opened while the server ran with
 --let-sessions-expire says that they may end.`,
 		Example: `  lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data
   lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data --id 1`,
-		Args:              oneDir,
+		Args:              takes(1, 1),
 		ValidArgsFunction: completeDir,
 		RunE:              func(c *cobra.Command, args []string) error { return o.to(c, args[0]) },
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -88,10 +87,7 @@ func TestMigrate(t *testing.T) {
 	if got := session.Password(late.Session.Password); got != session.ZooKeeperPassword(late.Session.SessionID) {
 		t.Errorf("the password of a new session is %x", got)
 	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, p.lines())
-	}
+	p.stop()
 
 	to := filepath.Join(t.TempDir(), "to")
 	text = succeeds(t, "migrate", "to", to, "--data", data, "--id", "2")
@@ -112,11 +108,7 @@ func TestMigrateStrangers(t *testing.T) {
 	check1(t, p.Process.Kill())
 	<-p.done
 	data, to := filepath.Join(p.Dir, "d"), filepath.Join(t.TempDir(), "to")
-	code, _, stderr := call(nil, "migrate", "to", to, "--data", data)
-	if code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, "the passwords of 1 of 1 sessions", "--zookeeper-passwords", "--let-sessions-expire")
+	refuses(t, exitFault, []string{"migrate", "to", to, "--data", data}, "the passwords of 1 of 1 sessions", "--zookeeper-passwords", "--let-sessions-expire")
 	notThere(t, to)
 	if text := succeeds(t, "migrate", "to", to, "--data", data, "--let-sessions-expire"); !strings.Contains(text, "note: 1 of the sessions will expire") {
 		t.Errorf("%q", text)
@@ -232,11 +224,7 @@ func TestMigrateRunning(t *testing.T) {
 	cfg := filepath.Join(t.TempDir(), "zoo.cfg")
 	check1(t, os.WriteFile(cfg, []byte("clientPort="+port+"\n"), 0o600))
 	for _, args := range [][]string{{"check", from, "--config", cfg}, {"from", from, "--config", cfg, "--data", data}} {
-		code, stdout, stderr := call(nil, append([]string{"migrate"}, args...)...)
-		if code != exitFault || stdout != "" {
-			t.Errorf("%q: exit code %d, %q", args, code, stdout)
-		}
-		oneError(t, stderr, "ZooKeeper seems to run on "+from+": somebody listens on :"+port, "--while-running")
+		refuses(t, exitFault, append([]string{"migrate"}, args...), "ZooKeeper seems to run on "+from+": somebody listens on :"+port, "--while-running")
 		notThere(t, data)
 		if text := succeeds(t, append([]string{"migrate", args[0], "--while-running"}, args[1:]...)...); !strings.Contains(text, "note: ZooKeeper seems to run on "+from) {
 			t.Errorf("%q: %q", args, text)
@@ -249,11 +237,7 @@ func TestMigrateIncomplete(t *testing.T) {
 	from, data := zooDir(t), filepath.Join(t.TempDir(), "data")
 	log := filepath.Join(from, "version-2", "log.1")
 	check1(t, os.Truncate(log, 200))
-	code, _, stderr := call(nil, "migrate", "from", from, "--data", data)
-	if code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, log+" ends within the transaction after zxid 0x", "probably an incomplete copy", "--without-padding")
+	refuses(t, exitFault, []string{"migrate", "from", from, "--data", data}, log+" ends within the transaction after zxid 0x", "probably an incomplete copy", "--without-padding")
 	notThere(t, data)
 	if text := succeeds(t, "migrate", "from", from, "--data", data, "--without-padding"); !strings.Contains(text, "note: "+log+" ends within the transaction after zxid 0x") {
 		t.Errorf("%q", text)
@@ -264,14 +248,14 @@ func TestMigrateUsage(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for args, says := range map[string][]string{
 		"migrate fro":                        {`"migrate fro"`, "did you mean from or to?"},
-		"migrate from":                       {"migrate from takes one directory"},
+		"migrate from":                       {"usage: lockkeeper migrate from DIR"},
 		"migrate from d":                     {"--data: "},
 		"migrate from d --data e --id 0":     {"--id", `"0"`},
 		"migrate from d --data e --peers 1":  {"--peers: ", `"1"`},
-		"migrate check":                      {"migrate check takes directories"},
+		"migrate check":                      {"usage: lockkeeper migrate check DIR"},
 		"migrate check a b --log c":          {"--log: it is given 1 times for 2 directories"},
 		"migrate check a b --config c":       {"--config: a zoo.cfg is that of one directory"},
-		"migrate from a b --data d":          {"migrate from takes one directory"},
+		"migrate from a b --data d":          {"usage: lockkeeper migrate from DIR"},
 		"migrate empty --data d":             {"--above: ", `""`},
 		"migrate empty --above 0x1":          {"--data: "},
 		"migrate empty --above -1 --data d":  {"--above: ", `"-1"`},
@@ -280,11 +264,7 @@ func TestMigrateUsage(t *testing.T) {
 		"migrate to d --data e --id 0":       {"--id: 0 is not between 1 and 255"},
 		"migrate to d --data e --snapshot x": {"unknown flag --snapshot"},
 	} {
-		code, stdout, stderr := call(nil, strings.Fields(args)...)
-		if code != exitUsage || stdout != "" {
-			t.Errorf("%s: exit code %d, %q", args, code, stdout)
-		}
-		oneError(t, stderr, says...)
+		refuses(t, exitUsage, strings.Fields(args), says...)
 	}
 	from := zooDir(t)
 	for args, says := range map[string]string{
@@ -293,29 +273,17 @@ func TestMigrateUsage(t *testing.T) {
 		"migrate empty --data e --above 0x7fffffff00000000": "zxid 0x7fffffff00000000 leaves too few epochs",
 		"migrate to d --data missing":                       "missing is no data directory",
 	} {
-		code, _, stderr := call(nil, strings.Fields(args)...)
-		if code != exitFault {
-			t.Errorf("%s: exit code %d", args, code)
-		}
-		oneError(t, stderr, says)
+		refuses(t, exitFault, strings.Fields(args), says)
 		notThere(t, "e")
 		notThere(t, "d")
 	}
 	// A field that only Restore checks is an error of the usage, too.
-	code, _, stderr := call(nil, "migrate", "from", from, "--data", "e", "--id", "255")
-	if code != exitUsage {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, "--id: 255 is not in 1 to 254")
+	refuses(t, exitUsage, []string{"migrate", "from", from, "--data", "e", "--id", "255"}, "--id: 255 is not in 1 to 254")
 	notThere(t, "e")
 	b, err := os.ReadFile(filepath.Join(from, "version-2", "log.1"))
 	check1(t, err)
 	b[100] ^= 1
 	check1(t, os.WriteFile(filepath.Join(from, "version-2", "log.1"), b, 0o600))
-	code, _, stderr = call(nil, "migrate", "from", from, "--data", "e")
-	if code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, filepath.Join("version-2", "log.1")+": damaged at offset ")
+	refuses(t, exitFault, []string{"migrate", "from", from, "--data", "e"}, filepath.Join("version-2", "log.1")+": damaged at offset ")
 	notThere(t, "e")
 }

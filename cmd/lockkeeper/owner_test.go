@@ -17,11 +17,7 @@ func TestOwner(t *testing.T) {
 	from, top := zooDir(t), t.TempDir()
 	data, back, empty := filepath.Join(top, "new", "data"), filepath.Join(top, "back"), filepath.Join(top, "empty")
 	if os.Geteuid() != 0 {
-		code, _, stderr := call(nil, "migrate", "from", from, "--data", data, "--owner", "nobody")
-		if code != exitUsage {
-			t.Errorf("exit code %d", code)
-		}
-		oneError(t, stderr, "--owner: only root can give files to another user")
+		refuses(t, exitUsage, []string{"migrate", "from", from, "--data", data, "--owner", "nobody"}, "--owner: only root can give files to another user")
 		notThere(t, filepath.Join(top, "new"))
 		return
 	}
@@ -64,16 +60,9 @@ func TestOwner(t *testing.T) {
 		}
 	}
 	for _, name := range []string{"", "no such user"} {
-		code, _, stderr := call(nil, "migrate", "from", from, "--data", filepath.Join(top, "d"), "--owner", name)
-		if code != exitUsage {
-			t.Errorf("exit code %d", code)
-		}
-		oneError(t, stderr, "--owner: there is no user "+strconv.Quote(name))
+		refuses(t, exitUsage, []string{"migrate", "from", from, "--data", filepath.Join(top, "d"), "--owner", name}, "--owner: there is no user "+strconv.Quote(name))
 		notThere(t, filepath.Join(top, "d"))
-		code, _, stderr = call(nil, "snapshot", "restore", backup, "--data", filepath.Join(top, "d"), "--owner", name)
-		if oneError(t, stderr, "--owner: there is no user "+strconv.Quote(name)); code != exitUsage {
-			t.Errorf("exit code %d", code)
-		}
+		refuses(t, exitUsage, []string{"snapshot", "restore", backup, "--data", filepath.Join(top, "d"), "--owner", name}, "--owner: there is no user "+strconv.Quote(name))
 		notThere(t, filepath.Join(top, "d"))
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -85,10 +84,7 @@ func TestMoveToTLS(t *testing.T) {
 			ask = nil
 		}
 		for i := range members {
-			check1(t, members[i].Process.Signal(syscall.SIGTERM))
-			if code := members[i].exit(); code != exitOK {
-				t.Fatalf("exit code %d: %q", code, members[i].lines())
-			}
+			members[i].stop()
 			// The other two are a majority, and serve.
 			other := (i + 1) % 3
 			code, stdout, stderr := call(nil, append([]string{"cluster", "status", "--peer", peers[other]}, ask...)...)
@@ -134,10 +130,7 @@ func TestPeerTLSMode(t *testing.T) {
 		dir, ca := t.TempDir(), testkit.NewCA(t)
 		cert, _ := testkit.WritePair(t, ca.Named(t, "localhost"), dir, "cert.pem", "cert.pem")
 		flags = strings.NewReplacer("CERT", cert, "CA", ca.WriteCA(t, dir, "ca.pem")).Replace(flags)
-		code, _, stderr := call(nil, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0"}, strings.Fields(flags)...)...)
-		if oneError(t, stderr, says); code != exitUsage {
-			t.Errorf("%s: exit code %d", flags, code)
-		}
+		refuses(t, exitUsage, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0"}, strings.Fields(flags)...), says)
 	}
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	cert, _ := testkit.WritePair(t, ca.Named(t, "localhost"), dir, "cert.pem", "cert.pem")
@@ -154,8 +147,5 @@ func TestPeerTLSMode(t *testing.T) {
 			t.Errorf("%s: %s%s", key, stdout, stderr)
 		}
 	}
-	code, _, stderr := call(nil, "serve", "--memory", "--config", zooCfg(t, "clientPort=0", "portUnification=true"))
-	if oneError(t, stderr, "portUnification=true: without ssl.quorum.keyStore.location"); code != exitUsage {
-		t.Errorf("without a store: exit code %d", code)
-	}
+	refuses(t, exitUsage, []string{"serve", "--memory", "--config", zooCfg(t, "clientPort=0", "portUnification=true")}, "portUnification=true: without ssl.quorum.keyStore.location")
 }

@@ -196,8 +196,7 @@ func TestAuditLog(t *testing.T) {
 	if _, body := fetch(t, http.DefaultClient, p.admin()+"/metrics", ""); !strings.Contains(body, "\nlockkeeper_audit_lines_dropped_total 0\n") {
 		t.Error("the metrics do not have the lines that were dropped")
 	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	p.exit()
+	p.stop()
 	var ends []string
 	for _, name := range []string{file + ".1", file} {
 		for line := range strings.Lines(string(value(os.ReadFile(name))(t))) {
@@ -212,10 +211,7 @@ func TestAuditLog(t *testing.T) {
 	if !slices.Equal(ends, want) {
 		t.Errorf("%q, not %q", ends, want)
 	}
-	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--audit-log", filepath.Join(file, "x"))
-	if oneError(t, stderr, "--audit-log: "); code != exitUsage {
-		t.Errorf("a file that cannot be opened: exit code %d", code)
-	}
+	refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--audit-log", filepath.Join(file, "x")}, "--audit-log: ")
 }
 
 // TestRotateMembersCA changes the authority of three members in the three steps of
@@ -261,8 +257,7 @@ func TestRotateMembersCA(t *testing.T) {
 				return strings.Count(strings.Join(members[id].lines(), "\n"), "have been read again") > was
 			})
 		}
-		check1(t, members[restart].Process.Signal(syscall.SIGTERM))
-		members[restart].exit()
+		members[restart].stop()
 		begin(restart)
 		members[restart].waitReady()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -292,7 +292,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	defer cancel()
 	if o.testControl != "" {
 		defer o.reloads.start()()
-		return o.serveTests(ctx, cancel, flags, stderr)
+		return o.serveTests(ctx, flags, stderr)
 	}
 	port, err := o.admin.open(ctx, flags, cfg.Logger, o.file, &o.reloads)
 	if err != nil {
@@ -310,7 +310,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	}
 	defer closeAudit()
 	defer o.reloads.start()()
-	return serveUntil(ctx, cancel, flags, *cfg, []*adminPort{port, metrics}, &o.reloads, stderr)
+	return serveUntil(ctx, flags, *cfg, []*adminPort{port, metrics}, &o.reloads, stderr)
 }
 
 // loadTLS reads the files for TLS with clients and with members.
@@ -340,7 +340,7 @@ func untilSignal(ctx context.Context, err error) error {
 
 // serveUntil runs a server with its HTTP ports, some of which may be nil, until ctx ends or a
 // fault. flags are the flags from which cfg was made.
-func serveUntil(ctx context.Context, cancel func(), flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, reloads *reloads, stderr io.Writer) error {
+func serveUntil(ctx context.Context, flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, reloads *reloads, stderr io.Writer) error {
 	defer keepHeapFloor(os.Getenv)()
 	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
 	addrs := []string{cfg.ClientAddr, cfg.SecureAddr}
@@ -378,7 +378,6 @@ func serveUntil(ctx context.Context, cancel func(), flags *pflag.FlagSet, cfg lo
 		return errors.Join(s.Err(), s.Close())
 	case <-ctx.Done():
 		tellManager(os.Getenv, cfg.Logger, nowStopping)
-		cancel() // a second signal ends the process at once
 		return shutdown(s, cfg.Logger)
 	}
 }

@@ -13,7 +13,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -45,14 +44,6 @@ the passwords of sessions. Everything in it has a checksum.`,
 	return c
 }
 
-// oneFile is the cobra.PositionalArgs of commands that take one file.
-func oneFile(c *cobra.Command, args []string) error {
-	if len(args) != 1 {
-		return fmt.Errorf("%s takes one file", words(c))
-	}
-	return nil
-}
-
 // saveOptions are the flags of snapshot save.
 type saveOptions struct {
 	admin, tokenFile, data string
@@ -78,7 +69,7 @@ variable SSL_CERT_FILE names the file with its authority.`,
 		Example: `  lockkeeper snapshot save backup --admin 127.0.0.1:8080
   lockkeeper snapshot save backup --admin https://a:8080 --admin-token-file token
   lockkeeper snapshot save backup --data lockkeeper-data`,
-		Args: oneFile,
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return o.save(c, args[0]) },
 	}
 	f := c.Flags()
@@ -137,7 +128,7 @@ func (o *saveOptions) save(c *cobra.Command, file string) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
 	if err := o.mayReplace(file); err != nil {
 		return err
@@ -351,7 +342,7 @@ on, with their locks, if their clients come back within their timeouts.`,
 
   # In a container without the file
   podman run -i -v data:/data IMAGE snapshot restore - --data /data/lockkeeper <backup`,
-		Args: oneFile,
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return o.restore(c, args[0]) },
 	}
 	f := c.Flags()

@@ -49,8 +49,8 @@ func TestSnapshotUsage(t *testing.T) {
 	check1(t, os.WriteFile("empty", nil, 0o600))
 	for args, says := range map[string][]string{
 		"snapshot sav":                       {`"snapshot sav"`, "did you mean save?"},
-		"snapshot save":                      {"snapshot save takes one file"},
-		"snapshot save a b":                  {"snapshot save takes one file"},
+		"snapshot save":                      {"usage: lockkeeper snapshot save FILE"},
+		"snapshot save a b":                  {"usage: lockkeeper snapshot save FILE"},
 		"snapshot save f":                    {"--admin", "--data"},
 		"snapshot save f --admin 1 --data d": {"--data: not together with --admin"},
 		"snapshot save f --data=":            {"--data: it cannot be empty"},
@@ -60,7 +60,7 @@ func TestSnapshotUsage(t *testing.T) {
 		"snapshot save f --admin http://":                      {"--admin: ", `"http://"`},
 		"snapshot save f --admin 1 --admin-token-file empty":   {"--admin-token-file: ", "empty has no token"},
 		"snapshot save f --admin 1 --admin-token-file missing": {"--admin-token-file: ", "missing"},
-		"snapshot restore":                                     {"snapshot restore takes one file"},
+		"snapshot restore":                                     {"usage: lockkeeper snapshot restore FILE"},
 		"snapshot restore f":                                   {"--data: "},
 		"snapshot restore f --data d --id 0":                   {"--id", `"0"`},
 		"snapshot restore empty --data d --id 255":             {"--id: 255 is not in 1 to 254"},
@@ -70,11 +70,7 @@ func TestSnapshotUsage(t *testing.T) {
 		"snapshot restore empty --data d --log-store x":        {"--log-store: ", `"x"`},
 		"snapshot restore f --data d --join a:1":               {"unknown flag --join"},
 	} {
-		code, stdout, stderr := call(nil, strings.Fields(args)...)
-		if code != exitUsage || stdout != "" {
-			t.Errorf("%s: exit code %d, %q", args, code, stdout)
-		}
-		oneError(t, stderr, says...)
+		refuses(t, exitUsage, strings.Fields(args), says...)
 	}
 	env := map[string]string{"LOCKKEEPER_SNAPSHOT_SAVE_DATA": "d", "LOCKKEEPER_SNAPSHOT_SAVE_ADMIN": "a:1"}
 	if code, _, stderr := call(env, "snapshot", "save", "f"); code != exitUsage || !strings.Contains(stderr, "LOCKKEEPER_SNAPSHOT_SAVE_DATA: not together with LOCKKEEPER_SNAPSHOT_SAVE_ADMIN") {
@@ -109,18 +105,9 @@ func TestSnapshotOfDirectory(t *testing.T) {
 		t.Errorf("%q, not %q; mode %v", out, want, info.Mode())
 	}
 
-	code, _, stderr := call(nil, "snapshot", "save", file, "--data", dir)
-	if oneError(t, stderr, file+" exists; --force replaces it"); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
-	code, _, stderr = call(nil, "snapshot", "save", base, "--data", dir, "--force")
-	if oneError(t, stderr, base+" is not a file"); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
-	code, _, stderr = call(nil, "snapshot", "save", filepath.Join(base, "no", "backup"), "--data", dir)
-	if oneError(t, stderr, filepath.Join(base, "no")); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--data", dir}, file+" exists; --force replaces it")
+	refuses(t, exitFault, []string{"snapshot", "save", base, "--data", dir, "--force"}, base+" is not a file")
+	refuses(t, exitFault, []string{"snapshot", "save", filepath.Join(base, "no", "backup"), "--data", dir}, filepath.Join(base, "no"))
 	before, err := os.ReadFile(file)
 	check1(t, err)
 	check1(t, json.Unmarshal([]byte(succeeds(t, "snapshot", "save", file, "--data", dir, "--force", "--json")), &saved))
@@ -137,16 +124,10 @@ func TestSnapshotOfDirectory(t *testing.T) {
 	} {
 		bad := filepath.Join(base, "bad")
 		check1(t, os.WriteFile(bad, text, 0o600))
-		code, stdout, stderr := call(nil, "snapshot", "restore", bad, "--data", restored)
-		if oneError(t, stderr, bad+": ", "offset ", says); code != exitFault || stdout != "" {
-			t.Errorf("%s: %d %q", says, code, stdout)
-		}
+		refuses(t, exitFault, []string{"snapshot", "restore", bad, "--data", restored}, bad+": ", "offset ", says)
 	}
 	for _, missing := range []string{filepath.Join(base, "missing"), base} {
-		code, _, stderr := call(nil, "snapshot", "restore", missing, "--data", restored)
-		if oneError(t, stderr, missing); code != exitFault {
-			t.Errorf("exit code %d", code)
-		}
+		refuses(t, exitFault, []string{"snapshot", "restore", missing, "--data", restored}, missing)
 	}
 	notThere(t, restored)
 
@@ -163,18 +144,12 @@ func TestSnapshotOfDirectory(t *testing.T) {
 			t.Errorf("%s", out)
 		}
 	}
-	code, _, stderr = call(nil, "snapshot", "restore", file, "--data", restored)
-	if oneError(t, stderr, restored+" is not empty"); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
+	refuses(t, exitFault, []string{"snapshot", "restore", file, "--data", restored}, restored+" is not empty")
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", restored, "--id", "7").waitReady()
 	if r, err := p.connect().Get("/n19", false); err != nil || len(r.Data) != 100 {
 		t.Errorf("%d bytes, %v", len(r.Data), err)
 	}
-	code, _, stderr = call(nil, "snapshot", "save", filepath.Join(base, "running"), "--data", restored)
-	if oneError(t, stderr, restored, "in use"); code != exitFault {
-		t.Errorf("exit code %d", code)
-	}
+	refuses(t, exitFault, []string{"snapshot", "save", filepath.Join(base, "running"), "--data", restored}, restored, "in use")
 	notThere(t, filepath.Join(base, "running"))
 }
 
@@ -186,8 +161,7 @@ func TestRestoreFromStdin(t *testing.T) {
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
 	_, err := p.connect().Create("/piped", nil, 0)
 	check1(t, err)
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	p.exit()
+	p.stop()
 	succeeds(t, "snapshot", "save", file, "--data", dir)
 	text := value(os.ReadFile(file))(t)
 	restore := func(text []byte) (stdout, stderr string, err error) {
@@ -226,12 +200,8 @@ func TestRestoreSetAside(t *testing.T) {
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", data).waitReady()
 	_, err := p.connect().Create("/after", nil, 0)
 	check1(t, err)
-	code, stdout, stderr := call(nil, restore...)
-	if oneError(t, stderr, data, "in use by another process"); code != exitFault || stdout != "" {
-		t.Errorf("while a server runs: %d %q", code, stdout)
-	}
-	check1(t, p.Process.Signal(syscall.SIGTERM))
-	p.exit()
+	refuses(t, exitFault, restore, data, "in use by another process")
+	p.stop()
 	for _, old := range []string{data + ".1", data + ".2"} {
 		if out := succeeds(t, restore...); !strings.HasPrefix(out, fmt.Sprintf("kept what was in %s as %s\nrestored %s: server 1, ", data, old, file)) {
 			t.Errorf("%q", out)

@@ -68,7 +68,7 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 }
 
 // serveTests runs a server or a cluster with an HTTP port for tests until ctx ends.
-func (o *serveOptions) serveTests(ctx context.Context, cancel func(), flags *pflag.FlagSet, stderr io.Writer) (err error) {
+func (o *serveOptions) serveTests(ctx context.Context, flags *pflag.FlagSet, stderr io.Writer) (err error) {
 	defer keepHeapFloor(os.Getenv)()
 	l, err := net.Listen("tcp", o.testControl)
 	if err != nil {
@@ -100,7 +100,6 @@ func (o *serveOptions) serveTests(ctx context.Context, cancel func(), flags *pfl
 	case err := <-failed:
 		return err
 	case <-ctx.Done():
-		cancel() // a second signal ends the process at once
 		return nil
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -246,10 +245,7 @@ func testControlGuard(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		c.refused("/guard/write", fmt.Sprintf(`{"guard": %d, "token": 1}`, bad), http.StatusNotFound, "no guard 2, or it has ended")
-		check1(t, c.Process.Signal(syscall.SIGTERM))
-		if code := c.exit(); code != exitOK {
-			t.Errorf("exit code %d: %q", code, c.lines())
-		}
+		c.stop()
 	}
 }
 
@@ -425,10 +421,7 @@ func testControlStandalone(t *testing.T) {
 	c.do("/restart", `{}`)
 	_, err = c.openAt(1).Create("/again", nil, 0)
 	check1(t, err)
-	check1(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, c.lines())
-	}
+	c.stop()
 }
 
 // TestWaitsOfGoneClients: a request that waits ends with its client, or with its server.

@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -238,9 +237,8 @@ func testControlSessions(t *testing.T) {
 		t.Errorf("expired: %+v", s)
 	}
 	c.refused("/expire", fmt.Sprintf(`{"session": %q}`, idOf(holder)), http.StatusNotFound, idOf(holder), "does not exist")
-	check1(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.exit(); code != exitOK || len(c.lines()) != 2 {
-		t.Errorf("exit code %d: %q", code, c.lines())
+	if c.stop(); len(c.lines()) != 2 {
+		t.Errorf("it says %q", c.lines())
 	}
 }
 
@@ -378,10 +376,7 @@ func testControlFaults(t *testing.T) {
 		t.Errorf("%d faults", n)
 	}
 	c.inject(`{"do": "drop", "op": "delete"}`) // it is not an error that it never fires
-	check1(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, c.lines())
-	}
+	c.stop()
 }
 
 func testControlRestart(t *testing.T) {
@@ -483,10 +478,7 @@ func testControlCluster(t *testing.T) {
 	_, err = c.openAt(lead).Exists("/n", false)
 	check1(t, err)
 
-	check1(t, c.Process.Signal(syscall.SIGTERM))
-	if code := c.exit(); code != exitOK {
-		t.Errorf("exit code %d: %q", code, c.lines())
-	}
+	c.stop()
 }
 
 // leads is the reply of what names a leader.
@@ -757,11 +749,7 @@ func TestTestControlTree(t *testing.T) {
 		}
 	}
 	check1(t, os.WriteFile(file, []byte("/a\nb\n"), 0o600))
-	code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--test-control", ":0", "--tree", file)
-	if code != exitUsage {
-		t.Errorf("exit code %d", code)
-	}
-	oneError(t, stderr, "--tree: "+file, `"b" is not a path`)
+	refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--test-control", ":0", "--tree", file}, "--tree: "+file, `"b" is not a path`)
 }
 
 // TestTestControlEnds checks what keeps a server with a test control from starting.

@@ -95,10 +95,7 @@ func TestServeTLS(t *testing.T) {
 			t.Errorf("a plain port, too: %s", l)
 		}
 	}
-	check1(t, p.Process.Signal(os.Interrupt))
-	if code := p.exit(); code != exitOK {
-		t.Errorf("exit code %d", code)
-	}
+	p.stop()
 }
 
 // TestZooCfgTLSLimits serves TLS on the plain port, and only to clients with TLS 1.2 and a certificate
@@ -184,10 +181,7 @@ func TestTLSFiles(t *testing.T) {
 				continue
 			}
 			tried++
-			code, _, stderr := call(nil, append(args, strings.Fields(of.more)...)...)
-			if oneError(t, stderr, "lockkeeper: --"+of.prefix+x.flag+": ", x.says); code != exitUsage || strings.Contains(stderr, "SECRET") {
-				t.Errorf("%q: exit %d, %s", args, code, stderr)
-			}
+			refuses(t, exitUsage, append(args, strings.Fields(of.more)...), "lockkeeper: --"+of.prefix+x.flag+": ", x.says)
 		}
 	}
 	if tried < 50 {
@@ -208,10 +202,7 @@ func TestTLSFiles(t *testing.T) {
 			lines += "\nssl.trustStore.location=" + authority
 		}
 		cfg := zooCfg(t, strings.Split(lines, "\n")...)
-		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", cfg)
-		if oneError(t, stderr, "lockkeeper: "+strings.ReplaceAll(says, "CFG", cfg)); code != exitUsage || strings.Contains(stderr, "SECRET") {
-			t.Errorf("%s: exit %d, %s", lines, code, stderr)
-		}
+		refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--config", cfg}, "lockkeeper: "+strings.ReplaceAll(says, "CFG", cfg))
 	}
 }
 
@@ -240,8 +231,7 @@ func TestZooCfgTLS(t *testing.T) {
 			t.Errorf("clientPort is 0, and every key is known, but: %s", l)
 		}
 	}
-	check1(t, p.Process.Signal(os.Interrupt))
-	p.exit()
+	p.stop()
 
 	p = start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, append(keys, "ssl.clientAuth=WANT")...)).waitReady()
 	if ids, err := identities(t, p.secureAddr(), ca); err != nil || len(ids) != 1 {

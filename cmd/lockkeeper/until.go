@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"io"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/pflag"
 )
@@ -27,11 +25,11 @@ func (u *untilFlags) check(flags *pflag.FlagSet) error {
 	return nil
 }
 
-// context returns a context that ends when the server is to end. After cancel, a signal ends the
+// context returns a context that ends when the server is to end. After that a signal ends the
 // process at once. The goroutines, which wait for something outside of the process, last as long
 // as the process.
 func (u *untilFlags) context(stdin io.Reader) (ctx context.Context, cancel func()) {
-	ctx, cancel = signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel = interruptible()
 	if u.stdinCloses {
 		go func() {
 			io.Copy(io.Discard, stdin) // an error, too, means that nobody is at the other end

@@ -8,10 +8,8 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -89,7 +87,7 @@ func (o *wireOptions) wire(c *cobra.Command) (err error) {
 			return badFlag(flags, "only", "%w", err)
 		}
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
 	ctx, why := untilHopeless(ctx, dialer)
 
@@ -157,12 +155,7 @@ To compare two servers, record one client on the first and replay it on the
 second.`,
 		Example: `  lockkeeper wire replay session.txt 127.0.0.1:2181
   lockkeeper wire replay recordings/ 127.0.0.1:2181 --json`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return errors.New("wire replay takes a recording, or a directory of them, and the server's HOST[:PORT]")
-			}
-			return nil
-		},
+		Args: takes(2, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			return wireReplay(args[0], args[1], &secure, opts, asJSON, c)
 		},
@@ -194,7 +187,7 @@ func wireReplay(path, server string, secure *clientTLS, opts golden.Options, asJ
 	if err != nil {
 		return err
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, cancel := interruptible()
 	defer cancel()
 	ctx, why := untilHopeless(ctx, dialer)
 	dial := func() (net.Conn, error) {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -51,18 +50,14 @@ command, options of the command after it.`,
 
   # A shell
   lockkeeper zk --auth digest:user:password`,
-		ValidArgsFunction: func(c *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			if readEnvironment(c, os.Getenv) != nil {
-				return nil, cobra.ShellCompDirectiveNoFileComp
-			}
-			cfg, err := o.config(c)
-			if word == "" && len(args) == 1 && !slices.Contains([]string{"export", "import", "help", "connect"}, args[0]) {
-				word = "/" // what most commands begin with
-			}
-			if err != nil || len(args) > 0 && !strings.HasPrefix(word, "/") {
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
+			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveDefault
 			}
-			return zkshell.New(cfg).CompleteOnce(context.Background(), len(args) == 0, word), cobra.ShellCompDirectiveNoFileComp
+			for _, c := range zkshell.Commands() {
+				names = append(names, cobra.CompletionWithDesc(c.Name, c.Does))
+			}
+			return names, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args) },
 	}

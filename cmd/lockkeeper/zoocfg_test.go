@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -61,10 +60,7 @@ func TestZooCfg(t *testing.T) {
 			t.Errorf("every key is known, but: %s", l)
 		}
 	}
-	check1(t, p.Process.Signal(os.Interrupt))
-	if code := p.exit(); code != 0 {
-		t.Errorf("exit %d", code)
-	}
+	p.stop()
 
 	// Flags and the environment take precedence over the file.
 	p = start(t, []string{"LOCKKEEPER_MAX_CLIENT_CNXNS=18"}, "serve", "--config", path, "--tick-time", "250ms", "--memory").waitReady()
@@ -73,164 +69,6 @@ func TestZooCfg(t *testing.T) {
 	p = start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "clientPort=2181", "nonsense=1")).waitReady()
 	if log := strings.Join(p.lines(), "\n"); !strings.Contains(log, "key=nonsense") {
 		t.Errorf("an unknown key is not logged: %s", log)
-	}
-}
-
-// TestZooCfgSyncLimit checks that syncLimit sets the election timeout, in ticks.
-func TestZooCfgSyncLimit(t *testing.T) {
-	for _, x := range []struct {
-		lines, args []string
-		want        time.Duration
-	}{
-		{[]string{"tickTime=500"}, nil, 2 * time.Second},
-		{[]string{"tickTime=500", "syncLimit=5"}, nil, 2500 * time.Millisecond},
-		{[]string{"syncLimit=0"}, nil, 2 * time.Second},
-		{[]string{"syncLimit=5"}, nil, 15 * time.Second},
-		{[]string{"tickTime=500", "syncLimit=5"}, []string{"--election-timeout", "1m"}, time.Minute},
-	} {
-		var o serveOptions
-		var c cobra.Command
-		o.define(&c)
-		check1(t, c.ParseFlags(append(x.args, "--listen=127.0.0.1:0")))
-		check1(t, readZooCfg(zooCfg(t, x.lines...), c.Flags(), &o.config))
-		if o.config.ElectionTimeout != x.want {
-			t.Errorf("%q: an election timeout of %v", x.lines, o.config.ElectionTimeout)
-		}
-	}
-}
-
-// TestZooCfgQuota checks that enforceQuota is true only for the values that Java accepts.
-func TestZooCfgQuota(t *testing.T) {
-	t.Parallel()
-	for value, want := range map[string]error{"true": proto.QuotaExceeded, "TRUE": proto.QuotaExceeded, "false": nil, "yes": nil} {
-		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforceQuota="+value)).waitReady()
-		c := p.connect()
-		for _, path := range []string{"/q", "/zookeeper/quota/q", "/zookeeper/quota/q/zookeeper_limits", "/zookeeper/quota/q/zookeeper_stats"} {
-			if _, err := c.Create(path, []byte("countHardLimit=1"), 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if _, err := c.Create("/q/a", nil, 0); err != want {
-			t.Errorf("enforceQuota=%s: %v", value, err)
-		}
-	}
-}
-
-// TestZooCfgDigest checks that superDigest has a hash of the kind that digestAlg names.
-func TestZooCfgDigest(t *testing.T) {
-	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t,
-		"DigestAuthenticationProvider.digestAlg=SHA-256",
-		"DigestAuthenticationProvider.superDigest=user:70yRTFkWmLJo2zxkFj6v2nIJpjDyNuvw7r8EVGDfcjo=")).waitReady()
-	c := p.connect()
-	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("user:pass")}, nil)
-	check1(t, err)
-	_, err = c.Set("/zookeeper/config", nil)
-	check1(t, err)
-}
-
-// TestZooCfgAuth checks the keys that disable the scheme digest and that enforce
-// authentication.
-func TestZooCfgAuth(t *testing.T) {
-	t.Parallel()
-	for _, x := range []struct {
-		name    string
-		lines   []string
-		auth    error
-		without error
-	}{
-		{"nothing", nil, nil, nil},
-		{"no digest", []string{"DigestAuthenticationProvider.enabled=false"}, proto.AuthFailed, nil},
-		{"digest", []string{"DigestAuthenticationProvider.enabled=TRUE"}, nil, nil},
-		{"schemes", []string{"enforce.auth.schemes=digest"}, nil, nil},
-		{"enforced", []string{"enforce.auth.enabled=True", "enforce.auth.schemes=digest"}, nil, proto.SessionClosedRequireSASLAuth},
-		{"one of two", []string{"zookeeper.enforce.auth.enabled=true", "zookeeper.enforce.auth.schemes=digest, ip"}, nil, nil},
-	} {
-		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, append(x.lines, "tickTime=2000")...)).waitReady()
-		if _, err := p.connect().Exists("/", false); err != x.without {
-			t.Errorf("%s: without auth: %v", x.name, err)
-		}
-		c := p.connect()
-		if _, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("user:pass")}, nil); err != x.auth {
-			t.Errorf("%s: auth: %v", x.name, err)
-		} else if err == nil {
-			_, err = c.Exists("/", false)
-			check1(t, err)
-		}
-	}
-}
-
-// TestZooCfgSilentClient checks that nio.sessionlessCnxnTimeout limits how long a client may be silent.
-func TestZooCfgSilentClient(t *testing.T) {
-	t.Parallel()
-	for _, key := range []string{"nio.sessionlessCnxnTimeout", "zookeeper.nio.sessionlessCnxnTimeout"} {
-		p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, key+"=300")).waitReady()
-		began := time.Now() // before the server's time begins
-		nc, err := net.Dial("tcp", p.addr)
-		check1(t, err)
-		defer nc.Close()
-		nc.SetReadDeadline(began.Add(time.Minute))
-		if _, err := nc.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
-			t.Errorf("%s: %v", key, err)
-		}
-		if took := time.Since(began); took < 250*time.Millisecond || took > 5*time.Second {
-			t.Errorf("%s: closed after %v", key, took)
-		}
-	}
-}
-
-// TestZooCfgSASL checks the keys for SASL.
-func TestZooCfgSASL(t *testing.T) {
-	t.Parallel()
-	text := rawtest.JAAS(map[string]string{"bob": "x", "ann": "y", "eve": "z"})
-	users := "java.security.auth.login.config=" + jaasFile(t, text)
-	const provider = "zookeeper.authProvider.sasl=org.apache.zookeeper.server.auth.SASLAuthenticationProvider"
-	login := func(c *rawclient.Client, user, password string) error {
-		return rawtest.DigestMD5{User: user, Password: password}.Login(c)
-	}
-	serve := func(lines ...string) *process {
-		return start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--config", zooCfg(t, append(lines, "tickTime=2000")...)).waitReady()
-	}
-
-	p := serve(users, provider, "superUser=ann", "zookeeper.superUser.2=eve", "requireClientAuthScheme=sasl")
-	none, bob := p.connect(), p.connect()
-	check1(t, login(bob, "bob", "x"))
-	mine := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeSASL, ID: "bob"}}}
-	_, err := bob.Call(proto.OpCreate, &proto.CreateRequest{Path: "/bob", ACL: mine}, nil)
-	check1(t, err)
-	if _, err := none.Get("/bob", false); err != proto.NoAuth {
-		t.Errorf("without authentication: %v", err)
-	}
-	for user, password := range map[string]string{"ann": "y", "eve": "z"} {
-		c := p.connect()
-		check1(t, login(c, user, password))
-		_, err = c.Get("/bob", false)
-		check1(t, err)
-	}
-	if err := login(none, "bob", "y"); err != proto.AuthFailed {
-		t.Errorf("with a wrong password: %v", err)
-	}
-
-	p = serve("java.security.auth.login.config="+jaasFile(t, strings.Replace(text, "Server", "Other", 1)), "zookeeper.sasl.serverconfig=Other", "allowSaslFailedClients=true")
-	c := p.connect()
-	if err := login(c, "bob", "y"); err == nil || err == proto.AuthFailed {
-		t.Errorf("with a wrong password, if that may be: %v", err)
-	}
-	_, err = c.Exists("/", false)
-	check1(t, err)
-	check1(t, login(p.connect(), "bob", "x"))
-
-	for _, lines := range [][]string{
-		{"sessionRequireClientSASLAuth=true"}, {"enforce.auth.enabled=true", "enforce.auth.schemes=sasl"},
-		{"sessionRequireClientSASLAuth=TRUE", "enforce.auth.enabled=true", "enforce.auth.schemes=ip"},
-	} {
-		p := serve(append(lines, users)...)
-		if _, err := p.connect().Exists("/", false); err != proto.SessionClosedRequireSASLAuth {
-			t.Errorf("%q: without authentication: %v", lines, err)
-		}
-		c := p.connect()
-		check1(t, login(c, "bob", "x"))
-		_, err := c.Exists("/", false)
-		check1(t, err)
 	}
 }
 
@@ -262,17 +100,11 @@ func TestKerberosJAAS(t *testing.T) {
 		section(cfg, "zookeeper/h@R"):               cfg + ": it is not a keytab, or is damaged",
 		section("/does/not/exist", "zookeeper/h@R"): "/does/not/exist",
 	} {
-		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", jaas)
-		if oneError(t, stderr, "--jaas: ", says); code != exitUsage {
-			t.Errorf("%s: exit %d", says, code)
-		}
+		refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", jaas}, "--jaas: ", says)
 	}
 	users := jaasFile(t, rawtest.JAAS(map[string]string{"bob": "x"}))
 	for _, flag := range []string{"--kerberos-remove-host", "--kerberos-remove-realm"} {
-		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", users, flag)
-		if oneError(t, stderr, flag+": ", "not a principal of Kerberos"); code != exitUsage {
-			t.Errorf("%s: exit %d", flag, code)
-		}
+		refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", users, flag}, flag+": ", "not a principal of Kerberos")
 	}
 }
 
@@ -353,17 +185,10 @@ func TestBadJAAS(t *testing.T) {
 		"Client { x required;\n};\n":                              `there is no section "Server"`,
 		"Server {\n x.Krb5LoginModule required keyTab=\"x\";\n};": ": line 2: the only login module",
 	} {
-		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", jaasFile(t, text))
-		if code != exitUsage || strings.Contains(stderr, "SECRET") {
-			t.Errorf("%q: exit %d, %s", text, code, stderr)
-		}
-		oneError(t, stderr, "--jaas: ", says)
+		refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--jaas", jaasFile(t, text)}, "--jaas: ", says)
 	}
 	for _, flags := range [][]string{{"--sasl-super-user", "bob"}, {"--sasl-allow-failed"}, {"--jaas-section", "Other"}, {"--kerberos-remove-host"}, {"--kerberos-remove-realm"}} {
-		code, _, stderr := call(nil, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0"}, flags...)...)
-		if oneError(t, stderr, flags[0]+": ", "--jaas"); code != exitUsage {
-			t.Errorf("%q: exit %d", flags, code)
-		}
+		refuses(t, exitUsage, append([]string{"serve", "--memory", "--listen", "127.0.0.1:0"}, flags...), flags[0]+": ", "--jaas")
 	}
 }
 
@@ -452,81 +277,13 @@ func TestBadZooCfg(t *testing.T) {
 		"java.security.auth.login.config=" + users + "\nsasl.serverconfig=Other": `there is no section "Other"`,
 		"DigestAuthenticationProvider.superDigest=x":                             "not USER:HASH",
 	} {
-		code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line))
-		if code != exitUsage {
-			t.Errorf("%q: exit %d", line, code)
-		}
-		if strings.Contains(stderr, "SECRET") {
-			t.Errorf("a password is shown: %s", stderr)
-		}
-		oneError(t, stderr, says)
+		refuses(t, exitUsage, []string{"serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, line)}, says)
 	}
-	code, _, stderr := call(nil, "serve", "--config", filepath.Join(t.TempDir(), "none.cfg"))
-	if code != exitUsage {
-		t.Errorf("no file: exit %d", code)
-	}
-	oneError(t, stderr, "none.cfg")
-	code, _, stderr = call(nil, "serve", "--config", zooCfg(t, "dynamicConfigFile=/does/not/exist"))
-	if oneError(t, stderr, "/does/not/exist"); code != exitUsage {
-		t.Errorf("no file of servers: exit %d", code)
-	}
+	refuses(t, exitUsage, []string{"serve", "--config", filepath.Join(t.TempDir(), "none.cfg")}, "none.cfg")
+	refuses(t, exitUsage, []string{"serve", "--config", zooCfg(t, "dynamicConfigFile=/does/not/exist")}, "/does/not/exist")
 	servers := filepath.Join(t.TempDir(), "servers")
 	check1(t, os.WriteFile(servers, []byte("server.1=a:1:2\n"), 0o644))
-	code, _, stderr = call(nil, "serve", "--config", zooCfg(t, "dynamicConfigFile="+servers, "server.2=b:1:2"))
-	if oneError(t, stderr, "server.2 must be in "+servers); code != exitUsage {
-		t.Errorf("servers in both files: exit %d", code)
-	}
-}
-
-// TestZooCfgProperties reads a file with what Java's properties permit.
-func TestZooCfgProperties(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "with space")
-	p := start(t, nil, "serve", "--config", zooCfg(t, "tickTime 500", "clientPort:"+fmt.Sprint(testkit.Port(t)), "dataDir="+strings.ReplaceAll(dir, " ", `\ `),
-		"4lw.commands.whitelist=conf,\\", "   ruok", `clientPortAddress=127.0.0.\u0031`,
-		`DigestAuthenticationProvider.superDigest=super\:D/InIHSb7yEEbrWz8b9l71RjZJU\=`)).waitReady()
-	conf := p.conf()
-	for _, want := range []string{"dataDir=" + dir, "tickTime=500"} {
-		if !strings.Contains(conf, want+"\n") {
-			t.Errorf("%q is not in\n%s", want, conf)
-		}
-	}
-	c := p.connect()
-	_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("super:test")}, nil)
-	check1(t, err)
-	_, err = c.Set("/zookeeper/config", nil)
-	check1(t, err)
-}
-
-// TestZooCfgDefaults checks what ZooKeeper assumes for keys that a file does not have.
-func TestZooCfgDefaults(t *testing.T) {
-	var o serveOptions
-	var c cobra.Command
-	o.define(&c)
-	check1(t, readZooCfg(zooCfg(t, "clientPort=2181"), c.Flags(), &o.config))
-	if o.config.TickTime != 3*time.Second || o.config.Limits.MaxConnectionsPerAddress != 60 || !o.config.Features.NoTTL || o.words != "srvr" || o.config.ClientAddr != ":2181" {
-		t.Errorf("tickTime %v, maxClientCnxns %d, no TTL %v, words %q, address %q", o.config.TickTime, o.config.Limits.MaxConnectionsPerAddress, o.config.Features.NoTTL, o.words, o.config.ClientAddr)
-	}
-	// Flags win over them.
-	var with serveOptions
-	var flags cobra.Command
-	with.define(&flags)
-	check1(t, flags.ParseFlags([]string{"--tick-time=1s", "--max-client-cnxns=0", "--no-ttl=false", "--4lw=*"}))
-	check1(t, readZooCfg(zooCfg(t, "clientPort=2181"), flags.Flags(), &with.config))
-	if with.config.TickTime != time.Second || with.config.Limits.MaxConnectionsPerAddress != 0 || with.config.Features.NoTTL || with.words != "*" {
-		t.Errorf("with flags: tickTime %v, maxClientCnxns %d, no TTL %v, words %q", with.config.TickTime, with.config.Limits.MaxConnectionsPerAddress, with.config.Features.NoTTL, with.words)
-	}
-	for _, x := range []struct{ line, says string }{
-		{"clientPort=0", "it has no dataDir"},
-		{"dataDir=" + t.TempDir(), "it has no clientPort and no secureClientPort"},
-	} {
-		path := filepath.Join(t.TempDir(), "zoo.cfg")
-		check1(t, os.WriteFile(path, []byte(x.line), 0o644))
-		code, _, stderr := call(nil, "serve", "--config", path)
-		if oneError(t, stderr, x.says); code != exitUsage {
-			t.Errorf("%s: exit %d", x.line, code)
-		}
-	}
+	refuses(t, exitUsage, []string{"serve", "--config", zooCfg(t, "dynamicConfigFile="+servers, "server.2=b:1:2")}, "server.2 must be in "+servers)
 }
 
 // TestZooCfgDoors: a file opens no port and no address that ZooKeeper would not open. Among what it says about
@@ -596,15 +353,9 @@ func TestZooCfgDoors(t *testing.T) {
 // TestListsOfNothing: a list without items is refused where it would count as no list, and so limit nothing.
 func TestListsOfNothing(t *testing.T) {
 	for _, flag := range []string{"enforce-auth", "tls-protocols", "tls-ciphers"} {
-		code, _, stderr := call(nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--"+flag+"=, ")
-		if oneError(t, stderr, "--"+flag+`: ", " lists nothing`); code != exitUsage {
-			t.Errorf("%s: exit %d", flag, code)
-		}
+		refuses(t, exitUsage, []string{"serve", "--memory", "--listen", "127.0.0.1:0", "--" + flag + "=, "}, "--"+flag+`: ", " lists nothing`)
 	}
-	code, _, stderr := call(nil, "serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforce.auth.enabled=true", "enforce.auth.schemes=,"))
-	if oneError(t, stderr, "enforce.auth.enabled in ", `"," lists nothing`); code != exitUsage {
-		t.Errorf("zoo.cfg: exit %d", code)
-	}
+	refuses(t, exitUsage, []string{"serve", "--listen", "127.0.0.1:0", "--config", zooCfg(t, "enforce.auth.enabled=true", "enforce.auth.schemes=,")}, "enforce.auth.enabled in ", `"," lists nothing`)
 }
 
 // TestZooCfgMetrics scrapes the port of ZooKeeper's PrometheusMetricsProvider.
@@ -652,41 +403,6 @@ func TestMemoryOrData(t *testing.T) {
 	start(t, []string{"LOCKKEEPER_DATA=x"}, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady() // the flag wins
 }
 
-// TestZooCfgOneServer checks that a single server.N line makes a standalone server, which
-// takes its client port from that line if there is no clientPort. As in ZooKeeper, N does
-// not matter then, and no myid is needed.
-func TestZooCfgOneServer(t *testing.T) {
-	t.Parallel()
-	free := fmt.Sprint(testkit.Port(t))
-	for _, c := range []struct{ name, myid, line, clientPort, want string }{
-		{"no myid", "", "server.1=127.0.0.1:1:2;127.0.0.1:" + free, "", free},
-		{"its own line", "1", "server.1=127.0.0.1:1:2;127.0.0.1:" + free, "", free},
-		{"another server's line", "7", "server.1=127.0.0.1:1:2;127.0.0.1:1", free, free},
-		{"clientPort without a myid", "", "server.1=127.0.0.1:1:2;127.0.0.1:1", free, free},
-	} {
-		dir := t.TempDir()
-		if c.myid != "" {
-			check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid+"\n"), 0o600))
-		}
-		lines := []string{"dataDir=" + dir, "4lw.commands.whitelist=conf", c.line}
-		if c.clientPort != "" {
-			lines = append(lines, "clientPortAddress=127.0.0.1", "clientPort="+c.clientPort)
-		}
-		p := start(t, nil, "serve", "--config", zooCfg(t, lines...)).waitReady()
-		if conf := p.conf(); !strings.Contains(conf, "clientPort="+c.want+"\n") || strings.Contains(conf, "membership") {
-			t.Errorf("%s: not standalone on port %s:\n%s", c.name, c.want, conf)
-		}
-		check1(t, p.Process.Signal(os.Interrupt))
-		p.exit()
-	}
-	dir := t.TempDir()
-	check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte("1"), 0o600))
-	code, _, stderr := call(nil, "serve", "--config", zooCfg(t, "dataDir="+dir, "clientPort=2181", "server.1=127.0.0.1:1:2;2182"))
-	if oneError(t, stderr, "server.1 has client port 2182, but clientPort is 2181"); code != exitUsage {
-		t.Errorf("two client ports: exit %d", code)
-	}
-}
-
 // TestZooCfgMyID checks that the id in myid, or the given one, must be that of a server
 // in the file.
 func TestZooCfgMyID(t *testing.T) {
@@ -707,10 +423,7 @@ func TestZooCfgMyID(t *testing.T) {
 		{"2", nil, "server.2 has client port 2181, but clientPort is 2182"},
 	} {
 		check1(t, os.WriteFile(filepath.Join(dir, "myid"), []byte(c.myid), 0o600))
-		code, _, stderr := call(nil, append([]string{"serve", "--config", zooCfg(t, lines()...)}, c.args...)...)
-		if oneError(t, stderr, c.says); code != exitUsage {
-			t.Errorf("%q: exit code %d", c.myid, code)
-		}
+		refuses(t, exitUsage, append([]string{"serve", "--config", zooCfg(t, lines()...)}, c.args...), c.says)
 	}
 }
 

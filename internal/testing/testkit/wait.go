@@ -28,8 +28,8 @@ func Must[T any](v T, err error) func(t testing.TB) T {
 // minute.
 func Eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
+	for began := time.Now(); !ok(); time.Sleep(min(max(time.Since(began)/10, time.Millisecond), 20*time.Millisecond)) {
+		if time.Since(began) > time.Minute {
 			t.Fatalf("did not happen: %s", what)
 		}
 	}

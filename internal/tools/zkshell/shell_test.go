@@ -122,28 +122,3 @@ func withoutEvents(text string) string {
 		return line == "\n" || line == "WATCHER::\n" || strings.HasPrefix(line, "WatchedEvent ")
 	}), "")
 }
-
-// TestComplete checks the completion of commands and paths.
-func TestComplete(t *testing.T) {
-	server := lockkeepertest.Start(t)
-	for _, path := range []string{"/app", "/app/one", "/app/two", "/apple"} {
-		once(t, server, 0, "create", path)
-	}
-	for _, c := range []struct {
-		first bool
-		word  string
-		want  []string
-	}{
-		{true, "getA", []string{"getAcl", "getAllChildrenNumber"}},
-		{false, "/", []string{"/app", "/apple", "/zookeeper"}},
-		{false, "/app", []string{"/app", "/apple"}},
-		{false, "/app/", []string{"/app/one", "/app/two"}},
-		{false, "/app/t", []string{"/app/two"}},
-		{false, "/none/", nil},
-		{false, "x", nil},
-	} {
-		if got := newShell(server, nil).shell.CompleteOnce(context.Background(), c.first, c.word); !slices.Equal(got, c.want) {
-			t.Errorf("%q can become %q, not %q", c.word, got, c.want)
-		}
-	}
-}

@@ -88,7 +88,7 @@ func (s *Shell) tab(ctx context.Context, w io.Writer, line string, pos int) (str
 	defer cancel()
 	before := line[:pos]
 	start := strings.LastIndexByte(before, ' ') + 1
-	options := s.Complete(ctx, strings.TrimSpace(before[:start]) == "", before[start:])
+	options := s.complete(ctx, strings.TrimSpace(before[:start]) == "", before[start:])
 	if len(options) == 0 {
 		return line, pos, true
 	}
@@ -106,9 +106,9 @@ func (s *Shell) tab(ctx context.Context, w io.Writer, line string, pos int) (str
 	return before[:start] + common + line[pos:], start + len(common), true
 }
 
-// Complete returns how a word can be completed: as a command if it is the first one, or as
+// complete returns how a word can be completed: as a command if it is the first one, or as
 // a path if it begins with a slash. The shell must be connected.
-func (s *Shell) Complete(ctx context.Context, first bool, word string) (options []string) {
+func (s *Shell) complete(ctx context.Context, first bool, word string) (options []string) {
 	if first {
 		for _, c := range sorted() {
 			if strings.HasPrefix(c.name, word) {
@@ -136,19 +136,4 @@ func (s *Shell) Complete(ctx context.Context, first bool, word string) (options 
 	}
 	slices.Sort(options)
 	return options
-}
-
-// CompleteOnce is Complete for a shell that is not connected, such as a shell of the
-// operating system asks for it.
-func (s *Shell) CompleteOnce(ctx context.Context, first bool, word string) []string {
-	s.oneShot = true
-	ctx, cancel := context.WithTimeout(ctx, completing)
-	defer cancel()
-	if !first {
-		if s.connect(ctx, s.cfg.Servers) != nil {
-			return nil
-		}
-		defer s.Close(ctx)
-	}
-	return s.Complete(ctx, first, word)
 }
