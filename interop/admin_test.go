@@ -260,6 +260,7 @@ func awaitAdmin(t *testing.T, url string) {
 // requests to both servers. Field by field, names, types and values must be the same, or the
 // difference must be in the lists above.
 func TestAdmin(t *testing.T) {
+	t.Parallel()
 	theirs, cfg := adminConfig(t)
 	zookeeper := startZooKeeper(t, zk39Admin, withTTL, cfg).addr
 	awaitAdmin(t, theirs)
@@ -314,6 +315,7 @@ func TestAdmin(t *testing.T) {
 // TestAdminCluster compares what the leader and a follower of three servers answer, and
 // their metrics with those of ZooKeeper's PrometheusMetricsProvider.
 func TestAdminCluster(t *testing.T) {
+	t.Parallel()
 	const n = 3
 	shared := merged(withWords, map[string]string{
 		"initLimit": "10", "syncLimit": "5", "metricsProvider.httpHost": "127.0.0.1",
@@ -336,7 +338,7 @@ func TestAdminCluster(t *testing.T) {
 		theirs, theirMetrics, theirAddrs, configs = append(theirs, url), append(theirMetrics, "http://"+metrics+"/metrics"), append(theirAddrs, client), append(configs, cfg)
 	}
 	for _, cfg := range configs {
-		launchZooKeeperBy(t, nil, zk39Admin, nil, merged(shared, cfg))
+		launchZooKeeper(t, zk39Admin, nil, merged(shared, cfg))
 	}
 	e := newEnsemble(t, n)
 	var ours []string

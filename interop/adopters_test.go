@@ -144,15 +144,7 @@ func prepareKazoo(t *testing.T) func(*testing.T, bool, []string) map[string]stri
 		if only == nil {
 			only = kazooFiles(slices.Concat(kazooModules...)...)
 		}
-		outcomes := map[string]string{}
-		for _, o := range k.run(t, time.Hour, args, env, only) {
-			why := o.Failure + o.Error
-			if o.Skipped != nil {
-				why = "was skipped"
-			}
-			outcomes[o.test()] = why
-		}
-		return outcomes
+		return k.run(t, time.Hour, args, env, only)
 	}
 }
 
@@ -243,14 +235,10 @@ func preparePatroni(*testing.T) func(*testing.T, bool, []string) map[string]stri
 func prepareProgram(t *testing.T, command func(*testing.T) *exec.Cmd) func(*testing.T, bool, []string) map[string]string {
 	built := command(t)
 	return func(t *testing.T, ours bool, _ []string) map[string]string {
-		start := startClientZooKeeper
-		if ours {
-			start = startClientLockkeeper
-		}
-		server := start(t)
+		server := startTestServer(t, serverNames[map[bool]int{true: 0, false: 1}[ours]], zk38, clientTick)
 		cmd := exec.Command(built.Path, built.Args[1:]...)
 		cmd.Env = built.Env
-		return runClient(t, cmd, server, startCutter(t, server.address()))
+		return runClient(t, cmd, server, startCutter(t, server.addr))
 	}
 }
 

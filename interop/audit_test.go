@@ -22,10 +22,11 @@ var auditLine = regexp.MustCompile(`AuditLogger(?::| -) (.*)`)
 
 // TestAudit sends the same requests to ZooKeeper and to lockkeeper, and compares their audit logs.
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	z := startZooKeeper(t, zk39, map[string]string{"zookeeper.audit.enable": "true", "zookeeper.extendedTypesEnabled": "true",
-		"org.slf4j.simpleLogger.log.org.apache.zookeeper.audit": "info", "zookeeper.DigestAuthenticationProvider.superDigest": clientSuper}, nil)
+		"org.slf4j.simpleLogger.log.org.apache.zookeeper.audit": "info", "zookeeper.DigestAuthenticationProvider.superDigest": withSuper["zookeeper.DigestAuthenticationProvider.superDigest"]}, nil)
 	file := filepath.Join(t.TempDir(), "audit.log")
-	l := startLockkeeper(t, "--memory", "--audit-log", file, "--super-digest", clientSuper)
+	l := startLockkeeper(t, "--memory", "--audit-log", file, "--super-digest", withSuper["zookeeper.DigestAuthenticationProvider.superDigest"])
 	logs := [2][]string{}
 	for i, addr := range []string{z.addr, l.addr} {
 		sessions := map[string]string{}

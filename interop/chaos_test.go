@@ -19,7 +19,6 @@ import (
 const envChaos = "LOCKKEEPER_INTEROP_CHAOS"
 
 const (
-	chaosTime    = 30 * time.Second
 	chaosLockers = 30
 	chaosTick    = 500 * time.Millisecond
 )
@@ -37,9 +36,10 @@ const (
 //   - the members have the same state, and their files are valid;
 //   - no client waits forever, and no znode is left in the queue.
 func TestClusterLocks(t *testing.T) {
+	t.Parallel()
 	c := newChaos(t, startEnsemble(t, 3, "--tick-time", chaosTick.String()), chaosLockers)
 	c.strike(holderStopped) // at least once
-	for end := c.began.Add(chaosLength(t, chaosTime)); time.Now().Before(end); {
+	for end := c.began.Add(chaosLength(t, longer(15*time.Second, time.Minute))); time.Now().Before(end); {
 		c.strike("")
 	}
 	c.end()

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"errors"
 	"io"
-	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -41,53 +40,89 @@ const clientTick = 500 * time.Millisecond
 // clientDeadline is how long a program may run.
 const clientDeadline = 6 * time.Minute
 
-// clientSuper is super:secret in the form of superDigest.
-const clientSuper = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
-
 // testClient runs a program against lockkeeper and, to check that its expectations are
 // correct, against ZooKeeper. cases are the names of all cases that it must print.
 func testClient(t *testing.T, command func(t *testing.T) *exec.Cmd, cases ...string) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) restartable{
-		"lockkeeper": startClientLockkeeper,
-		"ZooKeeper":  startClientZooKeeper,
-	} {
+	eachServer(t, zk38, clientTick, func(t *testing.T, server *testServer) {
+		checkCases(t, runClient(t, command(t), server, startCutter(t, server.addr)), cases...)
+	})
+}
+
+// testServer is a server that a program can ask to be restarted.
+type testServer struct {
+	name, addr  string
+	stop, start func()
+}
+
+// startTestServer starts lockkeeper or ZooKeeper with the same settings: short ticks, TTL
+// znodes, and a reaper that runs often. A case that fails on ZooKeeper is a bug in the
+// program.
+func startTestServer(t testing.TB, name string, version zkVersion, tick time.Duration) *testServer {
+	t.Helper()
+	ticks := strconv.FormatInt(tick.Milliseconds(), 10)
+	if name == "ZooKeeper" {
+		z := startZooKeeper(t, version,
+			merged(withTTL, withSuper, map[string]string{"znode.container.checkIntervalMs": "200"}),
+			merged(anyClients, withWords, map[string]string{"tickTime": ticks}))
+		return &testServer{name, z.addr, z.Kill, func() { z.Restart(t) }}
+	}
+	conf := filepath.Join(t.TempDir(), "zoo.cfg")
+	text := "tickTime=" + ticks + "\nmaxClientCnxns=0\nextendedTypesEnabled=true\n4lw.commands.whitelist=*\nznode.container.checkIntervalMs=200\n" +
+		"DigestAuthenticationProvider.superDigest=" + withSuper["zookeeper.DigestAuthenticationProvider.superDigest"] + "\n"
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l := startLockkeeper(t, "--config", conf)
+	return &testServer{name, l.addr, func() { l.Stop() }, func() {
+		l = startLockkeeper(t, "--config", conf, "--listen", l.addr, "--data", l.dir)
+	}}
+}
+
+var serverNames = []string{"lockkeeper", "ZooKeeper"}
+
+// eachServer runs a test against both servers.
+func eachServer(t *testing.T, version zkVersion, tick time.Duration, test func(*testing.T, *testServer)) {
+	for _, name := range serverNames {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			server := start(t)
-			outcomes := runClient(t, command(t), server, startCutter(t, server.address()))
-			for _, name := range cases {
-				t.Run(name, func(t *testing.T) {
-					switch why, ended := outcomes[name]; {
-					case !ended:
-						t.Error("did not end")
-					case why != "":
-						t.Error(why)
-					}
-				})
-				delete(outcomes, name)
-			}
-			for name := range maps.Keys(outcomes) {
-				t.Errorf("the test does not know the case %s", name)
-			}
+			t.Parallel() // with the other server, because the tests mostly wait
+			test(t, startTestServer(t, name, version, tick))
 		})
 	}
 }
 
-// restartable is a server that runClient can restart.
-type restartable interface {
-	address() string
-	stop()
-	start()
+// restart stops the server, and starts it again with its data and its address.
+func (s *testServer) restart() {
+	s.stop()
+	s.start()
 }
 
-// runClient runs a program until it ends. It returns by case why the case failed, or "".
-func runClient(t *testing.T, cmd *exec.Cmd, server restartable, wire *cutter) map[string]string {
+// runClient runs a program whose connections can be closed. Its further arguments are the addresses of the proxy and
+// of the server.
+func runClient(t *testing.T, cmd *exec.Cmd, server *testServer, wire *cutter) map[string]string {
 	t.Helper()
-	cmd.Args = append(cmd.Args, wire.addr, server.address())
+	cmd.Args = append(cmd.Args, wire.addr, server.addr)
+	// While ZooKeeper starts, it may never answer a handshake, which not every client can
+	// handle. So the proxy is blocked until the server is ready.
+	stop := func() { wire.block(); server.stop() }
+	start := func() { server.start(); wire.open() }
+	return runProgram(t, cmd, map[string]func(){
+		"cut":     wire.cut,
+		"block":   wire.block,
+		"open":    wire.open,
+		"stop":    stop,
+		"start":   start,
+		"restart": func() { stop(); start() },
+	})
+}
+
+// runProgram runs a program until it ends. It returns by case why the case failed, or "". do
+// has the actions that the program may ask for.
+func runProgram(t *testing.T, cmd *exec.Cmd, do map[string]func()) map[string]string {
+	t.Helper()
 	log := &tail{}
 	cmd.Stderr = log
-	// If the program is stuck, all processes of its group are killed.
+	// If the program is stuck, all processes of its group are ended. A JVM then prints the stacks of its threads.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
@@ -100,26 +135,14 @@ func runClient(t *testing.T, cmd *exec.Cmd, server restartable, wire *cutter) ma
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stuck := time.AfterFunc(clientDeadline, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("%s, standard error:\n%s", cmd, log)
-		}
+	stuck := time.AfterFunc(clientDeadline, func() {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGQUIT)
+		time.Sleep(time.Second)
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	})
-
-	// While ZooKeeper starts, it may never answer a handshake, which not every client can
-	// handle. So the proxy is blocked until the server is ready.
-	stop := func() { wire.block(); server.stop() }
-	start := func() { server.start(); wire.open() }
-	do := map[string]func(){
-		"cut":     wire.cut,
-		"block":   wire.block,
-		"open":    wire.open,
-		"stop":    stop,
-		"start":   start,
-		"restart": func() { stop(); start() },
-	}
 	outcomes := make(map[string]string)
+	failed := false
+	began := time.Now()
 	lines := bufio.NewScanner(stdout)
 	for lines.Scan() {
 		verb, rest, _ := strings.Cut(lines.Text(), " ")
@@ -135,14 +158,17 @@ func runClient(t *testing.T, cmd *exec.Cmd, server restartable, wire *cutter) ma
 			why = ""
 		case verb == "FAIL":
 			why = cmp.Or(why, "no reason given")
+			failed = true
 		default:
-			t.Errorf("the program says %q", lines.Text())
+			t.Logf("the program says %q", lines.Text())
 			continue
 		}
 		if _, twice := outcomes[name]; twice {
 			t.Errorf("case %s ended twice", name)
 		}
 		outcomes[name] = why
+		t.Logf("%6d ms: %s", time.Since(began).Milliseconds(), lines.Text())
+		began = time.Now()
 	}
 	if !stuck.Stop() {
 		t.Errorf("the program was stuck after %v", clientDeadline)
@@ -150,74 +176,28 @@ func runClient(t *testing.T, cmd *exec.Cmd, server restartable, wire *cutter) ma
 	if err := errors.Join(lines.Err(), cmd.Wait()); err != nil {
 		t.Error(err)
 	}
+	if failed || t.Failed() {
+		t.Logf("%s, standard error:\n%s", cmd, log)
+	}
 	return outcomes
 }
 
-type clientLockkeeper struct {
-	t *testing.T
-	*lockkeeper
-}
-
-func startClientLockkeeper(t *testing.T) restartable {
-	c := &clientLockkeeper{t: t}
-	c.lockkeeper = startLockkeeper(t, c.flags()...)
-	return c
-}
-
-func (c *clientLockkeeper) flags() []string {
-	return []string{"--tick-time", clientTick.String(), "--super-digest", clientSuper}
-}
-
-func (c *clientLockkeeper) address() string { return c.addr }
-
-func (c *clientLockkeeper) stop() { c.Stop() }
-
-func (c *clientLockkeeper) start() {
-	c.lockkeeper = startLockkeeper(c.t, append(c.flags(), "--listen", c.addr, "--data", c.dir)...)
-}
-
-type clientZooKeeper struct {
-	t    *testing.T
-	addr string
-	dir  string
-	pid  int
-}
-
-func startClientZooKeeper(t *testing.T) restartable {
-	c := &clientZooKeeper{t: t, addr: freeAddr(t), dir: t.TempDir()}
-	c.start()
-	return c
-}
-
-func (c *clientZooKeeper) address() string { return c.addr }
-
-func (c *clientZooKeeper) start() {
-	_, port, _ := net.SplitHostPort(c.addr)
-	c.pid = startZooKeeper(c.t, zk38, map[string]string{
-		"zookeeper.extendedTypesEnabled":                     "true",
-		"zookeeper.DigestAuthenticationProvider.superDigest": clientSuper,
-	}, map[string]string{
-		"dataDir":                c.dir,
-		"clientPort":             port,
-		"tickTime":               strconv.FormatInt(clientTick.Milliseconds(), 10),
-		"maxClientCnxns":         "0",
-		"4lw.commands.whitelist": "*",
-	}).pid
-}
-
-// stop kills the server and waits until its port is free.
-func (c *clientZooKeeper) stop() {
-	if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
-		c.t.Errorf("kill ZooKeeper: %v", err)
+// checkCases checks that all of these cases passed and that there are no others.
+func checkCases(t *testing.T, outcomes map[string]string, cases ...string) {
+	t.Helper()
+	for _, name := range cases {
+		t.Run(name, func(t *testing.T) {
+			if why, ended := outcomes[name]; !ended {
+				t.Error("the case did not end")
+			} else if why != "" {
+				t.Error(why)
+			}
+		})
+		delete(outcomes, name)
 	}
-	for deadline := time.Now().Add(startDeadline); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		conn, err := net.Dial("tcp", c.addr)
-		if err != nil {
-			return
-		}
-		conn.Close()
+	for name := range outcomes {
+		t.Errorf("there is a case %s that the test does not know", name)
 	}
-	c.t.Errorf("the killed ZooKeeper still answers at %s", c.addr)
 }
 
 // cutter is a proxy to a server that can close its connections.

@@ -43,6 +43,7 @@ var conformReaper = map[string]string{
 // lockkeeper. Every check must pass on each server to whose version it applies. The table
 // of operations in docs/compatibility.md shows the result.
 func TestConform(t *testing.T) {
+	t.Parallel()
 	var (
 		mu      sync.Mutex
 		reports = map[string]*conform.Report{}

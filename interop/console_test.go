@@ -240,6 +240,7 @@ func listed(texts ...string) string {
 // TestConsole watches the console of a cluster's leader in Chromium while clients queue for
 // locks: a wait, a handover, an expiry and a cycle appear without anybody reloading the page.
 func TestConsole(t *testing.T) {
+	t.Parallel()
 	cfg := filepath.Join(t.TempDir(), "zoo.cfg") // sessions that are not to expire outlast the test
 	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -652,6 +653,7 @@ func TestConsoleThousandLocks(t *testing.T) {
 // TestConsoleTrouble: the console says when a member does not answer, when the leader is lost,
 // that it does not know what it cannot know, and when what it shows is old.
 func TestConsoleTrouble(t *testing.T) {
+	t.Parallel()
 	e := newEnsemble(t, 3)
 	admin := map[int]string{}
 	launch := func(i int) {
@@ -728,6 +730,7 @@ func TestConsoleTrouble(t *testing.T) {
 
 // TestConsoleWrite breaks locks and ends a session from the console, by mouse and keyboard.
 func TestConsoleWrite(t *testing.T) {
+	t.Parallel()
 	cfg, file, port := filepath.Join(t.TempDir(), "zoo.cfg"), filepath.Join(t.TempDir(), "token"), freeAddr(t)
 	for name, text := range map[string]string{cfg: "tickTime=500\nmaxSessionTimeout=300000\n", file: "s3cret\n"} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
@@ -905,6 +908,7 @@ func TestConsoleWrite(t *testing.T) {
 
 // TestConsoleZnodes searches for znodes and edits them, by mouse and keyboard, while somebody else changes them, too.
 func TestConsoleZnodes(t *testing.T) {
+	t.Parallel()
 	cfg, port := filepath.Join(t.TempDir(), "zoo.cfg"), freeAddr(t)
 	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -947,8 +951,7 @@ func TestConsoleZnodes(t *testing.T) {
 	}
 	find := func(text string) {
 		t.Helper()
-		eval[chromedp.Void](b, `document.querySelector("#find").focus(); document.querySelector("#find").select()`)
-		b.do(chromedp.KeyEvent(text))
+		eval[chromedp.Void](b, fmt.Sprintf(`{ const f = document.querySelector("#find"); f.focus(); f.value = %q; f.dispatchEvent(new Event("input")); }`, text))
 	}
 	results := func(want ...string) {
 		t.Helper()
@@ -1102,6 +1105,7 @@ func TestConsoleZnodes(t *testing.T) {
 // TestConsoleHostile opens the console on znodes whose names, data and ACLs are made to mislead: none is markup, and what
 // cannot be seen, or turns other text round, is written out. What an operator saves without a change stays as it was.
 func TestConsoleHostile(t *testing.T) {
+	t.Parallel()
 	cfg, port := filepath.Join(t.TempDir(), "zoo.cfg"), freeAddr(t)
 	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -1216,6 +1220,7 @@ func TestConsoleHostile(t *testing.T) {
 // TestConsoleOtherSite has a page of another site in the same browser do what it can: nothing is changed, and nothing
 // that it could read is answered.
 func TestConsoleOtherSite(t *testing.T) {
+	t.Parallel()
 	port := freeAddr(t)
 	l := startLockkeeper(t, "--memory", "--admin", port, "--admin-write")
 	c := newContender(t, l.addr, 40*time.Second)

@@ -4,6 +4,7 @@ package interop
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"hash/fnv"
 	"math/rand/v2"
@@ -16,11 +17,12 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 const (
 	defaultKills = 100
-	killsTime    = 45 * time.Second // limit of the test's time on a slow machine
 	leastKills   = 25
 	crashLanes   = 4 // connections that create at the same time
 	crashWindow  = 16
@@ -42,6 +44,7 @@ const (
 // While the server is down, `lockkeeper check` must succeed. In some rounds the server is
 // killed again while it starts.
 func TestKilledServer(t *testing.T) {
+	t.Parallel()
 	kills := defaultKills
 	if s := os.Getenv(envKills); s != "" {
 		var err error
@@ -51,9 +54,10 @@ func TestKilledServer(t *testing.T) {
 	}
 	for _, store := range storage.LogStores {
 		t.Run(string(store), func(t *testing.T) {
+			t.Parallel()
 			c := newCrash(t, "--log-store", string(store))
 			for n := range kills {
-				if os.Getenv(envKills) == "" && n >= leastKills && time.Since(c.began) > killsTime {
+				if os.Getenv(envKills) == "" && n >= leastKills && time.Since(c.began) > longer(15*time.Second, 45*time.Second) {
 					break
 				}
 				c.start()
@@ -75,9 +79,9 @@ type crash struct {
 	began  time.Time
 
 	server     *lockkeeper
-	keeper     rawSession // survives all kills
-	conn       *rawConn   // the keeper's connection to this server
-	shown      int64      // the highest zxid that any client has seen
+	keeper     proto.ConnectReply // survives all kills
+	conn       *rawclient.Client  // the keeper's connection to this server
+	shown      int64              // the highest zxid that any client has seen
 	rounds     []*crashRound
 	startKills int
 }
@@ -201,17 +205,18 @@ func (c *crash) verify() {
 	}
 	c.conn = conn
 	c.t.Cleanup(func() { conn.Close() })
-	if c.keeper.id == 0 {
-		c.keeper = rawSession{conn.session, conn.passwd}
-		c.ask(createRequest(1, crashRoot, nil, 0))
-		c.ask(createRequest(2, crashAlive, nil, flagEphemeral))
+	if c.keeper.SessionID == 0 {
+		c.keeper = conn.Session
+		c.create(crashRoot, nil, 0)
+		c.create(crashAlive, nil, proto.FlagEphemeral)
 		return
 	}
-	if conn.session != c.keeper.id {
-		c.fatalf("resumed session %#x, the server answers with %#x", c.keeper.id, conn.session)
+	if conn.Session.SessionID != c.keeper.SessionID {
+		c.fatalf("resumed session %#x, the server answers with %#x", c.keeper.SessionID, conn.Session.SessionID)
 	}
-	if s := c.ask(readRequest(1, opExists, crashAlive)).stat(); s.owner != c.keeper.id {
-		c.fatalf("%s belongs to session %#x, want %#x", crashAlive, s.owner, c.keeper.id)
+	var s proto.Stat
+	if c.ask(proto.OpExists, &proto.PathWatch{Path: crashAlive}, &s); s.EphemeralOwner != c.keeper.SessionID {
+		c.fatalf("%s belongs to session %#x, want %#x", crashAlive, s.EphemeralOwner, c.keeper.SessionID)
 	}
 	last := len(c.rounds) - 1
 	c.verifyRound(c.rounds[last], false)
@@ -220,33 +225,39 @@ func (c *crash) verify() {
 	}
 }
 
-// ask sends a request that must succeed and returns the body of its reply.
-func (c *crash) ask(m message) *reader {
+// ask sends a request that must succeed and decodes its reply.
+func (c *crash) ask(op proto.OpCode, body, reply proto.Record) {
 	c.t.Helper()
-	r, err := c.conn.call(m)
-	if err != nil {
-		c.fatalf("%v", err)
+	f, err := c.conn.Call(op, body, reply)
+	if err == nil {
+		err = c.see(&f)
 	}
-	return c.answer(r)
+	if err != nil {
+		c.fatalf("%v: %v", body, err)
+	}
 }
 
-func (c *crash) answer(r reply) *reader {
+func (c *crash) create(path string, data []byte, flags int32) {
 	c.t.Helper()
-	if r.code != 0 {
-		c.fatalf("request %d is answered with code %d", r.xid, r.code)
+	c.ask(proto.OpCreate, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}, nil)
+}
+
+// see records the zxid of a reply, which may not be below one that a client has seen.
+func (c *crash) see(f *rawclient.Frame) error {
+	if f.Zxid < c.shown {
+		return fmt.Errorf("an answer shows zxid %#x after clients have seen %#x", f.Zxid, c.shown)
 	}
-	if r.zxid < c.shown {
-		c.fatalf("an answer shows zxid %#x after clients have seen %#x", r.zxid, c.shown)
-	}
-	c.show(r.zxid)
-	return r.body
+	c.show(f.Zxid)
+	return nil
 }
 
 // verifyRound compares the znodes of a round with the requests and replies of its lanes.
 // It reads the data of every znode the first time, and if read is set.
 func (c *crash) verifyRound(r *crashRound, read bool) {
 	c.t.Helper()
-	names := c.childrenOf(r)
+	var children proto.ChildrenReply
+	c.ask(proto.OpGetChildren, &proto.PathWatch{Path: r.dir}, &children)
+	names := slices.Sorted(slices.Values(children.Names))
 	for _, l := range r.lanes {
 		prefix := fmt.Sprintf("%d-", l.number)
 		count := 0
@@ -279,60 +290,36 @@ func (c *crash) verifyRound(r *crashRound, read bool) {
 	}
 }
 
-// childrenOf returns the znodes of a round, sorted.
-func (c *crash) childrenOf(r *crashRound) []string {
-	c.t.Helper()
-	body := c.ask(readRequest(1, opGetChildren, r.dir))
-	names := make([]string, 0, 1024)
-	for range body.int() {
-		names = append(names, body.text())
-	}
-	if body.short {
-		c.fatalf("the children of %s do not fit their answer", r.dir)
-	}
-	slices.Sort(names)
-	return names
-}
-
 // readLane reads the znodes of a lane, pipelined, and checks data and czxid.
 func (c *crash) readLane(r *crashRound, l *lane, count int) {
 	c.t.Helper()
-	c.conn.SetDeadline(time.Now().Add(rawTimeout))
-	defer c.conn.SetDeadline(time.Time{})
-	sent := make(chan error, 1)
-	go func() {
-		for i := range count {
-			if err := c.conn.send(readRequest(int32(i), opGetData, l.path(i))); err != nil {
-				sent <- err
-				return
-			}
+	var kept []int64
+	previous, next := r.floor, 0
+	err := c.conn.Pipeline(64, func(b []byte, xid int32) []byte {
+		if next == count {
+			return b
 		}
-		sent <- nil
-	}()
-	kept := make([]int64, count)
-	previous := r.floor
-	for i := range kept {
-		reply, err := c.conn.receive()
-		if err != nil {
-			c.fatalf("reading %s: %v", l.path(i), err)
+		next++
+		return rawclient.Request(b, xid, proto.OpGetData, &proto.PathWatch{Path: l.path(next - 1)})
+	}, func(f *rawclient.Frame, _ time.Time) error {
+		path := l.path(len(kept))
+		var got proto.DataReply
+		if err := cmp.Or(c.see(f), f.Decode(&got)); err != nil || f.Code != proto.OK {
+			return fmt.Errorf("%s: %v, %v", path, f.Code, err)
 		}
-		if reply.xid != int32(i) {
-			c.fatalf("request %d is answered as %d", i, reply.xid)
+		czxid := got.Stat.Czxid
+		switch {
+		case !bytes.Equal(got.Data, crashData(path)):
+			return fmt.Errorf("%s holds %d bytes which are not those that were sent", path, len(got.Data))
+		case len(kept) < len(l.acked) && czxid != l.acked[len(kept)]:
+			return fmt.Errorf("%s was acknowledged with zxid %#x, its czxid is %#x", path, l.acked[len(kept)], czxid)
+		case czxid <= previous:
+			return fmt.Errorf("%s has czxid %#x, which is not above %#x", path, czxid, previous)
 		}
-		body := c.answer(reply)
-		data, s := body.bytes(), body.stat()
-		if !bytes.Equal(data, crashData(l.path(i))) {
-			c.fatalf("%s holds %d bytes which are not those that were sent", l.path(i), len(data))
-		}
-		if i < len(l.acked) && s.czxid != l.acked[i] {
-			c.fatalf("%s was acknowledged with zxid %#x, its czxid is %#x", l.path(i), l.acked[i], s.czxid)
-		}
-		if s.czxid <= previous {
-			c.fatalf("%s has czxid %#x, which is not above %#x", l.path(i), s.czxid, previous)
-		}
-		previous, kept[i] = s.czxid, s.czxid
-	}
-	if err := <-sent; err != nil {
+		previous, kept = czxid, append(kept, czxid)
+		return nil
+	})
+	if err != nil {
 		c.fatalf("reading %s: %v", l.dir, err)
 	}
 	if l.seen && !slices.Equal(kept, l.kept) {
@@ -345,13 +332,13 @@ func (c *crash) readLane(r *crashRound, l *lane, count int) {
 func (c *crash) stream(until func()) {
 	c.t.Helper()
 	r := &crashRound{number: len(c.rounds), dir: fmt.Sprintf("%s/%04d", crashRoot, len(c.rounds))}
-	c.ask(createRequest(2, r.dir, nil, 0))
+	c.create(r.dir, nil, 0)
 	r.floor = c.shown
 	c.rounds = append(c.rounds, r)
 
 	var lanes sync.WaitGroup
 	for i := range crashLanes {
-		conn, err := dialRaw(c.server.addr, 10*time.Second, c.shown, rawSession{})
+		conn, err := dialRaw(c.server.addr, 10*time.Second, c.shown, proto.ConnectReply{})
 		if err != nil {
 			c.fatalf("lane %d: %v", i, err)
 		}
@@ -384,49 +371,23 @@ func (c *crash) stream(until func()) {
 }
 
 // run creates znodes until the connection ends, with up to window outstanding requests.
-func (l *lane) run(conn *rawConn, window int) {
+func (l *lane) run(conn *rawclient.Client, window int) {
 	defer conn.Close()
-	conn.SetDeadline(time.Now().Add(rawTimeout))
-	unanswered := make(chan struct{}, window)
-	broken := make(chan struct{})
-	var sender sync.WaitGroup
-	sender.Go(func() {
-		for {
-			select {
-			case unanswered <- struct{}{}:
-			case <-broken:
-				return
-			}
-			time.Sleep(l.pause)
-			path := l.path(l.sent)
-			l.sent++
-			if conn.send(createRequest(int32(l.sent), path, crashData(path), 0)) != nil {
-				return
-			}
+	err := conn.Pipeline(window, func(b []byte, xid int32) []byte {
+		time.Sleep(l.pause)
+		path := l.path(l.sent)
+		l.sent++
+		return rawclient.Request(b, xid, proto.OpCreate, &proto.CreateRequest{Path: path, Data: crashData(path), ACL: proto.OpenACL})
+	}, func(f *rawclient.Frame, _ time.Time) error {
+		var created proto.PathReply
+		if err := f.Decode(&created); err != nil || f.Code != proto.OK || created.Path != l.path(len(l.acked)) {
+			return fmt.Errorf("the create of %s is answered with %v and %q", l.path(len(l.acked)), f.Code, created.Path)
 		}
+		l.acked = append(l.acked, f.Zxid)
+		return nil
 	})
-	defer sender.Wait()
-	defer close(broken)
-	for {
-		r, err := conn.receive()
-		if err != nil {
-			return // killed
-		}
-		path := l.path(len(l.acked))
-		switch {
-		case r.xid != int32(len(l.acked)+1):
-			l.err = fmt.Errorf("the create of %s is answered as request %d", path, r.xid)
-		case r.code != 0:
-			l.err = fmt.Errorf("the create of %s is answered with code %d", path, r.code)
-		case r.body.text() != path:
-			l.err = fmt.Errorf("the create of %s is answered with another path", path)
-		}
-		if l.err != nil {
-			conn.Close()
-			return
-		}
-		l.acked = append(l.acked, r.zxid)
-		<-unanswered
+	if !connectionEnded(err) { // it was not killed
+		l.err = err
 	}
 }
 

@@ -26,6 +26,7 @@ var differSettings = map[string]string{
 // lockkeeper and to ZooKeeper. It must find no difference except the known ones.
 // LOCKKEEPER_INTEROP_DIFFER is the number of requests.
 func TestDiffer(t *testing.T) {
+	t.Parallel()
 	ops := 10_000
 	if s := os.Getenv("LOCKKEEPER_INTEROP_DIFFER"); s != "" {
 		var err error

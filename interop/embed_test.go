@@ -13,6 +13,7 @@ import (
 // TestEmbedOutside builds and runs a program in another module whose go.mod requires only
 // lockkeeper, because an embedder inherits no replace directives.
 func TestEmbedOutside(t *testing.T) {
+	t.Parallel()
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,7 @@ func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Minute)
 		t.Helper()
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		cmd.Env = append(os.Environ(), "GOWORK=off")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)

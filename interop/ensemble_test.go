@@ -53,6 +53,8 @@ func newEnsemble(t *testing.T, n int, args ...string) *ensemble {
 
 func (e *ensemble) data(i int) string { return filepath.Join(e.dir, strconv.Itoa(i+1)) }
 
+func (e *ensemble) addresses() []string { return e.listen }
+
 func (e *ensemble) addrs() string { return strings.Join(e.listen, ",") }
 
 // launch starts member i without waiting until it serves.

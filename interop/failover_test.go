@@ -10,6 +10,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // envFailovers sets how often TestClusterFailover replaces the leader in each way.
@@ -106,7 +109,7 @@ func TestClusterFailover(t *testing.T) {
 type writer struct {
 	t    *testing.T
 	addr string
-	conn *rawConn
+	conn *rawclient.Client
 	cuts int // number of connections that ended; read only after end
 	stop chan struct{}
 	done chan struct{}
@@ -138,7 +141,7 @@ func (w *writer) run() {
 		}
 		sent := time.Now()
 		if err := w.write(i); err != nil {
-			w.t.Errorf("write %d of session %#x: %v", i, w.conn.session, err)
+			w.t.Errorf("write %d of session %#x: %v", i, w.conn.Session.SessionID, err)
 			return
 		}
 		w.mu.Lock()
@@ -151,18 +154,16 @@ func (w *writer) run() {
 
 // write writes once, and again if the connection ended and the outcome is unknown.
 func (w *writer) write(i int32) error {
-	const nodeExists = -110
 	for again := false; ; again = true {
-		r, err := w.conn.call(createRequest(i, fmt.Sprintf("/w%016x-%d", uint64(w.conn.session), i), nil, flagEphemeral))
-		switch {
-		case err != nil:
-		case r.code == 0, again && r.code == nodeExists:
+		session := w.conn.Session
+		_, err := w.conn.Create(fmt.Sprintf("/w%016x-%d", uint64(session.SessionID), i), nil, proto.FlagEphemeral)
+		if err == nil || again && err == proto.NodeExists {
 			return nil
-		default:
-			return fmt.Errorf("code %d", r.code)
+		}
+		if !connectionEnded(err) {
+			return err
 		}
 		w.cuts++
-		session := rawSession{w.conn.session, w.conn.passwd}
 		w.conn.Close()
 		for deadline := time.Now().Add(startDeadline); ; time.Sleep(5 * time.Millisecond) {
 			conn, err := dialRaw(w.addr, 40*time.Second, 0, session)

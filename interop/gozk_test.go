@@ -24,6 +24,7 @@ var goZKReplacement []byte
 
 // TestGoZooKeeper runs go-zookeeper's own tests against lockkeeper.
 func TestGoZooKeeper(t *testing.T) {
+	t.Parallel()
 	dir := goZKCopy(t)
 	goTestThrice(t, goZKList(t, dir), func(pattern string) *exec.Cmd {
 		return goZKCommand(t, dir, "test", "-json", "-count=1", "-vet=off", "-timeout=8m", "-run", pattern, ".")

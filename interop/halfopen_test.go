@@ -4,10 +4,15 @@ package interop
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestHalfOpen opens 10,000 connections without a handshake: half of them send nothing,
@@ -15,6 +20,7 @@ import (
 // meanwhile, the server must use little memory, and it must close the connections after
 // the time limit of a handshake.
 func TestHalfOpen(t *testing.T) {
+	t.Parallel()
 	const (
 		conns   = 10_000
 		maxEach = 32 << 10 // bytes of the server's memory
@@ -50,13 +56,13 @@ func TestHalfOpen(t *testing.T) {
 			}
 		}
 	}
-	c, err := dialRaw(l.addr, 30*time.Second, 0, rawSession{})
+	c, err := dialRaw(l.addr, 30*time.Second, 0, proto.ConnectReply{})
 	if err != nil {
 		t.Fatalf("a client beside them: %v", err)
 	}
 	began := time.Now()
-	if r, err := c.call(createRequest(1, "/beside", nil, 0)); err != nil || r.code != 0 {
-		t.Fatalf("a client beside them: %+v, %v", r, err)
+	if _, err := c.Create("/beside", nil, 0); err != nil {
+		t.Fatalf("a client beside them: %v", err)
 	}
 	t.Logf("a create beside %d half-open connections took %v", conns, time.Since(began))
 	each := (residentMiB(t, l.pid) - before) * (1 << 20) / conns
@@ -72,4 +78,21 @@ func TestHalfOpen(t *testing.T) {
 			t.Fatalf("connection %d is still open", i)
 		}
 	}
+}
+
+// residentMiB returns the resident memory of a process.
+func residentMiB(t testing.TB, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var kib float64
+		if _, err := fmt.Sscanf(line, "VmRSS: %f kB", &kib); err == nil {
+			return kib / 1024
+		}
+	}
+	t.Fatalf("no VmRSS in /proc/%d/status", pid)
+	return 0
 }

@@ -3,11 +3,8 @@
 package interop
 
 import (
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,6 +28,7 @@ func (e *ensemble) unserved(why string) {
 // TestClusterFormedOnce: servers form a cluster when all of them are there, and no majority of
 // them whose disks are empty forms it a second time.
 func TestClusterFormedOnce(t *testing.T) {
+	t.Parallel()
 	e := newEnsemble(t, 3)
 	for i := range 2 {
 		e.launch(i)
@@ -67,6 +65,7 @@ func TestClusterFormedOnce(t *testing.T) {
 // TestClusterForeignDirectory: a server that is started on the directory of another cluster with
 // the same ids and ports exits with a line that names both, and the others go on without it.
 func TestClusterForeignDirectory(t *testing.T) {
+	t.Parallel()
 	e := startEnsemble(t, 3)
 	for i := range e.procs {
 		e.stop(i)
@@ -120,121 +119,4 @@ func TestClusterForeignDirectory(t *testing.T) {
 	e.launch(2)
 	e.await()
 	e.agree()
-}
-
-// restore restores the directory of member i from a snapshot, for a cluster of all members.
-func (e *ensemble) restore(i int, snapshot string) {
-	e.t.Helper()
-	var members []string
-	for j, addr := range e.peers {
-		members = append(members, fmt.Sprintf("%d=%s", j+1, addr))
-	}
-	runLockkeeper(e.t, "snapshot", "restore", snapshot, "--data", e.data(i), "--id", strconv.Itoa(i+1), "--peers", strings.Join(members, ","))
-}
-
-// runLockkeeper runs a command of the program, which must end well.
-func runLockkeeper(t *testing.T, args ...string) {
-	t.Helper()
-	cmd := exec.Command(lockkeeperBinary(t), args...)
-	cmd.Env = cleanEnv()
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("lockkeeper %q: %v\n%s", args, err, out)
-	}
-}
-
-// twoMoments returns snapshots of a server before and after some writes.
-func twoMoments(t *testing.T) (earlier, later string) {
-	t.Helper()
-	s := startLockkeeper(t)
-	file := func(name string) string { return filepath.Join(t.TempDir(), name) }
-	write := func(from, to int) {
-		c := connect(t, s.addr, 10*time.Second)
-		defer c.Close()
-		for i := from; i < to; i++ {
-			if _, err := c.Create(fmt.Sprintf("/%d", i), nil, 0, openACL); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	save := func(file string) string {
-		s.Stop()
-		runLockkeeper(t, "snapshot", "save", file, "--data", s.dir)
-		return file
-	}
-	write(0, 3)
-	earlier = save(file("earlier"))
-	s = startLockkeeper(t, "--data", s.dir)
-	write(3, 300)
-	return earlier, save(file("later"))
-}
-
-// TestClusterDifferentSnapshots: servers that were restored from different snapshots form no cluster, and say why. Restored
-// from the same one, they do.
-func TestClusterDifferentSnapshots(t *testing.T) {
-	earlier, later := twoMoments(t)
-	e := newEnsemble(t, 3)
-	for i, from := range []string{earlier, later, later} {
-		e.restore(i, from)
-		e.launch(i)
-	}
-	e.unserved("although their snapshots differ")
-	if text := e.procs[0].stderr.String(); !strings.Contains(text, "restore the same snapshot on all") {
-		t.Errorf("server 1 says:\n%s", text)
-	}
-	e.kill(0)
-	if err := os.RemoveAll(e.data(0)); err != nil {
-		t.Fatal(err)
-	}
-	e.restore(0, later)
-	e.launch(0)
-	e.await()
-	e.agree()
-	c := connect(t, e.listen[0], 10*time.Second)
-	defer c.Close()
-	if _, _, err := c.Get("/299"); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestClusterAheadOfLeader: the directory of a member is restored from a later snapshot, and gets the meta.json of the directory
-// before it, so that the others take it for the member. It ends, and says that members differ. The others go on.
-func TestClusterAheadOfLeader(t *testing.T) {
-	earlier, later := twoMoments(t)
-	e := newEnsemble(t, 3)
-	for i := range e.procs {
-		e.restore(i, earlier)
-		e.launch(i)
-	}
-	e.await()
-	for i := range e.procs {
-		e.stop(i)
-	}
-	meta, err := os.ReadFile(filepath.Join(e.data(2), "meta.json"))
-	if err == nil {
-		err = os.RemoveAll(e.data(2))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	e.restore(2, later)
-	if err := os.WriteFile(filepath.Join(e.data(2), "meta.json"), meta, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e.launch(0)
-	e.launch(1)
-	w := startWriter(t, e.listen[0])
-	w.answers(1)
-	e.launch(2)
-	p := e.procs[2]
-	p.quiet = true
-	select {
-	case <-p.exited:
-	case <-time.After(startDeadline):
-		t.Fatal("it goes on")
-	}
-	if text := p.stderr.String(); p.state.ExitCode() != 1 || !strings.Contains(text, "Two members differ") {
-		t.Errorf("exit code %d:\n%s", p.state.ExitCode(), text)
-	}
-	w.answers(20)
-	w.end()
 }

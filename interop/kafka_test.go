@@ -17,6 +17,7 @@ import (
 // elects its controller there. Both are restarted, separately and together, while
 // records are transferred.
 func TestKafka(t *testing.T) {
+	t.Parallel()
 	jars, err := jarsOf("kafka", "clients/kafka/pom.xml")
 	if err != nil {
 		t.Fatal(err)
@@ -25,10 +26,10 @@ func TestKafka(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	eachJavaServer(t, func(t *testing.T, server *javaServer) {
+	eachServer(t, zk39, javaTick, func(t *testing.T, server *testServer) {
 		b := startKafka(t, jars, server.addr)
 		outcomes := runJava(t, jars+":"+classes, "KafkaCases", map[string]func(){
-			"restart server": func() { server.restart(t) },
+			"restart server": func() { server.restart() },
 			"stop broker":    b.stop,
 			"start broker":   b.start,
 			"restart broker": func() { b.stop(); b.start() },
@@ -132,10 +133,10 @@ func (b *kafka) start() {
 // stop stops the broker with SIGTERM, after which it must log an orderly shutdown.
 func (b *kafka) stop() {
 	b.cmd.Process.Signal(syscall.SIGTERM)
-	stuck := time.AfterFunc(javaLimit, func() { b.cmd.Process.Kill() })
+	stuck := time.AfterFunc(clientDeadline, func() { b.cmd.Process.Kill() })
 	b.cmd.Wait() // the exit code of a JVM is never 0 after SIGTERM
 	if !stuck.Stop() {
-		b.t.Errorf("the broker did not stop within %v", javaLimit)
+		b.t.Errorf("the broker did not stop within %v", clientDeadline)
 	}
 	text, err := os.ReadFile(filepath.Join(b.dir, "log"))
 	if err != nil {

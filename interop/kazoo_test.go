@@ -3,12 +3,11 @@
 package interop
 
 import (
-	"encoding/xml"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -30,19 +29,10 @@ type kazooSuite struct {
 	python, packages string
 }
 
-// kazooOutcome is the outcome of a test.
-type kazooOutcome struct {
-	Name    string  `xml:"name,attr"`
-	Class   string  `xml:"classname,attr"`
-	Skipped *string `xml:"skipped"`
-	Failure string  `xml:"failure"`
-	Error   string  `xml:"error"`
-}
-
-// test is the name with which pytest selects it.
-func (o *kazooOutcome) test() string {
-	file, class, _ := strings.Cut(strings.TrimPrefix(o.Class, "kazoo.tests."), ".")
-	return "kazoo/tests/" + file + ".py::" + class + "::" + o.Name
+// kazooTest is the name with which pytest selects a test.
+func kazooTest(c junitCase) string {
+	file, class, _ := strings.Cut(strings.TrimPrefix(c.class, "kazoo.tests."), ".")
+	return "kazoo/tests/" + file + ".py::" + class + "::" + c.name
 }
 
 func newKazooSuite(t *testing.T) *kazooSuite {
@@ -86,48 +76,28 @@ func (k *kazooSuite) withLockkeeper(t *testing.T) (args, env []string) {
 	return []string{"-p", "lockkeeper_servers"}, append(realm.env(), "LOCKKEEPER_INTEROP_TLS="+tls, "PYTHONPATH="+plugins+":"+kerberosModules(t), "LOCKKEEPER_BINARY="+program)
 }
 
-// run runs tests, which may take so long.
-func (k *kazooSuite) run(t *testing.T, limit time.Duration, args, env, tests []string) []kazooOutcome {
+// run runs tests, which may take so long, and returns their outcomes by kazooTest.
+func (k *kazooSuite) run(t *testing.T, limit time.Duration, args, env, tests []string) map[string]string {
 	t.Helper()
 	report := filepath.Join(t.TempDir(), "report.xml")
 	cmd := clientCommand(k.python, "-m", "pytest", "-p", "no:cacheprovider", "--quiet", "--junitxml", report)
 	cmd.Args = slices.Concat(cmd.Args, args, tests)
 	cmd.Env = slices.Concat(cmd.Env, []string{"PYTHONDONTWRITEBYTECODE=1", "PYTHONFAULTHANDLER=1", "ZOOKEEPER_VERSION=3.9.0"}, env)
 	cmd.Dir = k.packages
-	log := &tail{}
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	// Its servers are in the same process group.
-	t.Cleanup(func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-	stuck := time.AfterFunc(limit, func() {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGABRT) // Python and Go print where they are
-		time.Sleep(2 * time.Second)
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-	})
-	defer stuck.Stop()
-	err := cmd.Wait()
-	if err != nil {
-		t.Logf("pytest: %v\n%s", err, log)
-	}
+	said, err := runGroup(t, cmd, limit)
 	const testsFailed = 1 // the report has the details
 	if code := cmd.ProcessState.ExitCode(); code != 0 && code != testsFailed {
-		t.Errorf("pytest: %v", err)
+		t.Errorf("pytest: %v\n%s", err, said)
 	}
-	text, err := os.ReadFile(report)
+	cases, err := junitCases(report)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%v\n%s", err, said)
 	}
-	var parsed struct {
-		Cases []kazooOutcome `xml:"testsuite>testcase"`
+	outcomes := map[string]string{}
+	for _, c := range cases {
+		outcomes[kazooTest(c)] = c.outcome
 	}
-	if err := xml.Unmarshal(text, &parsed); err != nil {
-		t.Fatal(err)
-	}
-	return parsed.Cases
+	return outcomes
 }
 
 // TestKazooOwn runs kazoo's own tests, which are part of its package. They start the program that
@@ -136,30 +106,16 @@ func TestKazooOwn(t *testing.T) {
 	t.Parallel()
 	k := newKazooSuite(t)
 	args, env := k.withLockkeeper(t)
-	reports := make(chan []kazooOutcome, len(kazooModules))
+	reports := make(chan map[string]string, len(kazooModules))
 	t.Run("all", func(t *testing.T) {
 		for _, modules := range kazooModules {
 			t.Run(modules[0], func(t *testing.T) {
 				t.Parallel()
 				all := k.run(t, clientDeadline, args, env, kazooFiles(modules...))
 				for range 2 { // they count on a machine that is at rest: what fails is tried again by itself
-					var failed []string
-					for _, o := range all {
-						if o.Failure+o.Error != "" {
-							failed = append(failed, o.test())
-						}
-					}
-					if len(failed) == 0 {
-						break
-					}
-					t.Logf("once more: %q", failed)
-					for _, o := range k.run(t, clientDeadline, args, env, failed) {
-						i := slices.IndexFunc(all, func(x kazooOutcome) bool { return x.Class == o.Class && x.Name == o.Name })
-						if i < 0 {
-							t.Errorf("%s.%s has run, who knows why", o.Class, o.Name)
-							continue
-						}
-						all[i] = o
+					if failed := failedOf(all); len(failed) > 0 {
+						t.Logf("once more: %s", whyFailed(all))
+						maps.Copy(all, k.run(t, clientDeadline, args, env, failed))
 					}
 				}
 				if len(all) == 0 {
@@ -172,16 +128,9 @@ func TestKazooOwn(t *testing.T) {
 	close(reports)
 	total := 0
 	for report := range reports {
-		for _, o := range report {
-			total++
-			t.Run(strings.TrimPrefix(o.Class, "kazoo.tests.")+"."+o.Name, func(t *testing.T) {
-				if why := o.Failure + o.Error; why != "" {
-					t.Error(why)
-				}
-				if o.Skipped != nil {
-					t.Error("was skipped")
-				}
-			})
+		total += len(report)
+		if why := whyFailed(report); why != "" {
+			t.Error(why)
 		}
 	}
 	t.Logf("%d tests of kazoo ran", total)

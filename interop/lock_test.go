@@ -73,6 +73,7 @@ func byOneZnode(ctx context.Context, conn *zk.Conn, dir string, work func(int64)
 // TestLockProgram runs many goroutines that increment a counter in Redis, protected only
 // by the lock. No increment may be lost.
 func TestLockProgram(t *testing.T) {
+	t.Parallel()
 	client := startRedis(t)
 	for _, program := range []struct {
 		name              string
@@ -150,92 +151,4 @@ func runLockProgram(t *testing.T, client *redis.Client, turn turn, dir string, c
 		t.Errorf("the counter ends at %d, want %d", got, want)
 	}
 	t.Logf("%d turns in %v", want, time.Since(began).Round(time.Millisecond))
-}
-
-// TestTryLock checks that waiters that give up leave no znode behind, and that those
-// behind them in the queue move up.
-func TestTryLock(t *testing.T) {
-	addr, base := endpoint(t)
-	dir := base + "/lock"
-	holder, other := connect(t, addr, 20*time.Second), connect(t, addr, 20*time.Second)
-	create(t, holder, dir)
-	ctx, cancel := context.WithTimeout(context.Background(), programDeadline)
-	defer cancel()
-
-	held, err := lock(ctx, holder, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	const patience = 300 * time.Millisecond
-	began := time.Now()
-	_, ok, err := tryLock(other, dir, patience)
-	took := time.Since(began)
-	if ok || err != nil {
-		t.Fatalf("tryLock of a held lock: %v, %v", ok, err)
-	}
-	if took < patience || took > patience+rawTimeout {
-		t.Errorf("tryLock gave up after %v, its patience was %v", took, patience)
-	}
-	if queue := children(t, other, dir); len(queue) != 1 {
-		t.Errorf("after a tryLock that gave up: %q, want only the holder's", queue)
-	}
-
-	// Twenty waiters with little patience, and a last one with a lot.
-	var line []ticket
-	for range 20 {
-		next, err := enqueue(other, dir)
-		if err != nil {
-			t.Fatal(err)
-		}
-		line = append(line, next)
-	}
-	patient, err := enqueue(other, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gaveUp := make(chan error, len(line))
-	for i, next := range line {
-		go func() {
-			ok, err := awaitFor(other, next, patience+time.Duration(i)*10*time.Millisecond)
-			if ok {
-				err = errors.New("got a lock that is held")
-			}
-			gaveUp <- err
-		}()
-	}
-	got := make(chan error, 1)
-	go func() { got <- await(ctx, other, patient) }()
-	for range line {
-		if err := <-gaveUp; err != nil {
-			t.Error(err)
-		}
-	}
-	if queue := children(t, holder, dir); len(queue) != 2 {
-		t.Errorf("%q in line, want the holder and the patient one", queue)
-	}
-	select {
-	case err := <-got:
-		t.Fatalf("the patient one got a held lock: %v", err)
-	default:
-	}
-	if err := unlock(holder, held); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-got; err != nil {
-		t.Fatal(err)
-	}
-	if err := unlock(other, patient); err != nil {
-		t.Fatal(err)
-	}
-	free, ok, err := tryLock(other, dir, patience)
-	if !ok || err != nil {
-		t.Fatalf("tryLock of a free lock: %v, %v", ok, err)
-	}
-	if err := unlock(other, free); err != nil {
-		t.Fatal(err)
-	}
-	if queue := children(t, holder, dir); len(queue) != 0 {
-		t.Errorf("left behind: %q", queue)
-	}
 }

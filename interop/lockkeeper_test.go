@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // Environment variables of these tests; README.md describes them.
@@ -247,6 +249,14 @@ func (l *tail) String() string {
 	return l.text.String()
 }
 
+// longer returns the second time for a run that is thorough (testkit.Thorough), as at night, and otherwise the first.
+func longer(usual, thorough time.Duration) time.Duration {
+	if testkit.Thorough {
+		return thorough
+	}
+	return usual
+}
+
 // seeded returns a random number generator for the test and logs its seed.
 func seeded(t testing.TB) *rand.Rand {
 	t.Helper()
@@ -264,6 +274,7 @@ func seeded(t testing.TB) *rand.Rand {
 // TestServe starts a server, creates a znode, stops the server with SIGTERM and starts it
 // again on the same directory. The znode must still exist.
 func TestServe(t *testing.T) {
+	t.Parallel()
 	first := startLockkeeper(t)
 	conn := connect(t, first.addr, 10*time.Second)
 	if _, err := conn.Create("/kept", []byte("data"), 0, openACL); err != nil {

@@ -601,7 +601,7 @@ func runJUnit(t *testing.T, classpath string, tests []string) map[string]string 
 		"org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none", "--include-classname=.*", "--reports-dir="+dir)
 	cmd.Args = append(cmd.Args, tests...)
 	said, _ := runGroup(t, cmd, junitLimit) // its report says what failed
-	outcomes, err := javaCases(filepath.Join(dir, "TEST-junit-jupiter.xml"))
+	outcomes, err := javaCases(dir)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, said)
 	}

@@ -658,7 +658,8 @@ func dataDirOf(t *testing.T, z *realZooKeeper) string {
 // TestMigrateMillion measures how long it takes with a million znodes.
 func TestMigrateMillion(t *testing.T) {
 	atNight(t)
-	real := launchZooKeeperBy(t, []string{"env", "_JAVA_OPTIONS=-Xmx3g"}, zk39, map[string]string{"zookeeper.forceSync": "no"},
+	t.Setenv("_JAVA_OPTIONS", "-Xmx3g")
+	real := launchZooKeeper(t, zk39, map[string]string{"zookeeper.forceSync": "no"},
 		merged(anyClients, map[string]string{"snapCount": "400000"}))
 	waitZooKeeper(t, real.addr, nil)
 	nc, err := net.Dial("tcp", real.addr)

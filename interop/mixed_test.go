@@ -27,6 +27,7 @@ const mixedSlots = 2
 // ZooKeeper 3.9: package lock, go-zookeeper, and kazoo or Curator. kazoo and Curator do not
 // take part together, because Curator does not see kazoo's znodes.
 func TestMixedLocks(t *testing.T) {
+	t.Parallel()
 	classpath, err := javaClients()
 	if err != nil {
 		t.Fatal(err)

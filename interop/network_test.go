@@ -12,22 +12,20 @@ import (
 	"time"
 )
 
-const (
-	networkTime    = 20 * time.Second
-	networkLockers = 12
-)
+const networkLockers = 12
 
 // TestClusterNetwork is like TestClusterLocks, but each server runs in a network
 // namespace of its own, and links fail in one or both directions, or are slow. It is
 // skipped if network namespaces cannot be created.
 func TestClusterNetwork(t *testing.T) {
+	t.Parallel()
 	n := newNetwork(t, 3)
 	e := startEnsembleOn(t, n, "--tick-time", chaosTick.String())
 	c := newChaos(t, e, networkLockers)
 	kills := slices.DeleteFunc(c.blows, func(b blow) bool { return b.name != "kill -9" && b.name != holderStopped })
 	c.blows = append(kills, c.networkBlows(n)...)
 	c.strike(holderStopped)
-	for end := c.began.Add(chaosLength(t, networkTime)); time.Now().Before(end); {
+	for end := c.began.Add(chaosLength(t, longer(10*time.Second, 40*time.Second))); time.Now().Before(end); {
 		c.strike("")
 	}
 	c.end()
@@ -53,19 +51,9 @@ func (c *chaos) networkBlows(n *network) []blow {
 		}},
 		{"a member alone with its clients", func() {
 			i := c.server()
-			for j := range n.hosts {
-				if j != i {
-					n.cut(i, j, true)
-					n.cut(j, i, true)
-				}
-			}
+			n.isolate(i, true)
 			time.Sleep(c.moment(2 * time.Second))
-			for j := range n.hosts {
-				if j != i {
-					n.cut(i, j, false)
-					n.cut(j, i, false)
-				}
-			}
+			n.isolate(i, false)
 		}},
 		{"a member off the network", func() {
 			i := c.server()
@@ -170,6 +158,17 @@ func (n *network) cut(from, to int, cut bool) {
 		mac = n.mac(len(n.hosts))
 	}
 	n.run("ip", "-n", n.hosts[from], "neighbour", "replace", n.ip(to), "lladdr", mac, "dev", "eth0", "nud", "permanent")
+}
+
+// isolate cuts off one host from the others, or connects it again.
+func (n *network) isolate(host int, cut bool) {
+	n.t.Helper()
+	for other := range n.hosts {
+		if other != host {
+			n.cut(host, other, cut)
+			n.cut(other, host, cut)
+		}
+	}
 }
 
 // link sets a host's link up or down.

@@ -72,6 +72,7 @@ var goPackages = []goPackage{
 // TestGoPackages runs the tests of goPackages against lockkeeper. All of them also pass on
 // ZooKeeper 3.9.5.
 func TestGoPackages(t *testing.T) {
+	t.Parallel()
 	for _, p := range goPackages {
 		t.Run(p.name, func(t *testing.T) {
 			t.Parallel() // with the other packages, because the tests mostly wait

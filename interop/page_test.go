@@ -462,3 +462,11 @@ func TestPage(t *testing.T) {
 		testkit.GeneratedFile(t, filepath.Join("testdata", golden), string(text))
 	}
 }
+
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
+}

@@ -16,6 +16,7 @@ import (
 // TestNetcat: scripts send a newline after a four-letter word. The answer, here of some 30 KB, comes
 // whole nevertheless.
 func TestNetcat(t *testing.T) {
+	t.Parallel()
 	l := startLockkeeper(t, "--memory", "--4lw", "*", "--max-client-cnxns", "0")
 	host, port, _ := net.SplitHostPort(l.addr)
 	const clients = 300
@@ -46,6 +47,7 @@ func TestNetcat(t *testing.T) {
 // TestOldProbes: a probe that speaks HTTP/1.0 and sends no Host, as load balancers do, gets the same
 // answers as others.
 func TestOldProbes(t *testing.T) {
+	t.Parallel()
 	admin := freeAddr(t)
 	startLockkeeper(t, "--memory", "--admin", admin)
 	for path, want := range map[string]string{"/healthz": "", "/metrics": "lockkeeper_", "/commands/ruok": "ruok"} {

@@ -22,6 +22,7 @@ import (
 // TestProperties reads odd files and random ones as Java's own Properties does, which reads
 // ZooKeeper's configuration files.
 func TestProperties(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

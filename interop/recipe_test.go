@@ -114,19 +114,13 @@ func tryLock(conn *zk.Conn, dir string, patience time.Duration) (ticket, bool, e
 	if err != nil {
 		return t, false, err
 	}
-	ok, err := awaitFor(conn, t, patience)
-	return t, ok, err
-}
-
-// awaitFor is like await with a time limit, after which it deletes the ticket.
-func awaitFor(conn *zk.Conn, t ticket, patience time.Duration) (bool, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := await(ctx, conn, t)
+	err = await(ctx, conn, t)
 	if errors.Is(err, context.DeadlineExceeded) {
-		return false, unlock(conn, t)
+		return t, false, unlock(conn, t)
 	}
-	return err == nil, err
+	return t, err == nil, err
 }
 
 func unlock(conn *zk.Conn, t ticket) error {

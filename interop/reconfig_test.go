@@ -16,7 +16,8 @@ import (
 
 // TestClusterReconfig changes the members with ZooKeeper's shell, through a follower.
 func TestClusterReconfig(t *testing.T) {
-	enabled := []string{"--reconfig", "--super-digest", clientSuper}
+	t.Parallel()
+	enabled := []string{"--reconfig", "--super-digest", withSuper["zookeeper.DigestAuthenticationProvider.superDigest"]}
 	e := startEnsemble(t, 3, enabled...)
 	peer, clients := freeAddr(t), freeAddr(t)
 	fourth := execLockkeeper(t, append(enabled, "--id", "4", "--peer-listen", peer, "--listen", clients)...) // waits to be added
@@ -37,7 +38,7 @@ func TestClusterReconfig(t *testing.T) {
 		"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", e.listen[follower])
 	cmd.Stdin = strings.NewReader(strings.Join(script, "\n") + "\n")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stuck := time.AfterFunc(javaLimit, func() { cmd.Process.Kill() })
+	stuck := time.AfterFunc(clientDeadline, func() { cmd.Process.Kill() })
 	defer stuck.Stop()
 	out, _ := cmd.CombinedOutput() // its exit code is that of a command that fails
 	text := string(out)
@@ -74,6 +75,7 @@ func TestClusterReconfig(t *testing.T) {
 // TestClusterReadOnly checks that ZooKeeper's own client can read from a server without a
 // majority, and gets its session back when there is a majority again.
 func TestClusterReadOnly(t *testing.T) {
+	t.Parallel()
 	classpath, err := javaClients()
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +124,7 @@ func TestConfigShown(t *testing.T) {
 			cmd := exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
 				"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", "127.0.0.1:" + port}, args...)...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-			stuck := time.AfterFunc(javaLimit, func() { cmd.Process.Kill() })
+			stuck := time.AfterFunc(clientDeadline, func() { cmd.Process.Kill() })
 			defer stuck.Stop()
 			out, err := cmd.CombinedOutput()
 			if err != nil {
@@ -148,7 +150,7 @@ func TestConfigShown(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		return launchZooKeeperBy(t, nil, zk39, nil, cfg).addr
+		return launchZooKeeper(t, zk39, nil, cfg).addr
 	})
 	ours, ourList := shown("lockkeeper", func(lines map[string]string, i int, client string) string {
 		text := "reconfigEnabled=true\ninitLimit=10\nsyncLimit=5\nclientPort=" + client + "\n"

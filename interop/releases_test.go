@@ -16,6 +16,7 @@ import (
 // by random requests, and by the words. The conformance suite passes on the release too, so that
 // TestPersonas of package conform checks lockkeeper as that line by the right expectations.
 func TestReleases(t *testing.T) {
+	t.Parallel()
 	atNight(t)
 	for line := persona.Oldest; line < persona.Newest; line++ {
 		release := zkVersion(line.Release())

@@ -25,6 +25,7 @@ import (
 // Then one member stays down for longer than the others' log reaches back, and one comes
 // back without its data directory. Both must get the state again.
 func TestClusterRolling(t *testing.T) {
+	t.Parallel()
 	e := startEnsemble(t, 3)
 	streams := startStreams(t, e.listen, seeded(t))
 	var stays []*stayer

@@ -40,7 +40,7 @@ func startSASL(t *testing.T, jaas string, settings map[string]string) (theirs, o
 	for key, value := range settings {
 		props["zookeeper."+key] = value
 	}
-	z := launchZooKeeperBy(t, nil, zk39, props, merged(anyClients, withWords))
+	z := launchZooKeeper(t, zk39, props, merged(anyClients, withWords))
 	all := merged(settings, map[string]string{"authProvider.1": withSASL["zookeeper.authProvider.1"], "java.security.auth.login.config": jaas, "maxClientCnxns": "0", "tickTime": "3000"})
 	ours = startConfigured(t, all).addr
 	waitZooKeeper(t, z.addr, nil)

@@ -78,7 +78,7 @@ jars() {
 	mv "$dir.part" "$dir"
 }
 jars interop/clients/java/pom.xml zookeeper
-for name in $(with admin admin) $(with kafka kafka) $(with systems curator flink); do
+for name in $(with admin admin) $(with kafka kafka) ${systems:+curator flink hadoop bookkeeper}; do
 	jars interop/clients/$name/pom.xml $name
 done
 
@@ -107,8 +107,6 @@ if [[ $systems ]]; then
 	for release in 3.4.14 3.5.10 3.6.4 3.7.2 3.8.6; do
 		jars interop/clients/releases/pom.xml zookeeper-$release -Drelease=$release
 	done
-	jars interop/clients/hadoop/pom.xml hadoop
-	jars interop/clients/bookkeeper/pom.xml bookkeeper
 	venv patroni patroni
 	venv kazoo-harness OpenSSL
 	# ClickHouse and the libraries that are not installed are unpacked side by side.

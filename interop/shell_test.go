@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -354,13 +355,23 @@ var shells = map[string]func(t *testing.T, addr string, args ...string) *exec.Cm
 // TestShell runs one script with ZooKeeper's shell and with ours, against ZooKeeper and
 // against lockkeeper. The output must always be the same, except for values that vary.
 func TestShell(t *testing.T) {
+	t.Parallel()
 	const reference = "zkCli on ZooKeeper"
 	outputs := map[string]map[string]string{}
-	for server, start := range javaServers {
-		for shell := range shells {
-			outputs[shell+" on "+server] = shellOutputs(t, shell, start(t).addr)
+	var mu sync.Mutex
+	t.Run("run", func(t *testing.T) {
+		for _, server := range serverNames {
+			for shell := range shells {
+				t.Run(shell+" on "+server, func(t *testing.T) {
+					t.Parallel()
+					output := shellOutputs(t, shell, startTestServer(t, server, zk39, javaTick).addr)
+					mu.Lock()
+					defer mu.Unlock()
+					outputs[shell+" on "+server] = output
+				})
+			}
 		}
-	}
+	})
 	for name, output := range outputs {
 		if name == reference {
 			continue
@@ -387,6 +398,7 @@ func TestShell(t *testing.T) {
 // TestShellOnce executes single commands with each shell on a ZooKeeper of its own. Standard
 // output, standard error and the exit code must be the same.
 func TestShellOnce(t *testing.T) {
+	t.Parallel()
 	commands := []string{
 		"create /once x", "create /once x", "get /once", "get -s /once", "get /none", "ls /", "ls -q /", "ls relative", "stat",
 		"delete -v 5 /once", "create -c -e /x", "close", "redo 5", "printwatches", "none", "deleteall /once",
@@ -441,7 +453,7 @@ func shellOutputs(t *testing.T, shell, addr string) map[string]string {
 	cmd := shells[shell](t, addr)
 	cmd.Stdin = strings.NewReader(script.String())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stuck := time.AfterFunc(javaLimit, func() { cmd.Process.Kill() })
+	stuck := time.AfterFunc(clientDeadline, func() { cmd.Process.Kill() })
 	out, err := cmd.CombinedOutput()
 	if !stuck.Stop() {
 		t.Fatalf("the shell was stuck after %s", out)

@@ -8,15 +8,18 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestKilledInSnapshot kills the server while it writes a snapshot or compacts its log.
 // Constant writes to the same znodes make it do so. After a restart it checks the same as
 // TestKilledServer, and that each znode has the last acknowledged data, or later data.
 func TestKilledInSnapshot(t *testing.T) {
+	t.Parallel()
 	const kills = 8
 	c := newCrash(t)
 	f := &flood{c: c}
@@ -63,19 +66,19 @@ func (f *flood) verify() {
 	f.c.t.Helper()
 	for i := range f.versions {
 		if !f.made {
-			f.c.ask(createRequest(1, f.path(i), f.data(i, 0), 0))
+			f.c.create(f.path(i), f.data(i, 0), 0)
 			continue
 		}
-		body := f.c.ask(readRequest(1, opGetData, f.path(i)))
-		data, s := body.bytes(), body.stat()
-		v := &f.versions[i]
-		if s.version < v.acked || s.version > v.sent {
-			f.c.fatalf("%s has version %d: %d was acknowledged, %d sent", f.path(i), s.version, v.acked, v.sent)
+		var got proto.DataReply
+		f.c.ask(proto.OpGetData, &proto.PathWatch{Path: f.path(i)}, &got)
+		v, version := &f.versions[i], got.Stat.Version
+		if version < v.acked || version > v.sent {
+			f.c.fatalf("%s has version %d: %d was acknowledged, %d sent", f.path(i), version, v.acked, v.sent)
 		}
-		if !bytes.Equal(data, f.data(i, s.version)) {
-			f.c.fatalf("%s does not hold the data of its version %d", f.path(i), s.version)
+		if !bytes.Equal(got.Data, f.data(i, version)) {
+			f.c.fatalf("%s does not hold the data of its version %d", f.path(i), version)
 		}
-		v.acked, v.sent = s.version, s.version
+		v.acked, v.sent = version, version
 	}
 	f.made = true
 }
@@ -88,7 +91,7 @@ func (f *flood) untilSnapshot() {
 	c.t.Helper()
 	complete := len(c.rounds)%2 == 0
 	before := c.snapshots()
-	conn, err := dialRaw(c.server.addr, 10*time.Second, c.shown, rawSession{})
+	conn, err := dialRaw(c.server.addr, 10*time.Second, c.shown, proto.ConnectReply{})
 	if err != nil {
 		c.fatalf("flood: %v", err)
 	}
@@ -129,58 +132,35 @@ func (c *crash) newSnapshot(before map[string]bool, complete bool) bool {
 
 // run writes to the znodes in turn until the connection ends. It returns an error only
 // for a wrong reply.
-func (f *flood) run(conn *rawConn) error {
+func (f *flood) run(conn *rawclient.Client) error {
 	defer conn.Close()
-	unanswered := make(chan struct{}, floodWindow)
-	broken := make(chan struct{})
-	var sender sync.WaitGroup
-	var sent [floodZnodes]int32
-	for i, v := range f.versions {
-		sent[i] = v.sent
-	}
-	var bytes int64
-	sender.Go(func() {
-		for n := 0; bytes < floodLimit; n++ {
-			select {
-			case unanswered <- struct{}{}:
-			case <-broken:
-				return
-			}
-			i := n % floodZnodes
-			sent[i]++
-			data := f.data(i, sent[i])
-			if conn.send(setDataRequest(int32(n), f.path(i), data)) != nil {
-				return
-			}
-			bytes += int64(len(data))
+	sent, answered := 0, 0
+	limit := f.bytes + floodLimit
+	err := conn.Pipeline(floodWindow, func(b []byte, xid int32) []byte {
+		if f.bytes >= limit {
+			return b
 		}
-		conn.Close()
-	})
-	var wrong error
-	for n := 0; wrong == nil; n++ {
-		conn.SetReadDeadline(time.Now().Add(rawTimeout))
-		r, err := conn.receive()
-		if err != nil {
-			break // killed
-		}
-		v := &f.versions[n%floodZnodes]
-		switch got := r.body.stat(); {
-		case r.xid != int32(n) || r.code != 0:
-			wrong = fmt.Errorf("request %d is answered as request %d with code %d", n, r.xid, r.code)
-		case got.version != v.acked+1:
-			wrong = fmt.Errorf("%s: version %d follows version %d", f.path(n%floodZnodes), got.version, v.acked)
-		}
+		i := sent % floodZnodes
+		sent++
+		f.versions[i].sent++
+		data := f.data(i, f.versions[i].sent)
+		f.bytes += int64(len(data))
+		return rawclient.Request(b, xid, proto.OpSetData, &proto.SetDataRequest{Path: f.path(i), Data: data, Version: proto.AnyVersion})
+	}, func(r *rawclient.Frame, _ time.Time) error {
+		i := answered % floodZnodes
+		answered++
+		v := &f.versions[i]
 		v.acked++
-		<-unanswered
+		var got proto.Stat
+		if err := r.Decode(&got); err != nil || r.Code != proto.OK || got.Version != v.acked {
+			return fmt.Errorf("%s: %v, version %d follows version %d", f.path(i), r.Code, got.Version, v.acked-1)
+		}
+		return nil
+	})
+	if connectionEnded(err) { // killed
+		return nil
 	}
-	close(broken)
-	conn.Close()
-	sender.Wait()
-	for i := range f.versions {
-		f.versions[i].sent = sent[i]
-	}
-	f.bytes += bytes
-	return wrong
+	return err
 }
 
 // snapshots returns the names of the snapshots that the server has or is writing.

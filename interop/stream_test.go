@@ -8,6 +8,9 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 const (
@@ -84,7 +87,7 @@ func (s *stream) run() {
 			return
 		case <-time.After(10 * time.Millisecond):
 		}
-		conn, err := dialRaw(s.addrs[s.random.IntN(len(s.addrs))], 10*time.Second, s.shown, rawSession{})
+		conn, err := dialRaw(s.addrs[s.random.IntN(len(s.addrs))], 10*time.Second, s.shown, proto.ConnectReply{})
 		if err != nil {
 			continue // the server is down, or behind what this client has seen
 		}
@@ -93,7 +96,7 @@ func (s *stream) run() {
 }
 
 // segment runs one connection of the stream.
-func (s *stream) segment(conn *rawConn, dir string) {
+func (s *stream) segment(conn *rawclient.Client, dir string) {
 	watch := make(chan struct{})
 	defer close(watch)
 	go func() {
@@ -104,15 +107,15 @@ func (s *stream) segment(conn *rawConn, dir string) {
 		}
 		conn.Close()
 	}()
-	reply, err := conn.call(createRequest(1, dir, nil, 0))
-	if err != nil {
+	reply, err := conn.Call(proto.OpCreate, &proto.CreateRequest{Path: dir, ACL: proto.OpenACL}, nil)
+	if connectionEnded(err) {
 		return // whether the directory exists is unknown; it is empty
 	}
-	if reply.code != 0 || reply.zxid <= s.shown {
-		s.err = fmt.Errorf("create %s: code %d, zxid %#x after %#x", dir, reply.code, reply.zxid, s.shown)
+	if err != nil || reply.Zxid <= s.shown {
+		s.err = fmt.Errorf("create %s: %v, zxid %#x after %#x", dir, err, reply.Zxid, s.shown)
 		return
 	}
-	s.shown = reply.zxid
+	s.shown = reply.Zxid
 	l := &lane{dir: dir, pause: 4 * time.Millisecond}
 	s.segments = append(s.segments, &crashRound{number: len(s.segments), dir: dir, floor: s.shown, lanes: []*lane{l}})
 	l.run(conn, 1+s.random.IntN(crashWindow))

@@ -9,12 +9,11 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
 
-// envSystems makes the tests of systems run that take long, and some others; the short ones always run.
+// envSystems makes the tests of systems run, which take long, and some others.
 const envSystems = "LOCKKEEPER_INTEROP_SYSTEMS"
 
 // atNight skips a test that takes too long for every change, unless envSystems is set.
@@ -34,7 +33,6 @@ type system struct {
 	tests []string       // arguments of JUnit's console that select them
 	least int            // how many must pass
 	each  map[string]int // and how many in classes of Curator, if that is checked, too
-	short bool           // run it always
 	// may are tests that may fail, as they do on ZooKeeper, or for the reason that
 	// docs/systems.md gives.
 	may []string
@@ -113,11 +111,11 @@ var curatorRecipes = map[string]int{
 }
 
 var systems = []system{
-	{name: "Curator 5.9.0, client", pom: "curator", stand: "curator", tests: []string{"--scan-classpath", "curator-client-5.9.0-tests.jar"}, least: 27, short: true},
+	{name: "Curator 5.9.0, client", pom: "curator", stand: "curator", tests: []string{"--scan-classpath", "curator-client-5.9.0-tests.jar"}, least: 27},
 	{name: "Curator 5.9.0, framework", pom: "curator", stand: "curator", tests: []string{"--scan-classpath", "curator-framework-5.9.0-tests.jar"}, least: 258},
 	{name: "Curator 5.9.0, recipes", pom: "curator", stand: "curator", tests: classes(curator, slices.Sorted(maps.Keys(curatorRecipes))...), least: 285, each: curatorRecipes,
 		may: []string{curator + "framework.recipes.leader.TestLeaderLatch#testNoServerAtStart"}},
-	{name: "Flink 1.20.4, high availability", pom: "flink", stand: "curator", least: 119, short: true, tests: classes(flink,
+	{name: "Flink 1.20.4, high availability", pom: "flink", stand: "curator", least: 119, tests: classes(flink,
 		"checkpoint.ZooKeeperCheckpointIDCounterITCase",
 		"checkpoint.ZooKeeperCompletedCheckpointStoreITCase",
 		"checkpoint.ZooKeeperCompletedCheckpointStoreTest",
@@ -164,15 +162,12 @@ var systems = []system{
 // test that fails is run again, twice at most, since some of them fail now and then with
 // ZooKeeper too, when the machine is busy.
 func TestSystems(t *testing.T) {
-	binary := lockkeeperBinary(t)
+	atNight(t)
 	for _, s := range systems {
 		if s.pom == "" {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
-			if !s.short && os.Getenv(envSystems) == "" {
-				t.Skip(envSystems + " is not set")
-			}
 			jars, err := jarsOf(s.pom, "clients/"+s.pom+"/pom.xml")
 			if err != nil {
 				t.Fatal(err)
@@ -183,62 +178,18 @@ func TestSystems(t *testing.T) {
 				t.Fatal(err)
 			}
 			began := time.Now()
-			run := func(tests []string) map[string]string {
-				// The test's own directory would have its name, and BookKeeper takes a path with a
-				// comma for two.
-				dir, err := os.MkdirTemp(scratch, "java-")
-				if err != nil {
-					t.Fatal(err)
+			tests := slices.Clone(s.tests)
+			for i, arg := range tests {
+				if strings.HasSuffix(arg, ".jar") {
+					tests[i] = filepath.Join(filepath.Dir(jars), arg)
 				}
-				defer os.RemoveAll(dir)
-				args := []string{
-					"-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED", "-Djava.io.tmpdir=" + dir, "-Dlockkeeper.binary=" + binary, "-cp", classes + ":" + jars,
-					"org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none", "--include-classname=.*", "--reports-dir=" + dir,
-				}
-				for _, arg := range tests {
-					if strings.HasSuffix(arg, ".jar") {
-						arg = filepath.Join(filepath.Dir(jars), arg)
-					}
-					args = append(args, arg)
-				}
-				log := &tail{}
-				cmd := clientCommand("java", args...)
-				cmd.Stdout, cmd.Stderr = log, log
-				// The servers that it starts are in its process group.
-				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-				cmd.WaitDelay = 10 * time.Second
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
-				kill := func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-				defer kill()
-				stuck := time.AfterFunc(time.Hour, kill)
-				defer stuck.Stop()
-				cmd.Wait() // its report says what failed
-				cases := map[string]string{}
-				for _, engine := range []string{"jupiter", "vintage"} {
-					some, err := javaCases(filepath.Join(dir, "TEST-junit-"+engine+".xml"))
-					if err != nil {
-						t.Fatalf("%v\n%s", err, log)
-					}
-					maps.Copy(cases, some)
-				}
-				return cases
 			}
-			outcomes := run(s.tests)
+			outcomes := runJUnit(t, classes+":"+jars, tests)
 			for range 2 {
-				var again []string
-				for name, outcome := range outcomes {
-					if outcome != "" {
-						method, _, _ := strings.Cut(name, "[") // without the number of a parameterized test's run
-						again = append(again, "--select-method", method)
-					}
+				if again := selectFailed(outcomes); len(again) > 0 {
+					t.Logf("again: %q", again)
+					maps.Copy(outcomes, runJUnit(t, classes+":"+jars, again))
 				}
-				if len(again) == 0 {
-					break
-				}
-				t.Logf("again: %q", again)
-				maps.Copy(outcomes, run(again))
 			}
 			passed, each := 0, map[string]int{}
 			for name, outcome := range outcomes {
@@ -264,17 +215,19 @@ func TestSystems(t *testing.T) {
 	}
 }
 
-// javaCases returns the outcomes of a JUnit report by CLASS#METHOD: "" for passed. It leaves out
+// javaCases returns the outcomes in the JUnit reports of a folder by CLASS#METHOD: "" for passed. It leaves out
 // what was skipped.
-func javaCases(report string) (map[string]string, error) {
-	cases, err := junitCases(report)
-	if err != nil {
-		return nil, err
-	}
+func javaCases(dir string) (map[string]string, error) {
 	all := map[string]string{}
-	for _, c := range cases {
-		if c.outcome != skipped {
-			all[c.class+"#"+strings.TrimSuffix(c.name, "()")] = c.outcome
+	for _, engine := range []string{"jupiter", "vintage"} {
+		cases, err := junitCases(filepath.Join(dir, "TEST-junit-"+engine+".xml"))
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range cases {
+			if c.outcome != skipped {
+				all[c.class+"#"+strings.TrimSuffix(c.name, "()")] = c.outcome
+			}
 		}
 	}
 	return all, nil
@@ -287,11 +240,7 @@ func TestSystemsPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, s := range systems {
-		when := "before a release, nightly"
-		if s.short {
-			when = "always"
-		}
-		if row := fmt.Sprintf("\n| %s | %d | %s |", s.name, s.least, when); !strings.Contains(string(page), row) {
+		if row := fmt.Sprintf("\n| %s | %d |", s.name, s.least); !strings.Contains(string(page), row) {
 			t.Errorf("docs/systems.md has no row %q", row)
 		}
 		for class, least := range s.each {

@@ -25,6 +25,7 @@ const withTLSLine = "lockkeeper: serving ZooKeeper clients with TLS on "
 // configuration. Both must derive the same identities from certificates and accept the
 // same ACLs. Then ZooKeeper's own Java client connects to lockkeeper over TLS.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	for _, version := range []zkVersion{zk38, zk39} {
 		t.Run(string(version), func(t *testing.T) { compareTLS(t, version) })
 	}

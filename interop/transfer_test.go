@@ -65,7 +65,7 @@ func startQuotaProxy(t *testing.T, server string, bytes int64) *quotaProxy {
 }
 
 // transferZnodes is how many plain znodes TestShellTransfer transfers.
-const transferZnodes = 2000
+const transferZnodes = 600
 
 // TestShellTransfer exports a subtree of one server, and imports it into another, over lost
 // connections, killed commands and a restart of the server.
@@ -73,7 +73,8 @@ func TestShellTransfer(t *testing.T) {
 	t.Parallel()
 	for _, way := range [][2]string{{"ZooKeeper", "lockkeeper"}, {"lockkeeper", "ZooKeeper"}} {
 		t.Run(way[0]+" to "+way[1], func(t *testing.T) {
-			from, to := javaServers[way[0]](t), javaServers[way[1]](t)
+			t.Parallel()
+			from, to := startTestServer(t, way[0], zk39, javaTick), startTestServer(t, way[1], zk39, javaTick)
 			dir := t.TempDir()
 			file := func(name string) string { return filepath.Join(dir, name) }
 			zk := func(addr string, args ...string) *exec.Cmd {
@@ -134,7 +135,7 @@ func TestShellTransfer(t *testing.T) {
 			// Killed by kill -9 when its first connection ends; then over lost connections.
 			killed := func(addr string, args ...string) {
 				t.Helper()
-				proxy := startQuotaProxy(t, addr, 60_000)
+				proxy := startQuotaProxy(t, addr, 18_000)
 				cmd := zk(proxy.addr, args...)
 				if err := cmd.Start(); err != nil {
 					t.Fatal(err)
@@ -145,7 +146,7 @@ func TestShellTransfer(t *testing.T) {
 			}
 			survives := func(addr string, args ...string) string {
 				t.Helper()
-				proxy := startQuotaProxy(t, addr, 50_000)
+				proxy := startQuotaProxy(t, addr, 15_000)
 				out := do(proxy.addr, args...)
 				if n := proxy.cuts.Load(); n < 2 {
 					t.Errorf("%q lost its connection only %d times", args, n)
@@ -159,7 +160,7 @@ func TestShellTransfer(t *testing.T) {
 			}
 
 			killed(to.addr, "import", file("whole"))
-			to.restart(t)
+			to.restart()
 			out := survives(to.addr, "import", file("whole"))
 			if !strings.Contains(out, "1 ephemeral ones skipped") {
 				t.Errorf("import printed %s", out)

@@ -14,11 +14,14 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestWire records go-zookeeper clients that contend for a lock on ZooKeeper, give up
 // waiting, or disappear. Replayed on lockkeeper, no frame may differ.
 func TestWire(t *testing.T) {
+	t.Parallel()
 	zookeeper := startZooKeeper(t, zk38, nil, map[string]string{"tickTime": "500"}).addr
 	file := filepath.Join(t.TempDir(), "lock.txt")
 	addr, stop := startWire(t, zookeeper, "--record", file, "--only", "connect,conn,4lw")
@@ -62,12 +65,12 @@ func TestWire(t *testing.T) {
 	// A holder disappears without closing its session: the lock is free when the session expires.
 	// The watch is on a connection of its own, whose first ping comes 3.3 s after it is opened:
 	// a ping in flight when the session expires may be answered before or after the event.
-	gone, err := dialRaw(addr, time.Second, 0, rawSession{})
+	gone, err := dialRaw(addr, time.Second, 0, proto.ConnectReply{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r, err := gone.call(createRequest(1, dir+"/held", nil, flagEphemeral)); err != nil || r.code != 0 {
-		t.Fatal(r.code, err)
+	if _, err := gone.Create(dir+"/held", nil, proto.FlagEphemeral); err != nil {
+		t.Fatal(err)
 	}
 	watcher := connect(t, addr, 10*time.Second)
 	exists, _, deleted, err := watcher.ExistsW(dir + "/held")

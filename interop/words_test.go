@@ -41,6 +41,7 @@ var versions = regexp.MustCompile(`\d+\.\d+\.\d+\S*, built on`)
 // requests to both. Line by line, the answers must be the same except for numbers, or the
 // difference must be in the list above.
 func TestWords(t *testing.T) {
+	t.Parallel()
 	for _, version := range []zkVersion{zk38, zk39} {
 		t.Run(string(version), func(t *testing.T) { compareWords(t, version, nil) })
 	}

@@ -100,15 +100,13 @@ type realZooKeeper struct {
 // are settings in zoo.cfg that add to or replace the defaults. Some common ones are below.
 func startZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
 	t.Helper()
-	z := launchZooKeeperBy(t, nil, version, props, cfg)
+	z := launchZooKeeper(t, version, props, cfg)
 	waitZooKeeper(t, z.addr, nil)
 	return z
 }
 
-// launchZooKeeperBy is like startZooKeeper, but does not wait until the server is ready.
-// If by is not nil, it is a command that starts the process and must exec it, such as ip
-// netns exec.
-func launchZooKeeperBy(t testing.TB, by []string, version zkVersion, props, cfg map[string]string) *realZooKeeper {
+// launchZooKeeper is like startZooKeeper, but does not wait until the server is ready.
+func launchZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]string) *realZooKeeper {
 	t.Helper()
 	z := &realZooKeeper{dir: t.TempDir()}
 	_, port, _ := net.SplitHostPort(freeAddr(t))
@@ -128,11 +126,11 @@ func launchZooKeeperBy(t testing.TB, by []string, version zkVersion, props, cfg 
 	if err := os.WriteFile(confFile, conf.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	z.command = slices.Concat(by, []string{
+	z.command = []string{
 		"java",
 		"-Xmx1000m", // the heap size in zkServer.sh
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-	})
+	}
 	for _, k := range slices.Sorted(maps.Keys(props)) {
 		z.command = append(z.command, "-D"+k+"="+props[k])
 	}

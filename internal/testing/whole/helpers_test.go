@@ -38,6 +38,14 @@ var (
 	request32  = rawtest.Ints
 )
 
+// rounds returns the second number for a run that is thorough, and otherwise the first.
+func rounds(usual, thorough int) int {
+	if testkit.Thorough {
+		return thorough
+	}
+	return usual
+}
+
 // peerList returns the members with these addresses, ordered by id.
 func peerList(addrs map[uint64]string) (peers []lockkeeper.Peer) {
 	for _, id := range slices.Sorted(maps.Keys(addrs)) {

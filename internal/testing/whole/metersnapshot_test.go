@@ -20,7 +20,7 @@ import (
 // replaced the member's state, whenever it is scraped, and while znodes are deleted with their parents,
 // containers are reaped, sessions end and multis mix all that.
 func TestMeterAcrossSnapshot(t *testing.T) {
-	for range 2 {
+	for range rounds(1, 2) {
 		synctest.Test(t, func(t *testing.T) {
 			m := startMembers(t, 3, func(c *lockkeeper.Config) {
 				c.Limits.SnapshotBytes = 64 << 10

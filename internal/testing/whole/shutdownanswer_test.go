@@ -13,7 +13,8 @@ import (
 // TestShutdownIsDurable: the leader of three is shut down while clients write through it and through
 // a follower. Whatever was answered is there afterwards, also if the leader is cut off meanwhile.
 func TestShutdownIsDurable(t *testing.T) {
-	for round := range 20 {
+	n := rounds(4, 20)
+	for round := range n {
 		synctest.Test(t, func(t *testing.T) {
 			m := startMembers(t, 3, nil)
 			lead := m.leader()
@@ -22,7 +23,7 @@ func TestShutdownIsDurable(t *testing.T) {
 			answered := map[string]bool{}
 			ended := make(chan struct{})
 			go func() {
-				for i := range 5000 {
+				for i := range 1000 {
 					if _, err := c.Send(proto.OpCreate, &proto.CreateRequest{Path: fmt.Sprintf("/n%d", i), ACL: proto.OpenACL}); err != nil {
 						return
 					}
@@ -38,9 +39,9 @@ func TestShutdownIsDurable(t *testing.T) {
 					answered[fmt.Sprintf("/n%d", i)] = true
 				}
 			}()
-			time.Sleep(time.Duration(round) * time.Millisecond / 4)
+			time.Sleep(time.Duration(round) * 5 * time.Millisecond / time.Duration(n))
 			if round%4 == 3 {
-				time.AfterFunc(time.Duration(round)*time.Millisecond/8, func() { m.cutOff(lead, true) })
+				time.AfterFunc(time.Duration(round)*2*time.Millisecond/time.Duration(n), func() { m.cutOff(lead, true) })
 			}
 			m.servers[lead] = nil
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)

@@ -103,7 +103,7 @@ func TestShutdownTwice(t *testing.T) {
 // TestShutdownCloseFault: Shutdown, Close and a fault come together, in any order. Done is closed
 // once, Err is stable, and nothing is left.
 func TestShutdownCloseFault(t *testing.T) {
-	for range 150 {
+	for range rounds(20, 150) {
 		synctest.Test(t, func(t *testing.T) {
 			noGoroutineLeft(t)
 			cfg := withMemory(lockkeeper.Config{})
