@@ -318,12 +318,11 @@ func (p *part) svg() string {
 	return b.String()
 }
 
-// readmeRows are the figures of the page that the README has, too: what one notices first, and where others are better.
+// readmeRows are the figures of the page that the README has, too: what one notices first.
 var readmeRows = []struct{ title, part, workload, figure, unit string }{
 	{"one server: from its start until a client holds a lock", "One server", "start", "ms", "ms"},
 	{"three servers: taking and releasing a lock", "Three servers", "lock-1", "p50 us", "µs"},
 	{"three servers: creates by 64 clients with 16 requests in flight each", "Three servers", "create-64x16", "ops/s", "per second"},
-	{"three servers: reads that do not show yet what was just written through another server", "Three servers", "elsewhere", "unseen %", "%"},
 }
 
 // readmeFigures returns the README's table of figures, which are those on the page, to the digit.

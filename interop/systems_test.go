@@ -54,7 +54,8 @@ func classes(prefix string, names ...string) (args []string) {
 }
 
 // curatorRecipes are the classes of Curator's recipes that run, and how many of their tests must
-// pass. docs/systems.md has the same table.
+// pass, so that none can stop running unnoticed. All classes with tests run, except TestLeaderSelectorEdges, which needs a
+// ZooKeeper in its own process.
 var curatorRecipes = map[string]int{
 	"connection.TestThreadLocalRetryLoop":                         3,
 	"framework.client.TestBackgroundStates":                       2,
@@ -242,11 +243,6 @@ func TestSystemsPage(t *testing.T) {
 	for _, s := range systems {
 		if row := fmt.Sprintf("\n| %s | %d |", s.name, s.least); !strings.Contains(string(page), row) {
 			t.Errorf("docs/systems.md has no row %q", row)
-		}
-		for class, least := range s.each {
-			if row := fmt.Sprintf("\n| `%s` | %d |", class, least); !strings.Contains(string(page), row) {
-				t.Errorf("docs/systems.md has no row %q", row)
-			}
 		}
 		for _, name := range s.may {
 			if _, method, _ := strings.Cut(name, "#"); !strings.Contains(string(page), method) {
