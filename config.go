@@ -144,7 +144,7 @@ type Config struct {
 	// whose connection is lost before its outcome is known has the result "invoked".
 	Audit func(AuditEvent)
 
-	hooks testhooks.Hooks
+	configHooks
 }
 
 // PeerTLSMode says which connections between members use TLS.
@@ -399,8 +399,8 @@ func (c *Config) complete() error {
 	if c.PeerTLS != nil && c.PeerTLSMode == "" {
 		c.PeerTLSMode = PeerTLSOnly
 	}
-	if c.hooks.Network == nil {
-		c.hooks.Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, PlainToo: c.PeerTLSMode != PeerTLSOnly, DialPlain: c.PeerTLSMode == PeerTLSAccept, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
+	if testhooks.In(c).Network == nil {
+		testhooks.In(c).Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, PlainToo: c.PeerTLSMode != PeerTLSOnly, DialPlain: c.PeerTLSMode == PeerTLSAccept, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
 	}
 	for _, limit := range []struct {
 		field string
@@ -491,7 +491,7 @@ func (c *Config) complete() error {
 		return badField("LogStore", "it must be wal or boltdb, not %q", c.LogStore)
 	case c.LogStore != "" && c.DataDir == "":
 		return badField("LogStore", "state in memory has no log on disk")
-	case c.DataDir != "" && c.hooks.Memory != nil:
+	case c.DataDir != "" && testhooks.In(c).Memory != nil:
 		return badField("DataDir", "the test has already provided memory for the state")
 	}
 	return nil
@@ -648,11 +648,11 @@ func (c *Config) cluster() cluster.Config {
 		settings |= fsm.SASL
 	}
 	return cluster.Config{
-		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: c.hooks.Memory, Tick: c.TickTime, ReapInterval: c.Features.ContainerCheckInterval,
+		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(c).Memory, Tick: c.TickTime, ReapInterval: c.Features.ContainerCheckInterval,
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
-		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: c.hooks.Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: c.hooks.TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: c.Features.LeaderDiskFirst,
+		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: testhooks.In(c).Network, ElectionTimeout: c.ElectionTimeout,
+		TimeOfDay: testhooks.In(c).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: c.Features.LeaderDiskFirst,
 	}
 }
 
@@ -677,7 +677,7 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member) server.Config {
 			SASL: mechanism, SuperSASL: c.Auth.SASL.SuperUsers, AllowSASLFailed: c.Auth.SASL.AllowFailed,
 		},
 		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Features.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
-		SlowRequest: c.Features.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: c.hooks.TimeOfDay, Tap: c.hooks.Tap,
+		SlowRequest: c.Features.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: testhooks.In(c).TimeOfDay, Tap: testhooks.In(c).Tap,
 		Audit: c.audit(),
 		Work: func() report.Work {
 			w := m.Work()

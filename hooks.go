@@ -6,15 +6,21 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 )
 
-func init() {
-	testhooks.Register(
-		func(config any) *testhooks.Hooks { return &config.(*Config).hooks },
-		func(server any) testhooks.Server { return hooked{server.(*Server)} },
-	)
-}
+// What only this module can ask for, by functions of internal packages.
+type (
+	configHooks = testhooks.InConfig
+	reported    = report.InServer
+	serverHooks = testhooks.InServer
+
+	inside struct {
+		reported
+		serverHooks
+	}
+)
 
 // hooked implements testhooks.Server.
 type hooked struct{ s *Server }

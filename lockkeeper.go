@@ -54,6 +54,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
@@ -113,6 +114,7 @@ type Server struct {
 
 	forPeers
 	clientPorts
+	inside
 
 	ready      chan struct{} // closed when sessions can first be created
 	done       chan struct{} // closed once err is set
@@ -162,7 +164,7 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		traces: &traces{cfg.Logger, cfg.Audit}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), cfg.hooks.Network},
+		traces: &traces{cfg.Logger, cfg.Audit}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), testhooks.In(&cfg).Network},
 		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), handing: make(chan struct{}, 1), stop: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if err := s.listen(&cfg); err != nil {
@@ -180,8 +182,8 @@ func Open(cfg Config) (*Server, error) {
 			"minSessionTimeout", cfg.Limits.MinSessionTimeout, "twoTicks", least)
 	}
 	replica := fsm.NewReplica()
-	replica.Trace(cfg.hooks.Trace)
-	if o := cfg.hooks.Observer; o != nil {
+	replica.Trace(testhooks.In(&cfg).Trace)
+	if o := testhooks.In(&cfg).Observer; o != nil {
 		replica.Observe(o)
 	}
 	s.replica = replica
@@ -194,6 +196,7 @@ func Open(cfg Config) (*Server, error) {
 	member.Answers = cluster.Answers{About: s.about, Clients: s.clientsOf, Changed: s.traceChange}
 	s.member = cluster.New(member, replica)
 	s.clients = server.New(cfg.server(replica, s.member)) // must observe the replica before Start applies entries
+	s.inside = inside{report.New(s.clients, s.askClients), testhooks.New(hooked{s})}
 	if err := s.member.Start(); err != nil {
 		s.closeListeners()
 		return nil, err

@@ -9,30 +9,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
-func init() {
-	report.Register(
-		func(s any) report.Server { return s.(*Server).clients },
-		func(s any) report.Members { return beside{s.(*Server)} },
-	)
-}
-
-// beside implements report.Members.
-type beside struct{ s *Server }
-
-func (b beside) Clients(ctx context.Context, id uint64, find []string) (report.ClientList, error) {
+// askClients is a report.AskClients.
+func (s *Server) askClients(ctx context.Context, id uint64, find []string) (report.ClientList, error) {
 	var list report.ClientList
-	addr, err := b.s.peerPort(id)
+	addr, err := s.peerPort(id)
 	if err != nil {
 		return list, err
 	}
-	st, told, err := cluster.AskStatus(ctx, b.s.network, addr, &cluster.ClientQuery{Find: find})
+	st, told, err := cluster.AskStatus(ctx, s.network, addr, &cluster.ClientQuery{Find: find})
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}
 		return list, err
 	}
-	self, _ := b.s.member.Standing() // an error concerns only the list of members
+	self, _ := s.member.Standing() // an error concerns only the list of members
 	switch {
 	case st.ID != id:
 		return list, fmt.Errorf("%s is not the address of member %d", addr, id)
@@ -41,7 +32,7 @@ func (b beside) Clients(ctx context.Context, id uint64, find []string) (report.C
 	case st.Cluster != self.Cluster:
 		return list, fmt.Errorf("belongs to cluster %v", st.Cluster)
 	case told == nil:
-		return list, report.ErrOlder
+		return list, errors.New("it does not tell its clients")
 	}
 	list.Total = told.Total
 	for _, c := range told.Some {

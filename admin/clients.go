@@ -65,10 +65,10 @@ type place struct {
 // clients asks the other members for their clients. It does not block: the console shows what they
 // have said last.
 type clients struct {
-	members report.Members
-	asked   time.Time
-	find    []string // with which they were asked
-	asking  sync.WaitGroup
+	member report.AskClients
+	asked  time.Time
+	find   []string // with which they were asked
+	asking sync.WaitGroup
 
 	mu   sync.Mutex
 	busy int // members that are being asked
@@ -129,7 +129,7 @@ func (c *clients) ask(ctx context.Context, st *lockkeeper.Status, find []string,
 		c.asking.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, clientsTimeout)
 			defer cancel()
-			list, err := c.members.Clients(ctx, m.ID, find)
+			list, err := c.member(ctx, m.ID, find)
 			if errors.Is(err, context.DeadlineExceeded) {
 				err = errSilent
 			}

@@ -457,7 +457,7 @@ func TestConsoleFalseMember(t *testing.T) {
 			name, note string
 			answer     func(net.Conn, *cluster.Request)
 		}{
-			{"an older release", "it runs an older release", says(func(r *cluster.Reply) {})},
+			{"no clients", "it does not tell its clients", says(func(r *cluster.Reply) {})},
 			{"an endless list", "too long", func(c net.Conn, q *cluster.Request) {
 				io.WriteString(c, `{"status":`+start+`,"clients":{"total":5,"some":[{}`)
 				part := strings.Repeat(`,{"number":7,"addr":"x"}`, 1000)

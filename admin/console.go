@@ -66,7 +66,7 @@ func (h *Handler) console() {
 		})
 	}
 	r := reader{h.report}
-	h.stream = newStream(&survey{server: h.server, report: h.report, reader: r, peers: &peers{server: h.server}, clients: &clients{members: report.Beside(h.server)}, may: h.grants})
+	h.stream = newStream(&survey{server: h.server, report: h.report, reader: r, peers: &peers{server: h.server}, clients: &clients{member: report.Beside(h.server)}, may: h.grants})
 	h.mux.HandleFunc("GET /console/events", h.stream.serve)
 	h.mux.HandleFunc("GET /console/znode", r.serveZnode)
 	h.search = newSearcher(r)

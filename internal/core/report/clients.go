@@ -2,7 +2,6 @@ package report
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -15,17 +14,10 @@ const (
 	MaxFind    = 8    // it looks for at most so many texts
 )
 
-// Members asks the other members of a cluster, at their peer ports, what they report of
-// themselves. Its methods are safe for concurrent use.
-type Members interface {
-	// Clients returns what Server.Clients returns on the member with the given id. It waits for
-	// as long as ctx lasts. It fails with [ErrOlder] if that member is of an earlier version, and
-	// if it belongs to another cluster, or to none yet.
-	Clients(ctx context.Context, id uint64, find []string) (ClientList, error)
-}
-
-// ErrOlder is the error of a member that is of an earlier version, which does not know the question.
-var ErrOlder = errors.New("it runs an older release")
+// AskClients asks another member of a cluster, at its peer port, for what Server.Clients returns there. It
+// waits for as long as ctx lasts. It fails if that member belongs to another cluster, or to none yet. It is
+// safe for concurrent use.
+type AskClients func(ctx context.Context, id uint64, find []string) (ClientList, error)
 
 // ClientList has clients that are connected to one server.
 type ClientList struct {

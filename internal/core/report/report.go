@@ -6,7 +6,7 @@
 // which may change with the release that lockkeeper follows. lockkeeper.Server promises what
 // embedders need.
 //
-// Package lockkeeper imports it and registers itself, so every server comes here:
+// A lockkeeper.Server embeds [InServer], so that only whoever can import this package can ask it:
 //
 //	report.Of(server).Connections() // server is a *lockkeeper.Server
 package report
@@ -440,18 +440,20 @@ func (w Watches) group(order func(id, path string) (head, item string)) (all []G
 	return all
 }
 
-var (
-	ofServer      func(server any) Server
-	membersBeside func(server any) Members
-)
-
-// Register is for package lockkeeper, which calls it before anything else runs.
-func Register(of func(server any) Server, beside func(server any) Members) {
-	ofServer, membersBeside = of, beside
+// InServer leads to what a lockkeeper.Server reports.
+type InServer struct {
+	server Server
+	ask    AskClients
 }
 
-// Of returns what a *lockkeeper.Server says about itself.
-func Of(server any) Server { return ofServer(server) }
+// New returns what Of and Beside find.
+func New(s Server, ask AskClients) InServer { return InServer{s, ask} }
 
-// Beside returns the other members of the cluster of a *lockkeeper.Server.
-func Beside(server any) Members { return membersBeside(server) }
+func (s *InServer) of() Server         { return s.server }
+func (s *InServer) beside() AskClients { return s.ask }
+
+// Of returns what a *lockkeeper.Server says about itself.
+func Of(server interface{ of() Server }) Server { return server.of() }
+
+// Beside returns what asks the other members of the cluster of a *lockkeeper.Server.
+func Beside(server interface{ beside() AskClients }) AskClients { return server.beside() }

@@ -5,8 +5,8 @@
 // besides that only the simulation and this repository's tests import it
 // (house_test.go).
 //
-// Package lockkeeper imports it and registers itself, so configurations and
-// servers come here as any:
+// A lockkeeper.Config and a lockkeeper.Server embed [InConfig] and [InServer], so
+// that only whoever can import this package can ask them:
 //
 //	testhooks.In(&config).Memory = storage.NewMemory() // config is a lockkeeper.Config
 //	testhooks.Of(server).Kill()                        // server is a *lockkeeper.Server
@@ -72,17 +72,22 @@ type Server interface {
 	Advance(d time.Duration, connected func(session int64) bool, touched bool) (late []int64)
 }
 
-var (
-	inConfig func(config any) *Hooks
-	ofServer func(server any) Server
-)
+// InConfig has the hooks of a lockkeeper.Config.
+type InConfig struct{ hooks Hooks }
 
-// Register is for package lockkeeper, which calls it before anything else runs.
-func Register(in func(config any) *Hooks, of func(server any) Server) { inConfig, ofServer = in, of }
+func (c *InConfig) in() *Hooks { return &c.hooks }
 
 // In returns the hooks in a *lockkeeper.Config, to be set before Open. A copy of
 // the Config has its own.
-func In(config any) *Hooks { return inConfig(config) }
+func In(config interface{ in() *Hooks }) *Hooks { return config.in() }
+
+// InServer leads to what tests do to a lockkeeper.Server.
+type InServer struct{ server Server }
+
+// New returns what Of finds.
+func New(s Server) InServer { return InServer{s} }
+
+func (s *InServer) of() Server { return s.server }
 
 // Of returns what tests do to a *lockkeeper.Server.
-func Of(server any) Server { return ofServer(server) }
+func Of(server interface{ of() Server }) Server { return server.of() }

@@ -79,7 +79,7 @@ var whyNot = map[string]string{
 }
 
 // hooked are the packages that may import internal/core/testhooks, apart from tests. Package
-// lockkeeper only registers itself there.
+// lockkeeper only embeds what leads there.
 var hooked = []string{"lockkeeper", "lockkeepertest", "internal/testing/sim"}
 
 // reported are the packages that may import internal/core/report, apart from tests.
