@@ -10,7 +10,7 @@ const opSASL proto.OpCode = 102
 
 // tryAuth sends an auth request and returns its reply, whatever its code.
 func (k *conn) tryAuth(scheme string, auth []byte) *wire.Frame {
-	k.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: auth})
+	k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: auth}))
 	k.flush()
 	return k.answer(proto.XidAuth, proto.OpAuth)
 }
@@ -37,45 +37,32 @@ func (k *conn) authIDs() (ids []proto.ID) {
 func digest(user string) proto.ID { return proto.ID{Scheme: proto.SchemeDigest, ID: user} }
 
 var authChecks = []Check{
-	{
-		Name: "auth/reply",
-		Says: "auth with xid -4 is answered with xid -4, zxid 0 and no body.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+	check("auth/reply", ">=3.0",
+		"auth with xid -4 is answered with xid -4, zxid 0 and no body.",
+		func(t *trial) {
 			f := t.connect().auth("digest", alice+":"+alice)
 			t.equal("the zxid", f.Zxid, int64(0))
 			t.equal("the body's length", len(f.Rest), 0)
-		},
-	},
-	{
-		Name: "auth/any xid",
-		Says: "auth with another xid is answered with that xid, as some clients expect.",
-		In:   ">=3.7",
-		run: func(t *trial) {
-			k := t.connect()
-			f := k.do(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)})
+		}),
+	check("auth/any xid", ">=3.7",
+		"auth with another xid is answered with that xid, as some clients expect.",
+		func(t *trial, k *conn) {
+			f := k.do(req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
 			t.equal("the zxid", f.Zxid, int64(0))
 			t.equal("the identities", k.authIDs(), []proto.ID{digest(alice)})
-		},
-	},
-	{
-		Name: "auth/type",
-		Says: "The field type of an auth request is ignored.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			k.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Type: 4711, Scheme: "digest", Auth: []byte(alice + ":" + alice)})
+		}),
+	check("auth/type", ">=3.4",
+		"The field type of an auth request is ignored.",
+		func(t *trial, k *conn) {
+			k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Type: 4711, Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
 			k.flush()
 			k.judge(k.answer(proto.XidAuth, proto.OpAuth), proto.OK)
 			k.protect("n", allow(alice, proto.PermAll))
 			k.get(t.path("n"))
-		},
-	},
-	{
-		Name: "auth/digest",
-		Says: "The identity of digest is USER:BASE64(SHA1(USER:PASSWORD)), where the user ends at the first colon.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+		}),
+	check("auth/digest", ">=3.4",
+		"The identity of digest is USER:BASE64(SHA1(USER:PASSWORD)), where the user ends at the first colon.",
+		func(t *trial) {
 			for i, x := range []struct{ auth, id string }{
 				{"u:p", "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ="},
 				{"super:secret", "super:lK75jTNcA+U9vtVEw5vB51mj/w4="},
@@ -88,103 +75,73 @@ var authChecks = []Check{
 				n := k.protect(string(rune('a'+i)), allowAll(proto.PermAdmin), aclEntry(proto.PermRead, "digest", x.id))
 				k.get(n)
 				k.setACL(n, []proto.ACL{allowAll(proto.PermAdmin), aclEntry(proto.PermWrite, "auth", "")}, -1)
-				acl, _ := k.getACL(n)
-				t.equal("the ACL", acl, []proto.ACL{allowAll(proto.PermAdmin), aclEntry(proto.PermWrite, "digest", x.id)})
+				k.hasACL(n, []proto.ACL{allowAll(proto.PermAdmin), aclEntry(proto.PermWrite, "digest", x.id)})
 			}
-		},
-	},
-	{
-		Name: "auth/digest of anything",
-		Says: "Scheme digest accepts everything: a text without a colon is a user name, and so is an empty one.",
-		In:   ">=3.7",
-		run: func(t *trial) {
+		}),
+	check("auth/digest of anything", ">=3.7",
+		"Scheme digest accepts everything: a text without a colon is a user name, and so is an empty one.",
+		func(t *trial) {
 			for _, auth := range []string{"nocolon", ""} {
 				k := t.connect()
 				k.judge(k.tryAuth("digest", []byte(auth)), proto.OK)
 				t.equal("the identities", k.authIDs(), []proto.ID{digest(auth)})
 			}
-		},
-	},
-	{
-		Name: "auth/wrong password",
-		Says: "A wrong password gives another identity: it is accepted, but grants no access.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("auth/wrong password", ">=3.0",
+		"A wrong password gives another identity: it is accepted, but grants no access.",
+		func(t *trial, k *conn) {
 			k.auth("digest", alice+":wrong")
 			n := k.protect("n", allow(alice, proto.PermAll))
-			k.want(proto.NoAuth, proto.OpGetData, &proto.PathWatch{Path: n})
+			k.want(proto.NoAuth, opGet(n))
 			k.auth("digest", alice+":"+alice)
 			k.get(n)
-		},
-	},
-	{
-		Name: "auth/ip",
-		Says: "auth of scheme ip is accepted and adds no identity, whatever its content.",
-		In:   ">=3.7",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("auth/ip", ">=3.7",
+		"auth of scheme ip is accepted and adds no identity, whatever its content.",
+		func(t *trial, k *conn) {
 			before := k.ids()
 			k.judge(k.tryAuth("ip", []byte("10.9.8.7")), proto.OK)
 			t.equal("the identities", k.ids(), before)
-		},
-	},
-	{
-		Name: "auth/refused schemes",
-		Says: "A scheme that is unknown, or that clients cannot use, is answered AuthFailed with zxid 0, and the connection is closed.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+		}),
+	check("auth/refused schemes", ">=3.4",
+		"A scheme that is unknown, or that clients cannot use, is answered AuthFailed with zxid 0, and the connection is closed.",
+		func(t *trial) {
 			for _, scheme := range []string{"world", "auth", "super", "nobody", "Digest", ""} {
 				k := t.connect()
 				k.authRefused(k.tryAuth(scheme, []byte("anyone")))
 			}
-		},
-	},
-	{
-		Name: "auth/null scheme",
-		Says: "A null scheme is refused like an unknown one.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
-			k.authRefused(k.callRaw(proto.OpAuth, body(0, -1, "u:p")))
-		},
-	},
-	{
-		Name: "auth/session after a refusal",
-		Says: "A refused auth ends the connection but not the session, which can be resumed.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("auth/null scheme", ">=3.6",
+		"A null scheme is refused like an unknown one.",
+		func(t *trial, k *conn) {
+			k.authRefused(k.call(req(proto.OpAuth, body(0, -1, "u:p"))))
+		}),
+	check("auth/session after a refusal", ">=3.4",
+		"A refused auth ends the connection but not the session, which can be resumed.",
+		func(t *trial, k *conn) {
 			k.create(t.path("n"), nil, proto.FlagEphemeral)
 			k = k.authRefused(k.tryAuth("nobody", nil))
 			t.equal("the owner", k.stat(t.path("n")).EphemeralOwner, k.Session.SessionID)
-		},
-	},
-	{
-		Name: "auth/undecodable",
-		Says: "An auth request that cannot be decoded ends the connection without a reply.",
-		In:   ">=3.6",
-		run: func(t *trial) {
+		}),
+	check("auth/undecodable", ">=3.6",
+		"An auth request that cannot be decoded ends the connection without a reply.",
+		func(t *trial) {
 			for _, b := range [][]byte{nil, {1, 2}, body(0, 1000), body(0, "digest", 9, []byte("short"))} {
 				k := t.connect()
-				k.queueRaw(proto.OpAuth, b)
+				k.queue(req(proto.OpAuth, raw(b)))
 				k.flush()
 				k.closed()
 				t.resume(k.Session)
 			}
-		},
-	},
-	{
-		Name: "auth/later requests only",
-		Says: "An identity applies to the requests after its auth and not to those before it.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("auth/later requests only", ">=3.6",
+		"An identity applies to the requests after its auth and not to those before it.",
+		func(t *trial, k *conn) {
 			n := k.protect("n", allow(alice, proto.PermAll))
 			read := &proto.PathWatch{Path: n}
-			before := k.queue(proto.OpGetData, read)
-			k.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)})
-			after := k.queue(proto.OpGetData, read)
+			before := k.queue(req(proto.OpGetData, read))
+			k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
+			after := k.queue(req(proto.OpGetData, read))
 			k.flush()
 			got := map[int32]proto.Code{}
 			for range 3 { // the reply to auth may come earlier
@@ -192,52 +149,38 @@ var authChecks = []Check{
 				got[f.Xid] = f.Code
 			}
 			t.equal("the replies' codes", got, map[int32]proto.Code{before: proto.NoAuth, proto.XidAuth: proto.OK, after: proto.OK})
-		},
-	},
-	{
-		Name: "auth/several",
-		Says: "Identities add up: each one can be used, and authenticating again with the same one changes nothing.",
-		In:   ">=3.7",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("auth/several", ">=3.7",
+		"Identities add up: each one can be used, and authenticating again with the same one changes nothing.",
+		func(t *trial, k *conn) {
 			for _, user := range []string{alice, bob, alice} {
 				k.auth("digest", user+":"+user)
 			}
 			t.equal("the identities", k.authIDs(), []proto.ID{digest(alice), digest(bob)})
 			k.get(k.protect("a", allow(alice, proto.PermAll)))
 			k.get(k.protect("b", allow(bob, proto.PermAll)))
-		},
-	},
-	{
-		Name: "auth/own connection",
-		Says: "An identity belongs to the connection that authenticated and to no other.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+		}),
+	check("auth/own connection", ">=3.4",
+		"An identity belongs to the connection that authenticated and to no other.",
+		func(t *trial) {
 			k, other := t.as(alice), t.connect()
 			n := k.protect("n", allow(alice, proto.PermAll))
-			other.want(proto.NoAuth, proto.OpGetData, &proto.PathWatch{Path: n})
-		},
-	},
-	{
-		Name: "auth/lost at reconnect",
-		Says: "After a reconnect, a session has no identities until the client authenticates again.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+			other.want(proto.NoAuth, opGet(n))
+		}),
+	check("auth/lost at reconnect", ">=3.4",
+		"After a reconnect, a session has no identities until the client authenticates again.",
+		func(t *trial) {
 			k := t.as(alice)
 			n := k.protect("n", allow(alice, proto.PermAll))
 			k.hangUp()
 			k = t.resume(k.Session)
-			k.want(proto.NoAuth, proto.OpGetData, &proto.PathWatch{Path: n})
+			k.want(proto.NoAuth, opGet(n))
 			k.auth("digest", alice+":"+alice)
 			k.get(n)
-		},
-	},
-	{
-		Name:  "auth/zxid",
-		Says:  "auth consumes no zxid, whether it is accepted or refused.",
-		In:    ">=3.4",
-		Alone: true,
-		run: func(t *trial) {
+		}),
+	alone(check("auth/zxid", ">=3.4",
+		"auth consumes no zxid, whether it is accepted or refused.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k, other := t.connect(), t.connect()
 				before := k.ping().Zxid
@@ -245,28 +188,19 @@ var authChecks = []Check{
 				other.authRefused(other.tryAuth("nobody", nil))
 				t.equal("the zxid afterwards", k.ping().Zxid, before)
 			})
-		},
-	},
-	{
-		Name: "auth/whoAmI",
-		Says: "whoAmI returns the address of the connection, and for digest the user without the digest.",
-		In:   ">=3.7",
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	check("auth/whoAmI", ">=3.7",
+		"whoAmI returns the address of the connection, and for digest the user without the digest.",
+		func(t *trial, k *conn) {
 			t.equal("the number of identities", len(k.ids()), 1)
 			k.address()
 			k.auth("digest", alice+":"+alice)
 			t.equal("the identities", k.authIDs(), []proto.ID{digest(alice)})
 			t.equal("the number of identities", len(k.ids()), 2)
-		},
-	},
-	{
-		Name:  "auth/super",
-		Says:  "The super user has two identities, digest and super, and whoAmI shows the latter without a user; in an ACL, auth stands only for the former.",
-		In:    ">=3.7",
-		Needs: []Feature{Super},
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	requires(Super, check("auth/super", ">=3.7",
+		"The super user has two identities, digest and super, and whoAmI shows the latter without a user; in an ACL, auth stands only for the former.",
+		func(t *trial, k *conn) {
 			k.auth("digest", t.s.o.Super)
 			ids := k.authIDs()
 			t.equal("the number of identities", len(ids), 2)
@@ -275,26 +209,20 @@ var authChecks = []Check{
 			acl, _ := k.getACL(n)
 			t.equal("the number of entries", len(acl), 1)
 			t.equal("the entry's scheme", acl[0].Scheme, proto.SchemeDigest)
-		},
-	},
-	{
-		Name: "auth/sasl not configured",
-		Says: "If SASL is not configured, the operation sasl is answered with a null token and zxid 0, whatever its content, and the connection stays open.",
-		In:   ">=3.7",
-		With: NoSASL,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	with(NoSASL, check("auth/sasl not configured", ">=3.7",
+		"If SASL is not configured, the operation sasl is answered with a null token and zxid 0, whatever its content, and the connection stays open.",
+		func(t *trial, k *conn) {
 			for _, token := range []string{"", "token"} {
-				xid := k.queueRaw(opSASL, body(token))
+				xid := k.queue(req(opSASL, body(token)))
 				k.flush()
 				f := k.reply()
 				k.judge(f, proto.OK)
 				t.equal("the xid", f.Xid, xid)
 				t.equal("the zxid", f.Zxid, int64(0))
-				t.equal("the reply after its header", f.Payload[16:], body(-1))
+				t.equal("the reply after its header", raw(f.Payload[16:]), body(-1))
 			}
 			t.equal("the identities", len(k.authIDs()), 0)
 			k.ping()
-		},
-	},
+		})),
 }

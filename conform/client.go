@@ -112,7 +112,7 @@ func (t *trial) end() {
 		if k.nc != nil && k.Session.SessionID != 0 {
 			t.protect(func() {
 				k.timeout = min(k.timeout, 2*time.Second)
-				k.send(proto.OpCloseSession, nil)
+				k.send(request{Op: proto.OpCloseSession})
 				for { // until the server closes it, so that the next check finds no ephemerals
 					k.next()
 				}
@@ -332,28 +332,20 @@ func (k *conn) sendFrame(payload []byte) {
 }
 
 // queue queues a request for flush and returns its xid.
-func (k *conn) queue(op proto.OpCode, body proto.Record) int32 {
+func (k *conn) queue(q request) int32 {
 	k.xid++
-	k.queueXid(k.xid, op, body)
+	k.queueXid(k.xid, q)
 	return k.xid
 }
 
 // queueXid is like queue, with a given xid.
-func (k *conn) queueXid(xid int32, op proto.OpCode, body proto.Record) {
-	h := proto.RequestHeader{Xid: xid, Op: op}
+func (k *conn) queueXid(xid int32, q request) {
+	h := proto.RequestHeader{Xid: xid, Op: q.Op}
 	b := h.Append(nil)
-	if body != nil {
-		b = body.Append(b)
+	if q.Request != nil {
+		b = q.Request.Append(b)
 	}
 	k.queuePayload(b)
-}
-
-// queueRaw is like queue, with any bytes as the body.
-func (k *conn) queueRaw(op proto.OpCode, body []byte) int32 {
-	k.xid++
-	h := proto.RequestHeader{Xid: k.xid, Op: op}
-	k.queuePayload(append(h.Append(nil), body...))
-	return k.xid
 }
 
 // flush sends everything queued in one write.
@@ -364,8 +356,8 @@ func (k *conn) flush() {
 }
 
 // send sends a request without waiting for its reply.
-func (k *conn) send(op proto.OpCode, body proto.Record) int32 {
-	xid := k.queue(op, body)
+func (k *conn) send(q request) int32 {
+	xid := k.queue(q)
 	k.flush()
 	return xid
 }
@@ -427,16 +419,7 @@ func (k *conn) reply() *wire.Frame {
 }
 
 // call sends a request and returns its reply.
-func (k *conn) call(op proto.OpCode, body proto.Record) *wire.Frame {
-	return k.answer(k.send(op, body), op)
-}
-
-// callRaw is like call, with any bytes as the body.
-func (k *conn) callRaw(op proto.OpCode, body []byte) *wire.Frame {
-	xid := k.queueRaw(op, body)
-	k.flush()
-	return k.answer(xid, op)
-}
+func (k *conn) call(q request) *wire.Frame { return k.answer(k.send(q), q.Op) }
 
 // answer reads the next reply, which must have that xid.
 func (k *conn) answer(xid int32, op proto.OpCode) *wire.Frame {
@@ -453,18 +436,14 @@ func (k *conn) answer(xid int32, op proto.OpCode) *wire.Frame {
 	return f
 }
 
-// want is like call, but the reply must have that code, and no body if it is an error.
-func (k *conn) want(code proto.Code, op proto.OpCode, body proto.Record) *wire.Frame {
-	f := k.call(op, body)
-	k.judge(f, code)
-	return f
-}
-
-// wantRaw is like want, with any bytes as the body.
-func (k *conn) wantRaw(code proto.Code, op proto.OpCode, body []byte) *wire.Frame {
-	f := k.callRaw(op, body)
-	k.judge(f, code)
-	return f
+// want sends each request when the one before it is answered. Every reply must have that code,
+// and no body if it is an error. It returns the last one.
+func (k *conn) want(code proto.Code, requests ...request) (last *wire.Frame) {
+	for _, q := range requests {
+		last = k.call(q)
+		k.judge(last, code)
+	}
+	return last
 }
 
 func (k *conn) judge(f *wire.Frame, code proto.Code) {
@@ -476,13 +455,8 @@ func (k *conn) judge(f *wire.Frame, code proto.Code) {
 	}
 }
 
-// doRaw is wantRaw with code OK.
-func (k *conn) doRaw(op proto.OpCode, body []byte) *wire.Frame {
-	return k.wantRaw(proto.OK, op, body)
-}
-
 // do is want with code OK.
-func (k *conn) do(op proto.OpCode, body proto.Record) *wire.Frame { return k.want(proto.OK, op, body) }
+func (k *conn) do(requests ...request) *wire.Frame { return k.want(proto.OK, requests...) }
 
 // closed waits until the server closes the connection. No frame may come before that.
 func (k *conn) closed() {
@@ -519,26 +493,44 @@ func (k *conn) hangUp() {
 
 // closeSession ends the session and the connection.
 func (k *conn) closeSession() *wire.Frame {
-	f := k.do(proto.OpCloseSession, nil)
+	f := k.do(request{Op: proto.OpCloseSession})
 	k.closed()
 	return f
 }
 
 // ping sends a ping and waits for its reply.
-func (k *conn) ping() *wire.Frame { return k.do(proto.OpPing, nil) }
+func (k *conn) ping() *wire.Frame { return k.do(request{Op: proto.OpPing}) }
 
-// event returns the next event, which must be the given one. Events that came before
-// the last reply are returned first.
-func (k *conn) event(t proto.EventType, path string) *wire.Frame {
-	var f *wire.Frame
-	if len(k.events) > 0 {
-		f, k.events = k.events[0], k.events[1:]
-	} else if f = k.next(); f.Kind != wire.Event {
-		k.t.failf("%s: received a reply, expected the event %s of %s", k.name, t, path)
+// event is a change of a znode that a watch reports.
+type event struct {
+	kind proto.EventType
+	path string
+}
+
+func created(path string) event         { return event{proto.EventNodeCreated, path} }
+func deleted(path string) event         { return event{proto.EventNodeDeleted, path} }
+func dataChanged(path string) event     { return event{proto.EventNodeDataChanged, path} }
+func childrenChanged(path string) event { return event{proto.EventNodeChildrenChanged, path} }
+
+// event checks that the next events are the given ones, and returns the last. Events that came
+// before the last reply come first.
+func (k *conn) event(events ...event) (f *wire.Frame) {
+	for _, e := range events {
+		if len(k.events) > 0 {
+			f, k.events = k.events[0], k.events[1:]
+		} else if f = k.next(); f.Kind != wire.Event {
+			k.t.failf("%s: received a reply, expected the event %s of %s", k.name, e.kind, e.path)
+		}
+		want := &proto.WatcherEvent{Type: e.kind, State: proto.EventStateConnected, Path: e.path}
+		k.t.equal(k.name+": the event", f.Body, proto.Record(want))
 	}
-	want := &proto.WatcherEvent{Type: t, State: proto.EventStateConnected, Path: path}
-	k.t.equal(k.name+": the event", f.Body, proto.Record(want))
 	return f
+}
+
+// onlyEvents is event, and then noEvent.
+func (k *conn) onlyEvents(events ...event) {
+	k.event(events...)
+	k.noEvent()
 }
 
 // noEvent checks that no event is pending. It sends a ping, because events of earlier
@@ -550,116 +542,110 @@ func (k *conn) noEvent() {
 	}
 }
 
-// newZnode returns the request for a znode with an open ACL.
-func newZnode(path string, flags int32) *proto.CreateRequest {
-	return &proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}
-}
-
 // create creates a znode with an open ACL and returns its path.
 func (k *conn) create(path string, data []byte, flags int32) string {
 	return k.createACL(path, data, proto.OpenACL, flags)
 }
 
+// make creates znodes without data.
+func (k *conn) make(paths ...string) {
+	for _, p := range paths {
+		k.create(p, nil, 0)
+	}
+}
+
 func (k *conn) createACL(path string, data []byte, acl []proto.ACL, flags int32) string {
-	f := k.do(proto.OpCreate, &proto.CreateRequest{Path: path, Data: data, ACL: acl, Flags: flags})
+	f := k.do(opCreateACL(path, data, acl, flags))
 	return f.Body.(*proto.PathReply).Path
 }
 
 // create2 is like create, but also returns the Stat.
 func (k *conn) create2(path string, data []byte, flags int32) (string, proto.Stat) {
-	f := k.do(proto.OpCreate2, &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags})
+	f := k.do(opMake(proto.OpCreate2, path, data, flags))
 	r := f.Body.(*proto.PathStatReply)
 	return r.Path, r.Stat
 }
 
 // stat returns the Stat of a znode, which must exist.
 func (k *conn) stat(path string) proto.Stat {
-	return *k.do(proto.OpExists, &proto.PathWatch{Path: path}).Body.(*proto.Stat)
+	return *k.do(opExists(path)).Body.(*proto.Stat)
 }
 
-// missing checks that a znode does not exist.
-func (k *conn) missing(path string) {
-	k.want(proto.NoNode, proto.OpExists, &proto.PathWatch{Path: path})
+// missing checks that znodes do not exist.
+func (k *conn) missing(paths ...string) {
+	for _, p := range paths {
+		k.want(proto.NoNode, opExists(p))
+	}
 }
 
 // watchExists, watchData and watchChildren set a watch. The read must succeed, except
 // that of watchExists, where the znode may be missing.
 func (k *conn) watchExists(path string) {
-	k.call(proto.OpExists, &proto.PathWatch{Path: path, Watch: true})
+	k.call(watching(opExists(path)))
 }
 func (k *conn) watchData(path string) {
-	k.do(proto.OpGetData, &proto.PathWatch{Path: path, Watch: true})
+	k.do(watching(opGet(path)))
 }
 func (k *conn) watchChildren(path string) {
-	k.do(proto.OpGetChildren, &proto.PathWatch{Path: path, Watch: true})
+	k.do(watching(opChildren(path)))
 }
 
 // addWatch adds a persistent watch.
 func (k *conn) addWatch(path string, mode int32) *wire.Frame {
-	return k.do(proto.OpAddWatch, &proto.PathType{Path: path, Type: mode})
+	return k.do(opAddWatch(path, mode))
 }
 
 func (k *conn) get(path string) ([]byte, proto.Stat) {
-	r := k.do(proto.OpGetData, &proto.PathWatch{Path: path}).Body.(*proto.DataReply)
+	r := k.do(opGet(path)).Body.(*proto.DataReply)
 	return r.Data, r.Stat
 }
 
+// hasData checks a znode's data.
+func (k *conn) hasData(path, want string) {
+	data, _ := k.get(path)
+	k.t.equal("the data", string(data), want)
+}
+
 func (k *conn) set(path string, data []byte, version int32) proto.Stat {
-	f := k.do(proto.OpSetData, &proto.SetDataRequest{Path: path, Data: data, Version: version})
+	f := k.do(opSet(path, data, version))
 	return *f.Body.(*proto.Stat)
 }
 
 func (k *conn) delete(path string, version int32) *wire.Frame {
-	return k.do(proto.OpDelete, &proto.PathVersion{Path: path, Version: version})
+	return k.do(opDelete(path, version))
 }
 
 // children returns the names of a znode's children, sorted.
 func (k *conn) children(path string) []string {
-	names := k.do(proto.OpGetChildren, &proto.PathWatch{Path: path}).Body.(*proto.ChildrenReply).Names
+	names := k.do(opChildren(path)).Body.(*proto.ChildrenReply).Names
 	slices.Sort(names)
 	return names
 }
 
 func (k *conn) getACL(path string) ([]proto.ACL, proto.Stat) {
-	r := k.do(proto.OpGetACL, &proto.Path{Path: path}).Body.(*proto.ACLReply)
+	r := k.do(opGetACL(path)).Body.(*proto.ACLReply)
 	return r.ACL, r.Stat
 }
 
+// hasACL checks a znode's ACL.
+func (k *conn) hasACL(path string, want []proto.ACL) {
+	acl, _ := k.getACL(path)
+	k.t.equal("the ACL", acl, want)
+}
+
 func (k *conn) setACL(path string, acl []proto.ACL, version int32) proto.Stat {
-	f := k.do(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: acl, Version: version})
+	f := k.do(opSetACL(path, acl, version))
 	return *f.Body.(*proto.Stat)
 }
 
 // multi sends a multi. The reply's header must have no error; the results may.
-func (k *conn) multi(ops ...proto.MultiOp) []proto.MultiResult {
-	return k.do(proto.OpMulti, &proto.MultiRequest{Ops: ops}).Body.(*proto.MultiReply).Results
-}
-
-// opCreate and the following functions make the operations of a multi.
-func opCreate(path string, data []byte, flags int32) proto.MultiOp {
-	return proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}}
-}
-func opDelete(path string, version int32) proto.MultiOp {
-	return proto.MultiOp{Op: proto.OpDelete, Request: &proto.PathVersion{Path: path, Version: version}}
-}
-func opSet(path string, data []byte, version int32) proto.MultiOp {
-	return proto.MultiOp{Op: proto.OpSetData, Request: &proto.SetDataRequest{Path: path, Data: data, Version: version}}
-}
-func opCheck(path string, version int32) proto.MultiOp {
-	return proto.MultiOp{Op: proto.OpCheck, Request: &proto.PathVersion{Path: path, Version: version}}
-}
-func opTTL(path string, flags int32, ttl int64) proto.MultiOp {
-	return proto.MultiOp{Op: proto.OpCreateTTL, Request: ttlRequest(path, flags, ttl)}
-}
-
-// ttlRequest returns the body of a createTTL.
-func ttlRequest(path string, flags int32, ttl int64) *proto.CreateTTLRequest {
-	return &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: path, ACL: proto.OpenACL, Flags: flags}, TTL: ttl}
+func (k *conn) multi(ops ...request) []proto.MultiResult {
+	return k.do(opMulti(ops...)).Body.(*proto.MultiReply).Results
 }
 
 // auth authenticates the connection, which must be accepted.
 func (k *conn) auth(scheme, auth string) *wire.Frame {
-	k.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: []byte(auth)})
+	k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: []byte(auth)}))
 	k.flush()
 	f := k.answer(proto.XidAuth, proto.OpAuth)
 	k.judge(f, proto.OK)
@@ -696,7 +682,7 @@ func (k *conn) quota(path, limits string) {
 	p := "/zookeeper/quota"
 	for name := range strings.SplitSeq(path[1:], "/") {
 		p += "/" + name
-		k.call(proto.OpCreate, &proto.CreateRequest{Path: p, ACL: proto.OpenACL})
+		k.call(opCreate(p, nil, 0))
 	}
 	k.create(p+"/zookeeper_limits", []byte(limits), 0)
 	k.create(p+"/zookeeper_stats", []byte("count=0,bytes=0"), 0)
@@ -704,8 +690,8 @@ func (k *conn) quota(path, limits string) {
 
 // deleteAll deletes as much of a tree as it can, and returns why it could not delete the rest.
 func (k *conn) deleteAll(path string) (why string) {
-	k.call(proto.OpSetACL, &proto.SetACLRequest{Path: path, ACL: proto.OpenACL, Version: proto.AnyVersion})
-	f := k.call(proto.OpGetChildren, &proto.PathWatch{Path: path})
+	k.call(opSetACL(path, proto.OpenACL, proto.AnyVersion))
+	f := k.call(opChildren(path))
 	if r, ok := f.Body.(*proto.ChildrenReply); ok {
 		for _, name := range r.Names {
 			why = cmp.Or(k.deleteAll(path+"/"+name), why)
@@ -713,7 +699,7 @@ func (k *conn) deleteAll(path string) (why string) {
 	} else if f.Code != proto.NoNode {
 		why = fmt.Sprintf("the children of %s cannot be listed: %s", path, f.Code)
 	}
-	f = k.call(proto.OpDelete, &proto.PathVersion{Path: path, Version: proto.AnyVersion})
+	f = k.call(opDelete(path, proto.AnyVersion))
 	if why == "" && f.Code != proto.OK && f.Code != proto.NoNode {
 		why = fmt.Sprintf("%s cannot be deleted: %s", path, f.Code)
 	}
@@ -722,8 +708,8 @@ func (k *conn) deleteAll(path string) (why string) {
 
 // body encodes the parts of a request's body one after the other. It can make bodies
 // that are invalid.
-func body(parts ...any) []byte {
-	var b []byte
+func body(parts ...any) raw {
+	var b raw
 	for _, p := range parts {
 		switch p := p.(type) {
 		case int:

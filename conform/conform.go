@@ -289,8 +289,7 @@ func (s *state) prepare(ctx context.Context) error {
 		return ""
 	})
 	s.probe(ctx, TTL, func(t *trial) string {
-		q := &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: t.path("x"), ACL: proto.OpenACL, Flags: proto.FlagTTL}, TTL: 1e6}
-		if f := t.connect().call(proto.OpCreateTTL, q); f.Code == proto.Unimplemented {
+		if f := t.connect().call(opTTL(t.path("x"), proto.FlagTTL, 1e6)); f.Code == proto.Unimplemented {
 			return "createTTL is answered Unimplemented"
 		}
 		return ""
@@ -298,21 +297,20 @@ func (s *state) prepare(ctx context.Context) error {
 	s.probe(ctx, Quotas, func(t *trial) string {
 		k := t.connect()
 		k.quota(t.path(""), "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=1")
-		f := k.call(proto.OpCreate, &proto.CreateRequest{Path: t.path("x"), ACL: proto.OpenACL})
-		if f.Code != proto.QuotaExceeded {
+		if f := k.call(opCreate(t.path("x"), nil, 0)); f.Code != proto.QuotaExceeded {
 			return "a hard limit is not enforced"
 		}
 		return ""
 	})
 	s.attempt(ctx, "reconfig", func(t *trial) {
 		// No configuration has this id, so this changes no members.
-		f := t.connect().call(proto.OpReconfig, &proto.ReconfigRequest{Leaving: proto.Path{Path: "0"}, ConfigID: math.MinInt64})
+		f := t.connect().call(req(proto.OpReconfig, &proto.ReconfigRequest{Leaving: proto.Path{Path: "0"}, ConfigID: math.MinInt64}))
 		if f.Code == proto.Unimplemented || f.Code == proto.BadVersion { // standalone, or a member
 			s.otherwise[NoReconfig] = fmt.Sprintf("reconfig is answered %s", f.Code)
 		}
 	})
 	s.attempt(ctx, "sasl", func(t *trial) {
-		f := t.connect().call(proto.OpSASL, &proto.SASLRequest{Token: []byte{}})
+		f := t.connect().call(req(proto.OpSASL, &proto.SASLRequest{Token: []byte{}}))
 		switch {
 		case f.Code == proto.OK && string(f.Payload[16:]) != "\xff\xff\xff\xff":
 			s.otherwise[NoSASL] = "sasl is answered with a token"

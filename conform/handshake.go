@@ -13,11 +13,9 @@ import (
 )
 
 var handshakeChecks = []Check{
-	{
-		Name: "handshake/new session",
-		Says: "A ConnectRequest with session id 0 is answered with a new id other than 0, protocol version 0 and a password of 16 bytes.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+	check("handshake/new session", ">=3.0",
+		"A ConnectRequest with session id 0 is answered with a new id other than 0, protocol version 0 and a password of 16 bytes.",
+		func(t *trial) {
 			k := t.dial()
 			r := k.handshake(rawclient.NewSession(30 * time.Second))
 			t.ensure(r.SessionID != 0, "the session's id is 0")
@@ -25,23 +23,17 @@ var handshakeChecks = []Check{
 			t.equal("the password's length", len(r.Password), proto.PasswordLen)
 			t.ensure(!bytes.Equal(r.Password, make([]byte, proto.PasswordLen)), "the password is all zeros")
 			t.equal("readOnly", r.ReadOnly, false)
-		},
-	},
-	{
-		Name: "handshake/readOnly byte",
-		Says: "The reply has the readOnly byte, 37 bytes in all, if the request had it.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+		}),
+	check("handshake/readOnly byte", ">=3.4",
+		"The reply has the readOnly byte, 37 bytes in all, if the request had it.",
+		func(t *trial) {
 			k := t.dial()
 			k.sendFrame(rawclient.NewSession(30 * time.Second).Append(nil))
 			t.equal("the reply's length", len(k.next().Payload), 37)
-		},
-	},
-	{
-		Name: "handshake/no readOnly byte",
-		Says: "A request without the readOnly byte, as old clients send it, gets a reply without it, 36 bytes in all.",
-		In:   releases.ShortHandshake,
-		run: func(t *trial) {
+		}),
+	check("handshake/no readOnly byte", releases.ShortHandshake,
+		"A request without the readOnly byte, as old clients send it, gets a reply without it, 36 bytes in all.",
+		func(t *trial) {
 			q := rawclient.NewSession(30 * time.Second)
 			q.HasReadOnly = false
 			k := t.dial()
@@ -50,27 +42,21 @@ var handshakeChecks = []Check{
 			t.equal("the reply's length", len(f.Payload), 36)
 			k.Session = *f.Body.(*proto.ConnectReply)
 			k.ping()
-		},
-	},
-	{
-		Name: "handshake/readOnly requested",
-		Says: "A client that accepts read-only mode gets readOnly=false from a server that is not in that mode.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+		}),
+	check("handshake/readOnly requested", ">=3.4",
+		"A client that accepts read-only mode gets readOnly=false from a server that is not in that mode.",
+		func(t *trial) {
 			q := rawclient.NewSession(30 * time.Second)
 			q.ReadOnly = true
 			k := t.dial()
 			r := k.handshake(q)
 			t.ensure(r.SessionID != 0, "no session was opened")
 			t.equal("readOnly", r.ReadOnly, false)
-			k.create(t.path("x"), nil, 0)
-		},
-	},
-	{
-		Name: "handshake/protocol version",
-		Says: "The protocol version of the request is ignored; that of the reply is 0.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+			k.make(t.path("x"))
+		}),
+	check("handshake/protocol version", ">=3.0",
+		"The protocol version of the request is ignored; that of the reply is 0.",
+		func(t *trial) {
 			for _, version := range []int32{1, 7, -1, math.MinInt32, math.MaxInt32} {
 				q := rawclient.NewSession(30 * time.Second)
 				q.ProtocolVersion = version
@@ -79,76 +65,55 @@ var handshakeChecks = []Check{
 				t.ensure(r.SessionID != 0, "no session was opened for version %d", version)
 				t.equal("protocol version", r.ProtocolVersion, int32(0))
 			}
-		},
-	},
-	{
-		Name: "handshake/two sessions",
-		Says: "Two sessions have different ids and different passwords.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/two sessions", ">=3.0",
+		"Two sessions have different ids and different passwords.",
+		func(t *trial) {
 			a, b := t.connect().Session, t.connect().Session
 			t.ensure(a.SessionID != b.SessionID, "both have the id %#x", a.SessionID)
 			t.ensure(!bytes.Equal(a.Password, b.Password), "both have the password %x", a.Password)
-		},
-	},
-	{
-		Name: "handshake/timeout 0",
-		Says: "A timeout of 0 is raised to the minimum that the server allows, just like one of 1 ms.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/timeout 0", ">=3.0",
+		"A timeout of 0 is raised to the minimum that the server allows, just like one of 1 ms.",
+		func(t *trial) {
 			least := t.timeoutFor(1)
 			t.ensure(least > 0, "the least timeout is %d ms", least)
 			t.equal("the timeout for 0 ms", t.timeoutFor(0), least)
-		},
-	},
-	{
-		Name: "handshake/timeout negative",
-		Says: "A negative timeout is raised to the minimum that the server allows.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/timeout negative", ">=3.0",
+		"A negative timeout is raised to the minimum that the server allows.",
+		func(t *trial) {
 			least := t.timeoutFor(1)
 			t.equal("the timeout for -1 ms", t.timeoutFor(-1), least)
 			t.equal("the timeout for the smallest number", t.timeoutFor(math.MinInt32), least)
-		},
-	},
-	{
-		Name: "handshake/timeout too long",
-		Says: "A timeout above the maximum that the server allows is lowered to it.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/timeout too long", ">=3.0",
+		"A timeout above the maximum that the server allows is lowered to it.",
+		func(t *trial) {
 			least, most := t.timeoutFor(1), t.timeoutFor(math.MaxInt32)
 			t.ensure(most > least && most < math.MaxInt32, "the least is %d ms and the longest %d ms", least, most)
 			t.equal("the timeout for one more", t.timeoutFor(most+1), most)
-		},
-	},
-	{
-		Name: "handshake/timeout accepted",
-		Says: "A timeout between the two bounds, or equal to one of them, is accepted to the millisecond.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/timeout accepted", ">=3.0",
+		"A timeout between the two bounds, or equal to one of them, is accepted to the millisecond.",
+		func(t *trial) {
 			least, most := t.timeoutFor(1), t.timeoutFor(math.MaxInt32)
 			for _, ms := range []int32{least, least + 1, least + (most-least)/3, most - 1, most} {
 				t.equal("the timeout", t.timeoutFor(ms), ms)
 			}
-		},
-	},
-	{
-		Name: "handshake/zxid ahead",
-		Says: "The connection of a client that has seen a later zxid than the server is closed without a reply, so that the client tries another server.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/zxid ahead", ">=3.0",
+		"The connection of a client that has seen a later zxid than the server is closed without a reply, so that the client tries another server.",
+		func(t *trial) {
 			q := rawclient.NewSession(30 * time.Second)
 			q.LastZxidSeen = math.MaxInt64
 			k := t.dial()
 			k.sendFrame(q.Append(nil))
 			k.closed()
-		},
-	},
-	{
-		Name: "handshake/zxid seen",
-		Says: "A client that has seen the server's last zxid, an older one, 0 or a negative number is accepted.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/zxid seen", ">=3.0",
+		"A client that has seen the server's last zxid, an older one, 0 or a negative number is accepted.",
+		func(t *trial) {
 			zxid := t.connect().ping().Zxid
 			for _, seen := range []int64{zxid, zxid - 1, 0, -1, math.MinInt64} {
 				q := rawclient.NewSession(30 * time.Second)
@@ -156,14 +121,10 @@ var handshakeChecks = []Check{
 				r := t.dial().handshake(q)
 				t.ensure(r.SessionID != 0, "no session was opened for zxid %d", seen)
 			}
-		},
-	},
-	{
-		Name: "handshake/zxid ahead keeps the session",
-		Says: "A resumption that is refused because of its zxid does not affect the session.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+		}),
+	check("handshake/zxid ahead keeps the session", ">=3.0",
+		"A resumption that is refused because of its zxid does not affect the session.",
+		func(t *trial, a *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			a.hangUp()
 			q := rawclient.Resumption(a.Session)
@@ -172,59 +133,42 @@ var handshakeChecks = []Check{
 			k.sendFrame(q.Append(nil))
 			k.closed()
 			t.equal("the owner", t.resume(a.Session).stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
-		},
-	},
-	{
-		Name: "handshake/unknown session",
-		Says: "Resuming a session that never existed is answered with session 0, timeout 0 and a password of zeros, and the connection is closed.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/unknown session", ">=3.0",
+		"Resuming a session that never existed is answered with session 0, timeout 0 and a password of zeros, and the connection is closed.",
+		func(t *trial) {
 			q := rawclient.NewSession(30 * time.Second)
 			q.SessionID, q.Password = 0x7766554433221100, []byte("0123456789abcdef")
 			t.refused(q)
-		},
-	},
-	{
-		Name: "handshake/session -1",
-		Says: "Resuming session id -1 is refused, because no session has that id.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/session -1", ">=3.0",
+		"Resuming session id -1 is refused, because no session has that id.",
+		func(t *trial) {
 			q := rawclient.NewSession(30 * time.Second)
 			q.SessionID = -1
 			t.refused(q)
-		},
-	},
-	{
-		Name: "handshake/refusal without readOnly byte",
-		Says: "A refusal is 36 bytes long, too, if the request had no readOnly byte.",
-		In:   releases.ShortHandshake,
-		run: func(t *trial) {
+		}),
+	check("handshake/refusal without readOnly byte", releases.ShortHandshake,
+		"A refusal is 36 bytes long, too, if the request had no readOnly byte.",
+		func(t *trial) {
 			q := rawclient.NewSession(30 * time.Second)
 			// Not the id of another check: a server closes the older connection of an id.
 			q.SessionID, q.HasReadOnly = 0x7766554433221101, false
 			t.equal("the reply's length", len(t.refused(q).Append(nil)), 36)
-		},
-	},
-	{
-		Name: "handshake/wrong password",
-		Says: "A resumption with a wrong password is refused like that of an unknown session, and the session continues.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+		}),
+	check("handshake/wrong password", ">=3.0",
+		"A resumption with a wrong password is refused like that of an unknown session, and the session continues.",
+		func(t *trial, a *conn) {
 			a.hangUp()
 			q := rawclient.Resumption(a.Session)
 			q.Password = bytes.Clone(q.Password)
 			q.Password[15] ^= 1
 			t.refused(q)
 			t.resume(a.Session).ping()
-		},
-	},
-	{
-		Name: "handshake/password of another length",
-		Says: "A resumption with a password that is null, empty, too short or too long is refused.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+		}),
+	check("handshake/password of another length", ">=3.0",
+		"A resumption with a password that is null, empty, too short or too long is refused.",
+		func(t *trial, a *conn) {
 			a.hangUp()
 			good := a.Session.Password
 			for _, wrong := range [][]byte{nil, {}, good[:15], append(bytes.Clone(good), 0)} {
@@ -233,13 +177,10 @@ var handshakeChecks = []Check{
 				t.refused(q)
 			}
 			t.resume(a.Session).ping()
-		},
-	},
-	{
-		Name: "handshake/password of a new session",
-		Says: "The password in a request for a new session is ignored, even if it is null or has the wrong length.",
-		In:   ">=3.5",
-		run: func(t *trial) {
+		}),
+	check("handshake/password of a new session", ">=3.5",
+		"The password in a request for a new session is ignored, even if it is null or has the wrong length.",
+		func(t *trial) {
 			for _, password := range [][]byte{nil, {}, []byte("short"), repeat(16), repeat(1000)} {
 				q := rawclient.NewSession(30 * time.Second)
 				q.Password = password
@@ -247,29 +188,23 @@ var handshakeChecks = []Check{
 				t.ensure(r.SessionID != 0, "no session was opened")
 				t.equal("the password's length", len(r.Password), proto.PasswordLen)
 			}
-		},
-	},
-	{
-		Name: "handshake/trailing bytes",
-		Says: "Bytes after the readOnly byte are ignored.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+		}),
+	check("handshake/trailing bytes", ">=3.4",
+		"Bytes after the readOnly byte are ignored.",
+		func(t *trial) {
 			k := t.dial()
 			k.sendFrame(append(rawclient.NewSession(30*time.Second).Append(nil), "something"...))
 			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
 			k.ping()
-		},
-	},
-	{
-		Name: "handshake/requests after it",
-		Says: "Requests sent right after the ConnectRequest are answered once the session is open.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/requests after it", ">=3.0",
+		"Requests sent right after the ConnectRequest are answered once the session is open.",
+		func(t *trial) {
 			k := t.dial()
 			k.queuePayload(rawclient.NewSession(30 * time.Second).Append(nil))
-			create := k.queue(proto.OpCreate, newZnode(t.path("x"), proto.FlagEphemeral))
-			stat := k.queue(proto.OpExists, &proto.PathWatch{Path: t.path("x")})
+			create := k.queue(opCreate(t.path("x"), nil, proto.FlagEphemeral))
+			stat := k.queue(opExists(t.path("x")))
 			k.flush()
 			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
@@ -277,13 +212,10 @@ var handshakeChecks = []Check{
 			f := k.answer(stat, proto.OpExists)
 			k.judge(f, proto.OK)
 			t.equal("the owner", f.Body.(*proto.Stat).EphemeralOwner, r.SessionID)
-		},
-	},
-	{
-		Name: "handshake/in pieces",
-		Says: "A ConnectRequest may arrive one byte at a time.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/in pieces", ">=3.0",
+		"A ConnectRequest may arrive one byte at a time.",
+		func(t *trial) {
 			k := t.dial()
 			q := rawclient.NewSession(30 * time.Second)
 			k.talk.FromClient(q.Append(nil))
@@ -293,13 +225,10 @@ var handshakeChecks = []Check{
 			}
 			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
-		},
-	},
-	{
-		Name: "handshake/truncated",
-		Says: "A frame that is too short for a ConnectRequest closes the connection without a reply.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/truncated", ">=3.0",
+		"A frame that is too short for a ConnectRequest closes the connection without a reply.",
+		func(t *trial) {
 			q := rawclient.NewSession(30 * time.Second)
 			q.HasReadOnly = false
 			whole := q.Append(nil)
@@ -308,42 +237,32 @@ var handshakeChecks = []Check{
 				k.sendFrame(whole[:n])
 				k.closed()
 			}
-		},
-	},
-	{
-		Name: "handshake/empty frame",
-		Says: "An empty frame in place of the ConnectRequest closes the connection without a reply.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/empty frame", ">=3.0",
+		"An empty frame in place of the ConnectRequest closes the connection without a reply.",
+		func(t *trial) {
 			k := t.dial()
 			k.write(jute.AppendInt(nil, 0), "a frame of length 0")
 			k.closed()
-		},
-	},
-	{
-		Name: "handshake/frame length",
-		Says: "A first frame whose length is negative or above the limit closes the connection without a reply.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/frame length", ">=3.0",
+		"A first frame whose length is negative or above the limit closes the connection without a reply.",
+		func(t *trial) {
 			for _, n := range []int32{-1, -2, math.MinInt32, maxFrame + 1, math.MaxInt32} {
 				k := t.dial()
 				k.write(jute.AppendInt(nil, n), fmt.Sprintf("a frame's length of %d", n))
 				k.closed()
 			}
-		},
-	},
-	{
-		Name: "handshake/password length",
-		Says: "A password whose length is below -1 or exceeds the frame closes the connection without a reply.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("handshake/password length", ">=3.0",
+		"A password whose length is below -1 or exceeds the frame closes the connection without a reply.",
+		func(t *trial) {
 			for _, n := range []int{-2, math.MinInt32, 17, math.MaxInt32} {
 				k := t.dial()
 				k.sendFrame(body(0, int64(0), 30000, int64(0), n, make([]byte, 16)))
 				k.closed()
 			}
-		},
-	},
+		}),
 }
 
 // timeoutFor returns the timeout, in ms, that the server gives for a requested one.
@@ -353,7 +272,7 @@ func (t *trial) timeoutFor(ms int32) int32 {
 	k := t.dial()
 	r := k.handshake(q)
 	t.ensure(r.SessionID != 0, "no session was opened for a timeout of %d ms", ms)
-	k.send(proto.OpCloseSession, nil)
+	k.send(request{Op: proto.OpCloseSession})
 	if k.nextOrEnd() != nil { // otherwise a short session has ended already
 		k.closed()
 	}

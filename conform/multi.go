@@ -31,130 +31,89 @@ func (t *trial) applied(results []proto.MultiResult, types ...proto.OpCode) {
 	t.equal("the types of the results", got, types)
 }
 
-func opMake(op proto.OpCode, path string, data []byte, flags int32) proto.MultiOp {
-	return proto.MultiOp{Op: op, Request: &proto.CreateRequest{Path: path, Data: data, ACL: proto.OpenACL, Flags: flags}}
-}
-
 // sequence returns the number of the next sequential child of the znode with that Stat.
 func sequence(s proto.Stat) string { return fmt.Sprintf("%010d", (s.Cversion+s.NumChildren)/2) }
 
 var multiChecks = []Check{
-	{
-		Name: "multi/results",
-		Says: "The results of a successful multi have the types of its operations; that of create has the path, that of setData the Stat, and those of check and delete nothing.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+	check("multi/results", ">=3.4",
+		"The results of a successful multi have the types of its operations; that of create has the path, that of setData the Stat, and those of check and delete nothing.",
+		func(t *trial, k *conn) {
 			a := t.path("a")
-			k.create(a, nil, 0)
-			k.create(t.path("b"), nil, 0)
+			k.make(a, t.path("b"))
 			r := k.multi(opCheck(a, 0), opSet(a, []byte("xyz"), 0), opCreate(t.path("c"), nil, 0), opDelete(t.path("b"), 0))
 			t.applied(r, proto.OpCheck, proto.OpSetData, proto.OpCreate, proto.OpDelete)
 			t.equal("setData's Stat", *r[1].Reply.(*proto.Stat), k.stat(a))
 			t.equal("create's path", r[2].Reply.(*proto.PathReply).Path, t.path("c"))
 			k.missing(t.path("b"))
-		},
-	},
-	{
-		Name:  "multi/one zxid",
-		Says:  "A multi is one transaction: it consumes one zxid, which its reply and all its changes have.",
-		In:    ">=3.4",
-		Alone: true,
-		run: func(t *trial) {
+		}),
+	alone(check("multi/one zxid", ">=3.4",
+		"A multi is one transaction: it consumes one zxid, which its reply and all its changes have.",
+		func(t *trial) {
 			t.undisturbed(func(root string) {
 				k := t.connect()
-				k.create(root, nil, 0)
-				k.create(root+"/b", nil, 0)
+				k.make(root, root+"/b")
 				before := k.ping().Zxid
-				f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{
-					opCreate(root+"/a", nil, 0), opSet(root+"/a", nil, 0), opCreate(root+"/a/x", nil, 0), opDelete(root+"/b", -1)}})
+				f := k.do(opMulti(opCreate(root+"/a", nil, 0), opSet(root+"/a", nil, 0), opCreate(root+"/a/x", nil, 0), opDelete(root+"/b", -1)))
 				t.equal("the multi's zxid", f.Zxid, before+1)
 				s := k.stat(root + "/a")
 				t.equal("czxid, mzxid and pzxid", []int64{s.Czxid, s.Mzxid, s.Pzxid}, []int64{f.Zxid, f.Zxid, f.Zxid})
 				t.equal("the parent's pzxid", k.stat(root).Pzxid, f.Zxid)
 				t.equal("the zxid afterwards", k.ping().Zxid, f.Zxid)
 			})
-		},
-	},
-	{
-		Name: "multi/create2",
-		Says: "create2 in a multi has a result of type create2, with the path and the Stat.",
-		In:   releases.Create2InMulti,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	check("multi/create2", releases.Create2InMulti,
+		"create2 in a multi has a result of type create2, with the path and the Stat.",
+		func(t *trial, k *conn) {
 			r := k.multi(opMake(proto.OpCreate2, t.path("a"), []byte("xy"), 0))
 			t.applied(r, proto.OpCreate2)
 			got := r[0].Reply.(*proto.PathStatReply)
 			t.equal("the path", got.Path, t.path("a"))
 			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
-		},
-	},
-	{
-		Name: "multi/create2 as create",
-		Says: "create2 in a multi has a result of type create, with only the path.",
-		In:   releases.Create2AsCreate,
-		run: func(t *trial) {
+		}),
+	check("multi/create2 as create", releases.Create2AsCreate,
+		"create2 in a multi has a result of type create, with only the path.",
+		func(t *trial) {
 			r := t.connect().multi(opMake(proto.OpCreate2, t.path("a"), nil, 0))
 			t.applied(r, proto.OpCreate)
 			t.equal("the path", r[0].Reply.(*proto.PathReply).Path, t.path("a"))
-		},
-	},
-	{
-		Name: "multi/createContainer",
-		Says: "createContainer in a multi has a result of type create2, with the path and the Stat.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/createContainer", ">=3.6",
+		"createContainer in a multi has a result of type create2, with the path and the Stat.",
+		func(t *trial, k *conn) {
 			r := k.multi(opMake(proto.OpCreateContainer, t.path("a"), nil, proto.FlagContainer))
 			t.applied(r, proto.OpCreate2)
 			got := r[0].Reply.(*proto.PathStatReply)
 			t.equal("the path", got.Path, t.path("a"))
 			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
-		},
-	},
-	{
-		Name:  "multi/createTTL",
-		Says:  "createTTL in a multi has a result of type create2, with the path and the Stat.",
-		In:    ">=3.6",
-		Needs: []Feature{TTL},
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	requires(TTL, check("multi/createTTL", ">=3.6",
+		"createTTL in a multi has a result of type create2, with the path and the Stat.",
+		func(t *trial, k *conn) {
 			r := k.multi(opTTL(t.path("a-"), proto.FlagTTLSequential, 1e6))
 			t.applied(r, proto.OpCreate2)
 			got := r[0].Reply.(*proto.PathStatReply)
 			t.equal("the path", got.Path, t.path("a-0000000000"))
 			t.equal("the Stat", got.Stat, k.stat(got.Path))
-		},
-	},
-	{
-		Name: "multi/fails in the middle",
-		Says: "If an operation of a multi fails, the reply's header has no error. The result of that operation has its code, those before it have Ok and those after it RuntimeInconsistency, all without a reply.",
-		In:   ">=3.4",
-		run: func(t *trial) {
+		})),
+	check("multi/fails in the middle", ">=3.4",
+		"If an operation of a multi fails, the reply's header has no error. The result of that operation has its code, those before it have Ok and those after it RuntimeInconsistency, all without a reply.",
+		func(t *trial) {
 			r := t.connect().multi(opCreate(t.path("a"), nil, 0), opCheck(t.path("a"), 0), opDelete(t.path("nope"), -1), opCreate(t.path("b"), nil, 0), opDelete(t.path("also"), -1))
 			t.rolledBack(r, proto.OK, proto.OK, proto.NoNode, proto.RuntimeInconsistency, proto.RuntimeInconsistency)
-		},
-	},
-	{
-		Name: "multi/fails at the ends",
-		Says: "Only the first failure counts, even if it is that of the first or the last operation.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/fails at the ends", ">=3.4",
+		"Only the first failure counts, even if it is that of the first or the last operation.",
+		func(t *trial, k *conn) {
 			good, bad := opCreate(t.path("a"), nil, 0), opSet(t.path("nope"), nil, -1)
 			t.rolledBack(k.multi(bad, good, good), proto.NoNode, proto.RuntimeInconsistency, proto.RuntimeInconsistency)
 			t.rolledBack(k.multi(good, opCreate(t.path("b"), nil, 0), bad), proto.OK, proto.OK, proto.NoNode)
 			t.rolledBack(k.multi(bad), proto.NoNode)
-		},
-	},
-	{
-		Name: "multi/nothing applied",
-		Says: "A multi that fails changes nothing.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/nothing applied", ">=3.4",
+		"A multi that fails changes nothing.",
+		func(t *trial, k *conn) {
 			k.create(t.path("a"), []byte("old"), 0)
-			k.create(t.path("b"), nil, 0)
+			k.make(t.path("b"))
 			parent, a, b := k.stat(t.path("")), k.stat(t.path("a")), k.stat(t.path("b"))
 			r := k.multi(opSet(t.path("a"), []byte("new"), 0), opCreate(t.path("a/x"), nil, proto.FlagEphemeral), opDelete(t.path("b"), 0), opCheck(t.path("a"), 0))
 			t.rolledBack(r, proto.OK, proto.OK, proto.OK, proto.BadVersion)
@@ -164,113 +123,81 @@ var multiChecks = []Check{
 			t.equal("the data", string(data), "old")
 			t.equal("the Stat of a", s, a)
 			k.missing(t.path("a/x"))
-		},
-	},
-	{
-		Name:  "multi/failed one's zxid",
-		Says:  "A multi that fails consumes one zxid, which its reply has.",
-		In:    ">=3.4",
-		Alone: true,
-		run: func(t *trial) {
+		}),
+	alone(check("multi/failed one's zxid", ">=3.4",
+		"A multi that fails consumes one zxid, which its reply has.",
+		func(t *trial) {
 			t.undisturbed(func(root string) {
 				k := t.connect()
 				before := k.ping().Zxid
-				f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(root, nil, 0), opCheck(root+"/b", -1)}})
+				f := k.do(opMulti(opCreate(root, nil, 0), opCheck(root+"/b", -1)))
 				t.equal("the multi's zxid", f.Zxid, before+1)
 				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
 			})
-		},
-	},
-	{
-		Name:  "multi/empty",
-		Says:  "A multi without operations succeeds, has no results and consumes a zxid.",
-		In:    ">=3.4",
-		Alone: true,
-		run: func(t *trial) {
+		})),
+	alone(check("multi/empty", ">=3.4",
+		"A multi without operations succeeds, has no results and consumes a zxid.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k := t.connect()
 				before := k.ping().Zxid
-				f := k.do(proto.OpMulti, &proto.MultiRequest{})
+				f := k.do(opMulti())
 				t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
 				t.equal("the multi's zxid", f.Zxid, before+1)
 			})
-		},
-	},
-	{
-		Name: "multi/undecodable",
-		Says: "A multi that cannot be decoded fails with MarshallingError as a whole, changes nothing, and leaves the connection open.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			whole := (&proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), opCreate(t.path("b"), nil, 0)}}).Append(nil)
+		})),
+	check("multi/undecodable", ">=3.4",
+		"A multi that cannot be decoded fails with MarshallingError as a whole, changes nothing, and leaves the connection open.",
+		func(t *trial, k *conn) {
+			whole := (&proto.MultiRequest{Ops: []request{opCreate(t.path("a"), nil, 0), opCreate(t.path("b"), nil, 0)}}).Append(nil)
 			for _, cut := range []int{0, 3, 8, 9, 20, len(whole) / 2, len(whole) - 9, len(whole) - 1} {
-				k.wantRaw(proto.MarshallingError, proto.OpMulti, whole[:cut])
+				k.want(proto.MarshallingError, req(proto.OpMulti, raw(whole[:cut])))
 			}
 			k.missing(t.path("a"))
-		},
-	},
-	{
-		Name:  "multi/undecodable one's zxid",
-		Says:  "Even a multi that cannot be decoded consumes a zxid.",
-		In:    ">=3.6",
-		Alone: true,
-		run: func(t *trial) {
+		}),
+	alone(check("multi/undecodable one's zxid", ">=3.6",
+		"Even a multi that cannot be decoded consumes a zxid.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k := t.connect()
 				before := k.ping().Zxid
-				f := k.wantRaw(proto.MarshallingError, proto.OpMulti, []byte{1})
+				f := k.want(proto.MarshallingError, req(proto.OpMulti, raw{1}))
 				t.equal("its zxid", f.Zxid, before+1)
 				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
 			})
-		},
-	},
-	{
-		Name: "multi/operations not allowed",
-		Says: "A multi with an operation that is not allowed in it, such as exists, getACL, setACL, another multi or an unknown one, fails with MarshallingError as a whole.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	check("multi/operations not allowed", ">=3.6",
+		"A multi with an operation that is not allowed in it, such as exists, getACL, setACL, another multi or an unknown one, fails with MarshallingError as a whole.",
+		func(t *trial, k *conn) {
 			p := &proto.PathWatch{Path: t.path("")}
-			for _, op := range []proto.MultiOp{
+			for _, op := range []request{
 				{Op: proto.OpExists, Request: p}, {Op: proto.OpGetChildren2, Request: p}, {Op: proto.OpSync, Request: &proto.Path{Path: "/"}},
 				{Op: proto.OpSetACL, Request: &proto.SetACLRequest{Path: t.path(""), ACL: proto.OpenACL, Version: -1}},
 				{Op: proto.OpMulti, Request: &proto.MultiRequest{}}, {Op: 77, Request: &proto.Empty{}},
 			} {
-				k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), op}})
+				k.want(proto.MarshallingError, opMulti(opCreate(t.path("a"), nil, 0), op))
 			}
 			k.missing(t.path("a"))
-		},
-	},
-	{
-		Name: "multi/reads among writes",
-		Says: "A multi that mixes getData or getChildren with writes fails with MarshallingError as a whole.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/reads among writes", ">=3.6",
+		"A multi that mixes getData or getChildren with writes fails with MarshallingError as a whole.",
+		func(t *trial, k *conn) {
 			for _, op := range []proto.OpCode{proto.OpGetData, proto.OpGetChildren} {
-				read := proto.MultiOp{Op: op, Request: &proto.PathWatch{Path: t.path("")}}
-				k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), read}})
-				k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{read, opCreate(t.path("a"), nil, 0)}})
+				read := request{Op: op, Request: &proto.PathWatch{Path: t.path("")}}
+				k.want(proto.MarshallingError, opMulti(opCreate(t.path("a"), nil, 0), read))
+				k.want(proto.MarshallingError, opMulti(read, opCreate(t.path("a"), nil, 0)))
 			}
 			k.missing(t.path("a"))
-		},
-	},
-	{
-		Name: "multi/header's error",
-		Says: "The error in the header of a request's operation is ignored, and so is everything after the end of the list.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			f := k.doRaw(proto.OpMulti, body(int(proto.OpCreate), false, 4711, opCreate(t.path("a"), nil, 0).Request, 17, true, 0, "behind it"))
+		}),
+	check("multi/header's error", ">=3.4",
+		"The error in the header of a request's operation is ignored, and so is everything after the end of the list.",
+		func(t *trial, k *conn) {
+			f := k.do(req(proto.OpMulti, body(int(proto.OpCreate), false, 4711, opCreate(t.path("a"), nil, 0).Request, 17, true, 0, "behind it")))
 			t.applied(f.Body.(*proto.MultiReply).Results, proto.OpCreate)
-		},
-	},
-	{
-		Name: "multi/sees itself",
-		Says: "An operation of a multi sees the effects of the operations before it.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/sees itself", ">=3.4",
+		"An operation of a multi sees the effects of the operations before it.",
+		func(t *trial, k *conn) {
 			before := k.stat(t.path(""))
 			a := t.path("a")
 			r := k.multi(opCreate(a, nil, 0), opCreate(a+"/b", nil, 0), opSet(a, []byte("1"), 0), opSet(a, []byte("22"), 1),
@@ -283,14 +210,10 @@ var multiChecks = []Check{
 			after := k.stat(t.path(""))
 			t.equal("the parent's cversion", after.Cversion, before.Cversion+3)
 			t.equal("the parent's number of children", after.NumChildren, before.NumChildren+1)
-		},
-	},
-	{
-		Name: "multi/sequence numbers",
-		Says: "Sequential znodes of one multi get consecutive numbers, and the other creates in it count too.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/sequence numbers", ">=3.4",
+		"Sequential znodes of one multi get consecutive numbers, and the other creates in it count too.",
+		func(t *trial, k *conn) {
 			p := t.path("n-")
 			r := k.multi(opCreate(p, nil, proto.FlagSequential), opCreate(p, nil, proto.FlagEphemeralSeq), opCreate(t.path("plain"), nil, 0),
 				opDelete(t.path("plain"), 0), opCreate(p, nil, proto.FlagSequential))
@@ -299,28 +222,20 @@ var multiChecks = []Check{
 				t.equal("the path", r[i].Reply.(*proto.PathReply).Path, p+want)
 			}
 			t.equal("the owner of the ephemeral one", k.stat(p+"0000000001").EphemeralOwner, k.Session.SessionID)
-		},
-	},
-	{
-		Name: "multi/sequence numbers of a failed one",
-		Says: "A multi that fails uses up no sequence numbers.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/sequence numbers of a failed one", ">=3.4",
+		"A multi that fails uses up no sequence numbers.",
+		func(t *trial, k *conn) {
 			p := t.path("n-")
 			k.create(p, nil, proto.FlagSequential)
 			t.rolledBack(k.multi(opCreate(p, nil, proto.FlagSequential), opCreate(p, nil, proto.FlagSequential), opCheck(t.path("nope"), -1)), proto.OK, proto.OK, proto.NoNode)
 			t.equal("the next path", k.create(p, nil, proto.FlagSequential), p+"0000000001")
-		},
-	},
-	{
-		Name: "multi/check",
-		Says: "check compares the version of the data; -1 matches every version, but the znode must exist.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/check", ">=3.4",
+		"check compares the version of the data; -1 matches every version, but the znode must exist.",
+		func(t *trial, k *conn) {
 			a := t.path("a")
-			k.create(a, nil, 0)
+			k.make(a)
 			k.set(a, nil, 0)
 			k.setACL(a, proto.OpenACL, 0)
 			k.setACL(a, proto.OpenACL, 1)
@@ -330,48 +245,35 @@ var multiChecks = []Check{
 			}
 			t.rolledBack(k.multi(opCheck(t.path("nope"), -1)), proto.NoNode)
 			t.rolledBack(k.multi(opCheck("nope", -1)), proto.BadArguments)
-		},
-	},
-	{
-		Name: "multi/check changes nothing",
-		Says: "check changes nothing in the znode and fires no watch.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("a"), nil, 0)
+		}),
+	check("multi/check changes nothing", ">=3.4",
+		"check changes nothing in the znode and fires no watch.",
+		func(t *trial, k *conn) {
+			k.make(t.path("a"))
 			s := k.stat(t.path("a"))
 			k.watchData(t.path("a"))
 			k.multi(opCheck(t.path("a"), 0))
 			k.noEvent()
 			t.equal("the Stat", k.stat(t.path("a")), s)
-		},
-	},
-	{
-		Name: "multi/check's permission",
-		Says: "check needs READ on the znode.",
-		In:   ">=3.4.11",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/check's permission", ">=3.4.11",
+		"check needs READ on the znode.",
+		func(t *trial, k *conn) {
 			k.createACL(t.path("hidden"), nil, []proto.ACL{allowAll(proto.PermAll &^ proto.PermRead)}, 0)
 			t.rolledBack(k.multi(opCheck(t.path("hidden"), 0)), proto.NoAuth)
 			k.createACL(t.path("shown"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
 			t.applied(k.multi(opCheck(t.path("shown"), 0)), proto.OpCheck)
-		},
-	},
-	{
-		Name: "multi/codes",
-		Says: "An operation in a multi fails with the same code as on its own.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/codes", ">=3.4",
+		"An operation in a multi fails with the same code as on its own.",
+		func(t *trial, k *conn) {
 			a := t.path("a")
-			k.create(a, nil, 0)
-			k.create(a+"/child", nil, 0)
+			k.make(a, a+"/child")
 			k.create(t.path("e"), nil, proto.FlagEphemeral)
 			k.createACL(t.path("locked"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
-			noACL := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("x"), ACL: []proto.ACL{}}}
+			noACL := request{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("x"), ACL: []proto.ACL{}}}
 			for _, x := range []struct {
-				op   proto.MultiOp
+				op   request
 				code proto.Code
 			}{
 				{opCreate(a, nil, 0), proto.NodeExists},
@@ -389,24 +291,16 @@ var multiChecks = []Check{
 			} {
 				t.rolledBack(k.multi(opCheck(a, 0), x.op, opCheck(a, 0)), proto.OK, x.code, proto.RuntimeInconsistency)
 			}
-		},
-	},
-	{
-		Name: "multi/flags decide",
-		Says: "In a multi the flags decide what kind of znode a create makes: create with the flag of a container makes a container and has a result of type create2, and createTTL with flag 0 is a create.",
-		In:   releases.MultiReadsModes,
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/flags decide", releases.MultiReadsModes,
+		"In a multi the flags decide what kind of znode a create makes: create with the flag of a container makes a container and has a result of type create2, and createTTL with flag 0 is a create.",
+		func(t *trial, k *conn) {
 			r := k.multi(opCreate(t.path("container"), nil, proto.FlagContainer), opTTL(t.path("plain"), 0, 1e6), opMake(proto.OpCreateContainer, t.path("c"), nil, 0))
 			t.applied(r, proto.OpCreate2, proto.OpCreate, proto.OpCreate2)
-		},
-	},
-	{
-		Name: "multi/container with an ephemeral's flag",
-		Says: "createContainer with the flag of an ephemeral znode makes a container. But the rest of the multi treats it as ephemeral: it can have no children.",
-		In:   releases.MultiReadsModes,
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/container with an ephemeral's flag", releases.MultiReadsModes,
+		"createContainer with the flag of an ephemeral znode makes a container. But the rest of the multi treats it as ephemeral: it can have no children.",
+		func(t *trial, k *conn) {
 			for _, flags := range []int32{proto.FlagEphemeral, proto.FlagEphemeralSeq} {
 				c := opMake(proto.OpCreateContainer, t.path("c"), nil, flags)
 				path := t.path("c")
@@ -418,30 +312,22 @@ var multiChecks = []Check{
 				t.applied(r, proto.OpCreate2, proto.OpDelete, proto.OpCreate2, proto.OpCreate, proto.OpDelete, proto.OpDelete)
 			}
 			k.multi(opMake(proto.OpCreateContainer, t.path("c"), nil, proto.FlagEphemeral))
-			k.create(t.path("c/x"), nil, 0)
-		},
-	},
-	{
-		Name: "multi/unknown flags",
-		Says: "A create in a multi with unknown flags, or with those of a TTL znode, makes the whole multi fail with MarshallingError.",
-		In:   releases.MultiReadsModes,
-		run: func(t *trial) {
-			k := t.connect()
+			k.make(t.path("c/x"))
+		}),
+	check("multi/unknown flags", releases.MultiReadsModes,
+		"A create in a multi with unknown flags, or with those of a TTL znode, makes the whole multi fail with MarshallingError.",
+		func(t *trial, k *conn) {
 			for _, flags := range []int32{-1, 7, 77, proto.FlagTTL, proto.FlagTTLSequential} {
 				for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer} {
-					k.want(proto.MarshallingError, proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("a"), nil, 0), opMake(op, t.path("x"), nil, flags)}})
+					k.want(proto.MarshallingError, opMulti(opCreate(t.path("a"), nil, 0), opMake(op, t.path("x"), nil, flags)))
 				}
 			}
 			k.missing(t.path("a"))
 			t.rolledBack(k.multi(opTTL(t.path("x"), 77, 1e6)), proto.BadArguments)
-		},
-	},
-	{
-		Name:  "multi/null ACL's zxid",
-		Says:  "A create with a null ACL makes the whole multi fail with MarshallingError, without consuming a zxid unless its flags are unknown.",
-		In:    releases.UnreadableTakesNone,
-		Alone: true,
-		run: func(t *trial) {
+		}),
+	alone(check("multi/null ACL's zxid", releases.UnreadableTakesNone,
+		"A create with a null ACL makes the whole multi fail with MarshallingError, without consuming a zxid unless its flags are unknown.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k := t.connect()
 				zxid := k.ping().Zxid
@@ -450,114 +336,78 @@ var multiChecks = []Check{
 					takes int64
 				}{{0, 0}, {proto.FlagContainer, 0}, {proto.FlagTTL, 0}, {proto.FlagTTLSequential, 0}, {7, 1}, {-1, 1}} {
 					zxid += x.takes
-					f := k.wantRaw(proto.MarshallingError, proto.OpMulti, body(int(proto.OpCreate), false, -1, t.path("x"), -1, -1, int(x.flags), -1, true, -1))
+					f := k.want(proto.MarshallingError, req(proto.OpMulti, body(int(proto.OpCreate), false, -1, t.path("x"), -1, -1, int(x.flags), -1, true, -1)))
 					t.equal(fmt.Sprintf("the zxid of a multi with flags %d", x.flags), f.Zxid, zxid)
 				}
 			})
-		},
-	},
-	{
-		Name: "multi/unknown flags fail one operation",
-		Says: "A create in a multi with unknown flags fails with BadArguments.",
-		In:   releases.MultiChecksModes,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	check("multi/unknown flags fail one operation", releases.MultiChecksModes,
+		"A create in a multi with unknown flags fails with BadArguments.",
+		func(t *trial, k *conn) {
 			for _, flags := range []int32{-1, 7, 77} {
 				t.rolledBack(k.multi(opCreate(t.path("a"), nil, 0), opCreate(t.path("x"), nil, flags)), proto.OK, proto.BadArguments)
 			}
-		},
-	},
-	{
-		Name: "multi/ACL",
-		Says: "The connection's identities decide about permissions inside a multi, including those on znodes that the multi itself created.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			closed := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("a"), ACL: []proto.ACL{allow(alice, proto.PermAll)}}}
-			ops := []proto.MultiOp{closed, opCreate(t.path("a/x"), nil, 0)}
+		}),
+	check("multi/ACL", ">=3.4",
+		"The connection's identities decide about permissions inside a multi, including those on znodes that the multi itself created.",
+		func(t *trial, k *conn) {
+			closed := request{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("a"), ACL: []proto.ACL{allow(alice, proto.PermAll)}}}
+			ops := []request{closed, opCreate(t.path("a/x"), nil, 0)}
 			t.rolledBack(k.multi(ops...), proto.OK, proto.NoAuth)
 			k.auth("digest", alice+":"+alice)
 			t.applied(k.multi(ops...), proto.OpCreate, proto.OpCreate)
 			t.rolledBack(t.connect().multi(opDelete(t.path("a/x"), -1)), proto.NoAuth)
-		},
-	},
-	{
-		Name: "multi/auth scheme",
-		Says: "The ACL auth:: of a create in a multi stands for the connection's identities, and fails with InvalidACL if there are none.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			own := proto.MultiOp{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("a"), ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}}}}
+		}),
+	check("multi/auth scheme", ">=3.4",
+		"The ACL auth:: of a create in a multi stands for the connection's identities, and fails with InvalidACL if there are none.",
+		func(t *trial, k *conn) {
+			own := request{Op: proto.OpCreate, Request: &proto.CreateRequest{Path: t.path("a"), ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeAuth}}}}}
 			t.rolledBack(k.multi(own), proto.InvalidACL)
 			k.auth("digest", alice+":"+alice)
 			t.applied(k.multi(own), proto.OpCreate)
-			acl, _ := k.getACL(t.path("a"))
-			t.equal("the ACL", acl, []proto.ACL{allow(alice, proto.PermAll)})
-		},
-	},
-	{
-		Name: "multi/events",
-		Says: "A multi fires its watches in the order of its operations, for each of them the znode's before its parent's, and all before the reply.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("a"), nil, 0)
-			k.create(t.path("b"), nil, 0)
+			k.hasACL(t.path("a"), []proto.ACL{allow(alice, proto.PermAll)})
+		}),
+	check("multi/events", ">=3.6",
+		"A multi fires its watches in the order of its operations, for each of them the znode's before its parent's, and all before the reply.",
+		func(t *trial, k *conn) {
+			k.make(t.path("a"), t.path("b"))
 			k.watchData(t.path("b"))
 			k.watchExists(t.path("c"))
 			k.watchChildren(t.path(""))
 			k.watchData(t.path("a"))
-			xid := k.send(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{
-				opSet(t.path("b"), nil, -1), opCreate(t.path("c"), nil, 0), opDelete(t.path("a"), -1)}})
-			k.event(proto.EventNodeDataChanged, t.path("b"))
-			k.event(proto.EventNodeCreated, t.path("c"))
-			k.event(proto.EventNodeChildrenChanged, t.path(""))
-			k.event(proto.EventNodeDeleted, t.path("a"))
+			xid := k.send(opMulti(opSet(t.path("b"), nil, -1), opCreate(t.path("c"), nil, 0), opDelete(t.path("a"), -1)))
+			k.event(dataChanged(t.path("b")), created(t.path("c")), childrenChanged(t.path("")))
+			k.event(deleted(t.path("a")))
 			k.answer(xid, proto.OpMulti)
 			k.noEvent()
-		},
-	},
-	{
-		Name: "multi/one-shot watches",
-		Says: "A one-shot watch fires once in a multi, whatever later operations do to its znode.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("a"), nil, 0)
+		}),
+	check("multi/one-shot watches", ">=3.4",
+		"A one-shot watch fires once in a multi, whatever later operations do to its znode.",
+		func(t *trial, k *conn) {
+			k.make(t.path("a"))
 			k.watchData(t.path("a"))
 			k.multi(opSet(t.path("a"), nil, -1), opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCreate(t.path("a"), nil, 0))
-			k.event(proto.EventNodeDataChanged, t.path("a"))
-			k.noEvent()
-		},
-	},
-	{
-		Name: "multi/events of a failed one",
-		Says: "A multi that fails fires no watch and uses none up.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("a"), nil, 0)
+			k.onlyEvents(dataChanged(t.path("a")))
+		}),
+	check("multi/events of a failed one", ">=3.4",
+		"A multi that fails fires no watch and uses none up.",
+		func(t *trial, k *conn) {
+			k.make(t.path("a"))
 			k.watchData(t.path("a"))
 			k.watchChildren(t.path(""))
 			k.multi(opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCheck(t.path("nope"), -1))
 			k.noEvent()
 			k.delete(t.path("a"), -1)
-			k.event(proto.EventNodeDeleted, t.path("a"))
-			k.event(proto.EventNodeChildrenChanged, t.path(""))
-		},
-	},
-	{
-		Name: "multi/seen at once",
-		Says: "Other connections see either all changes of a multi or none.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			w, r := t.connect(), t.connect()
+			k.event(deleted(t.path("a")), childrenChanged(t.path("")))
+		}),
+	check("multi/seen at once", ">=3.4",
+		"Other connections see either all changes of a multi or none.",
+		func(t *trial, w, r *conn) {
 			a, b := t.path("a"), t.path("b")
-			w.create(a, nil, 0)
-			w.create(b, nil, 0)
+			w.make(a, b)
 			const rounds = 40
 			for range rounds {
-				w.queue(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opSet(a, nil, -1), opSet(b, nil, -1)}})
+				w.queue(opMulti(opSet(a, nil, -1), opSet(b, nil, -1)))
 			}
 			w.flush()
 			// Whichever znode is read first, the other must not have a lower version.
@@ -569,7 +419,7 @@ var multiChecks = []Check{
 					t.wait(time.Millisecond) // in virtual time the server's clock moves only while every goroutine waits
 				}
 				for _, p := range []string{a, b, a} {
-					r.queue(proto.OpExists, &proto.PathWatch{Path: p})
+					r.queue(opExists(p))
 				}
 				r.flush()
 				for range 3 {
@@ -583,38 +433,30 @@ var multiChecks = []Check{
 			for range rounds {
 				w.judge(w.reply(), proto.OK)
 			}
-		},
-	},
-	{
-		Name: "multi/event after all of it",
-		Says: "A client that receives the event of a multi's first change sees the last change, too.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			w, r := t.connect(), t.connect()
-			w.create(t.path("a"), nil, 0)
+		}),
+	check("multi/event after all of it", ">=3.4",
+		"A client that receives the event of a multi's first change sees the last change, too.",
+		func(t *trial, w, r *conn) {
+			w.make(t.path("a"))
 			r.watchData(t.path("a"))
-			ops := []proto.MultiOp{opSet(t.path("a"), nil, -1)}
+			ops := []request{opSet(t.path("a"), nil, -1)}
 			for i := range 100 {
 				ops = append(ops, opCreate(t.path(fmt.Sprintf("n%d", i)), nil, 0))
 			}
-			w.send(proto.OpMulti, &proto.MultiRequest{Ops: ops})
-			r.event(proto.EventNodeDataChanged, t.path("a"))
+			w.send(opMulti(ops...))
+			r.event(dataChanged(t.path("a")))
 			r.stat(t.path("n99"))
 			t.equal("the number of results", len(w.reply().Body.(*proto.MultiReply).Results), 101)
-		},
-	},
-	{
-		Name: "multi/in order with others",
-		Says: "A multi is processed in its turn among the requests of its connection.",
-		In:   ">=3.4",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/in order with others", ">=3.4",
+		"A multi is processed in its turn among the requests of its connection.",
+		func(t *trial, k *conn) {
 			a := t.path("a")
 			xids := []int32{
-				k.queue(proto.OpCreate, &proto.CreateRequest{Path: a, ACL: proto.OpenACL}),
-				k.queue(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCheck(a, 0), opSet(a, []byte("m"), 0)}}),
-				k.queue(proto.OpGetData, &proto.PathWatch{Path: a}),
-				k.queue(proto.OpSetData, &proto.SetDataRequest{Path: a, Version: 1}),
+				k.queue(opCreate(a, nil, 0)),
+				k.queue(opMulti(opCheck(a, 0), opSet(a, []byte("m"), 0))),
+				k.queue(opGet(a)),
+				k.queue(opSet(a, nil, 1)),
 			}
 			k.flush()
 			for i, op := range []proto.OpCode{proto.OpCreate, proto.OpMulti, proto.OpGetData, proto.OpSetData} {
@@ -624,46 +466,26 @@ var multiChecks = []Check{
 					t.equal("the data", string(f.Body.(*proto.DataReply).Data), "m")
 				}
 			}
-		},
-	},
-	{
-		Name: "multi/ephemerals",
-		Says: "Ephemeral znodes that a multi creates belong to its session and are deleted with it.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/ephemerals", ">=3.5",
+		"Ephemeral znodes that a multi creates belong to its session and are deleted with it.",
+		func(t *trial, k *conn) {
 			k.multi(opCreate(t.path("a"), nil, proto.FlagEphemeral), opMake(proto.OpCreate2, t.path("b"), nil, proto.FlagEphemeral))
 			for _, p := range []string{t.path("a"), t.path("b")} {
 				t.equal("the owner", k.stat(p).EphemeralOwner, k.Session.SessionID)
 			}
 			k.closeSession()
 			t.equal("the children left", len(t.connect().children(t.path(""))), 0)
-		},
-	},
-}
-
-// multiRead returns the request for a multiRead.
-func multiRead(ops ...proto.MultiOp) *proto.MultiReadRequest {
-	return &proto.MultiReadRequest{Ops: ops}
-}
-
-func opGet(path string) proto.MultiOp {
-	return proto.MultiOp{Op: proto.OpGetData, Request: &proto.PathWatch{Path: path}}
-}
-func opChildren(path string) proto.MultiOp {
-	return proto.MultiOp{Op: proto.OpGetChildren, Request: &proto.PathWatch{Path: path}}
+		}),
 }
 
 var multiReadChecks = []Check{
-	{
-		Name: "multi/multiRead, results",
-		Says: "multiRead returns data and Stat for getData and the names for getChildren, in the order of the request.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
+	check("multi/multiRead, results", ">=3.6",
+		"multiRead returns data and Stat for getData and the names for getChildren, in the order of the request.",
+		func(t *trial, k *conn) {
 			k.create(t.path("a"), []byte("data"), 0)
-			k.create(t.path("b"), nil, 0)
-			r := k.do(proto.OpMultiRead, multiRead(opChildren(t.path("")), opGet(t.path("a")), opChildren(t.path("a")))).Body.(*proto.MultiReply).Results
+			k.make(t.path("b"))
+			r := k.do(opMultiRead(opChildren(t.path("")), opGet(t.path("a")), opChildren(t.path("a")))).Body.(*proto.MultiReply).Results
 			t.applied(r, proto.OpGetChildren, proto.OpGetData, proto.OpGetChildren)
 			names := r[0].Reply.(*proto.ChildrenReply).Names
 			slices.Sort(names)
@@ -672,16 +494,12 @@ var multiReadChecks = []Check{
 			t.equal("the data", string(got.Data), "data")
 			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
 			t.equal("the number of names", len(r[2].Reply.(*proto.ChildrenReply).Names), 0)
-		},
-	},
-	{
-		Name: "multi/multiRead, failures",
-		Says: "Each read of a multiRead fails on its own: its result has its code, the other results are unaffected, and the header has no error.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("multi/multiRead, failures", ">=3.6",
+		"Each read of a multiRead fails on its own: its result has its code, the other results are unaffected, and the header has no error.",
+		func(t *trial, k *conn) {
 			k.createACL(t.path("hidden"), nil, []proto.ACL{allowAll(proto.PermAll &^ proto.PermRead)}, 0)
-			r := k.do(proto.OpMultiRead, multiRead(opGet(t.path("nope")), opGet(t.path("")), opChildren(t.path("hidden")), opChildren(t.path("nope")), opGet(t.path("hidden")), opGet(t.path("")))).Body.(*proto.MultiReply).Results
+			r := k.do(opMultiRead(opGet(t.path("nope")), opGet(t.path("")), opChildren(t.path("hidden")), opChildren(t.path("nope")), opGet(t.path("hidden")), opGet(t.path("")))).Body.(*proto.MultiReply).Results
 			var types []proto.OpCode
 			var codes []proto.Code
 			for _, x := range r {
@@ -689,87 +507,63 @@ var multiReadChecks = []Check{
 			}
 			t.equal("the types", types, []proto.OpCode{proto.OpError, proto.OpGetData, proto.OpError, proto.OpError, proto.OpError, proto.OpGetData})
 			t.equal("the codes", codes, []proto.Code{proto.NoNode, proto.OK, proto.NoAuth, proto.NoNode, proto.NoAuth, proto.OK})
-		},
-	},
-	{
-		Name: "multi/multiRead, watches",
-		Says: "A multiRead sets no watches, even if its reads ask for them.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("a"), nil, 0)
+		}),
+	check("multi/multiRead, watches", ">=3.6",
+		"A multiRead sets no watches, even if its reads ask for them.",
+		func(t *trial, k *conn) {
+			k.make(t.path("a"))
 			get, children := opGet(t.path("a")), opChildren(t.path(""))
 			get.Request.(*proto.PathWatch).Watch = true
 			children.Request.(*proto.PathWatch).Watch = true
-			k.do(proto.OpMultiRead, multiRead(get, children))
+			k.do(opMultiRead(get, children))
 			k.set(t.path("a"), nil, -1)
 			k.delete(t.path("a"), -1)
 			k.noEvent()
-		},
-	},
-	{
-		Name:  "multi/multiRead, zxid",
-		Says:  "A multiRead consumes no zxid; its reply has the last one.",
-		In:    ">=3.6",
-		Alone: true,
-		run: func(t *trial) {
+		}),
+	alone(check("multi/multiRead, zxid", ">=3.6",
+		"A multiRead consumes no zxid; its reply has the last one.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k := t.connect()
 				before := k.ping().Zxid
-				f := k.do(proto.OpMultiRead, multiRead(opGet(t.path("")), opGet(t.path("nope"))))
+				f := k.do(opMultiRead(opGet(t.path("")), opGet(t.path("nope"))))
 				t.equal("the reply's zxid", f.Zxid, before)
 				t.equal("the zxid afterwards", k.ping().Zxid, before)
 			})
-		},
-	},
-	{
-		Name: "multi/multiRead, empty",
-		Says: "A multiRead without operations succeeds and has no results.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			f := t.connect().do(proto.OpMultiRead, multiRead())
+		})),
+	check("multi/multiRead, empty", ">=3.6",
+		"A multiRead without operations succeeds and has no results.",
+		func(t *trial) {
+			f := t.connect().do(opMultiRead())
 			t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
-		},
-	},
-	{
-		Name: "multi/multiRead, operations not allowed",
-		Says: "A multiRead with a write, or with a read other than getData and getChildren, fails with MarshallingError and changes nothing.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
-			k.want(proto.MarshallingError, proto.OpMultiRead, multiRead(opGet(t.path("")), opCreate(t.path("a"), nil, 0)))
-			k.want(proto.MarshallingError, proto.OpMultiRead, multiRead(proto.MultiOp{Op: proto.OpExists, Request: &proto.PathWatch{Path: "/"}}))
+		}),
+	check("multi/multiRead, operations not allowed", ">=3.6",
+		"A multiRead with a write, or with a read other than getData and getChildren, fails with MarshallingError and changes nothing.",
+		func(t *trial, k *conn) {
+			k.want(proto.MarshallingError, opMultiRead(opGet(t.path("")), opCreate(t.path("a"), nil, 0)))
+			k.want(proto.MarshallingError, opMultiRead(request{Op: proto.OpExists, Request: &proto.PathWatch{Path: "/"}}))
 			k.missing(t.path("a"))
-		},
-	},
-	{
-		Name: "multi/multiRead, undecodable",
-		Says: "A multiRead that cannot be decoded fails with MarshallingError and leaves the connection open.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
-			whole := multiRead(opGet(t.path(""))).Append(nil)
+		}),
+	check("multi/multiRead, undecodable", ">=3.6",
+		"A multiRead that cannot be decoded fails with MarshallingError and leaves the connection open.",
+		func(t *trial, k *conn) {
+			whole := opMultiRead(opGet(t.path(""))).Request.Append(nil)
 			for _, cut := range []int{0, 5, 12, len(whole) - 1} {
-				k.wantRaw(proto.MarshallingError, proto.OpMultiRead, whole[:cut])
+				k.want(proto.MarshallingError, req(proto.OpMultiRead, raw(whole[:cut])))
 			}
 			k.ping()
-		},
-	},
-	{
-		Name: "multi/multiRead, same order",
-		Says: "A multiRead sees the earlier writes of its connection, and not the later ones.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("a"), nil, 0)
-			k.queue(proto.OpSetData, &proto.SetDataRequest{Path: t.path("a"), Version: -1})
-			k.queue(proto.OpMultiRead, multiRead(opGet(t.path("a"))))
-			k.queue(proto.OpSetData, &proto.SetDataRequest{Path: t.path("a"), Version: -1})
+		}),
+	check("multi/multiRead, same order", ">=3.6",
+		"A multiRead sees the earlier writes of its connection, and not the later ones.",
+		func(t *trial, k *conn) {
+			k.make(t.path("a"))
+			k.queue(opSet(t.path("a"), nil, -1))
+			k.queue(opMultiRead(opGet(t.path("a"))))
+			k.queue(opSet(t.path("a"), nil, -1))
 			k.flush()
 			k.judge(k.reply(), proto.OK)
 			r := k.reply().Body.(*proto.MultiReply).Results
 			t.equal("the version", r[0].Reply.(*proto.DataReply).Stat.Version, int32(1))
 			k.judge(k.reply(), proto.OK)
-		},
-	},
+		}),
 }

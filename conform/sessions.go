@@ -14,24 +14,17 @@ import (
 const short = time.Second
 
 var sessionChecks = []Check{
-	{
-		Name: "sessions/resume",
-		Says: "A resumption is answered with the session's id and password.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+	check("sessions/resume", ">=3.0",
+		"A resumption is answered with the session's id and password.",
+		func(t *trial, a *conn) {
 			a.hangUp()
 			b := t.resume(a.Session)
 			t.equal("the answer", b.Session, a.Session)
 			b.ping()
-		},
-	},
-	{
-		Name: "sessions/resume keeps ephemerals",
-		Says: "Ephemeral znodes outlive their session's connection, and still belong to the session after it is resumed.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+		}),
+	check("sessions/resume keeps ephemerals", ">=3.0",
+		"Ephemeral znodes outlive their session's connection, and still belong to the session after it is resumed.",
+		func(t *trial, a *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			a.hangUp()
 			t.equal("the owner, seen by another", t.connect().stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
@@ -39,15 +32,11 @@ var sessionChecks = []Check{
 			t.equal("the owner", b.stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
 			b.closeSession()
 			t.connect().missing(t.path("x"))
-		},
-	},
-	{
-		Name: "sessions/resume loses watches",
-		Says: "Watches end with their connection, even though the session continues.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
-			a.create(t.path("x"), nil, 0)
+		}),
+	check("sessions/resume loses watches", ">=3.0",
+		"Watches end with their connection, even though the session continues.",
+		func(t *trial, a *conn) {
+			a.make(t.path("x"))
 			a.watchData(t.path("x"))
 			a.watchExists(t.path("y"))
 			a.watchChildren(t.path(""))
@@ -55,46 +44,35 @@ var sessionChecks = []Check{
 			b := t.resume(a.Session)
 			k := t.connect()
 			k.set(t.path("x"), nil, -1)
-			k.create(t.path("y"), nil, 0)
-			b.do(proto.OpSync, &proto.Path{Path: t.path("x")})
+			k.make(t.path("y"))
+			b.do(opSync(t.path("x")))
 			b.noEvent()
-		},
-	},
-	{
-		Name: "sessions/resume loses identities",
-		Says: "Identities end with their connection, even though the session continues.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+		}),
+	check("sessions/resume loses identities", ">=3.0",
+		"Identities end with their connection, even though the session continues.",
+		func(t *trial, a *conn) {
 			a.auth("digest", alice+":"+alice)
 			a.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
 			a.get(t.path("x"))
 			a.hangUp()
 			b := t.resume(a.Session)
-			b.want(proto.NoAuth, proto.OpGetData, &proto.PathWatch{Path: t.path("x")})
+			b.want(proto.NoAuth, opGet(t.path("x")))
 			b.auth("digest", alice+":"+alice)
 			b.get(t.path("x"))
-		},
-	},
-	{
-		Name: "sessions/resume closes the old connection",
-		Says: "If a session is resumed while its old connection is still open, the new connection takes over and the old one is closed.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+		}),
+	check("sessions/resume closes the old connection", ">=3.0",
+		"If a session is resumed while its old connection is still open, the new connection takes over and the old one is closed.",
+		func(t *trial, a *conn) {
 			b := t.resume(a.Session)
 			a.closed()
 			b.ping()
 			c := t.resume(a.Session)
 			b.closed()
 			c.create(t.path("x"), nil, proto.FlagEphemeral)
-		},
-	},
-	{
-		Name: "sessions/resume with another timeout",
-		Says: "A resumption negotiates the timeout again.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("sessions/resume with another timeout", ">=3.0",
+		"A resumption negotiates the timeout again.",
+		func(t *trial) {
 			least := t.timeoutFor(1)
 			for _, ms := range []int32{1, least + 3, 0} {
 				a := t.connect() // a session of its own, since one that is made short may end
@@ -106,14 +84,10 @@ var sessionChecks = []Check{
 				t.equal("the session", r.SessionID, a.Session.SessionID)
 				t.equal("the timeout", r.Timeout, max(ms, least))
 			}
-		},
-	},
-	{
-		Name: "sessions/resume shortens the life",
-		Says: "The timeout negotiated by a resumption decides when the session expires.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			a := t.connect()
+		}),
+	check("sessions/resume shortens the life", ">=3.5",
+		"The timeout negotiated by a resumption decides when the session expires.",
+		func(t *trial, a *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			watcher := t.connect()
 			watcher.watchExists(t.path("x"))
@@ -125,13 +99,10 @@ var sessionChecks = []Check{
 			b.handshake(q)
 			b.hangUp()
 			watcher.expires(b.Session, began, t.path("x"))
-		},
-	},
-	{
-		Name: "sessions/resume lengthens the life",
-		Says: "A session that was resumed with a longer timeout does not expire after the shorter one.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("sessions/resume lengthens the life", ">=3.0",
+		"A session that was resumed with a longer timeout does not expire after the shorter one.",
+		func(t *trial) {
 			began := time.Now()
 			a, b := t.connectFor(short), t.connectFor(short)
 			a.create(t.path("a"), nil, proto.FlagEphemeral)
@@ -152,29 +123,21 @@ var sessionChecks = []Check{
 			if time.Since(began) < time.Duration(a.Session.Timeout)*time.Millisecond {
 				watcher.stat(t.path("a"))
 			}
-		},
-	},
-	{
-		Name: "sessions/hanging up",
-		Says: "A connection that ends without closeSession leaves the session open, and other sessions do not notice.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		}),
+	check("sessions/hanging up", ">=3.0",
+		"A connection that ends without closeSession leaves the session open, and other sessions do not notice.",
+		func(t *trial, a, b *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			b.watchExists(t.path("x"))
 			a.hangUp()
 			b.noEvent()
 			b.stat(t.path("x"))
 			t.resume(a.Session).closeSession()
-			b.event(proto.EventNodeDeleted, t.path("x"))
-		},
-	},
-	{
-		Name: "sessions/expiry",
-		Says: "A session that is silent for its timeout expires: its connection is closed without a frame, and its ephemeral znodes are deleted with all their events.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			b := t.connect()
+			b.event(deleted(t.path("x")))
+		}),
+	check("sessions/expiry", ">=3.0",
+		"A session that is silent for its timeout expires: its connection is closed without a frame, and its ephemeral znodes are deleted with all their events.",
+		func(t *trial, b *conn) {
 			a, began := t.shortLived(func(a *conn) {
 				a.create(t.path("x"), nil, proto.FlagEphemeral)
 				b.watchExists(t.path("x"))
@@ -182,17 +145,13 @@ var sessionChecks = []Check{
 				b.events = nil // of an earlier try
 			})
 			b.expires(a.Session, began, t.path("x"))
-			b.event(proto.EventNodeChildrenChanged, t.path(""))
+			b.event(childrenChanged(t.path("")))
 			b.missing(t.path("x"))
 			a.closed()
-		},
-	},
-	{
-		Name: "sessions/expiry in one transaction",
-		Says: "All ephemeral znodes of a session that expires are deleted in one transaction, so their parents get the same pzxid.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			b := t.connect()
+		}),
+	check("sessions/expiry in one transaction", ">=3.0",
+		"All ephemeral znodes of a session that expires are deleted in one transaction, so their parents get the same pzxid.",
+		func(t *trial, b *conn) {
 			var parents []string
 			for i := range 5 {
 				parents = append(parents, b.create(t.path(fmt.Sprintf("p%d", i)), nil, 0))
@@ -213,14 +172,10 @@ var sessionChecks = []Check{
 			for _, p := range parents[1:] {
 				t.equal("pzxid of "+p, b.stat(p).Pzxid, first.Pzxid)
 			}
-		},
-	},
-	{
-		Name: "sessions/expired",
-		Says: "A session that has expired cannot be resumed.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			b := t.connect()
+		}),
+	check("sessions/expired", ">=3.0",
+		"A session that has expired cannot be resumed.",
+		func(t *trial, b *conn) {
 			a, began := t.shortLived(func(a *conn) {
 				a.create(t.path("x"), nil, proto.FlagEphemeral)
 				b.watchExists(t.path("x"))
@@ -230,26 +185,16 @@ var sessionChecks = []Check{
 			b.expires(a.Session, began, t.path("x"))
 			b.missing(t.path("x")) // by now ZooKeeper has closed the session's connections, which it does after the event, even to a new one
 			t.refused(rawclient.Resumption(a.Session))
-		},
-	},
-	{
-		Name: "sessions/pings keep it",
-		Says: "Pings keep a session alive.",
-		In:   ">=3.0",
-		run:  keeps(func(k *conn) { k.ping() }),
-	},
-	{
-		Name: "sessions/reads keep it",
-		Says: "Requests of any kind keep a session alive, including requests that fail.",
-		In:   ">=3.0",
-		run:  keeps(func(k *conn) { k.missing(k.t.path("missing")) }),
-	},
-	{
-		Name: "sessions/resuming keeps it",
-		Says: "Resuming a session before it expires gives it a full timeout again.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			watcher := t.connect()
+		}),
+	check("sessions/pings keep it", ">=3.0",
+		"Pings keep a session alive.",
+		keeps(func(k *conn) { k.ping() })),
+	check("sessions/reads keep it", ">=3.0",
+		"Requests of any kind keep a session alive, including requests that fail.",
+		keeps(func(k *conn) { k.missing(k.t.path("missing")) })),
+	check("sessions/resuming keeps it", ">=3.0",
+		"Resuming a session before it expires gives it a full timeout again.",
+		func(t *trial, watcher *conn) {
 			a, _ := t.shortLived(func(a *conn) {
 				a.create(t.path("x"), nil, proto.FlagEphemeral)
 				watcher.watchExists(t.path("x"))
@@ -263,60 +208,45 @@ var sessionChecks = []Check{
 				return // too late on a slow machine
 			}
 			watcher.expires(b.Session, began, t.path("x"))
-		},
-	},
-	{
-		Name: "sessions/auth does not keep it",
-		Says: "auth requests alone do not keep a session alive.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			watcher := t.connect()
+		}),
+	check("sessions/auth does not keep it", ">=3.0",
+		"auth requests alone do not keep a session alive.",
+		func(t *trial, watcher *conn) {
 			a, began := t.shortLived(func(a *conn) { a.create(t.path("x"), nil, proto.FlagEphemeral) })
 			t.eventually(2*time.Duration(a.Session.Timeout)*time.Millisecond, "the end of a session that only sends auth", func() bool {
-				a.queueXid(proto.XidAuth, proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("carol:carol")})
+				a.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("carol:carol")}))
 				a.flush()
 				t.wait(50 * time.Millisecond)
-				return watcher.call(proto.OpExists, &proto.PathWatch{Path: t.path("x")}).Code == proto.NoNode
+				return watcher.call(opExists(t.path("x"))).Code == proto.NoNode
 			})
 			t.notBefore(a.Session, began)
-		},
-	},
-	{
-		Name: "sessions/close",
-		Says: "closeSession is answered without a body, and then the server closes the connection.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("sessions/close", ">=3.0",
+		"closeSession is answered without a body, and then the server closes the connection.",
+		func(t *trial) {
 			f := t.connect().closeSession()
 			t.equal("the reply's body", len(f.Rest), 0)
-		},
-	},
-	{
-		Name: "sessions/close deletes ephemerals",
-		Says: "closeSession deletes the session's ephemeral znodes, and no others, in one transaction, whose zxid is in the reply.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		}),
+	check("sessions/close deletes ephemerals", ">=3.0",
+		"closeSession deletes the session's ephemeral znodes, and no others, in one transaction, whose zxid is in the reply.",
+		func(t *trial, a, b *conn) {
 			for _, p := range []string{"p", "q", "r"} {
-				b.create(t.path(p), nil, 0)
+				b.make(t.path(p))
 				a.create(t.path(p+"/a"), nil, proto.FlagEphemeral)
 				b.create(t.path(p+"/b"), nil, proto.FlagEphemeral)
-				a.create(t.path(p+"/c"), nil, 0)
+				a.make(t.path(p + "/c"))
 			}
 			zxid := a.closeSession().Zxid
 			for _, p := range []string{"p", "q", "r"} {
 				t.equal("children of "+p, b.children(t.path(p)), []string{"b", "c"})
 				t.equal("pzxid of "+p, b.stat(t.path(p)).Pzxid, zxid)
 			}
-		},
-	},
-	{
-		Name: "sessions/close after a create",
-		Says: "An ephemeral znode whose create is sent right before closeSession is deleted, too.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
-			create := a.queue(proto.OpCreate, newZnode(t.path("x"), proto.FlagEphemeral))
-			last := a.queue(proto.OpCloseSession, nil)
+		}),
+	check("sessions/close after a create", ">=3.0",
+		"An ephemeral znode whose create is sent right before closeSession is deleted, too.",
+		func(t *trial, a *conn) {
+			create := a.queue(opCreate(t.path("x"), nil, proto.FlagEphemeral))
+			last := a.queue(request{Op: proto.OpCloseSession})
 			a.flush()
 			a.judge(a.answer(create, proto.OpCreate), proto.OK)
 			a.judge(a.answer(last, proto.OpCloseSession), proto.OK)
@@ -324,70 +254,50 @@ var sessionChecks = []Check{
 			b := t.connect()
 			b.missing(t.path("x"))
 			t.equal("cversion of the parent", b.stat(t.path("")).Cversion, int32(2))
-		},
-	},
-	{
-		Name: "sessions/requests after a close",
-		Says: "Requests sent after closeSession have no effect; if one is answered before the connection ends, the code is SessionExpired or UnknownSession.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
-			last := a.queue(proto.OpCloseSession, nil)
-			a.queue(proto.OpExists, &proto.PathWatch{Path: t.path("")})
-			a.queue(proto.OpCreate, newZnode(t.path("x"), 0))
-			a.queue(proto.OpCreate, newZnode(t.path("y"), proto.FlagEphemeral))
+		}),
+	check("sessions/requests after a close", ">=3.0",
+		"Requests sent after closeSession have no effect; if one is answered before the connection ends, the code is SessionExpired or UnknownSession.",
+		func(t *trial, a *conn) {
+			last := a.queue(request{Op: proto.OpCloseSession})
+			a.queue(opExists(t.path("")))
+			a.queue(opCreate(t.path("x"), nil, 0))
+			a.queue(opCreate(t.path("y"), nil, proto.FlagEphemeral))
 			a.flush()
 			a.judge(a.answer(last, proto.OpCloseSession), proto.OK)
 			for f := a.nextOrEnd(); f != nil; f = a.nextOrEnd() {
 				t.ensure(f.Code == proto.SessionExpired || f.Code == proto.UnknownSession, "a request after closeSession is answered %s", f.Code)
 			}
 			b := t.connect()
-			b.missing(t.path("x"))
-			b.missing(t.path("y"))
-		},
-	},
-	{
-		Name: "sessions/closed",
-		Says: "A session that was closed cannot be resumed.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a := t.connect()
+			b.missing(t.path("x"), t.path("y"))
+		}),
+	check("sessions/closed", ">=3.0",
+		"A session that was closed cannot be resumed.",
+		func(t *trial, a *conn) {
 			a.closeSession()
 			t.refused(rawclient.Resumption(a.Session))
-		},
-	},
-	{
-		Name: "sessions/after a close",
-		Says: "Once closeSession is answered, a new session sees no ephemeral znode of the closed one and can create its own with the same name.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+		}),
+	check("sessions/after a close", ">=3.0",
+		"Once closeSession is answered, a new session sees no ephemeral znode of the closed one and can create its own with the same name.",
+		func(t *trial) {
 			for range 5 {
 				a := t.connect()
 				a.create(t.path("x"), nil, proto.FlagEphemeral)
 				a.closeSession()
 			}
 			t.equal("cversion of the parent", t.connect().stat(t.path("")).Cversion, int32(10))
-		},
-	},
-	{
-		Name: "sessions/two sessions",
-		Says: "Sessions are independent: closing one does not affect another's znodes and connection.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		}),
+	check("sessions/two sessions", ">=3.0",
+		"Sessions are independent: closing one does not affect another's znodes and connection.",
+		func(t *trial, a, b *conn) {
 			a.create(t.path("a"), nil, proto.FlagEphemeral)
 			b.create(t.path("b"), nil, proto.FlagEphemeral)
 			a.closeSession()
 			b.ping()
 			t.equal("the children", b.children(t.path("")), []string{"b"})
-		},
-	},
-	{
-		Name: "sessions/wrong password keeps ephemerals",
-		Says: "A client that does not know a session's password can neither take the session over nor end it.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		}),
+	check("sessions/wrong password keeps ephemerals", ">=3.0",
+		"A client that does not know a session's password can neither take the session over nor end it.",
+		func(t *trial, a, b *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			a.hangUp() // because ZooKeeper closes it before it checks the password
 			q := rawclient.Resumption(a.Session)
@@ -397,8 +307,7 @@ var sessionChecks = []Check{
 			}
 			b.stat(t.path("x"))
 			t.equal("the owner", t.resume(a.Session).stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
-		},
-	},
+		}),
 }
 
 // shortLived opens a session that is to expire. The client's last request was sent
@@ -430,7 +339,7 @@ func (t *trial) shortLived(setup func(*conn)) (k *conn, began time.Time) {
 func (k *conn) expires(s proto.ConnectReply, began time.Time, path string) {
 	usual := k.timeout
 	k.timeout += 2 * time.Duration(s.Timeout) * time.Millisecond
-	k.event(proto.EventNodeDeleted, path)
+	k.event(deleted(path))
 	k.timeout = usual
 	k.t.notBefore(s, began)
 }

@@ -99,7 +99,7 @@ func TestReport(t *testing.T) {
 	checks := []Check{
 		{Name: "a/good", Says: "It passes.", In: ">=3.0", run: func(t *trial) { t.connect().ping() }},
 		{Name: "a/wrong code", Says: "It fails.", In: ">=3.0", Alone: true, run: func(t *trial) {
-			t.connect().want(proto.NodeExists, proto.OpExists, &proto.PathWatch{Path: "/zookeeper"})
+			t.connect().want(proto.NodeExists, opExists("/zookeeper"))
 		}},
 		{Name: "a/broken", Says: "It has a bug.", In: ">=3.0", run: func(*trial) { panic("bug") }},
 		{Name: "b/old", Says: "It applies only to old versions.", In: "<3.5", run: func(*trial) { panic("run") }},
@@ -298,7 +298,7 @@ func TestLeft(t *testing.T) {
 			locked = k.create(t.path("locked"), nil, 0)
 			k.create(t.path("locked/child"), nil, 0)
 			k.create(t.path("other"), nil, 0)
-			k.do(proto.OpSetACL, &proto.SetACLRequest{Path: locked, ACL: []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: "nobody:x"}}}, Version: -1})
+			k.do(opSetACL(locked, []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: "nobody:x"}}}, -1))
 			cancel()
 		}}}
 		withSuite(t, checks, func() {

@@ -7,78 +7,55 @@ import (
 )
 
 var syncChecks = []Check{
-	{
-		Name: "sync and ping/ping",
-		Says: "A ping is answered without a body, with xid -2 and the last zxid.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
-			zxid := k.do(proto.OpCreate, newZnode(t.path("x"), 0)).Zxid
-			k.queueXid(proto.XidPing, proto.OpPing, nil)
+	check("sync and ping/ping", ">=3.0",
+		"A ping is answered without a body, with xid -2 and the last zxid.",
+		func(t *trial, k *conn) {
+			zxid := k.do(opCreate(t.path("x"), nil, 0)).Zxid
+			k.queueXid(proto.XidPing, request{Op: proto.OpPing})
 			k.flush()
 			f := k.answer(proto.XidPing, proto.OpPing)
 			k.judge(f, proto.OK)
 			t.equal("the reply's length", len(f.Payload), 16)
 			t.ensure(f.Zxid >= zxid, "zxid %#x comes after %#x", f.Zxid, zxid)
-		},
-	},
-	{
-		Name: "sync and ping/ping of another xid",
-		Says: "The reply to a ping has xid -2, whatever the xid of the request.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("sync and ping/ping of another xid", ">=3.0",
+		"The reply to a ping has xid -2, whatever the xid of the request.",
+		func(t *trial, k *conn) {
 			for _, xid := range []int32{0, 1, 77, -1, -4, math.MinInt32} {
-				k.queueXid(xid, proto.OpPing, nil)
+				k.queueXid(xid, request{Op: proto.OpPing})
 				k.flush()
 				t.equal("the reply's xid", k.reply().Xid, proto.XidPing)
 			}
-		},
-	},
-	{
-		Name: "sync and ping/sync",
-		Says: "sync returns the path that was sent, which need neither exist nor be valid.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("sync and ping/sync", ">=3.0",
+		"sync returns the path that was sent, which need neither exist nor be valid.",
+		func(t *trial, k *conn) {
 			for _, p := range []string{t.path(""), t.path("none"), "/", "", "no path", "//", t.path("x/")} {
-				f := k.do(proto.OpSync, &proto.Path{Path: p})
+				f := k.do(opSync(p))
 				t.equal("the reply", f.Body, proto.Record(&proto.Path{Path: p}))
 			}
-		},
-	},
-	{
-		Name: "sync and ping/sync of a null path",
-		Says: "sync of a null path, which kazoo sends for the empty one, returns null.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			f := t.connect().do(proto.OpSync, &proto.Path{Null: true})
+		}),
+	check("sync and ping/sync of a null path", ">=3.5",
+		"sync of a null path, which kazoo sends for the empty one, returns null.",
+		func(t *trial) {
+			f := t.connect().do(req(proto.OpSync, &proto.Path{Null: true}))
 			t.equal("the reply", f.Body, proto.Record(&proto.Path{Null: true}))
-		},
-	},
-	{
-		Name: "sync and ping/sync without permission",
-		Says: "sync needs no permission.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("sync and ping/sync without permission", ">=3.0",
+		"sync needs no permission.",
+		func(t *trial, k *conn) {
 			k.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
-			k.do(proto.OpSync, &proto.Path{Path: t.path("x")})
-		},
-	},
-	{
-		Name: "sync and ping/sync after another's write",
-		Says: "The reply to sync has at least the zxid of every write that was answered before the sync was sent.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
-			a.create(t.path("x"), nil, 0)
+			k.do(opSync(t.path("x")))
+		}),
+	check("sync and ping/sync after another's write", ">=3.0",
+		"The reply to sync has at least the zxid of every write that was answered before the sync was sent.",
+		func(t *trial, a, b *conn) {
+			a.make(t.path("x"))
 			for range 20 {
 				mzxid := a.set(t.path("x"), nil, -1).Mzxid
-				f := b.do(proto.OpSync, &proto.Path{Path: t.path("x")})
+				f := b.do(opSync(t.path("x")))
 				t.ensure(f.Zxid >= mzxid, "sync is answered with zxid %#x, the write before had %#x", f.Zxid, mzxid)
 				t.ensure(b.stat(t.path("x")).Mzxid >= mzxid, "a read after sync does not see the write")
 			}
-		},
-	},
+		}),
 }

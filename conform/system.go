@@ -20,65 +20,39 @@ func builtIn(t *trial, k *conn, path string) (children []string) {
 }
 
 var systemChecks = []Check{
-	{
-		Name:  "system nodes/root",
-		Says:  "The root always exists, with czxid 0 and ctime 0, is open to everyone, and has the child zookeeper.",
-		In:    ">=3.0",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+	alone(check("system nodes/root", ">=3.0",
+		"The root always exists, with czxid 0 and ctime 0, is open to everyone, and has the child zookeeper.",
+		func(t *trial, k *conn) {
 			t.ensure(slices.Contains(builtIn(t, k, "/"), "zookeeper"), "/ has no child zookeeper")
-		},
-	},
-	{
-		Name:  "system nodes/root's numbers",
-		Says:  "The child that the root starts with was never counted: the next sequential znode in the root gets half the sum of cversion and numChildren as its number.",
-		In:    ">=3.0",
-		Alone: true,
-		run:   func(t *trial) { numbersIn(t, "/", "") },
-	},
-	{
-		Name:  "system nodes/zookeeper",
-		Says:  "/zookeeper always exists, was never set, is open to everyone, and has the children config and quota.",
-		In:    ">=3.5",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("system nodes/root's numbers", ">=3.0",
+		"The child that the root starts with was never counted: the next sequential znode in the root gets half the sum of cversion and numChildren as its number.",
+		func(t *trial) { numbersIn(t, "/", "") })),
+	alone(check("system nodes/zookeeper", ">=3.5",
+		"/zookeeper always exists, was never set, is open to everyone, and has the children config and quota.",
+		func(t *trial, k *conn) {
 			names := builtIn(t, k, "/zookeeper")
 			t.ensure(slices.Contains(names, "config") && slices.Contains(names, "quota"), "/zookeeper has the children %v", names)
 			data, s := k.get("/zookeeper")
 			t.equal("the data's length", len(data), 0)
 			t.equal("mzxid, mtime", []int64{s.Mzxid, s.Mtime}, []int64{0, 0})
 			t.equal("version, aversion", []int32{s.Version, s.Aversion}, []int32{0, 0})
-		},
-	},
-	{
-		Name:  "system nodes/zookeeper's numbers",
-		Says:  "Everyone may create znodes in /zookeeper. The two children that it starts with were never counted, so its cversion starts at -2.",
-		In:    ">=3.5",
-		Alone: true,
-		run:   func(t *trial) { numbersIn(t, "/zookeeper", "/zookeeper") },
-	},
-	{
-		Name:  "system nodes/quota",
-		Says:  "/zookeeper/quota always exists, without data and open to everyone.",
-		In:    ">=3.0",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("system nodes/zookeeper's numbers", ">=3.5",
+		"Everyone may create znodes in /zookeeper. The two children that it starts with were never counted, so its cversion starts at -2.",
+		func(t *trial) { numbersIn(t, "/zookeeper", "/zookeeper") })),
+	alone(check("system nodes/quota", ">=3.0",
+		"/zookeeper/quota always exists, without data and open to everyone.",
+		func(t *trial, k *conn) {
 			builtIn(t, k, "/zookeeper/quota")
 			data, _ := k.get("/zookeeper/quota")
 			t.equal("the data's length", len(data), 0)
 			numbersIn(t, "/zookeeper/quota", "/zookeeper/quota")
-		},
-	},
-	{
-		Name: "system nodes/config",
-		Says: "/zookeeper/config has the members' addresses, or no data on a standalone server; everyone may read and watch it, and its aversion is -1.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
-			r := k.do(proto.OpGetData, &proto.PathWatch{Path: "/zookeeper/config", Watch: true}).Body.(*proto.DataReply)
+		})),
+	check("system nodes/config", ">=3.5",
+		"/zookeeper/config has the members' addresses, or no data on a standalone server; everyone may read and watch it, and its aversion is -1.",
+		func(t *trial, k *conn) {
+			r := k.do(watching(opGet("/zookeeper/config"))).Body.(*proto.DataReply)
 			t.ensure(regexp.MustCompile(`^((server\.\d+=.*\n)+version=[0-9a-f]+)?$`).Match(r.Data), "the data is %q", r.Data)
 			t.equal("the length in the Stat", int(r.Stat.DataLength), len(r.Data))
 			t.equal("czxid, ctime, owner", []int64{r.Stat.Czxid, r.Stat.Ctime, r.Stat.EphemeralOwner}, []int64{0, 0, 0})
@@ -86,86 +60,54 @@ var systemChecks = []Check{
 			acl, s := k.getACL("/zookeeper/config")
 			t.equal("the ACL", acl, []proto.ACL{allowAll(proto.PermRead)})
 			t.equal("the Stat in getACL", s, r.Stat)
-		},
-	},
-	{
-		Name: "system nodes/config is read-only",
-		Says: "setData and setACL of /zookeeper/config, and create below it, fail with NoAuth.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("system nodes/config is read-only", ">=3.5",
+		"setData and setACL of /zookeeper/config, and create below it, fail with NoAuth.",
+		func(t *trial, k *conn) {
 			const p = "/zookeeper/config"
-			k.want(proto.NoAuth, proto.OpSetData, &proto.SetDataRequest{Path: p, Version: -1})
-			k.want(proto.NoAuth, proto.OpSetACL, &proto.SetACLRequest{Path: p, ACL: proto.OpenACL, Version: -1})
-			k.want(proto.NoAuth, proto.OpCreate, &proto.CreateRequest{Path: p + "/x", ACL: proto.OpenACL})
-		},
-	},
-	{
-		Name: "system nodes/cannot be deleted",
-		Says: "delete of the root, /zookeeper, /zookeeper/quota or /zookeeper/config fails with BadArguments, whatever the version, and in a multi too.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+			k.want(proto.NoAuth, opSet(p, nil, -1), opSetACL(p, proto.OpenACL, -1), opCreate(p+"/x", nil, 0))
+		}),
+	check("system nodes/cannot be deleted", ">=3.5",
+		"delete of the root, /zookeeper, /zookeeper/quota or /zookeeper/config fails with BadArguments, whatever the version, and in a multi too.",
+		func(t *trial, k *conn) {
 			for _, p := range []string{"/", "/zookeeper", "/zookeeper/quota", "/zookeeper/config"} {
-				k.want(proto.BadArguments, proto.OpDelete, &proto.PathVersion{Path: p, Version: -1})
-				k.want(proto.BadArguments, proto.OpDelete, &proto.PathVersion{Path: p, Version: 77})
+				k.want(proto.BadArguments, opDelete(p, -1), opDelete(p, 77))
 				t.rolledBack(k.multi(opDelete(p, -1)), proto.BadArguments)
 			}
-		},
-	},
-	{
-		Name: "system nodes/cannot be created",
-		Says: "create of a system znode fails with NodeExists.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("system nodes/cannot be created", ">=3.5",
+		"create of a system znode fails with NodeExists.",
+		func(t *trial, k *conn) {
 			for _, p := range []string{"/", "/zookeeper", "/zookeeper/quota"} {
-				k.want(proto.NodeExists, proto.OpCreate, &proto.CreateRequest{Path: p, ACL: proto.OpenACL})
+				k.want(proto.NodeExists, opCreate(p, nil, 0))
 			}
-		},
-	},
-	{
-		Name: "system nodes/empty path",
-		Says: "The empty path means the root in reads and is invalid in writes.",
-		In:   ">=3.6",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("system nodes/empty path", ">=3.6",
+		"The empty path means the root in reads and is invalid in writes.",
+		func(t *trial, k *conn) {
 			t.equal("czxid", k.stat("").Czxid, int64(0))
 			t.ensure(slices.Contains(k.children(""), "zookeeper"), "the empty path has no child zookeeper")
-			k.want(proto.BadArguments, proto.OpSetData, &proto.SetDataRequest{Version: -1})
-			k.want(proto.BadArguments, proto.OpDelete, &proto.PathVersion{Version: -1})
-			k.want(proto.BadArguments, proto.OpCreate, &proto.CreateRequest{ACL: proto.OpenACL})
-		},
-	},
-	{
-		Name: "system nodes/reconfig",
-		Says: "Without reconfigEnabled, reconfig fails with ReconfigDisabled before its servers are checked.",
-		In:   ">=3.5.3",
-		With: NoReconfig,
-		run: func(t *trial) {
-			k := t.connect()
+			k.want(proto.BadArguments, opSet("", nil, -1), opDelete("", -1), opCreate("", nil, 0))
+		}),
+	with(NoReconfig, check("system nodes/reconfig", ">=3.5.3",
+		"Without reconfigEnabled, reconfig fails with ReconfigDisabled before its servers are checked.",
+		func(t *trial, k *conn) {
 			for _, members := range []string{"server.1=localhost:2888:3888;2181", "nonsense", ""} {
-				k.want(proto.ReconfigDisabled, proto.OpReconfig, &proto.ReconfigRequest{
-					Joining: proto.Path{Null: true}, Leaving: proto.Path{Path: "7"}, NewMembers: proto.Path{Path: members}, ConfigID: -1})
+				k.want(proto.ReconfigDisabled, req(proto.OpReconfig, &proto.ReconfigRequest{
+					Joining: proto.Path{Null: true}, Leaving: proto.Path{Path: "7"}, NewMembers: proto.Path{Path: members}, ConfigID: -1}))
 			}
 			k.ping()
-		},
-	},
-	{
-		Name:  "system nodes/reconfig's zxid",
-		Says:  "A reconfig that is refused consumes a zxid.",
-		In:    ">=3.5.3",
-		With:  NoReconfig,
-		Alone: true,
-		run: func(t *trial) {
+		})),
+	alone(with(NoReconfig, check("system nodes/reconfig's zxid", ">=3.5.3",
+		"A reconfig that is refused consumes a zxid.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k := t.connect()
 				before := k.ping().Zxid
-				f := k.want(proto.ReconfigDisabled, proto.OpReconfig, &proto.ReconfigRequest{ConfigID: -1})
+				f := k.want(proto.ReconfigDisabled, req(proto.OpReconfig, &proto.ReconfigRequest{ConfigID: -1}))
 				t.equal("its zxid", f.Zxid, before+1)
 			})
-		},
-	},
+		}))),
 }
 
 // numbersIn creates a sequential znode in one that had children from the start.

@@ -26,14 +26,14 @@ const (
 // restored sends setWatches with xid -8, as clients do when they reconnect, and waits
 // for its reply. It keeps the events before the reply for event.
 func (k *conn) restored(op proto.OpCode, q proto.Record) {
-	k.queueXid(proto.XidSetWatches, op, q)
+	k.queueXid(proto.XidSetWatches, req(op, q))
 	k.flush()
 	k.judge(k.answer(proto.XidSetWatches, op), proto.OK)
 }
 
 // watches reports whether checkWatches finds a watch.
 func (k *conn) watches(path string, watcher int32) bool {
-	f := k.call(proto.OpCheckWatches, &proto.PathType{Path: path, Type: watcher})
+	f := k.call(opCheckWatches(path, watcher))
 	if f.Code != proto.NoWatcher {
 		k.judge(f, proto.OK)
 	}
@@ -41,15 +41,15 @@ func (k *conn) watches(path string, watcher int32) bool {
 }
 
 func (k *conn) removeWatches(path string, watcher int32) {
-	k.do(proto.OpRemoveWatches, &proto.PathType{Path: path, Type: watcher})
+	k.do(opRemoveWatches(path, watcher))
 }
 
-// fired is a check of the events that a change gives. It creates the znode t.path("n"),
+// fired is a check of the event that a change gives. It creates the znode t.path("n"),
 // sets a watch on it and changes it from another connection.
 type fired struct {
 	watch func(k *conn, path string)
 	do    func(k *conn, path string)
-	want  []proto.EventType
+	want  func(path string) event // or nil if there is none
 }
 
 func (x fired) run(t *trial) {
@@ -58,8 +58,8 @@ func (x fired) run(t *trial) {
 	k.create(n, []byte("1"), 0)
 	x.watch(k, n)
 	x.do(w, n)
-	for _, e := range x.want {
-		k.event(e, n)
+	if x.want != nil {
+		k.event(x.want(n))
 	}
 	k.noEvent()
 }
@@ -71,361 +71,242 @@ func doDelete(k *conn, p string) { k.delete(p, -1) }
 func doSetACL(k *conn, p string) { k.setACL(p, proto.OpenACL, -1) }
 func doChild(k *conn, p string)  { k.create(p+"/c", nil, 0) }
 
-var (
-	dataChanged     = []proto.EventType{proto.EventNodeDataChanged}
-	deleted         = []proto.EventType{proto.EventNodeDeleted}
-	childrenChanged = []proto.EventType{proto.EventNodeChildrenChanged}
-)
-
 var watchChecks = []Check{
-	{
-		Name: "watches/data, setData",
-		Says: "A watch of getData fires NodeDataChanged when the data is set.",
-		In:   ">=3.0",
-		run:  fired{(*conn).watchData, doSet, dataChanged}.run,
-	},
-	{
-		Name: "watches/data, same data",
-		Says: "Setting the same data again counts as a change and fires the watch.",
-		In:   ">=3.0",
-		run:  fired{(*conn).watchData, doSame, dataChanged}.run,
-	},
-	{
-		Name: "watches/data, delete",
-		Says: "A watch of getData fires NodeDeleted when the znode is deleted.",
-		In:   ">=3.0",
-		run:  fired{(*conn).watchData, doDelete, deleted}.run,
-	},
-	{
-		Name: "watches/data, children",
-		Says: "Changes of the znode's children do not fire a watch of getData.",
-		In:   ">=3.0",
-		run: fired{(*conn).watchData, func(k *conn, p string) {
-			k.create(p+"/c", nil, 0)
+	check("watches/data, setData", ">=3.0",
+		"A watch of getData fires NodeDataChanged when the data is set.",
+		fired{(*conn).watchData, doSet, dataChanged}.run),
+	check("watches/data, same data", ">=3.0",
+		"Setting the same data again counts as a change and fires the watch.",
+		fired{(*conn).watchData, doSame, dataChanged}.run),
+	check("watches/data, delete", ">=3.0",
+		"A watch of getData fires NodeDeleted when the znode is deleted.",
+		fired{(*conn).watchData, doDelete, deleted}.run),
+	check("watches/data, children", ">=3.0",
+		"Changes of the znode's children do not fire a watch of getData.",
+		fired{(*conn).watchData, func(k *conn, p string) {
+			k.make(p + "/c")
 			k.set(p+"/c", nil, -1)
 			k.delete(p+"/c", -1)
-		}, nil}.run,
-	},
-	{
-		Name: "watches/exists, setData",
-		Says: "A watch of exists on an existing znode fires NodeDataChanged when the data is set.",
-		In:   ">=3.0",
-		run:  fired{(*conn).watchExists, doSet, dataChanged}.run,
-	},
-	{
-		Name: "watches/exists, delete",
-		Says: "A watch of exists fires NodeDeleted when the znode is deleted.",
-		In:   ">=3.0",
-		run:  fired{(*conn).watchExists, doDelete, deleted}.run,
-	},
-	{
-		Name: "watches/exists, create",
-		Says: "exists of a missing znode fails with NoNode but sets a watch, which fires NodeCreated when the znode is created.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
-			k.want(proto.NoNode, proto.OpExists, &proto.PathWatch{Path: t.path("n"), Watch: true})
-			w.create(t.path("other"), nil, 0)
-			w.create(t.path("n"), nil, 0)
-			k.event(proto.EventNodeCreated, t.path("n"))
+		}, nil}.run),
+	check("watches/exists, setData", ">=3.0",
+		"A watch of exists on an existing znode fires NodeDataChanged when the data is set.",
+		fired{(*conn).watchExists, doSet, dataChanged}.run),
+	check("watches/exists, delete", ">=3.0",
+		"A watch of exists fires NodeDeleted when the znode is deleted.",
+		fired{(*conn).watchExists, doDelete, deleted}.run),
+	check("watches/exists, create", ">=3.0",
+		"exists of a missing znode fails with NoNode but sets a watch, which fires NodeCreated when the znode is created.",
+		func(t *trial, k, w *conn) {
+			k.want(proto.NoNode, watching(opExists(t.path("n"))))
+			w.make(t.path("other"), t.path("n"))
+			k.event(created(t.path("n")))
 			w.set(t.path("n"), nil, -1)
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/exists, sequential create",
-		Says: "A watch of exists matches only the full name of a sequential znode.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
+		}),
+	check("watches/exists, sequential create", ">=3.0",
+		"A watch of exists matches only the full name of a sequential znode.",
+		func(t *trial, k, w *conn) {
 			k.watchExists(t.path("n-"))
 			k.watchExists(t.path("n-0000000001"))
 			w.create(t.path("n-"), nil, proto.FlagSequential)
 			k.noEvent()
 			w.create(t.path("n-"), nil, proto.FlagEphemeralSeq)
-			k.event(proto.EventNodeCreated, t.path("n-0000000001"))
-			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/children, create",
-		Says: "A watch of getChildren fires NodeChildrenChanged, with the parent's path, when a child is created.",
-		In:   ">=3.0",
-		run:  fired{(*conn).watchChildren, doChild, childrenChanged}.run,
-	},
-	{
-		Name: "watches/children, delete of a child",
-		Says: "A watch of getChildren fires NodeChildrenChanged when a child is deleted.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("c"), nil, 0)
+			k.onlyEvents(created(t.path("n-0000000001")))
+		}),
+	check("watches/children, create", ">=3.0",
+		"A watch of getChildren fires NodeChildrenChanged, with the parent's path, when a child is created.",
+		fired{(*conn).watchChildren, doChild, childrenChanged}.run),
+	check("watches/children, delete of a child", ">=3.0",
+		"A watch of getChildren fires NodeChildrenChanged when a child is deleted.",
+		func(t *trial, k *conn) {
+			k.make(t.path("c"))
 			k.watchChildren(t.path(""))
 			t.connect().delete(t.path("c"), -1)
-			k.event(proto.EventNodeChildrenChanged, t.path(""))
-			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/children, delete",
-		Says: "A watch of getChildren fires NodeDeleted when the znode itself is deleted.",
-		In:   ">=3.0",
-		run:  fired{(*conn).watchChildren, doDelete, deleted}.run,
-	},
-	{
-		Name: "watches/children, data",
-		Says: "Changes of data, the znode's own or a child's, and of grandchildren do not fire a watch of getChildren.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
-			k.create(t.path("c"), nil, 0)
+			k.onlyEvents(childrenChanged(t.path("")))
+		}),
+	check("watches/children, delete", ">=3.0",
+		"A watch of getChildren fires NodeDeleted when the znode itself is deleted.",
+		fired{(*conn).watchChildren, doDelete, deleted}.run),
+	check("watches/children, data", ">=3.0",
+		"Changes of data, the znode's own or a child's, and of grandchildren do not fire a watch of getChildren.",
+		func(t *trial, k, w *conn) {
+			k.make(t.path("c"))
 			k.watchChildren(t.path(""))
 			w.set(t.path(""), nil, -1)
 			w.set(t.path("c"), nil, -1)
-			w.create(t.path("c/cc"), nil, 0)
+			w.make(t.path("c/cc"))
 			w.delete(t.path("c/cc"), -1)
 			k.noEvent()
 			w.delete(t.path("c"), -1)
-			k.event(proto.EventNodeChildrenChanged, t.path(""))
-		},
-	},
-	{
-		Name: "watches/getChildren2",
-		Says: "getChildren2 sets the same watch as getChildren.",
-		In:   ">=3.3",
-		run: fired{func(k *conn, p string) {
-			k.do(proto.OpGetChildren2, &proto.PathWatch{Path: p, Watch: true})
-		}, doChild, childrenChanged}.run,
-	},
-	{
-		Name: "watches/setACL",
-		Says: "setACL fires no watch.",
-		In:   ">=3.0",
-		run: fired{func(k *conn, p string) {
+			k.event(childrenChanged(t.path("")))
+		}),
+	check("watches/getChildren2", ">=3.3",
+		"getChildren2 sets the same watch as getChildren.",
+		fired{func(k *conn, p string) {
+			k.do(watching(opChildren2(p)))
+		}, doChild, childrenChanged}.run),
+	check("watches/setACL", ">=3.0",
+		"setACL fires no watch.",
+		fired{func(k *conn, p string) {
 			k.watchData(p)
 			k.watchExists(p)
 			k.watchChildren(p)
-		}, doSetACL, nil}.run,
-	},
-	{
-		Name: "watches/failed writes",
-		Says: "A write that fails fires no watch and uses none up.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}, doSetACL, nil}.run),
+	check("watches/failed writes", ">=3.0",
+		"A write that fails fires no watch and uses none up.",
+		func(t *trial, k *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
-			k.create(n+"/c", nil, 0)
+			k.make(n, n+"/c")
 			k.watchData(n)
 			k.watchChildren(n)
-			k.want(proto.BadVersion, proto.OpSetData, &proto.SetDataRequest{Path: n, Version: 7})
-			k.want(proto.NotEmpty, proto.OpDelete, &proto.PathVersion{Path: n, Version: -1})
-			k.want(proto.NodeExists, proto.OpCreate, &proto.CreateRequest{Path: n + "/c", ACL: proto.OpenACL})
+			k.want(proto.BadVersion, opSet(n, nil, 7))
+			k.want(proto.NotEmpty, opDelete(n, -1))
+			k.want(proto.NodeExists, opCreate(n+"/c", nil, 0))
 			k.noEvent()
 			k.set(n, nil, -1)
-			k.event(proto.EventNodeDataChanged, n)
+			k.event(dataChanged(n))
 			k.delete(n+"/c", -1)
-			k.event(proto.EventNodeChildrenChanged, n)
-		},
-	},
-	{
-		Name: "watches/one-shot",
-		Says: "A watch fires once; a second change fires it only if it was set again.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+			k.event(childrenChanged(n))
+		}),
+	check("watches/one-shot", ">=3.0",
+		"A watch fires once; a second change fires it only if it was set again.",
+		func(t *trial, k *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
+			k.make(n)
 			k.watchData(n)
 			k.watchChildren(n)
 			k.set(n, nil, -1)
-			k.create(n+"/c", nil, 0)
-			k.event(proto.EventNodeDataChanged, n)
-			k.event(proto.EventNodeChildrenChanged, n)
+			k.make(n + "/c")
+			k.event(dataChanged(n), childrenChanged(n))
 			k.set(n, nil, -1)
 			k.delete(n+"/c", -1)
 			k.noEvent()
 			k.watchData(n)
 			k.set(n, nil, -1)
-			k.event(proto.EventNodeDataChanged, n)
-		},
-	},
-	{
-		Name: "watches/set twice",
-		Says: "Watches of the same kind that one connection sets on one znode are one watch: getData and exists, each called twice, give one event.",
-		In:   ">=3.0",
-		run: fired{func(k *conn, p string) {
+			k.event(dataChanged(n))
+		}),
+	check("watches/set twice", ">=3.0",
+		"Watches of the same kind that one connection sets on one znode are one watch: getData and exists, each called twice, give one event.",
+		fired{func(k *conn, p string) {
 			k.watchData(p)
 			k.watchExists(p)
 			k.watchData(p)
 			k.watchExists(p)
-		}, doSet, dataChanged}.run,
-	},
-	{
-		Name: "watches/two connections",
-		Says: "Every connection that watches gets the event, whichever connection made the change.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		}, doSet, dataChanged}.run),
+	check("watches/two connections", ">=3.0",
+		"Every connection that watches gets the event, whichever connection made the change.",
+		func(t *trial, a, b *conn) {
 			n := t.path("n")
-			a.create(n, nil, 0)
+			a.make(n)
 			a.watchData(n)
 			b.watchExists(n)
 			a.set(n, nil, -1)
-			a.event(proto.EventNodeDataChanged, n)
-			b.event(proto.EventNodeDataChanged, n)
+			a.event(dataChanged(n))
+			b.event(dataChanged(n))
 			a.noEvent()
 			b.noEvent()
-		},
-	},
-	{
-		Name: "watches/data and children, delete",
-		Says: "A connection that watches both data and children of a znode gets one event when it is deleted, and both watches are used up.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/data and children, delete", ">=3.0",
+		"A connection that watches both data and children of a znode gets one event when it is deleted, and both watches are used up.",
+		func(t *trial, k *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
+			k.make(n)
 			k.watchData(n)
 			k.watchChildren(n)
 			k.delete(n, -1)
-			k.event(proto.EventNodeDeleted, n)
-			k.create(n, nil, 0)
-			k.create(n+"/c", nil, 0)
+			k.event(deleted(n))
+			k.make(n, n+"/c")
 			k.set(n, nil, -1)
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/node before parent",
-		Says: "The event of a znode comes before that of its parent's children.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/node before parent", ">=3.0",
+		"The event of a znode comes before that of its parent's children.",
+		func(t *trial, k *conn) {
 			k.watchChildren(t.path(""))
 			k.watchExists(t.path("n"))
-			k.create(t.path("n"), nil, 0)
-			k.event(proto.EventNodeCreated, t.path("n"))
-			k.event(proto.EventNodeChildrenChanged, t.path(""))
+			k.make(t.path("n"))
+			k.event(created(t.path("n")), childrenChanged(t.path("")))
 			k.watchChildren(t.path(""))
 			k.watchExists(t.path("n"))
 			k.delete(t.path("n"), -1)
-			k.event(proto.EventNodeDeleted, t.path("n"))
-			k.event(proto.EventNodeChildrenChanged, t.path(""))
-			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/without the flag",
-		Says: "A read without the watch flag sets no watch.",
-		In:   ">=3.0",
-		run: fired{func(k *conn, p string) {
+			k.onlyEvents(deleted(t.path("n")), childrenChanged(t.path("")))
+		}),
+	check("watches/without the flag", ">=3.0",
+		"A read without the watch flag sets no watch.",
+		fired{func(k *conn, p string) {
 			k.stat(p)
 			k.get(p)
 			k.children(p)
-		}, doSet, nil}.run,
-	},
-	{
-		Name: "watches/failed getData",
-		Says: "getData of a missing znode sets no watch.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
-			k.want(proto.NoNode, proto.OpGetData, &proto.PathWatch{Path: t.path("n"), Watch: true})
-			k.create(t.path("n"), nil, 0)
+		}, doSet, nil}.run),
+	check("watches/failed getData", ">=3.0",
+		"getData of a missing znode sets no watch.",
+		func(t *trial, k *conn) {
+			k.want(proto.NoNode, watching(opGet(t.path("n"))))
+			k.make(t.path("n"))
 			k.set(t.path("n"), nil, -1)
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/failed getChildren",
-		Says: "getChildren of a missing znode sets no watch.",
-		In:   ">=3.3",
-		run: func(t *trial) {
-			k := t.connect()
-			k.want(proto.NoNode, proto.OpGetChildren, &proto.PathWatch{Path: t.path("n"), Watch: true})
-			k.want(proto.NoNode, proto.OpGetChildren2, &proto.PathWatch{Path: t.path("n"), Watch: true})
-			k.create(t.path("n"), nil, 0)
-			k.create(t.path("n/c"), nil, 0)
+		}),
+	check("watches/failed getChildren", ">=3.3",
+		"getChildren of a missing znode sets no watch.",
+		func(t *trial, k *conn) {
+			k.want(proto.NoNode, watching(opChildren(t.path("n"))), watching(opChildren2(t.path("n"))))
+			k.make(t.path("n"), t.path("n/c"))
 			k.delete(t.path("n/c"), -1)
 			k.delete(t.path("n"), -1)
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/no permission",
-		Says: "getData and getChildren that fail with NoAuth set no watch.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/no permission", ">=3.0",
+		"getData and getChildren that fail with NoAuth set no watch.",
+		func(t *trial, k *conn) {
 			n := t.path("n")
 			k.createACL(n, nil, []proto.ACL{allowAll(proto.PermAll &^ proto.PermRead)}, 0)
-			k.want(proto.NoAuth, proto.OpGetData, &proto.PathWatch{Path: n, Watch: true})
-			k.want(proto.NoAuth, proto.OpGetChildren, &proto.PathWatch{Path: n, Watch: true})
+			k.want(proto.NoAuth, watching(opGet(n)), watching(opChildren(n)))
 			k.setACL(n, proto.OpenACL, -1)
 			k.set(n, nil, -1)
-			k.create(n+"/c", nil, 0)
+			k.make(n + "/c")
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/before the own reply",
-		Says: "The event of a connection's own write comes before the write's reply.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/before the own reply", ">=3.0",
+		"The event of a connection's own write comes before the write's reply.",
+		func(t *trial, k *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
+			k.make(n)
 			k.watchData(n)
-			xid := k.send(proto.OpSetData, &proto.SetDataRequest{Path: n, Version: -1})
+			xid := k.send(opSet(n, nil, -1))
 			t.equal("the kind of the first frame", k.next().Kind, wire.Event)
 			t.equal("the xid of the second", k.next().Xid, xid)
-		},
-	},
-	{
-		Name: "watches/before the change is visible",
-		Says: "A connection that watches gets the event of a change before it can read the change.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
+		}),
+	check("watches/before the change is visible", ">=3.0",
+		"A connection that watches gets the event of a change before it can read the change.",
+		func(t *trial, k, w *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
+			k.make(n)
 			for round := int32(1); round <= 20; round++ {
 				k.watchData(n)
-				w.send(proto.OpSetData, &proto.SetDataRequest{Path: n, Version: -1})
+				w.send(opSet(n, nil, -1))
 				late := time.Now().Add(t.s.o.Timeout)
 				for seen := false; !seen; t.wait(20 * time.Microsecond) {
 					t.ensure(time.Now().Before(late), "version %d is never read", round)
-					f := k.call(proto.OpExists, &proto.PathWatch{Path: n})
+					f := k.call(opExists(n))
 					k.judge(f, proto.OK)
 					seen = f.Body.(*proto.Stat).Version == round
 					t.ensure(!seen || len(k.events) == 1, "version %d was read before its event came", round)
 				}
-				k.event(proto.EventNodeDataChanged, n)
+				k.event(dataChanged(n))
 				w.judge(w.reply(), proto.OK)
 			}
-		},
-	},
-	{
-		Name: "watches/header",
-		Says: "An event has xid -1, error 0 and zxid -1.",
-		In:   releases.NoEventZxid,
-		run:  func(t *trial) { eventHeader(t, func(*wire.Frame) int64 { return -1 }) },
-	},
-	{
-		Name: "watches/header with zxid",
-		Says: "An event has xid -1, error 0 and the zxid of the change that it reports.",
-		In:   releases.EventZxid,
-		run:  func(t *trial) { eventHeader(t, func(change *wire.Frame) int64 { return change.Zxid }) },
-	},
-	{
-		Name: "watches/lost with the connection",
-		Says: "Watches belong to the connection and not to the session: after a reconnect there are none.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
+		}),
+	check("watches/header", releases.NoEventZxid,
+		"An event has xid -1, error 0 and zxid -1.",
+		func(t *trial) { eventHeader(t, func(*wire.Frame) int64 { return -1 }) }),
+	check("watches/header with zxid", releases.EventZxid,
+		"An event has xid -1, error 0 and the zxid of the change that it reports.",
+		func(t *trial) { eventHeader(t, func(change *wire.Frame) int64 { return change.Zxid }) }),
+	check("watches/lost with the connection", ">=3.0",
+		"Watches belong to the connection and not to the session: after a reconnect there are none.",
+		func(t *trial, k, w *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
+			k.make(n)
 			k.watchData(n)
 			k.watchChildren(n)
 			k.hangUp()
@@ -433,29 +314,21 @@ var watchChecks = []Check{
 			w.set(n, nil, -1)
 			w.delete(n, -1)
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/kept while others go",
-		Says: "A watch stays when another connection that has the same watch ends.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		}),
+	check("watches/kept while others go", ">=3.0",
+		"A watch stays when another connection that has the same watch ends.",
+		func(t *trial, a, b *conn) {
 			n := t.path("n")
-			a.create(n, nil, 0)
+			a.make(n)
 			a.watchData(n)
 			b.watchData(n)
 			b.closeSession()
 			a.set(n, nil, -1)
-			a.event(proto.EventNodeDataChanged, n)
-		},
-	},
-	{
-		Name: "watches/end of a session",
-		Says: "The end of a session fires the watches on its ephemeral znodes: NodeDeleted for each, and NodeChildrenChanged for the parent once.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, owner := t.connect(), t.connect()
+			a.event(dataChanged(n))
+		}),
+	check("watches/end of a session", ">=3.0",
+		"The end of a session fires the watches on its ephemeral znodes: NodeDeleted for each, and NodeChildrenChanged for the parent once.",
+		func(t *trial, k, owner *conn) {
 			want := map[string]bool{}
 			for _, name := range []string{"a", "b", "c"} {
 				owner.create(t.path(name), nil, proto.FlagEphemeral)
@@ -476,193 +349,141 @@ var watchChecks = []Check{
 				delete(want, e.Path)
 			}
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/own end",
-		Says: "A session that closes gets the events of its own ephemeral znodes before the reply.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/own end", ">=3.0",
+		"A session that closes gets the events of its own ephemeral znodes before the reply.",
+		func(t *trial, k *conn) {
 			k.create(t.path("n"), nil, proto.FlagEphemeral)
 			k.watchData(t.path("n"))
 			k.closeSession()
-			k.event(proto.EventNodeDeleted, t.path("n"))
-		},
-	},
-	{
-		Name: "watches/expiry",
-		Says: "The expiry of a session fires the watches on its ephemeral znodes.",
-		In:   ">=3.0",
-		run: func(t *trial) {
+			k.event(deleted(t.path("n")))
+		}),
+	check("watches/expiry", ">=3.0",
+		"The expiry of a session fires the watches on its ephemeral znodes.",
+		func(t *trial) {
 			k, owner := t.connect(), t.connectFor(time.Millisecond)
 			owner.create(t.path("n"), nil, proto.FlagEphemeral)
 			k.watchData(t.path("n"))
 			k.watchChildren(t.path(""))
 			owner.hangUp()
 			k.timeout += 10 * time.Duration(owner.Session.Timeout) * time.Millisecond
-			k.event(proto.EventNodeDeleted, t.path("n"))
-			k.event(proto.EventNodeChildrenChanged, t.path(""))
+			k.event(deleted(t.path("n")), childrenChanged(t.path("")))
 			k.missing(t.path("n"))
-		},
-	},
-	{
-		Name:  "watches/root",
-		Says:  "The root's children can be watched like those of any other znode.",
-		In:    ">=3.0",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	alone(check("watches/root", ">=3.0",
+		"The root's children can be watched like those of any other znode.",
+		func(t *trial, k *conn) {
 			k.watchChildren("/")
 			p := k.create(t.s.root+"-watched", nil, 0)
 			k.delete(p, -1)
-			k.event(proto.EventNodeChildrenChanged, "/")
-			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/setWatches, data",
-		Says: "For each znode in the data list that is gone (NodeDeleted) or was set after the zxid (NodeDataChanged), setWatches sends an event at once; for the others it sets a watch.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
+			k.onlyEvents(childrenChanged("/"))
+		})),
+	check("watches/setWatches, data", ">=3.0",
+		"For each znode in the data list that is gone (NodeDeleted) or was set after the zxid (NodeDataChanged), setWatches sends an event at once; for the others it sets a watch.",
+		func(t *trial, k, w *conn) {
 			for _, name := range []string{"same", "set", "gone", "child"} {
-				w.create(t.path(name), nil, 0)
+				w.make(t.path(name))
 			}
 			seen := w.ping().Zxid
 			w.set(t.path("set"), nil, -1)
 			w.delete(t.path("gone"), -1)
-			w.create(t.path("child/c"), nil, 0)
+			w.make(t.path("child/c"))
 			w.setACL(t.path("same"), proto.OpenACL, -1)
 			k.restored(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: []string{t.path("same"), t.path("set"), t.path("gone"), t.path("child")}})
-			k.event(proto.EventNodeDataChanged, t.path("set"))
-			k.event(proto.EventNodeDeleted, t.path("gone"))
-			k.noEvent()
+			k.onlyEvents(dataChanged(t.path("set")), deleted(t.path("gone")))
 			w.set(t.path("set"), nil, -1)
-			w.create(t.path("gone"), nil, 0)
+			w.make(t.path("gone"))
 			k.noEvent()
 			w.set(t.path("same"), nil, -1)
 			w.delete(t.path("child/c"), -1)
 			w.delete(t.path("child"), -1)
-			k.event(proto.EventNodeDataChanged, t.path("same"))
-			k.event(proto.EventNodeDeleted, t.path("child"))
+			k.event(dataChanged(t.path("same")), deleted(t.path("child")))
 			w.set(t.path("same"), nil, -1)
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/setWatches, exist",
-		Says: "For each znode in the exist list that exists, even if it did before the zxid, setWatches sends NodeCreated; for the others it sets a watch.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
-			w.create(t.path("old"), nil, 0)
+		}),
+	check("watches/setWatches, exist", ">=3.0",
+		"For each znode in the exist list that exists, even if it did before the zxid, setWatches sends NodeCreated; for the others it sets a watch.",
+		func(t *trial, k, w *conn) {
+			w.make(t.path("old"))
 			seen := w.ping().Zxid
-			w.create(t.path("new"), nil, 0)
+			w.make(t.path("new"))
 			k.restored(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Exist: []string{t.path("missing"), t.path("old"), t.path("new")}})
-			k.event(proto.EventNodeCreated, t.path("old"))
-			k.event(proto.EventNodeCreated, t.path("new"))
+			k.event(created(t.path("old")), created(t.path("new")))
 			w.set(t.path("old"), nil, -1)
 			k.noEvent()
-			w.create(t.path("missing"), nil, 0)
-			k.event(proto.EventNodeCreated, t.path("missing"))
-			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/setWatches, children",
-		Says: "For each znode in the children list that is gone (NodeDeleted) or whose children changed after the zxid (NodeChildrenChanged), setWatches sends an event at once; for the others it sets a watch.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k, w := t.connect(), t.connect()
+			w.make(t.path("missing"))
+			k.onlyEvents(created(t.path("missing")))
+		}),
+	check("watches/setWatches, children", ">=3.0",
+		"For each znode in the children list that is gone (NodeDeleted) or whose children changed after the zxid (NodeChildrenChanged), setWatches sends an event at once; for the others it sets a watch.",
+		func(t *trial, k, w *conn) {
 			for _, name := range []string{"same", "more", "less", "less/c", "gone", "set"} {
-				w.create(t.path(name), nil, 0)
+				w.make(t.path(name))
 			}
 			seen := w.ping().Zxid
-			w.create(t.path("more/c"), nil, 0)
+			w.make(t.path("more/c"))
 			w.delete(t.path("less/c"), -1)
 			w.delete(t.path("gone"), -1)
 			w.set(t.path("set"), nil, -1)
 			k.restored(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Child: []string{t.path("same"), t.path("more"), t.path("less"), t.path("gone"), t.path("set")}})
-			k.event(proto.EventNodeChildrenChanged, t.path("more"))
-			k.event(proto.EventNodeChildrenChanged, t.path("less"))
-			k.event(proto.EventNodeDeleted, t.path("gone"))
+			k.onlyEvents(childrenChanged(t.path("more")), childrenChanged(t.path("less")), deleted(t.path("gone")))
+			w.make(t.path("more/d"))
 			k.noEvent()
-			w.create(t.path("more/d"), nil, 0)
-			k.noEvent()
-			w.create(t.path("same/c"), nil, 0)
+			w.make(t.path("same/c"))
 			w.delete(t.path("set"), -1)
-			k.event(proto.EventNodeChildrenChanged, t.path("same"))
-			k.event(proto.EventNodeDeleted, t.path("set"))
-		},
-	},
-	{
-		Name: "watches/setWatches, order",
-		Says: "The events of setWatches come before its reply, in the order of the lists data, exist and children, and have zxid -1.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("b"), nil, 0)
-			k.queueXid(proto.XidSetWatches, proto.OpSetWatches, &proto.SetWatchesRequest{
-				Child: []string{t.path(""), t.path("no")}, Exist: []string{t.path("b")}, Data: []string{t.path("nope"), t.path("b")}})
+			k.event(childrenChanged(t.path("same")), deleted(t.path("set")))
+		}),
+	check("watches/setWatches, order", ">=3.0",
+		"The events of setWatches come before its reply, in the order of the lists data, exist and children, and have zxid -1.",
+		func(t *trial, k *conn) {
+			k.make(t.path("b"))
+			k.queueXid(proto.XidSetWatches, req(proto.OpSetWatches, &proto.SetWatchesRequest{
+				Child: []string{t.path(""), t.path("no")}, Exist: []string{t.path("b")}, Data: []string{t.path("nope"), t.path("b")}}))
 			k.flush()
-			for _, want := range []proto.WatcherEvent{
-				{Type: proto.EventNodeDeleted, Path: t.path("nope")}, {Type: proto.EventNodeDataChanged, Path: t.path("b")},
-				{Type: proto.EventNodeCreated, Path: t.path("b")},
-				{Type: proto.EventNodeChildrenChanged, Path: t.path("")}, {Type: proto.EventNodeDeleted, Path: t.path("no")},
+			for _, want := range []event{
+				deleted(t.path("nope")), dataChanged(t.path("b")), created(t.path("b")),
+				childrenChanged(t.path("")), deleted(t.path("no")),
 			} {
-				t.equal("the event's zxid", k.event(want.Type, want.Path).Zxid, int64(-1))
+				t.equal("the event's zxid", k.event(want).Zxid, int64(-1))
 			}
 			f := k.next()
 			t.equal("the reply's xid", f.Xid, proto.XidSetWatches)
 			k.judge(f, proto.OK)
 			t.equal("the reply's body", len(f.Rest), 0)
-		},
-	},
-	{
-		Name: "watches/setWatches, frames",
-		Says: "Several setWatches in a row, all with xid -8 or with xids of their own, are answered in turn, and their watches add up.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/setWatches, frames", ">=3.0",
+		"Several setWatches in a row, all with xid -8 or with xids of their own, are answered in turn, and their watches add up.",
+		func(t *trial, k *conn) {
 			var paths []string
 			for _, name := range []string{"a", "b", "c"} {
 				paths = append(paths, k.create(t.path(name), nil, 0))
 			}
 			seen := k.ping().Zxid
-			k.queueXid(proto.XidSetWatches, proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[:1]})
-			k.queueXid(proto.XidSetWatches, proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[1:2]})
-			own := k.queue(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[2:]})
+			k.queueXid(proto.XidSetWatches, req(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[:1]}))
+			k.queueXid(proto.XidSetWatches, req(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[1:2]}))
+			own := k.queue(req(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[2:]}))
 			k.flush()
 			for _, xid := range []int32{proto.XidSetWatches, proto.XidSetWatches, own} {
 				k.judge(k.answer(xid, proto.OpSetWatches), proto.OK)
 			}
 			for _, p := range paths {
 				k.set(p, nil, -1)
-				k.event(proto.EventNodeDataChanged, p)
+				k.event(dataChanged(p))
 			}
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/setWatches, undecodable",
-		Says: "A setWatches that cannot be decoded fails with MarshallingError, and the connection stays open.",
-		In:   ">=3.0",
-		run: func(t *trial) {
-			k := t.connect()
-			k.wantRaw(proto.MarshallingError, proto.OpSetWatches, []byte{1, 2, 3})
+		}),
+	check("watches/setWatches, undecodable", ">=3.0",
+		"A setWatches that cannot be decoded fails with MarshallingError, and the connection stays open.",
+		func(t *trial, k *conn) {
+			k.want(proto.MarshallingError, req(proto.OpSetWatches, raw{1, 2, 3}))
 			k.ping()
-		},
-	},
-	{
-		Name: "watches/checkWatches",
-		Says: "checkWatches of type 1 finds a watch of children, of type 2 one of data or existence, and of type 3 any; if there is none it fails with NoWatcher. It changes nothing.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/checkWatches", ">=3.5",
+		"checkWatches of type 1 finds a watch of children, of type 2 one of data or existence, and of type 3 any; if there is none it fails with NoWatcher. It changes nothing.",
+		func(t *trial, k *conn) {
 			k.watchData(t.path(""))
 			k.watchExists(t.path("missing"))
-			k.create(t.path("n"), nil, 0)
+			k.make(t.path("n"))
 			k.watchChildren(t.path("n"))
 			for _, x := range []struct {
 				path string
@@ -678,110 +499,87 @@ var watchChecks = []Check{
 					t.equal("what checkWatches of 1, 2 and 3 finds on "+x.path, got, x.want)
 				}
 			}
-			k.create(t.path("n/c"), nil, 0)
-			k.event(proto.EventNodeChildrenChanged, t.path("n"))
+			k.make(t.path("n/c"))
+			k.event(childrenChanged(t.path("n")))
 			t.equal("whether checkWatches finds the watch that fired", k.watches(t.path("n"), watcherAny), false)
-		},
-	},
-	{
-		Name: "watches/checkWatches, others'",
-		Says: "checkWatches finds only the watches of its own connection.",
-		In:   releases.CheckOwnWatches,
-		run:  func(t *trial) { checkOthers(t, false) },
-	},
-	{
-		Name: "watches/checkWatches, all connections'",
-		Says: "checkWatches finds the watches of other connections too.",
-		In:   releases.CheckAnyWatches,
-		run:  func(t *trial) { checkOthers(t, true) },
-	},
-	{
-		Name: "watches/removeWatches",
-		Says: "removeWatches of type 1 removes a watch of children, and of type 2 one of data or existence, without an event.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/checkWatches, others'", releases.CheckOwnWatches,
+		"checkWatches finds only the watches of its own connection.",
+		func(t *trial) { checkOthers(t, false) }),
+	check("watches/checkWatches, all connections'", releases.CheckAnyWatches,
+		"checkWatches finds the watches of other connections too.",
+		func(t *trial) { checkOthers(t, true) }),
+	check("watches/removeWatches", ">=3.5",
+		"removeWatches of type 1 removes a watch of children, and of type 2 one of data or existence, without an event.",
+		func(t *trial, k *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
+			k.make(n)
 			k.watchData(n)
 			k.watchChildren(n)
 			k.removeWatches(n, watcherData)
-			k.want(proto.NoWatcher, proto.OpRemoveWatches, &proto.PathType{Path: n, Type: watcherData})
+			k.want(proto.NoWatcher, opRemoveWatches(n, watcherData))
 			k.set(n, nil, -1)
 			k.noEvent()
-			k.create(n+"/c", nil, 0)
-			k.event(proto.EventNodeChildrenChanged, n)
+			k.make(n + "/c")
+			k.event(childrenChanged(n))
 			k.watchData(n)
 			k.watchChildren(n)
 			k.removeWatches(n, watcherChildren)
 			k.delete(n+"/c", -1)
 			k.noEvent()
 			k.set(n, nil, -1)
-			k.event(proto.EventNodeDataChanged, n)
+			k.event(dataChanged(n))
 			k.watchExists(t.path("m"))
 			k.removeWatches(t.path("m"), watcherData)
-			k.create(t.path("m"), nil, 0)
+			k.make(t.path("m"))
 			k.noEvent()
-		},
-	},
-	{
-		Name: "watches/removeWatches, any",
-		Says: "removeWatches of type 3 removes the watches of both kinds, or the only one.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/removeWatches, any", ">=3.5",
+		"removeWatches of type 3 removes the watches of both kinds, or the only one.",
+		func(t *trial, k *conn) {
 			n := t.path("n")
-			k.create(n, nil, 0)
+			k.make(n)
 			k.watchData(n)
 			k.watchChildren(n)
 			k.removeWatches(n, watcherAny)
-			k.create(n+"/c", nil, 0)
+			k.make(n + "/c")
 			k.set(n, nil, -1)
 			k.noEvent()
 			k.watchChildren(n)
 			k.removeWatches(n, watcherAny)
 			k.delete(n+"/c", -1)
 			k.noEvent()
-			k.want(proto.NoWatcher, proto.OpRemoveWatches, &proto.PathType{Path: n, Type: watcherAny})
-		},
-	},
-	{
-		Name: "watches/removeWatches, others'",
-		Says: "removeWatches does not affect the watches of other connections.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+			k.want(proto.NoWatcher, opRemoveWatches(n, watcherAny))
+		}),
+	check("watches/removeWatches, others'", ">=3.5",
+		"removeWatches does not affect the watches of other connections.",
+		func(t *trial, a, b *conn) {
 			n := t.path("n")
-			a.create(n, nil, 0)
+			a.make(n)
 			a.watchData(n)
 			b.watchData(n)
 			b.removeWatches(n, watcherData)
 			a.set(n, nil, -1)
-			a.event(proto.EventNodeDataChanged, n)
+			a.event(dataChanged(n))
 			b.noEvent()
-		},
-	},
-	{
-		Name: "watches/wrong types",
-		Says: "checkWatches and removeWatches of a type that does not exist fail with MarshallingError.",
-		In:   ">=3.5",
-		run: func(t *trial) {
-			k := t.connect()
+		}),
+	check("watches/wrong types", ">=3.5",
+		"checkWatches and removeWatches of a type that does not exist fail with MarshallingError.",
+		func(t *trial, k *conn) {
 			for _, watcher := range []int32{0, -1, 6, 1000} {
-				k.want(proto.MarshallingError, proto.OpCheckWatches, &proto.PathType{Path: t.path(""), Type: watcher})
-				k.want(proto.MarshallingError, proto.OpRemoveWatches, &proto.PathType{Path: t.path(""), Type: watcher})
+				k.want(proto.MarshallingError, opCheckWatches(t.path(""), watcher))
+				k.want(proto.MarshallingError, opRemoveWatches(t.path(""), watcher))
 			}
-		},
-	},
+		}),
 }
 
 func eventHeader(t *trial, zxid func(change *wire.Frame) int64) {
 	k, w := t.connect(), t.connect()
 	n := t.path("n")
-	k.create(n, nil, 0)
+	k.make(n)
 	k.watchData(n)
-	change := w.do(proto.OpSetData, &proto.SetDataRequest{Path: n, Version: -1})
-	e := k.event(proto.EventNodeDataChanged, n)
+	change := w.do(opSet(n, nil, -1))
+	e := k.event(dataChanged(n))
 	t.equal("the xid", e.Xid, proto.XidEvent)
 	t.equal("the error", e.Code, proto.OK)
 	t.equal("the zxid", e.Zxid, zxid(change))
@@ -795,5 +593,5 @@ func checkOthers(t *trial, found bool) {
 	for _, watcher := range []int32{watcherChildren, watcherData, watcherAny} {
 		t.equal("whether the watch is found", b.watches(t.path(""), watcher), found)
 	}
-	b.want(proto.NoWatcher, proto.OpRemoveWatches, &proto.PathType{Path: t.path(""), Type: watcherAny})
+	b.want(proto.NoWatcher, opRemoveWatches(t.path(""), watcherAny))
 }

@@ -133,37 +133,21 @@ func (t *trial) section(lines []string, from, to string) []string {
 }
 
 var wordChecks = []Check{
-	{
-		Name:  "four-letter words/ruok",
-		Says:  "ruok is answered imok, without a line feed.",
-		In:    ">=3.0",
-		Needs: []Feature{Words},
-		run:   func(t *trial) { t.equal("the answer", t.word("ruok"), "imok") },
-	},
-	{
-		Name:  "four-letter words/isro",
-		Says:  "isro is answered rw, without a line feed, by a server that accepts writes.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		run:   func(t *trial) { t.equal("the answer", t.word("isro"), "rw") },
-	},
-	{
-		Name:  "four-letter words/srvr",
-		Says:  "srvr shows version, latency, packets, connections, outstanding requests, zxid, mode and number of znodes, one per line.",
-		In:    ">=3.7",
-		Needs: []Feature{Words},
-		run:   func(t *trial) { t.form(t.lines("srvr"), srvrLines...) },
-	},
-	{
-		Name:  "four-letter words/srvr's zxid",
-		Says:  "The zxid in srvr is the last one, in hexadecimal; words consume no zxid.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
+	requires(Words, check("four-letter words/ruok", ">=3.0",
+		"ruok is answered imok, without a line feed.",
+		func(t *trial) { t.equal("the answer", t.word("ruok"), "imok") })),
+	requires(Words, check("four-letter words/isro", ">=3.4",
+		"isro is answered rw, without a line feed, by a server that accepts writes.",
+		func(t *trial) { t.equal("the answer", t.word("isro"), "rw") })),
+	requires(Words, check("four-letter words/srvr", ">=3.7",
+		"srvr shows version, latency, packets, connections, outstanding requests, zxid, mode and number of znodes, one per line.",
+		func(t *trial) { t.form(t.lines("srvr"), srvrLines...) })),
+	alone(requires(Words, check("four-letter words/srvr's zxid", ">=3.4",
+		"The zxid in srvr is the last one, in hexadecimal; words consume no zxid.",
+		func(t *trial) {
 			t.undisturbed(func(root string) {
 				k := t.connect()
-				k.create(root, nil, 0)
+				k.make(root)
 				zxid := k.ping().Zxid
 				for _, w := range []string{"ruok", "mntr", "srvr", "cons"} {
 					t.word(w)
@@ -171,15 +155,10 @@ var wordChecks = []Check{
 				t.ensure(slices.Contains(t.lines("srvr"), fmt.Sprintf("Zxid: %#x", zxid)), "the zxid is not %#x", zxid)
 				t.equal("the zxid afterwards", k.ping().Zxid, zxid)
 			})
-		},
-	},
-	{
-		Name:  "four-letter words/node count",
-		Says:  "The number of znodes in srvr, stat and mntr increases by one with each create and decreases by one with each delete.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
+		}))),
+	alone(requires(Words, check("four-letter words/node count", ">=3.4",
+		"The number of znodes in srvr, stat and mntr increases by one with each create and decreases by one with each delete.",
+		func(t *trial) {
 			t.undisturbed(func(root string) {
 				k := t.connect()
 				n := t.number(t.lines("srvr"), "Node count: ")
@@ -188,7 +167,7 @@ var wordChecks = []Check{
 						t.equal("the number in "+word, t.number(t.lines(word), prefix), want)
 					}
 				}
-				k.create(root, nil, 0)
+				k.make(root)
 				count(n + 1)
 				k.multi(opCreate(root+"/b", nil, 0), opCreate(root+"/c", nil, proto.FlagEphemeral))
 				count(n + 3)
@@ -196,16 +175,10 @@ var wordChecks = []Check{
 				k.closeSession()
 				count(n + 1)
 			})
-		},
-	},
-	{
-		Name:  "four-letter words/connections",
-		Says:  "The number of connections in srvr and mntr includes the one that sent the word.",
-		In:    ">=3.5",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		}))),
+	alone(requires(Words, check("four-letter words/connections", ">=3.5",
+		"The number of connections in srvr and mntr includes the one that sent the word.",
+		func(t *trial, k *conn) {
 			before := t.settled("srvr", "Connections: ")
 			other := t.connect()
 			t.becomes("srvr", "Connections: ", before+1)
@@ -213,16 +186,10 @@ var wordChecks = []Check{
 			other.closeSession()
 			t.becomes("srvr", "Connections: ", before)
 			k.ping()
-		},
-	},
-	{
-		Name:  "four-letter words/packets",
-		Says:  "Received and Sent in srvr count requests and replies; srst resets them.",
-		In:    ">=3.5",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		}))),
+	alone(requires(Words, check("four-letter words/packets", ">=3.5",
+		"Received and Sent in srvr count requests and replies; srst resets them.",
+		func(t *trial, k *conn) {
 			before := t.lines("srvr")
 			for range 100 {
 				k.ping()
@@ -236,29 +203,20 @@ var wordChecks = []Check{
 				n := t.number(t.lines("srvr"), prefix)
 				t.ensure(n < 100, "%q is %d after srst", prefix, n)
 			}
-		},
-	},
-	{
-		Name:  "four-letter words/latency",
-		Says:  "The minimum, average and maximum latency in srvr are in ascending order.",
-		In:    ">=3.7",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
+		}))),
+	requires(Words, check("four-letter words/latency", ">=3.7",
+		"The minimum, average and maximum latency in srvr are in ascending order.",
+		func(t *trial) {
 			m := regexp.MustCompile(`Latency min/avg/max: (\d+)/(\d+\.\d+)/(\d+)`).FindStringSubmatch(t.word("srvr"))
 			t.ensure(m != nil, "there are no latencies")
 			least, _ := strconv.Atoi(m[1])
 			mean, _ := strconv.ParseFloat(m[2], 64)
 			most, _ := strconv.Atoi(m[3])
 			t.ensure(float64(least) <= mean && mean <= float64(most), "the latencies are out of order")
-		},
-	},
-	{
-		Name:  "four-letter words/stat",
-		Says:  "stat is like srvr, with a line for each connection after the version.",
-		In:    ">=3.7",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
+		})),
+	alone(requires(Words, check("four-letter words/stat", ">=3.7",
+		"stat is like srvr, with a line for each connection after the version.",
+		func(t *trial) {
 			t.connect()
 			t.connect()
 			t.settled("srvr", "Connections: ")
@@ -270,17 +228,11 @@ var wordChecks = []Check{
 			t.equal("the number of connections", t.number(lines, "Connections: "), int64(n))
 			t.equal("the second line", lines[1], "Clients:")
 			t.form(append(lines[:1:1], clients[n+1:]...), srvrLines...)
-		},
-	},
-	{
-		Name:  "four-letter words/cons",
-		Says:  "cons shows for each connection its address and packets, and for its session the id, the last operation, the start, the timeout, the last zxid and latencies.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		Alone: true, // in cons, a session that is being opened has no operation yet
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("n"), nil, 0)
+		}))),
+	alone(requires(Words, check("four-letter words/cons", ">=3.4", // in cons, a session that is being opened has no operation yet
+		"cons shows for each connection its address and packets, and for its session the id, the last operation, the start, the timeout, the last zxid and latencies.",
+		func(t *trial, k *conn) {
+			k.make(t.path("n"))
 			var lines []string
 			for _, line := range t.lines("cons") {
 				if line != "" {
@@ -290,15 +242,10 @@ var wordChecks = []Check{
 			t.every(lines, ` `+clientText+`\)`, ` `+clientText+sessionText+`\)`)
 			t.ensure(slices.ContainsFunc(lines, func(s string) bool { return matches(` `+clientText+`\)`, s) }), "the connection that sent the word is missing")
 			t.ensure(matches(` `+clientText+sessionText+`\)`, t.cons(k)), "the session's line is wrong")
-		},
-	},
-	{
-		Name:  "four-letter words/cons of a session",
-		Says:  "The line of a session has its timeout, and the last operation with its xid and zxid.",
-		In:    ">=3.5",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
-			k := t.connect()
+		}))),
+	requires(Words, check("four-letter words/cons of a session", ">=3.5",
+		"The line of a session has its timeout, and the last operation with its xid and zxid.",
+		func(t *trial, k *conn) {
 			has := func(field string) {
 				line := t.cons(k)
 				t.ensure(strings.Contains(line, ","+field+","), "%s is not in %s", field, line)
@@ -306,35 +253,28 @@ var wordChecks = []Check{
 			has("lop=SESS")
 			has(fmt.Sprintf("to=%d", k.Session.Timeout))
 			for _, x := range []struct {
-				op   proto.OpCode
-				body proto.Record
+				q    request
 				name string
 			}{
-				{proto.OpCreate, &proto.CreateRequest{Path: t.path("n"), ACL: proto.OpenACL}, "CREA"},
-				{proto.OpGetData, &proto.PathWatch{Path: t.path("n")}, "GETD"},
-				{proto.OpSetData, &proto.SetDataRequest{Path: t.path("n"), Version: -1}, "SETD"},
-				{proto.OpExists, &proto.PathWatch{Path: t.path("n")}, "EXIS"},
-				{proto.OpGetChildren, &proto.PathWatch{Path: t.path("n")}, "GETC"},
-				{proto.OpGetACL, &proto.Path{Path: t.path("n")}, "GETA"},
-				{proto.OpSync, &proto.Path{Path: t.path("n")}, "SYNC"},
-				{proto.OpDelete, &proto.PathVersion{Path: t.path("n"), Version: -1}, "DELE"},
-				{proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opCreate(t.path("m"), nil, 0)}}, "MULT"},
+				{opCreate(t.path("n"), nil, 0), "CREA"},
+				{opGet(t.path("n")), "GETD"},
+				{opSet(t.path("n"), nil, -1), "SETD"},
+				{opExists(t.path("n")), "EXIS"},
+				{opChildren(t.path("n")), "GETC"},
+				{opGetACL(t.path("n")), "GETA"},
+				{opSync(t.path("n")), "SYNC"},
+				{opDelete(t.path("n"), -1), "DELE"},
+				{opMulti(opCreate(t.path("m"), nil, 0)), "MULT"},
 			} {
-				f := k.do(x.op, x.body)
+				f := k.do(x.q)
 				has("lop=" + x.name)
 				has(fmt.Sprintf("lcxid=%#x", f.Xid))
 				has(fmt.Sprintf("lzxid=%#x", f.Zxid))
 			}
-		},
-	},
-	{
-		Name:  "four-letter words/crst",
-		Says:  "crst resets the numbers of each connection.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(requires(Words, check("four-letter words/crst", ">=3.4",
+		"crst resets the numbers of each connection.",
+		func(t *trial, k *conn) {
 			for range 20 {
 				k.ping()
 			}
@@ -349,14 +289,10 @@ var wordChecks = []Check{
 			t.equal("the answer", t.word("crst"), "Connection stats reset.\n")
 			n = counted() // a packet may be counted a moment late
 			t.ensure(n[0] <= 1 && n[1] <= 1, "cons counts %v after crst", n)
-		},
-	},
-	{
-		Name:  "four-letter words/mntr",
-		Says:  "mntr has a line zk_KEY, tab, value for each of its numbers, with version and state first.",
-		In:    ">=3.7",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
+		}))),
+	requires(Words, check("four-letter words/mntr", ">=3.7",
+		"mntr has a line zk_KEY, tab, value for each of its numbers, with version and state first.",
+		func(t *trial) {
 			t.connect()
 			lines := t.lines("mntr")
 			t.form(lines[:2], `zk_version\t`+versionText, `zk_server_state\t(standalone|leader|follower|observer)`)
@@ -376,15 +312,10 @@ var wordChecks = []Check{
 				t.ensure(!seen[key], "%s appears more than once", key)
 				seen[key] = true
 			}
-		},
-	},
-	{
-		Name:  "four-letter words/mntr's numbers",
-		Says:  "The numbers of sessions, ephemeral znodes and watches and the size of data and paths in mntr are correct.",
-		In:    ">=3.7",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
+		})),
+	alone(requires(Words, check("four-letter words/mntr's numbers", ">=3.7",
+		"The numbers of sessions, ephemeral znodes and watches and the size of data and paths in mntr are correct.",
+		func(t *trial) {
 			t.undisturbed(func(root string) {
 				k := t.connect()
 				t.settled("mntr", "zk_watch_count\t")
@@ -405,28 +336,20 @@ var wordChecks = []Check{
 					more(key, 0)
 				}
 			})
-		},
-	},
-	{
-		Name:  "four-letter words/conf",
-		Says:  "conf shows the configuration as KEY=VALUE, including the bounds of session timeouts that the server applies.",
-		In:    ">=3.6",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
+		}))),
+	requires(Words, check("four-letter words/conf", ">=3.6",
+		"conf shows the configuration as KEY=VALUE, including the bounds of session timeouts that the server applies.",
+		func(t *trial) {
 			lines := strings.Split(strings.TrimSuffix(t.word("conf"), "\n"), "\n") // that of a cluster member ends without a line feed
 			t.ensure(len(lines) >= 12, "conf has %d lines, expected 12 or more", len(lines))
 			t.form(lines[:12], `clientPort=-?\d+`, `secureClientPort=-?\d+`, `dataDir=.*`, `dataDirSize=\d+`, `dataLogDir=.*`, `dataLogSize=\d+`,
 				`tickTime=\d+`, `maxClientCnxns=\d+`, `minSessionTimeout=\d+`, `maxSessionTimeout=\d+`, `clientPortListenBacklog=-?\d+`, `serverId=\d+`)
 			t.equal("the shortest timeout", int64(t.connectFor(time.Millisecond).Session.Timeout), t.number(lines, "minSessionTimeout="))
 			t.equal("the longest timeout", int64(t.connectFor(1000*time.Hour/2).Session.Timeout), t.number(lines, "maxSessionTimeout="))
-		},
-	},
-	{
-		Name:  "four-letter words/envi",
-		Says:  "envi shows the environment as KEY=VALUE, where zookeeper.version is the version that srvr shows.",
-		In:    ">=3.7",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
+		})),
+	requires(Words, check("four-letter words/envi", ">=3.7",
+		"envi shows the environment as KEY=VALUE, where zookeeper.version is the version that srvr shows.",
+		func(t *trial) {
 			lines := t.lines("envi")
 			t.equal("the first line", lines[0], "Environment:")
 			t.every(lines[1:], `[a-z.]+=.*`)
@@ -435,23 +358,13 @@ var wordChecks = []Check{
 			for _, key := range []string{"host.name", "os.name", "os.arch", "user.name", "user.dir"} {
 				t.ensure(slices.ContainsFunc(lines, func(s string) bool { return strings.HasPrefix(s, key+"=") }), "%s is missing", key)
 			}
-		},
-	},
-	{
-		Name:  "four-letter words/dirs",
-		Says:  "dirs shows the sizes of the data directory and the log directory.",
-		In:    ">=3.6",
-		Needs: []Feature{Words},
-		run:   func(t *trial) { t.form(t.lines("dirs"), `datadir_size: \d+`, `logdir_size: \d+`) },
-	},
-	{
-		Name:  "four-letter words/wchs",
-		Says:  "wchs counts the connections that watch, the watched paths and the watches.",
-		In:    ">=3.5",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		})),
+	requires(Words, check("four-letter words/dirs", ">=3.6",
+		"dirs shows the sizes of the data directory and the log directory.",
+		func(t *trial) { t.form(t.lines("dirs"), `datadir_size: \d+`, `logdir_size: \d+`) })),
+	alone(requires(Words, check("four-letter words/wchs", ">=3.5",
+		"wchs counts the connections that watch, the watched paths and the watches.",
+		func(t *trial, a, b *conn) {
 			t.settled("mntr", "zk_watch_count\t")
 			counts := func() (n [3]int) {
 				t.form(t.lines("wchs"), `\d+ connections watching \d+ paths`, `Total watches:\d+`)
@@ -469,15 +382,10 @@ var wordChecks = []Check{
 			t.eventually(0, "the watches of a connection that ended go", func() bool {
 				return counts() == [3]int{before[0] + 1, before[1] + 1, before[2] + 1}
 			})
-		},
-	},
-	{
-		Name:  "four-letter words/wchc",
-		Says:  "wchc lists the sessions that watch, each followed by its paths, each on a line that starts with a tab.",
-		In:    ">=3.5",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
-			k := t.connect()
+		}))),
+	requires(Words, check("four-letter words/wchc", ">=3.5",
+		"wchc lists the sessions that watch, each followed by its paths, each on a line that starts with a tab.",
+		func(t *trial, k *conn) {
 			k.watchData(t.path(""))
 			k.watchExists(t.path("missing"))
 			lines := t.lines("wchc")
@@ -486,15 +394,10 @@ var wordChecks = []Check{
 			t.ensure(i >= 0 && len(lines) >= i+3, "the session is not there")
 			got := slices.Sorted(slices.Values(lines[i+1 : i+3]))
 			t.equal("its paths", got, []string{"\t" + t.path(""), "\t" + t.path("missing")})
-		},
-	},
-	{
-		Name:  "four-letter words/wchp",
-		Says:  "wchp lists the watched paths, each followed by its sessions, each on a line that starts with a tab.",
-		In:    ">=3.5",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
-			a, b := t.connect(), t.connect()
+		})),
+	requires(Words, check("four-letter words/wchp", ">=3.5",
+		"wchp lists the watched paths, each followed by its sessions, each on a line that starts with a tab.",
+		func(t *trial, a, b *conn) {
 			a.watchData(t.path(""))
 			b.watchExists(t.path(""))
 			lines := t.lines("wchp")
@@ -503,15 +406,10 @@ var wordChecks = []Check{
 			t.ensure(i >= 0 && len(lines) >= i+3, "the path is not there")
 			got := slices.Sorted(slices.Values(lines[i+1 : i+3]))
 			t.equal("its sessions", got, slices.Sorted(slices.Values([]string{"\t" + a.hex(), "\t" + b.hex()})))
-		},
-	},
-	{
-		Name:  "four-letter words/dump",
-		Says:  "dump lists sessions by expiry time, ephemeral znodes by session, and connections.",
-		In:    ">=3.6",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	requires(Words, check("four-letter words/dump", ">=3.6",
+		"dump lists sessions by expiry time, ephemeral znodes by session, and connections.",
+		func(t *trial, k *conn) {
 			k.create(t.path("n"), nil, proto.FlagEphemeral)
 			lines := t.lines("dump")
 			const date = `[A-Z][a-z]{2} [A-Z][a-z]{2} \d\d \d\d:\d\d:\d\d \S+ \d{4}`
@@ -533,16 +431,10 @@ var wordChecks = []Check{
 			conns := t.section(lines, `Connections Sets \(\d+\)/\(\d+\):`, "")
 			t.every(conns, `\d+ expire at `+date+`:`, "\tip: /\\S+ sessionId: 0x[0-9a-f]+")
 			t.ensure(slices.ContainsFunc(conns, func(s string) bool { return strings.HasSuffix(s, " sessionId: "+k.hex()) }), "the connection is not there")
-		},
-	},
-	{
-		Name:  "four-letter words/dump's numbers",
-		Says:  "The numbers in dump are those of the sessions, owners and connections that it lists.",
-		In:    ">=3.6",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(requires(Words, check("four-letter words/dump's numbers", ">=3.6",
+		"The numbers in dump are those of the sessions, owners and connections that it lists.",
+		func(t *trial, k *conn) {
 			t.connect().create(t.path("a"), nil, proto.FlagEphemeral)
 			k.create(t.path("b"), nil, proto.FlagEphemeral)
 			t.settled("srvr", "Connections: ")
@@ -577,15 +469,10 @@ var wordChecks = []Check{
 					}
 				}
 			}
-		},
-	},
-	{
-		Name:  "four-letter words/gtmk and stmk",
-		Says:  "gtmk is answered with the trace mask, a decimal number without a line feed; stmk, followed by eight bytes, sets it.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		Alone: true,
-		run: func(t *trial) {
+		}))),
+	alone(requires(Words, check("four-letter words/gtmk and stmk", ">=3.4",
+		"gtmk is answered with the trace mask, a decimal number without a line feed; stmk, followed by eight bytes, sets it.",
+		func(t *trial) {
 			mask := t.word("gtmk")
 			n, err := strconv.ParseInt(mask, 10, 64)
 			t.ensure(err == nil, "the mask is %q", mask)
@@ -593,27 +480,19 @@ var wordChecks = []Check{
 			t.equal("the mask", t.word("gtmk"), strconv.FormatInt(n^2, 10))
 			t.equal("the answer to stmk", t.word("stmk"+string(body(n))), mask)
 			t.equal("the mask", t.word("gtmk"), mask)
-		},
-	},
-	{
-		Name:  "four-letter words/hash",
-		Says:  "hash lists digests of the tree, each preceded by its zxid in hexadecimal.",
-		In:    ">=3.6",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
+		}))),
+	requires(Words, check("four-letter words/hash", ">=3.6",
+		"hash lists digests of the tree, each preceded by its zxid in hexadecimal.",
+		func(t *trial) {
 			if answer := t.word("hash"); answer != "" { // empty after few transactions
 				rest, ok := strings.CutSuffix(answer, "\n")
 				t.ensure(ok, "the answer ends without a line feed")
 				t.every(strings.Split(rest, "\n"), `[0-9a-f]+: -?\d+`)
 			}
-		},
-	},
-	{
-		Name:  "four-letter words/trailing bytes",
-		Says:  "Bytes after a word are ignored, and a word may arrive in pieces.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
+		})),
+	requires(Words, check("four-letter words/trailing bytes", ">=3.4",
+		"Bytes after a word are ignored, and a word may arrive in pieces.",
+		func(t *trial) {
 			t.equal("the answer", t.word("ruok\r\n"), "imok")
 			k := t.dial()
 			k.write([]byte("is"), "is")
@@ -621,33 +500,23 @@ var wordChecks = []Check{
 			k.write([]byte("ro"), "ro")
 			t.equal("the answer", k.bytes(2), "rw")
 			k.closed()
-		},
-	},
-	{
-		Name:  "four-letter words/unknown",
-		Says:  "Four letters that are not a word are read as the length of a frame, which is too long: the connection is closed without an answer.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
+		})),
+	requires(Words, check("four-letter words/unknown", ">=3.4",
+		"Four letters that are not a word are read as the length of a frame, which is too long: the connection is closed without an answer.",
+		func(t *trial) {
 			for _, w := range []string{"what", "RUOK", "mntR"} {
 				k := t.dial()
 				k.write([]byte(w), w)
 				k.closed()
 			}
-		},
-	},
-	{
-		Name:  "four-letter words/not in a session",
-		Says:  "A word is recognized only at the start of a connection; after the handshake it is read as the length of a frame, which is too long.",
-		In:    ">=3.4",
-		Needs: []Feature{Words},
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	requires(Words, check("four-letter words/not in a session", ">=3.4",
+		"A word is recognized only at the start of a connection; after the handshake it is read as the length of a frame, which is too long.",
+		func(t *trial, k *conn) {
 			k.write([]byte("ruok"), "ruok")
 			k.closed()
 			t.resume(k.Session).ping()
-		},
-	},
+		})),
 }
 
 // learner reports whether a dump comes from a follower or observer, which does not

@@ -11,29 +11,22 @@ import (
 )
 
 var zxidChecks = []Check{
-	{
-		Name:  "zxid/writes",
-		Says:  "A write that succeeds consumes one zxid, the next one, which its reply and the Stats have.",
-		In:    ">=3.5.3",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+	alone(check("zxid/writes", ">=3.5.3",
+		"A write that succeeds consumes one zxid, the next one, which its reply and the Stats have.",
+		func(t *trial, k *conn) {
 			k.takes(11, func(root string) {
 				last := k.ping().Zxid
-				for i, f := range []struct {
-					op   proto.OpCode
-					body proto.Record
-				}{
-					{proto.OpCreate, newZnode(root, 0)},
-					{proto.OpCreate, newZnode(root+"/e", proto.FlagEphemeral)},
-					{proto.OpCreate, newZnode(root+"/s", proto.FlagSequential)},
-					{proto.OpCreate2, newZnode(root+"/2", 0)},
-					{proto.OpCreateContainer, newZnode(root+"/c", proto.FlagContainer)},
-					{proto.OpSetData, &proto.SetDataRequest{Path: root, Version: -1}},
-					{proto.OpSetACL, &proto.SetACLRequest{Path: root, ACL: proto.OpenACL, Version: -1}},
-					{proto.OpDelete, &proto.PathVersion{Path: root + "/2", Version: -1}},
+				for i, q := range []request{
+					opCreate(root, nil, 0),
+					opCreate(root+"/e", nil, proto.FlagEphemeral),
+					opCreate(root+"/s", nil, proto.FlagSequential),
+					opMake(proto.OpCreate2, root+"/2", nil, 0),
+					opMake(proto.OpCreateContainer, root+"/c", nil, proto.FlagContainer),
+					opSet(root, nil, -1),
+					opSetACL(root, proto.OpenACL, -1),
+					opDelete(root+"/2", -1),
 				} {
-					t.equal("the zxid", k.do(f.op, f.body).Zxid, last+int64(i)+1)
+					t.equal("the zxid", k.do(q).Zxid, last+int64(i)+1)
 				}
 				last += 8
 				stat := k.stat(root)
@@ -41,160 +34,116 @@ var zxidChecks = []Check{
 				t.equal("pzxid", stat.Pzxid, last)
 				t.equal("czxid", stat.Czxid, last-7)
 				k.set(root, nil, -1)
-				k.create(root+"/x", nil, 0)
+				k.make(root + "/x")
 				k.delete(root+"/x", -1)
 			})
-		},
-	},
-	{
-		Name:  "zxid/failed writes",
-		Says:  "A write that fails a check consumes one zxid, too, which its reply has.",
-		In:    ">=3.5",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
-			k.create(t.path("p"), nil, 0)
-			k.create(t.path("p/x"), nil, 0)
+		})),
+	alone(check("zxid/failed writes", ">=3.5",
+		"A write that fails a check consumes one zxid, too, which its reply has.",
+		func(t *trial, k *conn) {
+			k.make(t.path("p"), t.path("p/x"))
 			k.create(t.path("e"), nil, proto.FlagEphemeral)
 			k.createACL(t.path("closed"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
 			k.takes(13, func(string) {
 				last := k.ping().Zxid
 				for _, f := range []struct {
 					code proto.Code
-					op   proto.OpCode
-					body proto.Record
+					q    request
 				}{
-					{proto.NodeExists, proto.OpCreate, newZnode(t.path("p"), 0)},
-					{proto.NoNode, proto.OpCreate, newZnode(t.path("a/b"), 0)},
-					{proto.BadArguments, proto.OpCreate, newZnode(t.path(".."), 0)},
-					{proto.BadArguments, proto.OpCreate, newZnode("none", 0)},
-					{proto.InvalidACL, proto.OpCreate2, &proto.CreateRequest{Path: t.path("y"), ACL: noACL}},
-					{proto.NoChildrenForEphemerals, proto.OpCreate, newZnode(t.path("e/x"), 0)},
-					{proto.NoAuth, proto.OpCreate, newZnode(t.path("closed/x"), 0)},
-					{proto.NotEmpty, proto.OpDelete, &proto.PathVersion{Path: t.path("p"), Version: -1}},
-					{proto.BadVersion, proto.OpDelete, &proto.PathVersion{Path: t.path("p/x"), Version: 4}},
-					{proto.NoNode, proto.OpSetData, &proto.SetDataRequest{Path: t.path("y"), Version: -1}},
-					{proto.BadVersion, proto.OpSetData, &proto.SetDataRequest{Path: t.path("p"), Version: 4}},
-					{proto.InvalidACL, proto.OpSetACL, &proto.SetACLRequest{Path: t.path("p"), ACL: noACL, Version: -1}},
-					{proto.NoAuth, proto.OpSetACL, &proto.SetACLRequest{Path: t.path("closed"), ACL: proto.OpenACL, Version: -1}},
+					{proto.NodeExists, opCreate(t.path("p"), nil, 0)},
+					{proto.NoNode, opCreate(t.path("a/b"), nil, 0)},
+					{proto.BadArguments, opCreate(t.path(".."), nil, 0)},
+					{proto.BadArguments, opCreate("none", nil, 0)},
+					{proto.InvalidACL, req(proto.OpCreate2, &proto.CreateRequest{Path: t.path("y"), ACL: noACL})},
+					{proto.NoChildrenForEphemerals, opCreate(t.path("e/x"), nil, 0)},
+					{proto.NoAuth, opCreate(t.path("closed/x"), nil, 0)},
+					{proto.NotEmpty, opDelete(t.path("p"), -1)},
+					{proto.BadVersion, opDelete(t.path("p/x"), 4)},
+					{proto.NoNode, opSet(t.path("y"), nil, -1)},
+					{proto.BadVersion, opSet(t.path("p"), nil, 4)},
+					{proto.InvalidACL, opSetACL(t.path("p"), noACL, -1)},
+					{proto.NoAuth, opSetACL(t.path("closed"), proto.OpenACL, -1)},
 				} {
-					zxid := k.want(f.code, f.op, f.body).Zxid
+					zxid := k.want(f.code, f.q).Zxid
 					t.equal("the zxid", zxid, last+1)
 					last = zxid
 				}
 			})
-		},
-	},
-	{
-		Name:  "zxid/undecodable writes",
-		Says:  "A write whose body cannot be decoded consumes no zxid, except a multi.",
-		In:    releases.UnreadableTakesNone,
-		Alone: true,
-		run: func(t *trial) {
+		})),
+	alone(check("zxid/undecodable writes", releases.UnreadableTakesNone,
+		"A write whose body cannot be decoded consumes no zxid, except a multi.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k := t.connect()
 				last := k.ping().Zxid
 				for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpDelete, proto.OpSetData, proto.OpSetACL} {
-					t.equal("the zxid of "+wire.OpName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last)
+					t.equal("the zxid of "+wire.OpName(op), k.want(proto.MarshallingError, req(op, raw{0, 0})).Zxid, last)
 				}
-				t.equal("the zxid of multi", k.wantRaw(proto.MarshallingError, proto.OpMulti, []byte{0, 0}).Zxid, last+1)
+				t.equal("the zxid of multi", k.want(proto.MarshallingError, req(proto.OpMulti, raw{0, 0})).Zxid, last+1)
 			})
-		},
-	},
-	{
-		Name:  "zxid/undecodable writes, older versions",
-		Says:  "A write whose body cannot be decoded consumes a zxid.",
-		In:    releases.UnreadableTakesZxid,
-		Alone: true,
-		run: func(t *trial) {
+		})),
+	alone(check("zxid/undecodable writes, older versions", releases.UnreadableTakesZxid,
+		"A write whose body cannot be decoded consumes a zxid.",
+		func(t *trial) {
 			t.undisturbed(func(string) {
 				k := t.connect()
 				last := k.ping().Zxid
 				for i, op := range []proto.OpCode{proto.OpCreate, proto.OpDelete, proto.OpSetData, proto.OpSetACL, proto.OpMulti} {
-					t.equal("the zxid of "+wire.OpName(op), k.wantRaw(proto.MarshallingError, op, []byte{0, 0}).Zxid, last+int64(i)+1)
+					t.equal("the zxid of "+wire.OpName(op), k.want(proto.MarshallingError, req(op, raw{0, 0})).Zxid, last+int64(i)+1)
 				}
 			})
-		},
-	},
-	{
-		Name:  "zxid/reads",
-		Says:  "Reads consume no zxid, whether they succeed or not, and return the last one consumed.",
-		In:    ">=3.7",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("zxid/reads", ">=3.7",
+		"Reads consume no zxid, whether they succeed or not, and return the last one consumed.",
+		func(t *trial, k *conn) {
 			k.takes(0, func(string) {
 				last := k.ping().Zxid
 				for _, p := range []string{t.path(""), t.path("none")} {
-					for op, body := range map[proto.OpCode]proto.Record{
-						proto.OpExists:               &proto.PathWatch{Path: p, Watch: true},
-						proto.OpGetData:              &proto.PathWatch{Path: p, Watch: true},
-						proto.OpGetChildren:          &proto.PathWatch{Path: p, Watch: true},
-						proto.OpGetChildren2:         &proto.PathWatch{Path: p, Watch: true},
-						proto.OpGetACL:               &proto.Path{Path: p},
-						proto.OpGetAllChildrenNumber: &proto.Path{Path: p},
-						proto.OpGetEphemerals:        &proto.Path{Path: p},
-						proto.OpWhoAmI:               nil,
-						proto.OpMultiRead: &proto.MultiReadRequest{Ops: []proto.MultiOp{
-							{Op: proto.OpGetData, Request: &proto.PathWatch{Path: p}},
-							{Op: proto.OpGetChildren, Request: &proto.PathWatch{Path: p}}}},
+					for _, q := range []request{
+						watching(opExists(p)), watching(opGet(p)), watching(opChildren(p)), watching(opChildren2(p)), opGetACL(p),
+						opPath(proto.OpGetAllChildrenNumber, p), opPath(proto.OpGetEphemerals, p), {Op: proto.OpWhoAmI},
+						opMultiRead(opGet(p), opChildren(p)),
 					} {
-						t.equal("the zxid of "+wire.OpName(op), k.call(op, body).Zxid, last)
+						t.equal("the zxid of "+wire.OpName(q.Op), k.call(q).Zxid, last)
 					}
 				}
 			})
-		},
-	},
-	{
-		Name:  "zxid/connection's requests",
-		Says:  "ping, sync, auth and all requests about watches consume no zxid; the reply to auth has zxid 0.",
-		In:    ">=3.6",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("zxid/connection's requests", ">=3.6",
+		"ping, sync, auth and all requests about watches consume no zxid; the reply to auth has zxid 0.",
+		func(t *trial, k *conn) {
 			k.takes(0, func(string) {
 				last := k.ping().Zxid
-				t.equal("the zxid of sync", k.do(proto.OpSync, &proto.Path{Path: "/"}).Zxid, last)
+				t.equal("the zxid of sync", k.do(opSync("/")).Zxid, last)
 				t.equal("the zxid of auth", k.auth("digest", bob+":"+bob).Zxid, int64(0))
 				t.equal("the zxid of addWatch", k.addWatch(t.path("x"), 0).Zxid, last)
-				k.want(proto.NoWatcher, proto.OpCheckWatches, &proto.PathType{Path: t.path("none"), Type: 3})
-				k.want(proto.OK, proto.OpRemoveWatches, &proto.PathType{Path: t.path("x"), Type: 3})
-				t.equal("the zxid of setWatches", k.do(proto.OpSetWatches, &proto.SetWatchesRequest{Data: []string{t.path("")}, RelativeZxid: last}).Zxid, last)
-				t.equal("the zxid of setWatches2", k.do(proto.OpSetWatches2, &proto.SetWatches2Request{Persistent: []string{t.path("")}}).Zxid, last)
-				k.do(proto.OpRemoveWatches, &proto.PathType{Path: t.path(""), Type: 3})
+				k.want(proto.NoWatcher, opCheckWatches(t.path("none"), 3))
+				k.do(opRemoveWatches(t.path("x"), 3))
+				t.equal("the zxid of setWatches", k.do(req(proto.OpSetWatches, &proto.SetWatchesRequest{Data: []string{t.path("")}, RelativeZxid: last})).Zxid, last)
+				t.equal("the zxid of setWatches2", k.do(req(proto.OpSetWatches2, &proto.SetWatches2Request{Persistent: []string{t.path("")}})).Zxid, last)
+				k.do(opRemoveWatches(t.path(""), 3))
 			})
-		},
-	},
-	{
-		Name:  "zxid/multi",
-		Says:  "A multi consumes one zxid for all its operations, even if it fails or is empty.",
-		In:    ">=3.5",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("zxid/multi", ">=3.5",
+		"A multi consumes one zxid for all its operations, even if it fails or is empty.",
+		func(t *trial, k *conn) {
 			k.takes(3, func(root string) {
 				last := k.ping().Zxid
-				f := k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{
-					opCreate(root, nil, 0), opSet(root, nil, 0), opCreate(root+"/x", nil, 0), opCheck(root, 1)}})
+				f := k.do(opMulti(opCreate(root, nil, 0), opSet(root, nil, 0), opCreate(root+"/x", nil, 0), opCheck(root, 1)))
 				t.equal("the zxid", f.Zxid, last+1)
 				stat := k.stat(root)
 				t.equal("czxid, mzxid and pzxid", []int64{stat.Czxid, stat.Mzxid, stat.Pzxid}, []int64{f.Zxid, f.Zxid, f.Zxid})
-				f = k.do(proto.OpMulti, &proto.MultiRequest{Ops: []proto.MultiOp{opSet(root, nil, 1), opDelete(root, -1)}})
+				f = k.do(opMulti(opSet(root, nil, 1), opDelete(root, -1)))
 				t.equal("the zxid of one that fails", f.Zxid, last+2)
-				f = k.do(proto.OpMulti, &proto.MultiRequest{})
+				f = k.do(opMulti())
 				t.equal("the zxid of an empty one", f.Zxid, last+3)
 			})
-		},
-	},
-	{
-		Name:  "zxid/sessions",
-		Says:  "The start of a session consumes one zxid, and its end another, together with the deletion of its ephemeral znodes.",
-		In:    ">=3.5",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("zxid/sessions", ">=3.5",
+		"The start of a session consumes one zxid, and its end another, together with the deletion of its ephemeral znodes.",
+		func(t *trial, k *conn) {
 			k.takes(2*3+2, func(root string) {
-				k.create(root, nil, 0)
+				k.make(root)
 				a := t.connect()
 				b := t.connect()
 				a.create(root+"/a", nil, proto.FlagEphemeral)
@@ -203,17 +152,12 @@ var zxidChecks = []Check{
 				c.closeSession()
 				t.equal("the zxid of closeSession", a.closeSession().Zxid, k.stat(root).Pzxid)
 			})
-		},
-	},
-	{
-		Name:  "zxid/expiry",
-		Says:  "The expiry of a session consumes one zxid, together with the deletion of its ephemeral znodes.",
-		In:    ">=3.5",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("zxid/expiry", ">=3.5",
+		"The expiry of a session consumes one zxid, together with the deletion of its ephemeral znodes.",
+		func(t *trial, k *conn) {
 			k.takes(1+1+5+1, func(root string) {
-				k.create(root, nil, 0)
+				k.make(root)
 				began := time.Now()
 				a := t.connectFor(short)
 				for i := range 5 {
@@ -223,15 +167,10 @@ var zxidChecks = []Check{
 				k.expires(a.Session, began, root+"/3")
 				t.equal("children left", len(k.children(root)), 0)
 			})
-		},
-	},
-	{
-		Name:  "zxid/resumption",
-		Says:  "A resumption consumes no zxid, whether it succeeds or is refused.",
-		In:    ">=3.5",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("zxid/resumption", ">=3.5",
+		"A resumption consumes no zxid, whether it succeeds or is refused.",
+		func(t *trial, k *conn) {
 			a := t.connect()
 			k.takes(0, func(string) {
 				for range 3 {
@@ -242,30 +181,24 @@ var zxidChecks = []Check{
 				q.SessionID = 0x0123456776543210
 				t.refused(q)
 			})
-		},
-	},
-	{
-		Name:  "zxid/bad frames",
-		Says:  "A frame that closes its connection consumes no zxid, and neither does a read that cannot be decoded or an unknown operation.",
-		In:    ">=3.5",
-		Alone: true,
-		run: func(t *trial) {
-			k := t.connect()
+		})),
+	alone(check("zxid/bad frames", ">=3.5",
+		"A frame that closes its connection consumes no zxid, and neither does a read that cannot be decoded or an unknown operation.",
+		func(t *trial, k *conn) {
 			var conns []*conn
 			for range 2 * 4 {
 				conns = append(conns, t.connect())
 			}
 			k.takes(0, func(string) {
-				k.wantRaw(proto.MarshallingError, proto.OpExists, nil)
+				k.want(proto.MarshallingError, request{Op: proto.OpExists})
 				a, b := conns[0], conns[1]
 				conns = conns[2:]
-				a.wantRaw(proto.Unimplemented, 4711, nil)
+				a.want(proto.Unimplemented, request{Op: 4711})
 				a.closed()
 				b.sendFrame([]byte{1})
 				b.closed()
 			})
-		},
-	},
+		})),
 }
 
 // takes checks that f consumes n zxids. f may run more than once.

@@ -15,13 +15,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/go-zookeeper/zk"
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
@@ -47,14 +48,7 @@ type running struct {
 	more   chan struct{}
 }
 
-// proxies is how many proxies are running.
-var proxies struct {
-	sync.Mutex
-	n int
-}
-
-// start starts p. When p is stopped and no other proxy is running, start checks that no
-// goroutine is left.
+// start starts p. When p is stopped, start checks that no goroutine is left.
 func start(t testing.TB, p *Proxy) *running {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -76,9 +70,6 @@ func start(t testing.TB, p *Proxy) *running {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	proxies.Lock()
-	proxies.n++
-	proxies.Unlock()
 	go func() { served <- p.Serve(ctx, l) }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
@@ -89,11 +80,6 @@ func start(t testing.TB, p *Proxy) *running {
 			}
 		case <-time.After(far):
 			t.Error("Serve does not end")
-		}
-		proxies.Lock()
-		defer proxies.Unlock() // so that none starts during the check
-		if proxies.n--; proxies.n > 0 {
-			return
 		}
 		stacks := make([]byte, 1<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
@@ -165,10 +151,10 @@ func fakeServer(t testing.TB) (addr string, accepted <-chan *net.TCPConn) {
 	return l.Addr().String(), conns
 }
 
-// open opens a server with a port and with its data in memory.
-func open(t testing.TB, tick time.Duration) *lockkeeper.Server {
+// open opens a server with its data in memory. addr is that of its port, or "" if it has none.
+func open(t testing.TB, addr string, tick time.Duration) *lockkeeper.Server {
 	t.Helper()
-	s, err := lockkeeper.Open(lockkeeper.Config{ClientAddr: "127.0.0.1:0", TickTime: tick,
+	s, err := lockkeeper.Open(lockkeeper.Config{ClientAddr: addr, TickTime: tick,
 		Auth: lockkeeper.Auth{SuperDigest: "super:lK75jTNcA+U9vtVEw5vB51mj/w4="}})
 	ok(t, err)
 	t.Cleanup(func() { s.Close() })
@@ -176,13 +162,11 @@ func open(t testing.TB, tick time.Duration) *lockkeeper.Server {
 	return s
 }
 
-// replayed parses a recording and replays it on a new server.
-func replayed(t *testing.T, recording []byte, tick time.Duration) *golden.Scenario {
+// replayed parses a recording and replays it on the new server that dial connects to.
+func replayed(t *testing.T, recording []byte, dial func() (net.Conn, error)) *golden.Scenario {
 	t.Helper()
 	s, err := golden.Parse(bytes.NewReader(recording))
 	ok(t, err)
-	fresh := open(t, tick)
-	dial := func() (net.Conn, error) { return net.Dial("tcp", fresh.Addr().String()) }
 	if err := Replay(t.Context(), s, dial, golden.Options{Timeout: far}); err != nil {
 		t.Errorf("%v\n%s", err, recording[:min(len(recording), 10_000)])
 	}
@@ -195,12 +179,11 @@ const capturedTick = 500 * time.Millisecond
 // TestRecordScenarios plays the captured exchanges, which have all operations, through a
 // recording proxy, and then replays the recording on a new server.
 func TestRecordScenarios(t *testing.T) {
-	t.Parallel()
 	scenarios, err := golden.LoadAll(os.DirFS("../../../testdata/golden"))
 	ok(t, err)
 	var recording bytes.Buffer
 	r := NewRecorder(&recording, "test")
-	p := start(t, &Proxy{To: open(t, capturedTick).Addr().String(), InTurn: true, TurnTime: far, Handle: r.Handle})
+	p := start(t, &Proxy{To: open(t, "127.0.0.1:0", capturedTick).Addr().String(), InTurn: true, TurnTime: far, Handle: r.Handle})
 	dial := func() (net.Conn, error) { return net.Dial("tcp", p.addr) }
 	for _, s := range scenarios {
 		if s.Config != "ext" || s.Name == "51-session-expiry" && !testkit.Thorough { // TestRecordLock waits for one, too
@@ -215,7 +198,8 @@ func TestRecordScenarios(t *testing.T) {
 	if r.Err() != nil || r.Lost() > 0 || p.Late() > 0 {
 		t.Errorf("%v, %d connections lost, %d requests late", r.Err(), r.Lost(), p.Late())
 	}
-	s := replayed(t, recording.Bytes(), capturedTick)
+	fresh := open(t, "127.0.0.1:0", capturedTick)
+	s := replayed(t, recording.Bytes(), func() (net.Conn, error) { return net.Dial("tcp", fresh.Addr().String()) })
 	seen := map[int32]bool{}
 	for _, f := range s.Frames() {
 		seen[f.Op] = true
@@ -230,20 +214,46 @@ func TestRecordScenarios(t *testing.T) {
 	}
 }
 
+// inMemory starts a server, and a proxy in front of it that r records, in a synctest bubble and
+// without TCP.
+func inMemory(t *testing.T, tick time.Duration, r *Recorder) (server *lockkeeper.Server, p *Proxy, dial func() net.Conn, stop func()) {
+	t.Helper()
+	server = open(t, "", tick)
+	n := memnet.New()
+	l, err := n.Host("proxy").Listen("proxy:1")
+	ok(t, err)
+	p = &Proxy{InTurn: true, TurnTime: far, Handle: r.Handle,
+		Dial: func(context.Context, string, string) (net.Conn, error) { return server.Dial("", "", far) }}
+	ctx, cancel := context.WithCancel(t.Context())
+	var serving sync.WaitGroup
+	serving.Go(func() { ok(t, p.Serve(ctx, l)) })
+	dial = func() net.Conn {
+		nc, err := n.Host("client").Dial(t.Context(), "proxy:1")
+		ok(t, err)
+		return nc
+	}
+	return server, p, dial, func() {
+		cancel()
+		serving.Wait()
+	}
+}
+
 // TestRecordLock lets clients of go-zookeeper contend for a lock through a recording
 // proxy, and one client disappear. The recording must replay on a new server without a
 // difference.
-func TestRecordLock(t *testing.T) {
-	t.Parallel()
+func TestRecordLock(t *testing.T) { synctest.Test(t, testRecordLock) }
+
+func testRecordLock(t *testing.T) {
 	const tick, timeout = 500 * time.Millisecond, 5 * time.Second
 	var recording bytes.Buffer
 	r := NewRecorder(&recording, "test")
-	p := start(t, &Proxy{To: open(t, tick).Addr().String(), InTurn: true, TurnTime: far, Handle: r.Handle})
-	var holders atomic.Int32
+	_, p, dial, stop := inMemory(t, tick, r)
+	dialer := zk.WithDialer(func(string, string, time.Duration) (net.Conn, error) { return dial(), nil })
+	holders := 0
 	var clients sync.WaitGroup
 	const rounds, contenders = 5, 3
 	for range contenders {
-		conn, _, err := zk.Connect([]string{p.addr}, 10*time.Second, zk.WithLogger(stock.Quiet{}))
+		conn, _, err := zk.Connect([]string{"127.0.0.1:1"}, 10*time.Second, zk.WithLogger(stock.Quiet{}), dialer)
 		ok(t, err)
 		clients.Go(func() {
 			defer conn.Close()
@@ -253,13 +263,13 @@ func TestRecordLock(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				if n := holders.Add(1); n != 1 {
-					t.Errorf("%d hold the lock", n)
+				if holders++; holders != 1 {
+					t.Errorf("%d hold the lock", holders)
 				}
 				if ok, _, err := conn.Exists("/locks"); err != nil || !ok {
 					t.Error(ok, err)
 				}
-				holders.Add(-1)
+				holders--
 				if err := lock.Unlock(); err != nil {
 					t.Error(err)
 				}
@@ -269,9 +279,9 @@ func TestRecordLock(t *testing.T) {
 	clients.Wait()
 
 	// One client disappears without closing its session: its znode exists until the session expires.
-	gone, err := rawclient.Open(p.dial(t), timeout)
+	gone, err := rawclient.Open(dial(), timeout)
 	ok(t, err)
-	watcher, err := rawclient.Open(p.dial(t), 10*time.Second)
+	watcher, err := rawclient.Open(dial(), 10*time.Second)
 	ok(t, err)
 	_, err = gone.Create("/locks/gone", nil, proto.FlagEphemeral)
 	ok(t, err)
@@ -283,13 +293,13 @@ func TestRecordLock(t *testing.T) {
 	if e, isEvent := f.Event(); !isEvent || e.Type != proto.EventNodeDeleted {
 		t.Errorf("%+v", f)
 	}
-	_, err = watcher.Call(proto.OpCloseSession, nil, nil)
-	ok(t, err)
-	p.stop()
+	ok(t, watcher.CloseSession())
+	stop()
 	if r.Err() != nil || r.Lost() > 0 || p.Late() > 0 {
 		t.Errorf("%v, %d connections lost, %d requests late", r.Err(), r.Lost(), p.Late())
 	}
-	s := replayed(t, recording.Bytes(), tick)
+	fresh := open(t, "", tick)
+	s := replayed(t, recording.Bytes(), func() (net.Conn, error) { return fresh.Dial("", "", far) })
 	waits := time.Duration(0)
 	for _, st := range s.Steps {
 		waits += st.Pause

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
@@ -16,12 +17,12 @@ import (
 )
 
 // TestDifference changes a recording and checks the Difference that its replay returns.
-func TestDifference(t *testing.T) {
-	server := open(t, capturedTick)
+func TestDifference(t *testing.T) { synctest.Test(t, testDifference) }
+
+func testDifference(t *testing.T) {
 	var recording bytes.Buffer
-	r := NewRecorder(&recording, "test")
-	p := start(t, &Proxy{To: server.Addr().String(), InTurn: true, Handle: r.Handle})
-	c, err := rawclient.Open(p.dial(t), 5*time.Second)
+	server, _, through, stop := inMemory(t, capturedTick, NewRecorder(&recording, "test"))
+	c, err := rawclient.Open(through(), 5*time.Second)
 	ok(t, err)
 	_, err = c.Create("/d", []byte("old"), proto.FlagEphemeral)
 	ok(t, err)
@@ -37,9 +38,9 @@ func TestDifference(t *testing.T) {
 		t.Errorf("received after the session was closed: %+v", f)
 	}
 	c.Close()
-	p.stop()
+	stop()
 
-	dial := func() (net.Conn, error) { return net.Dial("tcp", server.Addr().String()) }
+	dial := func() (net.Conn, error) { return server.Dial("", "", far) }
 	lines := slices.Collect(strings.Lines(recording.String()))
 	// line finds the step whose comment has all the words, and returns where its hex is.
 	line := func(sign string, words ...string) int {
