@@ -142,8 +142,7 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 }
 
 // AskStatus asks the member whose peer port is at addr for its status and, unless q is nil, for clients
-// that are connected to it. The clients are also nil if the member is of an earlier version, which
-// tells none. Only this member is asked, and once. A nil network means TCP.
+// that are connected to it. Only this member is asked, and once. A nil network means TCP.
 func AskStatus(ctx context.Context, network Network, addr string, q *ClientQuery) (*Status, *Clients, error) {
 	if network == nil {
 		network = TCP{}

@@ -246,7 +246,7 @@ func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	a.mu.Unlock()
 	err := a.guardedStore.GetLog(index, l)
-	if err != raft.ErrLogNotFound || index <= 1 || index > a.applied() || a.leads() { // see InstallSnapshot, of entry 1
+	if err != raft.ErrLogNotFound || index > a.applied() || a.leads() {
 		return err
 	}
 	newest, fault := a.newestSnapshot()

@@ -21,7 +21,9 @@ func Restore(cfg Config, m *fsm.Machine) error {
 	if len(first.Servers) == 0 {
 		return errors.New("cluster: a server that joins a cluster gets its state from there")
 	}
-	index, term := max(m.Index(), 1)+1, max(m.Term(), 1) // an entry 1 would be sent in its place, see transport.InstallSnapshot
+	// A member that has received the snapshot has an empty entry for its last one. If that were entry 1, the member would send
+	// it, as a leader, to an empty member in place of the snapshot.
+	index, term := max(m.Index(), 1)+1, max(m.Term(), 1)
 	if err := m.Restart(index, fsm.Members(first)); err != nil {
 		return err
 	}

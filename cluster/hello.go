@@ -175,6 +175,5 @@ const (
 	kindBeat    = 'H' // the leader's heartbeats
 	kindRebeat  = 'h' // the same, over a new connection to a member that has answered the greeting; see pulse.await
 
-	// Version 1 had neither hellos with clusters and ids, nor frames on Raft's connections.
 	peerVersion = 2 // of the peer protocol
 )

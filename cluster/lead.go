@@ -46,7 +46,7 @@ func (m *Member) watchLeadership() {
 				continue
 			}
 			// No member serves clients before a leader has come further than this: the
-			// cluster is new or restored, or is older than ids.
+			// cluster is new or restored.
 			if m.identified() == 0 && !m.inTerm(term, m.identify) {
 				continue
 			}

@@ -65,7 +65,7 @@ const mostTries = 4
 
 // tell tells one member, always about the newest entry. It begins with the one at first, which is
 // of this term. A member to which there is no stream is told by a message of its own, one at a time:
-// there will be one soon, or it is of an earlier version.
+// there will be one soon.
 func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
 	told, tries := uint64(0), 0
 	for {

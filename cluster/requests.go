@@ -33,9 +33,7 @@ type Request struct {
 	Agreed   ClusterID   `json:"agreed,omitzero"`   // the sender has agreed to this id
 	Form     bool        `json:"form,omitempty"`    // a new cluster, although not all of its members are there
 
-	// Clients asks for clients of the member, too. It goes with Status, so that a member of an
-	// earlier version, which does not know it, answers only with its status. Alone it would be an empty
-	// request there, for which a leader confirms that it leads, and waits for changes of the members.
+	// Clients, which goes with Status, asks for clients of the member, too.
 	Clients *ClientQuery `json:"clients,omitempty"`
 
 	// Back restricts Add to a server that is a member already: a removed one must not add

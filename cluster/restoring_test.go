@@ -178,13 +178,13 @@ func TestRestoreEnds(t *testing.T) {
 	t.Error("there is always a higher zxid")
 }
 
-// restoredFleet returns three servers that were restored from a state with a session, whose last entry is index.
-func restoredFleet(t *testing.T, index uint64) *fleet {
+// restoredFleet returns three servers that were restored from a state with a session, whose last entry is 2.
+func restoredFleet(t *testing.T) *fleet {
 	f := newFleet(t, 3)
 	f.acked = append(f.acked, 1<<40)
 	for i := range 3 {
 		m := fsm.NewMachine()
-		if err := m.Restart(index, fsm.Members(ptr(f.config(i)).first())); err != nil {
+		if err := m.Restart(2, fsm.Members(ptr(f.config(i)).first())); err != nil {
 			t.Fatal(err)
 		}
 		m.Sessions().Open(session.Session{ID: 1 << 40, Timeout: 1 << 30})
@@ -199,7 +199,7 @@ func restoredFleet(t *testing.T, index uint64) *fleet {
 func TestFirstLeaderOfRestored(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
-			f := restoredFleet(t, 2)
+			f := restoredFleet(t)
 			f.net.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
 			var first atomic.Int64
 			for i, m := range f.running {
@@ -233,27 +233,6 @@ func TestFirstLeaderOfRestored(t *testing.T) {
 			f.check()
 		})
 	}
-}
-
-// TestStateBeforeFirstEntry: servers that were migrated from another system began with entry 1. One of them lost its disk, got its data
-// back from the others, and leads. Then another one loses its disk.
-func TestStateBeforeFirstEntry(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := restoredFleet(t, 1)
-		f.whole()
-		lead := leadOf(t, f)
-		for i := range 2 {
-			c := (lead + 1 + i) % 3
-			f.lose(c)
-			f.start(c)
-			if err := fault(f.running[c], 20*time.Second); err != nil {
-				t.Error(err)
-			}
-			f.whole()
-			f.check()
-			f.handTo(c)
-		}
-	})
 }
 
 // TestAheadOfLeader: a member has applied entries that the leader does not have, since its snapshot is of another history. It

@@ -769,14 +769,11 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 	if err != nil || !r.Success {
 		return err
 	}
-	// If this fails, the next entries are refused and the snapshot is sent again. Nobody has another entry 1, and as a leader the receiver
-	// would send this one to an empty member in the place of the snapshot.
-	if q.LastLogIndex > 1 {
-		t.appendEntries(id, target, &raft.AppendEntriesRequest{
-			RPCHeader: q.RPCHeader, Term: q.Term,
-			Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
-		}, new(raft.AppendEntriesResponse))
-	}
+	// If this fails, the next entries are refused and the snapshot is sent again.
+	t.appendEntries(id, target, &raft.AppendEntriesRequest{
+		RPCHeader: q.RPCHeader, Term: q.Term,
+		Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
+	}, new(raft.AppendEntriesResponse))
 	return nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"slices"
 
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -19,7 +18,7 @@ import (
 // sections are in order of their kinds, and there may be several of sessions and of znodes.
 const (
 	snapshotMagic   = "LKSNAP"
-	snapshotVersion = 2        // version 1, which is still read, had no id of the cluster
+	snapshotVersion = 2
 	sectionSize     = 64 << 10 // the writer ends a section that has reached this many bytes
 
 	// maxSection is the maximum length of a section that a reader accepts. A writer
@@ -132,8 +131,7 @@ func (w *sectionWriter) section(kind byte, payload []byte) {
 // and digest.
 func ReadSnapshot(in io.Reader) (*Machine, error) {
 	r := &sectionReader{r: bufio.NewReaderSize(in, 64<<10)}
-	version, err := r.magic()
-	if err != nil {
+	if err := r.magic(); err != nil {
 		return nil, err
 	}
 	m := NewMachine()
@@ -149,9 +147,6 @@ func ReadSnapshot(in io.Reader) (*Machine, error) {
 		last = kind
 		switch kind {
 		case sectionState:
-			if version == 1 && len(b) >= 24 {
-				b = slices.Insert(b, 24, make([]byte, 8)...)
-			}
 			if len(b) < 32 || len(b)%16 != 0 {
 				return nil, r.damaged("state of %d bytes", len(b))
 			}
@@ -234,18 +229,20 @@ func (r *sectionReader) read(n uint32) ([]byte, error) {
 	return b, nil
 }
 
-func (r *sectionReader) magic() (version byte, err error) {
+func (r *sectionReader) magic() error {
 	b, err := r.read(uint32(len(snapshotMagic)) + 1)
 	if err != nil {
-		return 0, err
+		return err
 	}
-	if string(b[:len(snapshotMagic)]) != snapshotMagic {
-		return 0, r.damaged("not a snapshot")
+	switch version := b[len(snapshotMagic)]; {
+	case string(b[:len(snapshotMagic)]) != snapshotMagic:
+		return r.damaged("not a snapshot")
+	case version > snapshotVersion:
+		return fmt.Errorf("%w: snapshot of version %d, this program knows %d", ErrVersion, version, snapshotVersion)
+	case version < snapshotVersion:
+		return r.damaged("it has version %d, this program knows %d", version, snapshotVersion)
 	}
-	if version = b[len(snapshotMagic)]; version == 0 || version > snapshotVersion {
-		return 0, fmt.Errorf("%w: snapshot of version %d, this program knows up to %d", ErrVersion, version, snapshotVersion)
-	}
-	return version, nil
+	return nil
 }
 
 func (r *sectionReader) section() (kind byte, payload []byte, err error) {

@@ -71,13 +71,9 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 		m.restored(e.Time)
 		return Result{Zxid: m.zxid}, nil
 	case OpExpireSession:
-		owner := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}
+		owner, term := session.Conn{Server: uint64(d.Long()), Number: uint64(d.Long())}, uint64(d.Long())
 		if d.Err() != nil {
 			return Result{}, fmt.Errorf("%w: expireSession", ErrEntry)
-		}
-		term := uint64(0) // logs of older versions have no term
-		if len(d.Rest()) > 0 {
-			term = uint64(d.Long())
 		}
 		if s := m.sessions.Get(c.Session); s == nil || s.Owner != owner || term != 0 && term != m.term {
 			return Result{Zxid: m.zxid, Code: proto.SessionMoved}, nil

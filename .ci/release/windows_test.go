@@ -50,7 +50,7 @@ for store in wal boltdb; do
 	lockkeeper zk --server $addr get /kept
 	killed
 	mv data $store
-	mv data.1 $store.1
+	mv data.old-* $store.1
 	rm saved
 done
 `

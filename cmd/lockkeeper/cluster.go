@@ -149,9 +149,8 @@ The absent ones join later, when they are started.
 
 Use it only if you know that the cluster has never been formed. An absent server that
 belongs to it already may have writes that were acknowledged, and the others would
-begin without them. If the directories were restored from a snapshot, or are from a
-build in which clusters had no ids, use it only if the disks of the absent servers are
-lost.
+begin without them. If the directories were restored from a snapshot, use it only if the
+disks of the absent servers are lost.
 
 The server that forms the cluster serves no clients yet, so it is asked at its peer
 port, with --peer.`,

@@ -507,9 +507,6 @@ func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error
 	}
 	fmt.Fprintf(stdout, "%s is good: server %d, %s, zxid 0x%x, %d znodes, %d sessions, term %d, log entries %d to %d in %s after a snapshot at %d, digest %s\n",
 		dir, r.ServerID, of, r.Zxid, r.Znodes, r.Sessions, r.Term, r.FirstIndex, r.LastIndex, r.LogStore, r.SnapshotIndex, r.Digest)
-	if r.Exposed != "" {
-		fmt.Fprintf(stdout, "warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", r.Exposed, dir)
-	}
 	return nil
 }
 

@@ -910,13 +910,6 @@ func TestCheck(t *testing.T) {
 	if after := modTimes(t, dir); after != before {
 		t.Errorf("check changed\n%s\nto\n%s", before, after)
 	}
-	for path, mode := range map[string]os.FileMode{"": 0o755, "raft": 0o755, "raft/wal": 0o755, "raft/wal/stable.db": 0o644} {
-		check1(t, os.Chmod(filepath.Join(dir, path), mode))
-	}
-	warning := fmt.Sprintf("warning: other users may read %s, which has passwords of sessions and ACLs: chmod -R go= %s\n", filepath.Join(dir, "raft/wal/stable.db"), dir)
-	if code, out, stderr := call(nil, "check", dir); code != exitOK || out != stdout+warning || stderr != "" {
-		t.Errorf("readable by all: %d %q %q", code, out, stderr)
-	}
 	for _, to := range []string{"boltdb", "boltdb", "wal"} {
 		code, out, stderr := call(nil, "check", "--convert", to, dir)
 		if want := strings.Replace(stdout, " in wal ", " in "+to+" ", 1); code != exitOK || !strings.HasPrefix(out, want) || stderr != "" {

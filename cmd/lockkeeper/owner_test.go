@@ -54,15 +54,19 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%s has only %d files", dir, n)
 		}
 	}
-	for _, path := range []string{top, aside + ".1", filepath.Join(from, "version-2", "log.1")} {
+	kept, _ := filepath.Glob(aside + ".old-*")
+	if len(kept) != 1 {
+		t.Errorf("there is %q", kept)
+	}
+	for _, path := range append(kept, top, filepath.Join(from, "version-2", "log.1")) {
 		if info, err := os.Stat(path); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
 			t.Errorf("%s does not belong to root any more, %v", path, err)
 		}
 	}
 	for _, name := range []string{"", "no such user"} {
-		refuses(t, exitUsage, []string{"migrate", "from", from, "--data", filepath.Join(top, "d"), "--owner", name}, "--owner: there is no user "+strconv.Quote(name))
-		notThere(t, filepath.Join(top, "d"))
-		refuses(t, exitUsage, []string{"snapshot", "restore", backup, "--data", filepath.Join(top, "d"), "--owner", name}, "--owner: there is no user "+strconv.Quote(name))
-		notThere(t, filepath.Join(top, "d"))
+		refuses(t, exitUsage, []string{"migrate", "from", from, "--data", filepath.Join(top, "none"), "--owner", name}, "--owner: there is no user "+strconv.Quote(name))
+		notThere(t, filepath.Join(top, "none"))
+		refuses(t, exitUsage, []string{"snapshot", "restore", backup, "--data", filepath.Join(top, "none"), "--owner", name}, "--owner: there is no user "+strconv.Quote(name))
+		notThere(t, filepath.Join(top, "none"))
 	}
 }

@@ -348,7 +348,7 @@ on, with their locks, if their clients come back within their timeouts.`,
 	f := c.Flags()
 	f.SortFlags = false
 	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
-	f.BoolVar(&o.setAside, "set-aside", false, "if there is something in --data, keep it as DIR.1, or under a number above those that are there. No server may be running on it")
+	f.BoolVar(&o.setAside, "set-aside", false, "if there is something in --data, keep it as DIR.old- and the time. No server may be running on it")
 	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
 	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
 	f.StringVar(&o.peers, "peers", "", peersUsage)
@@ -391,9 +391,9 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 		if !o.setAside {
 			return lockkeeper.Restore(*cfg, from)
 		}
-		old, err = storage.Replace(cfg.DataDir, func(beside string) error {
+		old, err = storage.SetAside(cfg.DataDir, func(dir string) error {
 			there := *cfg
-			there.DataDir = beside
+			there.DataDir = dir
 			return lockkeeper.Restore(there, from)
 		})
 		return err

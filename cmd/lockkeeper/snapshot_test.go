@@ -202,17 +202,16 @@ func TestRestoreSetAside(t *testing.T) {
 	check1(t, err)
 	refuses(t, exitFault, restore, data, "in use by another process")
 	p.stop()
-	for _, old := range []string{data + ".1", data + ".2"} {
-		if out := succeeds(t, restore...); !strings.HasPrefix(out, fmt.Sprintf("kept what was in %s as %s\nrestored %s: server 1, ", data, old, file)) {
-			t.Errorf("%q", out)
+	for _, znodes := range []string{" 25 znodes", " 24 znodes"} {
+		out := succeeds(t, restore...)
+		kept, rest, _ := strings.Cut(strings.TrimPrefix(out, "kept what was in "+data+" as "), "\n")
+		if !strings.HasPrefix(kept, data+".old-") || !strings.HasPrefix(rest, "restored "+file+": server 1, ") {
+			t.Fatalf("%q", out)
 		}
-	}
-	for _, kept := range []struct {
-		dir  string
-		want string
-	}{{data, " 24 znodes"}, {data + ".1", " 25 znodes"}, {data + ".2", " 24 znodes"}} {
-		if out := succeeds(t, "check", kept.dir); !strings.Contains(out, kept.want) {
-			t.Errorf("%s does not have%s: %s", kept.dir, kept.want, out)
+		for dir, want := range map[string]string{data: " 24 znodes", kept: znodes} {
+			if out := succeeds(t, "check", dir); !strings.Contains(out, want) {
+				t.Errorf("%s does not have%s: %s", dir, want, out)
+			}
 		}
 	}
 }

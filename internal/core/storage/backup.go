@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -127,6 +129,64 @@ func MakeDir(dir string, fill func(making string) (names []string, err error)) (
 		}
 	}
 	removeMaking(dir) // another MakeDir that has not ended would fail
+	return nil
+}
+
+// oldEnd and a time are at the end of the name that SetAside gives to a directory.
+const oldEnd = ".old-"
+
+// SetAside gives what is at dir another name, dir.old- and a time, which it returns, and has fill make dir anew. If no server runs on dir: otherwise
+// the error is [ErrInUse]. None may be started meanwhile. If there was nothing that [MakeDir] minds, old is empty, and so it is if fill has
+// failed and dir is as it was. A crash may leave nothing at dir; [Open] and [Check] then say where it is. If dir is a symbolic link, all
+// that is done where it leads to.
+func SetAside(dir string, fill func(dir string) error) (old string, err error) {
+	if free, err := isFree(dir); err != nil {
+		return "", err
+	} else if free {
+		return "", fill(dir)
+	}
+	for _, file := range []string{walStable, boltFile} {
+		err := withoutOthers(filepath.Join(dir, file), func() error { return nil })
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) {
+			return "", err
+		}
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return "", err
+	}
+	old = dir + oldEnd + time.Now().UTC().Format("20060102T150405.000Z")
+	if err := os.Rename(dir, old); err != nil {
+		return "", err
+	}
+	err = fsync.Dir(filepath.Dir(dir))
+	if err == nil {
+		err = fill(dir)
+	}
+	if err != nil && os.Rename(old, dir) == nil {
+		old = ""
+	}
+	return old, err
+}
+
+// nothingAt returns an error if there is nothing at dir since a [SetAside] has not ended: a server must not begin without a state there.
+func nothingAt(dir string) error {
+	if to, err := os.Readlink(dir); err == nil && filepath.IsAbs(to) {
+		dir = to
+	} else if err == nil {
+		dir = filepath.Join(filepath.Dir(dir), to)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	entries, _ := os.ReadDir(filepath.Dir(dir))
+	for _, e := range slices.Backward(entries) { // the newest first
+		if strings.HasPrefix(e.Name(), filepath.Base(dir)+oldEnd) {
+			return fmt.Errorf("there is nothing at %s, and what was there is %s: a restore of a snapshot has not ended; run it again, or rename that, or make %[1]s to begin without a state", dir, filepath.Join(filepath.Dir(dir), e.Name()))
+		}
+	}
 	return nil
 }
 

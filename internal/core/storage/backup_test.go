@@ -220,71 +220,62 @@ func TestMakeBesideServer(t *testing.T) {
 	})
 }
 
-// TestReplace: a new directory gets the name of one that is there, which keeps all that it has under another name.
-func TestReplace(t *testing.T) {
+// TestSetAside: a new directory is made in the place of one that is there, which keeps all that it has under another name. After an
+// error, all is as it was, and after a crash in between, no server begins without a state.
+func TestSetAside(t *testing.T) {
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
 		dir, intact := sample(t, disk)
-		dir += string(filepath.Separator)
 		var b bytes.Buffer
 		must(Save(dir, &b))(t)
-		base, name := filepath.Dir(filepath.Clean(dir)), filepath.Base(dir)
-		replace := func(snapshot []byte) (string, error) {
-			return Replace(dir, func(beside string) error {
-				if filepath.Dir(beside) != base && filepath.Dir(beside) != filepath.Join(base, name+".new.tmp") {
-					t.Errorf("%s is not beside %s", beside, dir)
-				}
-				return makeSample(disk, beside, snapshot)
-			})
+		base := filepath.Dir(dir)
+		link := filepath.Join(base, "link")
+		check(t, os.Symlink(filepath.Base(dir), link))
+		setAside := func(dir string, snapshot []byte) (string, error) {
+			return SetAside(dir, func(dir string) error { return makeSample(disk, dir, snapshot) })
 		}
 		before := contents(t, base)
 		s := disk.mustOpen(t, dir)
-		if _, err := replace(b.Bytes()); !errors.Is(err, ErrInUse) || contents(t, base) != before {
+		if _, err := setAside(dir, b.Bytes()); !errors.Is(err, ErrInUse) || contents(t, base) != before {
 			t.Errorf("while a server runs: %v; there is %s", err, contents(t, base))
 		}
 		check(t, s.Close())
-		if _, err := replace([]byte("LKSNAP\x01no")); !errors.Is(err, fsm.ErrSnapshot) || contents(t, base) != before {
-			t.Errorf("a damaged snapshot: %v; there is %s", err, contents(t, base))
+		if old, err := setAside(dir, []byte("LKSNAP\x01no")); !errors.Is(err, fsm.ErrSnapshot) || old != "" || contents(t, base) != before {
+			t.Errorf("a damaged snapshot: %q, %v; there is %s", old, err, contents(t, base))
 		}
-		if r := must(Check(dir))(t); *r != *intact {
-			t.Errorf("after these errors: %+v, not %+v", r, intact)
-		}
-		_, err := Replace(dir, func(beside string) error { // a server starts meanwhile
-			err := makeSample(disk, beside, b.Bytes())
-			s = disk.mustOpen(t, dir)
-			return err
-		})
-		if closed := s.Close(); !errors.Is(err, ErrInUse) || closed != nil || contents(t, base) != before {
-			t.Errorf("a server starts meanwhile: %v, %v; there is %s", err, closed, contents(t, base))
-		}
-
-		check(t, os.MkdirAll(filepath.Join(base, name+".new.tmp", "data", raftDir), 0o700)) // what a crash leaves
-		for n, want := range []string{name + ".1", name + ".2"} {
-			if old, err := replace(b.Bytes()); err != nil || old != filepath.Join(base, want) {
-				t.Fatalf("replaced: %s, %v", old, err)
+		for n, at := range []string{dir + string(filepath.Separator), link} {
+			old, err := setAside(at, b.Bytes())
+			if err != nil || !strings.HasPrefix(old, dir+oldEnd) {
+				t.Fatalf("%s: %q, %v", at, old, err)
 			}
-			if r := must(Check(filepath.Join(base, want)))(t); (*r == *intact) != (n == 0) {
-				t.Errorf("%s is %+v", want, r)
+			if r := must(Check(old))(t); (*r == *intact) != (n == 0) {
+				t.Errorf("%s is %+v", old, r)
 			}
 			if r := must(Check(dir))(t); r.State != intact.State || r.SnapshotIndex <= intact.SnapshotIndex {
 				t.Errorf("it is %+v, made from %+v", r, intact)
 			}
 		}
 		check(t, os.WriteFile(filepath.Join(dir, metaFile), []byte("damaged"), 0o600))
-		if old, err := replace(b.Bytes()); err != nil || old != filepath.Join(base, name+".3") {
-			t.Errorf("a damaged directory: %s, %v", old, err)
+		kept, err := setAside(dir, b.Bytes())
+		if err != nil || kept == "" {
+			t.Errorf("a damaged directory: %q, %v", kept, err)
 		}
-		for _, exists := range []bool{true, false} {
-			check(t, os.RemoveAll(dir))
-			if exists {
-				check(t, os.Mkdir(dir, 0o700))
-			}
-			if old, err := replace(b.Bytes()); err != nil || old != "" {
-				t.Errorf("nothing was there: %q, %v", old, err)
+		check(t, os.RemoveAll(dir)) // as after a crash
+		for _, dir := range []string{dir, link} {
+			_, err := disk.tryOpen(dir)
+			_, checked := Check(dir)
+			for _, err := range []error{err, checked} {
+				if err == nil || !strings.Contains(err.Error(), "what was there is "+kept) {
+					t.Errorf("nothing is at %s: %v", dir, err)
+				}
 			}
 		}
+		if old, err := setAside(dir, b.Bytes()); err != nil || old != "" {
+			t.Errorf("nothing was there: %q, %v", old, err)
+		}
+		must(Check(dir))(t)
 		check(t, os.RemoveAll(dir))
-		check(t, os.WriteFile(filepath.Clean(dir), []byte("mine"), 0o600))
-		if old, err := replace(b.Bytes()); err == nil || old != "" || string(must(os.ReadFile(filepath.Clean(dir)))(t)) != "mine" {
+		check(t, os.WriteFile(dir, []byte("mine"), 0o600))
+		if old, err := setAside(dir, b.Bytes()); err == nil || old != "" || string(must(os.ReadFile(dir))(t)) != "mine" {
 			t.Errorf("a file: %q, %v", old, err)
 		}
 	})

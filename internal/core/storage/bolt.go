@@ -97,16 +97,12 @@ func withoutOthers(path string, f func() error) error {
 	}
 	return guardBolt(path, func() error {
 		// Opened only for the lock, so that nothing is written meanwhile.
-		name := &nameOfOpen{path: path}
-		lock, err := bbolt.Open(path, fileMode, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout, OpenFile: name.open})
+		lock, err := bbolt.Open(path, fileMode, &bbolt.Options{ReadOnly: true, Timeout: lockTimeout})
 		if errors.Is(err, berrors.ErrTimeout) || errors.Is(err, os.ErrPermission) || OutOfFiles(err) {
 			return err
 		}
 		if err == nil {
 			defer lock.Close()
-			if err := name.lost(); err != nil {
-				return err
-			}
 		}
 		return f()
 	})
@@ -143,7 +139,6 @@ func (b boltStore) open(dir string, readOnly bool) (raftStore, error) {
 }
 
 func openBolt(path string, readOnly bool) (store *raftboltdb.BoltStore, err error) {
-	name := &nameOfOpen{path: path}
 	err = guardBolt(path, func() error {
 		store, err = raftboltdb.New(raftboltdb.Options{
 			Path: path,
@@ -151,45 +146,15 @@ func openBolt(path string, readOnly bool) (store *raftboltdb.BoltStore, err erro
 				Timeout:      lockTimeout,
 				ReadOnly:     readOnly,
 				FreelistType: bbolt.FreelistMapType,
-				OpenFile:     name.open,
 				// NoFreelistSync would save a page for each write, but then bbolt
 				// scans the file when it opens it. If the file is damaged, that
 				// panics on a goroutine where nobody can recover.
 			},
 			MsgpackUseNewTimeFormat: true,
 		})
-		if err == nil {
-			if err = name.lost(); err != nil {
-				store.Close()
-			}
-		}
 		return err
 	})
 	return store, err
-}
-
-// A nameOfOpen opens a file for bbolt, which then waits for the lock on it. Meanwhile another process may give the data
-// directory another name, and that name to another directory (see [Replace]).
-type nameOfOpen struct {
-	path string
-	file *os.File
-}
-
-func (n *nameOfOpen) open(path string, flag int, mode os.FileMode) (file *os.File, err error) {
-	n.file, err = os.OpenFile(path, flag, mode)
-	return n.file, err
-}
-
-// lost returns an error if the file that bbolt has locked is not the one at path any more.
-func (n *nameOfOpen) lost() error {
-	is, err := n.file.Stat()
-	if err != nil {
-		return err
-	}
-	if now, err := os.Stat(n.path); err != nil && !errors.Is(err, fs.ErrNotExist) || err == nil && os.SameFile(is, now) {
-		return err
-	}
-	return fmt.Errorf("%s has just been replaced: try again", n.path)
 }
 
 // guardBolt is guard for calls that wait for the lock on the file.

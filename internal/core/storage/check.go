@@ -3,7 +3,6 @@ package storage
 import (
 	"cmp"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
@@ -41,8 +40,6 @@ type Report struct {
 	// acknowledged.
 	Term uint64 `json:"term"`
 	State
-	// Exposed is a file with passwords that other users may read.
-	Exposed string `json:"exposed,omitempty"`
 }
 
 // Check verifies the data directory of a server that is not running: the files
@@ -79,20 +76,16 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 		return nil, nil, err
 	}
 	if m == nil {
-		return nil, nil, fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile)
-	}
-	begun, err := os.Stat(dir)
-	if err != nil {
-		return nil, nil, err
+		return nil, nil, cmp.Or(nothingAt(dir), fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile))
 	}
 	reading := readNewest(dir, m.ServerID)
 	defer reading.wait()
 	store, err := openAfterVerifying(disk, dir, true)
 	if err != nil {
-		return nil, nil, unlessChanged(err, dir, begun, m.logStore(), m.ServerID, true)
+		return nil, nil, unlessChanged(err, dir, m.LogStore, m.ServerID, true)
 	}
 	defer store.Close()
-	if m, err = metaAgain(dir, m.logStore(), m.ServerID, true); err != nil {
+	if m, err = metaAgain(dir, m.LogStore, m.ServerID, true); err != nil {
 		return nil, nil, err
 	}
 	newest, snapshot, err := reading.current()
@@ -103,7 +96,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if err != nil {
 		return nil, nil, damaged(filepath.Join(dir, metaFile), "%w", err)
 	}
-	report := &Report{ServerID: m.ServerID, LogStore: disk.name(), Exposed: exposed(dir, disk.files(dir))}
+	report := &Report{ServerID: m.ServerID, LogStore: disk.name()}
 	if of.Agreed {
 		report.Cluster = of.Cluster
 	}
@@ -136,9 +129,6 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	report.State, report.Term = stateOf(machine), machine.Term()
-	if ended, err := os.Stat(dir); err != nil || !os.SameFile(begun, ended) { // the lock is on a file, which may have moved
-		return nil, nil, cmp.Or(err, fmt.Errorf("%s has been replaced just now: try again", dir))
-	}
 	return report, machine, nil
 }
 

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
-	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -34,8 +32,7 @@ import (
 //
 // While a file or a directory is being made, its name ends in .tmp.
 //
-// Format 1 had no cluster in meta.json, and is still read. meta.json ends with a checksum of
-// what comes before it. Builds that do not know the checksum ignore it, and write none.
+// meta.json ends with a checksum of what comes before it.
 const (
 	formatVersion = 2
 	metaFile      = "meta.json" // in the data directory; each snapshot has one of its own
@@ -50,18 +47,8 @@ const (
 type meta struct {
 	Format   int      `json:"format"`
 	ServerID uint64   `json:"serverId"`
-	LogStore LogStore `json:"logStore,omitempty"` // empty means BoltDB
+	LogStore LogStore `json:"logStore"`
 	metaIdentity
-}
-
-func (m *meta) logStore() LogStore {
-	switch {
-	case m == nil:
-		return ""
-	case m.LogStore == "":
-		return BoltDB
-	}
-	return m.LogStore
 }
 
 // Open opens the data directory of server serverID, creating it if it is new,
@@ -91,10 +78,9 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	if err != nil {
 		return nil, err
 	}
-	half := halfReplaced(dir)
 	if known == nil {
-		if half = cmp.Or(half, halfMade(dir)); half != nil {
-			return nil, half
+		if err := cmp.Or(nothingAt(dir), halfMade(dir)); err != nil {
+			return nil, err
 		}
 		if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil {
 			return nil, err
@@ -102,18 +88,14 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		if err := disk.create(dir); err != nil {
 			return nil, err
 		}
-	} else if err := makeSnapshotDir(dir); err != nil {
-		return nil, err
-	}
-	begun, err := os.Stat(dir)
-	if err != nil {
+	} else if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil { // if that was lost
 		return nil, err
 	}
 	snapshot := readNewest(dir, serverID)
 	defer snapshot.wait()
 	store, err := openAfterVerifying(disk, dir, false)
 	if err != nil {
-		return nil, unlessChanged(err, dir, begun, disk.name(), serverID, known != nil)
+		return nil, unlessChanged(err, dir, disk.name(), serverID, known != nil)
 	}
 	if known, err = metaAgain(dir, disk.name(), serverID, known != nil); err != nil {
 		store.Close()
@@ -125,38 +107,13 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		err = writeMeta(dir, known)
 	}
 	if err == nil {
-		err = wasUsed(dir)
-	}
-	if err == nil {
 		s.identity, err = identityIn(dir, known)
 	}
 	if err != nil {
 		store.Close()
 		return nil, err
 	}
-	if _, left := leftBeside(dir); half != nil && left != "" { // it was not just ending
-		log.Warn("a restore of a snapshot at this data directory has not ended, so this may be the state from before: run it again, or remove what it has left",
-			"directory", dir, "left", left)
-	}
-	if file := exposed(dir, disk.files(dir)); file != "" {
-		log.Warn("other users may read passwords of sessions and ACLs: take their rights to the data directory", "file", file)
-	}
 	return s, nil
-}
-
-// makeSnapshotDir makes the directory for snapshots in a data directory that has a state, if a part of it was lost. It does not make
-// the data directory, whose state [Replace] may be giving another name.
-func makeSnapshotDir(dir string) error {
-	for _, name := range []string{raftDir, snapshotDir} {
-		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); err == nil {
-			continue
-		}
-		if err := os.Mkdir(path, dirMode); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	return nil
 }
 
 // openAfterVerifying verifies and opens a store.
@@ -172,16 +129,11 @@ func openAfterVerifying(disk diskStore, dir string, readOnly bool) (raftStore, e
 	return disk.open(dir, readOnly)
 }
 
-// unlessChanged returns err, why a store cannot be opened, unless another process has put another one in its place, or
-// another directory in the place of begun, since meta.json was read: then it says that.
-func unlessChanged(err error, dir string, begun os.FileInfo, kind LogStore, serverID uint64, was bool) error {
-	if _, changed := metaAgain(dir, kind, serverID, was); changed != nil {
-		return changed
-	}
-	if now, e := os.Stat(dir); e != nil || !os.SameFile(begun, now) {
-		return fmt.Errorf("%s has been replaced just now: try again (%w)", dir, err)
-	}
-	return err
+// unlessChanged returns err, why a store cannot be opened, unless another process has put another one in its place
+// since meta.json was read: then it says that.
+func unlessChanged(err error, dir string, kind LogStore, serverID uint64, was bool) error {
+	_, changed := metaAgain(dir, kind, serverID, was)
+	return cmp.Or(changed, err)
 }
 
 // openVerified verifies what store holds against the newest snapshot, and returns
@@ -225,15 +177,16 @@ func readMeta(dir string) (*meta, error) {
 	if err != nil {
 		return nil, err
 	}
-	if content, sum, ok := bytes.Cut(bytes.TrimSpace(b), []byte(metaSum)); ok && string(sum) != sumOfMeta(content) {
+	content, sum, _ := bytes.Cut(bytes.TrimSpace(b), []byte(metaSum))
+	if string(sum) != sumOfMeta(content) {
 		return nil, damaged(path, "%w", errChecksum)
 	}
 	var m meta
-	if err := json.Unmarshal(b, &m); err != nil || m.Format < 1 || m.ServerID == 0 {
-		return nil, damaged(path, "it should be like {\"format\":%d,\"serverId\":1,\"logStore\":%q}", formatVersion, LogStores[0])
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, damaged(path, "%w", err)
 	}
-	if m.Format > formatVersion {
-		return nil, fmt.Errorf("%s has format %d, this program knows up to %d: use a newer lockkeeper", dir, m.Format, formatVersion)
+	if m.Format != formatVersion {
+		return nil, fmt.Errorf("%s has format %d, this program knows %d: use the lockkeeper that has written it, or a newer one", dir, m.Format, formatVersion)
 	}
 	return &m, nil
 }
@@ -251,8 +204,8 @@ func metaOf(dir string, kind LogStore, serverID uint64) (*meta, error) {
 		return nil, err
 	case m.ServerID != serverID:
 		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, m.ServerID, serverID)
-	case m.logStore() != kind:
-		return nil, fmt.Errorf("the log of %s has just been converted to %s: try again", dir, m.logStore())
+	case m.LogStore != kind:
+		return nil, fmt.Errorf("the log of %s has just been converted to %s: try again", dir, m.LogStore)
 	}
 	return m, nil
 }
@@ -276,7 +229,7 @@ func identityIn(dir string, m *meta) (*identity, error) {
 		return nil, damaged(filepath.Join(dir, metaFile), "%w", err)
 	}
 	return newIdentity(x, func(x Identity) error {
-		return writeMeta(dir, &meta{formatVersion, m.ServerID, m.logStore(), encodeIdentity(x)})
+		return writeMeta(dir, &meta{formatVersion, m.ServerID, m.LogStore, encodeIdentity(x)})
 	}), nil
 }
 
@@ -333,38 +286,6 @@ func syncFound(dir string, files []string) error {
 		}
 	}
 	return nil
-}
-
-// exposed returns a file with secrets that users other than its owner may read,
-// or "". An earlier version left such files. exposed looks at the modes of the
-// data directory and of what is in it, and not at those of its parents.
-func exposed(dir string, files []string) string {
-	if runtime.GOOS == "windows" { // no such modes
-		return ""
-	}
-	snapshots, _ := os.ReadDir(filepath.Join(dir, snapshotDir))
-	for _, s := range snapshots {
-		files = append(files, filepath.Join(snapshotDir, s.Name(), stateFile))
-	}
-	mode := func(path string) os.FileMode {
-		info, err := os.Stat(filepath.Join(dir, path))
-		if err != nil {
-			return 0
-		}
-		return info.Mode()
-	}
-	for _, file := range files {
-		who := os.FileMode(0o77) & mode(file) >> 2 // an x for each of group and others that may read it
-		for d := filepath.Dir(file); ; d = filepath.Dir(d) {
-			if who &= mode(d); d == "." {
-				break
-			}
-		}
-		if who&0o11 != 0 {
-			return filepath.Join(dir, file)
-		}
-	}
-	return ""
 }
 
 // removeTemporary removes what a crash left unfinished: nothing has read it, and

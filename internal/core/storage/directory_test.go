@@ -1,33 +1,27 @@
 package storage
 
 import (
-	"encoding/binary"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"reflect"
 	"runtime"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
-// TestPrivateFiles: only the owner may read what Open and the Storage write, and
-// Check names a file that others may read.
+// TestPrivateFiles: only the owner may read what Open and the Storage write.
 func TestPrivateFiles(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("no such modes")
 	}
 	onEachDisk(t, func(t *testing.T, disk testedDisk) {
 		dir, _ := sample(t, disk)
-		var paths []string
 		check(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return err
@@ -36,37 +30,8 @@ func TestPrivateFiles(t *testing.T) {
 			if err == nil && info.Mode()&0o77 != 0 {
 				t.Errorf("%s has mode %v", path, info.Mode())
 			}
-			paths = append(paths, path)
 			return err
 		}))
-		exposed := func(when, want string) {
-			t.Helper()
-			if r := disk.mustCheck(t, dir); r.Exposed != want {
-				t.Errorf("%s: Check names %q, should name %q", when, r.Exposed, want)
-			}
-		}
-		chmod := func(path string, mode os.FileMode) {
-			t.Helper()
-			check(t, os.Chmod(path, mode))
-		}
-		exposed("as it was made", "")
-		for _, path := range []string{filepath.Join(dir, disk.files(dir)[0]), filepath.Join(dir, newestSnapshot(t, dir), stateFile)} {
-			if !slices.Contains(paths, path) {
-				t.Fatalf("%s is not in %v", path, paths)
-			}
-			was := must(os.Stat(path))(t).Mode()
-			for d := filepath.Dir(path); d != dir; d = filepath.Dir(d) {
-				chmod(d, 0o755)
-			}
-			chmod(path, was|0o044)
-			exposed("below a private directory", "")
-			chmod(dir, 0o710)
-			exposed("readable for the group", path)
-			chmod(path, was|0o004)
-			exposed("readable for those who may not enter", "")
-			chmod(path, was)
-			chmod(dir, 0o700)
-		}
 	})
 }
 
@@ -169,7 +134,6 @@ func TestVoteBeforeLog(t *testing.T) {
 		rejoining bool
 		voted     bool
 		entry     bool // which it has lost
-		old       bool // the vote is from an earlier version
 		refused   bool
 	}{
 		{name: "it waits to be added"},
@@ -178,8 +142,6 @@ func TestVoteBeforeLog(t *testing.T) {
 		{name: "it has asked to be added, and voted", rejoining: true, voted: true},
 		{name: "it has voted and had an entry", voted: true, entry: true, refused: true},
 		{name: "it had an entry, and forgot that it was added", rejoining: true, voted: true, entry: true, refused: true},
-		{name: "it has voted, in an earlier version", voted: true, old: true, refused: true},
-		{name: "it has asked to be added, and voted, in an earlier version", rejoining: true, voted: true, old: true},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			onEachDisk(t, func(t *testing.T, disk testedDisk) {
@@ -187,12 +149,8 @@ func TestVoteBeforeLog(t *testing.T) {
 				s := disk.mustOpen(t, dir)
 				check(t, s.SetRejoining(x.rejoining))
 				check(t, s.Stable.SetUint64([]byte(TermKey), 2))
-				vote := s.Stable
-				if x.old {
-					vote = oldVotes{s.Stable.(*voteStore).StableStore}
-				}
 				if x.voted {
-					check(t, errors.Join(vote.SetUint64([]byte(voteTermKey), 2), vote.Set([]byte(voteCandidateKey), []byte("a:1"))))
+					check(t, errors.Join(s.Stable.SetUint64([]byte(voteTermKey), 2), s.Stable.Set([]byte(voteCandidateKey), []byte("a:1"))))
 				}
 				if x.entry {
 					check(t, s.Log.StoreLogs(noops(5, 5, 2)))
@@ -222,15 +180,6 @@ func TestVoteBeforeLog(t *testing.T) {
 			})
 		})
 	}
-}
-
-// oldVotes stores votes as earlier versions did.
-type oldVotes struct{ raft.StableStore }
-
-func (s oldVotes) SetUint64([]byte, uint64) error { return nil }
-
-func (s oldVotes) Set(_, candidate []byte) error {
-	return s.StableStore.Set([]byte(voteKey), append(binary.BigEndian.AppendUint64(nil, 2), candidate...))
 }
 
 // TestOpenBesideLast opens a directory while the process before it still stops, and so waits
@@ -281,9 +230,6 @@ func TestChangedBeforeOpen(t *testing.T) {
 	}{
 		{"has just been converted to wal", func(dir string) error {
 			return writeMeta(dir, &meta{Format: formatVersion, ServerID: 1, LogStore: WAL})
-		}},
-		{"has been replaced just now: try again", func(dir string) error {
-			return errors.Join(os.Rename(dir, dir+".1"), os.MkdirAll(filepath.Join(dir, raftDir), 0o700), writeMeta(dir, &meta{Format: formatVersion, ServerID: 1, LogStore: BoltDB}))
 		}},
 		{"meta.json has been removed just now", func(dir string) error { return os.Remove(filepath.Join(dir, metaFile)) }},
 	} {

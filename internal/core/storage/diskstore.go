@@ -40,8 +40,10 @@ func (s LogStore) disk(raftLog hclog.Logger) (diskStore, error) {
 // logStoreOf returns the store that a data directory has, or "" for a new one.
 func logStoreOf(dir string) (LogStore, error) {
 	m, err := readMeta(dir)
-	if err != nil || m != nil {
-		return m.logStore(), err
+	if err != nil {
+		return "", err
+	} else if m != nil {
+		return m.LogStore, nil
 	}
 	for _, s := range LogStores {
 		disk, _ := s.disk(nil)

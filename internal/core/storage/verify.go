@@ -125,15 +125,14 @@ func verifyTerm(path string, stable *voteStore, term uint64, unused bool) error 
 		if err != nil && !missing(err) {
 			return damaged(path, "%w", err)
 		}
-		rejoining, err := stableUint64(stable, rejoiningKey)
-		if err != nil {
+		if _, err := stableUint64(stable, rejoiningKey); err != nil {
 			return damaged(path, "%w", err)
 		}
 		switch {
 		case current < term || current < voted:
 			return damaged(path, "its term is %d, but it has entries of %d and a vote in %d", current, term, voted)
-		case unused && voted > 0 && (mark == votedInUse || mark == notMarked && rejoining == 0):
-			// Without a vote, or with one that is marked, it is a member that has
+		case unused && voted > 0 && mark == votedInUse:
+			// Without a vote, or with one that is marked as unused, it is a member that has
 			// learned the term of the cluster that it is being added to, and perhaps
 			// voted there, and has not stored an entry yet.
 			return damaged(path, "the log is empty, but it has voted in term %d", voted)

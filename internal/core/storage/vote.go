@@ -71,13 +71,10 @@ type voteStore struct {
 }
 
 // A vote ends with a mark, which no candidate does, since these are addresses. It tells a
-// member that voted before it had any entry from one that has lost its log. Earlier
-// versions stored no mark, and take it for a part of the candidate: they do not confirm
-// the vote to that one, which is harmless.
+// member that voted before it had any entry from one that has lost its log.
 const (
 	votedUnused = 0 // there was neither an entry nor a snapshot
 	votedInUse  = 1
-	notMarked   = 2 // by an earlier version; this is not stored
 )
 
 // keepVotes has the storage keep Raft's votes in a voteStore.
@@ -163,15 +160,12 @@ func (s *voteStore) Get(key []byte) ([]byte, error) {
 // candidate, with the error that the underlying store has for a missing key.
 func (s *voteStore) read() (term uint64, candidate []byte, mark byte, err error) {
 	b, err := s.StableStore.Get([]byte(voteKey))
+	end := len(b) - 1
 	switch {
 	case err != nil || len(b) == 0:
-		return 0, nil, notMarked, err
-	case len(b) < 8:
-		return 0, nil, notMarked, fmt.Errorf("%s: %w", voteKey, errChecksum)
+		return 0, nil, 0, err
+	case end < 8 || b[end] > votedInUse:
+		return 0, nil, 0, fmt.Errorf("%s: %w", voteKey, errChecksum)
 	}
-	term, candidate, mark = binary.BigEndian.Uint64(b), b[8:], notMarked
-	if n := len(candidate) - 1; n >= 0 && candidate[n] < notMarked {
-		candidate, mark = candidate[:n], candidate[n]
-	}
-	return term, candidate, mark, nil
+	return binary.BigEndian.Uint64(b), b[8:end], b[end], nil
 }

@@ -101,7 +101,7 @@ var putBacks = []putBack{
 		{"internal/core/storage/storage.go", "max(term, 1)", "min(term, 0)+1"},
 	}, []finding{{"internal/core/storage", "TestModel", "the term is 1, should be"}}},
 	{"a member that has voted before its first entry does not start again", []edit{
-		{"internal/core/storage/verify.go", "(mark == votedInUse || mark == notMarked && rejoining == 0)", "mark <= notMarked && rejoining == 0"},
+		{"internal/core/storage/verify.go", "mark == votedInUse", "mark <= votedInUse && rejoining == 0"},
 	}, []finding{{"internal/core/storage", "TestModel", "the log is empty, but it has voted"}, {"internal/core/storage", "TestVoteBeforeLog", "the log is empty, but it has voted"}}},
 	{"a member that voted before its first entry may lose its log", []edit{
 		{"internal/core/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
