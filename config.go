@@ -335,11 +335,6 @@ type Features struct {
 	// clients see as the owner of ephemeral znodes: whoever can connect can then take over a
 	// session. So set this only for such a move. Sessions that were opened without it cannot move.
 	ZooKeeperPasswords bool
-	// LeaderDiskFirst makes this server, while it leads a cluster, write an entry to its own
-	// disk before it sends the entry to the others. By default it does both at once, so that
-	// a write waits for one disk instead of two. Neither acknowledges anything before a
-	// majority has it on disk.
-	LeaderDiskFirst bool
 	// BehaveAs is the release line of ZooKeeper whose answers the server gives its clients: 3.4,
 	// 3.5, 3.6, 3.7, 3.8 or, by default, 3.9, the newest. An older one is for testing client
 	// libraries: the server lacks what that line lacks; docs/compatibility.md says what differs.
@@ -652,7 +647,7 @@ func (c *Config) cluster() cluster.Config {
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
 		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: testhooks.In(c).Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: testhooks.In(c).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: c.Features.LeaderDiskFirst,
+		TimeOfDay: testhooks.In(c).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: testhooks.In(c).DiskFirst,
 	}
 }
 

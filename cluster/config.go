@@ -48,8 +48,8 @@ type Config struct {
 	Tick          time.Duration // granularity of session expiry
 	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
 	SnapshotBytes int64         // take a snapshot after this much log
-	// DiskFirst has this member, as the leader of a cluster, write an entry to its disk before
-	// it sends it to the others, so that each write waits for two disks in a row.
+	// DiskFirst is for tests: as the leader, this member writes an entry to its disk before it sends it to the others, as a leader
+	// does of which too much is pending.
 	DiskFirst bool
 	Settings  fsm.Settings
 	Log       *slog.Logger

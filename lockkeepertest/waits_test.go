@@ -11,7 +11,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -20,18 +19,16 @@ import (
 func TestWhatWritesWaitFor(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		for _, x := range []struct {
-			first                                bool // Features.LeaderDiskFirst
 			disk, link                           time.Duration
 			atLeader, atFollower, lock, handOver time.Duration
 		}{
-			{false, 10, 0, 10, 10, 10, 10},
-			{true, 10, 0, 20, 20, 20, 20},
-			{false, 0, 10, 20, 40, 40, 30},
-			{false, 10, 10, 30, 50, 50, 40},
+			{10, 0, 10, 10, 10, 10},
+			{0, 10, 20, 40, 40, 30},
+			{10, 10, 30, 50, 50, 40},
 		} {
-			t.Run(fmt.Sprintf("%d members, disks %d ms, links %d ms, %v", size, x.disk, x.link, x.first), func(t *testing.T) {
+			t.Run(fmt.Sprintf("%d members, disks %d ms, links %d ms", size, x.disk, x.link), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					c := lockkeepertest.StartCluster(t, size, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Features.LeaderDiskFirst = x.first }))
+					c := lockkeepertest.StartCluster(t, size)
 					lead := c.Leader()
 					leader, follower := c.Server(lead).Connect(t, time.Minute), c.Server(lead%size+1).Connect(t, time.Minute)
 					held, waits := zk.NewLock(leader, "/lock", zk.WorldACL(zk.PermAll)), zk.NewLock(follower, "/lock", zk.WorldACL(zk.PermAll))

@@ -140,7 +140,6 @@ func (o *serveOptions) define(c *cobra.Command) {
 		o.peerTLS.tlsLimits.define(f, "peer-tls-", "members")
 		f.StringVar((*string)(&cfg.PeerTLSMode), "peer-tls-mode", "", "`MODE` while a running cluster moves to TLS: accept lets members connect with and without TLS, and connects without; use connects with TLS; only, the default, demands it of all")
 		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
-		f.BoolVar(&cfg.Features.LeaderDiskFirst, "leader-disk-first", false, "as the leader, write to the disk before sending to the other members, instead of both at once")
 		f.BoolVar(&cfg.Features.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
 		f.BoolVar(&cfg.Features.AllowSingleVoter, "allow-single-voter", false, "let a reconfig leave a single voting member, as with ZooKeeper's standaloneEnabled=false")
 	})
@@ -407,7 +406,7 @@ var fieldFlags = map[string]string{
 	"Auth.DigestAlgorithm": "digest-algorithm", "Auth.NoDigest": "no-digest", "Auth.Enforce": "enforce-auth",
 	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user",
 	"Auth.SASL.Users": "jaas", "Auth.SASL.Mechanism": "jaas", "Auth.SASL.SuperUsers": "sasl-super-user", "Auth.SASL.AllowFailed": "sasl-allow-failed", "Features.FourLetterWords": "4lw", "Features.BehaveAs": "behave-as", "Features.NoTTL": "no-ttl",
-	"Features.EnforceQuota": "enforce-quota", "Features.Reconfig": "reconfig", "Features.AllowSingleVoter": "allow-single-voter", "Features.LeaderDiskFirst": "leader-disk-first",
+	"Features.EnforceQuota": "enforce-quota", "Features.Reconfig": "reconfig", "Features.AllowSingleVoter": "allow-single-voter",
 	"Features.ReadOnly": "read-only", "Features.SlowRequest": "log-slow", "Features.ZooKeeperPasswords": "zookeeper-passwords", "Limits.MaxConnections": "max-cnxns", "Limits.MaxConnectionsPerAddress": "max-client-cnxns",
 }
 

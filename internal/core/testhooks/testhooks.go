@@ -40,6 +40,8 @@ type Hooks struct {
 	// Observer is called with everything that the server applies, as it is applied.
 	// It must not block.
 	Observer fsm.Observer
+	// DiskFirst is for [cluster.Config].
+	DiskFirst bool
 	// Trace is for [fsm.Replica.Trace].
 	Trace func(locked bool)
 }

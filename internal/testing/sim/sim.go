@@ -49,7 +49,7 @@ type Options struct {
 	Rate            int  // bytes per second between two members; 0 is unlimited
 	Large           bool // clients write entries of up to 900 KB
 	Late            int  // how many members with a vote, the last ones, start for the first time late
-	DiskFirst       bool // Features.LeaderDiskFirst
+	DiskFirst       bool // testhooks.Hooks.DiskFirst
 
 	Disk time.Duration // how long each write of a member takes, if its storage is in memory
 }
@@ -338,7 +338,7 @@ func (m *member) open() error {
 		m.setClock()
 	}
 	c := m.s.config(m)
-	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, Observer: &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}}
+	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, DiskFirst: m.s.opts.DiskFirst, Observer: &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}}
 	srv, err := lockkeeper.Open(c)
 	if err != nil {
 		if m.wrong.Load() {
@@ -374,7 +374,7 @@ func (s *sim) config(m *member) lockkeeper.Config {
 	c := lockkeeper.Config{
 		ID: m.id, DataDir: m.dir, TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout,
 		Limits:   lockkeeper.Limits{MaxSessionTimeout: time.Minute, MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes()},
-		Features: lockkeeper.Features{ContainerCheckInterval: 10 * time.Second, ReadOnly: m.s.opts.ReadOnly, LeaderDiskFirst: m.s.opts.DiskFirst, EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true},
+		Features: lockkeeper.Features{ContainerCheckInterval: 10 * time.Second, ReadOnly: m.s.opts.ReadOnly, EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true},
 		Auth:     lockkeeper.Auth{SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID},
 		Logger:   slog.New(logHandler{m.s, m.id}),
 	}
