@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -22,23 +21,16 @@ import (
 func sampleBolt(t *testing.T, entries int) string {
 	t.Helper()
 	path := filepath.Join(testkit.MemoryDir(t), "raft.db")
-	db, err := openBolt(path, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := must(openBolt(path, false))(t)
 	log, stable := checksumLog{db}, checksumStable{db}
 	for i := 1; i <= entries; i++ {
 		data := bytes.Repeat([]byte{byte(i)}, 20*i)
 		if i%17 == 0 {
 			data = bytes.Repeat([]byte{byte(i)}, 9000) // spreads over pages
 		}
-		if err := log.StoreLog(&raft.Log{Index: uint64(i), Term: 2, Data: data}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, log.StoreLog(&raft.Log{Index: uint64(i), Term: 2, Data: data}))
 	}
-	if err := errors.Join(stable.SetUint64([]byte(TermKey), 2), stable.Set([]byte(voteKey), []byte("x")), log.DeleteRange(1, uint64(entries/3)), db.Close()); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(stable.SetUint64([]byte(TermKey), 2), stable.Set([]byte(voteKey), []byte("x")), log.DeleteRange(1, uint64(entries/3)), db.Close()))
 	return path
 }
 
@@ -61,14 +53,8 @@ func TestCheckPages(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	for _, entries := range []int{0, 2, 60} {
 		t.Run(fmt.Sprint(entries, " entries"), func(t *testing.T) {
-			file, err := os.ReadFile(sampleBolt(t, entries))
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := content(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := must(os.ReadFile(sampleBolt(t, entries)))(t)
+			want := must(content(file))(t)
 			found, same := 0, 0
 			for at := range file {
 				if at%4096 >= 100 && r.IntN(50) > 0 || !testkit.Thorough && r.IntN(3) > 0 {
@@ -102,10 +88,7 @@ func TestCheckPages(t *testing.T) {
 // TestCheckMetaPages: every flipped bit in the two pages that say where everything is
 // is found, also where it would change nothing.
 func TestCheckMetaPages(t *testing.T) {
-	file, err := os.ReadFile(sampleBolt(t, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must(os.ReadFile(sampleBolt(t, 2)))(t)
 	for page := range 2 {
 		for at := page*4096 + pageHeader; at < page*4096+pageHeader+64; at++ {
 			for bit := byte(1); bit != 0; bit <<= 1 {
@@ -156,20 +139,5 @@ func TestEmptyBoltFile(t *testing.T) {
 	check(t, os.Truncate(path, 0))
 	if _, err := disk.tryOpen(dir); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
 		t.Errorf("%v", err)
-	}
-}
-
-// TestBoltSyncs: the database that holds the log, the term and the vote syncs every
-// write. (TestStoredIsOnDisk asks the kernel, where it can tell.)
-func TestBoltSyncs(t *testing.T) {
-	dir := testkit.MemoryDir(t)
-	check(t, os.Mkdir(filepath.Join(dir, raftDir), dirMode))
-	store := must(boltStore{}.open(dir, false))(t)
-	defer store.Close()
-	db := reflect.ValueOf(store).Elem().FieldByName("conn").Elem()
-	for _, option := range []string{"NoSync", "NoGrowSync", "NoFreelistSync"} {
-		if db.FieldByName(option).Bool() {
-			t.Errorf("the database is open with %s", option)
-		}
 	}
 }

@@ -16,9 +16,7 @@ func TestChecksums(t *testing.T) {
 	if v, err := stable.GetUint64([]byte("n")); v != 0 || err != nil && err.Error() != "not found" {
 		t.Errorf("a number that is not there: %d, %v", v, err)
 	}
-	if err := errors.Join(stable.SetUint64([]byte("n"), 7), stable.Set([]byte("v"), []byte("value"))); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(stable.SetUint64([]byte("n"), 7), stable.Set([]byte("v"), []byte("value"))))
 	if v, err := stable.GetUint64([]byte("n")); v != 7 || err != nil {
 		t.Errorf("%d, %v", v, err)
 	}
@@ -42,9 +40,7 @@ func TestChecksums(t *testing.T) {
 
 	log := checksumLog{mem}
 	mine := &raft.Log{Index: 5, Term: 3, Type: raft.LogCommand, Data: []byte("data"), Extensions: []byte("ext")}
-	if err := log.StoreLogs([]*raft.Log{mine, {Index: 6, Term: 3, Type: raft.LogNoop}}); err != nil {
-		t.Fatal(err)
-	}
+	check(t, log.StoreLogs([]*raft.Log{mine, {Index: 6, Term: 3, Type: raft.LogNoop}}))
 	if string(mine.Extensions) != "ext" {
 		t.Errorf("the caller's entry was changed: %q", mine.Extensions)
 	}
@@ -68,18 +64,14 @@ func TestChecksums(t *testing.T) {
 		"no checksum": func(l *raft.Log) { l.Extensions = nil },
 	} {
 		var l raft.Log
-		if err := mem.GetLog(5, &l); err != nil {
-			t.Fatal(err)
-		}
+		check(t, mem.GetLog(5, &l))
 		keep := l
 		change(&l)
 		tampered := checksumLog{oneLog{mem, l}}
 		if err := tampered.GetLog(5, &got); !errors.Is(err, errChecksum) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := mem.StoreLog(&keep); err != nil {
-			t.Fatal(err)
-		}
+		check(t, mem.StoreLog(&keep))
 	}
 }
 

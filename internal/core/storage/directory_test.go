@@ -221,7 +221,7 @@ func TestOpenBesideLast(t *testing.T) {
 }
 
 // TestChangedBeforeOpen: a directory is not opened or checked as what it was before this process
-// had its lock.
+// had its lock, nor taken for damaged.
 func TestChangedBeforeOpen(t *testing.T) {
 	disk := testedDisk{diskStore: boltStore{}}
 	for _, c := range []struct {
@@ -229,7 +229,7 @@ func TestChangedBeforeOpen(t *testing.T) {
 		change func(dir string) error
 	}{
 		{"has just been converted to wal", func(dir string) error {
-			return writeMeta(dir, &meta{Format: formatVersion, ServerID: 1, LogStore: WAL})
+			return errors.Join(writeMeta(dir, &meta{Format: formatVersion, ServerID: 1, LogStore: WAL}), os.Remove(disk.logPath(dir)))
 		}},
 		{"meta.json has been removed just now", func(dir string) error { return os.Remove(filepath.Join(dir, metaFile)) }},
 	} {
@@ -244,7 +244,7 @@ func TestChangedBeforeOpen(t *testing.T) {
 				go func() { done <- use(dir) }()
 				time.Sleep(lockTimeout / 4)
 				check(t, errors.Join(c.change(dir), held.Close()))
-				if err := <-done; err == nil || !strings.Contains(err.Error(), c.says) {
+				if err := <-done; err == nil || !strings.Contains(err.Error(), c.says) || errors.Is(err, ErrDamaged) {
 					t.Errorf("%s: %v does not say %q", name, err, c.says)
 				}
 			})

@@ -12,10 +12,7 @@ import (
 func TestMemorySnapshots(t *testing.T) {
 	s := &memorySnapshots{}
 	write := func(index uint64, text string) raft.SnapshotSink {
-		sink, err := s.Create(1, index, 1, raft.Configuration{}, 1, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		sink := must(s.Create(1, index, 1, raft.Configuration{}, 1, nil))(t)
 		io.WriteString(sink, text)
 		return sink
 	}
@@ -25,9 +22,7 @@ func TestMemorySnapshots(t *testing.T) {
 			return ""
 		}
 		meta, r, err := s.Open(list[0].ID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		b, _ := io.ReadAll(r)
 		if meta.Size != int64(len(b)) {
 			t.Errorf("%d bytes, said to be %d", len(b), meta.Size)
@@ -55,9 +50,7 @@ func TestMemoryLog(t *testing.T) {
 	log := NewMemory().Open().Log
 	store := func(from, to uint64) {
 		for i := from; i <= to; i++ {
-			if err := log.StoreLog(&raft.Log{Index: i}); err != nil {
-				t.Fatal(err)
-			}
+			check(t, log.StoreLog(&raft.Log{Index: i}))
 		}
 	}
 	is := func(wantFirst, wantLast uint64) {

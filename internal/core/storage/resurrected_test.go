@@ -2,7 +2,6 @@ package storage
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -104,16 +103,15 @@ func TestDeletedSegmentsComeBack(t *testing.T) {
 			closed := r.IntN(4) == 0
 			if closed {
 				check(t, store.Close())
-			}
-			if !closed { // a rotation in the background would change the copy while it is made
+			} else { // a rotation in the background would change the copy while it is made
 				check(t, store.(*walLog).wal.DeleteRange(1<<40, 1<<40))
 			}
 			mu.Lock()
-			copyTree(t, dir, next)
+			check(t, os.CopyFS(next, os.DirFS(dir)))
 			back, _ := os.ReadDir(grave)
 			for _, e := range back {
 				if r.IntN(2) == 0 {
-					copyFile(t, filepath.Join(grave, e.Name()), filepath.Join(next, walDir, e.Name()))
+					check(t, os.WriteFile(filepath.Join(next, walDir, e.Name()), must(os.ReadFile(filepath.Join(grave, e.Name())))(t), fileMode))
 				}
 			}
 			mu.Unlock()
@@ -130,31 +128,4 @@ func openAfter(d testedDisk, dir string) error {
 		return err
 	}
 	return syncFound(dir, d.files(dir))
-}
-
-func copyFile(t *testing.T, from, to string) {
-	a, err := os.Open(from)
-	if os.IsNotExist(err) {
-		return
-	}
-	check(t, err)
-	b := must(os.Create(to))(t)
-	_, err = io.Copy(b, a)
-	check(t, err)
-	a.Close()
-	check(t, b.Close())
-}
-
-func copyTree(t *testing.T, from, to string) {
-	check(t, filepath.WalkDir(from, func(p string, d os.DirEntry, err error) error {
-		if err != nil {
-			return nil
-		}
-		rel, _ := filepath.Rel(from, p)
-		if d.IsDir() {
-			return os.MkdirAll(filepath.Join(to, rel), 0o700)
-		}
-		copyFile(t, p, filepath.Join(to, rel))
-		return nil
-	}))
 }

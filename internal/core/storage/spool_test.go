@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/hashicorp/go-hclog"
-
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
@@ -15,36 +13,14 @@ import (
 // nothing behind, also after a crash.
 func TestSpool(t *testing.T) {
 	dir := testkit.MemoryDir(t)
-	kept := func() []string {
-		names, err := filepath.Glob(filepath.Join(dir, raftDir, "*.tmp"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return names
-	}
-	open := func() *Storage {
-		s, err := Open(dir, "", 1, testkit.Quiet, hclog.NewNullLogger())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}
-	onDisk := open()
+	kept := func() []string { return must(filepath.Glob(filepath.Join(dir, raftDir, "*.tmp")))(t) }
+	onDisk := must(openAs(dir, ""))(t)
 	for _, s := range []*Storage{onDisk, NewMemory().Open()} {
-		spool, err := s.Spool()
-		if err != nil {
-			t.Fatal(err)
-		}
+		spool := must(s.Spool())(t)
 		for _, part := range []string{"one ", "two"} {
-			if _, err := io.WriteString(spool, part); err != nil {
-				t.Fatal(err)
-			}
+			must(io.WriteString(spool, part))(t)
 		}
-		r, err := spool.Reader()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if b, err := io.ReadAll(r); err != nil || string(b) != "one two" {
+		if b, err := io.ReadAll(must(spool.Reader())(t)); err != nil || string(b) != "one two" {
 			t.Errorf("%s: %q, %v", s.Name, b, err)
 		}
 		for _, name := range kept() {
@@ -52,24 +28,17 @@ func TestSpool(t *testing.T) {
 				t.Errorf("%v, %v", info.Mode(), err)
 			}
 		}
-		if err := spool.Close(); err != nil {
-			t.Error(err)
-		}
+		check(t, spool.Close())
 		if left := kept(); len(left) > 0 {
 			t.Errorf("it leaves %v", left)
 		}
 	}
-	if _, err := onDisk.Spool(); err != nil { // and a crash
-		t.Fatal(err)
-	}
-	if err := onDisk.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(onDisk.Spool())(t) // and a crash
+	check(t, onDisk.Close())
 	if len(kept()) != 1 {
 		t.Error("no file was left for the next start")
 	}
-	again := open()
-	defer again.Close()
+	check(t, must(openAs(dir, ""))(t).Close())
 	if left := kept(); len(left) > 0 {
 		t.Errorf("the next start leaves %v", left)
 	}

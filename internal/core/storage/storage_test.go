@@ -33,9 +33,7 @@ func TestReconcileLog(t *testing.T) {
 		{"all behind", noops(11, 13, 2), 11, 13},
 	} {
 		log := raft.NewInmemStore()
-		if err := log.StoreLogs(test.log); err != nil {
-			t.Fatal(err)
-		}
+		check(t, log.StoreLogs(test.log))
 		err := reconcileLog(log, raft.SnapshotMeta{Index: 10, Term: 2})
 		first, _ := log.FirstIndex()
 		last, _ := log.LastIndex()

@@ -453,14 +453,19 @@ func TestWALListLost(t *testing.T) {
 	}
 }
 
-// TestConvert converts a directory to each store and back: it has the same state,
-// and nothing of the store that it had.
+// TestConvert converts a directory to each store and back: it has the same state, the same cluster or
+// proposal, and nothing of the store that it had.
 func TestConvert(t *testing.T) {
-	for _, from := range LogStores {
-		for _, to := range LogStores {
+	first := raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:1"}, {ID: "2", Address: "b:1", Suffrage: raft.Nonvoter}}}
+	of := []Identity{{Cluster: 7, Agreed: true}, {Cluster: 8, Agreed: true, First: first}, {Cluster: 9, First: first}, {}}
+	for i, from := range LogStores {
+		for j, to := range LogStores {
+			identity := of[2*i+j]
 			t.Run(fmt.Sprintf("%s to %s", from, to), func(t *testing.T) {
 				kind := func(s LogStore) testedDisk { return testedDisk{diskStore: must(s.disk(hclog.NewNullLogger()))(t)} }
 				dir, want := sample(t, kind(from))
+				s := must(openAs(dir, ""))(t)
+				check(t, errors.Join(s.SetIdentity(identity), s.Close()))
 				if from != to {
 					check(t, os.MkdirAll(kind(to).logPath(dir), dirMode)) // of a conversion that a crash ended
 				}
@@ -476,7 +481,10 @@ func TestConvert(t *testing.T) {
 				if _, err := openAs(dir, other(to)); err == nil || !strings.Contains(err.Error(), "--convert "+string(other(to))) || strings.Contains(err.Error(), "\n") {
 					t.Errorf("opened with the other store: %v", err)
 				}
-				s := must(openAs(dir, ""))(t)
+				s = must(openAs(dir, ""))(t)
+				if is := s.Identity(); !reflect.DeepEqual(is, identity) {
+					t.Errorf("it has %+v, not %+v", is, identity)
+				}
 				m := start(t, s)
 				m.openSession(99)
 				m.stop()
@@ -501,29 +509,6 @@ func TestConvertBesideAnother(t *testing.T) {
 		check(t, held.Close())
 		if r := must(Check(dir))(t); r.LogStore != kind || !sameState(r, want) {
 			t.Errorf("from %s: %+v, was %+v", kind, r, want)
-		}
-	}
-}
-
-// TestConvertKeepsCluster: a directory belongs to the same cluster after it was converted, or
-// has the same proposal.
-func TestConvertKeepsCluster(t *testing.T) {
-	first := raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:1"}, {ID: "2", Address: "b:1", Suffrage: raft.Nonvoter}}}
-	for _, want := range []Identity{{Cluster: 7, Agreed: true}, {Cluster: 8, Agreed: true, First: first}, {Cluster: 9, First: first}, {}} {
-		dir, _ := sample(t, testedDisk{diskStore: must(LogStores[0].disk(hclog.NewNullLogger()))(t)})
-		s := must(openAs(dir, ""))(t)
-		check(t, s.SetIdentity(want))
-		check(t, s.Close())
-		for _, to := range []LogStore{other(LogStores[0]), LogStores[0]} {
-			r := must(Convert(dir, to))(t)
-			if of := map[bool]ClusterID{true: want.Cluster}[want.Agreed]; r.Cluster != of {
-				t.Errorf("%+v, converted to %s: it is of cluster %v", want, to, r.Cluster)
-			}
-			s := must(openAs(dir, to))(t)
-			if got := s.Identity(); !reflect.DeepEqual(got, want) {
-				t.Errorf("converted to %s it has %+v, not %+v", to, got, want)
-			}
-			check(t, s.Close())
 		}
 	}
 }
