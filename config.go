@@ -101,11 +101,9 @@ type Config struct {
 	PeerTLSMode PeerTLSMode
 	// Join is the address, HOST:PORT, of the peer port of a member of a running
 	// cluster. The server asks that member to add it to the cluster. Join needs a
-	// PeerAddr. With a PeerAddr but neither Peers nor Join, the
-	// server waits until it is added, by [Server.AddMember] for example.
-	//
-	// A server with Peers forms a cluster with these. With any Join it also joins the one that they have formed, if its
-	// DataDir is empty and it is no member of that: it was removed, or that was a smaller cluster. Without Join it fails then.
+	// PeerAddr, and excludes Peers. With a PeerAddr but neither Peers nor Join, the
+	// server waits until it is added, by [Server.AddMember] for example. So does one with Peers
+	// whose DataDir is empty and which is no member of the cluster that they have formed.
 	Join string
 	// JoinAsObserver makes a server with Join an observer, which does not vote.
 	JoinAsObserver bool
@@ -527,7 +525,9 @@ func (c *Config) checkPeers() error {
 		return badField("Peers", "all members are observers, but one has to vote")
 	case c.PeerAddr != "" && !reachable(c.PeerAddr):
 		return badField("PeerAddr", "%q is not HOST:PORT as other members reach it", c.PeerAddr)
-	case c.Join != "" && c.PeerAddr == "" && !listed:
+	case c.Join != "" && listed:
+		return badField("Join", "not together with Peers: a server either forms a cluster with these or joins one")
+	case c.Join != "" && c.PeerAddr == "":
 		return badField("PeerAddr", "a server needs a peer address to join a cluster")
 	case c.JoinAsObserver && listed:
 		return badField("JoinAsObserver", "the list of members says who is an observer")

@@ -65,7 +65,7 @@ func Restore(cfg Config, snapshot io.Reader) error {
 	switch {
 	case cfg.DataDir == "":
 		return badField("DataDir", "a snapshot is restored into a directory")
-	case cfg.Join != "" && len(cfg.Peers) == 0:
+	case cfg.Join != "":
 		return badField("Join", "a server that joins a cluster gets its state from there, not from a snapshot")
 	case len(cfg.Peers) == 0 && cfg.PeerAddr != "":
 		return badField("PeerAddr", "a server that waits until it is added to a cluster gets its state from there, not from a snapshot")

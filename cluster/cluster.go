@@ -221,7 +221,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	switch log := s.LogOf(); {
 	case of.Agreed:
 	case empty:
-		if alone && m.cfg.Join == "" { // otherwise it looks for a cluster that it may belong to
+		if alone {
 			of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
 			err = errors.Join(s.SetRejoining(false), s.SetIdentity(of))
 		}
@@ -246,10 +246,10 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	}
 	switch {
 	case empty && of.Agreed: // it was about to join
-		former.begin(beginning{list: list})
+		former.beginning = beginning{list: list}
 		return former.run, nil
 	case !of.Agreed:
-		former.begin(beginning{list, first, restored})
+		former.beginning = beginning{list, first, restored}
 		return former.run, nil
 	}
 	m.membership.gate.lift(of.Cluster)

@@ -26,10 +26,9 @@ type Config struct {
 	// Peers and Join, waits until an operator adds it to a cluster.
 	Addr string
 	// Join is the address of the peer port of any member of a running cluster;
-	// this server asks to be added to that cluster. A server that is in Peers, too, forms a cluster with these,
-	// and uses only that there is a Join: without data it joins the one that they have formed also
-	// if that does not have it as a member any more, or never had. Otherwise it fails. It does neither while it may
-	// belong to another cluster (see otherClusters).
+	// this server asks to be added to that cluster. There is none together with Peers: a server of
+	// these that has no data joins the cluster that they have formed if that has it as a member, and otherwise
+	// waits until an operator adds it.
 	Join string
 	// Observer is whether a server that is not in Peers is started as an observer.
 	Observer bool
@@ -95,9 +94,6 @@ func (c *Config) first() (first raft.Configuration) {
 	}
 	return first
 }
-
-// joins reports whether this server only joins a cluster.
-func (c *Config) joins() bool { return c.Join != "" && len(c.Peers) == 0 }
 
 // clustered reports whether the member has a peer port, that is, is not standalone.
 func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c.Addr != "" }

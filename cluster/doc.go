@@ -58,7 +58,6 @@
 //
 // Membership:
 //
-//	otherclusters           clusters that a server may belong to which has lost its disk
 //	form                    coming into a cluster
 //	handover                making another member the leader
 //	members places          what a member knows about its cluster; who may ask for its own place
@@ -121,7 +120,7 @@
 //     until Raft closes it, and the follower's end two, until the connection ends (stream.go).
 //   - former.run, if this member is in no cluster yet, or former.awaitVote, if a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
-//     is to vote (form.go). It runs a short-lived goroutine for otherClusters.look.
+//     is to vote (form.go).
 //
 // On the leader, sendToRemoved runs for up to two seconds for each member that was
 // removed (farewell.go).
@@ -170,7 +169,7 @@
 //
 // No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
 // knownLeader.mu, peerPort.mu, compactor.mu, transport.mu, raftConns.mu, stall.mu,
-// recentLog.mu, otherClusters.mu, asyncLog.mu, acks.mu, stream.mu, raftConn.turn or terms.turn is held.
+// recentLog.mu, asyncLog.mu, acks.mu, stream.mu, raftConn.turn or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a

@@ -41,13 +41,13 @@ type former struct {
 	peers   *peerPort // nil on a standalone server
 	pulse   *pulse
 
-	number uint64       // identifies this run of the member, for proposals that are meant for it
-	wake   signal       // for run: look again at once
-	caller atomic.Value // a hello: the last member of a cluster that has called this one
-	// If the leader says, after this server has asked to be added, that it is in a committed list,
-	// it was added, although the answer may have been lost; and if it is no member any more, it
-	// was removed and must not ask again. A heartbeat is no such proof: it may come from another
-	// cluster, or from a leader whose list is never committed. But it is time to ask.
+	number uint64               // identifies this run of the member, for proposals that are meant for it
+	wake   signal               // for run: look again at once
+	caller atomic.Pointer[call] // the last one of a member of a cluster, before this server was in one
+	// Once a leader has said that this server is in a committed list, it has a place, although it may have had no answer to
+	// its request for that; and if it is no member any more, it was removed and must not ask again. What is said to one with a
+	// Join before it has asked does not count: another server may have its id. A heartbeat is no such proof: it may come
+	// from another cluster, or from a leader whose list is never committed. But it is time to ask.
 	asked, added atomic.Uint64 // the ClusterIDs of the cluster concerned; 0 if there is none
 	asking       atomic.Bool   // askAdded is running
 
@@ -55,12 +55,20 @@ type former struct {
 	awaits   atomic.Bool  // awaitVote is running
 	attempts attempts     // only for join
 
-	others *otherClusters
-
 	deciding turn // held while the identity is changed, and while a proposal is made
 	accepted acceptance
 	beginning
 }
+
+// call is a connection that a member of a cluster has made to this server, which it takes for a member.
+type call struct {
+	hello
+	at int64 // running time
+}
+
+// callLasts is after how long a member that has not called again is taken for one that is gone, or does not take this server
+// for a member any more.
+const callLasts = 10 * time.Second
 
 // acceptance says when a proposal was accepted last, and whose; guarded by former.deciding.
 type acceptance struct {
@@ -93,14 +101,8 @@ func newRun() uint64 {
 func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
 	return &former{
 		lifecycle: p.lifecycle, cfg: cfg, raft: p.raft, replica: replica, gate: p.gate, peers: p.peers, pulse: p,
-		number: newRun(), wake: newSignal(), deciding: newTurn(), attempts: attempts{since: map[ClusterID]uint64{}}, others: newOtherClusters(cfg, p),
+		number: newRun(), wake: newSignal(), deciding: newTurn(), attempts: attempts{since: map[ClusterID]uint64{}},
 	}
-}
-
-// begin prepares forming, before run.
-func (f *former) begin(with beginning) {
-	f.beginning = with
-	f.others.begin(with.list)
 }
 
 // own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
@@ -111,18 +113,27 @@ func (f *former) own() ClusterID {
 	return ClusterID(f.added.Load())
 }
 
+// elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
+// one that it has its place in, or whose members call it. One with data, which then comes from a snapshot, forms
+// a new cluster although members of the earlier one may call it.
+func (f *former) elsewhere(of ClusterID, data bool) error {
+	if own := f.own(); own != 0 && own != of {
+		return refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
+	}
+	if c := f.caller.Load(); !data && c != nil && c.cluster != of && f.pulse.moment().ran-c.at < callLasts.Milliseconds() {
+		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it", c.from, c.addr, c.cluster, c.addr, f.cfg.ID)
+	}
+	return nil
+}
+
 // called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *hello) {
-	if h.cluster != 0 {
-		f.others.calledBy(h)
-	}
 	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
-		last, _ := f.caller.Load().(hello)
-		f.caller.Store(*h)
+		last := f.caller.Swap(&call{*h, f.pulse.moment().ran})
 		if h.kind == kindBeat && h.cluster == ClusterID(f.asked.Load()) && f.added.Load() == 0 && f.asking.CompareAndSwap(false, true) {
 			f.wg.Go(func() { f.askAdded(h) })
 		}
-		if last.cluster == 0 { // a leader calls ten times a second, and two may take turns; run looks every second anyway
+		if last == nil { // a leader calls ten times a second, and two may take turns; run looks every second anyway
 			f.wake.raise()
 		}
 	}
@@ -223,7 +234,6 @@ func (f *former) step() (done bool, err error) {
 	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
-	f.others.look()
 	said, cut := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()
@@ -235,7 +245,7 @@ func (f *former) step() (done bool, err error) {
 	case toAgree:
 		return f.agree(s.proposed)
 	case toPropose:
-		if err := f.others.none(0, f.own(), s.state.data()); err != nil {
+		if err := f.elsewhere(0, s.state.data()); err != nil {
 			return false, err
 		}
 		return f.propose(s, said, s.required())
@@ -402,7 +412,7 @@ func (f *former) accept(q *Proposal) error {
 	if err := s.mayAccept(q, f.number, f.storage().Identity()); err != nil {
 		return err
 	}
-	if err := f.others.none(q.Cluster, f.own(), s.state.data()); err != nil {
+	if err := f.elsewhere(q.Cluster, s.state.data()); err != nil {
 		return err
 	}
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
@@ -434,7 +444,7 @@ func (f *former) form() error {
 		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
 	}
 	s := f.stance()
-	if err := f.others.none(0, f.own(), s.state.data()); err != nil {
+	if err := f.elsewhere(0, s.state.data()); err != nil {
 		return err
 	}
 	required, err := s.majority(said)
@@ -453,7 +463,7 @@ func (f *former) form() error {
 func (f *former) follow() (bool, error) {
 	own := f.own()
 	addrs := []string{f.cfg.Join}
-	if !f.cfg.joins() || own != 0 { // the member at Join may be down when this one has a place already
+	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
 		addrs = f.known("")
 	}
 	err := error(refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
@@ -484,18 +494,15 @@ func (f *former) follow() (bool, error) {
 // those of the list and of the newest members that this one knows, and that of the member that
 // has called it.
 func (f *former) known(first string) []string {
-	addrs := []string{first}
-	if f.cfg.joins() { // otherwise it may be this member's own
-		addrs = append(addrs, f.cfg.Join)
-	}
+	addrs := []string{first, f.cfg.Join}
 	members, _ := f.raft.members()
 	for _, x := range slices.Concat(f.list, members) {
 		if x.ID != f.cfg.ID {
 			addrs = append(addrs, x.Addr)
 		}
 	}
-	if h, ok := f.caller.Load().(hello); ok {
-		addrs = append(addrs, h.addr)
+	if c := f.caller.Load(); c != nil {
+		addrs = append(addrs, c.addr)
 	}
 	seen := map[string]bool{"": true}
 	return slices.DeleteFunc(addrs, func(addr string) bool {
@@ -505,110 +512,121 @@ func (f *former) known(first string) []string {
 	})
 }
 
-// join has the leader of a cluster, one of whose members is at addr, add this member, which
-// has no data. It reports true when this member is in the cluster, and has its vote if it
-// is to have one. f.deciding must not be held.
+// join has the leader of a cluster, one of whose members is at addr, take in this server, which
+// has no data. It reports true when this server is in the cluster, and has its vote if it
+// is to have one, or when it has failed for good. f.deciding must not be held.
 func (f *former) join(addr string, of ClusterID) (bool, error) {
-	ctx, others := f.peers.ctx, over(f.peers.network)
 	if f.asked.Load() == 0 { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
-	votes := f.cfg.votes()
-	r, err := askLeader(ctx, others, addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
-	if err == nil && r.Status == nil {
-		err = fmt.Errorf("%s does not say what its cluster has", addr)
-	}
+	has, err := f.askLeader(addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
-	// With a list, too, if it was a member before it has asked: otherwise it would join again, as one that was
-	// removed earlier does, if it is removed now.
-	if r.Surely && (ClusterID(f.asked.Load()) == of || f.cfg.Join != "" && !f.cfg.joins()) {
+	invited := f.cfg.Join == "" // the cluster must already have it as a member
+	if has.Surely && (invited || ClusterID(f.asked.Load()) == of) {
 		f.added.Store(uint64(of))
 	}
-	again := f.cfg.Join != "" && !f.cfg.joins() && !r.Known
-	if again && !f.attempts.said {
+	placed := f.own() == of
+	switch {
+	case invited && !has.Known && placed:
+		return f.wasRemoved(notMember(f.cfg.ID)), nil
+	case invited && !has.Known:
+		return false, refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
+	case invited && !f.attempts.said: // join may be retried many times a second
 		f.attempts.said = true
-		f.cfg.Log.Warn("the cluster does not have this server as a member, although it is in the list of members: it joins", "known", addr, "cluster", of)
+		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
-	if !f.cfg.joins() && !again { // the cluster must already have this member
-		if !r.Known && len(f.list) == 0 && f.own() == 0 {
-			return false, refuse(proto.OK, "no cluster has this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember")
-		}
-		if !r.Known {
-			f.fail(fmt.Errorf("server %d is not a member of the cluster that %s belongs to; add it, or start it with a server to join", f.cfg.ID, addr))
-			return true, nil
-		}
-		if len(f.list) == 0 { // nobody has told this server whether it votes
-			votes = votes && r.Votes
-		}
-		if !f.attempts.said { // join may be retried many times a second
-			f.attempts.said = true
-			f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
-		}
+	votes, err := f.toVote(has)
+	if err != nil {
+		f.cannotWrite(f.storage(), err)
+		return true, nil
 	}
-	// Once it was taken in, it must not add itself again: it may have been removed.
-	back := !f.cfg.joins() && !again || f.added.Load() == uint64(of) || f.storage().Identity().Agreed
-	if again && !back {
-		if err := f.accounted(r.Status.Members, addr, of); err != nil {
-			return false, err
-		}
-	}
-	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.votes() {
-		votes = true // it is owed a vote since an earlier start
-	}
-	if votes {
-		// Whatever comes next, it is owed its vote: the leader forgets that when it takes it away.
-		if err := f.storage().SetRejoining(true); err != nil {
-			f.cannotWrite(f.storage(), err)
-			return true, nil
-		}
-	}
-	since, known := f.attempts.since[of], r.Known
-	if since == 0 {
-		since = r.Status.Index
-	}
-	f.asked.Store(uint64(of))
-	r, err = askLeader(ctx, others, addr, Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
-	if known || err == nil || errors.Is(err, ErrUnknownOutcome) {
-		f.attempts.since[of] = since
-	}
-	if err == nil && r.Status == nil {
-		err = fmt.Errorf("%s does not say what its cluster has", addr)
+	// With Back set the leader does not add it: once it was taken in, it may have been removed.
+	r, err := f.askForPlace(addr, of, has, invited || placed)
+	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.code == proto.NoNode && !invited {
+		return f.wasRemoved(err), nil
 	}
 	if err != nil {
-		var refused *refusal
-		if errors.As(err, &refused) && refused.code == proto.NoNode && (f.cfg.joins() || again) {
-			f.fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
-			return true, nil
-		}
 		return false, err
 	}
 	if !f.gate.lifted() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.silence) {
 		return false, errors.New("the disk of this member is slow")
 	}
-	f.deciding.take()
-	formed := f.gate.lifted() // by an operator's word, meanwhile
-	if !formed {
-		// Whatever was proposed meanwhile, the others have agreed to this id.
-		err = errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: r.Status.Index}))
-		f.raft.catchUp(r.Status.Index)
-	}
-	f.deciding.give()
-	switch {
-	case formed:
-		return true, nil
-	case err != nil:
-		f.cannotWrite(f.storage(), err)
+	if !f.enter(r.Status.Index, of, votes) {
 		return true, nil
 	}
-	f.lift(of)
 	if votes {
 		f.awaitVote(addr)
-	} else if f.cfg.votes() && !f.given(ctx) {
+	} else if f.cfg.votes() && !f.given(f.peers.ctx) {
 		f.cfg.Log.Warn("the cluster has this server as an observer, although it was not started as one; if it is to vote, add it again", "id", f.cfg.ID, "address", f.cfg.addr())
 	}
 	return true, nil
+}
+
+// askLeader has the leader of the cluster of the member at addr answer q with its status.
+func (f *former) askLeader(addr string, q Request) (Reply, error) {
+	r, err := askLeader(f.peers.ctx, over(f.peers.network), addr, q)
+	if err == nil && r.Status == nil {
+		err = fmt.Errorf("%s does not say what its cluster has", addr)
+	}
+	return r, err
+}
+
+// wasRemoved ends this server, which was removed while it joined.
+func (f *former) wasRemoved(err error) (done bool) {
+	f.fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
+	return true
+}
+
+// toVote decides whether this server is to get a vote in the cluster that has it as has says, and stores that it is owed one.
+// Whatever comes next, the leader forgets that when it takes the vote away.
+func (f *former) toVote(has Reply) (votes bool, err error) {
+	votes = f.cfg.votes()
+	if f.cfg.Join == "" && len(f.list) == 0 { // nobody has told this server whether it votes
+		votes = votes && has.Votes
+	}
+	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.votes() {
+		votes = true // it is owed a vote since an earlier start
+	}
+	if votes {
+		err = f.storage().SetRejoining(true)
+	}
+	return votes, err
+}
+
+// askForPlace asks for a place without a vote in cluster of, which has this server as has says. With back it must
+// be a member already.
+func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (Reply, error) {
+	since := f.attempts.since[of]
+	if since == 0 {
+		since = has.Status.Index
+	}
+	f.asked.Store(uint64(of))
+	r, err := f.askLeader(addr, Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
+	if has.Known || err == nil || errors.Is(err, ErrUnknownOutcome) {
+		f.attempts.since[of] = since
+	}
+	return r, err
+}
+
+// enter makes of this member's cluster, which has taken it in, and whose leader's state was at index. It reports false if
+// an operator's word has formed a cluster meanwhile, or if the storage fails.
+func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
+	f.deciding.take()
+	defer f.deciding.give()
+	if f.gate.lifted() {
+		return false
+	}
+	// Whatever was proposed meanwhile, the others have agreed to this id.
+	err := errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}))
+	if err != nil {
+		f.cannotWrite(f.storage(), err)
+		return false
+	}
+	f.raft.catchUp(index)
+	f.lift(of)
+	return true
 }
 
 // given reports whether this server, which was added without a vote, has one soon: as long as
@@ -626,31 +644,6 @@ func (f *former) given(ctx context.Context) bool {
 		}
 	}
 	return false
-}
-
-// accounted decides whether this server may join cluster of, which does not have it as a member. The server at addr is
-// a member, and has told members. The result is an error
-//   - if this server may have lost its disk, and be a member of another cluster (see otherClusters);
-//   - if a server of the list belongs to another cluster;
-//   - if a voter of the list does not answer, and is no member at the address in the list.
-func (f *former) accounted(members []proto.Peer, addr string, of ClusterID) error {
-	if err := f.others.none(of, f.own(), false); err != nil {
-		return err
-	}
-	said, cut := f.survey(f.list)
-	for _, x := range f.list {
-		switch s := said[x.ID]; {
-		case s != nil && s.Formed && s.Cluster != of:
-			return refuse(proto.BadArguments, "server %d at %s belongs to cluster %v, but the server at %s to cluster %v, which does not have this server as a member", x.ID, x.Addr, s.Cluster, addr, of)
-		case x.ID == f.cfg.ID || x.Observer || s != nil:
-		case !slices.ContainsFunc(members, func(y proto.Peer) bool { return y.ID == x.ID && y.Addr == x.Addr }):
-			if cut != nil {
-				return cut
-			}
-			return refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member, nor server %d at %s, and that does not answer: this server may belong to its cluster; start it without the list of members to join all the same", addr, x.ID, x.Addr)
-		}
-	}
-	return nil
 }
 
 // self describes this member, for a request to add it.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -78,6 +77,35 @@ func (f *fleet) config(i int) Config {
 	return cfg
 }
 
+// joins is the configuration of a server that joins through the member with index via, or waits to be added if via is negative.
+func (f *fleet) joins(i, via int) Config {
+	cfg := f.config(i)
+	if cfg.Peers, cfg.Addr = nil, f.peers[cfg.ID]; via >= 0 {
+		cfg.Join = f.peers[uint64(via+1)]
+	}
+	return cfg
+}
+
+// ask has an operator ask the member with index i.
+func (f *fleet) ask(i int, q Request) error {
+	_, err := Ask(f.t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], q)
+	return err
+}
+
+// tell is ask for what must succeed.
+func (f *fleet) tell(i int, q Request) {
+	f.t.Helper()
+	if err := f.ask(i, q); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// place returns the member with this id in the list of the one with index i; nil if there is none.
+func (f *fleet) place(i int, id uint64) *proto.Peer {
+	s, _ := f.running[i].Status()
+	return find(s.Members, id)
+}
+
 func (f *fleet) start(i int) *Member {
 	f.t.Helper()
 	return f.open(i, f.config(i))
@@ -97,13 +125,12 @@ func (f *fleet) open(i int, cfg Config) *Member {
 // configured: those beyond n have only the address of their peer port.
 func (f *fleet) found(n int) (config func(i int) Config) {
 	f.t.Helper()
-	first := maps.Clone(f.peers)
-	maps.DeleteFunc(first, func(id uint64, _ string) bool { return id > uint64(n) })
 	config = func(i int) Config {
-		cfg := f.config(i)
-		if cfg.Peers = listOf(first); i >= n {
-			cfg.Peers, cfg.Addr = nil, f.peers[uint64(i+1)]
+		if i >= n {
+			return f.joins(i, -1)
 		}
+		cfg := f.config(i)
+		cfg.Peers = slices.DeleteFunc(cfg.Peers, func(x proto.Peer) bool { return x.ID > uint64(n) })
 		return cfg
 	}
 	for i := range n {
@@ -224,6 +251,104 @@ func (f *fleet) check() {
 	}
 }
 
+func ptr[T any](v T) *T { return &v }
+
+// restored gives a member's disk a snapshot that ends with the entry index, and has these sessions.
+func (f *fleet) restored(i int, index uint64, sessions ...int64) {
+	f.t.Helper()
+	m := fsm.NewMachine()
+	for _, id := range sessions {
+		m.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30})
+	}
+	if err := m.Restart(index, fsm.Members(ptr(f.config(i)).first())); err != nil {
+		f.t.Fatal(err)
+	}
+	f.restoredAt(i, m)
+}
+
+// restoredAt gives a member's disk a snapshot with the state m, as [Restore] does with a
+// directory.
+func (f *fleet) restoredAt(i int, m *fsm.Machine) {
+	f.t.Helper()
+	s := f.disks[i].Open()
+	first := ptr(f.config(i)).first()
+	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, first, m.Index(), newLoneTransport("x"))
+	if err == nil {
+		err = errors.Join(s.Stable.SetUint64([]byte(storage.TermKey), 1), m.Snapshot().Write(sink), sink.Close())
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// startedFleet returns a cluster of three members that has acknowledged some writes.
+func startedFleet(t *testing.T, writes int) *fleet {
+	t.Helper()
+	f := newFleet(t, 3)
+	for i := range f.running {
+		f.start(i)
+	}
+	f.whole()
+	f.writes(0, writes)
+	return f
+}
+
+// leadOf waits for a leader, and returns its index.
+func leadOf(t *testing.T, f *fleet) (lead int) {
+	t.Helper()
+	return leaderOf(t, f.running)
+}
+
+// fault waits up to d, and a second, for a member's fault; it returns nil if there is none.
+func fault(m *Member, d time.Duration) error {
+	d += time.Second
+	select {
+	case err := <-m.Err():
+		return err
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// fleetOf starts a cluster of n members that has acknowledged some writes, and returns it and its leader.
+func fleetOf(t *testing.T, n int) (*fleet, int) {
+	t.Helper()
+	f := newFleet(t, n)
+	f.found(n)
+	f.whole()
+	lead := leadOf(t, f)
+	f.writes(lead, 20)
+	return f, lead
+}
+
+// cutOff cuts or heals all ways between a member of the fleet and the others.
+func (f *fleet) cutOff(i int, cut bool) {
+	a := string(rune('a' + i))
+	for j := range f.running {
+		if b := string(rune('a' + j)); a != b {
+			f.net.Cut(a, b, cut)
+			f.net.Cut(b, a, cut)
+		}
+	}
+}
+
+// cutBetween cuts or heals both ways between two members of the fleet.
+func (f *fleet) cutBetween(i, j int, cut bool) {
+	a, b := string(rune('a'+i)), string(rune('a'+j))
+	f.net.Cut(a, b, cut)
+	f.net.Cut(b, a, cut)
+}
+
+// slowly makes a disk take two seconds for each write while slow is true.
+func slowly(disk *storage.Memory, slow *atomic.Bool) {
+	disk.SetFault(func() error {
+		if slow.Load() {
+			time.Sleep(2 * time.Second)
+		}
+		return nil
+	})
+}
+
 // TestFormedOnce: two of three members whose disks are empty do not form the cluster a second
 // time, whatever the third has stored.
 func TestFormedOnce(t *testing.T) {
@@ -279,15 +404,12 @@ func TestFormByWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		f.start(1)
-		form := func(i int) error {
-			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], Request{Form: true})
-			return err
-		}
+		form := func(i int) error { return f.ask(i, Request{Form: true}) }
 		observed := newFleet(t, 3)
 		cfg := observed.config(2)
 		observe(&cfg, 3)
 		observed.open(2, cfg)
-		if _, err := Ask(t.Context(), observed.net.Host("operator"), observed.peers[3], Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
+		if err := observed.ask(2, Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
 			t.Errorf("an observer: %v", err)
 		}
 		if err := form(1); err == nil || !strings.Contains(err.Error(), "only 1 of 3") {
@@ -318,9 +440,7 @@ func TestFormByWord(t *testing.T) {
 		f.start(1)
 		f.start(2)
 		time.Sleep(time.Second)
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[2], Request{Form: true}); err != nil {
-			t.Fatal(err)
-		}
+		f.tell(1, Request{Form: true})
 		until(t, "a write", func() bool { return f.write(2) })
 		time.Sleep(30 * time.Second)
 		if n := f.log.Count("this member's data is empty"); n > 0 {
@@ -352,65 +472,123 @@ func TestFormWithAnotherList(t *testing.T) {
 }
 
 // TestFormInAnyOrder starts, stops and kills members, and takes their disks, in a random order,
-// before, while and after they form their cluster. Of the disks, a minority is lost at a time.
+// before, while and after they form their cluster. Of the disks, a minority is lost at a time. In half of the runs there are
+// also five servers, of which two may not be in the list, and join; members that an operator removes, and that come back
+// empty, to be added by him if they are in the list; slow links, and cuts.
 func TestFormInAnyOrder(t *testing.T) {
 	testkit.SlowUnderRace(t)
-	runs := 150
+	runs := 180
 	if testkit.Thorough && !testkit.Race {
-		runs = 400
+		runs = 600
 	}
 	seed := testkit.Seed(t)
 	for run := range runs {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, uint64(run)))
-			f := newFleet(t, 3)
-			lost := -1 // whose disk is lost, until it has recovered
+			size, kinds := 3, 9
+			if run%2 == 1 {
+				size, kinds = 3+2*r.IntN(2), 13
+			}
+			f := newFleet(t, size)
+			if kinds > 9 && r.IntN(3) == 0 {
+				f.net.SetDelay(func(string, string) time.Duration { return 30 * time.Millisecond })
+			}
+			listed := size - 2*r.IntN(size/2) // 3 or 5
+			removed := map[uint64]bool{}
+			open := func(i int) {
+				cfg := f.config(i)
+				cfg.Peers = slices.DeleteFunc(cfg.Peers, func(x proto.Peer) bool { return x.ID > uint64(listed) })
+				if i >= listed {
+					cfg = f.joins(i, 2)
+				}
+				f.open(i, cfg)
+			}
+			whole := func() {
+				f.net.Heal()
+				for id := range removed {
+					until(t, "its addition", func() bool {
+						return f.place(leadOf(t, f), id) != nil || f.ask(leadOf(t, f), Request{Add: &proto.Peer{ID: id, Addr: f.peers[id]}}) == nil
+					})
+				}
+				clear(removed)
+				f.whole()
+			}
+			var lost []int // whose disk is lost, until all are well again
 			var did []string
+			note := func(what string, i int) { did = append(did, fmt.Sprint(what, " ", i+1)) }
 			for range 10 + r.IntN(40) {
-				i := r.IntN(3)
-				switch n := r.IntN(10); {
+				i, j := r.IntN(size), r.IntN(size)
+				mayLose := len(lost) < (listed-1)/2 || slices.Contains(lost, i)
+				lose := func() {
+					f.lose(i)
+					if !slices.Contains(lost, i) {
+						lost = append(lost, i)
+					}
+				}
+				switch n := r.IntN(kinds); {
 				case n < 4 && f.running[i] == nil:
-					f.start(i)
-					did = append(did, fmt.Sprint("start ", i+1))
+					open(i)
+					note("start", i)
 				case n < 6:
 					f.stop(i)
-					did = append(did, fmt.Sprint("stop ", i+1))
-				case n == 6 && lost < 0:
-					f.lose(i)
-					lost = i
-					did = append(did, fmt.Sprint("lose ", i+1))
+					note("stop", i)
+				case n == 6 && mayLose:
+					lose()
+					note("lose", i)
 				case n == 7 && !slices.Contains(f.running, nil):
-					f.whole()
-					lost = -1
+					whole()
+					lost = nil
 					did = append(did, "all well")
+				case n == 9 && mayLose && f.running[j] != nil && i != j:
+					_, err := f.running[j].Ask(t.Context(), Request{Remove: uint64(i + 1)})
+					note(fmt.Sprintf("remove (%v)", err), i)
+					lose() // whether it was removed or not
+					if i < listed {
+						removed[uint64(i+1)] = true
+					}
+				case n == 10 && i != j:
+					f.cutBetween(i, j, true)
+					note("cut", i)
+				case n == 11:
+					f.net.Heal()
 				default:
 					f.write(i)
 				}
 				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
+				var of ClusterID
+				for _, m := range f.running {
+					if m == nil || !m.membership.gate.lifted() {
+						continue
+					}
+					if is := m.membership.gate.cluster(); of != 0 && is != of {
+						t.Errorf("there are two clusters, %v and %v", of, is)
+					} else {
+						of = is
+					}
+				}
 			}
 			for i, m := range f.running {
 				if m == nil {
-					f.start(i)
+					open(i)
 				}
 			}
-			f.whole()
+			whole()
 			f.check()
 			for i, m := range f.running {
-				select {
-				case err := <-m.Err():
+				if err := fault(m, 0); err != nil {
 					t.Errorf("member %d: %v", i+1, err)
-				default:
 				}
 			}
 			if t.Failed() {
-				t.Errorf("run %d: %v", run, did)
+				t.Errorf("run %d, %d of %d in the list: %v", run, listed, size, did)
 			}
 		})
 	}
 }
 
 // TestRestoreInAnyOrder: an operator restores three servers from snapshots that may differ, starts and stops them, restores
-// another snapshot where no cluster was formed, or on one lost disk, and asks a majority to form the cluster, all in any order.
+// another snapshot where no cluster was formed, or on one lost disk, and asks a majority to form the cluster, all in any order,
+// over links that are slow and cut.
 // No acknowledged write is lost, and all members of the cluster begin with the same state.
 func TestRestoreInAnyOrder(t *testing.T) {
 	testkit.SlowUnderRace(t)
@@ -432,18 +610,22 @@ func TestRestoreInAnyOrder(t *testing.T) {
 			}()
 			restore := func(i int) {
 				f.lose(i)
-				n := min(r.IntN(5), 2) // mostly the same one
-				f.restored(i, []uint64{9, 12, 12}[n], int64(1+n))
+				n := []int{0, 1, 2, 2, 2, 3}[r.IntN(6)] // mostly the same one
+				if n < 3 {                              // otherwise it is left empty
+					f.restored(i, []uint64{9, 12, 12}[n], int64(1+n))
+				}
 				did = append(did, fmt.Sprintf("restore %d on %d", n, i+1))
 			}
 			of := func(i int) ClusterID { return f.disks[i%3].Open().Identity().Cluster } // perhaps only proposed
 			for i := range 3 {
 				restore(i)
 			}
+			slow := time.Duration(r.IntN(60)) * time.Millisecond
+			f.net.SetDelay(func(string, string) time.Duration { return slow })
 			lost := -1
 			for range 10 + r.IntN(40) {
 				i := r.IntN(3)
-				switch n := r.IntN(12); {
+				switch n := r.IntN(14); {
 				case n < 4 && f.running[i] == nil:
 					f.start(i)
 					did = append(did, fmt.Sprint("start ", i+1))
@@ -460,15 +642,18 @@ func TestRestoreInAnyOrder(t *testing.T) {
 						restore(i)
 					}
 				case n == 8 && f.running[i] != nil:
-					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-					_, err := Ask(ctx, f.net.Host("operator"), f.peers[uint64(i+1)], Request{Form: true})
-					cancel()
+					err := f.ask(i, Request{Form: true})
 					did = append(did, fmt.Sprintf("form on %d: %v", i+1, err))
+				case n == 9:
+					f.cutBetween(i, r.IntN(3), true)
+				case n == 10:
+					f.net.Heal()
 				default:
 					f.write(i)
 				}
 				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
 			}
+			f.net.Heal()
 			for i, m := range f.running {
 				if m == nil {
 					f.start(i)
@@ -507,240 +692,344 @@ func TestRestoreInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestOtherClustersData: a member that is started with the data of another cluster, with the
-// same ids and addresses, takes no part, and ends when it sees that the others agree.
-func TestOtherClustersData(t *testing.T) {
+// TestWordWhileFirstStarts: an operator lets servers 2 and 3 form the cluster, since server 1 does not start. It starts just
+// then after all, and proposes an id as well. The cluster serves clients.
+func TestWordWhileFirstStarts(t *testing.T) {
+	const round = 20 * time.Millisecond
+	for _, restored := range []bool{false, true} {
+		for late := time.Duration(0); late < 2*round; late += round / 5 {
+			t.Run(fmt.Sprintf("restored %v, %v later", restored, late), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 3)
+					f.asked = 100
+					f.net.SetDelay(func(from, to string) time.Duration { return round / 2 })
+					for i := range 3 {
+						if restored {
+							f.restored(i, 9, 1)
+						}
+						if i > 0 {
+							f.start(i)
+						}
+					}
+					time.Sleep(10 * time.Second)
+					word := make(chan error, 1)
+					go func() { word <- f.running[1].membership.former.form() }()
+					time.Sleep(late)
+					f.start(0)
+					err := <-word
+					time.Sleep(time.Minute)
+					if f.write(0) || f.write(1) || f.write(2) {
+						return
+					}
+					t.Errorf("a minute after the word (%v), with all servers up, nobody acknowledges a write", err)
+					for i, m := range f.running {
+						x := m.raft.storage.Identity()
+						t.Logf("server %d: cluster %v, agreed %v, waits since %q", i+1, x.Cluster, x.Agreed, m.Waiting())
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestWaitingIsSaidOnce: at level INFO, a member that waits for others says what it waits for once,
+// and again when that is something else, not at each attempt.
+func TestWaitingIsSaidOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		other := newFleet(t, 5)
-		for i := range 5 {
-			other.start(i)
-		}
-		other.whole()
-		for range 5 {
-			other.write(0)
-		}
-		for i := range 5 {
-			other.stop(i)
-		}
-		f := newFleet(t, 5)
-		for i := range 5 {
-			f.start(i)
-		}
-		f.whole()
-		f.write(0)
-		f.stop(4)
-		own := f.disks[4]
-		f.disks[4] = other.disks[4]
-		m := f.start(4)
-		err := receive(t, "its fault", m.Err())
-		if a, b := fmt.Sprint(m.raft.storage.Identity().Cluster), fmt.Sprint(f.running[0].raft.storage.Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
-			t.Errorf("the fault does not name clusters %s and %s: %v", a, b, err)
-		}
-		if f.log.Count("refusing a server of another cluster") == 0 {
-			t.Error("the others do not say that they refuse it")
-		}
-		if m.Role() != "looking" || m.identified() == f.running[0].identified() {
-			t.Error("it takes part")
-		}
-		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
-		for _, voter := range []bool{false, true} { // it does not keep others from getting theirs
-			x := proto.Peer{ID: uint64((lead+1)%4 + 1), Addr: f.peers[uint64((lead+1)%4+1)], Observer: !voter}
-			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
-				t.Errorf("with a vote: %v: %v", voter, err)
+		f := newFleet(t, 3)
+		f.level = slog.LevelInfo
+		f.start(0)
+		time.Sleep(2900 * time.Millisecond) // the first warning comes after three seconds
+		count := func(want int, words ...string) {
+			t.Helper()
+			if n := len(f.log.Matching(append(words, "not in the cluster yet")...)); n != want {
+				t.Errorf("said %q %d times instead of %d:\n%s", words, n, want, f.log.String())
 			}
 		}
-		f.stop(4)
-		f.disks[4] = own
-		f.start(4)
-		f.whole()
-		f.check()
+		count(1)
+		f.start(1)
+		time.Sleep(1100 * time.Millisecond)
+		count(1, "level=INFO", "error=\"waiting for server 2")
 	})
 }
 
-// TestDiffers: a member whose state is not what the log makes of it is found, and it is that
-// one which stops, the leader too.
-func TestDiffers(t *testing.T) {
-	for _, who := range []string{"a follower", "the leader"} {
-		t.Run(who, func(t *testing.T) {
+// replaced is a fleet of five: servers 1 to 3 have formed the cluster, 4 and 5 were added, and those in out removed.
+func replaced(t *testing.T, out ...int) (f *fleet, config func(i int) Config) {
+	t.Helper()
+	f = newFleet(t, 5)
+	config = f.found(3)
+	for i := 3; i < 5; i++ {
+		f.open(i, f.joins(i, 0))
+	}
+	f.whole()
+	for _, i := range out {
+		f.tell(4, Request{Remove: uint64(i + 1)})
+		fault(f.running[i], time.Minute)
+		f.stop(i)
+	}
+	return f, config
+}
+
+// TestListOfThePast: of servers 1 to 3, which have formed the cluster, 1 and 3 were removed, and come back empty. At the same
+// time server 2, a member, loses its disk. All of the list are empty, and form no other cluster, since server 2 is called
+// before the last one of them is started; an operator's word, whichever of them gets it, does not change that.
+func TestListOfThePast(t *testing.T) {
+	for _, last := range []int{0, 2} {
+		t.Run(fmt.Sprint("last ", last+1), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 3)
+				f, config := replaced(t, 0, 2)
+				of := f.running[3].membership.gate.cluster()
+				f.lose(1)
+				for k := range 3 {
+					i := (last + 1 + k) % 3
+					f.lose(i)
+					f.open(i, config(i))
+					time.Sleep(5 * time.Second)
+				}
+				time.Sleep(time.Minute)
 				for i := range 3 {
-					f.start(i)
-				}
-				f.whole()
-				lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
-				bad := lead
-				if who == "a follower" {
-					bad = (lead + 1) % 3
-				}
-				synctest.Wait() // so that nobody reads the state meanwhile
-				f.running[bad].replica.View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: 1 << 40}) })
-				f.write(lead)
-				for i, m := range f.running {
-					if i == bad {
-						if err := receive(t, "its fault", m.Err()); !errors.Is(err, ErrDiffers) {
-							t.Error(err)
-						}
-						if s, err := f.running[lead].Status(); err != nil || who == "a follower" && (len(s.Differs) != 1 || s.Differs[0].ID != uint64(bad+1) || s.Differs[0].Index == 0) {
-							t.Errorf("the leader's status names %v, %v", s.Differs, err)
-						}
+					if err := f.ask(i, Request{Form: true}); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
+						t.Errorf("the operator is told %v", err)
 					}
 				}
-				time.Sleep(10 * time.Second)
-				for i, m := range f.running {
-					select {
-					case err := <-m.Err():
-						t.Errorf("member %d stops: %v", i+1, err)
-					default:
+				for i, m := range f.running[:3] {
+					if is := m.membership.gate.cluster(); is != 0 && is != of {
+						t.Errorf("server %d is in %v; cluster %v exists", i+1, is, of)
 					}
 				}
-				f.stop(bad)
-				f.start(bad)
-				f.whole()
-				f.check()
-				time.Sleep(10 * time.Second)
-				for i, m := range f.running {
-					select {
-					case err := <-m.Err():
-						t.Errorf("after the restart, member %d stops: %v", i+1, err)
-					default:
-					}
-				}
+				f.writes(3, 1)
 			})
 		})
 	}
 }
 
-// TestRestoredInto: a server that was restored from a snapshot does not come into a cluster that exists.
-func TestRestoredInto(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := startedFleet(t, 1)
-		f.lose(2)
-		f.restored(2, 77)
-		if err := receive(t, "its fault", f.start(2).Err()); !strings.Contains(err.Error(), "belongs to cluster") || !strings.Contains(err.Error(), "empty the directory") {
-			t.Error(err)
-		}
-		f.lose(2)
-		f.start(2)
-		f.whole()
-		f.check()
-	})
-}
-
-func ptr[T any](v T) *T { return &v }
-
-// restored gives a member's disk a snapshot that ends with the entry index, and has these sessions.
-func (f *fleet) restored(i int, index uint64, sessions ...int64) {
-	f.t.Helper()
-	m := fsm.NewMachine()
-	for _, id := range sessions {
-		m.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30})
-	}
-	if err := m.Restart(index, fsm.Members(ptr(f.config(i)).first())); err != nil {
-		f.t.Fatal(err)
-	}
-	f.restoredAt(i, m)
-}
-
-// restoredAt gives a member's disk a snapshot with the state m, as [Restore] does with a
-// directory.
-func (f *fleet) restoredAt(i int, m *fsm.Machine) {
-	f.t.Helper()
-	s := f.disks[i].Open()
-	first := ptr(f.config(i)).first()
-	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, first, m.Index(), newLoneTransport("x"))
-	if err == nil {
-		err = errors.Join(s.Stable.SetUint64([]byte(storage.TermKey), 1), m.Snapshot().Write(sink), sink.Close())
-	}
-	if err != nil {
-		f.t.Fatal(err)
-	}
-}
-
-// TestRemovedWhileJoining: a member that has lost its disk and is removed before it has its
-// vote back does not add itself again, and ends; meanwhile it is in no other change's way.
-func TestRemovedWhileJoining(t *testing.T) {
+// TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do
+// not wait for it to have their list.
+func TestObserverOnlyJoins(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
-		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
-		other := (lead + 1) % 3
-		f.lose(other)
-		for range 2000 {
-			f.running[lead].Propose(fsm.Nothing(), make(result, 1), nil)
-		}
-		for range 2 * nearlyCaughtUp {
-			f.write(lead)
-		}
-		var slow atomic.Bool
-		slow.Store(true)
-		f.disks[other].SetFault(func() error { // it catches up, but not soon
-			if slow.Load() {
-				time.Sleep(2 * time.Second)
-			}
-			return nil
-		})
-		m := f.start(other)
-		time.Sleep(30 * time.Second)
-		ask := func(q Request) error {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-			defer cancel()
-			_, err := Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], q)
-			return err
-		}
-		refused := 0
-		for range 30 {
-			if err := ask(Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{{ID: uint64(lead + 1), Addr: f.peers[uint64(lead+1)]}}, WaitMs: 100}}); err != nil {
-				refused++
-			}
-			time.Sleep(time.Second)
-		}
-		if refused > 3 {
-			t.Errorf("%d of 30 changes were refused while a member waits for its vote", refused)
-		}
-		if err := ask(Request{Remove: uint64(other + 1)}); err != nil {
-			t.Fatal(err)
-		}
-		slow.Store(false)
-		err := receive(t, "its fault", m.Err())
-		if !errors.Is(err, ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
-			t.Error(err)
+		cfg := f.joins(2, 0)
+		cfg.Observer = true
+		m := f.open(2, cfg)
+		for i := range 2 {
+			cfg := f.config(i)
+			observe(&cfg, 3)
+			f.open(i, cfg)
 		}
 		time.Sleep(time.Minute)
-		if s, err := f.running[lead].Status(); err != nil || len(s.Members) != 2 {
-			t.Errorf("the members are %v, %v", s.Members, err)
+		if !f.write(0) || !f.write(2) || m.Role() != "observer" {
+			t.Errorf("server 1 says %q, the observer %q, whose role is %s", f.running[0].Waiting(), m.Waiting(), m.Role())
 		}
-		f.stop(other)
 	})
 }
 
-// TestWaitingServerHasNoVote: a server without data that was started with only the address of
-// its peer port, at the address of a voter, takes no part before the others have taken the
-// vote away.
-func TestWaitingServerHasNoVote(t *testing.T) {
+// TestEarlierFormation: a member that has kept its directory when the others were made anew
+// does not lend it to them, and they do not form a cluster beside it.
+func TestEarlierFormation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
+		f := startedFleet(t, 3)
+		for i := range f.running {
+			f.stop(i)
 		}
-		f.whole()
-		f.stop(2)
-		f.write(0)
-		f.stop(0)
+		f.lose(0)
 		f.lose(1)
-		cfg := f.config(1)
-		cfg.Peers, cfg.Addr = nil, f.peers[2]
-		f.open(1, cfg)
-		f.start(2) // it has not got the write
-		time.Sleep(time.Minute)
-		if f.write(2) || f.write(1) {
-			t.Error("a server that has forgotten everything completes a majority")
+		for i := range f.running {
+			f.start(i)
 		}
-		f.start(0)
-		f.whole()
-		f.check()
+		time.Sleep(time.Minute)
+		if f.write(0) || f.write(1) || f.write(2) {
+			t.Error("a cluster serves of which two disks are lost")
+		}
+		if f.running[0].membership.gate.lifted() || f.running[1].membership.gate.lifted() {
+			t.Error("a member without data takes part")
+		}
 	})
+}
+
+// TestDifferentSnapshots: servers that were restored from snapshots of which two differ form no cluster and serve nobody, in
+// any order of their starts, and say what differs. An operator's word does not change that. When the same snapshot has been restored
+// on all of them, they form one.
+func TestDifferentSnapshots(t *testing.T) {
+	type snapshot struct {
+		index   uint64
+		session int64
+	}
+	for name, of := range map[string][]snapshot{
+		"two that end alike, and an older one": {{9, 1}, {12, 2}, {12, 3}},
+		"older, then newer":                    {{9, 1}, {12, 1}, {12, 1}},
+		"newer, then older":                    {{12, 1}, {9, 1}, {9, 1}},
+		"the last one has another state":       {{12, 1}, {12, 1}, {12, 2}},
+		"three":                                {{9, 1}, {10, 1}, {11, 1}},
+		"only two voters":                      {{9, 1}, {9, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, len(of))
+				f.asked = 100
+				for i, x := range of {
+					f.restored(i, x.index, x.session)
+				}
+				for _, i := range rand.New(rand.NewPCG(testkit.Seed(t), 0)).Perm(len(of)) {
+					f.start(i)
+					time.Sleep(100 * time.Millisecond)
+				}
+				time.Sleep(20 * time.Second)
+				for i := range of {
+					if err := f.ask(i, Request{Form: true}); err == nil {
+						t.Errorf("server %d forms a cluster", i+1)
+					}
+				}
+				time.Sleep(20 * time.Second)
+				for i, m := range f.running {
+					if m.membership.gate.lifted() || m.raft.storage.Identity().Agreed || f.write(i) {
+						t.Errorf("server %d takes part", i+1)
+					}
+					s, err := m.Status()
+					if err != nil || i == 0 && !strings.Contains(s.Waiting, "restore the same snapshot") {
+						t.Errorf("server %d waits since %q, %v", i+1, s.Waiting, err)
+					}
+				}
+				for i := range of { // first: those that have the same state by now could form a cluster
+					f.stop(i)
+				}
+				for i := range of {
+					f.lose(i)
+					f.restored(i, 12, 2)
+					f.start(i)
+				}
+				f.acked = []int64{2}
+				f.whole()
+				f.check()
+			})
+		})
+	}
+}
+
+// TestWrongListOnce: a server that was started with the address of a member of another cluster in
+// its list forms its own cluster when the list is right.
+func TestWrongListOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		old := startedFleet(t, 1)
+		f := newFleet(t, 3)
+		f.net = old.net
+		f.peers = map[uint64]string{1: "p:1", 2: "q:1", 3: "r:1"}
+		cfg := f.config(0)
+		cfg.Peers = listOf(map[uint64]string{1: "p:1", 2: "q:1", 3: "c:1"}) // c:1 is member 3 of the old cluster
+		f.open(0, cfg)
+		time.Sleep(20 * time.Second)
+		f.stop(0)
+		for i := range 3 { // with the right list
+			f.start(i)
+		}
+		f.whole()
+	})
+}
+
+// counting counts the connections that are made.
+type counting struct {
+	Network
+	made *atomic.Int64
+}
+
+func (c counting) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c.made.Add(1)
+	return c.Network.Dial(ctx, addr)
+}
+
+// TestTwoClustersCall: two clusters take an empty server that waits for the others of its list for a member of
+// theirs. It does not ask those others many times a second, nor log that.
+func TestTwoClustersCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		one, two, f := newFleet(t, 3), newFleet(t, 3), newFleet(t, 3)
+		one.peers = map[uint64]string{1: "u:1", 2: "b:1", 3: "v:1"}
+		two.peers = map[uint64]string{1: "x:1", 2: "b:1", 3: "y:1"}
+		two.net, f.net = one.net, one.net
+		for _, x := range []*fleet{one, two} {
+			for i := range 3 {
+				x.start(i)
+			}
+			x.whole()
+			x.stop(1)
+			f.net.Cut("u", "b", true) // while the other one is formed
+			f.net.Cut("v", "b", true)
+		}
+		f.net.Heal()
+		var made atomic.Int64
+		cfg := f.config(1)
+		cfg.Network, cfg.Log = counting{cfg.Network, &made}, f.log.Logger(slog.LevelInfo)
+		f.open(1, cfg)
+		time.Sleep(time.Minute)
+		if n := made.Load(); n > 300 {
+			t.Errorf("it has made %d connections in a minute", n)
+		}
+		if n := f.log.Count("not in the cluster yet"); n > 100 {
+			t.Errorf("it has logged %d times in a minute that it is in no cluster", n)
+		}
+	})
+}
+
+// TestRestoredWhileOldOneCalls: servers 1 to 3 are restored from a snapshot while a member of the cluster before, which has
+// them as members, still runs. They form a new cluster, and one that loses its disk comes back to that.
+func TestRestoredWhileOldOneCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		config := f.found(3)
+		f.open(3, f.joins(3, 0))
+		f.whole()
+		was := f.running[3].membership.gate.cluster()
+		delete(f.peers, 4) // for f.restored
+		for i := range 3 {
+			f.lose(i)
+			f.restored(i, 12, 100)
+		}
+		f.acked, f.asked = []int64{100}, 100
+		for i := range 3 {
+			f.open(i, config(i))
+		}
+		again := func() {
+			t.Helper()
+			until(t, "the restored cluster", func() bool { return f.write(0) && f.write(2) })
+			for i, m := range f.running[:3] {
+				if of := m.membership.gate.cluster(); of == was || of != f.running[0].membership.gate.cluster() {
+					t.Errorf("server %d is in %v; the old cluster is %v", i+1, of, was)
+				}
+			}
+		}
+		again()
+		time.Sleep(time.Minute)
+		f.lose(2)
+		f.open(2, config(2))
+		again()
+	})
+}
+
+// TestRestoredBesideStale: two of three servers are restored, and the third one has only stored that it belongs to the cluster
+// before, which it does not leave, or holds a proposal of that, which it does.
+func TestRestoredBesideStale(t *testing.T) {
+	for _, agreed := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 3)
+			f.restored(0, 12, 1)
+			f.restored(1, 12, 1)
+			of := storage.Identity{Cluster: testCluster, Agreed: true, Since: 3}
+			if !agreed {
+				of = storage.Identity{Cluster: testCluster, First: ptr(f.config(2)).first()}
+			}
+			if err := f.disks[2].Open().SetIdentity(of); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 3 {
+				f.start(i)
+			}
+			time.Sleep(time.Minute)
+			if f.running[0].membership.gate.lifted() {
+				t.Error("they form a cluster without an operator's word")
+			}
+			f.tell(0, Request{Form: true})
+			time.Sleep(time.Minute)
+			if joined := f.running[2].membership.gate.cluster() == f.running[0].membership.gate.cluster(); joined == agreed {
+				t.Errorf("agreed %v: server 3 is in %v", agreed, f.running[2].membership.gate.cluster())
+			}
+		})
+	}
 }

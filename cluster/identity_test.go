@@ -2,7 +2,7 @@ package cluster
 
 import (
 	"context"
-	"math/rand/v2"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -12,25 +12,12 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // The tests in this file mix up clusters as operators do by mistake. Nothing that was
 // acknowledged may be lost, and no member may serve what is not of its cluster. The list is in
-// docs/operations.md; tests of others are in form_test.go and internal/core/storage.
-
-// startedFleet returns a cluster of three members that has acknowledged some writes.
-func startedFleet(t *testing.T, writes int) *fleet {
-	t.Helper()
-	f := newFleet(t, 3)
-	for i := range f.running {
-		f.start(i)
-	}
-	f.whole()
-	f.writes(0, writes)
-	return f
-}
+// docs/reliability.md; tests of others are in form_test.go and internal/core/storage.
 
 // detour is the network of a host on which some addresses lead to others.
 type detour struct {
@@ -45,27 +32,66 @@ func (d detour) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return d.Network.Dial(ctx, addr)
 }
 
-// TestEarlierFormation: a member that has kept its directory when the others were made anew
-// does not lend it to them, and they do not form a cluster beside it.
-func TestEarlierFormation(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := startedFleet(t, 3)
-		for i := range f.running {
-			f.stop(i)
-		}
-		f.lose(0)
-		f.lose(1)
-		for i := range f.running {
-			f.start(i)
-		}
-		time.Sleep(time.Minute)
-		if f.write(0) || f.write(1) || f.write(2) {
-			t.Error("a cluster serves of which two disks are lost")
-		}
-		if f.running[0].membership.gate.lifted() || f.running[1].membership.gate.lifted() {
-			t.Error("a member without data takes part")
-		}
-	})
+// TestLostMeta: only the logs and snapshots are left of the directories (a copy of raft/, without meta.json, which
+// storage.Open then makes anew). The log says of which cluster it is, and the server does not store another id beside that:
+// one that is the whole cluster goes on, and another one is refused, and not told to empty the only copy of the data.
+func TestLostMeta(t *testing.T) {
+	for name, x := range map[string]struct {
+		servers    int
+		standalone bool
+		alone      bool // it is started by the address of its peer port
+		refused    string
+	}{
+		"standalone":                     {servers: 1, standalone: true},
+		"cluster":                        {servers: 3, refused: "restore that, or empty the directory"},
+		"cluster of one":                 {servers: 1},
+		"cluster of one, without a list": {servers: 1, alone: true, refused: "start it with --peers and only itself"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, x.servers)
+				config := f.config
+				if x.standalone {
+					config = func(i int) Config {
+						cfg := f.config(i)
+						cfg.Peers = nil
+						return cfg
+					}
+				}
+				for i := range f.running {
+					f.open(i, config(i))
+				}
+				f.writes(0, 3)
+				of := f.running[0].membership.gate.cluster()
+				for i := range f.running {
+					f.stop(i)
+					if err := f.disks[i].Open().SetIdentity(storage.Identity{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				cfg := config(0)
+				if x.alone {
+					cfg = f.joins(0, -1)
+				}
+				m, err := openMember(cfg, fsm.NewReplica())
+				if x.refused != "" {
+					if err == nil || !strings.Contains(err.Error(), x.refused) {
+						t.Error(err)
+					}
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.running[0] = m
+				f.writes(0, 1)
+				if is := m.membership.gate.cluster(); is != of {
+					t.Errorf("it is of cluster %v, not of %v", is, of)
+				}
+				f.check()
+			})
+		})
+	}
 }
 
 // TestMixedFiles: a member whose log is of another cluster than its identity ends.
@@ -133,8 +159,8 @@ func TestWrongAddress(t *testing.T) {
 }
 
 // TestJoinsWrongCluster: a new server that is told to join a cluster which has its id already
-// takes that member's place only if it is that member; a list with a server of a running
-// cluster does not join that cluster.
+// takes that member's place only if it is that member; one whose list has a server of a running
+// cluster does not join that cluster, whether that has a member with its id or not.
 func TestJoinsWrongCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
@@ -145,6 +171,7 @@ func TestJoinsWrongCluster(t *testing.T) {
 		for name, cfg := range map[string]Config{
 			"--join": {ID: 2, Addr: "x:1", Join: "a:1"},
 			"list":   {ID: 2, Peers: listOf(map[uint64]string{1: "w:1", 2: "x:1", 3: "c:1"})},
+			"new id": {ID: 9, Peers: listOf(map[uint64]string{1: "w:1", 3: "c:1", 9: "x:1"})},
 		} {
 			cfg.Network, cfg.Memory, cfg.Tick, cfg.ReapInterval, cfg.SnapshotBytes, cfg.Log = f.net.Host("x"), storage.NewMemory(), time.Second, time.Minute, 1<<20, f.config(0).Log
 			m, err := openMember(cfg, fsm.NewReplica())
@@ -190,8 +217,7 @@ func TestAddForeign(t *testing.T) {
 			"added by a reconfig":   {Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}},
 			"moved to that address": {Add: &proto.Peer{ID: 3, Addr: "z:1"}},
 		} {
-			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[1], q)
-			if err == nil || !strings.HasPrefix(what, "moved") && !strings.Contains(err.Error(), "belongs to cluster") {
+			if err := f.ask(0, q); err == nil || !strings.HasPrefix(what, "moved") && !strings.Contains(err.Error(), "belongs to cluster") {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
@@ -226,8 +252,7 @@ func TestTwoAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		move := func() error {
-			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &proto.Peer{ID: uint64(id + 1), Addr: "copy:1"}})
-			return err
+			return f.ask(lead, Request{Add: &proto.Peer{ID: uint64(id + 1), Addr: "copy:1"}})
 		}
 		if err := move(); err == nil {
 			t.Error("its address is that of a copy now")
@@ -240,65 +265,6 @@ func TestTwoAddresses(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestDifferentSnapshots: servers that were restored from snapshots of which two differ form no cluster and serve nobody, in
-// any order of their starts, and say what differs. An operator's word does not change that. When the same snapshot has been restored
-// on all of them, they form one.
-func TestDifferentSnapshots(t *testing.T) {
-	type snapshot struct {
-		index   uint64
-		session int64
-	}
-	for name, of := range map[string][]snapshot{
-		"two that end alike, and an older one": {{9, 1}, {12, 2}, {12, 3}},
-		"older, then newer":                    {{9, 1}, {12, 1}, {12, 1}},
-		"newer, then older":                    {{12, 1}, {9, 1}, {9, 1}},
-		"the last one has another state":       {{12, 1}, {12, 1}, {12, 2}},
-		"three":                                {{9, 1}, {10, 1}, {11, 1}},
-		"only two voters":                      {{9, 1}, {9, 2}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, len(of))
-				f.asked = 100
-				for i, x := range of {
-					f.restored(i, x.index, x.session)
-				}
-				for _, i := range rand.New(rand.NewPCG(testkit.Seed(t), 0)).Perm(len(of)) {
-					f.start(i)
-					time.Sleep(100 * time.Millisecond)
-				}
-				time.Sleep(20 * time.Second)
-				for i := range of {
-					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], Request{Form: true}); err == nil {
-						t.Errorf("server %d forms a cluster", i+1)
-					}
-				}
-				time.Sleep(20 * time.Second)
-				for i, m := range f.running {
-					if m.membership.gate.lifted() || m.raft.storage.Identity().Agreed || f.write(i) {
-						t.Errorf("server %d takes part", i+1)
-					}
-					s, err := m.Status()
-					if err != nil || i == 0 && !strings.Contains(s.Waiting, "restore the same snapshot") {
-						t.Errorf("server %d waits since %q, %v", i+1, s.Waiting, err)
-					}
-				}
-				for i := range of { // first: those that have the same state by now could form a cluster
-					f.stop(i)
-				}
-				for i := range of {
-					f.lose(i)
-					f.restored(i, 12, 2)
-					f.start(i)
-				}
-				f.acked = []int64{2}
-				f.whole()
-				f.check()
-			})
-		})
-	}
 }
 
 // TestStrangerAnswersFirst: a member without data does not commit itself to the cluster of a
@@ -317,7 +283,7 @@ func TestStrangerAnswersFirst(t *testing.T) {
 			f.start(0) // on the data of the other cluster
 			cfg := f.config(1)
 			if join {
-				cfg.Addr, cfg.Join, cfg.Peers = f.peers[2], f.peers[1], nil
+				cfg = f.joins(1, 0)
 			}
 			m := f.open(1, cfg)
 			time.Sleep(time.Minute)
@@ -332,81 +298,6 @@ func TestStrangerAnswersFirst(t *testing.T) {
 			f.check()
 		})
 	}
-}
-
-// TestWithoutIdentity: only the logs and snapshots are left of the directories (a copy of raft/, without
-// meta.json, which storage.Open then makes anew). The log says of which cluster it is. Either the servers
-// refuse that, or they serve; but a server must not store another id beside that log, acknowledge
-// writes, and then never start again.
-func TestWithoutIdentity(t *testing.T) {
-	t.Run("standalone", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := newFleet(t, 1)
-			cfg := f.config(0)
-			cfg.Peers = nil
-			f.open(0, cfg)
-			until(t, "a write", func() bool { return f.write(0) })
-			f.stop(0)
-			if err := f.disks[0].Open().SetIdentity(storage.Identity{}); err != nil {
-				t.Fatal(err)
-			}
-			m, err := openMember(cfg, fsm.NewReplica())
-			if err != nil {
-				t.Logf("refused at once, which is fine: %v", err)
-				return
-			}
-			f.running[0] = m
-			until(t, "a write", func() bool { return f.write(0) })
-			f.stop(0)
-			m, err = openMember(cfg, fsm.NewReplica())
-			if err != nil {
-				t.Fatalf("it has acknowledged a write, and does not start again: %v", err)
-			}
-			f.running[0] = m
-		})
-	})
-	t.Run("cluster", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			f := startedFleet(t, 3)
-			for i := range f.running {
-				f.stop(i)
-				if err := f.disks[i].Open().SetIdentity(storage.Identity{}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			for i := range f.running {
-				m, err := openMember(f.config(i), fsm.NewReplica())
-				if err != nil {
-					t.Logf("refused at once, which is fine: %v", err)
-					return
-				}
-				f.running[i] = m
-			}
-			wrote := false
-			for range 20 {
-				wrote = wrote || f.write(0)
-				time.Sleep(100 * time.Millisecond)
-			}
-			time.Sleep(time.Minute)
-			t.Logf("a write was acknowledged: %v", wrote)
-			for i, m := range f.running {
-				select {
-				case err := <-m.Err():
-					t.Errorf("server %d ends: %v", i+1, err)
-				default:
-				}
-				f.stop(i)
-			}
-			for i := range f.running {
-				m, err := openMember(f.config(i), fsm.NewReplica())
-				if err != nil {
-					t.Errorf("server %d does not start again: %v", i+1, err)
-					continue
-				}
-				f.running[i] = m
-			}
-		})
-	})
 }
 
 // TestRestoredAloneMoved: a server was restored as the only member of a cluster. Its host has another name or address by
@@ -444,30 +335,192 @@ func TestRestoredAloneMoved(t *testing.T) {
 	}
 }
 
-// TestAloneLostMeta: a one-member cluster has lost its meta.json, and is started by the address of its peer port (or with
-// the list of three with which it began). It must not advise to empty the only copy of the data.
-func TestAloneLostMeta(t *testing.T) {
+// TestOtherClustersData: a member that is started with the data of another cluster, with the
+// same ids and addresses, takes no part, and ends when it sees that the others agree.
+func TestOtherClustersData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 1)
-		f.start(0)
-		time.Sleep(time.Second)
-		for range 3 {
-			f.write(0)
+		other := newFleet(t, 5)
+		for i := range 5 {
+			other.start(i)
 		}
-		f.stop(0)
-		s := f.disks[0].Open()
-		if err := s.SetIdentity(storage.Identity{}); err != nil {
+		other.whole()
+		for range 5 {
+			other.write(0)
+		}
+		for i := range 5 {
+			other.stop(i)
+		}
+		f := newFleet(t, 5)
+		for i := range 5 {
+			f.start(i)
+		}
+		f.whole()
+		f.write(0)
+		f.stop(4)
+		own := f.disks[4]
+		f.disks[4] = other.disks[4]
+		m := f.start(4)
+		err := receive(t, "its fault", m.Err())
+		if a, b := fmt.Sprint(m.raft.storage.Identity().Cluster), fmt.Sprint(f.running[0].raft.storage.Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("the fault does not name clusters %s and %s: %v", a, b, err)
+		}
+		if f.log.Count("refusing a server of another cluster") == 0 {
+			t.Error("the others do not say that they refuse it")
+		}
+		if m.Role() != "looking" || m.identified() == f.running[0].identified() {
+			t.Error("it takes part")
+		}
+		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		for _, voter := range []bool{false, true} { // it does not keep others from getting theirs
+			x := proto.Peer{ID: uint64((lead+1)%4 + 1), Addr: f.peers[uint64((lead+1)%4+1)], Observer: !voter}
+			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
+				t.Errorf("with a vote: %v: %v", voter, err)
+			}
+		}
+		f.stop(4)
+		f.disks[4] = own
+		f.start(4)
+		f.whole()
+		f.check()
+	})
+}
+
+// TestRestoredInto: a server that was restored from a snapshot does not come into a cluster that exists.
+func TestRestoredInto(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		f.lose(2)
+		f.restored(2, 77)
+		if err := receive(t, "its fault", f.start(2).Err()); !strings.Contains(err.Error(), "belongs to cluster") || !strings.Contains(err.Error(), "empty the directory") {
+			t.Error(err)
+		}
+		f.lose(2)
+		f.start(2)
+		f.whole()
+		f.check()
+	})
+}
+
+// TestOldDirectoryTakesIDBack: server 2 was removed while it waited for its vote, and another server got its id, at
+// another address. While that is down, the old one is started again with its old directory. It does not take the id back: it
+// has nothing of what the other one has acknowledged.
+func TestOldDirectoryTakesIDBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		f.stop(1)
+		if err := f.disks[1].Open().SetRejoining(true); err != nil { // as while it waits
 			t.Fatal(err)
 		}
-		cfg := f.config(0)
-		cfg.Peers, cfg.Addr = nil, "a:1"
-		m, err := openMember(cfg, fsm.NewReplica())
-		if err == nil {
-			m.Kill()
-			return
+		f.tell(0, Request{Remove: 2})
+		cfg := f.joins(1, 0)
+		cfg.Addr, cfg.Network, cfg.Memory = "z:1", f.net.Host("z"), storage.NewMemory()
+		z, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
 		}
-		if strings.Contains(err.Error(), "empty the directory") && !strings.Contains(err.Error(), "--peers") {
-			t.Errorf("it is alone in its list, and is told: %v", err)
+		until(t, "its vote", func() bool {
+			x := f.place(0, 2)
+			return x != nil && x.Addr == "z:1" && !x.Observer
+		})
+		f.writes(0, 1)
+		time.Sleep(time.Second)
+		z.Kill()
+		f.start(1)
+		time.Sleep(time.Minute)
+		if x := f.place(0, 2); x == nil || x.Addr != "z:1" {
+			t.Errorf("server 2 is %v", x)
 		}
+	})
+}
+
+// TestNotRemovedByStrangers: a member does not end as removed because a server of another cluster,
+// at the address of a member that is down, does not know it.
+func TestNotRemovedByStrangers(t *testing.T) {
+	for _, how := range []string{"a server of another cluster is at the address", "an emptied member is started with a list of only itself"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := startedFleet(t, 3)
+				lead := leadOf(t, f)
+				// b is the lost one, c the one that is left.
+				b, c := (lead+1)%3, (lead+2)%3
+				f.lose(b)
+				if strings.HasPrefix(how, "an emptied") {
+					cfg := f.config(b)
+					cfg.Peers = listOf(map[uint64]string{uint64(b + 1): f.peers[uint64(b+1)]})
+					f.open(b, cfg)
+				} else {
+					cfg := f.config(b)
+					cfg.ID, cfg.Peers, cfg.Addr = 7, listOf(map[uint64]string{7: f.peers[uint64(b+1)]}), f.peers[uint64(b+1)]
+					f.open(b, cfg)
+				}
+				until(t, "the other cluster", func() bool { return f.running[b].Role() == "leader" })
+				if !f.write(lead) || !f.write(c) {
+					t.Fatal("no write")
+				}
+				// The leader is restarted, e.g. by a reboot that takes ten seconds.
+				f.stop(lead)
+				err := fault(f.running[c], 10*time.Second)
+				if err != nil {
+					t.Errorf("member %d stops: %v", c+1, err)
+				}
+				f.start(lead)
+				time.Sleep(10 * time.Second)
+				if !f.write(lead) && err == nil {
+					t.Error("no write afterwards")
+				}
+			})
+		})
+	}
+}
+
+// TestAboutToJoin: a member that is about to join does not end because one of its addresses leads
+// to another cluster.
+func TestAboutToJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 3)
+		other := newFleet(t, 1)
+		other.net, other.peers = f.net, map[uint64]string{1: "z:1"}
+		other.start(0)
+		f.lose(2)
+		if err := f.disks[2].Open().SetRejoining(true); err != nil {
+			t.Fatal(err)
+		}
+		id := f.running[0].membership.gate.cluster()
+		if err := f.disks[2].Open().SetIdentity(storage.Identity{Cluster: id, Agreed: true}); err != nil { // as join does it
+			t.Fatal(err)
+		}
+		cfg := f.config(2)
+		cfg.Network = detour{cfg.Network, map[string]string{"a:1": "z:1"}}
+		m := f.open(2, cfg)
+		if err := fault(m, time.Minute); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWaitingServerHasNoVote: a server without data that was started with only the address of
+// its peer port, at the address of a voter, takes no part before the others have taken the
+// vote away.
+func TestWaitingServerHasNoVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		f.stop(2)
+		f.write(0)
+		f.stop(0)
+		f.lose(1)
+		cfg := f.joins(1, -1)
+		f.open(1, cfg)
+		f.start(2) // it has not got the write
+		time.Sleep(time.Minute)
+		if f.write(2) || f.write(1) {
+			t.Error("a server that has forgotten everything completes a majority")
+		}
+		f.start(0)
+		f.whole()
+		f.check()
 	})
 }

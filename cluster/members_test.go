@@ -192,7 +192,7 @@ func TestHandOverNobody(t *testing.T) {
 
 // startFormer has m form its cluster in the background, as Start does.
 func (b *base) startFormer(m *membership) {
-	m.former.begin(beginning{list: m.configured, first: b.cfg.first()})
+	m.former.beginning = beginning{list: m.configured, first: b.cfg.first()}
 	b.wg.Go(m.former.run)
 }
 
@@ -270,22 +270,26 @@ func TestFormOtherMembers(t *testing.T) {
 	})
 }
 
-// TestFormStranger: a member whose storage is empty ends with a fault if the cluster
+// TestFormStranger: a member whose storage is empty waits to be added if the cluster
 // that is running does not have it, and forms no other.
 func TestFormStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"})
 		b.answerRequests(t, "b", func(q Request) Reply {
-			if q.Status {
+			switch {
+			case q.Status:
 				return Reply{Status: &Status{ID: 2, Formed: true, Cluster: testCluster}}
+			case q.Add != nil:
+				t.Error("it asks for a place")
 			}
 			return Reply{Status: &Status{ID: 2}} // it does not know member 1
 		})
 		m := b.membership()
 		b.startFormer(m)
-		if err := receive(t, "a fault", b.errs); !strings.Contains(err.Error(), "is not a member") {
-			t.Error(err)
+		time.Sleep(time.Minute)
+		if why := m.former.waiting(); !strings.Contains(why, "cluster add") {
+			t.Errorf("it waits for %q", why)
 		}
 		if m.gate.lifted() || m.raft.LastIndex() != 0 {
 			t.Error("it takes part in a cluster")

@@ -16,29 +16,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
-
-// slowly makes a disk take two seconds for each write while slow is true.
-func slowly(disk *storage.Memory, slow *atomic.Bool) {
-	disk.SetFault(func() error {
-		if slow.Load() {
-			time.Sleep(2 * time.Second)
-		}
-		return nil
-	})
-}
-
-// cutOff cuts or heals all ways between a member of the fleet and the others.
-func (f *fleet) cutOff(i int, cut bool) {
-	a := string(rune('a' + i))
-	for j := range f.running {
-		if b := string(rune('a' + j)); a != b {
-			f.net.Cut(a, b, cut)
-			f.net.Cut(b, a, cut)
-		}
-	}
-}
 
 // grown returns a cluster to whose first member two others were added after 200 writes, and which
 // then lost its disk, and the leader's index.
@@ -66,8 +45,7 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 			f, lead := grown(t)
 			f.writes(lead, 10)
 			var slow atomic.Bool
-			again := f.config(0)
-			again.Peers, again.Addr, again.Join = nil, "a:1", f.peers[uint64(lead+1)]
+			again := f.joins(0, lead)
 			slowly(f.disks[0], &slow)
 			m := f.open(0, again)
 			until(t, "the first entries", func() bool {
@@ -141,13 +119,6 @@ func TestAppliedIsNotReplaced(t *testing.T) {
 	})
 }
 
-// cutBetween cuts or heals both ways between two members of the fleet.
-func (f *fleet) cutBetween(i, j int, cut bool) {
-	a, b := string(rune('a'+i)), string(rune('a'+j))
-	f.net.Cut(a, b, cut)
-	f.net.Cut(b, a, cut)
-}
-
 // TestVoteOfThePast: a member that has lost its disk, and gets the log again, does not vote for a
 // member with a list of the past, which was cut off or removed before the list changed, and would
 // have a majority by that list.
@@ -178,8 +149,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		}
 	}
 	for fresh := 3; fresh < size; fresh++ {
-		cfg := f.config(fresh)
-		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(fresh+1)], f.peers[uint64(lead+1)]
+		cfg := f.joins(fresh, lead)
 		f.open(fresh, cfg)
 		until(t, "another voter", func() bool {
 			s, _ := f.running[lead].Status()
@@ -187,9 +157,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		})
 	}
 	if removed {
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: uint64(old + 1)}); err != nil {
-			t.Fatal(err)
-		}
+		f.tell(lead, Request{Remove: uint64(old + 1)})
 	}
 	f.writes(lead, 5)
 
@@ -248,8 +216,7 @@ func TestRestartBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, lead := grown(t)
 		var slow atomic.Bool
-		again := f.config(0)
-		again.Peers, again.Addr, again.Join = nil, "a:1", f.peers[uint64(lead+1)]
+		again := f.joins(0, lead)
 		slowly(f.disks[0], &slow)
 		m := f.open(0, again)
 		until(t, "the first entries", func() bool {
@@ -342,19 +309,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 			f.net.Cut("a", x, true)
 			f.net.Cut(x, "a", true)
 		}
-		for _, m := range f.running[1:3] {
-			m.peers.mu.Lock()
-			var ended []net.Conn
-			for c := range m.peers.conns {
-				if strings.HasPrefix(c.RemoteAddr().String(), "a") {
-					ended = append(ended, c)
-				}
-			}
-			m.peers.mu.Unlock()
-			for _, c := range ended {
-				c.Close()
-			}
-		}
+		hangUp("a", f.running[1:3])
 		next := 1 + leaderOf(t, f.running[1:3])
 		lost := 3 - next
 		// The operator replaces the first server.
@@ -366,9 +321,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 			s, _ := f.running[next].Status()
 			return len(s.Members) == 4 && voters(s.Members) == 4
 		})
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(next+1)], Request{Remove: 1}); err != nil {
-			t.Fatal(err)
-		}
+		f.tell(next, Request{Remove: 1})
 		f.write(next)
 		// Another one loses its disk.
 		f.lose(lost)
@@ -406,8 +359,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		})
 		f.writes(2, 100)
 		for i := 3; i < 5; i++ {
-			cfg := f.config(i)
-			cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(i+1)], "c:1"
+			cfg := f.joins(i, 2)
 			f.open(i, cfg)
 			until(t, "another voter", func() bool {
 				s, _ := f.running[i].Status()
@@ -448,5 +400,250 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		if err := fault(m, 30*time.Second); err != nil {
 			t.Errorf("server 3 ends: %v", err)
 		}
+	})
+}
+
+// TestAbsentVoterKnowsNotTheCandidate: a voter was down while a member was replaced by another one. It is
+// not in the list of the one that was down, which votes for it all the same: the two are a majority, and
+// one of them has everything.
+func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				config := f.found(3)
+				lead := leadOf(t, f)
+				f.writes(lead, 20)
+				old, absent := (lead+1)%3, (lead+2)%3
+				until(t, "all entries", func() bool { return f.running[absent].raft.AppliedIndex() == f.running[lead].raft.LastIndex() })
+				f.stop(absent) // for a repair, say
+				// Meanwhile another member is replaced by server 4.
+				cfg := f.joins(3, lead)
+				f.open(3, cfg)
+				until(t, "another voter", func() bool {
+					s, _ := f.running[3].Status()
+					return len(s.Members) == 4 && voters(s.Members) == 4
+				})
+				f.tell(lead, Request{Remove: uint64(old + 1)})
+				f.writes(lead, 1)
+				time.Sleep(time.Minute)
+				f.stop(old)
+				// The leader goes, and the other one is back: two of three.
+				if lost {
+					f.lose(lead) // the first disk that is lost at all
+				} else {
+					f.stop(lead)
+				}
+				m := f.open(absent, config(absent))
+				if lost {
+					f.open(lead, config(lead))
+				}
+				time.Sleep(10 * time.Minute)
+				if !f.write(3) && !f.write(absent) {
+					a, _ := m.Status()
+					b, _ := f.running[3].Status()
+					t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
+				}
+				if lost && !f.running[lead].membership.gate.lifted() {
+					t.Errorf("and server %d, which has lost its disk, waits for them: %s", lead+1, f.running[lead].membership.former.waiting())
+				}
+			})
+		})
+	}
+}
+
+// TestVoteGivenBackInAbsence: a member loses its disk, and gets its data and its vote back. One of the
+// others was restarted meanwhile, and its newest list is the one in which that member had no vote. Then
+// the third loses its disk. The two have everything, and the one votes for the other.
+func TestVoteGivenBackInAbsence(t *testing.T) {
+	testkit.SlowUnderRace(t)
+	for try := range 15 { // the absence must begin while the vote is being given back
+		stuck := false
+		synctest.Test(t, func(t *testing.T) {
+			f, a := fleetOf(t, 3)
+			b, c := (a+1)%3, (a+2)%3
+			f.lose(c)
+			var slow atomic.Bool
+			f.disks[c].SetFault(func() error {
+				if slow.Load() {
+					time.Sleep(300 * time.Millisecond)
+				}
+				return nil
+			})
+			m := f.open(c, f.config(c))
+			until(t, "the demotion", func() bool {
+				slow.Store(slow.Load() || m.membership.gate.lifted())
+				return m.membership.gate.lifted()
+			})
+			time.Sleep(time.Duration(try) * 50 * time.Millisecond)
+			f.stop(b)
+			slow.Store(false)
+			time.Sleep(1500 * time.Millisecond)
+			s, _ := f.running[a].Status()
+			if x := find(s.Members, uint64(c+1)); x.Observer {
+				return
+			}
+			for range 3 {
+				f.write(a)
+			}
+			time.Sleep(5 * time.Second)
+			s, _ = f.running[a].Status()
+			is, _ := m.raft.storage.Rejoining()
+			if is || m.raft.behind() {
+				return
+			}
+			f.lose(a)
+			f.open(b, f.config(b))
+			f.open(a, f.config(a))
+			time.Sleep(10 * time.Minute)
+			if !f.write(c) && !f.write(b) {
+				stuck = true
+				x, _ := m.Status()
+				y, _ := f.running[b].Status()
+				t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver %d: %s, term %d, %v\nserver %d waits: %s", c+1, x.Role, x.Term, x.Members, b+1, y.Role, y.Term, y.Members, a+1, f.running[a].membership.former.waiting())
+			}
+		})
+		if stuck {
+			return
+		}
+	}
+}
+
+// TestVoteConfirmedToAnother: server 1 was elected at address a:1, while server 2 was down, and has
+// acknowledged writes with server 3. Then its host is gone, and server 2 is started on its data with that
+// address. Server 3 does not confirm to server 2, in the same term, the vote that it gave to server 1.
+func TestVoteConfirmedToAnother(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := fleetOf(t, 3)
+		for try := 0; ; try++ {
+			if try == 50 {
+				t.Fatal("server 1 was never elected")
+			}
+			lead := leadOf(t, f)
+			f.writes(lead, 1)
+			time.Sleep(10 * time.Second)
+			before := f.running[1].raft.CurrentTerm()
+			f.stop(1)
+			f.stop(0)
+			f.stop(2)
+			f.start(0)
+			f.start(2)
+			if lead = leadOf(t, f); lead == 0 && f.running[0].raft.CurrentTerm() == before+1 {
+				break
+			}
+			f.start(1)
+			f.whole()
+		}
+		term := f.running[0].raft.CurrentTerm()
+		began := len(f.acked)
+		f.writes(0, 20)
+		f.stop(0) // for good
+		moved := f.config(1)
+		moved.Peers, moved.Addr, moved.Network = nil, "a:1", f.net.Host("a")
+		m := f.open(1, moved)
+		time.Sleep(time.Minute)
+		s, _ := m.Status()
+		if m.Role() == "leader" && s.Term == term {
+			t.Errorf("server 2 leads in term %d, in which server 1 has led", term)
+		}
+		wrote := f.write(1)
+		lacks := 0
+		m.replica.View(func(v *fsm.View) {
+			for _, id := range f.acked[began:] {
+				if v.Sessions().Get(id) == nil {
+					lacks++
+				}
+			}
+		})
+		if wrote && lacks > 0 {
+			t.Errorf("it acknowledges a write, and lacks %d of the writes that server 1 has acknowledged", lacks)
+		}
+		t.Logf("role %s, term %d, faults: %v, %v", m.Role(), s.Term, fault(m, 0), fault(f.running[2], 0))
+	})
+}
+
+// TestRefusedAfterSnapshot: a follower gets a snapshot, and has no room for the first entry after it. When it has
+// been started again, the leader does not go back through its own log, one entry at a time.
+func TestRefusedAfterSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		open := func(i int) {
+			cfg := f.config(i)
+			cfg.SnapshotBytes = 1000 * entryCost
+			f.open(i, cfg)
+		}
+		for i := range 3 {
+			open(i)
+		}
+		f.whole()
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		f.stop(c)
+		f.writes(lead, 2500)
+		var m atomic.Pointer[Member]
+		f.disks[c].SetFault(func() error {
+			if x := m.Load(); x != nil && x.raft.AppliedIndex() > 1000 {
+				return errors.New("disk full")
+			}
+			return nil
+		})
+		open(c)
+		m.Store(f.running[c])
+		until(t, "its fault", m.Load().over.Load)
+		time.Sleep(100 * time.Millisecond) // until its owner has closed it
+		if at := m.Load().raft.AppliedIndex(); at != m.Load().raft.LastIndex() {
+			t.Fatalf("it has applied %d of %d", at, m.Load().raft.LastIndex())
+		}
+		f.stop(c)
+		f.disks[c].SetFault(nil)
+		f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond })
+		open(c)
+		began := time.Now()
+		f.whole()
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("it has caught up after %v", took)
+		}
+	})
+}
+
+// TestRefusedAfterOwnSnapshot is the same for a follower whose own snapshot has left nothing of its log but the end, while the leader
+// has all of it.
+func TestRefusedAfterOwnSnapshot(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 20)
+		lead := leadOf(t, f)
+		c := (lead + 1) % 3
+		if err := f.running[c].raft.Snapshot().Error(); err != nil {
+			t.Fatal(err)
+		}
+		f.disks[c].SetFault(func() error { return errors.New("disk full") })
+		f.write(lead)
+		until(t, "its fault", f.running[c].over.Load)
+		time.Sleep(100 * time.Millisecond)
+		f.stop(c)
+		f.disks[c].SetFault(nil)
+		f.start(c)
+		f.whole()
+	})
+}
+
+// TestVoteOverSlowLink: a member that has lost its disk gets its vote back over links that are as slow as they may be, with a
+// short election timeout.
+func TestVoteOverSlowLink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		open := func(i int) {
+			cfg := f.config(i)
+			cfg.ElectionTimeout = 400 * time.Millisecond
+			f.open(i, cfg)
+		}
+		for i := range 3 {
+			open(i)
+		}
+		f.whole()
+		f.net.SetDelay(func(string, string) time.Duration { return 48 * time.Millisecond })
+		f.lose(2)
+		open(2)
+		f.whole()
 	})
 }

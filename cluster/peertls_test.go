@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -205,6 +207,28 @@ func TestWarnings(t *testing.T) {
 		}
 		if n := len(p.warned); n > maxWarnings+1 {
 			t.Errorf("it remembers %d warnings", n)
+		}
+	})
+}
+
+// TestPeerTLSMismatch: a member without TLS and one with it say of each other what is wrong.
+func TestPeerTLSMismatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log testkit.Log
+		n := memnet.New()
+		threeMembers(t, n, &log)
+		c, err := n.Host("d").Dial(context.Background(), "a:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if err := tls.Client(c, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx); err == nil {
+			t.Error("TLS works")
+		}
+		c.Close()
+		if log.Count("refusing a peer that uses TLS") != 1 || log.Count("another version") != 0 {
+			t.Errorf("logged: %s", log.String())
 		}
 	})
 }

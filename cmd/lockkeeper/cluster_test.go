@@ -404,7 +404,7 @@ func TestClusterSameFlags(t *testing.T) {
 	begin := func(id int) *process {
 		t.Helper()
 		return start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(id), "--peer-listen", addrs[id-1]+";c:"+fmt.Sprint(id),
-			"--peers", strings.Join(list[:3], ","), "--join", addrs[0])
+			"--peers", strings.Join(list[:3], ","), "--join-peers")
 	}
 	four := begin(4) // waits for the others
 	var first []*process
@@ -609,7 +609,12 @@ func TestClusterZooCfg(t *testing.T) {
 		case 2:
 			lines = append(lines, "peerType=observer", "clientPort="+fmt.Sprint(ports[5]), "clientPortAddress=127.0.0.1")
 		}
-		members = append(members, start(t, nil, "serve", "--config", zooCfg(t, lines...)))
+		path := zooCfg(t, lines...)
+		code, _, stderr := call(nil, "serve", "--config", path, "--join", "a:1")
+		if oneError(t, stderr, "--join: not together with server.N in "); code != exitUsage {
+			t.Errorf("with --join: exit code %d", code)
+		}
+		members = append(members, start(t, nil, "serve", "--config", path))
 	}
 	for i, p := range members {
 		p.waitReady()

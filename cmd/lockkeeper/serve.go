@@ -29,6 +29,7 @@ type serveOptions struct {
 	file               string
 	memory, zooEnv     bool
 	peers              string
+	joinPeers          bool
 	enforceAuth, words string
 	format             string
 	level              slog.Level
@@ -88,7 +89,7 @@ log anew.`,
   lockkeeper serve --id 4 --peer-listen d:7000 --join a:7000 --listen :2181
 
   # The same, with flags that only differ by the server's id and name from those of the first three
-  lockkeeper serve --id 4 --peers 1=a:7000,2=b:7000,3=c:7000 --join a:7000 --peer-listen d:7000 --listen :2181
+  lockkeeper serve --id 4 --peers 1=a:7000,2=b:7000,3=c:7000 --join-peers --peer-listen d:7000 --listen :2181
 
   # One server for tests, for a program that starts it with a pipe as standard input: it exits when that program does
   lockkeeper serve --memory --listen 127.0.0.1:0 --until-stdin-closes
@@ -133,7 +134,8 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.Uint64Var(&cfg.ID, "id", 1, idUsage)
 		f.StringVar(&o.peers, "peers", "", peersUsage)
 		f.StringVar(&cfg.PeerAddr, "peer-listen", "", "`HOST:PORT` at which the other members reach this server's peer port; by default its address in --peers. Append ;PORT or ;ADDRESS:PORT for clients, as there. Without --peers and --join a server with an empty --data waits until 'lockkeeper cluster add' adds it")
-		f.StringVar(&cfg.Join, "join", "", "join a cluster that has been formed: the peer port, `HOST:PORT`, of any of its members. Together with --peers, so that all servers can have the same flags, it is for a server that is not in that list; and one in the list joins if its --data is empty and the cluster does not have it as a member, because it was removed or the cluster was smaller")
+		f.StringVar(&cfg.Join, "join", "", "join a cluster that has been formed: the peer port, `HOST:PORT`, of any of its members. Not together with --peers")
+		f.BoolVar(&o.joinPeers, "join-peers", false, "if this server is not in --peers, join the cluster of those in it, by way of the first: so all servers can have the same flags. It needs --peer-listen")
 		f.BoolVar(&cfg.JoinAsObserver, "observer", false, "join as an observer, which does not vote")
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
@@ -251,8 +253,14 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, name, "%w", err)
 		}
 	}
-	if cfg.Join != "" && self < 0 {
-		cfg.Peers = nil // those form the cluster that this server joins
+	switch {
+	case cfg.Join != "" && len(cfg.Peers) > 0:
+		_, peers := sourceOf(flags.Lookup("peers"))
+		return badFlag(flags, "join", "not together with %s; see --join-peers", peers)
+	case o.joinPeers && len(cfg.Peers) == 0:
+		return badFlag(flags, "join-peers", "without a list of members in --peers")
+	case o.joinPeers && self < 0:
+		cfg.Join, cfg.Peers = cfg.Peers[0].Addr, nil
 	}
 	for _, name := range []string{"listen", "tls-listen"} {
 		addr := flags.Lookup(name).Value.String()

@@ -49,7 +49,7 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 			return badFlag(flags, "test-control", "not together with %s", name)
 		}
 	}
-	excluded := []string{"log-store", "peers", "peer-listen", "join", "observer", "peer-tls-cert", "tls-listen", "tls-on-listen", "audit-log"}
+	excluded := []string{"log-store", "peers", "peer-listen", "join", "join-peers", "observer", "peer-tls-cert", "tls-listen", "tls-on-listen", "audit-log"}
 	if o.cluster > 0 {
 		excluded = append(excluded, "id")
 	}

@@ -154,7 +154,7 @@ func (z *zooFile) apply() error {
 	if tlsPeers && (flags.Lookup("peer-tls-cert").Value.String() == "" || flags.Lookup("peer-tls-ca").Value.String() == "") {
 		return bad(tlsKey, errors.New("without ssl.quorum.keyStore.location and ssl.quorum.trustStore.location"))
 	}
-	if !z.given("peers") && !z.given("join") {
+	if !z.given("peers") {
 		if err := z.members(); err != nil {
 			return err
 		}

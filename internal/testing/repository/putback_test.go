@@ -75,13 +75,10 @@ var putBacks = []putBack{
 	{"a member that is stuck only in a snapshot does not count for an election", []edit{
 		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.raft.snapshots.length(at))\n"},
 	}, []finding{{"cluster", "TestElectionBesideStuckSnapshot", "nobody led"}}},
-	{"a server of a list forms a cluster without looking for another one that it may belong to", []edit{
-		{"cluster/form.go", "\t\tif err := f.others.none(0, f.own(), s.state.data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
-		{"cluster/form.go", "\tif err := f.others.none(q.Cluster, f.own(), s.state.data()); err != nil {", "\tif err := error(nil); err != nil {"},
-	}, []finding{{"cluster", "TestRemovedOnesAndLostDisk", "FAIL"}, {"cluster", "TestAllReplacedAndSlow", "FAIL"}}},
-	{"a server joins a cluster that does not have it while it may belong to another one", []edit{
-		{"cluster/form.go", "if err := f.accounted(r.Status.Members, addr, of); err != nil {", "if err := error(nil); err != nil {"},
-	}, []finding{{"cluster", "TestListOfThePast", "FAIL"}, {"cluster", "TestJoinsOtherServer3", "FAIL"}}},
+	{"a server of a list forms a cluster although a member of another one calls it", []edit{
+		{"cluster/form.go", "\t\tif err := f.elsewhere(0, s.state.data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
+		{"cluster/form.go", "\tif err := f.elsewhere(q.Cluster, s.state.data()); err != nil {", "\tif err := error(nil); err != nil {"},
+	}, []finding{{"cluster", "TestListOfThePast", "FAIL"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
 	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {"internal/testing/whole", "TestBudget", "the result is <nil>, should be InvalidACL"}}},

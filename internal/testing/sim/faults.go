@@ -461,7 +461,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 	m.stop(r.IntN(2) == 0)
 	time.Sleep(hold)
 	m.setMayStop(false)
-	m.join, m.listed = true, r.IntN(2) == 0
+	m.join = true
 	m.newDisk()
 	faults, others := s.faultsBegun()
 	if m.start() != nil {

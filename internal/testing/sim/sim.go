@@ -235,8 +235,6 @@ type member struct {
 	mem  *storage.Memory
 	dir  string
 	join bool // it was removed once, and must join to come back
-	// With join: it has the flags of a member that forms the cluster, as where all members have the same, and a Join.
-	listed bool
 
 	condition
 	back func() // ends its span in outLog; only for the claim's owner
@@ -383,17 +381,7 @@ func (s *sim) config(m *member) lockkeeper.Config {
 		for other == m.id || s.members[other-1].absent.Load() {
 			other = other%uint64(len(s.members)) + 1
 		}
-		c.Join = s.peers[other]
-	}
-	if c.Join == "" && s.opts.Seed%2 == 1 {
-		other := m.id%uint64(len(s.members)) + 1
-		if s.opts.Seed%4 == 3 {
-			other = 1 // as on Kubernetes, where all have the same flags
-		}
-		c.Join = s.peers[other] // which it has no need of
-	}
-	if m.join && !m.listed {
-		c.PeerAddr, c.JoinAsObserver = s.peers[m.id], !m.votes()
+		c.Join, c.PeerAddr, c.JoinAsObserver = s.peers[other], s.peers[m.id], !m.votes()
 	} else {
 		for _, x := range s.members {
 			c.Peers = append(c.Peers, lockkeeper.Peer{ID: x.id, Addr: s.peers[x.id], Observer: !x.votes()})

@@ -45,6 +45,7 @@ func TestConfigError(t *testing.T) {
 		{"AdvertisedElectionPort", "the list", config{Peers: three, AdvertisedElectionPort: 3888}},
 		{"AdvertisedElectionPort", "65536 is not a port", config{PeerAddr: "a:1", AdvertisedElectionPort: 65536}},
 		{"PeerAddr", "to join", config{Join: "d:1"}},
+		{"Join", "Peers", config{Peers: three, Join: "d:1"}},
 		{"JoinAsObserver", "the list", config{Peers: three, JoinAsObserver: true}},
 		{"JoinAsObserver", "joins", config{JoinAsObserver: true}},
 		{"ElectionTimeout", "99ms is less than 100ms", config{ElectionTimeout: 99 * time.Millisecond}},

@@ -396,63 +396,66 @@ func TestMembershipQuiet(t *testing.T) {
 	})
 }
 
-// TestMembershipJoinAgain: a member of the first list that was removed joins again with an empty directory, if it has a
-// Join, and not with its old data.
+// addAgain has an operator add server i, which waits for that because its directory is empty and the cluster does not have it.
+func (m *members) addAgain(i int) {
+	m.t.Helper()
+	id := uint64(i + 1)
+	eventually(m.t, "its word that it has to be added", func() bool {
+		s, err := cluster.Ask(context.Background(), m.net.Host("operator"), host(i)+":7000", cluster.Request{Status: true})
+		return err == nil && strings.Contains(s.Waiting, "cluster add")
+	})
+	must(m.ask(cluster.Request{Add: &proto.Peer{ID: id, Addr: host(i) + ":7000"}}))(m.t)
+	m.ready(m.servers[i])
+}
+
+// TestMembershipJoinAgain: a member of the first list that was removed does not come back with its old data. With an empty
+// directory it waits until it is added, or joins.
 func TestMembershipJoinAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Join = "host1:7000" })
+		m := startMembers(t, 3, nil)
 		holder := m.connect(2, 10*time.Second)
 		must(holder.Create("/held", nil, proto.FlagEphemeral))(t)
-		for _, i := range []int{1, 0} { // the second one is itself the one at Join
-			must(m.ask(cluster.Request{Remove: uint64(i + 1)}))(t)
-			m.removed(i)
-			m.start(i)
-			m.removed(i)
-			m.wipe(i)
-			m.start(i)
-			m.ready(m.servers[i])
+		for _, joins := range []bool{false, true} {
+			must(m.ask(cluster.Request{Remove: 2}))(t)
+			m.removed(1)
+			m.start(1)
+			m.removed(1)
+			m.wipe(1)
+			if joins {
+				m.configs[1].Peers, m.configs[1].PeerAddr, m.configs[1].Join = nil, "host2:7000", "host1:7000"
+			}
+			m.start(1)
+			if joins {
+				m.ready(m.servers[1])
+			} else {
+				m.addAgain(1)
+			}
 			awaitVotes(t, m.servers, 3)
 			m.want("1 2 3")
-			must(m.connect(i, 10*time.Second).Exists("/held", false))(t)
+			must(m.connect(1, 10*time.Second).Exists("/held", false))(t)
 			must(holder.Exists("/held", false))(t) // it sends no pings, and its session would soon expire
 		}
-		must(m.ask(cluster.Request{Remove: 2}))(t)
-		m.removed(1)
-		m.wipe(1)
-		m.configs[1].Join = ""
-		m.start(1)
-		select {
-		case err := <-fault(m.servers[1]):
-			if !strings.Contains(err.Error(), "server 2 is not a member of the cluster") {
-				t.Errorf("without Join: %v", err)
-			}
-		case <-time.After(time.Minute):
-			t.Error("without Join it waits")
-		}
-		m.want("1 3")
-		must(holder.Exists("/held", false))(t)
 	})
 }
 
-// TestMembershipGrow: a server that is a cluster of its own becomes one of three by the flags of the others, which
-// list all three.
+// TestMembershipGrow: a server that is a cluster of its own becomes one of three, of servers whose list has all three.
 func TestMembershipGrow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := startMembers(t, 1, nil)
 		must(m.connect(0, 10*time.Second).Create("/before", nil, 0))(t)
 		three := peerList(map[uint64]string{1: host(0) + ":7000", 2: host(1) + ":7000", 3: host(2) + ":7000"})
 		for i := 1; i < 3; i++ {
-			c := lockkeeper.Config{ID: uint64(i + 1), Peers: three, Join: host(0) + ":7000", TickTime: 500 * time.Millisecond}
+			c := lockkeeper.Config{ID: uint64(i + 1), Peers: three, TickTime: 500 * time.Millisecond}
 			*testhooks.In(&c) = m.host(host(i))
 			m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
 			m.start(i)
 		}
-		for _, s := range m.servers {
-			m.ready(s)
+		for i := 1; i < 3; i++ {
+			m.addAgain(i)
 		}
 		awaitVotes(t, m.servers, 3)
 		m.stop(0)
-		m.configs[0].Peers, m.configs[0].Join = three, host(0)+":7000"
+		m.configs[0].Peers = three
 		must(m.reconnect(2).Exists("/before", false))(t)
 		m.start(0)
 		m.ready(m.servers[0])

@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,7 +23,567 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// The tests in this file are of servers that ask for a place in the cluster, or for their vote.
+// The tests in this file are of servers without data that ask for a place in a cluster, or for their vote.
+
+// TestRemovedWhileJoining: a member that has lost its disk and is removed before it has its
+// vote back does not add itself again, and ends; meanwhile it is in no other change's way.
+func TestRemovedWhileJoining(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		other := (lead + 1) % 3
+		f.lose(other)
+		for range 2000 {
+			f.running[lead].Propose(fsm.Nothing(), make(result, 1), nil)
+		}
+		for range 2 * nearlyCaughtUp {
+			f.write(lead)
+		}
+		var slow atomic.Bool
+		slow.Store(true)
+		f.disks[other].SetFault(func() error { // it catches up, but not soon
+			if slow.Load() {
+				time.Sleep(2 * time.Second)
+			}
+			return nil
+		})
+		m := f.start(other)
+		time.Sleep(30 * time.Second)
+		ask := func(q Request) error {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, err := Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+			return err
+		}
+		refused := 0
+		for range 30 {
+			if err := ask(Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{{ID: uint64(lead + 1), Addr: f.peers[uint64(lead+1)]}}, WaitMs: 100}}); err != nil {
+				refused++
+			}
+			time.Sleep(time.Second)
+		}
+		if refused > 3 {
+			t.Errorf("%d of 30 changes were refused while a member waits for its vote", refused)
+		}
+		if err := ask(Request{Remove: uint64(other + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		slow.Store(false)
+		err := receive(t, "its fault", m.Err())
+		if !errors.Is(err, ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if s, err := f.running[lead].Status(); err != nil || len(s.Members) != 2 {
+			t.Errorf("the members are %v, %v", s.Members, err)
+		}
+		f.stop(other)
+	})
+}
+
+// TestListedMemberRemoved: a member of the list has lost its disk, and is removed before it has its place again. It does not add
+// itself once more, and ends.
+func TestListedMemberRemoved(t *testing.T) {
+	// stored is how a server is removed that is down and has stored something before.
+	stored := func(agreed bool) func(*testing.T, *fleet, int, int) {
+		return func(t *testing.T, f *fleet, lead, other int) {
+			s := f.disks[other].Open()
+			if err := errors.Join(s.SetRejoining(true), s.SetIdentity(storage.Identity{Cluster: f.running[lead].membership.gate.cluster(), Agreed: agreed, Since: 3}), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			f.tell(lead, Request{Remove: uint64(other + 1)})
+			time.Sleep(time.Minute)
+			f.start(other)
+		}
+	}
+	for name, remove := range map[string]func(t *testing.T, f *fleet, lead, other int){
+		"while the leader has its request": func(t *testing.T, f *fleet, lead, other int) {
+			changing := f.running[lead].membership.changing
+			changing.take()
+			removed := make(chan error, 1)
+			go func() { removed <- f.ask(lead, Request{Remove: uint64(other + 1)}) }()
+			time.Sleep(time.Second)
+			m := f.start(other)
+			time.Sleep(4 * time.Second)
+			if m.membership.gate.lifted() {
+				t.Fatal("it has an answer")
+			}
+			changing.give()
+			if err := <-removed; err != nil {
+				t.Fatal(err)
+			}
+		},
+		"before its request": func(t *testing.T, f *fleet, lead, other int) {
+			f.disks[other].SetFault(func() error {
+				time.Sleep(2 * time.Second)
+				return nil
+			})
+			m := f.start(other)
+			until(t, "what it says of the cluster", func() bool { return f.log.Count("this member's data is empty") > 0 })
+			f.tell(lead, Request{Remove: uint64(other + 1)})
+			if m.membership.former.asked.Load() != 0 {
+				t.Fatal("it has asked")
+			}
+		},
+		"when it belongs to the cluster, and has no entry": stored(true),
+		"when it has only the proposal":                    stored(false),
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, lead := fleetOf(t, 3)
+				other := (lead + 1) % 3
+				f.lose(other)
+				time.Sleep(time.Minute)
+				remove(t, f, lead, other)
+				if err := fault(f.running[other], 5*time.Minute); !errors.Is(err, ErrRemoved) {
+					t.Errorf("its fault is %v", err)
+				}
+				if x := f.place(lead, uint64(other+1)); x != nil {
+					t.Errorf("it has added itself again: %v", x)
+				}
+			})
+		})
+	}
+}
+
+// TestRemovedAnyTime: a server that joins, or a member of the list that has lost its disk, is removed at any time. Either it was
+// none then, or it ends and does not come back. In between the leader may be lost.
+func TestRemovedAnyTime(t *testing.T) {
+	for ms := 0; ms < 2500; ms += 100 {
+		for _, how := range []string{"joins", "joins, and the leader is lost", "listed"} {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				config := f.found(3)
+				lead := leadOf(t, f)
+				f.net.SetDelay(func(string, string) time.Duration { return 20 * time.Millisecond })
+				i, via := 3, (lead+1)%3
+				cfg := f.joins(3, via)
+				if how == "listed" {
+					i = (lead + 2) % 3
+					f.lose(i)
+					cfg = config(i)
+				}
+				id := uint64(i + 1)
+				m := f.open(i, cfg)
+				time.Sleep(time.Duration(ms) * time.Millisecond)
+				if strings.HasSuffix(how, "lost") {
+					f.stop(lead)
+				}
+				err := f.ask(via, Request{Remove: id})
+				knew := how != "listed" || f.log.Count("this member's data is empty") > 0
+				time.Sleep(time.Minute)
+				switch in := f.place(via, id) != nil; {
+				case err == nil && in && knew, err != nil && !in:
+					t.Errorf("%s, %d ms: removed: %v; member: %v; it waits: %s", how, ms, err, in, m.Waiting())
+				case err == nil && how != "listed" && !errors.Is(fault(m, 0), ErrRemoved):
+					t.Errorf("%s, %d ms: it does not end; it waits: %s", how, ms, m.Waiting())
+				}
+			})
+		}
+	}
+}
+
+// TestJoinWithoutStatus: the leader's answer whether it has a server lacks its status, as that of an earlier build.
+func TestJoinWithoutStatus(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t)
+		b.cfg.Peers, b.cfg.Addr, b.cfg.Join = nil, "a:1", "b:1"
+		b.answerRequests(t, "b", func(q Request) Reply {
+			if q.Status {
+				return Reply{Status: &Status{ID: 2, Formed: true, Cluster: testCluster}}
+			}
+			if q.Add != nil {
+				t.Error("it asks for a place")
+			}
+			return Reply{} // it does not know member 1
+		})
+		m := b.membership()
+		b.startFormer(m)
+		time.Sleep(10 * time.Second)
+		if m.gate.lifted() {
+			t.Error("it takes part in a cluster")
+		}
+	})
+}
+
+// TestAsksAllForItsVote: a member that waits for its vote gets it although the member through
+// which it has joined is down.
+func TestAsksAllForItsVote(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		for i := range 5 {
+			f.start(i)
+		}
+		f.whole()
+		f.running[0].Change(Request{Transfer: ptr(uint64(3))})
+		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
+		f.write(3)
+		f.lose(4)
+		var slow atomic.Bool
+		slow.Store(true)
+		var m atomic.Pointer[Member]
+		f.disks[4].SetFault(func() error {
+			if slow.Load() && m.Load() != nil && m.Load().membership.gate.lifted() {
+				time.Sleep(3 * time.Second)
+			}
+			return nil
+		})
+		m.Store(f.start(4))
+		time.Sleep(5 * time.Second)
+		lead := leadOf(t, f)
+		s, _ := f.running[lead].Status()
+		f.stop(0) // down for good, say
+		slow.Store(false)
+		time.Sleep(time.Minute)
+		s, _ = f.running[leadOf(t, f)].Status()
+		if find(s.Members, 5).Observer {
+			t.Errorf("with four of five members up: %v", s.Members)
+		}
+		// Restart does not help.
+		f.stop(4)
+		f.start(4)
+		time.Sleep(time.Minute)
+		s, _ = f.running[leadOf(t, f)].Status()
+		if find(s.Members, 5).Observer {
+			t.Errorf("after a restart: %v", s.Members)
+		}
+		// Now a second one goes: 3 of 5 members are up.
+		f.stop(1)
+		time.Sleep(time.Minute)
+		if !f.write(2) && !f.write(3) {
+			t.Error("three of five members are up, and there is no majority")
+		}
+	})
+}
+
+// TestRemovedBeforeData: a server that is removed before it has stored an entry ends, and does not
+// add itself again when it is started again.
+func TestRemovedBeforeData(t *testing.T) {
+	for _, observer := range []bool{false, true} {
+		for _, listed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("observer %v, listed %v", observer, listed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					f := newFleet(t, 4)
+					config := f.found(3)
+					flags := f.joins(3, 0)
+					if flags.Observer = observer; listed {
+						for i := range 3 {
+							f.lose(i)
+						}
+						config = func(i int) Config {
+							cfg := f.config(i)
+							if observer {
+								observe(&cfg, 4)
+							}
+							return cfg
+						}
+						for i := range 4 {
+							f.open(i, config(i))
+						}
+						flags = config(3)
+					}
+					until(t, "a write", func() bool { return f.write(0) && (!listed || f.place(0, 4) != nil) })
+					f.lose(3)
+					time.Sleep(f.running[0].contacts.silence) // it does not seem to follow any more
+					m := f.startStuck(3, flags)
+					time.Sleep(time.Second)
+					f.tell(0, Request{Remove: 4})
+					if err := fault(m, 5*time.Minute); err == nil {
+						t.Error("it does not end")
+					}
+					m.Kill()
+					f.disks[3].SetFault(nil)
+					f.open(3, flags)
+					time.Sleep(time.Minute)
+					if x := f.place(0, 4); x != nil {
+						t.Errorf("after its restart it is a member again: %v", x)
+					}
+				})
+			})
+		}
+	}
+}
+
+// startStuck starts a member that has no data and, as soon as it is added, stores nothing more
+// until it is killed.
+func (f *fleet) startStuck(i int, cfg Config) *Member {
+	f.t.Helper()
+	var m atomic.Pointer[Member]
+	f.disks[i].SetFault(func() error {
+		for m.Load() != nil && m.Load().membership.gate.lifted() {
+			if m.Load().killed.Load() {
+				return errors.New("killed")
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		return nil
+	})
+	x := New(cfg, fsm.NewReplica())
+	m.Store(x)
+	if err := x.Start(); err != nil {
+		f.t.Fatal(err)
+	}
+	f.running[i] = x
+	until(f.t, "added", x.membership.gate.lifted)
+	return x
+}
+
+// TestAddedByNobody: a leader loses its majority while it adds a server, and crashes; the others
+// never hear of that. The server does not take this for its removal, and joins through the next leader.
+func TestAddedByNobody(t *testing.T) {
+	for n := range int32(6) {
+		t.Run(fmt.Sprintf("cut at write %d", n+1), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFleet(t, 4)
+				config := f.found(3)
+				lead := leadOf(t, f)
+				f.writes(lead, 3)
+				cut := func(yes bool) {
+					for i := range 3 {
+						if i != lead {
+							f.cutBetween(lead, i, yes)
+						}
+					}
+				}
+				var writes atomic.Int32
+				f.disks[lead].SetFault(func() error {
+					if writes.Add(1) == n+1 {
+						cut(true)
+					}
+					return nil
+				})
+				m := f.open(3, f.joins(3, lead))
+				time.Sleep(5 * time.Second)
+				f.stop(lead)
+				cut(false)
+				f.disks[lead].SetFault(nil)
+				time.Sleep(5 * time.Second)
+				f.open(lead, config(lead))
+				if err := fault(m, time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				if x := f.place(leadOf(t, f), 4); x == nil || x.Observer {
+					t.Errorf("it is %v", x)
+				}
+			})
+		})
+	}
+}
+
+// TestWaitingForALeader: a member that has lost its disk says what it waits for while the others have no leader.
+func TestWaitingForALeader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		for i := range 3 {
+			f.start(i)
+		}
+		f.whole()
+		for i := range 3 {
+			f.stop(i)
+		}
+		f.lose(0)
+		f.start(0)
+		f.start(1)
+		time.Sleep(10 * time.Second)
+		if why := f.running[0].Waiting(); !strings.Contains(why, "waiting for the leader of the cluster that b:1 belongs to") {
+			t.Errorf("it waits for %q", why)
+		}
+		if why := f.running[1].Waiting(); !strings.HasPrefix(why, "no majority can be reached without server ") {
+			t.Errorf("the one with its disk waits for %q", why)
+		}
+	})
+}
+
+// TestVoteForgottenOnceAsked: a voter that has lost its disk, and is started with only the address of
+// its peer port, gets its vote back although its first attempt to join does not end well: the leader
+// has taken its vote away, and then the member's disk is slow once, or it crashes, before or after it has stored that it
+// belongs to the cluster, or the answer is lost.
+func TestVoteForgottenOnceAsked(t *testing.T) {
+	testkit.SlowUnderRace(t)
+	for _, how := range []string{"slow disk", "crash", "crash once taken in", "lost answer"} {
+		t.Run(how, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f, lead := fleetOf(t, 3)
+				c, other := (lead+2)%3, (lead+1)%3
+				id := uint64(c + 1)
+				f.lose(c)
+				time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
+				cfg := f.joins(c, -1)
+				var known atomic.Pointer[Member]
+				switch how {
+				case "slow disk": // one write takes 3 s
+					var once atomic.Bool
+					f.disks[c].SetFault(func() error {
+						if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 && once.CompareAndSwap(false, true) {
+							time.Sleep(3 * time.Second)
+						}
+						return nil
+					})
+				case "crash", "crash once taken in":
+					f.disks[c].SetFault(func() error {
+						m := known.Load()
+						for m != nil && m.membership.former.asked.Load() != 0 && (how == "crash" || m.membership.gate.lifted()) {
+							if m.killed.Load() {
+								return errors.New("crashed")
+							}
+							time.Sleep(time.Millisecond)
+						}
+						return nil
+					})
+				case "lost answer":
+					broken := make(chan struct{})
+					close(broken)
+					cfg.Network = &muting{Network: cfg.Network, broken: broken}
+				}
+				m := f.open(c, cfg)
+				known.Store(m)
+				until(t, "the demotion", func() bool {
+					return f.place(lead, id).Observer && (how != "crash once taken in" || m.membership.gate.lifted())
+				})
+				if strings.HasPrefix(how, "crash") {
+					f.stop(c)
+					known.Store(nil)
+					f.disks[c].SetFault(nil)
+					f.open(c, cfg)
+				}
+				time.Sleep(5 * time.Minute)
+				if f.place(lead, id).Observer {
+					t.Error("after five minutes in which all are up, it has no vote")
+				}
+				f.stop(c)
+				f.open(c, cfg)
+				time.Sleep(time.Minute)
+				f.stop(other)
+				time.Sleep(time.Minute)
+				if !f.write(lead) {
+					t.Error("two of the three are up and connected, and nothing is acknowledged")
+				}
+			})
+		})
+	}
+}
+
+// TestJoinsThroughOthers: a member that has lost its disk comes back although the first member of its
+// list is cut off from the others, but not from it.
+func TestJoinsThroughOthers(t *testing.T) {
+	testkit.SlowUnderRace(t)
+	synctest.Test(t, func(t *testing.T) {
+		f, _ := fleetOf(t, 5)
+		f.lose(4)
+		for i := 1; i < 4; i++ {
+			f.cutBetween(0, i, true)
+		}
+		lead := -1
+		until(t, "a leader of the others", func() bool {
+			for i := 1; i < 4; i++ {
+				if f.running[i].Role() == "leader" {
+					lead = i
+				}
+			}
+			return lead > 0 && f.write(lead)
+		})
+		m := f.start(4)
+		time.Sleep(10 * time.Minute)
+		s, _ := f.running[lead].Status()
+		if !m.membership.gate.lifted() || find(s.Members, 5).Observer {
+			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.membership.gate.lifted(), s.Members, m.membership.former.waiting())
+		}
+		// Now one more stops: three of five are up and connected.
+		f.stop((lead-1+1)%3 + 1)
+		time.Sleep(time.Minute)
+		ok := false
+		for i := 1; i < 4; i++ {
+			ok = ok || f.write(i)
+		}
+		if !ok {
+			t.Error("three of the five are up and connected, and nothing is acknowledged")
+		}
+	})
+}
+
+// hangUp has members close the connections that come from a host.
+func hangUp(host string, members []*Member) {
+	for _, m := range members {
+		m.peers.mu.Lock()
+		var ended []net.Conn
+		for c := range m.peers.conns {
+			if strings.HasPrefix(c.RemoteAddr().String(), host) {
+				ended = append(ended, c)
+			}
+		}
+		m.peers.mu.Unlock()
+		for _, c := range ended {
+			c.Close()
+		}
+	}
+}
+
+// TestRemovedByLeaderOfThePast: a server was removed, and joins again with an empty directory. A leader
+// that was replaced and does not know it still sends it heartbeats. It does not take this for its having
+// been added, nor the next answer for its removal.
+func TestRemovedByLeaderOfThePast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		var no atomic.Bool
+		config := func(i int) Config {
+			cfg := f.config(i)
+			if i > 0 && i < 4 {
+				cfg.Network = refusing{cfg.Network, "a:1", &no}
+			}
+			return cfg
+		}
+		for i := range 5 {
+			f.open(i, config(i))
+		}
+		f.whole()
+		f.handTo(0)
+		f.writes(0, 1)
+		f.lose(4)
+		time.Sleep(time.Second)
+		// The leader's connections to the other three break.
+		no.Store(true)
+		for i := 1; i < 4; i++ {
+			f.cutBetween(0, i, true)
+		}
+		hangUp("a", f.running[1:4])
+		next := 1 + leaderOf(t, f.running[1:4])
+		f.tell(next, Request{Remove: 5})
+		cfg := f.joins(4, next)
+		// Its link to the new leader fails for half a second, after its first two questions.
+		cfg.Network = &flaky{Network: cfg.Network, addr: cfg.Join}
+		m := f.open(4, cfg)
+		until(t, "a heartbeat, or the end", func() bool { return m.membership.former.caller.Load() != nil || m.membership.gate.lifted() })
+		if err := fault(m, 30*time.Second); err != nil {
+			t.Errorf("server 5 ends: %v", err)
+		}
+		if f.place(next, 5) == nil {
+			t.Error("it has not joined")
+		}
+	})
+}
+
+// flaky is a network on which the connections to an address but the first two fail for half a second.
+type flaky struct {
+	Network
+	addr  string
+	n     atomic.Int32
+	since atomic.Pointer[time.Time]
+}
+
+func (x *flaky) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	if addr == x.addr && x.n.Add(1) > 2 {
+		now := time.Now()
+		x.since.CompareAndSwap(nil, &now)
+		if time.Since(*x.since.Load()) < 500*time.Millisecond {
+			return nil, &net.OpError{Op: "dial", Net: "memnet", Err: syscall.EHOSTUNREACH}
+		}
+	}
+	return x.Network.Dial(ctx, addr)
+}
 
 // hasVote fails unless the member has its vote, and still has it after a restart: then the leader and it
 // acknowledge a write without the third of the three members.
@@ -49,11 +612,10 @@ func TestDelayedDemotion(t *testing.T) {
 			f, lead := fleetOf(t, 3)
 			c := (lead + 2) % 3
 			config := func() Config {
-				cfg := f.config(c)
 				if join {
-					cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[uint64(c+1)], f.peers[uint64(lead+1)]
+					return f.joins(c, lead)
 				}
-				return cfg
+				return f.config(c)
 			}
 			f.lose(c)
 			cfg := config()
@@ -138,11 +700,11 @@ func TestDemotedByCopyOfCommandLine(t *testing.T) {
 			f, lead := fleetOf(t, 3)
 			c := (lead + 2) % 3
 			cfg := f.config(c)
+			if join {
+				cfg = f.joins(c, lead)
+			}
 			cfg.Network, cfg.Memory = elsewhere{f.net.Host("z"), "z:1"}, storage.NewMemory()
 			observe(&cfg, cfg.ID)
-			if join {
-				cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[cfg.ID], f.peers[uint64(lead+1)]
-			}
 			m, err := openMember(cfg, fsm.NewReplica())
 			if err != nil {
 				t.Fatal(err)
@@ -183,21 +745,9 @@ func TestTakenInAsksOthers(t *testing.T) {
 		c, j, other := (lead+1)%5, (lead+2)%5, (lead+3)%5
 		id := uint64(c + 1)
 		f.lose(c)
-		cfg := f.config(c)
-		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[id], f.peers[uint64(j+1)]
-		var known atomic.Pointer[Member]
-		f.disks[c].SetFault(func() error {
-			for m := known.Load(); m != nil && m.membership.gate.lifted(); time.Sleep(time.Millisecond) {
-				if m.killed.Load() {
-					return errors.New("killed")
-				}
-			}
-			return nil
-		})
-		m := f.open(c, cfg)
-		known.Store(m)
-		until(t, "the demotion", m.membership.gate.lifted)
-		f.stop(c)
+		cfg := f.joins(c, j)
+		m := f.startStuck(c, cfg)
+		m.Kill()
 		f.disks[c].SetFault(nil)
 		f.stop(j)
 		m = f.open(c, cfg)
@@ -234,10 +784,10 @@ func TestObserverOwedVote(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			slow.Store(false)
 			cfg := f.config(c)
-			observe(&cfg, id)
 			if !listed {
-				cfg.Peers, cfg.Addr = nil, f.peers[id]
+				cfg = f.joins(c, -1)
 			}
+			observe(&cfg, id)
 			f.open(c, cfg)
 			time.Sleep(time.Minute)
 			if s, _ := f.running[lead].Status(); !find(s.Members, id).Observer {
@@ -254,11 +804,7 @@ func TestLosesDiskTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, lead := fleetOf(t, 3)
 		c := (lead + 2) % 3
-		config := func() Config {
-			cfg := f.config(c)
-			cfg.Peers, cfg.Addr = nil, f.peers[cfg.ID]
-			return cfg
-		}
+		config := func() Config { return f.joins(c, -1) }
 		f.lose(c)
 		time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
 		var slow atomic.Bool                         // it has much to catch up with
@@ -279,9 +825,7 @@ func TestLosesDiskTwice(t *testing.T) {
 			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
 		}
 		x := &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: x}); err != nil {
-			t.Fatal(err)
-		}
+		f.tell(lead, Request{Add: x})
 		until(t, "its word that it has its vote", func() bool {
 			s, _ := m.Status()
 			return s.NoVote == ""
@@ -298,8 +842,8 @@ func TestLostDiskOfObserver(t *testing.T) {
 		c := (lead + 2) % 3
 		id := uint64(c + 1)
 		f.lose(c)
-		cfg := f.config(c)
-		cfg.Peers, cfg.Addr, cfg.Observer = nil, f.peers[id], true
+		cfg := f.joins(c, -1)
+		cfg.Observer = true
 		m := f.open(c, cfg)
 		time.Sleep(time.Minute)
 		if s, _ := f.running[lead].Status(); !m.membership.gate.lifted() || !find(s.Members, id).Observer {
@@ -318,8 +862,7 @@ func TestHeartbeatIsNoProof(t *testing.T) {
 			f.found(3)
 			lead := leadOf(t, f)
 			f.running[lead].membership.changing.take()
-			cfg := f.config(3)
-			cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(lead+1)]
+			cfg := f.joins(3, lead)
 			m := f.open(3, cfg)
 			until(t, "the question", func() bool { return m.membership.former.asked.Load() != 0 })
 			h := &hello{kind: kindBeat, cluster: f.running[lead].membership.gate.cluster(), from: 9, to: 4, term: 99, addr: "x:1"}
@@ -399,50 +942,20 @@ func (c *muted) Close() error {
 	return c.Conn.Close()
 }
 
-// TestRemovedBeforeAnswer: a server is added, but has no answer to its request, and an operator removes it again.
-// It does not add itself once more.
-func TestRemovedBeforeAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		f.found(3)
-		lead := leadOf(t, f)
-		cfg := f.config(3)
-		cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(lead+1)]
-		n := &muting{Network: cfg.Network}
-		cfg.Network = n
-		m := f.open(3, cfg)
-		until(t, "the addition", func() bool {
-			s, _ := f.running[lead].Status()
-			return find(s.Members, 4) != nil
-		})
-		time.Sleep(time.Second)
-		if m.membership.gate.lifted() {
-			t.Fatal("it has an answer")
-		}
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 4}); err != nil {
-			t.Fatal(err)
-		}
-		if err := fault(m, 5*time.Minute); !errors.Is(err, ErrRemoved) {
-			t.Errorf("its fault is %v", err)
-		}
-		if s, _ := f.running[lead].Status(); find(s.Members, 4) != nil {
-			t.Errorf("it has added itself again: %v", s.Members)
-		}
-	})
-}
-
 // TestRemovedBeforeSecondRequest: a server is added, and an operator removes it before the connection breaks on which it
 // waits for the answer, so that it sends the same request again. It is not added once more, whichever member leads by
 // then, and whatever that has seen of the addition and the removal.
 func TestRemovedBeforeSecondRequest(t *testing.T) {
 	for _, x := range []struct {
 		name        string
+		never       bool // the connection does not break
 		hands       bool // another member leads when the second request comes
 		cutOff      bool // that one has got both changes in a snapshot
 		cutOffLater bool // that one has got the removal in a snapshot
 		restarted   bool // that one was started with a snapshot that covers both
 		another     bool // another server has had the id since
 	}{
+		{name: "no second request", never: true},
 		{name: "same leader"},
 		{name: "another leader", hands: true},
 		{name: "a leader with a snapshot", hands: true, cutOffLater: true},
@@ -457,14 +970,8 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 				lead := leadOf(t, f)
 				next := (lead + 1) % 3
 				third := 3 - lead - next
-				operator := func(q Request) {
-					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
-						t.Fatal(err)
-					}
-				}
 				f.cutOff(next, x.cutOff)
-				cfg := f.config(3)
-				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(third+1)]
+				cfg := f.joins(3, third)
 				n := &muting{Network: cfg.Network, to: f.peers[uint64(lead+1)], broken: make(chan struct{})}
 				cfg.Network = n
 				m := f.open(3, cfg)
@@ -477,10 +984,10 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					return true
 				})
 				f.cutOff(next, x.cutOff || x.cutOffLater)
-				operator(Request{Remove: 4})
+				f.tell(lead, Request{Remove: 4})
 				if x.another {
-					operator(Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
-					operator(Request{Remove: 4})
+					f.tell(lead, Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
+					f.tell(lead, Request{Remove: 4})
 				}
 				if x.restarted { // on a real disk, from which it reads its snapshot in another way
 					cfg := config(next)
@@ -511,12 +1018,17 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.handTo(next)
 					lead = next
 				}
-				close(n.broken)
+				if m.membership.gate.lifted() {
+					t.Fatal("it has an answer")
+				}
+				if !x.never {
+					close(n.broken)
+				}
 				if err := fault(m, 5*time.Minute); !errors.Is(err, ErrRemoved) {
 					t.Errorf("its fault is %v", err)
 				}
-				if s, _ := f.running[lead].Status(); find(s.Members, 4) != nil {
-					t.Errorf("it was added again: %v", s.Members)
+				if f.place(lead, 4) != nil {
+					t.Error("it was added again")
 				}
 			})
 		})
@@ -566,13 +1078,11 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 		if lead == 2 {
 			lead = leadOf(t, f)
 		}
-		cfg := f.config(3)
-		cfg.ID, cfg.Peers, cfg.Addr, cfg.Join = 3, nil, f.peers[4], f.peers[uint64(lead+1)]
+		cfg := f.joins(3, lead)
+		cfg.ID = 3
 		m := f.open(3, cfg)
 		time.Sleep(20 * time.Second)
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Remove: 3}); err != nil {
-			t.Fatal(err)
-		}
+		f.tell(lead, Request{Remove: 3})
 		if err := fault(m, time.Minute); err != nil {
 			t.Errorf("the new server, which never was a member, ends: %v", err)
 		}
@@ -658,11 +1168,10 @@ func TestAddedByOtherName(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 4)
-				first := map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]}
 				config := func(i int) Config {
-					cfg := f.config(i)
-					if cfg.Peers = listOf(first); i == 3 {
-						cfg.Peers, cfg.Addr = nil, f.peers[4]
+					cfg := f.joins(i, -1)
+					if i < 3 {
+						cfg.Peers = listOf(map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]})
 					}
 					cfg.Network = detour{cfg.Network, map[string]string{"name:1": "d:1"}}
 					return cfg
