@@ -674,17 +674,17 @@ func (s heldSink) Close() error {
 }
 
 // holding starts three members whose snapshots are due after a few entries, and returns the leader. held is called for
-// each step of the leader's own snapshots.
-func holding(t *testing.T, held func(step string, bytes int)) (f *fleet, lead int) {
+// each step of the snapshots of the member that comes so many after the leader.
+func holding(t *testing.T, after int, held func(step string, bytes int)) (f *fleet, lead int) {
 	f = newFleet(t, 3)
-	var leader atomic.Pointer[Member]
+	var one atomic.Pointer[Member]
 	for i := range f.running {
 		cfg := f.config(i)
 		cfg.SnapshotBytes = 20 * entryCost
 		var m *Member
 		m = f.openWith(i, cfg, func(s *storage.Storage) {
 			s.Snapshots = heldSnapshots{s.Snapshots, func(step string, bytes int) {
-				if m != nil && leader.Load() == m {
+				if m != nil && one.Load() == m {
 					held(step, bytes)
 				}
 			}}
@@ -692,7 +692,7 @@ func holding(t *testing.T, held func(step string, bytes int)) (f *fleet, lead in
 	}
 	f.whole()
 	lead = leadOf(t, f)
-	leader.Store(f.running[lead])
+	one.Store(f.running[(lead+after)%3])
 	return f, lead
 }
 
@@ -704,7 +704,7 @@ func TestStuckSnapshot(t *testing.T) {
 			release, reached := make(chan struct{}), make(chan struct{})
 			defer close(release)
 			var once sync.Once
-			f, lead := holding(t, func(step string, _ int) {
+			f, lead := holding(t, 0, func(step string, _ int) {
 				if step == stuck {
 					once.Do(func() { close(reached) })
 					<-release
@@ -746,7 +746,7 @@ func TestStuckSnapshot(t *testing.T) {
 func TestSlowSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow atomic.Int64
-		f, lead := holding(t, func(step string, bytes int) {
+		f, lead := holding(t, 0, func(step string, bytes int) {
 			parts := (bytes + maxSnapshotPart - 1) / maxSnapshotPart
 			if step != "write" {
 				parts = storage.SnapshotSyncs

@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -311,27 +312,27 @@ func (f *fleet) mixed(ends ...uint64) {
 	}
 }
 
-// ledBy starts the servers which, again and again until server i wins the first election. known is that
+// ledBy starts all servers, again and again until server i wins the first election. known is that
 // server while it is started.
-func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], which []int, config func(i int) Config) {
+func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], config func(i int) Config) {
 	f.t.Helper()
 	for range 30 {
 		known.Store(f.open(i, config(i)))
-		for _, x := range which {
+		for x := range f.running {
 			if x != i {
 				f.open(x, config(x))
 			}
 		}
 		leader := -1
 		until(f.t, "a leader", func() bool {
-			leader = slices.IndexFunc(which, func(x int) bool { return f.running[x].raft.State() == raft.Leader })
+			leader = slices.IndexFunc(f.running, func(m *Member) bool { return m.raft.State() == raft.Leader })
 			return leader >= 0
 		})
-		if which[leader] == i {
+		if leader == i {
 			return
 		}
 		known.Store(nil)
-		for _, x := range which {
+		for x := range f.running {
 			f.stop(x)
 		}
 	}
@@ -661,16 +662,6 @@ func listed(m *Member, last uint64) bool {
 	return end > last && m.raft.log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration
 }
 
-// stuckReport says where two members stand that should have a leader.
-func stuckReport(t *testing.T, f *fleet, is ...int) {
-	for _, i := range is {
-		if m := f.running[i]; m != nil {
-			s, _ := m.Status()
-			t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
-		}
-	}
-}
-
 // ready waits for a member to be ready, for that long, and reports whether it is.
 func ready(m *Member, most time.Duration) bool {
 	select {
@@ -698,4 +689,54 @@ func (f *fleet) observed(i int, o fsm.Observer) *Member {
 func running(call string) int {
 	stacks := make([]byte, 4<<20)
 	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), call)
+}
+
+// crashAtList has the disks of these members wait with the leader's next list of members, after the entry last, until they
+// crash, or that one does not lead.
+func (f *fleet) crashAtList(leader *Member, last uint64, which ...int) (crash *atomic.Bool) {
+	crash = new(atomic.Bool)
+	for _, i := range which {
+		f.disks[i].SetFault(func() error {
+			for listed(leader, last) && leader.raft.State() == raft.Leader && !crash.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			if crash.Load() {
+				return errors.New("crashed")
+			}
+			return nil
+		})
+	}
+	return crash
+}
+
+// acknowledges checks that one of these members, which are up and connected, acknowledges a write.
+func (f *fleet) acknowledges(which ...int) {
+	f.t.Helper()
+	if slices.ContainsFunc(which, f.write) {
+		return
+	}
+	f.t.Error("a majority has been up and connected for long, with all data, and nothing is acknowledged")
+	for _, i := range which {
+		if m := f.running[i]; m != nil {
+			s, _ := m.Status()
+			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
+		}
+	}
+}
+
+// anotherLeads waits for a leader beside this one, and returns how long that took, at most most.
+func (f *fleet) anotherLeads(than int, most time.Duration) time.Duration {
+	began := time.Now()
+	leads := func(m *Member) bool { return m != nil && m != f.running[than] && m.raft.State() == raft.Leader }
+	for !slices.ContainsFunc(f.running, leads) && time.Since(began) < most {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// stood reports whether this member has stood for election, since it last had a leader.
+func (m *Member) stood() bool {
+	m.contacts.mu.Lock()
+	defer m.contacts.mu.Unlock()
+	return m.contacts.stood > 0
 }
