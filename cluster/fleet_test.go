@@ -462,18 +462,10 @@ type openedTransport struct {
 
 func hostOf(m *Member) string { return m.cfg.addr()[:1] }
 
-// loneMember opens a standalone member without a disk that expires sessions within
-// 10 ms after their timeout.
+// loneMember is alone, and expires sessions within 10 ms after their timeout.
 func loneMember(t *testing.T) *Member {
 	t.Helper()
-	cfg := testConfig("")
-	cfg.Tick = 10 * time.Millisecond
-	m, err := openMember(cfg, fsm.NewReplica())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Close() })
-	<-m.Ready()
+	m := alone(t, func(cfg *Config, _ *storage.Storage) { cfg.Tick = 10 * time.Millisecond })
 	until(t, "the entry with the cluster's id", func() bool { return m.identified() != 0 })
 	return m
 }
@@ -640,9 +632,13 @@ func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 
 // bothDiskOrders runs a test twice: with leaders whose Raft waits for their own disks before they send an
 // entry, and with leaders that send it first. Only the former are kept by a stuck disk from noticing their successors.
-func bothDiskOrders(t *testing.T, f func(t *testing.T, first bool)) {
+func bothDiskOrders(t *testing.T, size int, test func(t *testing.T, f *fleet, lead int)) {
 	for _, first := range []bool{true, false} {
-		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) { f(t, first) })
+		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
+			f := newFleet(t, size)
+			f.first = first
+			test(t, f, f.all())
+		})
 	}
 }
 
@@ -739,4 +735,48 @@ func (m *Member) stood() bool {
 	m.contacts.mu.Lock()
 	defer m.contacts.mu.Unlock()
 	return m.contacts.stood > 0
+}
+
+// all starts all members, and returns the leader.
+func (f *fleet) all() (lead int) {
+	f.t.Helper()
+	for i := range f.running {
+		f.start(i)
+	}
+	f.whole()
+	return leadOf(f.t, f)
+}
+
+// alone starts a standalone member with a disk in memory, configured as change says if that is not nil, until the test ends.
+func alone(t *testing.T, change func(cfg *Config, s *storage.Storage)) *Member {
+	t.Helper()
+	cfg := testConfig("")
+	cfg.Memory = storage.NewMemory()
+	s := cfg.Memory.Open()
+	if change != nil {
+		change(&cfg, s)
+	}
+	m := New(cfg, fsm.NewReplica())
+	if err := m.startOn(s); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	<-m.Ready()
+	return m
+}
+
+// served keeps whether a member serves clients.
+func served(m *Member) *atomic.Bool {
+	serves := new(atomic.Bool)
+	go func() {
+		for {
+			select {
+			case yes := <-m.Serving():
+				serves.Store(yes)
+			case <-m.stop:
+				return
+			}
+		}
+	}()
+	return serves
 }
