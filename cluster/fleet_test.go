@@ -3,6 +3,7 @@ package cluster
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -311,27 +312,27 @@ func (f *fleet) mixed(ends ...uint64) {
 	}
 }
 
-// ledBy starts the servers which, again and again until server i wins the first election. known is that
+// ledBy starts all servers, again and again until server i wins the first election. known is that
 // server while it is started.
-func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], which []int, config func(i int) Config) {
+func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], config func(i int) Config) {
 	f.t.Helper()
 	for range 30 {
 		known.Store(f.open(i, config(i)))
-		for _, x := range which {
+		for x := range f.running {
 			if x != i {
 				f.open(x, config(x))
 			}
 		}
 		leader := -1
 		until(f.t, "a leader", func() bool {
-			leader = slices.IndexFunc(which, func(x int) bool { return f.running[x].raft.State() == raft.Leader })
+			leader = slices.IndexFunc(f.running, func(m *Member) bool { return m.raft.State() == raft.Leader })
 			return leader >= 0
 		})
-		if which[leader] == i {
+		if leader == i {
 			return
 		}
 		known.Store(nil)
-		for _, x := range which {
+		for x := range f.running {
 			f.stop(x)
 		}
 	}
@@ -461,18 +462,10 @@ type openedTransport struct {
 
 func hostOf(m *Member) string { return m.cfg.addr()[:1] }
 
-// loneMember opens a standalone member without a disk that expires sessions within
-// 10 ms after their timeout.
+// loneMember is alone, and expires sessions within 10 ms after their timeout.
 func loneMember(t *testing.T) *Member {
 	t.Helper()
-	cfg := testConfig("")
-	cfg.Tick = 10 * time.Millisecond
-	m, err := openMember(cfg, fsm.NewReplica())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { m.Close() })
-	<-m.Ready()
+	m := alone(t, func(cfg *Config, _ *storage.Storage) { cfg.Tick = 10 * time.Millisecond })
 	until(t, "the entry with the cluster's id", func() bool { return m.identified() != 0 })
 	return m
 }
@@ -639,9 +632,13 @@ func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 
 // bothDiskOrders runs a test twice: with leaders whose Raft waits for their own disks before they send an
 // entry, and with leaders that send it first. Only the former are kept by a stuck disk from noticing their successors.
-func bothDiskOrders(t *testing.T, f func(t *testing.T, first bool)) {
+func bothDiskOrders(t *testing.T, size int, test func(t *testing.T, f *fleet, lead int)) {
 	for _, first := range []bool{true, false} {
-		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) { f(t, first) })
+		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
+			f := newFleet(t, size)
+			f.first = first
+			test(t, f, f.all())
+		})
 	}
 }
 
@@ -659,16 +656,6 @@ func listed(m *Member, last uint64) bool {
 	var l raft.Log
 	end := m.raft.LastIndex()
 	return end > last && m.raft.log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration
-}
-
-// stuckReport says where two members stand that should have a leader.
-func stuckReport(t *testing.T, f *fleet, is ...int) {
-	for _, i := range is {
-		if m := f.running[i]; m != nil {
-			s, _ := m.Status()
-			t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
-		}
-	}
 }
 
 // ready waits for a member to be ready, for that long, and reports whether it is.
@@ -698,4 +685,98 @@ func (f *fleet) observed(i int, o fsm.Observer) *Member {
 func running(call string) int {
 	stacks := make([]byte, 4<<20)
 	return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), call)
+}
+
+// crashAtList has the disks of these members wait with the leader's next list of members, after the entry last, until they
+// crash, or that one does not lead.
+func (f *fleet) crashAtList(leader *Member, last uint64, which ...int) (crash *atomic.Bool) {
+	crash = new(atomic.Bool)
+	for _, i := range which {
+		f.disks[i].SetFault(func() error {
+			for listed(leader, last) && leader.raft.State() == raft.Leader && !crash.Load() {
+				time.Sleep(time.Millisecond)
+			}
+			if crash.Load() {
+				return errors.New("crashed")
+			}
+			return nil
+		})
+	}
+	return crash
+}
+
+// acknowledges checks that one of these members, which are up and connected, acknowledges a write.
+func (f *fleet) acknowledges(which ...int) {
+	f.t.Helper()
+	if slices.ContainsFunc(which, f.write) {
+		return
+	}
+	f.t.Error("a majority has been up and connected for long, with all data, and nothing is acknowledged")
+	for _, i := range which {
+		if m := f.running[i]; m != nil {
+			s, _ := m.Status()
+			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
+		}
+	}
+}
+
+// anotherLeads waits for a leader beside this one, and returns how long that took, at most most.
+func (f *fleet) anotherLeads(than int, most time.Duration) time.Duration {
+	began := time.Now()
+	leads := func(m *Member) bool { return m != nil && m != f.running[than] && m.raft.State() == raft.Leader }
+	for !slices.ContainsFunc(f.running, leads) && time.Since(began) < most {
+		time.Sleep(10 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// stood reports whether this member has stood for election, since it last had a leader.
+func (m *Member) stood() bool {
+	m.contacts.mu.Lock()
+	defer m.contacts.mu.Unlock()
+	return m.contacts.stood > 0
+}
+
+// all starts all members, and returns the leader.
+func (f *fleet) all() (lead int) {
+	f.t.Helper()
+	for i := range f.running {
+		f.start(i)
+	}
+	f.whole()
+	return leadOf(f.t, f)
+}
+
+// alone starts a standalone member with a disk in memory, configured as change says if that is not nil, until the test ends.
+func alone(t *testing.T, change func(cfg *Config, s *storage.Storage)) *Member {
+	t.Helper()
+	cfg := testConfig("")
+	cfg.Memory = storage.NewMemory()
+	s := cfg.Memory.Open()
+	if change != nil {
+		change(&cfg, s)
+	}
+	m := New(cfg, fsm.NewReplica())
+	if err := m.startOn(s); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	<-m.Ready()
+	return m
+}
+
+// served keeps whether a member serves clients.
+func served(m *Member) *atomic.Bool {
+	serves := new(atomic.Bool)
+	go func() {
+		for {
+			select {
+			case yes := <-m.Serving():
+				serves.Store(yes)
+			case <-m.stop:
+				return
+			}
+		}
+	}()
+	return serves
 }

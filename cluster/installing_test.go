@@ -134,7 +134,7 @@ func TestEndNotReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		s, at := l.cfg.Memory.Open(), uint64(0)
-		s.Snapshots = slowSnapshots{s.Snapshots, &at, 100 * time.Millisecond}
+		s.Snapshots = slowAt(s.Snapshots, &at, 100*time.Millisecond)
 		l.follower = New(l.cfg, fsm.NewReplica())
 		if err := l.follower.startOn(s); err != nil {
 			t.Fatal(err)
@@ -213,29 +213,14 @@ func TestEndNotReplaced(t *testing.T) {
 	})
 }
 
-// slowSnapshots is a store on a slow disk: writes of a snapshot that ends with the entry at take that long.
-type slowSnapshots struct {
-	raft.SnapshotStore
-	at    *uint64
-	takes time.Duration
-}
-
-func (s slowSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
-	if err == nil && index == *s.at {
-		sink = slowSink{sink, s.takes}
-	}
-	return sink, err
-}
-
-type slowSink struct {
-	raft.SnapshotSink
-	takes time.Duration
-}
-
-func (s slowSink) Write(p []byte) (int, error) {
-	time.Sleep(s.takes)
-	return s.SnapshotSink.Write(p)
+// slowAt is a store on a slow disk: writes of a snapshot that ends with the entry at take that long.
+func slowAt(s raft.SnapshotStore, at *uint64, takes time.Duration) raft.SnapshotStore {
+	return steps{s, func(step string, index uint64, _ int) error {
+		if step == "write" && index == *at {
+			time.Sleep(takes)
+		}
+		return nil
+	}}
 }
 
 // TestOwnSnapshotEndsLate: while a member takes a snapshot, it gets one of the leader's that ends one entry later. Then it leads, and
@@ -248,7 +233,7 @@ func TestOwnSnapshotEndsLate(t *testing.T) {
 		for i := range c {
 			f.start(i)
 		}
-		f.openWith(c, f.config(c), func(s *storage.Storage) { s.Snapshots = slowSnapshots{s.Snapshots, &at, time.Minute} })
+		f.openWith(c, f.config(c), func(s *storage.Storage) { s.Snapshots = slowAt(s.Snapshots, &at, time.Minute) })
 		f.whole()
 		f.handTo(lead)
 		f.writes(lead, 10)
@@ -582,41 +567,6 @@ func TestNextLeadersSnapshot(t *testing.T) {
 	}
 }
 
-// brokenSnapshots fails at one of its steps.
-type brokenSnapshots struct {
-	raft.SnapshotStore
-	step string
-	err  error
-}
-
-func (s brokenSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if s.step == "create" {
-		return nil, s.err
-	}
-	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
-	return brokenSink{sink, s}, err
-}
-
-type brokenSink struct {
-	raft.SnapshotSink
-	brokenSnapshots
-}
-
-func (s brokenSink) Write(p []byte) (int, error) {
-	if s.step == "write" {
-		return 0, s.err
-	}
-	return s.SnapshotSink.Write(p)
-}
-
-func (s brokenSink) Close() error {
-	if s.step == "close" {
-		s.Cancel()
-		return s.err
-	}
-	return s.SnapshotSink.Close()
-}
-
 // TestInstallFails: as TestSpoolFails, when Raft stores the snapshot. That Raft refuses one is
 // no fault.
 func TestInstallFails(t *testing.T) {
@@ -635,7 +585,13 @@ func TestInstallFails(t *testing.T) {
 		bubble(t, x.step+", "+x.err.Error(), func(t *testing.T) {
 			leader, follower := openTransports(t)
 			follower.raft.storage = storage.NewMemory().Open()
-			snapshots := watchedSnapshots{brokenSnapshots{follower.raft.storage.Snapshots, x.step, x.err}, &follower.raft.disk, follower.now, follower.contacts.silence}
+			broken := steps{follower.raft.storage.Snapshots, func(step string, _ uint64, _ int) error {
+				if step == x.step {
+					return x.err
+				}
+				return nil
+			}}
+			snapshots := watchedSnapshots{broken, &follower.raft.disk, follower.now, follower.contacts.silence}
 			if x.step == "refuse" {
 				follower.raft.unwritten.Store(&x.err) // of an earlier one
 			}

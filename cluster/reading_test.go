@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"slices"
 	"sync/atomic"
@@ -12,8 +13,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -44,15 +43,17 @@ func (m *Member) proposeWrite() zxids {
 func TestReadsAreNotStored(t *testing.T) {
 	for _, count := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {
-			members, lead := startMembers(t, memnet.New(), new(testkit.Log), count, time.Second)
-			written := <-members[lead].proposeWrite()
+			f := newFleet(t, count)
+			lead := f.all()
+			written := <-f.running[lead].proposeWrite()
 			time.Sleep(time.Second)
-			last, blocked := members[lead].raft.LastIndex(), make(chan struct{})
-			for _, m := range members {
+			last, blocked := f.running[lead].raft.LastIndex(), make(chan struct{})
+			defer close(blocked)
+			for _, m := range f.running {
 				m.cfg.Memory.SetFault(func() error { <-blocked; return nil })
 			}
 			for range 3 {
-				for i, m := range members {
+				for i, m := range f.running {
 					began := time.Now()
 					if zxid := <-m.proposeRead(); zxid != written {
 						t.Errorf("member %d of %d answers from zxid %x, the last is %x", i+1, count, zxid, written)
@@ -62,13 +63,11 @@ func TestReadsAreNotStored(t *testing.T) {
 					}
 				}
 			}
-			for _, m := range members {
+			for _, m := range f.running {
 				if n := m.raft.LastIndex(); n != last {
 					t.Errorf("the log ends at entry %d, before at %d", n, last)
 				}
-				m.cfg.Memory.SetFault(nil)
 			}
-			close(blocked)
 		})
 	}
 }
@@ -77,8 +76,7 @@ func TestReadsAreNotStored(t *testing.T) {
 // and before those after it, whether or not writes are proposed together with it.
 func TestReadsKeepTheirPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, _ := threeMembers(t, memnet.New(), new(testkit.Log))
-		for _, m := range members {
+		for _, m := range startedFleet(t, 1).running {
 			for range 3 {
 				first, a, second, b, c := m.proposeWrite(), m.proposeRead(), m.proposeWrite(), m.proposeRead(), m.proposeRead()
 				if x, y := <-first, <-a; x != y {
@@ -96,12 +94,11 @@ func TestReadsKeepTheirPlace(t *testing.T) {
 // answer a read-only command before it has applied what its successor has committed.
 func TestReadOnReplacedLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		members, lead := threeMembers(t, network, new(testkit.Log))
-		old, next := members[lead], members[(lead+1)%3]
-		<-old.proposeWrite()
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		old, next := f.running[lead], f.running[(lead+1)%3]
 		time.Sleep(time.Second)
-		cutOff(network, members, lead)
+		f.cutOff(lead, true)
 		next.pulse.stand()
 		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.raft.begun.Load() != 0 })
 		written := <-next.proposeWrite()
@@ -110,12 +107,10 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		}
 		read := old.proposeRead()
 		synctest.Wait()
-		select {
-		case zxid := <-read:
-			t.Fatalf("answered from zxid %x, while %x was acknowledged", zxid, written)
-		default:
+		if len(read) > 0 {
+			t.Fatalf("answered from zxid %x, while %x was acknowledged", <-read, written)
 		}
-		network.Heal()
+		f.net.Heal()
 		if zxid := receive(t, "the outcome", read); zxid < written && zxid != -1 {
 			t.Errorf("answered from zxid %x, and %x was acknowledged before", zxid, written)
 		}
@@ -129,11 +124,11 @@ func TestReadOnReplacedLeader(t *testing.T) {
 // gives up, and those of the others are answered when they have another leader.
 func TestReadWithoutMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		members, lead := threeMembers(t, network, new(testkit.Log))
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
 		time.Sleep(time.Second)
-		cutOff(network, members, lead)
-		read, other := members[lead].proposeRead(), members[(lead+1)%3].proposeRead()
+		f.cutOff(lead, true)
+		read, other := f.running[lead].proposeRead(), f.running[(lead+1)%3].proposeRead()
 		if zxid := receive(t, "the outcome", read); zxid != -1 {
 			t.Errorf("the leader without a majority answered from zxid %x", zxid)
 		}
@@ -147,8 +142,9 @@ func TestReadWithoutMajority(t *testing.T) {
 // applied here, nor to a member that knows a later term.
 func TestReadOfNewLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
-		m, other := members[lead], members[(lead+1)%3]
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		m, other := f.running[lead], f.running[(lead+1)%3]
 		term := m.raft.CurrentTerm()
 		if _, ok := m.readIndex.answer(other.cfg.ID, term, nil); !ok {
 			t.Error("the leader gives no index")
@@ -314,32 +310,30 @@ func TestReadAsksLeader(t *testing.T) {
 // keeps to itself, nor for one that a snapshot has replaced.
 func TestReadAfterRaftsOwnEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
-		m := members[lead]
-		<-m.proposeWrite()
+		f := startedFleet(t, 1)
+		m := f.running[leadOf(t, f)]
 		if err := m.raft.Barrier(0).Error(); err != nil {
 			t.Fatal(err)
 		}
-		applied := m.commits.applied() // a write is answered before this has its index
-		commit := m.raft.CommitIndex()
+		applied, commit := m.commits.applied(), m.raft.CommitIndex()
 		if commit <= applied {
 			t.Fatalf("committed %d, applied %d", commit, applied)
 		}
-		if index, ok := m.readIndex.visible(commit); index != applied || !ok {
-			t.Errorf("%d is committed, and the state last changed at %d, want %d", commit, index, applied)
+		visible := func(upTo uint64) {
+			t.Helper()
+			if index, ok := m.readIndex.visible(upTo); index != applied || !ok {
+				t.Errorf("up to %d, the state last changed at %d, want %d", upTo, index, applied)
+			}
 		}
-		if index, ok := m.readIndex.visible(commit + 10); index != applied || !ok {
-			t.Errorf("up to an entry that is not in the log: %d, want %d", index, applied)
-		}
-		for _, m := range members {
+		visible(commit)
+		visible(commit + 10) // which is not in the log
+		for _, m := range f.running {
 			if receive(t, "the outcome", m.proposeRead()) == -1 {
 				t.Error("it is lost")
 			}
 		}
 		m.commits.set(applied-1, 1) // it is committed, and not applied yet
-		if index, ok := m.readIndex.visible(commit); index != applied || !ok {
-			t.Errorf("%d is committed, the last write at %d, and not %d", commit, applied, index)
-		}
+		visible(commit)
 		m.commits.set(applied, m.raft.CurrentTerm())
 	})
 }
@@ -347,124 +341,64 @@ func TestReadAfterRaftsOwnEntries(t *testing.T) {
 // TestOldReadsOfNewLeader: the leader acknowledges a write and loses its power in that moment, before it has
 // told the others that the write is committed. One of them is elected. The disks of the others get stuck after
 // they have stored their votes, so the new leader cannot commit anything, and does not apply that write. It
-// stops serving reads after two election timeouts.
+// stops serving reads after two election timeouts. Of five members, the disk of one of the others works.
 func TestOldReadsOfNewLeader(t *testing.T) {
-	t.Run("three", func(t *testing.T) { oldReadsOfNewLeader(t, 3) })
-	t.Run("five", func(t *testing.T) { oldReadsOfNewLeader(t, 5) }) // and the disk of one of the others works
-}
-
-func oldReadsOfNewLeader(t *testing.T, size int) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, size)
-		for i := range size {
-			f.start(i)
-		}
-		f.whole()
-		old := leadOf(t, f)
-		const timeout = 40_000 // the longest by default
-		var serves [5]atomic.Bool
-		for i, m := range f.running {
-			go func() {
-				for {
-					select {
-					case yes := <-m.Serving():
-						serves[i].Store(yes)
-					case <-m.stop:
-						return
-					}
-				}
-			}()
-			did(t, m, fsm.OpenSession(uint64(1000+i), int64(1000+i), timeout, session.Password{}))
-		}
-		time.Sleep(time.Second)
-		for i, m := range f.running {
-			if !m.Touch(int64(1000+i), nil) {
-				t.Fatal("no session")
-			}
-		}
-		time.Sleep(time.Second)
-		release := make(chan struct{})
-		members := slices.Clone(f.running) // which the test ends while disks are still used
-		next := func() int {               // the new leader
-			for i, m := range members {
-				if i != old && m.raft.State() == raft.Leader {
-					return i
-				}
-			}
-			return -1
-		}
-		var lead atomic.Int32
-		lead.Store(-1)
-		for x := range f.running {
-			if x == old {
-				continue
-			}
-			f.disks[x].SetFault(func() error {
-				if i := next(); i >= 0 {
-					lead.CompareAndSwap(-1, int32(i))
-				}
-				// The lowest of the others works.
-				works := 0
-				for works == old || works == int(lead.Load()) {
-					works++
-				}
-				if l := int(lead.Load()); l >= 0 && x != l && (x != works || size == 3) {
-					<-release
-				}
-				return nil
-			})
-		}
-		w := make(result, 1)
-		host := func(i int) string { return f.peers[uint64(i+1)][:1] }
-		f.running[old].Propose(fsm.OpenSession(7777, 7777, timeout, session.Password{}), cutWhenDone{w, func() {
-			for i := range size {
-				f.net.Cut(host(old), host(i), true)
-			}
-		}}, nil)
-		if err := <-w; err != nil {
-			t.Fatal(err)
-		}
-		acked := time.Now()
-		was := f.running[old]
-		was.Kill()
-		worst := map[int]time.Duration{}
-		for time.Since(acked) < 30*time.Second {
-			time.Sleep(500 * time.Millisecond)
+	for _, size := range []int{3, 5} {
+		bubble(t, fmt.Sprint(size), func(t *testing.T) {
+			f := newFleet(t, size)
+			old := f.all()
+			var serves []*atomic.Bool
 			for i, m := range f.running {
-				if i == old || !serves[i].Load() {
+				serves = append(serves, served(m))
+				client(t, m, int64(1000+i))
+			}
+			time.Sleep(time.Second)
+			release := make(chan struct{})
+			members := slices.Clone(f.running) // which the test ends while disks are still used
+			next := func() int {               // the new leader
+				return slices.IndexFunc(members, func(m *Member) bool { return m != members[old] && m.raft.State() == raft.Leader })
+			}
+			var lead atomic.Int32
+			lead.Store(-1)
+			for x := range f.running {
+				if x == old {
 					continue
 				}
-				over := make(chan struct{})
-				answered := make(chan bool, 1)
-				began := time.Now()
-				go func() { answered <- m.Touch(int64(1000+i), over) }()
-				synctest.Wait()
-				select {
-				case ok := <-answered:
-					m.replica.View(func(v *fsm.View) {
-						if ok && v.Sessions().Get(7777) == nil {
-							worst[i] = began.Sub(acked)
-						}
-					})
-				default:
-					close(over)
-					<-answered
+				f.disks[x].SetFault(func() error {
+					if i := next(); i >= 0 {
+						lead.CompareAndSwap(-1, int32(i))
+					}
+					// The lowest of the others works.
+					works := 0
+					for works == old || works == int(lead.Load()) {
+						works++
+					}
+					if l := int(lead.Load()); l >= 0 && x != l && (x != works || size == 3) {
+						<-release
+					}
+					return nil
+				})
+			}
+			w := make(result, 1)
+			f.running[old].Propose(fsm.OpenSession(7777, 7777, 40_000, session.Password{}), cutWhenDone{w, func() { f.cutOff(old, true) }}, nil)
+			if err := <-w; err != nil {
+				t.Fatal(err)
+			}
+			acked := time.Now()
+			was := f.running[old]
+			was.Kill()
+			for time.Since(acked) < 30*time.Second {
+				time.Sleep(500 * time.Millisecond)
+				for i, m := range f.running {
+					if d := time.Since(acked); i != old && serves[i].Load() && m.oldRead(int64(1000+i)) && d > 2*m.contacts.silence+500*time.Millisecond {
+						t.Errorf("member %d (%s) serves a read %v after a write was acknowledged that it does not show", i+1, m.Role(), d)
+					}
 				}
 			}
-		}
-		for i, d := range worst {
-			if m := f.running[i]; d > 2*m.contacts.silence+500*time.Millisecond {
-				t.Errorf("member %d (%s) serves a read %v after a write was acknowledged that it does not show", i+1, m.Role(), d)
-			}
-		}
-		close(release)
-		l := f.running[lead.Load()]
-		until(t, "the write", func() bool {
-			ok := false
-			l.replica.View(func(v *fsm.View) { ok = v.Sessions().Get(7777) != nil })
-			return ok
+			close(release)
+			until(t, "the write", func() bool { return f.running[lead.Load()].hasSession(7777) })
 		})
-	})
+	}
 }
 
 // oldReads has the leader's disk get stuck, and another member elected, which is cut off from a third one, far. cut does
@@ -484,22 +418,8 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 		far--
 	}
 	m := f.running[far]
-	var serves atomic.Bool
-	go func() {
-		for {
-			select {
-			case yes := <-m.Serving():
-				serves.Store(yes)
-			case <-m.stop:
-				return
-			}
-		}
-	}()
-	did(t, m, fsm.OpenSession(1000, 1000, 40_000, session.Password{}))
-	time.Sleep(time.Second)
-	if !m.Touch(1000, nil) {
-		t.Fatal("no session")
-	}
+	serves := served(m)
+	client(t, m, 1000)
 	time.Sleep(time.Second)
 	release := make(chan struct{})
 	defer close(release)
@@ -507,36 +427,18 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 	f.cutBetween(other, far, true)
 	go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
 	cut(lead, other, far)
-	elected := -1
-	until(t, "another leader", func() bool {
-		elected = slices.IndexFunc(f.running, func(x *Member) bool { return x != f.running[lead] && x.raft.State() == raft.Leader })
-		return elected >= 0
-	})
-	if elected != other { // two stood at once, and far, which reaches other no more, may be the leader
-		t.Logf("member %d leads, not %d", elected+1, other+1)
+	f.anotherLeads(lead, time.Minute)
+	if f.running[other].raft.State() != raft.Leader { // two stood at once, and far, which reaches other no more, may be the leader
+		t.Log("another member leads")
 		return
 	}
 	did(t, f.running[other], fsm.OpenSession(7777, 7777, 1<<30, session.Password{}))
 	acked := time.Now()
 	var oldest time.Duration
-	time.Sleep(4200 * time.Millisecond)
-	for time.Since(acked) < 40*time.Second && serves.Load() {
-		over := make(chan struct{})
-		answered := make(chan bool, 1)
-		go func() { answered <- m.Touch(1000, over) }()
-		synctest.Wait()
-		select {
-		case ok := <-answered:
-			m.replica.View(func(v *fsm.View) {
-				if ok && v.Sessions().Get(7777) == nil {
-					oldest = time.Since(acked)
-				}
-			})
-		default:
-			close(over)
-			<-answered
+	for time.Sleep(4200 * time.Millisecond); time.Since(acked) < 40*time.Second && serves.Load(); time.Sleep(50 * time.Millisecond) {
+		if m.oldRead(1000) {
+			oldest = time.Since(acked)
 		}
-		time.Sleep(50 * time.Millisecond)
 	}
 	if oldest > 4500*time.Millisecond {
 		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.Leader(), other+1, m.raft.CurrentTerm(), f.running[other].raft.CurrentTerm())
@@ -556,19 +458,17 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 	}{"five voters": {5, nil, true}, "an observer": {4, []uint64{4}, true}, "five voters, disk last": {5, nil, false}} {
 		bubble(t, name, func(t *testing.T) {
 			f := newFleet(t, x.size)
+			f.first = x.first
 			for i := range f.running {
 				cfg := f.config(i)
 				observe(&cfg, x.observers...)
-				cfg.DiskFirst = x.first
 				f.open(i, cfg)
 			}
 			until(t, "the whole cluster", func() bool {
-				for _, m := range f.running {
-					if s, err := m.Status(); err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].commits.applied() || m.identified() == 0 {
-						return false
-					}
-				}
-				return true
+				return !slices.ContainsFunc(f.running, func(m *Member) bool {
+					s, err := m.Status()
+					return err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].commits.applied() || m.identified() == 0
+				})
 			})
 			f.oldReads(func(int, int, int) {})
 		})
@@ -578,37 +478,40 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 // TestOldReadsBehindWall: a firewall resets the old leader's connections to all members but far, so that the others replace
 // it at once, without waiting for an election timeout.
 func TestOldReadsBehindWall(t *testing.T) {
-	bothDiskOrders(t, func(t *testing.T, first bool) {
-		f := newFleet(t, 5)
-		f.first = first
-		w := &walls{up: map[[2]string]bool{}, conns: map[[2]string][]net.Conn{}}
-		for i := range f.running {
-			cfg := f.config(i)
-			cfg.Network = walled{cfg.Network, string(rune('a' + i)), w}
-			f.open(i, cfg)
-		}
-		f.whole()
-		f.oldReads(func(lead, _, far int) {
-			time.Sleep(50 * time.Millisecond)
+	for _, first := range []bool{true, false} {
+		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
+			f := newFleet(t, 5)
+			f.first = first
+			n := newWires()
+			f.net = n.Network
+			var no [5][5]atomic.Bool // new connections from one member to another
 			for i := range f.running {
-				if i != lead && i != far {
-					w.raise(string(rune('a'+i)), string(rune('a'+lead)))
+				cfg := f.config(i)
+				cfg.Network = n.host(string(rune('a' + i)))
+				for j := range f.running {
+					cfg.Network = refusing{cfg.Network, f.peers[uint64(j+1)], &no[i][j]}
 				}
+				f.open(i, cfg)
 			}
+			f.whole()
+			f.oldReads(func(lead, _, far int) {
+				time.Sleep(50 * time.Millisecond)
+				for i, m := range f.running {
+					if i != lead && i != far {
+						no[i][lead].Store(true)
+						no[lead][i].Store(true)
+						n.end(between(f.running[lead], m))
+					}
+				}
+			})
 		})
-	})
+	}
 }
 
 // TestOldReadsBehindSilentCut: the old leader is replaced because its disk is stuck, and loses at that moment, without a
 // reset, all members but far. So a majority accepted it until then, and it does not hear of the later term.
 func TestOldReadsBehindSilentCut(t *testing.T) {
-	bothDiskOrders(t, func(t *testing.T, first bool) {
-		f := newFleet(t, 5)
-		f.first = first
-		for i := range f.running {
-			f.start(i)
-		}
-		f.whole()
+	bothDiskOrders(t, 5, func(t *testing.T, f *fleet, _ int) {
 		f.net.SetDelay(func(from, to string) time.Duration { return 10 * time.Millisecond })
 		f.oldReads(func(lead, other, far int) {
 			for f.running[other].raft.State() == raft.Follower {
@@ -628,39 +531,25 @@ func TestOldReadsBehindSilentCut(t *testing.T) {
 // serving before its state is older than promised. That is also so if Raft is free to notice it,
 // and has sent the others what it cannot write.
 func TestReplacedWhileStuck(t *testing.T) {
-	t.Run("disk first", func(t *testing.T) { replacedWhileStuck(t, true) })
-	t.Run("by default", func(t *testing.T) { replacedWhileStuck(t, false) })
-}
-
-func replacedWhileStuck(t *testing.T, diskFirst bool) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		f.first = diskFirst
-		for i := range f.running {
-			f.start(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
+	bothDiskOrders(t, 3, func(t *testing.T, f *fleet, lead int) {
 		other := (lead + 1) % 3
 		if lead != 0 {
 			other = 0 // of equals, the one with the lowest id stands first
 		}
 		old := f.running[lead]
 		until(t, "clients", func() bool { return <-old.Serving() })
-		until(t, "equal logs", func() bool {
-			return f.running[0].raft.AppliedIndex() == f.running[1].raft.AppliedIndex() && f.running[1].raft.AppliedIndex() == f.running[2].raft.AppliedIndex()
-		})
+		f.whole()
 		release := make(chan struct{})
 		f.disks[lead].SetFault(func() error { <-release; return nil })
 		defer close(release)
-		if diskFirst {
+		if f.first {
 			f.cutBetween(lead, other, true)
 		}
 		end := old.raft.LastIndex() + 1
-		old.Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
-		if !diskFirst {
+		f.propose(lead, 99)
+		if !f.first {
 			until(t, "the entry everywhere", func() bool {
-				return f.running[0].raft.LastIndex() >= end && f.running[1].raft.LastIndex() >= end && f.running[2].raft.LastIndex() >= end
+				return !slices.ContainsFunc(f.running, func(m *Member) bool { return m.raft.LastIndex() < end })
 			})
 			f.cutBetween(lead, other, true)
 		}
@@ -677,8 +566,32 @@ func replacedWhileStuck(t *testing.T, diskFirst bool) {
 		if took, limit := time.Since(since), unheardLimit*old.contacts.silence; took > limit {
 			t.Errorf("it stopped serving after %v, more than %v", took, limit)
 		}
-		if diskFirst && old.raft.State() != raft.Leader {
+		if f.first && old.raft.State() != raft.Leader {
 			t.Error("its Raft has noticed")
 		}
 	})
+}
+
+// oldRead has a client of a member, with the session id, send a request, and reports whether it is answered now, from a
+// state without session 7777.
+func (m *Member) oldRead(id int64) (old bool) {
+	over, answered := make(chan struct{}), make(chan bool, 1)
+	go func() { answered <- m.Touch(id, over) }()
+	synctest.Wait()
+	if len(answered) == 0 {
+		close(over)
+		<-answered
+		return false
+	}
+	return <-answered && !m.hasSession(7777)
+}
+
+// client opens a session of a client of a member, which it keeps alive once.
+func client(t *testing.T, m *Member, id int64) {
+	t.Helper()
+	did(t, m, fsm.OpenSession(uint64(id), id, 40_000, session.Password{})) // the longest timeout by default
+	time.Sleep(time.Second)
+	if !m.Touch(id, nil) {
+		t.Fatal("no session")
+	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -219,48 +218,6 @@ func (s slowDials) Dial(ctx context.Context, addr string) (net.Conn, error) {
 		}
 	}
 	return s.Network.Dial(ctx, addr)
-}
-
-// walls are firewalls that reject: a connection between two hosts with a wall between them is reset, and a new one refused.
-type walls struct {
-	mu    sync.Mutex
-	up    map[[2]string]bool
-	conns map[[2]string][]net.Conn
-}
-
-func (w *walls) raise(a, b string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, k := range [][2]string{{a, b}, {b, a}} {
-		w.up[k] = true
-		for _, c := range w.conns[k] {
-			c.Close()
-		}
-	}
-}
-
-type walled struct {
-	Network
-	host string
-	w    *walls
-}
-
-func (x walled) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	host, _, _ := net.SplitHostPort(addr)
-	k := [2]string{x.host, host}
-	x.w.mu.Lock()
-	up := x.w.up[k]
-	x.w.mu.Unlock()
-	if up {
-		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
-	}
-	c, err := x.Network.Dial(ctx, addr)
-	if err == nil {
-		x.w.mu.Lock()
-		x.w.conns[k] = append(x.w.conns[k], c)
-		x.w.mu.Unlock()
-	}
-	return c, err
 }
 
 // wired starts three members on such a network, and returns the leader and the two others.
