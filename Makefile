@@ -117,7 +117,9 @@ api-released:
 # All files of a release of the commit that is checked out, in dist (docs/releasing.md). They are
 # built twice, and must have the same bytes.
 release:
-	go run -C .ci/release . -check
+	go run -C .ci/release .
+	again=$$(mktemp -d) && trap "rm -rf $$again" EXIT && \
+	GOCACHE=$$again/cache go run -C .ci/release . -o $$again/dist >/dev/null && diff --recursive dist $$again/dist && echo "built twice: all files have the same bytes"
 
 # The packages for npm alone, in dist/npm (docs/packages.md). With HERE=1, this and the following make those for
 # this machine only, in a minute or two. They are to be tried: the profile, with which compiling takes longer, is for
