@@ -11,6 +11,11 @@ import (
 	"time"
 )
 
+// javaCommand returns a command that starts quickly, because few of these programs run long.
+func javaCommand(args ...string) *exec.Cmd {
+	return exec.Command("java", append([]string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}, args...)...)
+}
+
 // compileJava compiles sources into a subdirectory of scratch.
 func compileJava(name, jars string, sources ...string) (string, error) {
 	dir := filepath.Join(scratch, "classes", name)
@@ -53,7 +58,7 @@ const javaTick = 250 * time.Millisecond
 // runJava runs a program in Java as runProgram does.
 func runJava(t *testing.T, classpath, class string, do map[string]func(), args ...string) map[string]string {
 	t.Helper()
-	return runProgram(t, exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1",
+	return runProgram(t, javaCommand(append([]string{"-Xmx256m",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classpath, class}, args...)...), do)
 }
 
