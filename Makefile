@@ -88,11 +88,10 @@ bench-peers:
 	interop/setup.sh etcd-server
 	LOCKKEEPER_INTEROP_PEERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestPeers$$' .
 
-# Runs tests of other projects with a ZooKeeper in Java and with lockkeeper in turns, and writes docs/adopters.md:
-# make adopters TURNS=3
+# Runs tests of other projects with a ZooKeeper in Java and with lockkeeper, and writes docs/adopters.md.
 adopters:
 	interop/setup.sh --systems
-	LOCKKEEPER_INTEROP_ADOPTERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$$' .
+	LOCKKEEPER_INTEROP_ADOPTERS=all go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$$' .
 
 # Compares this tree with the last tag or, if there is none, with the commit where the
 # branch began or the one before.
