@@ -172,40 +172,41 @@ func next(t testing.TB, addr, dir string) <-chan time.Time {
 // While the holder pings, and for its session timeout after that, no other client may have the lock. Its last ping was
 // sent up to a third of the timeout before it fell silent. TestExpiry checks the exact time, in virtual time.
 func TestSilentHolder(t *testing.T) {
-	const tick, timeout, dir = 500 * time.Millisecond, 3 * time.Second, "/lock"
+	const timeout, long, dir = 3 * time.Second, 40 * time.Second, "/lock"
 	for _, silence := range []struct {
-		name  string
-		fall  func(*holder) error
-		least time.Duration // until the next one has the lock
-		after func(*testing.T, *holder)
+		name        string
+		timeout     time.Duration // of the session
+		fall        func(*holder) error
+		least, most time.Duration // until the next one has the lock; most only tells a close from the end of a session
+		after       func(*testing.T, *holder)
 	}{
 		// The connection ends at once, but the session does not.
-		{"kill -9", func(h *holder) error { h.kill(); return nil }, timeout * 2 / 3, func(*testing.T, *holder) {}},
+		{"kill -9", timeout, func(h *holder) error { h.kill(); return nil }, timeout * 2 / 3, startDeadline, func(*testing.T, *holder) {}},
 		// The connection stays open and silent. When the holder continues, its client must report that the session has
 		// expired.
-		{"SIGSTOP", func(h *holder) error { return h.cmd.Process.Signal(syscall.SIGSTOP) }, timeout * 2 / 3, func(t *testing.T, h *holder) {
+		{"SIGSTOP", timeout, func(h *holder) error { return h.cmd.Process.Signal(syscall.SIGSTOP) }, timeout * 2 / 3, startDeadline, func(t *testing.T, h *holder) {
 			if err := h.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 				t.Fatal(err)
 			}
 			h.expect("expired")
 		}},
-		{"close", func(h *holder) error {
+		{"close", long, func(h *holder) error {
 			_, err := io.WriteString(h.stdin, "close\n")
 			return err
-		}, 0, func(t *testing.T, h *holder) {
+		}, 0, long * 2 / 3, func(t *testing.T, h *holder) {
 			h.expect("closed")
 		}},
 	} {
 		t.Run(silence.name, func(t *testing.T) {
 			t.Parallel()
-			server := startLockkeeper(t, "--tick-time", tick.String())
+			server := startLockkeeper(t, "--tick-time", (silence.timeout / 20).String())
 			create(t, connect(t, server.addr, 10*time.Second), dir)
-			h := startHolder(t, server.addr, dir, timeout)
+			h := startHolder(t, server.addr, dir, silence.timeout)
 			got := next(t, server.addr, dir)
 			select {
 			case <-got:
 				t.Fatal("the next client got the lock although the holder is alive")
-			case <-time.After(timeout + 2*tick):
+			case <-time.After(timeout + time.Second):
 			}
 			fell := time.Now()
 			if err := silence.fall(h); err != nil {
@@ -214,8 +215,8 @@ func TestSilentHolder(t *testing.T) {
 			select {
 			case at := <-got:
 				t.Logf("the next client has the lock %v later", at.Sub(fell))
-				if at.Sub(fell) < silence.least {
-					t.Errorf("the lock changed hands after %v, too early", at.Sub(fell))
+				if at.Sub(fell) < silence.least || at.Sub(fell) > silence.most {
+					t.Errorf("the lock changed hands after %v", at.Sub(fell))
 				}
 			case <-time.After(startDeadline):
 				t.Fatalf("no client has the lock %v after the holder went silent", startDeadline)
