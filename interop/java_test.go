@@ -64,7 +64,6 @@ func runJava(t *testing.T, classpath, class string, do map[string]func(), args .
 
 // TestCurator runs the recipes of Curator.
 func TestCurator(t *testing.T) {
-	t.Parallel()
 	testJava(t, "CuratorCases",
 		"mutex-contended", "mutex-reentrant", "mutex-timeout", "mutex-revocable", "mutex-killed-session",
 		"read-write-lock", "semaphore", "semaphore-shared-count", "semaphore-mutex", "multi-lock",
@@ -75,7 +74,6 @@ func TestCurator(t *testing.T) {
 
 // TestJavaClient tests ZooKeeper's own client.
 func TestJavaClient(t *testing.T) {
-	t.Parallel()
 	testJava(t, "ClientCases",
 		"create-modes", "create-errors", "set-get", "delete", "parent-stat", "large-data", "children",
 		"one-shot-watches", "default-watcher", "persistent-watch", "recursive-watch", "remove-watches",
@@ -89,7 +87,6 @@ func TestJavaClient(t *testing.T) {
 // TestClusterJava runs Curator's lock and ZooKeeper's own client while the leader of
 // three servers is killed.
 func TestClusterJava(t *testing.T) {
-	t.Parallel()
 	classpath, err := javaClients()
 	if err != nil {
 		t.Fatal(err)
