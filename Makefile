@@ -88,11 +88,10 @@ bench-peers:
 	interop/setup.sh etcd-server
 	LOCKKEEPER_INTEROP_PEERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestPeers$$' .
 
-# Runs tests of other projects with a ZooKeeper in Java and with lockkeeper in turns, and writes docs/adopters.md:
-# make adopters TURNS=3
+# Runs tests of other projects with a ZooKeeper in Java and with lockkeeper, and writes docs/adopters.md.
 adopters:
 	interop/setup.sh --systems
-	LOCKKEEPER_INTEROP_ADOPTERS=$(TURNS) go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$$' .
+	LOCKKEEPER_INTEROP_ADOPTERS=all go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$$' .
 
 # Compares this tree with the last tag or, if there is none, with the commit where the
 # branch began or the one before.
@@ -117,7 +116,9 @@ api-released:
 # All files of a release of the commit that is checked out, in dist (docs/releasing.md). They are
 # built twice, and must have the same bytes.
 release:
-	go run -C .ci/release . -check
+	go run -C .ci/release .
+	again=$$(mktemp -d) && trap "rm -rf $$again" EXIT && \
+	GOCACHE=$$again/cache go run -C .ci/release . -o $$again/dist >/dev/null && diff --recursive dist $$again/dist && echo "built twice: all files have the same bytes"
 
 # The packages for npm alone, in dist/npm (docs/packages.md). With HERE=1, this and the following make those for
 # this machine only, in a minute or two. They are to be tried: the profile, with which compiling takes longer, is for

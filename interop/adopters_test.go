@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,8 +18,7 @@ import (
 )
 
 const (
-	envAdopters     = "LOCKKEEPER_INTEROP_ADOPTERS"      // the number of turns of TestAdopters
-	envAdoptersOnly = "LOCKKEEPER_INTEROP_ADOPTERS_ONLY" // a part of the name of those to measure; the page keeps the others
+	envAdopters = "LOCKKEEPER_INTEROP_ADOPTERS" // a part of the name of those that TestAdopters runs, or all; the page keeps the others
 
 	adoptersFile = "../docs/adopters.md"
 )
@@ -265,29 +263,15 @@ func prepareNativeNode(t *testing.T) func(*testing.T, bool, []string) map[string
 	}
 }
 
-// adoption is what was measured of an adopter, by whether lockkeeper was its server.
-type adoption struct {
-	adopter
-	passed  map[bool]int
-	seconds map[bool][]float64
-	load    float64 // before the first turn
-}
-
-// median returns the median time in seconds.
-func (a *adoption) median(ours bool) float64 {
-	all := slices.Sorted(slices.Values(a.seconds[ours]))
-	return (all[(len(all)-1)/2] + all[len(all)/2]) / 2
-}
-
-// TestAdopters runs tests of other projects with Java's ZooKeeper and with lockkeeper in turns, and writes
-// docs/adopters.md. It runs only if LOCKKEEPER_INTEROP_ADOPTERS is the number of turns. make adopters sets it.
+// TestAdopters runs tests of other projects with Java's ZooKeeper and with lockkeeper, and writes docs/adopters.md. It
+// runs only if LOCKKEEPER_INTEROP_ADOPTERS says which of them. make adopters sets it.
 func TestAdopters(t *testing.T) {
-	turns, err := strconv.Atoi(os.Getenv(envAdopters))
-	if err != nil || turns < 1 {
-		t.Skipf("%s is not the number of turns", envAdopters)
+	only := os.Getenv(envAdopters)
+	if only == "" {
+		t.Skip(envAdopters + " is not set")
 	}
 	lockkeeperBinary(t)
-	rows := map[string]string{} // by what is not measured
+	rows := map[string]string{} // by what is not found out
 	for line := range strings.Lines(fileText(t, adoptersFile)) {
 		for _, a := range adopters() {
 			if strings.HasPrefix(line, a.row()) {
@@ -296,68 +280,40 @@ func TestAdopters(t *testing.T) {
 		}
 	}
 	for _, a := range adopters() {
-		if !strings.Contains(a.name, os.Getenv(envAdoptersOnly)) {
+		if only != "all" && !strings.Contains(a.name, only) {
 			continue
 		}
 		passed := t.Run(a.name, func(t *testing.T) {
-			result := a.measure(t, turns)
-			rows[a.row()] = result.line()
-			t.Log(result.line())
+			run := a.prepare(t)
+			java, ours := a.passed(t, run, false), a.passed(t, run, true)
+			if ours < a.least {
+				t.Errorf("%d tests passed, and at least %d must", ours, a.least)
+			}
+			rows[a.row()] = fmt.Sprintf("%s%d | %d | %s |", a.row(), java, ours, time.Now().UTC().Format(time.DateOnly))
 		})
-		if passed { // what is measured is kept, also if a later one fails
+		if passed { // what is known is kept, also if a later one fails
 			writeFile(t, adoptersFile, []byte(adoptersPage(rows, describeMachine(t))))
 		}
 	}
 }
 
-func serverName(ours bool) string {
-	if ours {
-		return "lockkeeper"
-	}
-	return "Java"
-}
-
-func (a adopter) measure(t *testing.T, turns int) adoption {
-	run := a.prepare(t)
-	result := adoption{a, map[bool]int{}, map[bool][]float64{}, loadAverage(t)}
-	for turn := range turns {
-		for _, ours := range []bool{turn%2 == 1, turn%2 == 0} { // neither is always the first
-			t.Run(fmt.Sprintf("%d with %s", turn+1, serverName(ours)), func(t *testing.T) { // its end stops the servers
-				began := time.Now()
-				outcomes := run(t, ours, nil)
-				result.seconds[ours] = append(result.seconds[ours], time.Since(began).Seconds())
-				// What fails may need an idle machine, as in TestSystems. This is not measured.
-				for attempt := 0; attempt < 2 && len(failedOf(outcomes)) > 0 && !t.Failed(); attempt++ {
-					var again []string
-					if a.retry != nil {
-						again = a.retry(outcomes)
-					}
-					t.Logf("again: %s", whyFailed(outcomes))
-					maps.Copy(outcomes, run(t, ours, again))
-				}
-				passed := len(outcomes) - len(failedOf(outcomes))
-				result.passed[ours] = max(result.passed[ours], passed)
-				if ours && passed < a.least {
-					t.Errorf("%d tests passed, and at least %d must: %s", passed, a.least, whyFailed(outcomes))
-				}
-			})
+// passed returns how many tests pass with one of the servers.
+func (a *adopter) passed(t *testing.T, run func(t *testing.T, ours bool, only []string) map[string]string, ours bool) (n int) {
+	t.Run(map[bool]string{true: "lockkeeper", false: "Java"}[ours], func(t *testing.T) { // its end stops the servers
+		outcomes := run(t, ours, nil)
+		// What fails may need an idle machine, as in TestSystems.
+		for attempt := 0; attempt < 2 && len(failedOf(outcomes)) > 0 && !t.Failed(); attempt++ {
+			var again []string
+			if a.retry != nil {
+				again = a.retry(outcomes)
+			}
+			t.Logf("again: %s", whyFailed(outcomes))
+			maps.Copy(outcomes, run(t, ours, again))
 		}
-	}
-	return result
-}
-
-// loadAverage is how many processes wanted a processor in the last minute.
-func loadAverage(t *testing.T) float64 {
-	t.Helper()
-	text, err := os.ReadFile("/proc/loadavg")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var load float64
-	if _, err := fmt.Sscan(string(text), &load); err != nil {
-		t.Fatal(err)
-	}
-	return load
+		t.Log(whyFailed(outcomes))
+		n = len(outcomes) - len(failedOf(outcomes))
+	})
+	return n
 }
 
 // adoptersPage returns the text of docs/adopters.md.
@@ -367,20 +323,17 @@ func adoptersPage(rows map[string]string, about [][2]string) string {
 
 <!-- `+"`make adopters`"+` writes this page. Do not edit it. -->
 
-Tests of projects that start a ZooKeeper in Java, or talk to one, and the same tests with lockkeeper in its place, on
-one machine, in turns. A test that failed was run again by itself, twice at most, and the number counts it if it passed
-then; the time does not. A time is that of the whole command with its start, as a developer waits for it: the median of
-the turns. It is given only if it is of three turns or more and the machine was idle before the first one, which is no
-load above half of its processors. Many of these tests mostly wait for time to pass, which takes as long with any server: sessions
-that end, retries, the lease of PostgreSQL's leader. What they would gain is in the table.
+Tests of projects that start a ZooKeeper in Java, or talk to one, and the same tests with lockkeeper in its place. A test
+that failed was run again by itself, twice at most, and the number counts it if it passed then. What they would gain is in
+the table.
 
-To measure again, on an otherwise idle Debian, as root; the second line measures one project and keeps the other rows:
+To run them again, on an otherwise idle Debian, as root; the second line runs one project and keeps the other rows:
 
-    make adopters TURNS=3
-    LOCKKEEPER_INTEROP_ADOPTERS=3 LOCKKEEPER_INTEROP_ADOPTERS_ONLY=Flink go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$' .
+    make adopters
+    LOCKKEEPER_INTEROP_ADOPTERS=Flink go test -C interop -tags interop -timeout 0 -v -run '^TestAdopters$' .
 
-| project | tests | in place of | change | gained | passed with ZooKeeper | with lockkeeper | date | time with ZooKeeper, with lockkeeper |
-|---|---|---|---|---|---|---|---|---|
+| project | tests | in place of | change | gained | passed with ZooKeeper | with lockkeeper | date |
+|---|---|---|---|---|---|---|---|
 `)
 	for _, a := range adopters() {
 		fmt.Fprintln(&b, cmp.Or(rows[a.row()], a.row()+notMeasured))
@@ -393,38 +346,11 @@ To measure again, on an otherwise idle Debian, as root; the second line measures
 }
 
 // notMeasured is the rest of a row whose project has not been run.
-const notMeasured = "not run yet | | | |"
+const notMeasured = "not run yet | | |"
 
-// row is the part of a row that is not measured.
+// row is the part of a row that is not found out.
 func (a adopter) row() string {
 	return fmt.Sprintf("| %s | %s | %s | %s | %s | ", a.name, a.what, a.java, a.ours, a.gain)
-}
-
-// line is a row. It has times only if they say something.
-func (a *adoption) line() string {
-	times := "–"
-	if len(a.seconds[true]) >= 3 && a.load <= float64(runtime.NumCPU())/2 {
-		times = fmt.Sprintf("%.1f s, %.1f s", a.median(false), a.median(true))
-	}
-	return fmt.Sprintf("%s%d | %d | %s | %s |", a.row(), a.passed[false], a.passed[true], time.Now().UTC().Format(time.DateOnly), times)
-}
-
-// TestAdoptersTimes: a row has times only of three turns on an idle machine.
-func TestAdoptersTimes(t *testing.T) {
-	for _, c := range []struct {
-		load  float64
-		turns []float64
-		says  string
-	}{
-		{0, []float64{1, 9, 2}, "| 2.0 s, 2.0 s |"},
-		{0, []float64{1, 2}, "| – |"},
-		{float64(runtime.NumCPU()), []float64{1, 9, 2}, "| – |"},
-	} {
-		a := adoption{adopter{}, nil, map[bool][]float64{false: c.turns, true: c.turns}, c.load}
-		if line := a.line(); !strings.HasSuffix(line, c.says) {
-			t.Errorf("load %v, turns %v: %s", c.load, c.turns, line)
-		}
-	}
 }
 
 // TestAdoptersPage checks that docs/adopters.md has a row for each adopter, and no other, with enough tests.

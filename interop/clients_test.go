@@ -81,10 +81,23 @@ func startTestServer(t testing.TB, name string, version zkVersion, tick time.Dur
 
 var serverNames = []string{"lockkeeper", "ZooKeeper"}
 
+// envOnly leaves out the runs of programs and suites on ZooKeeper that only say whether their expectations are right, if
+// it is lockkeeper: for a change that touches neither them nor interop.
+const envOnly = "LOCKKEEPER_INTEROP_ONLY"
+
+// confirmed skips a run on ZooKeeper that envOnly leaves out.
+func confirmed(t *testing.T, server string) {
+	t.Helper()
+	if only := os.Getenv(envOnly); only != "" && !strings.HasPrefix(server, only) {
+		t.Skipf("%s is %s", envOnly, only)
+	}
+}
+
 // eachServer runs a test against both servers.
 func eachServer(t *testing.T, version zkVersion, tick time.Duration, test func(*testing.T, *testServer)) {
 	for _, name := range serverNames {
 		t.Run(name, func(t *testing.T) {
+			confirmed(t, name)
 			t.Parallel() // with the other server, because the tests mostly wait
 			test(t, startTestServer(t, name, version, tick))
 		})

@@ -55,6 +55,7 @@ func TestConform(t *testing.T) {
 			"ZooKeeper 3.9": func(t *testing.T) string { return startZooKeeper(t, zk39, conformReaper, conformSettings).addr },
 		} {
 			t.Run(name, func(t *testing.T) {
+				confirmed(t, name)
 				t.Parallel()
 				r := runConform(t, start(t))
 				mu.Lock()

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,6 +130,70 @@ func (b *browser) sees(expression string) {
 	}
 }
 
+// says waits until an element has these texts.
+func (b *browser) says(selector string, texts ...string) {
+	b.t.Helper()
+	for _, text := range texts {
+		b.sees(fmt.Sprintf(`document.querySelector(%q).textContent.includes(%q)`, selector, text))
+	}
+}
+
+// silent checks that the browser has reported no error and no violation of the page's policy, except those with one
+// of these texts.
+func (b *browser) silent(except ...string) {
+	b.t.Helper()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, text := range b.complaints {
+		if !slices.ContainsFunc(except, func(part string) bool { return strings.Contains(text, part) }) {
+			b.t.Errorf("the browser's console: %s", text)
+		}
+	}
+}
+
+// legible checks the contrast of elements in light and dark.
+func (b *browser) legible(selectors ...string) {
+	b.t.Helper()
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		for _, selector := range selectors {
+			b.contrast(scheme, selector)
+		}
+	}
+}
+
+// pictureBoth takes screenshots in light and dark, of a desktop and of a phone.
+func (b *browser) pictureBoth(desktop, phone string) {
+	b.t.Helper()
+	for _, scheme := range []string{"light", "dark"} {
+		b.scheme(scheme)
+		b.picture(desktop + "-" + scheme)
+		b.phone(phone + "-" + scheme)
+	}
+}
+
+// consoleConfig returns a zoo.cfg with which sessions that are not to expire outlast a test.
+func consoleConfig(t *testing.T) string {
+	t.Helper()
+	cfg := filepath.Join(t.TempDir(), "zoo.cfg")
+	writeFile(t, cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"))
+	return cfg
+}
+
+// consoleCluster returns three servers with consoleConfig, and the addresses of their ports for operators.
+func consoleCluster(t *testing.T) (e *ensemble, admin []string) {
+	t.Helper()
+	e = newEnsemble(t, 3)
+	cfg := consoleConfig(t)
+	for i := range 3 {
+		admin = append(admin, freeAddr(t))
+		e.args = []string{"--config", cfg, "--admin", admin[i]}
+		e.launch(i)
+	}
+	e.await()
+	return e, admin
+}
+
 func (b *browser) scheme(name string) {
 	b.t.Helper()
 	devtools(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{Features: []*emulation.MediaFeature{
@@ -197,7 +262,13 @@ func newContender(t testing.TB, addr string, timeout time.Duration) *contender {
 // queue adds the client to the queue of a lock, and watches the one before it as clients do.
 func (l *contender) queue(path, before string) (at string) {
 	l.t.Helper()
-	at, err := l.Create(path+"/"+l.name(), nil, proto.FlagEphemeral|proto.FlagSequential)
+	return l.queueAs(path, before, "")
+}
+
+// queueAs is queue with data.
+func (l *contender) queueAs(path, before, data string) (at string) {
+	l.t.Helper()
+	at, err := l.Create(path+"/"+l.name(), []byte(data), proto.FlagEphemeral|proto.FlagSequential)
 	if err == nil && before != "" {
 		_, err = l.Get(before, true)
 	}
@@ -241,18 +312,7 @@ func listed(texts ...string) string {
 // locks: a wait, a handover, an expiry and a cycle appear without anybody reloading the page.
 func TestConsole(t *testing.T) {
 	t.Parallel()
-	cfg := filepath.Join(t.TempDir(), "zoo.cfg") // sessions that are not to expire outlast the test
-	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e := newEnsemble(t, 3)
-	admin := map[int]string{}
-	for i := range 3 {
-		admin[i] = freeAddr(t)
-		e.args = []string{"--config", cfg, "--admin", admin[i]}
-		e.launch(i)
-	}
-	e.await()
+	e, admin := consoleCluster(t)
 	leader := e.leader()
 	addr := e.listen[leader]
 
@@ -302,12 +362,7 @@ func TestConsole(t *testing.T) {
 	b.sees(`document.activeElement.getAttribute("aria-expanded") === "true" && document.querySelector("#clients [data-session]") !== null`)
 	eval[chromedp.Void](b, `{ const f = document.querySelector("#client-filter"); f.value = ""; f.dispatchEvent(new Event("input")); }`)
 	b.sees(`document.querySelectorAll("#clients [data-session]").length === 4 && location.hash === ""`)
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		for _, selector := range []string{"#clients .kind", "#clients .address", "#clients-found", "#clients button.fold"} {
-			b.contrast(scheme, selector)
-		}
-	}
+	b.legible("#clients .kind", "#clients .address", "#clients-found", "#clients button.fold")
 	b.fits("clients")
 	eval[chromedp.Void](b, `document.querySelector("#clients").scrollIntoView()`)
 	b.picture("clients-dark")
@@ -374,12 +429,7 @@ func TestConsole(t *testing.T) {
 	history := `[...document.querySelectorAll("#lock .history tbody tr")].map(r => r.dataset.session).join(" ")`
 	b.sees(fmt.Sprintf(`document.querySelector("#lock-title").textContent === "/locks/report" && %s === %q`, history, second.id+" "+first.id))
 	b.sees(fmt.Sprintf(`document.querySelector("#lock .history tbody tr").lastChild.textContent === %q`, first.id))
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		for _, selector := range []string{"#history-note", "#lock .history td", "#lock-close", "#words summary"} {
-			b.contrast(scheme, selector)
-		}
-	}
+	b.legible("#history-note", "#lock .history td", "#lock-close", "#words summary")
 	b.fits("a lock with its history")
 	eval[chromedp.Void](b, `document.querySelector("#lock").scrollIntoView()`)
 	b.picture("lock-dark")
@@ -479,17 +529,11 @@ func TestConsole(t *testing.T) {
 		t.Errorf("light and dark look alike: %v", backgrounds)
 	}
 
-	b.mu.Lock()
-	for _, text := range b.complaints {
-		t.Errorf("the browser's console: %s", text)
-	}
-	b.mu.Unlock()
+	b.silent()
 
 	// A port with a token: the page asks for it, again if it is wrong.
 	file, port := filepath.Join(t.TempDir(), "token"), freeAddr(t)
-	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, []byte("s3cret\n"))
 	startLockkeeper(t, "--memory", "--admin", port, "--admin-token-file", file)
 	b.do(chromedp.Navigate("http://" + port))
 	for _, x := range []struct{ token, says string }{{"wrong", ""}, {"s3cret", "refuses this token"}} {
@@ -515,10 +559,7 @@ func TestConsole(t *testing.T) {
 // counts, since times depend on the machine; it logs them.
 func TestConsoleThousandLocks(t *testing.T) {
 	atNight(t)
-	cfg, port := filepath.Join(t.TempDir(), "zoo.cfg"), freeAddr(t)
-	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	cfg, port := consoleConfig(t), freeAddr(t)
 	l := startLockkeeper(t, "--memory", "--config", cfg, "--admin", port, "--admin-write")
 	const locks, sessions = 1000, 11
 	var all []*contender
@@ -643,11 +684,7 @@ func TestConsoleThousandLocks(t *testing.T) {
 	eval[chromedp.Void](b, `document.querySelector("#fold").click()`)
 	b.sees(`document.querySelectorAll("#locks tbody").length === 2 && document.querySelector("#locks tbody").textContent.includes("500 locks")`)
 	b.fits("folded groups")
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, text := range b.complaints {
-		t.Errorf("the browser's console: %s", text)
-	}
+	b.silent()
 }
 
 // TestConsoleTrouble: the console says when a member does not answer, when the leader is lost,
@@ -684,11 +721,7 @@ func TestConsoleTrouble(t *testing.T) {
 	b.sees(tile("Clients") + ` === "2" && ` + group + `.textContent.includes("1 client")`)
 	e.procs[other].Kill()
 	b.sees(group + `.classList.contains("silent") && ` + group + `.querySelector(".had").textContent === "it had 1 client" && ` + tile("Clients") + ` === "1+"`)
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		b.contrast(scheme, "#clients .silent .kind")
-		b.contrast(scheme, "#clients .silent .had")
-	}
+	b.legible("#clients .silent .kind", "#clients .silent .had")
 	b.sees(fmt.Sprintf(`%s === "Live; server %d does not answer" && document.querySelector("#link").className === "troubled"`, link, other+1))
 	b.sees(listed(fmt.Sprintf("Server %d does not answer", other+1)))
 	b.picture("a-dead-member")
@@ -704,11 +737,7 @@ func TestConsoleTrouble(t *testing.T) {
 	}
 	b.sees(`document.querySelector("#unknown").textContent.includes("knows no leader") && document.title.startsWith("⚠ ")`)
 	b.sees(fmt.Sprintf(`%s.includes("serves no clients") && %[1]s.includes("do not answer")`, link))
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		b.contrast(scheme, "#unknown")
-		b.contrast(scheme, "#totals .unknown dd")
-	}
+	b.legible("#unknown", "#totals .unknown dd")
 	b.phone("no-majority-phone")
 	b.picture("no-majority")
 	launch(leader)
@@ -731,12 +760,8 @@ func TestConsoleTrouble(t *testing.T) {
 // TestConsoleWrite breaks locks and ends a session from the console, by mouse and keyboard.
 func TestConsoleWrite(t *testing.T) {
 	t.Parallel()
-	cfg, file, port := filepath.Join(t.TempDir(), "zoo.cfg"), filepath.Join(t.TempDir(), "token"), freeAddr(t)
-	for name, text := range map[string]string{cfg: "tickTime=500\nmaxSessionTimeout=300000\n", file: "s3cret\n"} {
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
+	cfg, file, port := consoleConfig(t), filepath.Join(t.TempDir(), "token"), freeAddr(t)
+	writeFile(t, file, []byte("s3cret\n"))
 	l := startLockkeeper(t, "--memory", "--config", cfg, "--admin", port, "--admin-write")
 	const long, path, guarded = 5 * time.Minute, "/locks/<b>report", "/locks/guarded"
 	first, second, third, keeper := newContender(t, l.addr, long), newContender(t, l.addr, long), newContender(t, l.addr, long), newContender(t, l.addr, long)
@@ -767,12 +792,6 @@ func TestConsoleWrite(t *testing.T) {
 		t.Helper()
 		b.sees(fmt.Sprintf(`document.activeElement === document.querySelector(%q)`, selector))
 	}
-	says := func(selector string, texts ...string) {
-		t.Helper()
-		for _, text := range texts {
-			b.sees(fmt.Sprintf(`document.querySelector(%q).textContent.includes(%q)`, selector, text))
-		}
-	}
 	const isOpen = `document.querySelector("#confirm").open`
 	b.sees(row(path, third.id) + ` === "2nd"`)
 	b.sees(`document.querySelectorAll("#locks button.act").length === 4 && document.querySelectorAll("#sessions button.act").length === 4`)
@@ -781,8 +800,8 @@ func TestConsoleWrite(t *testing.T) {
 	click(button("#locks", first))
 	b.sees(isOpen)
 	focus("#confirm-cancel")
-	says("#confirm-text", first.id+" (127.0.0.1:", "holds "+path, second.id, "gets the lock")
-	says("#confirm-note", "is not stopped")
+	b.says("#confirm-text", first.id+" (127.0.0.1:", "holds "+path, second.id, "gets the lock")
+	b.says("#confirm-note", "is not stopped")
 	if n := eval[int](b, `document.querySelectorAll("#confirm p *").length`); n != 0 {
 		t.Errorf("the path of the lock was interpreted: %d elements", n)
 	}
@@ -803,14 +822,8 @@ func TestConsoleWrite(t *testing.T) {
 	if !found {
 		t.Error("a screen reader does not read the dialog")
 	}
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		for _, selector := range []string{"#confirm-text", "#confirm-note", "#confirm-cancel", "#confirm-do", button("#locks", second)} {
-			b.contrast(scheme, selector)
-		}
-		b.picture("break-" + scheme)
-		b.phone("break-phone-" + scheme)
-	}
+	b.legible("#confirm-text", "#confirm-note", "#confirm-cancel", "#confirm-do", button("#locks", second))
+	b.pictureBoth("break", "break-phone")
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.sees("!" + isOpen)
 	focus(button("#locks", first))
@@ -833,18 +846,18 @@ func TestConsoleWrite(t *testing.T) {
 
 	// The dialog follows what happens while it is open.
 	click(button("#locks", third))
-	says("#confirm-text", third.id, "waits for "+path)
+	b.says("#confirm-text", third.id, "waits for "+path)
 	b.do(chromedp.KeyEvent(kb.Tab))
 	focus("#confirm-do")
 	if err := second.Delete(next); err != nil {
 		t.Fatal(err)
 	}
-	says("#confirm-text", third.id, "holds "+path, "nobody waits")
+	b.says("#confirm-text", third.id, "holds "+path, "nobody waits")
 	focus("#confirm-cancel")
 	if err := third.CloseSession(); err != nil {
 		t.Fatal(err)
 	}
-	says("#confirm-error", "It has gone")
+	b.says("#confirm-error", "It has gone")
 	b.sees(`document.querySelector("#confirm-do").disabled`)
 	b.do(chromedp.KeyEvent(kb.Escape))
 	b.sees("!" + isOpen)
@@ -866,14 +879,14 @@ func TestConsoleWrite(t *testing.T) {
 	}
 	b.sees("window.wasClosed")
 	click("#confirm-do")
-	says("#confirm-error", "the ACL of "+guarded, "does not let everybody delete")
+	b.says("#confirm-error", "the ACL of "+guarded, "does not let everybody delete")
 	b.sees(isOpen)
 	b.phone("break-refused-phone")
 	b.do(chromedp.KeyEvent(kb.Escape))
 
 	// A session ends.
 	click(button("#sessions", keeper))
-	says("#confirm-text", "session "+keeper.id, "1 ephemeral znode is deleted", "1 lock that it holds", "expired")
+	b.says("#confirm-text", "session "+keeper.id, "1 ephemeral znode is deleted", "1 lock that it holds", "expired")
 	b.picture("end-dark")
 	click("#confirm-do")
 	b.sees("!" + isOpen)
@@ -886,13 +899,7 @@ func TestConsoleWrite(t *testing.T) {
 	if _, err := first.Exists(guarded, false); err != nil {
 		t.Errorf("another session: %v", err)
 	}
-	b.mu.Lock()
-	for _, text := range b.complaints {
-		if !strings.Contains(text, "status of 403") { // that of the guarded lock
-			t.Errorf("the browser's console: %s", text)
-		}
-	}
-	b.mu.Unlock()
+	b.silent("status of 403") // that of the guarded lock
 
 	// With a token, which the page adds to what it posts.
 	port = freeAddr(t)
@@ -909,10 +916,7 @@ func TestConsoleWrite(t *testing.T) {
 // TestConsoleZnodes searches for znodes and edits them, by mouse and keyboard, while somebody else changes them, too.
 func TestConsoleZnodes(t *testing.T) {
 	t.Parallel()
-	cfg, port := filepath.Join(t.TempDir(), "zoo.cfg"), freeAddr(t)
-	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	cfg, port := consoleConfig(t), freeAddr(t)
 	l := startLockkeeper(t, "--memory", "--config", cfg, "--admin", port, "--admin-write=znodes")
 	c := newContender(t, l.addr, 5*time.Minute)
 	conn, _, err := zk.Connect([]string{l.addr}, 10*time.Second, zk.WithLogInfo(false))
@@ -943,12 +947,6 @@ func TestConsoleZnodes(t *testing.T) {
 	}
 
 	b := openBrowser(t, "http://"+port)
-	says := func(selector string, texts ...string) {
-		t.Helper()
-		for _, text := range texts {
-			b.sees(fmt.Sprintf(`document.querySelector(%q).textContent.includes(%q)`, selector, text))
-		}
-	}
 	find := func(text string) {
 		t.Helper()
 		eval[chromedp.Void](b, fmt.Sprintf(`{ const f = document.querySelector("#find"); f.focus(); f.value = %q; f.dispatchEvent(new Event("input")); }`, text))
@@ -970,7 +968,7 @@ func TestConsoleZnodes(t *testing.T) {
 	// What an ACL hides is not found.
 	find("CONFIG")
 	results("/app/config", "/zookeeper/config")
-	says("#hits", "2 znodes found")
+	b.says("#hits", "2 znodes found")
 	b.sees(`location.hash === "#find=CONFIG"`)
 	open("/app/config")
 	b.sees(`document.querySelector("#tree [aria-selected=true]").closest("[role=group]").closest("[role=treeitem]").path === "/app"`)
@@ -982,16 +980,11 @@ func TestConsoleZnodes(t *testing.T) {
 	open("/many/shard-249")
 	b.sees(`document.querySelectorAll("#tree [role=treeitem]").length > 200 && document.querySelector("#tree li.more button").textContent.includes("49 more")`)
 	find("/many/")
-	says("#hits", "the first 100 of 250 znodes found")
+	b.says("#hits", "the first 100 of 250 znodes found")
 	b.fits("a search")
 	b.picture("search-dark")
 	b.phone("search-phone")
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		for _, selector := range []string{"#hits", "#found-znodes button", "#edit-set"} {
-			b.contrast(scheme, selector)
-		}
-	}
+	b.legible("#hits", "#found-znodes button", "#edit-set")
 	find("<b>")
 	results("/app/<b>bold")
 	if n := eval[int](b, `document.querySelectorAll("#found-znodes b").length`); n != 0 {
@@ -1014,14 +1007,8 @@ func TestConsoleZnodes(t *testing.T) {
 	open("/app/config")
 	click("#edit-set")
 	b.sees(isOpen + ` && document.activeElement.id === "edit-data" && document.activeElement.value === "size=7"`)
-	for _, scheme := range []string{"light", "dark"} {
-		b.scheme(scheme)
-		for _, selector := range []string{"#edit-text", "#edit-data", "#edit-form", "#edit-cancel", "#edit-do"} {
-			b.contrast(scheme, selector)
-		}
-		b.picture("edit-" + scheme)
-		b.phone("edit-phone-" + scheme)
-	}
+	b.legible("#edit-text", "#edit-data", "#edit-form", "#edit-cancel", "#edit-do")
+	b.pictureBoth("edit", "edit-phone")
 	write("size=8\nüber")
 	click("#edit-do")
 	b.sees("!" + isOpen)
@@ -1031,9 +1018,9 @@ func TestConsoleZnodes(t *testing.T) {
 	if _, err := conn.Set("/app/config", []byte("theirs"), 1); err != nil {
 		t.Fatal(err)
 	}
-	says("#edit-note", "Meanwhile its data was changed: it has version 2")
+	b.says("#edit-note", "Meanwhile its data was changed: it has version 2")
 	click("#edit-do")
-	says("#edit-error", "Nothing was changed: the data of the znode was changed in the meantime: it has version 2, not 1.")
+	b.says("#edit-error", "Nothing was changed: the data of the znode was changed in the meantime: it has version 2, not 1.")
 	b.sees(isOpen + ` && document.querySelector("#edit-data").value === "mine"`)
 	b.phone("edit-conflict-phone")
 	b.do(chromedp.KeyEvent(kb.Escape))
@@ -1042,7 +1029,7 @@ func TestConsoleZnodes(t *testing.T) {
 	// Data of which the page shows the beginning is edited whole, in hexadecimal if a field for text would change it.
 	find("app/long")
 	open("/app/long")
-	says("#znode", "Only the beginning is shown")
+	b.says("#znode", "Only the beginning is shown")
 	click("#edit-set")
 	b.sees(isOpen + ` && document.querySelector("#edit-form").value === "hex" && document.querySelector("#edit-data").value.replace(/\s/g, "") === "78".repeat(5000) + "0d0a"`)
 	click("#edit-do")
@@ -1057,7 +1044,7 @@ func TestConsoleZnodes(t *testing.T) {
 	b.do(chromedp.KeyEvent("a/b"))
 	write(hostile)
 	click("#edit-do")
-	says("#edit-error", "A name has no slash.")
+	b.says("#edit-error", "A name has no slash.")
 	eval[chromedp.Void](b, `document.querySelector("#edit-name").value = "new"`)
 	click("#edit-do")
 	b.sees(fmt.Sprintf(`document.querySelector("#znode h3")?.textContent === "/app/long/new" && document.querySelector("#znode pre")?.textContent === %q`, hostile))
@@ -1066,15 +1053,15 @@ func TestConsoleZnodes(t *testing.T) {
 	}
 	const asked = `document.querySelector("#confirm").open`
 	click("#edit-delete")
-	says("#confirm-text", "This deletes /app/long/new with its data")
+	b.says("#confirm-text", "This deletes /app/long/new with its data")
 	b.do(chromedp.KeyEvent(kb.Tab), chromedp.KeyEvent(kb.Enter))
 	b.sees("!" + asked + ` && document.querySelector("#znode h3")?.textContent === "/app/long" && document.activeElement.id === "znodes"`)
 	find("/app")
 	open("/app")
 	click("#edit-delete")
-	says("#confirm-note", "It has 3 children")
+	b.says("#confirm-note", "It has 3 children")
 	click("#confirm-do")
-	says("#confirm-error", "Nothing was deleted: the znode has children.")
+	b.says("#confirm-error", "Nothing was deleted: the znode has children.")
 	b.do(chromedp.KeyEvent(kb.Escape))
 	b.sees("!" + asked + ` && document.activeElement.id === "edit-delete"`)
 
@@ -1084,32 +1071,23 @@ func TestConsoleZnodes(t *testing.T) {
 	open(held)
 	b.sees(row("/locks/l", c.id) + ` === "holds"`)
 	click("#edit-delete")
-	says("#confirm-text", held, "the ephemeral znode of session "+c.id+" (127.0.0.1:")
-	says("#confirm-note", "the session holds /locks/l", "is not told")
+	b.says("#confirm-text", held, "the ephemeral znode of session "+c.id+" (127.0.0.1:")
+	b.says("#confirm-note", "the session holds /locks/l", "is not told")
 	b.picture("delete-dark")
 	b.do(chromedp.KeyEvent(kb.Escape))
 	b.sees("!" + asked + ` && document.activeElement.id === "edit-delete"`)
 	find("zookeeper/config")
 	open("/zookeeper/config")
-	says("#edits-note", "What is in /zookeeper is not changed here.")
+	b.says("#edits-note", "What is in /zookeeper is not changed here.")
 	b.sees(`[...document.querySelectorAll("#edits button")].every(b => b.getAttribute("aria-disabled") === "true")`)
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, text := range b.complaints {
-		if !strings.Contains(text, "status of 409") && !strings.Contains(text, "status of 404") { // of what was refused, and of the znode that was deleted
-			t.Errorf("the browser's console: %s", text)
-		}
-	}
+	b.silent("status of 409", "status of 404") // of what was refused, and of the znode that was deleted
 }
 
 // TestConsoleHostile opens the console on znodes whose names, data and ACLs are made to mislead: none is markup, and what
 // cannot be seen, or turns other text round, is written out. What an operator saves without a change stays as it was.
 func TestConsoleHostile(t *testing.T) {
 	t.Parallel()
-	cfg, port := filepath.Join(t.TempDir(), "zoo.cfg"), freeAddr(t)
-	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	cfg, port := consoleConfig(t), freeAddr(t)
 	l := startLockkeeper(t, "--memory", "--config", cfg, "--admin", port, "--admin-write=znodes")
 	c := newContender(t, l.addr, 5*time.Minute)
 	markup := `"><img src=x onerror="document.title='broken'">`
@@ -1210,11 +1188,7 @@ func TestConsoleHostile(t *testing.T) {
 			}
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, text := range b.complaints {
-		t.Errorf("the browser's console: %s", text)
-	}
+	b.silent()
 }
 
 // TestConsoleOtherSite has a page of another site in the same browser do what it can: nothing is changed, and nothing
@@ -1331,18 +1305,7 @@ func TestConsolePictures(t *testing.T) {
 	if docs == "" {
 		t.Skip(envDocs + " is not set")
 	}
-	cfg := filepath.Join(t.TempDir(), "zoo.cfg")
-	if err := os.WriteFile(cfg, []byte("tickTime=500\nmaxSessionTimeout=300000\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	e := newEnsemble(t, 3)
-	admin := map[int]string{}
-	for i := range 3 {
-		admin[i] = freeAddr(t)
-		e.args = []string{"--config", cfg, "--admin", admin[i]}
-		e.launch(i)
-	}
-	e.await()
+	e, admin := consoleCluster(t)
 	leader := e.leader()
 	// The clients are spread over the servers.
 	next := leader
@@ -1356,17 +1319,6 @@ func TestConsolePictures(t *testing.T) {
 		if _, err := keeper.Create(path, []byte("x"), 0); err != nil {
 			t.Fatal(err)
 		}
-	}
-	wait := func(c *contender, path, before, data string) string {
-		t.Helper()
-		at, err := c.Create(path+"/"+c.name(), []byte(data), proto.FlagEphemeral|proto.FlagSequential)
-		if err == nil && before != "" {
-			_, err = c.Get(before, true)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return at
 	}
 	b := openBrowser(t, "http://"+admin[leader])
 
@@ -1405,15 +1357,7 @@ func TestConsolePictures(t *testing.T) {
 			if len(queue) > 0 {
 				before = queue[len(queue)-1]
 			}
-			at, err := c.Create("/locks/report/"+c.name(), []byte(fmt.Sprintf("worker-%d", n%5+1)), proto.FlagEphemeral|proto.FlagSequential)
-			if err == nil && before != "" {
-				_, err = c.Get(before, true)
-			}
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			queue, waiting = append(queue, at), append(waiting, c)
+			queue, waiting = append(queue, c.queueAs("/locks/report", before, fmt.Sprintf("worker-%d", n%5+1))), append(waiting, c)
 		}
 	})
 	writer := client()
@@ -1426,13 +1370,13 @@ func TestConsolePictures(t *testing.T) {
 		}
 	})
 	backup, standby, x, y := client(), client(), client(), client()
-	held := wait(backup, "/locks/nightly-backup", "", "backup-2")
-	wait(standby, "/locks/nightly-backup", held, "backup-1")
+	held := backup.queueAs("/locks/nightly-backup", "", "backup-2")
+	standby.queueAs("/locks/nightly-backup", held, "backup-1")
 	b.sees(row("/locks/nightly-backup", standby.id) + ` === "1st"`)
 	time.Sleep(100 * time.Second) // for the charts; nothing is checked by it
-	heldX, heldY := wait(x, "/locks/billing", "", "host-17"), wait(y, "/locks/invoices", "", "host-23")
-	wait(x, "/locks/invoices", heldY, "")
-	wait(y, "/locks/billing", heldX, "")
+	heldX, heldY := x.queueAs("/locks/billing", "", "host-17"), y.queueAs("/locks/invoices", "", "host-23")
+	x.queueAs("/locks/invoices", heldY, "")
+	y.queueAs("/locks/billing", heldX, "")
 	b.sees(`document.querySelectorAll("#locks tr.cycle").length === 4 && [...document.querySelectorAll("#locks .address")].every(a => a.textContent.includes(":"))`)
 	time.Sleep(10 * time.Second)
 	b.pictures = docs

@@ -11,6 +11,11 @@ import (
 	"time"
 )
 
+// javaCommand returns a command that starts quickly, because few of these programs run long.
+func javaCommand(args ...string) *exec.Cmd {
+	return exec.Command("java", append([]string{"-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"}, args...)...)
+}
+
 // compileJava compiles sources into a subdirectory of scratch.
 func compileJava(name, jars string, sources ...string) (string, error) {
 	dir := filepath.Join(scratch, "classes", name)
@@ -53,13 +58,12 @@ const javaTick = 250 * time.Millisecond
 // runJava runs a program in Java as runProgram does.
 func runJava(t *testing.T, classpath, class string, do map[string]func(), args ...string) map[string]string {
 	t.Helper()
-	return runProgram(t, exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1",
+	return runProgram(t, javaCommand(append([]string{"-Xmx256m",
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classpath, class}, args...)...), do)
 }
 
 // TestCurator runs the recipes of Curator.
 func TestCurator(t *testing.T) {
-	t.Parallel()
 	testJava(t, "CuratorCases",
 		"mutex-contended", "mutex-reentrant", "mutex-timeout", "mutex-revocable", "mutex-killed-session",
 		"read-write-lock", "semaphore", "semaphore-shared-count", "semaphore-mutex", "multi-lock",
@@ -70,7 +74,6 @@ func TestCurator(t *testing.T) {
 
 // TestJavaClient tests ZooKeeper's own client.
 func TestJavaClient(t *testing.T) {
-	t.Parallel()
 	testJava(t, "ClientCases",
 		"create-modes", "create-errors", "set-get", "delete", "parent-stat", "large-data", "children",
 		"one-shot-watches", "default-watcher", "persistent-watch", "recursive-watch", "remove-watches",
@@ -84,7 +87,6 @@ func TestJavaClient(t *testing.T) {
 // TestClusterJava runs Curator's lock and ZooKeeper's own client while the leader of
 // three servers is killed.
 func TestClusterJava(t *testing.T) {
-	t.Parallel()
 	classpath, err := javaClients()
 	if err != nil {
 		t.Fatal(err)

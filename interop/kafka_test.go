@@ -119,7 +119,7 @@ func (b *kafka) start() {
 		b.t.Fatal(err)
 	}
 	defer log.Close()
-	b.cmd = exec.Command("java", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+	b.cmd = javaCommand("-Xmx256m",
 		"-Dlog4j.configuration=file:"+filepath.Join(b.dir, "log4j.properties"),
 		"-cp", b.jars, "kafka.Kafka", filepath.Join(b.dir, "server.properties"))
 	b.cmd.Dir = b.dir

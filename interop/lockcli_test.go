@@ -98,7 +98,7 @@ func TestLockCommand(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			hold(t, exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "LockHolder", addr))
+			hold(t, javaCommand("-Xmx256m", "-cp", classpath, "LockHolder", addr))
 			first, second := connect(t, addr, 10*time.Second), connect(t, addr, 10*time.Second)
 			mutex := zk.NewLock(first, "/go/mutex", zk.WorldACL(zk.PermAll))
 			if err := mutex.Lock(); err != nil {

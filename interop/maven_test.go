@@ -10,9 +10,7 @@ import (
 	"cmp"
 	"compress/gzip"
 	"crypto/sha256"
-	"debug/elf"
-	"debug/macho"
-	"debug/pe"
+	"debug/buildinfo"
 	"fmt"
 	"io"
 	"io/fs"
@@ -39,48 +37,10 @@ const envMaven = "LOCKKEEPER_INTEROP_MAVEN"
 // mavenLimit is how long one run of Maven may take, also if it downloads what it needs.
 const mavenLimit = 10 * time.Minute
 
-// mavenPlatforms are the programs in the artifacts: their format and machine, and the Go names.
-var mavenPlatforms = map[string]struct {
-	goos, goarch string
-	machine      func(program []byte) (any, error)
-	want         any
-}{
-	"linux-x86_64":    {"linux", "amd64", elfMachine, elf.EM_X86_64},
-	"linux-aarch64":   {"linux", "arm64", elfMachine, elf.EM_AARCH64},
-	"darwin-x86_64":   {"darwin", "amd64", machoMachine, macho.CpuAmd64},
-	"darwin-aarch64":  {"darwin", "arm64", machoMachine, macho.CpuArm64},
-	"windows-x86_64":  {"windows", "amd64", peMachine, uint16(pe.IMAGE_FILE_MACHINE_AMD64)},
-	"windows-aarch64": {"windows", "arm64", peMachine, uint16(pe.IMAGE_FILE_MACHINE_ARM64)},
-}
-
-// elfMachine also checks that the program of a release needs no interpreter, and so no libraries.
-func elfMachine(program []byte) (any, error) {
-	f, err := elf.NewFile(bytes.NewReader(program))
-	if err != nil {
-		return nil, err
-	}
-	for _, part := range f.Progs {
-		if part.Type == elf.PT_INTERP && os.Getenv(envMaven) != "" {
-			return nil, fmt.Errorf("it is linked dynamically")
-		}
-	}
-	return f.Machine, nil
-}
-
-func machoMachine(program []byte) (any, error) {
-	f, err := macho.NewFile(bytes.NewReader(program))
-	if err != nil {
-		return nil, err
-	}
-	return f.Cpu, nil
-}
-
-func peMachine(program []byte) (any, error) {
-	f, err := pe.NewFile(bytes.NewReader(program))
-	if err != nil {
-		return nil, err
-	}
-	return f.Machine, nil
+// mavenPlatforms are the Go names of the platforms of the artifacts.
+var mavenPlatforms = map[string]string{
+	"linux-x86_64": "linux/amd64", "linux-aarch64": "linux/arm64", "darwin-x86_64": "darwin/amd64",
+	"darwin-aarch64": "darwin/arm64", "windows-x86_64": "windows/amd64", "windows-aarch64": "windows/arm64",
 }
 
 // mavenRepository is a folder with the packages, of a version.
@@ -199,18 +159,21 @@ func TestMavenJars(t *testing.T) {
 			continue
 		}
 		platforms = append(platforms, platform)
-		p, known := mavenPlatforms[platform]
-		if !known {
-			t.Errorf("what is the platform %s?", platform)
-			continue
-		}
 		name := "META-INF/lockkeeper/" + platform + "/lockkeeper"
-		if p.goos == "windows" {
+		if strings.HasPrefix(platform, "windows") {
 			name += ".exe"
 		}
 		program := files[""][name]
-		if machine, err := p.machine(program); err != nil || machine != p.want {
-			t.Errorf("%s: %s is for %v: %v", a.Name(), name, machine, err)
+		info, err := buildinfo.Read(bytes.NewReader(program))
+		if err != nil {
+			t.Fatalf("%s: %s: %v", a.Name(), name, err)
+		}
+		built := map[string]string{}
+		for _, setting := range info.Settings {
+			built[setting.Key] = setting.Value
+		}
+		if made := built["GOOS"] + "/" + built["GOARCH"]; made != mavenPlatforms[platform] {
+			t.Errorf("%s: %s is for %s", a.Name(), name, made)
 		}
 		if sum := string(files[""][name+".sha256"]); sum != fmt.Sprintf("%x\n", sha256.Sum256(program)) {
 			t.Errorf("%s: %s has another checksum than %q", a.Name(), name, sum)
@@ -454,8 +417,8 @@ type holdingJVM struct {
 
 func holdInJVM(t *testing.T, classpath, tmp string) holdingJVM {
 	t.Helper()
-	cmd := clientCommand("java", "-Xmx64m", "-XX:TieredStopAtLevel=1", "-Djava.io.tmpdir="+tmp, "-cp", classpath, "tests.Hold")
-	cmd.Env = withoutGo(cmd.Env)
+	cmd := javaCommand("-Xmx64m", "-Djava.io.tmpdir="+tmp, "-cp", classpath, "tests.Hold")
+	cmd.Env = withoutGo(cleanEnv())
 	log := &tail{}
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -596,10 +559,10 @@ func runJUnit(t *testing.T, classpath string, tests []string) map[string]string 
 		t.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	cmd := clientCommand("java", "-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
+	cmd := javaCommand("-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
 		"-Djava.io.tmpdir="+dir, "-Dlockkeeper.binary="+lockkeeperBinary(t), "-cp", classpath,
 		"org.junit.platform.console.ConsoleLauncher", "execute", "--disable-banner", "--details=none", "--include-classname=.*", "--reports-dir="+dir)
-	cmd.Args = append(cmd.Args, tests...)
+	cmd.Args, cmd.Env = append(cmd.Args, tests...), cleanEnv()
 	said, _ := runGroup(t, cmd, junitLimit) // its report says what failed
 	outcomes, err := javaCases(dir)
 	if err != nil {

@@ -475,7 +475,7 @@ func TestMigrateLocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	hold(t, clientCommand(clientCache(t, "kazoo/bin/python"), "-u", "clients/kazoo/holder.py", real.addr))
-	hold(t, exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-cp", classpath, "LockHolder", real.addr))
+	hold(t, javaCommand("-Xmx256m", "-cp", classpath, "LockHolder", real.addr))
 
 	c := &contest{t: t, holders: make([]atomic.Int32, 24), tokens: make([]atomic.Int64, 24)}
 	ctx, cancel := context.WithCancel(t.Context())

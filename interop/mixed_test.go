@@ -36,7 +36,7 @@ func TestMixedLocks(t *testing.T) {
 		return clientCommand(clientCache(t, "kazoo/bin/python"), "-u", "clients/kazoo/mixed.py", addr, path, dir, kind, turns)
 	}
 	curator := func(addr, path, dir, kind, turns string) *exec.Cmd {
-		return exec.Command("java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+		return javaCommand("-Xmx128m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 			"-cp", classpath, "MixedLocks", addr, path, dir, kind, turns)
 	}
 	for _, server := range []string{"lockkeeper", "ZooKeeper"} {

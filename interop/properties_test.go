@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -42,7 +41,7 @@ func TestProperties(t *testing.T) {
 	for i, text := range texts {
 		check(t, os.WriteFile(filepath.Join(dir, fmt.Sprintf("%05d", i)), []byte(text), 0o644))
 	}
-	java := exec.Command("java", "clients/properties/Read.java", dir)
+	java := javaCommand("clients/properties/Read.java", dir)
 	java.Stderr = os.Stderr
 	out, err := java.Output()
 	check(t, err)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -34,7 +33,7 @@ func TestClusterReconfig(t *testing.T) {
 		"config -c",
 		"quit",
 	}
-	cmd := exec.Command("java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
+	cmd := javaCommand("-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
 		"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", e.listen[follower])
 	cmd.Stdin = strings.NewReader(strings.Join(script, "\n") + "\n")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -121,7 +120,7 @@ func TestConfigShown(t *testing.T) {
 		_, port, _ := net.SplitHostPort(at)
 		waitZooKeeper(t, "127.0.0.1:"+port, nil)
 		shell := func(args ...string) string {
-			cmd := exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
+			cmd := javaCommand(append([]string{"-Xmx256m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
 				"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", "127.0.0.1:" + port}, args...)...)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 			stuck := time.AfterFunc(clientDeadline, func() { cmd.Process.Kill() })

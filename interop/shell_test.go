@@ -337,7 +337,7 @@ var shellScript = []shellCase{
 // shells start a shell that executes commands from its standard input, or those in args.
 var shells = map[string]func(t *testing.T, addr string, args ...string) *exec.Cmd{
 	"zkCli": func(t *testing.T, addr string, args ...string) *exec.Cmd {
-		return exec.Command("java", append([]string{"-Xmx256m", "-XX:TieredStopAtLevel=1", "-Duser.timezone=UTC",
+		return javaCommand(append([]string{"-Xmx256m", "-Duser.timezone=UTC",
 			"-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t),
 			"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", addr}, args...)...)
 	},

@@ -8,7 +8,6 @@ import (
 	"encoding/asn1"
 	"fmt"
 	"net"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -115,7 +114,7 @@ func compareTLS(t *testing.T, version zkVersion) {
 	}
 
 	client, _ := testkit.WritePair(t, ca.Client(t, subjects[0]), dir, "client.pem", "client.pem")
-	java := exec.Command("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.client.secure=true",
+	java := javaCommand("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.client.secure=true",
 		"-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
 		"-Dzookeeper.ssl.keyStore.location="+client, "-Dzookeeper.ssl.trustStore.location="+authority,
 		"-cp", version.classpath(t), "org.apache.zookeeper.ZooKeeperMain", "-server", ours, "whoami")

@@ -112,7 +112,7 @@ func TestTLSStores(t *testing.T) {
 		own := convert(export("client.p12", clientCert, clientKey), "client.jks", "JKS")
 		for _, addr := range []string{"127.0.0.1:" + port, secureAddr(t, l)} {
 			for _, store := range []string{own, file("client.p12")} {
-				java := exec.Command("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.client.secure=true",
+				java := javaCommand("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dzookeeper.client.secure=true",
 					"-Dzookeeper.clientCnxnSocket=org.apache.zookeeper.ClientCnxnSocketNetty",
 					"-Dzookeeper.ssl.keyStore.location="+store, "-Dzookeeper.ssl.keyStore.password="+storePassword,
 					"-Dzookeeper.ssl.trustStore.location="+trustJKS, "-Dzookeeper.ssl.trustStore.password="+storePassword,

@@ -3,24 +3,17 @@
 package interop
 
 import (
-	"context"
-	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/go-zookeeper/zk"
-
-	"github.com/lockkeeper/lockkeeper/internal/tools/stock"
 )
 
 // TestUpgrade upgrades a cluster from the last release to this version, a member at a time and the
 // leader last, as docs/operations.md says, and then downgrades it in the same way. Meanwhile clients
-// write: no session ends, no acknowledged write is lost, and a lock stays with its holder. On each way one
+// write: no session ends, so no lock is lost, and no acknowledged write is. On each way one
 // member comes back without its data, so that it gets a snapshot from members of the other version.
 func TestUpgrade(t *testing.T) {
 	old := olderBinary(t)
@@ -50,7 +43,6 @@ func TestUpgrade(t *testing.T) {
 			s.progress()
 		}
 	}
-	held := holdThroughout(t, e.listen)
 	for _, way := range []struct{ name, to string }{{"upgrade", this}, {"downgrade", old}} {
 		began := time.Now()
 		leader := e.leader()
@@ -73,11 +65,9 @@ func TestUpgrade(t *testing.T) {
 			if e.up(i).cmd.Path != way.to {
 				t.Fatalf("server %d runs %s", i+1, e.procs[i].cmd.Path)
 			}
-			held.still()
 		}
 		t.Logf("%s of all members, one by one: %v", way.name, time.Since(began).Round(time.Millisecond))
 	}
-	held.end()
 	writes := 0
 	for _, s := range stays {
 		writes += s.end()
@@ -123,86 +113,4 @@ func olderBinary(t *testing.T) string {
 	}
 	t.Logf("the earlier version is %s", what)
 	return path
-}
-
-// keptLock is a lock that one client holds and another one waits for.
-type keptLock struct {
-	t       *testing.T
-	holder  *zk.Conn
-	session int64
-	ticket  ticket
-	next    chan error // the other client has the lock
-}
-
-// holdThroughout takes a lock, for which a second client waits. Both are clients of all servers.
-func holdThroughout(t *testing.T, addrs []string) *keptLock {
-	t.Helper()
-	const dir = "/throughout"
-	var conns [2]*zk.Conn
-	for i := range conns {
-		var err error
-		if conns[i], _, err = zk.Connect(addrs, 40*time.Second, zk.WithLogInfo(false), zk.WithLogger(stock.Quiet{})); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(conns[i].Close)
-	}
-	create(t, conns[0], dir)
-	k := &keptLock{t: t, holder: conns[0], next: make(chan error, 1)}
-	var err error
-	if k.ticket, err = lock(t.Context(), k.holder, dir); err != nil {
-		t.Fatal(err)
-	}
-	k.session = k.holder.SessionID()
-	waits, err := enqueue(conns[1], dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() { k.next <- waitsOn(t.Context(), conns[1], waits) }()
-	return k
-}
-
-// waitsOn waits for the lock, through lost connections.
-func waitsOn(ctx context.Context, conn *zk.Conn, t ticket) error {
-	for {
-		err := await(ctx, conn, t)
-		if !errors.Is(err, zk.ErrConnectionClosed) && !errors.Is(err, zk.ErrNoServer) && !errors.Is(err, zk.ErrSessionMoved) {
-			return err
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
-// still checks that the holder has the lock, and the other client has not.
-func (k *keptLock) still() {
-	k.t.Helper()
-	var stat *zk.Stat
-	var err error = zk.ErrConnectionClosed
-	for deadline := time.Now().Add(startDeadline); (err == zk.ErrConnectionClosed || err == zk.ErrNoServer) && time.Now().Before(deadline); {
-		_, stat, err = k.holder.Get(k.ticket.path)
-	}
-	if err != nil || stat.EphemeralOwner != k.session || k.holder.SessionID() != k.session {
-		k.t.Fatalf("the holder has lost the lock: %+v, %v", stat, err)
-	}
-	select {
-	case err := <-k.next:
-		k.t.Fatalf("the other client has the lock as well: %v", err)
-	default:
-	}
-}
-
-// end releases the lock, after which the other client must have it.
-func (k *keptLock) end() {
-	k.t.Helper()
-	k.still()
-	if err := unlock(k.holder, k.ticket); err != nil {
-		k.t.Fatal(err)
-	}
-	select {
-	case err := <-k.next:
-		if err != nil {
-			k.t.Fatal(fmt.Errorf("the other client: %w", err))
-		}
-	case <-time.After(startDeadline):
-		k.t.Fatal("the other client does not get the lock")
-	}
 }

@@ -5,7 +5,6 @@ package interop
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,7 +38,7 @@ func TestZooCfgFiles(t *testing.T) {
 	for i, lines := range zooCfgs {
 		check(t, os.WriteFile(file(i), []byte("dataDir=/nowhere/data\nclientPort=2181\n"+lines+"\n"), 0o644))
 	}
-	java := exec.Command("java", "-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t), "clients/properties/Config.java", dir)
+	java := javaCommand("-Dorg.slf4j.simpleLogger.defaultLogLevel=off", "-cp", zk39.classpath(t), "clients/properties/Config.java", dir)
 	java.Stderr = os.Stderr
 	out, err := java.Output()
 	check(t, err)

@@ -126,11 +126,14 @@ func launchZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]stri
 	if err := os.WriteFile(confFile, conf.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	z.command = []string{
-		"java",
+	z.command = javaCommand().Args
+	if os.Getenv(envPeers) != "" { // it is measured
+		z.command = z.command[:1]
+	}
+	z.command = append(z.command,
 		"-Xmx1000m", // the heap size in zkServer.sh
 		"-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-	}
+	)
 	for _, k := range slices.Sorted(maps.Keys(props)) {
 		z.command = append(z.command, "-D"+k+"="+props[k])
 	}

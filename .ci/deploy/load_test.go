@@ -4,12 +4,9 @@ package deploy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -34,7 +31,8 @@ func (h *hosts) Next() (string, bool) {
 	return h.servers[h.next%len(h.servers)], h.next%len(h.servers) == 0
 }
 
-// load is what clients do all the time. They connect to the first three members, by their names.
+// load is what clients do all the time: one holds a lock, and others write. They connect to the first three members, by
+// their names.
 type load struct {
 	t       *testing.T
 	n       *node
@@ -42,20 +40,11 @@ type load struct {
 	clients sync.WaitGroup
 	kept    *lock.Held // for the whole time
 
-	holders  atomic.Int32 // of the shared lock
-	turns    atomic.Int64 // of it
-	token    int64        // the last one; of the holder
-	counted  int64        // increments by holders that were acknowledged; of the holder
-	doubtful int64        // and others; of the holder
-
 	mu    sync.Mutex
 	wrote []string // znodes whose creation was acknowledged
 }
 
-const (
-	lockers = 3
-	writers = 2
-)
+const writers = 3
 
 // connect opens a session, which must not end before the test.
 func (n *node) connect(first int) (*zk.Conn, *lock.Dialer) {
@@ -85,71 +74,16 @@ func startLoad(n *node) *load {
 	l.cancel = cancel
 	n.t.Cleanup(func() { cancel(); l.clients.Wait() })
 	conn, dialer := n.connect(0)
-	for _, path := range []string{"/count", "/wrote"} {
-		_, err := conn.Create(path, []byte("0"), 0, zk.WorldACL(zk.PermAll))
-		check(n.t, err)
-	}
+	_, err := conn.Create("/wrote", nil, 0, zk.WorldACL(zk.PermAll))
+	check(n.t, err)
 	l.kept = must(lock.NewMutex(conn, "/locks/kept", lock.WithDialer(dialer)).Lock(ctx))(n.t)
 	n.t.Cleanup(conn.Close)
-	for i := range lockers {
-		conn, dialer := n.connect(i)
-		l.clients.Go(func() {
-			defer conn.Close()
-			l.lock(ctx, lock.NewMutex(conn, "/locks/shared", lock.WithDialer(dialer)), conn)
-		})
-	}
 	for i := range writers {
 		conn, _ := n.connect(i)
 		l.clients.Go(func() { defer conn.Close(); l.write(ctx, conn) })
 	}
 	l.progress()
 	return l
-}
-
-// lock takes the lock again and again, and counts in a znode while it holds it.
-func (l *load) lock(ctx context.Context, m *lock.Mutex, conn *zk.Conn) {
-	for ctx.Err() == nil {
-		held, err := m.Lock(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				time.Sleep(20 * time.Millisecond) // no member serves this client at the moment
-			}
-			continue
-		}
-		if l.holders.Add(1) != 1 {
-			l.t.Error("two clients hold the lock")
-		}
-		if held.Token() <= l.token {
-			l.t.Errorf("token %d follows %d", held.Token(), l.token)
-		}
-		l.token = held.Token()
-		if data, stat, err := conn.Get("/count"); err == nil {
-			was, _ := strconv.ParseInt(string(data), 10, 64)
-			if was < l.counted || was > l.counted+l.doubtful {
-				l.t.Errorf("the count is %d, but %d increments were acknowledged, and %d more were made", was, l.counted, l.doubtful)
-			}
-			switch _, err = conn.Set("/count", strconv.AppendInt(nil, was+1, 10), stat.Version); {
-			case err == nil:
-				l.counted++
-			case errors.Is(err, zk.ErrBadVersion): // a doubtful one of before was late
-			default:
-				l.doubtful++
-			}
-		}
-		select {
-		case <-held.Lost():
-			l.t.Errorf("a lock was lost: %v", held.Err())
-		default:
-		}
-		l.holders.Add(-1)
-		unlock, cancel := context.WithTimeout(context.Background(), deadline)
-		if err := held.Unlock(unlock); err != nil {
-			l.t.Errorf("unlock: %v", err)
-		}
-		cancel()
-		l.turns.Add(1)
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // write creates znodes.
@@ -167,12 +101,12 @@ func (l *load) write(ctx context.Context, conn *zk.Conn) {
 	}
 }
 
-// progress waits until clients have taken locks and written.
+// progress waits until clients have written.
 func (l *load) progress() {
 	l.t.Helper()
 	written := func() int { l.mu.Lock(); defer l.mu.Unlock(); return len(l.wrote) }
-	turns, wrote := l.turns.Load(), written()
-	l.n.await("progress of the clients", func() bool { return l.turns.Load() > turns+lockers && written() > wrote+writers })
+	wrote := written()
+	l.n.await("progress of the clients", func() bool { return written() > wrote+writers })
 }
 
 // end stops the clients, and checks that nothing was lost, by what the given members say.
@@ -188,7 +122,7 @@ func (l *load) end(ids ...int) {
 	for _, id := range ids {
 		l.holds(id)
 	}
-	t.Logf("%d turns of the lock, %d znodes, %d increments acknowledged and %d perhaps made", l.turns.Load(), len(l.wrote), l.counted, l.doubtful)
+	t.Logf("%d znodes", len(l.wrote))
 }
 
 // holds checks that a member has all that was acknowledged.
@@ -216,10 +150,5 @@ func (l *load) holds(id int) {
 		if !there[path] {
 			t.Errorf("member %d does not have %s, whose creation was acknowledged", id, path)
 		}
-	}
-	data, _, err := conn.Get("/count")
-	check(t, err)
-	if count, err := strconv.ParseInt(string(data), 10, 64); err != nil || count < l.counted || count > l.counted+l.doubtful {
-		t.Errorf("member %d has the count %q, but %d increments were acknowledged, and %d more perhaps made", id, data, l.counted, l.doubtful)
 	}
 }

@@ -4,10 +4,9 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"debug/buildinfo"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,7 +23,6 @@ type options struct {
 	platforms []string
 	only      []string // the kinds of files to build; all if empty
 	pgo       string
-	cache     string // instead of Go's build cache, if not empty
 }
 
 // release is a release that is being built.
@@ -234,11 +232,7 @@ func output(dir string, env []string, name string, args ...string) (string, erro
 // goEnv is the environment of go for a platform. Nothing that it inherits changes what is built.
 func (r *release) goEnv(platform string) []string {
 	goos, goarch, _ := strings.Cut(platform, "/")
-	env := []string{"GOOS=" + goos, "GOARCH=" + goarch, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "GODEBUG=", "GIT_CONFIG_GLOBAL=" + r.gitConfig}
-	if r.cache != "" {
-		env = append(env, "GOCACHE="+r.cache)
-	}
-	return env
+	return []string{"GOOS=" + goos, "GOARCH=" + goarch, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "GODEBUG=", "GIT_CONFIG_GLOBAL=" + r.gitConfig}
 }
 
 // compile builds the program for a platform.
@@ -334,30 +328,26 @@ func (r *release) sums() error {
 	slices.Sort(r.made)
 	var b strings.Builder
 	for _, name := range r.made {
-		f, err := os.Open(filepath.Join(r.out, name))
+		data, err := os.ReadFile(filepath.Join(r.out, name))
 		if err != nil {
 			return err
 		}
-		h := sha256.New()
-		_, err = io.Copy(h, f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return err
-		}
-		fmt.Fprintf(&b, "%x  %s\n", h.Sum(nil), name)
+		fmt.Fprintf(&b, "%x  %s\n", sha256.Sum256(data), name)
 	}
 	r.made = append(r.made, "SHA256SUMS")
 	return os.WriteFile(filepath.Join(r.out, "SHA256SUMS"), []byte(b.String()), 0o644)
 }
 
-// decodeAll decodes the JSON values that follow each other in text.
-func decodeAll[T any](text string) (all []T, err error) {
-	for d := json.NewDecoder(strings.NewReader(text)); ; {
-		var x T
-		if err := d.Decode(&x); err == io.EOF {
-			return all, nil
-		} else if err != nil {
-			return nil, err
+// sources returns the files of a directory of the commit, sorted, with names from there.
+func (r *release) sources(dir string) (files []file, err error) {
+	root := os.DirFS(filepath.Join(r.src, dir))
+	err = fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
 		}
-		all = append(all, x)
-	}
+		data, err := fs.ReadFile(root, name)
+		files = append(files, file{name: name, mode: 0o644, data: data})
+		return err
+	})
+	return files, err
 }

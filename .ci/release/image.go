@@ -10,59 +10,6 @@ import (
 // nobody is the user that the image runs as, and whom /data belongs to.
 const nobody = 65534
 
-// The parts of OCI's image format that are used here.
-type (
-	descriptor struct {
-		MediaType   string            `json:"mediaType"`
-		Digest      string            `json:"digest"`
-		Size        int               `json:"size"`
-		Platform    *ociPlatform      `json:"platform,omitempty"`
-		Annotations map[string]string `json:"annotations,omitempty"`
-	}
-	ociPlatform struct {
-		Architecture string `json:"architecture"`
-		OS           string `json:"os"`
-	}
-	ociIndex struct {
-		Schema      int               `json:"schemaVersion"`
-		MediaType   string            `json:"mediaType"`
-		Manifests   []descriptor      `json:"manifests"`
-		Annotations map[string]string `json:"annotations,omitempty"`
-	}
-	ociManifest struct {
-		Schema      int               `json:"schemaVersion"`
-		MediaType   string            `json:"mediaType"`
-		Config      descriptor        `json:"config"`
-		Layers      []descriptor      `json:"layers"`
-		Annotations map[string]string `json:"annotations,omitempty"`
-	}
-	ociImage struct {
-		Created time.Time `json:"created"`
-		ociPlatform
-		Config ociConfig `json:"config"`
-		RootFS struct {
-			Type  string   `json:"type"`
-			Diffs []string `json:"diff_ids"`
-		} `json:"rootfs"`
-		History []ociHistory `json:"history"`
-	}
-	ociConfig struct {
-		User         string
-		ExposedPorts map[string]struct{}
-		Env          []string
-		Entrypoint   []string
-		Cmd          []string
-		Volumes      map[string]struct{}
-		WorkingDir   string
-		Labels       map[string]string
-		StopSignal   string
-	}
-	ociHistory struct {
-		Created   time.Time `json:"created"`
-		CreatedBy string    `json:"created_by"`
-	}
-)
-
 const (
 	mediaIndex    = "application/vnd.oci.image.index.v1+json"
 	mediaManifest = "application/vnd.oci.image.manifest.v1+json"
@@ -81,19 +28,19 @@ func (r *release) image(programs []*program) error {
 		"org.opencontainers.image.licenses": "Apache-2.0",
 	}
 	files := []file{{name: "oci-layout", mode: 0o644, data: []byte(`{"imageLayoutVersion":"1.0.0"}`)}}
-	put := func(media string, data []byte) descriptor {
+	put := func(media string, data []byte) object {
 		sum := fmt.Sprintf("%x", sha256.Sum256(data))
 		files = append(files, file{name: "blobs/sha256/" + sum, mode: 0o644, data: data})
-		return descriptor{MediaType: media, Digest: "sha256:" + sum, Size: len(data)}
+		return object{"mediaType": media, "digest": "sha256:" + sum, "size": len(data)}
 	}
-	putJSON := func(media string, x any) descriptor {
+	putJSON := func(media string, x object) object {
 		data, err := json.Marshal(x)
 		if err != nil {
-			panic(err) // the types above can all be encoded
+			panic(err) // such objects can all be encoded
 		}
 		return put(media, data)
 	}
-	all := ociIndex{Schema: 2, MediaType: mediaIndex, Annotations: labels}
+	var manifests []object
 	for _, p := range programs {
 		layer, err := tarOf([]file{
 			{name: "bin/", mode: 0o755},
@@ -110,33 +57,32 @@ func (r *release) image(programs []*program) error {
 		if err != nil {
 			return err
 		}
-		platform := ociPlatform{p.arch, p.os}
-		config := ociImage{
-			Created: r.time, ociPlatform: platform,
-			Config: ociConfig{
-				User:         fmt.Sprintf("%d:%[1]d", nobody),
-				ExposedPorts: map[string]struct{}{"2181/tcp": {}, "2888/tcp": {}},
-				Env:          []string{"PATH=/bin", "LOCKKEEPER_ZOO_ENV=true"},
-				Entrypoint:   []string{"/bin/lockkeeper"},
-				Cmd:          []string{"serve"},
-				Volumes:      map[string]struct{}{"/data": {}},
-				WorkingDir:   "/data",
-				Labels:       labels,
-				StopSignal:   "SIGTERM",
+		config := object{
+			"created": r.time, "architecture": p.arch, "os": p.os,
+			"config": object{
+				"User":         fmt.Sprintf("%d:%[1]d", nobody),
+				"ExposedPorts": object{"2181/tcp": object{}, "2888/tcp": object{}},
+				"Env":          []string{"PATH=/bin", "LOCKKEEPER_ZOO_ENV=true"},
+				"Entrypoint":   []string{"/bin/lockkeeper"},
+				"Cmd":          []string{"serve"},
+				"Volumes":      object{"/data": object{}},
+				"WorkingDir":   "/data",
+				"Labels":       labels,
+				"StopSignal":   "SIGTERM",
 			},
-			History: []ociHistory{{r.time, "lockkeeper's release program"}},
+			"rootfs":  object{"type": "layers", "diff_ids": []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}},
+			"history": []object{{"created": r.time, "created_by": "lockkeeper's release program"}},
 		}
-		config.RootFS.Type, config.RootFS.Diffs = "layers", []string{fmt.Sprintf("sha256:%x", sha256.Sum256(layer))}
-		m := putJSON(mediaManifest, ociManifest{
-			Schema: 2, MediaType: mediaManifest, Config: putJSON(mediaConfig, config), Layers: []descriptor{put(mediaLayer, gz(layer))}, Annotations: labels,
+		m := putJSON(mediaManifest, object{
+			"schemaVersion": 2, "mediaType": mediaManifest, "config": putJSON(mediaConfig, config), "layers": []object{put(mediaLayer, gz(layer))}, "annotations": labels,
 		})
-		m.Platform = &platform
-		all.Manifests = append(all.Manifests, m)
+		m["platform"] = object{"architecture": p.arch, "os": p.os}
+		manifests = append(manifests, m)
 	}
-	top := putJSON(mediaIndex, all)
+	top := putJSON(mediaIndex, object{"schemaVersion": 2, "mediaType": mediaIndex, "manifests": manifests, "annotations": labels})
 	name := "localhost/lockkeeper:" + r.version // under which podman and containerd load it
-	top.Annotations = map[string]string{"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
-	index, err := json.Marshal(ociIndex{Schema: 2, MediaType: mediaIndex, Manifests: []descriptor{top}})
+	top["annotations"] = object{"org.opencontainers.image.ref.name": name, "io.containerd.image.name": name}
+	index, err := json.Marshal(object{"schemaVersion": 2, "mediaType": mediaIndex, "manifests": []object{top}})
 	if err != nil {
 		return err
 	}

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -30,7 +29,6 @@ func run(args []string) error {
 	flags.StringVar(&o.pgo, "pgo", "auto", "go build's -pgo; a release is built with auto")
 	platforms := flags.String("platforms", strings.Join(allPlatforms, ","), "OS/ARCH, separated by commas")
 	only := flags.String("only", "", "build only these `kinds` of files, separated by commas: "+kindNames()+" (default all)")
-	check := flags.Bool("check", false, "build all a second time, with an empty cache, and compare the bytes")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -50,10 +48,7 @@ func run(args []string) error {
 	for _, name := range files {
 		fmt.Println(filepath.Join(o.out, name))
 	}
-	if !*check {
-		return nil
-	}
-	return o.again()
+	return nil
 }
 
 func kindNames() string {
@@ -62,51 +57,4 @@ func kindNames() string {
 		names = append(names, k.name)
 	}
 	return strings.Join(append(names, kindImage), ", ")
-}
-
-// again builds a second time, elsewhere and without Go's cache, and compares the files.
-func (o options) again() error {
-	dir, err := os.MkdirTemp("", "lockkeeper-again-")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(dir)
-	second := o
-	second.out, second.cache = filepath.Join(dir, "dist"), filepath.Join(dir, "cache")
-	files, err := second.build()
-	if err != nil {
-		return err
-	}
-	if err := same(o.out, second.out, files); err != nil {
-		return err
-	}
-	fmt.Printf("built twice: all %d files have the same bytes\n", len(files))
-	return nil
-}
-
-// same compares files of two directories, and that a has no others.
-func same(a, b string, files []string) error {
-	there, err := os.ReadDir(a)
-	if err != nil {
-		return err
-	}
-	for _, f := range there {
-		if !slices.Contains(files, f.Name()) {
-			return fmt.Errorf("%s was built only once", f.Name())
-		}
-	}
-	for _, name := range files {
-		x, err := os.ReadFile(filepath.Join(a, name))
-		if err != nil {
-			return err
-		}
-		y, err := os.ReadFile(filepath.Join(b, name))
-		if err != nil {
-			return err
-		}
-		if !bytes.Equal(x, y) {
-			return fmt.Errorf("%s has other bytes when it is built a second time", name)
-		}
-	}
-	return nil
 }

@@ -34,42 +34,29 @@ func (r *release) link(p *program, info *buildinfo.BuildInfo) error {
 	}
 	// The licences of a module are those that lie at its root, and those on the way from there to a
 	// package that is linked.
-	list, err := output(r.src, env, "go", "list", "-deps", "-json=Dir,Module", "./cmd/lockkeeper")
-	if err != nil {
-		return err
-	}
-	packages, err := decodeAll[struct {
-		Dir    string
-		Module *struct {
-			Path, Dir string
-			Main      bool
-		}
-	}](list)
+	list, err := output(r.src, env, "go", "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}\t{{.Dir}}\t{{$.Dir}}{{end}}{{end}}", "./cmd/lockkeeper")
 	if err != nil {
 		return err
 	}
 	dirs := map[string]string{}               // of modules
 	files := map[string]map[string]struct{}{} // names of files with licences, by module
-	for _, x := range packages {
-		m := x.Module
-		if m == nil || m.Main {
-			continue
+	for line := range strings.Lines(list) {
+		of := strings.Split(strings.TrimSpace(line), "\t") // module, its directory, that of a package
+		dirs[of[0]] = of[1]
+		if files[of[0]] == nil {
+			files[of[0]] = map[string]struct{}{}
 		}
-		dirs[m.Path] = m.Dir
-		if files[m.Path] == nil {
-			files[m.Path] = map[string]struct{}{}
-		}
-		for dir := x.Dir; ; dir = filepath.Dir(dir) {
+		for dir := of[2]; ; dir = filepath.Dir(dir) {
 			entries, err := os.ReadDir(dir)
 			if err != nil {
 				return err
 			}
 			for _, e := range entries {
 				if licenceName.MatchString(e.Name()) && !e.IsDir() {
-					files[m.Path][filepath.Join(dir, e.Name())] = struct{}{}
+					files[of[0]][filepath.Join(dir, e.Name())] = struct{}{}
 				}
 			}
-			if len(dir) <= len(m.Dir) {
+			if len(dir) <= len(of[1]) {
 				break
 			}
 		}
@@ -116,6 +103,16 @@ func (r *release) link(p *program, info *buildinfo.BuildInfo) error {
 	return nil
 }
 
+// allLicences returns the licences of all that is in a package with the program, as npm and Python want them.
+func (p *program) allLicences() string {
+	licences := []string{"Apache-2.0"}
+	for _, m := range p.modules {
+		licences = append(licences, m.licences...)
+	}
+	slices.Sort(licences)
+	return strings.Join(slices.Compact(licences), " AND ")
+}
+
 // spdx returns the SPDX identifier of a licence, or "".
 func spdx(text string) string {
 	text = strings.Join(strings.Fields(text), " ")
@@ -135,60 +132,17 @@ func spdx(text string) string {
 	return ""
 }
 
-// The parts of a CycloneDX document (version 1.5) that are used here.
-type (
-	bom struct {
-		Format       string      `json:"bomFormat"`
-		Spec         string      `json:"specVersion"`
-		Serial       string      `json:"serialNumber"`
-		Version      int         `json:"version"`
-		Metadata     bomMeta     `json:"metadata"`
-		Components   []component `json:"components"`
-		Dependencies []bomDeps   `json:"dependencies"`
-	}
-	bomMeta struct {
-		Timestamp string    `json:"timestamp"`
-		Component component `json:"component"`
-	}
-	component struct {
-		Ref        string       `json:"bom-ref"`
-		Type       string       `json:"type"`
-		Name       string       `json:"name"`
-		Version    string       `json:"version"`
-		Purl       string       `json:"purl,omitempty"`
-		Hashes     []bomHash    `json:"hashes,omitempty"`
-		Licences   []bomLicence `json:"licenses,omitempty"`
-		Properties []bomProp    `json:"properties,omitempty"`
-	}
-	bomHash struct {
-		Alg     string `json:"alg"`
-		Content string `json:"content"`
-	}
-	bomLicence struct {
-		Licence struct {
-			ID string `json:"id"`
-		} `json:"license"`
-	}
-	bomProp struct {
-		Name  string `json:"name"`
-		Value string `json:"value"`
-	}
-	bomDeps struct {
-		Ref string   `json:"ref"`
-		On  []string `json:"dependsOn"`
-	}
-)
+// object is an object in JSON.
+type object map[string]any
 
-func bomLicences(ids ...string) (all []bomLicence) {
+func bomLicences(ids ...string) (all []object) {
 	for _, id := range ids {
-		l := bomLicence{}
-		l.Licence.ID = id
-		all = append(all, l)
+		all = append(all, object{"license": object{"id": id}})
 	}
 	return all
 }
 
-// bom returns the CycloneDX document about a file, which contains programs.
+// bom returns the CycloneDX document (version 1.5) about a file, which contains programs.
 func (r *release) bom(name string, data []byte, contains []*program) ([]byte, error) {
 	if len(contains) == 0 {
 		return nil, errors.New(name + " contains nothing")
@@ -196,17 +150,12 @@ func (r *release) bom(name string, data []byte, contains []*program) ([]byte, er
 	sum := sha256.Sum256(data)
 	uuid := sha256.Sum256([]byte(name + string(sum[:])))
 	uuid[6], uuid[8] = uuid[6]&0x0f|0x80, uuid[8]&0x3f|0x80 // version 8: made by a rule of one's own
-	self := component{
-		Ref: name, Type: "application", Name: "lockkeeper", Version: r.version, Purl: "pkg:golang/github.com/lockkeeper/lockkeeper@v" + r.version,
-		Hashes: []bomHash{{"SHA-256", fmt.Sprintf("%x", sum)}}, Licences: bomLicences("Apache-2.0"),
-		Properties: []bomProp{{"lockkeeper:file", name}, {"lockkeeper:commit", r.commit}},
+	about := object{
+		"bom-ref": name, "type": "application", "name": "lockkeeper", "version": r.version, "purl": "pkg:golang/github.com/lockkeeper/lockkeeper@v" + r.version,
+		"hashes": []object{{"alg": "SHA-256", "content": fmt.Sprintf("%x", sum)}}, "licenses": bomLicences("Apache-2.0"),
+		"properties": []object{{"name": "lockkeeper:file", "value": name}, {"name": "lockkeeper:commit", "value": r.commit}},
 	}
-	b := bom{
-		Format: "CycloneDX", Spec: "1.5", Version: 1,
-		Serial:   fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:16]),
-		Metadata: bomMeta{r.time.Format(time.RFC3339), self},
-	}
-	refs := []string{}
+	refs, components := []string{}, []object{}
 	for _, p := range contains {
 		for _, m := range p.modules {
 			purl := "pkg:golang/" + m.path + "@" + strings.ReplaceAll(m.version, "+", "%2B")
@@ -214,14 +163,19 @@ func (r *release) bom(name string, data []byte, contains []*program) ([]byte, er
 				continue
 			}
 			refs = append(refs, purl)
-			c := component{Ref: purl, Type: "library", Name: m.path, Version: m.version, Purl: purl, Licences: bomLicences(m.licences...)}
+			c := object{"bom-ref": purl, "type": "library", "name": m.path, "version": m.version, "purl": purl, "licenses": bomLicences(m.licences...)}
 			if m.sum != "" {
-				c.Properties = []bomProp{{"go:sum", m.sum}}
+				c["properties"] = []object{{"name": "go:sum", "value": m.sum}}
 			}
-			b.Components = append(b.Components, c)
+			components = append(components, c)
 		}
 	}
-	b.Dependencies = []bomDeps{{self.Ref, refs}}
-	text, err := json.MarshalIndent(b, "", "  ")
+	text, err := json.MarshalIndent(object{
+		"bomFormat": "CycloneDX", "specVersion": "1.5", "version": 1,
+		"serialNumber": fmt.Sprintf("urn:uuid:%x-%x-%x-%x-%x", uuid[:4], uuid[4:6], uuid[6:8], uuid[8:10], uuid[10:16]),
+		"metadata":     object{"timestamp": r.time.Format(time.RFC3339), "component": about},
+		"components":   components,
+		"dependencies": []object{{"ref": name, "dependsOn": refs}},
+	}, "", "  ")
 	return append(text, '\n'), err
 }

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -35,37 +33,16 @@ func npmPlatform(platform string) string {
 // that begins with 0.
 func (r *release) npmVersion() string { return strings.Replace(r.version, "-dev.", "-dev.g", 1) }
 
-// npmManifest is the package.json of a package with the program.
-type npmManifest struct {
-	Name            string        `json:"name"`
-	Version         string        `json:"version"`
-	Description     string        `json:"description"`
-	License         string        `json:"license"`
-	Repository      npmRepository `json:"repository"`
-	OS              []string      `json:"os"`
-	CPU             []string      `json:"cpu"`
-	PreferUnplugged bool          `json:"preferUnplugged"` // Yarn shall not leave it in a zip file, where it cannot be started
-}
-
-type npmRepository struct {
-	Type string `json:"type"`
-	URL  string `json:"url"`
-}
-
 // npmProgram writes the package with the program for a platform. It is static on Linux, so there
 // is one package for all C libraries.
 func (r *release) npmProgram(p *program) error {
 	name := npmPlatform(p.os + "/" + p.arch)
-	licences := []string{"Apache-2.0"}
-	for _, m := range p.modules {
-		licences = append(licences, m.licences...)
-	}
-	slices.Sort(licences)
-	manifest, err := json.MarshalIndent(npmManifest{
-		Name: name, Version: r.npmVersion(), Description: "The program of the package " + npmName + " for " + npmOS[p.os] + " on " + npmCPU[p.arch],
-		License:    strings.Join(slices.Compact(licences), " AND "),
-		Repository: npmRepository{"git", "git+" + homepage + ".git"},
-		OS:         []string{npmOS[p.os]}, CPU: []string{npmCPU[p.arch]}, PreferUnplugged: true,
+	manifest, err := json.MarshalIndent(object{
+		"name": name, "version": r.npmVersion(), "description": "The program of the package " + npmName + " for " + npmOS[p.os] + " on " + npmCPU[p.arch],
+		"license":    p.allLicences(),
+		"repository": object{"type": "git", "url": "git+" + homepage + ".git"},
+		"os":         []string{npmOS[p.os]}, "cpu": []string{npmCPU[p.arch]},
+		"preferUnplugged": true, // Yarn shall not leave it in a zip file, where it cannot be started
 	}, "", "  ")
 	if err != nil {
 		return err
@@ -89,20 +66,7 @@ func (r *release) npmProgram(p *program) error {
 // npmMain writes the package with the JavaScript. Those with the program depend on the platform, so
 // they are optional.
 func (r *release) npmMain() error {
-	var files []file
-	root := filepath.Join(r.src, npmSource)
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		name, err := filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		data, err := os.ReadFile(path)
-		files = append(files, file{name: filepath.ToSlash(name), data: data})
-		return err
-	})
+	files, err := r.sources(npmSource)
 	if err != nil {
 		return err
 	}

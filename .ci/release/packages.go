@@ -119,25 +119,16 @@ func (r *release) deb(p *program) error {
 // withDirectories returns sorted files with their directories before them, all below "./".
 func withDirectories(files []file) (all []file) {
 	seen := map[string]bool{}
-	var parents func(name string)
-	parents = func(name string) {
-		if dir := path.Dir(name); !seen[dir] {
-			if dir != "." {
-				parents(dir)
-			}
-			seen[dir] = true
-			all = append(all, file{name: strings.TrimPrefix("./"+dir+"/", "././"), mode: 0o755})
-		}
-	}
 	for _, f := range files {
-		parents(f.name)
+		parts := strings.SplitAfter("./"+f.name, "/")
+		for i := 1; i < len(parts); i++ {
+			if dir := strings.Join(parts[:i], ""); !seen[dir] {
+				seen[dir] = true
+				all = append(all, file{name: dir, mode: 0o755})
+			}
+		}
 		f.name = "./" + f.name
 		all = append(all, f)
-	}
-	for i := range all {
-		if all[i].name == "" {
-			all[i].name = "./"
-		}
 	}
 	return all
 }

@@ -5,7 +5,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"net"
 	"os"
 	"os/exec"
@@ -268,28 +267,10 @@ func debData(t *testing.T) []byte {
 // TestRunImage runs the image for this machine as a container does: only with its files, its user
 // and its environment, and with variables of ZooKeeper's image.
 func TestRunImage(t *testing.T) {
-	files := unpack(t, product(t, "_oci.tar"))
-	blob := func(d descriptor) []byte {
-		return files["blobs/sha256/"+strings.TrimPrefix(d.Digest, "sha256:")].data
-	}
-	var top, all ociIndex
-	var manifest ociManifest
-	var image ociImage
-	decode := func(data []byte, into any) {
-		if err := json.Unmarshal(data, into); err != nil {
-			t.Fatal(err)
-		}
-	}
-	decode(files["index.json"].data, &top)
-	decode(blob(top.Manifests[0]), &all)
-	for _, m := range all.Manifests {
-		if m.Platform.Architecture == runtime.GOARCH {
-			decode(blob(m), &manifest)
-		}
-	}
-	decode(blob(manifest.Config), &image)
+	configs, layers := images(t)
+	image := configs[runtime.GOARCH]
 	dir := root(t)
-	lay(t, unpack(t, blob(manifest.Layers[0])), dir)
+	lay(t, unpack(t, layers[runtime.GOARCH]), dir)
 	c := within(t, dir, image.Config.WorkingDir, append(image.Config.Entrypoint, image.Config.Cmd...)...)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

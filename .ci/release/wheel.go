@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 )
 
@@ -40,7 +39,7 @@ func (r *release) wheel(p *program) error {
 	if err != nil {
 		return err
 	}
-	files, err := r.wheelSources()
+	files, err := r.sources(wheelSource + "/src")
 	if err != nil {
 		return err
 	}
@@ -72,30 +71,8 @@ func (r *release) wheel(p *program) error {
 	return r.write(fmt.Sprintf("%s-%s-py3-none-%s.whl", wheelName, version, strings.Join(tags, ".")), data, p)
 }
 
-// wheelSources returns the modules of the package, sorted.
-func (r *release) wheelSources() (files []file, err error) {
-	dir := filepath.Join(r.src, wheelSource, "src", wheelName)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	for _, e := range entries {
-		data, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, file{name: wheelName + "/" + e.Name(), mode: 0o644, data: data})
-	}
-	return files, nil
-}
-
 // wheelMetadata returns what pip and PyPI show. The licence is that of all that is in the wheel.
 func wheelMetadata(p *program, version string, readme []byte) []byte {
-	licences := []string{"Apache-2.0"}
-	for _, m := range p.modules {
-		licences = append(licences, m.licences...)
-	}
-	slices.Sort(licences)
 	var b bytes.Buffer
 	for _, line := range []string{
 		"Metadata-Version: 2.4",
@@ -103,7 +80,7 @@ func wheelMetadata(p *program, version string, readme []byte) []byte {
 		"Version: " + version,
 		"Summary: A ZooKeeper for tests, without Java: starts in milliseconds, ends sessions, injects faults, judges locks",
 		"Keywords: zookeeper,kazoo,pytest,lock,testing",
-		"License-Expression: " + strings.Join(slices.Compact(licences), " AND "),
+		"License-Expression: " + p.allLicences(),
 		"License-File: LICENSE",
 		"License-File: THIRD_PARTY_LICENSES",
 		"Classifier: Framework :: Pytest",
