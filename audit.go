@@ -78,7 +78,7 @@ func (e AuditEvent) String() string {
 // traceChange notes in the log, and in the audit log, that a change of the members was asked for over the peer port or by the
 // program that this server is part of. The client port does so for its clients' reconfig.
 func (s *Server) traceChange(a cluster.Asked) {
-	event, said := server.Reconfigured(a.Err, errors.Is(a.Err, ErrUnknownOutcome))
+	event, said := server.Reconfigured(a.Err, errors.Is(a.Err, cluster.ErrUnknownOutcome))
 	event.IP, event.User = server.Asker(a.From, a.Subject)
 	if a.Transfer != nil {
 		event.Path = "" // which is the list of members

@@ -194,15 +194,14 @@ type Auth struct {
 	SASL SASL
 }
 
-// SASLMechanism authenticates clients with SASL. It is safe for concurrent use. Begin returns the
-// exchange of tokens with one connection.
-type SASLMechanism = sasl.Mechanism
-
-// SASLExchange is the authentication of one connection. Step takes the client's next token and
-// returns the server's answer; after an error the client is told that it is not authenticated. User
-// returns the name of the user who has authenticated, and false as long as none has. One goroutine at a
-// time calls the methods.
-type SASLExchange = sasl.Exchange
+// SASLExchange is the authentication of one connection. One goroutine at a time calls the methods.
+type SASLExchange interface {
+	// Step takes the client's next token and returns the server's answer. After an error the client is
+	// told that it is not authenticated.
+	Step(token []byte) (answer []byte, err error)
+	// User returns the name of the user who has authenticated; false as long as none has.
+	User() (name string, ok bool)
+}
 
 // SASL says who can authenticate with SASL: the Users, by its mechanism DIGEST-MD5, or those whom
 // another mechanism knows. A user who has authenticated has an identity of scheme sasl, which is
@@ -216,9 +215,10 @@ type SASL struct {
 	// Clients do not send passwords, but whoever can read the network traffic can try many
 	// passwords offline, so passwords should be long and random, or clients use TLS.
 	Users map[string]string
-	// Mechanism is used in place of DIGEST-MD5, if it is not nil. There must be no Users then. All
-	// servers of a cluster should have the same mechanism.
-	Mechanism SASLMechanism
+	// Mechanism begins the authentication of a connection by another mechanism than DIGEST-MD5, if it is
+	// not nil. There must be no Users then. All servers of a cluster should have the same mechanism. It
+	// must be safe for concurrent use.
+	Mechanism func() SASLExchange
 	// SuperUsers are the names of users to whom no ACL applies (superUser).
 	SuperUsers []string
 	// AllowFailed lets a client continue, without an identity, that has failed to authenticate
@@ -654,9 +654,11 @@ func (c *Config) cluster() cluster.Config {
 func (c *Config) server(replica *fsm.Replica, m *cluster.Member) server.Config {
 	digest, _ := c.digest()
 	older, _ := persona.Of(c.Features.BehaveAs)
-	mechanism := c.Auth.SASL.Mechanism
-	if len(c.Auth.SASL.Users) > 0 {
-		mechanism = sasl.NewDigestMD5(c.Auth.SASL.Users)
+	var mechanism func() sasl.Exchange
+	if begin := c.Auth.SASL.Mechanism; begin != nil {
+		mechanism = func() sasl.Exchange { return begin() }
+	} else if len(c.Auth.SASL.Users) > 0 {
+		mechanism = sasl.NewDigestMD5(c.Auth.SASL.Users).Begin
 	}
 	return server.Config{
 		ID: c.ID, Proposer: proposer{m}, Replica: replica, Log: c.Logger,

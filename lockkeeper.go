@@ -27,13 +27,20 @@
 //
 // # Compatibility
 //
-// This package, lockkeepertest, conform, lock, lock/fence and admin promise
-// compatibility: a program that uses them builds unchanged with later versions of
-// the module. Before version 1.0, a new minor version (0.2, 0.3) may break that, and
-// CHANGELOG.md then says how to change the program; a patch version (0.1.1) may not.
-// From 1.0 on, only a new major version may. Any version may add fields and methods,
-// so use field names in literals of its structs. The other packages of the module
-// promise nothing.
+// This package, lockkeepertest, lock and lock/fence promise compatibility: a program that uses
+// them builds unchanged with later versions of the module. Before version 1.0, a new minor version
+// (0.2, 0.3) may break that, and CHANGELOG.md then says how to change the program; a patch version
+// (0.1.1) may not. From 1.0 on, only a new major version may. Any version may add fields and
+// methods, so use field names in literals of structs. None adds a method to an interface, since
+// programs implement those: lock.Conn and [SASLExchange].
+//
+// Packages admin and conform promise less: a new minor version may break programs that use them,
+// also after 1.0. The other packages of the module promise nothing.
+//
+// # Errors
+//
+// Where a comment names an error, as [ErrNoMember] or that of a context, it may be wrapped: ask
+// [errors.Is], or [errors.As] for a [*ConfigError].
 package lockkeeper
 
 import (
@@ -69,40 +76,54 @@ const (
 	released      = "2026-11-21 00:00"
 )
 
-// ErrClosed is returned when the server has been closed, or is being shut down.
-var ErrClosed = errors.New("lockkeeper: server closed")
+var (
+	// ErrClosed is returned when the server has been closed, or is being shut down.
+	ErrClosed = errors.New("lockkeeper: server closed")
+	// ErrStandalone is returned for what only a member of a cluster can do.
+	ErrStandalone = errors.New("lockkeeper: the server is standalone")
+	// ErrNoLeader says that no member has led the cluster for as long as a change of its members has
+	// waited for a leader. The change was not made.
+	ErrNoLeader = own(cluster.ErrNoLeader)
+	// ErrNoMember says that the cluster has no member with an id.
+	ErrNoMember = own(cluster.ErrNoMember)
+	// ErrUnknownOutcome is the error of a change of the members, or of EndSession, if it was asked for
+	// and this server does not know whether it was made. It may also still be made. Other errors of
+	// these methods say why it was not, or not as a whole.
+	ErrUnknownOutcome = own(cluster.ErrUnknownOutcome)
+	// ErrNoSession says that a session does not exist or has ended.
+	ErrNoSession = own(cluster.ErrNoSession)
+	// ErrInUse is returned by [Open] when another process, or another server in this
+	// process, is using the data directory.
+	ErrInUse = own(storage.ErrInUse)
+	// ErrRemoved is the fault of a server that was removed from its cluster, either
+	// while it was running or before it was opened. Its data directory is kept.
+	ErrRemoved = own(cluster.ErrRemoved)
+	// ErrDiffers is the fault of a server whose state, or whose log, is not that of the other
+	// members of its cluster: memory or a disk has failed, or the programs differ. The server has
+	// stopped serving, and its data directory is kept. See "Two members differ" in
+	// docs/operations.md.
+	ErrDiffers = own(cluster.ErrDiffers)
+)
 
-// ErrStandalone is returned for what only a member of a cluster can do.
-var ErrStandalone = errors.New("lockkeeper: the server is standalone")
+// ownError is an error of the packages below this one.
+type ownError struct{ error }
 
-// ErrNoLeader is the error, in the sense of errors.Is, if no member has led the cluster for as long
-// as a change of its members has waited for a leader. The change was not made.
-var ErrNoLeader = cluster.ErrNoLeader
+// own returns an error of the packages below as one of this package; nil for nil.
+func own(err error) error {
+	if err == nil {
+		return nil
+	}
+	return ownError{err}
+}
 
-// ErrNoMember is the error, in the sense of errors.Is, if the cluster has no member with an id.
-var ErrNoMember = cluster.ErrNoMember
+func (e ownError) Error() string { return "lockkeeper: " + e.error.Error() }
+func (e ownError) Unwrap() error { return e.error }
 
-// ErrUnknownOutcome is the error, in the sense of errors.Is, of a change of the members, or of
-// EndSession, if it was asked for and this server does not know whether it was made. It may also
-// still be made. Other errors of these methods say why it was not, or not as a whole.
-var ErrUnknownOutcome = cluster.ErrUnknownOutcome
-
-// ErrNoSession is the error, in the sense of errors.Is, if a session does not exist or has ended.
-var ErrNoSession = cluster.ErrNoSession
-
-// ErrInUse is returned by [Open] when another process, or another server in this
-// process, is using the data directory.
-var ErrInUse = storage.ErrInUse
-
-// ErrRemoved is the fault of a server that was removed from its cluster, either
-// while it was running or before it was opened. Its data directory is kept.
-var ErrRemoved = cluster.ErrRemoved
-
-// ErrDiffers is the fault of a server whose state, or whose log, is not that of the other
-// members of its cluster: memory or a disk has failed, or the programs differ. The server has
-// stopped serving, and its data directory is kept. See "Two members differ" in
-// docs/operations.md.
-var ErrDiffers = cluster.ErrDiffers
+// Is reports whether e is one of the errors above.
+func (e ownError) Is(target error) bool {
+	t, ok := target.(ownError)
+	return ok && errors.Is(e.error, t.error)
+}
 
 // Server is a running server. Its methods are safe for concurrent use and may be
 // called at any time, also after Close.
@@ -157,7 +178,7 @@ type clientPorts struct {
 // data directory, opens the ports, and returns. The server begins to serve clients
 // some milliseconds later; [Server.Wait] waits until it does. Errors name the
 // file, directory, address or field of Config that they are about: a wrong field is a
-// [*ConfigError], and a data directory that is in use [ErrInUse] in the sense of errors.Is. Open does not wait
+// [*ConfigError], and a data directory that is in use [ErrInUse]. Open does not wait
 // for an address that this machine does not have yet; command lockkeeper tries again then.
 func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
@@ -199,7 +220,7 @@ func Open(cfg Config) (*Server, error) {
 	s.inside = inside{report.New(s.clients, s.askClients), testhooks.New(hooked{s})}
 	if err := s.member.Start(); err != nil {
 		s.closeListeners()
-		return nil, err
+		return nil, own(err)
 	}
 	s.wg.Go(s.run)
 	if follows {
@@ -278,7 +299,7 @@ func (s *Server) run() {
 			}
 		case err := <-s.member.Err():
 			s.clients.Close()
-			s.ended(err)
+			s.ended(own(err))
 			return
 		case <-s.stop:
 			return
@@ -373,7 +394,7 @@ func (s *Server) Err() error {
 
 // Wait waits until clients can first create sessions and then returns nil. If the server has stopped
 // serving for good, before or after it became ready, Wait returns what [Server.Err] returns. If
-// ctx ends first, its error is that of ctx, in the sense of errors.Is, and says what the server waits
+// ctx ends first, its error is that of ctx, and says what the server waits
 // for, as far as it knows: which members have not been started yet, for instance.
 func (s *Server) Wait(ctx context.Context) error {
 	select {
@@ -436,7 +457,7 @@ func (s *Server) Dial(network, address string, timeout time.Duration) (net.Conn,
 
 // DialContext returns a client connection to the server through memory, without a port. It
 // ignores network and address. It first waits until the server is ready, as [Server.Wait] does.
-// Its error is that of ctx, in the sense of errors.Is, if ctx ends first. If the server has
+// Its error is that of ctx if ctx ends first. If the server has
 // stopped serving for good, it is what [Server.Err] returns, and [ErrClosed] once Shutdown has
 // begun. The connection does not depend on ctx.
 func (s *Server) DialContext(ctx context.Context, network, address string) (net.Conn, error) {

@@ -72,7 +72,7 @@ func Restore(cfg Config, snapshot io.Reader) error {
 	}
 	m, err := fsm.ReadSnapshot(snapshot)
 	if err != nil {
-		return err
+		return own(err)
 	}
-	return cluster.Restore(cfg.cluster(), m)
+	return own(cluster.Restore(cfg.cluster(), m))
 }

@@ -177,8 +177,8 @@ type MemberStatus struct {
 // answers if it serves no clients because it has no contact with a majority. If ctx has no
 // deadline, MemberStatus waits for some seconds.
 //
-// Its error is [ErrStandalone] or, in the sense of errors.Is, [ErrNoMember] if this server knows
-// of no member with that id, and that of ctx if that ends first.
+// Its error is [ErrStandalone], [ErrNoMember] if this server knows of no member with that id, or
+// that of ctx if that ends first.
 func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, error) {
 	if s.standalone() {
 		return MemberStatus{}, ErrStandalone
@@ -189,10 +189,8 @@ func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, err
 	}
 	st, _, err := cluster.AskStatus(ctx, s.network, addr, nil)
 	switch {
-	case err != nil && ctx.Err() != nil:
-		return MemberStatus{}, fmt.Errorf("lockkeeper: %w", ctx.Err())
 	case err != nil:
-		return MemberStatus{}, fmt.Errorf("lockkeeper: %w", err)
+		return MemberStatus{}, own(cmp.Or(ctx.Err(), err))
 	case st.ID != id:
 		return MemberStatus{}, fmt.Errorf("lockkeeper: %s is not the address of member %d", addr, id)
 	}
@@ -206,7 +204,7 @@ func (s *Server) peerPort(id uint64) (string, error) {
 			return m.Addr, nil
 		}
 	}
-	return "", fmt.Errorf("lockkeeper: %w: %d", ErrNoMember, id)
+	return "", fmt.Errorf("%w: %d", ErrNoMember, id)
 }
 
 // Members returns the members of the cluster, ordered by id, as far as this server
@@ -240,7 +238,7 @@ func (s *Server) peers(members []proto.Peer) (peers []Peer) {
 //
 // Transfer, AddMember and RemoveMember may be called on any member of the cluster,
 // which passes the request on to the leader. If there is no leader, they wait for
-// one, for up to half a minute. In the sense of errors.Is, their error is
+// one, for up to half a minute. Their error is
 //   - [ErrStandalone] if this server is no member of a cluster,
 //   - [ErrNoMember] if Transfer or RemoveMember names a server that is not a member,
 //   - [ErrNoLeader] if there was no leader in time,
@@ -282,11 +280,11 @@ func (s *Server) AddMember(ctx context.Context, p Peer) error {
 }
 
 // RemoveMember removes a member from the cluster for good. If that server is
-// running, its [Server.Done] is closed, and its [Server.Err] returns [ErrRemoved], in the sense of
-// errors.Is. The last voting member cannot be removed. [Server.Transfer] says which errors it returns.
+// running, its [Server.Done] is closed, and its [Server.Err] returns [ErrRemoved].
+// The last voting member cannot be removed. [Server.Transfer] says which errors it returns.
 func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 	if id == 0 && !s.standalone() {
-		return fmt.Errorf("lockkeeper: %w: 0 is not the id of a server", ErrNoMember)
+		return fmt.Errorf("%w: 0 is not the id of a server", ErrNoMember)
 	}
 	return s.change(ctx, cluster.Request{Remove: id})
 }
@@ -304,8 +302,8 @@ func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 // It is carried out by this server itself, and fails if it is in a cluster already, was
 // started without Config.Peers, or knows a member that is in a cluster. Without FormCluster a
 // cluster is formed as soon as all its voting members are running. Its error is
-// [ErrStandalone], or in the sense of errors.Is [ErrUnknownOutcome] if the cluster may have been
-// formed, and that of ctx if that has ended first.
+// [ErrStandalone], [ErrUnknownOutcome] if the cluster may have been formed, and that of ctx if that
+// has ended first.
 func (s *Server) FormCluster(ctx context.Context) error {
 	return s.change(ctx, cluster.Request{Form: true})
 }
@@ -315,7 +313,7 @@ func (s *Server) FormCluster(ctx context.Context) error {
 // is closed, and the client learns that the session has expired when it reconnects.
 // EndSession blocks while this server knows no leader.
 //
-// In the sense of errors.Is, its error is [ErrNoSession] if there is no such session, and
+// Its error is [ErrNoSession] if there is no such session, and
 // otherwise [ErrUnknownOutcome]: the session may have ended or not, or may end later. It is then
 // also that of ctx if that has ended first, and what [Server.Err] returns if this server has stopped
 // serving for good.
@@ -323,8 +321,8 @@ func (s *Server) EndSession(ctx context.Context, id int64) error {
 	switch err := s.member.Expire(ctx, id); {
 	case err == nil:
 		return nil
-	case errors.Is(err, ErrNoSession):
-		return fmt.Errorf("%w: %s", err, session.FormatID(id))
+	case errors.Is(err, cluster.ErrNoSession):
+		return fmt.Errorf("%w: %s", ErrNoSession, session.FormatID(id))
 	}
 	return s.unknown(ctx, fmt.Errorf("session %s may have ended or not", session.FormatID(id)))
 }
@@ -349,16 +347,16 @@ func (s *Server) change(ctx context.Context, q cluster.Request) error {
 		return nil
 	}
 	switch {
-	case errors.Is(err, ErrUnknownOutcome):
+	case errors.Is(err, cluster.ErrUnknownOutcome):
 		if s.Err() != nil || ctx.Err() != nil {
 			return s.unknown(ctx, nil)
 		}
 	case s.Err() != nil:
 		return s.Err()
-	case ctx.Err() != nil && errors.Is(err, ErrNoLeader):
-		return s.notReady(fmt.Errorf("lockkeeper: %w: %w", ErrNoLeader, ctx.Err()))
+	case ctx.Err() != nil && errors.Is(err, cluster.ErrNoLeader):
+		return s.notReady(fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err()))
 	case ctx.Err() != nil:
-		return s.notReady(fmt.Errorf("lockkeeper: %w", ctx.Err()))
+		return s.notReady(own(ctx.Err()))
 	}
-	return fmt.Errorf("lockkeeper: %w", err)
+	return own(err)
 }

@@ -3,7 +3,7 @@
 // Kubernetes. A program that embeds a server mounts a [Handler] wherever it likes, behind
 // [Guard] or its own authentication, or adds a [Collector] to the metrics that it has.
 //
-// This package promises compatibility, as package lockkeeper explains.
+// This package promises less compatibility than others, as package lockkeeper explains.
 package admin
 
 import (

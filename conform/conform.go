@@ -7,7 +7,7 @@
 // outside of it, and deletes everything at the end. No other client may write to
 // the endpoint meanwhile, because some checks count zxids.
 //
-// This package promises compatibility, as package lockkeeper explains. A new version
+// This package promises less compatibility than others, as package lockkeeper explains. A new version
 // may come with new checks, which a server that passed so far may fail.
 package conform
 

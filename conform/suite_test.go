@@ -377,7 +377,7 @@ func TestCut(t *testing.T) {
 func TestSASLConfigured(t *testing.T) {
 	for why, settings := range map[string]lockkeeper.SASL{
 		"with a token": {Users: map[string]string{"bob": "x"}},
-		"AuthFailed":   {Mechanism: refusing{}},
+		"AuthFailed":   {Mechanism: func() lockkeeper.SASLExchange { return refusing{} }},
 	} {
 		s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Auth.SASL = settings }))
 		r, err := Run(t.Context(), Options{
@@ -396,8 +396,6 @@ func TestSASLConfigured(t *testing.T) {
 
 // refusing is a mechanism of SASL that refuses everybody, as GSSAPI does those without a ticket.
 type refusing struct{}
-
-func (refusing) Begin() lockkeeper.SASLExchange { return refusing{} }
 
 func (refusing) Step([]byte) ([]byte, error) { return nil, errors.New("no ticket") }
 

@@ -9,7 +9,8 @@ import "github.com/go-zookeeper/zk"
 // does not answer Sync or a read from a memory of its own, since the locks take the answer as
 // the server's sign of life; it does not repeat a Create, since the reply to the first one may
 // be lost; it keeps errors recognizable for [errors.Is]; and SessionID and State are those of
-// the connection that sends the requests. The methods are called from several goroutines.
+// the connection that sends the requests. The methods are called from several goroutines. No version will
+// add a method.
 type Conn interface {
 	Children(path string) (names []string, stat *zk.Stat, err error)
 	ChildrenW(path string) (names []string, stat *zk.Stat, event <-chan zk.Event, err error)

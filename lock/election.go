@@ -29,7 +29,7 @@ func (e *Election) Campaign(ctx context.Context) (*Held, error) {
 }
 
 // Leader returns the data of the candidate that leads, and its fencing token. It returns
-// [ErrNoLeader] if there is no candidate. The answer may be old when it arrives.
+// [ErrNoCandidate] if there is no candidate. The answer may be old when it arrives.
 func (e *Election) Leader(ctx context.Context) (data []byte, token int64, err error) {
 	if e.q.wrong != nil {
 		return nil, 0, fmt.Errorf("lock: leader of %s: %w", e.q.path, e.q.wrong)
@@ -63,7 +63,7 @@ func (q *queue) first() ([]byte, int64, error) {
 		children, _, err := q.conn.Children(q.path)
 		line := locks.Queue(children, false)
 		if errors.Is(err, zk.ErrNoNode) || err == nil && len(line) == 0 {
-			return nil, 0, ErrNoLeader
+			return nil, 0, ErrNoCandidate
 		}
 		if err != nil {
 			return nil, 0, err

@@ -199,7 +199,7 @@ func TestElection(t *testing.T) {
 		for i := range 3 {
 			all = append(all, lock.NewElection(s.Connect(t, timeout), path, known, lock.WithData(fmt.Append(nil, i))))
 		}
-		if _, _, err := all[0].Leader(t.Context()); !errors.Is(err, lock.ErrNoLeader) {
+		if _, _, err := all[0].Leader(t.Context()); !errors.Is(err, lock.ErrNoCandidate) {
 			t.Errorf("got %v", err)
 		}
 		for i, e := range all {

@@ -18,7 +18,7 @@ var exclusive = kind{mark: markLock}
 
 // Lock waits until it holds the lock. It outlasts lost connections, restarts of servers, and
 // even the end of the session, after which it queues up again. If ctx ends before that, the
-// error is that of ctx in the sense of [errors.Is]: [context.DeadlineExceeded] or
+// error is that of ctx: [context.DeadlineExceeded] or
 // [context.Canceled]. It also returns [ErrDeadlock], [ErrTimeoutUnknown], and the errors of
 // go-zookeeper for what a server refuses (zk.ErrNoAuth) and for a connection that the program
 // has closed (zk.ErrClosing).

@@ -20,8 +20,8 @@ var (
 	// ErrDeadlock is returned for a lock that the caller's own context already holds, since
 	// waiting for it would never end. See [Reentrant].
 	ErrDeadlock = errors.New("lock: the context holds this lock already")
-	// ErrNoLeader is returned by [Election.Leader] if nobody leads.
-	ErrNoLeader = errors.New("lock: no leader")
+	// ErrNoCandidate is returned by [Election.Leader] if nobody leads.
+	ErrNoCandidate = errors.New("lock: no candidate")
 	// ErrTimeoutUnknown is returned if nothing tells for how long a session outlives its last
 	// request: there is neither [WithDialer] nor [WithSessionTimeout], or the Dialer is not
 	// that of the connection.

@@ -487,7 +487,7 @@ func (c *common) Connect(t testing.TB, sessionTimeout time.Duration) *zk.Conn {
 // timeout: the session's ephemeral znodes are deleted, its connection is closed,
 // and the client learns that the session has expired when it reconnects.
 // ExpireSession returns when the session has ended. Its error is
-// [lockkeeper.ErrNoSession], as errors.Is tells, if there is no such session. It gives up after a
+// [lockkeeper.ErrNoSession] if there is no such session. It gives up after a
 // minute, for instance if the server is paused. After any other error than ErrNoSession the
 // session may or may not have ended.
 func (s *Server) ExpireSession(sessionID int64) error {

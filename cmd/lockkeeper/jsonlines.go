@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 )
 
 // jsonLines is standard error with --log-format json: what else would be a line of text there becomes one of the log,
@@ -24,7 +25,7 @@ func (j jsonLines) Write(text []byte) (int, error) {
 
 // sayError writes an error to standard error, as one line.
 func sayError(stderr io.Writer, err error) {
-	text := "lockkeeper: " + oneLine(err)
+	text := "lockkeeper: " + strings.TrimPrefix(oneLine(err), "lockkeeper: ")
 	if j, ok := stderr.(jsonLines); ok {
 		j.log.Error(text)
 		return

@@ -49,7 +49,7 @@ func (s *saslFlags) load(flags *pflag.FlagSet, cfg *lockkeeper.Config) (*saslfil
 	} else if err != nil {
 		return nil, badFlag(flags, "jaas", "%w", err)
 	}
-	cfg.Auth.SASL.Mechanism = keeper.Mechanism()
+	cfg.Auth.SASL.Mechanism = func() lockkeeper.SASLExchange { return keeper.Begin() }
 	const why = "--jaas has users with passwords, not a principal of Kerberos"
 	switch {
 	case keeper.Kerberos():

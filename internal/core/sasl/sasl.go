@@ -7,12 +7,6 @@ package sasl
 
 import "errors"
 
-// Mechanism authenticates clients. It is safe for concurrent use.
-type Mechanism interface {
-	// Begin returns the exchange of tokens with one connection.
-	Begin() Exchange
-}
-
 // Exchange is the state of one connection's authentication. It is not safe for concurrent use.
 type Exchange interface {
 	// Step takes a token of the client and returns the answer. After an error, User still

@@ -64,7 +64,7 @@ func (c *conn) authSASL(body []byte) (proto.Code, []byte, error) {
 	}
 	if c.sasl == nil {
 		c.proving.Store(true)
-		c.sasl = c.s.cfg.SASL.Begin()
+		c.sasl = c.s.cfg.SASL()
 	}
 	token, err := c.sasl.Step(q.Token)
 	if user, ok := c.sasl.User(); ok && err == nil {

@@ -16,7 +16,7 @@ import (
 
 // withSASL adds SASL with the users of the tests to a configuration.
 func withSASL(auth server.Auth) server.Config {
-	auth.SASL = sasl.NewDigestMD5(rawtest.SASLUsers)
+	auth.SASL = sasl.NewDigestMD5(rawtest.SASLUsers).Begin
 	return server.Config{Auth: auth}
 }
 

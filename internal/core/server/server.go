@@ -110,9 +110,9 @@ type Auth struct {
 	EnforceAuth []string    // schemes; if not empty, a connection needs an identity of one of them
 	SuperX509   string      // subject of the super user's certificate, in the form of RFC 2253; empty for none
 
-	SASL            sasl.Mechanism // nil if SASL is not configured
-	SuperSASL       []string       // users of SASL who are super users
-	AllowSASLFailed bool           // clients that fail to authenticate may continue without an identity
+	SASL            func() sasl.Exchange // begins with one connection; nil if SASL is not configured
+	SuperSASL       []string             // users of SASL who are super users
+	AllowSASLFailed bool                 // clients that fail to authenticate may continue without an identity
 }
 
 // Server serves clients. Its methods are safe for concurrent use.

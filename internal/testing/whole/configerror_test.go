@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 )
 
 // TestConfigError breaks each rule of the configuration. The error must name the field
@@ -65,8 +64,8 @@ func TestConfigError(t *testing.T) {
 		{"Auth.SASL.Users", `"a@b@c" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"a": "x", "a@b@c": "x"}}}}},
 		{"Auth.SASL.Users", `"\xff" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"\xff": "x"}}}}},
 		{"Auth.SASL.SuperUsers", `no user "b"`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"a": "x"}, SuperUsers: []string{"a", "b"}}}}},
-		{"Auth.SASL.Mechanism", "as well", config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"a": "x"}, Mechanism: sasl.NewDigestMD5(nil)}}}},
-		{"Auth.SASL.SuperUsers", `"a@b@c" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Mechanism: sasl.NewDigestMD5(nil), SuperUsers: []string{"b@C", "a@b@c"}}}}},
+		{"Auth.SASL.Mechanism", "as well", config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Users: map[string]string{"a": "x"}, Mechanism: digestMD5}}}},
+		{"Auth.SASL.SuperUsers", `"a@b@c" is not a name`, config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{Mechanism: digestMD5, SuperUsers: []string{"b@C", "a@b@c"}}}}},
 		{"Auth.SASL.AllowFailed", "no users", config{Auth: lockkeeper.Auth{SASL: lockkeeper.SASL{AllowFailed: true}}}},
 		{"Auth.SuperX509", "TLS", config{Auth: lockkeeper.Auth{SuperX509: "CN=a"}}},
 		{"TLS", "certificate", config{SecureAddr: "127.0.0.1:0"}},

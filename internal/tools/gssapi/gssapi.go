@@ -49,7 +49,7 @@ type Config struct {
 	RemoveHost, RemoveRealm bool
 }
 
-// Mechanism is the mechanism GSSAPI. It implements sasl.Mechanism.
+// Mechanism is the mechanism GSSAPI.
 type Mechanism struct {
 	now     atomic.Pointer[service]
 	replays replays
@@ -153,7 +153,7 @@ var keySizes = map[int32]int{
 	etypeID.AES128_CTS_HMAC_SHA256_128: 16, etypeID.AES256_CTS_HMAC_SHA384_192: 32,
 }
 
-// Begin implements sasl.Mechanism.
+// Begin returns the exchange of tokens with one connection.
 func (m *Mechanism) Begin() sasl.Exchange { return &exchange{m: m} }
 
 // exchange is one exchange. The client sends a ticket. If it wants the server to authenticate

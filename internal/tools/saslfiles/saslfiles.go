@@ -44,12 +44,12 @@ func Open(files Files, log *slog.Logger) (*Keeper, error) {
 	return k, nil
 }
 
-// Mechanism returns the mechanism, which is always the same.
-func (k *Keeper) Mechanism() sasl.Mechanism {
+// Begin returns the exchange of tokens with one connection.
+func (k *Keeper) Begin() sasl.Exchange {
 	if k.kerberos != nil {
-		return k.kerberos
+		return k.kerberos.Begin()
 	}
-	return k.digest
+	return k.digest.Begin()
 }
 
 // Kerberos reports whether the mechanism is GSSAPI.
