@@ -234,8 +234,7 @@ var multiChecks = []Check{
 	check("multi/check", ">=3.4",
 		"check compares the version of the data; -1 matches every version, but the znode must exist.",
 		func(t *trial, k *conn) {
-			a := t.path("a")
-			k.make(a)
+			a := k.create(t.path("a"), nil, 0)
 			k.set(a, nil, 0)
 			k.setACL(a, proto.OpenACL, 0)
 			k.setACL(a, proto.OpenACL, 1)
@@ -251,7 +250,7 @@ var multiChecks = []Check{
 		func(t *trial, k *conn) {
 			k.make(t.path("a"))
 			s := k.stat(t.path("a"))
-			k.watchData(t.path("a"))
+			k.watch(opGet(t.path("a")))
 			k.multi(opCheck(t.path("a"), 0))
 			k.noEvent()
 			t.equal("the Stat", k.stat(t.path("a")), s)
@@ -371,10 +370,7 @@ var multiChecks = []Check{
 		"A multi fires its watches in the order of its operations, for each of them the znode's before its parent's, and all before the reply.",
 		func(t *trial, k *conn) {
 			k.make(t.path("a"), t.path("b"))
-			k.watchData(t.path("b"))
-			k.watchExists(t.path("c"))
-			k.watchChildren(t.path(""))
-			k.watchData(t.path("a"))
+			k.watch(opGet(t.path("b")), opExists(t.path("c")), opChildren(t.path("")), opGet(t.path("a")))
 			xid := k.send(opMulti(opSet(t.path("b"), nil, -1), opCreate(t.path("c"), nil, 0), opDelete(t.path("a"), -1)))
 			k.event(dataChanged(t.path("b")), created(t.path("c")), childrenChanged(t.path("")))
 			k.event(deleted(t.path("a")))
@@ -385,7 +381,7 @@ var multiChecks = []Check{
 		"A one-shot watch fires once in a multi, whatever later operations do to its znode.",
 		func(t *trial, k *conn) {
 			k.make(t.path("a"))
-			k.watchData(t.path("a"))
+			k.watch(opGet(t.path("a")))
 			k.multi(opSet(t.path("a"), nil, -1), opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCreate(t.path("a"), nil, 0))
 			k.onlyEvents(dataChanged(t.path("a")))
 		}),
@@ -393,8 +389,7 @@ var multiChecks = []Check{
 		"A multi that fails fires no watch and uses none up.",
 		func(t *trial, k *conn) {
 			k.make(t.path("a"))
-			k.watchData(t.path("a"))
-			k.watchChildren(t.path(""))
+			k.watch(opGet(t.path("a")), opChildren(t.path("")))
 			k.multi(opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCheck(t.path("nope"), -1))
 			k.noEvent()
 			k.delete(t.path("a"), -1)
@@ -438,7 +433,7 @@ var multiChecks = []Check{
 		"A client that receives the event of a multi's first change sees the last change, too.",
 		func(t *trial, w, r *conn) {
 			w.make(t.path("a"))
-			r.watchData(t.path("a"))
+			r.watch(opGet(t.path("a")))
 			ops := []request{opSet(t.path("a"), nil, -1)}
 			for i := range 100 {
 				ops = append(ops, opCreate(t.path(fmt.Sprintf("n%d", i)), nil, 0))

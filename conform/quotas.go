@@ -84,7 +84,7 @@ var quotaChecks = []Check{
 			n := k.create(t.path("n"), nil, 0)
 			k.quota(n, soft(-1, -1))
 			stats := "/zookeeper/quota" + n + "/zookeeper_stats"
-			k.watchData(stats)
+			k.watch(opGet(stats))
 			before := k.stat(stats)
 			for i := range 12 {
 				k.create(fmt.Sprintf("%s/%d", n, i), repeat(10), 0)

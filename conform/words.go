@@ -326,10 +326,9 @@ var wordChecks = []Check{
 				n := other.create(root, repeat(100), proto.FlagEphemeral)
 				more("ephemerals_count", 1)
 				more("approximate_data_size", int64(len(n)+100))
-				k.watchData(n)
-				k.watchExists(n)
+				k.watch(opGet(n), opExists(n))
 				more("watch_count", 1)
-				k.watchChildren(t.path(""))
+				k.watch(opChildren(t.path("")))
 				more("watch_count", 2)
 				other.closeSession()
 				for _, key := range []string{"global_sessions", "ephemerals_count", "approximate_data_size", "watch_count"} {
@@ -373,9 +372,8 @@ var wordChecks = []Check{
 				return n
 			}
 			before := counts()
-			a.watchData(t.path(""))
-			a.watchExists(t.path("missing"))
-			b.watchExists(t.path(""))
+			a.watch(opGet(t.path("")), opExists(t.path("missing")))
+			b.watch(opExists(t.path("")))
 			t.equal("connections, paths and watches", counts(), [3]int{before[0] + 2, before[1] + 2, before[2] + 3})
 			a.removeWatches(t.path("missing"), watcherData)
 			b.closeSession()
@@ -386,8 +384,7 @@ var wordChecks = []Check{
 	requires(Words, check("four-letter words/wchc", ">=3.5",
 		"wchc lists the sessions that watch, each followed by its paths, each on a line that starts with a tab.",
 		func(t *trial, k *conn) {
-			k.watchData(t.path(""))
-			k.watchExists(t.path("missing"))
+			k.watch(opGet(t.path("")), opExists(t.path("missing")))
 			lines := t.lines("wchc")
 			t.every(lines, `0x[0-9a-f]+`, "\t/.*", ``)
 			i := slices.Index(lines, k.hex())
@@ -398,8 +395,8 @@ var wordChecks = []Check{
 	requires(Words, check("four-letter words/wchp", ">=3.5",
 		"wchp lists the watched paths, each followed by its sessions, each on a line that starts with a tab.",
 		func(t *trial, a, b *conn) {
-			a.watchData(t.path(""))
-			b.watchExists(t.path(""))
+			a.watch(opGet(t.path("")))
+			b.watch(opExists(t.path("")))
 			lines := t.lines("wchp")
 			t.every(lines, `/.*`, "\t0x[0-9a-f]+", ``)
 			i := slices.Index(lines, t.path(""))

@@ -163,7 +163,7 @@ var zxidChecks = []Check{
 				for i := range 5 {
 					a.create(fmt.Sprintf("%s/%d", root, i), nil, proto.FlagEphemeral)
 				}
-				k.watchExists(root + "/3")
+				k.watch(opExists(root + "/3"))
 				k.expires(a.Session, began, root+"/3")
 				t.equal("children left", len(k.children(root)), 0)
 			})
