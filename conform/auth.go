@@ -5,13 +5,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// opSASL is the operation sasl.
-const opSASL proto.OpCode = 102
-
 // tryAuth sends an auth request and returns its reply, whatever its code.
 func (k *conn) tryAuth(scheme string, auth []byte) *wire.Frame {
-	k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: auth}))
-	k.flush()
+	k.sendXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: auth}))
 	return k.answer(proto.XidAuth, proto.OpAuth)
 }
 
@@ -54,8 +50,7 @@ var authChecks = []Check{
 	check("auth/type", ">=3.4",
 		"The field type of an auth request is ignored.",
 		func(t *trial, k *conn) {
-			k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Type: 4711, Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
-			k.flush()
+			k.sendXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Type: 4711, Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
 			k.judge(k.answer(proto.XidAuth, proto.OpAuth), proto.OK)
 			k.protect("n", allow(alice, proto.PermAll))
 			k.get(t.path("n"))
@@ -214,7 +209,7 @@ var authChecks = []Check{
 		"If SASL is not configured, the operation sasl is answered with a null token and zxid 0, whatever its content, and the connection stays open.",
 		func(t *trial, k *conn) {
 			for _, token := range []string{"", "token"} {
-				xid := k.queue(req(opSASL, body(token)))
+				xid := k.queue(req(proto.OpSASL, body(token)))
 				k.flush()
 				f := k.reply()
 				k.judge(f, proto.OK)

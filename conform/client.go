@@ -355,6 +355,12 @@ func (k *conn) flush() {
 	k.out, k.outLog = nil, nil
 }
 
+// sendXid sends a request with that xid without waiting for its reply.
+func (k *conn) sendXid(xid int32, q request) {
+	k.queueXid(xid, q)
+	k.flush()
+}
+
 // send sends a request without waiting for its reply.
 func (k *conn) send(q request) int32 {
 	xid := k.queue(q)
@@ -578,16 +584,14 @@ func (k *conn) missing(paths ...string) {
 	}
 }
 
-// watchExists, watchData and watchChildren set a watch. The read must succeed, except
-// that of watchExists, where the znode may be missing.
-func (k *conn) watchExists(path string) {
-	k.call(watching(opExists(path)))
-}
-func (k *conn) watchData(path string) {
-	k.do(watching(opGet(path)))
-}
-func (k *conn) watchChildren(path string) {
-	k.do(watching(opChildren(path)))
+// watch sets a watch with each of the reads, which must succeed, except that exists may find no
+// znode.
+func (k *conn) watch(requests ...request) {
+	for _, q := range requests {
+		if f := k.call(watching(q)); q.Op != proto.OpExists || f.Code != proto.NoNode {
+			k.judge(f, proto.OK)
+		}
+	}
 }
 
 // addWatch adds a persistent watch.
@@ -645,9 +649,7 @@ func (k *conn) multi(ops ...request) []proto.MultiResult {
 
 // auth authenticates the connection, which must be accepted.
 func (k *conn) auth(scheme, auth string) *wire.Frame {
-	k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: scheme, Auth: []byte(auth)}))
-	k.flush()
-	f := k.answer(proto.XidAuth, proto.OpAuth)
+	f := k.tryAuth(scheme, []byte(auth))
 	k.judge(f, proto.OK)
 	return f
 }

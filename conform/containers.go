@@ -166,8 +166,7 @@ var containerChecks = []Check{
 			k.container(n)
 			k.make(n + "/c")
 			before := k.stat(t.path(""))
-			k.watchData(n)
-			k.watchChildren(t.path(""))
+			k.watch(opGet(n), opChildren(t.path("")))
 			k.delete(n+"/c", -1)
 			k.timeout += t.s.o.ReapWithin
 			k.onlyEvents(deleted(n), childrenChanged(t.path("")))
@@ -206,8 +205,7 @@ var containerChecks = []Check{
 			k.container(outer)
 			k.container(inner)
 			owner.create(inner+"/lock-", nil, proto.FlagEphemeralSeq)
-			k.watchExists(inner)
-			k.watchExists(outer)
+			k.watch(opExists(inner), opExists(outer))
 			owner.closeSession()
 			k.timeout += 2 * t.s.o.ReapWithin
 			k.event(deleted(inner), deleted(outer))

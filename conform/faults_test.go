@@ -116,6 +116,19 @@ func body[T any](op proto.OpCode, f func(*T)) fault {
 	})
 }
 
+// late returns a fault that holds a frame which matches back until after the next one.
+func late(match func(*wire.Frame) bool) fault {
+	return func(c *faultyConn, f *wire.Frame) [][]byte {
+		if len(c.held) == 0 && match(f) {
+			c.held = [][]byte{f.Payload}
+			return nil
+		}
+		out := append([][]byte{f.Payload}, c.held...)
+		c.held = nil
+		return out
+	}
+}
+
 var faults = []struct {
 	name  string
 	check string // the check that must find it
@@ -144,39 +157,14 @@ var faults = []struct {
 		}
 		return [][]byte{f.Payload}
 	}},
-	{"a late event", "order/event before the own reply", func(c *faultyConn, f *wire.Frame) [][]byte {
-		if f.Kind == wire.Event {
-			c.held = append(c.held, f.Payload)
-			return nil
-		}
-		out := append([][]byte{f.Payload}, c.held...)
-		c.held = nil
-		return out
-	}},
-	{"an early event", "order/event after the watch's reply", func(c *faultyConn, f *wire.Frame) [][]byte {
-		// The reply that sets a watch waits for the next frame and comes after it.
-		if f.Kind == wire.Reply && f.Op == proto.OpGetData && len(c.held) == 0 {
-			c.held = [][]byte{f.Payload}
-			return nil
-		}
-		out := append([][]byte{f.Payload}, c.held...)
-		c.held = nil
-		return out
-	}},
+	{"a late event", "order/event before the own reply", late(func(f *wire.Frame) bool { return f.Kind == wire.Event })},
+	{"an early event", "order/event after the watch's reply", late(func(f *wire.Frame) bool { return f.Kind == wire.Reply && f.Op == proto.OpGetData })}, // the reply that sets a watch
 	{"an event of another type", "order/events", change(0, func(f *wire.Frame) {
 		if e, ok := f.Body.(*proto.WatcherEvent); ok && e.Type == proto.EventNodeCreated {
 			e.Type = proto.EventNodeDataChanged
 		}
 	})},
-	{"replies out of order", "order/replies", func(c *faultyConn, f *wire.Frame) [][]byte {
-		if f.Kind == wire.Reply && f.Op == proto.OpSetData && c.held == nil {
-			c.held = [][]byte{f.Payload}
-			return nil
-		}
-		out := append([][]byte{f.Payload}, c.held...)
-		c.held = nil
-		return out
-	}},
+	{"replies out of order", "order/replies", late(func(f *wire.Frame) bool { return f.Kind == wire.Reply && f.Op == proto.OpSetData })},
 	{"a ping's xid", "sync and ping/ping", change(proto.OpPing, func(f *wire.Frame) { f.Xid = 0 })},
 	{"cversion counts creates", "children/cversion", body(proto.OpExists, func(s *proto.Stat) { s.Cversion = (s.Cversion + s.NumChildren) / 2 })},
 	{"pzxid is czxid", "children/pzxid", body(proto.OpExists, func(s *proto.Stat) { s.Pzxid = s.Czxid })},
@@ -236,15 +224,10 @@ var faults = []struct {
 			f.Zxid = -1
 		}
 	})},
-	{"the parent's event first", "watches/node before parent", func(c *faultyConn, f *wire.Frame) [][]byte {
-		if e, ok := f.Body.(*proto.WatcherEvent); ok && e.Type == proto.EventNodeCreated {
-			c.held = [][]byte{f.Payload}
-			return nil
-		}
-		out := append([][]byte{f.Payload}, c.held...)
-		c.held = nil
-		return out
-	}},
+	{"the parent's event first", "watches/node before parent", late(func(f *wire.Frame) bool {
+		e, ok := f.Body.(*proto.WatcherEvent)
+		return ok && e.Type == proto.EventNodeCreated
+	})},
 	{"every watch exists", "watches/checkWatches", change(proto.OpCheckWatches, func(f *wire.Frame) { f.Code = proto.OK })},
 	{"children of a recursive watch", "persistent watches/mode 1", func(_ *faultyConn, f *wire.Frame) [][]byte {
 		e, ok := f.Body.(*proto.WatcherEvent)

@@ -31,6 +31,12 @@ func (t *trial) applied(results []proto.MultiResult, types ...proto.OpCode) {
 	t.equal("the types of the results", got, types)
 }
 
+// made checks that a multi has created a znode, with the result of a create2.
+func (k *conn) made(results []proto.MultiResult, path string) {
+	k.t.applied(results, proto.OpCreate2)
+	k.t.equal("the reply", results[0].Reply, proto.Record(&proto.PathStatReply{Path: path, Stat: k.stat(path)}))
+}
+
 // sequence returns the number of the next sequential child of the znode with that Stat.
 func sequence(s proto.Stat) string { return fmt.Sprintf("%010d", (s.Cversion+s.NumChildren)/2) }
 
@@ -48,27 +54,20 @@ var multiChecks = []Check{
 		}),
 	alone(check("multi/one zxid", ">=3.4",
 		"A multi is one transaction: it consumes one zxid, which its reply and all its changes have.",
-		func(t *trial) {
-			t.undisturbed(func(root string) {
-				k := t.connect()
-				k.make(root, root+"/b")
-				before := k.ping().Zxid
-				f := k.do(opMulti(opCreate(root+"/a", nil, 0), opSet(root+"/a", nil, 0), opCreate(root+"/a/x", nil, 0), opDelete(root+"/b", -1)))
-				t.equal("the multi's zxid", f.Zxid, before+1)
-				s := k.stat(root + "/a")
-				t.equal("czxid, mzxid and pzxid", []int64{s.Czxid, s.Mzxid, s.Pzxid}, []int64{f.Zxid, f.Zxid, f.Zxid})
-				t.equal("the parent's pzxid", k.stat(root).Pzxid, f.Zxid)
-				t.equal("the zxid afterwards", k.ping().Zxid, f.Zxid)
-			})
-		})),
+		undisturbed(func(t *trial, k *conn, root string) {
+			k.make(root, root+"/b")
+			before := k.ping().Zxid
+			f := k.do(opMulti(opCreate(root+"/a", nil, 0), opSet(root+"/a", nil, 0), opCreate(root+"/a/x", nil, 0), opDelete(root+"/b", -1)))
+			t.equal("the multi's zxid", f.Zxid, before+1)
+			s := k.stat(root + "/a")
+			t.equal("czxid, mzxid and pzxid", []int64{s.Czxid, s.Mzxid, s.Pzxid}, []int64{f.Zxid, f.Zxid, f.Zxid})
+			t.equal("the parent's pzxid", k.stat(root).Pzxid, f.Zxid)
+			t.equal("the zxid afterwards", k.ping().Zxid, f.Zxid)
+		}))),
 	check("multi/create2", releases.Create2InMulti,
 		"create2 in a multi has a result of type create2, with the path and the Stat.",
 		func(t *trial, k *conn) {
-			r := k.multi(opMake(proto.OpCreate2, t.path("a"), []byte("xy"), 0))
-			t.applied(r, proto.OpCreate2)
-			got := r[0].Reply.(*proto.PathStatReply)
-			t.equal("the path", got.Path, t.path("a"))
-			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
+			k.made(k.multi(opMake(proto.OpCreate2, t.path("a"), []byte("xy"), 0)), t.path("a"))
 		}),
 	check("multi/create2 as create", releases.Create2AsCreate,
 		"create2 in a multi has a result of type create, with only the path.",
@@ -80,20 +79,12 @@ var multiChecks = []Check{
 	check("multi/createContainer", ">=3.6",
 		"createContainer in a multi has a result of type create2, with the path and the Stat.",
 		func(t *trial, k *conn) {
-			r := k.multi(opMake(proto.OpCreateContainer, t.path("a"), nil, proto.FlagContainer))
-			t.applied(r, proto.OpCreate2)
-			got := r[0].Reply.(*proto.PathStatReply)
-			t.equal("the path", got.Path, t.path("a"))
-			t.equal("the Stat", got.Stat, k.stat(t.path("a")))
+			k.made(k.multi(opMake(proto.OpCreateContainer, t.path("a"), nil, proto.FlagContainer)), t.path("a"))
 		}),
 	requires(TTL, check("multi/createTTL", ">=3.6",
 		"createTTL in a multi has a result of type create2, with the path and the Stat.",
 		func(t *trial, k *conn) {
-			r := k.multi(opTTL(t.path("a-"), proto.FlagTTLSequential, 1e6))
-			t.applied(r, proto.OpCreate2)
-			got := r[0].Reply.(*proto.PathStatReply)
-			t.equal("the path", got.Path, t.path("a-0000000000"))
-			t.equal("the Stat", got.Stat, k.stat(got.Path))
+			k.made(k.multi(opTTL(t.path("a-"), proto.FlagTTLSequential, 1e6)), t.path("a-0000000000"))
 		})),
 	check("multi/fails in the middle", ">=3.4",
 		"If an operation of a multi fails, the reply's header has no error. The result of that operation has its code, those before it have Ok and those after it RuntimeInconsistency, all without a reply.",
@@ -126,26 +117,20 @@ var multiChecks = []Check{
 		}),
 	alone(check("multi/failed one's zxid", ">=3.4",
 		"A multi that fails consumes one zxid, which its reply has.",
-		func(t *trial) {
-			t.undisturbed(func(root string) {
-				k := t.connect()
-				before := k.ping().Zxid
-				f := k.do(opMulti(opCreate(root, nil, 0), opCheck(root+"/b", -1)))
-				t.equal("the multi's zxid", f.Zxid, before+1)
-				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
-			})
-		})),
+		undisturbed(func(t *trial, k *conn, root string) {
+			before := k.ping().Zxid
+			f := k.do(opMulti(opCreate(root, nil, 0), opCheck(root+"/b", -1)))
+			t.equal("the multi's zxid", f.Zxid, before+1)
+			t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+		}))),
 	alone(check("multi/empty", ">=3.4",
 		"A multi without operations succeeds, has no results and consumes a zxid.",
-		func(t *trial) {
-			t.undisturbed(func(string) {
-				k := t.connect()
-				before := k.ping().Zxid
-				f := k.do(opMulti())
-				t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
-				t.equal("the multi's zxid", f.Zxid, before+1)
-			})
-		})),
+		undisturbed(func(t *trial, k *conn, _ string) {
+			before := k.ping().Zxid
+			f := k.do(opMulti())
+			t.equal("the number of results", len(f.Body.(*proto.MultiReply).Results), 0)
+			t.equal("the multi's zxid", f.Zxid, before+1)
+		}))),
 	check("multi/undecodable", ">=3.4",
 		"A multi that cannot be decoded fails with MarshallingError as a whole, changes nothing, and leaves the connection open.",
 		func(t *trial, k *conn) {
@@ -157,15 +142,12 @@ var multiChecks = []Check{
 		}),
 	alone(check("multi/undecodable one's zxid", ">=3.6",
 		"Even a multi that cannot be decoded consumes a zxid.",
-		func(t *trial) {
-			t.undisturbed(func(string) {
-				k := t.connect()
-				before := k.ping().Zxid
-				f := k.want(proto.MarshallingError, req(proto.OpMulti, raw{1}))
-				t.equal("its zxid", f.Zxid, before+1)
-				t.equal("the zxid afterwards", k.ping().Zxid, before+1)
-			})
-		})),
+		undisturbed(func(t *trial, k *conn, _ string) {
+			before := k.ping().Zxid
+			f := k.want(proto.MarshallingError, req(proto.OpMulti, raw{1}))
+			t.equal("its zxid", f.Zxid, before+1)
+			t.equal("the zxid afterwards", k.ping().Zxid, before+1)
+		}))),
 	check("multi/operations not allowed", ">=3.6",
 		"A multi with an operation that is not allowed in it, such as exists, getACL, setACL, another multi or an unknown one, fails with MarshallingError as a whole.",
 		func(t *trial, k *conn) {
@@ -234,8 +216,7 @@ var multiChecks = []Check{
 	check("multi/check", ">=3.4",
 		"check compares the version of the data; -1 matches every version, but the znode must exist.",
 		func(t *trial, k *conn) {
-			a := t.path("a")
-			k.make(a)
+			a := k.create(t.path("a"), nil, 0)
 			k.set(a, nil, 0)
 			k.setACL(a, proto.OpenACL, 0)
 			k.setACL(a, proto.OpenACL, 1)
@@ -251,7 +232,7 @@ var multiChecks = []Check{
 		func(t *trial, k *conn) {
 			k.make(t.path("a"))
 			s := k.stat(t.path("a"))
-			k.watchData(t.path("a"))
+			k.watch(opGet(t.path("a")))
 			k.multi(opCheck(t.path("a"), 0))
 			k.noEvent()
 			t.equal("the Stat", k.stat(t.path("a")), s)
@@ -327,20 +308,17 @@ var multiChecks = []Check{
 		}),
 	alone(check("multi/null ACL's zxid", releases.UnreadableTakesNone,
 		"A create with a null ACL makes the whole multi fail with MarshallingError, without consuming a zxid unless its flags are unknown.",
-		func(t *trial) {
-			t.undisturbed(func(string) {
-				k := t.connect()
-				zxid := k.ping().Zxid
-				for _, x := range []struct {
-					flags int32
-					takes int64
-				}{{0, 0}, {proto.FlagContainer, 0}, {proto.FlagTTL, 0}, {proto.FlagTTLSequential, 0}, {7, 1}, {-1, 1}} {
-					zxid += x.takes
-					f := k.want(proto.MarshallingError, req(proto.OpMulti, body(int(proto.OpCreate), false, -1, t.path("x"), -1, -1, int(x.flags), -1, true, -1)))
-					t.equal(fmt.Sprintf("the zxid of a multi with flags %d", x.flags), f.Zxid, zxid)
-				}
-			})
-		})),
+		undisturbed(func(t *trial, k *conn, _ string) {
+			zxid := k.ping().Zxid
+			for _, x := range []struct {
+				flags int32
+				takes int64
+			}{{0, 0}, {proto.FlagContainer, 0}, {proto.FlagTTL, 0}, {proto.FlagTTLSequential, 0}, {7, 1}, {-1, 1}} {
+				zxid += x.takes
+				f := k.want(proto.MarshallingError, req(proto.OpMulti, body(int(proto.OpCreate), false, -1, t.path("x"), -1, -1, int(x.flags), -1, true, -1)))
+				t.equal(fmt.Sprintf("the zxid of a multi with flags %d", x.flags), f.Zxid, zxid)
+			}
+		}))),
 	check("multi/unknown flags fail one operation", releases.MultiChecksModes,
 		"A create in a multi with unknown flags fails with BadArguments.",
 		func(t *trial, k *conn) {
@@ -371,10 +349,7 @@ var multiChecks = []Check{
 		"A multi fires its watches in the order of its operations, for each of them the znode's before its parent's, and all before the reply.",
 		func(t *trial, k *conn) {
 			k.make(t.path("a"), t.path("b"))
-			k.watchData(t.path("b"))
-			k.watchExists(t.path("c"))
-			k.watchChildren(t.path(""))
-			k.watchData(t.path("a"))
+			k.watch(opGet(t.path("b")), opExists(t.path("c")), opChildren(t.path("")), opGet(t.path("a")))
 			xid := k.send(opMulti(opSet(t.path("b"), nil, -1), opCreate(t.path("c"), nil, 0), opDelete(t.path("a"), -1)))
 			k.event(dataChanged(t.path("b")), created(t.path("c")), childrenChanged(t.path("")))
 			k.event(deleted(t.path("a")))
@@ -385,7 +360,7 @@ var multiChecks = []Check{
 		"A one-shot watch fires once in a multi, whatever later operations do to its znode.",
 		func(t *trial, k *conn) {
 			k.make(t.path("a"))
-			k.watchData(t.path("a"))
+			k.watch(opGet(t.path("a")))
 			k.multi(opSet(t.path("a"), nil, -1), opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCreate(t.path("a"), nil, 0))
 			k.onlyEvents(dataChanged(t.path("a")))
 		}),
@@ -393,8 +368,7 @@ var multiChecks = []Check{
 		"A multi that fails fires no watch and uses none up.",
 		func(t *trial, k *conn) {
 			k.make(t.path("a"))
-			k.watchData(t.path("a"))
-			k.watchChildren(t.path(""))
+			k.watch(opGet(t.path("a")), opChildren(t.path("")))
 			k.multi(opSet(t.path("a"), nil, -1), opDelete(t.path("a"), -1), opCheck(t.path("nope"), -1))
 			k.noEvent()
 			k.delete(t.path("a"), -1)
@@ -438,7 +412,7 @@ var multiChecks = []Check{
 		"A client that receives the event of a multi's first change sees the last change, too.",
 		func(t *trial, w, r *conn) {
 			w.make(t.path("a"))
-			r.watchData(t.path("a"))
+			r.watch(opGet(t.path("a")))
 			ops := []request{opSet(t.path("a"), nil, -1)}
 			for i := range 100 {
 				ops = append(ops, opCreate(t.path(fmt.Sprintf("n%d", i)), nil, 0))
@@ -522,15 +496,12 @@ var multiReadChecks = []Check{
 		}),
 	alone(check("multi/multiRead, zxid", ">=3.6",
 		"A multiRead consumes no zxid; its reply has the last one.",
-		func(t *trial) {
-			t.undisturbed(func(string) {
-				k := t.connect()
-				before := k.ping().Zxid
-				f := k.do(opMultiRead(opGet(t.path("")), opGet(t.path("nope"))))
-				t.equal("the reply's zxid", f.Zxid, before)
-				t.equal("the zxid afterwards", k.ping().Zxid, before)
-			})
-		})),
+		undisturbed(func(t *trial, k *conn, _ string) {
+			before := k.ping().Zxid
+			f := k.do(opMultiRead(opGet(t.path("")), opGet(t.path("nope"))))
+			t.equal("the reply's zxid", f.Zxid, before)
+			t.equal("the zxid afterwards", k.ping().Zxid, before)
+		}))),
 	check("multi/multiRead, empty", ">=3.6",
 		"A multiRead without operations succeeds and has no results.",
 		func(t *trial) {

@@ -115,7 +115,7 @@ var orderChecks = []Check{
 		func(t *trial, k *conn) {
 			k.make(t.path("x"))
 			for range 5 {
-				k.watchData(t.path("x"))
+				k.watch(opGet(t.path("x")))
 				k.send(opSet(t.path("x"), nil, -1))
 				k.event(dataChanged(t.path("x")))
 				k.judge(k.answer(k.xid, proto.OpSetData), proto.OK)
@@ -145,7 +145,7 @@ var orderChecks = []Check{
 		func(t *trial, a, b *conn) {
 			b.make(t.path("x"), t.path("y"))
 			for i := range int32(20) {
-				a.watchData(t.path("x"))
+				a.watch(opGet(t.path("x")))
 				b.set(t.path("x"), nil, -1)
 				b.set(t.path("y"), nil, -1)
 				for version := int32(-1); version != i+1; {
@@ -168,7 +168,7 @@ var orderChecks = []Check{
 			var order []string
 			for i := range 20 {
 				order = append(order, t.path(fmt.Sprintf("n%d", i*7%20)))
-				watcher.watchExists(t.path(fmt.Sprintf("n%d", i)))
+				watcher.watch(opExists(t.path(fmt.Sprintf("n%d", i))))
 			}
 			for i, p := range order {
 				k := a
@@ -185,12 +185,10 @@ var orderChecks = []Check{
 	check("order/events of one change", ">=3.0",
 		"For one create or delete, the event of the znode comes before that of its parent's children.",
 		func(t *trial, k, other *conn) {
-			k.watchExists(t.path("x"))
-			k.watchChildren(t.path(""))
+			k.watch(opExists(t.path("x")), opChildren(t.path("")))
 			other.make(t.path("x"))
 			k.event(created(t.path("x")), childrenChanged(t.path("")))
-			k.watchData(t.path("x"))
-			k.watchChildren(t.path(""))
+			k.watch(opGet(t.path("x")), opChildren(t.path("")))
 			other.delete(t.path("x"), -1)
 			k.onlyEvents(deleted(t.path("x")), childrenChanged(t.path("")))
 		}),

@@ -92,7 +92,7 @@ var persistentChecks = []Check{
 			k.addWatch(t.path(""), modeRecursive)
 			k.addWatch(n, modeRecursive)
 			k.addWatch(n+"/c", modePersistent)
-			k.watchExists(n + "/d")
+			k.watch(opExists(n + "/d"))
 			k.make(n)
 			k.event(created(n))
 			k.make(n + "/c")
@@ -138,12 +138,10 @@ var persistentChecks = []Check{
 	check("persistent watches/side by side", releases.WatchesSideBySide,
 		"A persistent watch and one-shot watches of the same znode coexist: a change gives one event, and the persistent watch stays.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n))
 			k.addWatch(n, modePersistent)
-			k.watchExists(n)
-			k.watchChildren(n)
+			k.watch(opExists(n), opChildren(n))
 			for range 3 {
 				k.set(n, nil, -1)
 				k.event(dataChanged(n))
@@ -159,10 +157,9 @@ var persistentChecks = []Check{
 	check("persistent watches/overwritten by one-shot", releases.WatchesOverwrite,
 		"A one-shot watch on a znode replaces the connection's persistent one, and is then used up.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
+			n := k.create(t.path("n"), nil, 0)
 			k.addWatch(n, modePersistent)
-			k.watchData(n)
+			k.watch(opGet(n))
 			k.set(n, nil, -1)
 			k.event(dataChanged(n))
 			k.set(n, nil, -1)
@@ -175,9 +172,8 @@ var persistentChecks = []Check{
 	check("persistent watches/overwrites one-shot", releases.WatchesOverwrite,
 		"A persistent watch replaces the connection's one-shot watches on the znode.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n))
 			k.addWatch(n, modePersistent)
 			for range 3 {
 				k.set(n, nil, -1)
@@ -188,8 +184,7 @@ var persistentChecks = []Check{
 	check("persistent watches/both modes", releases.WatchesSideBySide,
 		"A persistent and a recursive watch on one znode coexist: each change gives one event, a child's change also NodeChildrenChanged, and each watch can be removed on its own.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
+			n := k.create(t.path("n"), nil, 0)
 			k.addWatch(n, modePersistent)
 			k.addWatch(n, modeRecursive)
 			k.set(n, nil, -1)
@@ -214,7 +209,7 @@ var persistentChecks = []Check{
 			a, b := t.path("a"), t.path("b")
 			k.addWatch(a, modePersistent)
 			k.addWatch(b, modeRecursive)
-			k.watchExists(t.path("c"))
+			k.watch(opExists(t.path("c")))
 			for _, x := range []struct {
 				path string
 				want [5]bool
@@ -249,8 +244,7 @@ var persistentChecks = []Check{
 	check("persistent watches/removed by halves", releases.NoPersistentTypes,
 		"removeWatches of type 1 removes the children events of a persistent watch, and that of type 2 the others.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
+			n := k.create(t.path("n"), nil, 0)
 			k.addWatch(n, modePersistent)
 			k.removeWatches(n, watcherChildren)
 			k.make(n + "/c")
@@ -264,10 +258,9 @@ var persistentChecks = []Check{
 	check("persistent watches/removed by any", ">=3.6",
 		"removeWatches of type 3 removes persistent watches as well as one-shot ones.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
+			n := k.create(t.path("n"), nil, 0)
 			k.addWatch(n, modePersistent)
-			k.watchData(n)
+			k.watch(opGet(n))
 			k.removeWatches(n, watcherAny)
 			k.set(n, nil, -1)
 			k.make(n + "/c")

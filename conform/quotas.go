@@ -84,7 +84,7 @@ var quotaChecks = []Check{
 			n := k.create(t.path("n"), nil, 0)
 			k.quota(n, soft(-1, -1))
 			stats := "/zookeeper/quota" + n + "/zookeeper_stats"
-			k.watchData(stats)
+			k.watch(opGet(stats))
 			before := k.stat(stats)
 			for i := range 12 {
 				k.create(fmt.Sprintf("%s/%d", n, i), repeat(10), 0)
@@ -234,14 +234,11 @@ var quotaChecks = []Check{
 		})),
 	alone(requires(Quotas, check("quotas/zxid", ">=3.7",
 		"A write that fails with QuotaExceeded consumes a zxid, like one that fails for another reason.",
-		func(t *trial) {
-			t.undisturbed(func(root string) {
-				k := t.connect()
-				n := k.create(root, nil, 0)
-				k.quota(n, hard(1, -1))
-				before := k.ping().Zxid
-				f := k.want(proto.QuotaExceeded, opCreate(n+"/a", nil, 0))
-				t.equal("the zxid", f.Zxid, before+1)
-			})
-		}))),
+		undisturbed(func(t *trial, k *conn, root string) {
+			n := k.create(root, nil, 0)
+			k.quota(n, hard(1, -1))
+			before := k.ping().Zxid
+			f := k.want(proto.QuotaExceeded, opCreate(n+"/a", nil, 0))
+			t.equal("the zxid", f.Zxid, before+1)
+		})))),
 }

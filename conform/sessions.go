@@ -37,9 +37,7 @@ var sessionChecks = []Check{
 		"Watches end with their connection, even though the session continues.",
 		func(t *trial, a *conn) {
 			a.make(t.path("x"))
-			a.watchData(t.path("x"))
-			a.watchExists(t.path("y"))
-			a.watchChildren(t.path(""))
+			a.watch(opGet(t.path("x")), opExists(t.path("y")), opChildren(t.path("")))
 			a.hangUp()
 			b := t.resume(a.Session)
 			k := t.connect()
@@ -90,7 +88,7 @@ var sessionChecks = []Check{
 		func(t *trial, a *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			watcher := t.connect()
-			watcher.watchExists(t.path("x"))
+			watcher.watch(opExists(t.path("x")))
 			a.hangUp()
 			q := rawclient.Resumption(a.Session)
 			q.Timeout = int32(short.Milliseconds())
@@ -108,7 +106,7 @@ var sessionChecks = []Check{
 			a.create(t.path("a"), nil, proto.FlagEphemeral)
 			b.create(t.path("b"), nil, proto.FlagEphemeral)
 			watcher := t.connect()
-			watcher.watchExists(t.path("b"))
+			watcher.watch(opExists(t.path("b")))
 			a.hangUp()
 			q := rawclient.Resumption(a.Session)
 			q.Timeout *= 6
@@ -128,7 +126,7 @@ var sessionChecks = []Check{
 		"A connection that ends without closeSession leaves the session open, and other sessions do not notice.",
 		func(t *trial, a, b *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
-			b.watchExists(t.path("x"))
+			b.watch(opExists(t.path("x")))
 			a.hangUp()
 			b.noEvent()
 			b.stat(t.path("x"))
@@ -140,8 +138,7 @@ var sessionChecks = []Check{
 		func(t *trial, b *conn) {
 			a, began := t.shortLived(func(a *conn) {
 				a.create(t.path("x"), nil, proto.FlagEphemeral)
-				b.watchExists(t.path("x"))
-				b.watchChildren(t.path(""))
+				b.watch(opExists(t.path("x")), opChildren(t.path("")))
 				b.events = nil // of an earlier try
 			})
 			b.expires(a.Session, began, t.path("x"))
@@ -164,7 +161,7 @@ var sessionChecks = []Check{
 				}
 				a.create(parents[0]+"/y", nil, proto.FlagEphemeral)
 			})
-			b.watchExists(parents[2] + "/x")
+			b.watch(opExists(parents[2] + "/x"))
 			b.expires(a.Session, began, parents[2]+"/x")
 			first := b.stat(parents[0])
 			t.equal("children left", first.NumChildren, int32(0))
@@ -178,7 +175,7 @@ var sessionChecks = []Check{
 		func(t *trial, b *conn) {
 			a, began := t.shortLived(func(a *conn) {
 				a.create(t.path("x"), nil, proto.FlagEphemeral)
-				b.watchExists(t.path("x"))
+				b.watch(opExists(t.path("x")))
 				b.events = nil
 			})
 			a.hangUp()
@@ -197,7 +194,7 @@ var sessionChecks = []Check{
 		func(t *trial, watcher *conn) {
 			a, _ := t.shortLived(func(a *conn) {
 				a.create(t.path("x"), nil, proto.FlagEphemeral)
-				watcher.watchExists(t.path("x"))
+				watcher.watch(opExists(t.path("x")))
 				watcher.events = nil
 			})
 			t.wait(time.Duration(a.Session.Timeout) * time.Millisecond / 2)
@@ -214,8 +211,7 @@ var sessionChecks = []Check{
 		func(t *trial, watcher *conn) {
 			a, began := t.shortLived(func(a *conn) { a.create(t.path("x"), nil, proto.FlagEphemeral) })
 			t.eventually(2*time.Duration(a.Session.Timeout)*time.Millisecond, "the end of a session that only sends auth", func() bool {
-				a.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("carol:carol")}))
-				a.flush()
+				a.sendXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte("carol:carol")}))
 				t.wait(50 * time.Millisecond)
 				return watcher.call(opExists(t.path("x"))).Code == proto.NoNode
 			})

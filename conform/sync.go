@@ -11,8 +11,7 @@ var syncChecks = []Check{
 		"A ping is answered without a body, with xid -2 and the last zxid.",
 		func(t *trial, k *conn) {
 			zxid := k.do(opCreate(t.path("x"), nil, 0)).Zxid
-			k.queueXid(proto.XidPing, request{Op: proto.OpPing})
-			k.flush()
+			k.sendXid(proto.XidPing, request{Op: proto.OpPing})
 			f := k.answer(proto.XidPing, proto.OpPing)
 			k.judge(f, proto.OK)
 			t.equal("the reply's length", len(f.Payload), 16)
@@ -22,8 +21,7 @@ var syncChecks = []Check{
 		"The reply to a ping has xid -2, whatever the xid of the request.",
 		func(t *trial, k *conn) {
 			for _, xid := range []int32{0, 1, 77, -1, -4, math.MinInt32} {
-				k.queueXid(xid, request{Op: proto.OpPing})
-				k.flush()
+				k.sendXid(xid, request{Op: proto.OpPing})
 				t.equal("the reply's xid", k.reply().Xid, proto.XidPing)
 			}
 		}),

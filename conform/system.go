@@ -100,14 +100,11 @@ var systemChecks = []Check{
 		})),
 	alone(with(NoReconfig, check("system nodes/reconfig's zxid", ">=3.5.3",
 		"A reconfig that is refused consumes a zxid.",
-		func(t *trial) {
-			t.undisturbed(func(string) {
-				k := t.connect()
-				before := k.ping().Zxid
-				f := k.want(proto.ReconfigDisabled, req(proto.OpReconfig, &proto.ReconfigRequest{ConfigID: -1}))
-				t.equal("its zxid", f.Zxid, before+1)
-			})
-		}))),
+		undisturbed(func(t *trial, k *conn, _ string) {
+			before := k.ping().Zxid
+			f := k.want(proto.ReconfigDisabled, req(proto.OpReconfig, &proto.ReconfigRequest{ConfigID: -1}))
+			t.equal("its zxid", f.Zxid, before+1)
+		})))),
 }
 
 // numbersIn creates a sequential znode in one that had children from the start.

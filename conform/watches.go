@@ -26,8 +26,7 @@ const (
 // restored sends setWatches with xid -8, as clients do when they reconnect, and waits
 // for its reply. It keeps the events before the reply for event.
 func (k *conn) restored(op proto.OpCode, q proto.Record) {
-	k.queueXid(proto.XidSetWatches, req(op, q))
-	k.flush()
+	k.sendXid(proto.XidSetWatches, req(op, q))
 	k.judge(k.answer(proto.XidSetWatches, op), proto.OK)
 }
 
@@ -44,19 +43,23 @@ func (k *conn) removeWatches(path string, watcher int32) {
 	k.do(opRemoveWatches(path, watcher))
 }
 
+// reads make the requests that set watches.
+type reads []func(path string) request
+
 // fired is a check of the event that a change gives. It creates the znode t.path("n"),
-// sets a watch on it and changes it from another connection.
+// sets watches on it and changes it from another connection.
 type fired struct {
-	watch func(k *conn, path string)
+	watch reads
 	do    func(k *conn, path string)
 	want  func(path string) event // or nil if there is none
 }
 
 func (x fired) run(t *trial) {
 	k, w := t.connect(), t.connect()
-	n := t.path("n")
-	k.create(n, []byte("1"), 0)
-	x.watch(k, n)
+	n := k.create(t.path("n"), []byte("1"), 0)
+	for _, read := range x.watch {
+		k.watch(read(n))
+	}
 	x.do(w, n)
 	if x.want != nil {
 		k.event(x.want(n))
@@ -68,32 +71,31 @@ func (x fired) run(t *trial) {
 func doSet(k *conn, p string)    { k.set(p, []byte("2"), -1) }
 func doSame(k *conn, p string)   { k.set(p, []byte("1"), -1) }
 func doDelete(k *conn, p string) { k.delete(p, -1) }
-func doSetACL(k *conn, p string) { k.setACL(p, proto.OpenACL, -1) }
 func doChild(k *conn, p string)  { k.create(p+"/c", nil, 0) }
 
 var watchChecks = []Check{
 	check("watches/data, setData", ">=3.0",
 		"A watch of getData fires NodeDataChanged when the data is set.",
-		fired{(*conn).watchData, doSet, dataChanged}.run),
+		fired{reads{opGet}, doSet, dataChanged}.run),
 	check("watches/data, same data", ">=3.0",
 		"Setting the same data again counts as a change and fires the watch.",
-		fired{(*conn).watchData, doSame, dataChanged}.run),
+		fired{reads{opGet}, doSame, dataChanged}.run),
 	check("watches/data, delete", ">=3.0",
 		"A watch of getData fires NodeDeleted when the znode is deleted.",
-		fired{(*conn).watchData, doDelete, deleted}.run),
+		fired{reads{opGet}, doDelete, deleted}.run),
 	check("watches/data, children", ">=3.0",
 		"Changes of the znode's children do not fire a watch of getData.",
-		fired{(*conn).watchData, func(k *conn, p string) {
+		fired{reads{opGet}, func(k *conn, p string) {
 			k.make(p + "/c")
 			k.set(p+"/c", nil, -1)
 			k.delete(p+"/c", -1)
 		}, nil}.run),
 	check("watches/exists, setData", ">=3.0",
 		"A watch of exists on an existing znode fires NodeDataChanged when the data is set.",
-		fired{(*conn).watchExists, doSet, dataChanged}.run),
+		fired{reads{opExists}, doSet, dataChanged}.run),
 	check("watches/exists, delete", ">=3.0",
 		"A watch of exists fires NodeDeleted when the znode is deleted.",
-		fired{(*conn).watchExists, doDelete, deleted}.run),
+		fired{reads{opExists}, doDelete, deleted}.run),
 	check("watches/exists, create", ">=3.0",
 		"exists of a missing znode fails with NoNode but sets a watch, which fires NodeCreated when the znode is created.",
 		func(t *trial, k, w *conn) {
@@ -106,8 +108,7 @@ var watchChecks = []Check{
 	check("watches/exists, sequential create", ">=3.0",
 		"A watch of exists matches only the full name of a sequential znode.",
 		func(t *trial, k, w *conn) {
-			k.watchExists(t.path("n-"))
-			k.watchExists(t.path("n-0000000001"))
+			k.watch(opExists(t.path("n-")), opExists(t.path("n-0000000001")))
 			w.create(t.path("n-"), nil, proto.FlagSequential)
 			k.noEvent()
 			w.create(t.path("n-"), nil, proto.FlagEphemeralSeq)
@@ -115,23 +116,23 @@ var watchChecks = []Check{
 		}),
 	check("watches/children, create", ">=3.0",
 		"A watch of getChildren fires NodeChildrenChanged, with the parent's path, when a child is created.",
-		fired{(*conn).watchChildren, doChild, childrenChanged}.run),
+		fired{reads{opChildren}, doChild, childrenChanged}.run),
 	check("watches/children, delete of a child", ">=3.0",
 		"A watch of getChildren fires NodeChildrenChanged when a child is deleted.",
 		func(t *trial, k *conn) {
 			k.make(t.path("c"))
-			k.watchChildren(t.path(""))
+			k.watch(opChildren(t.path("")))
 			t.connect().delete(t.path("c"), -1)
 			k.onlyEvents(childrenChanged(t.path("")))
 		}),
 	check("watches/children, delete", ">=3.0",
 		"A watch of getChildren fires NodeDeleted when the znode itself is deleted.",
-		fired{(*conn).watchChildren, doDelete, deleted}.run),
+		fired{reads{opChildren}, doDelete, deleted}.run),
 	check("watches/children, data", ">=3.0",
 		"Changes of data, the znode's own or a child's, and of grandchildren do not fire a watch of getChildren.",
 		func(t *trial, k, w *conn) {
 			k.make(t.path("c"))
-			k.watchChildren(t.path(""))
+			k.watch(opChildren(t.path("")))
 			w.set(t.path(""), nil, -1)
 			w.set(t.path("c"), nil, -1)
 			w.make(t.path("c/cc"))
@@ -142,23 +143,16 @@ var watchChecks = []Check{
 		}),
 	check("watches/getChildren2", ">=3.3",
 		"getChildren2 sets the same watch as getChildren.",
-		fired{func(k *conn, p string) {
-			k.do(watching(opChildren2(p)))
-		}, doChild, childrenChanged}.run),
+		fired{reads{opChildren2}, doChild, childrenChanged}.run),
 	check("watches/setACL", ">=3.0",
 		"setACL fires no watch.",
-		fired{func(k *conn, p string) {
-			k.watchData(p)
-			k.watchExists(p)
-			k.watchChildren(p)
-		}, doSetACL, nil}.run),
+		fired{reads{opGet, opExists, opChildren}, func(k *conn, p string) { k.setACL(p, proto.OpenACL, -1) }, nil}.run),
 	check("watches/failed writes", ">=3.0",
 		"A write that fails fires no watch and uses none up.",
 		func(t *trial, k *conn) {
 			n := t.path("n")
 			k.make(n, n+"/c")
-			k.watchData(n)
-			k.watchChildren(n)
+			k.watch(opGet(n), opChildren(n))
 			k.want(proto.BadVersion, opSet(n, nil, 7))
 			k.want(proto.NotEmpty, opDelete(n, -1))
 			k.want(proto.NodeExists, opCreate(n+"/c", nil, 0))
@@ -171,35 +165,27 @@ var watchChecks = []Check{
 	check("watches/one-shot", ">=3.0",
 		"A watch fires once; a second change fires it only if it was set again.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
-			k.watchChildren(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n), opChildren(n))
 			k.set(n, nil, -1)
 			k.make(n + "/c")
 			k.event(dataChanged(n), childrenChanged(n))
 			k.set(n, nil, -1)
 			k.delete(n+"/c", -1)
 			k.noEvent()
-			k.watchData(n)
+			k.watch(opGet(n))
 			k.set(n, nil, -1)
 			k.event(dataChanged(n))
 		}),
 	check("watches/set twice", ">=3.0",
 		"Watches of the same kind that one connection sets on one znode are one watch: getData and exists, each called twice, give one event.",
-		fired{func(k *conn, p string) {
-			k.watchData(p)
-			k.watchExists(p)
-			k.watchData(p)
-			k.watchExists(p)
-		}, doSet, dataChanged}.run),
+		fired{reads{opGet, opExists, opGet, opExists}, doSet, dataChanged}.run),
 	check("watches/two connections", ">=3.0",
 		"Every connection that watches gets the event, whichever connection made the change.",
 		func(t *trial, a, b *conn) {
-			n := t.path("n")
-			a.make(n)
-			a.watchData(n)
-			b.watchExists(n)
+			n := a.create(t.path("n"), nil, 0)
+			a.watch(opGet(n))
+			b.watch(opExists(n))
 			a.set(n, nil, -1)
 			a.event(dataChanged(n))
 			b.event(dataChanged(n))
@@ -209,10 +195,8 @@ var watchChecks = []Check{
 	check("watches/data and children, delete", ">=3.0",
 		"A connection that watches both data and children of a znode gets one event when it is deleted, and both watches are used up.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
-			k.watchChildren(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n), opChildren(n))
 			k.delete(n, -1)
 			k.event(deleted(n))
 			k.make(n, n+"/c")
@@ -222,22 +206,21 @@ var watchChecks = []Check{
 	check("watches/node before parent", ">=3.0",
 		"The event of a znode comes before that of its parent's children.",
 		func(t *trial, k *conn) {
-			k.watchChildren(t.path(""))
-			k.watchExists(t.path("n"))
+			k.watch(opChildren(t.path("")), opExists(t.path("n")))
 			k.make(t.path("n"))
 			k.event(created(t.path("n")), childrenChanged(t.path("")))
-			k.watchChildren(t.path(""))
-			k.watchExists(t.path("n"))
+			k.watch(opChildren(t.path("")), opExists(t.path("n")))
 			k.delete(t.path("n"), -1)
 			k.onlyEvents(deleted(t.path("n")), childrenChanged(t.path("")))
 		}),
 	check("watches/without the flag", ">=3.0",
 		"A read without the watch flag sets no watch.",
-		fired{func(k *conn, p string) {
-			k.stat(p)
-			k.get(p)
-			k.children(p)
-		}, doSet, nil}.run),
+		func(t *trial, k, w *conn) {
+			n := k.create(t.path("n"), []byte("1"), 0)
+			k.do(opExists(n), opGet(n), opChildren(n))
+			doSet(w, n)
+			k.noEvent()
+		}),
 	check("watches/failed getData", ">=3.0",
 		"getData of a missing znode sets no watch.",
 		func(t *trial, k *conn) {
@@ -269,9 +252,8 @@ var watchChecks = []Check{
 	check("watches/before the own reply", ">=3.0",
 		"The event of a connection's own write comes before the write's reply.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n))
 			xid := k.send(opSet(n, nil, -1))
 			t.equal("the kind of the first frame", k.next().Kind, wire.Event)
 			t.equal("the xid of the second", k.next().Xid, xid)
@@ -279,10 +261,9 @@ var watchChecks = []Check{
 	check("watches/before the change is visible", ">=3.0",
 		"A connection that watches gets the event of a change before it can read the change.",
 		func(t *trial, k, w *conn) {
-			n := t.path("n")
-			k.make(n)
+			n := k.create(t.path("n"), nil, 0)
 			for round := int32(1); round <= 20; round++ {
-				k.watchData(n)
+				k.watch(opGet(n))
 				w.send(opSet(n, nil, -1))
 				late := time.Now().Add(t.s.o.Timeout)
 				for seen := false; !seen; t.wait(20 * time.Microsecond) {
@@ -305,10 +286,8 @@ var watchChecks = []Check{
 	check("watches/lost with the connection", ">=3.0",
 		"Watches belong to the connection and not to the session: after a reconnect there are none.",
 		func(t *trial, k, w *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
-			k.watchChildren(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n), opChildren(n))
 			k.hangUp()
 			k = t.resume(k.Session)
 			w.set(n, nil, -1)
@@ -318,10 +297,9 @@ var watchChecks = []Check{
 	check("watches/kept while others go", ">=3.0",
 		"A watch stays when another connection that has the same watch ends.",
 		func(t *trial, a, b *conn) {
-			n := t.path("n")
-			a.make(n)
-			a.watchData(n)
-			b.watchData(n)
+			n := a.create(t.path("n"), nil, 0)
+			a.watch(opGet(n))
+			b.watch(opGet(n))
 			b.closeSession()
 			a.set(n, nil, -1)
 			a.event(dataChanged(n))
@@ -332,10 +310,10 @@ var watchChecks = []Check{
 			want := map[string]bool{}
 			for _, name := range []string{"a", "b", "c"} {
 				owner.create(t.path(name), nil, proto.FlagEphemeral)
-				k.watchExists(t.path(name))
+				k.watch(opExists(t.path(name)))
 				want[t.path(name)] = true
 			}
-			k.watchChildren(t.path(""))
+			k.watch(opChildren(t.path("")))
 			owner.closeSession()
 			for range 4 {
 				e := k.next().Body.(*proto.WatcherEvent)
@@ -354,7 +332,7 @@ var watchChecks = []Check{
 		"A session that closes gets the events of its own ephemeral znodes before the reply.",
 		func(t *trial, k *conn) {
 			k.create(t.path("n"), nil, proto.FlagEphemeral)
-			k.watchData(t.path("n"))
+			k.watch(opGet(t.path("n")))
 			k.closeSession()
 			k.event(deleted(t.path("n")))
 		}),
@@ -363,8 +341,7 @@ var watchChecks = []Check{
 		func(t *trial) {
 			k, owner := t.connect(), t.connectFor(time.Millisecond)
 			owner.create(t.path("n"), nil, proto.FlagEphemeral)
-			k.watchData(t.path("n"))
-			k.watchChildren(t.path(""))
+			k.watch(opGet(t.path("n")), opChildren(t.path("")))
 			owner.hangUp()
 			k.timeout += 10 * time.Duration(owner.Session.Timeout) * time.Millisecond
 			k.event(deleted(t.path("n")), childrenChanged(t.path("")))
@@ -373,7 +350,7 @@ var watchChecks = []Check{
 	alone(check("watches/root", ">=3.0",
 		"The root's children can be watched like those of any other znode.",
 		func(t *trial, k *conn) {
-			k.watchChildren("/")
+			k.watch(opChildren("/"))
 			p := k.create(t.s.root+"-watched", nil, 0)
 			k.delete(p, -1)
 			k.onlyEvents(childrenChanged("/"))
@@ -437,9 +414,8 @@ var watchChecks = []Check{
 		"The events of setWatches come before its reply, in the order of the lists data, exist and children, and have zxid -1.",
 		func(t *trial, k *conn) {
 			k.make(t.path("b"))
-			k.queueXid(proto.XidSetWatches, req(proto.OpSetWatches, &proto.SetWatchesRequest{
+			k.sendXid(proto.XidSetWatches, req(proto.OpSetWatches, &proto.SetWatchesRequest{
 				Child: []string{t.path(""), t.path("no")}, Exist: []string{t.path("b")}, Data: []string{t.path("nope"), t.path("b")}}))
-			k.flush()
 			for _, want := range []event{
 				deleted(t.path("nope")), dataChanged(t.path("b")), created(t.path("b")),
 				childrenChanged(t.path("")), deleted(t.path("no")),
@@ -481,10 +457,9 @@ var watchChecks = []Check{
 	check("watches/checkWatches", ">=3.5",
 		"checkWatches of type 1 finds a watch of children, of type 2 one of data or existence, and of type 3 any; if there is none it fails with NoWatcher. It changes nothing.",
 		func(t *trial, k *conn) {
-			k.watchData(t.path(""))
-			k.watchExists(t.path("missing"))
+			k.watch(opGet(t.path("")), opExists(t.path("missing")))
 			k.make(t.path("n"))
-			k.watchChildren(t.path("n"))
+			k.watch(opChildren(t.path("n")))
 			for _, x := range []struct {
 				path string
 				want [3]bool
@@ -512,24 +487,21 @@ var watchChecks = []Check{
 	check("watches/removeWatches", ">=3.5",
 		"removeWatches of type 1 removes a watch of children, and of type 2 one of data or existence, without an event.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
-			k.watchChildren(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n), opChildren(n))
 			k.removeWatches(n, watcherData)
 			k.want(proto.NoWatcher, opRemoveWatches(n, watcherData))
 			k.set(n, nil, -1)
 			k.noEvent()
 			k.make(n + "/c")
 			k.event(childrenChanged(n))
-			k.watchData(n)
-			k.watchChildren(n)
+			k.watch(opGet(n), opChildren(n))
 			k.removeWatches(n, watcherChildren)
 			k.delete(n+"/c", -1)
 			k.noEvent()
 			k.set(n, nil, -1)
 			k.event(dataChanged(n))
-			k.watchExists(t.path("m"))
+			k.watch(opExists(t.path("m")))
 			k.removeWatches(t.path("m"), watcherData)
 			k.make(t.path("m"))
 			k.noEvent()
@@ -537,15 +509,13 @@ var watchChecks = []Check{
 	check("watches/removeWatches, any", ">=3.5",
 		"removeWatches of type 3 removes the watches of both kinds, or the only one.",
 		func(t *trial, k *conn) {
-			n := t.path("n")
-			k.make(n)
-			k.watchData(n)
-			k.watchChildren(n)
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n), opChildren(n))
 			k.removeWatches(n, watcherAny)
 			k.make(n + "/c")
 			k.set(n, nil, -1)
 			k.noEvent()
-			k.watchChildren(n)
+			k.watch(opChildren(n))
 			k.removeWatches(n, watcherAny)
 			k.delete(n+"/c", -1)
 			k.noEvent()
@@ -554,10 +524,9 @@ var watchChecks = []Check{
 	check("watches/removeWatches, others'", ">=3.5",
 		"removeWatches does not affect the watches of other connections.",
 		func(t *trial, a, b *conn) {
-			n := t.path("n")
-			a.make(n)
-			a.watchData(n)
-			b.watchData(n)
+			n := a.create(t.path("n"), nil, 0)
+			a.watch(opGet(n))
+			b.watch(opGet(n))
 			b.removeWatches(n, watcherData)
 			a.set(n, nil, -1)
 			a.event(dataChanged(n))
@@ -575,9 +544,8 @@ var watchChecks = []Check{
 
 func eventHeader(t *trial, zxid func(change *wire.Frame) int64) {
 	k, w := t.connect(), t.connect()
-	n := t.path("n")
-	k.make(n)
-	k.watchData(n)
+	n := k.create(t.path("n"), nil, 0)
+	k.watch(opGet(n))
 	change := w.do(opSet(n, nil, -1))
 	e := k.event(dataChanged(n))
 	t.equal("the xid", e.Xid, proto.XidEvent)
@@ -588,8 +556,7 @@ func eventHeader(t *trial, zxid func(change *wire.Frame) int64) {
 
 func checkOthers(t *trial, found bool) {
 	a, b := t.connect(), t.connect()
-	a.watchData(t.path(""))
-	a.watchChildren(t.path(""))
+	a.watch(opGet(t.path("")), opChildren(t.path("")))
 	for _, watcher := range []int32{watcherChildren, watcherData, watcherAny} {
 		t.equal("whether the watch is found", b.watches(t.path(""), watcher), found)
 	}

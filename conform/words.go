@@ -144,38 +144,32 @@ var wordChecks = []Check{
 		func(t *trial) { t.form(t.lines("srvr"), srvrLines...) })),
 	alone(requires(Words, check("four-letter words/srvr's zxid", ">=3.4",
 		"The zxid in srvr is the last one, in hexadecimal; words consume no zxid.",
-		func(t *trial) {
-			t.undisturbed(func(root string) {
-				k := t.connect()
-				k.make(root)
-				zxid := k.ping().Zxid
-				for _, w := range []string{"ruok", "mntr", "srvr", "cons"} {
-					t.word(w)
-				}
-				t.ensure(slices.Contains(t.lines("srvr"), fmt.Sprintf("Zxid: %#x", zxid)), "the zxid is not %#x", zxid)
-				t.equal("the zxid afterwards", k.ping().Zxid, zxid)
-			})
-		}))),
+		undisturbed(func(t *trial, k *conn, root string) {
+			k.make(root)
+			zxid := k.ping().Zxid
+			for _, w := range []string{"ruok", "mntr", "srvr", "cons"} {
+				t.word(w)
+			}
+			t.ensure(slices.Contains(t.lines("srvr"), fmt.Sprintf("Zxid: %#x", zxid)), "the zxid is not %#x", zxid)
+			t.equal("the zxid afterwards", k.ping().Zxid, zxid)
+		})))),
 	alone(requires(Words, check("four-letter words/node count", ">=3.4",
 		"The number of znodes in srvr, stat and mntr increases by one with each create and decreases by one with each delete.",
-		func(t *trial) {
-			t.undisturbed(func(root string) {
-				k := t.connect()
-				n := t.number(t.lines("srvr"), "Node count: ")
-				count := func(want int64) {
-					for word, prefix := range map[string]string{"srvr": "Node count: ", "stat": "Node count: ", "mntr": "zk_znode_count\t"} {
-						t.equal("the number in "+word, t.number(t.lines(word), prefix), want)
-					}
+		undisturbed(func(t *trial, k *conn, root string) {
+			n := t.number(t.lines("srvr"), "Node count: ")
+			count := func(want int64) {
+				for word, prefix := range map[string]string{"srvr": "Node count: ", "stat": "Node count: ", "mntr": "zk_znode_count\t"} {
+					t.equal("the number in "+word, t.number(t.lines(word), prefix), want)
 				}
-				k.make(root)
-				count(n + 1)
-				k.multi(opCreate(root+"/b", nil, 0), opCreate(root+"/c", nil, proto.FlagEphemeral))
-				count(n + 3)
-				k.delete(root+"/b", -1)
-				k.closeSession()
-				count(n + 1)
-			})
-		}))),
+			}
+			k.make(root)
+			count(n + 1)
+			k.multi(opCreate(root+"/b", nil, 0), opCreate(root+"/c", nil, proto.FlagEphemeral))
+			count(n + 3)
+			k.delete(root+"/b", -1)
+			k.closeSession()
+			count(n + 1)
+		})))),
 	alone(requires(Words, check("four-letter words/connections", ">=3.5",
 		"The number of connections in srvr and mntr includes the one that sent the word.",
 		func(t *trial, k *conn) {
@@ -315,28 +309,24 @@ var wordChecks = []Check{
 		})),
 	alone(requires(Words, check("four-letter words/mntr's numbers", ">=3.7",
 		"The numbers of sessions, ephemeral znodes and watches and the size of data and paths in mntr are correct.",
-		func(t *trial) {
-			t.undisturbed(func(root string) {
-				k := t.connect()
-				t.settled("mntr", "zk_watch_count\t")
-				before := t.lines("mntr")
-				more := func(key string, n int64) { t.becomes("mntr", "zk_"+key+"\t", t.number(before, "zk_"+key+"\t")+n) }
-				other := t.connect()
-				more("global_sessions", 1)
-				n := other.create(root, repeat(100), proto.FlagEphemeral)
-				more("ephemerals_count", 1)
-				more("approximate_data_size", int64(len(n)+100))
-				k.watchData(n)
-				k.watchExists(n)
-				more("watch_count", 1)
-				k.watchChildren(t.path(""))
-				more("watch_count", 2)
-				other.closeSession()
-				for _, key := range []string{"global_sessions", "ephemerals_count", "approximate_data_size", "watch_count"} {
-					more(key, 0)
-				}
-			})
-		}))),
+		undisturbed(func(t *trial, k *conn, root string) {
+			t.settled("mntr", "zk_watch_count\t")
+			before := t.lines("mntr")
+			more := func(key string, n int64) { t.becomes("mntr", "zk_"+key+"\t", t.number(before, "zk_"+key+"\t")+n) }
+			other := t.connect()
+			more("global_sessions", 1)
+			n := other.create(root, repeat(100), proto.FlagEphemeral)
+			more("ephemerals_count", 1)
+			more("approximate_data_size", int64(len(n)+100))
+			k.watch(opGet(n), opExists(n))
+			more("watch_count", 1)
+			k.watch(opChildren(t.path("")))
+			more("watch_count", 2)
+			other.closeSession()
+			for _, key := range []string{"global_sessions", "ephemerals_count", "approximate_data_size", "watch_count"} {
+				more(key, 0)
+			}
+		})))),
 	requires(Words, check("four-letter words/conf", ">=3.6",
 		"conf shows the configuration as KEY=VALUE, including the bounds of session timeouts that the server applies.",
 		func(t *trial) {
@@ -373,9 +363,8 @@ var wordChecks = []Check{
 				return n
 			}
 			before := counts()
-			a.watchData(t.path(""))
-			a.watchExists(t.path("missing"))
-			b.watchExists(t.path(""))
+			a.watch(opGet(t.path("")), opExists(t.path("missing")))
+			b.watch(opExists(t.path("")))
 			t.equal("connections, paths and watches", counts(), [3]int{before[0] + 2, before[1] + 2, before[2] + 3})
 			a.removeWatches(t.path("missing"), watcherData)
 			b.closeSession()
@@ -386,8 +375,7 @@ var wordChecks = []Check{
 	requires(Words, check("four-letter words/wchc", ">=3.5",
 		"wchc lists the sessions that watch, each followed by its paths, each on a line that starts with a tab.",
 		func(t *trial, k *conn) {
-			k.watchData(t.path(""))
-			k.watchExists(t.path("missing"))
+			k.watch(opGet(t.path("")), opExists(t.path("missing")))
 			lines := t.lines("wchc")
 			t.every(lines, `0x[0-9a-f]+`, "\t/.*", ``)
 			i := slices.Index(lines, k.hex())
@@ -398,8 +386,8 @@ var wordChecks = []Check{
 	requires(Words, check("four-letter words/wchp", ">=3.5",
 		"wchp lists the watched paths, each followed by its sessions, each on a line that starts with a tab.",
 		func(t *trial, a, b *conn) {
-			a.watchData(t.path(""))
-			b.watchExists(t.path(""))
+			a.watch(opGet(t.path("")))
+			b.watch(opExists(t.path("")))
 			lines := t.lines("wchp")
 			t.every(lines, `/.*`, "\t0x[0-9a-f]+", ``)
 			i := slices.Index(lines, t.path(""))

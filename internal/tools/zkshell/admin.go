@@ -121,9 +121,6 @@ func setQuota(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		}
 		limits[key] = n
 	}
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	if err := s.createQuota(ctx, path, limits); err != nil {
 		return nil, err
 	}
@@ -209,9 +206,7 @@ func (s *Shell) warnQuota(limits, used quota) {
 // otherQuota returns an error if a znode above or below has a quota.
 func (s *Shell) otherQuota(ctx context.Context, path string) error {
 	own := quotaRoot + path
-	if err := checked(own); err != nil {
-		return err // for "/": a quota of the root stops ZooKeeper 3.9
-	}
+	// For "/" this is an error, as a quota of the root stops ZooKeeper 3.9.
 	err := s.visit(ctx, own, false, func(at string) error {
 		names, err := s.children(ctx, at)
 		if errors.Is(err, proto.NoNode) {
@@ -246,9 +241,6 @@ func listQuota(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.args[0]
 	limitsPath, usagePath := quotaRoot+path+"/"+limitsName, quotaRoot+path+"/"+usageName
 	s.note("absolute path is " + limitsPath)
-	if err := checked(limitsPath); err != nil {
-		return nil, err
-	}
 	limits, err := s.readQuota(ctx, limitsPath)
 	var used quota
 	if err == nil {
@@ -270,9 +262,6 @@ func deleteQuota(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.args[0]
 	own := quotaRoot + path
 	limitsPath := own + "/" + limitsName
-	if err := checked(limitsPath); err != nil {
-		return nil, err
-	}
 	there, err := s.exists(ctx, limitsPath)
 	if err != nil {
 		return nil, wrap(err, limitsPath)

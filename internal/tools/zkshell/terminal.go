@@ -122,9 +122,6 @@ func (s *Shell) complete(ctx context.Context, first bool, word string) (options 
 		return nil
 	}
 	dir := max(i, 1)
-	if validPath(word[:dir]) != nil {
-		return nil
-	}
 	names, err := s.children(ctx, word[:dir])
 	if err != nil {
 		return nil

@@ -23,8 +23,12 @@ func (s *Shell) call(ctx context.Context, op proto.OpCode, body, reply proto.Rec
 	return s.client.do(ctx, op, body, reply)
 }
 
-// watching is like call. If watch is set, it notes a watch when the request succeeds.
+// watching is like call for a request with a path, which it checks. If watch is set, it notes a
+// watch when the request succeeds.
 func (s *Shell) watching(ctx context.Context, op proto.OpCode, path string, watch bool, kind watchKind, reply proto.Record) error {
+	if err := checked(path); err != nil {
+		return err
+	}
 	var finish func(proto.Code)
 	if watch {
 		finish = s.client.watch(op, kind, path)
@@ -129,9 +133,6 @@ func ls(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		return nil, usage(find("ls").usageText())
 	}
 	path, watch := p.args[0], p.has("w")
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	if p.has("R") {
 		paths := []string{}
 		err := s.visit(ctx, path, watch, func(path string) error {
@@ -158,8 +159,7 @@ func ls(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 }
 
 // visit calls do for a znode and everything below it: first for all children, then for what
-// is below each (ZKUtil.visitSubTreeDFS). Znodes that are deleted meanwhile are skipped. The
-// path must be valid.
+// is below each (ZKUtil.visitSubTreeDFS). Znodes that are deleted meanwhile are skipped.
 func (s *Shell) visit(ctx context.Context, path string, watch bool, do func(path string) error) error {
 	if err := s.watching(ctx, proto.OpGetData, path, watch, watchData, nil); err != nil {
 		return err
@@ -194,9 +194,6 @@ func (s *Shell) visit(ctx context.Context, path string, watch bool, do func(path
 
 func get(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.args[0]
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	var r proto.DataReply
 	if err := s.watching(ctx, proto.OpGetData, path, p.has("w"), watchData, &r); err != nil {
 		return nil, wrap(err, path)
@@ -461,9 +458,6 @@ func deleteAll(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 
 func stat(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.args[0]
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	var st proto.Stat
 	if err := s.watching(ctx, proto.OpExists, path, p.has("w"), watchData, &st); err != nil {
 		return nil, wrap(err, path)
