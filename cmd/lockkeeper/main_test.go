@@ -750,7 +750,7 @@ func TestPortTaken(t *testing.T) {
 	check1(t, err)
 	defer l.Close()
 	dir := filepath.Join(t.TempDir(), "data")
-	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), "--listen: client port: listen tcp "+l.Addr().String(), "in use")
+	refuses(t, exitFault, []string{"serve", "--listen", l.Addr().String(), "--data", dir}, "--listen: client port: listen tcp "+l.Addr().String(), "in use")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it created its directory: %v", err)
 	}
@@ -781,8 +781,8 @@ func TestDirectoryInUse(t *testing.T) {
 	t.Parallel()
 	dir := filled(t)
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
-	fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), dir, "in use")
-	fails(t, start(t, nil, "check", dir), dir, "in use")
+	refuses(t, exitFault, []string{"serve", "--listen", "127.0.0.1:0", "--data", dir}, dir, "in use")
+	refuses(t, exitFault, []string{"check", dir}, dir, "in use")
 	if _, err := lockkeeper.Open(lockkeeper.Config{DataDir: dir}); !errors.Is(err, lockkeeper.ErrInUse) {
 		t.Errorf("a server of this process: %v", err)
 	}
@@ -847,12 +847,12 @@ func TestBadDirectory(t *testing.T) {
 				}
 				return append(also, c.says...)
 			}
-			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), says(alone)...)
-			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir, "--peers", "1=127.0.0.1:1,2=127.0.0.1:2,3=127.0.0.1:3"), says(member)...)
+			refuses(t, exitFault, []string{"serve", "--listen", "127.0.0.1:0", "--data", dir}, says(alone)...)
+			refuses(t, exitFault, []string{"serve", "--listen", "127.0.0.1:0", "--data", dir, "--peers", "1=127.0.0.1:1,2=127.0.0.1:2,3=127.0.0.1:3"}, says(member)...)
 			if name == "another server's" {
 				return // the directory itself is good
 			}
-			fails(t, start(t, nil, "check", dir), append(says("if it is a standalone server's, "+alone, "if it is a member's, "+member), dir)...)
+			refuses(t, exitFault, []string{"check", dir}, append(says("if it is a standalone server's, "+alone, "if it is a member's, "+member), dir)...)
 		})
 	}
 }

@@ -243,7 +243,7 @@ func TestSnapshotOfServer(t *testing.T) {
 	env := []string{"SSL_CERT_FILE=" + ca.WriteCA(t, base, "ca.pem")}
 	secure := start(t, nil, append(memory, "--admin-write", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key)...).waitReady()
 	fails(t, start(t, env, "snapshot", "save", file, "--admin", secure.admin()), "401 Unauthorized", "needs a token")
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", secure.admin()), "certificate")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", secure.admin()}, "certificate")
 	cmd := exec.Command(binary, "snapshot", "save", file, "--admin", secure.admin(), "--admin-token-file", token)
 	cmd.Env = env
 	text, err := cmd.CombinedOutput()
@@ -253,7 +253,7 @@ func TestSnapshotOfServer(t *testing.T) {
 	check1(t, os.Remove(file))
 
 	readOnly := start(t, nil, memory...).waitReady()
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", readOnly.admin()), readOnly.admin(), "403 Forbidden", "--admin-write")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", readOnly.admin()}, readOnly.admin(), "403 Forbidden", "--admin-write")
 	const closed = "127.0.0.1:1"
 	// A port for clients closes the connection; others answer what is no HTTP.
 	talks, err := net.Listen("tcp", "127.0.0.1:0")
@@ -267,11 +267,11 @@ func TestSnapshotOfServer(t *testing.T) {
 	}()
 	for _, port := range []string{p.addr, talks.Addr().String()} {
 		for _, scheme := range []string{"http://", "https://"} {
-			fails(t, start(t, nil, "snapshot", "save", file, "--admin", scheme+port), scheme+port, "no HTTP server answers there", "the port that serve --admin opens")
+			refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", scheme + port}, scheme+port, "no HTTP server answers there", "the port that serve --admin opens")
 		}
 	}
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", strings.Replace(p.admin(), "http:", "https:", 1)), "this port has no TLS: use http://")
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", closed), closed, "refused")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", strings.Replace(p.admin(), "http:", "https:", 1)}, "this port has no TLS: use http://")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", closed}, closed, "refused")
 
 	// What other servers might send.
 	hangs := make(chan struct{})
@@ -289,8 +289,8 @@ func TestSnapshotOfServer(t *testing.T) {
 	}))
 	defer other.Close()
 	other.Config.ErrorLog = nil
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", other.URL), other.URL, "offset 7: cut short")
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", other.URL+"/aborts"), other.URL, "unexpected EOF")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", other.URL}, other.URL, "offset 7: cut short")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", other.URL + "/aborts"}, other.URL, "unexpected EOF")
 	interrupted := start(t, nil, "snapshot", "save", file, "--admin", other.URL+"/hangs")
 	<-hangs
 	check1(t, interrupted.Process.Signal(syscall.SIGINT))
