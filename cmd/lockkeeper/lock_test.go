@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -546,24 +545,6 @@ func TestLockUsage(t *testing.T) {
 		refuses(t, exitUsage, strings.Fields(args), says)
 	}
 	refuses(t, exitFault, []string{"lock", "ls", "--server", "127.0.0.1:1", "--timeout", "10ms"}, "127.0.0.1:1")
-}
-
-// TestUnknown: a server that answers no word is named once.
-func TestUnknown(t *testing.T) {
-	down, closed := errors.New("connection refused"), errors.New("not one of its words")
-	got := unknown(&lockscan.Words{Refused: map[string][]lockscan.ServerError{
-		"cons": {{Server: "a:1", Err: down}, {Server: "b:1", Err: closed}},
-		"dump": {{Server: "a:1", Err: down}, {Server: "b:1", Err: down}, {Server: "c:1", Err: closed}},
-	}})
-	want := []string{
-		"clients and ends of sessions are not known from a:1: connection refused",
-		"clients are not known from b:1: not one of its words",
-		"ends of sessions are not known from b:1: connection refused",
-		"ends of sessions are not known from c:1: not one of its words",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
-	}
 }
 
 // TestLockCheckListedTwice: a server that is listed several times is not all servers: nothing is

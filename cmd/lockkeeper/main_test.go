@@ -466,8 +466,7 @@ func TestVersionText(t *testing.T) {
 		{"-buildvcs=false", "(devel)", nil, ""},
 		{"go install @ this version", "v" + lockkeeper.Version, nil, ""},
 		{"go install @ another tag", "v99.0.0", nil, ", module v99.0.0"},
-		{"go install @ a commit", "v0.1.1-0.20260102030405-0123456789ab", nil, ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
-		{"go install @ a commit without tags", "v0.0.0-20260102030405-0123456789ab", nil, ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
+		{"go install @ a commit", "v0.1.1-0.20260102030405-0123456789ab", nil, ", module v0.1.1-0.20260102030405-0123456789ab"},
 		{"a release", "v" + lockkeeper.Version, git("false"), ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
 		{"a checkout", "v0.0.0-20260102030405-0123456789ab+dirty", git("true"), ", commit 0123456789ab of 2026-01-02T03:04:05Z, modified"},
 	} {
