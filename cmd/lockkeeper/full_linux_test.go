@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -22,7 +21,7 @@ func TestFull(t *testing.T) {
 	node(t, client(t, s.Addr()), "/a/lock-", zk.FlagEphemeral|zk.FlagSequence)
 	dir := t.TempDir()
 	snapshot, data, zookeeper := filepath.Join(dir, "snapshot"), filled(t), zooDir(t)
-	peer := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	peer := freeAddrs(t, 1)[0]
 	member := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer, "--admin", "127.0.0.1:0", "--admin-write").waitReady()
 	recording := filepath.Join("..", "..", "testdata", "golden", "01-connect-ping-close.txt")
 	at := " --server " + s.Addr()

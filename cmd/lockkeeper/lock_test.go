@@ -525,28 +525,6 @@ func TestLockOdd(t *testing.T) {
 	}
 }
 
-func TestLockUsage(t *testing.T) {
-	t.Parallel()
-	for args, says := range map[string]string{
-		"lock list":                    `"lock list"`,
-		"lock ls a b":                  "usage: lockkeeper lock ls",
-		"lock ls a":                    `"a" is not the path of a znode`,
-		"lock ls /a/":                  `"/a/" is not the path of a znode`,
-		"lock ls --server a:b":         "--server: ",
-		"lock ls --server=":            "--server: no server given",
-		"lock ls --auth digest":        "--auth: it must be SCHEME:IDENTITY",
-		"lock break":                   "usage: lockkeeper lock break",
-		"lock break a":                 `"a" is not the path of a znode`,
-		"lock break --json /a":         "--json",
-		"lock check /a /b":             "usage: lockkeeper lock check",
-		"lock check --settle -1s":      "--settle",
-		"lock check --timeout soon /a": `"soon"`,
-	} {
-		refuses(t, exitUsage, strings.Fields(args), says)
-	}
-	refuses(t, exitFault, []string{"lock", "ls", "--server", "127.0.0.1:1", "--timeout", "10ms"}, "127.0.0.1:1")
-}
-
 // TestLockCheckListedTwice: a server that is listed several times is not all servers: nothing is
 // wrong with a client of another one, which watches what it must.
 func TestLockCheckListedTwice(t *testing.T) {

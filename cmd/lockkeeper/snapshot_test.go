@@ -304,11 +304,7 @@ func TestSnapshotOfCluster(t *testing.T) {
 	check1(t, p.Process.Kill())
 	p.exit()
 
-	var peers []string
-	for i, port := range freePorts(t, 3) {
-		peers = append(peers, fmt.Sprintf("%d=127.0.0.1:%d", i+1, port))
-	}
-	list := strings.Join(peers, ",")
+	list := peersAt(freeAddrs(t, 3)...)
 	digests := map[string]bool{}
 	for id := 1; id <= 3; id++ {
 		dir := filepath.Join(base, fmt.Sprint(id))
