@@ -36,9 +36,10 @@ const (
 
 // actions adds the actions to the mux.
 func (h *Handler) actions() {
-	h.mux.HandleFunc("POST /console/sessions/{id}/end", h.serveEndSession)
-	h.mux.HandleFunc("POST /console/connections/end", h.serveEndConnections)
-	h.mux.HandleFunc("POST /console/locks/break", h.serveBreak)
+	sessions := grant{h.grants.EndSessions, "sessions"}
+	h.mux.HandleFunc("POST /console/sessions/{id}/end", action(h, sessions, maxBody, "ended a session", "end a session", h.endSession))
+	h.mux.HandleFunc("POST /console/connections/end", action(h, sessions, maxBody, "ended the connections of an identity", "end the connections of an identity", h.endConnections))
+	h.mux.HandleFunc("POST /console/locks/break", action(h, grant{h.grants.BreakLocks, "locks"}, maxBody, "broken a lock", "break a lock", h.breakLock))
 	h.edits()
 	h.mux.HandleFunc("GET /snapshot", h.serveSnapshot)
 }
@@ -128,113 +129,110 @@ func isUTF8(body []byte) bool {
 	return !high && utf8.Valid(body)
 }
 
-// respond ends an action. A nil error stands for success.
-func respond(w http.ResponseWriter, err error) {
+// action returns the handler of an action. do does what the body, of at most so many bytes, asks for, and returns what
+// to answer, nil for nothing, and what the log is to have of it. Without that, the request was wrong, and nothing is logged.
+func action[Q any](h *Handler, g grant, most int64, did, not string, do func(ctx context.Context, r *http.Request, q *Q) (answer any, about []any, err error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		var q Q
+		if err := h.read(w, r, g, most, &q); err != nil {
+			respond(w, nil, err)
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
+		defer cancel()
+		answer, about, err := do(ctx, r, &q)
+		log := h.log.With(about...).With("operator", r.RemoteAddr)
+		switch {
+		case about == nil:
+		case err == nil:
+			log.Warn("an operator has " + did)
+		default:
+			log.Warn("an operator could not "+not, "error", err)
+		}
+		respond(w, answer, err)
+	}
+}
+
+// respond ends an action.
+func respond(w http.ResponseWriter, answer any, err error) {
 	consoleHeaders(w.Header(), "application/json")
-	if err == nil {
+	status := http.StatusOK
+	if _, created := answer.(creating); created {
+		status = http.StatusCreated
+	}
+	switch r := (*refusal)(nil); {
+	case errors.As(err, &r):
+		status = r.status
+	case err != nil:
+		status = http.StatusInternalServerError
+	case answer == nil:
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	status := http.StatusInternalServerError
-	if r := (*refusal)(nil); errors.As(err, &r) {
-		status = r.status
+	if err != nil {
+		answer = map[string]string{"error": err.Error()}
 	}
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]string{"error": err.Error()}) // an error means that the client is gone
+	json.NewEncoder(w).Encode(answer) // an error means that the client is gone
 }
 
-// serveEndSession ends the session whose id is in the path, in hexadecimal (0x…) or decimal.
-func (h *Handler) serveEndSession(w http.ResponseWriter, r *http.Request) {
-	if err := h.read(w, r, grant{h.grants.EndSessions, "sessions"}, maxBody, &struct{}{}); err != nil {
-		respond(w, err)
-		return
-	}
+// endSession ends the session whose id is in the path, in hexadecimal (0x…) or decimal.
+func (h *Handler) endSession(ctx context.Context, r *http.Request, _ *struct{}) (any, []any, error) {
 	id, err := session.ParseID(r.PathValue("id"))
 	if err != nil {
-		respond(w, refuse(http.StatusBadRequest, "%v", err))
-		return
+		return nil, nil, refuse(http.StatusBadRequest, "%v", err)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
-	defer cancel()
-	if err = h.endSession(ctx, id); err == nil {
-		h.log.Warn("an operator has ended a session", "session", locks.ID(id), "operator", r.RemoteAddr)
-	} else {
-		h.log.Warn("an operator could not end a session", "session", locks.ID(id), "operator", r.RemoteAddr, "error", err)
-	}
-	respond(w, err)
-}
-
-func (h *Handler) endSession(ctx context.Context, id int64) error {
-	err := h.server.EndSession(ctx, id)
-	switch {
-	case err == nil:
-		return nil
+	switch err = h.server.EndSession(ctx, id); {
 	case errors.Is(err, lockkeeper.ErrNoSession):
-		return refuse(http.StatusNotFound, "there is no session %s", locks.ID(id))
+		err = refuse(http.StatusNotFound, "there is no session %s", locks.ID(id))
+	case err != nil:
+		err = refuse(http.StatusGatewayTimeout, "there was no answer: the session may have ended or not, or may end later")
 	}
-	return refuse(http.StatusGatewayTimeout, "there was no answer: the session may have ended or not, or may end later")
+	return nil, []any{"session", locks.ID(id)}, err
 }
 
-// serveEndConnections ends the connections to this server of an identity, and answers how many there were, and whose.
-func (h *Handler) serveEndConnections(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Identity string `json:"identity"`
-	}
-	if err := h.read(w, r, grant{h.grants.EndSessions, "sessions"}, maxBody, &q); err != nil {
-		respond(w, err)
-		return
-	}
+type ofIdentity struct {
+	Identity string `json:"identity"`
+}
+
+// endConnections ends the connections to this server of an identity, and answers how many there were, and whose.
+func (h *Handler) endConnections(_ context.Context, _ *http.Request, q *ofIdentity) (any, []any, error) {
 	ended, err := h.report.EndConnections(q.Identity)
 	if err != nil {
-		respond(w, refuse(http.StatusBadRequest, "%v", err))
-		return
+		return nil, nil, refuse(http.StatusBadRequest, "%v", err)
 	}
-	h.log.Warn("an operator has ended the connections of an identity", "identity", q.Identity, "connections", ended.Connections, "operator", r.RemoteAddr)
 	sessions := []string{}
 	for _, id := range ended.Sessions[:min(len(ended.Sessions), report.MaxClients)] {
 		sessions = append(sessions, locks.ID(id))
 	}
-	consoleHeaders(w.Header(), "application/json")
-	json.NewEncoder(w).Encode(map[string]any{"connections": ended.Connections, "sessions": sessions}) // an error means that the client is gone
+	return map[string]any{"connections": ended.Connections, "sessions": sessions}, []any{"identity", q.Identity, "connections", ended.Connections}, nil
 }
 
-// serveBreak deletes the znode of a holder or of one who waits, if it has this token.
-func (h *Handler) serveBreak(w http.ResponseWriter, r *http.Request) {
-	var q struct {
-		Path  string `json:"path"`
-		Token string `json:"token"`
-	}
-	if err := h.read(w, r, grant{h.grants.BreakLocks, "locks"}, maxBody, &q); err != nil {
-		respond(w, err)
-		return
-	}
+type ofHolder struct {
+	Path  string `json:"path"`
+	Token string `json:"token"`
+}
+
+// breakLock deletes the znode of a holder or of one who waits, if it has this token.
+func (h *Handler) breakLock(ctx context.Context, _ *http.Request, q *ofHolder) (any, []any, error) {
 	token, err := strconv.ParseInt(q.Token, 10, 64)
 	switch {
 	case err != nil:
-		respond(w, refuse(http.StatusBadRequest, "%q is not a fencing token", q.Token))
-		return
+		return nil, nil, refuse(http.StatusBadRequest, "%q is not a fencing token", q.Token)
 	case !locks.Interesting(path.Base(q.Path)):
-		respond(w, refuse(http.StatusBadRequest, "%q is not the znode of a session in the queue of a lock", q.Path))
-		return
+		return nil, nil, refuse(http.StatusBadRequest, "%q is not the znode of a session in the queue of a lock", q.Path)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
-	defer cancel()
-	if err = h.breakLock(ctx, q.Path, token); err == nil {
-		h.log.Warn("an operator has broken a lock", "znode", q.Path, "token", token, "operator", r.RemoteAddr)
-	} else {
-		h.log.Warn("an operator could not break a lock", "znode", q.Path, "token", token, "operator", r.RemoteAddr, "error", err)
-	}
-	respond(w, err)
+	return nil, []any{"znode", q.Path, "token", token}, h.deleteHolder(ctx, q.Path, token)
 }
 
-// breakLock deletes the znode at a path if it is the one with this token, as a client
+// deleteHolder deletes the znode at a path if it is the one with this token, as a client
 // without permissions.
 //
-// ZooKeeper has no delete on the condition of a czxid. So breakLock first reads the newest
+// ZooKeeper has no delete on the condition of a czxid. So deleteHolder first reads the newest
 // state, and then deletes the znode on the condition of its version. Libraries do not use a
 // name for a second znode; without protection they could, but only in a directory that was
 // deleted and created again, which would have to happen between these two requests.
-func (h *Handler) breakLock(ctx context.Context, at string, token int64) error {
+func (h *Handler) deleteHolder(ctx context.Context, at string, token int64) error {
 	why := func(err error) error {
 		switch {
 		case errors.Is(err, proto.NoNode):

@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"net/http"
 	"path"
@@ -25,9 +24,10 @@ const (
 
 // edits adds the edits to the mux.
 func (h *Handler) edits() {
-	h.mux.HandleFunc("POST /console/znodes/set", h.serveSet)
-	h.mux.HandleFunc("POST /console/znodes/create", h.serveCreate)
-	h.mux.HandleFunc("POST /console/znodes/delete", h.serveDelete)
+	g := grant{h.grants.EditZnodes, "znodes"}
+	h.mux.HandleFunc("POST /console/znodes/set", action(h, g, maxEditBody, "set the data of a znode", "set the data of a znode", h.set))
+	h.mux.HandleFunc("POST /console/znodes/create", action(h, g, maxEditBody, "created a znode", "create a znode", h.create))
+	h.mux.HandleFunc("POST /console/znodes/delete", action(h, g, maxBody, "deleted a znode", "delete a znode", h.delete))
 }
 
 // seen says which znode an operator saw, in which version. Its czxid, as the page shows it, tells it from one that
@@ -104,57 +104,22 @@ func (d *newData) decode() (err error) {
 	return nil
 }
 
-// readEdit decides whether a request may edit, and reads its body, of at most so many bytes, into q. If it returns
-// false, it has answered the request.
-func (h *Handler) readEdit(w http.ResponseWriter, r *http.Request, most int64, q interface{ check() error }) bool {
-	err := h.read(w, r, grant{h.grants.EditZnodes, "znodes"}, most, q)
-	if err == nil {
-		err = q.check()
-	}
-	if err != nil {
-		respond(w, err)
-	}
-	return err == nil
-}
-
-// edit does for a request what do does with the session of a client without permissions; see asClient.
-func (h *Handler) edit(r *http.Request, what, at string, do func(context.Context, *rawclient.Client) error) error {
-	ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
-	defer cancel()
-	return h.asClient(ctx, what, at, func(c *rawclient.Client) error { return do(ctx, c) })
-}
-
-// logged logs what became of an edit, and returns err. did and not are the messages.
-func (h *Handler) logged(err error, did, not string, args ...any) error {
-	log := h.log.With(args...)
-	if err == nil {
-		log.Warn(did)
-	} else {
-		log.Warn(not, "error", err)
-	}
-	return err
-}
-
-// setting is what serveSet reads.
+// setting is what set reads.
 type setting struct {
 	seen
 	newData
 }
 
-func (q *setting) check() error {
-	if err := q.seen.check(); err != nil {
-		return err
+// set sets the data of a znode.
+func (h *Handler) set(ctx context.Context, _ *http.Request, q *setting) (any, []any, error) {
+	err := q.check()
+	if err == nil {
+		err = q.decode()
 	}
-	return q.decode()
-}
-
-// serveSet sets the data of a znode.
-func (h *Handler) serveSet(w http.ResponseWriter, r *http.Request) {
-	var q setting
-	if !h.readEdit(w, r, maxEditBody, &q) {
-		return
+	if err != nil {
+		return nil, nil, err
 	}
-	err := h.edit(r, wasChanged, q.Path, func(ctx context.Context, c *rawclient.Client) error {
+	err = h.asClient(ctx, wasChanged, q.Path, func(c *rawclient.Client) error {
 		if err := q.find(ctx, c, wasChanged); err != nil {
 			return err
 		}
@@ -165,62 +130,55 @@ func (h *Handler) serveSet(w http.ResponseWriter, r *http.Request) {
 		}
 		return outcome(ctx, wasChanged, err, q.Path, "write it")
 	})
-	respond(w, h.logged(err, "an operator has set the data of a znode", "an operator could not set the data of a znode", "znode", q.Path, "version", *q.Version, "bytes", len(q.data), "operator", r.RemoteAddr))
+	return nil, []any{"znode", q.Path, "version", *q.Version, "bytes", len(q.data)}, err
 }
 
-// deletion is what serveDelete reads.
-type deletion struct{ seen }
-
-func (q *deletion) check() error {
+// delete deletes a znode that has no children.
+func (h *Handler) delete(ctx context.Context, _ *http.Request, q *seen) (any, []any, error) {
 	if q.Path == "/" {
-		return refuse(http.StatusBadRequest, "the root cannot be deleted")
+		return nil, nil, refuse(http.StatusBadRequest, "the root cannot be deleted")
 	}
-	return q.seen.check()
-}
-
-// serveDelete deletes a znode that has no children.
-func (h *Handler) serveDelete(w http.ResponseWriter, r *http.Request) {
-	var q deletion
-	if !h.readEdit(w, r, maxBody, &q) {
-		return
+	if err := q.check(); err != nil {
+		return nil, nil, err
 	}
-	err := h.edit(r, wasDeleted, q.Path, func(ctx context.Context, c *rawclient.Client) error {
+	err := h.asClient(ctx, wasDeleted, q.Path, func(c *rawclient.Client) error {
 		if err := q.find(ctx, c, wasDeleted); err != nil {
 			return err
 		}
 		_, err := c.Call(proto.OpDelete, &proto.PathVersion{Path: q.Path, Version: *q.Version}, nil)
 		return outcome(ctx, wasDeleted, err, path.Dir(q.Path), "delete its children")
 	})
-	respond(w, h.logged(err, "an operator has deleted a znode", "an operator could not delete a znode", "znode", q.Path, "version", *q.Version, "operator", r.RemoteAddr))
+	return nil, []any{"znode", q.Path, "version", *q.Version}, err
 }
 
-// creation is what serveCreate reads.
-type creation struct {
-	Path       string `json:"path"`
-	Sequential bool   `json:"sequential"`
-	newData
-}
-
-func (q *creation) check() error {
-	if err := editable(q.Path); err != nil {
-		return err
+// creation is what create reads, and creating what it answers.
+type (
+	creation struct {
+		Path       string `json:"path"`
+		Sequential bool   `json:"sequential"`
+		newData
 	}
-	return q.decode()
-}
+	creating struct {
+		Path string `json:"path"`
+	}
+)
 
-// serveCreate creates a persistent znode, and answers with its path. Its ACL lets everybody do everything, as
+// create creates a persistent znode, and answers with its path. Its ACL lets everybody do everything, as
 // that of zkCli's create does: the parent's may name users, of whom a client without permissions sees only a part.
-func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) {
-	var q creation
-	if !h.readEdit(w, r, maxEditBody, &q) {
-		return
+func (h *Handler) create(ctx context.Context, _ *http.Request, q *creation) (any, []any, error) {
+	err := editable(q.Path)
+	if err == nil {
+		err = q.decode()
+	}
+	if err != nil {
+		return nil, nil, err
 	}
 	flags := proto.FlagPersistent
 	if q.Sequential {
 		flags = proto.FlagSequential
 	}
 	at := q.Path
-	err := h.edit(r, wasCreated, q.Path, func(ctx context.Context, c *rawclient.Client) error {
+	err = h.asClient(ctx, wasCreated, q.Path, func(c *rawclient.Client) error {
 		created, err := c.Create(q.Path, q.data, flags)
 		switch {
 		case err == nil:
@@ -230,13 +188,7 @@ func (h *Handler) serveCreate(w http.ResponseWriter, r *http.Request) {
 		}
 		return outcome(ctx, wasCreated, err, path.Dir(q.Path), "create children")
 	})
-	if h.logged(err, "an operator has created a znode", "an operator could not create a znode", "znode", at, "bytes", len(q.data), "operator", r.RemoteAddr) != nil {
-		respond(w, err)
-		return
-	}
-	consoleHeaders(w.Header(), "application/json")
-	w.WriteHeader(http.StatusCreated)
-	json.NewEncoder(w).Encode(map[string]string{"path": at}) // an error means that the client is gone
+	return creating{at}, []any{"znode", at, "bytes", len(q.data)}, err
 }
 
 // outcome returns the error of an edit for that of its request, which needs the permission of the ACL of a znode

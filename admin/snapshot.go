@@ -31,13 +31,13 @@ const (
 func (h *Handler) serveSnapshot(w http.ResponseWriter, r *http.Request) {
 	unlock, err := h.mayHaveSnapshot(w, r, http.StatusServiceUnavailable)
 	if err != nil {
-		respond(w, err)
+		respond(w, nil, err)
 		return
 	}
 	defer unlock()
 	consoleHeaders(w.Header(), "application/octet-stream")
 	if err := h.send(w, r, "a snapshot", h.server.WriteSnapshot); err != nil {
-		respond(w, refuse(http.StatusServiceUnavailable, "there is no snapshot: %v", err))
+		respond(w, nil, refuse(http.StatusServiceUnavailable, "there is no snapshot: %v", err))
 	}
 }
 

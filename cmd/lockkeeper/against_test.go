@@ -43,17 +43,3 @@ func TestAgainst(t *testing.T) {
 		t.Errorf("seed %d, masks %v", r.Seed, r.Masks)
 	}
 }
-
-func TestAgainstUsage(t *testing.T) {
-	for args, says := range map[string]string{
-		"--against 127.0.0.1:1":                                    "usage: lockkeeper conform HOST",
-		"--against no:where 127.0.0.1:1":                           `"no:where" is not HOST or HOST:PORT of `,
-		"--against 127.0.0.1:1 127.0.0.1:2 --ops 0":                "--ops: 0 is not above 0",
-		"--against 127.0.0.1:1 127.0.0.1:2 --mask nonsense":        `--mask: "nonsense" is not one of`,
-		"--against 127.0.0.1:1 127.0.0.1:2 --without nonsense":     `--without: "nonsense" is not one of quotas`,
-		"--against 127.0.0.1:1 127.0.0.1:2 --seed -1":              "invalid value",
-		"--against 127.0.0.1:1 127.0.0.1:2 127.0.0.1:3 --no-masks": "usage: lockkeeper conform HOST",
-	} {
-		refuses(t, exitUsage, append([]string{"conform"}, strings.Fields(args)...), says)
-	}
-}

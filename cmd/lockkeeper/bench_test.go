@@ -84,23 +84,3 @@ func TestBenchFaults(t *testing.T) {
 	s.Kill()
 	refuses(t, exitFault, []string{"bench", addr}, addr)
 }
-
-func TestBenchUsage(t *testing.T) {
-	for _, x := range []struct {
-		args string
-		says string
-	}{
-		{"", "usage: lockkeeper bench HOST"},
-		{"127.0.0.1:1 127.0.0.1:2", "usage: lockkeeper bench HOST"},
-		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
-		{"127.0.0.1:1,non:sense", "is not HOST or HOST:PORT of "},
-		{"127.0.0.1:1 --workload nonsense", `--workload: "nonsense" is not one of idle`},
-		{"127.0.0.1:1 --ops 0", "--ops: 0 is not above 0"},
-		{"127.0.0.1:1 --time -1s", "--time: -1s is not above 0"},
-		{"127.0.0.1:1 --pid x", `invalid value "x" for --pid`},
-		{"127.0.0.1:1 --compare non:sense", "--compare: "},
-		{"127.0.0.1:1 --compare-pid 1", "--compare-pid: it needs --compare"},
-	} {
-		refuses(t, exitUsage, append([]string{"bench"}, strings.Fields(x.args)...), x.says)
-	}
-}

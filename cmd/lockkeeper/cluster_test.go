@@ -37,6 +37,24 @@ func freePorts(t *testing.T, n int) (ports []int) {
 	return ports
 }
 
+// freeAddrs reserves addresses on this machine.
+func freeAddrs(t *testing.T, n int) (addrs []string) {
+	t.Helper()
+	for _, port := range freePorts(t, n) {
+		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
+	}
+	return addrs
+}
+
+// peersAt is the value of --peers for the servers 1, 2 and so on with peer ports at these addresses.
+func peersAt(addrs ...string) string {
+	var list []string
+	for i, addr := range addrs {
+		list = append(list, fmt.Sprintf("%d=%s", i+1, addr))
+	}
+	return strings.Join(list, ",")
+}
+
 // waitFor waits until ok returns true.
 var waitFor = testkit.Eventually
 
@@ -72,17 +90,16 @@ func transfer(t *testing.T, to uint64, flags ...string) (s clusterStatus) {
 
 // TestClusterWithoutServer: where no server listens, the command names the address and the flag.
 func TestClusterWithoutServer(t *testing.T) {
-	addr := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
-	refuses(t, exitFault, []string{"cluster", "status", "--timeout", "1s", "--server", addr}, "cannot connect to "+addr, "--server")
+	addr := freeAddrs(t, 1)[0]
+	refuses(t, exitFault, []string{"cluster", "status", "--timeout", "200ms", "--server", addr}, "cannot connect to "+addr, "--server")
 }
 
 // TestWithoutMajority: without a majority, commands say what is wrong with each server, and which peer ports to ask.
 func TestWithoutMajority(t *testing.T) {
 	t.Parallel()
-	ports := freePorts(t, 4)
-	peer, down := fmt.Sprintf("127.0.0.1:%d", ports[0]), fmt.Sprintf("127.0.0.1:%d", ports[3])
-	p := start(t, nil, "serve", "--memory", "--listen", fmt.Sprintf("127.0.0.1:%d", ports[2]), "--peers", fmt.Sprintf("1=%s,2=127.0.0.1:%d", peer, ports[1]))
-	at := fmt.Sprintf("127.0.0.1:%d", ports[2])
+	addrs := freeAddrs(t, 4)
+	peer, at, down := addrs[0], addrs[2], addrs[3]
+	p := start(t, nil, "serve", "--memory", "--listen", at, "--peers", peersAt(addrs[:2]...))
 	waitFor(t, "the client port", func() bool {
 		nc, err := net.Dial("tcp", at)
 		if err == nil {
@@ -202,16 +219,8 @@ func TestClusterStarting(t *testing.T) {
 // TestClusterByClientPort runs the cluster commands with the client ports of members.
 func TestClusterByClientPort(t *testing.T) {
 	t.Parallel()
-	var addrs, members, clients []string
-	for i, port := range freePorts(t, 7) {
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		if addrs = append(addrs, addr); i < 3 {
-			members = append(members, fmt.Sprintf("%d=%s", i+1, addr))
-		} else {
-			clients = append(clients, addr)
-		}
-	}
-	peers := strings.Join(members, ",")
+	addrs := freeAddrs(t, 7)
+	clients, peers := addrs[3:], peersAt(addrs[:3]...)
 	var procs []*process
 	for i := range 3 {
 		procs = append(procs, start(t, nil, "serve", "--memory", "--read-only", "--listen", clients[i], "--id", fmt.Sprint(i+1), "--peers", peers))
@@ -290,10 +299,7 @@ func TestClusterByClientPort(t *testing.T) {
 // over, and removes members one after the other, while a client works.
 func TestCluster(t *testing.T) {
 	t.Parallel()
-	var addrs []string
-	for _, port := range freePorts(t, 4) {
-		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
-	}
+	addrs := freeAddrs(t, 4)
 	dir := t.TempDir()
 	data := func(id int) string { return filepath.Join(dir, fmt.Sprint(id)) }
 	soon := []string{"LOCKKEEPER_ELECTION_TIMEOUT=1s"} // a member that is removed learns of it after that time
@@ -396,15 +402,11 @@ func TestCluster(t *testing.T) {
 // form the cluster, and another one joins it.
 func TestClusterSameFlags(t *testing.T) {
 	t.Parallel()
-	var addrs, list []string
-	for i, port := range freePorts(t, 4) {
-		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
-		list = append(list, fmt.Sprintf("%d=%s", i+1, addrs[i]))
-	}
+	addrs := freeAddrs(t, 4)
 	begin := func(id int) *process {
 		t.Helper()
 		return start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(id), "--peer-listen", addrs[id-1]+";c:"+fmt.Sprint(id),
-			"--peers", strings.Join(list[:3], ","), "--join-peers")
+			"--peers", peersAt(addrs[:3]...), "--join-peers")
 	}
 	four := begin(4) // waits for the others
 	var first []*process
@@ -428,16 +430,11 @@ func TestClusterSameFlags(t *testing.T) {
 // operator says so, and the third joins them.
 func TestClusterForm(t *testing.T) {
 	t.Parallel()
-	var addrs, members []string
-	ports := freePorts(t, 6)
-	for i, port := range ports[:3] {
-		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", port))
-		members = append(members, fmt.Sprintf("%d=%s", i+1, addrs[i]))
-	}
-	client := func(id int) string { return fmt.Sprintf("127.0.0.1:%d", ports[2+id]) }
+	addrs := freeAddrs(t, 6)
+	client, peers := func(id int) string { return addrs[2+id] }, peersAt(addrs[:3]...)
 	dir := t.TempDir()
 	serve := func(id int) *process {
-		return start(t, nil, "serve", "--memory", "--listen", client(id), "--id", fmt.Sprint(id), "--peers", strings.Join(members, ","), "--audit-log", filepath.Join(dir, fmt.Sprint(id)))
+		return start(t, nil, "serve", "--memory", "--listen", client(id), "--id", fmt.Sprint(id), "--peers", peers, "--audit-log", filepath.Join(dir, fmt.Sprint(id)))
 	}
 	status := func(id int) string {
 		_, stdout, _ := call(nil, "cluster", "status", "--peer", addrs[id-1])
@@ -653,7 +650,7 @@ func TestPeerPortWithoutTLS(t *testing.T) {
 	t.Parallel()
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	pem, _ := testkit.WritePair(t, ca.Peer(t), dir, "peer.pem", "peer.pem")
-	peer := fmt.Sprintf("127.0.0.1:%d", freePorts(t, 1)[0])
+	peer := freeAddrs(t, 1)[0]
 	start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--peers", "1="+peer).waitReady()
 	refuses(t, exitFault, []string{"cluster", "status", "--peer", peer, "--peer-tls-cert", pem, "--peer-tls-ca", ca.WriteCA(t, dir, "ca.pem")}, peer+" does not speak TLS: ask it without --peer-tls-cert")
 }

@@ -54,30 +54,13 @@ func mustList(t *testing.T) string {
 
 // TestConformDiffers asks for a behaviour that the server does not have.
 func TestConformDiffers(t *testing.T) {
+	refuses(t, exitFault, []string{"conform", "127.0.0.1:1"}, "cannot connect to 127.0.0.1:1: ")
 	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
 	// The server does not behave like this version.
 	code, stdout, stderr := call(nil, "conform", s.Addr(), "--like", "3.8.0", "--group", "persistent watches")
 	if code != exitFault || !strings.Contains(stdout, "\nFAILED persistent watches/") {
 		t.Errorf("exit %d\n%s\n%s", code, stdout, stderr)
 	}
-}
-
-func TestConformUsage(t *testing.T) {
-	for _, x := range []struct {
-		args string
-		says string
-	}{
-		{"", "usage: lockkeeper conform HOST"},
-		{"127.0.0.1:1 127.0.0.1:2", "usage: lockkeeper conform HOST"},
-		{"127.0.0.1:x", "is not HOST or HOST:PORT of "},
-		{"127.0.0.1:1 --group nonsense", `--group: "nonsense" is not one of handshake`},
-		{"127.0.0.1:1 --without nonsense", `--without: "nonsense" is not one of words`},
-		{"127.0.0.1:1 --run (", "missing closing )"},
-		{"127.0.0.1:1 --like new", `"new" is not a version`},
-	} {
-		refuses(t, exitUsage, append([]string{"conform"}, strings.Fields(x.args)...), x.says)
-	}
-	refuses(t, exitFault, []string{"conform", "127.0.0.1:1"}, "cannot connect to 127.0.0.1:1: ")
 }
 
 // TestConformInterrupted checks that a signal ends the command with a one-line message,

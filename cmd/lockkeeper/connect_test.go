@@ -46,21 +46,6 @@ func TestServers(t *testing.T) {
 		{exitOK, "zk --server " + at + " ls /", "[one, two]"},
 		{exitOK, "bench --ops 1 --workload create-1x1 " + at, "create-1x1"},
 		{exitFault, "cluster status --server " + at, "is a standalone server"},
-		{exitUsage, "lock ls --server a:b", `"a:b" is not HOST or HOST:PORT`},
-		{exitUsage, "lock ls --server a:", `"a:" is not HOST or HOST:PORT`},
-		{exitUsage, "lock ls --server a:99999", `"a:99999" is not HOST or HOST:PORT`},
-		{exitUsage, "lock run --server [::1 /a -- true", `"[::1" is not HOST or HOST:PORT`},
-		{exitUsage, "lock ls --server a/b/", `"/b/" is not the path of a znode`},
-		{exitUsage, "zk --server a:b ls /", `"a:b" is not HOST or HOST:PORT`},
-		{exitUsage, "zk --server a//b ls /", `"//b" is not the path of a znode`},
-		{exitUsage, "zk --server , ls /", "--server: no server given"},
-		{exitUsage, "cluster status --server ,", "--server: no server given"},
-		{exitUsage, "bench a:1/b/", `"/b/" is not the path of a znode`},
-		{exitUsage, "conform a:1/b", `"a:1/b" is not HOST or HOST:PORT of one server`},
-		{exitUsage, "conform a:1,b:1", `"a:1,b:1" is not HOST or HOST:PORT of one server`},
-		{exitUsage, "conform a:1 --against b:1/", `--against: "b:1/" is not HOST or HOST:PORT of one server`},
-		{exitUsage, "wire --to a:1,b:1", `--to: "a:1,b:1" is not HOST or HOST:PORT of one server`},
-		{exitUsage, "wire replay x a:1,b:1", `"a:1,b:1" is not HOST or HOST:PORT of one server`},
 	} {
 		code, out := shell(t, c.args)
 		if code != c.code || !strings.Contains(out, c.says) {

@@ -102,22 +102,22 @@ var endpoints = []endpoint{
 		(*control).removeNamespace),
 	postFrom("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
 		(*control).waitFired),
-	postFrom("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
-		(*control).waitHeld).failsWith(http.StatusGatewayTimeout),
-	postFrom("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 1}`, "Wait until this many sessions wait behind the holder of a lock.",
-		(*control).waitWaiters).failsWith(http.StatusGatewayTimeout),
-	postFrom("/wait/gone", `{"path": "/locks/a", "member": 1}`, "Wait until a znode does not exist.",
-		(*control).waitGone).failsWith(http.StatusGatewayTimeout),
-	postFrom("/wait/exists", `{"path": "/a", "member": 1}`, "Wait until a znode exists.",
-		(*control).waitExists).failsWith(http.StatusGatewayTimeout),
-	postFrom("/wait/data", `{"path": "/a", "text": "x", "member": 1}`, "Wait until a znode has this data: `text`, or `data` in base64.",
-		(*control).waitData).failsWith(http.StatusGatewayTimeout),
-	postFrom("/wait/children", `{"path": "/a", "children": 3, "member": 1}`, "Wait until a znode has exactly this many children.",
-		(*control).waitChildren).failsWith(http.StatusGatewayTimeout),
-	postFrom("/wait/requests", `{"op": "create*", "path": "/x*", "count": 2, "member": 1}`, "Wait until `/requests` has at least this many requests of which a path matches `path`, as in `/inject`. Without `member`, those to all members count.",
-		(*control).waitRequests).failsWith(http.StatusGatewayTimeout),
-	postFrom("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
-		(*control).waitWatch).failsWith(http.StatusGatewayTimeout),
+	wait("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
+		waitHeld),
+	wait("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 1}`, "Wait until this many sessions wait behind the holder of a lock.",
+		waitWaiters),
+	wait("/wait/gone", `{"path": "/locks/a", "member": 1}`, "Wait until a znode does not exist.",
+		func(w lockkeepertest.Waits, b awaited) error { w.WaitGone(b.Path); return nil }),
+	wait("/wait/exists", `{"path": "/a", "member": 1}`, "Wait until a znode exists.",
+		func(w lockkeepertest.Waits, b awaited) error { w.WaitExists(b.Path); return nil }),
+	wait("/wait/data", `{"path": "/a", "text": "x", "member": 1}`, "Wait until a znode has this data: `text`, or `data` in base64.",
+		waitData),
+	wait("/wait/children", `{"path": "/a", "children": 3, "member": 1}`, "Wait until a znode has exactly this many children.",
+		waitChildren),
+	wait("/wait/requests", `{"op": "create*", "path": "/x*", "count": 2, "member": 1}`, "Wait until `/requests` has at least this many requests of which a path matches `path`, as in `/inject`. Without `member`, those to all members count.",
+		waitRequests),
+	wait("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
+		func(w lockkeepertest.Waits, b ofLock) error { w.WaitWatched(b.Path, int64(b.Session)); return nil }),
 	postFrom("/wait/leader", `{"among": [2, 3]}`, "Wait until a member leads, or one of `among`, such as the others when a partition has cut the leader off. The reply names it as `leader`. A server that is no cluster leads itself.",
 		(*control).waitLeader).failsWith(http.StatusGatewayTimeout),
 	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
@@ -556,23 +556,25 @@ func (c *control) waitFired(r *http.Request, b struct {
 	return nil, refusal{http.StatusGatewayTimeout, errors.New(i.String())}
 }
 
-// awaited is in the bodies of endpoints that wait for a znode, or for clients.
-type awaited struct {
+// anywhere is in the bodies of endpoints that wait for a znode, or for clients.
+type anywhere struct {
 	Path   string `json:"path"`
 	Member *int   `json:"member"`
 	limited
 }
+
+// awaited is anywhere with a path that must be there.
+type awaited struct{ anywhere }
 
 // waits returns what waits for that, as long as the client of a request does.
 func (b awaited) waits(c *control, r *http.Request) (w lockkeepertest.Waits, err error) {
 	if err := checkPath(b.Path); err != nil {
 		return w, err
 	}
-	return b.clients(c, r)
+	return b.anywhere.waits(c, r)
 }
 
-// clients is waits without a znode.
-func (b awaited) clients(c *control, r *http.Request) (w lockkeepertest.Waits, err error) {
+func (b anywhere) waits(c *control, r *http.Request) (w lockkeepertest.Waits, err error) {
 	within, err := b.within()
 	if err == nil && b.Member != nil {
 		err = c.check(*b.Member)
@@ -586,6 +588,19 @@ func (b awaited) clients(c *control, r *http.Request) (w lockkeepertest.Waits, e
 		w = c.all.Within(within)
 	}
 	return w.WithContext(r.Context()), nil
+}
+
+// wait returns an endpoint that waits until something has happened.
+func wait[B interface {
+	waits(*control, *http.Request) (lockkeepertest.Waits, error)
+}](path, example, does string, until func(w lockkeepertest.Waits, body B) error) endpoint {
+	return postFrom(path, example, does, func(c *control, r *http.Request, body B) (any, error) {
+		w, err := body.waits(c, r)
+		if err == nil {
+			err = until(w, body)
+		}
+		return nil, err
+	}).failsWith(http.StatusGatewayTimeout)
 }
 
 func checkPath(path string) error {
@@ -603,29 +618,23 @@ type ofLock struct {
 	Session sessionID `json:"session"`
 }
 
-func (c *control) waitHeld(r *http.Request, b ofLock) (any, error) {
+func waitHeld(w lockkeepertest.Waits, b ofLock) error {
 	if err := (ofSession{b.Session}).check(); err != nil {
-		return nil, err
+		return err
 	}
-	w, err := b.waits(c, r)
-	if err == nil {
-		w.WaitHeld(b.Path, int64(b.Session))
-	}
-	return nil, err
+	w.WaitHeld(b.Path, int64(b.Session))
+	return nil
 }
 
-func (c *control) waitWaiters(r *http.Request, b struct {
+func waitWaiters(w lockkeepertest.Waits, b struct {
 	awaited
 	Waiters *int `json:"waiters"`
-}) (any, error) {
+}) error {
 	if err := checkNumber("waiters", b.Waiters); err != nil {
-		return nil, err
+		return err
 	}
-	w, err := b.waits(c, r)
-	if err == nil {
-		w.WaitWaiters(b.Path, *b.Waiters)
-	}
-	return nil, err
+	w.WaitWaiters(b.Path, *b.Waiters)
+	return nil
 }
 
 func checkNumber(name string, n *int) error {
@@ -635,80 +644,46 @@ func checkNumber(name string, n *int) error {
 	return nil
 }
 
-func (c *control) waitGone(r *http.Request, b awaited) (any, error) {
-	w, err := b.waits(c, r)
-	if err == nil {
-		w.WaitGone(b.Path)
-	}
-	return nil, err
-}
-
-func (c *control) waitExists(r *http.Request, b awaited) (any, error) {
-	w, err := b.waits(c, r)
-	if err == nil {
-		w.WaitExists(b.Path)
-	}
-	return nil, err
-}
-
-func (c *control) waitData(r *http.Request, b struct {
+func waitData(w lockkeepertest.Waits, b struct {
 	awaited
 	Data *[]byte `json:"data"`
 	Text *string `json:"text"`
-}) (any, error) {
-	if (b.Data == nil) == (b.Text == nil) {
-		return nil, badRequest("either \"text\" or \"data\", in base64, must be there")
-	}
-	if b.Text != nil {
-		data := []byte(*b.Text)
-		b.Data = &data
-	}
-	w, err := b.waits(c, r)
-	if err == nil {
+}) error {
+	switch {
+	case (b.Data == nil) == (b.Text == nil):
+		return badRequest("either \"text\" or \"data\", in base64, must be there")
+	case b.Text != nil:
+		w.WaitData(b.Path, []byte(*b.Text))
+	default:
 		w.WaitData(b.Path, *b.Data)
 	}
-	return nil, err
+	return nil
 }
 
-func (c *control) waitChildren(r *http.Request, b struct {
+func waitChildren(w lockkeepertest.Waits, b struct {
 	awaited
 	Children *int `json:"children"`
-}) (any, error) {
+}) error {
 	if err := checkNumber("children", b.Children); err != nil {
-		return nil, err
+		return err
 	}
-	w, err := b.waits(c, r)
-	if err == nil {
-		w.WaitChildren(b.Path, *b.Children)
-	}
-	return nil, err
+	w.WaitChildren(b.Path, *b.Children)
+	return nil
 }
 
-func (c *control) waitRequests(r *http.Request, b struct {
-	awaited
+func waitRequests(w lockkeepertest.Waits, b struct {
+	anywhere
 	Op    string `json:"op"`
 	Count *int   `json:"count"`
-}) (any, error) {
+}) error {
 	if err := checkNumber("count", b.Count); err != nil {
-		return nil, err
-	}
-	w, err := b.clients(c, r)
-	if err != nil {
-		return nil, err
+		return err
 	}
 	if wrong := attempt(func() { w.WaitRequests(b.Op, b.Path, 0) }); wrong != nil { // with the names, since there are none to wait for
-		return nil, refusal{http.StatusBadRequest, wrong}
+		return refusal{http.StatusBadRequest, wrong}
 	}
 	w.WaitRequests(b.Op, b.Path, *b.Count)
-	return nil, nil
-}
-
-func (c *control) waitWatch(r *http.Request, b ofLock) (any, error) {
-	w, err := b.waits(c, r)
-	if err == nil {
-		w.WaitWatched(b.Path, int64(b.Session))
-	}
-	return nil, err
+	return nil
 }
 
 func (c *control) waitLeader(r *http.Request, b struct {

@@ -19,7 +19,7 @@ func TestEnvironmentOfOthers(t *testing.T) {
 	t.Parallel()
 	closed := fmt.Sprintf("127.0.0.1:%d", testkit.Port(t)) // where no server listens
 	for name, value := range map[string]string{"LOCKKEEPER_OBSERVER": "true", "LOCKKEEPER_TIMEOUT": "soon", "LOCKKEEPER_PEER": "x"} {
-		code, _, stderr := call(map[string]string{name: value, "LOCKKEEPER_SERVER": closed}, "cluster", "status", "--timeout", "1s")
+		code, _, stderr := call(map[string]string{name: value, "LOCKKEEPER_SERVER": closed}, "cluster", "status", "--timeout", "200ms")
 		if oneError(t, stderr, "refused"); code != exitFault {
 			t.Errorf("cluster status with %s: exit %d", name, code)
 		}
@@ -56,7 +56,7 @@ func TestPeerOverServer(t *testing.T) {
 		{map[string]string{"LOCKKEEPER_CLUSTER_PEER": "a:1", "LOCKKEEPER_SERVER": "b:1"}, "", exitUsage, "LOCKKEEPER_CLUSTER_PEER: it cannot be combined with LOCKKEEPER_SERVER"},
 		{nil, "--peer a:1 --server b:1", exitUsage, "--peer: it cannot be combined with --server"},
 	} {
-		code, _, stderr := call(x.env, append([]string{"cluster", "status", "--timeout", "1s"}, strings.Fields(x.args)...)...)
+		code, _, stderr := call(x.env, append([]string{"cluster", "status", "--timeout", "200ms"}, strings.Fields(x.args)...)...)
 		if oneError(t, stderr, x.says); code != x.code {
 			t.Errorf("%v %s: exit %d", x.env, x.args, code)
 		}

@@ -26,20 +26,13 @@ func TestFewFiles(t *testing.T) {
 	const files = 256
 	dir, ca := testkit.MemoryDir(t), testkit.NewCA(t)
 	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
-	var peerAddrs, members, secure []string
-	for i, port := range freePorts(t, 6) {
-		addr := fmt.Sprintf("127.0.0.1:%d", port)
-		if i < 3 {
-			peerAddrs, members = append(peerAddrs, addr), append(members, fmt.Sprintf("%d=%s", i+1, addr))
-		} else {
-			secure = append(secure, addr)
-		}
-	}
+	addrs := freeAddrs(t, 6)
+	peerAddrs, secure := addrs[:3], addrs[3:]
 	procs := make([]*process, 3)
 	launch := func(i int) {
 		cmd := exec.Command("sh", "-c", `ulimit -n "$0" && exec "$@"`, fmt.Sprint(files), binary, "serve",
 			"--listen", "127.0.0.1:0", "--tls-listen", secure[i], "--tls-cert", cert, "--tls-key", key, "--tls-client-auth", "none", "--admin", "0", "--tick-time", "30s", // no session expires meanwhile
-			"--data", filepath.Join(dir, fmt.Sprint(i)), "--id", fmt.Sprint(i+1), "--peers", strings.Join(members, ","))
+			"--data", filepath.Join(dir, fmt.Sprint(i)), "--id", fmt.Sprint(i+1), "--peers", peersAt(peerAddrs...))
 		procs[i] = startCmd(t, cmd)
 	}
 	for i := range procs {

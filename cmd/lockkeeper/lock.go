@@ -365,4 +365,6 @@ func (s *look) who(c *locks.Contender) string {
 }
 
 // clock formats a time in ms since the epoch.
-func clock(ms int64) string { return time.UnixMilli(ms).Format("2006-01-02T15:04:05.000Z07:00") }
+func clock(ms int64) string { return time.UnixMilli(ms).Format(timeFormat) }
+
+const timeFormat = "2006-01-02T15:04:05.000Z07:00"

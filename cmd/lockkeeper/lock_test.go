@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"regexp"
@@ -523,46 +522,6 @@ func TestLockOdd(t *testing.T) {
 		}
 		check1(t, conn.Delete("/odd/n-0000000001", -1))
 		check1(t, conn.Delete("/odd", -1))
-	}
-}
-
-func TestLockUsage(t *testing.T) {
-	t.Parallel()
-	for args, says := range map[string]string{
-		"lock list":                    `"lock list"`,
-		"lock ls a b":                  "usage: lockkeeper lock ls",
-		"lock ls a":                    `"a" is not the path of a znode`,
-		"lock ls /a/":                  `"/a/" is not the path of a znode`,
-		"lock ls --server a:b":         "--server: ",
-		"lock ls --server=":            "--server: no server given",
-		"lock ls --auth digest":        "--auth: it must be SCHEME:IDENTITY",
-		"lock break":                   "usage: lockkeeper lock break",
-		"lock break a":                 `"a" is not the path of a znode`,
-		"lock break --json /a":         "--json",
-		"lock check /a /b":             "usage: lockkeeper lock check",
-		"lock check --settle -1s":      "--settle",
-		"lock check --timeout soon /a": `"soon"`,
-	} {
-		refuses(t, exitUsage, strings.Fields(args), says)
-	}
-	refuses(t, exitFault, []string{"lock", "ls", "--server", "127.0.0.1:1", "--timeout", "10ms"}, "127.0.0.1:1")
-}
-
-// TestUnknown: a server that answers no word is named once.
-func TestUnknown(t *testing.T) {
-	down, closed := errors.New("connection refused"), errors.New("not one of its words")
-	got := unknown(&lockscan.Words{Refused: map[string][]lockscan.ServerError{
-		"cons": {{Server: "a:1", Err: down}, {Server: "b:1", Err: closed}},
-		"dump": {{Server: "a:1", Err: down}, {Server: "b:1", Err: down}, {Server: "c:1", Err: closed}},
-	}})
-	want := []string{
-		"clients and ends of sessions are not known from a:1: connection refused",
-		"clients are not known from b:1: not one of its words",
-		"ends of sessions are not known from b:1: connection refused",
-		"ends of sessions are not known from c:1: not one of its words",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q", got)
 	}
 }
 

@@ -160,8 +160,6 @@ func (s *look) meet(ctx context.Context, found []locks.Lock) {
 // nothing says that there are no locks.
 func nothing(root string) string { return fmt.Sprintf("nobody holds a lock at %s or below", root) }
 
-const timeFormat = "2006-01-02T15:04:05.000Z07:00"
-
 // listing is what ls shows, in JSON and as text.
 type listing struct {
 	At         time.Time   `json:"at"`
@@ -217,20 +215,12 @@ func (s *look) listing(root string, found []locks.Lock) *listing {
 	return l
 }
 
-// unknown says what is not known because servers did not answer a word, with one line for
-// a server that answered none.
+// unknown says what is not known because servers did not answer a word.
 func unknown(w *lockscan.Words) (notes []string) {
-	dump := w.Refused["dump"]
-	for _, e := range w.Refused["cons"] {
-		what := "clients"
-		if i := slices.IndexFunc(dump, func(d lockscan.ServerError) bool { return d.Server == e.Server }); i >= 0 && dump[i].Err.Error() == e.Err.Error() {
-			what = "clients and ends of sessions"
-			dump = slices.Delete(slices.Clone(dump), i, i+1)
+	for _, word := range []struct{ name, what string }{{"cons", "clients"}, {"dump", "ends of sessions"}} {
+		for _, e := range w.Refused[word.name] {
+			notes = append(notes, fmt.Sprintf("%s are not known from %s: %v", word.what, e.Server, e.Err))
 		}
-		notes = append(notes, fmt.Sprintf("%s are not known from %s: %v", what, e.Server, e.Err))
-	}
-	for _, e := range dump {
-		notes = append(notes, fmt.Sprintf("ends of sessions are not known from %s: %v", e.Server, e.Err))
 	}
 	return notes
 }

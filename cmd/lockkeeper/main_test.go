@@ -268,14 +268,58 @@ func TestUsage(t *testing.T) {
 		{"wire replay a b:1 c", nil, []string{"HOST[:PORT]"}},
 		{"wire replay a no:where", nil, []string{`"no:where" is not HOST or HOST:PORT of `}},
 		{"wire replay a b:1 --nonsense", nil, []string{"-nonsense"}},
+		{"lock ls a b", nil, []string{"usage: lockkeeper lock ls"}},
+		{"lock ls a", nil, []string{`"a" is not the path of a znode`}},
+		{"lock ls /a/", nil, []string{`"/a/" is not the path of a znode`}},
+		{"lock ls --auth digest", nil, []string{"--auth: it must be SCHEME:IDENTITY"}},
+		{"lock break", nil, []string{"usage: lockkeeper lock break"}},
+		{"lock break a", nil, []string{`"a" is not the path of a znode`}},
+		{"lock break --json /a", nil, []string{"--json"}},
+		{"lock check /a /b", nil, []string{"usage: lockkeeper lock check"}},
+		{"lock check --timeout soon /a", nil, []string{`"soon"`}},
+		{"conform", nil, []string{"usage: lockkeeper conform HOST"}},
+		{"conform 127.0.0.1:1 --group nonsense", nil, []string{`--group: "nonsense" is not one of handshake`}},
+		{"conform 127.0.0.1:1 --without nonsense", nil, []string{`--without: "nonsense" is not one of words`}},
+		{"conform 127.0.0.1:1 --run (", nil, []string{"missing closing )"}},
+		{"conform 127.0.0.1:1 --like new", nil, []string{`"new" is not a version`}},
+		{"conform --against 127.0.0.1:1", nil, []string{"usage: lockkeeper conform HOST"}},
+		{"conform --against 127.0.0.1:1 127.0.0.1:2 --ops 0", nil, []string{"--ops: 0 is not above 0"}},
+		{"conform --against 127.0.0.1:1 127.0.0.1:2 --mask nonsense", nil, []string{`--mask: "nonsense" is not one of`}},
+		{"conform --against 127.0.0.1:1 127.0.0.1:2 --without nonsense", nil, []string{`--without: "nonsense" is not one of quotas`}},
+		{"conform --against 127.0.0.1:1 127.0.0.1:2 127.0.0.1:3 --no-masks", nil, []string{"usage: lockkeeper conform HOST"}},
+		{"bench", nil, []string{"usage: lockkeeper bench HOST"}},
+		{"bench 127.0.0.1:1 --workload nonsense", nil, []string{`--workload: "nonsense" is not one of idle`}},
+		{"bench 127.0.0.1:1 --ops 0", nil, []string{"--ops: 0 is not above 0"}},
+		{"bench 127.0.0.1:1 --time -1s", nil, []string{"--time: -1s is not above 0"}},
+		{"bench 127.0.0.1:1 --compare-pid 1", nil, []string{"--compare-pid: it needs --compare"}},
+		{"lock run", nil, []string{"lock run takes a path, --, and a command"}},
+		{"lock run /a true", nil, []string{"lock run takes a path, --, and a command"}},
+		{"lock run /a --", nil, []string{"lock run takes a path, --, and a command"}},
+		{"lock run /a /b -- true", nil, []string{"lock run takes a path, --, and a command"}},
+		{"lock run a -- true", nil, []string{`"a" is not the path of a znode`}},
+		{"lock run / -- true", nil, []string{"/ cannot be a lock"}},
+		{"lock run --try --timeout 1s /a -- true", nil, []string{"--timeout: not together with --try"}},
+		{"lock run --timeout -1s /a -- true", nil, []string{"--timeout: it must not be negative"}},
+		{"lock run --grace -1s /a -- true", nil, []string{"--grace: it must not be negative"}},
+		{"lock run --slots -1 /a -- true", nil, []string{"--slots: "}},
+		{"lock run --slots 2 --shared /a -- true", nil, []string{"--slots: not together with --shared"}},
+		{"lock run --session-timeout 1ms /a -- true", nil, []string{"--session-timeout: "}},
+		{"lock run --server [::1 /a -- true", nil, []string{`"[::1" is not HOST or HOST:PORT`}},
+		{"lock ls --server a/b/", nil, []string{`"/b/" is not the path of a znode`}},
+		{"zk --server a//b ls /", nil, []string{`"//b" is not the path of a znode`}},
+		{"zk --server , ls /", nil, []string{"--server: no server given"}},
+		{"bench a:1/b/", nil, []string{`"/b/" is not the path of a znode`}},
+		{"conform a:1/b", nil, []string{`"a:1/b" is not HOST or HOST:PORT of one server`}},
+		{"conform a:1,b:1", nil, []string{`"a:1,b:1" is not HOST or HOST:PORT of one server`}},
+		{"wire --to a:1,b:1", nil, []string{`--to: "a:1,b:1" is not HOST or HOST:PORT of one server`}},
+		{"wire replay x a:1,b:1", nil, []string{`"a:1,b:1" is not HOST or HOST:PORT of one server`}},
 		{"wire replay --timeout 0s a b:1", nil, []string{"-timeout"}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			code, stdout, stderr := call(c.env, strings.Fields(c.args)...)
-			if code != exitUsage || stdout != "" {
+			if oneError(t, stderr, c.says...); code != exitUsage || stdout != "" {
 				t.Errorf("exit code %d, %q", code, stdout)
 			}
-			oneError(t, stderr, c.says...)
 		})
 	}
 }
@@ -470,8 +514,7 @@ func TestVersionText(t *testing.T) {
 		{"-buildvcs=false", "(devel)", nil, ""},
 		{"go install @ this version", "v" + lockkeeper.Version, nil, ""},
 		{"go install @ another tag", "v99.0.0", nil, ", module v99.0.0"},
-		{"go install @ a commit", "v0.1.1-0.20260102030405-0123456789ab", nil, ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
-		{"go install @ a commit without tags", "v0.0.0-20260102030405-0123456789ab", nil, ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
+		{"go install @ a commit", "v0.1.1-0.20260102030405-0123456789ab", nil, ", module v0.1.1-0.20260102030405-0123456789ab"},
 		{"a release", "v" + lockkeeper.Version, git("false"), ", commit 0123456789ab of 2026-01-02T03:04:05Z"},
 		{"a checkout", "v0.0.0-20260102030405-0123456789ab+dirty", git("true"), ", commit 0123456789ab of 2026-01-02T03:04:05Z, modified"},
 	} {
@@ -754,7 +797,7 @@ func TestPortTaken(t *testing.T) {
 	check1(t, err)
 	defer l.Close()
 	dir := filepath.Join(t.TempDir(), "data")
-	fails(t, start(t, nil, "serve", "--listen", l.Addr().String(), "--data", dir), "--listen: client port: listen tcp "+l.Addr().String(), "in use")
+	refuses(t, exitFault, []string{"serve", "--listen", l.Addr().String(), "--data", dir}, "--listen: client port: listen tcp "+l.Addr().String(), "in use")
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it created its directory: %v", err)
 	}
@@ -785,8 +828,8 @@ func TestDirectoryInUse(t *testing.T) {
 	t.Parallel()
 	dir := filled(t)
 	p := start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir).waitReady()
-	fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), dir, "in use")
-	fails(t, start(t, nil, "check", dir), dir, "in use")
+	refuses(t, exitFault, []string{"serve", "--listen", "127.0.0.1:0", "--data", dir}, dir, "in use")
+	refuses(t, exitFault, []string{"check", dir}, dir, "in use")
 	if _, err := lockkeeper.Open(lockkeeper.Config{DataDir: dir}); !errors.Is(err, lockkeeper.ErrInUse) {
 		t.Errorf("a server of this process: %v", err)
 	}
@@ -851,12 +894,12 @@ func TestBadDirectory(t *testing.T) {
 				}
 				return append(also, c.says...)
 			}
-			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir), says(alone)...)
-			fails(t, start(t, nil, "serve", "--listen", "127.0.0.1:0", "--data", dir, "--peers", "1=127.0.0.1:1,2=127.0.0.1:2,3=127.0.0.1:3"), says(member)...)
+			refuses(t, exitFault, []string{"serve", "--listen", "127.0.0.1:0", "--data", dir}, says(alone)...)
+			refuses(t, exitFault, []string{"serve", "--listen", "127.0.0.1:0", "--data", dir, "--peers", "1=127.0.0.1:1,2=127.0.0.1:2,3=127.0.0.1:3"}, says(member)...)
 			if name == "another server's" {
 				return // the directory itself is good
 			}
-			fails(t, start(t, nil, "check", dir), append(says("if it is a standalone server's, "+alone, "if it is a member's, "+member), dir)...)
+			refuses(t, exitFault, []string{"check", dir}, append(says("if it is a standalone server's, "+alone, "if it is a member's, "+member), dir)...)
 		})
 	}
 }

@@ -68,8 +68,7 @@ func TestNotify(t *testing.T) {
 // TestNotifyCluster: a member that waits for the others is not ready.
 func TestNotifyCluster(t *testing.T) {
 	t.Parallel()
-	ports := freePorts(t, 2)
-	peers := fmt.Sprintf("1=127.0.0.1:%d,2=127.0.0.1:%d", ports[0], ports[1])
+	peers := peersAt(freeAddrs(t, 2)...)
 	a, b := newManager(t, filepath.Join(t.TempDir(), "a")), newManager(t, filepath.Join(t.TempDir(), "b"))
 	first := a.start("--peers", peers, "--log-level", "info")
 	waitFor(t, "a line that says what is awaited", func() bool {

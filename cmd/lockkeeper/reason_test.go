@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"net"
 	"path/filepath"
 	"strings"
@@ -11,8 +10,8 @@ import (
 // TestReasons: commands that need a server say why it opens no session, as others do: nobody listens, or it serves no clients.
 func TestReasons(t *testing.T) {
 	t.Parallel()
-	ports := freePorts(t, 4)
-	at := func(i int) string { return fmt.Sprintf("127.0.0.1:%d", ports[i]) }
+	addrs := freeAddrs(t, 4)
+	at := func(i int) string { return addrs[i] }
 	start(t, nil, "serve", "--memory", "--listen", at(0), "--peers", "1="+at(1)+",2="+at(2))
 	waitFor(t, "the client port", func() bool {
 		nc, err := net.Dial("tcp", at(0))

@@ -221,18 +221,16 @@ func TestRotateMembersCA(t *testing.T) {
 	t.Parallel()
 	dir, before, after := t.TempDir(), testkit.NewCA(t), testkit.NewCA(t)
 	authority := before.WriteCA(t, dir, "ca.pem")
-	var peers, servers []string
+	addrs := freeAddrs(t, 6)
+	peers, servers := addrs[:3], addrs[3:]
 	var files [4]string
-	ports := freePorts(t, 6)
 	for id := 1; id <= 3; id++ {
 		files[id], _ = testkit.WritePair(t, before.Peer(t), dir, fmt.Sprintf("%d.pem", id), fmt.Sprintf("%d.pem", id))
-		peers = append(peers, fmt.Sprintf("%d=127.0.0.1:%d", id, ports[id-1]))
-		servers = append(servers, fmt.Sprintf("127.0.0.1:%d", ports[id+2]))
 	}
 	var members [4]*process
 	begin := func(id int) {
 		members[id] = start(t, nil, "serve", "--id", fmt.Sprint(id), "--data", filepath.Join(dir, fmt.Sprint(id)), "--log-level", "info",
-			"--peers", strings.Join(peers, ","), "--listen", servers[id-1], "--peer-tls-cert", files[id], "--peer-tls-ca", authority)
+			"--peers", peersAt(peers...), "--listen", servers[id-1], "--peer-tls-cert", files[id], "--peer-tls-ca", authority)
 	}
 	for id := 1; id <= 3; id++ {
 		begin(id)
@@ -291,7 +289,7 @@ func TestRotateMembersCA(t *testing.T) {
 
 	old, _ := testkit.WritePair(t, before.Peer(t), other, "old.pem", "old.pem")
 	env := map[string]string{"LOCKKEEPER_PEER_TLS_CERT": old, "LOCKKEEPER_PEER_TLS_CA": authority}
-	if code, _, stderr := call(env, "cluster", "status", "--peer", strings.TrimPrefix(peers[0], "1=")); code != exitFault {
+	if code, _, stderr := call(env, "cluster", "status", "--peer", peers[0]); code != exitFault {
 		t.Errorf("with a certificate of the former authority: %d %q", code, stderr)
 	}
 }

@@ -101,13 +101,9 @@ func TestRemoveWithoutSpare(t *testing.T) {
 // startMembers starts the servers 1 to n of a cluster in processes, waits until all vote, and returns their peer ports.
 func startMembers(t *testing.T, n int) (peers []string) {
 	t.Helper()
-	var list []string
-	for i, port := range freePorts(t, n) {
-		peers = append(peers, fmt.Sprintf("127.0.0.1:%d", port))
-		list = append(list, fmt.Sprintf("%d=%s", i+1, peers[i]))
-	}
+	peers = freeAddrs(t, n)
 	for id := 1; id <= n; id++ {
-		start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(id), "--peers", strings.Join(list, ","))
+		start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--id", fmt.Sprint(id), "--peers", peersAt(peers...))
 	}
 	waitFor(t, "a healthy cluster of voters", func() bool {
 		code, _, _ := call(nil, "cluster", "status", "--peer", peers[0])

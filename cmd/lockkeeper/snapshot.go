@@ -9,13 +9,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -243,14 +241,6 @@ func askAdmin(r *http.Request, token string) (io.ReadCloser, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
-	dial := transport.DialContext
-	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &asksFirst{Conn: c, asked: make(chan struct{})}, nil
-	}
 	reply, err := transport.RoundTrip(r)
 	var other tls.RecordHeaderError
 	if errors.As(err, &other) && string(other.RecordHeader[:]) == "HTTP/" {
@@ -280,32 +270,6 @@ func noHTTP(err error) bool {
 	var answer tls.RecordHeaderError
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		errors.As(err, &answer) || err != nil && strings.Contains(err.Error(), "malformed HTTP")
-}
-
-// An asksFirst is a connection that is read only once something was written to it or it is
-// closed. A port of another protocol may speak first; net/http would log what it says and fail
-// with an error that says nothing.
-type asksFirst struct {
-	net.Conn
-	once  sync.Once
-	asked chan struct{}
-}
-
-func (c *asksFirst) release() { c.once.Do(func() { close(c.asked) }) }
-
-func (c *asksFirst) Read(b []byte) (int, error) {
-	<-c.asked
-	return c.Conn.Read(b)
-}
-
-func (c *asksFirst) Write(b []byte) (int, error) {
-	defer c.release()
-	return c.Conn.Write(b)
-}
-
-func (c *asksFirst) Close() error {
-	defer c.release()
-	return c.Conn.Close()
 }
 
 type readerFunc func(b []byte) (int, error)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/http/httptrace"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -242,7 +241,7 @@ func TestSnapshotOfServer(t *testing.T) {
 	env := []string{"SSL_CERT_FILE=" + ca.WriteCA(t, base, "ca.pem")}
 	secure := start(t, nil, append(memory, "--admin-write", "--admin-token-file", token, "--admin-tls-cert", cert, "--admin-tls-key", key)...).waitReady()
 	fails(t, start(t, env, "snapshot", "save", file, "--admin", secure.admin()), "401 Unauthorized", "needs a token")
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", secure.admin()), "certificate")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", secure.admin()}, "certificate")
 	cmd := exec.Command(binary, "snapshot", "save", file, "--admin", secure.admin(), "--admin-token-file", token)
 	cmd.Env = env
 	text, err := cmd.CombinedOutput()
@@ -252,25 +251,13 @@ func TestSnapshotOfServer(t *testing.T) {
 	check1(t, os.Remove(file))
 
 	readOnly := start(t, nil, memory...).waitReady()
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", readOnly.admin()), readOnly.admin(), "403 Forbidden", "--admin-write")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", readOnly.admin()}, readOnly.admin(), "403 Forbidden", "--admin-write")
 	const closed = "127.0.0.1:1"
-	// A port for clients closes the connection; others answer what is no HTTP.
-	talks, err := net.Listen("tcp", "127.0.0.1:0")
-	check1(t, err)
-	defer talks.Close()
-	go func() {
-		for c, err := talks.Accept(); err == nil; c, err = talks.Accept() {
-			c.Write([]byte("imok\n"))
-			c.Close()
-		}
-	}()
-	for _, port := range []string{p.addr, talks.Addr().String()} {
-		for _, scheme := range []string{"http://", "https://"} {
-			fails(t, start(t, nil, "snapshot", "save", file, "--admin", scheme+port), scheme+port, "no HTTP server answers there", "the port that serve --admin opens")
-		}
+	for _, scheme := range []string{"http://", "https://"} { // a port for clients closes the connection
+		refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", scheme + p.addr}, scheme+p.addr, "no HTTP server answers there", "the port that serve --admin opens")
 	}
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", strings.Replace(p.admin(), "http:", "https:", 1)), "this port has no TLS: use http://")
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", closed), closed, "refused")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", strings.Replace(p.admin(), "http:", "https:", 1)}, "this port has no TLS: use http://")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", closed}, closed, "refused")
 
 	// What other servers might send.
 	hangs := make(chan struct{})
@@ -288,8 +275,8 @@ func TestSnapshotOfServer(t *testing.T) {
 	}))
 	defer other.Close()
 	other.Config.ErrorLog = nil
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", other.URL), other.URL, "offset 7: cut short")
-	fails(t, start(t, nil, "snapshot", "save", file, "--admin", other.URL+"/aborts"), other.URL, "unexpected EOF")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", other.URL}, other.URL, "offset 7: cut short")
+	refuses(t, exitFault, []string{"snapshot", "save", file, "--admin", other.URL + "/aborts"}, other.URL, "unexpected EOF")
 	interrupted := start(t, nil, "snapshot", "save", file, "--admin", other.URL+"/hangs")
 	<-hangs
 	check1(t, interrupted.Process.Signal(syscall.SIGINT))
@@ -316,11 +303,7 @@ func TestSnapshotOfCluster(t *testing.T) {
 	check1(t, p.Process.Kill())
 	p.exit()
 
-	var peers []string
-	for i, port := range freePorts(t, 3) {
-		peers = append(peers, fmt.Sprintf("%d=127.0.0.1:%d", i+1, port))
-	}
-	list := strings.Join(peers, ",")
+	list := peersAt(freeAddrs(t, 3)...)
 	digests := map[string]bool{}
 	for id := 1; id <= 3; id++ {
 		dir := filepath.Join(base, fmt.Sprint(id))
@@ -353,31 +336,5 @@ func TestSnapshotOfCluster(t *testing.T) {
 	}
 	if s := ask(t, "status", "--server", members[0].waitReady().addr); len(s.Members) != 3 {
 		t.Errorf("%+v", s)
-	}
-}
-
-// TestSnapshotFromTalker saves from a port that speaks before it is asked.
-func TestSnapshotFromTalker(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check1(t, err)
-	defer l.Close()
-	said := make(chan struct{})
-	go func() {
-		defer close(said)
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		c.Write([]byte("imok\n"))
-		c.Close()
-	}()
-	ctx := httptrace.WithClientTrace(t.Context(), &httptrace.ClientTrace{GotConn: func(httptrace.GotConnInfo) {
-		<-said
-		time.Sleep(50 * time.Millisecond) // What was said arrives before the request is sent.
-	}})
-	err = fetchSnapshot(ctx, "http://"+l.Addr().String(), "", io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "no HTTP server answers there") {
-		t.Error(err)
 	}
 }

@@ -1,10 +1,8 @@
 package procgroup
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"slices"
@@ -42,17 +40,18 @@ var marks = []int{44, 45, 48, 55, 57}
 // replaced returns the handlers that were there before the runtime's, by the numbers of the signals, or nil.
 func replaced() []uint64 {
 	memory := &memory{}
-	before, err := memory.read()
+	before, err := memory.read(nil)
 	if err != nil {
 		return nil
 	}
 	var starts []int // of what may be the array
+	var spare []byte
 	for i, mark := range marks {
 		marked := make(chan os.Signal, 1)
 		signal.Ignore(syscall.Signal(mark))
 		signal.Notify(marked, syscall.Signal(mark))
 		signal.Stop(marked)
-		after, err := memory.read()
+		after, err := memory.read(spare)
 		if err != nil || len(after) != len(before) {
 			return nil
 		}
@@ -68,7 +67,7 @@ func replaced() []uint64 {
 			}
 		}
 		starts = slices.DeleteFunc(starts, func(start int) bool { return !is(start) })
-		before = after
+		before, spare = after, before
 	}
 	if len(starts) != 1 {
 		return nil
@@ -98,8 +97,8 @@ type memory struct {
 
 type part struct{ start, end uint64 }
 
-// read reads it.
-func (m *memory) read() ([]byte, error) {
+// read reads it, into a slice if that is large enough.
+func (m *memory) read(into []byte) ([]byte, error) {
 	if m.parts == nil {
 		if err := m.find(); err != nil {
 			return nil, err
@@ -110,13 +109,15 @@ func (m *memory) read() ([]byte, error) {
 		return nil, err
 	}
 	defer file.Close()
-	var all bytes.Buffer
+	into = into[:0]
 	for _, p := range m.parts {
-		if _, err := io.Copy(&all, io.NewSectionReader(file, int64(p.start), int64(p.end-p.start))); err != nil {
+		n, more := len(into), int(p.end-p.start)
+		into = slices.Grow(into, more)[:n+more]
+		if _, err := file.ReadAt(into[n:], int64(p.start)); err != nil {
 			return nil, err
 		}
 	}
-	return all.Bytes(), nil
+	return into, nil
 }
 
 // find finds the parts of the program's file that can be written to, and the memory right behind
