@@ -321,6 +321,7 @@ func (p *part) svg() string {
 // readmeRows are the figures of the page that the README has, too: what one notices first.
 var readmeRows = []struct{ title, part, workload, figure, unit string }{
 	{"one server: from its start until a client holds a lock", "One server", "start", "ms", "ms"},
+	{"one server: its memory then", "One server", "start", "memory MiB", "MiB"},
 	{"three servers: taking and releasing a lock", "Three servers", "lock-1", "p50 us", "µs"},
 	{"three servers: creates by 64 clients with 16 requests in flight each", "Three servers", "create-64x16", "ops/s", "per second"},
 }

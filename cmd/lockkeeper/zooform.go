@@ -12,14 +12,14 @@ import (
 
 // zooForm is how ZooKeeper 3.9 reads a value: the form of the class that reads its key.
 type zooForm struct {
-	says string // what is accepted, for the documentation
+	says string // what is accepted, in a word that docs/zoo.cfg.md explains
 	// read returns the value as the rules expect it. ok is false for one that counts as absent.
 	read func(value string) (canonical string, ok bool, err error)
 }
 
 var (
 	// parseInt is a number for Integer.parseInt.
-	parseInt = zooForm{"a decimal number, also `+4000` and `04000`", func(value string) (string, bool, error) {
+	parseInt = zooForm{"decimal", func(value string) (string, bool, error) {
 		n, err := strconv.ParseInt(value, 10, 32)
 		if err != nil {
 			err = errors.New("not a whole number")
@@ -27,7 +27,7 @@ var (
 		return strconv.FormatInt(n, 10), true, err
 	}}
 	// getInteger is a number for Integer.getInteger, which gives the default instead of an error.
-	getInteger = zooForm{"a decimal, hexadecimal (`0x10`, `#10`) or octal (`020`) number; anything else counts as absent", func(value string) (string, bool, error) {
+	getInteger = zooForm{"number", func(value string) (string, bool, error) {
 		sign, digits, base := "+", value, 10
 		if strings.HasPrefix(value, "+") || strings.HasPrefix(value, "-") {
 			sign, digits = value[:1], value[1:]
@@ -44,11 +44,11 @@ var (
 		return strconv.FormatInt(n, 10), err == nil, nil
 	}}
 	// parseBoolean is a value for Boolean.parseBoolean and Boolean.getBoolean.
-	parseBoolean = zooForm{"`true` in any case; anything else is `false`", func(value string) (string, bool, error) {
+	parseBoolean = zooForm{"boolean", func(value string) (string, bool, error) {
 		return strconv.FormatBool(strings.EqualFold(value, "true")), true, nil
 	}}
 	// trueOrFalse is a value for QuorumPeerConfig.parseBoolean.
-	trueOrFalse = zooForm{"`true` or `false`, in any case", func(value string) (string, bool, error) {
+	trueOrFalse = zooForm{"true or false", func(value string) (string, bool, error) {
 		value = strings.ToLower(value)
 		if value != "true" && value != "false" {
 			return "", true, errors.New("neither true nor false")
