@@ -9,8 +9,6 @@ import (
 	"net"
 	"sync"
 	"time"
-
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // fake plays the server's half of a scenario, with values of its own for the fields that
@@ -104,7 +102,7 @@ func (f *fake) script() (err error) {
 			if _, err = io.ReadFull(c, got); err == nil && !bytes.Equal(want, got) {
 				err = fmt.Errorf("line %d: the client sent %x, not %x", st.Line, got, want)
 			}
-			if opcode(got) == int32(proto.OpCloseSession) {
+			if opcode(got) == opCloseSession {
 				f.mu.Lock()
 				f.ended++
 				f.mu.Unlock()

@@ -9,9 +9,6 @@ import (
 	"net"
 	"syscall"
 	"time"
-
-	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Options change what a replay accepts. With the zero value, the endpoint must behave
@@ -169,7 +166,7 @@ func (p *player) send(c *conn, steps []Step) error {
 		if err != nil {
 			return fmt.Errorf("%s: line %d: %s >: %w", p.s.Name, steps[i].Line, steps[i].Conn, err)
 		}
-		if opcode(frame) == int32(proto.OpCloseSession) && c.session != nil {
+		if opcode(frame) == opCloseSession && c.session != nil {
 			c.session.ended = true
 		}
 		out = append(out, frame...)
@@ -326,7 +323,7 @@ func (p *player) endSessions() {
 			return
 		}
 		c := newConn(nc)
-		c.write(rawclient.Framed(&proto.ConnectRequest{Timeout: 10_000, SessionID: int64(binary.BigEndian.Uint64(s.id)), Password: s.passwd}), p.opts.Timeout)
+		c.write(resumeRequest(s), p.opts.Timeout)
 		if answer, err := c.frame(ctx, p.opts.Timeout); err == nil && len(answer) >= 12 &&
 			binary.BigEndian.Uint32(answer[8:]) != 0 { // timeout 0 means that the session has expired
 			c.endSession(ctx, p.opts.Timeout)
@@ -334,6 +331,9 @@ func (p *player) endSessions() {
 		c.close()
 	}
 }
+
+// opCloseSession is the request type that ends a session.
+const opCloseSession = -11
 
 // opcode returns the request type of a frame from the client, or 0 if the frame is too
 // short to have a request header.
@@ -351,7 +351,11 @@ const lastXid = 0x7ffffffe
 // It then waits until the server has closed the connection, so that it no longer counts
 // towards the limit of connections from this address.
 func (c *conn) endSession(ctx context.Context, timeout time.Duration) (ended bool) {
-	c.write(rawclient.Request(nil, lastXid, proto.OpCloseSession, nil), timeout)
+	op := int32(opCloseSession)
+	frame := binary.BigEndian.AppendUint32(nil, 8)
+	frame = binary.BigEndian.AppendUint32(frame, lastXid)
+	frame = binary.BigEndian.AppendUint32(frame, uint32(op))
+	c.write(frame, timeout)
 	for {
 		got, err := c.frame(ctx, timeout)
 		if err != nil {
@@ -361,4 +365,14 @@ func (c *conn) endSession(ctx context.Context, timeout time.Duration) (ended boo
 			ended = true
 		}
 	}
+}
+
+// resumeRequest returns the handshake that resumes a session.
+func resumeRequest(s *session) []byte {
+	b := binary.BigEndian.AppendUint32(nil, 44)
+	b = append(b, make([]byte, 12)...)           // protocol version, last zxid seen
+	b = binary.BigEndian.AppendUint32(b, 10_000) // timeout
+	b = append(b, s.id...)
+	b = binary.BigEndian.AppendUint32(b, uint32(len(s.passwd)))
+	return append(b, s.passwd...)
 }
