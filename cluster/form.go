@@ -44,12 +44,9 @@ type former struct {
 	number uint64               // identifies this run of the member, for proposals that are meant for it
 	wake   signal               // for run: look again at once
 	caller atomic.Pointer[call] // the last one of a member of a cluster, before this server was in one
-	// Once a leader has said that this server is in a committed list, it has a place, although it may have had no answer to
-	// its request for that; and if it is no member any more, it was removed and must not ask again. What is said to one with a
-	// Join before it has asked does not count: another server may have its id. A heartbeat is no such proof: it may come
-	// from another cluster, or from a leader whose list is never committed. But it is time to ask.
-	asked, added atomic.Uint64 // the ClusterIDs of the cluster concerned; 0 if there is none
-	asking       atomic.Bool   // askAdded is running
+	// The cluster that this server has last asked for a place, and the one whose leader has said that this server, which has no
+	// Join, is in a committed list: if it is no member any more, it was removed. 0 if there is none.
+	asked, added atomic.Uint64 // ClusterIDs
 
 	why      atomic.Value // a string: why the last attempt did not succeed
 	awaits   atomic.Bool  // awaitVote is running
@@ -129,24 +126,9 @@ func (f *former) elsewhere(of ClusterID, data bool) error {
 // called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *hello) {
 	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
-		last := f.caller.Swap(&call{*h, f.pulse.moment().ran})
-		if h.kind == kindBeat && h.cluster == ClusterID(f.asked.Load()) && f.added.Load() == 0 && f.asking.CompareAndSwap(false, true) {
-			f.wg.Go(func() { f.askAdded(h) })
+		if last := f.caller.Swap(&call{*h, f.pulse.moment().ran}); last == nil {
+			f.wake.raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
-		if last == nil { // a leader calls ten times a second, and two may take turns; run looks every second anyway
-			f.wake.raise()
-		}
-	}
-}
-
-// askAdded asks a leader that has sent a heartbeat whether this server was added.
-func (f *former) askAdded(h *hello) {
-	defer f.asking.Store(false)
-	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
-	defer cancel()
-	r, err := ask(ctx, f.peers.network, h.addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: h.cluster})
-	if err == nil && r.Surely {
-		f.added.Store(uint64(h.cluster))
 	}
 }
 
@@ -524,7 +506,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		return false, err
 	}
 	invited := f.cfg.Join == "" // the cluster must already have it as a member
-	if has.Surely && (invited || ClusterID(f.asked.Load()) == of) {
+	if has.Surely && invited {
 		f.added.Store(uint64(of))
 	}
 	placed := f.own() == of
@@ -542,7 +524,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		f.cannotWrite(f.storage(), err)
 		return true, nil
 	}
-	// With Back set the leader does not add it: once it was taken in, it may have been removed.
+	// With Back set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
+	// answer may have been, too; see Request.Since.
 	r, err := f.askForPlace(addr, of, has, invited || placed)
 	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.code == proto.NoNode && !invited {
 		return f.wasRemoved(err), nil
