@@ -262,7 +262,7 @@ func TestSnapshotOfServer(t *testing.T) {
 	// What other servers might send.
 	hangs := make(chan struct{})
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, "LKSNAP\x01")
+		io.WriteString(w, "LKSNAP\x02")
 		switch r.URL.Path {
 		case "/aborts/snapshot":
 			w.(http.Flusher).Flush()

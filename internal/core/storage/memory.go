@@ -13,7 +13,6 @@ type Memory struct {
 	log   *memoryLog
 	snaps *memorySnapshots
 	of    atomic.Pointer[Identity]
-	fault atomic.Pointer[func() error]
 }
 
 // NewMemory returns the state of a member that never ran.
@@ -26,34 +25,24 @@ func NewMemory() *Memory {
 // SetFault has f called before each write of the log, the term or the vote, and before
 // entries are deleted. f may block, as a slow disk does, or return an error, as a full
 // one does; then nothing is written. Nil removes it.
-func (m *Memory) SetFault(f func() error) {
-	if f == nil {
-		f = func() error { return nil }
-	}
-	m.fault.Store(&f)
-}
+func (m *Memory) SetFault(f func() error) { m.log.fault.set(f) }
 
 // SetSnapshotFault is SetFault for snapshots: f is called before one is begun, before each write of a part of
 // it, and before it is complete.
-func (m *Memory) SetSnapshotFault(f func() error) {
-	if f == nil {
-		f = func() error { return nil }
-	}
-	m.snaps.fault.Store(&f)
-}
+func (m *Memory) SetSnapshotFault(f func() error) { m.snaps.fault.set(f) }
 
 // Open returns a Storage that reads and writes m.
 func (m *Memory) Open() *Storage {
-	faulty := faultyStore{m.log, m}
-	s := &Storage{Log: faulty, Stable: faulty, Snapshots: m.snaps, Spool: spoolInMemory, Name: "memory", close: func() error { return nil }}
+	s := &Storage{Log: m.log, Stable: m.log, Snapshots: m.snaps, Spool: spoolInMemory, Name: "memory", close: func() error { return nil }}
 	s.keepVotes()
 	s.identity = newIdentity(*m.of.Load(), func(x Identity) error {
-		return faulty.write(func() error { m.of.Store(&x); return nil })
+		return m.log.write(func() error { m.of.Store(&x); return nil })
 	})
 	newest, _ := s.NewestSnapshot()
 	s.Members = newest.Configuration
-	m.dropSuperseded(newest)
-	reconcileLog(m.log, newest) // a crash may have kept the member from doing it
+	mending := orderedLog{m.log.InmemStore} // without the fault
+	dropSuperseded(mending, newest)
+	reconcileLog(mending, newest) // a crash may have kept the member from doing it
 	first, _ := m.log.FirstIndex()
 	last, _ := m.log.LastIndex()
 	for i := max(first, 1); i <= last; i++ {
@@ -67,46 +56,10 @@ func (m *Memory) Open() *Storage {
 
 // dropSuperseded deletes the log if it has another entry where the newest snapshot ends, as supersededLog has it done for a
 // directory.
-func (m *Memory) dropSuperseded(newest raft.SnapshotMeta) {
+func dropSuperseded(log raft.LogStore, newest raft.SnapshotMeta) {
 	var l raft.Log
-	if m.log.GetLog(newest.Index, &l) == nil && l.Term != newest.Term {
-		first, _ := m.log.FirstIndex()
-		last, _ := m.log.LastIndex()
-		m.log.DeleteRange(first, last)
+	if log.GetLog(newest.Index, &l) == nil && l.Term != newest.Term {
+		last, _ := log.LastIndex()
+		log.DeleteRange(0, last)
 	}
-}
-
-// faultyStore calls the fault of a Memory before each write.
-type faultyStore struct {
-	*memoryLog
-	m *Memory
-}
-
-func (s faultyStore) write(f func() error) error {
-	if fault := s.m.fault.Load(); fault != nil {
-		if err := (*fault)(); err != nil {
-			return err
-		}
-	}
-	return f()
-}
-
-func (s faultyStore) StoreLog(l *raft.Log) error {
-	return s.write(func() error { return s.memoryLog.StoreLog(l) })
-}
-
-func (s faultyStore) StoreLogs(l []*raft.Log) error {
-	return s.write(func() error { return s.memoryLog.StoreLogs(l) })
-}
-
-func (s faultyStore) DeleteRange(first, last uint64) error {
-	return s.write(func() error { return s.memoryLog.DeleteRange(first, last) })
-}
-
-func (s faultyStore) Set(key, val []byte) error {
-	return s.write(func() error { return s.memoryLog.Set(key, val) })
-}
-
-func (s faultyStore) SetUint64(key []byte, val uint64) error {
-	return s.write(func() error { return s.memoryLog.SetUint64(key, val) })
 }

@@ -15,43 +15,60 @@ import (
 // same time as it deletes the log for one that the leader sent. Raft's own store would
 // then report the highest possible number as its last index, and loop over all numbers up
 // to that when it next deletes the log.
+//
+// Before each write it calls the fault, if there is one; see Memory.SetFault.
 type memoryLog struct {
 	*raft.InmemStore
+	fault   fault
 	writing sync.Mutex
 }
 
-// StoreLog implements raft.LogStore.
-func (l *memoryLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+// fault is what is called before a write.
+type fault struct{ f atomic.Pointer[func() error] }
 
-// StoreLogs implements raft.LogStore.
-func (l *memoryLog) StoreLogs(logs []*raft.Log) error {
-	l.writing.Lock()
-	defer l.writing.Unlock()
-	return orderedLog{l.InmemStore}.StoreLogs(logs)
+func (x *fault) set(f func() error) { x.f.Store(&f) }
+
+func (x *fault) call() error {
+	if f := x.f.Load(); f != nil && *f != nil {
+		return (*f)()
+	}
+	return nil
 }
 
-// DeleteRange implements raft.LogStore.
-func (l *memoryLog) DeleteRange(first, last uint64) error {
+func (l *memoryLog) write(f func() error) error {
+	if err := l.fault.call(); err != nil {
+		return err
+	}
 	l.writing.Lock()
 	defer l.writing.Unlock()
-	return orderedLog{l.InmemStore}.DeleteRange(first, last)
+	return f()
+}
+
+func (l *memoryLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+
+func (l *memoryLog) StoreLogs(logs []*raft.Log) error {
+	return l.write(func() error { return orderedLog{l.InmemStore}.StoreLogs(logs) })
+}
+
+func (l *memoryLog) DeleteRange(first, last uint64) error {
+	return l.write(func() error { return orderedLog{l.InmemStore}.DeleteRange(first, last) })
+}
+
+func (l *memoryLog) Set(key, val []byte) error {
+	return l.write(func() error { return l.InmemStore.Set(key, val) })
+}
+
+func (l *memoryLog) SetUint64(key []byte, val uint64) error {
+	return l.write(func() error { return l.InmemStore.SetUint64(key, val) })
 }
 
 // memorySnapshots keeps the newest snapshot in memory. Raft's own store in memory
 // lists a snapshot from its first byte on: after a crash while one was being
 // received, the member would start with a part of the state.
 type memorySnapshots struct {
-	fault  atomic.Pointer[func() error] // see Memory.SetSnapshotFault
+	fault  fault // see Memory.SetSnapshotFault
 	mu     sync.Mutex
 	newest *memorySnapshot // complete, or nil
-}
-
-// fails calls the fault, if there is one.
-func (s *memorySnapshots) fails() error {
-	if fault := s.fault.Load(); fault != nil {
-		return (*fault)()
-	}
-	return nil
 }
 
 // memorySnapshot is a snapshot, or one that is being written (raft.SnapshotSink).
@@ -63,7 +80,7 @@ type memorySnapshot struct {
 
 // Create implements raft.SnapshotStore.
 func (s *memorySnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.fails(); err != nil {
+	if err := s.fault.call(); err != nil {
 		return nil, err
 	}
 	return &memorySnapshot{store: s, meta: raft.SnapshotMeta{
@@ -98,7 +115,7 @@ func (m *memorySnapshot) Cancel() error { return nil }
 
 // Write implements io.Writer.
 func (m *memorySnapshot) Write(p []byte) (int, error) {
-	if err := m.store.fails(); err != nil {
+	if err := m.store.fault.call(); err != nil {
 		return 0, err
 	}
 	return m.contents.Write(p)
@@ -107,7 +124,7 @@ func (m *memorySnapshot) Write(p []byte) (int, error) {
 // Close makes the snapshot the newest, unless a newer one has come from the
 // leader meanwhile.
 func (m *memorySnapshot) Close() error {
-	if err := m.store.fails(); err != nil {
+	if err := m.store.fault.call(); err != nil {
 		return err
 	}
 	m.store.mu.Lock()

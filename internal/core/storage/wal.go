@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -90,15 +89,8 @@ func (w walStore) verify(dir string) error {
 }
 
 func (w walStore) verifyAlone(dir, path string) error {
-	var list, reaches []byte
 	keys := raftKeys(segmentsKey, reachesKey)
 	err := checkPages(path, func(bucket, key, value []byte) error {
-		switch string(key) {
-		case segmentsKey:
-			list = slices.Clone(value)
-		case reachesKey:
-			reaches = slices.Clone(value)
-		}
 		if string(bucket) == "logs" {
 			return errors.New("it has entries of a log")
 		}
@@ -107,8 +99,12 @@ func (w walStore) verifyAlone(dir, path string) error {
 	if err != nil {
 		return err
 	}
-	state, reached, err := loadSegments(checksumStable{mapStore{segmentsKey: list, reachesKey: reaches}})
+	db, err := openBolt(path, true)
 	if err != nil {
+		return err
+	}
+	state, reached, err := loadSegments(checksumStable{db})
+	if db.Close(); err != nil {
 		return damaged(path, "%w", err)
 	}
 	if len(state.Segments) == 0 {
@@ -131,14 +127,6 @@ func noEntries(path string, segments []string, dir string) error {
 	}
 	return nil
 }
-
-// mapStore is a StableStore that can only be read.
-type mapStore map[string][]byte
-
-func (s mapStore) Get(key []byte) ([]byte, error)       { return s[string(key)], nil }
-func (mapStore) Set([]byte, []byte) error               { return fs.ErrPermission }
-func (mapStore) SetUint64([]byte, uint64) error         { return fs.ErrPermission }
-func (mapStore) GetUint64([]byte) (n uint64, err error) { return 0, fs.ErrPermission }
 
 // loadSegments returns the list of segments, and the index that the log has reached
 // at least. The list is empty in a new directory.
