@@ -772,8 +772,3 @@ func TestEntriesByDeposed(t *testing.T) {
 		})
 	}
 }
-
-// beginTerm has this member begin a later term.
-func (m *Member) beginTerm(term uint64) {
-	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.transport.header(), Term: term, LeadershipTransfer: true}, time.Second)
-}

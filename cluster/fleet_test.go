@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -158,15 +160,6 @@ func (b *base) answerRequests(t *testing.T, host string, reply func(q Request) R
 		if json.NewDecoder(c).Decode(&q) == nil {
 			json.NewEncoder(c).Encode(reply(q))
 		}
-	})
-}
-
-// answerState is answer for questions.
-func (b *base) answerState(t *testing.T, host string, s state) {
-	t.Helper()
-	b.answer(t, host, kindReach, func(c net.Conn) {
-		c.Write(s.append(nil))
-		c.Close()
 	})
 }
 
@@ -514,17 +507,6 @@ func openSession(t *testing.T, m *Member, id int64, timeout time.Duration, other
 	}
 }
 
-// cutOff cuts all links from and to one member.
-func cutOff(n *memnet.Network, members []*Member, which int) {
-	host := func(i int) string { return string(rune('a' + i)) }
-	for i := range members {
-		if i != which {
-			n.Cut(host(i), host(which), true)
-			n.Cut(host(which), host(i), true)
-		}
-	}
-}
-
 // must proposes a command, which has to succeed.
 func must(t *testing.T, m *Member, c *fsm.Command) {
 	t.Helper()
@@ -779,4 +761,110 @@ func served(m *Member) *atomic.Bool {
 		}
 	}()
 	return serves
+}
+
+// steps is a store of snapshots that calls at before each step with one that ends with the entry index: "create", "write" of so
+// many bytes, or "close"; and before it lists them ("list"). That may block, or fail the step.
+type steps struct {
+	raft.SnapshotStore
+	at func(step string, index uint64, bytes int) error
+}
+
+func (s steps) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.at("create", index, 0); err != nil {
+		return nil, err
+	}
+	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
+	return stepsSink{sink, index, s.at}, err
+}
+
+func (s steps) List() ([]*raft.SnapshotMeta, error) {
+	if err := s.at("list", 0, 0); err != nil {
+		return nil, err
+	}
+	return s.SnapshotStore.List()
+}
+
+type stepsSink struct {
+	raft.SnapshotSink
+	index uint64
+	at    func(step string, index uint64, bytes int) error
+}
+
+func (s stepsSink) Write(p []byte) (int, error) {
+	if err := s.at("write", s.index, len(p)); err != nil {
+		return 0, err
+	}
+	return s.SnapshotSink.Write(p)
+}
+
+func (s stepsSink) Close() error {
+	if err := s.at("close", s.index, 0); err != nil {
+		s.Cancel()
+		return err
+	}
+	return s.SnapshotSink.Close()
+}
+
+// blockingLog is a handler of a log that nobody reads.
+type blockingLog struct {
+	slog.Handler
+	message string // that blocks; all do if it is empty
+	release chan struct{}
+}
+
+func (b blockingLog) Handle(ctx context.Context, r slog.Record) error {
+	if b.message == "" || r.Message == b.message {
+		<-b.release
+	}
+	return nil
+}
+
+func (b blockingLog) Enabled(context.Context, slog.Level) bool { return true }
+
+// catchesUp checks that a member that is started again has all entries within most. Meanwhile, now and then is called.
+func catchesUp(t *testing.T, leader *Member, again func() *Member, most time.Duration, now func(at time.Duration)) *Member {
+	t.Helper()
+	want, began := leader.commits.applied(), time.Now()
+	late := again()
+	for late.commits.applied() < want && time.Since(began) < 4*most {
+		time.Sleep(10 * time.Millisecond)
+		now(time.Since(began))
+	}
+	if took := time.Since(began); took > most {
+		t.Errorf("it has %d of %d after %v, should have all after %v", late.commits.applied(), want, took, most)
+	}
+	return late
+}
+
+// beginTerm has this member begin a later term.
+func (m *Member) beginTerm(term uint64) {
+	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.transport.header(), Term: term, LeadershipTransfer: true}, time.Second)
+}
+
+// takeAnswers is Raft, which takes the answers that come over a stream, until the test ends.
+func takeAnswers(t *testing.T, s *stream, took func(raft.AppendFuture)) {
+	go func() {
+		for {
+			select {
+			case f := <-s.Consumer():
+				took(f)
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+}
+
+// add sends a message over a stream.
+func (s *stream) add(t *testing.T, q *raft.AppendEntriesRequest) {
+	t.Helper()
+	if _, err := s.AppendEntries(q, new(raft.AppendEntriesResponse)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mutual lets in whom ca has signed, and shows own.
+func mutual(ca *testkit.CA, own tls.Certificate) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
 }

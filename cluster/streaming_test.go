@@ -737,28 +737,6 @@ func TestSlowLinkWrites(t *testing.T) {
 	}
 }
 
-// takeAnswers is Raft, which takes the answers that come over a stream, until the test ends.
-func takeAnswers(t *testing.T, s *stream, took func(raft.AppendFuture)) {
-	go func() {
-		for {
-			select {
-			case f := <-s.Consumer():
-				took(f)
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
-}
-
-// add sends a message over a stream.
-func (s *stream) add(t *testing.T, q *raft.AppendEntriesRequest) {
-	t.Helper()
-	if _, err := s.AppendEntries(q, new(raft.AppendEntriesResponse)); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // countStreams counts the connections for streams that a follower handles.
 func (o openedTransport) countStreams() *atomic.Int32 {
 	takes, open := o.peers.serve[kindStream], new(atomic.Int32)
