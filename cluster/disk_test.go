@@ -66,11 +66,7 @@ func TestUnwrittenIsNotShown(t *testing.T) {
 		f.start(has)
 		f.whole()
 		f.check()
-		for i, m := range f.running {
-			if err := fault(m, 0); err != nil {
-				t.Errorf("member %d: %v", i+1, err)
-			}
-		}
+		f.unharmed()
 	})
 }
 

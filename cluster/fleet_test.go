@@ -65,7 +65,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	trans := newTransport(b.lifecycle, n, peers, contacts.times, now, contacts.followed, contacts.lives)
 	trans.open()
 	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.cfg.ID, b.replica), gate, peers, trans)
-	b.replica.Observe(committing{b.pulse.commits})
+	b.replica.Observe(committing{c: b.pulse.commits})
 
 	c := raft.DefaultConfig()
 	c.LocalID, c.Logger, c.NoLegacyTelemetry = serverID(1), raftLogger(b.cfg.Log), true
@@ -163,15 +163,23 @@ func (b *base) answerRequests(t *testing.T, host string, reply func(q Request) R
 	})
 }
 
-// committing is an [fsm.Observer] that only counts what is applied.
-type committing struct{ c *commits }
+// noObserver is an [fsm.Observer] that does nothing.
+type noObserver struct{}
+
+func (noObserver) Applied(uint64, uint64, int)       {}
+func (noObserver) Changed(*fsm.View, []proto.Change) {}
+func (noObserver) Answered()                         {}
+func (noObserver) Restoring()                        {}
+func (noObserver) Restored()                         {}
+func (noObserver) Failed(error)                      {}
+
+// committing only counts what is applied.
+type committing struct {
+	noObserver
+	c *commits
+}
 
 func (o committing) Applied(index, term uint64, _ int) { o.c.set(index, term) }
-func (o committing) Changed(*fsm.View, []proto.Change) {}
-func (o committing) Answered()                         {}
-func (o committing) Restoring()                        {}
-func (o committing) Restored()                         {}
-func (o committing) Failed(error)                      {}
 
 // someWrite is a command that goes through the log. It changes nothing but the zxid.
 func someWrite() *fsm.Command { return fsm.Reap("/none") }
@@ -867,4 +875,17 @@ func (s *stream) add(t *testing.T, q *raft.AppendEntriesRequest) {
 // mutual lets in whom ca has signed, and shows own.
 func mutual(ca *testkit.CA, own tls.Certificate) *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+}
+
+// unharmed checks that no member that runs has failed.
+func (f *fleet) unharmed() {
+	f.t.Helper()
+	for i, m := range f.running {
+		if m == nil {
+			continue
+		}
+		if err := fault(m, 0); err != nil {
+			f.t.Errorf("member %d: %v", i+1, err)
+		}
+	}
 }
