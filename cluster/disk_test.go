@@ -18,7 +18,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -764,16 +763,14 @@ func TestRecentLog(t *testing.T) {
 // itself, Raft would make it stand for election again.
 func TestLogNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
-		m := members[lead]
-		m.cfg.Memory.SetFault(func() error { // only the first write fails
-			m.cfg.Memory.SetFault(nil)
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		f.disks[lead].SetFault(func() error { // only the first write fails
+			f.disks[lead].SetFault(nil)
 			return syscall.ENOSPC
 		})
-		m.Propose(someWrite(), make(result, 1), nil)
-		select {
-		case <-m.Err():
-		case <-time.After(time.Minute):
+		f.propose(lead, 99)
+		if fault(f.running[lead], time.Minute) == nil {
 			t.Error("no fault")
 		}
 	})

@@ -290,16 +290,6 @@ func (f *fleet) sees(stops []atomic.Int64) {
 	}
 }
 
-// opened starts all members with an election timeout.
-func (f *fleet) opened(timeout time.Duration) {
-	for i := range f.running {
-		cfg := f.config(i)
-		cfg.ElectionTimeout = timeout
-		f.open(i, cfg)
-	}
-	f.whole()
-}
-
 // mixed gives the members restored snapshots that end with these entries, and makes them members of one cluster all the
 // same, as an operator does who copies meta.json from one directory to the others.
 func (f *fleet) mixed(ends ...uint64) {
@@ -627,7 +617,7 @@ func bothDiskOrders(t *testing.T, size int, test func(t *testing.T, f *fleet, le
 		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
 			f := newFleet(t, size)
 			f.first = first
-			test(t, f, f.all())
+			test(t, f, f.all(nil))
 		})
 	}
 }
@@ -727,11 +717,15 @@ func (m *Member) stood() bool {
 	return m.contacts.stood > 0
 }
 
-// all starts all members, and returns the leader.
-func (f *fleet) all() (lead int) {
+// all starts all members, configured as change says if that is not nil, and returns the leader.
+func (f *fleet) all(change func(*Config)) (lead int) {
 	f.t.Helper()
 	for i := range f.running {
-		f.start(i)
+		cfg := f.config(i)
+		if change != nil {
+			change(&cfg)
+		}
+		f.open(i, cfg)
 	}
 	f.whole()
 	return leadOf(f.t, f)

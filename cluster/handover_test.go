@@ -43,7 +43,7 @@ func TestHandOverBesideStuckRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		f.first = true
-		lead := f.all()
+		lead := f.all(nil)
 		stuck := make(chan struct{})
 		defer close(stuck)
 		f.disks[lead].SetFault(func() error { <-stuck; return nil })
@@ -152,7 +152,7 @@ func TestTimeoutNowUnanswered(t *testing.T) {
 func TestAwaitReturnEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		lead := f.all()
+		lead := f.all(nil)
 		waiting := func(want int) {
 			t.Helper()
 			time.Sleep(tellAgain + time.Second) // so that Raft has noticed

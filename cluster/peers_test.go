@@ -207,9 +207,8 @@ func TestOtherLists(t *testing.T) {
 // should look for. One that has nothing to tell says only its status.
 func TestAskClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := memnet.New()
-		asked := make(chan ClientQuery, 1)
-		members, _ := openMembers(t, 3, func(host string) Network { return n.Host(host) }, func(cfg *Config) {
+		f, asked := newFleet(t, 3), make(chan ClientQuery, 1)
+		f.all(func(cfg *Config) {
 			if cfg.ID == 3 {
 				return
 			}
@@ -223,11 +222,11 @@ func TestAskClients(t *testing.T) {
 				return all
 			}
 		})
-		for i, m := range members {
+		for i, m := range f.running {
 			q := &ClientQuery{Find: []string{"10.0.0.1", "0x"}}
-			s, all, err := AskStatus(t.Context(), n.Host("stranger"), m.cfg.addr(), q)
+			s, all, err := AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.addr(), q)
 			switch {
-			case err != nil || s.ID != m.cfg.ID || s.Cluster != members[0].membership.gate.cluster():
+			case err != nil || s.ID != m.cfg.ID || s.Cluster != m.membership.gate.cluster():
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, s, err)
 			case (all != nil) != (i < 2):
 				t.Errorf("member %d: %+v", m.cfg.ID, all)
@@ -244,7 +243,7 @@ func TestAskClients(t *testing.T) {
 					t.Errorf("%+v", c)
 				}
 			}
-			if s, all, err := AskStatus(t.Context(), n.Host("stranger"), m.cfg.addr(), nil); err != nil || s == nil || all != nil {
+			if s, all, err := AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.addr(), nil); err != nil || s == nil || all != nil {
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, all, err)
 			}
 		}

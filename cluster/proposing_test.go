@@ -217,7 +217,7 @@ func TestGivenUpWhileStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		f.first = true
-		lead := f.all()
+		lead := f.all(nil)
 		m := f.running[lead]
 		until(t, "clients", func() bool { return <-m.Serving() })
 		release := make(chan struct{})

@@ -97,7 +97,7 @@ func TestServesOnSlowLinks(t *testing.T) {
 		bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
 			f := newFleet(t, x.size)
 			timeout := x.timeout * time.Millisecond
-			f.opened(timeout)
+			f.all(func(c *Config) { c.ElectionTimeout = timeout })
 			rate := int((1 << 20) * time.Second / timeout)
 			f.net.SetDelay(func(from, to string) time.Duration { return 2 * time.Millisecond })
 			for i := range x.size {

@@ -13,8 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -357,8 +355,9 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 func TestTouchReportedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const timeout = 4 * time.Second
-		network := memnet.New()
-		members, was := startMembers(t, network, new(testkit.Log), 5, 10*time.Millisecond)
+		f := newFleet(t, 5)
+		was := f.all(func(c *Config) { c.Tick = 10 * time.Millisecond })
+		members := f.running
 		next, far := (was+1)%5, (was+2)%5
 		host := func(i int) string { return string(rune('a' + i)) }
 		openSession(t, members[far], 7, timeout, members)
@@ -366,7 +365,7 @@ func TestTouchReportedAgain(t *testing.T) {
 
 		// The old leader does not learn of the election, and the far member learns of it
 		// late. Heartbeats answered before keep the old leader sure for a while.
-		network.SetDelay(func(from, to string) time.Duration {
+		f.net.SetDelay(func(from, to string) time.Duration {
 			switch {
 			case from != host(far) && to == host(was):
 				return time.Minute

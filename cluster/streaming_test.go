@@ -619,7 +619,7 @@ func TestForgottenAgain(t *testing.T) {
 		for k := range 2 {
 			bubble(t, fmt.Sprint(int(gap), " ", k), func(t *testing.T) {
 				f := newFleet(t, 3)
-				f.opened(2 * time.Second)
+				f.all(func(c *Config) { c.ElectionTimeout = 2 * time.Second })
 				f.net.SetDelay(func(from, to string) time.Duration { return time.Duration(k) * 3 * time.Millisecond })
 				time.Sleep(20 * time.Second)
 				lead := leadOf(t, f)
