@@ -415,7 +415,7 @@ func TestFollowerLearnsCommit(t *testing.T) {
 
 // slowObserver is slow after each entry, so the next one is applied that much later.
 type slowObserver struct {
-	committing
+	noObserver
 	each atomic.Int64
 }
 

@@ -131,25 +131,6 @@ func TestBehind(t *testing.T) {
 	}
 }
 
-// TestPausedWrite: a pause of the process during a disk write does not count as a
-// stuck disk.
-func TestPausedWrite(t *testing.T) {
-	c, _ := following()
-	var s stall
-	s.write(c.moment(1000), func() error {
-		if d := s.length(c.moment(1400)); d != 400*time.Millisecond {
-			t.Errorf("it has been waiting for %v", d)
-		}
-		if d := s.length(c.moment(60_000)); d > 500*time.Millisecond {
-			t.Errorf("it has been waiting for %v after a pause", d)
-		}
-		return nil
-	})
-	if d := s.length(c.moment(61_000)); d != 0 {
-		t.Errorf("it has been waiting for %v, but nothing is being written", d)
-	}
-}
-
 const ms = time.Millisecond
 
 // TestMajority: majority returns the latest time that a majority of the voters has
@@ -200,26 +181,6 @@ func TestRemovedPeer(t *testing.T) {
 	c.setMembers(three)
 	if at := c.peers[2].followed; at != (moment{never, never}) {
 		t.Errorf("a member that was added again has followed at %v", at)
-	}
-}
-
-// TestPresent: present counts the voters and observers that followed this leader
-// within the last two seconds.
-func TestPresent(t *testing.T) {
-	c := newContacts(1, timesFor(2*time.Second))
-	if f, o := c.present(0); f != 0 || o != 0 {
-		t.Errorf("%d followers and %d observers of nobody", f, o)
-	}
-	c.setMembers(append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}, proto.Peer{ID: 5, Observer: true}))
-	c.followed(2, c.moment(1000))
-	c.followed(4, c.moment(1001))
-	for _, x := range []struct {
-		now                  int64
-		followers, observers int
-	}{{1001, 1, 1}, {3000, 1, 1}, {3001, 0, 1}, {3002, 0, 0}} {
-		if f, o := c.present(x.now); f != x.followers || o != x.observers {
-			t.Errorf("at %d: %d followers and %d observers", x.now, f, o)
-		}
 	}
 }
 
@@ -509,19 +470,6 @@ func TestWaitsAgain(t *testing.T) {
 	}
 }
 
-// TestFirstElection: a member that has just started does not mistake the term in its
-// storage for an election that is still running.
-func TestFirstElection(t *testing.T) {
-	c := newContacts(1, timesFor(2*time.Second))
-	own := state{term: 5}
-	look(c, 1000, own)
-	c.refused(3)
-	c.answered(2, moment{1001, 0}, 1001, state{term: 5, lost: true})
-	if _, stand := look(c, 1002, own); !stand {
-		t.Error("it does not stand")
-	}
-}
-
 // TestTrouble: trouble begins when no majority has answered for half of the election
 // timeout. A member that refused a connection before that may be back.
 func TestTrouble(t *testing.T) {
@@ -614,26 +562,6 @@ func TestRefusedByThree(t *testing.T) {
 	}
 }
 
-// TestLastFollowed: when a majority last followed the leader, by both clocks.
-func TestLastFollowed(t *testing.T) {
-	c := newContacts(1, timesFor(2*time.Second))
-	if at := c.lastFollowed(100, three[:1]); at != 100 {
-		t.Errorf("the leader of a cluster of one was followed at %d", at)
-	}
-	own := state{term: 5, leads: true}
-	look(c, 1000, own)
-	c.followed(2, c.moment(1000))
-	look(c, 1400, own)
-	for range 2 {
-		if ago := c.ledAgo(); ago != 400*ms {
-			t.Errorf("it led %v ago", ago)
-		}
-		if at := c.lastFollowed(1400, three); at != 1000 {
-			t.Errorf("it was followed at %d", at)
-		}
-	}
-}
-
 // TestOldAnswers: an answer counts for 300 ms, if the question was sent after trouble
 // began.
 func TestOldAnswers(t *testing.T) {
@@ -659,57 +587,6 @@ func TestOldAnswers(t *testing.T) {
 		if _, stand := look(c, x.now+200, own); stand {
 			t.Errorf("asked at %d and answered at %d: it stands at %d", x.asked, x.came, x.now+200)
 		}
-	}
-}
-
-// TestWhoIsAsked: in trouble the other voters are asked, with one question to each at
-// a time, and more often when trouble has just begun.
-func TestWhoIsAsked(t *testing.T) {
-	members := append(slices.Clone(three), proto.Peer{ID: 4, Observer: true})
-	c, conn := following()
-	c.questionDone(2)
-	c.questionDone(3)
-	own := state{term: 5}
-	asked := func(now int64) (ids []uint64, again time.Duration) {
-		_, ask, _, again := c.look(now, members, own)
-		for _, x := range ask {
-			ids = append(ids, x.ID)
-		}
-		return ids, again
-	}
-	if ids, again := asked(1005); ids != nil || again != 250*ms || c.troubled() {
-		t.Errorf("without trouble it asks %d, and looks again after %v", ids, again)
-	}
-	c.hungUp(conn, 1010)
-	if ids, again := asked(1010); !slices.Equal(ids, []uint64{2, 3}) || again != hurryGap || !c.troubled() {
-		t.Errorf("it asks %d, and looks again after %v", ids, again)
-	}
-	c.questionDone(2)
-	if ids, _ := asked(1014); ids != nil {
-		t.Errorf("it asks %d too soon", ids)
-	}
-	if ids, _ := asked(1015); !slices.Equal(ids, []uint64{2}) {
-		t.Errorf("it asks %d, although member 3 has not answered yet", ids)
-	}
-	if _, again := asked(1210); again != 50*ms {
-		t.Errorf("it looks again after %v", again)
-	}
-	if _, again := asked(3000); again != 100*ms {
-		t.Errorf("it looks again after %v", again)
-	}
-	c.hear(3000, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
-	if ids, _ := asked(3001); ids != nil || c.troubled() {
-		t.Errorf("it asks %d after the leader came back", ids)
-	}
-	c.questionDone(2)
-	c.questionDone(3)
-	if ids, _ := asked(3200); ids != nil {
-		t.Errorf("it asks %d although it hears the leader", ids)
-	}
-	own.term, own.leads = 6, true
-	c.followed(2, c.moment(3200))
-	if ids, again := asked(3200); ids != nil || again != 100*ms {
-		t.Errorf("as the leader it asks %d, and sends its next heartbeat after %v", ids, again)
 	}
 }
 

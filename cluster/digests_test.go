@@ -55,12 +55,12 @@ func (d *doubt) now(m *Member) bool {
 // wrong makes the state of a member wrong; those with the same number get the same state.
 func (d *doubt) wrong(i int, number int64) { d.corrupt(i, 1<<40+number) }
 
-// undecided checks that members serve for no longer than a little more than an election timeout, do not serve for the next ten
+// undecided checks that members serve for no longer than a little more than an election timeout, do not serve for the next three
 // minutes, and do not end.
 func (d *doubt) undecided() {
 	d.t.Helper()
 	time.Sleep(d.running[d.lead].contacts.silence + time.Second)
-	for range 600 {
+	for range 180 {
 		for i, m := range d.running {
 			if m == nil {
 				continue
@@ -90,14 +90,7 @@ func (d *doubt) end(which ...int) {
 	}
 	d.all(true)
 	time.Sleep(time.Minute)
-	for i, m := range d.running {
-		if m == nil {
-			continue
-		}
-		if err := fault(m, 0); err != nil {
-			d.t.Errorf("member %d ends: %v", i+1, err)
-		}
-	}
+	d.unharmed()
 	d.check()
 }
 
@@ -105,26 +98,18 @@ func (d *doubt) end(which ...int) {
 // of the two is wrong: nobody ends, and soon nobody serves, but no session expires meanwhile. The third one decides it when its
 // disk works again.
 func TestDiffersBesideStuckDisk(t *testing.T) {
-	for _, wrong := range []string{"a follower", "the leader"} {
+	for far, wrong := range []string{"the leader", "a follower"} {
 		bubble(t, wrong, func(t *testing.T) {
 			d := doubtIn(t, 3)
-			other, third := (d.lead+1)%3, (d.lead+2)%3
-			const id = 77 // a session with a timeout of 30 s
+			third, bad := (d.lead+2)%3, (d.lead+far)%3
+			const id = 77
 			did(t, d.running[d.lead], fsm.OpenSession(id, id, 30_000, session.Password{}))
-			alive := func() (is bool) {
-				d.running[other].replica.View(func(v *fsm.View) { is = v.Sessions().Get(id) != nil })
-				return is
-			}
 			end := d.stuck(third)
 			t.Cleanup(func() { end(nil) })
-			bad := other
-			if wrong == "the leader" {
-				bad = d.lead
-			}
 			d.wrong(bad, 1)
 			d.write(d.lead)
 			d.undecided()
-			if !alive() {
+			if !d.running[(d.lead+1)%3].hasSession(id) {
 				t.Error("a session has expired, and no member has served its client")
 			}
 			time.Sleep(40 * time.Second) // the session's timeout does not go on from here
@@ -145,51 +130,34 @@ func TestDiffersBesideStuckDisk(t *testing.T) {
 }
 
 // TestDiffersWithoutThird: the states of two members differ, and there is no third one, or it is down for good. Nobody ends, and
-// soon nobody serves. The two serve again when an operator has restarted the one that was wrong, or has removed it.
+// soon nobody serves. The two serve again when an operator has restarted the one that was wrong, or the other one does when
+// the operator has removed that one, after the third one.
 func TestDiffersWithoutThird(t *testing.T) {
 	for _, x := range []struct {
-		size int
-		lead bool // it is the leader that is wrong
-	}{{2, false}, {2, true}, {3, false}, {3, true}} {
+		size, far int // how far the member that is wrong is from the leader
+		remove    bool
+	}{{2, 1, false}, {2, 0, false}, {3, 1, false}, {3, 0, false}, {2, 1, true}, {3, 1, true}} {
 		bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
 			d := doubtIn(t, x.size)
-			bad := (d.lead + 1) % x.size
+			bad, third := (d.lead+x.far)%x.size, (d.lead+2)%3
 			if x.size == 3 {
-				d.stop((d.lead + 2) % 3)
-			}
-			if x.lead {
-				bad = d.lead
-			}
-			d.wrong(bad, 1)
-			d.write(d.lead)
-			d.undecided()
-			d.stop(bad)
-			d.start(bad)
-			d.end()
-		})
-	}
-}
-
-// TestDiffersRemoved: of two members, one is wrong, and an operator removes it, after the third one if that is lost. The other
-// one serves again.
-func TestDiffersRemoved(t *testing.T) {
-	for size := 2; size <= 3; size++ {
-		bubble(t, fmt.Sprint(size), func(t *testing.T) {
-			d := doubtIn(t, size)
-			bad := (d.lead + 1) % size
-			remove := func(i int) {
-				if _, err := Ask(t.Context(), d.net.Host("operator"), d.peers[uint64(d.lead+1)], Request{Remove: uint64(i + 1)}); err != nil {
-					t.Fatal(err)
-				}
-			}
-			third := (d.lead + 2) % 3
-			if size == 3 {
 				d.stop(third)
 			}
 			d.wrong(bad, 1)
 			d.write(d.lead)
 			d.undecided()
-			if size == 3 {
+			if !x.remove {
+				d.stop(bad)
+				d.start(bad)
+				d.end()
+				return
+			}
+			remove := func(i int) {
+				if _, err := Ask(t.Context(), d.net.Host("operator"), d.peers[uint64(d.lead+1)], Request{Remove: uint64(i + 1)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if x.size == 3 {
 				remove(third)
 			}
 			remove(bad)
@@ -205,41 +173,28 @@ func TestDiffersRemoved(t *testing.T) {
 // TestDiffersOfFive: members of five have states that differ from each other's. Those end that a majority with one state
 // differs from. If there is no such majority, nobody ends, and nobody serves, until there is one.
 func TestDiffersOfFive(t *testing.T) {
-	for _, x := range []struct {
-		name   string
-		states [5]int64 // wrong ones, by how far the member is from the leader; 0 is right
-	}{
-		{"3:1:1", [5]int64{0, 0, 1, 2, 0}},
-		{"3:1:1, the leader is wrong", [5]int64{1, 0, 2, 0, 0}},
-		{"3:2", [5]int64{0, 1, 1, 0, 0}},
-		{"3:2, the leader is wrong", [5]int64{1, 0, 1, 0, 0}},
-		{"2:2:1", [5]int64{0, 0, 1, 1, 2}},
-		{"2:2:1, the leader is alone", [5]int64{2, 0, 1, 0, 1}},
-		{"1:1:1:1:1", [5]int64{0, 1, 2, 3, 4}},
+	for name, states := range map[string][5]int64{ // wrong ones, by how far the member is from the leader; 0 is right
+		"3:1:1":                      {0, 0, 1, 2, 0},
+		"3:2, the leader is wrong":   {1, 0, 1, 0, 0},
+		"2:2:1, the leader is alone": {2, 0, 1, 0, 1},
+		"1:1:1:1:1":                  {0, 1, 2, 3, 4},
 	} {
-		bubble(t, x.name, func(t *testing.T) {
+		bubble(t, name, func(t *testing.T) {
 			d := doubtIn(t, 5)
-			var right, bad []int
-			for i, state := range x.states {
-				i = (d.lead + i) % 5
-				if state == 0 {
-					right = append(right, i)
-					continue
+			var bad []int
+			for i, state := range states {
+				if state != 0 {
+					i = (d.lead + i) % 5
+					d.wrong(i, state)
+					bad = append(bad, i)
 				}
-				d.wrong(i, state)
-				bad = append(bad, i)
 			}
 			d.write(d.lead)
-			if len(right) < 3 {
+			for len(bad) > 2 {
 				d.undecided()
-				for len(right) < 3 { // they make their states anew
-					d.stop(bad[0])
-					d.start(bad[0])
-					right, bad = append(right, bad[0]), bad[1:]
-					if len(right) < 3 {
-						d.undecided()
-					}
-				}
+				d.stop(bad[0]) // it makes its state anew
+				d.start(bad[0])
+				bad = bad[1:]
 			}
 			d.end(bad...)
 		})
@@ -251,18 +206,9 @@ func TestDiffersOfFive(t *testing.T) {
 func TestDiffersFromCopy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := doubtIn(t, 3)
-		third := (d.lead + 2) % 3
-		d.cutOff(third, true)
+		d.cutOff((d.lead+2)%3, true)
 		d.wrong(d.lead, 1)
-		d.writes(d.lead, 20)
-		if err := d.running[d.lead].raft.Snapshot().Error(); err != nil {
-			t.Fatal(err)
-		}
-		d.cutOff(third, false)
-		until(t, "the snapshot", func() bool {
-			newest, _ := d.running[third].raft.storage.NewestSnapshot()
-			return newest.Index > 0
-		})
+		d.snapshotTo((d.lead + 2) % 3)
 		d.undecided()
 	})
 }
@@ -343,7 +289,7 @@ func TestCopyNeverProof(t *testing.T) {
 	r := fsm.NewReplica()
 	to := newDigests(2, r)
 	told := false
-	r.Observe(restoring{func() {
+	r.Observe(restoring{restored: func() {
 		if a := to.told(5); a.Index == 5 {
 			if told = true; a.Copied == 0 {
 				t.Error("it says that the state is its own")
@@ -365,14 +311,13 @@ func TestCopyNeverProof(t *testing.T) {
 	}
 }
 
-type restoring struct{ restored func() }
+// restoring is an [fsm.Observer] that hears of restored states.
+type restoring struct {
+	noObserver
+	restored func()
+}
 
-func (restoring) Changed(*fsm.View, []proto.Change) {}
-func (restoring) Applied(uint64, uint64, int)       {}
-func (restoring) Answered()                         {}
-func (restoring) Restoring()                        {}
-func (r restoring) Restored()                       { r.restored() }
-func (restoring) Failed(error)                      {}
+func (r restoring) Restored() { r.restored() }
 
 // TestDisputeOfNewest: a member that has heard from an earlier leader that entry 10 is settled does not serve either if members differ
 // at entry 8 and at later ones.
@@ -402,14 +347,7 @@ func TestDiffersAmongCopies(t *testing.T) {
 		d := doubtIn(t, 3)
 		first := d.lead
 		for i := 1; i < 3; i++ {
-			x := (first + i) % 3
-			d.cutOff(x, true)
-			d.writes(first, 20)
-			if err := d.running[first].raft.Snapshot().Error(); err != nil {
-				t.Fatal(err)
-			}
-			d.cutOff(x, false)
-			until(t, "the snapshot", func() bool { return copiedUpTo(d.running[x]) != 0 })
+			d.snapshotTo((first + i) % 3)
 			d.all(true)
 			d.write(first)
 			time.Sleep(5 * time.Second)
@@ -423,13 +361,6 @@ func TestDiffersAmongCopies(t *testing.T) {
 		d.write(d.lead)
 		d.end(first)
 	})
-}
-
-func copiedUpTo(m *Member) uint64 {
-	d := m.pulse.digests
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.copied
 }
 
 // TestDiffersLeaderForgets: of three members, the third one is down, and another one is wrong. The right one is started again, and
@@ -612,4 +543,21 @@ func modelDigests(t *testing.T, r *rand.Rand, voters int) {
 			t.Fatalf("member %d does not serve", i+1)
 		}
 	}
+}
+
+// snapshotTo gives a member the leader's snapshot, which has missed some entries.
+func (d *doubt) snapshotTo(i int) {
+	d.t.Helper()
+	d.cutOff(i, true)
+	d.writes(d.lead, 20)
+	if err := d.running[d.lead].raft.Snapshot().Error(); err != nil {
+		d.t.Fatal(err)
+	}
+	d.cutOff(i, false)
+	until(d.t, "the snapshot", func() bool {
+		x := d.running[i].pulse.digests
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		return x.copied != 0
+	})
 }

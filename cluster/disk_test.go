@@ -18,7 +18,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -66,11 +65,7 @@ func TestUnwrittenIsNotShown(t *testing.T) {
 		f.start(has)
 		f.whole()
 		f.check()
-		for i, m := range f.running {
-			if err := fault(m, 0); err != nil {
-				t.Errorf("member %d: %v", i+1, err)
-			}
-		}
+		f.unharmed()
 	})
 }
 
@@ -301,107 +296,6 @@ func TestSlowLeaderIsNotReplaced(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestFailedMembers has a minority of members fail, with full disks or for other reasons, while disks are slow, snapshots are
-// taken, and leaders change. Nobody closes the failed ones. The others go on, under one leader, and when the
-// failed ones are started again, they get what they have missed.
-func TestFailedMembers(t *testing.T) {
-	runs := 4
-	if testkit.Nightly {
-		runs = 150
-	}
-	seed := testkit.Seed(t)
-	for run := range runs {
-		synctest.Test(t, func(t *testing.T) {
-			r := rand.New(rand.NewPCG(seed, uint64(run)))
-			size := 3 + 2*r.IntN(2)
-			f := newFleet(t, size)
-			full, slow := make([]atomic.Bool, size), make([]atomic.Int64, size)
-			for i := range size {
-				f.disks[i].SetFault(func() error {
-					time.Sleep(time.Duration(slow[i].Load()))
-					if full[i].Load() {
-						return errors.New("disk full")
-					}
-					return nil
-				})
-				f.start(i)
-			}
-			f.whole()
-			again := func(i int) {
-				full[i].Store(false)
-				slow[i].Store(0)
-				f.stop(i)
-				f.start(i)
-			}
-			var did []string
-			for range 30 {
-				bad := 0
-				for i := range size {
-					if full[i].Load() || f.running[i].over.Load() {
-						bad++
-					}
-				}
-				i, may := r.IntN(size), bad < (size-1)/2
-				m := f.running[i]
-				what := ""
-				switch n := r.IntN(12); {
-				case n < 2 && may:
-					what = "full"
-					full[i].Store(true)
-				case n == 2 && may:
-					what = "fail"
-					m.fail(errors.New("failed"))
-				case n == 3:
-					d := []time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, 1200 * time.Millisecond, 2500 * time.Millisecond}[r.IntN(5)]
-					what = fmt.Sprint("slow ", d)
-					slow[i].Store(int64(d))
-				case n == 4 && (may || m.over.Load()):
-					what = "start again"
-					again(i)
-				case n == 5:
-					what = "transfer"
-					id := uint64(r.IntN(size))
-					go m.Ask(t.Context(), Request{Transfer: &id})
-				case n == 6:
-					what = "snapshot"
-					go m.raft.Snapshot()
-				default:
-					what = "write"
-					f.write(i)
-				}
-				did = append(did, fmt.Sprint(what, " ", i+1))
-				time.Sleep(time.Duration(r.IntN(1<<r.IntN(12))) * time.Millisecond)
-			}
-			for i := range size {
-				slow[i].Store(0)
-			}
-			time.Sleep(30 * time.Second)
-			lead := f.running[leadOf(t, f)]
-			term := lead.raft.CurrentTerm()
-			if lead.over.Load() || !f.write(leadOf(t, f)) {
-				t.Error("a leader that has failed leads, or one that has not writes nothing")
-			}
-			time.Sleep(time.Minute)
-			if now := lead.raft.CurrentTerm(); now > term+1 { // a write may have met another full disk
-				t.Errorf("from term %d to %d", term, now)
-			}
-			for i := range size {
-				full[i].Store(false)
-				if f.running[i].over.Load() {
-					again(i)
-				}
-			}
-			defer func() { // also if whole ends the test
-				if t.Failed() {
-					t.Errorf("run %d: %v", run, did)
-				}
-			}()
-			f.whole()
-			f.check()
-		})
-	}
 }
 
 // TestTrailingLog: whatever makes a snapshot due, enough of the log is kept for a
@@ -869,60 +763,15 @@ func TestRecentLog(t *testing.T) {
 // itself, Raft would make it stand for election again.
 func TestLogNotStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
-		m := members[lead]
-		m.cfg.Memory.SetFault(func() error { // only the first write fails
-			m.cfg.Memory.SetFault(nil)
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		f.disks[lead].SetFault(func() error { // only the first write fails
+			f.disks[lead].SetFault(nil)
 			return syscall.ENOSPC
 		})
-		m.Propose(someWrite(), make(result, 1), nil)
-		select {
-		case <-m.Err():
-		case <-time.After(time.Minute):
+		f.propose(lead, 99)
+		if fault(f.running[lead], time.Minute) == nil {
 			t.Error("no fault")
 		}
 	})
-}
-
-// steps is a store of snapshots that calls at before each step with one that ends with the entry index: "create", "write" of so
-// many bytes, or "close"; and before it lists them ("list"). That may block, or fail the step.
-type steps struct {
-	raft.SnapshotStore
-	at func(step string, index uint64, bytes int) error
-}
-
-func (s steps) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.at("create", index, 0); err != nil {
-		return nil, err
-	}
-	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
-	return stepsSink{sink, index, s.at}, err
-}
-
-func (s steps) List() ([]*raft.SnapshotMeta, error) {
-	if err := s.at("list", 0, 0); err != nil {
-		return nil, err
-	}
-	return s.SnapshotStore.List()
-}
-
-type stepsSink struct {
-	raft.SnapshotSink
-	index uint64
-	at    func(step string, index uint64, bytes int) error
-}
-
-func (s stepsSink) Write(p []byte) (int, error) {
-	if err := s.at("write", s.index, len(p)); err != nil {
-		return 0, err
-	}
-	return s.SnapshotSink.Write(p)
-}
-
-func (s stepsSink) Close() error {
-	if err := s.at("close", s.index, 0); err != nil {
-		s.Cancel()
-		return err
-	}
-	return s.SnapshotSink.Close()
 }

@@ -19,7 +19,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -147,7 +146,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 		for _, l := range []int{0, 2} {
 			bubble(t, fmt.Sprint("timeout ", int(x.timeout), " write ", int(x.slow), " leader ", l+1), func(t *testing.T) {
 				f := newFleet(t, 3)
-				f.opened(x.timeout * time.Millisecond)
+				f.all(func(c *Config) { c.ElectionTimeout = x.timeout * time.Millisecond })
 				f.handTo(l)
 				time.Sleep(5 * time.Second)
 				for i := range f.disks {
@@ -684,7 +683,7 @@ func TestFailoverKeepsClients(t *testing.T) {
 			bubble(t, fmt.Sprint("timeout ", int(x.timeout), " trip ", int(x.trip), " run ", k), func(t *testing.T) {
 				f := newFleet(t, 3)
 				timeout := x.timeout * time.Millisecond
-				f.opened(timeout)
+				f.all(func(c *Config) { c.ElectionTimeout = timeout })
 				f.net.SetDelay(func(from, to string) time.Duration { return x.trip * time.Millisecond / 2 })
 				stops := make([]atomic.Int64, 3)
 				f.sees(stops)
@@ -719,7 +718,7 @@ func TestStartsSoon(t *testing.T) {
 	for range 3 {
 		synctest.Test(t, func(t *testing.T) {
 			began := time.Now()
-			threeMembers(t, memnet.New(), new(testkit.Log))
+			newFleet(t, 3).all(nil)
 			if took := time.Since(began); took > 500*time.Millisecond {
 				t.Errorf("they are ready after %v", took)
 			}
@@ -771,9 +770,4 @@ func TestEntriesByDeposed(t *testing.T) {
 			l.alive()
 		})
 	}
-}
-
-// beginTerm has this member begin a later term.
-func (m *Member) beginTerm(term uint64) {
-	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.transport.header(), Term: term, LeadershipTransfer: true}, time.Second)
 }

@@ -2,10 +2,12 @@ package cluster
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -63,7 +65,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	trans := newTransport(b.lifecycle, n, peers, contacts.times, now, contacts.followed, contacts.lives)
 	trans.open()
 	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.cfg.ID, b.replica), gate, peers, trans)
-	b.replica.Observe(committing{b.pulse.commits})
+	b.replica.Observe(committing{c: b.pulse.commits})
 
 	c := raft.DefaultConfig()
 	c.LocalID, c.Logger, c.NoLegacyTelemetry = serverID(1), raftLogger(b.cfg.Log), true
@@ -161,24 +163,23 @@ func (b *base) answerRequests(t *testing.T, host string, reply func(q Request) R
 	})
 }
 
-// answerState is answer for questions.
-func (b *base) answerState(t *testing.T, host string, s state) {
-	t.Helper()
-	b.answer(t, host, kindReach, func(c net.Conn) {
-		c.Write(s.append(nil))
-		c.Close()
-	})
+// noObserver is an [fsm.Observer] that does nothing.
+type noObserver struct{}
+
+func (noObserver) Applied(uint64, uint64, int)       {}
+func (noObserver) Changed(*fsm.View, []proto.Change) {}
+func (noObserver) Answered()                         {}
+func (noObserver) Restoring()                        {}
+func (noObserver) Restored()                         {}
+func (noObserver) Failed(error)                      {}
+
+// committing only counts what is applied.
+type committing struct {
+	noObserver
+	c *commits
 }
 
-// committing is an [fsm.Observer] that only counts what is applied.
-type committing struct{ c *commits }
-
 func (o committing) Applied(index, term uint64, _ int) { o.c.set(index, term) }
-func (o committing) Changed(*fsm.View, []proto.Change) {}
-func (o committing) Answered()                         {}
-func (o committing) Restoring()                        {}
-func (o committing) Restored()                         {}
-func (o committing) Failed(error)                      {}
 
 // someWrite is a command that goes through the log. It changes nothing but the zxid.
 func someWrite() *fsm.Command { return fsm.Reap("/none") }
@@ -287,16 +288,6 @@ func (f *fleet) sees(stops []atomic.Int64) {
 			}
 		}()
 	}
-}
-
-// opened starts all members with an election timeout.
-func (f *fleet) opened(timeout time.Duration) {
-	for i := range f.running {
-		cfg := f.config(i)
-		cfg.ElectionTimeout = timeout
-		f.open(i, cfg)
-	}
-	f.whole()
 }
 
 // mixed gives the members restored snapshots that end with these entries, and makes them members of one cluster all the
@@ -514,17 +505,6 @@ func openSession(t *testing.T, m *Member, id int64, timeout time.Duration, other
 	}
 }
 
-// cutOff cuts all links from and to one member.
-func cutOff(n *memnet.Network, members []*Member, which int) {
-	host := func(i int) string { return string(rune('a' + i)) }
-	for i := range members {
-		if i != which {
-			n.Cut(host(i), host(which), true)
-			n.Cut(host(which), host(i), true)
-		}
-	}
-}
-
 // must proposes a command, which has to succeed.
 func must(t *testing.T, m *Member, c *fsm.Command) {
 	t.Helper()
@@ -637,7 +617,7 @@ func bothDiskOrders(t *testing.T, size int, test func(t *testing.T, f *fleet, le
 		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
 			f := newFleet(t, size)
 			f.first = first
-			test(t, f, f.all())
+			test(t, f, f.all(nil))
 		})
 	}
 }
@@ -737,11 +717,15 @@ func (m *Member) stood() bool {
 	return m.contacts.stood > 0
 }
 
-// all starts all members, and returns the leader.
-func (f *fleet) all() (lead int) {
+// all starts all members, configured as change says if that is not nil, and returns the leader.
+func (f *fleet) all(change func(*Config)) (lead int) {
 	f.t.Helper()
 	for i := range f.running {
-		f.start(i)
+		cfg := f.config(i)
+		if change != nil {
+			change(&cfg)
+		}
+		f.open(i, cfg)
 	}
 	f.whole()
 	return leadOf(f.t, f)
@@ -779,4 +763,123 @@ func served(m *Member) *atomic.Bool {
 		}
 	}()
 	return serves
+}
+
+// steps is a store of snapshots that calls at before each step with one that ends with the entry index: "create", "write" of so
+// many bytes, or "close"; and before it lists them ("list"). That may block, or fail the step.
+type steps struct {
+	raft.SnapshotStore
+	at func(step string, index uint64, bytes int) error
+}
+
+func (s steps) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if err := s.at("create", index, 0); err != nil {
+		return nil, err
+	}
+	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
+	return stepsSink{sink, index, s.at}, err
+}
+
+func (s steps) List() ([]*raft.SnapshotMeta, error) {
+	if err := s.at("list", 0, 0); err != nil {
+		return nil, err
+	}
+	return s.SnapshotStore.List()
+}
+
+type stepsSink struct {
+	raft.SnapshotSink
+	index uint64
+	at    func(step string, index uint64, bytes int) error
+}
+
+func (s stepsSink) Write(p []byte) (int, error) {
+	if err := s.at("write", s.index, len(p)); err != nil {
+		return 0, err
+	}
+	return s.SnapshotSink.Write(p)
+}
+
+func (s stepsSink) Close() error {
+	if err := s.at("close", s.index, 0); err != nil {
+		s.Cancel()
+		return err
+	}
+	return s.SnapshotSink.Close()
+}
+
+// blockingLog is a handler of a log that nobody reads.
+type blockingLog struct {
+	slog.Handler
+	message string // that blocks; all do if it is empty
+	release chan struct{}
+}
+
+func (b blockingLog) Handle(ctx context.Context, r slog.Record) error {
+	if b.message == "" || r.Message == b.message {
+		<-b.release
+	}
+	return nil
+}
+
+func (b blockingLog) Enabled(context.Context, slog.Level) bool { return true }
+
+// catchesUp checks that a member that is started again has all entries within most. Meanwhile, now and then is called.
+func catchesUp(t *testing.T, leader *Member, again func() *Member, most time.Duration, now func(at time.Duration)) *Member {
+	t.Helper()
+	want, began := leader.commits.applied(), time.Now()
+	late := again()
+	for late.commits.applied() < want && time.Since(began) < 4*most {
+		time.Sleep(10 * time.Millisecond)
+		now(time.Since(began))
+	}
+	if took := time.Since(began); took > most {
+		t.Errorf("it has %d of %d after %v, should have all after %v", late.commits.applied(), want, took, most)
+	}
+	return late
+}
+
+// beginTerm has this member begin a later term.
+func (m *Member) beginTerm(term uint64) {
+	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.transport.header(), Term: term, LeadershipTransfer: true}, time.Second)
+}
+
+// takeAnswers is Raft, which takes the answers that come over a stream, until the test ends.
+func takeAnswers(t *testing.T, s *stream, took func(raft.AppendFuture)) {
+	go func() {
+		for {
+			select {
+			case f := <-s.Consumer():
+				took(f)
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
+}
+
+// add sends a message over a stream.
+func (s *stream) add(t *testing.T, q *raft.AppendEntriesRequest) {
+	t.Helper()
+	if _, err := s.AppendEntries(q, new(raft.AppendEntriesResponse)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// mutual lets in whom ca has signed, and shows own.
+func mutual(ca *testkit.CA, own tls.Certificate) *tls.Config {
+	return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+}
+
+// unharmed checks that no member that runs has failed.
+func (f *fleet) unharmed() {
+	f.t.Helper()
+	for i, m := range f.running {
+		if m == nil {
+			continue
+		}
+		if err := fault(m, 0); err != nil {
+			f.t.Errorf("member %d: %v", i+1, err)
+		}
+	}
 }

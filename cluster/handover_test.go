@@ -3,8 +3,6 @@ package cluster
 import (
 	"context"
 	"io"
-	"runtime"
-	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,27 +10,23 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestHandOverTooLate: handover.to on a leader that has not noticed yet that it was
 // replaced returns when it notices.
 func TestHandOverTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := memnet.New()
-		members, lead := threeMembers(t, net, new(testkit.Log))
-		m, other := members[lead], members[(lead+1)%3]
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		m, other := f.running[lead], f.running[(lead+1)%3]
 		write := make(chan struct{})
-		m.cfg.Memory.SetFault(func() error { <-write; return nil })
-		m.Propose(someWrite(), make(result, 1), nil) // holds Raft up there
-		hosts := []string{"a", "b", "c"}
-		for _, host := range hosts {
-			net.Cut(hosts[lead], host, true)
+		f.disks[lead].SetFault(func() error { <-write; return nil })
+		f.propose(lead, 99) // holds Raft up there
+		for i := range 3 {
+			f.net.Cut(string(rune('a'+lead)), string(rune('a'+i)), true)
 		}
-		for l := other.leader.get(); l.id == 0 || l.id == m.cfg.ID; l = other.leader.get() {
-			<-l.changed
-		}
-		net.Heal()
+		until(t, "another leader", func() bool { id := other.Leader(); return id != 0 && id != m.cfg.ID })
+		f.net.Heal()
 		time.AfterFunc(m.contacts.sure, func() { close(write) })
 		if err := m.membership.handover.to(m.peers.ctx, 0); err != nil {
 			t.Error(err)
@@ -49,26 +43,19 @@ func TestHandOverBesideStuckRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		f.first = true
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
-		m := f.running[lead]
+		lead := f.all(nil)
 		stuck := make(chan struct{})
+		defer close(stuck)
 		f.disks[lead].SetFault(func() error { <-stuck; return nil })
-		m.Propose(someWrite(), make(result, 1), nil)
+		f.propose(lead, 99)
 		time.Sleep(10 * time.Millisecond)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		ended := make(chan error, 1)
-		go func() { ended <- m.membership.handover.to(ctx, 0) }()
-		select {
-		case <-ended:
-		case <-time.After(30 * time.Second):
+		go func() { ended <- f.running[lead].membership.handover.to(ctx, 0) }()
+		if time.Sleep(30 * time.Second); len(ended) == 0 {
 			t.Error("it hands over for ever")
 		}
-		close(stuck)
 	})
 }
 
@@ -77,33 +64,25 @@ func TestHandOverBesideStuckRaft(t *testing.T) {
 // not only after Raft's own timeout.
 func TestHandOverFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := memnet.New()
-		members, lead := threeMembers(t, net, new(testkit.Log))
-		m, successor := members[lead], members[(lead+1)%3]
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		m, to := f.running[lead], (lead+1)%3
 		stuck := make(chan struct{})
-		successor.cfg.Memory.SetFault(func() error {
+		defer close(stuck)
+		f.disks[to].SetFault(func() error {
 			time.Sleep(time.Millisecond) // it has said that it will stand
-			hosts := []string{"a", "b", "c"}
-			for _, host := range hosts {
-				net.Cut(hosts[(lead+1)%3], host, true)
-				net.Cut(host, hosts[(lead+1)%3], true)
-			}
+			f.cutOff(to, true)
 			<-stuck
 			return nil
 		})
 		began := time.Now()
-		if err := m.membership.handover.to(m.peers.ctx, successor.cfg.ID); err == nil {
+		if err := m.membership.handover.to(m.peers.ctx, uint64(to+1)); err == nil {
 			t.Error("a member whose disk is stuck has become the leader")
 		}
-		for done := false; !done; {
-			w := make(result, 1)
-			m.Propose(someWrite(), w, nil)
-			done = <-w == nil
-		}
+		f.writes(lead, 1)
 		if took := time.Since(began); took > 4*time.Second {
 			t.Errorf("an entry waited %v", took)
 		}
-		close(stuck)
 	})
 }
 
@@ -112,16 +91,15 @@ func TestHandOverFails(t *testing.T) {
 func TestHandOverToLiveMember(t *testing.T) {
 	for _, down := range []int{1, 2} {
 		synctest.Test(t, func(t *testing.T) {
-			net := memnet.New()
-			members, lead := threeMembers(t, net, new(testkit.Log))
-			m, dead := members[lead], members[(lead+down)%3]
+			f := startedFleet(t, 1)
+			lead := leadOf(t, f)
 			time.Sleep(time.Second) // so that all have the whole log
-			net.Kill(string(rune('a' + (lead+down)%3)))
-			if err := dead.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			dead := (lead + down) % 3
+			f.net.Kill(string(rune('a' + dead)))
+			f.stop(dead)
+			m := f.running[lead]
 			if err := m.membership.handover.to(m.peers.ctx, 0); err != nil {
-				t.Errorf("server %d does not hand over while server %d is down: %v", m.cfg.ID, dead.cfg.ID, err)
+				t.Errorf("server %d does not hand over while server %d is down: %v", lead+1, dead+1, err)
 			}
 		})
 	}
@@ -173,41 +151,32 @@ func TestTimeoutNowUnanswered(t *testing.T) {
 // removal of the member, or the end of the leader.
 func TestAwaitReturnEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := startMembers(t, memnet.New(), new(testkit.Log), 4, time.Second)
+		f := newFleet(t, 4)
+		lead := f.all(nil)
 		waiting := func(want int) {
 			t.Helper()
 			time.Sleep(tellAgain + time.Second) // so that Raft has noticed
 			synctest.Wait()
-			stacks := make([]byte, 4<<20)
-			stacks = stacks[:runtime.Stack(stacks, true)]
-			if n := strings.Count(string(stacks), "(*transport).awaitReturn("); n != want {
+			if n := running("(*transport).awaitReturn("); n != want {
 				t.Errorf("%d goroutines wait, want %d", n, want)
 			}
 		}
 		waiting(0)
 		absent, other := (lead+1)%4, (lead+2)%4
-		if err := members[absent].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		f.stop(absent)
 		waiting(1)
 		for range 3 {
-			if err := members[lead].membership.handover.to(members[lead].peers.ctx, members[other].cfg.ID); err != nil {
-				t.Fatal(err)
-			}
+			f.handTo(other)
 			lead, other = other, lead
 			waiting(1)
 		}
-		if _, err := members[lead].Change(Request{Remove: members[absent].cfg.ID}); err != nil {
+		if _, err := f.running[lead].Change(Request{Remove: uint64(absent + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		waiting(0)
-		if err := members[other].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		f.stop(other)
 		waiting(1)
-		if err := members[lead].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		f.stop(lead)
 		waiting(0)
 	})
 }

@@ -778,18 +778,3 @@ func (o openedTransport) sending(size int, at func(read int)) (read *int, done c
 	}()
 	return read, done
 }
-
-// catchesUp checks that a member that is started again has all entries within most. Meanwhile, now and then is called.
-func catchesUp(t *testing.T, leader *Member, again func() *Member, most time.Duration, now func(at time.Duration)) *Member {
-	t.Helper()
-	want, began := leader.commits.applied(), time.Now()
-	late := again()
-	for late.commits.applied() < want && time.Since(began) < 4*most {
-		time.Sleep(10 * time.Millisecond)
-		now(time.Since(began))
-	}
-	if took := time.Since(began); took > most {
-		t.Errorf("it has %d of %d after %v, should have all after %v", late.commits.applied(), want, took, most)
-	}
-	return late
-}

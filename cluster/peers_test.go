@@ -26,15 +26,29 @@ import (
 func TestPeerPortBadInput(t *testing.T) {
 	r := rand.New(rand.NewPCG(testkit.Seed(t), 0))
 	synctest.Test(t, func(t *testing.T) {
-		testkit.NoGoroutineLeft(t)
-		net := memnet.New()
-		members, lead := threeMembers(t, net, new(testkit.Log))
-		term := members[lead].raft.CurrentTerm()
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		leader := f.running[lead]
+		term := leader.raft.CurrentTerm()
 		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
 		entry[len(entry)-1]++
-		for i := range 84 {
-			nc, err := net.Host("stranger").Dial(t.Context(), members[i%3].cfg.addr())
+		hello := func(kind byte, rest ...byte) []byte {
+			h := hello{kind: kind, cluster: leader.membership.gate.cluster(), from: 2, addr: "stranger:1"}
+			return append(h.append(nil), rest...)
+		}
+		long := "\x00\x01aE" + strings.Repeat("\x00", 32)
+		starts := [][]byte{
+			{}, {'R', 1}, {'R', 99}, {'F'}, hello('R')[:20], hello('X'),
+			hello('R'), hello('F'), hello('A'), hello('P'), hello('H'), hello(kindStream),
+			hello('F', 'B', 0x3f, 0xff, 0xff, 0xff),                                 // an entry of a gigabyte that does not come
+			hello('F', append([]byte{'B', 0, 0, 0, byte(len(entry))}, entry...)...), // one that is damaged
+			hello('A', '{', '}', '\n'),
+			hello(kindStream, []byte(long+"\xff\xff\xff\xff")...), // too many entries, or too long ones
+			hello(kindStream, []byte(long+"\x00\x00\x00\x01"+strings.Repeat("\x00", 17)+"\xff\xff\xff\xff\x00\x00\x00\x00")...),
+		}
+		for i := range 6 * len(starts) {
+			nc, err := f.net.Host("stranger").Dial(t.Context(), f.peers[uint64(i%3+1)])
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -42,31 +56,19 @@ func TestPeerPortBadInput(t *testing.T) {
 			for j := range garbage {
 				garbage[j] = byte(r.Uint32())
 			}
-			hello := func(kind byte, rest ...byte) []byte {
-				h := hello{kind: kind, cluster: members[0].membership.gate.cluster(), from: 2, addr: "stranger:1"}
-				return append(h.append(nil), rest...)
-			}
-			start := [][]byte{
-				{}, {'R', 1}, {'R', 99}, {'F'}, hello('R')[:20], hello('X'),
-				hello('R'), hello('F'), hello('A'), hello('P'), hello('H'),
-				hello('F', 'B', 0x3f, 0xff, 0xff, 0xff),                                 // an entry of a gigabyte that does not come
-				hello('F', append([]byte{'B', 0, 0, 0, byte(len(entry))}, entry...)...), // one that is damaged
-				hello('A', '{', '}', '\n'),
-			}[i%14]
+			start := starts[i%len(starts)]
 			nc.SetDeadline(time.Now().Add(2 * time.Second))
 			nc.Write(append(start, garbage...))
 			if i%2 == 0 {
 				io.Copy(io.Discard, nc) // until the member closes it
 			}
 			nc.Close()
-			w := make(outcome, 1)
-			members[0].Propose(someWrite(), w, nil)
-			if r := <-w; r == nil {
+			if !f.write(0) {
 				t.Fatalf("after %q and noise, a command is lost", start)
 			}
 		}
-		if now := members[lead].raft.CurrentTerm(); now != term || members[lead].Role() != "leader" {
-			t.Errorf("the leader of term %d is a %s in term %d", term, members[lead].Role(), now)
+		if now := leader.raft.CurrentTerm(); now != term || leader.Role() != "leader" {
+			t.Errorf("the leader of term %d is a %s in term %d", term, leader.Role(), now)
 		}
 	})
 }
@@ -99,19 +101,11 @@ func (l fullListener) Accept() (net.Conn, error) {
 // busy with that, and logs it from time to time.
 func TestPeerPortNoFiles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		testkit.NoGoroutineLeft(t)
-		network, log := memnet.New(), new(testkit.Log)
-		p := newPeerPort(&fullNetwork{network.Host("a"), 3000}, 1, "a:1", lifted(), log.Logger(slog.LevelInfo))
-		greeted := make(chan struct{})
-		p.serve = map[byte]func(net.Conn){kindReach: func(c net.Conn) {
+		network, greeted, began := memnet.New(), make(chan struct{}), time.Now()
+		_, log := openPort(t, &fullNetwork{network.Host("a"), 3000}, func(c net.Conn) {
 			c.Close()
 			close(greeted)
-		}}
-		if err := p.open(); err != nil {
-			t.Fatal(err)
-		}
-		began := time.Now()
-		p.wg.Go(p.accept)
+		})
 		c, err := callPeer(network.Host("b"), "a:1", kindReach, testCluster)
 		if err != nil {
 			t.Fatal(err)
@@ -124,8 +118,6 @@ func TestPeerPortNoFiles(t *testing.T) {
 		if n := log.Count("cannot accept a peer"); n == 0 || n > 5 {
 			t.Errorf("%d lines in the log", n)
 		}
-		p.close()
-		p.wg.Wait()
 	})
 }
 
@@ -134,18 +126,12 @@ func TestPeerPortNoFiles(t *testing.T) {
 // connections. It closes none on which it has greeted a member.
 func TestPeerPortSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		testkit.NoGoroutineLeft(t)
-		network, log := memnet.New(), new(testkit.Log)
-		p := newPeerPort(network.Host("a"), 1, "a:1", lifted(), log.Logger(slog.LevelInfo))
-		p.waiting.most = 8
-		p.serve = map[byte]func(net.Conn){kindReach: func(c net.Conn) {
+		network := memnet.New()
+		p, log := openPort(t, network.Host("a"), func(c net.Conn) {
 			io.Copy(c, c) // until the member closes it
 			c.Close()
-		}}
-		if err := p.open(); err != nil {
-			t.Fatal(err)
-		}
-		p.wg.Go(p.accept)
+		})
+		p.waiting.most = 8
 		member := func() net.Conn {
 			t.Helper()
 			c, err := callPeer(network.Host("b"), "a:1", kindReach, testCluster)
@@ -159,8 +145,8 @@ func TestPeerPortSilence(t *testing.T) {
 			c.SetDeadline(time.Now().Add(time.Second))
 			if _, err := c.Write([]byte{1}); err != nil {
 				t.Error(err)
-			} else if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-				t.Error(err)
+			} else if readFull(c, 1) == nil {
+				t.Error("no answer")
 			}
 		}
 		first := member()
@@ -191,10 +177,6 @@ func TestPeerPortSilence(t *testing.T) {
 		if n := network.Open("a", "stranger"); n != 0 || len(p.waiting.conns) != 0 {
 			t.Errorf("%d connections of strangers are open, %d in the list", n, len(p.waiting.conns))
 		}
-		first.Close()
-		second.Close()
-		p.close()
-		p.wg.Wait()
 	})
 }
 
@@ -202,33 +184,20 @@ func TestPeerPortSilence(t *testing.T) {
 // and log why.
 func TestOtherLists(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		net := memnet.New()
-		var log testkit.Log
-		lists := []map[uint64]string{
-			{1: "a:1", 2: "b:1", 3: "c:1"},
-			{1: "a:1", 2: "b:1"},
-		}
-		var members []*Member
-		for i, host := range []string{"a", "b"} {
-			cfg := testConfig("")
-			cfg.ID, cfg.Peers, cfg.Network = uint64(i+1), listOf(lists[i]), net.Host(host)
-			cfg.Log = log.Logger(slog.LevelWarn)
-			m, err := openMember(cfg, fsm.NewReplica())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer m.Close()
-			members = append(members, m)
-		}
+		f := newFleet(t, 3)
+		f.start(0)
+		cfg := f.config(1)
+		cfg.Peers = listOf(addresses(2))
+		f.open(1, cfg)
 		time.Sleep(30 * time.Second)
-		for i, m := range members {
+		for i, m := range f.running[:2] {
 			if m.Role() != "looking" {
 				t.Errorf("member %d is a %s", i+1, m.Role())
 			}
 		}
 		for _, words := range []string{"server 2 was started with other members than server 1", "server 1 was started with other members than server 2"} {
-			if log.Count(words) == 0 {
-				t.Errorf("the log does not say %q:\n%s", words, log.String())
+			if f.log.Count(words) == 0 {
+				t.Errorf("the log does not say %q:\n%s", words, f.log.String())
 			}
 		}
 	})
@@ -238,9 +207,8 @@ func TestOtherLists(t *testing.T) {
 // should look for. One that has nothing to tell says only its status.
 func TestAskClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := memnet.New()
-		asked := make(chan ClientQuery, 1)
-		members, _ := openMembers(t, 3, func(host string) Network { return n.Host(host) }, func(cfg *Config) {
+		f, asked := newFleet(t, 3), make(chan ClientQuery, 1)
+		f.all(func(cfg *Config) {
 			if cfg.ID == 3 {
 				return
 			}
@@ -254,11 +222,11 @@ func TestAskClients(t *testing.T) {
 				return all
 			}
 		})
-		for i, m := range members {
+		for i, m := range f.running {
 			q := &ClientQuery{Find: []string{"10.0.0.1", "0x"}}
-			s, all, err := AskStatus(t.Context(), n.Host("stranger"), m.cfg.addr(), q)
+			s, all, err := AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.addr(), q)
 			switch {
-			case err != nil || s.ID != m.cfg.ID || s.Cluster != members[0].membership.gate.cluster():
+			case err != nil || s.ID != m.cfg.ID || s.Cluster != m.membership.gate.cluster():
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, s, err)
 			case (all != nil) != (i < 2):
 				t.Errorf("member %d: %+v", m.cfg.ID, all)
@@ -275,7 +243,7 @@ func TestAskClients(t *testing.T) {
 					t.Errorf("%+v", c)
 				}
 			}
-			if s, all, err := AskStatus(t.Context(), n.Host("stranger"), m.cfg.addr(), nil); err != nil || s == nil || all != nil {
+			if s, all, err := AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.addr(), nil); err != nil || s == nil || all != nil {
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, all, err)
 			}
 		}
@@ -361,4 +329,21 @@ func TestAskInCircles(t *testing.T) {
 			t.Errorf("%d questions in 10 s", n)
 		}
 	})
+}
+
+// openPort opens the peer port of server 1, which handles questions with serve, until the test ends.
+func openPort(t *testing.T, network Network, serve func(net.Conn)) (*peerPort, *testkit.Log) {
+	t.Helper()
+	log := new(testkit.Log)
+	p := newPeerPort(network, 1, "a:1", lifted(), log.Logger(slog.LevelInfo))
+	p.serve = map[byte]func(net.Conn){kindReach: serve}
+	if err := p.open(); err != nil {
+		t.Fatal(err)
+	}
+	p.wg.Go(p.accept)
+	t.Cleanup(func() {
+		p.close()
+		p.wg.Wait()
+	})
+	return p, log
 }

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -24,34 +22,27 @@ import (
 // the list always do, in both directions; so the members of a cluster can take each step one after the other.
 func TestPeerTLSModes(t *testing.T) {
 	ca := testkit.NewCA(t)
-	mutual := &tls.Config{Certificates: []tls.Certificate{ca.Named(t, "localhost")}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
+	own := mutual(ca, ca.Named(t, "localhost"))
 	modes := []struct {
 		name    string
 		network TCP
 	}{
 		{"no", TCP{}},
-		{"accept", TCP{TLS: mutual, PlainToo: true, DialPlain: true}},
-		{"use", TCP{TLS: mutual, PlainToo: true}},
-		{"only", TCP{TLS: mutual}},
+		{"accept", TCP{TLS: own, PlainToo: true, DialPlain: true}},
+		{"use", TCP{TLS: own, PlainToo: true}},
+		{"only", TCP{TLS: own}},
 	}
 	reached := func(caller, called int) bool { // what their names say
 		dialsTLS := caller >= 2
 		return dialsTLS && called >= 1 || !dialsTLS && called <= 2
 	}
 	for called, of := range modes {
-		self := proto.Peer{ID: 1, Addr: fmt.Sprintf("localhost:%d", testkit.Port(t))}
 		asked := make(chan Asked, len(modes))
-		cfg := Config{ID: 1, Addr: self.Addr, Peers: []proto.Peer{self}, Network: of.network, Tick: time.Second, ReapInterval: time.Minute,
-			SnapshotBytes: 1 << 20, Memory: storage.NewMemory()}
-		cfg.Log = slog.New(slog.DiscardHandler)
-		cfg.Changed = func(a Asked) { asked <- a }
-		m := New(cfg, fsm.NewReplica())
-		if err := m.Start(); err != nil {
-			t.Fatal(err)
-		}
-		testkit.Eventually(t, "a leader", func() bool { return m.leader.get().id == 1 })
+		self := localPeers(t, 1)
+		m := overTCP(t, self, 1, of.network, func(cfg *Config) { cfg.Changed = func(a Asked) { asked <- a } })
+		until(t, "a leader", func() bool { return m.leader.get().id == 1 })
 		for caller, by := range modes {
-			_, err := Ask(t.Context(), by.network, self.Addr, Request{Status: true})
+			_, err := Ask(t.Context(), by.network, self[0].Addr, Request{Status: true})
 			if (err == nil) != reached(caller, called) {
 				t.Errorf("%s calls %s: %v", by.name, of.name, err)
 			}
@@ -62,12 +53,11 @@ func TestPeerTLSModes(t *testing.T) {
 				continue
 			}
 			// A change is traced with the subject of the certificate, if there was one.
-			Ask(t.Context(), by.network, self.Addr, Request{Remove: 1})
+			Ask(t.Context(), by.network, self[0].Addr, Request{Remove: 1})
 			if a := <-asked; (a.Subject != nil) != (caller >= 2) {
 				t.Errorf("%s asks %s: the subject is %x", by.name, of.name, a.Subject)
 			}
 		}
-		m.Close()
 	}
 }
 
@@ -75,41 +65,30 @@ func TestPeerTLSModes(t *testing.T) {
 // say of each other which side refuses which, and why: while they wait for each other, and once they are in a cluster.
 func TestTLSFails(t *testing.T) {
 	ca, foreign := testkit.NewCA(t), testkit.NewCA(t)
-	mutual := func(own tls.Certificate) *tls.Config {
-		return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
-	}
 	good := ca.Named(t, "localhost")
 	for name, x := range map[string]struct {
 		config        *tls.Config
 		first, second string // what the first member, whose certificate is good, says of the second, and the reverse
 	}{
-		"common name only":  {mutual(ca.Bad(t, false)), "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field", ""},
-		"another name":      {mutual(ca.Named(t, "b.example")), "its certificate (CN=b.example) is not accepted here: x509: certificate is valid for b.example, not localhost", ""},
-		"expired":           {mutual(ca.Bad(t, true)), "its certificate (CN=localhost) is not accepted here: x509: certificate has expired", "it does not accept this server's certificate (tls: expired certificate); its log says more"},
-		"foreign authority": {mutual(foreign.Named(t, "localhost")), "its certificate (CN=localhost) is not accepted here: x509: certificate signed by unknown authority", "it does not accept this server's certificate (tls: unknown certificate authority); its log says more"},
-		"other authorities": {&tls.Config{Certificates: []tls.Certificate{good}, RootCAs: foreign.Pool, ClientCAs: foreign.Pool, ClientAuth: tls.RequireAndVerifyClientCert},
+		"common name only":  {mutual(ca, ca.Bad(t, false)), "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field", ""},
+		"another name":      {mutual(ca, ca.Named(t, "b.example")), "its certificate (CN=b.example) is not accepted here: x509: certificate is valid for b.example, not localhost", ""},
+		"expired":           {mutual(ca, ca.Bad(t, true)), "its certificate (CN=localhost) is not accepted here: x509: certificate has expired", "it does not accept this server's certificate (tls: expired certificate); its log says more"},
+		"foreign authority": {mutual(ca, foreign.Named(t, "localhost")), "its certificate (CN=localhost) is not accepted here: x509: certificate signed by unknown authority", "it does not accept this server's certificate (tls: unknown certificate authority); its log says more"},
+		"other authorities": {mutual(foreign, good),
 			"it does not accept this server's certificate (tls: unknown certificate authority); its log says more", "its certificate (CN=localhost) is not accepted here: x509: certificate signed by unknown authority"},
 		"no TLS": {nil, "it closed the connection during the TLS handshake, as a server without TLS does", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var peers []proto.Peer
-			for i := range 2 {
-				peers = append(peers, proto.Peer{ID: uint64(i + 1), Addr: fmt.Sprintf("localhost:%d", testkit.Port(t))})
-			}
+			peers := localPeers(t, 2)
 			var logs [2]testkit.Log
-			for i, config := range []*tls.Config{mutual(good), x.config} {
-				cfg := Config{ID: uint64(i + 1), Addr: peers[i].Addr, Peers: peers, Network: TCP{TLS: config}, Log: logs[i].Logger(slog.LevelInfo), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Memory: storage.NewMemory()}
-				m := New(cfg, fsm.NewReplica())
-				if err := m.Start(); err != nil {
-					t.Fatal(err)
-				}
-				defer m.Close()
+			for i, config := range []*tls.Config{mutual(ca, good), x.config} {
+				overTCP(t, peers, uint64(i+1), TCP{TLS: config}, func(cfg *Config) { cfg.Log = logs[i].Logger(slog.LevelInfo) })
 			}
 			says := func(i int, want string) {
 				t.Helper()
 				of := peers[1-i]
-				testkit.Eventually(t, "a line that says "+want, func() bool {
+				until(t, "a line that says "+want, func() bool {
 					return len(logs[i].Matching("not in the cluster yet", fmt.Sprintf("server %d at %s: %s", of.ID, of.Addr, want))) > 0
 				})
 			}
@@ -125,49 +104,37 @@ func TestTLSFails(t *testing.T) {
 			if strings.HasPrefix(x.first, "it does not accept") {
 				called = 0
 			}
-			testkit.Eventually(t, "a line of the server that is called", func() bool {
-				return len(logs[called].Matching("WARN", "a peer cannot connect: TLS handshake failed", "it does not accept this server's certificate")) > 0
-			})
+			saysRefused(t, &logs[called])
 		})
 	}
 }
 
 // TestTLSFailsLater is TestTLSFails for a member that gets its bad certificate when it is in the cluster.
 func TestTLSFailsLater(t *testing.T) {
+	t.Parallel() // it waits in real time
 	ca := testkit.NewCA(t)
-	mutual := func(own tls.Certificate) *tls.Config {
-		return &tls.Config{Certificates: []tls.Certificate{own}, RootCAs: ca.Pool, ClientCAs: ca.Pool, ClientAuth: tls.RequireAndVerifyClientCert}
-	}
-	var peers []proto.Peer
-	for i := range 2 {
-		peers = append(peers, proto.Peer{ID: uint64(i + 1), Addr: fmt.Sprintf("localhost:%d", testkit.Port(t))})
-	}
-	memory := []*storage.Memory{storage.NewMemory(), storage.NewMemory()}
+	good := mutual(ca, ca.Named(t, "localhost"))
+	peers, disk := localPeers(t, 2), storage.NewMemory()
 	var logs [2]testkit.Log
-	start := func(i int, own tls.Certificate) *Member {
+	start := func(i int, own *tls.Config) *Member {
 		t.Helper()
-		cfg := Config{ID: uint64(i + 1), Addr: peers[i].Addr, Peers: peers, Network: TCP{TLS: mutual(own)}, Log: logs[i].Logger(slog.LevelWarn), Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Memory: memory[i]}
-		m := New(cfg, fsm.NewReplica())
-		if err := m.Start(); err != nil {
-			t.Fatal(err)
-		}
-		return m
+		return overTCP(t, peers, uint64(i+1), TCP{TLS: own}, func(cfg *Config) {
+			if cfg.Log = logs[i].Logger(slog.LevelWarn); i == 1 {
+				cfg.Memory = disk
+			}
+		})
 	}
-	first, second := start(0, ca.Named(t, "localhost")), start(1, ca.Named(t, "localhost"))
-	defer first.Close()
-	testkit.Eventually(t, "a leader that both know", func() bool {
+	first, second := start(0, good), start(1, good)
+	until(t, "a leader that both know", func() bool {
 		return first.leader.get().id != 0 && first.leader.get().id == second.leader.get().id
 	})
 	second.Close()
-	second = start(1, ca.Bad(t, false))
-	defer second.Close()
-	testkit.Eventually(t, "a line of the first member", func() bool {
+	start(1, mutual(ca, ca.Bad(t, false)))
+	until(t, "a line of the first member", func() bool {
 		return len(logs[0].Matching("WARN", "TLS with another member fails", "server=2", "address="+peers[1].Addr, "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field")) > 0
 	})
-	testkit.Eventually(t, "a line of the second member", func() bool {
-		return len(logs[1].Matching("WARN", "a peer cannot connect: TLS handshake failed", "it does not accept this server's certificate")) > 0
-	})
-	_, err := Ask(t.Context(), TCP{TLS: mutual(ca.Named(t, "localhost"))}, peers[1].Addr, Request{Status: true})
+	saysRefused(t, &logs[1])
+	_, err := Ask(t.Context(), TCP{TLS: good}, peers[1].Addr, Request{Status: true})
 	if why := (*TLSError)(nil); !errors.As(err, &why) || !strings.HasPrefix(err.Error(), peers[1].Addr+": its certificate") {
 		t.Errorf("asking it: %v", err)
 	}
@@ -211,24 +178,52 @@ func TestWarnings(t *testing.T) {
 	})
 }
 
+// localPeers returns n servers at ports of this machine.
+func localPeers(t *testing.T, n int) (peers []proto.Peer) {
+	for i := range n {
+		peers = append(peers, proto.Peer{ID: uint64(i + 1), Addr: fmt.Sprintf("localhost:%d", testkit.Port(t))})
+	}
+	return peers
+}
+
+// overTCP starts a member of these peers, until the test ends.
+func overTCP(t *testing.T, peers []proto.Peer, id uint64, network TCP, change func(*Config)) *Member {
+	t.Helper()
+	cfg := testConfig("")
+	cfg.ID, cfg.Addr, cfg.Peers, cfg.Network, cfg.Memory = id, peers[id-1].Addr, peers, network, storage.NewMemory()
+	change(&cfg)
+	m, err := openMember(cfg, fsm.NewReplica())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+// saysRefused waits until a server that was called says that its certificate was not accepted.
+func saysRefused(t *testing.T, log *testkit.Log) {
+	t.Helper()
+	until(t, "a line of the server that is called", func() bool {
+		return len(log.Matching("WARN", "a peer cannot connect: TLS handshake failed", "it does not accept this server's certificate")) > 0
+	})
+}
+
 // TestPeerTLSMismatch: a member without TLS and one with it say of each other what is wrong.
 func TestPeerTLSMismatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var log testkit.Log
-		n := memnet.New()
-		threeMembers(t, n, &log)
-		c, err := n.Host("d").Dial(context.Background(), "a:1")
+		f := startedFleet(t, 1)
+		c, err := f.net.Host("d").Dial(t.Context(), "a:1")
 		if err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer c.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := tls.Client(c, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx); err == nil {
 			t.Error("TLS works")
 		}
-		c.Close()
-		if log.Count("refusing a peer that uses TLS") != 1 || log.Count("another version") != 0 {
-			t.Errorf("logged: %s", log.String())
+		if f.log.Count("refusing a peer that uses TLS") != 1 || f.log.Count("another version") != 0 {
+			t.Errorf("logged: %s", f.log.String())
 		}
 	})
 }

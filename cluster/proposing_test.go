@@ -16,8 +16,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -132,13 +130,10 @@ func TestLossLeavesNoGap(t *testing.T) {
 		"closed":        func(m *Member) { m.Close() },
 	} {
 		bubble(t, name, func(t *testing.T) {
-			net := memnet.New()
-			members, lead := threeMembers(t, net, new(testkit.Log))
-			m := members[(lead+1)%3]
-			hosts := []string{"a", "b", "c"}
-			for _, other := range hosts {
-				net.Cut(hosts[m.cfg.ID-1], other, true)
-			}
+			f := startedFleet(t, 1)
+			i := (leadOf(t, f) + 1) % 3
+			m := f.running[i]
+			f.cutOff(i, true)
 			// The first command is under way and the second waits for it. The third is
 			// proposed while the first is being lost, and the fourth later.
 			p := &eager{m, make(chan struct{}), make(chan bool, 4)}
@@ -148,7 +143,7 @@ func TestLossLeavesNoGap(t *testing.T) {
 			m.Propose(someWrite(), second, p.over)
 			lose(m)
 			synctest.Wait()
-			net.Heal()
+			f.net.Heal()
 			fourth := make(outcome, 1)
 			m.Propose(someWrite(), fourth, p.over)
 			time.Sleep(time.Minute)
@@ -190,16 +185,10 @@ func TestCloseWhileApplying(t *testing.T) {
 	<-closed
 }
 
-// TestCloseAnswersAll: every command proposed while the member closes gets an answer.
+// TestCloseAnswersAll: every command proposed while the member closes, or later, gets an answer.
 func TestCloseAnswersAll(t *testing.T) {
-	for range 200 {
-		cfg := testConfig("")
-		cfg.Memory = storage.NewMemory()
-		m, err := openMember(cfg, fsm.NewReplica())
-		if err != nil {
-			t.Fatal(err)
-		}
-		<-m.Ready()
+	for range 60 {
+		m := alone(t, nil)
 		var told sync.WaitGroup
 		for range 4 {
 			told.Go(func() {
@@ -215,6 +204,10 @@ func TestCloseAnswersAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		told.Wait()
+		w := make(result, 1)
+		if m.Propose(someWrite(), w, nil); !errors.Is(<-w, ErrClosed) {
+			t.Error("a command of a closed member has another outcome")
+		}
 	}
 }
 
@@ -224,35 +217,25 @@ func TestGivenUpWhileStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		f.first = true
-		for i := range f.running {
-			f.start(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		lead := f.all(nil)
 		m := f.running[lead]
 		until(t, "clients", func() bool { return <-m.Serving() })
 		release := make(chan struct{})
 		defer close(release)
 		f.disks[lead].SetFault(func() error { <-release; return nil })
 		// Raft writes another member's entry, so it does not take this one's.
-		other := make(result, 1)
-		f.running[(lead+1)%3].Propose(someWrite(), other, nil)
+		other := f.propose((lead+1)%3, 97)
 		until(t, "the disk", func() bool { return m.raft.stall.length(m.pulse.moment()) > 0 })
-		var waits [3]result
-		for i := range waits {
-			waits[i] = make(result, 1)
-			m.Propose(someWrite(), waits[i], nil)
+		var waits []result
+		for id := range int64(3) {
+			waits = append(waits, f.propose(lead, 98+id))
 			synctest.Wait()
 		}
 		until(t, "no clients", func() bool { return !<-m.Serving() })
+		time.Sleep(time.Second)
 		for i, w := range waits {
-			select {
-			case err := <-w:
-				if err == nil {
-					t.Errorf("command %d was done", i)
-				}
-			case <-time.After(time.Second):
-				t.Errorf("command %d is not given up", i)
+			if len(w) == 0 || <-w == nil {
+				t.Errorf("command %d is not given up, or was done", i)
 			}
 		}
 		if receive[error](t, "the other member's write", other) != nil {
@@ -265,41 +248,32 @@ func TestGivenUpWhileStuck(t *testing.T) {
 // their share of it. It has a share of its own, which is limited too.
 func TestDutiesBesideClients(t *testing.T) {
 	large := fsm.Reap("/" + string(make([]byte, maxBatchBytes)))
-	for what, c := range map[string]struct {
-		command *fsm.Command
-		fill    int
-	}{"commands": {someWrite(), maxBatchCommands}, "bytes": {large, 1}} {
-		bubble(t, what, func(t *testing.T) {
+	for fill, command := range map[int]*fsm.Command{maxBatchCommands: someWrite(), 1: large} {
+		bubble(t, fmt.Sprint(fill, " fill it"), func(t *testing.T) {
 			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 			p := b.proposer()
 			b.replica.Complete(p.complete)
 			over := make(chan struct{})
-			waits := func(propose func(*fsm.Command, fsm.Waiter, <-chan struct{})) (waits bool, waited result) {
-				waited = make(result, 1)
-				proposed := make(chan struct{})
-				go func() {
-					propose(c.command, waited, over)
-					close(proposed)
-				}()
-				synctest.Wait()
-				select {
-				case <-proposed:
-					return false, waited
-				default:
-					return true, waited
-				}
-			}
 			var all []result
 			for _, propose := range []func(*fsm.Command, fsm.Waiter, <-chan struct{}){p.propose, p.do} {
-				for i := range c.fill {
-					is, waited := waits(propose)
-					if all = append(all, waited); is {
-						t.Fatalf("command %d waits", i)
+				for i := range fill + 1 {
+					waited, proposed := make(result, 1), make(chan struct{})
+					all = append(all, waited)
+					go func() {
+						propose(command, waited, over)
+						close(proposed)
+					}()
+					synctest.Wait()
+					select {
+					case <-proposed:
+						if i == fill {
+							t.Fatal("the share has no end")
+						}
+					default:
+						if i < fill {
+							t.Fatalf("command %d waits", i)
+						}
 					}
-				}
-				is, waited := waits(propose)
-				if all = append(all, waited); !is {
-					t.Fatal("the share has no end")
 				}
 			}
 			b.wg.Go(p.run)
@@ -317,28 +291,18 @@ func TestDutiesBesideClients(t *testing.T) {
 // is what it sends next.
 func TestLinkEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
-		m := members[(lead+1)%3]
-		write := func() result {
-			done := make(result, 1)
-			m.Propose(someWrite(), done, nil)
-			return done
-		}
-		<-write()
+		f := startedFleet(t, 1)
+		i := (leadOf(t, f) + 1) % 3
+		m := f.running[i]
+		did(t, m, someWrite())
 		term := m.raft.CurrentTerm()
-		for range 3 {
+		for id := range int64(3) {
 			before := m.proposer.link.link
-			done := write()
+			done := f.propose(i, 98+id)
 			before.c.Close()
-			for _, done := range []result{done, write()} {
-				select {
-				case err := <-done:
-					if err != nil {
-						t.Fatal(err)
-					}
-				case <-time.After(time.Second):
-					t.Fatal("it is not done after a second")
-				}
+			written(t, m, time.Second)
+			if err := <-done; err != nil {
+				t.Error(err)
 			}
 			synctest.Wait()
 			if m.proposer.link.link == before {
@@ -354,66 +318,32 @@ func TestLinkEnds(t *testing.T) {
 // TestForgottenLink: when a follower's connection to the leader is forgotten on its way,
 // while the leader stays the same, what waits for the leader is done soon over a new one.
 func TestForgottenLink(t *testing.T) {
-	what := map[string]func(m *Member, done chan<- error){
-		"entry": func(m *Member, done chan<- error) {
-			w := make(result, 1)
-			m.Propose(someWrite(), w, nil)
-			done <- <-w
-		},
-		"question": func(m *Member, done chan<- error) {
-			w := make(result, 1)
-			m.Propose(fsm.Nothing(), w, nil)
-			done <- <-w
-		},
-		"touch": func(m *Member, done chan<- error) {
+	for name, ask := range map[string]func(t *testing.T, m *Member){
+		"entry":    func(t *testing.T, m *Member) { did(t, m, someWrite()) },
+		"question": func(t *testing.T, m *Member) { did(t, m, fsm.Nothing()) },
+		"touch": func(t *testing.T, m *Member) {
 			if !m.Touch(fillsIn(m), nil) {
-				done <- ErrNoSession
-				return
+				t.Error("no session")
 			}
-			done <- nil
 		},
-	}
-	for name, ask := range what {
+	} {
 		for _, before := range []bool{true, false} { // the message was sent
 			bubble(t, fmt.Sprint(name, ", forgotten before ", before), func(t *testing.T) {
-				net := newWires()
-				members, lead := net.open(t, 3, nil)
-				leader, m := members[lead], members[(lead+1)%3]
+				net, leader, m, _ := wired(t, nil)
 				fill(t, m, "n", 1, 1)
 				time.Sleep(10 * time.Second)
 				term := m.raft.CurrentTerm()
 				from := hostOf(m)
 				link := func(w *wire) bool { return w.kind == kindForward && w.from == from }
-				done := make(chan error, 1)
-				if before {
-					if net.forget(link) == 0 {
-						t.Fatal("there is no connection")
-					}
-					go ask(m, done)
-				} else {
-					came := func(w *wire) { // the leader reads the message, and its answer is lost
-						w.mu.Lock()
-						is := link(w) && !w.dialed
-						w.mu.Unlock()
-						if is {
-							net.came.Store(nil)
-							net.forget(link)
-						}
-					}
-					net.came.Store(&came)
-					go ask(m, done)
+				if !before { // the leader reads the message, and its answer is lost
+					net.when(func(w *wire) bool { return link(w) && !w.dialed }, func(*wire) { net.forget(link) })
+				} else if net.forget(link) == 0 {
+					t.Fatal("there is no connection")
 				}
 				began := time.Now()
-				select {
-				case err := <-done:
-					if err != nil {
-						t.Error(err)
-					}
-					if took, most := time.Since(began), m.contacts.silence*3/2; took > most {
-						t.Errorf("it is done after %v, should be within %v", took, most)
-					}
-				case <-time.After(time.Minute):
-					t.Error("it is not done after a minute")
+				ask(t, m)
+				if took, most := time.Since(began), m.contacts.silence*3/2; took > most {
+					t.Errorf("it is done after %v, should be within %v", took, most)
 				}
 				if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
 					t.Error("the leader was replaced meanwhile")
@@ -427,20 +357,13 @@ func TestForgottenLink(t *testing.T) {
 // leader sends entries to it are forgotten together, what waits for the leader is done within
 // two and a half election timeouts.
 func TestForgottenTogether(t *testing.T) {
-	for i := range 20 { // Raft's connections are used every two seconds
+	for i := range 10 { // Raft's connections are used every two seconds
 		synctest.Test(t, func(t *testing.T) {
-			net := newWires()
-			members, lead := net.open(t, 3, nil)
-			m := members[(lead+1)%3]
+			net, leader, m, _ := wired(t, nil)
 			fill(t, m, "n", 1, 1)
-			time.Sleep(10*time.Second + time.Duration(i)*100*time.Millisecond)
-			a, b := hostOf(members[lead]), hostOf(m)
-			net.forget(func(w *wire) bool {
-				return (w.kind == kindForward || w.kind == kindRaft || w.kind == kindStream) && (w.from == a && w.to == b || w.from == b && w.to == a)
-			})
-			began := time.Now()
-			did(t, m, someWrite())
-			if took, most := time.Since(began), m.contacts.silence*5/2; took > most {
+			time.Sleep(10*time.Second + time.Duration(i)*200*time.Millisecond)
+			net.forget(between(leader, m, kindForward, kindRaft, kindStream))
+			if took, most := did(t, m, someWrite()), m.contacts.silence*5/2; took > most {
 				t.Errorf("it is done after %v, should be within %v", took, most)
 			}
 		})
@@ -451,9 +374,10 @@ func TestForgottenTogether(t *testing.T) {
 // connection ends after an election timeout. Several answers wait for each other meanwhile.
 func TestAnswersNotRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := newWires().open(t, 3, nil)
-		m := members[(lead+1)%3] // refuses entries
+		f := startedFleet(t, 1)
+		m := f.running[(leadOf(t, f)+1)%3] // refuses entries
 		near, far := net.Pipe()
+		defer near.Close()
 		served := make(chan struct{})
 		go func() {
 			m.serveForward(far)
@@ -473,7 +397,6 @@ func TestAnswersNotRead(t *testing.T) {
 		if took := time.Since(began); took > m.contacts.silence {
 			t.Errorf("it ends after %v", took)
 		}
-		near.Close()
 	})
 }
 
@@ -481,33 +404,28 @@ func TestAnswersNotRead(t *testing.T) {
 // counts the command.
 func TestWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		f := startedFleet(t, 1)
 		time.Sleep(time.Second) // until each member knows of the last commit
-		from := (lead + 1) % 3
+		from := (leadOf(t, f) + 1) % 3
 		var before [3]Work
-		for i, m := range members {
+		for i, m := range f.running {
 			before[i] = m.Work()
 		}
 		const writes = 5
-		for range writes {
-			written(t, members[from], time.Minute)
-		}
+		f.writes(from, writes)
 		time.Sleep(time.Second) // likewise
-		for i, m := range members {
+		for i, m := range f.running {
 			w, b := m.Work(), before[i]
 			// A member that the majority does not need may store several entries at once.
 			if n := w.LogWrites.Count - b.LogWrites.Count; n > writes || n < 1 {
-				t.Errorf("member %d, with %d as the leader: %d writes to the log for %d entries", i, lead, n, writes)
+				t.Errorf("member %d: %d writes to the log for %d entries", i, n, writes)
 			}
 			want := int64(0)
 			if i == from {
 				want = writes
 			}
-			if w.Entries-b.Entries != want || w.Commands-b.Commands != want {
-				t.Errorf("member %d: %d entries with %d commands, want %d", i, w.Entries-b.Entries, w.Commands-b.Commands, want)
-			}
-			if w.Commit != b.Commit+writes {
-				t.Errorf("member %d: entry %d is committed, after %d and %d more", i, w.Commit, b.Commit, writes)
+			if w.Entries-b.Entries != want || w.Commands-b.Commands != want || w.Commit != b.Commit+writes {
+				t.Errorf("member %d: %d entries with %d commands, want %d; entry %d is committed, after %d and %d more", i, w.Entries-b.Entries, w.Commands-b.Commands, want, w.Commit, b.Commit, writes)
 			}
 		}
 	})
@@ -576,26 +494,17 @@ func TestCloseTwice(t *testing.T) {
 // TestCloseWithBrokenDisk: a leader whose disk is broken is closed, as its owner does because of the fault. That
 // does not wait for the end of handOverTimeout.
 func TestCloseWithBrokenDisk(t *testing.T) {
-	for _, first := range []bool{true, false} {
-		bubble(t, fmt.Sprint("disk first: ", first), func(t *testing.T) {
-			f := newFleet(t, 3)
-			f.first = first
-			for i := range f.running {
-				f.start(i)
-			}
-			f.whole()
-			lead := leadOf(t, f)
-			l := f.running[lead]
-			time.Sleep(time.Second)
-			f.disks[lead].SetFault(func() error { return errors.New("broken") })
-			f.propose(lead, 77)
-			<-l.Err()
-			began := time.Now()
-			f.running[lead] = nil
-			l.Close()
-			if d := time.Since(began); d > time.Second {
-				t.Errorf("it took %v", d)
-			}
-		})
-	}
+	bothDiskOrders(t, 3, func(t *testing.T, f *fleet, lead int) {
+		l := f.running[lead]
+		time.Sleep(time.Second)
+		f.disks[lead].SetFault(func() error { return errors.New("broken") })
+		f.propose(lead, 77)
+		<-l.Err()
+		began := time.Now()
+		f.running[lead] = nil
+		l.Close()
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("it took %v", d)
+		}
+	})
 }

@@ -44,7 +44,7 @@ func TestReadsAreNotStored(t *testing.T) {
 	for _, count := range []int{1, 3} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFleet(t, count)
-			lead := f.all()
+			lead := f.all(nil)
 			written := <-f.running[lead].proposeWrite()
 			time.Sleep(time.Second)
 			last, blocked := f.running[lead].raft.LastIndex(), make(chan struct{})
@@ -346,7 +346,7 @@ func TestOldReadsOfNewLeader(t *testing.T) {
 	for _, size := range []int{3, 5} {
 		bubble(t, fmt.Sprint(size), func(t *testing.T) {
 			f := newFleet(t, size)
-			old := f.all()
+			old := f.all(nil)
 			var serves []*atomic.Bool
 			for i, m := range f.running {
 				serves = append(serves, served(m))

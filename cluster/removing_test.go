@@ -10,7 +10,6 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -65,13 +64,11 @@ func TestLeaderLostWhileRemovingJoined(t *testing.T) {
 }
 
 // slowApplier applies the next entry in three seconds once slow is true.
-type slowApplier struct{ slow, waits atomic.Bool }
+type slowApplier struct {
+	noObserver
+	slow, waits atomic.Bool
+}
 
-func (*slowApplier) Changed(*fsm.View, []proto.Change) {}
-func (*slowApplier) Answered()                         {}
-func (*slowApplier) Restoring()                        {}
-func (*slowApplier) Restored()                         {}
-func (*slowApplier) Failed(error)                      {}
 func (o *slowApplier) Applied(index, term uint64, bytes int) {
 	if o.slow.CompareAndSwap(true, false) {
 		o.waits.Store(true)

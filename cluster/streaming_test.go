@@ -619,7 +619,7 @@ func TestForgottenAgain(t *testing.T) {
 		for k := range 2 {
 			bubble(t, fmt.Sprint(int(gap), " ", k), func(t *testing.T) {
 				f := newFleet(t, 3)
-				f.opened(2 * time.Second)
+				f.all(func(c *Config) { c.ElectionTimeout = 2 * time.Second })
 				f.net.SetDelay(func(from, to string) time.Duration { return time.Duration(k) * 3 * time.Millisecond })
 				time.Sleep(20 * time.Second)
 				lead := leadOf(t, f)
@@ -734,28 +734,6 @@ func TestSlowLinkWrites(t *testing.T) {
 				t.Errorf("half of the short writes take %v or more, with a round trip of %v", took[20], trip)
 			}
 		})
-	}
-}
-
-// takeAnswers is Raft, which takes the answers that come over a stream, until the test ends.
-func takeAnswers(t *testing.T, s *stream, took func(raft.AppendFuture)) {
-	go func() {
-		for {
-			select {
-			case f := <-s.Consumer():
-				took(f)
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
-}
-
-// add sends a message over a stream.
-func (s *stream) add(t *testing.T, q *raft.AppendEntriesRequest) {
-	t.Helper()
-	if _, err := s.AppendEntries(q, new(raft.AppendEntriesResponse)); err != nil {
-		t.Fatal(err)
 	}
 }
 

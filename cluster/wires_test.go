@@ -195,12 +195,6 @@ func (l wiresListener) Accept() (net.Conn, error) {
 	return l.h.n.wrap(&wire{Conn: c, from: c.RemoteAddr().String(), to: l.h.name}), nil
 }
 
-func kindOf(w *wire) byte {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.kind
-}
-
 // slowDials is a network whose new connections take long; those that exist work.
 type slowDials struct {
 	Network
