@@ -16,6 +16,9 @@ import (
 // writes, one restart after the other. No acknowledged write is lost, a majority serves while each member is down, and
 // cluster status tells which step each member has taken.
 func TestMoveToTLS(t *testing.T) {
+	if !testkit.Thorough {
+		t.Skip("the run under the race detector includes it; which modes go together, TestPeerTLSModes in cluster checks")
+	}
 	t.Parallel()
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	cert, _ := testkit.WritePair(t, ca.Named(t, "localhost"), dir, "cert.pem", "cert.pem")
