@@ -224,6 +224,7 @@ type conn struct {
 	out     []byte
 	outLog  []entry
 	events  []*wire.Frame // received while waiting for a reply
+	asked   []int32       // xids of the requests whose replies have not been read
 	timeout time.Duration
 	Session proto.ConnectReply
 
@@ -331,10 +332,12 @@ func (k *conn) sendFrame(payload []byte) {
 	k.flush()
 }
 
-// queue queues a request for flush and returns its xid.
-func (k *conn) queue(q request) int32 {
-	k.xid++
-	k.queueXid(k.xid, q)
+// queue queues requests for flush, and returns the last one's xid.
+func (k *conn) queue(requests ...request) int32 {
+	for _, q := range requests {
+		k.xid++
+		k.queueXid(k.xid, q)
+	}
 	return k.xid
 }
 
@@ -346,6 +349,10 @@ func (k *conn) queueXid(xid int32, q request) {
 		b = q.Request.Append(b)
 	}
 	k.queuePayload(b)
+	if q.Op == proto.OpPing {
+		xid = proto.XidPing
+	}
+	k.asked = append(k.asked, xid)
 }
 
 // flush sends everything queued in one write.
@@ -361,9 +368,9 @@ func (k *conn) sendXid(xid int32, q request) {
 	k.flush()
 }
 
-// send sends a request without waiting for its reply.
-func (k *conn) send(q request) int32 {
-	xid := k.queue(q)
+// send sends requests in one write, without waiting for the replies, and returns the last one's xid.
+func (k *conn) send(requests ...request) int32 {
+	xid := k.queue(requests...)
 	k.flush()
 	return xid
 }
@@ -418,6 +425,7 @@ func (k *conn) reply() *wire.Frame {
 	for {
 		f := k.next()
 		if f.Kind != wire.Event {
+			k.asked = k.asked[min(1, len(k.asked)):]
 			return f
 		}
 		k.events = append(k.events, f)
@@ -425,13 +433,14 @@ func (k *conn) reply() *wire.Frame {
 }
 
 // call sends a request and returns its reply.
-func (k *conn) call(q request) *wire.Frame { return k.answer(k.send(q), q.Op) }
+func (k *conn) call(q request) *wire.Frame {
+	k.send(q)
+	return k.answer()
+}
 
-// answer reads the next reply, which must have that xid.
-func (k *conn) answer(xid int32, op proto.OpCode) *wire.Frame {
-	if op == proto.OpPing {
-		xid = proto.XidPing
-	}
+// answer reads the next reply, which must have the xid of the first request that has none yet.
+func (k *conn) answer() *wire.Frame {
+	xid := k.asked[0]
 	f := k.reply()
 	if f.Xid != xid {
 		k.t.failf("%s: the reply has xid %d, expected %d", k.name, f.Xid, xid)
@@ -440,6 +449,15 @@ func (k *conn) answer(xid int32, op proto.OpCode) *wire.Frame {
 		k.t.failf("%s: %d bytes after the reply's record", k.name, len(f.Rest))
 	}
 	return f
+}
+
+// answers reads a reply for each code, as answer does. It must have that code. answers returns the last one.
+func (k *conn) answers(codes ...proto.Code) (last *wire.Frame) {
+	for _, code := range codes {
+		last = k.answer()
+		k.judge(last, code)
+	}
+	return last
 }
 
 // want sends each request when the one before it is answered. Every reply must have that code,

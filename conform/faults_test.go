@@ -116,11 +116,11 @@ func body[T any](op proto.OpCode, f func(*T)) fault {
 	})
 }
 
-// late returns a fault that holds a frame which matches back until after the next one.
+// late returns a fault that holds the frames which match back until after the next one that does not.
 func late(match func(*wire.Frame) bool) fault {
 	return func(c *faultyConn, f *wire.Frame) [][]byte {
-		if len(c.held) == 0 && match(f) {
-			c.held = [][]byte{f.Payload}
+		if match(f) {
+			c.held = append(c.held, f.Payload)
 			return nil
 		}
 		out := append([][]byte{f.Payload}, c.held...)

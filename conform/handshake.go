@@ -203,14 +203,11 @@ var handshakeChecks = []Check{
 		func(t *trial) {
 			k := t.dial()
 			k.queuePayload(rawclient.NewSession(30 * time.Second).Append(nil))
-			create := k.queue(opCreate(t.path("x"), nil, proto.FlagEphemeral))
-			stat := k.queue(opExists(t.path("x")))
-			k.flush()
+			k.send(opCreate(t.path("x"), nil, proto.FlagEphemeral), opExists(t.path("x")))
 			r := k.readHandshake()
 			t.ensure(r.SessionID != 0, "no session was opened")
-			k.judge(k.answer(create, proto.OpCreate), proto.OK)
-			f := k.answer(stat, proto.OpExists)
-			k.judge(f, proto.OK)
+			k.answers(proto.OK)
+			f := k.answers(proto.OK)
 			t.equal("the owner", f.Body.(*proto.Stat).EphemeralOwner, r.SessionID)
 		}),
 	check("handshake/in pieces", ">=3.0",

@@ -350,10 +350,10 @@ var multiChecks = []Check{
 		func(t *trial, k *conn) {
 			k.make(t.path("a"), t.path("b"))
 			k.watch(opGet(t.path("b")), opExists(t.path("c")), opChildren(t.path("")), opGet(t.path("a")))
-			xid := k.send(opMulti(opSet(t.path("b"), nil, -1), opCreate(t.path("c"), nil, 0), opDelete(t.path("a"), -1)))
+			k.send(opMulti(opSet(t.path("b"), nil, -1), opCreate(t.path("c"), nil, 0), opDelete(t.path("a"), -1)))
 			k.event(dataChanged(t.path("b")), created(t.path("c")), childrenChanged(t.path("")))
 			k.event(deleted(t.path("a")))
-			k.answer(xid, proto.OpMulti)
+			k.answer()
 			k.noEvent()
 		}),
 	check("multi/one-shot watches", ">=3.4",
@@ -426,20 +426,10 @@ var multiChecks = []Check{
 		"A multi is processed in its turn among the requests of its connection.",
 		func(t *trial, k *conn) {
 			a := t.path("a")
-			xids := []int32{
-				k.queue(opCreate(a, nil, 0)),
-				k.queue(opMulti(opCheck(a, 0), opSet(a, []byte("m"), 0))),
-				k.queue(opGet(a)),
-				k.queue(opSet(a, nil, 1)),
-			}
-			k.flush()
-			for i, op := range []proto.OpCode{proto.OpCreate, proto.OpMulti, proto.OpGetData, proto.OpSetData} {
-				f := k.answer(xids[i], op)
-				k.judge(f, proto.OK)
-				if i == 2 {
-					t.equal("the data", string(f.Body.(*proto.DataReply).Data), "m")
-				}
-			}
+			k.send(opCreate(a, nil, 0), opMulti(opCheck(a, 0), opSet(a, []byte("m"), 0)), opGet(a), opSet(a, nil, 1))
+			f := k.answers(proto.OK, proto.OK, proto.OK)
+			t.equal("the data", string(f.Body.(*proto.DataReply).Data), "m")
+			k.answers(proto.OK)
 		}),
 	check("multi/ephemerals", ">=3.5",
 		"Ephemeral znodes that a multi creates belong to its session and are deleted with it.",
@@ -528,10 +518,7 @@ var multiReadChecks = []Check{
 		"A multiRead sees the earlier writes of its connection, and not the later ones.",
 		func(t *trial, k *conn) {
 			k.make(t.path("a"))
-			k.queue(opSet(t.path("a"), nil, -1))
-			k.queue(opMultiRead(opGet(t.path("a"))))
-			k.queue(opSet(t.path("a"), nil, -1))
-			k.flush()
+			k.send(opSet(t.path("a"), nil, -1), opMultiRead(opGet(t.path("a"))), opSet(t.path("a"), nil, -1))
 			k.judge(k.reply(), proto.OK)
 			r := k.reply().Body.(*proto.MultiReply).Results
 			t.equal("the version", r[0].Reply.(*proto.DataReply).Stat.Version, int32(1))

@@ -26,7 +26,6 @@ var orderChecks = []Check{
 				{opSync(t.path("x")), proto.OK},
 				{opDelete(t.path("none"), -1), proto.NoNode},
 			}
-			first := k.xid + 1
 			const n = 400
 			for i := range n {
 				k.queue(ops[i%len(ops)].q)
@@ -34,7 +33,7 @@ var orderChecks = []Check{
 			k.flush()
 			for i := range n {
 				want := ops[i%len(ops)]
-				k.judge(k.answer(first+int32(i), want.q.Op), want.code)
+				k.answers(want.code)
 			}
 		}),
 	check("order/pings", ">=3.0",
@@ -47,12 +46,9 @@ var orderChecks = []Check{
 				k.queueXid(proto.XidPing, request{Op: proto.OpPing})
 			}
 			k.flush()
-			first := k.xid - 39
-			for i := range int32(20) {
-				k.judge(k.answer(first+2*i, proto.OpCreate), proto.OK)
-				k.answer(proto.XidPing, proto.OpPing)
-				k.judge(k.answer(first+2*i+1, proto.OpExists), proto.OK)
-				k.answer(proto.XidPing, proto.OpPing)
+			for range 2 * 20 {
+				k.answers(proto.OK)
+				k.answer()
 			}
 		}),
 	check("order/read your writes", ">=3.0",
@@ -61,38 +57,30 @@ var orderChecks = []Check{
 			const n = 50
 			k.queue(opCreate(t.path("x"), nil, 0))
 			for i := range n {
-				k.queue(opSet(t.path("x"), fmt.Append(nil, i), int32(i)))
-				k.queue(opGet(t.path("x")))
+				k.queue(opSet(t.path("x"), fmt.Append(nil, i), int32(i)), opGet(t.path("x")))
 			}
-			k.queue(opDelete(t.path("x"), n))
-			k.queue(opExists(t.path("x")))
-			k.flush()
-			k.judge(k.answer(1, proto.OpCreate), proto.OK)
+			k.send(opDelete(t.path("x"), n), opExists(t.path("x")))
+			k.answers(proto.OK)
 			for i := range int32(n) {
-				set := k.answer(2+2*i, proto.OpSetData)
-				k.judge(set, proto.OK)
-				get := k.answer(3+2*i, proto.OpGetData)
-				k.judge(get, proto.OK)
+				set := k.answers(proto.OK)
+				get := k.answers(proto.OK)
 				r := get.Body.(*proto.DataReply)
 				t.equal("the data", string(r.Data), fmt.Sprint(i))
 				t.equal("the Stat", proto.Record(&r.Stat), set.Body)
 			}
-			k.judge(k.answer(2*n+2, proto.OpDelete), proto.OK)
-			k.judge(k.answer(2*n+3, proto.OpExists), proto.NoNode)
+			k.answers(proto.OK, proto.NoNode)
 		}),
 	check("order/children of pipelined creates", ">=3.0",
 		"Each list of children shows the creates sent before it, and no others.",
 		func(t *trial, k *conn) {
 			const n = 20
 			for i := range n {
-				k.queue(opCreate(t.path(fmt.Sprint(i)), nil, 0))
-				k.queue(opChildren(t.path("")))
+				k.queue(opCreate(t.path(fmt.Sprint(i)), nil, 0), opChildren(t.path("")))
 			}
 			k.flush()
 			for i := range int32(n) {
-				k.judge(k.answer(2*i+1, proto.OpCreate), proto.OK)
-				f := k.answer(2*i+2, proto.OpGetChildren)
-				k.judge(f, proto.OK)
+				k.answers(proto.OK)
+				f := k.answers(proto.OK)
 				t.equal("the number of children", len(f.Body.(*proto.ChildrenReply).Names), int(i+1))
 			}
 		}),
@@ -105,8 +93,7 @@ var orderChecks = []Check{
 			}
 			k.flush()
 			for i := range int32(n) {
-				f := k.answer(i+1, proto.OpCreate)
-				k.judge(f, proto.OK)
+				f := k.answers(proto.OK)
 				t.equal("the path", f.Body, proto.Record(&proto.PathReply{Path: fmt.Sprintf("%s%010d", t.path("s"), i)}))
 			}
 		}),
@@ -118,7 +105,7 @@ var orderChecks = []Check{
 				k.watch(opGet(t.path("x")))
 				k.send(opSet(t.path("x"), nil, -1))
 				k.event(dataChanged(t.path("x")))
-				k.judge(k.answer(k.xid, proto.OpSetData), proto.OK)
+				k.answers(proto.OK)
 			}
 			k.noEvent()
 		}),
@@ -126,17 +113,15 @@ var orderChecks = []Check{
 		"An event comes after the reply to the read that set the watch and before the reply to the write that fired it, even if both requests were sent at once.",
 		func(t *trial, k *conn) {
 			k.make(t.path("x"))
-			first := k.xid + 1
 			const n = 20
 			for range n {
-				k.queue(watching(opGet(t.path("x"))))
-				k.queue(opSet(t.path("x"), nil, -1))
+				k.queue(watching(opGet(t.path("x"))), opSet(t.path("x"), nil, -1))
 			}
 			k.flush()
-			for i := range int32(n) {
-				k.reads(first+2*i, proto.OpGetData)
+			for range n {
+				k.reads()
 				k.event(dataChanged(t.path("x")))
-				k.reads(first+2*i+1, proto.OpSetData)
+				k.reads()
 			}
 			k.noEvent()
 		}),
@@ -149,12 +134,9 @@ var orderChecks = []Check{
 				b.set(t.path("x"), nil, -1)
 				b.set(t.path("y"), nil, -1)
 				for version := int32(-1); version != i+1; {
-					a.queue(opSync(t.path("y")))
-					a.queue(opExists(t.path("y")))
-					a.flush()
-					a.judge(a.answer(a.xid-1, proto.OpSync), proto.OK)
-					f := a.answer(a.xid, proto.OpExists)
-					a.judge(f, proto.OK)
+					a.send(opSync(t.path("y")), opExists(t.path("y")))
+					a.answers(proto.OK)
+					f := a.answers(proto.OK)
 					version = f.Body.(*proto.Stat).Version
 				}
 				t.equal("the number of events before it", len(a.events), 1)
@@ -203,7 +185,7 @@ var orderChecks = []Check{
 			other.make(t.path("other"))
 			last := int64(0)
 			for i := range int32(n) {
-				f := k.answer(i+1, proto.OpCreate)
+				f := k.answer()
 				t.ensure((f.Code == proto.NodeExists) == (i%2 == 1), "create %d is answered %s", i, f.Code)
 				t.ensure(f.Zxid > last, "zxid %#x comes after %#x", f.Zxid, last)
 				last = f.Zxid
@@ -265,11 +247,11 @@ var orderChecks = []Check{
 		}),
 }
 
-// reads is like answer, but no event may come before the reply.
-func (k *conn) reads(xid int32, op proto.OpCode) {
+// reads is like answers with code OK, but no event may come before the reply.
+func (k *conn) reads() {
 	before := len(k.events)
-	k.judge(k.answer(xid, op), proto.OK)
+	f := k.answers(proto.OK)
 	if len(k.events) > before {
-		k.t.failf("%s: received an event before the reply to %s, expected it later", k.name, wire.OpName(op))
+		k.t.failf("%s: received an event before the reply to %s, expected it later", k.name, wire.OpName(f.Op))
 	}
 }

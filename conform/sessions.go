@@ -241,11 +241,8 @@ var sessionChecks = []Check{
 	check("sessions/close after a create", ">=3.0",
 		"An ephemeral znode whose create is sent right before closeSession is deleted, too.",
 		func(t *trial, a *conn) {
-			create := a.queue(opCreate(t.path("x"), nil, proto.FlagEphemeral))
-			last := a.queue(request{Op: proto.OpCloseSession})
-			a.flush()
-			a.judge(a.answer(create, proto.OpCreate), proto.OK)
-			a.judge(a.answer(last, proto.OpCloseSession), proto.OK)
+			a.send(opCreate(t.path("x"), nil, proto.FlagEphemeral), request{Op: proto.OpCloseSession})
+			a.answers(proto.OK, proto.OK)
 			a.closed()
 			b := t.connect()
 			b.missing(t.path("x"))
@@ -254,12 +251,9 @@ var sessionChecks = []Check{
 	check("sessions/requests after a close", ">=3.0",
 		"Requests sent after closeSession have no effect; if one is answered before the connection ends, the code is SessionExpired or UnknownSession.",
 		func(t *trial, a *conn) {
-			last := a.queue(request{Op: proto.OpCloseSession})
-			a.queue(opExists(t.path("")))
-			a.queue(opCreate(t.path("x"), nil, 0))
-			a.queue(opCreate(t.path("y"), nil, proto.FlagEphemeral))
-			a.flush()
-			a.judge(a.answer(last, proto.OpCloseSession), proto.OK)
+			a.queue(request{Op: proto.OpCloseSession}, opExists(t.path("")), opCreate(t.path("x"), nil, 0))
+			a.send(opCreate(t.path("y"), nil, proto.FlagEphemeral))
+			a.answers(proto.OK)
 			for f := a.nextOrEnd(); f != nil; f = a.nextOrEnd() {
 				t.ensure(f.Code == proto.SessionExpired || f.Code == proto.UnknownSession, "a request after closeSession is answered %s", f.Code)
 			}

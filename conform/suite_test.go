@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"net"
 	"path"
@@ -147,14 +146,8 @@ func TestReport(t *testing.T) {
 	if err := errors.Join(err, json.Unmarshal(b, again)); err != nil || !reflect.DeepEqual(r, again) {
 		t.Errorf("after JSON: %+v, %v, want %+v", again, err, r)
 	}
-	var junit struct {
-		Tests    int        `xml:"tests,attr"`
-		Failures int        `xml:"failures,attr"`
-		Skipped  int        `xml:"skipped,attr"`
-		Cases    []struct{} `xml:"testcase"`
-	}
-	if err := xml.Unmarshal(xmlText.Bytes(), &junit); err != nil || junit.Tests != 5 || junit.Failures != 2 || junit.Skipped != 2 || len(junit.Cases) != 5 {
-		t.Errorf("JUnit: %+v, %v\n%s", junit, err, xmlText)
+	if !strings.Contains(xmlText.String(), `tests="5" failures="2" errors="0" skipped="2"`) || strings.Count(xmlText.String(), "<testcase ") != 5 {
+		t.Errorf("JUnit:\n%s", xmlText)
 	}
 }
 

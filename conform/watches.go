@@ -27,7 +27,7 @@ const (
 // for its reply. It keeps the events before the reply for event.
 func (k *conn) restored(op proto.OpCode, q proto.Record) {
 	k.sendXid(proto.XidSetWatches, req(op, q))
-	k.judge(k.answer(proto.XidSetWatches, op), proto.OK)
+	k.answers(proto.OK)
 }
 
 // watches reports whether checkWatches finds a watch.
@@ -437,11 +437,8 @@ var watchChecks = []Check{
 			seen := k.ping().Zxid
 			k.queueXid(proto.XidSetWatches, req(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[:1]}))
 			k.queueXid(proto.XidSetWatches, req(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[1:2]}))
-			own := k.queue(req(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[2:]}))
-			k.flush()
-			for _, xid := range []int32{proto.XidSetWatches, proto.XidSetWatches, own} {
-				k.judge(k.answer(xid, proto.OpSetWatches), proto.OK)
-			}
+			k.send(req(proto.OpSetWatches, &proto.SetWatchesRequest{RelativeZxid: seen, Data: paths[2:]}))
+			k.answers(proto.OK, proto.OK, proto.OK)
 			for _, p := range paths {
 				k.set(p, nil, -1)
 				k.event(dataChanged(p))
