@@ -63,7 +63,7 @@ func (e AuditEvent) String() string {
 		b.WriteString(field.name + "=")
 		for _, r := range field.value {
 			if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
-				b.WriteString(`\u`) // not with fmt: a request can have a million of them, and the state is locked
+				b.WriteString(`\u`) // not with fmt: a request can have a million of them
 				for shift := 12; shift >= 0; shift -= 4 {
 					b.WriteByte("0123456789abcdef"[r>>shift&15])
 				}
@@ -75,6 +75,53 @@ func (e AuditEvent) String() string {
 	return b.String()
 }
 
+// auditQueue is how many events may wait for Config.Audit.
+const auditQueue = 1000
+
+// auditor calls Config.Audit, outside of all locks.
+type auditor struct {
+	queue  chan AuditEvent
+	ending chan struct{} // closed when nothing happens any more
+	done   chan struct{} // closed when all was told
+}
+
+func newAuditor(tell func(AuditEvent)) *auditor {
+	a := &auditor{make(chan AuditEvent, auditQueue), make(chan struct{}), make(chan struct{})}
+	go a.run(tell) // until endAudit
+	return a
+}
+
+// add waits while too many events wait.
+func (a *auditor) add(e AuditEvent) {
+	select {
+	case a.queue <- e:
+	case <-a.done:
+	}
+}
+
+func (a *auditor) run(tell func(AuditEvent)) {
+	defer close(a.done)
+	for {
+		select {
+		case e := <-a.queue:
+			tell(e)
+		case <-a.ending:
+			if len(a.queue) == 0 {
+				return
+			}
+			tell(<-a.queue)
+		}
+	}
+}
+
+// endAudit waits until all was told.
+func (s *Server) endAudit() {
+	if s.audit != nil {
+		close(s.audit.ending)
+		<-s.audit.done
+	}
+}
+
 // traceChange notes in the log, and in the audit log, that a change of the members was asked for over the peer port or by the
 // program that this server is part of. The client port does so for its clients' reconfig.
 func (s *Server) traceChange(a cluster.Asked) {
@@ -84,7 +131,7 @@ func (s *Server) traceChange(a cluster.Asked) {
 		event.Path = "" // which is the list of members
 	}
 	if s.audit != nil {
-		s.audit(AuditEvent(event))
+		s.audit.add(AuditEvent(event))
 	}
 	from := "this program"
 	if a.From != nil {
@@ -98,12 +145,4 @@ func (s *Server) traceChange(a cluster.Asked) {
 		args = append(args, "error", a.Err)
 	}
 	s.log.Warn(said, args...)
-}
-
-// audit returns Audit as the client port has it.
-func (c *Config) audit() func(server.AuditEvent) {
-	if c.Audit == nil {
-		return nil
-	}
-	return func(e server.AuditEvent) { c.Audit(AuditEvent(e)) }
 }

@@ -126,6 +126,9 @@ type Config struct {
 	// TickTime is ZooKeeper's tickTime. Session expiry is rounded up to multiples
 	// of it. The default is 2 s; the minimum is 1 ms.
 	TickTime time.Duration
+	// ContainerCheckInterval is the time between searches for empty containers and
+	// expired TTL znodes, which are then deleted. The default is one minute.
+	ContainerCheckInterval time.Duration
 	// Auth says how clients authenticate.
 	Auth Auth
 	// Limits bounds what clients, and the log, may use.
@@ -135,10 +138,15 @@ type Config struct {
 
 	// Logger receives the server's log. If it is nil, nothing is logged.
 	Logger *slog.Logger
+	// SlowRequest is how long a request may take, from when the server has read it until its reply
+	// is queued, before the server logs who asked, for what, and how long it took; at most 50 lines
+	// a second. 0 logs none.
+	SlowRequest time.Duration
 	// Audit, if not nil, is told of the changes that clients of this server make or try to make
 	// (audit.enable), in their order, of the ephemeral znodes of all sessions that end, and of the changes of the members
-	// that are asked of this server in other ways, by its methods or at its peer port. It is called
-	// while the server's state is locked: it must not block, nor call the server. An operation
+	// that are asked of this server in other ways, by its methods or at its peer port. One goroutine calls
+	// it, behind the server: up to 1,000 events wait for it, and then the server waits, so that none
+	// is lost. So it must not wait for the server. Close returns when all events were told. An operation
 	// whose connection is lost before its outcome is known has the result "invoked".
 	Audit func(AuditEvent)
 
@@ -166,11 +174,11 @@ const (
 
 // Auth says how clients authenticate, and who may do everything.
 type Auth struct {
-	// DigestAlgorithm is the hash used for identities of scheme digest
-	// (DigestAuthenticationProvider.digestAlg). The default is [DigestSHA1], which clients
-	// expect. Since ACLs contain such hashes, all servers of a cluster must use the
-	// same algorithm, and it must not change later.
-	DigestAlgorithm DigestAlgorithm
+	// DigestAlgorithm is the hash used for identities of scheme digest, by its Java name
+	// (DigestAuthenticationProvider.digestAlg): MD5, SHA1, or SHA-224 or SHA3-224 and longer ones. The
+	// default is SHA1, which clients expect. Since ACLs contain such hashes, all servers of a
+	// cluster must use the same algorithm, and it must not change later.
+	DigestAlgorithm string
 	// NoDigest turns the scheme digest off: clients cannot authenticate with it,
 	// and ACLs that use it are rejected (DigestAuthenticationProvider.enabled=false).
 	NoDigest bool
@@ -190,6 +198,12 @@ type Auth struct {
 	// is empty, there is no such user. It is ZooKeeper's
 	// X509AuthenticationProvider.superUser.
 	SuperX509 string
+	// ZooKeeperPasswords gives new sessions the passwords that ZooKeeper would give them, so that
+	// their clients can go on with a ZooKeeper to which the state is moved (lockkeeper migrate to). By
+	// default a password is random. ZooKeeper computes it from the session's id, which all
+	// clients see as the owner of ephemeral znodes: whoever can connect can then take over a
+	// session. So set this only for such a move. Sessions that were opened without it cannot move.
+	ZooKeeperPasswords bool
 	// SASL says who can authenticate with SASL.
 	SASL SASL
 }
@@ -229,24 +243,6 @@ type SASL struct {
 
 // on reports whether SASL is configured.
 func (s *SASL) on() bool { return len(s.Users) > 0 || s.Mechanism != nil }
-
-// DigestAlgorithm is a hash for identities of scheme digest, by its Java name, in which upper
-// and lower case are the same.
-type DigestAlgorithm string
-
-// The algorithms that a server knows.
-const (
-	DigestSHA1     DigestAlgorithm = "SHA1"
-	DigestSHA224   DigestAlgorithm = "SHA-224"
-	DigestSHA256   DigestAlgorithm = "SHA-256"
-	DigestSHA384   DigestAlgorithm = "SHA-384"
-	DigestSHA512   DigestAlgorithm = "SHA-512"
-	DigestSHA3_224 DigestAlgorithm = "SHA3-224"
-	DigestSHA3_256 DigestAlgorithm = "SHA3-256"
-	DigestSHA3_384 DigestAlgorithm = "SHA3-384"
-	DigestSHA3_512 DigestAlgorithm = "SHA3-512"
-	DigestMD5      DigestAlgorithm = "MD5"
-)
 
 // Limits bounds what a server's clients and its log may use. Where its comment names no other
 // default, a limit of 0 means that there is none.
@@ -327,25 +323,12 @@ type Features struct {
 	// NoTTL rejects the creation of TTL znodes with Unimplemented, as ZooKeeper
 	// does unless extendedTypesEnabled is set.
 	NoTTL bool
-	// ZooKeeperPasswords gives new sessions the passwords that ZooKeeper would give them, so that
-	// their clients can go on with a ZooKeeper to which the state is moved (lockkeeper migrate to). By
-	// default a password is random. ZooKeeper computes it from the session's id, which all
-	// clients see as the owner of ephemeral znodes: whoever can connect can then take over a
-	// session. So set this only for such a move. Sessions that were opened without it cannot move.
-	ZooKeeperPasswords bool
 	// BehaveAs is the release line of ZooKeeper whose answers the server gives its clients: 3.4,
 	// 3.5, 3.6, 3.7, 3.8 or, by default, 3.9, the newest. An older one is for testing client
 	// libraries: the server lacks what that line lacks; docs/compatibility.md says what differs.
 	// It concerns only this server's own clients: the members of a cluster may have different
 	// lines. With a line before 3.7, no quota is enforced on these clients, whatever EnforceQuota says.
 	BehaveAs string
-	// SlowRequest is how long a request may take, from when the server has read it until its reply
-	// is queued, before the server logs who asked, for what, and how long it took; at most 50 lines
-	// a second. 0 logs none.
-	SlowRequest time.Duration
-	// ContainerCheckInterval is the time between searches for empty containers and
-	// expired TTL znodes, which are then deleted. The default is one minute.
-	ContainerCheckInterval time.Duration
 }
 
 // Peer is a member of a cluster, or a server that is to become one.
@@ -369,11 +352,11 @@ const maxID = 254
 // complete sets the defaults and validates every field. Its error is a *ConfigError.
 func (c *Config) complete() error {
 	setDefault(&c.ID, 1)
-	setDefault(&c.Auth.DigestAlgorithm, DigestSHA1)
+	setDefault(&c.Auth.DigestAlgorithm, "SHA1")
 	setDefault(&c.TickTime, 2*time.Second)
 	setDefault(&c.Limits.MinSessionTimeout, timing.Shortest(c.TickTime))
 	setDefault(&c.Limits.MaxSessionTimeout, max(timing.Longest(c.TickTime), c.Limits.MinSessionTimeout))
-	setDefault(&c.Features.ContainerCheckInterval, time.Minute)
+	setDefault(&c.ContainerCheckInterval, time.Minute)
 	setDefault(&c.Limits.MaxFrameBytes, jute.DefaultMaxFrame)
 	setDefault(&c.Limits.MaxOutstanding, 1000)
 	setDefault(&c.Limits.MaxTLSHandshakes, 1000)
@@ -446,10 +429,10 @@ func (c *Config) complete() error {
 		return badField("Limits.MaxSessionTimeout", "%v is less than the minimum, %v", c.Limits.MaxSessionTimeout, c.Limits.MinSessionTimeout)
 	case c.Limits.MaxSessionTimeout > longest:
 		return badField("Limits.MaxSessionTimeout", "%v is more than %v", c.Limits.MaxSessionTimeout, longest)
-	case c.Features.SlowRequest < 0:
-		return badField("Features.SlowRequest", "%v is negative", c.Features.SlowRequest)
-	case c.Features.ContainerCheckInterval < 0:
-		return badField("Features.ContainerCheckInterval", "%v is negative", c.Features.ContainerCheckInterval)
+	case c.SlowRequest < 0:
+		return badField("SlowRequest", "%v is negative", c.SlowRequest)
+	case c.ContainerCheckInterval < 0:
+		return badField("ContainerCheckInterval", "%v is negative", c.ContainerCheckInterval)
 	case c.Limits.HandshakeTimeout < 0:
 		return badField("Limits.HandshakeTimeout", "%v is negative", c.Limits.HandshakeTimeout)
 	case c.Limits.MaxFrameBytes > MaxFrameLimit:
@@ -608,7 +591,7 @@ func asRead(addr string) string {
 
 // digest returns the hash that DigestAlgorithm names.
 func (c *Config) digest() (h crypto.Hash, supported bool) {
-	return server.DigestAlgorithm(string(c.Auth.DigestAlgorithm))
+	return server.DigestAlgorithm(c.Auth.DigestAlgorithm)
 }
 
 func setDefault[T comparable](v *T, to T) {
@@ -643,7 +626,7 @@ func (c *Config) cluster() cluster.Config {
 		settings |= fsm.SASL
 	}
 	return cluster.Config{
-		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(c).Memory, Tick: c.TickTime, ReapInterval: c.Features.ContainerCheckInterval,
+		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(c).Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
 		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: testhooks.In(c).Network, ElectionTimeout: c.ElectionTimeout,
@@ -651,7 +634,11 @@ func (c *Config) cluster() cluster.Config {
 	}
 }
 
-func (c *Config) server(replica *fsm.Replica, m *cluster.Member) server.Config {
+func (c *Config) server(replica *fsm.Replica, m *cluster.Member, a *auditor) server.Config {
+	var audit func(server.AuditEvent)
+	if a != nil {
+		audit = func(e server.AuditEvent) { a.add(AuditEvent(e)) }
+	}
 	digest, _ := c.digest()
 	older, _ := persona.Of(c.Features.BehaveAs)
 	var mechanism func() sasl.Exchange
@@ -673,9 +660,9 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member) server.Config {
 			Digest: digest, SuperDigest: c.Auth.SuperDigest, NoDigest: c.Auth.NoDigest, EnforceAuth: c.Auth.Enforce, SuperX509: c.Auth.SuperX509,
 			SASL: mechanism, SuperSASL: c.Auth.SASL.SuperUsers, AllowSASLFailed: c.Auth.SASL.AllowFailed,
 		},
-		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Features.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
-		SlowRequest: c.Features.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: testhooks.In(c).TimeOfDay, Tap: testhooks.In(c).Tap,
-		Audit: c.audit(),
+		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Auth.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
+		SlowRequest: c.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: testhooks.In(c).TimeOfDay, Tap: testhooks.In(c).Tap,
+		Audit: audit,
 		Work: func() report.Work {
 			w := m.Work()
 			return report.Work{LogWrites: w.LogWrites, Snapshots: w.Snapshots, Elections: w.Elections, Commit: w.Commit}

@@ -155,7 +155,7 @@ type Server struct {
 // traces are where a server says what has become of it, and who changed what.
 type traces struct {
 	log   *slog.Logger
-	audit func(AuditEvent) // nil for none
+	audit *auditor // nil for none
 }
 
 // forPeers is where the other members connect, and how.
@@ -185,7 +185,7 @@ func Open(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		traces: &traces{cfg.Logger, cfg.Audit}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), testhooks.In(&cfg).Network},
+		traces: &traces{log: cfg.Logger}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), testhooks.In(&cfg).Network},
 		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), handing: make(chan struct{}, 1), stop: make(chan struct{}), gone: make(chan struct{}),
 	}
 	if err := s.listen(&cfg); err != nil {
@@ -216,10 +216,14 @@ func Open(cfg Config) (*Server, error) {
 	member := cfg.cluster()
 	member.Answers = cluster.Answers{About: s.about, Clients: s.clientsOf, Changed: s.traceChange}
 	s.member = cluster.New(member, replica)
-	s.clients = server.New(cfg.server(replica, s.member)) // must observe the replica before Start applies entries
+	if cfg.Audit != nil {
+		s.audit = newAuditor(cfg.Audit)
+	}
+	s.clients = server.New(cfg.server(replica, s.member, s.audit)) // must observe the replica before Start applies entries
 	s.inside = inside{report.New(s.clients, s.askClients), testhooks.New(hooked{s})}
 	if err := s.member.Start(); err != nil {
 		s.closeListeners()
+		s.endAudit()
 		return nil, own(err)
 	}
 	s.wg.Go(s.run)
@@ -592,6 +596,7 @@ func (s *Server) close(member func(*cluster.Member) error) error {
 	s.closeErr = member(s.member) // also releases connections that wait for the log
 	s.clients.Wait()
 	s.wg.Wait()
+	s.endAudit()
 	close(s.gone)
 	return s.closeErr
 }

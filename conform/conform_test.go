@@ -21,7 +21,7 @@ import (
 var everything = lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
 	c.Auth.SuperDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
 	c.Features.EnforceQuota = true
-	c.Features.ContainerCheckInterval = 100 * time.Millisecond
+	c.ContainerCheckInterval = 100 * time.Millisecond
 })
 
 // TestLockkeeper runs the whole suite against a server in this process, in virtual

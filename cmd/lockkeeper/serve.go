@@ -147,12 +147,12 @@ func (o *serveOptions) define(c *cobra.Command) {
 	})
 	group(all, "Sessions", func(f *pflag.FlagSet) {
 		f.DurationVar(&cfg.TickTime, "tick-time", 2*time.Second, "ZooKeeper's tickTime: session timeouts are between 2 and 20 ticks, and sessions expire at multiples of it")
-		f.BoolVar(&cfg.Features.ZooKeeperPasswords, "zookeeper-passwords", false, "give new sessions the passwords that ZooKeeper would give them, so that they can be moved back to it (docs/migrating.md). Whoever sees the id of a session can compute its password")
+		f.BoolVar(&cfg.Auth.ZooKeeperPasswords, "zookeeper-passwords", false, "give new sessions the passwords that ZooKeeper would give them, so that they can be moved back to it (docs/migrating.md). Whoever sees the id of a session can compute its password")
 	})
 	group(all, "Security", func(f *pflag.FlagSet) {
 		o.tls.define(f, cfg)
 		f.StringVar(&cfg.Auth.SuperDigest, "super-digest", "", "the super user, as `USER:HASH`; ZooKeeper's superDigest")
-		f.StringVar((*string)(&cfg.Auth.DigestAlgorithm), "digest-algorithm", "SHA1", "`HASH` for identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
+		f.StringVar(&cfg.Auth.DigestAlgorithm, "digest-algorithm", "SHA1", "`HASH` for identities of scheme digest, as in ZooKeeper's DigestAuthenticationProvider.digestAlg")
 		f.BoolVar(&cfg.Auth.NoDigest, "no-digest", false, "disable the scheme digest, as ZooKeeper's DigestAuthenticationProvider.enabled=false does")
 		f.StringVar(&o.enforceAuth, "enforce-auth", "", "`SCHEMES` (digest, ip, x509, sasl), separated by commas; a client must first authenticate with one of them, as with ZooKeeper's enforce.auth.schemes")
 		o.sasl.define(f, cfg)
@@ -166,7 +166,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.format, "log-format", "text", "`FORMAT` of the log on standard error: text or json")
 		f.StringVar(&o.auditLog, "audit-log", "", "append to `FILE` who changed what, and who tried, as with ZooKeeper's audit.enable")
 		f.TextVar(&o.level, "log-level", o.level, "lowest `LEVEL` to log: debug, info, warn or error")
-		f.DurationVar(&cfg.Features.SlowRequest, "log-slow", 0, "log each request that takes longer than this `TIME`, with its client, session, operation and path; 0 logs none")
+		f.DurationVar(&cfg.SlowRequest, "log-slow", 0, "log each request that takes longer than this `TIME`, with its client, session, operation and path; 0 logs none")
 	})
 	group(all, "Operations", func(f *pflag.FlagSet) {
 		o.admin.define(f)
@@ -415,7 +415,7 @@ var fieldFlags = map[string]string{
 	"Auth.SuperDigest": "super-digest", "Auth.SuperX509": "x509-super-user",
 	"Auth.SASL.Users": "jaas", "Auth.SASL.Mechanism": "jaas", "Auth.SASL.SuperUsers": "sasl-super-user", "Auth.SASL.AllowFailed": "sasl-allow-failed", "Features.FourLetterWords": "4lw", "Features.BehaveAs": "behave-as", "Features.NoTTL": "no-ttl",
 	"Features.EnforceQuota": "enforce-quota", "Features.Reconfig": "reconfig", "Features.AllowSingleVoter": "allow-single-voter",
-	"Features.ReadOnly": "read-only", "Features.SlowRequest": "log-slow", "Features.ZooKeeperPasswords": "zookeeper-passwords", "Limits.MaxConnections": "max-cnxns", "Limits.MaxConnectionsPerAddress": "max-client-cnxns",
+	"Features.ReadOnly": "read-only", "SlowRequest": "log-slow", "Auth.ZooKeeperPasswords": "zookeeper-passwords", "Limits.MaxConnections": "max-cnxns", "Limits.MaxConnectionsPerAddress": "max-client-cnxns",
 }
 
 // badField turns an error about a field into one about its flag or its key in zoo.cfg.

@@ -141,7 +141,7 @@ func TestZooEnvProperties(t *testing.T) {
 	check1(t, err)
 	c := o.config
 	if o.enforceAuth != "digest,sasl" || c.Limits.MaxFrameBytes != 0x1fffff || c.Auth.SuperDigest != "super:abc=" || !slices.Equal(c.Auth.SASL.SuperUsers, []string{"bob", "ann"}) ||
-		!c.Features.ReadOnly || o.sasl.file != users || !c.Features.NoTTL || c.Features.ContainerCheckInterval != 500*time.Millisecond || o.tls.password.Text != "SECRET" || c.Limits.MaxConnections != 7 {
+		!c.Features.ReadOnly || o.sasl.file != users || !c.Features.NoTTL || c.ContainerCheckInterval != 500*time.Millisecond || o.tls.password.Text != "SECRET" || c.Limits.MaxConnections != 7 {
 		t.Errorf("%+v, authentication by %q, users in %q, password of the store %q", c, o.enforceAuth, o.sasl.file, o.tls.password.Text)
 	}
 

@@ -371,10 +371,11 @@ func (m *member) open() error {
 func (s *sim) config(m *member) lockkeeper.Config {
 	c := lockkeeper.Config{
 		ID: m.id, DataDir: m.dir, TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout,
-		Limits:   lockkeeper.Limits{MaxSessionTimeout: time.Minute, MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes()},
-		Features: lockkeeper.Features{ContainerCheckInterval: 10 * time.Second, ReadOnly: m.s.opts.ReadOnly, EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true},
-		Auth:     lockkeeper.Auth{SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID},
-		Logger:   slog.New(logHandler{m.s, m.id}),
+		Limits:                 lockkeeper.Limits{MaxSessionTimeout: time.Minute, MaxOutstanding: m.s.opts.MaxOutstanding, SnapshotBytes: m.s.snapshotBytes()},
+		ContainerCheckInterval: 10 * time.Second,
+		Features:               lockkeeper.Features{ReadOnly: m.s.opts.ReadOnly, EnforceQuota: m.s.opts.EnforceQuota, Reconfig: true},
+		Auth:                   lockkeeper.Auth{SuperDigest: zk.DigestACL(zk.PermAll, superUser, secretOf(superUser))[0].ID},
+		Logger:                 slog.New(logHandler{m.s, m.id}),
 	}
 	if m.join {
 		other := m.id

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -140,4 +142,46 @@ func TestAuditOfMembers(t *testing.T) {
 			t.Errorf("member %d: %q", i+1, got)
 		}
 	}
+}
+
+// TestAuditWaits: the audit log may ask the server and take its time. The server waits for it only when many events
+// wait, loses none, and is closed when all were told, in their order.
+func TestAuditWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const most = 1000
+		told, hold := 0, make(chan struct{})
+		var s *lockkeeper.Server
+		s = open(t, lockkeeper.Config{Audit: func(e lockkeeper.AuditEvent) {
+			if told++; told == 1 {
+				s.Status() // which waits for the state
+				<-hold
+			}
+			if want := fmt.Sprintf("/n%d", told); e.Path != want {
+				t.Errorf("event %d is about %s", told, e.Path)
+			}
+			time.Sleep(time.Millisecond)
+		}})
+		c := connect(t, inMemory(s))
+		for i := range most + 1 {
+			must(c.Create(fmt.Sprintf("/n%d", i+1), nil, 0))(t)
+		}
+		written := make(chan error, 1)
+		go func() {
+			_, err := c.Create(fmt.Sprintf("/n%d", most+2), nil, 0)
+			written <- err
+		}()
+		synctest.Wait()
+		select {
+		case err := <-written:
+			close(hold)
+			t.Fatalf("the server did not wait: %v", err)
+		default:
+		}
+		close(hold)
+		check(t, <-written)
+		check(t, s.Close())
+		if told != most+2 {
+			t.Errorf("told of %d events", told)
+		}
+	})
 }

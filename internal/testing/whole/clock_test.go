@@ -19,7 +19,7 @@ func TestClockJumps(t *testing.T) {
 		const year = 365 * 24 * time.Hour
 		var ahead atomic.Int64
 		clock := func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-		cfg := lockkeeper.Config{Features: lockkeeper.Features{ContainerCheckInterval: time.Second}}
+		cfg := lockkeeper.Config{ContainerCheckInterval: time.Second}
 		testhooks.In(&cfg).TimeOfDay = clock
 		s := open(t, cfg)
 		live, silent := connectFor(t, inMemory(s), 10*time.Second), connectFor(t, inMemory(s), 10*time.Second)

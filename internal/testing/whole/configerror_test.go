@@ -91,7 +91,7 @@ func TestConfigError(t *testing.T) {
 		{"Limits.MaxConnections", "-1 is negative", config{Limits: lockkeeper.Limits{MaxConnections: -1}}},
 		{"Limits.MaxConnectionsPerAddress", "-1 is negative", config{Limits: lockkeeper.Limits{MaxConnectionsPerAddress: -1}}},
 		{"Limits.SnapshotBytes", "-1 is negative", config{Limits: lockkeeper.Limits{SnapshotBytes: -1}}},
-		{"Features.ContainerCheckInterval", "-1s is negative", config{Features: lockkeeper.Features{ContainerCheckInterval: -time.Second}}},
+		{"ContainerCheckInterval", "-1s is negative", config{ContainerCheckInterval: -time.Second}},
 		{"Limits.HandshakeTimeout", "-1s is negative", config{Limits: lockkeeper.Limits{HandshakeTimeout: -time.Second}}},
 	} {
 		s, err := lockkeeper.Open(x.config)

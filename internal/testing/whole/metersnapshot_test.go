@@ -24,7 +24,7 @@ func TestMeterAcrossSnapshot(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			m := startMembers(t, 3, func(c *lockkeeper.Config) {
 				c.Limits.SnapshotBytes = 64 << 10
-				c.Features.ContainerCheckInterval = time.Second
+				c.ContainerCheckInterval = time.Second
 			})
 			lead := m.leader()
 			late := (lead + 1) % 3

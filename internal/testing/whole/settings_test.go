@@ -107,12 +107,6 @@ func TestSettings(t *testing.T) {
 
 // TestConstants: a server accepts each constant for a field of its configuration.
 func TestConstants(t *testing.T) {
-	for _, a := range []lockkeeper.DigestAlgorithm{
-		lockkeeper.DigestSHA1, lockkeeper.DigestSHA224, lockkeeper.DigestSHA256, lockkeeper.DigestSHA384, lockkeeper.DigestSHA512,
-		lockkeeper.DigestSHA3_224, lockkeeper.DigestSHA3_256, lockkeeper.DigestSHA3_384, lockkeeper.DigestSHA3_512, lockkeeper.DigestMD5,
-	} {
-		check(t, open(t, lockkeeper.Config{Auth: lockkeeper.Auth{DigestAlgorithm: a}}).Close())
-	}
 	for _, l := range []lockkeeper.LogStore{lockkeeper.LogStoreWAL, lockkeeper.LogStoreBoltDB} {
 		cfg := lockkeeper.Config{DataDir: testkit.MemoryDir(t), LogStore: l}
 		check(t, open(t, cfg).Close())

@@ -36,7 +36,7 @@ func TestSurvivesRestart(t *testing.T) {
 func survive(t *testing.T, seed uint64) {
 	const super = "super:lK75jTNcA+U9vtVEw5vB51mj/w4=" // super:secret
 	r := rand.New(rand.NewPCG(seed, 0))
-	cfg := lockkeeper.Config{Auth: lockkeeper.Auth{SuperDigest: super}, Features: lockkeeper.Features{EnforceQuota: r.IntN(2) == 0, ContainerCheckInterval: time.Hour}}
+	cfg := lockkeeper.Config{Auth: lockkeeper.Auth{SuperDigest: super}, Features: lockkeeper.Features{EnforceQuota: r.IntN(2) == 0}, ContainerCheckInterval: time.Hour}
 	beside := open(t, cfg)
 	cfg.DataDir, cfg.Limits.SnapshotBytes = testkit.MemoryDir(t), 1<<(10+r.IntN(10))
 	s := open(t, cfg)

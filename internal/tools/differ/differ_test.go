@@ -26,7 +26,7 @@ const superDigest = "super:lK75jTNcA+U9vtVEw5vB51mj/w4="
 // server starts lockkeeper with the default settings of ZooKeeper.
 func server(t *testing.T) differ.Dial {
 	s := lockkeepertest.Start(t, lockkeepertest.WithTickTime(2*time.Second), lockkeepertest.WithConfig(func(c *lockkeeper.Config) {
-		c.Auth.SuperDigest, c.Limits.MaxSessionTimeout, c.Features.ContainerCheckInterval = superDigest, 0, time.Hour
+		c.Auth.SuperDigest, c.Limits.MaxSessionTimeout, c.ContainerCheckInterval = superDigest, 0, time.Hour
 	}))
 	return func(context.Context) (net.Conn, error) { return s.Dial("", "", 10*time.Second) }
 }
