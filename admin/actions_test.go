@@ -40,7 +40,7 @@ func post(t testing.TB, h http.Handler, path, body string, headers ...string) (s
 	}
 	var reply struct{ Error string }
 	if err := json.Unmarshal(w.Body.Bytes(), &reply); err != nil || reply.Error == "" || w.Header().Get("Content-Type") != "application/json" {
-		return w.Code, "not JSON: " + w.Body.String() // Guard answers with text
+		return w.Code, "not JSON: " + w.Body.String() // Protect answers with text
 	}
 	return w.Code, reply.Error
 }
@@ -188,7 +188,7 @@ func TestActionsRefused(t *testing.T) {
 			h.ServeHTTP(w, r)
 		})
 	}
-	open, closed := at(admin.Guard(handler, ""), "127.0.0.1:8080"), at(admin.Guard(handler, "s3cret"), "192.0.2.1:8080")
+	open, closed := at(admin.Protect(handler, ""), "127.0.0.1:8080"), at(admin.Protect(handler, "s3cret"), "192.0.2.1:8080")
 	auth := []string{"Authorization", "Bearer s3cret"}
 	c := rawtest.Connect(t, inMemory(s))
 	for _, x := range []struct {
@@ -200,10 +200,10 @@ func TestActionsRefused(t *testing.T) {
 		says    string
 	}{
 		{"read-only", readOnly, nil, "{}", 403, "--admin-write"},
-		{"read-only, with the token", at(admin.Guard(readOnly, "s3cret"), "192.0.2.1:8080"), auth, "{}", 403, "--admin-write"},
+		{"read-only, with the token", at(admin.Protect(readOnly, "s3cret"), "192.0.2.1:8080"), auth, "{}", 403, "--admin-write"},
 		{"another site", open, []string{"Sec-Fetch-Site", "cross-site"}, "{}", 403, "another site"},
 		{"another port of this host", open, []string{"Sec-Fetch-Site", "same-site"}, "{}", 403, "another site"},
-		{"another site, without Guard", handler, []string{"Sec-Fetch-Site", "cross-site"}, "{}", 403, "another site"},
+		{"another site, without Protect", handler, []string{"Sec-Fetch-Site", "cross-site"}, "{}", 403, "another site"},
 		{"another site, with the token", closed, append([]string{"Sec-Fetch-Site", "cross-site"}, auth...), "{}", 403, "another site"},
 		{"an old browser", open, []string{"Origin", "https://evil.example"}, "{}", 403, "another site"},
 		{"an old browser, another port", open, []string{"Origin", "http://127.0.0.1:9"}, "{}", 403, "another site"},
@@ -339,7 +339,7 @@ func TestEndConnectionsAction(t *testing.T) {
 	held := enqueue(t, a, "/l")
 	for want, h := range map[string]http.Handler{
 		"403 not permitted": admin.New(s, admin.Options{BreakLocks: true, EditZnodes: true, Snapshots: true}),
-		"401 not JSON":      admin.Guard(h, "s3cret"),
+		"401 not JSON":      admin.Protect(h, "s3cret"),
 	} {
 		if status, why := post(t, h, path, ann); !strings.HasPrefix(fmt.Sprint(status, " ", why), want) {
 			t.Errorf("%d %s, not %s", status, why, want)

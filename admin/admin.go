@@ -1,7 +1,7 @@
 // Package admin serves an HTTP port for operators beside the client port: a console for
 // browsers, the commands of ZooKeeper's AdminServer, metrics for Prometheus, and probes for
 // Kubernetes. A program that embeds a server mounts a [Handler] wherever it likes, behind
-// [Guard] or its own authentication, or adds a [Collector] to the metrics that it has.
+// [Protect] or its own authentication, or adds a [Collector] to the metrics that it has.
 //
 // This package promises less compatibility than others, as package lockkeeper explains.
 package admin
@@ -49,7 +49,7 @@ type Options struct {
 	ZooCfg string
 	// Files returns what the metrics show of the files that this program reads again when they
 	// change; nil shows nothing. It must be safe for concurrent use.
-	Files func() []Files
+	Files func() []FileState
 	// Audit returns what the metrics show of the audit log of this program. If it is nil, or returns
 	// nil, they show nothing. It must be safe for concurrent use.
 	Audit func() *AuditCounts
@@ -58,8 +58,8 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Files says how it is with the files for one use, which a program reads again when they change.
-type Files struct {
+// FileState says how it is with the files for one use, which a program reads again when they change.
+type FileState struct {
 	Use      string    // the label "for": TLS with clients, members or admin, or sasl
 	End      time.Time // of the first certificate to end, among those that the server presents; zero without any
 	CRLEnd   time.Time // of the first list of revoked certificates to end; zero without any
@@ -105,13 +105,13 @@ type Handler struct {
 //	/snapshot         the state of the server, for lockkeeper.Restore, if Options.Snapshots permits
 //	                  (/commands/snapshot: for ZooKeeper)
 //
-// It lets everybody in; [Guard] does not. It shows the addresses of the clients of all members, the ids of
+// It lets everybody in; [Protect] does not. It shows the addresses of the clients of all members, the ids of
 // sessions, and the paths of watched and of ephemeral znodes. Of znodes it shows otherwise only what their
 // ACLs let a client on this machine read that has not authenticated. Some commands reset
 // statistics, as ZooKeeper's do. Nothing changes data or ends a session, unless an option permits
 // it. The handler answers even after the server was closed.
 //
-// To mount it below a path, wrap it, with its Guard, in [http.StripPrefix]; only the links on the
+// To mount it below a path, wrap it, behind Protect, in [http.StripPrefix]; only the links on the
 // page /commands lead to the root of the host.
 func New(s *lockkeeper.Server, o Options) *Handler {
 	h := &Handler{server: s, report: report.Of(s), metrics: NewCollector(s), grants: o, zooCfg: masked(o.ZooCfg), log: o.Log, mux: http.NewServeMux()}
@@ -140,12 +140,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Close ends the goroutines of the handler, and the streams of events of the browsers that show
-// the console. It does not wait for other requests in progress, nor close the server. It always
-// returns nil, and may be called more than once.
-func (h *Handler) Close() error {
+// the console. It does not wait for other requests in progress, nor close the server. It may
+// be called more than once.
+func (h *Handler) Close() {
 	h.closed.Store(true)
 	h.stream.close()
-	return h.metrics.Close()
+	h.metrics.Close()
 }
 
 // fault returns why the server does not serve clients for good: the error with which it has
@@ -181,20 +181,20 @@ func (h *Handler) readyz(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// Guard returns a handler that passes on to h only the requests that may see it.
+// Protect returns a handler that passes on to h only the requests that may see it.
 //
 // With a token, a request must have the header "Authorization: Bearer TOKEN", except for
 // /healthz and /readyz, which show nothing that a probe does not need, and for the files of
 // the console, which show nothing of the server. The token must not be empty if everybody
 // can reach the port.
 //
-// Without a token, whoever can connect may see everything. Guard then refuses what a web
+// Without a token, whoever can connect may see everything. Protect then refuses what a web
 // page in a browser on this machine could send without its user's knowledge: requests that
 // the browser marks as coming from another site (a link to the console works), and, on a
 // loopback address, requests to a host name that is not localhost, which a page could have
 // pointed at that address (DNS rebinding). A request of HTTP/1.0 without a host name does not
 // come from a browser.
-func Guard(h http.Handler, token string) http.Handler {
+func Protect(h http.Handler, token string) http.Handler {
 	want := sha256.Sum256([]byte("Bearer " + token))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")

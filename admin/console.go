@@ -26,7 +26,7 @@ import (
 var consoleFiles embed.FS
 
 // consolePages are the files of the console by their paths. They show nothing of the
-// server, so Guard lets everybody read them; the page asks its user for the token.
+// server, so Protect lets everybody read them; the page asks its user for the token.
 var consolePages = map[string]struct{ file, kind string }{
 	"/":            {"console/index.html", "text/html; charset=utf-8"},
 	"/console.css": {"console/console.css", "text/css; charset=utf-8"},

@@ -886,7 +886,7 @@ func TestConsoleHeaders(t *testing.T) {
 			r.Header.Set("Authorization", x.token)
 			r.Header.Set("Sec-Fetch-Site", x.site)
 			w := httptest.NewRecorder()
-			admin.Guard(plain, token).ServeHTTP(w, r)
+			admin.Protect(plain, token).ServeHTTP(w, r)
 			if w.Code != want {
 				t.Errorf("%+v, token %q: status %d", x, token, w.Code)
 			}

@@ -21,7 +21,9 @@ import (
 func shown(t *testing.T) map[string][]string {
 	labels := map[string][]string{"up": nil} // Prometheus' own
 	note := func(s *lockkeeper.Server) {
-		for name, family := range scrape(t, admin.New(s, admin.Options{Files: func() []admin.Files { return []admin.Files{{Use: "clients", End: time.Now(), CRLEnd: time.Now()}} }, Audit: func() *admin.AuditCounts { return new(admin.AuditCounts) }})) {
+		for name, family := range scrape(t, admin.New(s, admin.Options{Files: func() []admin.FileState {
+			return []admin.FileState{{Use: "clients", End: time.Now(), CRLEnd: time.Now()}}
+		}, Audit: func() *admin.AuditCounts { return new(admin.AuditCounts) }})) {
 			labels[name] = append(labels[name], labelsOf(family)...)
 			if family.GetType() == dto.MetricType_HISTOGRAM {
 				labels[name+"_bucket"], labels[name+"_sum"], labels[name+"_count"] = append(labels[name], "le"), labels[name], labels[name]

@@ -371,7 +371,7 @@ func TestEditRefused(t *testing.T) {
 		expect(t, 403, "another site")(post(t, e.h, path, body, "Sec-Fetch-Site", "cross-site"))
 		expect(t, 403, "another site")(post(t, e.h, path, body, "Origin", "null"))
 		expect(t, 415, "application/json")(post(t, e.h, path, body, "Content-Type", "text/plain"))
-		expect(t, 401, "needs a token")(post(t, admin.Guard(e.h, "s3cret"), path, body))
+		expect(t, 401, "needs a token")(post(t, admin.Protect(e.h, "s3cret"), path, body))
 		expect(t, 400, "more in the body")(post(t, e.h, path, body+"{}"))
 		expect(t, 400, "JSON")(post(t, e.h, path, strings.Replace(body, "{", `{"more":1,`, 1)))
 		expect(t, 400, `"z" is not a path`)(post(t, e.h, path, strings.NewReplacer(`"/z"`, `"z"`, `"/new"`, `"z"`).Replace(body)))

@@ -31,7 +31,7 @@ func ExampleNew() {
 	defer operators.Close()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello\n") })
-	mux.Handle("/", admin.Guard(operators, "s3cret"))
+	mux.Handle("/", admin.Protect(operators, "s3cret"))
 	web := httptest.NewServer(mux) // or http.ListenAndServe
 	defer web.Close()
 

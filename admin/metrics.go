@@ -161,7 +161,7 @@ type Collector struct {
 	server *lockkeeper.Server
 	report report.Server
 	locks  *lockMeter
-	files  func() []Files      // Options.Files, or nil
+	files  func() []FileState  // Options.Files, or nil
 	audit  func() *AuditCounts // Options.Audit, or nil
 }
 
@@ -172,11 +172,8 @@ func NewCollector(s *lockkeeper.Server) *Collector {
 }
 
 // Close ends the measurement of locks. The Collector may still be used; the gauges of locks are
-// missing then. Close always returns nil, and may be called more than once.
-func (c *Collector) Close() error {
-	c.locks.close()
-	return nil
-}
+// missing then. It may be called more than once.
+func (c *Collector) Close() { c.locks.close() }
 
 // Describe implements [prometheus.Collector]. It sends nothing, since the metrics of ZooKeeper
 // depend on the role and on quotas.

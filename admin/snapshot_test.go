@@ -64,9 +64,9 @@ func TestSnapshot(t *testing.T) {
 		"another site":        {h, []string{"Sec-Fetch-Site", "cross-site"}, 403, "another site"},
 		"another port":        {h, []string{"Sec-Fetch-Site", "same-site"}, 403, "another site"},
 		"an old browser":      {h, []string{"Origin", "https://evil.example"}, 403, "another site"},
-		"without the token":   {admin.Guard(h, "s3cret"), nil, 401, "needs a token"},
-		"with another token":  {admin.Guard(h, "s3cret"), []string{"Authorization", "Bearer x"}, 401, "needs a token"},
-		"another site, token": {admin.Guard(h, "s3cret"), []string{"Authorization", "Bearer s3cret", "Sec-Fetch-Site", "cross-site"}, 403, "another site"},
+		"without the token":   {admin.Protect(h, "s3cret"), nil, 401, "needs a token"},
+		"with another token":  {admin.Protect(h, "s3cret"), []string{"Authorization", "Bearer x"}, 401, "needs a token"},
+		"another site, token": {admin.Protect(h, "s3cret"), []string{"Authorization", "Bearer s3cret", "Sec-Fetch-Site", "cross-site"}, 403, "another site"},
 	} {
 		w := getSnapshot(x.h, x.headers...)
 		if w.Code != x.status || !strings.Contains(w.Body.String(), x.says) || bytes.Contains(w.Body.Bytes(), []byte("LKSNAP")) {
@@ -81,7 +81,7 @@ func TestSnapshot(t *testing.T) {
 	if log.Len() > 0 {
 		t.Errorf("the log: %s", &log)
 	}
-	if w := getSnapshot(admin.Guard(h, "s3cret"), "Authorization", "Bearer s3cret"); w.Code != 200 || !bytes.Equal(w.Body.Bytes(), want.Bytes()) {
+	if w := getSnapshot(admin.Protect(h, "s3cret"), "Authorization", "Bearer s3cret"); w.Code != 200 || !bytes.Equal(w.Body.Bytes(), want.Bytes()) {
 		t.Errorf("with the token: %d", w.Code)
 	}
 	check(t, s.Close())

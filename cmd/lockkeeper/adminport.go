@@ -224,7 +224,7 @@ func (p *adminPort) serve(s *lockkeeper.Server, stderr io.Writer) {
 // start begins to answer requests with h, until close.
 func (p *adminPort) start(h http.Handler) {
 	p.web = &http.Server{
-		Handler:           p.limitBodies(admin.Guard(p.limitRequests(h), p.token)),
+		Handler:           p.limitBodies(admin.Protect(p.limitRequests(h), p.token)),
 		ConnContext:       withAdminConn,
 		ReadHeaderTimeout: 10 * time.Second,
 		// A profile gets its own time on top of this. A ReadTimeout would cut it short.

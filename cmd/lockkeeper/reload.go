@@ -127,14 +127,14 @@ func (r *reloads) auditCounts() *admin.AuditCounts {
 }
 
 // state is what the metrics say about the files.
-func (r *reloads) state() (all []admin.Files) {
+func (r *reloads) state() (all []admin.FileState) {
 	for _, k := range r.tls {
 		s := k.State()
-		all = append(all, admin.Files{Use: k.Use(), End: s.End, CRLEnd: s.CRLEnd, Reloads: s.Reloads, Failures: s.Failures, Refused: s.Refused})
+		all = append(all, admin.FileState{Use: k.Use(), End: s.End, CRLEnd: s.CRLEnd, Reloads: s.Reloads, Failures: s.Failures, Refused: s.Refused})
 	}
 	if r.sasl != nil {
 		s := r.sasl.State()
-		all = append(all, admin.Files{Use: r.sasl.Use(), Reloads: s.Reloads, Failures: s.Failures, Refused: s.Refused})
+		all = append(all, admin.FileState{Use: r.sasl.Use(), Reloads: s.Reloads, Failures: s.Failures, Refused: s.Refused})
 	}
 	return all
 }

@@ -90,7 +90,7 @@ func (o *serveOptions) serveTests(ctx context.Context, flags *pflag.FlagSet, std
 		return err
 	}
 	// Nobody needs a token, so a web page in a browser on this machine must not get through.
-	web := &http.Server{Handler: admin.Guard(port, ""), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
+	web := &http.Server{Handler: admin.Protect(port, ""), ReadHeaderTimeout: time.Minute, ErrorLog: slog.NewLogLogger(o.config.Logger.Handler(), slog.LevelError)}
 	defer web.Close()
 	failed := make(chan error, 1)
 	go func() { failed <- web.Serve(l) }()
