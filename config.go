@@ -375,8 +375,8 @@ func (c *Config) complete() error {
 	if c.PeerTLS != nil && c.PeerTLSMode == "" {
 		c.PeerTLSMode = PeerTLSOnly
 	}
-	if testhooks.In(c).Network == nil {
-		testhooks.In(c).Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, PlainToo: c.PeerTLSMode != PeerTLSOnly, DialPlain: c.PeerTLSMode == PeerTLSAccept, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
+	if testhooks.In(&c.configHooks).Network == nil {
+		testhooks.In(&c.configHooks).Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, PlainToo: c.PeerTLSMode != PeerTLSOnly, DialPlain: c.PeerTLSMode == PeerTLSAccept, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
 	}
 	for _, limit := range []struct {
 		field string
@@ -467,7 +467,7 @@ func (c *Config) complete() error {
 		return badField("LogStore", "it must be wal or boltdb, not %q", c.LogStore)
 	case c.LogStore != "" && c.DataDir == "":
 		return badField("LogStore", "state in memory has no log on disk")
-	case c.DataDir != "" && testhooks.In(c).Memory != nil:
+	case c.DataDir != "" && testhooks.In(&c.configHooks).Memory != nil:
 		return badField("DataDir", "the test has already provided memory for the state")
 	}
 	return nil
@@ -626,11 +626,11 @@ func (c *Config) cluster() cluster.Config {
 		settings |= fsm.SASL
 	}
 	return cluster.Config{
-		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(c).Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
+		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(&c.configHooks).Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
-		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: testhooks.In(c).Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: testhooks.In(c).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: testhooks.In(c).DiskFirst,
+		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: testhooks.In(&c.configHooks).Network, ElectionTimeout: c.ElectionTimeout,
+		TimeOfDay: testhooks.In(&c.configHooks).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: testhooks.In(&c.configHooks).DiskFirst,
 	}
 }
 
@@ -661,7 +661,7 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member, a *auditor) ser
 			SASL: mechanism, SuperSASL: c.Auth.SASL.SuperUsers, AllowSASLFailed: c.Auth.SASL.AllowFailed,
 		},
 		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Auth.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
-		SlowRequest: c.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: testhooks.In(c).TimeOfDay, Tap: testhooks.In(c).Tap,
+		SlowRequest: c.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: testhooks.In(&c.configHooks).TimeOfDay, Tap: testhooks.In(&c.configHooks).Tap,
 		Audit: audit,
 		Work: func() report.Work {
 			w := m.Work()
