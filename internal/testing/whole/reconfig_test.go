@@ -181,8 +181,8 @@ func TestReconfigOwnServer(t *testing.T) {
 			if strings.Contains(string(without.Data), line) {
 				t.Errorf("still a member:\n%s", without.Data)
 			}
-			if len(c.Events) == 0 {
-				t.Error("no event reports the change")
+			if len(c.Events) == 0 || c.Events[0].Path != "/zookeeper/config" || c.Events[0].Type != proto.EventNodeDataChanged {
+				t.Errorf("no event reports the change: %+v", c.Events)
 			}
 			with := must(reconfig(c, "", "", string(was.Data), without.Stat.Mzxid))(t)
 			if !strings.Contains(string(with.Data), line) {
@@ -500,23 +500,6 @@ func TestReconfigClientPort(t *testing.T) {
 	if m.servers[0].Addr() != nil || !closed(first) {
 		t.Errorf("it has port %v", m.servers[0].Addr())
 	}
-}
-
-// TestReconfigWatch: a watch on /zookeeper/config fires when the members change.
-func TestReconfigWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, nil)
-		c := m.connect(0, 10*time.Second)
-		must(c.Get("/zookeeper/config", true))(t)
-		m.add(2, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
-		eventually(t, "the event", func() bool {
-			must(c.Exists("/", false))(t)
-			return len(c.Events) > 0
-		})
-		if e := c.Events[0]; e.Path != "/zookeeper/config" || e.Type != proto.EventNodeDataChanged {
-			t.Errorf("event %+v", e)
-		}
-	})
 }
 
 // TestReconfigOff sends a reconfig to a server that has not enabled it, and to a
