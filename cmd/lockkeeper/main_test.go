@@ -7,6 +7,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"net"
 	"os"
@@ -848,10 +849,10 @@ func TestBadDirectory(t *testing.T) {
 		says []string
 	}{
 		"newer format": {func(t *testing.T, dir string) {
-			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"format":99,"serverId":1}`), 0o644))
+			writeMeta(t, dir, `{"format":99,"serverId":1`)
 		}, []string{"DIR", "format 99"}},
 		"another server's": {func(t *testing.T, dir string) {
-			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"format":1,"serverId":8}`), 0o644))
+			writeMeta(t, dir, `{"format":2,"serverId":8`)
 		}, []string{"DIR", "server 8"}},
 		"damaged meta.json": {func(t *testing.T, dir string) {
 			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"for`), 0o644))
@@ -902,6 +903,13 @@ func TestBadDirectory(t *testing.T) {
 			refuses(t, exitFault, []string{"check", dir}, append(says("if it is a standalone server's, "+alone, "if it is a member's, "+member), dir)...)
 		})
 	}
+}
+
+// writeMeta writes meta.json, with its checksum.
+func writeMeta(t *testing.T, dir, content string) {
+	t.Helper()
+	sum := crc32.Checksum([]byte(content), crc32.MakeTable(crc32.Castagnoli))
+	check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), fmt.Appendf(nil, "%s,\"sum\":\"%08x\"}\n", content, sum), 0o644))
 }
 
 // segment is the file that the log of a small data directory is in.
