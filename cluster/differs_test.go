@@ -65,11 +65,6 @@ func TestDiffers(t *testing.T) {
 	}
 }
 
-// corrupt makes a member's state another one than its log says.
-func (f *fleet) corrupt(i int, id int64) {
-	f.running[i].replica.View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30}) })
-}
-
 // TestDifferenceOfOneThatIsDown: a member that has differed and is down does not count against a
 // leader whose state is right, nor for it: when the third one differs too, neither of the two ends, and neither serves.
 func TestDifferenceOfOneThatIsDown(t *testing.T) {

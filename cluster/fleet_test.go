@@ -29,6 +29,380 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
+// There are three ways to have members in a test: a fleet of whole ones (wired, or over wires, if their connections matter), a
+// base to build one part of a member on, and a scriptedLeader, which sends one member what leaders may send.
+
+// until waits for a condition.
+var until = testkit.Eventually
+
+// openMembers opens the members of a cluster, each configured as change says, if that is not nil.
+func openMembers(t *testing.T, count int, host func(string) Network, change func(*Config)) (members []*Member, lead int) {
+	t.Helper()
+	peers := addresses(count)
+	for id := uint64(1); id <= uint64(count); id++ {
+		cfg := memberConfig(id, peers, host(peers[id][:1]))
+		if change != nil {
+			change(&cfg)
+		}
+		m, err := openMember(cfg, fsm.NewReplica())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		members = append(members, m)
+	}
+	for _, m := range members {
+		<-m.Ready()
+		// A member that started late has found the cluster running, and gets its vote when it
+		// has caught up.
+		until(t, "every member's vote", func() bool {
+			infos, err := m.raft.members()
+			return err == nil && voters(infos) == count
+		})
+	}
+	return members, leaderOf(t, members)
+}
+
+// leaderOf waits for a leader among the members that run, and returns its index.
+func leaderOf(t *testing.T, members []*Member) (lead int) {
+	t.Helper()
+	until(t, "a leader", func() bool {
+		lead = slices.IndexFunc(members, func(m *Member) bool { return m != nil && m.Role() == "leader" })
+		return lead >= 0
+	})
+	return lead
+}
+
+// fleet is a cluster whose members a test starts, stops and deprives of their disks. Its
+// writes are sessions, which are never closed.
+type fleet struct {
+	t       *testing.T
+	net     *memnet.Network
+	log     testkit.Log
+	level   slog.Level // what has at least this level is in log; WARN unless it is set
+	peers   map[uint64]string
+	disks   []*storage.Memory
+	running []*Member // nil if it is down
+	acked   []int64   // sessions
+	first   bool      // Config.DiskFirst
+	asked   int64
+}
+
+func newFleet(t *testing.T, size int) *fleet {
+	f := &fleet{t: t, net: memnet.New(), level: slog.LevelWarn, peers: addresses(size), running: make([]*Member, size)}
+	for range size {
+		f.disks = append(f.disks, storage.NewMemory())
+	}
+	t.Cleanup(func() {
+		for i := range f.running {
+			f.stop(i)
+		}
+	})
+	return f
+}
+
+// listOf returns the members with these addresses, by id.
+func listOf(addrs map[uint64]string) (list []proto.Peer) {
+	for id, addr := range addrs {
+		list = append(list, proto.Peer{ID: id, Addr: addr})
+	}
+	return list
+}
+
+// observe makes a configuration say that the servers with these ids do not vote.
+func observe(cfg *Config, ids ...uint64) {
+	cfg.Observer = slices.Contains(ids, cfg.ID)
+	for i := range cfg.Peers {
+		cfg.Peers[i].Observer = slices.Contains(ids, cfg.Peers[i].ID)
+	}
+}
+
+func (f *fleet) config(i int) Config {
+	id := uint64(i + 1)
+	host, _, _ := net.SplitHostPort(f.peers[id])
+	cfg := memberConfig(id, f.peers, f.net.Host(host))
+	cfg.Memory, cfg.DiskFirst = f.disks[i], f.first
+	cfg.Log = f.log.Logger(f.level)
+	return cfg
+}
+
+// joins is the configuration of a server that joins through the member with index via, or waits to be added if via is negative.
+func (f *fleet) joins(i, via int) Config {
+	cfg := f.config(i)
+	if cfg.Peers, cfg.Addr = nil, f.peers[cfg.ID]; via >= 0 {
+		cfg.Join = f.peers[uint64(via+1)]
+	}
+	return cfg
+}
+
+// ask has an operator ask the member with index i.
+func (f *fleet) ask(i int, q Request) error {
+	_, err := Ask(f.t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], q)
+	return err
+}
+
+// tell is ask for what must succeed.
+func (f *fleet) tell(i int, q Request) {
+	f.t.Helper()
+	if err := f.ask(i, q); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// place returns the member with this id in the list of the one with index i; nil if there is none.
+func (f *fleet) place(i int, id uint64) *proto.Peer {
+	s, _ := f.running[i].Status()
+	return find(s.Members, id)
+}
+
+func (f *fleet) start(i int) *Member {
+	f.t.Helper()
+	return f.open(i, f.config(i))
+}
+
+func (f *fleet) open(i int, cfg Config) *Member {
+	f.t.Helper()
+	m, err := openMember(cfg, fsm.NewReplica())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.running[i] = m
+	return m
+}
+
+// found starts the first n servers as the members of a new cluster. It returns how servers are
+// configured: those beyond n have only the address of their peer port.
+func (f *fleet) found(n int) (config func(i int) Config) {
+	f.t.Helper()
+	config = func(i int) Config {
+		if i >= n {
+			return f.joins(i, -1)
+		}
+		cfg := f.config(i)
+		cfg.Peers = slices.DeleteFunc(cfg.Peers, func(x proto.Peer) bool { return x.ID > uint64(n) })
+		return cfg
+	}
+	for i := range n {
+		f.open(i, config(i))
+	}
+	return config
+}
+
+// stop ends a member without handing over, as a crash does.
+func (f *fleet) stop(i int) {
+	if m := f.running[i]; m != nil {
+		f.running[i] = nil
+		m.Kill()
+	}
+}
+
+// handTo has a member lead.
+func (f *fleet) handTo(i int) {
+	f.t.Helper()
+	until(f.t, "the handover", func() bool {
+		if f.running[i].Role() == "leader" {
+			return true
+		}
+		id := uint64(i + 1)
+		Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], Request{Transfer: &id})
+		return false
+	})
+}
+
+// lose stops a member and takes its disk.
+func (f *fleet) lose(i int) {
+	f.stop(i)
+	f.disks[i] = storage.NewMemory()
+}
+
+// write opens a session through a member, and reports whether that was acknowledged within
+// some seconds.
+func (f *fleet) write(i int) bool {
+	m := f.running[i]
+	if m == nil {
+		return false
+	}
+	f.asked++
+	done, cancel := make(result, 1), make(chan struct{})
+	m.Propose(fsm.OpenSession(uint64(f.asked), f.asked, 1<<30, session.Password{}), done, cancel)
+	select {
+	case err := <-done:
+		if err == nil {
+			f.acked = append(f.acked, f.asked)
+		}
+		return err == nil
+	case <-time.After(5 * time.Second):
+		close(cancel)
+		go func() { <-done }()
+		return false
+	}
+}
+
+// writes writes through a member until n writes have been acknowledged.
+func (f *fleet) writes(i, n int) {
+	for range n {
+		for !f.write(i) {
+		}
+	}
+}
+
+// snapshot has the first n members take snapshots of the same state.
+func (f *fleet) snapshot(n int) {
+	f.t.Helper()
+	until(f.t, "all entries", func() bool {
+		return !slices.ContainsFunc(f.running[:n], func(m *Member) bool { return m.raft.AppliedIndex() != f.running[0].raft.AppliedIndex() })
+	})
+	for _, m := range f.running[:n] {
+		if err := m.raft.Snapshot().Error(); err != nil {
+			f.t.Fatal(err)
+		}
+	}
+}
+
+// whole waits until all members are in the same cluster, with their votes and the same state.
+func (f *fleet) whole() {
+	f.t.Helper()
+	until(f.t, "the whole cluster", func() bool {
+		// A leader that has begun has applied all that was acknowledged before.
+		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.raft.begun.Load() != 0 }) {
+			return false
+		}
+		var states []string
+		for _, m := range f.running {
+			if m == nil {
+				f.t.Fatal("a member is down")
+			}
+			s, err := m.Status()
+			if err != nil || s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.Observer }) {
+				return false
+			}
+			states = append(states, fmt.Sprint(s.Cluster, s.Index, s.Digest, m.identified()))
+		}
+		return len(slices.Compact(states)) == 1
+	})
+}
+
+// check fails if an acknowledged write is missing on a member that runs.
+func (f *fleet) check() {
+	f.t.Helper()
+	for i, m := range f.running {
+		if m == nil {
+			continue
+		}
+		m.replica.View(func(v *fsm.View) {
+			for _, id := range f.acked {
+				if v.Sessions().Get(id) == nil {
+					f.t.Errorf("member %d has lost the acknowledged write %d", i+1, id)
+					break
+				}
+			}
+		})
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+// restored gives a member's disk a snapshot that ends with the entry index, and has these sessions.
+func (f *fleet) restored(i int, index uint64, sessions ...int64) {
+	f.t.Helper()
+	m := fsm.NewMachine()
+	for _, id := range sessions {
+		m.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30})
+	}
+	if err := m.Restart(index, fsm.Members(ptr(f.config(i)).first())); err != nil {
+		f.t.Fatal(err)
+	}
+	f.restoredAt(i, m)
+}
+
+// restoredAt gives a member's disk a snapshot with the state m, as [Restore] does with a
+// directory.
+func (f *fleet) restoredAt(i int, m *fsm.Machine) {
+	f.t.Helper()
+	s := f.disks[i].Open()
+	first := ptr(f.config(i)).first()
+	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, first, m.Index(), newLoneTransport("x"))
+	if err == nil {
+		err = errors.Join(s.Stable.SetUint64([]byte(storage.TermKey), 1), m.Snapshot().Write(sink), sink.Close())
+	}
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+// startedFleet returns a cluster of three members that has acknowledged some writes.
+func startedFleet(t *testing.T, writes int) *fleet {
+	t.Helper()
+	f := newFleet(t, 3)
+	for i := range f.running {
+		f.start(i)
+	}
+	f.whole()
+	f.writes(0, writes)
+	return f
+}
+
+// leadOf waits for a leader, and returns its index.
+func leadOf(t *testing.T, f *fleet) (lead int) {
+	t.Helper()
+	return leaderOf(t, f.running)
+}
+
+// fault waits up to d, and a second, for a member's fault; it returns nil if there is none.
+func fault(m *Member, d time.Duration) error {
+	d += time.Second
+	select {
+	case err := <-m.Err():
+		return err
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// fleetOf starts a cluster of n members that has acknowledged some writes, and returns it and its leader.
+func fleetOf(t *testing.T, n int) (*fleet, int) {
+	t.Helper()
+	f := newFleet(t, n)
+	f.found(n)
+	f.whole()
+	lead := leadOf(t, f)
+	f.writes(lead, 20)
+	return f, lead
+}
+
+// cutOff cuts or heals all ways between a member of the fleet and the others.
+func (f *fleet) cutOff(i int, cut bool) {
+	a := string(rune('a' + i))
+	for j := range f.running {
+		if b := string(rune('a' + j)); a != b {
+			f.net.Cut(a, b, cut)
+			f.net.Cut(b, a, cut)
+		}
+	}
+}
+
+// cutBetween cuts or heals both ways between two members of the fleet.
+func (f *fleet) cutBetween(i, j int, cut bool) {
+	a, b := string(rune('a'+i)), string(rune('a'+j))
+	f.net.Cut(a, b, cut)
+	f.net.Cut(b, a, cut)
+}
+
+// slowly makes a disk take two seconds for each write while slow is true.
+func slowly(disk *storage.Memory, slow *atomic.Bool) {
+	disk.SetFault(func() error {
+		if slow.Load() {
+			time.Sleep(2 * time.Second)
+		}
+		return nil
+	})
+}
+
+// corrupt makes a member's state another one than its log says.
+func (f *fleet) corrupt(i int, id int64) {
+	f.running[i].replica.View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30}) })
+}
+
 // bubble runs a subtest in virtual time.
 func bubble(t *testing.T, name string, f func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })

@@ -402,7 +402,6 @@ func TestWaitingForALeader(t *testing.T) {
 // has taken its vote away, and then the member's disk is slow once, or it crashes, before or after it has stored that it
 // belongs to the cluster, or the answer is lost.
 func TestVoteForgottenOnceAsked(t *testing.T) {
-	testkit.SlowUnderRace(t)
 	for _, how := range []string{"slow disk", "crash", "crash once taken in", "lost answer"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -469,7 +468,6 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 // TestJoinsThroughOthers: a member that has lost its disk comes back although the first member of its
 // list is cut off from the others, but not from it.
 func TestJoinsThroughOthers(t *testing.T) {
-	testkit.SlowUnderRace(t)
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := fleetOf(t, 5)
 		f.lose(4)

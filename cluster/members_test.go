@@ -15,8 +15,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -121,7 +119,9 @@ func TestReconfigInProgress(t *testing.T) {
 // made when that member leads again.
 func TestChangeEndsWithItsTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		members := f.running
 		m, other := members[lead], members[(lead+1)%3]
 		m.membership.changing.take()
 		done := make(chan error, 1)
@@ -150,11 +150,12 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 // That is said at once: nobody hands over, and no other change has to wait.
 func TestRemoveWithoutMajority(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		members, lead := threeMembers(t, memnet.New(), new(testkit.Log))
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		members := f.running
 		m, follower := members[lead], members[(lead+1)%3]
-		if err := members[(lead+2)%3].Kill(); err != nil {
-			t.Fatal(err)
-		}
+		down := members[(lead+2)%3].cfg
+		f.stop((lead + 2) % 3)
 		term, _ := m.raft.term()
 		for _, x := range []*Member{m, follower} {
 			began := time.Now()
@@ -163,7 +164,7 @@ func TestRemoveWithoutMajority(t *testing.T) {
 			if !errors.As(err, &refused) || refused.code != proto.NewConfigNoQuorum {
 				t.Errorf("removing server %d, where %d leads: %v", x.cfg.ID, m.cfg.ID, err)
 			}
-			if down := members[(lead+2)%3].cfg; err == nil || !strings.Contains(err.Error(), fmt.Sprintf("missing: server %d at %s", down.ID, down.addr())) {
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("missing: server %d at %s", down.ID, down.addr())) {
 				t.Errorf("removing server %d does not name the one that is down: %v", x.cfg.ID, err)
 			}
 			if d := time.Since(began); d > peerTimeout {
