@@ -277,8 +277,8 @@ func TestRestoreInAnyOrder(t *testing.T) {
 			}()
 			restore := func(i int) {
 				f.lose(i)
-				n := []int{0, 1, 2, 2, 2, 3}[r.IntN(6)] // mostly the same one
-				if n < 3 {                              // otherwise it is left empty
+				n := []int{0, 1, 2, 2, 2, 2, 2, 2, 2, 3}[r.IntN(10)] // mostly the same one
+				if n < 3 {                                           // otherwise it is left empty
 					f.restored(i, []uint64{9, 12, 12}[n], int64(1+n))
 				}
 				did = append(did, fmt.Sprintf("restore %d on %d", n, i+1))
