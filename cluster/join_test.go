@@ -267,23 +267,19 @@ func TestRemovedBeforeData(t *testing.T) {
 			t.Run(fmt.Sprintf("observer %v, listed %v", observer, listed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					f := newFleet(t, 4)
-					config := f.found(3)
 					flags := f.joins(3, 0)
-					if flags.Observer = observer; listed {
-						for i := range 3 {
-							f.lose(i)
-						}
-						config = func(i int) Config {
+					flags.Observer = observer
+					if !listed {
+						f.found(3)
+					} else {
+						for i := range 4 {
 							cfg := f.config(i)
 							if observer {
 								observe(&cfg, 4)
 							}
-							return cfg
+							f.open(i, cfg)
+							flags = cfg
 						}
-						for i := range 4 {
-							f.open(i, config(i))
-						}
-						flags = config(3)
 					}
 					until(t, "a write", func() bool { return f.write(0) && (!listed || f.place(0, 4) != nil) })
 					f.lose(3)
