@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
@@ -978,7 +979,7 @@ func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 	}
 	for i := range znodes {
 		data := make([]byte, size)
-		rand.NewChaCha8([32]byte{}).Read(data)
+		rand.NewChaCha8(sha256.Sum256(fmt.Append(nil, prefix, i))).Read(data) // others for each: snapshots are compressed
 		q := proto.CreateRequest{Path: fmt.Sprint("/", prefix, i), Data: data, ACL: proto.OpenACL}
 		must(t, m, &fsm.Command{Op: proto.OpCreate, Session: id, Conn: 1, Body: q.Append(nil)})
 	}

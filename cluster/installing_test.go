@@ -684,7 +684,7 @@ func TestSnapshotOnNarrowLink(t *testing.T) {
 }
 
 // TestSnapshotBesideLateHeartbeat checks that a member gets its snapshot over a narrow link
-// although every 30 s a heartbeat is late or its connection is forgotten.
+// although every 10 s a heartbeat is late or its connection is forgotten.
 func TestSnapshotBesideLateHeartbeat(t *testing.T) {
 	for _, how := range []string{"late", "forgotten"} {
 		for _, trip := range []time.Duration{2, 400} {
@@ -699,12 +699,12 @@ func TestSnapshotBesideLateHeartbeat(t *testing.T) {
 					return w.from == from && w.to == to && (w.kind == kindBeat || w.kind == kindRebeat)
 				}
 				time.Sleep(10 * time.Second)
-				next := 30 * time.Second
+				next := 10 * time.Second
 				catchesUp(t, leader, again, 2*(8<<20/rate+1)*time.Second, func(at time.Duration) {
 					if at < next {
 						return
 					}
-					next = at + 30*time.Second
+					next = at + 10130*time.Millisecond
 					if how == "forgotten" {
 						n.forget(beats)
 						return

@@ -42,7 +42,7 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"}}},
 	{"watched connections", []edit{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
-	}, []finding{{"cluster", "TestForgottenWhileReplicating", "never came: the entry"}}},
+	}, []finding{{"cluster", "TestForgottenWhileReplicating", "did not happen: the entry"}}},
 	{"signs of life", []edit{
 		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Success:false"}}},

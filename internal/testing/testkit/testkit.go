@@ -109,15 +109,6 @@ var Thorough = os.Getenv("LOCKKEEPER_THOROUGH") != ""
 // set, as in the nightly run, but not under the race detector. Otherwise it makes a few.
 var Nightly = os.Getenv("LOCKKEEPER_THOROUGH") != "" && !Race
 
-// SlowUnderRace skips a test under the race detector, unless LOCKKEEPER_THOROUGH is set, as in the
-// nightly run. Call it in the first line of a test: .ci/run finds such tests by that line, and runs
-// them without the race detector.
-func SlowUnderRace(t *testing.T) {
-	if Race && !Thorough {
-		t.Skip("slow under the race detector")
-	}
-}
-
 // Seed returns the seed for a test's random numbers: LOCKKEEPER_SEED if it is set, and
 // otherwise a random one. If the test fails, its log shows the seed.
 func Seed(t testing.TB) uint64 {
