@@ -63,6 +63,7 @@ func TestLostMeta(t *testing.T) {
 				}
 				f.writes(0, 3)
 				of := f.running[0].membership.gate.cluster()
+				synctest.Wait() // for the entry that says it
 				for i := range f.running {
 					f.stop(i)
 					if err := f.disks[i].Open().SetIdentity(storage.Identity{}); err != nil {
