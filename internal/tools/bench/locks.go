@@ -43,7 +43,7 @@ func stockLocks(r *Run, n int) error {
 			}
 		}
 	}()
-	err := atOnce(n, func(i int) (err error) {
+	err := atOnce(setupParallel, n, func(i int) (err error) {
 		if conns[i], err = r.stock(i); err == nil {
 			_, err = conns[i].Create(r.parent(i), nil, 0, zk.WorldACL(zk.PermAll))
 		}

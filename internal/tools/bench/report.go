@@ -84,11 +84,20 @@ type Ratio struct {
 	High   float64 `json:"high"`
 }
 
+// quantile returns the shortest of the sorted times such that at least the share q of all is not
+// longer. It returns 0 if there are none.
+func quantile(times []time.Duration, q float64) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	return times[max(int(math.Ceil(q*float64(len(times)))), 1)-1]
+}
+
 // measured fills in what the measured part has found.
-func (r *Result) measured(took time.Duration, h *Histogram, before, after usage) {
-	r.Ops, r.Seconds = h.Count(), took.Seconds()
+func (r *Result) measured(took time.Duration, times []time.Duration, before, after usage) {
+	r.Ops, r.Seconds = uint64(len(times)), took.Seconds()
 	r.Rate = round(float64(r.Ops) / r.Seconds)
-	r.P50, r.P99, r.P999, r.Max = us(h.Quantile(0.5)), us(h.Quantile(0.99)), us(h.Quantile(0.999)), us(h.Max())
+	r.P50, r.P99, r.P999, r.Max = us(quantile(times, 0.5)), us(quantile(times, 0.99)), us(quantile(times, 0.999)), us(quantile(times, 1))
 	server, client := after.server-before.server, after.client-before.client
 	if after.known {
 		r.ClientCores = round(client.Seconds() / r.Seconds)

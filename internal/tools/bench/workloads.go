@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -274,7 +275,7 @@ func set(r *Run, s shape) error {
 			func() error { return r.parents(clients) },
 			func() error { return r.syncAll(clients) },
 			func() error {
-				return atOnce(len(clients), func(i int) error {
+				return atOnce(setupParallel, len(clients), func(i int) error {
 					_, err := r.fill(clients[i], r.parent(i), ownZnodes, forever())
 					return err
 				})
@@ -539,10 +540,10 @@ func idle(r *Run) error {
 			w.Done(time.Since(began))
 		}
 	})
-	if err != nil || r.hist.Count() == 0 {
+	if err != nil || len(r.times) == 0 {
 		return err
 	}
-	return r.itemMemory(before, int(r.hist.Count()))
+	return r.itemMemory(before, len(r.times))
 }
 
 // itemMemory notes the memory that n sessions or znodes take.
@@ -590,7 +591,7 @@ func znodes(r *Run) error {
 			}
 		})
 	})
-	created := int(r.hist.Count())
+	created := len(r.times)
 	if err != nil || created == 0 || r.ctx.Err() != nil {
 		return err
 	}
@@ -674,7 +675,7 @@ const scatter = 7919
 // beside is like pipelined. The last of the clients is one more: a lone writer, which ends after
 // the others.
 func (r *Run) beside(s shape, clients []*rawclient.Client, requests requests) error {
-	var lone Histogram
+	var lone []time.Duration
 	var others atomic.Int64
 	others.Store(int64(s.sessions))
 	err := r.Measured(s.sessions+1, func(i int, w *Worker) {
@@ -687,9 +688,10 @@ func (r *Run) beside(s shape, clients []*rawclient.Client, requests requests) er
 		}
 		w.left = math.MaxInt
 		r.pipeline(w, 1, &clients[i], i, requests(i))
-		lone, w.hist = w.hist, Histogram{}
+		lone, w.times = w.times, nil
 	})
-	r.result.LoneP50, r.result.LoneP999, r.result.LoneMax = us(lone.Quantile(0.5)), us(lone.Quantile(0.999)), us(lone.Max())
+	slices.Sort(lone)
+	r.result.LoneP50, r.result.LoneP999, r.result.LoneMax = us(quantile(lone, 0.5)), us(quantile(lone, 0.999)), us(quantile(lone, 1))
 	return err
 }
 
