@@ -48,12 +48,7 @@ var containerChecks = []Check{
 	check("containers and ttl/container", ">=3.5.3",
 		"createContainer returns the path and the Stat, which is that of a persistent znode, without an owner.",
 		func(t *trial, k *conn) {
-			f := k.do(opMake(proto.OpCreateContainer, t.path("n"), repeat(3), proto.FlagContainer))
-			r := f.Body.(*proto.PathStatReply)
-			t.equal("the path", r.Path, t.path("n"))
-			want := proto.Stat{Czxid: f.Zxid, Mzxid: f.Zxid, Pzxid: f.Zxid, Ctime: r.Stat.Ctime, Mtime: r.Stat.Ctime, DataLength: 3}
-			t.equal("the Stat", r.Stat, want)
-			t.equal("the Stat later", k.stat(t.path("n")), want)
+			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("n"), repeat(3), proto.FlagContainer)), t.path("n"), 3)
 		}),
 	check("containers and ttl/container's flags", ">=3.5.3",
 		"createContainer creates a container whatever its flags are; a sequential flag adds a number, and an ephemeral flag has no effect.",
@@ -94,12 +89,7 @@ var containerChecks = []Check{
 		func(t *trial, k *conn) {
 			q := opTTL(t.path("n"), proto.FlagTTL, 1e6)
 			q.Request.(*proto.CreateTTLRequest).Data = repeat(3)
-			f := k.do(q)
-			r := f.Body.(*proto.PathStatReply)
-			t.equal("the path", r.Path, t.path("n"))
-			want := proto.Stat{Czxid: f.Zxid, Mzxid: f.Zxid, Pzxid: f.Zxid, Ctime: r.Stat.Ctime, Mtime: r.Stat.Ctime, DataLength: 3}
-			t.equal("the Stat", r.Stat, want)
-			t.equal("the Stat later", k.stat(t.path("n")), want)
+			k.isNew(k.do(q), t.path("n"), 3)
 		})),
 	requires(TTL, check("containers and ttl/sequential TTL znode", ">=3.5.3",
 		"createTTL with flag 6 adds a number to the name.",
@@ -115,32 +105,13 @@ var containerChecks = []Check{
 		})),
 	requires(TTL, check("containers and ttl/TTL bounds", ">=3.5.4",
 		"A TTL is between 1 and 2^40-1 milliseconds; anything else fails with BadArguments.",
-		func(t *trial, k *conn) {
-			for _, ttl := range []int64{0, -1, -1 << 63, 1 << 40, 1<<63 - 1} {
-				k.want(proto.BadArguments, opTTL(t.path("n"), proto.FlagTTL, ttl))
-			}
-			k.missing(t.path("n"))
-			k.do(opTTL(t.path("n"), proto.FlagTTL, 1))
-			k.call(opDelete(t.path("n"), -1)) // unless the reaper was faster
-			k.do(opTTL(t.path("m"), proto.FlagTTL, 1<<40-1))
-		})),
+		ttlBounds)),
 	requires(TTL, check("containers and ttl/TTL without the flag", ">=3.5.3",
 		"createTTL with a TTL but with flags other than 5 and 6 fails with BadArguments.",
-		func(t *trial, k *conn) {
-			for _, flags := range []int32{-1, 0, 1, 2, 3, 4, 7} {
-				k.want(proto.BadArguments, opTTL(t.path("n"), flags, 1000))
-			}
-			k.missing(t.path("n"))
-		})),
+		ttlWithoutFlag)),
 	requires(TTL, check("containers and ttl/flag without the TTL", ">=3.5.3",
 		"create and create2 with flag 5 or 6 fail with BadArguments, because they carry no TTL.",
-		func(t *trial, k *conn) {
-			for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2} {
-				for _, flags := range []int32{proto.FlagTTL, proto.FlagTTLSequential} {
-					k.want(proto.BadArguments, opMake(op, t.path("n"), nil, flags))
-				}
-			}
-		})),
+		flagWithoutTTL)),
 	requires(TTL, check("containers and ttl/other refusals", ">=3.5.3",
 		"createContainer and createTTL are refused for the same reasons as create.",
 		func(t *trial, k *conn) {
@@ -261,4 +232,24 @@ var containerChecks = []Check{
 			k.sweep()
 			k.stat(n)
 		}))),
+}
+
+// ttlBounds creates TTL znodes with TTLs at the bounds and beyond them.
+func ttlBounds(t *trial, k *conn) {
+	for _, ttl := range []int64{0, -1, -1 << 63, 1 << 40, 1<<63 - 1} {
+		k.want(proto.BadArguments, opTTL(t.path("n"), proto.FlagTTL, ttl))
+	}
+	k.missing(t.path("n"))
+	k.do(opTTL(t.path("n"), proto.FlagTTL, 1))
+	k.call(opDelete(t.path("n"), -1)) // unless the reaper was faster
+	k.do(opTTL(t.path("m"), proto.FlagTTL, 1<<40-1))
+}
+
+// ttlWithoutFlag gives TTLs with the flags of other modes. It gives none of -1, which ZooKeeper would
+// accept, and then crash.
+func ttlWithoutFlag(t *trial, k *conn) {
+	for _, flags := range []int32{-1, 0, 1, 2, 3, 4, 7} {
+		k.want(proto.BadArguments, opTTL(t.path("n"), flags, 1000))
+	}
+	k.missing(t.path("n"))
 }

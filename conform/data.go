@@ -188,10 +188,7 @@ var dataChecks = []Check{
 		}),
 	check("data/exists without permission", releases.ExistsNeedsNothing,
 		"exists needs no permission.",
-		func(t *trial, k *conn) {
-			k.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
-			k.stat(t.path("x"))
-		}),
+		needs(opExists, everyPerm...)),
 	check("data/exists needs READ", releases.ExistsNeedsRead,
 		"exists needs READ on a znode that exists.",
 		func(t *trial, k *conn) {

@@ -35,17 +35,7 @@ var sessionChecks = []Check{
 		}),
 	check("sessions/resume loses watches", ">=3.0",
 		"Watches end with their connection, even though the session continues.",
-		func(t *trial, a *conn) {
-			a.make(t.path("x"))
-			a.watch(opGet(t.path("x")), opExists(t.path("y")), opChildren(t.path("")))
-			a.hangUp()
-			b := t.resume(a.Session)
-			k := t.connect()
-			k.set(t.path("x"), nil, -1)
-			k.make(t.path("y"))
-			b.do(opSync(t.path("x")))
-			b.noEvent()
-		}),
+		watchesLost),
 	check("sessions/resume loses identities", ">=3.0",
 		"Identities end with their connection, even though the session continues.",
 		func(t *trial, a *conn) {

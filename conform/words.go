@@ -91,17 +91,17 @@ func (t *trial) becomes(word, prefix string, want int64) {
 
 // settled waits until a number no longer changes, because the connections of earlier
 // checks have ended, and returns it.
-func (t *trial) settled(word, prefix string) int64 {
-	was := t.number(t.lines(word), prefix)
-	for same := 0; same < 3; {
-		t.wait(20 * time.Millisecond)
-		if n := t.number(t.lines(word), prefix); n == was {
-			same++
-		} else {
-			was, same = n, 0
+func (t *trial) settled(word, prefix string) (n int64) {
+	same := 0
+	t.eventually(0, fmt.Sprintf("%q in %s no longer changes", prefix, word), func() bool {
+		was := n
+		if n = t.number(t.lines(word), prefix); n != was {
+			same = 0
 		}
-	}
-	return was
+		same++
+		return same > 3
+	})
+	return n
 }
 
 // cons returns the line of cons that has the connection's session.
