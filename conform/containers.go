@@ -6,7 +6,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// container creates a container and returns its Stat.
 func (k *conn) container(path string) proto.Stat {
 	f := k.do(opMake(proto.OpCreateContainer, path, nil, proto.FlagContainer))
 	return f.Body.(*proto.PathStatReply).Stat
@@ -52,21 +51,7 @@ var containerChecks = []Check{
 		}),
 	check("containers and ttl/container's flags", ">=3.5.3",
 		"createContainer creates a container whatever its flags are; a sequential flag adds a number, and an ephemeral flag has no effect.",
-		func(t *trial, k *conn) {
-			for flags, want := range map[int32]string{0: "n0", proto.FlagEphemeral: "n1", proto.FlagContainer: "n4"} {
-				f := k.do(opMake(proto.OpCreateContainer, t.path(want), nil, flags))
-				t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path(want))
-				t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
-			}
-			for _, flags := range []int32{proto.FlagSequential, proto.FlagEphemeralSeq} {
-				number := sequence(k.stat(t.path("")))
-				f := k.do(opMake(proto.OpCreateContainer, t.path("s-"), nil, flags))
-				t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path("s-"+number))
-				t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
-			}
-			k.closeSession()
-			t.equal("the number of children after the session", t.connect().stat(t.path("")).NumChildren, int32(5))
-		}),
+		containerFlags),
 	check("containers and ttl/container's children", ">=3.5.3",
 		"A container may have children of every kind, including containers and ephemeral znodes.",
 		func(t *trial, k *conn) {
@@ -252,4 +237,21 @@ func ttlWithoutFlag(t *trial, k *conn) {
 		k.want(proto.BadArguments, opTTL(t.path("n"), flags, 1000))
 	}
 	k.missing(t.path("n"))
+}
+
+// containerFlags creates containers with the flags of other modes.
+func containerFlags(t *trial, k *conn) {
+	for flags, want := range map[int32]string{0: "n0", proto.FlagEphemeral: "n1", proto.FlagContainer: "n4"} {
+		f := k.do(opMake(proto.OpCreateContainer, t.path(want), nil, flags))
+		t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path(want))
+		t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
+	}
+	for _, flags := range []int32{proto.FlagSequential, proto.FlagEphemeralSeq} {
+		number := sequence(k.stat(t.path("")))
+		f := k.do(opMake(proto.OpCreateContainer, t.path("s-"), nil, flags))
+		t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path("s-"+number))
+		t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
+	}
+	k.closeSession()
+	t.equal("the number of children after the session", t.connect().stat(t.path("")).NumChildren, int32(5))
 }

@@ -92,13 +92,7 @@ var createChecks = []Check{
 		}),
 	check("create/other flags in createContainer", ">=3.5.3",
 		"The operation decides the kind: createContainer with the ephemeral flag does not make an ephemeral znode, but the sequential flag adds a number.",
-		func(t *trial, k *conn) {
-			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("a"), nil, proto.FlagPersistent)), t.path("a"), 0)
-			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("b"), nil, proto.FlagEphemeral)), t.path("b"), 0)
-			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("c"), nil, proto.FlagSequential)), t.path("c0000000002"), 0)
-			k.closeSession()
-			t.equal("the children", t.connect().children(t.path("")), []string{"a", "b", "c0000000002"})
-		}),
+		containerFlags),
 	check("create/flags", ">=3.5.4",
 		"Flags that belong to no known mode fail with BadArguments.",
 		func(t *trial, k *conn) {

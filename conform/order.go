@@ -1,7 +1,6 @@
 package conform
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
@@ -198,16 +197,7 @@ var orderChecks = []Check{
 		identitiesInOrder),
 	check("order/two connections", ">=3.0",
 		"A read that follows the reply of another session's write, and a sync, sees that write.",
-		func(t *trial, a, b *conn) {
-			a.make(t.path("x"))
-			for i := range 20 {
-				data := fmt.Append(nil, i)
-				a.set(t.path("x"), data, -1)
-				b.do(opSync(t.path("x")))
-				got, _ := b.get(t.path("x"))
-				t.ensure(bytes.Equal(got, data), "%q is read after %q was written", got, data)
-			}
-		}),
+		syncSeesWrites),
 }
 
 // reads is like answers with code OK, but no event may come before the reply.

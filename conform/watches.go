@@ -30,7 +30,6 @@ func (k *conn) restored(op proto.OpCode, q proto.Record) {
 	k.answers(proto.OK)
 }
 
-// watches reports whether checkWatches finds a watch.
 func (k *conn) watches(path string, watcher int32) bool {
 	f := k.call(opCheckWatches(path, watcher))
 	if f.Code != proto.NoWatcher {
@@ -67,7 +66,6 @@ func (x fired) run(t *trial) {
 	k.noEvent()
 }
 
-// Changes of a znode.
 func doSet(k *conn, p string)    { k.set(p, []byte("2"), -1) }
 func doSame(k *conn, p string)   { k.set(p, []byte("1"), -1) }
 func doDelete(k *conn, p string) { k.delete(p, -1) }

@@ -278,7 +278,6 @@ func (r *Run) endBy(session proto.ConnectReply, i int) bool {
 	return c.CloseSession() == nil
 }
 
-// openAll opens n sessions, spread over the servers.
 func (r *Run) openAll(n int) ([]*rawclient.Client, error) {
 	clients := make([]*rawclient.Client, n)
 	err := atOnce(setupParallel, n, func(i int) (err error) {
@@ -352,7 +351,6 @@ func (t *Target) dial(ctx context.Context, i int) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// workload returns the target's workload with the name of w.
 func (t *Target) workload(w Workload) (Workload, bool) {
 	if t.Workloads == nil {
 		return w, true
@@ -425,7 +423,6 @@ func random() string {
 	return hex.EncodeToString(b)
 }
 
-// measuring is the state of Measure.
 type measuring struct {
 	o      *Options
 	began  time.Time
@@ -531,7 +528,6 @@ func (m *measuring) one(ctx context.Context, w Workload, i int, warming bool) Re
 	return result
 }
 
-// finish returns the result of a workload that has ended with err.
 func (r *Run) finish(err error) Result {
 	if err != nil {
 		r.fails[short(err)]++
@@ -668,7 +664,6 @@ func (t *Target) usage() (u usage, err error) {
 	return u, nil
 }
 
-// names returns the names of workloads.
 func names(all []Workload) (list []string) {
 	for _, w := range all {
 		list = append(list, w.Name)

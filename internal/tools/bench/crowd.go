@@ -88,7 +88,6 @@ func (r *Run) newCrowd(n int, parent string, timeout time.Duration) (*crowd, err
 	return c, nil
 }
 
-// close closes all connections at once.
 func (c *crowd) close() {
 	c.cancel(nil)
 	c.all.Wait()
@@ -254,7 +253,6 @@ func (c *crowd) each(start func(s *seat)) error {
 	})
 }
 
-// openAll opens all sessions.
 func (c *crowd) openAll() error {
 	return c.each(func(s *seat) { c.all.Go(func() { c.sit(s) }) })
 }
@@ -264,7 +262,6 @@ func (c *crowd) askAll(op proto.OpCode, body proto.Record) error {
 	return c.each(func(s *seat) { c.send(s, xidAsked, op, body) })
 }
 
-// endAll ends all sessions.
 func (c *crowd) endAll() error {
 	c.mu.Lock()
 	c.ending = true

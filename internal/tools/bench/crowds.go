@@ -54,9 +54,7 @@ func (r *Run) with(i int, f func(c *rawclient.Client) error) error {
 	return f(c)
 }
 
-// crowded calls f with a crowd that is not open yet, and ends the sessions.
-func (r *Run) crowded(f func(c *crowd) error) error { return r.crowd(r.o.Sessions, f) }
-
+// crowd calls f with a crowd that is not open yet, and ends the sessions.
 func (r *Run) crowd(n int, f func(c *crowd) error) error {
 	r.limit = crowdLimit
 	c, err := r.newCrowd(n, r.Root+"/crowd", sessionTimeout)
@@ -97,7 +95,7 @@ func sessionsOpen(r *Run) error {
 	if err != nil {
 		return err
 	}
-	return r.crowded(func(c *crowd) error {
+	return r.crowd(r.o.Sessions, func(c *crowd) error {
 		return steps(
 			func() error { return r.measuredAlone(c, func(*Worker) error { return c.openAll() }) },
 			func() error { return r.itemMemory(before, len(c.seats)) },
@@ -130,9 +128,8 @@ func (r *Run) held(c *crowd) error {
 	return nil
 }
 
-// sessionsFailover kills the leader.
 func sessionsFailover(r *Run) error {
-	return r.crowded(func(c *crowd) error {
+	return r.crowd(r.o.Sessions, func(c *crowd) error {
 		if err := c.openAll(); err != nil {
 			return err
 		}
@@ -286,7 +283,6 @@ func (t *timed) note(r *Run, what string) {
 	}
 }
 
-// loneSets sets the data of a znode again and again.
 func loneSets(c *rawclient.Client, path string, t *timed, over *atomic.Bool) error {
 	for !over.Load() {
 		began := time.Now()
@@ -341,7 +337,7 @@ func (r *Run) handing(t *timed, over *atomic.Bool) error {
 // sessionsWatch has each session watch the data of the same children of a znode, and sets all of
 // those in one transaction.
 func sessionsWatch(r *Run) error {
-	return r.crowded(func(c *crowd) error {
+	return r.crowd(r.o.Sessions, func(c *crowd) error {
 		parent := r.Root + "/watched"
 		children := max(1, r.o.Watches/len(c.seats))
 		set := &proto.MultiRequest{}

@@ -111,10 +111,8 @@ func (r *Result) measured(took time.Duration, times []time.Duration, before, aft
 	}
 }
 
-// us returns d in microseconds.
 func us(d time.Duration) float64 { return round(float64(d) / 1000) }
 
-// round rounds to four significant digits.
 func round(v float64) float64 {
 	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
 	return v
@@ -149,7 +147,6 @@ var Figures = []Figure{
 	{Name: "restart s", Of: func(r *Result) float64 { return r.RestartSeconds }},
 }
 
-// values returns a figure in the turns that were measured.
 func values(runs []Result, of func(r *Result) float64) (v []float64) {
 	for i := range runs {
 		if r := &runs[i]; r.Skipped == "" && r.Turn > 0 {
@@ -176,7 +173,6 @@ func (r *Row) Median(i int, of func(r *Result) float64) float64 {
 	return median(values(r.Runs[i], of))
 }
 
-// of returns what stands for a figure in several turns.
 func (f *Figure) of(turns []float64) float64 {
 	if f.Worst && len(turns) > 0 {
 		return slices.Max(turns)
@@ -325,7 +321,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// writeNotes writes the figures that only this workload has.
 func (r *Row) writeNotes(b *strings.Builder, targets []string) {
 	for i, runs := range r.Runs {
 		for _, run := range runs {
@@ -344,7 +339,6 @@ func (r *Row) skipped(i int) string {
 	return r.Runs[i][0].Skipped
 }
 
-// writeTable writes a line for each workload.
 func (r *Report) writeTable(b *strings.Builder) {
 	var shown []Figure // the columns that are not empty
 	for _, f := range Figures {

@@ -105,7 +105,6 @@ const (
 	most   = 99_999_999
 )
 
-// fixed encodes a request.
 func fixed(op proto.OpCode, body proto.Record) frame {
 	return frame{bytes: rawclient.Request(nil, 0, op, body)}
 }
@@ -212,7 +211,6 @@ func (r *Run) withSessions(n int, prepare, run func(clients []*rawclient.Client)
 	)
 }
 
-// steps calls functions until one returns an error.
 func steps(all ...func() error) error {
 	for _, step := range all {
 		if err := step(); err != nil {
@@ -334,7 +332,6 @@ func remove(r *Run, s shape) error {
 // readZnodes is the number of znodes that are read.
 const readZnodes = 1000
 
-// library creates the znodes to read.
 func (r *Run) library(clients []*rawclient.Client) error {
 	_, err := r.fill(clients[0], r.Root, readZnodes, forever())
 	return err
@@ -459,7 +456,6 @@ func fanOutOnce(path string, writer *rawclient.Client, clients []*rawclient.Clie
 	return last, err
 }
 
-// event waits for a watch event of path.
 func event(c *rawclient.Client, path string) error {
 	for {
 		for len(c.Events) > 0 {
@@ -480,7 +476,6 @@ func event(c *rawclient.Client, path string) error {
 	}
 }
 
-// churn opens and closes sessions.
 func churn(r *Run, n int) error {
 	return r.Measured(n, func(i int, w *Worker) {
 		for w.More() {
@@ -503,7 +498,6 @@ func churn(r *Run, n int) error {
 	})
 }
 
-// idle opens sessions and leaves them alone.
 func idle(r *Run) error {
 	n := r.o.IdleSessions
 	r.ops = n
