@@ -13,7 +13,6 @@ func (k *conn) protect(name string, acl ...proto.ACL) string {
 	return k.createACL(k.t.path(name), nil, acl, 0)
 }
 
-// as returns a new connection that is authenticated as that user.
 func (t *trial) as(user string) *conn {
 	k := t.connect()
 	k.auth("digest", user+":"+user)
@@ -52,7 +51,6 @@ func (k *conn) address() netip.Addr {
 	panic("unreachable")
 }
 
-// everyPerm lists all permissions.
 var everyPerm = []int32{proto.PermRead, proto.PermWrite, proto.PermCreate, proto.PermDelete, proto.PermAdmin}
 
 // needs returns a check of an operation on znodes that each grant one permission: it must
@@ -77,14 +75,7 @@ func needs(q func(path string) request, enough ...int32) func(*trial) {
 var aclChecks = []Check{
 	check("acl/reads", ">=3.3",
 		"getData, getChildren and getChildren2 need READ on the znode; no other permission suffices.",
-		func(t *trial, k *conn) {
-			all := k.protect("all", allowAll(proto.PermRead))
-			none := k.protect("none", allowAll(proto.PermAll&^proto.PermRead))
-			for _, op := range []proto.OpCode{proto.OpGetData, proto.OpGetChildren, proto.OpGetChildren2} {
-				k.do(opRead(op, all))
-				k.want(proto.NoAuth, opRead(op, none))
-			}
-		}),
+		readsNeedRead),
 	check("acl/getAllChildrenNumber", ">=3.6",
 		"getAllChildrenNumber needs READ on the znode, but no permission on the znodes below it.",
 		func(t *trial) {
@@ -105,10 +96,7 @@ var aclChecks = []Check{
 		needs(func(p string) request { return opDelete(p+"/c", -1) }, proto.PermDelete)),
 	check("acl/delete, own ACL", ">=3.0",
 		"The ACL of the znode itself does not matter when it is deleted.",
-		func(t *trial, k *conn) {
-			k.delete(k.protect("n", allow(alice, proto.PermAll)), -1)
-			k.missing(t.path("n"))
-		}),
+		ownACL),
 	check("acl/setACL", ">=3.0",
 		"setACL needs ADMIN on the znode; no other permission suffices.",
 		needs(func(p string) request { return opSetACL(p, proto.OpenACL, -1) }, proto.PermAdmin)),
@@ -467,7 +455,6 @@ var aclChecks = []Check{
 // noACL is an empty list, which is not a null one.
 var noACL = []proto.ACL{}
 
-// nullACL checks the answer to requests with a null list.
 func nullACL(t *trial, code proto.Code) {
 	k := t.connect()
 	k.want(code, req(proto.OpCreate, body(t.path("n"), -1, -1, 0)))

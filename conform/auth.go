@@ -130,20 +130,7 @@ var authChecks = []Check{
 		}),
 	check("auth/later requests only", ">=3.6",
 		"An identity applies to the requests after its auth and not to those before it.",
-		func(t *trial, k *conn) {
-			n := k.protect("n", allow(alice, proto.PermAll))
-			read := &proto.PathWatch{Path: n}
-			before := k.queue(req(proto.OpGetData, read))
-			k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
-			after := k.queue(req(proto.OpGetData, read))
-			k.flush()
-			got := map[int32]proto.Code{}
-			for range 3 { // the reply to auth may come earlier
-				f := k.reply()
-				got[f.Xid] = f.Code
-			}
-			t.equal("the replies' codes", got, map[int32]proto.Code{before: proto.NoAuth, proto.XidAuth: proto.OK, after: proto.OK})
-		}),
+		identitiesInOrder),
 	check("auth/several", ">=3.7",
 		"Identities add up: each one can be used, and authenticating again with the same one changes nothing.",
 		func(t *trial, k *conn) {

@@ -271,23 +271,28 @@ func truncatedChecks() (checks []Check) {
 		name := wire.OpName(x.q("", "").Op)
 		checks = append(checks, check("bad frames/truncated "+name, x.in,
 			fmt.Sprintf("%s with a body that is cut off anywhere fails with MarshallingError and changes nothing, and the connection stays open.", name),
-			func(t *trial, k *conn) {
-				y := k.create(t.path("y"), []byte("old"), 0)
-				before := k.stat(y)
-				q := x.q(t.path("x"), y)
-				whole := q.Request.Append(nil)
-				for n := range whole {
-					k.queue(req(q.Op, raw(whole[:n])))
-				}
-				k.flush()
-				for n := range whole {
-					f := k.answer()
-					t.ensure(f.Code == proto.MarshallingError, "the first %d bytes of %d are answered %s, expected MarshallingError", n, len(whole), f.Code)
-				}
-				t.equal("the Stat of a znode", k.stat(y), before)
-				t.equal("the children", k.children(t.path("")), []string{"y"})
-				k.noEvent()
-			}))
+			truncated(x.q)))
 	}
 	return checks
+}
+
+// truncated is a script that sends a request, for a path that is missing and a znode, cut off anywhere.
+func truncated(of func(x, y string) request) func(*trial, *conn) {
+	return func(t *trial, k *conn) {
+		y := k.create(t.path("y"), []byte("old"), 0)
+		before := k.stat(y)
+		q := of(t.path("x"), y)
+		whole := q.Request.Append(nil)
+		for n := range whole {
+			k.queue(req(q.Op, raw(whole[:n])))
+		}
+		k.flush()
+		for n := range whole {
+			f := k.answer()
+			t.ensure(f.Code == proto.MarshallingError, "the first %d bytes of %d are answered %s, expected MarshallingError", n, len(whole), f.Code)
+		}
+		t.equal("the Stat of a znode", k.stat(y), before)
+		t.equal("the children", k.children(t.path("")), []string{"y"})
+		k.noEvent()
+	}
 }

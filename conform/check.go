@@ -31,12 +31,10 @@ func alone(c Check) Check {
 	return c
 }
 
-// undisturbed is a script that [trial.undisturbed] runs, each time with another connection.
 func undisturbed(f func(t *trial, k *conn, root string)) func(*trial) {
 	return func(t *trial) { t.undisturbed(func(root string) { f(t, t.connect(), root) }) }
 }
 
-// takes is a script that [conn.takes] runs.
 func takes(n int64, f func(t *trial, k *conn, root string)) func(*trial, *conn) {
 	return func(t *trial, k *conn) { k.takes(n, func(root string) { f(t, k, root) }) }
 }

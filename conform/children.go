@@ -49,19 +49,7 @@ var childrenChecks = []Check{
 		}),
 	check("children/permission", ">=3.3",
 		"getChildren and getChildren2 need READ on the znode, but no permission on the children.",
-		func(t *trial, k *conn) {
-			k.auth("digest", alice+":"+alice)
-			k.createACL(t.path("closed"), nil, []proto.ACL{allow(alice, proto.PermAll), allowAll(proto.PermAll &^ proto.PermRead)}, 0)
-			k.createACL(t.path("open"), nil, []proto.ACL{allow(alice, proto.PermAll), allowAll(proto.PermRead)}, 0)
-			k.createACL(t.path("open/x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
-			other := t.connect()
-			for _, op := range []proto.OpCode{proto.OpGetChildren, proto.OpGetChildren2} {
-				other.want(proto.NoAuth, opRead(op, t.path("closed")))
-				other.want(proto.NoNode, opRead(op, t.path("closed/none")))
-				other.do(opRead(op, t.path("open")))
-			}
-			t.equal("the children", other.children(t.path("open")), []string{"x"})
-		}),
+		readsNeedRead),
 	check("children/root", ">=3.5",
 		"The root has the child zookeeper, which has the children config and quota; the empty path means the root too.",
 		func(t *trial, k *conn) {
@@ -208,7 +196,6 @@ var childrenChecks = []Check{
 		}),
 }
 
-// ephemerals returns the paths of the session's ephemeral znodes, sorted, or nil.
 func (k *conn) ephemerals(prefix *proto.Path) []string {
 	names := slices.Clone(k.do(req(proto.OpGetEphemerals, prefix)).Body.(*proto.StringsReply).Names)
 	slices.Sort(names)
@@ -216,4 +203,19 @@ func (k *conn) ephemerals(prefix *proto.Path) []string {
 		return nil
 	}
 	return names
+}
+
+// readsNeedRead reads znodes that are open and closed to everyone.
+func readsNeedRead(t *trial, k *conn) {
+	k.auth("digest", alice+":"+alice)
+	k.createACL(t.path("closed"), nil, []proto.ACL{allow(alice, proto.PermAll), allowAll(proto.PermAll &^ proto.PermRead)}, 0)
+	k.createACL(t.path("open"), nil, []proto.ACL{allow(alice, proto.PermAll), allowAll(proto.PermRead)}, 0)
+	k.createACL(t.path("open/x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
+	other := t.connect()
+	for _, op := range []proto.OpCode{proto.OpGetData, proto.OpGetChildren, proto.OpGetChildren2} {
+		other.want(proto.NoAuth, opRead(op, t.path("closed")))
+		other.want(proto.NoNode, opRead(op, t.path("closed/none")))
+		other.do(opRead(op, t.path("open")))
+	}
+	t.equal("the children", other.children(t.path("open")), []string{"x"})
 }

@@ -64,7 +64,6 @@ func (t *trial) protect(f func()) (why string) {
 	return ""
 }
 
-// failf ends the check.
 func (t *trial) failf(format string, args ...any) { panic(failure{fmt.Sprintf(format, args...)}) }
 
 // equal ends the check unless got equals want.
@@ -122,7 +121,6 @@ func (t *trial) end() {
 	}
 }
 
-// exchange returns the log as text.
 func (t *trial) exchange() (lines []string) {
 	const most = 200
 	log := t.log
@@ -198,7 +196,6 @@ func (t *trial) undisturbed(f func(root string)) {
 	}
 }
 
-// word sends a four-letter word on a connection of its own and returns the answer.
 func (t *trial) word(w string) string {
 	k := t.dial()
 	k.write([]byte(w), "word "+w)
@@ -232,7 +229,6 @@ type conn struct {
 	uninterrupted func()
 }
 
-// dial connects and sends nothing.
 func (t *trial) dial() *conn {
 	ctx, cancel := context.WithTimeout(t.ctx, t.s.o.Timeout)
 	defer cancel()
@@ -257,7 +253,6 @@ func (t *trial) dial() *conn {
 // connect opens a session with a timeout of 30 s, or the nearest that the server allows.
 func (t *trial) connect() *conn { return t.connectFor(30 * time.Second) }
 
-// connectFor opens a session.
 func (t *trial) connectFor(timeout time.Duration) *conn {
 	k := t.dial()
 	if r := k.handshake(rawclient.NewSession(timeout)); r.SessionID == 0 {
@@ -266,7 +261,6 @@ func (t *trial) connectFor(timeout time.Duration) *conn {
 	return k
 }
 
-// resume resumes a session on a new connection.
 func (t *trial) resume(s proto.ConnectReply) *conn {
 	k := t.dial()
 	r := k.handshake(rawclient.Resumption(s))
@@ -274,13 +268,11 @@ func (t *trial) resume(s proto.ConnectReply) *conn {
 	return k
 }
 
-// handshake sends q and returns the answer.
 func (k *conn) handshake(q *proto.ConnectRequest) proto.ConnectReply {
 	k.sendFrame(q.Append(nil))
 	return k.readHandshake()
 }
 
-// readHandshake reads the answer to a handshake.
 func (k *conn) readHandshake() proto.ConnectReply {
 	r, ok := k.next().Body.(*proto.ConnectReply)
 	if !ok {
@@ -326,13 +318,11 @@ func (k *conn) queuePayload(payload []byte) {
 	k.out = append(jute.AppendInt(k.out, int32(len(payload))), payload...)
 }
 
-// sendFrame sends a frame with any payload.
 func (k *conn) sendFrame(payload []byte) {
 	k.queuePayload(payload)
 	k.flush()
 }
 
-// queue queues requests for flush, and returns the last one's xid.
 func (k *conn) queue(requests ...request) int32 {
 	for _, q := range requests {
 		k.xid++
@@ -341,7 +331,6 @@ func (k *conn) queue(requests ...request) int32 {
 	return k.xid
 }
 
-// queueXid is like queue, with a given xid.
 func (k *conn) queueXid(xid int32, q request) {
 	h := proto.RequestHeader{Xid: xid, Op: q.Op}
 	b := h.Append(nil)
@@ -355,7 +344,6 @@ func (k *conn) queueXid(xid int32, q request) {
 	k.asked = append(k.asked, xid)
 }
 
-// flush sends everything queued in one write.
 func (k *conn) flush() {
 	k.t.log = append(k.t.log, k.outLog...)
 	k.push(k.out)
@@ -405,7 +393,6 @@ func ended(err error) bool {
 	return !(errors.As(err, &timeout) && timeout.Timeout())
 }
 
-// bytes reads n bytes.
 func (k *conn) bytes(n int) string {
 	b := make([]byte, n)
 	k.await()
@@ -432,7 +419,6 @@ func (k *conn) reply() *wire.Frame {
 	}
 }
 
-// call sends a request and returns its reply.
 func (k *conn) call(q request) *wire.Frame {
 	k.send(q)
 	return k.answer()
@@ -522,7 +508,6 @@ func (k *conn) closeSession() *wire.Frame {
 	return f
 }
 
-// ping sends a ping and waits for its reply.
 func (k *conn) ping() *wire.Frame { return k.do(request{Op: proto.OpPing}) }
 
 // event is a change of a znode that a watch reports.
@@ -551,7 +536,6 @@ func (k *conn) event(events ...event) (f *wire.Frame) {
 	return f
 }
 
-// onlyEvents is event, and then noEvent.
 func (k *conn) onlyEvents(events ...event) {
 	k.event(events...)
 	k.noEvent()
@@ -571,7 +555,6 @@ func (k *conn) create(path string, data []byte, flags int32) string {
 	return k.createACL(path, data, proto.OpenACL, flags)
 }
 
-// make creates znodes without data.
 func (k *conn) make(paths ...string) {
 	for _, p := range paths {
 		k.create(p, nil, 0)
@@ -583,7 +566,6 @@ func (k *conn) createACL(path string, data []byte, acl []proto.ACL, flags int32)
 	return f.Body.(*proto.PathReply).Path
 }
 
-// create2 is like create, but also returns the Stat.
 func (k *conn) create2(path string, data []byte, flags int32) (string, proto.Stat) {
 	f := k.do(opMake(proto.OpCreate2, path, data, flags))
 	r := f.Body.(*proto.PathStatReply)
@@ -612,7 +594,6 @@ func (k *conn) watch(requests ...request) {
 	}
 }
 
-// addWatch adds a persistent watch.
 func (k *conn) addWatch(path string, mode int32) *wire.Frame {
 	return k.do(opAddWatch(path, mode))
 }
@@ -622,7 +603,6 @@ func (k *conn) get(path string) ([]byte, proto.Stat) {
 	return r.Data, r.Stat
 }
 
-// hasData checks a znode's data.
 func (k *conn) hasData(path, want string) {
 	data, _ := k.get(path)
 	k.t.equal("the data", string(data), want)
@@ -649,7 +629,6 @@ func (k *conn) getACL(path string) ([]proto.ACL, proto.Stat) {
 	return r.ACL, r.Stat
 }
 
-// hasACL checks a znode's ACL.
 func (k *conn) hasACL(path string, want []proto.ACL) {
 	acl, _ := k.getACL(path)
 	k.t.equal("the ACL", acl, want)
@@ -681,18 +660,15 @@ const (
 
 var users = []string{alice, bob}
 
-// digestID returns the id of scheme digest for a user and password.
 func digestID(user, password string) string {
 	sum := sha1.Sum([]byte(user + ":" + password))
 	return user + ":" + base64.StdEncoding.EncodeToString(sum[:])
 }
 
-// allow returns an ACL entry for one of the users.
 func allow(user string, perms int32) proto.ACL {
 	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: proto.SchemeDigest, ID: digestID(user, user)}}
 }
 
-// allowAll returns an ACL entry for everyone.
 func allowAll(perms int32) proto.ACL {
 	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: proto.SchemeWorld, ID: proto.Anyone}}
 }
@@ -751,5 +727,4 @@ func body(parts ...any) raw {
 	return b
 }
 
-// repeat returns n bytes of data.
 func repeat(n int) []byte { return bytes.Repeat([]byte("x"), n) }

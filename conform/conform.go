@@ -217,7 +217,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	return r, nil
 }
 
-// check returns what is wrong with the options.
 func (o *Options) check() error {
 	if o.Dial == nil {
 		return errors.New("no Dial")
@@ -238,7 +237,6 @@ func (o *Options) check() error {
 	return nil
 }
 
-// state is one run of the suite.
 type state struct {
 	o       Options
 	root    string
@@ -321,7 +319,6 @@ func (s *state) prepare(ctx context.Context) error {
 	return nil
 }
 
-// probe finds out whether the endpoint has a feature.
 func (s *state) probe(ctx context.Context, f Feature, try func(*trial) string) {
 	if s.missing[f] != "" {
 		return
@@ -348,7 +345,6 @@ func (s *state) attempt(ctx context.Context, name string, run func(*trial)) Resu
 	return Result{Why: why}
 }
 
-// check runs one check, unless it does not apply, and reports its result.
 func (s *state) check(ctx context.Context, k *Check) Result {
 	r := Result{Name: k.Name, Group: k.Group(), Says: k.Says, In: k.In, Status: Passed}
 	switch why := s.leaveOut(k); {
@@ -425,7 +421,6 @@ func (s *state) tidy(ctx context.Context) string {
 	return s.root + ": " + why
 }
 
-// claimed returns the version in the answer to srvr, or "".
 func claimed(srvr string) string {
 	_, v, ok := strings.Cut(srvr, "Zookeeper version: ")
 	v, _, ok2 := strings.Cut(v, ",")

@@ -6,7 +6,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// container creates a container and returns its Stat.
 func (k *conn) container(path string) proto.Stat {
 	f := k.do(opMake(proto.OpCreateContainer, path, nil, proto.FlagContainer))
 	return f.Body.(*proto.PathStatReply).Stat
@@ -48,30 +47,11 @@ var containerChecks = []Check{
 	check("containers and ttl/container", ">=3.5.3",
 		"createContainer returns the path and the Stat, which is that of a persistent znode, without an owner.",
 		func(t *trial, k *conn) {
-			f := k.do(opMake(proto.OpCreateContainer, t.path("n"), repeat(3), proto.FlagContainer))
-			r := f.Body.(*proto.PathStatReply)
-			t.equal("the path", r.Path, t.path("n"))
-			want := proto.Stat{Czxid: f.Zxid, Mzxid: f.Zxid, Pzxid: f.Zxid, Ctime: r.Stat.Ctime, Mtime: r.Stat.Ctime, DataLength: 3}
-			t.equal("the Stat", r.Stat, want)
-			t.equal("the Stat later", k.stat(t.path("n")), want)
+			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("n"), repeat(3), proto.FlagContainer)), t.path("n"), 3)
 		}),
 	check("containers and ttl/container's flags", ">=3.5.3",
 		"createContainer creates a container whatever its flags are; a sequential flag adds a number, and an ephemeral flag has no effect.",
-		func(t *trial, k *conn) {
-			for flags, want := range map[int32]string{0: "n0", proto.FlagEphemeral: "n1", proto.FlagContainer: "n4"} {
-				f := k.do(opMake(proto.OpCreateContainer, t.path(want), nil, flags))
-				t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path(want))
-				t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
-			}
-			for _, flags := range []int32{proto.FlagSequential, proto.FlagEphemeralSeq} {
-				number := sequence(k.stat(t.path("")))
-				f := k.do(opMake(proto.OpCreateContainer, t.path("s-"), nil, flags))
-				t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path("s-"+number))
-				t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
-			}
-			k.closeSession()
-			t.equal("the number of children after the session", t.connect().stat(t.path("")).NumChildren, int32(5))
-		}),
+		containerFlags),
 	check("containers and ttl/container's children", ">=3.5.3",
 		"A container may have children of every kind, including containers and ephemeral znodes.",
 		func(t *trial, k *conn) {
@@ -94,12 +74,7 @@ var containerChecks = []Check{
 		func(t *trial, k *conn) {
 			q := opTTL(t.path("n"), proto.FlagTTL, 1e6)
 			q.Request.(*proto.CreateTTLRequest).Data = repeat(3)
-			f := k.do(q)
-			r := f.Body.(*proto.PathStatReply)
-			t.equal("the path", r.Path, t.path("n"))
-			want := proto.Stat{Czxid: f.Zxid, Mzxid: f.Zxid, Pzxid: f.Zxid, Ctime: r.Stat.Ctime, Mtime: r.Stat.Ctime, DataLength: 3}
-			t.equal("the Stat", r.Stat, want)
-			t.equal("the Stat later", k.stat(t.path("n")), want)
+			k.isNew(k.do(q), t.path("n"), 3)
 		})),
 	requires(TTL, check("containers and ttl/sequential TTL znode", ">=3.5.3",
 		"createTTL with flag 6 adds a number to the name.",
@@ -115,32 +90,13 @@ var containerChecks = []Check{
 		})),
 	requires(TTL, check("containers and ttl/TTL bounds", ">=3.5.4",
 		"A TTL is between 1 and 2^40-1 milliseconds; anything else fails with BadArguments.",
-		func(t *trial, k *conn) {
-			for _, ttl := range []int64{0, -1, -1 << 63, 1 << 40, 1<<63 - 1} {
-				k.want(proto.BadArguments, opTTL(t.path("n"), proto.FlagTTL, ttl))
-			}
-			k.missing(t.path("n"))
-			k.do(opTTL(t.path("n"), proto.FlagTTL, 1))
-			k.call(opDelete(t.path("n"), -1)) // unless the reaper was faster
-			k.do(opTTL(t.path("m"), proto.FlagTTL, 1<<40-1))
-		})),
+		ttlBounds)),
 	requires(TTL, check("containers and ttl/TTL without the flag", ">=3.5.3",
 		"createTTL with a TTL but with flags other than 5 and 6 fails with BadArguments.",
-		func(t *trial, k *conn) {
-			for _, flags := range []int32{-1, 0, 1, 2, 3, 4, 7} {
-				k.want(proto.BadArguments, opTTL(t.path("n"), flags, 1000))
-			}
-			k.missing(t.path("n"))
-		})),
+		ttlWithoutFlag)),
 	requires(TTL, check("containers and ttl/flag without the TTL", ">=3.5.3",
 		"create and create2 with flag 5 or 6 fail with BadArguments, because they carry no TTL.",
-		func(t *trial, k *conn) {
-			for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2} {
-				for _, flags := range []int32{proto.FlagTTL, proto.FlagTTLSequential} {
-					k.want(proto.BadArguments, opMake(op, t.path("n"), nil, flags))
-				}
-			}
-		})),
+		flagWithoutTTL)),
 	requires(TTL, check("containers and ttl/other refusals", ">=3.5.3",
 		"createContainer and createTTL are refused for the same reasons as create.",
 		func(t *trial, k *conn) {
@@ -261,4 +217,41 @@ var containerChecks = []Check{
 			k.sweep()
 			k.stat(n)
 		}))),
+}
+
+// ttlBounds creates TTL znodes with TTLs at the bounds and beyond them.
+func ttlBounds(t *trial, k *conn) {
+	for _, ttl := range []int64{0, -1, -1 << 63, 1 << 40, 1<<63 - 1} {
+		k.want(proto.BadArguments, opTTL(t.path("n"), proto.FlagTTL, ttl))
+	}
+	k.missing(t.path("n"))
+	k.do(opTTL(t.path("n"), proto.FlagTTL, 1))
+	k.call(opDelete(t.path("n"), -1)) // unless the reaper was faster
+	k.do(opTTL(t.path("m"), proto.FlagTTL, 1<<40-1))
+}
+
+// ttlWithoutFlag gives TTLs with the flags of other modes. It gives none of -1, which ZooKeeper would
+// accept, and then crash.
+func ttlWithoutFlag(t *trial, k *conn) {
+	for _, flags := range []int32{-1, 0, 1, 2, 3, 4, 7} {
+		k.want(proto.BadArguments, opTTL(t.path("n"), flags, 1000))
+	}
+	k.missing(t.path("n"))
+}
+
+// containerFlags creates containers with the flags of other modes.
+func containerFlags(t *trial, k *conn) {
+	for flags, want := range map[int32]string{0: "n0", proto.FlagEphemeral: "n1", proto.FlagContainer: "n4"} {
+		f := k.do(opMake(proto.OpCreateContainer, t.path(want), nil, flags))
+		t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path(want))
+		t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
+	}
+	for _, flags := range []int32{proto.FlagSequential, proto.FlagEphemeralSeq} {
+		number := sequence(k.stat(t.path("")))
+		f := k.do(opMake(proto.OpCreateContainer, t.path("s-"), nil, flags))
+		t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path("s-"+number))
+		t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
+	}
+	k.closeSession()
+	t.equal("the number of children after the session", t.connect().stat(t.path("")).NumChildren, int32(5))
 }

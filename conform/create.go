@@ -67,31 +67,13 @@ var createChecks = []Check{
 		})),
 	requires(TTL, check("create/ttl bounds", ">=3.5.4",
 		"A TTL of 1 ms and one of 2^40-1 ms are accepted; 0, negative and longer ones fail with BadArguments.",
-		func(t *trial, k *conn) {
-			for _, ttl := range []int64{0, -1, -2, proto.MaxTTL + 1, 1 << 62, -1 << 63} {
-				k.want(proto.BadArguments, opTTL(t.path("x"), proto.FlagTTL, ttl))
-			}
-			k.missing(t.path("x"))
-			k.do(opTTL(t.path("x"), proto.FlagTTL, proto.MaxTTL), opTTL(t.path("y"), proto.FlagTTL, 1))
-			k.call(opDelete(t.path("y"), -1)) // unless the reaper was faster
-		})),
+		ttlBounds)),
 	requires(TTL, check("create/ttl without TTL mode", ">=3.5.4",
 		"createTTL with a TTL and the flags of another mode fails with BadArguments.",
-		func(t *trial, k *conn) {
-			// Not with a TTL of -1: ZooKeeper would accept it and then crash.
-			for flags := proto.FlagPersistent; flags <= proto.FlagContainer; flags++ {
-				k.want(proto.BadArguments, opTTL(t.path("x"), flags, 1000))
-			}
-			k.missing(t.path("x"))
-		})),
+		ttlWithoutFlag)),
 	requires(TTL, check("create/TTL mode without ttl", ">=3.5.4",
 		"The flags of TTL znodes fail with BadArguments in operations that carry no TTL.",
-		func(t *trial, k *conn) {
-			for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer} {
-				k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTL))
-				k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTLSequential))
-			}
-		})),
+		flagWithoutTTL)),
 	check("create/create2", ">=3.5",
 		"create2 is like create, but also returns the Stat.",
 		func(t *trial, k *conn) {
@@ -110,13 +92,7 @@ var createChecks = []Check{
 		}),
 	check("create/other flags in createContainer", ">=3.5.3",
 		"The operation decides the kind: createContainer with the ephemeral flag does not make an ephemeral znode, but the sequential flag adds a number.",
-		func(t *trial, k *conn) {
-			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("a"), nil, proto.FlagPersistent)), t.path("a"), 0)
-			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("b"), nil, proto.FlagEphemeral)), t.path("b"), 0)
-			k.isNew(k.do(opMake(proto.OpCreateContainer, t.path("c"), nil, proto.FlagSequential)), t.path("c0000000002"), 0)
-			k.closeSession()
-			t.equal("the children", t.connect().children(t.path("")), []string{"a", "b", "c0000000002"})
-		}),
+		containerFlags),
 	check("create/flags", ">=3.5.4",
 		"Flags that belong to no known mode fail with BadArguments.",
 		func(t *trial, k *conn) {
@@ -434,4 +410,12 @@ func (k *conn) isNew(f *wire.Frame, path string, length int32) {
 	k.t.ensure(r.Stat.Ctime > 0, "ctime is %d", r.Stat.Ctime)
 	k.t.equal("the Stat", r.Stat, newStat(f.Zxid, r.Stat.Ctime, length))
 	k.t.equal("the Stat of exists", k.stat(path), r.Stat)
+}
+
+// flagWithoutTTL gives the flags of TTL znodes in operations that carry no TTL.
+func flagWithoutTTL(t *trial, k *conn) {
+	for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer} {
+		k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTL))
+		k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTLSequential))
+	}
 }

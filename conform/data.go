@@ -155,13 +155,7 @@ var dataChecks = []Check{
 		}),
 	check("data/permission to get", ">=3.0",
 		"getData needs READ on the znode.",
-		func(t *trial, k *conn) {
-			k.createACL(t.path("x"), nil, []proto.ACL{allowAll(proto.PermAll &^ proto.PermRead)}, 0)
-			k.createACL(t.path("r"), nil, []proto.ACL{allowAll(proto.PermRead)}, 0)
-			k.want(proto.NoAuth, opGet(t.path("x")))
-			k.want(proto.NoNode, opGet(t.path("x/none")))
-			k.get(t.path("r"))
-		}),
+		needs(opGet, proto.PermRead)),
 	check("data/a failed set", ">=3.0",
 		"A setData that fails changes nothing.",
 		func(t *trial, k *conn) {
@@ -188,10 +182,7 @@ var dataChecks = []Check{
 		}),
 	check("data/exists without permission", releases.ExistsNeedsNothing,
 		"exists needs no permission.",
-		func(t *trial, k *conn) {
-			k.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
-			k.stat(t.path("x"))
-		}),
+		needs(opExists, everyPerm...)),
 	check("data/exists needs READ", releases.ExistsNeedsRead,
 		"exists needs READ on a znode that exists.",
 		func(t *trial, k *conn) {

@@ -117,12 +117,7 @@ var deleteChecks = []Check{
 		}),
 	check("delete/own ACL", ">=3.0",
 		"The ACL of the znode itself does not matter when it is deleted.",
-		func(t *trial, k *conn) {
-			k.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
-			k.createACL(t.path("y"), nil, []proto.ACL{allow(alice, proto.PermRead)}, 0)
-			k.delete(t.path("x"), 0)
-			k.delete(t.path("y"), -1)
-		}),
+		ownACL),
 	check("delete/permission before existence", ">=3.6",
 		"A missing permission on the parent is reported before a missing znode, a wrong version and remaining children.",
 		func(t *trial, k *conn) {
@@ -182,4 +177,12 @@ var deleteChecks = []Check{
 			a.closeSession()
 			t.equal("the owner", b.stat(t.path("x")).EphemeralOwner, b.Session.SessionID)
 		}),
+}
+
+// ownACL deletes znodes whose own ACL does not permit it.
+func ownACL(t *trial, k *conn) {
+	k.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
+	k.createACL(t.path("y"), nil, []proto.ACL{allow(alice, proto.PermRead)}, 0)
+	k.delete(t.path("x"), 0)
+	k.delete(t.path("y"), -1)
 }

@@ -170,6 +170,7 @@ var faults = []struct {
 	{"pzxid is czxid", "children/pzxid", body(proto.OpExists, func(s *proto.Stat) { s.Pzxid = s.Czxid })},
 	{"mzxid does not move", "data/set's Stat", body(proto.OpSetData, func(s *proto.Stat) { s.Mzxid = s.Czxid })},
 	{"version starts at 1", "create/persistent", body(proto.OpExists, func(s *proto.Stat) { s.Version++ })},
+	{"a version that is never read", "order/event before new data", body(proto.OpExists, func(s *proto.Stat) { s.Version++ })},
 	{"a container's owner", "create/container", body(proto.OpCreateContainer, func(r *proto.PathStatReply) { r.Stat.EphemeralOwner = math.MinInt64 })},
 	{"null data", "data/null in create", body(proto.OpGetData, func(r *proto.DataReply) { r.Data = append([]byte{}, r.Data...) })},
 	{"paths for names", "children/names", body(proto.OpGetChildren, func(r *proto.ChildrenReply) {

@@ -12,7 +12,6 @@ func hard(count, bytes int) string {
 	return fmt.Sprintf("count=-1,bytes=-1=;byteHardLimit=%d;countHardLimit=%d", bytes, count)
 }
 
-// usage checks the stats of a quota.
 func (k *conn) usage(path string, count, bytes int) {
 	data, _ := k.get("/zookeeper/quota" + path + "/zookeeper_stats")
 	k.t.equal("the stats of the quota", string(data), soft(count, bytes))

@@ -58,12 +58,10 @@ type (
 		*fields
 		Seconds float64 `json:"seconds"`
 	}
-	report struct {
-		Version string   `json:"version"`
-		Claims  string   `json:"claims,omitempty"`
-		Seconds float64  `json:"seconds"`
-		Left    string   `json:"left,omitempty"`
-		Results []Result `json:"results"`
+	outcome Report
+	report  struct {
+		*outcome
+		Seconds float64 `json:"seconds"`
 	}
 )
 
@@ -82,14 +80,14 @@ func (r *Result) UnmarshalJSON(b []byte) error {
 
 // MarshalJSON is for package json.
 func (r Report) MarshalJSON() ([]byte, error) {
-	return marshal(report{r.Version, r.Claims, r.Took.Seconds(), r.Left, r.Results})
+	return marshal(report{(*outcome)(&r), r.Took.Seconds()})
 }
 
 // UnmarshalJSON is for package json.
 func (r *Report) UnmarshalJSON(b []byte) error {
-	var x report
+	x := report{outcome: (*outcome)(r)}
 	err := json.Unmarshal(b, &x)
-	*r = Report{Version: x.Version, Claims: x.Claims, Took: duration(x.Seconds), Left: x.Left, Results: x.Results}
+	r.Took = duration(x.Seconds)
 	return err
 }
 

@@ -164,7 +164,6 @@ func TestFormats(t *testing.T) {
 	const wantJSON = `{
   "version": "3.9.5",
   "claims": "3.9.5-<x>",
-  "seconds": 1.234567891,
   "left": "/a & /b",
   "results": [
     {
@@ -190,7 +189,8 @@ func TestFormats(t *testing.T) {
       "status": "other version",
       "seconds": 0
     }
-  ]
+  ],
+  "seconds": 1.234567891
 }
 `
 	if text.String() != wantJSON {

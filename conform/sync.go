@@ -46,13 +46,16 @@ var syncChecks = []Check{
 		}),
 	check("sync and ping/sync after another's write", ">=3.0",
 		"The reply to sync has at least the zxid of every write that was answered before the sync was sent.",
-		func(t *trial, a, b *conn) {
-			a.make(t.path("x"))
-			for range 20 {
-				mzxid := a.set(t.path("x"), nil, -1).Mzxid
-				f := b.do(opSync(t.path("x")))
-				t.ensure(f.Zxid >= mzxid, "sync is answered with zxid %#x, the write before had %#x", f.Zxid, mzxid)
-				t.ensure(b.stat(t.path("x")).Mzxid >= mzxid, "a read after sync does not see the write")
-			}
-		}),
+		syncSeesWrites),
+}
+
+// syncSeesWrites reads after a sync what another session has written.
+func syncSeesWrites(t *trial, a, b *conn) {
+	a.make(t.path("x"))
+	for range 20 {
+		mzxid := a.set(t.path("x"), nil, -1).Mzxid
+		f := b.do(opSync(t.path("x")))
+		t.ensure(f.Zxid >= mzxid, "sync is answered with zxid %#x, the write before had %#x", f.Zxid, mzxid)
+		t.ensure(b.stat(t.path("x")).Mzxid >= mzxid, "a read after sync does not see the write")
+	}
 }

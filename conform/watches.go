@@ -30,7 +30,6 @@ func (k *conn) restored(op proto.OpCode, q proto.Record) {
 	k.answers(proto.OK)
 }
 
-// watches reports whether checkWatches finds a watch.
 func (k *conn) watches(path string, watcher int32) bool {
 	f := k.call(opCheckWatches(path, watcher))
 	if f.Code != proto.NoWatcher {
@@ -67,7 +66,6 @@ func (x fired) run(t *trial) {
 	k.noEvent()
 }
 
-// Changes of a znode.
 func doSet(k *conn, p string)    { k.set(p, []byte("2"), -1) }
 func doSame(k *conn, p string)   { k.set(p, []byte("1"), -1) }
 func doDelete(k *conn, p string) { k.delete(p, -1) }
@@ -205,14 +203,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/node before parent", ">=3.0",
 		"The event of a znode comes before that of its parent's children.",
-		func(t *trial, k *conn) {
-			k.watch(opChildren(t.path("")), opExists(t.path("n")))
-			k.make(t.path("n"))
-			k.event(created(t.path("n")), childrenChanged(t.path("")))
-			k.watch(opChildren(t.path("")), opExists(t.path("n")))
-			k.delete(t.path("n"), -1)
-			k.onlyEvents(deleted(t.path("n")), childrenChanged(t.path("")))
-		}),
+		nodeBeforeParent),
 	check("watches/without the flag", ">=3.0",
 		"A read without the watch flag sets no watch.",
 		func(t *trial, k, w *conn) {
@@ -251,13 +242,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/before the own reply", ">=3.0",
 		"The event of a connection's own write comes before the write's reply.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
-			k.watch(opGet(n))
-			xid := k.send(opSet(n, nil, -1))
-			t.equal("the kind of the first frame", k.next().Kind, wire.Event)
-			t.equal("the xid of the second", k.next().Xid, xid)
-		}),
+		beforeOwnReply),
 	check("watches/before the change is visible", ">=3.0",
 		"A connection that watches gets the event of a change before it can read the change.",
 		func(t *trial, k, w *conn) {
@@ -285,15 +270,7 @@ var watchChecks = []Check{
 		func(t *trial) { eventHeader(t, func(change *wire.Frame) int64 { return change.Zxid }) }),
 	check("watches/lost with the connection", ">=3.0",
 		"Watches belong to the connection and not to the session: after a reconnect there are none.",
-		func(t *trial, k, w *conn) {
-			n := k.create(t.path("n"), nil, 0)
-			k.watch(opGet(n), opChildren(n))
-			k.hangUp()
-			k = t.resume(k.Session)
-			w.set(n, nil, -1)
-			w.delete(n, -1)
-			k.noEvent()
-		}),
+		watchesLost),
 	check("watches/kept while others go", ">=3.0",
 		"A watch stays when another connection that has the same watch ends.",
 		func(t *trial, a, b *conn) {
@@ -558,4 +535,15 @@ func checkOthers(t *trial, found bool) {
 		t.equal("whether the watch is found", b.watches(t.path(""), watcher), found)
 	}
 	b.want(proto.NoWatcher, opRemoveWatches(t.path(""), watcherAny))
+}
+
+// watchesLost resumes a session whose connection had watches.
+func watchesLost(t *trial, k, w *conn) {
+	n := k.create(t.path("n"), nil, 0)
+	k.watch(opGet(n), opChildren(n))
+	k.hangUp()
+	k = t.resume(k.Session)
+	w.set(n, nil, -1)
+	w.delete(n, -1)
+	k.noEvent()
 }

@@ -31,7 +31,6 @@ var srvrLines = []string{
 	`(Proposal sizes last/min/max: -?\d+/-?\d+/-?\d+)?`, // only a leader shows it
 }
 
-// matches reports whether the expression matches the whole line.
 func matches(expr, line string) bool {
 	return regexp.MustCompile(`^(?:` + expr + `)$`).MatchString(line)
 }
@@ -59,7 +58,6 @@ func (t *trial) form(lines []string, exprs ...string) {
 	t.equal("the lines left over", len(lines), 0)
 }
 
-// every checks that each line matches one of the expressions.
 func (t *trial) every(lines []string, exprs ...string) {
 	for _, line := range lines {
 		t.ensure(slices.ContainsFunc(exprs, func(e string) bool { return matches(e, line) }), "the line %q is unexpected", line)
@@ -91,20 +89,19 @@ func (t *trial) becomes(word, prefix string, want int64) {
 
 // settled waits until a number no longer changes, because the connections of earlier
 // checks have ended, and returns it.
-func (t *trial) settled(word, prefix string) int64 {
-	was := t.number(t.lines(word), prefix)
-	for same := 0; same < 3; {
-		t.wait(20 * time.Millisecond)
-		if n := t.number(t.lines(word), prefix); n == was {
-			same++
-		} else {
-			was, same = n, 0
+func (t *trial) settled(word, prefix string) (n int64) {
+	same := 0
+	t.eventually(0, fmt.Sprintf("%q in %s no longer changes", prefix, word), func() bool {
+		was := n
+		if n = t.number(t.lines(word), prefix); n != was {
+			same = 0
 		}
-	}
-	return was
+		same++
+		return same > 3
+	})
+	return n
 }
 
-// cons returns the line of cons that has the connection's session.
 func (t *trial) cons(k *conn) string {
 	for _, line := range t.lines("cons") {
 		if strings.Contains(line, fmt.Sprintf(",sid=%#x,", uint64(k.Session.SessionID))) {
@@ -115,7 +112,6 @@ func (t *trial) cons(k *conn) string {
 	return ""
 }
 
-// hex returns the session's id as words write it.
 func (k *conn) hex() string { return fmt.Sprintf("%#x", uint64(k.Session.SessionID)) }
 
 // section returns the lines between two lines. If to is empty, it returns all lines after from.

@@ -227,7 +227,7 @@ func (o *benchOptions) target(addrs string, pids []int) (*bench.Target, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &bench.Target{Name: addrs, Addrs: servers, Chroot: chroot, PIDs: pids, Plain: o.dialer.TLS == nil}
+	t := &bench.Target{Name: addrs, Addrs: servers, Chroot: chroot, PIDs: pids}
 	t.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 		return o.dialer.DialContext(ctx, "tcp", addr)
 	}

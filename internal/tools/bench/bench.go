@@ -40,8 +40,6 @@ type Target struct {
 	// process ids, or nil if they have not changed. It need not wait until the server
 	// serves. Without it, no workload restarts the server.
 	Restart func(ctx context.Context) ([]int, error)
-	// Plain says that Addrs are ports for TCP without TLS, as workloads with very many sessions need.
-	Plain bool
 	// Kill kills the server with this one of Addrs at once, as kill -9 does. It returns new
 	// process ids as Restart does, if it starts the server again. Without it, no workload kills a server.
 	Kill func(ctx context.Context, addr string) ([]int, error)
@@ -101,7 +99,7 @@ type Run struct {
 	stopped atomic.Bool
 	ended   atomic.Int64 // sessions that have been closed
 	result  Result
-	hist    Histogram
+	times   []time.Duration // of all operations, in ascending order
 
 	mu    sync.Mutex
 	conns map[net.Conn]bool // to be closed if an interrupted run does not end
@@ -110,10 +108,10 @@ type Run struct {
 
 // Worker counts the operations of one goroutine of the measured part.
 type Worker struct {
-	run  *Run
-	left int
-	hist Histogram
-	errs map[string]int64
+	run   *Run
+	left  int
+	times []time.Duration
+	errs  map[string]int64
 }
 
 // More reports whether the worker shall do another operation, and counts it.
@@ -126,7 +124,7 @@ func (w *Worker) More() bool {
 }
 
 // Done counts an operation that has succeeded.
-func (w *Worker) Done(took time.Duration) { w.hist.Add(took) }
+func (w *Worker) Done(took time.Duration) { w.times = append(w.times, took) }
 
 // Fail counts an operation that has failed.
 func (w *Worker) Fail(err error) { w.fail(err, 1) }
@@ -184,12 +182,13 @@ func (r *Run) Measured(n int, work func(i int, w *Worker)) error {
 		return err
 	}
 	for _, w := range workers {
-		r.hist.Merge(&w.hist)
+		r.times = append(r.times, w.times...)
 		for what, n := range w.errs {
 			r.fails[what] += n
 		}
 	}
-	r.result.measured(took, &r.hist, before, after)
+	slices.Sort(r.times)
+	r.result.measured(took, r.times, before, after)
 	return nil
 }
 
@@ -279,10 +278,9 @@ func (r *Run) endBy(session proto.ConnectReply, i int) bool {
 	return c.CloseSession() == nil
 }
 
-// openAll opens n sessions, spread over the servers.
 func (r *Run) openAll(n int) ([]*rawclient.Client, error) {
 	clients := make([]*rawclient.Client, n)
-	err := atOnce(n, func(i int) (err error) {
+	err := atOnce(setupParallel, n, func(i int) (err error) {
 		if r.ctx.Err() != nil {
 			return r.ctx.Err()
 		}
@@ -298,7 +296,7 @@ func (r *Run) openAll(n int) ([]*rawclient.Client, error) {
 
 // endAll ends the sessions of clients, where nil is none.
 func (r *Run) endAll(clients []*rawclient.Client) {
-	atOnce(len(clients), func(i int) error {
+	atOnce(setupParallel, len(clients), func(i int) error {
 		if clients[i] != nil {
 			r.end(clients[i])
 		}
@@ -308,22 +306,22 @@ func (r *Run) endAll(clients []*rawclient.Client) {
 
 // syncAll waits until every session sees what the others have written.
 func (r *Run) syncAll(clients []*rawclient.Client) error {
-	return atOnce(len(clients), func(i int) error {
+	return atOnce(setupParallel, len(clients), func(i int) error {
 		_, err := clients[i].Call(proto.OpSync, &proto.Path{Path: r.Root}, nil)
 		return err
 	})
 }
 
-// setupParallel is how many connections a setup or a cleanup uses at the same time.
+// setupParallel is how many connections most setups and cleanups use at the same time.
 const setupParallel = 32
 
 // atOnce calls f for 0 to n-1 in several goroutines, and returns the first error. After an
 // error it makes no more calls.
-func atOnce(n int, f func(i int) error) error {
+func atOnce(parallel, n int, f func(i int) error) error {
 	var next atomic.Int64
 	var first atomic.Pointer[error]
 	var all sync.WaitGroup
-	for range min(n, setupParallel) {
+	for range min(n, parallel) {
 		all.Go(func() {
 			for first.Load() == nil {
 				i := int(next.Add(1)) - 1
@@ -353,7 +351,6 @@ func (t *Target) dial(ctx context.Context, i int) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, "tcp", addr)
 }
 
-// workload returns the target's workload with the name of w.
 func (t *Target) workload(w Workload) (Workload, bool) {
 	if t.Workloads == nil {
 		return w, true
@@ -426,7 +423,6 @@ func random() string {
 	return hex.EncodeToString(b)
 }
 
-// measuring is the state of Measure.
 type measuring struct {
 	o      *Options
 	began  time.Time
@@ -532,7 +528,6 @@ func (m *measuring) one(ctx context.Context, w Workload, i int, warming bool) Re
 	return result
 }
 
-// finish returns the result of a workload that has ended with err.
 func (r *Run) finish(err error) Result {
 	if err != nil {
 		r.fails[short(err)]++
@@ -669,7 +664,6 @@ func (t *Target) usage() (u usage, err error) {
 	return u, nil
 }
 
-// names returns the names of workloads.
 func names(all []Workload) (list []string) {
 	for _, w := range all {
 		list = append(list, w.Name)

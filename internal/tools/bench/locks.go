@@ -43,7 +43,7 @@ func stockLocks(r *Run, n int) error {
 			}
 		}
 	}()
-	err := atOnce(n, func(i int) (err error) {
+	err := atOnce(setupParallel, n, func(i int) (err error) {
 		if conns[i], err = r.stock(i); err == nil {
 			_, err = conns[i].Create(r.parent(i), nil, 0, zk.WorldACL(zk.PermAll))
 		}
@@ -170,7 +170,6 @@ func handOver(r *Run, n int) error {
 	})
 }
 
-// holdOnce queues for the lock, holds it and releases it.
 func (r *Run) holdOnce(c *rawclient.Client, parent string, q *queue, w *Worker) error {
 	path, err := c.Create(parent+"/n-", nil, proto.FlagEphemeralSeq)
 	if err != nil {
@@ -215,7 +214,6 @@ func (r *Run) holdOnce(c *rawclient.Client, parent string, q *queue, w *Worker) 
 	return c.Delete(path)
 }
 
-// violated notes that the lock had two holders, and ends the run.
 func (r *Run) violated(err error) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +22,6 @@ func processorTime(pid int) (time.Duration, error) {
 	return time.Duration(t.Nano()), nil
 }
 
-// residentMemory returns the bytes of memory that a process occupies.
 func residentMemory(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -45,21 +42,10 @@ func machineTime() (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	f := strings.Fields(line) // cpu user nice system idle iowait irq softirq steal …
-	if len(f) < 9 || f[0] != "cpu" {
-		return 0, fmt.Errorf("/proc/stat begins with %q", line)
+	var user, nice, system, idle, iowait, irq, softirq, steal int64
+	if _, err := fmt.Sscanf(string(text), "cpu %d %d %d %d %d %d %d %d", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal); err != nil {
+		return 0, fmt.Errorf("/proc/stat: %w", err)
 	}
-	var ticks int64
-	for i, s := range f[1:9] {
-		if i == 3 || i == 4 { // idle, iowait
-			continue
-		}
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
+	ticks := user + nice + system + irq + softirq + steal
 	return time.Duration(ticks) * time.Second / 100, nil // USER_HZ is 100 wherever Go runs
 }

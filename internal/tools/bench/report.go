@@ -84,11 +84,20 @@ type Ratio struct {
 	High   float64 `json:"high"`
 }
 
+// quantile returns the shortest of the sorted times such that at least the share q of all is not
+// longer. It returns 0 if there are none.
+func quantile(times []time.Duration, q float64) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	return times[max(int(math.Ceil(q*float64(len(times)))), 1)-1]
+}
+
 // measured fills in what the measured part has found.
-func (r *Result) measured(took time.Duration, h *Histogram, before, after usage) {
-	r.Ops, r.Seconds = h.Count(), took.Seconds()
+func (r *Result) measured(took time.Duration, times []time.Duration, before, after usage) {
+	r.Ops, r.Seconds = uint64(len(times)), took.Seconds()
 	r.Rate = round(float64(r.Ops) / r.Seconds)
-	r.P50, r.P99, r.P999, r.Max = us(h.Quantile(0.5)), us(h.Quantile(0.99)), us(h.Quantile(0.999)), us(h.Max())
+	r.P50, r.P99, r.P999, r.Max = us(quantile(times, 0.5)), us(quantile(times, 0.99)), us(quantile(times, 0.999)), us(quantile(times, 1))
 	server, client := after.server-before.server, after.client-before.client
 	if after.known {
 		r.ClientCores = round(client.Seconds() / r.Seconds)
@@ -102,10 +111,8 @@ func (r *Result) measured(took time.Duration, h *Histogram, before, after usage)
 	}
 }
 
-// us returns d in microseconds.
 func us(d time.Duration) float64 { return round(float64(d) / 1000) }
 
-// round rounds to four significant digits.
 func round(v float64) float64 {
 	v, _ = strconv.ParseFloat(strconv.FormatFloat(v, 'g', 4, 64), 64)
 	return v
@@ -140,7 +147,6 @@ var Figures = []Figure{
 	{Name: "restart s", Of: func(r *Result) float64 { return r.RestartSeconds }},
 }
 
-// values returns a figure in the turns that were measured.
 func values(runs []Result, of func(r *Result) float64) (v []float64) {
 	for i := range runs {
 		if r := &runs[i]; r.Skipped == "" && r.Turn > 0 {
@@ -167,7 +173,6 @@ func (r *Row) Median(i int, of func(r *Result) float64) float64 {
 	return median(values(r.Runs[i], of))
 }
 
-// of returns what stands for a figure in several turns.
 func (f *Figure) of(turns []float64) float64 {
 	if f.Worst && len(turns) > 0 {
 		return slices.Max(turns)
@@ -316,7 +321,6 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// writeNotes writes the figures that only this workload has.
 func (r *Row) writeNotes(b *strings.Builder, targets []string) {
 	for i, runs := range r.Runs {
 		for _, run := range runs {
@@ -335,7 +339,6 @@ func (r *Row) skipped(i int) string {
 	return r.Runs[i][0].Skipped
 }
 
-// writeTable writes a line for each workload.
 func (r *Report) writeTable(b *strings.Builder) {
 	var shown []Figure // the columns that are not empty
 	for _, f := range Figures {

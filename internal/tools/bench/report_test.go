@@ -12,14 +12,14 @@ import (
 // must not change their names.
 func TestReport(t *testing.T) {
 	measured := func(turn int, each time.Duration) Result {
-		var h Histogram
+		var times []time.Duration
 		for i := range 1000 {
-			h.Add(each + time.Duration(i)*each/1000)
+			times = append(times, each+time.Duration(i)*each/1000)
 		}
 		r := Result{Turn: turn}
 		before := usage{measured: true, known: true}
 		after := usage{measured: true, known: true, server: 500 * each, client: 100 * each, total: 700 * each, memory: 100 << 20}
-		r.measured(1000*each, &h, before, after)
+		r.measured(1000*each, times, before, after)
 		return r
 	}
 	failed := measured(1, time.Millisecond)
@@ -61,5 +61,18 @@ func TestReport(t *testing.T) {
 	}
 	if one.Faults() != 2 || compared.Faults() != 0 {
 		t.Errorf("%d and %d faults", one.Faults(), compared.Faults())
+	}
+}
+
+// TestQuantile checks quantiles of one to five times.
+func TestQuantile(t *testing.T) {
+	for n, want := range [][3]time.Duration{{0, 0, 0}, {1, 1, 1}, {1, 2, 2}, {2, 3, 3}, {2, 4, 4}, {3, 5, 5}} {
+		var times []time.Duration
+		for i := range n {
+			times = append(times, time.Duration(i+1))
+		}
+		if got := [3]time.Duration{quantile(times, 0.5), quantile(times, 0.99), quantile(times, 1)}; got != want {
+			t.Errorf("of %d times: %v, should be %v", n, got, want)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -104,7 +105,6 @@ const (
 	most   = 99_999_999
 )
 
-// fixed encodes a request.
 func fixed(op proto.OpCode, body proto.Record) frame {
 	return frame{bytes: rawclient.Request(nil, 0, op, body)}
 }
@@ -146,19 +146,24 @@ func readFrame(parent string) frame {
 	return numbered(proto.OpGetData, &proto.PathWatch{Path: parent + "/" + digits})
 }
 
-// requests returns the n-th request of a session, for n from 0.
-type requests func(session int) func(b []byte, xid int32, n int) []byte
+// request appends the n-th request of a session, for n from 0, or nothing if there are no more.
+type request func(b []byte, xid int32, n int) []byte
+
+// load opens sessions, prepares, and sends the requests of each session, as the shape says.
+func (r *Run) load(s shape, prepare func(clients []*rawclient.Client) error, requests func(session int) request) error {
+	return r.withSessions(s.sessions, prepare, func(clients []*rawclient.Client) error { return r.pipelined(s, clients, requests) })
+}
 
 // pipelined sends requests on every session, as the shape says. If a connection is lost,
 // its requests have failed, and the session is replaced.
-func (r *Run) pipelined(s shape, clients []*rawclient.Client, requests requests) error {
+func (r *Run) pipelined(s shape, clients []*rawclient.Client, requests func(session int) request) error {
 	return r.Measured(s.sessions, func(i int, w *Worker) {
 		r.pipeline(w, s.outstanding, &clients[i], i, requests(i))
 	})
 }
 
 // pipeline sends the requests of session i, as many at a time as may be outstanding.
-func (r *Run) pipeline(w *Worker, outstanding int, client **rawclient.Client, i int, request func(b []byte, xid int32, n int) []byte) {
+func (r *Run) pipeline(w *Worker, outstanding int, client **rawclient.Client, i int, request request) {
 	n := 0
 	for {
 		asked, answered := n, n
@@ -206,7 +211,6 @@ func (r *Run) withSessions(n int, prepare, run func(clients []*rawclient.Client)
 	)
 }
 
-// steps calls functions until one returns an error.
 func steps(all ...func() error) error {
 	for _, step := range all {
 		if err := step(); err != nil {
@@ -216,9 +220,12 @@ func steps(all ...func() error) error {
 	return nil
 }
 
-// parents creates a znode for each session.
+// parents creates a znode for each session, and waits until the session sees it.
 func (r *Run) parents(clients []*rawclient.Client) error {
-	return r.numberedParents(clients[0], len(clients))
+	if err := r.numberedParents(clients[0], len(clients)); err != nil {
+		return err
+	}
+	return r.syncAll(clients)
 }
 
 func (r *Run) numberedParents(c *rawclient.Client, n int) error {
@@ -257,11 +264,9 @@ func replied(f *rawclient.Frame, _ time.Time) error {
 }
 
 func create(r *Run, s shape) error {
-	return r.withSessions(s.sessions, r.parents, func(clients []*rawclient.Client) error {
-		return r.pipelined(s, clients, func(session int) func([]byte, int32, int) []byte {
-			f := createFrame(r.parent(session), data)
-			return func(b []byte, xid int32, n int) []byte { return f.append(b, xid, n) }
-		})
+	return r.load(s, r.parents, func(session int) request {
+		f := createFrame(r.parent(session), data)
+		return func(b []byte, xid int32, n int) []byte { return f.append(b, xid, n) }
 	})
 }
 
@@ -270,23 +275,32 @@ const ownZnodes = 16
 
 func set(r *Run, s shape) error {
 	prepare := func(clients []*rawclient.Client) error {
-		return steps(
-			func() error { return r.parents(clients) },
-			func() error { return r.syncAll(clients) },
-			func() error {
-				return atOnce(len(clients), func(i int) error {
-					_, err := r.fill(clients[i], r.parent(i), ownZnodes, forever())
-					return err
-				})
-			},
-		)
+		if err := r.parents(clients); err != nil {
+			return err
+		}
+		return r.fillAll(clients, func(int) int { return ownZnodes }, forever(), nil)
 	}
-	return r.withSessions(s.sessions, prepare, func(clients []*rawclient.Client) error {
-		return r.pipelined(s, clients, func(session int) func([]byte, int32, int) []byte {
-			f := setFrame(r.parent(session))
-			return func(b []byte, xid int32, n int) []byte { return f.append(b, xid, n%ownZnodes) }
-		})
+	return r.load(s, prepare, func(session int) request {
+		f := setFrame(r.parent(session))
+		return func(b []byte, xid int32, n int) []byte { return f.append(b, xid, n%ownZnodes) }
 	})
+}
+
+// fillAll creates so many znodes below the parent of each session, in all sessions at the same time:
+// one that waits may expire.
+func (r *Run) fillAll(clients []*rawclient.Client, znodes func(session int) int, until time.Time, created []int) error {
+	var all sync.WaitGroup
+	errs := make([]error, len(clients))
+	for i, c := range clients {
+		all.Go(func() {
+			n, err := r.fill(c, r.parent(i), znodes(i), until)
+			if errs[i] = err; created != nil {
+				created[i] = n
+			}
+		})
+	}
+	all.Wait()
+	return cmp.Or(errs...)
 }
 
 // mostDeletes is more deletes than an outstanding request of a server can do in a second.
@@ -297,41 +311,27 @@ const mostDeletes = 10_000
 func remove(r *Run, s shape) error {
 	created := make([]int, s.sessions)
 	prepare := func(clients []*rawclient.Client) error {
-		return steps(
-			func() error { return r.parents(clients) },
-			func() error { return r.syncAll(clients) },
-			func() error {
-				until := time.Now().Add(r.limit)
-				enough := 1 + int(mostDeletes*r.limit.Seconds())*s.outstanding
-				var all sync.WaitGroup // all sessions have the same time, unlike with atOnce
-				errs := make([]error, len(clients))
-				for i, c := range clients {
-					all.Go(func() {
-						created[i], errs[i] = r.fill(c, r.parent(i), min(r.share(i, s.sessions), enough), until)
-					})
-				}
-				all.Wait()
-				return cmp.Or(errs...)
-			},
-		)
+		if err := r.parents(clients); err != nil {
+			return err
+		}
+		until := time.Now().Add(r.limit)
+		enough := 1 + int(mostDeletes*r.limit.Seconds())*s.outstanding
+		return r.fillAll(clients, func(i int) int { return min(r.share(i, s.sessions), enough) }, until, created)
 	}
-	return r.withSessions(s.sessions, prepare, func(clients []*rawclient.Client) error {
-		return r.pipelined(s, clients, func(session int) func([]byte, int32, int) []byte {
-			f := deleteFrame(r.parent(session))
-			return func(b []byte, xid int32, n int) []byte {
-				if n == created[session] {
-					return b
-				}
-				return f.append(b, xid, n)
+	return r.load(s, prepare, func(session int) request {
+		f := deleteFrame(r.parent(session))
+		return func(b []byte, xid int32, n int) []byte {
+			if n == created[session] {
+				return b
 			}
-		})
+			return f.append(b, xid, n)
+		}
 	})
 }
 
 // readZnodes is the number of znodes that are read.
 const readZnodes = 1000
 
-// library creates the znodes to read.
 func (r *Run) library(clients []*rawclient.Client) error {
 	_, err := r.fill(clients[0], r.Root, readZnodes, forever())
 	return err
@@ -342,35 +342,28 @@ func (r *Run) library(clients []*rawclient.Client) error {
 func spread(session, n int) int { return (session*31 + n*7) % readZnodes }
 
 func read(r *Run, s shape) error {
-	return r.withSessions(s.sessions, r.library, func(clients []*rawclient.Client) error {
-		return r.pipelined(s, clients, func(session int) func([]byte, int32, int) []byte {
-			f := readFrame(r.Root)
-			return func(b []byte, xid int32, n int) []byte { return f.append(b, xid, spread(session, n)) }
-		})
+	return r.load(s, r.library, func(session int) request {
+		f := readFrame(r.Root)
+		return func(b []byte, xid int32, n int) []byte { return f.append(b, xid, spread(session, n)) }
 	})
 }
 
 func mixed(r *Run, s shape) error {
-	return r.withSessions(s.sessions, r.library, func(clients []*rawclient.Client) error {
-		return r.pipelined(s, clients, func(session int) func([]byte, int32, int) []byte {
-			reads, sets := readFrame(r.Root), setFrame(r.Root)
-			return func(b []byte, xid int32, n int) []byte {
-				if n%10 == 9 {
-					return sets.append(b, xid, spread(session, n))
-				}
-				return reads.append(b, xid, spread(session, n))
+	return r.load(s, r.library, func(session int) request {
+		reads, sets := readFrame(r.Root), setFrame(r.Root)
+		return func(b []byte, xid int32, n int) []byte {
+			if n%10 == 9 {
+				return sets.append(b, xid, spread(session, n))
 			}
-		})
+			return reads.append(b, xid, spread(session, n))
+		}
 	})
 }
 
 func syncs(r *Run, s shape) error {
-	prepare := func([]*rawclient.Client) error { return nil }
-	return r.withSessions(s.sessions, prepare, func(clients []*rawclient.Client) error {
-		f := fixed(proto.OpSync, &proto.Path{Path: r.Root})
-		return r.pipelined(s, clients, func(int) func([]byte, int32, int) []byte {
-			return func(b []byte, xid int32, _ int) []byte { return f.append(b, xid, 0) }
-		})
+	f := fixed(proto.OpSync, &proto.Path{Path: r.Root})
+	return r.load(s, r.syncAll, func(int) request {
+		return func(b []byte, xid int32, _ int) []byte { return f.append(b, xid, 0) }
 	})
 }
 
@@ -463,7 +456,6 @@ func fanOutOnce(path string, writer *rawclient.Client, clients []*rawclient.Clie
 	return last, err
 }
 
-// event waits for a watch event of path.
 func event(c *rawclient.Client, path string) error {
 	for {
 		for len(c.Events) > 0 {
@@ -484,7 +476,6 @@ func event(c *rawclient.Client, path string) error {
 	}
 }
 
-// churn opens and closes sessions.
 func churn(r *Run, n int) error {
 	return r.Measured(n, func(i int, w *Worker) {
 		for w.More() {
@@ -507,7 +498,6 @@ func churn(r *Run, n int) error {
 	})
 }
 
-// idle opens sessions and leaves them alone.
 func idle(r *Run) error {
 	n := r.o.IdleSessions
 	r.ops = n
@@ -539,10 +529,10 @@ func idle(r *Run) error {
 			w.Done(time.Since(began))
 		}
 	})
-	if err != nil || r.hist.Count() == 0 {
+	if err != nil || len(r.times) == 0 {
 		return err
 	}
-	return r.itemMemory(before, int(r.hist.Count()))
+	return r.itemMemory(before, len(r.times))
 }
 
 // itemMemory notes the memory that n sessions or znodes take.
@@ -583,14 +573,14 @@ func znodes(r *Run) error {
 		for i := range frames {
 			frames[i] = createFrame(r.parent(i), small)
 		}
-		return r.pipelined(s, clients, func(session int) func([]byte, int32, int) []byte {
+		return r.pipelined(s, clients, func(session int) request {
 			return func(b []byte, xid int32, n int) []byte {
 				number := n*s.sessions + session
 				return frames[number%znodeParents].append(b, xid, number)
 			}
 		})
 	})
-	created := int(r.hist.Count())
+	created := len(r.times)
 	if err != nil || created == 0 || r.ctx.Err() != nil {
 		return err
 	}
@@ -637,19 +627,10 @@ func snapshots(r *Run) error {
 	}
 	r.ops = znodes
 	prepare := func(clients []*rawclient.Client) error {
-		return steps(
-			func() error { return r.parents(clients) },
-			func() error { return r.syncAll(clients) },
-			func() error {
-				var filling sync.WaitGroup // all at the same time: a session that waits may expire
-				errs := make([]error, all)
-				for i, c := range clients {
-					filling.Go(func() { _, errs[i] = r.fill(c, r.parent(i), r.share(i, all), forever()) })
-				}
-				filling.Wait()
-				return cmp.Or(errs...)
-			},
-		)
+		if err := r.parents(clients); err != nil {
+			return err
+		}
+		return r.fillAll(clients, func(i int) int { return r.share(i, all) }, forever(), nil)
 	}
 	return r.withSessions(all, prepare, func(clients []*rawclient.Client) error {
 		if r.ops = max(snapshotTurns*znodes, snapshotWrites); r.o.Ops < snapshotWrites {
@@ -659,7 +640,7 @@ func snapshots(r *Run) error {
 		for i := range frames {
 			frames[i] = setFrame(r.parent(i))
 		}
-		return r.beside(s, clients, func(session int) func([]byte, int32, int) []byte {
+		return r.beside(s, clients, func(session int) request {
 			return func(b []byte, xid int32, n int) []byte {
 				number := (n*all + session) * scatter % znodes
 				return frames[number%all].append(b, xid, number/all)
@@ -673,8 +654,8 @@ const scatter = 7919
 
 // beside is like pipelined. The last of the clients is one more: a lone writer, which ends after
 // the others.
-func (r *Run) beside(s shape, clients []*rawclient.Client, requests requests) error {
-	var lone Histogram
+func (r *Run) beside(s shape, clients []*rawclient.Client, requests func(session int) request) error {
+	var lone []time.Duration
 	var others atomic.Int64
 	others.Store(int64(s.sessions))
 	err := r.Measured(s.sessions+1, func(i int, w *Worker) {
@@ -687,9 +668,10 @@ func (r *Run) beside(s shape, clients []*rawclient.Client, requests requests) er
 		}
 		w.left = math.MaxInt
 		r.pipeline(w, 1, &clients[i], i, requests(i))
-		lone, w.hist = w.hist, Histogram{}
+		lone, w.times = w.times, nil
 	})
-	r.result.LoneP50, r.result.LoneP999, r.result.LoneMax = us(lone.Quantile(0.5)), us(lone.Quantile(0.999)), us(lone.Max())
+	slices.Sort(lone)
+	r.result.LoneP50, r.result.LoneP999, r.result.LoneMax = us(quantile(lone, 0.5)), us(quantile(lone, 0.999)), us(quantile(lone, 1))
 	return err
 }
 

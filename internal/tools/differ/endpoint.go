@@ -202,7 +202,6 @@ func (e *endpoint) step(z int64) int64 {
 	return z - e.base + 1 - int64(sort.Search(len(e.skipped), func(i int) bool { return e.skipped[i] > z }))
 }
 
-// zxid is the inverse of step.
 func (e *endpoint) zxid(step int64) int64 {
 	z := e.base - 1 + step
 	for _, s := range e.skipped {

@@ -46,7 +46,6 @@ func entry(perms int32, scheme, id string) proto.ACL {
 	return proto.ACL{Perms: perms, ID: proto.ID{Scheme: scheme, ID: id}}
 }
 
-// digestID returns the id of scheme digest for user:password.
 func digestID(user string) string {
 	sum := sha1.Sum([]byte(user))
 	name, _, _ := strings.Cut(user, ":")
@@ -162,7 +161,6 @@ func (g *generator) last(st *step) bool {
 	return (f.Op == proto.OpSetACL || f.Odd) && !g.may("pipelined")
 }
 
-// life opens, resumes or closes a session, or closes its connection.
 func (g *generator) life() {
 	if len(g.sessions) < 2 || len(g.sessions) < 6 && g.chance(25) {
 		g.openSession()
@@ -275,7 +273,6 @@ func (g *generator) closeSession(s *genSession) {
 	}
 }
 
-// wrong tries to resume a session with a wrong password.
 func (g *generator) wrong(s *genSession) {
 	st := step{Kind: open, Conn: g.newConn(), Session: s.n, Frames: []frame{*g.handshake(s, 0, true)}}
 	if !g.may("wrong-password") {
@@ -313,7 +310,6 @@ func (g *generator) oddHandshake() {
 	}
 }
 
-// ending sends something that ends the connection.
 func (g *generator) ending(s *genSession) {
 	st := step{Kind: send, Conn: s.conn}
 	switch g.IntN(5) {
@@ -803,7 +799,6 @@ func (g *generator) setWatches(begin func(proto.OpCode) *frame) *frame {
 	return g.odd(f, 20)
 }
 
-// quota returns a request that creates, changes, deletes or reads a quota.
 func (g *generator) quota(begin func(proto.OpCode) *frame) *frame {
 	at := "^" + pick(g, "", "/a", "/a", "/a/b", "/b")
 	p := part{Kind: path, Path: at + pick(g, "", "/zookeeper_limits", "/zookeeper_stats", "/zookeeper_stats")}

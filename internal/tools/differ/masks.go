@@ -58,26 +58,19 @@ func lacksEventRead(v Version) bool { return !v.Lockkeeper && lacks(releases.Eve
 var Masks = []Mask{
 	// Behaviour that ZooKeeper does not define.
 	{"children-order", "the order of the names in getChildren, getChildren2 and getEphemerals is undefined", always,
-		func(_ *run, _, a, b *wire.Frame) {
-			sortNames(a)
-			sortNames(b)
-		}},
+		each(sortNames)},
 	{"identities-order", "the order of the identities in whoAmI is undefined", always,
-		func(_ *run, _, a, b *wire.Frame) {
-			for _, f := range []*wire.Frame{a, b} {
-				if r, ok := f.Body.(*proto.WhoAmIReply); ok {
-					slices.SortFunc(r.IDs, func(x, y proto.ID) int { return cmp.Or(cmp.Compare(x.Scheme, y.Scheme), cmp.Compare(x.ID, y.ID)) })
-				}
+		each(func(f *wire.Frame) {
+			if r, ok := f.Body.(*proto.WhoAmIReply); ok {
+				slices.SortFunc(r.IDs, func(x, y proto.ID) int { return cmp.Or(cmp.Compare(x.Scheme, y.Scheme), cmp.Compare(x.ID, y.ID)) })
 			}
-		}},
+		})},
 	{"acl-order", "the order of the entries that replace one of scheme auth is undefined", always,
-		func(_ *run, _, a, b *wire.Frame) {
-			for _, f := range []*wire.Frame{a, b} {
-				if r, ok := f.Body.(*proto.ACLReply); ok {
-					sortDigests(r.ACL)
-				}
+		each(func(f *wire.Frame) {
+			if r, ok := f.Body.(*proto.ACLReply); ok {
+				sortDigests(r.ACL)
 			}
-		}},
+		})},
 	{"close-order", "the order in which the ephemeral znodes of a closed session are deleted is undefined", always, nil},
 	{"outside", "znodes outside the run's root have other contents and zxids on each server", always,
 		func(r *run, q, a, b *wire.Frame) {
@@ -88,51 +81,24 @@ var Masks = []Mask{
 	// Versions of ZooKeeper.
 	{"event-zxid", "an event's header has the zxid of the change since 3.9, and -1 before", one(lacks(releases.EventZxid)),
 		func(_ *run, _, a, b *wire.Frame) {
-			if a.Kind == wire.Event && b.Kind == wire.Event && (a.Zxid == -1) != (b.Zxid == -1) {
+			if a.Kind == wire.Event && b.Kind == wire.Event && (a.Zxid == -1 || b.Zxid == -1) {
 				a.Zxid, b.Zxid = -1, -1
 			}
 		}},
 	{"create2-in-multi", "before 3.8.2, a create2 in a multi has a result of type create", one(lacks(releases.Create2InMulti)),
-		func(_ *run, _, a, b *wire.Frame) {
-			x, ok := a.Body.(*proto.MultiReply)
-			y, ok2 := b.Body.(*proto.MultiReply)
-			if ok && ok2 && len(x.Results) == len(y.Results) {
-				for i := range x.Results {
-					downgrade(&x.Results[i], &y.Results[i])
-					downgrade(&y.Results[i], &x.Results[i])
-				}
-			}
-		}},
+		bothWays(func(x, y *wire.Frame) { eachResult(x, y, downgrade) })},
 	{"exists-read", "exists needs READ since 3.8.4 and 3.9.2", one(lacks(releases.ExistsNeedsRead)),
-		func(_ *run, _, a, b *wire.Frame) {
-			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
-				if x[0].Op == proto.OpExists && x[1].Op == proto.OpExists && x[0].Code == proto.OK && x[1].Code == proto.NoAuth {
-					x[0].Code, x[0].Body = x[1].Code, x[1].Body
-				}
-			}
-		}},
+		answers(proto.OpExists, proto.OK, proto.NoAuth)},
 	{"exists-watch", "before 3.8.4 and 3.9.2, exists sets a watch on a znode without READ", one(lacks(releases.ExistsNeedsRead)), nil},
 	{"event-read", "an event needs READ since 3.8.4 and 3.9.2, and in Debian's 3.8.0", one(lacksEventRead), nil},
 	{"check-anybody", "before 3.9, checkWatches finds the watches of other connections", one(lacks(releases.CheckOwnWatches)),
-		func(_ *run, _, a, b *wire.Frame) {
-			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
-				if x[0].Op == proto.OpCheckWatches && x[0].Code == proto.OK && x[1].Code == proto.NoWatcher {
-					x[0].Code = x[1].Code
-				}
-			}
-		}},
+		answers(proto.OpCheckWatches, proto.OK, proto.NoWatcher)},
 	{"check-odd-path", "before 3.9, checkWatches of an invalid path fails with MarshallingError while there are recursive watches; otherwise, and since, with NoWatcher", either(lacks(releases.CheckOwnWatches)),
-		func(_ *run, _, a, b *wire.Frame) {
-			for _, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
-				if x[0].Op == proto.OpCheckWatches && x[0].Code == proto.MarshallingError && x[1].Code == proto.NoWatcher {
-					x[0].Code = x[1].Code
-				}
-			}
-		}},
+		answers(proto.OpCheckWatches, proto.MarshallingError, proto.NoWatcher)},
 	{"watch-modes", "before 3.9, watches of several modes on one znode replace each other", one(lacks(releases.WatchesSideBySide)), nil},
 	{"watcher-types", "before 3.9, checkWatches and removeWatches do not know persistent watches", one(lacks(releases.PersistentTypes)), nil},
 	{"malformed-zxid", "before 3.9, a write that cannot be decoded consumes a zxid", one(lacks(releases.UnreadableTakesNone)),
-		func(r *run, _, a, b *wire.Frame) { oneSkips(r, a, b) }},
+		oneSkips},
 	{"multi-create", "since 3.8.2, a multi checks modes, null ACLs and null paths while it is decoded; before, it goes by opcodes instead of modes", one(lacks(releases.MultiReadsModes)), nil},
 	{"ip6-acl", "since 3.9.4, ACL entries of scheme ip may have IPv6 addresses", one(lacks(releases.IPv6InACL)), nil},
 	{"check-alone", "before 3.8.5 and 3.9.3, a check outside of a multi may hang the connection", either(lacks(releases.CheckAloneRefused)), nil},
@@ -144,23 +110,16 @@ var Masks = []Mask{
 
 	// What lockkeeper keeps of the newest line when it behaves as an older one.
 	{"delete-order", "before 3.6, a delete of a missing znode fails with NoNode even if its parent does not permit it", kept("3.6"),
-		func(_ *run, _, a, b *wire.Frame) {
-			permit := func(op proto.OpCode, x, y *proto.Code) {
-				if op == proto.OpDelete && *x == proto.NoNode && *y == proto.NoAuth {
-					*y = *x
-				}
+		bothWays(func(x, y *wire.Frame) {
+			if x.Op == proto.OpDelete && x.Code == proto.NoNode && y.Code == proto.NoAuth {
+				y.Code = x.Code
 			}
-			permit(a.Op, &a.Code, &b.Code)
-			permit(b.Op, &b.Code, &a.Code)
-			x, ok := a.Body.(*proto.MultiReply)
-			y, ok2 := b.Body.(*proto.MultiReply)
-			if ok && ok2 && len(x.Results) == len(y.Results) {
-				for i := range x.Results {
-					permit(proto.OpDelete, &x.Results[i].Code, &y.Results[i].Code)
-					permit(proto.OpDelete, &y.Results[i].Code, &x.Results[i].Code)
+			eachResult(x, y, func(x, y *proto.MultiResult) {
+				if x.Code == proto.NoNode && y.Code == proto.NoAuth {
+					y.Code = x.Code
 				}
-			}
-		}},
+			})
+		})},
 	{"null-in-multi", "before 3.9, a multi with a null fails with the zxid before its own and a body behind the error", kept("3.9"), nil},
 	{"null-watch", "before 3.9, an addWatch of a null path keeps the connection from ending", kept("3.9"), nil},
 	{"quotas", "before 3.7, limits and stats of quotas have another form", kept("3.7"), nil},
@@ -176,29 +135,27 @@ var Masks = []Mask{
 	{"overtaking", "ZooKeeper may send the replies to auth, sasl and unknown operations before earlier replies", either(isZooKeeper), nil},
 	{"wrong-password", "in ZooKeeper, resuming a session with a wrong password closes its working connection", one(isLockkeeper), nil},
 	{"astral", "ZooKeeper encodes a character above U+FFFF as two surrogates, which is not valid UTF-8, for clients and in its log", one(isLockkeeper),
-		func(_ *run, _, a, b *wire.Frame) {
-			for _, f := range []*wire.Frame{a, b} {
-				switch r := f.Body.(type) {
-				case *proto.WatcherEvent:
-					r.Path = noAstral(r.Path)
-				case *proto.Path:
-					r.Path = noAstral(r.Path)
-				case *proto.ACLReply:
-					for i := range r.ACL {
-						r.ACL[i].ID.ID = noAstral(r.ACL[i].ID.ID)
-					}
-				case *proto.WhoAmIReply:
-					for i := range r.IDs {
-						r.IDs[i].ID = noAstral(r.IDs[i].ID)
-					}
-				default:
-					continue
+		each(func(f *wire.Frame) {
+			switch r := f.Body.(type) {
+			case *proto.WatcherEvent:
+				r.Path = noAstral(r.Path)
+			case *proto.Path:
+				r.Path = noAstral(r.Path)
+			case *proto.ACLReply:
+				for i := range r.ACL {
+					r.ACL[i].ID.ID = noAstral(r.ACL[i].ID.ID)
 				}
-				if f.Err == errOdd {
-					f.Err = nil
+			case *proto.WhoAmIReply:
+				for i := range r.IDs {
+					r.IDs[i].ID = noAstral(r.IDs[i].ID)
 				}
+			default:
+				return
 			}
-		}},
+			if f.Err == errOdd {
+				f.Err = nil
+			}
+		})},
 	{"multiread-body", "ZooKeeper's reply to a multiRead that it refuses ends with the results so far, which no client reads", either(isZooKeeper),
 		func(_ *run, _, a, b *wire.Frame) {
 			if a.Op == proto.OpMultiRead && a.Code == proto.MarshallingError && b.Code == a.Code {
@@ -230,7 +187,7 @@ func forgetHistory(r *run, q, f *wire.Frame) {
 
 // oneSkips allows that a write that cannot be decoded has consumed a zxid on only one
 // server.
-func oneSkips(r *run, a, b *wire.Frame) {
+func oneSkips(r *run, _, a, b *wire.Frame) {
 	if a.Code != proto.MarshallingError || b.Code != proto.MarshallingError || a.Op != b.Op {
 		return
 	}
@@ -242,6 +199,42 @@ func oneSkips(r *run, a, b *wire.Frame) {
 			r.ends[i].skip(r.zxids[i])
 			x[0].Zxid = x[1].Zxid
 			return
+		}
+	}
+}
+
+// each, bothWays and answers make functions that hide a difference: f changes each of the two
+// frames, or is called with the one and the other in both orders; a reply with the code one becomes
+// as the other server's.
+func each(f func(*wire.Frame)) func(_ *run, _, a, b *wire.Frame) {
+	return func(_ *run, _, a, b *wire.Frame) {
+		f(a)
+		f(b)
+	}
+}
+
+func bothWays(f func(x, y *wire.Frame)) func(_ *run, _, a, b *wire.Frame) {
+	return func(_ *run, _, a, b *wire.Frame) {
+		f(a, b)
+		f(b, a)
+	}
+}
+
+func answers(op proto.OpCode, one, other proto.Code) func(_ *run, _, a, b *wire.Frame) {
+	return bothWays(func(x, y *wire.Frame) {
+		if x.Op == op && y.Op == op && x.Code == one && y.Code == other {
+			x.Code, x.Body = y.Code, y.Body
+		}
+	})
+}
+
+// eachResult calls f with the results of two multis of the same length.
+func eachResult(x, y *wire.Frame, f func(x, y *proto.MultiResult)) {
+	a, ok := x.Body.(*proto.MultiReply)
+	b, ok2 := y.Body.(*proto.MultiReply)
+	if ok && ok2 && len(a.Results) == len(b.Results) {
+		for i := range a.Results {
+			f(&a.Results[i], &b.Results[i])
 		}
 	}
 }

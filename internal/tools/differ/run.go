@@ -36,7 +36,6 @@ type run struct {
 	story   []Exchange
 }
 
-// mismatch is a difference found.
 type mismatch struct {
 	what string
 	Exchange
@@ -237,7 +236,6 @@ func (r *run) settle(s *step, conns ...int) error {
 	return nil
 }
 
-// tell adds an exchange to the story, if telling is set.
 func (r *run) tell(x Exchange) {
 	if r.telling && (len(x.Sent) > 0 || len(x.A) > 0 || len(x.B) > 0) {
 		r.story = append(r.story, x)

@@ -98,10 +98,8 @@ type blanks struct {
 	session func(n int) (id int64, password []byte)
 }
 
-// quotaRoot returns the root of the quotas of the run's znodes.
 func quotaRoot(root string) string { return "/zookeeper/quota" + root }
 
-// append encodes the frame.
 func (f *frame) append(b []byte, c *blanks) []byte {
 	start := len(b)
 	if !f.Raw {

@@ -1,7 +1,6 @@
 package rawclient
 
 import (
-	"encoding/binary"
 	"fmt"
 	"time"
 
@@ -47,7 +46,11 @@ func (c *Client) Pipeline(window int, next func(b []byte, xid int32) []byte, don
 		}
 		c.Conn.SetReadDeadline(c.deadline())
 		for {
-			f, err := c.peek()
+			var err error
+			if c.in, err = jute.ReadFrame(c.r, maxFrame, c.in); err != nil {
+				return err
+			}
+			f, err := parse(c.in)
 			if err != nil {
 				return err
 			}
@@ -68,32 +71,6 @@ func (c *Client) Pipeline(window int, next func(b []byte, xid int32) []byte, don
 			}
 		}
 	}
-}
-
-// peek reads the next frame, whose body is valid until the next read.
-func (c *Client) peek() (f Frame, err error) {
-	head, err := c.r.Peek(4)
-	if err != nil {
-		return f, err
-	}
-	var payload []byte
-	if n := binary.BigEndian.Uint32(head); int64(n) <= int64(c.r.Size()-4) {
-		if payload, err = c.r.Peek(4 + int(n)); err != nil {
-			return f, err
-		}
-		payload = payload[4:]
-		c.r.Discard(4 + int(n))
-	} else {
-		c.r.Discard(4)
-		if c.in, err = jute.ReadPayload(c.r, n, maxFrame, c.in); err != nil {
-			return f, err
-		}
-		payload = c.in
-	}
-	d := jute.NewDecoder(payload)
-	f.ReplyHeader.Decode(&d)
-	f.Body = d.Rest()
-	return f, d.Err()
 }
 
 // CloseSession ends the session and waits until the server has done so. The connection

@@ -40,7 +40,7 @@ type Client struct {
 	r       *bufio.Reader
 	lastXid int32
 	out     []byte // frames that wait for Flush
-	in      []byte // the last long frame that Pipeline has read
+	in      []byte // the last frame that Pipeline has read
 }
 
 // Event is a watch event with the zxid of its header.
@@ -187,7 +187,10 @@ func (c *Client) Read() (Frame, error) {
 	if err != nil {
 		return Frame{}, err
 	}
-	var f Frame
+	return parse(payload)
+}
+
+func parse(payload []byte) (f Frame, err error) {
 	d := jute.NewDecoder(payload)
 	f.ReplyHeader.Decode(&d)
 	f.Body = d.Rest()

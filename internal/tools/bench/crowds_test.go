@@ -2,67 +2,28 @@ package bench
 
 import (
 	"context"
-	"io"
 	"net"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 )
 
-// door is a TCP port of a server in this process. It can be closed with all of its connections,
-// as if the server had been killed.
-type door struct {
-	net.Listener
-	mu    sync.Mutex
-	conns []net.Conn
+// doors are the connections to several addresses of a server in this process.
+type doors struct {
+	mu     sync.Mutex
+	conns  map[string][]net.Conn
+	killed string // the address whose connections are closed, as if its server had been killed
 }
 
-func openDoor(t *testing.T, to *Target) *door {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	d := &door{Listener: l}
-	dial := to.Dial
-	var all sync.WaitGroup
-	all.Go(func() {
-		for {
-			outside, err := l.Accept()
-			if err != nil {
-				return
-			}
-			inside, err := dial(context.Background(), "")
-			if err != nil {
-				outside.Close()
-				return
-			}
-			d.mu.Lock()
-			d.conns = append(d.conns, outside, inside)
-			d.mu.Unlock()
-			for _, pair := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
-				all.Go(func() {
-					io.Copy(pair[0], pair[1])
-					pair[0].Close()
-				})
-			}
-		}
-	})
-	t.Cleanup(func() {
-		d.kill()
-		all.Wait()
-	})
-	return d
-}
-
-func (d *door) kill() {
-	d.Close()
+func (d *doors) kill(_ context.Context, addr string) ([]int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	for _, c := range d.conns {
-		c.Close()
+	d.killed = addr
+	for _, nc := range d.conns[addr] {
+		nc.Close()
 	}
+	return nil, nil
 }
 
 // TestCrowds runs the workloads with very many sessions with a few, on a server with three ports.
@@ -71,19 +32,17 @@ func TestCrowds(t *testing.T) {
 	for _, w := range Crowds() {
 		t.Run(w.Name, func(t *testing.T) {
 			_, own := target(t)
-			own.PIDs, own.Plain, own.Addrs = []int{os.Getpid()}, true, nil
-			doors := map[string]*door{}
-			for range 3 {
-				d := openDoor(t, own)
-				own.Addrs = append(own.Addrs, d.Addr().String())
-				doors[d.Addr().String()] = d
-			}
-			own.Dial = nil
-			var killed string
-			own.Kill = func(_ context.Context, addr string) ([]int, error) {
-				killed = addr
-				doors[addr].kill()
-				return nil, nil
+			d, dial := &doors{conns: map[string][]net.Conn{}}, own.Dial
+			own.Addrs, own.Kill = []string{"a:1", "b:1", "c:1"}, d.kill
+			own.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				if addr == d.killed {
+					return nil, net.ErrClosed
+				}
+				nc, err := dial(ctx, addr)
+				d.conns[addr] = append(d.conns[addr], nc)
+				return nc, err
 			}
 			want := map[string]int{"sessions-open": sessions, "sessions-failover": sessions / 3, "sessions-vanish": sessions / 4, "sessions-watch": 4 * sessions}[w.Name]
 			report, err := Measure(t.Context(), Options{
@@ -104,8 +63,8 @@ func TestCrowds(t *testing.T) {
 			if w.Name != "sessions-failover" {
 				return
 			}
-			if killed != own.Addrs[0] {
-				t.Errorf("%q was killed", killed)
+			if d.killed != own.Addrs[0] {
+				t.Errorf("%q was killed", d.killed)
 			}
 			for _, n := range r.Notes {
 				if n.What == "sessions that had to move" && n.Value != sessions/3 || n.What == "sessions lost" && n.Value != 0 {
@@ -119,11 +78,10 @@ func TestCrowds(t *testing.T) {
 // TestCrowdNeeds names what is missing.
 func TestCrowdNeeds(t *testing.T) {
 	_, own := target(t)
-	report, err := Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: Crowds()[:2]})
-	if err != nil || report.Rows[0].Runs[0][0].Skipped != "needs TCP without TLS" || report.Rows[1].Runs[0][0].Skipped != "needs a command that kills a server" {
+	report, err := Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: Crowds()[1:2]})
+	if err != nil || report.Rows[0].Runs[0][0].Skipped != "needs a command that kills a server" {
 		t.Errorf("%v, %+v", err, report)
 	}
-	own.Plain = true
 	report, err = Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: Crowds()[:1], Sessions: most})
 	if err != nil || !strings.Contains(report.Rows[0].Runs[0][0].Error, "file descriptors") {
 		t.Errorf("%v, %+v", err, report.Rows[0].Runs[0])
