@@ -24,7 +24,7 @@ import (
 func zooDir(t *testing.T) string {
 	t.Helper()
 	var snapshot bytes.Buffer
-	check1(t, zkdata.NewState().Write(&snapshot))
+	check1(t, zkdata.NewState().Content().Write(&snapshot))
 	dir := filepath.Join(t.TempDir(), "zookeeper")
 	check1(t, os.MkdirAll(filepath.Join(dir, "version-2"), 0o700))
 	check1(t, os.WriteFile(filepath.Join(dir, "version-2", "snapshot.0"), snapshot.Bytes(), 0o600))
