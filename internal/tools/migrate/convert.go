@@ -15,10 +15,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-var kinds = map[zkdata.Kind]znode.Kind{
-	zkdata.Persistent: znode.Persistent, zkdata.Ephemeral: znode.Ephemeral, zkdata.Container: znode.Container, zkdata.TTL: znode.TTL,
-}
-
 // Machine returns the state as lockkeeper has it. The sessions have the passwords that ZooKeeper has
 // given their clients. What had to be changed is noted in f.
 func Machine(s *zkdata.State, f *Found) (*fsm.Machine, error) {
@@ -37,7 +33,7 @@ func Machine(s *zkdata.State, f *Found) (*fsm.Machine, error) {
 		r := znode.Record{
 			Path: path, Data: n.Data, ACL: n.ACL, Czxid: n.Czxid, Mzxid: n.Mzxid, Pzxid: n.Pzxid, Ctime: n.Ctime, Mtime: n.Mtime,
 			Creates: int64(uint32(n.Cversion)), // which goes on below zero when it overflows
-			Version: n.Version, Aversion: n.Aversion, Kind: kinds[s.Kind(n)],
+			Version: n.Version, Aversion: n.Aversion, Kind: s.Kind(n),
 		}
 		switch r.Kind {
 		case znode.Ephemeral:

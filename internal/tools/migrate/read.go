@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // Source says which data of ZooKeeper to read.
@@ -490,11 +491,11 @@ func (f *Found) describe(src Source, s *zkdata.State) error {
 	f.Zxid, f.Znodes, f.Sessions = s.Zxid, s.Len(), len(s.Sessions)
 	for _, n := range s.All() {
 		switch s.Kind(n) {
-		case zkdata.Ephemeral:
+		case znode.Ephemeral:
 			f.Ephemerals++
-		case zkdata.Container:
+		case znode.Container:
 			f.Containers++
-		case zkdata.TTL:
+		case znode.TTL:
 			f.TTLs++
 		}
 	}
