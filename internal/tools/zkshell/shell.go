@@ -300,6 +300,11 @@ func (s *Shell) process(ctx context.Context, words []string) (fields, error) {
 	if len(p.args) < c.least || c.most >= 0 && len(p.args) > c.most {
 		return nil, usage(c.usageText())
 	}
+	if c.path && len(p.args) > 0 {
+		if err := checked(p.args[0]); err != nil {
+			return nil, err
+		}
+	}
 	return c.run(s, ctx, p)
 }
 

@@ -84,6 +84,7 @@ func newZnode(path string, data []byte, st *proto.Stat, acl []proto.ACL) *znode 
 func (z *znode) request() (q proto.CreateRequest, err error) {
 	switch z.Type {
 	case "", typeContainer:
+		z.TTL = 0
 	case typeTTL:
 		if z.TTL <= 0 || z.TTL > proto.MaxTTL {
 			return q, fmt.Errorf("its TTL is %d ms, not between 1 and %d", z.TTL, proto.MaxTTL)
@@ -397,8 +398,9 @@ type importing struct {
 // creation is a znode that is being created.
 type creation struct {
 	path string
-	z    *znode
-	q    proto.CreateRequest
+	q    proto.CreateRequest // without its path
+	op   proto.OpCode
+	body proto.Record // what is sent
 	call *call
 }
 
@@ -486,7 +488,7 @@ func (i *importing) add(ctx context.Context, z *znode) error {
 		}
 		z.Type = ""
 	}
-	c := &creation{path: join(i.root, z.Path), z: z}
+	c := &creation{path: join(i.root, z.Path)}
 	if err := checked(c.path); err != nil {
 		return err
 	}
@@ -494,7 +496,9 @@ func (i *importing) add(ctx context.Context, z *znode) error {
 	if c.q, err = z.request(); err != nil {
 		return usage(c.path + ": " + err.Error())
 	}
-	c.q.Path = c.path
+	q := c.q
+	q.Path = c.path
+	c.op, c.body = createRequest(i.s.client, q, z.Type == typeContainer, z.TTL)
 	for len(i.window) > 0 && (len(i.window) == writing || i.bytes+len(c.q.Data) > writingBytes) {
 		if err := i.finish(ctx); err != nil {
 			return err
@@ -507,12 +511,7 @@ func (i *importing) add(ctx context.Context, z *znode) error {
 }
 
 func (i *importing) send(ctx context.Context, c *creation) {
-	ttl := int64(0)
-	if c.z.Type == typeTTL {
-		ttl = c.z.TTL
-	}
-	op, body := createRequest(i.s.client, c.q, c.z.Type == typeContainer, ttl)
-	c.call = i.s.client.start(ctx, op, body, nil)
+	c.call = i.s.client.start(ctx, c.op, c.body, nil)
 }
 
 // finish waits for the first znode of the window.
@@ -587,9 +586,6 @@ func tree(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	}
 	depth, err := p.integer("d", 32, 1<<31-1)
 	if err != nil {
-		return nil, err
-	}
-	if err := checked(root); err != nil {
 		return nil, err
 	}
 	list := []fields{}
