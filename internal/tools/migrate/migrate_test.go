@@ -126,7 +126,7 @@ func TestRead(t *testing.T) {
 		{"no snapshot and not the first leader", map[string][]byte{"log.700000001": zklog.File(0, create(epoch(7, 1)))}, 0, 0, "", "transactions are missing"},
 		{"bad epoch", map[string][]byte{"snapshot.0": snapshot(t, 0), "currentEpoch": []byte("x")}, 0, 0, "", `currentEpoch has "x", and should have the server's epoch.`},
 		{"empty epoch", map[string][]byte{"snapshot.200000000": snapshot(t, epoch(2, 0)), "log.200000001": second, "currentEpoch": []byte("\n")}, 0, 0, "",
-			"currentEpoch is empty, and should have the server's epoch. ZooKeeper does not start with it either. Use the directory of another server; if this is the only one, move the file away: the epoch is then that of the last zxid, 2,"},
+			"currentEpoch has \"\", and should have the server's epoch. ZooKeeper does not start with it either. Use the directory of another server; if this is the only one, move the file away: the epoch is then that of the last zxid, 2,"},
 		{"a session twice", map[string][]byte{"snapshot.0": {'Z', 'K', 'S', 'N', 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
 			0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1}}, 0, 0, "", "session 0x1 occurs twice"},
 	} {
