@@ -152,3 +152,9 @@ func help(s *Shell, _ context.Context, args []string) (fields, error) {
 	}
 	return fields{"name": c.name, "usage": c.usage, "does": c.short}, nil
 }
+
+// version prints the version of lockkeeper, where zkCli prints that of ZooKeeper.
+func version(s *Shell, _ context.Context, _ *parsed) (fields, error) {
+	s.println("lockkeeper CLI version: " + s.cfg.Version)
+	return fields{"version": s.cfg.Version}, nil
+}
