@@ -131,7 +131,7 @@ func (h *Handler) serveZooKeeperSnapshot(w http.ResponseWriter, r *http.Request)
 		answer(http.StatusServiceUnavailable, fmt.Errorf("there is no snapshot: %w", err))
 		return
 	}
-	content, err := migrate.Sent(r.Context(), state)
+	content, err := migrate.ForZooKeeper(r.Context(), state)
 	if err != nil {
 		answer(http.StatusInternalServerError, err)
 		return

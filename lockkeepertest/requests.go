@@ -33,7 +33,7 @@ func (r Request) String() string { return r.frame.String() }
 // setWatches, or "ops[2].path" of a multi. It returns nil if there is no such field. A
 // null string is returned as an empty one, and an operation by its name.
 func (r Request) Field(name string) any {
-	for f := range r.frame.Fields() {
+	for _, f := range r.frame.Fields() {
 		if f.Name != name {
 			continue
 		}

@@ -246,7 +246,7 @@ func (t *tap) message(f *wire.Frame) *message {
 
 // paths returns the paths in a frame.
 func paths(f *wire.Frame) (all []string) {
-	for field := range f.Fields() {
+	for _, field := range f.Fields() {
 		var s string
 		switch v := field.Value.(type) {
 		case string:

@@ -429,17 +429,17 @@ func (o *migrateOptions) to(c *cobra.Command, dir string) error {
 	if err != nil {
 		return err
 	}
-	s, strangers, err := migrate.State(m)
+	s, err := migrate.ForZooKeeper(c.Context(), m.Snapshot())
 	if err != nil {
 		return fmt.Errorf("%s: %w", o.config.DataDir, err)
 	}
-	if len(strangers) > 0 && !o.letExpire {
-		return fmt.Errorf("ZooKeeper would not accept the passwords of %d of %d sessions, the first is 0x%x: they were opened without --zookeeper-passwords; --let-sessions-expire goes on without them", len(strangers), len(s.Sessions), uint64(strangers[0]))
+	if len(s.Strangers) > 0 && !o.letExpire {
+		return fmt.Errorf("ZooKeeper would not accept the passwords of %d of %d sessions, the first is 0x%x: they were opened without --zookeeper-passwords; --let-sessions-expire goes on without them", len(s.Strangers), len(s.Sessions), uint64(s.Strangers[0]))
 	}
-	if err := o.owner.give(dir, func() error { return migrate.Write(dir, o.config.ID, s) }); err != nil {
+	if err := o.owner.give(dir, func() error { return migrate.Write(dir, o.config.ID, &s.Content) }); err != nil {
 		return err
 	}
-	made := migratedTo{dir, s.Zxid >> 32, s.Zxid, s.Len(), len(s.Sessions), len(strangers), migrate.TTLs(s), migrate.LongestData(s)}
+	made := migratedTo{dir, s.Zxid >> 32, s.Zxid, s.Znodes, len(s.Sessions), len(s.Strangers), s.TTLs, s.LongestData}
 	if o.json {
 		return json.NewEncoder(c.OutOrStdout()).Encode(made)
 	}

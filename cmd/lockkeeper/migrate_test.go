@@ -24,7 +24,7 @@ import (
 func zooDir(t *testing.T) string {
 	t.Helper()
 	var snapshot bytes.Buffer
-	check1(t, zkdata.NewState().Write(&snapshot))
+	check1(t, zkdata.NewState().Content().Write(&snapshot))
 	dir := filepath.Join(t.TempDir(), "zookeeper")
 	check1(t, os.MkdirAll(filepath.Join(dir, "version-2"), 0o700))
 	check1(t, os.WriteFile(filepath.Join(dir, "version-2", "snapshot.0"), snapshot.Bytes(), 0o600))
@@ -208,7 +208,7 @@ func TestMigrateCheckSeveral(t *testing.T) {
 	// One that cannot be used may be of a server that is further.
 	check1(t, os.Truncate(filepath.Join(b, "version-2", "currentEpoch"), 0))
 	code, text, stderr := call(nil, "migrate", "check", a, b, c)
-	if code != exitFault || !strings.Contains(text, b+" cannot be used: "+filepath.Join(b, "version-2", "currentEpoch")+" is empty") || !strings.Contains(text, "start from "+a+" or "+c) {
+	if code != exitFault || !strings.Contains(text, b+" cannot be used: "+filepath.Join(b, "version-2", "currentEpoch")+" has \"\"") || !strings.Contains(text, "start from "+a+" or "+c) {
 		t.Errorf("%d %q", code, text)
 	}
 	oneError(t, stderr, "1 of 3 directories cannot be used, and may be of a server that is further: "+b+".")
@@ -237,9 +237,9 @@ func TestMigrateIncomplete(t *testing.T) {
 	from, data := zooDir(t), filepath.Join(t.TempDir(), "data")
 	log := filepath.Join(from, "version-2", "log.1")
 	check1(t, os.Truncate(log, 200))
-	refuses(t, exitFault, []string{"migrate", "from", from, "--data", data}, log+" ends within the transaction after zxid 0x", "probably an incomplete copy", "--without-padding")
+	refuses(t, exitFault, []string{"migrate", "from", from, "--data", data}, log+" ends after zxid 0x", "probably an incomplete copy", "--without-padding")
 	notThere(t, data)
-	if text := succeeds(t, "migrate", "from", from, "--data", data, "--without-padding"); !strings.Contains(text, "note: "+log+" ends within the transaction after zxid 0x") {
+	if text := succeeds(t, "migrate", "from", from, "--data", data, "--without-padding"); !strings.Contains(text, "note: "+log+" ends after zxid 0x") {
 		t.Errorf("%q", text)
 	}
 }

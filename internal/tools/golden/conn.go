@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
-	"sync"
 	"time"
 )
 
@@ -19,19 +19,14 @@ var (
 	errNoFrame    = errors.New("the length prefix is absurd")
 )
 
-// conn is a connection whose bytes are compared as they arrive, including those of a
-// truncated frame; therefore it is not a rawclient.Client. A goroutine reads it all the
-// time, so that a peer that writes before it reads is never blocked.
+// conn is a connection of a replay. Its frames may be cut short or lie about their length, so it is not a rawclient.Client. A
+// goroutine reads it all the time, so that a peer that writes before it reads is not blocked.
 type conn struct {
-	nc   net.Conn
-	more chan struct{} // holds one element when in or err has changed
-	done chan struct{} // closed when the reader has ended
+	nc     net.Conn
+	frames chan []byte // received; closed at the end
+	rest   []byte      // then: what came after the last whole frame
+	err    error       // then: why there are no more
 
-	mu  sync.Mutex // guards in and err, which the reader goroutine fills
-	in  []byte
-	err error
-
-	// The fields below belong to the player.
 	werr    error    // the first failed write
 	shaken  bool     // the answer to the handshake has been received
 	session *session // opened or resumed by the handshake
@@ -39,35 +34,39 @@ type conn struct {
 }
 
 func newConn(nc net.Conn) *conn {
-	c := &conn{nc: nc, more: make(chan struct{}, 1), done: make(chan struct{})}
+	c := &conn{nc: nc, frames: make(chan []byte, 1<<10)}
 	go c.read()
 	return c
 }
 
-// read collects received bytes until the connection ends or close is called.
+// read receives frames until the connection ends or close is called.
 func (c *conn) read() {
-	defer close(c.done)
-	buf := make([]byte, 16<<10)
+	defer close(c.frames)
 	for {
-		n, err := c.nc.Read(buf)
-		c.mu.Lock()
-		c.in = append(c.in, buf[:n]...)
-		c.err = err
-		c.mu.Unlock()
-		select {
-		case c.more <- struct{}{}:
-		default:
+		b := make([]byte, 4)
+		n, err := io.ReadFull(c.nc, b)
+		if size := binary.BigEndian.Uint32(b); err == nil && size > maxFrame {
+			c.rest, c.err = b, errNoFrame
+			io.Copy(io.Discard, c.nc)
+			return
+		} else if err == nil {
+			b = append(b, make([]byte, size)...)
+			n, err = io.ReadFull(c.nc, b[4:])
+			n += 4
 		}
 		if err != nil {
+			c.rest, c.err = b[:n], errPeerClosed
 			return
 		}
+		c.frames <- b
 	}
 }
 
 // close closes the connection and waits for its reader.
 func (c *conn) close() {
 	c.nc.Close()
-	<-c.done
+	for range c.frames {
+	}
 }
 
 // write sends bytes. It stores the first error in werr.
@@ -78,51 +77,23 @@ func (c *conn) write(b []byte, timeout time.Duration) {
 	}
 }
 
-// await waits until n bytes are available, and returns all available bytes without
-// consuming them. The error says why there are fewer than n.
-func (c *conn) await(ctx context.Context, timeout time.Duration, n int) ([]byte, error) {
+// frame returns the next frame. With an error, it returns what came of it, unless more may come.
+func (c *conn) frame(ctx context.Context, timeout time.Duration) ([]byte, error) {
 	t := time.NewTimer(timeout)
 	defer t.Stop()
-	for {
-		c.mu.Lock()
-		in, err := c.in, c.err
-		c.mu.Unlock()
-		if len(in) >= n {
-			return in, nil
+	select {
+	case b, ok := <-c.frames:
+		if ok {
+			return b, nil
 		}
-		if err != nil {
-			return in, errPeerClosed
-		}
-		select {
-		case <-c.more:
-		case <-t.C:
-			return in, errTimeout
-		case <-ctx.Done():
-			return in, ctx.Err()
-		}
+		rest := c.rest
+		c.rest = nil
+		return rest, c.err
+	case <-t.C:
+		return nil, errTimeout
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-}
-
-// frame consumes and returns the next frame. If there is an error, it consumes and
-// returns the part of the frame that has arrived.
-func (c *conn) frame(ctx context.Context, timeout time.Duration) ([]byte, error) {
-	deadline := time.Now().Add(timeout)
-	in, err := c.await(ctx, timeout, 4)
-	n := len(in)
-	if err == nil {
-		size := binary.BigEndian.Uint32(in)
-		if size > maxFrame {
-			err = errNoFrame
-		} else {
-			n = 4 + int(size)
-			in, err = c.await(ctx, time.Until(deadline), n)
-			n = min(n, len(in))
-		}
-	}
-	c.mu.Lock()
-	c.in = c.in[n:]
-	c.mu.Unlock()
-	return in[:n:n], err
 }
 
 // because formats a read error, together with an earlier write error if there was one.

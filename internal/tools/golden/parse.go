@@ -1,7 +1,6 @@
 package golden
 
 import (
-	"bufio"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -54,148 +53,133 @@ func LoadAll(fsys fs.FS) ([]*Scenario, error) {
 // opened before use, frames have the length they claim, and varying fields
 // lie inside their frame.
 func Parse(r io.Reader) (*Scenario, error) {
-	p := &parser{open: map[string]bool{}}
-	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, 2*maxFrame+1<<10) // in hex
-	next := p.header
-	for lines.Scan() {
-		p.line++
-		text := lines.Text()
-		if text == "" && p.line > 1 {
-			next = p.step
-			continue
-		}
-		if err := next(text); err != nil {
-			return nil, fmt.Errorf("line %d: %w", p.line, err)
+	b, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	p := &parser{lines: strings.Split(strings.TrimSuffix(string(b), "\n"), "\n"), open: map[string]bool{}}
+	err = p.header()
+	for err == nil && p.at < len(p.lines) {
+		if text := p.next(); text != "" {
+			err = p.step(text)
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("line %d: %w", p.line+1, err)
-	}
-	if err := p.finish(); err != nil {
-		return nil, fmt.Errorf("line %d: %w", p.line, err)
+	if err != nil {
+		return nil, fmt.Errorf("line %d: %w", p.at, err)
 	}
 	return &p.s, nil
 }
 
 type parser struct {
-	s    Scenario
-	line int
-	open map[string]bool // the connections that are open at this line
-
-	asked  bool // the last step is a Word or HTTP without its "<" line yet
-	answer bool // "  | " lines belong to the last step
-	begun  bool // the answer has its first line
+	s     Scenario
+	lines []string
+	at    int             // how many lines were taken
+	open  map[string]bool // the connections that are open at this line
 }
 
-func (p *parser) header(text string) error {
-	if p.line == 1 {
-		if text != "zk-golden 1" {
-			return fmt.Errorf("not a golden file: %q", text)
-		}
-		return nil
-	}
-	key, value, ok := strings.Cut(text, ": ")
-	if !ok {
-		return fmt.Errorf("not a header line: %q", text)
-	}
-	switch key {
-	case "title":
-		p.s.Title = value
-	case "server":
-		p.s.Server = value
-		if _, config, ok := strings.Cut(value, "config "); ok {
-			p.s.Config = config
-		}
-	case "note":
-		p.s.Notes = append(p.s.Notes, value)
-	default:
-		return fmt.Errorf("unknown header %q", key)
-	}
-	return nil
+func (p *parser) next() string {
+	p.at++
+	return p.lines[p.at-1]
 }
 
-// finish checks what can be checked only at the end of the file.
-func (p *parser) finish() error {
-	switch {
-	case p.line == 0:
-		return errors.New("empty file")
-	case p.s.Title == "" || p.s.Config == "":
+// detail returns the next line without its indentation, if it is indented.
+func (p *parser) detail() (text string, ok bool) {
+	if p.at < len(p.lines) {
+		if text, ok = strings.CutPrefix(p.lines[p.at], "  "); ok {
+			p.at++
+		}
+	}
+	return text, ok
+}
+
+func (p *parser) header() error {
+	if text := p.next(); text != "zk-golden 1" {
+		return fmt.Errorf("not a golden file: %q", text)
+	}
+	for p.at < len(p.lines) {
+		text := p.next()
+		if text == "" {
+			break
+		}
+		key, value, _ := strings.Cut(text, ": ")
+		switch key {
+		case "title":
+			p.s.Title = value
+		case "server":
+			p.s.Server = value
+			_, p.s.Config, _ = strings.Cut(value, "config ")
+		case "note":
+			p.s.Notes = append(p.s.Notes, value)
+		default:
+			return fmt.Errorf("unknown header %q", text)
+		}
+	}
+	if p.s.Title == "" || p.s.Config == "" {
 		return errors.New("title or server config missing")
-	case p.asked:
-		return errors.New("request without an answer")
 	}
 	return nil
 }
 
-// last returns the step that indented lines belong to, or nil.
-func (p *parser) last() *Step {
-	if len(p.s.Steps) == 0 {
-		return nil
-	}
-	return &p.s.Steps[len(p.s.Steps)-1]
-}
-
+// step parses a step, which begins with this line, and the indented lines after it.
 func (p *parser) step(text string) error {
-	if strings.HasPrefix(text, "  ") {
-		return p.detail(text[2:])
-	}
-	if p.asked && !strings.HasSuffix(text, "<") {
-		return errors.New("request without an answer")
-	}
-	p.answer = false
 	who, rest, _ := strings.Cut(text, " ")
 	verb, arg, _ := strings.Cut(rest, " ")
-	st := Step{Line: p.line, Conn: who}
+	st := Step{Line: p.at}
 	var err error
 	switch {
 	case who == "wait":
-		st.Kind, st.Conn = Wait, ""
+		st.Kind = Wait
 		st.Pause, err = millis(rest)
-	case who == "4LW" || who == "HTTP":
-		return p.talk(who, verb, arg)
+	case (who == "4LW" || who == "HTTP") && verb == ">" && arg != "":
+		if st.Kind = Word; who == "HTTP" {
+			st.Kind = HTTP
+		}
+		st.Request = arg
+		if p.at == len(p.lines) || p.next() != who+" <" {
+			return errors.New("request without an answer")
+		}
+		var lines []string
+		for line, ok := p.detail(); ok; line, ok = p.detail() {
+			if !strings.HasPrefix(line, "|") {
+				return fmt.Errorf("misplaced line %q", line)
+			}
+			lines = append(lines, strings.TrimPrefix(line[1:], " "))
+		}
+		st.Text = strings.Join(lines, "\n")
 	case len(who) > 1 && who[0] == 'C':
+		st.Conn = who
 		err = p.connStep(&st, verb, arg)
 	default:
 		err = fmt.Errorf("not a step: %q", text)
 	}
-	if err != nil {
-		return err
-	}
 	p.s.Steps = append(p.s.Steps, st)
-	return nil
+	return err
 }
 
 // connStep parses what follows the name of a connection.
 func (p *parser) connStep(st *Step, verb, arg string) (err error) {
-	if verb == "open" {
-		if p.open[st.Conn] {
-			return fmt.Errorf("%s is already open", st.Conn)
-		}
-		p.open[st.Conn] = true
-		st.Kind = Open
-		return nil
-	}
-	if !p.open[st.Conn] {
-		return fmt.Errorf("%s is not open", st.Conn)
+	if p.open[st.Conn] == (verb == "open") {
+		return fmt.Errorf("%s is not open, or already open", st.Conn)
 	}
 	switch verb {
-	case "<":
-		st.Kind = Receive
+	case "open":
+		p.open[st.Conn] = true
+		st.Kind = Open
+	case "<", ">":
+		if st.Kind = Receive; verb == ">" {
+			st.Kind = Send
+		}
 		if st.Bytes, err = hex.DecodeString(arg); err != nil {
 			return err
 		}
-		if n := len(st.Bytes) - 4; n < 0 || binary.BigEndian.Uint32(st.Bytes) != uint32(n) {
+		if n := len(st.Bytes) - 4; verb == "<" && (n < 0 || binary.BigEndian.Uint32(st.Bytes) != uint32(n)) {
 			return errors.New("the frame's length prefix is not its length")
 		}
-	case ">":
-		st.Kind = Send
-		st.Bytes, err = hex.DecodeString(arg)
-	case "close":
-		st.Kind = Close
-		delete(p.open, st.Conn)
-	case "closed":
-		st.Kind = Closed
+		return p.frame(st)
+	case "close", "closed":
+		if st.Kind = Close; verb == "closed" {
+			st.Kind = Closed
+		}
 		delete(p.open, st.Conn)
 	case "silence":
 		st.Kind = Silence
@@ -206,53 +190,25 @@ func (p *parser) connStep(st *Step, verb, arg string) (err error) {
 	return err
 }
 
-// talk parses the two lines of a request on a connection of its own.
-func (p *parser) talk(who, verb, arg string) error {
-	kind := Word
-	if who == "HTTP" {
-		kind = HTTP
-	}
-	switch {
-	case verb == ">" && arg != "":
-		p.s.Steps = append(p.s.Steps, Step{Line: p.line, Kind: kind, Request: arg})
-		p.asked = true
-	case verb == "<" && p.asked && p.last().Kind == kind:
-		p.asked, p.answer, p.begun = false, true, false
-	default:
-		return fmt.Errorf("misplaced %s %s", who, verb)
-	}
-	return nil
-}
-
-// detail parses an indented line: a comment, a varying field, or a line of a text
-// answer.
-func (p *parser) detail(text string) error {
-	st := p.last()
-	if st == nil {
-		return errors.New("there is no step that this line could belong to")
-	}
-	framed := st.Kind == Send || st.Kind == Receive
-	sign, rest, _ := strings.Cut(text, " ")
-	switch {
-	case sign == "#" && framed:
-		st.Comment = rest
-	case sign == "@" && framed:
-		f, err := parseField(rest)
-		if err != nil {
-			return err
+// frame parses the comment and the varying fields of a frame.
+func (p *parser) frame(st *Step) error {
+	for text, ok := p.detail(); ok; text, ok = p.detail() {
+		sign, rest, _ := strings.Cut(text, " ")
+		switch sign {
+		case "#":
+			st.Comment = rest
+		case "@":
+			f, err := parseField(rest)
+			if err != nil {
+				return err
+			}
+			if f.Offset < 0 || f.Offset > len(st.Bytes)-f.Length {
+				return fmt.Errorf("field %s lies outside the frame", f.Symbol)
+			}
+			st.Fields = append(st.Fields, f)
+		default:
+			return fmt.Errorf("misplaced line %q", text)
 		}
-		if f.Offset < 0 || f.Offset > len(st.Bytes)-f.Length {
-			return fmt.Errorf("field %s lies outside the frame", f.Symbol)
-		}
-		st.Fields = append(st.Fields, f)
-	case sign == "|" && p.answer:
-		if p.begun {
-			st.Text += "\n"
-		}
-		st.Text += rest
-		p.begun = true
-	default:
-		return fmt.Errorf("misplaced line %q", text)
 	}
 	return nil
 }

@@ -261,62 +261,54 @@ func (s *Scanner) Next(ctx context.Context) error {
 	return s.read(ctx, true, dirty...)
 }
 
-// listing is what a worker has read of a znode.
+// listing is what was read of a znode.
 type listing struct {
 	at         string
 	dir        *directory // nil if it does not exist
 	unreadable bool
-	err        error
 }
 
-// read lists these znodes, and those below them that are not known yet.
-func (s *Scanner) read(ctx context.Context, watch bool, todo ...string) error {
-	stop := context.AfterFunc(ctx, s.conn.Close) // which ends requests that wait for a connection
-	defer stop()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type job struct {
-		at     string
-		before *directory
-	}
-	work, done := make(chan job), make(chan listing)
+// each calls do for all items, with at most [workers] calls at a time, and returns the results in the same order. After an error,
+// which it returns, no more calls begin.
+func each[T, R any](items []T, do func(T) (R, error)) ([]R, error) {
+	results, errs := make([]R, len(items)), make([]error, len(items))
+	var next atomic.Int64
+	var failed atomic.Bool
 	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer close(work)
-	for range workers {
+	for range min(workers, len(items)) {
 		wg.Go(func() {
-			for j := range work {
-				l := s.list(ctx, j.at, j.before, watch)
-				select {
-				case done <- l:
-				case <-ctx.Done():
-					return
+			for i := int(next.Add(1)) - 1; i < len(items) && !failed.Load(); i = int(next.Add(1)) - 1 {
+				if results[i], errs[i] = do(items[i]); errs[i] != nil {
+					failed.Store(true)
 				}
 			}
 		})
 	}
-	for busy := 0; len(todo) > 0 || busy > 0; {
-		var out chan job
-		var first job
-		if len(todo) > 0 {
-			at := todo[len(todo)-1]
-			out, first = work, job{at, s.dirs[at]}
-		}
-		select {
-		case out <- first:
-			todo = todo[:len(todo)-1]
-			busy++
-		case l := <-done:
-			busy--
-			if l.err != nil {
-				return fmt.Errorf("%s: %w", s.local(l.at), l.err)
+	wg.Wait()
+	return results, cmp.Or(errs...)
+}
+
+// read lists these znodes, and those below them that are not known yet, level by level.
+func (s *Scanner) read(ctx context.Context, watch bool, todo ...string) error {
+	stop := context.AfterFunc(ctx, s.conn.Close) // which ends requests that wait for a connection
+	defer stop()
+	for len(todo) > 0 {
+		all, err := each(todo, func(at string) (listing, error) {
+			l, err := s.list(ctx, at, s.dirs[at], watch)
+			if err != nil {
+				err = fmt.Errorf("%s: %w", s.local(at), err)
 			}
+			return l, err
+		})
+		if err != nil {
+			return cmp.Or(ctx.Err(), err)
+		}
+		todo = nil
+		for _, l := range all {
 			todo = append(todo, s.take(l)...)
-		case <-ctx.Done():
-			return ctx.Err()
 		}
 	}
-	return nil
+	return ctx.Err()
 }
 
 // take stores a listing and returns the directories below that are new.
@@ -361,11 +353,11 @@ func (s *Scanner) forget(at string) {
 
 // list reads the children of a znode, and those of their Stats that matter and that are
 // not known from before.
-func (s *Scanner) list(ctx context.Context, at string, before *directory, watch bool) (l listing) {
-	l.at = at
+func (s *Scanner) list(ctx context.Context, at string, before *directory, watch bool) (listing, error) {
+	l := listing{at: at}
 	var names []string
 	var stat *zk.Stat
-	l.err = s.retry(ctx, func() (err error) {
+	err := s.retry(ctx, func() (err error) {
 		if watch {
 			names, stat, _, err = s.conn.ChildrenW(at)
 		} else {
@@ -378,14 +370,13 @@ func (s *Scanner) list(ctx context.Context, at string, before *directory, watch 
 		return err
 	})
 	switch {
-	case errors.Is(l.err, zk.ErrNoNode):
-		l.err = nil
-		return l
-	case errors.Is(l.err, zk.ErrNoAuth):
-		l.unreadable, l.err = true, nil
-		return l
-	case l.err != nil || stat == nil:
-		return l
+	case errors.Is(err, zk.ErrNoNode):
+		return l, nil
+	case errors.Is(err, zk.ErrNoAuth):
+		l.unreadable = true
+		return l, nil
+	case err != nil || stat == nil:
+		return l, err
 	}
 	l.dir = &directory{czxid: stat.Czxid}
 	known := map[string]locks.Node{}
@@ -414,49 +405,31 @@ func (s *Scanner) list(ctx context.Context, at string, before *directory, watch 
 	if stat.DataLength > 0 && slices.ContainsFunc(names, locks.Lease) {
 		l.dir.Data, _, _ = s.conn.Get(at) // without it, the number of slots is unknown
 	}
-	stats, unreadable, err := s.stats(ctx, at, unknown)
-	if err != nil {
-		l.err = err
-		return l
-	}
-	l.unreadable = unreadable
-	for i, name := range unknown {
-		if x := stats[i]; x != nil {
+	var refused atomic.Bool
+	stats, err := each(unknown, func(name string) (stat *zk.Stat, err error) {
+		err = s.retry(ctx, func() error {
+			exists, x, err := s.conn.Exists(path.Join(at, name))
+			if exists && err == nil { // the stock client says that it exists, whatever the error
+				stat = x
+			}
+			return err
+		})
+		if errors.Is(err, zk.ErrNoAuth) {
+			refused.Store(true)
+			err = nil
+		}
+		return stat, err
+	})
+	l.unreadable = refused.Load()
+	for i, x := range stats {
+		if name := unknown[i]; x != nil {
 			l.dir.Nodes = append(l.dir.Nodes, locks.Node{Name: name, Owner: x.EphemeralOwner, Czxid: x.Czxid, Ctime: x.Ctime, Version: x.Version, Length: x.DataLength})
 			if x.NumChildren > 0 {
 				l.dir.below = append(l.dir.below, name)
 			}
 		}
 	}
-	return l
-}
-
-// stats returns the Stats of children of a znode, nil for those that do not exist or may
-// not be read. unreadable reports whether there are some of the latter.
-func (s *Scanner) stats(ctx context.Context, at string, names []string) (stats []*zk.Stat, unreadable bool, err error) {
-	stats, errs := make([]*zk.Stat, len(names)), make([]error, len(names))
-	var next atomic.Int64
-	var refused atomic.Bool
-	var wg sync.WaitGroup
-	for range min(workers, len(names)) {
-		wg.Go(func() {
-			for i := int(next.Add(1)) - 1; i < len(names); i = int(next.Add(1)) - 1 {
-				errs[i] = s.retry(ctx, func() error {
-					exists, stat, err := s.conn.Exists(path.Join(at, names[i]))
-					if exists && err == nil { // the stock client says that it exists, whatever the error
-						stats[i] = stat
-					}
-					return err
-				})
-				if errors.Is(errs[i], zk.ErrNoAuth) {
-					refused.Store(true)
-					errs[i] = nil
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return stats, refused.Load(), errors.Join(errs...)
+	return l, err
 }
 
 // retry repeats a read whose answer was lost with its connection.
@@ -482,57 +455,38 @@ func (s *Scanner) Locks(any bool) []locks.Lock {
 // Describe reads the data of the holders of locks. What it has read before, or may not be read, is
 // not read again.
 func (s *Scanner) Describe(ctx context.Context, found []locks.Lock) error {
-	all := map[holder]*locks.Contender{}
+	var all []*locks.Contender
 	for i := range found {
 		for j := range found[i].Holders {
-			h := &found[i].Holders[j]
-			all[holder{h.Path, h.Token}] = h
+			all = append(all, &found[i].Holders[j])
 		}
 	}
-	known := map[holder]string{} // without those that are gone
-	type text struct {
-		holder
-		text string
-		err  error
-	}
-	texts := make(chan text, len(all))
-	limit := make(chan struct{}, workers)
-	var wg sync.WaitGroup
-	for h, c := range all {
-		if old, ok := s.data[h]; ok || c.Length == 0 {
-			known[h] = old
-			continue
+	texts, err := each(all, func(c *locks.Contender) (string, error) {
+		if old, ok := s.data[holder{c.Path, c.Token}]; ok || c.Length == 0 {
+			return old, nil
 		}
-		limit <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-limit }()
-			var data []byte
-			var err error
-			if c.Length <= locks.MaxData {
-				err = s.retry(ctx, func() (err error) {
-					data, _, err = s.conn.Get(s.Full(c.Path))
-					return err
-				})
-			}
+		var data []byte
+		if c.Length <= locks.MaxData {
+			err := s.retry(ctx, func() (err error) {
+				data, _, err = s.conn.Get(s.Full(c.Path))
+				return err
+			})
 			switch {
 			case errors.Is(err, zk.ErrNoNode), errors.Is(err, zk.ErrNoAuth):
-				texts <- text{holder: h}
-			default:
-				texts <- text{h, locks.DataText(data, max(c.Length, int32(len(data)))), err}
+				return "", nil
+			case err != nil:
+				return "", fmt.Errorf("%s: %w", c.Path, err)
 			}
-		})
-	}
-	wg.Wait()
-	close(texts)
-	for t := range texts {
-		if t.err != nil {
-			return fmt.Errorf("%s: %w", t.path, t.err)
 		}
-		known[t.holder] = t.text
+		return locks.DataText(data, max(c.Length, int32(len(data)))), nil
+	})
+	if err != nil {
+		return err
 	}
-	s.data = known
-	for h, c := range all {
-		c.Data = known[h]
+	s.data = map[holder]string{} // without those that are gone
+	for i, c := range all {
+		c.Data = texts[i]
+		s.data[holder{c.Path, c.Token}] = texts[i]
 	}
 	return nil
 }

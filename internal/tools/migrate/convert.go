@@ -1,7 +1,6 @@
 package migrate
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -10,14 +9,11 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
-
-var kinds = map[zkdata.Kind]znode.Kind{
-	zkdata.Persistent: znode.Persistent, zkdata.Ephemeral: znode.Ephemeral, zkdata.Container: znode.Container, zkdata.TTL: znode.TTL,
-}
 
 // Machine returns the state as lockkeeper has it. The sessions have the passwords that ZooKeeper has
 // given their clients. What had to be changed is noted in f.
@@ -37,7 +33,7 @@ func Machine(s *zkdata.State, f *Found) (*fsm.Machine, error) {
 		r := znode.Record{
 			Path: path, Data: n.Data, ACL: n.ACL, Czxid: n.Czxid, Mzxid: n.Mzxid, Pzxid: n.Pzxid, Ctime: n.Ctime, Mtime: n.Mtime,
 			Creates: int64(uint32(n.Cversion)), // which goes on below zero when it overflows
-			Version: n.Version, Aversion: n.Aversion, Kind: kinds[s.Kind(n)],
+			Version: n.Version, Aversion: n.Aversion, Kind: s.Kind(n),
 		}
 		switch r.Kind {
 		case znode.Ephemeral:
@@ -73,56 +69,31 @@ func alwaysThere(path string) bool {
 	return path == znode.Root || path == znode.SystemPath || path == znode.QuotaPath || path == znode.ConfigPath
 }
 
-// Moment is the state of a server at one moment, which does not change: a [fsm.Snapshot].
-type Moment interface {
-	Zxid() int64
-	Term() uint64
-	Sessions() session.List
-	Clustered() bool // it has members
-	// Len is the number of znodes. Append appends the i-th of them to b, for [znode.DecodeRecord]; their order is
-	// arbitrary.
-	Len() int
-	Append(b []byte, i int) []byte
+// Made is the state of lockkeeper as ZooKeeper has it, with what ZooKeeper cannot take over, or not without being told so.
+type Made struct {
+	zkdata.Content
+	Znodes      int
+	Strangers   []int64 // the sessions with passwords that ZooKeeper does not accept
+	TTLs        int     // znodes with a TTL
+	LongestData int     // of a znode, in bytes
 }
 
-// Sent returns the state as ZooKeeper has it, for a server that begins a new epoch, and for the command snapshot. It does not
+// ForZooKeeper returns the state as ZooKeeper has it, for a server that begins a new epoch, and for the command snapshot. It does not
 // copy the state: the result reads m each time that it is written, and until ctx ends. Besides that it has eight bytes for each znode,
 // the timeouts of sessions, and each different ACL.
-func Sent(ctx context.Context, m Moment) (*zkdata.Content, error) {
-	c, _, err := content(ctx, m)
-	return c, err
-}
-
-// State returns the state as ZooKeeper has it, for a server that begins a new epoch. strangers are
-// the sessions with passwords that ZooKeeper does not accept.
-func State(m *fsm.Machine) (s *zkdata.State, strangers []int64, err error) {
-	c, strangers, err := content(context.Background(), m.Snapshot())
-	if err != nil {
-		return nil, nil, err
-	}
-	s = zkdata.EmptyState()
-	s.Zxid, s.Sessions = c.Zxid, c.Sessions
-	err = c.Nodes(func(path string, n *zkdata.Node) error {
-		kept := *n
-		kept.Data = bytes.Clone(n.Data) // nil stays nil
-		return s.Put(path, &kept)
-	})
-	return s, strangers, err
-}
-
-func content(ctx context.Context, m Moment) (c *zkdata.Content, strangers []int64, err error) {
-	c = &zkdata.Content{Sessions: map[int64]int32{}}
+func ForZooKeeper(ctx context.Context, m report.Snapshot) (*Made, error) {
+	c := &Made{Content: zkdata.Content{Sessions: map[int64]int32{}}, Znodes: m.Len()}
 	c.Zxid = (max(m.Zxid()>>32, int64(m.Term())) + 1) << 32
 	if c.Zxid <= 0 {
-		return nil, nil, fmt.Errorf("no zxid is above 0x%x", m.Zxid())
+		return nil, fmt.Errorf("no zxid is above 0x%x", m.Zxid())
 	}
 	for x := range m.Sessions().All() {
 		if uint64(x.ID)>>56 == 0xff || x.ID == zkdata.ContainerOwner {
-			return nil, nil, fmt.Errorf("ZooKeeper cannot have the session %s: it takes such an owner for a container or a TTL", session.FormatID(x.ID))
+			return nil, fmt.Errorf("ZooKeeper cannot have the session %s: it takes such an owner for a container or a TTL", session.FormatID(x.ID))
 		}
 		c.Sessions[x.ID] = x.Timeout
 		if x.Password != session.ZooKeeperPassword(x.ID) {
-			strangers = append(strangers, x.ID)
+			c.Strangers = append(c.Strangers, x.ID)
 		}
 	}
 	// The znodes in the order of how deep they are have parents before their children.
@@ -149,7 +120,7 @@ func content(ctx context.Context, m Moment) (c *zkdata.Content, strangers []int6
 		return nil
 	}
 	limits, parents := []string{}, map[string]bool{}
-	err = each(func(i int32, r *znode.Record) error {
+	err := each(func(i int32, r *znode.Record) error {
 		if r.Creates > math.MaxInt32 {
 			return fmt.Errorf("ZooKeeper cannot have %s: it has had %d children, more than fit into its cversion", r.Path, r.Creates)
 		}
@@ -162,16 +133,20 @@ func content(ctx context.Context, m Moment) (c *zkdata.Content, strangers []int6
 		if r.Path != znode.Root {
 			depths[i] = int32(strings.Count(r.Path, "/"))
 		}
+		if r.Kind == znode.TTL {
+			c.TTLs++
+		}
+		c.LongestData = max(c.LongestData, len(r.Data))
 		c.ACLs.Add(r.ACL)
 		return nil
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	slices.Sort(limits)
 	for _, path := range limits {
 		if !parents[path] {
-			return nil, nil, fmt.Errorf("ZooKeeper does not start with %s: it takes it for a quota on the root. Delete it first", path)
+			return nil, fmt.Errorf("ZooKeeper does not start with %s: it takes it for a quota on the root. Delete it first", path)
 		}
 	}
 	slices.SortFunc(order, func(i, k int32) int { return cmp.Or(cmp.Compare(depths[i], depths[k]), cmp.Compare(i, k)) })
@@ -182,7 +157,7 @@ func content(ctx context.Context, m Moment) (c *zkdata.Content, strangers []int6
 			return write(r.Path, &n)
 		})
 	}
-	return c, strangers, nil
+	return c, nil
 }
 
 // limitsName ends the path of what ZooKeeper takes for the limits of a quota, if it has no children. A quota on the root
@@ -190,7 +165,7 @@ func content(ctx context.Context, m Moment) (c *zkdata.Content, strangers []int6
 const limitsName = "/zookeeper_limits"
 
 // nodeOf returns a znode as ZooKeeper has it. Its data is that of r.
-func nodeOf(r *znode.Record, m Moment, zxid int64) zkdata.Node {
+func nodeOf(r *znode.Record, m report.Snapshot, zxid int64) zkdata.Node {
 	n := zkdata.Node{
 		Data: r.Data, ACL: r.ACL, Czxid: r.Czxid, Mzxid: r.Mzxid, Pzxid: r.Pzxid, Ctime: r.Ctime, Mtime: r.Mtime,
 		Version: r.Version, Cversion: int32(r.Creates), Aversion: r.Aversion,
@@ -205,24 +180,6 @@ func nodeOf(r *znode.Record, m Moment, zxid int64) zkdata.Node {
 	}
 	if r.Path == znode.ConfigPath && m.Clustered() {
 		n.Data, n.Mzxid = []byte{}, zxid // the members are lockkeeper's
-	}
-	return n
-}
-
-// LongestData returns the length of the longest data of a znode, in bytes.
-func LongestData(s *zkdata.State) (n int) {
-	for _, x := range s.All() {
-		n = max(n, len(x.Data))
-	}
-	return n
-}
-
-// TTLs returns how many znodes have a TTL.
-func TTLs(s *zkdata.State) (n int) {
-	for _, x := range s.All() {
-		if s.Kind(x) == zkdata.TTL {
-			n++
-		}
 	}
 	return n
 }

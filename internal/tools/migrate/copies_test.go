@@ -148,12 +148,12 @@ func TestLogsWithoutPadding(t *testing.T) {
 		says  string // in the error; empty for none
 	}{
 		{"the next zxid follows", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": bare(1, 4), "log.5": log(5, 6)}, ""},
-		{"a new leader follows", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": bare(1, 4), "log.200000001": second}, "log.1 ends right after the transaction of zxid 0x4, without"},
-		{"within a transaction, a new leader follows", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": bare(1, 4)[:300], "log.200000001": second}, "log.1 ends within the transaction after zxid 0x"},
+		{"a new leader follows", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": bare(1, 4), "log.200000001": second}, "log.1 ends after zxid 0x4 and 0 bytes of the next transaction, without"},
+		{"within a transaction, a new leader follows", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": bare(1, 4)[:300], "log.200000001": second}, "log.1 ends after zxid 0x"},
 		{"truncated at the snapshot", map[string][]byte{"snapshot.4": snapshot(t, 4), "log.1": bare(1, 4)}, ""},
 		{"truncated at the snapshot, a new leader follows", map[string][]byte{"snapshot.4": snapshot(t, 4), "log.1": bare(1, 4), "log.200000001": second}, ""},
-		{"before an empty one", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": bare(1, 4), "log.5": nil}, "log.1 ends right after the transaction of zxid 0x4, without"},
-		{"only a header", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": zklog.File(0)}, "log.1 ends right after its header, without"},
+		{"before an empty one", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": bare(1, 4), "log.5": nil}, "log.1 ends after zxid 0x4 and 0 bytes of the next transaction, without"},
+		{"only a header", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": zklog.File(0)}, "log.1 ends after zxid 0x0 and 0 bytes"},
 		{"only a header and zeros", map[string][]byte{"snapshot.0": snapshot(t, 0), "log.1": zklog.File(100)}, ""},
 	} {
 		_, f, err := migrate.Read(migrate.Source{Data: directory(t, x.files)})

@@ -61,7 +61,7 @@ func snapshot(t *testing.T, zxid int64) []byte {
 	}
 	s.Zxid = zxid
 	var b bytes.Buffer
-	if err := s.Write(&b); err != nil {
+	if err := s.Content().Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -126,7 +126,7 @@ func TestRead(t *testing.T) {
 		{"no snapshot and not the first leader", map[string][]byte{"log.700000001": zklog.File(0, create(epoch(7, 1)))}, 0, 0, "", "transactions are missing"},
 		{"bad epoch", map[string][]byte{"snapshot.0": snapshot(t, 0), "currentEpoch": []byte("x")}, 0, 0, "", `currentEpoch has "x", and should have the server's epoch.`},
 		{"empty epoch", map[string][]byte{"snapshot.200000000": snapshot(t, epoch(2, 0)), "log.200000001": second, "currentEpoch": []byte("\n")}, 0, 0, "",
-			"currentEpoch is empty, and should have the server's epoch. ZooKeeper does not start with it either. Use the directory of another server; if this is the only one, move the file away: the epoch is then that of the last zxid, 2,"},
+			"currentEpoch has \"\", and should have the server's epoch. ZooKeeper does not start with it either. Use the directory of another server; if this is the only one, move the file away: the epoch is then that of the last zxid, 2,"},
 		{"a session twice", map[string][]byte{"snapshot.0": {'Z', 'K', 'S', 'N', 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2,
 			0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1}}, 0, 0, "", "session 0x1 occurs twice"},
 	} {
@@ -323,8 +323,17 @@ func TestMachine(t *testing.T) {
 // TestManyCreates: ZooKeeper's counter of the children ever created has 32 bits and goes on below zero. The
 // names of sequential znodes do not begin again.
 func TestManyCreates(t *testing.T) {
-	s := zkdata.NewState()
-	if err := errors.Join(s.Put("/a", &zkdata.Node{ACL: proto.OpenACL, Cversion: -1 << 31}), s.Put("/a/c", &zkdata.Node{ACL: proto.OpenACL})); err != nil {
+	c := zkdata.NewState().Content()
+	others := c.Nodes
+	c.Nodes = func(write func(string, *zkdata.Node) error) error {
+		return errors.Join(others(write), write("/a", &zkdata.Node{ACL: proto.OpenACL, Cversion: -1 << 31}), write("/a/c", &zkdata.Node{ACL: proto.OpenACL}))
+	}
+	var b bytes.Buffer
+	if err := c.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	s, err := zkdata.ReadSnapshot(&b, 0)
+	if err != nil {
 		t.Fatal(err)
 	}
 	f := &migrate.Found{}
@@ -349,28 +358,23 @@ func TestThereAndBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Restart(1, nil)
-	back, strangers, err := migrate.State(m)
-	if err != nil || len(strangers) > 0 {
-		t.Fatal(strangers, err)
+	back, err := migrate.ForZooKeeper(t.Context(), m.Snapshot())
+	if err != nil || len(back.Strangers) > 0 {
+		t.Fatal(back.Strangers, err)
 	}
-	if back.Zxid <= m.Zxid() || back.Len() != s.Len() || back.Sessions[0x77] != 4000 {
-		t.Errorf("zxid %#x after %#x, %d znodes, sessions %v", back.Zxid, m.Zxid(), back.Len(), back.Sessions)
-	}
-	for path, n := range s.All() {
-		if got := back.Get(path); path != znode.ConfigPath && !strings.HasSuffix(path, "_stats") && (got == nil || show(got) != show(n)) {
-			t.Errorf("%s: %v, was %v", path, got, n)
-		}
+	if back.Zxid <= m.Zxid() || back.Znodes != s.Len() || back.TTLs != 1 || back.LongestData < 3 || back.Sessions[0x77] != 4000 {
+		t.Errorf("zxid %#x after %#x, %d znodes, %d with TTLs, %d bytes, sessions %v", back.Zxid, m.Zxid(), back.Znodes, back.TTLs, back.LongestData, back.Sessions)
 	}
 	to := filepath.Join(t.TempDir(), "new")
-	if err := migrate.Write(to, 3, back); err != nil {
+	if err := migrate.Write(to, 3, &back.Content); err != nil {
 		t.Fatal(err)
 	}
 	again, f, err := migrate.Read(migrate.Source{Data: to, WithoutLog: true})
-	if err != nil || len(f.Notes) > 0 || again.Len() != back.Len() || f.Epoch != back.Zxid>>32 || f.Zxid != back.Zxid || f.Sessions != 1 {
+	if err != nil || len(f.Notes) > 0 || again.Len() != s.Len() || f.Epoch != back.Zxid>>32 || f.Zxid != back.Zxid || f.Sessions != 1 {
 		t.Fatalf("%+v, %v", f, err)
 	}
-	for path, n := range back.All() {
-		if got := again.Get(path); got == nil || show(got) != show(n) {
+	for path, n := range s.All() {
+		if got := again.Get(path); path != znode.ConfigPath && !strings.HasSuffix(path, "_stats") && (got == nil || show(got) != show(n)) {
 			t.Errorf("%s: %v, was %v", path, got, n)
 		}
 	}
@@ -391,7 +395,7 @@ func show(n *zkdata.Node) string {
 // TestWrite: a directory that is not empty stays as it is, one where an earlier call crashed does
 // not matter, and an error leaves nothing.
 func TestWrite(t *testing.T) {
-	s := zkdata.NewState()
+	s := zkdata.NewState().Content()
 	s.Zxid = 1 << 32
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "x"), nil, 0o600); err != nil {
@@ -415,8 +419,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestState: what ZooKeeper cannot have is refused, and foreign passwords are counted.
-func TestState(t *testing.T) {
+// TestForZooKeeper: what ZooKeeper cannot have is refused, and foreign passwords are counted.
+func TestForZooKeeper(t *testing.T) {
 	tree := func(records ...znode.Record) *znode.Restorer {
 		r := znode.NewRestorer()
 		for _, x := range append([]znode.Record{{Path: "/"}, {Path: "/zookeeper"}, {Path: "/zookeeper/quota"}, {Path: "/zookeeper/config"}}, records...) {
@@ -435,9 +439,9 @@ func TestState(t *testing.T) {
 		return m
 	}
 	own := session.Session{ID: 7, Timeout: 1000, Password: session.ZooKeeperPassword(7)}
-	s, strangers, err := migrate.State(machine(tree(), own, session.Session{ID: 8, Timeout: 1000}))
-	if err != nil || !slices.Equal(strangers, []int64{8}) || len(s.Sessions) != 2 || s.Zxid != 1<<32 {
-		t.Errorf("%v %v %v", s, strangers, err)
+	s, err := migrate.ForZooKeeper(t.Context(), machine(tree(), own, session.Session{ID: 8, Timeout: 1000}).Snapshot())
+	if err != nil || !slices.Equal(s.Strangers, []int64{8}) || len(s.Sessions) != 2 || s.Zxid != 1<<32 {
+		t.Errorf("%v %v", s, err)
 	}
 	for says, m := range map[string]*fsm.Machine{
 		"takes such an owner": machine(tree(), session.Session{ID: -5}),
@@ -445,7 +449,7 @@ func TestState(t *testing.T) {
 		"ZooKeeper does not start with /zookeeper/quota/zookeeper_limits2/zookeeper_limits": machine(tree(znode.Record{Path: "/zookeeper/quota/zookeeper_limits2", Creates: 1}, znode.Record{Path: "/zookeeper/quota/zookeeper_limits2/zookeeper_limits"})),
 		"2147483648 children": machine(tree(znode.Record{Path: "/a", Creates: 1 << 31})),
 	} {
-		if _, _, err := migrate.State(m); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := migrate.ForZooKeeper(t.Context(), m.Snapshot()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, should have %q", err, says)
 		}
 	}

@@ -109,7 +109,7 @@ func TestSentAtRandom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := migrate.Sent(t.Context(), m.Snapshot())
+		c, err := migrate.ForZooKeeper(t.Context(), m.Snapshot())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,12 +13,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // Source says which data of ZooKeeper to read.
@@ -111,11 +113,6 @@ func files(dir, prefix string) (own, strangers []file, err error) {
 
 // directories is what is in the directories of a Source.
 type directories struct{ snapshots, strangeSnapshots, logs, strangeLogs []file }
-
-func (d *directories) equal(other *directories) bool {
-	return slices.Equal(d.snapshots, other.snapshots) && slices.Equal(d.strangeSnapshots, other.strangeSnapshots) &&
-		slices.Equal(d.logs, other.logs) && slices.Equal(d.strangeLogs, other.strangeLogs)
-}
 
 // dirs returns the directories that ZooKeeper has its files in, which may be the same.
 func (src *Source) dirs() (snapshots, logs string) {
@@ -221,7 +218,7 @@ func read(src Source, done func()) (*zkdata.State, *Found, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if !again.equal(&d) {
+	if !reflect.DeepEqual(again, d) {
 		return nil, nil, fmt.Errorf("the files in %s have changed meanwhile: stop ZooKeeper first", src.Data)
 	}
 	return s, f, nil
@@ -287,36 +284,12 @@ func (f *Found) leaveOut(x file, own []file) error {
 
 // beginsWith reports whether a file begins with all that is in another one, which may have zeros after it.
 func beginsWith(path, beginning string) (bool, error) {
-	a, err := os.Open(path)
+	a, err := os.ReadFile(path)
 	if err != nil {
 		return false, err
 	}
-	defer a.Close()
-	b, err := os.Open(beginning)
-	if err != nil {
-		return false, err
-	}
-	defer b.Close()
-	x, y := make([]byte, 1<<20), make([]byte, 1<<20)
-	for differ := false; ; {
-		n, err := io.ReadFull(b, y)
-		if err == io.EOF {
-			return true, nil
-		} else if err != nil && err != io.ErrUnexpectedEOF {
-			return false, err
-		}
-		m, err := io.ReadFull(a, x[:n])
-		if err != nil && err != io.EOF && err != io.ErrUnexpectedEOF {
-			return false, err
-		}
-		same := 0
-		for !differ && same < m && x[same] == y[same] {
-			same++
-		}
-		if differ = same < n; differ && len(bytes.TrimLeft(y[same:n], "\x00")) > 0 {
-			return false, nil
-		}
-	}
+	b, err := os.ReadFile(beginning)
+	return bytes.HasPrefix(a, bytes.TrimRight(b, "\x00")), err
 }
 
 // notOfOneServer is the error for two logs that have the same zxids. ZooKeeper begins a log after the last transaction of the
@@ -392,13 +365,9 @@ func (f *Found) replay(s *zkdata.State, logs, strangers []file, withoutPadding b
 				t, offset, err := l.Next()
 				if err == io.EOF {
 					switch {
-					case l.Cut && at == 0 && l.Torn == 0:
-						cut = fmt.Sprintf("%s ends right after its header", x.path)
-					case l.Cut && at == written && l.Torn == 0: // was truncated, and then came the snapshot
-					case l.Cut && l.Torn == 0:
-						cut = fmt.Sprintf("%s ends right after the transaction of zxid 0x%x", x.path, at)
+					case l.Cut && at == written && at != 0 && l.Torn == 0: // was truncated, and then came the snapshot
 					case l.Cut:
-						cut = fmt.Sprintf("%s ends within the transaction after zxid 0x%x", x.path, at)
+						cut = fmt.Sprintf("%s ends after zxid 0x%x and %d bytes of the next transaction", x.path, at, l.Torn)
 					case l.Torn > 0:
 						f.note("%s: after zxid 0x%x are %d bytes of a transaction that is not complete. If the server was stopped while it wrote that, no client got an answer to it. If this is an incomplete copy, more may be missing", x.path, at, l.Torn)
 					}
@@ -490,11 +459,11 @@ func (f *Found) describe(src Source, s *zkdata.State) error {
 	f.Zxid, f.Znodes, f.Sessions = s.Zxid, s.Len(), len(s.Sessions)
 	for _, n := range s.All() {
 		switch s.Kind(n) {
-		case zkdata.Ephemeral:
+		case znode.Ephemeral:
 			f.Ephemerals++
-		case zkdata.Container:
+		case znode.Container:
 			f.Containers++
-		case zkdata.TTL:
+		case znode.TTL:
 			f.TTLs++
 		}
 	}
@@ -515,10 +484,7 @@ func readEpoch(path string) (int64, error) {
 	}
 	text := strings.TrimSpace(string(b))
 	epoch, err := strconv.ParseInt(text, 10, 64)
-	switch {
-	case text == "":
-		return 0, fmt.Errorf("%s is empty, and should have the server's epoch", path)
-	case err != nil || epoch < 0:
+	if err != nil || epoch < 0 {
 		return 0, fmt.Errorf("%s has %q, and should have the server's epoch", path, text)
 	}
 	return epoch, nil

@@ -22,15 +22,15 @@ const (
 // state. id is the server's in an ensemble; 0 makes the directory one of a standalone server, which
 // may get its myid later. After a crash, dir has nothing that ZooKeeper reads ([storage.MakeDir]): one that is started
 // there begins empty.
-func Write(dir string, id uint64, s *zkdata.State) error {
+func Write(dir string, id uint64, c *zkdata.Content) error {
 	return storage.MakeDir(dir, func(making string) ([]string, error) {
 		version := filepath.Join(making, versionDir)
 		if err := os.Mkdir(version, dirMode); err != nil {
 			return nil, err
 		}
-		epoch := []byte(fmt.Sprintf("%d\n", s.Zxid>>32))
+		epoch := []byte(fmt.Sprintf("%d\n", c.Zxid>>32))
 		err := cmp.Or(
-			writeFile(filepath.Join(version, fmt.Sprintf("%s.%x", snapshotPrefix, s.Zxid)), s.Write),
+			writeFile(filepath.Join(version, fmt.Sprintf("%s.%x", snapshotPrefix, c.Zxid)), c.Write),
 			writeFile(filepath.Join(version, "acceptedEpoch"), of(epoch)),
 			writeFile(filepath.Join(version, "currentEpoch"), of(epoch)),
 		)

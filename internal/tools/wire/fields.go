@@ -3,7 +3,6 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
-	"iter"
 	"reflect"
 	"strings"
 	"unicode/utf8"
@@ -25,40 +24,38 @@ func (f *Field) Text() string { return named(f.Value, f.Base()) }
 // Base returns the name without the enclosing records: "czxid".
 func (f *Field) Base() string { return f.Name[strings.LastIndexByte(f.Name, '.')+1:] }
 
-// Fields yields the fields of a frame in order, those of the header first. A body that
+// Fields returns the fields of a frame in order, those of the header first. A body that
 // could not be decoded has no fields.
-func (f *Frame) Fields() iter.Seq[Field] {
-	return func(yield func(Field) bool) {
-		w := walker{yield: yield, payload: f.Payload}
-		switch f.Kind {
-		case Request:
-			w.leaf("xid", 4, f.Xid)
-			w.leaf("op", 4, f.Op)
-		case Reply, Event:
-			w.leaf("xid", 4, f.Xid)
-			w.leaf("zxid", 8, f.Zxid)
-			w.leaf("code", 4, f.Code)
-		}
-		if f.Body != nil {
-			w.value("", reflect.ValueOf(f.Body))
-		}
+func (f *Frame) Fields() []Field {
+	w := walker{payload: f.Payload}
+	switch f.Kind {
+	case Request:
+		w.leaf("xid", 4, f.Xid)
+		w.leaf("op", 4, f.Op)
+	case Reply, Event:
+		w.leaf("xid", 4, f.Xid)
+		w.leaf("zxid", 8, f.Zxid)
+		w.leaf("code", 4, f.Code)
 	}
+	if f.Body != nil {
+		w.value("", reflect.ValueOf(f.Body))
+	}
+	return w.fields
 }
 
 // walker goes through a record in the order of its encoding.
 type walker struct {
-	yield   func(Field) bool
+	fields  []Field
 	payload []byte
 	at      int
-	done    bool
 }
 
 func (w *walker) leaf(name string, size int, v any) {
-	w.done = w.done || !w.yield(Field{name, w.at, size, v})
+	w.fields = append(w.fields, Field{name, w.at, size, v})
 	w.at += size
 }
 
-// sized yields a leaf that starts with its length. It reads the length from the
+// sized adds a leaf that starts with its length. It reads the length from the
 // payload, because text that is not valid UTF-8 changes its length when decoded.
 func (w *walker) sized(name string, v any) {
 	size := 4
@@ -76,17 +73,11 @@ func join(outer, inner string) string {
 }
 
 func (w *walker) value(name string, v reflect.Value) {
-	if w.done {
-		return
-	}
 	switch x := v.Interface().(type) {
 	case *proto.Path:
-		w.value(join(name, "path"), v.Elem())
+		w.sized(join(name, "path"), *x)
 		return
-	case proto.Path:
-		w.sized(name, x)
-		return
-	case []byte:
+	case proto.Path, []byte:
 		w.sized(name, x)
 		return
 	case proto.MultiOp: // type, done, err, and the record
@@ -109,7 +100,12 @@ func (w *walker) value(name string, v reflect.Value) {
 	case reflect.Pointer, reflect.Interface:
 		w.value(name, v.Elem())
 	case reflect.Struct:
-		w.fields(name, v)
+		readOnly := v.FieldByName("HasReadOnly") // false in a handshake without the byte readOnly
+		for field, x := range members(v) {
+			if field != "hasReadOnly" && (field != "readOnly" || readOnly.Bool()) {
+				w.value(join(name, field), x)
+			}
+		}
 	case reflect.Slice:
 		multi := v.Type().Elem() == reflect.TypeFor[proto.MultiOp]() || v.Type().Elem() == reflect.TypeFor[proto.MultiResult]()
 		if !multi {
@@ -127,21 +123,6 @@ func (w *walker) value(name string, v reflect.Value) {
 		w.leaf(name, 1, v.Interface())
 	default:
 		w.leaf(name, int(v.Type().Size()), v.Interface())
-	}
-}
-
-// fields walks through a struct and the structs embedded in it. It omits the readOnly
-// byte of a handshake that has none.
-func (w *walker) fields(name string, v reflect.Value) {
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		switch {
-		case f.Name == "HasReadOnly", f.Name == "ReadOnly" && !v.FieldByName("HasReadOnly").Bool():
-		case f.Anonymous:
-			w.fields(name, v.Field(i))
-		default:
-			w.value(join(name, fieldName(f)), v.Field(i))
-		}
 	}
 }
 
@@ -190,7 +171,9 @@ func plain(v reflect.Value, name string) any {
 		return plain(v.Elem(), name)
 	case reflect.Struct:
 		m := map[string]any{}
-		plainFields(m, v)
+		for field, x := range members(v) {
+			m[field] = plain(x, field)
+		}
 		return m
 	case reflect.Slice:
 		list := make([]any, v.Len())
@@ -207,16 +190,4 @@ func plain(v reflect.Value, name string) any {
 		}
 	}
 	return v.Interface()
-}
-
-func plainFields(m map[string]any, v reflect.Value) {
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Anonymous && f.Type.Kind() == reflect.Struct {
-			plainFields(m, v.Field(i))
-			continue
-		}
-		name := fieldName(f)
-		m[name] = plain(v.Field(i), name)
-	}
 }

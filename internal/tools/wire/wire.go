@@ -5,6 +5,7 @@ package wire
 import (
 	"encoding/hex"
 	"fmt"
+	"iter"
 	"math"
 	"reflect"
 	"strconv"
@@ -247,8 +248,12 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 	case reflect.Pointer, reflect.Interface:
 		text(b, v.Elem(), name)
 	case reflect.Struct:
-		b.WriteByte('{')
-		fields(b, v, true)
+		sep := "{"
+		for field, x := range members(v) {
+			b.WriteString(sep + field + "=")
+			text(b, x, field)
+			sep = " "
+		}
 		b.WriteByte('}')
 	case reflect.Slice:
 		b.WriteByte('[')
@@ -288,32 +293,23 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 func isZxid(name string) bool    { return strings.Contains(strings.ToLower(name), "zxid") }
 func isSession(name string) bool { return name == "sessionID" || name == "ephemeralOwner" }
 
-// fieldName returns the name of a field in text and JSON.
-func fieldName(f reflect.StructField) string {
-	switch f.Name {
-	case "ACL", "IDs", "ID", "TTL":
-		return strings.ToLower(f.Name)
-	}
-	return strings.ToLower(f.Name[:1]) + f.Name[1:]
+// members yields the fields of a struct and of the structs embedded in it, with their names in text and JSON.
+func members(v reflect.Value) iter.Seq2[string, reflect.Value] {
+	return func(yield func(string, reflect.Value) bool) { visit(v, yield) }
 }
 
-// fields writes the fields of a struct and of the structs embedded in it.
-func fields(b *strings.Builder, v reflect.Value, first bool) bool {
-	for i := range v.NumField() {
-		f := v.Type().Field(i)
-		if f.Anonymous && f.Type.Kind() == reflect.Struct {
-			first = fields(b, v.Field(i), first)
-			continue
+func visit(v reflect.Value, yield func(string, reflect.Value) bool) bool {
+	for f, x := range v.Fields() {
+		name := strings.ToLower(f.Name[:1]) + f.Name[1:]
+		switch f.Name {
+		case "ACL", "IDs", "ID", "TTL":
+			name = strings.ToLower(f.Name)
 		}
-		if !first {
-			b.WriteByte(' ')
+		if f.Anonymous && !visit(x, yield) || !f.Anonymous && !yield(name, x) {
+			return false
 		}
-		first = false
-		name := fieldName(f)
-		b.WriteString(name + "=")
-		text(b, v.Field(i), name)
 	}
-	return first
+	return true
 }
 
 // data writes bytes as a quoted string if they are text, and otherwise in hex.

@@ -102,7 +102,7 @@ func FuzzConversation(f *testing.F) {
 			}
 			for _, frame := range []*Frame{&q, &r} {
 				end := 0
-				for x := range frame.Fields() {
+				for _, x := range frame.Fields() {
 					end = x.Offset + x.Length
 				}
 				if body := len(frame.Payload) - len(frame.Rest); frame.Err == nil && end != body {

@@ -7,11 +7,13 @@
 package wiretap
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -76,11 +78,13 @@ type Proxy struct {
 	InTurn   bool
 	TurnTime time.Duration // 0 means two seconds
 
-	mu    sync.Mutex // guards the fields below, and is held while Handle runs
-	conns map[*conn]bool
-	last  int // number of the latest connection
-	turn  turns
-	late  int
+	mu      sync.Mutex // guards the fields below, and is held while Handle runs
+	conns   map[*conn]bool
+	last    int        // number of the latest connection
+	holder  *conn      // whose turn it is
+	waiting []*conn    // for their turn
+	changed *sync.Cond // of holder
+	late    int
 }
 
 // Late returns how many requests were forwarded before it was their turn.
@@ -94,7 +98,7 @@ func (p *Proxy) Late() int {
 // closes l and all connections. Handle is not called after Serve returns. The end of ctx
 // is not an error.
 func (p *Proxy) Serve(ctx context.Context, l net.Listener) error {
-	p.conns = map[*conn]bool{}
+	p.conns, p.changed = map[*conn]bool{}, sync.NewCond(&p.mu)
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -200,7 +204,7 @@ func (p *Proxy) carry(ctx context.Context, client net.Conn) {
 	}
 	c.close()
 	delete(p.conns, c)
-	p.turn.release(c)
+	p.release(c)
 }
 
 // close closes both connections, which ends the pumps. The caller holds the lock.
@@ -305,7 +309,7 @@ func (c *conn) took(from int, b []byte) {
 		c.piece(from, piece)
 	}
 	if c.asked <= 0 {
-		p.turn.release(c)
+		p.release(c)
 	}
 }
 
@@ -348,7 +352,7 @@ func (c *conn) ended(from int, err error) {
 	}
 	c.cut = c.cut || err != nil
 	c.asked = 0
-	c.p.turn.release(c)
+	c.p.release(c)
 }
 
 // flush reports the bytes of a stream that are not reported yet.
@@ -434,60 +438,40 @@ func isWord(held, b []byte) bool {
 	return true
 }
 
-// turns holds the connection whose turn it is, and those that wait for theirs.
-type turns struct {
-	holder  *conn
-	waiting []waiter
-}
-
-type waiter struct {
-	c     *conn
-	ready chan struct{}
-}
-
-// await waits until it is c's turn. The caller holds the lock; await releases it while it waits.
+// await waits until it is c's turn, in the order of those who wait. The caller holds the lock; await releases it while it waits.
 func (p *Proxy) await(c *conn) {
-	t := &p.turn
-	if t.holder == nil || t.holder == c && len(t.waiting) == 0 {
-		t.holder = c
+	if p.holder == c && len(p.waiting) == 0 {
 		return
 	}
-	if t.holder == c && c.asked <= 0 {
-		t.release(c)
+	if c.asked <= 0 {
+		p.release(c)
 	}
-	w := waiter{c, make(chan struct{})}
-	t.waiting = append(t.waiting, w)
-	patience := p.TurnTime
-	if patience == 0 {
-		patience = 2 * time.Second
-	}
-	p.mu.Unlock()
-	timer := time.NewTimer(patience)
+	p.waiting = append(p.waiting, c)
+	late := false
+	timer := time.AfterFunc(cmp.Or(p.TurnTime, 2*time.Second), func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		late = true
+		p.changed.Broadcast()
+	})
 	defer timer.Stop()
-	select {
-	case <-w.ready:
-	case <-timer.C:
-	}
-	p.mu.Lock()
-	for i := range t.waiting {
-		if t.waiting[i] == w { // too late: it is still not c's turn
-			t.waiting = append(t.waiting[:i], t.waiting[i+1:]...)
+	for p.holder != nil || p.waiting[0] != c {
+		if late {
 			p.late++
-			return
+			break
 		}
+		p.changed.Wait()
 	}
+	if p.holder == nil && p.waiting[0] == c {
+		p.holder = c
+	}
+	p.waiting = slices.DeleteFunc(p.waiting, func(w *conn) bool { return w == c })
 }
 
-// release ends c's turn, if it has one, and starts the next one. The caller holds the lock.
-func (t *turns) release(c *conn) {
-	if t.holder != c {
-		return
-	}
-	t.holder = nil
-	if len(t.waiting) > 0 {
-		w := t.waiting[0]
-		t.waiting = t.waiting[1:]
-		t.holder = w.c
-		close(w.ready)
+// release ends c's turn, if it has one. The caller holds the lock.
+func (p *Proxy) release(c *conn) {
+	if p.holder == c {
+		p.holder = nil
+		p.changed.Broadcast()
 	}
 }

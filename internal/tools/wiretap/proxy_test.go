@@ -629,7 +629,7 @@ func (r *running) locked(f func()) {
 func (r *running) queue(t *testing.T, n int) {
 	t.Helper()
 	testkit.Eventually(t, fmt.Sprintf("%d requests wait", n), func() (all bool) {
-		r.locked(func() { all = len(r.turn.waiting) == n })
+		r.locked(func() { all = len(r.waiting) == n })
 		return all
 	})
 }

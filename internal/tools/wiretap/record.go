@@ -240,7 +240,7 @@ func (r *Recorder) learn(c *taped, e *Event) (fields []golden.Field) {
 func (r *Recorder) volatile(f *wire.Frame) (fields []golden.Field) {
 	var czxid, mzxid int64
 	var owner *session
-	for x := range f.Fields() {
+	for _, x := range f.Fields() {
 		m := golden.Field{Offset: 4 + x.Offset, Length: 8, Name: x.Name}
 		n, _ := x.Value.(int64)
 		switch x.Base() {

@@ -173,12 +173,8 @@ func (d *Difference) compare(want, came *wire.Frame) {
 	if want.Kind != came.Kind {
 		return // such as a reply in place of an event: this is not a difference of a field
 	}
-	var theirs []wire.Field
-	for f := range came.Fields() {
-		theirs = append(theirs, f)
-	}
-	i := 0
-	for f := range want.Fields() {
+	theirs := came.Fields()
+	for i, f := range want.Fields() {
 		if i == len(theirs) || theirs[i].Name != f.Name {
 			d.Field, d.Values = f.Name, [2]string{f.Text(), "not there"}
 			return
@@ -188,9 +184,8 @@ func (d *Difference) compare(want, came *wire.Frame) {
 			d.Field, d.Values = f.Name, [2]string{f.Text(), theirs[i].Text()}
 			return
 		}
-		i++
 	}
-	if i < len(theirs) {
+	if i := len(want.Fields()); i < len(theirs) {
 		d.Field, d.Values = theirs[i].Name, [2]string{"none", theirs[i].Text()}
 	}
 }

@@ -40,7 +40,7 @@ func full(t testing.TB) *zkdata.State {
 func written(t testing.TB, s *zkdata.State) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := s.Write(&b); err != nil {
+	if err := s.Content().Write(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.Bytes()
@@ -68,7 +68,7 @@ func TestSnapshot(t *testing.T) {
 func TestSentSnapshot(t *testing.T) {
 	s := full(t)
 	var b bytes.Buffer
-	if err := zkdata.ContentOf(s).WriteSent(&b); err != nil {
+	if err := s.Content().WriteSent(&b); err != nil {
 		t.Fatal(err)
 	}
 	file := b.Bytes()

@@ -12,9 +12,6 @@ import (
 // Digest returns the digest of the tree.
 func (s *State) Digest() uint64 { return s.digest }
 
-// ContentOf returns what a state is written from.
-func ContentOf(s *State) *Content { return s.content() }
-
 // FuzzyWriter writes a snapshot znode by znode, while the state changes.
 type FuzzyWriter struct {
 	b       []byte

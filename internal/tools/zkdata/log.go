@@ -63,36 +63,16 @@ func (l *Log) Next() (t *Txn, offset int64, err error) {
 	if n > maxBuffer || n < shortestTxn {
 		return nil, at, l.end(at, nil)
 	}
-	// The whole of it stays in the reader until it is known to be complete, if it fits there.
-	whole, err := in.r.Peek(min(entryHead+int(n)+1, in.r.Size()))
-	if err == nil && len(whole) < entryHead+int(n)+1 {
-		return l.long(at, sum, n)
-	}
-	if err != nil && err != io.EOF {
-		return nil, at, damaged(at, "%v", err)
-	}
-	if len(whole) < entryHead+int(n)+1 || whole[len(whole)-1] != endOfEntry {
-		return nil, at, l.end(at, nil)
-	}
-	body := bytes.Clone(whole[entryHead : entryHead+int(n)])
-	in.r.Discard(len(whole))
-	in.offset += int64(len(whole))
-	t, err = l.decode(at, sum, body)
-	return t, at, err
-}
-
-// long is Next for a transaction that does not fit into the reader's buffer.
-func (l *Log) long(at int64, sum uint64, n uint32) (*Txn, int64, error) {
 	whole := make([]byte, entryHead+int(n)+1)
-	got, err := io.ReadFull(l.in.r, whole)
+	got, err := io.ReadFull(in.r, whole)
 	if err != nil && err != io.ErrUnexpectedEOF {
 		return nil, at, damaged(at, "%v", err)
 	}
 	if whole = whole[:got]; err != nil || whole[got-1] != endOfEntry {
 		return nil, at, l.end(at, whole)
 	}
-	l.in.offset += int64(got)
-	t, err := l.decode(at, sum, whole[entryHead:got-1])
+	in.offset += int64(got)
+	t, err = l.decode(at, sum, whole[entryHead:got-1])
 	return t, at, err
 }
 

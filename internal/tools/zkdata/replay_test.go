@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/zklog"
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // show returns the whole state as text.
@@ -197,7 +198,7 @@ func (l *live) choose(x *zkdata.Txn) proto.OpCode {
 		return proto.OpCloseSession
 	case op == 1:
 		return proto.OpMulti
-	case n == nil && parent != nil && l.Kind(parent) != zkdata.Ephemeral:
+	case n == nil && parent != nil && l.Kind(parent) != znode.Ephemeral:
 		x.Path, x.Data, x.ACL, x.ParentCversion = path, fmt.Append(nil, x.Zxid), l.acl(), parent.Cversion+1
 		switch r.IntN(6) {
 		case 0:

@@ -256,11 +256,8 @@ func (s *source) trailer(state *State) {
 	}
 }
 
-// Write writes the state as a snapshot. It has no digest, which is optional: 3.9 takes it for another
-// field, and refuses the snapshot, if it was told not to use digests.
-func (s *State) Write(w io.Writer) error { return s.content().write(w, false) }
-
-func (s *State) content() *Content {
+// Content returns what the state is written from.
+func (s *State) Content() *Content {
 	c := &Content{Zxid: s.Zxid, Sessions: s.Sessions}
 	paths := s.Paths()
 	for _, path := range paths {
@@ -311,6 +308,10 @@ func (a *ACLs) Add(acl []proto.ACL) int64 {
 	}
 	return n
 }
+
+// Write writes a snapshot. It has no digest, which is optional: 3.9 takes it for another
+// field, and refuses the snapshot, if it was told not to use digests.
+func (c *Content) Write(w io.Writer) error { return c.write(w, false) }
 
 // WriteSent writes a snapshot as the command snapshot of 3.9's AdminServer sends it: with a
 // digest, and with the zxid that the name of a file would say. The command restore needs the zxid.
@@ -378,15 +379,3 @@ func (c *Content) write(w io.Writer, sent bool) error {
 	}
 	return out.Flush()
 }
-
-// Put adds a znode to a state that is to be written. Its parent must have been added before.
-func (s *State) Put(path string, n *Node) error {
-	if path != "/" && s.nodes[parent(path)] == nil || s.nodes[path] != nil {
-		return fmt.Errorf("%s has no parent, or occurs twice", path)
-	}
-	s.put(path, n)
-	return nil
-}
-
-// EmptyState returns a state without any znode, for Put.
-func EmptyState() *State { return emptyState() }

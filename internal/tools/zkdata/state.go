@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // Node is a znode with what ZooKeeper stores of it (DataNode, StatPersisted).
@@ -27,17 +28,6 @@ type Node struct {
 	noACL  int64 // if not 0, the snapshot names the ACL by this number, and does not have it
 	digest uint64
 }
-
-// Kind is the kind of a znode.
-type Kind int
-
-// The kinds of znodes.
-const (
-	Persistent Kind = iota
-	Ephemeral
-	Container
-	TTL
-)
 
 // ContainerOwner is the owner of containers (EphemeralType.CONTAINER_EPHEMERAL_OWNER).
 const ContainerOwner = -1 << 63
@@ -114,20 +104,20 @@ func (s *State) Paths() []string { return slices.Sorted(maps.Keys(s.nodes)) }
 
 // Kind returns the kind of a znode. What looks like a TTL is a session if there is one with that id,
 // which a server with id 255 may have.
-func (s *State) Kind(n *Node) Kind {
+func (s *State) Kind(n *Node) znode.Kind {
 	_, session := s.Sessions[n.Owner]
 	switch {
 	case n.Owner == 0:
-		return Persistent
+		return znode.Persistent
 	case n.Owner == ContainerOwner:
-		return Container
+		return znode.Container
 	case !session && uint64(n.Owner)&extendedMask == extendedMask && n.Owner&featureMask == 0:
-		return TTL
+		return znode.TTL
 	}
-	return Ephemeral
+	return znode.Ephemeral
 }
 
-// TTL returns the TTL in ms of a znode of kind [TTL].
+// TTL returns the TTL in ms of a znode of kind [znode.TTL].
 func (n *Node) TTL() int64 { return n.Owner & maxTTL }
 
 // put adds or replaces a znode.
@@ -355,7 +345,7 @@ func (s *State) expire(session, zxid int64) {
 func (s *State) Finish() (deleted []string, err error) {
 	for owner, paths := range s.owned {
 		for path := range paths {
-			if _, exists := s.Sessions[owner]; !exists && s.Kind(s.nodes[path]) == Ephemeral {
+			if _, exists := s.Sessions[owner]; !exists && s.Kind(s.nodes[path]) == znode.Ephemeral {
 				deleted = append(deleted, path)
 			}
 		}

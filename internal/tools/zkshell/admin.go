@@ -333,10 +333,7 @@ func config(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		result = fields{"servers": text}
 	}
 	s.println(text)
-	if p.has("s") {
-		s.printStat(&r.Stat)
-		result["stat"] = statOf(&r.Stat)
-	}
+	s.showStat(p, result, &r.Stat)
 	return result, nil
 }
 
@@ -398,10 +395,7 @@ func reconfig(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	}
 	s.println("Committed new configuration:\n" + string(r.Data))
 	result := fields{"config": string(r.Data)}
-	if p.has("s") {
-		s.printStat(&r.Stat)
-		result["stat"] = statOf(&r.Stat)
-	}
+	s.showStat(p, result, &r.Stat)
 	return result, nil
 }
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -59,14 +58,11 @@ type Event struct {
 // It is safe for concurrent use. Its goroutine, run, starts one more for each connection,
 // which sends pings and ends with the connection.
 type client struct {
-	hosts    []string // HOST:PORT
-	chroot   string   // "" or a path; the user's paths are relative to it
-	timeout  time.Duration
-	readOnly bool
-	dial     func(ctx context.Context, network, address string) (net.Conn, error)
-	events   func(Event) // called by run, in order
-	explain  func(context.Context, []error) []error
-	note     func(error) // called by run with an error that it cannot mend
+	hosts  []string // HOST:PORT
+	chroot string   // "" or a path; the user's paths are relative to it
+	cfg    *Config
+	events func(Event) // called by run, in order
+	note   func(error) // called by run with an error that it cannot mend
 
 	cancel context.CancelFunc // ends run
 	done   chan struct{}      // closed when run has ended
@@ -132,16 +128,10 @@ func open(ctx context.Context, cfg *Config, servers string, auths []Auth, events
 	}
 	rand.Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
 	c := &client{
-		hosts: hosts, chroot: chroot, timeout: cfg.Timeout, readOnly: cfg.ReadOnly, dial: cfg.Dial, explain: cfg.Explain, events: events, note: note,
+		hosts: hosts, chroot: chroot, cfg: cfg, events: events, note: note,
 		done:     make(chan struct{}),
 		link:     link{state: Connecting, changed: make(chan struct{}), auths: slices.Clone(auths), watches: watches{}},
 		progress: progress{lastHeard: time.Now(), eventState: "Disconnected"},
-	}
-	if c.dial == nil {
-		c.dial = new(net.Dialer).DialContext
-	}
-	if c.explain == nil {
-		c.explain = func(_ context.Context, why []error) []error { return why }
 	}
 	ctx, c.cancel = context.WithCancel(ctx)
 	go c.run(ctx)
@@ -173,7 +163,7 @@ func (c *client) run(ctx context.Context) {
 				why[round] = &connect.NotServing{Server: addr}
 			}
 			if len(why) == len(c.hosts) {
-				c.note(errors.New(strings.ReplaceAll(errors.Join(c.explain(ctx, why)...).Error(), "\n", "; ")))
+				c.note(errors.New(strings.ReplaceAll(errors.Join(c.cfg.Explain(ctx, why)...).Error(), "\n", "; ")))
 			}
 		}
 		if err == nil {
@@ -198,17 +188,11 @@ func (c *client) run(ctx context.Context) {
 }
 
 func sleep(ctx context.Context, d time.Duration) error {
-	if d <= 0 {
-		return ctx.Err()
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
-		return nil
+	case <-time.After(d):
 	case <-ctx.Done():
-		return ctx.Err()
 	}
+	return ctx.Err()
 }
 
 // negotiated returns the session's timeout.
@@ -216,7 +200,7 @@ func (c *client) negotiated() time.Duration {
 	if t := time.Duration(c.session.Timeout) * time.Millisecond; t > 0 {
 		return t
 	}
-	return c.timeout
+	return c.cfg.Timeout
 }
 
 // tell reports a change of the state.
@@ -285,7 +269,7 @@ func (c *client) connect(ctx context.Context) (*rawclient.Client, error) {
 	c.next++
 	limit := c.negotiated() / time.Duration(len(c.hosts))
 	dialing, cancel := context.WithTimeout(ctx, limit)
-	nc, err := c.dial(dialing, "tcp", addr)
+	nc, err := c.cfg.Dial(dialing, "tcp", addr)
 	cancel()
 	if err != nil {
 		return nil, err
@@ -294,8 +278,8 @@ func (c *client) connect(ctx context.Context) (*rawclient.Client, error) {
 	defer stop()
 	conn := rawclient.New(nc)
 	conn.Timeout = limit
-	q := rawclient.NewSession(c.timeout)
-	q.LastZxidSeen, q.ReadOnly = c.lastZxid, c.readOnly
+	q := rawclient.NewSession(c.cfg.Timeout)
+	q.LastZxidSeen, q.ReadOnly = c.lastZxid, c.cfg.ReadOnly
 	if c.session.Password != nil {
 		q.SessionID, q.Password = c.session.SessionID, c.session.Password
 	}
@@ -304,14 +288,12 @@ func (c *client) connect(ctx context.Context) (*rawclient.Client, error) {
 		return nil, err
 	}
 	conn.Timeout = time.Duration(conn.Session.Timeout) * time.Millisecond * 2 / 3
-	c.heard()
+	c.lastHeard = time.Now()
 	if c.session = conn.Session; conn.Session.ReadOnly {
 		c.session.SessionID = 0 // only servers with a majority know sessions
 	}
 	return conn, nil
 }
-
-func (c *client) heard() { c.lastHeard = time.Now() }
 
 // serve reads a connection until it ends.
 func (c *client) serve(ctx context.Context, conn *rawclient.Client) {
@@ -392,7 +374,7 @@ func (c *client) read(conn *rawclient.Client) error {
 	if err != nil {
 		return err
 	}
-	c.heard()
+	c.lastHeard = time.Now()
 	if e, ok := f.Event(); ok {
 		c.happened(e)
 		return nil
@@ -565,7 +547,7 @@ func (c *client) close(ctx context.Context) {
 	c.closing = true
 	c.mu.Unlock()
 	if send {
-		ctx, cancel := context.WithTimeout(ctx, c.timeout)
+		ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 		c.do(ctx, proto.OpCloseSession, nil, nil) // the session ends even if nobody says so
 		cancel()
 	}

@@ -17,6 +17,7 @@ type command struct {
 	retains     bool   // accepts any second argument in place of -w, and says that it should not
 	watching    string // the options that it then recommends
 	least, most int    // arguments; most -1 is any number
+	path        bool   // the first argument is a path
 	local       bool   // needs no server
 	ours        bool   // zkCli does not have it
 
@@ -39,7 +40,7 @@ func init() { // a variable's value could not refer to functions that use it
 				{name: "b", help: "Output data in base64 format"}, {name: "x", help: "Output data in hexdump format"},
 			},
 			retains: true, watching: "[-s] [-w]", run: get},
-		{name: "set", usage: "path data [-s] [-v version] [-b]", short: "replace the data of a znode", most: -1, least: 2, describes: true,
+		{name: "set", path: true, usage: "path data [-s] [-v version] [-b]", short: "replace the data of a znode", most: -1, least: 2, describes: true,
 			options: []option{
 				{name: "s", help: "Print znode stats additionally"}, {name: "v", arg: true, help: "Set with an expected version"},
 				{name: "b", help: "Supply data in base64 format"},
@@ -47,28 +48,28 @@ func init() { // a variable's value could not refer to functions that use it
 		{name: "create", usage: "[-s] [-e] [-c] [-t ttl] path [data] [acl]", short: "create a znode: -e ephemeral, -s sequential, -c container, -t with a TTL in ms", most: -1, least: 1,
 			options: []option{{name: "e", help: "ephemeral"}, {name: "s", help: "sequential"}, {name: "c", help: "container"}, {name: "t", arg: true, help: "ttl"}},
 			run:     create},
-		{name: "delete", usage: "[-v version] path", short: "delete a znode without children", most: -1, least: 1,
+		{name: "delete", path: true, usage: "[-v version] path", short: "delete a znode without children", most: -1, least: 1,
 			options: []option{{name: "v", arg: true, help: "version"}}, run: remove},
-		{name: "deleteall", usage: "path [-b batch size]", short: "delete a znode and everything below it", most: -1, least: 1,
+		{name: "deleteall", path: true, usage: "path [-b batch size]", short: "delete a znode and everything below it", most: -1, least: 1,
 			options: []option{{name: "b", arg: true, help: "batch size"}}, run: deleteAll},
 		{name: "stat", usage: "[-w] path", short: "print the Stat of a znode", most: -1, least: 1,
 			options: []option{{name: "w", help: "watch"}}, retains: true, watching: "[-w]", run: stat},
-		{name: "getAcl", usage: "[-s] path", short: "print the ACL of a znode", most: -1, least: 1, options: []option{stats}, run: getACL},
-		{name: "setAcl", usage: "[-s] [-v version] [-R] path acl", short: "replace the ACL of a znode, with -R also of all descendants", most: -1, least: 2,
+		{name: "getAcl", path: true, usage: "[-s] path", short: "print the ACL of a znode", most: -1, least: 1, options: []option{stats}, run: getACL},
+		{name: "setAcl", path: true, usage: "[-s] [-v version] [-R] path acl", short: "replace the ACL of a znode, with -R also of all descendants", most: -1, least: 2,
 			options: []option{stats, {name: "v", arg: true, help: "version"}, {name: "R", help: "recursive"}}, run: setACL},
 		{name: "addauth", usage: "scheme auth", short: "prove an identity, such as digest user:password", most: -1, least: 1, run: addAuth},
 		{name: "whoami", usage: "", short: "print the identities of this session", most: -1, run: whoAmI},
-		{name: "sync", usage: "path", short: "wait until the server has applied what the leader has", most: -1, least: 1, run: syncPath},
-		{name: "addWatch", usage: "[-m mode] path # optional mode is one of [PERSISTENT, PERSISTENT_RECURSIVE] - default is PERSISTENT_RECURSIVE",
+		{name: "sync", path: true, usage: "path", short: "wait until the server has applied what the leader has", most: -1, least: 1, run: syncPath},
+		{name: "addWatch", path: true, usage: "[-m mode] path # optional mode is one of [PERSISTENT, PERSISTENT_RECURSIVE] - default is PERSISTENT_RECURSIVE",
 			short: "watch a znode permanently", least: 1, most: 1, options: []option{{name: "m", arg: true}}, run: addWatch},
-		{name: "removewatches", usage: "path [-c|-d|-a] [-l]", short: "remove watches of this session", most: -1, least: 1,
+		{name: "removewatches", path: true, usage: "path [-c|-d|-a] [-l]", short: "remove watches of this session", most: -1, least: 1,
 			options: []option{
 				{name: "c", help: "child watcher type"}, {name: "d", help: "data watcher type"}, {name: "p", help: "persistent watcher type"},
 				{name: "r", help: "persistent recursive watcher type"}, {name: "a", help: "any watcher type"},
 				{name: "l", help: "remove locally when there is no server connection"},
 			}, run: removeWatches},
-		{name: "getEphemerals", usage: "path", short: "list the ephemeral znodes of this session", most: -1, run: getEphemerals},
-		{name: "getAllChildrenNumber", usage: "path", short: "count the descendants of a znode", most: -1, least: 1, run: countDescendants},
+		{name: "getEphemerals", path: true, usage: "path", short: "list the ephemeral znodes of this session", most: -1, run: getEphemerals},
+		{name: "getAllChildrenNumber", path: true, usage: "path", short: "count the descendants of a znode", most: -1, least: 1, run: countDescendants},
 		{name: "setquota", usage: "-n|-b|-N|-B val path", short: "limit the znodes or bytes below a znode", most: -1, least: 1,
 			options:   []option{{name: "n", arg: true, help: "num soft quota"}, {name: "b", arg: true, help: "bytes soft quota"}, {name: "N", arg: true, help: "num hard quota"}, {name: "B", arg: true, help: "bytes hard quota"}},
 			exclusive: true, needsOption: true, run: setQuota},
@@ -93,7 +94,7 @@ func init() { // a variable's value could not refer to functions that use it
 		{name: "redo", usage: "cmdno", short: "execute a command of the history again", shell: redo},
 		{name: "version", usage: "", short: "print the version of lockkeeper", most: 0, run: version},
 		{name: "quit", usage: "", short: "end the session and the shell", shell: quitShell},
-		{name: "tree", usage: "[-d depth] [-l] [path]", short: "draw a subtree, with -l sizes and owners", most: 1, ours: true,
+		{name: "tree", path: true, usage: "[-d depth] [-l] [path]", short: "draw a subtree, with -l sizes and owners", most: 1, ours: true,
 			options: []option{{name: "d", arg: true, help: "levels below the path"}, {name: "l", help: "sizes and owners"}}, run: tree},
 		{name: "export", usage: "file [path]", short: "write a subtree to a file, or continue that", least: 1, most: 2, ours: true, run: export},
 		{name: "import", usage: "[-e] [-f] file [path]", short: "create the znodes in such a file, or continue that", least: 1, most: 2, ours: true,
@@ -150,4 +151,10 @@ func help(s *Shell, _ context.Context, args []string) (fields, error) {
 		s.println("    " + strings.TrimRight(name+"  "+o.help, " "))
 	}
 	return fields{"name": c.name, "usage": c.usage, "does": c.short}, nil
+}
+
+// version prints the version of lockkeeper, where zkCli prints that of ZooKeeper.
+func version(s *Shell, _ context.Context, _ *parsed) (fields, error) {
+	s.println("lockkeeper CLI version: " + s.cfg.Version)
+	return fields{"version": s.cfg.Version}, nil
 }

@@ -21,9 +21,8 @@ type Config struct {
 	Timeout  time.Duration // the session's timeout to ask for
 	ReadOnly bool          // accept a server without a majority
 	Auth     []Auth        // presented on every connection
-	// Dial opens connections; nil means TCP.
-	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Explain, if it is not nil, finds out more about servers that cannot be used; see connect.Dialer.
+	Dial     func(ctx context.Context, network, address string) (net.Conn, error)
+	// Explain finds out more about servers that cannot be used; see connect.Dialer.
 	Explain func(ctx context.Context, why []error) []error
 
 	Stdout, Stderr io.Writer
@@ -32,7 +31,7 @@ type Config struct {
 	Visible        bool   // Stdout is a terminal: do not print control characters of znodes
 	Version        string // of lockkeeper
 	// Command returns the context of one command, which may be cancelled to end only this
-	// command, as by SIGINT. It may be nil.
+	// command, as by SIGINT.
 	Command func(ctx context.Context) (context.Context, context.CancelFunc)
 	// Progress shows how far a long command is, in one line; "" removes the line. It may
 	// be nil.
@@ -158,19 +157,11 @@ func (s *Shell) color(c, text string) string {
 	return c + text + "\x1b[0m"
 }
 
-// command returns the context of one command.
-func (s *Shell) command(ctx context.Context) (context.Context, context.CancelFunc) {
-	if s.cfg.Command == nil {
-		return context.WithCancel(ctx)
-	}
-	return s.cfg.Command(ctx)
-}
-
 // Once connects, executes one command and ends the session. It returns the exit code.
 // Unlike zkCli it prints nothing about the connection.
 func (s *Shell) Once(ctx context.Context, words []string) int {
 	s.oneShot = true
-	ctx, stop := s.command(ctx)
+	ctx, stop := s.cfg.Command(ctx)
 	defer stop()
 	if c := find(words[0]); c != nil && c.local { // needs no server
 		return s.execute(ctx, words)
@@ -217,7 +208,7 @@ func (s *Shell) welcome(ctx context.Context) bool {
 // line executes a line and returns the exit code. last is that of the command before, which
 // quit keeps.
 func (s *Shell) line(ctx context.Context, line string, last int) int {
-	ctx, stop := s.command(ctx)
+	ctx, stop := s.cfg.Command(ctx)
 	defer stop()
 	s.history = append(s.history, line)
 	if exit := s.execute(ctx, split(line)); !s.quit {
@@ -299,6 +290,11 @@ func (s *Shell) process(ctx context.Context, words []string) (fields, error) {
 	}
 	if len(p.args) < c.least || c.most >= 0 && len(p.args) > c.most {
 		return nil, usage(c.usageText())
+	}
+	if c.path && len(p.args) > 0 {
+		if err := checked(p.args[0]); err != nil {
+			return nil, err
+		}
 	}
 	return c.run(s, ctx, p)
 }

@@ -23,7 +23,7 @@ type output struct {
 func newShell(server *lockkeepertest.Server, change func(*zkshell.Config)) *output {
 	o := &output{}
 	cfg := zkshell.Config{
-		Servers: "server:2181", Timeout: 10 * time.Second, Dial: dialer(server), Stdout: &o.out, Stderr: &o.err, Version: "1",
+		Servers: "server:2181", Timeout: 10 * time.Second, Dial: dialer(server), Command: context.WithCancel, Explain: func(_ context.Context, why []error) []error { return why }, Stdout: &o.out, Stderr: &o.err, Version: "1",
 	}
 	if change != nil {
 		change(&cfg)

@@ -84,6 +84,7 @@ func newZnode(path string, data []byte, st *proto.Stat, acl []proto.ACL) *znode 
 func (z *znode) request() (q proto.CreateRequest, err error) {
 	switch z.Type {
 	case "", typeContainer:
+		z.TTL = 0
 	case typeTTL:
 		if z.TTL <= 0 || z.TTL > proto.MaxTTL {
 			return q, fmt.Errorf("its TTL is %d ms, not between 1 and %d", z.TTL, proto.MaxTTL)
@@ -372,7 +373,7 @@ func resume(file *os.File, root string) (last string, done int, err error) {
 	return last, done, err
 }
 
-// How much of an import is in progress at most.
+// How much of an import is sent together at most.
 const (
 	writing      = 64
 	writingBytes = 4 << 20
@@ -385,8 +386,8 @@ type importing struct {
 	force      bool // overwrite znodes that differ
 	persistent bool // create ephemeral znodes as persistent ones
 
-	window  []*creation // sent, in order
-	bytes   int         // of the data in the window
+	batch   []creation // to be sent together, in order
+	bytes   int        // of the data in the batch
 	created int
 	there   int   // znodes that existed and were the same
 	changed int   // znodes that were overwritten
@@ -397,9 +398,9 @@ type importing struct {
 // creation is a znode that is being created.
 type creation struct {
 	path string
-	z    *znode
-	q    proto.CreateRequest
-	call *call
+	q    proto.CreateRequest // without its path
+	op   proto.OpCode
+	body proto.Record // what is sent
 }
 
 // importFile creates the znodes of a file. Those that exist and are the same are skipped, so
@@ -444,8 +445,8 @@ func importFile(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 			s.progress(n, total)
 		}
 	}
-	for err == nil && len(i.window) > 0 {
-		err = i.finish(ctx)
+	if err == nil {
+		err = i.send(ctx)
 	}
 	if err != nil {
 		return nil, wrap(err, i.root)
@@ -477,7 +478,7 @@ func complete(file *os.File) (int, error) {
 	return end.Znodes, nil
 }
 
-// add starts to create a znode.
+// add adds a znode to the batch, after it has sent one that is full.
 func (i *importing) add(ctx context.Context, z *znode) error {
 	if z.Type == typeEphemeral {
 		if !i.persistent {
@@ -486,7 +487,7 @@ func (i *importing) add(ctx context.Context, z *znode) error {
 		}
 		z.Type = ""
 	}
-	c := &creation{path: join(i.root, z.Path), z: z}
+	c := creation{path: join(i.root, z.Path)}
 	if err := checked(c.path); err != nil {
 		return err
 	}
@@ -494,58 +495,48 @@ func (i *importing) add(ctx context.Context, z *znode) error {
 	if c.q, err = z.request(); err != nil {
 		return usage(c.path + ": " + err.Error())
 	}
-	c.q.Path = c.path
-	for len(i.window) > 0 && (len(i.window) == writing || i.bytes+len(c.q.Data) > writingBytes) {
-		if err := i.finish(ctx); err != nil {
-			return err
-		}
+	q := c.q
+	q.Path = c.path
+	c.op, c.body = createRequest(i.s.client, q, z.Type == typeContainer, z.TTL)
+	if len(i.batch) == writing || i.bytes+len(c.q.Data) > writingBytes {
+		err = i.send(ctx)
 	}
-	i.window = append(i.window, c)
+	i.batch = append(i.batch, c)
 	i.bytes += len(c.q.Data)
-	i.send(ctx, c)
-	return nil
+	return err
 }
 
-func (i *importing) send(ctx context.Context, c *creation) {
-	ttl := int64(0)
-	if c.z.Type == typeTTL {
-		ttl = c.z.TTL
-	}
-	op, body := createRequest(i.s.client, c.q, c.z.Type == typeContainer, ttl)
-	c.call = i.s.client.start(ctx, op, body, nil)
-}
-
-// finish waits for the first znode of the window.
-func (i *importing) finish(ctx context.Context) error {
-	c := i.window[0]
-	err := c.call.wait(ctx, nil)
-	switch {
-	case errors.Is(err, codeConnectionLoss) && i.s.client.current().alive() && ctx.Err() == nil:
-		// Some of the window may have been created. The order matters, so repeat all of it.
-		for _, c := range i.window {
-			<-c.call.done
+// send creates the znodes of the batch. The order matters, so after the loss of a connection it repeats all whose replies are missing,
+// some of which may have been created.
+func (i *importing) send(ctx context.Context) error {
+	err := i.s.retry(ctx, func() error {
+		calls := make([]*call, len(i.batch))
+		for n, c := range i.batch {
+			calls[n] = i.s.client.start(ctx, c.op, c.body, nil)
 		}
-		for _, c := range i.window {
-			i.send(ctx, c)
+		for _, call := range calls {
+			c := i.batch[0]
+			switch err := call.wait(ctx, nil); {
+			case errors.Is(err, proto.NodeExists):
+				if err := i.existing(ctx, c); err != nil {
+					return err
+				}
+			case err != nil:
+				return wrap(err, c.path)
+			default:
+				i.created++
+				i.zxid = call.frame.Zxid
+			}
+			i.batch = i.batch[1:]
 		}
 		return nil
-	case errors.Is(err, proto.NodeExists):
-		if err := i.s.retry(ctx, func() error { return i.existing(ctx, c) }); err != nil {
-			return err
-		}
-	case err != nil:
-		return wrap(err, c.path)
-	default:
-		i.created++
-		i.zxid = c.call.frame.Zxid
-	}
-	i.window = i.window[1:]
-	i.bytes -= len(c.q.Data)
-	return nil
+	})
+	i.bytes = 0
+	return err
 }
 
 // existing compares a znode that exists with that in the file.
-func (i *importing) existing(ctx context.Context, c *creation) error {
+func (i *importing) existing(ctx context.Context, c creation) error {
 	var data proto.DataReply
 	if err := i.s.watching(ctx, proto.OpGetData, c.path, false, watchData, &data); err != nil {
 		return wrap(err, c.path)
@@ -587,9 +578,6 @@ func tree(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	}
 	depth, err := p.integer("d", 32, 1<<31-1)
 	if err != nil {
-		return nil, err
-	}
-	if err := checked(root); err != nil {
 		return nil, err
 	}
 	list := []fields{}

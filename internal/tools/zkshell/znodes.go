@@ -63,53 +63,49 @@ func (p *parsed) version() (int32, error) {
 	return int32(v), err
 }
 
-// javaDate is how Java prints a Date.
-const javaDate = "Mon Jan 02 15:04:05 MST 2006"
+// statFields returns the fields of a Stat with the names that zkCli prints.
+func statFields(st *proto.Stat) []statField {
+	hex := func(n int64) string { return fmt.Sprintf("0x%x", uint64(n)) }
+	return []statField{
+		{"cZxid", hex(st.Czxid)}, {"ctime", time.UnixMilli(st.Ctime)}, {"mZxid", hex(st.Mzxid)}, {"mtime", time.UnixMilli(st.Mtime)},
+		{"pZxid", hex(st.Pzxid)}, {"cversion", st.Cversion}, {"dataVersion", st.Version}, {"aclVersion", st.Aversion},
+		{"ephemeralOwner", hex(st.EphemeralOwner)}, {"dataLength", st.DataLength}, {"numChildren", st.NumChildren},
+	}
+}
+
+type statField struct {
+	name  string
+	value any
+}
 
 // printStat prints a Stat (StatPrinter).
 func (s *Shell) printStat(st *proto.Stat) {
-	for _, f := range []struct {
-		name  string
-		value any
-	}{
-		{"cZxid", fmt.Sprintf("0x%x", uint64(st.Czxid))},
-		{"ctime", time.UnixMilli(st.Ctime).Format(javaDate)},
-		{"mZxid", fmt.Sprintf("0x%x", uint64(st.Mzxid))},
-		{"mtime", time.UnixMilli(st.Mtime).Format(javaDate)},
-		{"pZxid", fmt.Sprintf("0x%x", uint64(st.Pzxid))},
-		{"cversion", st.Cversion},
-		{"dataVersion", st.Version},
-		{"aclVersion", st.Aversion},
-		{"ephemeralOwner", fmt.Sprintf("0x%x", uint64(st.EphemeralOwner))},
-		{"dataLength", st.DataLength},
-		{"numChildren", st.NumChildren},
-	} {
+	for _, f := range statFields(st) {
+		if at, ok := f.value.(time.Time); ok {
+			f.value = at.Format("Mon Jan 02 15:04:05 MST 2006") // as Java prints a Date
+		}
 		s.println(s.color(cyan, f.name) + fmt.Sprintf(" = %v", f.value))
 	}
 }
 
-// statJSON is a Stat with the names that zkCli prints.
-type statJSON struct {
-	Czxid          string `json:"cZxid"`
-	Ctime          string `json:"ctime"`
-	Mzxid          string `json:"mZxid"`
-	Mtime          string `json:"mtime"`
-	Pzxid          string `json:"pZxid"`
-	Cversion       int32  `json:"cversion"`
-	DataVersion    int32  `json:"dataVersion"`
-	ACLVersion     int32  `json:"aclVersion"`
-	EphemeralOwner string `json:"ephemeralOwner"`
-	DataLength     int32  `json:"dataLength"`
-	NumChildren    int32  `json:"numChildren"`
+// showStat prints a Stat, and adds it to the result, if there is the option -s.
+func (s *Shell) showStat(p *parsed, result fields, st *proto.Stat) {
+	if p.has("s") {
+		s.printStat(st)
+		result["stat"] = statOf(st)
+	}
 }
 
-func statOf(st *proto.Stat) *statJSON {
-	hex := func(n int64) string { return fmt.Sprintf("0x%x", uint64(n)) }
-	at := func(ms int64) string { return time.UnixMilli(ms).UTC().Format("2006-01-02T15:04:05.000Z") }
-	return &statJSON{
-		hex(st.Czxid), at(st.Ctime), hex(st.Mzxid), at(st.Mtime), hex(st.Pzxid), st.Cversion, st.Version, st.Aversion,
-		hex(st.EphemeralOwner), st.DataLength, st.NumChildren,
+// statOf returns a Stat for JSON.
+func statOf(st *proto.Stat) fields {
+	all := fields{}
+	for _, f := range statFields(st) {
+		if at, ok := f.value.(time.Time); ok {
+			f.value = at.UTC().Format("2006-01-02T15:04:05.000Z")
+		}
+		all[f.name] = f.value
 	}
+	return all
 }
 
 // putData adds data to a JSON object: as text if it is UTF-8, and otherwise in base64. Null
@@ -151,10 +147,7 @@ func ls(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	slices.Sort(r.Names)
 	s.println("[" + strings.Join(r.Names, ", ") + "]")
 	result := fields{"path": path, "children": append([]string{}, r.Names...)}
-	if p.has("s") {
-		s.printStat(&r.Stat)
-		result["stat"] = statOf(&r.Stat)
-	}
+	s.showStat(p, result, &r.Stat)
 	return result, nil
 }
 
@@ -212,10 +205,7 @@ func get(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	default:
 		s.write(append(s.visible(data), '\n'))
 	}
-	if p.has("s") {
-		s.printStat(&r.Stat)
-		result["stat"] = statOf(&r.Stat)
-	}
+	s.showStat(p, result, &r.Stat)
 	return result, nil
 }
 
@@ -267,9 +257,6 @@ func set(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	}
 	version, err := p.version()
 	if err != nil {
-		return nil, err
-	}
-	if err := checked(path); err != nil {
 		return nil, err
 	}
 	var st proto.Stat
@@ -350,15 +337,8 @@ func (s *Shell) createZnode(ctx context.Context, q proto.CreateRequest, containe
 		return "", proto.InvalidACL // the Java client refuses it too
 	}
 	op, body := createRequest(s.client, q, container, ttl)
-	// A reply to createContainer or createTTL has a Stat after the path.
-	f := s.client.start(ctx, op, body, nil)
-	if op == proto.OpCreate {
-		var r proto.PathReply
-		err := f.wait(ctx, &r)
-		return s.client.local(r.Path), err
-	}
-	var r proto.PathStatReply
-	err := f.wait(ctx, &r)
+	var r proto.PathReply // a reply to createContainer or createTTL has a Stat after it
+	err := s.call(ctx, op, body, &r)
 	return s.client.local(r.Path), err
 }
 
@@ -388,15 +368,9 @@ func remove(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	err = s.call(ctx, proto.OpDelete, &proto.PathVersion{Path: s.client.server(path), Version: version}, nil)
 	return fields{"path": path}, wrap(err, path)
 }
-
-// deleting is how many requests of a deleteall are in progress at most, as in zkCli.
-const deleting = 10
 
 func deleteAll(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	size, err := p.integer("b", 32, 1000)
@@ -404,9 +378,6 @@ func deleteAll(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		return nil, usage("-b argument must be an int value")
 	}
 	path := p.args[0]
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	tree := []string{path} // parents first
 	for i := 0; i < len(tree); i++ {
 		var r proto.ChildrenReply
@@ -427,31 +398,15 @@ func deleteAll(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		}
 		return result, nil
 	}
-	failed := false
-	var calls []*call
-	wait := func() {
-		failed = calls[0].wait(ctx, nil) != nil || failed
-		calls = calls[1:]
-	}
 	for batch := range slices.Chunk(tree, int(size)) {
-		if len(calls) == deleting {
-			wait()
-		}
-		if failed {
-			break
-		}
 		var q proto.MultiRequest
 		for _, path := range batch {
 			q.Ops = append(q.Ops, proto.MultiOp{Op: proto.OpDelete, Request: &proto.PathVersion{Path: s.client.server(path), Version: proto.AnyVersion}})
 		}
-		calls = append(calls, s.client.start(ctx, proto.OpMulti, &q, nil))
-	}
-	for len(calls) > 0 {
-		wait()
-	}
-	if failed {
-		s.note("Failed to delete some node(s) in the subtree!")
-		result = fields{"path": path, "failed": true}
+		if s.call(ctx, proto.OpMulti, &q, nil) != nil {
+			s.note("Failed to delete some node(s) in the subtree!")
+			return fields{"path": path, "failed": true}, nil
+		}
 	}
 	return result, nil
 }
@@ -526,9 +481,6 @@ func aclOf(acl []proto.ACL) []aclJSON {
 
 func getACL(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.args[0]
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	var r proto.ACLReply
 	if err := s.call(ctx, proto.OpGetACL, &proto.Path{Path: s.client.server(path)}, &r); err != nil {
 		return nil, wrap(err, path)
@@ -537,10 +489,7 @@ func getACL(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		s.println(fmt.Sprintf("'%s,'%s\n: %s", a.Scheme, a.ID.ID, permString(a.Perms)))
 	}
 	result := fields{"path": path, "acl": aclOf(r.ACL)}
-	if p.has("s") {
-		s.printStat(&r.Stat)
-		result["stat"] = statOf(&r.Stat)
-	}
+	s.showStat(p, result, &r.Stat)
 	return result, nil
 }
 
@@ -548,9 +497,6 @@ func setACL(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path, acl := p.args[0], s.parseACL(p.args[1])
 	version, err := p.version()
 	if err != nil {
-		return nil, err
-	}
-	if err := checked(path); err != nil {
 		return nil, err
 	}
 	one := func(path string, st *proto.Stat) error {
@@ -612,9 +558,6 @@ const syncTimeout = 30 * time.Second
 
 func syncPath(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.args[0]
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	ctx, cancel := context.WithTimeout(ctx, syncTimeout)
 	defer cancel()
 	err := s.call(ctx, proto.OpSync, &proto.Path{Path: s.client.server(path)}, nil)
@@ -643,9 +586,6 @@ func addWatch(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 			return nil, usage(find("addWatch").usageText())
 		}
 	}
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	err := s.client.start(ctx, proto.OpAddWatch, &proto.PathType{Path: s.client.server(path), Type: mode}, s.client.watch(proto.OpAddWatch, kind, path)).wait(ctx, nil)
 	return fields{"path": path}, wrap(err, path)
 }
@@ -659,9 +599,6 @@ func removeWatches(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		if p.has(o.option) {
 			t = o.t
 		}
-	}
-	if err := checked(path); err != nil {
-		return nil, err
 	}
 	return fields{"path": path}, wrap(s.client.unwatch(ctx, path, t, p.has("l")), path)
 }
@@ -706,9 +643,6 @@ func getEphemerals(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	if len(p.args) > 0 {
 		path = p.args[0]
 	}
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	var r proto.StringsReply
 	if err := s.call(ctx, proto.OpGetEphemerals, &proto.Path{Path: path}, &r); err != nil { // ZooKeeper's client ignores its chroot here
 		return nil, wrap(err, noPath)
@@ -719,9 +653,6 @@ func getEphemerals(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 
 func countDescendants(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.args[0]
-	if err := checked(path); err != nil {
-		return nil, err
-	}
 	var r proto.IntReply
 	if err := s.call(ctx, proto.OpGetAllChildrenNumber, &proto.Path{Path: s.client.server(path)}, &r); err != nil {
 		return nil, wrap(err, path)
