@@ -144,10 +144,7 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int, begin lockke
 	}
 	t.Cleanup(func() { close(ended) }) // which comes before the cleanups of the servers
 
-	if failed := attempt(func() { _, err = c.takeSnapshot() }); failed != nil { // of the beginning, number 0
-		err = failed
-	}
-	return c, err
+	return c, attempt(func() { c.takeSnapshot() }) // of the beginning, number 0
 }
 
 // runOfServe plays the test that lockkeepertest expects, in a run of this command. It has the
@@ -229,12 +226,14 @@ func newFailure(format string, args []any) failure {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.cause }
 
-// attempt calls f and returns the failure with which it calls Fatalf.
+// attempt calls f and returns the failure with which it calls Fatalf, or the refusal of deny.
 func attempt(f func()) (err error) {
 	defer func() {
 		switch x := recover().(type) {
 		case nil:
 		case failure:
+			err = x
+		case refusal:
 			err = x
 		default:
 			panic(x)
