@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -48,11 +47,9 @@ type migrateOptions struct {
 	source       migrate.Source
 	zooCfg       string // ZooKeeper's
 	whileRunning bool
-	config       lockkeeper.Config
-	peers        string
-	owner        owner
-	letExpire    bool
-	json         bool
+	newData
+	letExpire bool
+	json      bool
 }
 
 func (o *migrateOptions) defineSource(c *cobra.Command) {
@@ -207,24 +204,11 @@ A note says so if a directory beside DIR is that of a server that is further.`,
 			return o.from(c)
 		},
 	}
-	o.defineMade(c)
+	o.define(c)
 	c.Flags().StringVar(&o.source.Log, "log", "", "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir")
 	o.defineSource(c)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c
-}
-
-// defineMade defines the flags for the data directory that is made.
-func (o *migrateOptions) defineMade(c *cobra.Command) {
-	f := c.Flags()
-	f.SortFlags = false
-	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
-	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
-	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
-	f.StringVar(&o.peers, "peers", "", peersUsage)
-	o.owner.define(f)
-	completeWith(c, "log-store", "wal", "boltdb")
-	must(c.MarkFlagDirname("data"))
 }
 
 func migrateEmptyCommand() *cobra.Command {
@@ -247,7 +231,7 @@ The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to sr
 			if err != nil || zxid < 0 {
 				return badFlag(c.Flags(), "above", "%q is not a zxid, such as 0x50000002a", above)
 			}
-			if err := o.checkMade(c.Flags()); err != nil {
+			if err := o.newData.check(c.Flags()); err != nil {
 				return err
 			}
 			s := zkdata.NewState()
@@ -256,14 +240,14 @@ The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to sr
 			if err != nil {
 				return err
 			}
-			if err := o.make(c.Flags(), m.Snapshot().Write); err != nil {
+			if err := o.fill(c.Flags(), m.Snapshot().Write); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "made %s; start it with: %s\n", o.config.DataDir, serveLine(o.config, o.peers))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "made %s; start it with: %s\n", o.config.DataDir, o.serveLine())
 			return err
 		},
 	}
-	o.defineMade(c)
+	o.define(c)
 	c.Flags().StringVar(&above, "above", "", "the last `ZXID` of the other servers, in hexadecimal after 0x, or decimal")
 	return c
 }
@@ -291,57 +275,34 @@ func (o *migrateOptions) read() (write func(io.Writer) error, found *migrate.Fou
 	return m.Snapshot().Write, found, nil
 }
 
-// checkMade checks the flags of defineMade, as far as Restore does not.
-func (o *migrateOptions) checkMade(flags *pflag.FlagSet) (err error) {
-	cfg := &o.config
-	switch {
-	case cfg.DataDir == "":
-		return badFlag(flags, "data", "it must say where to put the state")
-	case cfg.ID == 0: // in Config, it would mean the default
-		return badFlag(flags, "id", `it cannot be "0"`)
-	}
-	if err := o.owner.find(flags); err != nil {
-		return err
-	}
-	if o.peers != "" {
-		if cfg.Peers, err = parsePeers(o.peers); err != nil {
-			return badFlag(flags, "peers", "%w", err)
-		}
-	}
-	return nil
-}
-
 func (o *migrateOptions) from(c *cobra.Command) error {
-	if err := o.checkMade(c.Flags()); err != nil {
+	if err := o.newData.check(c.Flags()); err != nil {
 		return err
 	}
 	begin := time.Now()
 	write, found, err := o.read()
 	if err == nil {
-		err = o.make(c.Flags(), write)
+		err = o.fill(c.Flags(), write)
 	}
 	if err != nil {
 		return err
 	}
 	found.NoteOthers(o.source)
 	return o.show(c, found, fmt.Sprintf("migrated %s to %s in %v; start it with: %s", o.source.Data, o.config.DataDir,
-		time.Since(begin).Round(time.Millisecond), serveLine(o.config, o.peers)))
+		time.Since(begin).Round(time.Millisecond), o.serveLine()))
 }
 
-// make makes the data directory from the snapshot that write writes.
-func (o *migrateOptions) make(flags *pflag.FlagSet, write func(io.Writer) error) error {
+// fill makes the data directory from the snapshot that write writes.
+func (o *migrateOptions) fill(flags *pflag.FlagSet, write func(io.Writer) error) error {
 	r, w := io.Pipe()
 	written := make(chan struct{}) // closed when the writer has ended, which is when the reader has
 	go func() {
 		defer close(written)
 		w.CloseWithError(write(w))
 	}()
-	err := o.owner.give(o.config.DataDir, func() error { return lockkeeper.Restore(o.config, r) })
+	err := o.make(flags, func() error { return lockkeeper.Restore(o.config, r) })
 	r.Close()
 	<-written
-	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
-		return badField(flags, bad)
-	}
 	return err
 }
 

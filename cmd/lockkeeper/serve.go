@@ -350,13 +350,7 @@ func untilSignal(ctx context.Context, err error) error {
 func serveUntil(ctx context.Context, flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, reloads *reloads, stderr io.Writer) error {
 	defer keepHeapFloor(os.Getenv)()
 	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
-	addrs := []string{cfg.ClientAddr, cfg.SecureAddr}
-	if self := slices.IndexFunc(cfg.Peers, func(p lockkeeper.Peer) bool { return p.ID == cfg.ID }); !cfg.PeerAllIPs && cfg.PeerAddr != "" {
-		addrs = append(addrs, cfg.PeerAddr)
-	} else if !cfg.PeerAllIPs && self >= 0 {
-		addrs = append(addrs, cfg.Peers[self].Addr)
-	}
-	s, err := opened(ctx, cfg.Logger, func() (*lockkeeper.Server, error) { return lockkeeper.Open(cfg) }, addrs...)
+	s, err := opened(ctx, cfg.Logger, func() (*lockkeeper.Server, error) { return lockkeeper.Open(cfg) })
 	if err != nil {
 		reloads.auditServer("serverStart", "failure")
 	}
