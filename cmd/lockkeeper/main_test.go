@@ -170,7 +170,7 @@ func TestUsage(t *testing.T) {
 		{"serve --id 2 --peers 1=a:1 --join-peers", nil, []string{"--peer-listen: ", "to join a cluster"}},
 		{"serve --join-peers", nil, []string{"--join-peers: without", "--peers"}},
 		{"serve --id 2 --peers 1=a:1", nil, []string{"--id: server 2 is not among the members"}},
-		{"serve --peers 1=a:1 --observer", nil, []string{"--observer", "--peers"}},
+		{"serve --peers 1=a:1 --observer", nil, []string{"--observer: ", "list of members"}},
 		{"serve --observer", nil, []string{"--observer", "joins"}},
 		{"serve --join b:1", nil, []string{"--peer-listen: ", "join"}},
 		{"serve --join b --peer-listen a:1", nil, []string{"-join", "b"}},

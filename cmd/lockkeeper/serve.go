@@ -139,7 +139,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.BoolVar(&cfg.JoinAsObserver, "observer", false, "join as an observer, which does not vote")
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
-		o.peerTLS.tlsLimits.define(f, "peer-tls-", "members")
+		o.peerTLS.defineLimits(f, "members")
 		f.StringVar((*string)(&cfg.PeerTLSMode), "peer-tls-mode", "", "`MODE` while a running cluster moves to TLS: accept lets members connect with and without TLS, and connects without; use connects with TLS; only, the default, demands it of all")
 		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
 		f.BoolVar(&cfg.Features.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
@@ -224,18 +224,10 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, name, "it cannot be %q", value)
 		}
 	}
-	if by, _ := sourceOf(flags.Lookup("peers")); o.peers != "" && by != byFile { // readZooCfg has set them
+	if o.peers != "" {
 		if cfg.Peers, err = parsePeers(o.peers); err != nil {
 			return badFlag(flags, "peers", "%w", err)
 		}
-	}
-	for _, p := range cfg.Peers { // also those of a file
-		if err := checkPeer(p.Addr); err != nil {
-			return badFlag(flags, "peers", "%w", err)
-		}
-	}
-	if cfg.JoinAsObserver && o.peers != "" {
-		return badFlag(flags, "observer", "it is for a server that joins; in --peers an observer is ID=HOST:PORT:observer")
 	}
 	var client string
 	if cfg.PeerAddr, client, err = cutClient(cfg.PeerAddr); err != nil {
