@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,16 +33,10 @@ type benchOptions struct {
 	dialer             *connect.Dialer
 }
 
-// With --quick, everything together takes about quickBudget, and less than 40 s.
-const (
-	quickBudget       = 32 * time.Second
-	quickTurns        = 3
-	quickIdleSessions = 1000
-	quickZnodes       = 20_000
-	quickSessions     = 1000
-	quickVanishing    = 100
-	quickWatches      = 10_000
-)
+// quick has the values of flags with --quick. Everything together takes about quickBudget then, and less than 40 s.
+var quick = map[string]int{"turns": 3, "idle-sessions": 1000, "znodes": 20_000, "sessions": 1000, "vanishing": 100, "watches": 10_000}
+
+const quickBudget = 32 * time.Second
 
 func benchCommand() *cobra.Command {
 	var o benchOptions
@@ -168,12 +164,12 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 	if o.Workloads, err = bench.Choose(list(o.workloads)); err != nil {
 		return badFlag(flags, "workload", "%w", err)
 	}
-	for _, x := range []struct {
-		flag  string
-		value int64
-	}{{"time", int64(o.Time)}, {"ops", int64(o.Ops)}, {"idle-sessions", int64(o.IdleSessions)}, {"znodes", int64(o.Znodes)}, {"sessions", int64(o.Sessions)}, {"vanishing", int64(o.Vanishing)}, {"watches", int64(o.Watches)}, {"turns", int64(o.Turns)}} {
-		if x.value < 1 {
-			return badFlag(flags, x.flag, "%s is not above 0", flags.Lookup(x.flag).Value)
+	if err := needPositive(flags, "time"); err != nil {
+		return err
+	}
+	for _, name := range append(slices.Sorted(maps.Keys(quick)), "ops") {
+		if n, _ := flags.GetInt(name); n < 1 {
+			return badFlag(flags, name, "%d is not above 0", n)
 		}
 	}
 	if from, _ := sourceOf(flags.Lookup("turns")); from == byDefault && o.compare == "" {
@@ -181,14 +177,10 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 	}
 	if o.quick {
 		o.Budget = quickBudget
-		for _, x := range []struct {
-			flag  string
-			field *int
-			value int
-		}{{"turns", &o.Turns, min(o.Turns, quickTurns)}, {"idle-sessions", &o.IdleSessions, quickIdleSessions}, {"znodes", &o.Znodes, quickZnodes}, {"sessions", &o.Sessions, quickSessions},
-			{"vanishing", &o.Vanishing, quickVanishing}, {"watches", &o.Watches, quickWatches}} {
-			if from, _ := sourceOf(flags.Lookup(x.flag)); from == byDefault {
-				*x.field = x.value
+		for name, value := range quick {
+			f := flags.Lookup(name)
+			if from, _ := sourceOf(f); from == byDefault && (name != "turns" || o.Turns > value) {
+				must(f.Value.Set(strconv.Itoa(value)))
 			}
 		}
 	}

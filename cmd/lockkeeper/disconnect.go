@@ -76,10 +76,8 @@ func (o *disconnectOptions) urls(flags *pflag.FlagSet) (urls []string, token str
 	if len(urls) == 0 {
 		return nil, "", badFlag(flags, "admin", "say which servers to ask: all members of the cluster")
 	}
-	if o.tokenFile != "" {
-		if token, err = readToken(o.tokenFile); err != nil {
-			return nil, "", badFlag(flags, "admin-token-file", "%w", err)
-		}
+	if token, err = readToken(flags, o.tokenFile); err != nil {
+		return nil, "", err
 	}
 	return urls, token, needPositive(flags, "timeout")
 }

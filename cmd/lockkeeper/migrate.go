@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -315,15 +316,8 @@ func (o *migrateOptions) show(c *cobra.Command, found *migrate.Found, text strin
 		fmt.Fprintf(c.OutOrStdout(), "note: %s\n", note)
 	}
 	_, err := fmt.Fprintf(c.OutOrStdout(), "ZooKeeper: epoch %d, zxid 0x%x, %d znodes (%d ephemeral, %d containers, %d with a TTL), %d sessions, %d transactions after %s, %d digests compared\n%s\n",
-		found.Epoch, found.Zxid, found.Znodes, found.Ephemerals, found.Containers, found.TTLs, found.Sessions, found.Transactions, orNone(found.Snapshot), found.Digests, text)
+		found.Epoch, found.Zxid, found.Znodes, found.Ephemerals, found.Containers, found.TTLs, found.Sessions, found.Transactions, cmp.Or(found.Snapshot, "no snapshot"), found.Digests, text)
 	return err
-}
-
-func orNone(snapshot string) string {
-	if snapshot == "" {
-		return "no snapshot"
-	}
-	return snapshot
 }
 
 func migrateToCommand() *cobra.Command {

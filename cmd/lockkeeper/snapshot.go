@@ -105,11 +105,9 @@ func (o *saveOptions) source(flags *pflag.FlagSet) (write func(ctx context.Conte
 	if from, err = adminURL(o.admin, "snapshot"); err != nil {
 		return nil, "", badFlag(flags, "admin", "%w", err)
 	}
-	token := ""
-	if o.tokenFile != "" {
-		if token, err = readToken(o.tokenFile); err != nil {
-			return nil, "", badFlag(flags, "admin-token-file", "%w", err)
-		}
+	token, err := readToken(flags, o.tokenFile)
+	if err != nil {
+		return nil, "", err
 	}
 	return func(ctx context.Context, w io.Writer) error { return fetchSnapshot(ctx, from, token, w) }, from, nil
 }

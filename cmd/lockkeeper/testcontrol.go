@@ -41,10 +41,7 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 		return badFlag(flags, "test-control", "only together with --memory")
 	}
 	// A zoo.cfg always has a dataDir, which --memory overrides, and may have an admin.serverPort.
-	if by, name := sourceOf(flags.Lookup("data")); by > byFile {
-		return badFlag(flags, "test-control", "not together with %s", name)
-	}
-	for _, flag := range []string{"admin", "metrics-listen"} {
+	for _, flag := range []string{"data", "admin", "metrics-listen"} {
 		if by, name := sourceOf(flags.Lookup(flag)); by > byFile {
 			return badFlag(flags, "test-control", "not together with %s", name)
 		}
