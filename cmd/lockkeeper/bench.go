@@ -73,12 +73,10 @@ lock at once.`,
 
   # How long a restart takes with ten million znodes
   lockkeeper bench 127.0.0.1:2181 --workload znodes --znodes 10000000 --restart-cmd 'systemctl kill -s KILL lockkeeper'`,
-		Args:              unlessListing(&o.list),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, args []string) error { return o.run(c, args) },
+		Args: unlessListing(&o.list),
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args) },
 	}
 	all := c.Flags()
-	all.SortFlags = false
 	group(all, "Workloads", func(f *pflag.FlagSet) {
 		f.BoolVar(&o.list, "list", false, "list the workloads without running them")
 		f.StringVar(&o.workloads, "workload", "", "`NAMES` of workloads to run, separated by commas, such as create-1x1, or create for all that begin with it")
@@ -108,7 +106,6 @@ lock at once.`,
 		names = append(names, w.Name)
 	}
 	completeWith(c, "workload", names...)
-	o.tls.complete(c)
 	return c
 }
 

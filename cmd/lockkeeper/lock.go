@@ -44,21 +44,17 @@ recognised by the names of their znodes.`,
 		Example: `  lockkeeper lock ls
   lockkeeper lock check --server a:2181,b:2181,c:2181`,
 	}
-	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Servers", func(f *pflag.FlagSet) {
 		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of the servers, "+serverUsage+"; locks are below PATH")
 		f.StringVar(&o.auth, "auth", "", "identify with a scheme of ZooKeeper's ACLs, as `SCHEME:IDENTITY`, for example digest:user:password")
 		o.tls.define(f)
 	})
-	o.tls.complete(c)
 	c.AddCommand(o.runCommand(), o.lsCommand(), o.checkCommand(), o.breakCommand(), watchdogCommand(), becomeCommand())
 	return c
 }
 
 // looks defines the flags of a command that looks at locks.
 func (o *lockOptions) looks(c *cobra.Command) {
-	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
 }
@@ -173,8 +169,6 @@ standard input. The exit code is 1 if the lock was not broken.`,
 			return o.breakLock(c, args[0], yes, token)
 		},
 	}
-	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().Int64Var(&token, "token", 0, "break the lock only if the holder has this fencing token; needed if several sessions hold the lock")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")

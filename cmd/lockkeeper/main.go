@@ -146,6 +146,7 @@ server that speaks that protocol.`,
 	root.Version = versionText(thisBuild()) // for --version
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), disconnectCommand(), snapshotCommand(), migrateCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
+	finish(root)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
@@ -336,9 +337,8 @@ With --json, "commit" is that commit, "time" when it was made, and "modified" wh
 files differed from it. They are empty and false if Go was told not to note them
 (-buildvcs=false), or built what it had downloaded. "module" is the version of the module as Go
 knows it, which for a commit without a tag ends with the commit.`,
-		Example:           "  lockkeeper version\n  lockkeeper version --json",
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  lockkeeper version\n  lockkeeper version --json",
+		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON {
 				return json.NewEncoder(c.OutOrStdout()).Encode(thisBuild())
@@ -414,8 +414,7 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 
   # From now on keep the log as 'lockkeeper serve --log-store wal' does
   lockkeeper check --convert wal lockkeeper-data`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: completeDir,
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if to != "" && !slices.Contains(storage.LogStores, storage.LogStore(to)) {
 				return badFlag(c.Flags(), "convert", "it must be wal or boltdb, not %q", to)
@@ -433,7 +432,6 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 	c.Flags().StringVar(&to, "convert", "", "if the directory is good, keep its log in `STORE` from now on: wal or boltdb, as in serve --log-store")
 	c.Flags().StringVar(&against, "against", "", "compare the directory with `DIR`, that of another member of the same cluster")
 	completeWith(c, "convert", "wal", "boltdb")
-	c.MarkFlagDirname("against")
 	return c
 }
 

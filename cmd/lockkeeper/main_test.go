@@ -368,6 +368,9 @@ func TestCompletion(t *testing.T) {
 		{[]string{"serve", "--log-l"}, "--log-level\t"},
 		{[]string{"serve", "--log-format", ""}, "json\n"},
 		{[]string{"conform", "--group", ""}, "handshake\n"},
+		{[]string{"serve", "--jaas", ""}, ":0\n"}, // names of files
+		{[]string{"lock", "ls", "--tls-ca", ""}, ":0\n"},
+		{[]string{"migrate", "from", "--log", ""}, ":16\n"}, // names of directories
 	} {
 		if code, stdout, _ := call(nil, append([]string{"__complete"}, c.args...)...); code != exitOK || !strings.Contains(stdout, c.want) {
 			t.Errorf("%q: %d %q, without %q", c.args, code, stdout, c.want)

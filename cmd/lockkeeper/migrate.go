@@ -39,10 +39,6 @@ docs/migrating.md explains the move step by step, also for three servers.`,
 	return c
 }
 
-func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveFilterDirs
-}
-
 // migrateOptions are the flags of the migrate commands.
 type migrateOptions struct {
 	source       migrate.Source
@@ -59,8 +55,6 @@ func (o *migrateOptions) defineSource(c *cobra.Command) {
 	f.BoolVar(&o.source.WithoutPadding, "without-padding", false, "accept a log that ends without the zeros that ZooKeeper allocates, which may be an incomplete copy")
 	f.StringVar(&o.zooCfg, "config", "", "ZooKeeper's zoo.cfg, a `FILE`: nobody may listen on its ports for clients")
 	f.BoolVar(&o.whileRunning, "while-running", false, "go on although ZooKeeper seems to run: two services that run give out the same locks")
-	must(c.MarkFlagDirname("log"))
-	completeFiles(c, "config")
 }
 
 // aboutRunning is a part of the help of the commands with the flags of defineSource.
@@ -93,12 +87,10 @@ are an object with "directories", what was found in each or the error, and "best
 
   # Which of three servers to start from
   lockkeeper migrate check copies/one copies/two copies/three`,
-		Args:              takes(1, math.MaxInt),
-		ValidArgsFunction: completeDir,
-		RunE:              func(c *cobra.Command, args []string) error { return o.check(c, args, logs) },
+		Args: takes(1, math.MaxInt),
+		RunE: func(c *cobra.Command, args []string) error { return o.check(c, args, logs) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringArrayVar(&logs, "log", nil, "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir; for several, once for each in the same order")
 	o.defineSource(c)
 	f.BoolVar(&o.json, "json", false, "print JSON")
@@ -198,8 +190,7 @@ A note says so if a directory beside DIR is that of a server that is further.`,
 
   # The first of three servers; the others have --id 2 and --id 3
   lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data --id 1 --peers 1=a:7000,2=b:7000,3=c:7000`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: completeDir,
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.source.Data = args[0]
 			return o.from(c)
@@ -224,9 +215,8 @@ their znodes there, and what remembers the highest token goes on to work. With -
 it is for a member of a new cluster, as in 'lockkeeper migrate from'.
 
 The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to srvr.`,
-		Example:           "  lockkeeper migrate empty --above 0x50000002a --data lockkeeper-data",
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  lockkeeper migrate empty --above 0x50000002a --data lockkeeper-data",
+		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			zxid, err := strconv.ParseInt(above, 0, 64)
 			if err != nil || zxid < 0 {
@@ -340,18 +330,15 @@ on that are from a ZooKeeper, or were opened while the server ran with
 --let-sessions-expire says that they may end.`,
 		Example: `  lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data
   lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data --id 1`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: completeDir,
-		RunE:              func(c *cobra.Command, args []string) error { return o.to(c, args[0]) },
+		Args: takes(1, 1),
+		RunE: func(c *cobra.Command, args []string) error { return o.to(c, args[0]) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.config.DataDir, "data", "", "the data `DIR` of a server that is not running")
 	f.Uint64Var(&o.config.ID, "id", 0, "the `ID` of the server in ZooKeeper's ensemble, from 1 to 255")
 	o.owner.define(f)
 	f.BoolVar(&o.letExpire, "let-sessions-expire", false, "go on although ZooKeeper will not accept the passwords of some sessions: they expire there after their timeouts")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	must(c.MarkFlagDirname("data"))
 	return c
 }
 

@@ -20,14 +20,12 @@ type newData struct {
 
 func (d *newData) define(c *cobra.Command) {
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&d.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
 	f.StringVar((*string)(&d.config.LogStore), "log-store", "", logStoreUsage)
 	f.Uint64Var(&d.config.ID, "id", 1, idUsage)
 	f.StringVar(&d.peers, "peers", "", peersUsage)
 	d.owner.define(f)
 	completeWith(c, "log-store", "wal", "boltdb")
-	must(c.MarkFlagDirname("data"))
 }
 
 // check checks the flags, as far as lockkeeper.Restore does not.

@@ -96,9 +96,8 @@ log anew.`,
 
   # With ZooKeeper's configuration file
   lockkeeper serve --config /etc/zookeeper/conf/zoo.cfg`,
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.serve(c) },
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.serve(c) },
 	}
 	o.define(c)
 	firstScreen(c, "listen", "data", "memory", "config", "id", "peers", "peer-listen", "join", "log-level", "admin", "test-control", "cluster")
@@ -115,7 +114,6 @@ const (
 // define defines the flags of serve.
 func (o *serveOptions) define(c *cobra.Command) {
 	cfg, all := &o.config, c.Flags()
-	all.SortFlags = false
 	group(all, "Clients", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty, there is no such port, and --tls-listen is required")
 		f.BoolVar(&cfg.Features.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
@@ -177,15 +175,11 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.tree, "tree", "", "with --test-control, begin with the znodes in `FILE`: one line for each, as /state shows them")
 		f.IntVar(&o.cluster, "cluster", 0, "with --test-control, run a cluster of `N` members, at most 9, in this process. They listen on the port of --listen and the ones after it, or on free ones")
 	})
-	completeFiles(c, "config", "tree", "jaas", "audit-log", "tls-cert", "tls-key", "tls-password-file", "tls-ca", "tls-ca-password-file", "tls-crl",
-		"peer-tls-cert", "peer-tls-key", "peer-tls-password-file", "peer-tls-ca", "peer-tls-ca-password-file", "peer-tls-crl",
-		"admin-token-file", "admin-tls-cert", "admin-tls-key")
 	completeWith(c, "log-store", "wal", "boltdb")
 	completeWith(c, "peer-tls-mode", "accept", "use", "only")
 	completeWith(c, "log-format", "text", "json")
 	completeWith(c, "log-level", "debug", "info", "warn", "error")
 	completeWith(c, "tls-client-auth", "need", "want", "none")
-	must(c.MarkFlagDirname("data"))
 }
 
 func (o *serveOptions) serve(c *cobra.Command) (err error) {

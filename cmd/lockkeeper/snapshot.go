@@ -71,14 +71,11 @@ variable SSL_CERT_FILE names the file with its authority.`,
 		RunE: func(c *cobra.Command, args []string) error { return o.save(c, args[0]) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.admin, "admin", "", "a running server: the `ADDRESS` of its HTTP port for operators, HOST:PORT or a URL")
 	f.StringVar(&o.tokenFile, "admin-token-file", "", "`FILE` with the token of --admin")
 	f.StringVar(&o.data, "data", "", "the data `DIR` of a server that is not running")
 	f.BoolVar(&o.force, "force", false, "replace FILE if it exists")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	completeFiles(c, "admin-token-file")
-	must(c.MarkFlagDirname("data"))
 	return c
 }
 
