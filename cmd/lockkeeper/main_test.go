@@ -998,25 +998,10 @@ func modTimes(t *testing.T, dir string) string {
 	return b.String()
 }
 
-func TestLogFormat(t *testing.T) {
-	p := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0", "--log-format", "json", "--log-level", "debug").waitReady()
-	c := p.connect()
-	check1(t, c.Write([]byte{0xff, 0xff, 0xff, 0xff}))
-	c.Read()
-	p.stop()
-	found := false
-	for _, e := range jsonLog(t, p) {
-		found = found || e.Level == "WARN" && e.Session == fmt.Sprintf("0x%x", uint64(c.Session.SessionID))
-	}
-	if !found {
-		t.Errorf("no warning about the bad frame: %q", p.lines())
-	}
-}
-
 // logged is a line of the log.
 type logged struct {
-	Time                time.Time
-	Level, Msg, Session string
+	Time       time.Time
+	Level, Msg string
 }
 
 // jsonLog returns the lines on standard error of a process that has ended, all of which must be JSON.
