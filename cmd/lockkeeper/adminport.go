@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -85,26 +84,21 @@ func (a *adminFlags) open(ctx context.Context, flags *pflag.FlagSet, log *slog.L
 		return nil, badFlag(flags, "admin-tls-cert", "--admin-tls-key needs it")
 	}
 	p := &adminPort{pprof: a.pprof, options: admin.Options{Log: log, Files: reloads.state, Audit: reloads.auditCounts}, https: a.cert != "", log: log}
+	rights := map[string]*bool{"sessions": &p.options.EndSessions, "locks": &p.options.BreakLocks, "znodes": &p.options.EditZnodes, "snapshots": &p.options.Snapshots}
 	for _, name := range a.write {
-		switch name {
-		case "sessions":
-			p.options.EndSessions = true
-		case "locks":
-			p.options.BreakLocks = true
-		case "znodes":
-			p.options.EditZnodes = true
-		case "snapshots":
-			p.options.Snapshots = true
-		case "all":
-			p.options.EndSessions, p.options.BreakLocks, p.options.EditZnodes, p.options.Snapshots = true, true, true, true
-		default:
+		switch {
+		case name == "all":
+			for _, right := range rights {
+				*right = true
+			}
+		case rights[name] == nil:
 			return nil, badFlag(flags, "admin-write", "%q is none of sessions, locks, znodes, snapshots and all", name)
+		default:
+			*rights[name] = true
 		}
 	}
-	if a.tokenFile != "" {
-		if p.token, err = readToken(a.tokenFile); err != nil {
-			return nil, badFlag(flags, "admin-token-file", "%w", err)
-		}
+	if p.token, err = readToken(flags, a.tokenFile); err != nil {
+		return nil, err
 	}
 	if zooCfg != "" {
 		text, err := os.ReadFile(zooCfg)
@@ -177,15 +171,18 @@ func adminAddr(text string) (addr string, local bool, err error) {
 	return net.JoinHostPort(host, port), host == "localhost" || ip != nil && ip.IsLoopback(), nil
 }
 
-// readToken reads a token from a file, without the space around it.
-func readToken(file string) (string, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
+// readToken reads the token from the file of --admin-token-file, without the space around it. Without a file it is empty.
+func readToken(flags *pflag.FlagSet, file string) (string, error) {
+	if file == "" {
+		return "", nil
 	}
+	text, err := os.ReadFile(file)
 	token := strings.TrimSpace(string(text))
-	if token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("%w: %s has no token: one line of printable characters", fs.ErrInvalid, file)
+	if err == nil && (token == "" || strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' })) {
+		err = fmt.Errorf("%s has no token: one line of printable characters", file)
+	}
+	if err != nil {
+		return "", badFlag(flags, "admin-token-file", "%w", err)
 	}
 	return token, nil
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,62 +19,27 @@ const (
 	listenAgain = 10 * time.Second       // at most
 )
 
-// opened returns what open returns, which listens on addrs. A machine that is starting may not have
-// all of its addresses yet, nor find its own name: while that is so, opened waits and tries again. It
-// returns the error of ctx if that ends first.
-func opened[T any](ctx context.Context, log *slog.Logger, open func() (T, error), addrs ...string) (T, error) {
-	x, err := open()
-	for mayCome(err) {
-		if err := awaitAddresses(ctx, log, addrs); err != nil {
+// opened returns what open returns, which listens. A machine that is starting may not have all of its
+// addresses yet, nor find its own name: while that is so, opened waits and tries again. It returns the
+// error of ctx if that ends first.
+func opened[T any](ctx context.Context, log *slog.Logger, open func() (T, error)) (T, error) {
+	for pause := listenSoon; ; pause = min(2*pause, listenAgain) {
+		x, err := open()
+		if !mayCome(err) {
 			return x, err
 		}
-		x, err = open()
+		log.Warn("waiting until this machine can listen on an address", "error", err)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return x, ctx.Err()
+		}
 	}
-	return x, err
 }
 
 // listen listens on addr as soon as this machine has it.
 func listen(ctx context.Context, log *slog.Logger, addr string) (net.Listener, error) {
-	return opened(ctx, log, func() (net.Listener, error) { return net.Listen("tcp", addr) }, addr)
-}
-
-// awaitAddresses waits until this machine can listen on each of addrs, or can never do so. Empty
-// addresses do not count. It waits at least for listenSoon, so that its caller may try again at once.
-func awaitAddresses(ctx context.Context, log *slog.Logger, addrs []string) error {
-	for pause := listenSoon; ; pause = min(2*pause, listenAgain) {
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		missing := slices.IndexFunc(addrs, func(addr string) bool {
-			err := probe(ctx, addr)
-			if !mayCome(err) || ctx.Err() != nil {
-				return false
-			}
-			if op := (*net.OpError)(nil); errors.As(err, &op) {
-				err = op.Err // without the port 0
-			}
-			log.Warn("waiting until this machine can listen on an address", "address", addr, "error", err)
-			return true
-		})
-		if missing < 0 && ctx.Err() == nil {
-			return nil
-		}
-	}
-}
-
-// probe listens on the host of an address for a moment, on any port.
-func probe(ctx context.Context, addr string) error {
-	host, _, err := net.SplitHostPort(addr)
-	if addr == "" || err != nil {
-		return err
-	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
-	if err == nil {
-		l.Close()
-	}
-	return err
+	return opened(ctx, log, func() (net.Listener, error) { return net.Listen("tcp", addr) })
 }
 
 // mayCome reports whether err says that this machine does not have an address to listen on yet, or

@@ -31,7 +31,7 @@ func TestServeAwaitsAddresses(t *testing.T) {
 				}
 				return awaits != ""
 			})
-			if !strings.Contains(awaits, "address="+at) {
+			if !strings.Contains(awaits, at) {
 				t.Error(awaits)
 			}
 			giveAddress()

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,16 +33,10 @@ type benchOptions struct {
 	dialer             *connect.Dialer
 }
 
-// With --quick, everything together takes about quickBudget, and less than 40 s.
-const (
-	quickBudget       = 32 * time.Second
-	quickTurns        = 3
-	quickIdleSessions = 1000
-	quickZnodes       = 20_000
-	quickSessions     = 1000
-	quickVanishing    = 100
-	quickWatches      = 10_000
-)
+// quick has the values of flags with --quick. Everything together takes about quickBudget then, and less than 40 s.
+var quick = map[string]int{"turns": 3, "idle-sessions": 1000, "znodes": 20_000, "sessions": 1000, "vanishing": 100, "watches": 10_000}
+
+const quickBudget = 32 * time.Second
 
 func benchCommand() *cobra.Command {
 	var o benchOptions
@@ -77,12 +73,10 @@ lock at once.`,
 
   # How long a restart takes with ten million znodes
   lockkeeper bench 127.0.0.1:2181 --workload znodes --znodes 10000000 --restart-cmd 'systemctl kill -s KILL lockkeeper'`,
-		Args:              unlessListing(&o.list),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, args []string) error { return o.run(c, args) },
+		Args: unlessListing(&o.list),
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args) },
 	}
 	all := c.Flags()
-	all.SortFlags = false
 	group(all, "Workloads", func(f *pflag.FlagSet) {
 		f.BoolVar(&o.list, "list", false, "list the workloads without running them")
 		f.StringVar(&o.workloads, "workload", "", "`NAMES` of workloads to run, separated by commas, such as create-1x1, or create for all that begin with it")
@@ -112,7 +106,6 @@ lock at once.`,
 		names = append(names, w.Name)
 	}
 	completeWith(c, "workload", names...)
-	o.tls.complete(c)
 	return c
 }
 
@@ -168,12 +161,12 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 	if o.Workloads, err = bench.Choose(list(o.workloads)); err != nil {
 		return badFlag(flags, "workload", "%w", err)
 	}
-	for _, x := range []struct {
-		flag  string
-		value int64
-	}{{"time", int64(o.Time)}, {"ops", int64(o.Ops)}, {"idle-sessions", int64(o.IdleSessions)}, {"znodes", int64(o.Znodes)}, {"sessions", int64(o.Sessions)}, {"vanishing", int64(o.Vanishing)}, {"watches", int64(o.Watches)}, {"turns", int64(o.Turns)}} {
-		if x.value < 1 {
-			return badFlag(flags, x.flag, "%s is not above 0", flags.Lookup(x.flag).Value)
+	if err := needPositive(flags, "time"); err != nil {
+		return err
+	}
+	for _, name := range append(slices.Sorted(maps.Keys(quick)), "ops") {
+		if n, _ := flags.GetInt(name); n < 1 {
+			return badFlag(flags, name, "%d is not above 0", n)
 		}
 	}
 	if from, _ := sourceOf(flags.Lookup("turns")); from == byDefault && o.compare == "" {
@@ -181,14 +174,10 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 	}
 	if o.quick {
 		o.Budget = quickBudget
-		for _, x := range []struct {
-			flag  string
-			field *int
-			value int
-		}{{"turns", &o.Turns, min(o.Turns, quickTurns)}, {"idle-sessions", &o.IdleSessions, quickIdleSessions}, {"znodes", &o.Znodes, quickZnodes}, {"sessions", &o.Sessions, quickSessions},
-			{"vanishing", &o.Vanishing, quickVanishing}, {"watches", &o.Watches, quickWatches}} {
-			if from, _ := sourceOf(flags.Lookup(x.flag)); from == byDefault {
-				*x.field = x.value
+		for name, value := range quick {
+			f := flags.Lookup(name)
+			if from, _ := sourceOf(f); from == byDefault && (name != "turns" || o.Turns > value) {
+				must(f.Value.Set(strconv.Itoa(value)))
 			}
 		}
 	}

@@ -99,7 +99,6 @@ is in no cluster yet, give its peer port instead (--peer).`,
 		Example: `  lockkeeper cluster status --server a:2181,b:2181,c:2181
   lockkeeper cluster add 4=d:7000 --server a:2181`,
 	}
-	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Which server to ask", func(f *pflag.FlagSet) {
 		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of members, "+serverUsage+", and PATH does not matter; the first one that answers is used")
 		o.tls.define(f)
@@ -108,10 +107,6 @@ is in no cluster yet, give its peer port instead (--peer).`,
 		f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait")
 	})
 	group(c.PersistentFlags(), "Output", func(f *pflag.FlagSet) { f.BoolVar(&o.json, "json", false, "print JSON") })
-	o.tls.complete(c)
-	for _, flag := range []string{"peer-tls-cert", "peer-tls-key", "peer-tls-ca"} {
-		must(c.MarkPersistentFlagFilename(flag))
-	}
 	observer := false
 	add := o.command("add ID=HOST:PORT", "Add a running server",
 		`Add a server to the cluster, given its id and its peer port. The server must be
@@ -192,7 +187,7 @@ so. The last voting member cannot be removed.
 // request turns the arguments into the request to send.
 func (o *clusterOptions) command(use, short, long, example string, least, most int, request func(args []string) (cluster.Request, error)) *cobra.Command {
 	c := &cobra.Command{
-		Use: use, Short: short, Long: long, Example: example, ValidArgsFunction: cobra.NoFileCompletions,
+		Use: use, Short: short, Long: long, Example: example,
 		Args: takes(least, most),
 		RunE: func(c *cobra.Command, args []string) error {
 			q, err := request(args)
@@ -202,7 +197,6 @@ func (o *clusterOptions) command(use, short, long, example string, least, most i
 			return o.ask(c, q)
 		},
 	}
-	c.Flags().SortFlags = false
 	return c
 }
 

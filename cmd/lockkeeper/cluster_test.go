@@ -88,12 +88,6 @@ func transfer(t *testing.T, to uint64, flags ...string) (s clusterStatus) {
 	return s
 }
 
-// TestClusterWithoutServer: where no server listens, the command names the address and the flag.
-func TestClusterWithoutServer(t *testing.T) {
-	addr := freeAddrs(t, 1)[0]
-	refuses(t, exitFault, []string{"cluster", "status", "--timeout", "200ms", "--server", addr}, "cannot connect to "+addr, "--server")
-}
-
 // TestWithoutMajority: without a majority, commands say what is wrong with each server, and which peer ports to ask.
 func TestWithoutMajority(t *testing.T) {
 	t.Parallel()
@@ -289,7 +283,7 @@ func TestClusterByClientPort(t *testing.T) {
 	}
 	alone := start(t, nil, "serve", "--memory", "--listen", "127.0.0.1:0").waitReady()
 	for server, says := range map[string]string{
-		closed: "refused", alone.addr: "standalone", addrs[1]: "cannot get the members",
+		closed: "refused; name a member's client port with --server", alone.addr: "standalone", addrs[1]: "cannot get the members",
 	} {
 		refuses(t, exitFault, []string{"cluster", "status", "--timeout", "1s", "--server", server}, server, says)
 	}
@@ -777,23 +771,5 @@ func TestStatusOfPorts(t *testing.T) {
 	s := ask(t, "status", "--peer", peer)
 	if want := (cluster.About{Version: lockkeeper.Version, Serving: true, ClientPort: "localhost:" + port, PeerTLS: "no"}); s.About != want {
 		t.Errorf("%+v, not %+v", s.About, want)
-	}
-}
-
-// TestHealthWithoutVote: a cluster whose member waits for its vote is not well yet, so that nobody
-// stops the next one.
-func TestHealthWithoutVote(t *testing.T) {
-	members := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}, {ID: 3, Addr: "c:1"}}
-	own := func(id uint64, role, noVote string) memberStatus {
-		return memberStatus{ID: id, Role: role, Leader: 1, Cluster: 7, NoVote: noVote, About: cluster.About{Serving: true}}
-	}
-	x := clusterStatus{Status: &cluster.Status{ID: 1, Leader: 1, Cluster: 7, Formed: true, Members: members},
-		Answers: []memberStatus{own(1, "leader", ""), own(2, "observer", "waits for its vote"), own(3, "follower", "")}}
-	if x.judge(); x.Health != degraded || len(x.Problems) != 1 || !strings.Contains(x.Problems[0], "server 2 at b:1: waits for its vote") {
-		t.Errorf("%s %q", x.Health, x.Problems)
-	}
-	x.Answers[1].NoVote = ""
-	if x.judge(); x.Health != healthy {
-		t.Errorf("with an observer: %s %q", x.Health, x.Problems)
 	}
 }

@@ -62,12 +62,10 @@ server of lockkeeper with it, start that with --no-ttl.`,
 
   # Two servers
   lockkeeper conform --against zookeeper:2181 127.0.0.1:2181 --ops 50000`,
-		Args:              unlessListing(&o.list),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, args []string) error { return o.conformance(c, args) },
+		Args: unlessListing(&o.list),
+		RunE: func(c *cobra.Command, args []string) error { return o.conformance(c, args) },
 	}
 	all := c.Flags()
-	all.SortFlags = false
 	group(all, "Checks", func(f *pflag.FlagSet) {
 		f.BoolVar(&o.list, "list", false, "list the checks without running them")
 		f.StringVar(&o.groups, "group", "", "`GROUPS` of checks to run, separated by commas")
@@ -85,8 +83,6 @@ server of lockkeeper with it, start that with --no-ttl.`,
 		o.tls.define(f)
 		f.StringVar(&o.junit, "junit", "", "`FILE` to write a JUnit report of the checks to. It may have the password of --super, so only you may read it")
 	})
-	completeFiles(c, "junit")
-	o.tls.complete(c)
 	completeWith(c, "group", groupsOf(conform.Checks())...)
 	return c
 }

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
@@ -63,17 +62,6 @@ func (t *clientTLS) define(f *pflag.FlagSet) {
 	f.StringVar(&t.ca, "tls-ca", "", "PEM `FILE` with the authorities of the server's certificate; by default those of the system")
 	f.StringVar(&t.cert, "tls-cert", "", "PEM `FILE` with a client certificate and its intermediate certificates")
 	f.StringVar(&t.key, "tls-key", "", "PEM `FILE` with its key; by default that of --tls-cert")
-}
-
-// complete makes shells complete the names of files.
-func (*clientTLS) complete(c *cobra.Command) {
-	for _, flag := range []string{"tls-ca", "tls-cert", "tls-key"} {
-		mark := c.MarkFlagFilename
-		if c.PersistentFlags().Lookup(flag) != nil {
-			mark = c.MarkPersistentFlagFilename
-		}
-		must(mark(flag))
-	}
 }
 
 // dialer returns what connects to servers as the flags say.

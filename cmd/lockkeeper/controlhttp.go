@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -24,56 +26,54 @@ type refusal struct {
 	error
 }
 
-func badRequest(format string, args ...any) error {
-	return refusal{http.StatusBadRequest, fmt.Errorf(format, args...)}
+// deny ends a request with an error.
+func deny(status int, format string, args ...any) {
+	panic(refusal{status, fmt.Errorf(format, args...)})
+}
+
+func badRequest(format string, args ...any) { deny(http.StatusBadRequest, format, args...) }
+
+// orFail ends a request if there is an error.
+func orFail(err error) {
+	if err != nil {
+		panic(failure{err.Error(), err})
+	}
 }
 
 // get returns an endpoint that changes nothing. Its parameters are those of the example, all
 // of which may be omitted.
-func get(path, example, does string, serve func(c *control, q url.Values) (any, error)) endpoint {
-	return getFrom(path, example, does, func(c *control, _ *http.Request, q url.Values) (any, error) { return serve(c, q) })
-}
-
-// getFrom is get for an endpoint that needs the whole request.
-func getFrom(path, example, does string, serve func(c *control, r *http.Request, q url.Values) (any, error)) endpoint {
+func get(path, example, does string, serve func(c request, q url.Values) any) endpoint {
 	known, err := url.ParseQuery(example)
 	must(err)
 	e := endpoint{method: http.MethodGet, path: path, example: example, does: does, status: http.StatusInternalServerError}
-	e.serve = func(c *control, r *http.Request) (any, error) {
-		q, err := url.ParseQuery(r.URL.RawQuery)
+	e.serve = func(c request) any {
+		q, err := url.ParseQuery(c.r.URL.RawQuery)
 		if err != nil {
-			return nil, badRequest("the query is not valid: %w", err)
+			badRequest("the query is not valid: %w", err)
 		}
 		for name, values := range q {
 			if known[name] == nil {
-				return nil, badRequest("there is no parameter %q; %s has %s", name, path, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
+				badRequest("there is no parameter %q; %s has %s", name, path, strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 			}
 			if len(values) > 1 {
-				return nil, badRequest("the parameter %q is given more than once", name)
+				badRequest("the parameter %q is given more than once", name)
 			}
 		}
-		return serve(c, r, q)
+		return serve(c, q)
 	}
 	return e
 }
 
 // post returns an endpoint with a JSON object as body.
-func post[B any](path, example, does string, serve func(c *control, body B) (any, error)) endpoint {
-	return postFrom(path, example, does, func(c *control, _ *http.Request, body B) (any, error) { return serve(c, body) })
-}
-
-// postFrom is post for an endpoint that needs the whole request.
-func postFrom[B any](path, example, does string, serve func(c *control, r *http.Request, body B) (any, error)) endpoint {
+func post[B any](path, example, does string, serve func(c request, body B) any) endpoint {
 	e := endpoint{method: http.MethodPost, path: path, example: example, does: does, body: *new(B), status: http.StatusBadRequest}
-	e.serve = func(c *control, r *http.Request) (any, error) {
-		if r.URL.RawQuery != "" {
-			return nil, badRequest("%s takes its parameters as JSON in the body, not in the query", path)
+	e.serve = func(c request) any {
+		if c.r.URL.RawQuery != "" {
+			badRequest("%s takes its parameters as JSON in the body, not in the query", path)
 		}
 		var body B
-		if err := decode(r.Body, &body); err != nil {
-			return nil, err
-		}
-		return serve(c, r, body)
+		decode(c.r.Body, &body)
+		return serve(c, body)
 	}
 	return e
 }
@@ -96,15 +96,15 @@ func (e endpoint) perProcess() endpoint {
 const maxBody = 1 << 20
 
 // decode decodes a body. An empty one counts as an empty object.
-func decode(r io.Reader, to any) error {
+func decode(r io.Reader, to any) {
 	text, err := io.ReadAll(io.LimitReader(r, maxBody+1))
 	switch {
 	case err != nil:
-		return badRequest("the body cannot be read: %w", err)
+		badRequest("the body cannot be read: %w", err)
 	case len(text) > maxBody:
-		return refusal{http.StatusRequestEntityTooLarge, fmt.Errorf("the body is longer than %d bytes", maxBody)}
+		deny(http.StatusRequestEntityTooLarge, "the body is longer than %d bytes", maxBody)
 	case len(bytes.TrimSpace(text)) == 0:
-		return nil
+		return
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
@@ -112,44 +112,57 @@ func decode(r io.Reader, to any) error {
 	var kind *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &kind) && kind.Field == "":
-		return badRequest("the body is not a JSON object, but %s", kind.Value)
+		badRequest("the body is not a JSON object, but %s", kind.Value)
 	case errors.As(err, &kind):
 		field := kind.Field[strings.LastIndex(kind.Field, ".")+1:] // without the name of what it is embedded in
-		return badRequest("%q has the wrong type: %s", field, kind.Value)
+		badRequest("%q has the wrong type: %s", field, kind.Value)
 	case err != nil:
-		return badRequest("the body: %s", strings.TrimPrefix(err.Error(), "json: "))
+		badRequest("the body: %s", strings.TrimPrefix(err.Error(), "json: "))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return badRequest("the body has more than one JSON object")
+		badRequest("the body has more than one JSON object")
 	}
-	return nil
 }
 
 func (p *testPort) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	reply, err := p.answer(w, r)
+	var e endpoint
+	var reply any
+	err := attempt(func() {
+		var c *control
+		c, e = p.find(w, r)
+		reply = e.serve(request{c, r})
+	})
 	status := http.StatusOK
 	if err != nil {
-		status = http.StatusInternalServerError
-		if refused := (refusal{}); errors.As(err, &refused) {
-			status = refused.status
-		}
+		status = statusOf(err, e.status)
 		reply = map[string]string{"error": oneLine(err)}
-	}
-	if reply == nil {
+	} else if reply == nil {
 		reply = struct{}{}
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.Encode(reply) // an error means that the client is gone
+	out := json.NewEncoder(w)
+	out.SetEscapeHTML(false)
+	out.Encode(reply) // an error means that the client is gone
 }
 
-func (p *testPort) answer(w http.ResponseWriter, r *http.Request) (reply any, err error) {
-	c, path, err := p.find(r.URL.Path)
-	if err != nil {
-		return nil, err
+// statusOf returns the status of the reply to a request that an error has ended.
+func statusOf(err error, otherwise int) int {
+	refused, badConfig, badTree := refusal{}, (*lockkeeper.ConfigError)(nil), (*lockkeepertest.TreeError)(nil)
+	switch {
+	case errors.As(err, &refused):
+		return refused.status
+	case errors.As(err, &badConfig), errors.As(err, &badTree):
+		return http.StatusBadRequest
+	case errors.Is(err, proto.NodeExists):
+		return http.StatusConflict
 	}
+	return otherwise
+}
+
+// find returns the server and the endpoint that a request is for.
+func (p *testPort) find(w http.ResponseWriter, r *http.Request) (*control, endpoint) {
+	c, path := p.server(r.URL.Path)
 	var paths, methods []string
 	for _, e := range endpoints {
 		switch {
@@ -157,23 +170,20 @@ func (p *testPort) answer(w http.ResponseWriter, r *http.Request) (reply any, er
 			if !slices.Contains(paths, e.path) {
 				paths = append(paths, e.path)
 			}
-			continue
 		case e.method != r.Method:
 			methods = append(methods, e.method)
-			continue
 		case e.clustered && c.cluster == nil:
-			return nil, badRequest("%s needs a cluster: start the server with --cluster, or with \"cluster\" in /servers; a cluster may have one member", e.path)
+			badRequest("%s needs a cluster: start the server with --cluster, or with \"cluster\" in /servers; a cluster may have one member", e.path)
+		default:
+			return c, e
 		}
-		if failed := attempt(func() { reply, err = e.serve(c, r) }); failed != nil {
-			return nil, refusal{e.status, failed}
-		}
-		return reply, err
 	}
 	if methods != nil {
 		w.Header().Set("Allow", strings.Join(methods, ", "))
-		return nil, refusal{http.StatusMethodNotAllowed, fmt.Errorf("%s needs %s, not %s", path, strings.Join(methods, " or "), r.Method)}
+		deny(http.StatusMethodNotAllowed, "%s needs %s, not %s", path, strings.Join(methods, " or "), r.Method)
 	}
-	return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no %s, only %s", r.URL.Path, strings.Join(paths, " "))}
+	deny(http.StatusNotFound, "there is no %s, only %s", r.URL.Path, strings.Join(paths, " "))
+	return nil, endpoint{}
 }
 
 // The following types have their own form in JSON.

@@ -42,17 +42,14 @@ answer; then the exit code is 1.`,
 		Example: `  lockkeeper disconnect x509:CN=bob,O=example --admin a:8080,b:8080,c:8080 --admin-token-file token
   lockkeeper disconnect digest:bob --admin 127.0.0.1:8080
   lockkeeper disconnect ip:10.0.0.0/24 --admin https://a:8080 --json`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, args []string) error { return o.run(c, args[0]) },
+		Args: takes(1, 1),
+		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args[0]) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.servers, "admin", "", "the HTTP ports for operators of all `SERVERS`, separated by commas: HOST:PORT or URLs")
 	f.StringVar(&o.tokenFile, "admin-token-file", "", "`FILE` with their token")
 	f.DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for all")
 	f.BoolVar(&o.json, "json", false, "print JSON, one object for each server")
-	completeFiles(c, "admin-token-file")
 	return c
 }
 
@@ -76,10 +73,8 @@ func (o *disconnectOptions) urls(flags *pflag.FlagSet) (urls []string, token str
 	if len(urls) == 0 {
 		return nil, "", badFlag(flags, "admin", "say which servers to ask: all members of the cluster")
 	}
-	if o.tokenFile != "" {
-		if token, err = readToken(o.tokenFile); err != nil {
-			return nil, "", badFlag(flags, "admin-token-file", "%w", err)
-		}
+	if token, err = readToken(flags, o.tokenFile); err != nil {
+		return nil, "", err
 	}
 	return urls, token, needPositive(flags, "timeout")
 }

@@ -24,17 +24,7 @@ func TestEnvironmentOfOthers(t *testing.T) {
 			t.Errorf("cluster status with %s: exit %d", name, code)
 		}
 	}
-	for name, value := range map[string]string{"LOCKKEEPER_TIMEOUT": "soon", "LOCKKEEPER_WIRE_LISTEN": "x"} {
-		code, _, stderr := call(map[string]string{name: value}, "wire", "replay", "../../testdata/golden/12-create-persistent.txt", closed)
-		if oneError(t, stderr, "refused"); code != exitFault {
-			t.Errorf("wire replay with %s: exit %d", name, code)
-		}
-	}
-	p := start(t, []string{"LOCKKEEPER_LISTEN=" + closed}, "wire", "--to", closed).waitReady()
-	if p.addr == closed {
-		t.Errorf("wire listens on %s, which LOCKKEEPER_LISTEN gives to serve", p.addr)
-	}
-	p = start(t, []string{"LOCKKEEPER_WIRE_LISTEN=" + closed, "LOCKKEEPER_LISTEN=x"}, "wire", "--to", closed).waitReady()
+	p := start(t, []string{"LOCKKEEPER_WIRE_LISTEN=" + closed, "LOCKKEEPER_LISTEN=x"}, "wire", "--to", closed).waitReady()
 	if p.addr != closed {
 		t.Errorf("wire listens on %s, but LOCKKEEPER_WIRE_LISTEN is %s", p.addr, closed)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"io/fs"
-	"math"
 	"path"
 	"runtime"
 	"runtime/debug"
@@ -91,40 +90,21 @@ func keepMemoryLimit(getenv func(string) string, root fs.FS) (stop func()) {
 	return func() { debug.SetMemoryLimit(before) }
 }
 
-// memoryLimit returns how many bytes the control groups of Linux that this process is in let it use, or 0 if they
-// set no limit. A container sees its own group at the root of their file system, or where /proc says it is.
-func memoryLimit(root fs.FS) int64 {
-	groups, err := fs.ReadFile(root, "proc/self/cgroup")
-	if err != nil {
-		return 0
-	}
-	least := int64(math.MaxInt64)
-	for line := range strings.Lines(string(groups)) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) != 3 {
-			continue
+// memoryLimit returns how many bytes the control group of Linux that this process is in, and those above it, let it
+// use, or 0 if they set no limit. A container sees its own group at the root of their file system, or where /proc says it is.
+func memoryLimit(root fs.FS) (least int64) {
+	groups, _ := fs.ReadFile(root, "proc/self/cgroup")
+	_, group, _ := strings.Cut("\n"+string(groups), "\n0::")
+	group, _, found := strings.Cut(group, "\n")
+	for group = path.Clean("/" + group); found; group = path.Dir(group) {
+		text, err := fs.ReadFile(root, path.Join("sys/fs/cgroup", group, "memory.max"))
+		limit, invalid := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // "max" is no number
+		if err == nil && invalid == nil && limit > 0 && (least == 0 || limit < least) {
+			least = limit
 		}
-		mount, file := "sys/fs/cgroup", "memory.max"
-		switch {
-		case fields[0] == "0" && fields[1] == "":
-		case strings.Contains(","+fields[1]+",", ",memory,"): // version 1
-			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-		default:
-			continue
+		if group == "/" {
+			break
 		}
-		for group := path.Clean("/" + fields[2]); ; group = path.Dir(group) {
-			text, err := fs.ReadFile(root, path.Join(mount, group, file))
-			limit, invalid := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // "max" is no number
-			if err == nil && invalid == nil && limit > 0 {
-				least = min(least, limit)
-			}
-			if group == "/" {
-				break
-			}
-		}
-	}
-	if least > 1<<60 { // how version 1 says that there is none
-		return 0
 	}
 	return least
 }

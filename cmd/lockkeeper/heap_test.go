@@ -97,8 +97,6 @@ func TestMemoryLimit(t *testing.T) {
 		{"a service", tree("proc/self/cgroup", "0::/system.slice/lockkeeper.service\n", "sys/fs/cgroup/system.slice/lockkeeper.service/memory.max", gib, "sys/fs/cgroup/system.slice/memory.max", "max\n"), 1 << 30},
 		{"the slice of a service", tree("proc/self/cgroup", "0::/a/b\n", "sys/fs/cgroup/a/b/memory.max", gib, "sys/fs/cgroup/a/memory.max", "536870912\n"), 512 << 20},
 		{"nothing readable", tree("proc/self/cgroup", "0::/a/b\n"), 0},
-		{"version 1", tree("proc/self/cgroup", "5:cpu,memory:/docker/a\n1:name=systemd:/docker/a\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", gib), 1 << 30},
-		{"version 1 without a limit", tree("proc/self/cgroup", "4:memory:/\n0::/\n", "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"), 0},
 		{"damaged", tree("proc/self/cgroup", "0:\nx\n0::/\n", "sys/fs/cgroup/memory.max", "-1\n"), 0},
 	} {
 		if got := memoryLimit(x.root); got != x.want {

@@ -154,14 +154,33 @@ func footer(c *cobra.Command) string {
 	return "Each flag can also be set by an environment variable; the flag takes precedence.\nFor example, " + example + "."
 }
 
-// completeFiles and completeWith define the shell completion of flags: file names, and fixed words.
-
-func completeFiles(c *cobra.Command, flags ...string) {
-	for _, name := range flags {
-		must(c.MarkFlagFilename(name))
+// finish gives c, and the commands below it, what all have: help lists flags as they were defined, and shells complete the
+// names of files and directories where help speaks of FILE and DIR.
+func finish(c *cobra.Command) {
+	for _, flags := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+		flags.SortFlags = false
+		flags.VisitAll(func(f *pflag.Flag) {
+			switch value, _ := pflag.UnquoteUsage(f); value {
+			case "FILE":
+				must(cobra.MarkFlagFilename(flags, f.Name))
+			case "DIR":
+				must(cobra.MarkFlagDirname(flags, f.Name))
+			}
+		})
+	}
+	switch file, dir := strings.Contains(c.Use, "FILE"), strings.Contains(c.Use, "DIR"); {
+	case c.ValidArgsFunction != nil, file, strings.Contains(c.Use, "CMD"):
+	case dir:
+		c.ValidArgsFunction = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveFilterDirs)
+	default:
+		c.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	for _, sub := range c.Commands() {
+		finish(sub)
 	}
 }
 
+// completeWith makes shells complete the value of a flag with fixed words.
 func completeWith(c *cobra.Command, flag string, words ...string) {
 	must(c.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp)))
 }

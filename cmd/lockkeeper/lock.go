@@ -44,21 +44,17 @@ recognised by the names of their znodes.`,
 		Example: `  lockkeeper lock ls
   lockkeeper lock check --server a:2181,b:2181,c:2181`,
 	}
-	c.Flags().SortFlags, c.PersistentFlags().SortFlags = false, false
 	group(c.PersistentFlags(), "Servers", func(f *pflag.FlagSet) {
 		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of the servers, "+serverUsage+"; locks are below PATH")
 		f.StringVar(&o.auth, "auth", "", "identify with a scheme of ZooKeeper's ACLs, as `SCHEME:IDENTITY`, for example digest:user:password")
 		o.tls.define(f)
 	})
-	o.tls.complete(c)
 	c.AddCommand(o.runCommand(), o.lsCommand(), o.checkCommand(), o.breakCommand(), watchdogCommand(), becomeCommand())
 	return c
 }
 
 // looks defines the flags of a command that looks at locks.
 func (o *lockOptions) looks(c *cobra.Command) {
-	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
 }
@@ -173,8 +169,6 @@ standard input. The exit code is 1 if the lock was not broken.`,
 			return o.breakLock(c, args[0], yes, token)
 		},
 	}
-	c.Flags().SortFlags = false
-	c.ValidArgsFunction = cobra.NoFileCompletions
 	c.Flags().BoolVar(&yes, "yes", false, "do not ask")
 	c.Flags().Int64Var(&token, "token", 0, "break the lock only if the holder has this fencing token; needed if several sessions hold the lock")
 	c.Flags().DurationVar(&o.timeout, "timeout", 15*time.Second, "how long to wait for the servers")
@@ -209,14 +203,17 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 	}
 	s.ask(connecting, "cons")
 	out := c.OutOrStdout()
+	does := "waits for"
+	if l.Holds(victim) {
+		does = "holds"
+	}
 	fmt.Fprintf(out, "This deletes %s, version %d,\n  by which %s %s %s, with token %d, since %s.\n", victim.Path, victim.Version, s.who(victim),
-		holdsOrWaits(l, victim), l.Path, victim.Token, clock(victim.Since))
-	switch next := s.next(l, victim); {
-	case !l.Holds(victim):
+		does, l.Path, victim.Token, clock(victim.Since))
+	if !l.Holds(victim) {
 		fmt.Fprintln(out, "The session loses its place in the queue. Its client may wait forever.")
-	default:
-		if next != nil {
-			fmt.Fprintf(out, "Next in the queue is %s.\n", s.who(next))
+	} else {
+		if len(l.Queue) > 0 {
+			fmt.Fprintf(out, "Next in the queue is %s.\n", s.who(&l.Queue[0]))
 		} else {
 			fmt.Fprintln(out, "Nobody waits for the lock.")
 		}
@@ -245,34 +242,23 @@ func (o *lockOptions) breakLock(c *cobra.Command, at string, yes bool, token int
 // confirm asks the user, and returns an error if the answer is not yes: nothing was done, which is a participle.
 func confirm(ctx context.Context, in io.Reader, out io.Writer, question, done string) error {
 	fmt.Fprint(out, question)
-	answer, err := readLine(ctx, in)
-	switch {
-	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted; nothing was %s", done)
-	case strings.TrimSpace(answer) == "yes":
-		return nil
-	case err != nil:
-		fmt.Fprintln(out)
-	}
-	return fmt.Errorf("nothing was %s, since the answer was not yes", done)
-}
-
-// readLine reads a line. It returns early if ctx ends; the reader then stays until the process
-// ends.
-func readLine(ctx context.Context, r io.Reader) (line string, err error) {
-	done := make(chan struct{})
-	var text string
-	var failed error
-	go func() {
-		defer close(done)
-		text, failed = bufio.NewReader(r).ReadString('\n')
+	answer := make(chan string, 1)
+	go func() { // which stays until the process ends if nobody answers
+		line, _ := bufio.NewReader(in).ReadString('\n')
+		answer <- line
 	}()
 	select {
-	case <-done:
-		return text, failed
 	case <-ctx.Done():
-		return "", ctx.Err()
+		return fmt.Errorf("interrupted; nothing was %s", done)
+	case line := <-answer:
+		if strings.TrimSpace(line) == "yes" {
+			return nil
+		}
+		if !strings.HasSuffix(line, "\n") {
+			fmt.Fprintln(out)
+		}
 	}
+	return fmt.Errorf("nothing was %s, since the answer was not yes", done)
 }
 
 // victim finds the entry to delete: that of the holder of the lock at, or that with the path
@@ -329,21 +315,6 @@ func holder(l *locks.Lock, token int64) (*locks.Contender, error) {
 		return nil, usageError{fmt.Errorf("several sessions hold %s: choose one by --token %s", l.Path, strings.Join(tokens, " or "))}
 	}
 	return &those[0], nil
-}
-
-// next returns who gets a lock when c is gone, or nil.
-func (s *look) next(l *locks.Lock, c *locks.Contender) *locks.Contender {
-	if !l.Holds(c) || len(l.Queue) == 0 {
-		return nil
-	}
-	return &l.Queue[0]
-}
-
-func holdsOrWaits(l *locks.Lock, c *locks.Contender) string {
-	if l.Holds(c) {
-		return "holds"
-	}
-	return "waits for"
 }
 
 // who names the session of an entry, and its client if the servers or its data tell.

@@ -100,11 +100,11 @@ func (o *lockOptions) ls(c *cobra.Command, root string, watch bool) error {
 		if err != nil {
 			return err
 		}
-		s.meet(ctx, found)
-		l := s.listing(root, found)
-		l.Notes = nil
 		if state := fmt.Sprint(found); state != shown || shown == "" {
 			shown = state
+			s.ask(ctx, "cons")
+			l := s.listing(root, found)
+			l.Notes = nil
 			switch {
 			case o.json:
 				err = json.NewEncoder(stdout).Encode(l)
@@ -132,29 +132,6 @@ func (s *look) described(ctx context.Context, all bool) ([]locks.Lock, error) {
 	defer stop()
 	found := s.Locks(all)
 	return found, s.Describe(ctx, found)
-}
-
-// meet asks servers for the clients of sessions that have not been seen before.
-func (s *look) meet(ctx context.Context, found []locks.Lock) {
-	if s.words == nil {
-		s.words = &lockscan.Words{Clients: map[int64]lockscan.Client{}}
-	}
-	var present []int64
-	for _, l := range found {
-		for _, c := range l.All() {
-			present = append(present, c.Session)
-		}
-	}
-	known := s.words.Clients
-	if !slices.ContainsFunc(present, func(id int64) bool { _, ok := known[id]; return !ok && id != 0 }) {
-		return
-	}
-	s.ask(ctx, "cons")
-	for _, id := range present { // what is unknown now is not asked for again
-		if _, ok := s.words.Clients[id]; !ok {
-			s.words.Clients[id] = known[id]
-		}
-	}
 }
 
 // nothing says that there are no locks.

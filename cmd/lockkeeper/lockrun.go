@@ -110,7 +110,6 @@ The exit code is that of CMD, or
 		},
 		RunE: func(c *cobra.Command, args []string) error { return r.run(c, args[0], args[1:]) },
 	}
-	c.Flags().SortFlags = false
 	group(c.Flags(), "Waiting", func(f *pflag.FlagSet) {
 		f.BoolVar(&r.try, "try", false, "do not wait if another client holds the lock")
 		f.DurationVar(&r.wait, "timeout", 0, "how long to wait for the lock; 0 means no limit")

@@ -17,7 +17,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -147,12 +146,14 @@ server that speaks that protocol.`,
 	root.Version = versionText(thisBuild()) // for --version
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.AddCommand(serveCommand(), lockCommand(), clusterCommand(), checkCommand(), disconnectCommand(), snapshotCommand(), migrateCommand(), conformCommand(), benchCommand(), zkCommand(), wireCommand(), versionCommand())
-	help := helpCommand()
-	root.SetHelpCommand(help)
-	root.AddCommand(help)
+	finish(root)
+	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
-		if c.Name() == "completion" {
+		switch c.Name() {
+		case "help":
+			setHelp(c)
+		case "completion":
 			c.Use, c.Short = "completion SHELL", "Print a script for completions in a shell"
 			c.Long = `Print a script that makes a shell complete commands, flags and their values.
 'lockkeeper completion SHELL --help' explains how to load it in every new shell.`
@@ -283,7 +284,7 @@ func flagError(c *cobra.Command, err error) error {
 // invalidValue returns the error for an invalid value of a flag, whose name may be that of its variable.
 func invalidValue(name string, f *pflag.Flag, value string, why error) error {
 	if f.Value.Type() == "duration" {
-		return usageError{fmt.Errorf("invalid value %q for %s: %s", value, name, durationHint(value))}
+		return usageError{fmt.Errorf("invalid value %q for %s: a duration is one or more numbers with ms, s, m or h, such as 500ms, 10s or 1h30m", value, name)}
 	}
 	if number := (*strconv.NumError)(nil); errors.As(why, &number) {
 		why = number.Err // without the name of a Go function
@@ -291,54 +292,22 @@ func invalidValue(name string, f *pflag.Flag, value string, why error) error {
 	return usageError{fmt.Errorf("invalid value %q for %s: %w", value, name, why)}
 }
 
-// durationHint says how to write a value that is no duration.
-func durationHint(value string) string {
-	short := strings.ToLower(strings.ReplaceAll(value, " ", ""))
-	if _, err := time.ParseDuration(short); err == nil {
-		return fmt.Sprintf("did you mean %s?", short)
-	}
-	if number, err := strconv.ParseFloat(short, 64); err == nil && number >= 0 {
-		if _, err := time.ParseDuration(short + "s"); err == nil {
-			if number >= 100 { // ZooKeeper's times are milliseconds
-				return fmt.Sprintf("it has no unit; did you mean %[1]ss or %[1]sms?", short)
-			}
-			return fmt.Sprintf("it has no unit; did you mean %ss?", short)
+// setHelp makes c, which is cobra's command help, like the others.
+func setHelp(c *cobra.Command) {
+	c.Use, c.Short, c.Long = "help [COMMAND]", "Explain a command and list its flags", ""
+	c.DisableFlagsInUseLine = true
+	c.Example = "  lockkeeper help cluster add"
+	c.RunE = func(help *cobra.Command, args []string) error {
+		c, rest, err := help.Root().Find(args)
+		if err != nil {
+			return usageError{err}
 		}
-	}
-	return "a duration is one or more numbers with ms, s, m or h, such as 500ms, 10s or 1h30m"
-}
-
-func helpCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:                   "help [COMMAND]",
-		Short:                 "Explain a command and list its flags",
-		DisableFlagsInUseLine: true,
-		Example:               "  lockkeeper help cluster add",
-		ValidArgsFunction:     completeCommands,
-		RunE: func(help *cobra.Command, args []string) error {
-			c, rest, err := help.Root().Find(args)
-			if err != nil {
-				return usageError{err}
-			}
-			if len(rest) > 0 {
-				return unknownCommand(c, rest[0])
-			}
-			c.InitDefaultHelpFlag()
-			return c.Help()
-		},
-	}
-}
-
-func completeCommands(help *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	var names []cobra.Completion
-	if c, rest, err := help.Root().Find(args); err == nil && len(rest) == 0 {
-		for _, sub := range c.Commands() {
-			if sub.IsAvailableCommand() {
-				names = append(names, cobra.CompletionWithDesc(sub.Name(), sub.Short))
-			}
+		if len(rest) > 0 {
+			return unknownCommand(c, rest[0])
 		}
+		c.InitDefaultHelpFlag()
+		return c.Help()
 	}
-	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
 // versionText is what version and --version print: the version, that of Go and the platform, and
@@ -368,9 +337,8 @@ With --json, "commit" is that commit, "time" when it was made, and "modified" wh
 files differed from it. They are empty and false if Go was told not to note them
 (-buildvcs=false), or built what it had downloaded. "module" is the version of the module as Go
 knows it, which for a commit without a tag ends with the commit.`,
-		Example:           "  lockkeeper version\n  lockkeeper version --json",
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  lockkeeper version\n  lockkeeper version --json",
+		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if asJSON {
 				return json.NewEncoder(c.OutOrStdout()).Encode(thisBuild())
@@ -446,8 +414,7 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 
   # From now on keep the log as 'lockkeeper serve --log-store wal' does
   lockkeeper check --convert wal lockkeeper-data`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: completeDir,
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if to != "" && !slices.Contains(storage.LogStores, storage.LogStore(to)) {
 				return badFlag(c.Flags(), "convert", "it must be wal or boltdb, not %q", to)
@@ -465,7 +432,6 @@ the same, and 1 if it is not or if there is no entry after which both have a sta
 	c.Flags().StringVar(&to, "convert", "", "if the directory is good, keep its log in `STORE` from now on: wal or boltdb, as in serve --log-store")
 	c.Flags().StringVar(&against, "against", "", "compare the directory with `DIR`, that of another member of the same cluster")
 	completeWith(c, "convert", "wal", "boltdb")
-	c.MarkFlagDirname("against")
 	return c
 }
 

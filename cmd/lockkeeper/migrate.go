@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -39,20 +39,14 @@ docs/migrating.md explains the move step by step, also for three servers.`,
 	return c
 }
 
-func completeDir(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveFilterDirs
-}
-
 // migrateOptions are the flags of the migrate commands.
 type migrateOptions struct {
 	source       migrate.Source
 	zooCfg       string // ZooKeeper's
 	whileRunning bool
-	config       lockkeeper.Config
-	peers        string
-	owner        owner
-	letExpire    bool
-	json         bool
+	newData
+	letExpire bool
+	json      bool
 }
 
 func (o *migrateOptions) defineSource(c *cobra.Command) {
@@ -61,8 +55,6 @@ func (o *migrateOptions) defineSource(c *cobra.Command) {
 	f.BoolVar(&o.source.WithoutPadding, "without-padding", false, "accept a log that ends without the zeros that ZooKeeper allocates, which may be an incomplete copy")
 	f.StringVar(&o.zooCfg, "config", "", "ZooKeeper's zoo.cfg, a `FILE`: nobody may listen on its ports for clients")
 	f.BoolVar(&o.whileRunning, "while-running", false, "go on although ZooKeeper seems to run: two services that run give out the same locks")
-	must(c.MarkFlagDirname("log"))
-	completeFiles(c, "config")
 }
 
 // aboutRunning is a part of the help of the commands with the flags of defineSource.
@@ -95,12 +87,10 @@ are an object with "directories", what was found in each or the error, and "best
 
   # Which of three servers to start from
   lockkeeper migrate check copies/one copies/two copies/three`,
-		Args:              takes(1, math.MaxInt),
-		ValidArgsFunction: completeDir,
-		RunE:              func(c *cobra.Command, args []string) error { return o.check(c, args, logs) },
+		Args: takes(1, math.MaxInt),
+		RunE: func(c *cobra.Command, args []string) error { return o.check(c, args, logs) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringArrayVar(&logs, "log", nil, "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir; for several, once for each in the same order")
 	o.defineSource(c)
 	f.BoolVar(&o.json, "json", false, "print JSON")
@@ -200,31 +190,17 @@ A note says so if a directory beside DIR is that of a server that is further.`,
 
   # The first of three servers; the others have --id 2 and --id 3
   lockkeeper migrate from /var/lib/zookeeper --data lockkeeper-data --id 1 --peers 1=a:7000,2=b:7000,3=c:7000`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: completeDir,
+		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error {
 			o.source.Data = args[0]
 			return o.from(c)
 		},
 	}
-	o.defineMade(c)
+	o.define(c)
 	c.Flags().StringVar(&o.source.Log, "log", "", "ZooKeeper's dataLogDir, a `DIR`, if it is not the same as its dataDir")
 	o.defineSource(c)
 	c.Flags().BoolVar(&o.json, "json", false, "print JSON")
 	return c
-}
-
-// defineMade defines the flags for the data directory that is made.
-func (o *migrateOptions) defineMade(c *cobra.Command) {
-	f := c.Flags()
-	f.SortFlags = false
-	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
-	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
-	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
-	f.StringVar(&o.peers, "peers", "", peersUsage)
-	o.owner.define(f)
-	completeWith(c, "log-store", "wal", "boltdb")
-	must(c.MarkFlagDirname("data"))
 }
 
 func migrateEmptyCommand() *cobra.Command {
@@ -239,15 +215,14 @@ their znodes there, and what remembers the highest token goes on to work. With -
 it is for a member of a new cluster, as in 'lockkeeper migrate from'.
 
 The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to srvr.`,
-		Example:           "  lockkeeper migrate empty --above 0x50000002a --data lockkeeper-data",
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
+		Example: "  lockkeeper migrate empty --above 0x50000002a --data lockkeeper-data",
+		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			zxid, err := strconv.ParseInt(above, 0, 64)
 			if err != nil || zxid < 0 {
 				return badFlag(c.Flags(), "above", "%q is not a zxid, such as 0x50000002a", above)
 			}
-			if err := o.checkMade(c.Flags()); err != nil {
+			if err := o.newData.check(c.Flags()); err != nil {
 				return err
 			}
 			s := zkdata.NewState()
@@ -256,14 +231,14 @@ The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to sr
 			if err != nil {
 				return err
 			}
-			if err := o.make(c.Flags(), m.Snapshot().Write); err != nil {
+			if err := o.fill(c.Flags(), m.Snapshot().Write); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(c.OutOrStdout(), "made %s; start it with: %s\n", o.config.DataDir, serveLine(o.config, o.peers))
+			_, err = fmt.Fprintf(c.OutOrStdout(), "made %s; start it with: %s\n", o.config.DataDir, o.serveLine())
 			return err
 		},
 	}
-	o.defineMade(c)
+	o.define(c)
 	c.Flags().StringVar(&above, "above", "", "the last `ZXID` of the other servers, in hexadecimal after 0x, or decimal")
 	return c
 }
@@ -291,57 +266,34 @@ func (o *migrateOptions) read() (write func(io.Writer) error, found *migrate.Fou
 	return m.Snapshot().Write, found, nil
 }
 
-// checkMade checks the flags of defineMade, as far as Restore does not.
-func (o *migrateOptions) checkMade(flags *pflag.FlagSet) (err error) {
-	cfg := &o.config
-	switch {
-	case cfg.DataDir == "":
-		return badFlag(flags, "data", "it must say where to put the state")
-	case cfg.ID == 0: // in Config, it would mean the default
-		return badFlag(flags, "id", `it cannot be "0"`)
-	}
-	if err := o.owner.find(flags); err != nil {
-		return err
-	}
-	if o.peers != "" {
-		if cfg.Peers, err = parsePeers(o.peers); err != nil {
-			return badFlag(flags, "peers", "%w", err)
-		}
-	}
-	return nil
-}
-
 func (o *migrateOptions) from(c *cobra.Command) error {
-	if err := o.checkMade(c.Flags()); err != nil {
+	if err := o.newData.check(c.Flags()); err != nil {
 		return err
 	}
 	begin := time.Now()
 	write, found, err := o.read()
 	if err == nil {
-		err = o.make(c.Flags(), write)
+		err = o.fill(c.Flags(), write)
 	}
 	if err != nil {
 		return err
 	}
 	found.NoteOthers(o.source)
 	return o.show(c, found, fmt.Sprintf("migrated %s to %s in %v; start it with: %s", o.source.Data, o.config.DataDir,
-		time.Since(begin).Round(time.Millisecond), serveLine(o.config, o.peers)))
+		time.Since(begin).Round(time.Millisecond), o.serveLine()))
 }
 
-// make makes the data directory from the snapshot that write writes.
-func (o *migrateOptions) make(flags *pflag.FlagSet, write func(io.Writer) error) error {
+// fill makes the data directory from the snapshot that write writes.
+func (o *migrateOptions) fill(flags *pflag.FlagSet, write func(io.Writer) error) error {
 	r, w := io.Pipe()
 	written := make(chan struct{}) // closed when the writer has ended, which is when the reader has
 	go func() {
 		defer close(written)
 		w.CloseWithError(write(w))
 	}()
-	err := o.owner.give(o.config.DataDir, func() error { return lockkeeper.Restore(o.config, r) })
+	err := o.make(flags, func() error { return lockkeeper.Restore(o.config, r) })
 	r.Close()
 	<-written
-	if bad := (*lockkeeper.ConfigError)(nil); errors.As(err, &bad) {
-		return badField(flags, bad)
-	}
 	return err
 }
 
@@ -354,15 +306,8 @@ func (o *migrateOptions) show(c *cobra.Command, found *migrate.Found, text strin
 		fmt.Fprintf(c.OutOrStdout(), "note: %s\n", note)
 	}
 	_, err := fmt.Fprintf(c.OutOrStdout(), "ZooKeeper: epoch %d, zxid 0x%x, %d znodes (%d ephemeral, %d containers, %d with a TTL), %d sessions, %d transactions after %s, %d digests compared\n%s\n",
-		found.Epoch, found.Zxid, found.Znodes, found.Ephemerals, found.Containers, found.TTLs, found.Sessions, found.Transactions, orNone(found.Snapshot), found.Digests, text)
+		found.Epoch, found.Zxid, found.Znodes, found.Ephemerals, found.Containers, found.TTLs, found.Sessions, found.Transactions, cmp.Or(found.Snapshot, "no snapshot"), found.Digests, text)
 	return err
-}
-
-func orNone(snapshot string) string {
-	if snapshot == "" {
-		return "no snapshot"
-	}
-	return snapshot
 }
 
 func migrateToCommand() *cobra.Command {
@@ -385,18 +330,15 @@ on that are from a ZooKeeper, or were opened while the server ran with
 --let-sessions-expire says that they may end.`,
 		Example: `  lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data
   lockkeeper migrate to /var/lib/zookeeper-new --data lockkeeper-data --id 1`,
-		Args:              takes(1, 1),
-		ValidArgsFunction: completeDir,
-		RunE:              func(c *cobra.Command, args []string) error { return o.to(c, args[0]) },
+		Args: takes(1, 1),
+		RunE: func(c *cobra.Command, args []string) error { return o.to(c, args[0]) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.config.DataDir, "data", "", "the data `DIR` of a server that is not running")
 	f.Uint64Var(&o.config.ID, "id", 0, "the `ID` of the server in ZooKeeper's ensemble, from 1 to 255")
 	o.owner.define(f)
 	f.BoolVar(&o.letExpire, "let-sessions-expire", false, "go on although ZooKeeper will not accept the passwords of some sessions: they expire there after their timeouts")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	must(c.MarkFlagDirname("data"))
 	return c
 }
 

@@ -27,18 +27,10 @@ func (s *saslFlags) define(f *pflag.FlagSet, cfg *lockkeeper.Config) {
 // load reads the file into cfg. Without a file, it returns nil.
 func (s *saslFlags) load(flags *pflag.FlagSet, cfg *lockkeeper.Config) (*saslfiles.Keeper, error) {
 	if s.file == "" {
-		const why = "it needs --jaas, which says who can authenticate"
-		switch section, _ := sourceOf(flags.Lookup("jaas-section")); {
-		case section > byDefault:
-			return nil, badFlag(flags, "jaas-section", why)
-		case len(cfg.Auth.SASL.SuperUsers) > 0:
-			return nil, badFlag(flags, "sasl-super-user", why)
-		case s.removeHost:
-			return nil, badFlag(flags, "kerberos-remove-host", why)
-		case s.removeRealm:
-			return nil, badFlag(flags, "kerberos-remove-realm", why)
-		case cfg.Auth.SASL.AllowFailed:
-			return nil, badFlag(flags, "sasl-allow-failed", why)
+		for _, name := range []string{"jaas-section", "sasl-super-user", "kerberos-remove-host", "kerberos-remove-realm", "sasl-allow-failed"} {
+			if f := flags.Lookup(name); f.Value.String() != f.DefValue {
+				return nil, badFlag(flags, name, "it needs --jaas, which says who can authenticate")
+			}
 		}
 		return nil, nil
 	}
@@ -50,13 +42,10 @@ func (s *saslFlags) load(flags *pflag.FlagSet, cfg *lockkeeper.Config) (*saslfil
 		return nil, badFlag(flags, "jaas", "%w", err)
 	}
 	cfg.Auth.SASL.Mechanism = func() lockkeeper.SASLExchange { return keeper.Begin() }
-	const why = "--jaas has users with passwords, not a principal of Kerberos"
-	switch {
-	case keeper.Kerberos():
-	case s.removeHost:
-		return nil, badFlag(flags, "kerberos-remove-host", why)
-	case s.removeRealm:
-		return nil, badFlag(flags, "kerberos-remove-realm", why)
+	for name, given := range map[string]bool{"kerberos-remove-host": s.removeHost, "kerberos-remove-realm": s.removeRealm} {
+		if given && !keeper.Kerberos() {
+			return nil, badFlag(flags, name, "--jaas has users with passwords, not a principal of Kerberos")
+		}
 	}
 	return keeper, nil
 }

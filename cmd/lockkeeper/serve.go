@@ -96,9 +96,8 @@ log anew.`,
 
   # With ZooKeeper's configuration file
   lockkeeper serve --config /etc/zookeeper/conf/zoo.cfg`,
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.serve(c) },
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.serve(c) },
 	}
 	o.define(c)
 	firstScreen(c, "listen", "data", "memory", "config", "id", "peers", "peer-listen", "join", "log-level", "admin", "test-control", "cluster")
@@ -115,7 +114,6 @@ const (
 // define defines the flags of serve.
 func (o *serveOptions) define(c *cobra.Command) {
 	cfg, all := &o.config, c.Flags()
-	all.SortFlags = false
 	group(all, "Clients", func(f *pflag.FlagSet) {
 		f.StringVar(&cfg.ClientAddr, "listen", "127.0.0.1:2181", "`ADDRESS` for clients; port 0 picks a free one. If it is empty, there is no such port, and --tls-listen is required")
 		f.BoolVar(&cfg.Features.ReadOnly, "read-only", false, "without a majority, serve reads to clients that accept read-only mode, as with ZooKeeper's readonlymode.enabled")
@@ -139,7 +137,7 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.BoolVar(&cfg.JoinAsObserver, "observer", false, "join as an observer, which does not vote")
 		f.BoolVar(&cfg.PeerAllIPs, "peer-all-ips", false, "accept connections from members on all addresses of this host")
 		o.peerTLS.define(f)
-		o.peerTLS.tlsLimits.define(f, "peer-tls-", "members")
+		o.peerTLS.defineLimits(f, "members")
 		f.StringVar((*string)(&cfg.PeerTLSMode), "peer-tls-mode", "", "`MODE` while a running cluster moves to TLS: accept lets members connect with and without TLS, and connects without; use connects with TLS; only, the default, demands it of all")
 		f.DurationVar(&cfg.ElectionTimeout, "election-timeout", 2*time.Second, "how long the leader may be silent before the others elect a new one, at least 100ms; ZooKeeper's syncLimit, as a time. If the leader's process ends, the election starts earlier")
 		f.BoolVar(&cfg.Features.Reconfig, "reconfig", false, "let clients that may write /zookeeper/config change the members, as with ZooKeeper's reconfigEnabled")
@@ -177,15 +175,11 @@ func (o *serveOptions) define(c *cobra.Command) {
 		f.StringVar(&o.tree, "tree", "", "with --test-control, begin with the znodes in `FILE`: one line for each, as /state shows them")
 		f.IntVar(&o.cluster, "cluster", 0, "with --test-control, run a cluster of `N` members, at most 9, in this process. They listen on the port of --listen and the ones after it, or on free ones")
 	})
-	completeFiles(c, "config", "tree", "jaas", "audit-log", "tls-cert", "tls-key", "tls-password-file", "tls-ca", "tls-ca-password-file", "tls-crl",
-		"peer-tls-cert", "peer-tls-key", "peer-tls-password-file", "peer-tls-ca", "peer-tls-ca-password-file", "peer-tls-crl",
-		"admin-token-file", "admin-tls-cert", "admin-tls-key")
 	completeWith(c, "log-store", "wal", "boltdb")
 	completeWith(c, "peer-tls-mode", "accept", "use", "only")
 	completeWith(c, "log-format", "text", "json")
 	completeWith(c, "log-level", "debug", "info", "warn", "error")
 	completeWith(c, "tls-client-auth", "need", "want", "none")
-	must(c.MarkFlagDirname("data"))
 }
 
 func (o *serveOptions) serve(c *cobra.Command) (err error) {
@@ -224,18 +218,10 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 			return badFlag(flags, name, "it cannot be %q", value)
 		}
 	}
-	if by, _ := sourceOf(flags.Lookup("peers")); o.peers != "" && by != byFile { // readZooCfg has set them
+	if o.peers != "" {
 		if cfg.Peers, err = parsePeers(o.peers); err != nil {
 			return badFlag(flags, "peers", "%w", err)
 		}
-	}
-	for _, p := range cfg.Peers { // also those of a file
-		if err := checkPeer(p.Addr); err != nil {
-			return badFlag(flags, "peers", "%w", err)
-		}
-	}
-	if cfg.JoinAsObserver && o.peers != "" {
-		return badFlag(flags, "observer", "it is for a server that joins; in --peers an observer is ID=HOST:PORT:observer")
 	}
 	var client string
 	if cfg.PeerAddr, client, err = cutClient(cfg.PeerAddr); err != nil {
@@ -350,13 +336,7 @@ func untilSignal(ctx context.Context, err error) error {
 func serveUntil(ctx context.Context, flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, reloads *reloads, stderr io.Writer) error {
 	defer keepHeapFloor(os.Getenv)()
 	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
-	addrs := []string{cfg.ClientAddr, cfg.SecureAddr}
-	if self := slices.IndexFunc(cfg.Peers, func(p lockkeeper.Peer) bool { return p.ID == cfg.ID }); !cfg.PeerAllIPs && cfg.PeerAddr != "" {
-		addrs = append(addrs, cfg.PeerAddr)
-	} else if !cfg.PeerAllIPs && self >= 0 {
-		addrs = append(addrs, cfg.Peers[self].Addr)
-	}
-	s, err := opened(ctx, cfg.Logger, func() (*lockkeeper.Server, error) { return lockkeeper.Open(cfg) }, addrs...)
+	s, err := opened(ctx, cfg.Logger, func() (*lockkeeper.Server, error) { return lockkeeper.Open(cfg) })
 	if err != nil {
 		reloads.auditServer("serverStart", "failure")
 	}

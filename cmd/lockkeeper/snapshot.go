@@ -71,14 +71,11 @@ variable SSL_CERT_FILE names the file with its authority.`,
 		RunE: func(c *cobra.Command, args []string) error { return o.save(c, args[0]) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.admin, "admin", "", "a running server: the `ADDRESS` of its HTTP port for operators, HOST:PORT or a URL")
 	f.StringVar(&o.tokenFile, "admin-token-file", "", "`FILE` with the token of --admin")
 	f.StringVar(&o.data, "data", "", "the data `DIR` of a server that is not running")
 	f.BoolVar(&o.force, "force", false, "replace FILE if it exists")
 	f.BoolVar(&o.json, "json", false, "print JSON")
-	completeFiles(c, "admin-token-file")
-	must(c.MarkFlagDirname("data"))
 	return c
 }
 
@@ -105,11 +102,9 @@ func (o *saveOptions) source(flags *pflag.FlagSet) (write func(ctx context.Conte
 	if from, err = adminURL(o.admin, "snapshot"); err != nil {
 		return nil, "", badFlag(flags, "admin", "%w", err)
 	}
-	token := ""
-	if o.tokenFile != "" {
-		if token, err = readToken(o.tokenFile); err != nil {
-			return nil, "", badFlag(flags, "admin-token-file", "%w", err)
-		}
+	token, err := readToken(flags, o.tokenFile)
+	if err != nil {
+		return nil, "", err
 	}
 	return func(ctx context.Context, w io.Writer) error { return fetchSnapshot(ctx, from, token, w) }, from, nil
 }
@@ -278,10 +273,8 @@ func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
 // restoreOptions are the flags of snapshot restore.
 type restoreOptions struct {
-	config   lockkeeper.Config
-	peers    string
+	newData
 	setAside bool
-	owner    owner
 }
 
 func restoreCommand() *cobra.Command {
@@ -309,34 +302,15 @@ on, with their locks, if their clients come back within their timeouts.`,
 		Args: takes(1, 1),
 		RunE: func(c *cobra.Command, args []string) error { return o.restore(c, args[0]) },
 	}
-	f := c.Flags()
-	f.SortFlags = false
-	f.StringVar(&o.config.DataDir, "data", "", "`DIR` for the state, which must be empty or not exist")
-	f.BoolVar(&o.setAside, "set-aside", false, "if there is something in --data, keep it as DIR.old- and the time. No server may be running on it")
-	f.StringVar((*string)(&o.config.LogStore), "log-store", "", logStoreUsage)
-	f.Uint64Var(&o.config.ID, "id", 1, idUsage)
-	f.StringVar(&o.peers, "peers", "", peersUsage)
-	o.owner.define(f)
-	completeWith(c, "log-store", "wal", "boltdb")
-	must(c.MarkFlagDirname("data"))
+	o.define(c)
+	c.Flags().BoolVar(&o.setAside, "set-aside", false, "if there is something in --data, keep it as DIR.old- and the time. No server may be running on it")
 	return c
 }
 
 func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 	cfg, flags := &o.config, c.Flags()
-	switch {
-	case cfg.DataDir == "":
-		return badFlag(flags, "data", "it must say where to restore the snapshot")
-	case cfg.ID == 0: // in Config, it would mean the default
-		return badFlag(flags, "id", `it cannot be "0"`)
-	}
-	if err := o.owner.find(flags); err != nil {
+	if err := o.check(flags); err != nil {
 		return err
-	}
-	if o.peers != "" {
-		if cfg.Peers, err = parsePeers(o.peers); err != nil {
-			return badFlag(flags, "peers", "%w", err)
-		}
 	}
 	from := c.InOrStdin()
 	if file == "-" {
@@ -351,7 +325,7 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 	}
 	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
 	old := ""
-	err = o.owner.give(cfg.DataDir, func() (err error) {
+	err = o.make(flags, func() (err error) {
 		if !o.setAside {
 			return lockkeeper.Restore(*cfg, from)
 		}
@@ -365,31 +339,15 @@ func (o *restoreOptions) restore(c *cobra.Command, file string) (err error) {
 	if old != "" { // also if there is an error now
 		fmt.Fprintf(c.OutOrStdout(), "kept what was in %s as %s\n", cfg.DataDir, old)
 	}
-	bad := (*lockkeeper.ConfigError)(nil)
-	switch {
-	case errors.As(err, &bad):
-		return badField(flags, bad)
-	case errors.Is(err, fsm.ErrSnapshot), errors.Is(err, fsm.ErrVersion):
+	if errors.Is(err, fsm.ErrSnapshot) || errors.Is(err, fsm.ErrVersion) {
 		return fmt.Errorf("%s: %w", file, err)
-	case err != nil:
+	} else if err != nil {
 		return err
 	}
 	r, err := storage.Check(cfg.DataDir)
 	if err != nil {
 		return fmt.Errorf("%s was restored, but looking at it once more failed: %w", cfg.DataDir, err)
 	}
-	fmt.Fprintf(c.OutOrStdout(), "restored %s: server %d, zxid 0x%x, %d znodes, %d sessions, digest %s; start it with: %s\n", file, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.Digest, serveLine(*cfg, o.peers))
+	fmt.Fprintf(c.OutOrStdout(), "restored %s: server %d, zxid 0x%x, %d znodes, %d sessions, digest %s; start it with: %s\n", file, r.ServerID, r.Zxid, r.Znodes, r.Sessions, r.Digest, o.serveLine())
 	return nil
-}
-
-// serveLine is the command that starts a server on the data directory that was made for it.
-func serveLine(cfg lockkeeper.Config, peers string) string {
-	line := fmt.Sprintf("lockkeeper serve --data %s --id %d", cfg.DataDir, cfg.ID)
-	if strings.Contains(peers, ";") { // which ends a shell's command
-		peers = "'" + peers + "'"
-	}
-	if peers != "" {
-		line += " --peers " + peers
-	}
-	return line
 }

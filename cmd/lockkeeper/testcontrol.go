@@ -41,10 +41,7 @@ func (o *serveOptions) checkTestControl(flags *pflag.FlagSet) error {
 		return badFlag(flags, "test-control", "only together with --memory")
 	}
 	// A zoo.cfg always has a dataDir, which --memory overrides, and may have an admin.serverPort.
-	if by, name := sourceOf(flags.Lookup("data")); by > byFile {
-		return badFlag(flags, "test-control", "not together with %s", name)
-	}
-	for _, flag := range []string{"admin", "metrics-listen"} {
+	for _, flag := range []string{"data", "admin", "metrics-listen"} {
 		if by, name := sourceOf(flags.Lookup(flag)); by > byFile {
 			return badFlag(flags, "test-control", "not together with %s", name)
 		}
@@ -144,10 +141,7 @@ func startTested(t *runOfServe, cfg lockkeeper.Config, members int, begin lockke
 	}
 	t.Cleanup(func() { close(ended) }) // which comes before the cleanups of the servers
 
-	if failed := attempt(func() { _, err = c.takeSnapshot() }); failed != nil { // of the beginning, number 0
-		err = failed
-	}
-	return c, err
+	return c, attempt(func() { c.takeSnapshot() }) // of the beginning, number 0
 }
 
 // runOfServe plays the test that lockkeepertest expects, in a run of this command. It has the
@@ -229,12 +223,14 @@ func newFailure(format string, args []any) failure {
 func (f failure) Error() string { return f.text }
 func (f failure) Unwrap() error { return f.cause }
 
-// attempt calls f and returns the failure with which it calls Fatalf.
+// attempt calls f and returns the failure with which it calls Fatalf, or the refusal of deny.
 func attempt(f func()) (err error) {
 	defer func() {
 		switch x := recover().(type) {
 		case nil:
 		case failure:
+			err = x
+		case refusal:
 			err = x
 		default:
 			panic(x)

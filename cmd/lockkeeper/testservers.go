@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"maps"
 	"net"
 	"net/http"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // testPort is the HTTP handler of --test-control. It has the servers that run in this process.
@@ -74,142 +72,101 @@ func (p *testPort) end() error {
 
 const serversPath = "/servers/"
 
-// find returns the server that a request is for, and the rest of the path.
-func (p *testPort) find(path string) (*control, string, error) {
-	number, rest := 1, path
+// server returns the server that a path is of, and the rest of the path.
+func (p *testPort) server(path string) (*control, string) {
+	number, rest := "1", path
 	if below, ok := strings.CutPrefix(path, serversPath); ok {
-		name, endpoint, _ := strings.Cut(below, "/")
-		n, err := strconv.Atoi(name)
-		if err != nil {
-			return nil, "", noServer(name)
-		}
-		number, rest = n, "/"+endpoint
+		number, rest, _ = strings.Cut(below, "/")
+		rest = "/" + rest
 	}
+	n, _ := strconv.Atoi(number)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if c := p.servers[number]; c != nil {
-		return c, rest, nil
+	if p.servers[n] == nil {
+		noServer(number)
 	}
-	return nil, "", noServer(strconv.Itoa(number))
+	return p.servers[n], rest
 }
 
-func noServer(name string) error {
-	return refusal{http.StatusNotFound, fmt.Errorf("there is no server %s, or it was stopped", name)}
+func noServer(number string) {
+	deny(http.StatusNotFound, "there is no server %s, or it was stopped", number)
 }
 
-// serverState is what clients need of a server.
-type serverState struct {
-	Server  int    `json:"server"`
-	URL     string `json:"url"`
-	Connect string `json:"connect"`
+// serverState returns what clients need of a server, with the url by which the client of a request reaches it.
+func (c *control) serverState(r *http.Request) object {
+	return object{"server": c.number, "url": "http://" + r.Host + serversPath + strconv.Itoa(c.number), "connect": c.connect()}
 }
 
-// serverState returns the url by which the client of a request reaches the server.
-func (c *control) serverState(r *http.Request) serverState {
-	return serverState{c.number, "http://" + r.Host + serversPath + strconv.Itoa(c.number), c.connect()}
-}
-
-func (c *control) listServers(r *http.Request, _ url.Values) (any, error) {
+func (c request) listServers(url.Values) any {
 	c.port.mu.Lock()
 	defer c.port.mu.Unlock()
-	var all []serverState
+	var all []object
 	for _, number := range slices.Sorted(maps.Keys(c.port.servers)) {
-		all = append(all, c.port.servers[number].serverState(r))
+		all = append(all, c.port.servers[number].serverState(c.r))
 	}
-	return map[string]any{"servers": all}, nil
+	return object{"servers": all}
 }
 
-func (c *control) startServer(r *http.Request, b struct {
+func (c request) startServer(b struct {
 	Cluster           *int    `json:"cluster"`
 	Tree              string  `json:"tree"`
 	ElectionTimeoutMs *millis `json:"electionTimeoutMs"`
 	BehaveAs          string  `json:"behaveAs"`
-}) (any, error) {
-	cfg := c.port.config
-	host, _, err := net.SplitHostPort(cfg.ClientAddr)
-	switch {
-	case err != nil:
-		return nil, err
-	case b.Cluster != nil && (*b.Cluster < 1 || *b.Cluster > mostMembers):
-		return nil, badRequest("\"cluster\" is %d, and not in 1 to %d", *b.Cluster, mostMembers)
-	case b.ElectionTimeoutMs != nil && *b.ElectionTimeoutMs <= 0:
-		return nil, badRequest("\"electionTimeoutMs\" must be more than 0")
-	case b.ElectionTimeoutMs != nil:
-		cfg.ElectionTimeout = time.Duration(*b.ElectionTimeoutMs)
+}) any {
+	cfg, members := c.port.config, 0 // no cluster
+	if b.Cluster != nil {
+		if members = *b.Cluster; members < 1 || members > mostMembers {
+			badRequest("\"cluster\" is %d, and not in 1 to %d", members, mostMembers)
+		}
 	}
+	if b.ElectionTimeoutMs != nil {
+		if cfg.ElectionTimeout = time.Duration(*b.ElectionTimeoutMs); cfg.ElectionTimeout <= 0 {
+			badRequest("\"electionTimeoutMs\" must be more than 0")
+		}
+	}
+	host, _, err := net.SplitHostPort(cfg.ClientAddr)
+	orFail(err)
 	cfg.ClientAddr = net.JoinHostPort(host, "0")
 	cfg.Features.BehaveAs = cmp.Or(b.BehaveAs, cfg.Features.BehaveAs)
 	var begin lockkeepertest.Option
 	if b.Tree != "" {
 		begin = lockkeepertest.WithTree(b.Tree)
 	}
-	members := 0 // no cluster
-	if b.Cluster != nil {
-		members = *b.Cluster
-	}
 	started, err := c.port.start(cfg, members, begin)
-	badConfig, badTree := (*lockkeeper.ConfigError)(nil), (*lockkeepertest.TreeError)(nil)
-	if errors.As(err, &badConfig) || errors.As(err, &badTree) {
-		return nil, badRequest("%w", err)
-	} else if err != nil {
-		return nil, err
-	}
-	return started.serverState(r), nil
+	orFail(err)
+	return started.serverState(c.r)
 }
 
-func (c *control) stopServer(struct{}) (any, error) {
+func (c request) stopServer(struct{}) any {
 	if c.number == 1 {
-		return nil, refusal{http.StatusConflict, errors.New("server 1 is the process: stop that")}
+		deny(http.StatusConflict, "server 1 is the process: stop that")
 	}
 	c.port.mu.Lock()
-	there := c.port.servers[c.number] == c
+	there := c.port.servers[c.number] == c.control
 	delete(c.port.servers, c.number)
 	c.port.mu.Unlock()
 	if !there { // another request was faster
-		return nil, noServer(strconv.Itoa(c.number))
+		noServer(strconv.Itoa(c.number))
 	}
-	return nil, c.run.end()
+	orFail(c.run.end())
+	return nil
 }
 
-func (c *control) namespace(b struct {
+func (c request) namespace(b struct {
 	Name string `json:"name"`
-}) (any, error) {
-	if err := c.works(); err != nil {
-		return nil, err
-	}
-	var path string
-	if err := attempt(func() { path = c.all.Namespace(b.Name) }); err != nil {
-		return nil, refusedTree(err)
-	}
-	return map[string]string{"path": path, "connect": c.connect() + path}, nil
+}) any {
+	c.works()
+	path := c.all.Namespace(b.Name)
+	return object{"path": path, "connect": c.connect() + path}
 }
 
-func (c *control) removeNamespace(b struct {
+func (c request) removeNamespace(b struct {
 	Path string `json:"path"`
-}) (any, error) {
-	if b.Path == "" {
-		return nil, badRequest("\"path\" is missing")
+}) any {
+	need("path", b.Path != "")
+	c.works()
+	if !c.all.RemoveTree(b.Path) {
+		deny(http.StatusNotFound, "there is no znode %s", b.Path)
 	}
-	if err := c.works(); err != nil {
-		return nil, err
-	}
-	there := false
-	if err := attempt(func() { there = c.all.RemoveTree(b.Path) }); err != nil {
-		return nil, refusedTree(err)
-	}
-	if !there {
-		return nil, refusal{http.StatusNotFound, fmt.Errorf("there is no znode %s", b.Path)}
-	}
-	return nil, nil
-}
-
-// refusedTree adds the status to an error about znodes to be added or deleted.
-func refusedTree(err error) error {
-	status := http.StatusServiceUnavailable
-	if bad := (*lockkeepertest.TreeError)(nil); errors.As(err, &bad) {
-		status = http.StatusBadRequest
-	} else if errors.Is(err, proto.NodeExists) {
-		status = http.StatusConflict
-	}
-	return refusal{status, err}
+	return nil
 }

@@ -45,12 +45,10 @@ definite order.`,
 
   # Only creates and watch events, and a recording of everything
   lockkeeper wire --to a:2181 --only create,event --record session.txt`,
-		Args:              noArgs,
-		ValidArgsFunction: cobra.NoFileCompletions,
-		RunE:              func(c *cobra.Command, _ []string) error { return o.wire(c) },
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.wire(c) },
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.StringVar(&o.to, "to", "", "the server, `HOST[:PORT]`")
 	o.tls.define(f)
 	f.StringVar(&o.listen, "listen", "127.0.0.1:0", "`ADDRESS` for clients; port 0 picks a free one")
@@ -59,8 +57,6 @@ definite order.`,
 	f.BoolVar(&o.printer.JSON, "json", false, "print JSON, one object per line")
 	f.BoolVar(&o.printer.Hex, "hex", false, "print the bytes too")
 	f.BoolVar(&o.quiet, "quiet", false, "print nothing")
-	completeFiles(c, "record")
-	o.tls.complete(c)
 	c.AddCommand(replayCommand())
 	return c
 }
@@ -161,12 +157,10 @@ second.`,
 		},
 	}
 	f := c.Flags()
-	f.SortFlags = false
 	f.DurationVar(&opts.Timeout, "timeout", 5*time.Second, "how long to wait for each frame")
 	f.BoolVar(&opts.EventZxid, "event-zxid", false, "accept any zxid in watch events: ZooKeeper 3.8 sends -1, and 3.9 the zxid of the change")
 	f.BoolVar(&asJSON, "json", false, "print JSON, one object per recording")
 	secure.define(f)
-	secure.complete(c)
 	return c
 }
 

@@ -62,7 +62,6 @@ command, options of the command after it.`,
 		RunE: func(c *cobra.Command, args []string) error { return o.run(c, args) },
 	}
 	all := c.Flags()
-	all.SortFlags = false
 	all.SetInterspersed(false)
 	group(all, "Connection", func(f *pflag.FlagSet) {
 		f.StringVar(&o.servers, "server", "127.0.0.1:2181", "client ports of a server or a cluster, "+serverUsage+"; paths are below PATH")
@@ -74,7 +73,6 @@ command, options of the command after it.`,
 	group(all, "Output", func(f *pflag.FlagSet) {
 		f.BoolVar(&o.json, "json", false, "print a JSON object for each result, error and event")
 	})
-	o.tls.complete(c)
 	return c
 }
 

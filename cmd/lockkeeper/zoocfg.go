@@ -191,18 +191,10 @@ func (z *zooFile) complete() error {
 // of this server.
 func (z *zooFile) members() error {
 	voters := 0
-	var peers []string
 	for _, s := range z.servers {
-		peer := fmt.Sprintf("%d=%s", s.ID, s.Addr)
-		if s.Observer {
-			peer += ":observer"
-		} else {
+		if !s.Observer {
 			voters++
 		}
-		if s.ClientAddr != "" {
-			peer += ";" + s.ClientAddr
-		}
-		peers = append(peers, peer)
 	}
 	standalone := z.value("standaloneEnabled") != "false" && voters < 2
 	switch {
@@ -216,19 +208,14 @@ func (z *zooFile) members() error {
 		return nil
 	}
 	if !standalone {
-		slices.Sort(peers)
-		list := strings.Join(peers, ",")
-		var err error
-		if z.cfg.Peers, err = parsePeers(list); err != nil {
-			return z.fail("%w", err)
+		for _, s := range z.servers {
+			if err := checkPeer(s.Addr); err != nil {
+				return z.fail("%w", err)
+			}
+			z.cfg.Peers = append(z.cfg.Peers, lockkeeper.Peer(s))
 		}
-		for i := range z.cfg.Peers {
-			at := slices.IndexFunc(z.servers, func(s proto.Peer) bool { return s.ID == z.cfg.Peers[i].ID })
-			z.cfg.Peers[i].ElectionPort = z.servers[at].ElectionPort
-		}
-		if err := z.set("peers", "server.N", list); err != nil {
-			return z.fail("%w", err)
-		}
+		slices.SortFunc(z.cfg.Peers, func(a, b lockkeeper.Peer) int { return cmp.Compare(a.ID, b.ID) })
+		annotate(z.flags.Lookup("peers"), setBy[byFile], "server.N in "+z.path)
 	}
 	self, err := z.self(standalone)
 	if err != nil {

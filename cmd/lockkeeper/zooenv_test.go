@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -51,8 +52,8 @@ func TestZooEnvDefaults(t *testing.T) {
 	check1(t, err)
 	c := o.config
 	if c.DataDir != "/data" || c.ClientAddr != ":2181" || c.TickTime != 2*time.Second || c.Limits.MaxConnectionsPerAddress != 60 ||
-		o.peers != "" || c.Features.AllowSingleVoter || o.words != "srvr" || o.admin.addr != "127.0.0.1:8080" {
-		t.Errorf("%+v, peers %q, words %q, admin %q", c, o.peers, o.words, o.admin.addr)
+		len(c.Peers) > 0 || c.Features.AllowSingleVoter || o.words != "srvr" || o.admin.addr != "127.0.0.1:8080" {
+		t.Errorf("%+v, words %q, admin %q", c, o.words, o.admin.addr)
 	}
 }
 
@@ -68,8 +69,8 @@ func TestZooEnvCluster(t *testing.T) {
 	o, err := fromZooEnv(t, env)
 	check1(t, err)
 	c := o.config
-	if want := "1=a:2888;:2181,2=b:2888;:2182,3=c:2888:observer;:2181"; o.peers != want {
-		t.Errorf("members %q, not %q", o.peers, want)
+	if want := "1=a:2888;:2181 2=b:2888;:2182 3=c:2888:observer;:2181"; peersText(o) != want {
+		t.Errorf("members %q, not %q", peersText(o), want)
 	}
 	if c.ID != 2 || c.DataDir != data || c.ClientAddr != ":2182" || c.TickTime != 500*time.Millisecond || c.ElectionTimeout != 3*time.Second ||
 		c.Limits.MaxConnectionsPerAddress != 0 || !c.Features.AllowSingleVoter || !c.Features.Reconfig || c.Limits.MaxSessionTimeout != time.Minute || o.admin.addr != "" || o.words != "srvr, ruok" {
@@ -94,8 +95,8 @@ func TestZooEnvCluster(t *testing.T) {
 	if lines := log.Matching("that are not read", "ZOO_4LW_COMMANDS_WHITELIST, ZOO_ADMINSERVER_ENABLED, ", "ZOO_CFG_EXTRA, ZOO_DATA_DIR, "); len(lines) != 1 || len(log.Matching()) != 1 {
 		t.Errorf("the file counts, and the log does not say so: %s", log)
 	}
-	if o.config.ID != 2 || o.config.TickTime != 900*time.Millisecond || o.peers != "1=a:1,2=b:1,3=c:1" {
-		t.Errorf("%+v, members %q", o.config, o.peers)
+	if o.config.ID != 2 || o.config.TickTime != 900*time.Millisecond || peersText(o) != "1=a:1 2=b:1 3=c:1" {
+		t.Errorf("%+v", o.config)
 	}
 }
 
@@ -222,4 +223,20 @@ func TestZooEnvUnread(t *testing.T) {
 	if lines := strings.Join(p.lines(), "\n"); !strings.Contains(lines, `variables="JVMFLAGS, ZOO_MY_ID"`) {
 		t.Errorf("the log: %s", lines)
 	}
+}
+
+// peersText returns the members as --peers has them, separated by spaces.
+func peersText(o *serveOptions) string {
+	var all []string
+	for _, p := range o.config.Peers {
+		text := fmt.Sprintf("%d=%s", p.ID, p.Addr)
+		if p.Observer {
+			text += ":observer"
+		}
+		if p.ClientAddr != "" {
+			text += ";" + p.ClientAddr
+		}
+		all = append(all, text)
+	}
+	return strings.Join(all, " ")
 }
