@@ -15,7 +15,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
-	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -648,7 +647,7 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member, a *auditor) ser
 		mechanism = sasl.NewDigestMD5(c.Auth.SASL.Users).Begin
 	}
 	return server.Config{
-		ID: c.ID, Proposer: proposer{m}, Replica: replica, Log: c.Logger,
+		ID: c.ID, Proposer: m, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime,
 		Limits: server.Limits{
 			MinSessionTimeout: c.Limits.MinSessionTimeout, MaxSessionTimeout: c.Limits.MaxSessionTimeout, MaxFrame: c.Limits.MaxFrameBytes,
@@ -663,9 +662,5 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member, a *auditor) ser
 		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Auth.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
 		SlowRequest: c.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: testhooks.In(&c.configHooks).TimeOfDay, Tap: testhooks.In(&c.configHooks).Tap,
 		Audit: audit,
-		Work: func() report.Work {
-			w := m.Work()
-			return report.Work{LogWrites: w.LogWrites, Snapshots: w.Snapshots, Elections: w.Elections, Commit: w.Commit}
-		},
 	}
 }

@@ -56,9 +56,7 @@ func (s *Server) Monitor() *report.Monitor {
 	s.cfg.Replica.Browse(func(v *fsm.View, step func()) { m.Quotas = v.Tree().QuotaTotals(step) })
 	slices.SortFunc(m.Quotas, func(a, b znode.QuotaTotal) int { return cmp.Compare(a.Namespace, b.Namespace) })
 	m.OpenFiles, m.MaxFiles = fileDescriptors()
-	if s.cfg.Work != nil {
-		m.Work = s.cfg.Work()
-	}
+	m.Work = s.cfg.Proposer.Work()
 	return m
 }
 
@@ -250,13 +248,9 @@ func oldest(all []*conn, most int, find []string) []*conn {
 
 func byNumber(a, b *conn) int { return int(int64(a.number - b.number)) }
 
-// maxAddr is how many bytes of an address are told. None of TCP is longer.
-const maxAddr = 100
-
 // client is report in short.
 func (c *conn) client() report.Client {
 	x := report.Client{Number: c.number, Addr: c.shown(), Age: time.Since(c.since), Requests: c.stats.received.Load()}
-	x.Addr = x.Addr[:min(len(x.Addr), maxAddr)]
 	c.s.mu.Lock()
 	x.Session, x.Timeout = c.session, time.Duration(c.timeout)*time.Millisecond
 	c.s.mu.Unlock()
