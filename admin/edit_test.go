@@ -409,7 +409,7 @@ func TestEditUTF8(t *testing.T) {
 	must(e.c.Create("/z", []byte("old"), 0))(t)
 	st := e.stat("/z")
 	seen := fmt.Sprintf(`"czxid":"0x%x","version":%d`, st.Czxid, st.Version)
-	for _, text := range []string{"\xff", "\xed\xa0\x80", `\ud800`, `\uDC00`, `\ud83dx`, `\ud83d\n`, `\udc00\ud83d`, `\ud83d\ud83d\ude00`, `\\\ud800`} {
+	for _, text := range []string{"\xff", "\xed\xa0\x80"} {
 		expect(t, 400, "is not UTF-8")(post(t, e.h, setPath, `{"path":"/z",`+seen+`,"text":"`+text+`"}`))
 		expect(t, 400, "is not UTF-8")(post(t, e.h, deletePath, `{"path":"/z`+text+`",`+seen+`}`))
 		expect(t, 400, "is not UTF-8")(post(t, e.h, createPath, `{"path":"/new","text":"`+text+`"}`))

@@ -88,8 +88,8 @@ type Server interface {
 	Sync(timeout time.Duration) error
 	// View calls f with the state. Nothing is applied until f returns, so f must not take long.
 	View(f func(State))
-	// Snapshot returns the state as it is now. It is fast; nothing is copied unless it changes later. The error is that with
-	// which the server has failed.
+	// Snapshot returns the state as it is now. It is fast; nothing is copied unless it changes later. It fails
+	// before the server first serves clients, and with the error with which the server has failed.
 	Snapshot() (Snapshot, error)
 	// Follow tells f of all changes from now on until stop is called, or until f.Lost was
 	// called. It returns false if the server does not serve clients that read and write. When

@@ -48,7 +48,12 @@ func (s *Server) quorum() *report.Quorum {
 }
 
 // Snapshot implements report.Server.
-func (s *Server) Snapshot() (report.Snapshot, error) { return s.cfg.Replica.State() }
+func (s *Server) Snapshot() (report.Snapshot, error) {
+	if !s.opened.Load() {
+		return nil, errors.New("the server is not ready")
+	}
+	return s.cfg.Replica.State()
+}
 
 // Monitor implements report.Server.
 func (s *Server) Monitor() *report.Monitor {
