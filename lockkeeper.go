@@ -313,7 +313,7 @@ func (s *Server) ended(why error) {
 
 // about is what this server's status in the cluster says about it.
 func (s *Server) about() cluster.About {
-	return cluster.About{Version: Version, Serving: s.clients.Stats().Serving, ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
+	return cluster.About{Version: Version, Serving: s.clients.Serving(), ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
 }
 
 // reachable returns the address of a client port as other machines may use it: with the host

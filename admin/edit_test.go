@@ -225,8 +225,8 @@ func TestEditConflict(t *testing.T) {
 	expect(t, 404, "nothing was changed: the znode does not exist")(set())
 	expect(t, 404, "nothing was deleted: the znode does not exist")(del())
 	must(e.c.Create("/z", []byte("theirs"), 0))(t)
-	expect(t, 409, "nothing was changed: the znode was deleted in the meantime, and created again")(set())
-	expect(t, 409, "nothing was deleted: the znode was deleted in the meantime, and created again")(del())
+	expect(t, 409, "nothing was changed: the znode was deleted in the meantime, and replaced by one with the czxid")(set())
+	expect(t, 409, "nothing was deleted: the znode was deleted in the meantime, and replaced by one with the czxid")(del())
 	if data := e.data("/z"); data != "theirs" {
 		t.Errorf("the data is %q", data)
 	}

@@ -477,7 +477,8 @@ func (s *Server) attach(c *conn, session int64, timeout int32) {
 	}
 }
 
-func (s *Server) isServing() bool {
+// Serving reports whether clients that read and write are served.
+func (s *Server) Serving() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.serving
