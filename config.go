@@ -15,7 +15,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
-	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -418,57 +417,47 @@ func (c *Config) complete() error {
 	}
 	_, supported := c.digest()
 	const longest = math.MaxInt32 * time.Millisecond
-	switch {
-	case c.ElectionTimeout != 0 && c.ElectionTimeout < timing.MinElectionTimeout:
-		return badField("ElectionTimeout", "%v is less than %v", c.ElectionTimeout, timing.MinElectionTimeout)
-	case c.TickTime < time.Millisecond:
-		return badField("TickTime", "%v is less than 1ms", c.TickTime)
-	case c.Limits.MinSessionTimeout < time.Millisecond:
-		return badField("Limits.MinSessionTimeout", "%v is less than 1ms", c.Limits.MinSessionTimeout)
-	case c.Limits.MaxSessionTimeout < c.Limits.MinSessionTimeout:
-		return badField("Limits.MaxSessionTimeout", "%v is less than the minimum, %v", c.Limits.MaxSessionTimeout, c.Limits.MinSessionTimeout)
-	case c.Limits.MaxSessionTimeout > longest:
-		return badField("Limits.MaxSessionTimeout", "%v is more than %v", c.Limits.MaxSessionTimeout, longest)
-	case c.SlowRequest < 0:
-		return badField("SlowRequest", "%v is negative", c.SlowRequest)
-	case c.ContainerCheckInterval < 0:
-		return badField("ContainerCheckInterval", "%v is negative", c.ContainerCheckInterval)
-	case c.Limits.HandshakeTimeout < 0:
-		return badField("Limits.HandshakeTimeout", "%v is negative", c.Limits.HandshakeTimeout)
-	case c.Limits.MaxFrameBytes > MaxFrameLimit:
-		return badField("Limits.MaxFrameBytes", "%d is more than %d", c.Limits.MaxFrameBytes, MaxFrameLimit)
-	case c.Limits.MaxOutboxBytes < c.Limits.MaxFrameBytes+server.MinOutbox:
-		return badField("Limits.MaxOutboxBytes", "%d is less than the longest request plus %d", c.Limits.MaxOutboxBytes, server.MinOutbox)
-	case !supported:
-		return badField("Auth.DigestAlgorithm", "%q is not supported", c.Auth.DigestAlgorithm)
-	case c.Auth.SuperDigest != "" && !strings.Contains(c.Auth.SuperDigest, ":"):
-		return badField("Auth.SuperDigest", "%q is not USER:HASH", c.Auth.SuperDigest)
-	case c.TLSOnClientAddr && c.ClientAddr == "":
-		return badField("TLSOnClientAddr", "there is no port for clients that may use TLS or not")
-	case c.SecureAddr == "" && !c.TLSOnClientAddr && c.TLS != nil:
-		return badField("SecureAddr", "TLS is configured without an address for its clients")
-	case (c.SecureAddr != "" || c.TLSOnClientAddr) && (c.TLS == nil || len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil):
-		return badField("TLS", "a port for TLS needs a certificate")
-	case c.PeerTLS != nil && len(c.PeerTLS.Certificates) == 0 && c.PeerTLS.GetCertificate == nil && c.PeerTLS.GetConfigForClient == nil:
-		return badField("PeerTLS", "a member needs a certificate, since others connect to it")
-	case c.PeerDialTLS != nil && c.PeerTLS == nil:
-		return badField("PeerDialTLS", "PeerTLS must say how connections of other members are accepted")
-	case c.PeerTLSMode != "" && c.PeerTLS == nil:
-		return badField("PeerTLSMode", "it is for a server that has a certificate for members")
-	case c.PeerTLSMode != "" && !slices.Contains([]PeerTLSMode{PeerTLSAccept, PeerTLSUse, PeerTLSOnly}, c.PeerTLSMode):
-		return badField("PeerTLSMode", "it must be accept, use or only, not %q", c.PeerTLSMode)
-	case c.Auth.SASL.Mechanism != nil && len(c.Auth.SASL.Users) > 0:
-		return badField("Auth.SASL.Mechanism", "there are users of DIGEST-MD5 as well")
-	case c.Auth.SASL.AllowFailed && !c.Auth.SASL.on():
-		return badField("Auth.SASL.AllowFailed", "there are no users of SASL")
-	case c.Auth.SuperX509 != "" && c.TLS == nil:
-		return badField("Auth.SuperX509", "no client can prove a subject without a port for TLS")
-	case c.LogStore != "" && !slices.Contains(storage.LogStores, storage.LogStore(c.LogStore)):
-		return badField("LogStore", "it must be wal or boltdb, not %q", c.LogStore)
-	case c.LogStore != "" && c.DataDir == "":
-		return badField("LogStore", "state in memory has no log on disk")
-	case c.DataDir != "" && testhooks.In(&c.configHooks).Memory != nil:
-		return badField("DataDir", "the test has already provided memory for the state")
+	return firstOf([]rule{
+		{c.ElectionTimeout != 0 && c.ElectionTimeout < timing.MinElectionTimeout, badField("ElectionTimeout", "%v is less than %v", c.ElectionTimeout, timing.MinElectionTimeout)},
+		{c.TickTime < time.Millisecond, badField("TickTime", "%v is less than 1ms", c.TickTime)},
+		{c.Limits.MinSessionTimeout < time.Millisecond, badField("Limits.MinSessionTimeout", "%v is less than 1ms", c.Limits.MinSessionTimeout)},
+		{c.Limits.MaxSessionTimeout < c.Limits.MinSessionTimeout, badField("Limits.MaxSessionTimeout", "%v is less than the minimum, %v", c.Limits.MaxSessionTimeout, c.Limits.MinSessionTimeout)},
+		{c.Limits.MaxSessionTimeout > longest, badField("Limits.MaxSessionTimeout", "%v is more than %v", c.Limits.MaxSessionTimeout, longest)},
+		{c.SlowRequest < 0, badField("SlowRequest", "%v is negative", c.SlowRequest)},
+		{c.ContainerCheckInterval < 0, badField("ContainerCheckInterval", "%v is negative", c.ContainerCheckInterval)},
+		{c.Limits.HandshakeTimeout < 0, badField("Limits.HandshakeTimeout", "%v is negative", c.Limits.HandshakeTimeout)},
+		{c.Limits.MaxFrameBytes > MaxFrameLimit, badField("Limits.MaxFrameBytes", "%d is more than %d", c.Limits.MaxFrameBytes, MaxFrameLimit)},
+		{c.Limits.MaxOutboxBytes < c.Limits.MaxFrameBytes+server.MinOutbox, badField("Limits.MaxOutboxBytes", "%d is less than the longest request plus %d", c.Limits.MaxOutboxBytes, server.MinOutbox)},
+		{!supported, badField("Auth.DigestAlgorithm", "%q is not supported", c.Auth.DigestAlgorithm)},
+		{c.Auth.SuperDigest != "" && !strings.Contains(c.Auth.SuperDigest, ":"), badField("Auth.SuperDigest", "%q is not USER:HASH", c.Auth.SuperDigest)},
+		{c.TLSOnClientAddr && c.ClientAddr == "", badField("TLSOnClientAddr", "there is no port for clients that may use TLS or not")},
+		{c.SecureAddr == "" && !c.TLSOnClientAddr && c.TLS != nil, badField("SecureAddr", "TLS is configured without an address for its clients")},
+		{(c.SecureAddr != "" || c.TLSOnClientAddr) && (c.TLS == nil || len(c.TLS.Certificates) == 0 && c.TLS.GetCertificate == nil && c.TLS.GetConfigForClient == nil), badField("TLS", "a port for TLS needs a certificate")},
+		{c.PeerTLS != nil && len(c.PeerTLS.Certificates) == 0 && c.PeerTLS.GetCertificate == nil && c.PeerTLS.GetConfigForClient == nil, badField("PeerTLS", "a member needs a certificate, since others connect to it")},
+		{c.PeerDialTLS != nil && c.PeerTLS == nil, badField("PeerDialTLS", "PeerTLS must say how connections of other members are accepted")},
+		{c.PeerTLSMode != "" && c.PeerTLS == nil, badField("PeerTLSMode", "it is for a server that has a certificate for members")},
+		{c.PeerTLSMode != "" && !slices.Contains([]PeerTLSMode{PeerTLSAccept, PeerTLSUse, PeerTLSOnly}, c.PeerTLSMode), badField("PeerTLSMode", "it must be accept, use or only, not %q", c.PeerTLSMode)},
+		{c.Auth.SASL.Mechanism != nil && len(c.Auth.SASL.Users) > 0, badField("Auth.SASL.Mechanism", "there are users of DIGEST-MD5 as well")},
+		{c.Auth.SASL.AllowFailed && !c.Auth.SASL.on(), badField("Auth.SASL.AllowFailed", "there are no users of SASL")},
+		{c.Auth.SuperX509 != "" && c.TLS == nil, badField("Auth.SuperX509", "no client can prove a subject without a port for TLS")},
+		{c.LogStore != "" && !slices.Contains(storage.LogStores, storage.LogStore(c.LogStore)), badField("LogStore", "it must be wal or boltdb, not %q", c.LogStore)},
+		{c.LogStore != "" && c.DataDir == "", badField("LogStore", "state in memory has no log on disk")},
+		{c.DataDir != "" && testhooks.In(&c.configHooks).Memory != nil, badField("DataDir", "the test has already provided memory for the state")},
+	})
+}
+
+// rule is an error of a field, if it is broken.
+type rule struct {
+	broken bool
+	err    error
+}
+
+// firstOf returns the error of the first rule that is broken; nil if none is.
+func firstOf(rules []rule) error {
+	for _, r := range rules {
+		if r.broken {
+			return r.err
+		}
 	}
 	return nil
 }
@@ -478,54 +467,37 @@ func (c *Config) checkPeers() error {
 	byID, atAddr, voters := map[uint64]bool{}, map[string]uint64{}, 0
 	for _, p := range c.Peers {
 		other, taken := atAddr[p.Addr]
-		switch {
-		case p.ID == 0 || p.ID > maxID:
-			return badField("Peers", "id %d is not in 1 to %d", p.ID, maxID)
-		case byID[p.ID]:
-			return badField("Peers", "server %d is listed more than once", p.ID)
-		case p.Addr == "":
-			return badField("Peers", "server %d has no address", p.ID)
-		case !reachable(p.Addr):
-			return badField("Peers", "server %d: %q is not HOST:PORT as other members reach it", p.ID, p.Addr)
-		case taken:
-			return badField("Peers", "servers %d and %d have the same address", min(other, p.ID), max(other, p.ID))
-		case !clientForm(p.ClientAddr):
-			return badField("Peers", "server %d: %q is not [HOST]:PORT for clients", p.ID, p.ClientAddr)
-		case !electionPort(p.ElectionPort):
-			return badField("Peers", "server %d: %d is not a port", p.ID, p.ElectionPort)
+		if err := firstOf([]rule{
+			{p.ID == 0 || p.ID > maxID, badField("Peers", "id %d is not in 1 to %d", p.ID, maxID)},
+			{byID[p.ID], badField("Peers", "server %d is listed more than once", p.ID)},
+			{p.Addr == "", badField("Peers", "server %d has no address", p.ID)},
+			{!reachable(p.Addr), badField("Peers", "server %d: %q is not HOST:PORT as other members reach it", p.ID, p.Addr)},
+			{taken, badField("Peers", "servers %d and %d have the same address", min(other, p.ID), max(other, p.ID))},
+			{!clientForm(p.ClientAddr), badField("Peers", "server %d: %q is not [HOST]:PORT for clients", p.ID, p.ClientAddr)},
+			{!electionPort(p.ElectionPort), badField("Peers", "server %d: %d is not a port", p.ID, p.ElectionPort)},
+		}); err != nil {
+			return err
 		}
 		byID[p.ID], atAddr[p.Addr] = true, p.ID
 		if !p.Observer {
 			voters++
 		}
 	}
-	switch listed := len(c.Peers) > 0; {
-	case c.ID > maxID:
-		return badField("ID", "%d is not in 1 to %d", c.ID, maxID)
-	case listed && !byID[c.ID]:
-		return badField("ID", "server %d is not among the members", c.ID)
-	case listed && voters == 0:
-		return badField("Peers", "all members are observers, but one has to vote")
-	case c.PeerAddr != "" && !reachable(c.PeerAddr):
-		return badField("PeerAddr", "%q is not HOST:PORT as other members reach it", c.PeerAddr)
-	case c.Join != "" && listed:
-		return badField("Join", "not together with Peers: a server either forms a cluster with these or joins one")
-	case c.Join != "" && c.PeerAddr == "":
-		return badField("PeerAddr", "a server needs a peer address to join a cluster")
-	case c.JoinAsObserver && listed:
-		return badField("JoinAsObserver", "the list of members says who is an observer")
-	case c.JoinAsObserver && c.Join == "":
-		return badField("JoinAsObserver", "it is for a server that joins a cluster")
-	case !clientForm(c.AdvertisedClientAddr):
-		return badField("AdvertisedClientAddr", "%q is not [HOST]:PORT", c.AdvertisedClientAddr)
-	case !electionPort(c.AdvertisedElectionPort):
-		return badField("AdvertisedElectionPort", "%d is not a port", c.AdvertisedElectionPort)
-	case c.AdvertisedClientAddr != "" && (listed || c.PeerAddr == ""):
-		return badField("AdvertisedClientAddr", notAdvertised)
-	case c.AdvertisedElectionPort != 0 && (listed || c.PeerAddr == ""):
-		return badField("AdvertisedElectionPort", notAdvertised)
-	}
-	return nil
+	listed := len(c.Peers) > 0
+	return firstOf([]rule{
+		{c.ID > maxID, badField("ID", "%d is not in 1 to %d", c.ID, maxID)},
+		{listed && !byID[c.ID], badField("ID", "server %d is not among the members", c.ID)},
+		{listed && voters == 0, badField("Peers", "all members are observers, but one has to vote")},
+		{c.PeerAddr != "" && !reachable(c.PeerAddr), badField("PeerAddr", "%q is not HOST:PORT as other members reach it", c.PeerAddr)},
+		{c.Join != "" && listed, badField("Join", "not together with Peers: a server either forms a cluster with these or joins one")},
+		{c.Join != "" && c.PeerAddr == "", badField("PeerAddr", "a server needs a peer address to join a cluster")},
+		{c.JoinAsObserver && listed, badField("JoinAsObserver", "the list of members says who is an observer")},
+		{c.JoinAsObserver && c.Join == "", badField("JoinAsObserver", "it is for a server that joins a cluster")},
+		{!clientForm(c.AdvertisedClientAddr), badField("AdvertisedClientAddr", "%q is not [HOST]:PORT", c.AdvertisedClientAddr)},
+		{!electionPort(c.AdvertisedElectionPort), badField("AdvertisedElectionPort", "%d is not a port", c.AdvertisedElectionPort)},
+		{c.AdvertisedClientAddr != "" && (listed || c.PeerAddr == ""), badField("AdvertisedClientAddr", notAdvertised)},
+		{c.AdvertisedElectionPort != 0 && (listed || c.PeerAddr == ""), badField("AdvertisedElectionPort", notAdvertised)},
+	})
 }
 
 const notAdvertised = "it is for a server with a peer port, without a list of members: the list says it of each"
@@ -648,7 +620,7 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member, a *auditor) ser
 		mechanism = sasl.NewDigestMD5(c.Auth.SASL.Users).Begin
 	}
 	return server.Config{
-		ID: c.ID, Proposer: proposer{m}, Replica: replica, Log: c.Logger,
+		ID: c.ID, Proposer: m, Replica: replica, Log: c.Logger,
 		Tick: c.TickTime,
 		Limits: server.Limits{
 			MinSessionTimeout: c.Limits.MinSessionTimeout, MaxSessionTimeout: c.Limits.MaxSessionTimeout, MaxFrame: c.Limits.MaxFrameBytes,
@@ -663,9 +635,5 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member, a *auditor) ser
 		ReadOnly: c.Features.ReadOnly, ZooKeeperPasswords: c.Auth.ZooKeeperPasswords, FourLetterWords: c.Features.FourLetterWords,
 		SlowRequest: c.SlowRequest, Version: older.Line().Release() + versionSuffix, Built: released, Persona: older, DataDir: c.DataDir, PeerAddr: c.PeerAddr, TimeOfDay: testhooks.In(&c.configHooks).TimeOfDay, Tap: testhooks.In(&c.configHooks).Tap,
 		Audit: audit,
-		Work: func() report.Work {
-			w := m.Work()
-			return report.Work{LogWrites: w.LogWrites, Snapshots: w.Snapshots, Elections: w.Elections, Commit: w.Commit}
-		},
 	}
 }

@@ -214,7 +214,7 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(changes)
 	}
 	member := cfg.cluster()
-	member.Answers = cluster.Answers{About: s.about, Clients: s.clientsOf, Changed: s.traceChange}
+	member.Answers = cluster.Answers{About: s.about, Clients: func(find []string) report.ClientList { return s.clients.Clients(find) }, Changed: s.traceChange}
 	s.member = cluster.New(member, replica)
 	if cfg.Audit != nil {
 		s.audit = newAuditor(cfg.Audit)
@@ -267,14 +267,6 @@ func (s *Server) closeListeners() {
 	}
 }
 
-// proposer makes a cluster.Member usable as a server.Proposer.
-type proposer struct{ *cluster.Member }
-
-func (p proposer) Quorum() (report.Quorum, bool) {
-	q, ok := p.Member.Quorum()
-	return report.Quorum(q), ok
-}
-
 func (s *Server) standalone() bool { return s.peerAddr == "" }
 
 // run serves clients whenever the member can, until the server is closed. When
@@ -321,17 +313,7 @@ func (s *Server) ended(why error) {
 
 // about is what this server's status in the cluster says about it.
 func (s *Server) about() cluster.About {
-	return cluster.About{Version: Version, Serving: s.clients.Stats().Serving, ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
-}
-
-// clientsOf answers another member that asks which clients are connected to this server.
-func (s *Server) clientsOf(q cluster.ClientQuery) cluster.Clients {
-	list := s.clients.Clients(q.Find)
-	told := cluster.Clients{Total: list.Total, Some: make([]cluster.Client, 0, len(list.Some))}
-	for _, c := range list.Some {
-		told.Some = append(told.Some, cluster.Client(c))
-	}
-	return told
+	return cluster.About{Version: Version, Serving: s.clients.Serving(), ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
 }
 
 // reachable returns the address of a client port as other machines may use it: with the host

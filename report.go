@@ -34,9 +34,5 @@ func (s *Server) askClients(ctx context.Context, id uint64, find []string) (repo
 	case told == nil:
 		return list, errors.New("it does not tell its clients")
 	}
-	list.Total = told.Total
-	for _, c := range told.Some {
-		list.Some = append(list.Some, report.Client(c))
-	}
-	return list, nil
+	return *told, nil
 }

@@ -1,7 +1,6 @@
 package lockkeeper
 
 import (
-	"context"
 	"errors"
 	"io"
 
@@ -21,12 +20,13 @@ import (
 // returns. An error of w is returned as it is. After an error, what was written is no complete
 // snapshot, and Restore refuses it.
 func (s *Server) WriteSnapshot(w io.Writer) error {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := s.Wait(now); errors.Is(err, context.Canceled) {
-		return s.notReady(errors.New("lockkeeper: the server is not ready"))
-	} else if err != nil {
+	if err := s.Err(); err != nil {
 		return err
+	}
+	select {
+	case <-s.ready:
+	default:
+		return s.notReady(errors.New("lockkeeper: the server is not ready"))
 	}
 	state, err := s.replica.State()
 	if err != nil {

@@ -109,21 +109,20 @@ func (s *Server) Status() Status {
 		State:   AppliedState{Term: m.Term},
 		Clients: ClientStatus{Expired: s.member.Expired()},
 	}
-	if q, ok := s.member.Quorum(); ok {
-		st.Cluster.Leads, st.Cluster.Followers, st.Cluster.Observers = q.Leads, q.Followers, q.Observers
-	}
 	var digest func() uint64
 	s.replica.View(func(v *fsm.View) {
 		t := v.Tree()
 		st.State.Index, st.State.Zxid, digest = v.Index(), v.Zxid(), v.DigestLater()
 		st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions = t.Len(), t.Ephemerals(), t.DataSize(), v.Sessions().Len()
-		_, _, st.Clients.Watches = v.WatchCounts()
 	})
 	st.State.Digest = digest()
-	c := s.clients.Stats()
+	c := s.clients.Summary()
 	st.Serving, st.ReadOnly, st.Uptime = c.Serving, c.ReadOnly, c.Uptime
-	st.Clients.Connections, st.Clients.Outstanding, st.Clients.Requests, st.Clients.Replies = c.Connections, c.Outstanding, c.Received, c.Sent
+	st.Clients.Connections, st.Clients.Watches, st.Clients.Outstanding, st.Clients.Requests, st.Clients.Replies = c.Connections, c.Watches, c.Outstanding, c.Received, c.Sent
 	st.Clients.MinLatency, st.Clients.AvgLatency, st.Clients.MaxLatency = c.MinLatency, c.AvgLatency, c.MaxLatency
+	if q := c.Quorum; q != nil {
+		st.Cluster.Leads, st.Cluster.Followers, st.Cluster.Observers = q.Leads, q.Followers, q.Observers
+	}
 	return st
 }
 
@@ -154,7 +153,7 @@ type Durations struct {
 // Stats returns what the server has done.
 func (s *Server) Stats() Stats {
 	w := s.member.Work()
-	return Stats{Durations(w.LogWrites), Durations(w.Snapshots), Durations(s.clients.Stats().Handovers), w.Commit, w.Entries, w.Commands}
+	return Stats{Durations(w.LogWrites), Durations(w.Snapshots), Durations(s.clients.Handovers()), w.Commit, w.Entries, w.Commands}
 }
 
 // MemberStatus is what a member of a cluster says of itself.

@@ -91,7 +91,7 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, g grant, most int
 		return refuse(http.StatusRequestTimeout, "the body did not arrive: %v", err)
 	}
 	rc.SetReadDeadline(time.Time{}) // the end of the wait for the body must not end the action
-	if !isUTF8(body) {
+	if !utf8.Valid(body) {          // a decoder would write U+FFFD instead of what is not
 		return refuse(http.StatusBadRequest, "a text in the body is not UTF-8")
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
@@ -106,27 +106,6 @@ func (h *Handler) read(w http.ResponseWriter, r *http.Request, g grant, most int
 		return refuse(http.StatusServiceUnavailable, "nothing was done: this server does not serve clients that write at the moment")
 	}
 	return nil
-}
-
-// isUTF8 reports whether all texts of a body in JSON stand for UTF-8. A decoder would write U+FFFD instead of what does
-// not, be it bytes or one half of a surrogate pair.
-func isUTF8(body []byte) bool {
-	high := false // a high surrogate has just come, which needs the other half
-	for rest := body; len(rest) > 0; {
-		n, unit := 1, rune(0)
-		if rest[0] == '\\' {
-			if n = min(2, len(rest)); n == 2 && rest[1] == 'u' && len(rest) >= 6 {
-				u, _ := strconv.ParseUint(string(rest[2:6]), 16, 16) // an error is the decoder's
-				n, unit = 6, rune(u)
-			}
-		}
-		if low := 0xdc00 <= unit && unit <= 0xdfff; low != high {
-			return false
-		}
-		high = 0xd800 <= unit && unit <= 0xdbff
-		rest = rest[n:]
-	}
-	return !high && utf8.Valid(body)
 }
 
 // action returns the handler of an action. do does what the body, of at most so many bytes, asks for, and returns what
@@ -222,44 +201,23 @@ func (h *Handler) breakLock(ctx context.Context, _ *http.Request, q *ofHolder) (
 	case !locks.Interesting(path.Base(q.Path)):
 		return nil, nil, refuse(http.StatusBadRequest, "%q is not the znode of a session in the queue of a lock", q.Path)
 	}
-	return nil, []any{"znode", q.Path, "token", token}, h.deleteHolder(ctx, q.Path, token)
+	return nil, []any{"znode", q.Path, "token", token}, h.remove(ctx, &seen{Path: q.Path, czxid: token})
 }
 
-// deleteHolder deletes the znode at a path if it is the one with this token, as a client
-// without permissions.
+// remove deletes the znode that an operator saw, if it still is there, as a client without permissions.
 //
-// ZooKeeper has no delete on the condition of a czxid. So deleteHolder first reads the newest
+// ZooKeeper has no delete on the condition of a czxid. So remove first reads the newest
 // state, and then deletes the znode on the condition of its version. Libraries do not use a
 // name for a second znode; without protection they could, but only in a directory that was
 // deleted and created again, which would have to happen between these two requests.
-func (h *Handler) deleteHolder(ctx context.Context, at string, token int64) error {
-	why := func(err error) error {
-		switch {
-		case errors.Is(err, proto.NoNode):
-			return refuse(http.StatusNotFound, "nothing was deleted: the znode does not exist; it was probably released in the meantime")
-		case errors.Is(err, proto.NotEmpty):
-			return refuse(http.StatusConflict, "nothing was deleted: the znode has children, so it is not that of a lock")
+func (h *Handler) remove(ctx context.Context, z *seen) error {
+	return h.asClient(ctx, wasDeleted, z.Path, func(c *rawclient.Client) error {
+		version, err := z.find(ctx, c, wasDeleted)
+		if err != nil {
+			return err
 		}
-		return undone(ctx, wasDeleted, err)
-	}
-	return h.asClient(ctx, wasDeleted, at, func(c *rawclient.Client) error {
-		stat, err := c.Exists(at, false)
-		switch {
-		case err != nil:
-			return why(err)
-		case stat.Czxid != token:
-			return refuse(http.StatusConflict, "nothing was deleted: this znode was replaced by one with the token %d", stat.Czxid)
-		}
-		_, err = c.Call(proto.OpDelete, &proto.PathVersion{Path: at, Version: stat.Version}, nil)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, proto.NoAuth):
-			return forbidden(wasDeleted, path.Dir(at), "delete its children")
-		case errors.As(err, new(proto.Code)):
-			return why(err)
-		}
-		return unanswered(wasDeleted)
+		_, err = c.Call(proto.OpDelete, &proto.PathVersion{Path: z.Path, Version: version}, nil)
+		return outcome(ctx, wasDeleted, err, path.Dir(z.Path), "delete its children")
 	})
 }
 

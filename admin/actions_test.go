@@ -106,7 +106,7 @@ func TestBreak(t *testing.T) {
 	held, next := enqueue(t, a, "/l"), enqueue(t, b, "/l")
 	was := token(held)
 	must(b.Set(held, []byte("other data")))(t) // does not change who holds the lock
-	expect(t, 409, fmt.Sprintf("token %d", was))(post(t, h, breakPath, breakBody(held, token(next))))
+	expect(t, 409, fmt.Sprintf("czxid %d", was))(post(t, h, breakPath, breakBody(held, token(next))))
 	must(a.Exists(held, false))(t)
 	expect(t, 204, "")(post(t, h, breakPath, breakBody(held, was)))
 	if _, err := a.Exists(held, false); err != proto.NoNode {
@@ -130,7 +130,7 @@ func TestBreak(t *testing.T) {
 	if now := again(); now != before {
 		t.Fatalf("%s is not %s", now, before)
 	}
-	expect(t, 409, "replaced by one with the token")(post(t, h, breakPath, breakBody(before, was)))
+	expect(t, 409, "replaced by one with the czxid")(post(t, h, breakPath, breakBody(before, was)))
 	must(a.Exists(before, false))(t)
 
 	// What is not a lock's, and what the ACLs forbid.
@@ -316,7 +316,7 @@ func TestBreakRace(t *testing.T) {
 		happens func(net.Conn)
 	}{
 		{409, "the data of the znode was changed", func(net.Conn) { must(other.Set(held, []byte("x")))(t) }},
-		{404, "released in the meantime", func(net.Conn) { check(t, other.CloseSession()) }},
+		{404, "the znode does not exist", func(net.Conn) { check(t, other.CloseSession()) }},
 		{504, "may have been deleted or not", func(nc net.Conn) { nc.Close() }},
 	} {
 		other = rawtest.Connect(t, inMemory(s))

@@ -7,10 +7,8 @@
 package admin
 
 import (
-	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -148,21 +146,10 @@ func (h *Handler) Close() {
 	h.metrics.Close()
 }
 
-// fault returns why the server does not serve clients for good: the error with which it has
-// failed, or lockkeeper.ErrClosed; nil if it may serve.
-func (h *Handler) fault() error {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	if err := h.server.Wait(now); !errors.Is(err, context.Canceled) {
-		return err
-	}
-	return nil
-}
-
 // healthz answers Kubernetes' liveness probe. A server without a majority is alive:
 // restarting it would not help, and could hurt the others.
 func (h *Handler) healthz(w http.ResponseWriter, _ *http.Request) {
-	if err := h.fault(); err != nil {
+	if err := h.server.Err(); err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return
 	}

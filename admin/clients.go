@@ -3,12 +3,10 @@ package admin
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -62,25 +60,12 @@ type place struct {
 	here bool // it is connected to this server
 }
 
-// clients asks the other members for their clients. It does not block: the console shows what they
-// have said last.
-type clients struct {
-	member report.AskClients
-	asked  time.Time
-	find   []string // with which they were asked
-	asking sync.WaitGroup
-
-	mu   sync.Mutex
-	busy int // members that are being asked
-	told map[uint64]*told
-}
-
-// told is what a member has said of its clients, or why it has not.
+// told is what a member has said of its clients.
 type told struct {
 	list report.ClientList
-	err  error
 	at   time.Time // when the answer came
 	last int       // how many clients it had when it answered last; -1 if it never has
+	find []string  // with which it was asked
 	// owners are the servers of the sessions, as this server knew them when it asked.
 	owners map[int64]uint64
 }
@@ -91,68 +76,41 @@ const (
 	clientsTimeout  = 2 * time.Second
 )
 
-// begin forgets what the members have said, perhaps long ago.
-func (c *clients) begin() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.told, c.asked = map[uint64]*told{}, time.Time{}
-}
-
-// end waits until nothing is being asked. Each question ends after clientsTimeout, or with the
-// context of ask.
-func (c *clients) end() { c.asking.Wait() }
-
-// ask asks the other members, unless they are being asked or have been not long ago. If one could
-// not tell all of its clients, new texts to find are asked for sooner.
-func (c *clients) ask(ctx context.Context, st *lockkeeper.Status, find []string, owners map[int64]uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	wait := clientsInterval
-	if !slices.Equal(find, c.find) && c.cut() {
-		wait = askInterval
+// askClients asks the other members for their clients, and returns all members by their ids with what they said last. If one
+// could not tell all of its clients, new texts to find are asked for sooner.
+func (v *survey) askClients(ctx context.Context, st *lockkeeper.Status, find []string) (all []member) {
+	owners, before := v.owners, v.clients.said()
+	last := func(id uint64) int {
+		if a, ok := before[id]; ok {
+			return a.said.last
+		}
+		return -1
 	}
-	if c.busy > 0 || time.Since(c.asked) < wait {
-		return
+	interval := clientsInterval
+	for _, a := range before {
+		if a.err == nil && a.said.list.Total > len(a.said.list.Some) && !slices.Equal(find, a.said.find) {
+			interval = askInterval
+		}
 	}
-	c.asked, c.find = time.Now(), find
-	before := c.told
-	c.told = map[uint64]*told{}
+	v.clients.ask(ctx, st, interval, func(ctx context.Context, id uint64) (told, error) {
+		list, err := v.askMember(ctx, id, find)
+		t := told{list, time.Now(), list.Total, find, owners}
+		if err != nil {
+			t.last = last(id)
+		}
+		return t, err
+	})
+	own := v.report.Clients(find)
+	all = []member{{id: st.ID, self: true, told: told{list: own, at: time.Now(), last: own.Total, owners: owners}}}
 	for _, m := range st.Cluster.Members {
-		if m.ID == st.ID {
-			continue
-		}
-		last := -1
-		if t := before[m.ID]; t != nil {
-			c.told[m.ID], last = t, t.last
-		}
-		c.busy++
-		c.asking.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, clientsTimeout)
-			defer cancel()
-			list, err := c.member(ctx, m.ID, find)
-			if errors.Is(err, context.DeadlineExceeded) {
-				err = errSilent
-			}
-			c.mu.Lock()
-			defer c.mu.Unlock()
-			c.busy--
-			t := &told{list, err, time.Now(), list.Total, owners}
-			if err != nil {
-				t.last = last
-			}
-			c.told[m.ID] = t
-		})
-	}
-}
-
-// cut reports whether a member has more clients than it has told.
-func (c *clients) cut() bool {
-	for _, t := range c.told {
-		if t.err == nil && t.list.Total > len(t.list.Some) {
-			return true
+		if m.ID != st.ID {
+			a := before[m.ID]
+			a.said.last = last(m.ID)
+			all = append(all, member{m.ID, false, a.said, a.err})
 		}
 	}
-	return false
+	slices.SortFunc(all, func(a, b member) int { return cmp.Compare(a.id, b.id) })
+	return all
 }
 
 // member is a member with its clients.
@@ -160,26 +118,7 @@ type member struct {
 	id   uint64
 	self bool
 	told // at is zero if it has not been asked
-}
-
-// all returns the members by their ids. own is what this server tells of itself.
-func (c *clients) all(st *lockkeeper.Status, own report.ClientList, owners map[int64]uint64) []member {
-	self := member{st.ID, true, told{list: own, at: time.Now(), last: own.Total, owners: owners}}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := []member{self}
-	for _, m := range st.Cluster.Members {
-		if m.ID == st.ID {
-			continue
-		}
-		x := member{id: m.ID, told: told{last: -1}}
-		if t := c.told[m.ID]; t != nil {
-			x.told = *t
-		}
-		list = append(list, x)
-	}
-	slices.SortFunc(list, func(a, b member) int { return cmp.Compare(a.id, b.id) })
-	return list
+	err  error
 }
 
 // knows reports whether all clients of the member are known.
@@ -193,7 +132,7 @@ func (m *member) note() string {
 	if m.err == nil {
 		return ""
 	}
-	return brief(strings.TrimPrefix(m.err.Error(), "lockkeeper: "))
+	return brief(m.err.Error())
 }
 
 // locate sets where the clients of the sessions are connected. Those of this server are known already,

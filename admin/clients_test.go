@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -183,7 +184,7 @@ func TestConsoleClients(t *testing.T) {
 		if st := look("client=nothing"); len(st.Clients.Servers) != 0 || st.Clients.Matching != 0 {
 			t.Errorf("nothing is found in %+v", st.Clients)
 		}
-		for _, query := range []string{"clientPage=0", "client=" + strings.Repeat("x", 401), "foldServer=" + strings.Repeat("1", 5000)} {
+		for _, query := range []string{"client=" + strings.Repeat("x", 401), "foldServer=" + strings.Repeat("1", 5000)} {
 			if status, _ := ask(h, "/console/events?"+query); status != 400 {
 				t.Errorf("%.20s: %d", query, status)
 			}
@@ -483,9 +484,9 @@ func TestConsoleFalseMember(t *testing.T) {
 			{"another leader", "not the leader", says(func(r *cluster.Reply) { *r = cluster.Reply{Error: "not the leader", Lead: true, Leader: "stranger:1"} })},
 			{"lies", "", says(func(r *cluster.Reply) {
 				r.Status.Role = strings.Repeat("r", 100_000)
-				r.Clients = &cluster.Clients{Total: -5}
+				r.Clients = &report.ClientList{Total: -5}
 				for i := range 3000 {
-					r.Clients.Some = append(r.Clients.Some, cluster.Client{Number: uint64(i / 2), Session: int64(i), Addr: "\u202e<b>\x00", Age: -time.Hour, OpAge: -1, Op: "<i>", Requests: -1})
+					r.Clients.Some = append(r.Clients.Some, report.Client{Number: uint64(i / 2), Session: int64(i), Addr: "\u202e<b>\x00", Age: -time.Hour, OpAge: -1, Op: "<i>", Requests: -1})
 				}
 				r.Clients.Some[0].Addr = strings.Repeat("a", 100_000)
 			})},
@@ -534,7 +535,7 @@ func TestConsoleFalseMember(t *testing.T) {
 		}
 
 		// It is asked only while somebody looks, and not often.
-		p.set(says(func(r *cluster.Reply) { r.Clients = &cluster.Clients{} }))
+		p.set(says(func(r *cluster.Reply) { r.Clients = &report.ClientList{} }))
 		p.questions.Store(0)
 		time.Sleep(time.Minute)
 		if n := p.questions.Load(); n != 0 {

@@ -212,7 +212,7 @@ func texts(all []string) (l list) {
 
 // alive returns errNotServing if the server was closed.
 func (h *Handler) alive() error {
-	if errors.Is(h.fault(), lockkeeper.ErrClosed) {
+	if errors.Is(h.server.Err(), lockkeeper.ErrClosed) {
 		return errNotServing
 	}
 	return nil

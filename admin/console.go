@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -66,7 +67,10 @@ func (h *Handler) console() {
 		})
 	}
 	r := reader{h.report}
-	h.stream = newStream(&survey{server: h.server, report: h.report, reader: r, peers: &peers{server: h.server}, clients: &clients{member: report.Beside(h.server)}, may: h.grants})
+	h.stream = newStream(&survey{
+		server: h.server, report: h.report, reader: r, may: h.grants, askMember: report.Beside(h.server),
+		peers: poll[peerStatus]{timeout: time.Second}, clients: poll[told]{timeout: clientsTimeout},
+	})
 	h.mux.HandleFunc("GET /console/events", h.stream.serve)
 	h.mux.HandleFunc("GET /console/znode", r.serveZnode)
 	h.search = newSearcher(r)

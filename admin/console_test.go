@@ -553,7 +553,7 @@ func TestConsoleViews(t *testing.T) {
 		if st := look("sort=waiting"); st.Locks[0].Path != "/solo/One" || st.Locks[1].Path != "/a/00" || len(st.Groups) != 0 || len(st.Locks) != 50 {
 			t.Errorf("the longest queues first: %s", paths(st))
 		}
-		for _, query := range []string{"page=0", "page=x", "sort=up", "groups=some", "q=" + strings.Repeat("x", 401), "lock=" + strings.Repeat("x", 5000)} {
+		for _, query := range []string{"q=" + strings.Repeat("x", 401), "lock=" + strings.Repeat("x", 5000)} {
 			if status, text := ask(h, "/console/events?"+query); status != http.StatusBadRequest || strings.Count(text, "\n") != 1 {
 				t.Errorf("%.20s: %d %q", query, status, text)
 			}

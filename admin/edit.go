@@ -35,7 +35,7 @@ func (h *Handler) edits() {
 type seen struct {
 	Path    string `json:"path"`
 	Czxid   string `json:"czxid"`
-	Version *int32 `json:"version"`
+	Version *int32 `json:"version"` // nil for any, but only inside of this program
 
 	czxid int64
 }
@@ -52,18 +52,18 @@ func (z *seen) check() error {
 	return editable(z.Path)
 }
 
-// find refuses if the znode is not any more what the operator saw.
-func (z *seen) find(ctx context.Context, c *rawclient.Client, what string) error {
+// find returns the version of the znode, or refuses if it is not any more what the operator saw.
+func (z *seen) find(ctx context.Context, c *rawclient.Client, what string) (version int32, err error) {
 	stat, err := c.Exists(z.Path, false)
 	switch {
 	case err != nil:
-		return undone(ctx, what, err)
+		err = undone(ctx, what, err)
 	case stat.Czxid != z.czxid:
-		return refuse(http.StatusConflict, "nothing was %s: the znode was deleted in the meantime, and created again", what)
-	case stat.Version != *z.Version:
-		return refuse(http.StatusConflict, "nothing was %s: the data of the znode was changed in the meantime: it has version %d, not %d", what, stat.Version, *z.Version)
+		err = refuse(http.StatusConflict, "nothing was %s: the znode was deleted in the meantime, and replaced by one with the czxid %d", what, stat.Czxid)
+	case z.Version != nil && stat.Version != *z.Version:
+		err = refuse(http.StatusConflict, "nothing was %s: the data of the znode was changed in the meantime: it has version %d, not %d", what, stat.Version, *z.Version)
 	}
-	return nil
+	return stat.Version, err
 }
 
 // editable refuses paths that nobody may change here.
@@ -120,7 +120,7 @@ func (h *Handler) set(ctx context.Context, _ *http.Request, q *setting) (any, []
 		return nil, nil, err
 	}
 	err = h.asClient(ctx, wasChanged, q.Path, func(c *rawclient.Client) error {
-		if err := q.find(ctx, c, wasChanged); err != nil {
+		if _, err := q.find(ctx, c, wasChanged); err != nil {
 			return err
 		}
 		var now proto.Stat
@@ -141,14 +141,7 @@ func (h *Handler) delete(ctx context.Context, _ *http.Request, q *seen) (any, []
 	if err := q.check(); err != nil {
 		return nil, nil, err
 	}
-	err := h.asClient(ctx, wasDeleted, q.Path, func(c *rawclient.Client) error {
-		if err := q.find(ctx, c, wasDeleted); err != nil {
-			return err
-		}
-		_, err := c.Call(proto.OpDelete, &proto.PathVersion{Path: q.Path, Version: *q.Version}, nil)
-		return outcome(ctx, wasDeleted, err, path.Dir(q.Path), "delete its children")
-	})
-	return nil, []any{"znode", q.Path, "version", *q.Version}, err
+	return nil, []any{"znode", q.Path, "version", *q.Version}, h.remove(ctx, q)
 }
 
 // creation is what create reads, and creating what it answers.

@@ -225,8 +225,8 @@ func TestEditConflict(t *testing.T) {
 	expect(t, 404, "nothing was changed: the znode does not exist")(set())
 	expect(t, 404, "nothing was deleted: the znode does not exist")(del())
 	must(e.c.Create("/z", []byte("theirs"), 0))(t)
-	expect(t, 409, "nothing was changed: the znode was deleted in the meantime, and created again")(set())
-	expect(t, 409, "nothing was deleted: the znode was deleted in the meantime, and created again")(del())
+	expect(t, 409, "nothing was changed: the znode was deleted in the meantime, and replaced by one with the czxid")(set())
+	expect(t, 409, "nothing was deleted: the znode was deleted in the meantime, and replaced by one with the czxid")(del())
 	if data := e.data("/z"); data != "theirs" {
 		t.Errorf("the data is %q", data)
 	}
@@ -409,7 +409,7 @@ func TestEditUTF8(t *testing.T) {
 	must(e.c.Create("/z", []byte("old"), 0))(t)
 	st := e.stat("/z")
 	seen := fmt.Sprintf(`"czxid":"0x%x","version":%d`, st.Czxid, st.Version)
-	for _, text := range []string{"\xff", "\xed\xa0\x80", `\ud800`, `\uDC00`, `\ud83dx`, `\ud83d\n`, `\udc00\ud83d`, `\ud83d\ud83d\ude00`, `\\\ud800`} {
+	for _, text := range []string{"\xff", "\xed\xa0\x80"} {
 		expect(t, 400, "is not UTF-8")(post(t, e.h, setPath, `{"path":"/z",`+seen+`,"text":"`+text+`"}`))
 		expect(t, 400, "is not UTF-8")(post(t, e.h, deletePath, `{"path":"/z`+text+`",`+seen+`}`))
 		expect(t, 400, "is not UTF-8")(post(t, e.h, createPath, `{"path":"/new","text":"`+text+`"}`))

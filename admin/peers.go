@@ -26,84 +26,127 @@ type memberState struct {
 	Differs uint64 `json:"differs"`
 }
 
-// peers asks the other members for their status. It does not block: the console shows what
-// they have said last.
-type peers struct {
-	server *lockkeeper.Server
-	asked  time.Time
-	asking sync.WaitGroup
+// poll asks the other members, all at the same time, and has what they said last. It does not block.
+type poll[T any] struct {
+	timeout time.Duration // of each question
+	asked   time.Time
+	asking  sync.WaitGroup
 
 	mu      sync.Mutex
 	busy    bool
-	answers map[uint64]answer
-	index   uint64 // what this server had applied when it asked
+	answers map[uint64]answer[T]
 }
 
 // answer is what a member has said, or why it has not.
-type answer struct {
-	lockkeeper.MemberStatus
-	err error
+type answer[T any] struct {
+	said T
+	err  error
 }
 
-// Times of peers.
-const (
-	askInterval = time.Second
-	askTimeout  = time.Second
-)
+// begin forgets what the members have said, perhaps long ago.
+func (p *poll[T]) begin() { p.answers, p.asked = nil, time.Time{} }
+
+// end waits until nothing is being asked. Each question ends after the timeout, or with the context of ask.
+func (p *poll[T]) end() { p.asking.Wait() }
+
+// said returns what the members said last.
+func (p *poll[T]) said() map[uint64]answer[T] {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.answers
+}
+
+// ask asks the other members, unless they are being asked or have been within the interval.
+func (p *poll[T]) ask(ctx context.Context, st *lockkeeper.Status, interval time.Duration, question func(ctx context.Context, id uint64) (T, error)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(st.Cluster.Members) == 0 || p.busy || time.Since(p.asked) < interval {
+		return
+	}
+	p.busy, p.asked = true, time.Now()
+	p.asking.Go(func() {
+		ctx, cancel := context.WithTimeout(ctx, p.timeout)
+		defer cancel()
+		answers := map[uint64]answer[T]{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for _, m := range st.Cluster.Members {
+			if m.ID == st.ID {
+				continue
+			}
+			wg.Go(func() {
+				said, err := question(ctx, m.ID)
+				if errors.Is(err, context.DeadlineExceeded) {
+					err = errSilent
+				}
+				mu.Lock()
+				answers[m.ID] = answer[T]{said, err}
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+		p.mu.Lock()
+		p.answers, p.busy = answers, false
+		p.mu.Unlock()
+	})
+}
+
+// askInterval is the time between two questions for the status of the members.
+const askInterval = time.Second
 
 // errSilent is the error of a member that has not answered in time.
 var errSilent = errors.New("it does not answer")
 
-// brief shortens a text of another member, which a damaged one could make as long as it likes.
+// brief says why a member has not answered. It shortens what another member has said, which a damaged one could make as long
+// as it likes.
 func brief(text string) string {
 	const most = 200 // bytes
-	if len(text) <= most {
+	if text = strings.TrimPrefix(text, "lockkeeper: "); len(text) <= most {
 		return text
 	}
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// begin forgets what the members have said, perhaps long ago.
-func (p *peers) begin() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.answers, p.asked = nil, time.Time{}
+// peerStatus is what a member says of itself.
+type peerStatus struct {
+	lockkeeper.MemberStatus
+	index uint64 // what this server had applied when it asked
 }
 
-// end waits until nothing is being asked. Each question ends after askTimeout, or with the
-// context of states.
-func (p *peers) end() { p.asking.Wait() }
-
-// states returns the members as they were when they were asked last, and asks again.
-func (p *peers) states(ctx context.Context, st *lockkeeper.Status) []memberState {
-	p.ask(ctx, st)
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	newest, differ := p.index, st.Cluster.Differs
-	for _, a := range p.answers {
-		if a.Cluster == st.Cluster.ID {
-			newest = max(newest, a.Index)
-			differ = append(slices.Clip(differ), a.Differs...)
+// askPeers asks the other members for their status, and returns the members as they were when they were asked last.
+func (v *survey) askPeers(ctx context.Context, st *lockkeeper.Status) []memberState {
+	v.peers.ask(ctx, st, askInterval, func(ctx context.Context, id uint64) (peerStatus, error) {
+		said, err := v.server.MemberStatus(ctx, id)
+		return peerStatus{said, st.State.Index}, err
+	})
+	answers := v.peers.said()
+	newest, differ := uint64(0), st.Cluster.Differs
+	for _, a := range answers {
+		newest = max(newest, a.said.index)
+		if a.said.Cluster == st.Cluster.ID {
+			newest = max(newest, a.said.Index)
+			differ = append(slices.Clip(differ), a.said.Differs...)
 		}
 	}
 	all := []memberState{}
 	for _, m := range st.Cluster.Members {
 		x := memberState{ID: m.ID, Addr: m.Addr, Self: m.ID == st.ID, Differs: differsAt(differ, m.ID)}
-		a, told := p.answers[m.ID]
+		a, told := answers[m.ID]
+		said := a.said.MemberStatus
 		if x.Self {
-			a, told = answer{MemberStatus: lockkeeper.MemberStatus{Role: st.Role, Cluster: st.Cluster.ID, Term: st.State.Term, Index: st.State.Index}}, true
+			said, told = lockkeeper.MemberStatus{Role: st.Role, Cluster: st.Cluster.ID, Term: st.State.Term, Index: st.State.Index}, true
 		}
 		switch {
 		case !told:
 		case a.err != nil:
-			x.Note, x.Dead = brief(strings.TrimPrefix(a.err.Error(), "lockkeeper: ")), true
-		case a.Cluster == "":
+			x.Note, x.Dead = brief(a.err.Error()), true
+		case said.Cluster == "":
 			x.Note = "in no cluster yet"
-		case a.Cluster != st.Cluster.ID:
-			x.Note = "belongs to cluster " + a.Cluster
+		case said.Cluster != st.Cluster.ID:
+			x.Note = "belongs to cluster " + said.Cluster
 		default:
-			behind := max(0, int64(newest-a.Index)) // this server has applied more since it asked
-			x.Role, x.Term, x.Behind = brief(a.Role.String()), a.Term, &behind
+			behind := max(0, int64(newest-said.Index)) // this server has applied more since it asked
+			x.Role, x.Term, x.Behind = brief(said.Role.String()), said.Term, &behind
 		}
 		all = append(all, x)
 	}
@@ -119,40 +162,4 @@ func differsAt(all []lockkeeper.Difference, id uint64) uint64 {
 		}
 	}
 	return 0
-}
-
-// ask asks the other members, unless they are being asked or have been just now.
-func (p *peers) ask(ctx context.Context, st *lockkeeper.Status) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(st.Cluster.Members) == 0 || p.busy || time.Since(p.asked) < askInterval {
-		return
-	}
-	p.busy, p.asked = true, time.Now()
-	index := st.State.Index
-	p.asking.Go(func() {
-		ctx, cancel := context.WithTimeout(ctx, askTimeout)
-		defer cancel()
-		answers := map[uint64]answer{}
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for _, m := range st.Cluster.Members {
-			if m.ID == st.ID {
-				continue
-			}
-			wg.Go(func() {
-				s, err := p.server.MemberStatus(ctx, m.ID)
-				if errors.Is(err, context.DeadlineExceeded) {
-					err = errSilent
-				}
-				mu.Lock()
-				answers[m.ID] = answer{s, err}
-				mu.Unlock()
-			})
-		}
-		wg.Wait()
-		p.mu.Lock()
-		p.answers, p.index, p.busy = answers, index, false
-		p.mu.Unlock()
-	})
 }

@@ -1,7 +1,7 @@
 package admin
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -122,12 +122,8 @@ func (h *Handler) serveZooKeeperSnapshot(w http.ResponseWriter, r *http.Request)
 		return
 	}
 	defer unlock()
-	if err := h.ready(); err != nil {
-		answer(http.StatusServiceUnavailable, fmt.Errorf("there is no snapshot: %w", err))
-		return
-	}
 	state, err := h.report.Snapshot()
-	if err != nil {
+	if err = cmp.Or(h.server.Err(), err); err != nil {
 		answer(http.StatusServiceUnavailable, fmt.Errorf("there is no snapshot: %w", err))
 		return
 	}
@@ -152,17 +148,6 @@ func (h *Handler) serveZooKeeperSnapshot(w http.ResponseWriter, r *http.Request)
 	if err := h.send(w, r, "a snapshot for ZooKeeper", content.WriteSent); err != nil {
 		panic(http.ErrAbortHandler) // the headers may have been sent
 	}
-}
-
-// ready returns why the server has no state yet, or why it does not serve clients for good.
-func (h *Handler) ready() error {
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	err := h.server.Wait(now)
-	if errors.Is(err, context.Canceled) {
-		return errors.New("lockkeeper: the server is not ready")
-	}
-	return err
 }
 
 // byteCount counts what is written to it.

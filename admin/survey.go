@@ -216,9 +216,11 @@ type survey struct {
 	server  *lockkeeper.Server
 	report  report.Server
 	reader  reader
-	peers   *peers
-	clients *clients
-	may     Options
+	peers   poll[peerStatus]
+	clients poll[told]
+	// askMember asks another member for its clients.
+	askMember report.AskClients
+	may       Options
 
 	owners       map[int64]uint64 // the servers of the sessions in the last state
 	made         mark             // what the last state was made of
@@ -291,11 +293,10 @@ func (v *survey) gather(ctx context.Context, find []string) *scene {
 			st.ID, st.Cluster.ID, st.Role.String(), st.Serving, st.ReadOnly, lockkeeper.Version, now.Add(-st.Uptime).UnixMilli(), st.Cluster.Leader, st.State.Term, st.State.Index, zxid(st.State.Zxid),
 			st.State.Znodes, st.State.Ephemerals, st.State.DataBytes, st.State.Sessions, st.Clients.Connections, st.Clients.Watches, st.Clients.Outstanding,
 		},
-		Members: v.peers.states(ctx, &st), Watches: []watchState{},
+		Members: v.askPeers(ctx, &st), Watches: []watchState{},
 	}}
 	s := &c.state
-	v.clients.ask(ctx, &st, find, v.owners)
-	c.members = v.clients.all(&st, v.report.Clients(find), v.owners)
+	c.members = v.askClients(ctx, &st, find)
 	if !st.Serving && !st.ReadOnly {
 		s.Unknown = "This server serves no clients at the moment, so it does not know what the cluster has now."
 		if st.Cluster.Leader == 0 {

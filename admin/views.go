@@ -36,8 +36,12 @@ const (
 	wholeList = 10   // up to so many locks are shown with shownContenders entries, more with fewEntries
 )
 
-// viewOf reads the parameters of a request for the stream.
+// viewOf reads the parameters of a request for the stream, which the page sends. The error is of those that are too long.
 func viewOf(q url.Values) (view, error) {
+	page := func(name string) int {
+		n, _ := strconv.Atoi(q.Get(name))
+		return max(0, n-1)
+	}
 	filter := func(name string) string { return strings.ToLower(strings.TrimSpace(q.Get(name))) }
 	set := func(name string) string {
 		all := slices.Sorted(slices.Values(q[name]))
@@ -46,29 +50,9 @@ func viewOf(q url.Values) (view, error) {
 		}
 		return "\x00" + strings.Join(all, "\x00") + "\x00"
 	}
-	v := view{filter: filter("q"), lock: q.Get("lock"), except: set("except"), client: filter("client"), foldedServers: set("foldServer")}
-	switch sort := q.Get("sort"); sort {
-	case "", "path":
-	case "waiting":
-		v.longest = true
-	default:
-		return v, fmt.Errorf("sort is %q; it can be path or waiting", sort)
-	}
-	for name, page := range map[string]*int{"page": &v.page, "clientPage": &v.clientPage} {
-		if text := q.Get(name); text != "" {
-			n, err := strconv.Atoi(text)
-			if err != nil || n < 1 {
-				return v, fmt.Errorf("%s is %q; it must be a number from 1", name, text)
-			}
-			*page = n - 1
-		}
-	}
-	switch groups := q.Get("groups"); groups {
-	case "", "open":
-	case "folded":
-		v.folded = true
-	default:
-		return v, fmt.Errorf("groups is %q; it can be open or folded", groups)
+	v := view{
+		filter: filter("q"), longest: q.Get("sort") == "waiting", page: page("page"), lock: q.Get("lock"), folded: q.Get("groups") == "folded", except: set("except"),
+		client: filter("client"), clientPage: page("clientPage"), foldedServers: set("foldServer"),
 	}
 	if len(v.filter) > maxFilter || len(v.client) > maxFilter || len(v.lock) > maxPath || len(v.except) > maxPath || len(v.foldedServers) > maxPath {
 		return v, fmt.Errorf("a filter may have %d bytes, the path of a lock %d, and those of groups %d", maxFilter, maxPath, maxPath)

@@ -12,6 +12,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -143,7 +144,7 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 
 // AskStatus asks the member whose peer port is at addr for its status and, unless q is nil, for clients
 // that are connected to it. Only this member is asked, and once. A nil network means TCP.
-func AskStatus(ctx context.Context, network Network, addr string, q *ClientQuery) (*Status, *Clients, error) {
+func AskStatus(ctx context.Context, network Network, addr string, q *ClientQuery) (*Status, *report.ClientList, error) {
 	if network == nil {
 		network = TCP{}
 	}
@@ -154,7 +155,7 @@ func AskStatus(ctx context.Context, network Network, addr string, q *ClientQuery
 	case r.Status == nil:
 		return nil, nil, fmt.Errorf("%s: %s", addr, cmp.Or(r.Error, "it does not tell its status"))
 	}
-	return r.Status, r.Clients.bounded(), nil
+	return r.Status, bounded(r.Clients), nil
 }
 
 // unreachable reports whether err means that the connection failed.

@@ -19,8 +19,8 @@ func (m *membership) change(q Request) (Reply, error) {
 		s, err := m.status()
 		r := Reply{Status: &s}
 		if q.Clients != nil && m.cfg.Clients != nil {
-			all := m.cfg.Clients(*q.Clients)
-			r.Clients = all.bounded()
+			all := m.cfg.Clients(q.Clients.Find)
+			r.Clients = bounded(&all)
 		}
 		return r, err
 	case q.Propose != nil:

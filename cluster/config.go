@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -68,8 +69,8 @@ type Answers struct {
 	Changed func(Asked)
 	// About returns what the member's status says about the server.
 	About func() About
-	// Clients returns clients that are connected to the server.
-	Clients func(ClientQuery) Clients
+	// Clients returns clients that are connected to the server, those first that find asks for.
+	Clients func(find []string) report.ClientList
 }
 
 // Shown is what clients are told of a server; its zero value is nothing.

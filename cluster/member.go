@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -138,20 +139,21 @@ func (m *Member) HandOver(ctx context.Context) error {
 }
 
 // Work may be called at any time after Start, also after Close.
-func (m *Member) Work() Work {
+func (m *Member) Work() report.Work {
 	w := &m.raft.work
-	return Work{w.writes.Durations(), w.snapshots.Durations(), w.elections.Durations(), m.raft.log.committed(m.raft.CommitIndex()), w.entries.Load(), w.commands.Load()}
+	return report.Work{LogWrites: w.writes.Durations(), Snapshots: w.snapshots.Durations(), Elections: w.elections.Durations(),
+		Commit: m.raft.log.committed(m.raft.CommitIndex()), Entries: w.entries.Load(), Commands: w.commands.Load()}
 }
 
 // Expired returns the number of sessions that this member has expired.
 func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
 
 // Quorum returns figures about the cluster, and false if this server is standalone.
-func (m *Member) Quorum() (Quorum, bool) {
+func (m *Member) Quorum() (report.Quorum, bool) {
 	if m.peers == nil {
-		return Quorum{}, false
+		return report.Quorum{}, false
 	}
-	var q Quorum
+	var q report.Quorum
 	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
@@ -171,7 +173,7 @@ func (m *Member) Quorum() (Quorum, bool) {
 	return q, true
 }
 
-// ResetProposals resets the sizes of proposals in [Quorum].
+// ResetProposals resets the sizes of proposals in [report.Quorum].
 func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
 
 // trackAll restarts the timeout of every session. It holds the replica's lock so

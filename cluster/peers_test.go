@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
@@ -207,17 +208,17 @@ func TestOtherLists(t *testing.T) {
 // should look for. One that has nothing to tell says only its status.
 func TestAskClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, asked := newFleet(t, 3), make(chan ClientQuery, 1)
+		f, asked := newFleet(t, 3), make(chan []string, 1)
 		f.all(func(cfg *Config) {
 			if cfg.ID == 3 {
 				return
 			}
 			id := cfg.ID
-			cfg.Clients = func(q ClientQuery) Clients {
-				asked <- q
-				all := Clients{Total: 5000}
+			cfg.Clients = func(find []string) report.ClientList {
+				asked <- find
+				all := report.ClientList{Total: 5000}
 				for i := range 5000 * (id - 1) {
-					all.Some = append(all.Some, Client{Number: i, Session: int64(id), Addr: strings.Repeat("a", int(i)), Op: "PING"})
+					all.Some = append(all.Some, report.Client{Number: i, Session: int64(id), Addr: strings.Repeat("a", int(i)), Op: "PING"})
 				}
 				return all
 			}
@@ -232,11 +233,11 @@ func TestAskClients(t *testing.T) {
 				t.Errorf("member %d: %+v", m.cfg.ID, all)
 			case all == nil:
 				continue
-			case all.Total != 5000 || len(all.Some) != []int{0, maxClients}[i]:
+			case all.Total != 5000 || len(all.Some) != []int{0, report.MaxClients}[i]:
 				t.Errorf("member %d: %d of %d clients", m.cfg.ID, len(all.Some), all.Total)
 			}
-			if got := <-asked; !slices.Equal(got.Find, q.Find) {
-				t.Errorf("member %d was asked for %q", m.cfg.ID, got.Find)
+			if got := <-asked; !slices.Equal(got, q.Find) {
+				t.Errorf("member %d was asked for %q", m.cfg.ID, got)
 			}
 			for _, c := range all.Some {
 				if len(c.Addr) != min(int(c.Number), maxClientText) || c.Session != 2 || c.Op != "PING" {

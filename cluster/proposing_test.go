@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -407,7 +408,7 @@ func TestWork(t *testing.T) {
 		f := startedFleet(t, 1)
 		time.Sleep(time.Second) // until each member knows of the last commit
 		from := (leadOf(t, f) + 1) % 3
-		var before [3]Work
+		var before [3]report.Work
 		for i, m := range f.running {
 			before[i] = m.Work()
 		}

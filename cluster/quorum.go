@@ -5,19 +5,6 @@ import (
 	"time"
 )
 
-// Quorum holds figures about the cluster for monitoring.
-type Quorum struct {
-	Voters    int           // number of voters
-	Observer  bool          // whether this member is an observer, that is, does not vote
-	PeerPort  int           // this member's peer port
-	Followers int           // on the leader: other voters that follow it now
-	Observers int           // on the leader: observers that follow it now
-	Leads     time.Duration // how long this member has been the leader; 0 if it is not
-	// Sizes in bytes of the entries that this member has proposed as the leader: the
-	// last, the smallest and the largest; -1 if there are none.
-	Last, Min, Max int64
-}
-
 // proposals records the sizes of what this member proposes as the leader.
 type proposals struct {
 	mu             sync.Mutex

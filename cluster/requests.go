@@ -6,8 +6,8 @@ import (
 	"math"
 	"net"
 	"strings"
-	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -141,16 +141,16 @@ type Asked struct {
 
 // Reply answers a Request.
 type Reply struct {
-	Status  *Status    `json:"status,omitempty"`
-	Clients *Clients   `json:"clients,omitempty"` // if the request has Clients
-	Known   bool       `json:"known,omitempty"`   // the answer to Knows
-	Votes   bool       `json:"votes,omitempty"`   // and whether that member has a vote
-	Surely  bool       `json:"surely,omitempty"`  // and whether it is in a committed list, with the address At
-	Error   string     `json:"error,omitempty"`
-	Code    proto.Code `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
-	Begun   bool       `json:"begun,omitempty"`  // the change may have been made, or a part of it
-	Lead    bool       `json:"lead,omitempty"`   // the error is that this member is not the leader
-	Leader  string     `json:"leader,omitempty"` // then the address of the leader's peer port, if known
+	Status  *Status            `json:"status,omitempty"`
+	Clients *report.ClientList `json:"clients,omitempty"` // if the request has Clients
+	Known   bool               `json:"known,omitempty"`   // the answer to Knows
+	Votes   bool               `json:"votes,omitempty"`   // and whether that member has a vote
+	Surely  bool               `json:"surely,omitempty"`  // and whether it is in a committed list, with the address At
+	Error   string             `json:"error,omitempty"`
+	Code    proto.Code         `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
+	Begun   bool               `json:"begun,omitempty"`  // the change may have been made, or a part of it
+	Lead    bool               `json:"lead,omitempty"`   // the error is that this member is not the leader
+	Leader  string             `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 
 	same bool // there was nothing to change
 }
@@ -201,38 +201,17 @@ type ClientQuery struct {
 	Find []string `json:"find,omitempty"`
 }
 
-// Clients are clients that are connected to a member.
-type Clients struct {
-	Total int      `json:"total"` // how many there are
-	Some  []Client `json:"some"`  // the oldest connections first; not more than fit in an answer
-}
+// maxClientText is how many bytes of an address, or of an operation, a member believes of another one's clients.
+const maxClientText = 100
 
-// Client is a connection of a client. Its times are how long ago something was, in nanoseconds.
-type Client struct {
-	Number   uint64        `json:"number"`            // no other connection of the member has it
-	Session  int64         `json:"session,omitempty"` // 0 if it has none yet
-	Addr     string        `json:"addr"`
-	Age      time.Duration `json:"age"`
-	Timeout  time.Duration `json:"timeout,omitempty"`  // of the session
-	Requests int64         `json:"requests,omitempty"` // received
-	Op       string        `json:"op,omitempty"`       // of the request that was answered last
-	OpAge    time.Duration `json:"opAge,omitempty"`
-}
-
-// Limits of what a member believes of another one's clients.
-const (
-	maxClients    = 1000
-	maxClientText = 100 // bytes of an address, or of an operation
-)
-
-// bounded returns the list as a member sends it: what another one could not mean is left out.
-func (l *Clients) bounded() *Clients {
+// bounded returns a list of clients as a member sends it: what another one could not mean is left out.
+func bounded(l *report.ClientList) *report.ClientList {
 	if l == nil {
 		return nil
 	}
-	b := &Clients{}
+	b := &report.ClientList{}
 	numbers := map[uint64]bool{}
-	for _, c := range l.Some[:min(len(l.Some), maxClients)] {
+	for _, c := range l.Some[:min(len(l.Some), report.MaxClients)] {
 		if numbers[c.Number] {
 			continue
 		}

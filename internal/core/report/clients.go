@@ -21,23 +21,23 @@ type AskClients func(ctx context.Context, id uint64, find []string) (ClientList,
 
 // ClientList has clients that are connected to one server.
 type ClientList struct {
-	Total int      // how many there are
-	Some  []Client // at most MaxClients of them, the oldest connections first
+	Total int      `json:"total"` // how many there are
+	Some  []Client `json:"some"`  // at most MaxClients of them, the oldest connections first
 }
 
 // Client is a connection of a client, in short. Its times are how long ago something was, since the
 // clocks of two members differ.
 type Client struct {
-	Number  uint64 // no other connection of the server has it
-	Session int64  // 0 if it has none yet
-	Addr    string // as ZooKeeper's words show it
-	Age     time.Duration
-	Timeout time.Duration // of the session
+	Number  uint64        `json:"number"`            // no other connection of the server has it
+	Session int64         `json:"session,omitempty"` // 0 if it has none yet
+	Addr    string        `json:"addr"`              // as ZooKeeper's words show it
+	Age     time.Duration `json:"age"`
+	Timeout time.Duration `json:"timeout,omitempty"` // of the session
 
 	// Since it was made, or its counts were last reset.
-	Requests int64
-	Op       string        // of the request that was answered last, as proto.Op.Short; "" if there was none
-	OpAge    time.Duration // since that was answered
+	Requests int64         `json:"requests,omitempty"`
+	Op       string        `json:"op,omitempty"`    // of the request that was answered last, as proto.Op.Short; "" if there was none
+	OpAge    time.Duration `json:"opAge,omitempty"` // since that was answered
 }
 
 // Matches reports whether the session's id or the address contains a text, which must be in lower case.

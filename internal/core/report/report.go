@@ -88,8 +88,8 @@ type Server interface {
 	Sync(timeout time.Duration) error
 	// View calls f with the state. Nothing is applied until f returns, so f must not take long.
 	View(f func(State))
-	// Snapshot returns the state as it is now. It is fast; nothing is copied unless it changes later. The error is that with
-	// which the server has failed.
+	// Snapshot returns the state as it is now. It is fast; nothing is copied unless it changes later. It fails
+	// before the server first serves clients, and with the error with which the server has failed.
 	Snapshot() (Snapshot, error)
 	// Follow tells f of all changes from now on until stop is called, or until f.Lost was
 	// called. It returns false if the server does not serve clients that read and write. When
@@ -148,9 +148,9 @@ type Quorum struct {
 	PeerPort  int           // of this server
 	Followers int           // on the leader: voting members that it is in contact with
 	Observers int           // on the leader: observers that it is in contact with
-	Leads     time.Duration // how long this server has been the leader
-	// Lengths in bytes of the proposals that this server made as the leader: the last,
-	// the shortest and the longest; -1 if it made none.
+	Leads     time.Duration // how long this server has been the leader; 0 if it is not
+	// Lengths in bytes of the log entries that this server proposed as the leader: the last,
+	// the shortest and the longest; -1 if it proposed none.
 	Last, Min, Max int64
 }
 
@@ -177,6 +177,9 @@ type Work struct {
 	Snapshots stopwatch.Durations // snapshots written, of its own or received from the leader
 	Elections stopwatch.Durations // times without a leader, as far as this member knew; empty if it is standalone
 	Commit    uint64              // index of the last log entry that it knows to be committed
+	// Entries is how many log entries it has proposed for its own clients, and Commands how many
+	// commands were in them.
+	Entries, Commands int64
 }
 
 // Applied is the state that a server has applied, in numbers.

@@ -441,7 +441,7 @@ func (c *conn) begin() error {
 		s.answer(c, word)
 		return nil
 	}
-	if !s.isServing() && !s.isReadOnly() {
+	if !s.Serving() && !s.isReadOnly() {
 		s.stats.unserved.Add(1)
 		return nil
 	}

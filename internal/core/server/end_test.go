@@ -76,6 +76,7 @@ func TestEndConnections(t *testing.T) {
 			}
 			again.Close()
 		}
+		eventually(t, "the end of the connections", func() bool { return len(p.Connections()) == 0 })
 	}
 	for _, text := range []string{"", "bob", "sasl", "sasl:", "world:anyone", "super:", "auth:", "ip:x", "ip:127.0.0.1/33", "digest:"} {
 		if _, err := p.EndConnections(text); err == nil {

@@ -87,7 +87,7 @@ func (s *Server) answer(c *conn, word string) {
 	switch {
 	case !s.allows(word):
 		fmt.Fprintf(&b, "%s is not executed because it is not in the whitelist.\n", word)
-	case !s.isServing() && !s.isReadOnly() && !slices.Contains(alwaysAnswered, word):
+	case !s.Serving() && !s.isReadOnly() && !slices.Contains(alwaysAnswered, word):
 		b.WriteString("This ZooKeeper instance is not currently serving requests\n")
 	default:
 		c.stats.received.Add(1)
@@ -106,7 +106,7 @@ func (s *Server) answer(c *conn, word string) {
 
 func isro(s *Server, _ *conn, b *text) {
 	switch {
-	case s.isServing():
+	case s.Serving():
 		b.WriteString("rw")
 	case s.isReadOnly():
 		b.WriteString("ro")
@@ -124,13 +124,13 @@ func heading(b *text, m *report.Monitor) {
 }
 
 func srvr(s *Server, _ *conn, b *text) {
-	m := s.summary()
+	m := s.Summary()
 	heading(b, m)
 	counts(b, m)
 }
 
 func stat(s *Server, self *conn, b *text) {
-	m, all := s.summary(), s.Connections()
+	m, all := s.Summary(), s.Connections()
 	m.Connections = len(all) // one may have ended meanwhile
 	heading(b, m)
 	b.WriteString("Clients:\n")

@@ -50,7 +50,7 @@ func TestHandovers(t *testing.T) {
 		check := func(when string, n int64, took time.Duration) {
 			t.Helper()
 			want, sum = want+n, sum+took
-			if got := s.Stats().Handovers; got.Count != want || got.Sum != sum {
+			if got := s.Handovers(); got.Count != want || got.Sum != sum {
 				t.Errorf("%s: %d handovers in %v, want %d in %v", when, got.Count, got.Sum, want, sum)
 			}
 		}

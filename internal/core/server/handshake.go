@@ -26,11 +26,9 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 	var last int64
 	now := func(v *fsm.View) { last = v.Zxid() }
 	c.s.cfg.Replica.View(now)
-	if q.LastZxidSeen > last && c.s.isServing() && c.s.cfg.Proposer.Role() != "standalone" {
+	if q.LastZxidSeen > last && c.s.Serving() && c.s.cfg.Proposer.Role() != "standalone" {
 		// The client comes from a server that was slightly ahead: catch up first.
-		w := &caughtUp{now, make(chan struct{})}
-		c.s.cfg.Proposer.Propose(fsm.Nothing(), w, nil)
-		<-w.done
+		c.s.await(fsm.Nothing(), nil, func(v *fsm.View, _ *fsm.Result) { now(v) })
 	}
 	if q.LastZxidSeen > last {
 		// This server is still behind the client. A refusal would tell the client that its
@@ -42,10 +40,10 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		return c.handshakeReadOnly(&q)
 	}
 	timeout := c.negotiate(q.Timeout)
-	w := &opening{c: c, hasReadOnly: q.HasReadOnly, start: time.Now(), done: make(chan struct{})}
+	start := time.Now()
 	var cmd *fsm.Command
 	if q.SessionID == 0 {
-		if w.opens = c.s.roomForSession(); !w.opens {
+		if !c.s.roomForSession() {
 			// Close without an answer, as ZooKeeper's connection throttle does. A refusal
 			// would mean an expired session, and the client would ask again at once.
 			c.s.stats.refused.Add(1)
@@ -58,9 +56,27 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		c.s.stats.resumes.Add(1)
 		cmd = fsm.ResumeSession(c.number, q.SessionID, timeout, q.Password)
 	}
-	c.s.cfg.Proposer.Propose(cmd, w, nil)
-	<-w.done
-	if w.lost {
+	unreserve := func() {
+		if q.SessionID == 0 {
+			c.s.opening.Add(-1)
+		}
+	}
+	// The reply is queued while the tree is locked, so that it precedes any event for this
+	// connection and anything that shows the session to others.
+	ok := c.s.await(cmd, nil, func(_ *fsm.View, r *fsm.Result) {
+		unreserve()
+		reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: q.HasReadOnly}
+		if s := r.Session; s != nil {
+			reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
+			c.s.attach(c, s.ID, s.Timeout)
+		}
+		now := time.Now()
+		c.stats.answered(lastRequest{"SESS", 0, r.Zxid, now, now.Sub(start).Microseconds()})
+		c.welcome(&reply)
+		c.markDirty()
+	})
+	if !ok {
+		unreserve()
 		return false, errEnd
 	}
 	if c.session == 0 {
@@ -162,56 +178,23 @@ func (c *conn) newID() int64 {
 	return int64(binary.BigEndian.Uint64(b[:]))
 }
 
-// caughtUp is the fsm.Waiter of a command without effect. When the command is done,
-// everything committed before it has been applied here.
-type caughtUp struct {
-	now  func(*fsm.View)
-	done chan struct{}
+// await proposes a command for which nobody waits in a queue, calls done with its result while the tree
+// is locked, and then returns true. It returns false if the outcome is unknown.
+func (s *Server) await(cmd *fsm.Command, over <-chan struct{}, done func(*fsm.View, *fsm.Result)) bool {
+	w := awaited{done, make(chan bool, 1)}
+	s.cfg.Proposer.Propose(cmd, w, over)
+	return <-w.over
 }
 
-func (w *caughtUp) Done(v *fsm.View, _ *fsm.Result) {
-	w.now(v)
-	close(w.done)
+// awaited is the fsm.Waiter of await.
+type awaited struct {
+	done func(*fsm.View, *fsm.Result)
+	over chan bool
 }
 
-func (w *caughtUp) Lost() { close(w.done) }
-
-// opening is the fsm.Waiter of a handshake.
-type opening struct {
-	c           *conn
-	hasReadOnly bool
-	opens       bool // a new session, for which a place is reserved
-	start       time.Time
-	lost        bool
-	done        chan struct{}
+func (w awaited) Done(v *fsm.View, r *fsm.Result) {
+	w.done(v, r)
+	w.over <- true
 }
 
-// Done queues the reply while the tree is locked, so that the reply precedes any
-// event for this connection and anything that shows the session to others.
-func (w *opening) Done(_ *fsm.View, r *fsm.Result) {
-	c := w.c
-	w.unreserve()
-	reply := proto.ConnectReply{Password: make([]byte, proto.PasswordLen), HasReadOnly: w.hasReadOnly}
-	if s := r.Session; s != nil {
-		reply.SessionID, reply.Timeout, reply.Password = s.ID, s.Timeout, s.Password[:]
-		c.s.attach(c, s.ID, s.Timeout)
-	}
-	now := time.Now()
-	c.stats.answered(lastRequest{"SESS", 0, r.Zxid, now, now.Sub(w.start).Microseconds()})
-	c.welcome(&reply)
-	c.markDirty()
-	close(w.done)
-}
-
-// unreserve returns the place of a session that roomForSession has reserved.
-func (w *opening) unreserve() {
-	if w.opens {
-		w.c.s.opening.Add(-1)
-	}
-}
-
-func (w *opening) Lost() {
-	w.unreserve()
-	w.lost = true
-	close(w.done)
-}
+func (w awaited) Lost() { w.over <- false }

@@ -269,6 +269,7 @@ func (l *loopback) Deadlines() []session.Bucket {
 func (l *loopback) Expired() int64                { return l.expired.Load() }
 func (l *loopback) Role() string                  { return "standalone" }
 func (l *loopback) Quorum() (report.Quorum, bool) { return report.Quorum{}, false }
+func (l *loopback) Work() (w report.Work)         { return w }
 func (l *loopback) ResetProposals()               {}
 func (l *loopback) Reconfigure([]byte, time.Duration) (proto.Code, bool) {
 	return proto.BadArguments, true

@@ -116,15 +116,14 @@ func (c *conn) write(q request) bool {
 // requests, checks whether the change is allowed. Then the leader makes the change,
 // which takes several log entries. The reader blocks until that is done.
 func (c *conn) reconfig(q request) (bool, error) {
-	w := &checked{done: make(chan struct{})}
-	c.s.cfg.Proposer.Propose(&fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}, w, c.gone)
-	<-w.done
-	if !w.ok {
+	h := proto.ReplyHeader{Xid: q.xid}
+	drop := false
+	cmd := &fsm.Command{Op: q.op.Code, Session: c.session, Conn: c.number, Cxid: q.xid, IDs: q.who.encoded, Body: q.body}
+	if !c.s.await(cmd, c.gone, func(_ *fsm.View, r *fsm.Result) { drop, h.Code = r.Drop, r.Code }) || drop {
 		c.auditReconfig(&q, 0, false)
 		return false, errEnd
 	}
-	h := proto.ReplyHeader{Xid: q.xid, Code: w.code}
-	if w.code == proto.OK {
+	if h.Code == proto.OK {
 		var ok bool
 		// The client's pings wait too, and it gives up after two thirds of its timeout.
 		if h.Code, ok = c.s.cfg.Proposer.Reconfigure(q.body, time.Duration(c.timeout)*time.Millisecond/3); !ok {
@@ -144,20 +143,6 @@ func (c *conn) reconfig(q request) (bool, error) {
 	})
 	return true, nil
 }
-
-// checked is the fsm.Waiter of the command that checks a reconfig.
-type checked struct {
-	ok   bool
-	code proto.Code
-	done chan struct{}
-}
-
-func (w *checked) Done(_ *fsm.View, r *fsm.Result) {
-	w.ok, w.code = !r.Drop, r.Code
-	close(w.done)
-}
-
-func (w *checked) Lost() { close(w.done) }
 
 // reserve blocks until the queue has that many slots free, and takes them for q. A
 // write takes one slot. A parked read takes more, according to slotsParked, which

@@ -5,18 +5,18 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"math"
 	"net"
 	"os"
 	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/diskspace"
+	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -48,25 +48,30 @@ func (s *Server) quorum() *report.Quorum {
 }
 
 // Snapshot implements report.Server.
-func (s *Server) Snapshot() (report.Snapshot, error) { return s.cfg.Replica.State() }
+func (s *Server) Snapshot() (report.Snapshot, error) {
+	if !s.opened.Load() {
+		return nil, errors.New("the server is not ready")
+	}
+	return s.cfg.Replica.State()
+}
 
 // Monitor implements report.Server.
 func (s *Server) Monitor() *report.Monitor {
-	m := s.summary()
+	m := s.Summary()
 	s.cfg.Replica.Browse(func(v *fsm.View, step func()) { m.Quotas = v.Tree().QuotaTotals(step) })
 	slices.SortFunc(m.Quotas, func(a, b znode.QuotaTotal) int { return cmp.Compare(a.Namespace, b.Namespace) })
-	m.OpenFiles, m.MaxFiles = fileDescriptors()
-	if s.cfg.Work != nil {
-		m.Work = s.cfg.Work()
+	if fds, err := os.ReadDir("/proc/self/fd"); err == nil { // otherwise the system does not say
+		m.OpenFiles, m.MaxFiles = len(fds), fdlimit.Most(math.MaxInt)
 	}
+	m.Work = s.cfg.Proposer.Work()
 	return m
 }
 
-// summary is Monitor without what takes longer: quotas, and file descriptors.
-func (s *Server) summary() *report.Monitor {
+// Summary is Monitor without what takes longer: quotas, and file descriptors.
+func (s *Server) Summary() *report.Monitor {
 	x := &s.stats
 	m := &report.Monitor{
-		Version: s.version(), Persona: s.cfg.Persona, Serving: s.isServing(), ReadOnly: s.isReadOnly(), Role: s.role(), Quorum: s.quorum(), Uptime: time.Since(s.start),
+		Version: s.version(), Persona: s.cfg.Persona, Serving: s.Serving(), ReadOnly: s.isReadOnly(), Role: s.role(), Quorum: s.quorum(), Uptime: time.Since(s.start),
 		Clients: report.Clients{
 			Connections: len(s.connections()), Outstanding: x.outstanding.Load(), Received: x.received.Load(), Sent: x.sent.Load(),
 			AuthFailed: x.authFailed.Load(), LastReply: x.lastReply.Load(), MinReply: x.minReply.Load(), MaxReply: x.maxReply.Load(),
@@ -160,27 +165,6 @@ func (s *Server) DataDisk() (free, total uint64, ok bool) {
 	return diskspace.Of(s.cfg.DataDir)
 }
 
-// fileDescriptors returns how many file descriptors this process has open and how
-// many it may have; 0 and 0 if the system does not provide /proc.
-func fileDescriptors() (open, limit int) {
-	fds, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		return 0, 0
-	}
-	limits, err := os.ReadFile("/proc/self/limits")
-	if err != nil {
-		return 0, 0
-	}
-	for line := range strings.Lines(string(limits)) {
-		if rest, found := strings.CutPrefix(line, "Max open files"); found {
-			if f := strings.Fields(rest); len(f) > 0 {
-				limit, _ = strconv.Atoi(f[0])
-			}
-		}
-	}
-	return len(fds), limit
-}
-
 // Digests implements report.Server.
 func (s *Server) Digests() (all []report.Digest) {
 	s.cfg.Replica.View(func(v *fsm.View) {
@@ -250,13 +234,9 @@ func oldest(all []*conn, most int, find []string) []*conn {
 
 func byNumber(a, b *conn) int { return int(int64(a.number - b.number)) }
 
-// maxAddr is how many bytes of an address are told. None of TCP is longer.
-const maxAddr = 100
-
 // client is report in short.
 func (c *conn) client() report.Client {
 	x := report.Client{Number: c.number, Addr: c.shown(), Age: time.Since(c.since), Requests: c.stats.received.Load()}
-	x.Addr = x.Addr[:min(len(x.Addr), maxAddr)]
 	c.s.mu.Lock()
 	x.Session, x.Timeout = c.session, time.Duration(c.timeout)*time.Millisecond
 	c.s.mu.Unlock()
@@ -423,7 +403,7 @@ func (s *Server) Read(op proto.OpCode, q, reply proto.Record) error {
 // readable returns why a client in this process that has not authenticated cannot read; nil if it can.
 func (s *Server) readable() error {
 	switch {
-	case !s.isServing() && !s.isReadOnly():
+	case !s.Serving() && !s.isReadOnly():
 		return report.ErrNotServing
 	case !s.authenticated(inProcess):
 		return proto.SessionClosedRequireSASLAuth

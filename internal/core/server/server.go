@@ -54,13 +54,14 @@ type Proposer interface {
 	Quorum() (report.Quorum, bool)
 	// ResetProposals resets the proposal lengths in Quorum.
 	ResetProposals()
+	// Work returns what the replication has done.
+	Work() report.Work
 }
 
 // Config configures a Server. Every limit must be set.
 type Config struct {
 	ID       uint64 // of this server; the high byte of its sessions' ids
 	Proposer Proposer
-	Work     func() report.Work // what the replication has done; may be nil
 	Replica  *fsm.Replica
 	Log      *slog.Logger
 
@@ -476,7 +477,8 @@ func (s *Server) attach(c *conn, session int64, timeout int32) {
 	}
 }
 
-func (s *Server) isServing() bool {
+// Serving reports whether clients that read and write are served.
+func (s *Server) Serving() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.serving

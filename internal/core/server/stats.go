@@ -121,30 +121,9 @@ func (s *stats) latency() (least, mean, greatest time.Duration) {
 	return least, min(max(mean, least), greatest), greatest
 }
 
-// Stats are a server's counters. Received, Sent and the latencies cover the time
-// since the server started or was last reset.
-type Stats struct {
-	Serving, ReadOnly                  bool // at most one is true
-	Uptime                             time.Duration
-	Connections                        int
-	Outstanding                        int64 // requests not answered yet
-	Received, Sent                     int64 // requests; replies and watch events
-	MinLatency, AvgLatency, MaxLatency time.Duration
-	// How long handovers of locks to clients of this server took, since it started: from the
-	// event that tells a client that the znode before its own is gone, until it reads again.
-	Handovers stopwatch.Durations
-}
-
-// Stats returns the server's counts.
-func (s *Server) Stats() Stats {
-	x := Stats{
-		Serving: s.isServing(), ReadOnly: s.isReadOnly(), Uptime: time.Since(s.start), Connections: len(s.connections()),
-		Outstanding: s.stats.outstanding.Load(), Received: s.stats.received.Load(), Sent: s.stats.sent.Load(),
-		Handovers: s.stats.handovers.Durations(),
-	}
-	x.MinLatency, x.AvgLatency, x.MaxLatency = s.stats.latency()
-	return x
-}
+// Handovers returns how long handovers of locks to clients of this server took, since it started: from the
+// event that tells a client that the znode before its own is gone, until it reads again.
+func (s *Server) Handovers() stopwatch.Durations { return s.stats.handovers.Durations() }
 
 // connStats are a connection's counts since its start or the last reset.
 type connStats struct {

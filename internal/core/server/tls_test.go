@@ -45,6 +45,7 @@ func (idle) Touch(int64, <-chan struct{}) bool                       { return tr
 func (idle) Deadlines() []session.Bucket                             { return nil }
 func (idle) Expired() int64                                          { return 0 }
 func (idle) Quorum() (report.Quorum, bool)                           { return report.Quorum{}, false }
+func (idle) Work() (w report.Work)                                   { return w }
 func (idle) Reconfigure([]byte, time.Duration) (proto.Code, bool)    { return proto.Unimplemented, true }
 func (idle) ResetProposals()                                         {}
 func (idle) Role() string                                            { return "standalone" }

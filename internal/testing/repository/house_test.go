@@ -83,7 +83,7 @@ var whyNot = map[string]string{
 var hooked = []string{"lockkeeper", "lockkeepertest", "internal/testing/sim"}
 
 // reported are the packages that may import internal/core/report, apart from tests.
-var reported = []string{"lockkeeper", "server", "admin"}
+var reported = []string{"lockkeeper", "server", "cluster", "admin"}
 
 // keyStores read keys and certificates in forms that the standard library does not know.
 var keyStores = []string{"github.com/pavlo-v-chernykh/keystore-go/v4", "github.com/youmark/pkcs8", "software.sslmate.com/src/go-pkcs12"}
