@@ -36,7 +36,7 @@ const (
 )
 
 // stickingFaults are the faults that make a single member stuck and do nothing else.
-// They record themselves in stuckLog.
+// They begin spans of memberStuck.
 var stickingFaults = []string{"freeze a member", "freeze the leader", "isolate the leader", "isolate a member", "cut off a member", "stall the disk", "stall the leader's disk", "pause a process", "pause the leader's process"}
 
 var faultKinds = []fault{
@@ -51,7 +51,7 @@ var faultKinds = []fault{
 	}},
 	{"isolate the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) {
 		if m := s.leader(); m != nil {
-			defer s.beginSpan(&s.stuckLog, m.name)()
+			defer s.beginSpan(memberStuck, m.name)()
 			s.isolate(m.name, true, true, hold)
 		}
 	}},
@@ -67,7 +67,7 @@ var faultKinds = []fault{
 	}},
 	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
-		defer s.beginSpan(&s.stuckLog, m.name)()
+		defer s.beginSpan(memberStuck, m.name)()
 		s.isolate(m.name, true, true, hold)
 	}},
 	{"cut one way", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
@@ -98,7 +98,7 @@ var faultKinds = []fault{
 	}},
 	{"cut off a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
 		m := s.pick(r)
-		defer s.beginSpan(&s.stuckLog, m.name)()
+		defer s.beginSpan(memberStuck, m.name)()
 		s.cutAll(m.name, 1)
 		time.Sleep(hold)
 		s.cutAll(m.name, -1)
@@ -132,7 +132,7 @@ var faultKinds = []fault{
 		delay := time.Duration(5+r.IntN(150)) * time.Millisecond
 		s.delay.Store(int64(delay))
 		if 2*delay > s.opts.ElectionTimeout/4 {
-			defer s.beginSpan(&s.roundLog, "")()
+			defer s.beginSpan(roundSlow, "")()
 		}
 		time.Sleep(hold)
 		s.delay.Store(int64(usualDelay))
@@ -221,7 +221,7 @@ type storeFault struct{ f func() error }
 func (m *member) slow(f func() error) (end func()) {
 	x := &storeFault{f}
 	m.changeFaults(func(all []*storeFault) []*storeFault { return append(slices.Clone(all), x) })
-	over := m.s.beginSpan(&m.s.slowLog, m.name)
+	over := m.s.beginSpan(diskSlow, m.name)
 	return func() {
 		m.changeFaults(func(all []*storeFault) []*storeFault {
 			return slices.DeleteFunc(slices.Clone(all), func(y *storeFault) bool { return x == y })
@@ -263,7 +263,7 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 	}
 	var clients sync.WaitGroup
 	defer clients.Wait() // this may take longer, if the cluster has no leader
-	defer s.beginSpan(&s.stuckLog, m.name)()
+	defer s.beginSpan(memberStuck, m.name)()
 	over := make(chan struct{})
 	defer close(over)
 	defer m.slow(func() error { <-over; return nil })()
@@ -279,7 +279,7 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 		}
 		clients.Go(func() {
 			defer s.lagging.Unlock()
-			defer s.beginSpan(&s.otherLog, "")() // what others write waits for large entries on a narrow link
+			defer s.beginSpan(otherFault, "")() // what others write waits for large entries on a narrow link
 			s.burst(s.h.now()+length, r)
 		})
 	}
@@ -450,7 +450,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.release()
-	defer s.beginSpan(&s.voteLog, "")()
+	defer s.beginSpan(votesChange, "")()
 	m.setMayStop(true)
 	began := s.h.now()
 	if !s.remove(m, r) {
@@ -497,7 +497,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 // awaitJoined counts a member as one that is out until it has its own role again, in its own
 // list of members and in the leader's. Its own may be one of the past.
 func (s *sim) awaitJoined(m *member) {
-	defer s.beginSpan(&s.outLog, m.name)()
+	defer s.beginSpan(memberOut, m.name)()
 	has := func(x *member) bool {
 		if x == nil {
 			return false
@@ -552,7 +552,7 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer s.disks.RUnlock()
-	defer s.beginSpan(&s.voteLog, "")()
+	defer s.beginSpan(votesChange, "")()
 	if !m.changing.CompareAndSwap(false, true) {
 		return
 	}
@@ -677,10 +677,10 @@ func (s *sim) pauseProcesses(hold time.Duration, members ...*member) {
 	}
 	for _, m := range paused {
 		s.perturbed.Pause(m.name)
-		defer s.beginSpan(&s.pauseLog, m.name)()
-		defer s.beginSpan(&s.slowLog, m.name)() // the leader learns late what this member has heard
+		defer s.beginSpan(processPaused, m.name)()
+		defer s.beginSpan(diskSlow, m.name)() // the leader learns late what this member has heard
 		if len(members) == 1 {
-			defer s.beginSpan(&s.stuckLog, m.name)()
+			defer s.beginSpan(memberStuck, m.name)()
 		}
 	}
 	began := s.h.now()
@@ -731,7 +731,7 @@ func (s *sim) makeFaults() {
 			s.h.fault("%s for %v", f.name, hold)
 			s.wg.Go(func() {
 				if !slices.Contains(stickingFaults, f.name) {
-					defer s.beginSpan(&s.otherLog, "")()
+					defer s.beginSpan(otherFault, "")()
 				}
 				f.do(s, own, hold)
 				s.mu.Lock()

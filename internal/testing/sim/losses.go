@@ -90,7 +90,7 @@ func (s *sim) loseDisk(m *member, r *rand.Rand, hold time.Duration) {
 	if !s.settled() || !m.claim() {
 		return
 	}
-	defer s.beginSpan(&s.outLog, m.name)()
+	defer s.beginSpan(memberOut, m.name)()
 	m.stop(r.IntN(2) == 0)
 	m.newDisk()
 	time.Sleep(hold)
@@ -103,7 +103,7 @@ func (s *sim) loseDisk(m *member, r *rand.Rand, hold time.Duration) {
 // time, and sometimes one of them has lost its disk; then all start in any order.
 func (s *sim) startLate() {
 	r := s.stream(8)
-	defer s.beginSpan(&s.otherLog, "")()
+	defer s.beginSpan(otherFault, "")()
 	select {
 	case <-s.faultsOver:
 	case <-time.After(time.Duration(r.Float64() * float64(s.opts.For) * 3 / 4)):
@@ -148,7 +148,7 @@ func (s *sim) startLate() {
 		if early := all[len(late):]; len(early) == len(s.members)-len(late) {
 			m := early[r.IntN(len(early))]
 			s.h.fault("member %d loses its disk", m.id)
-			defer s.beginSpan(&s.outLog, m.name)()
+			defer s.beginSpan(memberOut, m.name)()
 			m.newDisk()
 		}
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -228,7 +228,7 @@ func (s *sim) takeOther(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.release()
-	defer s.beginSpan(&s.outLog, m.name)()
+	defer s.beginSpan(memberOut, m.name)()
 	x := others[m.id-1]
 	m.stop(r.IntN(2) == 0)
 	m.setMayStop(true)
@@ -341,7 +341,7 @@ func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
 	var ends []func()
 	stick := func(x *member) {
 		x.setMayStop(true)
-		stuck, end := s.beginSpan(&s.stuckLog, x.name), x.slow(func() error { <-crashed; return errCrashed })
+		stuck, end := s.beginSpan(memberStuck, x.name), x.slow(func() error { <-crashed; return errCrashed })
 		ends = append(ends, func() { end(); stuck(); x.setMayStop(false) })
 	}
 	for _, x := range down[1:] {
@@ -384,7 +384,7 @@ func (s *sim) freeze(m *member, hold time.Duration) {
 	s.mu.Lock()
 	s.frozen[m.name]++
 	s.mu.Unlock()
-	defer s.beginSpan(&s.stuckLog, m.name)()
+	defer s.beginSpan(memberStuck, m.name)()
 	s.net.Pause(m.name, true)
 	began := s.h.now()
 	defer func() { s.noteSilence(m, began) }()
@@ -403,7 +403,7 @@ func (s *sim) forget(a, b *member, r *rand.Rand) {
 	some := 1 + r.IntN(3)
 	s.net.Forget(a.name, b.name, func() bool { return r.IntN(3) < some })
 	s.mu.Lock()
-	s.cutLog = append(s.cutLog, span{from: a.name, to: b.name, At: s.h.now(), Until: s.h.now() + redialed})
+	s.spans[wayCut] = append(s.spans[wayCut], &span{from: a.name, to: b.name, At: s.h.now(), Until: s.h.now() + redialed})
 	s.mu.Unlock()
 }
 
@@ -434,9 +434,9 @@ func (s *sim) shut(a, b *member, r *rand.Rand, hold time.Duration) {
 	time.Sleep(hold)
 	each(false)
 	s.mu.Lock()
-	s.cutLog = append(s.cutLog,
-		span{from: a.name, to: b.name, At: since, Until: s.h.now() + redialed},
-		span{from: b.name, to: a.name, At: since, Until: s.h.now() + redialed})
+	s.spans[wayCut] = append(s.spans[wayCut],
+		&span{from: a.name, to: b.name, At: since, Until: s.h.now() + redialed},
+		&span{from: b.name, to: a.name, At: since, Until: s.h.now() + redialed})
 	s.mu.Unlock()
 }
 
