@@ -208,7 +208,7 @@ func (c *checker) idle(m *member, length time.Duration) (from time.Duration, tri
 		}
 	}
 	for _, x := range c.h.Failed {
-		if of(x.Server) {
+		if of(int(x.Member)) {
 			tried = append(tried, x.At)
 		}
 	}

@@ -1063,7 +1063,7 @@ func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
 // wasUnheard reports whether between two times a member disconnected its clients because
 // the leader did not receive their touches.
 func (c *checker) wasUnheard(member int, from, to time.Duration) bool {
-	return slices.ContainsFunc(c.h.Unheard, func(u Unheard) bool { return int(u.Member) == member && from <= u.At && u.At <= to })
+	return slices.ContainsFunc(c.h.Unheard, func(u Moment) bool { return int(u.Member) == member && from <= u.At && u.At <= to })
 }
 
 // was reports whether in a period there was that trouble with a member, or with any if member is 0. A

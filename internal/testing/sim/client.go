@@ -2,6 +2,7 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -144,7 +145,7 @@ func (c *client) try(server int) error {
 	h := c.s.h
 	failed := func() {
 		h.mu.Lock()
-		h.Failed = append(h.Failed, Try{h.now(), server})
+		h.Failed = append(h.Failed, Moment{h.now(), uint64(server)})
 		h.mu.Unlock()
 	}
 	if err != nil {
@@ -541,49 +542,36 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 	return true
 }
 
-func (o *Op) stat(s *proto.Stat) { o.GotVersion, o.GotCzxid, o.GotMzxid = s.Version, s.Czxid, s.Mzxid }
-
 func (o *Op) decode(f *rawclient.Frame) error {
+	var path proto.PathReply
+	var made proto.PathStatReply
+	var data proto.DataReply
+	var children proto.ChildrenReply
+	var multi proto.MultiReply
+	var r proto.Record
 	switch o.Code {
 	case proto.OpCreate:
-		var r proto.PathReply
-		err := f.Decode(&r)
-		o.GotPath = r.Path
-		return err
+		r = &path
 	case proto.OpCreateContainer, proto.OpCreateTTL:
-		var r proto.PathStatReply
-		err := f.Decode(&r)
-		o.GotPath = r.Path
-		return err
+		r = &made
 	case proto.OpSetData, proto.OpExists:
-		var r proto.Stat
-		err := f.Decode(&r)
-		o.stat(&r)
-		return err
+		r = &data.Stat
 	case proto.OpGetData, proto.OpReconfig:
-		var r proto.DataReply
-		err := f.Decode(&r)
-		o.stat(&r.Stat)
-		o.GotData = unpadded(r.Data)
-		return err
+		r = &data
 	case proto.OpGetChildren:
-		var r proto.ChildrenReply
-		err := f.Decode(&r)
-		o.GotChildren = r.Names
-		return err
+		r = &children
 	case proto.OpMulti:
-		var r proto.MultiReply
-		if err := f.Decode(&r); err != nil {
-			return err
-		}
-		for _, x := range r.Results {
-			if x.Code != proto.OK { // the reply's own code is OK even then
-				o.Err = x.Code
-				break
-			}
-		}
+		r = &multi
+	default:
+		return nil
 	}
-	return nil
+	err := f.Decode(r)
+	o.GotPath, o.GotData, o.GotChildren = path.Path+made.Path, unpadded(data.Data), children.Names
+	o.GotVersion, o.GotCzxid, o.GotMzxid = data.Stat.Version, data.Stat.Czxid, data.Stat.Mzxid
+	for _, x := range multi.Results { // the reply's own code is OK even if one failed
+		o.Err = cmp.Or(o.Err, x.Code)
+	}
+	return err
 }
 
 // do sends a request and waits for its reply. The op is not Known if the connection

@@ -135,15 +135,8 @@ type Span struct {
 	Until   time.Duration // when the client released the lock; 0 if it never did
 }
 
-// Try says when a client learned that it could not connect to a member.
-type Try struct {
-	At     time.Duration
-	Server int
-}
-
-// Unheard says that a member disconnected its clients because the leader did not
-// receive their touches.
-type Unheard struct {
+// Moment is when something happened at a member.
+type Moment struct {
 	At     time.Duration
 	Member uint64
 }
@@ -154,12 +147,6 @@ type Expiry struct {
 	By      uint64
 	Session int64
 	Timeout time.Duration
-}
-
-// Began says when a member applied its first transaction of a leader's term.
-type Began struct {
-	At     time.Duration
-	Member uint64
 }
 
 // Clock says by how much a member's time of day is ahead of the run's time from At on.
@@ -197,9 +184,9 @@ type History struct {
 
 // Troubles are the times when clients could not count on being served.
 type Troubles struct {
-	Failed        []Try     // when clients failed to connect
-	Unheard       []Unheard // when a member disconnected its clients because the leader did not receive their touches
-	Began         []Began
+	Failed        []Moment        // when clients learned that they could not connect to a member
+	Unheard       []Moment        // when a member disconnected its clients because the leader did not receive their touches
+	Began         []Moment        // when a member applied its first transaction of a leader's term
 	LeaderChanges []time.Duration // when a member learned of a new leader, or that there is none
 }
 
@@ -302,7 +289,7 @@ func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
 	defer h.mu.Unlock()
 	if term := c.Zxid >> 32; term > t.term {
 		t.term = term
-		h.Began = append(h.Began, Began{c.At, t.member})
+		h.Began = append(h.Began, Moment{c.At, t.member})
 	}
 	if t.lost {
 		t.pos = sort.Search(len(h.Commits), func(i int) bool { return h.Commits[i].Zxid >= c.Zxid })

@@ -297,7 +297,7 @@ func (s *sim) beAbsent(m *member, r *rand.Rand, hold time.Duration) {
 	if silent == nil || r.IntN(3) == 0 {
 		silent = m
 	}
-	s.freeze(silent, s.progressLimit()+5*hold) // so long that the others must go on without it
+	s.freeze(silent, r, s.progressLimit()+5*hold) // so long that the others must go on without it
 }
 
 // burst writes large entries until end, if there is a leader.
@@ -319,9 +319,8 @@ func (s *sim) burst(end time.Duration, r *rand.Rand) {
 // loseUnwritten makes the leader crash, and mostly those others that have got its last entries, while the disks of
 // some of these do not write what they get. The rest go on with what they have, if they are a majority with those that
 // are back first.
-func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
-	leader := s.leader()
-	if leader == nil || leader.mem == nil || !leader.claim() {
+func (s *sim) loseUnwritten(leader *member, r *rand.Rand, hold time.Duration) {
+	if leader.mem == nil || !leader.claim() {
 		return
 	}
 	hold = min(hold, usualHold)
@@ -380,7 +379,7 @@ func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
 var errCrashed = errors.New("killed meanwhile")
 
 // freeze keeps a member from reading and writing on the network.
-func (s *sim) freeze(m *member, hold time.Duration) {
+func (s *sim) freeze(m *member, _ *rand.Rand, hold time.Duration) {
 	s.mu.Lock()
 	s.frozen[m.name]++
 	s.mu.Unlock()
@@ -420,7 +419,8 @@ func (s *sim) forgetOnly(leader, other *member, r *rand.Rand) {
 
 // shut makes some connections between two members lose everything, and for a while lets them make no
 // new ones. The checks treat that as a cut.
-func (s *sim) shut(a, b *member, r *rand.Rand, hold time.Duration) {
+func (s *sim) shut(a *member, r *rand.Rand, hold time.Duration) {
+	b := s.pick(r)
 	if a == b {
 		return
 	}

@@ -310,7 +310,7 @@ func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	if strings.HasPrefix(r.Message, "the leader does not receive this member's touches") {
 		h.mu.Lock()
-		h.Unheard = append(h.Unheard, Unheard{h.now(), l.id})
+		h.Unheard = append(h.Unheard, Moment{h.now(), l.id})
 		h.mu.Unlock()
 	}
 	if r.Message == "leader" {
