@@ -210,11 +210,6 @@ func checkOp(op string) error {
 	if slices.Contains(names, op) {
 		return nil
 	}
-	for _, name := range names {
-		if strings.EqualFold(name, op) {
-			return fmt.Errorf("there are no requests of type %q: write %q", op, name)
-		}
-	}
 	slices.Sort(names)
 	return fmt.Errorf("there are no requests of type %q, only %s", op, strings.Join(names, ", "))
 }

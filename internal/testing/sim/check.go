@@ -659,12 +659,6 @@ func (c *checker) watches() {
 	}
 }
 
-// knownWatches are the watches that a client knows to be set.
-type knownWatches struct {
-	watching   map[oneShot]bool
-	persistent map[persistentWatch]bool
-}
-
 // after returns the first trigger after a zxid.
 func (t triggers) after(path string, zxid int64) trigger {
 	l := t[path]
@@ -736,15 +730,14 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 	fail := func(format string, args ...any) {
 		c.fail("watches", "connection %d of client %d to member %d: %s", l.ID, l.Client, l.Server, fmt.Sprintf(format, args...))
 	}
-	first := knownWatches{maps.Clone(believes.watching), maps.Clone(believes.persistent)}
-	var leaves *knownWatches                                      // nil until the client leaves
-	armed := map[oneShot]trigger{}                                // when each must fire
-	persistent := map[persistentWatch]int64{}                     // the zxids at which they were set
-	told := map[due]int{}                                         // how often each event came, of those with a zxid
-	var atOnce []due                                              // events without a zxid
-	next := len(k.all)                                            // the first of k.all that may not have come yet
-	set := len(first.watching) == 0 && len(first.persistent) == 0 // the watches are set again, or there were none
-	watch := &client{watching: believes.watching, persistent: believes.persistent}
+	first := believes.clone()
+	var leaves *knownWatches                  // nil until the client leaves
+	armed := map[oneShot]trigger{}            // when each must fire
+	persistent := map[persistentWatch]int64{} // the zxids at which they were set
+	told := map[due]int{}                     // how often each event came, of those with a zxid
+	var atOnce []due                          // events without a zxid
+	next := len(k.all)                        // the first of k.all that may not have come yet
+	set := first.empty()                      // the watches are set again, or there were none
 	persist := func(w persistentWatch, zxid int64) {
 		if _, ok := persistent[w]; !ok {
 			persistent[w] = zxid
@@ -761,7 +754,7 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 	}
 	for _, f := range l.Frames {
 		if f.Seq > left && leaves == nil {
-			leaves = &knownWatches{maps.Clone(watch.watching), maps.Clone(watch.persistent)}
+			leaves = new(believes.clone())
 		}
 		for w, t := range armed {
 			if f.Zxid > t.zxid || f.Zxid == t.zxid && f.Event == 0 {
@@ -779,7 +772,7 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 		if f.Event != 0 {
 			c.n["events"]++
 			d := due{f.Zxid, f.Event, f.Path}
-			watch.fired(f.Event, f.Path)
+			believes.fired(f.Event, f.Path)
 			if f.Zxid == -1 {
 				if set {
 					fail("event %d of %s without a zxid, but no setWatches is pending", f.Event, f.Path)
@@ -804,7 +797,7 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 			continue
 		}
 		o := f.Op
-		watch.note(o)
+		believes.note(o)
 		switch {
 		case o.Code == proto.OpSetWatches || o.Code == proto.OpSetWatches2:
 			if set || o.Err != proto.OK {
@@ -832,7 +825,7 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 		}
 	}
 	if leaves == nil {
-		leaves = &knownWatches{watch.watching, watch.persistent}
+		return believes
 	}
 	return *leaves
 }

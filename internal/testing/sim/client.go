@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -42,10 +43,26 @@ type client struct {
 
 	// The session's watches, as far as the client knows, and the connection that it
 	// is on; guarded by h.mu.
-	newest     *conn            // nil while the client looks for another one
-	left       int              // when it left its last connection
+	newest *conn // nil while the client looks for another one
+	left   int   // when it left its last connection
+	knownWatches
+}
+
+// knownWatches are the watches that a client knows to be set.
+type knownWatches struct {
 	watching   map[oneShot]bool // whether the znode did not exist
 	persistent map[persistentWatch]bool
+}
+
+func (w knownWatches) clone() knownWatches {
+	return knownWatches{maps.Clone(w.watching), maps.Clone(w.persistent)}
+}
+
+func (w knownWatches) empty() bool { return len(w.watching)+len(w.persistent) == 0 }
+
+func (w knownWatches) clear() {
+	clear(w.watching)
+	clear(w.persistent)
 }
 
 // oneShot is a one-shot watch of a znode, or of its children.
@@ -86,7 +103,7 @@ func (s *sim) newClient(timeout time.Duration) *client {
 	id := len(s.clients) + 1
 	c := &client{
 		s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout,
-		watching: map[oneShot]bool{}, persistent: map[persistentWatch]bool{},
+		knownWatches: knownWatches{map[oneShot]bool{}, map[persistentWatch]bool{}},
 	}
 	s.clients = append(s.clients, c)
 	return c
@@ -96,7 +113,7 @@ func (s *sim) newClient(timeout time.Duration) *client {
 // held.
 func (s *sim) watchersAt(member uint64) (n int) {
 	for _, c := range s.clients {
-		if k := c.newest; k != nil && k.log.Server == int(member) && !k.dead() && len(c.watching)+len(c.persistent) > 0 {
+		if k := c.newest; k != nil && k.log.Server == int(member) && !k.dead() && !c.empty() {
 			n++
 		}
 	}
@@ -160,8 +177,7 @@ func (c *client) try(server int) error {
 	}
 	if c.session.SessionID == 0 { // there was none, or only one of a read-only server, which ends with its connection
 		c.left = 0
-		clear(c.watching)
-		clear(c.persistent)
+		c.clear()
 	}
 	h.mu.Unlock()
 	c.mu.Lock()
@@ -227,7 +243,7 @@ func (c *client) try(server int) error {
 // session's watches again, and reports what has changed since the client's last zxid.
 // It returns nil if the session has no watches. h.mu must be held.
 func (c *client) setWatches() *Op {
-	if len(c.watching)+len(c.persistent) == 0 {
+	if c.empty() {
 		return nil
 	}
 	c.mu.Lock()
@@ -260,27 +276,27 @@ func (c *client) setWatches() *Op {
 	return o
 }
 
-// note records the watch that a request has set, if it has. h.mu must be held.
-func (c *client) note(o *Op) {
+// note records the watch that a request has set, if it has.
+func (k knownWatches) note(o *Op) {
 	absent := o.Code == proto.OpExists && o.Err == proto.NoNode
 	switch {
 	case o.Code == proto.OpAddWatch && o.Err == proto.OK:
-		c.persistent[persistentWatch{o.Recursive, o.Path}] = true
+		k.persistent[persistentWatch{o.Recursive, o.Path}] = true
 	case o.Watch && (o.Err == proto.OK || absent):
 		w := oneShot{o.Code == proto.OpGetChildren, o.Path}
-		if _, ok := c.watching[w]; !ok {
-			c.watching[w] = absent
+		if _, ok := k.watching[w]; !ok {
+			k.watching[w] = absent
 		}
 	}
 }
 
-// fired removes the one-shot watches that an event uses up. h.mu must be held.
-func (c *client) fired(e proto.EventType, path string) {
+// fired removes the one-shot watches that an event uses up.
+func (k knownWatches) fired(e proto.EventType, path string) {
 	if e != proto.EventNodeChildrenChanged {
-		delete(c.watching, oneShot{false, path})
+		delete(k.watching, oneShot{false, path})
 	}
 	if e == proto.EventNodeChildrenChanged || e == proto.EventNodeDeleted {
-		delete(c.watching, oneShot{true, path})
+		delete(k.watching, oneShot{true, path})
 	}
 }
 
@@ -290,8 +306,7 @@ func (c *client) forget() {
 	c.s.h.mu.Lock()
 	c.s.h.KnownEnded[c.session.SessionID] = c.s.h.now()
 	c.newest, c.left = nil, 0
-	clear(c.watching)
-	clear(c.persistent)
+	c.clear()
 	c.s.h.mu.Unlock()
 	c.session = proto.ConnectReply{}
 	c.mu.Lock()
