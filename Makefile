@@ -1,7 +1,6 @@
 T := 30s
 H := 10
 N := 50
-SEED := 1
 TURNS := 5
 
 .PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers adopters bench-quick pgo api api-released release packages-npm packages-python packages-maven packages manifests pictures upgrade vulnerabilities ci
@@ -47,10 +46,11 @@ plants:
 	go test ./internal/testing/sim -run '^TestPlants$$' -timeout 0 -v -sim.plants=100
 	go test ./internal/testing/repository -run '^TestPutBack$$' -timeout 0 -v -putback
 
-# N small faults in the source, one at a time: which kind of test finds each?
-# (docs/testing.md) FLAGS has more flags of internal/testing/mutants.
+# Small faults in the source of a package: which do its own tests not notice?
+GREMLINS = go run github.com/go-gremlins/gremlins/cmd/gremlins@v0.6.0
+PACKAGE = ./watch
 mutants:
-	nice -n 10 go test ./internal/testing/mutants -run '^TestMutants$$' -timeout 0 -v -mutants.n=$(N) -mutants.seed=$(SEED) $(FLAGS)
+	$(GREMLINS) unleash $(FLAGS) $(PACKAGE)
 
 # Do all packages and tests compile for all platforms?
 platforms:

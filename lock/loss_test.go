@@ -288,7 +288,7 @@ func TestExpired(t *testing.T) {
 	})
 }
 
-// beforeWatch is a connection that calls a function before the request that watches another
+// beforeWatch is a wrapper of a connection that calls a function before the request that watches another
 // contender. For the waiter of these tests that is its only GetW until it is the first.
 type beforeWatch struct {
 	lock.Conn

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,32 +294,6 @@ func TestWrongArguments(t *testing.T) {
 		}
 		m := lock.NewMutex(conn, path, lock.Option{}, known)
 		unlock(t, take(t, m.Lock))
-		finish(t, s, m)
-	})
-}
-
-// counting is a Conn of a program's own.
-type counting struct {
-	lock.Conn
-	creates atomic.Int64
-}
-
-func (c *counting) Create(path string, data []byte, flags int32, acl []zk.ACL) (string, error) {
-	c.creates.Add(1)
-	return c.Conn.Create(path, data, flags, acl)
-}
-
-// TestWrapper: a lock works over a wrapper of the connection, and sends its requests through it.
-func TestWrapper(t *testing.T) {
-	virtual(t, func(t *testing.T, s *lockkeepertest.Server) {
-		conn := &counting{Conn: s.Connect(t, timeout)}
-		m := lock.NewMutex(conn, path, known)
-		for range 3 {
-			unlock(t, take(t, m.Lock))
-		}
-		if n := conn.creates.Load(); n != 4 { // the first one has to make the path
-			t.Errorf("the wrapper has seen %d creates", n)
-		}
 		finish(t, s, m)
 	})
 }

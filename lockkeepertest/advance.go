@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -101,17 +100,12 @@ func (c *common) advance(d time.Duration, silent bool) (x Advanced) {
 func endSessions(server *lockkeeper.Server, sessions []int64) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	errs := make([]error, len(sessions))
-	var wg sync.WaitGroup
-	for i, id := range sessions {
-		wg.Go(func() {
-			if err := server.EndSession(ctx, id); !errors.Is(err, lockkeeper.ErrNoSession) {
-				errs[i] = err
-			}
-		})
+	for _, id := range sessions {
+		if err := server.EndSession(ctx, id); err != nil && !errors.Is(err, lockkeeper.ErrNoSession) {
+			return err
+		}
 	}
-	wg.Wait()
-	return errors.Join(errs...)
+	return nil
 }
 
 // EndTTLs deletes all TTL znodes and containers without children, whatever their time, and then

@@ -146,25 +146,19 @@ func Trickle(d time.Duration) Action { return Action{kind: trickle, d: d} }
 
 // String formats the fields that are set.
 func (f Fault) String() string {
-	var b strings.Builder
-	b.WriteString("Fault{")
-	for _, x := range []struct {
-		name string
-		set  bool
-		v    any
-	}{
-		{"Op", f.Op != "", f.Op}, {"Path", f.Path != "", f.Path}, {"Session", f.Session != 0, fmt.Sprintf("%#x", uint64(f.Session))},
-		{"Nth", f.Nth != 0, f.Nth}, {"Times", f.Times != 0, f.Times}, {"Do", true, f.Do},
-	} {
-		if x.set {
-			if b.Len() > len("Fault{") {
-				b.WriteString(", ")
-			}
-			fmt.Fprintf(&b, "%s: %v", x.name, x.v)
+	var set []string
+	add := func(isSet bool, name string, v any) {
+		if isSet {
+			set = append(set, fmt.Sprintf("%s: %v", name, v))
 		}
 	}
-	b.WriteByte('}')
-	return b.String()
+	add(f.Op != "", "Op", f.Op)
+	add(f.Path != "", "Path", f.Path)
+	add(f.Session != 0, "Session", fmt.Sprintf("%#x", uint64(f.Session)))
+	add(f.Nth != 0, "Nth", f.Nth)
+	add(f.Times != 0, "Times", f.Times)
+	add(true, "Do", f.Do)
+	return "Fault{" + strings.Join(set, ", ") + "}"
 }
 
 // check returns an error if the fault can never take effect.
@@ -215,11 +209,6 @@ func checkOp(op string) error {
 	}
 	if slices.Contains(names, op) {
 		return nil
-	}
-	for _, name := range names {
-		if strings.EqualFold(name, op) {
-			return fmt.Errorf("there are no requests of type %q: write %q", op, name)
-		}
 	}
 	slices.Sort(names)
 	return fmt.Errorf("there are no requests of type %q, only %s", op, strings.Join(names, ", "))
@@ -362,10 +351,7 @@ func (i *Injection) hits(m *message) bool {
 		return false
 	}
 	i.matched++
-	first, times := max(i.fault.Nth, 1), i.fault.Times
-	if times == 0 {
-		times = 1
-	}
+	first, times := max(i.fault.Nth, 1), cmp.Or(i.fault.Times, 1)
 	return i.matched >= first && (times < 0 || i.matched-first < times)
 }
 

@@ -3,7 +3,6 @@ package lockkeepertest
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,24 +37,4 @@ func TestGoroutinesLeftBehind(t *testing.T) {
 		}
 		close(stop)
 	})
-}
-
-// TestSharedProfile: the profile that a check gets shows all goroutines that were there
-// when it asked, also if others ask at the same time.
-func TestSharedProfile(t *testing.T) {
-	var all sync.WaitGroup
-	for i := range 20 {
-		all.Go(func() {
-			for j := range 10 {
-				s := &Server{label: fmt.Sprintf("%s-%d-%d", t.Name(), i, j)}
-				stop := make(chan struct{})
-				s.labelled(func() { go func() { <-stop }() })
-				if got := goroutines(); got.err != nil || !got.labels[s.label] {
-					t.Errorf("%s is missing: %v", s.label, got.err)
-				}
-				close(stop)
-			}
-		})
-	}
-	all.Wait()
 }

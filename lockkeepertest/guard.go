@@ -36,9 +36,7 @@ type Guard struct {
 	events    []event
 	wrong     []problem
 	resources []*Resource
-	state     string // of the servers when the first wrong write was accepted
 	verdict   Verdict
-	found     string // the verdict as text, until the test is told
 }
 
 // Verdict is what a [Guard] has found.
@@ -168,23 +166,7 @@ func (r *Resource) WriteUnchecked(token int64) { r.write(token, false) }
 func (r *Resource) write(token int64, check bool) error {
 	g := r.g
 	g.mu.Lock()
-	err := r.accept(token, check)
-	wrong := g.state == "" && (len(r.problems()) > 0 || len(g.wrong) > 0)
-	g.mu.Unlock()
-	if wrong { // now, since later the clients may be closed
-		state := g.report.String()
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		if g.state == "" {
-			g.state = state
-		}
-	}
-	return err
-}
-
-// accept is write, with guards.mu held.
-func (r *Resource) accept(token int64, check bool) error {
-	g := r.g
+	defer g.mu.Unlock()
 	if check && token < 1 {
 		return fmt.Errorf("%w: %d", fence.ErrInvalid, token)
 	}
@@ -348,47 +330,26 @@ func (g *Guard) follow(v *fsm.View) {
 // clients itself calls it before that, since a client's znodes go with its session.
 func (g *Guard) Check() {
 	g.t.Helper()
-	g.judge()
-	g.mu.Lock()
-	found, state := g.found, g.state
-	g.found = ""
-	g.mu.Unlock()
-	if found != "" {
+	if found := g.find(); found != "" {
 		g.t.Errorf("lockkeepertest: %s", found)
-		g.report.logState(g.t, state)
+		g.report.log(g.t)
 	}
 }
 
 // Verdict gives the verdict now, as [Guard.Check] does, and returns it instead of failing the
 // test. The guard then ends.
 func (g *Guard) Verdict() Verdict {
-	g.judge()
+	g.find()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.found = ""
 	all := &g.report.guards.all
 	*all = slices.DeleteFunc(*all, func(other *Guard) bool { return other == g })
 	return g.verdict
 }
 
-// judge reaches the verdict, if there is none yet.
-func (g *Guard) judge() {
-	g.look()
-	found := g.find()
-	if found == "" {
-		return
-	}
-	state := g.report.String()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.found = found
-	if g.state == "" {
-		g.state = state
-	}
-}
-
-// find reaches the verdict, and returns why the test is to fail, or "".
+// find reaches the verdict, if there is none yet, and returns why the test is to fail, or "".
 func (g *Guard) find() string {
+	g.look()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.checked {
@@ -466,15 +427,15 @@ type client struct {
 	gone     string         // why it will not come back, or ""
 }
 
-// end reaches the verdicts for t, whose clients are about to be closed. The guards' own cleanups
-// tell them.
+// end gives the verdicts for t, whose clients are about to be closed.
 func (x *guards) end(t testing.TB) {
+	t.Helper()
 	x.mu.Lock()
 	all := slices.Clone(x.all)
 	x.mu.Unlock()
 	for _, g := range all {
 		if g.t == t {
-			g.judge()
+			g.Check()
 		}
 	}
 }

@@ -2,7 +2,6 @@ package lockkeepertest_test
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"net"
 	"regexp"
@@ -471,22 +470,6 @@ func TestGuardedNames(t *testing.T) {
 	}
 }
 
-// TestGuardWithoutFault: go-zookeeper's locks on one server, where nothing goes wrong.
-func TestGuardWithoutFault(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.Start(t)
-		g := s.GuardLock(t, "/lock")
-		r := g.Resource()
-		var wg sync.WaitGroup
-		for range 5 {
-			conn := s.Connect(t, time.Minute)
-			wg.Go(func() { work(t, conn, g, r, 10) })
-		}
-		wg.Wait()
-		checkTurns(t, g, 50)
-	})
-}
-
 // work takes the lock n times, and writes to the resource. If the connection is lost, it
 // tries again until it has released the lock.
 func work(t *testing.T, conn *zk.Conn, g *lockkeepertest.Guard, r *lockkeepertest.Resource, n int) {
@@ -547,20 +530,6 @@ func TestGuardOverALeaderChange(t *testing.T) {
 	})
 }
 
-func TestGuardFindsNoOrphanOfGoZookeeper(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := lockkeepertest.StartCluster(t, 3)
-		g := c.Server(1).GuardLock(t, "/lock") // any member will do
-		conn := c.Connect(t, time.Minute)
-		if err := create(conn, "/lock"); err != nil {
-			t.Fatal(err)
-		}
-		c.Inject(lockkeepertest.Fault{Op: "create", Path: "/lock/*", Do: lockkeepertest.CloseAfter()})
-		<-lock(conn, "/lock") // and keeps it
-		checkTurns(t, g, 1)
-	})
-}
-
 // TestGuardInvalidToken: a resource refuses what is no token, as a fence does, and so no harm is
 // done. A resource without a check accepts it.
 func TestGuardInvalidToken(t *testing.T) {
@@ -603,20 +572,6 @@ func TestGuardEnds(t *testing.T) {
 	})
 }
 
-// TestGuardBegins in the middle: the znodes that are there are known.
-func TestGuardBegins(t *testing.T) {
-	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
-		<-lock(conn, "/lock")
-		g := s.GuardLock(t, "/lock")
-		if got := g.Holders(); len(got) != 1 || got[0].Session != conn.SessionID() || got[0].Token != s.Locks()[0].Token {
-			t.Errorf("got %+v", got)
-		}
-		if got := fmt.Sprint(g.Token(1)); got != "0" {
-			t.Errorf("got %v", got)
-		}
-	})
-}
-
 // TestGuardBeginsInACluster whose first member is behind.
 func TestGuardBeginsInACluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -631,6 +586,9 @@ func TestGuardBeginsInACluster(t *testing.T) {
 		g := c.GuardLock(t, "/lock")
 		if got := g.Holders(); len(got) != 1 || got[0].Session != conn.SessionID() {
 			t.Errorf("got %+v", got)
+		}
+		if token := g.Token(1); token != 0 {
+			t.Errorf("nobody's token is %d", token)
 		}
 		g.Check()
 		c.Heal()

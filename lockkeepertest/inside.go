@@ -74,12 +74,7 @@ func (s *Server) Get(path string) (data []byte, stat *zk.Stat, err error) {
 		if n == nil {
 			return
 		}
-		x := n.Stat()
-		data, err = n.Record().Data, nil
-		stat = &zk.Stat{
-			Czxid: x.Czxid, Mzxid: x.Mzxid, Ctime: x.Ctime, Mtime: x.Mtime, Version: x.Version, Cversion: x.Cversion,
-			Aversion: x.Aversion, EphemeralOwner: x.EphemeralOwner, DataLength: x.DataLength, NumChildren: x.NumChildren, Pzxid: x.Pzxid,
-		}
+		data, stat, err = n.Record().Data, new(zk.Stat(n.Stat())), nil
 	})
 	return data, stat, err
 }

@@ -224,19 +224,6 @@ func TestWaitOverARestart(t *testing.T) {
 	})
 }
 
-// TestWaitInACluster: what another member has written.
-func TestWaitInACluster(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := lockkeepertest.StartCluster(t, 3)
-		conn := c.Server(1).Connect(t, time.Minute)
-		held := lock(conn, "/lock")
-		for i := 1; i <= 3; i++ {
-			c.Server(i).WaitHeld("/lock", conn.SessionID())
-		}
-		<-held
-	})
-}
-
 func TestWaitFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fake := &failures{TB: t}

@@ -13,19 +13,8 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
-
-func TestStartIsReady(t *testing.T) {
-	conn := lockkeepertest.Start(t).Connect(t, time.Minute)
-	if _, err := conn.Create("/a", []byte("x"), 0, zk.WorldACL(zk.PermAll)); err != nil {
-		t.Fatal(err)
-	}
-	if data, stat, err := conn.Get("/a"); err != nil || string(data) != "x" || stat.Version != 0 {
-		t.Errorf("got %q, %+v, %v", data, stat, err)
-	}
-}
 
 // TestWaitsLittle: hardly anything waits for a timer while a server starts, a client
 // connects, and both are closed, or while a cluster starts.
@@ -53,18 +42,6 @@ func TestWaitsLittle(t *testing.T) {
 	}
 }
 
-func TestTCP(t *testing.T) {
-	s := lockkeepertest.Start(t, lockkeepertest.WithTCP())
-	conn, _, err := zk.Connect([]string{s.Addr()}, time.Minute, zk.WithLogger(logger{}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	if ok, _, err := conn.Exists("/zookeeper"); err != nil || !ok {
-		t.Errorf("got %v, %v", ok, err)
-	}
-}
-
 // cut is a dialer that fails once off is set.
 type cut struct {
 	s   *lockkeepertest.Server
@@ -78,77 +55,6 @@ func (c *cut) Dial(network, address string, timeout time.Duration) (net.Conn, er
 	return c.s.Dial(network, address, timeout)
 }
 
-// TestLockExpiresInVirtualTime cuts off a client that holds a lock. The next client gets
-// the lock when the session of 30 s expires, neither before nor much later, and within
-// little real time.
-func TestLockExpiresInVirtualTime(t *testing.T) {
-	started := time.Now()
-	synctest.Test(t, func(t *testing.T) {
-		const timeout, tick = 30 * time.Second, 2 * time.Second
-		s := lockkeepertest.Start(t, lockkeepertest.WithTickTime(tick))
-		network := &cut{s: s}
-		holder, _, err := zk.Connect([]string{"127.0.0.1:2181"}, timeout, zk.WithDialer(network.Dial), zk.WithLogger(logger{t}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer holder.Close()
-		lock := zk.NewLock(holder, "/lock", zk.WorldACL(zk.PermAll))
-		if err := lock.Lock(); err != nil {
-			t.Fatal(err)
-		}
-
-		waiter := s.Connect(t, timeout)
-		got := make(chan time.Time)
-		go func() {
-			if err := zk.NewLock(waiter, "/lock", zk.WorldACL(zk.PermAll)).Lock(); err != nil {
-				t.Error(err)
-			}
-			got <- time.Now()
-		}()
-		time.Sleep(5 * time.Minute) // pings keep both sessions alive
-		select {
-		case <-got:
-			t.Fatal("two clients hold the lock")
-		default:
-		}
-
-		network.off.Store(true)
-		lastPing := timeout / 3 // the longest time between the last ping and the cut
-		cutAt := time.Now()
-		if !s.Disconnect(holder.SessionID()) {
-			t.Fatal("the holder had no connection")
-		}
-		waited := (<-got).Sub(cutAt)
-		if waited < timeout-lastPing || waited > timeout+tick {
-			t.Errorf("the next client got the lock %v after the cut, with a session of %v and a tick of %v", waited, timeout, tick)
-		}
-	})
-	if took := time.Since(started); took > 4*time.Minute {
-		t.Errorf("took %v of real time", took)
-	} else {
-		t.Logf("took %v of real time", took)
-	}
-}
-
-func TestADayInVirtualTime(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		conn := lockkeepertest.Start(t, lockkeepertest.WithTickTime(time.Second), lockkeepertest.WithDeadline(48*time.Hour)).Connect(t, 30*time.Second)
-		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
-			t.Fatal(err)
-		}
-		session := conn.SessionID()
-		day := 24 * time.Hour
-		if !testkit.Thorough {
-			day /= 4
-		}
-		time.Sleep(day)
-		ok, _, err := conn.Exists("/e")
-		if err != nil || !ok || conn.SessionID() != session {
-			t.Errorf("after %v: exists %v, error %v, session %#x, was %#x", day, ok, err, conn.SessionID(), session)
-		}
-	})
-}
-
 func TestExpireSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.Start(t)
@@ -159,6 +65,9 @@ func TestExpireSession(t *testing.T) {
 		_, _, events, err := witness.ExistsW("/e")
 		if err != nil {
 			t.Fatal(err)
+		}
+		if s.Disconnect(1) {
+			t.Error("Disconnect closed a connection of a session that does not exist")
 		}
 		session := victim.SessionID()
 		if err := s.ExpireSession(session); err != nil {
@@ -181,41 +90,6 @@ func TestExpireSession(t *testing.T) {
 		s.Kill()
 		if err := s.ExpireSession(witness.SessionID()); err == nil || errors.Is(err, lockkeeper.ErrNoSession) {
 			t.Errorf("on a stopped server: %v", err)
-		}
-	})
-}
-
-func TestDisconnectKeepsTheSession(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := lockkeepertest.Start(t)
-		conn := s.Connect(t, time.Minute)
-		if _, err := conn.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
-			t.Fatal(err)
-		}
-		_, _, events, err := conn.GetW("/e")
-		if err != nil {
-			t.Fatal(err)
-		}
-		session := conn.SessionID()
-		if !s.Disconnect(session) {
-			t.Fatal("there was no connection")
-		}
-		if s.Disconnect(1) {
-			t.Error("Disconnect closed a connection of a session that does not exist")
-		}
-		synctest.Wait()
-		for conn.State() != zk.StateHasSession {
-			time.Sleep(time.Second)
-		}
-		if conn.SessionID() != session {
-			t.Errorf("session %#x, was %#x", conn.SessionID(), session)
-		}
-		time.Sleep(time.Second) // the client sets its watches again in the background
-		if _, err := conn.Set("/e", []byte("y"), 0); err != nil {
-			t.Fatal(err)
-		}
-		if e := <-events; e.Type != zk.EventNodeDataChanged {
-			t.Errorf("got %v", e)
 		}
 	})
 }
@@ -250,17 +124,6 @@ func TestStopAndRestart(t *testing.T) {
 				t.Errorf("got %q, %v: the sequence counter is lost", path, err)
 			}
 		})
-	}
-}
-
-// TestSeparateServers: servers in one process share nothing.
-func TestSeparateServers(t *testing.T) {
-	a, b := lockkeepertest.Start(t), lockkeepertest.Start(t)
-	if _, err := a.Connect(t, time.Minute).Create("/a", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
-		t.Fatal(err)
-	}
-	if ok, _, err := b.Connect(t, time.Minute).Exists("/a"); err != nil || ok {
-		t.Errorf("got %v, %v", ok, err)
 	}
 }
 

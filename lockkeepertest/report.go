@@ -34,12 +34,6 @@ type report struct {
 // each client is closed, so that the state is still the one of the failure.
 func (r *report) log(t testing.TB) {
 	t.Helper()
-	r.logState(t, "")
-}
-
-// logState is log with the state of an earlier moment, unless that is empty.
-func (r *report) logState(t testing.TB, state string) {
-	t.Helper()
 	if !t.Failed() {
 		return
 	}
@@ -50,10 +44,7 @@ func (r *report) logState(t testing.TB, state string) {
 		return
 	}
 	r.logged[t] = true
-	if state == "" {
-		state = r.String()
-	}
-	t.Logf("lockkeepertest: %s", state)
+	t.Logf("lockkeepertest: %s", r)
 }
 
 func (r *report) String() string {

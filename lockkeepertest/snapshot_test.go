@@ -10,7 +10,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
 
@@ -283,54 +282,4 @@ func TestRestoreFails(t *testing.T) {
 			t.Errorf("got\n%s", got)
 		}
 	})
-}
-
-// TestRestoreAfterRestart: the log replays to the same state.
-func TestRestoreAfterRestart(t *testing.T) {
-	dir := t.TempDir()
-	s := lockkeepertest.Start(t, lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.DataDir = dir }))
-	conn := s.Connect(t, time.Minute)
-	if err := create(conn, "/a"); err != nil {
-		t.Fatal(err)
-	}
-	snap := s.Snapshot()
-	if err := conn.Delete("/a", -1); err != nil {
-		t.Fatal(err)
-	}
-	s.Restore(snap)
-	was := look(t, s, "/", "/a")
-	s.Kill()
-	s.Restart()
-	if got := look(t, s, "/", "/a"); got != was {
-		t.Errorf("got\n%swant\n%s", got, was)
-	}
-}
-
-// BenchmarkRestore restores ten znodes, of which a test has deleted one and changed one.
-func BenchmarkRestore(b *testing.B) {
-	nodes := ""
-	for i := range 10 {
-		nodes += fmt.Sprintf("/node%d = \"data\"\n", i)
-	}
-	for _, name := range []string{"unchanged", "changed"} {
-		b.Run(name, func(b *testing.B) {
-			s := lockkeepertest.Start(b, lockkeepertest.WithTree(nodes))
-			conn := s.Connect(b, time.Minute)
-			snap := s.Snapshot()
-			b.ReportAllocs()
-			for b.Loop() {
-				if name == "changed" {
-					b.StopTimer()
-					if _, err := conn.Set("/node1", nil, -1); err != nil {
-						b.Fatal(err)
-					}
-					if err := conn.Delete("/node2", -1); err != nil {
-						b.Fatal(err)
-					}
-					b.StartTimer()
-				}
-				s.Restore(snap)
-			}
-		})
-	}
 }

@@ -106,6 +106,7 @@ func TestWhatWritesWaitFor(t *testing.T) {
 						time.Sleep(time.Second)
 					}
 					expect("a lock at a follower", best, x.lock)
+					c.Server(lead).SetDisk(lockkeepertest.Disk{Delay: time.Hour}) // the end of the test does not wait for it
 				})
 			})
 		}

@@ -24,6 +24,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -197,12 +198,7 @@ func (n *Network) update(match func(*conn) bool) {
 
 // ends lists the ends of all connections in the order in which these were made.
 func (n *Network) ends() []*conn {
-	all := make([]*conn, 0, len(n.conns))
-	for c := range n.conns {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, func(a, b *conn) int { return cmp.Compare(a.id, b.id) })
-	return all
+	return slices.SortedFunc(maps.Keys(n.conns), func(a, b *conn) int { return cmp.Compare(a.id, b.id) })
 }
 
 // Open counts the connections between two hosts that have not ended at the first one, however
@@ -303,9 +299,7 @@ func (h Host) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	pause := func(d time.Duration, changed <-chan struct{}) error {
 		var after <-chan time.Time
 		if d > 0 {
-			timer := time.NewTimer(d)
-			defer timer.Stop()
-			after = timer.C
+			after = time.After(d)
 		}
 		select {
 		case <-after:
@@ -389,8 +383,8 @@ type half struct {
 	chunks   []chunk
 	buffered int
 	changed  chan struct{} // closed on any change; nil if no goroutine waits
-	timer    *time.Timer   // for reuse by the next wait
 	readBy   time.Time     // deadlines; zero is none
+	timer    *time.Timer   // for reuse by the next wait
 	writeBy  time.Time
 
 	// Of bytes that were lost: when the first of them was sent, until all have arrived, and
@@ -471,8 +465,8 @@ func (h *half) arrival(now time.Time, size int) time.Time {
 		if s.free.After(at) {
 			at = s.free
 		}
-		s.free = at.Add(transfer(size, s.rate))
-		at = s.free
+		at = at.Add(transfer(size, s.rate))
+		s.free = at
 	}
 	if h.n.delay != nil {
 		at = at.Add(h.n.delay(h.link.from, h.link.to))

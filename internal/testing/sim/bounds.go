@@ -57,7 +57,7 @@ func (c *checker) availability() {
 		if !o.Known() && (closed[o.Session] || newest[o.Session] != k || k.Ended-o.CallAt < soon && !k.ByServer) {
 			continue // the client itself gave up the connection or the session
 		}
-		c.n.PromptWrites++
+		c.n["writes that had to be prompt"]++
 		switch {
 		case !o.Known():
 			c.fail("availability", "op %d, sent to member %d at %v, was not answered; the connection ended at %v, by the server: %v", o.ID, o.Server, o.CallAt, k.Ended, k.ByServer)
@@ -70,14 +70,12 @@ func (c *checker) availability() {
 // onlyOtherStuck reports whether in a period, and for a while before it, there was no fault
 // other than one other member being stuck once.
 func (c *checker) onlyOtherStuck(member int, from, to time.Duration) bool {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
 	from -= c.s.settleTime()
-	if from < 0 || slices.ContainsFunc(c.s.otherLog, func(s *span) bool { return s.within(from, to) }) {
+	if from < 0 || c.was(otherFault, 0, from, to) {
 		return false
 	}
 	stuck := 0
-	for _, s := range c.s.stuckLog {
+	for _, s := range c.s.spans[memberStuck] {
 		if s.within(from, to) {
 			if stuck++; stuck > 1 || s.from == memberHost(member) {
 				return false
@@ -117,19 +115,11 @@ func (c *checker) age() {
 		if high == nil || !o.Known() || o.ReadOnly {
 			continue
 		}
-		c.n.ReadAges++
-		if o.Zxid < high.Zxid && !c.wasPaused(o.Server, high.RetAt, o.RetAt) {
+		c.n["ages of reads"]++
+		if o.Zxid < high.Zxid && !c.was(processPaused, o.Server, high.RetAt, o.RetAt) {
 			c.fail("age of reads", "op %d, sent to member %d at %v, was answered from zxid %x, although %x had been acknowledged at %v", o.ID, o.Server, o.CallAt, o.Zxid, high.Zxid, high.RetAt)
 		}
 	}
-}
-
-// wasPaused reports whether a member's process was paused in a period. The age of
-// its reads is not limited then.
-func (c *checker) wasPaused(member int, from, to time.Duration) bool {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	return slices.ContainsFunc(c.s.pauseLog, func(s *span) bool { return s.from == memberHost(member) && s.within(from, to) })
 }
 
 // maxOpen is how many connections from another member one may have open at a time. Where each
@@ -151,16 +141,13 @@ func (s *sim) countConns() {
 			now := s.h.now()
 			s.mu.Lock()
 			frozen := s.frozen[m.name] > 0 || // then its kernel accepts them
-				slices.ContainsFunc(s.pauseLog, func(x *span) bool { return x.from == m.name && x.within(now-time.Second, now) })
+				slices.ContainsFunc(s.spans[processPaused], func(x *span) bool { return x.from == m.name && x.within(now-time.Second, now) })
 			s.mu.Unlock()
 			for _, x := range s.members {
 				if x == m || frozen {
 					continue
 				}
 				n := s.net.Open(m.name, x.name)
-				s.h.mu.Lock()
-				s.h.MostOpen = max(s.h.MostOpen, n)
-				s.h.mu.Unlock()
 				pair := [2]*member{m, x}
 				if n <= maxOpen {
 					above[pair] = 0
@@ -221,20 +208,19 @@ func (c *checker) idle(m *member, length time.Duration) (from time.Duration, tri
 		}
 	}
 	for _, x := range c.h.Failed {
-		if of(x.Server) {
+		if of(int(x.Member)) {
 			tried = append(tried, x.At)
 		}
 	}
 	slices.Sort(tried)
 	slices.Sort(done)
 	starts := slices.Clone(done)
-	for _, log := range [][]*span{c.s.slowLog, c.s.stuckLog, c.s.pauseLog, c.s.outLog, c.s.voteLog, c.s.roundLog} {
+	for what, log := range c.s.spans {
 		for _, x := range log {
-			starts = append(starts, x.Until+1)
+			if what != otherFault {
+				starts = append(starts, x.Until+1)
+			}
 		}
-	}
-	for i := range c.s.cutLog {
-		starts = append(starts, c.s.cutLog[i].Until+1)
 	}
 	slices.Sort(starts)
 	count := func(all []time.Duration, from, to time.Duration) int {
@@ -257,18 +243,16 @@ func (c *checker) idle(m *member, length time.Duration) (from time.Duration, tri
 // majority reports whether a majority of the voters was up, connected and undisturbed, with
 // its votes, in a period without slow round trips, and so was the member with, if it is not nil.
 func (c *checker) majority(with *member, from, to time.Duration) bool {
-	for _, log := range [][]*span{c.s.voteLog, c.s.roundLog} {
-		if slices.ContainsFunc(log, func(x *span) bool { return x.within(from, to) }) {
-			return false
-		}
+	if c.was(votesChange, 0, from, to) || c.was(roundSlow, 0, from, to) {
+		return false
 	}
 	voters, well := 0, 0
 	for _, m := range c.s.members {
-		disturbed := slices.ContainsFunc(c.s.cutLog, func(x span) bool {
+		disturbed := slices.ContainsFunc(c.s.spans[wayCut], func(x *span) bool {
 			return x.within(from, to) && (x.from == m.name || x.to == m.name) && !strings.HasPrefix(x.from, "client") && !strings.HasPrefix(x.to, "client")
 		})
-		for _, log := range [][]*span{c.s.slowLog, c.s.stuckLog, c.s.pauseLog, c.s.outLog} {
-			disturbed = disturbed || slices.ContainsFunc(log, func(x *span) bool { return x.from == m.name && x.within(from, to) })
+		for _, what := range []trouble{diskSlow, memberStuck, processPaused, memberOut} {
+			disturbed = disturbed || c.was(what, int(m.id), from, to)
 		}
 		if disturbed && m == with {
 			return false

@@ -16,66 +16,24 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Counts say how much was checked.
-type Counts struct {
-	Ops, Commits, Locks, Ephemerals, Expiries, Reads, Linearized int
+// Counts say how much of what there was, and was checked.
+type Counts map[string]int
 
-	Reaped                 int // TTL znodes and containers that members deleted
-	KnownEnds              int // sessions whose latest possible end was known
-	Unchecked              int // registers whose history Porcupine could not judge in time
-	Outcomes               int // answers to writes that were compared with what the tree allowed
-	Reconfigs              int // reconfigs that were answered
-	Refused                int // writes that would have exceeded a quota
-	ReadOnly               int // answers from members without a majority
-	PromptWrites, ReadAges int // writes that had to be prompt, and reads whose age was checked
-
-	WatchCounts
-	Tally
-}
-
-// WatchCounts say how much was checked about watches.
-type WatchCounts struct {
-	Watches, Events  int
-	SetAgain, AtOnce int // watches that were set again, and events that this caused
-}
-
-func (n *Counts) add(m Counts) {
-	n.Ops += m.Ops
-	n.Commits += m.Commits
-	n.Locks += m.Locks
-	n.Ephemerals += m.Ephemerals
-	n.Expiries += m.Expiries
-	n.Reads += m.Reads
-	n.Linearized += m.Linearized
-	n.Unchecked += m.Unchecked
-	n.Reaped += m.Reaped
-	n.KnownEnds += m.KnownEnds
-	n.Outcomes += m.Outcomes
-	n.PromptWrites += m.PromptWrites
-	n.ReadAges += m.ReadAges
-	n.ReadOnly += m.ReadOnly
-	n.Refused += m.Refused
-	n.Reconfigs += m.Reconfigs
-	n.WatchCounts.add(m.WatchCounts)
-	n.Tally.add(m.Tally)
-}
-
-func (n *WatchCounts) add(m WatchCounts) {
-	n.Watches += m.Watches
-	n.Events += m.Events
-	n.SetAgain += m.SetAgain
-	n.AtOnce += m.AtOnce
+func (n Counts) add(m Counts) {
+	for what, k := range m {
+		n[what] += k
+	}
 }
 
 // check checks the history. The order of sessions' replies and the agreement of the
 // members were checked during the run.
 func (s *sim) check() Counts {
-	c := &checker{s: s, h: s.h, at: map[int64]int{}}
+	c := &checker{s: s, h: s.h, at: map[int64]int{}, n: s.perturbed.Counts()}
+	c.n.add(s.h.Counts)
 	for i := range s.h.Commits {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
-	c.n.Tally = s.h.Tally
-	c.n.Ops, c.n.Commits = len(s.h.Ops), len(s.h.Commits)
+	c.n["requests"], c.n["transactions"] = len(s.h.Ops), len(s.h.Commits)
 	c.writes()
 	c.outcomes()
 	c.readOnly()
@@ -265,7 +223,7 @@ func (c *checker) readOnly() {
 		if !o.Known() {
 			continue
 		}
-		c.n.ReadOnly++
+		c.n["answers without a majority"]++
 		if refused := o.Err == proto.NotReadOnly; refused != (isWrite(o.Code) || o.Code == proto.OpSync) {
 			c.fail("read-only", "op %d (%d of %s) was sent on a read-only connection and answered %v", o.ID, o.Code, o.Path, o.Err)
 		}
@@ -324,7 +282,7 @@ func (c *checker) reconfigs() {
 		if o.Code != proto.OpReconfig || !o.Known() || o.ReadOnly {
 			continue
 		}
-		c.n.Reconfigs++
+		c.n["reconfigs"]++
 		wrong := false
 		switch o.Err {
 		case proto.OK:
@@ -396,7 +354,7 @@ func (c *checker) reads() {
 			}
 		}
 	}
-	c.n.Reads = len(reads)
+	c.n["reads"] = len(reads)
 	slices.SortStableFunc(reads, func(a, b *Op) int { return cmp.Compare(a.Zxid, b.Zxid) })
 	w := c.newWorld()
 	next := 0
@@ -502,9 +460,9 @@ func (r *Report) Linearize(most time.Duration) {
 		case porcupine.Illegal:
 			h.violate("linearizability", "no order of the %d operations on %s explains their results", len(ops), path)
 		case porcupine.Unknown:
-			r.Checked.Unchecked++
+			r.Checked["histories that Porcupine gave up on"]++
 		default:
-			r.Checked.Linearized += len(ops)
+			r.Checked["operations that Porcupine judged"] += len(ops)
 		}
 	}
 }
@@ -513,7 +471,7 @@ func (r *Report) Linearize(most time.Duration) {
 // first in line, with fencing tokens that grow. By the clock, no two clients believe
 // at once that they hold the lock.
 func (c *checker) locks() {
-	c.n.Locks = len(c.h.Spans)
+	c.n["locks"] = len(c.h.Spans)
 	created, deleted := map[string]int64{}, map[string]int64{}
 	deletedAt := map[string]time.Duration{}
 	for i := range c.h.Commits {
@@ -701,12 +659,6 @@ func (c *checker) watches() {
 	}
 }
 
-// knownWatches are the watches that a client knows to be set.
-type knownWatches struct {
-	watching   map[oneShot]bool
-	persistent map[persistentWatch]bool
-}
-
 // after returns the first trigger after a zxid.
 func (t triggers) after(path string, zxid int64) trigger {
 	l := t[path]
@@ -778,15 +730,14 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 	fail := func(format string, args ...any) {
 		c.fail("watches", "connection %d of client %d to member %d: %s", l.ID, l.Client, l.Server, fmt.Sprintf(format, args...))
 	}
-	first := knownWatches{maps.Clone(believes.watching), maps.Clone(believes.persistent)}
-	var leaves *knownWatches                                      // nil until the client leaves
-	armed := map[oneShot]trigger{}                                // when each must fire
-	persistent := map[persistentWatch]int64{}                     // the zxids at which they were set
-	told := map[due]int{}                                         // how often each event came, of those with a zxid
-	var atOnce []due                                              // events without a zxid
-	next := len(k.all)                                            // the first of k.all that may not have come yet
-	set := len(first.watching) == 0 && len(first.persistent) == 0 // the watches are set again, or there were none
-	watch := &client{watching: believes.watching, persistent: believes.persistent}
+	first := believes.clone()
+	var leaves *knownWatches                  // nil until the client leaves
+	armed := map[oneShot]trigger{}            // when each must fire
+	persistent := map[persistentWatch]int64{} // the zxids at which they were set
+	told := map[due]int{}                     // how often each event came, of those with a zxid
+	var atOnce []due                          // events without a zxid
+	next := len(k.all)                        // the first of k.all that may not have come yet
+	set := first.empty()                      // the watches are set again, or there were none
 	persist := func(w persistentWatch, zxid int64) {
 		if _, ok := persistent[w]; !ok {
 			persistent[w] = zxid
@@ -803,7 +754,7 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 	}
 	for _, f := range l.Frames {
 		if f.Seq > left && leaves == nil {
-			leaves = &knownWatches{maps.Clone(watch.watching), maps.Clone(watch.persistent)}
+			leaves = new(believes.clone())
 		}
 		for w, t := range armed {
 			if f.Zxid > t.zxid || f.Zxid == t.zxid && f.Event == 0 {
@@ -819,9 +770,9 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 			}
 		}
 		if f.Event != 0 {
-			c.n.Events++
+			c.n["events"]++
 			d := due{f.Zxid, f.Event, f.Path}
-			watch.fired(f.Event, f.Path)
+			believes.fired(f.Event, f.Path)
 			if f.Zxid == -1 {
 				if set {
 					fail("event %d of %s without a zxid, but no setWatches is pending", f.Event, f.Path)
@@ -846,7 +797,7 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 			continue
 		}
 		o := f.Op
-		watch.note(o)
+		believes.note(o)
 		switch {
 		case o.Code == proto.OpSetWatches || o.Code == proto.OpSetWatches2:
 			if set || o.Err != proto.OK {
@@ -856,14 +807,14 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 			set = true
 			k.again(o, first, atOnce, armed, persist, fail)
 		case o.Code == proto.OpAddWatch && o.Err == proto.OK:
-			c.n.Watches++
+			c.n["watches"]++
 			persist(persistentWatch{o.Recursive, o.Path}, o.Zxid)
 		case o.Watch && (o.Err == proto.OK || o.Code == proto.OpExists && o.Err == proto.NoNode):
 			w, t := oneShot{o.Code == proto.OpGetChildren, o.Path}, k.data
 			if w.child {
 				t = k.child
 			}
-			c.n.Watches++
+			c.n["watches"]++
 			if _, ok := armed[w]; !ok {
 				armed[w] = t.after(w.path, o.Zxid)
 			}
@@ -874,7 +825,7 @@ func (k *watchCheck) conn(l *ConnLog, believes knownWatches, left int) knownWatc
 		}
 	}
 	if leaves == nil {
-		leaves = &knownWatches{watch.watching, watch.persistent}
+		return believes
 	}
 	return *leaves
 }
@@ -889,7 +840,7 @@ func (k *watchCheck) again(o *Op, first knownWatches, atOnce []due, armed map[on
 	}
 	var want []due
 	arm := func(w oneShot, t triggers) {
-		c.n.SetAgain++
+		c.n["watches set again"]++
 		if absent, ok := first.watching[w]; !ok || absent != slices.Contains(q.Exist, w.path) && !w.child {
 			fail("op %d sets a watch of %v again, but the session has %v", o.ID, w, first)
 		}
@@ -928,7 +879,7 @@ func (k *watchCheck) again(o *Op, first knownWatches, atOnce []due, armed map[on
 	order := func(a, b due) int { return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.event, b.event)) }
 	slices.SortFunc(want, order)
 	slices.SortFunc(atOnce, order)
-	c.n.AtOnce += len(atOnce)
+	c.n["events at once"] += len(atOnce)
 	if !slices.Equal(want, atOnce) {
 		fail("op %d sets watches again, from zxid %x at %x: the events at once are %v, should be %v", o.ID, q.RelativeZxid, o.Zxid, atOnce, want)
 	}
@@ -961,7 +912,7 @@ func (c *checker) ephemerals() {
 		for _, g := range x.Changes {
 			switch {
 			case g.Kind == proto.NodeCreated && g.Session != 0:
-				c.n.Ephemerals++
+				c.n["ephemerals"]++
 				if !open[g.Session] {
 					c.fail("ephemerals", "%s was created at zxid %x in session %x, which had ended", g.Path, x.Zxid, g.Session)
 					continue
@@ -1025,7 +976,7 @@ func (c *checker) expiries() {
 			continue // a member that had been replaced as the leader could not end it
 		}
 		found := late[e.Session]
-		if c.wasStuck(int(e.By), e.At-time.Second, e.At) {
+		if c.was(memberStuck, int(e.By), e.At-time.Second, e.At) {
 			continue // another member may lead already, and have found the session late
 		}
 		if n := len(found); n > 0 && (found[n-1].By != e.By || slices.ContainsFunc(c.h.LeaderChanges, func(t time.Duration) bool { return found[n-1].At < t && t <= e.At })) {
@@ -1035,10 +986,10 @@ func (c *checker) expiries() {
 	}
 	for _, id := range slices.Sorted(maps.Keys(late)) {
 		e := late[id][0] // later ones repeat an attempt that failed
-		c.n.Expiries++
+		c.n["expiries"]++
 		for _, a := range answered[e.Session] {
 			if a.ret+c.reportTime() < e.At && a.call+e.Timeout > e.At && !c.wasCut(a.server, int(e.By), a.call-5*time.Second, e.At) &&
-				!c.wasSlow(a.server, a.call-5*time.Second, e.At) && !c.wasUnheard(a.server, a.call, e.At+time.Second) {
+				!c.was(diskSlow, a.server, a.call-5*time.Second, e.At) && !c.wasUnheard(a.server, a.call, e.At+time.Second) {
 				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, but member %d heard from it at %v", e.Session, e.Timeout, e.At, e.By, a.server, a.call)
 				break
 			}
@@ -1067,10 +1018,8 @@ func (c *checker) expiries() {
 // reportedBy returns the time by which all of the members have learned what the member by
 // heard at a given time.
 func (c *checker) reportedBy(by int, members []int, heard time.Duration) time.Duration {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
 	told := heard + c.reportTime()
-	for _, s := range c.s.cutLog { // in order
+	for _, s := range c.s.spans[wayCut] { // in order
 		if s.At > told || s.Until != 0 && s.Until+redialed < heard {
 			continue
 		}
@@ -1101,28 +1050,20 @@ func (s *span) within(from, to time.Duration) bool {
 // wasCut reports whether in a period the way between two members was cut, or one of
 // them was down.
 func (c *checker) wasCut(a, b int, from, to time.Duration) bool {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	for _, s := range c.s.cutLog {
-		if s.between(a, b) && s.within(from, to) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(c.s.spans[wayCut], func(s *span) bool { return s.between(a, b) && s.within(from, to) })
 }
 
 // wasUnheard reports whether between two times a member disconnected its clients because
 // the leader did not receive their touches.
 func (c *checker) wasUnheard(member int, from, to time.Duration) bool {
-	return slices.ContainsFunc(c.h.Unheard, func(u Unheard) bool { return int(u.Member) == member && from <= u.At && u.At <= to })
+	return slices.ContainsFunc(c.h.Unheard, func(u Moment) bool { return int(u.Member) == member && from <= u.At && u.At <= to })
 }
 
-// wasSlow reports whether a member's disk was slow in a period. A member that waits
-// for its disk does not learn that another member leads.
-func (c *checker) wasSlow(a int, from, to time.Duration) bool {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	return slices.ContainsFunc(c.s.slowLog, func(s *span) bool { return s.from == memberHost(a) && s.within(from, to) })
+// was reports whether in a period there was that trouble with a member, or with any if member is 0. A
+// member that waits for its disk does not learn that another member leads.
+func (c *checker) was(what trouble, member int, from, to time.Duration) bool {
+	host := memberHost(member)
+	return slices.ContainsFunc(c.s.spans[what], func(s *span) bool { return (member == 0 || s.from == host) && s.within(from, to) })
 }
 
 // slowest is the longest time that an answered request took which was sent in a period.
@@ -1138,21 +1079,12 @@ func (c *checker) slowest(from, to time.Duration) (longest time.Duration) {
 // paused is for how long a member's process was paused in a period. Pauses that are too
 // short for the member to notice do not count.
 func (c *checker) paused(a int, from, to time.Duration) (sum time.Duration) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	for _, s := range c.s.pauseLog {
+	for _, s := range c.s.spans[processPaused] {
 		if d := min(s.Until, to) - max(s.At, from); s.from == memberHost(a) && d > tick/2+c.s.slack() {
 			sum += d
 		}
 	}
 	return sum
-}
-
-// wasStuck reports whether in a period a member could do nothing while others could.
-func (c *checker) wasStuck(a int, from, to time.Duration) bool {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	return slices.ContainsFunc(c.s.stuckLog, func(s *span) bool { return s.from == memberHost(a) && s.within(from, to) })
 }
 
 // lateness checks that no session outlives its timeout for long, whether it ends late
@@ -1162,9 +1094,7 @@ func (c *checker) lateness() {
 	if c.s.slack() > tick/10 {
 		return // the leader takes goroutines that often sleep, one after another, for a paused process
 	}
-	c.s.mu.Lock()
-	slices.SortStableFunc(c.s.cutLog, func(a, b span) int { return cmp.Compare(a.At, b.At) })
-	c.s.mu.Unlock()
+	slices.SortStableFunc(c.s.spans[wayCut], func(a, b *span) int { return cmp.Compare(a.At, b.At) })
 	committed := make([]time.Duration, len(c.h.Commits))
 	for i := range c.h.Commits {
 		committed[i] = c.h.Commits[i].At
@@ -1181,15 +1111,13 @@ func (c *checker) lateness() {
 	}
 	// When the process of a member is resumed, the member hears what arrived in the pause.
 	afterStop := map[int64]time.Duration{}
-	c.s.mu.Lock()
-	for _, t := range c.s.pauseLog {
+	for _, t := range c.s.spans[processPaused] {
 		for _, o := range c.h.Ops {
 			if t.from == memberHost(o.Server) && t.within(o.CallAt, o.CallAt+reportTime) {
 				afterStop[o.Session] = max(afterStop[o.Session], t.Until)
 			}
 		}
 	}
-	c.s.mu.Unlock()
 	type opened struct {
 		at, timeout time.Duration
 		server      int
@@ -1236,7 +1164,7 @@ func (c *checker) lateness() {
 			}
 		}
 		// A leader does not count time in which its process is paused.
-		for _, s := range c.s.pauseLog {
+		for _, s := range c.s.spans[processPaused] {
 			if s.within(heard, at) && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
 				heard += s.Until - s.At + tick
 			}
@@ -1248,7 +1176,7 @@ func (c *checker) lateness() {
 		}
 		// What a leader without a network proposes is committed when TCP sends it again: after up
 		// to twice that time.
-		for _, s := range c.s.stuckLog {
+		for _, s := range c.s.spans[memberStuck] {
 			if s.Until <= at && s.Until > heard+k.timeout && slices.ContainsFunc(by, func(m int) bool { return s.from == memberHost(m) }) {
 				heard += 2 * (s.Until - max(s.At, heard+k.timeout))
 			}
@@ -1259,7 +1187,7 @@ func (c *checker) lateness() {
 		for _, m := range c.s.members {
 			if m.votes() {
 				voters++
-				if c.wasSlow(int(m.id), heard+k.timeout, at) || c.wasStuck(int(m.id), heard+k.timeout, at) {
+				if c.was(diskSlow, int(m.id), heard+k.timeout, at) || c.was(memberStuck, int(m.id), heard+k.timeout, at) {
 					slow++
 				}
 			}
@@ -1267,7 +1195,7 @@ func (c *checker) lateness() {
 		if 2*slow > voters {
 			return
 		}
-		c.n.KnownEnds++
+		c.n["ends in time"]++
 		// While large entries are on their way, what is to end a session waits for room, too.
 		limit := tick + time.Second + c.s.slack()
 		if late := at - heard - k.timeout; late > limit && late > limit+2*c.slowest(heard, at) {
@@ -1422,7 +1350,7 @@ func (c *checker) clocks() {
 				if !ages {
 					continue
 				}
-				c.n.Reaped++
+				c.n["znodes reaped"]++
 				delete(alive, g.Path)
 				if a.ttl == 0 {
 					if !had[g.Path] || children[g.Path] > 0 {

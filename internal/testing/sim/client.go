@@ -2,9 +2,11 @@ package sim
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -41,10 +43,26 @@ type client struct {
 
 	// The session's watches, as far as the client knows, and the connection that it
 	// is on; guarded by h.mu.
-	newest     *conn            // nil while the client looks for another one
-	left       int              // when it left its last connection
+	newest *conn // nil while the client looks for another one
+	left   int   // when it left its last connection
+	knownWatches
+}
+
+// knownWatches are the watches that a client knows to be set.
+type knownWatches struct {
 	watching   map[oneShot]bool // whether the znode did not exist
 	persistent map[persistentWatch]bool
+}
+
+func (w knownWatches) clone() knownWatches {
+	return knownWatches{maps.Clone(w.watching), maps.Clone(w.persistent)}
+}
+
+func (w knownWatches) empty() bool { return len(w.watching)+len(w.persistent) == 0 }
+
+func (w knownWatches) clear() {
+	clear(w.watching)
+	clear(w.persistent)
 }
 
 // oneShot is a one-shot watch of a znode, or of its children.
@@ -85,7 +103,7 @@ func (s *sim) newClient(timeout time.Duration) *client {
 	id := len(s.clients) + 1
 	c := &client{
 		s: s, id: id, rng: s.stream(1000 + id), host: s.net.Host(clientHost(id)), timeout: timeout,
-		watching: map[oneShot]bool{}, persistent: map[persistentWatch]bool{},
+		knownWatches: knownWatches{map[oneShot]bool{}, map[persistentWatch]bool{}},
 	}
 	s.clients = append(s.clients, c)
 	return c
@@ -95,7 +113,7 @@ func (s *sim) newClient(timeout time.Duration) *client {
 // held.
 func (s *sim) watchersAt(member uint64) (n int) {
 	for _, c := range s.clients {
-		if k := c.newest; k != nil && k.log.Server == int(member) && !k.dead() && len(c.watching)+len(c.persistent) > 0 {
+		if k := c.newest; k != nil && k.log.Server == int(member) && !k.dead() && !c.empty() {
 			n++
 		}
 	}
@@ -144,7 +162,7 @@ func (c *client) try(server int) error {
 	h := c.s.h
 	failed := func() {
 		h.mu.Lock()
-		h.Failed = append(h.Failed, Try{h.now(), server})
+		h.Failed = append(h.Failed, Moment{h.now(), uint64(server)})
 		h.mu.Unlock()
 	}
 	if err != nil {
@@ -159,8 +177,7 @@ func (c *client) try(server int) error {
 	}
 	if c.session.SessionID == 0 { // there was none, or only one of a read-only server, which ends with its connection
 		c.left = 0
-		clear(c.watching)
-		clear(c.persistent)
+		c.clear()
 	}
 	h.mu.Unlock()
 	c.mu.Lock()
@@ -226,7 +243,7 @@ func (c *client) try(server int) error {
 // session's watches again, and reports what has changed since the client's last zxid.
 // It returns nil if the session has no watches. h.mu must be held.
 func (c *client) setWatches() *Op {
-	if len(c.watching)+len(c.persistent) == 0 {
+	if c.empty() {
 		return nil
 	}
 	c.mu.Lock()
@@ -259,27 +276,27 @@ func (c *client) setWatches() *Op {
 	return o
 }
 
-// note records the watch that a request has set, if it has. h.mu must be held.
-func (c *client) note(o *Op) {
+// note records the watch that a request has set, if it has.
+func (k knownWatches) note(o *Op) {
 	absent := o.Code == proto.OpExists && o.Err == proto.NoNode
 	switch {
 	case o.Code == proto.OpAddWatch && o.Err == proto.OK:
-		c.persistent[persistentWatch{o.Recursive, o.Path}] = true
+		k.persistent[persistentWatch{o.Recursive, o.Path}] = true
 	case o.Watch && (o.Err == proto.OK || absent):
 		w := oneShot{o.Code == proto.OpGetChildren, o.Path}
-		if _, ok := c.watching[w]; !ok {
-			c.watching[w] = absent
+		if _, ok := k.watching[w]; !ok {
+			k.watching[w] = absent
 		}
 	}
 }
 
-// fired removes the one-shot watches that an event uses up. h.mu must be held.
-func (c *client) fired(e proto.EventType, path string) {
+// fired removes the one-shot watches that an event uses up.
+func (k knownWatches) fired(e proto.EventType, path string) {
 	if e != proto.EventNodeChildrenChanged {
-		delete(c.watching, oneShot{false, path})
+		delete(k.watching, oneShot{false, path})
 	}
 	if e == proto.EventNodeChildrenChanged || e == proto.EventNodeDeleted {
-		delete(c.watching, oneShot{true, path})
+		delete(k.watching, oneShot{true, path})
 	}
 }
 
@@ -289,8 +306,7 @@ func (c *client) forget() {
 	c.s.h.mu.Lock()
 	c.s.h.KnownEnded[c.session.SessionID] = c.s.h.now()
 	c.newest, c.left = nil, 0
-	clear(c.watching)
-	clear(c.persistent)
+	c.clear()
 	c.s.h.mu.Unlock()
 	c.session = proto.ConnectReply{}
 	c.mu.Lock()
@@ -541,49 +557,36 @@ func (k *conn) take(h *History, f *rawclient.Frame) bool {
 	return true
 }
 
-func (o *Op) stat(s *proto.Stat) { o.GotVersion, o.GotCzxid, o.GotMzxid = s.Version, s.Czxid, s.Mzxid }
-
 func (o *Op) decode(f *rawclient.Frame) error {
+	var path proto.PathReply
+	var made proto.PathStatReply
+	var data proto.DataReply
+	var children proto.ChildrenReply
+	var multi proto.MultiReply
+	var r proto.Record
 	switch o.Code {
 	case proto.OpCreate:
-		var r proto.PathReply
-		err := f.Decode(&r)
-		o.GotPath = r.Path
-		return err
+		r = &path
 	case proto.OpCreateContainer, proto.OpCreateTTL:
-		var r proto.PathStatReply
-		err := f.Decode(&r)
-		o.GotPath = r.Path
-		return err
+		r = &made
 	case proto.OpSetData, proto.OpExists:
-		var r proto.Stat
-		err := f.Decode(&r)
-		o.stat(&r)
-		return err
+		r = &data.Stat
 	case proto.OpGetData, proto.OpReconfig:
-		var r proto.DataReply
-		err := f.Decode(&r)
-		o.stat(&r.Stat)
-		o.GotData = unpadded(r.Data)
-		return err
+		r = &data
 	case proto.OpGetChildren:
-		var r proto.ChildrenReply
-		err := f.Decode(&r)
-		o.GotChildren = r.Names
-		return err
+		r = &children
 	case proto.OpMulti:
-		var r proto.MultiReply
-		if err := f.Decode(&r); err != nil {
-			return err
-		}
-		for _, x := range r.Results {
-			if x.Code != proto.OK { // the reply's own code is OK even then
-				o.Err = x.Code
-				break
-			}
-		}
+		r = &multi
+	default:
+		return nil
 	}
-	return nil
+	err := f.Decode(r)
+	o.GotPath, o.GotData, o.GotChildren = path.Path+made.Path, unpadded(data.Data), children.Names
+	o.GotVersion, o.GotCzxid, o.GotMzxid = data.Stat.Version, data.Stat.Czxid, data.Stat.Mzxid
+	for _, x := range multi.Results { // the reply's own code is OK even if one failed
+		o.Err = cmp.Or(o.Err, x.Code)
+	}
+	return err
 }
 
 // do sends a request and waits for its reply. The op is not Known if the connection

@@ -21,11 +21,26 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// fault is a kind of fault: do causes one, holds it for a while and ends it.
+// fault is a kind of fault: do causes one to a member, holds it for a while and ends it. It is not called if of,
+// which chooses the member, returns nil.
 type fault struct {
 	name   string
 	weight int
-	do     func(s *sim, r *rand.Rand, hold time.Duration)
+	of     func(s *sim, r *rand.Rand) *member
+	do     doer
+}
+
+type doer func(s *sim, m *member, r *rand.Rand, hold time.Duration)
+
+// Those who may be chosen.
+var (
+	anyone  = (*sim).pick
+	leading = func(s *sim, _ *rand.Rand) *member { return s.leader() }
+	nobody  = func(s *sim, _ *rand.Rand) *member { return s.members[0] } // for faults that are of no single member
+)
+
+func restarting(crash bool) doer {
+	return func(s *sim, m *member, _ *rand.Rand, hold time.Duration) { s.restart(m, crash, hold) }
 }
 
 // usualHold is the longest that most faults last; longest is the longest that one lasts. What
@@ -36,49 +51,31 @@ const (
 )
 
 // stickingFaults are the faults that make a single member stuck and do nothing else.
-// They record themselves in stuckLog.
+// They begin spans of memberStuck.
 var stickingFaults = []string{"freeze a member", "freeze the leader", "isolate the leader", "isolate a member", "cut off a member", "stall the disk", "stall the leader's disk", "pause a process", "pause the leader's process"}
 
 var faultKinds = []fault{
-	{"crash", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), true, hold) }},
-	{"stop", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.pick(r), false, hold) }},
-	{"crash the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.restart(s.leader(), true, hold) }},
-	{"crash all", 1, func(s *sim, r *rand.Rand, hold time.Duration) {
+	{"crash", 4, anyone, restarting(true)},
+	{"stop", 2, anyone, restarting(false)},
+	{"crash the leader", 4, leading, restarting(true)},
+	{"crash all", 1, nobody, func(s *sim, _ *member, _ *rand.Rand, hold time.Duration) {
 		for _, m := range s.members {
 			s.wg.Go(func() { s.restart(m, true, hold/4) })
 		}
 		time.Sleep(hold / 4)
 	}},
-	{"isolate the leader", 4, func(s *sim, r *rand.Rand, hold time.Duration) {
-		if m := s.leader(); m != nil {
-			defer s.beginSpan(&s.stuckLog, m.name)()
-			s.isolate(m.name, true, true, hold)
-		}
-	}},
-	{"isolate the leader's sends", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
-		if m := s.leader(); m != nil {
-			s.isolate(m.name, true, false, hold)
-		}
-	}},
-	{"isolate the leader's receives", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
-		if m := s.leader(); m != nil {
-			s.isolate(m.name, false, true, hold)
-		}
-	}},
-	{"isolate a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
-		m := s.pick(r)
-		defer s.beginSpan(&s.stuckLog, m.name)()
-		s.isolate(m.name, true, true, hold)
-	}},
-	{"cut one way", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
-		a, b := s.pick(r), s.pick(r)
-		if a != b {
+	{"isolate the leader", 4, leading, isolating(true, true)},
+	{"isolate the leader's sends", 2, leading, isolating(true, false)},
+	{"isolate the leader's receives", 2, leading, isolating(false, true)},
+	{"isolate a member", 2, anyone, isolating(true, true)},
+	{"cut one way", 3, anyone, func(s *sim, a *member, r *rand.Rand, hold time.Duration) {
+		if b := s.pick(r); a != b {
 			s.cut(a.name, b.name, 1)
 			time.Sleep(hold)
 			s.cut(a.name, b.name, -1)
 		}
 	}},
-	{"partition", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+	{"partition", 3, nobody, func(s *sim, _ *member, r *rand.Rand, hold time.Duration) {
 		side := make([]bool, len(s.members))
 		for i := range side {
 			side[i] = r.IntN(2) == 0
@@ -96,15 +93,14 @@ var faultKinds = []fault{
 		time.Sleep(hold)
 		each(-1)
 	}},
-	{"cut off a member", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
-		m := s.pick(r)
-		defer s.beginSpan(&s.stuckLog, m.name)()
+	{"cut off a member", 3, anyone, func(s *sim, m *member, _ *rand.Rand, hold time.Duration) {
+		defer s.beginSpan(memberStuck, m.name)()
 		s.cutAll(m.name, 1)
 		time.Sleep(hold)
 		s.cutAll(m.name, -1)
 	}},
-	{"cut clients", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
-		m, way := s.pick(r), r.IntN(3)
+	{"cut clients", 3, anyone, func(s *sim, m *member, r *rand.Rand, hold time.Duration) {
+		way := r.IntN(3)
 		s.h.mu.Lock()
 		n := len(s.clients)
 		s.h.mu.Unlock()
@@ -128,17 +124,16 @@ var faultKinds = []fault{
 		time.Sleep(hold)
 		each(-1)
 	}},
-	{"slow network", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+	{"slow network", 3, nobody, func(s *sim, _ *member, r *rand.Rand, hold time.Duration) {
 		delay := time.Duration(5+r.IntN(150)) * time.Millisecond
 		s.delay.Store(int64(delay))
 		if 2*delay > s.opts.ElectionTimeout/4 {
-			defer s.beginSpan(&s.roundLog, "")()
+			defer s.beginSpan(roundSlow, "")()
 		}
 		time.Sleep(hold)
 		s.delay.Store(int64(usualDelay))
 	}},
-	{"slow store", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
-		m := s.pick(r)
+	{"slow store", 3, anyone, func(s *sim, m *member, r *rand.Rand, hold time.Duration) {
 		if m.mem == nil {
 			return
 		}
@@ -153,12 +148,11 @@ var faultKinds = []fault{
 		time.Sleep(hold)
 		end()
 	}},
-	{"stall the disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.pick(r), r) }},
-	{"stall the leader's disk", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.stall(s.leader(), r) }},
-	{"lose what the leader has not written", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.loseUnwritten(r, hold) }},
-	{"lag behind the snapshot", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.lag(r, hold) }},
-	{"full disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
-		m := s.pick(r)
+	{"stall the disk", 2, anyone, (*sim).stall},
+	{"stall the leader's disk", 3, leading, (*sim).stall},
+	{"lose what the leader has not written", 4, leading, (*sim).loseUnwritten},
+	{"lag behind the snapshot", 4, nobody, (*sim).lag},
+	{"full disk", 2, anyone, func(s *sim, m *member, _ *rand.Rand, hold time.Duration) {
 		if m.mem == nil || !m.claim() {
 			return
 		}
@@ -171,26 +165,20 @@ var faultKinds = []fault{
 		m.setMayStop(false)
 		m.start()
 	}},
-	{"transfer", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
-		if m := s.leader(); m != nil {
-			s.ask(m, cluster.Request{Transfer: new(uint64)})
-		}
+	{"transfer", 3, leading, func(s *sim, m *member, _ *rand.Rand, _ time.Duration) {
+		s.ask(m, cluster.Request{Transfer: new(uint64)})
 	}},
-	{"remove and add", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.removeAndAdd(s.pick(r), r, hold) }},
-	{"change a vote", 5, func(s *sim, r *rand.Rand, hold time.Duration) { s.changeVote(s.pick(r), r, hold) }},
-	{"freeze a member", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.freeze(s.pick(r), hold) }},
-	{"freeze the leader", 2, func(s *sim, r *rand.Rand, hold time.Duration) {
-		if m := s.leader(); m != nil {
-			s.freeze(m, hold)
-		}
-	}},
-	{"forget connections", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.forget(s.pick(r), s.pick(r), r) }},
-	{"forget the leader's connections, and nothing else", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.forgetOnly(s.leader(), s.pick(r), r) }},
-	{"no new connections", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.shut(s.pick(r), s.pick(r), r, hold) }},
-	{"be absent", 4, func(s *sim, r *rand.Rand, hold time.Duration) { s.beAbsent(s.pick(r), r, hold) }},
-	{"lose a disk", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.loseDisk(s.pick(r), r, hold) }},
-	{"another cluster's disk", 3, func(s *sim, r *rand.Rand, hold time.Duration) { s.takeOther(s.pick(r), r, hold) }},
-	{"disconnect sessions", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
+	{"remove and add", 2, anyone, (*sim).removeAndAdd},
+	{"change a vote", 5, anyone, (*sim).changeVote},
+	{"freeze a member", 2, anyone, (*sim).freeze},
+	{"freeze the leader", 2, leading, (*sim).freeze},
+	{"forget connections", 4, anyone, func(s *sim, m *member, r *rand.Rand, _ time.Duration) { s.forget(m, s.pick(r), r) }},
+	{"forget the leader's connections, and nothing else", 3, leading, func(s *sim, m *member, r *rand.Rand, _ time.Duration) { s.forgetOnly(m, s.pick(r), r) }},
+	{"no new connections", 3, anyone, (*sim).shut},
+	{"be absent", 4, anyone, (*sim).beAbsent},
+	{"lose a disk", 2, anyone, (*sim).loseDisk},
+	{"another cluster's disk", 3, anyone, (*sim).takeOther},
+	{"disconnect sessions", 3, nobody, func(s *sim, _ *member, r *rand.Rand, _ time.Duration) {
 		for _, id := range s.sessions() {
 			if r.IntN(2) == 0 {
 				for _, m := range s.members {
@@ -201,8 +189,8 @@ var faultKinds = []fault{
 			}
 		}
 	}},
-	{"expire a session", 3, func(s *sim, r *rand.Rand, hold time.Duration) {
-		ids, srv := s.sessions(), s.pick(r).server()
+	{"expire a session", 3, anyone, func(s *sim, m *member, r *rand.Rand, _ time.Duration) {
+		ids, srv := s.sessions(), m.server()
 		if len(ids) == 0 || srv == nil {
 			return
 		}
@@ -221,7 +209,7 @@ type storeFault struct{ f func() error }
 func (m *member) slow(f func() error) (end func()) {
 	x := &storeFault{f}
 	m.changeFaults(func(all []*storeFault) []*storeFault { return append(slices.Clone(all), x) })
-	over := m.s.beginSpan(&m.s.slowLog, m.name)
+	over := m.s.beginSpan(diskSlow, m.name)
 	return func() {
 		m.changeFaults(func(all []*storeFault) []*storeFault {
 			return slices.DeleteFunc(slices.Clone(all), func(y *storeFault) bool { return x == y })
@@ -257,13 +245,13 @@ func (m *member) setFaults() {
 
 // stall makes a member's disk do nothing for a while. Then the writes that wait for it
 // continue. If the member leads, a client may meanwhile write more than it keeps in memory for its disk.
-func (s *sim) stall(m *member, r *rand.Rand) {
-	if m == nil || m.mem == nil {
+func (s *sim) stall(m *member, r *rand.Rand, _ time.Duration) {
+	if m.mem == nil {
 		return
 	}
 	var clients sync.WaitGroup
 	defer clients.Wait() // this may take longer, if the cluster has no leader
-	defer s.beginSpan(&s.stuckLog, m.name)()
+	defer s.beginSpan(memberStuck, m.name)()
 	over := make(chan struct{})
 	defer close(over)
 	defer m.slow(func() error { <-over; return nil })()
@@ -279,7 +267,7 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 		}
 		clients.Go(func() {
 			defer s.lagging.Unlock()
-			defer s.beginSpan(&s.otherLog, "")() // what others write waits for large entries on a narrow link
+			defer s.beginSpan(otherFault, "")() // what others write waits for large entries on a narrow link
 			s.burst(s.h.now()+length, r)
 		})
 	}
@@ -290,7 +278,7 @@ func (s *sim) stall(m *member, r *rand.Rand) {
 // it may be without being stuck, and meanwhile a client writes so much that the leader takes
 // snapshots and trims its log or, with a long log, so many entries that the follower falls
 // behind more and more, since the leader sends it 64 at a time.
-func (s *sim) lag(r *rand.Rand, hold time.Duration) {
+func (s *sim) lag(_ *member, r *rand.Rand, hold time.Duration) {
 	if s.opts.Dir != "" || !s.lagging.TryLock() {
 		return
 	}
@@ -406,7 +394,7 @@ func (m *member) release() {
 }
 
 func (s *sim) restart(m *member, crash bool, down time.Duration) {
-	if m == nil || !m.claim() {
+	if !m.claim() {
 		return
 	}
 	defer m.release()
@@ -415,24 +403,26 @@ func (s *sim) restart(m *member, crash bool, down time.Duration) {
 	m.start()
 }
 
-// isolate cuts a member's way to the other members, or theirs to it, or both.
-func (s *sim) isolate(host string, sends, receives bool, hold time.Duration) {
-	each := func(by int) {
-		for _, m := range s.members {
-			if m.name == host {
-				continue
-			}
-			if sends {
-				s.cut(host, m.name, by)
-			}
-			if receives {
-				s.cut(m.name, host, by)
+// isolating cuts a member's way to the other members, or theirs to it, or both.
+func isolating(sends, receives bool) doer {
+	return func(s *sim, m *member, _ *rand.Rand, hold time.Duration) {
+		if sends && receives {
+			defer s.beginSpan(memberStuck, m.name)()
+		}
+		each := func(by int) {
+			for _, x := range s.members {
+				if x != m && sends {
+					s.cut(m.name, x.name, by)
+				}
+				if x != m && receives {
+					s.cut(x.name, m.name, by)
+				}
 			}
 		}
+		each(1)
+		time.Sleep(hold)
+		each(-1)
 	}
-	each(1)
-	time.Sleep(hold)
-	each(-1)
 }
 
 // removeAndAdd removes a member from the cluster, and some time later makes it join
@@ -450,7 +440,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.release()
-	defer s.beginSpan(&s.voteLog, "")()
+	defer s.beginSpan(votesChange, "")()
 	m.setMayStop(true)
 	began := s.h.now()
 	if !s.remove(m, r) {
@@ -497,7 +487,7 @@ func (s *sim) removeAndAdd(m *member, r *rand.Rand, hold time.Duration) {
 // awaitJoined counts a member as one that is out until it has its own role again, in its own
 // list of members and in the leader's. Its own may be one of the past.
 func (s *sim) awaitJoined(m *member) {
-	defer s.beginSpan(&s.outLog, m.name)()
+	defer s.beginSpan(memberOut, m.name)()
 	has := func(x *member) bool {
 		if x == nil {
 			return false
@@ -552,7 +542,7 @@ func (s *sim) changeVote(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer s.disks.RUnlock()
-	defer s.beginSpan(&s.voteLog, "")()
+	defer s.beginSpan(votesChange, "")()
 	if !m.changing.CompareAndSwap(false, true) {
 		return
 	}
@@ -655,13 +645,11 @@ func faults() []fault {
 		return faultKinds
 	}
 	return append(slices.Clip(faultKinds),
-		fault{"pause a process", 6, func(s *sim, r *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, s.pick(r)) }},
-		fault{"pause the leader's process", 6, func(s *sim, r *rand.Rand, hold time.Duration) {
-			if m := s.leader(); m != nil {
-				s.pauseProcesses(min(3*hold, longest), m) // long enough for its sessions to expire meanwhile
-			}
+		fault{"pause a process", 6, anyone, func(s *sim, m *member, _ *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, m) }},
+		fault{"pause the leader's process", 6, leading, func(s *sim, m *member, _ *rand.Rand, hold time.Duration) {
+			s.pauseProcesses(min(3*hold, longest), m) // long enough for its sessions to expire meanwhile
 		}},
-		fault{"pause all processes", 2, func(s *sim, r *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, s.members...) }},
+		fault{"pause all processes", 2, nobody, func(s *sim, _ *member, _ *rand.Rand, hold time.Duration) { s.pauseProcesses(hold, s.members...) }},
 	)
 }
 
@@ -677,10 +665,10 @@ func (s *sim) pauseProcesses(hold time.Duration, members ...*member) {
 	}
 	for _, m := range paused {
 		s.perturbed.Pause(m.name)
-		defer s.beginSpan(&s.pauseLog, m.name)()
-		defer s.beginSpan(&s.slowLog, m.name)() // the leader learns late what this member has heard
+		defer s.beginSpan(processPaused, m.name)()
+		defer s.beginSpan(diskSlow, m.name)() // the leader learns late what this member has heard
 		if len(members) == 1 {
-			defer s.beginSpan(&s.stuckLog, m.name)()
+			defer s.beginSpan(memberStuck, m.name)()
 		}
 	}
 	began := s.h.now()
@@ -731,9 +719,11 @@ func (s *sim) makeFaults() {
 			s.h.fault("%s for %v", f.name, hold)
 			s.wg.Go(func() {
 				if !slices.Contains(stickingFaults, f.name) {
-					defer s.beginSpan(&s.otherLog, "")()
+					defer s.beginSpan(otherFault, "")()
 				}
-				f.do(s, own, hold)
+				if m := f.of(s, own); m != nil {
+					f.do(s, m, own, hold)
+				}
 				s.mu.Lock()
 				s.active--
 				s.mu.Unlock()

@@ -2,8 +2,10 @@ package sim
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sort"
 	"sync"
 	"time"
@@ -133,15 +135,8 @@ type Span struct {
 	Until   time.Duration // when the client released the lock; 0 if it never did
 }
 
-// Try says when a client learned that it could not connect to a member.
-type Try struct {
-	At     time.Duration
-	Server int
-}
-
-// Unheard says that a member disconnected its clients because the leader did not
-// receive their touches.
-type Unheard struct {
+// Moment is when something happened at a member.
+type Moment struct {
 	At     time.Duration
 	Member uint64
 }
@@ -152,12 +147,6 @@ type Expiry struct {
 	By      uint64
 	Session int64
 	Timeout time.Duration
-}
-
-// Began says when a member applied its first transaction of a leader's term.
-type Began struct {
-	At     time.Duration
-	Member uint64
 }
 
 // Clock says by how much a member's time of day is ahead of the run's time from At on.
@@ -188,16 +177,16 @@ type History struct {
 	Forced        map[int64]bool          // sessions that a fault has ended
 	KnownEnded    map[int64]time.Duration // when a client learned that its session has ended
 	Violations    []Violation
+	Counts        Counts // what is only counted during a run
 	Troubles
 	Ending
-	Tally
 }
 
 // Troubles are the times when clients could not count on being served.
 type Troubles struct {
-	Failed        []Try     // when clients failed to connect
-	Unheard       []Unheard // when a member disconnected its clients because the leader did not receive their touches
-	Began         []Began
+	Failed        []Moment        // when clients learned that they could not connect to a member
+	Unheard       []Moment        // when a member disconnected its clients because the leader did not receive their touches
+	Began         []Moment        // when a member applied its first transaction of a leader's term
 	LeaderChanges []time.Duration // when a member learned of a new leader, or that there is none
 }
 
@@ -209,21 +198,8 @@ type Ending struct {
 	End       time.Duration     // when Sessions and Stats were read
 }
 
-// Tally has what is only counted during a run.
-type Tally struct {
-	MostOpen        int // the most connections with another member that one had open
-	Restores        int // snapshots restored by members without watching clients, mostly at a start
-	RestoresServing int // snapshots from the leader, restored by members with watching clients
-}
-
-func (n *Tally) add(m Tally) {
-	n.MostOpen = max(n.MostOpen, m.MostOpen)
-	n.Restores += m.Restores
-	n.RestoresServing += m.RestoresServing
-}
-
 func newHistory() *History {
-	return &History{start: time.Now(), Forced: map[int64]bool{}, KnownEnded: map[int64]time.Duration{}, FailedResumes: map[int64]time.Duration{}}
+	return &History{start: time.Now(), Counts: Counts{}, Forced: map[int64]bool{}, KnownEnded: map[int64]time.Duration{}, FailedResumes: map[int64]time.Duration{}}
 }
 
 func (h *History) now() time.Duration { return time.Since(h.start) }
@@ -262,36 +238,18 @@ func (h *History) save(path string) error {
 	}
 	defer f.Close()
 	e := json.NewEncoder(f)
-	line := func(kind string, v any) {
-		if err == nil {
-			err = e.Encode(map[string]any{kind: v})
+	return errors.Join(
+		save(e, "violation", h.Violations), save(e, "fault", h.Faults), save(e, "expiry", h.Expiries), save(e, "clock", h.Clocks),
+		save(e, "lock", h.Spans), save(e, "commit", h.Commits), save(e, "op", h.Ops), save(e, "conn", h.Conns))
+}
+
+func save[T any](e *json.Encoder, kind string, all []T) error {
+	for _, v := range all {
+		if err := e.Encode(map[string]any{kind: v}); err != nil {
+			return err
 		}
 	}
-	for _, v := range h.Violations {
-		line("violation", v)
-	}
-	for _, v := range h.Faults {
-		line("fault", v)
-	}
-	for _, v := range h.Expiries {
-		line("expiry", v)
-	}
-	for _, v := range h.Clocks {
-		line("clock", v)
-	}
-	for _, v := range h.Spans {
-		line("lock", v)
-	}
-	for _, v := range h.Commits {
-		line("commit", v)
-	}
-	for _, v := range h.Ops {
-		line("op", v)
-	}
-	for _, v := range h.Conns {
-		line("conn", v)
-	}
-	return err
+	return nil
 }
 
 // recorder is the fsm.Observer of a member from one start to the next stop. It records
@@ -331,7 +289,7 @@ func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
 	defer h.mu.Unlock()
 	if term := c.Zxid >> 32; term > t.term {
 		t.term = term
-		h.Began = append(h.Began, Began{c.At, t.member})
+		h.Began = append(h.Began, Moment{c.At, t.member})
 	}
 	if t.lost {
 		t.pos = sort.Search(len(h.Commits), func(i int) bool { return h.Commits[i].Zxid >= c.Zxid })
@@ -348,11 +306,7 @@ func (t *recorder) Changed(v *fsm.View, changes []proto.Change) {
 	}
 	o := &h.Commits[t.pos]
 	t.pos++
-	same := o.Zxid == c.Zxid && o.Index == c.Index && o.Digest == c.Digest && len(o.Changes) == len(c.Changes)
-	for i := 0; same && i < len(c.Changes); i++ {
-		same = o.Changes[i] == c.Changes[i]
-	}
-	if !same {
+	if o.Zxid != c.Zxid || o.Index != c.Index || o.Digest != c.Digest || !slices.Equal(o.Changes, c.Changes) {
 		h.violateLocked("agreement", "member %d applies %+v where member %d applied %+v", t.member, c, o.By, *o)
 		t.lost = true
 	}
@@ -374,9 +328,9 @@ func (t *recorder) Restored() {
 	t.lost = true
 	t.h.mu.Lock()
 	if t.served {
-		t.h.RestoresServing++
+		t.h.Counts["snapshots restored while serving"]++
 	} else {
-		t.h.Restores++
+		t.h.Counts["snapshots restored at a start"]++
 	}
 	t.h.mu.Unlock()
 	if t.served {

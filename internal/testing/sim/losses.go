@@ -90,7 +90,7 @@ func (s *sim) loseDisk(m *member, r *rand.Rand, hold time.Duration) {
 	if !s.settled() || !m.claim() {
 		return
 	}
-	defer s.beginSpan(&s.outLog, m.name)()
+	defer s.beginSpan(memberOut, m.name)()
 	m.stop(r.IntN(2) == 0)
 	m.newDisk()
 	time.Sleep(hold)
@@ -103,7 +103,7 @@ func (s *sim) loseDisk(m *member, r *rand.Rand, hold time.Duration) {
 // time, and sometimes one of them has lost its disk; then all start in any order.
 func (s *sim) startLate() {
 	r := s.stream(8)
-	defer s.beginSpan(&s.otherLog, "")()
+	defer s.beginSpan(otherFault, "")()
 	select {
 	case <-s.faultsOver:
 	case <-time.After(time.Duration(r.Float64() * float64(s.opts.For) * 3 / 4)):
@@ -148,7 +148,7 @@ func (s *sim) startLate() {
 		if early := all[len(late):]; len(early) == len(s.members)-len(late) {
 			m := early[r.IntN(len(early))]
 			s.h.fault("member %d loses its disk", m.id)
-			defer s.beginSpan(&s.outLog, m.name)()
+			defer s.beginSpan(memberOut, m.name)()
 			m.newDisk()
 		}
 		r.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
@@ -228,7 +228,7 @@ func (s *sim) takeOther(m *member, r *rand.Rand, hold time.Duration) {
 		return
 	}
 	defer m.release()
-	defer s.beginSpan(&s.outLog, m.name)()
+	defer s.beginSpan(memberOut, m.name)()
 	x := others[m.id-1]
 	m.stop(r.IntN(2) == 0)
 	m.setMayStop(true)
@@ -297,7 +297,7 @@ func (s *sim) beAbsent(m *member, r *rand.Rand, hold time.Duration) {
 	if silent == nil || r.IntN(3) == 0 {
 		silent = m
 	}
-	s.freeze(silent, s.progressLimit()+5*hold) // so long that the others must go on without it
+	s.freeze(silent, r, s.progressLimit()+5*hold) // so long that the others must go on without it
 }
 
 // burst writes large entries until end, if there is a leader.
@@ -319,9 +319,8 @@ func (s *sim) burst(end time.Duration, r *rand.Rand) {
 // loseUnwritten makes the leader crash, and mostly those others that have got its last entries, while the disks of
 // some of these do not write what they get. The rest go on with what they have, if they are a majority with those that
 // are back first.
-func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
-	leader := s.leader()
-	if leader == nil || leader.mem == nil || !leader.claim() {
+func (s *sim) loseUnwritten(leader *member, r *rand.Rand, hold time.Duration) {
+	if leader.mem == nil || !leader.claim() {
 		return
 	}
 	hold = min(hold, usualHold)
@@ -341,7 +340,7 @@ func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
 	var ends []func()
 	stick := func(x *member) {
 		x.setMayStop(true)
-		stuck, end := s.beginSpan(&s.stuckLog, x.name), x.slow(func() error { <-crashed; return errCrashed })
+		stuck, end := s.beginSpan(memberStuck, x.name), x.slow(func() error { <-crashed; return errCrashed })
 		ends = append(ends, func() { end(); stuck(); x.setMayStop(false) })
 	}
 	for _, x := range down[1:] {
@@ -380,11 +379,11 @@ func (s *sim) loseUnwritten(r *rand.Rand, hold time.Duration) {
 var errCrashed = errors.New("killed meanwhile")
 
 // freeze keeps a member from reading and writing on the network.
-func (s *sim) freeze(m *member, hold time.Duration) {
+func (s *sim) freeze(m *member, _ *rand.Rand, hold time.Duration) {
 	s.mu.Lock()
 	s.frozen[m.name]++
 	s.mu.Unlock()
-	defer s.beginSpan(&s.stuckLog, m.name)()
+	defer s.beginSpan(memberStuck, m.name)()
 	s.net.Pause(m.name, true)
 	began := s.h.now()
 	defer func() { s.noteSilence(m, began) }()
@@ -403,7 +402,7 @@ func (s *sim) forget(a, b *member, r *rand.Rand) {
 	some := 1 + r.IntN(3)
 	s.net.Forget(a.name, b.name, func() bool { return r.IntN(3) < some })
 	s.mu.Lock()
-	s.cutLog = append(s.cutLog, span{from: a.name, to: b.name, At: s.h.now(), Until: s.h.now() + redialed})
+	s.spans[wayCut] = append(s.spans[wayCut], &span{from: a.name, to: b.name, At: s.h.now(), Until: s.h.now() + redialed})
 	s.mu.Unlock()
 }
 
@@ -420,7 +419,8 @@ func (s *sim) forgetOnly(leader, other *member, r *rand.Rand) {
 
 // shut makes some connections between two members lose everything, and for a while lets them make no
 // new ones. The checks treat that as a cut.
-func (s *sim) shut(a, b *member, r *rand.Rand, hold time.Duration) {
+func (s *sim) shut(a *member, r *rand.Rand, hold time.Duration) {
+	b := s.pick(r)
 	if a == b {
 		return
 	}
@@ -434,9 +434,9 @@ func (s *sim) shut(a, b *member, r *rand.Rand, hold time.Duration) {
 	time.Sleep(hold)
 	each(false)
 	s.mu.Lock()
-	s.cutLog = append(s.cutLog,
-		span{from: a.name, to: b.name, At: since, Until: s.h.now() + redialed},
-		span{from: b.name, to: a.name, At: since, Until: s.h.now() + redialed})
+	s.spans[wayCut] = append(s.spans[wayCut],
+		&span{from: a.name, to: b.name, At: since, Until: s.h.now() + redialed},
+		&span{from: b.name, to: a.name, At: since, Until: s.h.now() + redialed})
 	s.mu.Unlock()
 }
 

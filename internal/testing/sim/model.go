@@ -256,7 +256,7 @@ func (c *checker) outcomes() {
 			known = append(known, o)
 		}
 	}
-	c.n.Outcomes = len(known)
+	c.n["outcomes"] = len(known)
 	slices.SortStableFunc(known, func(a, b *Op) int { return cmp.Compare(a.Zxid, b.Zxid) })
 	w := c.newWorld()
 	next, compared := 0, false
@@ -282,7 +282,7 @@ func (c *checker) outcomes() {
 			want = w.outcome(Part{proto.OpCreate, o.Path, o.Tag, 0}, sequential, o.User)
 		}
 		if want == proto.QuotaExceeded {
-			c.n.Refused++
+			c.n["writes over a quota"]++
 		}
 		if o.Err != want {
 			c.fail("outcomes", "op %d (%d of %s, version %d, parts %+v, as %q) was answered %v at zxid %x, should be %v", o.ID, o.Code, o.Path, o.Version, o.More, o.User, o.Err, o.Zxid, want)

@@ -64,7 +64,7 @@ var plants = []plant{
 		{"internal/core/server/pipeline.go", "// request is one request in a connection's queue.", "type early struct{}\n\nfunc (early) Done(*fsm.View, *fsm.Result) {}\nfunc (early) Lost() {}\n\n// request is one request in a connection's queue."},
 	}, []string{"writes", "session order", "reads"}},
 	{"a member that crashes loses the last entries of its log", []edit{
-		{"internal/core/storage/memory.go", "\tfaulty := faultyStore{m.log, m}\n", "\tfaulty := faultyStore{m.log, m}\n\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tm.log.DeleteRange(last-1, last)\n\t}\n"},
+		{"internal/core/storage/memory.go", "\tfirst, _ := m.log.FirstIndex()\n", "\tif last, _ := m.log.LastIndex(); last > 10 {\n\t\tmending.DeleteRange(last-1, last)\n\t}\n\tfirst, _ := m.log.FirstIndex()\n"},
 	}, []string{"agreement", "order", "outcomes", "writes", "start", "recovery", "ephemerals"}},
 	{"a member keeps the ephemerals of some sessions that have ended", []edit{
 		{"fsm/machine.go", "\tm.tree.CloseSession(&m.txn, id)\n", "\tif planted++; planted%20 != 0 {\n\t\tm.tree.CloseSession(&m.txn, id)\n\t}\n"},

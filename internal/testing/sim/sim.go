@@ -120,9 +120,8 @@ type Report struct {
 	Options
 	History *History
 	Virtual time.Duration
-	Faults  map[string]int // by kind
+	Faults  Counts // by kind
 	Checked Counts
-	Order   perturb.Counts
 }
 
 // Failed reports whether a promise was broken.
@@ -173,22 +172,28 @@ type lagClients struct {
 type disturbances struct {
 	mu        sync.Mutex
 	cuts      map[[2]string]int // how many faults cut the way from one host to another
-	cutLog    []span            // when a way was cut
-	roundLog  []*span           // when round trips took longer than an election timeout allows
-	slowLog   []*span           // when a member's disk was slow
-	stuckLog  []*span           // when a member could do nothing
-	pauseLog  []*span           // when a member's process was paused
-	otherLog  []*span           // when there was a fault that does more than make a member stuck
-	calmUntil time.Duration     // no fault begins before
-	outLog    []*span           // when a member was down, or had lost its disk
-	voteLog   []*span           // when members or votes changed, or no cluster could be formed yet
-	frozen    map[string]int    // how many faults keep a host from using the network
-	faults    map[string]int    // how many there were, by name
-	active    int               // faults that have not ended
+	spans     map[trouble][]*span
+	calmUntil time.Duration  // no fault begins before
+	frozen    map[string]int // how many faults keep a host from using the network
+	faults    map[string]int // how many there were, by name
+	active    int            // faults that have not ended
 }
 
-// span is a period of the run; Until is 0 while it lasts. from names the member that it
-// is about. In cutLog it is about the way from one host to another, or to anyHost.
+// trouble is what was wrong in a span of the run.
+type trouble int
+
+const (
+	wayCut        trouble = iota // nothing got from one host to another, or to anyHost
+	roundSlow                    // round trips took longer than an election timeout allows
+	diskSlow                     // a member's disk was slow
+	memberStuck                  // a member could do nothing
+	processPaused                // a member's process was paused
+	otherFault                   // there was a fault that does more than make a member stuck
+	memberOut                    // a member was down, or had lost its disk
+	votesChange                  // members or votes changed, or no cluster could be formed yet
+)
+
+// span is a period of the run; Until is 0 while it lasts. from names the member, if it is about one.
 type span struct {
 	from, to  string
 	At, Until time.Duration
@@ -237,7 +242,7 @@ type member struct {
 	join bool // it was removed once, and must join to come back
 
 	condition
-	back func() // ends its span in outLog; only for the claim's owner
+	back func() // ends its span of memberOut; only for the claim's owner
 
 	ahead  atomic.Int64 // by how much its clock is ahead of the run's time
 	clocks *rand.Rand   // only for the claim's owner
@@ -305,7 +310,7 @@ func (l logHandler) Handle(_ context.Context, r slog.Record) error {
 	}
 	if strings.HasPrefix(r.Message, "the leader does not receive this member's touches") {
 		h.mu.Lock()
-		h.Unheard = append(h.Unheard, Unheard{h.now(), l.id})
+		h.Unheard = append(h.Unheard, Moment{h.now(), l.id})
 		h.mu.Unlock()
 	}
 	if r.Message == "leader" {
@@ -475,7 +480,7 @@ func (m *member) stop(crash bool) {
 		return
 	}
 	m.s.noteSilence(m, m.s.h.now()) // the leader does not learn what it heard last
-	m.back = m.s.beginSpan(&m.s.outLog, m.name)
+	m.back = m.s.beginSpan(memberOut, m.name)
 	var err error
 	if crash {
 		m.s.net.Kill(m.name)
@@ -526,11 +531,11 @@ func (s *sim) cut(from, to string, by int) {
 	}
 	s.net.Cut(from, to, is)
 	if is {
-		s.cutLog = append(s.cutLog, span{from: from, to: to, At: s.h.now()})
+		s.spans[wayCut] = append(s.spans[wayCut], &span{from: from, to: to, At: s.h.now()})
 		return
 	}
-	for i := len(s.cutLog) - 1; i >= 0; i-- {
-		if c := &s.cutLog[i]; c.from == from && c.to == to && c.Until == 0 {
+	for _, c := range slices.Backward(s.spans[wayCut]) {
+		if c.from == from && c.to == to && c.Until == 0 {
 			c.Until = s.h.now()
 			break
 		}
@@ -541,15 +546,15 @@ func (s *sim) cut(from, to string, by int) {
 func (s *sim) noteSilence(m *member, since time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cutLog = append(s.cutLog, span{from: m.name, to: anyHost, At: since, Until: s.h.now()})
+	s.spans[wayCut] = append(s.spans[wayCut], &span{from: m.name, to: anyHost, At: since, Until: s.h.now()})
 }
 
-// beginSpan begins a span in one of the logs. The function that it returns ends the span.
-func (s *sim) beginSpan(log *[]*span, from string) (end func()) {
+// beginSpan begins a span. The function that it returns ends the span.
+func (s *sim) beginSpan(what trouble, from string) (end func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	x := &span{from: from, At: s.h.now()}
-	*log = append(*log, x)
+	s.spans[what] = append(s.spans[what], x)
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -580,7 +585,7 @@ func Run(o Options) *Report {
 	s := &sim{
 		opts: o, h: newHistory(), net: memnet.New(), peers: map[uint64]string{},
 		done: make(chan struct{}), faultsOver: make(chan struct{}),
-		disturbances: disturbances{cuts: map[[2]string]int{}, faults: map[string]int{}, frozen: map[string]int{}},
+		disturbances: disturbances{spans: map[trouble][]*span{}, cuts: map[[2]string]int{}, faults: map[string]int{}, frozen: map[string]int{}},
 	}
 	s.delay.Store(int64(usualDelay))
 	s.perturbed = perturb.Begin(o.Seed)
@@ -618,9 +623,9 @@ func Run(o Options) *Report {
 	for id := o.Members - o.Observers - o.Late + 1; id <= o.Members-o.Observers; id++ {
 		m := s.members[id-1]
 		m.absent.Store(true)
-		m.claimed, m.back = true, s.beginSpan(&s.outLog, m.name)
+		m.claimed, m.back = true, s.beginSpan(memberOut, m.name)
 	}
-	started := s.beginSpan(&s.voteLog, "") // until then a majority may be unable to form the cluster
+	started := s.beginSpan(votesChange, "") // until then a majority may be unable to form the cluster
 	for _, m := range s.members {
 		if !m.absent.Load() && m.start() != nil {
 			return s.report()
@@ -666,7 +671,7 @@ func Run(o Options) *Report {
 }
 
 func (s *sim) report() *Report {
-	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check(), Order: s.perturbed.Counts()}
+	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check()}
 }
 
 // recovery checks that the cluster recovers after the faults.

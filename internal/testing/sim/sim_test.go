@@ -167,14 +167,13 @@ type summary struct {
 	Seed       uint64
 	Runs       int
 	Virtual    time.Duration
-	Faults     map[string]int
+	Faults     Counts
 	Checked    Counts
-	Order      perturb.Counts
 	Violations []string
 }
 
 func summarize(r *Report) *summary {
-	s := &summary{Seed: r.Seed, Runs: 1, Virtual: r.Virtual, Faults: r.Faults, Checked: r.Checked, Order: r.Order}
+	s := &summary{Seed: r.Seed, Runs: 1, Virtual: r.Virtual, Faults: r.Faults, Checked: r.Checked}
 	for _, v := range r.History.Violations {
 		s.Violations = append(s.Violations, v.String())
 	}
@@ -191,7 +190,7 @@ func TestLong(t *testing.T) {
 	var (
 		mu    sync.Mutex
 		next  = *seedFlag
-		total = summary{Faults: map[string]int{}}
+		total = summary{Faults: Counts{}, Checked: Counts{}}
 		bad   []string
 		wg    sync.WaitGroup
 	)
@@ -223,10 +222,7 @@ func TestLong(t *testing.T) {
 					total.Runs++
 					total.Virtual += s.Virtual
 					total.Checked.add(s.Checked)
-					total.Order.Add(s.Order)
-					for k, n := range s.Faults {
-						total.Faults[k] += n
-					}
+					total.Faults.add(s.Faults)
 				}
 				bad = append(bad, failed...)
 				for _, f := range failed {
@@ -241,22 +237,13 @@ func TestLong(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	hours := total.Virtual.Hours()
-	faults := 0
-	var kinds strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(total.Faults)) {
-		faults += total.Faults[k]
-		fmt.Fprintf(&kinds, "  %7d %s\n", total.Faults[k], k)
+	fmt.Printf("seeds %d to %d: %d histories of %.1f virtual hours, in %v\n", first, next-1, total.Runs, total.Virtual.Hours(), time.Since(began).Round(time.Second))
+	for _, counts := range []Counts{total.Checked, total.Faults} {
+		for _, what := range slices.Sorted(maps.Keys(counts)) {
+			fmt.Printf("  %9d %s\n", counts[what], what)
+		}
 	}
-	c := total.Checked
-	fmt.Printf(`seeds %d to %d: %d histories of %.1f virtual hours, in %v
-%d requests (%.0f an hour), %d transactions, %d faults (%.0f an hour), %d snapshots restored at a start and %d while serving
-%d sleeps and %d yields between two steps, %d paused processes
-checked: %d reads, %d locks, %d watches with %d events, %d watches set again with %d events at once, %d ephemerals, %d expiries, %d ends in time, %d znodes reaped, %d outcomes, %d writes that had to be prompt, %d ages of reads; Porcupine judged %d operations, and gave up on %d histories
-%sfailures: %d
-`, first, next-1, total.Runs, hours, time.Since(began).Round(time.Second), c.Ops, float64(c.Ops)/hours, c.Commits, faults, float64(faults)/hours, c.Restores, c.RestoresServing,
-		total.Order.Sleeps, total.Order.Yields, total.Order.Pauses,
-		c.Reads, c.Locks, c.Watches, c.Events, c.SetAgain, c.AtOnce, c.Ephemerals, c.Expiries, c.KnownEnds, c.Reaped, c.Outcomes, c.PromptWrites, c.ReadAges, c.Linearized, c.Unchecked, kinds.String(), len(bad))
+	fmt.Printf("failures: %d\n", len(bad))
 	for _, b := range bad {
 		t.Error(b)
 	}

@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"cmp"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -32,75 +33,70 @@ var validFrom, validTo = time.Date(1990, 1, 1, 0, 0, 0, 0, time.UTC), time.Date(
 func NewCA(t testing.TB) *CA {
 	t.Helper()
 	ca := &CA{Pool: x509.NewCertPool()}
-	ca.cert, ca.key = ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Test CA"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, NotAfter: validTo})
+	ca.cert, ca.key = ca.sign(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Test CA"}, IsCA: true, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign})
 	ca.Pool.AddCert(ca.cert)
 	return ca
 }
 
+var (
+	localNames = []string{"localhost"}
+	loopback   = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
+	server     = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	client     = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	both       = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+)
+
 // Server issues a certificate for a server on the loopback interface.
 func (ca *CA) Server(t testing.TB) tls.Certificate {
 	t.Helper()
-	return pair(ca.sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "server"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotAfter: validTo,
-	}))
+	return ca.issue(t, x509.Certificate{Subject: pkix.Name{CommonName: "server"}, DNSNames: localNames, IPAddresses: loopback, ExtKeyUsage: server})
 }
 
 // Peer issues a certificate for a cluster member on the loopback interface, which is
 // both a server and a client to the other members.
 func (ca *CA) Peer(t testing.TB) tls.Certificate {
 	t.Helper()
-	return pair(ca.sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "peer"}, DNSNames: []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotAfter: validTo,
-	}))
+	return ca.issue(t, x509.Certificate{Subject: pkix.Name{CommonName: "peer"}, DNSNames: localNames, IPAddresses: loopback, ExtKeyUsage: both})
 }
 
 // Named issues a certificate for a server with these host names, which can also be that of a client.
 func (ca *CA) Named(t testing.TB, hosts ...string) tls.Certificate {
 	t.Helper()
-	return pair(ca.sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: hosts[0]}, DNSNames: hosts,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotAfter: validTo,
-	}))
+	return ca.issue(t, x509.Certificate{Subject: pkix.Name{CommonName: hosts[0]}, DNSNames: hosts, ExtKeyUsage: both})
 }
 
 // Between issues a certificate for a server on the loopback interface that is valid between two times.
 func (ca *CA) Between(t testing.TB, from, to time.Time) tls.Certificate {
 	t.Helper()
-	return pair(ca.sign(t, &x509.Certificate{
-		Subject: pkix.Name{CommonName: "server"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, NotBefore: from, NotAfter: to,
-	}))
+	return ca.issue(t, x509.Certificate{Subject: pkix.Name{CommonName: "server"}, IPAddresses: loopback[:1], ExtKeyUsage: server, NotBefore: from, NotAfter: to})
 }
 
 // Bad issues a certificate for a member with the common name localhost, which another member must not accept:
 // it has no other name or, if ended is set, it has, but has expired.
 func (ca *CA) Bad(t testing.TB, ended bool) tls.Certificate {
 	t.Helper()
-	c := &x509.Certificate{
-		Subject:     pkix.Name{CommonName: "localhost"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}, NotAfter: validTo,
-	}
+	c := x509.Certificate{Subject: pkix.Name{CommonName: "localhost"}, ExtKeyUsage: both}
 	if ended {
-		c.DNSNames, c.NotAfter = []string{"localhost"}, validFrom.Add(time.Hour)
+		c.DNSNames, c.NotAfter = localNames, validFrom.Add(time.Hour)
 	}
-	return pair(ca.sign(t, c))
+	return ca.issue(t, c)
 }
 
 // Client issues a client certificate.
 func (ca *CA) Client(t testing.TB, subject pkix.Name) tls.Certificate {
 	t.Helper()
-	return pair(ca.sign(t, &x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotAfter: validTo}))
+	return ca.issue(t, x509.Certificate{Subject: subject, ExtKeyUsage: client})
 }
 
 // Expired issues a client certificate that has expired.
 func (ca *CA) Expired(t testing.TB, subject pkix.Name) tls.Certificate {
 	t.Helper()
-	return pair(ca.sign(t, &x509.Certificate{Subject: subject, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}, NotAfter: validFrom.Add(time.Hour)}))
+	return ca.issue(t, x509.Certificate{Subject: subject, ExtKeyUsage: client, NotAfter: validFrom.Add(time.Hour)})
 }
 
-func pair(cert *x509.Certificate, key *ecdsa.PrivateKey) tls.Certificate {
+func (ca *CA) issue(t testing.TB, template x509.Certificate) tls.Certificate {
+	t.Helper()
+	cert, key := ca.sign(t, &template)
 	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}
 }
 
@@ -112,9 +108,7 @@ func (ca *CA) sign(t testing.TB, template *x509.Certificate) (*x509.Certificate,
 	}
 	ca.serial++
 	template.SerialNumber, template.BasicConstraintsValid = big.NewInt(ca.serial), true
-	if template.NotBefore.IsZero() {
-		template.NotBefore = validFrom
-	}
+	template.NotBefore, template.NotAfter = cmp.Or(template.NotBefore, validFrom), cmp.Or(template.NotAfter, validTo)
 	parent, signer := ca.cert, ca.key
 	if parent == nil {
 		parent, signer = template, key

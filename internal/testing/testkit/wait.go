@@ -1,7 +1,7 @@
 package testkit
 
 import (
-	"runtime"
+	"runtime/pprof"
 	"strings"
 	"testing"
 	"time"
@@ -56,13 +56,9 @@ func NoGoroutineLeft(t testing.TB) {
 
 // ofServers returns the stacks of the goroutines that run code of servers.
 func ofServers() (stacks []string) {
-	buf := make([]byte, 64<<10)
-	n := runtime.Stack(buf, true)
-	for n == len(buf) {
-		buf = make([]byte, 4*len(buf))
-		n = runtime.Stack(buf, true)
-	}
-	for g := range strings.SplitSeq(string(buf[:n]), "\n\n") {
+	var all strings.Builder
+	pprof.Lookup("goroutine").WriteTo(&all, 2)
+	for g := range strings.SplitSeq(all.String(), "\n\n") {
 		for _, of := range []string{"lockkeeper/internal/core/server.", "lockkeeper/cluster.", "hashicorp/raft", "lockkeeper/lockkeeper.(*Server)"} {
 			if strings.Contains(g, of) {
 				stacks = append(stacks, g)

@@ -25,16 +25,6 @@ import (
 // Woven reports whether this build calls [Point].
 func Woven() bool { return len(sites) > 0 }
 
-// Counts says how often a run perturbed its servers.
-type Counts struct{ Yields, Sleeps, Pauses int64 }
-
-// Add adds the counts of another run.
-func (c *Counts) Add(o Counts) {
-	c.Yields += o.Yields
-	c.Sleeps += o.Sleeps
-	c.Pauses += o.Pauses
-}
-
 // Run perturbs the servers of one simulation. Its methods are safe for concurrent use.
 type Run struct {
 	calm                   atomic.Bool
@@ -102,9 +92,9 @@ func (r *Run) Slack() time.Duration {
 	return 4 * r.longest
 }
 
-// Counts returns the counts so far.
-func (r *Run) Counts() Counts {
-	return Counts{r.yields.Load(), r.sleeps.Load(), r.pauses.Load()}
+// Counts says how often the run has perturbed its servers.
+func (r *Run) Counts() map[string]int {
+	return map[string]int{"yields": int(r.yields.Load()), "sleeps": int(r.sleeps.Load()), "paused processes": int(r.pauses.Load())}
 }
 
 func (r *Run) member(name string) *member {
