@@ -40,20 +40,14 @@ const testPod = "templates/tests/lock.yaml"
 
 func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
-	c, err := loader.LoadDir(chartDir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return must(loader.LoadDir(chartDir))(t)
 }
 
 // parse returns values as they are in a file for "helm install --values".
 func parse(t *testing.T, values string) map[string]any {
 	t.Helper()
 	var v map[string]any
-	if err := yaml.UnmarshalStrict([]byte(values), &v); err != nil {
-		t.Fatal(err)
-	}
+	check(t, yaml.UnmarshalStrict([]byte(values), &v))
 	return v
 }
 
@@ -195,10 +189,7 @@ func TestInvalid(t *testing.T) {
 
 // TestRestricted: all pods, also that of docs/kubernetes.md, keep to the Pod Security Standard "restricted".
 func TestRestricted(t *testing.T) {
-	evaluator, err := policy.NewEvaluator(policy.DefaultChecks(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	evaluator := must(policy.NewEvaluator(policy.DefaultChecks(), nil))(t)
 	pods := 0
 	all := map[string]map[string]string{"docs/kubernetes.md": {"restore.yaml": restoreManifest(t)}}
 	for name, values := range variants {
@@ -262,9 +253,7 @@ func TestRefused(t *testing.T) {
 func TestSchema(t *testing.T) {
 	c := loadChart(t)
 	var schema map[string]any
-	if err := json.Unmarshal(c.Schema, &schema); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(c.Schema, &schema))
 	var compare func(at string, schema, values map[string]any)
 	compare = func(at string, schema, values map[string]any) {
 		properties, ok := schema["properties"].(map[string]any)
@@ -314,19 +303,14 @@ func TestVersion(t *testing.T) {
 
 // TestAlerts: the chart's alerts are those of docs/alerts.yml, for the job of the ServiceMonitor.
 func TestAlerts(t *testing.T) {
-	alerts, err := os.ReadFile(root + "/docs/alerts.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	alerts := must(os.ReadFile(root + "/docs/alerts.yml"))(t)
 	testkit.GeneratedFile(t, chartDir+"/files/alerts.yml", string(alerts))
 	text := mustRender(t, variants["all"])["templates/monitoring.yaml"]
 	if job := `job="locks/lockkeeper"`; strings.Contains(text, `job="lockkeeper"`) || strings.Count(text, job) != strings.Count(string(alerts), `job="lockkeeper"`) || !strings.Contains(text, "replacement: locks/lockkeeper\n") {
 		t.Errorf("the job of the alerts is not that of the ServiceMonitor:\n%s", text)
 	}
 	var monitor monitoring.ServiceMonitor
-	if err := yaml.UnmarshalStrict([]byte(documents(text)[0]), &monitor); err != nil {
-		t.Fatal(err)
-	}
+	check(t, yaml.UnmarshalStrict([]byte(documents(text)[0]), &monitor))
 	named := slices.ContainsFunc(monitor.Spec.Endpoints[0].RelabelConfigs, func(r monitoring.RelabelConfig) bool {
 		return r.TargetLabel == "instance" && slices.Equal(r.SourceLabels, []monitoring.LabelName{"__meta_kubernetes_pod_name"})
 	})

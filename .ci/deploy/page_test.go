@@ -9,10 +9,7 @@ import (
 // commands returns the commands for a shell on docs/kubernetes.md, one a line, without what follows && or a pipe.
 func commands(t *testing.T) (lines []string) {
 	t.Helper()
-	page, err := os.ReadFile(root + "/docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile(root + "/docs/kubernetes.md"))(t)
 	for line := range strings.Lines(string(page)) {
 		if line, ok := strings.CutPrefix(line, "    "); ok {
 			for part := range strings.FieldsFuncSeq(line, func(r rune) bool { return strings.ContainsRune("&|;", r) }) {
@@ -26,10 +23,7 @@ func commands(t *testing.T) (lines []string) {
 // restoreManifest returns the manifest of the pod that restores a snapshot.
 func restoreManifest(t *testing.T) string {
 	t.Helper()
-	page, err := os.ReadFile(root + "/docs/kubernetes.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile(root + "/docs/kubernetes.md"))(t)
 	_, manifest, found := strings.Cut(string(page), "```yaml\n# restore.yaml")
 	manifest, _, ended := strings.Cut(manifest, "```")
 	if !found || !ended {

@@ -67,10 +67,7 @@ func TestDependency(t *testing.T) {
 	}}
 	app.AddDependency(loadChart(t))
 	values := parse(t, "global: {imageRegistry: registry.example}\nlockkeeper: {enabled: true, fullnameOverride: app-locks, replicas: 5}")
-	files, err := renderAs(t, "app", values, app, engine.Engine{Strict: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(renderAs(t, "app", values, app, engine.Engine{Strict: true}))(t)
 	kinds := checkValid(t, "a dependency", files)
 	if set := files["templates/statefulset.yaml"]; kinds["StatefulSet"] != 1 || !strings.Contains(set, "name: \"app-locks\"\n") || !strings.Contains(set, "1=app-locks-1.app-locks-peers.$(NAMESPACE).svc:2888") {
 		t.Errorf("%v\n%s", kinds, set)
@@ -114,9 +111,7 @@ func TestNull(t *testing.T) {
 func TestSpread(t *testing.T) {
 	fits := func(values string, nodes ...int) bool { // whether one of the nodes, with these numbers of members, may get another one
 		var set apps.StatefulSet
-		if err := yaml.UnmarshalStrict([]byte(mustRender(t, values)["templates/statefulset.yaml"]), &set); err != nil {
-			t.Fatal(err)
-		}
+		check(t, yaml.UnmarshalStrict([]byte(mustRender(t, values)["templates/statefulset.yaml"]), &set))
 		for _, c := range set.Spec.Template.Spec.TopologySpreadConstraints {
 			if c.TopologyKey != core.LabelHostname || c.WhenUnsatisfiable != core.DoNotSchedule {
 				continue
@@ -149,9 +144,7 @@ func TestRefusedUpgrade(t *testing.T) {
 	upgradeTo := func(from, ready int, values map[string]any) error {
 		t.Helper()
 		var was map[string]any
-		if err := yaml.Unmarshal([]byte(mustRender(t, fmt.Sprint("replicas: ", cmp.Or(from, 3), "\ntls: {peerSecret: '", tls, "'}"))["templates/statefulset.yaml"]), &was); err != nil {
-			t.Fatal(err)
-		}
+		check(t, yaml.Unmarshal([]byte(mustRender(t, fmt.Sprint("replicas: ", cmp.Or(from, 3), "\ntls: {peerSecret: '", tls, "'}"))["templates/statefulset.yaml"]), &was))
 		if ready == all {
 			ready = from
 		}

@@ -34,11 +34,8 @@ type release struct {
 	version   string // 0.1.0, or 0.1.0-dev.COMMIT for a commit without a tag
 	commit    string
 	time      time.Time // of the commit; every file in every archive has it
-	common    []file    // what every archive has, beside the program and the licences
-	bash      []byte    // completions
-	zsh       []byte
-	fish      []byte
-	made      []string // names of the files in out
+	common    []file    // what every archive has, beside the program and the licences; the first one is LICENSE
+	made      []string  // names of the files in out
 }
 
 // program is lockkeeper for one platform.
@@ -243,14 +240,12 @@ func (r *release) compile(platform, path string) error {
 
 // texts collects what is the same on all platforms.
 func (r *release) texts(binary string) error {
-	add := func(name, from string) error {
-		data, err := os.ReadFile(filepath.Join(r.src, from))
+	for _, name := range []string{"LICENSE", "README.md", "CHANGELOG.md"} {
+		data, err := os.ReadFile(filepath.Join(r.src, name))
+		if err != nil {
+			return err
+		}
 		r.common = append(r.common, file{name: name, mode: 0o644, data: data})
-		return err
-	}
-	err := errors.Join(add("LICENSE", "LICENSE"), add("README.md", "README.md"), add("CHANGELOG.md", "CHANGELOG.md"))
-	if err != nil {
-		return err
 	}
 	man, err := os.MkdirTemp(filepath.Dir(r.src), "man")
 	if err != nil {
@@ -269,13 +264,9 @@ func (r *release) texts(binary string) error {
 		r.common = append(r.common, file{name: "man/" + page.Name(), mode: 0o644, data: data})
 		err = errors.Join(err, e)
 	}
-	for _, x := range []struct {
-		shell, name string
-		script      *[]byte
-	}{{"bash", "lockkeeper.bash", &r.bash}, {"zsh", "_lockkeeper", &r.zsh}, {"fish", "lockkeeper.fish", &r.fish}, {"powershell", "lockkeeper.ps1", new([]byte)}} {
-		text, e := output(r.src, nil, binary, "completion", x.shell)
-		*x.script = []byte(text + "\n")
-		r.common = append(r.common, file{name: "completions/" + x.name, mode: 0o644, data: *x.script})
+	for _, x := range [][2]string{{"bash", "lockkeeper.bash"}, {"zsh", "_lockkeeper"}, {"fish", "lockkeeper.fish"}, {"powershell", "lockkeeper.ps1"}} {
+		text, e := output(r.src, nil, binary, "completion", x[0])
+		r.common = append(r.common, file{name: "completions/" + x[1], mode: 0o644, data: []byte(text + "\n")})
 		err = errors.Join(err, e)
 	}
 	return err

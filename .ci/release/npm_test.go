@@ -41,9 +41,7 @@ func npmPacked(t *testing.T, name string) (files map[string]*entry, manifest npm
 	if files["package.json"] == nil {
 		t.Fatal(name, "has no package.json")
 	}
-	if err := json.Unmarshal(files["package.json"].data, &manifest); err != nil {
-		t.Fatal(name, err)
-	}
+	check(t, json.Unmarshal(files["package.json"].data, &manifest))
 	if manifest.Name != name || manifest.Version != version || manifest.Libc != nil || len(manifest.Dependencies) > 0 {
 		t.Errorf("%s: the package.json is %+v", name, manifest)
 	}
@@ -71,10 +69,7 @@ func npmPacked(t *testing.T, name string) (files map[string]*entry, manifest npm
 // npmVersionMade returns the version of npm's packages in the release.
 func npmVersionMade(t *testing.T) (version string, found bool) {
 	t.Helper()
-	files, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(built())(t)
 	for _, name := range files {
 		if isNPMMain(name) {
 			return strings.TrimSuffix(strings.TrimPrefix(name, npmName+"-"), ".tgz"), true

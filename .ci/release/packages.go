@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"crypto/md5"
 	"embed"
-	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -14,10 +13,10 @@ import (
 	"github.com/google/rpmpack"
 )
 
-// installed are files of the packages for Debian and RPM.
+// packaged are files of the packages for Debian and RPM.
 //
 //go:embed files
-var installed embed.FS
+var packaged embed.FS
 
 const (
 	configPath  = "etc/lockkeeper/zoo.cfg"
@@ -29,27 +28,25 @@ const (
 
 // installs returns the files that a package installs, with names from the root, sorted. zsh is the
 // directory for completions, and doc that for licences, which depend on the distribution.
-func (r *release) installs(p *program, zsh, licences string) (files []file, err error) {
+func (r *release) installs(p *program, zsh, licences string) (files []file) {
 	add := func(name string, mode int64, data []byte) {
 		files = append(files, file{name: name, mode: mode, data: data})
 	}
-	from := func(name, source string) {
-		data, e := installed.ReadFile("files/" + source)
-		err = errors.Join(err, e)
-		add(name, 0o644, data)
-	}
 	add("usr/bin/lockkeeper", 0o755, p.binary)
-	from(configPath, "zoo.cfg")
-	from("usr/lib/systemd/system/lockkeeper.service", "lockkeeper.service")
-	from("usr/lib/sysusers.d/lockkeeper.conf", "sysusers.conf")
-	add("usr/share/bash-completion/completions/lockkeeper", 0o644, r.bash)
-	add("usr/share/fish/vendor_completions.d/lockkeeper.fish", 0o644, r.fish)
-	add(zsh+"/_lockkeeper", 0o644, r.zsh)
+	add(configPath, 0o644, installed("zoo.cfg"))
+	add("usr/lib/systemd/system/lockkeeper.service", 0o644, installed("lockkeeper.service"))
+	add("usr/lib/sysusers.d/lockkeeper.conf", 0o644, installed("sysusers.conf"))
 	add(licences+"/THIRD_PARTY_LICENSES", 0o644, p.licences)
 	for _, f := range r.common {
 		switch base := path.Base(f.name); {
 		case strings.HasPrefix(f.name, "man/"):
 			add("usr/share/man/man1/"+base+".gz", 0o644, gz(f.data))
+		case base == "lockkeeper.bash":
+			add("usr/share/bash-completion/completions/lockkeeper", 0o644, f.data)
+		case base == "_lockkeeper":
+			add(zsh+"/"+base, 0o644, f.data)
+		case base == "lockkeeper.fish":
+			add("usr/share/fish/vendor_completions.d/"+base, 0o644, f.data)
 		case f.name == "LICENSE":
 			name := base
 			if strings.HasPrefix(licences, "usr/share/doc/") {
@@ -61,12 +58,12 @@ func (r *release) installs(p *program, zsh, licences string) (files []file, err 
 		}
 	}
 	slices.SortFunc(files, func(a, b file) int { return cmp.Compare(a.name, b.name) })
-	return files, err
+	return files
 }
 
-// script returns a script that a package runs.
-func script(name string) []byte {
-	data, err := installed.ReadFile("files/" + name)
+// installed returns a file of a package, or a script that it runs.
+func installed(name string) []byte {
+	data, err := packaged.ReadFile("files/" + name)
 	if err != nil {
 		panic(err) // it is embedded
 	}
@@ -75,10 +72,7 @@ func script(name string) []byte {
 
 // deb writes a package for Debian: an ar archive of two tar.gz.
 func (r *release) deb(p *program) error {
-	files, err := r.installs(p, "usr/share/zsh/vendor-completions", "usr/share/doc/lockkeeper")
-	if err != nil {
-		return err
-	}
+	files := r.installs(p, "usr/share/zsh/vendor-completions", "usr/share/doc/lockkeeper")
 	var sums bytes.Buffer
 	size := 0
 	for _, f := range files {
@@ -93,9 +87,9 @@ func (r *release) deb(p *program) error {
 		{name: "./conffiles", mode: 0o644, data: []byte("/" + configPath + "\n")},
 		{name: "./control", mode: 0o644, data: []byte(control)},
 		{name: "./md5sums", mode: 0o644, data: sums.Bytes()},
-		{name: "./postinst", mode: 0o755, data: script("deb.postinst")},
-		{name: "./postrm", mode: 0o755, data: script("deb.postrm")},
-		{name: "./prerm", mode: 0o755, data: script("deb.prerm")},
+		{name: "./postinst", mode: 0o755, data: installed("deb.postinst")},
+		{name: "./postrm", mode: 0o755, data: installed("deb.postrm")},
+		{name: "./prerm", mode: 0o755, data: installed("deb.prerm")},
 	}, r.time)
 	if err != nil {
 		return err
@@ -143,11 +137,7 @@ func (r *release) rpm(p *program) error {
 	if err != nil {
 		return err
 	}
-	files, err := r.installs(p, "usr/share/zsh/site-functions", "usr/share/licenses/lockkeeper")
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
+	for _, f := range r.installs(p, "usr/share/zsh/site-functions", "usr/share/licenses/lockkeeper") {
 		kind := rpmpack.GenericFile
 		switch {
 		case f.name == configPath:
@@ -159,9 +149,9 @@ func (r *release) rpm(p *program) error {
 		}
 		pack.AddFile(rpmpack.RPMFile{Name: "/" + f.name, Body: f.data, Mode: uint(0o100000 | f.mode), Owner: "root", Group: "root", MTime: uint32(r.time.Unix()), Type: kind})
 	}
-	pack.AddPostin(string(script("rpm.postin")))
-	pack.AddPreun(string(script("rpm.preun")))
-	pack.AddPostun(string(script("rpm.postun")))
+	pack.AddPostin(string(installed("rpm.postin")))
+	pack.AddPreun(string(installed("rpm.preun")))
+	pack.AddPostun(string(installed("rpm.postun")))
 	var b bytes.Buffer
 	if err := pack.Write(&b); err != nil {
 		return err

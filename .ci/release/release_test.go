@@ -43,6 +43,21 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func must[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
 // built builds a release once. It is compiled without a profile, which takes a third of the time;
 // interop tests the program with it.
 var built = sync.OnceValues(func() ([]string, error) {
@@ -53,19 +68,12 @@ var built = sync.OnceValues(func() ([]string, error) {
 // product returns the contents of the only file of the release whose name ends so.
 func product(t *testing.T, suffix string) []byte {
 	t.Helper()
-	data, err := os.ReadFile(productPath(t, suffix))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return data
+	return must(os.ReadFile(productPath(t, suffix)))(t)
 }
 
 func productPath(t *testing.T, suffix string) string {
 	t.Helper()
-	files, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(built())(t)
 	var found []string
 	for _, name := range files {
 		if strings.HasSuffix(name, suffix) {
@@ -82,13 +90,8 @@ func productPath(t *testing.T, suffix string) string {
 func unpack(t *testing.T, data []byte) map[string]*entry {
 	t.Helper()
 	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
-		z, err := gzip.NewReader(bytes.NewReader(data))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if data, err = io.ReadAll(z); err != nil {
-			t.Fatal(err)
-		}
+		z := must(gzip.NewReader(bytes.NewReader(data)))(t)
+		data = must(io.ReadAll(z))(t)
 	}
 	all := map[string]*entry{}
 	for r := tar.NewReader(bytes.NewReader(data)); ; {
@@ -99,9 +102,7 @@ func unpack(t *testing.T, data []byte) map[string]*entry {
 			t.Fatal(err)
 		}
 		e := &entry{h: h}
-		if e.data, err = io.ReadAll(r); err != nil {
-			t.Fatal(err)
-		}
+		e.data = must(io.ReadAll(r))(t)
 		all[h.Name] = e
 	}
 }
@@ -116,9 +117,7 @@ func lay(t *testing.T, entries map[string]*entry, dir string) {
 	t.Helper()
 	for name, e := range entries {
 		to := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(filepath.Dir(to), 0o755))
 		var err error
 		if e.h.Typeflag == tar.TypeDir {
 			if err = os.MkdirAll(to, 0o755); err == nil {
@@ -155,19 +154,10 @@ func archived(t *testing.T, platform string) map[string][]byte {
 		return files
 	}
 	data := product(t, name+".zip")
-	z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must(zip.NewReader(bytes.NewReader(data), int64(len(data))))(t)
 	for _, f := range z.File {
-		r, err := f.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(f.Open())(t)
+		data := must(io.ReadAll(r))(t)
 		add(f.Name, data)
 	}
 	return files
@@ -206,10 +196,7 @@ func TestArchives(t *testing.T) {
 				t.Errorf("%s: the program needs %q, %v", platform, libraries, err)
 			}
 		}
-		info, err := buildinfo.Read(bytes.NewReader(binary))
-		if err != nil {
-			t.Fatal(platform, err)
-		}
+		info := must(buildinfo.Read(bytes.NewReader(binary)))(t)
 		if len(info.Deps) < 15 {
 			t.Errorf("%s: only %d modules are linked", platform, len(info.Deps))
 		}
@@ -224,10 +211,7 @@ func TestArchives(t *testing.T) {
 				t.Errorf("%s: %s has %d bytes", platform, want, len(files[want]))
 			}
 		}
-		here, err := filepath.Abs("../..")
-		if err != nil {
-			t.Fatal(err)
-		}
+		here := must(filepath.Abs("../.."))(t)
 		if bytes.Contains(binary, []byte(here)) || bytes.Contains(binary, []byte("lockkeeper-release-")) {
 			t.Errorf("%s: the program has paths of this machine", platform)
 		}
@@ -251,23 +235,14 @@ func TestSums(t *testing.T) {
 
 // TestBOM: each file has a document that lists the modules, with licences.
 func TestBOM(t *testing.T) {
-	files, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(built())(t)
 	documents := 0
 	for _, name := range files {
 		if strings.HasSuffix(name, ".cdx.json") || name == "SHA256SUMS" || isNPMMain(name) {
 			continue
 		}
-		data, err := os.ReadFile(filepath.Join(dist, "dist", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(filepath.Join(dist, "dist", name+".cdx.json"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must(os.ReadFile(filepath.Join(dist, "dist", name)))(t)
+		text := must(os.ReadFile(filepath.Join(dist, "dist", name+".cdx.json")))(t)
 		type component struct {
 			Name, Version string
 			Hashes        []struct{ Content string }
@@ -280,9 +255,7 @@ func TestBOM(t *testing.T) {
 			Components   []component
 			Dependencies []struct{ DependsOn []string }
 		}
-		if err := json.Unmarshal(text, &b); err != nil {
-			t.Fatal(name, err)
-		}
+		check(t, json.Unmarshal(text, &b))
 		documents++
 		if got, want := b.Metadata.Component.Hashes[0].Content, fmt.Sprintf("%x", sha256.Sum256(data)); got != want || b.BOMFormat != "CycloneDX" {
 			t.Errorf("%s: the document is about %s, not %s", name, got, want)
@@ -339,9 +312,7 @@ func images(t *testing.T) (configs map[string]imageConfig, layers map[string][]b
 		return data
 	}
 	decode := func(data []byte, into any) {
-		if err := json.Unmarshal(data, into); err != nil {
-			t.Fatal(err)
-		}
+		check(t, json.Unmarshal(data, into))
 	}
 	var top, all struct{ Manifests []blob }
 	decode(files["index.json"].data, &top)
@@ -376,10 +347,7 @@ func TestImageContents(t *testing.T) {
 		if got := format(entries["bin/lockkeeper"].data); got != "linux/"+arch {
 			t.Errorf("%s: the program is for %s", arch, got)
 		}
-		z, err := gzip.NewReader(bytes.NewReader(layers[arch]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		z := must(gzip.NewReader(bytes.NewReader(layers[arch])))(t)
 		h := sha256.New()
 		if _, err := io.Copy(h, z); err != nil {
 			t.Fatal(err)
@@ -400,29 +368,17 @@ func TestImageContents(t *testing.T) {
 // TestReproducible: a second build, elsewhere and with an empty cache, gives the same bytes. This
 // test does it for one platform; 'make release' for all.
 func TestReproducible(t *testing.T) {
-	files, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(built())(t)
 	t.Setenv("GOCACHE", filepath.Join(t.TempDir(), "cache"))
 	second := options{root: "../..", out: t.TempDir(), platforms: []string{host}, pgo: "off"}
-	again, err := second.build()
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must(second.build())(t)
 	compared := 0
 	for _, name := range again {
 		if name == "SHA256SUMS" || strings.Contains(name, "_oci.tar") || !slices.Contains(files, name) {
 			continue // of one platform only
 		}
-		a, err := os.ReadFile(filepath.Join(dist, "dist", name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := os.ReadFile(filepath.Join(second.out, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		a := must(os.ReadFile(filepath.Join(dist, "dist", name)))(t)
+		b := must(os.ReadFile(filepath.Join(second.out, name)))(t)
 		if compared++; !bytes.Equal(a, b) {
 			t.Errorf("%s differs", name)
 		}
@@ -471,10 +427,7 @@ func TestSPDX(t *testing.T) {
 // TestWheels: each wheel is for its platform, by the program's own header, and for no other; its
 // RECORD lists all files; and it has the licences of all that is in it.
 func TestWheels(t *testing.T) {
-	names, err := built()
-	if err != nil {
-		t.Fatal(err)
-	}
+	names := must(built())(t)
 	wheels := map[string]bool{}
 	for _, name := range names {
 		if !strings.HasSuffix(name, ".whl") {
@@ -482,19 +435,11 @@ func TestWheels(t *testing.T) {
 		}
 		data := product(t, name)
 		files := map[string][]byte{}
-		z, err := zip.NewReader(bytes.NewReader(data), int64(len(data)))
-		if err != nil {
-			t.Fatal(name, err)
-		}
+		z := must(zip.NewReader(bytes.NewReader(data), int64(len(data))))(t)
 		var binary []byte
 		for _, f := range z.File {
-			r, err := f.Open()
-			if err != nil {
-				t.Fatal(name, err)
-			}
-			if files[f.Name], err = io.ReadAll(r); err != nil {
-				t.Fatal(name, err)
-			}
+			r := must(f.Open())(t)
+			files[f.Name] = must(io.ReadAll(r))(t)
 			want := os.FileMode(0o644)
 			if strings.HasPrefix(f.Name, wheelName+"/bin/lockkeeper") {
 				binary, want = files[f.Name], 0o755

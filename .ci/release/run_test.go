@@ -25,13 +25,8 @@ const deadline = time.Minute
 // serves starts a server, uses it as a client does, and stops it with SIGTERM.
 func serves(t *testing.T, c *exec.Cmd) {
 	t.Helper()
-	pipe, err := c.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
+	pipe := must(c.StderrPipe())(t)
+	check(t, c.Start())
 	t.Cleanup(func() { c.Process.Kill() })
 	lines := make(chan string, 1000)
 	go func() {
@@ -62,16 +57,11 @@ func serves(t *testing.T, c *exec.Cmd) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	node, err := conn.Create("/lock-", []byte("held"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
-	if err != nil {
-		t.Fatal(err)
-	}
+	node := must(conn.Create("/lock-", []byte("held"), zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll)))(t)
 	if data, stat, err := conn.Get(node); err != nil || string(data) != "held" || stat.EphemeralOwner != conn.SessionID() {
 		t.Errorf("%s: %q, %+v, %v", node, data, stat, err)
 	}
-	if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Process.Signal(syscall.SIGTERM))
 	ended := make(chan error, 1)
 	go func() {
 		for line := range lines {
@@ -106,9 +96,7 @@ func root(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; d != os.TempDir() && d != "/"; d = filepath.Dir(d) {
-		if err := os.Chmod(d, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Chmod(d, 0o755))
 	}
 	return dir
 }
@@ -169,10 +157,7 @@ func runs(t *testing.T, arch string, emulator ...string) {
 // with the shipped configuration and its own user. Only the port is another one.
 func installedIn(t *testing.T, dir string) {
 	t.Helper()
-	unit, err := os.ReadFile(filepath.Join(dir, "usr/lib/systemd/system/lockkeeper.service"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	unit := must(os.ReadFile(filepath.Join(dir, "usr/lib/systemd/system/lockkeeper.service")))(t)
 	_, command, _ := strings.Cut(string(unit), "\nExecStart=")
 	command, _, _ = strings.Cut(command, "\n")
 	for _, name := range []string{"usr/share/man/man1/lockkeeper.1.gz", "usr/share/bash-completion/completions/lockkeeper", "usr/lib/sysusers.d/lockkeeper.conf"} {
@@ -181,12 +166,8 @@ func installedIn(t *testing.T, dir string) {
 		}
 	}
 	state := filepath.Join(dir, "var/lib/lockkeeper") // StateDirectory
-	if err := os.MkdirAll(state, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(state, nobody, nobody); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(state, 0o755))
+	check(t, os.Chown(state, nobody, nobody))
 	c := within(t, dir, "/var/lib/lockkeeper", strings.Fields(command)...)
 	c.Env = []string{"LOCKKEEPER_LISTEN=127.0.0.1:0"}
 	serves(t, c)
@@ -218,10 +199,7 @@ func TestRunRPM(t *testing.T) {
 // TestUnitStays: however often the server ends, and however long a member waits for the others, systemd neither
 // gives it up nor kills it. What is ordered after it begins when it serves.
 func TestUnitStays(t *testing.T) {
-	unit, err := os.ReadFile("files/lockkeeper.service")
-	if err != nil {
-		t.Fatal(err)
-	}
+	unit := must(os.ReadFile("files/lockkeeper.service"))(t)
 	general, service, _ := strings.Cut(string(unit), "[Service]")
 	for line, in := range map[string]string{
 		"StartLimitIntervalSec=0": general, "Type=notify": service, "TimeoutStartSec=infinity": service, "Restart=on-failure": service, "RestartSec=1": service, "RestartSteps=5": service, "RestartMaxDelaySec=30": service,
@@ -257,10 +235,7 @@ func debData(t *testing.T) []byte {
 	data := product(t, runtime.GOARCH+".deb")
 	const header = 60
 	i := strings.Index(string(data), "data.tar.gz ")
-	size, err := strconv.Atoi(strings.TrimSpace(string(data[i+48 : i+58])))
-	if err != nil {
-		t.Fatal(err)
-	}
+	size := must(strconv.Atoi(strings.TrimSpace(string(data[i+48 : i+58]))))(t)
 	return data[i+header : i+header+size]
 }
 
@@ -272,10 +247,7 @@ func TestRunImage(t *testing.T) {
 	dir := root(t)
 	lay(t, unpack(t, layers[runtime.GOARCH]), dir)
 	c := within(t, dir, image.Config.WorkingDir, append(image.Config.Entrypoint, image.Config.Cmd...)...)
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	listener := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	port := listener.Addr().(*net.TCPAddr).Port
 	listener.Close()
 	c.Env = append(image.Config.Env, "ZOO_MY_ID=3", "ZOO_TICK_TIME=500", "ZOO_ADMINSERVER_ENABLED=false", "ZOO_STANDALONE_ENABLED=true",

@@ -73,8 +73,7 @@ func (r *release) wheel(p *program) error {
 
 // wheelMetadata returns what pip and PyPI show. The licence is that of all that is in the wheel.
 func wheelMetadata(p *program, version string, readme []byte) []byte {
-	var b bytes.Buffer
-	for _, line := range []string{
+	return []byte(strings.Join([]string{
 		"Metadata-Version: 2.4",
 		"Name: pytest-lockkeeper",
 		"Version: " + version,
@@ -91,12 +90,9 @@ func wheelMetadata(p *program, version string, readme []byte) []byte {
 		"Requires-Python: >=" + minPython,
 		"Requires-Dist: pytest>=7.4",
 		"Description-Content-Type: text/markdown",
-	} {
-		b.WriteString(line + "\n")
-	}
-	b.WriteByte('\n')
-	b.Write(readme)
-	return b.Bytes()
+		"",
+		string(readme),
+	}, "\n"))
 }
 
 // wheelRecord lists the files with their checksums, and itself without.

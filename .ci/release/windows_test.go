@@ -65,12 +65,8 @@ func TestRunWindows(t *testing.T) {
 	system := t.TempDir()
 	t.Log(lastLine(sh(t, `debootstrap --variant=minbase --include=wine,wine64 trixie "$1"`, system)))
 	const in = "/work"
-	if err := os.Mkdir(system+in, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(system, in, "lockkeeper.exe"), archived(t, "windows/amd64")["lockkeeper.exe"], 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(system+in, 0o700))
+	check(t, os.WriteFile(filepath.Join(system, in, "lockkeeper.exe"), archived(t, "windows/amd64")["lockkeeper.exe"], 0o700))
 	c := exec.Command("sh", "-euc", `
 mount --bind /proc "$1/proc"
 mount --bind /dev "$1/dev"

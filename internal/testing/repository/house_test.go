@@ -400,10 +400,7 @@ func TestCompatibility(t *testing.T) {
 // TestOpsAreCaptured checks that testdata/golden has a request of every operation and a
 // reply that reports success.
 func TestOpsAreCaptured(t *testing.T) {
-	scenarios, err := golden.LoadAll(os.DirFS("testdata/golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	scenarios := must(golden.LoadAll(os.DirFS("testdata/golden")))(t)
 	requested, answered := map[proto.OpCode]bool{}, map[proto.OpCode]bool{}
 	note := func(seen map[proto.OpCode]bool, op proto.OpCode, body []byte) {
 		seen[op] = true
@@ -442,10 +439,7 @@ func TestOpsAreCaptured(t *testing.T) {
 // TestDocsListOps compares the row of operations in docs/compatibility.md with the table of
 // operations.
 func TestDocsListOps(t *testing.T) {
-	text, err := os.ReadFile("docs/compatibility.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("docs/compatibility.md"))(t)
 	_, row, _ := strings.Cut(string(text), "\n| operations | ")
 	row, _, _ = strings.Cut(row, " |")
 	row = regexp.MustCompile(` \([^)]*\)`).ReplaceAllString(row, "") // remarks

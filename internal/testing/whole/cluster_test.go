@@ -730,10 +730,7 @@ func TestClusterSessionMoves(t *testing.T) {
 		c := m.connect(0, 10*time.Second)
 		must(c.Create("/mine", nil, proto.FlagEphemeral))(t)
 		for i := range 6 {
-			next, err := rawclient.Resume(must(m.servers[(i+1)%3].Dial("", "", time.Second))(t), c.Session)
-			if err != nil {
-				t.Fatal(err)
-			}
+			next := must(rawclient.Resume(must(m.servers[(i+1)%3].Dial("", "", time.Second))(t), c.Session))(t)
 			closed(t, c)
 			c = next
 			must(c.Set("/mine", fmt.Append(nil, i)))(t)

@@ -31,10 +31,7 @@ func TestGolden(t *testing.T) {
 		"60-4lw-whitelist": "TestFourLetterWords checks the words",
 	}
 	opts := golden.Options{EventZxid: true, Mask: golden.Changed(releases.Newest), Timeout: time.Minute}
-	scenarios, err := golden.LoadAll(os.DirFS("testdata/golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	scenarios := must(golden.LoadAll(os.DirFS("testdata/golden")))(t)
 	played := 0
 	for name, cfg := range configs {
 		withPort := cfg
@@ -72,10 +69,7 @@ func open(t testing.TB, cfg lockkeeper.Config) *lockkeeper.Server {
 	if cfg.Logger == nil {
 		cfg.Logger = testkit.Unblocked(t)
 	}
-	s, err := lockkeeper.Open(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := must(lockkeeper.Open(cfg))(t)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -10,11 +10,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/conform"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
-	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -25,55 +24,14 @@ func TestKnownFailures(t *testing.T) {
 		name string
 		test func(t *testing.T, s *lockkeeper.Server, dial dialer)
 	}{
-		{"a new session given to a client whose session has ended", staleSession},
-		{"session id -1 misread", sessionMinusOne},
 		{"an old session's ephemeral mistaken for the new session's", predecessorsEphemeral},
-		{"socket left open after an expired answer", refusedSocket},
-		{"a handshake without the readOnly byte misread", noReadOnlyByte},
-		{"unknown opcode that hangs the client", unknownOpcode},
-		{"TTL create that desynchronises the stream", ttlCreate},
-		{"bad operation in a multi that kills the server", badMulti},
-		{"addWatch reply without its body", addWatchBody},
-		{"a check outside a multi", loneCheck},
 		{"setWatches of more than 1 MiB in several frames", largeSetWatches},
-		{"child watches lost in setWatches", childSetWatches},
-		{"relativeZxid ignored", relativeZxid},
 		{"watch leak at disconnect", watchLeak},
 		{"a lock directory with children of other clients", foreignChildren},
 	} {
 		t.Run(k.name, func(t *testing.T) { overAll(t, lockkeeper.Config{}, k.test) })
 	}
 	t.Run("writes of a session that expired later dropped at replay", writesOfExpired)
-}
-
-func handshake(t *testing.T, dial dialer, q *proto.ConnectRequest) (*rawclient.Client, error) {
-	t.Helper()
-	nc := must(dial())(t)
-	t.Cleanup(func() { nc.Close() })
-	c := rawclient.New(nc)
-	return c, c.Handshake(q)
-}
-
-// ClickHouse Keeper gave a client a new session when the old one had ended, so the client
-// never learned that its ephemerals, and its lock, were gone.
-func staleSession(t *testing.T, s *lockkeeper.Server, dial dialer) {
-	holder := connect(t, dial)
-	must(holder.Create("/lock", nil, proto.FlagEphemeral))(t)
-	check(t, s.EndSession(t.Context(), holder.Session.SessionID))
-	c, err := handshake(t, dial, rawclient.Resumption(holder.Session))
-	if err != rawclient.ErrRefused || c.Session.Timeout != 0 {
-		t.Errorf("an expired session was resumed as %+v, %v", c.Session, err)
-	}
-}
-
-func sessionMinusOne(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	q := rawclient.NewSession(10 * time.Second)
-	q.SessionID = -1
-	c, err := handshake(t, dial, q)
-	if err != rawclient.ErrRefused {
-		t.Errorf("session -1 gives %+v, %v", c.Session, err)
-	}
-	closed(t, c)
 }
 
 // A client that gets a new session while the znode of its old one still exists must be
@@ -100,114 +58,6 @@ func predecessorsEphemeral(t *testing.T, s *lockkeeper.Server, dial dialer) {
 	if len(after.Events) != 1 || after.Events[0].Type != proto.EventNodeDeleted {
 		t.Errorf("events %+v", after.Events)
 	}
-}
-
-func refusedSocket(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	for _, hasReadOnly := range []bool{true, false} {
-		q := rawclient.NewSession(10 * time.Second)
-		q.SessionID, q.HasReadOnly = 77, hasReadOnly
-		c, err := handshake(t, dial, q)
-		if err != rawclient.ErrRefused {
-			t.Fatal(err)
-		}
-		closed(t, c)
-	}
-}
-
-func noReadOnlyByte(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	for hasReadOnly, want := range map[bool]int{true: 37, false: 36} {
-		nc := must(dial())(t)
-		defer nc.Close()
-		q := rawclient.NewSession(10 * time.Second)
-		q.HasReadOnly = hasReadOnly
-		go nc.Write(rawclient.Framed(q))
-		nc.SetDeadline(time.Now().Add(time.Minute))
-		reply := must(jute.ReadFrame(nc, 1000, nil))(t)
-		if len(reply) != want {
-			t.Errorf("readOnly byte %v: a reply of %d bytes, not %d", hasReadOnly, len(reply), want)
-		}
-	}
-}
-
-func unknownOpcode(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	for _, op := range []proto.OpCode{99, 500, proto.OpCreateSession, proto.OpDeleteContainer} {
-		c := connect(t, dial)
-		if _, err := c.Call(op, nil, nil); err != proto.Unimplemented {
-			t.Errorf("op %d: %v", op, err)
-		}
-		closed(t, c)
-	}
-}
-
-// A server that decodes a TTL create as a plain create takes the last eight bytes for
-// the next request.
-func ttlCreate(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	c := connect(t, dial)
-	create := &proto.CreateTTLRequest{CreateRequest: proto.CreateRequest{Path: "/ttl", ACL: proto.OpenACL, Flags: proto.FlagTTL}, TTL: 0x0000000b_0000000b}
-	c.Queue(proto.OpCreateTTL, create)
-	next := c.Queue(proto.OpExists, &proto.PathWatch{Path: "/ttl"})
-	check(t, c.Flush())
-	var created proto.PathStatReply
-	f := must(c.Read())(t)
-	if f.Code != proto.OK || f.Decode(&created) != nil || created.Path != "/ttl" {
-		t.Errorf("createTTL: %+v", f)
-	}
-	if f = must(c.Read())(t); f.Xid != next || f.Code != proto.OK {
-		t.Errorf("the request after it: %+v", f.ReplyHeader)
-	}
-	// A createTTL whose mode has no TTL is refused.
-	create.Path, create.Flags, create.TTL = "/none", proto.FlagPersistent, -1
-	if _, err := c.Call(proto.OpCreateTTL, create, nil); err != proto.BadArguments {
-		t.Errorf("createTTL of a persistent znode: %v", err)
-	}
-	alive(t, c)
-}
-
-func badMulti(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	c := connect(t, dial)
-	header := func(op int32, done bool) []byte {
-		return jute.AppendInt(jute.AppendBool(jute.AppendInt(nil, op), done), -1)
-	}
-	path := jute.AppendString(nil, "/x")
-	for name, body := range map[string][]byte{
-		"unknown":       slices.Concat(header(99, false), path, header(-1, true)),
-		"error":         slices.Concat(header(-1, false), path, header(-1, true)),
-		"setACL":        slices.Concat(header(7, false), path, header(-1, true)),
-		"a read":        slices.Concat(header(4, false), path, []byte{0}, header(-1, true)),
-		"a multi":       slices.Concat(header(14, false), header(-1, true), header(-1, true)),
-		"closeSession":  slices.Concat(header(-11, false), header(-1, true)),
-		"no end":        slices.Concat(header(2, false), path, request32(-1)),
-		"half a header": header(2, false)[:5],
-		"nothing":       nil,
-	} {
-		xid := c.Queue(proto.OpMulti, nil)
-		check(t, c.Flush())
-		f := must(c.Read())(t) // an empty body
-		if f.Xid != xid || f.Code != proto.MarshallingError {
-			t.Errorf("no body: %+v", f.ReplyHeader)
-		}
-		check(t, c.Write(frame(append(request32(1000, int32(proto.OpMulti)), body...))))
-		if f := must(c.Read())(t); f.Xid != 1000 || f.Code != proto.MarshallingError {
-			t.Errorf("%s: %+v", name, f.ReplyHeader)
-		}
-	}
-	must(c.Create("/x", nil, 0))(t)
-}
-
-func addWatchBody(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	c := connect(t, dial)
-	f := must(c.Call(proto.OpAddWatch, &proto.PathType{Path: "/a", Type: 1}, nil))(t)
-	if !bytes.Equal(f.Body, make([]byte, 4)) {
-		t.Errorf("the body is %x", f.Body)
-	}
-}
-
-func loneCheck(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	c := connect(t, dial)
-	if _, err := c.Call(proto.OpCheck, &proto.PathVersion{Path: "/", Version: -1}, nil); err != proto.Unimplemented {
-		t.Errorf("check: %v", err)
-	}
-	closed(t, c)
 }
 
 // A client with many watches sends several setWatches with the same xid, without waiting
@@ -237,58 +87,6 @@ func largeSetWatches(t *testing.T, _ *lockkeeper.Server, dial dialer) {
 	f := must(c.Read())(t)
 	if e, ok := f.Event(); !ok || e.Path != path(0, 7) || e.Type != proto.EventNodeCreated {
 		t.Errorf("event %+v", e)
-	}
-}
-
-// watchesAgain connects and sets watches as a client that last saw zxid.
-func watchesAgain(t *testing.T, dial dialer, zxid int64, q *proto.SetWatchesRequest) *rawclient.Client {
-	t.Helper()
-	c := connect(t, dial)
-	q.RelativeZxid = zxid
-	must(c.Call(proto.OpSetWatches, q, nil))(t)
-	return c
-}
-
-func childSetWatches(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	writer := connect(t, dial)
-	for _, p := range []string{"/changed", "/same", "/gone"} {
-		must(writer.Create(p, nil, 0))(t)
-	}
-	seen := must(writer.Exists("/gone", false))(t).Czxid
-	must(writer.Create("/changed/child", nil, 0))(t)
-	check(t, writer.Delete("/gone"))
-	c := watchesAgain(t, dial, seen, &proto.SetWatchesRequest{Child: []string{"/changed", "/same", "/gone"}})
-	want := []proto.WatcherEvent{
-		{Type: proto.EventNodeChildrenChanged, State: proto.EventStateConnected, Path: "/changed"},
-		{Type: proto.EventNodeDeleted, State: proto.EventStateConnected, Path: "/gone"},
-	}
-	var got []proto.WatcherEvent
-	for _, e := range c.Events {
-		got = append(got, e.WatcherEvent)
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("events %+v", got)
-	}
-	must(writer.Create("/same/child", nil, 0))(t)
-	f := must(c.Read())(t)
-	if e, ok := f.Event(); !ok || e.Path != "/same" || e.Type != proto.EventNodeChildrenChanged {
-		t.Errorf("the watch that was set again: %+v", e)
-	}
-}
-
-func relativeZxid(t *testing.T, _ *lockkeeper.Server, dial dialer) {
-	writer := connect(t, dial)
-	must(writer.Create("/n", nil, 0))(t)
-	must(writer.Create("/n/c", nil, 0))(t)
-	stat := must(writer.Set("/n", []byte("1")))(t)
-	for _, k := range []struct {
-		zxid   int64
-		events int
-	}{{stat.Mzxid, 0}, {stat.Mzxid - 1, 1}, {stat.Czxid, 2}, {stat.Czxid - 1, 2}} {
-		c := watchesAgain(t, dial, k.zxid, &proto.SetWatchesRequest{Data: []string{"/n"}, Child: []string{"/n"}})
-		if len(c.Events) != k.events {
-			t.Errorf("last zxid %#x, znode %+v: events %+v", k.zxid, stat, c.Events)
-		}
 	}
 }
 
@@ -368,12 +166,12 @@ func writesOfExpired(t *testing.T) {
 }
 
 // TestKnownFailuresAreListed checks that every test named in docs/known-failures.md
-// exists.
+// exists, and every check of package conform.
 func TestKnownFailuresAreListed(t *testing.T) {
 	doc, err := os.ReadFile("docs/known-failures.md")
 	check(t, err)
 	var code bytes.Buffer
-	for _, dir := range []string{"internal/testing/whole", "cluster", "internal/core/server", "internal/core/storage", "znode", "cmd/lockkeeper", "interop"} {
+	for _, dir := range []string{"internal/testing/whole", "cluster", "internal/core/server", "internal/core/storage", "znode", "cmd/lockkeeper", "conform", "interop"} {
 		files, err := os.ReadDir(dir)
 		check(t, err)
 		for _, f := range files {
@@ -400,6 +198,12 @@ func TestKnownFailuresAreListed(t *testing.T) {
 		for _, test := range tests {
 			if !strings.Contains(code.String(), "func "+test[1]+"(") {
 				t.Errorf("%s: test %s does not exist", row[2], test[1])
+			}
+			_, named, _ := strings.Cut(row[3], "`TestLockkeeper`: ")
+			for name := range strings.SplitSeq(named, "; ") {
+				if test[1] == "TestLockkeeper" && !slices.ContainsFunc(conform.Checks(), func(k conform.Check) bool { return k.Name == name }) {
+					t.Errorf("%s: there is no check %q", row[2], name)
+				}
 			}
 			if test[1] == "TestKnownFailures" && !strings.Contains(code.String(), fmt.Sprintf("%q", row[2])) {
 				t.Errorf("%s: TestKnownFailures does not test it", row[2])

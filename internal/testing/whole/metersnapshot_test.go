@@ -87,9 +87,7 @@ func TestMeterAcrossSnapshot(t *testing.T) {
 					time.Sleep(1100 * time.Millisecond) // containers are reaped
 				}
 				for _, c := range clients {
-					if err := c.Ping(); err != nil {
-						t.Fatal(err)
-					}
+					check(t, c.Ping())
 				}
 			}
 			same := func(when string) {

@@ -62,10 +62,7 @@ func TestPeerTLS(t *testing.T) {
 				t.Errorf("answered %+v", s)
 			}
 			cfg := lockkeeper.Config{ID: 4, PeerAddr: addrs[3], Join: addrs[0], PeerTLS: config, Logger: own.Logger(slog.LevelInfo)}
-			s, err := lockkeeper.Open(cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := must(lockkeeper.Open(cfg))(t)
 			defer s.Close()
 			eventually(t, "the message that it is not in the cluster", func() bool { return len(own.Matching("not in the cluster yet")) > 0 })
 			select {

@@ -73,10 +73,7 @@ func TestReconfig(t *testing.T) {
 		if leaves == m.leader() {
 			leaves = (follower + 2) % 3
 		}
-		r, err := reconfig(c, "server.4=host4:7000:3888;2181,server.5=host5:7000:3888:observer;2181", fmt.Sprint(leaves+1), "", was.Stat.Mzxid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(reconfig(c, "server.4=host4:7000:3888;2181,server.5=host5:7000:3888:observer;2181", fmt.Sprint(leaves+1), "", was.Stat.Mzxid))(t)
 		var lines []string
 		for i := range 3 {
 			if i != leaves {
@@ -94,10 +91,7 @@ func TestReconfig(t *testing.T) {
 
 		// The whole list: the observer gets a vote, and member 4 leaves.
 		lines = append(lines[:2:2], line(5, "participant"))
-		r, err = reconfig(c, "", "", strings.ReplaceAll(strings.Join(lines, ""), "\n", ","), -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r = must(reconfig(c, "", "", strings.ReplaceAll(strings.Join(lines, ""), "\n", ","), -1))(t)
 		config(r, lines...)
 		m.removed(3)
 
@@ -131,15 +125,9 @@ func TestReconfig(t *testing.T) {
 
 		// An observer may be added before it runs.
 		observer := "server.6=host7:7000:8001:observer;0.0.0.0:2181"
-		r, err = reconfig(c, observer, "", "", -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r = must(reconfig(c, observer, "", "", -1))(t)
 		config(r, append(lines[:3:3], observer+"\n")...)
-		r, err = reconfig(c, "", "6", "", r.Stat.Mzxid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r = must(reconfig(c, "", "6", "", r.Stat.Mzxid))(t)
 		config(r, lines...)
 
 		// A member moves to another address in one request. Then the leader leaves.
@@ -149,16 +137,11 @@ func TestReconfig(t *testing.T) {
 		m.start(4)
 		lead := m.leader()
 		c = superUser(t, m.connect(lead, 10*time.Second))
-		r, err = reconfig(c, "server.5=host6:7000:3888;2181", "5", "", -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r = must(reconfig(c, "server.5=host6:7000:3888;2181", "5", "", -1))(t)
 		config(r, append(lines[:2:2], "server.5=host6:7000:3888:participant;0.0.0.0:2181\n")...)
 		m.ready(m.servers[4])
 		c = superUser(t, m.connect(4, 10*time.Second))
-		if _, err = reconfig(c, "", fmt.Sprint(lead+1), "", -1); err != nil {
-			t.Fatal(err)
-		}
+		_ = must(reconfig(c, "", fmt.Sprint(lead+1), "", -1))(t)
 		m.removed(lead)
 		if s, err := m.ask(cluster.Request{Status: true}); err != nil || len(s.Members) != 2 {
 			t.Errorf("%+v, %v", s, err)

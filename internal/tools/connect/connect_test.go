@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 func TestParse(t *testing.T) {
@@ -41,10 +43,7 @@ func TestParse(t *testing.T) {
 // TestSpeaksOnce: the Dialer finds out only once that a port is of the right kind, and its server
 // serves nobody.
 func TestSpeaksOnce(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	accepted := make(chan struct{}, 100)
 	go func() { // ends with the listener
@@ -62,10 +61,7 @@ func TestSpeaksOnce(t *testing.T) {
 	}()
 	d := Dialer{OnHopeless: func(h Hopeless) { t.Error(h) }}
 	for i, connections := range []int{3, 1, 1} {
-		nc, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := testkit.Must(d.DialContext(t.Context(), "tcp", l.Addr().String()))(t)
 		nc.Write(make([]byte, 45))
 		if _, err := nc.Read(make([]byte, 1)); err == nil || errors.As(err, &Hopeless{}) {
 			t.Errorf("attempt %d: %v", i, err)

@@ -41,9 +41,7 @@ func version(t testing.TB, number uint8, password string, kind int32, principals
 	t.Helper()
 	k := keytab.New()
 	for _, name := range principals {
-		if err := k.AddEntry(name, testRealm, password, time.Now(), number, kind); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Check(t, k.AddEntry(name, testRealm, password, time.Now(), number, kind))
 	}
 	return k
 }
@@ -51,11 +49,7 @@ func version(t testing.TB, number uint8, password string, kind int32, principals
 // textOf returns what is in the file of a keytab.
 func textOf(t testing.TB, k *keytab.Keytab) []byte {
 	t.Helper()
-	text, err := k.Marshal()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return testkit.Must(k.Marshal())(t)
 }
 
 func newMechanism(t testing.TB, c Config) *Mechanism {
@@ -63,11 +57,7 @@ func newMechanism(t testing.TB, c Config) *Mechanism {
 	both := keys(t, etypeID.AES256_CTS_HMAC_SHA1_96, testServer)
 	both.Entries = append(both.Entries, keys(t, etypeID.RC4_HMAC, testServer).Entries...)
 	c.Principal = testServer + "@" + testRealm
-	m, err := New(c, textOf(t, both))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return m
+	return testkit.Must(New(c, textOf(t, both)))(t)
 }
 
 // client is a client whose mistakes in the test itself end the test.
@@ -79,20 +69,12 @@ func newClient(t testing.TB, name string) client {
 
 func (c client) first(t testing.TB) []byte {
 	t.Helper()
-	token, err := c.First()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
+	return testkit.Must(c.First())(t)
 }
 
 func (c client) choice(t testing.TB, offer []byte, payload string, flags byte) []byte {
 	t.Helper()
-	token, err := c.Choice(offer, payload, flags)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return token
+	return testkit.Must(c.Choice(offer, payload, flags))(t)
 }
 
 const none = gssapitest.NoLayer
@@ -115,19 +97,14 @@ func TestExchange(t *testing.T) {
 				c := newClient(t, "bob")
 				c.Mutual, c.NoSubkey, c.SessionKind = mutual, !withSubkey, kind
 				e := m.Begin()
-				answer, err := e.Step(c.first(t))
-				if err != nil {
-					t.Fatal(err)
-				}
+				answer := testkit.Must(e.Step(c.first(t)))(t)
 				flags := byte(0)
 				if mutual {
 					if withKey, err := c.Proof(answer); err != nil || !withKey {
 						t.Fatalf("a key: %v, %v", withKey, err)
 					}
 					flags = acceptorSubkey
-					if answer, err = e.Step(nil); err != nil {
-						t.Fatal(err)
-					}
+					answer = testkit.Must(e.Step(nil))(t)
 				}
 				if payload := answer[gss.HdrLen : gss.HdrLen+4]; string(payload) != none {
 					t.Errorf("the server offers %x", payload)
@@ -257,13 +234,10 @@ func TestVersions(t *testing.T) {
 			one.Entries[0].Timestamp = time.Now().Add(time.Duration(i) * time.Hour)
 			all.Entries = append(all.Entries, one.Entries...)
 		}
-		m, err := New(Config{Principal: testServer + "@" + testRealm}, textOf(t, all))
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := testkit.Must(New(Config{Principal: testServer + "@" + testRealm}, textOf(t, all)))(t)
 		c := client{gssapitest.New("bob", testServer, testRealm, version(t, x.key, password(x.key), kind, testServer))}
 		c.Said = x.said
-		_, err = m.Begin().Step(c.first(t))
+		_, err := m.Begin().Step(c.first(t))
 		if (err == nil) != (x.says == "") || err != nil && !strings.Contains(err.Error(), x.says) {
 			t.Errorf("%+v: %v", x, err)
 		}
@@ -344,10 +318,7 @@ func TestChoice(t *testing.T) {
 	} {
 		c := newClient(t, "bob")
 		e := m.Begin()
-		offer, err := e.Step(c.first(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		offer := testkit.Must(e.Step(c.first(t)))(t)
 		choice := change(t, c, offer)
 		answer, err := e.Step(choice)
 		if user, ok := e.User(); err == nil || answer != nil || ok {
@@ -402,15 +373,12 @@ func TestForms(t *testing.T) {
 		c := newClient(t, "bob")
 		c.Flags, c.Skip = x.wants, x.skip
 		e := m.Begin()
-		offer, err := e.Step(c.first(t))
-		if err != nil {
-			t.Fatal(err)
-		}
+		offer := testkit.Must(e.Step(c.first(t)))(t)
 		token := c.choice(t, offer, x.payload, x.flags)
 		if x.rotate > 0 {
 			token = rotated(token, x.rotate)
 		}
-		_, err = e.Step(token)
+		_, err := e.Step(token)
 		if user, ok := e.User(); ok != (x.says == "") || ok && user != "bob@"+testRealm {
 			t.Errorf("%s: user %q, %v", x.name, user, err)
 		}
@@ -477,10 +445,7 @@ func TestReplayAfterRestart(t *testing.T) {
 		token, choice, flags := c.first(t), []byte(nil), byte(0)
 		for _, run := range []string{"first", "second"} {
 			e := newMechanism(t, Config{}).Begin()
-			answer, err := e.Step(token)
-			if err != nil {
-				t.Fatal(err)
-			}
+			answer := testkit.Must(e.Step(token))(t)
 			if mutual {
 				if run == "first" {
 					if _, err := c.Proof(answer); err != nil {
@@ -488,14 +453,12 @@ func TestReplayAfterRestart(t *testing.T) {
 					}
 					flags = acceptorSubkey
 				}
-				if answer, err = e.Step(nil); err != nil {
-					t.Fatal(err)
-				}
+				answer = testkit.Must(e.Step(nil))(t)
 			}
 			if run == "first" {
 				choice = c.choice(t, answer, none, flags)
 			}
-			_, err = e.Step(choice)
+			_, err := e.Step(choice)
 			if _, ok := e.User(); ok != (run == "first" || !mutual) {
 				t.Errorf("mutual %v, %s run: authenticated %v, %v", mutual, run, ok, err)
 			}
@@ -656,10 +619,7 @@ func TestSet(t *testing.T) {
 	both := keytab.New()
 	both.Entries = append(append(both.Entries, one.Entries...), two.Entries...)
 	config := Config{Keytab: "FILE", Principal: testServer + "@" + testRealm}
-	m, err := New(config, textOf(t, one))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := testkit.Must(New(config, textOf(t, one)))(t)
 	with := func(k *keytab.Keytab, number int) client {
 		c := client{gssapitest.New("bob", testServer, testRealm, k)}
 		c.Said = number
@@ -761,10 +721,7 @@ func FuzzAuthenticator(f *testing.F) {
 		c := client{gssapitest.New("bob", testServer, testRealm, k)}
 		c.Part = func(p *messages.EncTicketPart) { session = p.Key }
 		c.Replaced = func(q *messages.APReq) {
-			var err error
-			if q.EncryptedAuthenticator, err = crypto.GetEncryptedData(text, session, keyusage.AP_REQ_AUTHENTICATOR, 0); err != nil {
-				t.Fatal(err)
-			}
+			q.EncryptedAuthenticator = testkit.Must(crypto.GetEncryptedData(text, session, keyusage.AP_REQ_AUTHENTICATOR, 0))(t)
 		}
 		e := m.Begin().(*exchange)
 		_, _ = e.Step(c.first(t))

@@ -4,9 +4,10 @@ package jaas
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // The login modules: ZooKeeper's with users and passwords, and Java's for Kerberos.
@@ -231,115 +232,46 @@ func (p *parser) option(s *parsed, class string) {
 	}
 }
 
+// token is white space and comments (of a line, after / or //, or between /* and */), and behind them a comment without
+// an end, a quoted text, a word or any other character.
+var token = regexp.MustCompile(`(?s)^((?:[\x00- ]|/\*.*?\*/|/[^*\r\n][^\r\n]*|/[\r\n]|/\z)*)` +
+	`(?:(/\*)|"((?:[^"\\\r\n]|\\[^\r\n])*)"|([\w$*.\x{a0}-\x{10ffff}-]+)|(.?))`)
+
 // next reads the next token.
 func (p *parser) next() {
 	p.lastLine = max(p.tokenLine, 1)
-	p.skip()
-	p.tokenLine = p.line
-	if p.rest == "" {
-		p.kind, p.value = end, ""
-		return
-	}
-	if p.rest[0] == '"' {
-		p.kind = quoted
-		p.quoted()
-		return
-	}
-	n := strings.IndexFunc(p.rest, func(r rune) bool { return !inWord(r) })
-	if n < 0 {
-		n = len(p.rest)
-	}
+	m := token.FindStringSubmatch(p.rest)
+	skipped, unclosed, text, name, other := m[1], m[2], m[3], m[4], m[5]
+	p.tokenLine = p.line + strings.Count(skipped, "\n")
+	p.line, p.rest = p.tokenLine, p.rest[len(m[0]):]
 	switch {
-	case n == 0:
-		p.kind = mark
-		_, n = utf8.DecodeRuneInString(p.rest)
-	case strings.ContainsRune("0123456789.-", rune(p.rest[0])): // Java reads a number
-		p.fail(p.line, "a name or value that begins with a digit, a dot or a minus sign must be in double quotes")
-		return
-	default:
-		p.kind = word
-	}
-	p.value, p.rest = p.rest[:n], p.rest[n:]
-}
-
-// inWord reports whether a word may have a character.
-func inWord(r rune) bool {
-	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r >= 0xa0 || strings.ContainsRune("$_-*.", r)
-}
-
-// skip skips white space and comments: of a line, after / or //, or between /* and */.
-func (p *parser) skip() {
-	for p.rest != "" {
-		n := 1
-		switch {
-		case p.rest[0] <= ' ':
-		case strings.HasPrefix(p.rest, "/*"):
-			length := strings.Index(p.rest[2:], "*/")
-			if length < 0 {
-				p.fail(p.line, "the comment has no end")
-				return
-			}
-			n = 2 + length + 2
-		case p.rest[0] == '/':
-			if n = strings.IndexAny(p.rest, "\r\n"); n < 0 {
-				n = len(p.rest)
-			}
-		default:
-			return
-		}
-		p.line += strings.Count(p.rest[:n], "\n")
-		p.rest = p.rest[n:]
-	}
-}
-
-// escapes are the characters that stand for others after a backslash.
-var escapes = map[byte]byte{'a': '\a', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', 'v': '\v'}
-
-// quoted reads a quoted text, which ends on its line.
-func (p *parser) quoted() {
-	var b strings.Builder
-	i := 1
-	for i < len(p.rest) && !strings.ContainsRune("\"\r\n", rune(p.rest[i])) {
-		c := p.rest[i]
-		i++
-		if c != '\\' || i == len(p.rest) {
-			b.WriteByte(c)
-			continue
-		}
-		if n := octal(p.rest[i:]); n > 0 {
-			code := rune(0)
-			for _, digit := range p.rest[i : i+n] {
-				code = 8*code + digit - '0'
-			}
-			b.WriteRune(code)
-			i += n
-			continue
-		}
-		if to, ok := escapes[p.rest[i]]; ok {
-			b.WriteByte(to)
-			i++
-		} else if p.rest[i] != '\r' && p.rest[i] != '\n' {
-			b.WriteByte(p.rest[i])
-			i++
-		}
-	}
-	if i == len(p.rest) || p.rest[i] != '"' {
+	case unclosed != "":
+		p.fail(p.line, "the comment has no end")
+	case other == `"`:
 		p.fail(p.line, "a text in double quotes does not end on its line")
-		return
+	case name != "" && strings.Contains("0123456789.-", name[:1]): // Java reads a number
+		p.fail(p.line, "a name or value that begins with a digit, a dot or a minus sign must be in double quotes")
+	case name != "":
+		p.kind, p.value = word, name
+	case other != "":
+		p.kind, p.value = mark, other
+	case m[0] == skipped:
+		p.kind, p.value = end, ""
+	default:
+		p.kind, p.value = quoted, escape.ReplaceAllStringFunc(text, unescape)
 	}
-	p.value, p.rest = b.String(), p.rest[i+1:]
 }
 
-// octal returns how many digits of an octal escape text begins with: at most three, and two if
-// the first is above 3.
-func octal(text string) int {
-	most := 3
-	if text != "" && text[0] > '3' {
-		most = 2
+// escape is one in a quoted text. An octal one has at most three digits, and two if the first is above 3.
+var escape = regexp.MustCompile(`\\(?:[0-3][0-7]{0,2}|[4-7][0-7]?|.)`)
+
+func unescape(escape string) string {
+	what := escape[1:]
+	if code, err := strconv.ParseUint(what, 8, 8); err == nil {
+		return string(rune(code))
 	}
-	n := 0
-	for n < min(most, len(text)) && text[n] >= '0' && text[n] <= '7' {
-		n++
+	if i := strings.Index("abfnrtv", what); i >= 0 {
+		return "\a\b\f\n\r\t\v"[i : i+1]
 	}
-	return n
+	return what
 }

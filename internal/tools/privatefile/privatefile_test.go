@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestCreate makes a new file, and one that everybody may read.
@@ -19,9 +21,7 @@ func TestCreate(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "file")
 	for _, before := range []os.FileMode{0, 0o644, 0o400, 0o600} {
 		if before != 0 {
-			if err := os.Chmod(name, before); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Check(t, os.Chmod(name, before))
 		}
 		f, err := Create(name)
 		if before == 0o400 && os.Geteuid() != 0 {
@@ -34,10 +34,7 @@ func TestCreate(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.Close()
-		info, err := os.Stat(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		info := testkit.Must(os.Stat(name))(t)
 		if got := info.Mode().Perm(); got&0o077 != 0 {
 			t.Errorf("the mode was %o and is %o", before, got)
 		}
@@ -65,24 +62,16 @@ func written(t *testing.T, f *os.File, err error, name string) {
 
 func readAll(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(name))(t)
 	return string(text)
 }
 
 // TestOpenBefore: another user who had a file open while everybody could read it does not see
 // what is written to it when it is private.
 func TestOpenBefore(t *testing.T) {
-	dir, err := filepath.EvalSymlinks(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testkit.Must(filepath.EvalSymlinks(t.TempDir()))(t)
 	name, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
-	if err := os.Symlink(name, link); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, os.Symlink(name, link))
 	for _, by := range []string{name, link} {
 		for what, open := range map[string]func() (*os.File, error){
 			"secret": func() (*os.File, error) { return Create(by) },
@@ -97,13 +86,8 @@ func TestOpenBefore(t *testing.T) {
 				return Protect(f)
 			},
 		} {
-			if err := errors.Join(os.WriteFile(name, []byte("before, and more"), 0o600), os.Chmod(name, 0o644)); err != nil {
-				t.Fatal(err)
-			}
-			other, err := os.Open(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.Check(t, errors.Join(os.WriteFile(name, []byte("before, and more"), 0o600), os.Chmod(name, 0o644)))
+			other := testkit.Must(os.Open(name))(t)
 			defer other.Close()
 			f, err := open()
 			written(t, f, err, name)
@@ -125,9 +109,7 @@ func TestOpenBefore(t *testing.T) {
 		t.Errorf("the link leads to %q, %v", to, err)
 	}
 	nowhere := filepath.Join(dir, "nowhere")
-	if err := os.Symlink(filepath.Join(dir, "nothing"), nowhere); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, os.Symlink(filepath.Join(dir, "nothing"), nowhere))
 	if _, err := Create(nowhere); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("a link that leads to nothing: %v", err)
 	}
@@ -137,9 +119,7 @@ func TestOpenBefore(t *testing.T) {
 // this process has open under the name of its descriptor.
 func TestNotFiles(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
-	if err := errors.Join(syscall.Mkfifo(pipe, 0o600), os.Chmod(pipe, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, errors.Join(syscall.Mkfifo(pipe, 0o600), os.Chmod(pipe, 0o666)))
 	reader, err := os.OpenFile(pipe, os.O_RDWR, 0) // does not wait for another process
 	if err != nil {
 		t.Fatal(err)
@@ -167,10 +147,7 @@ func TestNotFiles(t *testing.T) {
 	}
 
 	name := filepath.Join(t.TempDir(), "file")
-	open, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644)
-	if err != nil {
-		t.Fatal(err)
-	}
+	open := testkit.Must(os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o644))(t)
 	defer open.Close()
 	own := fmt.Sprintf("/dev/fd/%d", open.Fd())
 	if _, err := os.Stat(own); err != nil {

@@ -1,18 +1,9 @@
-//go:build darwin || dragonfly || freebsd || linux || openbsd || solaris
+//go:build unix && !linux && !netbsd
 
 package procgroup
 
-import (
-	"os"
-	"time"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-func now() time.Duration {
-	var t unix.Timespec
-	if err := unix.ClockGettime(sharedClock, &t); err != nil {
-		panic(os.NewSyscallError("clock_gettime", err)) // the system does not have this clock
-	}
-	return time.Duration(t.Nano())
-}
+// On macOS and OpenBSD, this clock goes on while the machine is suspended, elsewhere it may
+// stand still.
+const sharedClock = unix.CLOCK_MONOTONIC

@@ -6,6 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const sharedClock = unix.CLOCK_BOOTTIME
+
 // self is this program, even if its file has been replaced.
 func self() string { return "/proc/self/exe" }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 func init() {
@@ -58,13 +60,8 @@ func lead() {
 // killed, even if a thread other than the main one has executed the command.
 func TestDiesWithParent(t *testing.T) {
 	leader := exec.Command(self(), "lead")
-	out, err := leader.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := leader.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := testkit.Must(leader.StdoutPipe())(t)
+	testkit.Check(t, leader.Start())
 	defer leader.Wait()
 	defer leader.Process.Kill()
 	pid := 0
@@ -73,14 +70,10 @@ func TestDiesWithParent(t *testing.T) {
 			t.Fatal("a process printed nothing")
 		}
 		if line := lines.Text(); line != "no watchdog" {
-			if pid, err = strconv.Atoi(line); err != nil {
-				t.Fatal(line)
-			}
+			pid = testkit.Must(strconv.Atoi(line))(t)
 		}
 	}
-	if err := leader.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, leader.Process.Kill())
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 		if _, rest, _ := strings.Cut(string(text), ") "); err != nil || strings.HasPrefix(rest, "Z") || strings.HasPrefix(rest, "X") {

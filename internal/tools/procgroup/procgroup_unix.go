@@ -222,6 +222,14 @@ func (g *Group) tell(n int64) error {
 	return err
 }
 
+func now() time.Duration {
+	var t unix.Timespec
+	if err := unix.ClockGettime(sharedClock, &t); err != nil {
+		panic(os.NewSyscallError("clock_gettime", err)) // the system does not have this clock
+	}
+	return time.Duration(t.Nano())
+}
+
 func (g *Group) trust(until time.Duration) { g.tell(int64(until)) }
 
 func (g *Group) unwatched() <-chan struct{} { return g.watchdogEnd }

@@ -7,6 +7,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestWatchdogDeadlines: a deadline means the same however late the watchdog reads it, and one that
@@ -21,9 +23,7 @@ func TestWatchdogDeadlines(t *testing.T) {
 		ok := t.Run(name, func(t *testing.T) {
 			group := exec.Command("sleep", "1000")
 			group.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-			if err := group.Start(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Check(t, group.Start())
 			ended := make(chan struct{})
 			go func() { group.Wait(); close(ended) }()
 			defer func() { group.Process.Kill(); <-ended }()
@@ -41,9 +41,7 @@ func TestWatchdogDeadlines(t *testing.T) {
 			}
 			watchdog := exec.Command(self(), "watchdog")
 			watchdog.Stdin = read
-			if err := watchdog.Start(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Check(t, watchdog.Start())
 			read.Close()
 			defer watchdog.Wait()
 			defer watchdog.Process.Kill()
@@ -62,10 +60,7 @@ func TestWatchdogDeadlines(t *testing.T) {
 // TestTrust: a group goes on while it is trusted, and is killed when it is not any more.
 func TestTrust(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
-	g, err := Start(cmd, []string{"watchdog"}, []string{"become"}, Now()+time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := testkit.Must(Start(cmd, []string{"watchdog"}, []string{"become"}, Now()+time.Hour))(t)
 	defer g.Release()
 	defer g.Kill()
 	g.Trust(Now() + time.Hour)
@@ -97,10 +92,7 @@ func TestTrust(t *testing.T) {
 // watchdog are killed.
 func startWatchdoged(t *testing.T, trusted time.Duration) *Group {
 	t.Helper()
-	g, err := Start(exec.Command("sleep", "1000"), []string{"watchdog"}, []string{"become"}, Now()+trusted)
-	if err != nil {
-		t.Fatal(err)
-	}
+	g := testkit.Must(Start(exec.Command("sleep", "1000"), []string{"watchdog"}, []string{"become"}, Now()+trusted))(t)
 	t.Cleanup(func() {
 		g.Kill()
 		g.watchdog.Process.Kill()

@@ -14,16 +14,7 @@ import (
 	"time"
 )
 
-// Source is what is made of files.
-type Source interface {
-	// Read reads the files. They belong together.
-	Read() Contents
-	// Load puts what is in them to use, and returns what the log says about it, keys and values. If they cannot be used,
-	// it changes nothing and returns an error, which names the file.
-	Load(Contents) (about []any, err error)
-}
-
-// NotYet is an error of Load for files that can be used from a time on. They are tried again then, also if they
+// NotYet is an error of Open's load for files that can be used from a time on. They are tried again then, also if they
 // have not changed.
 type NotYet struct {
 	From time.Time
@@ -35,10 +26,11 @@ func (e *NotYet) Error() string { return e.Err.Error() }
 // Unwrap returns Err.
 func (e *NotYet) Unwrap() error { return e.Err }
 
-// Keeper reads the files of a Source again when they change. Its methods are safe for concurrent use.
+// Keeper reads files again when they change. Its methods are safe for concurrent use.
 type Keeper struct {
 	kind, use string
-	source    Source
+	read      func() Contents
+	put       func(Contents) (about []any, err error)
 	log       *slog.Logger
 
 	reloads, failures atomic.Int64
@@ -58,11 +50,12 @@ type State struct {
 }
 
 // Open reads the files. The log calls them files for kind: TLS, for instance. use says which of them, for the log
-// and for Use.
-func Open(kind, use string, source Source, log *slog.Logger) (*Keeper, error) {
-	k := &Keeper{kind: kind, use: use, source: source, log: log}
-	c := source.Read()
-	if _, err := source.Load(c); err != nil {
+// and for Use. read reads the files, which belong together. load puts what is in them to use, and returns what the log
+// says about it, keys and values. If they cannot be used, it changes nothing and returns an error, which names the file.
+func Open(kind, use string, read func() Contents, load func(Contents) (about []any, err error), log *slog.Logger) (*Keeper, error) {
+	k := &Keeper{kind: kind, use: use, read: read, put: load, log: log}
+	c := read()
+	if _, err := load(c); err != nil {
 		return nil, err
 	}
 	k.handled, k.seen = c.sum(), c.sum()
@@ -82,7 +75,7 @@ func (k *Keeper) State() State {
 func (k *Keeper) Reload() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.load(k.source.Read())
+	k.load(k.read())
 }
 
 // look puts files to use that have changed, if they have been the same in two calls: they may
@@ -91,7 +84,7 @@ func (k *Keeper) Reload() {
 func (k *Keeper) look() (again bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	c := k.source.Read()
+	c := k.read()
 	sum := c.sum()
 	was := k.seen
 	k.seen = sum
@@ -110,7 +103,7 @@ func (k *Keeper) load(c Contents) {
 	k.handled = c.sum()
 	k.seen = k.handled
 	k.retry = time.Time{}
-	about, err := k.source.Load(c)
+	about, err := k.put(c)
 	if err != nil {
 		if later := (*NotYet)(nil); errors.As(err, &later) {
 			k.retry = later.From
@@ -185,13 +178,4 @@ func Read(names ...string) Contents {
 }
 
 // sum is different for different contents.
-func (c Contents) sum() (sum [sha256.Size]byte) {
-	for name, f := range c { // in any order
-		text := sha256.Sum256(f.Text)
-		one := sha256.Sum256(fmt.Appendf(nil, "%q %x %v", name, text, f.Err))
-		for i := range sum {
-			sum[i] ^= one[i]
-		}
-	}
-	return sum
-}
+func (c Contents) sum() [sha256.Size]byte { return sha256.Sum256(fmt.Appendf(nil, "%q", c)) } // maps are printed in order

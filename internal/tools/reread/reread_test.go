@@ -53,12 +53,12 @@ func TestKeeper(t *testing.T) {
 	s := &texts{a: filepath.Join(dir, "a"), b: filepath.Join(dir, "b")}
 	write := func(file, text string) { testkit.Check(t, os.WriteFile(file, []byte(text), 0o600)) }
 	var log testkit.Log
-	if _, err := Open("X", "y", s, log.Logger(slog.LevelInfo)); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), s.a) {
+	if _, err := Open("X", "y", s.Read, s.Load, log.Logger(slog.LevelInfo)); !errors.Is(err, os.ErrNotExist) || !strings.Contains(err.Error(), s.a) {
 		t.Errorf("without files: %v", err)
 	}
 	write(s.a, "1")
 	write(s.b, "!")
-	if _, err := Open("X", "y", s, log.Logger(slog.LevelInfo)); err == nil || err.Error() != s.b+": it is bad" {
+	if _, err := Open("X", "y", s.Read, s.Load, log.Logger(slog.LevelInfo)); err == nil || err.Error() != s.b+": it is bad" {
 		t.Errorf("with a bad file: %v", err)
 	}
 	write(s.b, "2")
@@ -66,7 +66,7 @@ func TestKeeper(t *testing.T) {
 		t.Errorf("before there is anything to be changed: %s", &log)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		k, err := Open("X", "y", s, log.Logger(slog.LevelInfo))
+		k, err := Open("X", "y", s.Read, s.Load, log.Logger(slog.LevelInfo))
 		testkit.Check(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup

@@ -37,7 +37,7 @@ type Keeper struct {
 func Open(files Files, log *slog.Logger) (*Keeper, error) {
 	k := &Keeper{files: files, log: log}
 	var err error
-	k.Keeper, err = reread.Open("SASL", "sasl", source{k}, log)
+	k.Keeper, err = reread.Open("SASL", "sasl", k.read, k.put, log)
 	if err != nil {
 		return nil, err
 	}
@@ -60,83 +60,78 @@ type SuperUserError struct{ User string }
 
 func (e *SuperUserError) Error() string { return fmt.Sprintf("there is no user %q", e.User) }
 
-// source is a Keeper as the source of its files.
-type source struct{ *Keeper }
-
 // login returns what the JAAS file says.
-func (s source) login(c reread.Contents) (*jaas.Login, error) {
-	file := c[s.files.JAAS]
+func (k *Keeper) login(c reread.Contents) (*jaas.Login, error) {
+	file := c[k.files.JAAS]
 	if file.Err != nil {
 		return nil, file.Err
 	}
-	login, err := jaas.Read(file.Text, s.files.Section)
+	login, err := jaas.Read(file.Text, k.files.Section)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", s.files.JAAS, err)
+		return nil, fmt.Errorf("%s: %w", k.files.JAAS, err)
 	}
 	return login, nil
 }
 
-// Read implements reread.Source.
-func (s source) Read() reread.Contents {
-	c := reread.Read(s.files.JAAS)
-	if login, err := s.login(c); err == nil && login.Keytab != "" {
+func (k *Keeper) read() reread.Contents {
+	c := reread.Read(k.files.JAAS)
+	if login, err := k.login(c); err == nil && login.Keytab != "" {
 		maps.Copy(c, reread.Read(login.Keytab))
 	}
 	return c
 }
 
-// Load implements reread.Source.
-func (s source) Load(c reread.Contents) ([]any, error) {
-	login, err := s.login(c)
+func (k *Keeper) put(c reread.Contents) ([]any, error) {
+	login, err := k.login(c)
 	if err != nil {
 		return nil, err
 	}
 	for _, what := range login.Ignored {
-		s.log.Warn("a part of the file of users has no effect, as in ZooKeeper", "file", s.files.JAAS, "what", what)
+		k.log.Warn("a part of the file of users has no effect, as in ZooKeeper", "file", k.files.JAAS, "what", what)
 	}
 	kerberos := login.Principal != "" // as ZooKeeper chooses
-	if kerberos && s.digest != nil || !kerberos && s.kerberos != nil {
-		return nil, fmt.Errorf("%s: it has users with passwords in place of a principal of Kerberos, or the other way round, which needs a restart", s.files.JAAS)
+	if kerberos && k.digest != nil || !kerberos && k.kerberos != nil {
+		return nil, fmt.Errorf("%s: it has users with passwords in place of a principal of Kerberos, or the other way round, which needs a restart", k.files.JAAS)
 	}
 	if !kerberos {
-		if err := s.setUsers(login.Users); err != nil {
+		if err := k.setUsers(login.Users); err != nil {
 			return nil, err
 		}
 		return []any{"users", len(login.Users)}, nil
 	}
-	if err := s.setKeys(login, c[login.Keytab]); err != nil {
-		return nil, fmt.Errorf("%s: %w", s.files.JAAS, err)
+	if err := k.setKeys(login, c[login.Keytab]); err != nil {
+		return nil, fmt.Errorf("%s: %w", k.files.JAAS, err)
 	}
-	return []any{"principal", login.Principal, "versions", s.kerberos.Versions()}, nil
+	return []any{"principal", login.Principal, "versions", k.kerberos.Versions()}, nil
 }
 
-func (s source) setUsers(users map[string]string) error {
+func (k *Keeper) setUsers(users map[string]string) error {
 	for _, user := range slices.Sorted(maps.Keys(users)) {
 		if user == "" || !utf8.ValidString(user) || !znode.ValidSASL(user) {
-			return fmt.Errorf("%s: %q is not a name with which ZooKeeper lets a user authenticate", s.files.JAAS, user)
+			return fmt.Errorf("%s: %q is not a name with which ZooKeeper lets a user authenticate", k.files.JAAS, user)
 		}
 	}
-	for _, user := range s.files.SuperUsers {
+	for _, user := range k.files.SuperUsers {
 		if _, ok := users[user]; !ok {
-			return fmt.Errorf("%s: %w, who is to be a super user", s.files.JAAS, &SuperUserError{user})
+			return fmt.Errorf("%s: %w, who is to be a super user", k.files.JAAS, &SuperUserError{user})
 		}
 	}
-	if s.digest == nil {
-		s.Keeper.digest = sasl.NewDigestMD5(users)
+	if k.digest == nil {
+		k.digest = sasl.NewDigestMD5(users)
 	} else {
-		s.digest.SetUsers(users)
+		k.digest.SetUsers(users)
 	}
 	return nil
 }
 
-func (s source) setKeys(login *jaas.Login, keytab reread.Content) (err error) {
+func (k *Keeper) setKeys(login *jaas.Login, keytab reread.Content) (err error) {
 	if keytab.Err != nil {
 		return keytab.Err
 	}
-	config := gssapi.Config{Keytab: login.Keytab, Principal: login.Principal, RemoveHost: s.files.RemoveHost, RemoveRealm: s.files.RemoveRealm}
-	if s.kerberos != nil {
-		return s.kerberos.Set(config, keytab.Text)
+	config := gssapi.Config{Keytab: login.Keytab, Principal: login.Principal, RemoveHost: k.files.RemoveHost, RemoveRealm: k.files.RemoveRealm}
+	if k.kerberos != nil {
+		return k.kerberos.Set(config, keytab.Text)
 	}
-	s.Keeper.kerberos, err = gssapi.New(config, keytab.Text)
+	k.kerberos, err = gssapi.New(config, keytab.Text)
 	return err
 }

@@ -36,43 +36,22 @@ const (
 	inJKS
 )
 
-// formatOf refuses the formats of stores that Java knows and this package does not.
+// formatOf refuses the other formats of stores that Java knows, and single certificates and keys in DER.
 func formatOf(text []byte) (format, error) {
-	begins := func(with ...byte) bool { return bytes.HasPrefix(text, with) }
-	switch {
-	case begins(0xfe, 0xed, 0xfe, 0xed):
-		return inJKS, nil
-	case begins(0xce, 0xce, 0xce, 0xce):
-		return 0, errors.New("a store of type JCEKS cannot be read; keytool converts it to PKCS12")
-	case !begins(0x30):
-		return inPEM, nil
-	}
-	if what := derOf(text); what != "" {
-		return 0, fmt.Errorf("it is a %s converts it to PEM", what)
-	}
-	// A sequence in DER. In PKCS #12 it begins with a version, a number; Bouncy Castle's does not.
-	header := 2
+	begins := func(at int, with ...byte) bool { return bytes.HasPrefix(text[min(at, len(text)):], with) }
+	header := 2 // of a sequence in DER, with its length
 	if len(text) > 1 && text[1] >= 0x80 {
 		header += int(text[1] & 0x7f)
 	}
-	if len(text) > header && text[header] == 0x30 {
-		return 0, errors.New("it is not a PKCS #12 store; one of type BCFKS cannot be read, and keytool converts it")
+	switch {
+	case begins(0, 0xfe, 0xed, 0xfe, 0xed):
+		return inJKS, nil
+	case begins(0, 0x30) && begins(header, 2, 1, 3): // the version of PKCS #12
+		return inPKCS12, nil
+	case begins(0, 0x30), begins(0, 0xce, 0xce, 0xce, 0xce):
+		return 0, errors.New("it is neither PEM nor a store of type PKCS12 or JKS; openssl converts certificates and keys in DER form to PEM, and keytool stores of types such as BCFKS or JCEKS to PKCS12")
 	}
-	return inPKCS12, nil
-}
-
-// derOf says what a file in DER is, and with what to convert it; "" if it is something else, a store for instance.
-func derOf(text []byte) string {
-	if _, err := x509.ParseCertificate(text); err == nil {
-		return "certificate in DER form; openssl x509 -inform der"
-	}
-	_, pkcs8Err := x509.ParsePKCS8PrivateKey(text)
-	_, pkcs1Err := x509.ParsePKCS1PrivateKey(text)
-	_, ecErr := x509.ParseECPrivateKey(text)
-	if pkcs8Err == nil || pkcs1Err == nil || ecErr == nil {
-		return "key in DER form; openssl pkey -inform der"
-	}
-	return ""
+	return inPEM, nil
 }
 
 // file returns what is in a file, and its format.

@@ -68,7 +68,7 @@ type loaded struct {
 func Open(files Files, settings Settings, log *slog.Logger) (*Keeper, error) {
 	k := &Keeper{files: files, settings: settings, log: log}
 	var err error
-	k.Keeper, err = reread.Open("TLS", files.Use, source{k}, log)
+	k.Keeper, err = reread.Open("TLS", files.Use, k.read, k.put, log)
 	if err != nil {
 		return nil, err
 	}
@@ -104,40 +104,36 @@ func (k *Keeper) State() State {
 	return State{now.end, now.crlEnd, k.Keeper.State()}
 }
 
-// source is a Keeper as the source of its files.
-type source struct{ *Keeper }
-
-// Read implements reread.Source.
-func (s source) Read() reread.Contents {
-	f := &s.files
+func (k *Keeper) read() reread.Contents {
+	f := &k.files
 	return reread.Read(f.Cert, f.Key, f.Password.File, f.CA, f.CAPassword.File, f.CRL)
 }
 
-// Load implements reread.Source. Files do not replace better ones: see replaces. Where there are none to fall back to,
+// put puts files to use. They do not replace better ones: see replaces. Where there are none to fall back to,
 // certificates that are not valid now are no reason to refuse files: the clock may be wrong, and the ports without TLS
 // and the other members are better served than not.
-func (s source) Load(c reread.Contents) ([]any, error) {
-	next, err := s.load(contents(c))
+func (k *Keeper) put(c reread.Contents) ([]any, error) {
+	next, err := k.load(contents(c))
 	if err != nil {
 		return nil, err
 	}
 	at := time.Now()
-	if err := next.replaces(s.now.Load(), &s.files, at); err != nil {
+	if err := next.replaces(k.now.Load(), &k.files, at); err != nil {
 		return nil, err
 	}
-	s.now.Store(next)
-	use := s.files.Use
+	k.now.Store(next)
+	use := k.files.Use
 	switch i := slices.IndexFunc(next.own, func(cert *x509.Certificate) bool { return !valid(cert, at) }); {
 	case i >= 0:
-		s.log.Error("a certificate "+why(next.own[i], at)+", and nobody who checks it accepts it", "for", use, "file", s.files.Cert)
+		k.log.Error("a certificate "+why(next.own[i], at)+", and nobody who checks it accepts it", "for", use, "file", k.files.Cert)
 	case !next.end.IsZero() && at.After(next.end):
-		s.log.Warn("a certificate that comes with the server's own has ended, and some who check it may not accept it", "for", use, "file", s.files.Cert, "end", next.end)
+		k.log.Warn("a certificate that comes with the server's own has ended, and some who check it may not accept it", "for", use, "file", k.files.Cert, "end", next.end)
 	}
 	if len(next.authorities) > 0 && !anyValid(next.authorities, at) {
-		s.log.Error("no authority is valid now, so no certificate is accepted", "for", use, "file", s.files.CA)
+		k.log.Error("no authority is valid now, so no certificate is accepted", "for", use, "file", k.files.CA)
 	}
 	if !next.crlEnd.IsZero() && at.After(next.crlEnd) {
-		s.log.Error("a list of revoked certificates has ended, and certificates that need it are refused", "for", use, "file", s.files.CRL, "end", next.crlEnd)
+		k.log.Error("a list of revoked certificates has ended, and certificates that need it are refused", "for", use, "file", k.files.CRL, "end", next.crlEnd)
 	}
 	return []any{"until", next.end}, nil
 }

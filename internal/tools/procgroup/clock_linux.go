@@ -1,5 +1,0 @@
-package procgroup
-
-import "golang.org/x/sys/unix"
-
-const sharedClock = unix.CLOCK_BOOTTIME

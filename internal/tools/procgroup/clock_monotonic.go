@@ -1,9 +1,0 @@
-//go:build darwin || dragonfly || freebsd || openbsd || solaris
-
-package procgroup
-
-import "golang.org/x/sys/unix"
-
-// On macOS and OpenBSD, this clock goes on while the machine is suspended, elsewhere it may
-// stand still.
-const sharedClock = unix.CLOCK_MONOTONIC
