@@ -189,6 +189,9 @@ func (c *crowd) visit(s *seat, began time.Time) (served bool, err error) {
 		err = nil
 	}
 	if err != nil {
+		if code, ok := err.(proto.Code); ok {
+			c.cancel(code)
+		}
 		return false, err
 	}
 	c.mu.Lock()
