@@ -9,6 +9,7 @@
 package differ
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -122,15 +123,9 @@ func (r *Report) got(f *wire.Frame) {
 
 // Run compares the two servers. A difference is in the report and is not an error.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	if o.Round == 0 {
-		o.Round = 2500
-	}
-	if o.Patience == 0 {
-		o.Patience = 10 * time.Second
-	}
-	if o.Minimize == 0 {
-		o.Minimize = time.Minute
-	}
+	o.Round = cmp.Or(o.Round, 2500)
+	o.Patience = cmp.Or(o.Patience, 10*time.Second)
+	o.Minimize = cmp.Or(o.Minimize, time.Minute)
 	for _, w := range o.Without {
 		if !slices.Contains(Features, w) {
 			return nil, fmt.Errorf("%w: unknown feature %q", ErrOptions, w)
@@ -138,28 +133,24 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}
 	start := time.Now()
 	report := &Report{Seed: o.Seed, Sent: map[string]int{}, Replies: map[string]int{}, Masks: map[string]int{}}
-	va, err := askVersion(ctx, o.A, o.Patience)
-	if err != nil {
-		return report, fmt.Errorf("endpoint A: %w", err)
+	var versions [2]Version
+	for i, dial := range []Dial{o.A, o.B} {
+		var err error
+		if versions[i], err = askVersion(ctx, dial, o.Patience); err != nil {
+			return report, fmt.Errorf("endpoint %s: %w", sideName[i], err)
+		}
 	}
-	vb, err := askVersion(ctx, o.B, o.Patience)
-	if err != nil {
-		return report, fmt.Errorf("endpoint B: %w", err)
-	}
-	report.A, report.B = va.Text, vb.Text
-	masks, err := choose(va, vb, o.Masks, o.NoMasks)
+	a, b := versions[0], versions[1]
+	report.A, report.B = a.Text, b.Text
+	masks, err := choose(a, b, o.Masks, o.NoMasks)
 	if err != nil {
 		return report, err
 	}
 	for name := range masks {
 		report.Masks[name] = 0
 	}
-	without := map[string]bool{}
-	for _, w := range o.Without {
-		without[w] = true
-	}
 	for seed := o.Seed; report.Ops < o.Ops; seed++ {
-		steps := generate(seed, min(o.Round, o.Ops-report.Ops), persona.For(min(va.line(), vb.line())), masks, report.Masks, without, o.Super)
+		steps := generate(seed, min(o.Round, o.Ops-report.Ops), persona.For(min(a.line(), b.line())), masks, report.Masks, o.Without, o.Super)
 		before := report.Ops
 		n, err := attempt(ctx, &o, masks, report, steps, false, nil)
 		report.Rounds++

@@ -63,7 +63,7 @@ type generator struct {
 	*rand.Rand
 	avoid    map[string]bool // masks in use
 	avoided  map[string]int
-	without  map[string]bool
+	without  []string
 	super    string
 	persona  *persona.Persona // of the older of the two versions
 	steps    []step
@@ -81,7 +81,7 @@ type genSession struct {
 }
 
 // generate returns the steps of one round, with about that many frames.
-func generate(seed uint64, frames int, p *persona.Persona, masks map[string]bool, avoided map[string]int, without map[string]bool, super string) []step {
+func generate(seed uint64, frames int, p *persona.Persona, masks map[string]bool, avoided map[string]int, without []string, super string) []step {
 	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x6c6f636b)), persona: p, avoid: masks, avoided: avoided, without: without, super: super}
 	for range 3 {
 		g.openSession()
@@ -672,7 +672,7 @@ func (g *generator) any(s *genSession) *frame {
 		return g.odd(begin(proto.OpWhoAmI), 0)
 	case x < 970:
 		return g.odd(begin(proto.OpReconfig).str("").str("").str("").long(pick[int64](g, -1, 0)), 20)
-	case x < 985 && !g.without["quotas"] && g.may("quotas"):
+	case x < 985 && !slices.Contains(g.without, "quotas") && g.may("quotas"):
 		return g.quota(begin)
 	case x < 990:
 		return g.outside(begin)
