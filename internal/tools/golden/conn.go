@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"time"
@@ -94,12 +93,4 @@ func (c *conn) frame(ctx context.Context, timeout time.Duration) ([]byte, error)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// because formats a read error, together with an earlier write error if there was one.
-func (c *conn) because(err error) string {
-	if c.werr != nil {
-		return fmt.Sprintf("%v (a write failed before: %v)", err, c.werr)
-	}
-	return err.Error()
 }

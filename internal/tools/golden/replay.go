@@ -183,7 +183,7 @@ func (p *player) receive(c *conn, st *Step) error {
 		if p.masked(st) {
 			return nil
 		}
-		return &Diff{Step: st, Why: c.because(err), Want: st.Bytes, Got: got, Offset: -1}
+		return &Diff{Step: st, Why: err.Error(), Want: st.Bytes, Got: got, Offset: -1}
 	}
 	d := p.bound.reply(st, got, p.opts.EventZxid)
 	if d != nil && p.opts.Equal != nil && !bytes.Equal(d.Want, got) && p.opts.Equal(st, d.Want, got) {
@@ -244,7 +244,7 @@ func (p *player) silence(c *conn, st *Step) error {
 	case len(got) > 0:
 		return &Diff{Step: st, Why: "something came where the server was silent", Got: got, Offset: -1}
 	}
-	return &Diff{Step: st, Why: c.because(err), Offset: -1}
+	return &Diff{Step: st, Why: err.Error(), Offset: -1}
 }
 
 // word sends a four-letter word on a connection of its own.
@@ -285,10 +285,10 @@ func (p *player) leftover() error {
 		}
 		c.judged = true
 		const patience = time.Millisecond // for the reader, to which it came with the last frame
-		if got, err := c.frame(p.ctx, patience); len(got) > 0 && !p.masked(st) {
+		if got, _ := c.frame(p.ctx, patience); len(got) > 0 && !p.masked(st) {
 			return &Diff{Step: st, Why: "more came after the last recorded frame of this connection", Got: got, Offset: -1}
 		} else if c.werr != nil && st.Kind == Send {
-			return &Diff{Step: st, Why: c.because(err), Want: st.Bytes, Offset: -1}
+			return &Diff{Step: st, Why: c.werr.Error(), Want: st.Bytes, Offset: -1}
 		}
 	}
 	return nil

@@ -54,26 +54,21 @@ func Connect(ctx context.Context, servers []string, timeout time.Duration, o Opt
 	if err != nil {
 		return nil, err
 	}
-	err = nil
 	select {
 	case <-ready:
-		if o.Auth == nil {
-			return conn, nil
-		}
-		if err = o.Auth(conn); err == nil {
-			return conn, nil
+		if o.Auth != nil {
+			err = o.Auth(conn)
 		}
 	case <-ctx.Done():
-		if h := (connect.Hopeless{}); errors.As(context.Cause(ctx), &h) {
-			err = h
-			break
-		}
-		if err = failures.Err(ctx); err == nil {
-			err = fmt.Errorf("cannot connect to %s: no session", strings.Join(servers, ","))
+		if err = context.Cause(ctx); !errors.As(err, &connect.Hopeless{}) {
+			err = cmp.Or(failures.Err(ctx), fmt.Errorf("cannot connect to %s: no session", strings.Join(servers, ",")))
 		}
 	}
-	conn.Close()
-	return nil, err
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }
 
 // Options are options of [Connect]. Each may be nil.

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
 	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -69,6 +68,16 @@ func alwaysThere(path string) bool {
 	return path == znode.Root || path == znode.SystemPath || path == znode.QuotaPath || path == znode.ConfigPath
 }
 
+// Moment is the state of a server at one moment, which does not change: a [fsm.Snapshot].
+type Moment interface {
+	Zxid() int64
+	Term() uint64
+	Sessions() session.List
+	Clustered() bool // it has members
+	Len() int        // how many znodes there are
+	Append(b []byte, i int) []byte
+}
+
 // Made is the state of lockkeeper as ZooKeeper has it, with what ZooKeeper cannot take over, or not without being told so.
 type Made struct {
 	zkdata.Content
@@ -81,7 +90,7 @@ type Made struct {
 // ForZooKeeper returns the state as ZooKeeper has it, for a server that begins a new epoch, and for the command snapshot. It does not
 // copy the state: the result reads m each time that it is written, and until ctx ends. Besides that it has eight bytes for each znode,
 // the timeouts of sessions, and each different ACL.
-func ForZooKeeper(ctx context.Context, m report.Snapshot) (*Made, error) {
+func ForZooKeeper(ctx context.Context, m Moment) (*Made, error) {
 	c := &Made{Content: zkdata.Content{Sessions: map[int64]int32{}}, Znodes: m.Len()}
 	c.Zxid = (max(m.Zxid()>>32, int64(m.Term())) + 1) << 32
 	if c.Zxid <= 0 {
@@ -165,7 +174,7 @@ func ForZooKeeper(ctx context.Context, m report.Snapshot) (*Made, error) {
 const limitsName = "/zookeeper_limits"
 
 // nodeOf returns a znode as ZooKeeper has it. Its data is that of r.
-func nodeOf(r *znode.Record, m report.Snapshot, zxid int64) zkdata.Node {
+func nodeOf(r *znode.Record, m Moment, zxid int64) zkdata.Node {
 	n := zkdata.Node{
 		Data: r.Data, ACL: r.ACL, Czxid: r.Czxid, Mzxid: r.Mzxid, Pzxid: r.Pzxid, Ctime: r.Ctime, Mtime: r.Mtime,
 		Version: r.Version, Cversion: int32(r.Creates), Aversion: r.Aversion,

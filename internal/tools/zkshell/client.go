@@ -114,7 +114,7 @@ func parseServers(s string) (hosts []string, chroot string, err error) {
 		err = errors.New("A HostProvider may not be empty!") //lint:ignore ST1005 ZooKeeper's words
 	}
 	if err == nil && chroot != "" {
-		err = validPath(chroot)
+		err = checked(chroot)
 	}
 	return hosts, chroot, err
 }

@@ -1,30 +1,22 @@
 package zkshell
 
-import (
-	"fmt"
-	"unicode/utf16"
-)
+import "fmt"
 
-// pathError is the error for a path that no server accepts, in the words of ZooKeeper's
-// client, which checks paths itself (PathUtils).
-type pathError string
-
-func (e pathError) Error() string { return string(e) }
-
-// validPath checks a path. Positions in its errors count UTF-16 units, as Java does.
-func validPath(path string) error {
+// checked returns the error for a path that no server accepts, in the words of ZooKeeper's client, which checks
+// paths itself (PathUtils).
+func checked(path string) error {
 	switch {
 	case path == "":
-		return pathError("Path length must be > 0")
+		return usage("Path length must be > 0")
 	case path[0] != '/':
-		return pathError("Path must start with / character")
+		return usage("Path must start with / character")
 	case path == "/":
 		return nil
 	case path[len(path)-1] == '/':
-		return pathError("Path must not end with / character")
+		return usage("Path must not end with / character")
 	}
-	units := utf16.Encode([]rune(path))
-	at := func(i int) uint16 {
+	units := []rune(path) // Java counts UTF-16 units, but more than one is not valid anyway
+	at := func(i int) rune {
 		if i < 0 || i >= len(units) {
 			return '/' // as at both ends of a name
 		}
@@ -44,7 +36,7 @@ func validPath(path string) error {
 			reason = "invalid character"
 		}
 		if reason != "" {
-			return pathError(fmt.Sprintf("Invalid path string \"%s\" caused by %s @%d", path, reason, i))
+			return usage(fmt.Sprintf("Invalid path string \"%s\" caused by %s @%d", path, reason, i))
 		}
 	}
 	return nil

@@ -332,6 +332,9 @@ func resume(file *os.File, root string) (last string, done int, err error) {
 	for n := 0; ; n++ {
 		line, err := r.ReadBytes('\n')
 		if err == io.EOF {
+			if begin := `{"format":`; n == 0 && !strings.HasPrefix(begin, string(line[:min(len(line), len(begin))])) {
+				return "", 0, errors.New("it exists and is not an export of znodes")
+			}
 			break // without the newline, the line may be incomplete
 		} else if err != nil {
 			return "", 0, err
@@ -356,15 +359,6 @@ func resume(file *os.File, root string) (last string, done int, err error) {
 	}
 	if done == 0 {
 		good = 0 // write the header again
-	}
-	if good == 0 {
-		if info, err := file.Stat(); err != nil {
-			return "", 0, err
-		} else if head := make([]byte, min(info.Size(), int64(len(`{"format":`)))); len(head) > 0 {
-			if _, err := file.ReadAt(head, 0); err != nil || !strings.HasPrefix(`{"format":`, string(head)) {
-				return "", 0, errors.New("it exists and is not an export of znodes")
-			}
-		}
 	}
 	if err := file.Truncate(good); err != nil {
 		return "", 0, err

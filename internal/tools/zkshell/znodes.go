@@ -36,14 +36,6 @@ func (s *Shell) watching(ctx context.Context, op proto.OpCode, path string, watc
 	return s.client.start(ctx, op, &proto.PathWatch{Path: s.client.server(path), Watch: watch}, finish).wait(ctx, reply)
 }
 
-// checked returns the error for a path that is not valid.
-func checked(path string) error {
-	if err := validPath(path); err != nil {
-		return usage(err.Error())
-	}
-	return nil
-}
-
 // integer parses an option that is a number. Without the option it returns other.
 func (p *parsed) integer(option string, bits int, other int64) (int64, error) {
 	text, ok := p.values[option]
