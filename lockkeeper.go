@@ -513,12 +513,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		return cmp.Or(err, early)
 	case <-ctx.Done():
 	}
-	late := time.NewTimer(closeTime)
-	defer late.Stop()
 	select {
 	case err := <-closed:
 		return cmp.Or(err, ctx.Err())
-	case <-late.C:
+	case <-time.After(closeTime):
 		return ctx.Err()
 	}
 }

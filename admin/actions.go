@@ -132,7 +132,7 @@ func action[Q any](h *Handler, g grant, most int64, did, not string, do func(ctx
 	}
 }
 
-// respond ends an action.
+// respond answers a request of the page: with what was done or read, or with the reason why not.
 func respond(w http.ResponseWriter, answer any, err error) {
 	consoleHeaders(w.Header(), "application/json")
 	status := http.StatusOK

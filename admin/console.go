@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"embed"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -120,11 +119,22 @@ type znodeACL struct {
 }
 
 type znodeChild struct {
-	Name      string `json:"name"`
-	Children  int32  `json:"children"`
-	Bytes     int32  `json:"bytes"`
-	Ephemeral bool   `json:"ephemeral"`
-	Hidden    bool   `json:"hidden"` // its ACL hides all of this
+	Name string `json:"name"`
+	inShort
+}
+
+// inShort is what a list shows of a znode.
+type inShort struct {
+	Children  int32 `json:"children"`
+	Bytes     int32 `json:"bytes"`
+	Ephemeral bool  `json:"ephemeral"`
+	Hidden    bool  `json:"hidden"` // its ACL hides all of this
+}
+
+// inShort returns false if the znode has just gone.
+func (r reader) inShort(path string) (inShort, bool) {
+	s, err := r.exists(path)
+	return inShort{s.NumChildren, s.DataLength, locks.IsSession(s.EphemeralOwner), err != nil}, err == nil || err == proto.NoAuth
 }
 
 func statOf(s *proto.Stat) znodeStat {
@@ -139,7 +149,6 @@ func zxid(z int64) string { return fmt.Sprintf("0x%x", uint64(z)) }
 // serveZnode answers with a znode and those of its children that follow the name "after"; with "whole"
 // with the znode alone, and as much of its data as an operator may write.
 func (r reader) serveZnode(w http.ResponseWriter, q *http.Request) {
-	consoleHeaders(w.Header(), "application/json")
 	asked := q.URL.Query() // not FormValue, which reads a form in the body of a GET, too
 	path := cmp.Or(asked.Get("path"), "/")
 	var answer *znodeAnswer
@@ -149,16 +158,7 @@ func (r reader) serveZnode(w http.ResponseWriter, q *http.Request) {
 	} else {
 		answer, err = r.znode(path, asked.Get("after"))
 	}
-	if err != nil {
-		status := http.StatusNotFound
-		if err == proto.NoAuth {
-			status = http.StatusForbidden
-		}
-		w.WriteHeader(status)
-		json.NewEncoder(w).Encode(map[string]string{"error": reason(err)})
-		return
-	}
-	json.NewEncoder(w).Encode(answer) // an error means that the browser is gone
+	respond(w, answer, unread(err))
 }
 
 // alone returns a znode without children, and at most so many bytes of its data. The Stat is not newer than
@@ -204,9 +204,8 @@ func (r reader) znode(path, after string) (*znodeAnswer, error) {
 	names = names[from:]
 	z.More = max(0, len(names)-shownChildren)
 	for _, name := range names[:min(len(names), shownChildren)] {
-		s, err := r.exists(join(path, name))
-		if err == nil || err == proto.NoAuth { // otherwise it has just gone
-			z.Children = append(z.Children, znodeChild{name, s.NumChildren, s.DataLength, locks.IsSession(s.EphemeralOwner), err != nil})
+		if s, ok := r.inShort(join(path, name)); ok {
+			z.Children = append(z.Children, znodeChild{name, s})
 		}
 	}
 	return z, nil
@@ -247,6 +246,20 @@ func perms(p int32) string {
 }
 
 func join(parent, name string) string { return strings.TrimSuffix(parent, "/") + "/" + name }
+
+// unread returns the refusal for an error of a read.
+func unread(err error) error {
+	status := http.StatusServiceUnavailable
+	switch {
+	case err == nil || errors.As(err, new(*refusal)):
+		return err
+	case errors.Is(err, proto.NoNode), errors.Is(err, proto.BadArguments):
+		status = http.StatusNotFound
+	case errors.As(err, new(proto.Code)):
+		status = http.StatusForbidden
+	}
+	return refuse(status, "%s", reason(err))
+}
 
 // reason says in the page's words why a request has failed.
 func reason(err error) string {

@@ -8,10 +8,8 @@ import (
 	"net/http/httptest"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,32 +111,6 @@ func TestLooksAreShort(t *testing.T) {
 			}
 		}
 	}
-}
-
-// BenchmarkLooks has one client write without end while somebody looks into the server again and
-// again, with 100,000 sessions, each of which has a lock or waits for one, 100,000 watches, and
-// 1,000 quotas. Besides the time of a look, it reports what writes took meanwhile: the slowest, and
-// the 99.9th percentile.
-func BenchmarkLooks(b *testing.B) {
-	const sessions = 100_000
-	s := crowded(b, lockkeeper.Config{ID: 1}, sessions, sessions)
-	watch(b, s, sessions)
-	h := admin.New(s, admin.Options{})
-	defer h.Close()
-	for _, l := range append([]look{{"nothing", func() { time.Sleep(time.Millisecond) }}}, looks(b, s, h)...) {
-		b.Run(l.name, func(b *testing.B) { beside(b, s, l.do) })
-	}
-}
-
-// BenchmarkMeterFinds is BenchmarkLooks where the look is the first scrape, for which all locks are
-// found. There are 10,000, which is the limit.
-func BenchmarkMeterFinds(b *testing.B) {
-	s := crowded(b, lockkeeper.Config{ID: 1}, 100_000, 10_000)
-	beside(b, s, func() {
-		h := admin.New(s, admin.Options{})
-		ask(h, "/metrics")
-		h.Close()
-	})
 }
 
 // events reads the stream of the console until its first event.
@@ -264,31 +236,4 @@ func watch(b testing.TB, s *lockkeeper.Server, watches int) {
 			pings.Wait()
 		})
 	}
-}
-
-// beside reports how long writes take while look is called again and again.
-func beside(b *testing.B, s *lockkeeper.Server, look func()) {
-	c := rawtest.Connect(b, inMemory(s))
-	var took []time.Duration
-	var stop atomic.Bool
-	var writer sync.WaitGroup
-	writer.Go(func() {
-		for !stop.Load() {
-			began := time.Now()
-			if _, err := c.Set("/w", []byte("x")); err != nil {
-				b.Error(err)
-				return
-			}
-			took = append(took, time.Since(began))
-		}
-	})
-	for b.Loop() {
-		look()
-	}
-	stop.Store(true)
-	writer.Wait()
-	slices.Sort(took)
-	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	b.ReportMetric(ms(took[len(took)-1]), "ms-worst-write")
-	b.ReportMetric(ms(took[len(took)*999/1000]), "ms-p99.9-write")
 }

@@ -63,38 +63,3 @@ func TestMeterFallsBehind(t *testing.T) {
 		t.Errorf("followed %d times to the end, %+v", n, l.run)
 	}
 }
-
-// BenchmarkMeterRun is what a lock that is taken and given back costs its meter: while the state
-// is locked, and in all.
-func BenchmarkMeterRun(b *testing.B) {
-	for _, what := range []string{"locked", "all"} {
-		b.Run(what, func(b *testing.B) {
-			s := &source{exists: map[string]bool{"/locks/1": true}}
-			l := newLockMeter(s)
-			l.start()
-			defer l.close()
-			paths := make([]string, 10_000)
-			for i := range paths {
-				paths[i] = fmt.Sprintf("/locks/1/_c_0123456789abcdef0123456789abcdef-lock-%010d", i)
-			}
-			change := make([]proto.Change, 2)
-			for i := 0; b.Loop(); i++ {
-				change[0] = proto.Change{Kind: proto.NodeCreated, Path: paths[i%len(paths)], Session: 1}
-				s.f.Changed(change[:1])
-				change[0].Kind = proto.NodeDeleted
-				s.f.Changed(change[:1])
-				if i%1000 == 0 {
-					l.mu.Lock()
-					if what == "all" {
-						l.run.measure()
-					} else {
-						l.run.mu.Lock()
-						l.run.events = l.run.events[:0]
-						l.run.mu.Unlock()
-					}
-					l.mu.Unlock()
-				}
-			}
-		})
-	}
-}

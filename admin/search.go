@@ -2,15 +2,11 @@ package admin
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"net/http"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
-	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // This file searches for znodes by their paths.
@@ -46,29 +42,14 @@ type searchAnswer struct {
 
 // foundZnode is one of them.
 type foundZnode struct {
-	Path      string `json:"path"`
-	Children  int32  `json:"children"`
-	Bytes     int32  `json:"bytes"`
-	Ephemeral bool   `json:"ephemeral"`
-	Hidden    bool   `json:"hidden"` // its ACL hides all of this
+	Path string `json:"path"`
+	inShort
 }
 
 // serve answers with the znodes whose paths contain the text "q".
 func (s *searcher) serve(w http.ResponseWriter, q *http.Request) {
-	consoleHeaders(w.Header(), "application/json")
 	answer, err := s.search(q.Context(), q.URL.Query().Get("q"))
-	if err == nil {
-		json.NewEncoder(w).Encode(answer) // an error means that the browser is gone
-		return
-	}
-	status := http.StatusServiceUnavailable
-	if r := (*refusal)(nil); errors.As(err, &r) {
-		status = r.status
-	} else if errors.As(err, new(proto.Code)) {
-		status = http.StatusForbidden
-	}
-	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]string{"error": reason(err)})
+	respond(w, answer, unread(err))
 }
 
 func (s *searcher) search(ctx context.Context, text string) (*searchAnswer, error) {
@@ -94,8 +75,8 @@ func (s *searcher) search(ctx context.Context, text string) (*searchAnswer, erro
 	}
 	answer := &searchAnswer{Found: []foundZnode{}, More: max(0, x.Matching-len(x.Paths))}
 	for _, path := range x.Paths {
-		if stat, err := s.exists(path); err == nil || err == proto.NoAuth { // otherwise it has just gone
-			answer.Found = append(answer.Found, foundZnode{path, stat.NumChildren, stat.DataLength, locks.IsSession(stat.EphemeralOwner), err != nil})
+		if z, ok := s.inShort(path); ok {
+			answer.Found = append(answer.Found, foundZnode{path, z})
 		}
 	}
 	if !x.Complete {

@@ -257,35 +257,6 @@ func TestSearchSteps(t *testing.T) {
 	}
 }
 
-// BenchmarkSearch has one client write without end while somebody searches a million znodes, for what none of
-// them has and for what all have. Besides the time of a search, it reports what writes took meanwhile.
-func BenchmarkSearch(b *testing.B) {
-	const owner = 1<<56 + 1
-	p := newPlanned()
-	p.add(b, fsm.OpenSession(1, owner, 3_600_000, session.Password{1}))
-	for _, path := range []string{"/w", "/d"} {
-		p.create(b, owner, path, 0)
-	}
-	for i := range 999_000 {
-		if i%1000 == 0 {
-			p.create(b, owner, fmt.Sprintf("/d/%03d", i/1000), 0)
-		}
-		p.create(b, owner, fmt.Sprintf("/d/%03d/znode-%03d", i/1000, i%1000), 0)
-	}
-	s := p.open(b, lockkeeper.Config{ID: 1})
-	h := admin.New(s, admin.Options{})
-	defer h.Close()
-	for _, text := range []string{"nothing", "/d/"} {
-		b.Run(text, func(b *testing.B) {
-			beside(b, s, func() {
-				if status, f := searchFor(b, h, text); status != 200 || f.Incomplete != "" || (len(f.Found) == 100) != (text == "/d/") {
-					b.Fatalf("%d %+v", status, f)
-				}
-			})
-		})
-	}
-}
-
 // TestSearchEndsWithBrowser: a search ends when nobody waits for it any more.
 func TestSearchEndsWithBrowser(t *testing.T) {
 	s := open(t, lockkeeper.Config{})

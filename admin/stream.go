@@ -19,10 +19,12 @@ import (
 type stream struct {
 	survey *survey
 
+	coming chan struct{} // has an element while the goroutine starts or ends
+
 	mu       sync.Mutex
 	browsers int
-	stop     context.CancelFunc // of the goroutine; nil if there is none
-	ended    chan struct{}      // closed when the last goroutine has ended
+	stop     context.CancelFunc // of the goroutine; nil before the first
+	running  sync.WaitGroup     // the goroutine
 	views    map[view]*shown    // those that browsers have
 	replaced chan struct{}      // closed when the events are replaced
 	added    chan struct{}      // has an element if there is a new view
@@ -37,9 +39,7 @@ type shown struct {
 }
 
 func newStream(s *survey) *stream {
-	ended := make(chan struct{})
-	close(ended)
-	return &stream{survey: s, ended: ended, views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1), closing: make(chan struct{})}
+	return &stream{survey: s, coming: make(chan struct{}, 1), views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
 // Limits of a stream.
@@ -105,14 +105,15 @@ func (s *stream) close() {
 			s.stop()
 		}
 	}
-	ended := s.ended
 	s.mu.Unlock()
-	<-ended
+	s.running.Wait()
 }
 
 // join starts the goroutine for the first browser, and returns what those with its view get. It
 // returns false if there are too many, or after close.
 func (s *stream) join(v view) (*shown, bool) {
+	s.coming <- struct{}{}
+	defer func() { <-s.coming }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.browsers == maxBrowsers {
@@ -130,19 +131,16 @@ func (s *stream) join(v view) (*shown, bool) {
 	mine.browsers++
 	if s.browsers++; s.browsers == 1 {
 		ctx, stop := context.WithCancel(context.Background())
-		before, ended := s.ended, make(chan struct{})
-		s.stop, s.ended = stop, ended
-		go func() {
-			defer close(ended)
-			<-before
-			s.run(ctx)
-		}()
+		s.stop = stop
+		s.running.Go(func() { s.run(ctx) })
 	}
 	return mine, true
 }
 
 // leave ends the goroutine with the last browser, and waits for it.
 func (s *stream) leave(v view) {
+	s.coming <- struct{}{}
+	defer func() { <-s.coming }()
 	s.mu.Lock()
 	if mine := s.views[v]; mine.browsers == 1 {
 		delete(s.views, v)
@@ -150,13 +148,11 @@ func (s *stream) leave(v view) {
 		mine.browsers--
 	}
 	s.browsers--
-	last, ended := s.browsers == 0, s.ended
-	if last {
-		s.stop()
-	}
+	last := s.browsers == 0
 	s.mu.Unlock()
 	if last {
-		<-ended
+		s.stop()
+		s.running.Wait()
 	}
 }
 

@@ -42,12 +42,7 @@ func Last(c net.Conn, share uint64) bool {
 
 // Sixteenth returns a sixteenth of the number of descriptors that this process may have, or
 // most if that is less or if the system has no limit.
-func Sixteenth(most int) int {
-	if n, ok := limit(); ok && n/16 < uint64(most) {
-		return int(n / 16)
-	}
-	return most
-}
+func Sixteenth(most int) int { return Most(16*most) / 16 }
 
 // Most returns how many descriptors this process may have, or most if that is less or if the
 // system has no limit. Go has already raised the limit as far as it can be raised.

@@ -59,11 +59,7 @@ func (t *text) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (t *text) WriteString(s string) {
-	if t.full = t.full || len(t.b)+len(s) > t.limit; !t.full {
-		t.b = append(t.b, s...)
-	}
-}
+func (t *text) WriteString(s string) { t.Write([]byte(s)) }
 
 // alwaysAnswered are the words that a server answers even while it serves no clients.
 var alwaysAnswered = []string{"ruok", "isro", "envi", "gtmk", "stmk"}

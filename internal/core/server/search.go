@@ -6,7 +6,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -60,13 +59,12 @@ type finder struct {
 	matching  int
 	last      string // of the first ones, once there are so many
 	path      []byte // of the znode that it looks at
-	lower     []byte // the same in lower case
 }
 
 // look looks at a znode.
 func (f *finder) look(t *znode.Tree, n *znode.Node) {
 	f.path = n.AppendPath(f.path[:0])
-	if !bytes.Contains(f.inLower(), f.text) || !t.Listed(n, inProcess) {
+	if !bytes.Contains(bytes.ToLower(f.path), f.text) || !t.Listed(n, inProcess) {
 		return
 	}
 	f.matching++
@@ -77,20 +75,6 @@ func (f *finder) look(t *znode.Tree, n *znode.Node) {
 	if f.size += len(f.path); len(f.found) == 2*f.most || f.size/2 > f.mostBytes {
 		f.cut()
 	}
-}
-
-// inLower returns the path in lower case.
-func (f *finder) inLower() []byte {
-	f.lower = append(f.lower[:0], f.path...)
-	for i, c := range f.lower {
-		switch {
-		case c >= utf8.RuneSelf:
-			return bytes.ToLower(f.path)
-		case 'A' <= c && c <= 'Z':
-			f.lower[i] = c + 'a' - 'A'
-		}
-	}
-	return f.lower
 }
 
 // cut leaves only the first ones.
