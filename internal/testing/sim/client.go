@@ -54,15 +54,15 @@ type knownWatches struct {
 	persistent map[persistentWatch]bool
 }
 
-func (w knownWatches) clone() knownWatches {
-	return knownWatches{maps.Clone(w.watching), maps.Clone(w.persistent)}
+func (k knownWatches) clone() knownWatches {
+	return knownWatches{maps.Clone(k.watching), maps.Clone(k.persistent)}
 }
 
-func (w knownWatches) empty() bool { return len(w.watching)+len(w.persistent) == 0 }
+func (k knownWatches) empty() bool { return len(k.watching)+len(k.persistent) == 0 }
 
-func (w knownWatches) clear() {
-	clear(w.watching)
-	clear(w.persistent)
+func (k knownWatches) clear() {
+	clear(k.watching)
+	clear(k.persistent)
 }
 
 // oneShot is a one-shot watch of a znode, or of its children.

@@ -33,9 +33,7 @@ var (
 	hoursFlag   = flag.Float64("sim.hours", 0, "TestLong: run this many virtual hours")
 	jobsFlag    = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: use this many processes")
 	perturbFlag = flag.Bool("sim.perturb", false, "perturb schedules and pause processes (see package perturb)")
-	changedFlag = flag.String("sim.changed", "", "with sim.perturb: an overlay, as for go build -overlay, to build with")
 	shakeFlag   = flag.Int("sim.shake", 0, "TestShake: run the tests of the other packages this many times")
-	wovenFlag   = flag.String("sim.woven", "", "TestSeeds with sim.perturb: write the test program to this file, and run nothing")
 	withoutFlag = flag.String("sim.without", "", "names of faults that are not made, with commas between them")
 	keepFlag    = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
 )
@@ -117,17 +115,7 @@ func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 
 // runWoven runs this test in a build with points (see package perturb).
 func runWoven(t *testing.T) {
-	binary := buildWith(t, weave(t, changed(t)))
-	if *wovenFlag != "" {
-		program, err := os.ReadFile(binary)
-		if err == nil {
-			err = os.WriteFile(*wovenFlag, program, 0o755)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
+	binary := buildWith(t, weave(t, nil))
 	cmd := exec.Command(binary, append(slices.Clone(os.Args[1:]), "-test.run=^"+t.Name()+"$")...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
@@ -200,7 +188,7 @@ func TestLong(t *testing.T) {
 	first := next
 	binary := os.Args[0]
 	if *perturbFlag {
-		binary = buildWith(t, weave(t, changed(t)))
+		binary = buildWith(t, weave(t, nil))
 	}
 	limit := time.Duration(*hoursFlag * float64(time.Hour))
 	began := time.Now()

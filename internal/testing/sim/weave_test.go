@@ -2,11 +2,11 @@ package sim
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	randv2 "math/rand/v2"
 	"os"
 	"os/exec"
@@ -41,40 +41,6 @@ var notWoven = map[string]bool{
 	"internal/core/storage/memory.go":    true, // belongs to the simulation, which causes faults through it
 }
 
-// changed reads the overlay -sim.changed. It returns the files' texts by their names in
-// the repository.
-func changed(t *testing.T) map[string]string {
-	t.Helper()
-	if *changedFlag == "" {
-		return nil
-	}
-	b, err := os.ReadFile(*changedFlag)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list struct{ Replace map[string]string }
-	if err := json.Unmarshal(b, &list); err != nil {
-		t.Fatalf("%s: %v", *changedFlag, err)
-	}
-	root, err := filepath.Abs("../../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := map[string]string{}
-	for from, to := range list.Replace {
-		file, err := filepath.Rel(root, from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := os.ReadFile(to)
-		if err != nil {
-			t.Fatal(err)
-		}
-		files[filepath.ToSlash(file)] = string(text)
-	}
-	return files
-}
-
 // weave returns the servers' files with points in them, and with the mutexes and the Once of package
 // perturb, by their names in the repository. changed has the text of files that differ
 // from the repository.
@@ -87,9 +53,7 @@ func weave(t *testing.T, changed map[string]string) map[string]string {
 func weaveFiles(t *testing.T, changed map[string]string, mutexes bool) map[string]string {
 	t.Helper()
 	files := map[string]string{}
-	for file, text := range changed {
-		files[file] = text
-	}
+	maps.Copy(files, changed)
 	var sites []string
 	for _, dir := range woven {
 		names, err := filepath.Glob(filepath.Join("../../..", dir, "*.go"))
