@@ -138,8 +138,7 @@ func (l *load) holds(id int) {
 	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	defer cancel()
 	check(t, stock.Await(ctx, events))
-	_, err = conn.Sync("/")
-	check(t, err)
+	must(conn.Sync("/"))(t)
 	names, _, err := conn.Children("/wrote")
 	check(t, err)
 	there := map[string]bool{}

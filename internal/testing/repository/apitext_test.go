@@ -32,8 +32,7 @@ var promised = []string{"", "admin", "conform", "lock", "lock/fence", "lockkeepe
 // What a release has promised is in api/released.txt. A line that is there and is not exported any
 // more breaks programs: it must also be in api/breaks.txt, which lists the breaks that were decided.
 func TestAPI(t *testing.T) {
-	packages, err := exported(promised)
-	check(t, err)
+	packages := must(exported(promised))(t)
 	now := map[string]bool{}
 	for _, name := range promised {
 		lines := apiOf(packages[path.Join(module, name)])
@@ -48,8 +47,7 @@ func TestAPI(t *testing.T) {
 			testkit.GeneratedFile(t, file, strings.Join(lines, "\n")+"\n")
 			continue
 		}
-		was, err := apiLines(file)
-		check(t, err)
+		was := must(apiLines(file))(t)
 		removed, added := differences(was, lines)
 		for _, line := range removed {
 			t.Errorf("%s: removed or changed, which breaks programs if a release had it: %s", file, line)
@@ -61,10 +59,8 @@ func TestAPI(t *testing.T) {
 			t.Errorf("%s: 'make api' records what is meant to be so", file)
 		}
 	}
-	released, err := apiLines("api/released.txt")
-	check(t, err)
-	breaks, err := apiLines("api/breaks.txt")
-	check(t, err)
+	released := must(apiLines("api/released.txt"))(t)
+	breaks := must(apiLines("api/breaks.txt"))(t)
 	for _, problem := range broken(released, breaks, now) {
 		t.Error(problem)
 	}
@@ -109,72 +105,6 @@ func TestAPIBreaks(t *testing.T) {
 	}
 }
 
-// TestAPIText: each kind of declaration has its lines, and a change of what a program can see
-// changes one.
-func TestAPIText(t *testing.T) {
-	dir := t.TempDir()
-	check(t, os.WriteFile(dir+"/go.mod", []byte("module example.org/x\n\ngo 1.26\n"), 0o600))
-	check(t, os.MkdirAll(dir+"/in", 0o700))
-	check(t, os.WriteFile(dir+"/in/in.go", []byte("package in\n\ntype Hidden struct{ Seen int; unseen int }\n\nfunc (Hidden) M() {}\n"), 0o600))
-	check(t, os.WriteFile(dir+"/x.go", []byte(`package x
-
-import "example.org/x/in"
-
-const C = 1 << 3
-
-const private = 2
-
-var V []string
-
-type T struct {
-	A, b int
-	in.Hidden
-}
-
-func (*T) P(n int) error { return nil }
-
-func (T) q() {}
-
-type I interface {
-	M(string)
-	m()
-}
-
-type Alias = in.Hidden
-
-func F[K comparable](k K, rest ...int) (n int, err error) { return 0, nil }
-`), 0o600))
-	t.Chdir(dir)
-	packages, err := exportedFrom("example.org/x", []string{""})
-	check(t, err)
-	got := apiOf(packages["example.org/x"])
-	want := []string{
-		"in: method (in.Hidden) M()",
-		"in: type Hidden struct",
-		"in: type Hidden struct, Seen int",
-		"x: const C = 8",
-		"x: const C untyped int",
-		"x: func F[K comparable](k K, rest ...int) (n int, err error)",
-		"x: method (*x.T) P(n int) error",
-		"x: method (x.T) M()",
-		"x: type Alias = in.Hidden",
-		"x: type I interface",
-		"x: type I interface, M(string)",
-		"x: type I interface, methods that are not exported",
-		"x: type T struct",
-		"x: type T struct, A int",
-		"x: type T struct, embeds in.Hidden",
-		"x: var V []string",
-	}
-	for i := range got {
-		got[i] = strings.NewReplacer("example.org/x/", "", "example.org/x", "x").Replace(got[i])
-	}
-	removed, added := differences(want, got)
-	if len(removed)+len(added) > 0 {
-		t.Errorf("missing %q, too much %q", removed, added)
-	}
-}
-
 // apiLines returns the lines of a file, except comments. A file that does not exist has none.
 func apiLines(file string) (lines []string, err error) {
 	text, err := os.ReadFile(file)
@@ -205,9 +135,7 @@ func differences(was, now []string) (removed, added []string) {
 }
 
 // exported returns packages of this module, by import path, as programs that import them see them.
-func exported(names []string) (map[string]*types.Package, error) { return exportedFrom(module, names) }
-
-func exportedFrom(module string, names []string) (map[string]*types.Package, error) {
+func exported(names []string) (map[string]*types.Package, error) {
 	args := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
 	for _, name := range names {
 		args = append(args, "./"+name)

@@ -76,8 +76,7 @@ func TestDocLinks(t *testing.T) {
 // TestDocReadme checks that the README is short, that it begins with its status and with how
 // to start, and that a lock comes before the table of figures, which has four rows.
 func TestDocReadme(t *testing.T) {
-	b, err := os.ReadFile("README.md")
-	check(t, err)
+	b := must(os.ReadFile("README.md"))(t)
 	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
 	if len(lines) > 130 {
 		t.Errorf("README.md has %d lines, more than 130", len(lines))
@@ -98,18 +97,15 @@ func TestDocReadme(t *testing.T) {
 // TestDocDecisions checks that each decision has a number, a title, a date and a status, that one
 // which replaces or amends another is named there, and that the index has them all.
 func TestDocDecisions(t *testing.T) {
-	files, err := filepath.Glob("docs/decisions/[0-9]*.md")
-	check(t, err)
-	index, err := os.ReadFile("docs/decisions/README.md")
-	check(t, err)
+	files := must(filepath.Glob("docs/decisions/[0-9]*.md"))(t)
+	index := must(os.ReadFile("docs/decisions/README.md"))(t)
 	head := regexp.MustCompile(`^# (\d+)\. (.+)\n\n(\d{4}-\d{2}-\d{2})\. (Accepted|Superseded by \[\d+\]\([^)]+\))((?:; (?:amended by|amends|supersedes) \[\d+\]\([^)]+\))*)\.\n`)
 	relation := regexp.MustCompile(`(?i)(superseded by|amended by|amends|supersedes) \[(\d+)\]\(([^)]+)\)`)
 	inverse := map[string]string{"superseded by": "supersedes", "supersedes": "superseded by", "amended by": "amends", "amends": "amended by"}
 	var rows []string
 	said := map[string]bool{}
 	for i, file := range files {
-		b, err := os.ReadFile(file)
-		check(t, err)
+		b := must(os.ReadFile(file))(t)
 		h := head.FindStringSubmatch(string(b))
 		if h == nil {
 			t.Errorf(`%s does not begin with "# N. Title", and "DATE. Accepted." or "DATE. Superseded by [N](file)."`, file)
@@ -147,8 +143,7 @@ func TestDocDecisions(t *testing.T) {
 // docs/architecture.md has every name in the picture, and that each is a package or a directory
 // of packages.
 func TestDocArchitecture(t *testing.T) {
-	b, err := os.ReadFile("docs/architecture.md")
-	check(t, err)
+	b := must(os.ReadFile("docs/architecture.md"))(t)
 	_, part, _ := strings.Cut(string(b), "<!-- picture -->\n```\n")
 	picture, table, _ := strings.Cut(part, "```\n")
 	table, _, ok := strings.Cut(table, "<!-- end of picture -->")
@@ -172,14 +167,12 @@ func TestDocArchitecture(t *testing.T) {
 // other, and what the other packages add.
 func TestDocModules(t *testing.T) {
 	modules := func(pkg string) []string {
-		out, err := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", pkg).Output()
-		check(t, err)
+		out := must(exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", pkg).Output())(t)
 		all := slices.DeleteFunc(strings.Fields(string(out)), func(m string) bool { return m == module })
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	b, err := os.ReadFile("SECURITY.md")
-	check(t, err)
+	b := must(os.ReadFile("SECURITY.md"))(t)
 	_, part, _ := strings.Cut(string(b), "\n## Modules\n")
 	var listed []string
 	for _, row := range regexp.MustCompile(`(?m)^\| ([^|]+\.[^|]+) \| .+ \|$`).FindAllStringSubmatch(part, -1) {

@@ -90,8 +90,7 @@ func TestWait(t *testing.T) {
 // TestStatus checks the status of a leader, a follower and an observer of one cluster,
 // and of a standalone server.
 func TestStatus(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Peers[2].Observer = true })
+	inCluster(t, 3, func(c *lockkeeper.Config) { c.Peers[2].Observer = true }, func(t *testing.T, m *members) {
 		lead := m.leader()
 		time.Sleep(time.Minute)
 		c, other := m.connect(lead, 10*time.Second), m.connect(2, 10*time.Second)
@@ -148,8 +147,7 @@ func TestStatus(t *testing.T) {
 		}
 
 		for _, i := range []int{(lead + 1) % 2, 2} {
-			m.net.Kill(host(i))
-			m.stop(i)
+			m.kill(i)
 		}
 		time.Sleep(time.Minute)
 		if x := m.servers[lead].Status(); x.Role != lockkeeper.RoleLooking || x.Cluster.Leader != 0 || x.Serving || x.Clients.Connections != 0 || x.Cluster.Leads != 0 {
@@ -176,8 +174,7 @@ func TestStatus(t *testing.T) {
 // TestChangeMembers transfers the leadership, and adds and removes servers, through a
 // member that does not lead.
 func TestChangeMembers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		ctx := t.Context()
 		lead := m.leader()
 		by := m.servers[(lead+1)%3]
@@ -234,8 +231,7 @@ func TestChangeMembers(t *testing.T) {
 		// Without a majority Transfer waits until its context ends.
 		for i, s := range m.servers {
 			if s != nil && s != by {
-				m.net.Kill(host(i))
-				m.stop(i)
+				m.kill(i)
 			}
 		}
 		short, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -283,8 +279,7 @@ func TestEndSession(t *testing.T) {
 		}
 		for i, s := range m.servers {
 			if s != by {
-				m.net.Kill(host(i))
-				m.stop(i)
+				m.kill(i)
 			}
 		}
 		time.Sleep(10 * time.Second) // until it knows that there is no majority

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -111,21 +110,9 @@ func TestAudit(t *testing.T) {
 // that a client does not wait for is logged, too.
 func TestAuditOfMembers(t *testing.T) {
 	noGoroutineLeft(t)
-	addrs := map[uint64]string{}
-	for id := uint64(1); id <= 3; id++ {
-		addrs[id] = fmt.Sprintf("127.0.0.1:%d", testkit.Port(t))
-	}
 	var logs [3]auditLines
-	var servers []*lockkeeper.Server
-	for id := uint64(1); id <= 3; id++ {
-		s := must(lockkeeper.Open(lockkeeper.Config{ID: id, Peers: peerList(addrs), Audit: logs[id-1].add}))(t)
-		defer s.Close()
-		servers = append(servers, s)
-	}
-	for _, s := range servers {
-		check(t, ready(s))
-	}
-	c := connect(t, inMemory(servers[0]))
+	m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Audit = logs[c.ID-1].add })
+	c := m.connect(0, 10*time.Second)
 	must(c.Create("/e", nil, proto.FlagEphemeral))(t)
 	must(c.Send(proto.OpSetData, &proto.SetDataRequest{Path: "/e", Version: -1}))(t)
 	must(c.Send(proto.OpCloseSession, nil))(t)

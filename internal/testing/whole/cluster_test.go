@@ -58,6 +58,12 @@ func startMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *membe
 	return m
 }
 
+// inCluster runs a test in virtual time, with the members of startMembers.
+func inCluster(t *testing.T, n int, change func(c *lockkeeper.Config), test func(t *testing.T, m *members)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(t, startMembers(t, n, change)) })
+}
+
 // newMembers prepares a cluster whose members the test starts, and closes.
 func newMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members {
 	m := &members{t: t, net: memnet.New(), peers: map[uint64]string{}, servers: make([]*lockkeeper.Server, n)}
@@ -118,6 +124,26 @@ func (m *members) stop(i int) {
 	}
 }
 
+// kill stops a member, whose host answers nobody any more.
+func (m *members) kill(i int) {
+	m.net.Kill(host(i))
+	m.stop(i)
+}
+
+// crash is like kill, but the member says nothing to anybody.
+func (m *members) crash(i int) {
+	m.net.Kill(host(i))
+	check(m.t, testhooks.Of(m.servers[i]).Kill())
+	m.servers[i] = nil
+}
+
+// serve starts a member and waits until it serves.
+func (m *members) serve(i int) {
+	m.t.Helper()
+	m.start(i)
+	m.ready(m.servers[i])
+}
+
 func (m *members) ready(s *lockkeeper.Server) {
 	m.t.Helper()
 	if err := ready(s); err != nil {
@@ -131,7 +157,18 @@ func (m *members) connect(i int, timeout time.Duration) *rawclient.Client {
 }
 
 // reconnect opens a session as soon as the member serves.
-func (m *members) reconnect(i int) (c *rawclient.Client) {
+func (m *members) reconnect(i int) *rawclient.Client {
+	m.t.Helper()
+	return m.retry(i, func(nc net.Conn) (*rawclient.Client, error) { return rawclient.Open(nc, 10*time.Second) })
+}
+
+// resume resumes a session as soon as the member serves.
+func (m *members) resume(i int, session proto.ConnectReply) *rawclient.Client {
+	m.t.Helper()
+	return m.retry(i, func(nc net.Conn) (*rawclient.Client, error) { return rawclient.Resume(nc, session) })
+}
+
+func (m *members) retry(i int, open func(net.Conn) (*rawclient.Client, error)) (c *rawclient.Client) {
 	m.t.Helper()
 	eventually(m.t, "service", func() bool {
 		nc, err := m.servers[i].Dial("", "", time.Second)
@@ -139,7 +176,7 @@ func (m *members) reconnect(i int) (c *rawclient.Client) {
 			return false
 		}
 		m.t.Cleanup(func() { nc.Close() })
-		c, err = rawclient.Open(nc, 10*time.Second)
+		c, err = open(nc)
 		return err == nil
 	})
 	return c
@@ -182,36 +219,24 @@ func (m *members) leader() int {
 // TestClusterLeaderLost: when the leader is lost, clients of the other members keep their
 // connections and sessions, and their writes are answered.
 func TestClusterLeaderLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		for round := range 5 {
 			lead := m.leader()
 			c := m.connect((lead+1)%3, 10*time.Second)
 			must(c.Create(fmt.Sprintf("/r%d", round), nil, proto.FlagEphemeral))(t)
-			m.net.Kill(host(lead))
-			m.stop(lead)
+			m.kill(lead)
 			began := time.Now()
 			if _, err := c.Create(fmt.Sprintf("/r%d-after", round), nil, 0); err != nil {
 				// After two elections without a winner, clients lose their connections.
 				t.Logf("round %d: %v", round, err)
-				session := c.Session
-				eventually(t, "the session", func() bool {
-					nc, err := m.servers[(lead+1)%3].Dial("", "", time.Second)
-					if err != nil {
-						return false
-					}
-					t.Cleanup(func() { nc.Close() })
-					c, err = rawclient.Resume(nc, session)
-					return err == nil
-				})
+				c = m.resume((lead+1)%3, c.Session)
 				if _, err := c.Create(fmt.Sprintf("/r%d-after", round), nil, 0); err != nil && err != proto.NodeExists {
 					t.Fatal(err)
 				}
 			}
 			t.Logf("round %d: %v until the next write", round, time.Since(began))
 			must(c.Exists(fmt.Sprintf("/r%d", round), false))(t)
-			m.start(lead)
-			m.ready(m.servers[lead])
+			m.serve(lead)
 			must(m.connect(lead, 10*time.Second).Exists(fmt.Sprintf("/r%d-after", round), false))(t)
 		}
 	})
@@ -220,8 +245,7 @@ func TestClusterLeaderLost(t *testing.T) {
 // TestClusterLeaderKilled: the others replace a dead leader at once, since its connections
 // have ended and its host refuses new ones.
 func TestClusterLeaderKilled(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 5, nil)
+	inCluster(t, 5, nil, func(t *testing.T, m *members) {
 		m.net.SetDelay(func(string, string) time.Duration { return time.Millisecond })
 		for range 3 { // the third one takes the majority away
 			lead := m.leader()
@@ -232,9 +256,7 @@ func TestClusterLeaderKilled(t *testing.T) {
 			c := m.connect(next, 10*time.Second)
 			must(c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 			killed := time.Now()
-			m.net.Kill(host(lead))
-			check(t, testhooks.Of(m.servers[lead]).Kill())
-			m.servers[lead] = nil
+			m.crash(lead)
 			_, err := c.Call(proto.OpSync, &proto.Path{Path: "/"}, nil)
 			left := 0
 			for _, s := range m.servers {
@@ -263,8 +285,7 @@ func TestClusterSilence(t *testing.T) {
 }
 
 func testSilence(t *testing.T, silent func(m *members, lead int, yes bool)) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		var clients []*rawclient.Client
 		for i := range m.servers {
@@ -354,8 +375,7 @@ func testShortCuts(t *testing.T, pause time.Duration) {
 func TestClusterStuckDisk(t *testing.T) {
 	for name, behind := range map[string]int{"leader": 0, "follower": 1} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := startMembers(t, 3, nil)
+			inCluster(t, 3, nil, func(t *testing.T, m *members) {
 				lead := m.leader()
 				stuck, other := (lead+behind)%3, (lead+2)%3
 				theirs, ours := m.connect(stuck, 10*time.Second), m.connect(other, 10*time.Second)
@@ -389,8 +409,7 @@ func TestClusterStuckDisk(t *testing.T) {
 // TestClusterSlowDisks: when all disks are slow an election takes longer than usual, and
 // candidates wait long enough for it.
 func TestClusterSlowDisks(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		c := m.connect((lead+1)%3, 10*time.Second)
 		for i := range m.configs {
@@ -401,9 +420,7 @@ func TestClusterSlowDisks(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		killed := time.Now()
-		m.net.Kill(host(lead))
-		check(t, testhooks.Of(m.servers[lead]).Kill())
-		m.servers[lead] = nil
+		m.crash(lead)
 		_, err := c.Create("/after", nil, 0)
 		if took := time.Since(killed); err != nil || took > 5*time.Second {
 			t.Errorf("a write waited %v: %v", took, err)
@@ -417,8 +434,7 @@ func TestClusterSlowDisks(t *testing.T) {
 // TestClusterOutage: while no member can reach another no session ends, and a new leader
 // gives every session its full timeout again.
 func TestClusterOutage(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		var sessions []proto.ConnectReply
 		for i := range m.servers {
 			c := m.connect(i, 4*time.Second)
@@ -433,19 +449,7 @@ func TestClusterOutage(t *testing.T) {
 		time.Sleep(7 * time.Second)
 		m.net.Heal()
 		for i, s := range sessions {
-			eventually(t, "the session", func() bool {
-				nc, err := m.servers[i].Dial("", "", time.Second)
-				if err != nil {
-					return false
-				}
-				t.Cleanup(func() { nc.Close() })
-				c, err := rawclient.Resume(nc, s)
-				if err != nil {
-					return false
-				}
-				must(c.Exists(fmt.Sprint("/", i), false))(t)
-				return true
-			})
+			must(m.resume(i, s).Exists(fmt.Sprint("/", i), false))(t)
 		}
 	})
 }
@@ -453,8 +457,7 @@ func TestClusterOutage(t *testing.T) {
 // TestClusterTouches: a session on any member lives while its client sends requests, and
 // expires when it does not.
 func TestClusterTouches(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		watcher := m.connect(0, 10*time.Second)
 		for i := range m.servers {
 			quiet, reader := m.connect(i, 2*time.Second), m.connect(i, 2*time.Second)
@@ -482,8 +485,7 @@ func TestClusterTouches(t *testing.T) {
 // TestClusterTouchDuringHandOver: a client pings a member that does not know yet that
 // there is a new leader. Its session expires one timeout after that ping.
 func TestClusterTouchDuringHandOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = 2 * time.Second })
+	inCluster(t, 3, func(c *lockkeeper.Config) { c.ElectionTimeout = 2 * time.Second }, func(t *testing.T, m *members) {
 		was := m.leader()
 		next, far := (was+1)%3, (was+2)%3
 		watcher, quiet := m.connect(next, 30*time.Second), m.connect(far, 4*time.Second)
@@ -549,8 +551,7 @@ func TestClusterLostQuorum(t *testing.T) {
 	for _, c := range []struct{ members, cut int }{{3, 1}, {5, 2}} {
 		for first := range c.members { // the first member that is cut off, counted from the leader
 			t.Run(fmt.Sprintf("%d of %d, %d after the leader", c.cut, c.members, first), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					m := startMembers(t, c.members, nil)
+				inCluster(t, c.members, nil, func(t *testing.T, m *members) {
 					lead := m.leader()
 					away := func(i int) bool { return (i-lead-first+2*c.members)%c.members < c.cut }
 					clients := make([]*rawclient.Client, c.members)
@@ -595,8 +596,7 @@ func TestClusterLostQuorum(t *testing.T) {
 // TestClusterTooLate: a member does not answer a client whose session the leader has
 // already found late.
 func TestClusterTooLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		c := m.connect((lead+1)%3, 4*time.Second)
 		check(t, c.Ping())
@@ -696,8 +696,7 @@ func (c *silencedConn) Write(b []byte) (int, error) {
 // TestClusterSlowLeader: sessions of other members' clients stay alive while writes wait
 // for the leader's slow disk.
 func TestClusterSlowLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		other := (lead + 1) % 3
 		ours, theirs, quiet := m.connect(lead, 10*time.Second), m.connect(other, 10*time.Second), m.connect(other, 2*time.Second)
@@ -725,8 +724,7 @@ func TestClusterSlowLeader(t *testing.T) {
 // TestClusterSessionMoves: a session can be resumed on any member, and its old connection
 // is closed.
 func TestClusterSessionMoves(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		c := m.connect(0, 10*time.Second)
 		must(c.Create("/mine", nil, proto.FlagEphemeral))(t)
 		for i := range 6 {
@@ -742,8 +740,7 @@ func TestClusterSessionMoves(t *testing.T) {
 // answered or its connection closed, and a session that was confirmed exists on every
 // member.
 func TestClusterSessionRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		for range 4 {
 			lead := m.leader()
 			var handshakes sync.WaitGroup
@@ -770,11 +767,9 @@ func TestClusterSessionRequests(t *testing.T) {
 				})
 			}
 			time.Sleep(200 * time.Millisecond)
-			m.net.Kill(host(lead))
-			m.stop(lead)
+			m.kill(lead)
 			handshakes.Wait()
-			m.start(lead)
-			m.ready(m.servers[lead])
+			m.serve(lead)
 			if len(opened) < 15 {
 				t.Errorf("only %d of 40 sessions were opened", len(opened))
 			}
@@ -795,16 +790,14 @@ func (m *members) wipe(i int) { testhooks.In(&m.configs[i]).Memory = storage.New
 // TestClusterWipedMember: a member that lost its disk has forgotten what it acknowledged,
 // so it must not form a majority with a member that never had that.
 func TestClusterWipedMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		wiped, behind := (lead+1)%3, (lead+2)%3
 		m.cutOff(behind, true) // it misses what follows
 		c := m.connect(lead, 20*time.Second)
 		must(c.Create("/acknowledged", nil, 0))(t)
 		for _, i := range []int{lead, wiped} {
-			m.net.Kill(host(i))
-			m.stop(i)
+			m.kill(i)
 		}
 		m.net.Heal()
 		m.wipe(wiped)
@@ -821,8 +814,7 @@ func TestClusterWipedMember(t *testing.T) {
 		}
 		// When it has its vote again, the cluster survives the loss of another member.
 		eventually(t, "its vote", func() bool { return m.servers[wiped].Role() == "follower" || m.servers[wiped].Role() == "leader" })
-		m.net.Kill(host(lead))
-		m.stop(lead)
+		m.kill(lead)
 		must(m.reconnect(wiped).Create("/later", nil, 0))(t)
 	})
 }
@@ -830,19 +822,16 @@ func TestClusterWipedMember(t *testing.T) {
 // TestClusterWipedTwice wipes each member in turn, twice. The second time, it is also
 // killed while it recovers.
 func TestClusterWipedTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		for round := range 6 {
 			i := round % 3
 			must(m.reconnect((i+1)%3).Create(fmt.Sprintf("/r%d", round), nil, 0))(t)
-			m.net.Kill(host(i))
-			m.stop(i)
+			m.kill(i)
 			m.wipe(i)
 			m.start(i)
 			if round >= 3 {
 				time.Sleep(time.Duration(round) * 30 * time.Millisecond)
-				m.net.Kill(host(i))
-				m.stop(i)
+				m.kill(i)
 				m.start(i)
 			}
 			m.ready(m.servers[i])
@@ -864,13 +853,10 @@ func TestClusterLastWord(t *testing.T) {
 		lose    func(m *members, i int)
 	}{
 		"killed": {timeout - tick, func(m *members, i int) {
-			m.net.Kill(host(i))
-			check(m.t, testhooks.Of(m.servers[i]).Kill())
-			m.servers[i] = nil
+			m.crash(i)
 		}},
 		"restarted": {timeout - tick, func(m *members, i int) {
-			m.net.Kill(host(i))
-			check(m.t, testhooks.Of(m.servers[i]).Kill())
+			m.crash(i)
 			m.start(i)
 		}},
 		"cut off": {timeout / 3, func(m *members, i int) {
@@ -880,8 +866,7 @@ func TestClusterLastWord(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := startMembers(t, 3, nil)
+			inCluster(t, 3, nil, func(t *testing.T, m *members) {
 				lead := m.leader()
 				i := (lead + 1) % 3
 				c := m.connect(i, timeout)

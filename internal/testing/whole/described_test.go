@@ -65,8 +65,7 @@ func TestDescribedMembers(t *testing.T) {
 		lines[0] = "server.1=host1:7000:3991:participant;b.example:2191"
 		restart := func(i int) {
 			m.stop(i)
-			m.start(i)
-			m.ready(m.servers[i])
+			m.serve(i)
 		}
 		for i := range 3 {
 			restart(i)
@@ -86,8 +85,7 @@ func TestDescribedMembers(t *testing.T) {
 		})
 		*testhooks.In(&m.configs[3]) = m.host("host4")
 		m.servers = append(m.servers, nil)
-		m.start(3)
-		m.ready(m.servers[3])
+		m.serve(3)
 		shows(0, append(lines, "server.4=host4:7000:8000:observer;0.0.0.0:2184")...)
 	})
 }
@@ -95,8 +93,7 @@ func TestDescribedMembers(t *testing.T) {
 // TestAddDescribedMember: what AddMember says of a member is shown to clients, and by Members of
 // every member; what it does not say stays.
 func TestAddDescribedMember(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, nil)
+	inCluster(t, 1, nil, func(t *testing.T, m *members) {
 		m.startWaiting(2)
 		p := lockkeeper.Peer{ID: 2, Addr: "host2:7000", ClientAddr: ":2182", ElectionPort: 3882}
 		check(t, m.servers[0].AddMember(t.Context(), p))

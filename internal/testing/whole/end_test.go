@@ -182,8 +182,7 @@ func TestShutdownEndsWithContext(t *testing.T) {
 // TestShutdownHandsOver: Shutdown of the leader makes another member the leader before the
 // leader's clients are disconnected. Close does not.
 func TestShutdownHandsOver(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		for _, graceful := range []bool{true, false} {
 			lead := m.leader()
 			term := m.servers[lead].Status().State.Term
@@ -212,8 +211,7 @@ func TestShutdownHandsOver(t *testing.T) {
 			check(t, <-result)
 			m.net.SetDelay(nil)
 			m.net.Kill(host(lead))
-			m.start(lead)
-			m.ready(m.servers[lead])
+			m.serve(lead)
 		}
 	})
 }
@@ -288,8 +286,7 @@ func TestSentinels(t *testing.T) {
 		is(t, "EndSession", s.EndSession(ctx, 77), lockkeeper.ErrNoSession)
 	})
 	t.Run("members", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			m := startMembers(t, 3, nil)
+		inCluster(t, 3, nil, func(t *testing.T, m *members) {
 			lead := m.leader()
 			ctx, s := t.Context(), m.servers[(lead+1)%3]
 			_, err := s.MemberStatus(ctx, 9)
@@ -320,8 +317,7 @@ func TestSentinels(t *testing.T) {
 		})
 	})
 	t.Run("unknown outcome", func(t *testing.T) {
-		synctest.Test(t, func(t *testing.T) {
-			m := startMembers(t, 3, nil)
+		inCluster(t, 3, nil, func(t *testing.T, m *members) {
 			lead := m.leader()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()

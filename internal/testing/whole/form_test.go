@@ -41,8 +41,7 @@ func TestFormCluster(t *testing.T) {
 				t.Errorf("server %d forms it again: %v", i+1, err)
 			}
 		}
-		m.start(2)
-		m.ready(m.servers[2])
+		m.serve(2)
 		awaitVotes(t, m.servers, 3)
 		for i, s := range m.servers {
 			if of, first := s.Status().Cluster.ID, m.servers[0].Status().Cluster.ID; of == "" || of != first {
@@ -98,8 +97,7 @@ func TestClusterOfOne(t *testing.T) {
 // TestDiffers: the leader's status names a member whose state differs, the others say so too
 // when they are asked, and that member stops with ErrDiffers.
 func TestDiffers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		bad := (lead + 1) % 3
 		synctest.Wait() // so that nobody reads the state meanwhile

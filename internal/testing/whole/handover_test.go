@@ -58,8 +58,7 @@ func TestHandOver(t *testing.T) {
 			writers.Wait()
 			if m.servers[lead] == nil {
 				m.net.Kill(host(lead))
-				m.start(lead)
-				m.ready(m.servers[lead])
+				m.serve(lead)
 			}
 		}
 	})
@@ -88,10 +87,8 @@ func handOverAfterRestarts(t *testing.T) {
 	}
 	restart := func(i int) {
 		t.Helper()
-		m.net.Kill(host(i))
-		m.stop(i)
-		m.start(i)
-		m.ready(m.servers[i])
+		m.kill(i)
+		m.serve(i)
 	}
 	transfer(second)
 	restart(third)

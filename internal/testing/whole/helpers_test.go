@@ -34,8 +34,6 @@ var (
 	allWords   = rawtest.Words
 	counts     = rawtest.Counts
 	number     = rawtest.Number
-	frame      = rawtest.Frame
-	request32  = rawtest.Ints
 )
 
 // rounds returns the second number for a run that is thorough, and otherwise the first.

@@ -168,17 +168,14 @@ func writesOfExpired(t *testing.T) {
 // TestKnownFailuresAreListed checks that every test named in docs/known-failures.md
 // exists, and every check of package conform.
 func TestKnownFailuresAreListed(t *testing.T) {
-	doc, err := os.ReadFile("docs/known-failures.md")
-	check(t, err)
+	doc := must(os.ReadFile("docs/known-failures.md"))(t)
 	var code bytes.Buffer
 	for _, dir := range []string{"internal/testing/whole", "cluster", "internal/core/server", "internal/core/storage", "znode", "cmd/lockkeeper", "conform", "interop"} {
-		files, err := os.ReadDir(dir)
-		check(t, err)
+		files := must(os.ReadDir(dir))(t)
 		for _, f := range files {
 			if strings.HasSuffix(f.Name(), "_test.go") {
-				file, err := os.Open(dir + "/" + f.Name())
-				check(t, err)
-				_, err = io.Copy(&code, file)
+				file := must(os.Open(dir + "/" + f.Name()))(t)
+				_, err := io.Copy(&code, file)
 				check(t, errors.Join(err, file.Close()))
 			}
 		}

@@ -44,8 +44,7 @@ func TestLeftoverFiles(t *testing.T) {
 				})
 				must(m.connect(0, 10*time.Second).Create("/x", nil, 0))(t)
 				dir := m.configs[1].DataDir
-				m.net.Kill(host(1))
-				m.stop(1)
+				m.kill(1)
 				must(m.connect(0, 10*time.Second).Create("/y", nil, 0))(t)
 				check(t, empty(dir))
 				s, err := lockkeeper.Open(m.configs[1])

@@ -128,7 +128,6 @@ func TestLargestFrameInCluster(t *testing.T) {
 		must(m.reconnect(1).Set("/", nil))(t)
 	}
 	m.wipe(2)
-	m.start(2)
-	m.ready(m.servers[2])
+	m.serve(2)
 	read(2)
 }

@@ -33,8 +33,7 @@ func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Ser
 		change(&c)
 	}
 	m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
-	m.start(i)
-	m.ready(m.servers[i])
+	m.serve(i)
 	eventually(m.t, "its place in the cluster", func() bool { // a voter is an observer first
 		s, err := m.ask(cluster.Request{Status: true})
 		check(m.t, err)
@@ -101,8 +100,7 @@ func (m *members) removed(i int) {
 	case <-time.After(time.Minute):
 		m.t.Fatalf("server %d does not know that it was removed", i+1)
 	}
-	m.net.Kill(host(i))
-	m.stop(i)
+	m.kill(i)
 }
 
 // busy writes until stop is called, which returns the number of writes. The test fails if
@@ -175,11 +173,9 @@ func TestMembershipChanges(t *testing.T) {
 // address, and by one with a new id. A server that starts with the old data learns that
 // it was removed.
 func TestMembershipReplace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		m.connect(0, 10*time.Second)
-		m.net.Kill(host(2))
-		m.stop(2)
+		m.kill(2)
 		taken := cluster.Request{Add: &proto.Peer{ID: 3, Addr: "host9:7000"}}
 		if _, err := m.ask(taken); err == nil || !strings.Contains(err.Error(), "server 3 is at host3:7000: remove it") {
 			t.Errorf("another address of a member: %v", err)
@@ -207,8 +203,7 @@ func TestMembershipReplace(t *testing.T) {
 // TestMembershipRemoveLeader: a leader that is removed hands over first, and clients of
 // the others do not notice.
 func TestMembershipRemoveLeader(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		stop := m.busy(m.connect((lead+1)%3, 10*time.Second))
 		own := m.connect(lead, 10*time.Second)
@@ -226,8 +221,7 @@ func TestMembershipRemoveLeader(t *testing.T) {
 
 // TestMembershipRefusals: a refused change leaves the members as they are.
 func TestMembershipRefusals(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, nil)
+	inCluster(t, 1, nil, func(t *testing.T, m *members) {
 		m.add(2, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
 		for _, x := range []struct {
 			q    cluster.Request
@@ -255,14 +249,12 @@ func TestMembershipRefusals(t *testing.T) {
 // TestMembershipStored: a server uses the members in its data, and logs a warning if its
 // configuration names others.
 func TestMembershipStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		var log testkit.Log
 		m.stop(2)
 		m.configs[2].Logger = log.Logger(slog.LevelInfo)
 		m.configs[2].Peers = []lockkeeper.Peer{{ID: 3, Addr: "host3:7000"}, {ID: 4, Addr: "host4:7000"}}
-		m.start(2)
-		m.ready(m.servers[2])
+		m.serve(2)
 		m.want("1 2 3")
 		if found := log.Matching("WARN", "ignoring the configured peers"); len(found) != 1 {
 			t.Errorf("logged %q", found)
@@ -275,8 +267,7 @@ func TestMembershipStored(t *testing.T) {
 			t.Errorf("a member's data without a cluster: %v, %v", s, err)
 		}
 		m.configs[2].PeerAddr = "host3:7000" // this is enough
-		m.start(2)
-		m.ready(m.servers[2])
+		m.serve(2)
 
 		alone := withMemory(lockkeeper.Config{})
 		s := must(lockkeeper.Open(alone))(t)
@@ -291,8 +282,7 @@ func TestMembershipStored(t *testing.T) {
 
 // TestMembershipWaits: a server with only a peer port waits until it is added.
 func TestMembershipWaits(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, nil)
+	inCluster(t, 1, nil, func(t *testing.T, m *members) {
 		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000"}
 		testhooks.In(&c).Network = m.net.Host("host2")
 		s := must(lockkeeper.Open(c))(t)
@@ -315,8 +305,7 @@ func TestMembershipWaits(t *testing.T) {
 // TestMembershipBySnapshot: a server that joins gets what is no longer in the log by a
 // snapshot, which also has the members, and finds both after a restart.
 func TestMembershipBySnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, func(c *lockkeeper.Config) { c.Limits.SnapshotBytes = 64 << 10 })
+	inCluster(t, 1, func(c *lockkeeper.Config) { c.Limits.SnapshotBytes = 64 << 10 }, func(t *testing.T, m *members) {
 		c := m.connect(0, 10*time.Second)
 		for i := range 100 {
 			must(c.Create(fmt.Sprintf("/n%d", i), make([]byte, 500<<10), 0))(t) // more than the log keeps after a snapshot
@@ -336,8 +325,7 @@ func TestMembershipBySnapshot(t *testing.T) {
 		m.want("1 2 3")
 		for i := 1; i < 3; i++ {
 			m.stop(i)
-			m.start(i)
-			m.ready(m.servers[i])
+			m.serve(i)
 			must(m.connect(i, 10*time.Second).Exists("/last", false))(t)
 		}
 		m.want("1 2 3")
@@ -347,8 +335,7 @@ func TestMembershipBySnapshot(t *testing.T) {
 // TestMembershipNotAdded: a server that cannot join a cluster logs the reason from time to
 // time.
 func TestMembershipNotAdded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, nil)
+	inCluster(t, 1, nil, func(t *testing.T, m *members) {
 		var log testkit.Log
 		c := lockkeeper.Config{ID: 2, PeerAddr: "host2:7000", Join: "host7:7000", Logger: log.Logger(slog.LevelWarn)}
 		testhooks.In(&c).Network = m.net.Host("host2")
@@ -370,8 +357,7 @@ func TestMembershipNotAdded(t *testing.T) {
 // TestMembershipQuiet: a server that AddMember makes a voter is not warned that it is an observer, which it is only
 // while it catches up; and one that is removed does not complain of its leader.
 func TestMembershipQuiet(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		log := new(testkit.Log)
 		c := lockkeeper.Config{ID: 4, PeerAddr: "host4:7000", TickTime: 500 * time.Millisecond, Logger: log.Logger(slog.LevelWarn)}
 		*testhooks.In(&c) = m.host("host4")
@@ -411,8 +397,7 @@ func (m *members) addAgain(i int) {
 // TestMembershipJoinAgain: a member of the first list that was removed does not come back with its old data. With an empty
 // directory it waits until it is added, or joins.
 func TestMembershipJoinAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		holder := m.connect(2, 10*time.Second)
 		must(holder.Create("/held", nil, proto.FlagEphemeral))(t)
 		for _, joins := range []bool{false, true} {
@@ -440,8 +425,7 @@ func TestMembershipJoinAgain(t *testing.T) {
 
 // TestMembershipGrow: a server that is a cluster of its own becomes one of three, of servers whose list has all three.
 func TestMembershipGrow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, nil)
+	inCluster(t, 1, nil, func(t *testing.T, m *members) {
 		must(m.connect(0, 10*time.Second).Create("/before", nil, 0))(t)
 		three := peerList(map[uint64]string{1: host(0) + ":7000", 2: host(1) + ":7000", 3: host(2) + ":7000"})
 		for i := 1; i < 3; i++ {
@@ -457,8 +441,7 @@ func TestMembershipGrow(t *testing.T) {
 		m.stop(0)
 		m.configs[0].Peers = three
 		must(m.reconnect(2).Exists("/before", false))(t)
-		m.start(0)
-		m.ready(m.servers[0])
+		m.serve(0)
 		m.want("1 2 3")
 		m.stop(1)
 		must(m.reconnect(0).Exists("/before", false))(t)
@@ -468,11 +451,9 @@ func TestMembershipGrow(t *testing.T) {
 // TestMembershipMove moves a member with its data to another address. A server without
 // the data cannot take its place.
 func TestMembershipMove(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		must(m.connect(2, 10*time.Second).Create("/x", nil, 0))(t)
-		m.net.Kill(host(2))
-		m.stop(2)
+		m.kill(2)
 		moved := cluster.Request{Add: &proto.Peer{ID: 3, Addr: "host4:7000"}}
 		c := m.configs[2]
 		c.Peers, c.PeerAddr, testhooks.In(&c).Network = nil, "host4:7000", m.net.Host("host4")
@@ -521,8 +502,7 @@ func TestMembershipMove(t *testing.T) {
 // TestJoinInterrupted: a member that ended while it was being added, when it had stored the
 // cluster's term but no entry, takes part after its next start.
 func TestJoinInterrupted(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		i := (m.leader() + 1) % 3
 		m.stop(i)
 		memory := storage.NewMemory()
@@ -531,8 +511,7 @@ func TestJoinInterrupted(t *testing.T) {
 		check(t, s.Stable.SetUint64([]byte(storage.TermKey), 2))
 		check(t, s.Close())
 		testhooks.In(&m.configs[i]).Memory = memory
-		m.start(i)
-		m.ready(m.servers[i])
+		m.serve(i)
 		c := m.connect(i, 10*time.Second)
 		must(c.Create("/x", nil, 0))(t)
 	})

@@ -40,8 +40,7 @@ func TestReadOnly(t *testing.T) {
 		}
 		must(c.Create("/x", []byte("data"), proto.FlagEphemeral))(t)
 		for _, i := range []int{(lead + 1) % 3, (lead + 2) % 3} {
-			m.net.Kill(host(i))
-			m.stop(i)
+			m.kill(i)
 		}
 		closed(t, c)
 		s := m.servers[lead]
@@ -91,12 +90,10 @@ func TestReadOnly(t *testing.T) {
 				}
 			}
 		}
-		leaver, err := connectReadOnly(t, s, nil, true)
-		check(t, err)
+		leaver := must(connectReadOnly(t, s, nil, true))(t)
 		must(leaver.Call(proto.OpCloseSession, nil, nil))(t)
 		closed(t, leaver)
-		silent, err := connectReadOnly(t, s, nil, true)
-		check(t, err)
+		silent := must(connectReadOnly(t, s, nil, true))(t)
 		for range 30 {
 			time.Sleep(500 * time.Millisecond)
 			check(t, ro.Ping())
@@ -119,16 +116,14 @@ func TestReadOnly(t *testing.T) {
 // TestReadOnlyClientDoesNotRead: the connection of a client that asks for much and reads no answer ends
 // after its session timeout, also in read-only mode, where no session expires.
 func TestReadOnlyClientDoesNotRead(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.ReadOnly = true })
+	inCluster(t, 3, func(c *lockkeeper.Config) { c.Features.ReadOnly = true }, func(t *testing.T, m *members) {
 		lead := m.leader()
 		s := m.servers[lead]
 		c := must(connectReadOnly(t, s, nil, true))(t)
 		must(c.Create("/x", make([]byte, 1<<19), 0))(t)
 		for i := range m.servers {
 			if i != lead {
-				m.net.Kill(host(i))
-				m.stop(i)
+				m.kill(i)
 			}
 		}
 		closed(t, c)

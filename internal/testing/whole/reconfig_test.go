@@ -37,8 +37,7 @@ func reconfig(c *rawclient.Client, joining, leaving, members string, version int
 
 // TestReconfig changes the members by ZooKeeper's own operation, through a follower.
 func TestReconfig(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
+	inCluster(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest }, func(t *testing.T, m *members) {
 		more := func(c *lockkeeper.Config) { // waits to be added
 			c.Join, c.Features.Reconfig, c.Auth.SuperDigest = "", true, superDigest
 		}
@@ -131,8 +130,7 @@ func TestReconfig(t *testing.T) {
 		config(r, lines...)
 
 		// A member moves to another address in one request. Then the leader leaves.
-		m.net.Kill(host(4))
-		m.stop(4)
+		m.kill(4)
 		m.configs[4].PeerAddr, *testhooks.In(&m.configs[4]) = "host6:7000", m.host("host6")
 		m.start(4)
 		lead := m.leader()
@@ -152,8 +150,7 @@ func TestReconfig(t *testing.T) {
 // TestReconfigOwnServer removes the server that the request is sent to. It answers this
 // and other requests, and stops a moment later, unless it is added again before.
 func TestReconfigOwnServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
+	inCluster(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest }, func(t *testing.T, m *members) {
 		for _, own := range []int{(m.leader() + 1) % 3, m.leader()} {
 			other := superUser(t, m.connect((own+1)%3, 10*time.Second))
 			c := superUser(t, m.connect(own, 10*time.Second))
@@ -197,8 +194,7 @@ func (m *members) startWaiting(id int) {
 // the members serve once they are started.
 func TestReconfigAbsentVoter(t *testing.T) {
 	for _, joins := range []bool{false, true} { // whether the absent server is started with Join
-		synctest.Test(t, func(t *testing.T) {
-			m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
+		inCluster(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest }, func(t *testing.T, m *members) {
 			c := superUser(t, m.connect((m.leader()+1)%3, 30*time.Second))
 			before := must(c.Get("/zookeeper/config", false))(t)
 			line := func(id int) string {
@@ -221,8 +217,7 @@ func TestReconfigAbsentVoter(t *testing.T) {
 				}
 			}
 			lead := m.leader()
-			m.net.Kill(host(lead))
-			m.stop(lead)
+			m.kill(lead)
 			survivor := (lead + 1) % 3
 			c = superUser(t, m.reconnect(survivor))
 			must(c.Create("/x", nil, 0))(t)
@@ -234,11 +229,9 @@ func TestReconfigAbsentVoter(t *testing.T) {
 				last.Join = host(survivor) + ":7000"
 			}
 			m.servers = append(m.servers, nil)
-			m.start(6)
-			m.ready(m.servers[6])
+			m.serve(6)
 			eventually(t, "the vote of server 7", func() bool {
-				s, err := m.ask(cluster.Request{Status: true})
-				check(t, err)
+				s := must(m.ask(cluster.Request{Status: true}))(t)
 				return slices.Contains(s.Members, proto.Peer{ID: 7, Addr: "host7:7000"})
 			})
 			c7 := m.connect(6, 10*time.Second)
@@ -488,8 +481,7 @@ func TestReconfigClientPort(t *testing.T) {
 // TestReconfigOff sends a reconfig to a server that has not enabled it, and to a
 // standalone one.
 func TestReconfigOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 1, nil)
+	inCluster(t, 1, nil, func(t *testing.T, m *members) {
 		if _, err := reconfig(m.connect(0, 10*time.Second), "", "1", "", -1); err != proto.ReconfigDisabled {
 			t.Errorf("disabled: %v", err)
 		}
@@ -540,8 +532,7 @@ func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 			return err == nil && len(found) > 0
 		})
 		m.stop(0)
-		m.start(0)
-		m.ready(m.servers[0])
+		m.serve(0)
 		c = superUser(t, m.connect(0, 10*time.Second))
 		if got := must(c.Get(path, false))(t); string(got.Data) != data {
 			t.Errorf("%q after a restart, not %q", got.Data, data)
@@ -566,8 +557,7 @@ func TestConfigZnodeIsNotTheMembers(t *testing.T) {
 // cannot be done. The reply must not have a lower zxid than the event that came before
 // it, since zxids never go back.
 func TestReconfigRefusedLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest })
+	inCluster(t, 3, func(c *lockkeeper.Config) { c.Features.Reconfig, c.Auth.SuperDigest = true, superDigest }, func(t *testing.T, m *members) {
 		c := superUser(t, m.connect(m.leader(), 10*time.Second))
 		must(c.Create("/x", nil, 0))(t)
 		must(c.Get("/x", true))(t)

@@ -3,7 +3,6 @@ package whole
 import (
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
@@ -64,8 +63,7 @@ func TestSASL(t *testing.T) {
 // TestClusterSASL: a client authenticates at any member. Its identity goes with each request to
 // the leader, and is gone with the connection.
 func TestClusterSASL(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, func(c *lockkeeper.Config) { c.Auth.SASL.Users = rawtest.SASLUsers })
+	inCluster(t, 3, func(c *lockkeeper.Config) { c.Auth.SASL.Users = rawtest.SASLUsers }, func(t *testing.T, m *members) {
 		var last *rawclient.Client
 		for i := range m.servers {
 			c := m.connect(i, 30*time.Second)

@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -100,36 +98,13 @@ func TestSettings(t *testing.T) {
 				t.Errorf("stat: %q", got)
 			}
 		}},
+		"no FourLetterWords": {lockkeeper.Config{Features: lockkeeper.Features{FourLetterWords: []string{}}}, func(t *testing.T, dial dialer) {
+			if got := word(t, dial, "ruok"); got != "imok" {
+				t.Errorf("ruok: %q", got)
+			}
+		}},
 	} {
 		t.Run(name, func(t *testing.T) { x.test(t, inMemory(open(t, x.cfg))) })
-	}
-}
-
-// TestConstants: a server accepts each constant for a field of its configuration.
-func TestConstants(t *testing.T) {
-	for _, l := range []lockkeeper.LogStore{lockkeeper.LogStoreWAL, lockkeeper.LogStoreBoltDB} {
-		cfg := lockkeeper.Config{DataDir: testkit.MemoryDir(t), LogStore: l}
-		check(t, open(t, cfg).Close())
-		if r := must(storage.Check(cfg.DataDir))(t); string(r.LogStore) != string(l) {
-			t.Errorf("%s: the log is in %s", l, r.LogStore)
-		}
-	}
-}
-
-// TestFourLetterWordsEmpty: all words are answered if no words are listed, and only srvr if only
-// that is.
-func TestFourLetterWordsEmpty(t *testing.T) {
-	for _, x := range []struct {
-		words []string
-		ruok  bool
-	}{{nil, true}, {[]string{}, true}, {[]string{"srvr"}, false}} {
-		s := open(t, lockkeeper.Config{Features: lockkeeper.Features{FourLetterWords: x.words}})
-		if got := word(t, inMemory(s), "ruok"); (got == "imok") != x.ruok {
-			t.Errorf("%#v: ruok is answered with %q", x.words, got)
-		}
-		if got := word(t, inMemory(s), "srvr"); !strings.HasPrefix(got, "Zookeeper version") {
-			t.Errorf("%#v: srvr is answered with %q", x.words, got)
-		}
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -15,8 +14,7 @@ import (
 func TestShutdownIsDurable(t *testing.T) {
 	n := rounds(4, 20)
 	for round := range n {
-		synctest.Test(t, func(t *testing.T) {
-			m := startMembers(t, 3, nil)
+		inCluster(t, 3, nil, func(t *testing.T, m *members) {
 			lead := m.leader()
 			s := m.servers[lead]
 			c := m.connect(lead, 10*time.Second)

@@ -48,8 +48,7 @@ func TestShutdownStuckDisk(t *testing.T) {
 func TestShutdownLeaderLimits(t *testing.T) {
 	for _, how := range []string{"cut off", "alone", "stuck", "no follower answers, busy"} {
 		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := startMembers(t, 3, nil)
+			inCluster(t, 3, nil, func(t *testing.T, m *members) {
 				lead := m.leader()
 				s := m.servers[lead]
 				c := m.connect(lead, 10*time.Second)
@@ -80,8 +79,7 @@ func TestShutdownLeaderLimits(t *testing.T) {
 
 // TestShutdownTwice: a second Shutdown with a shorter context does not wait for the first one.
 func TestShutdownTwice(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		lead := m.leader()
 		s := m.servers[lead]
 		m.servers[lead] = nil

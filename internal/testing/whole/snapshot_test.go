@@ -67,8 +67,7 @@ func TestRestoreSnapshot(t *testing.T) {
 				must(c.Create("/locks", nil, 0))(t)
 				held := must(c.Create("/locks/lock-", []byte("mine"), proto.FlagEphemeral|proto.FlagSequential))(t)
 				must(gone.Create("/locks/lock-", nil, proto.FlagEphemeral|proto.FlagSequential))(t)
-				_, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/private", Data: []byte("p"), ACL: secret}, nil)
-				check(t, err)
+				must(c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/private", Data: []byte("p"), ACL: secret}, nil))(t)
 
 				stop := old.busy(c)
 				for before := int64(0); before < 20; before++ { // snapshots while it writes

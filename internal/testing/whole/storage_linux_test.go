@@ -132,9 +132,8 @@ func testDiskFullAtStart(t *testing.T, store string) {
 	must(connect(t, inMemory(s)).Create("/kept", nil, 0))(t)
 	check(t, s.Close())
 	check(t, os.WriteFile(disk+"/filler", nil, 0o600))
-	filler, err := os.OpenFile(disk+"/filler", os.O_WRONLY, 0)
-	check(t, err)
-	for block := make([]byte, 4096); err == nil; {
+	filler := must(os.OpenFile(disk+"/filler", os.O_WRONLY, 0))(t)
+	for err, block := error(nil), make([]byte, 4096); err == nil; {
 		_, err = filler.Write(block)
 	}
 	check(t, filler.Close())

@@ -44,8 +44,7 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 	secret := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: proto.SchemeDigest, ID: "u:Jq7wMyA/w2Vd5WIDAKdu4OIIFEQ="}}} // u:p
 	login := func(c *rawclient.Client) {
 		t.Helper()
-		_, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("u:p")}, nil)
-		check(t, err)
+		must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: proto.SchemeDigest, Auth: []byte("u:p")}, nil))(t)
 	}
 
 	s := open(t, cfg)
@@ -62,18 +61,14 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 	must(c.Create("/null", nil, 0))(t)
 	must(c.Create("/empty", []byte{}, 0))(t)
 	check(t, c.Delete("/dir7/seq-0000000006"))
-	_, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/private", Data: []byte("p"), ACL: secret}, nil)
-	check(t, err)
-	_, err = c.Call(proto.OpSetACL, &proto.SetACLRequest{Path: "/dir3", ACL: secret, Version: 0}, nil)
-	check(t, err)
+	must(c.Call(proto.OpCreate, &proto.CreateRequest{Path: "/private", Data: []byte("p"), ACL: secret}, nil))(t)
+	must(c.Call(proto.OpSetACL, &proto.SetACLRequest{Path: "/dir3", ACL: secret, Version: 0}, nil))(t)
 	var container proto.PathStatReply
-	_, err = c.Call(proto.OpCreateContainer, &proto.CreateRequest{Path: "/container", ACL: proto.OpenACL, Flags: proto.FlagContainer}, &container)
-	check(t, err)
+	must(c.Call(proto.OpCreateContainer, &proto.CreateRequest{Path: "/container", ACL: proto.OpenACL, Flags: proto.FlagContainer}, &container))(t)
 	must(c.Create("/lock", nil, proto.FlagEphemeral))(t)
 	gone := connect(t, inMemory(s))
 	must(gone.Create("/gone", nil, proto.FlagEphemeral))(t)
-	_, err = gone.Call(proto.OpCloseSession, nil, nil)
-	check(t, err)
+	must(gone.Call(proto.OpCloseSession, nil, nil))(t)
 	before, zxid := tree(t, c, "/")
 	check(t, s.Close())
 
@@ -95,9 +90,7 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 			t.Errorf("round %d: a closed session came back: %v", round, err)
 		}
 		nc := must(s.Dial("", "", time.Second))(t)
-		if c, err = rawclient.Resume(nc, c.Session); err != nil {
-			t.Fatalf("round %d: %v", round, err)
-		}
+		c = must(rawclient.Resume(nc, c.Session))(t)
 		if lock := must(c.Exists("/lock", false))(t); lock.EphemeralOwner != c.Session.SessionID {
 			t.Errorf("round %d: the owner of /lock is %#x", round, lock.EphemeralOwner)
 		}
@@ -107,16 +100,13 @@ func testRestart(t *testing.T, cfg lockkeeper.Config) {
 			t.Errorf("round %d: the next sequential is %s, not %s", round, path, want)
 		}
 		login(c)
-		_, err := fresh.Call(proto.OpCloseSession, nil, nil)
-		check(t, err)
+		must(fresh.Call(proto.OpCloseSession, nil, nil))(t)
 		before, zxid = tree(t, c, "/")
 		check(t, s.Close())
 	}
 	s = open(t, cfg)
-	c, err = rawclient.Resume(must(s.Dial("", "", time.Second))(t), c.Session)
-	check(t, err)
-	_, err = c.Call(proto.OpCloseSession, nil, nil)
-	check(t, err)
+	c = must(rawclient.Resume(must(s.Dial("", "", time.Second))(t), c.Session))(t)
+	must(c.Call(proto.OpCloseSession, nil, nil))(t)
 	last := connect(t, inMemory(s))
 	if _, err := last.Exists("/lock", false); err != proto.NoNode {
 		t.Errorf("/lock without its session: %v", err)
@@ -132,13 +122,11 @@ func tree(t testing.TB, c *rawclient.Client, path string) (string, int64) {
 		t.Fatalf("%s: %v", path, err)
 	}
 	var acl proto.ACLReply
-	_, err = c.Call(proto.OpGetACL, &proto.Path{Path: path}, &acl)
-	check(t, err)
+	must(c.Call(proto.OpGetACL, &proto.Path{Path: path}, &acl))(t)
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %q %v %+v %+v\n", path, r.Data, r.Data == nil, r.Stat, acl.ACL)
 	var children proto.ChildrenReply
-	_, err = c.Call(proto.OpGetChildren, &proto.PathWatch{Path: path}, &children)
-	check(t, err)
+	must(c.Call(proto.OpGetChildren, &proto.PathWatch{Path: path}, &children))(t)
 	slices.Sort(children.Names)
 	for _, name := range children.Names {
 		below, _ := tree(t, c, strings.TrimSuffix(path, "/")+"/"+name)
@@ -150,16 +138,16 @@ func tree(t testing.TB, c *rawclient.Client, path string) (string, int64) {
 // TestLogStaysBounded overwrites a few znodes many times. The size of the directory stays
 // limited, and a restart from a snapshot and the log after it gives the same state.
 func TestLogStaysBounded(t *testing.T) {
-	for _, store := range []string{"wal", "boltdb"} {
-		t.Run(store, func(t *testing.T) { testLogStaysBounded(t, store) })
+	for _, store := range []lockkeeper.LogStore{lockkeeper.LogStoreWAL, lockkeeper.LogStoreBoltDB} {
+		t.Run(string(store), func(t *testing.T) { testLogStaysBounded(t, store) })
 	}
 }
 
-func testLogStaysBounded(t *testing.T, store string) {
+func testLogStaysBounded(t *testing.T, store lockkeeper.LogStore) {
 	noGoroutineLeft(t)
 	const writes, dataBytes = 15_000, 2048
 	dir := testkit.MemoryDir(t)
-	cfg := lockkeeper.Config{DataDir: dir, LogStore: lockkeeper.LogStore(store), Limits: lockkeeper.Limits{SnapshotBytes: 256 << 10}}
+	cfg := lockkeeper.Config{DataDir: dir, LogStore: store, Limits: lockkeeper.Limits{SnapshotBytes: 256 << 10}}
 	s := open(t, cfg)
 	const connections = 4
 	var wg sync.WaitGroup
@@ -193,8 +181,8 @@ func testLogStaysBounded(t *testing.T, store string) {
 	check(t, s.Close())
 	const written = writes * dataBytes
 	report := must(storage.Check(dir))(t)
-	if report.SnapshotIndex == 0 {
-		t.Error("no snapshot was taken")
+	if report.SnapshotIndex == 0 || string(report.LogStore) != string(store) {
+		t.Errorf("no snapshot was taken, or the log is in %s", report.LogStore)
 	}
 	size := dirBytes(t, dir)
 	t.Logf("%d MB written, %d KB on disk, entries %d to %d, snapshot at %d", written>>20, size>>10, report.FirstIndex, report.LastIndex, report.SnapshotIndex)

@@ -100,8 +100,7 @@ func TestTraceOfChanges(t *testing.T) {
 		x.want("join", []string{asks, asks}, "add server 4", "which asks for it itself", host(3))
 
 		// A member that has lost its disk.
-		m.net.Kill(host(3))
-		m.stop(3)
+		m.kill(3)
 		m.wipe(3)
 		time.Sleep(10 * time.Second)
 		m.start(3)

@@ -14,8 +14,7 @@ import (
 // TestClusterWords: what a leader, a follower, an observer and a member without
 // a quorum answer to four-letter words.
 func TestClusterWords(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		m := startMembers(t, 3, nil)
+	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		m.add(4, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
 		ask := func(i int, w string) string {
 			t.Helper()
@@ -82,16 +81,13 @@ func TestClusterWords(t *testing.T) {
 		m.stop(3)
 		eventually(t, "silence", func() bool { return strings.Contains(ask(lead, "mntr"), "zk_synced_observers\t0\n") })
 		says(lead, "mntr", keys(2, 0)...)
-		m.start(3)
-		m.ready(m.servers[3])
+		m.serve(3)
 		eventually(t, "its voice", func() bool { return strings.Contains(ask(lead, "mntr"), "zk_synced_observers\t1\n") })
 
 		for _, i := range []int{follower, 3} {
-			m.net.Kill(host(i))
-			m.stop(i)
+			m.kill(i)
 		}
-		m.net.Kill(host((lead + 2) % 3))
-		m.stop((lead + 2) % 3)
+		m.kill((lead + 2) % 3)
 		const not = "This ZooKeeper instance is not currently serving requests\n"
 		eventually(t, "the loss of the quorum", func() bool { return ask(lead, "srvr") == not })
 		for w, answer := range map[string]string{"ruok": "imok", "isro": "null", "stat": not, "mntr": not, "conf": not, "dump": not, "cons": not, "wchs": not} {

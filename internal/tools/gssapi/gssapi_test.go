@@ -256,70 +256,40 @@ func TestAddresses(t *testing.T) {
 // TestChoice: only who has the key of the ticket can choose, and only what was offered.
 func TestChoice(t *testing.T) {
 	m := newMechanism(t, Config{})
-	for name, change := range map[string]func(t *testing.T, c client, offer []byte) []byte{
-		"integrity":       func(t *testing.T, c client, offer []byte) []byte { return c.choice(t, offer, "\x02\x00\xff\xff", 0) },
-		"nothing":         func(t *testing.T, c client, offer []byte) []byte { return c.choice(t, offer, "\x00\x00\x00\x00", 0) },
-		"a short one":     func(t *testing.T, c client, offer []byte) []byte { return c.choice(t, offer, "\x01\x00\x00", 0) },
-		"from the server": func(t *testing.T, c client, offer []byte) []byte { return c.choice(t, offer, none, byAcceptor) },
-		"integrity, sealed": func(t *testing.T, c client, offer []byte) []byte {
-			return c.choice(t, offer, "\x02\x00\xff\xff", sealed)
-		},
-		"not encrypted": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none, 0)
-			token[2] |= sealed
-			return token
-		},
-		"changed, sealed": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none, sealed)
-			token[len(token)-20] ^= 1
-			return token
-		},
-		"with another header, sealed": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none, sealed)
-			token[15] ^= 1
-			return token
-		},
-		"with a long filler, sealed": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none, sealed)
-			token[5] = 30
-			return token
-		},
-		"half, sealed": func(t *testing.T, c client, offer []byte) []byte {
-			return c.choice(t, offer, none, sealed)[:gss.HdrLen+17]
-		},
-		"a long checksum": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none, 0)
-			token[5]++
-			return token
-		},
-		"no checksum": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none, 0)
-			token[5] = 0
-			return token
-		},
-		"a sign": func(t *testing.T, c client, offer []byte) []byte { // MIC tokens begin otherwise
-			token := c.choice(t, offer, none, 0)
-			token[0] = 4
-			return token
-		},
-		"the offer": func(_ *testing.T, _ client, offer []byte) []byte { return offer },
-		"empty":     func(*testing.T, client, []byte) []byte { return nil },
-		"with another key": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none, 0)
-			token[len(token)-1] ^= 1
-			return token
-		},
-		"changed": func(t *testing.T, c client, offer []byte) []byte {
-			token := c.choice(t, offer, none+"ann", 0)
-			token[gss.HdrLen+4] = 'b'
-			return token
-		},
-		"a header": func(t *testing.T, c client, offer []byte) []byte { return c.choice(t, offer, none, 0)[:gss.HdrLen] },
+	for name, x := range map[string]struct {
+		payload string
+		flags   byte
+		change  func(token []byte) []byte
+	}{
+		"integrity":                   {"\x02\x00\xff\xff", 0, nil},
+		"nothing":                     {"\x00\x00\x00\x00", 0, nil},
+		"a short one":                 {"\x01\x00\x00", 0, nil},
+		"from the server":             {none, byAcceptor, nil},
+		"integrity, sealed":           {"\x02\x00\xff\xff", sealed, nil},
+		"not encrypted":               {none, 0, func(token []byte) []byte { token[2] |= sealed; return token }},
+		"changed, sealed":             {none, sealed, func(token []byte) []byte { token[len(token)-20] ^= 1; return token }},
+		"with another header, sealed": {none, sealed, func(token []byte) []byte { token[15] ^= 1; return token }},
+		"with a long filler, sealed":  {none, sealed, func(token []byte) []byte { token[5] = 30; return token }},
+		"half, sealed":                {none, sealed, func(token []byte) []byte { return token[:gss.HdrLen+17] }},
+		"a long checksum":             {none, 0, func(token []byte) []byte { token[5]++; return token }},
+		"no checksum":                 {none, 0, func(token []byte) []byte { token[5] = 0; return token }},
+		"a sign":                      {none, 0, func(token []byte) []byte { token[0] = 4; return token }}, // MIC tokens begin otherwise
+		"empty":                       {none, 0, func([]byte) []byte { return nil }},
+		"with another key":            {none, 0, func(token []byte) []byte { token[len(token)-1] ^= 1; return token }},
+		"changed":                     {none + "ann", 0, func(token []byte) []byte { token[gss.HdrLen+4] = 'b'; return token }},
+		"a header":                    {none, 0, func(token []byte) []byte { return token[:gss.HdrLen] }},
+		"the offer":                   {},
 	} {
 		c := newClient(t, "bob")
 		e := m.Begin()
 		offer := testkit.Must(e.Step(c.first(t)))(t)
-		choice := change(t, c, offer)
+		choice := offer
+		if x.payload != "" {
+			choice = c.choice(t, offer, x.payload, x.flags)
+		}
+		if x.change != nil {
+			choice = x.change(choice)
+		}
 		answer, err := e.Step(choice)
 		if user, ok := e.User(); err == nil || answer != nil || ok {
 			t.Errorf("%s: %x, %v, user %q", name, answer, err, user)

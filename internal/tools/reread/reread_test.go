@@ -66,8 +66,7 @@ func TestKeeper(t *testing.T) {
 		t.Errorf("before there is anything to be changed: %s", &log)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		k, err := Open("X", "y", s.Read, s.Load, log.Logger(slog.LevelInfo))
-		testkit.Check(t, err)
+		k := testkit.Must(Open("X", "y", s.Read, s.Load, log.Logger(slog.LevelInfo)))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { k.Watch(ctx) })

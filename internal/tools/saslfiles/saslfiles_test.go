@@ -35,10 +35,9 @@ func fileOf(t *testing.T, name, text string) string {
 func authenticates(t *testing.T, k *Keeper, user, password string) bool {
 	t.Helper()
 	e := k.Begin()
-	challenge, err := e.Step(nil)
-	check(t, err)
+	challenge := testkit.Must(e.Step(nil))(t)
 	response, _ := rawtest.DigestMD5{User: user, Password: password}.Response(string(challenge))
-	_, err = e.Step([]byte(response))
+	_, err := e.Step([]byte(response))
 	name, ok := e.User()
 	if ok != (err == nil) || ok && name != user {
 		t.Errorf("user %q, %v, %v", name, ok, err)
@@ -49,8 +48,7 @@ func authenticates(t *testing.T, k *Keeper, user, password string) bool {
 // watched runs f in virtual time, while the files are watched.
 func watched(t *testing.T, files Files, log *testkit.Log, f func(t *testing.T, k *Keeper)) {
 	synctest.Test(t, func(t *testing.T) {
-		k, err := Open(files, log.Logger(slog.LevelInfo))
-		check(t, err)
+		k := testkit.Must(Open(files, log.Logger(slog.LevelInfo)))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { k.Watch(ctx) })
@@ -143,17 +141,14 @@ func TestKeytab(t *testing.T) {
 			for n := range uint8(4) {
 				c := gssapitest.New("bob", server, realm, keys(n))
 				c.Said = int(n)
-				token, err := c.First()
-				check(t, err)
+				token := testkit.Must(c.First())(t)
 				e := k.Begin()
 				offer, err := e.Step(token)
 				if err != nil {
 					continue
 				}
-				choice, err := c.Choice(offer, gssapitest.NoLayer, 0)
-				check(t, err)
-				_, err = e.Step(choice)
-				check(t, err)
+				choice := testkit.Must(c.Choice(offer, gssapitest.NoLayer, 0))(t)
+				testkit.Must(e.Step(choice))(t)
 				if name, ok := e.User(); name != "bob" || !ok {
 					t.Errorf("user %q, %v", name, ok)
 				}
@@ -184,8 +179,7 @@ func TestKeytab(t *testing.T) {
 			{config, config + ": it has users with passwords in place of", []byte(rawtest.JAAS(map[string]string{"bob": "SECRET"}))},
 			{config, "no such file", []byte(jaas(file+".none", server+"@"+realm))},
 		} {
-			good, err := os.ReadFile(bad.file)
-			check(t, err)
+			good := testkit.Must(os.ReadFile(bad.file))(t)
 			before := len(log.Matching("ERROR", bad.says))
 			write(bad.file, bad.text)
 			failures++

@@ -54,8 +54,7 @@ func shows(t *testing.T, k *Keeper, want, with tls.Certificate) {
 
 func copyFile(t *testing.T, from, to string) {
 	t.Helper()
-	b, err := os.ReadFile(from)
-	check(t, err)
+	b := testkit.Must(os.ReadFile(from))(t)
 	check(t, os.WriteFile(to, b, 0o600))
 }
 
@@ -95,9 +94,7 @@ func TestSwap(t *testing.T) {
 	files := Files{Use: "clients", Cert: name("tls.crt"), Key: name("tls.key"), CA: name("ca.crt")}
 	var log testkit.Log
 	watched(t, func() *Keeper {
-		k, err := Open(files, mutual, log.Logger(slog.LevelInfo))
-		check(t, err)
-		return k
+		return testkit.Must(Open(files, mutual, log.Logger(slog.LevelInfo)))(t)
 	}, func(k *Keeper) {
 		ann, bob := first.Client(t, pkix.Name{CommonName: "ann"}), second.Client(t, pkix.Name{CommonName: "bob"})
 		shows(t, k, one, ann)
@@ -133,9 +130,7 @@ func TestPair(t *testing.T) {
 	cert2, key2 := testkit.WritePair(t, two, next, "cert.pem", "key.pem")
 	var log testkit.Log
 	watched(t, func() *Keeper {
-		k, err := Open(Files{Use: "clients", Cert: cert, Key: key}, Settings{}, log.Logger(slog.LevelInfo))
-		check(t, err)
-		return k
+		return testkit.Must(Open(Files{Use: "clients", Cert: cert, Key: key}, Settings{}, log.Logger(slog.LevelInfo)))(t)
 	}, func(k *Keeper) {
 		time.Sleep(reread.Every - time.Millisecond)
 		copyFile(t, cert2, cert)
@@ -163,8 +158,7 @@ func TestBroken(t *testing.T) {
 	authority := ca.WriteCA(t, dir, "ca.pem")
 	cut := func(file string) func() {
 		return func() {
-			b, err := os.ReadFile(file)
-			check(t, err)
+			b := testkit.Must(os.ReadFile(file))(t)
 			check(t, os.WriteFile(file, b[:len(b)/2], 0o600))
 		}
 	}
@@ -178,13 +172,11 @@ func TestBroken(t *testing.T) {
 		"no key":               {key, key, func() { check(t, os.Remove(key)) }},
 		"an empty certificate": {cert, cert, func() { check(t, os.WriteFile(cert, nil, 0o600)) }},
 		"half an authority": {authority, authority + ": the part that begins at byte ", func() {
-			b, err := os.ReadFile(authority)
-			check(t, err)
+			b := testkit.Must(os.ReadFile(authority))(t)
 			check(t, os.WriteFile(authority, append(b, b[:len(b)/2]...), 0o600))
 		}},
 		"half an authority before another": {authority, authority + ": the part that begins at byte 0 is not whole", func() {
-			b, err := os.ReadFile(authority)
-			check(t, err)
+			b := testkit.Must(os.ReadFile(authority))(t)
 			half := append([]byte{}, b[:len(b)/2]...)
 			check(t, os.WriteFile(authority, append(append(half, '\n'), b...), 0o600))
 		}},
@@ -198,9 +190,7 @@ func TestBroken(t *testing.T) {
 			good := filepath.Join(t.TempDir(), "good")
 			copyFile(t, x.file, good)
 			watched(t, func() *Keeper {
-				k, err := Open(Files{Use: "clients", Cert: cert, Key: key, CA: authority}, mutual, log.Logger(slog.LevelInfo))
-				check(t, err)
-				return k
+				return testkit.Must(Open(Files{Use: "clients", Cert: cert, Key: key, CA: authority}, mutual, log.Logger(slog.LevelInfo)))(t)
 			}, func(k *Keeper) {
 				x.change()
 				time.Sleep(time.Hour)
@@ -237,8 +227,7 @@ func TestInvalidAtFirst(t *testing.T) {
 	cert, _ := testkit.WritePair(t, ended, dir, "both.pem", "both.pem")
 	authority, _ := testkit.WritePair(t, ended, dir, "ca.pem", "ca.key")
 	var log testkit.Log
-	k, err := Open(Files{Use: "clients", Cert: cert, CA: authority, CRL: ca.WriteCRL(t, dir, "crl.pem", now.Add(-time.Hour))}, mutual, log.Logger(slog.LevelWarn))
-	check(t, err)
+	k := testkit.Must(Open(Files{Use: "clients", Cert: cert, CA: authority, CRL: ca.WriteCRL(t, dir, "crl.pem", now.Add(-time.Hour))}, mutual, log.Logger(slog.LevelWarn)))(t)
 	for _, says := range []string{
 		`msg="a certificate has ended at ` + stamp(ended.Leaf.NotAfter) + `, and nobody who checks it accepts it" for=clients file=` + cert,
 		`msg="no authority is valid now, so no certificate is accepted" for=clients file=` + authority,
@@ -301,9 +290,7 @@ func TestNoWorse(t *testing.T) {
 			watched(t, func() *Keeper {
 				ca.WriteCRL(t, dir, "older.pem", time.Now().Add(1000*time.Hour))
 				files.CRL = ca.WriteCRL(t, dir, "crl.pem", time.Now().Add(1000*time.Hour), eve)
-				k, err := Open(files, mutual, log.Logger(slog.LevelInfo))
-				check(t, err)
-				return k
+				return testkit.Must(Open(files, mutual, log.Logger(slog.LevelInfo)))(t)
 			}, func(k *Keeper) {
 				x.change(t, dir, time.Now())
 				time.Sleep(time.Hour - time.Millisecond)
@@ -332,8 +319,7 @@ func TestEndedIssuer(t *testing.T) {
 	dir, ca := t.TempDir(), testkit.NewCA(t)
 	cert, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
 	var log testkit.Log
-	k, err := Open(Files{Use: "clients", Cert: cert}, Settings{}, log.Logger(slog.LevelWarn))
-	check(t, err)
+	k := testkit.Must(Open(Files{Use: "clients", Cert: cert}, Settings{}, log.Logger(slog.LevelWarn)))(t)
 	next, issuer := ca.Server(t), ca.Expired(t, pkix.Name{CommonName: "issuer"})
 	testkit.WritePair(t, next, dir, "both.pem", "both.pem")
 	more, _ := testkit.WritePair(t, issuer, dir, "issuer.pem", "issuer.key")
@@ -353,10 +339,8 @@ func TestResumption(t *testing.T) {
 	dir, ca, next := t.TempDir(), testkit.NewCA(t), testkit.NewCA(t)
 	cert, _ := testkit.WritePair(t, ca.Server(t), dir, "both.pem", "both.pem")
 	authority := ca.WriteCA(t, dir, "ca.pem")
-	k, err := Open(Files{Use: "clients", Cert: cert, CA: authority}, mutual, slog.New(slog.DiscardHandler))
-	check(t, err)
-	l, err := tls.Listen("tcp", "127.0.0.1:0", k.Server())
-	check(t, err)
+	k := testkit.Must(Open(Files{Use: "clients", Cert: cert, CA: authority}, mutual, slog.New(slog.DiscardHandler)))(t)
+	l := testkit.Must(tls.Listen("tcp", "127.0.0.1:0", k.Server()))(t)
 	defer l.Close()
 	var wg sync.WaitGroup
 	defer wg.Wait()
