@@ -67,8 +67,8 @@ func (h *Handler) console() {
 	}
 	r := reader{h.report}
 	h.stream = newStream(&survey{
-		server: h.server, report: h.report, reader: r, may: h.grants, askMember: report.Beside(h.server),
-		peers: poll[peerStatus]{timeout: time.Second}, clients: poll[told]{timeout: clientsTimeout},
+		server: h.server, report: h.report, reader: r, may: h.grants,
+		others: others{peers: poll[peerStatus]{timeout: time.Second}, clients: poll[told]{timeout: clientsTimeout}, askMember: report.Beside(h.server)},
 	})
 	h.mux.HandleFunc("GET /console/events", h.stream.serve)
 	h.mux.HandleFunc("GET /console/znode", r.serveZnode)

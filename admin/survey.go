@@ -213,14 +213,11 @@ const (
 
 // survey gathers states. Only one goroutine may use it at a time, except for changed.
 type survey struct {
-	server  *lockkeeper.Server
-	report  report.Server
-	reader  reader
-	peers   poll[peerStatus]
-	clients poll[told]
-	// askMember asks another member for its clients.
-	askMember report.AskClients
-	may       Options
+	server *lockkeeper.Server
+	report report.Server
+	reader reader
+	may    Options
+	others
 
 	owners       map[int64]uint64 // the servers of the sessions in the last state
 	made         mark             // what the last state was made of
@@ -236,6 +233,13 @@ type survey struct {
 	last         point
 	samples      []sample
 	waited       time.Duration // for the majority, when the last state was gathered
+}
+
+// others are the other members, and what they say.
+type others struct {
+	peers     poll[peerStatus]
+	clients   poll[told]
+	askMember report.AskClients
 }
 
 // mark changes when the server's state does.

@@ -114,7 +114,6 @@ var putBacks = []putBack{
 	}, []finding{{"internal/testing/whole", "TestBudget", "out of memory"}}},
 	{"there is no limit on the answer to a four-letter word", []edit{
 		{"internal/core/server/flw.go", "len(t.b)+len(p) > t.limit", "false"},
-		{"internal/core/server/flw.go", "len(t.b)+len(s) > t.limit", "false"},
 		{"internal/core/server/report.go", "return room >= 0", "return true"},
 		{"internal/core/server/report.go", "if room < 0 {\n\t\treturn nil, report.ErrTooLong\n\t}\n\treturn all, nil", "return all, nil"},
 	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/wchc"}}},
