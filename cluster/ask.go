@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -164,14 +165,30 @@ func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
 // askStatus asks the server at x's address for its status. It fails if that server
 // has another id.
 func askStatus(ctx context.Context, network Network, x proto.Peer) (*Status, error) {
-	r, err := ask(ctx, network, x.Addr, Request{Status: true})
-	switch {
-	case err != nil:
-		return nil, err
-	case r.Status == nil:
-		return nil, fmt.Errorf("%s: %s", x.Addr, r.Error)
-	case r.Status.ID != x.ID:
-		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, r.Status.ID)
+	s, _, err := AskStatus(ctx, network, x.Addr, nil)
+	if err == nil && s.ID != x.ID {
+		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, s.ID)
 	}
-	return r.Status, nil
+	return s, err
+}
+
+// polled is what poll has learned of a server.
+type polled struct {
+	proto.Peer
+	status *Status
+	err    error
+}
+
+// poll asks servers for their status, all at once.
+func poll(servers []proto.Peer, ask func(x proto.Peer) (*Status, error)) []polled {
+	answers := make([]polled, len(servers))
+	var asked sync.WaitGroup
+	for i, x := range servers {
+		asked.Go(func() {
+			s, err := ask(x)
+			answers[i] = polled{x, s, err}
+		})
+	}
+	asked.Wait()
+	return answers
 }

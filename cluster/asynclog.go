@@ -43,11 +43,11 @@ type asyncLog struct {
 	more         signal // for run: there are pending entries
 
 	mu      sync.Mutex
-	pending []*raft.Log   // in order, without gaps; all of the term in which this member leads
-	bytes   int           // of their data
-	failed  error         // why pending entries could not be written
-	ended   bool          // run has ended
-	news    chan struct{} // closed when entries have been written, or could not be
+	pending []*raft.Log // in order, without gaps; all of the term in which this member leads
+	bytes   int         // of their data
+	failed  error       // why pending entries could not be written
+	ended   bool        // run has ended
+	news    news        // entries have been written, or could not be
 }
 
 // mostPending is how many bytes of entries may be pending, or one entry; beyond that Raft waits for the
@@ -55,7 +55,7 @@ type asyncLog struct {
 // for what it is given at once counts as stuck.
 const mostPending = 1 << 20
 
-func newAsyncLog() *asyncLog { return &asyncLog{more: newSignal(), news: make(chan struct{})} }
+func newAsyncLog() *asyncLog { return &asyncLog{more: newSignal()} }
 
 // StoreLog implements raft.LogStore.
 func (a *asyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{l}) }
@@ -131,8 +131,7 @@ func (a *asyncLog) write(last bool) bool {
 	} else {
 		a.pending, a.bytes = slices.Clone(a.pending[n:]), a.bytes-bytes
 	}
-	close(a.news)
-	a.news = make(chan struct{})
+	a.news.raise()
 	return true
 }
 
@@ -152,7 +151,7 @@ func (a *asyncLog) flush() error {
 // awaitNews waits until run has written something, or could not. It does so also if the member is
 // closed. The caller holds mu.
 func (a *asyncLog) awaitNews() {
-	news := a.news
+	news := a.news.wait()
 	a.mu.Unlock()
 	<-news
 	a.mu.Lock()
@@ -162,7 +161,7 @@ func (a *asyncLog) awaitNews() {
 func (a *asyncLog) drain(ctx context.Context) {
 	for {
 		a.mu.Lock()
-		news, n, err := a.news, len(a.pending), a.failed
+		news, n, err := a.news.wait(), len(a.pending), a.failed
 		a.mu.Unlock()
 		if n == 0 || err != nil {
 			return
@@ -183,7 +182,7 @@ func (a *asyncLog) begins() (index, term uint64, news <-chan struct{}) {
 	if len(a.pending) == 0 {
 		return 0, 0, nil
 	}
-	return a.pending[0].Index, a.pending[0].Term, a.news
+	return a.pending[0].Index, a.pending[0].Term, a.news.wait()
 }
 
 // await blocks until an entry that Raft takes to be committed is so whatever happens to this
@@ -299,7 +298,7 @@ type acks struct {
 	mu   sync.Mutex
 	term uint64
 	upTo map[raft.ServerID]uint64
-	news chan struct{} // closed when a member has accepted more; nil if nobody waits for that
+	news news // a member has accepted more
 }
 
 // accepted notes that a member has accepted a message.
@@ -317,20 +316,14 @@ func (a *acks) accepted(id raft.ServerID, q *raft.AppendEntriesRequest) {
 		return
 	}
 	a.upTo[id] = index
-	if a.news != nil {
-		close(a.news)
-		a.news = nil
-	}
+	a.news.raise()
 }
 
 // wait returns a channel that is closed when a member has accepted more.
 func (a *acks) wait() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.news == nil {
-		a.news = make(chan struct{})
-	}
-	return a.news
+	return a.news.wait()
 }
 
 // majority returns how far a majority of the voters have accepted the log of this member, which

@@ -31,12 +31,12 @@ const (
 // stored (group commit): under load, more commands share one disk write.
 type batcher struct {
 	mu      sync.Mutex
-	room    chan struct{} // closed when the entry is taken or given up; nil if nobody waits for that
-	wake    signal        // for proposer.run: there is something to propose
-	entry   []byte        // the encoded commands collected so far
-	waiters []fsm.Waiter  // one per command
-	shares  [kinds]share  // what they are from
-	writes  bool          // not all of the commands are read-only
+	room    news         // the entry was taken or given up
+	wake    signal       // for proposer.run: there is something to propose
+	entry   []byte       // the encoded commands collected so far
+	waiters []fsm.Waiter // one per command
+	shares  [kinds]share // what they are from
+	writes  bool         // not all of the commands are read-only
 	closed  bool
 }
 
@@ -53,10 +53,7 @@ func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
 // clear starts a new entry. The caller holds mu.
 func (b *batcher) clear() {
 	b.entry, b.waiters, b.shares, b.writes = nil, nil, [kinds]share{}, false
-	if b.room != nil {
-		close(b.room)
-		b.room = nil
-	}
+	b.room.raise()
 }
 
 // lose reports all commands collected so far as lost. It holds mu meanwhile, so that

@@ -13,11 +13,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
+// change carries out a request.
 func (m *membership) change(q Request) (Reply, error) {
 	switch {
 	case q.Status:
-		s, err := m.status()
-		r := Reply{Status: &s}
+		r, err := m.reply(nil)
 		if q.Clients != nil && m.cfg.Clients != nil {
 			all := m.cfg.Clients(q.Clients.Find)
 			r.Clients = bounded(&all)
@@ -26,16 +26,12 @@ func (m *membership) change(q Request) (Reply, error) {
 	case q.Propose != nil:
 		return Reply{}, m.former.accept(q.Propose)
 	case q.Agreed != 0:
-		m.former.wake.raise()
+		m.former.again.raise()
 		return Reply{}, nil
 	case q.Form && m.peers == nil:
 		return Reply{}, refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:
-		if err := m.former.form(); err != nil {
-			return Reply{}, err
-		}
-		s, err := m.status()
-		return Reply{Status: &s}, err
+		return m.reply(m.former.form())
 	case q.Cluster != 0 && q.Cluster != m.gate.cluster():
 		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.gate.cluster(), q.Cluster)
 	case m.leader.get().id != m.cfg.ID:
@@ -56,89 +52,108 @@ func (m *membership) change(q Request) (Reply, error) {
 	listed := m.rename(&q, "")
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
-			s, _ := m.status()
-			return Reply{Status: &s, same: true}, err
+			r, _ := m.reply(nil)
+			r.same = true
+			return r, err
 		}
 	}
+	return m.reply(m.changeIn(term, q, listed))
+}
+
+// reply returns this member's status, unless err is an error already.
+func (m *membership) reply(err error) (Reply, error) {
+	if err != nil {
+		return Reply{}, err
+	}
+	s, err := m.status()
+	return Reply{Status: &s}, err
+}
+
+// changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
+func (m *membership) changeIn(term uint64, q Request, listed string) error {
 	patience := adminTimeout // an operator's changes wait for each other
 	if q.Reconfig != nil && !m.brief.Load() {
 		patience = 0
 	}
 	if !m.changing.tryTake() && !m.changing.takeWithin(patience) {
-		return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+		return errOtherChange
 	}
 	defer m.changing.give()
 	m.brief.Store(q.Back)
 	m.asked = term
 	if err := m.stillLeads(); err != nil {
-		return Reply{}, err
+		return err
 	}
 	members, err := m.raft.members()
 	if err != nil {
-		return Reply{}, err
+		return err
 	}
 	m.rename(&q, listed) // an operator may have given it another name while this request waited
 	switch {
+	case q.Transfer != nil:
+		return m.transfer(members, *q.Transfer)
 	case q.Add != nil:
-		if q.Back && find(members, q.Add.ID) == nil { // it was removed while this request waited
-			return Reply{}, notMember(q.Add.ID)
-		}
-		if q.Run != 0 && !q.Back && find(members, q.Add.ID) == nil {
+		err = m.addOne(members, q)
+	case q.Reconfig != nil:
+		err = m.changeSeveral(members, q.Reconfig)
+	case q.Remove == 0:
+		return errors.New("the request is empty")
+	case find(members, q.Remove) == nil:
+		return notMember(q.Remove)
+	default:
+		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
+	}
+	if err != nil && err != errHandedOver && !errors.As(err, new(*refusal)) {
+		err = begun{err}
+	}
+	return err
+}
+
+// addOne carries out Request.Add.
+func (m *membership) addOne(members []proto.Peer, q Request) error {
+	need := byOperator
+	if need.run = q.Run; q.Run != 0 {
+		if find(members, q.Add.ID) == nil {
+			if q.Back { // it was removed while this request waited
+				return notMember(q.Add.ID)
+			}
 			if is, _ := m.known(q.Add.ID); is {
-				return Reply{}, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+				return errOtherChange
 			}
 			var removed uint64
 			m.replica.View(func(v *fsm.View) { removed = v.Removed(q.Add.ID, q.Add.Addr) })
 			if removed > q.Since {
-				return Reply{}, refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
+				return refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
 			}
 		}
-		need := byOperator
-		if need.run = q.Run; need.run != 0 {
-			if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
-				return Reply{}, err
-			}
+		if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
+			return err
 		}
-		if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it for longer than for an answer
-			need.patience = peerTimeout
-		}
-		err = m.reconfigure(members, []proto.Peer{*q.Add}, nil, need)
-	case q.Remove != 0:
-		if find(members, q.Remove) == nil {
-			return Reply{}, notMember(q.Remove)
-		}
-		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
-	case q.Reconfig != nil:
-		r := q.Reconfig
-		if version := m.configVersion(); r.Version != -1 && r.Version != version {
-			return Reply{}, refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
-		}
-		leaving := r.Leaving
-		if r.Whole {
-			for _, x := range members {
-				if find(r.Joining, x.ID) == nil {
-					leaving = append(leaving, x.ID)
-				}
-			}
-		}
-		need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), voters: 2, majority: true} // as in ZooKeeper
-		if m.cfg.AllowSingleVoter {
-			need.voters = 1
-		}
-		err = m.reconfigure(members, r.Joining, leaving, need)
-	case q.Transfer != nil:
-		err = m.transfer(members, *q.Transfer)
-	default:
-		err = errors.New("the request is empty")
 	}
-	if err != nil {
-		if q.Transfer == nil && err != errHandedOver && !errors.As(err, new(*refusal)) {
-			err = begun{err}
-		}
-		return Reply{}, err
+	if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it for longer than for an answer
+		need.patience = peerTimeout
 	}
-	s, err := m.status()
-	return Reply{Status: &s}, err
+	return m.reconfigure(members, []proto.Peer{*q.Add}, nil, need)
+}
+
+// changeSeveral carries out Request.Reconfig.
+func (m *membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
+	if version := m.configVersion(); r.Version != -1 && r.Version != version {
+		return refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
+	}
+	leaving := r.Leaving
+	if r.Whole {
+		for _, x := range members {
+			if find(r.Joining, x.ID) == nil {
+				leaving = append(leaving, x.ID)
+			}
+		}
+	}
+	need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), voters: 2, majority: true} // as in ZooKeeper
+	if m.cfg.AllowSingleVoter {
+		need.voters = 1
+	}
+	return m.reconfigure(members, r.Joining, leaving, need)
 }
 
 // serve reads one Request from a connection and answers it.

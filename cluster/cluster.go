@@ -37,8 +37,8 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
 	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
-	m.proposer = newProposer(m.lifecycle, m.clock, &m.cfg, m.raft, replica, m.leader, m.readIndex, m.peers, m.compactor.room)
-	m.service = newService(m.lifecycle, m.clock, &m.cfg, m.pulse, m.leader, m.lease, m.proposer)
+	m.proposer = newProposer(&m.cfg, replica, m.readIndex, m.compactor.room)
+	m.service = newService(m.pulse, &m.cfg, m.leader, m.lease, m.proposer)
 	if m.peers != nil {
 		m.peers.serve = map[byte]func(net.Conn){
 			kindRaft:    m.peers.toRaft,
@@ -46,8 +46,8 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			kindForward: m.serveForward,
 			kindAdmin:   m.membership.serve,
 			kindReach:   m.pulse.tellState,
-			kindBeat:    m.pulse.takeBeats,
-			kindRebeat:  m.pulse.takeRebeats,
+			kindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, never) }, // the first one may have been sent long ago
+			kindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(guest).at) },
 		}
 		m.peers.idOf, m.peers.called, m.peers.term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
 		m.peers.ran = func() int64 { return m.pulse.moment().ran }
@@ -174,7 +174,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk, m.pulse.moment, m.contacts.silence}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.silence}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {

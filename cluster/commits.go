@@ -14,8 +14,8 @@ import (
 type commits struct {
 	mu          sync.Mutex
 	index, term uint64
-	newest      atomic.Uint64 // index, for await
-	news        chan struct{} // closed by set; nil if nobody waits for it
+	newest      atomic.Uint64 // index, for applied
+	news        news          // raised by set
 }
 
 func newCommits() *commits { return new(commits) }
@@ -24,34 +24,24 @@ func (c *commits) set(index, term uint64) {
 	c.mu.Lock()
 	c.index, c.term = index, term
 	c.newest.Store(index)
-	if c.news != nil {
-		close(c.news)
-		c.news = nil
-	}
+	c.news.raise()
 	c.mu.Unlock()
 }
 
 // applied returns the index of the newest entry.
-func (c *commits) applied() uint64 {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.index
-}
+func (c *commits) applied() uint64 { return c.newest.Load() }
 
 // get returns the newest entry, and a channel that is closed when there is a newer one.
 func (c *commits) get() (index, term uint64, news <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.news == nil {
-		c.news = make(chan struct{})
-	}
-	return c.index, c.term, c.news
+	return c.index, c.term, c.news.wait()
 }
 
-// told is how far the leader has said that the log is committed. Two more of Raft's goroutines have to
+// leaderCommit is how far the leader has said that the log is committed. Two more of Raft's goroutines have to
 // run until the entries are applied. A client that has learned of a write from another member may send
 // this one a request meanwhile, and then await delays the request. Its methods are safe for concurrent use.
-type told struct {
+type leaderCommit struct {
 	index  atomic.Uint64
 	missed atomic.Uint64 // it did not come in time
 }
@@ -61,20 +51,20 @@ type told struct {
 const toldWait = 2 * time.Millisecond
 
 // hear is called for each message of a leader.
-func (t *told) hear(q *raft.AppendEntriesRequest) {
+func (t *leaderCommit) hear(q *raft.AppendEntriesRequest) {
 	if q.LeaderCommitIndex > t.index.Load() {
 		t.index.Store(q.LeaderCommitIndex) // two at a time may leave the lower one, which does no harm
 	}
 }
 
-// await waits until what was told has been applied. It gives up after toldWait, once for each index:
+// await waits until that has been applied. It gives up after toldWait, once for each index:
 // the entry may be one of Raft's own, which nobody applies, or may be missing here.
-func (t *told) await(applied *commits, over <-chan struct{}) {
+func (t *leaderCommit) await(applied *commits, over <-chan struct{}) {
 	// The leader's message may have come before the request, while the goroutine that reads it
 	// has not run yet. This lets it run first.
 	runtime.Gosched()
 	want := t.index.Load()
-	if want <= t.missed.Load() || applied.newest.Load() >= want {
+	if want <= t.missed.Load() || applied.applied() >= want {
 		return
 	}
 	late := time.NewTimer(toldWait)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
@@ -47,7 +48,7 @@ type contacts struct {
 	aim     uint64
 	aimed   int64
 
-	agreed chan struct{} // closed when another member has agreed to a round; nil if nobody waits for that
+	agreed news // another member has agreed to a round
 	candidacy
 }
 
@@ -208,10 +209,7 @@ func (c *contacts) agree(id, round uint64) {
 	defer c.mu.Unlock()
 	p := c.peer(id)
 	p.agreed = max(p.agreed, round)
-	if c.agreed != nil {
-		close(c.agreed)
-		c.agreed = nil
-	}
+	c.agreed.raise()
 }
 
 // hasAgreed reports whether a majority of members has agreed to the round, and otherwise
@@ -230,10 +228,7 @@ func (c *contacts) hasAgreed(round, asker uint64, members []proto.Peer) (bool, <
 	}) >= int64(round) {
 		return true, nil
 	}
-	if c.agreed == nil {
-		c.agreed = make(chan struct{})
-	}
-	return false, c.agreed
+	return false, c.agreed.wait()
 }
 
 func (c *contacts) reachedLocked(p *peer, asked moment) {
@@ -584,6 +579,11 @@ func (c *contacts) missing() string {
 	return strings.Join(list, ", ")
 }
 
+const (
+	electionWrites = 4 // how many writes to disks, one after the other, an election waits for
+	mostPatience   = 5 // for how many of them a member waits at most before it stands again
+)
+
 // mayStand reports whether this member must stand for election now. A majority must
 // have lost the leader and have working disks. To avoid split votes, the members of
 // that majority stand one after another, the one with the longest log first; among
@@ -646,15 +646,13 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		from += c.beat.Milliseconds()
 	}
 	if last := max(c.stood, c.begun); last != 0 { // the previous election may still be won: disks may be slow
-		patience, apart := c.silence.Milliseconds(), sure/4
-		if gap = patience / 2; c.tries < 2 {
-			patience = gap
-		} else {
-			// An election waits for four writes, each of which may take half an election timeout. A member
-			// hears of another's election only after two of them, and counts its own wait from then. So
+		write := c.silence.Milliseconds() / 2 // the longest time that one is given
+		patience, apart := write, sure/4
+		if gap = write; c.tries >= 2 {
+			// A member hears of another's election only after two of its writes, and counts its own wait from then. So
 			// those with shorter logs wait longer: otherwise they would stand first every time.
-			patience = gap * int64(min(c.tries, 5))
-			apart, gap = gap, patience+4*gap
+			patience = write * int64(min(c.tries, mostPatience))
+			apart, gap = write, patience+electionWrites*write
 		}
 		from = max(from, last+patience+spread(c.self, own.term, apart))
 	}
@@ -668,9 +666,7 @@ func (c *contacts) mayStand(now int64, own state) bool {
 // spread returns a time from 0 to most which differs between members and terms as if it were random,
 // so that two that disturb each other in one election do not do so in the next ones too.
 func spread(id, term uint64, most int64) int64 {
-	x := (id*0x9e3779b97f4a7c15 ^ term) * 0xbf58476d1ce4e5b9
-	x = (x ^ x>>29) * 0x94d049bb133111eb
-	return int64(x >> 33 % uint64(most+1))
+	return rand.New(rand.NewPCG(id, term)).Int64N(most + 1)
 }
 
 // questionDone notes that a question to another member was answered or has failed.

@@ -29,9 +29,7 @@ type disk struct {
 type saving struct {
 	turn       turn        // held while Raft takes or installs a snapshot
 	superseded atomic.Bool // a snapshot of the leader's waits for the turn, and covers all that this member has
-
-	// Set while a snapshot of the leader's is being installed: reports whether this member has all that it covers.
-	has atomic.Pointer[func() bool]
+	installing atomic.Bool // a snapshot of the leader's is being installed
 }
 
 // terms keeps Raft's main goroutine from beginning a term while a heartbeat is being

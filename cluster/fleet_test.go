@@ -585,7 +585,7 @@ func (b *base) proposer() *proposer {
 		l.raft.begun.Store(term)
 	}
 	index := newReadIndex(b.cfg, l, b.leader, b.pulse)
-	return newProposer(b.lifecycle, b.pulse.clock, b.cfg, b.pulse.raft, b.replica, b.leader, index, b.pulse.peers, func() <-chan struct{} { return nil })
+	return newProposer(b.cfg, b.replica, index, func() <-chan struct{} { return nil })
 }
 
 // tick keeps running time going, as a pulse does that runs, until the test ends.

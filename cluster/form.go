@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,24 +32,23 @@ import (
 // former brings this member into its cluster. Its goroutine is run, which ends when the
 // member is in the cluster and has its vote, if it is to have one, or when it stops.
 type former struct {
-	*lifecycle
+	*pulse
 	cfg     *Config
-	raft    *node
 	replica *fsm.Replica
-	gate    *gate
-	peers   *peerPort // nil on a standalone server
-	pulse   *pulse
 
 	number uint64               // identifies this run of the member, for proposals that are meant for it
-	wake   signal               // for run: look again at once
+	again  signal               // for run: attempt it again at once
 	caller atomic.Pointer[call] // the last one of a member of a cluster, before this server was in one
 	// The cluster that this server has last asked for a place, and the one whose leader has said that this server, which has no
 	// Join, is in a committed list: if it is no member any more, it was removed. 0 if there is none.
 	asked, added atomic.Uint64 // ClusterIDs
 
-	why      atomic.Value // a string: why the last attempt did not succeed
-	awaits   atomic.Bool  // awaitVote is running
-	attempts attempts     // only for join
+	why    atomic.Value // a string: why the last attempt did not succeed
+	awaits atomic.Bool  // awaitVote is running
+
+	// Only join uses these.
+	warned bool                 // it was logged that this server's data is empty
+	since  map[ClusterID]uint64 // Request.Since, by the cluster that was asked
 
 	deciding turn // held while the identity is changed, and while a proposal is made
 	accepted acceptance
@@ -80,12 +78,6 @@ type beginning struct {
 	restored FirstState         // without its digest
 }
 
-// attempts is what a server without data remembers between its attempts to join.
-type attempts struct {
-	said  bool                 // it was logged that its data is empty
-	since map[ClusterID]uint64 // Request.Since, by the cluster that was asked
-}
-
 // newRun returns a random number other than 0.
 func newRun() uint64 {
 	for {
@@ -97,8 +89,7 @@ func newRun() uint64 {
 
 func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
 	return &former{
-		lifecycle: p.lifecycle, cfg: cfg, raft: p.raft, replica: replica, gate: p.gate, peers: p.peers, pulse: p,
-		number: newRun(), wake: newSignal(), deciding: newTurn(), attempts: attempts{since: map[ClusterID]uint64{}},
+		pulse: p, cfg: cfg, replica: replica, number: newRun(), again: newSignal(), deciding: newTurn(), since: map[ClusterID]uint64{},
 	}
 }
 
@@ -127,7 +118,7 @@ func (f *former) elsewhere(of ClusterID, data bool) error {
 func (f *former) called(h *hello) {
 	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
 		if last := f.caller.Swap(&call{*h, f.pulse.moment().ran}); last == nil {
-			f.wake.raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
+			f.again.raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
 }
@@ -139,13 +130,11 @@ func (f *former) run() {
 		first = 3 * time.Second // before that, the others may just be starting
 		then  = 10 * time.Second
 	)
-	began, complained := time.Now(), false
-	said := began.Add(first - then)
+	began := time.Now()
+	warned := began.Add(first - then)
 	// What was logged last, and when. The same reason is not logged at each attempt.
 	var logged string
 	var last time.Time
-	// Since when another member has data that does not fit; zero while none has.
-	var wrong time.Time
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.gate.lifted() {
@@ -160,19 +149,8 @@ func (f *former) run() {
 		}
 		f.why.Store(err.Error())
 		level := slog.LevelInfo
-		var refused *refusal
-		hopeless := false
-		switch bad := errors.As(err, &refused) && refused.code == proto.BadArguments; {
-		case !bad:
-			wrong = time.Time{}
-		case wrong.IsZero(): // a cluster may just be forming
-			wrong = time.Now()
-		default:
-			hopeless = !complained && time.Since(wrong) > time.Second
-		}
-		complained = complained || hopeless
-		if hopeless || time.Since(said) > then {
-			level, said = slog.LevelWarn, time.Now()
+		if time.Since(warned) > then {
+			level, warned = slog.LevelWarn, time.Now()
 		}
 		if why := err.Error(); level == slog.LevelWarn || logged == "" || why != logged && time.Since(last) >= time.Second {
 			logged, last = why, time.Now()
@@ -180,7 +158,7 @@ func (f *former) run() {
 		}
 		select {
 		case <-time.After(wait):
-		case <-f.wake:
+		case <-f.again:
 			wait = askSoon
 		case <-f.peers.ctx.Done():
 			return
@@ -278,28 +256,16 @@ func (f *former) stance() stance {
 func (f *former) survey(members []proto.Peer) (said map[uint64]*Status, cut error) {
 	ctx, cancel := context.WithTimeout(f.peers.ctx, time.Second)
 	defer cancel()
-	var mu sync.Mutex
-	var asked sync.WaitGroup
+	others := without(f.cfg.ID)(slices.Clone(members))
 	said = map[uint64]*Status{}
-	why := make([]error, len(members))
-	for i, x := range members {
-		if x.ID == f.cfg.ID {
-			continue
+	for _, x := range poll(others, func(x proto.Peer) (*Status, error) { return askStatus(ctx, f.peers.network, x) }) {
+		if x.err == nil {
+			said[x.ID] = x.status
+		} else if errors.As(x.err, new(*TLSError)) && !x.Observer {
+			cut = errors.Join(cut, fmt.Errorf("server %d at %w", x.ID, x.err))
 		}
-		asked.Go(func() {
-			s, err := askStatus(ctx, f.peers.network, x)
-			if errors.As(err, new(*TLSError)) && !x.Observer {
-				why[i] = fmt.Errorf("server %d at %w", x.ID, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				said[x.ID] = s
-			}
-		})
 	}
-	asked.Wait()
-	return said, errors.Join(why...)
+	return said, cut
 }
 
 // propose proposes an id to the members in required, which have all answered, and agrees to
@@ -450,21 +416,19 @@ func (f *former) follow() (bool, error) {
 	}
 	err := error(refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
-		var r Reply
+		var s *Status
 		ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
-		r, err = ask(ctx, f.peers.network, addr, Request{Status: true})
+		s, _, err = AskStatus(ctx, f.peers.network, addr, nil)
 		cancel()
 		switch {
 		case err != nil:
-		case r.Status == nil:
-			err = fmt.Errorf("%s: %s", addr, r.Error)
-		case !r.Status.Formed:
+		case !s.Formed:
 			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
-		case own != 0 && r.Status.Cluster != own:
-			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v; start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, r.Status.Cluster)
+		case own != 0 && s.Cluster != own:
+			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v; start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, s.Cluster)
 		default:
 			var done bool
-			if done, err = f.join(addr, r.Status.Cluster); done {
+			if done, err = f.join(addr, s.Cluster); done {
 				return true, nil
 			}
 		}
@@ -515,8 +479,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 		return f.wasRemoved(notMember(f.cfg.ID)), nil
 	case invited && !has.Known:
 		return false, refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
-	case invited && !f.attempts.said: // join may be retried many times a second
-		f.attempts.said = true
+	case invited && !f.warned: // join may be retried many times a second
+		f.warned = true
 		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
 	votes, err := f.toVote(has)
@@ -541,8 +505,6 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	}
 	if votes {
 		f.awaitVote(addr)
-	} else if f.cfg.votes() && !f.given(f.peers.ctx) {
-		f.cfg.Log.Warn("the cluster has this server as an observer, although it was not started as one; if it is to vote, add it again", "id", f.cfg.ID, "address", f.cfg.addr())
 	}
 	return true, nil
 }
@@ -581,14 +543,14 @@ func (f *former) toVote(has Reply) (votes bool, err error) {
 // askForPlace asks for a place without a vote in cluster of, which has this server as has says. With back it must
 // be a member already.
 func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (Reply, error) {
-	since := f.attempts.since[of]
+	since := f.since[of]
 	if since == 0 {
 		since = has.Status.Index
 	}
 	f.asked.Store(uint64(of))
 	r, err := f.askLeader(addr, Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, ErrUnknownOutcome) {
-		f.attempts.since[of] = since
+		f.since[of] = since
 	}
 	return r, err
 }
@@ -610,23 +572,6 @@ func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
 	f.raft.catchUp(index)
 	f.lift(of)
 	return true
-}
-
-// given reports whether this server, which was added without a vote, has one soon: as long as
-// an administrator's request to add it as a voter lets it catch up first, and a little more.
-func (f *former) given(ctx context.Context) bool {
-	for end := time.Now().Add(adminTimeout + adminTimeout/2); time.Now().Before(end); {
-		select {
-		case <-time.After(250 * time.Millisecond):
-		case <-ctx.Done():
-			return true // nothing is to be said any more
-		}
-		members, err := f.raft.members()
-		if self := find(members, f.cfg.ID); err == nil && self != nil && !self.Observer {
-			return true
-		}
-	}
-	return false
 }
 
 // self describes this member, for a request to add it.

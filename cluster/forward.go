@@ -102,9 +102,7 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 			m.liveness.hear(touchesNow(sessions), nil) // before clients of that member can have an answer
-			select {
-			case batches <- batch{e.Batch, b}:
-			default:
+			if !offer(batches, batch{e.Batch, b}) {
 				m.cfg.Log.Error("a peer sends entries without waiting", "peer", c.RemoteAddr().String())
 				return
 			}
@@ -112,9 +110,7 @@ func (m *Member) serveForward(c net.Conn) {
 			if len(b) != askLen {
 				return
 			}
-			select {
-			case questions <- b:
-			default:
+			if !offer(questions, b) {
 				m.cfg.Log.Error("a peer asks without waiting", "peer", c.RemoteAddr().String())
 				return
 			}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -19,17 +18,8 @@ const handOverTimeout = 1500 * time.Millisecond
 // starts; they end with the attempt. It has no state, and its methods are safe for
 // concurrent use.
 type handover struct {
-	wg        *sync.WaitGroup
-	raft      *node
-	leader    *knownLeader
-	contacts  *contacts
-	pulse     *pulse
-	peers     *peerPort
-	transport *transport
-}
-
-func newHandover(p *pulse, leader *knownLeader) *handover {
-	return &handover{&p.wg, p.raft, leader, p.contacts, p, p.peers, p.transport}
+	*pulse
+	leader *knownLeader
 }
 
 // to makes the member with the given id the leader, or any suitable one if id is 0, so
@@ -47,7 +37,7 @@ func (h *handover) to(ctx context.Context, id uint64) error {
 	began := false // whether a transfer was started
 	defer func() {
 		if began && h.raft.State() == raft.Leader {
-			h.pulse.stepDown() // otherwise Raft would accept no entries until its own timeout
+			h.stepDown() // otherwise Raft would accept no entries until its own timeout
 		}
 	}()
 	for {

@@ -158,6 +158,17 @@ func (g *greeted) hear() error {
 	return g.err
 }
 
+// hearWithin is hear with a limit of time. After an error the connection is closed.
+func (g *greeted) hearWithin(patience time.Duration) error {
+	g.SetReadDeadline(time.Now().Add(patience))
+	defer g.SetReadDeadline(time.Time{})
+	err := g.hear()
+	if err != nil {
+		g.Close()
+	}
+	return err
+}
+
 func (g *greeted) Read(b []byte) (int, error) {
 	if err := g.hear(); err != nil {
 		return 0, err

@@ -159,10 +159,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			m.proposer.do(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
 		}
 		if len(late) > 0 {
-			select {
-			case expired <- late:
-			default:
-			}
+			offer(expired, late)
 		}
 		due, wait = m.liveness.nextLook(looked)
 		timer.Reset(wait)

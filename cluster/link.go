@@ -96,20 +96,11 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 			// If a channel is full, its answers are to messages that were given up.
 			switch kind {
 			case msgRefused:
-				select {
-				case l.refused <- binary.BigEndian.Uint64(b):
-				default:
-				}
+				offer(l.refused, binary.BigEndian.Uint64(b))
 			case msgHeard:
-				select {
-				case l.heard <- b:
-				default:
-				}
+				offer(l.heard, b)
 			case msgIndex:
-				select {
-				case l.indexes <- b:
-				default:
-				}
+				offer(l.indexes, b)
 			case msgAlive:
 			default:
 				return

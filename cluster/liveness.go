@@ -32,7 +32,7 @@ type liveness struct {
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
 	due       int64            // time of the leader's next check for late sessions
-	confirmed chan struct{}    // closed and replaced when the leader has confirmed touches
+	confirmed news             // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
 	since     int64            // when the first of them was noted
 	silent    map[int64]bool   // see advance; usually nil
@@ -42,7 +42,7 @@ func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *livene
 	l := &liveness{
 		tick: tick, sure: sure, tells: tells, now: now,
 		sooner: newSignal(), news: newSignal(), hurry: newSignal(),
-		confirmed: make(chan struct{}), touched: map[int64]int64{},
+		touched: map[int64]int64{},
 	}
 	l.tracker = l.newTracker()
 	return l
@@ -62,7 +62,7 @@ func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan st
 	l.mu.Lock()
 	l.note(id, now)
 	for waits := false; ; waits = true {
-		alive, confirmed := l.tracker.Touch(id, now), l.confirmed
+		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.wait()
 		safe := !l.tells || surelyLeads() || l.tracker.Safe(id, now, slack)
 		l.mu.Unlock()
 		if !alive || safe {
@@ -129,8 +129,7 @@ func (l *liveness) confirm(touches map[int64]int64, unsure []int64) {
 	for id, at := range touches {
 		l.tracker.Confirm(id, at)
 	}
-	close(l.confirmed)
-	l.confirmed = make(chan struct{})
+	l.confirmed.raise()
 }
 
 // touchLen is the length of a touch in a message: the session id, and how many ms

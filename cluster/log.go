@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -16,49 +17,17 @@ import (
 
 // raftLogger returns a logger for Raft that writes to log.
 func raftLogger(log *slog.Logger) hclog.Logger {
-	level := hclog.Off
-	for _, l := range []struct {
-		slog  slog.Level
-		hclog hclog.Level
-	}{{slog.LevelError, hclog.Error}, {slog.LevelWarn, hclog.Warn}, {slog.LevelInfo, hclog.Info}, {slog.LevelDebug, hclog.Debug}} {
-		if log.Enabled(context.Background(), l.slog) {
-			level = l.hclog
-		}
-	}
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Off, Output: io.Discard})
-	l.RegisterSink(slogSink{log.With("part", "raft"), level})
+	l.RegisterSink(slogSink{log.With("part", "raft")})
 	return l
 }
 
-type slogSink struct {
-	log   *slog.Logger
-	level hclog.Level
-}
+type slogSink struct{ log *slog.Logger }
 
 func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
-	if level < s.level {
+	to := raftLevel(level, msg, args)
+	if !s.log.Enabled(context.Background(), to) {
 		return
-	}
-	if msg == "failed to get previous log" { // normal: notifier.run was faster than the entry
-		level = hclog.Debug
-	}
-	for _, a := range args {
-		if err, ok := a.(error); ok && (errors.Is(err, errNeedless) || strings.HasSuffix(err.Error(), errSuperseded.Error())) { // of the second, Raft keeps only the text
-			level = hclog.Debug
-		}
-		needsSnapshot := msg == "failed to get log" && a == raft.ErrLogNotFound // another member does
-		if err, ok := a.(error); ok && (ofConnection(err) || errors.Is(err, errBroken)) || needsSnapshot {
-			level = hclog.Debug
-		}
-	}
-	to := slog.LevelDebug // also for hclog.Info
-	switch level {
-	case hclog.Warn: // a step of an election, or of sending the log
-		to = slog.LevelInfo
-	case hclog.Error:
-		if to = slog.LevelError; ofPeer(msg) {
-			to = slog.LevelInfo
-		}
 	}
 	plain := make([]any, len(args))
 	for i, a := range args {
@@ -73,27 +42,50 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	s.log.Log(context.Background(), to, msg, plain...)
 }
 
-// ofPeer reports whether an error of Raft is only about another member, which is down or slow,
-// or leads now. service and pulse log what follows from that.
-func ofPeer(msg string) bool {
-	switch msg {
-	case "failed to appendEntries to", "failed to heartbeat to", "failed to make requestVote RPC", "failed to pipeline appendEntries",
-		"failed to start pipeline replication to", "peer has newer term, stopping replication":
-		return true
+// raftLevels are the messages of Raft that have another level than their kind. Those at INFO are only about another
+// member, which is down or slow, or leads now: service and pulse log what follows from that.
+var raftLevels = map[string]slog.Level{
+	"failed to get previous log":                slog.LevelDebug, // normal: notifier.run was faster than the entry
+	"failed to appendEntries to":                slog.LevelInfo,
+	"failed to heartbeat to":                    slog.LevelInfo,
+	"failed to make requestVote RPC":            slog.LevelInfo,
+	"failed to pipeline appendEntries":          slog.LevelInfo,
+	"failed to start pipeline replication to":   slog.LevelInfo,
+	"peer has newer term, stopping replication": slog.LevelInfo,
+}
+
+// raftLevel returns the level at which a message of Raft is logged.
+func raftLevel(level hclog.Level, msg string, args []any) slog.Level {
+	for _, a := range args {
+		needsSnapshot := msg == "failed to get log" && a == raft.ErrLogNotFound // another member does
+		err, ok := a.(error)
+		if needsSnapshot || ok && (ofConnection(err) || endsWith(err, errNeedless, errSuperseded, errBroken)) {
+			return slog.LevelDebug
+		}
 	}
-	return false
+	own, ok := raftLevels[msg]
+	switch {
+	case ok:
+		return own
+	case level == hclog.Error:
+		return slog.LevelError
+	case level == hclog.Warn: // a step of an election, or of sending the log
+		return slog.LevelInfo
+	}
+	return slog.LevelDebug // also for hclog.Info
 }
 
 // ofConnection reports whether an error of Raft says only that a connection has ended or
 // was refused. That is usual when members start and stop; pulse logs what follows from it.
 func ofConnection(err error) bool {
-	for _, known := range []error{io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, errAddress, errNoCluster} {
-		// Raft's decoder keeps only the text of an error.
-		if errors.Is(err, known) || strings.HasSuffix(err.Error(), known.Error()) || strings.HasSuffix(err.Error(), known.Error()+"\"") {
-			return true
-		}
-	}
-	return false
+	return endsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, errAddress, errNoCluster)
+}
+
+// endsWith reports whether err is one of the known errors, or ends with its text: that is all that Raft keeps of some.
+func endsWith(err error, known ...error) bool {
+	return slices.ContainsFunc(known, func(k error) bool {
+		return errors.Is(err, k) || strings.HasSuffix(err.Error(), k.Error()) || strings.HasSuffix(err.Error(), k.Error()+"\"")
+	})
 }
 
 // The ends of errors by which ofConnection knows them: what is to be said of them to an

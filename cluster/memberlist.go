@@ -12,8 +12,7 @@ import (
 
 func infos(c raft.Configuration) (members []proto.Peer) {
 	for _, s := range c.Servers {
-		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
-		members = append(members, proto.Peer{ID: id, Addr: string(s.Address), Observer: s.Suffrage != raft.Voter})
+		members = append(members, proto.Peer{ID: memberID(s.ID), Addr: string(s.Address), Observer: s.Suffrage != raft.Voter})
 	}
 	slices.SortFunc(members, func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) })
 	return members

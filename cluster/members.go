@@ -21,20 +21,12 @@ import (
 // that canFollow starts, and sendToRemoved, end within seconds. Its methods are safe for
 // concurrent use.
 type membership struct {
-	*lifecycle
+	*pulse
 	cfg        *Config
 	configured []proto.Peer // the members of a new cluster, from cfg
 	former     *former
-	digests    *digests
-	raft       *node
 	replica    *fsm.Replica
 	leader     *knownLeader
-	commits    *commits
-	contacts   *contacts
-	pulse      *pulse
-	gate       *gate
-	peers      *peerPort // nil on a standalone server
-	transport  *transport
 	handover   *handover
 
 	changing turn        // held by change while it changes the members
@@ -44,9 +36,8 @@ type membership struct {
 
 func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
 	return &membership{
-		lifecycle: p.lifecycle, cfg: cfg, configured: infos(cfg.first()), raft: p.raft, replica: replica, leader: leader,
-		commits: p.commits, contacts: p.contacts, pulse: p, gate: p.gate, peers: p.peers, transport: p.transport,
-		handover: newHandover(p, leader), changing: newTurn(), digests: p.digests, former: newFormer(cfg, replica, p),
+		pulse: p, cfg: cfg, configured: infos(cfg.first()), former: newFormer(cfg, replica, p), replica: replica, leader: leader,
+		handover: &handover{p, leader}, changing: newTurn(),
 	}
 }
 

@@ -17,15 +17,15 @@ import (
 type node struct {
 	*raft.Raft // nil until Member.Start has started it
 	disk
-	log    *asyncLog // on storage, once Raft is started
-	told   told
-	recent *recentLog    // on log; nil if there are no other members
-	down   chan struct{} // closed when Raft has shut down
-	begun  atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
-	adding atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
-	since  atomic.Uint64 // see storage.Identity
-	last   time.Duration // Raft's own election timeout, a last resort: pulse detects failures much sooner
-	reload sync.Mutex    // held while Raft's configuration is replaced
+	log          *asyncLog // on storage, once Raft is started
+	leaderCommit leaderCommit
+	recent       *recentLog    // on log; nil if there are no other members
+	down         chan struct{} // closed when Raft has shut down
+	begun        atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
+	adding       atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
+	since        atomic.Uint64 // see storage.Identity
+	last         time.Duration // Raft's own election timeout, a last resort: pulse detects failures much sooner
+	reload       sync.Mutex    // held while Raft's configuration is replaced
 }
 
 func newNode(id uint64) *node {

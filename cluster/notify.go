@@ -46,14 +46,13 @@ func (n *notifier) run(term uint64, stop <-chan struct{}) {
 				n.wg.Go(func() { n.tell(s, term, first, replaced) })
 			}
 		}
+		ended := false
 		select {
 		case <-n.changed:
-			close(replaced)
 		case <-stop:
-			close(replaced)
-			return
-		case <-n.stop:
-			close(replaced)
+			ended = true
+		}
+		if close(replaced); ended {
 			return
 		}
 	}
@@ -67,17 +66,17 @@ const mostTries = 4
 // of this term. A member to which there is no stream is told by a message of its own, one at a time:
 // there will be one soon.
 func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
-	told, tries := uint64(0), 0
+	last, tries := uint64(0), 0
 	for {
 		var again <-chan time.Time
 		index, entryTerm, news := n.known.get()
 		if index < first {
 			index, entryTerm = first, term
 		}
-		if index <= told || entryTerm == 0 {
+		if index <= last || entryTerm == 0 {
 			// Nothing new.
 		} else if stream := n.transport.stream(s.ID); stream != nil && stream.committed(term, index, entryTerm) {
-			told, tries = index, 0
+			last, tries = index, 0
 		} else {
 			q := raft.AppendEntriesRequest{
 				RPCHeader:    n.transport.header(),
@@ -93,7 +92,7 @@ func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{})
 				again = time.After(time.Millisecond << tries)
 			} else {
 				// Success; or the member does not answer or lags, and Raft will tell it.
-				told, tries = index, 0
+				last, tries = index, 0
 			}
 		}
 		select {

@@ -82,7 +82,7 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	known, votes := m.known(x.ID)
 	switch {
 	case (is != nil) != known || known && !is.Observer != votes:
-		return false, refuse(proto.ReconfigInProgress, "another change of the members is under way")
+		return false, errOtherChange
 	case is == nil:
 		return false, notMember(x.ID)
 	case *is == *x:

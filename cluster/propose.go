@@ -12,15 +12,11 @@ import (
 // run, which ends with the member, and those of its link to the
 // leader. Its methods are safe for concurrent use.
 type proposer struct {
-	*lifecycle
-	*clock
-	id       uint64
+	*pulse
 	settings fsm.Settings
-	raft     *node
 	replica  *fsm.Replica
 	leader   *knownLeader
 	index    *readIndex
-	peers    *peerPort              // nil on a standalone server
 	room     func() <-chan struct{} // in the log; see compactor.room
 
 	batcher batcher
@@ -29,10 +25,10 @@ type proposer struct {
 	sizes   proposals
 }
 
-func newProposer(l *lifecycle, clock *clock, cfg *Config, n *node, replica *fsm.Replica, leader *knownLeader, index *readIndex, peers *peerPort, room func() <-chan struct{}) *proposer {
+func newProposer(cfg *Config, replica *fsm.Replica, index *readIndex, room func() <-chan struct{}) *proposer {
 	p := &proposer{
-		lifecycle: l, clock: clock, id: cfg.ID, settings: cfg.Settings, raft: n, replica: replica,
-		leader: leader, index: index, peers: peers, room: room, link: newLeaderLink(peers, &l.wg, index.contacts),
+		pulse: index.pulse, settings: cfg.Settings, replica: replica, leader: index.leader, index: index, room: room,
+		link: newLeaderLink(index.peers, &index.wg, index.contacts),
 	}
 	p.batcher.wake = newSignal()
 	p.sizes.reset()
@@ -79,10 +75,7 @@ func (p *proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind 
 	b := &p.batcher
 	b.mu.Lock()
 	for !b.closed && b.shares[kind].full() {
-		if b.room == nil {
-			b.room = make(chan struct{})
-		}
-		room := b.room
+		room := b.room.wait()
 		b.mu.Unlock()
 		select {
 		case <-room:

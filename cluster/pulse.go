@@ -24,15 +24,24 @@ import (
 // disk, a log entry or the replica's lock. Raft has heartbeats too, but its timeouts
 // are so long that they matter only if everything here fails.
 //
-// A heartbeat consists of the leader's term and id, how many ms ago a majority
-// confirmed it, for how many ms its disk has been blocking a write, the index of
-// the last entry that it has applied (see notBegun), the index of the last entry in its log,
-// and a question. The answer is the newest term that the receiver knows; unless that is later
-// than the sender's, the receiver follows the sender. Then comes a digestAnswer.
-const (
-	beatLen   = 8 + 8 + 4 + 4 + 8 + 8 + 5*8
-	answerLen = 8 + 4*8
-)
+// Unless the answer to one names a later term than the sender's, the receiver follows the sender.
+
+// beat is a leader's heartbeat.
+type beat struct {
+	Term, ID uint64
+	LedAgo   uint32 // how many ms ago a majority confirmed it
+	Stalled  uint32 // for how many ms its disk has been blocking a write
+	Applied  uint64 // the index of the last entry that it has applied; see notBegun
+	End      uint64 // the index of the last entry in its log
+	Question question
+}
+
+type beatAnswer struct {
+	Newest uint64 // the newest term that the receiver knows
+	Digest digestAnswer
+}
+
+const answerLen = 8 + 4*8 // of a beatAnswer
 
 // pulse sends and answers heartbeats, and notices when the leader or the majority is
 // lost. It has this member stand for election or step down. Its goroutines are run,
@@ -214,7 +223,6 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 	defer hangUp()
 	defer p.transport.hasReturned(to) // it was removed or has moved, or this member is stopping
 	other := proto.Peer{ID: to, Addr: s.addr}
-	var beat [beatLen]byte
 	var answer [answerLen]byte
 	for {
 		select {
@@ -237,32 +245,22 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			var err error
 			if c, err = p.call(other, kindBeat, p.contacts.silence/2); err != nil {
 				c = nil
-				if errors.Is(err, syscall.ECONNREFUSED) {
-					p.contacts.refused(to)
-				}
 				continue
 			}
 			works = false
 		}
 		asked, round := p.moment(), p.contacts.round.Load()
-		binary.BigEndian.PutUint64(beat[:], term)
-		binary.BigEndian.PutUint64(beat[8:], p.id)
-		binary.BigEndian.PutUint32(beat[16:], millis(p.contacts.ledAgo()))
-		binary.BigEndian.PutUint32(beat[20:], millis(p.stalled(asked, true)))
-		applied := uint64(notBegun)
+		b := beat{Term: term, ID: p.id, LedAgo: millis(p.contacts.ledAgo()), Stalled: millis(p.stalled(asked, true)), Applied: notBegun}
 		if p.raft.begun.Load() == term && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority {
-			applied = p.commits.applied()
+			b.Applied = p.commits.applied()
 		}
-		binary.BigEndian.PutUint64(beat[24:], applied)
-		binary.BigEndian.PutUint64(beat[32:], p.raft.LastIndex())
-		q := p.digests.says(to)
+		b.End, b.Question = p.raft.LastIndex(), p.digests.says(to)
 		if !works { // it may have been started again, and its state is compared anew
-			q.Wrong, q.Right = 0, 0
+			b.Question.Wrong, b.Question.Right = 0, 0
 		}
-		binary.Encode(beat[40:], binary.BigEndian, q)
 		p.transport.conns.watch(s.addr)
 		c.SetDeadline(time.Now().Add(p.contacts.silence))
-		_, err := c.Write(beat[:])
+		err := binary.Write(c, binary.BigEndian, &b)
 		if err == nil {
 			var instead net.Conn
 			if instead, err = p.await(c, answer[:], other); instead != nil {
@@ -280,11 +278,12 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			}
 			continue
 		}
-		newest := binary.BigEndian.Uint64(answer[:])
+		var a beatAnswer
+		binary.Decode(answer[:], binary.BigEndian, &a)
 		if !works {
 			p.digests.forget(to)
 		}
-		if !works || newest > term {
+		if !works || a.Newest > term {
 			p.transport.doubts.Add(1)
 		}
 		works = true
@@ -292,19 +291,17 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.transport.conns.redial(s.addr, false)
 		}
 		p.transport.hasReturned(to)
-		if newest <= term {
-			var a digestAnswer
-			binary.Decode(answer[8:], binary.BigEndian, &a)
-			differs, news := p.digests.answered(to, a) // first: this leader may be about to serve
+		if a.Newest <= term {
+			differs, news := p.digests.answered(to, a.Digest) // first: this leader may be about to serve
 			p.contacts.followed(to, asked)
 			p.contacts.agree(to, round)
 			if differs {
-				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", a.Index)
+				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", a.Digest.Index)
 			}
 			if news {
 				p.look()
 			}
-		} else if p.contacts.outdated(newest) {
+		} else if p.contacts.outdated(a.Newest) {
 			p.look()
 		}
 	}
@@ -335,76 +332,60 @@ func (p *pulse) await(c net.Conn, answer []byte, from proto.Peer) (instead net.C
 func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(p.peers.ctx, patience)
 	defer cancel()
-	return p.peers.dial(ctx, x.Addr, kind, x.ID)
+	c, err := p.peers.dial(ctx, x.Addr, kind, x.ID)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		p.contacts.refused(x.ID)
+	}
+	return c, err
 }
 
 // callAgain connects to another member for heartbeats. It returns when the member has answered the
-// greeting, so it is not only its system that accepts connections; see also takeRebeats.
+// greeting, so it is not only its system that accepts connections.
 func (p *pulse) callAgain(x proto.Peer, patience time.Duration) (net.Conn, error) {
 	c, err := p.call(x, kindRebeat, patience)
 	if err != nil {
 		return nil, err
 	}
-	c.SetReadDeadline(time.Now().Add(patience))
-	if err := c.(*greeted).hear(); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return c, nil
+	return c, c.(*greeted).hearWithin(patience)
 }
 
-// takeBeats receives and answers the heartbeats that come over a connection. The first one may have
-// been sent long ago.
-func (p *pulse) takeBeats(c net.Conn) { p.take(c, never) }
-
-// takeRebeats is takeBeats for a leader that has waited for the answer to its greeting.
-func (p *pulse) takeRebeats(c net.Conn) { p.take(c, c.(guest).at) }
-
-// take does what takeBeats says. The first heartbeat was sent after asked, in running time, and each
-// other one after the answer to the one before it.
-func (p *pulse) take(c net.Conn, asked int64) {
+// takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after
+// asked, in running time, and each other one after the answer to the one before it.
+func (p *pulse) takeBeats(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
 		if p.contacts.hungUp(c, p.nowMs()) {
 			p.look()
 		}
 	}()
-	var beat [beatLen]byte
-	var answer [answerLen]byte
 	applied := uint64(0) // here, before the sender has read the end of its log
 	for ; ; asked = p.moment().ran {
 		c.SetDeadline(time.Now().Add(10 * p.contacts.silence)) // a machine that crashes does not close its connections
-		if _, err := io.ReadFull(c, beat[:]); err != nil {
+		var b beat
+		if binary.Read(c, binary.BigEndian, &b) != nil {
 			return
 		}
-		if g, ok := c.(guest); ok && g.from != binary.BigEndian.Uint64(beat[8:]) {
+		if g, ok := c.(guest); ok && g.from != b.ID {
 			return // this is no heartbeat
 		}
 		newest := p.raft.terms.newest.Load()
-		h := heard{
-			term: binary.BigEndian.Uint64(beat[:]), id: binary.BigEndian.Uint64(beat[8:]),
-			stalled: duration(binary.BigEndian.Uint32(beat[20:])), conn: c,
-			applied: binary.BigEndian.Uint64(beat[24:]), asked: asked,
-		}
-		var q question
-		binary.Decode(beat[40:], binary.BigEndian, &q)
-		if h.term >= newest && p.digests.heard(q) { // first: it may be about to serve
+		h := heard{term: b.Term, id: b.ID, stalled: duration(b.Stalled), conn: c, applied: b.Applied, asked: asked}
+		if h.term >= newest && p.digests.heard(b.Question) { // first: it may be about to serve
 			p.look()
 		}
-		if p.contacts.hear(p.nowMs(), h, duration(binary.BigEndian.Uint32(beat[16:])), newest) {
+		if p.contacts.hear(p.nowMs(), h, duration(b.LedAgo), newest) {
 			p.look()
 		}
-		if q.Wrong != 0 && h.term >= newest {
-			p.failDiffers(q.Wrong)
+		if b.Question.Wrong != 0 && h.term >= newest {
+			p.failDiffers(b.Question.Wrong)
 		}
-		binary.BigEndian.PutUint64(answer[:], newest)
-		binary.Encode(answer[8:], binary.BigEndian, p.digests.told(q.Index))
+		a := beatAnswer{newest, p.digests.told(b.Question.Index)}
 		// A leader has all entries that were committed in its term and before.
-		if end := binary.BigEndian.Uint64(beat[32:]); h.term >= newest && applied > end {
-			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.id, end, ErrDiffers))
+		if h.term >= newest && applied > b.End {
+			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.id, b.End, ErrDiffers))
 		}
 		applied = p.commits.applied()
-		if _, err := c.Write(answer[:]); err != nil {
+		if binary.Write(c, binary.BigEndian, a) != nil {
 			return
 		}
 	}
@@ -432,9 +413,6 @@ func (p *pulse) question(x proto.Peer) {
 	asked := p.moment()
 	c, err := p.call(x, kindReach, p.contacts.silence/2)
 	if err != nil {
-		if errors.Is(err, syscall.ECONNREFUSED) {
-			p.contacts.refused(x.ID)
-		}
 		return
 	}
 	defer c.Close()

@@ -15,21 +15,14 @@ import (
 // readIndex answers, on the leader, how far the log must be applied. It has no goroutine.
 // Its methods are safe for concurrent use.
 type readIndex struct {
-	*lifecycle
-	raft      *node
+	*pulse
 	clustered bool
 	lease     *lease
 	leader    *knownLeader
-	contacts  *contacts
-	commits   *commits
-	pulse     *pulse
 }
 
 func newReadIndex(cfg *Config, lease *lease, leader *knownLeader, p *pulse) *readIndex {
-	return &readIndex{
-		lifecycle: p.lifecycle, raft: p.raft, clustered: cfg.clustered(),
-		lease: lease, leader: leader, contacts: p.contacts, commits: p.commits, pulse: p,
-	}
+	return &readIndex{p, cfg.clustered(), lease, leader}
 }
 
 // get returns an index such that a member that has applied the entry there has applied
@@ -62,7 +55,7 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 			break
 		}
 		if !looked {
-			r.pulse.look() // sends heartbeats; pulse.run repeats them
+			r.look() // sends heartbeats; pulse.run repeats them
 		}
 		select {
 		case <-news:

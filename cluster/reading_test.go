@@ -209,7 +209,7 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 		p, beats, reply := b.pulse, make(chan bool), make(chan bool)
 		b.answer(t, "b", kindBeat, func(c net.Conn) {
 			defer c.Close()
-			for readFull(c, beatLen) != nil {
+			for readFull(c, binary.Size(beat{})) != nil {
 				select {
 				case beats <- true:
 				case <-b.stop:

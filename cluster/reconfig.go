@@ -80,19 +80,11 @@ func (m *Member) Describe(sure bool) {
 	if sure {
 		self = m.cfg.ID
 	}
-	if applied := m.describe(self); applied != nil {
+	var missing []proto.Peer
+	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.known(), self) })
+	if len(missing) > 0 {
+		applied := make(result, 1)
+		m.Propose(fsm.Describe(missing, 0), applied, nil)
 		<-applied
 	}
-}
-
-// describe is Describe for the server with the id sure, or for none if that is 0. It returns
-// nil if nothing is missing, and otherwise a channel that says when it is applied.
-func (m *Member) describe(sure uint64) (applied result) {
-	var missing []proto.Peer
-	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.known(), sure) })
-	if len(missing) > 0 {
-		applied = make(result, 1)
-		m.Propose(fsm.Describe(missing, 0), applied, nil)
-	}
-	return applied
 }

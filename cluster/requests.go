@@ -269,6 +269,8 @@ func refuse(code proto.Code, format string, args ...any) error {
 // place with the same code.
 func notMember(id uint64) error { return refuse(proto.NoNode, "server %d is not a member", id) }
 
+var errOtherChange = refuse(proto.ReconfigInProgress, "another change of the members is under way")
+
 // begun is the error of a change that may have been made in part or as a whole.
 type begun struct{ error }
 

@@ -14,15 +14,9 @@ import (
 // service decides whether this member serves clients. Its goroutines are run, which
 // ends with the member, and catchUp, which run starts.
 type service struct {
-	*lifecycle
-	*clock
-	id        uint64
+	*pulse
 	clustered bool
-	log       *slog.Logger
-	raft      *node
 	leader    *knownLeader
-	contacts  *contacts
-	pulse     *pulse
 	lease     *lease
 	proposer  *proposer
 
@@ -32,18 +26,23 @@ type service struct {
 	unheard chan int64    // from sendTouches to run; see sayUnheard
 
 	// Only run uses these.
-	alone time.Time        // when the last leader was lost, or this service was made
-	lost  uint64           // the leader that was lost last
-	judge <-chan time.Time // when to say so; nil if there is nothing to say
-	told  bool             // it was logged that there is no leader, and not yet that there is one
-	said  bool             // it was logged that this member cannot serve, and not yet that it can
+	serving    bool
+	began      int64            // when serving began, by nowMs
+	giveUp     countdown        // runs while serving without a leader: the time for electing one
+	late       countdown        // runs while the leader has not received this member's touches
+	alone      time.Time        // when the last leader was lost, or this service was made
+	lost       uint64           // the leader that was lost last
+	judge      <-chan time.Time // when to say so; nil if there is nothing to say
+	leaderless bool             // it was logged that there is no leader, and not yet that there is one
+	warned     bool             // it was logged that this member cannot serve, and not yet that it can
 }
 
-func newService(l *lifecycle, clock *clock, cfg *Config, p *pulse, leader *knownLeader, lease *lease, proposer *proposer) *service {
+func newService(p *pulse, cfg *Config, leader *knownLeader, lease *lease, proposer *proposer) *service {
+	ran := func() time.Duration { return time.Duration(p.moment().ran) * time.Millisecond }
 	return &service{
-		lifecycle: l, clock: clock, id: cfg.ID, clustered: cfg.clustered(), log: cfg.Log,
-		raft: p.raft, leader: leader, contacts: p.contacts, pulse: p, lease: lease, proposer: proposer,
+		pulse: p, clustered: cfg.clustered(), leader: leader, lease: lease, proposer: proposer,
 		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
+		giveUp: countdown{length: p.contacts.silence, ran: ran}, late: countdown{length: unheardLimit * p.contacts.silence, ran: ran},
 	}
 }
 
@@ -117,8 +116,8 @@ func (s *service) follow(seen verdict) (leader uint64, self bool) {
 	if was.id != 0 && was.id != s.id && s.judge == nil {
 		s.lost, s.judge = was.id, time.After(s.contacts.sure)
 	}
-	if leader != 0 && s.told {
-		s.told = false
+	if leader != 0 && s.leaderless {
+		s.leaderless = false
 		s.log.Warn("there is a leader again", "id", leader, "address", string(addr))
 	}
 	return leader, self
@@ -133,7 +132,7 @@ func (s *service) sayLost() {
 	switch now := s.leader.get(); now.id {
 	case s.lost:
 	case 0:
-		s.told = true
+		s.leaderless = true
 		s.log.Warn("the leader is gone, and there is no other yet", "was", s.lost)
 	default:
 		s.log.Warn("the leader has changed", "was", s.lost, "leader", now.id, "address", now.addr)
@@ -149,121 +148,128 @@ func (s *service) run() {
 	})
 	s.raft.RegisterObserver(o)
 	defer s.raft.DeregisterObserver(o)
-	ran := func() time.Duration { return time.Duration(s.pulse.moment().ran) * time.Millisecond }
 	var (
-		serving = false
-		served  int64         // when serving began, by nowMs
 		caught  chan struct{} // closed by catchUp; nil if it is not running
 		leading bool          // this member leads, and has applied what earlier leaders left
-		// Runs while serving without a leader: the time for electing one.
-		giveUp = countdown{length: s.contacts.silence, ran: ran}
-		// Runs while the leader has not received this member's touches.
-		late = countdown{length: unheardLimit * s.contacts.silence, ran: ran}
 	)
 	for {
-		seen := *s.pulse.verdict.Load()
-		n, self := s.follow(seen)
+		seen := *s.verdict.Load()
+		leader, self := s.follow(seen)
 		leading = leading && self
-		reason, lost := "", false // why not to serve; whether waiting commands must be given up too
-		switch {
-		case seen.noMajority:
-			reason, lost = "no majority can be reached", true
-		case seen.stuck && s.over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
-			reason, lost = "this member has failed", true
-		case seen.stuck:
-			reason, lost = "the disk is stuck", true
-		case seen.disputed:
-			reason, lost = "the states of members differ, and no majority has the same one", true
-		case serving && s.clustered && s.contacts.behind(s.nowMs()):
-			reason = "this member lags behind the leader"
+		reason, lost := s.hindered(seen)
+		if s.serving && reason != "" {
+			s.disconnect(reason, lost || leader == 0)
+			continue
 		}
 		switch {
-		case n != 0:
-			giveUp.stop()
-			if !serving && caught == nil && reason == "" && (n != s.id || leading) {
+		case leader != 0:
+			s.giveUp.stop()
+			if !s.serving && caught == nil && reason == "" && (leader != s.id || leading) {
 				done := make(chan struct{})
 				caught = done
 				s.wg.Go(func() { s.catchUp(done) })
 			}
-		case serving && giveUp.timer == nil:
-			giveUp.start(0)
+		case s.serving && s.giveUp.timer == nil:
+			s.giveUp.start(0)
 		}
-		if seen.noMajority && !serving && !s.said {
+		if seen.noMajority && !s.serving && !s.warned {
 			if missing := s.contacts.missing(); missing != "" { // else it is in no cluster yet
-				s.said = true
-				s.log.Warn("no majority can be reached: serving no clients", "missing", missing)
+				s.warned = true
+				s.log.Warn(noMajority+": serving no clients", "missing", missing)
 			}
 		}
-		now := false
-		if reason == "" || !serving {
-			can := reason == ""
-			reason = ""
-			select {
-			case <-news:
-			case <-s.pulse.changed:
-			case <-caught:
-				caught, now = nil, can
-			case <-s.lease.gained:
-				now, leading = can, true
-			case <-s.judge:
-				s.judge = nil
-				s.sayLost()
-			case <-giveUp.timer:
-				if giveUp.ended() {
-					reason = "no leader"
+		select {
+		case <-news:
+		case <-s.changed:
+		case <-caught:
+			caught = nil
+			s.serve(reason)
+		case <-s.lease.gained:
+			leading = true
+			s.serve(reason)
+		case <-s.judge:
+			s.judge = nil
+			s.sayLost()
+		case <-s.giveUp.timer:
+			if s.giveUp.ended() {
+				s.disconnect("no leader", true)
+			}
+		case since := <-s.unheard:
+			if s.late.stop(); since != allHeard {
+				s.late.start(s.since(max(since, s.began))) // older touches are of earlier clients
+			}
+		case <-s.late.timer:
+			if s.late.ended() {
+				if s.late.start(0); s.serving && leader != s.id {
+					s.disconnect("the leader does not receive this member's touches", leader == 0)
 				}
-			case since := <-s.unheard:
-				if late.stop(); since != allHeard {
-					ago := s.since(max(since, served)) // older touches are of earlier clients
-					late.start(ago)
-				}
-			case <-late.timer:
-				if late.ended() {
-					if late.start(0); n != s.id {
-						reason = "the leader does not receive this member's touches"
-					}
-				}
-			case <-s.stop:
-				return
 			}
-		}
-		if reason != "" && serving {
-			serving = false
-			giveUp.stop()
-			s.set(false) // before logging, which may block
-			s.said = true
-			var args []any
-			if seen.noMajority {
-				args = []any{"missing", s.contacts.missing()}
-			}
-			s.log.Warn(reason+": disconnecting clients", args...)
-			if n == 0 || lost { // otherwise requests already sent may complete
-				s.leader.suspend()
-			}
-		}
-		if now && !serving {
-			s.follow(*s.pulse.verdict.Load()) // Raft may have found a leader since the last look
-			serving = true
-			served = s.nowMs()
-			if late.timer != nil {
-				late.start(0) // the overdue touches are of earlier clients
-			}
-			s.set(true)
-			level := slog.LevelInfo
-			if s.said {
-				s.said = false
-				level = slog.LevelWarn // as what was said before
-			}
-			s.log.Log(context.Background(), level, "serving clients")
+		case <-s.stop:
+			return
 		}
 	}
+}
+
+const noMajority = "no majority can be reached"
+
+// hindered returns why this member must not serve, which is empty if it may, and whether commands
+// that wait for the leader must be given up too.
+func (s *service) hindered(seen verdict) (reason string, lost bool) {
+	switch {
+	case seen.noMajority:
+		return noMajority, true
+	case seen.stuck && s.over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
+		return "this member has failed", true
+	case seen.stuck:
+		return "the disk is stuck", true
+	case seen.disputed:
+		return "the states of members differ, and no majority has the same one", true
+	case s.serving && s.clustered && s.contacts.behind(s.nowMs()):
+		return "this member lags behind the leader", false
+	}
+	return "", false
+}
+
+// disconnect stops serving. With suspend, commands that wait for the leader are given up; otherwise requests already sent
+// may complete.
+func (s *service) disconnect(reason string, suspend bool) {
+	s.serving, s.warned = false, true
+	s.giveUp.stop()
+	s.set(false) // before logging, which may block
+	var args []any
+	if reason == noMajority {
+		args = []any{"missing", s.contacts.missing()}
+	}
+	s.log.Warn(reason+": disconnecting clients", args...)
+	if suspend {
+		s.leader.suspend()
+	}
+}
+
+// serve begins to serve, unless it does already or is hindered.
+func (s *service) serve(hindered string) {
+	if s.serving || hindered != "" {
+		return
+	}
+	s.follow(*s.verdict.Load()) // Raft may have found a leader since the last look
+	s.serving, s.began = true, s.nowMs()
+	if s.late.timer != nil {
+		s.late.start(0) // the overdue touches are of earlier clients
+	}
+	s.set(true)
+	level := slog.LevelInfo
+	if s.warned {
+		s.warned = false
+		level = slog.LevelWarn // as the warning before
+	}
+	s.log.Log(context.Background(), level, "serving clients")
 }
 
 // catchUp closes done when everything that was committed when it began is applied
 // here. It proposes a command that does nothing, and retries until it is answered.
 func (s *service) catchUp(done chan struct{}) {
 	for {
-		w, asked := make(result, 1), s.pulse.moment()
+		w, asked := make(result, 1), s.moment()
 		s.proposer.propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
 			s.contacts.caughtUp(asked.ran)

@@ -42,7 +42,7 @@ func TestServingKnowsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		release := make(chan struct{})
-		b.cfg.Log = slog.New(blockingLog{slog.DiscardHandler, "", release})
+		b.pulse.log = slog.New(blockingLog{slog.DiscardHandler, "", release})
 		s, l := b.service()
 		b.leader.set(0, "")
 		b.pulse.verdict.Store(&verdict{lost: true})
@@ -135,5 +135,5 @@ func (b *base) service() (*service, *lease) {
 	b.replica.Complete(p.complete)
 	b.tick()
 	b.wg.Go(p.run)
-	return newService(b.lifecycle, b.pulse.clock, b.cfg, b.pulse, b.leader, l, p), l
+	return newService(b.pulse, b.cfg, b.leader, l, p), l
 }

@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -135,38 +134,24 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
-	var mu sync.Mutex
-	var asked sync.WaitGroup
+	asked := slices.DeleteFunc(slices.Clone(after), func(x proto.Peer) bool { return x.Observer && find(added, x.ID) == nil })
 	var there []uint64
-	var other error
-	for _, x := range after {
+	for _, x := range poll(asked, func(x proto.Peer) (*Status, error) { return m.statusOf(ctx, x) }) {
 		isNew := find(added, x.ID) != nil
-		if x.Observer && !isNew {
-			continue
-		}
-		asked.Go(func() {
-			s, err := m.statusOf(ctx, x)
-			mu.Lock()
-			defer mu.Unlock()
-			switch {
-			case err == nil && m.foreign(s) != nil:
-				if isNew {
-					other = m.foreign(s)
-				}
-				ids = append(ids, x.ID)
-			case err == nil && !x.Observer:
-				there = append(there, x.ID)
-			case err == nil:
-			case unreachable(err):
-				ids = append(ids, x.ID)
-			case isNew:
-				other = cannotBeAdded(x.ID, err)
+		switch {
+		case x.err == nil && m.foreign(x.status) != nil:
+			if isNew {
+				return nil, m.foreign(x.status)
 			}
-		})
-	}
-	asked.Wait()
-	if other != nil {
-		return nil, other
+			ids = append(ids, x.ID)
+		case x.err == nil && !x.Observer:
+			there = append(there, x.ID)
+		case x.err == nil:
+		case unreachable(x.err):
+			ids = append(ids, x.ID)
+		case isNew:
+			return nil, cannotBeAdded(x.ID, x.err)
+		}
 	}
 	if len(there) <= voters(after)/2 {
 		return nil, noQuorum(after, there, "can be reached")

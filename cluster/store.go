@@ -152,6 +152,25 @@ func (s guardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
 	return l.Term != newest.Term, err
 }
 
+// hasAll reports whether this member has all that a snapshot of the leader's covers, in its log or in its own newest snapshot:
+// the leader's has come late. Raft would install it, and take the list of members in it for the newest one, even if the log
+// has a later one. If the own one ends later, but only barriers are between them, Raft would also take back what it has
+// applied, and end the process when it does not find the entries after that in the log.
+//
+// It is asked when the snapshot has come, and again before Raft's main goroutine installs it (see watchedSnapshots): that may
+// have been storing the entries that the snapshot covers.
+func (d *disk) hasAll(now moment, applied, index, term uint64) bool {
+	var end raft.Log
+	if d.storage.Log.GetLog(index, &end) == nil {
+		return end.Term == term
+	}
+	newest, err := d.newestSnapshot(now)
+	if err != nil || newest.Index == 0 || newest.Index > applied {
+		return false
+	}
+	return newest.Index > index || newest.Index == index && newest.Term == term
+}
+
 func (s guardedStore) Set(key, val []byte) error {
 	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
@@ -285,6 +304,7 @@ type watchedSnapshots struct {
 	raft.SnapshotStore
 	disk    *disk
 	now     func() moment
+	applied func() uint64 // see guardedStore
 	silence time.Duration // see times
 }
 
@@ -304,7 +324,7 @@ func (s watchedSnapshots) write(syncs int, f func() error) error {
 }
 
 func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if has := s.disk.saving.has.Load(); has != nil && (*has)() {
+	if s.disk.saving.installing.Load() && s.disk.hasAll(s.now(), s.applied(), index, term) {
 		return nil, errNeedless
 	}
 	w := watchedSink{store: s, began: time.Now()}

@@ -104,14 +104,9 @@ func (t *transport) connect(target raft.ServerAddress) *dialing {
 	c, err := t.peers.dialAgain(t.peers.ctx, string(target), kindStream, t.peers.idOf(string(target)), t.silence)
 	d := new(dialing)
 	if err == nil {
-		c.SetReadDeadline(time.Now().Add(t.silence))
-		err = c.(*greeted).hear()
-		c.SetReadDeadline(time.Time{})
-		if err == nil {
+		if c.(*greeted).hearWithin(t.silence) == nil {
 			d.conn = t.conns.newConn(c, string(target))
 			d.conn.unasked.Store(true)
-		} else {
-			c.Close()
 		}
 	}
 	d.ended = time.Now()
@@ -413,7 +408,7 @@ func (f *followerEnd) read(from uint64) error {
 		}
 		q.RPCHeader = header
 		f.conn.begun.Store(in.Buffered() > 0)
-		f.t.raft.told.hear(q)
+		f.t.raft.leaderCommit.hear(q)
 		if asks {
 			select {
 			case f.owed <- struct{}{}:

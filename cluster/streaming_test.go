@@ -252,7 +252,7 @@ func TestToldWhileBusy(t *testing.T) {
 		for index := range uint64(9) {
 			s.committed(1, index+1, 1)
 			synctest.Wait()
-			if told := follower.raft.told.index.Load(); told != index+1 {
+			if told := follower.raft.leaderCommit.index.Load(); told != index+1 {
 				t.Errorf("it knows of %d, want %d", told, index+1)
 			}
 		}

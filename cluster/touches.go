@@ -30,7 +30,7 @@ func (m *Member) Touch(id int64, over <-chan struct{}) bool {
 	if !m.liveness.touch(id, m.lease.surelyLeads, over, m.stop) {
 		return false
 	}
-	m.raft.told.await(m.commits, over)
+	m.raft.leaderCommit.await(m.commits, over)
 	return true
 }
 
@@ -64,7 +64,7 @@ func (m *Member) sendTouches() {
 	var (
 		pause = timing.Report(m.cfg.Tick, m.contacts.sure)
 		keep  = unheardLimit * m.contacts.silence // a leader that was replaced knows it by then
-		told  recent                              // touches that lead has received
+		heard recent                              // touches that lead has received
 		lead  = m.leader.get()                    // the leader of the last report
 		last  = m.nowMs()                         // when that was
 		count uint64                              // of reports
@@ -84,7 +84,7 @@ func (m *Member) sendTouches() {
 				return
 			}
 		case <-lead.changed:
-			if now := m.leader.get(); now.id == 0 || told.empty() {
+			if now := m.leader.get(); now.id == 0 || heard.empty() {
 				lead = now
 				continue
 			}
@@ -97,12 +97,12 @@ func (m *Member) sendTouches() {
 		}
 		var unsure []int64
 		count++
-		if lead, unsure = m.tell(lead, count, &told, news); lead.id == 0 || !m.sayUnheard(allHeard) {
+		if lead, unsure = m.tell(lead, count, &heard, news); lead.id == 0 || !m.sayUnheard(allHeard) {
 			return
 		}
 		last = m.nowMs()
 		m.liveness.confirm(news, unsure)
-		told.add(news, last, keep)
+		heard.add(news, last, keep)
 	}
 }
 
@@ -145,15 +145,15 @@ func (m *Member) sayUnheard(since int64) bool {
 	}
 }
 
-// tell reports news to the leader, and told too if the leader has changed since
+// tell reports news to the leader, and heard too if the leader has changed since
 // last. It retries until a leader has received the report, and returns that leader,
 // which may be this member, and the sessions that it cannot vouch for. The leader's
 // id is 0 if the member stops first.
-func (m *Member) tell(last leaderInfo, number uint64, told *recent, news map[int64]int64) (leaderInfo, []int64) {
+func (m *Member) tell(last leaderInfo, number uint64, heard *recent, news map[int64]int64) (leaderInfo, []int64) {
 	for {
 		lead, touches := m.leader.get(), news
 		if lead.changed != last.changed {
-			touches = told.with(news)
+			touches = heard.with(news)
 		}
 		var again <-chan time.Time
 		switch lead.id {

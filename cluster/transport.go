@@ -8,7 +8,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -109,7 +108,7 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	}
 	switch q := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
-		t.raft.told.hear(q)
+		t.raft.leaderCommit.hear(q)
 		if t.lacks(q) {
 			t.wg.Go(func() { t.answerLacking(rpc) })
 			return
@@ -142,10 +141,10 @@ func (t *transport) dispatch(rpc raft.RPC) {
 // errDeposed is the error of a message that is not sent.
 var errDeposed = errors.New("cluster: this member has begun a later term than that of the message")
 
-// over reports whether this member has begun a later term than this one, in which it led. Then what Raft has just read from its log,
-// or the snapshot, may be another leader's. If it were sent in the earlier term, the receiver would apply it without learning of
-// the later term, and an earlier message of this member, which comes late, would replace it. If over returns false, all was this
-// leader's when Raft read it: Raft begins a term before it replaces entries.
+// over reports whether this member has begun a later term than this one, in which it led. Then what Raft has just
+// read from its log, or the snapshot, may be another leader's. If it were sent in the earlier term, the receiver would
+// apply it without learning of the later term, and an earlier message of this member, which comes late, would replace
+// it. If over returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
 func (t *transport) over(term uint64) bool { return t.raft.terms.newest.Load() > term }
 
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
@@ -203,18 +202,14 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 
 // hand is pass without waiting.
 func (t *transport) hand(rpc raft.RPC) {
-	select {
-	case t.rpcs <- rpc:
-	default:
+	if !offer(t.rpcs, rpc) {
 		t.wg.Go(func() { t.pass(rpc) })
 	}
 }
 
 // deliver is pass, without a note of what waits if nothing has to.
 func (t *transport) deliver(rpc raft.RPC) {
-	select {
-	case t.rpcs <- rpc:
-	default:
+	if !offer(t.rpcs, rpc) {
 		t.pass(rpc)
 	}
 }
@@ -336,20 +331,19 @@ func (t *transport) install(rpc raft.RPC) error {
 	needless := func() {
 		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm(), Success: true}, nil)
 	}
-	if t.hasAll(q) && q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower {
+	if t.raft.disk.hasAll(t.now(), t.raft.applied(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower {
 		needless()
 		return nil
 	}
-	has := func() bool { return t.hasAll(q) }
-	t.raft.saving.has.Store(&has)
-	defer t.raft.saving.has.Store(nil)
+	t.raft.saving.installing.Store(true)
+	defer t.raft.saving.installing.Store(false)
 	t.raft.unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
 	t.raft.stall.write(t.now(), func() error {
 		select {
 		case a := <-answered:
-			if a.Error != nil && strings.HasSuffix(a.Error.Error(), errNeedless.Error()) { // Raft keeps only the text
+			if a.Error != nil && endsWith(a.Error, errNeedless) {
 				needless()
 				return nil
 			}
@@ -380,25 +374,6 @@ func (t *transport) awaitOwn(end uint64) bool {
 	case <-t.peers.ctx.Done():
 		return false
 	}
-}
-
-// hasAll reports whether this member has all that the snapshot covers, in its log or in its own newest snapshot: the
-// leader's has come late. Raft would install it, and take the list of members in it for the newest one, even if the log
-// has a later one. If the own one ends later, but only barriers are between them, Raft would also take back what it has
-// applied, and end the process when it does not find the entries after that in the log.
-//
-// Raft's main goroutine asks again before it installs the snapshot (see watchedSnapshots): it may have been storing the
-// entries that the snapshot covers.
-func (t *transport) hasAll(q *raft.InstallSnapshotRequest) bool {
-	var end raft.Log
-	if t.raft.storage.Log.GetLog(q.LastLogIndex, &end) == nil {
-		return end.Term == q.LastLogTerm
-	}
-	newest, err := t.raft.disk.newestSnapshot(t.now())
-	if err != nil || newest.Index == 0 || newest.Index > t.raft.applied() {
-		return false
-	}
-	return newest.Index > q.LastLogIndex || newest.Index == q.LastLogIndex && newest.Term == q.LastLogTerm
 }
 
 // replaceEnd does what the leader does after its snapshot (see InstallSnapshot), if the log of this member has another entry where the
@@ -458,8 +433,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 }
 
 // checkDisk reports an error of writing a snapshot, if it is one, as this member's fault, and
-// returns it.
-// That there is no file descriptor is no fault: the leader sends the snapshot again.
+// returns it. That there is no file descriptor is no fault: the leader sends the snapshot again.
 func (t *transport) checkDisk(err error) error {
 	if err != nil && !storage.OutOfFiles(err) {
 		t.life.cannotWrite(t.raft.storage, err)
@@ -562,11 +536,7 @@ func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 // request lost on one can cost an election.
 func renewed(call func() error) (err error) {
 	for range maxPool + 1 {
-		err = call()
-		ended := func(by error) bool { // Raft's codec keeps only the text of an error
-			return errors.Is(err, by) || err != nil && strings.HasSuffix(err.Error(), by.Error())
-		}
-		if !ended(io.EOF) && !ended(syscall.ECONNRESET) && !ended(syscall.EPIPE) && !ended(net.ErrClosed) {
+		if err = call(); err == nil || !endsWith(err, io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed) {
 			break
 		}
 	}
@@ -734,13 +704,11 @@ func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args
 	}
 }
 
-// InstallSnapshot implements raft.Transport. It sends nothing to a member that has what the snapshot covers.
-// After the snapshot it sends an empty
-// entry with the index and term of the last entry that the snapshot covers. If the
-// receiver's log is at least as long as the snapshot, Raft there does not take that
-// term from the snapshot but looks in its log; with a different term in it, it would
-// refuse everything that follows, and be sent the snapshot again and again. A failure is
-// returned when the member has returned; see awaitReturn. After one, the member is asked for
+// InstallSnapshot implements raft.Transport. It sends nothing to a member that has what the snapshot covers. After
+// the snapshot it sends an empty entry with the index and term of the last entry that the snapshot covers. If the
+// receiver's log is at least as long as the snapshot, Raft there does not take that term from the snapshot but looks
+// in its log; with a different term in it, it would refuse everything that follows, and be sent the snapshot again
+// and again. A failure is returned when the member has returned; see awaitReturn. After one, the member is asked for
 // its term.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	if t.has(id, target, q) {

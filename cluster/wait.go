@@ -8,10 +8,33 @@ type signal chan struct{}
 
 func newSignal() signal { return make(signal, 1) }
 
-func (s signal) raise() {
+func (s signal) raise() { offer(s, struct{}{}) }
+
+// offer sends v unless it would have to wait, and reports whether it did.
+func offer[T any](c chan<- T, v T) bool {
 	select {
-	case s <- struct{}{}:
+	case c <- v:
+		return true
 	default:
+		return false
+	}
+}
+
+// news wakes all goroutines that wait for something at once. The lock of what it is part of guards it.
+type news struct{ c chan struct{} }
+
+// wait returns a channel that is closed by the next raise.
+func (n *news) wait() <-chan struct{} {
+	if n.c == nil {
+		n.c = make(chan struct{})
+	}
+	return n.c
+}
+
+func (n *news) raise() {
+	if n.c != nil {
+		close(n.c)
+		n.c = nil
 	}
 }
 
@@ -25,14 +48,7 @@ func newTurn() turn { return make(turn, 1) }
 func (t turn) take() { t <- struct{}{} }
 
 // tryTake takes the turn if it is free, and reports whether it did.
-func (t turn) tryTake() bool {
-	select {
-	case t <- struct{}{}:
-		return true
-	default:
-		return false
-	}
-}
+func (t turn) tryTake() bool { return offer(t, struct{}{}) }
 
 // takeWithin takes the turn if it is free within d, and reports whether it did.
 func (t turn) takeWithin(d time.Duration) bool {

@@ -75,7 +75,7 @@ var corrections = []putBack{
 	// Elections and leadership.
 	{"the state of a leader that was replaced", []edit{
 		{"cluster/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.ran })))", "c.current = c.ran"},
-		{"cluster/pulse.go", "} else if p.contacts.outdated(newest) {", "} else if newest == 0 {"},
+		{"cluster/pulse.go", "} else if p.contacts.outdated(a.Newest) {", "} else if a.Newest == 0 {"},
 	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
 	{"the state of a leader that nobody accepts", []edit{
 		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
@@ -113,7 +113,7 @@ var corrections = []putBack{
 		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
-		{"cluster/contacts.go", "\t\t\tpatience = gap * int64(min(c.tries, 5))\n", "\t\t\tpatience = gap\n"},
+		{"cluster/contacts.go", "patience = write * int64(min(c.tries, mostPatience))", "patience = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
 	{"lost election", []edit{
 		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.sure)\n", ""},
@@ -146,7 +146,7 @@ var corrections = []putBack{
 		{"cluster/transport.go", "late := time.NewTimer(t.sure)", "late := time.NewTimer(time.Hour)"},
 	}, []finding{{"cluster", "TestTimeoutNowUnanswered", "it fails after"}}},
 	{"failed transfer", []edit{
-		{"cluster/handover.go", "h.pulse.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
+		{"cluster/handover.go", "h.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.
@@ -157,7 +157,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"shorter logs are first", []edit{
-		{"cluster/contacts.go", "apart, gap = gap, patience+4*gap", "apart = gap"},
+		{"cluster/contacts.go", "apart, gap = write, patience+electionWrites*write", "apart = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
 	{"added by a second request", []edit{
 		{"cluster/change.go", "removed > q.Since", "removed > 1<<62"},
@@ -234,17 +234,17 @@ var corrections = []putBack{
 		{"cluster/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
 	}, []finding{{"cluster", "TestTailRefused", "did not happen: a write"}}},
 	{"snapshot that comes late", []edit{
-		{"cluster/transport.go", "if t.hasAll(q) &&", "if false && t.hasAll(q) &&"},
-		{"cluster/store.go", "has != nil && (*has)()", "has != nil && false"},
+		{"cluster/transport.go", "if t.raft.disk.hasAll(", "if false && t.raft.disk.hasAll("},
+		{"cluster/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
 	}, []finding{
 		{"cluster", "TestSnapshotAfterItsEntries", "its newest list of members is"},
 		{"cluster", "TestSnapshotToCandidate", "its newest list of members is"},
 	}},
 	{"snapshot that comes before its entries are stored", []edit{
-		{"cluster/store.go", "has != nil && (*has)()", "has != nil && false"},
+		{"cluster/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
 	}, []finding{{"cluster", "TestSnapshotDuringItsEntries", "its newest list of members is"}}},
 	{"snapshot before a barrier", []edit{
-		{"cluster/transport.go", "return newest.Index > q.LastLogIndex || ", "return "},
+		{"cluster/store.go", "return newest.Index > index || ", "return "},
 	}, []finding{{"cluster", "TestSnapshotBeforeBarrier", "before the snapshot"}}},
 	{"entry that comes late", []edit{
 		{"cluster/store.go", "if last = newest.Index; index < last &&", "if last = newest.Index; false && index < last &&"},

@@ -64,7 +64,7 @@ var putBacks = []putBack{
 		{"cluster/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
 	}, []finding{{"cluster", "TestMayAccept", "FAIL"}}},
 	{"a member goes on that has applied more than its leader has", []edit{
-		{"cluster/pulse.go", "h.term >= newest && applied > end {", "h.term >= newest && applied > end && false {"},
+		{"cluster/pulse.go", "h.term >= newest && applied > b.End {", "h.term >= newest && applied > b.End && false {"},
 	}, []finding{{"cluster", "TestAheadOfLeader", "its fault"}}},
 	{"a member goes on whose snapshot ends with another entry than its leader has", []edit{
 		{"cluster/transport.go", "\tcase term != newest.Term:\n", "\tcase term != newest.Term && term == 0:\n"},
