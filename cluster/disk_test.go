@@ -471,14 +471,14 @@ func TestStallsOverlap(t *testing.T) {
 // each step of the snapshots of the member that comes so many after the leader.
 func holding(t *testing.T, after int, held func(step string, bytes int)) (f *fleet, lead int) {
 	f = newFleet(t, 3)
-	var one atomic.Pointer[Member]
+	var one atomic.Int64
+	one.Store(-1)
 	for i := range f.running {
 		cfg := f.config(i)
 		cfg.SnapshotBytes = 20 * entryCost
-		var m *Member
-		m = f.openWith(i, cfg, func(s *storage.Storage) {
+		f.openWith(i, cfg, func(s *storage.Storage) {
 			s.Snapshots = steps{s.Snapshots, func(step string, _ uint64, bytes int) error {
-				if m != nil && one.Load() == m && step != "list" {
+				if step != "list" && int(one.Load()) == i {
 					held(step, bytes)
 				}
 				return nil
@@ -487,7 +487,7 @@ func holding(t *testing.T, after int, held func(step string, bytes int)) (f *fle
 	}
 	f.whole()
 	lead = leadOf(t, f)
-	one.Store(f.running[(lead+after)%3])
+	one.Store(int64((lead + after) % 3))
 	return f, lead
 }
 

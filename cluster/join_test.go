@@ -703,16 +703,9 @@ func TestObserverOwedVote(t *testing.T) {
 			c := (lead + 2) % 3
 			id := uint64(c + 1)
 			f.lose(c)
-			var slow atomic.Bool // it has much to catch up with
-			slowly(f.disks[c], &slow)
-			m := f.start(c)
-			until(t, "the demotion", func() bool {
-				slow.Store(slow.Load() || m.membership.gate.lifted())
-				return m.raft.LastIndex() > 0
-			})
-			f.stop(c)
+			f.startStuck(c, f.config(c)).Kill()
 			time.Sleep(10 * time.Second)
-			slow.Store(false)
+			f.disks[c].SetFault(nil)
 			cfg := f.config(c)
 			if !listed {
 				cfg = f.joins(c, -1)
