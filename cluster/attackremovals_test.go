@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -50,6 +51,7 @@ func (c losingConn) Write(b []byte) (int, error) {
 // its first requests are lost or refused. Meanwhile another server is added. Then a member leads that has got both changes
 // in a snapshot which ends after the server began to ask, or that was started with one. The server is added.
 func TestRemovedBeforeItAsked(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, x := range []struct{ before, refused, restarted bool }{
 		{true, false, false}, {true, true, false}, {false, false, false}, {false, false, true},
 	} {

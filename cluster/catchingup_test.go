@@ -25,6 +25,7 @@ import (
 // closed or killed and started again. It must never stop by itself, and at last have the
 // log and the state of the leader.
 func TestFollowerModel(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, store := range append([]storage.LogStore{""}, storage.LogStores...) {
 		t.Run(cmp.Or(string(store), "memory"), func(t *testing.T) {
 			seed, rounds := testkit.Seed(t), 4

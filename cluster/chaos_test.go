@@ -19,6 +19,7 @@ import (
 // end, terms change, links are cut, and members are killed and restarted. Nothing acknowledged is
 // lost, no connection is left, and the members agree.
 func TestStreamChaos(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	runs := uint64(2)
 	if testkit.Nightly {
 		runs = 10

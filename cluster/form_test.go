@@ -145,6 +145,7 @@ func TestFormWithAnotherList(t *testing.T) {
 // also five servers, of which two may not be in the list, and join; members that an operator removes, and that come back
 // empty, to be added by him if they are in the list; slow links, and cuts.
 func TestFormInAnyOrder(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	runs := 40
 	if testkit.Nightly {
 		runs = 600
@@ -259,6 +260,7 @@ func TestFormInAnyOrder(t *testing.T) {
 // over links that are slow and cut.
 // No acknowledged write is lost, and all members of the cluster begin with the same state.
 func TestRestoreInAnyOrder(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	runs := 16
 	if testkit.Nightly {
 		runs = 400

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -23,6 +24,7 @@ import (
 // a majority, which can acknowledge the next one, does not have; members of a cluster that have begun
 // with different states.
 func TestFormationModel(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, x := range []struct {
 		name             string
 		losses, restarts int

@@ -152,6 +152,7 @@ func TestListedMemberRemoved(t *testing.T) {
 // TestRemovedAnyTime: a server that joins, or a member of the list that has lost its disk, is removed at any time. Either it was
 // none then, or it ends and does not come back. In between the leader may be lost.
 func TestRemovedAnyTime(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for ms := 0; ms < 2500; ms += 100 {
 		for _, how := range []string{"joins", "joins, and the leader is lost", "listed"} {
 			synctest.Test(t, func(t *testing.T) {

@@ -109,6 +109,14 @@ var Thorough = os.Getenv("LOCKKEEPER_THOROUGH") != ""
 // set, as in the nightly run, but not under the race detector. Otherwise it makes a few.
 var Nightly = os.Getenv("LOCKKEEPER_THOROUGH") != "" && !Race
 
+// SlowUnderRace skips a test under the race detector, which makes it slow, and with which Go's runtime has
+// crashed in thousands of bubbles with timers. CI runs the tests of cluster without the detector, too.
+func SlowUnderRace(t *testing.T) {
+	if Race {
+		t.Skip("slow under the race detector")
+	}
+}
+
 // Seed returns the seed for a test's random numbers: LOCKKEEPER_SEED if it is set, and
 // otherwise a random one. If the test fails, its log shows the seed.
 func Seed(t testing.TB) uint64 {
