@@ -587,14 +587,14 @@ func (n *delaying) Dial(ctx context.Context, addr string) (net.Conn, error) {
 type delayed struct {
 	net.Conn
 	n    *delaying
-	late bool
+	late atomic.Bool
 }
 
 func (c *delayed) Write(b []byte) (int, error) {
 	if !bytes.Contains(b, []byte(`"add":`)) || !c.n.sent.CompareAndSwap(false, true) {
 		return c.Conn.Write(b)
 	}
-	c.late = true
+	c.late.Store(true)
 	b = bytes.Clone(b)
 	go func() {
 		time.Sleep(c.n.by)
@@ -608,7 +608,7 @@ func (c *delayed) Write(b []byte) (int, error) {
 }
 
 func (c *delayed) Close() error {
-	if c.late {
+	if c.late.Load() {
 		c.Conn.SetReadDeadline(time.Unix(1, 0)) // for the reader on this side
 		return nil
 	}
