@@ -41,10 +41,11 @@ func TestPeerPortBadInput(t *testing.T) {
 		long := "\x00\x01aE" + strings.Repeat("\x00", 32)
 		starts := [][]byte{
 			{}, {'R', 1}, {'R', 99}, {'F'}, hello('R')[:20], hello('X'),
-			hello('R'), hello('F'), hello('A'), hello('P'), hello('H'), hello(kindStream),
+			hello('R'), hello('F'), hello('A'), hello('P'), hello('H'),
 			hello('F', 'B', 0x3f, 0xff, 0xff, 0xff),                                 // an entry of a gigabyte that does not come
 			hello('F', append([]byte{'B', 0, 0, 0, byte(len(entry))}, entry...)...), // one that is damaged
 			hello('A', '{', '}', '\n'),
+			hello(kindStream, []byte("\x00\x01aX")...),            // (noise that begins as a message does would be one)
 			hello(kindStream, []byte(long+"\xff\xff\xff\xff")...), // too many entries, or too long ones
 			hello(kindStream, []byte(long+"\x00\x00\x00\x01"+strings.Repeat("\x00", 17)+"\xff\xff\xff\xff\x00\x00\x00\x00")...),
 		}
