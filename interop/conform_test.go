@@ -98,7 +98,7 @@ func runConform(t *testing.T, addr string) *conform.Report {
 // reportConform runs the command and returns its report.
 func reportConform(t *testing.T, addr string) *conform.Report {
 	t.Helper()
-	cmd := exec.Command(lockkeeperBinary(t), "conform", "--json", "--super", "super:secret", "--reap-within", "3s", "--timeout", "20s", addr)
+	cmd := exec.Command(lockkeeperBinary(t), "conform", "--json", "--super", "super:secret", "--reap-within", "3s", "--timeout", "60s", addr)
 	cmd.Env = cleanEnv()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
