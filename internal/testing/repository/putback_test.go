@@ -55,7 +55,7 @@ var putBacks = []putBack{
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
 		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.ran < 0:\n\t\treturn forever"},
-	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "a leader that has failed still leads"}}},
+	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
 		{"cluster/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
 		{"cluster/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
