@@ -104,13 +104,13 @@ var plants = []plant{
 		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
 	}, []string{"availability", "progress"}},
 	{"a member that has lost its leader continues to serve", []edit{
-		{"cluster/serving.go", "giveUp = countdown{length: s.contacts.silence,", "giveUp = countdown{length: 20 * s.contacts.silence,"},
+		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.silence,", "giveUp: countdown{length: 20 * p.contacts.silence,"},
 		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
-		{"cluster/serving.go", "late.start(ago)", "_ = ago"},
-		{"cluster/serving.go", "case serving && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "s.late.start(s.since(max(since, s.began)))", "_ = since"},
+		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader continues to serve", []edit{
-		{"cluster/serving.go", "case serving && s.clustered && s.contacts.behind(s.nowMs()):", "case serving && reason == \"never\":"},
+		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a multi that fails leaves data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.Lookup(path).version != u.node.version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
