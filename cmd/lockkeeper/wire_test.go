@@ -168,7 +168,7 @@ func TestWireFails(t *testing.T) {
 	check1(t, err)
 	l.Close()
 	for _, x := range [][]string{
-		{"replay", bad, server.addr, "line 3"},
+		{"replay", bad, server.addr, "line 2"},
 		{"replay", filepath.Join(dir, "none"), server.addr, "none"},
 		{"replay", t.TempDir(), server.addr, "no golden files"},
 		{"replay", "../../testdata/golden/12-create-persistent.txt", l.Addr().String(), "cannot connect to "},
