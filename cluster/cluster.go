@@ -231,7 +231,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		}
 		err = s.SetIdentity(of)
 	case alone && !rejoining:
-		err = errors.New("in its list of members this server is alone, and that may be a list of the past; start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
+		err = errors.New("in its list of members this server is alone, and that list may be outdated; start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
 	case !restored.data():
 		err = fmt.Errorf("its log is of cluster %q, but its meta.json, which says so too, was lost; restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
 	}

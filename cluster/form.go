@@ -185,7 +185,7 @@ func (f *former) waiting() string {
 // step makes one attempt. It reports true if this member is in the cluster and needs
 // nothing more, or has failed for good.
 func (f *former) step() (done bool, err error) {
-	f.deciding.take() // an operator's word may be forming the cluster; see form
+	f.deciding.take() // form, which an operator has asked for, may be forming the cluster
 	formed, agreed := f.gate.lifted(), f.storage().Identity().Agreed
 	f.deciding.give()
 	switch {
@@ -197,7 +197,7 @@ func (f *former) step() (done bool, err error) {
 	said, cut := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()
-	if f.gate.lifted() { // by an operator's word, meanwhile
+	if f.gate.lifted() { // by form, meanwhile
 		return true, nil
 	}
 	s := f.stance()
@@ -379,8 +379,8 @@ func (f *former) accept(q *Proposal) error {
 	return nil
 }
 
-// form carries out an operator's word that the cluster is new, or that its members may be
-// given an id, although not all of them are there: those that answer must be a majority.
+// form carries out `cluster form`: an operator says that the cluster is new, or that its members may be
+// given an id, although not all of them are there. Those that answer must be a majority.
 func (f *former) form() error {
 	if len(f.list) == 0 && !f.storage().Identity().Agreed {
 		return refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
@@ -555,8 +555,8 @@ func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (R
 	return r, err
 }
 
-// enter makes of this member's cluster, which has taken it in, and whose leader's state was at index. It reports false if
-// an operator's word has formed a cluster meanwhile, or if the storage fails.
+// enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index. It
+// reports false if form has formed a cluster meanwhile, or if the storage fails.
 func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
 	f.deciding.take()
 	defer f.deciding.give()

@@ -100,7 +100,7 @@ func (e *notWelcome) Error() string {
 	case otherCluster:
 		return fmt.Sprintf("%s belongs to cluster %v, this server to cluster %v: one of the two has the wrong data directory, %v", e.addr, e.answer.cluster, e.hello.cluster, errAddress)
 	case otherMember:
-		return fmt.Sprintf("server %d answers at %s in the place of server %d, %v", e.id, e.addr, e.to, errAddress)
+		return fmt.Sprintf("server %d answers at %s instead of server %d, %v", e.id, e.addr, e.to, errAddress)
 	}
 	return fmt.Sprintf("the server at %s %v", e.addr, errNoCluster)
 }

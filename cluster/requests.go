@@ -40,7 +40,7 @@ type Request struct {
 	// itself again.
 	Back bool `json:"back,omitempty"`
 	// Run is the run (see Status) of a server that asks for a place of its own: the request
-	// holds only while that run answers at the server's address. 0 means an operator's word.
+	// holds only while that run answers at the server's address. 0 means an operator's request.
 	Run uint64 `json:"run,omitempty"`
 	// Since goes with Run: the last entry that the leader had applied before this run first asked for its place. A
 	// request that was refused does not count, unless the server was a member when it sent it. If the server

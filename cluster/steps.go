@@ -22,7 +22,7 @@ type requirements struct {
 	// majority allows new voters that are down or lag, if a majority of the voters
 	// after the change is up.
 	majority bool
-	run      uint64 // of the server that asks for its own place; 0 means an operator's word
+	run      uint64 // of the server that asks for its own place; 0 means an operator's request
 }
 
 // byOperator are the requirements for a change that an operator or a new member

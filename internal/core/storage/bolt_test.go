@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -139,5 +140,20 @@ func TestEmptyBoltFile(t *testing.T) {
 	check(t, os.Truncate(path, 0))
 	if _, err := disk.tryOpen(dir); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestBoltSyncs: the database that holds the log, the term and the vote syncs every
+// write. (TestStoredIsOnDisk asks the kernel, where it can tell.)
+func TestBoltSyncs(t *testing.T) {
+	dir := testkit.MemoryDir(t)
+	check(t, os.Mkdir(filepath.Join(dir, raftDir), dirMode))
+	store := must(boltStore{}.open(dir, false))(t)
+	defer store.Close()
+	db := reflect.ValueOf(store).Elem().FieldByName("conn").Elem()
+	for _, option := range []string{"NoSync", "NoGrowSync", "NoFreelistSync"} {
+		if db.FieldByName(option).Bool() {
+			t.Errorf("the database is open with %s", option)
+		}
 	}
 }
