@@ -321,6 +321,7 @@ func TestStreamsOverTLS(t *testing.T) {
 			for _, m := range []*Member{leader, next, third} {
 				m.Kill()
 			}
+			synctest.Wait() // Raft's transport does not wait for the connections that it accepted
 			if len(n.ends) > 0 {
 				t.Errorf("%d connections are left open", len(n.ends))
 			}
