@@ -354,6 +354,7 @@ type gatedFSM struct {
 	log     *asyncLog
 	known   *commits // the newest entry that has passed
 	digests *digests
+	trace   Trace
 	closed  bool // the member was closed before one could: nothing is applied any more
 }
 
@@ -371,6 +372,7 @@ func (g *gatedFSM) Apply(l *raft.Log) any {
 	if !g.await(l.Index) {
 		return errNotApplied
 	}
+	g.trace.Visible(l.Index, l.Term)
 	g.known.set(l.Index, l.Term)
 	return g.Replica.Apply(l)
 }
@@ -378,6 +380,7 @@ func (g *gatedFSM) Apply(l *raft.Log) any {
 // StoreConfiguration implements raft.ConfigurationStore.
 func (g *gatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	if g.await(index) {
+		g.trace.Visible(index, 0)
 		g.Replica.StoreConfiguration(index, c)
 	}
 }
@@ -402,6 +405,7 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		return err
 	}
 	index, _ := g.Replica.Newest()
+	g.trace.Restored(index)
 	g.digests.restored(index)
 	return nil
 }

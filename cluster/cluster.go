@@ -20,6 +20,9 @@ import (
 // New returns a member that applies its log to replica, which must be fresh.
 // [Member.Start] must be called before any other method.
 func New(cfg Config, replica *fsm.Replica) *Member {
+	if cfg.Trace == nil {
+		cfg.Trace = untraced{}
+	}
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
 		known: newCommits(), commits: newCommits(), leader: newKnownLeader(),
@@ -27,6 +30,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	}
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
 	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
+	m.liveness.trace = cfg.Trace
 	m.lease = newLease(m.clock, m.raft, m.contacts)
 	gate := new(gate)
 	if cfg.clustered() {
@@ -86,6 +90,7 @@ func (m *Member) startOn(s *storage.Storage) error {
 	m.replica.Observe(observer{m})
 	m.replica.Complete(m.proposer.complete)
 	m.raft.storage = s
+	m.cfg.Trace.Opened(s)
 	if err := m.startRaft(); err != nil {
 		if m.peers != nil {
 			m.peers.close()
@@ -173,7 +178,7 @@ func (m *Member) startRaft() error {
 		m.raft.recent = newRecentLog(m.raft.log)
 		logs = m.raft.recent
 	}
-	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests}
+	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
 	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.silence}, trans); err != nil {
 		return err
 	}

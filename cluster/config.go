@@ -58,6 +58,8 @@ type Config struct {
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
 	// znodes; nil means time.Now. Timers and sessions do not depend on it.
 	TimeOfDay func() time.Time
+	// Trace is for tests: it is told what the member does. Nil is nobody.
+	Trace Trace
 	Answers
 }
 

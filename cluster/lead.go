@@ -53,6 +53,7 @@ func (m *Member) watchLeadership() {
 			m.pulse.digests.begin()
 			m.setLeading(term)
 			m.trackAll()
+			m.cfg.Trace.Leads(term)
 			stop, done = make(chan struct{}), make(chan struct{})
 			until := stop
 			if m.peers != nil {

@@ -23,6 +23,7 @@ type liveness struct {
 	sure    time.Duration // see [times.sure]
 	tells   bool          // there are other members, so touches are reported to the leader
 	now     func() int64
+	trace   Trace
 	expired atomic.Int64 // number of sessions that this member has expired
 
 	sooner signal // for lead: a session may expire before the next check
@@ -40,7 +41,7 @@ type liveness struct {
 
 func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *liveness {
 	l := &liveness{
-		tick: tick, sure: sure, tells: tells, now: now,
+		tick: tick, sure: sure, tells: tells, now: now, trace: untraced{},
 		sooner: newSignal(), news: newSignal(), hurry: newSignal(),
 		touched: map[int64]int64{},
 	}
@@ -64,6 +65,9 @@ func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan st
 	for waits := false; ; waits = true {
 		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.wait()
 		safe := !l.tells || surelyLeads() || l.tracker.Safe(id, now, slack)
+		if alive && safe {
+			l.trace.Session(Touched, id, 0, time.Duration(l.now()-now)*time.Millisecond)
+		}
 		l.mu.Unlock()
 		if !alive || safe {
 			return alive
@@ -154,8 +158,12 @@ func (l *liveness) hear(touches, unsure []byte) []byte {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for t := touches; len(t) >= touchLen; t = t[touchLen:] {
-		id := int64(binary.BigEndian.Uint64(t))
-		if !l.silent[id] && !l.tracker.Touch(id, now-int64(binary.BigEndian.Uint32(t[8:]))) {
+		id, ago := int64(binary.BigEndian.Uint64(t)), int64(binary.BigEndian.Uint32(t[8:]))
+		switch {
+		case l.silent[id]:
+		case l.tracker.Touch(id, now-ago):
+			l.trace.Session(Heard, id, 0, time.Duration(ago)*time.Millisecond)
+		default:
 			unsure = append(unsure, t[:8]...)
 		}
 	}
@@ -167,6 +175,7 @@ func (l *liveness) add(s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.silent, s.ID)
+	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	if l.tracker.Add(s, l.now()) < l.due {
 		l.sooner.raise()
 	}
@@ -176,6 +185,7 @@ func (l *liveness) add(s *session.Session) {
 func (l *liveness) remove(id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.trace.Session(Ended, id, 0, 0)
 	l.tracker.Remove(id)
 	delete(l.silent, id)
 }
@@ -186,6 +196,7 @@ func (l *liveness) restart(sessions iter.Seq[*session.Session]) {
 	defer l.mu.Unlock()
 	l.tracker, l.silent = l.newTracker(), nil
 	for s := range sessions {
+		l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 		l.tracker.Add(s, l.now())
 	}
 }
@@ -256,7 +267,11 @@ func (l *liveness) late(due int64) (late []*session.Session, tracker *session.Tr
 		// meanwhile is still unread in its sockets, so that time must not count.
 		l.tracker.Extend(stood + l.watchful())
 	}
-	return l.tracker.Late(now), l.tracker, now
+	late = l.tracker.Late(now)
+	for _, s := range late {
+		l.trace.Session(Late, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
+	}
+	return late, l.tracker, now
 }
 
 // spare lets a session that tracker found late be touched again. tracker may have

@@ -101,6 +101,18 @@ func (s *Storage) SetIdentity(x Identity) error {
 	return err
 }
 
+// OnIdentity has f called with each Identity that was stored, before SetIdentity returns. It is for tests.
+func (s *Storage) OnIdentity(f func(Identity)) {
+	store := s.identity.store
+	s.identity.store = func(x Identity) error {
+		err := store(x)
+		if err == nil {
+			f(x)
+		}
+		return err
+	}
+}
+
 // metaIdentity is an Identity in meta.json.
 type metaIdentity struct {
 	Cluster  ClusterID `json:"cluster,omitempty"`  // if agreed

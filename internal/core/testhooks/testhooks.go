@@ -42,6 +42,8 @@ type Hooks struct {
 	Observer fsm.Observer
 	// DiskFirst is for [cluster.Config].
 	DiskFirst bool
+	// Steps is for [cluster.Config].
+	Steps cluster.Trace
 	// Trace is for [fsm.Replica.Trace].
 	Trace func(locked bool)
 }

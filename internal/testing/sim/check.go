@@ -34,6 +34,7 @@ func (s *sim) check() Counts {
 		c.at[s.h.Commits[i].Zxid] = i
 	}
 	c.n["requests"], c.n["transactions"] = len(s.h.Ops), len(s.h.Commits)
+	c.n["steps of the automata"] = s.steps.n
 	c.writes()
 	c.outcomes()
 	c.readOnly()

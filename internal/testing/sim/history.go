@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/spec"
 )
 
 // Op is one request of a client, and what it knows of its outcome.
@@ -177,7 +178,8 @@ type History struct {
 	Forced        map[int64]bool          // sessions that a fault has ended
 	KnownEnded    map[int64]time.Duration // when a client learned that its session has ended
 	Violations    []Violation
-	Counts        Counts // what is only counted during a run
+	Counts        Counts       // what is only counted during a run
+	Steps         []spec.Event // the last ones; guarded by steps.mu
 	Troubles
 	Ending
 }
@@ -240,7 +242,7 @@ func (h *History) save(path string) error {
 	e := json.NewEncoder(f)
 	return errors.Join(
 		save(e, "violation", h.Violations), save(e, "fault", h.Faults), save(e, "expiry", h.Expiries), save(e, "clock", h.Clocks),
-		save(e, "lock", h.Spans), save(e, "commit", h.Commits), save(e, "op", h.Ops), save(e, "conn", h.Conns))
+		save(e, "lock", h.Spans), save(e, "commit", h.Commits), save(e, "op", h.Ops), save(e, "conn", h.Conns), save(e, "step", h.Steps))
 }
 
 func save[T any](e *json.Encoder, kind string, all []T) error {

@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/spec"
 )
 
 // Faults in which a member has other data than it should: none, because its disk was lost
@@ -27,6 +28,7 @@ import (
 
 // newDisk replaces the storage of a member that is down by an empty one.
 func (m *member) newDisk() {
+	m.s.steps.take(spec.Event{Member: m.id, Step: spec.LostDisk})
 	if m.mem == nil {
 		m.dir += "+"
 		return
@@ -258,6 +260,7 @@ func (s *sim) takeOther(m *member, r *rand.Rand, hold time.Duration) {
 
 // swap exchanges the storage of two members that are down.
 func (m *member) swap(x *member) {
+	m.s.steps.take(spec.Event{Member: m.id, Step: spec.Swapped})
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.mem, x.mem = x.mem, m.mem

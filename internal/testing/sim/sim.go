@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/spec"
 )
 
 // Options say what to run.
@@ -149,6 +150,8 @@ type sim struct {
 	perturbed *perturb.Run // perturbs the order in which the members' goroutines run
 
 	lagClients
+
+	steps steps
 
 	reconfigurer *client // client of the fault that changes who votes; guarded by voting
 	voting       sync.Mutex
@@ -341,7 +344,7 @@ func (m *member) open() error {
 		m.setClock()
 	}
 	c := m.s.config(m)
-	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, DiskFirst: m.s.opts.DiskFirst, Observer: &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}}
+	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, DiskFirst: m.s.opts.DiskFirst, Observer: &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}, Steps: spec.Follow(m.id, m.s.h.now, m.s.steps.take)}
 	srv, err := lockkeeper.Open(c)
 	if err != nil {
 		if m.wrong.Load() {
@@ -588,6 +591,7 @@ func Run(o Options) *Report {
 		disturbances: disturbances{spans: map[trouble][]*span{}, cuts: map[[2]string]int{}, faults: map[string]int{}, frozen: map[string]int{}},
 	}
 	s.delay.Store(int64(usualDelay))
+	s.steps = steps{h: s.h, world: spec.NewWorld()}
 	s.perturbed = perturb.Begin(o.Seed)
 	defer s.perturbed.End()
 	if where, longest := s.perturbed.Hot(); perturb.Woven() {

@@ -1,0 +1,111 @@
+package spec
+
+import (
+	"fmt"
+	"time"
+)
+
+// Step names what a member did.
+type Step string
+
+const (
+	Opened    Step = "opened"    // it has started; Log, Snapshot, Term, Vote, Of and Rejoining say what its disk has
+	Stored    Step = "stored"    // the entries in Log are on its disk
+	Deleted   Step = "deleted"   // the entries from First to Last are not any more
+	Snapshot  Step = "snapshot"  // Snapshot is on its disk, complete
+	Term      Step = "term"      // its disk has Term
+	Voted     Step = "voted"     // its disk has a vote for Candidate in Term
+	Identity  Step = "identity"  // its disk has Of
+	Rejoining Step = "rejoining" // its disk says whether it is owed a vote
+	Visible   Step = "visible"   // the entry at Last is about to be applied; Term is 0 if it is a list of members
+	Restored  Step = "restored"  // its state is that of a snapshot up to Last
+	Leads     Step = "leads"     // it leads in Term, and all sessions have their full timeouts
+	Touched   Step = "touched"   // a request of Session, which came Ago, is about to be carried out
+	Heard     Step = "heard"     // another member has reported a request of Session, which came Ago
+	Restarts  Step = "restarts"  // the full timeout of Session begins
+	Late      Step = "late"      // it is about to propose the expiry of Session
+	Ended     Step = "ended"     // the end of Session was applied
+	LostDisk  Step = "lost disk" // by a fault, while it is down: it finds nothing when it starts next
+	Swapped   Step = "swapped"   // by a fault, while it is down: it finds the disk of another cluster when it starts next
+)
+
+// Event is one step of one member. Each step is recorded after it has happened and before anybody else can notice.
+type Event struct {
+	At     time.Duration // since some moment, the same for all members
+	Member uint64
+	Step   Step
+
+	First, Last uint64  `json:",omitempty"`
+	Term        uint64  `json:",omitempty"`
+	Candidate   string  `json:",omitempty"` // its address
+	Log         []Run   `json:",omitempty"`
+	Lists       []List  `json:",omitempty"` // those in Log
+	Snapshot    *Covers `json:",omitempty"`
+
+	Of        Of   `json:",omitzero"`
+	Rejoining bool `json:",omitempty"`
+
+	Session int64         `json:",omitempty"`
+	Timeout time.Duration `json:",omitempty"` // of Session
+	Ago     time.Duration `json:",omitempty"`
+}
+
+func (e Event) String() string {
+	return fmt.Sprintf("%v: member %d: %s %s", e.At, e.Member, e.Step, e.what())
+}
+
+func (e *Event) what() string {
+	switch e.Step {
+	case Opened:
+		return fmt.Sprintf("log %v, lists %v, snapshot %v, term %d, vote for %q, of %+v, rejoining %v", e.Log, e.Lists, e.Snapshot, e.Term, e.Candidate, e.Of, e.Rejoining)
+	case Stored:
+		return fmt.Sprintf("%v %v", e.Log, e.Lists)
+	case Deleted:
+		return fmt.Sprintf("%d to %d", e.First, e.Last)
+	case Snapshot:
+		return fmt.Sprint(*e.Snapshot)
+	case Term, Leads:
+		return fmt.Sprint(e.Term)
+	case Voted:
+		return fmt.Sprintf("for %s in term %d", e.Candidate, e.Term)
+	case Identity:
+		return fmt.Sprintf("%+v", e.Of)
+	case Rejoining:
+		return fmt.Sprint(e.Rejoining)
+	case Visible, Restored:
+		return fmt.Sprintf("%d, term %d", e.Last, e.Term)
+	case Touched, Heard, Restarts, Late, Ended:
+		return fmt.Sprintf("session %x, timeout %v, %v ago", e.Session, e.Timeout, e.Ago)
+	}
+	return ""
+}
+
+// Run is entries of one term that follow each other.
+type Run struct{ First, Last, Term uint64 }
+
+// Server is a member in a List.
+type Server struct {
+	ID    uint64
+	Addr  string
+	Votes bool
+}
+
+// List is the list of members that an entry, or a snapshot, has.
+type List struct {
+	Index   uint64
+	Servers []Server
+}
+
+// Covers is what a snapshot has: all up to Index, which is of Term.
+type Covers struct {
+	Index, Term uint64
+	List        List
+}
+
+// Of is the cluster that a disk belongs to; see storage.Identity.
+type Of struct {
+	Cluster uint64
+	Agreed  bool
+	First   []Server
+	Since   uint64
+}

@@ -1,0 +1,180 @@
+package spec
+
+import (
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+)
+
+// Follow returns what a member has to be started with, as cluster.Config.Trace, so that its steps are passed to tell. now is
+// the time since some moment, the same for all members. tell must not block; it is called concurrently.
+func Follow(member uint64, now func() time.Duration, tell func(Event)) cluster.Trace {
+	return &follower{member: member, now: now, told: tell}
+}
+
+type follower struct {
+	member uint64
+	now    func() time.Duration
+	told   func(Event)
+	term   uint64 // of the vote that is being stored
+}
+
+func (f *follower) tell(step Step, e Event) {
+	e.At, e.Member, e.Step = f.now(), f.member, step
+	f.told(e)
+}
+
+func (f *follower) Visible(index, term uint64) { f.tell(Visible, Event{Last: index, Term: term}) }
+func (f *follower) Restored(index uint64)      { f.tell(Restored, Event{Last: index}) }
+func (f *follower) Leads(term uint64)          { f.tell(Leads, Event{Term: term}) }
+
+func (f *follower) Session(step cluster.SessionStep, id int64, timeout, ago time.Duration) {
+	steps := map[cluster.SessionStep]Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}
+	f.tell(steps[step], Event{Session: id, Timeout: timeout, Ago: ago})
+}
+
+// Opened says what is on the disk, and has all that is written to it from now on passed on.
+func (f *follower) Opened(s *storage.Storage) {
+	var e Event
+	first, _ := s.Log.FirstIndex()
+	last, _ := s.Log.LastIndex()
+	for i := max(first, 1); i <= last; i++ {
+		var l raft.Log
+		if s.Log.GetLog(i, &l) == nil {
+			e.add(&l)
+		}
+	}
+	if newest, err := s.NewestSnapshot(); err == nil && newest.Index > 0 {
+		e.Snapshot = covers(&newest)
+	}
+	e.Term, _ = s.Term()
+	candidate, _ := s.Stable.Get([]byte("LastVoteCand"))
+	e.Candidate = string(candidate)
+	e.Last, _ = s.Stable.GetUint64([]byte("LastVoteTerm")) // of the vote
+	e.Of = of(s.Identity())
+	e.Rejoining, _ = s.Rejoining()
+	f.tell(Opened, e)
+	s.Log, s.Stable, s.Snapshots = &followedLog{s.Log, f}, &followedStable{s.Stable, f}, followedSnapshots{s.Snapshots, f}
+	s.OnIdentity(func(x storage.Identity) { f.tell(Identity, Event{Of: of(x)}) })
+}
+
+// add notes that an entry is in the log.
+func (e *Event) add(l *raft.Log) {
+	if n := len(e.Log); n > 0 && e.Log[n-1].Term == l.Term && e.Log[n-1].Last+1 == l.Index {
+		e.Log[n-1].Last = l.Index
+	} else {
+		e.Log = append(e.Log, Run{l.Index, l.Index, l.Term})
+	}
+	if l.Type == raft.LogConfiguration {
+		e.Lists = append(e.Lists, List{l.Index, servers(raft.DecodeConfiguration(l.Data))})
+	}
+}
+
+func servers(c raft.Configuration) (all []Server) {
+	for _, s := range c.Servers {
+		id, _ := strconv.ParseUint(string(s.ID), 10, 64)
+		all = append(all, Server{id, string(s.Address), s.Suffrage == raft.Voter})
+	}
+	return all
+}
+
+func covers(m *raft.SnapshotMeta) *Covers {
+	return &Covers{m.Index, m.Term, List{m.ConfigurationIndex, servers(m.Configuration)}}
+}
+
+func of(x storage.Identity) Of {
+	return Of{uint64(x.Cluster), x.Agreed, servers(x.First), x.Since}
+}
+
+type followedLog struct {
+	raft.LogStore
+	f *follower
+}
+
+func (l *followedLog) StoreLog(entry *raft.Log) error { return l.StoreLogs([]*raft.Log{entry}) }
+
+func (l *followedLog) StoreLogs(logs []*raft.Log) error {
+	err := l.LogStore.StoreLogs(logs)
+	if err == nil {
+		var e Event
+		for _, entry := range logs {
+			e.add(entry)
+		}
+		l.f.tell(Stored, e)
+	}
+	return err
+}
+
+func (l *followedLog) DeleteRange(first, last uint64) error {
+	// What is being deleted may be gone at any moment from now on.
+	l.f.tell(Deleted, Event{First: first, Last: last})
+	return l.LogStore.DeleteRange(first, last)
+}
+
+type followedStable struct {
+	raft.StableStore
+	f *follower
+}
+
+func (s *followedStable) SetUint64(key []byte, v uint64) error {
+	err := s.StableStore.SetUint64(key, v)
+	switch string(key) {
+	case storage.TermKey:
+		if err == nil {
+			s.f.tell(Term, Event{Term: v})
+		}
+	case "LastVoteTerm":
+		s.f.term = v // Raft stores the candidate next, on the same goroutine
+	case "Rejoining":
+		if err == nil {
+			s.f.tell(Rejoining, Event{Rejoining: v != 0})
+		}
+	}
+	return err
+}
+
+func (s *followedStable) Set(key, v []byte) error {
+	err := s.StableStore.Set(key, v)
+	if err == nil && string(key) == "LastVoteCand" {
+		s.f.tell(Voted, Event{Term: s.f.term, Candidate: string(v)})
+	}
+	return err
+}
+
+type followedSnapshots struct {
+	raft.SnapshotStore
+	f *follower
+}
+
+func (s followedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
+	if err != nil {
+		return nil, err
+	}
+	return &followedSink{sink, s.f, covers(&raft.SnapshotMeta{Index: index, Term: term, Configuration: c, ConfigurationIndex: at}), sync.Once{}}, nil
+}
+
+type followedSink struct {
+	raft.SnapshotSink
+	f      *follower
+	covers *Covers
+	once   sync.Once
+}
+
+func (s *followedSink) Cancel() error {
+	s.once.Do(func() {})
+	return s.SnapshotSink.Cancel()
+}
+
+func (s *followedSink) Close() error {
+	err := s.SnapshotSink.Close()
+	if err == nil {
+		s.once.Do(func() { s.f.tell(Snapshot, Event{Snapshot: s.covers}) })
+	}
+	return err
+}
