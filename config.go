@@ -602,8 +602,7 @@ func (c *Config) cluster() cluster.Config {
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
 		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
 		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: testhooks.In(&c.configHooks).Network, ElectionTimeout: c.ElectionTimeout,
-		TimeOfDay: testhooks.In(&c.configHooks).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, DiskFirst: testhooks.In(&c.configHooks).DiskFirst,
-		Trace: testhooks.In(&c.configHooks).Steps,
+		TimeOfDay: testhooks.In(&c.configHooks).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, Probes: testhooks.In(&c.configHooks).Probes,
 	}
 }
 

@@ -203,7 +203,7 @@ func Open(cfg Config) (*Server, error) {
 			"minSessionTimeout", cfg.Limits.MinSessionTimeout, "twoTicks", least)
 	}
 	replica := fsm.NewReplica()
-	replica.Trace(testhooks.In(&cfg).Trace)
+	replica.Trace(testhooks.In(&cfg).Locked)
 	if o := testhooks.In(&cfg).Observer; o != nil {
 		replica.Observe(o)
 	}

@@ -190,8 +190,7 @@ func TestEdit(t *testing.T) {
 	if n := s.Status().State.Sessions; n != 2 {
 		t.Errorf("%d sessions, so the edits have left some", n)
 	}
-	mu.Lock()
-	defer mu.Unlock()
+	check(t, s.Close()) // when all was told
 	for _, want := range []string{"setData /z 127.0.0.1 success", "create /z/child 127.0.0.1 success", "create /z/child 127.0.0.1 failure", "delete /z/child 127.0.0.1 success", "delete /z 127.0.0.1 failure"} {
 		if !strings.Contains(strings.Join(audit, "\n"), want) {
 			t.Errorf("the audit log does not have %s: %s", want, audit)

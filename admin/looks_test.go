@@ -81,7 +81,7 @@ func TestLooksAreShort(t *testing.T) {
 		return x
 	}
 	cfg := lockkeeper.Config{ID: 1}
-	testhooks.In(&cfg).Trace = func(locked bool) {
+	testhooks.In(&cfg).Locked = func(locked bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		if !measuring {

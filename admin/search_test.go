@@ -203,7 +203,7 @@ func TestSearchAuth(t *testing.T) {
 func TestSearchSteps(t *testing.T) {
 	var holds atomic.Int64
 	cfg := lockkeeper.Config{ID: 1}
-	testhooks.In(&cfg).Trace = func(locked bool) {
+	testhooks.In(&cfg).Locked = func(locked bool) {
 		if locked {
 			holds.Add(1)
 		}

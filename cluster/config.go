@@ -48,9 +48,6 @@ type Config struct {
 	Tick          time.Duration // granularity of session expiry
 	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
 	SnapshotBytes int64         // take a snapshot after this much log
-	// DiskFirst is for tests: as the leader, this member writes an entry to its disk before it sends it to the others, as a leader
-	// does of which too much is pending.
-	DiskFirst bool
 	Settings  fsm.Settings
 	Log       *slog.Logger
 	// AllowSingleVoter lets a client's reconfig leave a single voter.
@@ -58,9 +55,8 @@ type Config struct {
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
 	// znodes; nil means time.Now. Timers and sessions do not depend on it.
 	TimeOfDay func() time.Time
-	// Trace is for tests: it is told what the member does. Nil is nobody.
-	Trace Trace
 	Answers
+	Probes
 }
 
 // Answers are what the server that the member is part of tells other servers about itself, and is told of their requests. A nil
@@ -73,6 +69,14 @@ type Answers struct {
 	About func() About
 	// Clients returns clients that are connected to the server, those first that find asks for.
 	Clients func(find []string) report.ClientList
+}
+
+// Probes are for tests.
+type Probes struct {
+	// DiskFirst has this member, as the leader, write an entry to its disk before it sends it to the others, as a leader
+	// does of which too much is pending.
+	DiskFirst bool
+	Trace     Trace // is told what the member does; nil is nobody
 }
 
 // Shown is what clients are told of a server; its zero value is nothing.

@@ -296,7 +296,7 @@ func TestCopyNeverProof(t *testing.T) {
 			}
 		}
 	}})
-	g := &gatedFSM{Replica: r, digests: to}
+	g := &gatedFSM{Replica: r, digests: to, trace: untraced{}}
 	if err := g.Restore(io.NopCloser(&b)); err != nil || !told {
 		t.Fatal(err, told)
 	}

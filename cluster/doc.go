@@ -22,6 +22,7 @@
 //	lifecycle log           how a member is stopped, and its first fault; Raft's log messages
 //	memberlist requests     lists of members; what servers ask each other about them, and the answers
 //	tcp_linux network       how members reach each other
+//	trace                   what tests are told of a member's steps
 //	config                  how a member is configured
 //
 // Pure decisions, which start no goroutine and read no clock:

@@ -189,10 +189,10 @@ type keeper struct {
 	path    string
 }
 
-func startKeepers(t *testing.T, addr, prefix string, n int) (all []*keeper) {
+func startKeepers(t *testing.T, addr, prefix string, n int, dial zk.Dialer) (all []*keeper) {
 	t.Helper()
 	for i := range n {
-		k := &keeper{conn: connect(t, addr, 40*time.Second), path: fmt.Sprintf("/%s%d", prefix, i)}
+		k := &keeper{conn: connectBy(t, addr, 40*time.Second, dial), path: fmt.Sprintf("/%s%d", prefix, i)}
 		if _, err := k.conn.Create(k.path, nil, zk.FlagEphemeral, openACL); err != nil {
 			t.Fatal(err)
 		}
@@ -248,7 +248,8 @@ func TestMigrateReleases(t *testing.T) {
 			logs := t.TempDir()
 			props := merged(withTTL, map[string]string{"zookeeper.forceSync": "no", "zookeeper.preAllocSize": "100"}, run.props)
 			real := startZooKeeper(t, run.version, props, merged(anyClients, map[string]string{"snapCount": "100", "dataLogDir": logs}))
-			keepers := startKeepers(t, real.addr, "keeper", 5)
+			var door door
+			keepers := startKeepers(t, real.addr, "keeper", 5, door.dial)
 			stop := make(chan struct{})
 			clients := churn(t, real.addr, run.line, r, stop)
 			time.Sleep(2 * time.Second)
@@ -259,6 +260,7 @@ func TestMigrateReleases(t *testing.T) {
 			clients.Wait()
 			last := keepers[0].check(t)
 			before := takeCensus(t, real.addr)
+			door.shut.Store(true)
 			if run.kill {
 				real.Kill()
 			} else {
@@ -287,13 +289,15 @@ func TestMigrateReleases(t *testing.T) {
 				delete(now, "/zookeeper/config")
 			}
 			before.same(t, now)
+			door.shut.Store(false)
 			last = goOn(t, keepers, last)
 			if run.line < 8 {
 				return
 			}
 
-			keepers = append(keepers, startKeepers(t, ours.addr, "late", 3)...) // sessions of lockkeeper
+			keepers = append(keepers, startKeepers(t, ours.addr, "late", 3, door.dial)...) // sessions of lockkeeper
 			before = takeCensus(t, ours.addr)
+			door.shut.Store(true)
 			ours.Stop()
 			back := filepath.Join(t.TempDir(), "back")
 			var made struct{ Sessions, Expiring, TTLs int }
@@ -304,6 +308,7 @@ func TestMigrateReleases(t *testing.T) {
 			_, port, _ := net.SplitHostPort(real.addr)
 			again := startZooKeeper(t, run.version, props, merged(anyClients, map[string]string{"clientPort": port, "dataDir": back}))
 			before.same(t, takeCensus(t, again.addr))
+			door.shut.Store(false)
 			last = goOn(t, keepers, last)
 			// What it goes on with is read again.
 			again.Kill()
@@ -313,6 +318,17 @@ func TestMigrateReleases(t *testing.T) {
 			}
 		})
 	}
+}
+
+// door lets clients connect while it is open. ZooKeeper does not answer a client that connects before it has
+// loaded its snapshot, so such a client would lose its session on a slow machine.
+type door struct{ shut atomic.Bool }
+
+func (d *door) dial(network, addr string, timeout time.Duration) (net.Conn, error) {
+	if d.shut.Load() {
+		return nil, errors.New("the server is not ready")
+	}
+	return net.DialTimeout(network, addr, timeout)
 }
 
 // goOn checks all keepers, whose zxids must be above last, and returns the newest.
@@ -550,7 +566,7 @@ func TestMigrateEnsemble(t *testing.T) {
 	r := seeded(t)
 	var keepers []*keeper
 	for i, addr := range real.listen {
-		keepers = append(keepers, startKeepers(t, addr, fmt.Sprintf("keeper%d-", i), 2)...)
+		keepers = append(keepers, startKeepers(t, addr, fmt.Sprintf("keeper%d-", i), 2, net.DialTimeout)...)
 	}
 	stop := make(chan struct{})
 	lags := (real.leader() + 1) % 3
@@ -599,7 +615,7 @@ func TestMigrateEnsemble(t *testing.T) {
 	e.await()
 	before.same(t, takeCensus(t, e.listen[0]), "/zookeeper/config")
 	last = goOn(t, keepers, last)
-	keepers = append(keepers, startKeepers(t, e.listen[1], "late", 2)...)
+	keepers = append(keepers, startKeepers(t, e.listen[1], "late", 2, net.DialTimeout)...)
 	before = takeCensus(t, e.listen[2])
 	for i := range 3 {
 		e.stop(i)

@@ -40,12 +40,9 @@ type Hooks struct {
 	// Observer is called with everything that the server applies, as it is applied.
 	// It must not block.
 	Observer fsm.Observer
-	// DiskFirst is for [cluster.Config].
-	DiskFirst bool
-	// Steps is for [cluster.Config].
-	Steps cluster.Trace
-	// Trace is for [fsm.Replica.Trace].
-	Trace func(locked bool)
+	cluster.Probes
+	// Locked is for [fsm.Replica.Trace].
+	Locked func(locked bool)
 }
 
 // Server is what tests do to a running server.

@@ -32,7 +32,7 @@ const house = `
 	fsm internal/core/report
 	internal/core/storage
 	server cluster
-	internal/core/testhooks
+	internal/core/testhooks spec
 	lockkeeper
 	lock/fence
 	admin conform internal/tools/bench internal/tools/zkshell lock lockkeepertest

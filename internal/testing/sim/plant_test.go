@@ -34,7 +34,7 @@ var plants = []plant{
 		{"internal/core/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\t\tq.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, now: true}\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability", "read-only"}},
 	{"the leader ignores the touches that other members report", []edit{
-		{"cluster/liveness.go", "!l.tracker.Touch(id, now-int64(binary.BigEndian.Uint32(t[8:])))", "now < -int64(binary.BigEndian.Uint32(t[8:]))"},
+		{"cluster/liveness.go", "case l.tracker.Touch(id, now-ago):", "case now-ago != -1:"},
 	}, []string{"expiry", "locks"}},
 	{"a member answers before the leader has heard of the session", []edit{
 		{"cluster/liveness.go", "l.tracker.Safe(id, now, slack)", "slack > 0"},

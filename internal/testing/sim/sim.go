@@ -344,7 +344,7 @@ func (m *member) open() error {
 		m.setClock()
 	}
 	c := m.s.config(m)
-	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, DiskFirst: m.s.opts.DiskFirst, Observer: &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}, Steps: spec.Follow(m.id, m.s.h.now, m.s.steps.take)}
+	*testhooks.In(&c) = testhooks.Hooks{Memory: m.mem, Network: m.s.net.Host(m.name), TimeOfDay: m.timeOfDay, Observer: &recorder{s: m.s, h: m.s.h, member: m.id, lost: true}, Probes: cluster.Probes{DiskFirst: m.s.opts.DiskFirst, Trace: spec.Follow(m.id, m.s.h.now, m.s.steps.take)}}
 	srv, err := lockkeeper.Open(c)
 	if err != nil {
 		if m.wrong.Load() {

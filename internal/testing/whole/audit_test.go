@@ -88,6 +88,7 @@ func TestAudit(t *testing.T) {
 		by + "reconfig result=failure",
 		id + " operation=ephemeralZNodeDeletionOnSessionCloseOrExpire znode=/a/q-0000000000 result=success",
 	}
+	check(t, s.Close()) // when all was told
 	got := log.all()
 	for i := range max(len(got), len(want)) {
 		if i >= len(got) || i >= len(want) || got[i] != want[i] {
@@ -97,7 +98,6 @@ func TestAudit(t *testing.T) {
 	}
 
 	// What is in the log of the server is not audited again.
-	check(t, s.Close())
 	s = must(lockkeeper.Open(cfg))(t)
 	defer s.Close()
 	check(t, ready(s))
