@@ -48,8 +48,8 @@ type Config struct {
 	Tick          time.Duration // granularity of session expiry
 	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
 	SnapshotBytes int64         // take a snapshot after this much log
-	Settings  fsm.Settings
-	Log       *slog.Logger
+	Settings      fsm.Settings
+	Log           *slog.Logger
 	// AllowSingleVoter lets a client's reconfig leave a single voter.
 	AllowSingleVoter bool
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL
