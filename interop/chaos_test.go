@@ -37,7 +37,7 @@ const (
 //   - no client waits forever, and no znode is left in the queue.
 func TestClusterLocks(t *testing.T) {
 	t.Parallel()
-	c := newChaos(t, startEnsemble(t, 3, "--tick-time", chaosTick.String()), chaosLockers)
+	c := newChaos(t, newEnsemble(t, 3, "--tick-time", chaosTick.String()).followed().start(), chaosLockers)
 	c.strike(holderStopped) // at least once
 	for end := c.began.Add(chaosLength(t, longer(15*time.Second, time.Minute))); time.Now().Before(end); {
 		c.strike("")
@@ -290,6 +290,7 @@ func (c *chaos) end() {
 	conn.Close()
 	sent, acked, segments := endStreams(t, c.listen[c.random.IntN(len(c.listen))], c.streams)
 	c.finish()
+	c.judge()
 	t.Logf("%v: %v; %d lockers: %d turns, %d stale tokens refused; %d creates sent on %d connections, %d acknowledged",
 		took.Round(time.Second), c.struck, c.started, writes, refused, sent, segments, acked)
 }

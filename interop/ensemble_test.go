@@ -32,8 +32,13 @@ type ensemble struct {
 // startEnsemble starts n servers and waits until all of them serve clients.
 func startEnsemble(t *testing.T, n int, args ...string) *ensemble {
 	t.Helper()
-	e := newEnsemble(t, n, args...)
-	for i := range n {
+	return newEnsemble(t, n, args...).start()
+}
+
+// start starts all servers and waits until they serve clients.
+func (e *ensemble) start() *ensemble {
+	e.t.Helper()
+	for i := range e.procs {
 		e.launch(i)
 	}
 	e.await()

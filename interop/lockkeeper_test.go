@@ -60,14 +60,18 @@ var built = sync.OnceValues(func() (string, error) {
 	if path := os.Getenv(envBinary); path != "" {
 		return filepath.Abs(path)
 	}
-	path := filepath.Join(scratch, "lockkeeper")
-	build := exec.Command("go", "build", "-buildvcs=false", "-o", path, "./cmd/lockkeeper")
+	return build("lockkeeper")
+})
+
+func build(name string, flags ...string) (path string, err error) {
+	path = filepath.Join(scratch, name)
+	build := exec.Command("go", append(append([]string{"build", "-buildvcs=false"}, flags...), "-o", path, "./cmd/lockkeeper")...)
 	build.Dir = ".."
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build ./cmd/lockkeeper: %w\n%s", err, out)
 	}
 	return path, nil
-})
+}
 
 func lockkeeperBinary(t testing.TB) string {
 	t.Helper()

@@ -20,7 +20,7 @@ const networkLockers = 12
 func TestClusterNetwork(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, 3)
-	e := startEnsembleOn(t, n, "--tick-time", chaosTick.String())
+	e := newEnsembleOn(t, n, "--tick-time", chaosTick.String()).followed().start()
 	c := newChaos(t, e, networkLockers)
 	kills := slices.DeleteFunc(c.blows, func(b blow) bool { return b.name != "kill -9" && b.name != holderStopped })
 	c.blows = append(kills, c.networkBlows(n)...)
@@ -121,17 +121,13 @@ func newNetwork(t *testing.T, hosts int) *network {
 	return n
 }
 
-// startEnsembleOn is like startEnsemble, with one server on each host.
-func startEnsembleOn(t *testing.T, n *network, args ...string) *ensemble {
+// newEnsembleOn is like newEnsemble, with one server on each host.
+func newEnsembleOn(t *testing.T, n *network, args ...string) *ensemble {
 	t.Helper()
 	e := newEnsemble(t, len(n.hosts), args...)
 	for i := range n.hosts {
 		e.listen[i], e.peers[i], e.by[i] = n.ip(i)+":2181", n.ip(i)+":7000", n.by(i)
 	}
-	for i := range n.hosts {
-		e.launch(i)
-	}
-	e.await()
 	return e
 }
 

@@ -258,7 +258,7 @@ func (s *steady) creates(length time.Duration) {
 func TestClusterCutOff(t *testing.T) {
 	times, _ := steadyTimes(t)
 	n := newNetwork(t, 3)
-	e := startEnsembleOn(t, n)
+	e := newEnsembleOn(t, n).start()
 	var waits, kept []time.Duration
 	for range times {
 		lead := e.leader()

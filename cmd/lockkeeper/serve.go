@@ -331,11 +331,17 @@ func untilSignal(ctx context.Context, err error) error {
 	return err
 }
 
+// probe prepares a Config, in a build with the tag trace.
+var probe = func(*lockkeeper.Config) error { return nil }
+
 // serveUntil runs a server with its HTTP ports, some of which may be nil, until ctx ends or a
 // fault. flags are the flags from which cfg was made.
 func serveUntil(ctx context.Context, flags *pflag.FlagSet, cfg lockkeeper.Config, ports []*adminPort, reloads *reloads, stderr io.Writer) error {
 	defer keepHeapFloor(os.Getenv)()
 	defer keepMemoryLimit(os.Getenv, os.DirFS("/"))()
+	if err := probe(&cfg); err != nil {
+		return err
+	}
 	s, err := opened(ctx, cfg.Logger, func() (*lockkeeper.Server, error) { return lockkeeper.Open(cfg) })
 	if err != nil {
 		reloads.auditServer("serverStart", "failure")
