@@ -1,8 +1,10 @@
 package spec
 
+import "time"
+
 // World follows the members of one cluster from before their first start. It is not safe for concurrent use.
 type World struct {
-	Reached map[Pair]int // how often each was reached
+	Reached map[Pair]time.Duration // when each was reached first
 	parts   []automaton
 }
 
@@ -24,13 +26,15 @@ type automaton interface {
 
 // NewWorld returns a world in which nothing has happened.
 func NewWorld() *World {
-	return &World{map[Pair]int{}, []automaton{newReplication(), newFormation(), newSessions()}}
+	return &World{map[Pair]time.Duration{}, []automaton{newReplication(), newFormation(), newSessions()}}
 }
 
 // Next takes a step. After an error, which says what no model allows, the world must not be used any more.
 func (w *World) Next(e *Event) error {
 	for _, a := range w.parts {
-		w.Reached[Pair{a.name(), a.kind(e), e.Step}]++
+		if p := (Pair{a.name(), a.kind(e), e.Step}); w.Reached[p] == 0 {
+			w.Reached[p] = e.At
+		}
 		if err := a.next(e); err != nil {
 			return err
 		}

@@ -235,23 +235,33 @@ func TestPlants(t *testing.T) {
 			}
 			dir, binary := t.TempDir(), buildWith(t, files)
 			var otherwise []string // what other checks say, which come first in some schedules
-			for seed := 1; seed <= *plantsFlag; seed++ {
-				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=10m", "-sim.for=5m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.keep="+dir, "-sim.without="+*withoutFlag).CombinedOutput()
-				if err == nil {
-					continue
+			guide, next := guide{reached: map[string]bool{}}, uint64(1)
+			for run := 1; run <= *plantsFlag; run++ {
+				seed, forks := next, ""
+				if *guideFlag {
+					seed, forks = guide.choose(next)
 				}
+				if forks == "" {
+					next++
+				}
+				out, err := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=10m", "-sim.for=5m", fmt.Sprintf("-sim.seed=%d", seed), "-sim.forks="+forks,
+					fmt.Sprintf("-sim.guide=%v", *guideFlag), "-sim.keep="+dir, "-sim.without="+*withoutFlag).CombinedOutput()
 				_, text, ok := bytes.Cut(out, []byte("SIM {"))
 				var s summary
 				if ok {
 					text, _, _ = bytes.Cut(text, []byte("\n"))
 					json.Unmarshal(append([]byte("{"), text...), &s)
 				}
+				guide.learn(s, forks)
+				if err == nil {
+					continue
+				}
 				if len(s.Violations) == 0 {
 					t.Fatalf("seed %d failed without a violation: %v\n%.4000s", seed, err, out)
 				}
-				for _, by := range p.by {
+				for _, by := range append(p.by, "spec") { // an automaton sees the step itself
 					if strings.HasPrefix(s.Violations[0], by+":") {
-						t.Logf("found with seed %d: %.300s; before that %q", seed, s.Violations[0], otherwise)
+						t.Logf("found in run %d, after %.2f virtual hours, with seed %d %s: %.300s; before that %q", run, guide.virtual.Hours(), seed, forks, s.Violations[0], otherwise)
 						return
 					}
 				}

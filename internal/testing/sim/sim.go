@@ -52,7 +52,16 @@ type Options struct {
 	Late            int  // how many members with a vote, the last ones, start for the first time late
 	DiskFirst       bool // testhooks.Hooks.DiskFirst
 
+	// Forks are the moments from which on all random choices follow from another seed.
+	Forks []Fork
+
 	Disk time.Duration // how long each write of a member takes, if its storage is in memory
+}
+
+// Fork says from when on choices follow from Seed.
+type Fork struct {
+	At   time.Duration
+	Seed uint64
 }
 
 // longLog reports whether snapshots are rare. They are not where each entry takes long to
@@ -123,6 +132,7 @@ type Report struct {
 	Virtual time.Duration
 	Faults  Counts // by kind
 	Checked Counts
+	Reached map[spec.Pair]time.Duration // steps in kinds of states, and when each was first taken
 }
 
 // Failed reports whether a promise was broken.
@@ -216,7 +226,24 @@ func (l *lockedRand) IntN(n int) int {
 	return l.r.IntN(n)
 }
 
-func (s *sim) stream(i int) *rand.Rand { return rand.New(rand.NewPCG(s.opts.Seed, uint64(i))) }
+func (s *sim) stream(i int) *rand.Rand {
+	return rand.New(&forked{rand.NewPCG(s.opts.Seed, uint64(i)), uint64(i), s.opts.Forks, s.h.now})
+}
+
+// forked is a source of random numbers, which goes on with another seed from each fork on.
+type forked struct {
+	*rand.PCG
+	i     uint64
+	forks []Fork // those to come
+	now   func() time.Duration
+}
+
+func (f *forked) Uint64() uint64 {
+	for len(f.forks) > 0 && f.now() >= f.forks[0].At {
+		f.PCG, f.forks = rand.NewPCG(f.forks[0].Seed, f.i), f.forks[1:]
+	}
+	return f.PCG.Uint64()
+}
 
 func (s *sim) over() bool {
 	select {
@@ -675,7 +702,7 @@ func Run(o Options) *Report {
 }
 
 func (s *sim) report() *Report {
-	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check()}
+	return &Report{Options: s.opts, History: s.h, Virtual: s.h.now(), Faults: s.faults, Checked: s.check(), Reached: s.steps.world.Reached}
 }
 
 // recovery checks that the cluster recovers after the faults.

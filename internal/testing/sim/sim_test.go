@@ -34,6 +34,8 @@ var (
 	jobsFlag    = flag.Int("sim.jobs", runtime.NumCPU(), "TestLong: use this many processes")
 	perturbFlag = flag.Bool("sim.perturb", false, "perturb schedules and pause processes (see package perturb)")
 	shakeFlag   = flag.Int("sim.shake", 0, "TestShake: run the tests of the other packages this many times")
+	forksFlag   = flag.String("sim.forks", "", "TestSeeds: from when on other seeds determine what happens: `TIME:SEED,...`")
+	guideFlag   = flag.Bool("sim.guide", false, "TestLong: vary the runs that reach steps in kinds of states that no run before has reached")
 	withoutFlag = flag.String("sim.without", "", "names of faults that are not made, with commas between them")
 	keepFlag    = flag.String("sim.keep", os.TempDir(), "where to keep the histories of runs that fail")
 )
@@ -97,6 +99,7 @@ func run(t *testing.T, seed uint64, most time.Duration) (r *Report) {
 	rand.Seed(int64(seed))
 	cryptotest.SetGlobalRandom(t, seed)
 	o := OptionsFor(seed)
+	o.Forks = forksIn(t, *forksFlag)
 	if most > 0 {
 		o.For = min(o.For, most)
 	}
@@ -158,12 +161,19 @@ type summary struct {
 	Faults     Counts
 	Checked    Counts
 	Violations []string
+	Reached    map[string]time.Duration `json:",omitempty"` // see spec.World; with -sim.guide
 }
 
 func summarize(r *Report) *summary {
 	s := &summary{Seed: r.Seed, Runs: 1, Virtual: r.Virtual, Faults: r.Faults, Checked: r.Checked}
 	for _, v := range r.History.Violations {
 		s.Violations = append(s.Violations, v.String())
+	}
+	if *guideFlag {
+		s.Reached = map[string]time.Duration{}
+		for p, at := range r.Reached {
+			s.Reached[fmt.Sprint(p)] = at
+		}
 	}
 	return s
 }
@@ -181,6 +191,7 @@ func TestLong(t *testing.T) {
 		total = summary{Faults: Counts{}, Checked: Counts{}}
 		bad   []string
 		wg    sync.WaitGroup
+		guide = guide{reached: map[string]bool{}}
 	)
 	if next == 0 {
 		next = randv2.Uint64() >> 1
@@ -197,20 +208,27 @@ func TestLong(t *testing.T) {
 		wg.Go(func() {
 			for {
 				mu.Lock()
-				from := next
-				next += block
+				from, n, forks := next, block, ""
+				if *guideFlag {
+					n = 1
+					from, forks = guide.choose(next)
+				}
+				if forks == "" {
+					next += uint64(n)
+				}
 				over := total.Virtual >= limit || len(bad) > 20
 				mu.Unlock()
 				if over {
 					return
 				}
-				reports, failed := process(binary, from, block)
+				reports, failed := process(binary, from, n, forks)
 				mu.Lock()
 				for _, s := range reports {
 					total.Runs++
 					total.Virtual += s.Virtual
 					total.Checked.add(s.Checked)
 					total.Faults.add(s.Faults)
+					guide.learn(s, forks)
 				}
 				bad = append(bad, failed...)
 				for _, f := range failed {
@@ -219,6 +237,7 @@ func TestLong(t *testing.T) {
 				if time.Since(lastSaid) > time.Minute {
 					lastSaid = time.Now()
 					fmt.Printf("%v: %d runs, %.1f virtual hours, %d failures\n", time.Since(began).Round(time.Second), total.Runs, total.Virtual.Hours(), len(bad))
+					guide.report()
 				}
 				mu.Unlock()
 			}
@@ -231,6 +250,7 @@ func TestLong(t *testing.T) {
 			fmt.Printf("  %9d %s\n", counts[what], what)
 		}
 	}
+	guide.report()
 	fmt.Printf("failures: %d\n", len(bad))
 	for _, b := range bad {
 		t.Error(b)
@@ -243,9 +263,10 @@ const fastDir = "/dev/shm"
 
 // process runs seeds in a process of their own. It returns their summaries, and what
 // failed.
-func process(binary string, from uint64, n int) (reports []summary, failed []string) {
+func process(binary string, from uint64, n int, forks string) (reports []summary, failed []string) {
 	cmd := exec.Command(binary, "-test.run=^TestSeeds$", "-test.timeout=20m",
-		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.keep="+*keepFlag, "-sim.without="+*withoutFlag)
+		fmt.Sprintf("-sim.seed=%d", from), fmt.Sprintf("-sim.count=%d", n), "-sim.forks="+forks, fmt.Sprintf("-sim.guide=%v", *guideFlag),
+		"-sim.keep="+*keepFlag, "-sim.without="+*withoutFlag)
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=all", "GOGC=1600")
 	if _, err := os.Stat(fastDir); err == nil {
 		cmd.Env = append(cmd.Env, "TMPDIR="+fastDir)
@@ -261,7 +282,7 @@ func process(binary string, from uint64, n int) (reports []summary, failed []str
 				reports = append(reports, s)
 				running = ""
 				for _, v := range s.Violations {
-					failed = append(failed, fmt.Sprintf("seed %d: %s", s.Seed, v))
+					failed = append(failed, strings.TrimSpace(fmt.Sprintf("seed %d: %s %s", s.Seed, v, forks)))
 				}
 			}
 		}
