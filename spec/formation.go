@@ -14,8 +14,9 @@ type formation struct {
 	term    uint64 // the newest term of an entry in a log: somebody has led in it
 	formed  uint64 // the cluster that a disk has agreed to; 0 if none has
 	first   []Server
-	known   map[position]List // all lists that were stored
-	seen    []position        // those that were visible, in order
+	known   map[position]List     // all lists that were stored
+	before  map[position][]Server // the list before each of them
+	seen    []position            // those that were visible, in order
 }
 
 // position is where a list is.
@@ -40,7 +41,7 @@ type membership struct {
 }
 
 func newFormation() *formation {
-	return &formation{disks: map[uint64]*membership{}, known: map[position]List{}}
+	return &formation{disks: map[uint64]*membership{}, known: map[position]List{}, before: map[position][]Server{}}
 }
 
 func (*formation) name() string { return "formation" }
@@ -171,6 +172,7 @@ func (f *formation) append(d *membership, e *Event) error {
 				if err := f.begin(d, at, l); err != nil {
 					return err
 				}
+				f.before[at] = f.newest(d).Servers
 				f.known[at] = l
 			} else if !slices.Equal(is.Servers, l.Servers) {
 				return fmt.Errorf("list %d of term %d has one content, not %v and %v", at.index, at.term, is.Servers, l.Servers)
@@ -229,7 +231,8 @@ func (d *membership) has(at position) bool {
 	return d.snapshot.Index >= at.index || slices.Contains(d.lists, at)
 }
 
-// see checks that a list which becomes visible is on the disks of a majority of its voters.
+// see checks that a list which becomes visible is on the disks of a majority of its voters, or of those of the list before: Raft
+// counts the leader's disk before it puts a list into force.
 func (f *formation) see(d *membership, e *Event) error {
 	f.visible = max(f.visible, e.Last)
 	if e.Term != 0 {
@@ -247,8 +250,17 @@ func (f *formation) see(d *membership, e *Event) error {
 	default:
 		return fmt.Errorf("list %d of term %d is visible, but others have seen the lists at %v", at.index, at.term, f.seen[max(0, n-5):])
 	}
+	if !f.majority(at, f.known[at].Servers) && !f.majority(at, f.before[at]) {
+		return fmt.Errorf("list %d is visible, and no majority of its voters, or of those before, has it: %v, %v", at.index, f.known[at].Servers, f.before[at])
+	}
+	f.seen = append(f.seen, at)
+	return nil
+}
+
+// majority reports whether a majority of the voters of a list have another list on their disks.
+func (f *formation) majority(at position, list []Server) bool {
 	voters, there := 0, 0
-	for _, s := range f.known[at].Servers {
+	for _, s := range list {
 		if s.Votes {
 			voters++
 			if f.of(s.ID).has(at) {
@@ -256,11 +268,7 @@ func (f *formation) see(d *membership, e *Event) error {
 			}
 		}
 	}
-	if there <= voters/2 {
-		return fmt.Errorf("list %d is visible, and only %d of its %d voters have it", at.index, there, voters)
-	}
-	f.seen = append(f.seen, at)
-	return nil
+	return there > voters/2
 }
 
 // vote checks a vote. Raft keeps the candidate's address, with the candidate's id behind it if that is another member. A member
