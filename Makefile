@@ -3,7 +3,7 @@ H := 10
 N := 50
 TURNS := 5
 
-.PHONY: build test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers adopters bench-quick pgo api api-released release packages-npm packages-python packages-maven packages manifests pictures upgrade vulnerabilities ci
+.PHONY: build spec test race lint platforms fuzz chaos sim perturbed shake plants mutants interop diff systems bench-peers adopters bench-quick pgo api api-released release packages-npm packages-python packages-maven packages manifests pictures upgrade vulnerabilities ci
 
 build:
 	go build ./...
@@ -26,6 +26,10 @@ fuzz:
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(T) -fuzzminimizetime 1s $$package; \
 		done; \
 	done
+
+# The models in spec, and each of their guards taken out. It needs spin (Debian's package) and a C compiler.
+spec:
+	go test ./spec -run '^TestModels$$' -timeout 0 -v -spec=all
 
 # Clusters in virtual time under faults: H virtual hours of them, on all cores
 # (docs/testing.md).

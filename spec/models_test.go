@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-var specFlag = flag.String("spec", "", "check the models with SPIN: the runs in which `size`, small or large; needs spin and a C compiler")
+var specFlag = flag.String("spec", "", "check the models with SPIN: `what`, small or large runs, or all: the small ones and the mutants; needs spin and a C compiler")
 
 var (
 	guards  = regexp.MustCompile(`\b(?:NO|WITHOUT)_[A-Z_]+\b`)
@@ -36,7 +36,7 @@ var (
 // defined, in the runs of mutants, the model must fail.
 func TestModels(t *testing.T) {
 	if *specFlag == "" {
-		t.Skip("needs -spec=small or -spec=large; see make spec")
+		t.Skip("needs -spec=small, -spec=large or -spec=all; see make spec")
 	}
 	files, err := filepath.Glob("*.pml")
 	if err != nil || len(files) == 0 {
@@ -52,7 +52,11 @@ func TestModels(t *testing.T) {
 			runs[m[1]] = append(runs[m[1]], m[2])
 		}
 		name := strings.TrimSuffix(file, ".pml")
-		for _, with := range runs[*specFlag] {
+		size := *specFlag
+		if size == "all" {
+			size = "small"
+		}
+		for _, with := range runs[size] {
 			t.Run(name+" "+with, func(t *testing.T) {
 				failed, out, said := verify(t, file, with, runs["pan"])
 				if failed {
@@ -60,6 +64,9 @@ func TestModels(t *testing.T) {
 				}
 				t.Log(said)
 			})
+		}
+		if *specFlag != "all" {
+			continue
 		}
 		all := guards.FindAllString(string(text), -1)
 		slices.Sort(all)
