@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -426,5 +427,47 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestRemoveBesideStranger: of three members, one has lost its disk, and runs without being in the cluster again: it was
+// started with another server to join, or with a list of only itself. Its answer does not count when another one is removed
+// or loses its vote: without that one, nothing could be committed any more.
+func TestRemoveBesideStranger(t *testing.T) {
+	for name, wrong := range map[string]func(f *fleet, i int) Config{
+		"in no cluster": func(f *fleet, i int) Config {
+			cfg := f.joins(i, -1)
+			cfg.Join = "x:1"
+			return cfg
+		},
+		"in another cluster": func(f *fleet, i int) Config {
+			cfg := f.config(i)
+			cfg.Peers = slices.DeleteFunc(cfg.Peers, func(x proto.Peer) bool { return x.ID != cfg.ID })
+			return cfg
+		},
+	} {
+		for change, q := range map[string]func(x proto.Peer) Request{
+			"remove":   func(x proto.Peer) Request { return Request{Remove: x.ID} },
+			"observer": func(x proto.Peer) Request { x.Observer = true; return Request{Add: &x} },
+			"reconfig": func(x proto.Peer) Request { return Request{Reconfig: &Reconfig{Version: -1, Leaving: []uint64{x.ID}}} },
+		} {
+			bubble(t, name+", "+change, func(t *testing.T) {
+				f, lead := fleetOf(t, 3)
+				other, third := (lead+1)%3, (lead+2)%3
+				f.lose(third)
+				f.open(third, wrong(f, third))
+				time.Sleep(time.Minute)
+				if f.ask(lead, q(*f.place(lead, uint64(other+1)))) == nil {
+					t.Error("it is done")
+				}
+				time.Sleep(time.Minute)
+				f.acknowledges(lead, other)
+				f.lose(third) // the operator has seen the mistake
+				f.start(third)
+				time.Sleep(10 * time.Minute)
+				f.acknowledges(lead, other)
+				f.whole()
+			})
+		}
 	}
 }
