@@ -160,7 +160,8 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 }
 
 // canFollow returns an error unless a majority of the voters after a step of a change answer: otherwise nothing could
-// be committed after it, nor a leader be elected. Those in lagging do not count. They need not have the current list of
+// be committed after it, nor a leader be elected. Those in lagging do not count, nor does a present voter that is not in
+// this cluster: it has lost its disk, or another server has its address. The voters need not have the current list of
 // members, since a voter refuses no candidate for not being in its list (see transport.dispatch). canFollow also returns
 // [ErrNotLeader] if this leader's term has ended.
 func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
@@ -177,7 +178,7 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 			m.wg.Go(func() {
 				id := uint64(0)
 				if find(lagging, x.ID) == nil {
-					if _, err := m.statusOf(ctx, x); err == nil {
+					if s, err := m.statusOf(ctx, x); err == nil && (s.Cluster == m.gate.cluster() || !slices.Contains(now, x)) {
 						id = x.ID
 					}
 				}
