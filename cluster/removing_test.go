@@ -471,3 +471,28 @@ func TestRemoveBesideStranger(t *testing.T) {
 		}
 	}
 }
+
+// TestRemoveWhileOneLags: of three members, one has been away, and is slow to catch up. Until it has, another one cannot be
+// removed: all writes would have to wait for the one that lags.
+func TestRemoveWhileOneLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		other, third := (lead+1)%3, (lead+2)%3
+		f.cutOff(third, true)
+		f.writes(lead, 2*nearlyCaughtUp)
+		f.disks[third].SetFault(func() error { time.Sleep(500 * time.Millisecond); return nil })
+		f.cutOff(third, false)
+		time.Sleep(5 * time.Second)
+		for _, leaves := range []int{other, lead} {
+			removed := make(chan error, 1)
+			go func() { removed <- f.ask(lead, Request{Remove: uint64(leaves + 1)}) }()
+			time.Sleep(time.Second)
+			written(t, f.running[lead], time.Second)
+			if err := <-removed; err == nil || !strings.Contains(err.Error(), "caught up") {
+				t.Errorf("removing server %d: %v", leaves+1, err)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		f.tell(lead, Request{Remove: uint64(other + 1)})
+	})
+}

@@ -128,7 +128,7 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 }
 
 // absent returns the voters in after, the members after a change, that cannot be reached or
-// run with the data of another cluster. It fails if the others are no majority, or if another
+// are not in this cluster. It fails if the others are no majority, or if another
 // server answers in place of one of those in added, which are to be added or to get a vote: such
 // a change must fail before its first step, which may be the removal of a member.
 func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
@@ -139,10 +139,9 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	for _, x := range poll(asked, func(x proto.Peer) (*Status, error) { return m.statusOf(ctx, x) }) {
 		isNew := find(added, x.ID) != nil
 		switch {
-		case x.err == nil && m.foreign(x.status) != nil:
-			if isNew {
-				return nil, m.foreign(x.status)
-			}
+		case x.err == nil && isNew && m.foreign(x.status) != nil:
+			return nil, m.foreign(x.status)
+		case x.err == nil && !isNew && x.status.Cluster != m.gate.cluster():
 			ids = append(ids, x.ID)
 		case x.err == nil && !x.Observer:
 			there = append(there, x.ID)
@@ -160,16 +159,16 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 }
 
 // canFollow returns an error unless a majority of the voters after a step of a change answer: otherwise nothing could
-// be committed after it, nor a leader be elected. Those in lagging do not count, nor does a present voter that is not in
-// this cluster: it has lost its disk, or another server has its address. The voters need not have the current list of
-// members, since a voter refuses no candidate for not being in its list (see transport.dispatch). canFollow also returns
-// [ErrNotLeader] if this leader's term has ended.
+// be committed after it, nor a leader be elected. Those in lagging do not count, nor does a present voter that lags, which would
+// hold up all writes, or is not in this cluster: it has lost its disk, or another server has its address. The voters need not
+// have the current list of members, since a voter refuses no candidate for not being in its list (see transport.dispatch).
+// canFollow also returns [ErrNotLeader] if this leader's term has ended.
 func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
 	now, err := m.raft.members()
 	if err != nil {
 		return err
 	}
-	after := step(slices.Clone(now))
+	after, goal := step(slices.Clone(now)), m.commits.applied()
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
 	answers := make(chan uint64, len(after)) // the ids of those that answer; 0 for one that does not
@@ -178,7 +177,8 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 			m.wg.Go(func() {
 				id := uint64(0)
 				if find(lagging, x.ID) == nil {
-					if s, err := m.statusOf(ctx, x); err == nil && (s.Cluster == m.gate.cluster() || !slices.Contains(now, x)) {
+					s, err := m.statusOf(ctx, x)
+					if err == nil && (!slices.Contains(now, x) || s.Cluster == m.gate.cluster() && s.Index+nearlyCaughtUp >= goal) {
 						id = x.ID
 					}
 				}
