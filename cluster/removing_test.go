@@ -496,3 +496,26 @@ func TestRemoveWhileOneLags(t *testing.T) {
 		f.tell(lead, Request{Remove: uint64(other + 1)})
 	})
 }
+
+// TestAddBesideStranger: a client makes a server a voter that answers, but never joins. It does not count when the next such
+// server is to get a vote: without it there would be no majority.
+func TestAddBesideStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.found(2)
+		lead := leadOf(t, f)
+		f.writes(lead, 20)
+		for i := 2; i < 4; i++ {
+			cfg := f.joins(i, -1)
+			cfg.Join = "x:1"
+			f.open(i, cfg)
+			x := proto.Peer{ID: uint64(i + 1), Addr: f.peers[uint64(i+1)]}
+			err := f.ask(lead, Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}})
+			if is := f.place(lead, x.ID); (err == nil) != (i == 2) || is != nil && is.Observer != (i == 3) {
+				t.Errorf("server %d is %v: %v", i+1, is, err)
+			}
+			time.Sleep(time.Minute)
+			f.acknowledges(0, 1)
+		}
+	})
+}
