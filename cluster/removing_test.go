@@ -519,3 +519,23 @@ func TestAddBesideStranger(t *testing.T) {
 		}
 	})
 }
+
+// TestRemoveWhileOneIsStuck is TestRemoveWhileOneLags for one whose disk is stuck, although it answers.
+func TestRemoveWhileOneIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		other, third := (lead+1)%3, (lead+2)%3
+		end := f.stuck(third)
+		f.writes(lead, 5)
+		time.Sleep(10 * time.Second)
+		began := time.Now()
+		if err := f.ask(lead, Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*peerTimeout {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		f.acknowledges(lead, other)
+		end(nil)
+		time.Sleep(time.Minute)
+		f.tell(lead, Request{Remove: uint64(other + 1)})
+		f.acknowledges(lead, third)
+	})
+}
