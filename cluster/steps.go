@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -158,44 +159,53 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	return ids, nil
 }
 
-// canFollow returns an error unless a majority of the voters after a step of a change answer: otherwise nothing could
-// be committed after it, nor a leader be elected. Those in lagging do not count, nor does a present voter that lags, which would
-// hold up all writes, or is not in this cluster: it has lost its disk, or another server has its address. The voters need not
-// have the current list of members, since a voter refuses no candidate for not being in its list (see transport.dispatch).
-// canFollow also returns [ErrNotLeader] if this leader's term has ended.
+// canFollow returns an error unless a majority of the voters after a step of a change are there: otherwise nothing could
+// be committed after it, nor a leader be elected. Present voters must have this leader's log: one that lags, or whose disk is
+// stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
+// New ones must answer. Those in lagging do not count. canFollow also returns [ErrNotLeader] if this leader's term has ended.
 func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
 	now, err := m.raft.members()
 	if err != nil {
 		return err
 	}
-	after, goal := step(slices.Clone(now)), m.commits.applied()
+	after := step(slices.Clone(now))
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
-	answers := make(chan uint64, len(after)) // the ids of those that answer; 0 for one that does not
+	asked, answers := 0, make(chan uint64, len(after)) // the ids of those that are there; 0 for one that is not
 	for _, x := range after {
-		if !x.Observer {
+		if !x.Observer && find(lagging, x.ID) == nil {
+			asked++
 			m.wg.Go(func() {
-				id := uint64(0)
-				if find(lagging, x.ID) == nil {
-					s, err := m.statusOf(ctx, x)
-					if err == nil && (!slices.Contains(now, x) || s.Cluster == m.gate.cluster() && s.Index+nearlyCaughtUp >= goal) {
-						id = x.ID
-					}
+				var err error
+				switch {
+				case x.ID == m.cfg.ID:
+				case slices.Contains(now, x):
+					err = m.handover.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))
+				default:
+					_, err = m.statusOf(ctx, x)
 				}
-				answers <- id
+				if err != nil {
+					x.ID = 0
+				}
+				answers <- x.ID
 			})
 		}
 	}
 	var there []uint64
-	for range voters(after) {
-		if id := <-answers; id != 0 {
-			there = append(there, id)
+	for ; asked > 0; asked-- {
+		select {
+		case id := <-answers:
+			if id != 0 {
+				there = append(there, id)
+			}
+		case <-ctx.Done():
+			asked = 1 // a stuck disk answers much later
 		}
 		if len(there) > voters(after)/2 {
 			return m.stillLeads()
 		}
 	}
-	return noQuorum(after, there, "can be reached and have caught up")
+	return cmp.Or(m.stillLeads(), noQuorum(after, there, "can be reached and have caught up"))
 }
 
 // noQuorum is the error that too few of the voters after a change do what they have to. It names
