@@ -340,7 +340,15 @@ func startedFleet(t *testing.T, writes int) *fleet {
 	}
 	f.whole()
 	f.writes(0, writes)
+	f.ready()
 	return f
+}
+
+// ready waits until all members are ready: from then on they propose nothing of their own.
+func (f *fleet) ready() {
+	for _, m := range f.running {
+		<-m.Ready()
+	}
 }
 
 // leadOf waits for a leader, and returns its index.
@@ -368,6 +376,7 @@ func fleetOf(t *testing.T, n int) (*fleet, int) {
 	f.whole()
 	lead := leadOf(t, f)
 	f.writes(lead, 20)
+	f.ready()
 	return f, lead
 }
 
@@ -1103,6 +1112,7 @@ func (f *fleet) all(change func(*Config)) (lead int) {
 		f.open(i, cfg)
 	}
 	f.whole()
+	f.ready()
 	return leadOf(f.t, f)
 }
 

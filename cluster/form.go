@@ -61,8 +61,7 @@ type call struct {
 	at int64 // running time
 }
 
-// callLasts is after how long a member that has not called again is taken for one that is gone, or does not take this server
-// for a member any more.
+// callLasts is after how long a member that has not called again is asked whether this server is a member.
 const callLasts = 10 * time.Second
 
 // acceptance says when a proposal was accepted last, and whose; guarded by former.deciding.
@@ -102,14 +101,14 @@ func (f *former) own() ClusterID {
 }
 
 // elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
-// one that it has its place in, or whose members call it. One with data, which then comes from a snapshot, forms
-// a new cluster although members of the earlier one may call it.
+// one that it has its place in, or of which a member has called it, which may be down by now (see forget). A server with data, which
+// then comes from a snapshot, forms a new cluster although members of the earlier one may call it.
 func (f *former) elsewhere(of ClusterID, data bool) error {
 	if own := f.own(); own != 0 && own != of {
 		return refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
-	if c := f.caller.Load(); !data && c != nil && c.cluster != of && f.pulse.moment().ran-c.at < callLasts.Milliseconds() {
-		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it", c.from, c.addr, c.cluster, c.addr, f.cfg.ID)
+	if c := f.caller.Load(); !data && c != nil && c.cluster != of {
+		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.from, c.addr, c.cluster, c.addr, f.cfg.ID)
 	}
 	return nil
 }
@@ -120,6 +119,20 @@ func (f *former) called(h *hello) {
 		if last := f.caller.Swap(&call{*h, f.pulse.moment().ran}); last == nil {
 			f.again.raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
+	}
+}
+
+// forget forgets the last caller if that does not call any more, and its leader says that this server is no member.
+func (f *former) forget() {
+	c := f.caller.Load()
+	if c == nil || f.pulse.moment().ran-c.at < callLasts.Milliseconds() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+	defer cancel()
+	has, err := askLeader(ctx, over(f.peers.network), c.addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: c.cluster})
+	if err == nil && !has.Surely {
+		f.caller.CompareAndSwap(c, nil)
 	}
 }
 
@@ -194,6 +207,7 @@ func (f *former) step() (done bool, err error) {
 	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
+	f.forget()
 	said, cut := f.survey(f.list)
 	f.deciding.take()
 	defer f.deciding.give()

@@ -472,6 +472,44 @@ func TestListOfThePast(t *testing.T) {
 	}
 }
 
+// TestListOfThePastOnly is TestListOfThePast for a cluster whose other members are lost for a while once they have called
+// server 2, and only then the removed ones come back: there is no second cluster when the others return. If server 2 was
+// removed meanwhile, too, the servers of the list form a new one.
+func TestListOfThePastOnly(t *testing.T) {
+	for _, removed := range []bool{false, true} {
+		bubble(t, fmt.Sprint("removed ", removed), func(t *testing.T) {
+			f, config := replaced(t, 0, 2)
+			of := f.running[3].membership.gate.cluster()
+			f.lose(1)
+			m := f.open(1, config(1))
+			until(t, "a call", func() bool { return m.membership.former.caller.Load() != nil })
+			if removed {
+				f.tell(3, Request{Remove: 2})
+			} else {
+				f.stop(3)
+				f.stop(4)
+			}
+			time.Sleep(time.Minute)
+			for _, i := range []int{0, 2} {
+				f.lose(i)
+				f.open(i, config(i))
+			}
+			time.Sleep(time.Minute)
+			for i, m := range f.running[:3] {
+				if is := m.membership.gate.cluster(); (is != 0 && is != of) != removed {
+					t.Errorf("server %d is in %v; cluster %v exists; it waits: %s", i+1, is, of, m.Waiting())
+				}
+			}
+			if !removed {
+				f.open(3, config(3))
+				f.open(4, config(4))
+			}
+			time.Sleep(time.Minute)
+			f.acknowledges(3, 4)
+		})
+	}
+}
+
 // TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do
 // not wait for it to have their list.
 func TestObserverOnlyJoins(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 // into its cluster, and notices when it was removed. The list itself is in Raft's
 // configuration.
 //
-// Its goroutines are watch, and those of its former; they end with the member. Those
-// that canFollow starts, and sendToRemoved, end within seconds. Its methods are safe for
+// Its goroutines are watch, and those of its former; they end with the member. sendToRemoved
+// ends within seconds, and so do those that canFollow starts, unless the disk of the member that they ask is stuck. Its methods are safe for
 // concurrent use.
 type membership struct {
 	*pulse

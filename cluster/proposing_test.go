@@ -134,7 +134,6 @@ func TestLossLeavesNoGap(t *testing.T) {
 			f := startedFleet(t, 1)
 			i := (leadOf(t, f) + 1) % 3
 			m := f.running[i]
-			<-m.Ready() // it proposes nothing of its own
 			f.cutOff(i, true)
 			// The first command is under way and the second waits for it. The third is
 			// proposed while the first is being lost, and the fourth later.

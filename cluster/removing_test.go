@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -427,4 +428,114 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestRemoveBesideStranger: of three members, one has lost its disk, and runs without being in the cluster again: it was
+// started with another server to join, or with a list of only itself. Its answer does not count when another one is removed
+// or loses its vote: without that one, nothing could be committed any more.
+func TestRemoveBesideStranger(t *testing.T) {
+	for name, wrong := range map[string]func(f *fleet, i int) Config{
+		"in no cluster": func(f *fleet, i int) Config {
+			cfg := f.joins(i, -1)
+			cfg.Join = "x:1"
+			return cfg
+		},
+		"in another cluster": func(f *fleet, i int) Config {
+			cfg := f.config(i)
+			cfg.Peers = slices.DeleteFunc(cfg.Peers, func(x proto.Peer) bool { return x.ID != cfg.ID })
+			return cfg
+		},
+	} {
+		for change, q := range map[string]func(x proto.Peer) Request{
+			"remove":   func(x proto.Peer) Request { return Request{Remove: x.ID} },
+			"observer": func(x proto.Peer) Request { x.Observer = true; return Request{Add: &x} },
+			"reconfig": func(x proto.Peer) Request { return Request{Reconfig: &Reconfig{Version: -1, Leaving: []uint64{x.ID}}} },
+		} {
+			bubble(t, name+", "+change, func(t *testing.T) {
+				f, lead := fleetOf(t, 3)
+				other, third := (lead+1)%3, (lead+2)%3
+				f.lose(third)
+				f.open(third, wrong(f, third))
+				time.Sleep(time.Minute)
+				if f.ask(lead, q(*f.place(lead, uint64(other+1)))) == nil {
+					t.Error("it is done")
+				}
+				time.Sleep(time.Minute)
+				f.acknowledges(lead, other)
+				f.lose(third) // the operator has seen the mistake
+				f.start(third)
+				time.Sleep(10 * time.Minute)
+				f.acknowledges(lead, other)
+				f.whole()
+			})
+		}
+	}
+}
+
+// TestRemoveWhileOneLags: of three members, one has been away, and is slow to catch up. Until it has, another one cannot be
+// removed: all writes would have to wait for the one that lags.
+func TestRemoveWhileOneLags(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		other, third := (lead+1)%3, (lead+2)%3
+		f.cutOff(third, true)
+		f.writes(lead, 2*nearlyCaughtUp)
+		f.disks[third].SetFault(func() error { time.Sleep(500 * time.Millisecond); return nil })
+		f.cutOff(third, false)
+		time.Sleep(5 * time.Second)
+		for _, leaves := range []int{other, lead} {
+			removed := make(chan error, 1)
+			go func() { removed <- f.ask(lead, Request{Remove: uint64(leaves + 1)}) }()
+			time.Sleep(time.Second)
+			written(t, f.running[lead], time.Second)
+			if err := <-removed; err == nil || !strings.Contains(err.Error(), "caught up") {
+				t.Errorf("removing server %d: %v", leaves+1, err)
+			}
+		}
+		time.Sleep(5 * time.Minute)
+		f.tell(lead, Request{Remove: uint64(other + 1)})
+	})
+}
+
+// TestAddBesideStranger: a client makes a server a voter that answers, but never joins. It does not count when the next such
+// server is to get a vote: without it there would be no majority.
+func TestAddBesideStranger(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 4)
+		f.found(2)
+		lead := leadOf(t, f)
+		f.writes(lead, 20)
+		for i := 2; i < 4; i++ {
+			cfg := f.joins(i, -1)
+			cfg.Join = "x:1"
+			f.open(i, cfg)
+			x := proto.Peer{ID: uint64(i + 1), Addr: f.peers[uint64(i+1)]}
+			err := f.ask(lead, Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}})
+			if is := f.place(lead, x.ID); (err == nil) != (i == 2) || is != nil && is.Observer != (i == 3) {
+				t.Errorf("server %d is %v: %v", i+1, is, err)
+			}
+			time.Sleep(time.Minute)
+			f.acknowledges(0, 1)
+		}
+	})
+}
+
+// TestRemoveWhileOneIsStuck is TestRemoveWhileOneLags for one whose disk is stuck, although it answers.
+func TestRemoveWhileOneIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		other, third := (lead+1)%3, (lead+2)%3
+		end := f.stuck(third)
+		f.writes(lead, 5)
+		time.Sleep(10 * time.Second)
+		began := time.Now()
+		if err := f.ask(lead, Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*peerTimeout {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+		f.acknowledges(lead, other)
+		end(nil)
+		time.Sleep(time.Minute)
+		f.tell(lead, Request{Remove: uint64(other + 1)})
+		f.acknowledges(lead, third)
+	})
 }

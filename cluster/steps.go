@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,7 +129,7 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 }
 
 // absent returns the voters in after, the members after a change, that cannot be reached or
-// run with the data of another cluster. It fails if the others are no majority, or if another
+// are not in this cluster. It fails if the others are no majority, or if another
 // server answers in place of one of those in added, which are to be added or to get a vote: such
 // a change must fail before its first step, which may be the removal of a member.
 func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
@@ -139,10 +140,9 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	for _, x := range poll(asked, func(x proto.Peer) (*Status, error) { return m.statusOf(ctx, x) }) {
 		isNew := find(added, x.ID) != nil
 		switch {
-		case x.err == nil && m.foreign(x.status) != nil:
-			if isNew {
-				return nil, m.foreign(x.status)
-			}
+		case x.err == nil && isNew && m.foreign(x.status) != nil:
+			return nil, m.foreign(x.status)
+		case x.err == nil && !isNew && x.status.Cluster != m.gate.cluster():
 			ids = append(ids, x.ID)
 		case x.err == nil && !x.Observer:
 			there = append(there, x.ID)
@@ -159,10 +159,10 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	return ids, nil
 }
 
-// canFollow returns an error unless a majority of the voters after a step of a change answer: otherwise nothing could
-// be committed after it, nor a leader be elected. Those in lagging do not count. They need not have the current list of
-// members, since a voter refuses no candidate for not being in its list (see transport.dispatch). canFollow also returns
-// [ErrNotLeader] if this leader's term has ended.
+// canFollow returns an error unless a majority of the voters after a step of a change are there: otherwise nothing could
+// be committed after it, nor a leader be elected. Present voters must have this leader's log: one that lags, or whose disk is
+// stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
+// New ones must answer. Those in lagging do not count. canFollow also returns [ErrNotLeader] if this leader's term has ended.
 func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
 	now, err := m.raft.members()
 	if err != nil {
@@ -171,30 +171,41 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 	after := step(slices.Clone(now))
 	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
 	defer cancel()
-	answers := make(chan uint64, len(after)) // the ids of those that answer; 0 for one that does not
+	asked, answers := 0, make(chan uint64, len(after)) // the ids of those that are there; 0 for one that is not
 	for _, x := range after {
-		if !x.Observer {
+		if !x.Observer && find(lagging, x.ID) == nil {
+			asked++
 			m.wg.Go(func() {
-				id := uint64(0)
-				if find(lagging, x.ID) == nil {
-					if _, err := m.statusOf(ctx, x); err == nil {
-						id = x.ID
-					}
+				var err error
+				switch {
+				case x.ID == m.cfg.ID:
+				case slices.Contains(now, x):
+					err = m.handover.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))
+				default:
+					_, err = m.statusOf(ctx, x)
 				}
-				answers <- id
+				if err != nil {
+					x.ID = 0
+				}
+				answers <- x.ID
 			})
 		}
 	}
 	var there []uint64
-	for range voters(after) {
-		if id := <-answers; id != 0 {
-			there = append(there, id)
+	for ; asked > 0; asked-- {
+		select {
+		case id := <-answers:
+			if id != 0 {
+				there = append(there, id)
+			}
+		case <-ctx.Done():
+			asked = 1 // a stuck disk answers much later
 		}
 		if len(there) > voters(after)/2 {
 			return m.stillLeads()
 		}
 	}
-	return noQuorum(after, there, "can be reached and have caught up")
+	return cmp.Or(m.stillLeads(), noQuorum(after, there, "can be reached and have caught up"))
 }
 
 // noQuorum is the error that too few of the voters after a change do what they have to. It names

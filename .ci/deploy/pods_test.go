@@ -162,10 +162,8 @@ func TestPods(t *testing.T) {
 	check(t, os.RemoveAll(n.volume(4, "data")))
 	n.restore(backup, 3)
 	n.restore(backup, 3) // an operator may do it twice
-	for _, kept := range []string{"lockkeeper.1", "lockkeeper.2"} {
-		if _, err := os.Stat(filepath.Join(n.volume(1, "data"), kept, "meta.json")); err != nil {
-			t.Error(err)
-		}
+	if kept, err := filepath.Glob(filepath.Join(n.volume(1, "data"), "lockkeeper.old-*", "meta.json")); err != nil || len(kept) != 2 {
+		t.Errorf("the old data are at %v, %v", kept, err)
 	}
 	n.createSet(4) // the fourth joins again
 	n.awaitVoters(1, 2, 3, 4)
