@@ -192,14 +192,13 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 		}
 	}
 	var there []uint64
-	for ; asked > 0; asked-- {
+	for ; asked > 0 && ctx.Err() == nil; asked-- {
 		select {
 		case id := <-answers:
 			if id != 0 {
 				there = append(there, id)
 			}
-		case <-ctx.Done():
-			asked = 1 // a stuck disk answers much later
+		case <-ctx.Done(): // a stuck disk answers much later
 		}
 		if len(there) > voters(after)/2 {
 			return m.stillLeads()
