@@ -2,6 +2,7 @@ package spec
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strconv"
@@ -16,28 +17,20 @@ type replication struct {
 	terms     map[uint64]*term
 	given     map[Run]bool // snapshots that a member had when it started for the first time, as First and Term
 	committed []Run        // may begin late, after given snapshots
-	applied   []uint64     // the entries that any member has applied, in order; old ones are forgotten
-	forgotten uint64       // those up to here
+	applied   []Run        // the entries that any member has applied; the others are Raft's own
 }
 
 // replica is a member. Its disk has log, lists, snapshot, term and vote.
 type replica struct {
-	log      []Run
-	lists    []List // in log
-	snapshot Covers
-	term     uint64
-	voteTerm uint64
-	vote     string
-	ran      bool   // since its disk was new
-	foreign  bool   // it has the disk of another cluster
-	applied  uint64 // its state is as of this entry
-	newest   uint64 // that it has applied since it started
+	log             []Run
+	lists           []List // in log
+	snapshot        Covers
+	term, voteTerm  uint64
+	vote            string
+	ran             bool   // since its disk was new
+	foreign         bool   // it has the disk of another cluster
+	applied, newest uint64 // its state is as of an entry; the newest one since it started
 }
-
-// place is an entry. In a log that ends with a later one there is more.
-type place struct{ term, index uint64 }
-
-func (p place) before(q place) bool { return p.term < q.term || p.term == q.term && p.index < q.index }
 
 // term is what is known of a term.
 type term struct {
@@ -47,7 +40,7 @@ type term struct {
 	before uint64            // term of the entry before
 	lists  []List            // in the leader's log: the newest one when the term began, and those of this term
 	votes  map[uint64]uint64 // who got the vote of each member
-	ends   map[uint64]place  // of the log of each member, when it stored the term: with that it stands
+	ends   map[uint64]Run    // Last and Term of each member's log when it stored the term: with that it stands
 	has    map[uint64]uint64 // up to which entry each member had the leader's log while this was its term
 }
 
@@ -56,7 +49,6 @@ func newReplication() *replication {
 }
 
 func (*replication) name() string { return "replication" }
-
 func (a *replication) member(id uint64) *replica {
 	if a.members[id] == nil {
 		a.members[id] = new(replica)
@@ -66,26 +58,18 @@ func (a *replication) member(id uint64) *replica {
 
 func (a *replication) term(n uint64) *term {
 	if a.terms[n] == nil {
-		a.terms[n] = &term{votes: map[uint64]uint64{}, ends: map[uint64]place{}, has: map[uint64]uint64{}}
+		a.terms[n] = &term{votes: map[uint64]uint64{}, ends: map[uint64]Run{}, has: map[uint64]uint64{}}
 	}
 	return a.terms[n]
 }
 
-// runAt returns the run that has an entry, or nil.
-func runAt(log []Run, index uint64) *Run {
-	i := sort.Search(len(log), func(i int) bool { return log[i].Last >= index })
-	if i == len(log) || log[i].First > index {
-		return nil
-	}
-	return &log[i]
-}
-
 // termAt returns the term of an entry, or 0 if that is not known.
 func termAt(log []Run, index uint64) uint64 {
-	if r := runAt(log, index); r != nil {
-		return r.Term
+	i := sort.Search(len(log), func(i int) bool { return log[i].Last >= index })
+	if i == len(log) || log[i].First > index {
+		return 0
 	}
-	return 0
+	return log[i].Term
 }
 
 func lastOf(log []Run) uint64 {
@@ -95,7 +79,6 @@ func lastOf(log []Run) uint64 {
 	return log[len(log)-1].Last
 }
 
-// addRun returns the log with one more run.
 func addRun(log []Run, r Run) []Run {
 	if n := len(log); n > 0 && log[n-1].Term == r.Term && log[n-1].Last+1 == r.First {
 		log[n-1].Last = r.Last
@@ -114,59 +97,37 @@ func between(log []Run, first, last uint64) (part []Run) {
 	return part
 }
 
-func (m *replica) end() place {
-	if n := lastOf(m.log); n >= m.snapshot.Index && n > 0 {
-		return place{termAt(m.log, n), n}
+// end returns Last and Term of the log, as Raft knows it.
+func (m *replica) end() Run {
+	if n := len(m.log); n > 0 && m.log[n-1].Last >= m.snapshot.Index {
+		return m.log[n-1]
 	}
-	return place{m.snapshot.Term, m.snapshot.Index}
-}
-
-// termOf returns the term of an entry, also of the last one that the snapshot covers, or 0.
-func (m *replica) termOf(index uint64) uint64 {
-	if t := termAt(m.log, index); t > 0 || index != m.snapshot.Index {
-		return t
-	}
-	return m.snapshot.Term
-}
-
-// newestLists returns the lists of which one is in force for this member's Raft: that of the end of the log, and that of the
-// snapshot, which replaces it if it was the leader's.
-func (m *replica) newestLists() []List {
-	lists := []List{m.snapshot.List}
-	if n := len(m.lists); n > 0 {
-		lists = append(lists, m.lists[n-1])
-	}
-	return lists
+	return Run{Last: m.snapshot.Index, Term: m.snapshot.Term}
 }
 
 // majority returns how far a majority of the voters in a list has come.
 func majority(l List, has map[uint64]uint64) uint64 {
-	var upTo []uint64
+	upTo := []uint64{0}
 	for _, s := range l.Servers {
 		if s.Votes {
 			upTo = append(upTo, has[s.ID])
 		}
 	}
-	if len(upTo) == 0 {
-		return 0
-	}
-	slices.Sort(upTo)
-	return upTo[(len(upTo)-1)/2]
+	slices.Sort(upTo) // the first one is no voter's
+	return upTo[len(upTo)/2]
 }
 
 func (a *replication) next(e *Event) error {
 	m := a.member(e.Member)
-	switch {
-	case e.Step == Swapped:
+	if e.Step == Swapped {
 		m.foreign = !m.foreign
-		return nil
-	case m.foreign:
-		return nil
-	case e.Step == LostDisk:
-		*m = replica{}
+	}
+	if m.foreign {
 		return nil
 	}
 	switch e.Step {
+	case LostDisk:
+		*m = replica{}
 	case Opened:
 		return a.open(e, m)
 	case Stored:
@@ -182,20 +143,14 @@ func (a *replication) next(e *Event) error {
 	case Visible:
 		return a.apply(e.Member, m, e.Last, e.Term)
 	case Restored:
-		switch {
-		case e.Last > m.snapshot.Index:
-			return fmt.Errorf("its state is of a snapshot up to %d, but the newest one on its disk ends at %d", e.Last, m.snapshot.Index)
-		case e.Last < m.newest:
-			return fmt.Errorf("its state goes back from entry %d to %d", m.newest, e.Last)
+		if e.Last > m.snapshot.Index || e.Last < m.newest {
+			return fmt.Errorf("it had applied %d, and its snapshot ends at %d", m.newest, m.snapshot.Index)
 		}
 		m.applied = max(m.applied, m.snapshot.Index)
 	case Leads:
 		t := a.term(e.Term)
-		if t.leader != e.Member {
-			return fmt.Errorf("it leads in term %d, whose first entry is of member %d", e.Term, t.leader)
-		}
-		if next, ok := a.after(m.applied); ok && next < t.first {
-			return fmt.Errorf("it leads with its entry %d, and has not applied %d", t.first, next)
+		if next, ok := a.after(m.applied); t.leader != e.Member || ok && next < t.first {
+			return fmt.Errorf("the first entry of that term is %d, of member %d, and it has applied only up to %d", t.first, t.leader, m.applied)
 		}
 	}
 	return nil
@@ -206,7 +161,7 @@ func (a *replication) next(e *Event) error {
 func (a *replication) open(e *Event, m *replica) error {
 	m.applied, m.newest = 0, 0
 	if !m.ran {
-		*m = replica{log: e.Log, lists: e.Lists, term: e.Term, vote: e.Candidate, voteTerm: e.Last, ran: true}
+		*m = replica{log: slices.Clone(e.Log), lists: slices.Clone(e.Lists), term: e.Term, vote: e.Candidate, voteTerm: e.Last, ran: true}
 		if e.Snapshot != nil {
 			m.snapshot, m.applied = *e.Snapshot, e.Snapshot.Index
 			a.given[Run{First: e.Snapshot.Index, Term: e.Snapshot.Term}] = true
@@ -214,46 +169,33 @@ func (a *replication) open(e *Event, m *replica) error {
 		return nil
 	}
 	switch {
-	case e.Term < m.term:
-		return fmt.Errorf("its disk had term %d, and now %d", m.term, e.Term)
 	case e.Last < m.voteTerm || e.Last == m.voteTerm && e.Candidate != m.vote:
 		return fmt.Errorf("its disk had a vote for %q in term %d, and now one for %q in %d", m.vote, m.voteTerm, e.Candidate, e.Last)
 	case m.snapshot.Index > 0 && (e.Snapshot == nil || e.Snapshot.Index < m.snapshot.Index):
 		return fmt.Errorf("its disk had a snapshot up to %d, and now %v", m.snapshot.Index, e.Snapshot)
 	}
-	if e.Snapshot != nil {
-		if err := a.save(m, e.Snapshot); err != nil {
-			return err
-		}
+	err := a.begin(e.Member, m, e.Term)
+	if err == nil && e.Snapshot != nil {
+		err = a.save(m, e.Snapshot)
 	}
-	if e.Term > m.term {
-		if err := a.begin(e.Member, m, e.Term); err != nil {
-			return err
-		}
-	}
-	s := m.snapshot
+	s, old := m.snapshot, lastOf(m.log)
 	m.applied = s.Index
-	old := lastOf(m.log)
-	if conflicts := termAt(m.log, s.Index); s.Index > 0 && len(m.log) > 0 && m.log[0].First <= s.Index && (old < s.Index || conflicts > 0 && conflicts != s.Term) {
-		if len(e.Log) == 0 || e.Log[0].First >= s.Index { // a snapshot of the leader's superseded it
-			m.log, m.lists, old = nil, nil, 0
-		}
+	if is := termAt(m.log, s.Index); (old < s.Index || is > 0 && is != s.Term) && (len(e.Log) == 0 || e.Log[0].First >= s.Index) {
+		m.log, m.lists, old = nil, nil, 0 // a snapshot of the leader's superseded it
 	}
 	for _, r := range m.log {
 		if got := between(e.Log, r.First, r.Last); len(got) != 1 || got[0] != r {
 			return fmt.Errorf("its disk had the entries %v, and now %v", m.log, e.Log)
 		}
 	}
-	if more := between(e.Log, old+1, lastOf(e.Log)); len(more) > 0 {
-		if err := a.store(e.Member, m, more, e.Lists); err != nil {
-			return err
-		}
+	if more := between(e.Log, old+1, lastOf(e.Log)); err == nil && len(more) > 0 {
+		err = a.store(e.Member, m, more, e.Lists)
 	}
-	m.log, m.lists = e.Log, e.Lists
-	if e.Last > m.voteTerm {
-		return a.elect(e.Member, m, e.Last, e.Candidate)
+	m.log, m.lists = slices.Clone(e.Log), slices.Clone(e.Lists)
+	if err == nil && e.Last > m.voteTerm {
+		err = a.elect(e.Member, m, e.Last, e.Candidate)
 	}
-	return nil
+	return err
 }
 
 func (a *replication) store(id uint64, m *replica, runs []Run, lists []List) error {
@@ -263,20 +205,17 @@ func (a *replication) store(id uint64, m *replica, runs []Run, lists []List) err
 		}
 		m.log = addRun(m.log, r)
 	}
+	t, r := a.term(m.term), runs[len(runs)-1]
 	for _, l := range lists {
 		if n := len(m.lists); n == 0 || m.lists[n-1].Index < l.Index {
 			m.lists = append(m.lists, l)
 		}
-	}
-	t := a.term(m.term)
-	r := runs[len(runs)-1]
-	if r.Term != m.term || !t.began {
-		return nil
-	}
-	for _, l := range lists {
-		if l.Index >= max(r.First, t.first) && (len(t.lists) == 0 || t.lists[len(t.lists)-1].Index < l.Index) {
+		if n := len(t.lists); r.Term == m.term && n > 0 && l.Index >= max(r.First, t.first) && t.lists[n-1].Index < l.Index {
 			t.lists = append(t.lists, l)
 		}
+	}
+	if r.Term != m.term || len(t.lists) == 0 {
+		return nil
 	}
 	t.has[id] = max(t.has[id], r.Last)
 	// Until a list is committed, Raft may count with the one before for a moment.
@@ -299,37 +238,27 @@ func (a *replication) follows(id uint64, m *replica, r Run) error {
 	end, ended := lastOf(m.log), termAt(m.log, lastOf(m.log))
 	if len(m.log) == 0 {
 		end, ended = s.Index, s.Term
-		if s.Index > 0 && r.First <= s.Index {
-			if r.First == s.Index && r.Term != s.Term {
-				return fmt.Errorf("entry %d is of term %d, but the snapshot there of %d", r.First, r.Term, s.Term)
-			}
+		if r.First == s.Index && r.Term == s.Term && s.Index > 0 {
 			return nil // it comes with the snapshot, see transport.InstallSnapshot
 		}
 	}
 	t := a.term(r.Term)
 	switch {
-	case r.First != end+1:
-		return fmt.Errorf("entry %d does not follow entry %d", r.First, end)
-	case r.Term > m.term:
-		return fmt.Errorf("entry %d is of term %d, but its disk has term %d", r.First, r.Term, m.term)
-	case r.Term < ended:
-		return fmt.Errorf("entry %d of term %d follows one of term %d", r.First, r.Term, ended)
-	case r.Term == ended:
+	case r.First != end+1 || r.Term < ended || r.Term > m.term:
+		return fmt.Errorf("entry %d of term %d does not follow entry %d of term %d, in term %d", r.First, r.Term, end, ended, m.term)
+	case r.Term != ended && t.began && (r.First != t.first || ended != t.before):
+		return fmt.Errorf("term %d begins at %d, after term %d, and at member %d, which began it, at %d, after term %d", r.Term, r.First, ended, t.leader, t.first, t.before)
+	case r.Term == ended || t.began:
 		return nil
-	case t.began && (r.First != t.first || ended != t.before):
-		return fmt.Errorf("term %d begins at %d, after an entry of term %d, and at member %d it began at %d, after one of term %d: two lead in it, or the log has another beginning", r.Term, r.First, ended, t.leader, t.first, t.before)
-	case t.began:
-		return nil
+	case r.Term < m.term:
+		return fmt.Errorf("nobody has begun term %d, and now it is term %d", r.Term, m.term)
 	}
 	t.began, t.first, t.before = true, r.First, ended
 	if r.First == 1 && r.Term == 1 {
 		return nil // the first list of a cluster, which each member stores by itself
 	}
 	t.leader = id
-	if r.Term != m.term {
-		return fmt.Errorf("it stores the first entry of term %d in term %d", r.Term, m.term)
-	}
-	if end := lastOf(a.committed); end > 0 && (r.First <= end || end > s.Index && m.termOf(end) != termAt(a.committed, end)) {
+	if end := lastOf(a.committed); end > 0 && (r.First <= end || end > s.Index && termAt(m.log, end) != termAt(a.committed, end)) {
 		return fmt.Errorf("it leads in term %d, and lacks what is committed: up to entry %d, of term %d", r.Term, end, termAt(a.committed, end))
 	}
 	voted := map[uint64]uint64{}
@@ -338,15 +267,12 @@ func (a *replication) follows(id uint64, m *replica, r Run) error {
 			voted[voter] = 1
 		}
 	}
-	for _, l := range m.newestLists() {
-		if majority(l, voted) > 0 {
-			if n := len(t.lists); n == 0 || t.lists[n-1].Index < l.Index {
-				t.lists = []List{l}
-			}
-		}
+	t.lists = []List{s.List}
+	if n := len(m.lists); n > 0 && m.lists[n-1].Index > s.List.Index {
+		t.lists[0] = m.lists[n-1]
 	}
-	if len(t.lists) == 0 {
-		return fmt.Errorf("it leads in term %d with votes of %v, which are no majority in its lists %v", r.Term, voted, m.newestLists())
+	if majority(t.lists[0], voted) == 0 {
+		return fmt.Errorf("it leads in term %d with votes of %v, no majority in its list %v", r.Term, slices.Sorted(maps.Keys(voted)), t.lists[0])
 	}
 	return nil
 }
@@ -359,17 +285,12 @@ func (a *replication) remove(m *replica, first, until uint64) error {
 	}
 	m.log = append(between(m.log, 0, max(first, 1)-1), between(m.log, until+1, lastOf(m.log))...)
 	m.lists = slices.DeleteFunc(slices.Clone(m.lists), func(l List) bool { return first <= l.Index && l.Index <= until })
-	for i, r := range m.log {
-		if i > 0 && m.log[i-1].Last+1 != r.First {
-			return fmt.Errorf("the log has a hole before entry %d", r.First)
-		}
-	}
 	return nil
 }
 
 func (a *replication) save(m *replica, s *Covers) error {
 	if t := termAt(a.committed, s.Index); !a.given[Run{First: s.Index, Term: s.Term}] && (s.Index > lastOf(a.committed) || t > 0 && t != s.Term) {
-		return fmt.Errorf("the snapshot ends with entry %d of term %d, which is not committed: %s", s.Index, s.Term, a.tail())
+		return fmt.Errorf("the snapshot ends with entry %d of term %d, and what is committed at %d, with term %d there", s.Index, s.Term, lastOf(a.committed), t)
 	}
 	if s.Index >= m.snapshot.Index {
 		m.snapshot = *s
@@ -377,16 +298,13 @@ func (a *replication) save(m *replica, s *Covers) error {
 	return nil
 }
 
-func (a *replication) tail() string {
-	return fmt.Sprintf("what is ends at %d, in term %d", lastOf(a.committed), termAt(a.committed, lastOf(a.committed)))
-}
-
 func (a *replication) begin(id uint64, m *replica, n uint64) error {
 	if n < m.term && !(n == 0 && len(m.log) == 0 && m.snapshot.Index == 0) { // see storage.Empty
 		return fmt.Errorf("its disk had term %d already", m.term)
 	}
-	m.term = n
-	a.term(n).ends[id] = m.end()
+	if t := a.term(n); n != m.term {
+		m.term, t.ends[id] = n, m.end()
+	}
 	return nil
 }
 
@@ -396,19 +314,17 @@ func (a *replication) elect(id uint64, m *replica, n uint64, candidate string) e
 	if _, other, ok := strings.Cut(candidate, "\x00"); ok {
 		got, _ = strconv.ParseUint(other, 10, 64)
 	}
-	t := a.term(n)
+	t, end := a.term(n), m.end()
 	with, stands := t.ends[got]
 	switch before, voted := t.votes[id]; {
-	case n != m.term:
-		return fmt.Errorf("its term is %d", m.term)
 	case voted && before != got && got == id && m.voteTerm < n:
 		got = before // its disk was new since, and transport.adopt keeps others from getting the vote
 	case voted && before != got:
 		return fmt.Errorf("it has voted for member %d in this term, and now for %d", before, got)
-	case !stands:
-		return fmt.Errorf("member %d has not stored this term", got)
-	case got != id && with.before(m.end()):
-		return fmt.Errorf("the log of member %d ends with entry %d of term %d, and its own with %d of %d", got, with.index, with.term, m.end().index, m.end().term)
+	case n != m.term || !stands:
+		return fmt.Errorf("its term is %d, or member %d has not stored this term", m.term, got)
+	case got != id && (with.Term < end.Term || with.Term == end.Term && with.Last < end.Last):
+		return fmt.Errorf("the log of member %d ends with entry %d of term %d, and its own with %d of %d", got, with.Last, with.Term, end.Last, end.Term)
 	}
 	t.votes[id], m.voteTerm, m.vote = got, n, candidate
 	return nil
@@ -416,36 +332,27 @@ func (a *replication) elect(id uint64, m *replica, n uint64, candidate string) e
 
 // after returns the first entry after index that any member has applied.
 func (a *replication) after(index uint64) (next uint64, ok bool) {
-	i := sort.Search(len(a.applied), func(i int) bool { return a.applied[i] > index })
-	if i == len(a.applied) || index < a.forgotten {
+	i := sort.Search(len(a.applied), func(i int) bool { return a.applied[i].Last > index })
+	if i == len(a.applied) {
 		return 0, false
 	}
-	return a.applied[i], true
+	return max(a.applied[i].First, index+1), true
 }
-
-const mostApplied = 1 << 18 // entries that are remembered
 
 func (a *replication) apply(id uint64, m *replica, index, term uint64) error {
 	next, ok := a.after(m.applied)
 	switch t := termAt(a.committed, index); {
 	case index > lastOf(a.committed):
-		return fmt.Errorf("the entry is not committed, a crash may lose it: %s", a.tail())
+		return fmt.Errorf("a crash may lose the entry: what is committed ends at %d", lastOf(a.committed))
 	case term > 0 && t > 0 && t != term:
 		return fmt.Errorf("the entry that is committed there is of term %d", t)
-	case index <= m.applied:
-		return fmt.Errorf("it has applied up to %d already", m.applied)
-	case ok && next < index:
-		return fmt.Errorf("it leaves out entry %d, which others have applied", next)
-	case ok && next > index:
-		return fmt.Errorf("others have applied %d after %d, without this one", next, m.applied)
-	case index > max(m.end().index, m.snapshot.Index) && a.term(m.term).leader != id:
-		return fmt.Errorf("its disk ends at %d, and it does not lead in term %d", m.end().index, m.term)
+	case index <= m.applied || ok && next != index:
+		return fmt.Errorf("it has applied up to %d, and the next entry that others have applied is %d", m.applied, next)
+	case index > m.end().Last && a.term(m.term).leader != id:
+		return fmt.Errorf("its disk ends at %d, and it does not lead in term %d", m.end().Last, m.term)
 	}
-	if !ok && index > a.forgotten && (len(a.applied) == 0 || a.applied[len(a.applied)-1] < index) {
-		if a.applied = append(a.applied, index); len(a.applied) > mostApplied {
-			a.forgotten = a.applied[mostApplied/2]
-			a.applied = slices.Clone(a.applied[mostApplied/2+1:])
-		}
+	if !ok {
+		a.applied = addRun(a.applied, Run{First: index, Last: index})
 	}
 	m.applied, m.newest = index, index
 	return nil
@@ -453,42 +360,36 @@ func (a *replication) apply(id uint64, m *replica, index, term uint64) error {
 
 // kind says who the member is in its term, how its log ends, with what it begins, and whether a list is on its way.
 func (a *replication) kind(e *Event) string {
-	switch e.Step {
-	case Touched, Heard, Restarts, Late, Ended, Identity, Rejoining:
-		return ""
-	}
 	m := a.member(e.Member)
-	if m.foreign {
+	t, end, committed := a.term(m.term), m.end(), lastOf(a.committed)
+	kind, both := "no leader", min(end.Last, committed)
+	switch is, at := termAt(m.log, both), termAt(a.committed, both); {
+	case e.Session != 0 || e.Step == Identity || e.Step == Rejoining:
+		return ""
+	case m.foreign:
 		return "other cluster"
-	}
-	t := a.term(m.term)
-	kind := "no leader"
-	switch got, voted := t.votes[e.Member]; {
 	case t.leader == e.Member:
 		kind = "leader"
 	case t.leader > 0:
 		kind = "follower"
-	case voted && got == e.Member:
+	case t.votes[e.Member] == e.Member:
 		kind = "candidate"
-	case voted:
-		kind = "voter"
-	}
-	end, committed := m.end(), lastOf(a.committed)
-	switch is, at := termAt(m.log, min(end.index, committed)), termAt(a.committed, min(end.index, committed)); {
 	case is > 0 && at > 0 && is != at:
-		kind += ", other end"
-	case end.index < committed:
-		kind += ", behind"
-	case end.index > committed:
-		kind += ", ahead"
+		kind = "other end"
 	}
 	switch {
+	case end.Last < committed:
+		kind += ", behind"
+	case end.Last > committed:
+		kind += ", ahead"
+	}
+	switch begins := termAt(m.log, m.snapshot.Index); {
 	case m.snapshot.Index == 0:
 	case len(m.log) == 0:
 		kind += ", only a snapshot"
 	case m.log[0].First > m.snapshot.Index:
 		kind += ", begins after its snapshot"
-	case termAt(m.log, m.snapshot.Index) != m.snapshot.Term:
+	case begins != m.snapshot.Term:
 		kind += ", other than its snapshot"
 	}
 	if n := len(t.lists); n > 0 && t.lists[n-1].Index > committed {
