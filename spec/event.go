@@ -24,8 +24,8 @@ const (
 	Restored  Step = "restored"  // its state is that of a snapshot up to Last
 	Leads     Step = "leads"     // it leads in Term, and is about to give all sessions their full timeouts
 	Anew      Step = "anew"      // it forgets all sessions, and Restarts those that exist after the entry at Last
-	Touched   Step = "touched"   // a request of Session, which came Ago, is about to be carried out
-	Heard     Step = "heard"     // another member has reported a request of Session, which came Ago
+	Touched   Step = "touched"   // a request of Session is about to be carried out
+	Heard     Step = "heard"     // another member has reported a request of Session
 	Restarts  Step = "restarts"  // the full timeout of Session begins: it was opened or resumed, or after Anew
 	Late      Step = "late"      // it is about to propose the expiry of Session
 	Ended     Step = "ended"     // the end of Session was applied
@@ -53,7 +53,7 @@ type Event struct {
 
 	Session int64         `json:",omitempty"`
 	Timeout time.Duration `json:",omitempty"` // of Session
-	Ago     time.Duration `json:",omitempty"`
+	Asked   time.Duration `json:",omitempty"` // when the request came, by the clock of At
 }
 
 func (e Event) String() string {
@@ -81,7 +81,7 @@ func (e *Event) what() string {
 	case Visible, Restored, Anew:
 		return fmt.Sprintf("%d, term %d %v", e.Last, e.Term, e.Commands)
 	case Touched, Heard, Restarts, Late, Ended:
-		return fmt.Sprintf("session %x, timeout %v, %v ago", e.Session, e.Timeout, e.Ago)
+		return fmt.Sprintf("session %x, timeout %v, asked at %v", e.Session, e.Timeout, e.Asked)
 	}
 	return ""
 }

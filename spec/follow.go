@@ -70,7 +70,11 @@ func (f *follower) Leads(term uint64)     { f.tell(Leads, Event{Term: term}) }
 
 func (f *follower) Session(step cluster.SessionStep, id int64, timeout, ago time.Duration) {
 	steps := map[cluster.SessionStep]Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}
-	f.tell(steps[step], Event{Session: id, Timeout: timeout, Ago: ago})
+	e := Event{Session: id, Timeout: timeout}
+	if step == cluster.Touched || step == cluster.Heard {
+		e.Asked = f.now() - ago // at once: it may take a while to be told
+	}
+	f.tell(steps[step], e)
 }
 
 // Opened says what is on the disk, and has all that is written to it from now on passed on.

@@ -170,9 +170,8 @@ func (w *sessions) next(e *Event) error {
 		if x == nil {
 			return fmt.Errorf("it knows no such session")
 		}
-		asked := e.At - e.Ago
-		x.heard = max(x.heard, asked)
-		w.session(e.Session).vouched = max(w.session(e.Session).vouched, asked)
+		r := w.session(e.Session)
+		x.heard, r.vouched = max(x.heard, e.Asked), max(r.vouched, e.Asked)
 	case Touched:
 		return w.touched(m, e, x)
 	case Late:
@@ -305,7 +304,7 @@ func (w *sessions) touched(m *sessionsOf, e *Event, x *tracked) error {
 	if x == nil {
 		return fmt.Errorf("the session is not known here, or has ended")
 	}
-	r, asked := w.session(e.Session), e.At-e.Ago
+	r, asked := w.session(e.Session), e.Asked
 	until := asked + timing.Believed(x.timeout) - rounding
 	if w.pending(r) && r.late.opened == x.opened && until > r.late.at {
 		return fmt.Errorf("the leader has found the session late at %v, and its client relies on it until %v", r.late.at, until)
