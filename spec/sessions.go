@@ -185,8 +185,15 @@ func (w *sessions) after(index uint64) int {
 	return sort.Search(len(w.changes), func(i int) bool { return w.changes[i].index > index })
 }
 
-// visible begins an entry. All members change the same sessions with each entry.
+// visible begins an entry. All members change the same sessions with each entry, and so know the same ones.
 func (w *sessions) visible(m *sessionsOf, e *Event) error {
+	live := 0
+	if m.next > 0 {
+		live = w.changes[m.next-1].live
+	}
+	if len(m.sessions) != live {
+		return fmt.Errorf("it knows %d sessions, and other members know %d after the same entry", len(m.sessions), live)
+	}
 	if m.next < len(w.changes) && w.changes[m.next].index < e.Last {
 		c := w.changes[m.next]
 		return fmt.Errorf("entry %d opens, resumes or ends session %x on another member, and not here", c.index, c.session)
