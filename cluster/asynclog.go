@@ -372,7 +372,7 @@ func (g *gatedFSM) Apply(l *raft.Log) any {
 	if !g.await(l.Index) {
 		return errNotApplied
 	}
-	g.trace.Visible(l.Index, l.Term)
+	g.trace.Visible(l.Index, l.Term, l.Data)
 	g.known.set(l.Index, l.Term)
 	return g.Replica.Apply(l)
 }
@@ -380,7 +380,7 @@ func (g *gatedFSM) Apply(l *raft.Log) any {
 // StoreConfiguration implements raft.ConfigurationStore.
 func (g *gatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	if g.await(index) {
-		g.trace.Visible(index, 0)
+		g.trace.Visible(index, 0, nil)
 		g.Replica.StoreConfiguration(index, c)
 	}
 }

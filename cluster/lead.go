@@ -51,9 +51,9 @@ func (m *Member) watchLeadership() {
 				continue
 			}
 			m.pulse.digests.begin()
+			m.cfg.Trace.Leads(term)
 			m.setLeading(term)
 			m.trackAll()
-			m.cfg.Trace.Leads(term)
 			stop, done = make(chan struct{}), make(chan struct{})
 			until := stop
 			if m.peers != nil {

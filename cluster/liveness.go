@@ -162,7 +162,7 @@ func (l *liveness) hear(touches, unsure []byte) []byte {
 		switch {
 		case l.silent[id]:
 		case l.tracker.Touch(id, now-ago):
-			l.trace.Session(Heard, id, 0, time.Duration(ago)*time.Millisecond)
+			l.trace.Session(Heard, id, 0, time.Duration(l.now()-now+ago)*time.Millisecond)
 		default:
 			unsure = append(unsure, t[:8]...)
 		}
@@ -190,10 +190,11 @@ func (l *liveness) remove(id int64) {
 	delete(l.silent, id)
 }
 
-// restart forgets everything and starts the full timeout of each of the sessions.
-func (l *liveness) restart(sessions iter.Seq[*session.Session]) {
+// restart forgets everything and starts the full timeout of each of the sessions, which exist after the entry at index.
+func (l *liveness) restart(index uint64, sessions iter.Seq[*session.Session]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.trace.Anew(index)
 	l.tracker, l.silent = l.newTracker(), nil
 	for s := range sessions {
 		l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)

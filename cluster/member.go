@@ -179,5 +179,5 @@ func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
 // trackAll restarts the timeout of every session. It holds the replica's lock so
 // that no session is opened or closed meanwhile.
 func (m *Member) trackAll() {
-	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Sessions().All()) })
+	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Index(), v.Sessions().All()) })
 }

@@ -3,6 +3,9 @@ package spec
 import (
 	"fmt"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // Step names what a member did.
@@ -17,12 +20,13 @@ const (
 	Voted     Step = "voted"     // its disk has a vote for Candidate in Term
 	Identity  Step = "identity"  // its disk has Of
 	Rejoining Step = "rejoining" // its disk says whether it is owed a vote
-	Visible   Step = "visible"   // the entry at Last is about to be applied; Term is 0 if it is a list of members
+	Visible   Step = "visible"   // the entry at Last is about to be applied; Term is 0 if it is a list of members. Commands are those on sessions
 	Restored  Step = "restored"  // its state is that of a snapshot up to Last
-	Leads     Step = "leads"     // it leads in Term, and all sessions have their full timeouts
-	Touched   Step = "touched"   // a request of Session, which came Ago, is about to be carried out
-	Heard     Step = "heard"     // another member has reported a request of Session, which came Ago
-	Restarts  Step = "restarts"  // the full timeout of Session begins
+	Leads     Step = "leads"     // it leads in Term, and is about to give all sessions their full timeouts
+	Anew      Step = "anew"      // it forgets all sessions, and Restarts those that exist after the entry at Last
+	Touched   Step = "touched"   // a request of Session is about to be carried out
+	Heard     Step = "heard"     // another member has reported a request of Session
+	Restarts  Step = "restarts"  // the full timeout of Session begins: it was opened or resumed, or after Anew
 	Late      Step = "late"      // it is about to propose the expiry of Session
 	Ended     Step = "ended"     // the end of Session was applied
 	LostDisk  Step = "lost disk" // by a fault, while it is down: it finds nothing when it starts next
@@ -45,9 +49,11 @@ type Event struct {
 	Of        Of   `json:",omitzero"`
 	Rejoining bool `json:",omitempty"`
 
+	Commands []Command `json:",omitempty"`
+
 	Session int64         `json:",omitempty"`
 	Timeout time.Duration `json:",omitempty"` // of Session
-	Ago     time.Duration `json:",omitempty"`
+	Asked   time.Duration `json:",omitempty"` // when the request came, by the clock of At
 }
 
 func (e Event) String() string {
@@ -72,12 +78,20 @@ func (e *Event) what() string {
 		return fmt.Sprintf("%+v", e.Of)
 	case Rejoining:
 		return fmt.Sprint(e.Rejoining)
-	case Visible, Restored:
-		return fmt.Sprintf("%d, term %d", e.Last, e.Term)
+	case Visible, Restored, Anew:
+		return fmt.Sprintf("%d, term %d %v", e.Last, e.Term, e.Commands)
 	case Touched, Heard, Restarts, Late, Ended:
-		return fmt.Sprintf("session %x, timeout %v, %v ago", e.Session, e.Timeout, e.Ago)
+		return fmt.Sprintf("session %x, timeout %v, asked at %v", e.Session, e.Timeout, e.Asked)
 	}
 	return ""
+}
+
+// Command opens, resumes, closes or expires Session, or may close any (PutBack, whose Session is 0).
+type Command struct {
+	Op      proto.OpCode
+	Session int64
+	Owner   session.Conn // the connection that is to own it, or for an expiry the one that has to be the owner
+	Term    uint64       // of an expiry: that of the leader that has found the session late; 0 is any
 }
 
 // Run is entries of one term that follow each other.

@@ -8,7 +8,11 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // Follow returns what a member has to be started with, as cluster.Config.Trace, so that its steps are passed to tell. now is
@@ -29,13 +33,48 @@ func (f *follower) tell(step Step, e Event) {
 	f.told(e)
 }
 
-func (f *follower) Visible(index, term uint64) { f.tell(Visible, Event{Last: index, Term: term}) }
-func (f *follower) Restored(index uint64)      { f.tell(Restored, Event{Last: index}) }
-func (f *follower) Leads(term uint64)          { f.tell(Leads, Event{Term: term}) }
+func (f *follower) Visible(index, term uint64, entry []byte) {
+	f.tell(Visible, Event{Last: index, Term: term, Commands: onSessions(entry)})
+}
+
+// onSessions returns those commands of an entry that open, resume or end sessions.
+func onSessions(entry []byte) (some []Command) {
+	e, rest, err := fsm.OpenEntry(entry)
+	if err != nil {
+		return nil // it is a list of members, or the member will say so
+	}
+	for range e.Count {
+		d := jute.NewDecoder(rest) // see fsm.AppendCommand
+		c := Command{Op: proto.OpCode(d.Int()), Session: d.Long(), Owner: session.Conn{Server: e.Origin, Number: uint64(d.Long())}}
+		d.Int()
+		d.Buffer()
+		body := jute.NewDecoder(d.Buffer())
+		rest = d.Rest()
+		switch c.Op {
+		case proto.OpCreateSession:
+			c.Session = body.Long()
+		case fsm.OpExpireSession:
+			c.Owner, c.Term = session.Conn{Server: uint64(body.Long()), Number: uint64(body.Long())}, uint64(body.Long())
+		case proto.OpCloseSession, fsm.OpResumeSession, fsm.OpPutBack:
+		default:
+			continue
+		}
+		some = append(some, c)
+	}
+	return some
+}
+
+func (f *follower) Restored(index uint64) { f.tell(Restored, Event{Last: index}) }
+func (f *follower) Anew(index uint64)     { f.tell(Anew, Event{Last: index}) }
+func (f *follower) Leads(term uint64)     { f.tell(Leads, Event{Term: term}) }
 
 func (f *follower) Session(step cluster.SessionStep, id int64, timeout, ago time.Duration) {
 	steps := map[cluster.SessionStep]Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}
-	f.tell(steps[step], Event{Session: id, Timeout: timeout, Ago: ago})
+	e := Event{Session: id, Timeout: timeout}
+	if step == cluster.Touched || step == cluster.Heard {
+		e.Asked = f.now() - ago // at once: it may take a while to be told
+	}
+	f.tell(steps[step], e)
 }
 
 // Opened says what is on the disk, and has all that is written to it from now on passed on.
