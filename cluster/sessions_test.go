@@ -533,3 +533,107 @@ func lateSession(t *testing.T, m *Member) (late *session.Session, tracker *sessi
 	}
 	return all[0], tracker
 }
+
+// stillClock is a member's clock that stands still, as on a virtual machine that is suspended, and goes on later.
+type stillClock struct {
+	mu          sync.Mutex
+	mono        func() time.Duration
+	at, skipped time.Duration // at is 0 while it goes
+}
+
+func (c *stillClock) now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at != 0 {
+		return c.at
+	}
+	return c.mono() - c.skipped
+}
+
+func (c *stillClock) stop(yes bool) {
+	at := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if yes {
+		c.at = at
+	} else {
+		c.at, c.skipped = 0, c.mono()-at
+	}
+}
+
+// TestClockStoodStill: the monotonic clock of a member stands still while nothing reaches it, and meanwhile its client's session
+// ends. When it goes on, the member does not know that time has passed. If it can reach the others, it learns it at once. If not, it
+// goes on serving clients whose sessions may have ended, as long as it counts on what the leader has heard of them, which is less than
+// a third of their timeout, but for no longer than an election timeout. It answers no write and no sync as if the session still lived.
+func TestClockStoodStill(t *testing.T) {
+	for _, x := range []struct {
+		who     string
+		cut     bool // it cannot reach the others either when its clock goes on
+		timeout time.Duration
+		most    func(times) time.Duration // how long it serves the client
+	}{
+		{"the leader", false, 4 * time.Second, func(l times) time.Duration { return l.sure }},
+		{"the leader", true, 4 * time.Second, func(times) time.Duration { return 4 * time.Second / 3 }},
+		{"a follower", false, 30 * time.Second, func(l times) time.Duration { return l.sure }},
+		{"a follower", true, 30 * time.Second, func(l times) time.Duration { return l.silence + 150*time.Millisecond }},
+	} {
+		bubble(t, fmt.Sprint(x.who, ", cut off ", x.cut), func(t *testing.T) {
+			f, clocks := newFleet(t, 3), make([]stillClock, 3)
+			for i := range 3 {
+				m := New(f.config(i), fsm.NewReplica())
+				clocks[i].mono = m.clock.mono
+				if m.clock.mono = clocks[i].now; m.Start() != nil {
+					t.Fatal("not started")
+				}
+				f.running[i] = m
+			}
+			f.whole()
+			lead := leadOf(t, f)
+			still, other := lead, f.running[(lead+2)%3]
+			if x.who == "a follower" {
+				still = (lead + 1) % 3
+			}
+			const id = 1 << 40
+			m := f.running[still]
+			openSession(t, m, id, x.timeout, f.running)
+			serves := served(m)
+			time.Sleep(time.Second)
+			if !m.Touch(id, nil) || !serves.Load() {
+				t.Fatal("the session is not alive")
+			}
+			clocks[still].stop(true)
+			f.cutOff(still, x.cut)
+			f.net.Pause(hostOf(m), true)
+			if x.who == "a follower" {
+				m.raft.timeouts(noTimeout) // Raft has its own clock
+			}
+			began := time.Now()
+			until(t, "the session's end", func() bool { return !other.hasSession(id) })
+			if took := time.Since(began); took < x.timeout-m.contacts.sure {
+				t.Errorf("the session has ended after %v", took)
+			}
+			ended := <-other.proposeRead()
+			f.net.Pause(hostOf(m), false)
+			clocks[still].stop(false)
+			m.raft.timeouts(m.raft.last)
+			read := m.proposeRead()
+			synctest.Wait() // so that they are not in one entry
+			write := m.proposeWrite()
+			began = time.Now()
+			for time.Since(began) < 10*time.Second {
+				over := make(chan struct{})
+				time.AfterFunc(time.Millisecond, func() { close(over) })
+				if m.Touch(id, over) && serves.Load() && time.Since(began) > x.most(m.contacts.times)+10*time.Millisecond {
+					t.Fatalf("it serves the client %v after its clock has gone on", time.Since(began))
+				}
+				time.Sleep(time.Millisecond)
+			}
+			f.cutOff(still, false)
+			for what, c := range map[string]<-chan int64{"sync": read, "write": write} {
+				if zxid := receive(t, what, c); zxid != -1 && zxid < ended {
+					t.Errorf("a %s was answered from zxid %x; the session has ended with %x", what, zxid, ended)
+				}
+			}
+		})
+	}
+}
