@@ -85,8 +85,8 @@ func flipInMemory(t *testing.T, m *Member) {
 	}
 }
 
-// damagedFleet starts three members with their data in dirs. One of them misses the znode /marked and the entries after it.
-func damagedFleet(t *testing.T) (f *fleet, config func(i int) Config, lead, late int) {
+// onDisk starts three members with their data in directories.
+func onDisk(t *testing.T) (f *fleet, config func(i int) Config) {
 	f = newFleet(t, 3)
 	dir := testkit.MemoryDir(t)
 	config = func(i int) Config {
@@ -98,6 +98,12 @@ func damagedFleet(t *testing.T) (f *fleet, config func(i int) Config, lead, late
 		f.open(i, config(i))
 	}
 	f.whole()
+	return f, config
+}
+
+// lateFleet is onDisk with a member that misses the znode /marked and the entries after it.
+func lateFleet(t *testing.T) (f *fleet, config func(i int) Config, lead, late int) {
+	f, config = onDisk(t)
 	lead = leadOf(t, f)
 	late = (lead + 1) % 3
 	f.stop(late)
@@ -127,7 +133,7 @@ func (f *fleet) right(which ...int) {
 func TestDamagedWhileItLeads(t *testing.T) {
 	for what, suffix := range map[string]string{"log entry": ".wal", "snapshot": "state.bin"} {
 		bubble(t, what, func(t *testing.T) {
-			f, config, lead, late := damagedFleet(t)
+			f, config, lead, late := lateFleet(t)
 			if what == "snapshot" {
 				onlySnapshot(t, f.running[lead])
 			}
@@ -150,7 +156,7 @@ func TestDamagedWhileItLeads(t *testing.T) {
 func TestMemoryDamaged(t *testing.T) {
 	for _, who := range []string{"the leader", "a follower"} {
 		bubble(t, who, func(t *testing.T) {
-			f, config, lead, late := damagedFleet(t)
+			f, config, lead, late := lateFleet(t)
 			bad := lead
 			if who == "a follower" {
 				bad = 3 - lead - late
@@ -196,4 +202,78 @@ func TestMemoryDamagedUntilChange(t *testing.T) {
 		f.stop(bad)
 		f.right(lead, (lead+2)%3)
 	})
+}
+
+// TestLyingDisk: the disk of a member, or of most members, has lost what it had reported as written, and the member has crashed.
+// What was acknowledged is lost if no member of the majority that goes on has it. Only a member that has applied it,
+// and runs since then, notices that.
+func TestLyingDisk(t *testing.T) {
+	for name, x := range map[string]struct {
+		third, both, runs bool // the third member misses the write; its disk lies, too; the leader runs until it is back
+	}{
+		"the others have the write":         {},
+		"only the leader has it, and stops": {third: true},
+		"only the leader has it, and runs":  {third: true, runs: true},
+		"most disks lie":                    {both: true},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			f, config := onDisk(t)
+			lead := leadOf(t, f)
+			liar, third := (lead+1)%3, (lead+2)%3
+			before := filepath.Join(testkit.MemoryDir(t), "before")
+			lying := []int{liar}
+			if x.both {
+				lying = append(lying, third)
+			}
+			for _, i := range lying {
+				f.stop(i)
+				if err := os.CopyFS(before+fmt.Sprint(i), os.DirFS(config(i).Dir)); err != nil {
+					t.Fatal(err)
+				}
+				f.open(i, config(i))
+				f.whole()
+			}
+			f.cutOff(third, x.third)
+			f.writes(lead, 1)
+			if !x.third {
+				f.whole()
+			}
+			if !x.runs {
+				f.stop(lead)
+			}
+			for _, i := range lying {
+				f.stop(i)
+				if err := errors.Join(os.RemoveAll(config(i).Dir), os.Rename(before+fmt.Sprint(i), config(i).Dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.cutOff(third, false)
+			f.cutOff(lead, true)
+			for _, i := range lying {
+				f.open(i, config(i))
+			}
+			write := f.acked[len(f.acked)-1]
+			lost := x.third || x.both
+			if lost {
+				f.acked = f.acked[:len(f.acked)-1]
+			}
+			f.acknowledges(liar, third)
+			f.cutOff(lead, false)
+			if x.runs {
+				if err := fault(f.running[lead], 10*time.Second); !errors.Is(err, ErrDiffers) {
+					t.Errorf("the fault of the member that has applied the write is %v", err)
+				}
+				f.stop(lead)
+			}
+			f.open(lead, config(lead))
+			f.whole()
+			f.unharmed()
+			f.check()
+			for i, m := range f.running {
+				if m.hasSession(write) == lost {
+					t.Errorf("member %d has the write: %v", i+1, !lost)
+				}
+			}
+		})
+	}
 }
