@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -636,4 +638,83 @@ func TestClockStoodStill(t *testing.T) {
 			}
 		})
 	}
+}
+
+// countedTouches is a leader's Trace that counts the touches that are reported to it.
+type countedTouches struct {
+	untraced
+	heard atomic.Int64
+}
+
+func (c *countedTouches) Session(step SessionStep, _ int64, _, _ time.Duration) {
+	if step == Heard {
+		c.heard.Add(1)
+	}
+}
+
+// TestPingsOfMany: the clients of very many sessions of one follower ping as seldom as stock clients do, and another one writes long
+// entries through it, which keep its link to the leader busy. No ping waits long, no session expires, and no touch is reported
+// twice.
+func TestPingsOfMany(t *testing.T) {
+	sessions, timeout := 25_000, 12*time.Second
+	if !testkit.Thorough {
+		sessions = 2_500
+	}
+	synctest.Test(t, func(t *testing.T) {
+		counts := make([]countedTouches, 3)
+		f := newFleet(t, 3)
+		lead := f.all(func(c *Config) { c.Trace = &counts[c.ID-1] })
+		m := f.running[(lead+1)%3]
+		f.net.SetBandwidth(hostOf(m), hostOf(f.running[lead]), 2<<20)
+		opened := make(result, sessions)
+		for i := range sessions {
+			m.Propose(fsm.OpenSession(1, int64(1000+i), int32(timeout.Milliseconds()), session.Password{}), opened, nil)
+		}
+		for range sessions {
+			if err := <-opened; err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := make(chan struct{})
+		var writers, clients sync.WaitGroup
+		create(t, m, 0)
+		long := proto.SetDataRequest{Path: "/n0000000000", Data: make([]byte, 200_000), Version: -1}
+		writes := 0
+		writers.Go(func() {
+			for ; ; writes++ {
+				select {
+				case <-stop:
+					return
+				default:
+					did(t, m, &fsm.Command{Op: proto.OpSetData, Session: 7, Conn: 1, Body: long.Append(nil)})
+				}
+			}
+		})
+		var slowest atomic.Int64
+		const pings = 4
+		before := counts[lead].heard.Load()
+		for i := range sessions {
+			clients.Go(func() {
+				time.Sleep(timeout / 3 * time.Duration(i) / time.Duration(sessions))
+				for range pings {
+					asked := time.Now()
+					if !m.Touch(int64(1000+i), nil) {
+						t.Error("a session has expired")
+						return
+					}
+					slowest.Store(max(slowest.Load(), int64(time.Since(asked))))
+					time.Sleep(timeout / 3)
+				}
+			})
+		}
+		clients.Wait()
+		close(stop)
+		writers.Wait()
+		if took := time.Duration(slowest.Load()); took > 300*time.Millisecond {
+			t.Errorf("a ping was answered after %v", took)
+		}
+		if most, n := sessions*pings+writes, counts[lead].heard.Load()-before; writes < 50 || n > int64(most) {
+			t.Errorf("%d touches were reported, of %d", n, most)
+		}
+	})
 }
