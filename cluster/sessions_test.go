@@ -76,6 +76,30 @@ func TestRefusedExpiry(t *testing.T) {
 	})
 }
 
+// TestExpiryOfDeposed: a leader finds a session late, and hands over before it can propose the expiry, which then goes to the new
+// leader. That one has heard from the client: the session lives on.
+func TestExpiryOfDeposed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const id, timeout = 1 << 40, 4 * time.Second
+		f, lead := fleetOf(t, 3)
+		deposed, next := f.running[lead], f.running[(lead+1)%3]
+		openSession(t, deposed, id, timeout, f.running)
+		term, late := deposed.raft.begun.Load(), &session.Session{ID: id}
+		deposed.replica.View(func(v *fsm.View) { *late = *v.Sessions().Get(id) })
+		time.Sleep(timeout - 50*time.Millisecond)
+		f.handTo((lead + 1) % 3)
+		until(t, "the next term", func() bool { return next.raft.begun.Load() > term })
+		if !next.Touch(id, nil) {
+			t.Error("the session is not alive")
+		}
+		refused := make(outcome, 1)
+		deposed.proposer.do(fsm.ExpireSession(late, term), refused, nil)
+		if r := <-refused; r == nil || r.Code == proto.OK || !next.hasSession(id) || !next.Touch(id, nil) {
+			t.Errorf("the session has ended: %+v", r)
+		}
+	})
+}
+
 // TestLostExpiry: the expiry of a late session is lost, but may still be applied. The
 // session cannot be touched again, and is found late again.
 func TestLostExpiry(t *testing.T) {
