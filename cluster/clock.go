@@ -4,8 +4,8 @@ import "time"
 
 // clock tells the time.
 type clock struct {
-	start time.Time        // origin of nowMs
-	wall  func() time.Time // the wall clock
+	mono func() time.Duration // a monotonic clock
+	wall func() time.Time     // the wall clock
 }
 
 // newClock returns a clock; without a wall clock it uses time.Now.
@@ -13,12 +13,13 @@ func newClock(wall func() time.Time) *clock {
 	if wall == nil {
 		wall = time.Now
 	}
-	return &clock{start: time.Now().Add(-time.Millisecond), wall: wall}
+	start := time.Now().Add(-time.Millisecond)
+	return &clock{func() time.Duration { return time.Since(start) }, wall}
 }
 
 // nowMs is a monotonic clock in ms, for measuring durations. It is never 0, which stands for
 // no time.
-func (c *clock) nowMs() int64 { return time.Since(c.start).Milliseconds() }
+func (c *clock) nowMs() int64 { return c.mono().Milliseconds() }
 
 // since returns the time elapsed since ms, a value of nowMs.
 func (c *clock) since(ms int64) time.Duration {

@@ -179,7 +179,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.silence}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.silence}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {

@@ -591,7 +591,7 @@ func TestInstallFails(t *testing.T) {
 				}
 				return nil
 			}}
-			snapshots := watchedSnapshots{broken, &follower.raft.disk, follower.now, follower.raft.applied, follower.contacts.silence}
+			snapshots := watchedSnapshots{broken, follower.life, &follower.raft.disk, follower.now, follower.raft.applied, follower.contacts.silence}
 			if x.step == "refuse" {
 				follower.raft.unwritten.Store(&x.err) // of an earlier one
 			}

@@ -49,6 +49,17 @@ var errSuperseded = errors.New("cluster: the leader has sent a newer snapshot")
 // errNeedless is why a snapshot of the leader's is not installed.
 var errNeedless = errors.New("cluster: this member has all that the snapshot covers")
 
+// cannotRead reports a failed read as this member's fault. That a member was closed, or has no file descriptor, is none.
+func (l *lifecycle) cannotRead(s *storage.Storage, err error) {
+	select {
+	case <-l.stop:
+	default:
+		if !storage.OutOfFiles(err) {
+			l.fail(fmt.Errorf("cannot read from %s: %w", s.Name, err))
+		}
+	}
+}
+
 // cannotWrite reports a failed write as this member's fault.
 func (l *lifecycle) cannotWrite(s *storage.Storage, err error) {
 	l.broken.Store(true)

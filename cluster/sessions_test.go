@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -70,6 +72,30 @@ func TestRefusedExpiry(t *testing.T) {
 		}
 		if !m.hasSession(7) || m.Expired() != 0 {
 			t.Error("the session has ended")
+		}
+	})
+}
+
+// TestExpiryOfDeposed: a leader finds a session late, and hands over before it can propose the expiry, which then goes to the new
+// leader. That one has heard from the client: the session lives on.
+func TestExpiryOfDeposed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const id, timeout = 1 << 40, 4 * time.Second
+		f, lead := fleetOf(t, 3)
+		deposed, next := f.running[lead], f.running[(lead+1)%3]
+		openSession(t, deposed, id, timeout, f.running)
+		term, late := deposed.raft.begun.Load(), &session.Session{ID: id}
+		deposed.replica.View(func(v *fsm.View) { *late = *v.Sessions().Get(id) })
+		time.Sleep(timeout - 50*time.Millisecond)
+		f.handTo((lead + 1) % 3)
+		until(t, "the next term", func() bool { return next.raft.begun.Load() > term })
+		if !next.Touch(id, nil) {
+			t.Error("the session is not alive")
+		}
+		refused := make(outcome, 1)
+		deposed.proposer.do(fsm.ExpireSession(late, term), refused, nil)
+		if r := <-refused; r == nil || r.Code == proto.OK || !next.hasSession(id) || !next.Touch(id, nil) {
+			t.Errorf("the session has ended: %+v", r)
 		}
 	})
 }
@@ -532,4 +558,187 @@ func lateSession(t *testing.T, m *Member) (late *session.Session, tracker *sessi
 		t.Fatalf("late: %v", all)
 	}
 	return all[0], tracker
+}
+
+// stillClock is a member's clock that stands still, as on a virtual machine that is suspended, and goes on later.
+type stillClock struct {
+	mu          sync.Mutex
+	mono        func() time.Duration
+	at, skipped time.Duration // at is 0 while it goes
+}
+
+func (c *stillClock) now() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.at != 0 {
+		return c.at
+	}
+	return c.mono() - c.skipped
+}
+
+func (c *stillClock) stop(yes bool) {
+	at := c.now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if yes {
+		c.at = at
+	} else {
+		c.at, c.skipped = 0, c.mono()-at
+	}
+}
+
+// TestClockStoodStill: the monotonic clock of a member stands still while nothing reaches it, and meanwhile its client's session
+// ends. When it goes on, the member does not know that time has passed. If it can reach the others, it learns it at once. If not, it
+// goes on serving clients whose sessions may have ended, as long as it counts on what the leader has heard of them, which is less than
+// a third of their timeout, but for no longer than an election timeout. It answers no write and no sync as if the session still lived.
+func TestClockStoodStill(t *testing.T) {
+	for _, x := range []struct {
+		who     string
+		cut     bool // it cannot reach the others either when its clock goes on
+		timeout time.Duration
+		most    func(times) time.Duration // how long it serves the client
+	}{
+		{"the leader", false, 4 * time.Second, func(l times) time.Duration { return l.sure }},
+		{"the leader", true, 4 * time.Second, func(times) time.Duration { return 4 * time.Second / 3 }},
+		{"a follower", false, 30 * time.Second, func(l times) time.Duration { return l.sure }},
+		{"a follower", true, 30 * time.Second, func(l times) time.Duration { return l.silence + 150*time.Millisecond }},
+	} {
+		bubble(t, fmt.Sprint(x.who, ", cut off ", x.cut), func(t *testing.T) {
+			f, clocks := newFleet(t, 3), make([]stillClock, 3)
+			for i := range 3 {
+				m := New(f.config(i), fsm.NewReplica())
+				clocks[i].mono = m.clock.mono
+				if m.clock.mono = clocks[i].now; m.Start() != nil {
+					t.Fatal("not started")
+				}
+				f.running[i] = m
+			}
+			f.whole()
+			lead := leadOf(t, f)
+			still, other := lead, f.running[(lead+2)%3]
+			if x.who == "a follower" {
+				still = (lead + 1) % 3
+			}
+			const id = 1 << 40
+			m := f.running[still]
+			openSession(t, m, id, x.timeout, f.running)
+			serves := served(m)
+			time.Sleep(time.Second)
+			if !m.Touch(id, nil) || !serves.Load() {
+				t.Fatal("the session is not alive")
+			}
+			clocks[still].stop(true)
+			f.cutOff(still, x.cut)
+			f.net.Pause(hostOf(m), true)
+			if x.who == "a follower" {
+				m.raft.timeouts(noTimeout) // Raft has its own clock
+			}
+			began := time.Now()
+			until(t, "the session's end", func() bool { return !other.hasSession(id) })
+			if took := time.Since(began); took < x.timeout-m.contacts.sure {
+				t.Errorf("the session has ended after %v", took)
+			}
+			ended := <-other.proposeRead()
+			f.net.Pause(hostOf(m), false)
+			clocks[still].stop(false)
+			m.raft.timeouts(m.raft.last)
+			read := m.proposeRead()
+			synctest.Wait() // so that they are not in one entry
+			write := m.proposeWrite()
+			began = time.Now()
+			for time.Since(began) < 10*time.Second {
+				over := make(chan struct{})
+				time.AfterFunc(time.Millisecond, func() { close(over) })
+				if m.Touch(id, over) && serves.Load() && time.Since(began) > x.most(m.contacts.times)+10*time.Millisecond {
+					t.Fatalf("it serves the client %v after its clock has gone on", time.Since(began))
+				}
+				time.Sleep(time.Millisecond)
+			}
+			f.cutOff(still, false)
+			for what, c := range map[string]<-chan int64{"sync": read, "write": write} {
+				if zxid := receive(t, what, c); zxid != -1 && zxid < ended {
+					t.Errorf("a %s was answered from zxid %x; the session has ended with %x", what, zxid, ended)
+				}
+			}
+		})
+	}
+}
+
+// countedTouches is a leader's Trace that counts the touches that are reported to it.
+type countedTouches struct {
+	untraced
+	heard atomic.Int64
+}
+
+func (c *countedTouches) Session(step SessionStep, _ int64, _, _ time.Duration) {
+	if step == Heard {
+		c.heard.Add(1)
+	}
+}
+
+// TestPingsOfMany: the clients of very many sessions of one follower ping as seldom as stock clients do, and another one writes long
+// entries through it, which keep its link to the leader busy. No ping waits long, no session expires, and no touch is reported
+// twice.
+func TestPingsOfMany(t *testing.T) {
+	sessions, timeout := 25_000, 12*time.Second
+	if !testkit.Thorough {
+		sessions = 2_500
+	}
+	synctest.Test(t, func(t *testing.T) {
+		counts := make([]countedTouches, 3)
+		f := newFleet(t, 3)
+		lead := f.all(func(c *Config) { c.Trace = &counts[c.ID-1] })
+		m := f.running[(lead+1)%3]
+		f.net.SetBandwidth(hostOf(m), hostOf(f.running[lead]), 2<<20)
+		opened := make(result, sessions)
+		for i := range sessions {
+			m.Propose(fsm.OpenSession(1, int64(1000+i), int32(timeout.Milliseconds()), session.Password{}), opened, nil)
+		}
+		for range sessions {
+			if err := <-opened; err != nil {
+				t.Fatal(err)
+			}
+		}
+		stop := make(chan struct{})
+		var writers, clients sync.WaitGroup
+		create(t, m, 0)
+		long := proto.SetDataRequest{Path: "/n0000000000", Data: make([]byte, 200_000), Version: -1}
+		writes := 0
+		writers.Go(func() {
+			for ; ; writes++ {
+				select {
+				case <-stop:
+					return
+				default:
+					did(t, m, &fsm.Command{Op: proto.OpSetData, Session: 7, Conn: 1, Body: long.Append(nil)})
+				}
+			}
+		})
+		var slowest atomic.Int64
+		const pings = 4
+		before := counts[lead].heard.Load()
+		for i := range sessions {
+			clients.Go(func() {
+				time.Sleep(timeout / 3 * time.Duration(i) / time.Duration(sessions))
+				for range pings {
+					asked := time.Now()
+					if !m.Touch(int64(1000+i), nil) {
+						t.Error("a session has expired")
+						return
+					}
+					slowest.Store(max(slowest.Load(), int64(time.Since(asked))))
+					time.Sleep(timeout / 3)
+				}
+			})
+		}
+		clients.Wait()
+		close(stop)
+		writers.Wait()
+		if took := time.Duration(slowest.Load()); took > 300*time.Millisecond {
+			t.Errorf("a ping was answered after %v", took)
+		}
+		if most, n := sessions*pings+writes, counts[lead].heard.Load()-before; writes < 50 || n > int64(most) {
+			t.Errorf("%d touches were reported, of %d", n, most)
+		}
+	})
 }

@@ -1,7 +1,10 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"slices"
 	"sync"
 	"time"
@@ -11,9 +14,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
-// guardedStore turns a failed write into a fault of this member (see [Member.Err]).
+// guardedStore turns a failed write, or damage that is read, into a fault of this member (see [Member.Err]).
 // Raft by itself panics when it cannot store its term, and starts one election after
-// another when it cannot store its log.
+// another when it cannot store its log. A leader that cannot read its log, or its snapshot, would lead on, and the
+// members that need it would never catch up.
 type guardedStore struct {
 	raft.LogStore
 	raft.StableStore
@@ -59,6 +63,8 @@ func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 	err := s.LogStore.GetLog(index, l)
 	if err == nil {
 		s.disk.lists.note(l, serverID(s.disk.id))
+	} else if !errors.Is(err, raft.ErrLogNotFound) {
+		s.cannotRead(s.disk.storage, err)
 	}
 	return err
 }
@@ -302,6 +308,7 @@ func (r *recentLog) forget() {
 // long it needs for one part of the snapshot, not for all of it.
 type watchedSnapshots struct {
 	raft.SnapshotStore
+	*lifecycle
 	disk    *disk
 	now     func() moment
 	applied func() uint64 // see guardedStore
@@ -336,6 +343,15 @@ func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 		return nil, err
 	}
 	return w, nil
+}
+
+// Open implements raft.SnapshotStore. A snapshot that is not there may have been replaced by a newer one meanwhile.
+func (s watchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+	meta, state, err := s.SnapshotStore.Open(id)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot %s: %w", id, err))
+	}
+	return meta, state, err
 }
 
 type watchedSink struct {

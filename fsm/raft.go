@@ -76,7 +76,7 @@ func ElectionPort(addr string) int {
 // Snapshot takes a snapshot. Raft writes it while further entries are applied.
 func (r *Replica) Snapshot() (raft.FSMSnapshot, error) {
 	s, err := r.State()
-	return persister{s}, err
+	return persister{s, r}, err
 }
 
 // Load replaces the state with m, which the caller must not use any more.
@@ -118,11 +118,19 @@ func (r *Replica) Restore(rc io.ReadCloser) error {
 	return err
 }
 
-type persister struct{ s *Snapshot }
+type persister struct {
+	s *Snapshot
+	r *Replica
+}
 
 func (p persister) Persist(sink raft.SnapshotSink) error {
 	if err := p.s.Write(yielding{sink}); err != nil {
 		sink.Cancel()
+		if errors.Is(err, ErrMemory) {
+			for _, o := range p.r.observers {
+				o.Failed(err)
+			}
+		}
 		return err
 	}
 	return sink.Close()

@@ -53,8 +53,8 @@ type Observer interface {
 	// Restored is called when a snapshot has replaced the whole state and the
 	// tree is unlocked again. No entry is applied before it returns.
 	Restored()
-	// Failed is called when an entry or snapshot could not be understood. The replica
-	// applies nothing any more, and the server must stop.
+	// Failed is called when an entry or snapshot could not be understood, after which the replica
+	// applies nothing any more, or with ErrMemory. The server must stop.
 	Failed(err error)
 }
 

@@ -313,7 +313,7 @@ func TestSnapshotYields(t *testing.T) {
 	}()
 	runtime.Gosched()
 	sink := &ran{other: &turns}
-	err := persister{m.Snapshot()}.Persist(sink)
+	err := persister{s: m.Snapshot()}.Persist(sink)
 	over.Store(true)
 	<-ended
 	if err != nil || sink.writes < 10 || sink.never > 1 {

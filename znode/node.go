@@ -312,7 +312,10 @@ func (d *digester) ofData(n *Node) uint64 {
 }
 
 func (d *digester) ofRest(n *Node) uint64 {
-	h, m := d.pathHash(n), n.rest()
+	h, m := d.pathHash(n), n.more // not a copy: see more
+	if m == nil {
+		m = &more{acl: openAccess, pzxid: n.czxid}
+	}
 	for _, v := range [...]int64{n.czxid, n.mzxid, m.pzxid, n.ctime, n.mtime, m.creates, m.owner,
 		int64(n.version)<<32 | int64(uint32(m.aversion)), int64(m.kind)} {
 		h = mix(h ^ uint64(v))

@@ -30,6 +30,12 @@ func (s *Snapshot) Len() int { return s.len }
 // Digest returns the tree's digest.
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
+// Parts returns a function that computes anew the part of the i-th znode in the digest, which is the sum of all parts.
+func (s *Snapshot) Parts() func(i int) uint64 {
+	d := new(digester)
+	return func(i int) uint64 { return d.of(&s.chunks[i/chunkLen][i%chunkLen]) }
+}
+
 // Append appends the encoding of the i-th znode to b. The order of the znodes is arbitrary.
 func (s *Snapshot) Append(b []byte, i int) []byte {
 	return appendNode(b, &s.chunks[i/chunkLen][i%chunkLen])

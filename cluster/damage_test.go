@@ -1,0 +1,279 @@
+package cluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+	"unsafe"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// marked is data that can be found in files, which are not compressed.
+var marked = bytes.Repeat([]byte("damaged here "), 20)
+
+const marker = 1 << 40 // the session that writes /marked
+
+// putMarked creates the znode /marked.
+func putMarked(t *testing.T, m *Member) {
+	t.Helper()
+	q := proto.CreateRequest{Path: "/marked", Data: marked, ACL: proto.OpenACL}
+	must(t, m, fsm.OpenSession(1, marker, 1<<30, session.Password{}))
+	must(t, m, &fsm.Command{Op: proto.OpCreate, Session: marker, Conn: 1, Body: q.Append(nil)})
+}
+
+// flip flips a bit of the marked data in the files below dir whose names end so.
+func flip(t *testing.T, dir, suffix string) {
+	t.Helper()
+	found := false
+	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, suffix) {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		at := bytes.Index(b, marked)
+		if err != nil || at < 0 {
+			return err
+		}
+		f, err := os.OpenFile(path, os.O_WRONLY, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		found = true
+		_, err = f.WriteAt([]byte{b[at+100] ^ 1}, int64(at+100))
+		return err
+	})
+	if err != nil || !found {
+		t.Fatal("nothing was damaged", err)
+	}
+}
+
+// dataOf returns the data of /marked, "" if there is no such znode.
+func dataOf(m *Member) (data string) {
+	m.replica.View(func(v *fsm.View) {
+		if n := v.Tree().Lookup("/marked"); n != nil {
+			data = string(n.AppendData(nil)[4:])
+		}
+	})
+	return data
+}
+
+// flipInMemory flips a bit of the data of /marked in a member's tree.
+func flipInMemory(t *testing.T, m *Member) {
+	t.Helper()
+	synctest.Wait() // so that nobody reads the state meanwhile
+	m.replica.View(func(v *fsm.View) {
+		n := v.Tree().Lookup("/marked")
+		text := *(*string)(unsafe.Pointer(n)) // name, then data
+		unsafe.Slice(unsafe.StringData(text), len(text))[100] ^= 1
+	})
+	if dataOf(m) == string(marked) {
+		t.Fatal("nothing was damaged")
+	}
+}
+
+// onDisk starts three members with their data in directories.
+func onDisk(t *testing.T) (f *fleet, config func(i int) Config) {
+	f = newFleet(t, 3)
+	dir := testkit.MemoryDir(t)
+	config = func(i int) Config {
+		cfg := f.config(i)
+		cfg.Memory, cfg.Dir = nil, filepath.Join(dir, fmt.Sprint(i))
+		return cfg
+	}
+	for i := range 3 {
+		f.open(i, config(i))
+	}
+	f.whole()
+	return f, config
+}
+
+// lateFleet is onDisk with a member that misses the znode /marked and the entries after it.
+func lateFleet(t *testing.T) (f *fleet, config func(i int) Config, lead, late int) {
+	f, config = onDisk(t)
+	lead = leadOf(t, f)
+	late = (lead + 1) % 3
+	f.stop(late)
+	putMarked(t, f.running[lead])
+	f.writes(lead, 2*recentEntries) // so that the leader reads the older ones from its file
+	return f, config, lead, late
+}
+
+// right waits until these members have all that the others have, with the data of /marked as it was written.
+func (f *fleet) right(which ...int) {
+	f.t.Helper()
+	f.acknowledges(which...)
+	for _, i := range which {
+		until(f.t, "the data", func() bool { return dataOf(f.running[i]) != "" })
+		if dataOf(f.running[i]) != string(marked) {
+			f.t.Errorf("member %d has got the damage", i+1)
+		}
+	}
+	time.Sleep(10 * time.Second)
+	f.unharmed()
+	f.check()
+}
+
+// TestDamagedWhileItLeads: a bit flips in a file of a leader that runs, and another member needs what is there. The leader sends
+// nothing of it, but names the fault and ends, and the other member gets what it needs from the next leader. The damaged member
+// does not start again.
+func TestDamagedWhileItLeads(t *testing.T) {
+	for what, suffix := range map[string]string{"log entry": ".wal", "snapshot": "state.bin"} {
+		bubble(t, what, func(t *testing.T) {
+			f, config, lead, late := lateFleet(t)
+			if what == "snapshot" {
+				onlySnapshot(t, f.running[lead])
+			}
+			flip(t, config(lead).Dir, suffix)
+			f.open(late, config(late))
+			if err := fault(f.running[lead], 0); err == nil || !strings.Contains(err.Error(), config(lead).Dir+": "+what) {
+				t.Fatalf("the leader's fault is %v", err)
+			}
+			f.stop(lead)
+			f.right(late, 3-lead-late)
+			if _, err := openMember(config(lead), fsm.NewReplica()); !errors.Is(err, storage.ErrDamaged) {
+				t.Errorf("it starts again: %v", err)
+			}
+		})
+	}
+}
+
+// TestMemoryDamaged: a bit of a znode's data flips in the memory of a member. It is found at the next snapshot or backup, which is
+// not written, so that neither this member nor another one ever has to read it. A restart makes the state anew.
+func TestMemoryDamaged(t *testing.T) {
+	for _, who := range []string{"the leader", "a follower"} {
+		bubble(t, who, func(t *testing.T) {
+			f, config, lead, late := lateFleet(t)
+			bad := lead
+			if who == "a follower" {
+				bad = 3 - lead - late
+				until(t, "the data", func() bool { return dataOf(f.running[bad]) != "" })
+			}
+			flipInMemory(t, f.running[bad])
+			if backup, err := f.running[bad].replica.State(); err != nil || !errors.Is(backup.Write(io.Discard), fsm.ErrMemory) {
+				t.Errorf("a backup was written: %v", err)
+			}
+			if f.running[bad].raft.takeSnapshot() == nil {
+				t.Error("a snapshot was written")
+			}
+			if err := fault(f.running[bad], 0); !errors.Is(err, fsm.ErrMemory) || !strings.HasPrefix(err.Error(), config(bad).Dir) {
+				t.Errorf("its fault is %v", err)
+			}
+			f.stop(bad)
+			f.open(late, config(late))
+			f.right(late, 3-bad-late)
+			f.open(bad, config(bad))
+			f.whole()
+			f.right(0, 1, 2)
+		})
+	}
+}
+
+// TestMemoryDamagedUntilChange: members that compare their states do not see such a bit before the znode is changed. Then the
+// member ends within an election timeout.
+func TestMemoryDamagedUntilChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		bad := (lead + 1) % 3
+		putMarked(t, f.running[lead])
+		until(t, "the data", func() bool { return dataOf(f.running[bad]) != "" })
+		flipInMemory(t, f.running[bad])
+		f.writes(lead, 20)
+		time.Sleep(time.Minute)
+		f.unharmed()
+		q := proto.SetDataRequest{Path: "/marked", Data: marked, Version: -1}
+		must(t, f.running[lead], &fsm.Command{Op: proto.OpSetData, Session: marker, Conn: 1, Body: q.Append(nil)})
+		if err := fault(f.running[bad], f.running[bad].contacts.silence-time.Second); !errors.Is(err, ErrDiffers) {
+			t.Errorf("its fault is %v", err)
+		}
+		f.stop(bad)
+		f.right(lead, (lead+2)%3)
+	})
+}
+
+// TestLyingDisk: the disk of a member, or of most members, has lost what it had reported as written, and the member has crashed.
+// What was acknowledged is lost if no member of the majority that goes on has it. Only a member that has applied it,
+// and runs since then, notices that.
+func TestLyingDisk(t *testing.T) {
+	for name, x := range map[string]struct {
+		third, both, runs bool // the third member misses the write; its disk lies, too; the leader runs until it is back
+	}{
+		"the others have the write":         {},
+		"only the leader has it, and stops": {third: true},
+		"only the leader has it, and runs":  {third: true, runs: true},
+		"most disks lie":                    {both: true},
+	} {
+		bubble(t, name, func(t *testing.T) {
+			f, config := onDisk(t)
+			lead := leadOf(t, f)
+			liar, third := (lead+1)%3, (lead+2)%3
+			before := filepath.Join(testkit.MemoryDir(t), "before")
+			lying := []int{liar}
+			if x.both {
+				lying = append(lying, third)
+			}
+			for _, i := range lying {
+				f.stop(i)
+				if err := os.CopyFS(before+fmt.Sprint(i), os.DirFS(config(i).Dir)); err != nil {
+					t.Fatal(err)
+				}
+				f.open(i, config(i))
+				f.whole()
+			}
+			f.cutOff(third, x.third)
+			f.writes(lead, 1)
+			if !x.third {
+				f.whole()
+			}
+			if !x.runs {
+				f.stop(lead)
+			}
+			for _, i := range lying {
+				f.stop(i)
+				if err := errors.Join(os.RemoveAll(config(i).Dir), os.Rename(before+fmt.Sprint(i), config(i).Dir)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.cutOff(third, false)
+			f.cutOff(lead, true)
+			for _, i := range lying {
+				f.open(i, config(i))
+			}
+			write := f.acked[len(f.acked)-1]
+			lost := x.third || x.both
+			if lost {
+				f.acked = f.acked[:len(f.acked)-1]
+			}
+			f.acknowledges(liar, third)
+			f.cutOff(lead, false)
+			if x.runs {
+				if err := fault(f.running[lead], 10*time.Second); !errors.Is(err, ErrDiffers) {
+					t.Errorf("the fault of the member that has applied the write is %v", err)
+				}
+				f.stop(lead)
+			}
+			f.open(lead, config(lead))
+			f.whole()
+			f.unharmed()
+			f.check()
+			for i, m := range f.running {
+				if m.hasSession(write) == lost {
+					t.Errorf("member %d has the write: %v", i+1, !lost)
+				}
+			}
+		})
+	}
+}
