@@ -74,7 +74,7 @@ var plants = []plant{
 		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
-		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return time.Since(c.start).Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
+		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return c.mono().Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
 		{"cluster/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL znode is deleted after two thirds of its TTL", []edit{

@@ -30,7 +30,7 @@ import (
 
 // Options say what to run.
 type Options struct {
-	Seed    uint64
+	Choices
 	Members int
 	Files   bool // members store their data in files, in Dir
 	Dir     string
@@ -52,10 +52,13 @@ type Options struct {
 	Late            int  // how many members with a vote, the last ones, start for the first time late
 	DiskFirst       bool // testhooks.Hooks.DiskFirst
 
-	// Forks are the moments from which on all random choices follow from another seed.
-	Forks []Fork
-
 	Disk time.Duration // how long each write of a member takes, if its storage is in memory
+}
+
+// Choices are all that is random in a run.
+type Choices struct {
+	Seed  uint64
+	Forks []Fork // the moments from which on another seed determines them
 }
 
 // Fork says from when on choices follow from Seed.
@@ -93,7 +96,7 @@ const usualElection = 2 * time.Second
 // some are longer and slower, and a few store files.
 func OptionsFor(seed uint64) Options {
 	r := rand.New(rand.NewPCG(seed, 6))
-	o := Options{Seed: seed, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1, ElectionTimeout: usualElection, MaxOutstanding: []int{3, 20, 1000}[seed%3]}
+	o := Options{Choices: Choices{Seed: seed}, Members: 3 + 2*r.IntN(2), For: time.Minute, Pace: 1, ElectionTimeout: usualElection, MaxOutstanding: []int{3, 20, 1000}[seed%3]}
 	switch r.IntN(12) {
 	case 0:
 		o.Files, o.For = true, 20*time.Second
