@@ -185,15 +185,9 @@ func (w *sessions) after(index uint64) int {
 	return sort.Search(len(w.changes), func(i int) bool { return w.changes[i].index > index })
 }
 
-// visible begins an entry. All members change the same sessions with each entry, and so know the same ones.
+// visible begins an entry. All members change the same sessions with each entry, and so know the same ones. The sessions may all
+// be begun anew meanwhile.
 func (w *sessions) visible(m *sessionsOf, e *Event) error {
-	live := 0
-	if m.next > 0 {
-		live = w.changes[m.next-1].live
-	}
-	if len(m.sessions) != live {
-		return fmt.Errorf("it knows %d sessions, and other members know %d after the same entry", len(m.sessions), live)
-	}
 	if m.next < len(w.changes) && w.changes[m.next].index < e.Last {
 		c := w.changes[m.next]
 		return fmt.Errorf("entry %d opens, resumes or ends session %x on another member, and not here", c.index, c.session)
@@ -208,14 +202,16 @@ func (w *sessions) visible(m *sessionsOf, e *Event) error {
 
 // change takes a change of a session by the entry that m applies, and returns which of changes it is.
 func (w *sessions) change(m *sessionsOf, id int64, ended bool, owner session.Conn) (int, error) {
-	i := m.next
+	i, live := m.next, 0
+	if i > 0 {
+		live = w.changes[i-1].live
+	}
+	if len(m.sessions) != live {
+		return 0, fmt.Errorf("it knows %d sessions, and other members know %d after the same entry", len(m.sessions), live)
+	}
 	if i == len(w.changes) {
 		if m.entry <= w.done {
 			return 0, fmt.Errorf("entry %d does not change session %x on other members", m.entry, id)
-		}
-		live := 0
-		if i > 0 {
-			live = w.changes[i-1].live
 		}
 		was := w.of[id]
 		switch known := len(was) > 0 && !w.changes[was[len(was)-1]].ended; {

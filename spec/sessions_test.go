@@ -52,7 +52,9 @@ func TestSessions(t *testing.T) {
 	})
 	late := append(slices.Clone(opened), on(7.1, 1, Late))
 	slow, resumed, late = slices.Clip(slow), slices.Clip(resumed), slices.Clip(late) // so that each append copies
-	second := []Event{by(3, 2, Leads, 0, 2), by(3, 2, Anew, 5, 0), on(3, 2, Restarts)}
+	nextTerm := []Event{by(3, 2, Leads, 0, 2), by(3, 2, Anew, 5, 0), on(3, 2, Restarts)}
+	another, second := command(proto.OpCreateSession, 2, 2, 0), on(2, 2, Restarts)
+	another.Session, second.Session = 8, 8
 	for _, c := range []struct {
 		name  string
 		steps []Event
@@ -64,8 +66,8 @@ func TestSessions(t *testing.T) {
 		{"late after a report", append(opened, on(3.1, 1, Heard, 3)), on(9.1, 1, Late), ""},
 		{"late too soon after a report", append(opened, on(3.1, 1, Heard, 3)), on(8.9, 1, Late), "runs since 3s"},
 		{"a follower finds it late", opened, on(7.1, 2, Late), "does not lead"},
-		{"a new leader finds it late", slices.Concat(opened, second), on(9.1, 2, Late), ""},
-		{"a new leader does not begin anew", append(opened, second[0]), on(9.1, 2, Late), "full timeout"},
+		{"a new leader finds it late", slices.Concat(opened, nextTerm), on(9.1, 2, Late), ""},
+		{"a new leader does not begin anew", append(opened, nextTerm[0]), on(9.1, 2, Late), "full timeout"},
 		{"late while its client relies on it", append(slow, on(6.9, 2, Touched, 6.9)), on(7.1, 1, Late), "may rely on it"},
 		{"late when its client does not any more", append(slow, on(6.9, 2, Touched, 6.9)), on(11, 1, Late), ""},
 		{"answered although it is late", append(slow, on(7.1, 1, Late)), on(7.1, 2, Touched, 6.9), "found the session late"},
@@ -73,12 +75,12 @@ func TestSessions(t *testing.T) {
 		{"answered before the leader has heard", opened, on(3.5, 2, Touched, 3.5), "has last heard"},
 		{"answered when the leader has heard", append(opened, on(3.5, 1, Heard, 3.4)), on(3.6, 2, Touched, 3.5), ""},
 		{"answered by the leader", opened, on(3.5, 1, Touched, 3.5), ""},
-		{"answered by a leader that was just replaced", slices.Concat(opened, second), on(3.3, 1, Touched, 3.2), ""},
-		{"answered by a leader that was replaced", slices.Concat(opened, second), on(5.5, 1, Touched, 5.5), "has last heard"},
+		{"answered by a leader that was just replaced", slices.Concat(opened, nextTerm), on(3.3, 1, Touched, 3.2), ""},
+		{"answered by a leader that was replaced", slices.Concat(opened, nextTerm), on(5.5, 1, Touched, 5.5), "has last heard"},
 		{"expires", append(late, by(7.2, 2, Visible, 6, 1, expire)), on(7.2, 2, Ended), ""},
 		{"expires and was not late", append(opened, by(7.2, 2, Visible, 6, 1, expire)), on(7.2, 2, Ended), "no leader of term 1 has found it late"},
 		{"expires by a replaced leader", append(late, by(7.2, 2, Visible, 6, 2, expire)), on(7.2, 2, Ended), "was replaced"},
-		{"a replaced leader's finding", slices.Concat(opened, second, []Event{on(7.1, 1, Late), by(7.2, 1, Visible, 6, 1, expire)}), on(7.2, 1, Ended), "no leader of term 1"},
+		{"a replaced leader's finding", slices.Concat(opened, nextTerm, []Event{on(7.1, 1, Late), by(7.2, 1, Visible, 6, 1, expire)}), on(7.2, 1, Ended), "no leader of term 1"},
 		{"expires after it was resumed", append(resumed, on(8.1, 1, Late), by(8.2, 1, Visible, 7, 1, expireResumed)), on(8.2, 1, Ended), ""},
 		{"expires although it was resumed", append(resumed, on(8.1, 1, Late), by(8.2, 1, Visible, 7, 1, expire)), on(8.2, 1, Ended), "although it was resumed"},
 		{"is closed", append(opened, by(2, 2, Visible, 6, 1, closes)), on(2, 2, Ended), ""},
@@ -91,7 +93,8 @@ func TestSessions(t *testing.T) {
 		{"resumed after it has ended", append(opened, by(2, 2, Visible, 6, 1, closes), on(2, 2, Ended), by(3, 2, Visible, 7, 1, resume)), on(3, 2, Restarts), "does not exist"},
 		{"known after a snapshot", append(opened, by(2, 2, Opened, 0, 0), by(2, 2, Anew, 5, 0)), on(2, 2, Restarts), ""},
 		{"known before it was opened", append(opened, by(2, 2, Opened, 0, 0), by(2, 2, Anew, 4, 0)), on(2, 2, Restarts), "does not open"},
-		{"forgotten after a snapshot", append(opened, by(2, 2, Opened, 0, 0), by(2, 2, Anew, 5, 0)), by(2, 2, Visible, 6, 1), "know 1 after"},
+		{"forgotten after a snapshot", append(opened, by(2, 2, Opened, 0, 0), by(2, 2, Anew, 5, 0), by(2, 2, Visible, 6, 1, another)), second, "know 1 after"},
+		{"another after that", append(opened, by(2, 2, Visible, 6, 1, another)), second, ""},
 		{"of another cluster", append(opened, by(2, 2, Swapped, 0, 0), by(2, 2, Opened, 0, 0)), on(9, 2, Late), ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
