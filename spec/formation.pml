@@ -228,12 +228,12 @@ inline stop(i) {
 
 inline join(i, c) {
 	d[i].id = c; d[i].agreed = true; d[i].written = false; d[i].data = state[c];
-#ifndef NO_VOTE_GIVEN_UP
+#ifndef NO_CATCHING_UP
 	d[i].written = acknowledged && (i != 0 && d[0].written || i != 1 && d[1].written || i != 2 && d[2].written);
 #endif
 	agree(i)
 }
-#ifdef NO_VOTE_GIVEN_UP
+#ifdef NO_CATCHING_UP
 #define MAY_JOIN(i, c) true
 #else
 #define MAY_JOIN(i, c) JOINABLE(i, c)
