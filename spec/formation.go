@@ -19,11 +19,12 @@ type formation struct {
 	seen    []position            // those that were visible, in order
 }
 
-// position is where a list is.
+// position is where a list is in a log.
 type position struct{ index, term uint64 }
 
 // membership is what the disk of a member says about its cluster.
 type membership struct {
+	id        uint64
 	opened    bool
 	away      bool // the member runs with another cluster's disk
 	of        Of
@@ -49,7 +50,7 @@ func (*formation) name() string { return "formation" }
 func (f *formation) of(member uint64) *membership {
 	d := f.disks[member]
 	if d == nil {
-		d = new(membership)
+		d = &membership{id: member}
 		f.disks[member] = d
 	}
 	return d
@@ -97,14 +98,16 @@ func (f *formation) next(e *Event) error {
 		d.away = !d.away
 	case d.away:
 	case e.Step == LostDisk:
-		*d = membership{opened: true}
+		*d = membership{id: d.id, opened: true}
 		if f.visible == 0 && len(f.agreed(0)) == 0 { // what it had begun alone is gone, without a trace
 			f.formed, f.first = 0, nil
 		}
 	case e.Step == Opened:
 		return f.open(d, e)
+	case e.Step == Stored && !d.of.Agreed:
+		return fmt.Errorf("a member stores entries only once it is in a cluster, not with %+v", d.of)
 	case e.Step == Stored:
-		return f.store(d, e)
+		return f.append(d, e)
 	case e.Step == Deleted:
 		d.delete(e.First, e.Last)
 	case e.Step == Snapshot:
@@ -149,14 +152,7 @@ func (f *formation) open(d *membership, e *Event) error {
 
 func (d *membership) end() uint64 { return max(d.last, d.snapshot.Index) }
 
-// store has entries in a member's log, whose lists must be right.
-func (f *formation) store(d *membership, e *Event) error {
-	if !d.of.Agreed {
-		return fmt.Errorf("a member stores entries only once it is in a cluster, not with %+v", d.of)
-	}
-	return f.append(d, e)
-}
-
+// append has entries in a member's log, whose lists must be right.
 func (f *formation) append(d *membership, e *Event) error {
 	for _, r := range e.Log {
 		if d.first == 0 {
@@ -216,13 +212,13 @@ func (f *formation) newestVisible() List {
 
 func (d *membership) delete(first, last uint64) {
 	d.lists = slices.DeleteFunc(d.lists, func(at position) bool { return first <= at.index && at.index <= last })
-	if last >= d.last {
-		d.last = first - 1
-	} else if first <= d.first {
-		d.first = last + 1
-	}
-	if d.last < d.first {
+	switch {
+	case first <= d.first && last >= d.last:
 		d.first, d.last = 0, 0
+	case first <= d.first:
+		d.first = last + 1
+	default:
+		d.last = first - 1
 	}
 }
 
@@ -303,12 +299,12 @@ func (f *formation) identify(d *membership, x Of) error {
 		return fmt.Errorf("members %v have agreed to another cluster than %x", others, x.Cluster)
 	case f.visible > 0 && f.formed != x.Cluster:
 		return fmt.Errorf("cluster %x has visible entries, so nobody agrees to %x", f.formed, x.Cluster)
-	case x.Since > 0:
-		if err := f.join(d, x); err != nil {
-			return err
-		}
 	default:
-		if err := f.agree(d, x); err != nil {
+		check := f.agree
+		if x.Since > 0 {
+			check = f.join
+		}
+		if err := check(d, x); err != nil {
 			return err
 		}
 	}
@@ -371,7 +367,7 @@ func (f *formation) join(d *membership, x Of) error {
 		if at.index < d.listed {
 			break
 		}
-		in, votes := find(f.known[at].Servers, f.idOf(d))
+		in, votes := find(f.known[at].Servers, d.id)
 		if at.index <= x.Since && in && !votes {
 			if d.term < at.term {
 				return fmt.Errorf("list %d of term %d has taken its vote away, and it is still in term %d: it could vote for, or count for, a leader before that", at.index, at.term, d.term)
@@ -380,15 +376,6 @@ func (f *formation) join(d *membership, x Of) error {
 		}
 	}
 	return fmt.Errorf("it has joined, up to entry %d, but no list between %d and that was visible in which it has a place without a vote", x.Since, d.listed)
-}
-
-func (f *formation) idOf(d *membership) uint64 {
-	for id, x := range f.disks {
-		if x == d {
-			return id
-		}
-	}
-	return 0
 }
 
 // find reports whether a list has a member, and whether that votes.

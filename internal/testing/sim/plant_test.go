@@ -167,6 +167,10 @@ var plants = []plant{
 		{"cluster/removed.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "expiry"}},
+	{"a member that joins does not take over the leader's term", []edit{
+		{"cluster/transport.go", "\tif t.raft.CurrentTerm() < term {\n\t\tt.give(", "\tif term == 0 {\n\t\tt.give("},
+		{"cluster/transport.go", "\treturn t.raft.CurrentTerm() >= term\n", "\treturn true\n"},
+	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
 		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
