@@ -1,11 +1,15 @@
 // Sessions: who may rely on a session, and when it expires.
 //
 // small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3
-// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=4
-// large: -DMEMBERS=2 -DELECTIONS=2 -DRESUMES=1 -DWRITES=1 -DLOG=4
-// large: -DMEMBERS=3 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DCRASHES=1 -DLOG=3
-// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3
-// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=1 -DLOG=4
+// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DT=6
+// small: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4
+// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=3
+// large: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=1 -DLOG=4
+// large: -DMEMBERS=3 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DCRASHES=1
+// large: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3 -DT=6
+// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3
+// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=0 -DWRITES=1 -DLOG=3 -DT=6
+// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4
 // pan: -DSAFETY -DCOLLAPSE -DVECTORSZ=512 -DMEMLIM=6000
 //
 // One client has one session, which holds a lock: an ephemeral znode. Others get the lock as soon as anybody can see that the session has
@@ -32,10 +36,12 @@
 #ifndef LOG
 #define LOG 5                   // entries at most, with the one that opens the session
 #endif
-#define T 3                     // the session's timeout
+#ifndef T
+#define T 3                     // the session's timeout; with 6, a member may answer for a while before the leader has heard
+#endif
 #define B (T * 2 / 3)           // timing.Believed
 #ifdef WITHOUT_LONG_THIRD       // the last third has to be longer than a replaced leader may answer
-#define SURE 2
+#define SURE (T * 2 / 3)
 #define UNREPORTED 0
 #else
 #define SURE 1                  // timing.Sure
@@ -409,9 +415,10 @@ init {
 		for (i : 0 .. MEMBERS - 1) {
 			applied[i] = 1; confirmed[i] = NEVER; noted[i] = NEVER
 		}
-		begun[0] = 1; deadline[0] = T; member[0] = MEMBERS - 1;
+		begun[0] = 1; deadline[0] = T;
 		i = 0
 	}
+	if :: member[0] = 0 :: member[0] = 1 fi;
 	do
 	:: tick()
 	:: send(READ)
