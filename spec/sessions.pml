@@ -194,7 +194,7 @@ inline drop() { request = 0; state = 0; on = 0; sent = 0; waits = 0; done = 0 }
 // The client sends a request, which arrives: that it was sent earlier, would make the client rely on the session for less time.
 inline send(kind) {
 	d_step {
-		request == 0 && (kind != WRITE || writes < WRITES && ghost == NOBODY) ->
+		request == 0 && member[conn] != NOBODY && (kind != WRITE || writes < WRITES && ghost == NOBODY) ->
 		if :: kind == WRITE -> writes++ :: else fi;
 		request = kind; on = conn; state = 1;
 		touch(member[on], 0)
@@ -226,7 +226,7 @@ inline passes() {
 // A write comes to the leader, and into its log (serveForward, proposer.deliver).
 inline logged() {
 	d_step {
-		request == WRITE && state == 2 && length < LOG ->
+		request == WRITE && state == 2 && length < LOG && leader != NOBODY ->
 #ifndef NO_HEARD_WRITE
 		if :: begun[leader] == term -> touch(leader, 0) :: else fi;
 #endif
@@ -234,7 +234,7 @@ inline logged() {
 	}
 }
 inline haunts() { // the write of a connection that is gone
-	d_step { ghost != NOBODY && length < LOG -> write(ghost, i); i = 0; ghost = NOBODY }
+	d_step { ghost != NOBODY && length < LOG && leader != NOBODY -> write(ghost, i); i = 0; ghost = NOBODY }
 }
 
 // A sync asks a leader how long the log is (proposer.ask, readIndex.get).
@@ -265,12 +265,12 @@ inline answered() {
 }
 inline answer() {
 	assert(knows(member[on]) && owner[applied[member[on]]] == on);
-	assert(alive[seen]); // it is not answered what makes it rely on a session that has ended
 	if
 #ifndef WITHOUT_TWO_THIRDS // the holder stops believing then
-	:: request == READ -> raise(relies, B - sent)
+	:: request == READ && sent >= B
+	:: request == READ && sent < B -> raise(relies, B - sent); assert(alive[seen])
 #endif
-	:: else -> raise(relies, T - sent)
+	:: else -> raise(relies, T - sent); assert(alive[seen]) // no answer makes it rely on a session that has ended
 	fi;
 	drop()
 }
@@ -278,7 +278,7 @@ inline answer() {
 // The client resumes the session on another connection, or the handshake of another client with its password does.
 inline reconnects(m) {
 	d_step {
-		resuming == 0 && resumes < RESUMES && length < LOG &&
+		resuming == 0 && resumes < RESUMES && length < LOG && leader != NOBODY &&
 #ifndef NO_RESUME_CHECK // session.Table.Resume
 			alive[length] &&
 #endif
@@ -352,7 +352,7 @@ inline finds(m) {
 }
 inline expire(m) { // fsm/writes.go: do
 	d_step {
-		expiring[m] && length < LOG ->
+		expiring[m] && length < LOG && leader != NOBODY ->
 		append();
 		if
 		:: alive[length] &&
@@ -404,8 +404,11 @@ inline applies(m) {
 inline crash(m) {
 	d_step {
 		crashes < CRASHES -> crashes++;
+		if :: leader == m -> leader = NOBODY :: else fi;
 		begun[m] = 0; fresh[m] = 0; late[m] = 0; deadline[m] = 0; confirmed[m] = NEVER; noted[m] = NEVER;
-		if :: request && member[on] == m -> if :: request == WRITE && state < 3 -> ghost = on :: else fi; drop() :: else fi
+		if :: member[conn] == m && request -> if :: request == WRITE && state < 3 -> ghost = on :: else fi; drop() :: else fi;
+		if :: member[conn] == m -> member[conn] = NOBODY :: else fi;
+		if :: resuming && member[conn + 1] == m -> conn++; resuming = 0; resumed = 0; member[conn] = NOBODY :: else fi
 	}
 }
 
