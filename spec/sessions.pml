@@ -12,20 +12,23 @@
 // mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4
 // pan: -DSAFETY -DCOLLAPSE -DVECTORSZ=512 -DMEMLIM=6000
 //
-// One client has one session, which holds a lock: an ephemeral znode. Others get the lock as soon as anybody can see that the session has
-// ended, so the client must not rely on it then. The model has the log of the commands on the session, what each member has
-// applied of it, which connection owns the session, the client's requests, what the members report to the leader about them,
-// the leader's deadline, and leaders that are replaced and learn of it late.
+// One client has one session, which holds a lock: an ephemeral znode. Others get the lock as soon as anybody can see that the
+// session has ended, so the client must not rely on it then. The model has the log of the commands on the session, what each
+// member has applied of it, which connection owns the session, the client's requests, what the members report to the leader
+// about them, the leader's deadline, and leaders that are replaced and learn of it late.
 //
 // Time passes in ticks, at any moment. Every other step happens at any time or never, so processes that are paused, messages
-// that are delayed or lost, and disks that are slow need no steps of their own.
+// that are delayed or lost, and slow disks need no steps of their own. For the same reason the model does not show that a
+// session ends in time, or that a client ever gets an answer.
 //
-// It assumes that Raft works (see replication.pml): an entry is in the log for good once it is in it, in the term of the leader
-// that has put it there, and there is one leader in a term. It leaves out: several sessions; requests that arrive
-// together; clients that end sessions of others; that touches are reported to the next leader once more; and rounding to
-// milliseconds and to the server's ticks, which makes sessions live longer. That a handshake needs the client's zxid
-// (server/handshake.go) has no guard here: the entry that resumes the session comes after all that the client has seen, and the member
-// answers when it has applied that. Only servers in read-only mode, which resume nothing, need that check.
+// It assumes that Raft works (see replication.pml): an entry that is in the log stays there, in the term of the leader that has
+// put it there, and a term has one leader. It leaves out: other sessions; requests that arrive together; members whose
+// states differ, while which nobody serves (lead); touches that are reported to the next leader once more, which keep
+// sessions alive that no client relies on; and rounding to milliseconds and to ticks, which makes sessions live longer.
+//
+// Two promises need no guard here. Tokens grow, since they are positions in the log. A session's reads never go back, since the
+// entry that resumes it comes after all that its client has seen, and is applied before the handshake is answered; that a
+// handshake compares the client's zxid (server/handshake.go) matters only to servers in read-only mode.
 
 #ifndef MEMBERS
 #define MEMBERS 2
@@ -70,12 +73,12 @@
 #endif
 
 // The log, and what the state is after each number of entries.
-byte length = 1;                   // the first one has opened the session
+byte length = 1;                // the first one has opened the session
 bit alive[LOG + 1];             // the session exists
 byte owner[LOG + 1];            // the connection that owns it
 bit lock[LOG + 1];              // its ephemeral znode exists
-byte proposer[LOG + 1];         // the member whose expiry the entry has, if it was refused
-byte proposed[LOG + 1];         // the term of that
+byte proposer[LOG + 1];         // the member that has proposed the expiry in the entry, if it was refused
+byte proposed[LOG + 1];         // the term in that
 
 // Who leads.
 byte term = 1;                  // the newest in which there is a leader
@@ -191,7 +194,7 @@ inline tick() {
 }
 inline drop() { request = 0; state = 0; on = 0; sent = 0; waits = 0; done = 0 }
 
-// The client sends a request, which arrives: that it was sent earlier, would make the client rely on the session for less time.
+// The client sends a request, which arrives at once: if it was sent earlier, the client would rely on the session for less time.
 inline send(kind) {
 	d_step {
 		request == 0 && member[conn] != NOBODY && (kind != WRITE || writes < WRITES && ghost == NOBODY) ->
@@ -267,7 +270,7 @@ inline answer() {
 	assert(knows(member[on]) && owner[applied[member[on]]] == on);
 	if
 #ifndef WITHOUT_TWO_THIRDS // the holder stops believing then
-	:: request == READ && sent >= B
+	:: request == READ && sent >= B // it means nothing
 	:: request == READ && sent < B -> raise(relies, B - sent); assert(alive[seen])
 #endif
 	:: else -> raise(relies, T - sent); assert(alive[seen]) // no answer makes it rely on a session that has ended
@@ -290,7 +293,8 @@ inline reconnects(m) {
 }
 inline attached() {
 	d_step {
-		resuming && applied[member[conn + 1]] >= resuming && owner[applied[member[conn + 1]]] == conn + 1 && knows(member[conn + 1]) ->
+		resuming && applied[member[conn + 1]] >= resuming &&
+			owner[applied[member[conn + 1]]] == conn + 1 && knows(member[conn + 1]) ->
 		if :: request == WRITE && state < 3 -> ghost = on :: else fi;
 		drop();
 		conn++;
