@@ -60,16 +60,10 @@
 
 #if MEMBERS == 2
 #define EACH(a) :: a(0) :: a(1)
+#define EACHPAIR(a) :: a(0, 0) :: a(0, 1) :: a(1, 0) :: a(1, 1)
 #else
 #define EACH(a) :: a(0) :: a(1) :: a(2)
-#endif
-#define PAIRS(a, m) :: a(m, 0) :: a(m, 1) MORE(a, m)
-#if MEMBERS == 2
-#define MORE(a, m)
-#define EACHPAIR(a) PAIRS(a, 0) PAIRS(a, 1)
-#else
-#define MORE(a, m) :: a(m, 2)
-#define EACHPAIR(a) PAIRS(a, 0) PAIRS(a, 1) PAIRS(a, 2)
+#define EACHPAIR(a) :: a(0, 0) :: a(0, 1) :: a(0, 2) :: a(1, 0) :: a(1, 1) :: a(1, 2) :: a(2, 0) :: a(2, 1) :: a(2, 2)
 #endif
 
 // The log, and what the state is after each number of entries.
