@@ -1,27 +1,34 @@
 // Sessions: who may rely on a session, and when it expires.
 //
 // small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3
-// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=4
-// large: -DMEMBERS=2 -DELECTIONS=2 -DRESUMES=1 -DWRITES=1 -DLOG=4
-// large: -DMEMBERS=3 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DCRASHES=1 -DLOG=3
-// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3
-// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=1 -DLOG=4
+// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DT=6
+// small: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4
+// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=3
+// large: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=1 -DLOG=4
+// large: -DMEMBERS=3 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DCRASHES=1
+// large: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3 -DT=6
+// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3
+// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=0 -DWRITES=1 -DLOG=3 -DT=6
+// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4
 // pan: -DSAFETY -DCOLLAPSE -DVECTORSZ=512 -DMEMLIM=6000
 //
-// One client has one session, which holds a lock: an ephemeral znode. Others get the lock as soon as anybody can see that the session has
-// ended, so the client must not rely on it then. The model has the log of the commands on the session, what each member has
-// applied of it, which connection owns the session, the client's requests, what the members report to the leader about them,
-// the leader's deadline, and leaders that are replaced and learn of it late.
+// One client has one session, which holds a lock: an ephemeral znode. Others get the lock as soon as anybody can see that the
+// session has ended, so the client must not rely on it then. The model has the log of the commands on the session, what each
+// member has applied of it, which connection owns the session, the client's requests, what the members report to the leader
+// about them, the leader's deadline, and leaders that are replaced and learn of it late.
 //
 // Time passes in ticks, at any moment. Every other step happens at any time or never, so processes that are paused, messages
-// that are delayed or lost, and disks that are slow need no steps of their own.
+// that are delayed or lost, and slow disks need no steps of their own. For the same reason the model does not show that a
+// session ends in time, or that a client ever gets an answer.
 //
-// It assumes that Raft works (see replication.pml): an entry is in the log for good once it is in it, in the term of the leader
-// that has put it there, and there is one leader in a term. It leaves out: several sessions; requests that arrive
-// together; clients that end sessions of others; that touches are reported to the next leader once more; and rounding to
-// milliseconds and to the server's ticks, which makes sessions live longer. That a handshake needs the client's zxid
-// (server/handshake.go) has no guard here: the entry that resumes the session comes after all that the client has seen, and the member
-// answers when it has applied that. Only servers in read-only mode, which resume nothing, need that check.
+// It assumes that Raft works (see replication.pml): an entry that is in the log stays there, in the term of the leader that has
+// put it there, and a term has one leader. It leaves out: other sessions; requests that arrive together; members whose
+// states differ, while which nobody serves (lead); touches that are reported to the next leader once more, which keep
+// sessions alive that no client relies on; and rounding to milliseconds and to ticks, which makes sessions live longer.
+//
+// Two promises need no guard here. Tokens grow, since they are positions in the log. A session's reads never go back, since the
+// entry that resumes it comes after all that its client has seen, and is applied before the handshake is answered; that a
+// handshake compares the client's zxid (server/handshake.go) matters only to servers in read-only mode.
 
 #ifndef MEMBERS
 #define MEMBERS 2
@@ -32,10 +39,12 @@
 #ifndef LOG
 #define LOG 5                   // entries at most, with the one that opens the session
 #endif
-#define T 3                     // the session's timeout
+#ifndef T
+#define T 3                     // the session's timeout; with 6, a member may answer for a while before the leader has heard
+#endif
 #define B (T * 2 / 3)           // timing.Believed
 #ifdef WITHOUT_LONG_THIRD       // the last third has to be longer than a replaced leader may answer
-#define SURE 2
+#define SURE (T * 2 / 3)
 #define UNREPORTED 0
 #else
 #define SURE 1                  // timing.Sure
@@ -51,25 +60,19 @@
 
 #if MEMBERS == 2
 #define EACH(a) :: a(0) :: a(1)
+#define EACHPAIR(a) :: a(0, 0) :: a(0, 1) :: a(1, 0) :: a(1, 1)
 #else
 #define EACH(a) :: a(0) :: a(1) :: a(2)
-#endif
-#define PAIRS(a, m) :: a(m, 0) :: a(m, 1) MORE(a, m)
-#if MEMBERS == 2
-#define MORE(a, m)
-#define EACHPAIR(a) PAIRS(a, 0) PAIRS(a, 1)
-#else
-#define MORE(a, m) :: a(m, 2)
-#define EACHPAIR(a) PAIRS(a, 0) PAIRS(a, 1) PAIRS(a, 2)
+#define EACHPAIR(a) :: a(0, 0) :: a(0, 1) :: a(0, 2) :: a(1, 0) :: a(1, 1) :: a(1, 2) :: a(2, 0) :: a(2, 1) :: a(2, 2)
 #endif
 
 // The log, and what the state is after each number of entries.
-byte length = 1;                   // the first one has opened the session
+byte length = 1;                // the first one has opened the session
 bit alive[LOG + 1];             // the session exists
 byte owner[LOG + 1];            // the connection that owns it
 bit lock[LOG + 1];              // its ephemeral znode exists
-byte proposer[LOG + 1];         // the member whose expiry the entry has, if it was refused
-byte proposed[LOG + 1];         // the term of that
+byte proposer[LOG + 1];         // the member that has proposed the expiry in the entry, if it was refused
+byte proposed[LOG + 1];         // the term in that
 
 // Who leads.
 byte term = 1;                  // the newest in which there is a leader
@@ -185,10 +188,10 @@ inline tick() {
 }
 inline drop() { request = 0; state = 0; on = 0; sent = 0; waits = 0; done = 0 }
 
-// The client sends a request, which arrives: that it was sent earlier, would make the client rely on the session for less time.
+// The client sends a request, which arrives at once: if it was sent earlier, the client would rely on the session for less time.
 inline send(kind) {
 	d_step {
-		request == 0 && (kind != WRITE || writes < WRITES && ghost == NOBODY) ->
+		request == 0 && member[conn] != NOBODY && (kind != WRITE || writes < WRITES && ghost == NOBODY) ->
 		if :: kind == WRITE -> writes++ :: else fi;
 		request = kind; on = conn; state = 1;
 		touch(member[on], 0)
@@ -220,7 +223,7 @@ inline passes() {
 // A write comes to the leader, and into its log (serveForward, proposer.deliver).
 inline logged() {
 	d_step {
-		request == WRITE && state == 2 && length < LOG ->
+		request == WRITE && state == 2 && length < LOG && leader != NOBODY ->
 #ifndef NO_HEARD_WRITE
 		if :: begun[leader] == term -> touch(leader, 0) :: else fi;
 #endif
@@ -228,7 +231,7 @@ inline logged() {
 	}
 }
 inline haunts() { // the write of a connection that is gone
-	d_step { ghost != NOBODY && length < LOG -> write(ghost, i); i = 0; ghost = NOBODY }
+	d_step { ghost != NOBODY && length < LOG && leader != NOBODY -> write(ghost, i); i = 0; ghost = NOBODY }
 }
 
 // A sync asks a leader how long the log is (proposer.ask, readIndex.get).
@@ -259,12 +262,12 @@ inline answered() {
 }
 inline answer() {
 	assert(knows(member[on]) && owner[applied[member[on]]] == on);
-	assert(alive[seen]); // it is not answered what makes it rely on a session that has ended
 	if
 #ifndef WITHOUT_TWO_THIRDS // the holder stops believing then
-	:: request == READ -> raise(relies, B - sent)
+	:: request == READ && sent >= B // it means nothing
+	:: request == READ && sent < B -> raise(relies, B - sent); assert(alive[seen])
 #endif
-	:: else -> raise(relies, T - sent)
+	:: else -> raise(relies, T - sent); assert(alive[seen]) // no answer makes it rely on a session that has ended
 	fi;
 	drop()
 }
@@ -272,7 +275,7 @@ inline answer() {
 // The client resumes the session on another connection, or the handshake of another client with its password does.
 inline reconnects(m) {
 	d_step {
-		resuming == 0 && resumes < RESUMES && length < LOG &&
+		resuming == 0 && resumes < RESUMES && length < LOG && leader != NOBODY &&
 #ifndef NO_RESUME_CHECK // session.Table.Resume
 			alive[length] &&
 #endif
@@ -284,7 +287,8 @@ inline reconnects(m) {
 }
 inline attached() {
 	d_step {
-		resuming && applied[member[conn + 1]] >= resuming && owner[applied[member[conn + 1]]] == conn + 1 && knows(member[conn + 1]) ->
+		resuming && applied[member[conn + 1]] >= resuming &&
+			owner[applied[member[conn + 1]]] == conn + 1 && knows(member[conn + 1]) ->
 		if :: request == WRITE && state < 3 -> ghost = on :: else fi;
 		drop();
 		conn++;
@@ -346,7 +350,7 @@ inline finds(m) {
 }
 inline expire(m) { // fsm/writes.go: do
 	d_step {
-		expiring[m] && length < LOG ->
+		expiring[m] && length < LOG && leader != NOBODY ->
 		append();
 		if
 		:: alive[length] &&
@@ -398,8 +402,11 @@ inline applies(m) {
 inline crash(m) {
 	d_step {
 		crashes < CRASHES -> crashes++;
+		if :: leader == m -> leader = NOBODY :: else fi;
 		begun[m] = 0; fresh[m] = 0; late[m] = 0; deadline[m] = 0; confirmed[m] = NEVER; noted[m] = NEVER;
-		if :: request && member[on] == m -> if :: request == WRITE && state < 3 -> ghost = on :: else fi; drop() :: else fi
+		if :: member[conn] == m && request -> if :: request == WRITE && state < 3 -> ghost = on :: else fi; drop() :: else fi;
+		if :: member[conn] == m -> member[conn] = NOBODY :: else fi;
+		if :: resuming && member[conn + 1] == m -> conn++; resuming = 0; resumed = 0; member[conn] = NOBODY :: else fi
 	}
 }
 
@@ -409,9 +416,10 @@ init {
 		for (i : 0 .. MEMBERS - 1) {
 			applied[i] = 1; confirmed[i] = NEVER; noted[i] = NEVER
 		}
-		begun[0] = 1; deadline[0] = T; member[0] = MEMBERS - 1;
+		begun[0] = 1; deadline[0] = T;
 		i = 0
 	}
+	if :: member[0] = 0 :: member[0] = 1 fi;
 	do
 	:: tick()
 	:: send(READ)
