@@ -151,18 +151,23 @@ func TestDamagedWhileItLeads(t *testing.T) {
 	}
 }
 
-// TestMemoryDamaged: a bit of a znode's data flips in the memory of a member. It is found at the next snapshot or backup, which is
+// TestMemoryDamaged: a bit of a znode's data, or of a session, flips in the memory of a member. It is found at the next snapshot or backup, which is
 // not written, so that neither this member nor another one ever has to read it. A restart makes the state anew.
 func TestMemoryDamaged(t *testing.T) {
-	for _, who := range []string{"the leader", "a follower"} {
-		bubble(t, who, func(t *testing.T) {
+	for _, where := range []string{"a znode of the leader", "a znode of a follower", "a session of the leader"} {
+		bubble(t, where, func(t *testing.T) {
 			f, config, lead, late := lateFleet(t)
 			bad := lead
-			if who == "a follower" {
+			if where == "a znode of a follower" {
 				bad = 3 - lead - late
 				until(t, "the data", func() bool { return dataOf(f.running[bad]) != "" })
 			}
-			flipInMemory(t, f.running[bad])
+			if where == "a session of the leader" {
+				synctest.Wait() // as in flipInMemory
+				f.running[bad].replica.View(func(v *fsm.View) { v.Sessions().Get(marker).Timeout ^= 1 << 10 })
+			} else {
+				flipInMemory(t, f.running[bad])
+			}
 			if backup, err := f.running[bad].replica.State(); err != nil || !errors.Is(backup.Write(io.Discard), fsm.ErrMemory) {
 				t.Errorf("a backup was written: %v", err)
 			}

@@ -78,11 +78,12 @@ func (s *Snapshot) Len() int { return s.tree.Len() }
 // Append appends the i-th znode to b (see [znode.Snapshot.Append]).
 func (s *Snapshot) Append(b []byte, i int) []byte { return s.tree.Append(b, i) }
 
-// ErrMemory means that znodes in memory are not what the log has made of them.
-var ErrMemory = errors.New("the znodes in memory are damaged, and were not written: start the server again, which makes them anew from its files, and test the machine's memory")
+// ErrMemory means that znodes or sessions in memory are not what the log has made of them.
+var ErrMemory = errors.New("the state in memory is damaged, and was not written: start the server again, which makes it anew from its files, and test the machine's memory")
 
-// Write writes the snapshot. It adds up the digests of the znodes, and fails with ErrMemory if the result is not the digest
-// that was kept up to date with each change. [ReadSnapshot] would refuse such a snapshot, at the next start or on another member.
+// Write writes the snapshot. It adds up the digests of the znodes and of the sessions, and fails with ErrMemory if the results are not the
+// digests that were kept up to date with each change. [ReadSnapshot] would refuse a snapshot with such znodes, at the next start or
+// on another member.
 func (s *Snapshot) Write(out io.Writer) error {
 	w := &sectionWriter{w: bufio.NewWriterSize(out, 64<<10)}
 	w.w.WriteString(snapshotMagic)
@@ -115,8 +116,8 @@ func (s *Snapshot) Write(out io.Writer) error {
 			b = b[:0]
 		}
 	}
-	if sum != s.tree.Digest() {
-		return fmt.Errorf("%w (digest %016x, should be %016x)", ErrMemory, sum, s.tree.Digest())
+	if sum != s.tree.Digest() || !s.sessions.Intact() {
+		return ErrMemory
 	}
 	w.section(sectionNodes, b)
 

@@ -89,8 +89,18 @@ const partLen = 127
 
 // List is the sessions that existed at one moment, in order of their ids. It never changes.
 type List struct {
-	parts [][]*Session
-	len   int
+	parts  [][]*Session
+	len    int
+	digest uint64 // of the Table
+}
+
+// Intact reports whether the sessions are those of which the digest was made, one after the other.
+func (l List) Intact() bool {
+	var digest uint64
+	for s := range l.All() {
+		digest += hash(s)
+	}
+	return digest == l.digest
 }
 
 // Len returns the number of sessions.
@@ -187,7 +197,7 @@ func (t *Table) Get(id int64) *Session { return t.byID[id] }
 
 // List returns the sessions that exist now. It is fast: it copies a slice header for each part, and a
 // part has up to partLen sessions.
-func (t *Table) List() List { return List{slices.Clone(t.parts), len(t.byID)} }
+func (t *Table) List() List { return List{slices.Clone(t.parts), len(t.byID), t.digest} }
 
 // All returns the sessions that exist now, in order of their ids.
 func (t *Table) All() iter.Seq[*Session] { return t.List().All() }

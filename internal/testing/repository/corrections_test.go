@@ -321,6 +321,10 @@ var corrections = []putBack{
 	{"vote not stored", []edit{
 		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
 	}, []finding{{"cluster", "TestVoteNotStored", "it has voted"}}},
+	{"log or snapshot not read", []edit{
+		{"cluster/store.go", "\t\ts.cannotRead(s.disk.storage, err)\n", ""},
+		{"cluster/store.go", "!errors.Is(err, fs.ErrNotExist)", "errors.Is(err, fs.ErrNotExist)"},
+	}, []finding{{"cluster", "TestDamagedWhileItLeads", "the leader's fault is <nil>"}}},
 	{"log not stored", []edit{
 		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
 	}, []finding{{"cluster", "TestLogNotStored", "no fault"}}},

@@ -159,7 +159,7 @@ var putBacks = []putBack{
 		{"internal/core/server/search.go", "\t\t\t\tstep()\n", "\t\t\t\t_ = step\n"},
 	}, []finding{{"admin", "TestSearchSteps", "the state was locked all the time"}}},
 	{"the list of all sessions is made while the state is locked", []edit{
-		{"session/table.go", "return List{slices.Clone(t.parts), len(t.byID)}", "return List{[][]*Session{slices.Concat(t.parts...)}, len(t.byID)}"},
+		{"session/table.go", "return List{slices.Clone(t.parts), len(t.byID), t.digest}", "return List{[][]*Session{slices.Concat(t.parts...)}, len(t.byID), t.digest}"},
 	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
 	{"a digest is computed while the state is locked", []edit{
 		{"fsm/replica.go", "\treturn func() uint64 { return r.digests.get(of, s) }\n", "\td := r.digests.get(of, s)\n\treturn func() uint64 { return d }\n"},
