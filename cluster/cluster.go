@@ -255,6 +255,9 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		return former.run, nil
 	case !of.Agreed:
 		former.beginning = beginning{list, first, restored}
+		if of.Cluster != 0 { // perhaps just before this start
+			former.accepted.at = time.Now()
+		}
 		return former.run, nil
 	}
 	m.membership.gate.lift(of.Cluster)

@@ -64,7 +64,8 @@ type call struct {
 // callLasts is after how long a member that has not called again is asked whether this server is a member.
 const callLasts = 10 * time.Second
 
-// acceptance says when a proposal was accepted last, and whose; guarded by former.deciding.
+// acceptance says when a proposal was accepted last, and whose; guarded by former.deciding. from is 0 if an earlier run has
+// accepted it.
 type acceptance struct {
 	at   time.Time
 	from uint64
@@ -381,7 +382,7 @@ func (f *former) accept(q *Proposal) error {
 	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
 	was, same := f.accepted, f.storage().Identity().Cluster == q.Cluster
 	if !same && was.from != q.From && time.Since(was.at) < 3*peerTimeout {
-		return refuse(proto.OK, "server %d has just accepted a proposal of server %d", f.cfg.ID, was.from)
+		return refuse(proto.OK, "server %d has just accepted another proposal", f.cfg.ID)
 	}
 	if !same {
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {

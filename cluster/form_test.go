@@ -121,6 +121,36 @@ func TestFormByWord(t *testing.T) {
 	})
 }
 
+// TestAcceptedBeforeStart: a server that has accepted a proposal keeps it for a while, also when it starts again: the proposer may
+// agree by that, and needs only a majority if an operator lets it. Otherwise it could agree alone, for good.
+func TestAcceptedBeforeStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		propose := func(from uint64, id ClusterID) error {
+			m := f.running[2]
+			return m.membership.former.accept(&Proposal{Cluster: id, From: from, To: 3, Run: m.membership.former.number, Members: m.membership.former.list})
+		}
+		f.start(2)
+		if err := propose(2, 7); err != nil {
+			t.Fatal(err)
+		}
+		f.stop(2)
+		f.start(2)
+		if err := propose(1, 8); err == nil {
+			t.Error("it accepts another proposal at once")
+		}
+		if err := propose(2, 7); err != nil {
+			t.Error("the same proposal:", err)
+		}
+		f.stop(2)
+		f.start(2)
+		time.Sleep(3*peerTimeout + time.Second)
+		if err := propose(1, 8); err != nil {
+			t.Error("another one, later:", err)
+		}
+	})
+}
+
 // TestFormWithAnotherList: a proposal that was made with another list of members does not
 // become the cluster's id, nor does that list begin its log.
 func TestFormWithAnotherList(t *testing.T) {
