@@ -17,6 +17,7 @@ type replication struct {
 	terms     map[uint64]*term
 	given     map[Run]bool // snapshots that a member had when it started for the first time, as First and Term
 	committed []Run        // may begin late, after given snapshots
+	newest    uint64       // term that has begun
 	applied   []Run        // the entries that any member has applied; the others are Raft's own
 }
 
@@ -258,9 +259,11 @@ func (a *replication) follows(id uint64, m *replica, r Run) error {
 		return nil // the first list of a cluster, which each member stores by itself
 	}
 	t.leader = id
-	if end := lastOf(a.committed); end > 0 && (r.First <= end || end > s.Index && termAt(m.log, end) != termAt(a.committed, end)) {
+	// A leader that was replaced may store its first entry late, and lack what is committed in later terms.
+	if end := lastOf(a.committed); end > 0 && r.Term > a.newest && (r.First <= end || end > s.Index && termAt(m.log, end) != termAt(a.committed, end)) {
 		return fmt.Errorf("it leads in term %d, and lacks what is committed: up to entry %d, of term %d", r.Term, end, termAt(a.committed, end))
 	}
+	a.newest = max(a.newest, r.Term)
 	voted := map[uint64]uint64{}
 	for voter, got := range t.votes {
 		if got == id {

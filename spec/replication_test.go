@@ -65,6 +65,8 @@ func TestReplication(t *testing.T) {
 		{"a vote for nobody", append(both, term(1, 3), vote(1, 3, "2")), "not stored this term"},
 		{"a leader without votes", append(third, runs(3, Run{2, 2, 3})), "no majority"},
 		{"a leader that lacks what is committed", append(append(both, third...), runs(3, Run{2, 2, 3})), "lacks what is committed"},
+		{"a leader that was replaced before its first entry", append(both, term(1, 3), vote(1, 3, ""), term(2, 3), vote(2, 3, "1"), term(2, 4), vote(2, 4, ""), term(3, 4), vote(3, 4, "2"),
+			runs(2, Run{4, 4, 4}), runs(3, Run{2, 3, 2}, Run{4, 4, 4}), runs(1, Run{4, 4, 3})), ""},
 		{"two leaders", []Event{runs(1, Run{3, 3, 2}), term(3, 2), runs(3, Run{2, 2, 1}, Run{3, 3, 2})}, "which began it"},
 		{"a follower stores the beginning of a term", []Event{runs(1, Run{3, 3, 2}), term(3, 2), runs(3, Run{2, 2, 2})}, ""},
 		{"the term goes back", []Event{term(1, 1)}, "term 2 already"},
