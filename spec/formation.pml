@@ -11,6 +11,7 @@
 //
 // With LATE a proposal may arrive although its proposer has given up, or has lost its disk. Then nothing is lost, and there
 // is one id, but there may be no way forward: such a proposal may replace one that others have agreed to, as if a disk were lost.
+// With LATE, a lost disk and an operator's word in the same moments, empty members can agree to two ids.
 //
 // Assumed: what is stored stays. A member that joins gives its vote up, gets all that the others have, and gets the vote back, in one
 // step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and
@@ -21,8 +22,8 @@
 // small: -DDATA=0 -DLOSSES=2 -DCRASHES=1 -DWORDS=1
 // small: -DDATA=2 -DLOSSES=1 -DCRASHES=1 -DWORDS=1
 // small: -DLATE -DDATA=1 -DLOSSES=1 -DCRASHES=1 -DWORDS=1
-// large: -DDATA=1 -DLOSSES=2 -DCRASHES=2 -DWORDS=2 -DSWAPS=1
-// large: -DLATE -DDATA=0 -DLOSSES=2 -DCRASHES=2 -DWORDS=1 -DSWAPS=1
+// large: -DDATA=1 -DLOSSES=2 -DCRASHES=2 -DWORDS=2
+// large: -DLATE -DDATA=0 -DLOSSES=2 -DCRASHES=2 -DWORDS=0 -DSWAPS=1
 // mutants: -DDATA=2 -DLOSSES=0 -DCRASHES=0 -DWORDS=0
 // mutants: -DDATA=0 -DLOSSES=1 -DCRASHES=1 -DWORDS=1
 // mutants: -DDATA=0 -DLOSSES=0 -DCRASHES=0 -DWORDS=0 -DSWAPS=1
