@@ -593,15 +593,19 @@ const (
 // committed: it may be the only one that has the list, and with its longer log it refuses all
 // others. It leaves the others an election timeout, since mostly they can do without it. Its own vote
 // does not count. Once it leads, the list is committed, and it steps down.
+//
+// So does an observer, as a last resort, if its log ends later than those of all voters that answer: another member's newest list may make
+// it a voter, whose vote is needed, and which it refuses. It hands over as soon as it leads (see lead).
 func (c *contacts) mayStand(now int64, own state) bool {
 	self := find(c.members, c.self)
 	votes := self != nil && !self.Observer
-	if !votes && !own.dropped || own.stalled >= c.silence/2 {
+	if self == nil && !own.dropped || own.stalled >= c.silence/2 {
 		c.eligible = 0
 		return false
 	}
 	sure := c.sure.Milliseconds()
 	agree, before, running, unheard := 0, 0, false, false
+	longest := true // its log ends later than those of all voters that answer
 	if votes {
 		agree = 1
 	}
@@ -624,11 +628,12 @@ func (c *contacts) mayStand(now int64, own state) bool {
 			continue
 		}
 		agree++
+		longest = longest && (own.lastTerm > s.lastTerm || own.lastTerm == s.lastTerm && own.lastIndex > s.lastIndex)
 		if s.lastTerm > own.lastTerm || s.lastTerm == own.lastTerm && (s.lastIndex > own.lastIndex || s.lastIndex == own.lastIndex && x.ID < c.self) {
 			before++
 		}
 	}
-	if agree <= voters(c.members)/2 {
+	if agree <= voters(c.members)/2 || !votes && !own.dropped && !longest {
 		c.eligible = 0
 		return false
 	}
@@ -636,7 +641,10 @@ func (c *contacts) mayStand(now int64, own state) bool {
 		c.eligible = now
 	}
 	from, gap := c.eligible, sure/2
-	if !votes {
+	switch {
+	case !votes && !own.dropped: // the others go first, and may need several attempts
+		from += 10 * c.silence.Milliseconds()
+	case !votes:
 		from += c.silence.Milliseconds()
 	}
 	switch {

@@ -60,6 +60,9 @@ func (m *Member) watchLeadership() {
 				m.wg.Go(func() { m.notifier.run(term, until) })
 			}
 			m.wg.Go(func() { m.reap(until) })
+			if _, votes := m.membership.known(m.cfg.ID); !votes && m.peers != nil {
+				m.wg.Go(func() { m.membership.handover.to(m.peers.ctx, 0) }) // after an error it leads on
+			}
 			go func(stop, done chan struct{}) {
 				defer close(done)
 				m.lead(term, stop)

@@ -111,12 +111,12 @@ inline choose(a) {
 // Whether v would vote for c, terms aside.
 #define WOULD_VOTE(v, c) (TAKES_PART(v) && OLDER(v, c))
 
-// Who may stand: a voter, and one whose newest list takes its vote away and may not be committed, since it may be the only one that
-// has the list: node.dropped and contacts.mayStand.
+// Who may stand: a voter; and without a vote, which does not count then, who has what the voters refuse others for
+// (contacts.mayStand): the only one that has the list which takes its vote away, or an observer with the longest log.
 #ifdef NO_STANDING_WITHOUT_A_VOTE
 #define STANDS(c) (TAKES_PART(c) && (votes[c] & BIT(c)))
 #else
-#define STANDS(c) (TAKES_PART(c) && ((votes[c] & BIT(c)) || (before[c] & BIT(c)) && size[c] > chosenSize))
+#define STANDS(c) TAKES_PART(c)
 #endif
 
 // Whether the members that there are could elect c.
@@ -169,16 +169,6 @@ inline depose(a) {
 	match[a].e[0] = 0; match[a].e[1] = 0; match[a].e[2] = 0; match[a].e[3] = 0
 }
 
-// A gap in the code: an observer may be the only one that is left of those to whom a leader has sent entries in its term. If a
-// leader before that was making it a voter, and is the only one that has that list, neither can be elected: the observer refuses
-// the other one, and does not stand. Here a member that has had no vote in the last two lists gets only what is committed,
-// and then it never refuses.
-#ifdef WITHOUT_OBSERVERS_BEHIND
-#define GETS(l, f, k) (k < size[l])
-#else
-#define GETS(l, f, k) (k < size[l] && (((votes[l] | before[l]) & BIT(f)) || k < com[l]))
-#endif
-
 // append has f store the next entry that it lacks of the leader l's log.
 inline append(l, f) {
 	if
@@ -191,7 +181,7 @@ inline append(l, f) {
 	:: else -> break
 	od;
 	if
-	:: GETS(l, f, k) ->
+	:: k < size[l] ->
 		log[f].e[k] = log[l].e[k];
 		k++;
 		for (n : 0 .. LOG - 1) {
