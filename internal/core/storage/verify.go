@@ -12,8 +12,8 @@ import (
 type logRange struct{ first, last uint64 }
 
 // supersededLog returns the whole log if it does not lead up to the newest
-// snapshot, else nil. Such a snapshot came from the leader and supersedes the
-// log, which a crash kept the member from deleting (Raft's paper, section 7).
+// snapshot, else nil. Such a snapshot supersedes the log: it came from the leader, and a crash kept the member from
+// deleting the log (Raft's paper, section 7); or this member has led, and crashed before its disk had what it had applied.
 func supersededLog(path string, store raft.LogStore, newest *raft.SnapshotMeta) (old *logRange, err error) {
 	if newest == nil {
 		return nil, nil
