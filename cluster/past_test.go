@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // grown returns a cluster to whose first member two others were added after 200 writes, and which
@@ -455,6 +456,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 // others was restarted meanwhile, and its newest list is the one in which that member had no vote. Then
 // the third loses its disk. The two have everything, and the one votes for the other.
 func TestVoteGivenBackInAbsence(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for try := range 15 { // the absence must begin while the vote is being given back
 		stuck := false
 		synctest.Test(t, func(t *testing.T) {
