@@ -668,7 +668,7 @@ func TestPingsOfMany(t *testing.T) {
 		f.net.SetBandwidth(hostOf(m), hostOf(f.running[lead]), 1<<20)
 		opened := make(result, sessions)
 		for i := range sessions {
-			m.Propose(fsm.OpenSession(1, int64(1<<40+i), int32(timeout.Milliseconds()), session.Password{}), opened, nil)
+			m.Propose(fsm.OpenSession(1, 1<<40+int64(i), int32(timeout.Milliseconds()), session.Password{}), opened, nil)
 		}
 		for range sessions {
 			if err := <-opened; err != nil {
@@ -683,7 +683,7 @@ func TestPingsOfMany(t *testing.T) {
 				time.Sleep(timeout / 3 * time.Duration(i) / time.Duration(sessions))
 				for range pings {
 					asked := time.Now()
-					if !m.Touch(int64(1<<40+i), nil) || time.Since(asked) > 300*time.Millisecond {
+					if !m.Touch(1<<40+int64(i), nil) || time.Since(asked) > 300*time.Millisecond {
 						t.Errorf("a session has expired, or waited for %v", time.Since(asked))
 						return
 					}
