@@ -118,13 +118,15 @@ func TestLargestFrameInCluster(t *testing.T) {
 	set := func(i int) {
 		t.Helper()
 		q.Data[0]++
-		ask(i, func(c *rawclient.Client) error { return c.Call(proto.OpSetData, q, nil) })
+		ask(i, func(c *rawclient.Client) error {
+			_, err := c.Call(proto.OpSetData, q, nil)
+			return err
+		})
 	}
 	read := func(i int) {
 		t.Helper()
 		ask(i, func(c *rawclient.Client) error {
-			err := c.Call(proto.OpSync, &proto.Path{Path: q.Path}, nil)
-			if err != nil {
+			if _, err := c.Call(proto.OpSync, &proto.Path{Path: q.Path}, nil); err != nil {
 				return err
 			}
 			r, err := c.Get(q.Path, false)
