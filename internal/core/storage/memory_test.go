@@ -1,10 +1,13 @@
 package storage
 
 import (
+	"errors"
 	"io"
+	"io/fs"
 	"math"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
@@ -42,6 +45,16 @@ func TestMemorySnapshots(t *testing.T) {
 	write(4, "second").Close()
 	if got := newest(); got != "second" {
 		t.Errorf("the newest is %q", got)
+	}
+}
+
+// TestNoSnapshot: a snapshot that was replaced is not taken for one that cannot be read.
+func TestNoSnapshot(t *testing.T) {
+	files := must(openSnapshots(t.TempDir(), hclog.NewNullLogger()))(t)
+	for _, s := range []raft.SnapshotStore{files, &memorySnapshots{}} {
+		if _, _, err := s.Open("1-1-1"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%T: %v", s, err)
+		}
 	}
 }
 

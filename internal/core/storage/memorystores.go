@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 
@@ -104,7 +105,7 @@ func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.newest == nil || s.newest.meta.ID != id {
-		return nil, nil, fmt.Errorf("there is no snapshot %s", id)
+		return nil, nil, fmt.Errorf("snapshot %s: %w", id, fs.ErrNotExist)
 	}
 	meta := s.newest.meta
 	return &meta, io.NopCloser(bytes.NewReader(s.newest.contents.Bytes())), nil
