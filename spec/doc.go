@@ -5,10 +5,11 @@
 // then.
 //
 // The automata are parallel to the models, in Go: each follows the [Event]s of all members of a cluster, in their order,
-// and stops at the first one that its model does not allow. The simulation has all of its members followed
-// (see [Follow]), and so have the tests of package cluster that start several members.
+// and stops at the first one that its model does not allow. The simulation follows all of its members
+// (see [Follow]), and so do the tests that kill real processes.
 //
-//	formation.pml    formation.go    which cluster a member belongs to, and whether it votes
+//	formation.pml    formation.go    which cluster a member belongs to
+//	membership.pml   formation.go    who votes while disks are lost and members change
 //	replication.pml  replication.go  what is stored where, and when it may be seen
 //	sessions.pml     sessions.go     who may rely on a session, and when it expires
 //
