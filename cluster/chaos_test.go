@@ -120,6 +120,7 @@ func TestStreamChaos(t *testing.T) {
 // taken, and leaders change. Nobody closes the failed ones. The others go on, under one leader, and when the
 // failed ones are started again, they get what they have missed.
 func TestFailedMembers(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	runs := 4
 	if testkit.Nightly {
 		runs = 150

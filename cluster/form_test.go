@@ -394,6 +394,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 // TestWordWhileFirstStarts: an operator lets servers 2 and 3 form the cluster, since server 1 does not start. It starts just
 // then after all, and proposes an id as well. The cluster serves clients.
 func TestWordWhileFirstStarts(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	const round = 20 * time.Millisecond
 	for _, restored := range []bool{false, true} {
 		for late := time.Duration(0); late < 2*round; late += round / 5 {

@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestSnapshotDuringItsEntries: a snapshot arrives while the member is still storing the entries that it covers, and a list
@@ -668,6 +669,7 @@ func TestSnapshotInGulps(t *testing.T) {
 // TestSnapshotOnNarrowLink checks that a member gets its snapshot over a link that is slow and
 // narrow, but works.
 func TestSnapshotOnNarrowLink(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, x := range []struct {
 		rate int64
 		trip time.Duration // in ms
@@ -686,6 +688,7 @@ func TestSnapshotOnNarrowLink(t *testing.T) {
 // TestSnapshotBesideLateHeartbeat checks that a member gets its snapshot over a narrow link
 // although every 10 s a heartbeat is late or its connection is forgotten.
 func TestSnapshotBesideLateHeartbeat(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, how := range []string{"late", "forgotten"} {
 		for _, trip := range []time.Duration{2, 400} {
 			bubble(t, fmt.Sprint(how, " ", int(trip), " ms"), func(t *testing.T) {

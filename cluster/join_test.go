@@ -399,6 +399,7 @@ func TestWaitingForALeader(t *testing.T) {
 // has taken its vote away, and then the member's disk is slow once, or it crashes, before or after it has stored that it
 // belongs to the cluster, or the answer is lost.
 func TestVoteForgottenOnceAsked(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, how := range []string{"slow disk", "crash", "crash once taken in", "lost answer"} {
 		t.Run(how, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

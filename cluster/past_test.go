@@ -407,6 +407,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 // not in the list of the one that was down, which votes for it all the same: the two are a majority, and
 // one of them has everything.
 func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, lost := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -55,6 +55,7 @@ func TestLists(t *testing.T) {
 // and has lost power with the others. What it has applied is then the state of that snapshot, in which it has
 // no vote yet.
 func TestLeaderLostWhileRemovingJoined(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	removals(t, func(t *testing.T, how string) {
 		f := newFleet(t, 4)
 		config := f.found(3)
@@ -173,6 +174,7 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 // ZooKeeper, new voters may be down), and has got the leader's snapshot since then, which took the place of
 // its log. The lists that it has noted are still those of that log.
 func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	removals(t, func(t *testing.T, how string) {
 		f := newFleet(t, 4)
 		config := f.found(3)
@@ -434,6 +436,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 // started with another server to join, or with a list of only itself. Its answer does not count when another one is removed
 // or loses its vote: without that one, nothing could be committed any more.
 func TestRemoveBesideStranger(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for name, wrong := range map[string]func(f *fleet, i int) Config{
 		"in no cluster": func(f *fleet, i int) Config {
 			cfg := f.joins(i, -1)

@@ -54,6 +54,7 @@ func reread(t *testing.T, m *fsm.Machine) *fsm.Machine {
 // cluster with other members, and back. All members get the same state, with the right
 // members and the next index. The zxid goes up each time.
 func TestRestore(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, kind := range storage.LogStores {
 		t.Run(string(kind), func(t *testing.T) {
 			base := testkit.MemoryDir(t)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -89,6 +90,7 @@ func TestServiceAfterSilence(t *testing.T) {
 // TestServesOnSlowLinks: long writes, one after the other, over links that carry at least 1 MiB in an
 // election timeout, and twice as much as is written. No member stops serving its clients.
 func TestServesOnSlowLinks(t *testing.T) {
+	testkit.SlowUnderRace(t)
 	for _, x := range []struct {
 		size    int
 		timeout time.Duration // in ms
