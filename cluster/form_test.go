@@ -151,6 +151,39 @@ func TestAcceptedBeforeStart(t *testing.T) {
 	})
 }
 
+// TestProposerLostAfterCall: the server that forms the cluster has agreed, and has called the others, when it loses its disk. They
+// have not asked it since. It comes back empty, and the cluster is formed.
+func TestProposerLostAfterCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.net.SetDelay(func(from, to string) time.Duration { return 20 * time.Millisecond })
+		f.start(1)
+		f.start(2)
+		time.Sleep(10 * time.Second)
+		f.start(0)
+		called := func(m *Member) bool { return m.membership.former.caller.Load() != nil }
+		for !called(f.running[1]) || !called(f.running[2]) {
+			time.Sleep(time.Millisecond)
+		}
+		f.net.Kill("a")
+		f.lose(0)
+		time.Sleep(time.Second)
+		for _, m := range f.running[1:] {
+			if m.membership.gate.lifted() {
+				t.Fatal("it has agreed, too")
+			}
+		}
+		f.start(0)
+		time.Sleep(10 * time.Minute)
+		f.acknowledges(0, 1, 2)
+		for i, m := range f.running {
+			if why := m.Waiting(); why != "" {
+				t.Errorf("server %d waits: %s", i+1, why)
+			}
+		}
+	})
+}
+
 // TestFormWithAnotherList: a proposal that was made with another list of members does not
 // become the cluster's id, nor does that list begin its log.
 func TestFormWithAnotherList(t *testing.T) {
