@@ -225,6 +225,9 @@ func (f *former) step() (done bool, err error) {
 		return true, nil
 	}
 	s := f.stance()
+	if c := f.caller.Load(); c != nil && s.proposed != 0 && c.cluster == s.proposed { // that member has agreed to it
+		return f.agree(s.proposed)
+	}
 	switch next := s.decide(said); next.do {
 	case toAgree:
 		return f.agree(s.proposed)

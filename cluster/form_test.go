@@ -168,11 +168,6 @@ func TestProposerLostAfterCall(t *testing.T) {
 		f.net.Kill("a")
 		f.lose(0)
 		time.Sleep(time.Second)
-		for _, m := range f.running[1:] {
-			if m.membership.gate.lifted() {
-				t.Fatal("it has agreed, too")
-			}
-		}
 		f.start(0)
 		time.Sleep(10 * time.Minute)
 		f.acknowledges(0, 1, 2)
