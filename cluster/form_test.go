@@ -127,6 +127,7 @@ func TestAcceptedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		propose := func(from uint64, id ClusterID) error {
+			synctest.Wait() // it may just be deciding what to do
 			m := f.running[2]
 			return m.membership.former.accept(&Proposal{Cluster: id, From: from, To: 3, Run: m.membership.former.number, Members: m.membership.former.list})
 		}
