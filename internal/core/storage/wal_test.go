@@ -631,7 +631,7 @@ func TestWALReadWhileDeleted(t *testing.T) {
 			}
 		})
 	}
-	for i := uint64(1); i <= 2000 && !over.Load(); i++ {
+	for i := uint64(1); i <= 500 && !over.Load(); i++ {
 		check(t, s.Log.StoreLogs([]*raft.Log{{Index: i, Term: 1, Data: make([]byte, 1500)}}))
 		check(t, s.Log.DeleteRange(0, max(i, 6)-6))
 	}
