@@ -58,6 +58,7 @@ type candidacy struct {
 	trouble  int64  // since when the leader or the majority seems lost; 0 if neither does
 	gone     int64  // since when a majority has been refusing connections; 0 if it is not
 	eligible int64  // since when this member may stand for election; 0 if it may not
+	resort   int64  // when it first could have, as an observer, since there was a leader; 0 if it could not
 	tries    int    // how often it has stood since there was a leader
 	stood    int64  // when it last stood; 0 if it has not since there was a leader
 	term     uint64 // the newest term at the last look
@@ -501,7 +502,7 @@ func (c *contacts) look(now int64, members []proto.Peer, own state) (v verdict, 
 	v.leads, v.lost = leads, !leads && c.lost(own.term)
 	elect := v.lost || !leads && c.useless()
 	if !elect {
-		c.eligible = 0
+		c.eligible, c.resort = 0, 0
 	}
 
 	reached := c.majority(func(p *peer) int64 { return p.reached })
@@ -642,8 +643,11 @@ func (c *contacts) mayStand(now int64, own state) bool {
 	}
 	from, gap := c.eligible, sure/2
 	switch {
-	case !votes && !own.dropped: // the others go first, and may need several attempts
-		from += 10 * c.silence.Milliseconds()
+	case !votes && !own.dropped: // the others go first, and may need several attempts, during which their disks may seem stuck
+		if c.resort == 0 {
+			c.resort = now
+		}
+		from = max(from, c.resort+10*c.silence.Milliseconds())
 	case !votes:
 		from += c.silence.Milliseconds()
 	}

@@ -135,6 +135,72 @@ func TestDamagedWhileItLeads(t *testing.T) {
 	}
 }
 
+// TestDamagedMetaWhileItLeads is TestDamagedWhileItLeads for what Raft says of a snapshot in its meta.json, which has no checksum:
+// where it ends, and who the members are.
+func TestDamagedMetaWhileItLeads(t *testing.T) {
+	for what, damage := range map[string]func(meta string, end uint64) string{
+		"no JSON": func(meta string, end uint64) string { return "z" + meta[1:] },
+		"its end": func(meta string, end uint64) string {
+			return strings.Replace(meta, fmt.Sprintf(`"Index":%d`, end), fmt.Sprintf(`"Index":%d`, end^1), 1)
+		},
+		"the size": func(meta string, end uint64) string { return strings.Replace(meta, `"Size":2`, `"Size":3`, 1) },
+		"a vote":   func(meta string, end uint64) string { return strings.Replace(meta, `"Suffrage":0`, `"Suffrage":1`, 1) },
+	} {
+		bubble(t, what, func(t *testing.T) {
+			f, config, lead, late := lateFleet(t)
+			if f.running[lead].raft.AppliedIndex()%2 == 1 {
+				f.writes(lead, 1)
+			}
+			onlySnapshot(t, f.running[lead])
+			end := f.running[lead].raft.AppliedIndex()
+			f.writes(lead, 5)
+			files, _ := filepath.Glob(filepath.Join(config(lead).Dir, "raft/snapshots/*/meta.json"))
+			meta := string(testkit.Must(os.ReadFile(files[0]))(t))
+			damaged := damage(meta, end)
+			if damaged == meta {
+				t.Fatal("nothing was damaged: ", meta)
+			}
+			testkit.Check(t, os.WriteFile(files[0], []byte(damaged), 0o600))
+			f.open(late, config(late))
+			if err := fault(f.running[lead], 10*time.Second); err == nil || !strings.Contains(err.Error(), config(lead).Dir+": snapshot") {
+				t.Errorf("the leader's fault is %v", err)
+			}
+			if err := fault(f.running[late], 10*time.Second); err != nil {
+				t.Errorf("the fault of the member that lagged is %v", err)
+			}
+			f.stop(lead)
+			f.right(late, 3-lead-late)
+		})
+	}
+}
+
+// TestDamagedBesideLostDisk: of three members, one loses its disk, and the leader reads damage in its log when it sends that member
+// what it needs. Nothing that was acknowledged is damaged in any memory, and the third member has all of it on its disk. The two go on
+// acknowledging writes, or do so again when the damaged one is started anew with an empty directory.
+func TestDamagedBesideLostDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, config := onDisk(t)
+		lead := leadOf(t, f)
+		lost, third := (lead+1)%3, (lead+2)%3
+		putMarked(t, f.running[lead])
+		f.writes(lead, 2*recentEntries)
+		flip(t, filepath.Join(config(lead).Dir, "raft/wal/*.wal"))
+		f.stop(lost)
+		testkit.Check(t, os.RemoveAll(config(lost).Dir))
+		f.open(lost, config(lost))
+		if err := fault(f.running[lead], 10*time.Second); err != nil {
+			f.stop(lead)
+			if _, err := openMember(config(lead), fsm.NewReplica()); !errors.Is(err, storage.ErrDamaged) {
+				t.Fatal(err)
+			}
+			testkit.Check(t, os.RemoveAll(config(lead).Dir)) // as the message says
+			f.open(lead, config(lead))
+		}
+		time.Sleep(10 * time.Minute)
+		f.acknowledges(lead, third, lost)
+	})
+}
+
 // TestMemoryDamaged: a bit of a znode's data, or of a session, flips in the memory of a member. It is found at the next snapshot or backup, which is
 // not written, so that neither this member nor another one ever has to read it. A restart makes the state anew.
 func TestMemoryDamaged(t *testing.T) {

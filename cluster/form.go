@@ -123,7 +123,8 @@ func (f *former) called(h *hello) {
 	}
 }
 
-// forget forgets the last caller if that does not call any more, and its leader says that this server is no member.
+// forget forgets the last caller if that does not call any more, and its leader says that this server is no member: it has none
+// with this id, or that is another server, which answers at its address.
 func (f *former) forget() {
 	c := f.caller.Load()
 	if c == nil || f.pulse.moment().ran-c.at < callLasts.Milliseconds() {
@@ -131,10 +132,18 @@ func (f *former) forget() {
 	}
 	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
 	defer cancel()
-	has, err := askLeader(ctx, over(f.peers.network), c.addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: c.cluster})
-	if err == nil && !has.Surely {
-		f.caller.CompareAndSwap(c, nil)
+	has, err := askLeader(ctx, over(f.peers.network), c.addr, Request{Knows: f.cfg.ID, Cluster: c.cluster})
+	if err != nil || has.Status == nil {
+		return
 	}
+	if x := find(has.Status.Members, f.cfg.ID); x != nil {
+		if s, err := askStatus(ctx, f.peers.network, *x); err != nil || s.Run == f.number {
+			return
+		}
+	} else if has.Known { // its removal may be undone
+		return
+	}
+	f.caller.CompareAndSwap(c, nil)
 }
 
 // run forms the cluster with the other members, or joins the one that exists. It retries
@@ -216,6 +225,9 @@ func (f *former) step() (done bool, err error) {
 		return true, nil
 	}
 	s := f.stance()
+	if c := f.caller.Load(); c != nil && s.proposed != 0 && c.cluster == s.proposed { // that member has agreed to it
+		return f.agree(s.proposed)
+	}
 	switch next := s.decide(said); next.do {
 	case toAgree:
 		return f.agree(s.proposed)

@@ -127,6 +127,7 @@ func TestAcceptedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		propose := func(from uint64, id ClusterID) error {
+			synctest.Wait() // it may just be deciding what to do
 			m := f.running[2]
 			return m.membership.former.accept(&Proposal{Cluster: id, From: from, To: 3, Run: m.membership.former.number, Members: m.membership.former.list})
 		}
@@ -147,6 +148,34 @@ func TestAcceptedBeforeStart(t *testing.T) {
 		time.Sleep(3*peerTimeout + time.Second)
 		if err := propose(1, 8); err != nil {
 			t.Error("another one, later:", err)
+		}
+	})
+}
+
+// TestProposerLostAfterCall: the server that forms the cluster has agreed, and has called the others, when it loses its disk. They
+// have not asked it since. It comes back empty, and the cluster is formed.
+func TestProposerLostAfterCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.net.SetDelay(func(from, to string) time.Duration { return 20 * time.Millisecond })
+		f.start(1)
+		f.start(2)
+		time.Sleep(10 * time.Second)
+		f.start(0)
+		called := func(m *Member) bool { return m.membership.former.caller.Load() != nil }
+		for !called(f.running[1]) || !called(f.running[2]) {
+			time.Sleep(time.Millisecond)
+		}
+		f.net.Kill("a")
+		f.lose(0)
+		time.Sleep(time.Second)
+		f.start(0)
+		time.Sleep(10 * time.Minute)
+		f.acknowledges(0, 1, 2)
+		for i, m := range f.running {
+			if why := m.Waiting(); why != "" {
+				t.Errorf("server %d waits: %s", i+1, why)
+			}
 		}
 	})
 }
@@ -539,6 +568,56 @@ func TestListOfThePastOnly(t *testing.T) {
 			f.acknowledges(3, 4)
 		})
 	}
+}
+
+// TestListOfThePastOtherName is TestListOfThePastOnly for a server 2 that its cluster knows by another name of its address, which
+// then leads nowhere. So its cluster, which is up, does not call it any more. It still has it as a member.
+func TestListOfThePastOtherName(t *testing.T) {
+	if testkit.Race {
+		t.Skip("Raft has a data race when a follower's address changes")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		dns := &names{to: map[string]string{"name:1": "b:1"}}
+		config := func(i int) Config {
+			cfg := f.config(i)
+			if cfg.Peers = listOf(addresses(3)); i >= 3 {
+				cfg = f.joins(i, 0)
+			}
+			cfg.Network = resolving{cfg.Network, dns}
+			return cfg
+		}
+		for i := range 5 {
+			f.open(i, config(i))
+		}
+		f.whole()
+		for _, i := range []int{0, 2} {
+			f.tell(4, Request{Remove: uint64(i + 1)})
+			fault(f.running[i], time.Minute)
+			f.stop(i)
+		}
+		f.tell(4, Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
+		of := f.running[3].membership.gate.cluster()
+		f.lose(1)
+		m := f.open(1, config(1))
+		until(t, "a call", func() bool { return m.membership.former.caller.Load() != nil })
+		dns.set("name:1", "nowhere:1")
+		time.Sleep(time.Minute)
+		for _, i := range []int{0, 2} {
+			f.lose(i)
+			f.open(i, config(i))
+		}
+		time.Sleep(time.Minute)
+		if f.place(3, 2) == nil {
+			t.Fatal("server 2 was removed")
+		}
+		for i, m := range f.running[:3] {
+			if is := m.membership.gate.cluster(); is != 0 && is != of {
+				t.Errorf("server %d is in %v; cluster %v exists, and has server 2 as a member", i+1, is, of)
+			}
+		}
+		f.acknowledges(3, 4)
+	})
 }
 
 // TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do

@@ -542,3 +542,28 @@ func TestRemoveWhileOneIsStuck(t *testing.T) {
 		f.acknowledges(lead, third)
 	})
 }
+
+// TestReconfigWhileOneIsStuck is TestRemoveWhileOneIsStuck for a leader that a client removes by the whole new list, with the
+// addresses for clients. It does not hand over first: the next leader would have to refuse that, too.
+func TestReconfigWhileOneIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		other, third := (lead+1)%3, (lead+2)%3
+		end := f.stuck(third)
+		f.writes(lead, 5)
+		time.Sleep(10 * time.Second)
+		var list []proto.Peer
+		for _, i := range []int{other, third} {
+			x := *f.place(lead, uint64(i+1))
+			x.ClientAddr = "127.0.0.1:2181"
+			list = append(list, x)
+		}
+		if err := f.ask(lead, Request{Reconfig: &Reconfig{Version: -1, Joining: list, Whole: true}}); err == nil || !strings.Contains(err.Error(), "caught up") {
+			t.Error(err)
+		}
+		if f.running[lead].Role() != "leader" {
+			t.Error("it has handed over")
+		}
+		end(nil)
+	})
+}

@@ -174,12 +174,13 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 	asked, answers := 0, make(chan uint64, len(after)) // the ids of those that are there; 0 for one that is not
 	for _, x := range after {
 		if !x.Observer && find(lagging, x.ID) == nil {
+			is := find(now, x.ID) // x may also have an address for clients
 			asked++
 			m.wg.Go(func() {
 				var err error
 				switch {
 				case x.ID == m.cfg.ID:
-				case slices.Contains(now, x):
+				case is != nil && is.Addr == x.Addr && !is.Observer:
 					err = m.handover.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))
 				default:
 					_, err = m.statusOf(ctx, x)

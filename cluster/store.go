@@ -345,6 +345,15 @@ func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	return w, nil
 }
 
+// List implements raft.SnapshotStore.
+func (s watchedSnapshots) List() ([]*raft.SnapshotMeta, error) {
+	list, err := s.SnapshotStore.List()
+	if err != nil {
+		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
+	}
+	return list, err
+}
+
 // Open implements raft.SnapshotStore. A snapshot that is not there may have been replaced by a newer one meanwhile.
 func (s watchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.SnapshotStore.Open(id)

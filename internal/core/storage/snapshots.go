@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -37,7 +38,13 @@ const SnapshotSyncs = 3
 
 func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, log)
-	return privateSnapshots{s, filepath.Join(dir, snapshotDir), log}, err
+	return privateSnapshots{s, filepath.Join(dir, snapshotDir), log, new(seenMetas)}, err
+}
+
+// seenMetas is what the meta.json of each snapshot said when it was first read. It has no checksum.
+type seenMetas struct {
+	mu    sync.Mutex
+	texts map[snapshotName]string
 }
 
 // privateSnapshots is Raft's own store, with files that only their owner may
@@ -45,8 +52,9 @@ func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 // snapshot, when there are no file descriptors left.
 type privateSnapshots struct {
 	*raft.FileSnapshotStore
-	dir string
-	log hclog.Logger
+	dir  string
+	log  hclog.Logger
+	seen *seenMetas
 }
 
 // Create begins a snapshot. Without descriptors it fails at once, since Raft tries again.
@@ -108,7 +116,7 @@ func (s *privateSink) Close() error {
 
 // List returns the newest snapshots. If there is no descriptor, it waits: Raft's store
 // leaves out a snapshot that it cannot read, and the log would be dealt with as if that
-// were not there.
+// were not there. It fails if the meta.json of the newest one is damaged.
 func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 	err = awaitFiles(s.log, "the list of snapshots", nil, func() error {
 		list, err = nil, nil
@@ -123,16 +131,33 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 			}
 		}
 		slices.SortFunc(names, func(a, b snapshotName) int { return b.compare(a) })
-		for _, name := range names {
+		s.seen.mu.Lock()
+		defer s.seen.mu.Unlock()
+		texts := map[snapshotName]string{}
+		for i, name := range names {
 			var m snapshotMeta
-			b, err := os.ReadFile(filepath.Join(s.dir, name.String(), metaFile))
+			path := filepath.Join(s.dir, name.String(), metaFile)
+			b, err := os.ReadFile(path)
 			if OutOfFiles(err) {
 				return err
 			}
-			if err == nil && json.Unmarshal(b, &m) == nil && len(list) < retainSnapshots {
-				list = append(list, &m.SnapshotMeta)
+			if was := s.seen.texts[name]; err == nil && was != "" && was != string(b) {
+				err = errors.New("it has changed")
+			}
+			if err == nil {
+				err = json.Unmarshal(b, &m)
+			}
+			switch {
+			case err == nil:
+				texts[name] = string(b)
+				if len(list) < retainSnapshots {
+					list = append(list, &m.SnapshotMeta)
+				}
+			case i == 0: // an older one may just be being deleted
+				return damaged(path, "%w", err)
 			}
 		}
+		s.seen.texts = texts
 		return nil
 	})
 	return list, err

@@ -326,7 +326,8 @@ func (s *walLog) DeleteRange(first, last uint64) error {
 }
 
 // GetLog hides entries that were deleted at the beginning of the last segment.
-// raft-wal still finds those, until it is opened again.
+// raft-wal still finds those, until it is opened again. It closes a segment that is deleted
+// although an entry there may just be being read.
 func (s *walLog) GetLog(index uint64, l *raft.Log) error {
 	first, err := s.FirstIndex()
 	if err != nil {
@@ -335,7 +336,10 @@ func (s *walLog) GetLog(index uint64, l *raft.Log) error {
 	if index < first {
 		return raft.ErrLogNotFound
 	}
-	return s.LogStore.GetLog(index, l)
+	if err = s.LogStore.GetLog(index, l); errors.Is(err, fs.ErrClosed) { // the entry was deleted meanwhile
+		return s.GetLog(index, l)
+	}
+	return err
 }
 
 // Close stores which index the log has reached, so that later damage to its last

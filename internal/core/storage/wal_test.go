@@ -13,6 +13,8 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -606,4 +608,33 @@ func TestWALDeletesLater(t *testing.T) {
 	if n := len(disk.files(dir)); n >= before {
 		t.Errorf("%d files are left, there were %d", n, before)
 	}
+}
+
+// TestWALReadWhileDeleted: entries are read, as a leader does for a member that lags, while they are deleted behind a snapshot.
+// They are found, or are not there any more. Another error would be taken for damage, for which the leader ends.
+func TestWALReadWhileDeleted(t *testing.T) {
+	s := testWAL(4<<10).mustOpen(t, filepath.Join(testkit.MemoryDir(t), "data"))
+	defer s.Close()
+	var over atomic.Bool
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for !over.Load() {
+				first, err := s.Log.FirstIndex()
+				if err == nil && first > 0 {
+					err = s.Log.GetLog(first, new(raft.Log))
+				}
+				if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+					t.Errorf("entry %d: %v", first, err)
+					over.Store(true)
+				}
+			}
+		})
+	}
+	for i := uint64(1); i <= 500 && !over.Load(); i++ {
+		check(t, s.Log.StoreLogs([]*raft.Log{{Index: i, Term: 1, Data: make([]byte, 1500)}}))
+		check(t, s.Log.DeleteRange(0, max(i, 6)-6))
+	}
+	over.Store(true)
+	readers.Wait()
 }
