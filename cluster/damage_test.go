@@ -174,33 +174,6 @@ func TestDamagedMetaWhileItLeads(t *testing.T) {
 	}
 }
 
-// TestDamagedBesideLostDisk: of three members, one loses its disk, and the leader reads damage in its log when it sends that member
-// what it needs. Nothing that was acknowledged is damaged in any memory, and the third member has all of it on its disk. The two go on
-// acknowledging writes, or do so again when the damaged one is started anew with an empty directory.
-func TestDamagedBesideLostDisk(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f, config := onDisk(t)
-		lead := leadOf(t, f)
-		lost, third := (lead+1)%3, (lead+2)%3
-		putMarked(t, f.running[lead])
-		f.writes(lead, 2*recentEntries)
-		flip(t, filepath.Join(config(lead).Dir, "raft/wal/*.wal"))
-		f.stop(lost)
-		testkit.Check(t, os.RemoveAll(config(lost).Dir))
-		f.open(lost, config(lost))
-		if err := fault(f.running[lead], 10*time.Second); err != nil {
-			f.stop(lead)
-			if _, err := openMember(config(lead), fsm.NewReplica()); !errors.Is(err, storage.ErrDamaged) {
-				t.Fatal(err)
-			}
-			testkit.Check(t, os.RemoveAll(config(lead).Dir)) // as the message says
-			f.open(lead, config(lead))
-		}
-		time.Sleep(10 * time.Minute)
-		f.acknowledges(lead, third, lost)
-	})
-}
-
 // TestMemoryDamaged: a bit of a znode's data, or of a session, flips in the memory of a member. It is found at the next snapshot or backup, which is
 // not written, so that neither this member nor another one ever has to read it. A restart makes the state anew.
 func TestMemoryDamaged(t *testing.T) {
