@@ -149,6 +149,18 @@ var putBacks = []putBack{
 	{"strangers keep a probe from a connection to the HTTP port", []edit{
 		{"cmd/lockkeeper/adminconns.go", "all.waiting[i].Conn.Close()", "i = len(all.waiting) - 1\n\t\tall.waiting[i].Conn.Close()"},
 	}, []finding{{"cmd/lockkeeper", "TestAdminConnections", "FAIL: TestAdminConnections"}}},
+	{"an entry that is deleted while it is read is taken for damage", []edit{
+		{"internal/core/storage/wal.go", "errors.Is(err, fs.ErrClosed) { // the", "errors.Is(err, fs.ErrInvalid) { // the"},
+	}, []finding{{"internal/core/storage", "TestWALReadWhileDeleted", "file already closed"}}},
+	{"servers form no cluster if the one that has just formed it loses its disk", []edit{
+		{"cluster/form.go", "s.proposed != 0 && c.cluster == s.proposed {", "s.proposed != 0 && c.cluster == 0 {"},
+	}, []finding{{"cluster", "TestProposerLostAfterCall", "FAIL"}}},
+	{"a leader sends the damaged description of its snapshot", []edit{
+		{"internal/core/storage/snapshots.go", "was != \"\" && was != string(b) {", "was == \"never\" {"},
+	}, []finding{{"cluster", "TestDamagedMetaWhileItLeads", "FAIL"}}},
+	{"an observer's wait begins anew whenever a disk seems stuck", []edit{
+		{"cluster/contacts.go", "from = max(from, c.resort+10*c.silence.Milliseconds())", "from += 10 * c.silence.Milliseconds()"},
+	}, []finding{{"cluster", "TestObserverRefusesVotes", "FAIL"}}},
 	{"whoever looks into a server has its state locked until everything is read", []edit{
 		{"fsm/replica.go", "const pace = 256", "const pace = 1 << 40"},
 	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
