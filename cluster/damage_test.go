@@ -171,6 +171,29 @@ func TestMemoryDamaged(t *testing.T) {
 	}
 }
 
+// TestMemoryDamagedACL is TestMemoryDamaged for a bit of a znode's ACL.
+func TestMemoryDamagedACL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, config, lead, late := lateFleet(t)
+		q := proto.CreateRequest{Path: "/secret", ACL: []proto.ACL{{Perms: proto.PermRead, ID: proto.ID{Scheme: "ip", ID: "10.0.0.1"}}}}
+		must(t, f.running[lead], &fsm.Command{Op: proto.OpCreate, Session: marker, Conn: 1, Body: q.Append(nil)})
+		synctest.Wait() // as in flipInMemory
+		f.running[lead].replica.View(func(v *fsm.View) { v.Tree().Lookup("/secret").Record().ACL[0].Perms ^= proto.PermWrite })
+		if f.running[lead].raft.takeSnapshot() == nil {
+			t.Error("a snapshot was written")
+		}
+		if err := fault(f.running[lead], 0); !errors.Is(err, fsm.ErrMemory) {
+			t.Errorf("its fault is %v", err)
+		}
+		f.stop(lead)
+		f.open(late, config(late))
+		f.right(late, 3-lead-late)
+		f.open(lead, config(lead))
+		f.whole()
+		f.right(0, 1, 2)
+	})
+}
+
 // TestMemoryDamagedUntilChange: members that compare their states do not see such a bit before the znode is changed. Then the
 // member ends within an election timeout.
 func TestMemoryDamagedUntilChange(t *testing.T) {
