@@ -135,6 +135,25 @@ func TestDamagedWhileItLeads(t *testing.T) {
 	}
 }
 
+// TestLostWhileItLeads: the newest snapshot's file is gone while its leader runs, and another member needs it. The leader names the fault and
+// ends: it would lead on for ever, and that member would never catch up.
+func TestLostWhileItLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, config, lead, late := lateFleet(t)
+		onlySnapshot(t, f.running[lead])
+		files := testkit.Must(filepath.Glob(filepath.Join(config(lead).Dir, "raft/snapshots/*/state.bin")))(t)
+		for _, name := range files {
+			testkit.Check(t, os.Remove(name))
+		}
+		f.open(late, config(late))
+		if err := fault(f.running[lead], 20*time.Second); err == nil || !strings.Contains(err.Error(), config(lead).Dir+": snapshot") {
+			t.Fatalf("the leader's fault is %v", err)
+		}
+		f.stop(lead)
+		f.right(late, 3-lead-late)
+	})
+}
+
 // TestMemoryDamaged: a bit of a znode's data, or of a session, flips in the memory of a member. It is found at the next snapshot or backup, which is
 // not written, so that neither this member nor another one ever has to read it. A restart makes the state anew.
 func TestMemoryDamaged(t *testing.T) {
