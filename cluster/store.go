@@ -345,10 +345,15 @@ func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	return w, nil
 }
 
-// Open implements raft.SnapshotStore. A snapshot that is not there may have been replaced by a newer one meanwhile.
+// Open implements raft.SnapshotStore. A snapshot that is not there may have been replaced by a newer one meanwhile, unless it is still the newest.
 func (s watchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.SnapshotStore.Open(id)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	replaced := false
+	if errors.Is(err, fs.ErrNotExist) {
+		list, _ := s.List()
+		replaced = len(list) == 0 || list[0].ID != id
+	}
+	if err != nil && !replaced {
 		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot %s: %w", id, err))
 	}
 	return meta, state, err
