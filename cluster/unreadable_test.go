@@ -35,8 +35,9 @@ type unreadableTrace struct {
 
 func (u unreadableTrace) Opened(s *storage.Storage) { s.Log = unreadable{s.Log, u.bad} }
 
-// TestCannotReadWhatItApplies: a follower's disk reports an error for an entry that it is about to apply. The member names the fault. Its
-// process, which may be that of another program, must not panic.
+// TestCannotReadWhatItApplies: a member has started while it could reach nobody, and an hour later, when it learns what is committed, its
+// disk reports an error for an entry that was in its log at the start. The member names the fault. Its process, which may be that of
+// another program, must not panic.
 func TestCannotReadWhatItApplies(t *testing.T) {
 	if os.Getenv("CANNOT_READ") == "" {
 		c := exec.Command(os.Args[0], "-test.run=^TestCannotReadWhatItApplies$", "-test.timeout=60s")
@@ -60,7 +61,7 @@ func TestCannotReadWhatItApplies(t *testing.T) {
 		cfg.Trace = unreadableTrace{bad: bad}
 		f.cutOff(late, true)
 		f.open(late, cfg)
-		time.Sleep(time.Second)
+		time.Sleep(time.Hour)
 		bad.Store(true)
 		f.cutOff(late, false)
 		if err := fault(f.running[late], 20*time.Second); err == nil || !strings.Contains(err.Error(), "input/output error") {
