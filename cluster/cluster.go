@@ -175,7 +175,7 @@ func (m *Member) startRaft() error {
 	}
 	logs := raft.LogStore(m.raft.log)
 	if m.peers != nil {
-		m.raft.recent = newRecentLog(m.raft.log)
+		m.raft.recent = newRecentLog(m.raft.log, m.lifecycle)
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
@@ -185,6 +185,7 @@ func (m *Member) startRaft() error {
 	if m.peers == nil {
 		return nil
 	}
+	m.raft.recent.started.Store(true)
 	if begin != nil {
 		m.wg.Go(begin)
 	}

@@ -174,6 +174,25 @@ func TestDamagedMetaWhileItLeads(t *testing.T) {
 	}
 }
 
+// TestLostWhileItLeads: the newest snapshot's file is gone while its leader runs, and another member needs it. The leader names the fault and
+// ends: it would lead on for ever, and that member would never catch up.
+func TestLostWhileItLeads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, config, lead, late := lateFleet(t)
+		onlySnapshot(t, f.running[lead])
+		files := testkit.Must(filepath.Glob(filepath.Join(config(lead).Dir, "raft/snapshots/*/state.bin")))(t)
+		for _, name := range files {
+			testkit.Check(t, os.Remove(name))
+		}
+		f.open(late, config(late))
+		if err := fault(f.running[lead], 20*time.Second); err == nil || !strings.Contains(err.Error(), config(lead).Dir+": snapshot") {
+			t.Fatalf("the leader's fault is %v", err)
+		}
+		f.stop(lead)
+		f.right(late, 3-lead-late)
+	})
+}
+
 // TestMemoryDamaged: a bit of a znode's data, or of a session, flips in the memory of a member. It is found at the next snapshot or backup, which is
 // not written, so that neither this member nor another one ever has to read it. A restart makes the state anew.
 func TestMemoryDamaged(t *testing.T) {
@@ -208,6 +227,29 @@ func TestMemoryDamaged(t *testing.T) {
 			f.right(0, 1, 2)
 		})
 	}
+}
+
+// TestMemoryDamagedACL is TestMemoryDamaged for a bit of a znode's ACL.
+func TestMemoryDamagedACL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, config, lead, late := lateFleet(t)
+		q := proto.CreateRequest{Path: "/secret", ACL: []proto.ACL{{Perms: proto.PermRead, ID: proto.ID{Scheme: "ip", ID: "10.0.0.1"}}}}
+		must(t, f.running[lead], &fsm.Command{Op: proto.OpCreate, Session: marker, Conn: 1, Body: q.Append(nil)})
+		synctest.Wait() // as in flipInMemory
+		f.running[lead].replica.View(func(v *fsm.View) { v.Tree().Lookup("/secret").Record().ACL[0].Perms ^= proto.PermWrite })
+		if f.running[lead].raft.takeSnapshot() == nil {
+			t.Error("a snapshot was written")
+		}
+		if err := fault(f.running[lead], 0); !errors.Is(err, fsm.ErrMemory) {
+			t.Errorf("its fault is %v", err)
+		}
+		f.stop(lead)
+		f.open(late, config(late))
+		f.right(late, 3-lead-late)
+		f.open(lead, config(lead))
+		f.whole()
+		f.right(0, 1, 2)
+	})
 }
 
 // TestMemoryDamagedUntilChange: members that compare their states do not see such a bit before the znode is changed. Then the

@@ -720,7 +720,7 @@ func TestGuardedLog(t *testing.T) {
 // them unless it is a single one, and none that were deleted.
 func TestRecentLog(t *testing.T) {
 	under := raft.NewInmemStore()
-	r := newRecentLog(under)
+	r := newRecentLog(under, newLifecycle())
 	store := func(index, term uint64, size int) {
 		t.Helper()
 		if err := r.StoreLog(&raft.Log{Index: index, Term: term, Data: make([]byte, size)}); err != nil {

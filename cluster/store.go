@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -221,11 +223,14 @@ func (s guardedStore) stable(store func() error) error {
 	return nil
 }
 
-// recentLog is a log that keeps the newest entries also in memory. A leader that sends an
+// recentLog is Raft's log. It keeps the newest entries also in memory. A leader that sends an
 // entry, and a follower that applies it, takes it from there instead of reading it from the
 // log and comparing its checksums. raft.LogCache limits only their number.
 type recentLog struct {
 	raft.LogStore
+	life    *lifecycle
+	started atomic.Bool // Raft has started
+
 	mu    sync.RWMutex
 	kept  []*raft.Log // in the order in which they were stored
 	bytes int         // of their data
@@ -237,9 +242,12 @@ const (
 	recentBytes   = 8 << 20
 )
 
-func newRecentLog(log raft.LogStore) *recentLog { return &recentLog{LogStore: log} }
+func newRecentLog(log raft.LogStore, l *lifecycle) *recentLog {
+	return &recentLog{LogStore: log, life: l}
+}
 
-// GetLog implements raft.LogStore.
+// GetLog implements raft.LogStore. If an entry cannot be read, this member has failed, and its owner closes it. GetLog waits
+// for that, and ends Raft's goroutine, which would panic if it is about to apply the entry.
 func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
 	r.mu.RLock()
 	for _, x := range slices.Backward(r.kept) {
@@ -250,7 +258,12 @@ func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
 		}
 	}
 	r.mu.RUnlock()
-	return r.LogStore.GetLog(index, l)
+	err := r.LogStore.GetLog(index, l)
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.started.Load() && r.life.over.Load() {
+		<-r.life.stop
+		runtime.Goexit()
+	}
+	return err
 }
 
 // last returns the newest entry, or nil if it is not kept.
@@ -354,10 +367,16 @@ func (s watchedSnapshots) List() ([]*raft.SnapshotMeta, error) {
 	return list, err
 }
 
-// Open implements raft.SnapshotStore. A snapshot that is not there may have been replaced by a newer one meanwhile.
+// Open implements raft.SnapshotStore. A snapshot that is not there may have been replaced by a newer one
+// meanwhile, unless it is still the newest.
 func (s watchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.SnapshotStore.Open(id)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	replaced := false
+	if errors.Is(err, fs.ErrNotExist) {
+		list, _ := s.List()
+		replaced = len(list) == 0 || list[0].ID != id
+	}
+	if err != nil && !replaced {
 		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot %s: %w", id, err))
 	}
 	return meta, state, err

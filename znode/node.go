@@ -281,7 +281,10 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // digester computes the digests of nodes.
 type digester struct {
-	buf [512]byte // since crc32 does not read strings
+	buf  [512]byte  // since crc32 does not read strings
+	anew bool       // take no hash that is kept, of a path or an ACL, for granted
+	dir  *childList // with anew: the last one, and the hash of its path
+	hash uint32
 }
 
 func (d *digester) update(crc uint32, s string) uint32 {
@@ -297,7 +300,17 @@ func (d *digester) pathHash(n *Node) uint64 {
 	if n.siblings == nil {
 		return 0
 	}
-	return uint64(d.update(n.siblings.hash, n.basename())) << 32
+	return uint64(d.update(d.dirHash(n.siblings), n.basename())) << 32
+}
+
+func (d *digester) dirHash(l *childList) uint32 {
+	if !d.anew {
+		return l.hash
+	}
+	if d.dir != l {
+		d.dir, d.hash = l, d.update(d.update(0, l.path), "/")
+	}
+	return d.hash
 }
 
 // ofData returns the part of a node's digest that depends on its data, and ofRest the
@@ -319,6 +332,9 @@ func (d *digester) ofRest(n *Node) uint64 {
 	for _, v := range [...]int64{n.czxid, n.mzxid, m.pzxid, n.ctime, n.mtime, m.creates, m.owner,
 		int64(n.version)<<32 | int64(uint32(m.aversion)), int64(m.kind)} {
 		h = mix(h ^ uint64(v))
+	}
+	if d.anew {
+		return mix(h ^ aclHash(m.acl.list))
 	}
 	return mix(h ^ m.acl.hash)
 }

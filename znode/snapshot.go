@@ -30,9 +30,10 @@ func (s *Snapshot) Len() int { return s.len }
 // Digest returns the tree's digest.
 func (s *Snapshot) Digest() uint64 { return s.digest }
 
-// Parts returns a function that computes anew the part of the i-th znode in the digest, which is the sum of all parts.
+// Parts returns a function that computes the part of the i-th znode in the digest, which is the sum of all parts,
+// anew from all that Append appends.
 func (s *Snapshot) Parts() func(i int) uint64 {
-	d := new(digester)
+	d := &digester{anew: true}
 	return func(i int) uint64 { return d.of(&s.chunks[i/chunkLen][i%chunkLen]) }
 }
 

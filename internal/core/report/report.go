@@ -105,6 +105,7 @@ type Snapshot interface {
 	Clustered() bool
 	Len() int
 	Append(b []byte, i int) []byte
+	Intact() error
 }
 
 // State is the replicated state, whatever ACLs say.

@@ -73,6 +73,9 @@ var plants = []plant{
 	{"a connection that lost its session can write", []edit{
 		{"fsm/writes.go", "if s.Owner != conn {", "if false {"},
 	}, []string{"session moved"}},
+	{"a connection that lost its session can read", []edit{
+		{"internal/core/server/server.go", "		case proto.SessionResumed: // by", "		case proto.ChangeKind(100): // by"},
+	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
 		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return c.mono().Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
 		{"cluster/liveness.go", "stood > l.watchful()", "false"},

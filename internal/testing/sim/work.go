@@ -145,6 +145,8 @@ func (c *client) leave(closes bool) {
 		c.s.wg.Go(func() {
 			select {
 			case <-time.After(time.Second):
+				old.start(&Op{Code: proto.OpExists, Origin: Origin{Client: c.id}, Path: register(0), Unsynced: true}) // its server has most likely applied that
+				c.s.sleep(100 * time.Millisecond)
 			case <-old.gone:
 			}
 			old.end()

@@ -76,6 +76,7 @@ type Moment interface {
 	Clustered() bool // it has members
 	Len() int        // how many znodes there are
 	Append(b []byte, i int) []byte
+	Intact() error
 }
 
 // Made is the state of lockkeeper as ZooKeeper has it, with what ZooKeeper cannot take over, or not without being told so.
@@ -91,6 +92,9 @@ type Made struct {
 // copy the state: the result reads m each time that it is written, and until ctx ends. Besides that it has eight bytes for each znode,
 // the timeouts of sessions, and each different ACL.
 func ForZooKeeper(ctx context.Context, m Moment) (*Made, error) {
+	if err := m.Intact(); err != nil {
+		return nil, err
+	}
 	c := &Made{Content: zkdata.Content{Sessions: map[int64]int32{}}, Znodes: m.Len()}
 	c.Zxid = (max(m.Zxid()>>32, int64(m.Term())) + 1) << 32
 	if c.Zxid <= 0 {

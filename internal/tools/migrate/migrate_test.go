@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unsafe"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/testing/zklog"
@@ -452,6 +453,12 @@ func TestForZooKeeper(t *testing.T) {
 		if _, err := migrate.ForZooKeeper(t.Context(), m.Snapshot()); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%v, should have %q", err, says)
 		}
+	}
+	damaged := machine(tree(znode.Record{Path: "/a", Data: []byte("data")}))
+	text := *(*string)(unsafe.Pointer(damaged.Tree().Lookup("/a"))) // name, then data
+	unsafe.Slice(unsafe.StringData(text), len(text))[3] ^= 1
+	if _, err := migrate.ForZooKeeper(t.Context(), damaged.Snapshot()); !errors.Is(err, fsm.ErrMemory) {
+		t.Errorf("a bit of a znode has flipped in memory: %v", err)
 	}
 	for says, sessions := range map[string][]session.Session{"occurs twice": {own, own}, "cannot exist": {{}}} {
 		if _, err := fsm.Import(5, tree(), sessions); err == nil || !strings.Contains(err.Error(), says) {
