@@ -323,8 +323,11 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestVoteNotStored", "it has voted"}}},
 	{"log or snapshot not read", []edit{
 		{"cluster/store.go", "\t\ts.cannotRead(s.disk.storage, err)\n", ""},
-		{"cluster/store.go", "!errors.Is(err, fs.ErrNotExist)", "errors.Is(err, fs.ErrNotExist)"},
-	}, []finding{{"cluster", "TestDamagedWhileItLeads", "the leader's fault is <nil>"}}},
+		{"cluster/store.go", "if err != nil && !replaced {", "if err != nil && replaced {"},
+	}, []finding{{"cluster", "TestDamagedWhileItLeads", "the leader's fault is <nil>"}, {"cluster", "TestLostWhileItLeads", "the leader's fault is <nil>"}}},
+	{"an entry to apply that cannot be read", []edit{
+		{"cluster/store.go", "r.started.Load() && r.life.over.Load() {", "r.started.Load() && r.life.killed.Load() {"},
+	}, []finding{{"cluster", "TestCannotReadWhatItApplies", "panic"}}},
 	{"log not stored", []edit{
 		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
 	}, []finding{{"cluster", "TestLogNotStored", "no fault"}}},
