@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
@@ -375,7 +376,7 @@ func (c *Config) complete() error {
 		c.PeerTLSMode = PeerTLSOnly
 	}
 	if testhooks.In(&c.configHooks).Network == nil {
-		testhooks.In(&c.configHooks).Network = cluster.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, PlainToo: c.PeerTLSMode != PeerTLSOnly, DialPlain: c.PeerTLSMode == PeerTLSAccept, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
+		testhooks.In(&c.configHooks).Network = peer.TCP{TLS: c.PeerTLS, DialTLS: c.PeerDialTLS, PlainToo: c.PeerTLSMode != PeerTLSOnly, DialPlain: c.PeerTLSMode == PeerTLSAccept, AllIPs: c.PeerAllIPs, ElectionTimeout: c.ElectionTimeout}
 	}
 	for _, limit := range []struct {
 		field string

@@ -58,6 +58,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -102,7 +104,7 @@ var (
 	// members of its cluster: memory or a disk has failed, or the programs differ. The server has
 	// stopped serving, and its data directory is kept. See "Two members differ" in
 	// docs/operations.md.
-	ErrDiffers = own(cluster.ErrDiffers)
+	ErrDiffers = own(election.ErrDiffers)
 )
 
 // ownError is an error of the packages below this one.
@@ -162,7 +164,7 @@ type traces struct {
 type forPeers struct {
 	peerAddr string // empty if the server is standalone
 	peerTLS  string // as in cluster.About
-	network  cluster.Network
+	network  peer.Network
 }
 
 // clientPorts are the ports at which clients connect. Only plain changes after Open.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -92,7 +93,7 @@ type Difference struct {
 	Index uint64 // of the first entry at which that was seen
 }
 
-func differences(all []cluster.Difference) (list []Difference) {
+func differences(all []election.Difference) (list []Difference) {
 	for _, d := range all {
 		list = append(list, Difference(d))
 	}

@@ -13,7 +13,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -39,9 +41,9 @@ const (
 // a minute, and then returns [ErrNoLeader]. It returns [ErrNoMember] if the request is about a
 // server that is not a member, and [ErrUnknownOutcome], with the reason, if a change may have
 // been made. A nil network means TCP.
-func Ask(ctx context.Context, network Network, addr string, q Request) (*Status, error) {
+func Ask(ctx context.Context, network peer.Network, addr string, q Request) (*Status, error) {
 	if network == nil {
-		network = TCP{}
+		network = peer.TCP{}
 	}
 	r, err := askLeader(ctx, over(network), addr, q)
 	return r.Status, err
@@ -50,7 +52,7 @@ func Ask(ctx context.Context, network Network, addr string, q Request) (*Status,
 // An asker sends a request to the member at addr, as ask does.
 type asker func(ctx context.Context, addr string, q Request) (Reply, error)
 
-func over(network Network) asker {
+func over(network peer.Network) asker {
 	return func(ctx context.Context, addr string, q Request) (Reply, error) { return ask(ctx, network, addr, q) }
 }
 
@@ -75,7 +77,7 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 			return r, fails(err)
 		case err == nil && r.Error == "":
 			return r, nil
-		case errors.As(err, new(*TLSError)):
+		case errors.As(err, new(*peer.TLSError)):
 			cut = err
 		case err == nil && !r.Lead:
 			return r, fails(&refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
@@ -99,16 +101,16 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 
 // ask sends a request to the member at addr and returns its reply. An error is a begun if the
 // request may have reached that member.
-func ask(ctx context.Context, network Network, addr string, q Request) (r Reply, err error) {
-	dial, cancel := context.WithTimeout(ctx, peerTimeout)
+func ask(ctx context.Context, network peer.Network, addr string, q Request) (r Reply, err error) {
+	dial, cancel := context.WithTimeout(ctx, timing.PeerTimeout)
 	defer cancel()
 	nc, err := network.Dial(dial, addr)
 	var c net.Conn
 	if err == nil {
-		c, err = greetPeer(nc, addr, &hello{kind: kindAdmin}, nil)
+		c, err = peer.Greet(nc, addr, &peer.Hello{Kind: peer.KindAdmin}, nil)
 	}
 	if err != nil {
-		if !unreachable(err) || errors.As(err, new(*TLSError)) { // the others already name the address
+		if !unreachable(err) || errors.As(err, new(*peer.TLSError)) { // the others already name the address
 			err = fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, err
@@ -118,7 +120,7 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	defer stop()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
 	if err := json.NewEncoder(c).Encode(q); err != nil {
-		if err = explainTLS(err); errors.As(err, new(*TLSError)) {
+		if err = peer.ExplainTLS(err); errors.As(err, new(*peer.TLSError)) {
 			return r, fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, begun{fmt.Errorf("%s: %w", addr, err)}
@@ -134,8 +136,8 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 	default:
 		err = json.Unmarshal(text, &r)
 	}
-	switch err = explainTLS(err); {
-	case errors.As(err, new(*TLSError)): // it has read nothing
+	switch err = peer.ExplainTLS(err); {
+	case errors.As(err, new(*peer.TLSError)): // it has read nothing
 		return Reply{}, fmt.Errorf("%s: %w", addr, err)
 	case err != nil:
 		return Reply{}, begun{fmt.Errorf("%s: %w", addr, err)}
@@ -145,9 +147,9 @@ func ask(ctx context.Context, network Network, addr string, q Request) (r Reply,
 
 // AskStatus asks the member whose peer port is at addr for its status and, unless q is nil, for clients
 // that are connected to it. Only this member is asked, and once. A nil network means TCP.
-func AskStatus(ctx context.Context, network Network, addr string, q *ClientQuery) (*Status, *report.ClientList, error) {
+func AskStatus(ctx context.Context, network peer.Network, addr string, q *ClientQuery) (*Status, *report.ClientList, error) {
 	if network == nil {
-		network = TCP{}
+		network = peer.TCP{}
 	}
 	r, err := ask(ctx, network, addr, Request{Status: true, Clients: q})
 	switch {
@@ -164,7 +166,7 @@ func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
 
 // askStatus asks the server at x's address for its status. It fails if that server
 // has another id.
-func askStatus(ctx context.Context, network Network, x proto.Peer) (*Status, error) {
+func askStatus(ctx context.Context, network peer.Network, x proto.Peer) (*Status, error) {
 	s, _, err := AskStatus(ctx, network, x.Addr, nil)
 	if err == nil && s.ID != x.ID {
 		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, s.ID)

@@ -12,6 +12,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // asyncLog is the log as Raft sees it. While this member leads, its disk writes an entry while
@@ -39,15 +41,15 @@ type asyncLog struct {
 	servers      func() []raft.Server // the newest list; set before Raft is started
 	leads        func() bool          // this member's Raft leads; set before Raft is started
 	acks         acks
-	off          bool   // nothing becomes pending; set before Raft is started
-	more         signal // for run: there are pending entries
+	off          bool        // nothing becomes pending; set before Raft is started
+	more         wake.Signal // for run: there are pending entries
 
 	mu      sync.Mutex
 	pending []*raft.Log // in order, without gaps; all of the term in which this member leads
 	bytes   int         // of their data
 	failed  error       // why pending entries could not be written
 	ended   bool        // run has ended
-	news    news        // entries have been written, or could not be
+	news    wake.News   // entries have been written, or could not be
 }
 
 // mostPending is how many bytes of entries may be pending, or one entry; beyond that Raft waits for the
@@ -55,7 +57,7 @@ type asyncLog struct {
 // for what it is given at once counts as stuck.
 const mostPending = 1 << 20
 
-func newAsyncLog() *asyncLog { return &asyncLog{more: newSignal()} }
+func newAsyncLog() *asyncLog { return &asyncLog{more: wake.NewSignal()} }
 
 // StoreLog implements raft.LogStore.
 func (a *asyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{l}) }
@@ -90,7 +92,7 @@ func (a *asyncLog) postpone(logs []*raft.Log) bool {
 		return false
 	}
 	a.pending, a.bytes = append(a.pending, logs...), a.bytes+bytes
-	a.more.raise()
+	a.more.Raise()
 	return true
 }
 
@@ -131,7 +133,7 @@ func (a *asyncLog) write(last bool) bool {
 	} else {
 		a.pending, a.bytes = slices.Clone(a.pending[n:]), a.bytes-bytes
 	}
-	a.news.raise()
+	a.news.Raise()
 	return true
 }
 
@@ -151,7 +153,7 @@ func (a *asyncLog) flush() error {
 // awaitNews waits until run has written something, or could not. It does so also if the member is
 // closed. The caller holds mu.
 func (a *asyncLog) awaitNews() {
-	news := a.news.wait()
+	news := a.news.Wait()
 	a.mu.Unlock()
 	<-news
 	a.mu.Lock()
@@ -161,7 +163,7 @@ func (a *asyncLog) awaitNews() {
 func (a *asyncLog) drain(ctx context.Context) {
 	for {
 		a.mu.Lock()
-		news, n, err := a.news.wait(), len(a.pending), a.failed
+		news, n, err := a.news.Wait(), len(a.pending), a.failed
 		a.mu.Unlock()
 		if n == 0 || err != nil {
 			return
@@ -182,7 +184,7 @@ func (a *asyncLog) begins() (index, term uint64, news <-chan struct{}) {
 	if len(a.pending) == 0 {
 		return 0, 0, nil
 	}
-	return a.pending[0].Index, a.pending[0].Term, a.news.wait()
+	return a.pending[0].Index, a.pending[0].Term, a.news.Wait()
 }
 
 // await blocks until an entry that Raft takes to be committed is so whatever happens to this
@@ -298,7 +300,7 @@ type acks struct {
 	mu   sync.Mutex
 	term uint64
 	upTo map[raft.ServerID]uint64
-	news news // a member has accepted more
+	news wake.News // a member has accepted more
 }
 
 // accepted notes that a member has accepted a message.
@@ -316,14 +318,14 @@ func (a *acks) accepted(id raft.ServerID, q *raft.AppendEntriesRequest) {
 		return
 	}
 	a.upTo[id] = index
-	a.news.raise()
+	a.news.Raise()
 }
 
 // wait returns a channel that is closed when a member has accepted more.
 func (a *acks) wait() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.news.wait()
+	return a.news.Wait()
 }
 
 // majority returns how far a majority of the voters have accepted the log of this member, which
@@ -353,7 +355,7 @@ type gatedFSM struct {
 	*fsm.Replica
 	log     *asyncLog
 	known   *commits // the newest entry that has passed
-	digests *digests
+	digests *election.Digests
 	trace   Trace
 	closed  bool // the member was closed before one could: nothing is applied any more
 }
@@ -399,13 +401,13 @@ func (g *gatedFSM) Restore(rc io.ReadCloser) error {
 		rc.Close()
 		return errNotApplied
 	}
-	was := g.digests.restored(math.MaxUint64)
+	was := g.digests.Restored(math.MaxUint64)
 	if err := g.Replica.Restore(rc); err != nil {
-		g.digests.restored(was)
+		g.digests.Restored(was)
 		return err
 	}
 	index, _ := g.Replica.Newest()
 	g.trace.Restored(index)
-	g.digests.restored(index)
+	g.digests.Restored(index)
 	return nil
 }

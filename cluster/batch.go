@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // Limits of each share of an entry. Propose blocks while the clients' share of the next entry is
@@ -31,8 +32,8 @@ const (
 // stored (group commit): under load, more commands share one disk write.
 type batcher struct {
 	mu      sync.Mutex
-	room    news         // the entry was taken or given up
-	wake    signal       // for proposer.run: there is something to propose
+	room    wake.News    // the entry was taken or given up
+	wake    wake.Signal  // for proposer.run: there is something to propose
 	entry   []byte       // the encoded commands collected so far
 	waiters []fsm.Waiter // one per command
 	shares  [kinds]share // what they are from
@@ -53,7 +54,7 @@ func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
 // clear starts a new entry. The caller holds mu.
 func (b *batcher) clear() {
 	b.entry, b.waiters, b.shares, b.writes = nil, nil, [kinds]share{}, false
-	b.room.raise()
+	b.room.Raise()
 }
 
 // lose reports all commands collected so far as lost. It holds mu meanwhile, so that

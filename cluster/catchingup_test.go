@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -262,7 +263,7 @@ func TestStuckFollower(t *testing.T) {
 		began := time.Now()
 		last := leader.commits.applied()
 		until(t, "all entries", func() bool { return m.commits.applied() >= last })
-		if took := time.Since(began); took > m.contacts.silence {
+		if took := time.Since(began); took > m.contacts.Silence {
 			t.Errorf("it has them after %v", took)
 		}
 	})
@@ -500,7 +501,7 @@ func TestServesAfterCut(t *testing.T) {
 						t.Fatalf("after a cut of %v a member does not serve within a minute", length)
 					}
 				}
-				if took, most := time.Since(began), m.contacts.silence*3/2; took > most || length > 3*time.Second && took > m.contacts.silence {
+				if took, most := time.Since(began), m.contacts.Silence*3/2; took > most || length > 3*time.Second && took > m.contacts.Silence {
 					t.Errorf("after a cut of %v a member serves within %v; waits %v", length, took, waits)
 				}
 			})
@@ -531,7 +532,7 @@ func TestServesAfterManyCuts(t *testing.T) {
 				time.Sleep(x.length)
 				n.Heal()
 			}
-			if most := late.contacts.silence*5/2 + 3*time.Second; !ready(late, most) {
+			if most := late.contacts.Silence*5/2 + 3*time.Second; !ready(late, most) {
 				t.Errorf("after the last cut it does not serve within %v", most)
 			}
 		})
@@ -548,7 +549,7 @@ func TestSameSnapshotAgain(t *testing.T) {
 		for ; sent < 1000 && time.Since(began) < time.Minute; sent++ {
 			leader.transport.pauseBefore("2", &q)
 		}
-		if most := int(time.Minute/defaultElectionTimeout) + 10; sent > most {
+		if most := int(time.Minute/timing.DefaultElectionTimeout) + 10; sent > most {
 			t.Errorf("it was sent %d times in a minute, should be at most %d times", sent, most)
 		}
 		for what, q := range map[raft.ServerID]raft.InstallSnapshotRequest{

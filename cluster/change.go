@@ -10,6 +10,9 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -26,14 +29,14 @@ func (m *membership) change(q Request) (Reply, error) {
 	case q.Propose != nil:
 		return Reply{}, m.former.accept(q.Propose)
 	case q.Agreed != 0:
-		m.former.again.raise()
+		m.former.again.Raise()
 		return Reply{}, nil
 	case q.Form && m.peers == nil:
 		return Reply{}, refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:
 		return m.reply(m.former.form())
-	case q.Cluster != 0 && q.Cluster != m.gate.cluster():
-		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.gate.cluster(), q.Cluster)
+	case q.Cluster != 0 && q.Cluster != m.gate.Cluster():
+		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.gate.Cluster(), q.Cluster)
 	case m.leader.get().id != m.cfg.ID:
 		return Reply{}, ErrNotLeader
 	}
@@ -75,10 +78,10 @@ func (m *membership) changeIn(term uint64, q Request, listed string) error {
 	if q.Reconfig != nil && !m.brief.Load() {
 		patience = 0
 	}
-	if !m.changing.tryTake() && !m.changing.takeWithin(patience) {
+	if !m.changing.TryTake() && !m.changing.TakeWithin(patience) {
 		return errOtherChange
 	}
-	defer m.changing.give()
+	defer m.changing.Give()
 	m.brief.Store(q.Back)
 	m.asked = term
 	if err := m.stillLeads(); err != nil {
@@ -98,7 +101,7 @@ func (m *membership) changeIn(term uint64, q Request, listed string) error {
 		err = m.changeSeveral(members, q.Reconfig)
 	case q.Remove == 0:
 		return errors.New("the request is empty")
-	case find(members, q.Remove) == nil:
+	case election.Find(members, q.Remove) == nil:
 		return notMember(q.Remove)
 	default:
 		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
@@ -113,7 +116,7 @@ func (m *membership) changeIn(term uint64, q Request, listed string) error {
 func (m *membership) addOne(members []proto.Peer, q Request) error {
 	need := byOperator
 	if need.run = q.Run; q.Run != 0 {
-		if find(members, q.Add.ID) == nil {
+		if election.Find(members, q.Add.ID) == nil {
 			if q.Back { // it was removed while this request waited
 				return notMember(q.Add.ID)
 			}
@@ -131,7 +134,7 @@ func (m *membership) addOne(members []proto.Peer, q Request) error {
 		}
 	}
 	if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it for longer than for an answer
-		need.patience = peerTimeout
+		need.patience = timing.PeerTimeout
 	}
 	return m.reconfigure(members, []proto.Peer{*q.Add}, nil, need)
 }
@@ -144,7 +147,7 @@ func (m *membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
 	leaving := r.Leaving
 	if r.Whole {
 		for _, x := range members {
-			if find(r.Joining, x.ID) == nil {
+			if election.Find(r.Joining, x.ID) == nil {
 				leaving = append(leaving, x.ID)
 			}
 		}
@@ -178,10 +181,10 @@ func (m *membership) serve(c net.Conn) {
 // trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
 // are not its concern. A server that asks for its own place does so again and again until it has it.
 func (m *membership) trace(c net.Conn, q Request, r *Reply) {
-	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.peers.due("", "a server asks for its place") {
+	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.peers.Due("", "a server asks for its place") {
 		return
 	}
-	asked := Asked{Request: q, From: c.RemoteAddr(), Subject: subjectOf(c)}
+	asked := Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}
 	if r.Error != "" {
 		asked.Err = errors.New(r.Error)
 	}
@@ -214,12 +217,12 @@ func (m *membership) answer(q Request) Reply {
 func (m *membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
 	switch {
 	case addr != m.cfg.addr():
-		return ask(ctx, m.peers.network, addr, q)
+		return ask(ctx, m.peers.Network, addr, q)
 	case ctx.Err() != nil:
 		return Reply{}, ctx.Err()
 	}
 	answered := make(chan Reply, 1)
-	if !m.peers.run(func() { answered <- m.answer(q) }) {
+	if !m.peers.Run(func() { answered <- m.answer(q) }) {
 		return Reply{}, ErrClosed
 	}
 	select {
@@ -227,7 +230,7 @@ func (m *membership) ask(ctx context.Context, addr string, q Request) (Reply, er
 		return r, nil
 	case <-ctx.Done():
 		return Reply{}, begun{ctx.Err()}
-	case <-m.peers.ctx.Done():
+	case <-m.peers.Ctx.Done():
 		return Reply{}, begun{ErrClosed}
 	}
 }

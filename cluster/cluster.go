@@ -12,7 +12,10 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -26,35 +29,35 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m := &Member{
 		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
 		known: newCommits(), commits: newCommits(), leader: newKnownLeader(),
-		contacts: newContacts(cfg.ID, timesFor(cmp.Or(cfg.ElectionTimeout, defaultElectionTimeout))),
+		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
-	m.liveness = newLiveness(cfg.Tick, m.contacts.sure, cfg.clustered(), m.nowMs)
+	m.liveness = newLiveness(cfg.Tick, m.contacts.Sure, cfg.clustered(), m.nowMs)
 	m.liveness.trace = cfg.Trace
 	m.lease = newLease(m.clock, m.raft, m.contacts)
-	gate := new(gate)
+	gate := new(peer.Gate)
 	if cfg.clustered() {
-		m.peers = newPeerPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.times, func() moment { return m.contacts.moment(m.nowMs()) }, m.contacts.followed, m.contacts.lives)
+		m.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
+		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.Times, func() timing.Moment { return m.contacts.Moment(m.nowMs()) }, m.contacts.Followed, m.contacts.Lives)
 	}
-	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, newDigests(cfg.ID, replica), gate, m.peers, m.transport)
+	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, replica, gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
 	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
 	m.proposer = newProposer(&m.cfg, replica, m.readIndex, m.compactor.room)
 	m.service = newService(m.pulse, &m.cfg, m.leader, m.lease, m.proposer)
 	if m.peers != nil {
-		m.peers.serve = map[byte]func(net.Conn){
-			kindRaft:    m.peers.toRaft,
-			kindStream:  m.transport.takeStream,
-			kindForward: m.serveForward,
-			kindAdmin:   m.membership.serve,
-			kindReach:   m.pulse.tellState,
-			kindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, never) }, // the first one may have been sent long ago
-			kindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(guest).at) },
+		m.peers.Serve = map[byte]func(net.Conn){
+			peer.KindRaft:    m.transport.conns.take,
+			peer.KindStream:  m.transport.takeStream,
+			peer.KindForward: m.serveForward,
+			peer.KindAdmin:   m.membership.serve,
+			peer.KindReach:   m.pulse.tellState,
+			peer.KindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, timing.Never) }, // the first one may have been sent long ago
+			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Guest).At) },
 		}
-		m.peers.idOf, m.peers.called, m.peers.term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
-		m.peers.ran = func() int64 { return m.pulse.moment().ran }
+		m.transport.conns.idOf, m.peers.Called, m.peers.Term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
+		m.peers.Ran = func() int64 { return m.pulse.moment().Ran }
 	}
 	return m
 }
@@ -93,7 +96,7 @@ func (m *Member) startOn(s *storage.Storage) error {
 	m.cfg.Trace.Opened(s)
 	if err := m.startRaft(); err != nil {
 		if m.peers != nil {
-			m.peers.close()
+			m.peers.Close()
 			if m.transport.NetworkTransport != nil {
 				m.transport.Close()
 				m.transport.wg.Wait()
@@ -139,13 +142,13 @@ func (m *Member) startRaft() error {
 	if !m.cfg.clustered() {
 		trans = newLoneTransport(first.Servers[0].Address)
 	} else {
-		m.raft.last = max(5*m.contacts.silence, 10*time.Second)
+		m.raft.last = max(5*m.contacts.Silence, 10*time.Second)
 		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.raft.last, m.raft.last, m.raft.last
-		if err := m.peers.open(); err != nil {
+		if err := m.peers.Open(); err != nil {
 			return err
 		}
 		m.transport.open()
-		trans, cut = m.transport, m.peers.cut
+		trans, cut = m.transport, m.peers.Cut
 	}
 	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
 	begin, err := m.belong(first)
@@ -179,7 +182,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.silence}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.Silence}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -190,7 +193,7 @@ func (m *Member) startRaft() error {
 		m.wg.Go(begin)
 	}
 	m.wg.Go(m.raft.log.run)
-	m.peers.wg.Go(m.peers.accept)
+	m.peers.Start()
 	return nil
 }
 
@@ -261,7 +264,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		}
 		return former.run, nil
 	}
-	m.membership.gate.lift(of.Cluster)
+	m.membership.gate.Lift(of.Cluster)
 	if owed, err := former.owed(); err != nil || !owed {
 		return nil, err
 	}
@@ -300,7 +303,7 @@ func (m *Member) checkStored(configured []proto.Peer) error {
 	}
 	if len(m.cfg.Peers) > 0 && !slices.Equal(stored, configured) {
 		m.cfg.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", configured)
-	} else if self := find(stored, m.cfg.ID); self != nil && self.Addr != m.cfg.addr() {
+	} else if self := election.Find(stored, m.cfg.ID); self != nil && self.Addr != m.cfg.addr() {
 		m.cfg.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.cfg.addr())
 	}
 	return nil
@@ -321,13 +324,13 @@ func (m *Member) Close() error {
 	}
 	down := m.raft.Shutdown()
 	if m.peers != nil {
-		m.peers.close() // unblocks goroutines that wait for other members
+		m.peers.Close() // unblocks goroutines that wait for other members
 		m.transport.Close()
 	}
 	err := down.Error()
 	close(m.raft.down)
 	if m.peers != nil {
-		m.peers.wg.Wait()
+		m.peers.Wait()
 		m.transport.wg.Wait()
 	}
 	m.wg.Wait()
@@ -351,7 +354,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				o.m.notifier.changed.raise()
+				o.m.notifier.changed.Raise()
 				o.m.pulse.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // commits holds the index and term of the newest entry that is applied locally, or that is known
@@ -15,7 +17,7 @@ type commits struct {
 	mu          sync.Mutex
 	index, term uint64
 	newest      atomic.Uint64 // index, for applied
-	news        news          // raised by set
+	news        wake.News     // raised by set
 }
 
 func newCommits() *commits { return new(commits) }
@@ -24,7 +26,7 @@ func (c *commits) set(index, term uint64) {
 	c.mu.Lock()
 	c.index, c.term = index, term
 	c.newest.Store(index)
-	c.news.raise()
+	c.news.Raise()
 	c.mu.Unlock()
 }
 
@@ -35,7 +37,7 @@ func (c *commits) applied() uint64 { return c.newest.Load() }
 func (c *commits) get() (index, term uint64, news <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.index, c.term, c.news.wait()
+	return c.index, c.term, c.news.Wait()
 }
 
 // leaderCommit is how far the leader has said that the log is committed. Two more of Raft's goroutines have to

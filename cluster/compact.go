@@ -7,6 +7,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // entryCost is the minimum number of bytes that an entry counts for, since raft.db
@@ -26,7 +27,7 @@ type compactor struct {
 	keeps   bool  // there may be members that lag, so some log is kept for them
 
 	mu      sync.Mutex
-	due     signal        // for run
+	due     wake.Signal   // for run
 	grown   int64         // bytes applied since the newest snapshot was begun; each entry counts at least entryCost
 	entries int64         // applied since then
 	taking  bool          // a snapshot is due or being taken
@@ -37,7 +38,7 @@ type compactor struct {
 func newCompactor(stop <-chan struct{}, cfg *Config, n *node, replica *fsm.Replica) *compactor {
 	return &compactor{
 		stop: stop, log: cfg.Log, raft: n, replica: replica,
-		bytes: cfg.SnapshotBytes, keeps: cfg.clustered(), due: newSignal(),
+		bytes: cfg.SnapshotBytes, keeps: cfg.clustered(), due: wake.NewSignal(),
 	}
 }
 
@@ -61,7 +62,7 @@ func (c *compactor) grew(bytes int) {
 	}
 	if !c.taking {
 		c.taking = true
-		c.due.raise()
+		c.due.Raise()
 	}
 	if c.full == nil {
 		c.full = make(chan struct{})

@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -36,7 +38,7 @@ type Config struct {
 	// Shown is what /zookeeper/config is to show of a server that is not in Peers.
 	Shown Shown
 
-	Network Network // how members reach each other; nil means TCP
+	Network peer.Network // how members reach each other; nil means TCP
 	// ElectionTimeout is how long the leader, or a majority, may be silent
 	// before a member gives it up; 0 means 2 s.
 	ElectionTimeout time.Duration
@@ -108,7 +110,7 @@ func (c *Config) clustered() bool { return len(c.Peers) > 0 || c.Join != "" || c
 // self is what the configuration says of this server.
 func (c *Config) self() proto.Peer {
 	self := proto.Peer{ID: c.ID, Observer: c.Observer, ClientAddr: c.Shown.ClientAddr, ElectionPort: c.Shown.ElectionPort}
-	if x := find(c.Peers, c.ID); x != nil {
+	if x := election.Find(c.Peers, c.ID); x != nil {
 		self = *x
 	}
 	self.Addr = cmp.Or(c.Addr, self.Addr)

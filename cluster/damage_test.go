@@ -14,6 +14,7 @@ import (
 	"unsafe"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -266,7 +267,7 @@ func TestMemoryDamagedUntilChange(t *testing.T) {
 		f.unharmed()
 		q := proto.SetDataRequest{Path: "/marked", Data: marked, Version: -1}
 		must(t, f.running[lead], &fsm.Command{Op: proto.OpSetData, Session: marker, Conn: 1, Body: q.Append(nil)})
-		if err := fault(f.running[bad], f.running[bad].contacts.silence-time.Second); !errors.Is(err, ErrDiffers) {
+		if err := fault(f.running[bad], f.running[bad].contacts.Silence-time.Second); !errors.Is(err, election.ErrDiffers) {
 			t.Errorf("its fault is %v", err)
 		}
 		f.stop(bad)
@@ -326,7 +327,7 @@ func TestLyingDisk(t *testing.T) {
 			f.acknowledges(liar, third)
 			f.cutOff(lead, false)
 			if x.runs {
-				if err := fault(f.running[lead], 10*time.Second); !errors.Is(err, ErrDiffers) {
+				if err := fault(f.running[lead], 10*time.Second); !errors.Is(err, election.ErrDiffers) {
 					t.Errorf("the fault of the member that has applied the write is %v", err)
 				}
 				f.stop(lead)

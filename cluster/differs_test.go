@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -32,7 +33,7 @@ func TestDiffers(t *testing.T) {
 				f.write(lead)
 				for i, m := range f.running {
 					if i == bad {
-						if err := receive(t, "its fault", m.Err()); !errors.Is(err, ErrDiffers) {
+						if err := receive(t, "its fault", m.Err()); !errors.Is(err, election.ErrDiffers) {
 							t.Error(err)
 						}
 						if s, err := f.running[lead].Status(); err != nil || who == "a follower" && (len(s.Differs) != 1 || s.Differs[0].ID != uint64(bad+1) || s.Differs[0].Index == 0) {
@@ -74,7 +75,7 @@ func TestDifferenceOfOneThatIsDown(t *testing.T) {
 		b, c := (lead+1)%3, (lead+2)%3
 		f.corrupt(c, 1<<40)
 		f.write(lead)
-		if err := fault(f.running[c], 10*time.Second); !errors.Is(err, ErrDiffers) {
+		if err := fault(f.running[c], 10*time.Second); !errors.Is(err, election.ErrDiffers) {
 			t.Fatal(err)
 		}
 		f.stop(c) // left down, as the operations page says
@@ -102,7 +103,7 @@ func TestDifferenceOfAnEarlierTerm(t *testing.T) {
 		b, c := (lead+1)%3, (lead+2)%3
 		f.corrupt(c, 1<<40)
 		f.write(lead)
-		if err := fault(f.running[c], 10*time.Second); !errors.Is(err, ErrDiffers) {
+		if err := fault(f.running[c], 10*time.Second); !errors.Is(err, election.ErrDiffers) {
 			t.Fatal(err)
 		}
 		f.stop(c)
@@ -175,7 +176,7 @@ func TestFailedIsNotStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
 		lead := leadOf(t, f)
-		f.running[(lead+1)%3].fail(ErrDiffers)
+		f.running[(lead+1)%3].fail(election.ErrDiffers)
 		until(t, "what it says", func() bool { return f.log.Count("disconnecting clients") > 0 })
 		if f.log.Count("the disk is stuck") > 0 || f.log.Count("this member has failed: disconnecting clients") == 0 {
 			t.Error(f.log.String())

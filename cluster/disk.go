@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // disk is this server's storage, and what is observed of it. It knows nothing of Raft, which writes
@@ -27,7 +29,7 @@ type disk struct {
 // of its own, Raft would think that its own, which is complete later, is the newest. As a leader it would then send the
 // empty entry at the end of the other one (see transport.InstallSnapshot) as the entry that follows its own one.
 type saving struct {
-	turn       turn        // held while Raft takes or installs a snapshot
+	turn       wake.Turn   // held while Raft takes or installs a snapshot
 	superseded atomic.Bool // a snapshot of the leader's waits for the turn, and covers all that this member has
 	installing atomic.Bool // a snapshot of the leader's is being installed
 }
@@ -36,16 +38,16 @@ type saving struct {
 // handled in another goroutine.
 type terms struct {
 	newest atomic.Uint64 // the newest term that Raft has begun
-	turn   turn          // held while a heartbeat is handled or newest is advanced
+	turn   wake.Turn     // held while a heartbeat is handled or newest is advanced
 }
 
-func newTerms() terms { return terms{turn: newTurn()} }
+func newTerms() terms { return terms{turn: wake.NewTurn()} }
 
 // during calls f, with no new term beginning meanwhile, and returns its result. It
 // returns false without calling f if term is not the newest.
 func (t *terms) during(term uint64, f func() bool) bool {
-	t.turn.take()
-	defer t.turn.give()
+	t.turn.Take()
+	defer t.turn.Give()
 	return term == t.newest.Load() && f()
 }
 
@@ -54,9 +56,9 @@ func (t *terms) begin(term uint64) {
 	if term <= t.newest.Load() { // has begun already
 		return
 	}
-	t.turn.take()
+	t.turn.Take()
 	t.newest.Store(term)
-	t.turn.give()
+	t.turn.Give()
 }
 
 // stall measures how long the disk has been keeping this member waiting, in running time (see
@@ -69,13 +71,13 @@ type stall struct {
 
 // write runs f, which waits for the disk and begins at the given moment. With a later moment, f is
 // given the time until then.
-func (s *stall) write(at moment, f func() error) error {
+func (s *stall) write(at timing.Moment, f func() error) error {
 	s.mu.Lock()
-	s.began = append(s.began, at.ran)
+	s.began = append(s.began, at.Ran)
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		i := slices.Index(s.began, at.ran)
+		i := slices.Index(s.began, at.Ran)
 		s.began = slices.Delete(s.began, i, i+1)
 		s.mu.Unlock()
 	}()
@@ -83,11 +85,11 @@ func (s *stall) write(at moment, f func() error) error {
 }
 
 // length returns how long the longest operation in progress has been taking, 0 if there is none.
-func (s *stall) length(at moment) time.Duration {
+func (s *stall) length(at timing.Moment) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.began) == 0 {
 		return 0
 	}
-	return time.Duration(max(0, at.ran-slices.Min(s.began))) * time.Millisecond
+	return time.Duration(max(0, at.Ran-slices.Min(s.began))) * time.Millisecond
 }

@@ -18,27 +18,23 @@
 //
 // The ground:
 //
-//	clock wait times        the clock; signals and turns; moments, and limits of time
+//	clock                   the clock
 //	lifecycle log           how a member is stopped, and its first fault; Raft's log messages
 //	memberlist requests     lists of members; what servers ask each other about them, and the answers
-//	tcp_linux network       how members reach each other
 //	trace                   what tests are told of a member's steps
 //	config                  how a member is configured
 //
 // Pure decisions, which start no goroutine and read no clock:
 //
 //	lists                   whether the log takes this member's vote away
-//	contacts                who can be reached, who leads, and who stands for election
 //	liveness                when sessions expire, and what the leader must hear of them
 //	formation               how a cluster is formed
-//	digests                 whether its members have the same state
 //
 // How members talk to each other:
 //
-//	hello ask               how a connection begins; asking for information or a change
-//	gate ungreeted peers    who may connect; the peer port
+//	ask                     asking for information or a change
 //	knownleader             who leads
-//	messages link           the connection to the leader, for entries, touches and questions
+//	link                    the connection to the leader, for entries, touches and questions
 //
 // Raft, with what docs/raft.md says is corrected in each file:
 //
@@ -158,18 +154,18 @@
 // A goroutine that holds one of these locks may take those to the right of it,
 // and no others of this package:
 //
-//	membership.changing -> the replica's lock, knownLeader.mu, peerPort.mu
+//	membership.changing -> the replica's lock, knownLeader.mu, peer.Port
 //	the replica's lock  -> pending.mu, liveness.mu, commits.mu
 //	batcher.mu          -> liveness.mu
-//	liveness.mu         -> contacts.mu
-//	proposals.mu        -> contacts.mu
-//	leaderLink.turn     -> peerPort.mu
-//	link.turn           -> peerPort.mu
-//	transport.receiving -> transport.mu, contacts.mu, stall.mu
+//	liveness.mu         -> election.Contacts
+//	proposals.mu        -> election.Contacts
+//	leaderLink.turn     -> peer.Port
+//	link.turn           -> peer.Port
+//	transport.receiving -> transport.mu, election.Contacts, stall.mu
 //	stream.turn         -> stream.mu, transport.mu
 //
-// No other lock of this package is taken while pending.mu, contacts.mu, commits.mu,
-// knownLeader.mu, peerPort.mu, compactor.mu, transport.mu, raftConns.mu, stall.mu,
+// No other lock of this package is taken while pending.mu, election.Contacts, commits.mu,
+// knownLeader.mu, peer.Port, compactor.mu, transport.mu, raftConns.mu, stall.mu,
 // recentLog.mu, asyncLog.mu, acks.mu, stream.mu, raftConn.turn or terms.turn is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls

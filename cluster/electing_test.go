@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -105,7 +105,7 @@ func TestCandidateFollows(t *testing.T) {
 		if m.Leader() != elected.cfg.ID {
 			t.Errorf("it believes that server %d leads", m.Leader())
 		}
-		if s := m.contacts.state(m.pulse.state()); s.candidate || s.lost {
+		if s := m.contacts.Complete(m.pulse.state()); s.Candidate || s.Lost {
 			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
 		}
 	})
@@ -312,19 +312,13 @@ func TestAllUpAfterRestart(t *testing.T) {
 			alone.Network = refusing{refusing{alone.Network, "b:1", &no}, "c:1", &no}
 			f.ledBy(0, &known, config)
 			until(t, "the first entry", func() bool { return writing[1].Load() && writing[2].Load() })
-			m := known.Load()
 			if how == "crash" {
 				crash.Store(true)
 				f.stop(1)
 				f.stop(2)
 			} else {
 				no.Store(true)
-				m.peers.mu.Lock()
-				ended := slices.Collect(maps.Keys(m.peers.conns))
-				m.peers.mu.Unlock()
-				for _, c := range ended {
-					c.Close()
-				}
+				f.net.HangUp(hostOf(known.Load()), "")
 			}
 			time.Sleep(200 * time.Millisecond)
 			no.Store(false)
@@ -394,12 +388,9 @@ func TestVotesFollow(t *testing.T) {
 			if err := candidate.transport.RequestVote("2", "voter:1", &raft.RequestVoteRequest{}, &r); err != nil || r.Granted != granted {
 				t.Errorf("%+v, %v", r, err)
 			}
-			want := moment{never, never}
-			if granted {
-				want = sent
-			}
-			if got := candidate.contacts.peer(2).followed; got != want {
-				t.Errorf("granted %v: followed at %v, want %v", granted, got, want)
+			until := sent.Now + candidate.contacts.Silence.Milliseconds() // if it follows since the request was sent
+			if is, was := candidate.contacts.Follows(2, until-1), candidate.contacts.Follows(2, until); is != granted || was {
+				t.Errorf("granted %v: it follows %v, and later %v", granted, is, was)
 			}
 		})
 	}
@@ -409,7 +400,7 @@ func TestVotesFollow(t *testing.T) {
 // begun no heartbeat of an earlier term is handled.
 func TestTerms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		terms := terms{turn: newTurn()}
+		terms := terms{turn: wake.NewTurn()}
 		terms.begin(4)
 		handled, done := make(chan struct{}), make(chan bool)
 		go func() {
@@ -520,7 +511,7 @@ func TestLaterTermWhileQuiet(t *testing.T) {
 				return leads && now == term
 			}
 			f.running[(lead+1)%3].beginTerm(term + 1)
-			time.Sleep(leader.contacts.beat + time.Millisecond)
+			time.Sleep(leader.contacts.Beat + time.Millisecond)
 			if leads() && leader.transport.doubts.Load() == doubts {
 				t.Error("the leader has not learned of the term")
 			}
@@ -554,7 +545,7 @@ func TestVoteOverForgotten(t *testing.T) {
 				t.Error(err)
 			}
 			net.forget(func(*wire) bool { return true })
-			time.Sleep(3 * candidate.silence)
+			time.Sleep(3 * candidate.Silence)
 		}
 	})
 }

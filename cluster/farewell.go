@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -30,7 +31,7 @@ func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
 		if now, leads := m.raft.term(); !leads || now != term {
 			return
 		}
-		if members, err := m.raft.members(); err != nil || find(members, x.ID) != nil {
+		if members, err := m.raft.members(); err != nil || election.Find(members, x.ID) != nil {
 			return // it was added again
 		}
 		last, _, news := m.commits.get()
@@ -50,7 +51,7 @@ func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
 		if err := m.transport.appendEntries(serverID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
 			return
 		}
-		wait := m.contacts.beat
+		wait := m.contacts.Beat
 		switch {
 		case r.Success:
 			met = true
@@ -60,7 +61,7 @@ func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
 			if prev.Index < last {
 				continue
 			}
-		case met || time.Since(began) > m.contacts.sure:
+		case met || time.Since(began) > m.contacts.Sure:
 			return // it has started over, or lags too far
 		default:
 			// Raft's last entries for it are still on their way, or were lost with

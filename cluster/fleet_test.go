@@ -23,7 +23,10 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -37,7 +40,7 @@ import (
 var until = testkit.Eventually
 
 // openMembers opens the members of a cluster, each configured as change says, if that is not nil.
-func openMembers(t *testing.T, count int, host func(string) Network, change func(*Config)) (members []*Member, lead int) {
+func openMembers(t *testing.T, count int, host func(string) peer.Network, change func(*Config)) (members []*Member, lead int) {
 	t.Helper()
 	peers := addresses(count)
 	for id := uint64(1); id <= uint64(count); id++ {
@@ -58,7 +61,7 @@ func openMembers(t *testing.T, count int, host func(string) Network, change func
 		// has caught up.
 		until(t, "every member's vote", func() bool {
 			infos, err := m.raft.members()
-			return err == nil && voters(infos) == count
+			return err == nil && election.Voters(infos) == count
 		})
 	}
 	return members, leaderOf(t, members)
@@ -153,7 +156,7 @@ func (f *fleet) tell(i int, q Request) {
 // place returns the member with this id in the list of the one with index i; nil if there is none.
 func (f *fleet) place(i int, id uint64) *proto.Peer {
 	s, _ := f.running[i].Status()
-	return find(s.Members, id)
+	return election.Find(s.Members, id)
 }
 
 func (f *fleet) start(i int) *Member {
@@ -439,16 +442,16 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		lifecycle: newLifecycle(), net: network, replica: fsm.NewReplica(), leader: newKnownLeader(),
 		cfg: &Config{ID: 1, Addr: "a:1", Network: network.Host("a"), Log: testkit.Quiet},
 	}
-	clock, n, contacts := newClock(nil), newNode(1), newContacts(1, timesFor(time.Second))
-	now := func() moment { return contacts.moment(clock.nowMs()) }
-	gate := new(gate)
-	peers := newPeerPort(b.cfg.Network, 1, "a:1", gate, b.cfg.Log)
-	if err := peers.open(); err != nil {
+	clock, n, contacts := newClock(nil), newNode(1), election.NewContacts(1, timing.For(time.Second))
+	now := func() timing.Moment { return contacts.Moment(clock.nowMs()) }
+	gate := new(peer.Gate)
+	peers := peer.NewPort(b.cfg.Network, 1, "a:1", gate, b.cfg.Log)
+	if err := peers.Open(); err != nil {
 		t.Fatal(err)
 	}
-	trans := newTransport(b.lifecycle, n, peers, contacts.times, now, contacts.followed, contacts.lives)
+	trans := newTransport(b.lifecycle, n, peers, contacts.Times, now, contacts.Followed, contacts.Lives)
 	trans.open()
-	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), newDigests(b.cfg.ID, b.replica), gate, peers, trans)
+	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), b.replica, gate, peers, trans)
 	b.replica.Observe(committing{c: b.pulse.commits})
 
 	c := raft.DefaultConfig()
@@ -463,7 +466,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		first.Servers = append(first.Servers, s)
 	}
 	var alone raft.Transport = newLoneTransport("a:1")
-	if voters(members) != 1 {
+	if election.Voters(members) != 1 {
 		_, alone = raft.NewInmemTransport("a:1")
 	}
 	n.storage = storage.NewMemory().Open()
@@ -472,7 +475,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 			t.Fatal(err)
 		}
 		n.terms.begin(1)
-		gate.lift(testCluster)
+		gate.Lift(testCluster)
 	}
 	n.log.guardedStore, n.log.off = newGuardedStore(&n.disk, b.lifecycle, now, n.applied, nil), true
 	var err error
@@ -482,17 +485,17 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Cleanup(func() {
 		close(b.stop)
 		down := n.Shutdown()
-		peers.close()
+		peers.Close()
 		trans.Close()
 		if err := down.Error(); err != nil {
 			t.Error(err)
 		}
 		close(n.down)
-		peers.wg.Wait()
+		peers.Wait()
 		trans.wg.Wait()
 		b.wg.Wait()
 	})
-	if voters(members) == 1 {
+	if election.Voters(members) == 1 {
 		until(t, "Raft leads", func() bool { return n.State() == raft.Leader })
 		b.leader.set(1, "a:1")
 		synctest.Wait() // until this member has applied its first entry
@@ -504,15 +507,15 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 // with serve.
 func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Conn)) {
 	t.Helper()
-	p := newPeerPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", lifted(), b.cfg.Log)
-	p.serve = map[byte]func(net.Conn){kind: serve}
-	if err := p.open(); err != nil {
+	p := peer.NewPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", lifted(), b.cfg.Log)
+	p.Serve = map[byte]func(net.Conn){kind: serve}
+	if err := p.Open(); err != nil {
 		t.Fatal(err)
 	}
-	p.wg.Go(p.accept)
+	p.Start()
 	t.Cleanup(func() {
-		p.close()
-		p.wg.Wait()
+		p.Close()
+		p.Wait()
 	})
 }
 
@@ -520,25 +523,25 @@ func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Con
 const testCluster = ClusterID(0x1234)
 
 // lifted returns a gate that is open for that cluster.
-func lifted() *gate {
-	g := new(gate)
-	g.lift(testCluster)
+func lifted() *peer.Gate {
+	g := new(peer.Gate)
+	g.Lift(testCluster)
 	return g
 }
 
 // callPeer connects to a peer port as a member of a cluster does.
-func callPeer(network Network, addr string, kind byte, of ClusterID) (net.Conn, error) {
+func callPeer(network peer.Network, addr string, kind byte, of ClusterID) (net.Conn, error) {
 	c, err := network.Dial(context.Background(), addr)
 	if err != nil {
 		return nil, err
 	}
-	return greetPeer(c, addr, &hello{kind: kind, cluster: of}, nil)
+	return peer.Greet(c, addr, &peer.Hello{Kind: kind, Cluster: of}, nil)
 }
 
 // answerRequests is answer for requests about the members.
 func (b *base) answerRequests(t *testing.T, host string, reply func(q Request) Reply) {
 	t.Helper()
-	b.answer(t, host, kindAdmin, func(c net.Conn) {
+	b.answer(t, host, peer.KindAdmin, func(c net.Conn) {
 		defer c.Close()
 		var q Request
 		if json.NewDecoder(c).Decode(&q) == nil {
@@ -602,11 +605,10 @@ func (b *base) tick() {
 	c := b.pulse.contacts
 	b.wg.Go(func() {
 		for {
-			c.mu.Lock()
-			c.tick(b.pulse.nowMs())
-			c.mu.Unlock()
+			members, _ := b.pulse.raft.members()
+			c.Look(b.pulse.nowMs(), members, b.pulse.state())
 			select {
-			case <-time.After(c.beat):
+			case <-time.After(c.Beat):
 			case <-b.stop:
 				return
 			}
@@ -737,7 +739,7 @@ func addresses(count int) map[uint64]string {
 }
 
 // memberConfig is testConfig for a member of a cluster, with a disk in memory.
-func memberConfig(id uint64, peers map[uint64]string, network Network) Config {
+func memberConfig(id uint64, peers map[uint64]string, network peer.Network) Config {
 	cfg := testConfig("")
 	cfg.ID, cfg.Peers, cfg.Network, cfg.Memory = id, listOf(peers), network, storage.NewMemory()
 	return cfg
@@ -769,21 +771,21 @@ func openTransport(t *testing.T, network *memnet.Network, host string) openedTra
 	return openTransportOn(t, network.Host(host), host)
 }
 
-func openTransportOn(t *testing.T, network Network, host string) (o openedTransport) {
+func openTransportOn(t *testing.T, network peer.Network, host string) (o openedTransport) {
 	t.Helper()
-	o.contacts = newContacts(1, timesFor(defaultElectionTimeout))
+	o.contacts = election.NewContacts(1, timing.For(timing.DefaultElectionTimeout))
 	clock := newClock(nil)
-	peers := newPeerPort(network, 1, host+":1", lifted(), testkit.Quiet)
-	if err := peers.open(); err != nil {
+	peers := peer.NewPort(network, 1, host+":1", lifted(), testkit.Quiet)
+	if err := peers.Open(); err != nil {
 		t.Fatal(err)
 	}
-	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.times, func() moment { return o.contacts.moment(clock.nowMs()) }, o.contacts.followed, o.contacts.lives)
-	peers.serve = map[byte]func(net.Conn){kindRaft: peers.toRaft, kindStream: o.transport.takeStream}
+	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.Times, func() timing.Moment { return o.contacts.Moment(clock.nowMs()) }, o.contacts.Followed, o.contacts.Lives)
+	peers.Serve = map[byte]func(net.Conn){peer.KindRaft: o.transport.conns.take, peer.KindStream: o.transport.takeStream}
 	o.transport.open()
-	peers.wg.Go(peers.accept)
+	peers.Start()
 	o.end = sync.OnceFunc(func() {
-		peers.close()
-		peers.wg.Wait()
+		peers.Close()
+		peers.Wait()
 		o.transport.Close()
 		o.wg.Wait()
 	})
@@ -831,7 +833,7 @@ func streamOf(t *testing.T, leader openedTransport) *stream {
 
 type openedTransport struct {
 	*transport
-	contacts *contacts
+	contacts *election.Contacts
 	end      func() // closes it; that happens at the end of the test, too
 }
 
@@ -1095,11 +1097,7 @@ func (f *fleet) anotherLeads(than int, most time.Duration) time.Duration {
 }
 
 // stood reports whether this member has stood for election, since it last had a leader.
-func (m *Member) stood() bool {
-	m.contacts.mu.Lock()
-	defer m.contacts.mu.Unlock()
-	return m.contacts.stood > 0
-}
+func (m *Member) stood() bool { return m.contacts.HasStood() }
 
 // all starts all members, configured as change says if that is not nil, and returns the leader.
 func (f *fleet) all(change func(*Config)) (lead int) {

@@ -13,7 +13,11 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -37,7 +41,7 @@ type former struct {
 	replica *fsm.Replica
 
 	number uint64               // identifies this run of the member, for proposals that are meant for it
-	again  signal               // for run: attempt it again at once
+	again  wake.Signal          // for run: attempt it again at once
 	caller atomic.Pointer[call] // the last one of a member of a cluster, before this server was in one
 	// The cluster that this server has last asked for a place, and the one whose leader has said that this server, which has no
 	// Join, is in a committed list: if it is no member any more, it was removed. 0 if there is none.
@@ -50,14 +54,14 @@ type former struct {
 	warned bool                 // it was logged that this server's data is empty
 	since  map[ClusterID]uint64 // Request.Since, by the cluster that was asked
 
-	deciding turn // held while the identity is changed, and while a proposal is made
+	deciding wake.Turn // held while the identity is changed, and while a proposal is made
 	accepted acceptance
 	beginning
 }
 
 // call is a connection that a member of a cluster has made to this server, which it takes for a member.
 type call struct {
-	hello
+	peer.Hello
 	at int64 // running time
 }
 
@@ -89,7 +93,7 @@ func newRun() uint64 {
 
 func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
 	return &former{
-		pulse: p, cfg: cfg, replica: replica, number: newRun(), again: newSignal(), deciding: newTurn(), since: map[ClusterID]uint64{},
+		pulse: p, cfg: cfg, replica: replica, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[ClusterID]uint64{},
 	}
 }
 
@@ -108,17 +112,17 @@ func (f *former) elsewhere(of ClusterID, data bool) error {
 	if own := f.own(); own != 0 && own != of {
 		return refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
-	if c := f.caller.Load(); !data && c != nil && c.cluster != of {
-		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.from, c.addr, c.cluster, c.addr, f.cfg.ID)
+	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
+		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.cfg.ID)
 	}
 	return nil
 }
 
 // called notes that a member of a cluster has called this one, which is not in one yet.
-func (f *former) called(h *hello) {
-	if own := f.own(); h.cluster != 0 && h.addr != "" && (own == 0 || own == h.cluster) {
-		if last := f.caller.Swap(&call{*h, f.pulse.moment().ran}); last == nil {
-			f.again.raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
+func (f *former) called(h *peer.Hello) {
+	if own := f.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
+		if last := f.caller.Swap(&call{*h, f.pulse.moment().Ran}); last == nil {
+			f.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
 }
@@ -127,17 +131,17 @@ func (f *former) called(h *hello) {
 // with this id, or that is another server, which answers at its address.
 func (f *former) forget() {
 	c := f.caller.Load()
-	if c == nil || f.pulse.moment().ran-c.at < callLasts.Milliseconds() {
+	if c == nil || f.pulse.moment().Ran-c.at < callLasts.Milliseconds() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
 	defer cancel()
-	has, err := askLeader(ctx, over(f.peers.network), c.addr, Request{Knows: f.cfg.ID, Cluster: c.cluster})
+	has, err := askLeader(ctx, over(f.peers.Network), c.Addr, Request{Knows: f.cfg.ID, Cluster: c.Cluster})
 	if err != nil || has.Status == nil {
 		return
 	}
-	if x := find(has.Status.Members, f.cfg.ID); x != nil {
-		if s, err := askStatus(ctx, f.peers.network, *x); err != nil || s.Run == f.number {
+	if x := election.Find(has.Status.Members, f.cfg.ID); x != nil {
+		if s, err := askStatus(ctx, f.peers.Network, *x); err != nil || s.Run == f.number {
 			return
 		}
 	} else if has.Known { // its removal may be undone
@@ -160,14 +164,14 @@ func (f *former) run() {
 	var last time.Time
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
-		if done && f.gate.lifted() {
+		if done && f.gate.Lifted() {
 			if owed, err := f.owed(); err != nil {
 				f.cannotWrite(f.storage(), err)
 			} else if owed { // since before it had an id
 				f.awaitVote("")
 			}
 		}
-		if done || f.peers.ctx.Err() != nil {
+		if done || f.peers.Ctx.Err() != nil {
 			return
 		}
 		f.why.Store(err.Error())
@@ -183,7 +187,7 @@ func (f *former) run() {
 		case <-time.After(wait):
 		case <-f.again:
 			wait = askSoon
-		case <-f.peers.ctx.Done():
+		case <-f.peers.Ctx.Done():
 			return
 		}
 	}
@@ -208,9 +212,9 @@ func (f *former) waiting() string {
 // step makes one attempt. It reports true if this member is in the cluster and needs
 // nothing more, or has failed for good.
 func (f *former) step() (done bool, err error) {
-	f.deciding.take() // form, which an operator has asked for, may be forming the cluster
-	formed, agreed := f.gate.lifted(), f.storage().Identity().Agreed
-	f.deciding.give()
+	f.deciding.Take() // form, which an operator has asked for, may be forming the cluster
+	formed, agreed := f.gate.Lifted(), f.storage().Identity().Agreed
+	f.deciding.Give()
 	switch {
 	case formed:
 		return true, nil
@@ -219,13 +223,13 @@ func (f *former) step() (done bool, err error) {
 	}
 	f.forget()
 	said, cut := f.survey(f.list)
-	f.deciding.take()
-	defer f.deciding.give()
-	if f.gate.lifted() { // by form, meanwhile
+	f.deciding.Take()
+	defer f.deciding.Give()
+	if f.gate.Lifted() { // by form, meanwhile
 		return true, nil
 	}
 	s := f.stance()
-	if c := f.caller.Load(); c != nil && s.proposed != 0 && c.cluster == s.proposed { // that member has agreed to it
+	if c := f.caller.Load(); c != nil && s.proposed != 0 && c.Cluster == s.proposed { // that member has agreed to it
 		return f.agree(s.proposed)
 	}
 	switch next := s.decide(said); next.do {
@@ -237,11 +241,11 @@ func (f *former) step() (done bool, err error) {
 		}
 		return f.propose(s, said, s.required())
 	case toJoin:
-		f.deciding.give()
-		defer f.deciding.take()
+		f.deciding.Give()
+		defer f.deciding.Take()
 		ats := []string{next.at}
 		for id, st := range said { // the first one may be cut off from the leader
-			if at := find(f.list, id).Addr; st.Formed && st.Cluster == next.cluster && at != next.at {
+			if at := election.Find(f.list, id).Addr; st.Formed && st.Cluster == next.cluster && at != next.at {
 				ats = append(ats, at)
 			}
 		}
@@ -281,14 +285,14 @@ func (f *former) stance() stance {
 // survey asks the other members where they stand. The error names voters with which TLS fails, and says why:
 // waiting for them does not help.
 func (f *former) survey(members []proto.Peer) (said map[uint64]*Status, cut error) {
-	ctx, cancel := context.WithTimeout(f.peers.ctx, time.Second)
+	ctx, cancel := context.WithTimeout(f.peers.Ctx, time.Second)
 	defer cancel()
 	others := without(f.cfg.ID)(slices.Clone(members))
 	said = map[uint64]*Status{}
-	for _, x := range poll(others, func(x proto.Peer) (*Status, error) { return askStatus(ctx, f.peers.network, x) }) {
+	for _, x := range poll(others, func(x proto.Peer) (*Status, error) { return askStatus(ctx, f.peers.Network, x) }) {
 		if x.err == nil {
 			said[x.ID] = x.status
-		} else if errors.As(x.err, new(*TLSError)) && !x.Observer {
+		} else if errors.As(x.err, new(*peer.TLSError)) && !x.Observer {
 			cut = errors.Join(cut, fmt.Errorf("server %d at %w", x.ID, x.err))
 		}
 	}
@@ -307,7 +311,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 			return true, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
 	defer cancel()
 	answers := make(chan error, len(required))
 	others := 0
@@ -316,9 +320,9 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 			continue
 		}
 		others++
-		x := find(f.list, to)
+		x := election.Find(f.list, to)
 		go func() {
-			r, err := ask(ctx, f.peers.network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
+			r, err := ask(ctx, f.peers.Network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
 			if err == nil && r.Error != "" {
 				err = fmt.Errorf("server %d: %s", to, r.Error)
 			}
@@ -336,9 +340,9 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 	for _, x := range f.list {
 		if x.ID != f.cfg.ID {
 			f.wg.Go(func() {
-				ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
+				ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
 				defer cancel()
-				ask(ctx, f.peers.network, x.Addr, Request{Agreed: id}) // otherwise it finds out when it asks next
+				ask(ctx, f.peers.Network, x.Addr, Request{Agreed: id}) // otherwise it finds out when it asks next
 			})
 		}
 	}
@@ -372,17 +376,17 @@ func (f *former) agree(id ClusterID) (done bool, err error) {
 
 // lift opens the gate.
 func (f *former) lift(id ClusterID) {
-	f.gate.lift(id)
+	f.gate.Lift(id)
 	f.pulse.look()
 }
 
 // accept answers a proposal. A proposal may replace an earlier one, but nothing replaces
 // what was agreed.
 func (f *former) accept(q *Proposal) error {
-	if !f.deciding.tryTake() {
+	if !f.deciding.TryTake() {
 		return refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.cfg.ID)
 	}
-	defer f.deciding.give()
+	defer f.deciding.Give()
 	s := f.stance()
 	if err := s.mayAccept(q, f.number, f.storage().Identity()); err != nil {
 		return err
@@ -393,7 +397,7 @@ func (f *former) accept(q *Proposal) error {
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
 	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
 	was, same := f.accepted, f.storage().Identity().Cluster == q.Cluster
-	if !same && was.from != q.From && time.Since(was.at) < 3*peerTimeout {
+	if !same && was.from != q.From && time.Since(was.at) < 3*timing.PeerTimeout {
 		return refuse(proto.OK, "server %d has just accepted another proposal", f.cfg.ID)
 	}
 	if !same {
@@ -413,8 +417,8 @@ func (f *former) form() error {
 		return refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
 	}
 	said, cut := f.survey(f.list)
-	f.deciding.take()
-	defer f.deciding.give()
+	f.deciding.Take()
+	defer f.deciding.Give()
 	if of := f.storage().Identity(); of.Agreed { // perhaps since it was asked
 		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
 	}
@@ -444,8 +448,8 @@ func (f *former) follow() (bool, error) {
 	err := error(refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
 		var s *Status
-		ctx, cancel := context.WithTimeout(f.peers.ctx, peerTimeout)
-		s, _, err = AskStatus(ctx, f.peers.network, addr, nil)
+		ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
+		s, _, err = AskStatus(ctx, f.peers.Network, addr, nil)
 		cancel()
 		switch {
 		case err != nil:
@@ -475,7 +479,7 @@ func (f *former) known(first string) []string {
 		}
 	}
 	if c := f.caller.Load(); c != nil {
-		addrs = append(addrs, c.addr)
+		addrs = append(addrs, c.Addr)
 	}
 	seen := map[string]bool{"": true}
 	return slices.DeleteFunc(addrs, func(addr string) bool {
@@ -524,7 +528,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if !f.gate.lifted() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.silence) {
+	if !f.gate.Lifted() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.Silence) {
 		return false, errors.New("the disk of this member is slow")
 	}
 	if !f.enter(r.Status.Index, of, votes) {
@@ -538,7 +542,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 
 // askLeader has the leader of the cluster of the member at addr answer q with its status.
 func (f *former) askLeader(addr string, q Request) (Reply, error) {
-	r, err := askLeader(f.peers.ctx, over(f.peers.network), addr, q)
+	r, err := askLeader(f.peers.Ctx, over(f.peers.Network), addr, q)
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -585,9 +589,9 @@ func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (R
 // enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index. It
 // reports false if form has formed a cluster meanwhile, or if the storage fails.
 func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
-	f.deciding.take()
-	defer f.deciding.give()
-	if f.gate.lifted() {
+	f.deciding.Take()
+	defer f.deciding.Give()
+	if f.gate.Lifted() {
 		return false
 	}
 	// Whatever was proposed meanwhile, the others have agreed to this id.
@@ -609,14 +613,14 @@ func (f *former) self(voter bool) *proto.Peer {
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
 // each of the other members in turn, first the one at addr, if that is not empty.
 func (f *former) awaitVote(addr string) {
-	ctx := f.peers.ctx
+	ctx := f.peers.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
 	for wait, try := askSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, over(f.peers.network), to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.cluster()})
+			_, err = askLeader(ctx, over(f.peers.Network), to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return

@@ -13,7 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -54,7 +56,7 @@ func TestFormedOnce(t *testing.T) {
 						t.Error("a member alone acknowledges a write")
 					}
 					for i, m := range f.running[1:] {
-						if m.membership.gate.lifted() {
+						if m.membership.gate.Lifted() {
 							t.Errorf("member %d, which has lost its disk, is in a cluster", i+2)
 						}
 					}
@@ -145,7 +147,7 @@ func TestAcceptedBeforeStart(t *testing.T) {
 		}
 		f.stop(2)
 		f.start(2)
-		time.Sleep(3*peerTimeout + time.Second)
+		time.Sleep(3*timing.PeerTimeout + time.Second)
 		if err := propose(1, 8); err != nil {
 			t.Error("another one, later:", err)
 		}
@@ -193,7 +195,7 @@ func TestFormWithAnotherList(t *testing.T) {
 			f.start(i)
 		}
 		f.whole()
-		if of := f.running[0].membership.gate.cluster(); of == testCluster {
+		if of := f.running[0].membership.gate.Cluster(); of == testCluster {
 			t.Error("it has the id that was proposed with another list")
 		}
 	})
@@ -285,10 +287,10 @@ func TestFormInAnyOrder(t *testing.T) {
 				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
 				var of ClusterID
 				for _, m := range f.running {
-					if m == nil || !m.membership.gate.lifted() {
+					if m == nil || !m.membership.gate.Lifted() {
 						continue
 					}
-					if is := m.membership.gate.cluster(); of != 0 && is != of {
+					if is := m.membership.gate.Cluster(); of != 0 && is != of {
 						t.Errorf("there are two clusters, %v and %v", of, is)
 					} else {
 						of = is
@@ -388,7 +390,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			in := func(m *Member) bool { return m.membership.gate.lifted() }
+			in := func(m *Member) bool { return m.membership.gate.Lifted() }
 			if slices.ContainsFunc(f.running, in) {
 				formed++
 				for i, m := range f.running {
@@ -507,7 +509,7 @@ func TestListOfThePast(t *testing.T) {
 		t.Run(fmt.Sprint("last ", last+1), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, config := replaced(t, 0, 2)
-				of := f.running[3].membership.gate.cluster()
+				of := f.running[3].membership.gate.Cluster()
 				f.lose(1)
 				for k := range 3 {
 					i := (last + 1 + k) % 3
@@ -522,7 +524,7 @@ func TestListOfThePast(t *testing.T) {
 					}
 				}
 				for i, m := range f.running[:3] {
-					if is := m.membership.gate.cluster(); is != 0 && is != of {
+					if is := m.membership.gate.Cluster(); is != 0 && is != of {
 						t.Errorf("server %d is in %v; cluster %v exists", i+1, is, of)
 					}
 				}
@@ -539,7 +541,7 @@ func TestListOfThePastOnly(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		bubble(t, fmt.Sprint("removed ", removed), func(t *testing.T) {
 			f, config := replaced(t, 0, 2)
-			of := f.running[3].membership.gate.cluster()
+			of := f.running[3].membership.gate.Cluster()
 			f.lose(1)
 			m := f.open(1, config(1))
 			until(t, "a call", func() bool { return m.membership.former.caller.Load() != nil })
@@ -556,7 +558,7 @@ func TestListOfThePastOnly(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			for i, m := range f.running[:3] {
-				if is := m.membership.gate.cluster(); (is != 0 && is != of) != removed {
+				if is := m.membership.gate.Cluster(); (is != 0 && is != of) != removed {
 					t.Errorf("server %d is in %v; cluster %v exists; it waits: %s", i+1, is, of, m.Waiting())
 				}
 			}
@@ -597,7 +599,7 @@ func TestListOfThePastOtherName(t *testing.T) {
 			f.stop(i)
 		}
 		f.tell(4, Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
-		of := f.running[3].membership.gate.cluster()
+		of := f.running[3].membership.gate.Cluster()
 		f.lose(1)
 		m := f.open(1, config(1))
 		until(t, "a call", func() bool { return m.membership.former.caller.Load() != nil })
@@ -612,7 +614,7 @@ func TestListOfThePastOtherName(t *testing.T) {
 			t.Fatal("server 2 was removed")
 		}
 		for i, m := range f.running[:3] {
-			if is := m.membership.gate.cluster(); is != 0 && is != of {
+			if is := m.membership.gate.Cluster(); is != 0 && is != of {
 				t.Errorf("server %d is in %v; cluster %v exists, and has server 2 as a member", i+1, is, of)
 			}
 		}
@@ -657,7 +659,7 @@ func TestEarlierFormation(t *testing.T) {
 		if f.write(0) || f.write(1) || f.write(2) {
 			t.Error("a cluster serves of which two disks are lost")
 		}
-		if f.running[0].membership.gate.lifted() || f.running[1].membership.gate.lifted() {
+		if f.running[0].membership.gate.Lifted() || f.running[1].membership.gate.Lifted() {
 			t.Error("a member without data takes part")
 		}
 	})
@@ -698,7 +700,7 @@ func TestDifferentSnapshots(t *testing.T) {
 				}
 				time.Sleep(20 * time.Second)
 				for i, m := range f.running {
-					if m.membership.gate.lifted() || m.raft.storage.Identity().Agreed || f.write(i) {
+					if m.membership.gate.Lifted() || m.raft.storage.Identity().Agreed || f.write(i) {
 						t.Errorf("server %d takes part", i+1)
 					}
 					s, err := m.Status()
@@ -744,7 +746,7 @@ func TestWrongListOnce(t *testing.T) {
 
 // counting counts the connections that are made.
 type counting struct {
-	Network
+	peer.Network
 	made *atomic.Int64
 }
 
@@ -793,7 +795,7 @@ func TestRestoredWhileOldOneCalls(t *testing.T) {
 		config := f.found(3)
 		f.open(3, f.joins(3, 0))
 		f.whole()
-		was := f.running[3].membership.gate.cluster()
+		was := f.running[3].membership.gate.Cluster()
 		delete(f.peers, 4) // for f.restored
 		for i := range 3 {
 			f.lose(i)
@@ -807,7 +809,7 @@ func TestRestoredWhileOldOneCalls(t *testing.T) {
 			t.Helper()
 			until(t, "the restored cluster", func() bool { return f.write(0) && f.write(2) })
 			for i, m := range f.running[:3] {
-				if of := m.membership.gate.cluster(); of == was || of != f.running[0].membership.gate.cluster() {
+				if of := m.membership.gate.Cluster(); of == was || of != f.running[0].membership.gate.Cluster() {
 					t.Errorf("server %d is in %v; the old cluster is %v", i+1, of, was)
 				}
 			}
@@ -839,13 +841,13 @@ func TestRestoredBesideStale(t *testing.T) {
 				f.start(i)
 			}
 			time.Sleep(time.Minute)
-			if f.running[0].membership.gate.lifted() {
+			if f.running[0].membership.gate.Lifted() {
 				t.Error("they form a cluster without an operator's word")
 			}
 			f.tell(0, Request{Form: true})
 			time.Sleep(time.Minute)
-			if joined := f.running[2].membership.gate.cluster() == f.running[0].membership.gate.cluster(); joined == agreed {
-				t.Errorf("agreed %v: server 3 is in %v", agreed, f.running[2].membership.gate.cluster())
+			if joined := f.running[2].membership.gate.Cluster() == f.running[0].membership.gate.Cluster(); joined == agreed {
+				t.Errorf("agreed %v: server 3 is in %v", agreed, f.running[2].membership.gate.Cluster())
 			}
 		})
 	}

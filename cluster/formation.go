@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -78,7 +79,7 @@ func (s *stance) decide(said map[uint64]*Status) next {
 	var missing []string
 	for _, id := range required {
 		if id != s.self && said[id] == nil {
-			missing = append(missing, fmt.Sprintf("%d at %s", id, find(s.members, id).Addr))
+			missing = append(missing, fmt.Sprintf("%d at %s", id, election.Find(s.members, id).Addr))
 		}
 	}
 	switch {
@@ -116,7 +117,7 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 			}
 		}
 		why := fmt.Sprintf("its data was restored from a snapshot, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
-		if in <= voters(s.members)/2 { // that one server may be in the wrong
+		if in <= election.Voters(s.members)/2 { // that one server may be in the wrong
 			return hopeless("%s; stop that server, unless most servers belong to that cluster", why), true
 		}
 		return next{do: toStop, why: why + ", as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
@@ -180,7 +181,7 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 	votes := 0
 	var missing []string
 	for _, id := range s.required() {
-		x := find(s.members, id)
+		x := election.Find(s.members, id)
 		here := id == s.self || there[id] != nil
 		if here {
 			ids = append(ids, id)
@@ -195,7 +196,7 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 	if !slices.Contains(ids, s.self) {
 		return nil, refuse(proto.BadArguments, "server %d does not vote; ask one that does", s.self)
 	}
-	if most := voters(s.members); votes <= most/2 {
+	if most := election.Voters(s.members); votes <= most/2 {
 		return nil, refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, strings.Join(missing, ", "))
 	}
 	return ids, nil

@@ -7,13 +7,16 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // serveForward handles a connection over which another member sends its entries, touches
 // and questions. If this member does not lead, Raft refuses the entries. A connection that is
 // not used for ten election timeouts is closed; the other member opens one when it needs it.
 func (m *Member) serveForward(c net.Conn) {
-	c = patient{c, 10 * m.contacts.silence, m.contacts.silence}
+	c = peer.Patient{Conn: c, ReadIn: 10 * m.contacts.Silence, WriteIn: m.contacts.Silence}
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer c.Close()
@@ -29,14 +32,14 @@ func (m *Member) serveForward(c net.Conn) {
 	defer close(batches)
 	questions := make(chan []byte, 16)
 	defer close(questions)
-	turn := newTurn() // held while writing an answer
+	turn := wake.NewTurn() // held while writing an answer
 	answer := func(kind byte, payload []byte) bool {
-		if !turn.takeWithin(m.contacts.silence) {
+		if !turn.TakeWithin(m.contacts.Silence) {
 			c.Close()
 			return false
 		}
-		defer turn.give()
-		err := writeMessage(c, kind, payload)
+		defer turn.Give()
+		err := peer.WriteMessage(c, kind, payload)
 		if err != nil {
 			c.Close()
 		}
@@ -53,7 +56,7 @@ func (m *Member) serveForward(c net.Conn) {
 			}
 			fsm.Stamp(b.entry, m.timeOfDay())
 			m.proposer.sizes.proposed(len(b.entry))
-			f := m.raft.Apply(b.entry, m.contacts.silence)
+			f := m.raft.Apply(b.entry, m.contacts.Silence)
 			wg.Go(func() {
 				if m.raft.answer(f) != nil {
 					answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
@@ -68,9 +71,9 @@ func (m *Member) serveForward(c net.Conn) {
 		}
 	})
 	received := 0 // bytes since the last sign of life
-	in := readFunc(func(p []byte) (int, error) {
+	in := peer.ReadFunc(func(p []byte) (int, error) {
 		n, err := c.Read(p)
-		if received += n; received >= oneWrite/2 { // of a message that takes long, perhaps
+		if received += n; received >= timing.OneWrite/2 { // of a message that takes long, perhaps
 			received = 0
 			answer(msgAlive, nil)
 		}
@@ -78,7 +81,7 @@ func (m *Member) serveForward(c net.Conn) {
 	})
 	var parts []byte // of an entry that has not come completely
 	for r := bufio.NewReader(in); ; {
-		kind, b, err := readMessage(r)
+		kind, b, err := peer.ReadMessage(r)
 		if err != nil {
 			return
 		}
@@ -88,7 +91,7 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 		case msgPart:
-			if len(parts)+len(b) > maxMessage {
+			if len(parts)+len(b) > peer.MaxMessage {
 				return
 			}
 			parts = append(parts, b...)
@@ -102,7 +105,7 @@ func (m *Member) serveForward(c net.Conn) {
 				return
 			}
 			m.liveness.hear(touchesNow(sessions), nil) // before clients of that member can have an answer
-			if !offer(batches, batch{e.Batch, b}) {
+			if !wake.Offer(batches, batch{e.Batch, b}) {
 				m.cfg.Log.Error("a peer sends entries without waiting", "peer", c.RemoteAddr().String())
 				return
 			}
@@ -110,7 +113,7 @@ func (m *Member) serveForward(c net.Conn) {
 			if len(b) != askLen {
 				return
 			}
-			if !offer(questions, b) {
+			if !wake.Offer(questions, b) {
 				m.cfg.Log.Error("a peer asks without waiting", "peer", c.RemoteAddr().String())
 				return
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
@@ -27,8 +28,8 @@ func TestHandOverTooLate(t *testing.T) {
 		}
 		until(t, "another leader", func() bool { id := other.Leader(); return id != 0 && id != m.cfg.ID })
 		f.net.Heal()
-		time.AfterFunc(m.contacts.sure, func() { close(write) })
-		if err := m.membership.handover.to(m.peers.ctx, 0); err != nil {
+		time.AfterFunc(m.contacts.Sure, func() { close(write) })
+		if err := m.membership.handover.to(m.peers.Ctx, 0); err != nil {
 			t.Error(err)
 		}
 		if _, l := m.raft.LeaderWithID(); l == "" || l == serverID(m.cfg.ID) {
@@ -76,7 +77,7 @@ func TestHandOverFails(t *testing.T) {
 			return nil
 		})
 		began := time.Now()
-		if err := m.membership.handover.to(m.peers.ctx, uint64(to+1)); err == nil {
+		if err := m.membership.handover.to(m.peers.Ctx, uint64(to+1)); err == nil {
 			t.Error("a member whose disk is stuck has become the leader")
 		}
 		f.writes(lead, 1)
@@ -98,7 +99,7 @@ func TestHandOverToLiveMember(t *testing.T) {
 			f.net.Kill(string(rune('a' + dead)))
 			f.stop(dead)
 			m := f.running[lead]
-			if err := m.membership.handover.to(m.peers.ctx, 0); err != nil {
+			if err := m.membership.handover.to(m.peers.Ctx, 0); err != nil {
 				t.Errorf("server %d does not hand over while server %d is down: %v", lead+1, dead+1, err)
 			}
 		})
@@ -113,7 +114,7 @@ func TestHandOverToCandidate(t *testing.T) {
 		if s := m.raft.State(); s != raft.Candidate {
 			t.Fatalf("Raft has the loser as a %s", s)
 		}
-		if err := elected.membership.handover.to(elected.peers.ctx, m.cfg.ID); err != nil {
+		if err := elected.membership.handover.to(elected.peers.Ctx, m.cfg.ID); err != nil {
 			t.Error(err)
 		}
 	})
@@ -140,7 +141,7 @@ func TestTimeoutNowUnanswered(t *testing.T) {
 		if err := leader.transport.TimeoutNow("2", "follower:1", new(raft.TimeoutNowRequest), &r); err == nil {
 			t.Error("it was not answered, and did not fail")
 		}
-		if took := time.Since(began); took > leader.contacts.sure {
+		if took := time.Since(began); took > leader.contacts.Sure {
 			t.Errorf("it fails after %v", took)
 		}
 		l.Close()
@@ -155,7 +156,7 @@ func TestAwaitReturnEnds(t *testing.T) {
 		lead := f.all(nil)
 		waiting := func(want int) {
 			t.Helper()
-			time.Sleep(tellAgain + time.Second) // so that Raft has noticed
+			time.Sleep(timing.TellAgain + time.Second) // so that Raft has noticed
 			synctest.Wait()
 			if n := running("(*transport).awaitReturn("); n != want {
 				t.Errorf("%d goroutines wait, want %d", n, want)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -21,7 +22,7 @@ import (
 
 // detour is the network of a host on which some addresses lead to others.
 type detour struct {
-	Network
+	peer.Network
 	to map[string]string
 }
 
@@ -62,7 +63,7 @@ func TestLostMeta(t *testing.T) {
 					f.open(i, config(i))
 				}
 				f.writes(0, 3)
-				of := f.running[0].membership.gate.cluster()
+				of := f.running[0].membership.gate.Cluster()
 				synctest.Wait() // for the entry that says it
 				for i := range f.running {
 					f.stop(i)
@@ -86,7 +87,7 @@ func TestLostMeta(t *testing.T) {
 				}
 				f.running[0] = m
 				f.writes(0, 1)
-				if is := m.membership.gate.cluster(); is != of {
+				if is := m.membership.gate.Cluster(); is != of {
 					t.Errorf("it is of cluster %v, not of %v", is, of)
 				}
 				f.check()
@@ -180,7 +181,7 @@ func TestJoinsWrongCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
-			if m.membership.gate.lifted() {
+			if m.membership.gate.Lifted() {
 				t.Errorf("%s: it takes part", name)
 			}
 			if now, err := f.running[0].raft.members(); err != nil || !slices.Equal(now, members) {
@@ -288,7 +289,7 @@ func TestStrangerAnswersFirst(t *testing.T) {
 			}
 			m := f.open(1, cfg)
 			time.Sleep(time.Minute)
-			if of := m.raft.storage.Identity(); of.Agreed || m.membership.gate.lifted() {
+			if of := m.raft.storage.Identity(); of.Agreed || m.membership.gate.Lifted() {
 				t.Errorf("it belongs to %v", of)
 			}
 			f.stop(0)
@@ -486,7 +487,7 @@ func TestAboutToJoin(t *testing.T) {
 		if err := f.disks[2].Open().SetRejoining(true); err != nil {
 			t.Fatal(err)
 		}
-		id := f.running[0].membership.gate.cluster()
+		id := f.running[0].membership.gate.Cluster()
 		if err := f.disks[2].Open().SetIdentity(storage.Identity{Cluster: id, Agreed: true}); err != nil { // as join does it
 			t.Fatal(err)
 		}

@@ -17,6 +17,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -151,7 +153,7 @@ func TestEndNotReplaced(t *testing.T) {
 		l.committed = l.last()
 		end := l.last() // of the first snapshot
 		at = end
-		silence := l.follower.contacts.silence
+		silence := l.follower.contacts.Silence
 		over := make(chan struct{})
 		voted := make(chan error, 1)
 		go func() {
@@ -332,10 +334,10 @@ func TestSilentDuringSnapshot(t *testing.T) {
 			<-half
 			began := time.Now()
 			until(t, "another leader", func() bool { return other.raft.State() == raft.Leader })
-			if took, most := time.Since(began), leader.contacts.silence+time.Second; took > most {
+			if took, most := time.Since(began), leader.contacts.Silence+time.Second; took > most {
 				t.Fatalf("another member leads after %v, should within %v", took, most)
 			}
-			if !ready(late, 3*late.contacts.silence) {
+			if !ready(late, 3*late.contacts.Silence) {
 				t.Error("the late member does not catch up with the next leader")
 			}
 		})
@@ -360,7 +362,7 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 			select {
 			case <-follower.transport.Consumer():
 				t.Fatal("Raft is given a part")
-			case <-time.After(leader.silence / 5):
+			case <-time.After(leader.Silence / 5):
 			}
 			more.Write(rest[:len(data)/30])
 		}
@@ -370,10 +372,10 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 			t.Errorf("%d bytes, %v", len(b), err)
 		}
 		for range 50 { // a slow disk, and a leader that waits for it
-			time.Sleep(leader.silence / 10)
-			follower.contacts.tick(follower.now().now)
+			time.Sleep(leader.Silence / 10)
+			follower.contacts.Look(follower.now().Now, nil, election.State{})
 		}
-		if stalled := follower.raft.stall.length(follower.now()); stalled < 4*leader.silence {
+		if stalled := follower.raft.stall.length(follower.now()); stalled < 4*leader.Silence {
 			t.Errorf("it counts as stuck for %v", stalled)
 		}
 		rpc.Respond(&raft.InstallSnapshotResponse{Success: true}, nil)
@@ -494,7 +496,7 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 		go func() { sent <- sendSnapshot(leader, 1, there) }()
 		write := func(n int) bool { // slowly
 			for range n {
-				time.Sleep(leader.silence / 5)
+				time.Sleep(leader.Silence / 5)
 				if _, err := more.Write(likeMessages[:len(likeMessages)/8]); err != nil {
 					return false
 				}
@@ -514,7 +516,7 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 		case err := <-sent:
 			there.CloseWithError(err)
 			writing.Wait()
-			if took := time.Since(began); took > leader.silence {
+			if took := time.Since(began); took > leader.Silence {
 				t.Errorf("it ends after %v", took)
 			}
 		case <-follower.transport.Consumer():
@@ -557,10 +559,10 @@ func TestNextLeadersSnapshot(t *testing.T) {
 			}
 			other.pulse.stand()
 			until(t, "the next leader", func() bool { return other.raft.State() == raft.Leader })
-			if !ready(late, 3*late.contacts.silence) {
+			if !ready(late, 3*late.contacts.Silence) {
 				t.Error("it does not get the snapshot of the next leader")
 			}
-			time.Sleep(late.contacts.silence)
+			time.Sleep(late.contacts.Silence)
 			if leader.raft.State() == raft.Leader && leader.raft.CurrentTerm() == term {
 				t.Error("the earlier leader has not learned of the election")
 			}
@@ -592,7 +594,7 @@ func TestInstallFails(t *testing.T) {
 				}
 				return nil
 			}}
-			snapshots := watchedSnapshots{broken, follower.life, &follower.raft.disk, follower.now, follower.raft.applied, follower.contacts.silence}
+			snapshots := watchedSnapshots{broken, follower.life, &follower.raft.disk, follower.now, follower.raft.applied, follower.contacts.Silence}
 			if x.step == "refuse" {
 				follower.raft.unwritten.Store(&x.err) // of an earlier one
 			}
@@ -623,7 +625,7 @@ func TestInstallFails(t *testing.T) {
 func TestRedialSparesSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader, follower := openTransports(t)
-		follower.peers.serve[kindRaft] = func(c net.Conn) { io.Copy(io.Discard, c); c.Close() }
+		follower.peers.Serve[peer.KindRaft] = func(c net.Conn) { io.Copy(io.Discard, c); c.Close() }
 		watched, late := false, false
 		read, done := leader.sending(4<<20, func(read int) {
 			switch {
@@ -649,7 +651,7 @@ func TestSnapshotInGulps(t *testing.T) {
 	for each, cut := range map[time.Duration]bool{3 * time.Second: false, 3800 * time.Millisecond: false, 6 * time.Second: true} {
 		bubble(t, each.String(), func(t *testing.T) {
 			leader, follower := openTransports(t)
-			follower.peers.serve[kindRaft] = func(conn net.Conn) {
+			follower.peers.Serve[peer.KindRaft] = func(conn net.Conn) {
 				for buf := make([]byte, 512<<10); ; time.Sleep(each) {
 					if _, err := io.ReadFull(conn, buf); err != nil {
 						break
@@ -699,7 +701,7 @@ func TestSnapshotBesideLateHeartbeat(t *testing.T) {
 				n.rate.Store(rate)
 				from, to := hostOf(leader), hostOf(late)
 				beats := func(w *wire) bool {
-					return w.from == from && w.to == to && (w.kind == kindBeat || w.kind == kindRebeat)
+					return w.from == from && w.to == to && (w.kind == peer.KindBeat || w.kind == peer.KindRebeat)
 				}
 				time.Sleep(10 * time.Second)
 				next := 10 * time.Second
@@ -768,7 +770,7 @@ func (o openedTransport) spoolsTo(change func(storage.Spool) (storage.Spool, err
 // sending has a transport send a snapshot of so many bytes, and calls at before each part is read.
 func (o openedTransport) sending(size int, at func(read int)) (read *int, done chan error) {
 	read, done = new(int), make(chan error, 1)
-	data := readFunc(func(p []byte) (int, error) {
+	data := peer.ReadFunc(func(p []byte) (int, error) {
 		if *read >= size {
 			return 0, io.EOF
 		}

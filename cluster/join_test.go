@@ -17,6 +17,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -91,7 +93,7 @@ func TestListedMemberRemoved(t *testing.T) {
 	stored := func(agreed bool) func(*testing.T, *fleet, int, int) {
 		return func(t *testing.T, f *fleet, lead, other int) {
 			s := f.disks[other].Open()
-			if err := errors.Join(s.SetRejoining(true), s.SetIdentity(storage.Identity{Cluster: f.running[lead].membership.gate.cluster(), Agreed: agreed, Since: 3}), s.Close()); err != nil {
+			if err := errors.Join(s.SetRejoining(true), s.SetIdentity(storage.Identity{Cluster: f.running[lead].membership.gate.Cluster(), Agreed: agreed, Since: 3}), s.Close()); err != nil {
 				t.Fatal(err)
 			}
 			f.tell(lead, Request{Remove: uint64(other + 1)})
@@ -102,16 +104,16 @@ func TestListedMemberRemoved(t *testing.T) {
 	for name, remove := range map[string]func(t *testing.T, f *fleet, lead, other int){
 		"while the leader has its request": func(t *testing.T, f *fleet, lead, other int) {
 			changing := f.running[lead].membership.changing
-			changing.take()
+			changing.Take()
 			removed := make(chan error, 1)
 			go func() { removed <- f.ask(lead, Request{Remove: uint64(other + 1)}) }()
 			time.Sleep(time.Second)
 			m := f.start(other)
 			time.Sleep(4 * time.Second)
-			if m.membership.gate.lifted() {
+			if m.membership.gate.Lifted() {
 				t.Fatal("it has an answer")
 			}
-			changing.give()
+			changing.Give()
 			if err := <-removed; err != nil {
 				t.Fatal(err)
 			}
@@ -204,7 +206,7 @@ func TestJoinWithoutStatus(t *testing.T) {
 		m := b.membership()
 		b.startFormer(m)
 		time.Sleep(10 * time.Second)
-		if m.gate.lifted() {
+		if m.gate.Lifted() {
 			t.Error("it takes part in a cluster")
 		}
 	})
@@ -227,7 +229,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		slow.Store(true)
 		var m atomic.Pointer[Member]
 		f.disks[4].SetFault(func() error {
-			if slow.Load() && m.Load() != nil && m.Load().membership.gate.lifted() {
+			if slow.Load() && m.Load() != nil && m.Load().membership.gate.Lifted() {
 				time.Sleep(3 * time.Second)
 			}
 			return nil
@@ -240,7 +242,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		slow.Store(false)
 		time.Sleep(time.Minute)
 		s, _ = f.running[leadOf(t, f)].Status()
-		if find(s.Members, 5).Observer {
+		if election.Find(s.Members, 5).Observer {
 			t.Errorf("with four of five members up: %v", s.Members)
 		}
 		// Restart does not help.
@@ -248,7 +250,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		f.start(4)
 		time.Sleep(time.Minute)
 		s, _ = f.running[leadOf(t, f)].Status()
-		if find(s.Members, 5).Observer {
+		if election.Find(s.Members, 5).Observer {
 			t.Errorf("after a restart: %v", s.Members)
 		}
 		// Now a second one goes: 3 of 5 members are up.
@@ -284,7 +286,7 @@ func TestRemovedBeforeData(t *testing.T) {
 					}
 					until(t, "a write", func() bool { return f.write(0) && (!listed || f.place(0, 4) != nil) })
 					f.lose(3)
-					time.Sleep(f.running[0].contacts.silence) // it does not seem to follow any more
+					time.Sleep(f.running[0].contacts.Silence) // it does not seem to follow any more
 					m := f.startStuck(3, flags)
 					time.Sleep(time.Second)
 					f.tell(0, Request{Remove: 4})
@@ -310,7 +312,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 	f.t.Helper()
 	var m atomic.Pointer[Member]
 	f.disks[i].SetFault(func() error {
-		for m.Load() != nil && m.Load().membership.gate.lifted() {
+		for m.Load() != nil && m.Load().membership.gate.Lifted() {
 			if m.Load().killed.Load() {
 				return errors.New("killed")
 			}
@@ -324,7 +326,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 		f.t.Fatal(err)
 	}
 	f.running[i] = x
-	until(f.t, "added", x.membership.gate.lifted)
+	until(f.t, "added", x.membership.gate.Lifted)
 	return x
 }
 
@@ -407,7 +409,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				c, other := (lead+2)%3, (lead+1)%3
 				id := uint64(c + 1)
 				f.lose(c)
-				time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
+				time.Sleep(f.running[lead].contacts.Silence) // it does not seem to follow any more
 				cfg := f.joins(c, -1)
 				var known atomic.Pointer[Member]
 				switch how {
@@ -422,7 +424,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				case "crash", "crash once taken in":
 					f.disks[c].SetFault(func() error {
 						m := known.Load()
-						for m != nil && m.membership.former.asked.Load() != 0 && (how == "crash" || m.membership.gate.lifted()) {
+						for m != nil && m.membership.former.asked.Load() != 0 && (how == "crash" || m.membership.gate.Lifted()) {
 							if m.killed.Load() {
 								return errors.New("crashed")
 							}
@@ -438,7 +440,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				m := f.open(c, cfg)
 				known.Store(m)
 				until(t, "the demotion", func() bool {
-					return f.place(lead, id).Observer && (how != "crash once taken in" || m.membership.gate.lifted())
+					return f.place(lead, id).Observer && (how != "crash once taken in" || m.membership.gate.Lifted())
 				})
 				if strings.HasPrefix(how, "crash") {
 					f.stop(c)
@@ -484,8 +486,8 @@ func TestJoinsThroughOthers(t *testing.T) {
 		m := f.start(4)
 		time.Sleep(10 * time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.lifted() || find(s.Members, 5).Observer {
-			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.membership.gate.lifted(), s.Members, m.membership.former.waiting())
+		if !m.membership.gate.Lifted() || election.Find(s.Members, 5).Observer {
+			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.membership.gate.Lifted(), s.Members, m.membership.former.waiting())
 		}
 		// Now one more stops: three of five are up and connected.
 		f.stop((lead-1+1)%3 + 1)
@@ -500,29 +502,12 @@ func TestJoinsThroughOthers(t *testing.T) {
 	})
 }
 
-// hangUp has members close the connections that come from a host.
-func hangUp(host string, members []*Member) {
-	for _, m := range members {
-		m.peers.mu.Lock()
-		var ended []net.Conn
-		for c := range m.peers.conns {
-			if strings.HasPrefix(c.RemoteAddr().String(), host) {
-				ended = append(ended, c)
-			}
-		}
-		m.peers.mu.Unlock()
-		for _, c := range ended {
-			c.Close()
-		}
-	}
-}
-
 // hasVote fails unless the member has its vote, and still has it after a restart: then the leader and it
 // acknowledge a write without the third of the three members.
 func (f *fleet) hasVote(lead, c int, cfg Config) {
 	f.t.Helper()
 	id, other := uint64(c+1), 3-lead-c
-	if s, _ := f.running[lead].Status(); find(s.Members, id).Observer {
+	if s, _ := f.running[lead].Status(); election.Find(s.Members, id).Observer {
 		f.t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 	}
 	f.stop(c)
@@ -572,7 +557,7 @@ func TestDelayedDemotion(t *testing.T) {
 // delaying is a network on which the first request for a place in the cluster arrives late. That its
 // sender closes the connection meanwhile follows what was sent.
 type delaying struct {
-	Network
+	peer.Network
 	sent, arrived atomic.Bool
 	by            time.Duration
 }
@@ -618,7 +603,7 @@ func (c *delayed) Close() error {
 
 // elsewhere is the network of a host whose server listens on all its addresses, whatever address it was given.
 type elsewhere struct {
-	Network
+	peer.Network
 	addr string
 }
 
@@ -685,7 +670,7 @@ func TestTakenInAsksOthers(t *testing.T) {
 		m = f.open(c, cfg)
 		time.Sleep(time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.lifted() || find(s.Members, id).Observer {
+		if !m.membership.gate.Lifted() || election.Find(s.Members, id).Observer {
 			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.former.waiting())
 		}
 		f.stop(other)
@@ -715,7 +700,7 @@ func TestObserverOwedVote(t *testing.T) {
 			observe(&cfg, id)
 			f.open(c, cfg)
 			time.Sleep(time.Minute)
-			if s, _ := f.running[lead].Status(); !find(s.Members, id).Observer {
+			if s, _ := f.running[lead].Status(); !election.Find(s.Members, id).Observer {
 				t.Errorf("server %d is started as an observer: %v", id, s.Members)
 			}
 		})
@@ -731,12 +716,12 @@ func TestLosesDiskTwice(t *testing.T) {
 		c := (lead + 2) % 3
 		config := func() Config { return f.joins(c, -1) }
 		f.lose(c)
-		time.Sleep(f.running[lead].contacts.silence) // it does not seem to follow any more
+		time.Sleep(f.running[lead].contacts.Silence) // it does not seem to follow any more
 		changing := f.running[lead].membership.changing
 		var known, kept atomic.Bool
 		f.disks[c].SetFault(func() error { // once it has lost its vote, another change keeps it from getting it back
 			if known.Load() && f.place(lead, uint64(c+1)).Observer && kept.CompareAndSwap(false, true) {
-				changing.take()
+				changing.Take()
 			}
 			return nil
 		})
@@ -747,7 +732,7 @@ func TestLosesDiskTwice(t *testing.T) {
 			return s.NoVote == "waits for its vote"
 		})
 		f.lose(c)
-		changing.give()
+		changing.Give()
 		m = f.open(c, config())
 		time.Sleep(time.Minute)
 		if s, _ := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
@@ -775,7 +760,7 @@ func TestLostDiskOfObserver(t *testing.T) {
 		cfg.Observer = true
 		m := f.open(c, cfg)
 		time.Sleep(time.Minute)
-		if s, _ := f.running[lead].Status(); !m.membership.gate.lifted() || !find(s.Members, id).Observer {
+		if s, _ := f.running[lead].Status(); !m.membership.gate.Lifted() || !election.Find(s.Members, id).Observer {
 			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.former.waiting())
 		}
 	})
@@ -784,7 +769,7 @@ func TestLostDiskOfObserver(t *testing.T) {
 // muting is a network on which no answer comes to the first request for a place in the cluster that is sent to the
 // address to, or anywhere if that is empty.
 type muting struct {
-	Network
+	peer.Network
 	to     string
 	sent   atomic.Bool
 	broken chan struct{} // the connection of that request breaks when this is closed; nil means never
@@ -865,7 +850,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 				m := f.open(3, cfg)
 				until(t, "the addition", func() bool {
 					for i, m := range f.running[:3] {
-						if s, _ := m.Status(); find(s.Members, 4) == nil && (i != next || !x.cutOff) {
+						if s, _ := m.Status(); election.Find(s.Members, 4) == nil && (i != next || !x.cutOff) {
 							return false
 						}
 					}
@@ -884,7 +869,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.open(next, cfg)
 					until(t, "the vote", func() bool {
 						s, _ := f.running[lead].Status()
-						return f.running[next].Leader() != 0 && voters(s.Members) == 3
+						return f.running[next].Leader() != 0 && election.Voters(s.Members) == 3
 					})
 					f.writes(lead, 20)
 					f.snapshot(3)
@@ -906,7 +891,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.handTo(next)
 					lead = next
 				}
-				if m.membership.gate.lifted() {
+				if m.membership.gate.Lifted() {
 					t.Fatal("it has an answer")
 				}
 				if !x.never {
@@ -1086,7 +1071,7 @@ func TestAddedByOtherName(t *testing.T) {
 				time.Sleep(5 * time.Minute)
 				s, _ := f.running[3].Status()
 				l, _ := f.running[lead].Status()
-				if !s.Formed || find(l.Members, 4) == nil || find(l.Members, 4).Observer {
+				if !s.Formed || election.Find(l.Members, 4) == nil || election.Find(l.Members, 4).Observer {
 					t.Errorf("after five minutes: formed %v, waiting %q, %v", s.Formed, s.Waiting, l.Members)
 				}
 			})
@@ -1122,7 +1107,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		if err := f.disks[c].Open().SetRejoining(true); err != nil {
 			t.Fatal(err)
 		}
-		m.changing.take() // some other change
+		m.changing.Take() // some other change
 		done := make(chan error, 1)
 		go func() {
 			_, err := m.change(Request{Add: &proto.Peer{ID: id, Addr: "n" + f.peers[id]}})
@@ -1131,11 +1116,11 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		time.Sleep(time.Second)
 		f.open(c, config(c)) // it asks for its vote again
 		time.Sleep(2 * time.Second)
-		m.changing.give()
+		m.changing.Give()
 		t.Log(<-done)
 		time.Sleep(time.Minute)
 		s, _ := m.status()
-		if find(s.Members, id).Addr != "n"+f.peers[id] {
+		if election.Find(s.Members, id).Addr != "n"+f.peers[id] {
 			t.Errorf("the operator's address is gone: %v", s.Members)
 		}
 	})
@@ -1155,7 +1140,7 @@ func (n *names) set(name, to string) {
 
 // resolving is the network of a host that resolves names.
 type resolving struct {
-	Network
+	peer.Network
 	*names
 }
 
@@ -1198,13 +1183,13 @@ func TestNameLeadsElsewhere(t *testing.T) {
 		zs, _ := m.Status()
 		cs, _ := f.running[c].Status()
 		t.Logf("leader: %v; old: %s index %d of %d; new: %s index %d", s.Members, cs.Role, cs.Index, s.Index, zs.Role, zs.Index)
-		if find(s.Members, id).Observer && zs.Index == 0 {
+		if election.Find(s.Members, id).Observer && zs.Index == 0 {
 			t.Error("the old server, which is up and gets the log, has no vote, and the new one, in its place, gets no log")
 		}
 		m.Kill() // the operator has seen the mistake
 		dns.set(f.peers[id], f.peers[id])
 		time.Sleep(5 * time.Minute)
-		if s, _ := f.running[lead].Status(); find(s.Members, id).Observer {
+		if s, _ := f.running[lead].Status(); election.Find(s.Members, id).Observer {
 			t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 		}
 	})

@@ -9,6 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -50,7 +52,7 @@ func (m *Member) watchLeadership() {
 			if m.identified() == 0 && !m.inTerm(term, m.identify) {
 				continue
 			}
-			m.pulse.digests.begin()
+			m.pulse.digests.Begin()
 			m.cfg.Trace.Leads(term)
 			m.setLeading(term)
 			m.trackAll()
@@ -61,7 +63,7 @@ func (m *Member) watchLeadership() {
 			}
 			m.wg.Go(func() { m.reap(until) })
 			if _, votes := m.membership.known(m.cfg.ID); !votes && m.peers != nil {
-				m.wg.Go(func() { m.membership.handover.to(m.peers.ctx, 0) }) // after an error it leads on
+				m.wg.Go(func() { m.membership.handover.to(m.peers.Ctx, 0) }) // after an error it leads on
 			}
 			go func(stop, done chan struct{}) {
 				defer close(done)
@@ -86,7 +88,7 @@ func (m *Member) inTerm(term uint64, do func() raft.Future) bool {
 			return false
 		}
 		select {
-		case <-time.After(retryAfter):
+		case <-time.After(timing.RetryAfter):
 		case <-m.stop:
 			return false
 		}
@@ -155,7 +157,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		var tracker *session.Tracker
 		late, tracker, looked = m.liveness.late(due)
 		was := disputed
-		if disputed = m.pulse.verdict.Load().disputed; disputed && len(late) > 0 || was && !disputed {
+		if disputed = m.pulse.verdict.Load().Disputed; disputed && len(late) > 0 || was && !disputed {
 			late = nil
 			m.trackAll() // no member has served their clients
 		}
@@ -163,7 +165,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			m.proposer.do(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
 		}
 		if len(late) > 0 {
-			offer(expired, late)
+			wake.Offer(expired, late)
 		}
 		due, wait = m.liveness.nextLook(looked)
 		timer.Reset(wait)

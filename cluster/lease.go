@@ -1,21 +1,27 @@
 package cluster
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
+)
 
 // lease is what this member knows about its own leadership. It has no goroutine. Its
 // methods are safe for concurrent use.
 type lease struct {
 	*clock
 	raft     *node
-	contacts *contacts
+	contacts *election.Contacts
 
 	followed atomic.Int64 // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   signal       // for service.run: this member has begun to lead; see gain
+	gained   wake.Signal  // for service.run: this member has begun to lead; see gain
 }
 
-func newLease(clock *clock, n *node, contacts *contacts) *lease {
-	l := &lease{clock: clock, raft: n, contacts: contacts, gained: newSignal()}
-	l.followed.Store(never)
+func newLease(clock *clock, n *node, contacts *election.Contacts) *lease {
+	l := &lease{clock: clock, raft: n, contacts: contacts, gained: wake.NewSignal()}
+	l.followed.Store(timing.Never)
 	return l
 }
 
@@ -23,13 +29,13 @@ func newLease(clock *clock, n *node, contacts *contacts) *lease {
 // committed at asked, when it was already the leader, is applied here. The contacts
 // must know that first: their state can still be that of a member which had no leader
 // for long, and service.run would disconnect the clients at once.
-func (l *lease) gain(asked moment) {
-	l.contacts.caughtUp(asked.ran)
-	l.gained.raise()
+func (l *lease) gain(asked timing.Moment) {
+	l.contacts.CaughtUp(asked.Ran)
+	l.gained.Raise()
 }
 
 // surelyLeads reports whether this member leads and a majority has accepted it as
-// the leader within the last [times.sure], so that it was not replaced before then.
+// the leader within the last [timing.Times], so that it was not replaced before then.
 // Raft's own state is not enough: Raft notices late that it was replaced if the disk
 // blocks it or this process was paused.
 func (l *lease) surelyLeads() bool {
@@ -38,12 +44,12 @@ func (l *lease) surelyLeads() bool {
 	if term, leads := l.raft.term(); !leads || l.raft.begun.Load() != term {
 		return false
 	}
-	if l.since(l.followed.Load()) > l.contacts.sure {
+	if l.since(l.followed.Load()) > l.contacts.Sure {
 		members, err := l.raft.members()
 		if err != nil {
 			return false
 		}
-		l.followed.Store(l.contacts.lastFollowed(l.nowMs(), members))
+		l.followed.Store(l.contacts.LastFollowed(l.nowMs(), members))
 	}
-	return l.since(l.followed.Load()) <= l.contacts.sure
+	return l.since(l.followed.Load()) <= l.contacts.Sure
 }

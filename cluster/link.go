@@ -4,11 +4,42 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
+
+// The kinds of messages on a connection of kindForward.
+const (
+	msgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
+	msgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
+	msgTouched = 'T' // to the leader: a number, or unanswered, and sessions that were touched
+	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
+	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
+	msgIndex   = 'I' // from the leader: the answer to msgAsk: its number, and an index (see readIndex.get) or 0
+	msgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
+	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
+
+	maxPart = 64 << 10 // bytes of a longer entry in one message, so that other messages go between
+)
+
+const (
+	// unheardTouches is the answer to a message of touches from a member that does not
+	// surely lead.
+	unheardTouches = 0
+	// unanswered is the number of a message of touches that is not answered: see proposer.ask.
+	unanswered = math.MaxUint64
+)
+
+// askLen is the length of a msgAsk.
+const askLen = 3 * 8
 
 // link is a connection to the leader, over which this member sends entries, touches and
 // questions. The leader answers touches, questions, and entries that it refuses; an
@@ -17,7 +48,7 @@ type link struct {
 	changed <-chan struct{} // of the leaderInfo
 	c       net.Conn
 
-	turn    turn          // held while writing a message
+	turn    wake.Turn     // held while writing a message
 	refused chan uint64   // numbers of refused entries
 	heard   chan []byte   // answers to messages of touches
 	asked   uint64        // number of the last question; only proposer.run uses it
@@ -31,24 +62,24 @@ type link struct {
 // leaderLink holds the current link to the leader. proposer.run and sendTouches share it. Its
 // goroutines are those of the link.
 type leaderLink struct {
-	peers   *peerPort
+	peers   *peer.Port
 	wg      *sync.WaitGroup // of its goroutines
 	silence time.Duration   // the election timeout
-	gaps    *atomic.Int64   // contacts.gaps
+	gaps    *atomic.Int64   // election.Contacts.Gaps
 
-	turn turn  // guards link, also while connecting
-	link *link // nil if there is none
+	turn wake.Turn // guards link, also while connecting
+	link *link     // nil if there is none
 }
 
-func newLeaderLink(peers *peerPort, wg *sync.WaitGroup, c *contacts) leaderLink {
-	return leaderLink{peers: peers, wg: wg, silence: c.silence, gaps: &c.gaps, turn: newTurn()}
+func newLeaderLink(peers *peer.Port, wg *sync.WaitGroup, c *election.Contacts) leaderLink {
+	return leaderLink{peers: peers, wg: wg, silence: c.Silence, gaps: &c.Gaps, turn: wake.NewTurn()}
 }
 
 // to returns a connection to the leader: the existing one if it still works,
 // otherwise a new one. It gives up when the leader changes.
 func (k *leaderLink) to(lead leaderInfo) (*link, error) {
-	k.turn.take()
-	defer k.turn.give()
+	k.turn.Take()
+	defer k.turn.Give()
 	select {
 	case <-lead.changed:
 		return nil, ErrNotLeader
@@ -67,7 +98,7 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 		}
 		k.link = nil
 	}
-	ctx, cancel := context.WithCancel(k.peers.ctx)
+	ctx, cancel := context.WithCancel(k.peers.Ctx)
 	defer cancel()
 	k.wg.Go(func() {
 		select {
@@ -76,19 +107,19 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 		case <-ctx.Done():
 		}
 	})
-	c, err := k.peers.dialAgain(ctx, lead.addr, kindForward, lead.id, k.silence)
+	c, err := k.peers.DialAgain(ctx, lead.addr, peer.KindForward, lead.id, k.silence)
 	if err != nil {
 		return nil, err
 	}
-	c = patient{c, 0, k.silence}
-	l := &link{changed: lead.changed, c: c, turn: newTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
+	c = peer.Patient{Conn: c, ReadIn: 0, WriteIn: k.silence}
+	l := &link{changed: lead.changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	k.link = l
-	k.wg.Go(func() { l.watch(k.silence/looks, k.gaps) })
+	k.wg.Go(func() { l.watch(k.silence/timing.Looks, k.gaps) })
 	k.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
 		for r := bufio.NewReader(c); ; {
-			kind, b, err := readMessage(r)
+			kind, b, err := peer.ReadMessage(r)
 			if err != nil || len(b) < 8 && kind != msgAlive {
 				return
 			}
@@ -96,11 +127,11 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 			// If a channel is full, its answers are to messages that were given up.
 			switch kind {
 			case msgRefused:
-				offer(l.refused, binary.BigEndian.Uint64(b))
+				wake.Offer(l.refused, binary.BigEndian.Uint64(b))
 			case msgHeard:
-				offer(l.heard, b)
+				wake.Offer(l.heard, b)
 			case msgIndex:
-				offer(l.indexes, b)
+				wake.Offer(l.indexes, b)
 			case msgAlive:
 			default:
 				return
@@ -116,7 +147,7 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 // quarter of the timeout. Time in which this process is paused does not count.
 //
 // If the leader's heartbeats show that the network was cut, a quarter of the timeout is enough
-// (see raftConns.redial). gaps is contacts.gaps.
+// (see raftConns.redial). gaps is election.Contacts.Gaps.
 func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
 	before := gaps.Load()
 	for asked, quiet := false, 0; ; {
@@ -131,7 +162,7 @@ func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
 		} else if asked {
 			quiet++
 		}
-		if quiet == looks || quiet > 0 && gaps.Load() != before {
+		if quiet == timing.Looks || quiet > 0 && gaps.Load() != before {
 			l.c.Close()
 			return
 		}
@@ -148,9 +179,9 @@ func (l *link) await() (done func()) {
 }
 
 func (l *link) send(kind byte, payload []byte) error {
-	l.turn.take()
-	defer l.turn.give()
-	err := writeMessage(l.c, kind, payload)
+	l.turn.Take()
+	defer l.turn.Give()
+	err := peer.WriteMessage(l.c, kind, payload)
 	if err != nil {
 		l.c.Close()
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -20,20 +21,20 @@ import (
 // Times are in ms of a monotonic clock.
 type liveness struct {
 	tick    time.Duration // granularity of session expiry
-	sure    time.Duration // see [times.sure]
+	sure    time.Duration // see [timing.Times]
 	tells   bool          // there are other members, so touches are reported to the leader
 	now     func() int64
 	trace   Trace
 	expired atomic.Int64 // number of sessions that this member has expired
 
-	sooner signal // for lead: a session may expire before the next check
-	news   signal // for sendTouches: touched is no longer empty
-	hurry  signal // for sendTouches: a caller of touch is blocked until the leader has confirmed
+	sooner wake.Signal // for lead: a session may expire before the next check
+	news   wake.Signal // for sendTouches: touched is no longer empty
+	hurry  wake.Signal // for sendTouches: a caller of touch is blocked until the leader has confirmed
 
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
 	due       int64            // time of the leader's next check for late sessions
-	confirmed news             // the leader has confirmed touches
+	confirmed wake.News        // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
 	since     int64            // when the first of them was noted
 	silent    map[int64]bool   // see advance; usually nil
@@ -42,7 +43,7 @@ type liveness struct {
 func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *liveness {
 	l := &liveness{
 		tick: tick, sure: sure, tells: tells, now: now, trace: untraced{},
-		sooner: newSignal(), news: newSignal(), hurry: newSignal(),
+		sooner: wake.NewSignal(), news: wake.NewSignal(), hurry: wake.NewSignal(),
 		touched: map[int64]int64{},
 	}
 	l.tracker = l.newTracker()
@@ -63,7 +64,7 @@ func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan st
 	l.mu.Lock()
 	l.note(id, now)
 	for waits := false; ; waits = true {
-		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.wait()
+		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.Wait()
 		safe := !l.tells || surelyLeads() || l.tracker.Safe(id, now, slack)
 		if alive && safe {
 			l.trace.Session(Touched, id, 0, time.Duration(l.now()-now)*time.Millisecond)
@@ -73,7 +74,7 @@ func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan st
 			return alive
 		}
 		if !waits {
-			l.hurry.raise()
+			l.hurry.Raise()
 		}
 		select {
 		case <-confirmed:
@@ -93,7 +94,7 @@ func (l *liveness) note(id, at int64) {
 	}
 	if len(l.touched) == 0 {
 		l.since = l.now()
-		l.news.raise()
+		l.news.Raise()
 	}
 	l.touched[id] = at
 }
@@ -133,7 +134,7 @@ func (l *liveness) confirm(touches map[int64]int64, unsure []int64) {
 	for id, at := range touches {
 		l.tracker.Confirm(id, at)
 	}
-	l.confirmed.raise()
+	l.confirmed.Raise()
 }
 
 // touchLen is the length of a touch in a message: the session id, and how many ms
@@ -177,7 +178,7 @@ func (l *liveness) add(s *session.Session) {
 	delete(l.silent, s.ID)
 	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	if l.tracker.Add(s, l.now()) < l.due {
-		l.sooner.raise()
+		l.sooner.Raise()
 	}
 }
 
@@ -229,7 +230,7 @@ func (l *liveness) advance(ms int64, connected func(id int64) bool, touched bool
 		}
 		return is && touched
 	})
-	l.sooner.raise()
+	l.sooner.Raise()
 	return late
 }
 
@@ -281,7 +282,7 @@ func (l *liveness) spare(tracker *session.Tracker, s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tracker.Spare(s, l.now())
-	l.sooner.raise()
+	l.sooner.Raise()
 }
 
 // retry lets a session that tracker found late be found late again.
@@ -289,5 +290,5 @@ func (l *liveness) retry(tracker *session.Tracker, s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tracker.Retry(s, l.now())
-	l.sooner.raise()
+	l.sooner.Raise()
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 )
 
 // raftLogger returns a logger for Raft that writes to log.
@@ -78,7 +80,7 @@ func raftLevel(level hclog.Level, msg string, args []any) slog.Level {
 // ofConnection reports whether an error of Raft says only that a connection has ended or
 // was refused. That is usual when members start and stop; pulse logs what follows from it.
 func ofConnection(err error) bool {
-	return endsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, errAddress, errNoCluster)
+	return endsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, peer.ErrAddress, peer.ErrNoCluster)
 }
 
 // endsWith reports whether err is one of the known errors, or ends with its text: that is all that Raft keeps of some.
@@ -87,10 +89,3 @@ func endsWith(err error, known ...error) bool {
 		return errors.Is(err, k) || strings.HasSuffix(err.Error(), k.Error()) || strings.HasSuffix(err.Error(), k.Error()+"\"")
 	})
 }
-
-// The ends of errors by which ofConnection knows them: what is to be said of them to an
-// operator is said elsewhere.
-var (
-	errAddress   = errors.New("or the address is wrong")
-	errNoCluster = errors.New("is in no cluster yet")
-)

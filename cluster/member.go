@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -33,11 +35,11 @@ type Member struct {
 	readIndex *readIndex   // whether it still is, and what is committed
 	service   *service     // whether this member serves
 
-	peers      *peerPort  // nil on a standalone server
-	transport  *transport // for Raft, on peers; nil too
-	contacts   *contacts  // what is known about the other members
-	pulse      *pulse     // heartbeats, and what they say
-	notifier   *notifier  // tells the other members what is committed
+	peers      *peer.Port         // nil on a standalone server
+	transport  *transport         // for Raft, on peers; nil too
+	contacts   *election.Contacts // what is known about the other members
+	pulse      *pulse             // heartbeats, and what they say
+	notifier   *notifier          // tells the other members what is committed
 	membership *membership
 }
 
@@ -85,14 +87,14 @@ func (m *Member) Waiting() string {
 	switch {
 	case m.peers == nil:
 		return ""
-	case !m.membership.gate.lifted():
+	case !m.membership.gate.Lifted():
 		return m.membership.former.waiting()
-	case m.membership.pulse.verdict.Load().noMajority:
-		if missing := m.membership.contacts.missing(); missing != "" {
+	case m.membership.pulse.verdict.Load().NoMajority:
+		if missing := m.membership.contacts.Missing(); missing != "" {
 			return "no majority can be reached without " + missing
 		}
-	case m.membership.pulse.verdict.Load().disputed:
-		return fmt.Sprintf("the states of members differ at entry %d, and no majority has the same one; see \"Two members differ\" in docs/operations.md", m.membership.digests.dispute())
+	case m.membership.pulse.verdict.Load().Disputed:
+		return fmt.Sprintf("the states of members differ at entry %d, and no majority has the same one; see \"Two members differ\" in docs/operations.md", m.membership.digests.Dispute())
 	}
 	return ""
 }
@@ -134,7 +136,7 @@ func (m *Member) HandOver(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(m.peers.ctx, cancel)()
+	defer context.AfterFunc(m.peers.Ctx, cancel)()
 	return m.membership.handover.to(ctx, 0)
 }
 
@@ -158,16 +160,16 @@ func (m *Member) Quorum() (report.Quorum, bool) {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
 	members, _ := m.raft.members() // nil if this member is closed
-	if self := find(members, m.cfg.ID); self != nil {
+	if self := election.Find(members, m.cfg.ID); self != nil {
 		q.Observer = self.Observer
 	}
-	q.Voters = voters(members)
+	q.Voters = election.Voters(members)
 	p := &m.proposer.sizes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.since.IsZero() {
 		q.Leads = time.Since(p.since)
-		q.Followers, q.Observers = m.contacts.present(m.nowMs())
+		q.Followers, q.Observers = m.contacts.Present(m.nowMs())
 	}
 	q.Last, q.Min, q.Max = p.last, p.min, p.max
 	return q, true

@@ -18,25 +18,6 @@ func infos(c raft.Configuration) (members []proto.Peer) {
 	return members
 }
 
-// find returns the member with the given id, or nil.
-func find(members []proto.Peer, id uint64) *proto.Peer {
-	for i := range members {
-		if members[i].ID == id {
-			return &members[i]
-		}
-	}
-	return nil
-}
-
-func voters(members []proto.Peer) (n int) {
-	for _, x := range members {
-		if !x.Observer {
-			n++
-		}
-	}
-	return n
-}
-
 // without returns a function that removes a member from a list.
 func without(id uint64) func([]proto.Peer) []proto.Peer {
 	return func(all []proto.Peer) []proto.Peer {

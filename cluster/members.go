@@ -10,6 +10,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -29,7 +31,7 @@ type membership struct {
 	leader     *knownLeader
 	handover   *handover
 
-	changing turn        // held by change while it changes the members
+	changing wake.Turn   // held by change while it changes the members
 	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
 	asked    uint64      // the term in which the change under way was asked for; guarded by changing
 }
@@ -37,7 +39,7 @@ type membership struct {
 func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
 	return &membership{
 		pulse: p, cfg: cfg, configured: infos(cfg.first()), former: newFormer(cfg, replica, p), replica: replica, leader: leader,
-		handover: &handover{p, leader}, changing: newTurn(),
+		handover: &handover{p, leader}, changing: wake.NewTurn(),
 	}
 }
 
@@ -60,7 +62,7 @@ func (m *membership) standing() (Status, error) {
 		return Status{}, err
 	}
 	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.raft.CurrentTerm(), Role: m.role(), Members: members,
-		Cluster: m.gate.cluster(), Formed: m.gate.lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.number}
+		Cluster: m.gate.Cluster(), Formed: m.gate.Lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
 	}
@@ -71,7 +73,7 @@ func (m *membership) standing() (Status, error) {
 		}
 	}
 	if s.Role == "leader" { // what an earlier leader knows may be over
-		s.Differs = m.digests.differences()
+		s.Differs = m.digests.Differences()
 	}
 	if m.cfg.About != nil {
 		s.About = m.cfg.About()
@@ -99,7 +101,7 @@ func (m *membership) role() string {
 		return "leader"
 	}
 	if members, err := m.raft.members(); err == nil {
-		if self := find(members, m.cfg.ID); self != nil && self.Observer {
+		if self := election.Find(members, m.cfg.ID); self != nil && self.Observer {
 			return "observer"
 		}
 	}
@@ -149,5 +151,5 @@ func (m *membership) statusOf(ctx context.Context, x proto.Peer) (*Status, error
 		s, err := m.status()
 		return &s, err
 	}
-	return askStatus(ctx, m.peers.network, x)
+	return askStatus(ctx, m.peers.Network, x)
 }

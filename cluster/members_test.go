@@ -14,7 +14,10 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -66,13 +69,13 @@ func TestChange(t *testing.T) {
 		m := b.membership()
 		two := proto.Peer{ID: 2, Addr: "b:1", Observer: true}
 		r, err := m.change(Request{Add: &two})
-		if err != nil || find(r.Status.Members, 2) == nil || r.Status.Role != "leader" {
+		if err != nil || election.Find(r.Status.Members, 2) == nil || r.Status.Role != "leader" {
 			t.Fatalf("%+v, %v", r.Status, err)
 		}
 		if r, err := m.change(Request{Knows: 2}); err != nil || !r.Known {
 			t.Errorf("member 2 is known: %v, %v", r.Known, err)
 		}
-		if r, err = m.change(Request{Remove: 2}); err != nil || find(r.Status.Members, 2) != nil {
+		if r, err = m.change(Request{Remove: 2}); err != nil || election.Find(r.Status.Members, 2) != nil {
 			t.Fatalf("%+v, %v", r.Status, err)
 		}
 		if r, err := m.change(Request{Knows: 2}); err != nil || r.Known {
@@ -91,7 +94,7 @@ func TestReconfigInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		m := b.membership()
-		m.changing.take()
+		m.changing.Take()
 		_, err := m.change(Request{Reconfig: &Reconfig{Version: -1}})
 		var refused *refusal
 		if !errors.As(err, &refused) || refused.code != proto.ReconfigInProgress {
@@ -107,7 +110,7 @@ func TestReconfigInProgress(t *testing.T) {
 		case err := <-done:
 			t.Errorf("an operator's did not wait: %v", err)
 		default:
-			m.changing.give()
+			m.changing.Give()
 			if err := receive(t, "the change", done); err != nil {
 				t.Error(err)
 			}
@@ -123,7 +126,7 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 		lead := leadOf(t, f)
 		members := f.running
 		m, other := members[lead], members[(lead+1)%3]
-		m.membership.changing.take()
+		m.membership.changing.Take()
 		done := make(chan error, 1)
 		go func() {
 			_, err := m.Change(Request{Remove: members[(lead+2)%3].cfg.ID})
@@ -131,12 +134,12 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 		}()
 		time.Sleep(time.Second)
 		for _, hand := range [][2]*Member{{m, other}, {other, m}} {
-			if err := hand[0].membership.handover.to(hand[0].peers.ctx, hand[1].cfg.ID); err != nil {
+			if err := hand[0].membership.handover.to(hand[0].peers.Ctx, hand[1].cfg.ID); err != nil {
 				t.Fatal(err)
 			}
 			until(t, "the next leader", func() bool { return hand[1].Role() == "leader" })
 		}
-		m.membership.changing.give()
+		m.membership.changing.Give()
 		if err := receive(t, "the change", done); err != ErrNotLeader {
 			t.Errorf("the change of an earlier term: %v", err)
 		}
@@ -167,7 +170,7 @@ func TestRemoveWithoutMajority(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("missing: server %d at %s", down.ID, down.addr())) {
 				t.Errorf("removing server %d does not name the one that is down: %v", x.cfg.ID, err)
 			}
-			if d := time.Since(began); d > peerTimeout {
+			if d := time.Since(began); d > timing.PeerTimeout {
 				t.Errorf("the refusal took %v", d)
 			}
 		}
@@ -208,7 +211,7 @@ func TestForm(t *testing.T) {
 		unformed := func(when string) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
-			if m.gate.lifted() || m.raft.LastIndex() != 0 {
+			if m.gate.Lifted() || m.raft.LastIndex() != 0 {
 				t.Fatalf("it has formed a cluster %s", when)
 			}
 		}
@@ -241,8 +244,8 @@ func TestForm(t *testing.T) {
 		}
 		accepts.Store(true)
 		time.Sleep(5 * time.Second)
-		if members, err := m.raft.members(); err != nil || m.gate.cluster() != before.Cluster || !slices.Equal(members, m.configured) {
-			t.Errorf("members %v, %v; in cluster %v", members, err, m.gate.cluster())
+		if members, err := m.raft.members(); err != nil || m.gate.Cluster() != before.Cluster || !slices.Equal(members, m.configured) {
+			t.Errorf("members %v, %v; in cluster %v", members, err, m.gate.Cluster())
 		}
 		if agreed.Load() != uint64(before.Cluster) {
 			t.Error("the others were not told")
@@ -265,7 +268,7 @@ func TestFormOtherMembers(t *testing.T) {
 		})
 		b.startFormer(m)
 		time.Sleep(5 * time.Second)
-		if m.gate.lifted() || m.raft.LastIndex() != 0 {
+		if m.gate.Lifted() || m.raft.LastIndex() != 0 {
 			t.Error("it has formed a cluster")
 		}
 	})
@@ -292,7 +295,7 @@ func TestFormStranger(t *testing.T) {
 		if why := m.former.waiting(); !strings.Contains(why, "cluster add") {
 			t.Errorf("it waits for %q", why)
 		}
-		if m.gate.lifted() || m.raft.LastIndex() != 0 {
+		if m.gate.Lifted() || m.raft.LastIndex() != 0 {
 			t.Error("it takes part in a cluster")
 		}
 	})
@@ -403,7 +406,7 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 
 // hairpin is the network of a host that cannot reach itself at the address that the others use.
 type hairpin struct {
-	Network
+	peer.Network
 	addr string
 }
 

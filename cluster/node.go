@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -29,7 +30,7 @@ type node struct {
 }
 
 func newNode(id uint64) *node {
-	n := &node{disk: disk{id: id, terms: newTerms(), saving: saving{turn: newTurn()}}, log: newAsyncLog(), down: make(chan struct{})}
+	n := &node{disk: disk{id: id, terms: newTerms(), saving: saving{turn: wake.NewTurn()}}, log: newAsyncLog(), down: make(chan struct{})}
 	n.log.servers, n.log.leads = n.servers, func() bool { return n.State() == raft.Leader }
 	return n
 }
@@ -71,8 +72,8 @@ func (n *node) applied() uint64 {
 // takeSnapshot has Raft take a snapshot, and shorten its log. It gives up, without an error, if the leader has sent one
 // that covers all of it.
 func (n *node) takeSnapshot() error {
-	n.saving.turn.take()
-	defer n.saving.turn.give()
+	n.saving.turn.Take()
+	defer n.saving.turn.Give()
 	if err := n.Snapshot().Error(); !n.saving.superseded.Load() {
 		return err
 	}

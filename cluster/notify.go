@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // Raft tells followers that an entry is committed together with the next entry, or
@@ -19,12 +21,12 @@ type notifier struct {
 	*lifecycle
 	raft      *node
 	transport *transport
-	known     *commits // see gatedFSM
-	changed   signal   // for run: the members have changed
+	known     *commits    // see gatedFSM
+	changed   wake.Signal // for run: the members have changed
 }
 
 func newNotifier(l *lifecycle, n *node, t *transport, known *commits) *notifier {
-	return &notifier{l, n, t, known, newSignal()}
+	return &notifier{l, n, t, known, wake.NewSignal()}
 }
 
 // run tells the other members what is committed, from the beginning of this

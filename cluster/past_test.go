@@ -16,6 +16,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
@@ -49,7 +51,7 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 			slowly(f.disks[0], &slow)
 			m := f.open(0, again)
 			until(t, "the first entries", func() bool {
-				slow.Store(slow.Load() || m.membership.gate.lifted())
+				slow.Store(slow.Load() || m.membership.gate.Lifted())
 				return m.raft.LastIndex() > 1
 			})
 			if s, _ := f.running[lead].Status(); m.raft.LastIndex() > 150 {
@@ -107,10 +109,10 @@ func TestAppliedIsNotReplaced(t *testing.T) {
 			stored, err := s.LastIndex() // a leader's disk may be later than what it applies
 			return err == nil && stored == last && m.raft.AppliedIndex() == last
 		})
-		if err := s.DeleteRange(last-3, last); !errors.Is(err, ErrDiffers) {
+		if err := s.DeleteRange(last-3, last); !errors.Is(err, election.ErrDiffers) {
 			t.Errorf("applied entries were deleted: %v", err)
 		}
-		if err := fault(m, 0); !errors.Is(err, ErrDiffers) || !strings.Contains(err.Error(), fmt.Sprintf("another entry %d ", last-3)) {
+		if err := fault(m, 0); !errors.Is(err, election.ErrDiffers) || !strings.Contains(err.Error(), fmt.Sprintf("another entry %d ", last-3)) {
 			t.Errorf("its fault is %v", err)
 		}
 		if end, err := s.LastIndex(); end != last || err != nil {
@@ -153,7 +155,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		f.open(fresh, cfg)
 		until(t, "another voter", func() bool {
 			s, _ := f.running[lead].Status()
-			return len(s.Members) == fresh+1 && voters(s.Members) == fresh+1
+			return len(s.Members) == fresh+1 && election.Voters(s.Members) == fresh+1
 		})
 	}
 	if removed {
@@ -167,8 +169,8 @@ func voteOfThePast(t *testing.T, removed bool) {
 	slowly(f.disks[lost], &slow)
 	m := f.start(lost)
 	until(t, "the demotion", func() bool {
-		slow.Store(slow.Load() || m.membership.gate.lifted())
-		return m.membership.gate.lifted()
+		slow.Store(slow.Load() || m.membership.gate.Lifted())
+		return m.membership.gate.Lifted()
 	})
 	// Now it is cut off from those who lead, and the first one reaches it again.
 	for x := range size {
@@ -220,7 +222,7 @@ func TestRestartBehind(t *testing.T) {
 		slowly(f.disks[0], &slow)
 		m := f.open(0, again)
 		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.membership.gate.lifted())
+			slow.Store(slow.Load() || m.membership.gate.Lifted())
 			return m.raft.LastIndex() > 1
 		})
 		f.cutOff(0, true)
@@ -262,7 +264,7 @@ func TestTimeoutsLost(t *testing.T) {
 
 // refusing is a network on which one address refuses connections while no is true.
 type refusing struct {
-	Network
+	peer.Network
 	addr string
 	no   *atomic.Bool
 }
@@ -309,7 +311,9 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 			f.net.Cut("a", x, true)
 			f.net.Cut(x, "a", true)
 		}
-		hangUp("a", f.running[1:3])
+		for _, at := range []string{"b", "c"} {
+			f.net.HangUp(at, "a")
+		}
 		next := 1 + leaderOf(t, f.running[1:3])
 		lost := 3 - next
 		// The operator replaces the first server.
@@ -319,13 +323,13 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.open(3, cfg)
 		until(t, "another voter", func() bool {
 			s, _ := f.running[next].Status()
-			return len(s.Members) == 4 && voters(s.Members) == 4
+			return len(s.Members) == 4 && election.Voters(s.Members) == 4
 		})
 		f.tell(next, Request{Remove: 1})
 		f.write(next)
 		// Another one loses its disk.
 		f.lose(lost)
-		time.Sleep(f.running[next].contacts.silence) // it does not seem to follow any more
+		time.Sleep(f.running[next].contacts.Silence) // it does not seem to follow any more
 		var known atomic.Pointer[Member]
 		f.disks[lost].SetFault(func() error {
 			if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 { // it stores that it was taken in
@@ -336,7 +340,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		})
 		m := f.open(lost, config(lost))
 		known.Store(m)
-		until(t, "the demotion", m.membership.gate.lifted)
+		until(t, "the demotion", m.membership.gate.Lifted)
 		f.writes(next, 1)
 		f.cutBetween(lost, 0, false)
 		no.Store(false)
@@ -363,7 +367,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 			f.open(i, cfg)
 			until(t, "another voter", func() bool {
 				s, _ := f.running[i].Status()
-				return len(s.Members) == i+1 && voters(s.Members) == i+1
+				return len(s.Members) == i+1 && election.Voters(s.Members) == i+1
 			})
 		}
 		for id := uint64(1); id < 3; id++ {
@@ -391,7 +395,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		cfg.Peers = listOf(map[uint64]string{3: "c:1", 4: "d:1", 5: "e:1"})
 		m := f.open(2, cfg)
 		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.membership.gate.lifted())
+			slow.Store(slow.Load() || m.membership.gate.Lifted())
 			return m.raft.LastIndex() > 1
 		})
 		f.cutBetween(2, 3, true)
@@ -423,7 +427,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				f.open(3, cfg)
 				until(t, "another voter", func() bool {
 					s, _ := f.running[3].Status()
-					return len(s.Members) == 4 && voters(s.Members) == 4
+					return len(s.Members) == 4 && election.Voters(s.Members) == 4
 				})
 				f.tell(lead, Request{Remove: uint64(old + 1)})
 				f.writes(lead, 1)
@@ -445,7 +449,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 					b, _ := f.running[3].Status()
 					t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
 				}
-				if lost && !f.running[lead].membership.gate.lifted() {
+				if lost && !f.running[lead].membership.gate.Lifted() {
 					t.Errorf("and server %d, which has lost its disk, waits for them: %s", lead+1, f.running[lead].membership.former.waiting())
 				}
 			})
@@ -473,15 +477,15 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			})
 			m := f.open(c, f.config(c))
 			until(t, "the demotion", func() bool {
-				slow.Store(slow.Load() || m.membership.gate.lifted())
-				return m.membership.gate.lifted()
+				slow.Store(slow.Load() || m.membership.gate.Lifted())
+				return m.membership.gate.Lifted()
 			})
 			time.Sleep(time.Duration(try) * 50 * time.Millisecond)
 			f.stop(b)
 			slow.Store(false)
 			time.Sleep(1500 * time.Millisecond)
 			s, _ := f.running[a].Status()
-			if x := find(s.Members, uint64(c+1)); x.Observer {
+			if x := election.Find(s.Members, uint64(c+1)); x.Observer {
 				return
 			}
 			for range 3 {

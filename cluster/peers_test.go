@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -36,8 +36,8 @@ func TestPeerPortBadInput(t *testing.T) {
 		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
 		entry[len(entry)-1]++
 		hello := func(kind byte, rest ...byte) []byte {
-			h := hello{kind: kind, cluster: leader.membership.gate.cluster(), from: 2, addr: "stranger:1"}
-			return append(h.append(nil), rest...)
+			h := peer.Hello{Kind: kind, Cluster: leader.membership.gate.Cluster(), From: 2, Addr: "stranger:1"}
+			return append(h.Append(nil), rest...)
 		}
 		long := "\x00\x01aE" + strings.Repeat("\x00", 32)
 		starts := [][]byte{
@@ -46,9 +46,9 @@ func TestPeerPortBadInput(t *testing.T) {
 			hello('F', 'B', 0x3f, 0xff, 0xff, 0xff),                                 // an entry of a gigabyte that does not come
 			hello('F', append([]byte{'B', 0, 0, 0, byte(len(entry))}, entry...)...), // one that is damaged
 			hello('A', '{', '}', '\n'),
-			hello(kindStream, []byte("\x00\x01aX")...),            // (noise that begins as a message does would be one)
-			hello(kindStream, []byte(long+"\xff\xff\xff\xff")...), // too many entries, or too long ones
-			hello(kindStream, []byte(long+"\x00\x00\x00\x01"+strings.Repeat("\x00", 17)+"\xff\xff\xff\xff\x00\x00\x00\x00")...),
+			hello(peer.KindStream, []byte("\x00\x01aX")...),            // (noise that begins as a message does would be one)
+			hello(peer.KindStream, []byte(long+"\xff\xff\xff\xff")...), // too many entries, or too long ones
+			hello(peer.KindStream, []byte(long+"\x00\x00\x00\x01"+strings.Repeat("\x00", 17)+"\xff\xff\xff\xff\x00\x00\x00\x00")...),
 		}
 		for i := range 6 * len(starts) {
 			nc, err := f.net.Host("stranger").Dial(t.Context(), f.peers[uint64(i%3+1)])
@@ -72,113 +72,6 @@ func TestPeerPortBadInput(t *testing.T) {
 		}
 		if now := leader.raft.CurrentTerm(); now != term || leader.Role() != "leader" {
 			t.Errorf("the leader of term %d is a %s in term %d", term, leader.Role(), now)
-		}
-	})
-}
-
-// fullNetwork is a network on which the first connections cannot be accepted, because the
-// process has no file descriptor left.
-type fullNetwork struct {
-	Network
-	failures int
-}
-
-func (n *fullNetwork) Listen(addr string) (net.Listener, error) {
-	l, err := n.Network.Listen(addr)
-	return fullListener{l, n}, err
-}
-
-type fullListener struct {
-	net.Listener
-	n *fullNetwork
-}
-
-func (l fullListener) Accept() (net.Conn, error) {
-	if l.n.failures--; l.n.failures >= 0 {
-		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: syscall.EMFILE}
-	}
-	return l.Listener.Accept()
-}
-
-// TestPeerPortNoFiles: while a peer port cannot accept connections, it tries again without being
-// busy with that, and logs it from time to time.
-func TestPeerPortNoFiles(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network, greeted, began := memnet.New(), make(chan struct{}), time.Now()
-		_, log := openPort(t, &fullNetwork{network.Host("a"), 3000}, func(c net.Conn) {
-			c.Close()
-			close(greeted)
-		})
-		c, err := callPeer(network.Host("b"), "a:1", kindReach, testCluster)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		<-greeted
-		if took := time.Since(began); took < 10*time.Second {
-			t.Errorf("3000 attempts to accept in %v", took)
-		}
-		if n := log.Count("cannot accept a peer"); n == 0 || n > 5 {
-			t.Errorf("%d lines in the log", n)
-		}
-	})
-}
-
-// TestPeerPortSilence: however many strangers connect to a peer port and say nothing, or not all
-// of what a member says first, a member is greeted, and the port does not keep many of their
-// connections. It closes none on which it has greeted a member.
-func TestPeerPortSilence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		network := memnet.New()
-		p, log := openPort(t, network.Host("a"), func(c net.Conn) {
-			io.Copy(c, c) // until the member closes it
-			c.Close()
-		})
-		p.waiting.most = 8
-		member := func() net.Conn {
-			t.Helper()
-			c, err := callPeer(network.Host("b"), "a:1", kindReach, testCluster)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return c
-		}
-		echo := func(c net.Conn) {
-			t.Helper()
-			c.SetDeadline(time.Now().Add(time.Second))
-			if _, err := c.Write([]byte{1}); err != nil {
-				t.Error(err)
-			} else if readFull(c, 1) == nil {
-				t.Error("no answer")
-			}
-		}
-		first := member()
-		defer first.Close()
-		echo(first)
-		hello := (&hello{kind: kindReach, cluster: testCluster}).append(nil)
-		for i := range 100 {
-			c, err := network.Host("stranger").Dial(t.Context(), "a:1")
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			c.Write(hello[:i%len(hello)])
-			synctest.Wait()
-		}
-		if n := network.Open("a", "stranger"); n != p.waiting.most {
-			t.Errorf("%d connections of strangers are open", n)
-		}
-		second := member()
-		defer second.Close()
-		echo(second)
-		echo(first)
-		if n := log.Count("do not say from which server they come"); n != 1 {
-			t.Errorf("%d lines in the log", n)
-		}
-		time.Sleep(helloTimeout)
-		synctest.Wait()
-		if n := network.Open("a", "stranger"); n != 0 || len(p.waiting.conns) != 0 {
-			t.Errorf("%d connections of strangers are open, %d in the list", n, len(p.waiting.conns))
 		}
 	})
 }
@@ -229,7 +122,7 @@ func TestAskClients(t *testing.T) {
 			q := &ClientQuery{Find: []string{"10.0.0.1", "0x"}}
 			s, all, err := AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.addr(), q)
 			switch {
-			case err != nil || s.ID != m.cfg.ID || s.Cluster != m.membership.gate.cluster():
+			case err != nil || s.ID != m.cfg.ID || s.Cluster != m.membership.gate.Cluster():
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, s, err)
 			case (all != nil) != (i < 2):
 				t.Errorf("member %d: %+v", m.cfg.ID, all)
@@ -258,7 +151,7 @@ func TestAskClients(t *testing.T) {
 func TestReplyOfManyParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
-		b.answer(t, "b", kindAdmin, func(c net.Conn) {
+		b.answer(t, "b", peer.KindAdmin, func(c net.Conn) {
 			io.WriteString(c, `{"status":{"id":2},"clients":{"some":[{}`+strings.Repeat(`,{}`, 340_000)+`]}}`)
 			c.Close()
 		})
@@ -275,7 +168,7 @@ func TestEndlessReply(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
 		sent := make(chan int, 1)
-		b.answer(t, "b", kindAdmin, func(c net.Conn) {
+		b.answer(t, "b", peer.KindAdmin, func(c net.Conn) {
 			defer c.Close()
 			io.WriteString(c, `{"status":{"members":[`)
 			part, n := strings.Repeat(" ", 64<<10), 0
@@ -334,23 +227,6 @@ func TestAskInCircles(t *testing.T) {
 	})
 }
 
-// openPort opens the peer port of server 1, which handles questions with serve, until the test ends.
-func openPort(t *testing.T, network Network, serve func(net.Conn)) (*peerPort, *testkit.Log) {
-	t.Helper()
-	log := new(testkit.Log)
-	p := newPeerPort(network, 1, "a:1", lifted(), log.Logger(slog.LevelInfo))
-	p.serve = map[byte]func(net.Conn){kindReach: serve}
-	if err := p.open(); err != nil {
-		t.Fatal(err)
-	}
-	p.wg.Go(p.accept)
-	t.Cleanup(func() {
-		p.close()
-		p.wg.Wait()
-	})
-	return p, log
-}
-
 // TestEarlyPeer: an entry that another member sends while this one is still starting
 // waits, as it would in the backlog of a TCP port.
 func TestEarlyPeer(t *testing.T) {
@@ -374,11 +250,11 @@ func TestEarlyPeer(t *testing.T) {
 		listened := false
 		network := slowNetwork{mem.Host("a"), func() {
 			listened = true
-			send(kindForward, func(c net.Conn) error {
+			send(peer.KindForward, func(c net.Conn) error {
 				e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
-				return writeMessage(c, msgBatch, fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1}))
+				return peer.WriteMessage(c, msgBatch, fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1}))
 			})
-			send(kindAdmin, func(c net.Conn) error {
+			send(peer.KindAdmin, func(c net.Conn) error {
 				_, err := io.WriteString(c, `{"status":true}`+"\n")
 				return err
 			})
@@ -401,7 +277,7 @@ func TestEarlyPeer(t *testing.T) {
 
 // slowNetwork calls listening when a port is open, before Listen returns.
 type slowNetwork struct {
-	Network
+	peer.Network
 	listening func()
 }
 

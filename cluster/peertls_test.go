@@ -6,14 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -26,12 +25,12 @@ func TestPeerTLSModes(t *testing.T) {
 	own := mutual(ca, ca.Named(t, "localhost"))
 	modes := []struct {
 		name    string
-		network TCP
+		network peer.TCP
 	}{
-		{"no", TCP{}},
-		{"accept", TCP{TLS: own, PlainToo: true, DialPlain: true}},
-		{"use", TCP{TLS: own, PlainToo: true}},
-		{"only", TCP{TLS: own}},
+		{"no", peer.TCP{}},
+		{"accept", peer.TCP{TLS: own, PlainToo: true, DialPlain: true}},
+		{"use", peer.TCP{TLS: own, PlainToo: true}},
+		{"only", peer.TCP{TLS: own}},
 	}
 	reached := func(caller, called int) bool { // what their names say
 		dialsTLS := caller >= 2
@@ -84,7 +83,7 @@ func TestTLSFails(t *testing.T) {
 			peers := localPeers(t, 2)
 			var logs [2]testkit.Log
 			for i, config := range []*tls.Config{mutual(ca, good), x.config} {
-				overTCP(t, peers, uint64(i+1), TCP{TLS: config}, func(cfg *Config) { cfg.Log = logs[i].Logger(slog.LevelInfo) })
+				overTCP(t, peers, uint64(i+1), peer.TCP{TLS: config}, func(cfg *Config) { cfg.Log = logs[i].Logger(slog.LevelInfo) })
 			}
 			says := func(i int, want string) {
 				t.Helper()
@@ -119,7 +118,7 @@ func TestTLSFailsLater(t *testing.T) {
 	var logs [2]testkit.Log
 	start := func(i int, own *tls.Config) *Member {
 		t.Helper()
-		return overTCP(t, peers, uint64(i+1), TCP{TLS: own}, func(cfg *Config) {
+		return overTCP(t, peers, uint64(i+1), peer.TCP{TLS: own}, func(cfg *Config) {
 			if cfg.Log = logs[i].Logger(slog.LevelWarn); i == 1 {
 				cfg.Memory = disk
 			}
@@ -135,48 +134,10 @@ func TestTLSFailsLater(t *testing.T) {
 		return len(logs[0].Matching("WARN", "TLS with another member fails", "server=2", "address="+peers[1].Addr, "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field")) > 0
 	})
 	saysRefused(t, &logs[1])
-	_, err := Ask(t.Context(), TCP{TLS: good}, peers[1].Addr, Request{Status: true})
-	if why := (*TLSError)(nil); !errors.As(err, &why) || !strings.HasPrefix(err.Error(), peers[1].Addr+": its certificate") {
+	_, err := Ask(t.Context(), peer.TCP{TLS: good}, peers[1].Addr, Request{Status: true})
+	if why := (*peer.TLSError)(nil); !errors.As(err, &why) || !strings.HasPrefix(err.Error(), peers[1].Addr+": its certificate") {
 		t.Errorf("asking it: %v", err)
 	}
-}
-
-// TestWarnings: the same warning comes again after pauses that grow, a warning about another peer at once, and all of it
-// stays small.
-func TestWarnings(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var log testkit.Log
-		p := newPeerPort(nil, 1, "a:1", nil, log.Logger(slog.LevelWarn))
-		at := []int(nil)
-		for second := range 3600 {
-			before := log.Count("fails")
-			if p.warnOf("b", "TLS fails"); log.Count("fails") > before {
-				at = append(at, second)
-			}
-			time.Sleep(time.Second)
-		}
-		if want := []int{0, 10, 30, 70, 150, 310, 630, 1230, 1830, 2430, 3030}; !slices.Equal(at, want) {
-			t.Errorf("after %v s, not %v", at, want)
-		}
-		before := log.Count("fails")
-		if p.warnOf("c", "TLS fails"); log.Count("fails") != before+1 {
-			t.Error("a warning about another peer does not come")
-		}
-		time.Sleep(time.Hour)
-		for range 2 {
-			p.warnOf("b", "TLS fails")
-			time.Sleep(quietFirst)
-		}
-		if n := log.Count("fails"); n != before+3 {
-			t.Errorf("%d warnings after an hour of silence", n-before-1)
-		}
-		for i := range 10000 {
-			p.warnOf(net.IPv4(10, 0, byte(i>>8), byte(i)).String(), "TLS fails")
-		}
-		if n := len(p.warned); n > maxWarnings+1 {
-			t.Errorf("it remembers %d warnings", n)
-		}
-	})
 }
 
 // localPeers returns n servers at ports of this machine.
@@ -188,7 +149,7 @@ func localPeers(t *testing.T, n int) (peers []proto.Peer) {
 }
 
 // overTCP starts a member of these peers, until the test ends.
-func overTCP(t *testing.T, peers []proto.Peer, id uint64, network TCP, change func(*Config)) *Member {
+func overTCP(t *testing.T, peers []proto.Peer, id uint64, network peer.TCP, change func(*Config)) *Member {
 	t.Helper()
 	cfg := testConfig("")
 	cfg.ID, cfg.Addr, cfg.Peers, cfg.Network, cfg.Memory = id, peers[id-1].Addr, peers, network, storage.NewMemory()

@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -29,7 +31,7 @@ func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
 		return Reply{}, err
 	}
 	r := Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
-	if x := find(members, id); x != nil {
+	if x := election.Find(members, id); x != nil {
 		r.Known, r.Votes = true, !x.Observer
 	}
 	return r, nil
@@ -53,7 +55,7 @@ func (m *membership) rename(q *Request, looked string) (listed string) {
 		return ""
 	}
 	members, err := m.raft.members()
-	is := find(members, q.Add.ID)
+	is := election.Find(members, q.Add.ID)
 	if err != nil || is == nil || is.Addr == looked {
 		return looked
 	}
@@ -77,7 +79,7 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	is := find(members, x.ID)
+	is := election.Find(members, x.ID)
 	// A change may have been appended since, and may still be undone.
 	known, votes := m.known(x.ID)
 	switch {
@@ -104,9 +106,9 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 // which has sent a request. What a run that has ended has sent can arrive late, and a server may
 // have been started elsewhere with the id and the address of another.
 func (m *membership) sender(x proto.Peer, run uint64) (*Status, error) {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
 	defer cancel()
-	s, err := askStatus(ctx, m.peers.network, x) // also if it has this member's id
+	s, err := askStatus(ctx, m.peers.Network, x) // also if it has this member's id
 	switch {
 	case err != nil:
 		return nil, refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)
@@ -128,13 +130,13 @@ func anotherRun(x proto.Peer) error {
 // address, the voter itself may still answer them.
 func (m *membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) error {
 	s, err := m.sender(x, run)
-	is := find(members, x.ID)
+	is := election.Find(members, x.ID)
 	switch {
 	case err != nil || is == nil || is.Observer || !x.Observer:
 		return err
 	case s.Formed || s.Data:
 		return refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
-	case is.Addr == x.Addr && m.contacts.follows(x.ID, m.pulse.nowMs()):
+	case is.Addr == x.Addr && m.contacts.Follows(x.ID, m.pulse.nowMs()):
 		return refuse(proto.NewConfigNoQuorum, "server %d still follows this leader, although a server without data answers at %s: has its process ended? It keeps its vote for now", x.ID, x.Addr)
 	}
 	return nil

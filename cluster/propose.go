@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // proposer gets the commands of this member's clients into the log. Its goroutines are
@@ -30,7 +32,7 @@ func newProposer(cfg *Config, replica *fsm.Replica, index *readIndex, room func(
 		pulse: index.pulse, settings: cfg.Settings, replica: replica, leader: index.leader, index: index, room: room,
 		link: newLeaderLink(index.peers, &index.wg, index.contacts),
 	}
-	p.batcher.wake = newSignal()
+	p.batcher.wake = wake.NewSignal()
 	p.sizes.reset()
 	return p
 }
@@ -75,7 +77,7 @@ func (p *proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind 
 	b := &p.batcher
 	b.mu.Lock()
 	for !b.closed && b.shares[kind].full() {
-		room := b.room.wait()
+		room := b.room.Wait()
 		b.mu.Unlock()
 		select {
 		case <-room:
@@ -109,7 +111,7 @@ func (p *proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind 
 	first := len(b.waiters) == 1
 	b.mu.Unlock()
 	if first {
-		b.wake.raise()
+		b.wake.Raise()
 	}
 }
 
@@ -202,7 +204,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 			return
 		case <-lead.changed:
 			tries = 0
-		case <-time.After(retryAgain(tries)):
+		case <-time.After(timing.RetryAgain(tries)):
 		}
 	}
 }
@@ -212,7 +214,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 // a stuck disk. Then the entry may still come into the log, as one that was sent to another leader may.
 func (p *proposer) apply(entry []byte, suspended <-chan struct{}) bool {
 	answered := make(chan error, 1)
-	p.wg.Go(func() { answered <- p.raft.answer(p.raft.Apply(entry, p.index.contacts.silence)) })
+	p.wg.Go(func() { answered <- p.raft.answer(p.raft.Apply(entry, p.index.contacts.Silence)) })
 	select {
 	case err := <-answered:
 		return err == nil
@@ -279,7 +281,7 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 			return false
 		case <-lead.changed:
 			tries = 0
-		case <-time.After(retryAgain(tries)):
+		case <-time.After(timing.RetryAgain(tries)):
 		}
 	}
 }

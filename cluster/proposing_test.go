@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -335,7 +336,7 @@ func TestForgottenLink(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				term := m.raft.CurrentTerm()
 				from := hostOf(m)
-				link := func(w *wire) bool { return w.kind == kindForward && w.from == from }
+				link := func(w *wire) bool { return w.kind == peer.KindForward && w.from == from }
 				if !before { // the leader reads the message, and its answer is lost
 					net.when(func(w *wire) bool { return link(w) && !w.dialed }, func(*wire) { net.forget(link) })
 				} else if net.forget(link) == 0 {
@@ -343,7 +344,7 @@ func TestForgottenLink(t *testing.T) {
 				}
 				began := time.Now()
 				ask(t, m)
-				if took, most := time.Since(began), m.contacts.silence*3/2; took > most {
+				if took, most := time.Since(began), m.contacts.Silence*3/2; took > most {
 					t.Errorf("it is done after %v, should be within %v", took, most)
 				}
 				if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
@@ -363,8 +364,8 @@ func TestForgottenTogether(t *testing.T) {
 			net, leader, m, _ := wired(t, nil)
 			fill(t, m, "n", 1, 1)
 			time.Sleep(10*time.Second + time.Duration(i)*200*time.Millisecond)
-			net.forget(between(leader, m, kindForward, kindRaft, kindStream))
-			if took, most := did(t, m, someWrite()), m.contacts.silence*5/2; took > most {
+			net.forget(between(leader, m, peer.KindForward, peer.KindRaft, peer.KindStream))
+			if took, most := did(t, m, someWrite()), m.contacts.Silence*5/2; took > most {
 				t.Errorf("it is done after %v, should be within %v", took, most)
 			}
 		})
@@ -388,14 +389,14 @@ func TestAnswersNotRead(t *testing.T) {
 		e = fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1})
 		began := time.Now()
 		for range 3 {
-			if err := writeMessage(near, msgBatch, e); err != nil {
+			if err := peer.WriteMessage(near, msgBatch, e); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait() // the refusals wait to be read
-		writeMessage(near, msgAlive, nil)
+		peer.WriteMessage(near, msgAlive, nil)
 		<-served
-		if took := time.Since(began); took > m.contacts.silence {
+		if took := time.Since(began); took > m.contacts.Silence {
 			t.Errorf("it ends after %v", took)
 		}
 	})

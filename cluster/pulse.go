@@ -16,7 +16,11 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -31,14 +35,14 @@ type beat struct {
 	Term, ID uint64
 	LedAgo   uint32 // how many ms ago a majority confirmed it
 	Stalled  uint32 // for how many ms its disk has been blocking a write
-	Applied  uint64 // the index of the last entry that it has applied; see notBegun
+	Applied  uint64 // the index of the last entry that it has applied; see election.NotBegun
 	End      uint64 // the index of the last entry in its log
-	Question question
+	Question election.Question
 }
 
 type beatAnswer struct {
 	Newest uint64 // the newest term that the receiver knows
-	Digest digestAnswer
+	Digest election.DigestAnswer
 }
 
 const answerLen = 8 + 4*8 // of a beatAnswer
@@ -55,41 +59,42 @@ type pulse struct {
 	id        uint64
 	log       *slog.Logger
 	raft      *node
-	contacts  *contacts
+	contacts  *election.Contacts
 	commits   *commits
-	digests   *digests
-	gate      *gate
-	peers     *peerPort
+	replica   *fsm.Replica
+	digests   *election.Digests
+	gate      *peer.Gate
+	peers     *peer.Port
 	transport *transport
 
-	wake    signal                  // for run: look at once
-	verdict atomic.Pointer[verdict] // the newest one; never nil
-	changed signal                  // for service.run: the verdict has changed
+	wake    wake.Signal                      // for run: look at once
+	verdict atomic.Pointer[election.Verdict] // the newest one; never nil
+	changed wake.Signal                      // for service.run: the verdict has changed
 }
 
-func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *contacts, commits *commits, digests *digests, gate *gate, peers *peerPort, t *transport) *pulse {
+func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *election.Contacts, commits *commits, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port, t *transport) *pulse {
 	p := &pulse{
-		lifecycle: l, clock: clock, id: n.id, log: log, raft: n, contacts: contacts, commits: commits, digests: digests,
-		gate: gate, peers: peers, transport: t, wake: newSignal(), changed: newSignal(),
+		lifecycle: l, clock: clock, id: n.id, log: log, raft: n, contacts: contacts, commits: commits, replica: replica, digests: election.NewDigests(n.id, replica),
+		gate: gate, peers: peers, transport: t, wake: wake.NewSignal(), changed: wake.NewSignal(),
 	}
-	p.verdict.Store(new(verdict))
+	p.verdict.Store(new(election.Verdict))
 	return p
 }
 
 // moment returns now by both clocks.
-func (p *pulse) moment() moment { return p.contacts.moment(p.nowMs()) }
+func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 
-// state returns this member's state, except for lost, which contacts.state fills in,
+// state returns this member's state, except for lost, which Contacts.Complete fills in,
 // and the end of the log, which node.logEnd returns.
-func (p *pulse) state() state {
-	s := state{term: p.raft.terms.newest.Load(), stalled: p.stalled(p.moment(), false), saving: p.raft.snapshots.length(p.moment())}
-	s.applied = p.commits.applied()
+func (p *pulse) state() election.State {
+	s := election.State{Term: p.raft.terms.newest.Load(), Stalled: p.stalled(p.moment(), false), Saving: p.raft.snapshots.length(p.moment())}
+	s.Applied = p.commits.applied()
 	switch p.raft.State() {
 	case raft.Leader:
-		s.stalled = max(s.stalled, s.saving)
-		s.leads, s.begun = true, p.raft.begun.Load() == s.term
+		s.Stalled = max(s.Stalled, s.Saving)
+		s.Leads, s.Begun = true, p.raft.begun.Load() == s.Term
 	case raft.Candidate:
-		s.candidate = true
+		s.Candidate = true
 	}
 	return s
 }
@@ -100,7 +105,7 @@ const forever = 24 * time.Hour
 // stalled returns for how long this member's disk has been blocking a write. A member that has failed
 // does not go on, and its owner may be slow to close it: the others replace it if it leads. Writing snapshots counts only
 // if it leads: without them its log has no end. Otherwise it can vote meanwhile, and stand for election.
-func (p *pulse) stalled(at moment, leads bool) time.Duration {
+func (p *pulse) stalled(at timing.Moment, leads bool) time.Duration {
 	switch d := p.raft.stall.length(at); {
 	case p.over.Load():
 		return forever
@@ -112,7 +117,7 @@ func (p *pulse) stalled(at moment, leads bool) time.Duration {
 }
 
 // look makes run look at once.
-func (p *pulse) look() { p.wake.raise() }
+func (p *pulse) look() { p.wake.Raise() }
 
 // run sends heartbeats while this member leads, detects the loss of the
 // leader or of the majority, and has this member stand for election or step down.
@@ -140,31 +145,31 @@ func (p *pulse) run() {
 			servers, members = now.Servers, infos(now)
 		}
 		own := p.state()
-		if self := find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
-			own.dropped = p.raft.dropped(own.applied, p.digests.replica.Votes(p.id))
+		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
+			own.Dropped = p.raft.dropped(own.Applied, p.replica.Votes(p.id))
 		}
-		if p.contacts.troubled() && p.gate.lifted() {
-			own.lastIndex, own.lastTerm = p.raft.logEnd()
+		if p.contacts.Troubled() && p.gate.Lifted() {
+			own.LastIndex, own.LastTerm = p.raft.logEnd()
 		}
-		v, ask, stand, again := p.contacts.look(p.nowMs(), members, own)
+		v, ask, stand, again := p.contacts.Look(p.nowMs(), members, own)
 		p.compare(members, own)
-		p.keepSenders(senders, members, own.leads)
-		v.disputed = p.digests.dispute() != 0
+		p.keepSenders(senders, members, own.Leads)
+		v.Disputed = p.digests.Dispute() != 0
 		if v != *p.verdict.Swap(&v) {
-			p.changed.raise()
+			p.changed.Raise()
 		}
 		for _, x := range ask {
 			p.wg.Go(func() { p.question(x) })
 		}
 		switch {
-		case stand && p.gate.lifted() && !p.raft.behind():
+		case stand && p.gate.Lifted() && !p.raft.behind():
 			p.wg.Go(p.stand)
-		case v.leads && v.noMajority:
+		case v.Leads && v.NoMajority:
 			// For two reasons: expiries that it has proposed must not be committed
 			// when a majority is back, and members that ask who leads must not be
 			// told that it does.
 			p.wg.Go(p.stepDown)
-		case v.deposed:
+		case v.Deposed:
 			// Perhaps nobody leads in the later term: the member that has begun it could not
 			// store it. Otherwise Raft would have heard of it by now, unless it waits for a disk.
 			p.wg.Go(p.stepDown)
@@ -176,7 +181,7 @@ func (p *pulse) run() {
 // sender sends heartbeats to one member.
 type sender struct {
 	addr string
-	beat signal // when one is due
+	beat wake.Signal // when one is due
 	stop chan struct{}
 }
 
@@ -187,7 +192,7 @@ type sender struct {
 // all senders: they send a heartbeat, or hang up if this member does not lead.
 func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, leads bool) {
 	for id, s := range senders {
-		if x := find(members, id); x == nil || x.Addr != s.addr {
+		if x := election.Find(members, id); x == nil || x.Addr != s.addr {
 			close(s.stop)
 			delete(senders, id)
 		}
@@ -198,12 +203,12 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, le
 		}
 		s := senders[x.ID]
 		if s == nil && leads && x.ID != p.raft.adding.Load() {
-			s = &sender{x.Addr, newSignal(), make(chan struct{})}
+			s = &sender{x.Addr, wake.NewSignal(), make(chan struct{})}
 			senders[x.ID] = s
 			p.wg.Go(func() { p.sendBeats(x.ID, s) })
 		}
 		if s != nil {
-			s.beat.raise()
+			s.beat.Raise()
 		}
 	}
 }
@@ -243,23 +248,23 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		if c == nil {
 			var err error
-			if c, err = p.call(other, kindBeat, p.contacts.silence/2); err != nil {
+			if c, err = p.call(other, peer.KindBeat, p.contacts.Silence/2); err != nil {
 				c = nil
 				continue
 			}
 			works = false
 		}
-		asked, round := p.moment(), p.contacts.round.Load()
-		b := beat{Term: term, ID: p.id, LedAgo: millis(p.contacts.ledAgo()), Stalled: millis(p.stalled(asked, true)), Applied: notBegun}
-		if p.raft.begun.Load() == term && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority {
+		asked, round := p.moment(), p.contacts.Round()
+		b := beat{Term: term, ID: p.id, LedAgo: election.Millis(p.contacts.LedAgo()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.NotBegun}
+		if p.raft.begun.Load() == term && p.contacts.Knows(asked.Now, term) && !p.verdict.Load().NoMajority {
 			b.Applied = p.commits.applied()
 		}
-		b.End, b.Question = p.raft.LastIndex(), p.digests.says(to)
+		b.End, b.Question = p.raft.LastIndex(), p.digests.Question(to)
 		if !works { // it may have been started again, and its state is compared anew
 			b.Question.Wrong, b.Question.Right = 0, 0
 		}
 		p.transport.conns.watch(s.addr)
-		c.SetDeadline(time.Now().Add(p.contacts.silence))
+		c.SetDeadline(time.Now().Add(p.contacts.Silence))
 		err := binary.Write(c, binary.BigEndian, &b)
 		if err == nil {
 			var instead net.Conn
@@ -267,41 +272,41 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 				hangUp()
 				c, works = instead, false
 				p.transport.conns.redial(s.addr, true)
-				s.beat.raise()
+				s.beat.Raise()
 				continue
 			}
 		}
 		if err != nil {
 			hangUp()
 			if works {
-				s.beat.raise() // reconnect at once, to find out whether only the connection failed
+				s.beat.Raise() // reconnect at once, to find out whether only the connection failed
 			}
 			continue
 		}
 		var a beatAnswer
 		binary.Decode(answer[:], binary.BigEndian, &a)
 		if !works {
-			p.digests.forget(to)
+			p.digests.Forget(to)
 		}
 		if !works || a.Newest > term {
 			p.transport.doubts.Add(1)
 		}
 		works = true
-		if p.moment().ran-asked.ran >= timing.Late(p.contacts.silence.Milliseconds()) {
+		if p.moment().Ran-asked.Ran >= timing.Late(p.contacts.Silence.Milliseconds()) {
 			p.transport.conns.redial(s.addr, false)
 		}
 		p.transport.hasReturned(to)
 		if a.Newest <= term {
-			differs, news := p.digests.answered(to, a.Digest) // first: this leader may be about to serve
-			p.contacts.followed(to, asked)
-			p.contacts.agree(to, round)
+			differs, news := p.digests.Answered(to, a.Digest) // first: this leader may be about to serve
+			p.contacts.Followed(to, asked)
+			p.contacts.Agree(to, round)
 			if differs {
 				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", a.Digest.Index)
 			}
 			if news {
 				p.look()
 			}
-		} else if p.contacts.outdated(a.Newest) {
+		} else if p.contacts.Outdated(a.Newest) {
 			p.look()
 		}
 	}
@@ -312,15 +317,15 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 // again what was lost, so after a cut of 1.5 s the old connection would be silent for as long
 // again, and this leader would be taken for lost.
 func (p *pulse) await(c net.Conn, answer []byte, from proto.Peer) (instead net.Conn, err error) {
-	last := time.Now().Add(p.contacts.silence)
-	for n, patience := 0, timing.Late(p.contacts.silence); ; patience = time.Millisecond {
+	last := time.Now().Add(p.contacts.Silence)
+	for n, patience := 0, timing.Late(p.contacts.Silence); ; patience = time.Millisecond {
 		c.SetReadDeadline(time.Now().Add(patience))
 		m, err := io.ReadFull(c, answer[n:])
 		n += m
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := p.callAgain(from, timing.Redial(p.contacts.silence)); err == nil {
+		if c, err := p.callAgain(from, timing.Redial(p.contacts.Silence)); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -330,11 +335,11 @@ func (p *pulse) await(c net.Conn, answer []byte, from proto.Peer) (instead net.C
 
 // call connects to another member.
 func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(p.peers.ctx, patience)
+	ctx, cancel := context.WithTimeout(p.peers.Ctx, patience)
 	defer cancel()
-	c, err := p.peers.dial(ctx, x.Addr, kind, x.ID)
+	c, err := p.peers.Dial(ctx, x.Addr, kind, x.ID)
 	if errors.Is(err, syscall.ECONNREFUSED) {
-		p.contacts.refused(x.ID)
+		p.contacts.Refused(x.ID)
 	}
 	return c, err
 }
@@ -342,11 +347,11 @@ func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn,
 // callAgain connects to another member for heartbeats. It returns when the member has answered the
 // greeting, so it is not only its system that accepts connections.
 func (p *pulse) callAgain(x proto.Peer, patience time.Duration) (net.Conn, error) {
-	c, err := p.call(x, kindRebeat, patience)
+	c, err := p.call(x, peer.KindRebeat, patience)
 	if err != nil {
 		return nil, err
 	}
-	return c, c.(*greeted).hearWithin(patience)
+	return c, c.(*peer.Greeted).HearWithin(patience)
 }
 
 // takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after
@@ -354,35 +359,35 @@ func (p *pulse) callAgain(x proto.Peer, patience time.Duration) (net.Conn, error
 func (p *pulse) takeBeats(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
-		if p.contacts.hungUp(c, p.nowMs()) {
+		if p.contacts.HungUp(c, p.nowMs()) {
 			p.look()
 		}
 	}()
 	applied := uint64(0) // here, before the sender has read the end of its log
-	for ; ; asked = p.moment().ran {
-		c.SetDeadline(time.Now().Add(10 * p.contacts.silence)) // a machine that crashes does not close its connections
+	for ; ; asked = p.moment().Ran {
+		c.SetDeadline(time.Now().Add(10 * p.contacts.Silence)) // a machine that crashes does not close its connections
 		var b beat
 		if binary.Read(c, binary.BigEndian, &b) != nil {
 			return
 		}
-		if g, ok := c.(guest); ok && g.from != b.ID {
+		if g, ok := c.(peer.Guest); ok && g.From != b.ID {
 			return // this is no heartbeat
 		}
 		newest := p.raft.terms.newest.Load()
-		h := heard{term: b.Term, id: b.ID, stalled: duration(b.Stalled), conn: c, applied: b.Applied, asked: asked}
-		if h.term >= newest && p.digests.heard(b.Question) { // first: it may be about to serve
+		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, Asked: asked}
+		if h.Term >= newest && p.digests.Heard(b.Question) { // first: it may be about to serve
 			p.look()
 		}
-		if p.contacts.hear(p.nowMs(), h, duration(b.LedAgo), newest) {
+		if p.contacts.Hear(p.nowMs(), h, election.FromMillis(b.LedAgo), newest) {
 			p.look()
 		}
-		if b.Question.Wrong != 0 && h.term >= newest {
+		if b.Question.Wrong != 0 && h.Term >= newest {
 			p.failDiffers(b.Question.Wrong)
 		}
-		a := beatAnswer{newest, p.digests.told(b.Question.Index)}
+		a := beatAnswer{newest, p.digests.Answer(b.Question.Index)}
 		// A leader has all entries that were committed in its term and before.
-		if h.term >= newest && applied > b.End {
-			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.id, b.End, ErrDiffers))
+		if h.Term >= newest && applied > b.End {
+			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.ID, b.End, election.ErrDiffers))
 		}
 		applied = p.commits.applied()
 		if binary.Write(c, binary.BigEndian, a) != nil {
@@ -392,34 +397,34 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 }
 
 // compare compares the digests of the members if this one leads.
-func (p *pulse) compare(members []proto.Peer, own state) {
-	wrong, disputed := p.digests.look(members, own.leads && own.begun, p.moment().ran, p.contacts.silence)
+func (p *pulse) compare(members []proto.Peer, own election.State) {
+	wrong, disputed := p.digests.Look(members, own.Leads && own.Begun, p.moment().Ran, p.contacts.Silence)
 	if wrong != 0 {
 		p.failDiffers(wrong)
 	}
 	if disputed {
-		p.log.Error("the states of members differ, and no majority has the same one: nobody serves", "entry", p.digests.dispute())
+		p.log.Error("the states of members differ, and no majority has the same one: nobody serves", "entry", p.digests.Dispute())
 	}
 }
 
 func (p *pulse) failDiffers(index uint64) {
-	p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, index, ErrDiffers))
+	p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, index, election.ErrDiffers))
 }
 
 // question asks another member for its state and notes the answer in the contacts.
 func (p *pulse) question(x proto.Peer) {
 	defer p.look()
-	defer p.contacts.questionDone(x.ID)
+	defer p.contacts.QuestionDone(x.ID)
 	asked := p.moment()
-	c, err := p.call(x, kindReach, p.contacts.silence/2)
+	c, err := p.call(x, peer.KindReach, p.contacts.Silence/2)
 	if err != nil {
 		return
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(p.contacts.silence / 2))
-	var b [stateLen]byte
+	c.SetReadDeadline(time.Now().Add(p.contacts.Silence / 2))
+	var b [election.StateLen]byte
 	if _, err = io.ReadFull(c, b[:]); err == nil {
-		p.contacts.answered(x.ID, asked, p.nowMs(), decodeState(b[:]))
+		p.contacts.Answered(x.ID, asked, p.nowMs(), election.DecodeState(b[:]))
 	}
 }
 
@@ -427,26 +432,26 @@ func (p *pulse) question(x proto.Peer) {
 func (p *pulse) tellState(c net.Conn) {
 	defer c.Close()
 	s := p.state()
-	s.lastIndex, s.lastTerm = p.raft.logEnd()
-	s = p.contacts.state(s)
-	if s.leads {
+	s.LastIndex, s.LastTerm = p.raft.logEnd()
+	s = p.contacts.Complete(s)
+	if s.Leads {
 		p.look() // the other member seems to miss this leader's heartbeats: send one now
 	}
-	c.SetWriteDeadline(time.Now().Add(helloTimeout))
-	c.Write(s.append(nil)) // if this fails, the other member asks again
+	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
+	c.Write(s.Append(nil)) // if this fails, the other member asks again
 }
 
 // stand has this member stand for election, by giving Raft the message with which a
 // leader hands over: then the others vote for it even if they still know a leader.
-// contacts.mayStand has checked that a majority has lost its leader.
+// Contacts.Look has checked that a majority has lost its leader.
 func (p *pulse) stand() {
 	if p.raft.State() == raft.Leader {
 		return
 	}
-	p.transport.endElection(p.contacts.sure)
+	p.transport.endElection(p.contacts.Sure)
 	p.log.Info("standing for election", "term", p.raft.CurrentTerm())
-	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.sure)
+	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.Sure)
 }
 
 // stepDown turns a leader or a candidate into a follower.
-func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.sure) }
+func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.Sure) }

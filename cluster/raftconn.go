@@ -10,6 +10,10 @@ import (
 	"time"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // Raft's transport gives a message and its answer a fixed time. A long message over a slow
@@ -53,7 +57,7 @@ type answering struct {
 	begun atomic.Bool  // bytes of a message have come since the last answer
 	came  atomic.Bool  // bytes have come since the last sign
 	owed  atomic.Int32 // messages of a stream that have come and are not answered
-	turn  turn         // held while a frame is written
+	turn  wake.Turn    // held while a frame is written
 	out   []byte       // the last frame
 }
 
@@ -65,17 +69,29 @@ const installSnapshot = 2
 // connections. The methods are safe for concurrent use.
 type raftConns struct {
 	silence time.Duration // the election timeout
-	peers   *peerPort
+	peers   *peer.Port
 	lives   func(id uint64) // called several times in an election timeout while a member answers, or receives a long message
 	wg      *sync.WaitGroup // of the transport's goroutines
 
 	mu   sync.Mutex
 	open map[*raftConn]struct{}
+
+	accepted chan net.Conn            // from the peer port; see take
+	idOf     func(addr string) uint64 // the member that should be at an address; 0 if unknown
+}
+
+// take hands a connection that another member has opened over to Raft.
+func (s *raftConns) take(c net.Conn) {
+	select {
+	case s.accepted <- c:
+	case <-s.peers.Ctx.Done():
+		c.Close()
+	}
 }
 
 // newConn returns a connection that was dialed to the address to, or accepted if to is empty.
 func (s *raftConns) newConn(c net.Conn, to string) *raftConn {
-	r := &raftConn{Conn: c, all: s, answers: to == "", to: to, answering: answering{turn: newTurn()}}
+	r := &raftConn{Conn: c, all: s, answers: to == "", to: to, answering: answering{turn: wake.NewTurn()}}
 	if !r.answers {
 		r.in = bufio.NewReader(c)
 	}
@@ -141,8 +157,8 @@ func (c *raftConn) Write(p []byte) (n int, err error) {
 	}
 	defer c.writing.Store(false)
 	if c.answers {
-		c.turn.take()
-		defer c.turn.give()
+		c.turn.Take()
+		defer c.turn.Give()
 		if c.owed.Load() == 0 { // otherwise part of the next message may have come
 			c.begun.Store(false)
 		}
@@ -154,9 +170,9 @@ func (c *raftConn) Write(p []byte) (n int, err error) {
 	}
 	for n < len(p) && err == nil {
 		var m int
-		m, err = c.Conn.Write(p[n:min(len(p), n+oneWrite)])
+		m, err = c.Conn.Write(p[n:min(len(p), n+timing.OneWrite)])
 		c.moves()
-		if m == oneWrite { // TCP has room again, so the other side receives what came before
+		if m == timing.OneWrite { // TCP has room again, so the other side receives what came before
 			c.heard.Store(true)
 		}
 		n += m
@@ -215,11 +231,11 @@ func (c *raftConn) look() bool {
 	if c.answers {
 		// Who handles the messages reads whenever there is nothing else to do.
 		busy := !reading || c.owed.Load() > 0
-		if came := c.came.Swap(false); (came || busy) && c.turn.tryTake() {
-			c.Conn.SetWriteDeadline(time.Now().Add(c.all.silence / looks))
+		if came := c.came.Swap(false); (came || busy) && c.turn.TryTake() {
+			c.Conn.SetWriteDeadline(time.Now().Add(c.all.silence / timing.Looks))
 			_, err := c.Conn.Write(make([]byte, 4))
 			c.Conn.SetWriteDeadline(time.Time{})
-			c.turn.give()
+			c.turn.Give()
 			if err != nil {
 				return true
 			}
@@ -232,7 +248,7 @@ func (c *raftConn) look() bool {
 	// there is room again. On a slow link that may take longer than an election timeout. A snapshot
 	// that is cut off begins anew, and would be cut off again, so it may stand still for as long as
 	// a connection may be unused.
-	patience := int32(looks)
+	patience := int32(timing.Looks)
 	if c.long.Load() {
 		patience = most
 	}
@@ -248,20 +264,20 @@ func (c *raftConn) look() bool {
 // have forgotten such a connection by then, or the other side been restarted. A stream
 // is never unused for tellAgain.
 func (s *raftConns) idleLooks() int32 {
-	return int32(2 * max(s.silence, tellAgain) / (s.silence / looks))
+	return int32(2 * max(s.silence, timing.TellAgain) / (s.silence / timing.Looks))
 }
 
 // watchConns watches Raft's connections until the peer port is closed. It counts how often
 // it has looked, instead of reading a clock, so that no time counts in which this process
 // was paused.
 func (s *raftConns) watchConns() {
-	each := time.NewTicker(s.silence / looks)
+	each := time.NewTicker(s.silence / timing.Looks)
 	defer each.Stop()
 	var conns []*raftConn
 	for {
 		select {
 		case <-each.C:
-		case <-s.peers.ctx.Done():
+		case <-s.peers.Ctx.Done():
 			return
 		}
 		s.mu.Lock()
@@ -271,7 +287,7 @@ func (s *raftConns) watchConns() {
 		s.mu.Unlock()
 		for _, c := range conns {
 			if c.heard.Swap(false) {
-				s.lives(s.peers.idOf(c.to))
+				s.lives(s.idOf(c.to))
 			}
 			if c.look() {
 				s.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
@@ -287,7 +303,7 @@ func (s *raftConns) hangUp(from uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.open {
-		if g, ok := c.Conn.(guest); ok && g.from == from {
+		if g, ok := c.Conn.(peer.Guest); ok && g.From == from {
 			s.wg.Go(func() { c.Close() }) // as in watchConns
 		}
 	}
@@ -327,24 +343,33 @@ func (s *raftConns) redial(addr string, dead bool) {
 	}
 }
 
-// watchedLayer is a raftLayer whose connections are watched.
-type watchedLayer struct {
-	raftLayer
-	conns *raftConns
-}
+// raftLayer implements [raft.StreamLayer] on the peer port. Its connections are watched.
+type raftLayer struct{ conns *raftConns }
 
-func (l watchedLayer) Accept() (net.Conn, error) {
-	c, err := l.raftLayer.Accept()
-	if err != nil {
-		return nil, err
+func (l raftLayer) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns.accepted:
+		return l.conns.newConn(c, ""), nil
+	case <-l.conns.peers.Ctx.Done():
+		return nil, net.ErrClosed
 	}
-	return l.conns.newConn(c, ""), nil
 }
 
-func (l watchedLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
-	c, err := l.raftLayer.Dial(addr, l.conns.silence)
+func (l raftLayer) Close() error { return nil } // the peer port is closed by its owner
+
+func (l raftLayer) Addr() net.Addr { return peerAddr(l.conns.peers.Addr) }
+
+func (l raftLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
+	p := l.conns.peers
+	c, err := p.DialAgain(p.Ctx, string(addr), peer.KindRaft, l.conns.idOf(string(addr)), l.conns.silence)
 	if err != nil {
 		return nil, err
 	}
 	return l.conns.newConn(c, string(addr)), nil
 }
+
+// peerAddr is an address as the configuration gives it.
+type peerAddr string
+
+func (peerAddr) Network() string  { return "tcp" }
+func (a peerAddr) String() string { return string(a) }

@@ -13,6 +13,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -169,22 +172,22 @@ func TestReadOfNewLeader(t *testing.T) {
 // voters. A member that asks has agreed only to its own question.
 func TestRounds(t *testing.T) {
 	members := []proto.Peer{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}, {ID: 5}, {ID: 6, Observer: true}}
-	c := newContacts(1, timesFor(time.Second))
+	c := election.NewContacts(1, timing.For(time.Second))
 	agreed := func(round, asker uint64) bool {
-		ok, _ := c.hasAgreed(round, asker, members)
+		ok, _ := c.HasAgreed(round, asker, members)
 		return ok
 	}
-	before := c.ask()
-	round := c.ask()
-	c.agree(2, before)
-	c.agree(3, before)
+	before := c.Ask()
+	round := c.Ask()
+	c.Agree(2, before)
+	c.Agree(3, before)
 	if !agreed(before, 0) || agreed(round, 0) {
 		t.Error("agreement to the round before counts for this one, or not for that one")
 	}
-	_, news := c.hasAgreed(round, 0, members)
-	c.agree(2, round)
+	_, news := c.HasAgreed(round, 0, members)
+	c.Agree(2, round)
 	receive(t, "news", news)
-	c.agree(6, round)
+	c.Agree(6, round)
 	if agreed(round, 0) || agreed(round, 6) || agreed(round, 2) {
 		t.Error("two of five voters have agreed")
 	}
@@ -194,8 +197,8 @@ func TestRounds(t *testing.T) {
 	if agreed(round, 0) {
 		t.Error("the question of one member counts for another's")
 	}
-	c.agree(2, before) // an answer that was delayed
-	c.agree(3, c.ask())
+	c.Agree(2, before) // an answer that was delayed
+	c.Agree(3, c.Ask())
 	if !agreed(round, 0) {
 		t.Error("a majority has agreed, one to a later round")
 	}
@@ -207,7 +210,7 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
 		p, beats, reply := b.pulse, make(chan bool), make(chan bool)
-		b.answer(t, "b", kindBeat, func(c net.Conn) {
+		b.answer(t, "b", peer.KindBeat, func(c net.Conn) {
 			defer c.Close()
 			for readFull(c, binary.Size(beat{})) != nil {
 				select {
@@ -225,21 +228,20 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 		})
 		b.wg.Go(p.run)
 		receive(t, "a heartbeat", beats)
-		round := p.contacts.ask()
-		agreed := func() uint64 {
+		round := p.contacts.Ask()
+		agreed := func() bool {
 			synctest.Wait()
-			p.contacts.mu.Lock()
-			defer p.contacts.mu.Unlock()
-			return p.contacts.peer(2).agreed
+			is, _ := p.contacts.HasAgreed(round, 0, []proto.Peer{{ID: 1}, {ID: 2}})
+			return is
 		}
 		reply <- true
-		if n := agreed(); n >= round {
-			t.Errorf("a heartbeat before round %d agrees to round %d", round, n)
+		if agreed() {
+			t.Errorf("a heartbeat before round %d agrees to it", round)
 		}
 		receive(t, "a heartbeat", beats)
 		reply <- true
-		if n := agreed(); n != round {
-			t.Errorf("a heartbeat in round %d agrees to round %d", round, n)
+		if !agreed() {
+			t.Errorf("a heartbeat in round %d does not agree to it", round)
 		}
 	})
 }
@@ -250,7 +252,7 @@ func TestReadAsksLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
 		asked := make(chan []byte, 10)
-		b.answer(t, "b", kindForward, func(c net.Conn) {
+		b.answer(t, "b", peer.KindForward, func(c net.Conn) {
 			defer c.Close()
 			for n := uint64(1); ; n++ {
 				head := readFull(c, 5)
@@ -264,7 +266,7 @@ func TestReadAsksLeader(t *testing.T) {
 				}
 				asked <- q
 				tell := func(number, index uint64) {
-					writeMessage(c, msgIndex, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, number), index))
+					peer.WriteMessage(c, msgIndex, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, number), index))
 				}
 				tell(n-1, 1) // late, to a question that was given up
 				if n == 1 {
@@ -390,7 +392,7 @@ func TestOldReadsOfNewLeader(t *testing.T) {
 			for time.Since(acked) < 30*time.Second {
 				time.Sleep(500 * time.Millisecond)
 				for i, m := range f.running {
-					if d := time.Since(acked); i != old && serves[i].Load() && m.oldRead(int64(1000+i)) && d > 2*m.contacts.silence+500*time.Millisecond {
+					if d := time.Since(acked); i != old && serves[i].Load() && m.oldRead(int64(1000+i)) && d > 2*m.contacts.Silence+500*time.Millisecond {
 						t.Errorf("member %d (%s) serves a read %v after a write was acknowledged that it does not show", i+1, m.Role(), d)
 					}
 				}
@@ -563,7 +565,7 @@ func TestReplacedWhileStuck(t *testing.T) {
 				t.Fatal("it goes on serving")
 			}
 		}
-		if took, limit := time.Since(since), unheardLimit*old.contacts.silence; took > limit {
+		if took, limit := time.Since(since), timing.UnheardLimit*old.contacts.Silence; took > limit {
 			t.Errorf("it stopped serving after %v, more than %v", took, limit)
 		}
 		if f.first && old.raft.State() != raft.Leader {

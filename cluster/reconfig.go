@@ -23,7 +23,7 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 		return proto.BadArguments, true
 	}
 	r := &Reconfig{Joining: c.Joining, Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
-	ctx, cancel := context.WithTimeout(m.peers.ctx, 3*adminTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, 3*adminTimeout)
 	defer cancel()
 	was := m.membership.configVersion()
 	_, err = m.Ask(ctx, Request{Reconfig: r})

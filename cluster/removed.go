@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -19,19 +20,19 @@ func (m *membership) mixed() (err error) {
 // astray returns an error if this member has the data of another cluster than most of the
 // servers that should be its members.
 func (m *membership) astray(members []proto.Peer) error {
-	own := m.gate.cluster()
+	own := m.gate.Cluster()
 	if own == 0 {
 		return nil
 	}
 	others := map[ClusterID][]uint64{}
 	said, _ := m.former.survey(members)
 	for id, s := range said {
-		if s.Formed && s.Cluster != own && !find(members, id).Observer {
+		if s.Formed && s.Cluster != own && !election.Find(members, id).Observer {
 			others[s.Cluster] = append(others[s.Cluster], id)
 		}
 	}
 	for of, ids := range others {
-		if len(ids) > voters(members)/2 {
+		if len(ids) > election.Voters(members)/2 {
 			slices.Sort(ids)
 			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.raft.storage.Name, own, ids, of)
 		}
@@ -46,7 +47,7 @@ func (m *membership) astray(members []proto.Peer) error {
 // before it was added; and a removed member still gets the log for a moment (see
 // sendToRemoved).
 func (m *membership) watch() {
-	ctx := m.peers.ctx
+	ctx := m.peers.Ctx
 	every := 250 * time.Millisecond
 	var was bool       // the list that is applied here has had this member
 	var gone time.Time // since when it has not; zero while it has
@@ -71,7 +72,7 @@ func (m *membership) watch() {
 			continue
 		}
 		members, err := m.raft.members()
-		if err != nil || len(members) == 0 && !m.gate.lifted() { // not added yet
+		if err != nil || len(members) == 0 && !m.gate.Lifted() { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)
@@ -90,10 +91,10 @@ func (m *membership) watch() {
 		}
 		for _, addr := range addrs {
 			// Only the leader knows for certain.
-			knows := Request{Knows: m.cfg.ID, Cluster: m.gate.cluster()}
-			r, err := ask(ctx, m.peers.network, addr, knows)
+			knows := Request{Knows: m.cfg.ID, Cluster: m.gate.Cluster()}
+			r, err := ask(ctx, m.peers.Network, addr, knows)
 			if err == nil && r.Lead && r.Leader != "" {
-				r, err = ask(ctx, m.peers.network, r.Leader, knows)
+				r, err = ask(ctx, m.peers.Network, r.Leader, knows)
 			}
 			if err != nil || r.Error != "" {
 				continue

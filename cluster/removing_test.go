@@ -15,7 +15,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -150,7 +153,7 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 	go Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
 	until(t, "the list on the member", func() bool {
 		all, err := f.running[x].raft.members()
-		is := find(all, id)
+		is := election.Find(all, id)
 		return err == nil && len(all) > 0 && (is == nil || is.Observer)
 	})
 	// A loss of power. All but the leader come back.
@@ -210,7 +213,7 @@ func TestObserverOwedNoVote(t *testing.T) {
 		lead := leadOf(t, f)
 		f.writes(lead, 1)
 		// Another change is under way, so the first attempt fails.
-		f.running[lead].membership.changing.take()
+		f.running[lead].membership.changing.Take()
 		cfg := f.config(3)
 		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
 		m := f.open(3, cfg)
@@ -218,12 +221,12 @@ func TestObserverOwedNoVote(t *testing.T) {
 		time.Sleep(time.Second)
 		f.stop(3)
 		time.Sleep(time.Minute)
-		f.running[lead].membership.changing.give()
+		f.running[lead].membership.changing.Give()
 		// The operator corrects the command line.
 		observe(&cfg, 4)
 		f.open(3, cfg)
 		time.Sleep(time.Minute)
-		if s, _ := f.running[lead].Status(); find(s.Members, 4) == nil || !find(s.Members, 4).Observer {
+		if s, _ := f.running[lead].Status(); election.Find(s.Members, 4) == nil || !election.Find(s.Members, 4).Observer {
 			t.Errorf("server 4 is started as an observer: %v", s.Members)
 		}
 	})
@@ -252,7 +255,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		wrong.Peers, wrong.Addr, wrong.Join = nil, addrs[1], f.peers[uint64(lead+1)]
 		m := open(wrong)
 		time.Sleep(time.Minute)
-		if m.membership.gate.lifted() {
+		if m.membership.gate.Lifted() {
 			t.Fatal("it was taken in")
 		}
 		m.Kill()
@@ -273,7 +276,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		m = open(config(0))
 		time.Sleep(10 * time.Minute)
 		for i, m := range append(others, m) {
-			if !m.membership.gate.lifted() {
+			if !m.membership.gate.Lifted() {
 				s, _ := m.Status()
 				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
 			}
@@ -323,7 +326,7 @@ func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i in
 	f.t.Helper()
 	until(f.t, "the voter", func() bool {
 		s, _ := f.running[3].Status()
-		return voters(s.Members) == 4
+		return election.Voters(s.Members) == 4
 	})
 	f.writes(lead, 3)
 	time.Sleep(time.Minute)
@@ -336,7 +339,7 @@ func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i in
 // losing is a network on which requests for a place in the cluster are lost while holds is true or, if refused is set,
 // refused.
 type losing struct {
-	Network
+	peer.Network
 	holds   atomic.Bool
 	refused bool
 }
@@ -389,7 +392,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 					operator(Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
 					until(t, "the addition", func() bool {
 						s, _ := f.running[next].Status()
-						return find(s.Members, 4) != nil && f.running[next].raft.AppliedIndex() == f.running[lead].raft.LastIndex()
+						return election.Find(s.Members, 4) != nil && f.running[next].raft.AppliedIndex() == f.running[lead].raft.LastIndex()
 					})
 				}
 				f.cutOff(next, !x.restarted)
@@ -424,7 +427,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				if err := fault(m, time.Minute); err != nil {
 					t.Errorf("its fault is %v", err)
 				}
-				if s, _ := f.running[next].Status(); find(s.Members, 4) == nil {
+				if s, _ := f.running[next].Status(); election.Find(s.Members, 4) == nil {
 					t.Errorf("it was not added: %v", s.Members)
 				}
 			})
@@ -532,7 +535,7 @@ func TestRemoveWhileOneIsStuck(t *testing.T) {
 		f.writes(lead, 5)
 		time.Sleep(10 * time.Second)
 		began := time.Now()
-		if err := f.ask(lead, Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*peerTimeout {
+		if err := f.ask(lead, Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*timing.PeerTimeout {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		f.acknowledges(lead, other)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -178,7 +179,7 @@ type Status struct {
 	NoVote string `json:"noVote,omitempty"`
 	// Differs says, on the leader, which members have another state than it at the same
 	// entry of the log.
-	Differs []Difference `json:"differs,omitempty"`
+	Differs []election.Difference `json:"differs,omitempty"`
 	About
 }
 
@@ -222,12 +223,6 @@ func bounded(l *report.ClientList) *report.ClientList {
 	}
 	b.Total = min(max(l.Total, len(b.Some)), math.MaxInt32)
 	return b
-}
-
-// Difference says that the state of a member differs from the leader's.
-type Difference struct {
-	ID    uint64 `json:"id"`    // of the member
-	Index uint64 `json:"index"` // of the first entry at which that was seen
 }
 
 // ErrNotLeader is returned for requests that only the leader can carry out.

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -209,7 +210,7 @@ func TestAddRestored(t *testing.T) {
 					if now := fmt.Sprint(f.running[0].Members()); now != before {
 						t.Errorf("the members are %v, were %v", now, before)
 					}
-					if m.membership.gate.lifted() || f.write(x) {
+					if m.membership.gate.Lifted() || f.write(x) {
 						t.Error("it takes part")
 					}
 					f.lose(x)
@@ -244,7 +245,7 @@ func TestAddRestoredFarAhead(t *testing.T) {
 			defer cancel()
 			_, err := Ask(ctx, f.net.Host("operator"), f.peers[1], Request{Add: &proto.Peer{ID: uint64(x + 1), Addr: f.peers[uint64(x+1)]}})
 			time.Sleep(10 * time.Second)
-			if s := find(f.running[0].Members(), uint64(x+1)); s != nil && !s.Observer {
+			if s := election.Find(f.running[0].Members(), uint64(x+1)); s != nil && !s.Observer {
 				t.Errorf("beside %d members, it has a vote: %v", size, err)
 			}
 			if !f.write(0) {

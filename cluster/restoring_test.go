@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -252,7 +253,7 @@ func TestAheadOfLeader(t *testing.T) {
 					f.stop(other)
 				}
 				m := f.start(2)
-				if err := receive(t, "its fault", m.Err()); !errors.Is(err, ErrDiffers) {
+				if err := receive(t, "its fault", m.Err()); !errors.Is(err, election.ErrDiffers) {
 					t.Error(err)
 				}
 				f.stop(2)

@@ -9,6 +9,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // service decides whether this member serves clients. Its goroutines are run, which
@@ -38,11 +40,11 @@ type service struct {
 }
 
 func newService(p *pulse, cfg *Config, leader *knownLeader, lease *lease, proposer *proposer) *service {
-	ran := func() time.Duration { return time.Duration(p.moment().ran) * time.Millisecond }
+	ran := func() time.Duration { return time.Duration(p.moment().Ran) * time.Millisecond }
 	return &service{
 		pulse: p, clustered: cfg.clustered(), leader: leader, lease: lease, proposer: proposer,
 		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
-		giveUp: countdown{length: p.contacts.silence, ran: ran}, late: countdown{length: unheardLimit * p.contacts.silence, ran: ran},
+		giveUp: countdown{length: p.contacts.Silence, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.Silence, ran: ran},
 	}
 }
 
@@ -90,11 +92,11 @@ func (c *countdown) ended() bool {
 
 // follow notes who leads, as far as Raft and the pulse know. It returns the leader's
 // id, 0 if none is known, and whether Raft takes this member for the leader.
-func (s *service) follow(seen verdict) (leader uint64, self bool) {
+func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	addr, id := s.raft.LeaderWithID()
 	leader = memberID(id)
 	self = leader == s.id
-	if s.clustered && (seen.lost || self && !seen.leads) {
+	if s.clustered && (seen.Lost || self && !seen.Leads) {
 		leader, addr = 0, "" // Raft will notice later
 	}
 	was := s.leader.get()
@@ -114,7 +116,7 @@ func (s *service) follow(seen verdict) (leader uint64, self bool) {
 		s.log.Info("no leader is known", "was", was.id)
 	}
 	if was.id != 0 && was.id != s.id && s.judge == nil {
-		s.lost, s.judge = was.id, time.After(s.contacts.sure)
+		s.lost, s.judge = was.id, time.After(s.contacts.Sure)
 	}
 	if leader != 0 && s.leaderless {
 		s.leaderless = false
@@ -172,8 +174,8 @@ func (s *service) run() {
 		case s.serving && s.giveUp.timer == nil:
 			s.giveUp.start(0)
 		}
-		if seen.noMajority && !s.serving && !s.warned {
-			if missing := s.contacts.missing(); missing != "" { // else it is in no cluster yet
+		if seen.NoMajority && !s.serving && !s.warned {
+			if missing := s.contacts.Missing(); missing != "" { // else it is in no cluster yet
 				s.warned = true
 				s.log.Warn(noMajority+": serving no clients", "missing", missing)
 			}
@@ -214,17 +216,17 @@ const noMajority = "no majority can be reached"
 
 // hindered returns why this member must not serve, which is empty if it may, and whether commands
 // that wait for the leader must be given up too.
-func (s *service) hindered(seen verdict) (reason string, lost bool) {
+func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 	switch {
-	case seen.noMajority:
+	case seen.NoMajority:
 		return noMajority, true
-	case seen.stuck && s.over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
+	case seen.Stuck && s.over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
 		return "this member has failed", true
-	case seen.stuck:
+	case seen.Stuck:
 		return "the disk is stuck", true
-	case seen.disputed:
+	case seen.Disputed:
 		return "the states of members differ, and no majority has the same one", true
-	case s.serving && s.clustered && s.contacts.behind(s.nowMs()):
+	case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):
 		return "this member lags behind the leader", false
 	}
 	return "", false
@@ -238,7 +240,7 @@ func (s *service) disconnect(reason string, suspend bool) {
 	s.set(false) // before logging, which may block
 	var args []any
 	if reason == noMajority {
-		args = []any{"missing", s.contacts.missing()}
+		args = []any{"missing", s.contacts.Missing()}
 	}
 	s.log.Warn(reason+": disconnecting clients", args...)
 	if suspend {
@@ -272,14 +274,14 @@ func (s *service) catchUp(done chan struct{}) {
 		w, asked := make(result, 1), s.moment()
 		s.proposer.propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
-			s.contacts.caughtUp(asked.ran)
+			s.contacts.CaughtUp(asked.Ran)
 			close(done)
 			return
 		}
 		select {
 		case <-s.stop:
 			return
-		case <-time.After(retryAfter):
+		case <-time.After(timing.RetryAfter):
 		}
 	}
 }

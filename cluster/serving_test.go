@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -46,10 +48,10 @@ func TestServingKnowsLeader(t *testing.T) {
 		b.pulse.log = slog.New(blockingLog{slog.DiscardHandler, "", release})
 		s, l := b.service()
 		b.leader.set(0, "")
-		b.pulse.verdict.Store(&verdict{lost: true})
+		b.pulse.verdict.Store(&election.Verdict{Lost: true})
 		b.wg.Go(s.run)
 		synctest.Wait()
-		b.pulse.verdict.Store(&verdict{leads: true})
+		b.pulse.verdict.Store(&election.Verdict{Leads: true})
 		l.gain(b.pulse.moment())
 		synctest.Wait() // until it logs that it has noted the leader
 		if len(s.changes) > 0 {
@@ -69,16 +71,16 @@ func TestServiceAfterSilence(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p := b.pulse
 		s, l := b.service()
-		p.verdict.Store(&verdict{lost: true})
+		p.verdict.Store(&election.Verdict{Lost: true})
 		b.wg.Go(s.run)
-		time.Sleep(10 * unheardLimit * p.contacts.silence)
+		time.Sleep(10 * timing.UnheardLimit * p.contacts.Silence)
 		l.gain(p.moment())
 		if !receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, and leads")
 		}
-		for _, v := range []verdict{{lost: true, behind: true}, {leads: true}} {
+		for _, v := range []election.Verdict{{Lost: true, Behind: true}, {Leads: true}} {
 			p.verdict.Store(&v)
-			p.changed.raise()
+			p.changed.Raise()
 			synctest.Wait()
 			if len(s.changes) > 0 {
 				t.Fatalf("it stopped serving at %+v", v)

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -37,11 +39,11 @@ var byOperator = requirements{patience: adminTimeout, voters: 1}
 func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
 	var before []uint64 // members to remove before others are added with their id or address
 	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
-		is, back := find(members, id), find(joining, id)
+		is, back := election.Find(members, id), election.Find(joining, id)
 		return is == nil || back != nil && back.Addr == is.Addr
 	})
 	for _, id := range leaving {
-		if is := find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
+		if is := election.Find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
 			before = append(before, id)
 		}
 	}
@@ -60,43 +62,43 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 				return refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
 			}
 		}
-		if y := find(after, x.ID); y != nil {
+		if y := election.Find(after, x.ID); y != nil {
 			*y = x
 		} else {
 			after = append(after, x)
 		}
 	}
-	if n := voters(after); n < need.voters {
+	if n := election.Voters(after); n < need.voters {
 		return refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
 	}
 	var absent []uint64
 	if need.majority {
 		var err error
 		added := slices.DeleteFunc(slices.Clone(joining), func(x proto.Peer) bool {
-			is := find(members, x.ID)
+			is := election.Find(members, x.ID)
 			return is != nil && !is.Observer && !slices.Contains(before, x.ID)
 		})
 		if absent, err = m.absent(after, added); err != nil {
 			return err
 		}
 	}
-	if self := find(after, m.cfg.ID); self == nil || self.Observer {
+	if self := election.Find(after, m.cfg.ID); self == nil || self.Observer {
 		if err := m.canFollow(func([]proto.Peer) []proto.Peer { return after }); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
-		if err := m.handover.to(m.peers.ctx, 0); err != nil {
+		if err := m.handover.to(m.peers.Ctx, 0); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
 		return errHandedOver
 	}
 	for _, id := range before {
-		if err := m.removeMember(*find(members, id)); err != nil {
+		if err := m.removeMember(*election.Find(members, id)); err != nil {
 			return err
 		}
 	}
 	var last []proto.Peer // new voters that are down or lag
 	for _, x := range joining {
-		is := find(members, x.ID)
+		is := election.Find(members, x.ID)
 		if slices.Contains(before, x.ID) {
 			is = nil
 		}
@@ -113,7 +115,7 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 	}
 	for _, id := range leaving {
 		if !slices.Contains(before, id) {
-			if err := m.removeMember(*find(members, id)); err != nil {
+			if err := m.removeMember(*election.Find(members, id)); err != nil {
 				return err
 			}
 		}
@@ -133,16 +135,16 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 // server answers in place of one of those in added, which are to be added or to get a vote: such
 // a change must fail before its first step, which may be the removal of a member.
 func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
 	defer cancel()
-	asked := slices.DeleteFunc(slices.Clone(after), func(x proto.Peer) bool { return x.Observer && find(added, x.ID) == nil })
+	asked := slices.DeleteFunc(slices.Clone(after), func(x proto.Peer) bool { return x.Observer && election.Find(added, x.ID) == nil })
 	var there []uint64
 	for _, x := range poll(asked, func(x proto.Peer) (*Status, error) { return m.statusOf(ctx, x) }) {
-		isNew := find(added, x.ID) != nil
+		isNew := election.Find(added, x.ID) != nil
 		switch {
 		case x.err == nil && isNew && m.foreign(x.status) != nil:
 			return nil, m.foreign(x.status)
-		case x.err == nil && !isNew && x.status.Cluster != m.gate.cluster():
+		case x.err == nil && !isNew && x.status.Cluster != m.gate.Cluster():
 			ids = append(ids, x.ID)
 		case x.err == nil && !x.Observer:
 			there = append(there, x.ID)
@@ -153,7 +155,7 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 			return nil, cannotBeAdded(x.ID, x.err)
 		}
 	}
-	if len(there) <= voters(after)/2 {
+	if len(there) <= election.Voters(after)/2 {
 		return nil, noQuorum(after, there, "can be reached")
 	}
 	return ids, nil
@@ -169,12 +171,12 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 		return err
 	}
 	after := step(slices.Clone(now))
-	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
 	defer cancel()
 	asked, answers := 0, make(chan uint64, len(after)) // the ids of those that are there; 0 for one that is not
 	for _, x := range after {
-		if !x.Observer && find(lagging, x.ID) == nil {
-			is := find(now, x.ID) // x may also have an address for clients
+		if !x.Observer && election.Find(lagging, x.ID) == nil {
+			is := election.Find(now, x.ID) // x may also have an address for clients
 			asked++
 			m.wg.Go(func() {
 				var err error
@@ -201,7 +203,7 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 			}
 		case <-ctx.Done(): // a stuck disk answers much later
 		}
-		if len(there) > voters(after)/2 {
+		if len(there) > election.Voters(after)/2 {
 			return m.stillLeads()
 		}
 	}
@@ -217,7 +219,7 @@ func noQuorum(after []proto.Peer, there []uint64, do string) error {
 			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
 		}
 	}
-	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), voters(after), do, strings.Join(missing, ", "))
+	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.Voters(after), do, strings.Join(missing, ", "))
 }
 
 // giveVote makes a member a voter.
@@ -247,14 +249,14 @@ func (l lags) Unwrap() error { return l.error }
 // data could both vote in one term, so nothing but the server at x's address may answer at
 // the old one. For this member, the address must be another name of its own.
 func (m *membership) moved(was, x proto.Peer) bool {
-	ctx, cancel := context.WithTimeout(m.peers.ctx, peerTimeout)
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
 	defer cancel()
-	s, err := askStatus(ctx, m.peers.network, x)
+	s, err := askStatus(ctx, m.peers.Network, x)
 	if x.ID != m.cfg.ID || err != nil {
-		if err != nil || !s.Formed || !s.Data || s.Cluster != m.gate.cluster() {
+		if err != nil || !s.Formed || !s.Data || s.Cluster != m.gate.Cluster() {
 			return false
 		}
-		old, err := askStatus(ctx, m.peers.network, was)
+		old, err := askStatus(ctx, m.peers.Network, was)
 		return err != nil || old.Run == s.Run
 	}
 	members, err := m.raft.members()
@@ -317,7 +319,7 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		}
 		return leaderError(m.raft.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
 	}
-	ctx, cancel := context.WithTimeout(m.peers.ctx, patience)
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, patience)
 	defer cancel()
 	switch s, err := m.statusOf(ctx, x); {
 	case err == nil && m.foreign(s) != nil:
@@ -367,21 +369,21 @@ func (m *membership) foreign(s *Status) error {
 	switch {
 	case !s.Formed && s.Data:
 		return refuse(proto.BadArguments, "server %d has data that was restored from a snapshot: empty its directory before it joins", s.ID)
-	case !s.Formed || s.Cluster == m.gate.cluster():
+	case !s.Formed || s.Cluster == m.gate.Cluster():
 		return nil
 	}
-	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.gate.cluster())
+	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.gate.Cluster())
 }
 
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
 func (m *membership) transfer(members []proto.Peer, id uint64) error {
 	if id == 0 {
-		if voters(members) == 1 {
+		if election.Voters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
-		return m.handover.to(m.peers.ctx, 0)
+		return m.handover.to(m.peers.Ctx, 0)
 	}
-	to := find(members, id)
+	to := election.Find(members, id)
 	switch {
 	case to == nil:
 		return notMember(id)
@@ -390,5 +392,5 @@ func (m *membership) transfer(members []proto.Peer, id uint64) error {
 	case id == m.cfg.ID:
 		return nil
 	}
-	return m.handover.to(m.peers.ctx, id)
+	return m.handover.to(m.peers.Ctx, id)
 }

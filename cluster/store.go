@@ -13,7 +13,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // guardedStore turns a failed write, or damage that is read, into a fault of this member (see [Member.Err]).
@@ -25,13 +27,13 @@ type guardedStore struct {
 	raft.StableStore
 	*lifecycle
 	disk    *disk
-	now     func() moment
+	now     func() timing.Moment
 	applied func() uint64   // index of the last entry that Raft has had applied here
 	cut     <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
 
 // newGuardedStore returns a store that writes to d.
-func newGuardedStore(d *disk, l *lifecycle, now func() moment, applied func() uint64, cut <-chan struct{}) guardedStore {
+func newGuardedStore(d *disk, l *lifecycle, now func() timing.Moment, applied func() uint64, cut <-chan struct{}) guardedStore {
 	return guardedStore{d.storage.Log, d.storage.Stable, l, d, now, applied, cut}
 }
 
@@ -99,7 +101,7 @@ func (s guardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
 }
 
 // newestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
-func (d *disk) newestSnapshot(now moment) (newest raft.SnapshotMeta, err error) {
+func (d *disk) newestSnapshot(now timing.Moment) (newest raft.SnapshotMeta, err error) {
 	err = d.stall.write(now, func() error {
 		newest, err = d.storage.NewestSnapshot()
 		return err
@@ -123,7 +125,7 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 		return err
 	}
 	if at := max(first, newest.Index+1); at <= min(last, s.applied()) {
-		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.storage.Name, at, ErrDiffers)
+		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.storage.Name, at, election.ErrDiffers)
 		s.fail(err)
 		return err
 	}
@@ -167,7 +169,7 @@ func (s guardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
 //
 // It is asked when the snapshot has come, and again before Raft's main goroutine installs it (see watchedSnapshots): that may
 // have been storing the entries that the snapshot covers.
-func (d *disk) hasAll(now moment, applied, index, term uint64) bool {
+func (d *disk) hasAll(now timing.Moment, applied, index, term uint64) bool {
 	var end raft.Log
 	if d.storage.Log.GetLog(index, &end) == nil {
 		return end.Term == term
@@ -323,7 +325,7 @@ type watchedSnapshots struct {
 	raft.SnapshotStore
 	*lifecycle
 	disk    *disk
-	now     func() moment
+	now     func() timing.Moment
 	applied func() uint64 // see guardedStore
 	silence time.Duration // see times
 }
@@ -335,7 +337,7 @@ const maxSnapshotPart = 512 << 10
 // write has the disk do a part of a snapshot, for which it syncs so many files, one after the other.
 func (s watchedSnapshots) write(syncs int, f func() error) error {
 	at := s.now()
-	at.ran += int64(syncs-1) * s.silence.Milliseconds()
+	at.Ran += int64(syncs-1) * s.silence.Milliseconds()
 	err := s.disk.snapshots.write(at, f)
 	if err != nil {
 		s.disk.unwritten.Store(&err)

@@ -12,7 +12,9 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // stream is an AppendPipeline over a connection of its own (kindStream), from a leader to one
@@ -31,14 +33,14 @@ type stream struct {
 	to      raft.ServerID
 	conn    *raftConn
 	answers chan raft.AppendFuture
-	room    signal // raised when a message has been answered; for AppendEntries
+	room    wake.Signal // raised when a message has been answered; for AppendEntries
 	gone    chan struct{}
 	goes    sync.Once // closes gone
 	done    chan struct{}
 	closes  sync.Once // closes done
 
-	turn turn   // held while a message is written
-	out  []byte // the message; whoever has the turn uses it
+	turn wake.Turn // held while a message is written
+	out  []byte    // the message; whoever has the turn uses it
 
 	mu        sync.Mutex
 	term      uint64       // of the messages; 0 before the first one
@@ -85,7 +87,7 @@ type dialing struct {
 func (t *transport) dialStream(target raft.ServerAddress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < timing.Redial(t.silence)) {
+	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < timing.Redial(t.Silence)) {
 		return
 	}
 	t.dials[target] = new(dialing)
@@ -98,13 +100,13 @@ func (t *transport) dialStream(target raft.ServerAddress) {
 }
 
 // fresh reports whether the connection can be used. One that is not used soon is closed by watchConns.
-func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < tellAgain }
+func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < timing.TellAgain }
 
 func (t *transport) connect(target raft.ServerAddress) *dialing {
-	c, err := t.peers.dialAgain(t.peers.ctx, string(target), kindStream, t.peers.idOf(string(target)), t.silence)
+	c, err := t.peers.DialAgain(t.peers.Ctx, string(target), peer.KindStream, t.conns.idOf(string(target)), t.Silence)
 	d := new(dialing)
 	if err == nil {
-		if c.(*greeted).hearWithin(t.silence) == nil {
+		if c.(*peer.Greeted).HearWithin(t.Silence) == nil {
 			d.conn = t.conns.newConn(c, string(target))
 			d.conn.unasked.Store(true)
 		}
@@ -127,7 +129,7 @@ func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*st
 	t.mu.Unlock()
 	s := &stream{
 		t: t, to: id, conn: d.conn, answers: make(chan raft.AppendFuture),
-		room: newSignal(), gone: make(chan struct{}), done: make(chan struct{}), turn: newTurn(),
+		room: wake.NewSignal(), gone: make(chan struct{}), done: make(chan struct{}), turn: wake.NewTurn(),
 	}
 	from := t.header().Addr
 	s.out = append(binary.BigEndian.AppendUint16(s.out, uint16(len(from))), from...) // sent with the first message
@@ -191,14 +193,14 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	}
 	q.LeaderCommitIndex = s.t.raft.log.committed(q.LeaderCommitIndex)
 	end := q.PrevLogEntry + uint64(len(q.Entries))
-	s.turn.take()
+	s.turn.Take()
 	s.mu.Lock()
 	q.LeaderCommitIndex = max(q.LeaderCommitIndex, min(s.known, end))
 	tells := knowledge{end, q.LeaderCommitIndex, s.t.doubts.Load()}
 	now := time.Now()
-	if s.isGone() || len(q.Entries) == 0 && tells == s.told && len(s.sent) == 0 && now.Sub(s.toldAt) < tellAgain {
+	if s.isGone() || len(q.Entries) == 0 && tells == s.told && len(s.sent) == 0 && now.Sub(s.toldAt) < timing.TellAgain {
 		s.mu.Unlock()
-		s.turn.give()
+		s.turn.Give()
 		s.tell()
 		return nil, s.err()
 	}
@@ -212,7 +214,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 		s.t.begin(s, q.Term)
 	}
 	s.write(appendEntries(s.out, q), s.conn.ask)
-	s.turn.give()
+	s.turn.Give()
 	s.tell()
 	for {
 		s.mu.Lock()
@@ -234,7 +236,7 @@ func (s *stream) write(message []byte, by func([]byte) error) {
 	if by(message) != nil {
 		s.end()
 	}
-	if s.out = message[:0]; cap(s.out) > oneWrite {
+	if s.out = message[:0]; cap(s.out) > timing.OneWrite {
 		s.out = nil
 	}
 }
@@ -258,7 +260,7 @@ func (s *stream) committed(term, index, entryTerm uint64) bool {
 // tell sends what committed has noted. If the entry has not been sent yet, that will say it. Whoever has
 // the turn calls tell afterwards.
 func (s *stream) tell() {
-	for s.owes() && s.turn.tryTake() {
+	for s.owes() && s.turn.TryTake() {
 		s.mu.Lock()
 		index, term := s.known, s.knownTerm
 		owes := s.owesLocked()
@@ -270,7 +272,7 @@ func (s *stream) tell() {
 		if owes {
 			s.write(appendCommit(s.out, q), s.conn.tell)
 		}
-		s.turn.give()
+		s.turn.Give()
 	}
 }
 
@@ -345,7 +347,7 @@ func (s *stream) read() {
 		if *call.r = r; r.Success {
 			s.t.raft.log.acks.accepted(s.to, call.q)
 		}
-		s.room.raise()
+		s.room.Raise()
 		select {
 		case s.answers <- call:
 		case <-s.done:
@@ -368,8 +370,8 @@ func (t *transport) takeStream(nc net.Conn) {
 	}
 	var answering sync.WaitGroup
 	answering.Go(a.answer)
-	if err := a.read(nc.(guest).from); !errors.Is(err, io.EOF) && !ofConnection(err) {
-		t.peers.log.Info("the connection for entries ends", "peer", nc.(guest).from, "error", err)
+	if err := a.read(nc.(peer.Guest).From); !errors.Is(err, io.EOF) && !ofConnection(err) {
+		t.peers.Log.Info("the connection for entries ends", "peer", nc.(peer.Guest).From, "error", err)
 	}
 	close(a.over)
 	answering.Wait()
@@ -391,12 +393,12 @@ const mostOwed = 2 * mostUnanswered
 
 // read hands the messages to Raft until the connection ends. It returns why that was.
 func (f *followerEnd) read(from uint64) error {
-	in := bufio.NewReaderSize(f.conn, oneWrite)
+	in := bufio.NewReaderSize(f.conn, timing.OneWrite)
 	n, err := peek(in, 2)
 	if err != nil {
 		return err
 	}
-	addr, err := readBytes(in, int(binary.BigEndian.Uint16(n)))
+	addr, err := peer.ReadBytes(in, int(binary.BigEndian.Uint16(n)))
 	if err != nil {
 		return err
 	}
@@ -415,7 +417,7 @@ func (f *followerEnd) read(from uint64) error {
 				f.conn.owed.Add(1)
 			case <-f.mute:
 				return net.ErrClosed
-			case <-f.t.peers.ctx.Done():
+			case <-f.t.peers.Ctx.Done():
 				return net.ErrClosed
 			}
 			f.t.deliver(raft.RPC{Command: q, RespChan: f.answers})
@@ -555,11 +557,11 @@ func readAppend(r *bufio.Reader) (q *raft.AppendEntriesRequest, asks bool, err e
 			l.AppendedAt = time.Unix(0, int64(at))
 		}
 		data, extensions := binary.BigEndian.Uint32(b[17:]), binary.BigEndian.Uint32(b[21:])
-		if max(data, extensions) > maxMessage {
+		if max(data, extensions) > peer.MaxMessage {
 			return nil, false, fmt.Errorf("cluster: entry of %d and %d bytes", data, extensions)
 		}
-		if l.Data, err = readBytes(r, int(data)); err == nil && extensions > 0 {
-			l.Extensions, err = readBytes(r, int(extensions))
+		if l.Data, err = peer.ReadBytes(r, int(data)); err == nil && extensions > 0 {
+			l.Extensions, err = peer.ReadBytes(r, int(extensions))
 		}
 		if err != nil {
 			return nil, false, err

@@ -22,6 +22,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -98,7 +100,7 @@ func TestStreamRepeatsLittle(t *testing.T) {
 		leader.doubts.Add(1)
 		send("in doubt", 1, empty)
 		send("the same", 0, empty)
-		time.Sleep(tellAgain - time.Millisecond)
+		time.Sleep(timing.TellAgain - time.Millisecond)
 		send("the same", 0, empty)
 		time.Sleep(time.Millisecond)
 		send("after some time", 1, empty)
@@ -256,7 +258,7 @@ func TestToldWhileBusy(t *testing.T) {
 				t.Errorf("it knows of %d, want %d", told, index+1)
 			}
 		}
-		time.Sleep(10 * follower.silence)
+		time.Sleep(10 * follower.Silence)
 		close(busy)
 		synctest.Wait()
 		if last != 9 {
@@ -270,7 +272,7 @@ func TestToldWhileBusy(t *testing.T) {
 
 // overTLS is a network whose connections are encrypted.
 type overTLS struct {
-	Network
+	peer.Network
 	config *tls.Config
 }
 
@@ -343,7 +345,7 @@ func TestNeededStreamForgotten(t *testing.T) {
 				var worst time.Duration
 				for k := range 4 {
 					n.forget(func(w *wire) bool {
-						return w.from == hostOf(leader) && between(leader, f, kindStream, kindRaft)(w) && (half == "both" || w.dialed == (half == "from"))
+						return w.from == hostOf(leader) && between(leader, f, peer.KindStream, peer.KindRaft)(w) && (half == "both" || w.dialed == (half == "from"))
 					})
 					for began := time.Now(); time.Since(began) < 9*time.Second+time.Duration(k)*331*time.Millisecond; time.Sleep(each) {
 						worst = max(worst, did(t, leader, someWrite()))
@@ -436,7 +438,9 @@ func TestCommitLost(t *testing.T) {
 			w := make(result, 1)
 			leader.Propose(fsm.OpenSession(4242, 4242, 1<<30, session.Password{}), w, nil)
 			// The connection dies silently when the answer to the entry has come.
-			n.when(func(w *wire) bool { return w.dialed && w.from == hostOf(leader) && between(leader, f, kindStream)(w) }, func(w *wire) {
+			n.when(func(w *wire) bool {
+				return w.dialed && w.from == hostOf(leader) && between(leader, f, peer.KindStream)(w)
+			}, func(w *wire) {
 				n.forget(func(x *wire) bool { return x == w })
 			})
 			if err := <-w; err != nil {
@@ -461,7 +465,9 @@ func TestNoNewConnections(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		did(t, leader, someWrite())
 		slow.Store(int64(time.Hour))
-		if n.end(func(w *wire) bool { return w.dialed && w.from == hostOf(leader) && between(leader, f, kindStream)(w) }) == 0 {
+		if n.end(func(w *wire) bool {
+			return w.dialed && w.from == hostOf(leader) && between(leader, f, peer.KindStream)(w)
+		}) == 0 {
 			t.Fatal("no stream")
 		}
 		for range 20 {
@@ -507,7 +513,7 @@ func TestNobodyReadsAnswers(t *testing.T) {
 	streamTo(t, succeed, func(leader, follower openedTransport, s *stream) {
 		open := follower.countStreams()
 		for range 3 {
-			c, err := leader.peers.dial(leader.peers.ctx, "follower:1", kindStream, 0)
+			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindStream, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -558,9 +564,9 @@ func TestCommitsHideNoSilence(t *testing.T) {
 		// A new stream, whose follower answers the greeting and hangs.
 		s.Close()
 		synctest.Wait()
-		takes := follower.peers.serve[kindStream]
+		takes := follower.peers.Serve[peer.KindStream]
 		stop := make(chan struct{})
-		follower.peers.serve[kindStream] = func(c net.Conn) { <-stop; c.Close() }
+		follower.peers.Serve[peer.KindStream] = func(c net.Conn) { <-stop; c.Close() }
 		s = streamOf(t, leader)
 		q := entryAt(2, 1)
 		for i := range uint64(9) {
@@ -572,12 +578,12 @@ func TestCommitsHideNoSilence(t *testing.T) {
 			time.Sleep(1900 * time.Millisecond)
 			s.committed(1, index, 1)
 		}
-		if took := time.Since(began); took > 2*leader.silence {
+		if took := time.Since(began); took > 2*leader.Silence {
 			t.Errorf("it is noticed after %v: %v", took, s.isGone())
 		}
 		s.Close()
 		close(stop)
-		follower.peers.serve[kindStream] = takes
+		follower.peers.Serve[peer.KindStream] = takes
 	})
 }
 
@@ -589,7 +595,7 @@ func TestHangUps(t *testing.T) {
 		synctest.Wait()
 		open := follower.countStreams()
 		for i := range 200 {
-			c, err := leader.peers.dial(leader.peers.ctx, "follower:1", kindStream, 0)
+			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindStream, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -666,12 +672,12 @@ func TestForgottenWhileReplicating(t *testing.T) {
 		net, leader, m, _ := wired(t, nil)
 		for range 5 {
 			time.Sleep(10 * time.Second)
-			net.forget(between(leader, m, kindRaft, kindStream))
+			net.forget(between(leader, m, peer.KindRaft, peer.KindStream))
 			began := time.Now()
 			did(t, leader, someWrite())
 			last := leader.commits.applied()
 			until(t, "the entry", func() bool { return m.commits.applied() >= last })
-			if took, most := time.Since(began), leader.contacts.silence*3/2; took > most {
+			if took, most := time.Since(began), leader.contacts.Silence*3/2; took > most {
 				t.Errorf("a member has the entry after %v, should within %v", took, most)
 			}
 		}
@@ -718,7 +724,7 @@ func TestSlowLinkWrites(t *testing.T) {
 				took = append(took, time.Since(at))
 				time.Sleep(730 * time.Millisecond)
 				n.forget(func(w *wire) bool {
-					if w.dialed && w.from == hostOf(leader) && w.kind == kindRaft {
+					if w.dialed && w.from == hostOf(leader) && w.kind == peer.KindRaft {
 						single[w] = true
 					}
 					return false
@@ -740,8 +746,8 @@ func TestSlowLinkWrites(t *testing.T) {
 
 // countStreams counts the connections for streams that a follower handles.
 func (o openedTransport) countStreams() *atomic.Int32 {
-	takes, open := o.peers.serve[kindStream], new(atomic.Int32)
-	o.peers.serve[kindStream] = func(c net.Conn) {
+	takes, open := o.peers.Serve[peer.KindStream], new(atomic.Int32)
+	o.peers.Serve[peer.KindStream] = func(c net.Conn) {
 		open.Add(1)
 		takes(c)
 		open.Add(-1)

@@ -62,12 +62,12 @@ func (m *Member) Advance(ms int64, connected func(id int64) bool, touched bool) 
 // leader.
 func (m *Member) sendTouches() {
 	var (
-		pause = timing.Report(m.cfg.Tick, m.contacts.sure)
-		keep  = unheardLimit * m.contacts.silence // a leader that was replaced knows it by then
-		heard recent                              // touches that lead has received
-		lead  = m.leader.get()                    // the leader of the last report
-		last  = m.nowMs()                         // when that was
-		count uint64                              // of reports
+		pause = timing.Report(m.cfg.Tick, m.contacts.Sure)
+		keep  = timing.UnheardLimit * m.contacts.Silence // a leader that was replaced knows it by then
+		heard recent                                     // touches that lead has received
+		lead  = m.leader.get()                           // the leader of the last report
+		last  = m.nowMs()                                // when that was
+		count uint64                                     // of reports
 	)
 	for {
 		select {
@@ -76,7 +76,7 @@ func (m *Member) sendTouches() {
 			case <-time.After(pause - m.since(m.liveness.collecting())):
 			case <-m.liveness.hurry:
 				select {
-				case <-time.After(hurryGap - m.since(last)):
+				case <-time.After(timing.HurryGap - m.since(last)):
 				case <-m.stop:
 					return
 				}
@@ -162,12 +162,12 @@ func (m *Member) tell(last leaderInfo, number uint64, heard *recent, news map[in
 			if m.lease.surelyLeads() {
 				return lead, nil
 			}
-			again = time.After(retryAfter)
+			again = time.After(timing.RetryAfter)
 		default:
 			if unsure, ok := m.tellLeader(lead, number, touches); ok {
 				return lead, unsure
 			}
-			again = time.After(retryAfter)
+			again = time.After(timing.RetryAfter)
 		}
 		select {
 		case <-lead.changed:
@@ -198,7 +198,7 @@ func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]in
 	if l.send(msgTouched, b) != nil {
 		return nil, false
 	}
-	again := time.After(m.contacts.silence / 2)
+	again := time.After(m.contacts.Silence / 2)
 	for {
 		select {
 		case b := <-l.heard:

@@ -15,22 +15,26 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // transport is Raft's network transport with some methods replaced.
 type transport struct {
 	*raft.NetworkTransport // nil before open
-	times
+	timing.Times
 	life      *lifecycle
 	raft      *node
-	peers     *peerPort
+	peers     *peer.Port
 	rpcs      chan raft.RPC  // for Raft's main goroutine
 	conns     raftConns      // see watchConns
-	receiving turn           // held while a snapshot is received
+	receiving wake.Turn      // held while a snapshot is received
 	wg        sync.WaitGroup // of the transport's goroutines
-	now       func() moment
-	followed  func(id uint64, asked moment) // called for a vote that this member gets
+	now       func() timing.Moment
+	followed  func(id uint64, asked timing.Moment) // called for a vote that this member gets
 	// doubts is incremented when another member may no longer be as it was when it last
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
@@ -66,10 +70,10 @@ const mostWaiting = 8
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func() moment, followed func(id uint64, asked moment), lives func(id uint64)) *transport {
+func newTransport(l *lifecycle, n *node, peers *peer.Port, times timing.Times, now func() timing.Moment, followed func(id uint64, asked timing.Moment), lives func(id uint64)) *transport {
 	t := &transport{
-		times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: newTurn(), now: now, followed: followed,
-		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.silence, peers: peers, lives: lives, open: map[*raftConn]struct{}{}}, waiting: map[string][]*waiting{},
+		Times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: now, followed: followed,
+		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.Silence, peers: peers, lives: lives, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: func(string) uint64 { return 0 }}, waiting: map[string][]*waiting{},
 		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns.wg = &t.wg
@@ -80,7 +84,7 @@ func newTransport(l *lifecycle, n *node, peers *peerPort, times times, now func(
 // be open.
 func (t *transport) open() {
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: watchedLayer{raftLayer{t.peers}, &t.conns}, MaxPool: maxPool, Logger: raftLogger(t.peers.log), MsgpackUseNewTimeFormat: true,
+		Stream: raftLayer{&t.conns}, MaxPool: maxPool, Logger: raftLogger(t.peers.Log), MsgpackUseNewTimeFormat: true,
 	})
 	t.wg.Go(t.conns.watchConns)
 	t.wg.Go(func() {
@@ -88,7 +92,7 @@ func (t *transport) open() {
 			select {
 			case rpc := <-t.NetworkTransport.Consumer():
 				t.dispatch(rpc)
-			case <-t.peers.ctx.Done():
+			case <-t.peers.Ctx.Done():
 				return
 			}
 		}
@@ -130,7 +134,7 @@ func (t *transport) dispatch(rpc raft.RPC) {
 		t.wg.Go(func() { t.receive(rpc) })
 	case *raft.TimeoutNowRequest:
 		t.wg.Go(func() {
-			t.endElection(t.silence)
+			t.endElection(t.Silence)
 			t.pass(rpc)
 		})
 	default:
@@ -188,7 +192,7 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 	}
 	switch {
 	case term != newest.Term:
-		err := fmt.Errorf("%s: the leader has another entry %d than the one with which this member's snapshot ends: %w", t.raft.storage.Name, newest.Index, ErrDiffers)
+		err := fmt.Errorf("%s: the leader has another entry %d than the one with which this member's snapshot ends: %w", t.raft.storage.Name, newest.Index, election.ErrDiffers)
 		t.life.fail(err)
 		rpc.Respond(nil, err)
 	case newest.Index == q.PrevLogEntry:
@@ -202,14 +206,14 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 
 // hand is pass without waiting.
 func (t *transport) hand(rpc raft.RPC) {
-	if !offer(t.rpcs, rpc) {
+	if !wake.Offer(t.rpcs, rpc) {
 		t.wg.Go(func() { t.pass(rpc) })
 	}
 }
 
 // deliver is pass, without a note of what waits if nothing has to.
 func (t *transport) deliver(rpc raft.RPC) {
-	if !offer(t.rpcs, rpc) {
+	if !wake.Offer(t.rpcs, rpc) {
 		t.pass(rpc)
 	}
 }
@@ -243,7 +247,7 @@ func (t *transport) pass(rpc raft.RPC) {
 	defer done()
 	var late <-chan time.Time
 	if _, entries := rpc.Command.(*raft.AppendEntriesRequest); !entries && !w.large {
-		timer := time.NewTimer(t.silence)
+		timer := time.NewTimer(t.Silence)
 		defer timer.Stop()
 		late = timer.C
 	}
@@ -253,7 +257,7 @@ func (t *transport) pass(rpc raft.RPC) {
 		rpc.Respond(nil, errBusy)
 	case <-late:
 		rpc.Respond(nil, errBusy)
-	case <-t.peers.ctx.Done():
+	case <-t.peers.Ctx.Done():
 		rpc.Respond(nil, ErrClosed)
 	}
 }
@@ -309,13 +313,13 @@ func (t *transport) receive(rpc raft.RPC) {
 
 // install does what receive says. It returns an error if Raft was not given the snapshot.
 func (t *transport) install(rpc raft.RPC) error {
-	if !t.receiving.takeWithin(t.silence) {
+	if !t.receiving.TakeWithin(t.Silence) {
 		return errBusy
 	}
-	defer t.receiving.give()
+	defer t.receiving.Give()
 	spool, err := t.raft.storage.Spool()
 	if t.checkDisk(err) != nil {
-		t.peers.log.Error("cannot store a snapshot from the leader", "error", err)
+		t.peers.Log.Error("cannot store a snapshot from the leader", "error", err)
 		return err
 	}
 	defer spool.Close()
@@ -327,7 +331,7 @@ func (t *transport) install(rpc raft.RPC) error {
 	if !t.awaitOwn(q.LastLogIndex) {
 		return ErrClosed
 	}
-	defer t.raft.saving.turn.give()
+	defer t.raft.saving.turn.Give()
 	needless := func() {
 		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm(), Success: true}, nil)
 	}
@@ -355,7 +359,7 @@ func (t *transport) install(rpc raft.RPC) error {
 				t.replaceEnd(q)
 			}
 			rpc.Respond(a.Response, a.Error)
-		case <-t.peers.ctx.Done():
+		case <-t.peers.Ctx.Done():
 			rpc.Respond(nil, ErrClosed)
 		}
 		return nil
@@ -371,7 +375,7 @@ func (t *transport) awaitOwn(end uint64) bool {
 	select {
 	case t.raft.saving.turn <- struct{}{}:
 		return true
-	case <-t.peers.ctx.Done():
+	case <-t.peers.Ctx.Done():
 		return false
 	}
 }
@@ -394,7 +398,7 @@ func (t *transport) replaceEnd(q *raft.InstallSnapshotRequest) {
 		t.give(&raft.AppendEntriesRequest{
 			RPCHeader: h, Term: term,
 			Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
-		}, t.silence)
+		}, t.Silence)
 	}
 }
 
@@ -407,13 +411,13 @@ var errLaterTerm = errors.New("cluster: a later term has begun")
 // a sender that is silent is closed.
 func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 	q := rpc.Command.(*raft.InstallSnapshotRequest)
-	in := readFunc(func(p []byte) (int, error) {
+	in := peer.ReadFunc(func(p []byte) (int, error) {
 		if t.raft.terms.newest.Load() > q.Term {
 			return 0, errLaterTerm
 		}
 		return rpc.Reader.Read(p)
 	})
-	out := writeFunc(func(p []byte) (n int, err error) {
+	out := peer.WriteFunc(func(p []byte) (n int, err error) {
 		err = t.raft.stall.write(t.now(), func() error {
 			n, err = spool.Write(p)
 			return err
@@ -425,7 +429,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 		err = io.ErrUnexpectedEOF
 	}
 	if err != nil {
-		t.peers.log.Info("a snapshot from the leader did not arrive", "bytes", n, "of", q.Size, "error", err)
+		t.peers.Log.Info("a snapshot from the leader did not arrive", "bytes", n, "of", q.Size, "error", err)
 		return nil, err
 	}
 	complete, err := spool.Reader()
@@ -460,13 +464,13 @@ func (t *transport) give(message any, patience time.Duration) {
 	case t.rpcs <- raft.RPC{Command: message, RespChan: answered}:
 	case <-late.C:
 		return
-	case <-t.peers.ctx.Done():
+	case <-t.peers.Ctx.Done():
 		return
 	}
 	select {
 	case <-answered:
 	case <-late.C:
-	case <-t.peers.ctx.Done():
+	case <-t.peers.Ctx.Done():
 	}
 }
 
@@ -577,8 +581,8 @@ func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft
 	}
 	args.Entries, *resp = []*raft.Log{last}, *r
 	select { // its disk may fail again, and Raft pauses only after several failures in a row
-	case <-time.After(t.silence / 2):
-	case <-t.peers.ctx.Done():
+	case <-time.After(t.Silence / 2):
+	case <-t.peers.Ctx.Done():
 	}
 }
 
@@ -652,12 +656,12 @@ func (t *transport) awaitReturn(id, term uint64) {
 	if now, leads := t.raft.term(); !leads || now != term {
 		return
 	}
-	if members, err := t.raft.members(); err != nil || find(members, id) == nil {
+	if members, err := t.raft.members(); err != nil || election.Find(members, id) == nil {
 		return
 	}
 	select {
 	case <-back:
-	case <-t.peers.ctx.Done():
+	case <-t.peers.Ctx.Done():
 	}
 }
 
@@ -688,13 +692,13 @@ func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, 
 }
 
 // TimeoutNow implements raft.Transport. It returns when the answer has been missing for
-// times.sure: Raft refuses entries while it waits for that.
+// timing.Times.Sure: Raft refuses entries while it waits for that.
 func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse) error {
 	answered := make(chan error, 1)
 	t.wg.Go(func() { // it ends after an election timeout, or with the connection
 		answered <- renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, new(raft.TimeoutNowResponse)) })
 	})
-	late := time.NewTimer(t.sure)
+	late := time.NewTimer(t.Sure)
 	defer late.Stop()
 	select {
 	case err := <-answered:
@@ -750,10 +754,10 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest) {
 	t.mu.Lock()
 	s := t.snapshots[id]
-	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.silence {
+	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.Silence {
 		s = sentSnapshot{term: q.Term, end: q.LastLogIndex}
 	}
-	pause := t.silence >> max(0, 8-s.times)
+	pause := t.Silence >> max(0, 8-s.times)
 	if s.times++; s.times == 1 {
 		pause = 0
 	}
@@ -762,7 +766,7 @@ func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest
 	t.mu.Unlock()
 	select {
 	case <-time.After(pause):
-	case <-t.peers.ctx.Done():
+	case <-t.peers.Ctx.Done():
 	}
 }
 

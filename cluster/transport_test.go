@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
@@ -159,7 +160,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		expect("other, without", sent-mostWaiting)
 		send("one, without", one, "1", nil)
 		expect("one, with entries", sent)
-		time.Sleep(10 * one.silence)
+		time.Sleep(10 * one.Silence)
 		expect("one, without", sent-mostWaiting)
 		expect("other, without", sent-mostWaiting)
 
@@ -167,7 +168,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		if err := other.transport.RequestVote("3", "busy:1", new(raft.RequestVoteRequest), new(raft.RequestVoteResponse)); err == nil {
 			t.Error("a vote was answered")
 		}
-		if took := time.Since(began); took > other.silence {
+		if took := time.Since(began); took > other.Silence {
 			t.Errorf("a vote request waited %v", took)
 		}
 		for range 2 * mostWaiting {
@@ -184,7 +185,7 @@ func TestWaitingIsBounded(t *testing.T) {
 
 // slowClose is a network whose connections end some ms after Close is called, as when the goroutine that closes them
 // has to wait until it runs.
-type slowClose struct{ Network }
+type slowClose struct{ peer.Network }
 
 func (s slowClose) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	c, err := s.Network.Dial(ctx, addr)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 )
 
 // newer returns an entry as a later version could write it.
@@ -36,12 +37,12 @@ func TestNewerEntry(t *testing.T) {
 				f := startedFleet(t, 1)
 				lead := leadOf(t, f)
 				other := f.running[(lead+1)%3]
-				c, err := callPeer(other.peers.network, f.running[lead].cfg.addr(), kindForward, other.membership.gate.cluster())
+				c, err := callPeer(other.peers.Network, f.running[lead].cfg.addr(), peer.KindForward, other.membership.gate.Cluster())
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				if err := writeMessage(c, msgBatch, entry); err != nil {
+				if err := peer.WriteMessage(c, msgBatch, entry); err != nil {
 					t.Fatal(err)
 				}
 				if b, err := io.ReadAll(c); len(b) > 0 || err != nil {
@@ -69,12 +70,12 @@ func TestNewerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
 		for range 100 {
-			for _, kind := range []byte{kindRaft, kindStream, kindForward, kindAdmin} {
+			for _, kind := range []byte{peer.KindRaft, peer.KindStream, peer.KindForward, peer.KindAdmin} {
 				c, err := f.net.Host("d").Dial(t.Context(), "a:1")
 				if err != nil {
 					t.Fatal(err)
 				}
-				fmt.Fprintf(c, "%c%c{\"status\":true}\n", kind, peerVersion+1)
+				fmt.Fprintf(c, "%c%c{\"status\":true}\n", kind, peer.PeerVersion+1)
 				if b, _ := io.ReadAll(c); len(b) > 0 {
 					t.Errorf("answered %q", b)
 				}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
@@ -26,7 +27,7 @@ type wires struct {
 
 func newWires() *wires { return &wires{Network: memnet.New(), ends: map[*wire]struct{}{}} }
 
-func (n *wires) host(name string) Network { return wiresHost{n, name} }
+func (n *wires) host(name string) peer.Network { return wiresHost{n, name} }
 
 func (n *wires) wrap(w *wire) *wire {
 	w.n, w.gone = n, make(chan struct{})
@@ -197,7 +198,7 @@ func (l wiresListener) Accept() (net.Conn, error) {
 
 // slowDials is a network whose new connections take long; those that exist work.
 type slowDials struct {
-	Network
+	peer.Network
 	takes *atomic.Int64
 }
 
@@ -279,7 +280,7 @@ func (n *wires) alone(m *Member) {
 // receiving matches the connection on which a member has received so many bytes of a snapshot.
 func (n *wires) receiving(m *Member, bytes int) func(w *wire) bool {
 	host := hostOf(m)
-	return func(w *wire) bool { return w.kind == kindRaft && !w.dialed && w.to == host && w.read > bytes }
+	return func(w *wire) bool { return w.kind == peer.KindRaft && !w.dialed && w.to == host && w.read > bytes }
 }
 
 // lose cuts off a member, whose connections carry nothing any more from then on.

@@ -71,7 +71,7 @@ bool two, other;
 inline choose(a) { if :: a = 0 :: a = 1 :: a = 2 fi }
 
 #define TOGETHER(a, b) (d[a].agreed && d[b].agreed && SAME(a, b))
-// Members of different clusters refuse each other (peerPort.answer).
+// Members of different clusters refuse each other (peer.Port.judge).
 #ifdef NO_SAME_CLUSTER
 #define SAME(a, b) true
 #else

@@ -101,7 +101,7 @@ inline choose(a) {
 #define LAST(a) (size[a] == 0 -> 0 : TERM(log[a].e[size[a] - 1]))
 #define OLDER(a, b) (LAST(a) < LAST(b) || LAST(a) == LAST(b) && size[a] <= size[b])
 
-// Who may take part in elections: transport.keepOut and node.behind (cluster/node.go), and peerPort's gate.
+// Who may take part in elections: transport.keepOut and node.behind (cluster/node.go), and peer.Gate.
 #ifdef NO_CATCHING_UP_FIRST
 #define TAKES_PART(a) in[a]
 #else

@@ -23,6 +23,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -221,7 +223,7 @@ func byPeer(flags *pflag.FlagSet) bool {
 
 // send sends q to a member. It also returns the network by which members are reached. If it has to wait
 // for the servers, it says so on stderr.
-func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q cluster.Request, stderr io.Writer) (s *cluster.Status, network cluster.TCP, err error) {
+func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q cluster.Request, stderr io.Writer) (s *cluster.Status, network peer.TCP, err error) {
 	switch keeper, err := o.peerTLS.load(flags, slog.New(slog.DiscardHandler)); {
 	case err != nil:
 		return nil, network, err
@@ -394,7 +396,7 @@ func (x *clusterStatus) leaves(q cluster.Request) (r remainder, taken bool) {
 const settleTime = 2 * time.Second
 
 // settle asks the members again until what they say is settled, or ctx ends.
-func (x *clusterStatus) settle(ctx context.Context, network cluster.Network, settled func() bool) {
+func (x *clusterStatus) settle(ctx context.Context, network peer.Network, settled func() bool) {
 	for !settled() {
 		select {
 		case <-ctx.Done():
@@ -436,7 +438,7 @@ func (x *clusterStatus) changed() bool {
 // Without a leader none would.
 func (x *clusterStatus) started() bool {
 	return x.Leader == 0 || !slices.ContainsFunc(x.Answers, func(a memberStatus) bool {
-		differs := slices.ContainsFunc(x.Differs, func(d cluster.Difference) bool { return d.ID == a.ID })
+		differs := slices.ContainsFunc(x.Differs, func(d election.Difference) bool { return d.ID == a.ID })
 		return !a.Serving && !differs && (a.Cluster == 0 || a.Cluster == x.Cluster)
 	})
 }
@@ -461,7 +463,7 @@ func explainPeer(ctx context.Context, config *tls.Config, addr string, err error
 		}
 		return err
 	}
-	if _, plain := cluster.Ask(ctx, cluster.TCP{}, addr, cluster.Request{Status: true}); plain == nil {
+	if _, plain := cluster.Ask(ctx, peer.TCP{}, addr, cluster.Request{Status: true}); plain == nil {
 		return fmt.Errorf("%s does not speak TLS: ask it without --peer-tls-cert and --peer-tls-ca", addr)
 	}
 	return err
@@ -483,7 +485,7 @@ type clusterStatus struct {
 	Health   health         `json:"health"`
 	Problems []string       `json:"problems"`
 
-	apart map[uint64]*cluster.TLSError // why TLS with a member fails
+	apart map[uint64]*peer.TLSError // why TLS with a member fails
 }
 
 // answerOf returns what a member says about itself; nil if it does not answer.
@@ -511,7 +513,7 @@ func (x *clusterStatus) wrong(id uint64) string {
 	case a.NoVote != "": // with one voter less, the cluster may not outlast the loss of another
 		says = a.NoVote
 	}
-	if i := slices.IndexFunc(x.Differs, func(d cluster.Difference) bool { return d.ID == id }); i >= 0 {
+	if i := slices.IndexFunc(x.Differs, func(d election.Difference) bool { return d.ID == id }); i >= 0 {
 		differs := fmt.Sprintf("its state differs at entry %d", x.Differs[i].Index)
 		says = strings.TrimPrefix(says+", "+differs, ", ")
 	}
@@ -602,7 +604,7 @@ func membersOf(s *cluster.Status) []proto.Peer {
 // ownStatus asks each member that s names for its own status, all at once, and returns those
 // that answer in time, sorted by id, and why TLS fails with others. It adds to s the members that
 // differ, which only the leader knows.
-func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) (all []memberStatus, apart map[uint64]*cluster.TLSError) {
+func ownStatus(ctx context.Context, network peer.Network, s *cluster.Status) (all []memberStatus, apart map[uint64]*peer.TLSError) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	members := membersOf(s)
@@ -621,12 +623,12 @@ func ownStatus(ctx context.Context, network cluster.Network, s *cluster.Status) 
 			answers <- answer{m.ID, x, err}
 		}()
 	}
-	apart = map[uint64]*cluster.TLSError{}
+	apart = map[uint64]*peer.TLSError{}
 	for range members {
 		a := <-answers
 		x := a.x
 		if x == nil {
-			if why := (*cluster.TLSError)(nil); errors.As(a.err, &why) {
+			if why := (*peer.TLSError)(nil); errors.As(a.err, &why) {
 				apart[a.of] = why
 			}
 			continue

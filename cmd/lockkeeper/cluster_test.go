@@ -19,6 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
@@ -192,7 +194,7 @@ func TestClusterStarting(t *testing.T) {
 		leader  uint64
 		id      cluster.ClusterID
 		serving bool
-		differs []cluster.Difference
+		differs []election.Difference
 		waits   bool
 	}{
 		"serves":                 {leader: 1, id: 7, serving: true},
@@ -200,7 +202,7 @@ func TestClusterStarting(t *testing.T) {
 		"not in the cluster yet": {leader: 1, waits: true},
 		"of another cluster":     {leader: 1, id: 8},
 		"without a leader":       {id: 7},
-		"with another state":     {leader: 1, id: 7, differs: []cluster.Difference{{ID: 2, Index: 1}}},
+		"with another state":     {leader: 1, id: 7, differs: []election.Difference{{ID: 2, Index: 1}}},
 	} {
 		x := clusterStatus{Status: &cluster.Status{ID: 1, Leader: c.leader, Cluster: 7, Differs: c.differs}}
 		x.Answers = []memberStatus{{ID: 1, Cluster: 7, About: cluster.About{Serving: c.leader != 0}}, {ID: 2, Cluster: c.id, About: cluster.About{Serving: c.serving}}}
@@ -261,7 +263,7 @@ func TestClusterByClientPort(t *testing.T) {
 	old := *own.Status // of a moment before the members answered
 	old.Leader = 4 - to
 	own.Status = &old
-	if own.settle(t.Context(), cluster.TCP{}, own.changed); own.Leader != to {
+	if own.settle(t.Context(), peer.TCP{}, own.changed); own.Leader != to {
 		t.Errorf("the server that was asked still says that %d leads", own.Leader)
 	}
 	if s := ask(t, "remove", "3", "--server", all, "--yes"); len(s.Members) != 2 || !s.Members[1].Observer {
@@ -541,7 +543,7 @@ func TestClusterStatusOfOthers(t *testing.T) {
 		}
 		says := fmt.Sprintf("its state differs at entry %d", differs[0].Index)
 		for _, by := range []uint64{6 - bad - good, good} {
-			if s := ask(t, "status", "--peer", peers[by]); len(s.Differs) != 1 || s.Differs[0] != (cluster.Difference{ID: bad, Index: differs[0].Index}) {
+			if s := ask(t, "status", "--peer", peers[by]); len(s.Differs) != 1 || s.Differs[0] != (election.Difference{ID: bad, Index: differs[0].Index}) {
 				return fmt.Sprintf("asked server %d: %+v", by, s.Differs)
 			}
 			for id := range peers {
@@ -685,7 +687,7 @@ ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  PEER TLS  VERSION  STATE
 5   e:1        -            follower  8      -         0.2      serves no clients
 6   f:1        f:2          observer  9      -         0.2      waits for its vote
 health: degraded: server 2 at b:1: in no cluster yet; server 3 at c:1: belongs to cluster 00000000000000bb; server 4 at d:1: does not answer, its state differs at entry 8; server 5 at e:1: serves no clients; server 6 at f:1: waits for its vote
-`: {ID: 1, Role: "leader", Leader: 1, Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []cluster.Difference{{ID: 4, Index: 8}}},
+`: {ID: 1, Role: "leader", Leader: 1, Term: 3, Index: 9, Zxid: 5, Digest: "d", Cluster: 0xaa, Formed: true, Data: true, Members: members, Differs: []election.Difference{{ID: 4, Index: 8}}},
 		`server 2 is in no cluster yet, and has data without the id of a cluster
 ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  PEER TLS  VERSION  STATE
 1   a:1        a:2          leader    9      use       0.2      belongs to cluster 00000000000000aa
@@ -745,7 +747,7 @@ func TestHealth(t *testing.T) {
 // TestStatusFields: the help of cluster status names every field of its JSON.
 func TestStatusFields(t *testing.T) {
 	b, err := json.Marshal(&clusterStatus{
-		Status:  &cluster.Status{Members: []proto.Peer{{}}, Configured: []proto.Peer{{}}, Waiting: "x", Differs: []cluster.Difference{{}}},
+		Status:  &cluster.Status{Members: []proto.Peer{{}}, Configured: []proto.Peer{{}}, Waiting: "x", Differs: []election.Difference{{}}},
 		Answers: []memberStatus{{}},
 	})
 	check1(t, err)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
@@ -28,7 +29,7 @@ type Hooks struct {
 	// may use it at a time. Nil is a new one.
 	Memory *storage.Memory
 	// Network replaces TCP between members.
-	Network cluster.Network
+	Network peer.Network
 	// TimeOfDay is the server's clock: what the log's entries are stamped with while
 	// it leads, which clients see as the ctime and mtime of znodes, and by which the
 	// leader deletes TTL znodes. Timers and sessions do not follow it, so it may

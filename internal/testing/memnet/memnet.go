@@ -86,7 +86,7 @@ func (n *Network) HealAtOnce() {
 	n.mu.Unlock()
 }
 
-// Host is the network as one host sees it. Its methods are those of cluster.Network.
+// Host is the network as one host sees it. Its methods are those of peer.Network.
 type Host struct {
 	n    *Network
 	name string
@@ -212,6 +212,19 @@ func (n *Network) Open(at, with string) (count int) {
 		}
 	}
 	return count
+}
+
+// HangUp closes the connections of a host at its end, as its process may do: those with one other
+// host, or all if with is empty.
+func (n *Network) HangUp(at, with string) {
+	n.mu.Lock()
+	ends := n.ends()
+	n.mu.Unlock()
+	for _, c := range ends {
+		if l := c.out.link; l.from == at && (with == "" || l.to == with) {
+			c.Close()
+		}
+	}
 }
 
 // Kill ends all connections and listeners of a host, as when its process is killed.

@@ -14,7 +14,7 @@ var corrections = []putBack{
 		{"cluster/transport.go", "if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {", "if q.Term == 0 {"},
 	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
-		{"cluster/disk.go", "\tt.turn.take()\n\tt.newest.Store(term)\n\tt.turn.give()\n", "\tt.newest.Store(term)\n"},
+		{"cluster/disk.go", "\tt.turn.Take()\n\tt.newest.Store(term)\n\tt.turn.Give()\n", "\tt.newest.Store(term)\n"},
 	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
 	{"kept connections", []edit{
 		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
@@ -44,7 +44,7 @@ var corrections = []putBack{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []finding{{"cluster", "TestForgottenWhileReplicating", "did not happen: the entry"}}},
 	{"signs of life", []edit{
-		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
+		{"cluster/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Success:false"}}},
 	{"snapshots are not cut", []edit{
 		{"cluster/raftconn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
@@ -74,21 +74,21 @@ var corrections = []putBack{
 
 	// Elections and leadership.
 	{"the state of a leader that was replaced", []edit{
-		{"cluster/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.ran })))", "c.current = c.ran"},
-		{"cluster/pulse.go", "} else if p.contacts.outdated(a.Newest) {", "} else if a.Newest == 0 {"},
+		{"internal/core/election/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.Ran })))", "c.current = c.ran"},
+		{"cluster/pulse.go", "} else if p.contacts.Outdated(a.Newest) {", "} else if a.Newest == 0 {"},
 	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
 	{"the state of a leader that nobody accepts", []edit{
-		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
-		{"cluster/pulse.go", " && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority", ""},
+		{"internal/core/election/contacts.go", "h.Asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
+		{"cluster/pulse.go", " && p.contacts.Knows(asked.Now, term) && !p.verdict.Load().NoMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
 	{"the state of a new leader", []edit{
-		{"cluster/contacts.go", "if leads && own.begun {", "if leads {"},
+		{"internal/core/election/contacts.go", "if leads && own.Begun {", "if leads {"},
 	}, []finding{{"cluster", "TestOldReadsOfNewLeader", "serves a read"}}},
 	{"a term that nobody begins", []edit{
-		{"cluster/pulse.go", "\t\tcase v.deposed:\n", "\t\tcase v.deposed && false:\n"},
+		{"cluster/pulse.go", "\t\tcase v.Deposed:\n", "\t\tcase v.Deposed && false:\n"},
 	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
 	{"the vote of a member that was dropped", []edit{
-		{"cluster/pulse.go", "own.dropped = p.raft.dropped(own.applied, p.digests.replica.Votes(p.id))", "own.dropped = p.digests.replica.Votes(p.id)"},
+		{"cluster/pulse.go", "own.Dropped = p.raft.dropped(own.Applied, p.replica.Votes(p.id))", "own.Dropped = p.replica.Votes(p.id)"},
 	}, []finding{{"cluster", "TestLeaderLostWhileRemovingJoined", "nothing is acknowledged"}, {"cluster", "TestRemovedDoesNotStand", "it stands"}}},
 	{"a vote for an address", []edit{
 		{"cluster/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
@@ -113,25 +113,25 @@ var corrections = []putBack{
 		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
-		{"cluster/contacts.go", "patience = write * int64(min(c.tries, mostPatience))", "patience = write"},
+		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, mostPatience))", "patience = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
 	{"lost election", []edit{
-		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.sure)\n", ""},
+		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.Sure)\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
 	{"successor that lost an election", []edit{
-		{"cluster/transport.go", "\t\t\tt.endElection(t.silence)\n", ""},
+		{"cluster/transport.go", "\t\t\tt.endElection(t.Silence)\n", ""},
 	}, []finding{{"cluster", "TestHandOverToCandidate", "no other member"}}},
 	{"candidate", []edit{
-		{"cluster/contacts.go", "s.candidate = s.candidate && c.heard.term < s.term", "_ = s.candidate"},
+		{"internal/core/election/contacts.go", "s.Candidate = s.Candidate && c.heard.Term < s.Term", "_ = s.Candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
 	{"lease", []edit{
-		{"cluster/lease.go", "return l.since(l.followed.Load()) <= l.contacts.sure", "return true"},
+		{"cluster/lease.go", "return l.since(l.followed.Load()) <= l.contacts.Sure", "return true"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
 	{"stuck disk", []edit{
-		{"cluster/contacts.go", "return c.heard.stalled >= c.silence }", "return false }"},
+		{"internal/core/election/contacts.go", "return c.heard.Stalled >= c.Silence }", "return false }"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && p.gate.lifted() && !p.raft.behind():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.Lifted() && !p.raft.behind():", "case false && stand:"},
 	}, []finding{{"internal/testing/whole", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
 		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
@@ -143,7 +143,7 @@ var corrections = []putBack{
 		{"cluster/handover.go", "h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\th.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
 	{"unanswered transfer", []edit{
-		{"cluster/transport.go", "late := time.NewTimer(t.sure)", "late := time.NewTimer(time.Hour)"},
+		{"cluster/transport.go", "late := time.NewTimer(t.Sure)", "late := time.NewTimer(time.Hour)"},
 	}, []finding{{"cluster", "TestTimeoutNowUnanswered", "it fails after"}}},
 	{"failed transfer", []edit{
 		{"cluster/handover.go", "h.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
@@ -157,7 +157,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"shorter logs are first", []edit{
-		{"cluster/contacts.go", "apart, gap = write, patience+electionWrites*write", "apart = write"},
+		{"internal/core/election/contacts.go", "apart, gap = write, patience+electionWrites*write", "apart = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks", "no leader after"}}},
 	{"added by a second request", []edit{
 		{"cluster/change.go", "removed > q.Since", "removed > 1<<62"},
@@ -174,8 +174,8 @@ var corrections = []putBack{
 		{"cluster/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
 	}, []finding{{"cluster", "TestRemovedWhileJoining", "FAIL"}}},
 	{"no clusters", []edit{
-		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
-		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
+		{"internal/core/peer/peers.go", "case h.Cluster != a.cluster:", "case false:"},
+		{"internal/core/peer/hello.go", "case a.verdict != welcome:", "case false:"},
 		{"cluster/removed.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []finding{{"cluster", "TestOtherClustersData", "FAIL"}, {"cluster", "TestMixedFiles", "FAIL"}}},
@@ -183,24 +183,24 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "p.compare(members, own)", "_ = p.compare"},
 	}, []finding{{"cluster", "TestDiffers", "FAIL"}}},
 	{"serves in doubt", []edit{
-		{"cluster/pulse.go", "v.disputed = p.digests.dispute() != 0", "v.disputed = false"},
+		{"cluster/pulse.go", "v.Disputed = p.digests.Dispute() != 0", "v.Disputed = false"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "serves"}}},
 	{"a copy is a witness", []edit{
-		{"cluster/digests.go", "!x.Observer && copied == 0 {", "!x.Observer && copied < 1<<62 {"},
-	}, []finding{{"cluster", "TestDiffersFromCopy", "FAIL"}, {"cluster", "TestDigestsModel", "is said to be wrong"}}},
+		{"internal/core/election/digests.go", "!x.Observer && copied == 0 {", "!x.Observer && copied < 1<<62 {"},
+	}, []finding{{"cluster", "TestDiffersFromCopy", "FAIL"}, {"internal/core/election", "TestDigestsModel", "is said to be wrong"}}},
 	{"the next leader does not know of a dispute", []edit{
-		{"cluster/digests.go", "d.ballots, d.doubted = nil, 0", "d.ballots, d.doubted, d.disputed = nil, 0, 0"},
-		{"cluster/digests.go", "d.disputed = max(d.disputed, a.Disputed)", ""},
+		{"internal/core/election/digests.go", "d.ballots, d.doubted = nil, 0", "d.ballots, d.doubted, d.disputed = nil, 0, 0"},
+		{"internal/core/election/digests.go", "d.disputed = max(d.disputed, a.Disputed)", ""},
 	}, []finding{{"cluster", "TestDiffersNextLeader", "have served"}}},
 	{"a leader that was restarted does not hear of a dispute", []edit{
-		{"cluster/digests.go", "d.disputed = max(d.disputed, a.Disputed)", ""},
+		{"internal/core/election/digests.go", "d.disputed = max(d.disputed, a.Disputed)", ""},
 	}, []finding{{"cluster", "TestDiffersLeaderForgets", "a member serves for"}}},
 	{"a copy counts for nothing under the next leader", []edit{
-		{"cluster/digests.go", "if d.copied < q.Right {", "if false {"},
+		{"internal/core/election/digests.go", "if d.copied < q.Right {", "if false {"},
 	}, []finding{{"cluster", "TestDiffersAmongCopies", "FAIL"}}},
 	{"the dispute is about the first entry", []edit{
-		{"cluster/digests.go", "d.doubted = max(d.doubted, b.index)", "if d.doubted == 0 {\n\t\t\t\td.doubted = b.index\n\t\t\t}"},
-	}, []finding{{"cluster", "TestDisputeOfNewest", "it serves"}}},
+		{"internal/core/election/digests.go", "d.doubted = max(d.doubted, b.index)", "if d.doubted == 0 {\n\t\t\t\td.doubted = b.index\n\t\t\t}"},
+	}, []finding{{"internal/core/election", "TestDisputeOfNewest", "it serves"}}},
 	{"sessions expire although nobody serves", []edit{
 		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},
@@ -228,7 +228,7 @@ var corrections = []putBack{
 		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"own snapshot that ends late", []edit{
-		{"cluster/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.raft.saving.turn.give()\n", ""},
+		{"cluster/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.raft.saving.turn.Give()\n", ""},
 	}, []finding{{"cluster", "TestOwnSnapshotEndsLate", "Raft takes the snapshot that ends"}}},
 	{"follower without the entries before its snapshot", []edit{
 		{"cluster/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},

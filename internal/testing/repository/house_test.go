@@ -28,9 +28,10 @@ import (
 const house = `
 	jute internal/core/timing
 	proto
-	znode session watch internal/core/locks internal/core/stopwatch internal/core/fdlimit internal/core/either internal/core/diskspace internal/core/fsync internal/core/persona internal/core/sasl
+	znode session watch internal/core/locks internal/core/stopwatch internal/core/wake internal/core/fdlimit internal/core/either internal/core/diskspace internal/core/fsync internal/core/persona internal/core/sasl
 	fsm internal/core/report
-	internal/core/storage
+	internal/core/storage internal/core/election
+	internal/core/peer
 	server cluster
 	internal/core/testhooks spec
 	lockkeeper
@@ -249,6 +250,32 @@ var pureAllowed = map[string][]string{
 	"":                {"net/netip"}, // arithmetic of addresses
 	"jute/frame.go":   {"io"},        // reads from a Reader that it is given
 	"fsm/snapshot.go": {"io", "bufio"},
+}
+
+// TestDecisions checks that the packages that decide start no goroutine and read no clock: the time is an input.
+func TestDecisions(t *testing.T) {
+	clocks := []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
+	seen := 0
+	for _, s := range sources(t) {
+		if s.test || s.dir != "internal/core/election" {
+			continue
+		}
+		seen++
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a decision must not start a goroutine", s.fset.Position(n.Pos()))
+			case *ast.SelectorExpr:
+				if of, ok := n.X.(*ast.Ident); ok && of.Name == "time" && slices.Contains(clocks, n.Sel.Name) {
+					t.Errorf("%s: a decision must not read a clock, nor wait", s.fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+	if seen < 3 {
+		t.Errorf("only %d files decide", seen)
+	}
 }
 
 // TestPurity checks that the pure packages have no goroutines, clocks, I/O, randomness or

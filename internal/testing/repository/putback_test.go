@@ -48,10 +48,10 @@ var putBacks = []putBack{
 		{"cluster/readindex.go", "if !leads || r.raft.begun.Load() != term {", "if !leads {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"a leader that has lost the majority, or heard of a later term, still says that it leads", []edit{
-		{"cluster/pulse.go", " && p.contacts.knows(asked.now, term) && !p.verdict.Load().noMajority", ""},
+		{"cluster/pulse.go", " && p.contacts.Knows(asked.Now, term) && !p.verdict.Load().NoMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBehindWall", "serves a read"}}},
 	{"a member trusts a leader's answer however long ago a majority confirmed that leader", []edit{
-		{"cluster/contacts.go", "h.asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
+		{"internal/core/election/contacts.go", "h.Asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
 		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.ran < 0:\n\t\treturn forever"},
@@ -64,7 +64,7 @@ var putBacks = []putBack{
 		{"cluster/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
 	}, []finding{{"cluster", "TestMayAccept", "FAIL"}}},
 	{"a member goes on that has applied more than its leader has", []edit{
-		{"cluster/pulse.go", "h.term >= newest && applied > b.End {", "h.term >= newest && applied > b.End && false {"},
+		{"cluster/pulse.go", "h.Term >= newest && applied > b.End {", "h.Term >= newest && applied > b.End && false {"},
 	}, []finding{{"cluster", "TestAheadOfLeader", "its fault"}}},
 	{"a member goes on whose snapshot ends with another entry than its leader has", []edit{
 		{"cluster/transport.go", "\tcase term != newest.Term:\n", "\tcase term != newest.Term && term == 0:\n"},
@@ -144,7 +144,7 @@ var putBacks = []putBack{
 	}, []finding{{"cmd/lockkeeper", "TestFewFiles", " sessions: "}}},
 	{"strangers' connections to the peer port may take all file descriptors", []edit{
 		{"internal/core/fdlimit/fdlimit.go", "ForPeers   = 3", "ForPeers   = 0"},
-		{"cluster/ungreeted.go", "if len(u.conns) <= u.most {", "if len(u.conns) <= 1<<30 {"},
+		{"internal/core/peer/ungreeted.go", "if len(u.conns) <= u.most {", "if len(u.conns) <= 1<<30 {"},
 	}, []finding{{"cmd/lockkeeper", "TestFewFiles", "too many open files"}}},
 	{"strangers keep a probe from a connection to the HTTP port", []edit{
 		{"cmd/lockkeeper/adminconns.go", "all.waiting[i].Conn.Close()", "i = len(all.waiting) - 1\n\t\tall.waiting[i].Conn.Close()"},
@@ -153,13 +153,13 @@ var putBacks = []putBack{
 		{"internal/core/storage/wal.go", "errors.Is(err, fs.ErrClosed) { // the", "errors.Is(err, fs.ErrInvalid) { // the"},
 	}, []finding{{"internal/core/storage", "TestWALReadWhileDeleted", "file already closed"}}},
 	{"servers form no cluster if the one that has just formed it loses its disk", []edit{
-		{"cluster/form.go", "s.proposed != 0 && c.cluster == s.proposed {", "s.proposed != 0 && c.cluster == 0 {"},
+		{"cluster/form.go", "s.proposed != 0 && c.Cluster == s.proposed {", "s.proposed != 0 && c.Cluster == 0 {"},
 	}, []finding{{"cluster", "TestProposerLostAfterCall", "FAIL"}}},
 	{"a leader sends the damaged description of its snapshot", []edit{
 		{"internal/core/storage/snapshots.go", "was != \"\" && was != string(b) {", "was == \"never\" {"},
 	}, []finding{{"cluster", "TestDamagedMetaWhileItLeads", "FAIL"}}},
 	{"an observer's wait begins anew whenever a disk seems stuck", []edit{
-		{"cluster/contacts.go", "from = max(from, c.resort+10*c.silence.Milliseconds())", "from += 10 * c.silence.Milliseconds()"},
+		{"internal/core/election/contacts.go", "from = max(from, c.resort+10*c.Silence.Milliseconds())", "from += 10 * c.Silence.Milliseconds()"},
 	}, []finding{{"cluster", "TestObserverRefusesVotes", "FAIL"}}},
 	{"whoever looks into a server has its state locked until everything is read", []edit{
 		{"fsm/replica.go", "const pace = 256", "const pace = 1 << 40"},

@@ -104,16 +104,16 @@ var plants = []plant{
 		{"internal/core/server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
 	}, []string{"watches"}},
 	{"a leader whose disk is stuck continues to lead", []edit{
-		{"cluster/contacts.go", "func (c *contacts) useless() bool { return c.heard.stalled >= c.silence }", "func (c *contacts) useless() bool { return false }"},
+		{"internal/core/election/contacts.go", "func (c *Contacts) useless() bool { return c.heard.Stalled >= c.Silence }", "func (c *Contacts) useless() bool { return false }"},
 	}, []string{"availability", "progress"}},
 	{"a member that has lost its leader continues to serve", []edit{
-		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.silence,", "giveUp: countdown{length: 20 * p.contacts.silence,"},
-		{"cluster/serving.go", "case seen.noMajority:", "case false:"},
+		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.Silence,", "giveUp: countdown{length: 20 * p.contacts.Silence,"},
+		{"cluster/serving.go", "case seen.NoMajority:", "case false:"},
 		{"cluster/serving.go", "s.late.start(s.since(max(since, s.began)))", "_ = since"},
-		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
+		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader continues to serve", []edit{
-		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
+		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a multi that fails leaves data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.Lookup(path).version != u.node.version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
@@ -165,8 +165,8 @@ var plants = []plant{
 		{"cluster/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start"}},
 	{"members do not tell clusters apart", []edit{
-		{"cluster/peers.go", "case h.cluster != a.cluster:", "case false:"},
-		{"cluster/hello.go", "case a.verdict != welcome:", "case false:"},
+		{"internal/core/peer/peers.go", "case h.Cluster != a.cluster:", "case false:"},
+		{"internal/core/peer/hello.go", "case a.verdict != welcome:", "case false:"},
 		{"cluster/removed.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "expiry"}},
@@ -179,12 +179,12 @@ var plants = []plant{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
-		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/looks, k.gaps) })", "_ = l.watch"},
+		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.Looks, k.gaps) })", "_ = l.watch"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
 		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
-		{"cluster/raftconn.go", "(came || busy) && c.turn.tryTake() {", "(came || !reading) && false {"},
+		{"cluster/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
 	}, []string{"connections", "recovery", "progress"}},
 	// What a leader shows of entries that its disk has not written.
 	{"a leader applies an entry before its disk has it", []edit{

@@ -15,6 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -668,7 +669,7 @@ type silenced struct {
 
 // silencedNetwork is the network as one of the members uses it.
 type silencedNetwork struct {
-	cluster.Network
+	peer.Network
 	id    uint64 // of that member
 	stuck *silenced
 }

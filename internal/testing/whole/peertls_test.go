@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"log/slog"
@@ -41,7 +42,7 @@ func TestPeerTLS(t *testing.T) {
 		<-s.Ready()
 		must(connect(t, inMemory(s)).Create(fmt.Sprintf("/by%d", i), nil, 0))(t)
 	}
-	ours := cluster.TCP{TLS: mutual(ca, ca.Peer(t))}
+	ours := peer.TCP{TLS: mutual(ca, ca.Peer(t))}
 	cluster.Ask(t.Context(), ours, addrs[0], cluster.Request{Remove: 9})
 	eventually(t, "the line of the audit log", func() bool {
 		return slices.Contains(audit.all(), "user=127.0.0.1,CN=peer ip=127.0.0.1 operation=reconfig result=failure")
@@ -58,7 +59,7 @@ func TestPeerTLS(t *testing.T) {
 	for name, config := range strangers {
 		t.Run(name, func(t *testing.T) {
 			var own testkit.Log
-			if s, err := cluster.Ask(t.Context(), cluster.TCP{TLS: config}, addrs[0], cluster.Request{Status: true}); err == nil {
+			if s, err := cluster.Ask(t.Context(), peer.TCP{TLS: config}, addrs[0], cluster.Request{Status: true}); err == nil {
 				t.Errorf("answered %+v", s)
 			}
 			cfg := lockkeeper.Config{ID: 4, PeerAddr: addrs[3], Join: addrs[0], PeerTLS: config, Logger: own.Logger(slog.LevelInfo)}
@@ -82,7 +83,7 @@ func TestPeerTLS(t *testing.T) {
 	said := func() []string { return log.Matching("WARN", "TLS handshake failed", "tls: ") }
 	eventually(t, "the warning about strangers", func() bool {
 		if len(said()) == 0 { // if a handshake timed out first, the log has another message
-			cluster.Ask(t.Context(), cluster.TCP{TLS: strangers["no certificate"]}, addrs[0], cluster.Request{Status: true})
+			cluster.Ask(t.Context(), peer.TCP{TLS: strangers["no certificate"]}, addrs[0], cluster.Request{Status: true})
 		}
 		return len(said()) > 0
 	})

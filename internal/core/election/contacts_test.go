@@ -1,4 +1,4 @@
-package cluster
+package election
 
 import (
 	"math"
@@ -6,25 +6,26 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // three is a cluster of three members. The tests are about the contacts of the first.
 var three = []proto.Peer{{ID: 1}, {ID: 2}, {ID: 3}}
 
-// look calls contacts.look at now for a member whose state is own.
-func look(c *contacts, now int64, own state) (v verdict, stand bool) {
-	v, _, stand, _ = c.look(now, three, own)
+// look calls Look at now for a member whose state is own.
+func look(c *Contacts, now int64, own State) (v Verdict, stand bool) {
+	v, _, stand, _ = c.Look(now, three, own)
 	return v, stand
 }
 
 // following returns the contacts of a member that has just got a heartbeat of member
 // 3, the leader of term 5.
-func following() (c *contacts, conn *int) {
-	c = newContacts(1, timesFor(2*time.Second))
-	look(c, 1000, state{term: 5})
+func following() (c *Contacts, conn *int) {
+	c = NewContacts(1, timing.For(2*time.Second))
+	look(c, 1000, State{Term: 5})
 	conn = new(int)
-	c.hear(1000, heard{id: 3, term: 5, conn: conn}, 0, 5)
+	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
 	return c, conn
 }
 
@@ -33,8 +34,8 @@ func following() (c *contacts, conn *int) {
 func TestSilence(t *testing.T) {
 	c, _ := following()
 	for now := int64(1000); ; now += 100 {
-		v, _ := look(c, now, state{term: 5})
-		if v.lost {
+		v, _ := look(c, now, State{Term: 5})
+		if v.Lost {
 			if now != 3000 {
 				t.Errorf("lost after %d ms", now-1000)
 			}
@@ -42,7 +43,7 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	c, _ = following()
-	if v, _ := look(c, 60_000, state{term: 5}); v.lost || v.noMajority {
+	if v, _ := look(c, 60_000, State{Term: 5}); v.Lost || v.NoMajority {
 		t.Error("a member that was paused for a minute has lost the others")
 	}
 }
@@ -52,35 +53,35 @@ func TestSilence(t *testing.T) {
 func TestSeenLoss(t *testing.T) {
 	for _, x := range []struct {
 		name string
-		then func(c *contacts)
+		then func(c *Contacts)
 		lost bool
 	}{
-		{"only the connection", func(c *contacts) {}, false},
-		{"refused", func(c *contacts) { c.refused(3) }, true},
-		{"does not lead", func(c *contacts) { c.answered(3, moment{1020, 0}, 1020, state{term: 5}) }, true},
-		{"did not lead at that time", func(c *contacts) { c.answered(3, moment{1010, 0}, 1020, state{term: 5}) }, true},
-		{"did not lead before", func(c *contacts) { c.answered(3, moment{1009, 0}, 1020, state{term: 5}) }, false},
-		{"leads", func(c *contacts) { c.answered(3, moment{1020, 0}, 1020, state{term: 5, leads: true}) }, false},
-		{"heard again", func(c *contacts) {
-			c.refused(3)
-			c.hear(1020, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
+		{"only the connection", func(c *Contacts) {}, false},
+		{"refused", func(c *Contacts) { c.Refused(3) }, true},
+		{"does not lead", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1020, Ran: 0}, 1020, State{Term: 5}) }, true},
+		{"did not lead at that time", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1010, Ran: 0}, 1020, State{Term: 5}) }, true},
+		{"did not lead before", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1009, Ran: 0}, 1020, State{Term: 5}) }, false},
+		{"leads", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1020, Ran: 0}, 1020, State{Term: 5, Leads: true}) }, false},
+		{"heard again", func(c *Contacts) {
+			c.Refused(3)
+			c.Hear(1020, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
 		}, false},
 	} {
 		c, conn := following()
-		if c.hungUp(new(int), 1010) {
+		if c.HungUp(new(int), 1010) {
 			t.Errorf("%s: the end of another connection counts", x.name)
 		}
-		c.refused(3) // while its connection is still open
-		if v, _ := look(c, 1005, state{term: 5}); v.lost {
+		c.Refused(3) // while its connection is still open
+		if v, _ := look(c, 1005, State{Term: 5}); v.Lost {
 			t.Errorf("%s: lost by a refused connection while another one is open", x.name)
 		}
-		if !c.hungUp(conn, 1010) {
+		if !c.HungUp(conn, 1010) {
 			t.Errorf("%s: the end of its connection does not count", x.name)
 		}
-		look(c, 1010, state{term: 5})
+		look(c, 1010, State{Term: 5})
 		x.then(c)
-		if v, _ := look(c, 1030, state{term: 5}); v.lost != x.lost {
-			t.Errorf("%s: lost is %v", x.name, v.lost)
+		if v, _ := look(c, 1030, State{Term: 5}); v.Lost != x.lost {
+			t.Errorf("%s: lost is %v", x.name, v.Lost)
 		}
 	}
 }
@@ -102,24 +103,24 @@ func TestBehind(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c, conn := following()
-			asked := c.moment(1000).ran
+			asked := c.Moment(1000).Ran
 			for now := int64(1000); now < 20_000; now += 50 {
 				if now%100 == 0 {
-					m := c.moment(now)
-					c.hear(now, heard{id: 3, term: 5, conn: conn, applied: uint64(now), asked: asked}, 0, 5)
-					asked = m.ran
+					m := c.Moment(now)
+					c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: conn, Applied: uint64(now), Asked: asked}, 0, 5)
+					asked = m.Ran
 				}
-				v, _ := look(c, now, state{term: 5, applied: x.applied(now)})
-				if v.behind != c.behind(now) {
-					t.Fatalf("at %d: behind is %v by look, and %v by itself", now, v.behind, c.behind(now))
+				v, _ := look(c, now, State{Term: 5, Applied: x.applied(now)})
+				if v.Behind != c.Behind(now) {
+					t.Fatalf("at %d: behind is %v by look, and %v by itself", now, v.Behind, c.Behind(now))
 				}
-				if !v.behind {
+				if !v.Behind {
 					continue
 				}
 				if x.behind == 0 || now < x.behind-150 || now > x.behind+50 {
 					t.Fatalf("it is behind at %d", now)
 				}
-				if c.caughtUp(c.moment(now).ran); c.behind(now) {
+				if c.CaughtUp(c.Moment(now).Ran); c.Behind(now) {
 					t.Error("it is behind although it caught up")
 				}
 				return
@@ -149,7 +150,7 @@ func TestMajority(t *testing.T) {
 		times   []int64 // of the members 2, 3 and so on
 		want    int64
 	}{
-		{"nobody", nil, nil, never},
+		{"nobody", nil, nil, timing.Never},
 		{"only itself", vote(1), nil, math.MaxInt64},
 		{"two", vote(1, 2), []int64{10}, 10},
 		{"three", vote(1, 2, 3), []int64{10, 20}, 20},
@@ -159,7 +160,7 @@ func TestMajority(t *testing.T) {
 		{"it is an observer beside three", append(vote(2, 3, 4), observer(1)), []int64{10, 20, 30}, 20},
 		{"it is not one of three", vote(2, 3, 4), []int64{10, 20, 30}, 20},
 	} {
-		c := newContacts(1, timesFor(2*time.Second))
+		c := NewContacts(1, timing.For(2*time.Second))
 		c.setMembers(x.members)
 		for i, at := range x.times {
 			c.peers[uint64(i+2)].reached = at
@@ -173,70 +174,70 @@ func TestMajority(t *testing.T) {
 // TestRemovedPeer: what is known about a member is forgotten when it is removed.
 func TestRemovedPeer(t *testing.T) {
 	c, _ := following()
-	c.followed(2, c.moment(1000))
+	c.Followed(2, c.Moment(1000))
 	c.setMembers(three[:1])
 	if len(c.peers) != 0 {
 		t.Errorf("%d peers are left", len(c.peers))
 	}
 	c.setMembers(three)
-	if at := c.peers[2].followed; at != (moment{never, never}) {
+	if at := c.peers[2].followed; at != (timing.Moment{Now: timing.Never, Ran: timing.Never}) {
 		t.Errorf("a member that was added again has followed at %v", at)
 	}
 }
 
 // TestLatestCounts: a delayed answer does not replace a newer one.
 func TestLatestCounts(t *testing.T) {
-	c := newContacts(1, timesFor(2*time.Second))
-	look(c, 0, state{term: 5, leads: true})
-	c.followed(2, moment{200, 190})
-	c.followed(2, moment{100, 90})
-	c.answered(3, moment{200, 190}, 230, state{lost: true})
-	c.answered(3, moment{100, 90}, 240, state{})
-	if p := c.peers[2]; p.followed != (moment{200, 190}) || p.reached != 190 {
+	c := NewContacts(1, timing.For(2*time.Second))
+	look(c, 0, State{Term: 5, Leads: true})
+	c.Followed(2, timing.Moment{Now: 200, Ran: 190})
+	c.Followed(2, timing.Moment{Now: 100, Ran: 90})
+	c.Answered(3, timing.Moment{Now: 200, Ran: 190}, 230, State{Lost: true})
+	c.Answered(3, timing.Moment{Now: 100, Ran: 90}, 240, State{})
+	if p := c.peers[2]; p.followed != (timing.Moment{Now: 200, Ran: 190}) || p.reached != 190 {
 		t.Errorf("followed at %v, reached at %d", p.followed, p.reached)
 	}
 	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
 		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
 	}
-	if at := c.lastFollowed(150, three); at != 150 {
+	if at := c.LastFollowed(150, three); at != 150 {
 		t.Errorf("followed at %d, which is in the future", at)
 	}
 }
 
-// TestHeartbeats: which heartbeats count, and for which hear reports a change.
+// TestHeartbeats: which heartbeats count, and for which Hear reports a change.
 func TestHeartbeats(t *testing.T) {
 	other := new(int)
 	for _, x := range []struct {
 		name   string
-		h      heard
+		h      Heartbeat
 		newest uint64
 		counts bool
 		news   bool
 	}{
-		{"the next one", heard{id: 3, term: 5}, 5, true, false},
-		{"another connection", heard{id: 3, term: 5, conn: other}, 5, true, true},
-		{"another leader", heard{id: 2, term: 6}, 6, true, true},
-		{"a leader of a term that is over", heard{id: 2, term: 5, conn: other}, 6, false, false},
-		{"an earlier leader than the one that it hears", heard{id: 2, term: 4, conn: other}, 4, false, false},
-		{"a leader that waits for its disk", heard{id: 3, term: 5, stalled: 1999 * ms}, 5, true, false},
-		{"a leader whose disk is stuck", heard{id: 3, term: 5, stalled: 2000 * ms}, 5, true, true},
+		{"the next one", Heartbeat{ID: 3, Term: 5}, 5, true, false},
+		{"another connection", Heartbeat{ID: 3, Term: 5, Conn: other}, 5, true, true},
+		{"another leader", Heartbeat{ID: 2, Term: 6}, 6, true, true},
+		{"a leader of a term that is over", Heartbeat{ID: 2, Term: 5, Conn: other}, 6, false, false},
+		{"an earlier leader than the one that it hears", Heartbeat{ID: 2, Term: 4, Conn: other}, 4, false, false},
+		{"a leader that waits for its disk", Heartbeat{ID: 3, Term: 5, Stalled: 1999 * ms}, 5, true, false},
+		{"a leader whose disk is stuck", Heartbeat{ID: 3, Term: 5, Stalled: 2000 * ms}, 5, true, true},
 	} {
 		c, conn := following()
-		if x.h.conn == nil {
-			x.h.conn = conn
+		if x.h.Conn == nil {
+			x.h.Conn = conn
 		}
-		if news := c.hear(1100, x.h, 30*ms, x.newest); news != x.news {
+		if news := c.Hear(1100, x.h, 30*ms, x.newest); news != x.news {
 			t.Errorf("%s: hear reports a change: %v", x.name, news)
 		}
-		ran := c.moment(1100).ran
+		ran := c.Moment(1100).Ran
 		h := c.heard
 		if counts := h.ran == ran; counts != x.counts {
 			t.Errorf("%s: counts is %v", x.name, counts)
 		}
-		if x.counts && (h.id != x.h.id || h.term != x.h.term || h.led != ran-30 || c.peers[x.h.id].reached != ran) {
+		if x.counts && (h.ID != x.h.ID || h.Term != x.h.Term || h.led != ran-30 || c.peers[x.h.ID].reached != ran) {
 			t.Errorf("%s: %+v", x.name, h)
 		}
-		if x.h.stalled >= 2*time.Second && !c.hear(1200, heard{id: 3, term: 5, conn: conn}, 0, 5) {
+		if x.h.Stalled >= 2*time.Second && !c.Hear(1200, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5) {
 			t.Errorf("%s: hear does not report that the disk works again", x.name)
 		}
 	}
@@ -246,45 +247,45 @@ func TestHeartbeats(t *testing.T) {
 func TestReportedState(t *testing.T) {
 	for _, x := range []struct {
 		name      string
-		own, want state
+		own, want State
 	}{
-		{"it follows", state{term: 5}, state{term: 5}},
-		{"a later term has begun", state{term: 6}, state{term: 6, lost: true}},
-		{"it leads a later term", state{term: 6, leads: true}, state{term: 6, leads: true}},
-		{"it leads that term", state{term: 5, leads: true}, state{term: 5, leads: true}},
-		{"it led an earlier term", state{term: 4, leads: true}, state{term: 4}},
-		{"it stands in that term", state{term: 5, candidate: true}, state{term: 5}},
-		{"it stands in a later term", state{term: 6, candidate: true}, state{term: 6, candidate: true, lost: true}},
+		{"it follows", State{Term: 5}, State{Term: 5}},
+		{"a later term has begun", State{Term: 6}, State{Term: 6, Lost: true}},
+		{"it leads a later term", State{Term: 6, Leads: true}, State{Term: 6, Leads: true}},
+		{"it leads that term", State{Term: 5, Leads: true}, State{Term: 5, Leads: true}},
+		{"it led an earlier term", State{Term: 4, Leads: true}, State{Term: 4}},
+		{"it stands in that term", State{Term: 5, Candidate: true}, State{Term: 5}},
+		{"it stands in a later term", State{Term: 6, Candidate: true}, State{Term: 6, Candidate: true, Lost: true}},
 	} {
 		c, _ := following()
-		if got := c.state(x.own); got != x.want {
+		if got := c.Complete(x.own); got != x.want {
 			t.Errorf("%s: it reports %+v, want %+v", x.name, got, x.want)
 		}
 	}
-	c := newContacts(1, timesFor(2*time.Second))
-	if got := c.state(state{}); !got.lost {
+	c := NewContacts(1, timing.For(2*time.Second))
+	if got := c.Complete(State{}); !got.Lost {
 		t.Error("a member that never heard a leader does not report it as lost")
 	}
 	c, conn := following()
-	c.hear(1000, heard{id: 3, term: 5, conn: conn, stalled: 2 * time.Second}, 0, 5)
-	if got := c.state(state{term: 5}); !got.lost {
+	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn, Stalled: 2 * time.Second}, 0, 5)
+	if got := c.Complete(State{Term: 5}); !got.Lost {
 		t.Error("a member whose leader cannot write does not report it as lost")
 	}
 }
 
 // TestStateOnTheWire: an encoded state decodes to the same.
 func TestStateOnTheWire(t *testing.T) {
-	for _, s := range []state{
-		{}, {leads: true}, {lost: true}, {candidate: true},
-		{leads: true, lost: true, candidate: true, term: 1 << 60, lastTerm: 2 << 50, lastIndex: 3 << 40, stalled: 1234 * ms},
+	for _, s := range []State{
+		{}, {Leads: true}, {Lost: true}, {Candidate: true},
+		{Leads: true, Lost: true, Candidate: true, Term: 1 << 60, LastTerm: 2 << 50, LastIndex: 3 << 40, Stalled: 1234 * ms},
 	} {
-		b := s.append(nil)
-		if len(b) != stateLen || decodeState(b) != s {
-			t.Errorf("%+v is decoded as %+v, from %d bytes", s, decodeState(b), len(b))
+		b := s.Append(nil)
+		if len(b) != StateLen || DecodeState(b) != s {
+			t.Errorf("%+v is decoded as %+v, from %d bytes", s, DecodeState(b), len(b))
 		}
 	}
 	for d, want := range map[time.Duration]uint32{-time.Second: 0, 5 * ms: 5, math.MaxInt64: math.MaxUint32} {
-		if got := millis(d); got != want {
+		if got := Millis(d); got != want {
 			t.Errorf("%v is %d ms", d, got)
 		}
 	}
@@ -297,8 +298,8 @@ var five = append(slices.Clone(three), proto.Peer{ID: 4}, proto.Peer{ID: 5})
 type standing struct {
 	self    uint64
 	members []proto.Peer
-	own     state
-	says    map[uint64]state // what the others answer, at once each time
+	own     State
+	says    map[uint64]State // what the others answer, at once each time
 	refused []uint64         // likewise, beside member 3
 }
 
@@ -306,20 +307,20 @@ type standing struct {
 // within two seconds.
 func (x *standing) after(t *testing.T) int64 {
 	t.Helper()
-	c := newContacts(x.self, timesFor(2*time.Second))
-	c.look(1000, x.members, x.own)
+	c := NewContacts(x.self, timing.For(2*time.Second))
+	c.Look(1000, x.members, x.own)
 	conn := new(int)
-	c.hear(1000, heard{id: 3, term: 5, conn: conn}, 0, 5)
-	c.hungUp(conn, 1010)
-	c.look(1010, x.members, x.own)
+	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
+	c.HungUp(conn, 1010)
+	c.Look(1010, x.members, x.own)
 	for _, id := range append(x.refused, 3) {
-		c.refused(id)
+		c.Refused(id)
 	}
 	for now := int64(1010); now < 3000; now++ {
 		for id, s := range x.says {
-			c.answered(id, moment{now, 0}, now, s)
+			c.Answered(id, timing.Moment{Now: now, Ran: 0}, now, s)
 		}
-		if _, _, stand, _ := c.look(now, x.members, x.own); stand {
+		if _, _, stand, _ := c.Look(now, x.members, x.own); stand {
 			return now - 1010
 		}
 	}
@@ -329,10 +330,10 @@ func (x *standing) after(t *testing.T) int64 {
 // TestWhenItStands: when a member stands for election, for each rule on its own and
 // at its limit.
 func TestWhenItStands(t *testing.T) {
-	own := state{term: 5, lastTerm: 5, lastIndex: 10}
+	own := State{Term: 5, LastTerm: 5, LastIndex: 10}
 	lost := own
-	lost.lost = true
-	with := func(s state, change func(s *state)) state {
+	lost.Lost = true
+	with := func(s State, change func(s *State)) State {
 		change(&s)
 		return s
 	}
@@ -342,26 +343,26 @@ func TestWhenItStands(t *testing.T) {
 		standing
 		want int64
 	}{
-		{"it is the first of two", standing{1, three, own, map[uint64]state{2: lost}, nil}, 0},
-		{"it is the second of two", standing{2, three, own, map[uint64]state{1: lost}, nil}, 150},
-		{"it is the second, but has one entry more", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastIndex = 9 })}, nil}, 0},
-		{"it is the second, but has a later last entry", standing{2, three, own, map[uint64]state{1: with(lost, func(s *state) { s.lastTerm, s.lastIndex = 4, 11 })}, nil}, 0},
-		{"it is the third of three", standing{4, five, own, map[uint64]state{1: lost, 2: lost}, []uint64{5}}, 300},
-		{"two of five are not a majority", standing{1, five, own, map[uint64]state{2: lost}, []uint64{4, 5}}, never},
-		{"one of five has not answered", standing{1, five, own, map[uint64]state{2: lost, 4: lost}, nil}, 100},
-		{"one of five has an election", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.candidate = true })}, []uint64{5}}, 300},
-		{"one of five knows a later term", standing{1, five, own, map[uint64]state{2: lost, 4: with(lost, func(s *state) { s.term = 6 })}, []uint64{5}}, 300},
-		{"one of five leads this term", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5}}, nil}, never},
-		{"one of five led a term before", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 4}}, nil}, 0},
-		{"one of five leads and almost cannot write", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5, stalled: 1999 * ms}}, nil}, never},
-		{"one of five leads and cannot write", standing{1, five, own, map[uint64]state{2: lost, 4: lost, 5: {leads: true, term: 5, stalled: 2000 * ms}}, nil}, 0},
-		{"its disk is slow", standing{1, three, with(own, func(s *state) { s.stalled = 999 * ms }), map[uint64]state{2: lost}, nil}, 0},
-		{"its disk is too slow", standing{1, three, with(own, func(s *state) { s.stalled = 1000 * ms }), map[uint64]state{2: lost}, nil}, never},
-		{"the other's disk is slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 999 * ms })}, nil}, 0},
-		{"the other's disk is too slow", standing{1, three, own, map[uint64]state{2: with(lost, func(s *state) { s.stalled = 1000 * ms })}, nil}, never},
-		{"it does not vote", standing{4, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]state{1: lost, 2: lost}, nil}, never},
-		{"it is not a member", standing{4, three, own, map[uint64]state{1: lost, 2: lost}, nil}, never},
-		{"observers do not count", standing{1, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]state{4: lost}, []uint64{2}}, never},
+		{"it is the first of two", standing{1, three, own, map[uint64]State{2: lost}, nil}, 0},
+		{"it is the second of two", standing{2, three, own, map[uint64]State{1: lost}, nil}, 150},
+		{"it is the second, but has one entry more", standing{2, three, own, map[uint64]State{1: with(lost, func(s *State) { s.LastIndex = 9 })}, nil}, 0},
+		{"it is the second, but has a later last entry", standing{2, three, own, map[uint64]State{1: with(lost, func(s *State) { s.LastTerm, s.LastIndex = 4, 11 })}, nil}, 0},
+		{"it is the third of three", standing{4, five, own, map[uint64]State{1: lost, 2: lost}, []uint64{5}}, 300},
+		{"two of five are not a majority", standing{1, five, own, map[uint64]State{2: lost}, []uint64{4, 5}}, never},
+		{"one of five has not answered", standing{1, five, own, map[uint64]State{2: lost, 4: lost}, nil}, 100},
+		{"one of five has an election", standing{1, five, own, map[uint64]State{2: lost, 4: with(lost, func(s *State) { s.Candidate = true })}, []uint64{5}}, 300},
+		{"one of five knows a later term", standing{1, five, own, map[uint64]State{2: lost, 4: with(lost, func(s *State) { s.Term = 6 })}, []uint64{5}}, 300},
+		{"one of five leads this term", standing{1, five, own, map[uint64]State{2: lost, 4: lost, 5: {Leads: true, Term: 5}}, nil}, never},
+		{"one of five led a term before", standing{1, five, own, map[uint64]State{2: lost, 4: lost, 5: {Leads: true, Term: 4}}, nil}, 0},
+		{"one of five leads and almost cannot write", standing{1, five, own, map[uint64]State{2: lost, 4: lost, 5: {Leads: true, Term: 5, Stalled: 1999 * ms}}, nil}, never},
+		{"one of five leads and cannot write", standing{1, five, own, map[uint64]State{2: lost, 4: lost, 5: {Leads: true, Term: 5, Stalled: 2000 * ms}}, nil}, 0},
+		{"its disk is slow", standing{1, three, with(own, func(s *State) { s.Stalled = 999 * ms }), map[uint64]State{2: lost}, nil}, 0},
+		{"its disk is too slow", standing{1, three, with(own, func(s *State) { s.Stalled = 1000 * ms }), map[uint64]State{2: lost}, nil}, never},
+		{"the other's disk is slow", standing{1, three, own, map[uint64]State{2: with(lost, func(s *State) { s.Stalled = 999 * ms })}, nil}, 0},
+		{"the other's disk is too slow", standing{1, three, own, map[uint64]State{2: with(lost, func(s *State) { s.Stalled = 1000 * ms })}, nil}, never},
+		{"it does not vote", standing{4, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]State{1: lost, 2: lost}, nil}, never},
+		{"it is not a member", standing{4, three, own, map[uint64]State{1: lost, 2: lost}, nil}, never},
+		{"observers do not count", standing{1, append(slices.Clone(three), proto.Peer{ID: 4, Observer: true}), own, map[uint64]State{4: lost}, []uint64{2}}, never},
 	} {
 		if got := x.after(t); got != x.want {
 			t.Errorf("%s: it stands after %d ms, want %d", x.name, got, x.want)
@@ -373,12 +374,12 @@ func TestWhenItStands(t *testing.T) {
 // election, or another member's, before it stands again.
 func TestStandsAgain(t *testing.T) {
 	c, _ := following()
-	own, lost := state{term: 6}, state{term: 6, lost: true}
-	c.refused(3)
+	own, lost := State{Term: 6}, State{Term: 6, Lost: true}
+	c.Refused(3)
 	var stood []int64
 	run := func(from, to int64) {
 		for now := from; now < to; now++ {
-			c.answered(2, moment{now, 0}, now, lost)
+			c.Answered(2, timing.Moment{Now: now, Ran: 0}, now, lost)
 			if _, stand := look(c, now, own); stand {
 				stood = append(stood, now)
 			}
@@ -400,10 +401,10 @@ func TestStandsAgain(t *testing.T) {
 	}
 
 	// After another member was elected and lost, the waits begin again.
-	c.hear(40_000, heard{id: 2, term: 6, conn: new(int)}, 0, 6)
+	c.Hear(40_000, Heartbeat{ID: 2, Term: 6, Conn: new(int)}, 0, 6)
 	look(c, 40_000, own)
 	stood = nil
-	own.term, lost.term = 7, 7
+	own.Term, lost.Term = 7, 7
 	look(c, 40_100, own) // a new term: somebody may be standing in it
 	run(40_100, 43_000)
 	if len(stood) != 2 || stood[0] < 41_100 || stood[0] > 41_175 || stood[1]-stood[0] > 1075 {
@@ -414,18 +415,18 @@ func TestStandsAgain(t *testing.T) {
 // TestLossesApart: when a member loses the leader a second time, it gives the members that
 // should stand first their full time again, counted from the second loss.
 func TestLossesApart(t *testing.T) {
-	c := newContacts(2, timesFor(2*time.Second))
-	own, lost := state{term: 5}, state{term: 5, lost: true}
+	c := NewContacts(2, timing.For(2*time.Second))
+	own, lost := State{Term: 5}, State{Term: 5, Lost: true}
 	first := int64(-1)
 	for now := int64(1000); now < 2000 && first < 0; now++ {
 		if now < 1010 || now >= 1100 && now < 1110 {
-			c.hear(now, heard{id: 3, term: 5, conn: new(int)}, 0, 5)
+			c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
 		} else if now == 1010 || now == 1110 {
-			c.hungUp(c.heard.conn, now)
+			c.HungUp(c.heard.Conn, now)
 			look(c, now, own)
-			c.refused(3)
+			c.Refused(3)
 		}
-		c.answered(1, moment{now, 0}, now, lost)
+		c.Answered(1, timing.Moment{Now: now, Ran: 0}, now, lost)
 		if _, stand := look(c, now, own); stand {
 			first = now
 		}
@@ -438,29 +439,31 @@ func TestLossesApart(t *testing.T) {
 // TestWaitsAgain: after a moment in which a member may not stand, it gives the members
 // that should stand first their full time again.
 func TestWaitsAgain(t *testing.T) {
-	for name, between := range map[string]func(c *contacts, now int64, own *state){
-		"its disk is slow": func(_ *contacts, _ int64, own *state) { own.stalled = time.Second },
-		"another leads": func(c *contacts, now int64, _ *state) {
-			c.answered(4, moment{now, 0}, now, state{leads: true, term: 5})
+	for name, between := range map[string]func(c *Contacts, now int64, own *State){
+		"its disk is slow": func(_ *Contacts, _ int64, own *State) { own.Stalled = time.Second },
+		"another leads": func(c *Contacts, now int64, _ *State) {
+			c.Answered(4, timing.Moment{Now: now, Ran: 0}, now, State{Leads: true, Term: 5})
 		},
-		"the others have a leader": func(c *contacts, now int64, _ *state) { c.answered(1, moment{now, 0}, now, state{term: 5}) },
+		"the others have a leader": func(c *Contacts, now int64, _ *State) {
+			c.Answered(1, timing.Moment{Now: now, Ran: 0}, now, State{Term: 5})
+		},
 	} {
-		c := newContacts(2, timesFor(2*time.Second))
-		lost := state{term: 5, lost: true}
-		c.hear(1000, heard{id: 3, term: 5, conn: t}, 0, 5)
-		c.hungUp(t, 1005)
+		c := NewContacts(2, timing.For(2*time.Second))
+		lost := State{Term: 5, Lost: true}
+		c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
+		c.HungUp(t, 1005)
 		stood := int64(-1)
 		for now := int64(1010); now < 2000 && stood < 0; now++ {
-			own := state{term: 5}
+			own := State{Term: 5}
 			for _, id := range []uint64{1, 4} {
-				c.answered(id, moment{now, 0}, now, lost)
+				c.Answered(id, timing.Moment{Now: now, Ran: 0}, now, lost)
 			}
-			c.refused(3)
-			c.refused(5)
+			c.Refused(3)
+			c.Refused(5)
 			if now >= 1100 && now < 1110 {
 				between(c, now, &own)
 			}
-			if _, _, stand, _ := c.look(now, five, own); stand {
+			if _, _, stand, _ := c.Look(now, five, own); stand {
 				stood = now
 			}
 		}
@@ -474,23 +477,23 @@ func TestWaitsAgain(t *testing.T) {
 // timeout. A member that refused a connection before that may be back.
 func TestTrouble(t *testing.T) {
 	c, _ := following()
-	c.refused(2)
+	c.Refused(2)
 	for now := int64(1000); now <= 2000; now += 10 {
-		look(c, now, state{term: 5})
-		if c.troubled() != (now == 2000) || c.peers[2].refused == (now == 2000) {
-			t.Errorf("after %d ms: troubled %v, member 2 refused %v", now-1000, c.troubled(), c.peers[2].refused)
+		look(c, now, State{Term: 5})
+		if c.Troubled() != (now == 2000) || c.peers[2].refused == (now == 2000) {
+			t.Errorf("after %d ms: troubled %v, member 2 refused %v", now-1000, c.Troubled(), c.peers[2].refused)
 		}
 	}
 
-	c = newContacts(1, timesFor(2*time.Second))
-	leads := state{term: 5, leads: true}
+	c = NewContacts(1, timing.For(2*time.Second))
+	leads := State{Term: 5, Leads: true}
 	look(c, 1000, leads)
-	c.refused(2)
+	c.Refused(2)
 	for now := int64(1000); now <= 2000; now += 10 {
 		look(c, now, leads)
 	}
-	if !c.troubled() || !c.peers[2].refused {
-		t.Errorf("a leader: troubled %v, member 2 refused %v", c.troubled(), c.peers[2].refused)
+	if !c.Troubled() || !c.peers[2].refused {
+		t.Errorf("a leader: troubled %v, member 2 refused %v", c.Troubled(), c.peers[2].refused)
 	}
 }
 
@@ -498,17 +501,17 @@ func TestTrouble(t *testing.T) {
 // leader keeps working.
 func TestStuck(t *testing.T) {
 	for _, x := range []struct {
-		own  state
+		own  State
 		want bool
 	}{
-		{state{term: 5, stalled: 1999 * ms}, false},
-		{state{term: 5, stalled: 2000 * ms}, true},
-		{state{term: 6, stalled: 2000 * ms}, false},              // it has no leader
-		{state{term: 6, stalled: 2000 * ms, leads: true}, false}, // the other members replace it
+		{State{Term: 5, Stalled: 1999 * ms}, false},
+		{State{Term: 5, Stalled: 2000 * ms}, true},
+		{State{Term: 6, Stalled: 2000 * ms}, false},              // it has no leader
+		{State{Term: 6, Stalled: 2000 * ms, Leads: true}, false}, // the other members replace it
 	} {
 		c, _ := following()
-		if v, _ := look(c, 1010, x.own); v.stuck != x.want {
-			t.Errorf("%+v: stuck is %v", x.own, v.stuck)
+		if v, _ := look(c, 1010, x.own); v.Stuck != x.want {
+			t.Errorf("%+v: stuck is %v", x.own, v.Stuck)
 		}
 	}
 }
@@ -526,37 +529,37 @@ func TestRefusedByThree(t *testing.T) {
 		{"a leader that three refuse", true, []uint64{2, 4, 5}, true},
 		{"a follower that three refuse, but not the leader", false, []uint64{2, 4, 5}, false},
 	} {
-		c := newContacts(1, timesFor(2*time.Second))
-		own := state{term: 5, leads: x.leads}
-		c.look(1000, five, own)
+		c := NewContacts(1, timing.For(2*time.Second))
+		own := State{Term: 5, Leads: x.leads}
+		c.Look(1000, five, own)
 		if !x.leads {
-			c.hear(1000, heard{id: 3, term: 5, conn: t}, 0, 5)
-			c.look(1000, five, own)
+			c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
+			c.Look(1000, five, own)
 		}
 		for _, id := range x.refused {
-			c.refused(id)
+			c.Refused(id)
 		}
-		c.look(1010, five, own)
-		if v, _, _, _ := c.look(1310, five, own); v.noMajority != x.want {
-			t.Errorf("%s: without a majority is %v", x.name, v.noMajority)
+		c.Look(1010, five, own)
+		if v, _, _, _ := c.Look(1310, five, own); v.NoMajority != x.want {
+			t.Errorf("%s: without a majority is %v", x.name, v.NoMajority)
 		}
 	}
 
-	c := newContacts(1, timesFor(2*time.Second))
-	own := state{term: 5, leads: true}
+	c := NewContacts(1, timing.For(2*time.Second))
+	own := State{Term: 5, Leads: true}
 	at := func(now int64) bool {
-		v, _, _, _ := c.look(now, five, own)
-		return v.noMajority
+		v, _, _, _ := c.Look(now, five, own)
+		return v.NoMajority
 	}
 	for now := int64(1000); now < 1200; now += 100 {
 		for _, id := range []uint64{2, 4, 5} {
-			c.refused(id)
+			c.Refused(id)
 		}
 		at(now)
 	}
-	c.followed(2, c.moment(1200))
+	c.Followed(2, c.Moment(1200))
 	at(1200)
-	c.refused(2)
+	c.Refused(2)
 	if at(1250) || at(1549) || !at(1550) {
 		t.Error("it does not wait again for a member that came back for a moment")
 	}
@@ -575,12 +578,12 @@ func TestOldAnswers(t *testing.T) {
 		{1010, 1300, 1600, true},
 	} {
 		c, conn := following()
-		own := state{term: 5, lastTerm: 5, lastIndex: 10}
+		own := State{Term: 5, LastTerm: 5, LastIndex: 10}
 		look(c, 1005, own)
-		c.hungUp(conn, 1010)
+		c.HungUp(conn, 1010)
 		look(c, 1010, own)
-		c.refused(3)
-		c.answered(2, moment{x.asked, 0}, x.came, state{lost: true, term: 5, lastTerm: 5, lastIndex: 9})
+		c.Refused(3)
+		c.Answered(2, timing.Moment{Now: x.asked, Ran: 0}, x.came, State{Lost: true, Term: 5, LastTerm: 5, LastIndex: 9})
 		if _, stand := look(c, x.now, own); stand != x.want {
 			t.Errorf("asked at %d and answered at %d: it stands at %d: %v", x.asked, x.came, x.now, stand)
 		}
@@ -603,16 +606,16 @@ func TestNoMajority(t *testing.T) {
 		{"a follower of a leader with a majority", false, func(int64) time.Duration { return 0 }, func(int64) bool { return false }},
 		{"a follower of a leader without one", false, func(now int64) time.Duration { return time.Duration(now-1000) * ms }, func(now int64) bool { return now >= 3000 }},
 	} {
-		c := newContacts(1, timesFor(2*time.Second))
-		own := state{term: 5, leads: x.leads}
-		c.look(1000, five, own)
+		c := NewContacts(1, timing.For(2*time.Second))
+		own := State{Term: 5, Leads: x.leads}
+		c.Look(1000, five, own)
 		conn := new(int)
 		for now := int64(1000); now <= 3100; now += 10 {
 			if x.ago != nil {
-				c.hear(now, heard{id: 3, term: 5, conn: conn}, x.ago(now), 5)
+				c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: conn}, x.ago(now), 5)
 			}
-			if v, _, _, _ := c.look(now, five, own); v.noMajority != x.want(now) {
-				t.Errorf("%s: without a majority after %d ms: %v", x.name, now-1000, v.noMajority)
+			if v, _, _, _ := c.Look(now, five, own); v.NoMajority != x.want(now) {
+				t.Errorf("%s: without a majority after %d ms: %v", x.name, now-1000, v.NoMajority)
 			}
 		}
 	}
@@ -621,20 +624,20 @@ func TestNoMajority(t *testing.T) {
 // TestTimes: a member's time limits are derived from the election timeout, and a
 // pause of the process counts as at most a quarter of it.
 func TestTimes(t *testing.T) {
-	for election, want := range map[time.Duration]times{
-		2 * time.Second: {2 * time.Second, 300 * ms, 100 * ms},
-		300 * ms:        {300 * ms, 150 * ms, 75 * ms},
-		2 * ms:          {2 * ms, 1 * ms, 1 * ms},
+	for election, want := range map[time.Duration]timing.Times{
+		2 * time.Second: {Silence: 2 * time.Second, Sure: 300 * ms, Beat: 100 * ms},
+		300 * ms:        {Silence: 300 * ms, Sure: 150 * ms, Beat: 75 * ms},
+		2 * ms:          {Silence: 2 * ms, Sure: 1 * ms, Beat: 1 * ms},
 	} {
-		if got := timesFor(election); got != want {
+		if got := timing.For(election); got != want {
 			t.Errorf("%v: %v, want %v", election, got, want)
 		}
 	}
 	c, _ := following()
-	at := c.moment(1000).ran
+	at := c.Moment(1000).Ran
 	for now, want := range map[int64]int64{900: 0, 1499: 499, 1500: 500, 60_000: 500} {
-		if got := c.moment(now); got.now != now || got.ran-at != want {
-			t.Errorf("at %d it ran for %d ms, want %d", now, got.ran-at, want)
+		if got := c.Moment(now); got.Now != now || got.Ran-at != want {
+			t.Errorf("at %d it ran for %d ms, want %d", now, got.Ran-at, want)
 		}
 	}
 }
@@ -665,28 +668,28 @@ func TestSpread(t *testing.T) {
 // was replaced. A pause of its process counts, although in running time a majority accepted it a
 // moment ago.
 func TestKnowsWhatIsCommitted(t *testing.T) {
-	c := newContacts(1, timesFor(2*time.Second))
+	c := NewContacts(1, timing.For(2*time.Second))
 	knows := func(now int64, term uint64, want bool) {
 		t.Helper()
-		if c.knows(now, term) != want {
+		if c.Knows(now, term) != want {
 			t.Errorf("at %d, in term %d, it knows: %v", now, term, !want)
 		}
 	}
-	look(c, 1000, state{leads: true, term: 5})
-	c.followed(2, c.moment(1000))
+	look(c, 1000, State{Leads: true, Term: 5})
+	c.Followed(2, c.Moment(1000))
 	for now := int64(1000); now < 5000; now += 100 {
-		look(c, now, state{leads: true, term: 5})
+		look(c, now, State{Leads: true, Term: 5})
 		knows(now, 5, true)
 	}
-	c.followed(2, c.moment(4900))
-	look(c, 9000, state{leads: true, term: 5})
-	if ago := c.ledAgo(); ago >= time.Second {
+	c.Followed(2, c.Moment(4900))
+	look(c, 9000, State{Leads: true, Term: 5})
+	if ago := c.LedAgo(); ago >= time.Second {
 		t.Errorf("it was accepted %v ago in running time", ago)
 	}
 	knows(9000, 5, false)
-	c.followed(2, c.moment(9000))
+	c.Followed(2, c.Moment(9000))
 	knows(9000, 5, true)
-	c.outdated(6)
+	c.Outdated(6)
 	knows(9000, 5, false)
 	knows(9000, 6, true)
 }

@@ -1,4 +1,4 @@
-package cluster
+package peer
 
 import (
 	"cmp"
@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/either"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // Network is how members reach each other. Its methods must be safe for concurrent
@@ -40,7 +41,7 @@ type TCP struct {
 	ElectionTimeout time.Duration
 }
 
-func (t TCP) silence() time.Duration { return cmp.Or(t.ElectionTimeout, defaultElectionTimeout) }
+func (t TCP) silence() time.Duration { return cmp.Or(t.ElectionTimeout, timing.DefaultElectionTimeout) }
 
 func (t TCP) keepAlive() net.KeepAliveConfig {
 	return net.KeepAliveConfig{Enable: true, Idle: t.silence(), Interval: t.silence(), Count: 2}
@@ -75,7 +76,7 @@ func (t TCP) Listen(addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// eitherListener accepts connections with and without TLS; peerPort.greet finds out.
+// eitherListener accepts connections with and without TLS; Port.greet finds out.
 type eitherListener struct {
 	net.Listener
 	config *tls.Config
@@ -125,7 +126,7 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET) && errors.As(err, &read) && read.Op == "read": // of the handshake
 		err = &TLSError{"it closed the connection during the TLS handshake, as a server without TLS does", err}
 	}
-	return nil, explainTLS(err)
+	return nil, ExplainTLS(err)
 }
 
 // TLSError says why TLS with another member does not work, and which side refuses the other. "It" is
@@ -135,15 +136,16 @@ type TLSError struct {
 	err error
 }
 
+// Error says why, and what to do.
 func (e *TLSError) Error() string { return e.why }
 
 // Unwrap returns the error of package tls.
 func (e *TLSError) Unwrap() error { return e.err }
 
-// explainTLS returns a TLSError in place of an error from which it follows that one of the two sides of a
+// ExplainTLS returns a TLSError in place of an error from which it follows that one of the two sides of a
 // connection does not accept the other; otherwise err. In TLS 1.3 the side that connects learns only
 // from its first read that the other refuses its certificate.
-func explainTLS(err error) error {
+func ExplainTLS(err error) error {
 	var (
 		cert   *tls.CertificateVerificationError
 		plain  tls.RecordHeaderError

@@ -1,4 +1,4 @@
-package cluster
+package election
 
 import (
 	"cmp"
@@ -15,7 +15,7 @@ import (
 // log is not that of the others.
 var ErrDiffers = errors.New("it stops serving and keeps its files; see \"Two members differ\" in docs/operations.md")
 
-// digests compares the states of the members while they run. With each heartbeat the leader
+// Digests compares the states of the members while they run. With each heartbeat the leader
 // asks for the digest at an entry that it has applied: it asks all members for the same one, and takes
 // another one some times a second. Each member answers with its digest there, or at an entry of an earlier heartbeat if
 // it has not applied this one yet.
@@ -26,7 +26,7 @@ var ErrDiffers = errors.New("it stops serving and keeps its files; see \"Two mem
 //
 // It has no goroutine, and waits neither for a disk nor for the replica's lock. Its methods
 // are safe for concurrent use.
-type digests struct {
+type Digests struct {
 	self    uint64
 	replica *fsm.Replica
 
@@ -62,8 +62,8 @@ type compared struct {
 	wrong   uint64 // an entry at which it is known to be wrong; or 0
 }
 
-// question is what a heartbeat says of states. Right and Wrong are of the member that it is sent to.
-type question struct {
+// Question is what a heartbeat says of states. Right and Wrong are of the member that it is sent to.
+type Question struct {
 	Index    uint64 // the entry whose digest the leader asks for; or 0
 	Settled  uint64 // see digests
 	Disputed uint64 // see digests
@@ -71,8 +71,8 @@ type question struct {
 	Right    uint64 // the newest entry at which it is known to be right; or 0
 }
 
-// digestAnswer is the answer to a question.
-type digestAnswer struct {
+// DigestAnswer is the answer to a question.
+type DigestAnswer struct {
 	Index, Digest uint64 // Index is 0 if the member does not know its digest
 	Copied        uint64 // see digests
 	Disputed      uint64 // see digests
@@ -82,37 +82,38 @@ type digestAnswer struct {
 // member that is later than that does not serve (see contacts.behind).
 const maxBallots = 32
 
-func newDigests(self uint64, replica *fsm.Replica) *digests {
-	return &digests{self: self, replica: replica, members: map[uint64]*compared{}}
+// NewDigests returns the digests of the member with the id self.
+func NewDigests(self uint64, replica *fsm.Replica) *Digests {
+	return &Digests{self: self, replica: replica, members: map[uint64]*compared{}}
 }
 
-// told returns what to answer to a heartbeat that asks for the entry at index.
-func (d *digests) told(index uint64) digestAnswer {
+// Answer returns what to answer to a heartbeat that asks for the entry at index.
+func (d *Digests) Answer(index uint64) DigestAnswer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, at := range []uint64{index, d.asked} {
 		if digest, ok := d.replica.DigestAt(at); ok {
 			d.asked = index
-			return digestAnswer{at, digest, d.copied, d.disputed}
+			return DigestAnswer{at, digest, d.copied, d.disputed}
 		}
 	}
 	if newest, _ := d.replica.Newest(); d.asked <= newest { // else this one may be known sooner
 		d.asked = index
 	}
-	return digestAnswer{0, 0, d.copied, d.disputed}
+	return DigestAnswer{0, 0, d.copied, d.disputed}
 }
 
-// restored notes that this member has restored another member's snapshot, which ends at index. While it is restoring one, index
-// is math.MaxUint64: it answers with the new state before it can say where that ends. restored returns what held before.
-func (d *digests) restored(index uint64) (was uint64) {
+// Restored notes that this member has restored another member's snapshot, which ends at index. While it is restoring one, index
+// is math.MaxUint64: it answers with the new state before it can say where that ends. Restored returns what held before.
+func (d *Digests) Restored(index uint64) (was uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was, d.copied = d.copied, index
 	return was
 }
 
-// heard notes what a heartbeat says. It reports whether this member now may serve, or may no longer.
-func (d *digests) heard(q question) (news bool) {
+// Heard notes what a heartbeat says. It reports whether this member now may serve, or may no longer.
+func (d *Digests) Heard(q Question) (news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was := d.disputed
@@ -128,7 +129,7 @@ func (d *digests) heard(q question) (news bool) {
 }
 
 // clear ends what is settled by now.
-func (d *digests) clear() {
+func (d *Digests) clear() {
 	if d.settled >= d.disputed {
 		d.disputed = 0
 	}
@@ -137,11 +138,11 @@ func (d *digests) clear() {
 	}
 }
 
-// says returns what a heartbeat to a member says.
-func (d *digests) says(to uint64) question {
+// Question returns what a heartbeat to a member says.
+func (d *Digests) Question(to uint64) Question {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	q := question{Index: d.newest(), Settled: d.settled, Disputed: d.disputed}
+	q := Question{Index: d.newest(), Settled: d.settled, Disputed: d.disputed}
 	if x := d.members[to]; x != nil {
 		q.Wrong, q.Right = x.wrong, x.right
 	}
@@ -149,16 +150,16 @@ func (d *digests) says(to uint64) question {
 }
 
 // newest returns the newest entry that the leader has asked for, or 0.
-func (d *digests) newest() uint64 {
+func (d *Digests) newest() uint64 {
 	if len(d.ballots) == 0 {
 		return 0
 	}
 	return d.ballots[len(d.ballots)-1].index
 }
 
-// answered notes what another member answers to a heartbeat. It reports whether the first difference from this leader was seen,
+// Answered notes what another member answers to a heartbeat. It reports whether the first difference from this leader was seen,
 // and whether that or a dispute is news.
-func (d *digests) answered(id uint64, a digestAnswer) (differs, news bool) {
+func (d *Digests) Answered(id uint64, a DigestAnswer) (differs, news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was := d.disputed
@@ -190,17 +191,17 @@ func (d *digests) answered(id uint64, a digestAnswer) (differs, news bool) {
 	return true, true
 }
 
-// look decides what the answers mean. leads is whether this member leads, and has applied what earlier leaders left. look returns
+// Look decides what the answers mean. leads is whether this member leads, and has applied what earlier leaders left. look returns
 // the entry at which this member itself is known to be wrong, or 0, and whether a dispute has begun. It is called again and
 // again: each time, it begins to ask for the newest entry.
-func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience time.Duration) (ownWrong uint64, begun bool) {
+func (d *Digests) Look(members []proto.Peer, leads bool, ran int64, patience time.Duration) (ownWrong uint64, begun bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !leads {
 		return 0, false
 	}
 	for id := range d.members {
-		if find(members, id) == nil {
+		if Find(members, id) == nil {
 			d.drop(id)
 		}
 	}
@@ -256,7 +257,7 @@ func (d *digests) look(members []proto.Peer, leads bool, ran int64, patience tim
 }
 
 // split reports whether members have said different digests.
-func (d *digests) split(b *ballot) bool {
+func (d *Digests) split(b *ballot) bool {
 	for _, digest := range b.said {
 		if digest != b.said[d.self] {
 			return true
@@ -267,7 +268,7 @@ func (d *digests) split(b *ballot) bool {
 
 // right returns the digest that most voters have at an entry. A voter whose state is a copy of another's says only what that
 // one says, so it does not count until it was found right without that, at an entry after the copy's end.
-func (d *digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool) {
+func (d *Digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool) {
 	for _, digest := range b.said {
 		n := 0
 		for _, x := range members {
@@ -280,30 +281,30 @@ func (d *digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool
 				n++
 			}
 		}
-		if n > voters(members)/2 {
+		if n > Voters(members)/2 {
 			return digest, true
 		}
 	}
 	return 0, false
 }
 
-// begin forgets what was seen in an earlier term in which this member led.
-func (d *digests) begin() {
+// Begin forgets what was seen in an earlier term in which this member led.
+func (d *Digests) Begin() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ballots, d.doubted = nil, 0
 	clear(d.members)
 }
 
-// forget forgets what a member has said: it has answered over a new connection, so it may have
+// Forget forgets what a member has said: it has answered over a new connection, so it may have
 // been started again since then.
-func (d *digests) forget(id uint64) {
+func (d *Digests) Forget(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(id)
 }
 
-func (d *digests) drop(id uint64) {
+func (d *Digests) drop(id uint64) {
 	delete(d.members, id)
 	d.recount = true
 	for _, b := range d.ballots {
@@ -311,15 +312,15 @@ func (d *digests) drop(id uint64) {
 	}
 }
 
-// dispute returns the entry at which members differ, so that nobody serves, or 0.
-func (d *digests) dispute() uint64 {
+// Dispute returns the entry at which members differ, so that nobody serves, or 0.
+func (d *Digests) Dispute() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.disputed
 }
 
-// differences returns the members that differ, in order of their ids.
-func (d *digests) differences() (all []Difference) {
+// Differences returns the members that differ, in order of their ids.
+func (d *Digests) Differences() (all []Difference) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for id, x := range d.members {
@@ -329,4 +330,10 @@ func (d *digests) differences() (all []Difference) {
 	}
 	slices.SortFunc(all, func(a, b Difference) int { return int(a.ID) - int(b.ID) })
 	return all
+}
+
+// Difference says that the state of a member differs from the leader's.
+type Difference struct {
+	ID    uint64 `json:"id"`    // of the member
+	Index uint64 `json:"index"` // of the first entry at which that was seen
 }

@@ -1,0 +1,23 @@
+package election
+
+import "github.com/lockkeeper/lockkeeper/proto"
+
+// Find returns the member with the given id, or nil.
+func Find(members []proto.Peer, id uint64) *proto.Peer {
+	for i := range members {
+		if members[i].ID == id {
+			return &members[i]
+		}
+	}
+	return nil
+}
+
+// Voters counts the members that have a vote.
+func Voters(members []proto.Peer) (n int) {
+	for _, x := range members {
+		if !x.Observer {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,92 @@
+package peer
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+)
+
+// MaxMessage is the most bytes that a message may have.
+const MaxMessage = 1 << 30
+
+// WriteMessage writes a message: a kind, a length in four bytes, and a payload of that length.
+func WriteMessage(c net.Conn, kind byte, payload []byte) error {
+	head := []byte{kind, byte(len(payload) >> 24), byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload))}
+	buffers := net.Buffers{head, payload}
+	_, err := buffers.WriteTo(c)
+	return err
+}
+
+// ReadMessage reads a message, without a deadline of its own. It allocates memory only as bytes
+// arrive, not by the length that the message claims.
+func ReadMessage(r *bufio.Reader) (kind byte, payload []byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := uint32(head[1])<<24 | uint32(head[2])<<16 | uint32(head[3])<<8 | uint32(head[4])
+	if n > MaxMessage {
+		return 0, nil, fmt.Errorf("cluster: message of %d bytes", n)
+	}
+	payload, err = ReadBytes(r, int(n))
+	return head[0], payload, err
+}
+
+// ReadBytes reads n bytes. It allocates memory only as they arrive.
+func ReadBytes(r io.Reader, n int) ([]byte, error) {
+	b := make([]byte, 0, min(n, 64<<10))
+	for len(b) < n {
+		if len(b) == cap(b) {
+			b = append(b, make([]byte, min(n-len(b), len(b)))...)[:len(b)]
+		}
+		m, err := r.Read(b[len(b):min(cap(b), n)])
+		b = b[:len(b)+m]
+		if err != nil && len(b) < n {
+			return nil, errors.Join(io.ErrUnexpectedEOF, err)
+		}
+	}
+	return b, nil
+}
+
+// Patient is a connection that sets deadlines for itself: the most time for a read, 0 for
+// none, and for a write of up to oneWrite bytes. A longer write is divided.
+type Patient struct {
+	net.Conn
+	ReadIn, WriteIn time.Duration
+}
+
+// Read implements net.Conn.
+func (c Patient) Read(p []byte) (int, error) {
+	if c.ReadIn > 0 {
+		c.SetReadDeadline(time.Now().Add(c.ReadIn))
+	}
+	return c.Conn.Read(p)
+}
+
+// Write implements net.Conn.
+func (c Patient) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		c.SetWriteDeadline(time.Now().Add(c.WriteIn))
+		var m int
+		m, err = c.Conn.Write(p[n:min(len(p), n+timing.OneWrite)])
+		n += m
+	}
+	return n, err
+}
+
+// ReadFunc is an io.Reader.
+type ReadFunc func([]byte) (int, error)
+
+// Read implements io.Reader.
+func (f ReadFunc) Read(p []byte) (int, error) { return f(p) }
+
+// WriteFunc is an io.Writer.
+type WriteFunc func([]byte) (int, error)
+
+// Write implements io.Writer.
+func (f WriteFunc) Write(p []byte) (int, error) { return f(p) }
