@@ -1,14 +1,14 @@
 // Sessions: who may rely on a session, and when it expires.
 //
-// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3
-// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DT=6
-// small: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4
-// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=3
-// large: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=4
-// large: -DMEMBERS=3 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DCRASHES=1
-// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3
-// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=0 -DWRITES=1 -DLOG=3 -DT=6
-// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4
+// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=1 -DLOG=3 -DT=3 -DCRASHES=0
+// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DT=6 -DCRASHES=0
+// small: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4 -DT=3 -DCRASHES=0
+// small: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=3 -DT=3 -DCRASHES=0
+// large: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=1 -DWRITES=0 -DLOG=4 -DT=3 -DCRASHES=0
+// large: -DMEMBERS=3 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DCRASHES=1 -DT=3
+// mutants: -DMEMBERS=2 -DELECTIONS=1 -DRESUMES=0 -DWRITES=0 -DLOG=3 -DT=3 -DCRASHES=0
+// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=0 -DWRITES=1 -DLOG=3 -DT=6 -DCRASHES=0
+// mutants: -DMEMBERS=2 -DELECTIONS=0 -DRESUMES=1 -DWRITES=1 -DLOG=4 -DT=3 -DCRASHES=0
 // pan: -DSAFETY -DCOLLAPSE -DVECTORSZ=512 -DMEMLIM=6000
 //
 // One client has one session, which holds a lock: an ephemeral znode. Others get the lock as soon as anybody can see that the
@@ -29,13 +29,8 @@
 // entry that resumes it comes after all that its client has seen, and is applied before the handshake is answered; that a
 // handshake compares the client's zxid (server/handshake.go) matters only to servers in read-only mode.
 
-#ifndef CRASHES
-#define CRASHES 0
-#endif
-#ifndef T
-#define T 3                     // the session's timeout; with 6, a member may answer for a while before the leader has heard
-#endif
-// LOG is the number of entries at most, with the one that opens the session.
+// LOG is the number of entries at most, with the one that opens the session. T is the session's timeout; with 6, a member may
+// answer for a while before the leader has heard.
 
 // DEFINED(g) is 1 if g is defined, as guards that are taken out are, and 0 otherwise.
 #define DEFINED(g) DEFINED_(g)
@@ -85,9 +80,8 @@ byte begun[MEMBERS];            // term in which it leads, with all earlier entr
 byte fresh[MEMBERS];            // for how long it is sure of that
 byte deadline[MEMBERS];         // time until it finds the session late, if it leads
 bit late[MEMBERS];              // it has found it late
-bit expiring[MEMBERS];          // and the expiry is on its way to the log
+byte expires[MEMBERS];          // the term in the expiry that is on its way to the log; 0: there is none
 byte expiry[MEMBERS];           // the owner in it
-byte expires[MEMBERS];          // the term in it
 byte confirmed[MEMBERS];        // age of the last touch that a leader has heard of
 byte noted[MEMBERS];            // age of a touch that is being reported, or is to be
 
@@ -249,11 +243,11 @@ inline resigns(m) { begun[m] && begun[m] != term -> begun[m] = 0; fresh[m] = 0; 
 
 // A leader finds the session late, and proposes its expiry (lead). If it was replaced, the next leader gets it.
 inline finds(m) {
-	begun[m] && knows(m) && deadline[m] == 0 && !late[m] && !expiring[m] ->
-	late[m] = 1; expiring[m] = 1; expiry[m] = owner[applied[m]]; expires[m] = begun[m]
+	begun[m] && knows(m) && deadline[m] == 0 && !late[m] && expires[m] == 0 ->
+	late[m] = 1; expiry[m] = owner[applied[m]]; expires[m] = begun[m]
 }
 inline expire(m) { // fsm/writes.go: do
-	expiring[m] && length < LOG && leader != NOBODY ->
+	expires[m] && length < LOG && leader != NOBODY ->
 	append();
 	if
 	:: alive[length] && (owner[length] == expiry[m] || DEFINED(NO_EXPIRY_OWNER)) &&
@@ -265,10 +259,10 @@ inline expire(m) { // fsm/writes.go: do
 		IF(alive[length] && owner[length] == expiry[m] || DEFINED(NO_SPARE_SAME) -> // session.Tracker.Spare: not added again
 			proposer[length] = m; proposed[length] = expires[m])
 	fi;
-	expiring[m] = 0; expiry[m] = 0; expires[m] = 0
+	expiry[m] = 0; expires[m] = 0
 }
 // expiry.Lost: the session stays late, since the expiry may still come into the log.
-inline loses(m) { DEFINED(NO_RETRY) && expiring[m] && late[m] -> late[m] = 0 }
+inline loses(m) { DEFINED(NO_RETRY) && expires[m] && late[m] -> late[m] = 0 }
 
 // A member applies an entry. A refused expiry gives its session back if the tracker is the same: all timeouts have not begun
 // anew (expiry.Done).
@@ -304,23 +298,12 @@ init {
 	if :: member[0] = 0 :: member[0] = 1 fi;
 	do
 	STEP(tick())
-	STEP(send(READ)) STEP(send(WRITE)) STEP(send(SYNC))
-	STEP(notes())
-	STEP(passes())
-	STEP(logged())
-	STEP(haunts())
-	EACH(asks)
-	STEP(answered())
-	EACH(reconnects)
-	STEP(attached())
+	STEP(send(READ)) STEP(send(WRITE)) STEP(send(SYNC)) STEP(notes()) STEP(passes()) STEP(answered())
+	STEP(logged()) STEP(haunts()) EACH(asks)
+	EACH(reconnects) STEP(attached())
 	EACHPAIR(hears)
-	EACH(accepted)
-	EACH(elected)
-	EACH(begins)
-	EACH(resigns)
-	EACH(finds)
-	EACH(expire)
-	EACH(loses)
+	EACH(accepted) EACH(elected) EACH(begins) EACH(resigns)
+	EACH(finds) EACH(expire) EACH(loses)
 	EACH(applies)
 	EACH(crash)
 	od
