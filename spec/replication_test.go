@@ -28,20 +28,16 @@ func TestReplication(t *testing.T) {
 	vote := func(member, n uint64, candidate string) Event { // for another member's id, or empty: for itself
 		return Event{Member: member, Step: Voted, Term: n, Candidate: strings.TrimSuffix("x\x00"+candidate, "\x00")}
 	}
-	sees := func(member, index, term uint64) Event {
-		return Event{Member: member, Step: Visible, Last: index, Term: term}
-	}
+	sees := func(m, index, n uint64) Event { return Event{Member: m, Step: Visible, Last: index, Term: n} }
 	saves := func(member, index, term uint64) Event {
 		return Event{Member: member, Step: Snapshot, Snapshot: &Covers{index, term, List{1, all}}}
 	}
-	gone := func(member, first, last uint64) Event {
-		return Event{Member: member, Step: Deleted, First: first, Last: last}
-	}
-	restores := func(member, index uint64) Event { return Event{Member: member, Step: Restored, Last: index} }
+	gone := func(m, first, last uint64) Event { return Event{Member: m, Step: Deleted, First: first, Last: last} }
+	restores := func(m, index uint64) Event { return Event{Member: m, Step: Restored, Last: index} }
 	opens := func(member, term, voted uint64, candidate string, log ...Run) Event {
 		return Event{Member: member, Step: Opened, Term: term, Last: voted, Candidate: candidate, Log: log}
 	}
-	first := Run{1, 1, 1}
+	first, lost, swap := Run{1, 1, 1}, on(2, Event{Step: LostDisk}), on(3, Event{Step: Swapped})
 	var begin []Event
 	for m := range uint64(3) {
 		list := Event{Member: m + 1, Step: Stored, Log: []Run{first}, Lists: []List{{1, all}}}
@@ -49,6 +45,7 @@ func TestReplication(t *testing.T) {
 	}
 	begin = append(begin, term(1, 2), vote(1, 2, ""), term(2, 2), vote(2, 2, "1"), runs(1, Run{2, 2, 2}))
 	// Entry 3 is on the disks of 1 and 2.
+	kept := []Run{first, {2, 3, 2}}
 	both := []Event{runs(2, Run{2, 3, 2}), runs(1, Run{3, 3, 2})}
 	// Member 3 stands in term 3; it has only entry 1.
 	third := []Event{term(3, 3), vote(3, 3, "")}
@@ -70,7 +67,7 @@ func TestReplication(t *testing.T) {
 		{"the vote again", []Event{vote(2, 2, "1")}, ""},
 		{"a second vote", []Event{term(3, 2), vote(2, 2, "3")}, "voted for another member"},
 		{"a second vote after a start", []Event{opens(2, 2, 2, "x\x001", first), term(3, 2), vote(2, 2, "3")}, "voted for another member"},
-		{"a second vote for itself, with a new disk", []Event{on(2, Event{Step: LostDisk}), on(2, Event{Step: Opened}), term(2, 2), vote(2, 2, "")}, ""},
+		{"a second vote for itself, with a new disk", []Event{lost, on(2, Event{Step: Opened}), term(2, 2), vote(2, 2, "")}, ""},
 		{"a vote for a longer log", append(both, term(2, 3), vote(2, 3, ""), term(1, 3), vote(1, 3, "2")), ""},
 		{"a vote for a shorter log", append(append(both, third...), term(2, 3), vote(2, 3, "3")), "older than its own"},
 		{"a vote for nobody", append(both, term(1, 3), vote(1, 3, "2")), "not stored this term"},
@@ -89,13 +86,13 @@ func TestReplication(t *testing.T) {
 		{"a snapshot of what is not committed", []Event{runs(1, Run{3, 3, 2}), saves(1, 3, 2)}, "has what is not committed"},
 		{"a snapshot of another term", append(both, saves(3, 3, 1)), "of another term"},
 		{"the state goes back", append(both, saves(1, 2, 2), sees(1, 3, 2), restores(1, 2)), "its state goes back"},
-		{"all is there", append(both, opens(1, 2, 2, "x", first, Run{2, 3, 2})), ""},
+		{"all is there", append(both, opens(1, 2, 2, "x", kept...)), ""},
 		{"more is there", append(both, opens(1, 3, 2, "x", first, Run{2, 5, 2})), ""},
 		{"an entry is gone", append(both, opens(1, 2, 2, "x", first, Run{2, 2, 2})), "its disk had the entries"},
-		{"the term is gone", append(both, opens(1, 1, 2, "x", first, Run{2, 3, 2})), "a newer term"},
-		{"the vote is gone", append(both, opens(1, 2, 0, "", first, Run{2, 3, 2})), "its disk had a vote"},
-		{"the snapshot is gone", append(both, saves(1, 3, 2), opens(1, 2, 2, "x", first, Run{2, 3, 2})), "its disk had a snapshot"},
-		{"the disk of another cluster", []Event{on(3, Event{Step: Swapped}), opens(3, 9, 0, ""), sees(3, 7, 9), on(3, Event{Step: Swapped}), opens(3, 1, 0, "", first)}, ""},
+		{"the term is gone", append(both, opens(1, 1, 2, "x", kept...)), "a newer term"},
+		{"the vote is gone", append(both, opens(1, 2, 0, "", kept...)), "its disk had a vote"},
+		{"the snapshot is gone", append(both, saves(1, 3, 2), opens(1, 2, 2, "x", kept...)), "its disk had a snapshot"},
+		{"the disk of another cluster", []Event{swap, opens(3, 9, 0, ""), sees(3, 7, 9), swap, opens(3, 1, 0, "", first)}, ""},
 		{"leads", []Event{on(1, Event{Step: Leads, Term: 2})}, ""},
 		{"another leads", []Event{on(2, Event{Step: Leads, Term: 2})}, "another member has begun"},
 	} {

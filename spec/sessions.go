@@ -98,7 +98,8 @@ func (w *sessions) kind(e *Event) string {
 	if x == nil {
 		return kind + first(is{r == nil, ", new session"}, is{true, ", unknown session"})
 	}
-	return kind + first(is{r != nil && w.pending(r), ", late session"}) + first(is{r != nil && r.opened > x.opened, ", resumed elsewhere"})
+	return kind + first(is{r != nil && w.pending(r), ", late session"}) +
+		first(is{r != nil && r.opened > x.opened, ", resumed elsewhere"})
 }
 
 // pending reports whether a session may be about to expire.
@@ -108,15 +109,15 @@ func (w *sessions) pending(r *relied) bool {
 
 // sessionSteps take a step, or return why it is not allowed. x is the session as the member knows it, if it does.
 var sessionSteps = map[Step]func(w *sessions, m *sessionsOf, e *Event, x *tracked) string{
-	Opened: (*sessions).forget, LostDisk: (*sessions).forget, Swapped: (*sessions).forget,
 	Visible: (*sessions).visible, Anew: (*sessions).anew, Leads: (*sessions).lead, Restarts: (*sessions).restarts,
 	Ended: (*sessions).ended, Heard: (*sessions).heard, Touched: (*sessions).touched, Late: (*sessions).late,
 }
 
 func (w *sessions) next(e *Event) error {
 	m := get(w.members, e.Member)
-	if e.Step == Swapped {
-		m.foreign = !m.foreign
+	switch e.Step {
+	case Opened, LostDisk, Swapped: // it forgets all
+		*m = sessionsOf{foreign: m.foreign != (e.Step == Swapped)}
 	}
 	x, take := m.sessions[e.Session], sessionSteps[e.Step]
 	if m.foreign || take == nil {
@@ -131,11 +132,6 @@ func (w *sessions) next(e *Event) error {
 	}
 	return fmt.Errorf("%s; the leader is that of term %d, since %v, and the member led in %d; the session here %+v, anywhere %+v",
 		why, w.leads, w.led, m.leads, x, w.known[e.Session])
-}
-
-func (*sessions) forget(m *sessionsOf, _ *Event, _ *tracked) string {
-	*m = sessionsOf{}
-	return ""
 }
 
 // visible begins an entry. All members change the same sessions with each entry, and so know the same ones. The sessions may all
