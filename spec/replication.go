@@ -3,6 +3,7 @@ package spec
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
 	"strconv"
@@ -174,12 +175,8 @@ func (a *replication) follows(m *replica, id uint64, r Run) string {
 	if l := lastOf(m.lists); l.Index > s.List.Index {
 		t.lists[0] = l
 	}
-	voted := map[uint64]uint64{}
-	for voter, got := range t.votes {
-		if got == id {
-			voted[voter] = 1
-		}
-	}
+	voted := maps.Clone(t.votes)
+	maps.DeleteFunc(voted, func(_, got uint64) bool { return got != id })
 	// A leader that was replaced may store its first entry late, and lack what is committed in later terms.
 	newer, lacks := r.Term > a.newest, c.Last > s.Index && termAt(m.log, c.Last) != c.Term
 	a.newest = max(a.newest, r.Term)

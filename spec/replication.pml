@@ -62,8 +62,7 @@ bit led[TERMS + 1];      // somebody has led in each term
 byte proposals = PROPOSALS, crashes = CRASHES, snapshots = SNAPSHOTS, changes = CHANGES, lates = LATE;
 byte a, b;               // who takes a step
 // Only within a step, and no part of the state:
-hidden byte k, q, i, round, last, voting, ok;
-hidden short n;
+hidden short k, q, i, round, last, voting, ok, n;
 hidden byte mT, p, mPT, mE, mC; // a message: the leader's term, entry p before it and its term, the entry, what is committed
 
 // DEFINED(g) is 1 if g is defined, as guards that are taken out are, and 0 otherwise.
@@ -289,9 +288,7 @@ inline finish(x) {
 }
 
 init {
-	d_step {
-		for (i : 0 .. N - 1) { AT(i, 1) = 1; disk[i] = 1; mem[i] = 1; term[i] = 1; role[i] = FOLLOWER }
-	}
+	d_step { for (i : 0 .. N - 1) { AT(i, 1) = 1; disk[i] = 1; mem[i] = 1; term[i] = 1; role[i] = FOLLOWER } }
 	do
 	:: atomic { // a member by itself
 		if :: a = 0 :: a = 1 :: a = 2 fi;

@@ -117,7 +117,7 @@ func (w *sessions) next(e *Event) error {
 	m := get(w.members, e.Member)
 	switch e.Step {
 	case Opened, LostDisk, Swapped: // it forgets all
-		*m = sessionsOf{foreign: m.foreign != (e.Step == Swapped)}
+		*m = sessionsOf{foreign: m.foreign != (e.Step == Swapped), sessions: map[int64]*tracked{}}
 	}
 	x, take := m.sessions[e.Session], sessionSteps[e.Step]
 	if m.foreign || take == nil {
@@ -210,9 +210,6 @@ func (w *sessions) restarts(m *sessionsOf, e *Event, x *tracked) string {
 		}
 		opened = m.next
 		r.vouched = max(r.vouched, e.At)
-	}
-	if m.sessions == nil {
-		m.sessions = map[int64]*tracked{}
 	}
 	m.sessions[e.Session] = &tracked{opened, e.Timeout, e.At, true}
 	if m.leads != 0 {

@@ -28,7 +28,7 @@
 // Two promises need no guard here. Tokens grow, since they are positions in the log. A session's reads never go back, since the
 // entry that resumes it comes after all that its client has seen, and is applied before the handshake is answered; that a
 // handshake compares the client's zxid (server/handshake.go) matters only to servers in read-only mode.
-
+//
 // LOG is the number of entries at most, with the one that opens the session. T is the session's timeout; with 6, a member may
 // answer for a while before the leader has heard.
 
@@ -89,10 +89,8 @@ byte noted[MEMBERS];            // age of a touch that is being reported, or is 
 byte member[RESUMES + 1];       // where its connections are
 byte conn;                      // the newest one that it has
 byte relies;                    // for how long it relies on the session
-byte request;                   // 0: none; READ, WRITE or SYNC
-#define READ 1
-#define WRITE 2
-#define SYNC 3
+mtype = { READ, WRITE, SYNC };
+mtype request;                  // 0: there is none
 byte state;                     // 1: it was sent; 2: Touch has let it pass; 3: it is in the log, or the leader has answered
 byte on;                        // its connection
 byte sent;                      // its age
@@ -101,7 +99,6 @@ bit done;                       // the write was not refused
 byte resuming;                  // number of entries that have to be applied before a handshake is answered; 0: there is none
 byte resumed;                   // its age
 byte ghost = NOBODY;            // the connection of a write that its client no longer waits for
-
 hidden byte i, ok;              // only within a step, and no part of the state
 
 #define knows(m) (alive[applied[m]])
@@ -169,10 +166,8 @@ inline passes() {
 	state == 1 && !late[member[on]] && serves(on) &&
 		(surely(member[on]) || confirmed[member[on]] <= sent + UNREPORTED || DEFINED(NO_SAFE)) ->
 	touch(member[on], sent);
-	if
-	:: request == READ -> answer() // later would make its client rely on the session until the same time
-	:: else -> state = 2
-	fi
+	state = 2;
+	IF(request == READ -> answer()) // later would make its client rely on the session until the same time
 }
 
 // A write comes to the leader, and into its log (serveForward, proposer.deliver).
@@ -192,7 +187,6 @@ inline asks(m) {
 	waits = (begun[m] == term -> length : applied[m]); done = 1; state = 3
 }
 
-// The client is answered.
 inline answered() { state == 3 && applied[member[on]] >= waits && done && serves(on) -> answer() }
 inline answer() {
 	assert(owns(on));
