@@ -11,7 +11,8 @@
 //
 // With LATE a proposal may arrive although its proposer has given up, or has lost its disk. Then nothing is lost, and there
 // is one id, but there may be no way forward: such a proposal may replace one that others have agreed to, as if a disk were lost.
-// With LATE, a lost disk and an operator's word in the same moments, empty members can agree to two ids.
+// With LATE, a lost disk and an operator's word in the same moments, empty members can agree to two ids. Who runs with another
+// cluster's disk counts as lost: no way forward is promised if an operator's word is carried out meanwhile (no run has both).
 //
 // Assumed: what is stored stays. A member that joins gives its vote up, gets all that the others have, and gets the vote back, in one
 // step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and
@@ -22,8 +23,8 @@
 // small: -DLATE=0 -DDATA=0 -DLOSSES=2 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
 // small: -DLATE=0 -DDATA=2 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
 // small: -DLATE=1 -DDATA=1 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
-// large: -DLATE=0 -DDATA=1 -DLOSSES=2 -DCRASHES=2 -DWORDS=2 -DSWAPS=0
-// large: -DLATE=1 -DDATA=0 -DLOSSES=2 -DCRASHES=2 -DWORDS=0 -DSWAPS=1
+// large: -DLATE=0 -DDATA=1 -DLOSSES=3 -DCRASHES=3 -DWORDS=2 -DSWAPS=0
+// large: -DLATE=1 -DDATA=0 -DLOSSES=3 -DCRASHES=3 -DWORDS=0 -DSWAPS=2
 // mutants: -DLATE=0 -DDATA=0 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
 // mutants: -DLATE=0 -DDATA=0 -DLOSSES=0 -DCRASHES=0 -DWORDS=0 -DSWAPS=1
 // mutants: -DLATE=0 -DDATA=2 -DLOSSES=0 -DCRASHES=0 -DWORDS=0 -DSWAPS=0

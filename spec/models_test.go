@@ -80,37 +80,32 @@ func (m *model) guards() []string {
 
 // fails reports whether SPIN finds an error without a guard.
 func (m *model) fails(t *testing.T, with, without string) bool {
-	dir, began := t.TempDir(), time.Now()
-	run := func(name string, args ...string) string {
-		cmd := exec.Command(name, args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", cmd, err, out)
-		}
-		return string(out)
-	}
-	args := append([]string{"-a"}, strings.Fields(with)...)
-	for _, guard := range m.guards() {
-		switch {
-		case guard == without:
-			args = append(args, "-D"+guard+"=1")
-		case !strings.Contains(m.text, "def "+guard):
-			args = append(args, "-D"+guard+"=0")
-		}
-	}
 	path, err := filepath.Abs(m.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run("spin", append(args, path)...)
-	run("gcc", append([]string{"-O1", "-w", "-o", "pan", "pan.c"}, strings.Fields(strings.Join(m.runs["pan"], " "))...)...)
-	out := run("./pan", "-m10000000", "-w24")
-	found := result.FindStringSubmatch(out)
-	if found == nil || cutOff.MatchString(out) {
+	defines := with
+	for _, guard := range m.guards() {
+		switch {
+		case guard == without:
+			defines += " -D" + guard + "=1"
+		case !strings.Contains(m.text, "def "+guard):
+			defines += " -D" + guard + "=0"
+		}
+	}
+	pan := strings.Join(m.runs["pan"], " ")
+	began := time.Now()
+	cmd := exec.Command("sh", "-ec", "spin -a "+defines+` "$0"; gcc -O1 -w -o pan `+pan+" pan.c; ./pan -m10000000 -w24", path)
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	found := result.FindSubmatch(out)
+	if found == nil || cutOff.Match(out) {
 		t.Fatalf("SPIN did not go through all states:\n%s", out)
 	}
 	took := time.Since(began).Round(100 * time.Millisecond)
-	t.Logf("%s %s: %s states, %s errors, %v %s", with, without, found[2], found[1], took, broken.FindString(out))
-	return found[1] != "0"
+	t.Logf("%s: %s states, %s errors, %v %s", with, found[2], found[1], took, broken.Find(out))
+	return string(found[1]) != "0"
 }
