@@ -1,16 +1,16 @@
 // What is stored where, and when it may be seen: cluster/asynclog.go, decision 22, and the rows of docs/raft.md on snapshots
 // and the log.
 //
-// small: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=2 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7
-// small: -DTERMS=5 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7
-// small: -DTERMS=4 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=1 -DLATE=1 -DCHANGES=0 -DNEW=7 -DSHORT
-// small: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=0 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=1 -DNEW=3
-// large: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=1 -DSNAPSHOTS=1 -DLATE=0 -DCHANGES=0 -DNEW=7
-// large: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=0 -DSNAPSHOTS=1 -DLATE=1 -DCHANGES=0 -DNEW=7
-// mutants: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=2 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7
-// mutants: -DTERMS=4 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=1 -DLATE=1 -DCHANGES=0 -DNEW=7 -DSHORT
-// mutants: -DTERMS=5 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7
-// mutants: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=1 -DSNAPSHOTS=1 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT
+// small: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=2 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=0
+// small: -DTERMS=5 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=0
+// small: -DTERMS=4 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=1 -DLATE=1 -DCHANGES=0 -DNEW=7 -DSHORT=1
+// small: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=0 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=1 -DNEW=3 -DSHORT=0
+// large: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=1 -DSNAPSHOTS=1 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=0
+// large: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=0 -DSNAPSHOTS=1 -DLATE=1 -DCHANGES=0 -DNEW=7 -DSHORT=0
+// mutants: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=2 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=0
+// mutants: -DTERMS=4 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=1 -DLATE=1 -DCHANGES=0 -DNEW=7 -DSHORT=1
+// mutants: -DTERMS=5 -DPROPOSALS=0 -DCRASHES=0 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=0
+// mutants: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=1 -DSNAPSHOTS=1 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=1
 // pan: -DSAFETY -DCOLLAPSE -DMEMLIM=6000 -DVECTORSZ=2048
 //
 // Three members have logs of a few entries. Each log begins with the same list of members in term 1, and each leader begins
@@ -65,13 +65,6 @@ byte a, b;               // who takes a step
 hidden short k, q, i, round, last, voting, ok, n;
 hidden byte mT, p, mPT, mE, mC; // a message: the leader's term, entry p before it and its term, the entry, what is committed
 
-// DEFINED(g) is 1 if g is defined, as guards that are taken out are, and 0 otherwise.
-#define DEFINED(g) DEFINED_(g)
-#define DEFINED_(g) PICK(COMMA_##g 1, 0)
-#define PICK(...) SECOND(__VA_ARGS__, )
-#define SECOND(x, y, ...) y
-#define COMMA_1 0,
-
 #define AT(m, x) entry[(m) * (L + 1) + (x)]
 #define T(x) ((x) & 7)
 #define TERM(m, x) ((x) > base[m] -> T(AT(m, x)) : T(snapT[m])) // of an entry, or of the last one of the snapshot
@@ -105,11 +98,11 @@ inline settle(l) {
 	voters(l);
 	for (q : told[l] + 1 .. mem[l]) {
 		COUNT(k == l || MATCH(l, k) >= q);
-		IF(n > 0 && (DEFINED(NO_OWN_TERM) || T(AT(l, q)) == term[l]) -> told[l] = q) // raft: commitment.startIndex
+		IF(n > 0 && (NO_OWN_TERM || T(AT(l, q)) == term[l]) -> told[l] = q) // raft: commitment.startIndex
 	}
 	for (q : vis[l] + 1 .. told[l]) {
-		COUNT(k == l && DEFINED(NO_SELF_EXCLUDED) || k != l && MATCH(l, k) >= q); // asynclog.go: acks.majority
-		IF(n > 0 || q <= disk[l] || DEFINED(NO_GATE) -> apply(l, q)) // asynclog.go: await
+		COUNT(k == l && NO_SELF_EXCLUDED || k != l && MATCH(l, k) >= q); // asynclog.go: acks.majority
+		IF(n > 0 || q <= disk[l] || NO_GATE -> apply(l, q)) // asynclog.go: await
 	}
 	skip // SPIN wants no loop at the end of a d_step
 }
@@ -129,7 +122,7 @@ inline follow(m) {
 inline begin(m, t) {
 	term[m] = t;
 	follow(m);
-	IF(!DEFINED(NO_ONE_WRITE) -> voteT[m] = 0; voteC[m] = 0) // they do not count any more
+	IF(!NO_ONE_WRITE -> voteT[m] = 0; voteC[m] = 0) // they do not count any more
 }
 
 // only: the log is empty, behind a snapshot up to x.
@@ -143,9 +136,9 @@ inline forget(m) {
 	follow(m); role[m] = DOWN;
 	ENTRIES(k > disk[m] -> AT(m, k) = 0);
 	mem[m] = disk[m]; vis[m] = snapI[m]; told[m] = snapI[m];
-	IF(!DEFINED(NO_DROP_AT_START) && (disk[m] < snapI[m] || base[m] < snapI[m] && T(AT(m, snapI[m])) != T(snapT[m])) ->
+	IF(!NO_DROP_AT_START && (disk[m] < snapI[m] || base[m] < snapI[m] && T(AT(m, snapI[m])) != T(snapT[m])) ->
 		only(m, snapI[m])); // storage: supersededLog
-	IF(DEFINED(NO_VOTE_STORED) -> voteT[m] = 0; voteC[m] = 0)
+	IF(NO_VOTE_STORED -> voteT[m] = 0; voteC[m] = 0)
 }
 
 // newer: the log of c is at least as new as that of v.
@@ -166,7 +159,7 @@ inline stand(m, t) {
 	elected(m)
 }
 #define grants(c, v) (voteT[v] == term[c] && voteC[v] == c + 1 || \
-	voteT[v] != term[c] && (newer(c, v) || DEFINED(NO_COMPARISON))) // raft: requestVote
+	voteT[v] != term[c] && (newer(c, v) || NO_COMPARISON)) // raft: requestVote
 #define asks(c, v) (role[c] == CANDIDATE && !(got[c] >> v & 1) && (term[v] < term[c] || term[v] == term[c] && grants(c, v)))
 inline vote(c, v) {
 	IF(term[v] < term[c] -> begin(v, term[c]));
@@ -184,7 +177,7 @@ inline elected(m) {
 
 // found: f knows the term of entry x, and it is t. GetLog (asynclog.go) knows that of the snapshot's last entry, too.
 #define found(f, x, t) (x > base[f] && x <= mem[f] && T(AT(f, x)) == T(t) || \
-	x > 0 && x == snapI[f] && (mem[f] <= x || base[f] == x && !DEFINED(NO_END_TERM)) && T(snapT[f]) == T(t))
+	x > 0 && x == snapI[f] && (mem[f] <= x || base[f] == x && !NO_END_TERM) && T(snapT[f]) == T(t))
 
 // place sets p to the last entry that f and leader l have in common, as far as f can tell; ok to whether there is one.
 inline place(l, f) {
@@ -196,7 +189,7 @@ inline place(l, f) {
 #define hasAll(f, x, t) (x > base[f] && x <= mem[f] -> T(AT(f, x)) == T(t) : snapI[f] >= x)
 
 // message is what leader l sends after entry p: its snapshot, nothing new, or one entry, for what = 1.
-#define SAYS(l) (DEFINED(NO_GATE_MESSAGES) -> told[l] : vis[l]) // asynclog.go: committed
+#define SAYS(l) (NO_GATE_MESSAGES -> told[l] : vis[l]) // asynclog.go: committed
 inline message(l, what) {
 	mT = term[l]; mE = 0; mC = 0;
 	if
@@ -204,7 +197,7 @@ inline message(l, what) {
 	:: what != SNAPSHOT && ok && p + what <= mem[l] ->
 		mPT = TERM(l, p);
 		mE = (what -> AT(l, p + 1) : 0);
-		mC = (DEFINED(NO_SHORTEN) -> SAYS(l) : MIN(SAYS(l), p + what)) // transport.go: shorten
+		mC = (NO_SHORTEN -> SAYS(l) : MIN(SAYS(l), p + what)) // transport.go: shorten
 	:: else -> mT = 0 // there is nothing to send
 	fi
 }
@@ -232,19 +225,19 @@ inline append(f) {
 			mem[f] = p; disk[f] = p);
 		ok = (p == mem[f]);
 		IF(ok -> mem[f]++; AT(f, mem[f]) = mE);
-		IF(ok && !DEFINED(NO_LEADER_ONLY) -> disk[f] = mem[f])); // asynclog.go: StoreLogs, leads
+		IF(ok && !NO_LEADER_ONLY -> disk[f] = mem[f])); // asynclog.go: StoreLogs, leads
 	q = MIN(mC, mem[f]);
 	IF(ok -> apply(f, q))
 }
 inline install(f) {
-	IF(DEFINED(NO_NEEDLESS) || !hasAll(f, p, mPT) -> // store.go: hasAll
+	IF(NO_NEEDLESS || !hasAll(f, p, mPT) -> // store.go: hasAll
 		assert(p >= vis[f]); // the state does not go back
 		written(f, mem[f]);
 		snapI[f] = p; snapT[f] = mPT; vis[f] = p; told[f] = p;
 		if
-		:: mem[f] < p -> IF(!DEFINED(NO_RECONCILE) -> only(f, p)) // storage.go: reconcileLog
+		:: mem[f] < p -> IF(!NO_RECONCILE -> only(f, p)) // storage.go: reconcileLog
 		:: mem[f] >= p && T(AT(f, p)) != T(mPT) -> // transport.go: replaceEnd
-			if :: DEFINED(NO_REPLACE_END) -> base[f] = p - 1 :: else -> only(f, p) fi
+			if :: NO_REPLACE_END -> base[f] = p - 1 :: else -> only(f, p) fi
 		:: else
 		fi)
 }
@@ -263,7 +256,7 @@ inline snapshot(m, cut) {
 	snapT[m] = T(AT(m, vis[m])) | (snapT[m] & LIST);
 	IF(cut ->
 		written(m, mem[m]); // asynclog.go: flush, in DeleteRange
-		base[m] = snapI[m] - !DEFINED(SHORT); // store.go: DeleteRange
+		base[m] = snapI[m] - !SHORT; // store.go: DeleteRange
 		ENTRIES(k <= base[m] -> AT(m, k) = 0))
 }
 
@@ -309,7 +302,7 @@ init {
 		if :: b = (a + 1) % N :: b = (a + 2) % N fi;
 		if
 		:: d_step { asks(a, b) -> vote(a, b) }
-		:: d_step { DEFINED(NO_ONE_WRITE) && asks(a, b) && crashes > 0 && voteT[b] != term[a] -> // a crash between the two writes
+		:: d_step { NO_ONE_WRITE && asks(a, b) && crashes > 0 && voteT[b] != term[a] -> // a crash between the two writes
 			crashes--; IF(term[b] < term[a] -> begin(b, term[a])); voteT[b] = term[a]; forget(b); role[b] = FOLLOWER }
 		:: d_step { role[a] == LEADER -> place(a, b); send(a, b, 1) }
 		:: d_step { role[a] == LEADER && (term[b] < term[a] || vis[b] < SAYS(a)) -> place(a, b); send(a, b, 0) }

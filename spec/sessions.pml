@@ -32,19 +32,12 @@
 // LOG is the number of entries at most, with the one that opens the session. T is the session's timeout; with 6, a member may
 // answer for a while before the leader has heard.
 
-// DEFINED(g) is 1 if g is defined, as guards that are taken out are, and 0 otherwise.
-#define DEFINED(g) DEFINED_(g)
-#define DEFINED_(g) PICK(COMMA_##g 1, 0)
-#define PICK(...) SECOND(__VA_ARGS__, )
-#define SECOND(x, y, ...) y
-#define COMMA_1 0,
-
 #define B (T * 2 / 3)           // timing.Believed
 // timing.Sure and timing.Unreported: the last third has to be longer than a replaced leader may answer.
-#define SURE (DEFINED(WITHOUT_LONG_THIRD) -> B : 1)
-#define UNREPORTED (DEFINED(WITHOUT_LONG_THIRD) -> 0 : T / 3 - 1)
+#define SURE (WITHOUT_LONG_THIRD -> B : 1)
+#define UNREPORTED (WITHOUT_LONG_THIRD -> 0 : T / 3 - 1)
 // A write or sync counts only if it is answered within two thirds of the timeout.
-#define LIFE (DEFINED(WITHOUT_SOON_ANSWERED) -> T : B)
+#define LIFE (WITHOUT_SOON_ANSWERED -> T : B)
 #define NEVER (LIFE + UNREPORTED) // an age; longer ones make no difference
 #define NOBODY 7
 
@@ -103,8 +96,8 @@ hidden byte i, ok;              // only within a step, and no part of the state
 
 #define knows(m) (alive[applied[m]])
 #define owns(c) (knows(member[c]) && owner[applied[member[c]]] == c)
-#define serves(c) (owns(c) || DEFINED(NO_KILL)) // server.observer.Changed ends a connection that has lost its session
-#define surely(m) (begun[m] && (fresh[m] > 0 || DEFINED(NO_LEASE))) // lease.surelyLeads
+#define serves(c) (owns(c) || NO_KILL) // server.observer.Changed ends a connection that has lost its session
+#define surely(m) (begun[m] && (fresh[m] > 0 || NO_LEASE)) // lease.surelyLeads
 #define raise(x, to) IF(x < to -> x = to)
 #define lower(x, to) IF(x > to -> x = to)
 #define older(x) IF(x < NEVER -> x++)
@@ -125,7 +118,7 @@ inline append() {
 // write adds the write of a connection, which creates the lock (fsm/writes.go: do).
 inline write(c) {
 	append();
-	ok = (alive[length] || DEFINED(NO_SESSION_CHECK)) && (owner[length] == c || DEFINED(NO_OWNER_CHECK));
+	ok = (alive[length] || NO_SESSION_CHECK) && (owner[length] == c || NO_OWNER_CHECK);
 	IF(ok -> lock[length] = 1; assert(alive[length] && owner[length] == c))
 }
 
@@ -134,9 +127,9 @@ inline tick() {
 	true;
 	for (i : 0 .. MEMBERS - 1) {
 		younger(fresh[i]); younger(deadline[i]); older(confirmed[i]); older(noted[i]);
-		IF(DEFINED(WITHOUT_SAME_SPEED) -> younger(deadline[i]))
+		IF(WITHOUT_SAME_SPEED -> younger(deadline[i]))
 	}
-	IF(!DEFINED(WITHOUT_RUNNING_CLOCK) -> younger(relies));
+	IF(!WITHOUT_RUNNING_CLOCK -> younger(relies));
 	if
 	:: request && sent + 1 >= LIFE -> abandon() // its answer would mean nothing
 	:: request && sent + 1 < LIFE -> sent++
@@ -164,7 +157,7 @@ inline notes() { // liveness.touch: note
 // A request may be carried out if the session lives as long as the client will rely on it (liveness.touch, session.Tracker.Safe).
 inline passes() {
 	state == 1 && !late[member[on]] && serves(on) &&
-		(surely(member[on]) || confirmed[member[on]] <= sent + UNREPORTED || DEFINED(NO_SAFE)) ->
+		(surely(member[on]) || confirmed[member[on]] <= sent + UNREPORTED || NO_SAFE) ->
 	touch(member[on], sent);
 	state = 2;
 	IF(request == READ -> answer()) // later would make its client rely on the session until the same time
@@ -173,7 +166,7 @@ inline passes() {
 // A write comes to the leader, and into its log (serveForward, proposer.deliver).
 inline logged() {
 	request == WRITE && state == 2 && length < LOG && leader != NOBODY ->
-	IF(begun[leader] == term && !DEFINED(NO_HEARD_WRITE) -> touch(leader, 0));
+	IF(begun[leader] == term && !NO_HEARD_WRITE -> touch(leader, 0));
 	write(on); done = ok; waits = length; state = 3
 }
 inline haunts() { // the write of a connection that is gone
@@ -182,22 +175,22 @@ inline haunts() { // the write of a connection that is gone
 
 // A sync asks a leader how long the log is (proposer.ask, readIndex.get). A majority agrees that it still leads.
 inline asks(m) {
-	request == SYNC && state == 2 && begun[m] && (begun[m] == term || DEFINED(NO_ROUND)) ->
-	IF(!DEFINED(NO_HEARD_SYNC) -> touch(m, 0));
+	request == SYNC && state == 2 && begun[m] && (begun[m] == term || NO_ROUND) ->
+	IF(!NO_HEARD_SYNC -> touch(m, 0));
 	waits = (begun[m] == term -> length : applied[m]); done = 1; state = 3
 }
 
 inline answered() { state == 3 && applied[member[on]] >= waits && done && serves(on) -> answer() }
 inline answer() {
 	assert(owns(on));
-	i = (request == READ && !DEFINED(WITHOUT_TWO_THIRDS) -> B : T); // the holder stops believing then
+	i = (request == READ && !WITHOUT_TWO_THIRDS -> B : T); // the holder stops believing then
 	IF(sent < i -> raise(relies, i - sent); assert(alive[seen])); // no answer makes it rely on a session that has ended
 	drop()
 }
 
 // The client resumes the session on another connection, or the handshake of another client with its password does.
 inline reconnects(m) { // session.Table.Resume
-	resuming == 0 && resumes < RESUMES && length < LOG && leader != NOBODY && (alive[length] || DEFINED(NO_RESUME_CHECK)) ->
+	resuming == 0 && resumes < RESUMES && length < LOG && leader != NOBODY && (alive[length] || NO_RESUME_CHECK) ->
 	resumes++; member[conn + 1] = m;
 	append(); owner[length] = conn + 1; resuming = length;
 	assert(alive[length])
@@ -213,9 +206,9 @@ inline attached() {
 // A member reports a touch to whom it takes for the leader (sendTouches), which may be the member itself. The answer is
 // as good at once as later.
 inline hears(m, x) { // takeTouches, tell
-	noted[m] != NEVER && begun[x] && (surely(x) || DEFINED(NO_LEASE_HEARD)) ->
+	noted[m] != NEVER && begun[x] && (surely(x) || NO_LEASE_HEARD) ->
 	touch(x, noted[m]);
-	IF(m == x || knows(x) && !late[x] || DEFINED(NO_UNSURE) -> // liveness.hear; otherwise it is reported again
+	IF(m == x || knows(x) && !late[x] || NO_UNSURE -> // liveness.hear; otherwise it is reported again
 		lower(confirmed[m], noted[m]); noted[m] = NEVER) // liveness.confirm
 }
 
@@ -229,9 +222,9 @@ inline elected(m) {
 	begun[m] = 0; fresh[m] = SURE + 1; deadline[m] = 0
 }
 inline begins(m) { // watchLeadership
-	leader == m && begun[m] != term && (applied[m] >= before || DEFINED(NO_BARRIER)) ->
+	leader == m && begun[m] != term && (applied[m] >= before || NO_BARRIER) ->
 	begun[m] = term;
-	IF(!DEFINED(NO_RESTART) -> late[m] = 0; deadline[m] = T)
+	IF(!NO_RESTART -> late[m] = 0; deadline[m] = T)
 }
 inline resigns(m) { begun[m] && begun[m] != term -> begun[m] = 0; fresh[m] = 0; deadline[m] = 0 }
 
@@ -244,19 +237,19 @@ inline expire(m) { // fsm/writes.go: do
 	expires[m] && length < LOG && leader != NOBODY ->
 	append();
 	if
-	:: alive[length] && (owner[length] == expiry[m] || DEFINED(NO_EXPIRY_OWNER)) &&
-			(expires[m] == term || DEFINED(NO_EXPIRY_TERM)) ->
+	:: alive[length] && (owner[length] == expiry[m] || NO_EXPIRY_OWNER) &&
+			(expires[m] == term || NO_EXPIRY_TERM) ->
 		alive[length] = 0;
-		IF(!DEFINED(NO_EPHEMERALS_END) -> lock[length] = 0); // fsm/machine.go: closeSession
+		IF(!NO_EPHEMERALS_END -> lock[length] = 0); // fsm/machine.go: closeSession
 		assert(!lock[length])
 	:: else ->
-		IF(alive[length] && owner[length] == expiry[m] || DEFINED(NO_SPARE_SAME) -> // session.Tracker.Spare: not added again
+		IF(alive[length] && owner[length] == expiry[m] || NO_SPARE_SAME -> // session.Tracker.Spare: not added again
 			proposer[length] = m; proposed[length] = expires[m])
 	fi;
 	expiry[m] = 0; expires[m] = 0
 }
 // expiry.Lost: the session stays late, since the expiry may still come into the log.
-inline loses(m) { DEFINED(NO_RETRY) && expires[m] && late[m] -> late[m] = 0 }
+inline loses(m) { NO_RETRY && expires[m] && late[m] -> late[m] = 0 }
 
 // A member applies an entry. A refused expiry gives its session back if the tracker is the same: all timeouts have not begun
 // anew (expiry.Done).
@@ -265,7 +258,7 @@ inline applies(m) {
 	applied[m]++;
 	if
 	:: owner[applied[m]] != owner[applied[m] - 1] -> late[m] = 0; IF(begun[m] -> deadline[m] = T) // liveness.add
-	:: proposer[applied[m]] == m && (begun[m] == 0 || proposed[applied[m]] == begun[m] || DEFINED(NO_SPARE_TRACKER)) ->
+	:: proposer[applied[m]] == m && (begun[m] == 0 || proposed[applied[m]] == begun[m] || NO_SPARE_TRACKER) ->
 		late[m] = 0
 	:: else
 	fi;
