@@ -2,6 +2,8 @@ package spec
 
 import (
 	"fmt"
+	"reflect"
+	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -56,34 +58,19 @@ type Event struct {
 	Asked   time.Duration `json:",omitempty"` // when the request came, by the clock of At
 }
 
+// String has the fields that are set.
 func (e Event) String() string {
-	return fmt.Sprintf("%v: member %d: %s %s", e.At, e.Member, e.Step, e.what())
-}
-
-func (e *Event) what() string {
-	switch e.Step {
-	case Opened:
-		return fmt.Sprintf("log %v, lists %v, snapshot %v, term %d, vote for %q, of %+v, rejoining %v", e.Log, e.Lists, e.Snapshot, e.Term, e.Candidate, e.Of, e.Rejoining)
-	case Stored:
-		return fmt.Sprintf("%v %v", e.Log, e.Lists)
-	case Deleted:
-		return fmt.Sprintf("%d to %d", e.First, e.Last)
-	case Snapshot:
-		return fmt.Sprint(*e.Snapshot)
-	case Term, Leads:
-		return fmt.Sprint(e.Term)
-	case Voted:
-		return fmt.Sprintf("for %s in term %d", e.Candidate, e.Term)
-	case Identity:
-		return fmt.Sprintf("%+v", e.Of)
-	case Rejoining:
-		return fmt.Sprint(e.Rejoining)
-	case Visible, Restored, Anew:
-		return fmt.Sprintf("%d, term %d %v", e.Last, e.Term, e.Commands)
-	case Touched, Heard, Restarts, Late, Ended:
-		return fmt.Sprintf("session %x, timeout %v, asked at %v", e.Session, e.Timeout, e.Asked)
+	said := fmt.Sprintf("%v: member %d: %s", e.At, e.Member, e.Step)
+	for i, v := 3, reflect.ValueOf(e); i < v.NumField(); i++ {
+		switch name := strings.ToLower(v.Type().Field(i).Name); {
+		case v.Field(i).IsZero():
+		case name == "session":
+			said += fmt.Sprintf(", session %x", e.Session)
+		default:
+			said += fmt.Sprintf(", %s %+v", name, v.Field(i))
+		}
 	}
-	return ""
+	return said
 }
 
 // Command opens, resumes, closes or expires Session, or may close any (PutBack, whose Session is 0).

@@ -2,7 +2,6 @@ package spec
 
 import (
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -69,12 +68,11 @@ func (f *follower) Anew(index uint64)     { f.tell(Anew, Event{Last: index}) }
 func (f *follower) Leads(term uint64)     { f.tell(Leads, Event{Term: term}) }
 
 func (f *follower) Session(step cluster.SessionStep, id int64, timeout, ago time.Duration) {
-	steps := map[cluster.SessionStep]Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}
 	e := Event{Session: id, Timeout: timeout}
 	if step == cluster.Touched || step == cluster.Heard {
 		e.Asked = f.now() - ago // at once: it may take a while to be told
 	}
-	f.tell(steps[step], e)
+	f.tell([]Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}[step], e)
 }
 
 // Opened says what is on the disk, and has all that is written to it from now on passed on.
@@ -161,20 +159,18 @@ type followedStable struct {
 }
 
 func (s *followedStable) SetUint64(key []byte, v uint64) error {
-	err := s.StableStore.SetUint64(key, v)
+	if err := s.StableStore.SetUint64(key, v); err != nil {
+		return err
+	}
 	switch string(key) {
 	case storage.TermKey:
-		if err == nil {
-			s.f.tell(Term, Event{Term: v})
-		}
+		s.f.tell(Term, Event{Term: v})
 	case "LastVoteTerm":
 		s.f.term = v // Raft stores the candidate next, on the same goroutine
 	case "Rejoining":
-		if err == nil {
-			s.f.tell(Rejoining, Event{Rejoining: v != 0})
-		}
+		s.f.tell(Rejoining, Event{Rejoining: v != 0})
 	}
-	return err
+	return nil
 }
 
 func (s *followedStable) Set(key, v []byte) error {
@@ -195,25 +191,27 @@ func (s followedSnapshots) Create(version raft.SnapshotVersion, index, term uint
 	if err != nil {
 		return nil, err
 	}
-	return &followedSink{sink, s.f, covers(&raft.SnapshotMeta{Index: index, Term: term, Configuration: c, ConfigurationIndex: at}), sync.Once{}}, nil
+	meta := raft.SnapshotMeta{Index: index, Term: term, Configuration: c, ConfigurationIndex: at}
+	return &followedSink{SnapshotSink: sink, f: s.f, covers: covers(&meta)}, nil
 }
 
 type followedSink struct {
 	raft.SnapshotSink
 	f      *follower
 	covers *Covers
-	once   sync.Once
+	ended  bool
 }
 
 func (s *followedSink) Cancel() error {
-	s.once.Do(func() {})
+	s.ended = true
 	return s.SnapshotSink.Cancel()
 }
 
 func (s *followedSink) Close() error {
 	err := s.SnapshotSink.Close()
-	if err == nil {
-		s.once.Do(func() { s.f.tell(Snapshot, Event{Snapshot: s.covers}) })
+	if err == nil && !s.ended {
+		s.ended = true
+		s.f.tell(Snapshot, Event{Snapshot: s.covers})
 	}
 	return err
 }

@@ -11,7 +11,8 @@
 //
 // With LATE a proposal may arrive although its proposer has given up, or has lost its disk. Then nothing is lost, and there
 // is one id, but there may be no way forward: such a proposal may replace one that others have agreed to, as if a disk were lost.
-// With LATE, a lost disk and an operator's word in the same moments, empty members can agree to two ids.
+// With LATE, a lost disk and an operator's word in the same moments, empty members can agree to two ids. Who runs with another
+// cluster's disk counts as lost: no way forward is promised if an operator's word is carried out meanwhile (no run has both).
 //
 // Assumed: what is stored stays. A member that joins gives its vote up, gets all that the others have, and gets the vote back, in one
 // step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and
@@ -19,27 +20,23 @@
 // compare states), observers, more than two operators' words, and servers whose list is one of the past: the promise does not hold
 // for them unless a member of their cluster has called them (former.elsewhere).
 //
-// small: -DDATA=0 -DLOSSES=2 -DCRASHES=1 -DWORDS=1
-// small: -DDATA=2 -DLOSSES=1 -DCRASHES=1 -DWORDS=1
-// small: -DLATE -DDATA=1 -DLOSSES=1 -DCRASHES=1 -DWORDS=1
-// large: -DDATA=1 -DLOSSES=2 -DCRASHES=2 -DWORDS=2
-// large: -DLATE -DDATA=0 -DLOSSES=2 -DCRASHES=2 -DWORDS=0 -DSWAPS=1
-// mutants: -DDATA=2 -DLOSSES=0 -DCRASHES=0 -DWORDS=0
-// mutants: -DDATA=0 -DLOSSES=1 -DCRASHES=1 -DWORDS=1
-// mutants: -DDATA=0 -DLOSSES=0 -DCRASHES=0 -DWORDS=0 -DSWAPS=1
-// mutants: -DLATE -DDATA=0 -DLOSSES=1 -DCRASHES=0 -DWORDS=1
-// mutants: -DDATA=0 -DLOSSES=1 -DCRASHES=1 -DWORDS=2
-// pan: -DSAFETY -DCOLLAPSE -DMEMLIM=6000
+// small: -DLATE=0 -DDATA=0 -DLOSSES=2 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
+// small: -DLATE=0 -DDATA=2 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
+// small: -DLATE=1 -DDATA=1 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
+// large: -DLATE=0 -DDATA=1 -DLOSSES=3 -DCRASHES=3 -DWORDS=2 -DSWAPS=0
+// large: -DLATE=1 -DDATA=0 -DLOSSES=3 -DCRASHES=3 -DWORDS=0 -DSWAPS=2
+// mutants: -DLATE=0 -DDATA=0 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
+// mutants: -DLATE=0 -DDATA=0 -DLOSSES=0 -DCRASHES=0 -DWORDS=0 -DSWAPS=1
+// mutants: -DLATE=0 -DDATA=2 -DLOSSES=0 -DCRASHES=0 -DWORDS=0 -DSWAPS=0
+// mutants: -DLATE=1 -DDATA=0 -DLOSSES=1 -DCRASHES=0 -DWORDS=1 -DSWAPS=0
+// pan: -DSAFETY -DCOLLAPSE -DMEMLIM=3000
 
 #define N 3
 #define IDS 3
 #define FOREIGN 7      // the id of another cluster
 #define BIT(i) (1 << (i))
-#define EACH 7
+#define MASK(p0, p1, p2) (((p0) -> 1 : 0) | ((p1) -> 2 : 0) | ((p2) -> 4 : 0))
 #define ONES(m) (((m) & 1) + (((m) >> 1) & 1) + (((m) >> 2) & 1))
-#ifndef SWAPS
-#define SWAPS 0
-#endif
 
 // On disks.
 typedef Disk {
@@ -48,7 +45,8 @@ typedef Disk {
 	byte data;     // the snapshot with which it begins; 0 for none
 	bool written   // it has the write that was acknowledged
 };
-Disk d[N], own;        // own: of the member that runs with another cluster's disk
+Disk d[N + 1];
+#define AWAY N         // that of the member that runs with another cluster's disk
 byte swapped;          // who that is, plus 1
 
 // In memory.
@@ -56,111 +54,72 @@ byte asks[N];          // the members whose acceptance a proposer waits for, in 
 byte answered[N];      // those of them that have accepted
 byte last[N];          // the proposer whose proposal a member has accepted last, plus 1
 
-// On the way: a proposal of an id, by a member, to the run of a member that is up now.
-typedef Way { short from[N] };
-Way way[IDS + 1];      // way[id].from[i] has the bits of the members that it is for
+// On the way: the members that have not started again since i proposed the id p to them.
+#define WAY(p, i) way[N * (p) + (i)]
+byte way[N * (IDS + 1)];
 
 // Facts.
 byte state[IDS + 2];   // with which the cluster begins that has this id
 byte ids, lost, crashes, words, swaps;
 bool acknowledged;
 
-byte i, j, k, s, at, n;   // 0 outside of an action
-bool two, other;
+byte i, j, p, s, at, n;   // 0 outside of an action
+bool two;
 
-inline choose(a) { if :: a = 0 :: a = 1 :: a = 2 fi }
-
-#define TOGETHER(a, b) (d[a].agreed && d[b].agreed && SAME(a, b))
 // Members of different clusters refuse each other (peer.Port.judge).
-#ifdef NO_SAME_CLUSTER
-#define SAME(a, b) true
-#else
-#define SAME(a, b) (d[a].id == d[b].id)
-#endif
+#define TOGETHER(a, b) (d[a].agreed && d[b].agreed && (NO_SAME_CLUSTER || d[a].id == d[b].id))
 
-inline check() {
-	for (n : 0 .. 2) {
-		if
-		:: swapped == 0 && d[n].agreed && d[(n + 1) % N].agreed ->
-			assert(d[n].id == d[(n + 1) % N].id);
-			assert(d[n].data == d[(n + 1) % N].data);
-			// A majority could acknowledge the next write.
-			assert(!(acknowledged && !d[n].written && !d[(n + 1) % N].written))
-		:: else
-		fi
-	}
-	n = 0
-}
+// Two members that have agreed have the same id and state, and could acknowledge the next write: one has what was acknowledged.
+#define AT_ONE(a, b) (!d[a].agreed || !d[b].agreed || \
+	d[a].id == d[b].id && d[a].data == d[b].data && (d[a].written || d[b].written || !acknowledged))
+inline check() { assert(swapped != 0 || AT_ONE(0, 1) && AT_ONE(0, 2) && AT_ONE(1, 2)) }
 
 // Whether an operator may say that the cluster was never formed.
-#ifdef WITHOUT_AN_OPERATOR_WHO_KNOWS
-#define NEVER_FORMED true
-#else
-#define NEVER_FORMED (!acknowledged && !d[0].agreed && !d[1].agreed && !d[2].agreed)
-#endif
+#define NEVER_FORMED (WITHOUT_AN_OPERATOR_WHO_KNOWS || !acknowledged && !d[0].agreed && !d[1].agreed && !d[2].agreed)
 
-// survey sets s to the members that answer i, at to the cluster that they have agreed to, two if there are two, and other if
-// one of them begins with another state (stance.agreedTo and conflict).
+// survey sets s to the members that answer i, at to the cluster that they have agreed to, and two if there are two (stance.agreedTo).
 inline survey(i, all) {
-	s = 0; at = 0; two = false; other = false;
 	for (n : 0 .. 2) {
 		if
-		:: n != i -> s = s | BIT(n)
-		:: n != i && !all
-		:: else
+		:: n != i ->
+			s = s | BIT(n);
+			two = two || d[n].agreed && at != 0 && at != d[n].id;
+			at = (d[n].agreed -> d[n].id : at)
+		:: n == i || !all
 		fi
 	}
-	for (n : 0 .. 2) {
-		if
-		:: (s & BIT(n)) && d[n].agreed && at != 0 && at != d[n].id -> two = true
-		:: (s & BIT(n)) && d[n].agreed -> at = d[n].id
-		:: else
-		fi;
-		if
-		:: (s & BIT(n)) && d[n].data != d[i].data -> other = true
-		:: else
-		fi
-	}
-#ifdef NO_STATES_COMPARED
-	other = false;
-#endif
 	n = 0
 }
 
-inline surveyed() { s = 0; at = 0; two = false; other = false }
+inline surveyed() { s = 0; at = 0; two = false }
 
-// Formation needs all voters (stance.decide and required).
-#ifdef NO_ALL_NEEDED
-#define ENOUGH (s != 0)
-#else
-#define ENOUGH (s == (EACH & ~BIT(i)))
-#endif
+// One of those in s begins with another state (stance.conflict).
+#define LIKE(a, b) (d[a].data == d[b].data)
+#define CONFLICT(i) (!NO_STATES_COMPARED && (s & MASK(!LIKE(0, i), !LIKE(1, i), !LIKE(2, i))))
 
-// Only the member with the lowest id proposes (stance.decide).
-#ifdef NO_ONE_PROPOSER
-#define PROPOSER(i) true
-#else
-#define PROPOSER(i) (i == 0)
-#endif
+// Formation needs all voters (stance.decide and required), and only the one with the lowest id proposes (stance.decide).
+#define ENOUGH(i) (ONES(s) == N - 1 || NO_ALL_NEEDED && s != 0)
+#define PROPOSER(i) (NO_ONE_PROPOSER || i == 0)
+
+// An operator's word is for those with the same data as i: who has none, because its disk was lost, joins later (stance.majority).
+#define LOST_ITS(a, i) (!LIKE(a, i) && (d[a].data == 0 || d[i].data == 0))
 
 // propose has i ask those in m for acceptance (former.propose).
+#define MAY_PROPOSE(i) (d[i].id != 0 || ids < IDS)
 inline propose(i, m) {
 	if
-	:: d[i].id == 0 ->
-		ids++; d[i].id = ids; state[ids] = d[i].data
+	:: d[i].id == 0 -> ids++; d[i].id = ids; state[ids] = d[i].data
 	:: else
 	fi;
-	asks[i] = m; answered[i] = 0;
-	way[d[i].id].from[i] = way[d[i].id].from[i] | (m)
+	asks[i] = m;
+	WAY(d[i].id, i) = WAY(d[i].id, i) | m
 }
 
 // over ends i's attempt. Its proposals are late after that: see LATE.
 inline over(i) {
 	asks[i] = 0; answered[i] = 0;
-#ifndef LATE
-	for (n : 1 .. IDS) { way[n].from[i] = 0 }
+	for (n : 1 .. IDS) { WAY(n, i) = (LATE -> WAY(n, i) : 0) }
 	n = 0
-#endif
 }
 
 inline agree(i) {
@@ -174,99 +133,55 @@ inline agree(i) {
 // takes what it finds for just accepted (belong).
 inline stop(i) {
 	over(i);
-#ifdef NO_ACCEPTANCE_KEPT_AT_THE_START
-	last[i] = 0;
-#endif
-#ifndef NO_RUNS_TOLD_APART
-	for (n : 1 .. IDS) {
-		way[n].from[0] = way[n].from[0] & ~BIT(i);
-		way[n].from[1] = way[n].from[1] & ~BIT(i);
-		way[n].from[2] = way[n].from[2] & ~BIT(i)
-	}
+	last[i] = (NO_ACCEPTANCE_KEPT_AT_THE_START -> 0 : last[i]);
+	for (n : N .. N * (IDS + 1) - 1) { way[n] = (NO_RUNS_TOLD_APART -> way[n] : way[n] & ~BIT(i)) }
 	n = 0
-#endif
 }
 
 // What a member compares before it accepts a proposal (stance.mayAccept, former.accept).
-#ifdef NO_AGREEMENT_KEPT
-#define NOT_AGREED(i) true
-#else
-#define NOT_AGREED(i) (!d[i].agreed)
-#endif
-#ifdef NO_DECIDING
-#define NOT_DECIDING(i) true
-#else
-#define NOT_DECIDING(i) (asks[i] == 0)
-#endif
-#ifdef NO_STATES_COMPARED
-#define SAME_STATE(i, p) true
-#else
-#define SAME_STATE(i, p) (d[i].data == state[p])
-#endif
+#define NOT_AGREED(i) (NO_AGREEMENT_KEPT || !d[i].agreed)
+#define NOT_DECIDING(i) (NO_DECIDING || asks[i] == 0)
+#define SAME_STATE(i, p) (NO_STATES_COMPARED || d[i].data == state[p])
 // A member keeps what it has just accepted while the proposer may still decide by that, and until it has seen that it has: for
 // 3 * peerTimeout (former.accept).
-#ifdef NO_ACCEPTANCE_KEPT
-#define NOT_KEPT(i, p, by) true
-#else
-#define NOT_KEPT(i, p, by) (last[i] == 0 || last[i] == by + 1 || d[i].id == p || \
+#define NOT_KEPT(i, p, by) (NO_ACCEPTANCE_KEPT || last[i] == 0 || last[i] == by + 1 || d[i].id == p || \
 	d[last[i] - 1].id != d[i].id || !(asks[last[i] - 1] & BIT(i)) && !d[last[i] - 1].agreed)
-#endif
 
 // A disk may be lost if all that were lost before have their data and their votes back (docs/reliability.md). Who was absent when
 // an operator let a majority form the cluster counts as lost, if there is to be a way forward.
 #define BACK(a) (d[a].agreed && (d[a].written || !acknowledged))
-#ifdef WITHOUT_A_MINORITY_AT_A_TIME
-#define MAY_LOSE true
-#elif defined(LATE)
-#define MAY_LOSE (lost == 0 || BACK(0) && BACK(1) && BACK(2))
-#else
-#define MAY_LOSE (lost == 0 && words == 0 || BACK(0) && BACK(1) && BACK(2))
-#endif
+#define MAY_LOSE (WITHOUT_A_MINORITY_AT_A_TIME || lost == 0 && (LATE || words == 0) || BACK(0) && BACK(1) && BACK(2))
 
-// Joining needs a majority of the voters, without the member (former.join).
-#define JOINABLE(i, c) (ONES(IN(i, 0, c) | IN(i, 1, c) | IN(i, 2, c)) > N / 2)
-#define IN(i, a, c) (i != a && d[a].agreed && d[a].id == c -> BIT(a) : 0)
+// put sets what is on the disk of a.
+inline put(a, x, g, v, u) { d[a].id = x; d[a].agreed = g; d[a].data = v; d[a].written = u }
 
+// Joining needs a majority of the voters, without the member, which has all that they have then (former.join).
+#define IN(a, i, c) (i != a && d[a].agreed && d[a].id == c)
+#define JOINABLE(i, c) (ONES(MASK(IN(0, i, c), IN(1, i, c), IN(2, i, c))) > N / 2)
 inline join(i, c) {
-	d[i].id = c; d[i].agreed = true; d[i].written = false; d[i].data = state[c];
-#ifndef NO_CATCHING_UP
-	d[i].written = acknowledged && (i != 0 && d[0].written || i != 1 && d[1].written || i != 2 && d[2].written);
-#endif
+	d[i].written = false;
+	put(i, c, true, state[c], !NO_CATCHING_UP && (d[0].written || d[1].written || d[2].written));
 	agree(i)
 }
-#ifdef NO_CATCHING_UP
-#define MAY_JOIN(i, c) true
-#else
-#define MAY_JOIN(i, c) JOINABLE(i, c)
-#endif
 
 // finish is what follows when nothing fails any more, all answer, and an operator does what the messages ask for. Then all are
 // in one cluster, unless no two began with the same state, or who began otherwise was not emptied.
 #define GOAL (d[0].agreed && d[1].agreed && d[2].agreed && d[0].id == d[1].id && d[1].id == d[2].id)
-#define LIKE(a, b) (d[a].data == d[b].data)
-
 inline finish() {
-	for (k : 0 .. 5) {
-		i = k % N;
+	for (j : 0 .. 5) {
+		i = j % N;
 		survey(i, true);
 		if
 		:: d[i].agreed || two
 		:: !d[i].agreed && !two && at != 0 && at == d[i].id -> agree(i)
 		:: !d[i].agreed && !two && at != 0 && at != d[i].id && JOINABLE(i, at) -> join(i, at)
-		:: !d[i].agreed && !two && at == 0 && (!other && PROPOSER(i) || other && NEVER_FORMED) ->
-			s = (LIKE(0, i) -> 1 : 0) | (LIKE(1, i) -> 2 : 0) | (LIKE(2, i) -> 4 : 0);
+		:: !d[i].agreed && at == 0 && (CONFLICT(i) -> NEVER_FORMED : PROPOSER(i)) ->
+			s = MASK(LIKE(0, i), LIKE(1, i), LIKE(2, i));
 			if
 			:: ONES(s) > N / 2 ->
-				if
-				:: d[i].id == 0 -> d[i].id = IDS + 1; state[IDS + 1] = d[i].data
-				:: else
-				fi;
-				for (n : 0 .. 2) {
-					if
-					:: s & BIT(n) -> d[n].id = d[i].id
-					:: else
-					fi
-				}
+				at = (d[i].id == 0 -> IDS + 1 : d[i].id);
+				state[at] = d[i].data;
+				for (n : 0 .. 2) { d[n].id = (s & BIT(n) -> at : d[n].id) }
 				agree(i)
 			:: else
 			fi
@@ -274,149 +189,86 @@ inline finish() {
 		fi;
 		surveyed()
 	}
-#ifndef LATE
-	assert(GOAL || !LIKE(0, 1) && !LIKE(1, 2) && !LIKE(0, 2))
-#else
-	skip
-#endif
+	assert(LATE || GOAL || !LIKE(0, 1) && !LIKE(1, 2) && !LIKE(0, 2))
 }
 
 init {
 	d_step {
-		for (i : 0 .. 2) {
-#if DATA == 1
-			d[i].data = 1;
-#elif DATA == 2
-			d[i].data = (i == 2 -> 2 : 1);
-#else
-			skip
-#endif
-		}
+		for (i : 0 .. 2) { d[i].data = (DATA == 2 && i < 2 -> 1 : DATA) }
 		i = 0
 	}
 	do
-	:: atomic { // a member that is in no cluster asks the others, and decides (former.step)
-		choose(i);
-		survey(i, false);
-		if
-		:: d[i].agreed || asks[i] != 0 || two || swapped == i + 1
-		:: !d[i].agreed && asks[i] == 0 && !two && swapped != i + 1 && at != 0 ->
+	:: atomic {
+		select (i : 0 .. 2); select (j : 0 .. 2);
+		if // what member i does alone (i == j), or with j
+		// A member that is in no cluster asks the others, and decides (former.step).
+		:: i == j && !d[i].agreed && asks[i] == 0 && swapped != i + 1 ->
+			survey(i, false);
 			if
-			:: at == d[i].id -> agree(i)
-			:: at != d[i].id && d[i].data != 0 -> skip // it stops: an operator has to empty it
-			:: at != d[i].id && d[i].data == 0 && MAY_JOIN(i, at) -> join(i, at)
-			:: else
-			fi
-		:: !d[i].agreed && asks[i] == 0 && swapped != i + 1 && at == 0 && !other && ENOUGH && PROPOSER(i) && (d[i].id != 0 || ids < IDS) ->
-			propose(i, s)
-		:: else
-		fi;
-		surveyed(); i = 0
-	}
-	:: atomic { // the same, by an operator's word (former.form and stance.majority)
-		choose(i);
-		survey(i, false);
-		for (n : 0 .. 2) { // those that have lost their disks join later
+			:: !two && at != 0 && at == d[i].id -> agree(i)
+			:: !two && at != 0 && at != d[i].id && d[i].data == 0 && (NO_CATCHING_UP || JOINABLE(i, at)) -> join(i, at)
+			:: at == 0 && !CONFLICT(i) && ENOUGH(i) && PROPOSER(i) && MAY_PROPOSE(i) -> propose(i, s)
+			// By an operator's word (former.form).
+			:: at == 0 && words < WORDS && swapped == 0 && NEVER_FORMED && MAY_PROPOSE(i) ->
+				s = s & ~MASK(LOST_ITS(0, i), LOST_ITS(1, i), LOST_ITS(2, i));
+				if
+				:: s != 0 && !CONFLICT(i) -> words++; propose(i, s)
+				:: else
+				fi
+			:: else // with data it stops before it joins: an operator has to empty it
+			fi;
+			surveyed()
+
+		// i's proposal arrives at j, and the answer, if i waits for it.
+		:: i != j && swapped != j + 1 ->
+			select (p : 1 .. IDS);
 			if
-			:: d[n].data != d[i].data && (d[n].data == 0 || d[i].data == 0) -> s = s & ~BIT(n)
-			:: else
-			fi
-		}
-		other = false;
-		for (n : 0 .. 2) {
-			if
-			:: (s & BIT(n)) && d[n].data != d[i].data -> other = true
-			:: else
-			fi
-		}
-		n = 0;
-#ifdef NO_STATES_COMPARED
-		other = false;
-#endif
-		if
-		:: words < WORDS && !d[i].agreed && asks[i] == 0 && swapped == 0 && at == 0 && !other && s != 0 && NEVER_FORMED && (d[i].id != 0 || ids < IDS) ->
-			words++;
-			propose(i, s)
-		:: else
-		fi;
-		surveyed(); i = 0
-	}
-	:: atomic { // a proposal arrives, and the answer to it, or not
-		choose(i); choose(j);
-		if :: k = 1 :: k = 2 :: k = 3 fi;
-		if
-		:: (way[k].from[i] & BIT(j)) && NOT_AGREED(j) && NOT_DECIDING(j) && SAME_STATE(j, k) && NOT_KEPT(j, k, i) && swapped != j + 1 ->
-			if
-			:: d[j].id != k -> d[j].agreed = false; d[j].written = false
+			:: (WAY(p, i) & BIT(j)) && NOT_AGREED(j) && NOT_DECIDING(j) && SAME_STATE(j, p) && NOT_KEPT(j, p, i) ->
+				if
+				:: d[j].id != p -> put(j, p, false, d[j].data, false)
+				:: else
+				fi;
+				last[j] = i + 1;
+				answered[i] = answered[i] | (d[i].id == p -> asks[i] & BIT(j) : 0)
 			:: else
 			fi;
-			d[j].id = k;
-			last[j] = i + 1;
-			if
-			:: (asks[i] & BIT(j)) && d[i].id == k -> answered[i] = answered[i] | BIT(j)
-			:: else
-			fi
-		:: else
-		fi;
-		i = 0; j = 0; k = 0
-	}
-	:: atomic { // a proposer whose proposal all have accepted agrees, or has given up before
-		choose(i);
-		if
-		:: asks[i] != 0 && asks[i] == answered[i] -> agree(i)
-		:: asks[i] != 0 -> over(i)
-		:: else
-		fi;
-		i = 0
-	}
-	:: atomic { // two members acknowledge a write, or the third one gets it
-		choose(i); choose(j);
-		if
+			p = 0
+
+		// A proposer agrees when all have accepted, or gives up before.
+		:: i == j && asks[i] != 0 && asks[i] == answered[i] -> agree(i)
+		:: i == j && asks[i] != 0 -> over(i)
+
+		// Two members acknowledge a write, or the third one gets it.
 		:: i != j && TOGETHER(i, j) && (!acknowledged || d[i].written) ->
 			acknowledged = true; d[i].written = true; d[j].written = true;
 			check()
-		:: else
-		fi;
-		i = 0; j = 0
-	}
-	:: atomic { // a process ends, and starts again
-		choose(i);
-		if
-		:: crashes < CRASHES -> crashes++; stop(i)
-		:: else
-		fi;
-		i = 0
-	}
-	:: atomic { // a disk is lost, and perhaps another snapshot restored in its place
-		choose(i);
-		if
-		:: lost < LOSSES && MAY_LOSE && swapped == 0 ->
+
+		// A process ends, and starts again.
+		:: i == j && crashes < CRASHES -> crashes++; stop(i)
+
+		// A disk is lost, and perhaps another snapshot restored in its place.
+		:: i == j && lost < LOSSES && MAY_LOSE && swapped == 0 ->
 			lost++; stop(i);
 			last[i] = 0;
-			d[i].id = 0; d[i].agreed = false; d[i].written = false; d[i].data = 0;
+			put(i, 0, false, 0, false);
 			if
 			:: DATA != 0 -> d[i].data = 2
 			:: true
 			fi
-		:: else
-		fi;
-		i = 0
-	}
-	:: atomic { // a member runs with another cluster's disk, and later with its own again
-		choose(i);
-		if
-		:: swaps < SWAPS && swapped == 0 ->
+
+		// A member runs with another cluster's disk, and later with its own again.
+		:: i == j && swaps < SWAPS && swapped == 0 ->
 			swaps++; swapped = i + 1; stop(i);
-			own.id = d[i].id; own.agreed = d[i].agreed; own.data = d[i].data; own.written = d[i].written;
-			d[i].id = FOREIGN; d[i].agreed = true; d[i].data = 0; d[i].written = false
-		:: swapped == i + 1 ->
+			put(AWAY, d[i].id, d[i].agreed, d[i].data, d[i].written);
+			put(i, FOREIGN, true, 0, false)
+		:: i == j && swapped == i + 1 ->
 			swapped = 0; stop(i);
-			d[i].id = own.id; d[i].agreed = own.agreed; d[i].data = own.data; d[i].written = own.written;
-			own.id = 0; own.agreed = false; own.data = 0; own.written = false;
+			put(i, d[AWAY].id, d[AWAY].agreed, d[AWAY].data, d[AWAY].written);
+			put(AWAY, 0, false, 0, false);
 			check()
 		:: else
 		fi;
-		i = 0
+		i = 0; j = 0
 	}
 	:: d_step { // nothing fails any more
 		swapped == 0;

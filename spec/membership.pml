@@ -12,26 +12,25 @@
 //
 // Assumed: Raft's own rules about logs and terms, which are here as the actions elect, append and commit; a vote and an entry are on
 // the disk before anybody learns of them (replication.pml). A message takes no time, but any number of leaders of earlier terms go on
-// sending theirs. Elections succeed or do nothing. That a member has just been removed is the same as that it has no vote.
+// sending theirs. An election succeeds or does nothing. That a member has just been removed is the same as that it has no vote.
 // Left out: snapshots, members that are added (they begin as one without a disk does, once the list has them), changed addresses.
 //
 // small: -DMEMBERS=3 -DFIRST=7 -DTERMS=2 -DLOG=6 -DWRITES=1 -DLOSSES=1 -DOPS=1
-// small: -DMEMBERS=3 -DALONE -DTERMS=3 -DLOG=7 -DWRITES=1 -DLOSSES=1 -DOPS=0
+// small: -DMEMBERS=3 -DALONE -DFIRST=7 -DTERMS=3 -DLOG=7 -DWRITES=1 -DLOSSES=1 -DOPS=0
 // large: -DMEMBERS=3 -DFIRST=7 -DTERMS=3 -DLOG=8 -DWRITES=1 -DLOSSES=2 -DOPS=1
 // large: -DMEMBERS=4 -DFIRST=15 -DTERMS=2 -DLOG=6 -DWRITES=0 -DLOSSES=1 -DOPS=1
-// large: -DMEMBERS=4 -DFIRST=7 -DTERMS=3 -DLOG=7 -DWRITES=1 -DLOSSES=1 -DOPS=1
-// mutants: -DMEMBERS=4 -DFIRST=7 -DSECOND=6 -DTERMS=2 -DLOG=6 -DWRITES=1 -DLOSSES=1 -DOPS=0
+// large: -DMEMBERS=4 -DFIRST=7 -DTERMS=2 -DLOG=6 -DWRITES=1 -DLOSSES=1 -DOPS=1
 // mutants: -DMEMBERS=3 -DFIRST=7 -DTERMS=2 -DLOG=5 -DWRITES=0 -DLOSSES=1 -DOPS=2
 // mutants: -DMEMBERS=4 -DFIRST=11 -DSECOND=15 -DTERMS=3 -DLOG=7 -DWRITES=1 -DLOSSES=1 -DOPS=0
-// mutants: -DMEMBERS=4 -DFIRST=15 -DTERMS=2 -DLOG=4 -DWRITES=0 -DLOSSES=1 -DOPS=1
-// mutants: -DMEMBERS=4 -DFIRST=7 -DTERMS=2 -DLOG=4 -DWRITES=0 -DLOSSES=1 -DOPS=1
 // mutants: -DMEMBERS=4 -DFIRST=15 -DTERMS=3 -DLOG=4 -DWRITES=0 -DLOSSES=0 -DOPS=2
-// pan: -DSAFETY -DCOLLAPSE -DMEMLIM=6000
+// mutants: -DMEMBERS=4 -DFIRST=15 -DTERMS=2 -DLOG=4 -DWRITES=0 -DLOSSES=1 -DOPS=1
+// pan: -DSAFETY -DCOLLAPSE -DMEMLIM=3000
 
 #define N 4
 #define BIT(i) (1 << (i))
 #define ONES(m) (((m) & 1) + (((m) >> 1) & 1) + (((m) >> 2) & 1) + (((m) >> 3) & 1))
-#define MASK(p0, p1, p2, p3) (((p0) -> 1 : 0) | ((p1) -> 2 : 0) | ((p2) -> 4 : 0) | ((p3) -> 8 : 0))
+// The members x for which P(x, a) holds; and whether some members are a majority of a list.
+#define ALL(P, a) ((P(0, a) -> 1 : 0) | (P(1, a) -> 2 : 0) | (P(2, a) -> 4 : 0) | (P(3, a) -> 8 : 0))
 #define MOST(some, list) (2 * ONES((some) & (list)) > ONES(list))
 
 // An entry: its term, and what it is: 0 is a leader's first entry, 1 to 15 a list, as the members that vote, 16 a write.
@@ -41,16 +40,16 @@
 #define LIST(e) (WHAT(e) >= 1 && WHAT(e) <= 15)
 #define WRITE 16
 
-typedef Log { byte e[LOG] };
+typedef Log { byte e[LOG] };   // 0 after its end
 
 // On disks.
 Log log[N];
 byte size[N];
+byte votes[N];         // the newest list in its log
+byte listed[N];        // and the length of the log up to that
 byte term[N];
 byte since[N];         // storage.Identity.Since: it takes no part in elections before its log has this length
-bool in[N];            // storage.Identity.Agreed
-byte votes[N];         // the newest list in its log
-byte before[N];        // and the one before that
+bool joined[N];        // storage.Identity.Agreed
 bool owed[N];          // it had a vote when its disk was lost
 
 // In memory.
@@ -60,122 +59,82 @@ byte com[N];           // what a leader knows to be committed
 
 // Facts.
 Log chosen;            // all that was ever committed
-byte chosenSize;
 byte lastList;         // the newest list that was committed
 
 byte lost, ops, writes;
-byte i, j, k, m, n, x;   // 0 outside of an action
+byte i, j, k, m, n;    // 0 outside of an action
 
-// newest sets votes[a] and before[a] after a's log has changed.
+// newest sets votes[a] and listed[a] after a's log has changed.
 inline newest(a) {
-	votes[a] = 0; before[a] = 0;
+	votes[a] = 0; listed[a] = 0;
 	for (n : 0 .. LOG - 1) {
 		if
-		:: n < size[a] && LIST(log[a].e[n]) -> before[a] = votes[a]; votes[a] = WHAT(log[a].e[n])
+		:: LIST(log[a].e[n]) -> votes[a] = WHAT(log[a].e[n]); listed[a] = n + 1
 		:: else
 		fi
 	}
 	n = 0
 }
 
-// listAt sets n to the length of a's log up to its newest list.
-inline listAt(a) {
-	n = size[a];
-	do
-	:: n > 0 && !LIST(log[a].e[n - 1]) -> n--
-	:: else -> break
-	od
+// add has the leader l store an entry of its own.
+inline add(l, x) {
+	log[l].e[size[l]] = ENTRY(term[l], x);
+	size[l]++;
+	match[l].e[l] = size[l]
 }
-
-inline choose(a) {
-	if
-	:: a = 0
-	:: a = 1
-	:: a = 2
-#if MEMBERS == 4
-	:: a = 3
-#endif
-	fi
-}
-
-#define LAST(a) (size[a] == 0 -> 0 : TERM(log[a].e[size[a] - 1]))
-#define OLDER(a, b) (LAST(a) < LAST(b) || LAST(a) == LAST(b) && size[a] <= size[b])
 
 // Who may take part in elections: transport.keepOut and node.behind (cluster/node.go), and peer.Gate.
-#ifdef NO_CATCHING_UP_FIRST
-#define TAKES_PART(a) in[a]
-#else
-#define TAKES_PART(a) (in[a] && size[a] >= since[a])
-#endif
+#define TAKES_PART(v) (joined[v] && (NO_CATCHING_UP_FIRST || size[v] >= since[v]))
 
 // Whether v would vote for c, terms aside.
-#define WOULD_VOTE(v, c) (TAKES_PART(v) && OLDER(v, c))
+#define LAST(a) (size[a] == 0 -> 0 : TERM(log[a].e[size[a] - 1]))
+#define WOULD_VOTE(v, c) (TAKES_PART(v) && (LAST(v) < LAST(c) || LAST(v) == LAST(c) && size[v] <= size[c]))
 
 // Who may stand: a voter; and without a vote, which does not count then, who has what the voters refuse others for
 // (contacts.mayStand): the only one that has the list which takes its vote away, or an observer with the longest log.
-#ifdef NO_STANDING_WITHOUT_A_VOTE
-#define STANDS(c) (TAKES_PART(c) && (votes[c] & BIT(c)))
-#else
-#define STANDS(c) TAKES_PART(c)
-#endif
+#define STANDS(c) (TAKES_PART(c) && (!NO_STANDING_WITHOUT_A_VOTE || (votes[c] & BIT(c))))
 
 // Whether the members that there are could elect c.
-#define CAN_BE_ELECTED(c) (STANDS(c) && \
-	MOST(MASK(WOULD_VOTE(0, c), WOULD_VOTE(1, c), WOULD_VOTE(2, c), WOULD_VOTE(3, c)), votes[c]))
+#define CAN_BE_ELECTED(c) (STANDS(c) && MOST(ALL(WOULD_VOTE, c), votes[c]))
 
-// ask sets m to some of the members that vote for c in the next term; 0 if c is not elected.
-#define GRANTS(v, c) ((votes[c] & BIT(v)) && WOULD_VOTE(v, c) && term[v] <= term[c])
-inline ask(c) {
-	m = BIT(c);
+// elect has some of the members that may vote for c do so, in a term after theirs: it has stood in those before in vain. If they
+// are enough, it leads.
+inline elect(c) {
+	m = BIT(c); k = term[c];
 	for (n : 0 .. N - 1) {
 		if
-		:: n != c && GRANTS(n, c) -> m = m | BIT(n)
+		:: n != c && (votes[c] & BIT(n)) && WOULD_VOTE(n, c) -> m = m | BIT(n); k = (term[n] > k -> term[n] : k)
 		:: true
 		fi
 	}
 	if
-	:: MOST(m, votes[c])
-	:: else -> m = 0
-	fi;
-	n = 0
-}
-
-inline elect(c) {
-	d_step {
-		x = term[c] + 1;
+	:: k < TERMS && MOST(m, votes[c]) ->
 		for (n : 0 .. N - 1) {
 			if
-			:: m & BIT(n) -> term[n] = x; depose(n)
+			:: m & BIT(n) -> depose(n, k + 1)
 			:: else
 			fi
 		}
-		n = 0;
-		// It has all that was ever committed.
-		assert(size[c] >= chosenSize);
-		for (n : 0 .. LOG - 1) {
-			assert(n >= chosenSize || log[c].e[n] == chosen.e[n])
-		}
-		n = 0;
+		for (n : 0 .. LOG - 1) { assert(chosen.e[n] == 0 || chosen.e[n] == log[c].e[n]) }
 		leads[c] = true;
-		log[c].e[size[c]] = ENTRY(x, 0);
-		size[c]++;
-		match[c].e[c] = size[c];
-		m = 0; x = 0
-	}
+		add(c, 0)
+	:: else
+	fi;
+	n = 0; m = 0; k = 0
 }
 
-inline depose(a) {
-	leads[a] = false; com[a] = 0;
+// depose has a in a term in which it does not lead.
+inline depose(a, t) {
+	term[a] = t; leads[a] = false; com[a] = 0;
 	match[a].e[0] = 0; match[a].e[1] = 0; match[a].e[2] = 0; match[a].e[3] = 0
 }
 
 // append has f store the next entry that it lacks of the leader l's log.
 inline append(l, f) {
 	if
-	:: term[f] < term[l] -> term[f] = term[l]; depose(f)
+	:: term[f] < term[l] -> depose(f, term[l])
 	:: else
 	fi;
-	k = 0;
 	do
 	:: k < size[f] && k < size[l] && log[f].e[k] == log[l].e[k] -> k++
 	:: else -> break
@@ -184,12 +143,7 @@ inline append(l, f) {
 	:: k < size[l] ->
 		log[f].e[k] = log[l].e[k];
 		k++;
-		for (n : 0 .. LOG - 1) {
-			if
-			:: n >= k && n < size[f] -> log[f].e[n] = 0
-			:: else
-			fi
-		}
+		for (n : k .. LOG - 1) { log[f].e[n] = 0 }
 		size[f] = k;
 		newest(f)
 	:: else
@@ -197,221 +151,144 @@ inline append(l, f) {
 	match[l].e[f] = k; k = 0
 }
 
-#define COMMITS(l, k) (k > com[l] && TERM(log[l].e[(k) - 1]) == term[l] && \
-	MOST(MASK(match[l].e[0] >= k, match[l].e[1] >= k, match[l].e[2] >= k, match[l].e[3] >= k), votes[l]))
-
+// commit has the leader l know that the entries up to there are committed.
+#define HAS(f, l) (match[l].e[f] >= k)
+#define COMMITS(l) (TERM(log[l].e[k - 1]) == term[l] && MOST(ALL(HAS, l), votes[l]))
 inline commit(l, upTo) {
 	com[l] = upTo;
-	for (n : 0 .. LOG - 1) {
-		if
-		:: n < upTo && n < chosenSize -> assert(log[l].e[n] == chosen.e[n])
-		:: n < upTo && n >= chosenSize ->
-			chosen.e[n] = log[l].e[n];
-			if
-			:: LIST(chosen.e[n]) -> lastList = WHAT(chosen.e[n])
-			:: else
-			fi
-		:: else
-		fi
+	for (n : 0 .. upTo - 1) {
+		assert(chosen.e[n] == 0 || chosen.e[n] == log[l].e[n]);
+		lastList = (chosen.e[n] == 0 && LIST(log[l].e[n]) -> WHAT(log[l].e[n]) : lastList);
+		chosen.e[n] = log[l].e[n]
 	}
-	n = 0;
-	if
-	:: chosenSize < upTo -> chosenSize = upTo
-	:: else
-	fi
+	n = 0
 }
 
 // The leader l still leads, and knows all earlier changes: change, with Raft's Barrier (cluster/change.go).
-#ifdef NO_BARRIER
-#define SURELY_LEADS(l) leads[l]
-#else
-#define FOLLOWS(l, v) (in[v] && term[v] == term[l])
-#define SURELY_LEADS(l) (leads[l] && com[l] == size[l] && MOST(MASK(FOLLOWS(l, 0), FOLLOWS(l, 1), FOLLOWS(l, 2), FOLLOWS(l, 3)), votes[l]))
-#endif
-
-// The vote of j was taken, and that is committed: changeIn has returned (cluster/change.go). Nothing that is promised here needs that:
-// a member could keep its vote while it catches up, as one that is down.
-#define GIVEN_UP(l, j) (com[l] >= n && !(votes[l] & BIT(j)))
-
-// The voters that answer after a change, and do not lag: canFollow (cluster/steps.go).
-#define FIT(v) (in[v] && size[v] >= since[v])
-#ifdef NO_CAN_FOLLOW
-#define CAN_FOLLOW(list) ((list) != 0)
-#else
-#define CAN_FOLLOW(list) MOST(MASK(FIT(0), FIT(1), FIT(2), FIT(3)), list)
-#endif
+#define FOLLOWS(v, l) (joined[v] && term[v] == term[l])
+#define SURELY_LEADS(l) (leads[l] && (NO_BARRIER || com[l] == size[l] && MOST(ALL(FOLLOWS, l), votes[l])))
 
 // Raft begins a change only when the one before is committed, and the leader has committed an entry of its own term
-// (configurationChangeChIfStable).
-#if defined(NO_FORMER_COMMITTED)
-#define STABLE(l) (com[l] > 0)
-#elif defined(NO_OWN_TERM)
-#define STABLE(l) (n <= chosenSize && log[l].e[n - 1] == chosen.e[n - 1])
-#else
-#define STABLE(l) (com[l] >= n) // com is above 0 only when an entry of its own term is committed
-#endif
+// (configurationChangeChIfStable): com is above 0 only then.
+#define STABLE(l) (com[l] >= listed[l] || NO_FORMER_COMMITTED && com[l] > 0 || \
+	NO_OWN_TERM && log[l].e[listed[l] - 1] == chosen.e[listed[l] - 1])
+
+// The voters that answer after a change, and do not lag, are enough: canFollow (cluster/steps.go).
+#define CAUGHT_UP(v, a) (joined[v] && size[v] >= since[v])
+#define CAN_FOLLOW(list) (NO_CAN_FOLLOW && (list) != 0 || MOST(ALL(CAUGHT_UP, 0), list))
+
+#define MAY_CHANGE(l, list) (leads[l] && size[l] < LOG && STABLE(l) && CAN_FOLLOW(list))
 
 // change has the leader l store another list. Raft counts the leader's own disk before it puts the list into force: if it was the
 // only voter, the list is committed at once.
 inline change(l, list) {
 	m = votes[l];
-	log[l].e[size[l]] = ENTRY(term[l], list);
-	size[l]++;
-	match[l].e[l] = size[l];
-	before[l] = m; votes[l] = list;
+	votes[l] = list;
+	add(l, votes[l]);
+	listed[l] = size[l];
 	if
 	:: m == BIT(l) -> commit(l, size[l])
 	:: else
 	fi;
-	n = 0; m = 0
+	m = 0
 }
+
+// The votes that an operator changes at once.
+#define CHANGED(j) (BIT(j) | NO_ONE_AT_A_TIME << (j + 1) % MEMBERS)
+
+// The vote of j was taken, and that is committed: changeIn has returned (cluster/change.go). Nothing that is promised here needs that:
+// a member could keep its vote while it catches up, as one that is down.
+#define GIVEN_UP(l, j) (com[l] >= listed[l] && !(votes[l] & BIT(j)))
 
 // Lost data: a minority of the voters, in each list that somebody may use, and the next disk only when the one before
 // has its data back, and its vote (docs/reliability.md, conditions).
-#define SPARE(v, a) (!(votes[a] & BIT(v)) || ONES(votes[a]) >= 3)
-#define BACK(a) (in[a] && size[a] >= since[a] && (!owed[a] || (lastList & BIT(a))))
-#ifdef WITHOUT_A_MINORITY_AT_A_TIME
-#define MAY_LOSE(v) in[v]
-#else
-#define MAY_LOSE(v) (in[v] && SPARE(v, 0) && SPARE(v, 1) && SPARE(v, 2) && SPARE(v, 3) && BACK(0) && BACK(1) && BACK(2) && (MEMBERS == 3 || BACK(3)))
-#endif
+#define BOUND(a, v) ((votes[a] & BIT(v)) && ONES(votes[a]) < 3)
+#define MISSING(a, v) (a < MEMBERS && (!CAUGHT_UP(a, v) || owed[a] && !(lastList & BIT(a))))
+#define MAY_LOSE(v) (joined[v] && (WITHOUT_A_MINORITY_AT_A_TIME || ALL(BOUND, v) == 0 && ALL(MISSING, v) == 0))
+
+// has puts an entry into a's log, at the start.
+inline has(a, x) { log[a].e[size[a]] = x; size[a]++ }
 
 init {
 	d_step {
 		for (i : 0 .. MEMBERS - 1) {
-			in[i] = true;
+			joined[i] = true;
 #ifdef ALONE // member 0 began the cluster, and the others joined
-			log[i].e[0] = ENTRY(0, 1); log[i].e[1] = ENTRY(0, 3); log[i].e[2] = ENTRY(0, 7);
-			size[i] = 3; before[i] = 3; votes[i] = 7
-#else
-			log[i].e[0] = ENTRY(0, FIRST);
-			size[i] = 1; votes[i] = FIRST
+			has(i, ENTRY(0, 1)); has(i, ENTRY(0, 3));
 #endif
-		}
-		commit(0, size[0]);
-		com[0] = 0;
+			has(i, ENTRY(0, FIRST));
 #ifdef SECOND // member 0, cut off, leads in term 1 with its list; the others have gone on in term 2
-		for (i : 0 .. MEMBERS - 1) {
-			log[i].e[1] = ENTRY(1, 0); size[i] = 2; term[i] = 1; match[0].e[i] = 2
+			has(i, ENTRY(1, 0));
+			term[i] = 1; match[0].e[i] = 2;
+			if
+			:: i > 0 ->
+				has(i, ENTRY(2, 0)); has(i, ENTRY(2, SECOND)); has(i, ENTRY(2, 14));
+				term[i] = 2; match[1].e[i] = 5
+			:: else
+			fi;
+			leads[i] = i < 2;
+#endif
+			newest(i)
 		}
-		leads[0] = true; com[0] = 2;
-		for (i : 1 .. MEMBERS - 1) {
-			log[i].e[2] = ENTRY(2, 0); log[i].e[3] = ENTRY(2, SECOND); log[i].e[4] = ENTRY(2, 14);
-			size[i] = 5; term[i] = 2; before[i] = SECOND; votes[i] = 14; match[1].e[i] = 5
-		}
-		leads[1] = true;
-		commit(1, 5);
+		commit(1, size[1]);
+#ifdef SECOND
+		com[0] = 2;
+#else
+		com[1] = 0;
 #endif
 		i = 0
 	}
 	do
-	:: atomic { // a member is elected
-		choose(i);
-		if
-		:: term[i] < TERMS && size[i] < LOG && !leads[i] && STANDS(i) -> ask(i)
-		:: else
-		fi;
-		if
-		:: m != 0 -> elect(i)
-		:: else
-		fi;
-		i = 0
-	}
-	:: atomic { // a leader sends an entry
-		choose(i); choose(j);
-		if
-		:: i != j && leads[i] && in[j] && term[j] <= term[i] -> append(i, j)
+	:: atomic {
+		select (i : 0 .. MEMBERS - 1); select (j : 0 .. MEMBERS - 1);
+		if // what member i does alone (i == j), or with j
+		// A member is elected.
+		:: i == j && term[i] < TERMS && size[i] < LOG && !leads[i] && STANDS(i) -> elect(i)
+
+		// A leader sends an entry.
+		:: i != j && leads[i] && joined[j] && term[j] <= term[i] -> append(i, j)
+
+		// A leader learns that entries are committed.
+		:: i == j && leads[i] ->
+			k = size[i];
+			do
+			:: k > com[i] && !COMMITS(i) -> k--
+			:: else -> break
+			od;
+			commit(i, k);
+			k = 0
+
+		// A client writes.
+		:: i == j && leads[i] && writes < WRITES && size[i] < LOG -> add(i, WRITE); writes++
+
+		// A leader's process ends, and starts again.
+		:: i == j && leads[i] -> depose(i, term[i])
+
+		// A disk is lost.
+		:: i == j && lost < LOSSES && MAY_LOSE(i) ->
+			for (n : 0 .. LOG - 1) { log[i].e[n] = 0 }
+			owed[i] = (lastList & BIT(i)) != 0;
+			size[i] = 0; since[i] = 0; joined[i] = false; lost++;
+			newest(i);
+			depose(i, 0)
+
+		// An operator gives or takes a vote (changeSeveral, addOne and removeMember). A leader does not take its own: it hands
+		// over first (reconfigure).
+		:: i != j && ops < OPS && !(CHANGED(j) & BIT(i)) && MAY_CHANGE(i, votes[i] ^ CHANGED(j)) ->
+			change(i, votes[i] ^ CHANGED(j)); ops++
+
+		// The leader takes the vote of a member without data, or gives it back (membership.back, mayAsk, addOne).
+		:: i != j && SURELY_LEADS(i) && MAY_CHANGE(i, votes[i] ^ BIT(j)) &&
+			((votes[i] & BIT(j)) -> !joined[j] : joined[j] && owed[j] && size[j] >= com[i]) -> change(i, votes[i] ^ BIT(j))
+
+		// A member without data enters the cluster (former.join and enter), and takes over the leader's term (transport.adopt).
+		:: i != j && !joined[j] && SURELY_LEADS(i) && GIVEN_UP(i, j) ->
+			joined[j] = true;
+			since[j] = (NO_SINCE -> 0 : com[i]);
+			term[j] = (NO_TERM_TAKEN_OVER -> term[j] : term[i])
 		:: else
 		fi;
 		i = 0; j = 0
-	}
-	:: atomic { // a leader learns that entries are committed
-		choose(i);
-		if
-		:: leads[i] ->
-			k = size[i];
-			do
-			:: k > 0 && !COMMITS(i, k) -> k--
-			:: else -> break
-			od;
-			if
-			:: k > 0 -> commit(i, k)
-			:: else
-			fi;
-			k = 0
-		:: else
-		fi;
-		i = 0
-	}
-	:: atomic { // a client writes
-		choose(i);
-		if
-		:: leads[i] && writes < WRITES && size[i] < LOG ->
-			log[i].e[size[i]] = ENTRY(term[i], WRITE);
-			size[i]++; match[i].e[i] = size[i]; writes++
-		:: else
-		fi;
-		i = 0
-	}
-	:: atomic { // a leader's process ends, and starts again
-		choose(i);
-		depose(i); i = 0
-	}
-	:: atomic { // a disk is lost
-		choose(i);
-		if
-		:: lost < LOSSES && MAY_LOSE(i) ->
-			for (k : 0 .. LOG - 1) { log[i].e[k] = 0 }
-			owed[i] = (lastList & BIT(i)) != 0;
-			size[i] = 0; term[i] = 0; since[i] = 0; in[i] = false; votes[i] = 0; before[i] = 0;
-			depose(i);
-			lost++; k = 0
-		:: else
-		fi;
-		i = 0
-	}
-	:: atomic { // an operator gives or takes a vote (changeSeveral, addOne and removeMember)
-		choose(i);
-		choose(x);
-		x = BIT(x);
-#ifdef NO_ONE_AT_A_TIME
-		choose(j);
-		x = x | BIT(j); j = 0;
-#endif
-		listAt(i);
-		if // a leader does not take its own vote: it hands over first (reconfigure)
-		:: ops < OPS && leads[i] && size[i] < LOG && !(x & BIT(i)) && STABLE(i) && CAN_FOLLOW(votes[i] ^ x) ->
-			change(i, votes[i] ^ x); ops++
-		:: else
-		fi;
-		n = 0; x = 0; i = 0
-	}
-	:: atomic { // the leader takes the vote of a member without data, or gives it back (membership.back, mayAsk, addOne)
-		choose(i); choose(j);
-		listAt(i);
-		if
-		:: i != j && leads[i] && size[i] < LOG && SURELY_LEADS(i) && STABLE(i) && CAN_FOLLOW(votes[i] ^ BIT(j)) &&
-			((votes[i] & BIT(j)) -> !in[j] : in[j] && owed[j] && size[j] >= com[i]) ->
-			change(i, votes[i] ^ BIT(j))
-		:: else
-		fi;
-		n = 0; i = 0; j = 0
-	}
-	:: atomic { // a member without data enters the cluster (former.join and enter)
-		choose(i); choose(j);
-		listAt(i);
-		if
-		:: i != j && leads[i] && !in[j] && SURELY_LEADS(i) && GIVEN_UP(i, j) ->
-			in[j] = true;
-#ifndef NO_SINCE
-			since[j] = com[i];
-#endif
-#ifndef NO_TERM_TAKEN_OVER
-			term[j] = term[i] // transport.adopt
-#endif
-		:: else
-		fi;
-		n = 0; i = 0; j = 0
 	}
 	// Always a way forward.
 	:: !(CAN_BE_ELECTED(0) || CAN_BE_ELECTED(1) || CAN_BE_ELECTED(2) || CAN_BE_ELECTED(3)) -> assert(false)

@@ -1,9 +1,7 @@
 package spec
 
 import (
-	"bytes"
 	"flag"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +16,8 @@ var specFlag = flag.String("spec", "", "check the models with SPIN: `what`, smal
 
 var (
 	guards  = regexp.MustCompile(`\b(?:NO|WITHOUT)_[A-Z_]+\b`)
-	errs    = regexp.MustCompile(`errors: (\d+)`)
-	states  = regexp.MustCompile(`(\d+(?:\.\d+)?(?:e\+\d+)?) states, stored`)
+	result  = regexp.MustCompile(`errors: (\d+)\s+(\S+) states, stored`)
+	broken  = regexp.MustCompile(`(?m)^pan:1: .*`)
 	cutOff  = regexp.MustCompile(`max search depth too small|out of memory|VECTORSZ`)
 	comment = regexp.MustCompile(`(?m)^// (small|large|mutants|pan): *(.*)$`)
 )
@@ -32,8 +30,8 @@ var (
 //	// pan: -DSAFETY -DCOLLAPSE
 //
 // which say how it is checked in each size, and how SPIN's program is compiled. Each size may have several lines, each a run of its
-// own. Each name NO_... in it is a guard that can be taken out, and each WITHOUT_... a condition that the docs state: with it
-// defined, in the runs of mutants, the model must fail.
+// own. Each name NO_... in it is a guard that can be taken out, and each WITHOUT_... a condition that the docs state. It is 0
+// (not defined, if there is an #ifdef for it); in the runs of mutants one of them is 1, and the model must fail.
 func TestModels(t *testing.T) {
 	if *specFlag == "" {
 		t.Skip("needs -spec=small, -spec=large or -spec=all; see make spec")
@@ -47,71 +45,67 @@ func TestModels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		runs := map[string][]string{}
-		for _, m := range comment.FindAllStringSubmatch(string(text), -1) {
-			runs[m[1]] = append(runs[m[1]], m[2])
+		m := model{file: file, text: string(text), runs: map[string][]string{}}
+		for _, line := range comment.FindAllStringSubmatch(m.text, -1) {
+			m.runs[line[1]] = append(m.runs[line[1]], line[2])
 		}
 		name := strings.TrimSuffix(file, ".pml")
-		size := *specFlag
-		if size == "all" {
-			size = "small"
-		}
-		for _, with := range runs[size] {
+		for _, with := range m.runs[strings.Replace(*specFlag, "all", "small", 1)] {
 			t.Run(name+" "+with, func(t *testing.T) {
-				failed, out, said := verify(t, file, with, runs["pan"])
-				if failed {
-					t.Errorf("%s\n%s", said, out)
+				if m.fails(t, with, "") {
+					t.Error("it breaks a promise")
 				}
-				t.Log(said)
 			})
 		}
-		if *specFlag != "all" {
-			continue
-		}
-		all := guards.FindAllString(string(text), -1)
-		slices.Sort(all)
-		for _, guard := range slices.Compact(all) {
-			t.Run(name+" "+guard, func(t *testing.T) {
-				for _, with := range runs["mutants"] {
-					failed, _, said := verify(t, file, with+" -D"+guard, runs["pan"])
-					t.Log(said)
-					if failed {
-						return
+		for _, guard := range m.guards() {
+			if *specFlag == "all" {
+				t.Run(name+" "+guard, func(t *testing.T) {
+					if !slices.ContainsFunc(m.runs["mutants"], func(with string) bool { return m.fails(t, with, guard) }) {
+						t.Error("nothing fails without it")
 					}
-				}
-				t.Error("nothing fails without it")
-			})
+				})
+			}
 		}
 	}
 }
 
-// verify reports whether SPIN finds an error in a model, what it prints, and that in short.
-func verify(t *testing.T, file, with string, pan []string) (failed bool, out []byte, said string) {
-	dir := t.TempDir()
-	began := time.Now()
-	file, err := filepath.Abs(file)
+type model struct {
+	file, text string
+	runs       map[string][]string // what its head has for each size
+}
+
+func (m *model) guards() []string {
+	return slices.Compact(slices.Sorted(slices.Values(guards.FindAllString(m.text, -1))))
+}
+
+// fails reports whether SPIN finds an error without a guard.
+func (m *model) fails(t *testing.T, with, without string) bool {
+	path, err := filepath.Abs(m.file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	run := func(name string, args ...string) []byte {
-		cmd := exec.Command(name, args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s: %v\n%s", cmd, err, out)
+	defines := with
+	for _, guard := range m.guards() {
+		switch {
+		case guard == without:
+			defines += " -D" + guard + "=1"
+		case !strings.Contains(m.text, "def "+guard):
+			defines += " -D" + guard + "=0"
 		}
-		return out
 	}
-	run("spin", slices.Concat([]string{"-a"}, strings.Fields(with), []string{file})...)
-	run("gcc", slices.Concat([]string{"-O1", "-w", "-o", "pan"}, strings.Fields(strings.Join(pan, " ")), []string{"pan.c"})...)
-	out = run("./pan", "-m10000000", "-w24")
-	n := errs.FindSubmatch(out)
-	if n == nil || bytes.Contains(out, []byte("max search depth too small")) || cutOff.Match(out) {
+	pan := strings.Join(m.runs["pan"], " ")
+	began := time.Now()
+	cmd := exec.Command("sh", "-ec", "spin -a "+defines+` "$0"; gcc -O1 -w -o pan `+pan+" pan.c; ./pan -m10000000 -w24", path)
+	cmd.Dir = t.TempDir()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s: %v\n%s", cmd, err, out)
+	}
+	found := result.FindSubmatch(out)
+	if found == nil || cutOff.Match(out) {
 		t.Fatalf("SPIN did not go through all states:\n%s", out)
 	}
-	stored := ""
-	if m := states.FindSubmatch(out); m != nil {
-		stored = string(m[1])
-	}
-	return string(n[1]) != "0", out, fmt.Sprintf("%s %s: %s states, %s errors, %v", filepath.Base(file), with, stored, n[1], time.Since(began).Round(100*time.Millisecond))
+	took := time.Since(began).Round(100 * time.Millisecond)
+	t.Logf("%s: %s states, %s errors, %v %s", with, found[2], found[1], took, broken.Find(out))
+	return string(found[1]) != "0"
 }
