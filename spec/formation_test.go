@@ -50,7 +50,7 @@ func TestFormationAutomaton(t *testing.T) {
 		formed = with(formed, agreement(id, 7), stores(id, 1, 1, three...), begins(id, 2), stores(id, 2, 2))
 	}
 	formed = with(formed, sees(1, 1, 0), sees(1, 2, 2))
-	found := Event{Member: 2, Step: Opened, Of: agreement(2, 7).Of, Term: 2, Log: []Run{{1, 1, 1}, {2, 2, 2}}, Lists: []List{{1, three}}}
+	found := Event{Member: 2, Step: Opened, Of: agreement(2, 7).Of, Log: []Run{{1, 1, 1}, {2, 2, 2}}, Lists: []List{{1, three}}}
 	other := Event{Member: 2, Step: Opened, Of: agreement(2, 8).Of}
 	// Member 3 has lost its disk, and the list that takes its vote away is stored; then it is committed, and then the member
 	// has joined, up to entry 3, and has nothing yet; and then it has all.

@@ -29,8 +29,8 @@ var (
 //	// mutants: -DMEMBERS=3 -DCRASHES=1
 //	// pan: -DSAFETY -DCOLLAPSE
 //
-// which say how it is checked in each size, and how SPIN's program is compiled. Each size may have several lines, each a run of its
-// own. Each name NO_... in it is a guard that can be taken out, and each WITHOUT_... a condition that the docs state. It is 0
+// which say how it is checked in each size, and how SPIN's program is compiled. Each size may have several lines, each a run of
+// its own. Each name NO_... in it is a guard that can be taken out, and each WITHOUT_... a condition that the docs state. It is 0
 // (not defined, if there is an #ifdef for it); in the runs of mutants one of them is 1, and the model must fail.
 func TestModels(t *testing.T) {
 	if *specFlag == "" {
