@@ -173,7 +173,6 @@ inline finish() {
 		i = j % N;
 		survey(i, true);
 		if
-		:: d[i].agreed || two
 		:: !d[i].agreed && !two && at != 0 && at == d[i].id -> agree(i)
 		:: !d[i].agreed && !two && at != 0 && at != d[i].id && JOINABLE(i, at) -> join(i, at)
 		:: !d[i].agreed && at == 0 && (CONFLICT(i) -> NEVER_FORMED : PROPOSER(i)) ->

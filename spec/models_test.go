@@ -49,8 +49,12 @@ func TestModels(t *testing.T) {
 		for _, line := range comment.FindAllStringSubmatch(m.text, -1) {
 			m.runs[line[1]] = append(m.runs[line[1]], line[2])
 		}
+		m.runs["all"] = m.runs["small"]
+		if len(m.runs[*specFlag]) == 0 {
+			t.Errorf("%s has no line for %s runs", file, *specFlag)
+		}
 		name := strings.TrimSuffix(file, ".pml")
-		for _, with := range m.runs[strings.Replace(*specFlag, "all", "small", 1)] {
+		for _, with := range m.runs[*specFlag] {
 			t.Run(name+" "+with, func(t *testing.T) {
 				if m.fails(t, with, "") {
 					t.Error("it breaks a promise")
