@@ -72,7 +72,8 @@ func (f *follower) Session(step cluster.SessionStep, id int64, timeout, ago time
 	if step == cluster.Touched || step == cluster.Heard {
 		e.Asked = f.now() - ago // at once: it may take a while to be told
 	}
-	f.tell([]Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}[step], e)
+	steps := []Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}
+	f.tell(steps[step], e)
 }
 
 // Opened says what is on the disk, and has all that is written to it from now on passed on.
@@ -186,7 +187,8 @@ type followedSnapshots struct {
 	f *follower
 }
 
-func (s followedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (s followedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64,
+	trans raft.Transport) (raft.SnapshotSink, error) {
 	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
 	if err != nil {
 		return nil, err

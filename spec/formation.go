@@ -212,7 +212,7 @@ func (f *formation) vote(d *membership, e *Event) error {
 	switch {
 	case !other && e.Term <= f.term && d.end() == 0:
 	case !d.of.Agreed:
-		return fmt.Errorf("a member votes only once it is in a cluster, or for itself in a term up to %d, the newest that has begun", f.term)
+		return fmt.Errorf("a member votes only once it is in a cluster, or for itself in a term that has begun, up to %d", f.term)
 	case d.end() < d.of.Since:
 		return fmt.Errorf("it began without data, and votes for %s before its log, to %d, has reached %d", addr, d.end(), d.of.Since)
 	case !other && !votes:
@@ -293,7 +293,7 @@ func (f *formation) join(d *membership, e *Event) error {
 	case f.formed != e.Of.Cluster:
 		return fmt.Errorf("it joins cluster %x, which nobody has agreed to", e.Of.Cluster)
 	case since < d.visible:
-		return fmt.Errorf("it is to catch up only to entry %d, but entry %d was visible before it started without data", since, d.visible)
+		return fmt.Errorf("it is to catch up only to entry %d, but %d was visible before it started without data", since, d.visible)
 	}
 	for _, at := range slices.Backward(f.seen[d.seen:]) {
 		switch in, votes := find(f.known[at].Servers, e.Member); {
@@ -304,7 +304,7 @@ func (f *formation) join(d *membership, e *Event) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("it has joined, up to entry %d, and none of the lists visible since it started has it in a place without a vote", since)
+	return fmt.Errorf("it has joined, up to entry %d, and no list that was visible then has it in a place without a vote", since)
 }
 
 // find reports whether a list has a member, and whether that votes.

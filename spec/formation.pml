@@ -2,9 +2,9 @@
 //
 // A member makes an id and proposes it; the others store the proposal and accept it; when all that it needs have, it agrees; the
 // others agree when they see that one has agreed to the proposal that they hold. Members ask each other at any time, and any of
-// them may not answer: it is down, has not been started yet, or cannot be reached. Proposals arrive at any time later,
-// or never (LATE); a process ends at any time and starts again; a minority of the disks is lost, and an old snapshot is restored on one; a
-// member runs with the disk of another cluster for a while; an operator lets a majority form the cluster.
+// them may not answer: it is down, has not been started yet, or cannot be reached. Proposals arrive at any time later, or never
+// (LATE); a process ends at any time and starts again; a minority of the disks is lost, and an old snapshot is restored on one;
+// a member runs with the disk of another cluster for a while; an operator lets a majority form the cluster.
 //
 // Promised: two members never agree to different ids, nor begin with different states; no write is lost that a majority has
 // acknowledged; and in the end there is one cluster of all, if the members that are there begin with the same state.
@@ -14,11 +14,11 @@
 // With LATE, a lost disk and an operator's word in the same moments, empty members can agree to two ids. Who runs with another
 // cluster's disk counts as lost: no way forward is promised if an operator's word is carried out meanwhile (no run has both).
 //
-// Assumed: what is stored stays. A member that joins gives its vote up, gets all that the others have, and gets the vote back, in one
-// step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and
-// what it decides by that. Left out: lists of members that differ (stance.conflict and mayAccept compare them as they
-// compare states), observers, more than two operators' words, and servers whose list is one of the past: the promise does not hold
-// for them unless a member of their cluster has called them (former.elsewhere).
+// Assumed: what is stored stays. A member that joins gives its vote up, gets all that the others have, and gets the vote back,
+// in one step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and what it
+// decides by that. Left out: lists of members that differ (stance.conflict and mayAccept compare them as they compare states),
+// observers, more than two operators' words, and servers whose list is one of the past: the promise does not hold for them
+// unless a member of their cluster has called them (former.elsewhere).
 //
 // small: -DLATE=0 -DDATA=0 -DLOSSES=2 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
 // small: -DLATE=0 -DDATA=2 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
@@ -77,7 +77,8 @@ inline check() { assert(swapped != 0 || AT_ONE(0, 1) && AT_ONE(0, 2) && AT_ONE(1
 // Whether an operator may say that the cluster was never formed.
 #define NEVER_FORMED (WITHOUT_AN_OPERATOR_WHO_KNOWS || !acknowledged && !d[0].agreed && !d[1].agreed && !d[2].agreed)
 
-// survey sets s to the members that answer i, at to the cluster that they have agreed to, and two if there are two (stance.agreedTo).
+// survey sets s to the members that answer i, at to the cluster that they have agreed to, and two if there are two
+// (stance.agreedTo).
 inline survey(i, all) {
 	for (n : 0 .. 2) {
 		if
@@ -101,7 +102,7 @@ inline surveyed() { s = 0; at = 0; two = false }
 #define ENOUGH(i) (ONES(s) == N - 1 || NO_ALL_NEEDED && s != 0)
 #define PROPOSER(i) (NO_ONE_PROPOSER || i == 0)
 
-// An operator's word is for those with the same data as i: who has none, because its disk was lost, joins later (stance.majority).
+// An operator's word is for those with the same data as i: who has none, after its disk was lost, joins later (stance.majority).
 #define LOST_ITS(a, i) (!LIKE(a, i) && (d[a].data == 0 || d[i].data == 0))
 
 // propose has i ask those in m for acceptance (former.propose).
@@ -172,7 +173,6 @@ inline finish() {
 		i = j % N;
 		survey(i, true);
 		if
-		:: d[i].agreed || two
 		:: !d[i].agreed && !two && at != 0 && at == d[i].id -> agree(i)
 		:: !d[i].agreed && !two && at != 0 && at != d[i].id && JOINABLE(i, at) -> join(i, at)
 		:: !d[i].agreed && at == 0 && (CONFLICT(i) -> NEVER_FORMED : PROPOSER(i)) ->

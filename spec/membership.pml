@@ -10,9 +10,9 @@
 // Promised: a committed entry is never lost or replaced, and there is always a way forward: some member can be elected by the
 // members that may vote, with the lists that they have.
 //
-// Assumed: Raft's own rules about logs and terms, which are here as the actions elect, append and commit; a vote and an entry are on
-// the disk before anybody learns of them (replication.pml). A message takes no time, but any number of leaders of earlier terms go on
-// sending theirs. An election succeeds or does nothing. That a member has just been removed is the same as that it has no vote.
+// Assumed: Raft's own rules about logs and terms, which are here as the actions elect, append and commit; a vote and an entry are
+// on the disk before anybody learns of them (replication.pml). A message takes no time, but any number of leaders of earlier terms
+// go on sending theirs. An election succeeds or does nothing. That a member has just been removed is the same as that it has no vote.
 // Left out: snapshots, members that are added (they begin as one without a disk does, once the list has them), changed addresses.
 //
 // small: -DMEMBERS=3 -DFIRST=7 -DTERMS=2 -DLOG=6 -DWRITES=1 -DLOSSES=1 -DOPS=1
@@ -196,8 +196,8 @@ inline change(l, list) {
 // The votes that an operator changes at once.
 #define CHANGED(j) (BIT(j) | NO_ONE_AT_A_TIME << (j + 1) % MEMBERS)
 
-// The vote of j was taken, and that is committed: changeIn has returned (cluster/change.go). Nothing that is promised here needs that:
-// a member could keep its vote while it catches up, as one that is down.
+// The vote of j was taken, and that is committed: changeIn has returned (cluster/change.go). Nothing that is promised here needs
+// that: a member could keep its vote while it catches up, as one that is down.
 #define GIVEN_UP(l, j) (com[l] >= listed[l] && !(votes[l] & BIT(j)))
 
 // Lost data: a minority of the voters, in each list that somebody may use, and the next disk only when the one before

@@ -29,8 +29,8 @@ var (
 //	// mutants: -DMEMBERS=3 -DCRASHES=1
 //	// pan: -DSAFETY -DCOLLAPSE
 //
-// which say how it is checked in each size, and how SPIN's program is compiled. Each size may have several lines, each a run of its
-// own. Each name NO_... in it is a guard that can be taken out, and each WITHOUT_... a condition that the docs state. It is 0
+// which say how it is checked in each size, and how SPIN's program is compiled. Each size may have several lines, each a run of
+// its own. Each name NO_... in it is a guard that can be taken out, and each WITHOUT_... a condition that the docs state. It is 0
 // (not defined, if there is an #ifdef for it); in the runs of mutants one of them is 1, and the model must fail.
 func TestModels(t *testing.T) {
 	if *specFlag == "" {
@@ -49,8 +49,12 @@ func TestModels(t *testing.T) {
 		for _, line := range comment.FindAllStringSubmatch(m.text, -1) {
 			m.runs[line[1]] = append(m.runs[line[1]], line[2])
 		}
+		m.runs["all"] = m.runs["small"]
+		if len(m.runs[*specFlag]) == 0 {
+			t.Errorf("%s has no line for %s runs", file, *specFlag)
+		}
 		name := strings.TrimSuffix(file, ".pml")
-		for _, with := range m.runs[strings.Replace(*specFlag, "all", "small", 1)] {
+		for _, with := range m.runs[*specFlag] {
 			t.Run(name+" "+with, func(t *testing.T) {
 				if m.fails(t, with, "") {
 					t.Error("it breaks a promise")
