@@ -60,6 +60,9 @@ func (m *Member) Err() <-chan error { return m.errs }
 // without waiting for each: they are applied in order, and none is applied after one
 // that was lost. Lost must not call Propose.
 func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
+	if _, off := m.cfg.Trace.(untraced); !off && c.Session != 0 && c.Op != fsm.OpExpireSession {
+		w = &tracedWaiter{w, m, c.Session, m.nowMs()}
+	}
 	m.proposer.propose(c, w, over)
 }
 

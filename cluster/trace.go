@@ -3,6 +3,7 @@ package cluster
 import (
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
@@ -23,7 +24,7 @@ type Trace interface {
 	// with Restarts.
 	Anew(index uint64)
 	// Session says what happens to a session here: its timeout is given for Restarts and Late, and how long ago the
-	// client's request came for Touched and Heard.
+	// client's request came for Touched, Heard and Answered.
 	Session(step SessionStep, id int64, timeout, ago time.Duration)
 }
 
@@ -34,9 +35,25 @@ const (
 	Touched  SessionStep = iota // a client's request is about to be carried out here
 	Heard                       // another member has reported a touch, which restarts the timeout here
 	Restarts                    // its full timeout begins here: it was opened or resumed, or see Anew
+	Answered                    // a write or sync of its client is about to be answered
 	Late                        // as the leader, this member is about to propose its expiry
 	Ended                       // its end was applied here
 )
+
+// tracedWaiter tells the trace that a write or sync is about to be answered.
+type tracedWaiter struct {
+	fsm.Waiter
+	m       *Member
+	session int64
+	since   int64
+}
+
+func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
+	if !r.Drop {
+		w.m.cfg.Trace.Session(Answered, w.session, 0, w.m.since(w.since))
+	}
+	w.Waiter.Done(v, r)
+}
 
 // untraced is the Trace of a member that has none.
 type untraced struct{}

@@ -29,13 +29,15 @@ const (
 	Touched   Step = "touched"   // a request of Session is about to be carried out
 	Heard     Step = "heard"     // another member has reported a request of Session
 	Restarts  Step = "restarts"  // the full timeout of Session begins: it was opened or resumed, or after Anew
+	Answered  Step = "answered"  // a write or sync of Session, which was proposed at Asked, is about to be answered
 	Late      Step = "late"      // it is about to propose the expiry of Session
 	Ended     Step = "ended"     // the end of Session was applied
 	LostDisk  Step = "lost disk" // by a fault, while it is down: it finds nothing when it starts next
 	Swapped   Step = "swapped"   // by a fault, while it is down: it finds the disk of another cluster when it starts next
 )
 
-// Event is one step of one member. Each step is recorded after it has happened and before anybody else can notice.
+// Event is one step of one member. What it writes is recorded when it is on the disk, all else just before it takes effect:
+// before anybody else can notice.
 type Event struct {
 	At     time.Duration // since some moment, the same for all members
 	Member uint64

@@ -1,6 +1,7 @@
 package spec
 
 import (
+	"slices"
 	"strconv"
 	"time"
 
@@ -69,10 +70,10 @@ func (f *follower) Leads(term uint64)     { f.tell(Leads, Event{Term: term}) }
 
 func (f *follower) Session(step cluster.SessionStep, id int64, timeout, ago time.Duration) {
 	e := Event{Session: id, Timeout: timeout}
-	if step == cluster.Touched || step == cluster.Heard {
+	if slices.Contains([]cluster.SessionStep{cluster.Touched, cluster.Heard, cluster.Answered}, step) {
 		e.Asked = f.now() - ago // at once: it may take a while to be told
 	}
-	steps := []Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Ended: Ended}
+	steps := []Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Answered: Answered, cluster.Ended: Ended}
 	f.tell(steps[step], e)
 }
 

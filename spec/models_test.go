@@ -88,14 +88,9 @@ func (m *model) fails(t *testing.T, with, without string) bool {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defines := with
+	defines, value := with, map[bool]string{true: "=1", false: "=0"}
 	for _, guard := range m.guards() {
-		switch {
-		case guard == without:
-			defines += " -D" + guard + "=1"
-		case !strings.Contains(m.text, "def "+guard):
-			defines += " -D" + guard + "=0"
-		}
+		defines += " -D" + guard + value[guard == without]
 	}
 	pan := strings.Join(m.runs["pan"], " ")
 	began := time.Now()

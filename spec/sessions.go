@@ -111,6 +111,7 @@ func (w *sessions) pending(r *relied) bool {
 var sessionSteps = map[Step]func(w *sessions, m *sessionsOf, e *Event, x *tracked) string{
 	Visible: (*sessions).visible, Anew: (*sessions).anew, Leads: (*sessions).lead, Restarts: (*sessions).restarts,
 	Ended: (*sessions).ended, Heard: (*sessions).heard, Touched: (*sessions).touched, Late: (*sessions).late,
+	Answered: (*sessions).answered,
 }
 
 func (w *sessions) next(e *Event) error {
@@ -120,7 +121,7 @@ func (w *sessions) next(e *Event) error {
 		*m = sessionsOf{foreign: m.foreign != (e.Step == Swapped), sessions: map[int64]*tracked{}}
 	}
 	x, take := m.sessions[e.Session], sessionSteps[e.Step]
-	if m.foreign || take == nil {
+	if m.foreign || take == nil || x == nil && e.Step == Answered {
 		return nil
 	}
 	why := "the session is not known here, or has ended"
@@ -208,12 +209,15 @@ func (w *sessions) restarts(m *sessionsOf, e *Event, x *tracked) string {
 		if why := w.change(m, e.Session, false, c.Owner); why != "" {
 			return why
 		}
-		opened = m.next
-		r.vouched = max(r.vouched, e.At)
+		if opened = m.next; opened == len(w.changes) { // no leader has applied it before
+			r.vouched = max(r.vouched, e.At)
+		}
 	}
 	m.sessions[e.Session] = &tracked{opened, e.Timeout, e.At, true}
 	if m.leads != 0 {
-		r.vouched = max(r.vouched, e.At)
+		if m.leads == w.leads {
+			r.vouched = max(r.vouched, e.At)
+		}
 		r.late.undone = r.late.undone || m.leads == r.late.term
 	}
 	return ""
@@ -248,17 +252,29 @@ func (w *sessions) ended(m *sessionsOf, e *Event, x *tracked) string {
 	return why
 }
 
-func (w *sessions) heard(_ *sessionsOf, e *Event, x *tracked) string {
-	r := get(w.known, e.Session)
-	x.heard, r.vouched = max(x.heard, e.Asked), max(r.vouched, e.Asked)
+// surely reports whether a member leads, or was replaced so lately that it may not know.
+func (w *sessions) surely(m *sessionsOf, at time.Duration) bool {
+	return m.leads != 0 && (m.leads == w.leads || w.led >= at-sure)
+}
+
+func (w *sessions) heard(m *sessionsOf, e *Event, x *tracked) string {
+	x.heard = max(x.heard, e.Asked)
+	if r := get(w.known, e.Session); w.surely(m, e.At) {
+		r.vouched = max(r.vouched, e.Asked)
+	}
 	return ""
+}
+
+// answered takes the answer to a write or a sync on a member that does not lead: the leader has heard of the session with it.
+func (w *sessions) answered(m *sessionsOf, e *Event, x *tracked) string {
+	asks := m.leads == 0 && w.newest == w.leads && w.led <= e.Asked && e.At-e.Asked <= timing.Believed(x.timeout)
+	return first(is{asks && e.Asked > get(w.known, e.Session).vouched+rounding, "the leader has not heard of the session with it"})
 }
 
 // touched takes a request. It is carried out only if a leader will not let the session expire while its client relies on the
 // answer: a leader has heard of it in time, or this member surely leads.
 func (w *sessions) touched(m *sessionsOf, e *Event, x *tracked) string {
-	r, until := get(w.known, e.Session), e.Asked+timing.Believed(x.timeout)-rounding
-	surely := m.leads != 0 && (m.leads == w.leads || w.led >= e.Asked-sure)
+	r, until, surely := get(w.known, e.Session), e.Asked+timing.Believed(x.timeout)-rounding, w.surely(m, e.Asked)
 	late := w.pending(r) && r.late.opened == x.opened
 	why := first(
 		is{late && until > r.late.at, "the leader has found the session late, and its client relies on the answer"},

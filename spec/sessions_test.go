@@ -20,7 +20,7 @@ func on(at float64, member uint64, step Step, asked ...float64) Event {
 	switch step {
 	case Restarts, Late:
 		e.Timeout = sessionTimeout
-	case Touched, Heard:
+	case Touched, Heard, Answered:
 		e.Asked = after(asked[0])
 	}
 	return e
@@ -50,6 +50,7 @@ func TestSessions(t *testing.T) {
 	late := append(opened, on(7.1, 1, Late))
 	slow, resumed, late = slices.Clip(slow), slices.Clip(resumed), slices.Clip(late) // so that each append copies
 	nextTerm := []Event{by(3, 2, Leads, 0, 2), by(3, 2, Anew, 5, 0), on(3, 2, Restarts)}
+	third := []Event{by(4, 3, Opened, 0, 0), by(4, 3, Anew, 5, 0), on(4, 3, Restarts)}
 	another, second := command(proto.OpCreateSession, 2, 2, 0), on(2, 2, Restarts)
 	another.Session, second.Session = 8, 8
 	for _, c := range []struct {
@@ -74,6 +75,9 @@ func TestSessions(t *testing.T) {
 		{"answered by the leader", opened, on(3.5, 1, Touched, 3.5), ""},
 		{"answered by a leader that was just replaced", slices.Concat(opened, nextTerm), on(3.3, 1, Touched, 3.2), ""},
 		{"answered by a leader that was replaced", slices.Concat(opened, nextTerm), on(5.5, 1, Touched, 5.5), "has heard of"},
+		{"a write is answered when the leader has heard", append(opened, on(3.5, 1, Heard, 3.4)), on(3.6, 2, Answered, 3.4), ""},
+		{"a write is answered before the leader has heard", opened, on(3.6, 2, Answered, 3.4), "with it"},
+		{"answered when only a replaced leader has heard", slices.Concat(opened, nextTerm, third, []Event{on(5, 1, Heard, 4.9)}), on(6.5, 3, Touched, 6.5), "has heard of"},
 		{"expires", append(late, by(7.2, 2, Visible, 6, 1, expire)), on(7.2, 2, Ended), ""},
 		{"expires and was not late", append(opened, by(7.2, 2, Visible, 6, 1, expire)), on(7.2, 2, Ended), "no leader of that term"},
 		{"expires by a replaced leader", append(late, by(7.2, 2, Visible, 6, 2, expire)), on(7.2, 2, Ended), "was replaced"},
