@@ -17,8 +17,8 @@
 // Assumed: what is stored stays. A member that joins gives its vote up, gets all that the others have, and gets the vote back,
 // in one step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and what it
 // decides by that. Left out: lists of members that differ (stance.conflict and mayAccept compare them as they compare states),
-// observers, more than two operators' words, and servers whose list is one of the past: the promise does not hold for them
-// unless a member of their cluster has called them (former.elsewhere).
+// observers, more than two operators' words, calls (a member that was called by one that has agreed forms no other cluster, and
+// agrees to the proposal that it holds: former.step), and servers with a list of the past, which need such a call.
 //
 // small: -DLATE=0 -DDATA=0 -DLOSSES=2 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
 // small: -DLATE=0 -DDATA=2 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
