@@ -16,116 +16,145 @@ import (
 // and questions. If this member does not lead, Raft refuses the entries. A connection that is
 // not used for ten election timeouts is closed; the other member opens one when it needs it.
 func (m *Member) serveForward(c net.Conn) {
-	c = peer.Patient{Conn: c, ReadIn: 10 * m.contacts.Silence, WriteIn: m.contacts.Silence}
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer c.Close()
-	gone := make(chan struct{})
-	defer close(gone)
-	type batch struct {
-		number uint64
-		entry  []byte
+	f := &forwarded{
+		Member: m, c: peer.Patient{Conn: c, ReadIn: 10 * m.contacts.Silence, WriteIn: m.contacts.Silence}, writing: wake.NewTurn(),
+		entries: make(chan forwardedEntry, 16), questions: make(chan []byte, 16), gone: make(chan struct{}),
 	}
-	// Raft blocks while a slow disk writes the previous entry. The touches that come
-	// after this one must be handled meanwhile, or their sessions would expire.
-	batches := make(chan batch, 16)
-	defer close(batches)
-	questions := make(chan []byte, 16)
-	defer close(questions)
-	turn := wake.NewTurn() // held while writing an answer
-	answer := func(kind byte, payload []byte) bool {
-		if !turn.TakeWithin(m.contacts.Silence) {
-			c.Close()
+	f.running.Go(f.propose)
+	f.running.Go(f.answerQuestions)
+	for r := bufio.NewReader(peer.ReadFunc(f.read)); ; {
+		kind, b, err := peer.ReadMessage(r)
+		if err != nil || !f.take(kind, b) {
+			break
+		}
+	}
+	close(f.questions)
+	close(f.entries)
+	close(f.gone)
+	f.c.Close()
+	f.running.Wait()
+}
+
+// forwarded is a connection of another member, over which that forwards what only the leader can do.
+type forwarded struct {
+	*Member
+	c       net.Conn
+	writing wake.Turn // held while an answer is written
+	// Raft blocks while a slow disk writes the previous entry. The touches that come after an entry
+	// must be handled meanwhile, or their sessions would expire.
+	entries   chan forwardedEntry
+	questions chan []byte
+	gone      chan struct{} // closed when the connection has ended
+	running   sync.WaitGroup
+
+	received int    // bytes since the last sign of life
+	parts    []byte // of an entry that has not come completely
+}
+
+type forwardedEntry struct {
+	number uint64
+	entry  []byte
+}
+
+// answer sends a message to the other member. It reports whether that worked; otherwise it closes the connection.
+func (f *forwarded) answer(kind byte, payload []byte) bool {
+	if !f.writing.TakeWithin(f.contacts.Silence) {
+		f.c.Close()
+		return false
+	}
+	defer f.writing.Give()
+	err := peer.WriteMessage(f.c, kind, payload)
+	if err != nil {
+		f.c.Close()
+	}
+	return err == nil
+}
+
+// read reads from the connection, and gives signs of life while a long message comes.
+func (f *forwarded) read(p []byte) (int, error) {
+	n, err := f.c.Read(p)
+	if f.received += n; f.received >= timing.OneWrite/2 {
+		f.received = 0
+		f.answer(msgAlive, nil)
+	}
+	return n, err
+}
+
+// take handles a message. It returns false if the connection must be closed.
+func (f *forwarded) take(kind byte, b []byte) bool {
+	switch kind {
+	case msgAlive:
+		return f.answer(msgAlive, nil)
+	case msgPart:
+		if len(f.parts)+len(b) > peer.MaxMessage {
 			return false
 		}
-		defer turn.Give()
-		err := peer.WriteMessage(c, kind, payload)
-		if err != nil {
-			c.Close()
+		f.parts = append(f.parts, b...)
+		return true
+	case msgBatch:
+		if len(f.parts) > 0 {
+			b, f.parts = append(f.parts, b...), nil
 		}
-		return err == nil
+		return f.takeEntry(b)
+	case msgAsk:
+		if len(b) != askLen {
+			return false
+		}
+		if !wake.Offer(f.questions, b) {
+			f.cfg.Log.Error("a peer asks without waiting", "peer", f.c.RemoteAddr().String())
+			return false
+		}
+		return true
+	case msgTouched:
+		if len(b) < 8 {
+			return false
+		}
+		heard := f.takeTouches(b)
+		return heard == nil || f.answer(msgHeard, heard)
 	}
-	wg.Go(func() {
-		known := false
-		for b := range batches {
-			// What a restored cluster gives out before it has its id would be given out again if
-			// it were restored once more; see fsm.Restored.
-			if known = known || m.identified() != 0; !known {
-				answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
-				continue
-			}
-			fsm.Stamp(b.entry, m.timeOfDay())
-			m.proposer.sizes.proposed(len(b.entry))
-			f := m.raft.Apply(b.entry, m.contacts.Silence)
-			wg.Go(func() {
-				if m.raft.answer(f) != nil {
-					answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number))
-				}
-			})
+	return false
+}
+
+func (f *forwarded) takeEntry(b []byte) bool {
+	e, sessions, err := fsm.CheckEntry(b)
+	if err != nil {
+		f.cfg.Log.Error("refusing a peer's entry", "peer", f.c.RemoteAddr().String(), "error", err)
+		return false
+	}
+	f.liveness.hear(touchesNow(sessions), nil) // before clients of that member can have an answer
+	if !wake.Offer(f.entries, forwardedEntry{e.Batch, b}) {
+		f.cfg.Log.Error("a peer sends entries without waiting", "peer", f.c.RemoteAddr().String())
+		return false
+	}
+	return true
+}
+
+// propose proposes the other member's entries, until there are no more.
+func (f *forwarded) propose() {
+	known := false
+	for b := range f.entries {
+		refuse := func() { f.answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number)) }
+		// What a restored cluster gives out before it has its id would be given out again if
+		// it were restored once more; see fsm.Restored.
+		if known = known || f.identified() != 0; !known {
+			refuse()
+			continue
 		}
-	})
-	wg.Go(func() {
-		for b := range questions {
-			index, _ := m.readIndex.answer(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), gone)
-			answer(msgIndex, binary.BigEndian.AppendUint64(b[:8:8], index))
-		}
-	})
-	received := 0 // bytes since the last sign of life
-	in := peer.ReadFunc(func(p []byte) (int, error) {
-		n, err := c.Read(p)
-		if received += n; received >= timing.OneWrite/2 { // of a message that takes long, perhaps
-			received = 0
-			answer(msgAlive, nil)
-		}
-		return n, err
-	})
-	var parts []byte // of an entry that has not come completely
-	for r := bufio.NewReader(in); ; {
-		kind, b, err := peer.ReadMessage(r)
-		if err != nil {
-			return
-		}
-		switch kind {
-		case msgAlive:
-			if !answer(msgAlive, nil) {
-				return
+		fsm.Stamp(b.entry, f.timeOfDay())
+		f.proposer.sizes.proposed(len(b.entry))
+		done := f.raft.Apply(b.entry, f.contacts.Silence)
+		f.running.Go(func() {
+			if f.raft.answer(done) != nil {
+				refuse()
 			}
-		case msgPart:
-			if len(parts)+len(b) > peer.MaxMessage {
-				return
-			}
-			parts = append(parts, b...)
-		case msgBatch:
-			if len(parts) > 0 {
-				b, parts = append(parts, b...), nil
-			}
-			e, sessions, err := fsm.CheckEntry(b)
-			if err != nil {
-				m.cfg.Log.Error("refusing a peer's entry", "peer", c.RemoteAddr().String(), "error", err)
-				return
-			}
-			m.liveness.hear(touchesNow(sessions), nil) // before clients of that member can have an answer
-			if !wake.Offer(batches, batch{e.Batch, b}) {
-				m.cfg.Log.Error("a peer sends entries without waiting", "peer", c.RemoteAddr().String())
-				return
-			}
-		case msgAsk:
-			if len(b) != askLen {
-				return
-			}
-			if !wake.Offer(questions, b) {
-				m.cfg.Log.Error("a peer asks without waiting", "peer", c.RemoteAddr().String())
-				return
-			}
-		case msgTouched:
-			if len(b) < 8 {
-				return
-			}
-			if heard := m.takeTouches(b); heard != nil && !answer(msgHeard, heard) {
-				return
-			}
-		default:
-			return
-		}
+		})
+	}
+}
+
+// answerQuestions answers how far the log is committed, until there are no more questions.
+func (f *forwarded) answerQuestions() {
+	for b := range f.questions {
+		index, _ := f.readIndex.answer(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), f.gone)
+		f.answer(msgIndex, binary.BigEndian.AppendUint64(b[:8:8], index))
 	}
 }
