@@ -66,6 +66,21 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	m.proposer.propose(c, w, over)
 }
 
+// tracedWaiter tells the trace that a write or sync is about to be answered.
+type tracedWaiter struct {
+	fsm.Waiter
+	m       *Member
+	session int64
+	since   int64
+}
+
+func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
+	if !r.Drop {
+		w.m.cfg.Trace.Session(Answered, w.session, 0, w.m.since(w.since))
+	}
+	w.Waiter.Done(v, r)
+}
+
 // Serving receives true when clients can be served: a leader is known, and
 // everything committed until then is applied here. It receives false when clients
 // have to be disconnected, so that they try another server, because

@@ -3,7 +3,6 @@ package cluster
 import (
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
@@ -39,21 +38,6 @@ const (
 	Late                        // as the leader, this member is about to propose its expiry
 	Ended                       // its end was applied here
 )
-
-// tracedWaiter tells the trace that a write or sync is about to be answered.
-type tracedWaiter struct {
-	fsm.Waiter
-	m       *Member
-	session int64
-	since   int64
-}
-
-func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
-	if !r.Drop {
-		w.m.cfg.Trace.Session(Answered, w.session, 0, w.m.since(w.since))
-	}
-	w.Waiter.Done(v, r)
-}
 
 // untraced is the Trace of a member that has none.
 type untraced struct{}
