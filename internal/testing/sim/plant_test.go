@@ -84,7 +84,7 @@ var plants = []plant{
 		{"znode/tree.go", "return nowMs-n.mtime > n.more.owner", "return nowMs-n.mtime > n.more.owner*2/3"},
 	}, []string{"clocks"}},
 	{"an entry keeps the time of the member that forwarded it", []edit{
-		{"cluster/forward.go", "			fsm.Stamp(b.entry, f.timeOfDay())\n", ""},
+		{"cluster/forward.go", "		fsm.Stamp(b.entry, f.timeOfDay())\n", ""},
 	}, []string{"clocks"}},
 	{"a connection that ends skips a request that it has read", []edit{
 		{"internal/core/server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
