@@ -32,58 +32,74 @@ type requirements struct {
 // requests.
 var byOperator = requirements{patience: adminTimeout, voters: 1}
 
+// planned is a change of the members that is possible.
+type planned struct {
+	members, joining []proto.Peer
+	leaving          []uint64
+	before           []uint64     // those of leaving to remove before others are added with their id or address
+	after            []proto.Peer // the members after the change
+}
+
+// plan checks that a whole change is possible.
+func (m *membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (planned, error) {
+	p := planned{members: members, joining: joining}
+	p.leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
+		is, back := election.Find(members, id), election.Find(joining, id)
+		return is == nil || back != nil && back.Addr == is.Addr
+	})
+	for _, id := range p.leaving {
+		if is := election.Find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
+			p.before = append(p.before, id)
+		}
+	}
+	p.after = slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return slices.Contains(p.leaving, x.ID) })
+	for _, x := range joining {
+		if err := checkMember(x); err != nil {
+			return p, err
+		}
+		for _, y := range p.after {
+			switch {
+			// Only an operator can know that no other server with this id runs, or comes back: one that asks for
+			// its own place may have been removed, and replaced at another address.
+			case x.ID == y.ID && x.Addr != y.Addr && (need.run != 0 || !m.moved(y, x)):
+				return p, refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
+			case x.ID != y.ID && x.Addr == y.Addr:
+				return p, refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
+			}
+		}
+		if y := election.Find(p.after, x.ID); y != nil {
+			*y = x
+		} else {
+			p.after = append(p.after, x)
+		}
+	}
+	if n := election.Voters(p.after); n < need.voters {
+		return p, refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
+	}
+	return p, nil
+}
+
 // reconfigure adds and removes members, one at a time, after checking that the whole
 // change is possible. If the leader itself is to be removed or to lose its vote, it
 // only hands over leadership and returns errHandedOver, so that the new leader is asked
 // to make the change.
 func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
-	var before []uint64 // members to remove before others are added with their id or address
-	leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
-		is, back := election.Find(members, id), election.Find(joining, id)
-		return is == nil || back != nil && back.Addr == is.Addr
-	})
-	for _, id := range leaving {
-		if is := election.Find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
-			before = append(before, id)
-		}
-	}
-	after := slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return slices.Contains(leaving, x.ID) })
-	for _, x := range joining {
-		if err := checkMember(x); err != nil {
-			return err
-		}
-		for _, y := range after {
-			switch {
-			// Only an operator can know that no other server with this id runs, or comes back: one that asks for
-			// its own place may have been removed, and replaced at another address.
-			case x.ID == y.ID && x.Addr != y.Addr && (need.run != 0 || !m.moved(y, x)):
-				return refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
-			case x.ID != y.ID && x.Addr == y.Addr:
-				return refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
-			}
-		}
-		if y := election.Find(after, x.ID); y != nil {
-			*y = x
-		} else {
-			after = append(after, x)
-		}
-	}
-	if n := election.Voters(after); n < need.voters {
-		return refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
+	p, err := m.plan(members, joining, leaving, need)
+	if err != nil {
+		return err
 	}
 	var absent []uint64
 	if need.majority {
-		var err error
-		added := slices.DeleteFunc(slices.Clone(joining), func(x proto.Peer) bool {
-			is := election.Find(members, x.ID)
-			return is != nil && !is.Observer && !slices.Contains(before, x.ID)
+		added := slices.DeleteFunc(slices.Clone(p.joining), func(x proto.Peer) bool {
+			is := election.Find(p.members, x.ID)
+			return is != nil && !is.Observer && !slices.Contains(p.before, x.ID)
 		})
-		if absent, err = m.absent(after, added); err != nil {
+		if absent, err = m.absent(p.after, added); err != nil {
 			return err
 		}
 	}
-	if self := election.Find(after, m.cfg.ID); self == nil || self.Observer {
-		if err := m.canFollow(func([]proto.Peer) []proto.Peer { return after }); err != nil {
+	if self := election.Find(p.after, m.cfg.ID); self == nil || self.Observer {
+		if err := m.canFollow(func([]proto.Peer) []proto.Peer { return p.after }); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
 		if err := m.handover.to(m.peers.Ctx, 0); err != nil {
@@ -91,15 +107,20 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		}
 		return errHandedOver
 	}
-	for _, id := range before {
-		if err := m.removeMember(*election.Find(members, id)); err != nil {
+	return m.carryOut(p, absent, need)
+}
+
+// carryOut makes the steps of a change. absent are voters after it that are down or lag.
+func (m *membership) carryOut(p planned, absent []uint64, need requirements) error {
+	for _, id := range p.before {
+		if err := m.removeMember(*election.Find(p.members, id)); err != nil {
 			return err
 		}
 	}
 	var last []proto.Peer // new voters that are down or lag
-	for _, x := range joining {
-		is := election.Find(members, x.ID)
-		if slices.Contains(before, x.ID) {
+	for _, x := range p.joining {
+		is := election.Find(p.members, x.ID)
+		if slices.Contains(p.before, x.ID) {
 			is = nil
 		}
 		if !x.Observer && slices.Contains(absent, x.ID) && (is == nil || is.Observer) {
@@ -113,9 +134,9 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 			return err
 		}
 	}
-	for _, id := range leaving {
-		if !slices.Contains(before, id) {
-			if err := m.removeMember(*election.Find(members, id)); err != nil {
+	for _, id := range p.leaving {
+		if !slices.Contains(p.before, id) {
+			if err := m.removeMember(*election.Find(p.members, id)); err != nil {
 				return err
 			}
 		}
