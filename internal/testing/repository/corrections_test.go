@@ -213,7 +213,7 @@ var corrections = []putBack{
 		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
 	{"installation of a snapshot", []edit{
-		{"cluster/transport.go", "\tt.raft.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
+		{"cluster/transport.go", "\tt.raft.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
 	{"snapshot of an earlier term", []edit{
 		{"cluster/transport.go", "if t.raft.terms.newest.Load() > q.Term {", "if t.raft.terms.newest.Load() > 1<<63 {"},

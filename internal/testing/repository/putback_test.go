@@ -54,7 +54,7 @@ var putBacks = []putBack{
 		{"internal/core/election/contacts.go", "h.Asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
-		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.ran < 0:\n\t\treturn forever"},
+		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.Ran < 0:\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
 		{"cluster/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
@@ -98,7 +98,7 @@ var putBacks = []putBack{
 		{"internal/core/storage/storage.go", "max(term, 1)", "min(term, 0)+1"},
 	}, []finding{{"internal/core/storage", "TestModel", "the term is 1, should be"}}},
 	{"a member that has voted before its first entry does not start again", []edit{
-		{"internal/core/storage/verify.go", "mark == votedInUse", "mark <= votedInUse && rejoining == 0"},
+		{"internal/core/storage/verify.go", "mark == votedInUse", "mark <= votedInUse"},
 	}, []finding{{"internal/core/storage", "TestModel", "the log is empty, but it has voted"}, {"internal/core/storage", "TestVoteBeforeLog", "the log is empty, but it has voted"}}},
 	{"a member that voted before its first entry may lose its log", []edit{
 		{"internal/core/storage/vote.go", "\treturn l.votes.settle()\n", "\treturn nil\n"},
