@@ -114,7 +114,7 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
 		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, mostPatience))", "patience = write"},
-	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=20", "no leader after"}}},
+	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"lost election", []edit{
 		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.Sure)\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
@@ -158,7 +158,7 @@ var corrections = []putBack{
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"shorter logs are first", []edit{
 		{"internal/core/election/contacts.go", "apart, gap = write, patience+electionWrites*write", "apart = write"},
-	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=20", "no leader after"}}},
+	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"added by a second request", []edit{
 		{"cluster/change.go", "removed > q.Since", "removed > 1<<62"},
 	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
