@@ -21,14 +21,14 @@ import (
 
 // woven are the packages whose code gets points (see package perturb). The packages
 // below them need none: they have no goroutines, and their callers do the locking.
-var woven = []string{".", "cluster", "fsm", "internal/core/server", "internal/core/storage"}
+var woven = []string{".", "cluster", "fsm", "internal/core/election", "internal/core/peer", "internal/core/server", "internal/core/storage", "internal/core/wake"}
 
 // notWoven are files whose functions run while a lock of a package that is not woven is
 // held. If such a function slept, virtual time would stop.
 var notWoven = map[string]bool{
 	"cluster/log.go":                     true, // go-hclog
-	"cluster/peers.go":                   true, // Raft's transport, which closes connections
-	"cluster/raftconn.go":                true, // the same
+	"cluster/raftconn.go":                true, // Raft's transport, which closes connections
+	"internal/core/peer/peers.go":        true, // the same
 	"internal/core/storage/bolt.go":      true, // bbolt, as in those below
 	"internal/core/storage/boltpages.go": true,
 	"internal/core/storage/check.go":     true,
@@ -55,6 +55,11 @@ func weaveFiles(t *testing.T, changed map[string]string, mutexes bool) map[strin
 	files := map[string]string{}
 	maps.Copy(files, changed)
 	var sites []string
+	for name := range notWoven {
+		if _, err := os.Stat(filepath.Join("../../..", name)); err != nil {
+			t.Error(err)
+		}
+	}
 	for _, dir := range woven {
 		names, err := filepath.Glob(filepath.Join("../../..", dir, "*.go"))
 		if err != nil {
