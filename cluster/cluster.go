@@ -32,7 +32,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
-	m.liveness = newLiveness(cfg.Tick, m.contacts.Sure, cfg.clustered(), m.nowMs)
+	m.liveness = newLiveness(cfg.Tick, m.contacts.Lease, cfg.clustered(), m.nowMs)
 	m.liveness.trace = cfg.Trace
 	m.lease = newLease(m.clock, m.raft, m.contacts)
 	gate := new(peer.Gate)
@@ -57,7 +57,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Guest).At) },
 		}
 		m.transport.conns.idOf, m.peers.Called, m.peers.Term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
-		m.peers.Ran = func() int64 { return m.pulse.moment().Ran }
+		m.peers.Ran = func() int64 { return m.pulse.moment().Running }
 	}
 	return m
 }
@@ -142,7 +142,7 @@ func (m *Member) startRaft() error {
 	if !m.cfg.clustered() {
 		trans = newLoneTransport(first.Servers[0].Address)
 	} else {
-		m.raft.last = max(5*m.contacts.Silence, 10*time.Second)
+		m.raft.last = max(5*m.contacts.ElectionTimeout, 10*time.Second)
 		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.raft.last, m.raft.last, m.raft.last
 		if err := m.peers.Open(); err != nil {
 			return err
@@ -182,7 +182,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.Silence}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.ElectionTimeout}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {

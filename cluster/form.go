@@ -121,7 +121,7 @@ func (f *former) elsewhere(of ClusterID, data bool) error {
 // called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *peer.Hello) {
 	if own := f.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := f.caller.Swap(&call{*h, f.pulse.moment().Ran}); last == nil {
+		if last := f.caller.Swap(&call{*h, f.pulse.moment().Running}); last == nil {
 			f.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
@@ -131,7 +131,7 @@ func (f *former) called(h *peer.Hello) {
 // with this id, or that is another server, which answers at its address.
 func (f *former) forget() {
 	c := f.caller.Load()
-	if c == nil || f.pulse.moment().Ran-c.at < callLasts.Milliseconds() {
+	if c == nil || f.pulse.moment().Running-c.at < callLasts.Milliseconds() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
@@ -528,7 +528,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if !f.gate.Lifted() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.Silence) {
+	if !f.gate.Lifted() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
 	if !f.enter(r.Status.Index, of, votes) {

@@ -286,7 +286,7 @@ func TestRemovedBeforeData(t *testing.T) {
 					}
 					until(t, "a write", func() bool { return f.write(0) && (!listed || f.place(0, 4) != nil) })
 					f.lose(3)
-					time.Sleep(f.running[0].contacts.Silence) // it does not seem to follow any more
+					time.Sleep(f.running[0].contacts.ElectionTimeout) // it does not seem to follow any more
 					m := f.startStuck(3, flags)
 					time.Sleep(time.Second)
 					f.tell(0, Request{Remove: 4})
@@ -409,7 +409,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				c, other := (lead+2)%3, (lead+1)%3
 				id := uint64(c + 1)
 				f.lose(c)
-				time.Sleep(f.running[lead].contacts.Silence) // it does not seem to follow any more
+				time.Sleep(f.running[lead].contacts.ElectionTimeout) // it does not seem to follow any more
 				cfg := f.joins(c, -1)
 				var known atomic.Pointer[Member]
 				switch how {
@@ -716,7 +716,7 @@ func TestLosesDiskTwice(t *testing.T) {
 		c := (lead + 2) % 3
 		config := func() Config { return f.joins(c, -1) }
 		f.lose(c)
-		time.Sleep(f.running[lead].contacts.Silence) // it does not seem to follow any more
+		time.Sleep(f.running[lead].contacts.ElectionTimeout) // it does not seem to follow any more
 		changing := f.running[lead].membership.changing
 		var known, kept atomic.Bool
 		f.disks[c].SetFault(func() error { // once it has lost its vote, another change keeps it from getting it back

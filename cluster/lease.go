@@ -30,7 +30,7 @@ func newLease(clock *clock, n *node, contacts *election.Contacts) *lease {
 // must know that first: their state can still be that of a member which had no leader
 // for long, and service.run would disconnect the clients at once.
 func (l *lease) gain(asked timing.Moment) {
-	l.contacts.CaughtUp(asked.Ran)
+	l.contacts.CaughtUp(asked.Running)
 	l.gained.Raise()
 }
 
@@ -44,12 +44,12 @@ func (l *lease) surelyLeads() bool {
 	if term, leads := l.raft.term(); !leads || l.raft.begun.Load() != term {
 		return false
 	}
-	if l.since(l.followed.Load()) > l.contacts.Sure {
+	if l.since(l.followed.Load()) > l.contacts.Lease {
 		members, err := l.raft.members()
 		if err != nil {
 			return false
 		}
 		l.followed.Store(l.contacts.LastFollowed(l.nowMs(), members))
 	}
-	return l.since(l.followed.Load()) <= l.contacts.Sure
+	return l.since(l.followed.Load()) <= l.contacts.Lease
 }

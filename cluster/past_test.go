@@ -329,7 +329,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.write(next)
 		// Another one loses its disk.
 		f.lose(lost)
-		time.Sleep(f.running[next].contacts.Silence) // it does not seem to follow any more
+		time.Sleep(f.running[next].contacts.ElectionTimeout) // it does not seem to follow any more
 		var known atomic.Pointer[Member]
 		f.disks[lost].SetFault(func() error {
 			if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 { // it stores that it was taken in

@@ -248,7 +248,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		if c == nil {
 			var err error
-			if c, err = p.call(other, peer.KindBeat, p.contacts.Silence/2); err != nil {
+			if c, err = p.call(other, peer.KindBeat, p.contacts.ElectionTimeout/2); err != nil {
 				c = nil
 				continue
 			}
@@ -256,7 +256,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		asked, round := p.moment(), p.contacts.Round()
 		b := beat{Term: term, ID: p.id, LedAgo: election.Millis(p.contacts.LedAgo()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.NotBegun}
-		if p.raft.begun.Load() == term && p.contacts.Knows(asked.Now, term) && !p.verdict.Load().NoMajority {
+		if p.raft.begun.Load() == term && p.contacts.Knows(asked.Real, term) && !p.verdict.Load().NoMajority {
 			b.Applied = p.commits.applied()
 		}
 		b.End, b.Question = p.raft.LastIndex(), p.digests.Question(to)
@@ -264,7 +264,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			b.Question.Wrong, b.Question.Right = 0, 0
 		}
 		p.transport.conns.watch(s.addr)
-		c.SetDeadline(time.Now().Add(p.contacts.Silence))
+		c.SetDeadline(time.Now().Add(p.contacts.ElectionTimeout))
 		err := binary.Write(c, binary.BigEndian, &b)
 		if err == nil {
 			var instead net.Conn
@@ -292,7 +292,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.transport.doubts.Add(1)
 		}
 		works = true
-		if p.moment().Ran-asked.Ran >= timing.Late(p.contacts.Silence.Milliseconds()) {
+		if p.moment().Running-asked.Running >= timing.Late(p.contacts.ElectionTimeout.Milliseconds()) {
 			p.transport.conns.redial(s.addr, false)
 		}
 		p.transport.hasReturned(to)
@@ -317,15 +317,15 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 // again what was lost, so after a cut of 1.5 s the old connection would be silent for as long
 // again, and this leader would be taken for lost.
 func (p *pulse) await(c net.Conn, answer []byte, from proto.Peer) (instead net.Conn, err error) {
-	last := time.Now().Add(p.contacts.Silence)
-	for n, patience := 0, timing.Late(p.contacts.Silence); ; patience = time.Millisecond {
+	last := time.Now().Add(p.contacts.ElectionTimeout)
+	for n, patience := 0, timing.Late(p.contacts.ElectionTimeout); ; patience = time.Millisecond {
 		c.SetReadDeadline(time.Now().Add(patience))
 		m, err := io.ReadFull(c, answer[n:])
 		n += m
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := p.callAgain(from, timing.Redial(p.contacts.Silence)); err == nil {
+		if c, err := p.callAgain(from, timing.Redial(p.contacts.ElectionTimeout)); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -364,8 +364,8 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		}
 	}()
 	applied := uint64(0) // here, before the sender has read the end of its log
-	for ; ; asked = p.moment().Ran {
-		c.SetDeadline(time.Now().Add(10 * p.contacts.Silence)) // a machine that crashes does not close its connections
+	for ; ; asked = p.moment().Running {
+		c.SetDeadline(time.Now().Add(10 * p.contacts.ElectionTimeout)) // a machine that crashes does not close its connections
 		var b beat
 		if binary.Read(c, binary.BigEndian, &b) != nil {
 			return
@@ -398,7 +398,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 
 // compare compares the digests of the members if this one leads.
 func (p *pulse) compare(members []proto.Peer, own election.State) {
-	wrong, disputed := p.digests.Look(members, own.Leads && own.Begun, p.moment().Ran, p.contacts.Silence)
+	wrong, disputed := p.digests.Look(members, own.Leads && own.Begun, p.moment().Running, p.contacts.ElectionTimeout)
 	if wrong != 0 {
 		p.failDiffers(wrong)
 	}
@@ -416,12 +416,12 @@ func (p *pulse) question(x proto.Peer) {
 	defer p.look()
 	defer p.contacts.QuestionDone(x.ID)
 	asked := p.moment()
-	c, err := p.call(x, peer.KindReach, p.contacts.Silence/2)
+	c, err := p.call(x, peer.KindReach, p.contacts.ElectionTimeout/2)
 	if err != nil {
 		return
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(p.contacts.Silence / 2))
+	c.SetReadDeadline(time.Now().Add(p.contacts.ElectionTimeout / 2))
 	var b [election.StateLen]byte
 	if _, err = io.ReadFull(c, b[:]); err == nil {
 		p.contacts.Answered(x.ID, asked, p.nowMs(), election.DecodeState(b[:]))
@@ -448,10 +448,10 @@ func (p *pulse) stand() {
 	if p.raft.State() == raft.Leader {
 		return
 	}
-	p.transport.endElection(p.contacts.Sure)
+	p.transport.endElection(p.contacts.Lease)
 	p.log.Info("standing for election", "term", p.raft.CurrentTerm())
-	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.Sure)
+	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.Lease)
 }
 
 // stepDown turns a leader or a candidate into a follower.
-func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.Sure) }
+func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.Lease) }

@@ -392,7 +392,7 @@ func TestOldReadsOfNewLeader(t *testing.T) {
 			for time.Since(acked) < 30*time.Second {
 				time.Sleep(500 * time.Millisecond)
 				for i, m := range f.running {
-					if d := time.Since(acked); i != old && serves[i].Load() && m.oldRead(int64(1000+i)) && d > 2*m.contacts.Silence+500*time.Millisecond {
+					if d := time.Since(acked); i != old && serves[i].Load() && m.oldRead(int64(1000+i)) && d > 2*m.contacts.ElectionTimeout+500*time.Millisecond {
 						t.Errorf("member %d (%s) serves a read %v after a write was acknowledged that it does not show", i+1, m.Role(), d)
 					}
 				}
@@ -565,7 +565,7 @@ func TestReplacedWhileStuck(t *testing.T) {
 				t.Fatal("it goes on serving")
 			}
 		}
-		if took, limit := time.Since(since), timing.UnheardLimit*old.contacts.Silence; took > limit {
+		if took, limit := time.Since(since), timing.UnheardLimit*old.contacts.ElectionTimeout; took > limit {
 			t.Errorf("it stopped serving after %v, more than %v", took, limit)
 		}
 		if f.first && old.raft.State() != raft.Leader {

@@ -73,7 +73,7 @@ func TestServiceAfterSilence(t *testing.T) {
 		s, l := b.service()
 		p.verdict.Store(&election.Verdict{Lost: true})
 		b.wg.Go(s.run)
-		time.Sleep(10 * timing.UnheardLimit * p.contacts.Silence)
+		time.Sleep(10 * timing.UnheardLimit * p.contacts.ElectionTimeout)
 		l.gain(p.moment())
 		if !receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, and leads")

@@ -49,7 +49,7 @@ type Contacts struct {
 	aim     uint64
 	aimed   int64
 
-	agreed wake.News // another member has agreed to a round
+	agreed wake.Broadcast // another member has agreed to a round
 	candidacy
 }
 
@@ -155,18 +155,18 @@ func NewContacts(self uint64, t timing.Times) *Contacts {
 // quarter of the election timeout: if more has passed, the process was paused.
 func (c *Contacts) tick(now int64) timing.Moment {
 	c.ran, c.ticked = c.ranAt(now), now
-	return timing.Moment{Now: now, Ran: c.ran}
+	return timing.Moment{Real: now, Running: c.ran}
 }
 
 func (c *Contacts) ranAt(now int64) int64 {
-	return c.ran + min(max(now-c.ticked, 0), timing.Late(c.Silence.Milliseconds()))
+	return c.ran + min(max(now-c.ticked, 0), timing.Late(c.ElectionTimeout.Milliseconds()))
 }
 
 // Moment returns now by both clocks.
 func (c *Contacts) Moment(now int64) timing.Moment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return timing.Moment{Now: now, Ran: c.ranAt(now)}
+	return timing.Moment{Real: now, Running: c.ranAt(now)}
 }
 
 // setMembers replaces the list of members.
@@ -189,7 +189,7 @@ func (c *Contacts) setMembers(members []proto.Peer) {
 func (c *Contacts) peer(id uint64) *peer {
 	p := c.peers[id]
 	if p == nil {
-		p = &peer{followed: timing.Moment{Now: timing.Never, Ran: timing.Never}, reached: c.ran, saidAt: timing.Never, askedAt: timing.Never}
+		p = &peer{followed: timing.Moment{Real: timing.Never, Running: timing.Never}, reached: c.ran, saidAt: timing.Never, askedAt: timing.Never}
 		c.peers[id] = p
 	}
 	return p
@@ -201,7 +201,7 @@ func (c *Contacts) Followed(id uint64, asked timing.Moment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
-	p.followed = timing.Moment{Now: max(p.followed.Now, asked.Now), Ran: max(p.followed.Ran, asked.Ran)}
+	p.followed = timing.Moment{Real: max(p.followed.Real, asked.Real), Running: max(p.followed.Running, asked.Running)}
 	c.reachedLocked(p, asked)
 }
 
@@ -242,7 +242,7 @@ func (c *Contacts) HasAgreed(round, asker uint64, members []proto.Peer) (bool, <
 }
 
 func (c *Contacts) reachedLocked(p *peer, asked timing.Moment) {
-	p.reached = max(p.reached, asked.Ran)
+	p.reached = max(p.reached, asked.Running)
 	p.refused = false
 }
 
@@ -269,7 +269,7 @@ func (c *Contacts) Lives(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.peers[id]; p != nil {
-		c.reachedLocked(p, timing.Moment{Ran: c.ran - c.Silence.Milliseconds()/timing.Looks})
+		c.reachedLocked(p, timing.Moment{Running: c.ran - c.ElectionTimeout.Milliseconds()/timing.LooksPerTimeout})
 	}
 }
 
@@ -285,7 +285,7 @@ func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s State) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
-	p.said, p.saidAt, p.cameAt = s, max(p.saidAt, asked.Now), now
+	p.said, p.saidAt, p.cameAt = s, max(p.saidAt, asked.Real), now
 	c.reachedLocked(p, asked)
 }
 
@@ -300,18 +300,18 @@ func (c *Contacts) Hear(now int64, h Heartbeat, ledAgo time.Duration, newest uin
 	if h.Term < newest || h.Term < c.heard.Term {
 		return false
 	}
-	news = h.Conn != c.heard.Conn || h.Term != c.heard.Term || h.Stalled >= c.Silence != (c.heard.Stalled >= c.Silence)
-	if h.Conn != c.heard.Conn || c.ran-c.heard.ran >= timing.Late(c.Silence.Milliseconds()) {
+	news = h.Conn != c.heard.Conn || h.Term != c.heard.Term || h.Stalled >= c.ElectionTimeout != (c.heard.Stalled >= c.ElectionTimeout)
+	if h.Conn != c.heard.Conn || c.ran-c.heard.ran >= timing.Late(c.ElectionTimeout.Milliseconds()) {
 		c.Gaps.Add(1)
 	}
 	h.ran, h.led = c.ran, c.ran-ledAgo.Milliseconds()
-	if h.Stalled < c.Silence/2 {
-		ledAgo -= c.Silence // on a slow link the answers that confirm it are late
+	if h.Stalled < c.ElectionTimeout/2 {
+		ledAgo -= c.ElectionTimeout // on a slow link the answers that confirm it are late
 	}
 	h.Asked -= max(0, ledAgo).Milliseconds() // it may have been replaced since; a stuck one does not notice
 	c.heard = h
 	if p := c.peers[h.ID]; p != nil {
-		c.reachedLocked(p, timing.Moment{Ran: c.ran})
+		c.reachedLocked(p, timing.Moment{Running: c.ran})
 	}
 	return news
 }
@@ -358,7 +358,7 @@ func (c *Contacts) LastFollowed(now int64, members []proto.Peer) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setMembers(members)
-	return min(now, c.majority(func(p *peer) int64 { return p.followed.Now }))
+	return min(now, c.majority(func(p *peer) int64 { return p.followed.Real }))
 }
 
 // LedAgo returns how long ago, in running time, a majority accepted this member as
@@ -366,7 +366,7 @@ func (c *Contacts) LastFollowed(now int64, members []proto.Peer) int64 {
 func (c *Contacts) LedAgo() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := c.majority(func(p *peer) int64 { return p.followed.Ran })
+	at := c.majority(func(p *peer) int64 { return p.followed.Running })
 	return time.Duration(max(0, c.ran-at)) * time.Millisecond
 }
 
@@ -376,10 +376,10 @@ func (c *Contacts) LedAgo() time.Duration {
 func (c *Contacts) Knows(now int64, term uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	accepted := now - min(now, c.majority(func(p *peer) int64 { return p.followed.Now }))
+	accepted := now - min(now, c.majority(func(p *peer) int64 { return p.followed.Real }))
 	ran := c.ranAt(now)
-	ran -= min(ran, c.majority(func(p *peer) int64 { return p.followed.Ran }))
-	return c.leads(&State{Leads: true, Term: term}) && accepted-ran < c.Silence.Milliseconds()/2
+	ran -= min(ran, c.majority(func(p *peer) int64 { return p.followed.Running }))
+	return c.leads(&State{Leads: true, Term: term}) && accepted-ran < c.ElectionTimeout.Milliseconds()/2
 }
 
 // Follows reports whether another member has accepted this one as the leader within the last
@@ -388,7 +388,7 @@ func (c *Contacts) Follows(id uint64, now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peers[id]
-	return p != nil && now-p.followed.Now < c.Silence.Milliseconds()
+	return p != nil && now-p.followed.Real < c.ElectionTimeout.Milliseconds()
 }
 
 // Present counts the other members that accepted this one as the leader within the
@@ -399,7 +399,7 @@ func (c *Contacts) Present(now int64) (followers, observers int) {
 	for _, x := range c.members {
 		p := c.peers[x.ID]
 		switch {
-		case p == nil || now-p.followed.Now > c.Silence.Milliseconds():
+		case p == nil || now-p.followed.Real > c.ElectionTimeout.Milliseconds():
 		case !x.Observer:
 			followers++
 		default:
@@ -416,7 +416,7 @@ func (c *Contacts) Present(now int64) (followers, observers int) {
 // waiting.
 func (c *Contacts) lost(newest uint64) bool {
 	h := &c.heard
-	if h.ID == 0 || h.Term < newest || c.ran-h.ran >= c.Silence.Milliseconds() {
+	if h.ID == 0 || h.Term < newest || c.ran-h.ran >= c.ElectionTimeout.Milliseconds() {
 		return true
 	}
 	p := c.peers[h.ID]
@@ -425,7 +425,7 @@ func (c *Contacts) lost(newest uint64) bool {
 
 // useless reports whether the current leader should be replaced because its disk is
 // stuck.
-func (c *Contacts) useless() bool { return c.heard.Stalled >= c.Silence }
+func (c *Contacts) useless() bool { return c.heard.Stalled >= c.ElectionTimeout }
 
 // Complete completes this member's answer to a question: s holds all but what its
 // contacts say.
@@ -465,7 +465,7 @@ func (c *Contacts) Behind(now int64) bool {
 }
 
 func (c *Contacts) behindAt(ran int64) bool {
-	return ran-c.current >= (timing.UnheardLimit * c.Silence).Milliseconds()
+	return ran-c.current >= (timing.UnheardLimit * c.ElectionTimeout).Milliseconds()
 }
 
 // Verdict is a member's view of its cluster at one look.
@@ -498,14 +498,14 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	case c.deposed == 0:
 		c.deposed = now
 	default:
-		v.Deposed = now-c.deposed >= c.Sure.Milliseconds()
+		v.Deposed = now-c.deposed >= c.Lease.Milliseconds()
 	}
 	if leads || c.heard.Term >= own.Term {
 		c.begun, c.stood, c.tries = 0, 0, 0 // that election was won
 	}
 	c.keepUp(own.Applied)
 	if leads && own.Begun { // nobody else can have committed anything while a majority accepted this leader
-		c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.Ran })))
+		c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.Running })))
 	}
 	v.Behind = c.behindAt(c.ran)
 	v.Leads, v.Lost = leads, !leads && c.lost(own.Term)
@@ -519,7 +519,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 		reached = max(reached, c.heard.led)
 	}
 	silent := c.ran - min(c.ran, reached)
-	if elect || !leads && c.heard.ended != 0 || silent >= c.Silence.Milliseconds()/2 {
+	if elect || !leads && c.heard.ended != 0 || silent >= c.ElectionTimeout.Milliseconds()/2 {
 		if c.trouble == 0 {
 			c.trouble = now
 			if !leads { // a leader's heartbeats keep these up to date
@@ -531,8 +531,8 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	} else {
 		c.trouble = 0
 	}
-	v.NoMajority = silent >= c.Silence.Milliseconds() || c.refusedByMost(now, leads || v.Lost)
-	v.Stuck = max(own.Stalled, own.Saving) >= c.Silence && !leads && !elect
+	v.NoMajority = silent >= c.ElectionTimeout.Milliseconds() || c.refusedByMost(now, leads || v.Lost)
+	v.Stuck = max(own.Stalled, own.Saving) >= c.ElectionTimeout && !leads && !elect
 
 	if c.trouble != 0 {
 		again := c.again(now).Milliseconds()
@@ -548,9 +548,9 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	}
 	stand = elect && c.mayStand(now, own)
 	if again = c.again(now); !leads && c.trouble == 0 {
-		again = timing.Redial(c.Silence)
+		again = timing.Redial(c.ElectionTimeout)
 	}
-	if left := timing.UnheardLimit*c.Silence - time.Duration(c.ran-c.current)*time.Millisecond; left > 0 {
+	if left := timing.UnheardLimit*c.ElectionTimeout - time.Duration(c.ran-c.current)*time.Millisecond; left > 0 {
 		again = min(again, left)
 	}
 	return v, ask, stand, again
@@ -573,7 +573,7 @@ func (c *Contacts) refusedByMost(now int64, counts bool) bool {
 	if c.gone == 0 {
 		c.gone = now
 	}
-	return now-c.gone >= c.Sure.Milliseconds()
+	return now-c.gone >= c.Lease.Milliseconds()
 }
 
 // Missing lists the other voters that this member has not reached lately, for messages.
@@ -582,7 +582,7 @@ func (c *Contacts) Missing() string {
 	defer c.mu.Unlock()
 	var list []string
 	for _, x := range c.members {
-		if p := c.peers[x.ID]; !x.Observer && x.ID != c.self && p != nil && (p.refused || c.ran-p.reached >= c.Sure.Milliseconds()) {
+		if p := c.peers[x.ID]; !x.Observer && x.ID != c.self && p != nil && (p.refused || c.ran-p.reached >= c.Lease.Milliseconds()) {
 			list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
 		}
 	}
@@ -609,11 +609,11 @@ const (
 func (c *Contacts) mayStand(now int64, own State) bool {
 	self := Find(c.members, c.self)
 	votes := self != nil && !self.Observer
-	if self == nil && !own.Dropped || own.Stalled >= c.Silence/2 {
+	if self == nil && !own.Dropped || own.Stalled >= c.ElectionTimeout/2 {
 		c.eligible = 0
 		return false
 	}
-	sure := c.Sure.Milliseconds()
+	sure := c.Lease.Milliseconds()
 	agree, before, running, unheard := 0, 0, false, false
 	longest := true // its log ends later than those of all voters that answer
 	if votes {
@@ -630,11 +630,11 @@ func (c *Contacts) mayStand(now int64, own State) bool {
 		}
 		s := &p.said
 		running = running || s.Candidate || s.Term > own.Term
-		if s.Leads && s.Term >= own.Term && s.Stalled < c.Silence { // its heartbeat will come soon
+		if s.Leads && s.Term >= own.Term && s.Stalled < c.ElectionTimeout { // its heartbeat will come soon
 			c.eligible = 0
 			return false
 		}
-		if !s.Lost || s.Stalled >= c.Silence/2 {
+		if !s.Lost || s.Stalled >= c.ElectionTimeout/2 {
 			continue
 		}
 		agree++
@@ -656,9 +656,9 @@ func (c *Contacts) mayStand(now int64, own State) bool {
 		if c.resort == 0 {
 			c.resort = now
 		}
-		from = max(from, c.resort+10*c.Silence.Milliseconds())
+		from = max(from, c.resort+10*c.ElectionTimeout.Milliseconds())
 	case !votes:
-		from += c.Silence.Milliseconds()
+		from += c.ElectionTimeout.Milliseconds()
 	}
 	switch {
 	case running: // give the other candidate time to win
@@ -667,7 +667,7 @@ func (c *Contacts) mayStand(now int64, own State) bool {
 		from += c.Beat.Milliseconds()
 	}
 	if last := max(c.stood, c.begun); last != 0 { // the previous election may still be won: disks may be slow
-		write := c.Silence.Milliseconds() / 2 // the longest time that one is given
+		write := c.ElectionTimeout.Milliseconds() / 2 // the longest time that one is given
 		patience, apart := write, sure/4
 		if gap = write; c.tries >= 2 {
 			// A member hears of another's election only after two of its writes, and counts its own wait from then. So

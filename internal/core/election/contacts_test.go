@@ -58,10 +58,12 @@ func TestSeenLoss(t *testing.T) {
 	}{
 		{"only the connection", func(c *Contacts) {}, false},
 		{"refused", func(c *Contacts) { c.Refused(3) }, true},
-		{"does not lead", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1020, Ran: 0}, 1020, State{Term: 5}) }, true},
-		{"did not lead at that time", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1010, Ran: 0}, 1020, State{Term: 5}) }, true},
-		{"did not lead before", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1009, Ran: 0}, 1020, State{Term: 5}) }, false},
-		{"leads", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1020, Ran: 0}, 1020, State{Term: 5, Leads: true}) }, false},
+		{"does not lead", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, State{Term: 5}) }, true},
+		{"did not lead at that time", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1010, Running: 0}, 1020, State{Term: 5}) }, true},
+		{"did not lead before", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1009, Running: 0}, 1020, State{Term: 5}) }, false},
+		{"leads", func(c *Contacts) {
+			c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, State{Term: 5, Leads: true})
+		}, false},
 		{"heard again", func(c *Contacts) {
 			c.Refused(3)
 			c.Hear(1020, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
@@ -103,12 +105,12 @@ func TestBehind(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c, conn := following()
-			asked := c.Moment(1000).Ran
+			asked := c.Moment(1000).Running
 			for now := int64(1000); now < 20_000; now += 50 {
 				if now%100 == 0 {
 					m := c.Moment(now)
 					c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: conn, Applied: uint64(now), Asked: asked}, 0, 5)
-					asked = m.Ran
+					asked = m.Running
 				}
 				v, _ := look(c, now, State{Term: 5, Applied: x.applied(now)})
 				if v.Behind != c.Behind(now) {
@@ -120,7 +122,7 @@ func TestBehind(t *testing.T) {
 				if x.behind == 0 || now < x.behind-150 || now > x.behind+50 {
 					t.Fatalf("it is behind at %d", now)
 				}
-				if c.CaughtUp(c.Moment(now).Ran); c.Behind(now) {
+				if c.CaughtUp(c.Moment(now).Running); c.Behind(now) {
 					t.Error("it is behind although it caught up")
 				}
 				return
@@ -180,7 +182,7 @@ func TestRemovedPeer(t *testing.T) {
 		t.Errorf("%d peers are left", len(c.peers))
 	}
 	c.setMembers(three)
-	if at := c.peers[2].followed; at != (timing.Moment{Now: timing.Never, Ran: timing.Never}) {
+	if at := c.peers[2].followed; at != (timing.Moment{Real: timing.Never, Running: timing.Never}) {
 		t.Errorf("a member that was added again has followed at %v", at)
 	}
 }
@@ -189,11 +191,11 @@ func TestRemovedPeer(t *testing.T) {
 func TestLatestCounts(t *testing.T) {
 	c := NewContacts(1, timing.For(2*time.Second))
 	look(c, 0, State{Term: 5, Leads: true})
-	c.Followed(2, timing.Moment{Now: 200, Ran: 190})
-	c.Followed(2, timing.Moment{Now: 100, Ran: 90})
-	c.Answered(3, timing.Moment{Now: 200, Ran: 190}, 230, State{Lost: true})
-	c.Answered(3, timing.Moment{Now: 100, Ran: 90}, 240, State{})
-	if p := c.peers[2]; p.followed != (timing.Moment{Now: 200, Ran: 190}) || p.reached != 190 {
+	c.Followed(2, timing.Moment{Real: 200, Running: 190})
+	c.Followed(2, timing.Moment{Real: 100, Running: 90})
+	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, State{Lost: true})
+	c.Answered(3, timing.Moment{Real: 100, Running: 90}, 240, State{})
+	if p := c.peers[2]; p.followed != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
 		t.Errorf("followed at %v, reached at %d", p.followed, p.reached)
 	}
 	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
@@ -229,7 +231,7 @@ func TestHeartbeats(t *testing.T) {
 		if news := c.Hear(1100, x.h, 30*ms, x.newest); news != x.news {
 			t.Errorf("%s: hear reports a change: %v", x.name, news)
 		}
-		ran := c.Moment(1100).Ran
+		ran := c.Moment(1100).Running
 		h := c.heard
 		if counts := h.ran == ran; counts != x.counts {
 			t.Errorf("%s: counts is %v", x.name, counts)
@@ -318,7 +320,7 @@ func (x *standing) after(t *testing.T) int64 {
 	}
 	for now := int64(1010); now < 3000; now++ {
 		for id, s := range x.says {
-			c.Answered(id, timing.Moment{Now: now, Ran: 0}, now, s)
+			c.Answered(id, timing.Moment{Real: now, Running: 0}, now, s)
 		}
 		if _, _, stand, _ := c.Look(now, x.members, x.own); stand {
 			return now - 1010
@@ -379,7 +381,7 @@ func TestStandsAgain(t *testing.T) {
 	var stood []int64
 	run := func(from, to int64) {
 		for now := from; now < to; now++ {
-			c.Answered(2, timing.Moment{Now: now, Ran: 0}, now, lost)
+			c.Answered(2, timing.Moment{Real: now, Running: 0}, now, lost)
 			if _, stand := look(c, now, own); stand {
 				stood = append(stood, now)
 			}
@@ -426,7 +428,7 @@ func TestLossesApart(t *testing.T) {
 			look(c, now, own)
 			c.Refused(3)
 		}
-		c.Answered(1, timing.Moment{Now: now, Ran: 0}, now, lost)
+		c.Answered(1, timing.Moment{Real: now, Running: 0}, now, lost)
 		if _, stand := look(c, now, own); stand {
 			first = now
 		}
@@ -442,10 +444,10 @@ func TestWaitsAgain(t *testing.T) {
 	for name, between := range map[string]func(c *Contacts, now int64, own *State){
 		"its disk is slow": func(_ *Contacts, _ int64, own *State) { own.Stalled = time.Second },
 		"another leads": func(c *Contacts, now int64, _ *State) {
-			c.Answered(4, timing.Moment{Now: now, Ran: 0}, now, State{Leads: true, Term: 5})
+			c.Answered(4, timing.Moment{Real: now, Running: 0}, now, State{Leads: true, Term: 5})
 		},
 		"the others have a leader": func(c *Contacts, now int64, _ *State) {
-			c.Answered(1, timing.Moment{Now: now, Ran: 0}, now, State{Term: 5})
+			c.Answered(1, timing.Moment{Real: now, Running: 0}, now, State{Term: 5})
 		},
 	} {
 		c := NewContacts(2, timing.For(2*time.Second))
@@ -456,7 +458,7 @@ func TestWaitsAgain(t *testing.T) {
 		for now := int64(1010); now < 2000 && stood < 0; now++ {
 			own := State{Term: 5}
 			for _, id := range []uint64{1, 4} {
-				c.Answered(id, timing.Moment{Now: now, Ran: 0}, now, lost)
+				c.Answered(id, timing.Moment{Real: now, Running: 0}, now, lost)
 			}
 			c.Refused(3)
 			c.Refused(5)
@@ -583,7 +585,7 @@ func TestOldAnswers(t *testing.T) {
 		c.HungUp(conn, 1010)
 		look(c, 1010, own)
 		c.Refused(3)
-		c.Answered(2, timing.Moment{Now: x.asked, Ran: 0}, x.came, State{Lost: true, Term: 5, LastTerm: 5, LastIndex: 9})
+		c.Answered(2, timing.Moment{Real: x.asked, Running: 0}, x.came, State{Lost: true, Term: 5, LastTerm: 5, LastIndex: 9})
 		if _, stand := look(c, x.now, own); stand != x.want {
 			t.Errorf("asked at %d and answered at %d: it stands at %d: %v", x.asked, x.came, x.now, stand)
 		}
@@ -625,19 +627,19 @@ func TestNoMajority(t *testing.T) {
 // pause of the process counts as at most a quarter of it.
 func TestTimes(t *testing.T) {
 	for election, want := range map[time.Duration]timing.Times{
-		2 * time.Second: {Silence: 2 * time.Second, Sure: 300 * ms, Beat: 100 * ms},
-		300 * ms:        {Silence: 300 * ms, Sure: 150 * ms, Beat: 75 * ms},
-		2 * ms:          {Silence: 2 * ms, Sure: 1 * ms, Beat: 1 * ms},
+		2 * time.Second: {ElectionTimeout: 2 * time.Second, Lease: 300 * ms, Beat: 100 * ms},
+		300 * ms:        {ElectionTimeout: 300 * ms, Lease: 150 * ms, Beat: 75 * ms},
+		2 * ms:          {ElectionTimeout: 2 * ms, Lease: 1 * ms, Beat: 1 * ms},
 	} {
 		if got := timing.For(election); got != want {
 			t.Errorf("%v: %v, want %v", election, got, want)
 		}
 	}
 	c, _ := following()
-	at := c.Moment(1000).Ran
+	at := c.Moment(1000).Running
 	for now, want := range map[int64]int64{900: 0, 1499: 499, 1500: 500, 60_000: 500} {
-		if got := c.Moment(now); got.Now != now || got.Ran-at != want {
-			t.Errorf("at %d it ran for %d ms, want %d", now, got.Ran-at, want)
+		if got := c.Moment(now); got.Real != now || got.Running-at != want {
+			t.Errorf("at %d it ran for %d ms, want %d", now, got.Running-at, want)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func ReadBytes(r io.Reader, n int) ([]byte, error) {
 }
 
 // Patient is a connection that sets deadlines for itself: the most time for a read, 0 for
-// none, and for a write of up to oneWrite bytes. A longer write is divided.
+// none, and for a write of up to timing.MaxWrite bytes. A longer write is divided.
 type Patient struct {
 	net.Conn
 	ReadIn, WriteIn time.Duration
@@ -73,7 +73,7 @@ func (c Patient) Write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		c.SetWriteDeadline(time.Now().Add(c.WriteIn))
 		var m int
-		m, err = c.Conn.Write(p[n:min(len(p), n+timing.OneWrite)])
+		m, err = c.Conn.Write(p[n:min(len(p), n+timing.MaxWrite)])
 		n += m
 	}
 	return n, err
