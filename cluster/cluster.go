@@ -38,7 +38,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	gate := new(peer.Gate)
 	if cfg.clustered() {
 		m.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.Times, func() timing.Moment { return m.contacts.Moment(m.nowMs()) }, m.contacts.Followed, m.contacts.Lives)
+		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.Times, func() timing.Moment { return m.contacts.Moment(m.nowMs()) }, m.contacts.Accepted, m.contacts.SeenAlive)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, replica, gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)

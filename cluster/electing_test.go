@@ -105,7 +105,7 @@ func TestCandidateFollows(t *testing.T) {
 		if m.Leader() != elected.cfg.ID {
 			t.Errorf("it believes that server %d leads", m.Leader())
 		}
-		if s := m.contacts.Complete(m.pulse.state()); s.Candidate || s.Lost {
+		if s := m.contacts.CompleteState(m.pulse.state()); s.Candidate || s.NeedsLeader {
 			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
 		}
 	})

@@ -869,7 +869,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.open(next, cfg)
 					until(t, "the vote", func() bool {
 						s, _ := f.running[lead].Status()
-						return f.running[next].Leader() != 0 && election.Voters(s.Members) == 3
+						return f.running[next].Leader() != 0 && election.CountVoters(s.Members) == 3
 					})
 					f.writes(lead, 20)
 					f.snapshot(3)

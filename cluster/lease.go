@@ -15,13 +15,13 @@ type lease struct {
 	raft     *node
 	contacts *election.Contacts
 
-	followed atomic.Int64 // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   wake.Signal  // for service.run: this member has begun to lead; see gain
+	start  atomic.Int64 // from when the lease runs, by nowMs: election.Contacts.LeaseStart
+	gained wake.Signal  // for service.run: this member has begun to lead; see gain
 }
 
 func newLease(clock *clock, n *node, contacts *election.Contacts) *lease {
 	l := &lease{clock: clock, raft: n, contacts: contacts, gained: wake.NewSignal()}
-	l.followed.Store(timing.Never)
+	l.start.Store(timing.Never)
 	return l
 }
 
@@ -44,12 +44,12 @@ func (l *lease) surelyLeads() bool {
 	if term, leads := l.raft.term(); !leads || l.raft.begun.Load() != term {
 		return false
 	}
-	if l.since(l.followed.Load()) > l.contacts.Lease {
+	if l.since(l.start.Load()) > l.contacts.Lease {
 		members, err := l.raft.members()
 		if err != nil {
 			return false
 		}
-		l.followed.Store(l.contacts.LastFollowed(l.nowMs(), members))
+		l.start.Store(l.contacts.LeaseStart(l.nowMs(), members))
 	}
-	return l.since(l.followed.Load()) <= l.contacts.Lease
+	return l.since(l.start.Load()) <= l.contacts.Lease
 }

@@ -155,7 +155,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		f.open(fresh, cfg)
 		until(t, "another voter", func() bool {
 			s, _ := f.running[lead].Status()
-			return len(s.Members) == fresh+1 && election.Voters(s.Members) == fresh+1
+			return len(s.Members) == fresh+1 && election.CountVoters(s.Members) == fresh+1
 		})
 	}
 	if removed {
@@ -323,7 +323,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.open(3, cfg)
 		until(t, "another voter", func() bool {
 			s, _ := f.running[next].Status()
-			return len(s.Members) == 4 && election.Voters(s.Members) == 4
+			return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 		})
 		f.tell(next, Request{Remove: 1})
 		f.write(next)
@@ -367,7 +367,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 			f.open(i, cfg)
 			until(t, "another voter", func() bool {
 				s, _ := f.running[i].Status()
-				return len(s.Members) == i+1 && election.Voters(s.Members) == i+1
+				return len(s.Members) == i+1 && election.CountVoters(s.Members) == i+1
 			})
 		}
 		for id := uint64(1); id < 3; id++ {
@@ -427,7 +427,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				f.open(3, cfg)
 				until(t, "another voter", func() bool {
 					s, _ := f.running[3].Status()
-					return len(s.Members) == 4 && election.Voters(s.Members) == 4
+					return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 				})
 				f.tell(lead, Request{Remove: uint64(old + 1)})
 				f.writes(lead, 1)

@@ -33,11 +33,11 @@ import (
 // beat is a leader's heartbeat.
 type beat struct {
 	Term, ID uint64
-	LedAgo   uint32 // how many ms ago a majority confirmed it
+	LeaseAge uint32 // how many ms ago a majority accepted it
 	Stalled  uint32 // for how many ms its disk has been blocking a write
-	Applied  uint64 // the index of the last entry that it has applied; see election.NotBegun
+	Applied  uint64 // the index of the last entry that it has applied; see election.CommitUnknown
 	End      uint64 // the index of the last entry in its log
-	Question election.Question
+	Question election.DigestQuestion
 }
 
 type beatAnswer struct {
@@ -84,8 +84,8 @@ func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *e
 // moment returns now by both clocks.
 func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 
-// state returns this member's state, except for lost, which Contacts.Complete fills in,
-// and the end of the log, which node.logEnd returns.
+// state returns this member's state as Raft knows it: Contacts.CompleteState adds what the contacts know,
+// and node.logEnd returns the end of the log.
 func (p *pulse) state() election.State {
 	s := election.State{Term: p.raft.terms.newest.Load(), Stalled: p.stalled(p.moment(), false), Saving: p.raft.snapshots.length(p.moment())}
 	s.Applied = p.commits.applied()
@@ -255,8 +255,8 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			works = false
 		}
 		asked, round := p.moment(), p.contacts.Round()
-		b := beat{Term: term, ID: p.id, LedAgo: election.Millis(p.contacts.LedAgo()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.NotBegun}
-		if p.raft.begun.Load() == term && p.contacts.Knows(asked.Real, term) && !p.verdict.Load().NoMajority {
+		b := beat{Term: term, ID: p.id, LeaseAge: election.Millis(p.contacts.LeaseAge()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.CommitUnknown}
+		if p.raft.begun.Load() == term && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority {
 			b.Applied = p.commits.applied()
 		}
 		b.End, b.Question = p.raft.LastIndex(), p.digests.Question(to)
@@ -298,15 +298,15 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		p.transport.hasReturned(to)
 		if a.Newest <= term {
 			differs, news := p.digests.Answered(to, a.Digest) // first: this leader may be about to serve
-			p.contacts.Followed(to, asked)
-			p.contacts.Agree(to, round)
+			p.contacts.Accepted(to, asked)
+			p.contacts.AcceptedRound(to, round)
 			if differs {
 				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", a.Digest.Index)
 			}
 			if news {
 				p.look()
 			}
-		} else if p.contacts.Outdated(a.Newest) {
+		} else if p.contacts.SawLaterTerm(a.Newest) {
 			p.look()
 		}
 	}
@@ -374,11 +374,11 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 			return // this is no heartbeat
 		}
 		newest := p.raft.terms.newest.Load()
-		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, Asked: asked}
+		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, AsOf: asked}
 		if h.Term >= newest && p.digests.Heard(b.Question) { // first: it may be about to serve
 			p.look()
 		}
-		if p.contacts.Hear(p.nowMs(), h, election.FromMillis(b.LedAgo), newest) {
+		if p.contacts.Heard(p.nowMs(), h, election.FromMillis(b.LeaseAge), newest) {
 			p.look()
 		}
 		if b.Question.Wrong != 0 && h.Term >= newest {
@@ -433,7 +433,7 @@ func (p *pulse) tellState(c net.Conn) {
 	defer c.Close()
 	s := p.state()
 	s.LastIndex, s.LastTerm = p.raft.logEnd()
-	s = p.contacts.Complete(s)
+	s = p.contacts.CompleteState(s)
 	if s.Leads {
 		p.look() // the other member seems to miss this leader's heartbeats: send one now
 	}

@@ -326,7 +326,7 @@ func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i in
 	f.t.Helper()
 	until(f.t, "the voter", func() bool {
 		s, _ := f.running[3].Status()
-		return election.Voters(s.Members) == 4
+		return election.CountVoters(s.Members) == 4
 	})
 	f.writes(lead, 3)
 	time.Sleep(time.Minute)

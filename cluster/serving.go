@@ -96,7 +96,7 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	addr, id := s.raft.LeaderWithID()
 	leader = memberID(id)
 	self = leader == s.id
-	if s.clustered && (seen.Lost || self && !seen.Leads) {
+	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
 		leader, addr = 0, "" // Raft will notice later
 	}
 	was := s.leader.get()

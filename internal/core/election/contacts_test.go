@@ -25,7 +25,7 @@ func following() (c *Contacts, conn *int) {
 	c = NewContacts(1, timing.For(2*time.Second))
 	look(c, 1000, State{Term: 5})
 	conn = new(int)
-	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
+	c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
 	return c, conn
 }
 
@@ -35,7 +35,7 @@ func TestSilence(t *testing.T) {
 	c, _ := following()
 	for now := int64(1000); ; now += 100 {
 		v, _ := look(c, now, State{Term: 5})
-		if v.Lost {
+		if v.NoLeader {
 			if now != 3000 {
 				t.Errorf("lost after %d ms", now-1000)
 			}
@@ -43,7 +43,7 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	c, _ = following()
-	if v, _ := look(c, 60_000, State{Term: 5}); v.Lost || v.NoMajority {
+	if v, _ := look(c, 60_000, State{Term: 5}); v.NoLeader || v.NoMajority {
 		t.Error("a member that was paused for a minute has lost the others")
 	}
 }
@@ -66,7 +66,7 @@ func TestSeenLoss(t *testing.T) {
 		}, false},
 		{"heard again", func(c *Contacts) {
 			c.Refused(3)
-			c.Hear(1020, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
+			c.Heard(1020, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
 		}, false},
 	} {
 		c, conn := following()
@@ -74,7 +74,7 @@ func TestSeenLoss(t *testing.T) {
 			t.Errorf("%s: the end of another connection counts", x.name)
 		}
 		c.Refused(3) // while its connection is still open
-		if v, _ := look(c, 1005, State{Term: 5}); v.Lost {
+		if v, _ := look(c, 1005, State{Term: 5}); v.NoLeader {
 			t.Errorf("%s: lost by a refused connection while another one is open", x.name)
 		}
 		if !c.HungUp(conn, 1010) {
@@ -82,8 +82,8 @@ func TestSeenLoss(t *testing.T) {
 		}
 		look(c, 1010, State{Term: 5})
 		x.then(c)
-		if v, _ := look(c, 1030, State{Term: 5}); v.Lost != x.lost {
-			t.Errorf("%s: lost is %v", x.name, v.Lost)
+		if v, _ := look(c, 1030, State{Term: 5}); v.NoLeader != x.lost {
+			t.Errorf("%s: lost is %v", x.name, v.NoLeader)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func TestBehind(t *testing.T) {
 			for now := int64(1000); now < 20_000; now += 50 {
 				if now%100 == 0 {
 					m := c.Moment(now)
-					c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: conn, Applied: uint64(now), Asked: asked}, 0, 5)
+					c.Heard(now, Heartbeat{ID: 3, Term: 5, Conn: conn, Applied: uint64(now), AsOf: asked}, 0, 5)
 					asked = m.Running
 				}
 				v, _ := look(c, now, State{Term: 5, Applied: x.applied(now)})
@@ -176,13 +176,13 @@ func TestMajority(t *testing.T) {
 // TestRemovedPeer: what is known about a member is forgotten when it is removed.
 func TestRemovedPeer(t *testing.T) {
 	c, _ := following()
-	c.Followed(2, c.Moment(1000))
+	c.Accepted(2, c.Moment(1000))
 	c.setMembers(three[:1])
 	if len(c.peers) != 0 {
 		t.Errorf("%d peers are left", len(c.peers))
 	}
 	c.setMembers(three)
-	if at := c.peers[2].followed; at != (timing.Moment{Real: timing.Never, Running: timing.Never}) {
+	if at := c.peers[2].accepted; at != (timing.Moment{Real: timing.Never, Running: timing.Never}) {
 		t.Errorf("a member that was added again has followed at %v", at)
 	}
 }
@@ -191,17 +191,17 @@ func TestRemovedPeer(t *testing.T) {
 func TestLatestCounts(t *testing.T) {
 	c := NewContacts(1, timing.For(2*time.Second))
 	look(c, 0, State{Term: 5, Leads: true})
-	c.Followed(2, timing.Moment{Real: 200, Running: 190})
-	c.Followed(2, timing.Moment{Real: 100, Running: 90})
-	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, State{Lost: true})
+	c.Accepted(2, timing.Moment{Real: 200, Running: 190})
+	c.Accepted(2, timing.Moment{Real: 100, Running: 90})
+	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, State{NeedsLeader: true})
 	c.Answered(3, timing.Moment{Real: 100, Running: 90}, 240, State{})
-	if p := c.peers[2]; p.followed != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
-		t.Errorf("followed at %v, reached at %d", p.followed, p.reached)
+	if p := c.peers[2]; p.accepted != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
+		t.Errorf("followed at %v, reached at %d", p.accepted, p.reached)
 	}
 	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
 		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
 	}
-	if at := c.LastFollowed(150, three); at != 150 {
+	if at := c.LeaseStart(150, three); at != 150 {
 		t.Errorf("followed at %d, which is in the future", at)
 	}
 }
@@ -228,18 +228,18 @@ func TestHeartbeats(t *testing.T) {
 		if x.h.Conn == nil {
 			x.h.Conn = conn
 		}
-		if news := c.Hear(1100, x.h, 30*ms, x.newest); news != x.news {
+		if news := c.Heard(1100, x.h, 30*ms, x.newest); news != x.news {
 			t.Errorf("%s: hear reports a change: %v", x.name, news)
 		}
 		ran := c.Moment(1100).Running
 		h := c.heard
-		if counts := h.ran == ran; counts != x.counts {
+		if counts := h.came == ran; counts != x.counts {
 			t.Errorf("%s: counts is %v", x.name, counts)
 		}
-		if x.counts && (h.ID != x.h.ID || h.Term != x.h.Term || h.led != ran-30 || c.peers[x.h.ID].reached != ran) {
+		if x.counts && (h.ID != x.h.ID || h.Term != x.h.Term || h.leaseStart != ran-30 || c.peers[x.h.ID].reached != ran) {
 			t.Errorf("%s: %+v", x.name, h)
 		}
-		if x.h.Stalled >= 2*time.Second && !c.Hear(1200, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5) {
+		if x.h.Stalled >= 2*time.Second && !c.Heard(1200, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5) {
 			t.Errorf("%s: hear does not report that the disk works again", x.name)
 		}
 	}
@@ -252,25 +252,25 @@ func TestReportedState(t *testing.T) {
 		own, want State
 	}{
 		{"it follows", State{Term: 5}, State{Term: 5}},
-		{"a later term has begun", State{Term: 6}, State{Term: 6, Lost: true}},
+		{"a later term has begun", State{Term: 6}, State{Term: 6, NeedsLeader: true}},
 		{"it leads a later term", State{Term: 6, Leads: true}, State{Term: 6, Leads: true}},
 		{"it leads that term", State{Term: 5, Leads: true}, State{Term: 5, Leads: true}},
 		{"it led an earlier term", State{Term: 4, Leads: true}, State{Term: 4}},
 		{"it stands in that term", State{Term: 5, Candidate: true}, State{Term: 5}},
-		{"it stands in a later term", State{Term: 6, Candidate: true}, State{Term: 6, Candidate: true, Lost: true}},
+		{"it stands in a later term", State{Term: 6, Candidate: true}, State{Term: 6, Candidate: true, NeedsLeader: true}},
 	} {
 		c, _ := following()
-		if got := c.Complete(x.own); got != x.want {
+		if got := c.CompleteState(x.own); got != x.want {
 			t.Errorf("%s: it reports %+v, want %+v", x.name, got, x.want)
 		}
 	}
 	c := NewContacts(1, timing.For(2*time.Second))
-	if got := c.Complete(State{}); !got.Lost {
+	if got := c.CompleteState(State{}); !got.NeedsLeader {
 		t.Error("a member that never heard a leader does not report it as lost")
 	}
 	c, conn := following()
-	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn, Stalled: 2 * time.Second}, 0, 5)
-	if got := c.Complete(State{Term: 5}); !got.Lost {
+	c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: conn, Stalled: 2 * time.Second}, 0, 5)
+	if got := c.CompleteState(State{Term: 5}); !got.NeedsLeader {
 		t.Error("a member whose leader cannot write does not report it as lost")
 	}
 }
@@ -278,8 +278,8 @@ func TestReportedState(t *testing.T) {
 // TestStateOnTheWire: an encoded state decodes to the same.
 func TestStateOnTheWire(t *testing.T) {
 	for _, s := range []State{
-		{}, {Leads: true}, {Lost: true}, {Candidate: true},
-		{Leads: true, Lost: true, Candidate: true, Term: 1 << 60, LastTerm: 2 << 50, LastIndex: 3 << 40, Stalled: 1234 * ms},
+		{}, {Leads: true}, {NeedsLeader: true}, {Candidate: true},
+		{Leads: true, NeedsLeader: true, Candidate: true, Term: 1 << 60, LastTerm: 2 << 50, LastIndex: 3 << 40, Stalled: 1234 * ms},
 	} {
 		b := s.Append(nil)
 		if len(b) != StateLen || DecodeState(b) != s {
@@ -312,7 +312,7 @@ func (x *standing) after(t *testing.T) int64 {
 	c := NewContacts(x.self, timing.For(2*time.Second))
 	c.Look(1000, x.members, x.own)
 	conn := new(int)
-	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
+	c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
 	c.HungUp(conn, 1010)
 	c.Look(1010, x.members, x.own)
 	for _, id := range append(x.refused, 3) {
@@ -334,7 +334,7 @@ func (x *standing) after(t *testing.T) int64 {
 func TestWhenItStands(t *testing.T) {
 	own := State{Term: 5, LastTerm: 5, LastIndex: 10}
 	lost := own
-	lost.Lost = true
+	lost.NeedsLeader = true
 	with := func(s State, change func(s *State)) State {
 		change(&s)
 		return s
@@ -376,7 +376,7 @@ func TestWhenItStands(t *testing.T) {
 // election, or another member's, before it stands again.
 func TestStandsAgain(t *testing.T) {
 	c, _ := following()
-	own, lost := State{Term: 6}, State{Term: 6, Lost: true}
+	own, lost := State{Term: 6}, State{Term: 6, NeedsLeader: true}
 	c.Refused(3)
 	var stood []int64
 	run := func(from, to int64) {
@@ -403,7 +403,7 @@ func TestStandsAgain(t *testing.T) {
 	}
 
 	// After another member was elected and lost, the waits begin again.
-	c.Hear(40_000, Heartbeat{ID: 2, Term: 6, Conn: new(int)}, 0, 6)
+	c.Heard(40_000, Heartbeat{ID: 2, Term: 6, Conn: new(int)}, 0, 6)
 	look(c, 40_000, own)
 	stood = nil
 	own.Term, lost.Term = 7, 7
@@ -418,11 +418,11 @@ func TestStandsAgain(t *testing.T) {
 // should stand first their full time again, counted from the second loss.
 func TestLossesApart(t *testing.T) {
 	c := NewContacts(2, timing.For(2*time.Second))
-	own, lost := State{Term: 5}, State{Term: 5, Lost: true}
+	own, lost := State{Term: 5}, State{Term: 5, NeedsLeader: true}
 	first := int64(-1)
 	for now := int64(1000); now < 2000 && first < 0; now++ {
 		if now < 1010 || now >= 1100 && now < 1110 {
-			c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
+			c.Heard(now, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
 		} else if now == 1010 || now == 1110 {
 			c.HungUp(c.heard.Conn, now)
 			look(c, now, own)
@@ -451,8 +451,8 @@ func TestWaitsAgain(t *testing.T) {
 		},
 	} {
 		c := NewContacts(2, timing.For(2*time.Second))
-		lost := State{Term: 5, Lost: true}
-		c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
+		lost := State{Term: 5, NeedsLeader: true}
+		c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
 		c.HungUp(t, 1005)
 		stood := int64(-1)
 		for now := int64(1010); now < 2000 && stood < 0; now++ {
@@ -535,7 +535,7 @@ func TestRefusedByThree(t *testing.T) {
 		own := State{Term: 5, Leads: x.leads}
 		c.Look(1000, five, own)
 		if !x.leads {
-			c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
+			c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
 			c.Look(1000, five, own)
 		}
 		for _, id := range x.refused {
@@ -559,7 +559,7 @@ func TestRefusedByThree(t *testing.T) {
 		}
 		at(now)
 	}
-	c.Followed(2, c.Moment(1200))
+	c.Accepted(2, c.Moment(1200))
 	at(1200)
 	c.Refused(2)
 	if at(1250) || at(1549) || !at(1550) {
@@ -585,7 +585,7 @@ func TestOldAnswers(t *testing.T) {
 		c.HungUp(conn, 1010)
 		look(c, 1010, own)
 		c.Refused(3)
-		c.Answered(2, timing.Moment{Real: x.asked, Running: 0}, x.came, State{Lost: true, Term: 5, LastTerm: 5, LastIndex: 9})
+		c.Answered(2, timing.Moment{Real: x.asked, Running: 0}, x.came, State{NeedsLeader: true, Term: 5, LastTerm: 5, LastIndex: 9})
 		if _, stand := look(c, x.now, own); stand != x.want {
 			t.Errorf("asked at %d and answered at %d: it stands at %d: %v", x.asked, x.came, x.now, stand)
 		}
@@ -614,7 +614,7 @@ func TestNoMajority(t *testing.T) {
 		conn := new(int)
 		for now := int64(1000); now <= 3100; now += 10 {
 			if x.ago != nil {
-				c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: conn}, x.ago(now), 5)
+				c.Heard(now, Heartbeat{ID: 3, Term: 5, Conn: conn}, x.ago(now), 5)
 			}
 			if v, _, _, _ := c.Look(now, five, own); v.NoMajority != x.want(now) {
 				t.Errorf("%s: without a majority after %d ms: %v", x.name, now-1000, v.NoMajority)
@@ -673,25 +673,25 @@ func TestKnowsWhatIsCommitted(t *testing.T) {
 	c := NewContacts(1, timing.For(2*time.Second))
 	knows := func(now int64, term uint64, want bool) {
 		t.Helper()
-		if c.Knows(now, term) != want {
+		if c.KnowsCommitted(now, term) != want {
 			t.Errorf("at %d, in term %d, it knows: %v", now, term, !want)
 		}
 	}
 	look(c, 1000, State{Leads: true, Term: 5})
-	c.Followed(2, c.Moment(1000))
+	c.Accepted(2, c.Moment(1000))
 	for now := int64(1000); now < 5000; now += 100 {
 		look(c, now, State{Leads: true, Term: 5})
 		knows(now, 5, true)
 	}
-	c.Followed(2, c.Moment(4900))
+	c.Accepted(2, c.Moment(4900))
 	look(c, 9000, State{Leads: true, Term: 5})
-	if ago := c.LedAgo(); ago >= time.Second {
+	if ago := c.LeaseAge(); ago >= time.Second {
 		t.Errorf("it was accepted %v ago in running time", ago)
 	}
 	knows(9000, 5, false)
-	c.Followed(2, c.Moment(9000))
+	c.Accepted(2, c.Moment(9000))
 	knows(9000, 5, true)
-	c.Outdated(6)
+	c.SawLaterTerm(6)
 	knows(9000, 5, false)
 	knows(9000, 6, true)
 }

@@ -74,12 +74,12 @@ var corrections = []putBack{
 
 	// Elections and leadership.
 	{"the state of a leader that was replaced", []edit{
-		{"internal/core/election/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.Running })))", "c.current = c.ran"},
-		{"cluster/pulse.go", "} else if p.contacts.Outdated(a.Newest) {", "} else if a.Newest == 0 {"},
+		{"internal/core/election/contacts.go", "c.currentAsOf = max(c.currentAsOf, min(c.running, c.majority(func(p *peer) int64 { return p.accepted.Running })))", "c.currentAsOf = c.running"},
+		{"cluster/pulse.go", "} else if p.contacts.SawLaterTerm(a.Newest) {", "} else if a.Newest == 0 {"},
 	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
 	{"the state of a leader that nobody accepts", []edit{
-		{"internal/core/election/contacts.go", "h.Asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
-		{"cluster/pulse.go", " && p.contacts.Knows(asked.Real, term) && !p.verdict.Load().NoMajority", ""},
+		{"internal/core/election/contacts.go", "h.AsOf -= max(0, leaseAge).Milliseconds()", "_ = leaseAge"},
+		{"cluster/pulse.go", " && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
 	{"the state of a new leader", []edit{
 		{"internal/core/election/contacts.go", "if leads && own.Begun {", "if leads {"},
@@ -113,7 +113,7 @@ var corrections = []putBack{
 		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
-		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, mostPatience))", "patience = write"},
+		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, maxPatience))", "patience = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"lost election", []edit{
 		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.Lease)\n", ""},
@@ -125,7 +125,7 @@ var corrections = []putBack{
 		{"internal/core/election/contacts.go", "s.Candidate = s.Candidate && c.heard.Term < s.Term", "_ = s.Candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
 	{"lease", []edit{
-		{"cluster/lease.go", "return l.since(l.followed.Load()) <= l.contacts.Lease", "return true"},
+		{"cluster/lease.go", "return l.since(l.start.Load()) <= l.contacts.Lease", "return true"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
 	{"stuck disk", []edit{
 		{"internal/core/election/contacts.go", "return c.heard.Stalled >= c.ElectionTimeout }", "return false }"},

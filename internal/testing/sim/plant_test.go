@@ -104,7 +104,7 @@ var plants = []plant{
 		{"internal/core/server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
 	}, []string{"watches"}},
 	{"a leader whose disk is stuck continues to lead", []edit{
-		{"internal/core/election/contacts.go", "func (c *Contacts) useless() bool { return c.heard.Stalled >= c.ElectionTimeout }", "func (c *Contacts) useless() bool { return false }"},
+		{"internal/core/election/contacts.go", "func (c *Contacts) leaderStuck() bool { return c.heard.Stalled >= c.ElectionTimeout }", "func (c *Contacts) leaderStuck() bool { return false }"},
 	}, []string{"availability", "progress"}},
 	{"a member that has lost its leader continues to serve", []edit{
 		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.ElectionTimeout,", "giveUp: countdown{length: 20 * p.contacts.ElectionTimeout,"},
