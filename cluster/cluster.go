@@ -52,12 +52,12 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			peer.KindStream:  m.transport.takeStream,
 			peer.KindForward: m.serveForward,
 			peer.KindAdmin:   m.membership.serve,
-			peer.KindReach:   m.pulse.tellState,
+			peer.KindState:   m.pulse.tellState,
 			peer.KindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, timing.Never) }, // the first one may have been sent long ago
-			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Guest).At) },
+			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Incoming).WelcomedAfter) },
 		}
 		m.transport.conns.idOf, m.peers.Called, m.peers.Term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
-		m.peers.Ran = func() int64 { return m.pulse.moment().Running }
+		m.peers.RunningTime = func() int64 { return m.pulse.moment().Running }
 	}
 	return m
 }
@@ -148,7 +148,7 @@ func (m *Member) startRaft() error {
 			return err
 		}
 		m.transport.open()
-		trans, cut = m.transport, m.peers.Cut
+		trans, cut = m.transport, m.peers.Closed
 	}
 	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
 	begin, err := m.belong(first)
@@ -264,7 +264,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		}
 		return former.run, nil
 	}
-	m.membership.gate.Lift(of.Cluster)
+	m.membership.gate.Open(of.Cluster)
 	if owed, err := former.owed(); err != nil || !owed {
 		return nil, err
 	}

@@ -475,7 +475,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 			t.Fatal(err)
 		}
 		n.terms.begin(1)
-		gate.Lift(testCluster)
+		gate.Open(testCluster)
 	}
 	n.log.guardedStore, n.log.off = newGuardedStore(&n.disk, b.lifecycle, now, n.applied, nil), true
 	var err error
@@ -507,7 +507,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 // with serve.
 func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Conn)) {
 	t.Helper()
-	p := peer.NewPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", lifted(), b.cfg.Log)
+	p := peer.NewPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", openGate(), b.cfg.Log)
 	p.Serve = map[byte]func(net.Conn){kind: serve}
 	if err := p.Open(); err != nil {
 		t.Fatal(err)
@@ -522,10 +522,10 @@ func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Con
 // testCluster is the cluster of members that do not form one by themselves.
 const testCluster = ClusterID(0x1234)
 
-// lifted returns a gate that is open for that cluster.
-func lifted() *peer.Gate {
+// openGate returns a gate that is open for that cluster.
+func openGate() *peer.Gate {
 	g := new(peer.Gate)
-	g.Lift(testCluster)
+	g.Open(testCluster)
 	return g
 }
 
@@ -775,7 +775,7 @@ func openTransportOn(t *testing.T, network peer.Network, host string) (o openedT
 	t.Helper()
 	o.contacts = election.NewContacts(1, timing.For(timing.DefaultElectionTimeout))
 	clock := newClock(nil)
-	peers := peer.NewPort(network, 1, host+":1", lifted(), testkit.Quiet)
+	peers := peer.NewPort(network, 1, host+":1", openGate(), testkit.Quiet)
 	if err := peers.Open(); err != nil {
 		t.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 // not used for ten election timeouts is closed; the other member opens one when it needs it.
 func (m *Member) serveForward(c net.Conn) {
 	f := &forwarded{
-		Member: m, c: peer.Patient{Conn: c, ReadIn: 10 * m.contacts.ElectionTimeout, WriteIn: m.contacts.ElectionTimeout}, writing: wake.NewTurn(),
+		Member: m, c: peer.TimeoutConn{Conn: c, ReadTimeout: 10 * m.contacts.ElectionTimeout, WriteTimeout: m.contacts.ElectionTimeout}, writing: wake.NewTurn(),
 		entries: make(chan forwardedEntry, 16), questions: make(chan []byte, 16), gone: make(chan struct{}),
 	}
 	f.running.Go(f.propose)

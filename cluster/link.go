@@ -107,11 +107,11 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 		case <-ctx.Done():
 		}
 	})
-	c, err := k.peers.DialAgain(ctx, lead.addr, peer.KindForward, lead.id, k.silence)
+	c, err := k.peers.DialTwice(ctx, lead.addr, peer.KindForward, lead.id, k.silence)
 	if err != nil {
 		return nil, err
 	}
-	c = peer.Patient{Conn: c, ReadIn: 0, WriteIn: k.silence}
+	c = peer.TimeoutConn{Conn: c, ReadTimeout: 0, WriteTimeout: k.silence}
 	l := &link{changed: lead.changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	k.link = l
 	k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })

@@ -105,7 +105,7 @@ func (m *Member) Waiting() string {
 	switch {
 	case m.peers == nil:
 		return ""
-	case !m.membership.gate.Lifted():
+	case !m.membership.gate.IsOpen():
 		return m.membership.former.waiting()
 	case m.membership.pulse.verdict.Load().NoMajority:
 		if missing := m.membership.contacts.Missing(); missing != "" {

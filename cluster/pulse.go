@@ -148,7 +148,7 @@ func (p *pulse) run() {
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
 			own.Dropped = p.raft.dropped(own.Applied, p.replica.Votes(p.id))
 		}
-		if p.contacts.Troubled() && p.gate.Lifted() {
+		if p.contacts.Troubled() && p.gate.IsOpen() {
 			own.LastIndex, own.LastTerm = p.raft.logEnd()
 		}
 		v, ask, stand, again := p.contacts.Look(p.nowMs(), members, own)
@@ -162,7 +162,7 @@ func (p *pulse) run() {
 			p.wg.Go(func() { p.question(x) })
 		}
 		switch {
-		case stand && p.gate.Lifted() && !p.raft.behind():
+		case stand && p.gate.IsOpen() && !p.raft.behind():
 			p.wg.Go(p.stand)
 		case v.Leads && v.NoMajority:
 			// For two reasons: expiries that it has proposed must not be committed
@@ -351,7 +351,7 @@ func (p *pulse) callAgain(x proto.Peer, patience time.Duration) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
-	return c, c.(*peer.Greeted).HearWithin(patience)
+	return c, c.(*peer.Outgoing).AwaitWelcome(patience)
 }
 
 // takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after
@@ -370,7 +370,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		if binary.Read(c, binary.BigEndian, &b) != nil {
 			return
 		}
-		if g, ok := c.(peer.Guest); ok && g.From != b.ID {
+		if g, ok := c.(peer.Incoming); ok && g.From != b.ID {
 			return // this is no heartbeat
 		}
 		newest := p.raft.terms.newest.Load()
@@ -416,7 +416,7 @@ func (p *pulse) question(x proto.Peer) {
 	defer p.look()
 	defer p.contacts.QuestionDone(x.ID)
 	asked := p.moment()
-	c, err := p.call(x, peer.KindReach, p.contacts.ElectionTimeout/2)
+	c, err := p.call(x, peer.KindState, p.contacts.ElectionTimeout/2)
 	if err != nil {
 		return
 	}

@@ -303,7 +303,7 @@ func (s *raftConns) hangUp(from uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.open {
-		if g, ok := c.Conn.(peer.Guest); ok && g.From == from {
+		if g, ok := c.Conn.(peer.Incoming); ok && g.From == from {
 			s.wg.Go(func() { c.Close() }) // as in watchConns
 		}
 	}
@@ -361,7 +361,7 @@ func (l raftLayer) Addr() net.Addr { return peerAddr(l.conns.peers.Addr) }
 
 func (l raftLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
 	p := l.conns.peers
-	c, err := p.DialAgain(p.Ctx, string(addr), peer.KindRaft, l.conns.idOf(string(addr)), l.conns.silence)
+	c, err := p.DialTwice(p.Ctx, string(addr), peer.KindRaft, l.conns.idOf(string(addr)), l.conns.silence)
 	if err != nil {
 		return nil, err
 	}

@@ -72,7 +72,7 @@ func (m *membership) watch() {
 			continue
 		}
 		members, err := m.raft.members()
-		if err != nil || len(members) == 0 && !m.gate.Lifted() { // not added yet
+		if err != nil || len(members) == 0 && !m.gate.IsOpen() { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)

@@ -255,7 +255,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		wrong.Peers, wrong.Addr, wrong.Join = nil, addrs[1], f.peers[uint64(lead+1)]
 		m := open(wrong)
 		time.Sleep(time.Minute)
-		if m.membership.gate.Lifted() {
+		if m.membership.gate.IsOpen() {
 			t.Fatal("it was taken in")
 		}
 		m.Kill()
@@ -276,7 +276,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		m = open(config(0))
 		time.Sleep(10 * time.Minute)
 		for i, m := range append(others, m) {
-			if !m.membership.gate.Lifted() {
+			if !m.membership.gate.IsOpen() {
 				s, _ := m.Status()
 				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
 			}

@@ -103,10 +103,10 @@ func (t *transport) dialStream(target raft.ServerAddress) {
 func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < timing.StreamKeepAlive }
 
 func (t *transport) connect(target raft.ServerAddress) *dialing {
-	c, err := t.peers.DialAgain(t.peers.Ctx, string(target), peer.KindStream, t.conns.idOf(string(target)), t.ElectionTimeout)
+	c, err := t.peers.DialTwice(t.peers.Ctx, string(target), peer.KindStream, t.conns.idOf(string(target)), t.ElectionTimeout)
 	d := new(dialing)
 	if err == nil {
-		if c.(*peer.Greeted).HearWithin(t.ElectionTimeout) == nil {
+		if c.(*peer.Outgoing).AwaitWelcome(t.ElectionTimeout) == nil {
 			d.conn = t.conns.newConn(c, string(target))
 			d.conn.unasked.Store(true)
 		}
@@ -370,8 +370,8 @@ func (t *transport) takeStream(nc net.Conn) {
 	}
 	var answering sync.WaitGroup
 	answering.Go(a.answer)
-	if err := a.read(nc.(peer.Guest).From); !errors.Is(err, io.EOF) && !ofConnection(err) {
-		t.peers.Log.Info("the connection for entries ends", "peer", nc.(peer.Guest).From, "error", err)
+	if err := a.read(nc.(peer.Incoming).From); !errors.Is(err, io.EOF) && !ofConnection(err) {
+		t.peers.Log.Info("the connection for entries ends", "peer", nc.(peer.Incoming).From, "error", err)
 	}
 	close(a.over)
 	answering.Wait()

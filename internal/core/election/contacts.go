@@ -94,7 +94,7 @@ type Heartbeat struct {
 const CommitUnknown = math.MaxUint64
 
 // State is what a member knows of itself. Another member asks for it over a connection of
-// peer.KindReach, and gets all but what is "not sent".
+// peer.KindState, and gets all but what is "not sent".
 type State struct {
 	Leads       bool
 	NeedsLeader bool // it knows no leader, or its leader's disk is stuck
