@@ -68,10 +68,10 @@ const installSnapshot = 2
 // mu is not held for long. The goroutines are watchConns, and those that it and others start to close
 // connections. The methods are safe for concurrent use.
 type raftConns struct {
-	silence time.Duration // the election timeout
-	peers   *peer.Port
-	lives   func(id uint64) // called several times in an election timeout while a member answers, or receives a long message
-	wg      *sync.WaitGroup // of the transport's goroutines
+	silence   time.Duration // the election timeout
+	peers     *peer.Port
+	seenAlive func(id uint64) // called several times in an election timeout while a member answers, or receives a long message
+	wg        *sync.WaitGroup // of the transport's goroutines
 
 	mu   sync.Mutex
 	open map[*raftConn]struct{}
@@ -287,7 +287,7 @@ func (s *raftConns) watchConns() {
 		s.mu.Unlock()
 		for _, c := range conns {
 			if c.heard.Swap(false) {
-				s.lives(s.idOf(c.to))
+				s.seenAlive(s.idOf(c.to))
 			}
 			if c.look() {
 				s.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s

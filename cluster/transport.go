@@ -34,7 +34,7 @@ type transport struct {
 	receiving wake.Turn      // held while a snapshot is received
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() timing.Moment
-	followed  func(id uint64, asked timing.Moment) // called for a vote that this member gets
+	voted     func(id uint64, asked timing.Moment) // called when another member votes for this one
 	// doubts is incremented when another member may no longer be as it was when it last
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
@@ -70,10 +70,10 @@ const mostWaiting = 8
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(l *lifecycle, n *node, peers *peer.Port, times timing.Times, now func() timing.Moment, followed func(id uint64, asked timing.Moment), lives func(id uint64)) *transport {
+func newTransport(l *lifecycle, n *node, peers *peer.Port, times timing.Times, now func() timing.Moment, voted func(id uint64, asked timing.Moment), seenAlive func(id uint64)) *transport {
 	t := &transport{
-		Times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: now, followed: followed,
-		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.ElectionTimeout, peers: peers, lives: lives, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: func(string) uint64 { return 0 }}, waiting: map[string][]*waiting{},
+		Times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: now, voted: voted,
+		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.ElectionTimeout, peers: peers, seenAlive: seenAlive, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: func(string) uint64 { return 0 }}, waiting: map[string][]*waiting{},
 		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns.wg = &t.wg
@@ -681,7 +681,7 @@ func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, arg
 	asked := t.now()
 	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
 	if err == nil && resp.Granted {
-		t.followed(memberID(id), asked)
+		t.voted(memberID(id), asked)
 	}
 	return err
 }

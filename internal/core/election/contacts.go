@@ -605,18 +605,18 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 		c.eligible = 0
 		return false
 	}
-	sure := c.Lease.Milliseconds()
-	agree, before, rival, unheard := 0, 0, false, false
+	lease := c.Lease.Milliseconds()
+	willing, before, rival, unheard := 0, 0, false, false
 	longest := true // its log ends later than those of all voters that answer
 	if votes {
-		agree = 1
+		willing = 1
 	}
 	for _, x := range c.members {
 		if x.Observer || x.ID == c.self {
 			continue
 		}
 		p := c.peer(x.ID)
-		if p.saidAt < c.trouble || now-p.cameAt > sure {
+		if p.saidAt < c.trouble || now-p.cameAt > lease {
 			unheard = unheard || !p.refused
 			continue
 		}
@@ -629,20 +629,20 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 		if !s.NeedsLeader || s.Stalled >= c.ElectionTimeout/2 {
 			continue
 		}
-		agree++
+		willing++
 		longest = longest && (own.LastTerm > s.LastTerm || own.LastTerm == s.LastTerm && own.LastIndex > s.LastIndex)
 		if s.LastTerm > own.LastTerm || s.LastTerm == own.LastTerm && (s.LastIndex > own.LastIndex || s.LastIndex == own.LastIndex && x.ID < c.self) {
 			before++
 		}
 	}
-	if agree <= CountVoters(c.members)/2 || !votes && !own.Dropped && !longest {
+	if willing <= CountVoters(c.members)/2 || !votes && !own.Dropped && !longest {
 		c.eligible = 0
 		return false
 	}
 	if c.eligible == 0 {
 		c.eligible = now
 	}
-	from, gap := c.eligible, sure/2
+	from, gap := c.eligible, lease/2
 	switch {
 	case !votes && !own.Dropped: // the others go first, and may need several attempts, during which their disks may seem stuck
 		if c.lastResort == 0 {
@@ -654,13 +654,13 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	}
 	switch {
 	case rival: // give the other candidate time to win
-		from += sure
+		from += lease
 	case unheard: // a member that has not answered yet may know of a leader
 		from += c.Beat.Milliseconds()
 	}
 	if last := max(c.stood, c.termSince); last != 0 { // the previous election may still be won, if disks are slow
 		write := c.ElectionTimeout.Milliseconds() / 2 // the most time that is allowed for a disk write
-		patience, apart := write, sure/4
+		patience, apart := write, lease/4
 		if gap = write; c.tries >= 2 {
 			// A member hears of another's election only after two disk writes of that one, and counts its own wait from
 			// then. So members with shorter logs wait longer: otherwise they would stand first every time.

@@ -83,7 +83,7 @@ func TestSeenLoss(t *testing.T) {
 		look(c, 1010, State{Term: 5})
 		x.then(c)
 		if v, _ := look(c, 1030, State{Term: 5}); v.NoLeader != x.lost {
-			t.Errorf("%s: lost is %v", x.name, v.NoLeader)
+			t.Errorf("%s: NoLeader is %v", x.name, v.NoLeader)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestRemovedPeer(t *testing.T) {
 	}
 	c.setMembers(three)
 	if at := c.peers[2].accepted; at != (timing.Moment{Real: timing.Never, Running: timing.Never}) {
-		t.Errorf("a member that was added again has followed at %v", at)
+		t.Errorf("a member that was added again has accepted at %v", at)
 	}
 }
 
@@ -196,13 +196,13 @@ func TestLatestCounts(t *testing.T) {
 	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, State{NeedsLeader: true})
 	c.Answered(3, timing.Moment{Real: 100, Running: 90}, 240, State{})
 	if p := c.peers[2]; p.accepted != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
-		t.Errorf("followed at %v, reached at %d", p.accepted, p.reached)
+		t.Errorf("accepted at %v, reached at %d", p.accepted, p.reached)
 	}
 	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
 		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
 	}
 	if at := c.LeaseStart(150, three); at != 150 {
-		t.Errorf("followed at %d, which is in the future", at)
+		t.Errorf("the lease starts at %d, which is in the future", at)
 	}
 }
 
