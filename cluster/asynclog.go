@@ -45,11 +45,11 @@ type asyncLog struct {
 	more         wake.Signal // for run: there are pending entries
 
 	mu      sync.Mutex
-	pending []*raft.Log // in order, without gaps; all of the term in which this member leads
-	bytes   int         // of their data
-	failed  error       // why pending entries could not be written
-	ended   bool        // run has ended
-	news    wake.News   // entries have been written, or could not be
+	pending []*raft.Log    // in order, without gaps; all of the term in which this member leads
+	bytes   int            // of their data
+	failed  error          // why pending entries could not be written
+	ended   bool           // run has ended
+	news    wake.Broadcast // entries have been written, or could not be
 }
 
 // mostPending is how many bytes of entries may be pending, or one entry; beyond that Raft waits for the
@@ -300,7 +300,7 @@ type acks struct {
 	mu   sync.Mutex
 	term uint64
 	upTo map[raft.ServerID]uint64
-	news wake.News // a member has accepted more
+	news wake.Broadcast // a member has accepted more
 }
 
 // accepted notes that a member has accepted a message.

@@ -32,12 +32,12 @@ const (
 // stored (group commit): under load, more commands share one disk write.
 type batcher struct {
 	mu      sync.Mutex
-	room    wake.News    // the entry was taken or given up
-	wake    wake.Signal  // for proposer.run: there is something to propose
-	entry   []byte       // the encoded commands collected so far
-	waiters []fsm.Waiter // one per command
-	shares  [kinds]share // what they are from
-	writes  bool         // not all of the commands are read-only
+	room    wake.Broadcast // the entry was taken or given up
+	wake    wake.Signal    // for proposer.run: there is something to propose
+	entry   []byte         // the encoded commands collected so far
+	waiters []fsm.Waiter   // one per command
+	shares  [kinds]share   // what they are from
+	writes  bool           // not all of the commands are read-only
 	closed  bool
 }
 

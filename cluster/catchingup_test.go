@@ -263,7 +263,7 @@ func TestStuckFollower(t *testing.T) {
 		began := time.Now()
 		last := leader.commits.applied()
 		until(t, "all entries", func() bool { return m.commits.applied() >= last })
-		if took := time.Since(began); took > m.contacts.Silence {
+		if took := time.Since(began); took > m.contacts.ElectionTimeout {
 			t.Errorf("it has them after %v", took)
 		}
 	})
@@ -501,7 +501,7 @@ func TestServesAfterCut(t *testing.T) {
 						t.Fatalf("after a cut of %v a member does not serve within a minute", length)
 					}
 				}
-				if took, most := time.Since(began), m.contacts.Silence*3/2; took > most || length > 3*time.Second && took > m.contacts.Silence {
+				if took, most := time.Since(began), m.contacts.ElectionTimeout*3/2; took > most || length > 3*time.Second && took > m.contacts.ElectionTimeout {
 					t.Errorf("after a cut of %v a member serves within %v; waits %v", length, took, waits)
 				}
 			})
@@ -532,7 +532,7 @@ func TestServesAfterManyCuts(t *testing.T) {
 				time.Sleep(x.length)
 				n.Heal()
 			}
-			if most := late.contacts.Silence*5/2 + 3*time.Second; !ready(late, most) {
+			if most := late.contacts.ElectionTimeout*5/2 + 3*time.Second; !ready(late, most) {
 				t.Errorf("after the last cut it does not serve within %v", most)
 			}
 		})

@@ -181,7 +181,7 @@ func (m *membership) serve(c net.Conn) {
 // trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
 // are not its concern. A server that asks for its own place does so again and again until it has it.
 func (m *membership) trace(c net.Conn, q Request, r *Reply) {
-	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.peers.Due("", "a server asks for its place") {
+	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.peers.MayLog("", "a server asks for its place") {
 		return
 	}
 	asked := Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}

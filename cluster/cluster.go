@@ -32,13 +32,13 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
-	m.liveness = newLiveness(cfg.Tick, m.contacts.Sure, cfg.clustered(), m.nowMs)
+	m.liveness = newLiveness(cfg.Tick, m.contacts.Lease, cfg.clustered(), m.nowMs)
 	m.liveness.trace = cfg.Trace
 	m.lease = newLease(m.clock, m.raft, m.contacts)
 	gate := new(peer.Gate)
 	if cfg.clustered() {
 		m.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.Times, func() timing.Moment { return m.contacts.Moment(m.nowMs()) }, m.contacts.Followed, m.contacts.Lives)
+		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.Times, func() timing.Moment { return m.contacts.Moment(m.nowMs()) }, m.contacts.Accepted, m.contacts.SeenAlive)
 	}
 	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, replica, gate, m.peers, m.transport)
 	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)
@@ -52,12 +52,12 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			peer.KindStream:  m.transport.takeStream,
 			peer.KindForward: m.serveForward,
 			peer.KindAdmin:   m.membership.serve,
-			peer.KindReach:   m.pulse.tellState,
+			peer.KindState:   m.pulse.tellState,
 			peer.KindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, timing.Never) }, // the first one may have been sent long ago
-			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Guest).At) },
+			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Incoming).WelcomedAfter) },
 		}
 		m.transport.conns.idOf, m.peers.Called, m.peers.Term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
-		m.peers.Ran = func() int64 { return m.pulse.moment().Ran }
+		m.peers.RunningTime = func() int64 { return m.pulse.moment().Running }
 	}
 	return m
 }
@@ -142,13 +142,13 @@ func (m *Member) startRaft() error {
 	if !m.cfg.clustered() {
 		trans = newLoneTransport(first.Servers[0].Address)
 	} else {
-		m.raft.last = max(5*m.contacts.Silence, 10*time.Second)
+		m.raft.last = max(5*m.contacts.ElectionTimeout, 10*time.Second)
 		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.raft.last, m.raft.last, m.raft.last
 		if err := m.peers.Open(); err != nil {
 			return err
 		}
 		m.transport.open()
-		trans, cut = m.transport, m.peers.Cut
+		trans, cut = m.transport, m.peers.Closed
 	}
 	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
 	begin, err := m.belong(first)
@@ -182,7 +182,7 @@ func (m *Member) startRaft() error {
 		logs = m.raft.recent
 	}
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.Silence}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.ElectionTimeout}, trans); err != nil {
 		return err
 	}
 	if m.peers == nil {
@@ -264,7 +264,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 		}
 		return former.run, nil
 	}
-	m.membership.gate.Lift(of.Cluster)
+	m.membership.gate.Open(of.Cluster)
 	if owed, err := former.owed(); err != nil || !owed {
 		return nil, err
 	}

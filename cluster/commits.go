@@ -16,8 +16,8 @@ import (
 type commits struct {
 	mu          sync.Mutex
 	index, term uint64
-	newest      atomic.Uint64 // index, for applied
-	news        wake.News     // raised by set
+	newest      atomic.Uint64  // index, for applied
+	news        wake.Broadcast // raised by set
 }
 
 func newCommits() *commits { return new(commits) }

@@ -267,7 +267,7 @@ func TestMemoryDamagedUntilChange(t *testing.T) {
 		f.unharmed()
 		q := proto.SetDataRequest{Path: "/marked", Data: marked, Version: -1}
 		must(t, f.running[lead], &fsm.Command{Op: proto.OpSetData, Session: marker, Conn: 1, Body: q.Append(nil)})
-		if err := fault(f.running[bad], f.running[bad].contacts.Silence-time.Second); !errors.Is(err, election.ErrDiffers) {
+		if err := fault(f.running[bad], f.running[bad].contacts.ElectionTimeout-time.Second); !errors.Is(err, election.ErrDiffers) {
 			t.Errorf("its fault is %v", err)
 		}
 		f.stop(bad)

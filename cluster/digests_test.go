@@ -57,7 +57,7 @@ func (d *doubt) wrong(i int, number int64) { d.corrupt(i, 1<<40+number) }
 // minutes, and do not end.
 func (d *doubt) undecided() {
 	d.t.Helper()
-	time.Sleep(d.running[d.lead].contacts.Silence + time.Second)
+	time.Sleep(d.running[d.lead].contacts.ElectionTimeout + time.Second)
 	for range 180 {
 		for i, m := range d.running {
 			if m == nil {

@@ -73,11 +73,11 @@ type stall struct {
 // given the time until then.
 func (s *stall) write(at timing.Moment, f func() error) error {
 	s.mu.Lock()
-	s.began = append(s.began, at.Ran)
+	s.began = append(s.began, at.Running)
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
-		i := slices.Index(s.began, at.Ran)
+		i := slices.Index(s.began, at.Running)
 		s.began = slices.Delete(s.began, i, i+1)
 		s.mu.Unlock()
 	}()
@@ -91,5 +91,5 @@ func (s *stall) length(at timing.Moment) time.Duration {
 	if len(s.began) == 0 {
 		return 0
 	}
-	return time.Duration(max(0, at.Ran-slices.Min(s.began))) * time.Millisecond
+	return time.Duration(max(0, at.Running-slices.Min(s.began))) * time.Millisecond
 }

@@ -37,7 +37,7 @@ func TestUnwrittenIsNotShown(t *testing.T) {
 		end := f.stuck(lead)
 		last := f.running[lead].raft.LastIndex()
 		at := []result{f.propose(lead, 98), f.propose(has, 99)}
-		time.Sleep(f.running[lead].contacts.Silence / 2)
+		time.Sleep(f.running[lead].contacts.ElectionTimeout / 2)
 		for _, i := range []int{lead, has} {
 			if now := f.running[i].raft.LastIndex(); now != last+2 {
 				t.Fatalf("the log of member %d ends at %d, and not at %d", i+1, now, last+2)
@@ -102,7 +102,7 @@ func TestFollowerWritesFirst(t *testing.T) {
 		time.Sleep(time.Second)
 		end := f.stuck((lead + 2) % 3)
 		w := f.propose(lead, 98)
-		time.Sleep(f.running[lead].contacts.Silence / 2)
+		time.Sleep(f.running[lead].contacts.ElectionTimeout / 2)
 		if len(w) > 0 {
 			t.Error("the write is answered")
 		}
@@ -289,7 +289,7 @@ func TestSlowLeaderIsNotReplaced(t *testing.T) {
 		rand.NewChaCha8([32]byte{}).Read(data)
 		for n := range 10 {
 			q := proto.CreateRequest{Path: fmt.Sprint("/n", n), Data: data, ACL: proto.OpenACL}
-			if took := did(t, l, &fsm.Command{Op: proto.OpCreate, Session: 1, Conn: 1, Body: q.Append(nil)}); took > l.contacts.Silence {
+			if took := did(t, l, &fsm.Command{Op: proto.OpCreate, Session: 1, Conn: 1, Body: q.Append(nil)}); took > l.contacts.ElectionTimeout {
 				t.Errorf("write %d took %v", n, took)
 			}
 			if now := l.raft.CurrentTerm(); now != term || l.raft.State() != raft.Leader {
@@ -395,7 +395,7 @@ func TestStuckBesideWrites(t *testing.T) {
 	} {
 		bubble(t, name, func(t *testing.T) {
 			began := time.Now()
-			now := func() timing.Moment { return timing.Moment{Ran: time.Since(began).Milliseconds()} }
+			now := func() timing.Moment { return timing.Moment{Running: time.Since(began).Milliseconds()} }
 			n := newNode(1)
 			n.storage = storage.NewMemory().Open()
 			hold, done := make(chan struct{}), make(chan error)
@@ -435,7 +435,7 @@ func (s stuckLog) DeleteRange(first, last uint64) error {
 // TestStallsOverlap: operations that overlap, each of them short, do not count as a long one.
 func TestStallsOverlap(t *testing.T) {
 	var s stall
-	at := func(ran int64) timing.Moment { return timing.Moment{Ran: ran} }
+	at := func(ran int64) timing.Moment { return timing.Moment{Running: ran} }
 	expect := func(ran, want int64) {
 		t.Helper()
 		if got := s.length(at(ran)).Milliseconds(); got != want {
@@ -511,7 +511,7 @@ func TestStuckSnapshot(t *testing.T) {
 			stop := make(chan struct{})
 			wait := keepWriting(old, 3, 10*time.Millisecond, stop)
 			receive(t, "the snapshot", reached)
-			began, limit := time.Now(), old.contacts.Silence
+			began, limit := time.Now(), old.contacts.ElectionTimeout
 			until(t, "a log that is long enough", func() bool { return old.compactor.room() != nil })
 			waits := make(result, 1)
 			go old.Propose(fsm.OpenSession(98, 98, 10_000, session.Password{}), waits, nil)
@@ -552,7 +552,7 @@ func TestSlowSnapshot(t *testing.T) {
 			create(t, leader, 3<<20)
 		}
 		time.Sleep(time.Second) // until the snapshot that is due has been taken
-		slow.Store(int64(leader.contacts.Silence * 9 / 10))
+		slow.Store(int64(leader.contacts.ElectionTimeout * 9 / 10))
 		began, term := time.Now(), leader.raft.CurrentTerm()
 		backup, read := io.Pipe()
 		defer backup.Close()
@@ -568,7 +568,7 @@ func TestSlowSnapshot(t *testing.T) {
 		}
 		close(stop)
 		wait()
-		if took := time.Since(began); took < 10*leader.contacts.Silence {
+		if took := time.Since(began); took < 10*leader.contacts.ElectionTimeout {
 			t.Errorf("it took only %v", took)
 		}
 		if now, leads := leader.raft.term(); !leads || now != term {

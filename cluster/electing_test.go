@@ -105,7 +105,7 @@ func TestCandidateFollows(t *testing.T) {
 		if m.Leader() != elected.cfg.ID {
 			t.Errorf("it believes that server %d leads", m.Leader())
 		}
-		if s := m.contacts.Complete(m.pulse.state()); s.Candidate || s.Lost {
+		if s := m.contacts.CompleteState(m.pulse.state()); s.Candidate || s.NeedsLeader {
 			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
 		}
 	})
@@ -388,7 +388,7 @@ func TestVotesFollow(t *testing.T) {
 			if err := candidate.transport.RequestVote("2", "voter:1", &raft.RequestVoteRequest{}, &r); err != nil || r.Granted != granted {
 				t.Errorf("%+v, %v", r, err)
 			}
-			until := sent.Now + candidate.contacts.Silence.Milliseconds() // if it follows since the request was sent
+			until := sent.Real + candidate.contacts.ElectionTimeout.Milliseconds() // if it follows since the request was sent
 			if is, was := candidate.contacts.Follows(2, until-1), candidate.contacts.Follows(2, until); is != granted || was {
 				t.Errorf("granted %v: it follows %v, and later %v", granted, is, was)
 			}
@@ -545,7 +545,7 @@ func TestVoteOverForgotten(t *testing.T) {
 				t.Error(err)
 			}
 			net.forget(func(*wire) bool { return true })
-			time.Sleep(3 * candidate.Silence)
+			time.Sleep(3 * candidate.ElectionTimeout)
 		}
 	})
 }

@@ -61,7 +61,7 @@ func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
 			if prev.Index < last {
 				continue
 			}
-		case met || time.Since(began) > m.contacts.Sure:
+		case met || time.Since(began) > m.contacts.Lease:
 			return // it has started over, or lags too far
 		default:
 			// Raft's last entries for it are still on their way, or were lost with

@@ -61,7 +61,7 @@ func openMembers(t *testing.T, count int, host func(string) peer.Network, change
 		// has caught up.
 		until(t, "every member's vote", func() bool {
 			infos, err := m.raft.members()
-			return err == nil && election.Voters(infos) == count
+			return err == nil && election.CountVoters(infos) == count
 		})
 	}
 	return members, leaderOf(t, members)
@@ -449,7 +449,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	if err := peers.Open(); err != nil {
 		t.Fatal(err)
 	}
-	trans := newTransport(b.lifecycle, n, peers, contacts.Times, now, contacts.Followed, contacts.Lives)
+	trans := newTransport(b.lifecycle, n, peers, contacts.Times, now, contacts.Accepted, contacts.SeenAlive)
 	trans.open()
 	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), b.replica, gate, peers, trans)
 	b.replica.Observe(committing{c: b.pulse.commits})
@@ -466,7 +466,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		first.Servers = append(first.Servers, s)
 	}
 	var alone raft.Transport = newLoneTransport("a:1")
-	if election.Voters(members) != 1 {
+	if election.CountVoters(members) != 1 {
 		_, alone = raft.NewInmemTransport("a:1")
 	}
 	n.storage = storage.NewMemory().Open()
@@ -475,7 +475,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 			t.Fatal(err)
 		}
 		n.terms.begin(1)
-		gate.Lift(testCluster)
+		gate.Open(testCluster)
 	}
 	n.log.guardedStore, n.log.off = newGuardedStore(&n.disk, b.lifecycle, now, n.applied, nil), true
 	var err error
@@ -495,7 +495,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		trans.wg.Wait()
 		b.wg.Wait()
 	})
-	if election.Voters(members) == 1 {
+	if election.CountVoters(members) == 1 {
 		until(t, "Raft leads", func() bool { return n.State() == raft.Leader })
 		b.leader.set(1, "a:1")
 		synctest.Wait() // until this member has applied its first entry
@@ -507,7 +507,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 // with serve.
 func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Conn)) {
 	t.Helper()
-	p := peer.NewPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", lifted(), b.cfg.Log)
+	p := peer.NewPort(b.net.Host(host), uint64(host[0]-'a'+1), host+":1", openGate(), b.cfg.Log)
 	p.Serve = map[byte]func(net.Conn){kind: serve}
 	if err := p.Open(); err != nil {
 		t.Fatal(err)
@@ -522,10 +522,10 @@ func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Con
 // testCluster is the cluster of members that do not form one by themselves.
 const testCluster = ClusterID(0x1234)
 
-// lifted returns a gate that is open for that cluster.
-func lifted() *peer.Gate {
+// openGate returns a gate that is open for that cluster.
+func openGate() *peer.Gate {
 	g := new(peer.Gate)
-	g.Lift(testCluster)
+	g.Open(testCluster)
 	return g
 }
 
@@ -775,11 +775,11 @@ func openTransportOn(t *testing.T, network peer.Network, host string) (o openedT
 	t.Helper()
 	o.contacts = election.NewContacts(1, timing.For(timing.DefaultElectionTimeout))
 	clock := newClock(nil)
-	peers := peer.NewPort(network, 1, host+":1", lifted(), testkit.Quiet)
+	peers := peer.NewPort(network, 1, host+":1", openGate(), testkit.Quiet)
 	if err := peers.Open(); err != nil {
 		t.Fatal(err)
 	}
-	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.Times, func() timing.Moment { return o.contacts.Moment(clock.nowMs()) }, o.contacts.Followed, o.contacts.Lives)
+	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.Times, func() timing.Moment { return o.contacts.Moment(clock.nowMs()) }, o.contacts.Accepted, o.contacts.SeenAlive)
 	peers.Serve = map[byte]func(net.Conn){peer.KindRaft: o.transport.conns.take, peer.KindStream: o.transport.takeStream}
 	o.transport.open()
 	peers.Start()

@@ -121,7 +121,7 @@ func (f *former) elsewhere(of ClusterID, data bool) error {
 // called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *peer.Hello) {
 	if own := f.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := f.caller.Swap(&call{*h, f.pulse.moment().Ran}); last == nil {
+		if last := f.caller.Swap(&call{*h, f.pulse.moment().Running}); last == nil {
 			f.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
@@ -131,7 +131,7 @@ func (f *former) called(h *peer.Hello) {
 // with this id, or that is another server, which answers at its address.
 func (f *former) forget() {
 	c := f.caller.Load()
-	if c == nil || f.pulse.moment().Ran-c.at < callLasts.Milliseconds() {
+	if c == nil || f.pulse.moment().Running-c.at < callLasts.Milliseconds() {
 		return
 	}
 	ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
@@ -164,7 +164,7 @@ func (f *former) run() {
 	var last time.Time
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
-		if done && f.gate.Lifted() {
+		if done && f.gate.IsOpen() {
 			if owed, err := f.owed(); err != nil {
 				f.cannotWrite(f.storage(), err)
 			} else if owed { // since before it had an id
@@ -213,7 +213,7 @@ func (f *former) waiting() string {
 // nothing more, or has failed for good.
 func (f *former) step() (done bool, err error) {
 	f.deciding.Take() // form, which an operator has asked for, may be forming the cluster
-	formed, agreed := f.gate.Lifted(), f.storage().Identity().Agreed
+	formed, agreed := f.gate.IsOpen(), f.storage().Identity().Agreed
 	f.deciding.Give()
 	switch {
 	case formed:
@@ -225,7 +225,7 @@ func (f *former) step() (done bool, err error) {
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
-	if f.gate.Lifted() { // by form, meanwhile
+	if f.gate.IsOpen() { // by form, meanwhile
 		return true, nil
 	}
 	s := f.stance()
@@ -370,13 +370,13 @@ func (f *former) agree(id ClusterID) (done bool, err error) {
 	} else {
 		f.cfg.Log.Info("the cluster has an id now", "cluster", id)
 	}
-	f.lift(id)
+	f.openGate(id)
 	return true, nil
 }
 
-// lift opens the gate.
-func (f *former) lift(id ClusterID) {
-	f.gate.Lift(id)
+// openGate opens the gate.
+func (f *former) openGate(id ClusterID) {
+	f.gate.Open(id)
 	f.pulse.look()
 }
 
@@ -528,7 +528,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if !f.gate.Lifted() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.Silence) {
+	if !f.gate.IsOpen() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
 	if !f.enter(r.Status.Index, of, votes) {
@@ -591,7 +591,7 @@ func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (R
 func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
 	f.deciding.Take()
 	defer f.deciding.Give()
-	if f.gate.Lifted() {
+	if f.gate.IsOpen() {
 		return false
 	}
 	// Whatever was proposed meanwhile, the others have agreed to this id.
@@ -601,7 +601,7 @@ func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
 		return false
 	}
 	f.raft.catchUp(index)
-	f.lift(of)
+	f.openGate(of)
 	return true
 }
 

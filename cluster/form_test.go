@@ -56,7 +56,7 @@ func TestFormedOnce(t *testing.T) {
 						t.Error("a member alone acknowledges a write")
 					}
 					for i, m := range f.running[1:] {
-						if m.membership.gate.Lifted() {
+						if m.membership.gate.IsOpen() {
 							t.Errorf("member %d, which has lost its disk, is in a cluster", i+2)
 						}
 					}
@@ -287,7 +287,7 @@ func TestFormInAnyOrder(t *testing.T) {
 				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
 				var of ClusterID
 				for _, m := range f.running {
-					if m == nil || !m.membership.gate.Lifted() {
+					if m == nil || !m.membership.gate.IsOpen() {
 						continue
 					}
 					if is := m.membership.gate.Cluster(); of != 0 && is != of {
@@ -390,7 +390,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			in := func(m *Member) bool { return m.membership.gate.Lifted() }
+			in := func(m *Member) bool { return m.membership.gate.IsOpen() }
 			if slices.ContainsFunc(f.running, in) {
 				formed++
 				for i, m := range f.running {
@@ -659,7 +659,7 @@ func TestEarlierFormation(t *testing.T) {
 		if f.write(0) || f.write(1) || f.write(2) {
 			t.Error("a cluster serves of which two disks are lost")
 		}
-		if f.running[0].membership.gate.Lifted() || f.running[1].membership.gate.Lifted() {
+		if f.running[0].membership.gate.IsOpen() || f.running[1].membership.gate.IsOpen() {
 			t.Error("a member without data takes part")
 		}
 	})
@@ -700,7 +700,7 @@ func TestDifferentSnapshots(t *testing.T) {
 				}
 				time.Sleep(20 * time.Second)
 				for i, m := range f.running {
-					if m.membership.gate.Lifted() || m.raft.storage.Identity().Agreed || f.write(i) {
+					if m.membership.gate.IsOpen() || m.raft.storage.Identity().Agreed || f.write(i) {
 						t.Errorf("server %d takes part", i+1)
 					}
 					s, err := m.Status()
@@ -841,7 +841,7 @@ func TestRestoredBesideStale(t *testing.T) {
 				f.start(i)
 			}
 			time.Sleep(time.Minute)
-			if f.running[0].membership.gate.Lifted() {
+			if f.running[0].membership.gate.IsOpen() {
 				t.Error("they form a cluster without an operator's word")
 			}
 			f.tell(0, Request{Form: true})

@@ -117,7 +117,7 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 			}
 		}
 		why := fmt.Sprintf("its data was restored from a snapshot, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
-		if in <= election.Voters(s.members)/2 { // that one server may be in the wrong
+		if in <= election.CountVoters(s.members)/2 { // that one server may be in the wrong
 			return hopeless("%s; stop that server, unless most servers belong to that cluster", why), true
 		}
 		return next{do: toStop, why: why + ", as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
@@ -196,7 +196,7 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 	if !slices.Contains(ids, s.self) {
 		return nil, refuse(proto.BadArguments, "server %d does not vote; ask one that does", s.self)
 	}
-	if most := election.Voters(s.members); votes <= most/2 {
+	if most := election.CountVoters(s.members); votes <= most/2 {
 		return nil, refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, strings.Join(missing, ", "))
 	}
 	return ids, nil

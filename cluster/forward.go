@@ -17,7 +17,7 @@ import (
 // not used for ten election timeouts is closed; the other member opens one when it needs it.
 func (m *Member) serveForward(c net.Conn) {
 	f := &forwarded{
-		Member: m, c: peer.Patient{Conn: c, ReadIn: 10 * m.contacts.Silence, WriteIn: m.contacts.Silence}, writing: wake.NewTurn(),
+		Member: m, c: peer.TimeoutConn{Conn: c, ReadTimeout: 10 * m.contacts.ElectionTimeout, WriteTimeout: m.contacts.ElectionTimeout}, writing: wake.NewTurn(),
 		entries: make(chan forwardedEntry, 16), questions: make(chan []byte, 16), gone: make(chan struct{}),
 	}
 	f.running.Go(f.propose)
@@ -58,7 +58,7 @@ type forwardedEntry struct {
 
 // answer sends a message to the other member. It reports whether that worked; otherwise it closes the connection.
 func (f *forwarded) answer(kind byte, payload []byte) bool {
-	if !f.writing.TakeWithin(f.contacts.Silence) {
+	if !f.writing.TakeWithin(f.contacts.ElectionTimeout) {
 		f.c.Close()
 		return false
 	}
@@ -73,7 +73,7 @@ func (f *forwarded) answer(kind byte, payload []byte) bool {
 // read reads from the connection, and gives signs of life while a long message comes.
 func (f *forwarded) read(p []byte) (int, error) {
 	n, err := f.c.Read(p)
-	if f.received += n; f.received >= timing.OneWrite/2 {
+	if f.received += n; f.received >= timing.MaxWrite/2 {
 		f.received = 0
 		f.answer(msgAlive, nil)
 	}
@@ -142,7 +142,7 @@ func (f *forwarded) propose() {
 		}
 		fsm.Stamp(b.entry, f.timeOfDay())
 		f.proposer.sizes.proposed(len(b.entry))
-		done := f.raft.Apply(b.entry, f.contacts.Silence)
+		done := f.raft.Apply(b.entry, f.contacts.ElectionTimeout)
 		f.running.Go(func() {
 			if f.raft.answer(done) != nil {
 				refuse()

@@ -31,7 +31,7 @@ func (h *handover) to(ctx context.Context, id uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
 	// This member stores the next leader's term behind what is pending, and only then knows that leader.
-	soon, done := context.WithTimeout(ctx, h.contacts.Sure)
+	soon, done := context.WithTimeout(ctx, h.contacts.Lease)
 	h.raft.log.drain(soon)
 	done()
 	began := false // whether a transfer was started
@@ -62,7 +62,7 @@ func (h *handover) to(ctx context.Context, id uint64) error {
 		}
 		select {
 		case <-changed:
-		case <-time.After(h.contacts.Sure):
+		case <-time.After(h.contacts.Lease):
 		case <-ctx.Done():
 			return errors.New("no other member has become the leader in time")
 		}

@@ -28,7 +28,7 @@ func TestHandOverTooLate(t *testing.T) {
 		}
 		until(t, "another leader", func() bool { id := other.Leader(); return id != 0 && id != m.cfg.ID })
 		f.net.Heal()
-		time.AfterFunc(m.contacts.Sure, func() { close(write) })
+		time.AfterFunc(m.contacts.Lease, func() { close(write) })
 		if err := m.membership.handover.to(m.peers.Ctx, 0); err != nil {
 			t.Error(err)
 		}
@@ -141,7 +141,7 @@ func TestTimeoutNowUnanswered(t *testing.T) {
 		if err := leader.transport.TimeoutNow("2", "follower:1", new(raft.TimeoutNowRequest), &r); err == nil {
 			t.Error("it was not answered, and did not fail")
 		}
-		if took := time.Since(began); took > leader.contacts.Sure {
+		if took := time.Since(began); took > leader.contacts.Lease {
 			t.Errorf("it fails after %v", took)
 		}
 		l.Close()
@@ -156,7 +156,7 @@ func TestAwaitReturnEnds(t *testing.T) {
 		lead := f.all(nil)
 		waiting := func(want int) {
 			t.Helper()
-			time.Sleep(timing.TellAgain + time.Second) // so that Raft has noticed
+			time.Sleep(timing.StreamKeepAlive + time.Second) // so that Raft has noticed
 			synctest.Wait()
 			if n := running("(*transport).awaitReturn("); n != want {
 				t.Errorf("%d goroutines wait, want %d", n, want)

@@ -181,7 +181,7 @@ func TestJoinsWrongCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
-			if m.membership.gate.Lifted() {
+			if m.membership.gate.IsOpen() {
 				t.Errorf("%s: it takes part", name)
 			}
 			if now, err := f.running[0].raft.members(); err != nil || !slices.Equal(now, members) {
@@ -289,7 +289,7 @@ func TestStrangerAnswersFirst(t *testing.T) {
 			}
 			m := f.open(1, cfg)
 			time.Sleep(time.Minute)
-			if of := m.raft.storage.Identity(); of.Agreed || m.membership.gate.Lifted() {
+			if of := m.raft.storage.Identity(); of.Agreed || m.membership.gate.IsOpen() {
 				t.Errorf("it belongs to %v", of)
 			}
 			f.stop(0)

@@ -153,7 +153,7 @@ func TestEndNotReplaced(t *testing.T) {
 		l.committed = l.last()
 		end := l.last() // of the first snapshot
 		at = end
-		silence := l.follower.contacts.Silence
+		silence := l.follower.contacts.ElectionTimeout
 		over := make(chan struct{})
 		voted := make(chan error, 1)
 		go func() {
@@ -334,10 +334,10 @@ func TestSilentDuringSnapshot(t *testing.T) {
 			<-half
 			began := time.Now()
 			until(t, "another leader", func() bool { return other.raft.State() == raft.Leader })
-			if took, most := time.Since(began), leader.contacts.Silence+time.Second; took > most {
+			if took, most := time.Since(began), leader.contacts.ElectionTimeout+time.Second; took > most {
 				t.Fatalf("another member leads after %v, should within %v", took, most)
 			}
-			if !ready(late, 3*late.contacts.Silence) {
+			if !ready(late, 3*late.contacts.ElectionTimeout) {
 				t.Error("the late member does not catch up with the next leader")
 			}
 		})
@@ -362,7 +362,7 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 			select {
 			case <-follower.transport.Consumer():
 				t.Fatal("Raft is given a part")
-			case <-time.After(leader.Silence / 5):
+			case <-time.After(leader.ElectionTimeout / 5):
 			}
 			more.Write(rest[:len(data)/30])
 		}
@@ -372,10 +372,10 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 			t.Errorf("%d bytes, %v", len(b), err)
 		}
 		for range 50 { // a slow disk, and a leader that waits for it
-			time.Sleep(leader.Silence / 10)
-			follower.contacts.Look(follower.now().Now, nil, election.State{})
+			time.Sleep(leader.ElectionTimeout / 10)
+			follower.contacts.Look(follower.now().Real, nil, election.State{})
 		}
-		if stalled := follower.raft.stall.length(follower.now()); stalled < 4*leader.Silence {
+		if stalled := follower.raft.stall.length(follower.now()); stalled < 4*leader.ElectionTimeout {
 			t.Errorf("it counts as stuck for %v", stalled)
 		}
 		rpc.Respond(&raft.InstallSnapshotResponse{Success: true}, nil)
@@ -496,7 +496,7 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 		go func() { sent <- sendSnapshot(leader, 1, there) }()
 		write := func(n int) bool { // slowly
 			for range n {
-				time.Sleep(leader.Silence / 5)
+				time.Sleep(leader.ElectionTimeout / 5)
 				if _, err := more.Write(likeMessages[:len(likeMessages)/8]); err != nil {
 					return false
 				}
@@ -516,7 +516,7 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 		case err := <-sent:
 			there.CloseWithError(err)
 			writing.Wait()
-			if took := time.Since(began); took > leader.Silence {
+			if took := time.Since(began); took > leader.ElectionTimeout {
 				t.Errorf("it ends after %v", took)
 			}
 		case <-follower.transport.Consumer():
@@ -559,10 +559,10 @@ func TestNextLeadersSnapshot(t *testing.T) {
 			}
 			other.pulse.stand()
 			until(t, "the next leader", func() bool { return other.raft.State() == raft.Leader })
-			if !ready(late, 3*late.contacts.Silence) {
+			if !ready(late, 3*late.contacts.ElectionTimeout) {
 				t.Error("it does not get the snapshot of the next leader")
 			}
-			time.Sleep(late.contacts.Silence)
+			time.Sleep(late.contacts.ElectionTimeout)
 			if leader.raft.State() == raft.Leader && leader.raft.CurrentTerm() == term {
 				t.Error("the earlier leader has not learned of the election")
 			}
@@ -594,7 +594,7 @@ func TestInstallFails(t *testing.T) {
 				}
 				return nil
 			}}
-			snapshots := watchedSnapshots{broken, follower.life, &follower.raft.disk, follower.now, follower.raft.applied, follower.contacts.Silence}
+			snapshots := watchedSnapshots{broken, follower.life, &follower.raft.disk, follower.now, follower.raft.applied, follower.contacts.ElectionTimeout}
 			if x.step == "refuse" {
 				follower.raft.unwritten.Store(&x.err) // of an earlier one
 			}

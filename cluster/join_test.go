@@ -110,7 +110,7 @@ func TestListedMemberRemoved(t *testing.T) {
 			time.Sleep(time.Second)
 			m := f.start(other)
 			time.Sleep(4 * time.Second)
-			if m.membership.gate.Lifted() {
+			if m.membership.gate.IsOpen() {
 				t.Fatal("it has an answer")
 			}
 			changing.Give()
@@ -206,7 +206,7 @@ func TestJoinWithoutStatus(t *testing.T) {
 		m := b.membership()
 		b.startFormer(m)
 		time.Sleep(10 * time.Second)
-		if m.gate.Lifted() {
+		if m.gate.IsOpen() {
 			t.Error("it takes part in a cluster")
 		}
 	})
@@ -229,7 +229,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		slow.Store(true)
 		var m atomic.Pointer[Member]
 		f.disks[4].SetFault(func() error {
-			if slow.Load() && m.Load() != nil && m.Load().membership.gate.Lifted() {
+			if slow.Load() && m.Load() != nil && m.Load().membership.gate.IsOpen() {
 				time.Sleep(3 * time.Second)
 			}
 			return nil
@@ -286,7 +286,7 @@ func TestRemovedBeforeData(t *testing.T) {
 					}
 					until(t, "a write", func() bool { return f.write(0) && (!listed || f.place(0, 4) != nil) })
 					f.lose(3)
-					time.Sleep(f.running[0].contacts.Silence) // it does not seem to follow any more
+					time.Sleep(f.running[0].contacts.ElectionTimeout) // it does not seem to follow any more
 					m := f.startStuck(3, flags)
 					time.Sleep(time.Second)
 					f.tell(0, Request{Remove: 4})
@@ -312,7 +312,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 	f.t.Helper()
 	var m atomic.Pointer[Member]
 	f.disks[i].SetFault(func() error {
-		for m.Load() != nil && m.Load().membership.gate.Lifted() {
+		for m.Load() != nil && m.Load().membership.gate.IsOpen() {
 			if m.Load().killed.Load() {
 				return errors.New("killed")
 			}
@@ -326,7 +326,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 		f.t.Fatal(err)
 	}
 	f.running[i] = x
-	until(f.t, "added", x.membership.gate.Lifted)
+	until(f.t, "added", x.membership.gate.IsOpen)
 	return x
 }
 
@@ -409,7 +409,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				c, other := (lead+2)%3, (lead+1)%3
 				id := uint64(c + 1)
 				f.lose(c)
-				time.Sleep(f.running[lead].contacts.Silence) // it does not seem to follow any more
+				time.Sleep(f.running[lead].contacts.ElectionTimeout) // it does not seem to follow any more
 				cfg := f.joins(c, -1)
 				var known atomic.Pointer[Member]
 				switch how {
@@ -424,7 +424,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				case "crash", "crash once taken in":
 					f.disks[c].SetFault(func() error {
 						m := known.Load()
-						for m != nil && m.membership.former.asked.Load() != 0 && (how == "crash" || m.membership.gate.Lifted()) {
+						for m != nil && m.membership.former.asked.Load() != 0 && (how == "crash" || m.membership.gate.IsOpen()) {
 							if m.killed.Load() {
 								return errors.New("crashed")
 							}
@@ -440,7 +440,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				m := f.open(c, cfg)
 				known.Store(m)
 				until(t, "the demotion", func() bool {
-					return f.place(lead, id).Observer && (how != "crash once taken in" || m.membership.gate.Lifted())
+					return f.place(lead, id).Observer && (how != "crash once taken in" || m.membership.gate.IsOpen())
 				})
 				if strings.HasPrefix(how, "crash") {
 					f.stop(c)
@@ -486,8 +486,8 @@ func TestJoinsThroughOthers(t *testing.T) {
 		m := f.start(4)
 		time.Sleep(10 * time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.Lifted() || election.Find(s.Members, 5).Observer {
-			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.membership.gate.Lifted(), s.Members, m.membership.former.waiting())
+		if !m.membership.gate.IsOpen() || election.Find(s.Members, 5).Observer {
+			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.membership.gate.IsOpen(), s.Members, m.membership.former.waiting())
 		}
 		// Now one more stops: three of five are up and connected.
 		f.stop((lead-1+1)%3 + 1)
@@ -670,7 +670,7 @@ func TestTakenInAsksOthers(t *testing.T) {
 		m = f.open(c, cfg)
 		time.Sleep(time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.Lifted() || election.Find(s.Members, id).Observer {
+		if !m.membership.gate.IsOpen() || election.Find(s.Members, id).Observer {
 			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.former.waiting())
 		}
 		f.stop(other)
@@ -716,7 +716,7 @@ func TestLosesDiskTwice(t *testing.T) {
 		c := (lead + 2) % 3
 		config := func() Config { return f.joins(c, -1) }
 		f.lose(c)
-		time.Sleep(f.running[lead].contacts.Silence) // it does not seem to follow any more
+		time.Sleep(f.running[lead].contacts.ElectionTimeout) // it does not seem to follow any more
 		changing := f.running[lead].membership.changing
 		var known, kept atomic.Bool
 		f.disks[c].SetFault(func() error { // once it has lost its vote, another change keeps it from getting it back
@@ -760,7 +760,7 @@ func TestLostDiskOfObserver(t *testing.T) {
 		cfg.Observer = true
 		m := f.open(c, cfg)
 		time.Sleep(time.Minute)
-		if s, _ := f.running[lead].Status(); !m.membership.gate.Lifted() || !election.Find(s.Members, id).Observer {
+		if s, _ := f.running[lead].Status(); !m.membership.gate.IsOpen() || !election.Find(s.Members, id).Observer {
 			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.former.waiting())
 		}
 	})
@@ -869,7 +869,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.open(next, cfg)
 					until(t, "the vote", func() bool {
 						s, _ := f.running[lead].Status()
-						return f.running[next].Leader() != 0 && election.Voters(s.Members) == 3
+						return f.running[next].Leader() != 0 && election.CountVoters(s.Members) == 3
 					})
 					f.writes(lead, 20)
 					f.snapshot(3)
@@ -891,7 +891,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.handTo(next)
 					lead = next
 				}
-				if m.membership.gate.Lifted() {
+				if m.membership.gate.IsOpen() {
 					t.Fatal("it has an answer")
 				}
 				if !x.never {

@@ -52,7 +52,7 @@ func (m *Member) watchLeadership() {
 			if m.identified() == 0 && !m.inTerm(term, m.identify) {
 				continue
 			}
-			m.pulse.digests.Begin()
+			m.pulse.digests.BeginTerm()
 			m.cfg.Trace.Leads(term)
 			m.setLeading(term)
 			m.trackAll()

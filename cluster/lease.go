@@ -15,13 +15,13 @@ type lease struct {
 	raft     *node
 	contacts *election.Contacts
 
-	followed atomic.Int64 // a time, by nowMs, since which a majority has accepted it as the leader
-	gained   wake.Signal  // for service.run: this member has begun to lead; see gain
+	start  atomic.Int64 // from when the lease runs, by nowMs: election.Contacts.LeaseStart
+	gained wake.Signal  // for service.run: this member has begun to lead; see gain
 }
 
 func newLease(clock *clock, n *node, contacts *election.Contacts) *lease {
 	l := &lease{clock: clock, raft: n, contacts: contacts, gained: wake.NewSignal()}
-	l.followed.Store(timing.Never)
+	l.start.Store(timing.Never)
 	return l
 }
 
@@ -30,7 +30,7 @@ func newLease(clock *clock, n *node, contacts *election.Contacts) *lease {
 // must know that first: their state can still be that of a member which had no leader
 // for long, and service.run would disconnect the clients at once.
 func (l *lease) gain(asked timing.Moment) {
-	l.contacts.CaughtUp(asked.Ran)
+	l.contacts.CaughtUp(asked.Running)
 	l.gained.Raise()
 }
 
@@ -44,12 +44,12 @@ func (l *lease) surelyLeads() bool {
 	if term, leads := l.raft.term(); !leads || l.raft.begun.Load() != term {
 		return false
 	}
-	if l.since(l.followed.Load()) > l.contacts.Sure {
+	if l.since(l.start.Load()) > l.contacts.Lease {
 		members, err := l.raft.members()
 		if err != nil {
 			return false
 		}
-		l.followed.Store(l.contacts.LastFollowed(l.nowMs(), members))
+		l.start.Store(l.contacts.LeaseStart(l.nowMs(), members))
 	}
-	return l.since(l.followed.Load()) <= l.contacts.Sure
+	return l.since(l.start.Load()) <= l.contacts.Lease
 }

@@ -72,7 +72,7 @@ type leaderLink struct {
 }
 
 func newLeaderLink(peers *peer.Port, wg *sync.WaitGroup, c *election.Contacts) leaderLink {
-	return leaderLink{peers: peers, wg: wg, silence: c.Silence, gaps: &c.Gaps, turn: wake.NewTurn()}
+	return leaderLink{peers: peers, wg: wg, silence: c.ElectionTimeout, gaps: &c.Gaps, turn: wake.NewTurn()}
 }
 
 // to returns a connection to the leader: the existing one if it still works,
@@ -107,14 +107,14 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 		case <-ctx.Done():
 		}
 	})
-	c, err := k.peers.DialAgain(ctx, lead.addr, peer.KindForward, lead.id, k.silence)
+	c, err := k.peers.DialTwice(ctx, lead.addr, peer.KindForward, lead.id, k.silence)
 	if err != nil {
 		return nil, err
 	}
-	c = peer.Patient{Conn: c, ReadIn: 0, WriteIn: k.silence}
+	c = peer.TimeoutConn{Conn: c, ReadTimeout: 0, WriteTimeout: k.silence}
 	l := &link{changed: lead.changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	k.link = l
-	k.wg.Go(func() { l.watch(k.silence/timing.Looks, k.gaps) })
+	k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })
 	k.wg.Go(func() {
 		defer close(l.gone)
 		defer c.Close()
@@ -162,7 +162,7 @@ func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
 		} else if asked {
 			quiet++
 		}
-		if quiet == timing.Looks || quiet > 0 && gaps.Load() != before {
+		if quiet == timing.LooksPerTimeout || quiet > 0 && gaps.Load() != before {
 			l.c.Close()
 			return
 		}

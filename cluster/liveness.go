@@ -34,7 +34,7 @@ type liveness struct {
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
 	due       int64            // time of the leader's next check for late sessions
-	confirmed wake.News        // the leader has confirmed touches
+	confirmed wake.Broadcast   // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
 	since     int64            // when the first of them was noted
 	silent    map[int64]bool   // see advance; usually nil

@@ -105,7 +105,7 @@ func (m *Member) Waiting() string {
 	switch {
 	case m.peers == nil:
 		return ""
-	case !m.membership.gate.Lifted():
+	case !m.membership.gate.IsOpen():
 		return m.membership.former.waiting()
 	case m.membership.pulse.verdict.Load().NoMajority:
 		if missing := m.membership.contacts.Missing(); missing != "" {
@@ -181,13 +181,13 @@ func (m *Member) Quorum() (report.Quorum, bool) {
 	if self := election.Find(members, m.cfg.ID); self != nil {
 		q.Observer = self.Observer
 	}
-	q.Voters = election.Voters(members)
+	q.Voters = election.CountVoters(members)
 	p := &m.proposer.sizes
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.since.IsZero() {
 		q.Leads = time.Since(p.since)
-		q.Followers, q.Observers = m.contacts.Present(m.nowMs())
+		q.Followers, q.Observers = m.contacts.CountFollowers(m.nowMs())
 	}
 	q.Last, q.Min, q.Max = p.last, p.min, p.max
 	return q, true

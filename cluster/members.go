@@ -62,7 +62,7 @@ func (m *membership) standing() (Status, error) {
 		return Status{}, err
 	}
 	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.raft.CurrentTerm(), Role: m.role(), Members: members,
-		Cluster: m.gate.Cluster(), Formed: m.gate.Lifted(), Data: m.raft.LastIndex() > 0, Run: m.former.number}
+		Cluster: m.gate.Cluster(), Formed: m.gate.IsOpen(), Data: m.raft.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
 	}

@@ -201,7 +201,7 @@ func (b *base) startFormer(m *membership) {
 }
 
 // TestForm: a member whose storage is empty forms the cluster once all of its voters
-// are there and have accepted its proposal, and only then lifts its gate.
+// are there and have accepted its proposal, and only then opens its gate.
 func TestForm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
@@ -211,7 +211,7 @@ func TestForm(t *testing.T) {
 		unformed := func(when string) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
-			if m.gate.Lifted() || m.raft.LastIndex() != 0 {
+			if m.gate.IsOpen() || m.raft.LastIndex() != 0 {
 				t.Fatalf("it has formed a cluster %s", when)
 			}
 		}
@@ -268,7 +268,7 @@ func TestFormOtherMembers(t *testing.T) {
 		})
 		b.startFormer(m)
 		time.Sleep(5 * time.Second)
-		if m.gate.Lifted() || m.raft.LastIndex() != 0 {
+		if m.gate.IsOpen() || m.raft.LastIndex() != 0 {
 			t.Error("it has formed a cluster")
 		}
 	})
@@ -295,7 +295,7 @@ func TestFormStranger(t *testing.T) {
 		if why := m.former.waiting(); !strings.Contains(why, "cluster add") {
 			t.Errorf("it waits for %q", why)
 		}
-		if m.gate.Lifted() || m.raft.LastIndex() != 0 {
+		if m.gate.IsOpen() || m.raft.LastIndex() != 0 {
 			t.Error("it takes part in a cluster")
 		}
 	})

@@ -51,7 +51,7 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 			slowly(f.disks[0], &slow)
 			m := f.open(0, again)
 			until(t, "the first entries", func() bool {
-				slow.Store(slow.Load() || m.membership.gate.Lifted())
+				slow.Store(slow.Load() || m.membership.gate.IsOpen())
 				return m.raft.LastIndex() > 1
 			})
 			if s, _ := f.running[lead].Status(); m.raft.LastIndex() > 150 {
@@ -155,7 +155,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		f.open(fresh, cfg)
 		until(t, "another voter", func() bool {
 			s, _ := f.running[lead].Status()
-			return len(s.Members) == fresh+1 && election.Voters(s.Members) == fresh+1
+			return len(s.Members) == fresh+1 && election.CountVoters(s.Members) == fresh+1
 		})
 	}
 	if removed {
@@ -169,8 +169,8 @@ func voteOfThePast(t *testing.T, removed bool) {
 	slowly(f.disks[lost], &slow)
 	m := f.start(lost)
 	until(t, "the demotion", func() bool {
-		slow.Store(slow.Load() || m.membership.gate.Lifted())
-		return m.membership.gate.Lifted()
+		slow.Store(slow.Load() || m.membership.gate.IsOpen())
+		return m.membership.gate.IsOpen()
 	})
 	// Now it is cut off from those who lead, and the first one reaches it again.
 	for x := range size {
@@ -222,7 +222,7 @@ func TestRestartBehind(t *testing.T) {
 		slowly(f.disks[0], &slow)
 		m := f.open(0, again)
 		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.membership.gate.Lifted())
+			slow.Store(slow.Load() || m.membership.gate.IsOpen())
 			return m.raft.LastIndex() > 1
 		})
 		f.cutOff(0, true)
@@ -323,13 +323,13 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.open(3, cfg)
 		until(t, "another voter", func() bool {
 			s, _ := f.running[next].Status()
-			return len(s.Members) == 4 && election.Voters(s.Members) == 4
+			return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 		})
 		f.tell(next, Request{Remove: 1})
 		f.write(next)
 		// Another one loses its disk.
 		f.lose(lost)
-		time.Sleep(f.running[next].contacts.Silence) // it does not seem to follow any more
+		time.Sleep(f.running[next].contacts.ElectionTimeout) // it does not seem to follow any more
 		var known atomic.Pointer[Member]
 		f.disks[lost].SetFault(func() error {
 			if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 { // it stores that it was taken in
@@ -340,7 +340,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		})
 		m := f.open(lost, config(lost))
 		known.Store(m)
-		until(t, "the demotion", m.membership.gate.Lifted)
+		until(t, "the demotion", m.membership.gate.IsOpen)
 		f.writes(next, 1)
 		f.cutBetween(lost, 0, false)
 		no.Store(false)
@@ -367,7 +367,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 			f.open(i, cfg)
 			until(t, "another voter", func() bool {
 				s, _ := f.running[i].Status()
-				return len(s.Members) == i+1 && election.Voters(s.Members) == i+1
+				return len(s.Members) == i+1 && election.CountVoters(s.Members) == i+1
 			})
 		}
 		for id := uint64(1); id < 3; id++ {
@@ -395,7 +395,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		cfg.Peers = listOf(map[uint64]string{3: "c:1", 4: "d:1", 5: "e:1"})
 		m := f.open(2, cfg)
 		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.membership.gate.Lifted())
+			slow.Store(slow.Load() || m.membership.gate.IsOpen())
 			return m.raft.LastIndex() > 1
 		})
 		f.cutBetween(2, 3, true)
@@ -427,7 +427,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				f.open(3, cfg)
 				until(t, "another voter", func() bool {
 					s, _ := f.running[3].Status()
-					return len(s.Members) == 4 && election.Voters(s.Members) == 4
+					return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 				})
 				f.tell(lead, Request{Remove: uint64(old + 1)})
 				f.writes(lead, 1)
@@ -449,7 +449,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 					b, _ := f.running[3].Status()
 					t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
 				}
-				if lost && !f.running[lead].membership.gate.Lifted() {
+				if lost && !f.running[lead].membership.gate.IsOpen() {
 					t.Errorf("and server %d, which has lost its disk, waits for them: %s", lead+1, f.running[lead].membership.former.waiting())
 				}
 			})
@@ -477,8 +477,8 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			})
 			m := f.open(c, f.config(c))
 			until(t, "the demotion", func() bool {
-				slow.Store(slow.Load() || m.membership.gate.Lifted())
-				return m.membership.gate.Lifted()
+				slow.Store(slow.Load() || m.membership.gate.IsOpen())
+				return m.membership.gate.IsOpen()
 			})
 			time.Sleep(time.Duration(try) * 50 * time.Millisecond)
 			f.stop(b)

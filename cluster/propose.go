@@ -204,7 +204,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 			return
 		case <-lead.changed:
 			tries = 0
-		case <-time.After(timing.RetryAgain(tries)):
+		case <-time.After(timing.RetryBackoff(tries)):
 		}
 	}
 }
@@ -214,7 +214,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 // a stuck disk. Then the entry may still come into the log, as one that was sent to another leader may.
 func (p *proposer) apply(entry []byte, suspended <-chan struct{}) bool {
 	answered := make(chan error, 1)
-	p.wg.Go(func() { answered <- p.raft.answer(p.raft.Apply(entry, p.index.contacts.Silence)) })
+	p.wg.Go(func() { answered <- p.raft.answer(p.raft.Apply(entry, p.index.contacts.ElectionTimeout)) })
 	select {
 	case err := <-answered:
 		return err == nil
@@ -281,7 +281,7 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 			return false
 		case <-lead.changed:
 			tries = 0
-		case <-time.After(timing.RetryAgain(tries)):
+		case <-time.After(timing.RetryBackoff(tries)):
 		}
 	}
 }

@@ -344,7 +344,7 @@ func TestForgottenLink(t *testing.T) {
 				}
 				began := time.Now()
 				ask(t, m)
-				if took, most := time.Since(began), m.contacts.Silence*3/2; took > most {
+				if took, most := time.Since(began), m.contacts.ElectionTimeout*3/2; took > most {
 					t.Errorf("it is done after %v, should be within %v", took, most)
 				}
 				if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
@@ -365,7 +365,7 @@ func TestForgottenTogether(t *testing.T) {
 			fill(t, m, "n", 1, 1)
 			time.Sleep(10*time.Second + time.Duration(i)*200*time.Millisecond)
 			net.forget(between(leader, m, peer.KindForward, peer.KindRaft, peer.KindStream))
-			if took, most := did(t, m, someWrite()), m.contacts.Silence*5/2; took > most {
+			if took, most := did(t, m, someWrite()), m.contacts.ElectionTimeout*5/2; took > most {
 				t.Errorf("it is done after %v, should be within %v", took, most)
 			}
 		})
@@ -396,7 +396,7 @@ func TestAnswersNotRead(t *testing.T) {
 		synctest.Wait() // the refusals wait to be read
 		peer.WriteMessage(near, msgAlive, nil)
 		<-served
-		if took := time.Since(began); took > m.contacts.Silence {
+		if took := time.Since(began); took > m.contacts.ElectionTimeout {
 			t.Errorf("it ends after %v", took)
 		}
 	})

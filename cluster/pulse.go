@@ -33,11 +33,11 @@ import (
 // beat is a leader's heartbeat.
 type beat struct {
 	Term, ID uint64
-	LedAgo   uint32 // how many ms ago a majority confirmed it
+	LeaseAge uint32 // how many ms ago a majority accepted it
 	Stalled  uint32 // for how many ms its disk has been blocking a write
-	Applied  uint64 // the index of the last entry that it has applied; see election.NotBegun
+	Applied  uint64 // the index of the last entry that it has applied; see election.CommitUnknown
 	End      uint64 // the index of the last entry in its log
-	Question election.Question
+	Question election.DigestQuestion
 }
 
 type beatAnswer struct {
@@ -84,8 +84,8 @@ func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *e
 // moment returns now by both clocks.
 func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 
-// state returns this member's state, except for lost, which Contacts.Complete fills in,
-// and the end of the log, which node.logEnd returns.
+// state returns this member's state as Raft knows it: Contacts.CompleteState adds what the contacts know,
+// and node.logEnd returns the end of the log.
 func (p *pulse) state() election.State {
 	s := election.State{Term: p.raft.terms.newest.Load(), Stalled: p.stalled(p.moment(), false), Saving: p.raft.snapshots.length(p.moment())}
 	s.Applied = p.commits.applied()
@@ -148,7 +148,7 @@ func (p *pulse) run() {
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
 			own.Dropped = p.raft.dropped(own.Applied, p.replica.Votes(p.id))
 		}
-		if p.contacts.Troubled() && p.gate.Lifted() {
+		if p.contacts.Troubled() && p.gate.IsOpen() {
 			own.LastIndex, own.LastTerm = p.raft.logEnd()
 		}
 		v, ask, stand, again := p.contacts.Look(p.nowMs(), members, own)
@@ -162,7 +162,7 @@ func (p *pulse) run() {
 			p.wg.Go(func() { p.question(x) })
 		}
 		switch {
-		case stand && p.gate.Lifted() && !p.raft.behind():
+		case stand && p.gate.IsOpen() && !p.raft.behind():
 			p.wg.Go(p.stand)
 		case v.Leads && v.NoMajority:
 			// For two reasons: expiries that it has proposed must not be committed
@@ -248,15 +248,15 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		if c == nil {
 			var err error
-			if c, err = p.call(other, peer.KindBeat, p.contacts.Silence/2); err != nil {
+			if c, err = p.call(other, peer.KindBeat, p.contacts.ElectionTimeout/2); err != nil {
 				c = nil
 				continue
 			}
 			works = false
 		}
 		asked, round := p.moment(), p.contacts.Round()
-		b := beat{Term: term, ID: p.id, LedAgo: election.Millis(p.contacts.LedAgo()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.NotBegun}
-		if p.raft.begun.Load() == term && p.contacts.Knows(asked.Now, term) && !p.verdict.Load().NoMajority {
+		b := beat{Term: term, ID: p.id, LeaseAge: election.Millis(p.contacts.LeaseAge()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.CommitUnknown}
+		if p.raft.begun.Load() == term && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority {
 			b.Applied = p.commits.applied()
 		}
 		b.End, b.Question = p.raft.LastIndex(), p.digests.Question(to)
@@ -264,7 +264,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			b.Question.Wrong, b.Question.Right = 0, 0
 		}
 		p.transport.conns.watch(s.addr)
-		c.SetDeadline(time.Now().Add(p.contacts.Silence))
+		c.SetDeadline(time.Now().Add(p.contacts.ElectionTimeout))
 		err := binary.Write(c, binary.BigEndian, &b)
 		if err == nil {
 			var instead net.Conn
@@ -292,21 +292,21 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.transport.doubts.Add(1)
 		}
 		works = true
-		if p.moment().Ran-asked.Ran >= timing.Late(p.contacts.Silence.Milliseconds()) {
+		if p.moment().Running-asked.Running >= timing.Late(p.contacts.ElectionTimeout.Milliseconds()) {
 			p.transport.conns.redial(s.addr, false)
 		}
 		p.transport.hasReturned(to)
 		if a.Newest <= term {
 			differs, news := p.digests.Answered(to, a.Digest) // first: this leader may be about to serve
-			p.contacts.Followed(to, asked)
-			p.contacts.Agree(to, round)
+			p.contacts.Accepted(to, asked)
+			p.contacts.AcceptedRound(to, round)
 			if differs {
 				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", a.Digest.Index)
 			}
 			if news {
 				p.look()
 			}
-		} else if p.contacts.Outdated(a.Newest) {
+		} else if p.contacts.SawLaterTerm(a.Newest) {
 			p.look()
 		}
 	}
@@ -317,15 +317,15 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 // again what was lost, so after a cut of 1.5 s the old connection would be silent for as long
 // again, and this leader would be taken for lost.
 func (p *pulse) await(c net.Conn, answer []byte, from proto.Peer) (instead net.Conn, err error) {
-	last := time.Now().Add(p.contacts.Silence)
-	for n, patience := 0, timing.Late(p.contacts.Silence); ; patience = time.Millisecond {
+	last := time.Now().Add(p.contacts.ElectionTimeout)
+	for n, patience := 0, timing.Late(p.contacts.ElectionTimeout); ; patience = time.Millisecond {
 		c.SetReadDeadline(time.Now().Add(patience))
 		m, err := io.ReadFull(c, answer[n:])
 		n += m
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := p.callAgain(from, timing.Redial(p.contacts.Silence)); err == nil {
+		if c, err := p.callAgain(from, timing.Redial(p.contacts.ElectionTimeout)); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -351,7 +351,7 @@ func (p *pulse) callAgain(x proto.Peer, patience time.Duration) (net.Conn, error
 	if err != nil {
 		return nil, err
 	}
-	return c, c.(*peer.Greeted).HearWithin(patience)
+	return c, c.(*peer.Outgoing).AwaitWelcome(patience)
 }
 
 // takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after
@@ -364,21 +364,21 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		}
 	}()
 	applied := uint64(0) // here, before the sender has read the end of its log
-	for ; ; asked = p.moment().Ran {
-		c.SetDeadline(time.Now().Add(10 * p.contacts.Silence)) // a machine that crashes does not close its connections
+	for ; ; asked = p.moment().Running {
+		c.SetDeadline(time.Now().Add(10 * p.contacts.ElectionTimeout)) // a machine that crashes does not close its connections
 		var b beat
 		if binary.Read(c, binary.BigEndian, &b) != nil {
 			return
 		}
-		if g, ok := c.(peer.Guest); ok && g.From != b.ID {
+		if g, ok := c.(peer.Incoming); ok && g.From != b.ID {
 			return // this is no heartbeat
 		}
 		newest := p.raft.terms.newest.Load()
-		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, Asked: asked}
+		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, AsOf: asked}
 		if h.Term >= newest && p.digests.Heard(b.Question) { // first: it may be about to serve
 			p.look()
 		}
-		if p.contacts.Hear(p.nowMs(), h, election.FromMillis(b.LedAgo), newest) {
+		if p.contacts.Heard(p.nowMs(), h, election.FromMillis(b.LeaseAge), newest) {
 			p.look()
 		}
 		if b.Question.Wrong != 0 && h.Term >= newest {
@@ -398,7 +398,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 
 // compare compares the digests of the members if this one leads.
 func (p *pulse) compare(members []proto.Peer, own election.State) {
-	wrong, disputed := p.digests.Look(members, own.Leads && own.Begun, p.moment().Ran, p.contacts.Silence)
+	wrong, disputed := p.digests.Look(members, own.Leads && own.Begun, p.moment().Running, p.contacts.ElectionTimeout)
 	if wrong != 0 {
 		p.failDiffers(wrong)
 	}
@@ -416,12 +416,12 @@ func (p *pulse) question(x proto.Peer) {
 	defer p.look()
 	defer p.contacts.QuestionDone(x.ID)
 	asked := p.moment()
-	c, err := p.call(x, peer.KindReach, p.contacts.Silence/2)
+	c, err := p.call(x, peer.KindState, p.contacts.ElectionTimeout/2)
 	if err != nil {
 		return
 	}
 	defer c.Close()
-	c.SetReadDeadline(time.Now().Add(p.contacts.Silence / 2))
+	c.SetReadDeadline(time.Now().Add(p.contacts.ElectionTimeout / 2))
 	var b [election.StateLen]byte
 	if _, err = io.ReadFull(c, b[:]); err == nil {
 		p.contacts.Answered(x.ID, asked, p.nowMs(), election.DecodeState(b[:]))
@@ -433,7 +433,7 @@ func (p *pulse) tellState(c net.Conn) {
 	defer c.Close()
 	s := p.state()
 	s.LastIndex, s.LastTerm = p.raft.logEnd()
-	s = p.contacts.Complete(s)
+	s = p.contacts.CompleteState(s)
 	if s.Leads {
 		p.look() // the other member seems to miss this leader's heartbeats: send one now
 	}
@@ -448,10 +448,10 @@ func (p *pulse) stand() {
 	if p.raft.State() == raft.Leader {
 		return
 	}
-	p.transport.endElection(p.contacts.Sure)
+	p.transport.endElection(p.contacts.Lease)
 	p.log.Info("standing for election", "term", p.raft.CurrentTerm())
-	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.Sure)
+	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.Lease)
 }
 
 // stepDown turns a leader or a candidate into a follower.
-func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.Sure) }
+func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.Lease) }

@@ -68,10 +68,10 @@ const installSnapshot = 2
 // mu is not held for long. The goroutines are watchConns, and those that it and others start to close
 // connections. The methods are safe for concurrent use.
 type raftConns struct {
-	silence time.Duration // the election timeout
-	peers   *peer.Port
-	lives   func(id uint64) // called several times in an election timeout while a member answers, or receives a long message
-	wg      *sync.WaitGroup // of the transport's goroutines
+	silence   time.Duration // the election timeout
+	peers     *peer.Port
+	seenAlive func(id uint64) // called several times in an election timeout while a member answers, or receives a long message
+	wg        *sync.WaitGroup // of the transport's goroutines
 
 	mu   sync.Mutex
 	open map[*raftConn]struct{}
@@ -170,9 +170,9 @@ func (c *raftConn) Write(p []byte) (n int, err error) {
 	}
 	for n < len(p) && err == nil {
 		var m int
-		m, err = c.Conn.Write(p[n:min(len(p), n+timing.OneWrite)])
+		m, err = c.Conn.Write(p[n:min(len(p), n+timing.MaxWrite)])
 		c.moves()
-		if m == timing.OneWrite { // TCP has room again, so the other side receives what came before
+		if m == timing.MaxWrite { // TCP has room again, so the other side receives what came before
 			c.heard.Store(true)
 		}
 		n += m
@@ -232,7 +232,7 @@ func (c *raftConn) look() bool {
 		// Who handles the messages reads whenever there is nothing else to do.
 		busy := !reading || c.owed.Load() > 0
 		if came := c.came.Swap(false); (came || busy) && c.turn.TryTake() {
-			c.Conn.SetWriteDeadline(time.Now().Add(c.all.silence / timing.Looks))
+			c.Conn.SetWriteDeadline(time.Now().Add(c.all.silence / timing.LooksPerTimeout))
 			_, err := c.Conn.Write(make([]byte, 4))
 			c.Conn.SetWriteDeadline(time.Time{})
 			c.turn.Give()
@@ -248,7 +248,7 @@ func (c *raftConn) look() bool {
 	// there is room again. On a slow link that may take longer than an election timeout. A snapshot
 	// that is cut off begins anew, and would be cut off again, so it may stand still for as long as
 	// a connection may be unused.
-	patience := int32(timing.Looks)
+	patience := int32(timing.LooksPerTimeout)
 	if c.long.Load() {
 		patience = most
 	}
@@ -264,14 +264,14 @@ func (c *raftConn) look() bool {
 // have forgotten such a connection by then, or the other side been restarted. A stream
 // is never unused for tellAgain.
 func (s *raftConns) idleLooks() int32 {
-	return int32(2 * max(s.silence, timing.TellAgain) / (s.silence / timing.Looks))
+	return int32(2 * max(s.silence, timing.StreamKeepAlive) / (s.silence / timing.LooksPerTimeout))
 }
 
 // watchConns watches Raft's connections until the peer port is closed. It counts how often
 // it has looked, instead of reading a clock, so that no time counts in which this process
 // was paused.
 func (s *raftConns) watchConns() {
-	each := time.NewTicker(s.silence / timing.Looks)
+	each := time.NewTicker(s.silence / timing.LooksPerTimeout)
 	defer each.Stop()
 	var conns []*raftConn
 	for {
@@ -287,7 +287,7 @@ func (s *raftConns) watchConns() {
 		s.mu.Unlock()
 		for _, c := range conns {
 			if c.heard.Swap(false) {
-				s.lives(s.idOf(c.to))
+				s.seenAlive(s.idOf(c.to))
 			}
 			if c.look() {
 				s.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
@@ -303,7 +303,7 @@ func (s *raftConns) hangUp(from uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.open {
-		if g, ok := c.Conn.(peer.Guest); ok && g.From == from {
+		if g, ok := c.Conn.(peer.Incoming); ok && g.From == from {
 			s.wg.Go(func() { c.Close() }) // as in watchConns
 		}
 	}
@@ -361,7 +361,7 @@ func (l raftLayer) Addr() net.Addr { return peerAddr(l.conns.peers.Addr) }
 
 func (l raftLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
 	p := l.conns.peers
-	c, err := p.DialAgain(p.Ctx, string(addr), peer.KindRaft, l.conns.idOf(string(addr)), l.conns.silence)
+	c, err := p.DialTwice(p.Ctx, string(addr), peer.KindRaft, l.conns.idOf(string(addr)), l.conns.silence)
 	if err != nil {
 		return nil, err
 	}

@@ -44,13 +44,13 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 		return 0, false
 	}
 	commit := r.raft.log.committed(r.raft.CommitIndex())
-	round := r.contacts.Ask()
+	round := r.contacts.BeginRound()
 	for looked := false; ; looked = true {
 		members, err := r.raft.members()
 		if err != nil {
 			return 0, false
 		}
-		agreed, news := r.contacts.HasAgreed(round, asker, members)
+		agreed, news := r.contacts.HasMajority(round, asker, members)
 		if agreed {
 			break
 		}

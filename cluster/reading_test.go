@@ -174,20 +174,20 @@ func TestRounds(t *testing.T) {
 	members := []proto.Peer{{ID: 1}, {ID: 2}, {ID: 3}, {ID: 4}, {ID: 5}, {ID: 6, Observer: true}}
 	c := election.NewContacts(1, timing.For(time.Second))
 	agreed := func(round, asker uint64) bool {
-		ok, _ := c.HasAgreed(round, asker, members)
+		ok, _ := c.HasMajority(round, asker, members)
 		return ok
 	}
-	before := c.Ask()
-	round := c.Ask()
-	c.Agree(2, before)
-	c.Agree(3, before)
+	before := c.BeginRound()
+	round := c.BeginRound()
+	c.AcceptedRound(2, before)
+	c.AcceptedRound(3, before)
 	if !agreed(before, 0) || agreed(round, 0) {
 		t.Error("agreement to the round before counts for this one, or not for that one")
 	}
-	_, news := c.HasAgreed(round, 0, members)
-	c.Agree(2, round)
+	_, news := c.HasMajority(round, 0, members)
+	c.AcceptedRound(2, round)
 	receive(t, "news", news)
-	c.Agree(6, round)
+	c.AcceptedRound(6, round)
 	if agreed(round, 0) || agreed(round, 6) || agreed(round, 2) {
 		t.Error("two of five voters have agreed")
 	}
@@ -197,8 +197,8 @@ func TestRounds(t *testing.T) {
 	if agreed(round, 0) {
 		t.Error("the question of one member counts for another's")
 	}
-	c.Agree(2, before) // an answer that was delayed
-	c.Agree(3, c.Ask())
+	c.AcceptedRound(2, before) // an answer that was delayed
+	c.AcceptedRound(3, c.BeginRound())
 	if !agreed(round, 0) {
 		t.Error("a majority has agreed, one to a later round")
 	}
@@ -228,10 +228,10 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 		})
 		b.wg.Go(p.run)
 		receive(t, "a heartbeat", beats)
-		round := p.contacts.Ask()
+		round := p.contacts.BeginRound()
 		agreed := func() bool {
 			synctest.Wait()
-			is, _ := p.contacts.HasAgreed(round, 0, []proto.Peer{{ID: 1}, {ID: 2}})
+			is, _ := p.contacts.HasMajority(round, 0, []proto.Peer{{ID: 1}, {ID: 2}})
 			return is
 		}
 		reply <- true
@@ -392,7 +392,7 @@ func TestOldReadsOfNewLeader(t *testing.T) {
 			for time.Since(acked) < 30*time.Second {
 				time.Sleep(500 * time.Millisecond)
 				for i, m := range f.running {
-					if d := time.Since(acked); i != old && serves[i].Load() && m.oldRead(int64(1000+i)) && d > 2*m.contacts.Silence+500*time.Millisecond {
+					if d := time.Since(acked); i != old && serves[i].Load() && m.oldRead(int64(1000+i)) && d > 2*m.contacts.ElectionTimeout+500*time.Millisecond {
 						t.Errorf("member %d (%s) serves a read %v after a write was acknowledged that it does not show", i+1, m.Role(), d)
 					}
 				}
@@ -565,7 +565,7 @@ func TestReplacedWhileStuck(t *testing.T) {
 				t.Fatal("it goes on serving")
 			}
 		}
-		if took, limit := time.Since(since), timing.UnheardLimit*old.contacts.Silence; took > limit {
+		if took, limit := time.Since(since), timing.UnheardLimit*old.contacts.ElectionTimeout; took > limit {
 			t.Errorf("it stopped serving after %v, more than %v", took, limit)
 		}
 		if f.first && old.raft.State() != raft.Leader {

@@ -32,7 +32,7 @@ func (m *membership) astray(members []proto.Peer) error {
 		}
 	}
 	for of, ids := range others {
-		if len(ids) > election.Voters(members)/2 {
+		if len(ids) > election.CountVoters(members)/2 {
 			slices.Sort(ids)
 			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.raft.storage.Name, own, ids, of)
 		}
@@ -72,7 +72,7 @@ func (m *membership) watch() {
 			continue
 		}
 		members, err := m.raft.members()
-		if err != nil || len(members) == 0 && !m.gate.Lifted() { // not added yet
+		if err != nil || len(members) == 0 && !m.gate.IsOpen() { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)

@@ -255,7 +255,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		wrong.Peers, wrong.Addr, wrong.Join = nil, addrs[1], f.peers[uint64(lead+1)]
 		m := open(wrong)
 		time.Sleep(time.Minute)
-		if m.membership.gate.Lifted() {
+		if m.membership.gate.IsOpen() {
 			t.Fatal("it was taken in")
 		}
 		m.Kill()
@@ -276,7 +276,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		m = open(config(0))
 		time.Sleep(10 * time.Minute)
 		for i, m := range append(others, m) {
-			if !m.membership.gate.Lifted() {
+			if !m.membership.gate.IsOpen() {
 				s, _ := m.Status()
 				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
 			}
@@ -326,7 +326,7 @@ func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i in
 	f.t.Helper()
 	until(f.t, "the voter", func() bool {
 		s, _ := f.running[3].Status()
-		return election.Voters(s.Members) == 4
+		return election.CountVoters(s.Members) == 4
 	})
 	f.writes(lead, 3)
 	time.Sleep(time.Minute)

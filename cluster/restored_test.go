@@ -210,7 +210,7 @@ func TestAddRestored(t *testing.T) {
 					if now := fmt.Sprint(f.running[0].Members()); now != before {
 						t.Errorf("the members are %v, were %v", now, before)
 					}
-					if m.membership.gate.Lifted() || f.write(x) {
+					if m.membership.gate.IsOpen() || f.write(x) {
 						t.Error("it takes part")
 					}
 					f.lose(x)

@@ -40,11 +40,11 @@ type service struct {
 }
 
 func newService(p *pulse, cfg *Config, leader *knownLeader, lease *lease, proposer *proposer) *service {
-	ran := func() time.Duration { return time.Duration(p.moment().Ran) * time.Millisecond }
+	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
 		pulse: p, clustered: cfg.clustered(), leader: leader, lease: lease, proposer: proposer,
 		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
-		giveUp: countdown{length: p.contacts.Silence, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.Silence, ran: ran},
+		giveUp: countdown{length: p.contacts.ElectionTimeout, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.ElectionTimeout, ran: ran},
 	}
 }
 
@@ -96,7 +96,7 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	addr, id := s.raft.LeaderWithID()
 	leader = memberID(id)
 	self = leader == s.id
-	if s.clustered && (seen.Lost || self && !seen.Leads) {
+	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
 		leader, addr = 0, "" // Raft will notice later
 	}
 	was := s.leader.get()
@@ -116,7 +116,7 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 		s.log.Info("no leader is known", "was", was.id)
 	}
 	if was.id != 0 && was.id != s.id && s.judge == nil {
-		s.lost, s.judge = was.id, time.After(s.contacts.Sure)
+		s.lost, s.judge = was.id, time.After(s.contacts.Lease)
 	}
 	if leader != 0 && s.leaderless {
 		s.leaderless = false
@@ -274,7 +274,7 @@ func (s *service) catchUp(done chan struct{}) {
 		w, asked := make(result, 1), s.moment()
 		s.proposer.propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
-			s.contacts.CaughtUp(asked.Ran)
+			s.contacts.CaughtUp(asked.Running)
 			close(done)
 			return
 		}

@@ -48,7 +48,7 @@ func TestServingKnowsLeader(t *testing.T) {
 		b.pulse.log = slog.New(blockingLog{slog.DiscardHandler, "", release})
 		s, l := b.service()
 		b.leader.set(0, "")
-		b.pulse.verdict.Store(&election.Verdict{Lost: true})
+		b.pulse.verdict.Store(&election.Verdict{NoLeader: true})
 		b.wg.Go(s.run)
 		synctest.Wait()
 		b.pulse.verdict.Store(&election.Verdict{Leads: true})
@@ -71,14 +71,14 @@ func TestServiceAfterSilence(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p := b.pulse
 		s, l := b.service()
-		p.verdict.Store(&election.Verdict{Lost: true})
+		p.verdict.Store(&election.Verdict{NoLeader: true})
 		b.wg.Go(s.run)
-		time.Sleep(10 * timing.UnheardLimit * p.contacts.Silence)
+		time.Sleep(10 * timing.UnheardLimit * p.contacts.ElectionTimeout)
 		l.gain(p.moment())
 		if !receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, and leads")
 		}
-		for _, v := range []election.Verdict{{Lost: true, Behind: true}, {Leads: true}} {
+		for _, v := range []election.Verdict{{NoLeader: true, Behind: true}, {Leads: true}} {
 			p.verdict.Store(&v)
 			p.changed.Raise()
 			synctest.Wait()

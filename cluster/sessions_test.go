@@ -307,7 +307,7 @@ func touchMessage(number uint64, id int64) []byte {
 }
 
 // TestOnlySureLeaderConfirms: a member confirms a touch only if it is sure to lead.
-// A follower never does, and a leader that is cut off stops after Sure,
+// A follower never does, and a leader that is cut off stops after its lease,
 // although Raft still calls it the leader: another member may have been elected, and may
 // end the session. This holds for touches reported by other members and for its own.
 func TestOnlySureLeaderConfirms(t *testing.T) {
@@ -330,7 +330,7 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 			t.Error("a follower confirms a touch")
 		}
 		f.cutOff(lead, true)
-		time.Sleep(m.contacts.Sure + 100*time.Millisecond)
+		time.Sleep(m.contacts.Lease + 100*time.Millisecond)
 		if m.Role() != "leader" || m.Leader() != m.cfg.ID {
 			t.Fatalf("it is a %s, with leader %d: it must not have noticed yet that it lost the others", m.Role(), m.Leader())
 		}
@@ -339,7 +339,7 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 		}
 		over, touched := make(chan struct{}), make(chan bool, 1)
 		go func() { touched <- m.Touch(7, over) }()
-		time.Sleep(m.contacts.Silence / 2)
+		time.Sleep(m.contacts.ElectionTimeout / 2)
 		if len(touched) > 0 {
 			t.Errorf("a leader that is cut off answers a client of its own: %v", <-touched)
 		}
@@ -593,9 +593,9 @@ func TestClockStoodStill(t *testing.T) {
 			most := -time.Nanosecond // how long it serves the client
 			switch l := m.contacts.Times; {
 			case !jumps && cut:
-				most = min(timeout/3, l.Silence+160*time.Millisecond)
+				most = min(timeout/3, l.ElectionTimeout+160*time.Millisecond)
 			case !jumps:
-				most = l.Sure
+				most = l.Lease
 			}
 			openSession(t, m, id, timeout, f.running)
 			serves := served(m)
@@ -611,7 +611,7 @@ func TestClockStoodStill(t *testing.T) {
 			}
 			began := time.Now()
 			until(t, "the session's end", func() bool { return !other.hasSession(id) })
-			if took := time.Since(began); took < timeout-m.contacts.Sure {
+			if took := time.Since(began); took < timeout-m.contacts.Lease {
 				t.Errorf("the session has ended after %v", took)
 			}
 			ended := <-other.proposeRead()

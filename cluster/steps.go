@@ -73,7 +73,7 @@ func (m *membership) plan(members, joining []proto.Peer, leaving []uint64, need 
 			p.after = append(p.after, x)
 		}
 	}
-	if n := election.Voters(p.after); n < need.voters {
+	if n := election.CountVoters(p.after); n < need.voters {
 		return p, refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
 	}
 	return p, nil
@@ -176,7 +176,7 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 			return nil, cannotBeAdded(x.ID, x.err)
 		}
 	}
-	if len(there) <= election.Voters(after)/2 {
+	if len(there) <= election.CountVoters(after)/2 {
 		return nil, noQuorum(after, there, "can be reached")
 	}
 	return ids, nil
@@ -224,7 +224,7 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 			}
 		case <-ctx.Done(): // a stuck disk answers much later
 		}
-		if len(there) > election.Voters(after)/2 {
+		if len(there) > election.CountVoters(after)/2 {
 			return m.stillLeads()
 		}
 	}
@@ -240,7 +240,7 @@ func noQuorum(after []proto.Peer, there []uint64, do string) error {
 			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
 		}
 	}
-	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.Voters(after), do, strings.Join(missing, ", "))
+	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, strings.Join(missing, ", "))
 }
 
 // giveVote makes a member a voter.
@@ -399,7 +399,7 @@ func (m *membership) foreign(s *Status) error {
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
 func (m *membership) transfer(members []proto.Peer, id uint64) error {
 	if id == 0 {
-		if election.Voters(members) == 1 {
+		if election.CountVoters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
 		return m.handover.to(m.peers.Ctx, 0)

@@ -337,7 +337,7 @@ const maxSnapshotPart = 512 << 10
 // write has the disk do a part of a snapshot, for which it syncs so many files, one after the other.
 func (s watchedSnapshots) write(syncs int, f func() error) error {
 	at := s.now()
-	at.Ran += int64(syncs-1) * s.silence.Milliseconds()
+	at.Running += int64(syncs-1) * s.silence.Milliseconds()
 	err := s.disk.snapshots.write(at, f)
 	if err != nil {
 		s.disk.unwritten.Store(&err)

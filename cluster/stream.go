@@ -87,7 +87,7 @@ type dialing struct {
 func (t *transport) dialStream(target raft.ServerAddress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < timing.Redial(t.Silence)) {
+	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < timing.Redial(t.ElectionTimeout)) {
 		return
 	}
 	t.dials[target] = new(dialing)
@@ -100,13 +100,13 @@ func (t *transport) dialStream(target raft.ServerAddress) {
 }
 
 // fresh reports whether the connection can be used. One that is not used soon is closed by watchConns.
-func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < timing.TellAgain }
+func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < timing.StreamKeepAlive }
 
 func (t *transport) connect(target raft.ServerAddress) *dialing {
-	c, err := t.peers.DialAgain(t.peers.Ctx, string(target), peer.KindStream, t.conns.idOf(string(target)), t.Silence)
+	c, err := t.peers.DialTwice(t.peers.Ctx, string(target), peer.KindStream, t.conns.idOf(string(target)), t.ElectionTimeout)
 	d := new(dialing)
 	if err == nil {
-		if c.(*peer.Greeted).HearWithin(t.Silence) == nil {
+		if c.(*peer.Outgoing).AwaitWelcome(t.ElectionTimeout) == nil {
 			d.conn = t.conns.newConn(c, string(target))
 			d.conn.unasked.Store(true)
 		}
@@ -198,7 +198,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	q.LeaderCommitIndex = max(q.LeaderCommitIndex, min(s.known, end))
 	tells := knowledge{end, q.LeaderCommitIndex, s.t.doubts.Load()}
 	now := time.Now()
-	if s.isGone() || len(q.Entries) == 0 && tells == s.told && len(s.sent) == 0 && now.Sub(s.toldAt) < timing.TellAgain {
+	if s.isGone() || len(q.Entries) == 0 && tells == s.told && len(s.sent) == 0 && now.Sub(s.toldAt) < timing.StreamKeepAlive {
 		s.mu.Unlock()
 		s.turn.Give()
 		s.tell()
@@ -236,7 +236,7 @@ func (s *stream) write(message []byte, by func([]byte) error) {
 	if by(message) != nil {
 		s.end()
 	}
-	if s.out = message[:0]; cap(s.out) > timing.OneWrite {
+	if s.out = message[:0]; cap(s.out) > timing.MaxWrite {
 		s.out = nil
 	}
 }
@@ -370,8 +370,8 @@ func (t *transport) takeStream(nc net.Conn) {
 	}
 	var answering sync.WaitGroup
 	answering.Go(a.answer)
-	if err := a.read(nc.(peer.Guest).From); !errors.Is(err, io.EOF) && !ofConnection(err) {
-		t.peers.Log.Info("the connection for entries ends", "peer", nc.(peer.Guest).From, "error", err)
+	if err := a.read(nc.(peer.Incoming).From); !errors.Is(err, io.EOF) && !ofConnection(err) {
+		t.peers.Log.Info("the connection for entries ends", "peer", nc.(peer.Incoming).From, "error", err)
 	}
 	close(a.over)
 	answering.Wait()
@@ -393,7 +393,7 @@ const mostOwed = 2 * mostUnanswered
 
 // read hands the messages to Raft until the connection ends. It returns why that was.
 func (f *followerEnd) read(from uint64) error {
-	in := bufio.NewReaderSize(f.conn, timing.OneWrite)
+	in := bufio.NewReaderSize(f.conn, timing.MaxWrite)
 	n, err := peek(in, 2)
 	if err != nil {
 		return err

@@ -100,7 +100,7 @@ func TestStreamRepeatsLittle(t *testing.T) {
 		leader.doubts.Add(1)
 		send("in doubt", 1, empty)
 		send("the same", 0, empty)
-		time.Sleep(timing.TellAgain - time.Millisecond)
+		time.Sleep(timing.StreamKeepAlive - time.Millisecond)
 		send("the same", 0, empty)
 		time.Sleep(time.Millisecond)
 		send("after some time", 1, empty)
@@ -258,7 +258,7 @@ func TestToldWhileBusy(t *testing.T) {
 				t.Errorf("it knows of %d, want %d", told, index+1)
 			}
 		}
-		time.Sleep(10 * follower.Silence)
+		time.Sleep(10 * follower.ElectionTimeout)
 		close(busy)
 		synctest.Wait()
 		if last != 9 {
@@ -578,7 +578,7 @@ func TestCommitsHideNoSilence(t *testing.T) {
 			time.Sleep(1900 * time.Millisecond)
 			s.committed(1, index, 1)
 		}
-		if took := time.Since(began); took > 2*leader.Silence {
+		if took := time.Since(began); took > 2*leader.ElectionTimeout {
 			t.Errorf("it is noticed after %v: %v", took, s.isGone())
 		}
 		s.Close()
@@ -677,7 +677,7 @@ func TestForgottenWhileReplicating(t *testing.T) {
 			did(t, leader, someWrite())
 			last := leader.commits.applied()
 			until(t, "the entry", func() bool { return m.commits.applied() >= last })
-			if took, most := time.Since(began), leader.contacts.Silence*3/2; took > most {
+			if took, most := time.Since(began), leader.contacts.ElectionTimeout*3/2; took > most {
 				t.Errorf("a member has the entry after %v, should within %v", took, most)
 			}
 		}

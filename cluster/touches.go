@@ -62,12 +62,12 @@ func (m *Member) Advance(ms int64, connected func(id int64) bool, touched bool) 
 // leader.
 func (m *Member) sendTouches() {
 	var (
-		pause = timing.Report(m.cfg.Tick, m.contacts.Sure)
-		keep  = timing.UnheardLimit * m.contacts.Silence // a leader that was replaced knows it by then
-		heard recent                                     // touches that lead has received
-		lead  = m.leader.get()                           // the leader of the last report
-		last  = m.nowMs()                                // when that was
-		count uint64                                     // of reports
+		pause = timing.Report(m.cfg.Tick, m.contacts.Lease)
+		keep  = timing.UnheardLimit * m.contacts.ElectionTimeout // a leader that was replaced knows it by then
+		heard recent                                             // touches that lead has received
+		lead  = m.leader.get()                                   // the leader of the last report
+		last  = m.nowMs()                                        // when that was
+		count uint64                                             // of reports
 	)
 	for {
 		select {
@@ -198,7 +198,7 @@ func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]in
 	if l.send(msgTouched, b) != nil {
 		return nil, false
 	}
-	again := time.After(m.contacts.Silence / 2)
+	again := time.After(m.contacts.ElectionTimeout / 2)
 	for {
 		select {
 		case b := <-l.heard:

@@ -34,7 +34,7 @@ type transport struct {
 	receiving wake.Turn      // held while a snapshot is received
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() timing.Moment
-	followed  func(id uint64, asked timing.Moment) // called for a vote that this member gets
+	voted     func(id uint64, asked timing.Moment) // called when another member votes for this one
 	// doubts is incremented when another member may no longer be as it was when it last
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
@@ -70,10 +70,10 @@ const mostWaiting = 8
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(l *lifecycle, n *node, peers *peer.Port, times timing.Times, now func() timing.Moment, followed func(id uint64, asked timing.Moment), lives func(id uint64)) *transport {
+func newTransport(l *lifecycle, n *node, peers *peer.Port, times timing.Times, now func() timing.Moment, voted func(id uint64, asked timing.Moment), seenAlive func(id uint64)) *transport {
 	t := &transport{
-		Times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: now, followed: followed,
-		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.Silence, peers: peers, lives: lives, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: func(string) uint64 { return 0 }}, waiting: map[string][]*waiting{},
+		Times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: now, voted: voted,
+		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.ElectionTimeout, peers: peers, seenAlive: seenAlive, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: func(string) uint64 { return 0 }}, waiting: map[string][]*waiting{},
 		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns.wg = &t.wg
@@ -134,7 +134,7 @@ func (t *transport) dispatch(rpc raft.RPC) {
 		t.wg.Go(func() { t.receive(rpc) })
 	case *raft.TimeoutNowRequest:
 		t.wg.Go(func() {
-			t.endElection(t.Silence)
+			t.endElection(t.ElectionTimeout)
 			t.pass(rpc)
 		})
 	default:
@@ -247,7 +247,7 @@ func (t *transport) pass(rpc raft.RPC) {
 	defer done()
 	var late <-chan time.Time
 	if _, entries := rpc.Command.(*raft.AppendEntriesRequest); !entries && !w.large {
-		timer := time.NewTimer(t.Silence)
+		timer := time.NewTimer(t.ElectionTimeout)
 		defer timer.Stop()
 		late = timer.C
 	}
@@ -313,7 +313,7 @@ func (t *transport) receive(rpc raft.RPC) {
 
 // install does what receive says. It returns an error if Raft was not given the snapshot.
 func (t *transport) install(rpc raft.RPC) error {
-	if !t.receiving.TakeWithin(t.Silence) {
+	if !t.receiving.TakeWithin(t.ElectionTimeout) {
 		return errBusy
 	}
 	defer t.receiving.Give()
@@ -398,7 +398,7 @@ func (t *transport) replaceEnd(q *raft.InstallSnapshotRequest) {
 		t.give(&raft.AppendEntriesRequest{
 			RPCHeader: h, Term: term,
 			Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
-		}, t.Silence)
+		}, t.ElectionTimeout)
 	}
 }
 
@@ -581,7 +581,7 @@ func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft
 	}
 	args.Entries, *resp = []*raft.Log{last}, *r
 	select { // its disk may fail again, and Raft pauses only after several failures in a row
-	case <-time.After(t.Silence / 2):
+	case <-time.After(t.ElectionTimeout / 2):
 	case <-t.peers.Ctx.Done():
 	}
 }
@@ -681,7 +681,7 @@ func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, arg
 	asked := t.now()
 	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
 	if err == nil && resp.Granted {
-		t.followed(memberID(id), asked)
+		t.voted(memberID(id), asked)
 	}
 	return err
 }
@@ -692,13 +692,13 @@ func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, 
 }
 
 // TimeoutNow implements raft.Transport. It returns when the answer has been missing for
-// timing.Times.Sure: Raft refuses entries while it waits for that.
+// timing.Times.Lease: Raft refuses entries while it waits for that.
 func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse) error {
 	answered := make(chan error, 1)
 	t.wg.Go(func() { // it ends after an election timeout, or with the connection
 		answered <- renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, new(raft.TimeoutNowResponse)) })
 	})
-	late := time.NewTimer(t.Sure)
+	late := time.NewTimer(t.Lease)
 	defer late.Stop()
 	select {
 	case err := <-answered:
@@ -754,10 +754,10 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest) {
 	t.mu.Lock()
 	s := t.snapshots[id]
-	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.Silence {
+	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.ElectionTimeout {
 		s = sentSnapshot{term: q.Term, end: q.LastLogIndex}
 	}
-	pause := t.Silence >> max(0, 8-s.times)
+	pause := t.ElectionTimeout >> max(0, 8-s.times)
 	if s.times++; s.times == 1 {
 		pause = 0
 	}

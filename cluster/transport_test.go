@@ -160,7 +160,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		expect("other, without", sent-mostWaiting)
 		send("one, without", one, "1", nil)
 		expect("one, with entries", sent)
-		time.Sleep(10 * one.Silence)
+		time.Sleep(10 * one.ElectionTimeout)
 		expect("one, without", sent-mostWaiting)
 		expect("other, without", sent-mostWaiting)
 
@@ -168,7 +168,7 @@ func TestWaitingIsBounded(t *testing.T) {
 		if err := other.transport.RequestVote("3", "busy:1", new(raft.RequestVoteRequest), new(raft.RequestVoteResponse)); err == nil {
 			t.Error("a vote was answered")
 		}
-		if took := time.Since(began); took > other.Silence {
+		if took := time.Since(began); took > other.ElectionTimeout {
 			t.Errorf("a vote request waited %v", took)
 		}
 		for range 2 * mostWaiting {

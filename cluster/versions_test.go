@@ -75,7 +75,7 @@ func TestNewerPeer(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				fmt.Fprintf(c, "%c%c{\"status\":true}\n", kind, peer.PeerVersion+1)
+				fmt.Fprintf(c, "%c%c{\"status\":true}\n", kind, peer.Version+1)
 				if b, _ := io.ReadAll(c); len(b) > 0 {
 					t.Errorf("answered %q", b)
 				}

@@ -91,7 +91,7 @@ inline add(l, x) {
 #define WOULD_VOTE(v, c) (TAKES_PART(v) && (LAST(v) < LAST(c) || LAST(v) == LAST(c) && size[v] <= size[c]))
 
 // Who may stand: a voter; and without a vote, which does not count then, who has what the voters refuse others for
-// (election.Contacts.mayStand): the only one that has the list which takes its vote away, or an observer with the longest log.
+// (election.Contacts.mustStand): the only one that has the list which takes its vote away, or an observer with the longest log.
 #define STANDS(c) (TAKES_PART(c) && (!NO_STANDING_WITHOUT_A_VOTE || (votes[c] & BIT(c))))
 
 // Whether the members that there are could elect c.

@@ -15,7 +15,7 @@ import (
 // sessions is the automaton of sessions.pml. It keeps the sessions that each member knows, what the log has said about them,
 // until when clients may rely on them, and what any leader knows of that.
 //
-// It does not know the election timeout. Where the model has what a replaced leader may still do (timing.Sure), the automaton
+// It does not know the election timeout. Where the model has what a replaced leader may still do (timing.Lease), the automaton
 // takes the longest that this can be, or nothing, whichever allows more.
 type sessions struct {
 	members map[uint64]*sessionsOf

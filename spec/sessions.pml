@@ -33,7 +33,7 @@
 // answer for a while before the leader has heard.
 
 #define B (T * 2 / 3)           // timing.Believed
-// timing.Sure and timing.Unreported: the last third has to be longer than a replaced leader may answer.
+// timing.Lease and timing.Unreported: the last third has to be longer than a replaced leader may answer.
 #define SURE (WITHOUT_LONG_THIRD -> B : 1)
 #define UNREPORTED (WITHOUT_LONG_THIRD -> 0 : T / 3 - 1)
 // A write or sync counts only if it is answered within two thirds of the timeout.

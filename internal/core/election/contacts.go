@@ -19,105 +19,103 @@ import (
 
 // Contacts is what a member knows about the others: which of them can be reached,
 // who leads, and who accepts this member as the leader. It has no goroutine and
-// reads no clock; pulse.go has both. The methods that other types call are safe for
-// concurrent use; those that only its own methods call need c.mu held.
+// reads no clock; cluster's pulse has both. Its exported methods are safe for
+// concurrent use; the others need c.mu held.
 //
-// It uses two clocks. Whether this member surely leads is measured by the real
-// clock. How long another member has been silent is measured by running time, which
-// stops while this process is paused: a paused process hears from nobody, which says
-// nothing about the others.
+// It uses two clocks. This member's lease as the leader is measured by the real clock.
+// How long another member has been silent is measured by running time, which stops
+// while this process is paused: that nothing comes in then says nothing about the others.
 type Contacts struct {
 	self uint64
 	timing.Times
-	asks atomic.Uint64 // number of the newest question whether this member still leads; see Ask
+	rounds atomic.Uint64 // the newest round; see BeginRound
 
-	Gaps atomic.Int64 // how often a leader's heartbeat has come late, or over another connection than before
+	Gaps atomic.Int64 // how many heartbeats of a leader have come late or over a new connection
 
-	mu      sync.Mutex
-	ran     int64 // running time in ms; see tick
-	ticked  int64 // when tick was last called, by the real clock
-	members []proto.Peer
-	peers   map[uint64]*peer
-	heard   Heartbeat
-	newer   uint64 // the newest term for which another member has refused a heartbeat of this one
-	deposed int64  // since when Raft has been leading in spite of a later term; 0 if it is not
+	mu        sync.Mutex
+	running   int64 // running time in ms when tick was last called
+	ticked    int64 // the same by the real clock
+	members   []proto.Peer
+	peers     map[uint64]*peer
+	heard     Heartbeat
+	laterTerm uint64 // the newest term named by a member that refused a heartbeat of this one
+	deposed   int64  // since when Raft goes on leading although this member knows of a later term; 0 if it does not
 
-	// The state of this member is at least as new as the leader's was at current. When
-	// the entry at index aim is applied here, current becomes aimed. Both are running
-	// times. See keepUp.
-	current int64
-	aim     uint64
-	aimed   int64
+	// This member has applied all that was committed at currentAsOf. Once it has applied the
+	// entry at targetIndex, that is true of targetAsOf. Both are running times. See advance.
+	currentAsOf int64
+	targetIndex uint64
+	targetAsOf  int64
 
-	agreed wake.News // another member has agreed to a round
+	roundAccepted wake.Broadcast // a member has accepted a round
 	candidacy
 }
 
-// candidacy is what a member goes by that may have to stand for election. The contacts' mutex
-// guards it.
+// candidacy is what decides whether a member stands for election. The contacts' mutex guards it.
 type candidacy struct {
-	trouble  int64  // since when the leader or the majority seems lost; 0 if neither does
-	gone     int64  // since when a majority has been refusing connections; 0 if it is not
-	eligible int64  // since when this member may stand for election; 0 if it may not
-	resort   int64  // when it first could have, as an observer, since there was a leader; 0 if it could not
-	tries    int    // how often it has stood since there was a leader
-	stood    int64  // when it last stood; 0 if it has not since there was a leader
-	term     uint64 // the newest term at the last look
-	begun    int64  // when that term was first seen; 0 if it began before this member started, or has a leader
+	trouble      int64  // since when the leader or the majority seems lost; 0 if neither does
+	majorityGone int64  // since when a majority has been refusing connections; 0 if it is not
+	eligible     int64  // since when this member may stand, once its turn comes; 0 if it may not
+	lastResort   int64  // when it first was eligible as an observer since it last had a leader; 0 if it was not
+	tries        int    // how often it has stood since it last had a leader
+	stood        int64  // when it last stood; 0 if it has not since it last had a leader
+	lastTerm     uint64 // the newest term at the last look
+	termSince    int64  // when that term was first seen; 0 if it began before this member started, or has a leader
 }
 
-// peer is what is known about another member. Where an answer proves something, the
-// time at which the question was sent counts, since the answer may have been delayed.
+// peer is what is known about another member. Where an answer proves something, it counts
+// from when the question was sent, since the answer may have been delayed.
 type peer struct {
-	followed timing.Moment // when the last heartbeat or vote request was sent that it accepted
-	reached  int64         // when the last message was sent that it answered, or its last heartbeat came, in running time
-	refused  bool          // the last connection attempt was refused, and nothing has come from it since
-	said     State         // its last answer to a question
-	saidAt   int64         // when that question was sent, by the real clock
-	cameAt   int64         // when that answer came, by the real clock
-	agreed   uint64        // the newest round to which it has agreed
-	asking   bool          // a question to it is under way
-	askedAt  int64         // when the last question was begun, by the real clock
+	accepted      timing.Moment // when this member sent the last heartbeat or vote request that it accepted
+	reached       int64         // in running time: when the last message that it answered was sent, or its last heartbeat came
+	refused       bool          // the last connection attempt was refused, and nothing has come from it since
+	said          State         // its last answer to a question
+	saidAt        int64         // when that question was sent, by the real clock
+	cameAt        int64         // when that answer came, by the real clock
+	acceptedRound uint64        // the newest round that it has accepted
+	asking        bool          // a question to it is under way
+	askedAt       int64         // when the last question was begun, by the real clock
 }
 
-// Heartbeat is what the last heartbeat of the newest known leader said.
+// Heartbeat is what a leader's heartbeat says.
 type Heartbeat struct {
-	ID, Term uint64
-	ran      int64         // when it came, in running time
-	led      int64         // when the leader was last confirmed by a majority, in running time
-	Stalled  time.Duration // how long the leader's disk had been blocking a write
-	Applied  uint64        // index of the last entry that the leader had applied, or NotBegun
-	Asked    int64         // a time, in running time, up to which the leader knew what was committed
-	Conn     any           // the connection that it came over
-	ended    int64         // when that connection ended, by the real clock; 0 while it is open
+	ID, Term   uint64
+	came       int64         // when it came, in running time
+	leaseStart int64         // when a majority last accepted the leader, in running time
+	Stalled    time.Duration // how long the leader's disk had been blocking a write
+	Applied    uint64        // index of the last entry that the leader had applied, or CommitUnknown
+	AsOf       int64         // a running time: all that was committed then is in Applied
+	Conn       any           // over which it came
+	ended      int64         // when that connection ended, by the real clock; 0 while it is open
 }
 
-// NotBegun is sent in place of the last applied entry by a leader that has not applied all that
-// earlier leaders left to it, or may have been replaced. It does not know what is committed.
-const NotBegun = math.MaxUint64
+// CommitUnknown is sent in place of Applied by a leader that does not know what is committed: it has
+// not applied all that earlier leaders left to it, or may have been replaced.
+const CommitUnknown = math.MaxUint64
 
-// State is a member's answer to a question (kindReach) of another member.
+// State is what a member knows of itself. Another member asks for it over a connection of
+// peer.KindState, and gets all but what is "not sent".
 type State struct {
-	Leads     bool
-	Lost      bool // it has lost its leader, or its leader's disk is stuck
-	Candidate bool
-	Term      uint64 // the newest that it knows
+	Leads       bool
+	NeedsLeader bool // it knows no leader, or its leader's disk is stuck
+	Candidate   bool
+	Term        uint64 // the newest that it knows
 	// The term and index at the end of its log.
 	LastTerm, LastIndex uint64
 	Stalled             time.Duration // how long its disk has been blocking a write
 	Saving              time.Duration // how long its disk has been blocking a write of a snapshot; not sent
 	Applied             uint64        // index of the last entry that it has applied; not sent
 	Begun               bool          // it leads, and has applied all that earlier leaders left to it; not sent
-	Dropped             bool          // its newest list takes its vote away, and may not be committed; not sent
+	Dropped             bool          // its newest list of members, perhaps uncommitted, takes its vote away; not sent
 }
 
 // StateLen is the length of an encoded State in bytes.
 const StateLen = 1 + 3*8 + 4
 
-// Append appends what other members are told of s.
+// Append appends s, encoded for another member.
 func (s *State) Append(b []byte) []byte {
 	var flags byte
-	for i, is := range []bool{s.Leads, s.Lost, s.Candidate} {
+	for i, is := range []bool{s.Leads, s.NeedsLeader, s.Candidate} {
 		if is {
 			flags |= 1 << i
 		}
@@ -132,7 +130,7 @@ func (s *State) Append(b []byte) []byte {
 // DecodeState is the inverse of State.Append; b has StateLen bytes.
 func DecodeState(b []byte) State {
 	return State{
-		Leads: b[0]&1 != 0, Lost: b[0]&2 != 0, Candidate: b[0]&4 != 0,
+		Leads: b[0]&1 != 0, NeedsLeader: b[0]&2 != 0, Candidate: b[0]&4 != 0,
 		Term: binary.BigEndian.Uint64(b[1:]), LastTerm: binary.BigEndian.Uint64(b[9:]), LastIndex: binary.BigEndian.Uint64(b[17:]),
 		Stalled: FromMillis(binary.BigEndian.Uint32(b[25:])),
 	}
@@ -151,22 +149,22 @@ func NewContacts(self uint64, t timing.Times) *Contacts {
 	return &Contacts{self: self, Times: t, peers: map[uint64]*peer{}}
 }
 
-// tick advances running time by the time since the last tick, but by at most a
-// quarter of the election timeout: if more has passed, the process was paused.
+// tick advances running time to now, but by at most a quarter of the election timeout: if more has
+// passed since the last tick, the process was paused.
 func (c *Contacts) tick(now int64) timing.Moment {
-	c.ran, c.ticked = c.ranAt(now), now
-	return timing.Moment{Now: now, Ran: c.ran}
+	c.running, c.ticked = c.runningAt(now), now
+	return timing.Moment{Real: now, Running: c.running}
 }
 
-func (c *Contacts) ranAt(now int64) int64 {
-	return c.ran + min(max(now-c.ticked, 0), timing.Late(c.Silence.Milliseconds()))
+func (c *Contacts) runningAt(now int64) int64 {
+	return c.running + min(max(now-c.ticked, 0), timing.Late(c.ElectionTimeout.Milliseconds()))
 }
 
 // Moment returns now by both clocks.
 func (c *Contacts) Moment(now int64) timing.Moment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return timing.Moment{Now: now, Ran: c.ranAt(now)}
+	return timing.Moment{Real: now, Running: c.runningAt(now)}
 }
 
 // setMembers replaces the list of members.
@@ -184,48 +182,47 @@ func (c *Contacts) setMembers(members []proto.Peer) {
 	}
 }
 
-// peer returns what is known about another member. The silence of a new one counts
-// from now.
+// peer returns what is known about another member. A new one counts as reached now.
 func (c *Contacts) peer(id uint64) *peer {
 	p := c.peers[id]
 	if p == nil {
-		p = &peer{followed: timing.Moment{Now: timing.Never, Ran: timing.Never}, reached: c.ran, saidAt: timing.Never, askedAt: timing.Never}
+		p = &peer{accepted: timing.Moment{Real: timing.Never, Running: timing.Never}, reached: c.running, saidAt: timing.Never, askedAt: timing.Never}
 		c.peers[id] = p
 	}
 	return p
 }
 
-// Followed notes that another member accepted a heartbeat of this one, or voted for
-// it; asked is when this member sent the heartbeat or the vote request.
-func (c *Contacts) Followed(id uint64, asked timing.Moment) {
+// Accepted notes that another member accepted a heartbeat of this one, or voted for it. sent is
+// when this member sent the heartbeat or the vote request.
+func (c *Contacts) Accepted(id uint64, sent timing.Moment) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
-	p.followed = timing.Moment{Now: max(p.followed.Now, asked.Now), Ran: max(p.followed.Ran, asked.Ran)}
-	c.reachedLocked(p, asked)
+	p.accepted = timing.Moment{Real: max(p.accepted.Real, sent.Real), Running: max(p.accepted.Running, sent.Running)}
+	c.reachedLocked(p, sent)
 }
 
-// Ask begins a round, which finds out whether this member still leads now. Clocks could
-// not tell whether a heartbeat was sent before or after this call, so rounds are numbered.
-func (c *Contacts) Ask() (round uint64) { return c.asks.Add(1) }
+// BeginRound begins a round, which finds out for a read index whether this member still leads: a majority
+// must accept heartbeats that were sent after this call. Clocks could not tell that, so rounds are numbered.
+func (c *Contacts) BeginRound() (round uint64) { return c.rounds.Add(1) }
 
 // Round returns the newest round.
-func (c *Contacts) Round() uint64 { return c.asks.Load() }
+func (c *Contacts) Round() uint64 { return c.rounds.Load() }
 
-// Agree notes that another member has accepted this one as the leader, by a heartbeat that
-// was sent after the round had begun.
-func (c *Contacts) Agree(id, round uint64) {
+// AcceptedRound notes that another member has accepted a heartbeat of this one that was sent
+// after the round had begun.
+func (c *Contacts) AcceptedRound(id, round uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
-	p.agreed = max(p.agreed, round)
-	c.agreed.Raise()
+	p.acceptedRound = max(p.acceptedRound, round)
+	c.roundAccepted.Raise()
 }
 
-// HasAgreed reports whether a majority of members has agreed to the round, and otherwise
+// HasMajority reports whether a majority of members has accepted the round, and otherwise
 // returns a channel that is closed when another member has. The member with the id asker,
-// which may be 0, has agreed by asking.
-func (c *Contacts) HasAgreed(round, asker uint64, members []proto.Peer) (bool, <-chan struct{}) {
+// which may be 0, has accepted it by asking.
+func (c *Contacts) HasMajority(round, asker uint64, members []proto.Peer) (bool, <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setMembers(members)
@@ -234,42 +231,42 @@ func (c *Contacts) HasAgreed(round, asker uint64, members []proto.Peer) (bool, <
 		if p == by {
 			return int64(round)
 		}
-		return int64(p.agreed)
+		return int64(p.acceptedRound)
 	}) >= int64(round) {
 		return true, nil
 	}
-	return false, c.agreed.Wait()
+	return false, c.roundAccepted.Wait()
 }
 
-func (c *Contacts) reachedLocked(p *peer, asked timing.Moment) {
-	p.reached = max(p.reached, asked.Ran)
+func (c *Contacts) reachedLocked(p *peer, at timing.Moment) {
+	p.reached = max(p.reached, at.Running)
 	p.refused = false
 }
 
-// Outdated notes that another member refused a heartbeat of this one, since it has begun a
-// later term. Raft may not have noticed: its main goroutine may be waiting for a stuck disk, and
-// the new leader's own heartbeats may not arrive here. Outdated reports whether that is news.
-func (c *Contacts) Outdated(term uint64) (news bool) {
+// SawLaterTerm notes that another member refused a heartbeat of this one, since it knows a later
+// term, and reports whether that is news. Raft may not have noticed: its main goroutine may be waiting
+// for a stuck disk, and the new leader's own heartbeats may not arrive here.
+func (c *Contacts) SawLaterTerm(term uint64) (news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	news = term > c.newer
-	c.newer = max(c.newer, term)
+	news = term > c.laterTerm
+	c.laterTerm = max(c.laterTerm, term)
 	return news
 }
 
-// leads reports whether this member leads, and knows of no later term, in which another may.
+// leads reports whether this member leads, and knows of no later term, in which another may lead.
 func (c *Contacts) leads(own *State) bool {
-	return own.Leads && max(c.heard.Term, c.newer) <= own.Term
+	return own.Leads && max(c.heard.Term, c.laterTerm) <= own.Term
 }
 
-// Lives notes that another member has given a sign of life on one of Raft's connections since
-// the last look at its connections. On a slow link its answers to heartbeats can be late, since they
-// and the heartbeats wait behind other messages.
-func (c *Contacts) Lives(id uint64) {
+// SeenAlive notes that another member has given a sign of life on one of Raft's connections since those
+// were last looked at. On a slow link its answers to heartbeats are no measure: they, and the heartbeats,
+// wait behind other messages.
+func (c *Contacts) SeenAlive(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.peers[id]; p != nil {
-		c.reachedLocked(p, timing.Moment{Ran: c.ran - c.Silence.Milliseconds()/timing.Looks})
+		c.reachedLocked(p, timing.Moment{Running: c.running - c.ElectionTimeout.Milliseconds()/timing.LooksPerTimeout})
 	}
 }
 
@@ -285,39 +282,39 @@ func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s State) 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
-	p.said, p.saidAt, p.cameAt = s, max(p.saidAt, asked.Now), now
+	p.said, p.saidAt, p.cameAt = s, max(p.saidAt, asked.Real), now
 	c.reachedLocked(p, asked)
 }
 
-// Hear notes a heartbeat, unless it is of an old term. It reports whether something
-// has changed since the previous one: the leader's term, the connection, or whether
-// the leader's disk is stuck. ledAgo is how long ago a majority confirmed the
-// leader; newest is the newest term that this member knows.
-func (c *Contacts) Hear(now int64, h Heartbeat, ledAgo time.Duration, newest uint64) (news bool) {
+// Heard notes a heartbeat of another member, unless it is of an old term. It reports whether
+// it differs from the previous one in the term, in the connection, or in whether the leader's disk is stuck.
+// leaseAge is how long ago a majority accepted the leader; newest is the newest term that this
+// member knows.
+func (c *Contacts) Heard(now int64, h Heartbeat, leaseAge time.Duration, newest uint64) (news bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tick(now)
 	if h.Term < newest || h.Term < c.heard.Term {
 		return false
 	}
-	news = h.Conn != c.heard.Conn || h.Term != c.heard.Term || h.Stalled >= c.Silence != (c.heard.Stalled >= c.Silence)
-	if h.Conn != c.heard.Conn || c.ran-c.heard.ran >= timing.Late(c.Silence.Milliseconds()) {
+	news = h.Conn != c.heard.Conn || h.Term != c.heard.Term || h.Stalled >= c.ElectionTimeout != (c.heard.Stalled >= c.ElectionTimeout)
+	if h.Conn != c.heard.Conn || c.running-c.heard.came >= timing.Late(c.ElectionTimeout.Milliseconds()) {
 		c.Gaps.Add(1)
 	}
-	h.ran, h.led = c.ran, c.ran-ledAgo.Milliseconds()
-	if h.Stalled < c.Silence/2 {
-		ledAgo -= c.Silence // on a slow link the answers that confirm it are late
+	h.came, h.leaseStart = c.running, c.running-leaseAge.Milliseconds()
+	if h.Stalled < c.ElectionTimeout/2 {
+		leaseAge -= c.ElectionTimeout // on a slow link the answers of its majority are late
 	}
-	h.Asked -= max(0, ledAgo).Milliseconds() // it may have been replaced since; a stuck one does not notice
+	h.AsOf -= max(0, leaseAge).Milliseconds() // it may have been replaced since; a stuck one does not notice
 	c.heard = h
 	if p := c.peers[h.ID]; p != nil {
-		c.reachedLocked(p, timing.Moment{Ran: c.ran})
+		c.reachedLocked(p, timing.Moment{Running: c.running})
 	}
 	return news
 }
 
-// HungUp notes that a connection for heartbeats has ended. It reports whether it was
-// that of the newest leader.
+// HungUp notes that a connection for heartbeats has ended, and reports whether it was the newest
+// leader's.
 func (c *Contacts) HungUp(conn any, now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,7 +328,7 @@ func (c *Contacts) HungUp(conn any, now int64) bool {
 // majority returns the latest time t such that at(p) >= t for a majority of the
 // voters. This member, if it is a voter, counts as having any t.
 func (c *Contacts) majority(at func(p *peer) int64) int64 {
-	most := Voters(c.members)/2 + 1
+	most := CountVoters(c.members)/2 + 1
 	var times []int64
 	for _, x := range c.members {
 		switch {
@@ -352,34 +349,33 @@ func (c *Contacts) majority(at func(p *peer) int64) int64 {
 	return times[len(times)-most]
 }
 
-// LastFollowed returns the latest time, by the real clock, since which a majority of
-// members has accepted a message that this member sent as the leader or a candidate.
-func (c *Contacts) LastFollowed(now int64, members []proto.Peer) int64 {
+// LeaseStart returns from when, by the real clock, this member's lease as the leader runs: the latest time such that
+// a majority of members has accepted a message that this member sent then or later, as the leader or a candidate.
+func (c *Contacts) LeaseStart(now int64, members []proto.Peer) int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.setMembers(members)
-	return min(now, c.majority(func(p *peer) int64 { return p.followed.Now }))
+	return min(now, c.majority(func(p *peer) int64 { return p.accepted.Real }))
 }
 
-// LedAgo returns how long ago, in running time, a majority accepted this member as
-// the leader.
-func (c *Contacts) LedAgo() time.Duration {
+// LeaseAge returns how long ago, in running time, a majority accepted this member as the leader.
+func (c *Contacts) LeaseAge() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	at := c.majority(func(p *peer) int64 { return p.followed.Ran })
-	return time.Duration(max(0, c.ran-at)) * time.Millisecond
+	at := c.majority(func(p *peer) int64 { return p.accepted.Running })
+	return time.Duration(max(0, c.running-at)) * time.Millisecond
 }
 
-// Knows reports whether this member, which leads in term, can tell others what is committed: it has
-// heard of no later term, and its process was not paused since a majority accepted it. In running
-// time that would seem to be a moment ago.
-func (c *Contacts) Knows(now int64, term uint64) bool {
+// KnowsCommitted reports whether this member, which leads in term, can tell others what is committed: it has
+// heard of no later term, and its process was not paused since a majority accepted it. After a pause,
+// LeaseAge would be too short.
+func (c *Contacts) KnowsCommitted(now int64, term uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	accepted := now - min(now, c.majority(func(p *peer) int64 { return p.followed.Now }))
-	ran := c.ranAt(now)
-	ran -= min(ran, c.majority(func(p *peer) int64 { return p.followed.Ran }))
-	return c.leads(&State{Leads: true, Term: term}) && accepted-ran < c.Silence.Milliseconds()/2
+	accepted := now - min(now, c.majority(func(p *peer) int64 { return p.accepted.Real }))
+	ran := c.runningAt(now)
+	ran -= min(ran, c.majority(func(p *peer) int64 { return p.accepted.Running }))
+	return c.leads(&State{Leads: true, Term: term}) && accepted-ran < c.ElectionTimeout.Milliseconds()/2
 }
 
 // Follows reports whether another member has accepted this one as the leader within the last
@@ -388,18 +384,18 @@ func (c *Contacts) Follows(id uint64, now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peers[id]
-	return p != nil && now-p.followed.Now < c.Silence.Milliseconds()
+	return p != nil && now-p.accepted.Real < c.ElectionTimeout.Milliseconds()
 }
 
-// Present counts the other members that accepted this one as the leader within the
-// last election timeout.
-func (c *Contacts) Present(now int64) (followers, observers int) {
+// CountFollowers counts the other members that accepted this one as the leader within the last
+// election timeout: voters (followers) and observers.
+func (c *Contacts) CountFollowers(now int64) (followers, observers int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, x := range c.members {
 		p := c.peers[x.ID]
 		switch {
-		case p == nil || now-p.followed.Now > c.Silence.Milliseconds():
+		case p == nil || now-p.accepted.Real > c.ElectionTimeout.Milliseconds():
 		case !x.Observer:
 			followers++
 		default:
@@ -409,88 +405,85 @@ func (c *Contacts) Present(now int64) (followers, observers int) {
 	return followers, observers
 }
 
-// lost reports whether this member, which does not lead, has lost its leader. Either
-// it knows no leader in the newest term, or the leader has been silent for the
-// election timeout; or the leader's connection has ended, and since then the leader
-// has refused a new one or said that it no longer leads. The last case needs no
-// waiting.
-func (c *Contacts) lost(newest uint64) bool {
+// lostLeader reports whether this member, which does not lead, has lost its leader: it knows none in
+// the newest term, or the leader has been silent for the election timeout. It need not wait so long if the
+// leader's connection has ended, and the leader has since refused a new one or said that it does not lead.
+func (c *Contacts) lostLeader(newest uint64) bool {
 	h := &c.heard
-	if h.ID == 0 || h.Term < newest || c.ran-h.ran >= c.Silence.Milliseconds() {
+	if h.ID == 0 || h.Term < newest || c.running-h.came >= c.ElectionTimeout.Milliseconds() {
 		return true
 	}
 	p := c.peers[h.ID]
 	return h.ended != 0 && p != nil && (p.refused || p.saidAt >= h.ended && !p.said.Leads)
 }
 
-// useless reports whether the current leader should be replaced because its disk is
-// stuck.
-func (c *Contacts) useless() bool { return c.heard.Stalled >= c.Silence }
+// leaderStuck reports whether the disk of the current leader is stuck, so that it should be replaced.
+func (c *Contacts) leaderStuck() bool { return c.heard.Stalled >= c.ElectionTimeout }
 
-// Complete completes this member's answer to a question: s holds all but what its
-// contacts say.
-func (c *Contacts) Complete(s State) State {
+// CompleteState returns this member's state as another is told it. s is the state that Raft knows;
+// CompleteState adds what the contacts know better: whether this member leads, needs a leader, or is a candidate.
+func (c *Contacts) CompleteState(s State) State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s.Leads = c.leads(&s)
-	s.Lost = !s.Leads && (c.lost(s.Term) || c.useless())
+	s.NeedsLeader = !s.Leads && (c.lostLeader(s.Term) || c.leaderStuck())
 	s.Candidate = s.Candidate && c.heard.Term < s.Term // Raft does not always notice that another was elected
 	return s
 }
 
-// keepUp advances current after this member has applied entries up to applied.
-func (c *Contacts) keepUp(applied uint64) {
-	for range 2 { // the next aim may already be reached too
-		if applied >= c.aim {
-			c.current = max(c.current, c.aimed)
-			if c.heard.Applied != NotBegun {
-				c.aim, c.aimed = c.heard.Applied, c.heard.Asked
+// advance advances currentAsOf after this member has applied entries up to applied.
+func (c *Contacts) advance(applied uint64) {
+	for range 2 { // the next target may already be reached too
+		if applied >= c.targetIndex {
+			c.currentAsOf = max(c.currentAsOf, c.targetAsOf)
+			if c.heard.Applied != CommitUnknown {
+				c.targetIndex, c.targetAsOf = c.heard.Applied, c.heard.AsOf
 			}
 		}
 	}
 }
 
-// CaughtUp notes that everything committed at ran, a running time, is applied here.
+// CaughtUp notes that this member has applied all that was committed at ran, a running time.
 func (c *Contacts) CaughtUp(ran int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.current = max(c.current, ran)
+	c.currentAsOf = max(c.currentAsOf, ran)
 }
 
-// Behind reports whether the state of this member may be older than reads are promised to be.
+// Behind reports whether this member's state may be older than is promised to reads.
 func (c *Contacts) Behind(now int64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.behindAt(c.ranAt(now))
+	return c.behindAt(c.runningAt(now))
 }
 
 func (c *Contacts) behindAt(ran int64) bool {
-	return ran-c.current >= (timing.UnheardLimit * c.Silence).Milliseconds()
+	return ran-c.currentAsOf >= (timing.UnheardLimit * c.ElectionTimeout).Milliseconds()
 }
 
 // Verdict is a member's view of its cluster at one look.
 type Verdict struct {
 	Leads      bool // this member leads, and has heard of no later term
-	Lost       bool // this member knows no leader
+	NoLeader   bool // this member knows no leader
 	NoMajority bool // a majority cannot be reached
 	Stuck      bool // this member's disk is stuck, but there is a working leader
-	Deposed    bool // Raft goes on leading although it should have noticed a later term
-	Behind     bool // this member's state is too old to serve reads from
-	Disputed   bool // members' states differ, and nobody knows which are right; see digests
+	Deposed    bool // Raft goes on leading here although it should have noticed a later term
+	Behind     bool // this member's state may be older than is promised to reads
+	Disputed   bool // members' states differ, and no majority says which are right; see Digests
 }
 
-// Look evaluates the contacts. It returns the verdict, which members to ask for their
-// state, whether this member must stand for election now, and when to look again. own
-// is this member's state.
+// Look evaluates what is known at now. It returns the verdict, which members to ask for their state,
+// whether this member must stand for election now, and after how long to call Look again. own is this
+// member's state as Raft knows it.
 func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, ask []proto.Peer, stand bool, again time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tick(now)
 	c.setMembers(members)
-	if c.term != 0 && own.Term > c.term {
-		c.begun = now
+	if c.lastTerm != 0 && own.Term > c.lastTerm {
+		c.termSince = now
 	}
-	c.term = own.Term
+	c.lastTerm = own.Term
 	leads := c.leads(&own)
 	switch {
 	case !own.Leads || leads:
@@ -498,28 +491,28 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	case c.deposed == 0:
 		c.deposed = now
 	default:
-		v.Deposed = now-c.deposed >= c.Sure.Milliseconds()
+		v.Deposed = now-c.deposed >= c.Lease.Milliseconds()
 	}
 	if leads || c.heard.Term >= own.Term {
-		c.begun, c.stood, c.tries = 0, 0, 0 // that election was won
+		c.termSince, c.stood, c.tries = 0, 0, 0 // that election was won
 	}
-	c.keepUp(own.Applied)
+	c.advance(own.Applied)
 	if leads && own.Begun { // nobody else can have committed anything while a majority accepted this leader
-		c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.Ran })))
+		c.currentAsOf = max(c.currentAsOf, min(c.running, c.majority(func(p *peer) int64 { return p.accepted.Running })))
 	}
-	v.Behind = c.behindAt(c.ran)
-	v.Leads, v.Lost = leads, !leads && c.lost(own.Term)
-	elect := v.Lost || !leads && c.useless()
+	v.Behind = c.behindAt(c.running)
+	v.Leads, v.NoLeader = leads, !leads && c.lostLeader(own.Term)
+	elect := v.NoLeader || !leads && c.leaderStuck()
 	if !elect {
-		c.eligible, c.resort = 0, 0
+		c.eligible, c.lastResort = 0, 0
 	}
 
 	reached := c.majority(func(p *peer) int64 { return p.reached })
 	if !leads {
-		reached = max(reached, c.heard.led)
+		reached = max(reached, c.heard.leaseStart)
 	}
-	silent := c.ran - min(c.ran, reached)
-	if elect || !leads && c.heard.ended != 0 || silent >= c.Silence.Milliseconds()/2 {
+	silent := c.running - min(c.running, reached)
+	if elect || !leads && c.heard.ended != 0 || silent >= c.ElectionTimeout.Milliseconds()/2 {
 		if c.trouble == 0 {
 			c.trouble = now
 			if !leads { // a leader's heartbeats keep these up to date
@@ -531,34 +524,33 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	} else {
 		c.trouble = 0
 	}
-	v.NoMajority = silent >= c.Silence.Milliseconds() || c.refusedByMost(now, leads || v.Lost)
-	v.Stuck = max(own.Stalled, own.Saving) >= c.Silence && !leads && !elect
+	v.NoMajority = silent >= c.ElectionTimeout.Milliseconds() || c.refusedByMost(now, leads || v.NoLeader)
+	v.Stuck = max(own.Stalled, own.Saving) >= c.ElectionTimeout && !leads && !elect
 
 	if c.trouble != 0 {
-		again := c.again(now).Milliseconds()
+		interval := c.interval(now).Milliseconds()
 		for _, x := range members {
 			if x.ID == c.self || x.Observer {
 				continue
 			}
-			if p := c.peer(x.ID); !p.asking && now-p.askedAt >= again {
+			if p := c.peer(x.ID); !p.asking && now-p.askedAt >= interval {
 				p.asking, p.askedAt = true, now
 				ask = append(ask, x)
 			}
 		}
 	}
-	stand = elect && c.mayStand(now, own)
-	if again = c.again(now); !leads && c.trouble == 0 {
-		again = timing.Redial(c.Silence)
+	stand = elect && c.mustStand(now, own)
+	if again = c.interval(now); !leads && c.trouble == 0 {
+		again = timing.Redial(c.ElectionTimeout)
 	}
-	if left := timing.UnheardLimit*c.Silence - time.Duration(c.ran-c.current)*time.Millisecond; left > 0 {
+	if left := timing.UnheardLimit*c.ElectionTimeout - time.Duration(c.running-c.currentAsOf)*time.Millisecond; left > 0 {
 		again = min(again, left)
 	}
 	return v, ask, stand, again
 }
 
-// refusedByMost reports whether so many members have been refusing connections that
-// the others are no majority, for longer than a restart takes. It does not count
-// while counts is false.
+// refusedByMost reports whether so many members have been refusing connections that the others
+// are no majority, for longer than a restart takes. That time starts anew while counts is false.
 func (c *Contacts) refusedByMost(now int64, counts bool) bool {
 	there := 0
 	for _, x := range c.members {
@@ -566,23 +558,23 @@ func (c *Contacts) refusedByMost(now int64, counts bool) bool {
 			there++
 		}
 	}
-	if !counts || len(c.members) == 0 || there > Voters(c.members)/2 {
-		c.gone = 0
+	if !counts || len(c.members) == 0 || there > CountVoters(c.members)/2 {
+		c.majorityGone = 0
 		return false
 	}
-	if c.gone == 0 {
-		c.gone = now
+	if c.majorityGone == 0 {
+		c.majorityGone = now
 	}
-	return now-c.gone >= c.Sure.Milliseconds()
+	return now-c.majorityGone >= c.Lease.Milliseconds()
 }
 
-// Missing lists the other voters that this member has not reached lately, for messages.
+// Missing lists, for messages, the other voters that this member has not reached lately.
 func (c *Contacts) Missing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []string
 	for _, x := range c.members {
-		if p := c.peers[x.ID]; !x.Observer && x.ID != c.self && p != nil && (p.refused || c.ran-p.reached >= c.Sure.Milliseconds()) {
+		if p := c.peers[x.ID]; !x.Observer && x.ID != c.self && p != nil && (p.refused || c.running-p.reached >= c.Lease.Milliseconds()) {
 			list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
 		}
 	}
@@ -590,89 +582,89 @@ func (c *Contacts) Missing() string {
 }
 
 const (
-	electionWrites = 4 // how many writes to disks, one after the other, an election waits for
-	mostPatience   = 5 // for how many of them a member waits at most before it stands again
+	electionWrites = 4 // for how many disk writes, one after the other, an election waits
+	maxPatience    = 5 // for the time of how many disk writes a member waits at most before it stands again
 )
 
-// mayStand reports whether this member must stand for election now. A majority must
-// have lost the leader and have working disks. To avoid split votes, the members of
-// that majority stand one after another, the one with the longest log first; among
-// equal logs, the lowest id goes first.
+// mustStand reports whether this member must stand for election now. A majority of voters must
+// need a leader and have working disks. To avoid split votes, they stand one after another: the one
+// with the longest log first, and of equal logs the one with the lowest id.
 //
-// A member whose newest list takes its vote away stands too as long as that list may not be
-// committed: it may be the only one that has the list, and with its longer log it refuses all
-// others. It leaves the others an election timeout, since mostly they can do without it. Its own vote
-// does not count. Once it leads, the list is committed, and it steps down.
+// A member whose newest list of members takes its vote away stands too while that list may be
+// uncommitted: if no other voter has the list, this member's log is the longest, and it refuses all
+// others its vote. It first leaves the others an election timeout, which is mostly enough for them. Its own
+// vote does not count. Once it leads, the list is committed, and it steps down.
 //
-// So does an observer, as a last resort, if its log ends later than those of all voters that answer: another member's newest list may make
-// it a voter, whose vote is needed, and which it refuses. It hands over as soon as it leads (see lead).
-func (c *Contacts) mayStand(now int64, own State) bool {
+// So does an observer, as a last resort, if its log ends later than those of all voters that answer: the newest
+// list of another member may make it a voter, whose vote that member needs and does not get. It hands over
+// as soon as it leads (see lead.go in package cluster).
+func (c *Contacts) mustStand(now int64, own State) bool {
 	self := Find(c.members, c.self)
 	votes := self != nil && !self.Observer
-	if self == nil && !own.Dropped || own.Stalled >= c.Silence/2 {
+	if self == nil && !own.Dropped || own.Stalled >= c.ElectionTimeout/2 {
 		c.eligible = 0
 		return false
 	}
-	sure := c.Sure.Milliseconds()
-	agree, before, running, unheard := 0, 0, false, false
+	lease := c.Lease.Milliseconds()
+	willing, before, rival, unheard := 0, 0, false, false
 	longest := true // its log ends later than those of all voters that answer
 	if votes {
-		agree = 1
+		willing = 1
 	}
 	for _, x := range c.members {
 		if x.Observer || x.ID == c.self {
 			continue
 		}
 		p := c.peer(x.ID)
-		if p.saidAt < c.trouble || now-p.cameAt > sure {
+		if p.saidAt < c.trouble || now-p.cameAt > lease {
 			unheard = unheard || !p.refused
 			continue
 		}
 		s := &p.said
-		running = running || s.Candidate || s.Term > own.Term
-		if s.Leads && s.Term >= own.Term && s.Stalled < c.Silence { // its heartbeat will come soon
+		rival = rival || s.Candidate || s.Term > own.Term
+		if s.Leads && s.Term >= own.Term && s.Stalled < c.ElectionTimeout { // its heartbeat will come soon
 			c.eligible = 0
 			return false
 		}
-		if !s.Lost || s.Stalled >= c.Silence/2 {
+		if !s.NeedsLeader || s.Stalled >= c.ElectionTimeout/2 {
 			continue
 		}
-		agree++
+		willing++
 		longest = longest && (own.LastTerm > s.LastTerm || own.LastTerm == s.LastTerm && own.LastIndex > s.LastIndex)
 		if s.LastTerm > own.LastTerm || s.LastTerm == own.LastTerm && (s.LastIndex > own.LastIndex || s.LastIndex == own.LastIndex && x.ID < c.self) {
 			before++
 		}
 	}
-	if agree <= Voters(c.members)/2 || !votes && !own.Dropped && !longest {
+	if willing <= CountVoters(c.members)/2 || !votes && !own.Dropped && !longest {
 		c.eligible = 0
 		return false
 	}
 	if c.eligible == 0 {
 		c.eligible = now
 	}
-	from, gap := c.eligible, sure/2
+	from, gap := c.eligible, lease/2
 	switch {
 	case !votes && !own.Dropped: // the others go first, and may need several attempts, during which their disks may seem stuck
-		if c.resort == 0 {
-			c.resort = now
+		if c.lastResort == 0 {
+			c.lastResort = now
 		}
-		from = max(from, c.resort+10*c.Silence.Milliseconds())
+		from = max(from, c.lastResort+10*c.ElectionTimeout.Milliseconds())
 	case !votes:
-		from += c.Silence.Milliseconds()
+		from += c.ElectionTimeout.Milliseconds()
 	}
 	switch {
-	case running: // give the other candidate time to win
-		from += sure
+	case rival: // give the other candidate time to win
+		from += lease
 	case unheard: // a member that has not answered yet may know of a leader
 		from += c.Beat.Milliseconds()
 	}
-	if last := max(c.stood, c.begun); last != 0 { // the previous election may still be won: disks may be slow
-		write := c.Silence.Milliseconds() / 2 // the longest time that one is given
-		patience, apart := write, sure/4
+	if last := max(c.stood, c.termSince); last != 0 { // the previous election may still be won, if disks are slow
+		write := c.ElectionTimeout.Milliseconds() / 2 // the most time that is allowed for a disk write
+		patience, apart := write, lease/4
 		if gap = write; c.tries >= 2 {
-			// A member hears of another's election only after two of its writes, and counts its own wait from then. So
-			// those with shorter logs wait longer: otherwise they would stand first every time.
-			patience = write * int64(min(c.tries, mostPatience))
+			// A member hears of another's election only after two disk writes of that one, and counts its own wait from
+			// then. So members with shorter logs wait longer: otherwise they would stand first every time.
+			patience = write * int64(min(c.tries, maxPatience))
 			apart, gap = write, patience+electionWrites*write
 		}
 		from = max(from, last+patience+spread(c.self, own.Term, apart))
@@ -691,8 +683,8 @@ func (c *Contacts) HasStood() bool {
 	return c.stood > 0
 }
 
-// spread returns a time from 0 to most which differs between members and terms as if it were random,
-// so that two that disturb each other in one election do not do so in the next ones too.
+// spread returns a pseudorandom time from 0 to most for a member and a term, so that two members that
+// split the votes of one election do not split those of the next ones too.
 func spread(id, term uint64, most int64) int64 {
 	return rand.New(rand.NewPCG(id, term)).Int64N(most + 1)
 }
@@ -713,9 +705,9 @@ func (c *Contacts) Troubled() bool {
 	return c.trouble != 0
 }
 
-// again returns the time between two looks, or two questions to the same member:
-// short at first when trouble begins, then longer, up to the heartbeat interval.
-func (c *Contacts) again(now int64) time.Duration {
+// interval returns the time between two looks, or two questions to the same member: when trouble
+// begins it is short, then longer, up to the time between heartbeats.
+func (c *Contacts) interval(now int64) time.Duration {
 	if c.trouble == 0 {
 		return c.Beat
 	}

@@ -25,7 +25,7 @@ func following() (c *Contacts, conn *int) {
 	c = NewContacts(1, timing.For(2*time.Second))
 	look(c, 1000, State{Term: 5})
 	conn = new(int)
-	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
+	c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
 	return c, conn
 }
 
@@ -35,7 +35,7 @@ func TestSilence(t *testing.T) {
 	c, _ := following()
 	for now := int64(1000); ; now += 100 {
 		v, _ := look(c, now, State{Term: 5})
-		if v.Lost {
+		if v.NoLeader {
 			if now != 3000 {
 				t.Errorf("lost after %d ms", now-1000)
 			}
@@ -43,7 +43,7 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	c, _ = following()
-	if v, _ := look(c, 60_000, State{Term: 5}); v.Lost || v.NoMajority {
+	if v, _ := look(c, 60_000, State{Term: 5}); v.NoLeader || v.NoMajority {
 		t.Error("a member that was paused for a minute has lost the others")
 	}
 }
@@ -58,13 +58,15 @@ func TestSeenLoss(t *testing.T) {
 	}{
 		{"only the connection", func(c *Contacts) {}, false},
 		{"refused", func(c *Contacts) { c.Refused(3) }, true},
-		{"does not lead", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1020, Ran: 0}, 1020, State{Term: 5}) }, true},
-		{"did not lead at that time", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1010, Ran: 0}, 1020, State{Term: 5}) }, true},
-		{"did not lead before", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1009, Ran: 0}, 1020, State{Term: 5}) }, false},
-		{"leads", func(c *Contacts) { c.Answered(3, timing.Moment{Now: 1020, Ran: 0}, 1020, State{Term: 5, Leads: true}) }, false},
+		{"does not lead", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, State{Term: 5}) }, true},
+		{"did not lead at that time", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1010, Running: 0}, 1020, State{Term: 5}) }, true},
+		{"did not lead before", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1009, Running: 0}, 1020, State{Term: 5}) }, false},
+		{"leads", func(c *Contacts) {
+			c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, State{Term: 5, Leads: true})
+		}, false},
 		{"heard again", func(c *Contacts) {
 			c.Refused(3)
-			c.Hear(1020, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
+			c.Heard(1020, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
 		}, false},
 	} {
 		c, conn := following()
@@ -72,7 +74,7 @@ func TestSeenLoss(t *testing.T) {
 			t.Errorf("%s: the end of another connection counts", x.name)
 		}
 		c.Refused(3) // while its connection is still open
-		if v, _ := look(c, 1005, State{Term: 5}); v.Lost {
+		if v, _ := look(c, 1005, State{Term: 5}); v.NoLeader {
 			t.Errorf("%s: lost by a refused connection while another one is open", x.name)
 		}
 		if !c.HungUp(conn, 1010) {
@@ -80,8 +82,8 @@ func TestSeenLoss(t *testing.T) {
 		}
 		look(c, 1010, State{Term: 5})
 		x.then(c)
-		if v, _ := look(c, 1030, State{Term: 5}); v.Lost != x.lost {
-			t.Errorf("%s: lost is %v", x.name, v.Lost)
+		if v, _ := look(c, 1030, State{Term: 5}); v.NoLeader != x.lost {
+			t.Errorf("%s: NoLeader is %v", x.name, v.NoLeader)
 		}
 	}
 }
@@ -103,12 +105,12 @@ func TestBehind(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			c, conn := following()
-			asked := c.Moment(1000).Ran
+			asked := c.Moment(1000).Running
 			for now := int64(1000); now < 20_000; now += 50 {
 				if now%100 == 0 {
 					m := c.Moment(now)
-					c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: conn, Applied: uint64(now), Asked: asked}, 0, 5)
-					asked = m.Ran
+					c.Heard(now, Heartbeat{ID: 3, Term: 5, Conn: conn, Applied: uint64(now), AsOf: asked}, 0, 5)
+					asked = m.Running
 				}
 				v, _ := look(c, now, State{Term: 5, Applied: x.applied(now)})
 				if v.Behind != c.Behind(now) {
@@ -120,7 +122,7 @@ func TestBehind(t *testing.T) {
 				if x.behind == 0 || now < x.behind-150 || now > x.behind+50 {
 					t.Fatalf("it is behind at %d", now)
 				}
-				if c.CaughtUp(c.Moment(now).Ran); c.Behind(now) {
+				if c.CaughtUp(c.Moment(now).Running); c.Behind(now) {
 					t.Error("it is behind although it caught up")
 				}
 				return
@@ -174,14 +176,14 @@ func TestMajority(t *testing.T) {
 // TestRemovedPeer: what is known about a member is forgotten when it is removed.
 func TestRemovedPeer(t *testing.T) {
 	c, _ := following()
-	c.Followed(2, c.Moment(1000))
+	c.Accepted(2, c.Moment(1000))
 	c.setMembers(three[:1])
 	if len(c.peers) != 0 {
 		t.Errorf("%d peers are left", len(c.peers))
 	}
 	c.setMembers(three)
-	if at := c.peers[2].followed; at != (timing.Moment{Now: timing.Never, Ran: timing.Never}) {
-		t.Errorf("a member that was added again has followed at %v", at)
+	if at := c.peers[2].accepted; at != (timing.Moment{Real: timing.Never, Running: timing.Never}) {
+		t.Errorf("a member that was added again has accepted at %v", at)
 	}
 }
 
@@ -189,18 +191,18 @@ func TestRemovedPeer(t *testing.T) {
 func TestLatestCounts(t *testing.T) {
 	c := NewContacts(1, timing.For(2*time.Second))
 	look(c, 0, State{Term: 5, Leads: true})
-	c.Followed(2, timing.Moment{Now: 200, Ran: 190})
-	c.Followed(2, timing.Moment{Now: 100, Ran: 90})
-	c.Answered(3, timing.Moment{Now: 200, Ran: 190}, 230, State{Lost: true})
-	c.Answered(3, timing.Moment{Now: 100, Ran: 90}, 240, State{})
-	if p := c.peers[2]; p.followed != (timing.Moment{Now: 200, Ran: 190}) || p.reached != 190 {
-		t.Errorf("followed at %v, reached at %d", p.followed, p.reached)
+	c.Accepted(2, timing.Moment{Real: 200, Running: 190})
+	c.Accepted(2, timing.Moment{Real: 100, Running: 90})
+	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, State{NeedsLeader: true})
+	c.Answered(3, timing.Moment{Real: 100, Running: 90}, 240, State{})
+	if p := c.peers[2]; p.accepted != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
+		t.Errorf("accepted at %v, reached at %d", p.accepted, p.reached)
 	}
 	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
 		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
 	}
-	if at := c.LastFollowed(150, three); at != 150 {
-		t.Errorf("followed at %d, which is in the future", at)
+	if at := c.LeaseStart(150, three); at != 150 {
+		t.Errorf("the lease starts at %d, which is in the future", at)
 	}
 }
 
@@ -226,18 +228,18 @@ func TestHeartbeats(t *testing.T) {
 		if x.h.Conn == nil {
 			x.h.Conn = conn
 		}
-		if news := c.Hear(1100, x.h, 30*ms, x.newest); news != x.news {
+		if news := c.Heard(1100, x.h, 30*ms, x.newest); news != x.news {
 			t.Errorf("%s: hear reports a change: %v", x.name, news)
 		}
-		ran := c.Moment(1100).Ran
+		ran := c.Moment(1100).Running
 		h := c.heard
-		if counts := h.ran == ran; counts != x.counts {
+		if counts := h.came == ran; counts != x.counts {
 			t.Errorf("%s: counts is %v", x.name, counts)
 		}
-		if x.counts && (h.ID != x.h.ID || h.Term != x.h.Term || h.led != ran-30 || c.peers[x.h.ID].reached != ran) {
+		if x.counts && (h.ID != x.h.ID || h.Term != x.h.Term || h.leaseStart != ran-30 || c.peers[x.h.ID].reached != ran) {
 			t.Errorf("%s: %+v", x.name, h)
 		}
-		if x.h.Stalled >= 2*time.Second && !c.Hear(1200, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5) {
+		if x.h.Stalled >= 2*time.Second && !c.Heard(1200, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5) {
 			t.Errorf("%s: hear does not report that the disk works again", x.name)
 		}
 	}
@@ -250,25 +252,25 @@ func TestReportedState(t *testing.T) {
 		own, want State
 	}{
 		{"it follows", State{Term: 5}, State{Term: 5}},
-		{"a later term has begun", State{Term: 6}, State{Term: 6, Lost: true}},
+		{"a later term has begun", State{Term: 6}, State{Term: 6, NeedsLeader: true}},
 		{"it leads a later term", State{Term: 6, Leads: true}, State{Term: 6, Leads: true}},
 		{"it leads that term", State{Term: 5, Leads: true}, State{Term: 5, Leads: true}},
 		{"it led an earlier term", State{Term: 4, Leads: true}, State{Term: 4}},
 		{"it stands in that term", State{Term: 5, Candidate: true}, State{Term: 5}},
-		{"it stands in a later term", State{Term: 6, Candidate: true}, State{Term: 6, Candidate: true, Lost: true}},
+		{"it stands in a later term", State{Term: 6, Candidate: true}, State{Term: 6, Candidate: true, NeedsLeader: true}},
 	} {
 		c, _ := following()
-		if got := c.Complete(x.own); got != x.want {
+		if got := c.CompleteState(x.own); got != x.want {
 			t.Errorf("%s: it reports %+v, want %+v", x.name, got, x.want)
 		}
 	}
 	c := NewContacts(1, timing.For(2*time.Second))
-	if got := c.Complete(State{}); !got.Lost {
+	if got := c.CompleteState(State{}); !got.NeedsLeader {
 		t.Error("a member that never heard a leader does not report it as lost")
 	}
 	c, conn := following()
-	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn, Stalled: 2 * time.Second}, 0, 5)
-	if got := c.Complete(State{Term: 5}); !got.Lost {
+	c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: conn, Stalled: 2 * time.Second}, 0, 5)
+	if got := c.CompleteState(State{Term: 5}); !got.NeedsLeader {
 		t.Error("a member whose leader cannot write does not report it as lost")
 	}
 }
@@ -276,8 +278,8 @@ func TestReportedState(t *testing.T) {
 // TestStateOnTheWire: an encoded state decodes to the same.
 func TestStateOnTheWire(t *testing.T) {
 	for _, s := range []State{
-		{}, {Leads: true}, {Lost: true}, {Candidate: true},
-		{Leads: true, Lost: true, Candidate: true, Term: 1 << 60, LastTerm: 2 << 50, LastIndex: 3 << 40, Stalled: 1234 * ms},
+		{}, {Leads: true}, {NeedsLeader: true}, {Candidate: true},
+		{Leads: true, NeedsLeader: true, Candidate: true, Term: 1 << 60, LastTerm: 2 << 50, LastIndex: 3 << 40, Stalled: 1234 * ms},
 	} {
 		b := s.Append(nil)
 		if len(b) != StateLen || DecodeState(b) != s {
@@ -310,7 +312,7 @@ func (x *standing) after(t *testing.T) int64 {
 	c := NewContacts(x.self, timing.For(2*time.Second))
 	c.Look(1000, x.members, x.own)
 	conn := new(int)
-	c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
+	c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: conn}, 0, 5)
 	c.HungUp(conn, 1010)
 	c.Look(1010, x.members, x.own)
 	for _, id := range append(x.refused, 3) {
@@ -318,7 +320,7 @@ func (x *standing) after(t *testing.T) int64 {
 	}
 	for now := int64(1010); now < 3000; now++ {
 		for id, s := range x.says {
-			c.Answered(id, timing.Moment{Now: now, Ran: 0}, now, s)
+			c.Answered(id, timing.Moment{Real: now, Running: 0}, now, s)
 		}
 		if _, _, stand, _ := c.Look(now, x.members, x.own); stand {
 			return now - 1010
@@ -332,7 +334,7 @@ func (x *standing) after(t *testing.T) int64 {
 func TestWhenItStands(t *testing.T) {
 	own := State{Term: 5, LastTerm: 5, LastIndex: 10}
 	lost := own
-	lost.Lost = true
+	lost.NeedsLeader = true
 	with := func(s State, change func(s *State)) State {
 		change(&s)
 		return s
@@ -374,12 +376,12 @@ func TestWhenItStands(t *testing.T) {
 // election, or another member's, before it stands again.
 func TestStandsAgain(t *testing.T) {
 	c, _ := following()
-	own, lost := State{Term: 6}, State{Term: 6, Lost: true}
+	own, lost := State{Term: 6}, State{Term: 6, NeedsLeader: true}
 	c.Refused(3)
 	var stood []int64
 	run := func(from, to int64) {
 		for now := from; now < to; now++ {
-			c.Answered(2, timing.Moment{Now: now, Ran: 0}, now, lost)
+			c.Answered(2, timing.Moment{Real: now, Running: 0}, now, lost)
 			if _, stand := look(c, now, own); stand {
 				stood = append(stood, now)
 			}
@@ -401,7 +403,7 @@ func TestStandsAgain(t *testing.T) {
 	}
 
 	// After another member was elected and lost, the waits begin again.
-	c.Hear(40_000, Heartbeat{ID: 2, Term: 6, Conn: new(int)}, 0, 6)
+	c.Heard(40_000, Heartbeat{ID: 2, Term: 6, Conn: new(int)}, 0, 6)
 	look(c, 40_000, own)
 	stood = nil
 	own.Term, lost.Term = 7, 7
@@ -416,17 +418,17 @@ func TestStandsAgain(t *testing.T) {
 // should stand first their full time again, counted from the second loss.
 func TestLossesApart(t *testing.T) {
 	c := NewContacts(2, timing.For(2*time.Second))
-	own, lost := State{Term: 5}, State{Term: 5, Lost: true}
+	own, lost := State{Term: 5}, State{Term: 5, NeedsLeader: true}
 	first := int64(-1)
 	for now := int64(1000); now < 2000 && first < 0; now++ {
 		if now < 1010 || now >= 1100 && now < 1110 {
-			c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
+			c.Heard(now, Heartbeat{ID: 3, Term: 5, Conn: new(int)}, 0, 5)
 		} else if now == 1010 || now == 1110 {
 			c.HungUp(c.heard.Conn, now)
 			look(c, now, own)
 			c.Refused(3)
 		}
-		c.Answered(1, timing.Moment{Now: now, Ran: 0}, now, lost)
+		c.Answered(1, timing.Moment{Real: now, Running: 0}, now, lost)
 		if _, stand := look(c, now, own); stand {
 			first = now
 		}
@@ -442,21 +444,21 @@ func TestWaitsAgain(t *testing.T) {
 	for name, between := range map[string]func(c *Contacts, now int64, own *State){
 		"its disk is slow": func(_ *Contacts, _ int64, own *State) { own.Stalled = time.Second },
 		"another leads": func(c *Contacts, now int64, _ *State) {
-			c.Answered(4, timing.Moment{Now: now, Ran: 0}, now, State{Leads: true, Term: 5})
+			c.Answered(4, timing.Moment{Real: now, Running: 0}, now, State{Leads: true, Term: 5})
 		},
 		"the others have a leader": func(c *Contacts, now int64, _ *State) {
-			c.Answered(1, timing.Moment{Now: now, Ran: 0}, now, State{Term: 5})
+			c.Answered(1, timing.Moment{Real: now, Running: 0}, now, State{Term: 5})
 		},
 	} {
 		c := NewContacts(2, timing.For(2*time.Second))
-		lost := State{Term: 5, Lost: true}
-		c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
+		lost := State{Term: 5, NeedsLeader: true}
+		c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
 		c.HungUp(t, 1005)
 		stood := int64(-1)
 		for now := int64(1010); now < 2000 && stood < 0; now++ {
 			own := State{Term: 5}
 			for _, id := range []uint64{1, 4} {
-				c.Answered(id, timing.Moment{Now: now, Ran: 0}, now, lost)
+				c.Answered(id, timing.Moment{Real: now, Running: 0}, now, lost)
 			}
 			c.Refused(3)
 			c.Refused(5)
@@ -533,7 +535,7 @@ func TestRefusedByThree(t *testing.T) {
 		own := State{Term: 5, Leads: x.leads}
 		c.Look(1000, five, own)
 		if !x.leads {
-			c.Hear(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
+			c.Heard(1000, Heartbeat{ID: 3, Term: 5, Conn: t}, 0, 5)
 			c.Look(1000, five, own)
 		}
 		for _, id := range x.refused {
@@ -557,7 +559,7 @@ func TestRefusedByThree(t *testing.T) {
 		}
 		at(now)
 	}
-	c.Followed(2, c.Moment(1200))
+	c.Accepted(2, c.Moment(1200))
 	at(1200)
 	c.Refused(2)
 	if at(1250) || at(1549) || !at(1550) {
@@ -583,7 +585,7 @@ func TestOldAnswers(t *testing.T) {
 		c.HungUp(conn, 1010)
 		look(c, 1010, own)
 		c.Refused(3)
-		c.Answered(2, timing.Moment{Now: x.asked, Ran: 0}, x.came, State{Lost: true, Term: 5, LastTerm: 5, LastIndex: 9})
+		c.Answered(2, timing.Moment{Real: x.asked, Running: 0}, x.came, State{NeedsLeader: true, Term: 5, LastTerm: 5, LastIndex: 9})
 		if _, stand := look(c, x.now, own); stand != x.want {
 			t.Errorf("asked at %d and answered at %d: it stands at %d: %v", x.asked, x.came, x.now, stand)
 		}
@@ -612,7 +614,7 @@ func TestNoMajority(t *testing.T) {
 		conn := new(int)
 		for now := int64(1000); now <= 3100; now += 10 {
 			if x.ago != nil {
-				c.Hear(now, Heartbeat{ID: 3, Term: 5, Conn: conn}, x.ago(now), 5)
+				c.Heard(now, Heartbeat{ID: 3, Term: 5, Conn: conn}, x.ago(now), 5)
 			}
 			if v, _, _, _ := c.Look(now, five, own); v.NoMajority != x.want(now) {
 				t.Errorf("%s: without a majority after %d ms: %v", x.name, now-1000, v.NoMajority)
@@ -625,19 +627,19 @@ func TestNoMajority(t *testing.T) {
 // pause of the process counts as at most a quarter of it.
 func TestTimes(t *testing.T) {
 	for election, want := range map[time.Duration]timing.Times{
-		2 * time.Second: {Silence: 2 * time.Second, Sure: 300 * ms, Beat: 100 * ms},
-		300 * ms:        {Silence: 300 * ms, Sure: 150 * ms, Beat: 75 * ms},
-		2 * ms:          {Silence: 2 * ms, Sure: 1 * ms, Beat: 1 * ms},
+		2 * time.Second: {ElectionTimeout: 2 * time.Second, Lease: 300 * ms, Beat: 100 * ms},
+		300 * ms:        {ElectionTimeout: 300 * ms, Lease: 150 * ms, Beat: 75 * ms},
+		2 * ms:          {ElectionTimeout: 2 * ms, Lease: 1 * ms, Beat: 1 * ms},
 	} {
 		if got := timing.For(election); got != want {
 			t.Errorf("%v: %v, want %v", election, got, want)
 		}
 	}
 	c, _ := following()
-	at := c.Moment(1000).Ran
+	at := c.Moment(1000).Running
 	for now, want := range map[int64]int64{900: 0, 1499: 499, 1500: 500, 60_000: 500} {
-		if got := c.Moment(now); got.Now != now || got.Ran-at != want {
-			t.Errorf("at %d it ran for %d ms, want %d", now, got.Ran-at, want)
+		if got := c.Moment(now); got.Real != now || got.Running-at != want {
+			t.Errorf("at %d it ran for %d ms, want %d", now, got.Running-at, want)
 		}
 	}
 }
@@ -671,25 +673,25 @@ func TestKnowsWhatIsCommitted(t *testing.T) {
 	c := NewContacts(1, timing.For(2*time.Second))
 	knows := func(now int64, term uint64, want bool) {
 		t.Helper()
-		if c.Knows(now, term) != want {
+		if c.KnowsCommitted(now, term) != want {
 			t.Errorf("at %d, in term %d, it knows: %v", now, term, !want)
 		}
 	}
 	look(c, 1000, State{Leads: true, Term: 5})
-	c.Followed(2, c.Moment(1000))
+	c.Accepted(2, c.Moment(1000))
 	for now := int64(1000); now < 5000; now += 100 {
 		look(c, now, State{Leads: true, Term: 5})
 		knows(now, 5, true)
 	}
-	c.Followed(2, c.Moment(4900))
+	c.Accepted(2, c.Moment(4900))
 	look(c, 9000, State{Leads: true, Term: 5})
-	if ago := c.LedAgo(); ago >= time.Second {
+	if ago := c.LeaseAge(); ago >= time.Second {
 		t.Errorf("it was accepted %v ago in running time", ago)
 	}
 	knows(9000, 5, false)
-	c.Followed(2, c.Moment(9000))
+	c.Accepted(2, c.Moment(9000))
 	knows(9000, 5, true)
-	c.Outdated(6)
+	c.SawLaterTerm(6)
 	knows(9000, 5, false)
 	knows(9000, 6, true)
 }

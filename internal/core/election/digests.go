@@ -11,18 +11,18 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// ErrDiffers is the fault of a member whose state is not what the log makes of it, or whose
-// log is not that of the others.
+// ErrDiffers is the error of a member whose state does not follow from its log, or whose log
+// differs from that of the others.
 var ErrDiffers = errors.New("it stops serving and keeps its files; see \"Two members differ\" in docs/operations.md")
 
-// Digests compares the states of the members while they run. With each heartbeat the leader
-// asks for the digest at an entry that it has applied: it asks all members for the same one, and takes
-// another one some times a second. Each member answers with its digest there, or at an entry of an earlier heartbeat if
-// it has not applied this one yet.
+// Digests compares the states of the members while they run. With each heartbeat the leader asks for the digest
+// of the state after an entry that it has applied: all members for the same entry, and a newer one a few times a
+// second. A member that has not applied that entry yet answers for one of an earlier heartbeat.
 //
-// A member is wrong if most voters have another digest than it, and all the same one, at one entry. Nothing else
-// is a proof. While two members differ and no majority says which of them is wrong, nobody ends; after patience,
-// nobody serves either, until a majority has the same state again (docs/decisions/026-nobody-serves-in-doubt.md).
+// A member is wrong if, after one entry, a majority of voters has the same digest and the member has another. Nothing
+// else is a proof. While two members differ and no majority says which of them is wrong, no member stops; after
+// an election timeout, nobody serves either, until a majority has the same state again
+// (docs/decisions/026-nobody-serves-in-doubt.md).
 //
 // It has no goroutine, and waits neither for a disk nor for the replica's lock. Its methods
 // are safe for concurrent use.
@@ -31,55 +31,55 @@ type Digests struct {
 	replica *fsm.Replica
 
 	mu       sync.Mutex
-	asked    uint64 // index of a heartbeat that this member had not applied when it came
-	copied   uint64 // this state is a copy of another member's up to this entry, and was not found right at a later one; or 0
-	settled  uint64 // the newest entry at which most voters, or all members, had the same state, as far as this member has heard
-	disputed uint64 // nobody serves, since members differ at this entry, until a later one is settled; or 0
+	asked    uint64 // the entry that an earlier heartbeat asked for, to be answered once it is applied
+	copied   uint64 // this state was copied from another member up to this entry, and not yet found right after a later one; or 0
+	settled  uint64 // the newest entry after which a majority of voters, or all members, had the same state, as far as this member has heard
+	disputed uint64 // nobody serves, since members differ after this entry, until a later one is settled; or 0
 
 	// On the leader, of its term:
-	ballots []ballot // the newest ones, oldest first
-	members map[uint64]*compared
-	next    int64        // when it asks for another entry, in running time: each member is to hear of each one
-	recount bool         // look must look at all ballots, also those of which nothing new was said
-	list    []proto.Peer // with which it has looked last
-	doubted uint64       // the newest entry at which members differ, if that is after settled; or 0
-	since   int64        // members have differed since then without a majority for one state, in running time
+	ballots      []ballot // the newest ones, oldest first
+	members      map[uint64]*compared
+	nextAt       int64        // when to ask for a newer entry, in running time: not before each member can have heard of the last one
+	recount      bool         // Look must count all ballots again, not only those with news
+	lastMembers  []proto.Peer // as of the last Look
+	doubted      uint64       // the newest entry after which members differ without a majority; 0 once a later one is settled
+	doubtedSince int64        // since when they differ so, in running time
 }
 
-// ballot is what the members have said of one entry.
+// ballot holds the members' digests after one entry.
 type ballot struct {
-	index uint64
-	said  map[uint64]uint64 // digests, by member
-	news  bool              // look has not seen all of them
+	index   uint64
+	digests map[uint64]uint64 // by member
+	news    bool              // some came after Look last counted this ballot
 }
 
-// compared is what the leader knows of another member, since that has answered over a new connection. Before that it may
+// compared is what the leader knows of another member since that has answered over a new connection: before, it may
 // have been another process.
 type compared struct {
-	copied  uint64 // its own digests.copied
-	right   uint64 // the newest entry at which it had the same state as most voters; or 0
-	differs uint64 // the first entry at which it differed from the leader, and it has differed since; or 0
-	wrong   uint64 // an entry at which it is known to be wrong; or 0
+	copied  uint64 // its own Digests.copied
+	right   uint64 // the newest entry after which it had the state of a majority of voters; or 0
+	differs uint64 // the first entry after which it differed from the leader, if it still does; or 0
+	wrong   uint64 // an entry after which it is known to be wrong; or 0
 }
 
-// Question is what a heartbeat says of states. Right and Wrong are of the member that it is sent to.
-type Question struct {
+// DigestQuestion is what a heartbeat to a member says of states.
+type DigestQuestion struct {
 	Index    uint64 // the entry whose digest the leader asks for; or 0
-	Settled  uint64 // see digests
-	Disputed uint64 // see digests
-	Wrong    uint64 // an entry at which the member is known to be wrong; or 0
-	Right    uint64 // the newest entry at which it is known to be right; or 0
+	Settled  uint64 // see Digests.settled
+	Disputed uint64 // see Digests.disputed
+	Wrong    uint64 // an entry after which this member is known to be wrong; or 0
+	Right    uint64 // the newest entry after which this member is known to be right; or 0
 }
 
-// DigestAnswer is the answer to a question.
+// DigestAnswer is the answer to a [DigestQuestion].
 type DigestAnswer struct {
-	Index, Digest uint64 // Index is 0 if the member does not know its digest
-	Copied        uint64 // see digests
-	Disputed      uint64 // see digests
+	Index, Digest uint64 // both are 0 if the member has no digest for an entry that was asked for
+	Copied        uint64 // see Digests.copied
+	Disputed      uint64 // see Digests.disputed
 }
 
-// maxBallots is how many entries the leader remembers that it has asked for: those of at least two election timeouts. A
-// member that is later than that does not serve (see contacts.behind).
+// maxBallots is for how many entries the leader keeps digests: those of at least two election timeouts. A
+// member that is further behind does not serve (see Contacts.Behind).
 const maxBallots = 32
 
 // NewDigests returns the digests of the member with the id self.
@@ -87,7 +87,7 @@ func NewDigests(self uint64, replica *fsm.Replica) *Digests {
 	return &Digests{self: self, replica: replica, members: map[uint64]*compared{}}
 }
 
-// Answer returns what to answer to a heartbeat that asks for the entry at index.
+// Answer returns the answer to a heartbeat that asks for the digest after the entry at index.
 func (d *Digests) Answer(index uint64) DigestAnswer {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,14 +97,15 @@ func (d *Digests) Answer(index uint64) DigestAnswer {
 			return DigestAnswer{at, digest, d.copied, d.disputed}
 		}
 	}
-	if newest, _ := d.replica.Newest(); d.asked <= newest { // else this one may be known sooner
+	if newest, _ := d.replica.Newest(); d.asked <= newest { // otherwise its digest may be known sooner than this one's
 		d.asked = index
 	}
 	return DigestAnswer{0, 0, d.copied, d.disputed}
 }
 
-// Restored notes that this member has restored another member's snapshot, which ends at index. While it is restoring one, index
-// is math.MaxUint64: it answers with the new state before it can say where that ends. Restored returns what held before.
+// Restored notes that this member has restored another member's snapshot, which ends at index, and returns the index
+// noted before. While it restores one, index is math.MaxUint64: its answers can be about the new state before it can say
+// where the snapshot ends.
 func (d *Digests) Restored(index uint64) (was uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -112,8 +113,9 @@ func (d *Digests) Restored(index uint64) (was uint64) {
 	return was
 }
 
-// Heard notes what a heartbeat says. It reports whether this member now may serve, or may no longer.
-func (d *Digests) Heard(q Question) (news bool) {
+// Heard notes what a leader's heartbeat says of states. It reports whether a dispute has begun or ended, which decides
+// whether this member may serve.
+func (d *Digests) Heard(q DigestQuestion) (news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was := d.disputed
@@ -124,12 +126,12 @@ func (d *Digests) Heard(q Question) (news bool) {
 	if d.copied < q.Right {
 		d.copied = 0
 	}
-	d.clear()
+	d.clearSettled()
 	return d.disputed != was
 }
 
-// clear ends what is settled by now.
-func (d *Digests) clear() {
+// clearSettled ends a dispute and a doubt that are settled by now.
+func (d *Digests) clearSettled() {
 	if d.settled >= d.disputed {
 		d.disputed = 0
 	}
@@ -138,11 +140,11 @@ func (d *Digests) clear() {
 	}
 }
 
-// Question returns what a heartbeat to a member says.
-func (d *Digests) Question(to uint64) Question {
+// Question returns what a heartbeat to a member says of states.
+func (d *Digests) Question(to uint64) DigestQuestion {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	q := Question{Index: d.newest(), Settled: d.settled, Disputed: d.disputed}
+	q := DigestQuestion{Index: d.newest(), Settled: d.settled, Disputed: d.disputed}
 	if x := d.members[to]; x != nil {
 		q.Wrong, q.Right = x.wrong, x.right
 	}
@@ -157,14 +159,14 @@ func (d *Digests) newest() uint64 {
 	return d.ballots[len(d.ballots)-1].index
 }
 
-// Answered notes what another member answers to a heartbeat. It reports whether the first difference from this leader was seen,
-// and whether that or a dispute is news.
+// Answered notes what another member answers to a heartbeat of this leader. differs is whether it is the first answer by which
+// that member's state differs; news is whether that is so, or the disputed entry has changed.
 func (d *Digests) Answered(id uint64, a DigestAnswer) (differs, news bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	was := d.disputed
-	d.disputed = max(d.disputed, a.Disputed) // this leader may have forgotten it by a restart
-	d.clear()
+	d.disputed = max(d.disputed, a.Disputed) // this leader may have been restarted since
+	d.clearSettled()
 	news = d.disputed != was
 	x := d.members[id]
 	if x == nil {
@@ -179,8 +181,8 @@ func (d *Digests) Answered(id uint64, a DigestAnswer) (differs, news bool) {
 		return false, news
 	}
 	b := &d.ballots[i]
-	b.said[id], b.news = a.Digest, true
-	if a.Digest == b.said[d.self] {
+	b.digests[id], b.news = a.Digest, true
+	if a.Digest == b.digests[d.self] {
 		x.differs = 0
 		return false, news
 	}
@@ -191,10 +193,10 @@ func (d *Digests) Answered(id uint64, a DigestAnswer) (differs, news bool) {
 	return true, true
 }
 
-// Look decides what the answers mean. leads is whether this member leads, and has applied what earlier leaders left. look returns
-// the entry at which this member itself is known to be wrong, or 0, and whether a dispute has begun. It is called again and
-// again: each time, it begins to ask for the newest entry.
-func (d *Digests) Look(members []proto.Peer, leads bool, ran int64, patience time.Duration) (ownWrong uint64, begun bool) {
+// Look decides on the leader what the answers mean, and has the next heartbeats ask for a newer entry. leads is whether
+// this member leads and has applied all that earlier leaders left to it. ran is the running time, and patience the election
+// timeout. Look returns an entry after which this member itself is known to be wrong, or 0, and whether a dispute has begun.
+func (d *Digests) Look(members []proto.Peer, leads bool, ran int64, patience time.Duration) (ownWrong uint64, disputeBegan bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !leads {
@@ -205,24 +207,24 @@ func (d *Digests) Look(members []proto.Peer, leads bool, ran int64, patience tim
 			d.drop(id)
 		}
 	}
-	if index, digest := d.replica.Newest(); index > d.newest() && ran >= d.next {
-		d.next = ran + patience.Milliseconds()/8
+	if index, digest := d.replica.Newest(); index > d.newest() && ran >= d.nextAt {
+		d.nextAt = ran + patience.Milliseconds()/8
 		d.ballots = append(d.ballots, ballot{index, map[uint64]uint64{d.self: digest}, true})
 		d.ballots = d.ballots[max(0, len(d.ballots)-maxBallots):]
 	}
-	all, settled := d.recount || !slices.Equal(members, d.list), d.settled
-	d.recount, d.list = false, members
+	all, settled := d.recount || !slices.Equal(members, d.lastMembers), d.settled
+	d.recount, d.lastMembers = false, members
 	for i := range d.ballots {
 		b := &d.ballots[i]
 		if !b.news && !all {
 			continue
 		}
 		b.news = false
-		right, ok := d.right(b, members)
+		right, ok := d.majorityDigest(b, members)
 		switch {
 		case ok:
 			d.settled = max(d.settled, b.index)
-			for id, digest := range b.said {
+			for id, digest := range b.digests {
 				switch x := d.members[id]; {
 				case digest == right && id != d.self:
 					x.right = max(x.right, b.index)
@@ -238,41 +240,41 @@ func (d *Digests) Look(members []proto.Peer, leads bool, ran int64, patience tim
 			}
 		case d.split(b):
 			if d.doubted == 0 {
-				d.since = ran
+				d.doubtedSince = ran
 			}
 			d.doubted = max(d.doubted, b.index)
-		case !slices.ContainsFunc(members, func(x proto.Peer) bool { _, ok := b.said[x.ID]; return !ok }):
-			d.settled = max(d.settled, b.index) // copies or not: nobody has another state. It proves no later state right
+		case !slices.ContainsFunc(members, func(x proto.Peer) bool { _, ok := b.digests[x.ID]; return !ok }):
+			d.settled = max(d.settled, b.index) // even of copies: nobody has another state. But this proves no later state right
 		}
 	}
 	if d.settled > settled {
-		d.since = ran
+		d.doubtedSince = ran
 	}
-	d.clear()
-	if d.doubted != 0 && (d.disputed != 0 || ran-d.since >= patience.Milliseconds()) {
-		begun = d.disputed == 0
-		d.disputed = d.doubted // the newest: other members may have heard of a majority at an earlier one
+	d.clearSettled()
+	if d.doubted != 0 && (d.disputed != 0 || ran-d.doubtedSince >= patience.Milliseconds()) {
+		disputeBegan = d.disputed == 0
+		d.disputed = d.doubted // the newest: other members may have heard that an earlier one is settled
 	}
-	return ownWrong, begun
+	return ownWrong, disputeBegan
 }
 
-// split reports whether members have said different digests.
+// split reports whether members have different digests.
 func (d *Digests) split(b *ballot) bool {
-	for _, digest := range b.said {
-		if digest != b.said[d.self] {
+	for _, digest := range b.digests {
+		if digest != b.digests[d.self] {
 			return true
 		}
 	}
 	return false
 }
 
-// right returns the digest that most voters have at an entry. A voter whose state is a copy of another's says only what that
-// one says, so it does not count until it was found right without that, at an entry after the copy's end.
-func (d *Digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool) {
-	for _, digest := range b.said {
+// majorityDigest returns the digest that a majority of voters has. A voter whose state is a copy of another's proves only what that
+// one does, so it does not count until the others alone have shown it to be right, after an entry past the copy's end.
+func (d *Digests) majorityDigest(b *ballot, members []proto.Peer) (digest uint64, ok bool) {
+	for _, digest := range b.digests {
 		n := 0
 		for _, x := range members {
-			that, ok := b.said[x.ID]
+			that, ok := b.digests[x.ID]
 			copied := d.copied
 			if y := d.members[x.ID]; y != nil {
 				copied = y.copied
@@ -281,23 +283,23 @@ func (d *Digests) right(b *ballot, members []proto.Peer) (digest uint64, ok bool
 				n++
 			}
 		}
-		if n > Voters(members)/2 {
+		if n > CountVoters(members)/2 {
 			return digest, true
 		}
 	}
 	return 0, false
 }
 
-// Begin forgets what was seen in an earlier term in which this member led.
-func (d *Digests) Begin() {
+// BeginTerm forgets what was seen in an earlier term in which this member led.
+func (d *Digests) BeginTerm() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.ballots, d.doubted = nil, 0
 	clear(d.members)
 }
 
-// Forget forgets what a member has said: it has answered over a new connection, so it may have
-// been started again since then.
+// Forget forgets what a member has answered. It is called when the member answers over a new connection,
+// since it may have been restarted.
 func (d *Digests) Forget(id uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -308,18 +310,18 @@ func (d *Digests) drop(id uint64) {
 	delete(d.members, id)
 	d.recount = true
 	for _, b := range d.ballots {
-		delete(b.said, id)
+		delete(b.digests, id)
 	}
 }
 
-// Dispute returns the entry at which members differ, so that nobody serves, or 0.
+// Dispute returns the entry after which members differ, so that nobody serves, or 0.
 func (d *Digests) Dispute() uint64 {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.disputed
 }
 
-// Differences returns the members that differ, in order of their ids.
+// Differences returns the members whose states differ from this leader's, in order of their ids.
 func (d *Digests) Differences() (all []Difference) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -332,8 +334,8 @@ func (d *Digests) Differences() (all []Difference) {
 	return all
 }
 
-// Difference says that the state of a member differs from the leader's.
+// Difference says that a member's state differs from the leader's.
 type Difference struct {
 	ID    uint64 `json:"id"`    // of the member
-	Index uint64 `json:"index"` // of the first entry at which that was seen
+	Index uint64 `json:"index"` // of the first entry after which it did
 }

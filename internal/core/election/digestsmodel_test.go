@@ -26,8 +26,8 @@ func TestDifferenceOfCopiesSettled(t *testing.T) {
 			m.Restored(5)
 			x, members = append(x, m), append(members, proto.Peer{ID: uint64(i + 1)})
 		}
-		x[0].Heard(Question{Disputed: 5})
-		x[0].Begin()
+		x[0].Heard(DigestQuestion{Disputed: 5})
+		x[0].BeginTerm()
 		for ran := range int64(3) {
 			x[0].Look(members, true, ran*1000, 2*time.Second)
 			for i, m := range x[1:] {
@@ -45,9 +45,9 @@ func TestDifferenceOfCopiesSettled(t *testing.T) {
 func TestDisputeOfNewest(t *testing.T) {
 	lead := &modelled{Digests: NewDigests(1, fsm.NewReplica())}
 	other := NewDigests(3, fsm.NewReplica())
-	other.Heard(Question{Settled: 10})
+	other.Heard(DigestQuestion{Settled: 10})
 	members := []proto.Peer{{ID: 1}, {ID: 2}, {ID: 3}}
-	lead.Begin()
+	lead.BeginTerm()
 	for n := range 6 {
 		lead.apply(t, 8+n)
 		lead.Look(members, true, int64(n)*1000, 2*time.Second)
@@ -118,7 +118,7 @@ func modelDigests(t *testing.T, r *rand.Rand, voters int) {
 		if is(lead, wrong); wrong != 0 { // it ends
 			lead = (lead + 1) % voters
 			all[lead].apply(t, end)
-			all[lead].Begin()
+			all[lead].BeginTerm()
 		}
 	}
 	restart := func(i int) {
@@ -180,7 +180,7 @@ func modelDigests(t *testing.T, r *rand.Rand, voters int) {
 			if i != lead && i < voters && !known[i] {
 				lead = i
 				x.apply(t, end)
-				x.Begin()
+				x.BeginTerm()
 			}
 		case 9, 10, 11:
 			look()

@@ -1,8 +1,8 @@
-// Package election decides, without a goroutine, a clock or a disk, whether a member leads, has lost its leader or the
-// majority, must stand for election, has the state that the others have, and may serve reads from it. What has
-// happened, and when, comes in by methods; what follows from it is what [Contacts.Look] and [Digests.Look] return.
+// Package election decides whether a member leads, has lost its leader or the majority, must stand for election, has
+// the state that the others have, and may serve reads from it. It has no goroutine and no clock, and waits for no disk:
+// what has happened, and when, comes in by methods, and [Contacts.Look] and [Digests.Look] return what follows from it.
 //
-// Package cluster has what acts: its pulse sends heartbeats and questions, passes the answers on, and stands or
-// steps down. The methods are safe for concurrent use. A goroutine that holds [Contacts]' or [Digests]' lock takes no
-// other lock, but Digests asks the replica for its newest digest, which takes no lock that is held while an entry is applied.
+// Package cluster acts on that: its pulse sends heartbeats and questions, passes the answers on, and stands for election
+// or steps down. A goroutine that holds the lock of [Contacts] or [Digests] takes no other lock, but Digests asks the
+// replica for its newest digest, whose lock is not held while an entry is applied.
 package election

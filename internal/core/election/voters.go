@@ -12,8 +12,8 @@ func Find(members []proto.Peer, id uint64) *proto.Peer {
 	return nil
 }
 
-// Voters counts the members that have a vote.
-func Voters(members []proto.Peer) (n int) {
+// CountVoters counts the members that have a vote.
+func CountVoters(members []proto.Peer) (n int) {
 	for _, x := range members {
 		if !x.Observer {
 			n++

@@ -12,23 +12,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
-// Hello is how a connection to a peer port begins: the kind of the connection, the version
-// of the peer protocol, the cluster of the member that calls, its id, the id of the member
-// that it means to call, its term, and the address of its own peer port. All but the kind and
-// the version are empty in a connection of kindAdmin.
+// Hello is how the caller begins a connection to a peer port. All but the kind and the version
+// are empty for a connection of KindAdmin.
 //
-// The member that is called answers with an answer before anything else. The caller need
-// not wait for it with what it sends, but reads nothing else before it.
+// The member that is called first sends an answer to it. The caller may send more before that comes,
+// but reads it before anything else.
 type Hello struct {
-	Kind, version byte
-	Cluster       storage.ClusterID
-	From, to      uint64 // 0 is unknown
-	term          uint64
-	Addr          string
+	Kind, version byte              // of the connection, and of the peer protocol
+	Cluster       storage.ClusterID // of the caller
+	From, to      uint64            // the ids of the caller and of the member that it means to call; 0 is unknown
+	term          uint64            // the newest that the caller knows
+	Addr          string            // of the caller's own peer port
 }
 
-// The ends of errors by which Raft's are known (see ofConnection): what is to be said of them to an
-// operator is said elsewhere.
+// Errors with which those of a refused connection end. By them ofConnection in package cluster recognizes what
+// Raft logs of such a connection, which an operator need not see: what matters of it is logged elsewhere.
 var (
 	ErrAddress   = errors.New("or the address is wrong")
 	ErrNoCluster = errors.New("is in no cluster yet")
@@ -44,7 +42,7 @@ const helloLen = 2 + 4*8 + 1 // without the address
 
 // Append appends the encoded hello, of this version.
 func (h *Hello) Append(b []byte) []byte {
-	b = append(b, h.Kind, PeerVersion)
+	b = append(b, h.Kind, Version)
 	b = binary.BigEndian.AppendUint64(b, uint64(h.Cluster))
 	b = binary.BigEndian.AppendUint64(b, h.From)
 	b = binary.BigEndian.AppendUint64(b, h.to)
@@ -53,15 +51,15 @@ func (h *Hello) Append(b []byte) []byte {
 	return append(append(b, byte(len(addr))), addr...)
 }
 
-// readHello reads a hello. It returns errPeerVersion without reading on if that of the
-// sender is another one.
+// readHello reads a hello. If the sender has another version of the protocol, it reads no further and
+// returns errPeerVersion.
 func readHello(r io.Reader) (*Hello, error) {
 	var b [helloLen + 255]byte
 	h := new(Hello)
 	if _, err := io.ReadFull(r, b[:2]); err != nil {
 		return h, err
 	}
-	if h.Kind, h.version = b[0], b[1]; h.version != PeerVersion {
+	if h.Kind, h.version = b[0], b[1]; h.version != Version {
 		return h, errPeerVersion
 	}
 	if _, err := io.ReadFull(r, b[2:helloLen]); err != nil {
@@ -83,18 +81,18 @@ type answer struct {
 	id      uint64            // its id
 }
 
-// The verdicts.
+// The verdicts on a hello.
 const (
 	welcome      = iota
-	otherCluster // it belongs to another cluster
+	otherCluster // the member that answers belongs to another cluster
 	notYet       // it is in no cluster yet
-	otherMember  // it has another id than the caller thinks
+	otherMember  // it is not the member that the caller means
 )
 
 const helloAnswerLen = 2 + 2*8
 
 func (a *answer) append(b []byte) []byte {
-	b = append(b, PeerVersion, a.verdict)
+	b = append(b, Version, a.verdict)
 	b = binary.BigEndian.AppendUint64(b, uint64(a.cluster))
 	return binary.BigEndian.AppendUint64(b, a.id)
 }
@@ -119,31 +117,31 @@ func (e *notWelcome) Error() string {
 // errNotInCluster is returned for a connection that only a member of a cluster may make.
 var errNotInCluster = fmt.Errorf("cluster: this server %w", ErrNoCluster)
 
-// Greeted is a connection on which hello was sent, and whose answer is read before anything
-// else. Only one goroutine may read from it.
-type Greeted struct {
+// Outgoing is a connection to another member, over which a hello was sent. Only one goroutine
+// may read from it.
+type Outgoing struct {
 	net.Conn
 	addr   string
 	hello  *Hello
-	warn   func(about, message string, args ...any) // Port.WarnOf; nil to report a refusal only as an error
+	warn   func(about, message string, args ...any) // Port.warnOf; nil to report a refusal only as an error
 	answer [helloAnswerLen]byte
-	came   int   // bytes of the answer
-	err    error // of the answer, when all of it has come
+	came   int   // how many bytes of the answer have come
+	err    error // the refusal, if all of it has come
 }
 
 // Greet sends h over a new connection to addr. After an error c is closed.
-func Greet(c net.Conn, addr string, h *Hello, warn func(string, string, ...any)) (*Greeted, error) {
+func Greet(c net.Conn, addr string, h *Hello, warn func(string, string, ...any)) (*Outgoing, error) {
 	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
 	if _, err := c.Write(h.Append(nil)); err != nil {
 		c.Close()
 		return nil, err
 	}
 	c.SetWriteDeadline(time.Time{})
-	return &Greeted{Conn: c, addr: addr, hello: h, warn: warn}, nil
+	return &Outgoing{Conn: c, addr: addr, hello: h, warn: warn}, nil
 }
 
-// hear waits for the answer to the hello.
-func (g *Greeted) hear() error {
+// readAnswer waits for the answer to the hello, and returns an error if the other server refuses the connection.
+func (g *Outgoing) readAnswer() error {
 	if g.came == helloAnswerLen {
 		return g.err
 	}
@@ -157,7 +155,7 @@ func (g *Greeted) hear() error {
 	b := &g.answer
 	a := answer{b[1], storage.ClusterID(binary.BigEndian.Uint64(b[2:])), binary.BigEndian.Uint64(b[10:])}
 	switch {
-	case b[0] != PeerVersion:
+	case b[0] != Version:
 		g.err = errPeerVersion
 	case a.verdict != welcome:
 		e := &notWelcome{g.addr, *g.hello, a}
@@ -169,20 +167,20 @@ func (g *Greeted) hear() error {
 	return g.err
 }
 
-// HearWithin is hear with a limit of time. After an error the connection is closed.
-func (g *Greeted) HearWithin(patience time.Duration) error {
+// AwaitWelcome waits at most so long until the other server accepts the connection. After an error it is closed.
+func (g *Outgoing) AwaitWelcome(patience time.Duration) error {
 	g.SetReadDeadline(time.Now().Add(patience))
 	defer g.SetReadDeadline(time.Time{})
-	err := g.hear()
+	err := g.readAnswer()
 	if err != nil {
 		g.Close()
 	}
 	return err
 }
 
-// Read waits for the answer to the hello first. It fails with a notWelcome if the other server refuses the connection.
-func (g *Greeted) Read(b []byte) (int, error) {
-	if err := g.hear(); err != nil {
+// Read first waits for the answer to the hello. It fails if the other server refuses the connection.
+func (g *Outgoing) Read(b []byte) (int, error) {
+	if err := g.readAnswer(); err != nil {
 		return 0, err
 	}
 	return g.Conn.Read(b)
@@ -192,11 +190,11 @@ func (g *Greeted) Read(b []byte) (int, error) {
 const (
 	KindRaft    = 'R' // Raft's own messages
 	KindStream  = 'E' // a leader's entries, and how far they are committed; see stream in package cluster
-	KindForward = 'F' // entries, touches and questions sent to the leader
+	KindForward = 'F' // entries, touches and questions for the leader
 	KindAdmin   = 'A' // one Request about the members, in JSON
-	KindReach   = 'P' // a question, without content; the answer is a state
+	KindState   = 'P' // asks for a member's election.State; nothing is sent
 	KindBeat    = 'H' // the leader's heartbeats
-	KindRebeat  = 'h' // the same, over a new connection to a member that has answered the greeting; see pulse.await in package cluster
+	KindRebeat  = 'h' // the same, and the leader has sent none before it was welcomed; see pulse.await in package cluster
 
-	PeerVersion = 2 // of the peer protocol
+	Version = 2 // of the peer protocol
 )

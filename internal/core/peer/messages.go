@@ -11,10 +11,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
-// MaxMessage is the most bytes that a message may have.
+// MaxMessage is the most bytes that the payload of a message may have.
 const MaxMessage = 1 << 30
 
-// WriteMessage writes a message: a kind, a length in four bytes, and a payload of that length.
+// WriteMessage writes a message: a kind, the payload's length in four bytes, and the payload.
 func WriteMessage(c net.Conn, kind byte, payload []byte) error {
 	head := []byte{kind, byte(len(payload) >> 24), byte(len(payload) >> 16), byte(len(payload) >> 8), byte(len(payload))}
 	buffers := net.Buffers{head, payload}
@@ -22,8 +22,8 @@ func WriteMessage(c net.Conn, kind byte, payload []byte) error {
 	return err
 }
 
-// ReadMessage reads a message, without a deadline of its own. It allocates memory only as bytes
-// arrive, not by the length that the message claims.
+// ReadMessage reads a message. It sets no deadline, and allocates memory only as bytes arrive,
+// whatever length the message claims.
 func ReadMessage(r *bufio.Reader) (kind byte, payload []byte, err error) {
 	var head [5]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -37,7 +37,7 @@ func ReadMessage(r *bufio.Reader) (kind byte, payload []byte, err error) {
 	return head[0], payload, err
 }
 
-// ReadBytes reads n bytes. It allocates memory only as they arrive.
+// ReadBytes reads n bytes, and allocates memory only as they arrive.
 func ReadBytes(r io.Reader, n int) ([]byte, error) {
 	b := make([]byte, 0, min(n, 64<<10))
 	for len(b) < n {
@@ -53,27 +53,27 @@ func ReadBytes(r io.Reader, n int) ([]byte, error) {
 	return b, nil
 }
 
-// Patient is a connection that sets deadlines for itself: the most time for a read, 0 for
-// none, and for a write of up to oneWrite bytes. A longer write is divided.
-type Patient struct {
+// TimeoutConn is a connection that limits the time of each read, unless ReadTimeout is 0, and of each
+// write of up to timing.MaxWrite bytes. It divides a longer write.
+type TimeoutConn struct {
 	net.Conn
-	ReadIn, WriteIn time.Duration
+	ReadTimeout, WriteTimeout time.Duration
 }
 
 // Read implements net.Conn.
-func (c Patient) Read(p []byte) (int, error) {
-	if c.ReadIn > 0 {
-		c.SetReadDeadline(time.Now().Add(c.ReadIn))
+func (c TimeoutConn) Read(p []byte) (int, error) {
+	if c.ReadTimeout > 0 {
+		c.SetReadDeadline(time.Now().Add(c.ReadTimeout))
 	}
 	return c.Conn.Read(p)
 }
 
 // Write implements net.Conn.
-func (c Patient) Write(p []byte) (n int, err error) {
+func (c TimeoutConn) Write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
-		c.SetWriteDeadline(time.Now().Add(c.WriteIn))
+		c.SetWriteDeadline(time.Now().Add(c.WriteTimeout))
 		var m int
-		m, err = c.Conn.Write(p[n:min(len(p), n+timing.OneWrite)])
+		m, err = c.Conn.Write(p[n:min(len(p), n+timing.MaxWrite)])
 		n += m
 	}
 	return n, err

@@ -41,16 +41,18 @@ type TCP struct {
 	ElectionTimeout time.Duration
 }
 
-func (t TCP) silence() time.Duration { return cmp.Or(t.ElectionTimeout, timing.DefaultElectionTimeout) }
-
-func (t TCP) keepAlive() net.KeepAliveConfig {
-	return net.KeepAliveConfig{Enable: true, Idle: t.silence(), Interval: t.silence(), Count: 2}
+func (t TCP) electionTimeout() time.Duration {
+	return cmp.Or(t.ElectionTimeout, timing.DefaultElectionTimeout)
 }
 
-// limit has the system end a connection when what was sent over it has not been acknowledged
-// for long. If that fails, the probes remain.
+func (t TCP) keepAlive() net.KeepAliveConfig {
+	return net.KeepAliveConfig{Enable: true, Idle: t.electionTimeout(), Interval: t.electionTimeout(), Count: 2}
+}
+
+// limit has the system end a connection over which something sent stays unacknowledged too long.
+// If it cannot, the keep-alive probes remain.
 func (t TCP) limit(c syscall.RawConn) error {
-	return c.Control(func(fd uintptr) { limitUnacknowledged(fd, t.silence()) })
+	return c.Control(func(fd uintptr) { limitUnacknowledged(fd, t.electionTimeout()) })
 }
 
 // Listen implements [Network].
@@ -129,8 +131,8 @@ func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return nil, ExplainTLS(err)
 }
 
-// TLSError says why TLS with another member does not work, and which side refuses the other. "It" is
-// the other member in the text. Waiting does not mend this, as it mends a connection that is refused or lost.
+// TLSError says why TLS with another member fails, and which side refuses the other. In its text "it" is
+// the other member. Unlike a lost or refused connection, this does not pass.
 type TLSError struct {
 	why string
 	err error
@@ -142,9 +144,9 @@ func (e *TLSError) Error() string { return e.why }
 // Unwrap returns the error of package tls.
 func (e *TLSError) Unwrap() error { return e.err }
 
-// ExplainTLS returns a TLSError in place of an error from which it follows that one of the two sides of a
-// connection does not accept the other; otherwise err. In TLS 1.3 the side that connects learns only
-// from its first read that the other refuses its certificate.
+// ExplainTLS returns a TLSError in place of an error by which one side of a connection does not accept the
+// other; otherwise err. In TLS 1.3 the side that connects learns only from its first read that the other
+// refuses its certificate.
 func ExplainTLS(err error) error {
 	var (
 		cert   *tls.CertificateVerificationError

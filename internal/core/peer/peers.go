@@ -19,22 +19,22 @@ import (
 // Port accepts connections from other members and opens connections to them. Its fields are not changed after
 // Start, and its methods are safe for concurrent use.
 type Port struct {
-	Network Network
-	Addr    string // of this member, as the others know it
-	Log     *slog.Logger
-	Serve   map[byte]func(net.Conn) // handles a connection, by its kind
-	Term    func() uint64           // the newest that this member knows
-	Ran     func() int64            // running time
-	Called  func(h *Hello)          // another member has called this one, which is not in a cluster yet
-	Ctx     context.Context         // canceled by Close
-	Cut     chan struct{}           // closed by Close when nothing can be sent any more
+	Network     Network
+	Addr        string // of this port, as the others know it
+	Log         *slog.Logger
+	Serve       map[byte]func(net.Conn) // handles a connection, by its kind
+	Term        func() uint64           // returns the newest that this member knows
+	RunningTime func() int64            // in ms
+	Called      func(h *Hello)          // called when another member calls this one, which is in no cluster yet
+	Ctx         context.Context         // canceled by Close
+	Closed      chan struct{}           // closed when Close has closed all connections
 
 	self    uint64 // this member's id
 	gate    *Gate
 	waiting *ungreeted
 	cancel  context.CancelFunc
 	l       net.Listener   // nil before Open
-	wg      sync.WaitGroup // of accept, the connections that it accepted, and what was started by run
+	wg      sync.WaitGroup // of accept, the connections that it accepted, and what Run started
 
 	mu     sync.Mutex
 	conns  map[net.Conn]struct{} // open connections; nil when closed
@@ -48,15 +48,15 @@ func NewPort(network Network, self uint64, addr string, gate *Gate, log *slog.Lo
 	}
 	p := &Port{
 		Network: network, self: self, Addr: addr, gate: gate, Log: log,
-		Called: func(*Hello) {}, Term: func() uint64 { return 0 }, Ran: func() int64 { return timing.Never },
+		Called: func(*Hello) {}, Term: func() uint64 { return 0 }, RunningTime: func() int64 { return timing.Never },
 		waiting: newUngreeted(),
-		conns:   map[net.Conn]struct{}{}, warned: map[warning]*said{}, Cut: make(chan struct{}),
+		conns:   map[net.Conn]struct{}{}, warned: map[warning]*said{}, Closed: make(chan struct{}),
 	}
 	p.Ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
-// Open opens the port. Connections are accepted only after start.
+// Open opens the port. Connections are accepted only after Start.
 func (p *Port) Open() error {
 	l, err := p.Network.Listen(p.Addr)
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *Port) Open() error {
 	return nil
 }
 
-// Close closes the port and all connections. It does not wait for the goroutines; see wait.
+// Close closes the port and all connections. It does not wait for the goroutines; see Wait.
 func (p *Port) Close() {
 	p.cancel()
 	if p.l != nil {
@@ -78,7 +78,7 @@ func (p *Port) Close() {
 	}
 	p.conns = nil
 	p.mu.Unlock()
-	close(p.Cut)
+	close(p.Closed)
 }
 
 // tracked is a connection that Port.Close closes.
@@ -105,21 +105,21 @@ func (p *Port) track(c net.Conn) (net.Conn, error) {
 	return tracked{c, p}, nil
 }
 
-// Run runs f in a goroutine for which close waits. It returns false if the port is closed.
+// Run runs f in a goroutine that Wait waits for. It returns false if the port is closed.
 func (p *Port) Run(f func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.conns == nil {
 		return false
 	}
-	p.wg.Go(f) // close has not begun, so nobody waits for wg yet
+	p.wg.Go(f) // the port is open, so nobody waits for wg yet
 	return true
 }
 
 // Start starts accepting connections; serving them needs a running Raft.
 func (p *Port) Start() { p.wg.Go(p.accept) }
 
-// Wait waits, after close, until the goroutines have ended: some end only when Raft has answered them or has shut down.
+// Wait waits, after Close, until the goroutines have ended: some end only when Raft has answered them or has shut down.
 func (p *Port) Wait() { p.wg.Wait() }
 
 // accept serves incoming connections until the port is closed.
@@ -173,7 +173,7 @@ func (p *Port) greet(nc net.Conn) {
 	case errors.Is(err, errPeerVersion) && h.Kind == tlsHandshake:
 		p.warn("refusing a peer that uses TLS: this member does not, but all of a cluster must or none", "peer", from)
 	case errors.Is(err, errPeerVersion):
-		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", from, "version", h.version, "known", PeerVersion)
+		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", from, "version", h.version, "known", Version)
 	case err != nil:
 		var plain tls.RecordHeaderError
 		if errors.As(err, &plain) {
@@ -186,25 +186,25 @@ func (p *Port) greet(nc net.Conn) {
 		p.warn("closing a connection to the peer port: it does not come from a lockkeeper server", "from", from)
 	default:
 		a := p.judge(h)
-		began := p.Ran()
+		began := p.RunningTime()
 		if _, err := c.Write(a.append(nil)); err == nil && a.verdict == welcome {
 			c.SetDeadline(time.Time{})
-			serve(Guest{c, h.From, began})
+			serve(Incoming{c, h.From, began})
 			return
 		}
 	}
 	c.Close()
 }
 
-// Guest is a connection of another member.
-type Guest struct {
+// Incoming is a connection that another member has opened.
+type Incoming struct {
 	net.Conn
-	From uint64 // its id, as it says
-	At   int64  // a time before it was told that it is welcome, in running time
+	From          uint64 // the id that the member gives
+	WelcomedAfter int64  // a running time: it was told later than then that it is welcome
 }
 
-// judge decides whether to accept a connection. Everybody may ask about the members;
-// everything else is for members of the same cluster.
+// judge decides whether to accept a connection. Any is accepted that is of KindAdmin, all others only
+// from members of the same cluster.
 func (p *Port) judge(h *Hello) answer {
 	a := answer{welcome, p.gate.Cluster(), p.self}
 	switch {
@@ -225,10 +225,10 @@ func (p *Port) judge(h *Hello) answer {
 	return a
 }
 
-// A warning is a message about one peer, or about any.
+// warning is a message about one peer, or about any.
 type warning struct{ about, message string }
 
-// said is when a warning was logged last, and how long it is not logged again.
+// said is when a warning was last logged, and for how long it is not logged again.
 type said struct {
 	at    time.Time
 	quiet time.Duration
@@ -240,19 +240,19 @@ const (
 	maxWarnings = 256 // strangers may come from many addresses
 )
 
-// warn logs a warning, but the same message again only after ten seconds, and then after pauses that
-// double, since peers may reconnect all the time. A message that did not come for twice a pause is a new one.
+// warn logs a warning. Since peers may reconnect all the time, the same message is logged again only after ten
+// seconds, and then after pauses that double. One that was not due for twice such a pause counts as new.
 func (p *Port) warn(message string, args ...any) { p.warnOf("", message, args...) }
 
 // warnOf is warn for a message about one peer.
 func (p *Port) warnOf(about, message string, args ...any) {
-	if p.Due(about, message) {
+	if p.MayLog(about, message) {
 		p.Log.Warn(message, args...)
 	}
 }
 
-// Due reports whether a message about a peer may be logged now, and counts it as logged.
-func (p *Port) Due(about, message string) bool {
+// MayLog reports whether a message about a peer may be logged now; if so, it counts as logged.
+func (p *Port) MayLog(about, message string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now, key := time.Now(), warning{about, message}
@@ -272,11 +272,11 @@ func (p *Port) Due(about, message string) bool {
 	return true
 }
 
-// SubjectOf returns the subject of the verified certificate of whoever has opened a connection, in DER; nil for none.
+// SubjectOf returns the subject, in DER, of the verified certificate of whoever opened a connection; nil if there is none.
 func SubjectOf(c net.Conn) []byte {
 	for {
 		switch x := c.(type) {
-		case Guest:
+		case Incoming:
 			c = x.Conn
 		case tracked:
 			c = x.Conn
@@ -291,9 +291,8 @@ func SubjectOf(c net.Conn) []byte {
 	}
 }
 
-// Dial connects to the member with the id to; 0 means that whichever member is at the
-// address is meant. The connection is closed when the port is. The first read from it
-// fails with a notWelcome if the other server refuses it.
+// Dial connects to the member with the id to, or to whichever is at addr if to is 0. The connection
+// is closed when the port is. It is an *[Outgoing]: the other server may still refuse it.
 func (p *Port) Dial(ctx context.Context, addr string, kind byte, to uint64) (net.Conn, error) {
 	of := p.gate.Cluster()
 	if of == 0 {
@@ -313,9 +312,9 @@ func (p *Port) Dial(ctx context.Context, addr string, kind byte, to uint64) (net
 	return Greet(c, addr, &Hello{Kind: kind, Cluster: of, From: p.self, to: to, term: p.Term(), Addr: p.Addr}, p.warnOf)
 }
 
-// DialAgain is dial, within timeout, in up to two attempts: if TCP's first packet is lost, it
-// sends the next one after a second, and then waits for longer and longer.
-func (p *Port) DialAgain(ctx context.Context, addr string, kind byte, to uint64, timeout time.Duration) (c net.Conn, err error) {
+// DialTwice is Dial in up to two attempts within timeout. If TCP's first packet is lost, TCP itself
+// waits for a second before it sends another one, and then for longer and longer.
+func (p *Port) DialTwice(ctx context.Context, addr string, kind byte, to uint64, timeout time.Duration) (c net.Conn, err error) {
 	for range 2 {
 		attempt, cancel := context.WithTimeout(ctx, timeout/2)
 		c, err = p.Dial(attempt, addr, kind, to)

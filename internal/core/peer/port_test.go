@@ -22,7 +22,7 @@ func callPort(t *testing.T, network Network) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g, err := Greet(c, "a:1", &Hello{Kind: KindReach, Cluster: 7}, nil)
+	g, err := Greet(c, "a:1", &Hello{Kind: KindState, Cluster: 7}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestPeerPortSilence(t *testing.T) {
 		first := member()
 		defer first.Close()
 		echo(first)
-		hello := (&Hello{Kind: KindReach, Cluster: 7}).Append(nil)
+		hello := (&Hello{Kind: KindState, Cluster: 7}).Append(nil)
 		for i := range 100 {
 			c, err := network.Host("stranger").Dial(t.Context(), "a:1")
 			if err != nil {
@@ -130,9 +130,9 @@ func openPort(t *testing.T, network Network, serve func(net.Conn)) (*Port, *test
 	t.Helper()
 	log := new(testkit.Log)
 	g := new(Gate)
-	g.Lift(7)
+	g.Open(7)
 	p := NewPort(network, 1, "a:1", g, log.Logger(slog.LevelInfo))
-	p.Serve = map[byte]func(net.Conn){KindReach: serve}
+	p.Serve = map[byte]func(net.Conn){KindState: serve}
 	if err := p.Open(); err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 )
 
-// maxUngreeted limits the connections to the peer port whose hello has not come. Where the
-// process may have few file descriptors, half of a sixteenth of their number is the limit: half of
-// those that fdlimit.ForPeers leaves to peers when clients have taken all of theirs.
+// maxUngreeted limits the connections to the peer port whose hello has not come. If the process may
+// have only few file descriptors, the limit is a thirty-second of their number: half of those that
+// fdlimit.ForPeers leaves to peers when clients have taken all of theirs.
 const maxUngreeted = 256
 
 // ungreeted are the connections to the peer port whose hello has not come. If there are too many,
@@ -43,8 +43,8 @@ func (u *ungreeted) add(c net.Conn) {
 	oldest.Close()
 }
 
-// remove removes a connection whose hello has come, or does not come. It returns false if add has
-// closed it.
+// remove removes a connection whose hello has come or failed to come. It returns false if add has
+// closed the connection.
 func (u *ungreeted) remove(c net.Conn) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()

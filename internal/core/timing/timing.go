@@ -1,5 +1,5 @@
-// Package timing holds the times that have to fit together: how long the leader of a cluster is
-// sure that it leads, when others may replace it, how long a client believes in its session, and
+// Package timing holds the times that have to fit together: how long the lease of a cluster's leader
+// lasts, when others may replace it, how long a client believes in its session, and
 // when the leader ends that. Each function says in one line which inequality it is part of;
 // the test of this package checks them for all settings that a server accepts.
 //
@@ -20,21 +20,21 @@ func Shortest(tick time.Duration) time.Duration { return 2 * tick }
 // Longest is the longest, unless it is configured otherwise, as ZooKeeper's maxSessionTimeout.
 func Longest(tick time.Duration) time.Duration { return 20 * tick }
 
-// Sure is how long a leader is sure that it leads after a majority has confirmed it.
+// Lease is how long a leader is sure that it leads after a majority has accepted it.
 //
-//	Sure <= election timeout / 2
+//	Lease <= election timeout / 2
 //
-// The others elect nobody within an election timeout after they have confirmed it. The rest is for
+// The others elect nobody within an election timeout after they have accepted it. The rest is for
 // clocks that differ and for processes that are scheduled late.
-func Sure(electionTimeout time.Duration) time.Duration {
+func Lease(electionTimeout time.Duration) time.Duration {
 	return min(300*time.Millisecond, electionTimeout/2)
 }
 
 // Beat is the time between two heartbeats of a leader to a member.
 //
-//	2 * Beat <= Sure
+//	2 * Beat <= Lease
 //
-// So a leader stays sure although it hears of one round late.
+// So a leader keeps its lease although one round of answers is late.
 func Beat(electionTimeout time.Duration) time.Duration {
 	return max(min(100*time.Millisecond, electionTimeout/4), time.Millisecond)
 }
@@ -51,11 +51,11 @@ func Redial(electionTimeout time.Duration) time.Duration { return electionTimeou
 // Report is for how long a member collects which sessions it has heard from before it tells the
 // leader.
 //
-//	2 * Report <= Sure, and 4 * Report <= tick
+//	2 * Report <= Lease, and 4 * Report <= tick
 //
 // The shortest session lasts two ticks.
-func Report(tick, sure time.Duration) time.Duration {
-	return max(min(tick/4, sure/2), time.Millisecond)
+func Report(tick, lease time.Duration) time.Duration {
+	return max(min(tick/4, lease/2), time.Millisecond)
 }
 
 // Watch is the longest time that a leader sleeps between two looks for sessions that have expired.
@@ -68,13 +68,13 @@ func Watch(tick time.Duration) time.Duration { return max(tick/4, 100*time.Milli
 // Believed is how long a client can count on its session, from when it sent a request that was
 // answered. A holder of a lock counts on it for no longer.
 //
-//	Believed + Unreported + Sure <= session timeout
+//	Believed + Unreported + Lease <= session timeout
 func Believed[T ~int64](sessionTimeout T) T { return sessionTimeout * 2 / 3 }
 
 // Unreported is for how long a member may answer a client's requests without the leader having
 // heard from the session: the leader ends it no earlier than a session timeout after it last
-// heard from it, and a leader that was replaced may answer for Sure. See [Believed].
-func Unreported[T ~int64](sessionTimeout, sure T) T { return max(0, sessionTimeout/3-sure) }
+// heard from it, and a leader that was replaced may answer until its lease ends. See [Believed].
+func Unreported[T ~int64](sessionTimeout, lease T) T { return max(0, sessionTimeout/3-lease) }
 
 // Ask is how often the holder of a lock asks the server whether it still has its session.
 //

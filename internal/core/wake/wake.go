@@ -1,4 +1,4 @@
-// Package wake has what goroutines wait for each other with. testing/synctest sees that they wait.
+// Package wake has what goroutines wait for each other with. For testing/synctest such a wait is durable.
 package wake
 
 import "time"
@@ -10,10 +10,10 @@ type Signal chan struct{}
 // NewSignal returns a signal that was not raised.
 func NewSignal() Signal { return make(Signal, 1) }
 
-// Raise wakes the receiver, now or when it receives.
+// Raise wakes the receiver: at once if it waits, otherwise when it next receives.
 func (s Signal) Raise() { Offer(s, struct{}{}) }
 
-// Offer sends v unless it would have to wait, and reports whether it did.
+// Offer sends v if it need not wait for that, and reports whether it has.
 func Offer[T any](c chan<- T, v T) bool {
 	select {
 	case c <- v:
@@ -23,22 +23,22 @@ func Offer[T any](c chan<- T, v T) bool {
 	}
 }
 
-// News wakes all goroutines that wait for something at once. The lock of what it is part of guards it.
-type News struct{ c chan struct{} }
+// Broadcast wakes all goroutines that wait for it. The lock of the value that it is part of guards it.
+type Broadcast struct{ c chan struct{} }
 
 // Wait returns a channel that is closed by the next Raise.
-func (n *News) Wait() <-chan struct{} {
-	if n.c == nil {
-		n.c = make(chan struct{})
+func (b *Broadcast) Wait() <-chan struct{} {
+	if b.c == nil {
+		b.c = make(chan struct{})
 	}
-	return n.c
+	return b.c
 }
 
-// Raise wakes all that wait.
-func (n *News) Raise() {
-	if n.c != nil {
-		close(n.c)
-		n.c = nil
+// Raise wakes all goroutines that wait.
+func (b *Broadcast) Raise() {
+	if b.c != nil {
+		close(b.c)
+		b.c = nil
 	}
 }
 
@@ -53,10 +53,10 @@ func NewTurn() Turn { return make(Turn, 1) }
 // Take waits until the turn is free, and takes it.
 func (t Turn) Take() { t <- struct{}{} }
 
-// TryTake takes the turn if it is free, and reports whether it did.
+// TryTake takes the turn if it is free, and reports whether it has.
 func (t Turn) TryTake() bool { return Offer(t, struct{}{}) }
 
-// TakeWithin takes the turn if it is free within d, and reports whether it did.
+// TakeWithin takes the turn if it gets free within d, and reports whether it has.
 func (t Turn) TakeWithin(d time.Duration) bool {
 	late := time.NewTimer(d)
 	defer late.Stop()

@@ -74,12 +74,12 @@ var corrections = []putBack{
 
 	// Elections and leadership.
 	{"the state of a leader that was replaced", []edit{
-		{"internal/core/election/contacts.go", "c.current = max(c.current, min(c.ran, c.majority(func(p *peer) int64 { return p.followed.Ran })))", "c.current = c.ran"},
-		{"cluster/pulse.go", "} else if p.contacts.Outdated(a.Newest) {", "} else if a.Newest == 0 {"},
+		{"internal/core/election/contacts.go", "c.currentAsOf = max(c.currentAsOf, min(c.running, c.majority(func(p *peer) int64 { return p.accepted.Running })))", "c.currentAsOf = c.running"},
+		{"cluster/pulse.go", "} else if p.contacts.SawLaterTerm(a.Newest) {", "} else if a.Newest == 0 {"},
 	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
 	{"the state of a leader that nobody accepts", []edit{
-		{"internal/core/election/contacts.go", "h.Asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
-		{"cluster/pulse.go", " && p.contacts.Knows(asked.Now, term) && !p.verdict.Load().NoMajority", ""},
+		{"internal/core/election/contacts.go", "h.AsOf -= max(0, leaseAge).Milliseconds()", "_ = leaseAge"},
+		{"cluster/pulse.go", " && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
 	{"the state of a new leader", []edit{
 		{"internal/core/election/contacts.go", "if leads && own.Begun {", "if leads {"},
@@ -113,25 +113,25 @@ var corrections = []putBack{
 		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
-		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, mostPatience))", "patience = write"},
+		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, maxPatience))", "patience = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"lost election", []edit{
-		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.Sure)\n", ""},
+		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.Lease)\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
 	{"successor that lost an election", []edit{
-		{"cluster/transport.go", "\t\t\tt.endElection(t.Silence)\n", ""},
+		{"cluster/transport.go", "\t\t\tt.endElection(t.ElectionTimeout)\n", ""},
 	}, []finding{{"cluster", "TestHandOverToCandidate", "no other member"}}},
 	{"candidate", []edit{
 		{"internal/core/election/contacts.go", "s.Candidate = s.Candidate && c.heard.Term < s.Term", "_ = s.Candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
 	{"lease", []edit{
-		{"cluster/lease.go", "return l.since(l.followed.Load()) <= l.contacts.Sure", "return true"},
+		{"cluster/lease.go", "return l.since(l.start.Load()) <= l.contacts.Lease", "return true"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
 	{"stuck disk", []edit{
-		{"internal/core/election/contacts.go", "return c.heard.Stalled >= c.Silence }", "return false }"},
+		{"internal/core/election/contacts.go", "return c.heard.Stalled >= c.ElectionTimeout }", "return false }"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && p.gate.Lifted() && !p.raft.behind():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.IsOpen() && !p.raft.behind():", "case false && stand:"},
 	}, []finding{{"internal/testing/whole", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
 		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
@@ -143,7 +143,7 @@ var corrections = []putBack{
 		{"cluster/handover.go", "h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\th.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
 	{"unanswered transfer", []edit{
-		{"cluster/transport.go", "late := time.NewTimer(t.Sure)", "late := time.NewTimer(time.Hour)"},
+		{"cluster/transport.go", "late := time.NewTimer(t.Lease)", "late := time.NewTimer(time.Hour)"},
 	}, []finding{{"cluster", "TestTimeoutNowUnanswered", "it fails after"}}},
 	{"failed transfer", []edit{
 		{"cluster/handover.go", "h.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
@@ -205,7 +205,7 @@ var corrections = []putBack{
 		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},
 	{"lost disk", []edit{
-		{"cluster/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.lift(next.cluster)\n\t\t\tif done = true; done {"},
+		{"cluster/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.openGate(next.cluster)\n\t\t\tif done = true; done {"},
 	}, []finding{{"internal/testing/whole", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.

@@ -48,13 +48,13 @@ var putBacks = []putBack{
 		{"cluster/readindex.go", "if !leads || r.raft.begun.Load() != term {", "if !leads {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"a leader that has lost the majority, or heard of a later term, still says that it leads", []edit{
-		{"cluster/pulse.go", " && p.contacts.Knows(asked.Now, term) && !p.verdict.Load().NoMajority", ""},
+		{"cluster/pulse.go", " && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBehindWall", "serves a read"}}},
 	{"a member trusts a leader's answer however long ago a majority confirmed that leader", []edit{
-		{"internal/core/election/contacts.go", "h.Asked -= max(0, ledAgo).Milliseconds()", "_ = ledAgo"},
+		{"internal/core/election/contacts.go", "h.AsOf -= max(0, leaseAge).Milliseconds()", "_ = leaseAge"},
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
-		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.Ran < 0:\n\t\treturn forever"},
+		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.Running < 0:\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
 		{"cluster/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
@@ -159,7 +159,7 @@ var putBacks = []putBack{
 		{"internal/core/storage/snapshots.go", "was != \"\" && was != string(b) {", "was == \"never\" {"},
 	}, []finding{{"cluster", "TestDamagedMetaWhileItLeads", "FAIL"}}},
 	{"an observer's wait begins anew whenever a disk seems stuck", []edit{
-		{"internal/core/election/contacts.go", "from = max(from, c.resort+10*c.Silence.Milliseconds())", "from += 10 * c.Silence.Milliseconds()"},
+		{"internal/core/election/contacts.go", "from = max(from, c.lastResort+10*c.ElectionTimeout.Milliseconds())", "from += 10 * c.ElectionTimeout.Milliseconds()"},
 	}, []finding{{"cluster", "TestObserverRefusesVotes", "FAIL"}}},
 	{"whoever looks into a server has its state locked until everything is read", []edit{
 		{"fsm/replica.go", "const pace = 256", "const pace = 1 << 40"},

@@ -104,10 +104,10 @@ var plants = []plant{
 		{"internal/core/server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
 	}, []string{"watches"}},
 	{"a leader whose disk is stuck continues to lead", []edit{
-		{"internal/core/election/contacts.go", "func (c *Contacts) useless() bool { return c.heard.Stalled >= c.Silence }", "func (c *Contacts) useless() bool { return false }"},
+		{"internal/core/election/contacts.go", "func (c *Contacts) leaderStuck() bool { return c.heard.Stalled >= c.ElectionTimeout }", "func (c *Contacts) leaderStuck() bool { return false }"},
 	}, []string{"availability", "progress"}},
 	{"a member that has lost its leader continues to serve", []edit{
-		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.Silence,", "giveUp: countdown{length: 20 * p.contacts.Silence,"},
+		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.ElectionTimeout,", "giveUp: countdown{length: 20 * p.contacts.ElectionTimeout,"},
 		{"cluster/serving.go", "case seen.NoMajority:", "case false:"},
 		{"cluster/serving.go", "s.late.start(s.since(max(since, s.began)))", "_ = since"},
 		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
@@ -179,7 +179,7 @@ var plants = []plant{
 		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
-		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.Looks, k.gaps) })", "_ = l.watch"},
+		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })", "_ = l.watch"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
