@@ -1,11 +1,17 @@
 package cluster
 
 import (
+	"os"
+	"os/exec"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
 // TestCannotReadWhatItStreams: a follower's disk was stuck for a while. When its leader, whose stream to it is still open, goes on with
@@ -40,5 +46,62 @@ func TestCannotReadWhatItStreams(t *testing.T) {
 			f.running[lead] = nil // the end of the test would wait for it, too
 			t.Error("it cannot be closed")
 		}
+	})
+}
+
+// slowlyUnreadable is the log of a member whose disk needs a while to find out that it cannot read any more.
+type slowlyUnreadable struct {
+	unreadable
+	began *atomic.Bool
+}
+
+func (u slowlyUnreadable) GetLog(index uint64, l *raft.Log) error {
+	if u.bad.Load() {
+		u.began.Store(true)
+		time.Sleep(30 * time.Second)
+	}
+	return u.unreadable.GetLog(index, l)
+}
+
+type slowlyUnreadableTrace struct {
+	untraced
+	bad, began *atomic.Bool
+}
+
+func (u slowlyUnreadableTrace) Opened(s *storage.Storage) {
+	s.Log = slowlyUnreadable{unreadable{s.Log, u.bad}, u.began}
+}
+
+// TestCannotReadWhileClosed is TestCannotReadWhatItApplies for a disk that reports its error half a minute later, when an operator has
+// begun to stop the member, whose disk seems stuck.
+func TestCannotReadWhileClosed(t *testing.T) {
+	if os.Getenv("CANNOT_READ") == "" {
+		c := exec.Command(os.Args[0], "-test.run=^TestCannotReadWhileClosed$", "-test.timeout=60s")
+		c.Env = append(os.Environ(), "CANNOT_READ=1")
+		if out, err := c.CombinedOutput(); err != nil {
+			at := max(0, strings.Index(string(out), "panic"))
+			t.Errorf("%v: %.600s", err, out[at:])
+		}
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		f.found(3)
+		f.whole()
+		lead := leadOf(t, f)
+		late := (lead + 1) % 3
+		f.stop(late)
+		f.writes(lead, 10*recentEntries)
+		bad, began := new(atomic.Bool), new(atomic.Bool)
+		cfg := f.config(late)
+		cfg.Trace = slowlyUnreadableTrace{bad: bad, began: began}
+		f.cutOff(late, true)
+		f.open(late, cfg)
+		time.Sleep(time.Minute)
+		bad.Store(true)
+		f.cutOff(late, false)
+		until(t, "a read", began.Load)
+		time.Sleep(10 * time.Second)
+		f.stop(late)
 	})
 }
