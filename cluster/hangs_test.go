@@ -3,6 +3,7 @@ package cluster
 import (
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestCannotReadWhatItStreams: a follower's disk was stuck for a while. When its leader, whose stream to it is still open, goes on with
@@ -103,5 +105,36 @@ func TestCannotReadWhileClosed(t *testing.T) {
 		until(t, "a read", began.Load)
 		time.Sleep(10 * time.Second)
 		f.stop(late)
+	})
+}
+
+// TestDamagedMetaWhileItFollows is TestDamagedMetaWhileItLeads for a leader of the past, whose last entry was never committed. It
+// gets the next leader's in its place, or names the fault.
+func TestDamagedMetaWhileItFollows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, config := onDisk(t)
+		lead := leadOf(t, f)
+		f.writes(lead, 5)
+		onlySnapshot(t, f.running[lead])
+		f.writes(lead, 5)
+		f.cutOff(lead, true)
+		f.propose(lead, 1000)
+		time.Sleep(10 * time.Second)
+		f.acknowledges((lead+1)%3, (lead+2)%3)
+		files := testkit.Must(filepath.Glob(filepath.Join(config(lead).Dir, "raft/snapshots/*/meta.json")))(t)
+		meta := testkit.Must(os.ReadFile(files[0]))(t)
+		meta[0] ^= 1
+		testkit.Check(t, os.WriteFile(files[0], meta, 0o600))
+		f.cutOff(lead, false)
+		time.Sleep(10 * time.Minute)
+		if err := fault(f.running[lead], 0); err != nil {
+			if !strings.Contains(err.Error(), config(lead).Dir+": snapshot") {
+				t.Errorf("its fault is %v", err)
+			}
+			return
+		}
+		if !f.write(lead) {
+			t.Error("it waits for what it lacks, and does not say why")
+		}
 	})
 }
