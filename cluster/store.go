@@ -265,16 +265,9 @@ func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	r.mu.RUnlock()
 	err := r.LogStore.GetLog(index, l)
-	if err == nil || errors.Is(err, raft.ErrLogNotFound) || !r.started.Load() {
-		return err
-	}
-	if r.life.over.Load() {
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.started.Load() && r.life.over.Load() {
 		<-r.life.stop
-	}
-	select {
-	case <-r.life.stop: // perhaps before the error was known
 		runtime.Goexit()
-	default:
 	}
 	return err
 }
