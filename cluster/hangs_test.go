@@ -12,8 +12,10 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/session"
 )
 
 // TestCannotReadWhatItStreams: a follower's disk was stuck for a while. When its leader, whose stream to it is still open, goes on with
@@ -135,6 +137,38 @@ func TestDamagedMetaWhileItFollows(t *testing.T) {
 		}
 		if !f.write(lead) {
 			t.Error("it waits for what it lacks, and does not say why")
+		}
+	})
+}
+
+// TestCannotReadAlone is TestCannotReadWhatItApplies for a standalone server, which applies its log once it has elected itself.
+func TestCannotReadAlone(t *testing.T) {
+	if os.Getenv("CANNOT_READ") == "" {
+		c := exec.Command(os.Args[0], "-test.run=^TestCannotReadAlone$", "-test.timeout=60s")
+		c.Env = append(os.Environ(), "CANNOT_READ=1")
+		if out, err := c.CombinedOutput(); err != nil {
+			at := max(0, strings.Index(string(out), "panic"))
+			t.Errorf("%v: %.600s", err, out[at:])
+		}
+		return
+	}
+	synctest.Test(t, func(t *testing.T) {
+		bad, cfg := new(atomic.Bool), testConfig("")
+		cfg.Memory, cfg.Trace = storage.NewMemory(), unreadableTrace{bad: bad}
+		m := New(cfg, fsm.NewReplica())
+		testkit.Check(t, m.Start())
+		must(t, m, fsm.OpenSession(1, 1, 30_000, session.Password{}))
+		testkit.Check(t, m.Close())
+		cfg.Memory.SetFault(func() error {
+			time.Sleep(time.Second)
+			bad.Store(true)
+			return nil
+		})
+		m = New(cfg, fsm.NewReplica())
+		testkit.Check(t, m.Start())
+		defer m.Close()
+		if err := fault(m, 20*time.Second); err == nil || !strings.Contains(err.Error(), "input/output error") {
+			t.Errorf("its fault is %v", err)
 		}
 	})
 }
