@@ -176,19 +176,15 @@ func (m *Member) startRaft() error {
 		m.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
 	}
-	logs := raft.LogStore(m.raft.log)
-	if m.peers != nil {
-		m.raft.recent = newRecentLog(m.raft.log, m.lifecycle)
-		logs = m.raft.recent
-	}
+	m.raft.recent = newRecentLog(m.raft.log, m.lifecycle)
 	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, logs, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.ElectionTimeout}, trans); err != nil {
+	if m.raft.Raft, err = raft.NewRaft(c, machine, m.raft.recent, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.ElectionTimeout}, trans); err != nil {
 		return err
 	}
+	m.raft.recent.started.Store(true)
 	if m.peers == nil {
 		return nil
 	}
-	m.raft.recent.started.Store(true)
 	if begin != nil {
 		m.wg.Go(begin)
 	}
@@ -382,9 +378,7 @@ func (o observer) Restored() {
 		if err := o.m.raft.storage.ReconcileLog(); err != nil {
 			o.m.cannotWrite(o.m.raft.storage, err)
 		}
-		if recent := o.m.raft.recent; recent != nil {
-			recent.forget() // the log in the storage was changed
-		}
+		o.m.raft.recent.forget() // the log in the storage was changed
 	}
 }
 

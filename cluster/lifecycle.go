@@ -20,7 +20,7 @@ type lifecycle struct {
 	wg     sync.WaitGroup // of the member's goroutines
 
 	failed sync.Once
-	over   atomic.Bool // failed is done
+	over   atomic.Bool // failed is done, or something could not be read after stop was closed
 	errs   chan error  // gets the first fault
 }
 
@@ -53,6 +53,7 @@ var errNeedless = errors.New("cluster: this member has all that the snapshot cov
 func (l *lifecycle) cannotRead(s *storage.Storage, err error) {
 	select {
 	case <-l.stop:
+		l.over.Store(true)
 	default:
 		if !storage.OutOfFiles(err) {
 			l.fail(fmt.Errorf("cannot read from %s: %w", s.Name, err))

@@ -20,7 +20,7 @@ type node struct {
 	disk
 	log          *asyncLog // on storage, once Raft is started
 	leaderCommit leaderCommit
-	recent       *recentLog    // on log; nil if there are no other members
+	recent       *recentLog    // on log
 	down         chan struct{} // closed when Raft has shut down
 	begun        atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
 	adding       atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0

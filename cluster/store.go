@@ -97,7 +97,11 @@ func (s guardedStore) follows(index uint64) error {
 }
 
 func (s guardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
-	return s.disk.newestSnapshot(s.now())
+	newest, err := s.disk.newestSnapshot(s.now())
+	if err != nil {
+		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
+	}
+	return newest, err
 }
 
 // newestSnapshot is [storage.Storage.NewestSnapshot], which reads files.

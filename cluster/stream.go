@@ -293,6 +293,17 @@ func (s *stream) Consumer() <-chan raft.AppendFuture { return s.answers }
 func (s *stream) Close() error {
 	s.closes.Do(func() { close(s.done) })
 	s.end()
+	select {
+	case <-s.t.life.stop:
+		// If recentLog.GetLog is ending Raft's goroutine that sends, only a refusal ends the one that takes the answers.
+		s.t.wg.Go(func() {
+			select {
+			case s.answers <- &entryCall{q: new(raft.AppendEntriesRequest), r: new(raft.AppendEntriesResponse)}:
+			case <-s.t.raft.down:
+			}
+		})
+	default:
+	}
 	return nil
 }
 

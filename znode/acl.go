@@ -27,7 +27,7 @@ func newAccess(acl []proto.ACL) *access {
 	if sameSlice(acl, proto.OpenACL) { // nearly every znode
 		return openAccess
 	}
-	a := &access{list: acl, hash: aclHash(acl)}
+	a := &access{list: acl, hash: new(digester).aclHash(acl)}
 	address := func(a proto.ACL) bool { return a.Scheme == proto.SchemeIP } // else each check would parse it
 	if len(acl) > longACL || slices.ContainsFunc(acl, address) {
 		a.index = newIndex(acl)

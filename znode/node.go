@@ -285,6 +285,7 @@ type digester struct {
 	anew bool       // take no hash that is kept, of a path or an ACL, for granted
 	dir  *childList // with anew: the last one, and the hash of its path
 	hash uint32
+	acl  []byte // the last ACL that was encoded, to be used again
 }
 
 func (d *digester) update(crc uint32, s string) uint32 {
@@ -334,7 +335,7 @@ func (d *digester) ofRest(n *Node) uint64 {
 		h = mix(h ^ uint64(v))
 	}
 	if d.anew {
-		return mix(h ^ aclHash(m.acl.list))
+		return mix(h ^ d.aclHash(m.acl.list))
 	}
 	return mix(h ^ m.acl.hash)
 }
@@ -343,11 +344,12 @@ func (d *digester) ofRest(n *Node) uint64 {
 func (d *digester) of(n *Node) uint64 { return d.ofData(n) + d.ofRest(n) }
 
 // aclHash returns a hash of an ACL, which is 0 for the open one that most znodes have.
-func aclHash(acl []proto.ACL) uint64 {
+func (d *digester) aclHash(acl []proto.ACL) uint64 {
 	if isOpen(acl) {
 		return 0
 	}
-	return 1<<32 | uint64(crc32.Checksum(proto.AppendACL(nil, acl), castagnoli))
+	d.acl = proto.AppendACL(d.acl[:0], acl)
+	return 1<<32 | uint64(crc32.Checksum(d.acl, castagnoli))
 }
 
 // mix is the finalizer of SplitMix64.

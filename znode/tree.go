@@ -414,7 +414,7 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 		if !ValidPath(path) {
 			return fmt.Errorf("znode: %q: not a valid path", path)
 		}
-		if m.acl.hash != aclHash(m.acl.list) {
+		if m.acl.hash != digester.aclHash(m.acl.list) {
 			return fmt.Errorf("znode: %s: outdated hash of the ACL", path)
 		}
 		digest += digester.of(n)

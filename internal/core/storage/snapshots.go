@@ -120,17 +120,10 @@ func (s *privateSink) Close() error {
 func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 	err = awaitFiles(s.log, "the list of snapshots", nil, func() error {
 		list, err = nil, nil
-		entries, err := os.ReadDir(s.dir)
+		names, err := s.names()
 		if err != nil {
 			return err
 		}
-		var names []snapshotName
-		for _, e := range entries {
-			if name, ok := parseSnapshotName(e.Name()); ok && e.IsDir() {
-				names = append(names, name)
-			}
-		}
-		slices.SortFunc(names, func(a, b snapshotName) int { return b.compare(a) })
 		s.seen.mu.Lock()
 		defer s.seen.mu.Unlock()
 		texts := map[snapshotName]string{}
@@ -154,13 +147,34 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 					list = append(list, &m.SnapshotMeta)
 				}
 			case i == 0: // an older one may just be being deleted
+				if now, _ := s.names(); len(now) > 0 && now[0] != name {
+					return errReplaced
+				}
 				return damaged(path, "%w", err)
 			}
 		}
 		s.seen.texts = texts
 		return nil
 	})
+	if err == errReplaced {
+		return s.List()
+	}
 	return list, err
+}
+
+// errReplaced means that a snapshot is not the newest any more, and may just be being deleted, too.
+var errReplaced = errors.New("a newer snapshot")
+
+// names returns the names of all snapshots, the newest first.
+func (s privateSnapshots) names() (names []snapshotName, err error) {
+	entries, err := os.ReadDir(s.dir)
+	for _, e := range entries {
+		if name, ok := parseSnapshotName(e.Name()); ok && e.IsDir() {
+			names = append(names, name)
+		}
+	}
+	slices.SortFunc(names, func(a, b snapshotName) int { return b.compare(a) })
+	return names, err
 }
 
 // readingSnapshot is the result of verifySnapshots, which runs while the log is

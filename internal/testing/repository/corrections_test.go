@@ -328,6 +328,12 @@ var corrections = []putBack{
 	{"an entry to apply that cannot be read", []edit{
 		{"cluster/store.go", "r.started.Load() && r.life.over.Load() {", "r.started.Load() && r.life.killed.Load() {"},
 	}, []finding{{"cluster", "TestCannotReadWhatItApplies", "panic"}}},
+	{"the same while it is closed", []edit{
+		{"cluster/lifecycle.go", "\tcase <-l.stop:\n\t\tl.over.Store(true)\n", "\tcase <-l.stop:\n"},
+	}, []finding{{"cluster", "TestCannotReadWhileClosed", "panic"}}},
+	{"an entry to send that cannot be read", []edit{
+		{"cluster/stream.go", "\tcase <-s.t.life.stop:\n", "\tcase <-s.t.raft.down:\n"},
+	}, []finding{{"cluster", "TestCannotReadWhatItStreams", "it cannot be closed"}}},
 	{"log not stored", []edit{
 		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
 	}, []finding{{"cluster", "TestLogNotStored", "no fault"}}},
