@@ -369,17 +369,25 @@ type unreadableTrace struct {
 
 func (u unreadableTrace) Opened(s *storage.Storage) { s.Log = unreadable{s.Log, u.bad} }
 
+// inChild runs the test in a process of its own, which must not panic. There, it returns true.
+func inChild(t *testing.T) bool {
+	if os.Getenv("CANNOT_READ") != "" {
+		return true
+	}
+	c := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=60s")
+	c.Env = append(os.Environ(), "CANNOT_READ=1")
+	if out, err := c.CombinedOutput(); err != nil {
+		at := max(0, strings.Index(string(out), "panic"))
+		t.Errorf("%v: %.600s", err, out[at:])
+	}
+	return false
+}
+
 // TestCannotReadWhatItApplies: a member has started while it could reach nobody, and an hour later, when it learns what is committed, its
 // disk reports an error for an entry that was in its log at the start. The member names the fault. Its process, which may be that of
 // another program, must not panic.
 func TestCannotReadWhatItApplies(t *testing.T) {
-	if os.Getenv("CANNOT_READ") == "" {
-		c := exec.Command(os.Args[0], "-test.run=^TestCannotReadWhatItApplies$", "-test.timeout=60s")
-		c.Env = append(os.Environ(), "CANNOT_READ=1")
-		if out, err := c.CombinedOutput(); err != nil {
-			at := max(0, strings.Index(string(out), "panic"))
-			t.Errorf("%v: %.600s", err, out[at:])
-		}
+	if !inChild(t) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -465,13 +473,7 @@ func (u slowlyUnreadableTrace) Opened(s *storage.Storage) {
 // TestCannotReadWhileClosed is TestCannotReadWhatItApplies for a disk that reports its error half a minute later, when an operator has
 // begun to stop the member, whose disk seems stuck.
 func TestCannotReadWhileClosed(t *testing.T) {
-	if os.Getenv("CANNOT_READ") == "" {
-		c := exec.Command(os.Args[0], "-test.run=^TestCannotReadWhileClosed$", "-test.timeout=60s")
-		c.Env = append(os.Environ(), "CANNOT_READ=1")
-		if out, err := c.CombinedOutput(); err != nil {
-			at := max(0, strings.Index(string(out), "panic"))
-			t.Errorf("%v: %.600s", err, out[at:])
-		}
+	if !inChild(t) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -529,13 +531,7 @@ func TestDamagedMetaWhileItFollows(t *testing.T) {
 
 // TestCannotReadAlone is TestCannotReadWhatItApplies for a standalone server, which applies its log once it has elected itself.
 func TestCannotReadAlone(t *testing.T) {
-	if os.Getenv("CANNOT_READ") == "" {
-		c := exec.Command(os.Args[0], "-test.run=^TestCannotReadAlone$", "-test.timeout=60s")
-		c.Env = append(os.Environ(), "CANNOT_READ=1")
-		if out, err := c.CombinedOutput(); err != nil {
-			at := max(0, strings.Index(string(out), "panic"))
-			t.Errorf("%v: %.600s", err, out[at:])
-		}
+	if !inChild(t) {
 		return
 	}
 	synctest.Test(t, func(t *testing.T) {
