@@ -13,6 +13,9 @@
 //
 // # Layers
 //
+// Below this package, internal/core/election decides who leads and whose state is right, internal/core/peer connects the
+// members, and internal/core/storage has their disks.
+//
 // A file uses only what the files before it declare: those above it in these lists, and those left of
 // it in its line. layers_test.go checks that. The exception is at the end.
 //
