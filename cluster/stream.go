@@ -295,7 +295,8 @@ func (s *stream) Close() error {
 	s.end()
 	select {
 	case <-s.t.life.stop:
-		// If recentLog.GetLog is ending Raft's goroutine that sends, only a refusal ends the one that takes the answers.
+		// recentLog.GetLog may have ended the goroutine with which Raft sends. Then the one that takes the
+		// answers ends only when it gets a refusal.
 		s.t.wg.Go(func() {
 			select {
 			case s.answers <- &entryCall{q: new(raft.AppendEntriesRequest), r: new(raft.AppendEntriesResponse)}:

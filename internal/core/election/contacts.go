@@ -11,10 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/proto"
-
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Contacts is what a member knows about the others: which of them can be reached,

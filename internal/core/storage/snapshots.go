@@ -41,7 +41,7 @@ func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 	return privateSnapshots{s, filepath.Join(dir, snapshotDir), log, new(seenMetas)}, err
 }
 
-// seenMetas is what the meta.json of each snapshot said when it was first read. It has no checksum.
+// seenMetas is what the meta.json of each snapshot, which has no checksum, said when it was first read.
 type seenMetas struct {
 	mu    sync.Mutex
 	texts map[snapshotName]string
