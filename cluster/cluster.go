@@ -118,7 +118,7 @@ func (m *Member) startOn(s *storage.Storage) error {
 
 func (m *Member) startRaft() error {
 	c := raft.DefaultConfig()
-	c.LocalID = serverID(m.cfg.ID)
+	c.LocalID = storage.ServerID(m.cfg.ID)
 	c.Logger = raftLogger(m.cfg.Log)
 	c.NoLegacyTelemetry = true
 	// Raft must not take snapshots on its own: compactor.run decides when one is
@@ -140,7 +140,7 @@ func (m *Member) startRaft() error {
 		return err
 	}
 	if !m.cfg.clustered() {
-		trans = newLoneTransport(first.Servers[0].Address)
+		trans = newLoneTransport(raft.ServerAddress(first[0].Addr))
 	} else {
 		m.raft.last = max(5*m.contacts.ElectionTimeout, 10*time.Second)
 		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.raft.last, m.raft.last, m.raft.last
@@ -196,7 +196,7 @@ func (m *Member) startRaft() error {
 // belong finds out which cluster the storage belongs to, if it can be told without the other
 // members. It returns what has to run once Raft is started: nil if this member is in its
 // cluster, and has its vote if it is to have one.
-func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
+func (m *Member) belong(first []proto.Peer) (begin func(), err error) {
 	s, former := m.raft.storage, m.membership.former
 	empty, err := s.Empty()
 	if err != nil {
@@ -205,7 +205,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	list := m.membership.configured
 	var restored FirstState
 	if !empty {
-		list, first = infos(s.Members), raft.Configuration{}
+		list, first = s.Members, nil
 		if restored, err = restoredState(s); err != nil {
 			return nil, err
 		}
@@ -243,7 +243,7 @@ func (m *Member) belong(first raft.Configuration) (begin func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if empty && of.Agreed && len(of.First.Servers) > 0 { // also after a crash in the middle
+	if empty && of.Agreed && len(of.First) > 0 { // also after a crash in the middle
 		if err := s.Bootstrap(of.First); err != nil {
 			return nil, err
 		}
@@ -281,13 +281,13 @@ func restoredState(s *storage.Storage) (FirstState, error) {
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
 func (m *Member) checkStored(configured []proto.Peer) error {
-	if len(m.raft.storage.Members.Servers) == 0 {
+	if len(m.raft.storage.Members) == 0 {
 		if len(configured) == 0 && m.cfg.Join == "" {
 			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
 		}
 		return nil
 	}
-	stored, where := infos(m.raft.storage.Members), m.raft.storage.Name
+	stored, where := m.raft.storage.Members, m.raft.storage.Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
 	case standalone && m.cfg.clustered():

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
@@ -87,19 +85,14 @@ type Shown struct {
 	ElectionPort int
 }
 
-// first returns the first configuration of a new cluster. It is empty if this server is
-// to be added to a cluster.
-func (c *Config) first() (first raft.Configuration) {
+// first returns the members of a new cluster, sorted by id, as its first entry names them. There are none if
+// this server is to be added to a cluster.
+func (c *Config) first() (first []proto.Peer) {
 	if !c.clustered() {
-		lone := raft.ServerAddress(fmt.Sprintf("server-%d", c.ID))
-		first.Servers = []raft.Server{{ID: serverID(c.ID), Address: lone}}
+		return []proto.Peer{{ID: c.ID, Addr: fmt.Sprintf("server-%d", c.ID)}}
 	}
 	for _, x := range slices.SortedFunc(slices.Values(c.Peers), func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) }) {
-		s := raft.Server{ID: serverID(x.ID), Address: raft.ServerAddress(x.Addr)}
-		if x.Observer {
-			s.Suffrage = raft.Nonvoter
-		}
-		first.Servers = append(first.Servers, s)
+		first = append(first, proto.Peer{ID: x.ID, Addr: x.Addr, Observer: x.Observer})
 	}
 	return first
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -451,11 +452,11 @@ func TestHeartbeatOfNewTerm(t *testing.T) {
 		term := m.raft.CurrentTerm()
 		var sent sync.WaitGroup
 		sent.Go(func() {
-			other.appendEntries(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.AppendEntriesRequest{RPCHeader: other.header(), Term: term + 5}, new(raft.AppendEntriesResponse))
+			other.appendEntries(storage.ServerID(m.cfg.ID), m.transport.LocalAddr(), &raft.AppendEntriesRequest{RPCHeader: other.header(), Term: term + 5}, new(raft.AppendEntriesResponse))
 		})
 		synctest.Wait()
 		sent.Go(func() {
-			other.RequestVote(serverID(m.cfg.ID), m.transport.LocalAddr(),
+			other.RequestVote(storage.ServerID(m.cfg.ID), m.transport.LocalAddr(),
 				&raft.RequestVoteRequest{RPCHeader: other.header(), Term: term + 6, LeadershipTransfer: true}, new(raft.RequestVoteResponse))
 		})
 		synctest.Wait()
@@ -479,7 +480,7 @@ func TestVoteNotStored(t *testing.T) {
 		var r raft.RequestVoteResponse
 		var sent sync.WaitGroup
 		sent.Go(func() {
-			other.transport.NetworkTransport.RequestVote(serverID(m.cfg.ID), m.transport.LocalAddr(), &raft.RequestVoteRequest{
+			other.transport.NetworkTransport.RequestVote(storage.ServerID(m.cfg.ID), m.transport.LocalAddr(), &raft.RequestVoteRequest{
 				RPCHeader: other.transport.header(),
 				Term:      m.raft.CurrentTerm() + 1, LastLogIndex: other.raft.LastIndex() + 1, LastLogTerm: m.raft.CurrentTerm(), LeadershipTransfer: true,
 			}, &r)
@@ -752,7 +753,7 @@ func TestEntriesByDeposed(t *testing.T) {
 				t.Fatal(err)
 			}
 			q := &raft.InstallSnapshotRequest{RPCHeader: own.RPCHeader, SnapshotVersion: 1, Term: 3, LastLogIndex: l.last(), LastLogTerm: term,
-				Configuration: raft.EncodeConfiguration(l.members), ConfigurationIndex: 1, Size: int64(state.Len())}
+				Configuration: raft.EncodeConfiguration(storage.Configuration(l.members)), ConfigurationIndex: 1, Size: int64(state.Len())}
 			if err := l.wire.InstallSnapshot("2", "b:1", q, new(raft.InstallSnapshotResponse), &state); !errors.Is(err, errDeposed) {
 				t.Errorf("it sends a snapshot of term %d in term 3: %v", term, err)
 			}
@@ -796,7 +797,7 @@ func TestObserverRefusesVotes(t *testing.T) {
 			}
 			all := raft.Configuration{}
 			for id := range uint64(4) {
-				all.Servers = append(all.Servers, raft.Server{ID: serverID(id + 1), Address: raft.ServerAddress(f.peers[id+1])})
+				all.Servers = append(all.Servers, raft.Server{ID: storage.ServerID(id + 1), Address: raft.ServerAddress(f.peers[id+1])})
 			}
 			list := &raft.Log{Index: end + 1, Term: term + 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(all)}
 			first := &raft.Log{Index: end + 1, Term: term + 2, Type: raft.LogNoop}

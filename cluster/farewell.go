@@ -6,6 +6,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -48,7 +49,7 @@ func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
 		}
 		q.LeaderCommitIndex = prev.Index + uint64(len(q.Entries))
 		var r raft.AppendEntriesResponse
-		if err := m.transport.appendEntries(serverID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
+		if err := m.transport.appendEntries(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
 			return
 		}
 		wait := m.contacts.Beat

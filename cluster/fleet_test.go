@@ -313,7 +313,7 @@ func (f *fleet) restored(i int, index uint64, sessions ...int64) {
 	for _, id := range sessions {
 		m.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30})
 	}
-	if err := m.Restart(index, fsm.Members(ptr(f.config(i)).first())); err != nil {
+	if err := m.Restart(index, fsm.Members(storage.Configuration(ptr(f.config(i)).first()))); err != nil {
 		f.t.Fatal(err)
 	}
 	f.restoredAt(i, m)
@@ -325,7 +325,7 @@ func (f *fleet) restoredAt(i int, m *fsm.Machine) {
 	f.t.Helper()
 	s := f.disks[i].Open()
 	first := ptr(f.config(i)).first()
-	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, first, m.Index(), newLoneTransport("x"))
+	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, storage.Configuration(first), m.Index(), newLoneTransport("x"))
 	if err == nil {
 		err = errors.Join(s.Stable.SetUint64([]byte(storage.TermKey), 1), m.Snapshot().Write(sink), sink.Close())
 	}
@@ -455,23 +455,15 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	b.replica.Observe(committing{c: b.pulse.commits})
 
 	c := raft.DefaultConfig()
-	c.LocalID, c.Logger, c.NoLegacyTelemetry = serverID(1), raftLogger(b.cfg.Log), true
+	c.LocalID, c.Logger, c.NoLegacyTelemetry = storage.ServerID(1), raftLogger(b.cfg.Log), true
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = time.Hour, time.Hour, time.Hour
-	var first raft.Configuration
-	for _, x := range members {
-		s := raft.Server{ID: serverID(x.ID), Address: raft.ServerAddress(x.Addr)}
-		if x.Observer {
-			s.Suffrage = raft.Nonvoter
-		}
-		first.Servers = append(first.Servers, s)
-	}
 	var alone raft.Transport = newLoneTransport("a:1")
 	if election.CountVoters(members) != 1 {
 		_, alone = raft.NewInmemTransport("a:1")
 	}
 	n.storage = storage.NewMemory().Open()
 	if len(members) > 0 {
-		if err := n.storage.Bootstrap(first); err != nil {
+		if err := n.storage.Bootstrap(members); err != nil {
 			t.Fatal(err)
 		}
 		n.terms.begin(1)

@@ -10,8 +10,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
@@ -77,9 +75,9 @@ type acceptance struct {
 
 // beginning is what a member of a new cluster begins with.
 type beginning struct {
-	list     []proto.Peer       // the members
-	first    raft.Configuration // no servers if a snapshot was restored
-	restored FirstState         // without its digest
+	list     []proto.Peer // the members
+	first    []proto.Peer // none if a snapshot was restored
+	restored FirstState   // without its digest
 }
 
 // newRun returns a random number other than 0.
@@ -304,7 +302,7 @@ func (f *former) survey(members []proto.Peer) (said map[uint64]*Status, cut erro
 func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (bool, error) {
 	id := s.proposed
 	// A proposal that was made with another list may have been agreed to with that one.
-	if id == 0 || !slices.Equal(f.storage().Identity().First.Servers, f.first.Servers) {
+	if id == 0 || !slices.Equal(f.storage().Identity().First, f.first) {
 		id = ClusterID(newRun())
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: id, First: f.first}); err != nil {
 			f.cannotWrite(f.storage(), err)
@@ -356,9 +354,9 @@ func (f *former) agree(id ClusterID) (done bool, err error) {
 		f.cannotWrite(f.storage(), err)
 		return true, nil
 	}
-	if len(x.First.Servers) > 0 {
+	if len(x.First) > 0 {
 		// After an error the next start does it (see startRaft).
-		if err := f.raft.BootstrapCluster(x.First).Error(); err != nil {
+		if err := f.raft.BootstrapCluster(storage.Configuration(x.First)).Error(); err != nil {
 			f.fail(fmt.Errorf("%s: %w", f.storage().Name, err))
 			return true, nil
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -44,18 +45,18 @@ func (h *handover) to(ctx context.Context, id uint64) error {
 		changed := h.leader.get().changed
 		_, lead := h.raft.LeaderWithID()
 		switch {
-		case lead == serverID(h.raft.id):
+		case lead == storage.ServerID(h.raft.id):
 			successor, err := h.successor(ctx, id)
 			if err == nil {
 				began = true
 				// Do not wait for the future: Raft never completes it if it shuts
 				// down first.
-				h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))
+				h.raft.LeadershipTransferToServer(storage.ServerID(successor.ID), raft.ServerAddress(successor.Addr))
 			} else if !errors.Is(err, ErrNotLeader) {
 				return err
 			}
 		case lead == "":
-		case id == 0 || lead == serverID(id):
+		case id == 0 || lead == storage.ServerID(id):
 			return nil
 		default:
 			return fmt.Errorf("server %s leads instead", lead)
@@ -89,7 +90,7 @@ func (h *handover) successor(ctx context.Context, id uint64) (proto.Peer, error)
 		}
 		asked++
 		h.wg.Go(func() {
-			answers <- answer{x, h.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))}
+			answers <- answer{x, h.hasLog(ctx, storage.ServerID(x.ID), raft.ServerAddress(x.Addr))}
 		})
 	}
 	nobody := errors.New("no other member can become the leader")

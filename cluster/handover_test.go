@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
@@ -32,7 +33,7 @@ func TestHandOverTooLate(t *testing.T) {
 		if err := m.membership.handover.to(m.peers.Ctx, 0); err != nil {
 			t.Error(err)
 		}
-		if _, l := m.raft.LeaderWithID(); l == "" || l == serverID(m.cfg.ID) {
+		if _, l := m.raft.LeaderWithID(); l == "" || l == storage.ServerID(m.cfg.ID) {
 			t.Errorf("%q leads", l)
 		}
 	})

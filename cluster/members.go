@@ -38,7 +38,7 @@ type membership struct {
 
 func newMembership(cfg *Config, replica *fsm.Replica, leader *knownLeader, p *pulse) *membership {
 	return &membership{
-		pulse: p, cfg: cfg, configured: infos(cfg.first()), former: newFormer(cfg, replica, p), replica: replica, leader: leader,
+		pulse: p, cfg: cfg, configured: cfg.first(), former: newFormer(cfg, replica, p), replica: replica, leader: leader,
 		handover: &handover{p, leader}, changing: wake.NewTurn(),
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -118,7 +119,7 @@ func (n *node) members() ([]proto.Peer, error) {
 	if err := f.Error(); err != nil {
 		return nil, err
 	}
-	return infos(f.Configuration()), nil
+	return storage.Peers(f.Configuration()), nil
 }
 
 // logEnd returns the index and term of the last entry in this member's log, or of its

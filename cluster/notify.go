@@ -5,6 +5,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
@@ -44,7 +45,7 @@ func (n *notifier) run(term uint64, stop <-chan struct{}) {
 		}
 		replaced := make(chan struct{}) // closed when the list of members changes
 		for _, s := range f.Configuration().Servers {
-			if s.ID != serverID(n.raft.id) {
+			if s.ID != storage.ServerID(n.raft.id) {
 				n.wg.Go(func() { n.tell(s, term, first, replaced) })
 			}
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -142,7 +143,7 @@ func (p *pulse) run() {
 		p.raft.caughtUp()
 		f := p.raft.GetConfiguration() // never fails
 		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
-			servers, members = now.Servers, infos(now)
+			servers, members = now.Servers, storage.Peers(now)
 		}
 		own := p.state()
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {

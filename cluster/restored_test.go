@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -48,7 +49,7 @@ func TestNothingBeforeRestored(t *testing.T) {
 		f := newFleet(t, 3)
 		for i := range 3 {
 			m := fsm.NewMachine()
-			m.Restart(9, fsm.Members(ptr(f.config(i)).first()))
+			m.Restart(9, fsm.Members(storage.Configuration(ptr(f.config(i)).first())))
 			f.restoredAt(i, m)
 			f.start(i)
 		}

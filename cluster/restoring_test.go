@@ -101,7 +101,7 @@ func TestRestore(t *testing.T) {
 					if term, err := s.Term(); err != nil || term != 5 || meta.Term != 5 || meta.Index != state.Index()+1 || m.Index() != meta.Index {
 						t.Errorf("%d: term %d, entry %d of term %d", i, term, meta.Index, meta.Term)
 					}
-					if len(s.Members.Servers) != max(1, len(x.peers)) || !m.HasMembers(fsm.Members(s.Members)) {
+					if len(s.Members) != max(1, len(x.peers)) || !m.HasMembers(fsm.Members(storage.Configuration(s.Members))) {
 						t.Errorf("%d: the members are %v", i, s.Members)
 					}
 					if config := string(m.Tree().Lookup(znode.ConfigPath).Record().Data); !strings.HasPrefix(config, x.config) || x.config == "" && config != "" {
@@ -184,7 +184,7 @@ func restoredFleet(t *testing.T) *fleet {
 	f.acked = append(f.acked, 1<<40)
 	for i := range 3 {
 		m := fsm.NewMachine()
-		if err := m.Restart(2, fsm.Members(ptr(f.config(i)).first())); err != nil {
+		if err := m.Restart(2, fsm.Members(storage.Configuration(ptr(f.config(i)).first()))); err != nil {
 			t.Fatal(err)
 		}
 		m.Sessions().Open(session.Session{ID: 1 << 40, Timeout: 1 << 30})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -32,7 +34,7 @@ type scriptedLeader struct {
 	begins    uint64      // what comes before this entry is only in the snapshot
 	committed uint64
 	next      uint64 // the entry to send next
-	members   raft.Configuration
+	members   []proto.Peer
 }
 
 func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) *scriptedLeader {
@@ -65,7 +67,7 @@ func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) 
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	l.log = []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(l.members)}}
+	l.log = []*raft.Log{{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(storage.Configuration(l.members))}}
 	l.start()
 	t.Cleanup(func() {
 		if err := l.follower.Close(); err != nil {
@@ -92,8 +94,7 @@ func (l *scriptedLeader) send(first, last uint64) (*raft.AppendEntriesResponse, 
 
 // addMember has the leader propose a list with a fourth server.
 func (l *scriptedLeader) addMember() {
-	newer := l.members.Clone()
-	newer.Servers = append(newer.Servers, raft.Server{Suffrage: raft.Nonvoter, ID: "4", Address: "d:1"})
+	newer := storage.Configuration(append(slices.Clone(l.members), proto.Peer{ID: 4, Addr: "d:1", Observer: true}))
 	l.log = append(l.log, &raft.Log{Index: l.last() + 1, Term: l.term, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(newer)})
 }
 
@@ -184,7 +185,7 @@ func (l *scriptedLeader) state(index uint64) *fsm.Machine {
 				l.t.Fatal(err)
 			}
 		case raft.LogConfiguration:
-			m.SetMembers(e.Index, fsm.Members(l.members))
+			m.SetMembers(e.Index, fsm.Members(storage.Configuration(l.members)))
 		}
 	}
 	return m
@@ -247,7 +248,7 @@ func (l *scriptedLeader) install(index uint64) (*raft.InstallSnapshotResponse, e
 	r := new(raft.InstallSnapshotResponse)
 	return r, l.wire.NetworkTransport.InstallSnapshot("2", "b:1", &raft.InstallSnapshotRequest{
 		RPCHeader: l.wire.header(), SnapshotVersion: 1, Term: l.term, LastLogIndex: index, LastLogTerm: l.log[index-1].Term,
-		Configuration: raft.EncodeConfiguration(l.members), ConfigurationIndex: 1, Size: int64(b.Len()),
+		Configuration: raft.EncodeConfiguration(storage.Configuration(l.members)), ConfigurationIndex: 1, Size: int64(b.Len()),
 	}, r, &b)
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
@@ -94,7 +95,7 @@ func (c *countdown) ended() bool {
 // id, 0 if none is known, and whether Raft takes this member for the leader.
 func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	addr, id := s.raft.LeaderWithID()
-	leader = memberID(id)
+	leader = storage.MemberID(id)
 	self = leader == s.id
 	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
 		leader, addr = 0, "" // Raft will notice later

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -204,7 +205,7 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 				switch {
 				case x.ID == m.cfg.ID:
 				case is != nil && is.Addr == x.Addr && !is.Observer:
-					err = m.handover.hasLog(ctx, serverID(x.ID), raft.ServerAddress(x.Addr))
+					err = m.handover.hasLog(ctx, storage.ServerID(x.ID), raft.ServerAddress(x.Addr))
 				default:
 					_, err = m.statusOf(ctx, x)
 				}
@@ -256,7 +257,7 @@ func (m *membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
 func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture, x proto.Peer) error {
 	m.raft.adding.Store(x.ID)
 	defer m.raft.adding.Store(0)
-	return leaderError(m.raft.answer(change(serverID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
+	return leaderError(m.raft.answer(change(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
 }
 
 // lags is the error for a new voter that did not catch up in time.
@@ -289,7 +290,7 @@ func (m *membership) removeMember(x proto.Peer) error {
 	if err := m.canFollow(without(x.ID)); err != nil {
 		return err
 	}
-	f := m.raft.RemoveServer(serverID(x.ID), 0, adminTimeout)
+	f := m.raft.RemoveServer(storage.ServerID(x.ID), 0, adminTimeout)
 	if err := m.raft.answer(f); err != nil {
 		return leaderError(err)
 	}
@@ -312,7 +313,7 @@ func checkMember(x proto.Peer) error {
 // and is nil if it is new. A new voter is an observer until it has caught up, so that
 // commits need not wait for it.
 func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) error {
-	id, addr, patience := serverID(x.ID), raft.ServerAddress(x.Addr), need.patience
+	id, addr, patience := storage.ServerID(x.ID), raft.ServerAddress(x.Addr), need.patience
 	if is != nil && is.Addr != x.Addr {
 		if err := m.stillLeads(); err != nil {
 			return err

@@ -57,7 +57,7 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 	}
 	s.disk.work.writes.Since(began)
 	for _, l := range logs {
-		s.disk.lists.note(l, serverID(s.disk.id))
+		s.disk.lists.note(l, storage.ServerID(s.disk.id))
 	}
 	return nil
 }
@@ -66,7 +66,7 @@ func (s guardedStore) StoreLogs(logs []*raft.Log) error {
 func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 	err := s.LogStore.GetLog(index, l)
 	if err == nil {
-		s.disk.lists.note(l, serverID(s.disk.id))
+		s.disk.lists.note(l, storage.ServerID(s.disk.id))
 	} else if !errors.Is(err, raft.ErrLogNotFound) {
 		s.cannotRead(s.disk.storage, err)
 	}

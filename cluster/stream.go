@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
@@ -414,7 +415,7 @@ func (f *followerEnd) read(from uint64) error {
 	if err != nil {
 		return err
 	}
-	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(serverID(from)), Addr: addr}
+	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(storage.ServerID(from)), Addr: addr}
 	for {
 		q, asks, err := readAppend(in)
 		if err != nil {

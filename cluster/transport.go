@@ -101,7 +101,7 @@ func (t *transport) open() {
 
 // header returns the header for Raft messages sent by this member.
 func (t *transport) header() raft.RPCHeader {
-	id := serverID(t.raft.id)
+	id := storage.ServerID(t.raft.id)
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: t.EncodePeer(id, t.LocalAddr())}
 }
 
@@ -449,7 +449,7 @@ func (t *transport) checkDisk(err error) error {
 // and may be long, so the sender's connections are closed; it sends the snapshot again if it
 // still leads. What has come of it already is discarded.
 func (t *transport) refuse(rpc raft.RPC, err error) {
-	t.conns.hangUp(memberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
+	t.conns.hangUp(storage.MemberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
 	io.Copy(io.Discard, rpc.Reader)
 	rpc.Respond(nil, err)
 }
@@ -558,7 +558,7 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 	switch {
 	case heartbeat:
 	case err != nil:
-		t.awaitReturn(memberID(id), args.Term)
+		t.awaitReturn(storage.MemberID(id), args.Term)
 	case !resp.Success && resp.Term == args.Term && args.PrevLogEntry < resp.LastLog:
 		t.leap(id, target, args, resp)
 	}
@@ -681,7 +681,7 @@ func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, arg
 	asked := t.now()
 	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
 	if err == nil && resp.Granted {
-		t.voted(memberID(id), asked)
+		t.voted(storage.MemberID(id), asked)
 	}
 	return err
 }
@@ -725,7 +725,7 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 	}
 	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
 	if err != nil {
-		t.awaitReturn(memberID(id), q.Term)
+		t.awaitReturn(storage.MemberID(id), q.Term)
 		// A member that has begun a later term has hung up (see fill), and does not listen to
 		// the end of the next snapshot either. Raft's own heartbeats overlook the term.
 		var a raft.AppendEntriesResponse

@@ -127,7 +127,7 @@ func covers(m *raft.SnapshotMeta) *Covers {
 }
 
 func of(x storage.Identity) Of {
-	return Of{uint64(x.Cluster), x.Agreed, servers(x.First), x.Since}
+	return Of{uint64(x.Cluster), x.Agreed, servers(storage.Configuration(x.First)), x.Since}
 }
 
 type followedLog struct {

@@ -25,7 +25,7 @@ func makeSample(disk testedDisk, dir string, snapshot []byte) error {
 			return err
 		}
 		_, trans := raft.NewInmemTransport("")
-		sink, err := s.Snapshots.Create(1, m.Index()+1, m.Term(), alone, 1, trans)
+		sink, err := s.Snapshots.Create(1, m.Index()+1, m.Term(), Configuration(alone), 1, trans)
 		if err != nil {
 			return err
 		}

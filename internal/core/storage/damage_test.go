@@ -12,9 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestDamagedFiles flips bytes and cuts files short, everywhere. Open must
@@ -140,7 +139,7 @@ func tryDamaged(t *testing.T, disk testedDisk, dir, name string, content []byte,
 func TestDamagedIdentity(t *testing.T) {
 	dir := filepath.Join(testkit.MemoryDir(t), "data")
 	check(t, os.MkdirAll(filepath.Join(dir, raftDir), dirMode))
-	first := raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:1"}}}
+	first := []proto.Peer{{ID: 1, Addr: "a:1"}}
 	want := meta{formatVersion, 7, WAL, encodeIdentity(Identity{Cluster: 0x1234567890abcdef, Agreed: true, First: first, Since: 1234})}
 	check(t, writeMeta(dir, &want))
 	path := filepath.Join(dir, metaFile)

@@ -76,7 +76,7 @@ func modelOutOfFiles(t *testing.T, disk testedDisk, r *rand.Rand) {
 			}
 			end := first + n - 1
 			_, trans := raft.NewInmemTransport("")
-			sink, err := s.Snapshots.Create(1, end, terms[end], alone, 1, trans)
+			sink, err := s.Snapshots.Create(1, end, terms[end], Configuration(alone), 1, trans)
 			if err == nil {
 				err = errors.Join(fsm.NewMachine().Snapshot().Write(sink), sink.Close())
 			}

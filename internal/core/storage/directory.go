@@ -162,7 +162,7 @@ func openVerified(disk diskStore, dir string, store raftStore, snapshot *reading
 	s := &Storage{Log: checksumLog{latched}, Stable: checksumStable{latched}, Snapshots: snaps, Spool: spoolIn(dir), Name: dir, state: machine, close: store.Close}
 	s.keepVotes()
 	if newest != nil {
-		s.Members, s.logOf = newest.Configuration, ClusterID(machine.Cluster())
+		s.Members, s.logOf = Peers(newest.Configuration), ClusterID(machine.Cluster())
 	}
 	return s, verifyStore(disk, dir, store, newest, machine, s.note)
 }

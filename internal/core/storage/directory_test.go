@@ -67,7 +67,7 @@ func TestMembers(t *testing.T) {
 	onEachStore(t, func(t *testing.T, open func() *Storage) {
 		is := func(s *Storage, want int) {
 			t.Helper()
-			if got := len(s.Members.Servers); got != want {
+			if got := len(s.Members); got != want {
 				t.Errorf("%d members are known, should be %d", got, want)
 			}
 		}

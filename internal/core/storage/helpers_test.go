@@ -97,7 +97,7 @@ func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, e
 var check = testkit.Check
 
 // alone is the configuration of a cluster of one, server 1.
-var alone = raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "server-1"}}}
+var alone = []proto.Peer{{ID: 1, Addr: "server-1"}}
 
 // member writes to a Storage as Raft does for a cluster of one.
 type member struct {
@@ -167,7 +167,7 @@ func (m *member) create(session int64, path string, size int) {
 func (m *member) snapshot() {
 	m.t.Helper()
 	_, trans := raft.NewInmemTransport("")
-	sink := must(m.s.Snapshots.Create(1, m.index, m.term, alone, 1, trans))(m.t)
+	sink := must(m.s.Snapshots.Create(1, m.index, m.term, Configuration(alone), 1, trans))(m.t)
 	check(m.t, m.machine.Snapshot().Write(sink))
 	check(m.t, sink.Close())
 	check(m.t, m.s.Log.DeleteRange(must(m.s.Log.FirstIndex())(m.t), max(m.index, 5)-5))

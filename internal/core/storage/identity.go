@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // ClusterID identifies a cluster, or a standalone server's data. It is random, made once
@@ -42,9 +43,9 @@ type Identity struct {
 	// Agreed is false while Cluster is only proposed, and may still be replaced by
 	// another proposal. Once it is true, the storage belongs to this cluster for good.
 	Agreed bool
-	// First is the first configuration of a cluster that is formed with this proposal; it
-	// has no servers if the storage has entries already.
-	First raft.Configuration
+	// First are the members of a cluster that is formed with this proposal, sorted by id; there
+	// are none if the storage has entries already.
+	First []proto.Peer
 	// Since is the index up to which the cluster had acknowledged entries when this member
 	// joined it without data. Before its log has reached that, its list of members is one of
 	// the past, in which it may have had a vote.
@@ -68,7 +69,7 @@ func (s *Storage) LogOf() ClusterID { return s.logOf }
 func (s *Storage) note(l *raft.Log) error {
 	switch {
 	case l.Type == raft.LogConfiguration:
-		s.Members = raft.DecodeConfiguration(l.Data)
+		s.Members = Peers(raft.DecodeConfiguration(l.Data))
 	case l.Type == raft.LogCommand && s.logOf == 0:
 		s.logOf = ClusterID(fsm.Identified(l.Data))
 	}
@@ -128,8 +129,8 @@ func encodeIdentity(x Identity) (m metaIdentity) {
 	} else {
 		m.Proposed = x.Cluster
 	}
-	if len(x.First.Servers) > 0 {
-		m.First = raft.EncodeConfiguration(x.First)
+	if len(x.First) > 0 {
+		m.First = raft.EncodeConfiguration(Configuration(x.First))
 	}
 	return m
 }
@@ -146,7 +147,7 @@ func (m *metaIdentity) decode() (x Identity, err error) {
 		x = Identity{Cluster: m.Cluster, Agreed: true}
 	}
 	if len(m.First) > 0 {
-		x.First = raft.DecodeConfiguration(m.First)
+		x.First = Peers(raft.DecodeConfiguration(m.First))
 	}
 	x.Since = m.Since
 	return x, nil

@@ -39,7 +39,7 @@ func (m *Memory) Open() *Storage {
 		return m.log.write(func() error { m.of.Store(&x); return nil })
 	})
 	newest, _ := s.NewestSnapshot()
-	s.Members = newest.Configuration
+	s.Members = Peers(newest.Configuration)
 	mending := orderedLog{m.log.InmemStore} // without the fault
 	dropSuperseded(mending, newest)
 	reconcileLog(mending, newest) // a crash may have kept the member from doing it

@@ -96,7 +96,7 @@ func TestMemorySuperseded(t *testing.T) {
 	memory := NewMemory()
 	s := memory.Open()
 	check(t, s.Log.StoreLogs(noops(1, 3, 1)))
-	sink := must(s.Snapshots.Create(1, 9, 2, alone, 1, nil))(t)
+	sink := must(s.Snapshots.Create(1, 9, 2, Configuration(alone), 1, nil))(t)
 	check(t, sink.Close())
 	if last := must(memory.Open().Log.LastIndex())(t); last != 0 {
 		t.Errorf("the log ends at %d, before the snapshot", last)

@@ -89,7 +89,7 @@ func TestModel(t *testing.T) {
 				if n := uint64(r.IntN(int(last - first + 1))); n > 0 {
 					end := first + n - 1
 					_, trans := raft.NewInmemTransport("")
-					sink := must(s.Snapshots.Create(1, end, entries[end].Term, alone, 1, trans))(t)
+					sink := must(s.Snapshots.Create(1, end, entries[end].Term, Configuration(alone), 1, trans))(t)
 					check(t, errors.Join(fsm.NewMachine().Snapshot().Write(sink), sink.Close()))
 					check(t, s.Log.DeleteRange(first, end))
 					first = end + 1

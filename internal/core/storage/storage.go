@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // ErrInUse says that another process has the data directory open.
@@ -28,7 +29,7 @@ type Storage struct {
 	Name string
 	// Members is the newest configuration that was stored when the storage was
 	// opened; it is empty if there was none.
-	Members raft.Configuration
+	Members []proto.Peer
 
 	identity *identity
 	logOf    ClusterID    // the cluster that the log and the snapshots are of, as far as they say it
@@ -87,13 +88,13 @@ func (s *Storage) LastIndex() (uint64, error) {
 	return max(last, newest.Index), err
 }
 
-// Bootstrap stores the configuration of a new cluster as the first entry of the
+// Bootstrap stores the members of a new cluster as the first entry of the
 // log. It does nothing if there is a log or a snapshot.
 //
 // It takes the place of raft.BootstrapCluster, which refuses a storage that has
 // a term and no entry. A crash between those two writes leaves such a storage,
 // and its cluster would never have a leader.
-func (s *Storage) Bootstrap(c raft.Configuration) error {
+func (s *Storage) Bootstrap(first []proto.Peer) error {
 	if empty, err := s.noEntries(); err != nil || !empty {
 		return err
 	}
@@ -102,7 +103,7 @@ func (s *Storage) Bootstrap(c raft.Configuration) error {
 	} else if err := s.Stable.SetUint64([]byte(TermKey), max(term, 1)); err != nil {
 		return err
 	}
-	return s.Log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(c)})
+	return s.Log.StoreLog(&raft.Log{Index: 1, Term: 1, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(Configuration(first))})
 }
 
 // NewestSnapshot describes the newest snapshot; the result is zero if there is none.

@@ -115,7 +115,7 @@ func TestSnapshotIsSyncedInParts(t *testing.T) {
 	s := disks[0].mustOpen(t, filepath.Join(top, "data"))
 	defer s.Close()
 	_, trans := raft.NewInmemTransport("")
-	sink := must(s.Snapshots.Create(1, 1, 1, alone, 1, trans))(t)
+	sink := must(s.Snapshots.Create(1, 1, 1, Configuration(alone), 1, trans))(t)
 	defer sink.Cancel()
 	part, size := make([]byte, 64<<10), os.Getpagesize()
 	path := filepath.Join(top, "data", snapshotDir, sink.ID()+".tmp", stateFile)

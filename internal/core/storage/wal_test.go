@@ -458,7 +458,7 @@ func TestWALListLost(t *testing.T) {
 // TestConvert converts a directory to each store and back: it has the same state, the same cluster or
 // proposal, and nothing of the store that it had.
 func TestConvert(t *testing.T) {
-	first := raft.Configuration{Servers: []raft.Server{{ID: "1", Address: "a:1"}, {ID: "2", Address: "b:1", Suffrage: raft.Nonvoter}}}
+	first := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}}
 	of := []Identity{{Cluster: 7, Agreed: true}, {Cluster: 8, Agreed: true, First: first}, {Cluster: 9, First: first}, {}}
 	for i, from := range LogStores {
 		for j, to := range LogStores {
