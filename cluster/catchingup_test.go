@@ -1,10 +1,8 @@
 package cluster
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,54 +11,23 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/core/timing"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
-
-// TestFollowerModel runs one member, to which the test sends what leaders may send in any
-// order that Raft allows: entries, others in their place that a later leader has, and
-// snapshots. Meanwhile the member takes snapshots of its own, truncates its log, and is
-// closed or killed and started again. It must never stop by itself, and at last have the
-// log and the state of the leader.
-func TestFollowerModel(t *testing.T) {
-	testkit.SlowUnderRace(t)
-	for _, store := range append([]storage.LogStore{""}, storage.LogStores...) {
-		t.Run(cmp.Or(string(store), "memory"), func(t *testing.T) {
-			seed, rounds := testkit.Seed(t), 4
-			if testkit.Nightly {
-				rounds = 50
-			}
-			for round := range rounds {
-				synctest.Test(t, func(t *testing.T) {
-					l := newScriptedLeader(t, rand.New(rand.NewPCG(seed, uint64(round))), store)
-					for range 80 {
-						l.step()
-					}
-					l.catchUp()
-				})
-				if t.Failed() {
-					t.Fatalf("round %d", round)
-				}
-			}
-		})
-	}
-}
 
 // TestSnapshotOlderThanState: answers of a follower are lost while the leader takes a snapshot, which ends between what the leader
 // knows the follower to have and what that has applied. Then the follower refuses this snapshot, and must not need
 // it.
 func TestSnapshotOlderThanState(t *testing.T) {
 	for _, own := range []bool{false, true} { // the follower has taken a snapshot too, and has nothing of the log before it
-		bubble(t, fmt.Sprint("own ", own), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint("own ", own), func(t *testing.T) {
 			f := startedFleet(t, 20)
 			lead := leadOf(t, f)
 			c := (lead + 1) % 3
-			l, x := f.running[lead].raft, f.running[c].raft
-			snapshot := func(n *node) {
-				if err := n.Snapshot().Error(); err != nil {
+			l, x := f.running[lead].engine, f.running[c].engine
+			snapshot := func(e *engine.Engine) {
+				if err := e.TakeSnapshot(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -74,7 +41,7 @@ func TestSnapshotOlderThanState(t *testing.T) {
 				snapshot(l)
 				f.writes(lead, 1)
 				time.Sleep(100 * time.Millisecond)
-				return x.AppliedIndex() == l.LastIndex()
+				return x.Passed() == l.LastIndex()
 			})
 			if own {
 				snapshot(x)
@@ -95,7 +62,7 @@ func TestSnapshotOlderThanState(t *testing.T) {
 // follower is started again.
 func TestLeaderLostAfterSnapshot(t *testing.T) {
 	for _, again := range []bool{false, true} {
-		bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
 			f := startedFleet(t, 20)
 			f.whole()
 			lead := leadOf(t, f)
@@ -110,10 +77,10 @@ func TestLeaderLostAfterSnapshot(t *testing.T) {
 			f.handTo(lead)
 			f.writes(lead, 10)
 			time.Sleep(10 * time.Second)
-			if err := f.running[lead].raft.Snapshot().Error(); err != nil {
+			if err := f.running[lead].engine.TakeSnapshot(); err != nil {
 				t.Fatal(err)
 			}
-			newest, err := f.running[lead].raft.storage.NewestSnapshot()
+			newest, err := f.running[lead].engine.Storage().NewestSnapshot()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +89,7 @@ func TestLeaderLostAfterSnapshot(t *testing.T) {
 			}
 			var has atomic.Bool
 			f.disks[c].SetFault(func() error {
-				if is, err := f.running[c].raft.storage.NewestSnapshot(); err == nil && is.Index == newest.Index && !has.Load() {
+				if is, err := f.running[c].engine.Storage().NewestSnapshot(); err == nil && is.Index == newest.Index && !has.Load() {
 					f.cutBetween(c, lead, true)
 					has.Store(true)
 				}
@@ -157,7 +124,7 @@ func TestTailRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 20)
 		c := leadOf(t, f)
-		if err := f.running[c].raft.takeSnapshot(); err != nil {
+		if err := f.running[c].engine.TakeSnapshot(); err != nil {
 			t.Fatal(err)
 		}
 		f.cutOff(c, true)
@@ -166,7 +133,7 @@ func TestTailRefused(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		f.disks[c].SetFault(func() error { return errors.New("disk full") })
 		f.net.Heal()
-		until(t, "its fault", f.running[c].over.Load)
+		until(t, "its fault", f.running[c].Over.Load)
 		time.Sleep(100 * time.Millisecond) // until its owner has closed it
 		f.stop(c)
 		f.disks[c].SetFault(nil)
@@ -187,7 +154,7 @@ func TestTailRefused(t *testing.T) {
 // others, even without further snapshots.
 func TestStaleLog(t *testing.T) {
 	for _, beyond := range []int{-2, -1, 0, 1, 3} {
-		bubble(t, fmt.Sprint(beyond), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint(beyond), func(t *testing.T) {
 			f := startedFleet(t, 20)
 			f.whole()
 			for i := range 3 {
@@ -203,7 +170,7 @@ func TestStaleLog(t *testing.T) {
 			f.start(1)
 			f.writes(0, 20)
 			f.snapshot(2)
-			newest, err := f.running[0].raft.storage.NewestSnapshot()
+			newest, err := f.running[0].engine.Storage().NewestSnapshot()
 			if err != nil || newest.Index < last+5 || newest.Term <= l.Term {
 				t.Fatalf("the log ends at %d in term %d, the snapshot at %d in term %d: %v", last, l.Term, newest.Index, newest.Term, err)
 			}
@@ -226,7 +193,7 @@ func TestStaleLog(t *testing.T) {
 			if len(states) != 1 {
 				t.Errorf("states differ: %v", states)
 			}
-			log = f.running[2].raft.storage.Log
+			log = f.running[2].engine.Storage().Log
 			first, _ := log.FirstIndex()
 			last, _ = log.LastIndex()
 			for i := first; i <= last; i++ {
@@ -234,7 +201,7 @@ func TestStaleLog(t *testing.T) {
 				if err := log.GetLog(i, &here); err != nil {
 					t.Errorf("entry %d of %d to %d: %v", i, first, last, err)
 				}
-				if f.running[0].raft.storage.Log.GetLog(i, &there) == nil && here.Term != there.Term {
+				if f.running[0].engine.Storage().Log.GetLog(i, &there) == nil && here.Term != there.Term {
 					t.Errorf("entry %d is of term %d, the leader's of term %d", i, here.Term, there.Term)
 				}
 			}
@@ -261,8 +228,8 @@ func TestStuckFollower(t *testing.T) {
 		m.cfg.Memory.SetFault(nil)
 		close(release)
 		began := time.Now()
-		last := leader.commits.applied()
-		until(t, "all entries", func() bool { return m.commits.applied() >= last })
+		last := leader.engine.Applied()
+		until(t, "all entries", func() bool { return m.engine.Applied() >= last })
 		if took := time.Since(began); took > m.contacts.ElectionTimeout {
 			t.Errorf("it has them after %v", took)
 		}
@@ -282,9 +249,9 @@ func TestLateMemberOnSlowLink(t *testing.T) {
 		{150 << 10, 10, false, 80 * time.Second},
 		{150 << 10, 0, true, 80 * time.Second}, // it has 8 MB
 	} {
-		bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
 			net, leader, late, _ := wired(t, func(c *Config) { c.SnapshotBytes = 1 << 30 })
-			term := leader.raft.CurrentTerm()
+			term := leader.engine.Term()
 			again := stopMember(t, late)
 			if x.snapshot {
 				again = stopUntilSnapshot(t, late, leader)
@@ -298,7 +265,7 @@ func TestLateMemberOnSlowLink(t *testing.T) {
 			if took, most := time.Since(began), 3*time.Duration(900_000/x.rate+1)*time.Second; took > most {
 				t.Errorf("its own entry takes %v", took)
 			}
-			if leader.raft.CurrentTerm() != term {
+			if leader.engine.Term() != term {
 				t.Error("the leader was replaced meanwhile")
 			}
 		})
@@ -310,7 +277,7 @@ func TestLateMemberOnSlowLink(t *testing.T) {
 // snapshot.
 func TestNeededMemberOnSlowLink(t *testing.T) {
 	for rate, snapshot := range map[int]bool{140 << 10: false, 256 << 10: true, 300 << 10: false, 400 << 10: true} {
-		bubble(t, fmt.Sprintf("%d KiB per s, snapshot %v", rate>>10, snapshot), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprintf("%d KiB per s, snapshot %v", rate>>10, snapshot), func(t *testing.T) {
 			net, leader, late, third := wired(t, func(c *Config) { c.SnapshotBytes = 1 << 30 })
 			var again func() *Member
 			if snapshot {
@@ -332,7 +299,7 @@ func TestNeededMemberOnSlowLink(t *testing.T) {
 					done = err == nil
 					time.Sleep(10 * time.Millisecond)
 				case <-time.After(most - time.Since(began)):
-					t.Errorf("nothing is acknowledged in %v; the late one has %d of %d", time.Since(began), late.commits.applied(), leader.raft.LastIndex())
+					t.Errorf("nothing is acknowledged in %v; the late one has %d of %d", time.Since(began), late.engine.Applied(), leader.engine.LastIndex())
 					leader.Kill()
 					late.Kill()
 					return
@@ -426,6 +393,7 @@ func (o *slowObserver) Applied(uint64, uint64, int) { time.Sleep(time.Duration(o
 // TestOthersKnowFirst: the leader tells the others that an entry is committed before it applies the
 // entry, and a request that comes to one of them waits for what it has been told, but not for long.
 func TestOthersKnowFirst(t *testing.T) {
+	const toldWait = 2 * time.Millisecond // for which AwaitCommitted waits at most
 	start := func(t *testing.T) (f *fleet, leader, follower *Member, slow *slowObserver) {
 		f, slow = startedFleet(t, 5), new(slowObserver)
 		lead := leadOf(t, f)
@@ -438,20 +406,20 @@ func TestOthersKnowFirst(t *testing.T) {
 		time.Sleep(time.Second)
 		return f, f.running[lead], m, slow
 	}
-	bubble(t, "before the leader applies it", func(t *testing.T) {
+	testkit.Bubble(t, "before the leader applies it", func(t *testing.T) {
 		_, leader, _, _ := start(t)
 		known := uint64(0)
 		w := make(result, 1)
-		leader.Propose(fsm.OpenSession(98, 98, 1<<30, session.Password{}), cutWhenDone{w, func() { known = leader.known.applied() }}, nil)
+		leader.Propose(fsm.OpenSession(98, 98, 1<<30, session.Password{}), cutWhenDone{w, func() { known = leader.engine.Told() }}, nil)
 		if err := <-w; err != nil {
 			t.Fatal(err)
 		}
-		if last := leader.commits.applied(); known != last {
+		if last := leader.engine.Applied(); known != last {
 			t.Errorf("when entry %d was answered, the others were told of %d", last, known)
 		}
 	})
 	for each, want := range map[time.Duration]bool{toldWait / 2: true, 10 * toldWait: false} {
-		bubble(t, "a follower is slow by "+each.String(), func(t *testing.T) {
+		testkit.Bubble(t, "a follower is slow by "+each.String(), func(t *testing.T) {
 			f, leader, follower, slow := start(t)
 			slow.each.Store(int64(each))
 			for id := range int64(2) {
@@ -516,7 +484,7 @@ func TestServesAfterManyCuts(t *testing.T) {
 		cuts   int
 		length time.Duration
 	}{{1, 0}, {1, 3 * time.Second}, {1, 56 * time.Second}, {14, time.Second}} {
-		bubble(t, fmt.Sprintf("%d of %v", x.cuts, x.length), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprintf("%d of %v", x.cuts, x.length), func(t *testing.T) {
 			n, leader, late, _ := wired(t, nil)
 			again := stopUntilSnapshot(t, late, leader)
 			n.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
@@ -539,31 +507,10 @@ func TestServesAfterManyCuts(t *testing.T) {
 	}
 }
 
-// TestSameSnapshotAgain: a leader that sends a member the same snapshot again and again pauses in between, longer each time. It
-// sends another one at once, and the same one if the last time is long ago.
-func TestSameSnapshotAgain(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		leader := openTransport(t, memnet.New(), "leader")
-		q := raft.InstallSnapshotRequest{Term: 1, LastLogIndex: 9}
-		began, sent := time.Now(), 0
-		for ; sent < 1000 && time.Since(began) < time.Minute; sent++ {
-			leader.transport.pauseBefore("2", &q)
-		}
-		if most := int(time.Minute/timing.DefaultElectionTimeout) + 10; sent > most {
-			t.Errorf("it was sent %d times in a minute, should be at most %d times", sent, most)
-		}
-		for what, q := range map[raft.ServerID]raft.InstallSnapshotRequest{
-			"3": q, "2": {Term: 1, LastLogIndex: 12},
-		} {
-			began := time.Now()
-			if leader.transport.pauseBefore(what, &q); time.Since(began) != 0 {
-				t.Errorf("to %s, up to entry %d: it waits", what, q.LastLogIndex)
-			}
-		}
-		time.Sleep(time.Minute) // the link may have failed nine times, and works now
-		began = time.Now()
-		if leader.transport.pauseBefore("2", &raft.InstallSnapshotRequest{Term: 1, LastLogIndex: 12}); time.Since(began) != 0 {
-			t.Error("it waits because of what was long ago")
-		}
-	})
+// noops returns entries without commands.
+func noops(first, last, term uint64) (logs []*raft.Log) {
+	for i := first; i <= last; i++ {
+		logs = append(logs, &raft.Log{Index: i, Term: term, Type: raft.LogNoop})
+	}
+	return logs
 }

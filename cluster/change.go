@@ -40,13 +40,13 @@ func (m *membership) change(q Request) (Reply, error) {
 	case m.leader.get().id != m.cfg.ID:
 		return Reply{}, ErrNotLeader
 	}
-	term, leads := m.raft.term()
+	term, leads := m.engine.Leads()
 	if !leads {
 		return Reply{}, ErrNotLeader
 	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
 	// that this member still led.
-	if err := m.raft.answer(m.raft.Barrier(adminTimeout)); err != nil {
+	if err := m.engine.Barrier(adminTimeout); err != nil {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
@@ -87,7 +87,7 @@ func (m *membership) changeIn(term uint64, q Request, listed string) error {
 	if err := m.stillLeads(); err != nil {
 		return err
 	}
-	members, err := m.raft.members()
+	members, err := m.engine.Members()
 	if err != nil {
 		return err
 	}

@@ -26,7 +26,7 @@ func TestStreamChaos(t *testing.T) {
 		runs = 10
 	}
 	for seed := range runs {
-		bubble(t, fmt.Sprint(seed), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint(seed), func(t *testing.T) {
 			var mu sync.Mutex
 			r := rand.New(rand.NewPCG(seed, 1))
 			rnd := func(k int) int { mu.Lock(); defer mu.Unlock(); return r.IntN(k) }
@@ -53,7 +53,7 @@ func TestStreamChaos(t *testing.T) {
 						}
 						w := make(result, 1)
 						at(int(k)%3).Propose(fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}), w, nil)
-						if receive(t, "the outcome", w) == nil {
+						if testkit.Receive(t, "the outcome", w) == nil {
 							mu.Lock()
 							acked[id] = true
 							mu.Unlock()
@@ -73,7 +73,7 @@ func TestStreamChaos(t *testing.T) {
 					n.end(func(w *wire) bool { return w.kind == peer.KindStream && rnd(2) == 0 })
 				case 3:
 					x := at(rnd(3))
-					x.beginTerm(x.raft.CurrentTerm() + 1)
+					x.beginTerm(x.engine.Term() + 1)
 				case 4:
 					i := rnd(3)
 					m := at(i)
@@ -104,14 +104,12 @@ func TestStreamChaos(t *testing.T) {
 						missing++
 					}
 				}
-				if missing > 0 || m.commits.applied() != members[0].commits.applied() {
-					t.Errorf("member %d misses %d of %d, applied %d", i, missing, len(acked), m.commits.applied())
+				if missing > 0 || m.engine.Applied() != members[0].engine.Applied() {
+					t.Errorf("member %d misses %d of %d, applied %d", i, missing, len(acked), m.engine.Applied())
 				}
-				m.transport.conns.mu.Lock()
-				if n := len(m.transport.conns.open); n > 12 {
+				if n := m.engine.CountConns(); n > 12 {
 					t.Errorf("member %d has %d connections", i, n)
 				}
-				m.transport.conns.mu.Unlock()
 			}
 		})
 	}
@@ -154,7 +152,7 @@ func TestFailedMembers(t *testing.T) {
 			for range 30 {
 				bad := 0
 				for i := range size {
-					if full[i].Load() || f.running[i].over.Load() {
+					if full[i].Load() || f.running[i].Over.Load() {
 						bad++
 					}
 				}
@@ -167,12 +165,12 @@ func TestFailedMembers(t *testing.T) {
 					full[i].Store(true)
 				case n == 2 && may:
 					what = "fail"
-					m.fail(errors.New("failed"))
+					m.Fail(errors.New("failed"))
 				case n == 3:
 					d := []time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, 1200 * time.Millisecond, 2500 * time.Millisecond}[r.IntN(5)]
 					what = fmt.Sprint("slow ", d)
 					slow[i].Store(int64(d))
-				case n == 4 && (may || m.over.Load()):
+				case n == 4 && (may || m.Over.Load()):
 					what = "start again"
 					again(i)
 				case n == 5:
@@ -181,7 +179,7 @@ func TestFailedMembers(t *testing.T) {
 					go m.Ask(t.Context(), Request{Transfer: &id})
 				case n == 6:
 					what = "snapshot"
-					go m.raft.Snapshot()
+					go m.engine.TakeSnapshot()
 				default:
 					what = "write"
 					f.write(i)
@@ -194,17 +192,17 @@ func TestFailedMembers(t *testing.T) {
 			}
 			time.Sleep(30 * time.Second)
 			lead := f.running[leadOf(t, f)]
-			term := lead.raft.CurrentTerm()
-			if lead.over.Load() || !f.write(leadOf(t, f)) {
+			term := lead.engine.Term()
+			if lead.Over.Load() || !f.write(leadOf(t, f)) {
 				t.Error("a leader that has failed leads, or one that has not writes nothing")
 			}
 			time.Sleep(time.Minute)
-			if now := lead.raft.CurrentTerm(); now > term+1 { // a write may have met another full disk
+			if now := lead.engine.Term(); now > term+1 { // a write may have met another full disk
 				t.Errorf("from term %d to %d", term, now)
 			}
 			for i := range size {
 				full[i].Store(false)
-				if f.running[i].over.Load() {
+				if f.running[i].Over.Load() {
 					again(i)
 				}
 			}

@@ -4,15 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"math"
+	"maps"
 	"net"
 	"slices"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -27,37 +26,35 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		cfg.Trace = untraced{}
 	}
 	m := &Member{
-		lifecycle: newLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, raft: newNode(cfg.ID),
-		known: newCommits(), commits: newCommits(), leader: newKnownLeader(),
+		Lifecycle: engine.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: newKnownLeader(),
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
-	m.compactor = newCompactor(m.stop, &m.cfg, m.raft, replica)
-	m.liveness = newLiveness(cfg.Tick, m.contacts.Lease, cfg.clustered(), m.nowMs)
-	m.liveness.trace = cfg.Trace
-	m.lease = newLease(m.clock, m.raft, m.contacts)
-	gate := new(peer.Gate)
+	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }
 	if cfg.clustered() {
 		m.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.addr(), gate, cfg.Log)
-		m.transport = newTransport(m.lifecycle, m.raft, m.peers, m.contacts.Times, func() timing.Moment { return m.contacts.Moment(m.nowMs()) }, m.contacts.Accepted, m.contacts.SeenAlive)
 	}
-	m.pulse = newPulse(m.lifecycle, m.clock, cfg.Log, m.raft, m.contacts, m.commits, replica, gate, m.peers, m.transport)
-	m.notifier = newNotifier(m.lifecycle, m.raft, m.transport, m.known)
+	m.engine = engine.New(engine.Config{
+		ID: cfg.ID, Port: m.peers, Contacts: m.contacts, Digests: digests, Now: now,
+		SnapshotBytes: cfg.SnapshotBytes, DiskFirst: cfg.DiskFirst, Trace: cfg.Trace, Log: cfg.Log,
+	}, m.Lifecycle, replica)
+	m.liveness = newLiveness(cfg.Tick, m.contacts.Lease, cfg.clustered(), m.nowMs)
+	m.liveness.trace = cfg.Trace
+	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers)
+	m.lease = newLease(m.pulse)
 	m.membership = newMembership(&m.cfg, replica, m.leader, m.pulse)
-	m.readIndex = newReadIndex(&m.cfg, m.lease, m.leader, m.pulse)
-	m.proposer = newProposer(&m.cfg, replica, m.readIndex, m.compactor.room)
+	m.readIndex = &readIndex{m.pulse, m.leader}
+	m.proposer = newProposer(&m.cfg, replica, m.readIndex, m.engine.Room)
 	m.service = newService(m.pulse, &m.cfg, m.leader, m.lease, m.proposer)
 	if m.peers != nil {
-		m.peers.Serve = map[byte]func(net.Conn){
-			peer.KindRaft:    m.transport.conns.take,
-			peer.KindStream:  m.transport.takeStream,
+		maps.Copy(m.peers.Serve, map[byte]func(net.Conn){
 			peer.KindForward: m.serveForward,
 			peer.KindAdmin:   m.membership.serve,
 			peer.KindState:   m.pulse.tellState,
 			peer.KindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, timing.Never) }, // the first one may have been sent long ago
 			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Incoming).WelcomedAfter) },
-		}
-		m.transport.conns.idOf, m.peers.Called, m.peers.Term = m.membership.idOf, m.membership.former.called, m.raft.terms.newest.Load
-		m.peers.RunningTime = func() int64 { return m.pulse.moment().Running }
+		})
+		m.peers.Called = m.membership.former.called
+		m.peers.RunningTime = func() int64 { return now().Running }
 	}
 	return m
 }
@@ -69,7 +66,7 @@ func (m *Member) Start() (err error) {
 	var s *storage.Storage
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
-		s, err = storage.Open(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftLogger(cfg.Log))
+		s, err = storage.Open(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, engine.Logger(cfg.Log))
 	case cfg.Memory != nil:
 		s = cfg.Memory.Open()
 	default:
@@ -92,112 +89,48 @@ func (m *Member) Start() (err error) {
 func (m *Member) startOn(s *storage.Storage) error {
 	m.replica.Observe(observer{m})
 	m.replica.Complete(m.proposer.complete)
-	m.raft.storage = s
+	m.engine.Open(s)
 	m.cfg.Trace.Opened(s)
-	if err := m.startRaft(); err != nil {
-		if m.peers != nil {
-			m.peers.Close()
-			if m.transport.NetworkTransport != nil {
-				m.transport.Close()
-				m.transport.wg.Wait()
-			}
-		}
-		return errors.Join(err, m.raft.storage.Close())
+	begin, err := m.startRaft()
+	if err != nil {
+		return errors.Join(err, m.engine.Close(), s.Close())
 	}
-	m.wg.Go(m.proposer.run)
-	m.wg.Go(m.compactor.run)
-	m.wg.Go(m.watchLeadership)
-	m.wg.Go(m.service.run)
-	m.wg.Go(m.sendTouches)
+	m.Running.Go(m.proposer.run)
+	m.Running.Go(m.watchLeadership)
+	m.Running.Go(m.service.run)
+	m.Running.Go(m.sendTouches)
 	if m.peers != nil {
-		m.wg.Go(m.pulse.run)
-		m.wg.Go(m.membership.watch)
+		if begin != nil {
+			m.Running.Go(begin)
+		}
+		m.peers.Start()
+		m.Running.Go(m.pulse.run)
+		m.Running.Go(m.membership.watch)
 	}
 	return nil
 }
 
-func (m *Member) startRaft() error {
-	c := raft.DefaultConfig()
-	c.LocalID = storage.ServerID(m.cfg.ID)
-	c.Logger = raftLogger(m.cfg.Log)
-	c.NoLegacyTelemetry = true
-	// Raft must not take snapshots on its own: compactor.run decides when one is
-	// due, and before each one how many entries to keep for followers that lag.
-	c.SnapshotThreshold = math.MaxUint64
-	c.TrailingLogs = 1
-	// A leader that is no voter any more becomes a follower, and finds out by itself whether it
-	// was removed (see membership.watch). Raft would end, and this member would not know it.
-	c.ShutdownOnRemove = false
-	// Raft reads so many entries for one message, however long they are.
-	c.MaxAppendEntries = recentEntries
-
-	var (
-		trans raft.Transport
-		cut   <-chan struct{} // see guardedStore
-		first = m.cfg.first()
-	)
+// startRaft starts Raft on the storage. It returns what belong does.
+func (m *Member) startRaft() (begin func(), err error) {
 	if err := m.checkStored(m.membership.configured); err != nil {
-		return err
+		return nil, err
 	}
-	if !m.cfg.clustered() {
-		trans = newLoneTransport(raft.ServerAddress(first[0].Addr))
-	} else {
-		m.raft.last = max(5*m.contacts.ElectionTimeout, 10*time.Second)
-		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = m.raft.last, m.raft.last, m.raft.last
+	if m.peers != nil {
 		if err := m.peers.Open(); err != nil {
-			return err
-		}
-		m.transport.open()
-		trans, cut = m.transport, m.peers.Closed
-	}
-	where := func(err error) error { return fmt.Errorf("%s: %w", m.raft.storage.Name, err) }
-	begin, err := m.belong(first)
-	if err != nil {
-		return where(err)
-	}
-	term, err := m.raft.storage.Term()
-	if err != nil {
-		return where(err)
-	}
-	m.raft.terms.begin(term)
-	if since := m.raft.storage.Identity().Since; since > 0 {
-		end, err := m.raft.storage.LastIndex()
-		if err != nil {
-			return where(err)
-		}
-		if end < since { // as catchUp does it, but before Raft looks at its timeouts
-			m.raft.since.Store(since)
-			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
+			return nil, err
 		}
 	}
-	m.raft.log.guardedStore = newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, cut)
-	m.raft.log.off = m.cfg.DiskFirst || !m.cfg.clustered()
-	if state := m.raft.storage.TakeState(); state != nil {
-		m.replica.Load(state)
-		c.NoSnapshotRestoreOnStart = true
+	if begin, err = m.belong(m.cfg.first()); err != nil {
+		return nil, fmt.Errorf("%s: %w", m.engine.Storage().Name, err)
 	}
-	m.raft.recent = newRecentLog(m.raft.log, m.lifecycle)
-	machine := &gatedFSM{Replica: m.replica, log: m.raft.log, known: m.known, digests: m.pulse.digests, trace: m.cfg.Trace}
-	if m.raft.Raft, err = raft.NewRaft(c, machine, m.raft.recent, m.raft.log, watchedSnapshots{m.raft.storage.Snapshots, m.lifecycle, &m.raft.disk, m.pulse.moment, m.raft.applied, m.contacts.ElectionTimeout}, trans); err != nil {
-		return err
-	}
-	m.raft.recent.started.Store(true)
-	if m.peers == nil {
-		return nil
-	}
-	if begin != nil {
-		m.wg.Go(begin)
-	}
-	m.wg.Go(m.raft.log.run)
-	m.peers.Start()
-	return nil
+	return begin, m.engine.Start()
 }
 
 // belong finds out which cluster the storage belongs to, if it can be told without the other
 // members. It returns what has to run once Raft is started: nil if this member is in its
 // cluster, and has its vote if it is to have one.
 func (m *Member) belong(first []proto.Peer) (begin func(), err error) {
-	s, former := m.raft.storage, m.membership.former
+	s, former := m.engine.Storage(), m.membership.former
 	empty, err := s.Empty()
 	if err != nil {
 		return nil, err
@@ -281,13 +214,13 @@ func restoredState(s *storage.Storage) (FirstState, error) {
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
 func (m *Member) checkStored(configured []proto.Peer) error {
-	if len(m.raft.storage.Members) == 0 {
+	if len(m.engine.Storage().Members) == 0 {
 		if len(configured) == 0 && m.cfg.Join == "" {
 			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
 		}
 		return nil
 	}
-	stored, where := m.raft.storage.Members, m.raft.storage.Name
+	stored, where := m.engine.Storage().Members, m.engine.Storage().Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
 	case standalone && m.cfg.clustered():
@@ -312,32 +245,22 @@ func (m *Member) Close() error {
 	first := false
 	m.once.Do(func() {
 		first = true
-		close(m.stop)
+		close(m.Stop)
 	})
 	if !first {
 		<-m.ended
 		return m.result
 	}
-	down := m.raft.Shutdown()
-	if m.peers != nil {
-		m.peers.Close() // unblocks goroutines that wait for other members
-		m.transport.Close()
-	}
-	err := down.Error()
-	close(m.raft.down)
-	if m.peers != nil {
-		m.peers.Wait()
-		m.transport.wg.Wait()
-	}
-	m.wg.Wait()
-	m.result = errors.Join(err, m.raft.storage.Close())
+	err := m.engine.Close()
+	m.Running.Wait()
+	m.result = errors.Join(err, m.engine.Storage().Close())
 	close(m.ended)
 	return m.result
 }
 
 // Kill is like Close but simulates the death of the process: nothing is written from now on.
 func (m *Member) Kill() error {
-	m.killed.Store(true)
+	m.Killed.Store(true)
 	return m.Close()
 }
 
@@ -350,7 +273,6 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				o.m.notifier.changed.Raise()
 				o.m.pulse.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
@@ -361,10 +283,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	}
 }
 
-func (o observer) Applied(index, term uint64, bytes int) {
-	o.m.commits.set(index, term)
-	o.m.compactor.grew(bytes)
-}
+func (observer) Applied(uint64, uint64, int) {}
 
 func (observer) Answered() {}
 
@@ -372,14 +291,7 @@ func (observer) Restoring() {}
 
 func (o observer) Restored() {
 	o.m.trackAll()
-	o.m.replica.View(func(v *fsm.View) { o.m.commits.set(v.Index(), 0) })
 	o.m.proposer.pending.restored()
-	if o.m.raft.Raft != nil && !o.m.killed.Load() { // while Raft starts, the storage has already done this
-		if err := o.m.raft.storage.ReconcileLog(); err != nil {
-			o.m.cannotWrite(o.m.raft.storage, err)
-		}
-		o.m.raft.recent.forget() // the log in the storage was changed
-	}
 }
 
-func (o observer) Failed(err error) { o.m.fail(fmt.Errorf("%s: %w", o.m.raft.storage.Name, err)) }
+func (observer) Failed(error) {} // the engine reports it

@@ -2,13 +2,13 @@ package cluster
 
 import (
 	"cmp"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -89,7 +89,7 @@ type Shown struct {
 // this server is to be added to a cluster.
 func (c *Config) first() (first []proto.Peer) {
 	if !c.clustered() {
-		return []proto.Peer{{ID: c.ID, Addr: fmt.Sprintf("server-%d", c.ID)}}
+		return []proto.Peer{{ID: c.ID, Addr: engine.LoneAddress(c.ID)}}
 	}
 	for _, x := range slices.SortedFunc(slices.Values(c.Peers), func(a, b proto.Peer) int { return cmp.Compare(a.ID, b.ID) }) {
 		first = append(first, proto.Peer{ID: x.ID, Addr: x.Addr, Observer: x.Observer})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -97,7 +98,7 @@ func lateFleet(t *testing.T) (f *fleet, config func(i int) Config, lead, late in
 	late = (lead + 1) % 3
 	f.stop(late)
 	putMarked(t, f.running[lead])
-	f.writes(lead, 2*recentEntries) // so that the leader reads the older ones from its file
+	f.writes(lead, 2*engine.RecentEntries) // so that the leader reads the older ones from its file
 	return f, config, lead, late
 }
 
@@ -121,7 +122,7 @@ func (f *fleet) right(which ...int) {
 // does not start again.
 func TestDamagedWhileItLeads(t *testing.T) {
 	for what, file := range map[string]string{"log entry": "raft/wal/*.wal", "snapshot": "raft/snapshots/*/state.bin"} {
-		bubble(t, what, func(t *testing.T) {
+		testkit.Bubble(t, what, func(t *testing.T) {
 			f, config, lead, late := lateFleet(t)
 			if what == "snapshot" {
 				onlySnapshot(t, f.running[lead])
@@ -151,13 +152,13 @@ func TestDamagedMetaWhileItLeads(t *testing.T) {
 		"the size": func(meta string, end uint64) string { return strings.Replace(meta, `"Size":2`, `"Size":3`, 1) },
 		"a vote":   func(meta string, end uint64) string { return strings.Replace(meta, `"Suffrage":0`, `"Suffrage":1`, 1) },
 	} {
-		bubble(t, what, func(t *testing.T) {
+		testkit.Bubble(t, what, func(t *testing.T) {
 			f, config, lead, late := lateFleet(t)
-			if f.running[lead].raft.AppliedIndex()%2 == 1 {
+			if f.running[lead].engine.Passed()%2 == 1 {
 				f.writes(lead, 1)
 			}
 			onlySnapshot(t, f.running[lead])
-			end := f.running[lead].raft.AppliedIndex()
+			end := f.running[lead].engine.Passed()
 			f.writes(lead, 5)
 			files, _ := filepath.Glob(filepath.Join(config(lead).Dir, "raft/snapshots/*/meta.json"))
 			meta := string(testkit.Must(os.ReadFile(files[0]))(t))
@@ -202,7 +203,7 @@ func TestLostWhileItLeads(t *testing.T) {
 // not written, so that neither this member nor another one ever has to read it. A restart makes the state anew.
 func TestMemoryDamaged(t *testing.T) {
 	for _, where := range []string{"a znode of the leader", "a znode of a follower", "a session of the leader"} {
-		bubble(t, where, func(t *testing.T) {
+		testkit.Bubble(t, where, func(t *testing.T) {
 			f, config, lead, late := lateFleet(t)
 			bad := lead
 			if where == "a znode of a follower" {
@@ -218,7 +219,7 @@ func TestMemoryDamaged(t *testing.T) {
 			if backup, err := f.running[bad].replica.State(); err != nil || !errors.Is(backup.Write(io.Discard), fsm.ErrMemory) {
 				t.Errorf("a backup was written: %v", err)
 			}
-			if f.running[bad].raft.takeSnapshot() == nil {
+			if f.running[bad].engine.TakeSnapshot() == nil {
 				t.Error("a snapshot was written")
 			}
 			if err := fault(f.running[bad], 0); !errors.Is(err, fsm.ErrMemory) || !strings.HasPrefix(err.Error(), config(bad).Dir) {
@@ -242,7 +243,7 @@ func TestMemoryDamagedACL(t *testing.T) {
 		must(t, f.running[lead], &fsm.Command{Op: proto.OpCreate, Session: marker, Conn: 1, Body: q.Append(nil)})
 		synctest.Wait() // as in flipInMemory
 		f.running[lead].replica.View(func(v *fsm.View) { v.Tree().Lookup("/secret").Record().ACL[0].Perms ^= proto.PermWrite })
-		if f.running[lead].raft.takeSnapshot() == nil {
+		if f.running[lead].engine.TakeSnapshot() == nil {
 			t.Error("a snapshot was written")
 		}
 		if err := fault(f.running[lead], 0); !errors.Is(err, fsm.ErrMemory) {
@@ -291,7 +292,7 @@ func TestLyingDisk(t *testing.T) {
 		"only the leader has it, and runs":  {third: true, runs: true},
 		"most disks lie":                    {both: true},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		testkit.Bubble(t, name, func(t *testing.T) {
 			f, config := onDisk(t)
 			lead := leadOf(t, f)
 			liar, third := (lead+1)%3, (lead+2)%3
@@ -397,7 +398,7 @@ func TestCannotReadWhatItApplies(t *testing.T) {
 		lead := leadOf(t, f)
 		late := (lead + 1) % 3
 		f.stop(late)
-		f.writes(lead, 10*recentEntries)
+		f.writes(lead, 10*engine.RecentEntries)
 		bad := new(atomic.Bool)
 		cfg := f.config(late)
 		cfg.Trace = unreadableTrace{bad: bad}
@@ -429,7 +430,7 @@ func TestCannotReadWhatItStreams(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		late := (lead + 1) % 3
 		end := f.stuck(late)
-		f.writes(lead, 10*recentEntries)
+		f.writes(lead, 10*engine.RecentEntries)
 		bad[lead].Store(true)
 		end(nil)
 		if err := fault(f.running[lead], 20*time.Second); err == nil || !strings.Contains(err.Error(), "input/output error") {
@@ -483,7 +484,7 @@ func TestCannotReadWhileClosed(t *testing.T) {
 		lead := leadOf(t, f)
 		late := (lead + 1) % 3
 		f.stop(late)
-		f.writes(lead, 10*recentEntries)
+		f.writes(lead, 10*engine.RecentEntries)
 		bad, began := new(atomic.Bool), new(atomic.Bool)
 		cfg := f.config(late)
 		cfg.Trace = slowlyUnreadableTrace{bad: bad, began: began}

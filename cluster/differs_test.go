@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -33,7 +34,7 @@ func TestDiffers(t *testing.T) {
 				f.write(lead)
 				for i, m := range f.running {
 					if i == bad {
-						if err := receive(t, "its fault", m.Err()); !errors.Is(err, election.ErrDiffers) {
+						if err := testkit.Receive(t, "its fault", m.Err()); !errors.Is(err, election.ErrDiffers) {
 							t.Error(err)
 						}
 						if s, err := f.running[lead].Status(); err != nil || who == "a follower" && (len(s.Differs) != 1 || s.Differs[0].ID != uint64(bad+1) || s.Differs[0].Index == 0) {
@@ -176,7 +177,7 @@ func TestFailedIsNotStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
 		lead := leadOf(t, f)
-		f.running[(lead+1)%3].fail(election.ErrDiffers)
+		f.running[(lead+1)%3].Fail(election.ErrDiffers)
 		until(t, "what it says", func() bool { return f.log.Count("disconnecting clients") > 0 })
 		if f.log.Count("the disk is stuck") > 0 || f.log.Count("this member has failed: disconnecting clients") == 0 {
 			t.Error(f.log.String())

@@ -1,10 +1,8 @@
 package cluster
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"slices"
@@ -12,10 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
@@ -97,7 +94,7 @@ func (d *doubt) end(which ...int) {
 // disk works again.
 func TestDiffersBesideStuckDisk(t *testing.T) {
 	for far, wrong := range []string{"the leader", "a follower"} {
-		bubble(t, wrong, func(t *testing.T) {
+		testkit.Bubble(t, wrong, func(t *testing.T) {
 			d := doubtIn(t, 3)
 			third, bad := (d.lead+2)%3, (d.lead+far)%3
 			const id = 77
@@ -135,7 +132,7 @@ func TestDiffersWithoutThird(t *testing.T) {
 		size, far int // how far the member that is wrong is from the leader
 		remove    bool
 	}{{2, 1, false}, {2, 0, false}, {3, 1, false}, {3, 0, false}, {2, 1, true}, {3, 1, true}} {
-		bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
 			d := doubtIn(t, x.size)
 			bad, third := (d.lead+x.far)%x.size, (d.lead+2)%3
 			if x.size == 3 {
@@ -177,7 +174,7 @@ func TestDiffersOfFive(t *testing.T) {
 		"2:2:1, the leader is alone": {2, 0, 1, 0, 1},
 		"1:1:1:1:1":                  {0, 1, 2, 3, 4},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		testkit.Bubble(t, name, func(t *testing.T) {
 			d := doubtIn(t, 5)
 			var bad []int
 			for i, state := range states {
@@ -247,56 +244,6 @@ func TestDiffersNextLeader(t *testing.T) {
 	})
 }
 
-// TestCopyNeverProof: a member that has restored another one's snapshot says so with the first digest of that state.
-func TestCopyNeverProof(t *testing.T) {
-	from := fsm.NewReplica()
-	for i := uint64(1); i <= 5; i++ {
-		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.OpenSession(i, int64(i), 1000, session.Password{}))
-		if err := from.Apply(&raft.Log{Index: i, Term: 1, Data: fsm.EndEntry(entry, &fsm.Envelope{Origin: 1, Batch: i, Count: 1})}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	state, err := from.State()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var b bytes.Buffer
-	if err := state.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	r := fsm.NewReplica()
-	to := election.NewDigests(2, r)
-	told := false
-	r.Observe(restoring{restored: func() {
-		if a := to.Answer(5); a.Index == 5 {
-			if told = true; a.Copied == 0 {
-				t.Error("it says that the state is its own")
-			}
-		}
-	}})
-	g := &gatedFSM{Replica: r, digests: to, trace: untraced{}}
-	if err := g.Restore(io.NopCloser(&b)); err != nil || !told {
-		t.Fatal(err, told)
-	}
-	if copied := to.Answer(5).Copied; copied != 5 {
-		t.Error("copied up to", copied)
-	}
-	if err := g.Restore(io.NopCloser(bytes.NewReader(nil))); err == nil {
-		t.Fatal("no state was restored")
-	}
-	if copied := to.Answer(5).Copied; copied != 5 {
-		t.Error("a snapshot that was not restored counts: copied up to", copied)
-	}
-}
-
-// restoring is an [fsm.Observer] that hears of restored states.
-type restoring struct {
-	noObserver
-	restored func()
-}
-
-func (r restoring) Restored() { r.restored() }
-
 // TestDiffersAmongCopies: two members of three have once lagged, and got the leader's snapshot. Their states were right at later
 // entries. So they count, also when another one leads, and the one that goes wrong then ends.
 func TestDiffersAmongCopies(t *testing.T) {
@@ -332,7 +279,9 @@ func TestDiffersLeaderForgets(t *testing.T) {
 		d.undecided()
 		d.stop(first)
 		d.start(first)
-		until(t, "a leader", func() bool { return d.running[first].raft.begun.Load() != 0 || d.running[other].raft.begun.Load() != 0 })
+		until(t, "a leader", func() bool {
+			return d.running[first].pulse.begun.Load() != 0 || d.running[other].pulse.begun.Load() != 0
+		})
 		if d.running[first].Role() != "leader" {
 			d.handTo(first)
 		}
@@ -350,7 +299,7 @@ func (d *doubt) snapshotTo(i int) {
 	d.t.Helper()
 	d.cutOff(i, true)
 	d.writes(d.lead, 20)
-	if err := d.running[d.lead].raft.Snapshot().Error(); err != nil {
+	if err := d.running[d.lead].engine.TakeSnapshot(); err != nil {
 		d.t.Fatal(err)
 	}
 	d.cutOff(i, false)

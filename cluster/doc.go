@@ -13,23 +13,21 @@
 //
 // # Layers
 //
-// Below this package, internal/core/election decides who leads and whose state is right, internal/core/peer connects the
-// members, and internal/core/storage has their disks.
+// Below this package, internal/core/engine has the log and its replication, internal/core/election decides who leads and
+// whose state is right, internal/core/peer connects the members, and internal/core/storage has their disks.
 //
 // A file uses only what the files before it declare: those above it in these lists, and those left of
-// it in its line. layers_test.go checks that. The exception is at the end.
+// it in its line. layers_test.go checks that.
 //
 // The ground:
 //
 //	clock                   the clock
-//	lifecycle log           how a member is stopped, and its first fault; Raft's log messages
 //	memberlist requests     lists of members; what servers ask each other about them, and the answers
 //	trace                   what tests are told of a member's steps
 //	config                  how a member is configured
 //
 // Pure decisions, which start no goroutine and read no clock:
 //
-//	lists                   whether the log takes this member's vote away
 //	liveness                when sessions expire, and what the leader must hear of them
 //	formation               how a cluster is formed
 //
@@ -38,16 +36,6 @@
 //	ask                     asking for information or a change
 //	knownleader             who leads
 //	link                    the connection to the leader, for entries, touches and questions
-//
-// Raft, with what docs/raft.md says is corrected in each file:
-//
-//	work disk store         the storage, what is observed of it, and what Raft must not do to it
-//	commits                 how far the log is committed
-//	asynclog                the log and the state machine as Raft sees them
-//	node lone               Raft itself; its transport on a standalone server
-//	raftconn                connections for its messages, and when they are closed
-//	transport stream        its messages; those with entries, from a leader to a follower
-//	notify compact          telling others at once what is committed; when to take snapshots
 //
 // What every member does:
 //
@@ -61,7 +49,7 @@
 //	form                    coming into a cluster
 //	handover                making another member the leader
 //	members places          what a member knows about its cluster; who may ask for its own place
-//	farewell steps change   the log for removed members; the steps of a change; changes
+//	steps change            the steps of a change; changes
 //	removed                 noticing that this member was removed
 //
 // The member:
@@ -73,27 +61,21 @@
 //	reconfig                a client's reconfig, and /zookeeper/config
 //	cluster backup          building, starting and closing a member; restoring one from a snapshot
 //
-// What still points up:
-//
-//	transport stream        the transport opens and takes streams, and both ends are methods of it
-//
 // # Goroutines
 //
-// Raft has goroutines of its own. All others are started by Start, or by a goroutine
-// that it starts; [Member.Close] stops them and waits for them.
+// Start, or a goroutine that it starts, starts all of these and those of package engine; [Member.Close] stops them and
+// waits for them.
 //
 // Every member has these until Close:
 //   - proposer.run proposes entries, one at a time (propose.go). While this member leads, a
 //     goroutine waits for Raft's answer to each, which may be given up before. When another member
 //     leads it connects to the leader, and a reader of that connection and link.watch run
 //     until the connection is closed (link.go).
-//   - compactor.run has Raft take snapshots (compact.go).
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
 //     shares the connection of proposer.run.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, with a goroutine
-//     that logs them, reap, and in a cluster notifier.run, which runs one notifier.tell for each
-//     other member (notify.go).
+//     that logs them, reap, and in a cluster Engine.TellOthers.
 //   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
@@ -102,51 +84,33 @@
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
 //     question, stand and stepDown.
-//   - asyncLog.run writes the entries that Raft has already sent to others, while it leads
-//     (asynclog.go).
 //   - membership.watch finds out whether this member was removed (removed.go).
 //   - accept runs one goroutine for each incoming connection, until the connection
-//     is closed (peers.go). A connection over which another member sends its entries
+//     is closed (internal/core/peer). A connection over which another member sends its entries
 //     has two more: for the entries, and for questions about the commit index
 //     (forward.go).
 //   - membership.ask runs one goroutine for each request that this member's own user asks of it, until
 //     that is answered (change.go).
-//   - the transport passes Raft's incoming messages on (transport.go). Each one for
-//     which Raft is too busy at the moment has a goroutine until Raft takes it, and
-//     each snapshot one until it is installed. The transport also waits
-//     for an election timeout for an answer to TimeoutNow, and runs watchConns, which
-//     watches Raft's connections (raftconn.go).
-//   - dialStream connects for a stream. The leader's end of each stream has one goroutine,
-//     until Raft closes it, and the follower's end two, until the connection ends (stream.go).
 //   - former.run, if this member is in no cluster yet, or former.awaitVote, if a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
 //     is to vote (form.go).
 //
-// On the leader, sendToRemoved runs for up to two seconds for each member that was
-// removed (farewell.go).
+// On the leader, Engine.SendToRemoved runs for up to two seconds for each member that was
+// removed (steps.go).
 //
 // # Waiting
 //
 // Whatever waits for another member stops waiting when that has been silent for about an
 // election timeout, and closes the connection, so that the next attempt has a new one:
 //
-//   - for an answer to one of Raft's messages, or for room to send it: watchConns. While the
-//     other side receives or handles the message, it gives signs of life, so this
-//     lasts as long as a disk there is stuck. Votes are refused there after an election timeout.
-//   - for the rest of one of Raft's messages: the same.
-//   - for Raft's main goroutine: messages of Raft as above, and only a few of each member
-//     (transport.pass); entries of other members, an election timeout (serveForward).
+//   - for Raft's main goroutine: entries of other members, an election timeout (serveForward).
 //   - for the leader, over the link: link.watch. The link is written to as in patient.
-//   - for the next message on a connection that another member opened: ten election
-//     timeouts or, of Raft's, ten times idleLooks.
-//   - for a connection: half an election timeout for heartbeats and questions, a whole one for
-//     Raft and the link.
+//   - for the next message on a connection that another member opened: ten election timeouts.
+//   - for a connection: half an election timeout for heartbeats and questions, a whole one for the link.
 //
 // Without a limit of its own is what ends with the leadership, since a leader without a
 // majority steps down after an election timeout: proposer.deliver, ask and read, which then
-// go on with the next leader until they are suspended; the futures of Raft; readIndex.get. And
-// what waits for this member's own disk: the compactor, Raft's main goroutine, and Raft's
-// goroutine for the state machine (asyncLog.await); the others learn of that by stall.
+// go on with the next leader until they are suspended; what is asked of the engine; readIndex.get.
 //
 // Clients wait for the compactor when the log is long enough for another snapshot, until they are
 // suspended, and for room in the next entry. What a leader does by itself waits for neither, nor for
@@ -158,23 +122,19 @@
 // and no others of this package:
 //
 //	membership.changing -> the replica's lock, knownLeader.mu, peer.Port
-//	the replica's lock  -> pending.mu, liveness.mu, commits.mu
+//	the replica's lock  -> pending.mu, liveness.mu
 //	batcher.mu          -> liveness.mu
 //	liveness.mu         -> election.Contacts
 //	proposals.mu        -> election.Contacts
 //	leaderLink.turn     -> peer.Port
 //	link.turn           -> peer.Port
-//	transport.receiving -> transport.mu, election.Contacts, stall.mu
-//	stream.turn         -> stream.mu, transport.mu
 //
-// No other lock of this package is taken while pending.mu, election.Contacts, commits.mu,
-// knownLeader.mu, peer.Port, compactor.mu, transport.mu, raftConns.mu, stall.mu,
-// recentLog.mu, asyncLog.mu, acks.mu, stream.mu, raftConn.turn or terms.turn is held.
+// No other lock of this package is taken while pending.mu, election.Contacts,
+// knownLeader.mu or peer.Port is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a
 // batch is given up, which calls each Waiter's Lost: so Lost must not propose.
-// terms.turn is held while Raft handles a heartbeat.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package cluster

@@ -1,15 +1,12 @@
 package cluster
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,9 +14,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/core/wake"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -40,11 +37,11 @@ func TestLogEndsAtSnapshot(t *testing.T) {
 			t.Fatal(err)
 		}
 		m := f.start(0)
-		newest, err := m.raft.storage.NewestSnapshot()
+		newest, err := m.engine.Storage().NewestSnapshot()
 		if err != nil || newest.Index == 0 {
 			t.Fatalf("snapshot %+v, %v", newest, err)
 		}
-		if index, term := m.raft.logEnd(); index != newest.Index || term != newest.Term {
+		if index, term := m.engine.LogEnd(); index != newest.Index || term != newest.Term {
 			t.Errorf("its log ends at %d in term %d, its snapshot at %d in term %d", index, term, newest.Index, newest.Term)
 		}
 	})
@@ -64,7 +61,7 @@ func TestElectionBesideStuckSnapshot(t *testing.T) {
 		})
 		stop := make(chan struct{})
 		wait := keepWriting(f.running[lead], 3, 10*time.Millisecond, stop)
-		receive(t, "the snapshot", reached)
+		testkit.Receive(t, "the snapshot", reached)
 		close(stop)
 		wait()
 		time.Sleep(3 * time.Second)
@@ -84,11 +81,11 @@ func TestStandsAfterLostElection(t *testing.T) {
 		m := f.running[i]
 		time.Sleep(time.Second)
 		f.cutOff(i, true)
-		term := m.raft.CurrentTerm()
+		term := m.engine.Term()
 		for range 3 {
 			m.pulse.stand()
 			synctest.Wait()
-			now := m.raft.CurrentTerm()
+			now := m.engine.Term()
 			if now <= term {
 				t.Errorf("it stands again in term %d, after term %d", now, term)
 			}
@@ -107,7 +104,7 @@ func TestCandidateFollows(t *testing.T) {
 			t.Errorf("it believes that server %d leads", m.Leader())
 		}
 		if s := m.contacts.CompleteState(m.pulse.state()); s.Candidate || s.NeedsLeader {
-			t.Errorf("it reports %+v; Raft has it as a %s", s, m.raft.State())
+			t.Errorf("it reports %+v; Raft has it as a %s", s, m.engine.Role())
 		}
 	})
 }
@@ -127,11 +124,11 @@ func lostElection(t *testing.T) (loser, elected *Member) {
 		loser.pulse.stand()
 		elected.pulse.stand()
 		until(t, "another leader", func() bool {
-			won = elected.raft.State() == raft.Leader
-			return won || old.raft.State() == raft.Leader && old.raft.CurrentTerm() > loser.raft.CurrentTerm()
+			won = elected.engine.Role() == engine.Leader
+			return won || old.engine.Role() == engine.Leader && old.engine.Term() > loser.engine.Term()
 		})
 	}
-	if a, b := loser.raft.CurrentTerm(), elected.raft.CurrentTerm(); a != b {
+	if a, b := loser.engine.Term(), elected.engine.Term(); a != b {
 		t.Fatalf("they stood in terms %d and %d", a, b)
 	}
 	f.net.Heal()
@@ -145,7 +142,7 @@ func lostElection(t *testing.T) (loser, elected *Member) {
 func TestElectionOnSlowDisks(t *testing.T) {
 	for _, x := range []struct{ timeout, slow time.Duration }{{2000, 100}, {2000, 700}, {2000, 800}, {500, 150}, {500, 200}, {200, 50}, {200, 80}} {
 		for _, l := range []int{0, 2} {
-			bubble(t, fmt.Sprint("timeout ", int(x.timeout), " write ", int(x.slow), " leader ", l+1), func(t *testing.T) {
+			testkit.Bubble(t, fmt.Sprint("timeout ", int(x.timeout), " write ", int(x.slow), " leader ", l+1), func(t *testing.T) {
 				f := newFleet(t, 3)
 				f.all(func(c *Config) { c.ElectionTimeout = x.timeout * time.Millisecond })
 				f.handTo(l)
@@ -162,7 +159,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 				lost := time.Now()
 				for time.Since(lost) < 20*x.timeout*time.Millisecond { // two candidates may split the votes more than once
 					for i, m := range f.running {
-						if m != nil && m.Leader() == uint64(i+1) && m.raft.begun.Load() != 0 {
+						if m != nil && m.Leader() == uint64(i+1) && m.pulse.begun.Load() != 0 {
 							return
 						}
 					}
@@ -181,7 +178,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 // sessions, also if the stuck member is ended for good.
 func TestTermThatNobodyBegins(t *testing.T) {
 	for run := range 8 { // in about half of them, the third member stands first
-		bubble(t, fmt.Sprint(run), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint(run), func(t *testing.T) {
 			f := startedFleet(t, 5)
 			lead := leadOf(t, f)
 			l := f.running[lead]
@@ -190,13 +187,13 @@ func TestTermThatNobodyBegins(t *testing.T) {
 				first, third = third, first
 			}
 			f.whole()
-			term := l.raft.CurrentTerm()
+			term := l.engine.Term()
 			x := f.running[first]
 			var once sync.Once
 			works, end := make(chan struct{}), make(chan struct{})
 			defer close(end)
 			f.disks[first].SetFault(func() error {
-				if x.raft.terms.newest.Load() > term {
+				if x.engine.NewestTerm() > term {
 					once.Do(func() { close(works) })
 					<-end
 				}
@@ -232,7 +229,7 @@ func TestElectedAsObserver(t *testing.T) {
 		f.handTo(lead)
 		time.Sleep(10 * time.Second)
 		leader, m := f.running[lead], f.running[x]
-		last := leader.raft.LastIndex()
+		last := leader.engine.LastIndex()
 		var release, writing atomic.Bool
 		crash := f.crashAtList(leader, last, 1, 2)
 		f.disks[x].SetFault(func() error {
@@ -257,13 +254,13 @@ func TestElectedAsObserver(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 		release.Store(true)
 		time.Sleep(time.Minute)
-		if m.raft.State() == raft.Shutdown {
+		if m.engine.Role() == engine.Ended {
 			t.Errorf("its Raft has shut down; its fault: %v", fault(m, 0))
 		}
 		f.start(lead)
 		time.Sleep(10 * time.Minute)
 		f.acknowledges(1, 2, 3)
-		until(t, "its state", func() bool { return m.commits.applied() == f.running[1].commits.applied() })
+		until(t, "its state", func() bool { return m.engine.Applied() == f.running[1].engine.Applied() })
 	})
 }
 
@@ -274,7 +271,7 @@ func TestElectedAsObserver(t *testing.T) {
 // up and connected at the end.
 func TestAllUpAfterRestart(t *testing.T) {
 	for _, how := range []string{"crash", "link"} {
-		bubble(t, how, func(t *testing.T) {
+		testkit.Bubble(t, how, func(t *testing.T) {
 			f := newFleet(t, 3)
 			alone := f.found(1)(0)
 			until(t, "a leader", func() bool { return f.running[0].Role() == "leader" })
@@ -300,7 +297,7 @@ func TestAllUpAfterRestart(t *testing.T) {
 			var crash, no atomic.Bool
 			for i := 1; i < 3; i++ {
 				f.disks[i].SetFault(func() error {
-					for m := known.Load(); m != nil && known.Load() != nil && m.raft.Raft != nil && m.raft.State() == raft.Leader; {
+					for m := known.Load(); m != nil && known.Load() != nil && m.engine.Role() == engine.Leader; {
 						writing[i].Store(true)
 						if crash.Load() {
 							return errors.New("crashed")
@@ -341,7 +338,7 @@ func TestAllUpAfterRestart(t *testing.T) {
 // observer never had a vote, and does not stand in the way of the voters' election.
 func TestObserverDoesNotStand(t *testing.T) {
 	for write, starts := range map[time.Duration]int{20 * time.Millisecond: 15, 80 * time.Millisecond: 3} {
-		bubble(t, write.String(), func(t *testing.T) {
+		testkit.Bubble(t, write.String(), func(t *testing.T) {
 			f := newFleet(t, 4)
 			open := func(which ...int) {
 				for _, i := range which {
@@ -372,130 +369,6 @@ func TestObserverDoesNotStand(t *testing.T) {
 	}
 }
 
-// TestVotesFollow: a member that votes for this one counts as following it from when
-// the request was sent; one that refuses its vote does not.
-func TestVotesFollow(t *testing.T) {
-	for _, granted := range []bool{false, true} {
-		synctest.Test(t, func(t *testing.T) {
-			net := memnet.New()
-			candidate, voter := openTransport(t, net, "candidate"), openTransport(t, net, "voter")
-			sent := candidate.now()
-			go func() {
-				rpc := <-voter.transport.Consumer()
-				time.Sleep(50 * time.Millisecond)
-				rpc.Respond(&raft.RequestVoteResponse{Granted: granted}, nil)
-			}()
-			var r raft.RequestVoteResponse
-			if err := candidate.transport.RequestVote("2", "voter:1", &raft.RequestVoteRequest{}, &r); err != nil || r.Granted != granted {
-				t.Errorf("%+v, %v", r, err)
-			}
-			until := sent.Real + candidate.contacts.ElectionTimeout.Milliseconds() // if it follows since the request was sent
-			if is, was := candidate.contacts.Follows(2, until-1), candidate.contacts.Follows(2, until); is != granted || was {
-				t.Errorf("granted %v: it follows %v, and later %v", granted, is, was)
-			}
-		})
-	}
-}
-
-// TestTerms: no term begins while a heartbeat is being handled, and after one has
-// begun no heartbeat of an earlier term is handled.
-func TestTerms(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		terms := terms{turn: wake.NewTurn()}
-		terms.begin(4)
-		handled, done := make(chan struct{}), make(chan bool)
-		go func() {
-			done <- terms.during(4, func() bool {
-				terms.begin(4) // as Raft does when it was a candidate in this term
-				<-handled
-				return terms.newest.Load() == 4
-			})
-		}()
-		synctest.Wait()
-		go func() {
-			terms.begin(5)
-			done <- true
-		}()
-		synctest.Wait()
-		if now := terms.newest.Load(); now != 4 {
-			t.Errorf("term %d has begun meanwhile", now)
-		}
-		close(handled)
-		for range 2 {
-			if !<-done {
-				t.Error("the heartbeat was not handled")
-			}
-		}
-		for term, want := range map[uint64]bool{4: false, 5: true, 6: false} {
-			if got := terms.during(term, func() bool { return true }); got != want {
-				t.Errorf("a heartbeat of term %d: %v", term, got)
-			}
-		}
-	})
-}
-
-// TestHeartbeatOfNewTerm: a heartbeat of a new term that waits for the disk does
-// not take a member back from a term after that.
-func TestHeartbeatOfNewTerm(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := startedFleet(t, 1)
-		lead := leadOf(t, f)
-		other, m := f.running[(lead+1)%3].transport, f.running[(lead+2)%3]
-		hold, first := make(chan struct{}), true
-		m.cfg.Memory.SetFault(func() error {
-			if first {
-				first = false
-				<-hold
-			}
-			return nil
-		})
-		term := m.raft.CurrentTerm()
-		var sent sync.WaitGroup
-		sent.Go(func() {
-			other.appendEntries(storage.ServerID(m.cfg.ID), m.transport.LocalAddr(), &raft.AppendEntriesRequest{RPCHeader: other.header(), Term: term + 5}, new(raft.AppendEntriesResponse))
-		})
-		synctest.Wait()
-		sent.Go(func() {
-			other.RequestVote(storage.ServerID(m.cfg.ID), m.transport.LocalAddr(),
-				&raft.RequestVoteRequest{RPCHeader: other.header(), Term: term + 6, LeadershipTransfer: true}, new(raft.RequestVoteResponse))
-		})
-		synctest.Wait()
-		reached := m.raft.CurrentTerm()
-		close(hold)
-		sent.Wait()
-		if got := m.raft.CurrentTerm(); got < reached || got < term+6 {
-			t.Errorf("term %d, after %d", got, reached)
-		}
-	})
-}
-
-// TestVoteNotStored: a member that cannot store its vote does not send it, not even
-// while it closes.
-func TestVoteNotStored(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := startedFleet(t, 1)
-		lead := leadOf(t, f)
-		other, m := f.running[(lead+1)%3], f.running[(lead+2)%3]
-		m.cfg.Memory.SetFault(func() error { return syscall.ENOSPC })
-		var r raft.RequestVoteResponse
-		var sent sync.WaitGroup
-		sent.Go(func() {
-			other.transport.NetworkTransport.RequestVote(storage.ServerID(m.cfg.ID), m.transport.LocalAddr(), &raft.RequestVoteRequest{
-				RPCHeader: other.transport.header(),
-				Term:      m.raft.CurrentTerm() + 1, LastLogIndex: other.raft.LastIndex() + 1, LastLogTerm: m.raft.CurrentTerm(), LeadershipTransfer: true,
-			}, &r)
-		})
-		synctest.Wait()
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
-		sent.Wait()
-		if r.Granted {
-			t.Error("it has voted, and nothing is stored")
-		}
-	})
-}
-
 // TestLaterTermWhileQuiet: when a follower begins a later term while nothing is written, the
 // leader learns that with the next heartbeat, and steps down soon after.
 func TestLaterTermWhileQuiet(t *testing.T) {
@@ -505,48 +378,17 @@ func TestLaterTermWhileQuiet(t *testing.T) {
 			time.Sleep(time.Minute)
 			lead := leadOf(t, f)
 			leader := f.running[lead]
-			term, _ := leader.raft.term()
-			doubts := leader.transport.doubts.Load()
+			term, _ := leader.engine.Leads()
 			leads := func() bool {
-				now, leads := leader.raft.term()
+				now, leads := leader.engine.Leads()
 				return leads && now == term
 			}
 			f.running[(lead+1)%3].beginTerm(term + 1)
 			time.Sleep(leader.contacts.Beat + time.Millisecond)
-			if leads() && leader.transport.doubts.Load() == doubts {
-				t.Error("the leader has not learned of the term")
-			}
 			time.Sleep(100 * time.Millisecond) // Raft's time until the next message without entries
 			if leads() {
 				t.Error("the leader has not stepped down")
 			}
-		}
-	})
-}
-
-// TestVoteOverForgotten: a vote request is not lost on a connection that was forgotten while
-// nothing was sent over it.
-func TestVoteOverForgotten(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := newWires()
-		candidate, voter := openTransportOn(t, net.host("a"), "a"), openTransportOn(t, net.host("b"), "b")
-		for range 3 {
-			answered := make(chan error, 1)
-			go func() {
-				var r raft.RequestVoteResponse
-				answered <- candidate.transport.RequestVote("2", "b:1", new(raft.RequestVoteRequest), &r)
-			}()
-			select {
-			case rpc := <-voter.transport.Consumer():
-				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
-				if err := <-answered; err != nil {
-					t.Error(err)
-				}
-			case err := <-answered:
-				t.Error(err)
-			}
-			net.forget(func(*wire) bool { return true })
-			time.Sleep(3 * candidate.ElectionTimeout)
 		}
 	})
 }
@@ -573,20 +415,19 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 		to := (lead + 1) % 3
 		elected := f.running[to]
 		won := make(chan struct{})
-		// Raft calls the filter itself, before it does anything as the leader.
-		o := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
-			if state, ok := o.Data.(raft.RaftState); ok && state == raft.Leader {
+		// The first that Raft does as the leader is to write an entry.
+		f.disks[to].SetFault(func() error {
+			if elected.engine.Role() == engine.Leader {
 				f.cutOff(to, true)
 				close(won)
+				f.disks[to].SetFault(nil)
 			}
-			return false
+			return nil
 		})
-		elected.raft.RegisterObserver(o)
 		go f.running[lead].Change(Request{Transfer: &elected.cfg.ID})
 		<-won
-		elected.raft.DeregisterObserver(o)
 		synctest.Wait()
-		if state := elected.raft.State(); state != raft.Leader {
+		if state := elected.engine.Role(); state != engine.Leader {
 			t.Fatalf("it is a %v", state)
 		}
 		if elected.lease.surelyLeads() {
@@ -618,40 +459,40 @@ func leadsAgainWhileExpiring(t *testing.T) bool {
 	f := startedFleet(t, 5)
 	a := f.running[0]
 	f.handTo(0)
-	until(t, "its term", func() bool { return a.raft.begun.Load() != 0 })
+	until(t, "its term", func() bool { return a.pulse.begun.Load() != 0 })
 	time.Sleep(3 * time.Second)
 	did(t, a, fsm.OpenSession(99, 99, 4000, session.Password{}))
 	time.Sleep(3800 * time.Millisecond)
-	term := a.raft.CurrentTerm()
+	term := a.engine.Term()
 	f.cutOff(0, true)
 	go a.Propose(fsm.Nothing(), make(result, 1), nil)
 	synctest.Wait()
 	for range 2 {
 		go a.Propose(fsm.Reap("/"+strings.Repeat("x", 600_000)), make(result, 1), nil)
 	}
-	until(t, "the session is late", func() bool { return a.foundLate(99) || a.raft.State() != raft.Leader })
-	if a.raft.State() != raft.Leader {
+	until(t, "the session is late", func() bool { return a.foundLate(99) || a.engine.Role() != engine.Leader })
+	if a.engine.Role() != engine.Leader {
 		return false
 	}
 	time.Sleep(10 * time.Millisecond)
 	f.cutOff(0, false)
-	if state := a.raft.State(); state != raft.Leader {
+	if state := a.engine.Role(); state != engine.Leader {
 		t.Fatal(state)
 	}
 	a.pulse.stepDown()
-	until(t, "another term", func() bool { return a.raft.CurrentTerm() > term })
+	until(t, "another term", func() bool { return a.engine.Term() > term })
 	time.Sleep(2 * time.Minute)
-	if a.raft.State() != raft.Leader {
+	if a.engine.Role() != engine.Leader {
 		return false
 	}
-	if a.raft.begun.Load() == 0 {
+	if a.pulse.begun.Load() == 0 {
 		t.Errorf("the leader has not begun its term two minutes later")
 	}
 	for i, m := range f.running {
 		for what, c := range map[string]*fsm.Command{"write": someWrite(), "sync": fsm.Nothing()} {
 			done := make(result, 1)
 			go m.Propose(c, done, nil) // it may wait for room
-			if err := receive(t, what, done); err != nil {
+			if err := testkit.Receive(t, what, done); err != nil {
 				t.Errorf("server %d: %s: %v", i+1, what, err)
 			}
 		}
@@ -672,7 +513,7 @@ func TestFailoverKeepsClients(t *testing.T) {
 	} {
 		split := 0
 		for k := range 4 {
-			bubble(t, fmt.Sprint("timeout ", int(x.timeout), " trip ", int(x.trip), " run ", k), func(t *testing.T) {
+			testkit.Bubble(t, fmt.Sprint("timeout ", int(x.timeout), " trip ", int(x.trip), " run ", k), func(t *testing.T) {
 				f := newFleet(t, 3)
 				timeout := x.timeout * time.Millisecond
 				f.all(func(c *Config) { c.ElectionTimeout = timeout })
@@ -684,10 +525,10 @@ func TestFailoverKeepsClients(t *testing.T) {
 				}
 				time.Sleep(10*time.Second + time.Duration(k)*timeout/13)
 				lead := leadOf(t, f)
-				term := f.running[lead].raft.CurrentTerm()
+				term := f.running[lead].engine.Term()
 				f.cutOff(lead, true)
 				time.Sleep(10 * timeout)
-				if f.running[(lead+1)%3].raft.CurrentTerm() > term+1 { // both stood for election at once
+				if f.running[(lead+1)%3].engine.Term() > term+1 { // both stood for election at once
 					split++
 					return
 				}
@@ -718,59 +559,13 @@ func TestStartsSoon(t *testing.T) {
 	}
 }
 
-// TestEntriesByDeposed: a member led in term 3. By now it follows the leader of term 4, which has replaced its last entry by another
-// one, of an earlier or a later term. Its Raft still sends in term 3 what its log has: that must not arrive, since the message
-// with the entry that was replaced may come late.
-func TestEntriesByDeposed(t *testing.T) {
-	for _, term := range []uint64{2, 4} {
-		synctest.Test(t, func(t *testing.T) {
-			l := newScriptedLeader(t, rand.New(rand.NewPCG(1, 1)), "")
-			l.catchUp()
-			end := l.last()
-			l.lead(3)
-			own := &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: 3, PrevLogEntry: end, PrevLogTerm: 2, Entries: l.log[end:], LeaderCommitIndex: end}
-			var s raft.AppendPipeline
-			until(t, "a stream", func() (ok bool) {
-				var err error
-				s, err = l.wire.AppendEntriesPipeline("2", "b:1")
-				return err == nil
-			})
-			defer s.Close()
-			l.log = l.log[:end:end]
-			l.term = term
-			l.propose(1)
-			l.wire.transport.raft.terms.begin(4)
-			others := *own
-			others.Entries, others.LeaderCommitIndex = l.log[end:], l.last()
-			if err := l.wire.appendEntries("2", "b:1", &others, new(raft.AppendEntriesResponse)); !errors.Is(err, errDeposed) {
-				t.Errorf("it sends an entry of term %d in term 3: %v", term, err)
-			}
-			if _, err := s.AppendEntries(&others, new(raft.AppendEntriesResponse)); !errors.Is(err, errDeposed) {
-				t.Errorf("it sends an entry of term %d in term 3 over a stream: %v", term, err)
-			}
-			var state bytes.Buffer
-			if err := l.state(l.last()).Snapshot().Write(&state); err != nil {
-				t.Fatal(err)
-			}
-			q := &raft.InstallSnapshotRequest{RPCHeader: own.RPCHeader, SnapshotVersion: 1, Term: 3, LastLogIndex: l.last(), LastLogTerm: term,
-				Configuration: raft.EncodeConfiguration(storage.Configuration(l.members)), ConfigurationIndex: 1, Size: int64(state.Len())}
-			if err := l.wire.InstallSnapshot("2", "b:1", q, new(raft.InstallSnapshotResponse), &state); !errors.Is(err, errDeposed) {
-				t.Errorf("it sends a snapshot of term %d in term 3: %v", term, err)
-			}
-			l.wire.NetworkTransport.AppendEntries("2", "b:1", own, new(raft.AppendEntriesResponse)) // was sent before, and comes late
-			time.Sleep(time.Second)
-			l.alive()
-		})
-	}
-}
-
 // TestObserverRefusesVotes: a leader makes an observer a voter, and stops when only its own disk has the list. The next
 // leader's first entry is only on its own disk and the observer's when it stops, for good. Three of four members are up: two of
 // the three voters of the list that is committed, and three of the four of the newer one. With slow disks, which seem stuck during
 // each attempt of another member, it takes longer, as any election does.
 func TestObserverRefusesVotes(t *testing.T) {
 	for _, slow := range []time.Duration{0, 1200 * time.Millisecond} {
-		bubble(t, fmt.Sprintf("each write takes %v", slow), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprintf("each write takes %v", slow), func(t *testing.T) {
 			const lead, next, other, observer = 0, 1, 2, 3
 			f := newFleet(t, 4)
 			config := func(i int) Config {

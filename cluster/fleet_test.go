@@ -24,6 +24,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -60,7 +61,7 @@ func openMembers(t *testing.T, count int, host func(string) peer.Network, change
 		// A member that started late has found the cluster running, and gets its vote when it
 		// has caught up.
 		until(t, "every member's vote", func() bool {
-			infos, err := m.raft.members()
+			infos, err := m.engine.Members()
 			return err == nil && election.CountVoters(infos) == count
 		})
 	}
@@ -254,10 +255,10 @@ func (f *fleet) writes(i, n int) {
 func (f *fleet) snapshot(n int) {
 	f.t.Helper()
 	until(f.t, "all entries", func() bool {
-		return !slices.ContainsFunc(f.running[:n], func(m *Member) bool { return m.raft.AppliedIndex() != f.running[0].raft.AppliedIndex() })
+		return !slices.ContainsFunc(f.running[:n], func(m *Member) bool { return m.engine.Passed() != f.running[0].engine.Passed() })
 	})
 	for _, m := range f.running[:n] {
-		if err := m.raft.Snapshot().Error(); err != nil {
+		if err := m.engine.TakeSnapshot(); err != nil {
 			f.t.Fatal(err)
 		}
 	}
@@ -268,7 +269,7 @@ func (f *fleet) whole() {
 	f.t.Helper()
 	until(f.t, "the whole cluster", func() bool {
 		// A leader that has begun has applied all that was acknowledged before.
-		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.raft.begun.Load() != 0 }) {
+		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.pulse.begun.Load() != 0 }) {
 			return false
 		}
 		var states []string
@@ -325,7 +326,8 @@ func (f *fleet) restoredAt(i int, m *fsm.Machine) {
 	f.t.Helper()
 	s := f.disks[i].Open()
 	first := ptr(f.config(i)).first()
-	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, storage.Configuration(first), m.Index(), newLoneTransport("x"))
+	_, trans := raft.NewInmemTransport("")
+	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, storage.Configuration(first), m.Index(), trans)
 	if err == nil {
 		err = errors.Join(s.Stable.SetUint64([]byte(storage.TermKey), 1), m.Snapshot().Write(sink), sink.Close())
 	}
@@ -416,16 +418,11 @@ func (f *fleet) corrupt(i int, id int64) {
 	f.running[i].replica.View(func(v *fsm.View) { v.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30}) })
 }
 
-// bubble runs a subtest in virtual time.
-func bubble(t *testing.T, name string, f func(t *testing.T)) {
-	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
-}
-
 // base is what the tests of a single part build that part from: Raft on storage in
 // memory, and a peer port on host a. Of all members only this one, with id 1, runs
 // Raft, so it leads if it is the only voter. The others are scripted (see answer).
 type base struct {
-	*lifecycle
+	*engine.Lifecycle
 	cfg     *Config
 	net     *memnet.Network
 	replica *fsm.Replica
@@ -439,56 +436,42 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Helper()
 	network := memnet.New()
 	b := &base{
-		lifecycle: newLifecycle(), net: network, replica: fsm.NewReplica(), leader: newKnownLeader(),
+		Lifecycle: engine.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: newKnownLeader(),
 		cfg: &Config{ID: 1, Addr: "a:1", Network: network.Host("a"), Log: testkit.Quiet},
 	}
-	clock, n, contacts := newClock(nil), newNode(1), election.NewContacts(1, timing.For(time.Second))
-	now := func() timing.Moment { return contacts.Moment(clock.nowMs()) }
+	clock, contacts, digests := newClock(nil), election.NewContacts(1, timing.For(time.Second)), election.NewDigests(1, b.replica)
 	gate := new(peer.Gate)
 	peers := peer.NewPort(b.cfg.Network, 1, "a:1", gate, b.cfg.Log)
 	if err := peers.Open(); err != nil {
 		t.Fatal(err)
 	}
-	trans := newTransport(b.lifecycle, n, peers, contacts.Times, now, contacts.Accepted, contacts.SeenAlive)
-	trans.open()
-	b.pulse = newPulse(b.lifecycle, clock, b.cfg.Log, n, contacts, newCommits(), b.replica, gate, peers, trans)
-	b.replica.Observe(committing{c: b.pulse.commits})
-
-	c := raft.DefaultConfig()
-	c.LocalID, c.Logger, c.NoLegacyTelemetry = storage.ServerID(1), raftLogger(b.cfg.Log), true
-	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = time.Hour, time.Hour, time.Hour
-	var alone raft.Transport = newLoneTransport("a:1")
-	if election.CountVoters(members) != 1 {
-		_, alone = raft.NewInmemTransport("a:1")
-	}
-	n.storage = storage.NewMemory().Open()
+	e := engine.New(engine.Config{
+		ID: 1, Port: peers, Contacts: contacts, Digests: digests, Now: func() timing.Moment { return contacts.Moment(clock.nowMs()) },
+		SnapshotBytes: 1 << 30, DiskFirst: true, Trace: untraced{}, Log: b.cfg.Log,
+	}, b.Lifecycle, b.replica)
+	b.pulse = newPulse(b.Lifecycle, clock, b.cfg, e, contacts, digests, b.replica, gate, peers)
+	disk := storage.NewMemory().Open()
 	if len(members) > 0 {
-		if err := n.storage.Bootstrap(members); err != nil {
+		if err := disk.Bootstrap(members); err != nil {
 			t.Fatal(err)
 		}
-		n.terms.begin(1)
 		gate.Open(testCluster)
 	}
-	n.log.guardedStore, n.log.off = newGuardedStore(&n.disk, b.lifecycle, now, n.applied, nil), true
-	var err error
-	if n.Raft, err = raft.NewRaft(c, b.replica, n.log, n.log, n.storage.Snapshots, alone); err != nil {
+	e.Open(disk)
+	if err := e.Start(); err != nil {
 		t.Fatal(err)
 	}
+	e.Configure(func(c *raft.ReloadableConfig) { c.HeartbeatTimeout, c.ElectionTimeout = time.Hour, time.Hour })
 	t.Cleanup(func() {
-		close(b.stop)
-		down := n.Shutdown()
-		peers.Close()
-		trans.Close()
-		if err := down.Error(); err != nil {
+		close(b.Stop)
+		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
-		close(n.down)
-		peers.Wait()
-		trans.wg.Wait()
-		b.wg.Wait()
+		b.Running.Wait()
 	})
 	if election.CountVoters(members) == 1 {
-		until(t, "Raft leads", func() bool { return n.State() == raft.Leader })
+		e.Stand(time.Second)
+		until(t, "Raft leads", func() bool { return e.Role() == engine.Leader })
 		b.leader.set(1, "a:1")
 		synctest.Wait() // until this member has applied its first entry
 	}
@@ -552,27 +535,8 @@ func (noObserver) Restoring()                        {}
 func (noObserver) Restored()                         {}
 func (noObserver) Failed(error)                      {}
 
-// committing only counts what is applied.
-type committing struct {
-	noObserver
-	c *commits
-}
-
-func (o committing) Applied(index, term uint64, _ int) { o.c.set(index, term) }
-
 // someWrite is a command that goes through the log. It changes nothing but the zxid.
 func someWrite() *fsm.Command { return fsm.Reap("/none") }
-
-// receive returns what comes from c within a minute, or that c is closed.
-func receive[T any](t *testing.T, what string, c <-chan T) (v T) {
-	t.Helper()
-	select {
-	case v = <-c:
-	case <-time.After(time.Minute):
-		t.Fatalf("never came: %s", what)
-	}
-	return v
-}
 
 // readFull reads n bytes, or returns nil if the connection ends before.
 func readFull(c net.Conn, n int) []byte {
@@ -584,24 +548,23 @@ func readFull(c net.Conn, n int) []byte {
 }
 
 func (b *base) proposer() *proposer {
-	l := newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts)
-	if term, leads := b.pulse.raft.term(); leads {
-		l.raft.begun.Store(term)
+	if term, leads := b.pulse.engine.Leads(); leads {
+		b.pulse.begun.Store(term)
 	}
-	index := newReadIndex(b.cfg, l, b.leader, b.pulse)
+	index := &readIndex{b.pulse, b.leader}
 	return newProposer(b.cfg, b.replica, index, func() <-chan struct{} { return nil })
 }
 
 // tick keeps running time going, as a pulse does that runs, until the test ends.
 func (b *base) tick() {
 	c := b.pulse.contacts
-	b.wg.Go(func() {
+	b.Running.Go(func() {
 		for {
-			members, _ := b.pulse.raft.members()
+			members, _ := b.pulse.engine.Members()
 			c.Look(b.pulse.nowMs(), members, b.pulse.state())
 			select {
 			case <-time.After(c.Beat):
-			case <-b.stop:
+			case <-b.Stop:
 				return
 			}
 		}
@@ -660,7 +623,7 @@ func (f *fleet) sees(stops []atomic.Int64) {
 						stops[i].Add(1)
 					}
 					was = yes
-				case <-m.stop:
+				case <-m.Stop:
 					return
 				}
 			}
@@ -694,7 +657,7 @@ func (f *fleet) ledBy(i int, known *atomic.Pointer[Member], config func(i int) C
 		}
 		leader := -1
 		until(f.t, "a leader", func() bool {
-			leader = slices.IndexFunc(f.running, func(m *Member) bool { return m.raft.State() == raft.Leader })
+			leader = slices.IndexFunc(f.running, func(m *Member) bool { return m.engine.Role() == engine.Leader })
 			return leader >= 0
 		})
 		if leader == i {
@@ -754,79 +717,6 @@ func openReady(t *testing.T, cfg Config) {
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}
-}
-
-// openTransport opens a peer port with Raft's transport on it, but without Raft, until the test ends. Votes
-// for it are noted in contacts.
-func openTransport(t *testing.T, network *memnet.Network, host string) openedTransport {
-	t.Helper()
-	return openTransportOn(t, network.Host(host), host)
-}
-
-func openTransportOn(t *testing.T, network peer.Network, host string) (o openedTransport) {
-	t.Helper()
-	o.contacts = election.NewContacts(1, timing.For(timing.DefaultElectionTimeout))
-	clock := newClock(nil)
-	peers := peer.NewPort(network, 1, host+":1", openGate(), testkit.Quiet)
-	if err := peers.Open(); err != nil {
-		t.Fatal(err)
-	}
-	o.transport = newTransport(newLifecycle(), newNode(1), peers, o.contacts.Times, func() timing.Moment { return o.contacts.Moment(clock.nowMs()) }, o.contacts.Accepted, o.contacts.SeenAlive)
-	peers.Serve = map[byte]func(net.Conn){peer.KindRaft: o.transport.conns.take, peer.KindStream: o.transport.takeStream}
-	o.transport.open()
-	peers.Start()
-	o.end = sync.OnceFunc(func() {
-		peers.Close()
-		peers.Wait()
-		o.transport.Close()
-		o.wg.Wait()
-	})
-	t.Cleanup(o.end)
-	return o
-}
-
-// openTransports opens those of a leader and a follower.
-func openTransports(t *testing.T) (leader, follower openedTransport) {
-	t.Helper()
-	network := memnet.New()
-	return openTransport(t, network, "leader"), openTransport(t, network, "follower")
-}
-
-// answers has answer be Raft of this transport until the test ends.
-func (o openedTransport) answers(t *testing.T, answer func(rpc raft.RPC)) {
-	go func() {
-		for {
-			select {
-			case rpc := <-o.transport.Consumer():
-				answer(rpc)
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
-}
-
-// succeed answers a message with entries.
-func succeed(rpc raft.RPC) { rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil) }
-
-// streamOf opens a stream from a leader to the member 2 at follower:1.
-func streamOf(t *testing.T, leader openedTransport) *stream {
-	t.Helper()
-	var p raft.AppendPipeline
-	until(t, "a stream", func() bool {
-		var err error
-		if p, err = leader.transport.AppendEntriesPipeline("2", "follower:1"); err != nil && err != raft.ErrPipelineReplicationNotSupported {
-			t.Fatal(err)
-		}
-		return err == nil
-	})
-	return p.(*stream)
-}
-
-type openedTransport struct {
-	*transport
-	contacts *election.Contacts
-	end      func() // closes it; that happens at the end of the test, too
 }
 
 func hostOf(m *Member) string { return m.cfg.addr()[:1] }
@@ -921,14 +811,6 @@ func keepWriting(m *Member, clients int, pause time.Duration, stop <-chan struct
 	return wg.Wait
 }
 
-// noops returns empty entries.
-func noops(first, last, term uint64) (logs []*raft.Log) {
-	for i := first; i <= last; i++ {
-		logs = append(logs, &raft.Log{Index: i, Term: term, Type: raft.LogNoop})
-	}
-	return logs
-}
-
 // stopMember closes a member, unless it is closed, and returns a function that starts it again.
 func stopMember(t *testing.T, m *Member) (again func() *Member) {
 	t.Helper()
@@ -960,12 +842,10 @@ func stopUntilSnapshot(t *testing.T, stopped, leader *Member) (again func() *Mem
 // onlySnapshot leaves a member only a snapshot to send to members that lag.
 func onlySnapshot(t *testing.T, m *Member) {
 	t.Helper()
-	r := m.raft.ReloadableConfig()
-	r.TrailingLogs = 1
-	if err := m.raft.ReloadConfig(r); err != nil {
+	if err := m.engine.Configure(func(c *raft.ReloadableConfig) { c.TrailingLogs = 1 }); err != nil {
 		t.Fatal(err)
 	}
-	if err := m.raft.Snapshot().Error(); err != nil {
+	if err := m.engine.TakeSnapshot(); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -992,7 +872,7 @@ func fill(t *testing.T, m *Member, prefix string, znodes, size int) {
 // entry, and with leaders that send it first. Only the former are kept by a stuck disk from noticing their successors.
 func bothDiskOrders(t *testing.T, size int, test func(t *testing.T, f *fleet, lead int)) {
 	for _, first := range []bool{true, false} {
-		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
 			f := newFleet(t, size)
 			f.first = first
 			test(t, f, f.all(nil))
@@ -1011,9 +891,9 @@ func (c cutWhenDone) Done(v *fsm.View, r *fsm.Result) { c.cut(); c.result.Done(v
 // listed reports whether a leader's log ends with a list of members, after the entry last. Raft sends it
 // a moment before it takes it for its newest one.
 func listed(m *Member, last uint64) bool {
-	var l raft.Log
-	end := m.raft.LastIndex()
-	return end > last && m.raft.log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration
+	end := m.engine.LastIndex()
+	l, err := m.engine.Entry(end)
+	return end > last && err == nil && l.Type == raft.LogConfiguration
 }
 
 // ready waits for a member to be ready, for that long, and reports whether it is.
@@ -1051,7 +931,7 @@ func (f *fleet) crashAtList(leader *Member, last uint64, which ...int) (crash *a
 	crash = new(atomic.Bool)
 	for _, i := range which {
 		f.disks[i].SetFault(func() error {
-			for listed(leader, last) && leader.raft.State() == raft.Leader && !crash.Load() {
+			for listed(leader, last) && leader.engine.Role() == engine.Leader && !crash.Load() {
 				time.Sleep(time.Millisecond)
 			}
 			if crash.Load() {
@@ -1073,7 +953,7 @@ func (f *fleet) acknowledges(which ...int) {
 	for _, i := range which {
 		if m := f.running[i]; m != nil {
 			s, _ := m.Status()
-			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.raft.State(), s.Term, m.raft.LastIndex(), m.raft.CommitIndex(), m.raft.AppliedIndex(), s.Members)
+			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.engine.Role(), s.Term, m.engine.LastIndex(), m.engine.Committed(), m.engine.Passed(), s.Members)
 		}
 	}
 }
@@ -1081,7 +961,7 @@ func (f *fleet) acknowledges(which ...int) {
 // anotherLeads waits for a leader beside this one, and returns how long that took, at most most.
 func (f *fleet) anotherLeads(than int, most time.Duration) time.Duration {
 	began := time.Now()
-	leads := func(m *Member) bool { return m != nil && m != f.running[than] && m.raft.State() == raft.Leader }
+	leads := func(m *Member) bool { return m != nil && m != f.running[than] && m.engine.Role() == engine.Leader }
 	for !slices.ContainsFunc(f.running, leads) && time.Since(began) < most {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -1132,55 +1012,12 @@ func served(m *Member) *atomic.Bool {
 			select {
 			case yes := <-m.Serving():
 				serves.Store(yes)
-			case <-m.stop:
+			case <-m.Stop:
 				return
 			}
 		}
 	}()
 	return serves
-}
-
-// steps is a store of snapshots that calls at before each step with one that ends with the entry index: "create", "write" of so
-// many bytes, or "close"; and before it lists them ("list"). That may block, or fail the step.
-type steps struct {
-	raft.SnapshotStore
-	at func(step string, index uint64, bytes int) error
-}
-
-func (s steps) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, at uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if err := s.at("create", index, 0); err != nil {
-		return nil, err
-	}
-	sink, err := s.SnapshotStore.Create(version, index, term, c, at, trans)
-	return stepsSink{sink, index, s.at}, err
-}
-
-func (s steps) List() ([]*raft.SnapshotMeta, error) {
-	if err := s.at("list", 0, 0); err != nil {
-		return nil, err
-	}
-	return s.SnapshotStore.List()
-}
-
-type stepsSink struct {
-	raft.SnapshotSink
-	index uint64
-	at    func(step string, index uint64, bytes int) error
-}
-
-func (s stepsSink) Write(p []byte) (int, error) {
-	if err := s.at("write", s.index, len(p)); err != nil {
-		return 0, err
-	}
-	return s.SnapshotSink.Write(p)
-}
-
-func (s stepsSink) Close() error {
-	if err := s.at("close", s.index, 0); err != nil {
-		s.Cancel()
-		return err
-	}
-	return s.SnapshotSink.Close()
 }
 
 // blockingLog is a handler of a log that nobody reads.
@@ -1202,44 +1039,20 @@ func (b blockingLog) Enabled(context.Context, slog.Level) bool { return true }
 // catchesUp checks that a member that is started again has all entries within most. Meanwhile, now and then is called.
 func catchesUp(t *testing.T, leader *Member, again func() *Member, most time.Duration, now func(at time.Duration)) *Member {
 	t.Helper()
-	want, began := leader.commits.applied(), time.Now()
+	want, began := leader.engine.Applied(), time.Now()
 	late := again()
-	for late.commits.applied() < want && time.Since(began) < 4*most {
+	for late.engine.Applied() < want && time.Since(began) < 4*most {
 		time.Sleep(10 * time.Millisecond)
 		now(time.Since(began))
 	}
 	if took := time.Since(began); took > most {
-		t.Errorf("it has %d of %d after %v, should have all after %v", late.commits.applied(), want, took, most)
+		t.Errorf("it has %d of %d after %v, should have all after %v", late.engine.Applied(), want, took, most)
 	}
 	return late
 }
 
 // beginTerm has this member begin a later term.
-func (m *Member) beginTerm(term uint64) {
-	m.transport.give(&raft.RequestVoteRequest{RPCHeader: m.transport.header(), Term: term, LeadershipTransfer: true}, time.Second)
-}
-
-// takeAnswers is Raft, which takes the answers that come over a stream, until the test ends.
-func takeAnswers(t *testing.T, s *stream, took func(raft.AppendFuture)) {
-	go func() {
-		for {
-			select {
-			case f := <-s.Consumer():
-				took(f)
-			case <-t.Context().Done():
-				return
-			}
-		}
-	}()
-}
-
-// add sends a message over a stream.
-func (s *stream) add(t *testing.T, q *raft.AppendEntriesRequest) {
-	t.Helper()
-	if _, err := s.AppendEntries(q, new(raft.AppendEntriesResponse)); err != nil {
-		t.Fatal(err)
-	}
-}
+func (m *Member) beginTerm(term uint64) { m.engine.Adopt(term, time.Second) }
 
 // mutual lets in whom ca has signed, and shows own.
 func mutual(ca *testkit.CA, own tls.Certificate) *tls.Config {

@@ -164,7 +164,7 @@ func (f *former) run() {
 		done, err := f.step()
 		if done && f.gate.IsOpen() {
 			if owed, err := f.owed(); err != nil {
-				f.cannotWrite(f.storage(), err)
+				f.CannotWrite(f.storage(), err)
 			} else if owed { // since before it had an id
 				f.awaitVote("")
 			}
@@ -254,7 +254,7 @@ func (f *former) step() (done bool, err error) {
 		}
 		return done, err
 	case toStop:
-		f.fail(fmt.Errorf("%s: %s", f.raft.storage.Name, next.why))
+		f.Fail(fmt.Errorf("%s: %s", f.engine.Storage().Name, next.why))
 		return true, nil
 	default:
 		if cut != nil && next.code == proto.OK {
@@ -264,7 +264,7 @@ func (f *former) step() (done bool, err error) {
 	}
 }
 
-func (f *former) storage() *storage.Storage { return f.raft.storage }
+func (f *former) storage() *storage.Storage { return f.engine.Storage() }
 
 // stance is where this member stands.
 func (f *former) stance() stance {
@@ -305,7 +305,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 	if id == 0 || !slices.Equal(f.storage().Identity().First, f.first) {
 		id = ClusterID(newRun())
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: id, First: f.first}); err != nil {
-			f.cannotWrite(f.storage(), err)
+			f.CannotWrite(f.storage(), err)
 			return true, nil
 		}
 	}
@@ -337,7 +337,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 	done, err := f.agree(id)
 	for _, x := range f.list {
 		if x.ID != f.cfg.ID {
-			f.wg.Go(func() {
+			f.Running.Go(func() {
 				ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
 				defer cancel()
 				ask(ctx, f.peers.Network, x.Addr, Request{Agreed: id}) // otherwise it finds out when it asks next
@@ -351,18 +351,18 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 func (f *former) agree(id ClusterID) (done bool, err error) {
 	x := storage.Identity{Cluster: id, Agreed: true, First: f.storage().Identity().First}
 	if err := f.storage().SetIdentity(x); err != nil {
-		f.cannotWrite(f.storage(), err)
+		f.CannotWrite(f.storage(), err)
 		return true, nil
 	}
 	if len(x.First) > 0 {
-		// After an error the next start does it (see startRaft).
-		if err := f.raft.BootstrapCluster(storage.Configuration(x.First)).Error(); err != nil {
-			f.fail(fmt.Errorf("%s: %w", f.storage().Name, err))
+		// After an error the next start does it (see Member.belong).
+		if err := f.engine.Bootstrap(x.First); err != nil {
+			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
 			return true, nil
 		}
 		f.cfg.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
 		if err := f.storage().SetRejoining(false); err != nil { // since it asked another cluster for a place
-			f.cannotWrite(f.storage(), err)
+			f.CannotWrite(f.storage(), err)
 			return true, nil
 		}
 	} else {
@@ -400,7 +400,7 @@ func (f *former) accept(q *Proposal) error {
 	}
 	if !same {
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
-			f.cannotWrite(f.storage(), err)
+			f.CannotWrite(f.storage(), err)
 			return err
 		}
 	}
@@ -470,7 +470,7 @@ func (f *former) follow() (bool, error) {
 // has called it.
 func (f *former) known(first string) []string {
 	addrs := []string{first, f.cfg.Join}
-	members, _ := f.raft.members()
+	members, _ := f.engine.Members()
 	for _, x := range slices.Concat(f.list, members) {
 		if x.ID != f.cfg.ID {
 			addrs = append(addrs, x.Addr)
@@ -514,7 +514,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	}
 	votes, err := f.toVote(has)
 	if err != nil {
-		f.cannotWrite(f.storage(), err)
+		f.CannotWrite(f.storage(), err)
 		return true, nil
 	}
 	// With Back set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
@@ -526,7 +526,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if !f.gate.IsOpen() && !f.pulse.transport.adopt(r.Status.Term, f.pulse.contacts.ElectionTimeout) {
+	if !f.gate.IsOpen() && !f.engine.Adopt(r.Status.Term, f.pulse.contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
 	if !f.enter(r.Status.Index, of, votes) {
@@ -549,7 +549,7 @@ func (f *former) askLeader(addr string, q Request) (Reply, error) {
 
 // wasRemoved ends this server, which was removed while it joined.
 func (f *former) wasRemoved(err error) (done bool) {
-	f.fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
+	f.Fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
 	return true
 }
 
@@ -595,10 +595,10 @@ func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
 	// Whatever was proposed meanwhile, the others have agreed to this id.
 	err := errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}))
 	if err != nil {
-		f.cannotWrite(f.storage(), err)
+		f.CannotWrite(f.storage(), err)
 		return false
 	}
-	f.raft.catchUp(index)
+	f.engine.CatchUp(index)
 	f.openGate(of)
 	return true
 }
@@ -628,7 +628,7 @@ func (f *former) awaitVote(addr string) {
 		}
 		var refused *refusal
 		if errors.As(err, &refused) && refused.code == proto.NoNode {
-			f.fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, ErrRemoved, f.storage().Name))
+			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, ErrRemoved, f.storage().Name))
 			return
 		}
 		f.cfg.Log.Info("this member does not vote yet", "error", err)
@@ -640,6 +640,6 @@ func (f *former) awaitVote(addr string) {
 	}
 	// If it asked again after the next start, it could undo a later change.
 	if err := f.storage().SetRejoining(false); err != nil {
-		f.cannotWrite(f.storage(), err)
+		f.CannotWrite(f.storage(), err)
 	}
 }

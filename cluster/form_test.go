@@ -454,7 +454,7 @@ func TestWordWhileFirstStarts(t *testing.T) {
 					}
 					t.Errorf("a minute after the word (%v), with all servers up, nobody acknowledges a write", err)
 					for i, m := range f.running {
-						x := m.raft.storage.Identity()
+						x := m.engine.Storage().Identity()
 						t.Logf("server %d: cluster %v, agreed %v, waits since %q", i+1, x.Cluster, x.Agreed, m.Waiting())
 					}
 				})
@@ -539,7 +539,7 @@ func TestListOfThePast(t *testing.T) {
 // removed meanwhile, too, the servers of the list form a new one.
 func TestListOfThePastOnly(t *testing.T) {
 	for _, removed := range []bool{false, true} {
-		bubble(t, fmt.Sprint("removed ", removed), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint("removed ", removed), func(t *testing.T) {
 			f, config := replaced(t, 0, 2)
 			of := f.running[3].membership.gate.Cluster()
 			f.lose(1)
@@ -700,7 +700,7 @@ func TestDifferentSnapshots(t *testing.T) {
 				}
 				time.Sleep(20 * time.Second)
 				for i, m := range f.running {
-					if m.membership.gate.IsOpen() || m.raft.storage.Identity().Agreed || f.write(i) {
+					if m.membership.gate.IsOpen() || m.engine.Storage().Identity().Agreed || f.write(i) {
 						t.Errorf("server %d takes part", i+1)
 					}
 					s, err := m.Status()

@@ -142,9 +142,9 @@ func (f *forwarded) propose() {
 		}
 		fsm.Stamp(b.entry, f.timeOfDay())
 		f.proposer.sizes.proposed(len(b.entry))
-		done := f.raft.Apply(b.entry, f.contacts.ElectionTimeout)
+		done := f.engine.Propose(b.entry, f.contacts.ElectionTimeout)
 		f.running.Go(func() {
-			if f.raft.answer(done) != nil {
+			if done() != nil {
 				refuse()
 			}
 		})

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/hashicorp/raft"
-
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -33,33 +31,31 @@ func (h *handover) to(ctx context.Context, id uint64) error {
 	defer cancel()
 	// This member stores the next leader's term behind what is pending, and only then knows that leader.
 	soon, done := context.WithTimeout(ctx, h.contacts.Lease)
-	h.raft.log.drain(soon)
+	h.engine.Drain(soon)
 	done()
 	began := false // whether a transfer was started
 	defer func() {
-		if began && h.raft.State() == raft.Leader {
+		if began && h.engine.Role() == engine.Leader {
 			h.stepDown() // otherwise Raft would accept no entries until its own timeout
 		}
 	}()
 	for {
 		changed := h.leader.get().changed
-		_, lead := h.raft.LeaderWithID()
+		lead, _ := h.engine.Leader()
 		switch {
-		case lead == storage.ServerID(h.raft.id):
+		case lead == h.id:
 			successor, err := h.successor(ctx, id)
 			if err == nil {
 				began = true
-				// Do not wait for the future: Raft never completes it if it shuts
-				// down first.
-				h.raft.LeadershipTransferToServer(storage.ServerID(successor.ID), raft.ServerAddress(successor.Addr))
-			} else if !errors.Is(err, ErrNotLeader) {
+				h.engine.HandOver(successor)
+			} else if !errors.Is(err, engine.ErrNotLeader) {
 				return err
 			}
-		case lead == "":
-		case id == 0 || lead == storage.ServerID(id):
+		case lead == 0:
+		case id == 0 || lead == id:
 			return nil
 		default:
-			return fmt.Errorf("server %s leads instead", lead)
+			return fmt.Errorf("server %d leads instead", lead)
 		}
 		select {
 		case <-changed:
@@ -71,11 +67,11 @@ func (h *handover) to(ctx context.Context, id uint64) error {
 }
 
 // successor finds a voter that is up and has all of this leader's log: the one with
-// the given id or, if id is 0, the first to answer. It returns [ErrNotLeader] if this
+// the given id or, if id is 0, the first to answer. It returns [engine.ErrNotLeader] if this
 // member no longer leads. Raft's own choice, the member with most of the log, may be
 // down.
 func (h *handover) successor(ctx context.Context, id uint64) (proto.Peer, error) {
-	members, err := h.raft.members()
+	members, err := h.engine.Members()
 	if err != nil {
 		return proto.Peer{}, err
 	}
@@ -85,19 +81,19 @@ func (h *handover) successor(ctx context.Context, id uint64) (proto.Peer, error)
 	}
 	asked, answers := 0, make(chan answer, len(members))
 	for _, x := range members {
-		if x.Observer || x.ID == h.raft.id || id != 0 && x.ID != id {
+		if x.Observer || x.ID == h.id || id != 0 && x.ID != id {
 			continue
 		}
 		asked++
-		h.wg.Go(func() {
-			answers <- answer{x, h.hasLog(ctx, storage.ServerID(x.ID), raft.ServerAddress(x.Addr))}
+		h.Running.Go(func() {
+			answers <- answer{x, h.engine.HasLog(ctx, x)}
 		})
 	}
 	nobody := errors.New("no other member can become the leader")
 	for range asked {
 		select {
 		case a := <-answers:
-			if a.err == nil || errors.Is(a.err, ErrNotLeader) {
+			if a.err == nil || errors.Is(a.err, engine.ErrNotLeader) {
 				return a.from, a.err
 			}
 		case <-ctx.Done():
@@ -105,28 +101,4 @@ func (h *handover) successor(ctx context.Context, id uint64) (proto.Peer, error)
 		}
 	}
 	return proto.Peer{}, nobody
-}
-
-// hasLog waits until another member has this leader's log up to its current end.
-func (h *handover) hasLog(ctx context.Context, id raft.ServerID, addr raft.ServerAddress) error {
-	term, leads := h.raft.term()
-	var last raft.Log
-	if err := h.raft.log.GetLog(h.raft.LastIndex(), &last); err != nil || !leads {
-		return errors.Join(err, ErrNotLeader)
-	}
-	for {
-		q := raft.AppendEntriesRequest{RPCHeader: h.transport.header(), Term: term, PrevLogEntry: last.Index, PrevLogTerm: last.Term}
-		var r raft.AppendEntriesResponse
-		switch err := h.transport.appendEntries(id, addr, &q, &r); {
-		case err != nil || r.Success:
-			return err
-		case r.Term > term: // Raft may not have noticed yet
-			return ErrNotLeader
-		}
-		select {
-		case <-time.After(2 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }

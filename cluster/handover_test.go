@@ -2,16 +2,12 @@ package cluster
 
 import (
 	"context"
-	"io"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
-	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
 
 // TestHandOverTooLate: handover.to on a leader that has not noticed yet that it was
@@ -33,8 +29,8 @@ func TestHandOverTooLate(t *testing.T) {
 		if err := m.membership.handover.to(m.peers.Ctx, 0); err != nil {
 			t.Error(err)
 		}
-		if _, l := m.raft.LeaderWithID(); l == "" || l == storage.ServerID(m.cfg.ID) {
-			t.Errorf("%q leads", l)
+		if l, _ := m.engine.Leader(); l == 0 || l == m.cfg.ID {
+			t.Errorf("%d leads", l)
 		}
 	})
 }
@@ -112,40 +108,12 @@ func TestHandOverToLiveMember(t *testing.T) {
 func TestHandOverToCandidate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, elected := lostElection(t)
-		if s := m.raft.State(); s != raft.Candidate {
+		if s := m.engine.Role(); s != engine.Candidate {
 			t.Fatalf("Raft has the loser as a %s", s)
 		}
 		if err := elected.membership.handover.to(elected.peers.Ctx, m.cfg.ID); err != nil {
 			t.Error(err)
 		}
-	})
-}
-
-// TestTimeoutNowUnanswered: a transfer of the leadership to a member that hangs soon fails,
-// so that Raft accepts entries again.
-func TestTimeoutNowUnanswered(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		net := memnet.New()
-		leader := openTransport(t, net, "leader")
-		l, err := net.Host("follower").Listen("follower:1")
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() {
-			if c, err := l.Accept(); err == nil {
-				io.Copy(io.Discard, c) // and no answer
-				c.Close()
-			}
-		}()
-		began := time.Now()
-		var r raft.TimeoutNowResponse
-		if err := leader.transport.TimeoutNow("2", "follower:1", new(raft.TimeoutNowRequest), &r); err == nil {
-			t.Error("it was not answered, and did not fail")
-		}
-		if took := time.Since(began); took > leader.contacts.Lease {
-			t.Errorf("it fails after %v", took)
-		}
-		l.Close()
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -166,7 +167,7 @@ func TestWrongAddress(t *testing.T) {
 func TestJoinsWrongCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
-		members, err := f.running[0].raft.members()
+		members, err := f.running[0].engine.Members()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -184,7 +185,7 @@ func TestJoinsWrongCluster(t *testing.T) {
 			if m.membership.gate.IsOpen() {
 				t.Errorf("%s: it takes part", name)
 			}
-			if now, err := f.running[0].raft.members(); err != nil || !slices.Equal(now, members) {
+			if now, err := f.running[0].engine.Members(); err != nil || !slices.Equal(now, members) {
 				t.Errorf("%s: the members are %v, %v", name, now, err)
 			}
 			if err := m.Kill(); err != nil {
@@ -289,7 +290,7 @@ func TestStrangerAnswersFirst(t *testing.T) {
 			}
 			m := f.open(1, cfg)
 			time.Sleep(time.Minute)
-			if of := m.raft.storage.Identity(); of.Agreed || m.membership.gate.IsOpen() {
+			if of := m.engine.Storage().Identity(); of.Agreed || m.membership.gate.IsOpen() {
 				t.Errorf("it belongs to %v", of)
 			}
 			f.stop(0)
@@ -362,8 +363,8 @@ func TestOtherClustersData(t *testing.T) {
 		own := f.disks[4]
 		f.disks[4] = other.disks[4]
 		m := f.start(4)
-		err := receive(t, "its fault", m.Err())
-		if a, b := fmt.Sprint(m.raft.storage.Identity().Cluster), fmt.Sprint(f.running[0].raft.storage.Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
+		err := testkit.Receive(t, "its fault", m.Err())
+		if a, b := fmt.Sprint(m.engine.Storage().Identity().Cluster), fmt.Sprint(f.running[0].engine.Storage().Identity().Cluster); !strings.Contains(err.Error(), a) || !strings.Contains(err.Error(), b) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("the fault does not name clusters %s and %s: %v", a, b, err)
 		}
 		if f.log.Count("refusing a server of another cluster") == 0 {
@@ -393,7 +394,7 @@ func TestRestoredInto(t *testing.T) {
 		f := startedFleet(t, 1)
 		f.lose(2)
 		f.restored(2, 77)
-		if err := receive(t, "its fault", f.start(2).Err()); !strings.Contains(err.Error(), "belongs to cluster") || !strings.Contains(err.Error(), "empty the directory") {
+		if err := testkit.Receive(t, "its fault", f.start(2).Err()); !strings.Contains(err.Error(), "belongs to cluster") || !strings.Contains(err.Error(), "empty the directory") {
 			t.Error(err)
 		}
 		f.lose(2)

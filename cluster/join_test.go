@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -74,7 +75,7 @@ func TestRemovedWhileJoining(t *testing.T) {
 			t.Fatal(err)
 		}
 		slow.Store(false)
-		err := receive(t, "its fault", m.Err())
+		err := testkit.Receive(t, "its fault", m.Err())
 		if !errors.Is(err, ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
 			t.Error(err)
 		}
@@ -313,7 +314,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 	var m atomic.Pointer[Member]
 	f.disks[i].SetFault(func() error {
 		for m.Load() != nil && m.Load().membership.gate.IsOpen() {
-			if m.Load().killed.Load() {
+			if m.Load().Killed.Load() {
 				return errors.New("killed")
 			}
 			time.Sleep(100 * time.Millisecond)
@@ -425,7 +426,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 					f.disks[c].SetFault(func() error {
 						m := known.Load()
 						for m != nil && m.membership.former.asked.Load() != 0 && (how == "crash" || m.membership.gate.IsOpen()) {
-							if m.killed.Load() {
+							if m.Killed.Load() {
 								return errors.New("crashed")
 							}
 							time.Sleep(time.Millisecond)
@@ -639,7 +640,7 @@ func TestDemotedByCopyOfCommandLine(t *testing.T) {
 func TestCopyOfLeadersCommandLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, lead := fleetOf(t, 3)
-		term := f.running[lead].raft.CurrentTerm()
+		term := f.running[lead].engine.Term()
 		cfg := f.config(lead)
 		cfg.Network, cfg.Memory = elsewhere{f.net.Host("z"), "z:1"}, storage.NewMemory()
 		m, err := openMember(cfg, fsm.NewReplica())
@@ -878,12 +879,12 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 				}
 				if x.cutOff || x.cutOffLater {
 					f.writes(lead, 20)
-					if err := f.running[lead].raft.Snapshot().Error(); err != nil {
+					if err := f.running[lead].engine.TakeSnapshot(); err != nil {
 						t.Fatal(err)
 					}
 					f.cutOff(next, false)
 					until(t, "the snapshot", func() bool {
-						newest, _ := f.running[next].raft.storage.NewestSnapshot()
+						newest, _ := f.running[next].engine.Storage().NewestSnapshot()
 						return newest.Index > 0
 					})
 				}
@@ -979,12 +980,11 @@ func TestAddThatIsUndone(t *testing.T) {
 		x := f.open(3, config(3))
 		time.Sleep(10 * time.Second)
 		leader := f.running[lead]
-		last := leader.raft.LastIndex()
+		last := leader.engine.LastIndex()
 		stored := func() bool {
-			end, _ := leader.raft.storage.Log.LastIndex()
+			end, _ := leader.engine.Storage().Log.LastIndex()
 			for ; end > last; end-- {
-				var l raft.Log
-				if leader.raft.log.GetLog(end, &l) == nil && l.Type == raft.LogConfiguration {
+				if l, err := leader.engine.Entry(end); err == nil && l.Type == raft.LogConfiguration {
 					return true
 				}
 			}
@@ -996,7 +996,7 @@ func TestAddThatIsUndone(t *testing.T) {
 				continue
 			}
 			f.disks[i].SetFault(func() error {
-				for stored() && leader.raft.State() == raft.Leader && !crash.Load() {
+				for stored() && leader.engine.Role() == engine.Leader && !crash.Load() {
 					time.Sleep(time.Millisecond)
 				}
 				if crash.Load() {

@@ -6,9 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -31,20 +30,20 @@ func (m *Member) watchLeadership() {
 	defer resign()
 	for {
 		select {
-		case leading := <-m.raft.LeaderCh():
+		case leading := <-m.engine.Leading():
 			resign()
 			m.pulse.look() // so that the other members learn it at once
 			if !leading {
 				continue
 			}
-			term, ok := m.raft.term()
+			term, ok := m.engine.Leads()
 			if !ok {
 				continue // LeaderCh will report it next
 			}
 			asked := m.pulse.moment()
 			// Apply everything of earlier terms, so that all sessions that were
 			// opened then are known before their timeouts start.
-			if !m.inTerm(term, func() raft.Future { return m.raft.Barrier(0) }) {
+			if !m.inTerm(term, func() error { return m.engine.Barrier(0) }) {
 				continue
 			}
 			// No member serves clients before a leader has come further than this: the
@@ -59,18 +58,18 @@ func (m *Member) watchLeadership() {
 			stop, done = make(chan struct{}), make(chan struct{})
 			until := stop
 			if m.peers != nil {
-				m.wg.Go(func() { m.notifier.run(term, until) })
+				m.Running.Go(func() { m.engine.TellOthers(term, until) })
 			}
-			m.wg.Go(func() { m.reap(until) })
+			m.Running.Go(func() { m.reap(until) })
 			if _, votes := m.membership.known(m.cfg.ID); !votes && m.peers != nil {
-				m.wg.Go(func() { m.membership.handover.to(m.peers.Ctx, 0) }) // after an error it leads on
+				m.Running.Go(func() { m.membership.handover.to(m.peers.Ctx, 0) }) // after an error it leads on
 			}
 			go func(stop, done chan struct{}) {
 				defer close(done)
 				m.lead(term, stop)
 			}(stop, done)
 			m.lease.gain(asked)
-		case <-m.stop:
+		case <-m.Stop:
 			return
 		}
 	}
@@ -78,18 +77,18 @@ func (m *Member) watchLeadership() {
 
 // inTerm has Raft do something, and waits for it. It returns false if this member no longer leads in
 // term.
-func (m *Member) inTerm(term uint64, do func() raft.Future) bool {
+func (m *Member) inTerm(term uint64, do func() error) bool {
 	for {
-		err := m.raft.answer(do())
-		if err != raft.ErrLeadershipTransferInProgress { // otherwise it may go on leading
+		err := do()
+		if err != engine.ErrHandingOver { // otherwise it may go on leading
 			return err == nil
 		}
-		if now, leads := m.raft.term(); !leads || now != term {
+		if now, leads := m.engine.Leads(); !leads || now != term {
 			return false
 		}
 		select {
 		case <-time.After(timing.RetryAfter):
-		case <-m.stop:
+		case <-m.Stop:
 			return false
 		}
 	}
@@ -99,7 +98,7 @@ func (m *Member) inTerm(term uint64, do func() raft.Future) bool {
 // and Identify do. It does not go through the proposer, which gives up what it holds when no
 // majority can be reached. Its origin is 0, which is no member: several may write this entry, one
 // after the other.
-func (m *Member) identify() raft.Future {
+func (m *Member) identify() error {
 	entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Restored())
 	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.settings, Count: 2}
 	m.replica.View(func(v *fsm.View) {
@@ -109,8 +108,8 @@ func (m *Member) identify() raft.Future {
 			e.Count++
 		}
 	})
-	entry = fsm.AppendCommand(entry, fsm.Identify(uint64(m.raft.storage.Identity().Cluster)))
-	return m.raft.Apply(fsm.EndEntry(entry, &e), 0)
+	entry = fsm.AppendCommand(entry, fsm.Identify(uint64(m.engine.Storage().Identity().Cluster)))
+	return m.engine.Propose(fsm.EndEntry(entry, &e), 0)()
 }
 
 // identified returns the cluster that the replicated state belongs to; 0 if its log does not
@@ -124,7 +123,7 @@ func (m *Member) identified() (of ClusterID) {
 // it does not lead.
 func (m *Member) setLeading(term uint64) {
 	m.proposer.sizes.lead(term != 0)
-	m.raft.begun.Store(term)
+	m.pulse.begun.Store(term)
 }
 
 // mostUnlogged is how many times late sessions may be found while the log blocks, before it lacks some.
@@ -134,7 +133,7 @@ const mostUnlogged = 1000
 func (m *Member) lead(term uint64, stop <-chan struct{}) {
 	expired := make(chan []*session.Session, mostUnlogged)
 	defer close(expired)
-	m.wg.Go(func() { // since logging may block
+	m.Running.Go(func() { // since logging may block
 		for late := range expired {
 			for _, s := range late {
 				m.logExpired(s)

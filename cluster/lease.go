@@ -3,7 +3,6 @@ package cluster
 import (
 	"sync/atomic"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
@@ -11,16 +10,14 @@ import (
 // lease is what this member knows about its own leadership. It has no goroutine. Its
 // methods are safe for concurrent use.
 type lease struct {
-	*clock
-	raft     *node
-	contacts *election.Contacts
+	*pulse
 
 	start  atomic.Int64 // from when the lease runs, by nowMs: election.Contacts.LeaseStart
 	gained wake.Signal  // for service.run: this member has begun to lead; see gain
 }
 
-func newLease(clock *clock, n *node, contacts *election.Contacts) *lease {
-	l := &lease{clock: clock, raft: n, contacts: contacts, gained: wake.NewSignal()}
+func newLease(p *pulse) *lease {
+	l := &lease{pulse: p, gained: wake.NewSignal()}
 	l.start.Store(timing.Never)
 	return l
 }
@@ -41,11 +38,11 @@ func (l *lease) gain(asked timing.Moment) {
 func (l *lease) surelyLeads() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must
 	// have been applied.
-	if term, leads := l.raft.term(); !leads || l.raft.begun.Load() != term {
+	if term, leads := l.engine.Leads(); !leads || l.begun.Load() != term {
 		return false
 	}
 	if l.since(l.start.Load()) > l.contacts.Lease {
-		members, err := l.raft.members()
+		members, err := l.engine.Members()
 		if err != nil {
 			return false
 		}

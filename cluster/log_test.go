@@ -3,32 +3,14 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 )
-
-func TestOfConnection(t *testing.T) {
-	reset := &net.OpError{Op: "read", Net: "tcp", Err: os.NewSyscallError("read", syscall.ECONNRESET)}
-	for err, want := range map[error]bool{
-		reset: true,
-		errors.New("msgpack decode error [pos 0]: " + reset.Error()): true,
-		raft.ErrTransportShutdown:                                    true,
-		raft.ErrLogNotFound:                                          false,
-		errors.New("EOF in snapshot"):                                false,
-	} {
-		if ofConnection(err) != want {
-			t.Errorf("%v: %v", err, !want)
-		}
-	}
-}
 
 // TestWhatIsLogged: at the default level, WARN, a member says when the leader has changed or is gone, which
 // one leads now, and which members are missing when there is no majority. It says nothing else
@@ -180,7 +162,7 @@ func TestFailedIsQuiet(t *testing.T) {
 		c := (lead + 1) % 3
 		f.disks[c].SetFault(func() error { return errors.New("disk full") })
 		f.write(lead)
-		until(t, "its fault", f.running[c].over.Load)
+		until(t, "its fault", f.running[c].Over.Load)
 		time.Sleep(5 * time.Minute)
 		if n := strings.Count(f.log.String(), "disk full"); n > 1 {
 			t.Errorf("it was logged %d times that its disk is full", n)
@@ -194,7 +176,7 @@ func TestReturnIsNotLogged(t *testing.T) {
 		f := newFleet(t, 3)
 		open := func(i int) {
 			cfg := f.config(i)
-			cfg.SnapshotBytes = 100 * entryCost
+			cfg.SnapshotBytes = 100 * engine.EntryCost
 			f.open(i, cfg)
 		}
 		for i := range 3 {

@@ -5,12 +5,12 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 	"time"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -18,17 +18,18 @@ import (
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
 type Member struct {
-	*lifecycle
+	*engine.Lifecycle
 	*clock
 	cfg     Config
 	replica *fsm.Replica
-	raft    *node
+	engine  *engine.Engine
 
-	proposer  *proposer  // what this member proposes
-	known     *commits   // what is committed, as far as others may know it
-	commits   *commits   // what is applied here
-	compactor *compactor // the length of the log
-	liveness  *liveness  // of sessions
+	once   sync.Once     // closes Stop
+	ended  chan struct{} // closed when the first Close has ended
+	result error         // of that; set before ended is closed
+
+	proposer *proposer // what this member proposes
+	liveness *liveness // of sessions
 
 	leader    *knownLeader // who leads
 	lease     *lease       // whether it is surely this member
@@ -36,10 +37,8 @@ type Member struct {
 	service   *service     // whether this member serves
 
 	peers      *peer.Port         // nil on a standalone server
-	transport  *transport         // for Raft, on peers; nil too
 	contacts   *election.Contacts // what is known about the other members
 	pulse      *pulse             // heartbeats, and what they say
-	notifier   *notifier          // tells the other members what is committed
 	membership *membership
 }
 
@@ -49,7 +48,7 @@ func (m *Member) Ready() <-chan struct{} { return m.service.ready }
 
 // Err receives the first fatal fault, such as a disk that cannot be written. The
 // caller must then close the member.
-func (m *Member) Err() <-chan error { return m.errs }
+func (m *Member) Err() <-chan error { return m.Errs }
 
 // Propose queues a command for the log, after all that the same caller proposed
 // before, and reports its outcome to w. It blocks while the next entry is full, or the log is too long
@@ -130,7 +129,7 @@ func (m *Member) Standing() (Status, error) { return m.membership.standing() }
 // Members returns the members in the newest list that this member has, committed or not, sorted by id;
 // none once it is closed. Unlike Status, it does not lock the state.
 func (m *Member) Members() []proto.Peer {
-	all, _ := m.raft.members()
+	all, _ := m.engine.Members()
 	return all
 }
 
@@ -149,7 +148,7 @@ func (m *Member) Change(q Request) (Reply, error) { return m.membership.change(q
 // others elect a leader when this member is closed.
 func (m *Member) HandOver(ctx context.Context) error {
 	// Without its disk, this member cannot store the next leader's term, and so does not see it.
-	if m.peers == nil || m.raft.State() != raft.Leader || m.broken.Load() {
+	if m.peers == nil || m.engine.Role() != engine.Leader || m.Broken.Load() {
 		return nil
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -160,9 +159,9 @@ func (m *Member) HandOver(ctx context.Context) error {
 
 // Work may be called at any time after Start, also after Close.
 func (m *Member) Work() report.Work {
-	w := &m.raft.work
-	return report.Work{LogWrites: w.writes.Durations(), Snapshots: w.snapshots.Durations(), Elections: w.elections.Durations(),
-		Commit: m.raft.log.committed(m.raft.CommitIndex()), Entries: w.entries.Load(), Commands: w.commands.Load()}
+	p := &m.proposer.sizes
+	return report.Work{LogWrites: m.engine.LogWrites(), Snapshots: m.engine.Snapshots(), Elections: m.service.elections.Durations(),
+		Commit: m.engine.Committed(), Entries: p.entries.Load(), Commands: p.commands.Load()}
 }
 
 // Expired returns the number of sessions that this member has expired.
@@ -177,7 +176,7 @@ func (m *Member) Quorum() (report.Quorum, bool) {
 	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
-	members, _ := m.raft.members() // nil if this member is closed
+	members, _ := m.engine.Members() // nil if this member is closed
 	if self := election.Find(members, m.cfg.ID); self != nil {
 		q.Observer = self.Observer
 	}

@@ -2,15 +2,12 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"sync/atomic"
-
-	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -57,12 +54,12 @@ func (m *membership) status() (Status, error) {
 
 // standing is status without what is applied.
 func (m *membership) standing() (Status, error) {
-	members, err := m.raft.members()
+	members, err := m.engine.Members()
 	if err != nil {
 		return Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.raft.CurrentTerm(), Role: m.role(), Members: members,
-		Cluster: m.gate.Cluster(), Formed: m.gate.IsOpen(), Data: m.raft.LastIndex() > 0, Run: m.former.number}
+	s := Status{ID: m.cfg.ID, Leader: m.leader.get().id, Term: m.engine.Term(), Role: m.role(), Members: members,
+		Cluster: m.gate.Cluster(), Formed: m.gate.IsOpen(), Data: m.engine.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
 	}
@@ -81,15 +78,6 @@ func (m *membership) standing() (Status, error) {
 	return s, nil
 }
 
-// idOf returns the id of the member that should be at an address; 0 if none should.
-func (m *membership) idOf(addr string) uint64 {
-	members, err := m.raft.members()
-	if i := slices.IndexFunc(members, func(x proto.Peer) bool { return x.Addr == addr }); err == nil && i >= 0 {
-		return members[i].ID
-	}
-	return 0
-}
-
 func (m *membership) role() string {
 	if m.peers == nil {
 		return "standalone"
@@ -100,7 +88,7 @@ func (m *membership) role() string {
 	case lead == m.cfg.ID:
 		return "leader"
 	}
-	if members, err := m.raft.members(); err == nil {
+	if members, err := m.engine.Members(); err == nil {
 		if self := election.Find(members, m.cfg.ID); self != nil && self.Observer {
 			return "observer"
 		}
@@ -113,17 +101,15 @@ func (m *membership) role() string {
 // that: a member may have been removed, and added again with an empty disk. A change that
 // waited in the old leader must not undo that when the old leader leads again.
 func (m *membership) stillLeads() error {
-	if term, leads := m.raft.term(); !leads || term != m.asked {
+	if term, leads := m.engine.Leads(); !leads || term != m.asked {
 		return ErrNotLeader
 	}
 	return nil
 }
 
 func leaderError(err error) error {
-	for _, e := range []error{raft.ErrNotLeader, raft.ErrLeadershipLost, raft.ErrLeadershipTransferInProgress} {
-		if errors.Is(err, e) {
-			return ErrNotLeader
-		}
+	if engine.NotLeading(err) {
+		return ErrNotLeader
 	}
 	return err
 }

@@ -15,9 +15,11 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -55,7 +57,7 @@ func TestChangeRefused(t *testing.T) {
 				t.Errorf("%s: %v, want code %v", name, err, x.code)
 			}
 		}
-		if now, err := b.pulse.raft.members(); err != nil || !slices.Equal(now, all) {
+		if now, err := b.pulse.engine.Members(); err != nil || !slices.Equal(now, all) {
 			t.Errorf("members %v, %v", now, err)
 		}
 	})
@@ -111,7 +113,7 @@ func TestReconfigInProgress(t *testing.T) {
 			t.Errorf("an operator's did not wait: %v", err)
 		default:
 			m.changing.Give()
-			if err := receive(t, "the change", done); err != nil {
+			if err := testkit.Receive(t, "the change", done); err != nil {
 				t.Error(err)
 			}
 		}
@@ -140,10 +142,10 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 			until(t, "the next leader", func() bool { return hand[1].Role() == "leader" })
 		}
 		m.membership.changing.Give()
-		if err := receive(t, "the change", done); err != ErrNotLeader {
+		if err := testkit.Receive(t, "the change", done); err != ErrNotLeader {
 			t.Errorf("the change of an earlier term: %v", err)
 		}
-		if all, err := m.raft.members(); err != nil || len(all) != 3 {
+		if all, err := m.engine.Members(); err != nil || len(all) != 3 {
 			t.Errorf("the members are %v, %v", all, err)
 		}
 	})
@@ -159,7 +161,7 @@ func TestRemoveWithoutMajority(t *testing.T) {
 		m, follower := members[lead], members[(lead+1)%3]
 		down := members[(lead+2)%3].cfg
 		f.stop((lead + 2) % 3)
-		term, _ := m.raft.term()
+		term, _ := m.engine.Leads()
 		for _, x := range []*Member{m, follower} {
 			began := time.Now()
 			_, err := m.Change(Request{Remove: x.cfg.ID})
@@ -174,7 +176,7 @@ func TestRemoveWithoutMajority(t *testing.T) {
 				t.Errorf("the refusal took %v", d)
 			}
 		}
-		if now, leads := m.raft.term(); !leads || now != term {
+		if now, leads := m.engine.Leads(); !leads || now != term {
 			t.Errorf("term %d is over", term)
 		}
 	})
@@ -188,7 +190,7 @@ func TestHandOverNobody(t *testing.T) {
 		if err := (&handover{b.pulse, b.leader}).to(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "no other member") {
 			t.Errorf("%v", err)
 		}
-		if _, leads := b.pulse.raft.term(); !leads {
+		if _, leads := b.pulse.engine.Leads(); !leads {
 			t.Error("it no longer leads")
 		}
 	})
@@ -197,7 +199,7 @@ func TestHandOverNobody(t *testing.T) {
 // startFormer has m form its cluster in the background, as Start does.
 func (b *base) startFormer(m *membership) {
 	m.former.beginning = beginning{list: m.configured, first: b.cfg.first()}
-	b.wg.Go(m.former.run)
+	b.Running.Go(m.former.run)
 }
 
 // TestForm: a member whose storage is empty forms the cluster once all of its voters
@@ -211,7 +213,7 @@ func TestForm(t *testing.T) {
 		unformed := func(when string) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
-			if m.gate.IsOpen() || m.raft.LastIndex() != 0 {
+			if m.gate.IsOpen() || m.engine.LastIndex() != 0 {
 				t.Fatalf("it has formed a cluster %s", when)
 			}
 		}
@@ -238,13 +240,13 @@ func TestForm(t *testing.T) {
 		unformed("with a majority")
 		b.answerRequests(t, "c", fresh(3))
 		unformed("although one has not accepted it")
-		before := m.raft.storage.Identity()
+		before := m.engine.Storage().Identity()
 		if before.Agreed || before.Cluster == 0 || uint64(before.Cluster) != proposed.Load() {
 			t.Errorf("the proposal is %v, it holds %+v", proposed.Load(), before)
 		}
 		accepts.Store(true)
 		time.Sleep(5 * time.Second)
-		if members, err := m.raft.members(); err != nil || m.gate.Cluster() != before.Cluster || !slices.Equal(members, m.configured) {
+		if members, err := m.engine.Members(); err != nil || m.gate.Cluster() != before.Cluster || !slices.Equal(members, m.configured) {
 			t.Errorf("members %v, %v; in cluster %v", members, err, m.gate.Cluster())
 		}
 		if agreed.Load() != uint64(before.Cluster) {
@@ -268,7 +270,7 @@ func TestFormOtherMembers(t *testing.T) {
 		})
 		b.startFormer(m)
 		time.Sleep(5 * time.Second)
-		if m.gate.IsOpen() || m.raft.LastIndex() != 0 {
+		if m.gate.IsOpen() || m.engine.LastIndex() != 0 {
 			t.Error("it has formed a cluster")
 		}
 	})
@@ -295,7 +297,7 @@ func TestFormStranger(t *testing.T) {
 		if why := m.former.waiting(); !strings.Contains(why, "cluster add") {
 			t.Errorf("it waits for %q", why)
 		}
-		if m.gate.IsOpen() || m.raft.LastIndex() != 0 {
+		if m.gate.IsOpen() || m.engine.LastIndex() != 0 {
 			t.Error("it takes part in a cluster")
 		}
 	})
@@ -316,7 +318,7 @@ func TestWatchRemoved(t *testing.T) {
 			}
 			return Reply{Error: "not the leader", Lead: true}
 		})
-		b.wg.Go(m.watch)
+		b.Running.Go(m.watch)
 		time.Sleep(10 * time.Second)
 		if asked.Load() {
 			t.Error("it asks while it has a leader")
@@ -325,7 +327,7 @@ func TestWatchRemoved(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		select {
-		case err := <-b.errs:
+		case err := <-b.Errs:
 			t.Fatal(err)
 		default:
 		}
@@ -333,7 +335,7 @@ func TestWatchRemoved(t *testing.T) {
 			t.Error("it has not asked")
 		}
 		leads.Store(true)
-		if err := receive(t, "a fault", b.errs); !errors.Is(err, ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", b.Errs); !errors.Is(err, ErrRemoved) {
 			t.Error(err)
 		}
 	})
@@ -354,10 +356,10 @@ func TestRemovedSoon(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if err := receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, ErrRemoved) {
 			t.Error(err)
 		}
-		if took := time.Since(began); took < farewell || took > farewell+700*time.Millisecond {
+		if took := time.Since(began); took < engine.Farewell || took > engine.Farewell+700*time.Millisecond {
 			t.Errorf("it has run for another %v", took)
 		}
 	})

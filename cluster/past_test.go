@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
@@ -52,10 +51,10 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 			m := f.open(0, again)
 			until(t, "the first entries", func() bool {
 				slow.Store(slow.Load() || m.membership.gate.IsOpen())
-				return m.raft.LastIndex() > 1
+				return m.engine.LastIndex() > 1
 			})
-			if s, _ := f.running[lead].Status(); m.raft.LastIndex() > 150 {
-				t.Fatalf("it has %d of %d entries", m.raft.LastIndex(), s.Index)
+			if s, _ := f.running[lead].Status(); m.engine.LastIndex() > 150 {
+				t.Fatalf("it has %d of %d entries", m.engine.LastIndex(), s.Index)
 			}
 			f.cutOff(0, true)
 			slow.Store(false)
@@ -64,8 +63,8 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 				m = f.open(0, again)
 			}
 			time.Sleep(2 * time.Minute)
-			if m.Role() == "leader" || m.raft.LastIndex() > 150 {
-				t.Errorf("it is %s, with %d entries", m.Role(), m.raft.LastIndex())
+			if m.Role() == "leader" || m.engine.LastIndex() > 150 {
+				t.Errorf("it is %s, with %d entries", m.Role(), m.engine.LastIndex())
 			}
 			f.cutOff(0, false)
 			f.whole()
@@ -83,10 +82,11 @@ func TestCaughtUp(t *testing.T) {
 		f.lose(other)
 		f.start(other)
 		f.whole()
-		until(t, "the end of catching up", func() bool { return f.running[other].raft.since.Load() == 0 })
-		if c := f.running[other].raft.ReloadableConfig(); c.HeartbeatTimeout != f.running[lead].raft.ReloadableConfig().HeartbeatTimeout {
-			t.Errorf("Raft waits for %v", c.HeartbeatTimeout)
+		waits := func(i int) (d time.Duration) {
+			f.running[i].engine.Configure(func(c *raft.ReloadableConfig) { d = c.HeartbeatTimeout })
+			return d
 		}
+		until(t, "the end of catching up, with Raft's usual timeouts", func() bool { return !f.running[other].engine.Behind() && waits(other) == waits(lead) })
 		f.stop(lead)
 		f.stop(other)
 		f.start(other) // which has its data and needs no leader to catch up
@@ -94,30 +94,6 @@ func TestCaughtUp(t *testing.T) {
 		f.start(lead)
 		f.whole()
 		f.check()
-	})
-}
-
-// TestAppliedIsNotReplaced: a member ends, and keeps its log, rather than replace an entry that it
-// has applied.
-func TestAppliedIsNotReplaced(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := startedFleet(t, 20)
-		m := f.running[0]
-		s := newGuardedStore(&m.raft.disk, m.lifecycle, m.pulse.moment, m.raft.applied, nil)
-		last := m.raft.LastIndex()
-		until(t, "all entries", func() bool {
-			stored, err := s.LastIndex() // a leader's disk may be later than what it applies
-			return err == nil && stored == last && m.raft.AppliedIndex() == last
-		})
-		if err := s.DeleteRange(last-3, last); !errors.Is(err, election.ErrDiffers) {
-			t.Errorf("applied entries were deleted: %v", err)
-		}
-		if err := fault(m, 0); !errors.Is(err, election.ErrDiffers) || !strings.Contains(err.Error(), fmt.Sprintf("another entry %d ", last-3)) {
-			t.Errorf("its fault is %v", err)
-		}
-		if end, err := s.LastIndex(); end != last || err != nil {
-			t.Errorf("the log ends at %d of %d, %v", end, last, err)
-		}
 	})
 }
 
@@ -142,7 +118,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 	lead := leaderOf(t, f.running[:3])
 	old, lost := (lead+1)%3, (lead+2)%3
 	f.writes(lead, 200)
-	until(t, "all entries", func() bool { return f.running[old].raft.AppliedIndex() == f.running[lead].raft.LastIndex() })
+	until(t, "all entries", func() bool { return f.running[old].engine.Passed() == f.running[lead].engine.LastIndex() })
 
 	// One member is cut off. Meanwhile others are added, and writes are acknowledged.
 	for x := range size {
@@ -183,8 +159,8 @@ func voteOfThePast(t *testing.T, removed bool) {
 		time.Sleep(100 * time.Millisecond)
 	}
 	if f.running[old].Role() == "leader" {
-		t.Errorf("server %d leads in term %d with the vote of server %d, which has lost its disk and has no vote", old+1, f.running[old].raft.CurrentTerm(), lost+1)
-		t.Errorf("at the same time server %d is %s in term %d", lead+1, f.running[lead].Role(), f.running[lead].raft.CurrentTerm())
+		t.Errorf("server %d leads in term %d with the vote of server %d, which has lost its disk and has no vote", old+1, f.running[old].engine.Term(), lost+1)
+		t.Errorf("at the same time server %d is %s in term %d", lead+1, f.running[lead].Role(), f.running[lead].engine.Term())
 		one, other := f.write(old), f.write(lead)
 		t.Errorf("acknowledged by server %d: %v, by server %d: %v", old+1, one, lead+1, other)
 	}
@@ -223,7 +199,7 @@ func TestRestartBehind(t *testing.T) {
 		m := f.open(0, again)
 		until(t, "the first entries", func() bool {
 			slow.Store(slow.Load() || m.membership.gate.IsOpen())
-			return m.raft.LastIndex() > 1
+			return m.engine.LastIndex() > 1
 		})
 		f.cutOff(0, true)
 		slow.Store(false)
@@ -231,32 +207,10 @@ func TestRestartBehind(t *testing.T) {
 			f.stop(0)
 			m = f.open(0, again)
 			time.Sleep(30 * time.Second)
-			if m.raft.State() != raft.Follower {
+			if m.engine.Role() != engine.Follower {
 				s, _ := m.Status()
-				t.Errorf("start %d: behind %v, state %v, %+v", n, m.raft.behind(), m.raft.State(), s)
+				t.Errorf("start %d: behind %v, state %v, %+v", n, m.engine.Behind(), m.engine.Role(), s)
 				t.Fatalf("it acknowledges a write by itself: %v; so does the leader of the others: %v", f.write(0), f.write(lead))
-			}
-		}
-	})
-}
-
-// TestTimeoutsLost: the end of catching up and a snapshot, which both change Raft's configuration, do
-// not undo each other's changes.
-func TestTimeoutsLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := startedFleet(t, 20)
-		m := f.running[0]
-		last := m.raft.LastIndex()
-		for n := range 20000 {
-			m.raft.catchUp(last) // as if it had just reached that
-			var both sync.WaitGroup
-			both.Go(m.raft.caughtUp) // as pulse.run does
-			both.Go(func() {         // as compactor.run does
-				m.raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = uint64(n%100 + 1) })
-			})
-			both.Wait()
-			if now := m.raft.ReloadableConfig().HeartbeatTimeout; now == noTimeout {
-				t.Fatalf("try %d: since is %d, and Raft waits for %v", n, m.raft.since.Load(), now)
 			}
 		}
 	})
@@ -303,7 +257,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.handTo(0)
 		f.writes(0, 50)
 		for i := 1; i < 3; i++ {
-			until(t, "all entries", func() bool { return f.running[i].raft.AppliedIndex() == f.running[0].raft.LastIndex() })
+			until(t, "all entries", func() bool { return f.running[i].engine.Passed() == f.running[0].engine.LastIndex() })
 		}
 		// The leader's connections break. The others are refused at once; it hears nothing.
 		no.Store(true)
@@ -344,9 +298,9 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.writes(next, 1)
 		f.cutBetween(lost, 0, false)
 		no.Store(false)
-		term := f.running[0].raft.CurrentTerm()
-		if one := f.write(0); one && f.running[0].raft.CurrentTerm() == term {
-			t.Errorf("server 1 acknowledges a write in term %d, and server %d one in term %d", term, next+1, f.running[next].raft.CurrentTerm())
+		term := f.running[0].engine.Term()
+		if one := f.write(0); one && f.running[0].engine.Term() == term {
+			t.Errorf("server 1 acknowledges a write in term %d, and server %d one in term %d", term, next+1, f.running[next].engine.Term())
 		}
 	})
 }
@@ -396,7 +350,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		m := f.open(2, cfg)
 		until(t, "the first entries", func() bool {
 			slow.Store(slow.Load() || m.membership.gate.IsOpen())
-			return m.raft.LastIndex() > 1
+			return m.engine.LastIndex() > 1
 		})
 		f.cutBetween(2, 3, true)
 		f.cutBetween(2, 4, true)
@@ -420,7 +374,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				lead := leadOf(t, f)
 				f.writes(lead, 20)
 				old, absent := (lead+1)%3, (lead+2)%3
-				until(t, "all entries", func() bool { return f.running[absent].raft.AppliedIndex() == f.running[lead].raft.LastIndex() })
+				until(t, "all entries", func() bool { return f.running[absent].engine.Passed() == f.running[lead].engine.LastIndex() })
 				f.stop(absent) // for a repair, say
 				// Meanwhile another member is replaced by server 4.
 				cfg := f.joins(3, lead)
@@ -493,8 +447,8 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			}
 			time.Sleep(5 * time.Second)
 			s, _ = f.running[a].Status()
-			is, _ := m.raft.storage.Rejoining()
-			if is || m.raft.behind() {
+			is, _ := m.engine.Storage().Rejoining()
+			if is || m.engine.Behind() {
 				return
 			}
 			f.lose(a)
@@ -527,19 +481,19 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 			lead := leadOf(t, f)
 			f.writes(lead, 1)
 			time.Sleep(10 * time.Second)
-			before := f.running[1].raft.CurrentTerm()
+			before := f.running[1].engine.Term()
 			f.stop(1)
 			f.stop(0)
 			f.stop(2)
 			f.start(0)
 			f.start(2)
-			if lead = leadOf(t, f); lead == 0 && f.running[0].raft.CurrentTerm() == before+1 {
+			if lead = leadOf(t, f); lead == 0 && f.running[0].engine.Term() == before+1 {
 				break
 			}
 			f.start(1)
 			f.whole()
 		}
-		term := f.running[0].raft.CurrentTerm()
+		term := f.running[0].engine.Term()
 		began := len(f.acked)
 		f.writes(0, 20)
 		f.stop(0) // for good
@@ -574,7 +528,7 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 		f := newFleet(t, 3)
 		open := func(i int) {
 			cfg := f.config(i)
-			cfg.SnapshotBytes = 1000 * entryCost
+			cfg.SnapshotBytes = 1000 * engine.EntryCost
 			f.open(i, cfg)
 		}
 		for i := range 3 {
@@ -587,17 +541,17 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 		f.writes(lead, 2500)
 		var m atomic.Pointer[Member]
 		f.disks[c].SetFault(func() error {
-			if x := m.Load(); x != nil && x.raft.AppliedIndex() > 1000 {
+			if x := m.Load(); x != nil && x.engine.Passed() > 1000 {
 				return errors.New("disk full")
 			}
 			return nil
 		})
 		open(c)
 		m.Store(f.running[c])
-		until(t, "its fault", m.Load().over.Load)
+		until(t, "its fault", m.Load().Over.Load)
 		time.Sleep(100 * time.Millisecond) // until its owner has closed it
-		if at := m.Load().raft.AppliedIndex(); at != m.Load().raft.LastIndex() {
-			t.Fatalf("it has applied %d of %d", at, m.Load().raft.LastIndex())
+		if at := m.Load().engine.Passed(); at != m.Load().engine.LastIndex() {
+			t.Fatalf("it has applied %d of %d", at, m.Load().engine.LastIndex())
 		}
 		f.stop(c)
 		f.disks[c].SetFault(nil)
@@ -618,12 +572,12 @@ func TestRefusedAfterOwnSnapshot(t *testing.T) {
 		f := startedFleet(t, 20)
 		lead := leadOf(t, f)
 		c := (lead + 1) % 3
-		if err := f.running[c].raft.Snapshot().Error(); err != nil {
+		if err := f.running[c].engine.TakeSnapshot(); err != nil {
 			t.Fatal(err)
 		}
 		f.disks[c].SetFault(func() error { return errors.New("disk full") })
 		f.write(lead)
-		until(t, "its fault", f.running[c].over.Load)
+		until(t, "its fault", f.running[c].Over.Load)
 		time.Sleep(100 * time.Millisecond)
 		f.stop(c)
 		f.disks[c].SetFault(nil)

@@ -31,7 +31,7 @@ func TestPeerPortBadInput(t *testing.T) {
 		f := startedFleet(t, 1)
 		lead := leadOf(t, f)
 		leader := f.running[lead]
-		term := leader.raft.CurrentTerm()
+		term := leader.engine.Term()
 		entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
 		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
 		entry[len(entry)-1]++
@@ -70,7 +70,7 @@ func TestPeerPortBadInput(t *testing.T) {
 				t.Fatalf("after %q and noise, a command is lost", start)
 			}
 		}
-		if now := leader.raft.CurrentTerm(); now != term || leader.Role() != "leader" {
+		if now := leader.engine.Term(); now != term || leader.Role() != "leader" {
 			t.Errorf("the leader of term %d is a %s in term %d", term, leader.Role(), now)
 		}
 	})

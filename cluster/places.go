@@ -15,7 +15,7 @@ import (
 // the answer is yes. It is sure if the server that asks, at the address at, is that member: another
 // server may have its id, whose own place it is to take.
 func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
-	members, err := m.raft.members()
+	members, err := m.engine.Members()
 	if err != nil {
 		return Reply{}, err
 	}
@@ -54,7 +54,7 @@ func (m *membership) rename(q *Request, looked string) (listed string) {
 	if q.Add == nil || q.Run == 0 {
 		return ""
 	}
-	members, err := m.raft.members()
+	members, err := m.engine.Members()
 	is := election.Find(members, q.Add.ID)
 	if err != nil || is == nil || is.Addr == looked {
 		return looked
@@ -75,7 +75,7 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if x == nil || run == 0 {
 		return false, errors.New("the request is incomplete")
 	}
-	members, err := m.raft.members()
+	members, err := m.engine.Members()
 	if err != nil {
 		return false, err
 	}
@@ -96,7 +96,7 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if goal := m.commits.applied(); s.Index < goal && goal-s.Index > nearlyCaughtUp {
+	if goal := m.engine.Applied(); s.Index < goal && goal-s.Index > nearlyCaughtUp {
 		return false, refuse(proto.NewConfigNoQuorum, "server %d has not caught up: it is at entry %d of %d", x.ID, s.Index, goal)
 	}
 	return false, nil

@@ -19,7 +19,7 @@ type proposer struct {
 	replica  *fsm.Replica
 	leader   *knownLeader
 	index    *readIndex
-	room     func() <-chan struct{} // in the log; see compactor.room
+	room     func() <-chan struct{} // in the log; see engine.Engine.Room
 
 	batcher batcher
 	pending pending
@@ -30,7 +30,7 @@ type proposer struct {
 func newProposer(cfg *Config, replica *fsm.Replica, index *readIndex, room func() <-chan struct{}) *proposer {
 	p := &proposer{
 		pulse: index.pulse, settings: cfg.Settings, replica: replica, leader: index.leader, index: index, room: room,
-		link: newLeaderLink(index.peers, &index.wg, index.contacts),
+		link: newLeaderLink(index.peers, &index.Running, index.contacts),
 	}
 	p.batcher.wake = wake.NewSignal()
 	p.sizes.reset()
@@ -66,7 +66,7 @@ func (p *proposer) awaitRoom(over <-chan struct{}) bool {
 			return false
 		case <-suspended:
 			return false
-		case <-p.stop:
+		case <-p.Stop:
 			return false
 		}
 	}
@@ -131,7 +131,7 @@ func (p *proposer) run() {
 			suspended = p.leader.get().suspended
 			p.batcher.lose()
 			continue
-		case <-p.stop:
+		case <-p.Stop:
 			return
 		}
 		// Goroutines that can run may be about to propose a command. Letting each run once
@@ -148,8 +148,8 @@ func (p *proposer) run() {
 			}
 			continue
 		}
-		p.raft.work.entries.Add(1)
-		p.raft.work.commands.Add(int64(len(waiters)))
+		p.sizes.entries.Add(1)
+		p.sizes.commands.Add(int64(len(waiters)))
 		p.replica.View(func(v *fsm.View) { number = nextNumber(number, v.LastBatch(p.id)) })
 		done := p.pending.begin(number, waiters)
 		entry = fsm.EndEntry(entry, &fsm.Envelope{
@@ -200,7 +200,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 			return
 		case <-suspended:
 			return
-		case <-p.stop:
+		case <-p.Stop:
 			return
 		case <-lead.changed:
 			tries = 0
@@ -214,13 +214,13 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 // a stuck disk. Then the entry may still come into the log, as one that was sent to another leader may.
 func (p *proposer) apply(entry []byte, suspended <-chan struct{}) bool {
 	answered := make(chan error, 1)
-	p.wg.Go(func() { answered <- p.raft.answer(p.raft.Apply(entry, p.index.contacts.ElectionTimeout)) })
+	p.Running.Go(func() { answered <- p.engine.Propose(entry, p.contacts.ElectionTimeout)() })
 	select {
 	case err := <-answered:
 		return err == nil
 	case <-suspended:
 		return false
-	case <-p.stop:
+	case <-p.Stop:
 		return false
 	}
 }
@@ -250,7 +250,7 @@ func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspend
 			return false
 		case <-suspended:
 			return false
-		case <-p.stop:
+		case <-p.Stop:
 			return false
 		}
 	}
@@ -277,7 +277,7 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 		select {
 		case <-suspended:
 			return false
-		case <-p.stop:
+		case <-p.Stop:
 			return false
 		case <-lead.changed:
 			tries = 0
@@ -304,7 +304,7 @@ func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struc
 	l.asked++
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, askLen), l.asked)
 	b = binary.BigEndian.AppendUint64(b, p.id)
-	b = binary.BigEndian.AppendUint64(b, p.raft.terms.newest.Load())
+	b = binary.BigEndian.AppendUint64(b, p.engine.NewestTerm())
 	if l.send(msgAsk, b) != nil {
 		return 0, false
 	}
@@ -322,7 +322,7 @@ func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struc
 			return 0, false
 		case <-suspended:
 			return 0, false
-		case <-p.stop:
+		case <-p.Stop:
 			return 0, false
 		}
 	}
@@ -332,7 +332,7 @@ func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struc
 // gives up.
 func (p *proposer) awaitApplied(index uint64, suspended <-chan struct{}) bool {
 	for {
-		applied, _, news := p.index.commits.get()
+		applied, news := p.engine.AppliedNews()
 		if applied >= index {
 			return true
 		}
@@ -340,7 +340,7 @@ func (p *proposer) awaitApplied(index uint64, suspended <-chan struct{}) bool {
 		case <-news:
 		case <-suspended:
 			return false
-		case <-p.stop:
+		case <-p.Stop:
 			return false
 		}
 	}

@@ -12,12 +12,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -33,7 +33,7 @@ func TestClockWentBack(t *testing.T) {
 		"the same":                    {0, 0},
 		"forward":                     {0, time.Hour},
 	} {
-		bubble(t, name, func(t *testing.T) {
+		testkit.Bubble(t, name, func(t *testing.T) {
 			cfg := testConfig("")
 			cfg.Memory = storage.NewMemory()
 			began := time.Now()
@@ -52,7 +52,7 @@ func TestClockWentBack(t *testing.T) {
 					write := make(chan struct{})
 					cfg.Memory.SetFault(func() error { <-write; return nil })
 					e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
-					m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: cfg.ID, Batch: last + 1, Count: 1}), 0)
+					m.engine.Propose(fsm.EndEntry(e, &fsm.Envelope{Origin: cfg.ID, Batch: last + 1, Count: 1}), 0)
 					synctest.Wait()
 					mine := make(outcome, 1)
 					m.Propose(fsm.ExpireSession(&session.Session{ID: 1}, 0), mine, nil)
@@ -131,7 +131,7 @@ func TestLossLeavesNoGap(t *testing.T) {
 		"in a snapshot": func(m *Member) { observer{m}.Restored() },
 		"closed":        func(m *Member) { m.Close() },
 	} {
-		bubble(t, name, func(t *testing.T) {
+		testkit.Bubble(t, name, func(t *testing.T) {
 			f := startedFleet(t, 1)
 			i := (leadOf(t, f) + 1) % 3
 			m := f.running[i]
@@ -169,19 +169,19 @@ func TestCloseWhileApplying(t *testing.T) {
 	})
 	<-looking
 	var answered sync.WaitGroup
-	before := m.raft.LastIndex()
+	before := m.engine.LastIndex()
 	for range 100 {
 		e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
-		f := m.raft.Apply(fsm.EndEntry(e, &fsm.Envelope{Origin: 9, Batch: 1, Count: 1}), 0)
-		answered.Go(func() { m.raft.answer(f) })
+		f := m.engine.Propose(fsm.EndEntry(e, &fsm.Envelope{Origin: 9, Batch: 1, Count: 1}), 0)
+		answered.Go(func() { f() })
 	}
-	until(t, "the entries are stored", func() bool { return m.raft.LastIndex() == before+100 })
+	until(t, "the entries are stored", func() bool { return m.engine.LastIndex() == before+100 })
 	closed := make(chan struct{})
 	go func() {
 		m.Kill()
 		close(closed)
 	}()
-	until(t, "Raft ends", func() bool { return m.raft.State() == raft.Shutdown })
+	until(t, "Raft ends", func() bool { return m.engine.Role() == engine.Ended })
 	close(stop)
 	answered.Wait()
 	<-closed
@@ -227,7 +227,7 @@ func TestGivenUpWhileStuck(t *testing.T) {
 		f.disks[lead].SetFault(func() error { <-release; return nil })
 		// Raft writes another member's entry, so it does not take this one's.
 		other := f.propose((lead+1)%3, 97)
-		until(t, "the disk", func() bool { return m.raft.stall.length(m.pulse.moment()) > 0 })
+		until(t, "the disk", func() bool { return m.engine.Stalled(m.pulse.moment()) > 0 })
 		var waits []result
 		for id := range int64(3) {
 			waits = append(waits, f.propose(lead, 98+id))
@@ -240,7 +240,7 @@ func TestGivenUpWhileStuck(t *testing.T) {
 				t.Errorf("command %d is not given up, or was done", i)
 			}
 		}
-		if receive[error](t, "the other member's write", other) != nil {
+		if testkit.Receive[error](t, "the other member's write", other) != nil {
 			t.Error("it was lost")
 		}
 	})
@@ -251,7 +251,7 @@ func TestGivenUpWhileStuck(t *testing.T) {
 func TestDutiesBesideClients(t *testing.T) {
 	large := fsm.Reap("/" + string(make([]byte, maxBatchBytes)))
 	for fill, command := range map[int]*fsm.Command{maxBatchCommands: someWrite(), 1: large} {
-		bubble(t, fmt.Sprint(fill, " fill it"), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint(fill, " fill it"), func(t *testing.T) {
 			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 			p := b.proposer()
 			b.replica.Complete(p.complete)
@@ -278,9 +278,9 @@ func TestDutiesBesideClients(t *testing.T) {
 					}
 				}
 			}
-			b.wg.Go(p.run)
+			b.Running.Go(p.run)
 			for _, waited := range all {
-				if err := receive[error](t, "the outcome", waited); err != nil {
+				if err := testkit.Receive[error](t, "the outcome", waited); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -297,7 +297,7 @@ func TestLinkEnds(t *testing.T) {
 		i := (leadOf(t, f) + 1) % 3
 		m := f.running[i]
 		did(t, m, someWrite())
-		term := m.raft.CurrentTerm()
+		term := m.engine.Term()
 		for id := range int64(3) {
 			before := m.proposer.link.link
 			done := f.propose(i, 98+id)
@@ -311,7 +311,7 @@ func TestLinkEnds(t *testing.T) {
 				t.Fatal("it still uses a connection that has ended")
 			}
 		}
-		if m.raft.CurrentTerm() != term {
+		if m.engine.Term() != term {
 			t.Error("the leader was replaced meanwhile")
 		}
 	})
@@ -330,11 +330,11 @@ func TestForgottenLink(t *testing.T) {
 		},
 	} {
 		for _, before := range []bool{true, false} { // the message was sent
-			bubble(t, fmt.Sprint(name, ", forgotten before ", before), func(t *testing.T) {
+			testkit.Bubble(t, fmt.Sprint(name, ", forgotten before ", before), func(t *testing.T) {
 				net, leader, m, _ := wired(t, nil)
 				fill(t, m, "n", 1, 1)
 				time.Sleep(10 * time.Second)
-				term := m.raft.CurrentTerm()
+				term := m.engine.Term()
 				from := hostOf(m)
 				link := func(w *wire) bool { return w.kind == peer.KindForward && w.from == from }
 				if !before { // the leader reads the message, and its answer is lost
@@ -347,7 +347,7 @@ func TestForgottenLink(t *testing.T) {
 				if took, most := time.Since(began), m.contacts.ElectionTimeout*3/2; took > most {
 					t.Errorf("it is done after %v, should be within %v", took, most)
 				}
-				if m.raft.CurrentTerm() != term || leader.raft.State() != raft.Leader {
+				if m.engine.Term() != term || leader.engine.Role() != engine.Leader {
 					t.Error("the leader was replaced meanwhile")
 				}
 			})

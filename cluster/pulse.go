@@ -9,17 +9,14 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -55,28 +52,29 @@ const answerLen = 8 + 4*8 // of a beatAnswer
 //
 // A standalone server has a pulse that is not run: its verdict stays empty.
 type pulse struct {
-	*lifecycle
+	*engine.Lifecycle
 	*clock
-	id        uint64
-	log       *slog.Logger
-	raft      *node
-	contacts  *election.Contacts
-	commits   *commits
-	replica   *fsm.Replica
-	digests   *election.Digests
-	gate      *peer.Gate
-	peers     *peer.Port
-	transport *transport
+	id       uint64
+	log      *slog.Logger
+	engine   *engine.Engine
+	contacts *election.Contacts
+	replica  *fsm.Replica
+	digests  *election.Digests
+	gate     *peer.Gate
+	peers    *peer.Port
+
+	begun  atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
+	adding atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
 
 	wake    wake.Signal                      // for run: look at once
 	verdict atomic.Pointer[election.Verdict] // the newest one; never nil
 	changed wake.Signal                      // for service.run: the verdict has changed
 }
 
-func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *election.Contacts, commits *commits, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port, t *transport) *pulse {
+func newPulse(l *engine.Lifecycle, clock *clock, cfg *Config, e *engine.Engine, contacts *election.Contacts, digests *election.Digests, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port) *pulse {
 	p := &pulse{
-		lifecycle: l, clock: clock, id: n.id, log: log, raft: n, contacts: contacts, commits: commits, replica: replica, digests: election.NewDigests(n.id, replica),
-		gate: gate, peers: peers, transport: t, wake: wake.NewSignal(), changed: wake.NewSignal(),
+		Lifecycle: l, clock: clock, id: cfg.ID, log: cfg.Log, engine: e, contacts: contacts, replica: replica, digests: digests,
+		gate: gate, peers: peers, wake: wake.NewSignal(), changed: wake.NewSignal(),
 	}
 	p.verdict.Store(new(election.Verdict))
 	return p
@@ -86,15 +84,15 @@ func newPulse(l *lifecycle, clock *clock, log *slog.Logger, n *node, contacts *e
 func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 
 // state returns this member's state as Raft knows it: Contacts.CompleteState adds what the contacts know,
-// and node.logEnd returns the end of the log.
+// and engine.LogEnd returns the end of the log.
 func (p *pulse) state() election.State {
-	s := election.State{Term: p.raft.terms.newest.Load(), Stalled: p.stalled(p.moment(), false), Saving: p.raft.snapshots.length(p.moment())}
-	s.Applied = p.commits.applied()
-	switch p.raft.State() {
-	case raft.Leader:
+	s := election.State{Term: p.engine.NewestTerm(), Stalled: p.stalled(p.moment(), false), Saving: p.engine.Saving(p.moment())}
+	s.Applied = p.engine.Applied()
+	switch p.engine.Role() {
+	case engine.Leader:
 		s.Stalled = max(s.Stalled, s.Saving)
-		s.Leads, s.Begun = true, p.raft.begun.Load() == s.Term
-	case raft.Candidate:
+		s.Leads, s.Begun = true, p.begun.Load() == s.Term
+	case engine.Candidate:
 		s.Candidate = true
 	}
 	return s
@@ -107,11 +105,11 @@ const forever = 24 * time.Hour
 // does not go on, and its owner may be slow to close it: the others replace it if it leads. Writing snapshots counts only
 // if it leads: without them its log has no end. Otherwise it can vote meanwhile, and stand for election.
 func (p *pulse) stalled(at timing.Moment, leads bool) time.Duration {
-	switch d := p.raft.stall.length(at); {
-	case p.over.Load():
+	switch d := p.engine.Stalled(at); {
+	case p.Over.Load():
 		return forever
 	case leads:
-		return max(d, p.raft.snapshots.length(at))
+		return max(d, p.engine.Saving(at))
 	default:
 		return d
 	}
@@ -131,26 +129,21 @@ func (p *pulse) run() {
 	}()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var servers []raft.Server
-	var members []proto.Peer
 	for {
 		select {
 		case <-timer.C:
 		case <-p.wake:
-		case <-p.stop:
+		case <-p.Stop:
 			return
 		}
-		p.raft.caughtUp()
-		f := p.raft.GetConfiguration() // never fails
-		if now := f.Configuration(); !slices.Equal(now.Servers, servers) {
-			servers, members = now.Servers, storage.Peers(now)
-		}
+		p.engine.CaughtUp()
+		members, _ := p.engine.Members() // which does not fail
 		own := p.state()
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
-			own.Dropped = p.raft.dropped(own.Applied, p.replica.Votes(p.id))
+			own.Dropped = p.engine.Dropped(own.Applied, p.replica.Votes(p.id))
 		}
 		if p.contacts.Troubled() && p.gate.IsOpen() {
-			own.LastIndex, own.LastTerm = p.raft.logEnd()
+			own.LastIndex, own.LastTerm = p.engine.LogEnd()
 		}
 		v, ask, stand, again := p.contacts.Look(p.nowMs(), members, own)
 		p.compare(members, own)
@@ -160,20 +153,20 @@ func (p *pulse) run() {
 			p.changed.Raise()
 		}
 		for _, x := range ask {
-			p.wg.Go(func() { p.question(x) })
+			p.Running.Go(func() { p.question(x) })
 		}
 		switch {
-		case stand && p.gate.IsOpen() && !p.raft.behind():
-			p.wg.Go(p.stand)
+		case stand && p.gate.IsOpen() && !p.engine.Behind():
+			p.Running.Go(p.stand)
 		case v.Leads && v.NoMajority:
 			// For two reasons: expiries that it has proposed must not be committed
 			// when a majority is back, and members that ask who leads must not be
 			// told that it does.
-			p.wg.Go(p.stepDown)
+			p.Running.Go(p.stepDown)
 		case v.Deposed:
 			// Perhaps nobody leads in the later term: the member that has begun it could not
 			// store it. Otherwise Raft would have heard of it by now, unless it waits for a disk.
-			p.wg.Go(p.stepDown)
+			p.Running.Go(p.stepDown)
 		}
 		timer.Reset(again)
 	}
@@ -203,10 +196,10 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, le
 			continue
 		}
 		s := senders[x.ID]
-		if s == nil && leads && x.ID != p.raft.adding.Load() {
+		if s == nil && leads && x.ID != p.adding.Load() {
 			s = &sender{x.Addr, wake.NewSignal(), make(chan struct{})}
 			senders[x.ID] = s
-			p.wg.Go(func() { p.sendBeats(x.ID, s) })
+			p.Running.Go(func() { p.sendBeats(x.ID, s) })
 		}
 		if s != nil {
 			s.beat.Raise()
@@ -227,7 +220,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 	}
 	defer hangUp()
-	defer p.transport.hasReturned(to) // it was removed or has moved, or this member is stopping
+	defer p.engine.HasReturned(to) // it was removed or has moved, or this member is stopping
 	other := proto.Peer{ID: to, Addr: s.addr}
 	var answer [answerLen]byte
 	for {
@@ -235,13 +228,13 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		case <-s.beat:
 		case <-s.stop:
 			return
-		case <-p.stop:
+		case <-p.Stop:
 			return
 		}
-		term, leads := p.raft.term()
+		term, leads := p.engine.Leads()
 		if !leads || term != led {
 			led = term
-			p.transport.hasReturned(to)
+			p.engine.HasReturned(to)
 		}
 		if !leads {
 			hangUp()
@@ -257,14 +250,14 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		}
 		asked, round := p.moment(), p.contacts.Round()
 		b := beat{Term: term, ID: p.id, LeaseAge: election.Millis(p.contacts.LeaseAge()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.CommitUnknown}
-		if p.raft.begun.Load() == term && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority {
-			b.Applied = p.commits.applied()
+		if p.begun.Load() == term && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority {
+			b.Applied = p.engine.Applied()
 		}
-		b.End, b.Question = p.raft.LastIndex(), p.digests.Question(to)
+		b.End, b.Question = p.engine.LastIndex(), p.digests.Question(to)
 		if !works { // it may have been started again, and its state is compared anew
 			b.Question.Wrong, b.Question.Right = 0, 0
 		}
-		p.transport.conns.watch(s.addr)
+		p.engine.BeforeBeat(s.addr)
 		c.SetDeadline(time.Now().Add(p.contacts.ElectionTimeout))
 		err := binary.Write(c, binary.BigEndian, &b)
 		if err == nil {
@@ -272,7 +265,7 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			if instead, err = p.await(c, answer[:], other); instead != nil {
 				hangUp()
 				c, works = instead, false
-				p.transport.conns.redial(s.addr, true)
+				p.engine.AfterLateBeat(s.addr, true)
 				s.beat.Raise()
 				continue
 			}
@@ -290,13 +283,13 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 			p.digests.Forget(to)
 		}
 		if !works || a.Newest > term {
-			p.transport.doubts.Add(1)
+			p.engine.Doubt()
 		}
 		works = true
 		if p.moment().Running-asked.Running >= timing.Late(p.contacts.ElectionTimeout.Milliseconds()) {
-			p.transport.conns.redial(s.addr, false)
+			p.engine.AfterLateBeat(s.addr, false)
 		}
-		p.transport.hasReturned(to)
+		p.engine.HasReturned(to)
 		if a.Newest <= term {
 			differs, news := p.digests.Answered(to, a.Digest) // first: this leader may be about to serve
 			p.contacts.Accepted(to, asked)
@@ -374,7 +367,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		if g, ok := c.(peer.Incoming); ok && g.From != b.ID {
 			return // this is no heartbeat
 		}
-		newest := p.raft.terms.newest.Load()
+		newest := p.engine.NewestTerm()
 		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, AsOf: asked}
 		if h.Term >= newest && p.digests.Heard(b.Question) { // first: it may be about to serve
 			p.look()
@@ -388,9 +381,9 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		a := beatAnswer{newest, p.digests.Answer(b.Question.Index)}
 		// A leader has all entries that were committed in its term and before.
 		if h.Term >= newest && applied > b.End {
-			p.fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.raft.storage.Name, applied, h.ID, b.End, election.ErrDiffers))
+			p.Fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.engine.Storage().Name, applied, h.ID, b.End, election.ErrDiffers))
 		}
-		applied = p.commits.applied()
+		applied = p.engine.Applied()
 		if binary.Write(c, binary.BigEndian, a) != nil {
 			return
 		}
@@ -409,7 +402,7 @@ func (p *pulse) compare(members []proto.Peer, own election.State) {
 }
 
 func (p *pulse) failDiffers(index uint64) {
-	p.fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.raft.storage.Name, index, election.ErrDiffers))
+	p.Fail(fmt.Errorf("%s: after entry %d of the log, its state is not that of the other members: %w", p.engine.Storage().Name, index, election.ErrDiffers))
 }
 
 // question asks another member for its state and notes the answer in the contacts.
@@ -433,7 +426,7 @@ func (p *pulse) question(x proto.Peer) {
 func (p *pulse) tellState(c net.Conn) {
 	defer c.Close()
 	s := p.state()
-	s.LastIndex, s.LastTerm = p.raft.logEnd()
+	s.LastIndex, s.LastTerm = p.engine.LogEnd()
 	s = p.contacts.CompleteState(s)
 	if s.Leads {
 		p.look() // the other member seems to miss this leader's heartbeats: send one now
@@ -442,17 +435,14 @@ func (p *pulse) tellState(c net.Conn) {
 	c.Write(s.Append(nil)) // if this fails, the other member asks again
 }
 
-// stand has this member stand for election, by giving Raft the message with which a
-// leader hands over: then the others vote for it even if they still know a leader.
+// stand has this member stand for election.
 // Contacts.Look has checked that a majority has lost its leader.
 func (p *pulse) stand() {
-	if p.raft.State() == raft.Leader {
+	if p.engine.Role() == engine.Leader {
 		return
 	}
-	p.transport.endElection(p.contacts.Lease)
-	p.log.Info("standing for election", "term", p.raft.CurrentTerm())
-	p.transport.give(&raft.TimeoutNowRequest{RPCHeader: p.transport.header()}, p.contacts.Lease)
+	p.engine.Stand(p.contacts.Lease)
 }
 
 // stepDown turns a leader or a candidate into a follower.
-func (p *pulse) stepDown() { p.transport.stepDown(p.contacts.Lease) }
+func (p *pulse) stepDown() { p.engine.StepDown(p.contacts.Lease) }

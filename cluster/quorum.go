@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,6 +11,8 @@ type proposals struct {
 	mu             sync.Mutex
 	since          time.Time // when this member began to lead; zero if it does not lead
 	last, min, max int64     // bytes
+
+	entries, commands atomic.Int64 // proposed, also as another member
 }
 
 // lead notes that this member begins or stops leading.

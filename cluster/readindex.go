@@ -1,11 +1,5 @@
 package cluster
 
-import (
-	"errors"
-
-	"github.com/hashicorp/raft"
-)
-
 // A read-only command (a sync) must be answered from a state that has everything that was
 // acknowledged when it arrived. That needs no entry in the log (Raft's ReadIndex, section
 // 6.4 of its thesis): the leader takes its commit index, makes sure that it was still the
@@ -16,13 +10,7 @@ import (
 // Its methods are safe for concurrent use.
 type readIndex struct {
 	*pulse
-	clustered bool
-	lease     *lease
-	leader    *knownLeader
-}
-
-func newReadIndex(cfg *Config, lease *lease, leader *knownLeader, p *pulse) *readIndex {
-	return &readIndex{p, cfg.clustered(), lease, leader}
+	leader *knownLeader
 }
 
 // get returns an index such that a member that has applied the entry there has applied
@@ -37,16 +25,16 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 	// the index was read, and neither had this member, or it would not lead. If a majority
 	// has not, nobody else can have committed anything by then.
 	lead := r.leader.get()
-	term, leads := r.raft.term()
+	term, leads := r.engine.Leads()
 	// Until an entry of its own term is committed, a leader's commit index may be behind
 	// what earlier leaders have committed.
-	if !leads || r.raft.begun.Load() != term {
+	if !leads || r.begun.Load() != term {
 		return 0, false
 	}
-	commit := r.raft.log.committed(r.raft.CommitIndex())
+	commit := r.engine.Committed()
 	round := r.contacts.BeginRound()
 	for looked := false; ; looked = true {
-		members, err := r.raft.members()
+		members, err := r.engine.Members()
 		if err != nil {
 			return 0, false
 		}
@@ -63,33 +51,14 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 			return 0, false
 		case <-over:
 			return 0, false
-		case <-r.stop:
+		case <-r.Stop:
 			return 0, false
 		}
 	}
-	if now, leads := r.raft.term(); !leads || now != term {
+	if now, leads := r.engine.Leads(); !leads || now != term {
 		return 0, false
 	}
-	return r.visible(commit)
-}
-
-// visible returns the index of the last entry, not after index, that changes the state. When a
-// member has applied that one, its state is as of index: the entries between are Raft's own,
-// such as that with which a leader begins, and a member does not notice when it passes them.
-func (r *readIndex) visible(index uint64) (uint64, bool) {
-	for applied := r.commits.applied(); index > applied; index-- {
-		var l raft.Log
-		switch err := r.raft.log.GetLog(index, &l); {
-		case errors.Is(err, raft.ErrLogNotFound): // it is part of a snapshot of what is applied here
-			return r.commits.applied(), true
-		case err != nil:
-			return 0, false
-		}
-		if l.Type == raft.LogCommand || l.Type == raft.LogConfiguration && r.clustered {
-			break
-		}
-	}
-	return index, true
+	return r.engine.LastChange(commit)
 }
 
 // answer answers the question of another member, which knew no term after newest. If
@@ -97,7 +66,7 @@ func (r *readIndex) visible(index uint64) (uint64, bool) {
 // voted for no later leader; but only for this question, since others may have been
 // asked later.
 func (r *readIndex) answer(asker, newest uint64, gone <-chan struct{}) (uint64, bool) {
-	if newest > r.raft.CurrentTerm() {
+	if newest > r.engine.Term() {
 		return 0, false
 	}
 	return r.get(asker, gone)

@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -50,7 +50,7 @@ func TestReadsAreNotStored(t *testing.T) {
 			lead := f.all(nil)
 			written := <-f.running[lead].proposeWrite()
 			time.Sleep(time.Second)
-			last, blocked := f.running[lead].raft.LastIndex(), make(chan struct{})
+			last, blocked := f.running[lead].engine.LastIndex(), make(chan struct{})
 			defer close(blocked)
 			for _, m := range f.running {
 				m.cfg.Memory.SetFault(func() error { <-blocked; return nil })
@@ -67,7 +67,7 @@ func TestReadsAreNotStored(t *testing.T) {
 				}
 			}
 			for _, m := range f.running {
-				if n := m.raft.LastIndex(); n != last {
+				if n := m.engine.LastIndex(); n != last {
 					t.Errorf("the log ends at entry %d, before at %d", n, last)
 				}
 			}
@@ -103,9 +103,9 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		time.Sleep(time.Second)
 		f.cutOff(lead, true)
 		next.pulse.stand()
-		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.raft.begun.Load() != 0 })
+		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.pulse.begun.Load() != 0 })
 		written := <-next.proposeWrite()
-		if old.raft.State() != raft.Leader || old.Leader() != old.cfg.ID {
+		if old.engine.Role() != engine.Leader || old.Leader() != old.cfg.ID {
 			t.Fatal("the old leader has noticed")
 		}
 		read := old.proposeRead()
@@ -114,10 +114,10 @@ func TestReadOnReplacedLeader(t *testing.T) {
 			t.Fatalf("answered from zxid %x, while %x was acknowledged", <-read, written)
 		}
 		f.net.Heal()
-		if zxid := receive(t, "the outcome", read); zxid < written && zxid != -1 {
+		if zxid := testkit.Receive(t, "the outcome", read); zxid < written && zxid != -1 {
 			t.Errorf("answered from zxid %x, and %x was acknowledged before", zxid, written)
 		}
-		if zxid := receive(t, "the outcome", old.proposeRead()); zxid != written {
+		if zxid := testkit.Receive(t, "the outcome", old.proposeRead()); zxid != written {
 			t.Errorf("answered from zxid %x, want %x", zxid, written)
 		}
 	})
@@ -132,10 +132,10 @@ func TestReadWithoutMajority(t *testing.T) {
 		time.Sleep(time.Second)
 		f.cutOff(lead, true)
 		read, other := f.running[lead].proposeRead(), f.running[(lead+1)%3].proposeRead()
-		if zxid := receive(t, "the outcome", read); zxid != -1 {
+		if zxid := testkit.Receive(t, "the outcome", read); zxid != -1 {
 			t.Errorf("the leader without a majority answered from zxid %x", zxid)
 		}
-		if zxid := receive(t, "the outcome", other); zxid == -1 {
+		if zxid := testkit.Receive(t, "the outcome", other); zxid == -1 {
 			t.Error("a command of a member with a majority was lost")
 		}
 	})
@@ -148,7 +148,7 @@ func TestReadOfNewLeader(t *testing.T) {
 		f := startedFleet(t, 1)
 		lead := leadOf(t, f)
 		m, other := f.running[lead], f.running[(lead+1)%3]
-		term := m.raft.CurrentTerm()
+		term := m.engine.Term()
 		if _, ok := m.readIndex.answer(other.cfg.ID, term, nil); !ok {
 			t.Error("the leader gives no index")
 		}
@@ -159,12 +159,12 @@ func TestReadOfNewLeader(t *testing.T) {
 			t.Error("a follower gives one")
 		}
 		for _, begun := range []uint64{0, term - 1} {
-			m.raft.begun.Store(begun)
+			m.pulse.begun.Store(begun)
 			if _, ok := m.readIndex.get(0, nil); ok {
 				t.Errorf("it gives one in term %d, having begun to lead in %d", term, begun)
 			}
 		}
-		m.raft.begun.Store(term)
+		m.pulse.begun.Store(term)
 	})
 }
 
@@ -186,7 +186,7 @@ func TestRounds(t *testing.T) {
 	}
 	_, news := c.HasMajority(round, 0, members)
 	c.AcceptedRound(2, round)
-	receive(t, "news", news)
+	testkit.Receive(t, "news", news)
 	c.AcceptedRound(6, round)
 	if agreed(round, 0) || agreed(round, 6) || agreed(round, 2) {
 		t.Error("two of five voters have agreed")
@@ -215,19 +215,19 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 			for readFull(c, binary.Size(beat{})) != nil {
 				select {
 				case beats <- true:
-				case <-b.stop:
+				case <-b.Stop:
 					return
 				}
 				select {
 				case <-reply:
-				case <-b.stop:
+				case <-b.Stop:
 					return
 				}
-				c.Write(append(binary.BigEndian.AppendUint64(nil, p.raft.CurrentTerm()), make([]byte, answerLen-8)...))
+				c.Write(append(binary.BigEndian.AppendUint64(nil, p.engine.Term()), make([]byte, answerLen-8)...))
 			}
 		})
-		b.wg.Go(p.run)
-		receive(t, "a heartbeat", beats)
+		b.Running.Go(p.run)
+		testkit.Receive(t, "a heartbeat", beats)
 		round := p.contacts.BeginRound()
 		agreed := func() bool {
 			synctest.Wait()
@@ -238,7 +238,7 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 		if agreed() {
 			t.Errorf("a heartbeat before round %d agrees to it", round)
 		}
-		receive(t, "a heartbeat", beats)
+		testkit.Receive(t, "a heartbeat", beats)
 		reply <- true
 		if !agreed() {
 			t.Errorf("a heartbeat in round %d does not agree to it", round)
@@ -252,6 +252,8 @@ func TestReadAsksLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
 		asked := make(chan []byte, 10)
+		var at atomic.Uint64 // the index that the leader names
+		at.Store(7)
 		b.answer(t, "b", peer.KindForward, func(c net.Conn) {
 			defer c.Close()
 			for n := uint64(1); ; n++ {
@@ -272,37 +274,45 @@ func TestReadAsksLeader(t *testing.T) {
 				if n == 1 {
 					tell(n, 0)
 				} else {
-					tell(n, 7)
+					tell(n, at.Load())
 				}
 			}
 		})
 		p := b.proposer()
 		b.leader.set(2, "b:1")
-		b.wg.Go(p.run)
+		b.Running.Go(p.run)
 		read := make(zxids, 1)
 		p.propose(fsm.Nothing(), read, nil)
 		for range 2 {
-			q := receive(t, "a question", asked)
-			if id, term := binary.BigEndian.Uint64(q[8:]), binary.BigEndian.Uint64(q[16:]); id != 1 || term != b.pulse.raft.CurrentTerm() {
-				t.Errorf("member %d asks in term %d, want 1 in %d", id, term, b.pulse.raft.CurrentTerm())
+			q := testkit.Receive(t, "a question", asked)
+			if id, term := binary.BigEndian.Uint64(q[8:]), binary.BigEndian.Uint64(q[16:]); id != 1 || term != b.pulse.engine.Term() {
+				t.Errorf("member %d asks in term %d, want 1 in %d", id, term, b.pulse.engine.Term())
 			}
 		}
-		b.pulse.commits.set(6, 1)
+		apply := func() {
+			e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
+			if err := b.pulse.engine.Propose(fsm.EndEntry(e, &fsm.Envelope{Origin: 9, Count: 1}), 0)(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for b.pulse.engine.LastIndex() < at.Load()-1 {
+			apply()
+		}
 		synctest.Wait()
 		if len(read) > 0 {
-			t.Fatal("it is answered before entry 7 is applied")
+			t.Fatalf("it is answered before entry %d is applied", at.Load())
 		}
-		b.pulse.commits.set(7, 1)
-		if receive(t, "the outcome", read) == -1 {
+		apply()
+		if testkit.Receive(t, "the outcome", read) == -1 {
 			t.Error("it is lost")
 		}
 
-		b.pulse.commits.set(5, 1)
+		at.Add(2)
 		p.propose(fsm.Nothing(), read, nil) // given up while the leader's entry is missing
-		receive(t, "a question", asked)
+		testkit.Receive(t, "a question", asked)
 		synctest.Wait()
 		b.leader.suspend()
-		if zxid := receive(t, "the outcome", read); zxid != -1 {
+		if zxid := testkit.Receive(t, "the outcome", read); zxid != -1 {
 			t.Error("it is answered, although it was given up")
 		}
 	})
@@ -314,29 +324,26 @@ func TestReadAfterRaftsOwnEntries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
 		m := f.running[leadOf(t, f)]
-		if err := m.raft.Barrier(0).Error(); err != nil {
+		if err := m.engine.Barrier(0); err != nil {
 			t.Fatal(err)
 		}
-		applied, commit := m.commits.applied(), m.raft.CommitIndex()
+		applied, commit := m.engine.Applied(), m.engine.Committed()
 		if commit <= applied {
 			t.Fatalf("committed %d, applied %d", commit, applied)
 		}
 		visible := func(upTo uint64) {
 			t.Helper()
-			if index, ok := m.readIndex.visible(upTo); index != applied || !ok {
+			if index, ok := m.engine.LastChange(upTo); index != applied || !ok {
 				t.Errorf("up to %d, the state last changed at %d, want %d", upTo, index, applied)
 			}
 		}
 		visible(commit)
 		visible(commit + 10) // which is not in the log
 		for _, m := range f.running {
-			if receive(t, "the outcome", m.proposeRead()) == -1 {
+			if testkit.Receive(t, "the outcome", m.proposeRead()) == -1 {
 				t.Error("it is lost")
 			}
 		}
-		m.commits.set(applied-1, 1) // it is committed, and not applied yet
-		visible(commit)
-		m.commits.set(applied, m.raft.CurrentTerm())
 	})
 }
 
@@ -346,7 +353,7 @@ func TestReadAfterRaftsOwnEntries(t *testing.T) {
 // stops serving reads after two election timeouts. Of five members, the disk of one of the others works.
 func TestOldReadsOfNewLeader(t *testing.T) {
 	for _, size := range []int{3, 5} {
-		bubble(t, fmt.Sprint(size), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint(size), func(t *testing.T) {
 			f := newFleet(t, size)
 			old := f.all(nil)
 			var serves []*atomic.Bool
@@ -358,7 +365,7 @@ func TestOldReadsOfNewLeader(t *testing.T) {
 			release := make(chan struct{})
 			members := slices.Clone(f.running) // which the test ends while disks are still used
 			next := func() int {               // the new leader
-				return slices.IndexFunc(members, func(m *Member) bool { return m != members[old] && m.raft.State() == raft.Leader })
+				return slices.IndexFunc(members, func(m *Member) bool { return m != members[old] && m.engine.Role() == engine.Leader })
 			}
 			var lead atomic.Int32
 			lead.Store(-1)
@@ -430,7 +437,7 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 	go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
 	cut(lead, other, far)
 	f.anotherLeads(lead, time.Minute)
-	if f.running[other].raft.State() != raft.Leader { // two stood at once, and far, which reaches other no more, may be the leader
+	if f.running[other].engine.Role() != engine.Leader { // two stood at once, and far, which reaches other no more, may be the leader
 		t.Log("another member leads")
 		return
 	}
@@ -443,7 +450,7 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 		}
 	}
 	if oldest > 4500*time.Millisecond {
-		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.Leader(), other+1, m.raft.CurrentTerm(), f.running[other].raft.CurrentTerm())
+		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.Leader(), other+1, m.engine.Term(), f.running[other].engine.Term())
 	}
 	if serves.Load() {
 		t.Errorf("it still serves 40 s later")
@@ -458,7 +465,7 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 		observers []uint64
 		first     bool // its Raft waits for the disk before it sends an entry
 	}{"five voters": {5, nil, true}, "an observer": {4, []uint64{4}, true}, "five voters, disk last": {5, nil, false}} {
-		bubble(t, name, func(t *testing.T) {
+		testkit.Bubble(t, name, func(t *testing.T) {
 			f := newFleet(t, x.size)
 			f.first = x.first
 			for i := range f.running {
@@ -469,7 +476,7 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 			until(t, "the whole cluster", func() bool {
 				return !slices.ContainsFunc(f.running, func(m *Member) bool {
 					s, err := m.Status()
-					return err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].commits.applied() || m.identified() == 0
+					return err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].engine.Applied() || m.identified() == 0
 				})
 			})
 			f.oldReads(func(int, int, int) {})
@@ -481,7 +488,7 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 // it at once, without waiting for an election timeout.
 func TestOldReadsBehindWall(t *testing.T) {
 	for _, first := range []bool{true, false} {
-		bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint("disk first ", first), func(t *testing.T) {
 			f := newFleet(t, 5)
 			f.first = first
 			n := newWires()
@@ -516,7 +523,7 @@ func TestOldReadsBehindSilentCut(t *testing.T) {
 	bothDiskOrders(t, 5, func(t *testing.T, f *fleet, _ int) {
 		f.net.SetDelay(func(from, to string) time.Duration { return 10 * time.Millisecond })
 		f.oldReads(func(lead, other, far int) {
-			for f.running[other].raft.State() == raft.Follower {
+			for f.running[other].engine.Role() == engine.Follower {
 				time.Sleep(time.Millisecond)
 			}
 			for i := range f.running {
@@ -547,15 +554,15 @@ func TestReplacedWhileStuck(t *testing.T) {
 		if f.first {
 			f.cutBetween(lead, other, true)
 		}
-		end := old.raft.LastIndex() + 1
+		end := old.engine.LastIndex() + 1
 		f.propose(lead, 99)
 		if !f.first {
 			until(t, "the entry everywhere", func() bool {
-				return !slices.ContainsFunc(f.running, func(m *Member) bool { return m.raft.LastIndex() < end })
+				return !slices.ContainsFunc(f.running, func(m *Member) bool { return m.engine.LastIndex() < end })
 			})
 			f.cutBetween(lead, other, true)
 		}
-		until(t, "another leader", func() bool { return f.running[other].raft.State() == raft.Leader })
+		until(t, "another leader", func() bool { return f.running[other].engine.Role() == engine.Leader })
 		f.writes(other, 1)
 		since := time.Now()
 		for serving := true; serving; {
@@ -568,7 +575,7 @@ func TestReplacedWhileStuck(t *testing.T) {
 		if took, limit := time.Since(since), timing.UnheardLimit*old.contacts.ElectionTimeout; took > limit {
 			t.Errorf("it stopped serving after %v, more than %v", took, limit)
 		}
-		if f.first && old.raft.State() != raft.Leader {
+		if f.first && old.engine.Role() != engine.Leader {
 			t.Error("its Raft has noticed")
 		}
 	})

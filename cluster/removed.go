@@ -7,13 +7,14 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // mixed returns an error if the log that is applied here is not of this member's cluster, which
 // only a restored snapshot may show.
 func (m *membership) mixed() (err error) {
-	m.replica.View(func(v *fsm.View) { err = m.raft.storage.Identity().Check(ClusterID(v.Cluster())) })
+	m.replica.View(func(v *fsm.View) { err = m.engine.Storage().Identity().Check(ClusterID(v.Cluster())) })
 	return err
 }
 
@@ -34,7 +35,7 @@ func (m *membership) astray(members []proto.Peer) error {
 	for of, ids := range others {
 		if len(ids) > election.CountVoters(members)/2 {
 			slices.Sort(ids)
-			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.raft.storage.Name, own, ids, of)
+			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.engine.Storage().Name, own, ids, of)
 		}
 	}
 	return nil
@@ -58,7 +59,7 @@ func (m *membership) watch() {
 			return
 		}
 		if err := m.mixed(); err != nil {
-			m.fail(fmt.Errorf("%s: %w", m.raft.storage.Name, err))
+			m.Fail(fmt.Errorf("%s: %w", m.engine.Storage().Name, err))
 			return
 		}
 		if is, _ := m.known(m.cfg.ID); is {
@@ -66,18 +67,18 @@ func (m *membership) watch() {
 		} else if was && gone.IsZero() {
 			gone = time.Now()
 		}
-		left := !gone.IsZero() && time.Since(gone) >= farewell // the leader sends nothing any more
+		left := !gone.IsZero() && time.Since(gone) >= engine.Farewell // the leader sends nothing any more
 		if m.leader.get().id != 0 && !left {
 			every = 250 * time.Millisecond
 			continue
 		}
-		members, err := m.raft.members()
+		members, err := m.engine.Members()
 		if err != nil || len(members) == 0 && !m.gate.IsOpen() { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)
-		if err := m.astray(members); err != nil && !m.raft.behind() { // otherwise that list is one of the past
-			m.fail(err)
+		if err := m.astray(members); err != nil && !m.engine.Behind() { // otherwise that list is one of the past
+			m.Fail(err)
 			return
 		}
 		var addrs []string
@@ -101,7 +102,7 @@ func (m *membership) watch() {
 			}
 			if !r.Known {
 				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", addr)
-				m.fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.raft.storage.Name))
+				m.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.engine.Storage().Name))
 				return
 			}
 			break

@@ -23,37 +23,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// TestLists: which of a log's lists takes a vote away, whatever is stored, read and deleted.
-func TestLists(t *testing.T) {
-	entry := func(index uint64, votes bool) *raft.Log {
-		s := raft.Server{ID: "7", Suffrage: raft.Nonvoter}
-		if votes {
-			s.Suffrage = raft.Voter
-		}
-		return &raft.Log{Index: index, Type: raft.LogConfiguration, Data: raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{s}})}
-	}
-	is := func(x *lists, newest, before list) {
-		t.Helper()
-		if x.newest != newest || x.before != before {
-			t.Errorf("%+v, then %+v", x.before, x.newest)
-		}
-	}
-	var x lists
-	for _, l := range []*raft.Log{entry(9, false), entry(2, false), entry(5, true), entry(9, false), entry(5, true), {Index: 10}} {
-		x.note(l, "7")
-	}
-	is(&x, list{9, false}, list{5, true})
-	x.deleted(1, 4)
-	is(&x, list{9, false}, list{5, true})
-	x.deleted(9, 12)
-	is(&x, list{5, true}, list{})
-	x.note(entry(9, true), "7")
-	x.note(entry(11, false), "7")
-	is(&x, list{11, false}, list{9, true})
-	x.deleted(9, 12)
-	is(&x, list{}, list{})
-}
-
 // TestLeaderLostWhileRemovingJoined is TestLeaderLostWhileRemoving for a voter that has joined by a snapshot,
 // and has lost power with the others. What it has applied is then the state of that snapshot, in which it has
 // no vote yet.
@@ -106,7 +75,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 		if _, err := Ask(t.Context(), f.net.Host("operator"), "b:1", Request{Remove: 1}); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "the commit", func() bool { return x.raft.CommitIndex() >= f.running[1].raft.CommitIndex() })
+		until(t, "the commit", func() bool { return x.engine.Committed() >= f.running[1].engine.Committed() })
 		f.stop(1)
 		for _, i := range []int{2, 3} { // so that they need long for an election
 			f.disks[i].SetFault(func() error { time.Sleep(900 * time.Millisecond); return nil })
@@ -145,14 +114,14 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 		}
 	}
 	leader := f.running[lead]
-	crash := f.crashAtList(leader, leader.raft.LastIndex(), others...)
+	crash := f.crashAtList(leader, leader.engine.LastIndex(), others...)
 	q := Request{Remove: id}
 	if how == "demote" {
 		q = Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}
 	}
 	go Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
 	until(t, "the list on the member", func() bool {
-		all, err := f.running[x].raft.members()
+		all, err := f.running[x].engine.Members()
 		is := election.Find(all, id)
 		return err == nil && len(all) > 0 && (is == nil || is.Observer)
 	})
@@ -190,14 +159,14 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 			}
 		}
 		ask(Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
-		until(t, "the observer", func() bool { return f.running[3].raft.AppliedIndex() == f.running[lead].raft.AppliedIndex() })
+		until(t, "the observer", func() bool { return f.running[3].engine.Passed() == f.running[lead].engine.Passed() })
 		f.stop(3)
 		ask(Request{Reconfig: &Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
 		f.writes(lead, 20)
 		f.snapshot(3)
 		f.open(3, config(3))
 		// As compactor.run does before each snapshot of its own: thousands of entries, usually.
-		if err := f.running[3].raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = 1000 }); err != nil {
+		if err := f.running[3].engine.Configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = 1000 }); err != nil {
 			t.Fatal(err)
 		}
 		f.losesPlace(lead, how, false, config)
@@ -261,7 +230,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		m.Kill()
 		var known atomic.Pointer[Member]
 		disks[0].SetFault(func() error {
-			if m := known.Load(); m != nil && m.raft.storage.Identity().Agreed {
+			if m := known.Load(); m != nil && m.engine.Storage().Identity().Agreed {
 				return errors.New("crashed")
 			}
 			return nil
@@ -269,7 +238,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		m = open(config(0))
 		known.Store(m)
 		others := []*Member{open(config(1)), open(config(2))}
-		until(t, "the crash", func() bool { return m.raft.storage.Identity().Agreed })
+		until(t, "the crash", func() bool { return m.engine.Storage().Identity().Agreed })
 		time.Sleep(100 * time.Millisecond)
 		m.Kill()
 		disks[0].SetFault(nil)
@@ -317,7 +286,7 @@ func TestClusterIsGone(t *testing.T) {
 // removals runs a test for each way in which a voter loses its vote.
 func removals(t *testing.T, f func(t *testing.T, how string)) {
 	for _, how := range []string{"remove", "demote"} {
-		bubble(t, how, func(t *testing.T) { f(t, how) })
+		testkit.Bubble(t, how, func(t *testing.T) { f(t, how) })
 	}
 }
 
@@ -330,7 +299,7 @@ func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i in
 	})
 	f.writes(lead, 3)
 	time.Sleep(time.Minute)
-	if newest, _ := f.running[3].raft.storage.NewestSnapshot(); newest.Index == 0 {
+	if newest, _ := f.running[3].engine.Storage().NewestSnapshot(); newest.Index == 0 {
 		f.t.Fatal("it has got no snapshot")
 	}
 	f.loseLeaderWhileRemoving(lead, 3, how, restarts, config)
@@ -392,7 +361,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 					operator(Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
 					until(t, "the addition", func() bool {
 						s, _ := f.running[next].Status()
-						return election.Find(s.Members, 4) != nil && f.running[next].raft.AppliedIndex() == f.running[lead].raft.LastIndex()
+						return election.Find(s.Members, 4) != nil && f.running[next].engine.Passed() == f.running[lead].engine.LastIndex()
 					})
 				}
 				f.cutOff(next, !x.restarted)
@@ -413,12 +382,12 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 					f.snapshot(3)
 					f.stop(next)
 					f.open(next, config(next))
-				} else if err := f.running[lead].raft.Snapshot().Error(); err != nil {
+				} else if err := f.running[lead].engine.TakeSnapshot(); err != nil {
 					t.Fatal(err)
 				}
 				f.net.Heal()
 				until(t, "the snapshot", func() bool {
-					newest, _ := f.running[next].raft.storage.NewestSnapshot()
+					newest, _ := f.running[next].engine.Storage().NewestSnapshot()
 					return newest.Index > 0
 				})
 				f.handTo(next)
@@ -457,7 +426,7 @@ func TestRemoveBesideStranger(t *testing.T) {
 			"observer": func(x proto.Peer) Request { x.Observer = true; return Request{Add: &x} },
 			"reconfig": func(x proto.Peer) Request { return Request{Reconfig: &Reconfig{Version: -1, Leaving: []uint64{x.ID}}} },
 		} {
-			bubble(t, name+", "+change, func(t *testing.T) {
+			testkit.Bubble(t, name+", "+change, func(t *testing.T) {
 				f, lead := fleetOf(t, 3)
 				other, third := (lead+1)%3, (lead+2)%3
 				f.lose(third)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -224,6 +225,9 @@ func bounded(l *report.ClientList) *report.ClientList {
 	b.Total = min(max(l.Total, len(b.Some)), math.MaxInt32)
 	return b
 }
+
+// ErrClosed is returned when the member has been closed.
+var ErrClosed = engine.ErrClosed
 
 // ErrNotLeader is returned for requests that only the leader can carry out.
 var ErrNotLeader = errors.New("cluster: not the leader")

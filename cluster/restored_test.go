@@ -10,10 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -28,7 +27,7 @@ func (f *fleet) stuckAtFirst(release chan struct{}) (lead int) {
 		f.disks[i].SetFault(func() error {
 			time.Sleep(5 * time.Millisecond)
 			// The first two are Raft's own entry, and the one that shows it what earlier leaders have left.
-			if _, leads := m.raft.term(); leads {
+			if _, leads := m.engine.Leads(); leads {
 				writes++
 			}
 			if writes > 2 && (first.CompareAndSwap(0, int64(i+1)) || first.Load() == int64(i+1)) {
@@ -114,7 +113,7 @@ func TestIdentifiedAfterAll(t *testing.T) {
 				}
 				f.disks[i].SetFault(func() error {
 					// As in stuckAtFirst.
-					if m.raft.State() == raft.Leader && writes.Add(1) > 2 {
+					if m.engine.Role() == engine.Leader && writes.Add(1) > 2 {
 						second.Store(int64(i + 1))
 						<-slow
 					}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -89,7 +90,7 @@ func TestRestore(t *testing.T) {
 					if err := Restore(cfg, reread(t, state)); err != nil {
 						t.Fatal(err)
 					}
-					s, err := storage.Open(cfg.Dir, "", id, cfg.Log, raftLogger(cfg.Log))
+					s, err := storage.Open(cfg.Dir, "", id, cfg.Log, engine.Logger(cfg.Log))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -146,7 +147,7 @@ func TestRestoreNothing(t *testing.T) {
 	if err := Restore(cfg, fsm.NewMachine()); err != nil {
 		t.Fatal(err)
 	}
-	s, err := storage.Open(cfg.Dir, "", 1, cfg.Log, raftLogger(cfg.Log))
+	s, err := storage.Open(cfg.Dir, "", 1, cfg.Log, engine.Logger(cfg.Log))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,13 +199,13 @@ func restoredFleet(t *testing.T) *fleet {
 // others go on without it, and it comes back, also if it is started again.
 func TestFirstLeaderOfRestored(t *testing.T) {
 	for _, again := range []bool{false, true} {
-		bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
 			f := restoredFleet(t)
 			f.net.SetDelay(func(from, to string) time.Duration { return time.Millisecond })
 			var first atomic.Int64
 			for i, m := range f.running {
 				f.disks[i].SetFault(func() error {
-					if _, leads := m.raft.term(); leads && first.CompareAndSwap(0, int64(i+1)) {
+					if _, leads := m.engine.Leads(); leads && first.CompareAndSwap(0, int64(i+1)) {
 						f.cutOff(i, true)
 					}
 					return nil
@@ -224,7 +225,7 @@ func TestFirstLeaderOfRestored(t *testing.T) {
 			time.Sleep(10 * time.Second)
 			var at []uint64
 			for _, m := range f.running {
-				at = append(at, m.raft.LastIndex())
+				at = append(at, m.engine.LastIndex())
 			}
 			if at[0] != at[1] || at[0] != at[2] {
 				t.Fatalf("10 s after the cut was healed, the members' logs end with %v; the first leader was %d", at, c+1)
@@ -241,19 +242,19 @@ func TestFirstLeaderOfRestored(t *testing.T) {
 func TestAheadOfLeader(t *testing.T) {
 	for _, writes := range []int{0, 1, 2, 30} {
 		for _, down := range []bool{false, true} {
-			bubble(t, fmt.Sprintf("%d writes, third member down %v", writes, down), func(t *testing.T) {
+			testkit.Bubble(t, fmt.Sprintf("%d writes, third member down %v", writes, down), func(t *testing.T) {
 				f := newFleet(t, 3)
 				f.mixed(9, 9, 13)
 				f.start(0)
 				f.start(1)
-				until(t, "a leader", func() bool { return f.running[0].raft.begun.Load() != 0 || f.running[1].raft.begun.Load() != 0 })
+				until(t, "a leader", func() bool { return f.running[0].pulse.begun.Load() != 0 || f.running[1].pulse.begun.Load() != 0 })
 				f.writes(0, writes)
 				other := 1 - leadOf(t, f)
 				if down {
 					f.stop(other)
 				}
 				m := f.start(2)
-				if err := receive(t, "its fault", m.Err()); !errors.Is(err, election.ErrDiffers) {
+				if err := testkit.Receive(t, "its fault", m.Err()); !errors.Is(err, election.ErrDiffers) {
 					t.Error(err)
 				}
 				f.stop(2)

@@ -6,11 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
@@ -23,10 +21,11 @@ type service struct {
 	lease     *lease
 	proposer  *proposer
 
-	changes chan bool     // holds the newest value until Serving's reader takes it
-	ready   chan struct{} // closed when clients can be served for the first time
-	once    sync.Once     // for closing ready
-	unheard chan int64    // from sendTouches to run; see sayUnheard
+	changes   chan bool     // holds the newest value until Serving's reader takes it
+	ready     chan struct{} // closed when clients can be served for the first time
+	once      sync.Once     // for closing ready
+	elections stopwatch.Stopwatch
+	unheard   chan int64 // from sendTouches to run; see sayUnheard
 
 	// Only run uses these.
 	serving    bool
@@ -59,7 +58,7 @@ func (s *service) set(serves bool) {
 		case s.changes <- serves:
 			return
 		case <-s.changes:
-		case <-s.stop:
+		case <-s.Stop:
 			return
 		}
 	}
@@ -94,25 +93,24 @@ func (c *countdown) ended() bool {
 // follow notes who leads, as far as Raft and the pulse know. It returns the leader's
 // id, 0 if none is known, and whether Raft takes this member for the leader.
 func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
-	addr, id := s.raft.LeaderWithID()
-	leader = storage.MemberID(id)
+	leader, addr := s.engine.Leader()
 	self = leader == s.id
 	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
 		leader, addr = 0, "" // Raft will notice later
 	}
 	was := s.leader.get()
-	if !s.leader.set(leader, string(addr)) {
+	if !s.leader.set(leader, addr) {
 		return leader, self
 	}
 	if s.clustered && leader != 0 {
 		if was.id != 0 {
 			s.alone = time.Now() // there is another one already
 		}
-		s.raft.work.elections.Since(s.alone)
+		s.elections.Since(s.alone)
 	}
 	s.alone = time.Now()
 	if leader != 0 {
-		s.log.Info("leader", "id", leader, "address", string(addr))
+		s.log.Info("leader", "id", leader, "address", addr)
 	} else {
 		s.log.Info("no leader is known", "was", was.id)
 	}
@@ -121,7 +119,7 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	}
 	if leader != 0 && s.leaderless {
 		s.leaderless = false
-		s.log.Warn("there is a leader again", "id", leader, "address", string(addr))
+		s.log.Warn("there is a leader again", "id", leader, "address", addr)
 	}
 	return leader, self
 }
@@ -129,7 +127,7 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 // sayLost logs that the leader is gone or has handed over, unless it leads again. A member that has
 // failed, or was removed, has said what is the matter with it.
 func (s *service) sayLost() {
-	if s.over.Load() {
+	if s.Over.Load() {
 		return
 	}
 	switch now := s.leader.get(); now.id {
@@ -144,13 +142,8 @@ func (s *service) sayLost() {
 
 // run keeps track of the leader and decides whether this member serves clients.
 func (s *service) run() {
-	news := make(chan raft.Observation, 16)
-	o := raft.NewObserver(news, false, func(o *raft.Observation) bool {
-		_, ok := o.Data.(raft.LeaderObservation)
-		return ok
-	})
-	s.raft.RegisterObserver(o)
-	defer s.raft.DeregisterObserver(o)
+	news, stop := s.engine.WatchLeader()
+	defer stop()
 	var (
 		caught  chan struct{} // closed by catchUp; nil if it is not running
 		leading bool          // this member leads, and has applied what earlier leaders left
@@ -170,7 +163,7 @@ func (s *service) run() {
 			if !s.serving && caught == nil && reason == "" && (leader != s.id || leading) {
 				done := make(chan struct{})
 				caught = done
-				s.wg.Go(func() { s.catchUp(done) })
+				s.Running.Go(func() { s.catchUp(done) })
 			}
 		case s.serving && s.giveUp.timer == nil:
 			s.giveUp.start(0)
@@ -207,7 +200,7 @@ func (s *service) run() {
 					s.disconnect("the leader does not receive this member's touches", leader == 0)
 				}
 			}
-		case <-s.stop:
+		case <-s.Stop:
 			return
 		}
 	}
@@ -221,7 +214,7 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 	switch {
 	case seen.NoMajority:
 		return noMajority, true
-	case seen.Stuck && s.over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
+	case seen.Stuck && s.Over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
 		return "this member has failed", true
 	case seen.Stuck:
 		return "the disk is stuck", true
@@ -280,7 +273,7 @@ func (s *service) catchUp(done chan struct{}) {
 			return
 		}
 		select {
-		case <-s.stop:
+		case <-s.Stop:
 			return
 		case <-time.After(timing.RetryAfter):
 		}

@@ -49,7 +49,7 @@ func TestServingKnowsLeader(t *testing.T) {
 		s, l := b.service()
 		b.leader.set(0, "")
 		b.pulse.verdict.Store(&election.Verdict{NoLeader: true})
-		b.wg.Go(s.run)
+		b.Running.Go(s.run)
 		synctest.Wait()
 		b.pulse.verdict.Store(&election.Verdict{Leads: true})
 		l.gain(b.pulse.moment())
@@ -58,7 +58,7 @@ func TestServingKnowsLeader(t *testing.T) {
 			t.Error("it serves before it has noted the leader")
 		}
 		close(release)
-		if !receive(t, "serving", s.changes) {
+		if !testkit.Receive(t, "serving", s.changes) {
 			t.Error("it does not serve")
 		}
 	})
@@ -72,10 +72,10 @@ func TestServiceAfterSilence(t *testing.T) {
 		p := b.pulse
 		s, l := b.service()
 		p.verdict.Store(&election.Verdict{NoLeader: true})
-		b.wg.Go(s.run)
+		b.Running.Go(s.run)
 		time.Sleep(10 * timing.UnheardLimit * p.contacts.ElectionTimeout)
 		l.gain(p.moment())
-		if !receive(t, "serving", s.changes) {
+		if !testkit.Receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, and leads")
 		}
 		for _, v := range []election.Verdict{{NoLeader: true, Behind: true}, {Leads: true}} {
@@ -98,7 +98,7 @@ func TestServesOnSlowLinks(t *testing.T) {
 		timeout time.Duration // in ms
 		entry   int
 	}{{3, 500, 900_000}, {3, 2000, 300_000}, {5, 500, 300_000}, {5, 2000, 900_000}} {
-		bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
 			f := newFleet(t, x.size)
 			timeout := x.timeout * time.Millisecond
 			f.all(func(c *Config) { c.ElectionTimeout = timeout })
@@ -113,7 +113,7 @@ func TestServesOnSlowLinks(t *testing.T) {
 			f.sees(stops)
 			time.Sleep(5 * time.Second)
 			l := f.running[leadOf(t, f)]
-			term := l.raft.CurrentTerm()
+			term := l.engine.Term()
 			for range 3 { // each group of writes is 1.8 MB
 				began := time.Now()
 				for range 1_800_000 / x.entry {
@@ -126,7 +126,7 @@ func TestServesOnSlowLinks(t *testing.T) {
 					t.Errorf("server %d stopped serving %d times", i+1, c)
 				}
 			}
-			if l.raft.CurrentTerm() != term {
+			if l.engine.Term() != term {
 				t.Error("another term")
 			}
 		})
@@ -135,9 +135,9 @@ func TestServesOnSlowLinks(t *testing.T) {
 
 // service returns a service of this member, which does not run yet, and the lease that it asks.
 func (b *base) service() (*service, *lease) {
-	l, p := newLease(b.pulse.clock, b.pulse.raft, b.pulse.contacts), b.proposer()
+	l, p := newLease(b.pulse), b.proposer()
 	b.replica.Complete(p.complete)
 	b.tick()
-	b.wg.Go(p.run)
+	b.Running.Go(p.run)
 	return newService(b.pulse, b.cfg, b.leader, l, p), l
 }

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/hashicorp/raft"
+
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -65,7 +67,7 @@ func TestRefusedExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := alone(t, nil)
 		late, tracker := lateSession(t, m)
-		m.Propose(fsm.ExpireSession(late, m.raft.CurrentTerm()+1), expiry{m, tracker, late}, nil)
+		m.Propose(fsm.ExpireSession(late, m.engine.Term()+1), expiry{m, tracker, late}, nil)
 		synctest.Wait()
 		if !m.Touch(7, nil) {
 			t.Error("the session cannot be touched again")
@@ -130,7 +132,7 @@ func TestTimeStoodStill(t *testing.T) {
 	for _, busy := range []bool{false, true} {
 		for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
 			for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
-				bubble(t, fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
+				testkit.Bubble(t, fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
 					start := time.Now()
 					now := func() int64 { return time.Since(start).Milliseconds() }
 					l := newLiveness(tick, 0, false, now)
@@ -470,7 +472,7 @@ func TestTouchBesideLongEntry(t *testing.T) {
 		{"slow writes", func(n *wires, _, _ string) { n.rate.Store(1 << 20) }, 8 << 20, 200 * time.Millisecond},
 		{"long buffers", func(n *wires, from, to string) { n.SetBandwidth(from, to, 150<<10) }, 4 << 20, 4 * time.Second},
 	} {
-		bubble(t, x.name, func(t *testing.T) {
+		testkit.Bubble(t, x.name, func(t *testing.T) {
 			net, leader, m, _ := wired(t, func(c *Config) { c.SnapshotBytes = 1 << 30 })
 			openSession(t, m, 7, 4*time.Second, []*Member{leader, m})
 			fill(t, m, "first", 1, 1) // opens its session
@@ -568,7 +570,7 @@ func (c *stillClock) goOn() {
 func TestClockStoodStill(t *testing.T) {
 	for n := range 8 {
 		who, jumps, cut := []string{"the leader", "a follower"}[n%2], n/2%2 == 1, n/4 == 1 // cut: nor can it reach the others afterwards
-		bubble(t, fmt.Sprint(who, ", jumps ", jumps, ", cut off ", cut), func(t *testing.T) {
+		testkit.Bubble(t, fmt.Sprint(who, ", jumps ", jumps, ", cut off ", cut), func(t *testing.T) {
 			timeout := 4 * time.Second
 			if who == "a follower" {
 				timeout = 30 * time.Second
@@ -597,6 +599,9 @@ func TestClockStoodStill(t *testing.T) {
 			case !jumps:
 				most = l.Lease
 			}
+			timeouts := func(m *Member, d time.Duration) {
+				m.engine.Configure(func(c *raft.ReloadableConfig) { c.HeartbeatTimeout, c.ElectionTimeout = d, d })
+			}
 			openSession(t, m, id, timeout, f.running)
 			serves := served(m)
 			time.Sleep(time.Second)
@@ -607,7 +612,7 @@ func TestClockStoodStill(t *testing.T) {
 			f.cutOff(still, cut)
 			f.net.Pause(hostOf(m), true)
 			if who == "a follower" {
-				m.raft.timeouts(noTimeout) // Raft has its own clock
+				timeouts(m, time.Hour*1e4) // Raft has its own clock
 			}
 			began := time.Now()
 			until(t, "the session's end", func() bool { return !other.hasSession(id) })
@@ -617,7 +622,7 @@ func TestClockStoodStill(t *testing.T) {
 			ended := <-other.proposeRead()
 			f.net.Pause(hostOf(m), false)
 			clocks[still].goOn()
-			m.raft.timeouts(m.raft.last)
+			timeouts(m, 10*time.Second)
 			read := m.proposeRead()
 			synctest.Wait() // so that they are not in one entry
 			write := m.proposeWrite()
@@ -632,7 +637,7 @@ func TestClockStoodStill(t *testing.T) {
 			}
 			f.cutOff(still, false)
 			for what, c := range map[string]<-chan int64{"sync": read, "write": write} {
-				if zxid := receive(t, what, c); zxid != -1 && zxid < ended {
+				if zxid := testkit.Receive(t, what, c); zxid != -1 && zxid < ended {
 					t.Errorf("a %s was answered from zxid %x; the session has ended with %x", what, zxid, ended)
 				}
 			}

@@ -10,11 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/hashicorp/raft"
-
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -188,7 +185,7 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 // stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
 // New ones must answer. Those in lagging do not count. canFollow also returns [ErrNotLeader] if this leader's term has ended.
 func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
-	now, err := m.raft.members()
+	now, err := m.engine.Members()
 	if err != nil {
 		return err
 	}
@@ -200,12 +197,12 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 		if !x.Observer && election.Find(lagging, x.ID) == nil {
 			is := election.Find(now, x.ID) // x may also have an address for clients
 			asked++
-			m.wg.Go(func() {
+			m.Running.Go(func() {
 				var err error
 				switch {
 				case x.ID == m.cfg.ID:
 				case is != nil && is.Addr == x.Addr && !is.Observer:
-					err = m.handover.hasLog(ctx, storage.ServerID(x.ID), raft.ServerAddress(x.Addr))
+					err = m.engine.HasLog(ctx, x)
 				default:
 					_, err = m.statusOf(ctx, x)
 				}
@@ -250,14 +247,14 @@ func (m *membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
 	if err := m.canFollow(add, lagging...); err != nil {
 		return err
 	}
-	return m.add(m.raft.AddVoter, x)
+	return m.add(x)
 }
 
-// add has Raft add x, which is not a member yet or has no vote.
-func (m *membership) add(change func(raft.ServerID, raft.ServerAddress, uint64, time.Duration) raft.IndexFuture, x proto.Peer) error {
-	m.raft.adding.Store(x.ID)
-	defer m.raft.adding.Store(0)
-	return leaderError(m.raft.answer(change(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), 0, adminTimeout)))
+// add adds x, which is not a member yet, or has no vote.
+func (m *membership) add(x proto.Peer) error {
+	m.adding.Store(x.ID)
+	defer m.adding.Store(0)
+	return leaderError(m.engine.Add(x))
 }
 
 // lags is the error for a new voter that did not catch up in time.
@@ -281,8 +278,8 @@ func (m *membership) moved(was, x proto.Peer) bool {
 		old, err := askStatus(ctx, m.peers.Network, was)
 		return err != nil || old.Run == s.Run
 	}
-	members, err := m.raft.members()
-	term, leads := m.raft.term()
+	members, err := m.engine.Members()
+	term, leads := m.engine.Leads()
 	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
 }
 
@@ -290,12 +287,12 @@ func (m *membership) removeMember(x proto.Peer) error {
 	if err := m.canFollow(without(x.ID)); err != nil {
 		return err
 	}
-	f := m.raft.RemoveServer(storage.ServerID(x.ID), 0, adminTimeout)
-	if err := m.raft.answer(f); err != nil {
+	index, err := m.engine.Remove(x.ID)
+	if err != nil {
 		return leaderError(err)
 	}
 	m.cfg.Log.Info("member removed", "id", x.ID)
-	m.wg.Go(func() { m.sendToRemoved(x, f.Index()) })
+	m.Running.Go(func() { m.engine.SendToRemoved(x, index) })
 	return nil
 }
 
@@ -313,16 +310,11 @@ func checkMember(x proto.Peer) error {
 // and is nil if it is new. A new voter is an observer until it has caught up, so that
 // commits need not wait for it.
 func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) error {
-	id, addr, patience := storage.ServerID(x.ID), raft.ServerAddress(x.Addr), need.patience
 	if is != nil && is.Addr != x.Addr {
 		if err := m.stillLeads(); err != nil {
 			return err
 		}
-		change := m.raft.AddNonvoter
-		if !is.Observer {
-			change = m.raft.AddVoter
-		}
-		if err := m.raft.answer(change(id, addr, 0, adminTimeout)); err != nil {
+		if err := m.engine.Add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: is.Observer}); err != nil {
 			return leaderError(err)
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
@@ -339,9 +331,9 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 				return err
 			}
 		}
-		return leaderError(m.raft.answer(m.raft.DemoteVoter(id, 0, adminTimeout)))
+		return leaderError(m.engine.Demote(x.ID))
 	}
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, patience)
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, need.patience)
 	defer cancel()
 	switch s, err := m.statusOf(ctx, x); {
 	case err == nil && m.foreign(s) != nil:
@@ -356,7 +348,7 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if err := m.stillLeads(); err != nil {
 			return err
 		}
-		if err := m.add(m.raft.AddNonvoter, x); err != nil {
+		if err := m.add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: true}); err != nil {
 			return err
 		}
 	}
@@ -376,7 +368,7 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, patience)}
+			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, need.patience)}
 		}
 	}
 }

@@ -27,10 +27,10 @@ import (
 // Touch also waits for a moment for what this member has been told is committed, so that what the
 // client reads next shows it.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	if !m.liveness.touch(id, m.lease.surelyLeads, over, m.stop) {
+	if !m.liveness.touch(id, m.lease.surelyLeads, over, m.Stop) {
 		return false
 	}
-	m.raft.leaderCommit.await(m.commits, over)
+	m.engine.AwaitCommitted(over)
 	return true
 }
 
@@ -77,10 +77,10 @@ func (m *Member) sendTouches() {
 			case <-m.liveness.hurry:
 				select {
 				case <-time.After(timing.HurryGap - m.since(last)):
-				case <-m.stop:
+				case <-m.Stop:
 					return
 				}
-			case <-m.stop:
+			case <-m.Stop:
 				return
 			}
 		case <-lead.changed:
@@ -88,7 +88,7 @@ func (m *Member) sendTouches() {
 				lead = now
 				continue
 			}
-		case <-m.stop:
+		case <-m.Stop:
 			return
 		}
 		news, since := m.liveness.take()
@@ -140,7 +140,7 @@ func (m *Member) sayUnheard(since int64) bool {
 	select {
 	case m.service.unheard <- since:
 		return true
-	case <-m.stop:
+	case <-m.Stop:
 		return false
 	}
 }
@@ -172,7 +172,7 @@ func (m *Member) tell(last leaderInfo, number uint64, heard *recent, news map[in
 		select {
 		case <-lead.changed:
 		case <-again:
-		case <-m.stop:
+		case <-m.Stop:
 			return leaderInfo{}, nil
 		}
 	}
@@ -219,7 +219,7 @@ func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]in
 			return nil, false
 		case <-lead.changed:
 			return nil, false
-		case <-m.stop:
+		case <-m.Stop:
 			return nil, false
 		}
 	}

@@ -52,7 +52,7 @@ func TestNewerEntry(t *testing.T) {
 					t.Errorf("the log reports %d refusals: %s", n, f.log.String())
 				}
 				did(t, other, someWrite())
-				f.running[lead].raft.Apply(entry, time.Second)
+				f.running[lead].engine.Propose(entry, time.Second)
 				for i, m := range f.running {
 					err := <-m.Err()
 					if text := err.Error(); strings.Contains(text, "\n") || !strings.Contains(text, "log entry ") || !strings.Contains(text, "upgrade this one") {

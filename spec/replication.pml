@@ -1,4 +1,4 @@
-// What is stored where, and when it may be seen: cluster/asynclog.go, decision 22, and the rows of docs/raft.md on snapshots
+// What is stored where, and when it may be seen: internal/core/engine/asynclog.go, decision 22, and the rows of docs/raft.md on snapshots
 // and the log.
 //
 // small: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=2 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=0

@@ -25,7 +25,7 @@ type Hello struct {
 	Addr          string            // of the caller's own peer port
 }
 
-// Errors with which those of a refused connection end. By them ofConnection in package cluster recognizes what
+// Errors with which those of a refused connection end. By them ofConnection in package engine recognizes what
 // Raft logs of such a connection, which an operator need not see: what matters of it is logged elsewhere.
 var (
 	ErrAddress   = errors.New("or the address is wrong")
@@ -189,7 +189,7 @@ func (g *Outgoing) Read(b []byte) (int, error) {
 // The kinds of connections to a peer port; see Hello.
 const (
 	KindRaft    = 'R' // Raft's own messages
-	KindStream  = 'E' // a leader's entries, and how far they are committed; see stream in package cluster
+	KindStream  = 'E' // a leader's entries, and how far they are committed; see stream in package engine
 	KindForward = 'F' // entries, touches and questions for the leader
 	KindAdmin   = 'A' // one Request about the members, in JSON
 	KindState   = 'P' // asks for a member's election.State; nothing is sent

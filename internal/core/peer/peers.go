@@ -48,7 +48,7 @@ func NewPort(network Network, self uint64, addr string, gate *Gate, log *slog.Lo
 	}
 	p := &Port{
 		Network: network, self: self, Addr: addr, gate: gate, Log: log,
-		Called: func(*Hello) {}, Term: func() uint64 { return 0 }, RunningTime: func() int64 { return timing.Never },
+		Serve: map[byte]func(net.Conn){}, Called: func(*Hello) {}, Term: func() uint64 { return 0 }, RunningTime: func() int64 { return timing.Never },
 		waiting: newUngreeted(),
 		conns:   map[net.Conn]struct{}{}, warned: map[warning]*said{}, Closed: make(chan struct{}),
 	}

@@ -134,7 +134,7 @@ func (s *Storage) ReconcileLog() error {
 //   - If the log has another entry there, what it holds was never committed. The
 //     entries before that one are deleted, since this member might send them to
 //     others one day. The one at the snapshot's end is replaced by the leader's
-//     (see transport.InstallSnapshot in package cluster).
+//     (see transport.InstallSnapshot in package engine).
 func reconcileLog(log raft.LogStore, newest raft.SnapshotMeta) error {
 	first, err := log.FirstIndex()
 	if err != nil {

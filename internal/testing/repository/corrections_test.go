@@ -7,69 +7,69 @@ package repository
 var corrections = []putBack{
 	// Messages.
 	{"refusals", []edit{
-		{"cluster/stream.go", "\tdefer s.end() // unblocks Raft if it is sending\n", ""},
-	}, []finding{{"cluster", "TestStreamRefused", "the sender waits for ever"}}},
+		{"internal/core/engine/stream.go", "\tdefer s.end() // unblocks Raft if it is sending\n", ""},
+	}, []finding{{"internal/core/engine", "TestStreamRefused", "the sender waits for ever"}}},
 	{"heartbeats", []edit{
-		{"cluster/transport.go", "if ok && t.raft.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
-		{"cluster/transport.go", "if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {", "if q.Term == 0 {"},
-	}, []finding{{"cluster", "TestHeartbeatOfNewTerm", "FAIL"}}},
+		{"internal/core/engine/transport.go", "if ok && t.engine.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
+		{"internal/core/engine/transport.go", "if q.Term != t.engine.Term() || t.engine.Role() != Follower {", "if q.Term == 0 {"},
+	}, []finding{{"internal/core/engine", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
-		{"cluster/disk.go", "\tt.turn.Take()\n\tt.newest.Store(term)\n\tt.turn.Give()\n", "\tt.newest.Store(term)\n"},
-	}, []finding{{"cluster", "TestTerms", "has begun meanwhile"}}},
+		{"internal/core/engine/disk.go", "\tt.turn.Take()\n\tt.newest.Store(term)\n\tt.turn.Give()\n", "\tt.newest.Store(term)\n"},
+	}, []finding{{"internal/core/engine", "TestTerms", "has begun meanwhile"}}},
 	{"kept connections", []edit{
-		{"cluster/transport.go", "for range maxPool + 1 {", "for range 1 {"},
-	}, []finding{{"cluster", "TestTransportRestart", "FAIL"}, {"internal/testing/whole", "TestHandOverAfterRestarts", "FAIL"}}},
+		{"internal/core/engine/transport.go", "for range maxPool + 1 {", "for range 1 {"},
+	}, []finding{{"internal/core/engine", "TestTransportRestart", "FAIL"}, {"internal/testing/whole", "TestHandOverAfterRestarts", "FAIL"}}},
 	{"return", []edit{
-		{"cluster/transport.go", "\tcase err != nil:\n\t\tt.awaitReturn(", "\tcase err != nil && heartbeat:\n\t\tt.awaitReturn("},
+		{"internal/core/engine/transport.go", "\tcase err != nil:\n\t\tt.awaitReturn(", "\tcase err != nil && heartbeat:\n\t\tt.awaitReturn("},
 	}, []finding{{"cluster", "TestReturn", "a member that has returned serves after"}}},
 	{"leap", []edit{
-		{"cluster/transport.go", "\t\tt.leap(id, target, args, resp)\n", ""},
+		{"internal/core/engine/transport.go", "\t\tt.leap(id, target, args, resp)\n", ""},
 	}, []finding{{"cluster", "TestRefusedAfterSnapshot", "it has caught up after"}, {"cluster", "TestRefusedAfterOwnSnapshot", "did not happen"}}},
 	{"snapshots that are not needed", []edit{
-		{"cluster/transport.go", "if t.has(id, target, q) {", "if false {"},
+		{"internal/core/engine/transport.go", "if t.has(id, target, q) {", "if false {"},
 	}, []finding{{"cluster", "TestSnapshotOlderThanState", "did not happen: the whole cluster"}}},
 	{"an end that is only in the snapshot", []edit{
-		{"cluster/asynclog.go", "err != raft.ErrLogNotFound ||", "true ||"},
+		{"internal/core/engine/asynclog.go", "err != raft.ErrLogNotFound ||", "true ||"},
 	}, []finding{{"cluster", "TestFirstLeaderOfRestored", "the members' logs end with"}}},
 	{"end of the wait for a return", []edit{
-		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.transport.hasReturned(to)\n", "\t\t\tled = term\n"},
+		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.engine.HasReturned(to)\n", "\t\t\tled = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
 	{"empty messages", []edit{
-		{"cluster/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
-	}, []finding{{"cluster", "TestStreamRepeatsLittle", "the same: 1 messages, want 0"}}},
+		{"internal/core/engine/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
+	}, []finding{{"internal/core/engine", "TestStreamRepeatsLittle", "the same: 1 messages, want 0"}}},
 	{"empty messages in doubt", []edit{
-		{"cluster/pulse.go", "\t\t\tp.transport.doubts.Add(1)\n", ""},
+		{"cluster/pulse.go", "\t\t\tp.engine.Doubt()\n", ""},
 	}, []finding{{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"}}},
 	{"watched connections", []edit{
-		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
+		{"internal/core/engine/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []finding{{"cluster", "TestForgottenWhileReplicating", "did not happen: the entry"}}},
 	{"signs of life", []edit{
-		{"cluster/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
-	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Success:false"}}},
+		{"internal/core/engine/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
+	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "Success:false"}}},
 	{"snapshots are not cut", []edit{
-		{"cluster/raftconn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
+		{"internal/core/engine/raftconn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
 	}, []finding{
 		{"cluster", "TestSnapshotOnNarrowLink", "FAIL"},
 		{"cluster", "TestSnapshotBesideLateHeartbeat", "FAIL"},
 	}},
 	{"snapshots are waited for", []edit{
-		{"cluster/raftconn.go", "patience = most", "_ = most"},
-	}, []finding{{"cluster", "TestSnapshotInGulps", "bytes"}}},
+		{"internal/core/engine/raftconn.go", "patience = most", "_ = most"},
+	}, []finding{{"internal/core/engine", "TestSnapshotInGulps", "bytes"}}},
 	{"unused connections", []edit{
-		{"cluster/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
-	}, []finding{{"cluster", "TestVoteOverForgotten", "i/o timeout"}}},
+		{"internal/core/engine/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
+	}, []finding{{"internal/core/engine", "TestVoteOverForgotten", "i/o timeout"}}},
 	{"waiting messages", []edit{
-		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
-		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
-	}, []finding{{"cluster", "TestWaitingIsBounded", "of one, with entries have been refused"}}},
+		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"internal/core/engine/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
+	}, []finding{{"internal/core/engine", "TestWaitingIsBounded", "of one, with entries have been refused"}}},
 	{"long messages", []edit{
-		{"cluster/transport.go", "n > 0 && bytes > maxEntryBytes", "n > 0 && bytes > maxEntryBytes && false"},
-	}, []finding{{"cluster", "TestLongMessages", "message 0 has"}}},
+		{"internal/core/engine/transport.go", "n > 0 && bytes > maxEntryBytes", "n > 0 && bytes > maxEntryBytes && false"},
+	}, []finding{{"internal/core/engine", "TestLongMessages", "message 0 has"}}},
 	{"commit index of a message", []edit{
-		{"cluster/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
-	}, []finding{{"cluster", "TestLongMessages", "commits up to"}}},
+		{"internal/core/engine/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
+	}, []finding{{"internal/core/engine", "TestLongMessages", "commits up to"}}},
 	{"commits", []edit{
-		{"cluster/lead.go", "m.wg.Go(func() { m.notifier.run(term, until) })", ""},
+		{"cluster/lead.go", "m.Running.Go(func() { m.engine.TellOthers(term, until) })", ""},
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
@@ -88,38 +88,38 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\t\tcase v.Deposed:\n", "\t\tcase v.Deposed && false:\n"},
 	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
 	{"the vote of a member that was dropped", []edit{
-		{"cluster/pulse.go", "own.Dropped = p.raft.dropped(own.Applied, p.replica.Votes(p.id))", "own.Dropped = p.replica.Votes(p.id)"},
+		{"cluster/pulse.go", "own.Dropped = p.engine.Dropped(own.Applied, p.replica.Votes(p.id))", "own.Dropped = p.replica.Votes(p.id)"},
 	}, []finding{{"cluster", "TestLeaderLostWhileRemovingJoined", "nothing is acknowledged"}, {"cluster", "TestRemovedDoesNotStand", "it stands"}}},
 	{"a vote for an address", []edit{
-		{"cluster/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
+		{"internal/core/engine/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
 	}, []finding{{"cluster", "TestVoteConfirmedToAnother", "has led"}}},
 	{"a list of the past", []edit{
-		{"cluster/node.go", "return since > 0 && n.LastIndex() < since", "return since > 0 && n.LastIndex() < since && false"},
+		{"internal/core/engine/engine.go", "return since > 0 && e.LastIndex() < since", "return since > 0 && e.LastIndex() < since && false"},
 	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
 	{"candidates of another list", []edit{
-		{"cluster/transport.go", "\t\tq.ID = nil\n", "\t\t_ = q\n"},
+		{"internal/core/engine/transport.go", "\t\tq.ID = nil\n", "\t\t_ = q\n"},
 	}, []finding{{"cluster", "TestVoteGivenBackInAbsence", "there is no leader"}, {"cluster", "TestAbsentVoterKnowsNotTheCandidate", "there is no leader"}}},
 	{"a vote of the past", []edit{
-		{"cluster/transport.go", "if t.raft.behind() && t.keepOut(rpc) {", "if _, vote := rpc.Command.(*raft.RequestVoteRequest); !vote && t.raft.behind() && t.keepOut(rpc) {"},
+		{"internal/core/engine/transport.go", "if t.engine.Behind() && t.keepOut(rpc) {", "if _, vote := rpc.Command.(*raft.RequestVoteRequest); !vote && t.engine.Behind() && t.keepOut(rpc) {"},
 	}, []finding{{"cluster", "TestVoteOfThePast", "leads in term"}}},
 	{"a leader of the past", []edit{
-		{"cluster/transport.go", "if t.raft.CurrentTerm() < term {", "if false {"},
-		{"cluster/transport.go", "return t.raft.CurrentTerm() >= term", "return true"},
+		{"internal/core/engine/elect.go", "if e.Term() < term {", "if false {"},
+		{"internal/core/engine/elect.go", "return e.Term() >= term", "return true"},
 	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
 	{"applied entries", []edit{
-		{"cluster/store.go", "at <= min(last, s.applied())", "at <= min(last, 0)"},
-	}, []finding{{"cluster", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
+		{"internal/core/engine/store.go", "at <= min(last, s.passed())", "at <= min(last, 0)"},
+	}, []finding{{"internal/core/engine", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
-		{"cluster/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
+		{"internal/core/engine/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
 		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, maxPatience))", "patience = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"lost election", []edit{
-		{"cluster/pulse.go", "\tp.transport.endElection(p.contacts.Lease)\n", ""},
+		{"internal/core/engine/elect.go", "\te.endElection(patience)\n", ""},
 	}, []finding{{"cluster", "TestStandsAfterLostElection", "it stands again in term"}}},
 	{"successor that lost an election", []edit{
-		{"cluster/transport.go", "\t\t\tt.endElection(t.ElectionTimeout)\n", ""},
+		{"internal/core/engine/transport.go", "\t\t\tt.engine.endElection(t.ElectionTimeout)\n", ""},
 	}, []finding{{"cluster", "TestHandOverToCandidate", "no other member"}}},
 	{"candidate", []edit{
 		{"internal/core/election/contacts.go", "s.Candidate = s.Candidate && c.heard.Term < s.Term", "_ = s.Candidate"},
@@ -131,30 +131,30 @@ var corrections = []putBack{
 		{"internal/core/election/contacts.go", "return c.heard.Stalled >= c.ElectionTimeout }", "return false }"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && p.gate.IsOpen() && !p.raft.behind():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.IsOpen() && !p.engine.Behind():", "case false && stand:"},
 	}, []finding{{"internal/testing/whole", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
-		{"cluster/node.go", "snapshot > index", "snapshot == 1<<63"},
+		{"internal/core/engine/engine.go", "snapshot > index", "snapshot == 1<<63"},
 	}, []finding{{"cluster", "TestLogEndsAtSnapshot", "its log ends at"}}},
 	{"transfer is not waited for", []edit{
-		{"cluster/handover.go", "raft.ServerAddress(successor.Addr))\n\t\t\t}", "raft.ServerAddress(successor.Addr)).Error()\n\t\t\t}"},
+		{"internal/core/engine/elect.go", "raft.ServerAddress(to.Addr))\n", "raft.ServerAddress(to.Addr)).Error()\n"},
 	}, []finding{{"cluster", "TestHandOverBesideStuckRaft", "for ever"}}},
 	{"successor", []edit{
-		{"cluster/handover.go", "h.raft.LeadershipTransferToServer(serverID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\th.raft.LeadershipTransfer()"},
+		{"internal/core/engine/elect.go", "e.raft.LeadershipTransferToServer(storage.ServerID(to.ID), raft.ServerAddress(to.Addr))", "_ = storage.ServerID\n\te.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
 	{"unanswered transfer", []edit{
-		{"cluster/transport.go", "late := time.NewTimer(t.Lease)", "late := time.NewTimer(time.Hour)"},
-	}, []finding{{"cluster", "TestTimeoutNowUnanswered", "it fails after"}}},
+		{"internal/core/engine/transport.go", "late := time.NewTimer(t.Lease)", "late := time.NewTimer(time.Hour)"},
+	}, []finding{{"internal/core/engine", "TestTimeoutNowUnanswered", "it fails after"}}},
 	{"failed transfer", []edit{
 		{"cluster/handover.go", "h.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.
 	{"log of a removed member", []edit{
-		{"cluster/steps.go", "\tm.wg.Go(func() { m.sendToRemoved(x, f.Index()) })\n", ""},
+		{"cluster/steps.go", "\tm.Running.Go(func() { m.engine.SendToRemoved(x, index) })\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{
-		{"cluster/cluster.go", "\t\tm.wg.Go(m.membership.watch)\n", ""},
+		{"cluster/cluster.go", "\t\tm.Running.Go(m.membership.watch)\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"shorter logs are first", []edit{
 		{"internal/core/election/contacts.go", "apart, gap = write, patience+electionWrites*write", "apart = write"},
@@ -210,76 +210,76 @@ var corrections = []putBack{
 
 	// Snapshots and the log.
 	{"snapshot before Raft", []edit{
-		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
-	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
+		{"internal/core/engine/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
+	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
 	{"installation of a snapshot", []edit{
-		{"cluster/transport.go", "\tt.raft.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
-	}, []finding{{"cluster", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
+		{"internal/core/engine/transport.go", "\tt.engine.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
+	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
 	{"snapshot of an earlier term", []edit{
-		{"cluster/transport.go", "if t.raft.terms.newest.Load() > q.Term {", "if t.raft.terms.newest.Load() > 1<<63 {"},
+		{"internal/core/engine/transport.go", "if t.engine.terms.newest.Load() > q.Term {", "if t.engine.terms.newest.Load() > 1<<63 {"},
 	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
 	{"snapshot that cannot be stored", []edit{
-		{"cluster/transport.go", "why != nil && a.Error != nil {", "false && why != nil && a.Error != nil {"},
-	}, []finding{{"cluster", "TestInstallFails", "the member does not stop"}}},
+		{"internal/core/engine/transport.go", "why != nil && a.Error != nil {", "false && why != nil && a.Error != nil {"},
+	}, []finding{{"internal/core/engine", "TestInstallFails", "the member does not stop"}}},
 	{"recent entries", []edit{
-		{"cluster/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
-	}, []finding{{"cluster", "TestRecentLog", "are kept, want"}}},
+		{"internal/core/engine/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
+	}, []finding{{"internal/core/engine", "TestRecentLog", "are kept, want"}}},
 	{"snapshot and log", []edit{
-		{"cluster/cluster.go", "err := o.m.raft.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
+		{"internal/core/engine/engine.go", "err := o.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"own snapshot that ends late", []edit{
-		{"cluster/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.raft.saving.turn.Give()\n", ""},
+		{"internal/core/engine/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.engine.saving.turn.Give()\n", ""},
 	}, []finding{{"cluster", "TestOwnSnapshotEndsLate", "Raft takes the snapshot that ends"}}},
 	{"follower without the entries before its snapshot", []edit{
-		{"cluster/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
+		{"internal/core/engine/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
 	}, []finding{{"cluster", "TestTailRefused", "did not happen: a write"}}},
 	{"snapshot that comes late", []edit{
-		{"cluster/transport.go", "if t.raft.disk.hasAll(", "if false && t.raft.disk.hasAll("},
-		{"cluster/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
+		{"internal/core/engine/transport.go", "if t.engine.disk.hasAll(", "if false && t.engine.disk.hasAll("},
+		{"internal/core/engine/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
 	}, []finding{
-		{"cluster", "TestSnapshotAfterItsEntries", "its newest list of members is"},
-		{"cluster", "TestSnapshotToCandidate", "its newest list of members is"},
+		{"internal/core/engine", "TestSnapshotAfterItsEntries", "its newest list of members is"},
+		{"internal/core/engine", "TestSnapshotToCandidate", "its newest list of members is"},
 	}},
 	{"snapshot that comes before its entries are stored", []edit{
-		{"cluster/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
-	}, []finding{{"cluster", "TestSnapshotDuringItsEntries", "its newest list of members is"}}},
+		{"internal/core/engine/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
+	}, []finding{{"internal/core/engine", "TestSnapshotDuringItsEntries", "its newest list of members is"}}},
 	{"snapshot before a barrier", []edit{
-		{"cluster/store.go", "return newest.Index > index || ", "return "},
-	}, []finding{{"cluster", "TestSnapshotBeforeBarrier", "before the snapshot"}}},
+		{"internal/core/engine/store.go", "return newest.Index > index || ", "return "},
+	}, []finding{{"internal/core/engine", "TestSnapshotBeforeBarrier", "before the snapshot"}}},
 	{"entry that comes late", []edit{
-		{"cluster/store.go", "if last = newest.Index; index < last &&", "if last = newest.Index; false && index < last &&"},
-	}, []finding{{"cluster", "TestEmptyEntryLate", "it refuses the next entries"}}},
+		{"internal/core/engine/store.go", "if last = newest.Index; index < last &&", "if last = newest.Index; false && index < last &&"},
+	}, []finding{{"internal/core/engine", "TestEmptyEntryLate", "it refuses the next entries"}}},
 	{"snapshot's end, by the follower", []edit{
-		{"cluster/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
+		{"internal/core/engine/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
 	{"entries by a leader that was replaced", []edit{
-		{"cluster/transport.go", "return t.raft.terms.newest.Load() > term", "return false && t.raft.terms.newest.Load() > term"},
-	}, []finding{{"cluster", "TestEntriesByDeposed", "it sends"}}},
+		{"internal/core/engine/transport.go", "return t.engine.terms.newest.Load() > term", "return false && t.engine.terms.newest.Load() > term"},
+	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends"}}},
 	{"a snapshot by a leader that was replaced", []edit{
-		{"cluster/transport.go", "if t.over(q.Term) {", "if false {"},
-	}, []finding{{"cluster", "TestEntriesByDeposed", "it sends a snapshot"}}},
+		{"internal/core/engine/transport.go", "if t.over(q.Term) {", "if false {"},
+	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends a snapshot"}}},
 	{"waits longer for each snapshot that was cut off", []edit{
-		{"cluster/transport.go", "if a.Success && a.Term == q.Term {", "if false {"},
+		{"internal/core/engine/transport.go", "if a.Success && a.Term == q.Term {", "if false {"},
 	}, []finding{{"cluster", "TestServesAfterManyCuts", "FAIL"}}},
 	{"snapshot's end, replaced late", []edit{
-		{"cluster/transport.go", "\tt.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})\n", ""},
-	}, []finding{{"cluster", "TestEndNotReplaced", "it still refuses entry"}}},
+		{"internal/core/engine/transport.go", "\tt.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})\n", ""},
+	}, []finding{{"internal/core/engine", "TestEndNotReplaced", "it still refuses entry"}}},
 	{"snapshot's end, after a crash", []edit{
 		{"internal/core/storage/memory.go", "\tdropSuperseded(mending, newest)\n", ""},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
 	{"snapshot's end", []edit{
-		{"cluster/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
-		{"cluster/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
+		{"internal/core/engine/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
+		{"internal/core/engine/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"kept entry", []edit{
-		{"cluster/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
-	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
+		{"internal/core/engine/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
+	}, []finding{{"internal/core/engine", "TestGuardedLog", "FAIL"}}},
 	{"replaced entry", []edit{
-		{"cluster/store.go", "\t\tif !replaced {\n", "\t\tif replaced || !replaced {\n"},
+		{"internal/core/engine/store.go", "\t\tif !replaced {\n", "\t\tif replaced || !replaced {\n"},
 	}, []finding{
-		{"cluster", "TestFollowerModel/wal", "the member stops by itself"},
-		{"cluster", "TestFollowerModel/boltdb", "the member stops by itself"},
-		{"cluster", "TestFollowerModel/memory", "the member stops by itself"},
+		{"internal/core/engine", "TestFollowerModel/wal", "the member stops by itself"},
+		{"internal/core/engine", "TestFollowerModel/boltdb", "the member stops by itself"},
+		{"internal/core/engine", "TestFollowerModel/memory", "the member stops by itself"},
 		{"cluster", "TestStaleLog", "states differ"},
 	}},
 	{"order of the log", []edit{
@@ -289,8 +289,8 @@ var corrections = []putBack{
 		{"internal/core/storage", "TestModel/memory", "was stored although"},
 	}},
 	{"gap", []edit{
-		{"cluster/store.go", "if index > last+1 {", "if index == 1<<63 {"},
-	}, []finding{{"cluster", "TestGuardedLog", "FAIL"}}},
+		{"internal/core/engine/store.go", "if index > last+1 {", "if index == 1<<63 {"},
+	}, []finding{{"internal/core/engine", "TestGuardedLog", "FAIL"}}},
 	{"superseded log", []edit{
 		{"internal/core/storage/directory.go", "\tif old != nil {\n", "\tif old == nil && err != nil {\n"},
 	}, []finding{{"internal/core/storage", "TestSupersededLog", "FAIL"}}},
@@ -301,14 +301,14 @@ var corrections = []putBack{
 		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
 	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
 	{"stuck snapshot", []edit{
-		{"cluster/store.go", "err := s.disk.snapshots.write(at, f)", "_ = at\n\terr := f()"},
+		{"internal/core/engine/store.go", "err := s.disk.snapshots.write(at, f)", "_ = at\n\terr := f()"},
 	}, []finding{{"cluster", "TestStuckSnapshot", "no other member led"}}},
 	{"snapshot threshold", []edit{
-		{"cluster/cluster.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},
-		{"cluster/cluster.go", "\tc.TrailingLogs = 1\n", ""},
+		{"internal/core/engine/engine.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},
+		{"internal/core/engine/engine.go", "\tc.TrailingLogs = 1\n", ""},
 	}, []finding{{"cluster", "TestTrailingLog", "FAIL"}}},
 	{"trailing logs", []edit{
-		{"cluster/compact.go", "trailing := uint64(max(1, c.bytes*entries/max(1, grown)))", "trailing := uint64(10240)\n\t\t\t_, _ = grown, entries"},
+		{"internal/core/engine/compact.go", "trailing := uint64(max(1, c.bytes*entries/max(1, grown)))", "trailing := uint64(10240)\n\t\t\t_, _ = grown, entries"},
 	}, []finding{{"cluster", "TestTrailingLog", "the log begins with entry"}}},
 
 	// Faults of the disk.
@@ -316,29 +316,29 @@ var corrections = []putBack{
 		{"internal/core/storage/memory.go", "\ts.keepVotes()\n", ""},
 	}, []finding{{"internal/core/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
-		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
-	}, []finding{{"cluster", "TestVoteNotStored", "failed to save current term"}}},
+		{"internal/core/engine/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
+	}, []finding{{"internal/core/engine", "TestVoteNotStored", "failed to save current term"}}},
 	{"vote not stored", []edit{
-		{"cluster/store.go", "\t<-s.stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
-	}, []finding{{"cluster", "TestVoteNotStored", "it has voted"}}},
+		{"internal/core/engine/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
+	}, []finding{{"internal/core/engine", "TestVoteNotStored", "it has voted"}}},
 	{"log or snapshot not read", []edit{
-		{"cluster/store.go", "\t\ts.cannotRead(s.disk.storage, err)\n", ""},
-		{"cluster/store.go", "if err != nil && !replaced {", "if err != nil && replaced {"},
+		{"internal/core/engine/store.go", "\t\ts.CannotRead(s.disk.storage, err)\n", ""},
+		{"internal/core/engine/store.go", "if err != nil && !replaced {", "if err != nil && replaced {"},
 	}, []finding{{"cluster", "TestDamagedWhileItLeads", "the leader's fault is <nil>"}, {"cluster", "TestLostWhileItLeads", "the leader's fault is <nil>"}}},
 	{"an entry to apply that cannot be read", []edit{
-		{"cluster/store.go", "r.started.Load() && r.life.over.Load() {", "r.started.Load() && r.life.killed.Load() {"},
+		{"internal/core/engine/store.go", "r.started.Load() && r.life.Over.Load() {", "r.started.Load() && r.life.Killed.Load() {"},
 	}, []finding{{"cluster", "TestCannotReadWhatItApplies", "panic"}}},
 	{"the same while it is closed", []edit{
-		{"cluster/lifecycle.go", "\tcase <-l.stop:\n\t\tl.over.Store(true)\n", "\tcase <-l.stop:\n"},
+		{"internal/core/engine/lifecycle.go", "\tcase <-l.Stop:\n\t\tl.Over.Store(true)\n", "\tcase <-l.Stop:\n"},
 	}, []finding{{"cluster", "TestCannotReadWhileClosed", "panic"}}},
 	{"an entry to send that cannot be read", []edit{
-		{"cluster/stream.go", "\tcase <-s.t.life.stop:\n", "\tcase <-s.t.raft.down:\n"},
+		{"internal/core/engine/stream.go", "\tcase <-s.t.life.Stop:\n", "\tcase <-s.t.engine.down:\n"},
 	}, []finding{{"cluster", "TestCannotReadWhatItStreams", "it cannot be closed"}}},
 	{"log not stored", []edit{
-		{"cluster/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
+		{"internal/core/engine/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
 	}, []finding{{"cluster", "TestLogNotStored", "no fault"}}},
 	{"same term", []edit{
-		{"cluster/store.go", "err == nil && stored == val {", "err == nil && stored == val && val == 1<<63 {"},
+		{"internal/core/engine/store.go", "err == nil && stored == val {", "err == nil && stored == val && val == 1<<63 {"},
 	}, []finding{{"cluster", "TestFaultAtStart", "it hangs"}}},
 	{"latch", []edit{
 		{"internal/core/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},
@@ -352,7 +352,7 @@ var corrections = []putBack{
 
 	// Shutdown.
 	{"futures", []edit{
-		{"cluster/node.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
+		{"internal/core/engine/engine.go", "end.Set(reflect.ValueOf(down))", "_ = down"},
 	}, []finding{{"cluster", "TestCloseWhileApplying", "timed out"}}},
 
 	// Files.

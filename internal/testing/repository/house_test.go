@@ -32,6 +32,7 @@ const house = `
 	fsm internal/core/report
 	internal/core/storage internal/core/election
 	internal/core/peer
+	internal/core/engine
 	server cluster
 	internal/core/testhooks spec
 	lockkeeper
@@ -250,6 +251,32 @@ var pureAllowed = map[string][]string{
 	"":                {"net/netip"}, // arithmetic of addresses
 	"jute/frame.go":   {"io"},        // reads from a Reader that it is given
 	"fsm/snapshot.go": {"io", "bufio"},
+}
+
+// engineOnly are the packages that may know Raft's library and its stores, apart from tests and what is for tests. Package fsm implements
+// an interface of the library, in one file.
+var engineOnly = []string{"internal/core/engine", "internal/core/storage"}
+
+// TestRaftBehindWall checks that all others go through package engine.
+func TestRaftBehindWall(t *testing.T) {
+	seen := map[string]bool{}
+	for _, s := range sources(t) {
+		name := s.dir + "/" + s.name
+		if s.test || name == "fsm/raft.go" || s.dir == "spec" || strings.HasPrefix(s.dir, "internal/testing/") {
+			continue
+		}
+		for _, p := range s.imports() {
+			if !strings.HasPrefix(p, "github.com/hashicorp/") {
+				continue
+			}
+			if seen[s.dir] = true; !slices.Contains(engineOnly, s.dir) {
+				t.Errorf("%s imports %s, which only these packages may know: %v", name, p, engineOnly)
+			}
+		}
+	}
+	if len(seen) < len(engineOnly) {
+		t.Errorf("Raft's library is imported only by %v", seen)
+	}
 }
 
 // TestDecisions checks that the packages that decide start no goroutine and read no clock: the time is an input.

@@ -45,7 +45,7 @@ var putBacks = []putBack{
 		{"cluster/propose.go", "if ok && p.awaitApplied(index, suspended) {", "if ok && index > 0 {"},
 	}, []finding{{"cluster", "TestReadAsksLeader", "FAIL"}}},
 	{"a new leader answers a sync before an entry of its term is committed", []edit{
-		{"cluster/readindex.go", "if !leads || r.raft.begun.Load() != term {", "if !leads {"},
+		{"cluster/readindex.go", "if !leads || r.begun.Load() != term {", "if !leads {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"a leader that has lost the majority, or heard of a later term, still says that it leads", []edit{
 		{"cluster/pulse.go", " && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority", ""},
@@ -54,7 +54,7 @@ var putBacks = []putBack{
 		{"internal/core/election/contacts.go", "h.AsOf -= max(0, leaseAge).Milliseconds()", "_ = leaseAge"},
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
-		{"cluster/pulse.go", "\tcase p.over.Load():\n\t\treturn forever", "\tcase p.over.Load() && at.Running < 0:\n\t\treturn forever"},
+		{"cluster/pulse.go", "\tcase p.Over.Load():\n\t\treturn forever", "\tcase p.Over.Load() && at.Running < 0:\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
 		{"cluster/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
@@ -67,11 +67,11 @@ var putBacks = []putBack{
 		{"cluster/pulse.go", "h.Term >= newest && applied > b.End {", "h.Term >= newest && applied > b.End && false {"},
 	}, []finding{{"cluster", "TestAheadOfLeader", "its fault"}}},
 	{"a member goes on whose snapshot ends with another entry than its leader has", []edit{
-		{"cluster/transport.go", "\tcase term != newest.Term:\n", "\tcase term != newest.Term && term == 0:\n"},
+		{"internal/core/engine/transport.go", "\tcase term != newest.Term:\n", "\tcase term != newest.Term && term == 0:\n"},
 	}, []finding{{"cluster", "TestAheadOfLeader", "its fault"}}},
 	{"a member is sent the same snapshot without a pause", []edit{
-		{"cluster/transport.go", "\tif s.times++; s.times == 1 {\n", "\tif s.times++; s.times > 0 {\n"},
-	}, []finding{{"cluster", "TestSameSnapshotAgain", "times in a minute"}}},
+		{"internal/core/engine/transport.go", "\tif s.times++; s.times == 1 {\n", "\tif s.times++; s.times > 0 {\n"},
+	}, []finding{{"internal/core/engine", "TestSameSnapshotAgain", "times in a minute"}}},
 	{"a member that is stuck only in a snapshot does not count for an election", []edit{
 		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.raft.snapshots.length(at))\n"},
 	}, []finding{{"cluster", "TestElectionBesideStuckSnapshot", "nobody led"}}},

@@ -171,41 +171,41 @@ var plants = []plant{
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "expiry"}},
 	{"a member that joins does not take over the leader's term", []edit{
-		{"cluster/transport.go", "\tif t.raft.CurrentTerm() < term {\n\t\tt.give(", "\tif term == 0 {\n\t\tt.give("},
-		{"cluster/transport.go", "\treturn t.raft.CurrentTerm() >= term\n", "\treturn true\n"},
+		{"internal/core/engine/elect.go", "\tif e.Term() < term {\n", "\tif term == 0 {\n"},
+		{"internal/core/engine/elect.go", "\treturn e.Term() >= term\n", "\treturn true\n"},
 	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
-		{"cluster/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
-		{"cluster/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
+		{"internal/core/engine/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
+		{"internal/core/engine/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
 		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })", "_ = l.watch"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
-		{"cluster/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
-		{"cluster/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
-		{"cluster/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
+		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"internal/core/engine/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
+		{"internal/core/engine/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
 	}, []string{"connections", "recovery", "progress"}},
 	// What a leader shows of entries that its disk has not written.
 	{"a leader applies an entry before its disk has it", []edit{
-		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
+		{"internal/core/engine/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
 	}, lossChecks},
 	{"a leader tells the others that an entry is committed before its disk has it", []edit{
-		{"cluster/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
+		{"internal/core/engine/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
 	}, lossChecks},
 	{"something else is stored before what a leader has not written", []edit{
-		{"cluster/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed", "\tfor end := uint64(0); a.failed"},
+		{"internal/core/engine/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed", "\tfor end := uint64(0); a.failed"},
 	}, lossChecks},
 	{"a leader counts itself among those that have what it has not written", []edit{
-		{"cluster/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
+		{"internal/core/engine/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
 	}, lossChecks},
 	{"a follower acknowledges an entry before its disk has it", []edit{
-		{"cluster/asynclog.go", "!a.off && a.leads() && a.postpone", "!a.off && a.postpone"},
+		{"internal/core/engine/asynclog.go", "!a.off && a.leads() && a.postpone", "!a.off && a.postpone"},
 	}, lossChecks},
 	// What goes over a stream.
 	{"a message says that more is committed than a follower has accepted", []edit{
-		{"cluster/stream.go", "max(q.LeaderCommitIndex, min(s.known, end))", "max(q.LeaderCommitIndex, s.known)"},
-		{"cluster/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
+		{"internal/core/engine/stream.go", "max(q.LeaderCommitIndex, min(s.known, end))", "max(q.LeaderCommitIndex, s.known)"},
+		{"internal/core/engine/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
 	}, lossChecks},
 }
 

@@ -4,6 +4,7 @@ import (
 	"runtime/pprof"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -67,4 +68,20 @@ func ofServers() (stacks []string) {
 		}
 	}
 	return stacks
+}
+
+// Receive returns what comes from c within a minute, or that c is closed.
+func Receive[T any](t testing.TB, what string, c <-chan T) (v T) {
+	t.Helper()
+	select {
+	case v = <-c:
+	case <-time.After(time.Minute):
+		t.Fatalf("never came: %s", what)
+	}
+	return v
+}
+
+// Bubble runs f in a subtest that is a bubble of synctest.
+func Bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Run(name, func(t *testing.T) { synctest.Test(t, f) })
 }

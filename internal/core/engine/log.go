@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 )
 
-// raftLogger returns a logger for Raft that writes to log.
-func raftLogger(log *slog.Logger) hclog.Logger {
+// Logger returns a logger for Raft, or its stores, that writes to log.
+func Logger(log *slog.Logger) hclog.Logger {
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Name: "raft", Level: hclog.Off, Output: io.Discard})
 	l.RegisterSink(slogSink{log.With("part", "raft")})
 	return l

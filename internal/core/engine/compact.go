@@ -1,7 +1,6 @@
-package cluster
+package engine
 
 import (
-	"log/slog"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -10,42 +9,35 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// entryCost is the minimum number of bytes that an entry counts for, since raft.db
+// EntryCost is the minimum number of bytes that an entry counts for, since raft.db
 // adds some to each. It also bounds the number of entries in a log of short ones.
-const entryCost = 256
+const EntryCost = 256
 
 // compactor has Raft take snapshots and truncate its log. It counts the bytes of log
 // since the last snapshot, to decide when the next is due: Raft would count entries,
 // but an entry may hold one command or thousands. Its goroutine is run. Its methods
 // are safe for concurrent use.
 type compactor struct {
-	stop    <-chan struct{}
-	log     *slog.Logger
-	raft    *node
-	replica *fsm.Replica
-	bytes   int64 // Config.SnapshotBytes
-	keeps   bool  // there may be members that lag, so some log is kept for them
+	engine *Engine
+	bytes  int64 // Config.SnapshotBytes
+	keeps  bool  // there may be members that lag, so some log is kept for them
 
 	mu      sync.Mutex
 	due     wake.Signal   // for run
-	grown   int64         // bytes applied since the newest snapshot was begun; each entry counts at least entryCost
+	grown   int64         // bytes applied since the newest snapshot was begun; each entry counts at least EntryCost
 	entries int64         // applied since then
 	taking  bool          // a snapshot is due or being taken
 	full    chan struct{} // see room
 }
 
-// newCompactor returns a compactor whose run ends when stop is closed.
-func newCompactor(stop <-chan struct{}, cfg *Config, n *node, replica *fsm.Replica) *compactor {
-	return &compactor{
-		stop: stop, log: cfg.Log, raft: n, replica: replica,
-		bytes: cfg.SnapshotBytes, keeps: cfg.clustered(), due: wake.NewSignal(),
-	}
+func newCompactor(e *Engine) *compactor {
+	return &compactor{engine: e, bytes: e.cfg.SnapshotBytes, keeps: e.cfg.Port != nil, due: wake.NewSignal()}
 }
 
 // limit is how many bytes of log make a snapshot due: Config.SnapshotBytes, or the
 // size of the data if that is larger.
 func (c *compactor) limit() (limit int64) {
-	c.replica.View(func(v *fsm.View) { limit = max(c.bytes, v.Tree().DataSize()) })
+	c.engine.replica.View(func(v *fsm.View) { limit = max(c.bytes, v.Tree().DataSize()) })
 	return limit
 }
 
@@ -55,7 +47,7 @@ func (c *compactor) grew(bytes int) {
 	limit := c.limit()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.grown += max(int64(bytes), entryCost)
+	c.grown += max(int64(bytes), EntryCost)
 	c.entries++
 	if c.grown < limit {
 		return
@@ -69,9 +61,7 @@ func (c *compactor) grew(bytes int) {
 	}
 }
 
-// room returns nil if there is room in the log for another entry. There is none while a snapshot
-// is being taken and the log written since is already long enough for another one; the channel is
-// closed when that has changed. This bounds the log when writes outrun the disk.
+// room does what [Engine.Room] says. This bounds the log when writes outrun the disk.
 func (c *compactor) room() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -94,7 +84,7 @@ func (c *compactor) run() {
 	for {
 		select {
 		case <-c.due:
-		case <-c.stop:
+		case <-c.engine.Stop:
 			return
 		}
 		grown, entries := c.begin()
@@ -102,12 +92,12 @@ func (c *compactor) run() {
 			// Keep about SnapshotBytes of log for members that lag: sending them
 			// log is cheaper than sending the snapshot.
 			trailing := uint64(max(1, c.bytes*entries/max(1, grown)))
-			if err := c.raft.configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = trailing }); err != nil {
-				c.log.Warn("cannot set how much log to keep after a snapshot", "error", err)
+			if err := c.engine.Configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = trailing }); err != nil {
+				c.engine.cfg.Log.Warn("cannot set how much log to keep after a snapshot", "error", err)
 			}
 		}
-		if err := c.raft.takeSnapshot(); err != nil {
-			c.log.Warn("cannot take a snapshot", "error", err)
+		if err := c.engine.TakeSnapshot(); err != nil {
+			c.engine.cfg.Log.Warn("cannot take a snapshot", "error", err)
 		}
 		c.mu.Lock()
 		c.taking = false
@@ -124,4 +114,15 @@ func (c *compactor) begin() (grown, entries int64) {
 	c.grown, c.entries = 0, 0
 	c.makeRoom()
 	return grown, entries
+}
+
+// TakeSnapshot has Raft take a snapshot, and shorten its log. It gives up, without an error, if the leader has sent one
+// that covers all of it.
+func (e *Engine) TakeSnapshot() error {
+	e.saving.turn.Take()
+	defer e.saving.turn.Give()
+	if err := e.raft.Snapshot().Error(); !e.saving.superseded.Load() {
+		return err
+	}
+	return nil
 }

@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"errors"
@@ -25,31 +25,31 @@ import (
 type guardedStore struct {
 	raft.LogStore
 	raft.StableStore
-	*lifecycle
-	disk    *disk
-	now     func() timing.Moment
-	applied func() uint64   // index of the last entry that Raft has had applied here
-	cut     <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
+	*Lifecycle
+	disk   *disk
+	now    func() timing.Moment
+	passed func() uint64   // index of the last entry that Raft has had applied here
+	cut    <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
 
 // newGuardedStore returns a store that writes to d.
-func newGuardedStore(d *disk, l *lifecycle, now func() timing.Moment, applied func() uint64, cut <-chan struct{}) guardedStore {
-	return guardedStore{d.storage.Log, d.storage.Stable, l, d, now, applied, cut}
+func newGuardedStore(d *disk, l *Lifecycle, now func() timing.Moment, passed func() uint64, cut <-chan struct{}) guardedStore {
+	return guardedStore{d.storage.Log, d.storage.Stable, l, d, now, passed, cut}
 }
 
 func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
 func (s guardedStore) StoreLogs(logs []*raft.Log) error {
-	if s.killed.Load() {
+	if s.Killed.Load() {
 		return ErrClosed
 	}
 	if err := s.follows(logs[0].Index); err != nil {
 		return err
 	}
-	began, before := time.Now(), s.broken.Load()
+	began, before := time.Now(), s.Broken.Load()
 	err := s.disk.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
-		s.cannotWrite(s.disk.storage, err)
+		s.CannotWrite(s.disk.storage, err)
 		if before {
 			return fmt.Errorf("%w: %w", errBroken, err)
 		}
@@ -68,7 +68,7 @@ func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 	if err == nil {
 		s.disk.lists.note(l, storage.ServerID(s.disk.id))
 	} else if !errors.Is(err, raft.ErrLogNotFound) {
-		s.cannotRead(s.disk.storage, err)
+		s.CannotRead(s.disk.storage, err)
 	}
 	return err
 }
@@ -86,7 +86,7 @@ func (s guardedStore) follows(index uint64) error {
 		if err != nil {
 			return err
 		}
-		if last = newest.Index; index < last && last <= s.applied() {
+		if last = newest.Index; index < last && last <= s.passed() {
 			return fmt.Errorf("cluster: entry %d is before the end of the snapshot, %d", index, last)
 		}
 	}
@@ -99,7 +99,7 @@ func (s guardedStore) follows(index uint64) error {
 func (s guardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
 	newest, err := s.disk.newestSnapshot(s.now())
 	if err != nil {
-		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
+		s.CannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
 	}
 	return newest, err
 }
@@ -121,16 +121,16 @@ func (d *disk) newestSnapshot(now timing.Moment) (newest raft.SnapshotMeta, err 
 // lacks what was acknowledged would have it replaced, and there must be none. If there is,
 // this member ends and keeps what it has.
 func (s guardedStore) DeleteRange(first, last uint64) error {
-	if s.killed.Load() {
+	if s.Killed.Load() {
 		return ErrClosed
 	}
 	newest, err := s.newestSnapshot()
 	if err != nil {
 		return err
 	}
-	if at := max(first, newest.Index+1); at <= min(last, s.applied()) {
+	if at := max(first, newest.Index+1); at <= min(last, s.passed()) {
 		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.storage.Name, at, election.ErrDiffers)
-		s.fail(err)
+		s.Fail(err)
 		return err
 	}
 	if last == newest.Index {
@@ -147,7 +147,7 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	}
 	err = s.disk.stall.write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
 	if err != nil {
-		s.cannotWrite(s.disk.storage, err)
+		s.CannotWrite(s.disk.storage, err)
 		return err
 	}
 	s.disk.lists.deleted(first, last)
@@ -211,18 +211,18 @@ func (s guardedStore) SetUint64(key []byte, val uint64) error {
 
 func (s guardedStore) stable(store func() error) error {
 	err := ErrClosed
-	if !s.killed.Load() {
+	if !s.Killed.Load() {
 		err = s.disk.stall.write(s.now(), store)
 	}
 	if err == nil {
 		return nil
 	}
-	s.cannotWrite(s.disk.storage, err)
+	s.CannotWrite(s.disk.storage, err)
 	// The owner of this member closes it because of the fault. Block until then:
 	// Raft must not continue with a term or vote that is not stored, and it would
 	// panic on an error. Wait also until nothing can be sent any more, since a vote
 	// that is sent but not stored could be given twice.
-	<-s.stop
+	<-s.Stop
 	if s.cut != nil {
 		<-s.cut
 	}
@@ -234,7 +234,7 @@ func (s guardedStore) stable(store func() error) error {
 // log and comparing its checksums. raft.LogCache limits only their number.
 type recentLog struct {
 	raft.LogStore
-	life    *lifecycle
+	life    *Lifecycle
 	started atomic.Bool // Raft has started
 
 	mu    sync.RWMutex
@@ -244,11 +244,11 @@ type recentLog struct {
 
 // The newest entry is kept whatever its size.
 const (
-	recentEntries = 16
+	RecentEntries = 16
 	recentBytes   = 8 << 20
 )
 
-func newRecentLog(log raft.LogStore, l *lifecycle) *recentLog {
+func newRecentLog(log raft.LogStore, l *Lifecycle) *recentLog {
 	return &recentLog{LogStore: log, life: l}
 }
 
@@ -265,8 +265,8 @@ func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	r.mu.RUnlock()
 	err := r.LogStore.GetLog(index, l)
-	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.started.Load() && r.life.over.Load() {
-		<-r.life.stop
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.started.Load() && r.life.Over.Load() {
+		<-r.life.Stop
 		runtime.Goexit()
 	}
 	return err
@@ -299,7 +299,7 @@ func (r *recentLog) StoreLogs(logs []*raft.Log) error {
 		r.kept, r.bytes = append(r.kept, l), r.bytes+len(l.Data)
 	}
 	drop := 0
-	for n := len(r.kept); n-drop > recentEntries || r.bytes > recentBytes && n-drop > 1; drop++ {
+	for n := len(r.kept); n-drop > RecentEntries || r.bytes > recentBytes && n-drop > 1; drop++ {
 		r.bytes -= len(r.kept[drop].Data)
 	}
 	r.kept = slices.Delete(r.kept, 0, drop)
@@ -327,16 +327,16 @@ func (r *recentLog) forget() {
 // long it needs for one part of the snapshot, not for all of it.
 type watchedSnapshots struct {
 	raft.SnapshotStore
-	*lifecycle
+	*Lifecycle
 	disk    *disk
 	now     func() timing.Moment
-	applied func() uint64 // see guardedStore
+	passed  func() uint64 // see guardedStore
 	silence time.Duration // see times
 }
 
-// maxSnapshotPart is how many bytes of a snapshot the disk is given at once. It counts as stuck if it
+// MaxSnapshotPart is how many bytes of a snapshot the disk is given at once. It counts as stuck if it
 // needs longer than an election timeout for them.
-const maxSnapshotPart = 512 << 10
+const MaxSnapshotPart = 512 << 10
 
 // write has the disk do a part of a snapshot, for which it syncs so many files, one after the other.
 func (s watchedSnapshots) write(syncs int, f func() error) error {
@@ -350,7 +350,7 @@ func (s watchedSnapshots) write(syncs int, f func() error) error {
 }
 
 func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if s.disk.saving.installing.Load() && s.disk.hasAll(s.now(), s.applied(), index, term) {
+	if s.disk.saving.installing.Load() && s.disk.hasAll(s.now(), s.passed(), index, term) {
 		return nil, errNeedless
 	}
 	w := watchedSink{store: s, began: time.Now()}
@@ -368,7 +368,7 @@ func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 func (s watchedSnapshots) List() ([]*raft.SnapshotMeta, error) {
 	list, err := s.SnapshotStore.List()
 	if err != nil {
-		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
+		s.CannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
 	}
 	return list, err
 }
@@ -383,7 +383,7 @@ func (s watchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 		replaced = len(list) == 0 || list[0].ID != id
 	}
 	if err != nil && !replaced {
-		s.cannotRead(s.disk.storage, fmt.Errorf("snapshot %s: %w", id, err))
+		s.CannotRead(s.disk.storage, fmt.Errorf("snapshot %s: %w", id, err))
 	}
 	return meta, state, err
 }
@@ -395,7 +395,7 @@ type watchedSink struct {
 }
 
 func (s watchedSink) Write(p []byte) (n int, err error) {
-	for part := range slices.Chunk(p, maxSnapshotPart) {
+	for part := range slices.Chunk(p, MaxSnapshotPart) {
 		if s.store.disk.saving.superseded.Load() {
 			return n, errSuperseded
 		}

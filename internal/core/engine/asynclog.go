@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"cmp"
@@ -101,7 +101,7 @@ func (a *asyncLog) run() {
 	for open := true; open; {
 		select {
 		case <-a.more:
-		case <-a.stop:
+		case <-a.Stop:
 			open = false
 		}
 		for a.write(!open) {
@@ -202,7 +202,7 @@ func (a *asyncLog) await(index uint64) bool {
 		select {
 		case <-written:
 		case <-accepted:
-		case <-a.stop:
+		case <-a.Stop:
 			return false
 		}
 	}
@@ -247,7 +247,7 @@ func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	a.mu.Unlock()
 	err := a.guardedStore.GetLog(index, l)
-	if err != raft.ErrLogNotFound || index > a.applied() || a.leads() {
+	if err != raft.ErrLogNotFound || index > a.passed() || a.leads() {
 		return err
 	}
 	newest, fault := a.newestSnapshot()

@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"bufio"
@@ -192,7 +192,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 		s.end()
 		return nil, errDeposed
 	}
-	q.LeaderCommitIndex = s.t.raft.log.committed(q.LeaderCommitIndex)
+	q.LeaderCommitIndex = s.t.engine.log.committed(q.LeaderCommitIndex)
 	end := q.PrevLogEntry + uint64(len(q.Entries))
 	s.turn.Take()
 	s.mu.Lock()
@@ -295,13 +295,13 @@ func (s *stream) Close() error {
 	s.closes.Do(func() { close(s.done) })
 	s.end()
 	select {
-	case <-s.t.life.stop:
+	case <-s.t.life.Stop:
 		// recentLog.GetLog may have ended the goroutine with which Raft sends. Then the one that takes the
 		// answers ends only when it gets a refusal.
 		s.t.wg.Go(func() {
 			select {
 			case s.answers <- &entryCall{q: new(raft.AppendEntriesRequest), r: new(raft.AppendEntriesResponse)}:
-			case <-s.t.raft.down:
+			case <-s.t.engine.down:
 			}
 		})
 	default:
@@ -358,7 +358,7 @@ func (s *stream) read() {
 			return
 		}
 		if *call.r = r; r.Success {
-			s.t.raft.log.acks.accepted(s.to, call.q)
+			s.t.engine.log.acks.accepted(s.to, call.q)
 		}
 		s.room.Raise()
 		select {
@@ -423,7 +423,7 @@ func (f *followerEnd) read(from uint64) error {
 		}
 		q.RPCHeader = header
 		f.conn.begun.Store(in.Buffered() > 0)
-		f.t.raft.leaderCommit.hear(q)
+		f.t.engine.leaderCommit.hear(q)
 		if asks {
 			select {
 			case f.owed <- struct{}{}:

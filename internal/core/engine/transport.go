@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"bytes"
@@ -26,8 +26,8 @@ import (
 type transport struct {
 	*raft.NetworkTransport // nil before open
 	timing.Times
-	life      *lifecycle
-	raft      *node
+	life      *Lifecycle
+	engine    *Engine
 	peers     *peer.Port
 	rpcs      chan raft.RPC  // for Raft's main goroutine
 	conns     raftConns      // see watchConns
@@ -70,10 +70,12 @@ const mostWaiting = 8
 // maxPool is the number of idle connections kept to each member.
 const maxPool = 3
 
-func newTransport(l *lifecycle, n *node, peers *peer.Port, times timing.Times, now func() timing.Moment, voted func(id uint64, asked timing.Moment), seenAlive func(id uint64)) *transport {
+func newTransport(e *Engine) *transport {
+	times, port := e.cfg.Contacts.Times, e.cfg.Port
 	t := &transport{
-		Times: times, life: l, raft: n, peers: peers, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: now, voted: voted,
-		away: map[uint64]chan struct{}{}, conns: raftConns{silence: times.ElectionTimeout, peers: peers, seenAlive: seenAlive, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: func(string) uint64 { return 0 }}, waiting: map[string][]*waiting{},
+		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now, voted: e.cfg.Contacts.Accepted,
+		away: map[uint64]chan struct{}{}, waiting: map[string][]*waiting{},
+		conns:   raftConns{silence: times.ElectionTimeout, peers: port, seenAlive: e.cfg.Contacts.SeenAlive, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: e.idOf},
 		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns.wg = &t.wg
@@ -84,7 +86,7 @@ func newTransport(l *lifecycle, n *node, peers *peer.Port, times timing.Times, n
 // be open.
 func (t *transport) open() {
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: raftLayer{&t.conns}, MaxPool: maxPool, Logger: raftLogger(t.peers.Log), MsgpackUseNewTimeFormat: true,
+		Stream: raftLayer{&t.conns}, MaxPool: maxPool, Logger: Logger(t.peers.Log), MsgpackUseNewTimeFormat: true,
 	})
 	t.wg.Go(t.conns.watchConns)
 	t.wg.Go(func() {
@@ -99,20 +101,27 @@ func (t *transport) open() {
 	})
 }
 
+// close closes it, if it was opened.
+func (t *transport) close() {
+	if t.NetworkTransport != nil {
+		t.Close()
+	}
+}
+
 // header returns the header for Raft messages sent by this member.
 func (t *transport) header() raft.RPCHeader {
-	id := storage.ServerID(t.raft.id)
+	id := storage.ServerID(t.engine.id)
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: t.EncodePeer(id, t.LocalAddr())}
 }
 
 // dispatch passes a message on, without waiting for that.
 func (t *transport) dispatch(rpc raft.RPC) {
-	if t.raft.behind() && t.keepOut(rpc) {
+	if t.engine.Behind() && t.keepOut(rpc) {
 		return
 	}
 	switch q := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
-		t.raft.leaderCommit.hear(q)
+		t.engine.leaderCommit.hear(q)
 		if t.lacks(q) {
 			t.wg.Go(func() { t.answerLacking(rpc) })
 			return
@@ -134,7 +143,7 @@ func (t *transport) dispatch(rpc raft.RPC) {
 		t.wg.Go(func() { t.receive(rpc) })
 	case *raft.TimeoutNowRequest:
 		t.wg.Go(func() {
-			t.endElection(t.ElectionTimeout)
+			t.engine.endElection(t.ElectionTimeout)
 			t.pass(rpc)
 		})
 	default:
@@ -149,17 +158,17 @@ var errDeposed = errors.New("cluster: this member has begun a later term than th
 // read from its log, or the snapshot, may be another leader's. If it were sent in the earlier term, the receiver would
 // apply it without learning of the later term, and an earlier message of this member, which comes late, would replace
 // it. If over returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
-func (t *transport) over(term uint64) bool { return t.raft.terms.newest.Load() > term }
+func (t *transport) over(term uint64) bool { return t.engine.terms.newest.Load() > term }
 
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
 func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
-	at, applied := q.PrevLogEntry, t.raft.applied()
+	at, applied := q.PrevLogEntry, t.engine.Passed()
 	switch {
 	case at > applied || at == applied && at == 0:
 		return false
 	case at == applied: // as usual: then the log has it, unless it is empty
-		last, err := t.raft.storage.Log.LastIndex()
+		last, err := t.engine.storage.Log.LastIndex()
 		return err == nil && last == 0
 	}
 	if at == 0 { // it has the leader's first entry, or is a heartbeat, or what InstallSnapshot sends
@@ -168,7 +177,7 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 		}
 		at = 1
 	}
-	return t.raft.storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
+	return t.engine.storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
 }
 
 // answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not
@@ -179,8 +188,8 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 // one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
 func (t *transport) answerLacking(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
-	newest, err := t.raft.disk.newestSnapshot(t.now())
-	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.raft.applied() || q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {
+	newest, err := t.engine.disk.newestSnapshot(t.now())
+	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.Passed() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
 		t.pass(rpc)
 		return
 	}
@@ -192,8 +201,8 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 	}
 	switch {
 	case term != newest.Term:
-		err := fmt.Errorf("%s: the leader has another entry %d than the one with which this member's snapshot ends: %w", t.raft.storage.Name, newest.Index, election.ErrDiffers)
-		t.life.fail(err)
+		err := fmt.Errorf("%s: the leader has another entry %d than the one with which this member's snapshot ends: %w", t.engine.storage.Name, newest.Index, election.ErrDiffers)
+		t.life.Fail(err)
 		rpc.Respond(nil, err)
 	case newest.Index == q.PrevLogEntry:
 		t.pass(rpc)
@@ -218,14 +227,14 @@ func (t *transport) deliver(rpc raft.RPC) {
 	}
 }
 
-// keepOut answers a message about an election in the place of Raft (see node.catchUp), and
+// keepOut answers a message about an election in the place of Raft (see Engine.CatchUp), and
 // reports whether it is one.
 func (t *transport) keepOut(rpc raft.RPC) bool {
 	switch rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
-		rpc.Respond(&raft.RequestVoteResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm()}, nil)
+		rpc.Respond(&raft.RequestVoteResponse{RPCHeader: t.header(), Term: t.engine.Term()}, nil)
 	case *raft.RequestPreVoteRequest:
-		rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm()}, nil)
+		rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.engine.Term()}, nil)
 	case *raft.TimeoutNowRequest:
 		rpc.Respond(nil, errors.New("cluster: this member has not caught up"))
 	default:
@@ -317,7 +326,7 @@ func (t *transport) install(rpc raft.RPC) error {
 		return errBusy
 	}
 	defer t.receiving.Give()
-	spool, err := t.raft.storage.Spool()
+	spool, err := t.engine.storage.Spool()
 	if t.checkDisk(err) != nil {
 		t.peers.Log.Error("cannot store a snapshot from the leader", "error", err)
 		return err
@@ -331,20 +340,20 @@ func (t *transport) install(rpc raft.RPC) error {
 	if !t.awaitOwn(q.LastLogIndex) {
 		return ErrClosed
 	}
-	defer t.raft.saving.turn.Give()
+	defer t.engine.saving.turn.Give()
 	needless := func() {
-		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.raft.CurrentTerm(), Success: true}, nil)
+		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
 	}
-	if t.raft.disk.hasAll(t.now(), t.raft.applied(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.raft.CurrentTerm() && t.raft.State() == raft.Follower {
+	if t.engine.disk.hasAll(t.now(), t.engine.Passed(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.engine.Term() && t.engine.Role() == Follower {
 		needless()
 		return nil
 	}
-	t.raft.saving.installing.Store(true)
-	defer t.raft.saving.installing.Store(false)
-	t.raft.unwritten.Store(nil)
+	t.engine.saving.installing.Store(true)
+	defer t.engine.saving.installing.Store(false)
+	t.engine.unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
-	t.raft.stall.write(t.now(), func() error {
+	t.engine.stall.write(t.now(), func() error {
 		select {
 		case a := <-answered:
 			if a.Error != nil && endsWith(a.Error, errNeedless) {
@@ -352,7 +361,7 @@ func (t *transport) install(rpc raft.RPC) error {
 				return nil
 			}
 			// Raft only returns the error, and would be sent the snapshot for ever.
-			if why := t.raft.unwritten.Load(); why != nil && a.Error != nil {
+			if why := t.engine.unwritten.Load(); why != nil && a.Error != nil {
 				t.checkDisk(*why)
 			}
 			if r, ok := a.Response.(*raft.InstallSnapshotResponse); ok && r.Success {
@@ -370,10 +379,10 @@ func (t *transport) install(rpc raft.RPC) error {
 // awaitOwn takes the turn of saving, to install a snapshot that ends with the entry end. It returns false if this member
 // is closed first.
 func (t *transport) awaitOwn(end uint64) bool {
-	t.raft.saving.superseded.Store(end > t.raft.applied())
-	defer t.raft.saving.superseded.Store(false)
+	t.engine.saving.superseded.Store(end > t.engine.Passed())
+	defer t.engine.saving.superseded.Store(false)
 	select {
-	case t.raft.saving.turn <- struct{}{}:
+	case t.engine.saving.turn <- struct{}{}:
 		return true
 	case <-t.peers.Ctx.Done():
 		return false
@@ -386,11 +395,11 @@ func (t *transport) awaitOwn(end uint64) bool {
 func (t *transport) replaceEnd(q *raft.InstallSnapshotRequest) {
 	for range 3 { // a later term may begin meanwhile
 		var l raft.Log
-		if t.raft.storage.Log.GetLog(q.LastLogIndex, &l) != nil || l.Term == q.LastLogTerm {
+		if t.engine.storage.Log.GetLog(q.LastLogIndex, &l) != nil || l.Term == q.LastLogTerm {
 			return
 		}
-		term := t.raft.CurrentTerm() // first: if a later one begins, Raft ignores the message
-		addr, id := t.raft.LeaderWithID()
+		term := t.engine.Term() // first: if a later one begins, Raft ignores the message
+		addr, id := t.engine.raft.LeaderWithID()
 		h := t.header()
 		if h.ID, h.Addr = []byte(id), nil; addr != "" { // the leader that Raft knows already
 			h.Addr = t.EncodePeer(id, addr)
@@ -412,13 +421,13 @@ var errLaterTerm = errors.New("cluster: a later term has begun")
 func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 	q := rpc.Command.(*raft.InstallSnapshotRequest)
 	in := peer.ReadFunc(func(p []byte) (int, error) {
-		if t.raft.terms.newest.Load() > q.Term {
+		if t.engine.terms.newest.Load() > q.Term {
 			return 0, errLaterTerm
 		}
 		return rpc.Reader.Read(p)
 	})
 	out := peer.WriteFunc(func(p []byte) (n int, err error) {
-		err = t.raft.stall.write(t.now(), func() error {
+		err = t.engine.stall.write(t.now(), func() error {
 			n, err = spool.Write(p)
 			return err
 		})
@@ -440,7 +449,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 // returns it. That there is no file descriptor is no fault: the leader sends the snapshot again.
 func (t *transport) checkDisk(err error) error {
 	if err != nil && !storage.OutOfFiles(err) {
-		t.life.cannotWrite(t.raft.storage, err)
+		t.life.CannotWrite(t.engine.storage, err)
 	}
 	return err
 }
@@ -474,36 +483,6 @@ func (t *transport) give(message any, patience time.Duration) {
 	}
 }
 
-// endElection ends this member's candidacy in an election, before it is given TimeoutNow
-// again. A candidate that stood because of that message remains one in Raft until its own
-// long timeout, even if another member was elected, and until then ignores the next
-// TimeoutNow. It gives up after patience.
-func (t *transport) endElection(patience time.Duration) {
-	if t.raft.State() == raft.Candidate {
-		t.stepDown(patience)
-	}
-}
-
-// stepDown turns a leader or a candidate into a follower, by giving Raft a vote
-// request of a later term. The request comes with an empty log, so it gets no vote. It
-// gives up after patience.
-func (t *transport) stepDown(patience time.Duration) {
-	if t.raft.State() != raft.Follower {
-		t.give(&raft.RequestVoteRequest{RPCHeader: t.header(), Term: t.raft.CurrentTerm() + 1, LeadershipTransfer: true}, patience)
-	}
-}
-
-// adopt has Raft store a term, of which another member is the leader, before it hears from that:
-// then no earlier leader can count on this member. It does so by a vote request, and Raft may
-// give this member its vote, so that nobody else gets it. adopt gives up after patience, and
-// reports whether Raft has the term.
-func (t *transport) adopt(term uint64, patience time.Duration) bool {
-	if t.raft.CurrentTerm() < term {
-		t.give(&raft.RequestVoteRequest{RPCHeader: t.header(), Term: term, LeadershipTransfer: true}, patience)
-	}
-	return t.raft.CurrentTerm() >= term
-}
-
 // DecodePeer implements raft.Transport. It leaves out what dispatch appends.
 func (t *transport) DecodePeer(b []byte) raft.ServerAddress {
 	addr, _, _ := bytes.Cut(b, []byte{0})
@@ -521,8 +500,8 @@ func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
 func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
-		if ok && t.raft.terms.during(q.Term, func() bool {
-			if q.Term != t.raft.CurrentTerm() || t.raft.State() != raft.Follower {
+		if ok && t.engine.terms.during(q.Term, func() bool {
+			if q.Term != t.engine.Term() || t.engine.Role() != Follower {
 				return false
 			}
 			handle(rpc)
@@ -572,7 +551,7 @@ func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, a
 // its end. If so, Raft gets the answer to a message with the last entry that the member has, and continues after that.
 func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) {
 	last := new(raft.Log)
-	if t.raft.log.GetLog(resp.LastLog, last) != nil {
+	if t.engine.log.GetLog(resp.LastLog, last) != nil {
 		return
 	}
 	r, err := t.compare(id, target, args.RPCHeader, args.Term, last.Index, last.Term)
@@ -598,7 +577,7 @@ func (t *transport) compare(id raft.ServerID, target raft.ServerAddress, h raft.
 func (t *transport) has(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest) bool {
 	r, err := t.compare(id, target, q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm)
 	last := new(raft.Log)
-	if err == nil && !r.Success && r.Term == q.Term && r.LastLog > q.LastLogIndex && t.raft.log.GetLog(r.LastLog, last) == nil {
+	if err == nil && !r.Success && r.Term == q.Term && r.LastLog > q.LastLogIndex && t.engine.log.GetLog(r.LastLog, last) == nil {
 		r, err = t.compare(id, target, q.RPCHeader, q.Term, last.Index, last.Term)
 	}
 	return err == nil && r.Success
@@ -612,10 +591,10 @@ func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, a
 		return errDeposed
 	}
 	args.Entries = shorten(args)
-	args.LeaderCommitIndex = t.raft.log.committed(args.LeaderCommitIndex)
+	args.LeaderCommitIndex = t.engine.log.committed(args.LeaderCommitIndex)
 	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
 	if err == nil && resp.Success {
-		t.raft.log.acks.accepted(id, args)
+		t.engine.log.acks.accepted(id, args)
 	}
 	return err
 }
@@ -652,11 +631,11 @@ func (t *transport) awaitReturn(id, term uint64) {
 		t.away[id] = back
 	}
 	t.mu.Unlock()
-	// pulse calls hasReturned after either of these has changed.
-	if now, leads := t.raft.term(); !leads || now != term {
+	// HasReturned is called after either of these has changed.
+	if now, leads := t.engine.Leads(); !leads || now != term {
 		return
 	}
-	if members, err := t.raft.members(); err != nil || election.Find(members, id) == nil {
+	if members, err := t.engine.Members(); err != nil || election.Find(members, id) == nil {
 		return
 	}
 	select {

@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"slices"
@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -18,8 +19,8 @@ type disk struct {
 	storage   *storage.Storage
 	terms     terms
 	stall     stall // of what an election waits for too
-	snapshots stall // of writing snapshots of this member's own; see pulse.stalled
-	work      work
+	snapshots stall // of writing snapshots of this member's own; see Engine.Saving
+	work      struct{ writes, snapshots stopwatch.Stopwatch }
 	lists     lists // of members, in the log
 	saving    saving
 	unwritten atomic.Pointer[error] // why a snapshot could not be written, the last time

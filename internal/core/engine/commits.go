@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"runtime"
@@ -16,7 +16,7 @@ import (
 type commits struct {
 	mu          sync.Mutex
 	index, term uint64
-	newest      atomic.Uint64  // index, for applied
+	last        atomic.Uint64  // index, for newest
 	news        wake.Broadcast // raised by set
 }
 
@@ -25,13 +25,13 @@ func newCommits() *commits { return new(commits) }
 func (c *commits) set(index, term uint64) {
 	c.mu.Lock()
 	c.index, c.term = index, term
-	c.newest.Store(index)
+	c.last.Store(index)
 	c.news.Raise()
 	c.mu.Unlock()
 }
 
-// applied returns the index of the newest entry.
-func (c *commits) applied() uint64 { return c.newest.Load() }
+// newest returns the index of the newest entry.
+func (c *commits) newest() uint64 { return c.last.Load() }
 
 // get returns the newest entry, and a channel that is closed when there is a newer one.
 func (c *commits) get() (index, term uint64, news <-chan struct{}) {
@@ -66,7 +66,7 @@ func (t *leaderCommit) await(applied *commits, over <-chan struct{}) {
 	// has not run yet. This lets it run first.
 	runtime.Gosched()
 	want := t.index.Load()
-	if want <= t.missed.Load() || applied.applied() >= want {
+	if want <= t.missed.Load() || applied.newest() >= want {
 		return
 	}
 	late := time.NewTimer(toldWait)

@@ -1,6 +1,10 @@
-package cluster
+package engine
 
-import "github.com/hashicorp/raft"
+import (
+	"fmt"
+
+	"github.com/hashicorp/raft"
+)
 
 // loneTransport is the transport of a standalone server. It delivers a single
 // message, TimeoutNow, which makes Raft start an election at once instead of first
@@ -21,3 +25,6 @@ func newLoneTransport(addr raft.ServerAddress) *loneTransport {
 }
 
 func (t *loneTransport) Consumer() <-chan raft.RPC { return t.incoming }
+
+// LoneAddress takes the place of an address for a standalone server, which has none.
+func LoneAddress(id uint64) string { return fmt.Sprintf("server-%d", id) }

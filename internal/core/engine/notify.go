@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"time"
@@ -6,7 +6,6 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // Raft tells followers that an entry is committed together with the next entry, or
@@ -16,42 +15,24 @@ import (
 // the message. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 
-// notifier tells the other members what is committed while this one leads.
-// Its goroutines are run and those that run starts. It has no state.
-type notifier struct {
-	*lifecycle
-	raft      *node
-	transport *transport
-	known     *commits    // see gatedFSM
-	changed   wake.Signal // for run: the members have changed
-}
-
-func newNotifier(l *lifecycle, n *node, t *transport, known *commits) *notifier {
-	return &notifier{l, n, t, known, wake.NewSignal()}
-}
-
-// run tells the other members what is committed, from the beginning of this
+// TellOthers tells the other members what is committed, from the beginning of this
 // member's leadership in term, when an entry of that term is committed, until stop is closed.
-func (n *notifier) run(term uint64, stop <-chan struct{}) {
+func (e *Engine) TellOthers(term uint64, stop <-chan struct{}) {
 	// The first entries are Raft's own, so they are not among the commits.
-	first := n.raft.log.committed(n.raft.CommitIndex())
-	if now, leads := n.raft.term(); !leads || now != term {
+	first := e.Committed()
+	if now, leads := e.Leads(); !leads || now != term {
 		return // so the entry at first may be of a later term
 	}
 	for {
-		f := n.raft.GetConfiguration()
-		if f.Error() != nil {
-			return
-		}
 		replaced := make(chan struct{}) // closed when the list of members changes
-		for _, s := range f.Configuration().Servers {
-			if s.ID != storage.ServerID(n.raft.id) {
-				n.wg.Go(func() { n.tell(s, term, first, replaced) })
+		for _, s := range e.servers() {
+			if s.ID != storage.ServerID(e.id) {
+				e.Running.Go(func() { e.tell(s, term, first, replaced) })
 			}
 		}
 		ended := false
 		select {
-		case <-n.changed:
+		case <-e.moved:
 		case <-stop:
 			ended = true
 		}
@@ -68,27 +49,27 @@ const mostTries = 4
 // tell tells one member, always about the newest entry. It begins with the one at first, which is
 // of this term. A member to which there is no stream is told by a message of its own, one at a time:
 // there will be one soon.
-func (n *notifier) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
+func (e *Engine) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
 	last, tries := uint64(0), 0
 	for {
 		var again <-chan time.Time
-		index, entryTerm, news := n.known.get()
+		index, entryTerm, news := e.known.get()
 		if index < first {
 			index, entryTerm = first, term
 		}
 		if index <= last || entryTerm == 0 {
 			// Nothing new.
-		} else if stream := n.transport.stream(s.ID); stream != nil && stream.committed(term, index, entryTerm) {
+		} else if stream := e.transport.stream(s.ID); stream != nil && stream.committed(term, index, entryTerm) {
 			last, tries = index, 0
 		} else {
 			q := raft.AppendEntriesRequest{
-				RPCHeader:    n.transport.header(),
+				RPCHeader:    e.transport.header(),
 				Term:         term,
 				PrevLogEntry: index, PrevLogTerm: entryTerm,
 				LeaderCommitIndex: index,
 			}
 			var r raft.AppendEntriesResponse
-			err := n.transport.appendEntries(s.ID, s.Address, &q, &r)
+			err := e.transport.appendEntries(s.ID, s.Address, &q, &r)
 			if err == nil && !r.Success && tries < mostTries {
 				// A majority has the entry, but it is still on its way to this member.
 				tries++

@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"bytes"
@@ -26,8 +26,11 @@ type scriptedLeader struct {
 	t        *testing.T
 	random   *rand.Rand
 	wire     openedTransport
-	cfg      Config // of the follower
-	follower *Member
+	memory   *storage.Memory // of the follower, or
+	dir      string          // the follower's directory, with
+	store    storage.LogStore
+	follower member
+	network  *memnet.Network
 
 	term      uint64
 	log       []*raft.Log // entry i+1 at i
@@ -39,26 +42,18 @@ type scriptedLeader struct {
 
 func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) *scriptedLeader {
 	net := memnet.New()
-	peers := map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"}
 	l := &scriptedLeader{
-		t: t, random: random, wire: openTransport(t, net, "a"), begins: 1, committed: 1, next: 2, term: 1,
-		cfg: memberConfig(2, peers, net.Host("b")),
+		t: t, random: random, network: net, wire: openTransport(t, net, "a"), begins: 1, committed: 1, next: 2, term: 1, store: store,
+		members: []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}},
 	}
-	l.cfg.Memory, l.cfg.SnapshotBytes = nil, 1<<30
-	l.members = (&Config{Peers: listOf(peers)}).first()
 	l.wire.answers(t, func(rpc raft.RPC) { rpc.Respond(nil, ErrClosed) }) // the others do not vote for the follower
-	var s *storage.Storage
 	if store == "" {
-		l.cfg.Memory = storage.NewMemory()
-		s = l.cfg.Memory.Open()
+		l.memory = storage.NewMemory()
 	} else {
-		l.cfg.Dir, l.cfg.LogStore = filepath.Join(testkit.MemoryDir(t), "data"), store
-		var err error
-		if s, err = storage.Open(l.cfg.Dir, store, 2, l.cfg.Log, raftLogger(l.cfg.Log)); err != nil {
-			t.Fatal(err)
-		}
+		l.dir = filepath.Join(testkit.MemoryDir(t), "data")
 	}
-	if err := s.SetIdentity(storage.Identity{Cluster: testCluster, Agreed: true}); err != nil {
+	s := l.open()
+	if err := s.SetIdentity(storage.Identity{Cluster: 0x1234, Agreed: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Bootstrap(l.members); err != nil {
@@ -104,9 +99,23 @@ func (l *scriptedLeader) compareAt(index uint64) (*raft.AppendEntriesResponse, e
 	return r, l.wire.NetworkTransport.AppendEntries("2", "b:1", &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: index, PrevLogTerm: l.log[index-1].Term}, r)
 }
 
-func (l *scriptedLeader) start() {
-	var err error
-	if l.follower, err = openMember(l.cfg, fsm.NewReplica()); err != nil {
+// open opens the follower's storage.
+func (l *scriptedLeader) open() *storage.Storage {
+	if l.memory != nil {
+		return l.memory.Open()
+	}
+	s, err := storage.Open(l.dir, l.store, 2, testkit.Quiet, Logger(testkit.Quiet))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return s
+}
+
+func (l *scriptedLeader) start() { l.startOn(l.open()) }
+
+func (l *scriptedLeader) startOn(s *storage.Storage) {
+	l.follower = newMember(2, "b:1", l.network.Host("b"))
+	if err := l.follower.start(s); err != nil {
 		l.t.Fatalf("the member does not start: %v", err)
 	}
 }
@@ -127,12 +136,11 @@ func (l *scriptedLeader) step() {
 	case 3:
 		l.snapshot(l.committed)
 	case 4:
-		r := l.follower.raft.ReloadableConfig()
-		r.TrailingLogs = 1 + uint64(l.random.IntN(5))
-		if err := l.follower.raft.ReloadConfig(r); err != nil {
+		trailing := 1 + uint64(l.random.IntN(5))
+		if err := l.follower.Configure(func(c *raft.ReloadableConfig) { c.TrailingLogs = trailing }); err != nil {
 			l.t.Fatal(err)
 		}
-		l.follower.raft.Snapshot().Error() // there may be nothing new
+		l.follower.TakeSnapshot() // there may be nothing new
 	case 5:
 		stop := l.follower.Close
 		if l.random.IntN(2) == 0 {
@@ -151,7 +159,7 @@ func (l *scriptedLeader) step() {
 		l.lead(l.term + 1)
 		l.propose(l.random.IntN(4))
 		l.committed = l.last()
-		end, _ := l.follower.raft.storage.Log.LastIndex()
+		end, _ := l.follower.storage.Log.LastIndex()
 		l.snapshot(min(l.committed, max(end, 1)))
 	case 7, 8:
 		l.propose(1 + l.random.IntN(3))
@@ -262,7 +270,7 @@ func (l *scriptedLeader) endEntry(index uint64) {
 func (l *scriptedLeader) alive() {
 	synctest.Wait()
 	select {
-	case err := <-l.follower.Err():
+	case err := <-l.follower.Errs:
 		l.t.Fatalf("the member stops by itself: %v", err)
 	default:
 	}
@@ -278,10 +286,10 @@ func (l *scriptedLeader) catchUp() {
 		l.committed = l.last()
 	}
 	synctest.Wait()
-	log := l.follower.raft.storage.Log
+	log := l.follower.storage.Log
 	first, _ := log.FirstIndex()
 	last, _ := log.LastIndex()
-	if newest, err := l.follower.raft.storage.NewestSnapshot(); max(last, newest.Index) != l.last() || err != nil {
+	if newest, err := l.follower.storage.NewestSnapshot(); max(last, newest.Index) != l.last() || err != nil {
 		l.t.Errorf("its log ends at %d, its snapshot at %d, the leader's log at %d: %v", last, newest.Index, l.last(), err)
 	}
 	for i := max(first, 1); i <= min(last, l.last()); i++ {
@@ -320,7 +328,7 @@ func (l *scriptedLeader) sends(first, last uint64) {
 // hasFour checks that the newest list that the follower knows is that of addMember.
 func (l *scriptedLeader) hasFour() {
 	l.t.Helper()
-	if have := l.follower.raft.servers(); len(have) != 4 {
+	if have := l.follower.servers(); len(have) != 4 {
 		l.t.Errorf("its newest list of members is %v", have)
 	}
 }

@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"time"
@@ -16,43 +16,43 @@ import (
 // for a moment, and the removed member serves its clients meanwhile, as a removed
 // ZooKeeper server does until it is stopped.
 
-// farewell is how long a removed member still gets the log. Nothing waits for it, and
+// Farewell is how long a removed member still gets the log. Nothing waits for it, and
 // it ends early if the leader changes.
-const farewell = 2 * time.Second
+const Farewell = 2 * time.Second
 
-// sendToRemoved sends the log to member x, which the entry at index has removed.
-func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
-	term, leads := m.raft.term()
+// SendToRemoved sends the log to member x, which the entry at index has removed.
+func (e *Engine) SendToRemoved(x proto.Peer, index uint64) {
+	term, leads := e.Leads()
 	prev := &raft.Log{Index: index - 1}
-	if !leads || m.raft.log.GetLog(prev.Index, prev) != nil {
+	if !leads || e.log.GetLog(prev.Index, prev) != nil {
 		return
 	}
 	began, met := time.Now(), false
-	for time.Since(began) < farewell {
-		if now, leads := m.raft.term(); !leads || now != term {
+	for time.Since(began) < Farewell {
+		if now, leads := e.Leads(); !leads || now != term {
 			return
 		}
-		if members, err := m.raft.members(); err != nil || election.Find(members, x.ID) != nil {
+		if members, err := e.Members(); err != nil || election.Find(members, x.ID) != nil {
 			return // it was added again
 		}
-		last, _, news := m.commits.get()
+		last, _, news := e.applied.get()
 		q := raft.AppendEntriesRequest{
-			RPCHeader: m.transport.header(), Term: term,
+			RPCHeader: e.transport.header(), Term: term,
 			PrevLogEntry: prev.Index, PrevLogTerm: prev.Term,
 		}
 		for i := prev.Index + 1; i <= last && len(q.Entries) < 64; i++ {
 			l := new(raft.Log)
-			if m.raft.log.GetLog(i, l) != nil {
+			if e.log.GetLog(i, l) != nil {
 				return // truncated meanwhile
 			}
 			q.Entries = append(q.Entries, l)
 		}
 		q.LeaderCommitIndex = prev.Index + uint64(len(q.Entries))
 		var r raft.AppendEntriesResponse
-		if err := m.transport.appendEntries(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
+		if err := e.transport.appendEntries(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), &q, &r); err != nil {
 			return
 		}
-		wait := m.contacts.Beat
+		wait := e.cfg.Contacts.Beat
 		switch {
 		case r.Success:
 			met = true
@@ -62,20 +62,20 @@ func (m *membership) sendToRemoved(x proto.Peer, index uint64) {
 			if prev.Index < last {
 				continue
 			}
-		case met || time.Since(began) > m.contacts.Lease:
+		case met || time.Since(began) > e.cfg.Contacts.Lease:
 			return // it has started over, or lags too far
 		default:
 			// Raft's last entries for it are still on their way, or were lost with
 			// the connection: continue from the end of the member's log.
 			news, wait = nil, 5*time.Millisecond
-			if has := min(r.LastLog, prev.Index-1); m.raft.log.GetLog(has, prev) != nil {
+			if has := min(r.LastLog, prev.Index-1); e.log.GetLog(has, prev) != nil {
 				return
 			}
 		}
 		select {
 		case <-news:
 		case <-time.After(wait):
-		case <-m.stop:
+		case <-e.Stop:
 			return
 		}
 	}

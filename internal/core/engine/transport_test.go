@@ -1,4 +1,4 @@
-package cluster
+package engine
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // TestTransportRestart: a vote request to a restarted member succeeds even if all
@@ -33,7 +34,7 @@ func TestTransportRestart(t *testing.T) {
 			var requests []raft.RPC
 			for range maxPool { // all at once, so that each has a connection
 				all.Go(requestVote)
-				requests = append(requests, receive(t, "a vote request", voter.transport.Consumer()))
+				requests = append(requests, testkit.Receive(t, "a vote request", voter.transport.Consumer()))
 			}
 			for _, rpc := range requests {
 				rpc.Respond(&raft.RequestVoteResponse{Granted: true}, nil)
@@ -172,7 +173,7 @@ func TestWaitingIsBounded(t *testing.T) {
 			t.Errorf("a vote request waited %v", took)
 		}
 		for range 2 * mostWaiting {
-			rpc := receive(t, "a message", busy.transport.Consumer())
+			rpc := testkit.Receive(t, "a message", busy.transport.Consumer())
 			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
 		}
 		expect("one, without", sent-mostWaiting)

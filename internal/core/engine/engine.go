@@ -1,0 +1,525 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"reflect"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
+	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/znode"
+)
+
+// Engine is this server's Raft. Storage, Bootstrap, Identity and what only reads the storage may be called once Open has
+// been, and everything else once Start has returned. Its methods are safe for concurrent use.
+type Engine struct {
+	*Lifecycle
+	cfg     Config
+	replica *fsm.Replica
+	raft    *raft.Raft // nil until Start has started it
+	disk
+	log          *asyncLog // on storage, once Raft is started
+	leaderCommit leaderCommit
+	recent       *recentLog    // on log
+	known        *commits      // what is committed, as far as others may know it
+	applied      *commits      // what is applied here
+	compactor    *compactor    // the length of the log
+	transport    *transport    // nil on a standalone server
+	moved        wake.Signal   // for TellOthers: the members have changed
+	down         chan struct{} // closed when Raft has shut down
+	since        atomic.Uint64 // see storage.Identity
+	last         time.Duration // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
+	reload       sync.Mutex    // held while Raft's configuration is replaced
+}
+
+// Config says how to run an [Engine].
+type Config struct {
+	ID       uint64               // of this server
+	Port     *peer.Port           // over which the members talk to each other; nil on a standalone server
+	Contacts *election.Contacts   // are told who votes for this member, and who lives
+	Digests  *election.Digests    // are told of snapshots that are installed
+	Now      func() timing.Moment // by the clocks of the contacts
+	// SnapshotBytes is how long the log must be, in bytes, before a snapshot is taken.
+	SnapshotBytes int64
+	// DiskFirst has this member, as the leader, write an entry to its disk before it sends it to the others. For tests.
+	DiskFirst bool
+	Trace     Trace
+	Log       *slog.Logger
+}
+
+// Trace is told what the state machine gets, at the moment when it gets it. Its methods must not block.
+type Trace interface {
+	// Visible says that the entry at index is about to be applied here; entry is nil if it is a list of members.
+	Visible(index, term uint64, entry []byte)
+	// Restored says that the state is now that of a snapshot, which ends at index.
+	Restored(index uint64)
+}
+
+// New returns an Engine that applies its log to replica. It adds its kinds of connections to those that cfg.Port serves.
+func New(cfg Config, life *Lifecycle, replica *fsm.Replica) *Engine {
+	e := &Engine{
+		Lifecycle: life, cfg: cfg, replica: replica, disk: disk{id: cfg.ID, terms: newTerms(), saving: saving{turn: wake.NewTurn()}}, log: newAsyncLog(),
+		known: newCommits(), applied: newCommits(), moved: wake.NewSignal(), down: make(chan struct{}),
+	}
+	e.log.servers, e.log.leads = e.servers, func() bool { return e.Role() == Leader }
+	e.compactor = newCompactor(e)
+	if cfg.Port != nil {
+		e.transport = newTransport(e)
+		cfg.Port.Serve[peer.KindRaft], cfg.Port.Serve[peer.KindStream] = e.transport.conns.take, e.transport.takeStream
+		cfg.Port.Term = e.NewestTerm
+	}
+	return e
+}
+
+// Open gives the Engine the storage that it is to use.
+func (e *Engine) Open(s *storage.Storage) { e.storage = s }
+
+// Start starts Raft. The storage must belong to a cluster, or be empty. The port must be open, and not started.
+func (e *Engine) Start() error {
+	c := raft.DefaultConfig()
+	c.LocalID = storage.ServerID(e.id)
+	c.Logger = Logger(e.cfg.Log)
+	c.NoLegacyTelemetry = true
+	// Raft must not take snapshots on its own: compactor.run decides when one is
+	// due, and before each one how many entries to keep for followers that lag.
+	c.SnapshotThreshold = math.MaxUint64
+	c.TrailingLogs = 1
+	// A leader that is no voter any more becomes a follower, and finds out by itself whether it
+	// was removed. Raft would end, and this member would not know it.
+	c.ShutdownOnRemove = false
+	// Raft reads so many entries for one message, however long they are.
+	c.MaxAppendEntries = RecentEntries
+	var (
+		trans raft.Transport  = newLoneTransport(raft.ServerAddress(LoneAddress(e.id)))
+		cut   <-chan struct{} // see guardedStore
+	)
+	if t := e.transport; t != nil {
+		e.last = max(5*t.ElectionTimeout, 10*time.Second)
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = e.last, e.last, e.last
+		t.open()
+		trans, cut = t, t.peers.Closed
+	}
+	where := func(err error) error { return fmt.Errorf("%s: %w", e.storage.Name, err) }
+	term, err := e.storage.Term()
+	if err != nil {
+		return where(err)
+	}
+	e.terms.begin(term)
+	if since := e.storage.Identity().Since; since > 0 {
+		end, err := e.storage.LastIndex()
+		if err != nil {
+			return where(err)
+		}
+		if end < since { // as CatchUp does it, but before Raft looks at its timeouts
+			e.since.Store(since)
+			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
+		}
+	}
+	e.log.guardedStore = newGuardedStore(&e.disk, e.Lifecycle, e.cfg.Now, e.Passed, cut)
+	e.log.off = e.cfg.DiskFirst || e.transport == nil
+	if state := e.storage.TakeState(); state != nil {
+		e.replica.Load(state)
+		c.NoSnapshotRestoreOnStart = true
+	}
+	e.recent = newRecentLog(e.log, e.Lifecycle)
+	e.replica.Observe(observer{e})
+	machine := &gatedFSM{Replica: e.replica, log: e.log, known: e.known, digests: e.cfg.Digests, trace: e.cfg.Trace}
+	snapshots := watchedSnapshots{e.storage.Snapshots, e.Lifecycle, &e.disk, e.cfg.Now, e.Passed, e.cfg.Contacts.ElectionTimeout}
+	if e.raft, err = raft.NewRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
+		return err
+	}
+	e.recent.started.Store(true)
+	e.Running.Go(e.compactor.run)
+	if e.transport != nil {
+		e.Running.Go(e.log.run)
+	}
+	return nil
+}
+
+// Close stops Raft, also if Start has failed or was not called, and closes the port, over which Raft may be waiting for another
+// member. Stop must be closed before.
+func (e *Engine) Close() (err error) {
+	var down raft.Future
+	if e.raft != nil {
+		down = e.raft.Shutdown()
+	}
+	if e.transport != nil {
+		e.transport.peers.Close()
+		e.transport.close()
+	}
+	if down != nil {
+		err = down.Error()
+	}
+	close(e.down)
+	if e.transport != nil {
+		e.transport.peers.Wait()
+		e.transport.wg.Wait()
+	}
+	return err
+}
+
+// observer implements [fsm.Observer].
+type observer struct{ *Engine }
+
+func (o observer) Changed(_ *fsm.View, changes []proto.Change) {
+	for i := range changes {
+		if c := &changes[i]; c.Kind == proto.NodeDataChanged && c.Path == znode.ConfigPath {
+			o.moved.Raise()
+		}
+	}
+}
+
+func (o observer) Applied(index, term uint64, bytes int) {
+	o.applied.set(index, term)
+	o.compactor.grew(bytes)
+}
+
+func (observer) Answered() {}
+
+func (observer) Restoring() {}
+
+func (o observer) Restored() {
+	o.replica.View(func(v *fsm.View) { o.applied.set(v.Index(), 0) })
+	if o.raft != nil && !o.Killed.Load() { // while Raft starts, the storage has already done this
+		if err := o.storage.ReconcileLog(); err != nil {
+			o.CannotWrite(o.storage, err)
+		}
+		o.recent.forget() // the log in the storage was changed
+	}
+}
+
+func (o observer) Failed(err error) { o.Fail(fmt.Errorf("%s: %w", o.storage.Name, err)) }
+
+// Storage is what Open was given.
+func (e *Engine) Storage() *storage.Storage { return e.storage }
+
+// Role is what Raft takes this member for.
+type Role raft.RaftState
+
+const (
+	Follower  = Role(raft.Follower)
+	Candidate = Role(raft.Candidate)
+	Leader    = Role(raft.Leader)
+	Ended     = Role(raft.Shutdown)
+)
+
+func (r Role) String() string { return raft.RaftState(r).String() }
+
+// Role returns this member's role; it is a follower while Start runs. Raft notices late that a leader was replaced.
+func (e *Engine) Role() Role {
+	if e.raft == nil {
+		return Follower
+	}
+	return Role(e.raft.State())
+}
+
+// Term returns the term that this member is in.
+func (e *Engine) Term() uint64 { return e.raft.CurrentTerm() }
+
+// NewestTerm is Term, or the next one, which is about to be stored.
+func (e *Engine) NewestTerm() uint64 { return e.terms.newest.Load() }
+
+// Leads returns the term in which this member leads; the result is false if it does
+// not lead.
+func (e *Engine) Leads() (term uint64, leads bool) {
+	term = e.Term()
+	leads = e.Role() == Leader
+	return term, leads && e.Term() == term // terms only rise, so it led in between
+}
+
+// Leader returns whom Raft takes for the leader; the id is 0 if it knows none.
+func (e *Engine) Leader() (id uint64, addr string) {
+	a, i := e.raft.LeaderWithID()
+	return storage.MemberID(i), string(a)
+}
+
+// WatchLeader returns a signal that is raised when Leader may return another one, until stop is called.
+func (e *Engine) WatchLeader() (news wake.Signal, stop func()) {
+	news = wake.NewSignal()
+	o := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
+		if _, ok := o.Data.(raft.LeaderObservation); ok {
+			news.Raise()
+		}
+		return false
+	})
+	e.raft.RegisterObserver(o)
+	return news, func() { e.raft.DeregisterObserver(o) }
+}
+
+// Leading receives true when this member begins to lead, and false when it stops.
+func (e *Engine) Leading() <-chan bool { return e.raft.LeaderCh() }
+
+// Members returns the members in the newest list in this member's log,
+// committed or not, sorted by id.
+func (e *Engine) Members() ([]proto.Peer, error) {
+	f := e.raft.GetConfiguration()
+	if err := f.Error(); err != nil {
+		return nil, err
+	}
+	return storage.Peers(f.Configuration()), nil
+}
+
+// servers is Members as Raft has them.
+func (e *Engine) servers() []raft.Server {
+	if e.raft == nil { // while Start runs
+		return nil
+	}
+	f := e.raft.GetConfiguration()
+	if f.Error() != nil { // which does not happen
+		return nil
+	}
+	return f.Configuration().Servers
+}
+
+// idOf returns the id of the member that should be at an address; 0 if none should.
+func (e *Engine) idOf(addr string) uint64 {
+	for _, s := range e.servers() {
+		if string(s.Address) == addr {
+			return storage.MemberID(s.ID)
+		}
+	}
+	return 0
+}
+
+// LastIndex returns the index of the last entry in this member's log, or that its newest snapshot covers.
+func (e *Engine) LastIndex() uint64 { return e.raft.LastIndex() }
+
+// LogEnd returns the index and term of the last entry in this member's log, or of its
+// newest snapshot if the log ends before that. It does not wait for the disk: if the entry is not kept in
+// memory, Raft knows its term, but gives that only as one of its statistics, which takes long.
+func (e *Engine) LogEnd() (index, term uint64) {
+	if l := e.recent.last(); l != nil && l.Index == e.LastIndex() {
+		return l.Index, l.Term
+	}
+	stats := e.raft.Stats()
+	number := func(key string) uint64 {
+		n, _ := strconv.ParseUint(stats[key], 10, 64)
+		return n
+	}
+	index, term = number("last_log_index"), number("last_log_term")
+	if snapshot := number("last_snapshot_index"); snapshot > index {
+		index, term = snapshot, number("last_snapshot_term")
+	}
+	return index, term
+}
+
+// Committed returns how far this member knows the log to be committed, whatever happens to this process.
+func (e *Engine) Committed() uint64 { return e.log.committed(e.raft.CommitIndex()) }
+
+// Applied returns the index of the newest entry that is applied to the state. The entries of Raft's own are not.
+func (e *Engine) Applied() uint64 { return e.applied.newest() }
+
+// AppliedNews is Applied, with a channel that is closed when there is a newer one.
+func (e *Engine) AppliedNews() (index uint64, news <-chan struct{}) {
+	index, _, news = e.applied.get()
+	return index, news
+}
+
+// Passed returns the index of the last entry that Raft has had applied here, or that it has passed; 0 while it starts.
+func (e *Engine) Passed() uint64 {
+	if e.raft == nil {
+		return 0
+	}
+	return e.raft.AppliedIndex()
+}
+
+// AwaitCommitted waits for a moment until what the leader has said to be committed is applied here; see leaderCommit.
+func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.await(e.applied, over) }
+
+// LastChange returns the index of the last entry, not after index, that changes the state. When a
+// member has applied that one, its state is as of index: the entries between are Raft's own,
+// such as that with which a leader begins, and a member does not notice when it passes them. It returns false if the
+// log cannot be read.
+func (e *Engine) LastChange(index uint64) (uint64, bool) {
+	for applied := e.Applied(); index > applied; index-- {
+		var l raft.Log
+		switch err := e.log.GetLog(index, &l); {
+		case errors.Is(err, raft.ErrLogNotFound): // it is part of a snapshot of what is applied here
+			return e.Applied(), true
+		case err != nil:
+			return 0, false
+		}
+		if l.Type == raft.LogCommand || l.Type == raft.LogConfiguration && e.transport != nil {
+			break
+		}
+	}
+	return index, true
+}
+
+// Room returns nil if there is room in the log for another entry. There is none while a snapshot
+// is being taken and the log written since is already long enough for another one; the channel is
+// closed when that has changed.
+func (e *Engine) Room() <-chan struct{} { return e.compactor.room() }
+
+// Stalled returns how long the disk has been keeping this member waiting.
+func (e *Engine) Stalled(at timing.Moment) time.Duration { return e.stall.length(at) }
+
+// Saving is Stalled for a snapshot of this member's own, beside which it can do everything but shorten its log.
+func (e *Engine) Saving(at timing.Moment) time.Duration { return e.snapshots.length(at) }
+
+// LogWrites tells how long it took to write the log.
+func (e *Engine) LogWrites() stopwatch.Durations { return e.work.writes.Durations() }
+
+// Snapshots tells how long it took to take snapshots.
+func (e *Engine) Snapshots() stopwatch.Durations { return e.work.snapshots.Durations() }
+
+// Propose has Raft append an entry to the log if this member leads. Entries that are proposed one after the other keep their
+// order. It gives up when Raft has been busy for patience; 0 is for ever. result waits until the entry is applied here. It
+// returns [ErrClosed], an error of which [NotLeading] is true, or another one; the entry may be applied in spite of an error.
+func (e *Engine) Propose(entry []byte, patience time.Duration) (result func() error) {
+	f := e.raft.Apply(entry, patience)
+	return func() error { return e.answer(f) }
+}
+
+// Barrier waits until everything is applied that is in the log now. Its errors are those of Propose.
+func (e *Engine) Barrier(patience time.Duration) error { return e.answer(e.raft.Barrier(patience)) }
+
+// ErrHandingOver is returned while this member hands over its leadership. It may go on leading.
+var ErrHandingOver = raft.ErrLeadershipTransferInProgress
+
+// ErrNotLeader is returned if this member does not lead any more.
+var ErrNotLeader = errors.New("engine: this member does not lead")
+
+// NotLeading reports whether an error says that this member does not lead, or hands over.
+func NotLeading(err error) bool {
+	return errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, ErrHandingOver) || errors.Is(err, ErrNotLeader)
+}
+
+// answer waits for the result of a request to Raft. It returns ErrClosed if Raft
+// shuts down first.
+func (e *Engine) answer(f raft.Future) error {
+	endWith(f, e.down)
+	err := f.Error()
+	if err == raft.ErrRaftShutdown {
+		return ErrClosed
+	}
+	return err
+}
+
+// endWith makes a future fail when down is closed. Raft never completes the
+// futures of entries that are committed but not applied when it shuts down. They
+// have a field for a shutdown channel, but Raft leaves it unset, so endWith sets it.
+func endWith(f raft.Future, down chan struct{}) {
+	if v := reflect.ValueOf(f); v.Kind() == reflect.Pointer {
+		if end := v.Elem().FieldByName("ShutdownCh"); end.CanSet() {
+			end.Set(reflect.ValueOf(down))
+		}
+	}
+}
+
+// Bootstrap makes these the members of a new cluster, in which this server is.
+func (e *Engine) Bootstrap(first []proto.Peer) error {
+	return e.raft.BootstrapCluster(storage.Configuration(first)).Error()
+}
+
+// changeTimeout is how long Raft may be busy before a change of the members is given up.
+const changeTimeout = 15 * time.Second
+
+// Add makes x a member, or gives one its vote or another address, as x says; a voter cannot become an observer by it. Like Demote
+// and Remove, it returns when the change is committed, with the errors of Propose.
+func (e *Engine) Add(x proto.Peer) error {
+	change := e.raft.AddVoter
+	if x.Observer {
+		change = e.raft.AddNonvoter
+	}
+	return e.answer(change(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), 0, changeTimeout))
+}
+
+// Demote takes a member's vote away.
+func (e *Engine) Demote(id uint64) error {
+	return e.answer(e.raft.DemoteVoter(storage.ServerID(id), 0, changeTimeout))
+}
+
+// Remove removes a member. It returns the index of the entry that does so.
+func (e *Engine) Remove(id uint64) (index uint64, err error) {
+	f := e.raft.RemoveServer(storage.ServerID(id), 0, changeTimeout)
+	if err := e.answer(f); err != nil {
+		return 0, err
+	}
+	return f.Index(), nil
+}
+
+// noTimeout is a timeout of Raft's that does not pass.
+const noTimeout = 100 * 365 * 24 * time.Hour
+
+// CatchUp keeps this member out of elections until its log has reached an index: it neither
+// stands nor votes. Until then it knows less than it did before it lost its data, and its list
+// of members is one of the past, in which it may be the only voter, or decide with others whose
+// list is old, too.
+func (e *Engine) CatchUp(since uint64) {
+	e.since.Store(since)
+	e.timeouts(noTimeout)
+}
+
+// Behind reports whether this member must keep out of elections; see CatchUp.
+func (e *Engine) Behind() bool {
+	since := e.since.Load()
+	return since > 0 && e.LastIndex() < since
+}
+
+// CaughtUp ends CatchUp if the log has reached the index.
+func (e *Engine) CaughtUp() {
+	if e.since.Load() > 0 && !e.Behind() {
+		e.since.Store(0)
+		e.timeouts(e.last)
+	}
+}
+
+// timeouts sets how long Raft itself waits for the leader, and for the end of an election.
+func (e *Engine) timeouts(d time.Duration) {
+	e.Configure(func(c *raft.ReloadableConfig) { c.HeartbeatTimeout, c.ElectionTimeout = d, d }) // which does not fail
+}
+
+// Configure changes Raft's configuration.
+func (e *Engine) Configure(change func(*raft.ReloadableConfig)) error {
+	e.reload.Lock()
+	defer e.reload.Unlock()
+	c := e.raft.ReloadableConfig()
+	change(&c)
+	return e.raft.ReloadConfig(c)
+}
+
+// Dropped reports whether the newest list takes this member's vote away and is not known here to be
+// committed. voted is whether it has a vote in the state that is applied here, up to the entry
+// applied or a later one. A list before that may be older than a snapshot which was received since.
+func (e *Engine) Dropped(applied uint64, voted bool) bool {
+	e.lists.mu.Lock()
+	defer e.lists.mu.Unlock()
+	newest, before := e.lists.newest, e.lists.before
+	if before.index > applied {
+		voted = before.votes
+	}
+	return voted && !newest.votes && newest.index > max(e.raft.CommitIndex(), e.Passed())
+}
+
+// Heartbeats, which are not the Engine's, tell it how they go.
+
+// Doubt is called when another member may no longer be as it was when it last accepted a message: it answers heartbeats
+// over a new connection, so it may have restarted, or it has begun a later term than this member's.
+func (e *Engine) Doubt() { e.transport.doubts.Add(1) }
+
+// HasReturned ends the pause after a failure to send something to a member: that has answered a heartbeat, or was removed, or this
+// member does not lead any more.
+func (e *Engine) HasReturned(id uint64) { e.transport.hasReturned(id) }
+
+// BeforeBeat is called when a heartbeat is about to be sent to an address; see AfterLateBeat.
+func (e *Engine) BeforeBeat(addr string) { e.transport.conns.watch(addr) }
+
+// AfterLateBeat is called when one has been answered late, or needed a new connection.
+func (e *Engine) AfterLateBeat(addr string, reconnected bool) {
+	e.transport.conns.redial(addr, reconnected)
+}
