@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
@@ -599,10 +600,13 @@ func (c *Config) cluster() cluster.Config {
 		settings |= fsm.SASL
 	}
 	return cluster.Config{
-		ID: c.ID, Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(&c.configHooks).Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
+		Server: membership.Server{
+			ID: c.ID, Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
+			Shown: membership.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort},
+		},
+		Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(&c.configHooks).Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,
-		Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
-		Shown: cluster.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort}, Network: testhooks.In(&c.configHooks).Network, ElectionTimeout: c.ElectionTimeout,
+		Network: testhooks.In(&c.configHooks).Network, ElectionTimeout: c.ElectionTimeout,
 		TimeOfDay: testhooks.In(&c.configHooks).TimeOfDay, AllowSingleVoter: c.Features.AllowSingleVoter, Probes: testhooks.In(&c.configHooks).Probes,
 	}
 }

@@ -59,6 +59,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
@@ -85,13 +86,13 @@ var (
 	ErrStandalone = errors.New("lockkeeper: the server is standalone")
 	// ErrNoLeader says that no member has led the cluster for as long as a change of its members has
 	// waited for a leader. The change was not made.
-	ErrNoLeader = own(cluster.ErrNoLeader)
+	ErrNoLeader = own(membership.ErrNoLeader)
 	// ErrNoMember says that the cluster has no member with an id.
-	ErrNoMember = own(cluster.ErrNoMember)
+	ErrNoMember = own(membership.ErrNoMember)
 	// ErrUnknownOutcome is the error of a change of the members, or of EndSession, if it was asked for
 	// and this server does not know whether it was made. It may also still be made. Other errors of
 	// these methods say why it was not, or not as a whole.
-	ErrUnknownOutcome = own(cluster.ErrUnknownOutcome)
+	ErrUnknownOutcome = own(membership.ErrUnknownOutcome)
 	// ErrNoSession says that a session does not exist or has ended.
 	ErrNoSession = own(cluster.ErrNoSession)
 	// ErrInUse is returned by [Open] when another process, or another server in this
@@ -99,7 +100,7 @@ var (
 	ErrInUse = own(storage.ErrInUse)
 	// ErrRemoved is the fault of a server that was removed from its cluster, either
 	// while it was running or before it was opened. Its data directory is kept.
-	ErrRemoved = own(cluster.ErrRemoved)
+	ErrRemoved = own(membership.ErrRemoved)
 	// ErrDiffers is the fault of a server whose state, or whose log, is not that of the other
 	// members of its cluster: memory or a disk has failed, or the programs differ. The server has
 	// stopped serving, and its data directory is kept. See "Two members differ" in
@@ -163,7 +164,7 @@ type traces struct {
 // forPeers is where the other members connect, and how.
 type forPeers struct {
 	peerAddr string // empty if the server is standalone
-	peerTLS  string // as in cluster.About
+	peerTLS  string // as in membership.About
 	network  peer.Network
 }
 
@@ -216,7 +217,7 @@ func Open(cfg Config) (*Server, error) {
 		replica.Observe(changes)
 	}
 	member := cfg.cluster()
-	member.Answers = cluster.Answers{About: s.about, Clients: func(find []string) report.ClientList { return s.clients.Clients(find) }, Changed: s.traceChange}
+	member.Answers = membership.Answers{About: s.about, Clients: func(find []string) report.ClientList { return s.clients.Clients(find) }, Changed: s.traceChange}
 	s.member = cluster.New(member, replica)
 	if cfg.Audit != nil {
 		s.audit = newAuditor(cfg.Audit)
@@ -314,8 +315,8 @@ func (s *Server) ended(why error) {
 }
 
 // about is what this server's status in the cluster says about it.
-func (s *Server) about() cluster.About {
-	return cluster.About{Version: Version, Serving: s.clients.Serving(), ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
+func (s *Server) about() membership.About {
+	return membership.About{Version: Version, Serving: s.clients.Serving(), ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
 }
 
 // reachable returns the address of a client port as other machines may use it: with the host

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper/cluster"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 )
 
@@ -16,7 +16,7 @@ func (s *Server) askClients(ctx context.Context, id uint64, find []string) (repo
 	if err != nil {
 		return list, err
 	}
-	st, told, err := cluster.AskStatus(ctx, s.network, addr, &cluster.ClientQuery{Find: find})
+	st, told, err := membership.AskStatus(ctx, s.network, addr, &membership.ClientQuery{Find: find})
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()

@@ -15,7 +15,7 @@ import (
 // Observers. They then agree from the beginning, as if they had all taken the same
 // snapshot of one log. Their zxids continue far above that of m (see [fsm.Machine.Restart]).
 func Restore(cfg Config, m *fsm.Machine) error {
-	first := cfg.first()
+	first := cfg.First()
 	if len(first) == 0 {
 		return errors.New("cluster: a server that joins a cluster gets its state from there")
 	}

@@ -41,7 +41,7 @@ func TestSnapshotOlderThanState(t *testing.T) {
 				snapshot(l)
 				f.writes(lead, 1)
 				time.Sleep(100 * time.Millisecond)
-				return x.Passed() == l.LastIndex()
+				return x.LastApplied() == l.LastIndex()
 			})
 			if own {
 				snapshot(x)
@@ -228,8 +228,8 @@ func TestStuckFollower(t *testing.T) {
 		m.cfg.Memory.SetFault(nil)
 		close(release)
 		began := time.Now()
-		last := leader.engine.Applied()
-		until(t, "all entries", func() bool { return m.engine.Applied() >= last })
+		last := leader.engine.StateIndex()
+		until(t, "all entries", func() bool { return m.engine.StateIndex() >= last })
 		if took := time.Since(began); took > m.contacts.ElectionTimeout {
 			t.Errorf("it has them after %v", took)
 		}
@@ -299,7 +299,7 @@ func TestNeededMemberOnSlowLink(t *testing.T) {
 					done = err == nil
 					time.Sleep(10 * time.Millisecond)
 				case <-time.After(most - time.Since(began)):
-					t.Errorf("nothing is acknowledged in %v; the late one has %d of %d", time.Since(began), late.engine.Applied(), leader.engine.LastIndex())
+					t.Errorf("nothing is acknowledged in %v; the late one has %d of %d", time.Since(began), late.engine.StateIndex(), leader.engine.LastIndex())
 					leader.Kill()
 					late.Kill()
 					return
@@ -414,7 +414,7 @@ func TestOthersKnowFirst(t *testing.T) {
 		if err := <-w; err != nil {
 			t.Fatal(err)
 		}
-		if last := leader.engine.Applied(); known != last {
+		if last := leader.engine.StateIndex(); known != last {
 			t.Errorf("when entry %d was answered, the others were told of %d", last, known)
 		}
 	})

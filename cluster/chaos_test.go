@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -104,8 +105,8 @@ func TestStreamChaos(t *testing.T) {
 						missing++
 					}
 				}
-				if missing > 0 || m.engine.Applied() != members[0].engine.Applied() {
-					t.Errorf("member %d misses %d of %d, applied %d", i, missing, len(acked), m.engine.Applied())
+				if missing > 0 || m.engine.StateIndex() != members[0].engine.StateIndex() {
+					t.Errorf("member %d misses %d of %d, applied %d", i, missing, len(acked), m.engine.StateIndex())
 				}
 				if n := m.engine.CountConns(); n > 12 {
 					t.Errorf("member %d has %d connections", i, n)
@@ -176,7 +177,7 @@ func TestFailedMembers(t *testing.T) {
 				case n == 5:
 					what = "transfer"
 					id := uint64(r.IntN(size))
-					go m.Ask(t.Context(), Request{Transfer: &id})
+					go m.Ask(t.Context(), membership.Request{Transfer: &id})
 				case n == 6:
 					what = "snapshot"
 					go m.engine.TakeSnapshot()

@@ -154,11 +154,11 @@ func TestDamagedMetaWhileItLeads(t *testing.T) {
 	} {
 		testkit.Bubble(t, what, func(t *testing.T) {
 			f, config, lead, late := lateFleet(t)
-			if f.running[lead].engine.Passed()%2 == 1 {
+			if f.running[lead].engine.LastApplied()%2 == 1 {
 				f.writes(lead, 1)
 			}
 			onlySnapshot(t, f.running[lead])
-			end := f.running[lead].engine.Passed()
+			end := f.running[lead].engine.LastApplied()
 			f.writes(lead, 5)
 			files, _ := filepath.Glob(filepath.Join(config(lead).Dir, "raft/snapshots/*/meta.json"))
 			meta := string(testkit.Must(os.ReadFile(files[0]))(t))

@@ -42,7 +42,7 @@ func TestUnwrittenIsNotShown(t *testing.T) {
 			if now := f.running[i].engine.LastIndex(); now != last+2 {
 				t.Fatalf("the log of member %d ends at %d, and not at %d", i+1, now, last+2)
 			}
-			if applied := f.running[i].engine.Applied(); applied > last {
+			if applied := f.running[i].engine.StateIndex(); applied > last {
 				t.Errorf("member %d has applied entry %d", i+1, applied)
 			}
 		}
@@ -248,7 +248,7 @@ func TestStuckSnapshot(t *testing.T) {
 			wait := keepWriting(old, 3, 10*time.Millisecond, stop)
 			testkit.Receive(t, "the snapshot", reached)
 			began, limit := time.Now(), old.contacts.ElectionTimeout
-			until(t, "a log that is long enough", func() bool { return old.engine.Room() != nil })
+			until(t, "a log that is long enough", func() bool { return old.engine.Full() != nil })
 			waits := make(result, 1)
 			go old.Propose(fsm.OpenSession(98, 98, 10_000, session.Password{}), waits, nil)
 			if stuck != "write" {
@@ -307,7 +307,7 @@ func TestSlowSnapshot(t *testing.T) {
 		if took := time.Since(began); took < 10*leader.contacts.ElectionTimeout {
 			t.Errorf("it took only %v", took)
 		}
-		if now, leads := leader.engine.Leads(); !leads || now != term {
+		if now, leads := leader.engine.LeaderTerm(); !leads || now != term {
 			t.Errorf("it leads: %v, in term %d, which was %d", leads, now, term)
 		}
 	})

@@ -13,8 +13,9 @@
 //
 // # Layers
 //
-// Below this package, internal/core/engine has the log and its replication, internal/core/election decides who leads and
-// whose state is right, internal/core/peer connects the members, and internal/core/storage has their disks.
+// Below this package, internal/core/membership brings this server into its cluster and changes the list of members,
+// internal/core/engine has the log and its replication, internal/core/election decides who leads and whose state is right,
+// internal/core/peer connects the members, and internal/core/storage has their disks.
 //
 // A file uses only what the files before it declare: those above it in these lists, and those left of
 // it in its line. layers_test.go checks that.
@@ -22,19 +23,15 @@
 // The ground:
 //
 //	clock                   the clock
-//	memberlist requests     lists of members; what servers ask each other about them, and the answers
 //	trace                   what tests are told of a member's steps
 //	config                  how a member is configured
 //
 // Pure decisions, which start no goroutine and read no clock:
 //
 //	liveness                when sessions expire, and what the leader must hear of them
-//	formation               how a cluster is formed
 //
 // How members talk to each other:
 //
-//	ask                     asking for information or a change
-//	knownleader             who leads
 //	link                    the connection to the leader, for entries, touches and questions
 //
 // What every member does:
@@ -43,14 +40,6 @@
 //	lease readindex         whether it surely leads; what is committed
 //	batch quorum propose    its clients' commands on their way into the log, and their sizes
 //	serving                 whether it serves clients
-//
-// Membership:
-//
-//	form                    coming into a cluster
-//	handover                making another member the leader
-//	members places          what a member knows about its cluster; who may ask for its own place
-//	steps change            the steps of a change; changes
-//	removed                 noticing that this member was removed
 //
 // The member:
 //
@@ -75,7 +64,7 @@
 //     shares the connection of proposer.run.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, with a goroutine
-//     that logs them, reap, and in a cluster Engine.TellOthers.
+//     that logs them, reap, and in a cluster Engine.SpreadCommitIndex.
 //   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
@@ -84,19 +73,14 @@
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
 //     question, stand and stepDown.
-//   - membership.watch finds out whether this member was removed (removed.go).
+//   - Membership.Watch finds out whether this member was removed.
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (internal/core/peer). A connection over which another member sends its entries
 //     has two more: for the entries, and for questions about the commit index
 //     (forward.go).
-//   - membership.ask runs one goroutine for each request that this member's own user asks of it, until
-//     that is answered (change.go).
-//   - former.run, if this member is in no cluster yet, or former.awaitVote, if a
+//   - what Membership.Belong returns, if this member is in no cluster yet, or a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
-//     is to vote (form.go).
-//
-// On the leader, Engine.SendToRemoved runs for up to two seconds for each member that was
-// removed (steps.go).
+//     is to vote.
 //
 // # Waiting
 //
@@ -109,7 +93,7 @@
 //   - for a connection: half an election timeout for heartbeats and questions, a whole one for the link.
 //
 // Without a limit of its own is what ends with the leadership, since a leader without a
-// majority steps down after an election timeout: proposer.deliver, ask and read, which then
+// majority steps down after an election timeout: proposer.deliver and read, which then
 // go on with the next leader until they are suspended; what is asked of the engine; readIndex.get.
 //
 // Clients wait for the compactor when the log is long enough for another snapshot, until they are
@@ -121,7 +105,6 @@
 // A goroutine that holds one of these locks may take those to the right of it,
 // and no others of this package:
 //
-//	membership.changing -> the replica's lock, knownLeader.mu, peer.Port
 //	the replica's lock  -> pending.mu, liveness.mu
 //	batcher.mu          -> liveness.mu
 //	liveness.mu         -> election.Contacts
@@ -130,7 +113,7 @@
 //	link.turn           -> peer.Port
 //
 // No other lock of this package is taken while pending.mu, election.Contacts,
-// knownLeader.mu or peer.Port is held.
+// election.KnownLeader or peer.Port is held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
 // proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -239,7 +240,7 @@ func TestElectedAsObserver(t *testing.T) {
 			}
 			return nil
 		})
-		go Ask(t.Context(), f.net.Host("operator"), "d:1", Request{Add: &proto.Peer{ID: 1, Addr: "a:1", Observer: true}})
+		go membership.Ask(t.Context(), f.net.Host("operator"), "d:1", membership.Request{Add: &proto.Peer{ID: 1, Addr: "a:1", Observer: true}})
 		until(t, "the list", writing.Load)
 		crash.Store(true)
 		f.stop(lead)
@@ -260,7 +261,7 @@ func TestElectedAsObserver(t *testing.T) {
 		f.start(lead)
 		time.Sleep(10 * time.Minute)
 		f.acknowledges(1, 2, 3)
-		until(t, "its state", func() bool { return m.engine.Applied() == f.running[1].engine.Applied() })
+		until(t, "its state", func() bool { return m.engine.StateIndex() == f.running[1].engine.StateIndex() })
 	})
 }
 
@@ -378,9 +379,9 @@ func TestLaterTermWhileQuiet(t *testing.T) {
 			time.Sleep(time.Minute)
 			lead := leadOf(t, f)
 			leader := f.running[lead]
-			term, _ := leader.engine.Leads()
+			term, _ := leader.engine.LeaderTerm()
 			leads := func() bool {
-				now, leads := leader.engine.Leads()
+				now, leads := leader.engine.LeaderTerm()
 				return leads && now == term
 			}
 			f.running[(lead+1)%3].beginTerm(term + 1)
@@ -424,7 +425,7 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 			}
 			return nil
 		})
-		go f.running[lead].Change(Request{Transfer: &elected.cfg.ID})
+		go f.running[lead].Change(membership.Request{Transfer: &elected.cfg.ID})
 		<-won
 		synctest.Wait()
 		if state := elected.engine.Role(); state != engine.Leader {

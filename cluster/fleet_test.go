@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -141,13 +142,13 @@ func (f *fleet) joins(i, via int) Config {
 }
 
 // ask has an operator ask the member with index i.
-func (f *fleet) ask(i int, q Request) error {
-	_, err := Ask(f.t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], q)
+func (f *fleet) ask(i int, q membership.Request) error {
+	_, err := membership.Ask(f.t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], q)
 	return err
 }
 
 // tell is ask for what must succeed.
-func (f *fleet) tell(i int, q Request) {
+func (f *fleet) tell(i int, q membership.Request) {
 	f.t.Helper()
 	if err := f.ask(i, q); err != nil {
 		f.t.Fatal(err)
@@ -209,7 +210,7 @@ func (f *fleet) handTo(i int) {
 			return true
 		}
 		id := uint64(i + 1)
-		Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], Request{Transfer: &id})
+		membership.Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], membership.Request{Transfer: &id})
 		return false
 	})
 }
@@ -255,7 +256,7 @@ func (f *fleet) writes(i, n int) {
 func (f *fleet) snapshot(n int) {
 	f.t.Helper()
 	until(f.t, "all entries", func() bool {
-		return !slices.ContainsFunc(f.running[:n], func(m *Member) bool { return m.engine.Passed() != f.running[0].engine.Passed() })
+		return !slices.ContainsFunc(f.running[:n], func(m *Member) bool { return m.engine.LastApplied() != f.running[0].engine.LastApplied() })
 	})
 	for _, m := range f.running[:n] {
 		if err := m.engine.TakeSnapshot(); err != nil {
@@ -314,7 +315,7 @@ func (f *fleet) restored(i int, index uint64, sessions ...int64) {
 	for _, id := range sessions {
 		m.Sessions().Open(session.Session{ID: id, Timeout: 1 << 30})
 	}
-	if err := m.Restart(index, fsm.Members(storage.Configuration(ptr(f.config(i)).first()))); err != nil {
+	if err := m.Restart(index, fsm.Members(storage.Configuration(ptr(f.config(i)).First()))); err != nil {
 		f.t.Fatal(err)
 	}
 	f.restoredAt(i, m)
@@ -325,7 +326,7 @@ func (f *fleet) restored(i int, index uint64, sessions ...int64) {
 func (f *fleet) restoredAt(i int, m *fsm.Machine) {
 	f.t.Helper()
 	s := f.disks[i].Open()
-	first := ptr(f.config(i)).first()
+	first := ptr(f.config(i)).First()
 	_, trans := raft.NewInmemTransport("")
 	sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, m.Index(), 1, storage.Configuration(first), m.Index(), trans)
 	if err == nil {
@@ -426,7 +427,7 @@ type base struct {
 	cfg     *Config
 	net     *memnet.Network
 	replica *fsm.Replica
-	leader  *knownLeader
+	leader  *election.KnownLeader
 	pulse   *pulse // not running; it has the other parts
 }
 
@@ -436,8 +437,8 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Helper()
 	network := memnet.New()
 	b := &base{
-		Lifecycle: engine.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: newKnownLeader(),
-		cfg: &Config{ID: 1, Addr: "a:1", Network: network.Host("a"), Log: testkit.Quiet},
+		Lifecycle: engine.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: election.NewKnownLeader(),
+		cfg: &Config{Server: membership.Server{ID: 1, Addr: "a:1"}, Network: network.Host("a"), Log: testkit.Quiet},
 	}
 	clock, contacts, digests := newClock(nil), election.NewContacts(1, timing.For(time.Second)), election.NewDigests(1, b.replica)
 	gate := new(peer.Gate)
@@ -470,9 +471,9 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		b.Running.Wait()
 	})
 	if election.CountVoters(members) == 1 {
-		e.Stand(time.Second)
+		e.Campaign(time.Second)
 		until(t, "Raft leads", func() bool { return e.Role() == engine.Leader })
-		b.leader.set(1, "a:1")
+		b.leader.Set(1, "a:1")
 		synctest.Wait() // until this member has applied its first entry
 	}
 	return b
@@ -495,7 +496,7 @@ func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Con
 }
 
 // testCluster is the cluster of members that do not form one by themselves.
-const testCluster = ClusterID(0x1234)
+const testCluster = membership.ClusterID(0x1234)
 
 // openGate returns a gate that is open for that cluster.
 func openGate() *peer.Gate {
@@ -505,7 +506,7 @@ func openGate() *peer.Gate {
 }
 
 // callPeer connects to a peer port as a member of a cluster does.
-func callPeer(network peer.Network, addr string, kind byte, of ClusterID) (net.Conn, error) {
+func callPeer(network peer.Network, addr string, kind byte, of membership.ClusterID) (net.Conn, error) {
 	c, err := network.Dial(context.Background(), addr)
 	if err != nil {
 		return nil, err
@@ -514,11 +515,11 @@ func callPeer(network peer.Network, addr string, kind byte, of ClusterID) (net.C
 }
 
 // answerRequests is answer for requests about the members.
-func (b *base) answerRequests(t *testing.T, host string, reply func(q Request) Reply) {
+func (b *base) answerRequests(t *testing.T, host string, reply func(q membership.Request) membership.Reply) {
 	t.Helper()
 	b.answer(t, host, peer.KindAdmin, func(c net.Conn) {
 		defer c.Close()
-		var q Request
+		var q membership.Request
 		if json.NewDecoder(c).Decode(&q) == nil {
 			json.NewEncoder(c).Encode(reply(q))
 		}
@@ -548,7 +549,7 @@ func readFull(c net.Conn, n int) []byte {
 }
 
 func (b *base) proposer() *proposer {
-	if term, leads := b.pulse.engine.Leads(); leads {
+	if term, leads := b.pulse.engine.LeaderTerm(); leads {
 		b.pulse.begun.Store(term)
 	}
 	index := &readIndex{b.pulse, b.leader}
@@ -681,7 +682,7 @@ func openMember(cfg Config, replica *fsm.Replica) (*Member, error) {
 }
 
 func testConfig(dir string) Config {
-	return Config{ID: 1, Dir: dir, Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: testkit.Quiet}
+	return Config{Server: membership.Server{ID: 1}, Dir: dir, Tick: time.Second, ReapInterval: time.Minute, SnapshotBytes: 1 << 20, Log: testkit.Quiet}
 }
 
 // addresses returns the peer ports of servers with the ids 1 to count, on the hosts a, b and so on.
@@ -719,7 +720,7 @@ func openReady(t *testing.T, cfg Config) {
 	}
 }
 
-func hostOf(m *Member) string { return m.cfg.addr()[:1] }
+func hostOf(m *Member) string { return m.cfg.Address()[:1] }
 
 // loneMember is alone, and expires sessions within 10 ms after their timeout.
 func loneMember(t *testing.T) *Member {
@@ -953,7 +954,7 @@ func (f *fleet) acknowledges(which ...int) {
 	for _, i := range which {
 		if m := f.running[i]; m != nil {
 			s, _ := m.Status()
-			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.engine.Role(), s.Term, m.engine.LastIndex(), m.engine.Committed(), m.engine.Passed(), s.Members)
+			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.engine.Role(), s.Term, m.engine.LastIndex(), m.engine.Committed(), m.engine.LastApplied(), s.Members)
 		}
 	}
 }
@@ -1039,20 +1040,20 @@ func (b blockingLog) Enabled(context.Context, slog.Level) bool { return true }
 // catchesUp checks that a member that is started again has all entries within most. Meanwhile, now and then is called.
 func catchesUp(t *testing.T, leader *Member, again func() *Member, most time.Duration, now func(at time.Duration)) *Member {
 	t.Helper()
-	want, began := leader.engine.Applied(), time.Now()
+	want, began := leader.engine.StateIndex(), time.Now()
 	late := again()
-	for late.engine.Applied() < want && time.Since(began) < 4*most {
+	for late.engine.StateIndex() < want && time.Since(began) < 4*most {
 		time.Sleep(10 * time.Millisecond)
 		now(time.Since(began))
 	}
 	if took := time.Since(began); took > most {
-		t.Errorf("it has %d of %d after %v, should have all after %v", late.engine.Applied(), want, took, most)
+		t.Errorf("it has %d of %d after %v, should have all after %v", late.engine.StateIndex(), want, took, most)
 	}
 	return late
 }
 
 // beginTerm has this member begin a later term.
-func (m *Member) beginTerm(term uint64) { m.engine.Adopt(term, time.Second) }
+func (m *Member) beginTerm(term uint64) { m.engine.AdvanceTerm(term, time.Second) }
 
 // mutual lets in whom ca has signed, and shows own.
 func mutual(ca *testkit.CA, own tls.Certificate) *tls.Config {

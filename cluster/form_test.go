@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -56,7 +57,7 @@ func TestFormedOnce(t *testing.T) {
 						t.Error("a member alone acknowledges a write")
 					}
 					for i, m := range f.running[1:] {
-						if m.membership.gate.IsOpen() {
+						if m.pulse.gate.IsOpen() {
 							t.Errorf("member %d, which has lost its disk, is in a cluster", i+2)
 						}
 					}
@@ -75,12 +76,12 @@ func TestFormByWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		f.start(1)
-		form := func(i int) error { return f.ask(i, Request{Form: true}) }
+		form := func(i int) error { return f.ask(i, membership.Request{Form: true}) }
 		observed := newFleet(t, 3)
 		cfg := observed.config(2)
 		observe(&cfg, 3)
 		observed.open(2, cfg)
-		if err := observed.ask(2, Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
+		if err := observed.ask(2, membership.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
 			t.Errorf("an observer: %v", err)
 		}
 		if err := form(1); err == nil || !strings.Contains(err.Error(), "only 1 of 3") {
@@ -111,7 +112,7 @@ func TestFormByWord(t *testing.T) {
 		f.start(1)
 		f.start(2)
 		time.Sleep(time.Second)
-		f.tell(1, Request{Form: true})
+		f.tell(1, membership.Request{Form: true})
 		until(t, "a write", func() bool { return f.write(2) })
 		time.Sleep(30 * time.Second)
 		if n := f.log.Count("this member's data is empty"); n > 0 {
@@ -128,10 +129,12 @@ func TestFormByWord(t *testing.T) {
 func TestAcceptedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		propose := func(from uint64, id ClusterID) error {
+		propose := func(from uint64, id membership.ClusterID) error {
 			synctest.Wait() // it may just be deciding what to do
 			m := f.running[2]
-			return m.membership.former.accept(&Proposal{Cluster: id, From: from, To: 3, Run: m.membership.former.number, Members: m.membership.former.list})
+			s, _ := m.Status()
+			_, err := m.Change(membership.Request{Propose: &membership.Proposal{Cluster: id, From: from, To: 3, Run: s.Run, Members: s.Configured}})
+			return err
 		}
 		f.start(2)
 		if err := propose(2, 7); err != nil {
@@ -164,7 +167,7 @@ func TestProposerLostAfterCall(t *testing.T) {
 		f.start(2)
 		time.Sleep(10 * time.Second)
 		f.start(0)
-		called := func(m *Member) bool { return m.membership.former.caller.Load() != nil }
+		called := func(m *Member) bool { return m.membership.WasCalled() }
 		for !called(f.running[1]) || !called(f.running[2]) {
 			time.Sleep(time.Millisecond)
 		}
@@ -189,13 +192,13 @@ func TestFormWithAnotherList(t *testing.T) {
 		earlier := newFleet(t, 3)
 		f := newFleet(t, 2)
 		for i := range f.disks {
-			if err := f.disks[i].Open().SetIdentity(storage.Identity{Cluster: testCluster, First: ptr(earlier.config(i)).first()}); err != nil {
+			if err := f.disks[i].Open().SetIdentity(storage.Identity{Cluster: testCluster, First: ptr(earlier.config(i)).First()}); err != nil {
 				t.Fatal(err)
 			}
 			f.start(i)
 		}
 		f.whole()
-		if of := f.running[0].membership.gate.Cluster(); of == testCluster {
+		if of := f.running[0].pulse.gate.Cluster(); of == testCluster {
 			t.Error("it has the id that was proposed with another list")
 		}
 	})
@@ -237,7 +240,7 @@ func TestFormInAnyOrder(t *testing.T) {
 				f.net.Heal()
 				for id := range removed {
 					until(t, "its addition", func() bool {
-						return f.place(leadOf(t, f), id) != nil || f.ask(leadOf(t, f), Request{Add: &proto.Peer{ID: id, Addr: f.peers[id]}}) == nil
+						return f.place(leadOf(t, f), id) != nil || f.ask(leadOf(t, f), membership.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id]}}) == nil
 					})
 				}
 				clear(removed)
@@ -270,7 +273,7 @@ func TestFormInAnyOrder(t *testing.T) {
 					lost = nil
 					did = append(did, "all well")
 				case n == 9 && mayLose && f.running[j] != nil && i != j:
-					_, err := f.running[j].Ask(t.Context(), Request{Remove: uint64(i + 1)})
+					_, err := f.running[j].Ask(t.Context(), membership.Request{Remove: uint64(i + 1)})
 					note(fmt.Sprintf("remove (%v)", err), i)
 					lose() // whether it was removed or not
 					if i < listed {
@@ -285,12 +288,12 @@ func TestFormInAnyOrder(t *testing.T) {
 					f.write(i)
 				}
 				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
-				var of ClusterID
+				var of membership.ClusterID
 				for _, m := range f.running {
-					if m == nil || !m.membership.gate.IsOpen() {
+					if m == nil || !m.pulse.gate.IsOpen() {
 						continue
 					}
-					if is := m.membership.gate.Cluster(); of != 0 && is != of {
+					if is := m.pulse.gate.Cluster(); of != 0 && is != of {
 						t.Errorf("there are two clusters, %v and %v", of, is)
 					} else {
 						of = is
@@ -346,7 +349,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 				}
 				did = append(did, fmt.Sprintf("restore %d on %d", n, i+1))
 			}
-			of := func(i int) ClusterID { return f.disks[i%3].Open().Identity().Cluster } // perhaps only proposed
+			of := func(i int) membership.ClusterID { return f.disks[i%3].Open().Identity().Cluster } // perhaps only proposed
 			for i := range 3 {
 				restore(i)
 			}
@@ -372,7 +375,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 						restore(i)
 					}
 				case n == 8 && f.running[i] != nil:
-					err := f.ask(i, Request{Form: true})
+					err := f.ask(i, membership.Request{Form: true})
 					did = append(did, fmt.Sprintf("form on %d: %v", i+1, err))
 				case n == 9:
 					f.cutBetween(i, r.IntN(3), true)
@@ -390,7 +393,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 				}
 			}
 			time.Sleep(time.Minute)
-			in := func(m *Member) bool { return m.membership.gate.IsOpen() }
+			in := func(m *Member) bool { return m.pulse.gate.IsOpen() }
 			if slices.ContainsFunc(f.running, in) {
 				formed++
 				for i, m := range f.running {
@@ -444,7 +447,10 @@ func TestWordWhileFirstStarts(t *testing.T) {
 					}
 					time.Sleep(10 * time.Second)
 					word := make(chan error, 1)
-					go func() { word <- f.running[1].membership.former.form() }()
+					go func() {
+						_, err := f.running[1].Change(membership.Request{Form: true})
+						word <- err
+					}()
 					time.Sleep(late)
 					f.start(0)
 					err := <-word
@@ -494,7 +500,7 @@ func replaced(t *testing.T, out ...int) (f *fleet, config func(i int) Config) {
 	}
 	f.whole()
 	for _, i := range out {
-		f.tell(4, Request{Remove: uint64(i + 1)})
+		f.tell(4, membership.Request{Remove: uint64(i + 1)})
 		fault(f.running[i], time.Minute)
 		f.stop(i)
 	}
@@ -509,7 +515,7 @@ func TestListOfThePast(t *testing.T) {
 		t.Run(fmt.Sprint("last ", last+1), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f, config := replaced(t, 0, 2)
-				of := f.running[3].membership.gate.Cluster()
+				of := f.running[3].pulse.gate.Cluster()
 				f.lose(1)
 				for k := range 3 {
 					i := (last + 1 + k) % 3
@@ -519,12 +525,12 @@ func TestListOfThePast(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				for i := range 3 {
-					if err := f.ask(i, Request{Form: true}); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
+					if err := f.ask(i, membership.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
 						t.Errorf("the operator is told %v", err)
 					}
 				}
 				for i, m := range f.running[:3] {
-					if is := m.membership.gate.Cluster(); is != 0 && is != of {
+					if is := m.pulse.gate.Cluster(); is != 0 && is != of {
 						t.Errorf("server %d is in %v; cluster %v exists", i+1, is, of)
 					}
 				}
@@ -541,12 +547,12 @@ func TestListOfThePastOnly(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		testkit.Bubble(t, fmt.Sprint("removed ", removed), func(t *testing.T) {
 			f, config := replaced(t, 0, 2)
-			of := f.running[3].membership.gate.Cluster()
+			of := f.running[3].pulse.gate.Cluster()
 			f.lose(1)
 			m := f.open(1, config(1))
-			until(t, "a call", func() bool { return m.membership.former.caller.Load() != nil })
+			until(t, "a call", func() bool { return m.membership.WasCalled() })
 			if removed {
-				f.tell(3, Request{Remove: 2})
+				f.tell(3, membership.Request{Remove: 2})
 			} else {
 				f.stop(3)
 				f.stop(4)
@@ -558,7 +564,7 @@ func TestListOfThePastOnly(t *testing.T) {
 			}
 			time.Sleep(time.Minute)
 			for i, m := range f.running[:3] {
-				if is := m.membership.gate.Cluster(); (is != 0 && is != of) != removed {
+				if is := m.pulse.gate.Cluster(); (is != 0 && is != of) != removed {
 					t.Errorf("server %d is in %v; cluster %v exists; it waits: %s", i+1, is, of, m.Waiting())
 				}
 			}
@@ -594,15 +600,15 @@ func TestListOfThePastOtherName(t *testing.T) {
 		}
 		f.whole()
 		for _, i := range []int{0, 2} {
-			f.tell(4, Request{Remove: uint64(i + 1)})
+			f.tell(4, membership.Request{Remove: uint64(i + 1)})
 			fault(f.running[i], time.Minute)
 			f.stop(i)
 		}
-		f.tell(4, Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
-		of := f.running[3].membership.gate.Cluster()
+		f.tell(4, membership.Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
+		of := f.running[3].pulse.gate.Cluster()
 		f.lose(1)
 		m := f.open(1, config(1))
-		until(t, "a call", func() bool { return m.membership.former.caller.Load() != nil })
+		until(t, "a call", func() bool { return m.membership.WasCalled() })
 		dns.set("name:1", "nowhere:1")
 		time.Sleep(time.Minute)
 		for _, i := range []int{0, 2} {
@@ -614,7 +620,7 @@ func TestListOfThePastOtherName(t *testing.T) {
 			t.Fatal("server 2 was removed")
 		}
 		for i, m := range f.running[:3] {
-			if is := m.membership.gate.Cluster(); is != 0 && is != of {
+			if is := m.pulse.gate.Cluster(); is != 0 && is != of {
 				t.Errorf("server %d is in %v; cluster %v exists, and has server 2 as a member", i+1, is, of)
 			}
 		}
@@ -659,7 +665,7 @@ func TestEarlierFormation(t *testing.T) {
 		if f.write(0) || f.write(1) || f.write(2) {
 			t.Error("a cluster serves of which two disks are lost")
 		}
-		if f.running[0].membership.gate.IsOpen() || f.running[1].membership.gate.IsOpen() {
+		if f.running[0].pulse.gate.IsOpen() || f.running[1].pulse.gate.IsOpen() {
 			t.Error("a member without data takes part")
 		}
 	})
@@ -694,13 +700,13 @@ func TestDifferentSnapshots(t *testing.T) {
 				}
 				time.Sleep(20 * time.Second)
 				for i := range of {
-					if err := f.ask(i, Request{Form: true}); err == nil {
+					if err := f.ask(i, membership.Request{Form: true}); err == nil {
 						t.Errorf("server %d forms a cluster", i+1)
 					}
 				}
 				time.Sleep(20 * time.Second)
 				for i, m := range f.running {
-					if m.membership.gate.IsOpen() || m.engine.Storage().Identity().Agreed || f.write(i) {
+					if m.pulse.gate.IsOpen() || m.engine.Storage().Identity().Agreed || f.write(i) {
 						t.Errorf("server %d takes part", i+1)
 					}
 					s, err := m.Status()
@@ -795,7 +801,7 @@ func TestRestoredWhileOldOneCalls(t *testing.T) {
 		config := f.found(3)
 		f.open(3, f.joins(3, 0))
 		f.whole()
-		was := f.running[3].membership.gate.Cluster()
+		was := f.running[3].pulse.gate.Cluster()
 		delete(f.peers, 4) // for f.restored
 		for i := range 3 {
 			f.lose(i)
@@ -809,7 +815,7 @@ func TestRestoredWhileOldOneCalls(t *testing.T) {
 			t.Helper()
 			until(t, "the restored cluster", func() bool { return f.write(0) && f.write(2) })
 			for i, m := range f.running[:3] {
-				if of := m.membership.gate.Cluster(); of == was || of != f.running[0].membership.gate.Cluster() {
+				if of := m.pulse.gate.Cluster(); of == was || of != f.running[0].pulse.gate.Cluster() {
 					t.Errorf("server %d is in %v; the old cluster is %v", i+1, of, was)
 				}
 			}
@@ -832,7 +838,7 @@ func TestRestoredBesideStale(t *testing.T) {
 			f.restored(1, 12, 1)
 			of := storage.Identity{Cluster: testCluster, Agreed: true, Since: 3}
 			if !agreed {
-				of = storage.Identity{Cluster: testCluster, First: ptr(f.config(2)).first()}
+				of = storage.Identity{Cluster: testCluster, First: ptr(f.config(2)).First()}
 			}
 			if err := f.disks[2].Open().SetIdentity(of); err != nil {
 				t.Fatal(err)
@@ -841,13 +847,13 @@ func TestRestoredBesideStale(t *testing.T) {
 				f.start(i)
 			}
 			time.Sleep(time.Minute)
-			if f.running[0].membership.gate.IsOpen() {
+			if f.running[0].pulse.gate.IsOpen() {
 				t.Error("they form a cluster without an operator's word")
 			}
-			f.tell(0, Request{Form: true})
+			f.tell(0, membership.Request{Form: true})
 			time.Sleep(time.Minute)
-			if joined := f.running[2].membership.gate.Cluster() == f.running[0].membership.gate.Cluster(); joined == agreed {
-				t.Errorf("agreed %v: server 3 is in %v", agreed, f.running[2].membership.gate.Cluster())
+			if joined := f.running[2].pulse.gate.Cluster() == f.running[0].pulse.gate.Cluster(); joined == agreed {
+				t.Errorf("agreed %v: server 3 is in %v", agreed, f.running[2].pulse.gate.Cluster())
 			}
 		})
 	}

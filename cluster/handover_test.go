@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
@@ -26,7 +27,7 @@ func TestHandOverTooLate(t *testing.T) {
 		until(t, "another leader", func() bool { id := other.Leader(); return id != 0 && id != m.cfg.ID })
 		f.net.Heal()
 		time.AfterFunc(m.contacts.Lease, func() { close(write) })
-		if err := m.membership.handover.to(m.peers.Ctx, 0); err != nil {
+		if err := m.engine.HandOver(m.peers.Ctx, 0); err != nil {
 			t.Error(err)
 		}
 		if l, _ := m.engine.Leader(); l == 0 || l == m.cfg.ID {
@@ -50,7 +51,7 @@ func TestHandOverBesideStuckRaft(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		ended := make(chan error, 1)
-		go func() { ended <- f.running[lead].membership.handover.to(ctx, 0) }()
+		go func() { ended <- f.running[lead].engine.HandOver(ctx, 0) }()
 		if time.Sleep(30 * time.Second); len(ended) == 0 {
 			t.Error("it hands over for ever")
 		}
@@ -74,7 +75,7 @@ func TestHandOverFails(t *testing.T) {
 			return nil
 		})
 		began := time.Now()
-		if err := m.membership.handover.to(m.peers.Ctx, uint64(to+1)); err == nil {
+		if err := m.engine.HandOver(m.peers.Ctx, uint64(to+1)); err == nil {
 			t.Error("a member whose disk is stuck has become the leader")
 		}
 		f.writes(lead, 1)
@@ -96,7 +97,7 @@ func TestHandOverToLiveMember(t *testing.T) {
 			f.net.Kill(string(rune('a' + dead)))
 			f.stop(dead)
 			m := f.running[lead]
-			if err := m.membership.handover.to(m.peers.Ctx, 0); err != nil {
+			if err := m.engine.HandOver(m.peers.Ctx, 0); err != nil {
 				t.Errorf("server %d does not hand over while server %d is down: %v", lead+1, dead+1, err)
 			}
 		})
@@ -111,7 +112,7 @@ func TestHandOverToCandidate(t *testing.T) {
 		if s := m.engine.Role(); s != engine.Candidate {
 			t.Fatalf("Raft has the loser as a %s", s)
 		}
-		if err := elected.membership.handover.to(elected.peers.Ctx, m.cfg.ID); err != nil {
+		if err := elected.engine.HandOver(elected.peers.Ctx, m.cfg.ID); err != nil {
 			t.Error(err)
 		}
 	})
@@ -140,7 +141,7 @@ func TestAwaitReturnEnds(t *testing.T) {
 			lead, other = other, lead
 			waiting(1)
 		}
-		if _, err := f.running[lead].Change(Request{Remove: uint64(absent + 1)}); err != nil {
+		if _, err := f.running[lead].Change(membership.Request{Remove: uint64(absent + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		waiting(0)

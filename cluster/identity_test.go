@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -64,7 +65,7 @@ func TestLostMeta(t *testing.T) {
 					f.open(i, config(i))
 				}
 				f.writes(0, 3)
-				of := f.running[0].membership.gate.Cluster()
+				of := f.running[0].pulse.gate.Cluster()
 				synctest.Wait() // for the entry that says it
 				for i := range f.running {
 					f.stop(i)
@@ -88,7 +89,7 @@ func TestLostMeta(t *testing.T) {
 				}
 				f.running[0] = m
 				f.writes(0, 1)
-				if is := m.membership.gate.Cluster(); is != of {
+				if is := m.pulse.gate.Cluster(); is != of {
 					t.Errorf("it is of cluster %v, not of %v", is, of)
 				}
 				f.check()
@@ -171,18 +172,19 @@ func TestJoinsWrongCluster(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, cfg := range map[string]Config{
+		for name, server := range map[string]membership.Server{
 			"--join": {ID: 2, Addr: "x:1", Join: "a:1"},
 			"list":   {ID: 2, Peers: listOf(map[uint64]string{1: "w:1", 2: "x:1", 3: "c:1"})},
 			"new id": {ID: 9, Peers: listOf(map[uint64]string{1: "w:1", 3: "c:1", 9: "x:1"})},
 		} {
+			cfg := Config{Server: server}
 			cfg.Network, cfg.Memory, cfg.Tick, cfg.ReapInterval, cfg.SnapshotBytes, cfg.Log = f.net.Host("x"), storage.NewMemory(), time.Second, time.Minute, 1<<20, f.config(0).Log
 			m, err := openMember(cfg, fsm.NewReplica())
 			if err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
-			if m.membership.gate.IsOpen() {
+			if m.pulse.gate.IsOpen() {
 				t.Errorf("%s: it takes part", name)
 			}
 			if now, err := f.running[0].engine.Members(); err != nil || !slices.Equal(now, members) {
@@ -214,10 +216,10 @@ func TestAddForeign(t *testing.T) {
 		other.open(0, cfg)
 		until(t, "the other cluster", func() bool { return other.running[0].Role() == "leader" })
 		x := proto.Peer{ID: 4, Addr: "z:1"}
-		for what, q := range map[string]Request{
+		for what, q := range map[string]membership.Request{
 			"added":                 {Add: &x},
 			"added as an observer":  {Add: &proto.Peer{ID: 4, Addr: "z:1", Observer: true}},
-			"added by a reconfig":   {Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}},
+			"added by a reconfig":   {Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}},
 			"moved to that address": {Add: &proto.Peer{ID: 3, Addr: "z:1"}},
 		} {
 			if err := f.ask(0, q); err == nil || !strings.HasPrefix(what, "moved") && !strings.Contains(err.Error(), "belongs to cluster") {
@@ -242,7 +244,7 @@ func TestTwoAddresses(t *testing.T) {
 		// The copy: nothing is written to it any more.
 		copied := storage.NewMemory()
 		s, from := copied.Open(), f.disks[id].Open()
-		if err := s.Bootstrap(ptr(f.config(id)).first()); err != nil {
+		if err := s.Bootstrap(ptr(f.config(id)).First()); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.SetIdentity(from.Identity()); err != nil {
@@ -255,7 +257,7 @@ func TestTwoAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		move := func() error {
-			return f.ask(lead, Request{Add: &proto.Peer{ID: uint64(id + 1), Addr: "copy:1"}})
+			return f.ask(lead, membership.Request{Add: &proto.Peer{ID: uint64(id + 1), Addr: "copy:1"}})
 		}
 		if err := move(); err == nil {
 			t.Error("its address is that of a copy now")
@@ -290,7 +292,7 @@ func TestStrangerAnswersFirst(t *testing.T) {
 			}
 			m := f.open(1, cfg)
 			time.Sleep(time.Minute)
-			if of := m.engine.Storage().Identity(); of.Agreed || m.membership.gate.IsOpen() {
+			if of := m.engine.Storage().Identity(); of.Agreed || m.pulse.gate.IsOpen() {
 				t.Errorf("it belongs to %v", of)
 			}
 			f.stop(0)
@@ -376,7 +378,7 @@ func TestOtherClustersData(t *testing.T) {
 		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
 		for _, voter := range []bool{false, true} { // it does not keep others from getting theirs
 			x := proto.Peer{ID: uint64((lead+1)%4 + 1), Addr: f.peers[uint64((lead+1)%4+1)], Observer: !voter}
-			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
+			if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
 				t.Errorf("with a vote: %v: %v", voter, err)
 			}
 		}
@@ -414,7 +416,7 @@ func TestOldDirectoryTakesIDBack(t *testing.T) {
 		if err := f.disks[1].Open().SetRejoining(true); err != nil { // as while it waits
 			t.Fatal(err)
 		}
-		f.tell(0, Request{Remove: 2})
+		f.tell(0, membership.Request{Remove: 2})
 		cfg := f.joins(1, 0)
 		cfg.Addr, cfg.Network, cfg.Memory = "z:1", f.net.Host("z"), storage.NewMemory()
 		z, err := openMember(cfg, fsm.NewReplica())
@@ -488,7 +490,7 @@ func TestAboutToJoin(t *testing.T) {
 		if err := f.disks[2].Open().SetRejoining(true); err != nil {
 			t.Fatal(err)
 		}
-		id := f.running[0].membership.gate.Cluster()
+		id := f.running[0].pulse.gate.Cluster()
 		if err := f.disks[2].Open().SetIdentity(storage.Identity{Cluster: id, Agreed: true}); err != nil { // as join does it
 			t.Fatal(err)
 		}

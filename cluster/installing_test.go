@@ -31,7 +31,7 @@ func TestOwnSnapshotEndsLate(t *testing.T) {
 		f.whole()
 		time.Sleep(10 * time.Second)
 		l, x := f.running[lead].engine, f.running[c].engine
-		at = x.Passed()
+		at = x.LastApplied()
 		ended := make(chan error, 1)
 		go func() { ended <- x.TakeSnapshot() }()
 		f.cutOff(c, true)
@@ -41,15 +41,15 @@ func TestOwnSnapshotEndsLate(t *testing.T) {
 		if err := l.TakeSnapshot(); err != nil {
 			t.Fatal(err)
 		}
-		if first, err := l.Storage().Log.FirstIndex(); first != at+1 || l.Passed() != at+1 || err != nil {
-			t.Fatalf("the leader has entries %d to %d, want only %d: %v", first, l.Passed(), at+1, err)
+		if first, err := l.Storage().Log.FirstIndex(); first != at+1 || l.LastApplied() != at+1 || err != nil {
+			t.Fatalf("the leader has entries %d to %d, want only %d: %v", first, l.LastApplied(), at+1, err)
 		}
 		f.cutOff(c, false)
 		f.cutBetween(c, late, true)
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		until(t, "the snapshot", func() bool { return x.Passed() > at })
+		until(t, "the snapshot", func() bool { return x.LastApplied() > at })
 		if newest := x.Stats()["last_snapshot_index"]; newest != fmt.Sprint(at+1) {
 			t.Errorf("Raft takes the snapshot that ends with entry %s for the newest, not that with %d", newest, at+1)
 		}

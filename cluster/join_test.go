@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -42,7 +43,7 @@ func TestRemovedWhileJoining(t *testing.T) {
 		for range 2000 {
 			f.running[lead].Propose(fsm.Nothing(), make(result, 1), nil)
 		}
-		for range 2 * nearlyCaughtUp {
+		for range 2 * membership.NearlyCaughtUp {
 			f.write(lead)
 		}
 		var slow atomic.Bool
@@ -55,15 +56,15 @@ func TestRemovedWhileJoining(t *testing.T) {
 		})
 		m := f.start(other)
 		time.Sleep(30 * time.Second)
-		ask := func(q Request) error {
+		ask := func(q membership.Request) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			_, err := Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+			_, err := membership.Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], q)
 			return err
 		}
 		refused := 0
 		for range 30 {
-			if err := ask(Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{{ID: uint64(lead + 1), Addr: f.peers[uint64(lead+1)]}}, WaitMs: 100}}); err != nil {
+			if err := ask(membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{{ID: uint64(lead + 1), Addr: f.peers[uint64(lead+1)]}}, WaitMs: 100}}); err != nil {
 				refused++
 			}
 			time.Sleep(time.Second)
@@ -71,12 +72,12 @@ func TestRemovedWhileJoining(t *testing.T) {
 		if refused > 3 {
 			t.Errorf("%d of 30 changes were refused while a member waits for its vote", refused)
 		}
-		if err := ask(Request{Remove: uint64(other + 1)}); err != nil {
+		if err := ask(membership.Request{Remove: uint64(other + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		slow.Store(false)
 		err := testkit.Receive(t, "its fault", m.Err())
-		if !errors.Is(err, ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
+		if !errors.Is(err, membership.ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
@@ -94,27 +95,27 @@ func TestListedMemberRemoved(t *testing.T) {
 	stored := func(agreed bool) func(*testing.T, *fleet, int, int) {
 		return func(t *testing.T, f *fleet, lead, other int) {
 			s := f.disks[other].Open()
-			if err := errors.Join(s.SetRejoining(true), s.SetIdentity(storage.Identity{Cluster: f.running[lead].membership.gate.Cluster(), Agreed: agreed, Since: 3}), s.Close()); err != nil {
+			if err := errors.Join(s.SetRejoining(true), s.SetIdentity(storage.Identity{Cluster: f.running[lead].pulse.gate.Cluster(), Agreed: agreed, Since: 3}), s.Close()); err != nil {
 				t.Fatal(err)
 			}
-			f.tell(lead, Request{Remove: uint64(other + 1)})
+			f.tell(lead, membership.Request{Remove: uint64(other + 1)})
 			time.Sleep(time.Minute)
 			f.start(other)
 		}
 	}
 	for name, remove := range map[string]func(t *testing.T, f *fleet, lead, other int){
 		"while the leader has its request": func(t *testing.T, f *fleet, lead, other int) {
-			changing := f.running[lead].membership.changing
-			changing.Take()
+			changing := f.running[lead].membership
+			changing.Hold()
 			removed := make(chan error, 1)
-			go func() { removed <- f.ask(lead, Request{Remove: uint64(other + 1)}) }()
+			go func() { removed <- f.ask(lead, membership.Request{Remove: uint64(other + 1)}) }()
 			time.Sleep(time.Second)
 			m := f.start(other)
 			time.Sleep(4 * time.Second)
-			if m.membership.gate.IsOpen() {
+			if m.pulse.gate.IsOpen() {
 				t.Fatal("it has an answer")
 			}
-			changing.Give()
+			changing.Release()
 			if err := <-removed; err != nil {
 				t.Fatal(err)
 			}
@@ -126,8 +127,8 @@ func TestListedMemberRemoved(t *testing.T) {
 			})
 			m := f.start(other)
 			until(t, "what it says of the cluster", func() bool { return f.log.Count("this member's data is empty") > 0 })
-			f.tell(lead, Request{Remove: uint64(other + 1)})
-			if m.membership.former.asked.Load() != 0 {
+			f.tell(lead, membership.Request{Remove: uint64(other + 1)})
+			if m.membership.HasAsked() {
 				t.Fatal("it has asked")
 			}
 		},
@@ -141,7 +142,7 @@ func TestListedMemberRemoved(t *testing.T) {
 				f.lose(other)
 				time.Sleep(time.Minute)
 				remove(t, f, lead, other)
-				if err := fault(f.running[other], 5*time.Minute); !errors.Is(err, ErrRemoved) {
+				if err := fault(f.running[other], 5*time.Minute); !errors.Is(err, membership.ErrRemoved) {
 					t.Errorf("its fault is %v", err)
 				}
 				if x := f.place(lead, uint64(other+1)); x != nil {
@@ -176,13 +177,13 @@ func TestRemovedAnyTime(t *testing.T) {
 				if strings.HasSuffix(how, "lost") {
 					f.stop(lead)
 				}
-				err := f.ask(via, Request{Remove: id})
+				err := f.ask(via, membership.Request{Remove: id})
 				knew := how != "listed" || f.log.Count("this member's data is empty") > 0
 				time.Sleep(time.Minute)
 				switch in := f.place(via, id) != nil; {
 				case err == nil && in && knew, err != nil && !in:
 					t.Errorf("%s, %d ms: removed: %v; member: %v; it waits: %s", how, ms, err, in, m.Waiting())
-				case err == nil && how != "listed" && !errors.Is(fault(m, 0), ErrRemoved):
+				case err == nil && how != "listed" && !errors.Is(fault(m, 0), membership.ErrRemoved):
 					t.Errorf("%s, %d ms: it does not end; it waits: %s", how, ms, m.Waiting())
 				}
 			})
@@ -195,19 +196,19 @@ func TestJoinWithoutStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers, b.cfg.Addr, b.cfg.Join = nil, "a:1", "b:1"
-		b.answerRequests(t, "b", func(q Request) Reply {
+		b.answerRequests(t, "b", func(q membership.Request) membership.Reply {
 			if q.Status {
-				return Reply{Status: &Status{ID: 2, Formed: true, Cluster: testCluster}}
+				return membership.Reply{Status: &membership.Status{ID: 2, Formed: true, Cluster: testCluster}}
 			}
 			if q.Add != nil {
 				t.Error("it asks for a place")
 			}
-			return Reply{} // it does not know member 1
+			return membership.Reply{} // it does not know member 1
 		})
 		m := b.membership()
-		b.startFormer(m)
+		b.startFormer(t, m)
 		time.Sleep(10 * time.Second)
-		if m.gate.IsOpen() {
+		if m.Gate.IsOpen() {
 			t.Error("it takes part in a cluster")
 		}
 	})
@@ -222,7 +223,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 			f.start(i)
 		}
 		f.whole()
-		f.running[0].Change(Request{Transfer: ptr(uint64(3))})
+		f.running[0].Change(membership.Request{Transfer: ptr(uint64(3))})
 		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
 		f.write(3)
 		f.lose(4)
@@ -230,7 +231,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		slow.Store(true)
 		var m atomic.Pointer[Member]
 		f.disks[4].SetFault(func() error {
-			if slow.Load() && m.Load() != nil && m.Load().membership.gate.IsOpen() {
+			if slow.Load() && m.Load() != nil && m.Load().pulse.gate.IsOpen() {
 				time.Sleep(3 * time.Second)
 			}
 			return nil
@@ -290,7 +291,7 @@ func TestRemovedBeforeData(t *testing.T) {
 					time.Sleep(f.running[0].contacts.ElectionTimeout) // it does not seem to follow any more
 					m := f.startStuck(3, flags)
 					time.Sleep(time.Second)
-					f.tell(0, Request{Remove: 4})
+					f.tell(0, membership.Request{Remove: 4})
 					if err := fault(m, 5*time.Minute); err == nil {
 						t.Error("it does not end")
 					}
@@ -313,7 +314,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 	f.t.Helper()
 	var m atomic.Pointer[Member]
 	f.disks[i].SetFault(func() error {
-		for m.Load() != nil && m.Load().membership.gate.IsOpen() {
+		for m.Load() != nil && m.Load().pulse.gate.IsOpen() {
 			if m.Load().Killed.Load() {
 				return errors.New("killed")
 			}
@@ -327,7 +328,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 		f.t.Fatal(err)
 	}
 	f.running[i] = x
-	until(f.t, "added", x.membership.gate.IsOpen)
+	until(f.t, "added", x.pulse.gate.IsOpen)
 	return x
 }
 
@@ -417,7 +418,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				case "slow disk": // one write takes 3 s
 					var once atomic.Bool
 					f.disks[c].SetFault(func() error {
-						if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 && once.CompareAndSwap(false, true) {
+						if m := known.Load(); m != nil && m.membership.HasAsked() && once.CompareAndSwap(false, true) {
 							time.Sleep(3 * time.Second)
 						}
 						return nil
@@ -425,7 +426,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				case "crash", "crash once taken in":
 					f.disks[c].SetFault(func() error {
 						m := known.Load()
-						for m != nil && m.membership.former.asked.Load() != 0 && (how == "crash" || m.membership.gate.IsOpen()) {
+						for m != nil && m.membership.HasAsked() && (how == "crash" || m.pulse.gate.IsOpen()) {
 							if m.Killed.Load() {
 								return errors.New("crashed")
 							}
@@ -441,7 +442,7 @@ func TestVoteForgottenOnceAsked(t *testing.T) {
 				m := f.open(c, cfg)
 				known.Store(m)
 				until(t, "the demotion", func() bool {
-					return f.place(lead, id).Observer && (how != "crash once taken in" || m.membership.gate.IsOpen())
+					return f.place(lead, id).Observer && (how != "crash once taken in" || m.pulse.gate.IsOpen())
 				})
 				if strings.HasPrefix(how, "crash") {
 					f.stop(c)
@@ -487,8 +488,8 @@ func TestJoinsThroughOthers(t *testing.T) {
 		m := f.start(4)
 		time.Sleep(10 * time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.IsOpen() || election.Find(s.Members, 5).Observer {
-			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.membership.gate.IsOpen(), s.Members, m.membership.former.waiting())
+		if !m.pulse.gate.IsOpen() || election.Find(s.Members, 5).Observer {
+			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.pulse.gate.IsOpen(), s.Members, m.membership.Waiting())
 		}
 		// Now one more stops: three of five are up and connected.
 		f.stop((lead-1+1)%3 + 1)
@@ -671,8 +672,8 @@ func TestTakenInAsksOthers(t *testing.T) {
 		m = f.open(c, cfg)
 		time.Sleep(time.Minute)
 		s, _ := f.running[lead].Status()
-		if !m.membership.gate.IsOpen() || election.Find(s.Members, id).Observer {
-			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.former.waiting())
+		if !m.pulse.gate.IsOpen() || election.Find(s.Members, id).Observer {
+			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.Waiting())
 		}
 		f.stop(other)
 		time.Sleep(time.Minute)
@@ -718,11 +719,11 @@ func TestLosesDiskTwice(t *testing.T) {
 		config := func() Config { return f.joins(c, -1) }
 		f.lose(c)
 		time.Sleep(f.running[lead].contacts.ElectionTimeout) // it does not seem to follow any more
-		changing := f.running[lead].membership.changing
+		changing := f.running[lead].membership
 		var known, kept atomic.Bool
 		f.disks[c].SetFault(func() error { // once it has lost its vote, another change keeps it from getting it back
 			if known.Load() && f.place(lead, uint64(c+1)).Observer && kept.CompareAndSwap(false, true) {
-				changing.Take()
+				changing.Hold()
 			}
 			return nil
 		})
@@ -733,14 +734,14 @@ func TestLosesDiskTwice(t *testing.T) {
 			return s.NoVote == "waits for its vote"
 		})
 		f.lose(c)
-		changing.Give()
+		changing.Release()
 		m = f.open(c, config())
 		time.Sleep(time.Minute)
 		if s, _ := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
 			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
 		}
 		x := &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}
-		f.tell(lead, Request{Add: x})
+		f.tell(lead, membership.Request{Add: x})
 		until(t, "its word that it has its vote", func() bool {
 			s, _ := m.Status()
 			return s.NoVote == ""
@@ -761,8 +762,8 @@ func TestLostDiskOfObserver(t *testing.T) {
 		cfg.Observer = true
 		m := f.open(c, cfg)
 		time.Sleep(time.Minute)
-		if s, _ := f.running[lead].Status(); !m.membership.gate.IsOpen() || !election.Find(s.Members, id).Observer {
-			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.former.waiting())
+		if s, _ := f.running[lead].Status(); !m.pulse.gate.IsOpen() || !election.Find(s.Members, id).Observer {
+			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.Waiting())
 		}
 	})
 }
@@ -858,10 +859,10 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					return true
 				})
 				f.cutOff(next, x.cutOff || x.cutOffLater)
-				f.tell(lead, Request{Remove: 4})
+				f.tell(lead, membership.Request{Remove: 4})
 				if x.another {
-					f.tell(lead, Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
-					f.tell(lead, Request{Remove: 4})
+					f.tell(lead, membership.Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
+					f.tell(lead, membership.Request{Remove: 4})
 				}
 				if x.restarted { // on a real disk, from which it reads its snapshot in another way
 					cfg := config(next)
@@ -892,13 +893,13 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.handTo(next)
 					lead = next
 				}
-				if m.membership.gate.IsOpen() {
+				if m.pulse.gate.IsOpen() {
 					t.Fatal("it has an answer")
 				}
 				if !x.never {
 					close(n.broken)
 				}
-				if err := fault(m, 5*time.Minute); !errors.Is(err, ErrRemoved) {
+				if err := fault(m, 5*time.Minute); !errors.Is(err, membership.ErrRemoved) {
 					t.Errorf("its fault is %v", err)
 				}
 				if f.place(lead, 4) != nil {
@@ -926,8 +927,8 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 			{{ID: 9, Addr: f.peers[id], Observer: true}},
 			{{ID: 9, Addr: "w:1", Observer: true}, {ID: id, Addr: "z:1"}},
 		} {
-			q := &Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
-			_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Reconfig: q})
+			q := &membership.Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
+			_, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Reconfig: q})
 			if err == nil {
 				t.Fatal("it was done")
 			}
@@ -956,7 +957,7 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 		cfg.ID = 3
 		m := f.open(3, cfg)
 		time.Sleep(20 * time.Second)
-		f.tell(lead, Request{Remove: 3})
+		f.tell(lead, membership.Request{Remove: 3})
 		if err := fault(m, time.Minute); err != nil {
 			t.Errorf("the new server, which never was a member, ends: %v", err)
 		}
@@ -1006,7 +1007,7 @@ func TestAddThatIsUndone(t *testing.T) {
 			})
 		}
 		ctx, interrupt := context.WithCancel(t.Context())
-		go Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4]}})
+		go membership.Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4]}})
 		until(t, "the list on the leader", func() bool { return stored() })
 		time.Sleep(time.Second)
 		crash.Store(true)
@@ -1055,7 +1056,7 @@ func TestAddedByOtherName(t *testing.T) {
 				lead := leadOf(t, f)
 				f.writes(lead, 5)
 				ask := func(addr string) {
-					_, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], Request{Add: &proto.Peer{ID: 4, Addr: addr}})
+					_, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Add: &proto.Peer{ID: 4, Addr: addr}})
 					t.Logf("add at %s: %v", addr, err)
 				}
 				if how == "added" {
@@ -1099,7 +1100,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		id := uint64(c + 1)
 		m := f.running[lead].membership
 		// As if it had lost its disk, and was stopped when it had caught up, before it got its vote back.
-		if _, err := m.change(Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}); err != nil {
+		if _, err := m.Change(membership.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -1107,19 +1108,19 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		if err := f.disks[c].Open().SetRejoining(true); err != nil {
 			t.Fatal(err)
 		}
-		m.changing.Take() // some other change
+		m.Hold() // some other change
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.change(Request{Add: &proto.Peer{ID: id, Addr: "n" + f.peers[id]}})
+			_, err := m.Change(membership.Request{Add: &proto.Peer{ID: id, Addr: "n" + f.peers[id]}})
 			done <- err
 		}()
 		time.Sleep(time.Second)
 		f.open(c, config(c)) // it asks for its vote again
 		time.Sleep(2 * time.Second)
-		m.changing.Give()
+		m.Release()
 		t.Log(<-done)
 		time.Sleep(time.Minute)
-		s, _ := m.status()
+		s, _ := m.Status()
 		if election.Find(s.Members, id).Addr != "n"+f.peers[id] {
 			t.Errorf("the operator's address is gone: %v", s.Members)
 		}

@@ -103,7 +103,7 @@ func layers(t *testing.T) (all []layer, up []arrow) {
 // comment, except where that says why not.
 func TestLayers(t *testing.T) {
 	files, uses := arrows(t)
-	if len(uses) < 120 {
+	if len(uses) < 60 {
 		t.Fatalf("only %d arrows were found", len(uses))
 	}
 	lists, up := layers(t)

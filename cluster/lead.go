@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -30,13 +31,13 @@ func (m *Member) watchLeadership() {
 	defer resign()
 	for {
 		select {
-		case leading := <-m.engine.Leading():
+		case leading := <-m.engine.LeadershipChanges():
 			resign()
 			m.pulse.look() // so that the other members learn it at once
 			if !leading {
 				continue
 			}
-			term, ok := m.engine.Leads()
+			term, ok := m.engine.LeaderTerm()
 			if !ok {
 				continue // LeaderCh will report it next
 			}
@@ -58,11 +59,11 @@ func (m *Member) watchLeadership() {
 			stop, done = make(chan struct{}), make(chan struct{})
 			until := stop
 			if m.peers != nil {
-				m.Running.Go(func() { m.engine.TellOthers(term, until) })
+				m.Running.Go(func() { m.engine.SpreadCommitIndex(term, until) })
 			}
 			m.Running.Go(func() { m.reap(until) })
-			if _, votes := m.membership.known(m.cfg.ID); !votes && m.peers != nil {
-				m.Running.Go(func() { m.membership.handover.to(m.peers.Ctx, 0) }) // after an error it leads on
+			if _, votes := m.membership.Known(m.cfg.ID); !votes && m.peers != nil {
+				m.Running.Go(func() { m.engine.HandOver(m.peers.Ctx, 0) }) // after an error it leads on
 			}
 			go func(stop, done chan struct{}) {
 				defer close(done)
@@ -83,7 +84,7 @@ func (m *Member) inTerm(term uint64, do func() error) bool {
 		if err != engine.ErrHandingOver { // otherwise it may go on leading
 			return err == nil
 		}
-		if now, leads := m.engine.Leads(); !leads || now != term {
+		if now, leads := m.engine.LeaderTerm(); !leads || now != term {
 			return false
 		}
 		select {
@@ -103,7 +104,7 @@ func (m *Member) identify() error {
 	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.settings, Count: 2}
 	m.replica.View(func(v *fsm.View) {
 		e.Batch = nextNumber(firstNumber(e.Time), v.LastBatch(e.Origin))
-		if missing := v.Undescribed(m.cfg.known(), 0); len(missing) > 0 {
+		if missing := v.Undescribed(m.cfg.Described(), 0); len(missing) > 0 {
 			entry = fsm.AppendCommand(entry, fsm.Describe(missing, 0))
 			e.Count++
 		}
@@ -114,8 +115,8 @@ func (m *Member) identify() error {
 
 // identified returns the cluster that the replicated state belongs to; 0 if its log does not
 // say so yet.
-func (m *Member) identified() (of ClusterID) {
-	m.replica.View(func(v *fsm.View) { of = ClusterID(v.Cluster()) })
+func (m *Member) identified() (of membership.ClusterID) {
+	m.replica.View(func(v *fsm.View) { of = membership.ClusterID(v.Cluster()) })
 	return of
 }
 

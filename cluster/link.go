@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -77,19 +78,19 @@ func newLeaderLink(peers *peer.Port, wg *sync.WaitGroup, c *election.Contacts) l
 
 // to returns a connection to the leader: the existing one if it still works,
 // otherwise a new one. It gives up when the leader changes.
-func (k *leaderLink) to(lead leaderInfo) (*link, error) {
+func (k *leaderLink) to(lead election.Leader) (*link, error) {
 	k.turn.Take()
 	defer k.turn.Give()
 	select {
-	case <-lead.changed:
-		return nil, ErrNotLeader
+	case <-lead.Changed:
+		return nil, membership.ErrNotLeader
 	default:
 	}
 	if l := k.link; l != nil {
 		select {
 		case <-l.gone:
 		default:
-			if l.changed == lead.changed {
+			if l.changed == lead.Changed {
 				return l, nil
 			}
 			// Even if it leads to the same member, that was lost meanwhile, and the
@@ -102,17 +103,17 @@ func (k *leaderLink) to(lead leaderInfo) (*link, error) {
 	defer cancel()
 	k.wg.Go(func() {
 		select {
-		case <-lead.changed:
+		case <-lead.Changed:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
-	c, err := k.peers.DialTwice(ctx, lead.addr, peer.KindForward, lead.id, k.silence)
+	c, err := k.peers.DialTwice(ctx, lead.Addr, peer.KindForward, lead.ID, k.silence)
 	if err != nil {
 		return nil, err
 	}
 	c = peer.TimeoutConn{Conn: c, ReadTimeout: 0, WriteTimeout: k.silence}
-	l := &link{changed: lead.changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
+	l := &link{changed: lead.Changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
 	k.link = l
 	k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })
 	k.wg.Go(func() {

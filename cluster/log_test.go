@@ -112,11 +112,11 @@ func TestWhatIsLogged(t *testing.T) {
 
 		// A member without its disk says so once, however often it asks to be taken in.
 		empty, lead := (leads()+1)%3, f.running[leads()]
-		lead.membership.changing.Take()
+		lead.membership.Hold()
 		f.lose(empty)
 		f.start(empty)
 		time.Sleep(time.Minute)
-		lead.membership.changing.Give()
+		lead.membership.Release()
 		f.whole()
 		text := f.log.Reset()
 		if strings.Count(text, "this member's data is empty") != 1 || strings.Count(text, "\n") > 5 {

@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -31,15 +32,15 @@ type Member struct {
 	proposer *proposer // what this member proposes
 	liveness *liveness // of sessions
 
-	leader    *knownLeader // who leads
-	lease     *lease       // whether it is surely this member
-	readIndex *readIndex   // whether it still is, and what is committed
-	service   *service     // whether this member serves
+	leader    *election.KnownLeader // who leads
+	lease     *lease                // whether it is surely this member
+	readIndex *readIndex            // whether it still is, and what is committed
+	service   *service              // whether this member serves
 
 	peers      *peer.Port         // nil on a standalone server
 	contacts   *election.Contacts // what is known about the other members
 	pulse      *pulse             // heartbeats, and what they say
-	membership *membership
+	membership *membership.Membership
 }
 
 // Ready is closed when this member can serve for the first time: it knows a leader
@@ -96,7 +97,7 @@ func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
 func (m *Member) Serving() <-chan bool { return m.service.changes }
 
 // Leader returns the leader's id, or 0 if no leader is known.
-func (m *Member) Leader() uint64 { return m.leader.get().id }
+func (m *Member) Leader() uint64 { return m.leader.Get().ID }
 
 // Waiting returns why this member cannot serve clients: what it waits for before it is in a cluster, or which
 // members it would need for a majority. It is empty if there is no such reason.
@@ -104,27 +105,27 @@ func (m *Member) Waiting() string {
 	switch {
 	case m.peers == nil:
 		return ""
-	case !m.membership.gate.IsOpen():
-		return m.membership.former.waiting()
-	case m.membership.pulse.verdict.Load().NoMajority:
-		if missing := m.membership.contacts.Missing(); missing != "" {
+	case !m.pulse.gate.IsOpen():
+		return m.membership.Waiting()
+	case m.pulse.verdict.Load().NoMajority:
+		if missing := m.contacts.Missing(); missing != "" {
 			return "no majority can be reached without " + missing
 		}
-	case m.membership.pulse.verdict.Load().Disputed:
-		return fmt.Sprintf("the states of members differ at entry %d, and no majority has the same one; see \"Two members differ\" in docs/operations.md", m.membership.digests.Dispute())
+	case m.pulse.verdict.Load().Disputed:
+		return fmt.Sprintf("the states of members differ at entry %d, and no majority has the same one; see \"Two members differ\" in docs/operations.md", m.pulse.digests.Dispute())
 	}
 	return ""
 }
 
 // Role returns this member's role: leader, follower, observer, looking (it knows no
 // leader) or standalone.
-func (m *Member) Role() string { return m.membership.role() }
+func (m *Member) Role() string { return m.membership.Role() }
 
 // Status returns what this member knows about its cluster.
-func (m *Member) Status() (Status, error) { return m.membership.status() }
+func (m *Member) Status() (membership.Status, error) { return m.membership.Status() }
 
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
-func (m *Member) Standing() (Status, error) { return m.membership.standing() }
+func (m *Member) Standing() (membership.Status, error) { return m.membership.Standing() }
 
 // Members returns the members in the newest list that this member has, committed or not, sorted by id;
 // none once it is closed. Unlike Status, it does not lock the state.
@@ -135,14 +136,15 @@ func (m *Member) Members() []proto.Peer {
 
 // Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
 // address. It must not be called on a standalone server.
-func (m *Member) Ask(ctx context.Context, q Request) (*Status, error) {
-	r, err := askLeader(ctx, m.membership.ask, m.cfg.addr(), q)
-	return r.Status, err
+func (m *Member) Ask(ctx context.Context, q membership.Request) (*membership.Status, error) {
+	return m.membership.Ask(ctx, q)
 }
 
 // Change carries out a request. All requests except Status, and those about a cluster that is
 // being formed, must go to the leader; another member returns ErrNotLeader.
-func (m *Member) Change(q Request) (Reply, error) { return m.membership.change(q) }
+func (m *Member) Change(q membership.Request) (membership.Reply, error) {
+	return m.membership.Change(q)
+}
 
 // HandOver makes another member the leader if this one leads. If that fails or ctx ends first, the
 // others elect a leader when this member is closed.
@@ -154,13 +156,13 @@ func (m *Member) HandOver(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.peers.Ctx, cancel)()
-	return m.membership.handover.to(ctx, 0)
+	return m.engine.HandOver(ctx, 0)
 }
 
 // Work may be called at any time after Start, also after Close.
 func (m *Member) Work() report.Work {
 	p := &m.proposer.sizes
-	return report.Work{LogWrites: m.engine.LogWrites(), Snapshots: m.engine.Snapshots(), Elections: m.service.elections.Durations(),
+	return report.Work{LogWrites: m.engine.LogWriteTimes(), Snapshots: m.engine.SnapshotTimes(), Elections: m.service.elections.Durations(),
 		Commit: m.engine.Committed(), Entries: p.entries.Load(), Commands: p.commands.Load()}
 }
 
@@ -173,7 +175,7 @@ func (m *Member) Quorum() (report.Quorum, bool) {
 		return report.Quorum{}, false
 	}
 	var q report.Quorum
-	if _, port, err := net.SplitHostPort(m.cfg.addr()); err == nil {
+	if _, port, err := net.SplitHostPort(m.cfg.Address()); err == nil {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
 	members, _ := m.engine.Members() // nil if this member is closed

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -23,8 +24,12 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-func (b *base) membership() *membership {
-	return newMembership(b.cfg, b.replica, b.leader, b.pulse)
+func (b *base) membership() *membership.Membership {
+	p := b.pulse
+	return membership.New(&membership.Config{Server: &b.cfg.Server, Answers: b.cfg.Answers, Log: b.cfg.Log}, &membership.Parts{
+		Lifecycle: b.Lifecycle, Engine: p.engine, Contacts: p.contacts, Digests: p.digests, Leader: b.leader, Replica: b.replica,
+		Gate: p.gate, Port: p.peers, Look: p.wake, Now: p.moment,
+	})
 }
 
 // TestChangeRefused: each change that is not possible is refused with its code, and
@@ -36,24 +41,23 @@ func TestChangeRefused(t *testing.T) {
 		m := b.membership()
 		nobody := uint64(0)
 		for name, x := range map[string]struct {
-			q    Request
+			q    membership.Request
 			code proto.Code
 		}{
-			"remove a stranger":             {Request{Remove: 9}, proto.NoNode},
-			"an id that is too large":       {Request{Add: &proto.Peer{ID: 255, Addr: "c:1"}}, proto.BadArguments},
-			"an address without a port":     {Request{Add: &proto.Peer{ID: 3, Addr: "c"}}, proto.BadArguments},
-			"an address that is taken":      {Request{Add: &proto.Peer{ID: 3, Addr: "b:1", Observer: true}}, proto.BadArguments},
-			"a voter that is down":          {Request{Add: &proto.Peer{ID: 3, Addr: "c:1"}}, proto.NewConfigNoQuorum},
-			"a moved member that is down":   {Request{Add: &proto.Peer{ID: 2, Addr: "c:1", Observer: true}}, proto.BadArguments},
-			"remove the only voter":         {Request{Remove: 1}, proto.BadArguments},
-			"hand over to an observer":      {Request{Transfer: &all[1].ID}, proto.BadArguments},
-			"hand over to nobody":           {Request{Transfer: &nobody}, proto.BadArguments},
-			"a reconfig of another version": {Request{Reconfig: &Reconfig{Version: 77}}, proto.BadVersion},
-			"a reconfig with one voter":     {Request{Reconfig: &Reconfig{Version: -1, Leaving: []uint64{2}}}, proto.BadArguments},
+			"remove a stranger":             {membership.Request{Remove: 9}, proto.NoNode},
+			"an id that is too large":       {membership.Request{Add: &proto.Peer{ID: 255, Addr: "c:1"}}, proto.BadArguments},
+			"an address without a port":     {membership.Request{Add: &proto.Peer{ID: 3, Addr: "c"}}, proto.BadArguments},
+			"an address that is taken":      {membership.Request{Add: &proto.Peer{ID: 3, Addr: "b:1", Observer: true}}, proto.BadArguments},
+			"a voter that is down":          {membership.Request{Add: &proto.Peer{ID: 3, Addr: "c:1"}}, proto.NewConfigNoQuorum},
+			"a moved member that is down":   {membership.Request{Add: &proto.Peer{ID: 2, Addr: "c:1", Observer: true}}, proto.BadArguments},
+			"remove the only voter":         {membership.Request{Remove: 1}, proto.BadArguments},
+			"hand over to an observer":      {membership.Request{Transfer: &all[1].ID}, proto.BadArguments},
+			"hand over to nobody":           {membership.Request{Transfer: &nobody}, proto.BadArguments},
+			"a reconfig of another version": {membership.Request{Reconfig: &membership.Reconfig{Version: 77}}, proto.BadVersion},
+			"a reconfig with one voter":     {membership.Request{Reconfig: &membership.Reconfig{Version: -1, Leaving: []uint64{2}}}, proto.BadArguments},
 		} {
-			_, err := m.change(x.q)
-			var refused *refusal
-			if !errors.As(err, &refused) || refused.code != x.code {
+			_, err := m.Change(x.q)
+			if membership.CodeOf(err) != x.code {
 				t.Errorf("%s: %v, want code %v", name, err, x.code)
 			}
 		}
@@ -70,21 +74,21 @@ func TestChange(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		m := b.membership()
 		two := proto.Peer{ID: 2, Addr: "b:1", Observer: true}
-		r, err := m.change(Request{Add: &two})
+		r, err := m.Change(membership.Request{Add: &two})
 		if err != nil || election.Find(r.Status.Members, 2) == nil || r.Status.Role != "leader" {
 			t.Fatalf("%+v, %v", r.Status, err)
 		}
-		if r, err := m.change(Request{Knows: 2}); err != nil || !r.Known {
+		if r, err := m.Change(membership.Request{Knows: 2}); err != nil || !r.Known {
 			t.Errorf("member 2 is known: %v, %v", r.Known, err)
 		}
-		if r, err = m.change(Request{Remove: 2}); err != nil || election.Find(r.Status.Members, 2) != nil {
+		if r, err = m.Change(membership.Request{Remove: 2}); err != nil || election.Find(r.Status.Members, 2) != nil {
 			t.Fatalf("%+v, %v", r.Status, err)
 		}
-		if r, err := m.change(Request{Knows: 2}); err != nil || r.Known {
+		if r, err := m.Change(membership.Request{Knows: 2}); err != nil || r.Known {
 			t.Errorf("member 2 is known: %v, %v", r.Known, err)
 		}
-		b.leader.set(2, "b:1")
-		if _, err := m.change(Request{Add: &two}); err != ErrNotLeader {
+		b.leader.Set(2, "b:1")
+		if _, err := m.Change(membership.Request{Add: &two}); err != membership.ErrNotLeader {
 			t.Errorf("while another member leads: %v", err)
 		}
 	})
@@ -96,15 +100,14 @@ func TestReconfigInProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		m := b.membership()
-		m.changing.Take()
-		_, err := m.change(Request{Reconfig: &Reconfig{Version: -1}})
-		var refused *refusal
-		if !errors.As(err, &refused) || refused.code != proto.ReconfigInProgress {
+		m.Hold()
+		_, err := m.Change(membership.Request{Reconfig: &membership.Reconfig{Version: -1}})
+		if membership.CodeOf(err) != proto.ReconfigInProgress {
 			t.Errorf("a client's: %v", err)
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.change(Request{Add: &proto.Peer{ID: 2, Addr: "b:1", Observer: true}})
+			_, err := m.Change(membership.Request{Add: &proto.Peer{ID: 2, Addr: "b:1", Observer: true}})
 			done <- err
 		}()
 		synctest.Wait()
@@ -112,7 +115,7 @@ func TestReconfigInProgress(t *testing.T) {
 		case err := <-done:
 			t.Errorf("an operator's did not wait: %v", err)
 		default:
-			m.changing.Give()
+			m.Release()
 			if err := testkit.Receive(t, "the change", done); err != nil {
 				t.Error(err)
 			}
@@ -128,21 +131,21 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 		lead := leadOf(t, f)
 		members := f.running
 		m, other := members[lead], members[(lead+1)%3]
-		m.membership.changing.Take()
+		m.membership.Hold()
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.Change(Request{Remove: members[(lead+2)%3].cfg.ID})
+			_, err := m.Change(membership.Request{Remove: members[(lead+2)%3].cfg.ID})
 			done <- err
 		}()
 		time.Sleep(time.Second)
 		for _, hand := range [][2]*Member{{m, other}, {other, m}} {
-			if err := hand[0].membership.handover.to(hand[0].peers.Ctx, hand[1].cfg.ID); err != nil {
+			if err := hand[0].engine.HandOver(hand[0].peers.Ctx, hand[1].cfg.ID); err != nil {
 				t.Fatal(err)
 			}
 			until(t, "the next leader", func() bool { return hand[1].Role() == "leader" })
 		}
-		m.membership.changing.Give()
-		if err := testkit.Receive(t, "the change", done); err != ErrNotLeader {
+		m.membership.Release()
+		if err := testkit.Receive(t, "the change", done); err != membership.ErrNotLeader {
 			t.Errorf("the change of an earlier term: %v", err)
 		}
 		if all, err := m.engine.Members(); err != nil || len(all) != 3 {
@@ -161,22 +164,21 @@ func TestRemoveWithoutMajority(t *testing.T) {
 		m, follower := members[lead], members[(lead+1)%3]
 		down := members[(lead+2)%3].cfg
 		f.stop((lead + 2) % 3)
-		term, _ := m.engine.Leads()
+		term, _ := m.engine.LeaderTerm()
 		for _, x := range []*Member{m, follower} {
 			began := time.Now()
-			_, err := m.Change(Request{Remove: x.cfg.ID})
-			var refused *refusal
-			if !errors.As(err, &refused) || refused.code != proto.NewConfigNoQuorum {
+			_, err := m.Change(membership.Request{Remove: x.cfg.ID})
+			if membership.CodeOf(err) != proto.NewConfigNoQuorum {
 				t.Errorf("removing server %d, where %d leads: %v", x.cfg.ID, m.cfg.ID, err)
 			}
-			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("missing: server %d at %s", down.ID, down.addr())) {
+			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("missing: server %d at %s", down.ID, down.Address())) {
 				t.Errorf("removing server %d does not name the one that is down: %v", x.cfg.ID, err)
 			}
 			if d := time.Since(began); d > timing.PeerTimeout {
 				t.Errorf("the refusal took %v", d)
 			}
 		}
-		if now, leads := m.engine.Leads(); !leads || now != term {
+		if now, leads := m.engine.LeaderTerm(); !leads || now != term {
 			t.Errorf("term %d is over", term)
 		}
 	})
@@ -187,19 +189,23 @@ func TestRemoveWithoutMajority(t *testing.T) {
 func TestHandOverNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
-		if err := (&handover{b.pulse, b.leader}).to(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "no other member") {
+		if err := b.pulse.engine.HandOver(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "no other member") {
 			t.Errorf("%v", err)
 		}
-		if _, leads := b.pulse.engine.Leads(); !leads {
+		if _, leads := b.pulse.engine.LeaderTerm(); !leads {
 			t.Error("it no longer leads")
 		}
 	})
 }
 
 // startFormer has m form its cluster in the background, as Start does.
-func (b *base) startFormer(m *membership) {
-	m.former.beginning = beginning{list: m.configured, first: b.cfg.first()}
-	b.Running.Go(m.former.run)
+func (b *base) startFormer(t *testing.T, m *membership.Membership) {
+	t.Helper()
+	begin, err := m.Belong()
+	if err != nil || begin == nil {
+		t.Fatal("it forms no cluster", err)
+	}
+	b.Running.Go(begin)
 }
 
 // TestForm: a member whose storage is empty forms the cluster once all of its voters
@@ -209,45 +215,45 @@ func TestForm(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"})
 		m := b.membership()
-		b.startFormer(m)
+		b.startFormer(t, m)
 		unformed := func(when string) {
 			t.Helper()
 			time.Sleep(5 * time.Second)
-			if m.gate.IsOpen() || m.engine.LastIndex() != 0 {
+			if m.Gate.IsOpen() || m.Engine.LastIndex() != 0 {
 				t.Fatalf("it has formed a cluster %s", when)
 			}
 		}
 		unformed("by itself")
 		var accepts atomic.Bool
 		var proposed, agreed atomic.Uint64
-		fresh := func(id uint64) func(q Request) Reply {
-			return func(q Request) Reply {
+		fresh := func(id uint64) func(q membership.Request) membership.Reply {
+			return func(q membership.Request) membership.Reply {
 				switch {
 				case q.Propose != nil && id == 3 && !accepts.Load():
-					return Reply{Error: "not now"}
+					return membership.Reply{Error: "not now"}
 				case q.Propose != nil:
-					if q.Propose.To != id || q.Propose.Run != id*10 || q.Propose.State.data() {
+					if q.Propose.To != id || q.Propose.Run != id*10 || q.Propose.State != (membership.FirstState{}) {
 						t.Errorf("server %d is proposed %+v", id, q.Propose)
 					}
 					proposed.Store(uint64(q.Propose.Cluster))
 				case q.Agreed != 0:
 					agreed.Store(uint64(q.Agreed))
 				}
-				return Reply{Status: &Status{ID: id, Run: id * 10, Configured: m.configured}}
+				return membership.Reply{Status: &membership.Status{ID: id, Run: id * 10, Configured: b.cfg.First()}}
 			}
 		}
 		b.answerRequests(t, "b", fresh(2))
 		unformed("with a majority")
 		b.answerRequests(t, "c", fresh(3))
 		unformed("although one has not accepted it")
-		before := m.engine.Storage().Identity()
+		before := m.Engine.Storage().Identity()
 		if before.Agreed || before.Cluster == 0 || uint64(before.Cluster) != proposed.Load() {
 			t.Errorf("the proposal is %v, it holds %+v", proposed.Load(), before)
 		}
 		accepts.Store(true)
 		time.Sleep(5 * time.Second)
-		if members, err := m.engine.Members(); err != nil || m.gate.Cluster() != before.Cluster || !slices.Equal(members, m.configured) {
-			t.Errorf("members %v, %v; in cluster %v", members, err, m.gate.Cluster())
+		if members, err := m.Engine.Members(); err != nil || m.Gate.Cluster() != before.Cluster || !slices.Equal(members, b.cfg.First()) {
+			t.Errorf("members %v, %v; in cluster %v", members, err, m.Gate.Cluster())
 		}
 		if agreed.Load() != uint64(before.Cluster) {
 			t.Error("the others were not told")
@@ -262,15 +268,15 @@ func TestFormOtherMembers(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
 		m := b.membership()
-		b.answerRequests(t, "b", func(q Request) Reply {
+		b.answerRequests(t, "b", func(q membership.Request) membership.Reply {
 			if q.Propose != nil {
 				t.Error("it proposes an id")
 			}
-			return Reply{Status: &Status{ID: 2, Configured: m.configured[:1]}}
+			return membership.Reply{Status: &membership.Status{ID: 2, Configured: b.cfg.First()[:1]}}
 		})
-		b.startFormer(m)
+		b.startFormer(t, m)
 		time.Sleep(5 * time.Second)
-		if m.gate.IsOpen() || m.engine.LastIndex() != 0 {
+		if m.Gate.IsOpen() || m.Engine.LastIndex() != 0 {
 			t.Error("it has formed a cluster")
 		}
 	})
@@ -282,22 +288,22 @@ func TestFormStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"})
-		b.answerRequests(t, "b", func(q Request) Reply {
+		b.answerRequests(t, "b", func(q membership.Request) membership.Reply {
 			switch {
 			case q.Status:
-				return Reply{Status: &Status{ID: 2, Formed: true, Cluster: testCluster}}
+				return membership.Reply{Status: &membership.Status{ID: 2, Formed: true, Cluster: testCluster}}
 			case q.Add != nil:
 				t.Error("it asks for a place")
 			}
-			return Reply{Status: &Status{ID: 2}} // it does not know member 1
+			return membership.Reply{Status: &membership.Status{ID: 2}} // it does not know member 1
 		})
 		m := b.membership()
-		b.startFormer(m)
+		b.startFormer(t, m)
 		time.Sleep(time.Minute)
-		if why := m.former.waiting(); !strings.Contains(why, "cluster add") {
+		if why := m.Waiting(); !strings.Contains(why, "cluster add") {
 			t.Errorf("it waits for %q", why)
 		}
-		if m.gate.IsOpen() || m.engine.LastIndex() != 0 {
+		if m.Gate.IsOpen() || m.Engine.LastIndex() != 0 {
 			t.Error("it takes part in a cluster")
 		}
 	})
@@ -309,21 +315,21 @@ func TestWatchRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1"}, proto.Peer{ID: 3, Addr: "c:1"})
 		m := b.membership()
-		m.leader.set(2, "b:1")
+		m.Leader.Set(2, "b:1")
 		var asked, leads atomic.Bool
-		b.answerRequests(t, "b", func(Request) Reply {
+		b.answerRequests(t, "b", func(membership.Request) membership.Reply {
 			asked.Store(true)
 			if leads.Load() {
-				return Reply{} // it does not know member 1
+				return membership.Reply{} // it does not know member 1
 			}
-			return Reply{Error: "not the leader", Lead: true}
+			return membership.Reply{Error: "not the leader", Lead: true}
 		})
-		b.Running.Go(m.watch)
+		b.Running.Go(m.Watch)
 		time.Sleep(10 * time.Second)
 		if asked.Load() {
 			t.Error("it asks while it has a leader")
 		}
-		m.leader.set(0, "")
+		m.Leader.Set(0, "")
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		select {
@@ -335,7 +341,7 @@ func TestWatchRemoved(t *testing.T) {
 			t.Error("it has not asked")
 		}
 		leads.Store(true)
-		if err := testkit.Receive(t, "a fault", b.Errs); !errors.Is(err, ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", b.Errs); !errors.Is(err, membership.ErrRemoved) {
 			t.Error(err)
 		}
 	})
@@ -352,11 +358,11 @@ func TestRemovedSoon(t *testing.T) {
 		f.whole()
 		lead := f.running[0].Leader()
 		out := lead%4 + 1
-		if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[lead], Request{Remove: out}); err != nil {
+		if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[lead], membership.Request{Remove: out}); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if err := testkit.Receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, membership.ErrRemoved) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took < engine.Farewell || took > engine.Farewell+700*time.Millisecond {
@@ -392,15 +398,14 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 		busy, tried := 0, 0
 		for range 200 {
 			// A reconfig that is refused for its version, when its turn comes.
-			_, err := f.running[lead].Change(Request{Reconfig: &Reconfig{Version: 1}})
-			var r *refusal
-			if errors.As(err, &r) && r.code == proto.ReconfigInProgress {
+			_, err := f.running[lead].Change(membership.Request{Reconfig: &membership.Reconfig{Version: 1}})
+			if membership.CodeOf(err) == proto.ReconfigInProgress {
 				busy++
 			}
 			tried++
 			time.Sleep(310 * time.Millisecond)
 		}
-		if t.Logf("%d of %d reconfigs were refused; it waits: %s", busy, tried, m.membership.former.waiting()); busy > tried/20 {
+		if t.Logf("%d of %d reconfigs were refused; it waits: %s", busy, tried, m.membership.Waiting()); busy > tried/20 {
 			t.Errorf("%d of %d reconfigs were refused", busy, tried)
 		}
 	})
@@ -433,13 +438,13 @@ func TestAsksItself(t *testing.T) {
 		f.whole()
 		for i, m := range f.running {
 			other := uint64((i+1)%3 + 1)
-			if _, err := m.Ask(t.Context(), Request{Transfer: &other}); err != nil {
+			if _, err := m.Ask(t.Context(), membership.Request{Transfer: &other}); err != nil {
 				t.Fatalf("server %d, asked to make server %d the leader: %v", i+1, other, err)
 			}
 			for _, by := range f.running {
-				_, err := by.Ask(t.Context(), Request{Remove: 9})
-				_, called := Ask(t.Context(), f.net.Host("operator"), f.peers[by.cfg.ID], Request{Remove: 9})
-				if !errors.Is(err, ErrNoMember) || called == nil || err.Error() != called.Error() {
+				_, err := by.Ask(t.Context(), membership.Request{Remove: 9})
+				_, called := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[by.cfg.ID], membership.Request{Remove: 9})
+				if !errors.Is(err, membership.ErrNoMember) || called == nil || err.Error() != called.Error() {
 					t.Errorf("server %d, asked directly: %v; over the network: %v", by.cfg.ID, err, called)
 				}
 			}
@@ -448,12 +453,12 @@ func TestAsksItself(t *testing.T) {
 		m := f.running[0]
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := m.Ask(ctx, Request{Remove: 3}); !errors.Is(err, context.Canceled) || errors.Is(err, ErrUnknownOutcome) {
+		if _, err := m.Ask(ctx, membership.Request{Remove: 3}); !errors.Is(err, context.Canceled) || errors.Is(err, membership.ErrUnknownOutcome) {
 			t.Errorf("canceled before: %v", err)
 		}
 		f.stop(0)
 		began := time.Now()
-		if _, err := m.Ask(t.Context(), Request{Remove: 3}); !errors.Is(err, ErrClosed) || time.Since(began) > 0 {
+		if _, err := m.Ask(t.Context(), membership.Request{Remove: 3}); !errors.Is(err, engine.ErrClosed) || time.Since(began) > 0 {
 			t.Errorf("closed: %v, after %v", err, time.Since(began))
 		}
 	})

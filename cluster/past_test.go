@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
@@ -50,7 +51,7 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 			slowly(f.disks[0], &slow)
 			m := f.open(0, again)
 			until(t, "the first entries", func() bool {
-				slow.Store(slow.Load() || m.membership.gate.IsOpen())
+				slow.Store(slow.Load() || m.pulse.gate.IsOpen())
 				return m.engine.LastIndex() > 1
 			})
 			if s, _ := f.running[lead].Status(); m.engine.LastIndex() > 150 {
@@ -86,7 +87,7 @@ func TestCaughtUp(t *testing.T) {
 			f.running[i].engine.Configure(func(c *raft.ReloadableConfig) { d = c.HeartbeatTimeout })
 			return d
 		}
-		until(t, "the end of catching up, with Raft's usual timeouts", func() bool { return !f.running[other].engine.Behind() && waits(other) == waits(lead) })
+		until(t, "the end of catching up, with Raft's usual timeouts", func() bool { return !f.running[other].engine.Abstains() && waits(other) == waits(lead) })
 		f.stop(lead)
 		f.stop(other)
 		f.start(other) // which has its data and needs no leader to catch up
@@ -118,7 +119,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 	lead := leaderOf(t, f.running[:3])
 	old, lost := (lead+1)%3, (lead+2)%3
 	f.writes(lead, 200)
-	until(t, "all entries", func() bool { return f.running[old].engine.Passed() == f.running[lead].engine.LastIndex() })
+	until(t, "all entries", func() bool { return f.running[old].engine.LastApplied() == f.running[lead].engine.LastIndex() })
 
 	// One member is cut off. Meanwhile others are added, and writes are acknowledged.
 	for x := range size {
@@ -135,7 +136,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		})
 	}
 	if removed {
-		f.tell(lead, Request{Remove: uint64(old + 1)})
+		f.tell(lead, membership.Request{Remove: uint64(old + 1)})
 	}
 	f.writes(lead, 5)
 
@@ -145,8 +146,8 @@ func voteOfThePast(t *testing.T, removed bool) {
 	slowly(f.disks[lost], &slow)
 	m := f.start(lost)
 	until(t, "the demotion", func() bool {
-		slow.Store(slow.Load() || m.membership.gate.IsOpen())
-		return m.membership.gate.IsOpen()
+		slow.Store(slow.Load() || m.pulse.gate.IsOpen())
+		return m.pulse.gate.IsOpen()
 	})
 	// Now it is cut off from those who lead, and the first one reaches it again.
 	for x := range size {
@@ -198,7 +199,7 @@ func TestRestartBehind(t *testing.T) {
 		slowly(f.disks[0], &slow)
 		m := f.open(0, again)
 		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.membership.gate.IsOpen())
+			slow.Store(slow.Load() || m.pulse.gate.IsOpen())
 			return m.engine.LastIndex() > 1
 		})
 		f.cutOff(0, true)
@@ -209,7 +210,7 @@ func TestRestartBehind(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			if m.engine.Role() != engine.Follower {
 				s, _ := m.Status()
-				t.Errorf("start %d: behind %v, state %v, %+v", n, m.engine.Behind(), m.engine.Role(), s)
+				t.Errorf("start %d: behind %v, state %v, %+v", n, m.engine.Abstains(), m.engine.Role(), s)
 				t.Fatalf("it acknowledges a write by itself: %v; so does the leader of the others: %v", f.write(0), f.write(lead))
 			}
 		}
@@ -257,7 +258,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		f.handTo(0)
 		f.writes(0, 50)
 		for i := 1; i < 3; i++ {
-			until(t, "all entries", func() bool { return f.running[i].engine.Passed() == f.running[0].engine.LastIndex() })
+			until(t, "all entries", func() bool { return f.running[i].engine.LastApplied() == f.running[0].engine.LastIndex() })
 		}
 		// The leader's connections break. The others are refused at once; it hears nothing.
 		no.Store(true)
@@ -279,14 +280,14 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 			s, _ := f.running[next].Status()
 			return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 		})
-		f.tell(next, Request{Remove: 1})
+		f.tell(next, membership.Request{Remove: 1})
 		f.write(next)
 		// Another one loses its disk.
 		f.lose(lost)
 		time.Sleep(f.running[next].contacts.ElectionTimeout) // it does not seem to follow any more
 		var known atomic.Pointer[Member]
 		f.disks[lost].SetFault(func() error {
-			if m := known.Load(); m != nil && m.membership.former.asked.Load() != 0 { // it stores that it was taken in
+			if m := known.Load(); m != nil && m.membership.HasAsked() { // it stores that it was taken in
 				f.cutBetween(lost, next, true)
 				f.cutBetween(lost, 3, true)
 			}
@@ -294,7 +295,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		})
 		m := f.open(lost, config(lost))
 		known.Store(m)
-		until(t, "the demotion", m.membership.gate.IsOpen)
+		until(t, "the demotion", m.pulse.gate.IsOpen)
 		f.writes(next, 1)
 		f.cutBetween(lost, 0, false)
 		no.Store(false)
@@ -326,7 +327,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		}
 		for id := uint64(1); id < 3; id++ {
 			until(t, "the removal", func() bool {
-				_, err := Ask(t.Context(), f.net.Host("operator"), "c:1", Request{Remove: id})
+				_, err := membership.Ask(t.Context(), f.net.Host("operator"), "c:1", membership.Request{Remove: id})
 				return err == nil
 			})
 		}
@@ -349,7 +350,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		cfg.Peers = listOf(map[uint64]string{3: "c:1", 4: "d:1", 5: "e:1"})
 		m := f.open(2, cfg)
 		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.membership.gate.IsOpen())
+			slow.Store(slow.Load() || m.pulse.gate.IsOpen())
 			return m.engine.LastIndex() > 1
 		})
 		f.cutBetween(2, 3, true)
@@ -374,7 +375,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				lead := leadOf(t, f)
 				f.writes(lead, 20)
 				old, absent := (lead+1)%3, (lead+2)%3
-				until(t, "all entries", func() bool { return f.running[absent].engine.Passed() == f.running[lead].engine.LastIndex() })
+				until(t, "all entries", func() bool { return f.running[absent].engine.LastApplied() == f.running[lead].engine.LastIndex() })
 				f.stop(absent) // for a repair, say
 				// Meanwhile another member is replaced by server 4.
 				cfg := f.joins(3, lead)
@@ -383,7 +384,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 					s, _ := f.running[3].Status()
 					return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 				})
-				f.tell(lead, Request{Remove: uint64(old + 1)})
+				f.tell(lead, membership.Request{Remove: uint64(old + 1)})
 				f.writes(lead, 1)
 				time.Sleep(time.Minute)
 				f.stop(old)
@@ -403,8 +404,8 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 					b, _ := f.running[3].Status()
 					t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
 				}
-				if lost && !f.running[lead].membership.gate.IsOpen() {
-					t.Errorf("and server %d, which has lost its disk, waits for them: %s", lead+1, f.running[lead].membership.former.waiting())
+				if lost && !f.running[lead].pulse.gate.IsOpen() {
+					t.Errorf("and server %d, which has lost its disk, waits for them: %s", lead+1, f.running[lead].membership.Waiting())
 				}
 			})
 		})
@@ -431,8 +432,8 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			})
 			m := f.open(c, f.config(c))
 			until(t, "the demotion", func() bool {
-				slow.Store(slow.Load() || m.membership.gate.IsOpen())
-				return m.membership.gate.IsOpen()
+				slow.Store(slow.Load() || m.pulse.gate.IsOpen())
+				return m.pulse.gate.IsOpen()
 			})
 			time.Sleep(time.Duration(try) * 50 * time.Millisecond)
 			f.stop(b)
@@ -448,7 +449,7 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			s, _ = f.running[a].Status()
 			is, _ := m.engine.Storage().Rejoining()
-			if is || m.engine.Behind() {
+			if is || m.engine.Abstains() {
 				return
 			}
 			f.lose(a)
@@ -459,7 +460,7 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 				stuck = true
 				x, _ := m.Status()
 				y, _ := f.running[b].Status()
-				t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver %d: %s, term %d, %v\nserver %d waits: %s", c+1, x.Role, x.Term, x.Members, b+1, y.Role, y.Term, y.Members, a+1, f.running[a].membership.former.waiting())
+				t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver %d: %s, term %d, %v\nserver %d waits: %s", c+1, x.Role, x.Term, x.Members, b+1, y.Role, y.Term, y.Members, a+1, f.running[a].membership.Waiting())
 			}
 		})
 		if stuck {
@@ -541,7 +542,7 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 		f.writes(lead, 2500)
 		var m atomic.Pointer[Member]
 		f.disks[c].SetFault(func() error {
-			if x := m.Load(); x != nil && x.engine.Passed() > 1000 {
+			if x := m.Load(); x != nil && x.engine.LastApplied() > 1000 {
 				return errors.New("disk full")
 			}
 			return nil
@@ -550,7 +551,7 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 		m.Store(f.running[c])
 		until(t, "its fault", m.Load().Over.Load)
 		time.Sleep(100 * time.Millisecond) // until its owner has closed it
-		if at := m.Load().engine.Passed(); at != m.Load().engine.LastIndex() {
+		if at := m.Load().engine.LastApplied(); at != m.Load().engine.LastIndex() {
 			t.Fatalf("it has applied %d of %d", at, m.Load().engine.LastIndex())
 		}
 		f.stop(c)

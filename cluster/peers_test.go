@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -36,7 +37,7 @@ func TestPeerPortBadInput(t *testing.T) {
 		entry = fsm.EndEntry(entry, &fsm.Envelope{Origin: 77, Batch: 1, Count: 1})
 		entry[len(entry)-1]++
 		hello := func(kind byte, rest ...byte) []byte {
-			h := peer.Hello{Kind: kind, Cluster: leader.membership.gate.Cluster(), From: 2, Addr: "stranger:1"}
+			h := peer.Hello{Kind: kind, Cluster: leader.pulse.gate.Cluster(), From: 2, Addr: "stranger:1"}
 			return append(h.Append(nil), rest...)
 		}
 		long := "\x00\x01aE" + strings.Repeat("\x00", 32)
@@ -119,10 +120,10 @@ func TestAskClients(t *testing.T) {
 			}
 		})
 		for i, m := range f.running {
-			q := &ClientQuery{Find: []string{"10.0.0.1", "0x"}}
-			s, all, err := AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.addr(), q)
+			q := &membership.ClientQuery{Find: []string{"10.0.0.1", "0x"}}
+			s, all, err := membership.AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.Address(), q)
 			switch {
-			case err != nil || s.ID != m.cfg.ID || s.Cluster != m.membership.gate.Cluster():
+			case err != nil || s.ID != m.cfg.ID || s.Cluster != m.pulse.gate.Cluster():
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, s, err)
 			case (all != nil) != (i < 2):
 				t.Errorf("member %d: %+v", m.cfg.ID, all)
@@ -135,11 +136,11 @@ func TestAskClients(t *testing.T) {
 				t.Errorf("member %d was asked for %q", m.cfg.ID, got)
 			}
 			for _, c := range all.Some {
-				if len(c.Addr) != min(int(c.Number), maxClientText) || c.Session != 2 || c.Op != "PING" {
+				if len(c.Addr) != min(int(c.Number), 100) || c.Session != 2 || c.Op != "PING" {
 					t.Errorf("%+v", c)
 				}
 			}
-			if s, all, err := AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.addr(), nil); err != nil || s == nil || all != nil {
+			if s, all, err := membership.AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.Address(), nil); err != nil || s == nil || all != nil {
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, all, err)
 			}
 		}
@@ -155,9 +156,9 @@ func TestReplyOfManyParts(t *testing.T) {
 			io.WriteString(c, `{"status":{"id":2},"clients":{"some":[{}`+strings.Repeat(`,{}`, 340_000)+`]}}`)
 			c.Close()
 		})
-		r, err := ask(t.Context(), b.net.Host("a"), "b:1", Request{Status: true, Clients: &ClientQuery{}})
-		if err == nil || !strings.Contains(err.Error(), "b:1: its answer has too many parts") || r.Clients != nil {
-			t.Errorf("%v, and it has clients: %v", err, r.Clients != nil)
+		_, clients, err := membership.AskStatus(t.Context(), b.net.Host("a"), "b:1", &membership.ClientQuery{})
+		if err == nil || !strings.Contains(err.Error(), "b:1: its answer has too many parts") || clients != nil {
+			t.Errorf("%v, and it has clients: %v", err, clients != nil)
 		}
 	})
 }
@@ -182,7 +183,7 @@ func TestEndlessReply(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		_, err := ask(ctx, b.net.Host("a"), "b:1", Request{Status: true})
+		_, _, err := membership.AskStatus(ctx, b.net.Host("a"), "b:1", nil)
 		if n := <-sent; n > 2<<20 || err == nil || !strings.Contains(err.Error(), "b:1: its answer is too long") {
 			t.Errorf("%v, after %d bytes", err, n)
 		}
@@ -211,17 +212,17 @@ func TestAskInCircles(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond) // so that time passes
 					asked.Add(1)
-					json.NewEncoder(c).Encode(Reply{Error: ErrNotLeader.Error(), Lead: true, Leader: names})
+					json.NewEncoder(c).Encode(membership.Reply{Error: membership.ErrNotLeader.Error(), Lead: true, Leader: names})
 					c.Close()
 				}
 			})
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := Ask(ctx, net.Host("c"), "a:1", Request{Status: true}); err == nil {
+		if _, err := membership.Ask(ctx, net.Host("c"), "a:1", membership.Request{Status: true}); err == nil {
 			t.Error("there is no leader, and no error")
 		}
-		if n := asked.Load(); n > 10*2*int64(time.Second/askAgain)+50 {
+		if n := asked.Load(); n > 10*2*int64(time.Second/(50*time.Millisecond))+50 {
 			t.Errorf("%d questions in 10 s", n)
 		}
 	})

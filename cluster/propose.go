@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
@@ -17,9 +18,9 @@ type proposer struct {
 	*pulse
 	settings fsm.Settings
 	replica  *fsm.Replica
-	leader   *knownLeader
+	leader   *election.KnownLeader
 	index    *readIndex
-	room     func() <-chan struct{} // in the log; see engine.Engine.Room
+	room     func() <-chan struct{} // in the log; see engine.Engine.Full
 
 	batcher batcher
 	pending pending
@@ -54,7 +55,7 @@ func (p *proposer) do(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 
 // awaitRoom waits while the log is too long for another entry of clients. It returns false if it gives up.
 func (p *proposer) awaitRoom(over <-chan struct{}) bool {
-	suspended := p.leader.get().suspended
+	suspended := p.leader.Get().Suspended
 	for {
 		room := p.room()
 		if room == nil {
@@ -123,12 +124,12 @@ func (p *proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind 
 func (p *proposer) run() {
 	defer p.batcher.close() // commands proposed later are lost at once
 	number := firstNumber(p.timeOfDay())
-	suspended := p.leader.get().suspended
+	suspended := p.leader.Get().Suspended
 	for {
 		select {
 		case <-p.batcher.wake:
 		case <-suspended:
-			suspended = p.leader.get().suspended
+			suspended = p.leader.Get().Suspended
 			p.batcher.lose()
 			continue
 		case <-p.Stop:
@@ -178,9 +179,9 @@ func (p *proposer) complete(e *fsm.Envelope, i int) fsm.Waiter {
 // twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
 func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
 	for tries, first := 1, true; ; tries, first = tries+1, false {
-		lead := p.leader.get()
+		lead := p.leader.Get()
 		switch {
-		case lead.id == p.id:
+		case lead.ID == p.id:
 			mine := entry
 			if !first { // Raft may still hold the slice of the previous attempt
 				mine = append([]byte(nil), entry...)
@@ -190,7 +191,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 			if p.apply(mine, suspended) {
 				return // applied or skipped; or not understood, then its waiters are lost
 			}
-		case lead.id != 0:
+		case lead.ID != 0:
 			if p.forward(lead, number, entry, suspended, done) {
 				return
 			}
@@ -202,7 +203,7 @@ func (p *proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 			return
 		case <-p.Stop:
 			return
-		case <-lead.changed:
+		case <-lead.Changed:
 			tries = 0
 		case <-time.After(timing.RetryBackoff(tries)):
 		}
@@ -227,7 +228,7 @@ func (p *proposer) apply(entry []byte, suspended <-chan struct{}) bool {
 
 // forward sends an entry to the leader and waits until it is applied here. It returns
 // false if the caller must retry.
-func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
+func (p *proposer) forward(lead election.Leader, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
 	l, err := p.link.to(lead)
 	if err != nil {
 		return false
@@ -246,7 +247,7 @@ func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspend
 			}
 		case <-l.gone:
 			return false
-		case <-lead.changed:
+		case <-lead.Changed:
 			return false
 		case <-suspended:
 			return false
@@ -260,10 +261,10 @@ func (p *proposer) forward(lead leaderInfo, number uint64, entry []byte, suspend
 // it has an answer of a leader, and gives up when suspended is closed.
 func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan struct{}) bool {
 	for tries := 1; ; tries++ {
-		lead := p.leader.get()
+		lead := p.leader.Get()
 		var index uint64
 		ok := false
-		switch lead.id {
+		switch lead.ID {
 		case 0:
 		case p.id:
 			index, ok = p.index.get(0, suspended)
@@ -279,7 +280,7 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 			return false
 		case <-p.Stop:
 			return false
-		case <-lead.changed:
+		case <-lead.Changed:
 			tries = 0
 		case <-time.After(timing.RetryBackoff(tries)):
 		}
@@ -292,7 +293,7 @@ func (p *proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 // found one late, but when Touch let the sync pass, the session had two thirds of its timeout
 // left, after which the client does not trust this answer any more. Or the leader does not
 // know the session yet, and then its whole timeout begins later.
-func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struct{}) (uint64, bool) {
+func (p *proposer) ask(lead election.Leader, sessions []int64, suspended <-chan struct{}) (uint64, bool) {
 	l, err := p.link.to(lead)
 	if err != nil {
 		return 0, false
@@ -318,7 +319,7 @@ func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struc
 			return index, index != 0
 		case <-l.gone:
 			return 0, false
-		case <-lead.changed:
+		case <-lead.Changed:
 			return 0, false
 		case <-suspended:
 			return 0, false
@@ -332,7 +333,7 @@ func (p *proposer) ask(lead leaderInfo, sessions []int64, suspended <-chan struc
 // gives up.
 func (p *proposer) awaitApplied(index uint64, suspended <-chan struct{}) bool {
 	for {
-		applied, news := p.engine.AppliedNews()
+		applied, news := p.engine.StateNews()
 		if applied >= index {
 			return true
 		}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -207,7 +208,7 @@ func TestCloseAnswersAll(t *testing.T) {
 		}
 		told.Wait()
 		w := make(result, 1)
-		if m.Propose(someWrite(), w, nil); !errors.Is(<-w, ErrClosed) {
+		if m.Propose(someWrite(), w, nil); !errors.Is(<-w, engine.ErrClosed) {
 			t.Error("a command of a closed member has another outcome")
 		}
 	}
@@ -227,7 +228,7 @@ func TestGivenUpWhileStuck(t *testing.T) {
 		f.disks[lead].SetFault(func() error { <-release; return nil })
 		// Raft writes another member's entry, so it does not take this one's.
 		other := f.propose((lead+1)%3, 97)
-		until(t, "the disk", func() bool { return m.engine.Stalled(m.pulse.moment()) > 0 })
+		until(t, "the disk", func() bool { return m.engine.DiskStall(m.pulse.moment()) > 0 })
 		var waits []result
 		for id := range int64(3) {
 			waits = append(waits, f.propose(lead, 98+id))
@@ -451,7 +452,7 @@ func TestCloseWaitsForOwnWord(t *testing.T) {
 		})
 		asked := make(chan error, 1)
 		go func() {
-			_, err := m.Ask(t.Context(), Request{Form: true})
+			_, err := m.Ask(t.Context(), membership.Request{Form: true})
 			asked <- err
 		}()
 		until(t, "it writes the id", func() bool { return writes.Load() > 0 })
@@ -460,7 +461,7 @@ func TestCloseWaitsForOwnWord(t *testing.T) {
 		if n := writes.Load(); n > 0 {
 			t.Errorf("Close has returned, and %d writes are under way", n)
 		}
-		if err := <-asked; !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, ErrClosed) {
+		if err := <-asked; !errors.Is(err, membership.ErrUnknownOutcome) || !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("asked: %v", err)
 		}
 		f.disks[0].SetFault(nil)

@@ -63,8 +63,7 @@ type pulse struct {
 	gate     *peer.Gate
 	peers    *peer.Port
 
-	begun  atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
-	adding atomic.Uint64 // the server that this leader is adding, or giving its vote; or 0
+	begun atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
 
 	wake    wake.Signal                      // for run: look at once
 	verdict atomic.Pointer[election.Verdict] // the newest one; never nil
@@ -86,8 +85,8 @@ func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 // state returns this member's state as Raft knows it: Contacts.CompleteState adds what the contacts know,
 // and engine.LogEnd returns the end of the log.
 func (p *pulse) state() election.State {
-	s := election.State{Term: p.engine.NewestTerm(), Stalled: p.stalled(p.moment(), false), Saving: p.engine.Saving(p.moment())}
-	s.Applied = p.engine.Applied()
+	s := election.State{Term: p.engine.NewestTerm(), Stalled: p.stalled(p.moment(), false), Saving: p.engine.SnapshotStall(p.moment())}
+	s.Applied = p.engine.StateIndex()
 	switch p.engine.Role() {
 	case engine.Leader:
 		s.Stalled = max(s.Stalled, s.Saving)
@@ -105,11 +104,11 @@ const forever = 24 * time.Hour
 // does not go on, and its owner may be slow to close it: the others replace it if it leads. Writing snapshots counts only
 // if it leads: without them its log has no end. Otherwise it can vote meanwhile, and stand for election.
 func (p *pulse) stalled(at timing.Moment, leads bool) time.Duration {
-	switch d := p.engine.Stalled(at); {
+	switch d := p.engine.DiskStall(at); {
 	case p.Over.Load():
 		return forever
 	case leads:
-		return max(d, p.engine.Saving(at))
+		return max(d, p.engine.SnapshotStall(at))
 	default:
 		return d
 	}
@@ -136,11 +135,11 @@ func (p *pulse) run() {
 		case <-p.Stop:
 			return
 		}
-		p.engine.CaughtUp()
+		p.engine.EndAbstention()
 		members, _ := p.engine.Members() // which does not fail
 		own := p.state()
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
-			own.Dropped = p.engine.Dropped(own.Applied, p.replica.Votes(p.id))
+			own.Dropped = p.engine.LosesVote()
 		}
 		if p.contacts.Troubled() && p.gate.IsOpen() {
 			own.LastIndex, own.LastTerm = p.engine.LogEnd()
@@ -156,7 +155,7 @@ func (p *pulse) run() {
 			p.Running.Go(func() { p.question(x) })
 		}
 		switch {
-		case stand && p.gate.IsOpen() && !p.engine.Behind():
+		case stand && p.gate.IsOpen() && !p.engine.Abstains():
 			p.Running.Go(p.stand)
 		case v.Leads && v.NoMajority:
 			// For two reasons: expiries that it has proposed must not be committed
@@ -196,7 +195,7 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, le
 			continue
 		}
 		s := senders[x.ID]
-		if s == nil && leads && x.ID != p.adding.Load() {
+		if s == nil && leads && x.ID != p.engine.Adding() {
 			s = &sender{x.Addr, wake.NewSignal(), make(chan struct{})}
 			senders[x.ID] = s
 			p.Running.Go(func() { p.sendBeats(x.ID, s) })
@@ -210,19 +209,9 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, le
 // sendBeats sends heartbeats to one member while this one leads. When this one stops
 // leading, sendBeats closes the connection, which tells the other member at once.
 func (p *pulse) sendBeats(to uint64, s *sender) {
-	var c net.Conn
-	works := false   // a heartbeat was answered over c
-	led := uint64(0) // the last term in which this member led
-	hangUp := func() {
-		if c != nil {
-			c.Close()
-			c = nil
-		}
-	}
-	defer hangUp()
+	b := beats{pulse: p, to: proto.Peer{ID: to, Addr: s.addr}, again: s.beat}
+	defer b.hangUp()
 	defer p.engine.HasReturned(to) // it was removed or has moved, or this member is stopping
-	other := proto.Peer{ID: to, Addr: s.addr}
-	var answer [answerLen]byte
 	for {
 		select {
 		case <-s.beat:
@@ -231,79 +220,128 @@ func (p *pulse) sendBeats(to uint64, s *sender) {
 		case <-p.Stop:
 			return
 		}
-		term, leads := p.engine.Leads()
-		if !leads || term != led {
-			led = term
-			p.engine.HasReturned(to)
-		}
-		if !leads {
-			hangUp()
-			continue
-		}
-		if c == nil {
-			var err error
-			if c, err = p.call(other, peer.KindBeat, p.contacts.ElectionTimeout/2); err != nil {
-				c = nil
-				continue
-			}
-			works = false
-		}
-		asked, round := p.moment(), p.contacts.Round()
-		b := beat{Term: term, ID: p.id, LeaseAge: election.Millis(p.contacts.LeaseAge()), Stalled: election.Millis(p.stalled(asked, true)), Applied: election.CommitUnknown}
-		if p.begun.Load() == term && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority {
-			b.Applied = p.engine.Applied()
-		}
-		b.End, b.Question = p.engine.LastIndex(), p.digests.Question(to)
-		if !works { // it may have been started again, and its state is compared anew
-			b.Question.Wrong, b.Question.Right = 0, 0
-		}
-		p.engine.BeforeBeat(s.addr)
-		c.SetDeadline(time.Now().Add(p.contacts.ElectionTimeout))
-		err := binary.Write(c, binary.BigEndian, &b)
-		if err == nil {
-			var instead net.Conn
-			if instead, err = p.await(c, answer[:], other); instead != nil {
-				hangUp()
-				c, works = instead, false
-				p.engine.AfterLateBeat(s.addr, true)
-				s.beat.Raise()
-				continue
-			}
-		}
-		if err != nil {
-			hangUp()
-			if works {
-				s.beat.Raise() // reconnect at once, to find out whether only the connection failed
-			}
-			continue
-		}
-		var a beatAnswer
-		binary.Decode(answer[:], binary.BigEndian, &a)
-		if !works {
-			p.digests.Forget(to)
-		}
-		if !works || a.Newest > term {
-			p.engine.Doubt()
-		}
-		works = true
-		if p.moment().Running-asked.Running >= timing.Late(p.contacts.ElectionTimeout.Milliseconds()) {
-			p.engine.AfterLateBeat(s.addr, false)
-		}
-		p.engine.HasReturned(to)
-		if a.Newest <= term {
-			differs, news := p.digests.Answered(to, a.Digest) // first: this leader may be about to serve
-			p.contacts.Accepted(to, asked)
-			p.contacts.AcceptedRound(to, round)
-			if differs {
-				p.log.Error("the state of a member differs from this leader's", "id", to, "entry", a.Digest.Index)
-			}
-			if news {
-				p.look()
-			}
-		} else if p.contacts.SawLaterTerm(a.Newest) {
-			p.look()
+		if term, leads := b.leads(); leads && b.connected() {
+			b.send(term)
 		}
 	}
+}
+
+// beats is what sendBeats knows.
+type beats struct {
+	*pulse
+	to    proto.Peer
+	again wake.Signal // raised when another heartbeat is due at once
+	c     net.Conn    // nil if there is no connection
+	works bool        // a heartbeat was answered over c
+	led   uint64      // the last term in which this member led
+}
+
+func (b *beats) hangUp() {
+	if b.c != nil {
+		b.c.Close()
+		b.c = nil
+	}
+}
+
+// leads returns the term in which this member leads, if it does, and otherwise hangs up.
+func (b *beats) leads() (term uint64, leads bool) {
+	term, leads = b.engine.LeaderTerm()
+	if !leads || term != b.led {
+		b.led = term
+		b.engine.HasReturned(b.to.ID)
+	}
+	if !leads {
+		b.hangUp()
+	}
+	return term, leads
+}
+
+// connected connects to the member, unless there is a connection, and reports whether there is one.
+func (b *beats) connected() bool {
+	if b.c != nil {
+		return true
+	}
+	c, err := b.call(b.to, peer.KindBeat, b.contacts.ElectionTimeout/2)
+	if err != nil {
+		return false
+	}
+	b.c, b.works = c, false
+	return true
+}
+
+// send sends a heartbeat, and does what follows from the answer.
+func (b *beats) send(term uint64) {
+	asked, round := b.moment(), b.contacts.Round()
+	b.engine.BeatSent(b.to.Addr)
+	a, err := b.exchange(b.next(term, asked))
+	if err != nil {
+		b.hangUp()
+		if b.works {
+			b.again.Raise() // reconnect at once, to find out whether only the connection failed
+		}
+		return
+	}
+	if a == nil { // over another connection now
+		b.engine.Reconnected(b.to.Addr)
+		b.again.Raise()
+		return
+	}
+	if !b.works {
+		b.digests.Forget(b.to.ID)
+	}
+	late := b.moment().Running-asked.Running >= timing.Late(b.contacts.ElectionTimeout.Milliseconds())
+	b.engine.BeatAnswered(b.to.ID, b.to.Addr, late, !b.works || a.Newest > term)
+	b.works = true
+	if a.Newest <= term {
+		differs, news := b.digests.Answered(b.to.ID, a.Digest) // first: this leader may be about to serve
+		b.contacts.Accepted(b.to.ID, asked)
+		b.contacts.AcceptedRound(b.to.ID, round)
+		if differs {
+			b.log.Error("the state of a member differs from this leader's", "id", b.to.ID, "entry", a.Digest.Index)
+		}
+		if news {
+			b.look()
+		}
+	} else if b.contacts.SawLaterTerm(a.Newest) {
+		b.look()
+	}
+}
+
+// next returns the heartbeat that is due.
+func (b *beats) next(term uint64, asked timing.Moment) *beat {
+	x := &beat{
+		Term: term, ID: b.id, LeaseAge: election.Millis(b.contacts.LeaseAge()), Stalled: election.Millis(b.stalled(asked, true)), Applied: election.CommitUnknown,
+		End: b.engine.LastIndex(), Question: b.digests.Question(b.to.ID),
+	}
+	if b.begun.Load() == term && b.contacts.KnowsCommitted(asked.Real, term) && !b.verdict.Load().NoMajority {
+		x.Applied = b.engine.StateIndex()
+	}
+	if !b.works { // it may have been started again, and its state is compared anew
+		x.Question.Wrong, x.Question.Right = 0, 0
+	}
+	return x
+}
+
+// exchange sends a heartbeat and returns the answer. It returns nil, without an error, if that was so late that there is another
+// connection now, over which nothing was sent yet.
+func (b *beats) exchange(x *beat) (*beatAnswer, error) {
+	b.c.SetDeadline(time.Now().Add(b.contacts.ElectionTimeout))
+	if err := binary.Write(b.c, binary.BigEndian, x); err != nil {
+		return nil, err
+	}
+	var answer [answerLen]byte
+	instead, err := b.await(b.c, answer[:], b.to)
+	if err != nil {
+		return nil, err
+	}
+	if instead != nil {
+		b.hangUp()
+		b.c, b.works = instead, false
+		return nil, nil
+	}
+	a := new(beatAnswer)
+	_, err = binary.Decode(answer[:], binary.BigEndian, a)
+	return a, err
 }
 
 // await reads the answer to a heartbeat. While it is late, await tries to connect again, and
@@ -383,7 +421,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		if h.Term >= newest && applied > b.End {
 			p.Fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.engine.Storage().Name, applied, h.ID, b.End, election.ErrDiffers))
 		}
-		applied = p.engine.Applied()
+		applied = p.engine.StateIndex()
 		if binary.Write(c, binary.BigEndian, a) != nil {
 			return
 		}
@@ -441,7 +479,7 @@ func (p *pulse) stand() {
 	if p.engine.Role() == engine.Leader {
 		return
 	}
-	p.engine.Stand(p.contacts.Lease)
+	p.engine.Campaign(p.contacts.Lease)
 }
 
 // stepDown turns a leader or a candidate into a follower.

@@ -1,5 +1,7 @@
 package cluster
 
+import "github.com/lockkeeper/lockkeeper/internal/core/election"
+
 // A read-only command (a sync) must be answered from a state that has everything that was
 // acknowledged when it arrived. That needs no entry in the log (Raft's ReadIndex, section
 // 6.4 of its thesis): the leader takes its commit index, makes sure that it was still the
@@ -10,7 +12,7 @@ package cluster
 // Its methods are safe for concurrent use.
 type readIndex struct {
 	*pulse
-	leader *knownLeader
+	leader *election.KnownLeader
 }
 
 // get returns an index such that a member that has applied the entry there has applied
@@ -24,8 +26,8 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 	// this. The round begins last: whoever agrees to it had voted for no later leader when
 	// the index was read, and neither had this member, or it would not lead. If a majority
 	// has not, nobody else can have committed anything by then.
-	lead := r.leader.get()
-	term, leads := r.engine.Leads()
+	lead := r.leader.Get()
+	term, leads := r.engine.LeaderTerm()
 	// Until an entry of its own term is committed, a leader's commit index may be behind
 	// what earlier leaders have committed.
 	if !leads || r.begun.Load() != term {
@@ -47,7 +49,7 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 		}
 		select {
 		case <-news:
-		case <-lead.changed:
+		case <-lead.Changed:
 			return 0, false
 		case <-over:
 			return 0, false
@@ -55,10 +57,10 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 			return 0, false
 		}
 	}
-	if now, leads := r.engine.Leads(); !leads || now != term {
+	if now, leads := r.engine.LeaderTerm(); !leads || now != term {
 		return 0, false
 	}
-	return r.engine.LastChange(commit)
+	return r.engine.StateIndexAt(commit)
 }
 
 // answer answers the question of another member, which knew no term after newest. If

@@ -279,7 +279,7 @@ func TestReadAsksLeader(t *testing.T) {
 			}
 		})
 		p := b.proposer()
-		b.leader.set(2, "b:1")
+		b.leader.Set(2, "b:1")
 		b.Running.Go(p.run)
 		read := make(zxids, 1)
 		p.propose(fsm.Nothing(), read, nil)
@@ -311,7 +311,7 @@ func TestReadAsksLeader(t *testing.T) {
 		p.propose(fsm.Nothing(), read, nil) // given up while the leader's entry is missing
 		testkit.Receive(t, "a question", asked)
 		synctest.Wait()
-		b.leader.suspend()
+		b.leader.Suspend()
 		if zxid := testkit.Receive(t, "the outcome", read); zxid != -1 {
 			t.Error("it is answered, although it was given up")
 		}
@@ -327,13 +327,13 @@ func TestReadAfterRaftsOwnEntries(t *testing.T) {
 		if err := m.engine.Barrier(0); err != nil {
 			t.Fatal(err)
 		}
-		applied, commit := m.engine.Applied(), m.engine.Committed()
+		applied, commit := m.engine.StateIndex(), m.engine.Committed()
 		if commit <= applied {
 			t.Fatalf("committed %d, applied %d", commit, applied)
 		}
 		visible := func(upTo uint64) {
 			t.Helper()
-			if index, ok := m.engine.LastChange(upTo); index != applied || !ok {
+			if index, ok := m.engine.StateIndexAt(upTo); index != applied || !ok {
 				t.Errorf("up to %d, the state last changed at %d, want %d", upTo, index, applied)
 			}
 		}
@@ -476,7 +476,7 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 			until(t, "the whole cluster", func() bool {
 				return !slices.ContainsFunc(f.running, func(m *Member) bool {
 					s, err := m.Status()
-					return err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].engine.Applied() || m.identified() == 0
+					return err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].engine.StateIndex() || m.identified() == 0
 				})
 			})
 			f.oldReads(func(int, int, int) {})

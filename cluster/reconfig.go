@@ -2,10 +2,10 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -22,17 +22,17 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	if err != nil || d.Err() != nil || m.peers == nil {
 		return proto.BadArguments, true
 	}
-	r := &Reconfig{Joining: c.Joining, Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, 3*adminTimeout)
+	r := &membership.Reconfig{Joining: c.Joining, Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, membership.AskTimeout)
 	defer cancel()
-	was := m.membership.configVersion()
-	_, err = m.Ask(ctx, Request{Reconfig: r})
-	var refused *refusal
+	was := m.membership.ConfigVersion()
+	_, err = m.Ask(ctx, membership.Request{Reconfig: r})
+	code := membership.CodeOf(err)
 	switch {
-	case errors.As(err, &refused) && refused.code != proto.OK:
+	case code != proto.OK:
 		m.Propose(fsm.Describe(nil, 0), make(result, 1), nil) // nobody is expected any more
-		m.cfg.Log.Warn("reconfig refused", "code", refused.code, "error", err)
-		return refused.code, true
+		m.cfg.Log.Warn("reconfig refused", "code", code, "error", err)
+		return code, true
 	case err != nil:
 		m.cfg.Log.Warn("reconfig failed", "error", err)
 		return 0, false
@@ -43,13 +43,13 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 }
 
 // DescribeMember has /zookeeper/config show the address for clients and the election port of the
-// member x, if x has them. It returns when that is applied here, and waits no longer than [Ask]
+// member x, if x has them. It returns when that is applied here, and waits no longer than [membership.Ask]
 // does for a leader. After an error it may still be applied.
 func (m *Member) DescribeMember(ctx context.Context, x proto.Peer) error {
 	if x.ClientAddr == "" && x.ElectionPort == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
+	ctx, cancel := context.WithTimeout(ctx, membership.AskTimeout)
 	defer cancel()
 	propose := func(c *fsm.Command) error {
 		applied := make(result, 1)
@@ -81,7 +81,7 @@ func (m *Member) Describe(sure bool) {
 		self = m.cfg.ID
 	}
 	var missing []proto.Peer
-	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.known(), self) })
+	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.Described(), self) })
 	if len(missing) > 0 {
 		applied := make(result, 1)
 		m.Propose(fsm.Describe(missing, 0), applied, nil)

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -72,7 +73,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 		o.slow.Store(true)
 		f.write(1)
 		until(t, "the slow entry", o.waits.Load)
-		if _, err := Ask(t.Context(), f.net.Host("operator"), "b:1", Request{Remove: 1}); err != nil {
+		if _, err := membership.Ask(t.Context(), f.net.Host("operator"), "b:1", membership.Request{Remove: 1}); err != nil {
 			t.Fatal(err)
 		}
 		until(t, "the commit", func() bool { return x.engine.Committed() >= f.running[1].engine.Committed() })
@@ -115,11 +116,11 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 	}
 	leader := f.running[lead]
 	crash := f.crashAtList(leader, leader.engine.LastIndex(), others...)
-	q := Request{Remove: id}
+	q := membership.Request{Remove: id}
 	if how == "demote" {
-		q = Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}
+		q = membership.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}
 	}
-	go Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+	go membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
 	until(t, "the list on the member", func() bool {
 		all, err := f.running[x].engine.Members()
 		is := election.Find(all, id)
@@ -152,16 +153,16 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 		config := f.found(3)
 		f.open(3, config(3))
 		lead := leadOf(t, f)
-		ask := func(q Request) {
+		ask := func(q membership.Request) {
 			t.Helper()
-			if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
+			if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
 				t.Fatal(err)
 			}
 		}
-		ask(Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
-		until(t, "the observer", func() bool { return f.running[3].engine.Passed() == f.running[lead].engine.Passed() })
+		ask(membership.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
+		until(t, "the observer", func() bool { return f.running[3].engine.LastApplied() == f.running[lead].engine.LastApplied() })
 		f.stop(3)
-		ask(Request{Reconfig: &Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
+		ask(membership.Request{Reconfig: &membership.Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
 		f.writes(lead, 20)
 		f.snapshot(3)
 		f.open(3, config(3))
@@ -182,15 +183,15 @@ func TestObserverOwedNoVote(t *testing.T) {
 		lead := leadOf(t, f)
 		f.writes(lead, 1)
 		// Another change is under way, so the first attempt fails.
-		f.running[lead].membership.changing.Take()
+		f.running[lead].membership.Hold()
 		cfg := f.config(3)
 		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
 		m := f.open(3, cfg)
-		until(t, "the question", func() bool { return m.membership.former.asked.Load() != 0 })
+		until(t, "the question", func() bool { return m.membership.HasAsked() })
 		time.Sleep(time.Second)
 		f.stop(3)
 		time.Sleep(time.Minute)
-		f.running[lead].membership.changing.Give()
+		f.running[lead].membership.Release()
 		// The operator corrects the command line.
 		observe(&cfg, 4)
 		f.open(3, cfg)
@@ -224,7 +225,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		wrong.Peers, wrong.Addr, wrong.Join = nil, addrs[1], f.peers[uint64(lead+1)]
 		m := open(wrong)
 		time.Sleep(time.Minute)
-		if m.membership.gate.IsOpen() {
+		if m.pulse.gate.IsOpen() {
 			t.Fatal("it was taken in")
 		}
 		m.Kill()
@@ -245,7 +246,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		m = open(config(0))
 		time.Sleep(10 * time.Minute)
 		for i, m := range append(others, m) {
-			if !m.membership.gate.IsOpen() {
+			if !m.pulse.gate.IsOpen() {
 				s, _ := m.Status()
 				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
 			}
@@ -352,21 +353,21 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				lead := leadOf(t, f)
 				next := (lead + 1) % 3
 				third := 3 - lead - next
-				operator := func(q Request) {
-					if _, err := Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
+				operator := func(q membership.Request) {
+					if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if x.before {
-					operator(Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
+					operator(membership.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
 					until(t, "the addition", func() bool {
 						s, _ := f.running[next].Status()
-						return election.Find(s.Members, 4) != nil && f.running[next].engine.Passed() == f.running[lead].engine.LastIndex()
+						return election.Find(s.Members, 4) != nil && f.running[next].engine.LastApplied() == f.running[lead].engine.LastIndex()
 					})
 				}
 				f.cutOff(next, !x.restarted)
 				if x.before {
-					operator(Request{Remove: 4})
+					operator(membership.Request{Remove: 4})
 				}
 				f.writes(lead, 20)
 				cfg := f.config(3)
@@ -376,7 +377,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				cfg.Network = n
 				m := f.open(3, cfg)
 				time.Sleep(10 * time.Second)
-				operator(Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
+				operator(membership.Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
 				f.writes(lead, 20)
 				if x.restarted {
 					f.snapshot(3)
@@ -421,10 +422,12 @@ func TestRemoveBesideStranger(t *testing.T) {
 			return cfg
 		},
 	} {
-		for change, q := range map[string]func(x proto.Peer) Request{
-			"remove":   func(x proto.Peer) Request { return Request{Remove: x.ID} },
-			"observer": func(x proto.Peer) Request { x.Observer = true; return Request{Add: &x} },
-			"reconfig": func(x proto.Peer) Request { return Request{Reconfig: &Reconfig{Version: -1, Leaving: []uint64{x.ID}}} },
+		for change, q := range map[string]func(x proto.Peer) membership.Request{
+			"remove":   func(x proto.Peer) membership.Request { return membership.Request{Remove: x.ID} },
+			"observer": func(x proto.Peer) membership.Request { x.Observer = true; return membership.Request{Add: &x} },
+			"reconfig": func(x proto.Peer) membership.Request {
+				return membership.Request{Reconfig: &membership.Reconfig{Version: -1, Leaving: []uint64{x.ID}}}
+			},
 		} {
 			testkit.Bubble(t, name+", "+change, func(t *testing.T) {
 				f, lead := fleetOf(t, 3)
@@ -454,13 +457,13 @@ func TestRemoveWhileOneLags(t *testing.T) {
 		f, lead := fleetOf(t, 3)
 		other, third := (lead+1)%3, (lead+2)%3
 		f.cutOff(third, true)
-		f.writes(lead, 2*nearlyCaughtUp)
+		f.writes(lead, 2*membership.NearlyCaughtUp)
 		f.disks[third].SetFault(func() error { time.Sleep(500 * time.Millisecond); return nil })
 		f.cutOff(third, false)
 		time.Sleep(5 * time.Second)
 		for _, leaves := range []int{other, lead} {
 			removed := make(chan error, 1)
-			go func() { removed <- f.ask(lead, Request{Remove: uint64(leaves + 1)}) }()
+			go func() { removed <- f.ask(lead, membership.Request{Remove: uint64(leaves + 1)}) }()
 			time.Sleep(time.Second)
 			written(t, f.running[lead], time.Second)
 			if err := <-removed; err == nil || !strings.Contains(err.Error(), "caught up") {
@@ -468,7 +471,7 @@ func TestRemoveWhileOneLags(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		f.tell(lead, Request{Remove: uint64(other + 1)})
+		f.tell(lead, membership.Request{Remove: uint64(other + 1)})
 	})
 }
 
@@ -485,7 +488,7 @@ func TestAddBesideStranger(t *testing.T) {
 			cfg.Join = "x:1"
 			f.open(i, cfg)
 			x := proto.Peer{ID: uint64(i + 1), Addr: f.peers[uint64(i+1)]}
-			err := f.ask(lead, Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}})
+			err := f.ask(lead, membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}})
 			if is := f.place(lead, x.ID); (err == nil) != (i == 2) || is != nil && is.Observer != (i == 3) {
 				t.Errorf("server %d is %v: %v", i+1, is, err)
 			}
@@ -504,13 +507,13 @@ func TestRemoveWhileOneIsStuck(t *testing.T) {
 		f.writes(lead, 5)
 		time.Sleep(10 * time.Second)
 		began := time.Now()
-		if err := f.ask(lead, Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*timing.PeerTimeout {
+		if err := f.ask(lead, membership.Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*timing.PeerTimeout {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		f.acknowledges(lead, other)
 		end(nil)
 		time.Sleep(time.Minute)
-		f.tell(lead, Request{Remove: uint64(other + 1)})
+		f.tell(lead, membership.Request{Remove: uint64(other + 1)})
 		f.acknowledges(lead, third)
 	})
 }
@@ -530,7 +533,7 @@ func TestReconfigWhileOneIsStuck(t *testing.T) {
 			x.ClientAddr = "127.0.0.1:2181"
 			list = append(list, x)
 		}
-		if err := f.ask(lead, Request{Reconfig: &Reconfig{Version: -1, Joining: list, Whole: true}}); err == nil || !strings.Contains(err.Error(), "caught up") {
+		if err := f.ask(lead, membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: list, Whole: true}}); err == nil || !strings.Contains(err.Error(), "caught up") {
 			t.Error(err)
 		}
 		if f.running[lead].Role() != "leader" {

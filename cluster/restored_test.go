@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -27,7 +28,7 @@ func (f *fleet) stuckAtFirst(release chan struct{}) (lead int) {
 		f.disks[i].SetFault(func() error {
 			time.Sleep(5 * time.Millisecond)
 			// The first two are Raft's own entry, and the one that shows it what earlier leaders have left.
-			if _, leads := m.engine.Leads(); leads {
+			if _, leads := m.engine.LeaderTerm(); leads {
 				writes++
 			}
 			if writes > 2 && (first.CompareAndSwap(0, int64(i+1)) || first.Load() == int64(i+1)) {
@@ -48,7 +49,7 @@ func TestNothingBeforeRestored(t *testing.T) {
 		f := newFleet(t, 3)
 		for i := range 3 {
 			m := fsm.NewMachine()
-			m.Restart(9, fsm.Members(storage.Configuration(ptr(f.config(i)).first())))
+			m.Restart(9, fsm.Members(storage.Configuration(ptr(f.config(i)).First())))
 			f.restoredAt(i, m)
 			f.start(i)
 		}
@@ -170,14 +171,14 @@ func TestAddRestored(t *testing.T) {
 						f.start(i)
 					}
 					until(t, "a write", func() bool { return f.write(0) })
-					ask := func(q Request) error {
+					ask := func(q membership.Request) error {
 						ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 						defer cancel()
-						_, err := Ask(ctx, f.net.Host("operator"), all[1], q)
+						_, err := membership.Ask(ctx, f.net.Host("operator"), all[1], q)
 						return err
 					}
 					if again {
-						if err := ask(Request{Remove: 3}); err != nil {
+						if err := ask(membership.Request{Remove: 3}); err != nil {
 							t.Fatal(err)
 						}
 						f.lose(2)
@@ -200,17 +201,17 @@ func TestAddRestored(t *testing.T) {
 					began := time.Now()
 					for _, observer := range []bool{false, true} {
 						added.Observer = observer
-						if err := ask(Request{Add: &added}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
+						if err := ask(membership.Request{Add: &added}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
 							t.Errorf("added as an observer %v, after %v: %v", observer, time.Since(began), err)
 						}
-						if err := ask(Request{Reconfig: &Reconfig{Version: -1, Joining: []proto.Peer{added}}}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
+						if err := ask(membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{added}}}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
 							t.Errorf("reconfigured as an observer %v, after %v: %v", observer, time.Since(began), err)
 						}
 					}
 					if now := fmt.Sprint(f.running[0].Members()); now != before {
 						t.Errorf("the members are %v, were %v", now, before)
 					}
-					if m.membership.gate.IsOpen() || f.write(x) {
+					if m.pulse.gate.IsOpen() || f.write(x) {
 						t.Error("it takes part")
 					}
 					f.lose(x)
@@ -243,7 +244,7 @@ func TestAddRestoredFarAhead(t *testing.T) {
 			f.start(x)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := Ask(ctx, f.net.Host("operator"), f.peers[1], Request{Add: &proto.Peer{ID: uint64(x + 1), Addr: f.peers[uint64(x+1)]}})
+			_, err := membership.Ask(ctx, f.net.Host("operator"), f.peers[1], membership.Request{Add: &proto.Peer{ID: uint64(x + 1), Addr: f.peers[uint64(x+1)]}})
 			time.Sleep(10 * time.Second)
 			if s := election.Find(f.running[0].Members(), uint64(x+1)); s != nil && !s.Observer {
 				t.Errorf("beside %d members, it has a vote: %v", size, err)

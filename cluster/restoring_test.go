@@ -185,7 +185,7 @@ func restoredFleet(t *testing.T) *fleet {
 	f.acked = append(f.acked, 1<<40)
 	for i := range 3 {
 		m := fsm.NewMachine()
-		if err := m.Restart(2, fsm.Members(storage.Configuration(ptr(f.config(i)).first()))); err != nil {
+		if err := m.Restart(2, fsm.Members(storage.Configuration(ptr(f.config(i)).First()))); err != nil {
 			t.Fatal(err)
 		}
 		m.Sessions().Open(session.Session{ID: 1 << 40, Timeout: 1 << 30})
@@ -205,7 +205,7 @@ func TestFirstLeaderOfRestored(t *testing.T) {
 			var first atomic.Int64
 			for i, m := range f.running {
 				f.disks[i].SetFault(func() error {
-					if _, leads := m.engine.Leads(); leads && first.CompareAndSwap(0, int64(i+1)) {
+					if _, leads := m.engine.LeaderTerm(); leads && first.CompareAndSwap(0, int64(i+1)) {
 						f.cutOff(i, true)
 					}
 					return nil

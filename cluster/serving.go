@@ -17,7 +17,7 @@ import (
 type service struct {
 	*pulse
 	clustered bool
-	leader    *knownLeader
+	leader    *election.KnownLeader
 	lease     *lease
 	proposer  *proposer
 
@@ -39,10 +39,10 @@ type service struct {
 	warned     bool             // it was logged that this member cannot serve, and not yet that it can
 }
 
-func newService(p *pulse, cfg *Config, leader *knownLeader, lease *lease, proposer *proposer) *service {
+func newService(p *pulse, cfg *Config, leader *election.KnownLeader, lease *lease, proposer *proposer) *service {
 	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
-		pulse: p, clustered: cfg.clustered(), leader: leader, lease: lease, proposer: proposer,
+		pulse: p, clustered: cfg.Clustered(), leader: leader, lease: lease, proposer: proposer,
 		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
 		giveUp: countdown{length: p.contacts.ElectionTimeout, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.ElectionTimeout, ran: ran},
 	}
@@ -98,12 +98,12 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
 		leader, addr = 0, "" // Raft will notice later
 	}
-	was := s.leader.get()
-	if !s.leader.set(leader, addr) {
+	was := s.leader.Get()
+	if !s.leader.Set(leader, addr) {
 		return leader, self
 	}
 	if s.clustered && leader != 0 {
-		if was.id != 0 {
+		if was.ID != 0 {
 			s.alone = time.Now() // there is another one already
 		}
 		s.elections.Since(s.alone)
@@ -112,10 +112,10 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	if leader != 0 {
 		s.log.Info("leader", "id", leader, "address", addr)
 	} else {
-		s.log.Info("no leader is known", "was", was.id)
+		s.log.Info("no leader is known", "was", was.ID)
 	}
-	if was.id != 0 && was.id != s.id && s.judge == nil {
-		s.lost, s.judge = was.id, time.After(s.contacts.Lease)
+	if was.ID != 0 && was.ID != s.id && s.judge == nil {
+		s.lost, s.judge = was.ID, time.After(s.contacts.Lease)
 	}
 	if leader != 0 && s.leaderless {
 		s.leaderless = false
@@ -130,13 +130,13 @@ func (s *service) sayLost() {
 	if s.Over.Load() {
 		return
 	}
-	switch now := s.leader.get(); now.id {
+	switch now := s.leader.Get(); now.ID {
 	case s.lost:
 	case 0:
 		s.leaderless = true
 		s.log.Warn("the leader is gone, and there is no other yet", "was", s.lost)
 	default:
-		s.log.Warn("the leader has changed", "was", s.lost, "leader", now.id, "address", now.addr)
+		s.log.Warn("the leader has changed", "was", s.lost, "leader", now.ID, "address", now.Addr)
 	}
 }
 
@@ -238,7 +238,7 @@ func (s *service) disconnect(reason string, suspend bool) {
 	}
 	s.log.Warn(reason+": disconnecting clients", args...)
 	if suspend {
-		s.leader.suspend()
+		s.leader.Suspend()
 	}
 }
 

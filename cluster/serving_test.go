@@ -47,7 +47,7 @@ func TestServingKnowsLeader(t *testing.T) {
 		release := make(chan struct{})
 		b.pulse.log = slog.New(blockingLog{slog.DiscardHandler, "", release})
 		s, l := b.service()
-		b.leader.set(0, "")
+		b.leader.Set(0, "")
 		b.pulse.verdict.Store(&election.Verdict{NoLeader: true})
 		b.Running.Go(s.run)
 		synctest.Wait()

@@ -131,8 +131,8 @@ func TestObserverStreams(t *testing.T) {
 				worst = max(worst, did(t, leader, someWrite()))
 				time.Sleep(100 * time.Millisecond)
 			}
-			want, at := leader.engine.Applied(), time.Now()
-			until(t, "the observer", func() bool { return obs.engine.Applied() >= want })
+			want, at := leader.engine.StateIndex(), time.Now()
+			until(t, "the observer", func() bool { return obs.engine.StateIndex() >= want })
 			if lag := time.Since(at); lag > 3*time.Second || worst > 10*time.Millisecond {
 				t.Errorf("the observer lags for %v; a write takes up to %v", lag, worst)
 			}
@@ -244,7 +244,7 @@ func TestForgottenAgain(t *testing.T) {
 				var lagging sync.WaitGroup
 				lagging.Go(func() {
 					for last, at := uint64(0), time.Now(); ; {
-						if now := m.engine.Applied(); now > last {
+						if now := m.engine.StateIndex(); now > last {
 							last, at = now, time.Now()
 						}
 						worst = max(worst, time.Since(at))
@@ -282,8 +282,8 @@ func TestForgottenWhileReplicating(t *testing.T) {
 			net.forget(between(leader, m, peer.KindRaft, peer.KindStream))
 			began := time.Now()
 			did(t, leader, someWrite())
-			last := leader.engine.Applied()
-			until(t, "the entry", func() bool { return m.engine.Applied() >= last })
+			last := leader.engine.StateIndex()
+			until(t, "the entry", func() bool { return m.engine.StateIndex() >= last })
 			if took, most := time.Since(began), leader.contacts.ElectionTimeout*3/2; took > most {
 				t.Errorf("a member has the entry after %v, should within %v", took, most)
 			}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -65,7 +66,7 @@ func (m *Member) sendTouches() {
 		pause = timing.Report(m.cfg.Tick, m.contacts.Lease)
 		keep  = timing.UnheardLimit * m.contacts.ElectionTimeout // a leader that was replaced knows it by then
 		heard recent                                             // touches that lead has received
-		lead  = m.leader.get()                                   // the leader of the last report
+		lead  = m.leader.Get()                                   // the leader of the last report
 		last  = m.nowMs()                                        // when that was
 		count uint64                                             // of reports
 	)
@@ -83,8 +84,8 @@ func (m *Member) sendTouches() {
 			case <-m.Stop:
 				return
 			}
-		case <-lead.changed:
-			if now := m.leader.get(); now.id == 0 || heard.empty() {
+		case <-lead.Changed:
+			if now := m.leader.Get(); now.ID == 0 || heard.empty() {
 				lead = now
 				continue
 			}
@@ -97,7 +98,7 @@ func (m *Member) sendTouches() {
 		}
 		var unsure []int64
 		count++
-		if lead, unsure = m.tell(lead, count, &heard, news); lead.id == 0 || !m.sayUnheard(allHeard) {
+		if lead, unsure = m.tell(lead, count, &heard, news); lead.ID == 0 || !m.sayUnheard(allHeard) {
 			return
 		}
 		last = m.nowMs()
@@ -149,14 +150,14 @@ func (m *Member) sayUnheard(since int64) bool {
 // last. It retries until a leader has received the report, and returns that leader,
 // which may be this member, and the sessions that it cannot vouch for. The leader's
 // id is 0 if the member stops first.
-func (m *Member) tell(last leaderInfo, number uint64, heard *recent, news map[int64]int64) (leaderInfo, []int64) {
+func (m *Member) tell(last election.Leader, number uint64, heard *recent, news map[int64]int64) (election.Leader, []int64) {
 	for {
-		lead, touches := m.leader.get(), news
-		if lead.changed != last.changed {
+		lead, touches := m.leader.Get(), news
+		if lead.Changed != last.Changed {
 			touches = heard.with(news)
 		}
 		var again <-chan time.Time
-		switch lead.id {
+		switch lead.ID {
 		case 0:
 		case m.cfg.ID:
 			if m.lease.surelyLeads() {
@@ -170,10 +171,10 @@ func (m *Member) tell(last leaderInfo, number uint64, heard *recent, news map[in
 			again = time.After(timing.RetryAfter)
 		}
 		select {
-		case <-lead.changed:
+		case <-lead.Changed:
 		case <-again:
 		case <-m.Stop:
-			return leaderInfo{}, nil
+			return election.Leader{}, nil
 		}
 	}
 }
@@ -182,7 +183,7 @@ func (m *Member) tell(last leaderInfo, number uint64, heard *recent, news map[in
 // that the leader cannot vouch for, and whether the leader has received the touches. When it
 // is called again with the same report, the number is the same, so that an answer that is late,
 // as behind a long entry on a slow link, counts.
-func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]int64) (unsure []int64, ok bool) {
+func (m *Member) tellLeader(lead election.Leader, number uint64, touches map[int64]int64) (unsure []int64, ok bool) {
 	l, err := m.proposer.link.to(lead)
 	if err != nil {
 		return nil, false
@@ -217,7 +218,7 @@ func (m *Member) tellLeader(lead leaderInfo, number uint64, touches map[int64]in
 			return nil, false
 		case <-l.gone:
 			return nil, false
-		case <-lead.changed:
+		case <-lead.Changed:
 			return nil, false
 		case <-m.Stop:
 			return nil, false

@@ -37,7 +37,7 @@ func TestNewerEntry(t *testing.T) {
 				f := startedFleet(t, 1)
 				lead := leadOf(t, f)
 				other := f.running[(lead+1)%3]
-				c, err := callPeer(other.peers.Network, f.running[lead].cfg.addr(), peer.KindForward, other.membership.gate.Cluster())
+				c, err := callPeer(other.peers.Network, f.running[lead].cfg.Address(), peer.KindForward, other.pulse.gate.Cluster())
 				if err != nil {
 					t.Fatal(err)
 				}

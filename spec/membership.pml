@@ -83,7 +83,7 @@ inline add(l, x) {
 	match[l].e[l] = size[l]
 }
 
-// Who may take part in elections: transport.keepOut and Engine.Behind, and peer.Gate.
+// Who may take part in elections: transport.keepOut and Engine.Abstains, and peer.Gate.
 #define TAKES_PART(v) (joined[v] && (NO_CATCHING_UP_FIRST || size[v] >= since[v]))
 
 // Whether v would vote for c, terms aside.

@@ -61,7 +61,7 @@ func (c *compactor) grew(bytes int) {
 	}
 }
 
-// room does what [Engine.Room] says. This bounds the log when writes outrun the disk.
+// room does what [Engine.Full] says. This bounds the log when writes outrun the disk.
 func (c *compactor) room() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

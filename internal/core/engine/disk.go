@@ -19,7 +19,7 @@ type disk struct {
 	storage   *storage.Storage
 	terms     terms
 	stall     stall // of what an election waits for too
-	snapshots stall // of writing snapshots of this member's own; see Engine.Saving
+	snapshots stall // of writing snapshots of this member's own; see Engine.SnapshotStall
 	work      struct{ writes, snapshots stopwatch.Stopwatch }
 	lists     lists // of members, in the log
 	saving    saving

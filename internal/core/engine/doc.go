@@ -6,9 +6,9 @@
 //
 //   - What [Engine.Committed] says, what an [Engine.Propose] has answered, and what the replica gets, is committed whatever
 //     happens to this process, although the disk may write it only later.
-//   - The engine holds no election by itself, and ends no leadership: [Engine.Stand] and [Engine.StepDown] do. If nobody
+//   - The engine holds no election by itself, and ends no leadership: [Engine.Campaign] and [Engine.StepDown] do. If nobody
 //     calls them for five election timeouts, it does, as a last resort.
-//   - A member that lacks what its cluster may have acknowledged neither stands nor votes; see [Engine.CatchUp].
+//   - A member that lacks what its cluster may have acknowledged neither stands nor votes; see [Engine.AbstainUntil].
 //   - A fault of the disk, or damage in what is read, ends in [Lifecycle.Fail], never in a panic. After that nothing is
 //     acknowledged.
 //

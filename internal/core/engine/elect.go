@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -13,9 +15,9 @@ import (
 // Raft holds no elections on its own here, and ends no leadership. It is made to by messages, as if another member had sent
 // them.
 
-// Stand has this member stand for election, by the message with which a
+// Campaign has this member stand for election, by the message with which a
 // leader hands over: then the others vote for it even if they still know a leader. It gives up after patience.
-func (e *Engine) Stand(patience time.Duration) {
+func (e *Engine) Campaign(patience time.Duration) {
 	e.endElection(patience)
 	e.cfg.Log.Info("standing for election", "term", e.Term())
 	e.transport.give(&raft.TimeoutNowRequest{RPCHeader: e.transport.header()}, patience)
@@ -40,32 +42,108 @@ func (e *Engine) StepDown(patience time.Duration) {
 	}
 }
 
-// Adopt has Raft store a term, of which another member is the leader, before it hears from that:
+// AdvanceTerm has Raft store a term, of which another member is the leader, before it hears from that:
 // then no earlier leader can count on this member. It does so by a vote request, and Raft may
 // give this member its vote, so that nobody else gets it. Adopt gives up after patience, and
 // reports whether Raft has the term.
-func (e *Engine) Adopt(term uint64, patience time.Duration) bool {
+func (e *Engine) AdvanceTerm(term uint64, patience time.Duration) bool {
 	if e.Term() < term {
 		e.transport.give(&raft.RequestVoteRequest{RPCHeader: e.transport.header(), Term: term, LeadershipTransfer: true}, patience)
 	}
 	return e.Term() >= term
 }
 
-// HandOver begins to make another member the leader. If it does not lead soon, the caller must call StepDown: Raft accepts no
-// entries until then, or until its own timeout.
-func (e *Engine) HandOver(to proto.Peer) {
-	// Do not wait for the future: Raft never completes it if it shuts down first.
-	e.raft.LeadershipTransferToServer(storage.ServerID(to.ID), raft.ServerAddress(to.Addr))
+// handOverTimeout is how long a leader tries to hand over.
+const handOverTimeout = 1500 * time.Millisecond
+
+// HandOver makes the member with the given id the leader, or any suitable one if id is 0, so
+// that clients need not wait for an election timeout. It returns only when another member
+// leads, not already when this one stops leading: the other may lose its
+// election, and the next one is won sooner with this member's vote. If this member
+// leads again, it retries, until ctx ends or handOverTimeout has passed.
+func (e *Engine) HandOver(ctx context.Context, id uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
+	defer cancel()
+	lease := e.cfg.Contacts.Lease
+	// This member stores the next leader's term behind what is pending, and only then knows that leader.
+	soon, done := context.WithTimeout(ctx, lease)
+	e.log.drain(soon)
+	done()
+	began := false // whether a transfer was started
+	defer func() {
+		if began && e.Role() == Leader {
+			e.StepDown(lease) // otherwise Raft would accept no entries until its own timeout
+		}
+	}()
+	changed, stop := e.WatchLeader()
+	defer stop()
+	for {
+		lead, _ := e.Leader()
+		switch {
+		case lead == e.id:
+			successor, err := e.successor(ctx, id)
+			if err == nil {
+				began = true
+				// Do not wait for the future: Raft never completes it if it shuts
+				// down first.
+				e.raft.LeadershipTransferToServer(storage.ServerID(successor.ID), raft.ServerAddress(successor.Addr))
+			} else if err != ErrNotLeader {
+				return err
+			}
+		case lead == 0:
+		case id == 0 || lead == id:
+			return nil
+		default:
+			return fmt.Errorf("server %d leads instead", lead)
+		}
+		select {
+		case <-changed:
+		case <-time.After(lease):
+		case <-ctx.Done():
+			return errors.New("no other member has become the leader in time")
+		}
+	}
 }
 
-// Drain waits until this leader's disk has all that it has sent to others, or ctx is done. It stores the next leader's term only
-// behind that.
-func (e *Engine) Drain(ctx context.Context) { e.log.drain(ctx) }
+// successor finds a voter that is up and has all of this leader's log: the one with
+// the given id or, if id is 0, the first to answer. It returns [ErrNotLeader] if this
+// member no longer leads. Raft's own choice, the member with most of the log, may be
+// down.
+func (e *Engine) successor(ctx context.Context, id uint64) (proto.Peer, error) {
+	members, err := e.Members()
+	if err != nil {
+		return proto.Peer{}, err
+	}
+	type answer struct {
+		from proto.Peer
+		err  error
+	}
+	asked, answers := 0, make(chan answer, len(members))
+	for _, x := range members {
+		if x.Observer || x.ID == e.id || id != 0 && x.ID != id {
+			continue
+		}
+		asked++
+		e.Running.Go(func() { answers <- answer{x, e.AwaitReplicated(ctx, x)} })
+	}
+	nobody := errors.New("no other member can become the leader")
+	for range asked {
+		select {
+		case a := <-answers:
+			if a.err == nil || a.err == ErrNotLeader {
+				return a.from, a.err
+			}
+		case <-ctx.Done():
+			return proto.Peer{}, nobody
+		}
+	}
+	return proto.Peer{}, nobody
+}
 
-// HasLog waits until another member has this leader's log up to its current end. It returns an error of the connection, of
+// AwaitReplicated waits until another member has this leader's log up to its current end. It returns an error of the connection, of
 // ctx, or [ErrNotLeader].
-func (e *Engine) HasLog(ctx context.Context, x proto.Peer) error {
-	term, leads := e.Leads()
+func (e *Engine) AwaitReplicated(ctx context.Context, x proto.Peer) error {
+	term, leads := e.LeaderTerm()
 	var last raft.Log
 	if err := e.log.GetLog(e.LastIndex(), &last); err != nil || !leads {
 		return ErrNotLeader

@@ -42,6 +42,7 @@ type Engine struct {
 	moved        wake.Signal   // for TellOthers: the members have changed
 	down         chan struct{} // closed when Raft has shut down
 	since        atomic.Uint64 // see storage.Identity
+	adding       atomic.Uint64 // see Adding
 	last         time.Duration // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
 	reload       sync.Mutex    // held while Raft's configuration is replaced
 }
@@ -90,6 +91,7 @@ func (e *Engine) Open(s *storage.Storage) { e.storage = s }
 
 // Start starts Raft. The storage must belong to a cluster, or be empty. The port must be open, and not started.
 func (e *Engine) Start() error {
+	e.replica.Observe(observer{e}) // first: it must hear of the state that the storage has
 	c := raft.DefaultConfig()
 	c.LocalID = storage.ServerID(e.id)
 	c.Logger = Logger(e.cfg.Log)
@@ -129,16 +131,15 @@ func (e *Engine) Start() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	e.log.guardedStore = newGuardedStore(&e.disk, e.Lifecycle, e.cfg.Now, e.Passed, cut)
+	e.log.guardedStore = newGuardedStore(&e.disk, e.Lifecycle, e.cfg.Now, e.LastApplied, cut)
 	e.log.off = e.cfg.DiskFirst || e.transport == nil
 	if state := e.storage.TakeState(); state != nil {
 		e.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
 	}
 	e.recent = newRecentLog(e.log, e.Lifecycle)
-	e.replica.Observe(observer{e})
 	machine := &gatedFSM{Replica: e.replica, log: e.log, known: e.known, digests: e.cfg.Digests, trace: e.cfg.Trace}
-	snapshots := watchedSnapshots{e.storage.Snapshots, e.Lifecycle, &e.disk, e.cfg.Now, e.Passed, e.cfg.Contacts.ElectionTimeout}
+	snapshots := watchedSnapshots{e.storage.Snapshots, e.Lifecycle, &e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout}
 	if e.raft, err = raft.NewRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
 		return err
 	}
@@ -233,9 +234,9 @@ func (e *Engine) Term() uint64 { return e.raft.CurrentTerm() }
 // NewestTerm is Term, or the next one, which is about to be stored.
 func (e *Engine) NewestTerm() uint64 { return e.terms.newest.Load() }
 
-// Leads returns the term in which this member leads; the result is false if it does
+// LeaderTerm returns the term in which this member leads; the result is false if it does
 // not lead.
-func (e *Engine) Leads() (term uint64, leads bool) {
+func (e *Engine) LeaderTerm() (term uint64, leads bool) {
 	term = e.Term()
 	leads = e.Role() == Leader
 	return term, leads && e.Term() == term // terms only rise, so it led in between
@@ -260,8 +261,8 @@ func (e *Engine) WatchLeader() (news wake.Signal, stop func()) {
 	return news, func() { e.raft.DeregisterObserver(o) }
 }
 
-// Leading receives true when this member begins to lead, and false when it stops.
-func (e *Engine) Leading() <-chan bool { return e.raft.LeaderCh() }
+// LeadershipChanges receives true when this member begins to lead, and false when it stops.
+func (e *Engine) LeadershipChanges() <-chan bool { return e.raft.LeaderCh() }
 
 // Members returns the members in the newest list in this member's log,
 // committed or not, sorted by id.
@@ -320,17 +321,17 @@ func (e *Engine) LogEnd() (index, term uint64) {
 // Committed returns how far this member knows the log to be committed, whatever happens to this process.
 func (e *Engine) Committed() uint64 { return e.log.committed(e.raft.CommitIndex()) }
 
-// Applied returns the index of the newest entry that is applied to the state. The entries of Raft's own are not.
-func (e *Engine) Applied() uint64 { return e.applied.newest() }
+// StateIndex returns the index of the newest entry that is applied to the state. The entries of Raft's own are not.
+func (e *Engine) StateIndex() uint64 { return e.applied.newest() }
 
-// AppliedNews is Applied, with a channel that is closed when there is a newer one.
-func (e *Engine) AppliedNews() (index uint64, news <-chan struct{}) {
+// StateNews is Applied, with a channel that is closed when there is a newer one.
+func (e *Engine) StateNews() (index uint64, news <-chan struct{}) {
 	index, _, news = e.applied.get()
 	return index, news
 }
 
-// Passed returns the index of the last entry that Raft has had applied here, or that it has passed; 0 while it starts.
-func (e *Engine) Passed() uint64 {
+// LastApplied returns the index of the last entry that Raft has had applied here, or that it has passed; 0 while it starts.
+func (e *Engine) LastApplied() uint64 {
 	if e.raft == nil {
 		return 0
 	}
@@ -340,16 +341,16 @@ func (e *Engine) Passed() uint64 {
 // AwaitCommitted waits for a moment until what the leader has said to be committed is applied here; see leaderCommit.
 func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.await(e.applied, over) }
 
-// LastChange returns the index of the last entry, not after index, that changes the state. When a
+// StateIndexAt returns the index of the last entry, not after index, that changes the state. When a
 // member has applied that one, its state is as of index: the entries between are Raft's own,
 // such as that with which a leader begins, and a member does not notice when it passes them. It returns false if the
 // log cannot be read.
-func (e *Engine) LastChange(index uint64) (uint64, bool) {
-	for applied := e.Applied(); index > applied; index-- {
+func (e *Engine) StateIndexAt(index uint64) (uint64, bool) {
+	for applied := e.StateIndex(); index > applied; index-- {
 		var l raft.Log
 		switch err := e.log.GetLog(index, &l); {
 		case errors.Is(err, raft.ErrLogNotFound): // it is part of a snapshot of what is applied here
-			return e.Applied(), true
+			return e.StateIndex(), true
 		case err != nil:
 			return 0, false
 		}
@@ -360,22 +361,22 @@ func (e *Engine) LastChange(index uint64) (uint64, bool) {
 	return index, true
 }
 
-// Room returns nil if there is room in the log for another entry. There is none while a snapshot
+// Full returns nil if there is room in the log for another entry. There is none while a snapshot
 // is being taken and the log written since is already long enough for another one; the channel is
 // closed when that has changed.
-func (e *Engine) Room() <-chan struct{} { return e.compactor.room() }
+func (e *Engine) Full() <-chan struct{} { return e.compactor.room() }
 
-// Stalled returns how long the disk has been keeping this member waiting.
-func (e *Engine) Stalled(at timing.Moment) time.Duration { return e.stall.length(at) }
+// DiskStall returns how long the disk has been keeping this member waiting.
+func (e *Engine) DiskStall(at timing.Moment) time.Duration { return e.stall.length(at) }
 
-// Saving is Stalled for a snapshot of this member's own, beside which it can do everything but shorten its log.
-func (e *Engine) Saving(at timing.Moment) time.Duration { return e.snapshots.length(at) }
+// SnapshotStall is Stalled for a snapshot of this member's own, beside which it can do everything but shorten its log.
+func (e *Engine) SnapshotStall(at timing.Moment) time.Duration { return e.snapshots.length(at) }
 
-// LogWrites tells how long it took to write the log.
-func (e *Engine) LogWrites() stopwatch.Durations { return e.work.writes.Durations() }
+// LogWriteTimes tells how long it took to write the log.
+func (e *Engine) LogWriteTimes() stopwatch.Durations { return e.work.writes.Durations() }
 
-// Snapshots tells how long it took to take snapshots.
-func (e *Engine) Snapshots() stopwatch.Durations { return e.work.snapshots.Durations() }
+// SnapshotTimes tells how long it took to take snapshots.
+func (e *Engine) SnapshotTimes() stopwatch.Durations { return e.work.snapshots.Durations() }
 
 // Propose has Raft append an entry to the log if this member leads. Entries that are proposed one after the other keep their
 // order. It gives up when Raft has been busy for patience; 0 is for ever. result waits until the entry is applied here. It
@@ -427,17 +428,24 @@ func (e *Engine) Bootstrap(first []proto.Peer) error {
 }
 
 // changeTimeout is how long Raft may be busy before a change of the members is given up.
-const changeTimeout = 15 * time.Second
+const changeTimeout = 10 * time.Second
 
 // Add makes x a member, or gives one its vote or another address, as x says; a voter cannot become an observer by it. Like Demote
 // and Remove, it returns when the change is committed, with the errors of Propose.
 func (e *Engine) Add(x proto.Peer) error {
+	if is := election.Find(storage.Peers(raft.Configuration{Servers: e.servers()}), x.ID); is == nil || is.Observer && !x.Observer {
+		e.adding.Store(x.ID)
+		defer e.adding.Store(0)
+	}
 	change := e.raft.AddVoter
 	if x.Observer {
 		change = e.raft.AddNonvoter
 	}
 	return e.answer(change(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), 0, changeTimeout))
 }
+
+// Adding returns the server that Add is adding, or giving its vote; 0 if there is none.
+func (e *Engine) Adding() uint64 { return e.adding.Load() }
 
 // Demote takes a member's vote away.
 func (e *Engine) Demote(id uint64) error {
@@ -456,24 +464,24 @@ func (e *Engine) Remove(id uint64) (index uint64, err error) {
 // noTimeout is a timeout of Raft's that does not pass.
 const noTimeout = 100 * 365 * 24 * time.Hour
 
-// CatchUp keeps this member out of elections until its log has reached an index: it neither
+// AbstainUntil keeps this member out of elections until its log has reached an index: it neither
 // stands nor votes. Until then it knows less than it did before it lost its data, and its list
 // of members is one of the past, in which it may be the only voter, or decide with others whose
 // list is old, too.
-func (e *Engine) CatchUp(since uint64) {
+func (e *Engine) AbstainUntil(since uint64) {
 	e.since.Store(since)
 	e.timeouts(noTimeout)
 }
 
-// Behind reports whether this member must keep out of elections; see CatchUp.
-func (e *Engine) Behind() bool {
+// Abstains reports whether this member must keep out of elections; see CatchUp.
+func (e *Engine) Abstains() bool {
 	since := e.since.Load()
 	return since > 0 && e.LastIndex() < since
 }
 
-// CaughtUp ends CatchUp if the log has reached the index.
-func (e *Engine) CaughtUp() {
-	if e.since.Load() > 0 && !e.Behind() {
+// EndAbstention ends CatchUp if the log has reached the index.
+func (e *Engine) EndAbstention() {
+	if e.since.Load() > 0 && !e.Abstains() {
 		e.since.Store(0)
 		e.timeouts(e.last)
 	}
@@ -493,33 +501,43 @@ func (e *Engine) Configure(change func(*raft.ReloadableConfig)) error {
 	return e.raft.ReloadConfig(c)
 }
 
-// Dropped reports whether the newest list takes this member's vote away and is not known here to be
-// committed. voted is whether it has a vote in the state that is applied here, up to the entry
-// applied or a later one. A list before that may be older than a snapshot which was received since.
-func (e *Engine) Dropped(applied uint64, voted bool) bool {
+// LosesVote reports whether the newest list takes this member's vote away and is not known here to be
+// committed.
+func (e *Engine) LosesVote() bool {
+	applied := e.StateIndex()
+	voted := e.replica.Votes(e.id) // as of that entry or a later one
 	e.lists.mu.Lock()
 	defer e.lists.mu.Unlock()
 	newest, before := e.lists.newest, e.lists.before
-	if before.index > applied {
+	if before.index > applied { // otherwise it may be older than a snapshot that was received since
 		voted = before.votes
 	}
-	return voted && !newest.votes && newest.index > max(e.raft.CommitIndex(), e.Passed())
+	return voted && !newest.votes && newest.index > max(e.raft.CommitIndex(), e.LastApplied())
 }
 
-// Heartbeats, which are not the Engine's, tell it how they go.
+// A leader's heartbeats, which are not Raft's empty AppendEntries, are sent by others, who tell the Engine how they go: it watches
+// its own connections to the member, and what it has left out because the member knew it.
 
-// Doubt is called when another member may no longer be as it was when it last accepted a message: it answers heartbeats
-// over a new connection, so it may have restarted, or it has begun a later term than this member's.
-func (e *Engine) Doubt() { e.transport.doubts.Add(1) }
+// BeatSent says that a heartbeat is about to be sent to an address.
+func (e *Engine) BeatSent(addr string) { e.transport.conns.watch(addr) }
+
+// Reconnected says that the heartbeat was not answered in time, and that there is a new connection for the next one. What has lost
+// the old one may have lost others, so the Engine closes those that nothing has moved on since.
+func (e *Engine) Reconnected(addr string) { e.transport.conns.redial(addr, true) }
+
+// BeatAnswered says that the member there has answered. If that came late, the Engine closes connections on which nothing has moved
+// since. doubtful is whether the member may no longer be as it was when it last accepted a message: it answers over a new
+// connection, so it may have restarted, or it has begun a later term than this member's.
+func (e *Engine) BeatAnswered(id uint64, addr string, late, doubtful bool) {
+	if doubtful {
+		e.transport.doubts.Add(1)
+	}
+	if late {
+		e.transport.conns.redial(addr, false)
+	}
+	e.HasReturned(id)
+}
 
 // HasReturned ends the pause after a failure to send something to a member: that has answered a heartbeat, or was removed, or this
 // member does not lead any more.
 func (e *Engine) HasReturned(id uint64) { e.transport.hasReturned(id) }
-
-// BeforeBeat is called when a heartbeat is about to be sent to an address; see AfterLateBeat.
-func (e *Engine) BeforeBeat(addr string) { e.transport.conns.watch(addr) }
-
-// AfterLateBeat is called when one has been answered late, or needed a new connection.
-func (e *Engine) AfterLateBeat(addr string, reconnected bool) {
-	e.transport.conns.redial(addr, reconnected)
-}

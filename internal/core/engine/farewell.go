@@ -22,14 +22,14 @@ const Farewell = 2 * time.Second
 
 // SendToRemoved sends the log to member x, which the entry at index has removed.
 func (e *Engine) SendToRemoved(x proto.Peer, index uint64) {
-	term, leads := e.Leads()
+	term, leads := e.LeaderTerm()
 	prev := &raft.Log{Index: index - 1}
 	if !leads || e.log.GetLog(prev.Index, prev) != nil {
 		return
 	}
 	began, met := time.Now(), false
 	for time.Since(began) < Farewell {
-		if now, leads := e.Leads(); !leads || now != term {
+		if now, leads := e.LeaderTerm(); !leads || now != term {
 			return
 		}
 		if members, err := e.Members(); err != nil || election.Find(members, x.ID) != nil {

@@ -80,7 +80,7 @@ func loneLeader(t *testing.T) member {
 			t.Error(err)
 		}
 	})
-	m.Stand(time.Second)
+	m.Campaign(time.Second)
 	testkit.Eventually(t, "a leader", func() bool { return m.Role() == Leader })
 	return m
 }

@@ -98,14 +98,14 @@ func TestSnapshotBeforeBarrier(t *testing.T) {
 			t.Fatalf("its log begins with entry %d: %v", first, err)
 		}
 		l.snapshot(end)
-		if is := l.follower.Passed(); is != l.last() { // the next entry would end the process
+		if is := l.follower.LastApplied(); is != l.last() { // the next entry would end the process
 			t.Fatalf("it has applied entry %d, and was at %d before the snapshot", is, l.last())
 		}
 		l.propose(1)
 		l.committed = l.last()
 		l.sends(l.last(), l.last())
 		synctest.Wait()
-		if is := l.follower.Passed(); is != l.last() {
+		if is := l.follower.LastApplied(); is != l.last() {
 			t.Errorf("it has applied entry %d of %d", is, l.last())
 		}
 	})
@@ -442,7 +442,7 @@ func TestInstallFails(t *testing.T) {
 				}
 				return nil
 			}}
-			snapshots := watchedSnapshots{broken, follower.life, &follower.engine.disk, follower.now, follower.engine.Passed, follower.contacts.ElectionTimeout}
+			snapshots := watchedSnapshots{broken, follower.life, &follower.engine.disk, follower.now, follower.engine.LastApplied, follower.contacts.ElectionTimeout}
 			if x.step == "refuse" {
 				follower.engine.unwritten.Store(&x.err) // of an earlier one
 			}

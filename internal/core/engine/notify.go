@@ -15,12 +15,12 @@ import (
 // the message. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 
-// TellOthers tells the other members what is committed, from the beginning of this
+// SpreadCommitIndex tells the other members what is committed, from the beginning of this
 // member's leadership in term, when an entry of that term is committed, until stop is closed.
-func (e *Engine) TellOthers(term uint64, stop <-chan struct{}) {
+func (e *Engine) SpreadCommitIndex(term uint64, stop <-chan struct{}) {
 	// The first entries are Raft's own, so they are not among the commits.
 	first := e.Committed()
-	if now, leads := e.Leads(); !leads || now != term {
+	if now, leads := e.LeaderTerm(); !leads || now != term {
 		return // so the entry at first may be of a later term
 	}
 	for {

@@ -139,7 +139,7 @@ func TestStallsOverlap(t *testing.T) {
 	s.write(at(30), func() error { return s.write(at(31), func() error { expect(35, 5); return nil }) })
 }
 
-// notStarted is Engine.Passed before Raft is started.
+// notStarted is Engine.LastApplied before Raft is started.
 func notStarted() uint64 { return 0 }
 
 // TestGuardedLog: no write leaves a gap in the log or replaces an entry, and the last entry
@@ -432,7 +432,7 @@ func TestVotersChangeWhileAsked(t *testing.T) {
 func heldLeader(t *testing.T) (l *asyncLog, end, term uint64, written chan struct{}) {
 	m := loneLeader(t)
 	m.write(t, 1)
-	m.Drain(t.Context())
+	m.log.drain(t.Context())
 	l, written = m.log, make(chan struct{})
 	l.guardedStore.LogStore = heldLog{l.guardedStore.LogStore, written}
 	end, err := l.LastIndex()
@@ -536,7 +536,7 @@ func TestAppliedIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := loneLeader(t)
 		m.write(t, 9)
-		m.Drain(t.Context())
+		m.log.drain(t.Context())
 		s, last := m.log.guardedStore, m.LastIndex()
 		if err := s.DeleteRange(last-3, last); !errors.Is(err, election.ErrDiffers) {
 			t.Errorf("applied entries were deleted: %v", err)
@@ -557,10 +557,10 @@ func TestTimeoutsLost(t *testing.T) {
 		m := loneLeader(t)
 		last := m.LastIndex()
 		for n := range 20000 {
-			m.CatchUp(last) // as if it had just reached that
+			m.AbstainUntil(last) // as if it had just reached that
 			var both sync.WaitGroup
-			both.Go(m.CaughtUp) // as pulse.run does
-			both.Go(func() {    // as compactor.run does
+			both.Go(m.EndAbstention) // as pulse.run does
+			both.Go(func() {         // as compactor.run does
 				m.Configure(func(r *raft.ReloadableConfig) { r.TrailingLogs = uint64(n%100 + 1) })
 			})
 			both.Wait()
@@ -590,13 +590,13 @@ func TestLastChange(t *testing.T) {
 		if err := m.Barrier(0); err != nil {
 			t.Fatal(err)
 		}
-		applied, commit := m.Applied(), m.Committed()
+		applied, commit := m.StateIndex(), m.Committed()
 		if commit <= applied {
 			t.Fatalf("committed %d, applied %d", commit, applied)
 		}
 		visible := func(upTo uint64) {
 			t.Helper()
-			if index, ok := m.LastChange(upTo); index != applied || !ok {
+			if index, ok := m.StateIndexAt(upTo); index != applied || !ok {
 				t.Errorf("up to %d, the state last changed at %d, want %d", upTo, index, applied)
 			}
 		}
@@ -605,5 +605,26 @@ func TestLastChange(t *testing.T) {
 		m.applied.set(applied-1, 1)
 		visible(commit)
 		m.applied.set(applied, 1)
+	})
+}
+
+// TestStartsWithState: what the storage has verified at the start counts as applied, although Raft does not read it again.
+func TestStartsWithState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newScriptedLeader(t, rand.New(zeros{}), "")
+		l.propose(5)
+		l.committed = l.last()
+		l.sends(2, l.last())
+		testkit.Eventually(t, "all entries", func() bool { return l.follower.StateIndex() == l.last() })
+		if err := l.follower.TakeSnapshot(); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.follower.Close(); err != nil {
+			t.Fatal(err)
+		}
+		l.start()
+		if is := l.follower.StateIndex(); is != l.last() {
+			t.Errorf("its state is said to be that after entry %d, should be %d", is, l.last())
+		}
 	})
 }

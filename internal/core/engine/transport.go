@@ -116,7 +116,7 @@ func (t *transport) header() raft.RPCHeader {
 
 // dispatch passes a message on, without waiting for that.
 func (t *transport) dispatch(rpc raft.RPC) {
-	if t.engine.Behind() && t.keepOut(rpc) {
+	if t.engine.Abstains() && t.keepOut(rpc) {
 		return
 	}
 	switch q := rpc.Command.(type) {
@@ -163,7 +163,7 @@ func (t *transport) over(term uint64) bool { return t.engine.terms.newest.Load()
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
 func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
-	at, applied := q.PrevLogEntry, t.engine.Passed()
+	at, applied := q.PrevLogEntry, t.engine.LastApplied()
 	switch {
 	case at > applied || at == applied && at == 0:
 		return false
@@ -189,7 +189,7 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 func (t *transport) answerLacking(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
 	newest, err := t.engine.disk.newestSnapshot(t.now())
-	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.Passed() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
+	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.LastApplied() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
 		t.pass(rpc)
 		return
 	}
@@ -227,7 +227,7 @@ func (t *transport) deliver(rpc raft.RPC) {
 	}
 }
 
-// keepOut answers a message about an election in the place of Raft (see Engine.CatchUp), and
+// keepOut answers a message about an election in the place of Raft (see Engine.AbstainUntil), and
 // reports whether it is one.
 func (t *transport) keepOut(rpc raft.RPC) bool {
 	switch rpc.Command.(type) {
@@ -344,7 +344,7 @@ func (t *transport) install(rpc raft.RPC) error {
 	needless := func() {
 		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
 	}
-	if t.engine.disk.hasAll(t.now(), t.engine.Passed(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.engine.Term() && t.engine.Role() == Follower {
+	if t.engine.disk.hasAll(t.now(), t.engine.LastApplied(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.engine.Term() && t.engine.Role() == Follower {
 		needless()
 		return nil
 	}
@@ -379,7 +379,7 @@ func (t *transport) install(rpc raft.RPC) error {
 // awaitOwn takes the turn of saving, to install a snapshot that ends with the entry end. It returns false if this member
 // is closed first.
 func (t *transport) awaitOwn(end uint64) bool {
-	t.engine.saving.superseded.Store(end > t.engine.Passed())
+	t.engine.saving.superseded.Store(end > t.engine.LastApplied())
 	defer t.engine.saving.superseded.Store(false)
 	select {
 	case t.engine.saving.turn <- struct{}{}:
@@ -632,7 +632,7 @@ func (t *transport) awaitReturn(id, term uint64) {
 	}
 	t.mu.Unlock()
 	// HasReturned is called after either of these has changed.
-	if now, leads := t.engine.Leads(); !leads || now != term {
+	if now, leads := t.engine.LeaderTerm(); !leads || now != term {
 		return
 	}
 	if members, err := t.engine.Members(); err != nil || election.Find(members, id) == nil {

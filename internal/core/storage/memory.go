@@ -4,6 +4,8 @@ import (
 	"sync/atomic"
 
 	"github.com/hashicorp/raft"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
 // Memory holds a member's state without a disk, for as long as it is
@@ -43,6 +45,9 @@ func (m *Memory) Open() *Storage {
 	mending := orderedLog{m.log.InmemStore} // without the fault
 	dropSuperseded(mending, newest)
 	reconcileLog(mending, newest) // a crash may have kept the member from doing it
+	if newest.Index > 0 {
+		s.state = m.state(newest.ID)
+	}
 	first, _ := m.log.FirstIndex()
 	last, _ := m.log.LastIndex()
 	for i := max(first, 1); i <= last; i++ {
@@ -52,6 +57,20 @@ func (m *Memory) Open() *Storage {
 		}
 	}
 	return s
+}
+
+// state returns the state of a snapshot, as a directory is opened with it; nil if it cannot be read.
+func (m *Memory) state(id string) *fsm.Machine {
+	_, r, err := m.snaps.Open(id)
+	if err != nil {
+		return nil
+	}
+	defer r.Close()
+	machine, err := fsm.ReadSnapshot(r)
+	if err != nil {
+		return nil
+	}
+	return machine
 }
 
 // dropSuperseded deletes the log if it has another entry where the newest snapshot ends, as supersededLog has it done for a

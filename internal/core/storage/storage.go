@@ -42,7 +42,7 @@ func (s *Storage) Close() error { return s.close() }
 
 // TakeState returns the state of the newest snapshot, which verifying it has
 // produced, so that it need not be read again. It does so only once, and returns
-// nil afterwards, if there is no snapshot, and for a storage in memory.
+// nil afterwards, and if there is no snapshot.
 func (s *Storage) TakeState() *fsm.Machine {
 	state := s.state
 	s.state = nil

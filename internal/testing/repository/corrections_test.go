@@ -32,13 +32,13 @@ var corrections = []putBack{
 		{"internal/core/engine/asynclog.go", "err != raft.ErrLogNotFound ||", "true ||"},
 	}, []finding{{"cluster", "TestFirstLeaderOfRestored", "the members' logs end with"}}},
 	{"end of the wait for a return", []edit{
-		{"cluster/pulse.go", "\t\t\tled = term\n\t\t\tp.engine.HasReturned(to)\n", "\t\t\tled = term\n"},
+		{"cluster/pulse.go", "\t\tb.led = term\n\t\tb.engine.HasReturned(b.to.ID)\n", "\t\tb.led = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
 	{"empty messages", []edit{
 		{"internal/core/engine/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
 	}, []finding{{"internal/core/engine", "TestStreamRepeatsLittle", "the same: 1 messages, want 0"}}},
 	{"empty messages in doubt", []edit{
-		{"cluster/pulse.go", "\t\t\tp.engine.Doubt()\n", ""},
+		{"internal/core/engine/engine.go", "\t\te.transport.doubts.Add(1)\n", ""},
 	}, []finding{{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"}}},
 	{"watched connections", []edit{
 		{"internal/core/engine/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
@@ -69,17 +69,17 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
 	}, []finding{{"internal/core/engine", "TestLongMessages", "commits up to"}}},
 	{"commits", []edit{
-		{"cluster/lead.go", "m.Running.Go(func() { m.engine.TellOthers(term, until) })", ""},
+		{"cluster/lead.go", "m.Running.Go(func() { m.engine.SpreadCommitIndex(term, until) })", ""},
 	}, []finding{{"cluster", "TestFollowerLearnsCommit", "a write waited"}}},
 
 	// Elections and leadership.
 	{"the state of a leader that was replaced", []edit{
 		{"internal/core/election/contacts.go", "c.currentAsOf = max(c.currentAsOf, min(c.running, c.majority(func(p *peer) int64 { return p.accepted.Running })))", "c.currentAsOf = c.running"},
-		{"cluster/pulse.go", "} else if p.contacts.SawLaterTerm(a.Newest) {", "} else if a.Newest == 0 {"},
+		{"cluster/pulse.go", "} else if b.contacts.SawLaterTerm(a.Newest) {", "} else if a.Newest == 0 {"},
 	}, []finding{{"cluster", "TestReplacedWhileStuck", "goes on serving"}}},
 	{"the state of a leader that nobody accepts", []edit{
 		{"internal/core/election/contacts.go", "h.AsOf -= max(0, leaseAge).Milliseconds()", "_ = leaseAge"},
-		{"cluster/pulse.go", " && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority", ""},
+		{"cluster/pulse.go", " && b.contacts.KnowsCommitted(asked.Real, term) && !b.verdict.Load().NoMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
 	{"the state of a new leader", []edit{
 		{"internal/core/election/contacts.go", "if leads && own.Begun {", "if leads {"},
@@ -88,7 +88,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\t\tcase v.Deposed:\n", "\t\tcase v.Deposed && false:\n"},
 	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
 	{"the vote of a member that was dropped", []edit{
-		{"cluster/pulse.go", "own.Dropped = p.engine.Dropped(own.Applied, p.replica.Votes(p.id))", "own.Dropped = p.replica.Votes(p.id)"},
+		{"cluster/pulse.go", "own.Dropped = p.engine.LosesVote()", "own.Dropped = p.replica.Votes(p.id)"},
 	}, []finding{{"cluster", "TestLeaderLostWhileRemovingJoined", "nothing is acknowledged"}, {"cluster", "TestRemovedDoesNotStand", "it stands"}}},
 	{"a vote for an address", []edit{
 		{"internal/core/engine/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
@@ -100,7 +100,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "\t\tq.ID = nil\n", "\t\t_ = q\n"},
 	}, []finding{{"cluster", "TestVoteGivenBackInAbsence", "there is no leader"}, {"cluster", "TestAbsentVoterKnowsNotTheCandidate", "there is no leader"}}},
 	{"a vote of the past", []edit{
-		{"internal/core/engine/transport.go", "if t.engine.Behind() && t.keepOut(rpc) {", "if _, vote := rpc.Command.(*raft.RequestVoteRequest); !vote && t.engine.Behind() && t.keepOut(rpc) {"},
+		{"internal/core/engine/transport.go", "if t.engine.Abstains() && t.keepOut(rpc) {", "if _, vote := rpc.Command.(*raft.RequestVoteRequest); !vote && t.engine.Abstains() && t.keepOut(rpc) {"},
 	}, []finding{{"cluster", "TestVoteOfThePast", "leads in term"}}},
 	{"a leader of the past", []edit{
 		{"internal/core/engine/elect.go", "if e.Term() < term {", "if false {"},
@@ -131,52 +131,52 @@ var corrections = []putBack{
 		{"internal/core/election/contacts.go", "return c.heard.Stalled >= c.ElectionTimeout }", "return false }"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckDisk", "FAIL"}}},
 	{"losses", []edit{
-		{"cluster/pulse.go", "case stand && p.gate.IsOpen() && !p.engine.Behind():", "case false && stand:"},
+		{"cluster/pulse.go", "case stand && p.gate.IsOpen() && !p.engine.Abstains():", "case false && stand:"},
 	}, []finding{{"internal/testing/whole", "TestClusterLeaderKilled", "FAIL"}}},
 	{"end of the log", []edit{
 		{"internal/core/engine/engine.go", "snapshot > index", "snapshot == 1<<63"},
 	}, []finding{{"cluster", "TestLogEndsAtSnapshot", "its log ends at"}}},
 	{"transfer is not waited for", []edit{
-		{"internal/core/engine/elect.go", "raft.ServerAddress(to.Addr))\n", "raft.ServerAddress(to.Addr)).Error()\n"},
+		{"internal/core/engine/elect.go", "raft.ServerAddress(successor.Addr))\n", "raft.ServerAddress(successor.Addr)).Error()\n"},
 	}, []finding{{"cluster", "TestHandOverBesideStuckRaft", "for ever"}}},
 	{"successor", []edit{
-		{"internal/core/engine/elect.go", "e.raft.LeadershipTransferToServer(storage.ServerID(to.ID), raft.ServerAddress(to.Addr))", "_ = storage.ServerID\n\te.raft.LeadershipTransfer()"},
+		{"internal/core/engine/elect.go", "e.raft.LeadershipTransferToServer(storage.ServerID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = storage.ServerID\n\te.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
 	{"unanswered transfer", []edit{
 		{"internal/core/engine/transport.go", "late := time.NewTimer(t.Lease)", "late := time.NewTimer(time.Hour)"},
 	}, []finding{{"internal/core/engine", "TestTimeoutNowUnanswered", "it fails after"}}},
 	{"failed transfer", []edit{
-		{"cluster/handover.go", "h.stepDown() // otherwise Raft would", "_ = began // Raft would take"},
+		{"internal/core/engine/elect.go", "e.StepDown(lease) // otherwise Raft would", "_ = began // Raft would take"},
 	}, []finding{{"cluster", "TestHandOverFails", "an entry waited"}}},
 
 	// Members.
 	{"log of a removed member", []edit{
-		{"cluster/steps.go", "\tm.Running.Go(func() { m.engine.SendToRemoved(x, index) })\n", ""},
+		{"internal/core/membership/steps.go", "\tm.Running.Go(func() { m.Engine.SendToRemoved(x, index) })\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{
-		{"cluster/cluster.go", "\t\tm.Running.Go(m.membership.watch)\n", ""},
+		{"cluster/cluster.go", "\t\tm.Running.Go(m.membership.Watch)\n", ""},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"shorter logs are first", []edit{
 		{"internal/core/election/contacts.go", "apart, gap = write, patience+electionWrites*write", "apart = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"added by a second request", []edit{
-		{"cluster/change.go", "removed > q.Since", "removed > 1<<62"},
+		{"internal/core/membership/change.go", "removed > q.Since", "removed > 1<<62"},
 	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
 	{"removals are not in snapshots", []edit{
 		{"fsm/reconfig.go", "for _, x := range m.removed {\n\t\tb =", "for _, x := range m.removed[:0] {\n\t\tb ="},
 	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
 	{"formed by a majority", []edit{
-		{"cluster/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
-		{"cluster/formation.go", "case required[0] != s.self:", "case false:"},
-		{"cluster/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
+		{"internal/core/membership/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
+		{"internal/core/membership/formation.go", "case required[0] != s.self:", "case false:"},
+		{"internal/core/membership/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
 	}, []finding{{"cluster", "TestFormInAnyOrder", "FAIL"}, {"cluster", "TestFormedOnce", "FAIL"}}},
 	{"added again", []edit{
-		{"cluster/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
+		{"internal/core/membership/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
 	}, []finding{{"cluster", "TestRemovedWhileJoining", "FAIL"}}},
 	{"no clusters", []edit{
 		{"internal/core/peer/peers.go", "case h.Cluster != a.cluster:", "case false:"},
 		{"internal/core/peer/hello.go", "case a.verdict != welcome:", "case false:"},
-		{"cluster/removed.go", "if s.Formed && s.Cluster != own", "if false"},
+		{"internal/core/membership/removed.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []finding{{"cluster", "TestOtherClustersData", "FAIL"}, {"cluster", "TestMixedFiles", "FAIL"}}},
 	{"compares nothing", []edit{
@@ -205,7 +205,7 @@ var corrections = []putBack{
 		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},
 	{"lost disk", []edit{
-		{"cluster/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.openGate(next.cluster)\n\t\t\tif done = true; done {"},
+		{"internal/core/membership/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.openGate(next.cluster)\n\t\t\tif done = true; done {"},
 	}, []finding{{"internal/testing/whole", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.

@@ -33,6 +33,7 @@ const house = `
 	internal/core/storage internal/core/election
 	internal/core/peer
 	internal/core/engine
+	internal/core/membership
 	server cluster
 	internal/core/testhooks spec
 	lockkeeper
@@ -88,7 +89,7 @@ var hooked = []string{"lockkeeper", "lockkeepertest", "internal/testing/sim"}
 const traced = "cmd/lockkeeper/trace.go"
 
 // reported are the packages that may import internal/core/report, apart from tests.
-var reported = []string{"lockkeeper", "server", "cluster", "admin"}
+var reported = []string{"lockkeeper", "server", "cluster", "internal/core/membership", "admin"}
 
 // keyStores read keys and certificates in forms that the standard library does not know.
 var keyStores = []string{"github.com/pavlo-v-chernykh/keystore-go/v4", "github.com/youmark/pkcs8", "software.sslmate.com/src/go-pkcs12"}

@@ -36,7 +36,7 @@ type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
 	{"a change of the members that waited in an old leader is made when it leads again", []edit{
-		{"cluster/members.go", "!leads || term != m.asked {", "!leads || term == 0 {"},
+		{"internal/core/membership/members.go", "!leads || term != m.asked {", "!leads || term == 0 {"},
 	}, []finding{{"cluster", "TestChangeEndsWithItsTerm", "the change of an earlier term"}}},
 	{"a leader answers a sync without asking the majority", []edit{
 		{"cluster/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
@@ -48,7 +48,7 @@ var putBacks = []putBack{
 		{"cluster/readindex.go", "if !leads || r.begun.Load() != term {", "if !leads {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"a leader that has lost the majority, or heard of a later term, still says that it leads", []edit{
-		{"cluster/pulse.go", " && p.contacts.KnowsCommitted(asked.Real, term) && !p.verdict.Load().NoMajority", ""},
+		{"cluster/pulse.go", " && b.contacts.KnowsCommitted(asked.Real, term) && !b.verdict.Load().NoMajority", ""},
 	}, []finding{{"cluster", "TestOldReadsBehindWall", "serves a read"}}},
 	{"a member trusts a leader's answer however long ago a majority confirmed that leader", []edit{
 		{"internal/core/election/contacts.go", "h.AsOf -= max(0, leaseAge).Milliseconds()", "_ = leaseAge"},
@@ -57,12 +57,12 @@ var putBacks = []putBack{
 		{"cluster/pulse.go", "\tcase p.Over.Load():\n\t\treturn forever", "\tcase p.Over.Load() && at.Running < 0:\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
-		{"cluster/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
-		{"cluster/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
-	}, []finding{{"cluster", "TestDifferentSnapshots", "takes part"}, {"cluster", "TestFormationModel", "different states"}, {"cluster", "TestRestoreInAnyOrder", "FAIL"}}},
+		{"internal/core/membership/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
+		{"internal/core/membership/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
+	}, []finding{{"cluster", "TestDifferentSnapshots", "takes part"}, {"internal/core/membership", "TestFormationModel", "different states"}, {"cluster", "TestRestoreInAnyOrder", "FAIL"}}},
 	{"a server accepts the proposal of one with another state", []edit{
-		{"cluster/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
-	}, []finding{{"cluster", "TestMayAccept", "FAIL"}}},
+		{"internal/core/membership/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
+	}, []finding{{"internal/core/membership", "TestMayAccept", "FAIL"}}},
 	{"a member goes on that has applied more than its leader has", []edit{
 		{"cluster/pulse.go", "h.Term >= newest && applied > b.End {", "h.Term >= newest && applied > b.End && false {"},
 	}, []finding{{"cluster", "TestAheadOfLeader", "its fault"}}},
@@ -72,12 +72,16 @@ var putBacks = []putBack{
 	{"a member is sent the same snapshot without a pause", []edit{
 		{"internal/core/engine/transport.go", "\tif s.times++; s.times == 1 {\n", "\tif s.times++; s.times > 0 {\n"},
 	}, []finding{{"internal/core/engine", "TestSameSnapshotAgain", "times in a minute"}}},
+	{"nobody hears of the state with which a member starts", []edit{
+		{"internal/core/engine/engine.go", "\te.replica.Observe(observer{e}) // first: it must hear of the state that the storage has\n", ""},
+		{"internal/core/engine/engine.go", "\tmachine := &gatedFSM", "\te.replica.Observe(observer{e})\n\tmachine := &gatedFSM"},
+	}, []finding{{"internal/core/engine", "TestStartsWithState", "its state is said"}, {"cluster", "TestAheadOfLeader", "FAIL"}}},
 	{"a member that is stuck only in a snapshot does not count for an election", []edit{
-		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.raft.snapshots.length(at))\n"},
+		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.engine.SnapshotStall(at))\n"},
 	}, []finding{{"cluster", "TestElectionBesideStuckSnapshot", "nobody led"}}},
 	{"a server of a list forms a cluster although a member of another one calls it", []edit{
-		{"cluster/form.go", "\t\tif err := f.elsewhere(0, s.state.data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
-		{"cluster/form.go", "\tif err := f.elsewhere(q.Cluster, s.state.data()); err != nil {", "\tif err := error(nil); err != nil {"},
+		{"internal/core/membership/form.go", "\t\tif err := f.elsewhere(0, s.state.data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
+		{"internal/core/membership/form.go", "\tif err := f.elsewhere(q.Cluster, s.state.data()); err != nil {", "\tif err := error(nil); err != nil {"},
 	}, []finding{{"cluster", "TestListOfThePast", "FAIL"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
@@ -153,7 +157,7 @@ var putBacks = []putBack{
 		{"internal/core/storage/wal.go", "errors.Is(err, fs.ErrClosed) { // the", "errors.Is(err, fs.ErrInvalid) { // the"},
 	}, []finding{{"internal/core/storage", "TestWALReadWhileDeleted", "file already closed"}}},
 	{"servers form no cluster if the one that has just formed it loses its disk", []edit{
-		{"cluster/form.go", "s.proposed != 0 && c.Cluster == s.proposed {", "s.proposed != 0 && c.Cluster == 0 {"},
+		{"internal/core/membership/form.go", "s.proposed != 0 && c.Cluster == s.proposed {", "s.proposed != 0 && c.Cluster == 0 {"},
 	}, []finding{{"cluster", "TestProposerLostAfterCall", "FAIL"}}},
 	{"a leader sends the damaged description of its snapshot", []edit{
 		{"internal/core/storage/snapshots.go", "was != \"\" && was != string(b) {", "was == \"never\" {"},

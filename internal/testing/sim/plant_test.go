@@ -153,21 +153,21 @@ var plants = []plant{
 	}, []string{"outcomes", "quotas", "reads"}},
 	{"a reconfig ignores the version that it names", []edit{
 		{"fsm/reconfig.go", "r.ConfigID != -1 && r.ConfigID != m.membersZxid", "r.ConfigID < -1"},
-		{"cluster/change.go", "r.Version != -1 && r.Version != version", "r.Version < -1"},
+		{"internal/core/membership/change.go", "r.Version != -1 && r.Version != version", "r.Version < -1"},
 	}, []string{"reconfig"}},
 	{"a reconfig needs no permission", []edit{
 		{"fsm/reconfig.go", "case !m.tree.MayConfigure(&m.txn):", "case false:"},
 	}, []string{"reconfig"}},
 	// What gave members and clusters the benefit of the doubt.
 	{"a majority of the listed servers forms a cluster", []edit{
-		{"cluster/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
-		{"cluster/formation.go", "case required[0] != s.self:", "case !slices.Contains(required, s.self):"},
-		{"cluster/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
+		{"internal/core/membership/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
+		{"internal/core/membership/formation.go", "case required[0] != s.self:", "case !slices.Contains(required, s.self):"},
+		{"internal/core/membership/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start"}},
 	{"members do not tell clusters apart", []edit{
 		{"internal/core/peer/peers.go", "case h.Cluster != a.cluster:", "case false:"},
 		{"internal/core/peer/hello.go", "case a.verdict != welcome:", "case false:"},
-		{"cluster/removed.go", "if s.Formed && s.Cluster != own", "if false"},
+		{"internal/core/membership/removed.go", "if s.Formed && s.Cluster != own", "if false"},
 		{"internal/core/storage/identity.go", "if !x.Agreed || of == 0 || of == x.Cluster {", "if x.Cluster != 1 {"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start", "expiry"}},
 	{"a member that joins does not take over the leader's term", []edit{

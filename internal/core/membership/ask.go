@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"bufio"
@@ -22,6 +22,7 @@ import (
 // Times of requests about the members.
 const (
 	adminTimeout = 10 * time.Second // for one change
+	AskTimeout   = 3 * adminTimeout // how long Ask waits for a leader
 	// The time between two attempts is askSoon at first, and then twice as long each
 	// time, up to askAgain, or up to a second where a member waits for the cluster.
 	askSoon  = 2 * time.Millisecond
@@ -56,9 +57,16 @@ func over(network peer.Network) asker {
 	return func(ctx context.Context, addr string, q Request) (Reply, error) { return ask(ctx, network, addr, q) }
 }
 
+// Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
+// address. It must not be called on a standalone server.
+func (m *Membership) Ask(ctx context.Context, q Request) (*Status, error) {
+	r, err := askLeader(ctx, m.ask, m.cfg.Address(), q)
+	return r.Status, err
+}
+
 // askLeader does what [Ask] says.
 func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, error) {
-	ctx, cancel := context.WithTimeout(ctx, 3*adminTimeout)
+	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
 	unsure := false
 	var cut error // why TLS with the leader fails

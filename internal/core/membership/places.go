@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"context"
@@ -14,19 +14,19 @@ import (
 // applied configuration. A change between the two may still be undone, so in doubt
 // the answer is yes. It is sure if the server that asks, at the address at, is that member: another
 // server may have its id, whose own place it is to take.
-func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
-	members, err := m.engine.Members()
+func (m *Membership) knows(id uint64, at string, run uint64) (Reply, error) {
+	members, err := m.Engine.Members()
 	if err != nil {
 		return Reply{}, err
 	}
 	x := proto.Peer{ID: id}
 	known := false
-	m.replica.View(func(v *fsm.View) {
+	m.Replica.View(func(v *fsm.View) {
 		var s proto.Peer
 		s, known = v.Member(id)
 		x.Addr = s.Addr
 	})
-	s, err := m.status() // after that: see Request.Since
+	s, err := m.Status() // after that: see Request.Since
 	if err != nil {
 		return Reply{}, err
 	}
@@ -39,7 +39,7 @@ func (m *membership) knows(id uint64, at string, run uint64) (Reply, error) {
 
 // same reports whether the given run of a server that says that it is at an address is the one at
 // x's address, of which its own may be another name.
-func (m *membership) same(x proto.Peer, at string, run uint64) bool {
+func (m *Membership) same(x proto.Peer, at string, run uint64) bool {
 	if x.Addr == at || run == 0 {
 		return x.Addr == at
 	}
@@ -50,11 +50,11 @@ func (m *membership) same(x proto.Peer, at string, run uint64) bool {
 // rename makes a request of a server for its own place name the address that is in the list, if the
 // server is there: its own may be another name of that. It returns that address, and does nothing if
 // it is still the given one.
-func (m *membership) rename(q *Request, looked string) (listed string) {
+func (m *Membership) rename(q *Request, looked string) (listed string) {
 	if q.Add == nil || q.Run == 0 {
 		return ""
 	}
-	members, err := m.engine.Members()
+	members, err := m.Engine.Members()
 	is := election.Find(members, q.Add.ID)
 	if err != nil || is == nil || is.Addr == looked {
 		return looked
@@ -71,17 +71,17 @@ func (m *membership) rename(q *Request, looked string) (listed string) {
 // its vote, and then with it. It reports whether nothing is left to do. It does not hold
 // membership.changing, so that a member which asks again and again, and has not caught up
 // yet, is in nobody's way.
-func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
+func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if x == nil || run == 0 {
 		return false, errors.New("the request is incomplete")
 	}
-	members, err := m.engine.Members()
+	members, err := m.Engine.Members()
 	if err != nil {
 		return false, err
 	}
 	is := election.Find(members, x.ID)
 	// A change may have been appended since, and may still be undone.
-	known, votes := m.known(x.ID)
+	known, votes := m.Known(x.ID)
 	switch {
 	case (is != nil) != known || known && !is.Observer != votes:
 		return false, errOtherChange
@@ -96,7 +96,7 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if goal := m.engine.Applied(); s.Index < goal && goal-s.Index > nearlyCaughtUp {
+	if goal := m.Engine.StateIndex(); s.Index < goal && goal-s.Index > NearlyCaughtUp {
 		return false, refuse(proto.NewConfigNoQuorum, "server %d has not caught up: it is at entry %d of %d", x.ID, s.Index, goal)
 	}
 	return false, nil
@@ -105,10 +105,10 @@ func (m *membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 // sender returns the status of the server at x's address, where the given run of it must answer,
 // which has sent a request. What a run that has ended has sent can arrive late, and a server may
 // have been started elsewhere with the id and the address of another.
-func (m *membership) sender(x proto.Peer, run uint64) (*Status, error) {
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
+func (m *Membership) sender(x proto.Peer, run uint64) (*Status, error) {
+	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	s, err := askStatus(ctx, m.peers.Network, x) // also if it has this member's id
+	s, err := askStatus(ctx, m.Port.Network, x) // also if it has this member's id
 	switch {
 	case err != nil:
 		return nil, refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)
@@ -128,7 +128,7 @@ func anotherRun(x proto.Peer) error {
 // gets none: it joins only when its request is done. And it loses it only when this leader's
 // heartbeats are not answered any more: over connections that are older than another server at its
 // address, the voter itself may still answer them.
-func (m *membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) error {
+func (m *Membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) error {
 	s, err := m.sender(x, run)
 	is := election.Find(members, x.ID)
 	switch {
@@ -136,11 +136,11 @@ func (m *membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) erro
 		return err
 	case s.Formed || s.Data:
 		return refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
-	case is.Addr == x.Addr && m.contacts.Follows(x.ID, m.pulse.nowMs()):
+	case is.Addr == x.Addr && m.Contacts.Follows(x.ID, m.Now().Real):
 		return refuse(proto.NewConfigNoQuorum, "server %d still follows this leader, although a server without data answers at %s: has its process ended? It keeps its vote for now", x.ID, x.Addr)
 	}
 	return nil
 }
 
-// nearlyCaughtUp is by how many entries a member may lag that asks for its vote.
-const nearlyCaughtUp = 1000
+// NearlyCaughtUp is by how many entries a member may lag that asks for its vote.
+const NearlyCaughtUp = 1000

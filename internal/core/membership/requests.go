@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"errors"
@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -226,9 +225,6 @@ func bounded(l *report.ClientList) *report.ClientList {
 	return b
 }
 
-// ErrClosed is returned when the member has been closed.
-var ErrClosed = engine.ErrClosed
-
 // ErrNotLeader is returned for requests that only the leader can carry out.
 var ErrNotLeader = errors.New("cluster: not the leader")
 
@@ -259,6 +255,15 @@ type refusal struct {
 func (r *refusal) Error() string { return r.text }
 
 func (r *refusal) Is(target error) bool { return target == ErrNoMember && r.code == proto.NoNode }
+
+// CodeOf returns ZooKeeper's code for the error of a change that is not possible; OK if it is another error, or ZooKeeper has none.
+func CodeOf(err error) proto.Code {
+	var refused *refusal
+	if errors.As(err, &refused) {
+		return refused.code
+	}
+	return proto.OK
+}
 
 func refuse(code proto.Code, format string, args ...any) error {
 	return &refusal{code, fmt.Sprintf(format, args...)}

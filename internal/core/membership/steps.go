@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"cmp"
@@ -39,7 +39,7 @@ type planned struct {
 }
 
 // plan checks that a whole change is possible.
-func (m *membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (planned, error) {
+func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (planned, error) {
 	p := planned{members: members, joining: joining}
 	p.leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
 		is, back := election.Find(members, id), election.Find(joining, id)
@@ -81,7 +81,7 @@ func (m *membership) plan(members, joining []proto.Peer, leaving []uint64, need 
 // change is possible. If the leader itself is to be removed or to lose its vote, it
 // only hands over leadership and returns errHandedOver, so that the new leader is asked
 // to make the change.
-func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
+func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
 	p, err := m.plan(members, joining, leaving, need)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		if err := m.canFollow(func([]proto.Peer) []proto.Peer { return p.after }); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
-		if err := m.handover.to(m.peers.Ctx, 0); err != nil {
+		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil {
 			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
 		return errHandedOver
@@ -109,7 +109,7 @@ func (m *membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 }
 
 // carryOut makes the steps of a change. absent are voters after it that are down or lag.
-func (m *membership) carryOut(p planned, absent []uint64, need requirements) error {
+func (m *Membership) carryOut(p planned, absent []uint64, need requirements) error {
 	for _, id := range p.before {
 		if err := m.removeMember(*election.Find(p.members, id)); err != nil {
 			return err
@@ -153,8 +153,8 @@ func (m *membership) carryOut(p planned, absent []uint64, need requirements) err
 // are not in this cluster. It fails if the others are no majority, or if another
 // server answers in place of one of those in added, which are to be added or to get a vote: such
 // a change must fail before its first step, which may be the removal of a member.
-func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
+func (m *Membership) absent(after, added []proto.Peer) (ids []uint64, err error) {
+	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	asked := slices.DeleteFunc(slices.Clone(after), func(x proto.Peer) bool { return x.Observer && election.Find(added, x.ID) == nil })
 	var there []uint64
@@ -163,7 +163,7 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 		switch {
 		case x.err == nil && isNew && m.foreign(x.status) != nil:
 			return nil, m.foreign(x.status)
-		case x.err == nil && !isNew && x.status.Cluster != m.gate.Cluster():
+		case x.err == nil && !isNew && x.status.Cluster != m.Gate.Cluster():
 			ids = append(ids, x.ID)
 		case x.err == nil && !x.Observer:
 			there = append(there, x.ID)
@@ -184,13 +184,13 @@ func (m *membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 // be committed after it, nor a leader be elected. Present voters must have this leader's log: one that lags, or whose disk is
 // stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
 // New ones must answer. Those in lagging do not count. canFollow also returns [ErrNotLeader] if this leader's term has ended.
-func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
-	now, err := m.engine.Members()
+func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
+	now, err := m.Engine.Members()
 	if err != nil {
 		return err
 	}
 	after := step(slices.Clone(now))
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
+	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	asked, answers := 0, make(chan uint64, len(after)) // the ids of those that are there; 0 for one that is not
 	for _, x := range after {
@@ -202,7 +202,7 @@ func (m *membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 				switch {
 				case x.ID == m.cfg.ID:
 				case is != nil && is.Addr == x.Addr && !is.Observer:
-					err = m.engine.HasLog(ctx, x)
+					err = m.Engine.AwaitReplicated(ctx, x)
 				default:
 					_, err = m.statusOf(ctx, x)
 				}
@@ -242,19 +242,12 @@ func noQuorum(after []proto.Peer, there []uint64, do string) error {
 }
 
 // giveVote makes a member a voter.
-func (m *membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
+func (m *Membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
 	add := func(all []proto.Peer) []proto.Peer { return append(without(x.ID)(all), x) }
 	if err := m.canFollow(add, lagging...); err != nil {
 		return err
 	}
-	return m.add(x)
-}
-
-// add adds x, which is not a member yet, or has no vote.
-func (m *membership) add(x proto.Peer) error {
-	m.adding.Store(x.ID)
-	defer m.adding.Store(0)
-	return leaderError(m.engine.Add(x))
+	return leaderError(m.Engine.Add(x))
 }
 
 // lags is the error for a new voter that did not catch up in time.
@@ -267,32 +260,32 @@ func (l lags) Unwrap() error { return l.error }
 // has forgotten its votes and must be added as a new member. Two servers with copies of the
 // data could both vote in one term, so nothing but the server at x's address may answer at
 // the old one. For this member, the address must be another name of its own.
-func (m *membership) moved(was, x proto.Peer) bool {
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, timing.PeerTimeout)
+func (m *Membership) moved(was, x proto.Peer) bool {
+	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	s, err := askStatus(ctx, m.peers.Network, x)
+	s, err := askStatus(ctx, m.Port.Network, x)
 	if x.ID != m.cfg.ID || err != nil {
-		if err != nil || !s.Formed || !s.Data || s.Cluster != m.gate.Cluster() {
+		if err != nil || !s.Formed || !s.Data || s.Cluster != m.Gate.Cluster() {
 			return false
 		}
-		old, err := askStatus(ctx, m.peers.Network, was)
+		old, err := askStatus(ctx, m.Port.Network, was)
 		return err != nil || old.Run == s.Run
 	}
-	members, err := m.engine.Members()
-	term, leads := m.engine.Leads()
+	members, err := m.Engine.Members()
+	term, leads := m.Engine.LeaderTerm()
 	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
 }
 
-func (m *membership) removeMember(x proto.Peer) error {
+func (m *Membership) removeMember(x proto.Peer) error {
 	if err := m.canFollow(without(x.ID)); err != nil {
 		return err
 	}
-	index, err := m.engine.Remove(x.ID)
+	index, err := m.Engine.Remove(x.ID)
 	if err != nil {
 		return leaderError(err)
 	}
 	m.cfg.Log.Info("member removed", "id", x.ID)
-	m.Running.Go(func() { m.engine.SendToRemoved(x, index) })
+	m.Running.Go(func() { m.Engine.SendToRemoved(x, index) })
 	return nil
 }
 
@@ -309,12 +302,12 @@ func checkMember(x proto.Peer) error {
 // addMember adds x as a member or changes its address or vote; is describes it so far
 // and is nil if it is new. A new voter is an observer until it has caught up, so that
 // commits need not wait for it.
-func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) error {
+func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) error {
 	if is != nil && is.Addr != x.Addr {
 		if err := m.stillLeads(); err != nil {
 			return err
 		}
-		if err := m.engine.Add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: is.Observer}); err != nil {
+		if err := m.Engine.Add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: is.Observer}); err != nil {
 			return leaderError(err)
 		}
 		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
@@ -331,9 +324,9 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 				return err
 			}
 		}
-		return leaderError(m.engine.Demote(x.ID))
+		return leaderError(m.Engine.Demote(x.ID))
 	}
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, need.patience)
+	ctx, cancel := context.WithTimeout(m.Port.Ctx, need.patience)
 	defer cancel()
 	switch s, err := m.statusOf(ctx, x); {
 	case err == nil && m.foreign(s) != nil:
@@ -348,15 +341,15 @@ func (m *membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if err := m.stillLeads(); err != nil {
 			return err
 		}
-		if err := m.add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: true}); err != nil {
-			return err
+		if err := m.Engine.Add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: true}); err != nil {
+			return leaderError(err)
 		}
 	}
 	if x.Observer {
 		return nil
 	}
 	var goal uint64
-	m.replica.View(func(v *fsm.View) { goal = v.Index() })
+	m.Replica.View(func(v *fsm.View) { goal = v.Index() })
 	for wait := askSoon; ; wait = min(2*wait, askAgain) {
 		s, err := m.statusOf(ctx, x)
 		if err == nil && need.run != 0 && s.Run != need.run {
@@ -379,23 +372,23 @@ func cannotBeAdded(id uint64, err error) error {
 
 // foreign returns an error if the server with this status belongs to another cluster, or was restored to begin one: it never
 // joins, and the index of its snapshot does not say that it has caught up.
-func (m *membership) foreign(s *Status) error {
+func (m *Membership) foreign(s *Status) error {
 	switch {
 	case !s.Formed && s.Data:
 		return refuse(proto.BadArguments, "server %d has data that was restored from a snapshot: empty its directory before it joins", s.ID)
-	case !s.Formed || s.Cluster == m.gate.Cluster():
+	case !s.Formed || s.Cluster == m.Gate.Cluster():
 		return nil
 	}
-	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.gate.Cluster())
+	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.Gate.Cluster())
 }
 
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
-func (m *membership) transfer(members []proto.Peer, id uint64) error {
+func (m *Membership) transfer(members []proto.Peer, id uint64) error {
 	if id == 0 {
 		if election.CountVoters(members) == 1 {
 			return refuse(proto.BadArguments, "there is no other voting member")
 		}
-		return m.handover.to(m.peers.Ctx, 0)
+		return m.Engine.HandOver(m.Port.Ctx, 0)
 	}
 	to := election.Find(members, id)
 	switch {
@@ -406,5 +399,5 @@ func (m *membership) transfer(members []proto.Peer, id uint64) error {
 	case id == m.cfg.ID:
 		return nil
 	}
-	return m.handover.to(m.peers.Ctx, id)
+	return m.Engine.HandOver(m.Port.Ctx, id)
 }

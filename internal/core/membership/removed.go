@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"fmt"
@@ -13,15 +13,15 @@ import (
 
 // mixed returns an error if the log that is applied here is not of this member's cluster, which
 // only a restored snapshot may show.
-func (m *membership) mixed() (err error) {
-	m.replica.View(func(v *fsm.View) { err = m.engine.Storage().Identity().Check(ClusterID(v.Cluster())) })
+func (m *Membership) mixed() (err error) {
+	m.Replica.View(func(v *fsm.View) { err = m.Engine.Storage().Identity().Check(ClusterID(v.Cluster())) })
 	return err
 }
 
 // astray returns an error if this member has the data of another cluster than most of the
 // servers that should be its members.
-func (m *membership) astray(members []proto.Peer) error {
-	own := m.gate.Cluster()
+func (m *Membership) astray(members []proto.Peer) error {
+	own := m.Gate.Cluster()
 	if own == 0 {
 		return nil
 	}
@@ -35,20 +35,20 @@ func (m *membership) astray(members []proto.Peer) error {
 	for of, ids := range others {
 		if len(ids) > election.CountVoters(members)/2 {
 			slices.Sort(ids)
-			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.engine.Storage().Name, own, ids, of)
+			return fmt.Errorf("%s belongs to cluster %v, but servers %v to cluster %v: this server has the data directory of another or an earlier cluster, or those addresses are another cluster's now; start it with its own directory, and keep this one until that is clear", m.Engine.Storage().Name, own, ids, of)
 		}
 	}
 	return nil
 }
 
-// watch finds out whether this member was removed from its cluster, and
+// Watch finds out whether this member was removed from its cluster, and
 // reports that as its fault. It asks the other members while no leader is known, and when it
 // has disappeared from the list of members for so long that the leader sends it nothing. Its
 // own log is no proof: it may end before the removal; a new member's log includes times
 // before it was added; and a removed member still gets the log for a moment (see
 // sendToRemoved).
-func (m *membership) watch() {
-	ctx := m.peers.Ctx
+func (m *Membership) Watch() {
+	ctx := m.Port.Ctx
 	every := 250 * time.Millisecond
 	var was bool       // the list that is applied here has had this member
 	var gone time.Time // since when it has not; zero while it has
@@ -59,25 +59,25 @@ func (m *membership) watch() {
 			return
 		}
 		if err := m.mixed(); err != nil {
-			m.Fail(fmt.Errorf("%s: %w", m.engine.Storage().Name, err))
+			m.Fail(fmt.Errorf("%s: %w", m.Engine.Storage().Name, err))
 			return
 		}
-		if is, _ := m.known(m.cfg.ID); is {
+		if is, _ := m.Known(m.cfg.ID); is {
 			was, gone = true, time.Time{}
 		} else if was && gone.IsZero() {
 			gone = time.Now()
 		}
 		left := !gone.IsZero() && time.Since(gone) >= engine.Farewell // the leader sends nothing any more
-		if m.leader.get().id != 0 && !left {
+		if m.Leader.Get().ID != 0 && !left {
 			every = 250 * time.Millisecond
 			continue
 		}
-		members, err := m.engine.Members()
-		if err != nil || len(members) == 0 && !m.gate.IsOpen() { // not added yet
+		members, err := m.Engine.Members()
+		if err != nil || len(members) == 0 && !m.Gate.IsOpen() { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)
-		if err := m.astray(members); err != nil && !m.engine.Behind() { // otherwise that list is one of the past
+		if err := m.astray(members); err != nil && !m.Engine.Abstains() { // otherwise that list is one of the past
 			m.Fail(err)
 			return
 		}
@@ -92,17 +92,17 @@ func (m *membership) watch() {
 		}
 		for _, addr := range addrs {
 			// Only the leader knows for certain.
-			knows := Request{Knows: m.cfg.ID, Cluster: m.gate.Cluster()}
-			r, err := ask(ctx, m.peers.Network, addr, knows)
+			knows := Request{Knows: m.cfg.ID, Cluster: m.Gate.Cluster()}
+			r, err := ask(ctx, m.Port.Network, addr, knows)
 			if err == nil && r.Lead && r.Leader != "" {
-				r, err = ask(ctx, m.peers.Network, r.Leader, knows)
+				r, err = ask(ctx, m.Port.Network, r.Leader, knows)
 			}
 			if err != nil || r.Error != "" {
 				continue
 			}
 			if !r.Known {
 				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", addr)
-				m.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.engine.Storage().Name))
+				m.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.Engine.Storage().Name))
 				return
 			}
 			break

@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"bufio"
@@ -11,13 +11,15 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// change carries out a request.
-func (m *membership) change(q Request) (Reply, error) {
+// Change carries out a request. All requests except Status, and those about a cluster that is
+// being formed, must go to the leader; another member returns ErrNotLeader.
+func (m *Membership) Change(q Request) (Reply, error) {
 	switch {
 	case q.Status:
 		r, err := m.reply(nil)
@@ -31,22 +33,22 @@ func (m *membership) change(q Request) (Reply, error) {
 	case q.Agreed != 0:
 		m.former.again.Raise()
 		return Reply{}, nil
-	case q.Form && m.peers == nil:
+	case q.Form && m.Port == nil:
 		return Reply{}, refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:
 		return m.reply(m.former.form())
-	case q.Cluster != 0 && q.Cluster != m.gate.Cluster():
-		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.gate.Cluster(), q.Cluster)
-	case m.leader.get().id != m.cfg.ID:
+	case q.Cluster != 0 && q.Cluster != m.Gate.Cluster():
+		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.Gate.Cluster(), q.Cluster)
+	case m.Leader.Get().ID != m.cfg.ID:
 		return Reply{}, ErrNotLeader
 	}
-	term, leads := m.engine.Leads()
+	term, leads := m.Engine.LeaderTerm()
 	if !leads {
 		return Reply{}, ErrNotLeader
 	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
 	// that this member still led.
-	if err := m.engine.Barrier(adminTimeout); err != nil {
+	if err := m.Engine.Barrier(adminTimeout); err != nil {
 		return Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
@@ -64,16 +66,16 @@ func (m *membership) change(q Request) (Reply, error) {
 }
 
 // reply returns this member's status, unless err is an error already.
-func (m *membership) reply(err error) (Reply, error) {
+func (m *Membership) reply(err error) (Reply, error) {
 	if err != nil {
 		return Reply{}, err
 	}
-	s, err := m.status()
+	s, err := m.Status()
 	return Reply{Status: &s}, err
 }
 
 // changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
-func (m *membership) changeIn(term uint64, q Request, listed string) error {
+func (m *Membership) changeIn(term uint64, q Request, listed string) error {
 	patience := adminTimeout // an operator's changes wait for each other
 	if q.Reconfig != nil && !m.brief.Load() {
 		patience = 0
@@ -87,7 +89,7 @@ func (m *membership) changeIn(term uint64, q Request, listed string) error {
 	if err := m.stillLeads(); err != nil {
 		return err
 	}
-	members, err := m.engine.Members()
+	members, err := m.Engine.Members()
 	if err != nil {
 		return err
 	}
@@ -113,18 +115,18 @@ func (m *membership) changeIn(term uint64, q Request, listed string) error {
 }
 
 // addOne carries out Request.Add.
-func (m *membership) addOne(members []proto.Peer, q Request) error {
+func (m *Membership) addOne(members []proto.Peer, q Request) error {
 	need := byOperator
 	if need.run = q.Run; q.Run != 0 {
 		if election.Find(members, q.Add.ID) == nil {
 			if q.Back { // it was removed while this request waited
 				return notMember(q.Add.ID)
 			}
-			if is, _ := m.known(q.Add.ID); is {
+			if is, _ := m.Known(q.Add.ID); is {
 				return errOtherChange
 			}
 			var removed uint64
-			m.replica.View(func(v *fsm.View) { removed = v.Removed(q.Add.ID, q.Add.Addr) })
+			m.Replica.View(func(v *fsm.View) { removed = v.Removed(q.Add.ID, q.Add.Addr) })
 			if removed > q.Since {
 				return refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
 			}
@@ -140,8 +142,8 @@ func (m *membership) addOne(members []proto.Peer, q Request) error {
 }
 
 // changeSeveral carries out Request.Reconfig.
-func (m *membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
-	if version := m.configVersion(); r.Version != -1 && r.Version != version {
+func (m *Membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
+	if version := m.ConfigVersion(); r.Version != -1 && r.Version != version {
 		return refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
 	}
 	leaving := r.Leaving
@@ -159,8 +161,8 @@ func (m *membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
 	return m.reconfigure(members, r.Joining, leaving, need)
 }
 
-// serve reads one Request from a connection and answers it.
-func (m *membership) serve(c net.Conn) {
+// Serve reads one Request from a connection and answers it.
+func (m *Membership) Serve(c net.Conn) {
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(2 * adminTimeout))
 	line, err := bufio.NewReaderSize(c, 64<<10).ReadSlice('\n')
@@ -180,8 +182,8 @@ func (m *membership) serve(c net.Conn) {
 
 // trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
 // are not its concern. A server that asks for its own place does so again and again until it has it.
-func (m *membership) trace(c net.Conn, q Request, r *Reply) {
-	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.peers.MayLog("", "a server asks for its place") {
+func (m *Membership) trace(c net.Conn, q Request, r *Reply) {
+	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
 		return
 	}
 	asked := Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}
@@ -195,8 +197,8 @@ func (m *membership) trace(c net.Conn, q Request, r *Reply) {
 }
 
 // answer carries out a request, and returns what to say of that.
-func (m *membership) answer(q Request) Reply {
-	r, err := m.change(q)
+func (m *Membership) answer(q Request) Reply {
+	r, err := m.Change(q)
 	if err == nil {
 		return r
 	}
@@ -206,7 +208,7 @@ func (m *membership) answer(q Request) Reply {
 	case errors.As(err, &refused):
 		r.Code = refused.code
 	case errors.Is(err, ErrNotLeader):
-		r.Lead, r.Leader = true, m.leader.get().addr
+		r.Lead, r.Leader = true, m.Leader.Get().Addr
 	}
 	return r
 }
@@ -214,23 +216,23 @@ func (m *membership) answer(q Request) Reply {
 // ask is an [asker] for which this member needs no connection to itself: it may not reach itself at
 // the address at which the others do. ask returns when ctx is done or the member is
 // closed. Member.Close still waits until the request has ended, since that may be writing to the storage.
-func (m *membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
+func (m *Membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
 	switch {
-	case addr != m.cfg.addr():
-		return ask(ctx, m.peers.Network, addr, q)
+	case addr != m.cfg.Address():
+		return ask(ctx, m.Port.Network, addr, q)
 	case ctx.Err() != nil:
 		return Reply{}, ctx.Err()
 	}
 	answered := make(chan Reply, 1)
-	if !m.peers.Run(func() { answered <- m.answer(q) }) {
-		return Reply{}, ErrClosed
+	if !m.Port.Run(func() { answered <- m.answer(q) }) {
+		return Reply{}, engine.ErrClosed
 	}
 	select {
 	case r := <-answered:
 		return r, nil
 	case <-ctx.Done():
 		return Reply{}, begun{ctx.Err()}
-	case <-m.peers.Ctx.Done():
-		return Reply{}, begun{ErrClosed}
+	case <-m.Port.Ctx.Done():
+		return Reply{}, begun{engine.ErrClosed}
 	}
 }

@@ -1,4 +1,4 @@
-package cluster
+package membership
 
 import (
 	"context"
@@ -34,9 +34,8 @@ import (
 // former brings this member into its cluster. Its goroutine is run, which ends when the
 // member is in the cluster and has its vote, if it is to have one, or when it stops.
 type former struct {
-	*pulse
-	cfg     *Config
-	replica *fsm.Replica
+	*Parts
+	cfg *Config
 
 	number uint64               // identifies this run of the member, for proposals that are meant for it
 	again  wake.Signal          // for run: attempt it again at once
@@ -89,9 +88,9 @@ func newRun() uint64 {
 	}
 }
 
-func newFormer(cfg *Config, replica *fsm.Replica, p *pulse) *former {
+func newFormer(cfg *Config, parts *Parts) *former {
 	return &former{
-		pulse: p, cfg: cfg, replica: replica, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[ClusterID]uint64{},
+		Parts: parts, cfg: cfg, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[ClusterID]uint64{},
 	}
 }
 
@@ -116,10 +115,10 @@ func (f *former) elsewhere(of ClusterID, data bool) error {
 	return nil
 }
 
-// called notes that a member of a cluster has called this one, which is not in one yet.
+// Called notes that a member of a cluster has called this one, which is not in one yet.
 func (f *former) called(h *peer.Hello) {
 	if own := f.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := f.caller.Swap(&call{*h, f.pulse.moment().Running}); last == nil {
+		if last := f.caller.Swap(&call{*h, f.Now().Running}); last == nil {
 			f.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
@@ -129,17 +128,17 @@ func (f *former) called(h *peer.Hello) {
 // with this id, or that is another server, which answers at its address.
 func (f *former) forget() {
 	c := f.caller.Load()
-	if c == nil || f.pulse.moment().Running-c.at < callLasts.Milliseconds() {
+	if c == nil || f.Now().Running-c.at < callLasts.Milliseconds() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
+	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	has, err := askLeader(ctx, over(f.peers.Network), c.Addr, Request{Knows: f.cfg.ID, Cluster: c.Cluster})
+	has, err := askLeader(ctx, over(f.Port.Network), c.Addr, Request{Knows: f.cfg.ID, Cluster: c.Cluster})
 	if err != nil || has.Status == nil {
 		return
 	}
 	if x := election.Find(has.Status.Members, f.cfg.ID); x != nil {
-		if s, err := askStatus(ctx, f.peers.Network, *x); err != nil || s.Run == f.number {
+		if s, err := askStatus(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
 			return
 		}
 	} else if has.Known { // its removal may be undone
@@ -162,14 +161,14 @@ func (f *former) run() {
 	var last time.Time
 	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
-		if done && f.gate.IsOpen() {
+		if done && f.Gate.IsOpen() {
 			if owed, err := f.owed(); err != nil {
 				f.CannotWrite(f.storage(), err)
 			} else if owed { // since before it had an id
 				f.awaitVote("")
 			}
 		}
-		if done || f.peers.Ctx.Err() != nil {
+		if done || f.Port.Ctx.Err() != nil {
 			return
 		}
 		f.why.Store(err.Error())
@@ -185,7 +184,7 @@ func (f *former) run() {
 		case <-time.After(wait):
 		case <-f.again:
 			wait = askSoon
-		case <-f.peers.Ctx.Done():
+		case <-f.Port.Ctx.Done():
 			return
 		}
 	}
@@ -195,7 +194,7 @@ func (f *former) run() {
 // when it is started as an observer.
 func (f *former) owed() (bool, error) {
 	rejoining, err := f.storage().Rejoining()
-	if err == nil && rejoining && !f.cfg.votes() {
+	if err == nil && rejoining && !f.cfg.Votes() {
 		return false, f.storage().SetRejoining(false)
 	}
 	return rejoining, err
@@ -211,7 +210,7 @@ func (f *former) waiting() string {
 // nothing more, or has failed for good.
 func (f *former) step() (done bool, err error) {
 	f.deciding.Take() // form, which an operator has asked for, may be forming the cluster
-	formed, agreed := f.gate.IsOpen(), f.storage().Identity().Agreed
+	formed, agreed := f.Gate.IsOpen(), f.storage().Identity().Agreed
 	f.deciding.Give()
 	switch {
 	case formed:
@@ -223,7 +222,7 @@ func (f *former) step() (done bool, err error) {
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
-	if f.gate.IsOpen() { // by form, meanwhile
+	if f.Gate.IsOpen() { // by form, meanwhile
 		return true, nil
 	}
 	s := f.stance()
@@ -254,7 +253,7 @@ func (f *former) step() (done bool, err error) {
 		}
 		return done, err
 	case toStop:
-		f.Fail(fmt.Errorf("%s: %s", f.engine.Storage().Name, next.why))
+		f.Fail(fmt.Errorf("%s: %s", f.Engine.Storage().Name, next.why))
 		return true, nil
 	default:
 		if cut != nil && next.code == proto.OK {
@@ -264,7 +263,7 @@ func (f *former) step() (done bool, err error) {
 	}
 }
 
-func (f *former) storage() *storage.Storage { return f.engine.Storage() }
+func (f *former) storage() *storage.Storage { return f.Engine.Storage() }
 
 // stance is where this member stands.
 func (f *former) stance() stance {
@@ -274,7 +273,7 @@ func (f *former) stance() stance {
 	}
 	if s.state.data() {
 		var digest func() uint64
-		f.replica.View(func(v *fsm.View) { digest = v.DigestLater() })
+		f.Replica.View(func(v *fsm.View) { digest = v.DigestLater() })
 		s.state.Digest = fmt.Sprintf("%016x", digest())
 	}
 	return s
@@ -283,11 +282,11 @@ func (f *former) stance() stance {
 // survey asks the other members where they stand. The error names voters with which TLS fails, and says why:
 // waiting for them does not help.
 func (f *former) survey(members []proto.Peer) (said map[uint64]*Status, cut error) {
-	ctx, cancel := context.WithTimeout(f.peers.Ctx, time.Second)
+	ctx, cancel := context.WithTimeout(f.Port.Ctx, time.Second)
 	defer cancel()
 	others := without(f.cfg.ID)(slices.Clone(members))
 	said = map[uint64]*Status{}
-	for _, x := range poll(others, func(x proto.Peer) (*Status, error) { return askStatus(ctx, f.peers.Network, x) }) {
+	for _, x := range poll(others, func(x proto.Peer) (*Status, error) { return askStatus(ctx, f.Port.Network, x) }) {
 		if x.err == nil {
 			said[x.ID] = x.status
 		} else if errors.As(x.err, new(*peer.TLSError)) && !x.Observer {
@@ -309,7 +308,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 			return true, nil
 		}
 	}
-	ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
+	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	answers := make(chan error, len(required))
 	others := 0
@@ -320,7 +319,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 		others++
 		x := election.Find(f.list, to)
 		go func() {
-			r, err := ask(ctx, f.peers.Network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
+			r, err := ask(ctx, f.Port.Network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
 			if err == nil && r.Error != "" {
 				err = fmt.Errorf("server %d: %s", to, r.Error)
 			}
@@ -338,9 +337,9 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 	for _, x := range f.list {
 		if x.ID != f.cfg.ID {
 			f.Running.Go(func() {
-				ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
+				ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 				defer cancel()
-				ask(ctx, f.peers.Network, x.Addr, Request{Agreed: id}) // otherwise it finds out when it asks next
+				ask(ctx, f.Port.Network, x.Addr, Request{Agreed: id}) // otherwise it finds out when it asks next
 			})
 		}
 	}
@@ -356,7 +355,7 @@ func (f *former) agree(id ClusterID) (done bool, err error) {
 	}
 	if len(x.First) > 0 {
 		// After an error the next start does it (see Member.belong).
-		if err := f.engine.Bootstrap(x.First); err != nil {
+		if err := f.Engine.Bootstrap(x.First); err != nil {
 			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
 			return true, nil
 		}
@@ -374,8 +373,8 @@ func (f *former) agree(id ClusterID) (done bool, err error) {
 
 // openGate opens the gate.
 func (f *former) openGate(id ClusterID) {
-	f.gate.Open(id)
-	f.pulse.look()
+	f.Gate.Open(id)
+	f.Look.Raise()
 }
 
 // accept answers a proposal. A proposal may replace an earlier one, but nothing replaces
@@ -446,8 +445,8 @@ func (f *former) follow() (bool, error) {
 	err := error(refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
 		var s *Status
-		ctx, cancel := context.WithTimeout(f.peers.Ctx, timing.PeerTimeout)
-		s, _, err = AskStatus(ctx, f.peers.Network, addr, nil)
+		ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
+		s, _, err = AskStatus(ctx, f.Port.Network, addr, nil)
 		cancel()
 		switch {
 		case err != nil:
@@ -470,7 +469,7 @@ func (f *former) follow() (bool, error) {
 // has called it.
 func (f *former) known(first string) []string {
 	addrs := []string{first, f.cfg.Join}
-	members, _ := f.engine.Members()
+	members, _ := f.Engine.Members()
 	for _, x := range slices.Concat(f.list, members) {
 		if x.ID != f.cfg.ID {
 			addrs = append(addrs, x.Addr)
@@ -494,7 +493,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if f.asked.Load() == 0 { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
-	has, err := f.askLeader(addr, Request{Knows: f.cfg.ID, At: f.cfg.addr(), Run: f.number, Cluster: of})
+	has, err := f.askLeader(addr, Request{Knows: f.cfg.ID, At: f.cfg.Address(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
@@ -526,7 +525,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if !f.gate.IsOpen() && !f.engine.Adopt(r.Status.Term, f.pulse.contacts.ElectionTimeout) {
+	if !f.Gate.IsOpen() && !f.Engine.AdvanceTerm(r.Status.Term, f.Contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
 	if !f.enter(r.Status.Index, of, votes) {
@@ -540,7 +539,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 
 // askLeader has the leader of the cluster of the member at addr answer q with its status.
 func (f *former) askLeader(addr string, q Request) (Reply, error) {
-	r, err := askLeader(f.peers.Ctx, over(f.peers.Network), addr, q)
+	r, err := askLeader(f.Port.Ctx, over(f.Port.Network), addr, q)
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -556,11 +555,11 @@ func (f *former) wasRemoved(err error) (done bool) {
 // toVote decides whether this server is to get a vote in the cluster that has it as has says, and stores that it is owed one.
 // Whatever comes next, the leader forgets that when it takes the vote away.
 func (f *former) toVote(has Reply) (votes bool, err error) {
-	votes = f.cfg.votes()
+	votes = f.cfg.Votes()
 	if f.cfg.Join == "" && len(f.list) == 0 { // nobody has told this server whether it votes
 		votes = votes && has.Votes
 	}
-	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.votes() {
+	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.Votes() {
 		votes = true // it is owed a vote since an earlier start
 	}
 	if votes {
@@ -589,7 +588,7 @@ func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (R
 func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
 	f.deciding.Take()
 	defer f.deciding.Give()
-	if f.gate.IsOpen() {
+	if f.Gate.IsOpen() {
 		return false
 	}
 	// Whatever was proposed meanwhile, the others have agreed to this id.
@@ -598,27 +597,27 @@ func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
 		f.CannotWrite(f.storage(), err)
 		return false
 	}
-	f.engine.CatchUp(index)
+	f.Engine.AbstainUntil(index)
 	f.openGate(of)
 	return true
 }
 
 // self describes this member, for a request to add it.
 func (f *former) self(voter bool) *proto.Peer {
-	return &proto.Peer{ID: f.cfg.ID, Addr: f.cfg.addr(), Observer: !voter}
+	return &proto.Peer{ID: f.cfg.ID, Addr: f.cfg.Address(), Observer: !voter}
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
 // each of the other members in turn, first the one at addr, if that is not empty.
 func (f *former) awaitVote(addr string) {
-	ctx := f.peers.Ctx
+	ctx := f.Port.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
 	for wait, try := askSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, over(f.peers.Network), to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.gate.Cluster()})
+			_, err = askLeader(ctx, over(f.Port.Network), to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return

@@ -1,0 +1,124 @@
+package membership
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+)
+
+// Belong finds out which cluster the storage belongs to, if it can be told without the other
+// members. It returns what has to run once Raft is started: nil if this member is in its
+// cluster, and has its vote if it is to have one.
+func (m *Membership) Belong() (begin func(), err error) {
+	s, former, first := m.Engine.Storage(), m.former, m.configured
+	empty, err := s.Empty()
+	if err != nil {
+		return nil, err
+	}
+	list := first
+	var restored FirstState
+	if !empty {
+		list, first = s.Members, nil
+		if restored, err = restoredState(s); err != nil {
+			return nil, err
+		}
+	}
+	of := s.Identity()
+	if err := of.Check(s.LogOf()); err != nil {
+		return nil, err
+	}
+	rejoining, err := s.Rejoining()
+	if err != nil {
+		return nil, err
+	}
+	// Nobody else can be asked which cluster this is, if there is only this server. But a list in which it
+	// is alone may be one of the past.
+	alone := len(list) == 1 && list[0].ID == m.cfg.ID
+	named := m.configured
+	whole := alone && len(named) == 1 && named[0].ID == m.cfg.ID && !named[0].Observer && !rejoining
+	switch log := s.LogOf(); {
+	case of.Agreed:
+	case empty:
+		if alone {
+			of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
+			err = errors.Join(s.SetRejoining(false), s.SetIdentity(of))
+		}
+	case whole && (log != 0 || restored.data()):
+		if of = (storage.Identity{Cluster: log, Agreed: true}); log == 0 {
+			of.Cluster = ClusterID(newRun())
+		}
+		err = s.SetIdentity(of)
+	case alone && !rejoining:
+		err = errors.New("in its list of members this server is alone, and that list may be outdated; start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
+	case !restored.data():
+		err = fmt.Errorf("its log is of cluster %q, but its meta.json, which says so too, was lost; restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if empty && of.Agreed && len(of.First) > 0 { // also after a crash in the middle
+		if err := s.Bootstrap(of.First); err != nil {
+			return nil, err
+		}
+		empty = false
+	}
+	switch {
+	case empty && of.Agreed: // it was about to join
+		former.beginning = beginning{list: list}
+		return former.run, nil
+	case !of.Agreed:
+		former.beginning = beginning{list, first, restored}
+		if of.Cluster != 0 { // perhaps just before this start
+			former.accepted.at = time.Now()
+		}
+		return former.run, nil
+	}
+	m.Gate.Open(of.Cluster)
+	if owed, err := former.owed(); err != nil || !owed {
+		return nil, err
+	}
+	return func() { former.awaitVote("") }, nil
+}
+
+// restoredState describes the snapshot from which the storage was restored, without the digest of its state. It returns the
+// zero value if there is a log too, or if the snapshot is of a cluster.
+func restoredState(s *storage.Storage) (FirstState, error) {
+	if last, err := s.Log.LastIndex(); err != nil || last > 0 || s.LogOf() != 0 {
+		return FirstState{}, err
+	}
+	newest, err := s.NewestSnapshot()
+	return FirstState{Index: newest.Index, Term: newest.Term}, err
+}
+
+// CheckStored compares the members in the storage with the configured ones. It
+// fails if a standalone server's storage is opened as a cluster member's or the
+// reverse. Any other difference is only logged: the stored members are in force.
+func (m *Membership) CheckStored() error {
+	if len(m.Engine.Storage().Members) == 0 {
+		if len(m.configured) == 0 && m.cfg.Join == "" {
+			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
+		}
+		return nil
+	}
+	stored, where := m.Engine.Storage().Members, m.Engine.Storage().Name
+	_, _, err := net.SplitHostPort(stored[0].Addr)
+	switch standalone := err != nil; {
+	case standalone && m.cfg.Clustered():
+		return fmt.Errorf("%s belongs to a standalone server, which cannot become a cluster member; start with an empty one", where)
+	case !standalone && !m.cfg.Clustered():
+		return fmt.Errorf("%s belongs to a member of a cluster of %d; start it with its peers, or with the address of its peer port", where, len(stored))
+	case standalone:
+		return nil
+	}
+	if len(m.cfg.Peers) > 0 && !slices.Equal(stored, m.configured) {
+		m.cfg.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", m.configured)
+	} else if self := election.Find(stored, m.cfg.ID); self != nil && self.Addr != m.cfg.Address() {
+		m.cfg.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.cfg.Address())
+	}
+	return nil
+}

@@ -1,0 +1,36 @@
+// Package membership brings a server into its cluster, changes the list of members while this member leads, and notices
+// when this member was removed. The list itself is in the log, which package engine keeps: it is changed by one member at a
+// time, and only if a majority of the voters after the step is there.
+//
+// What the others may rely on:
+//
+//   - A cluster is formed once, and has an id from then on. Members of two clusters never meet: [Parts.Gate] is opened only
+//     for the cluster that this server belongs to for good. The rules are in formation.go.
+//   - A server whose data is empty, and whose cluster exists, has lost its disk. It takes part without a vote until it has
+//     caught up with what its cluster may have acknowledged (form.go).
+//   - A change of the list that leaves no majority which is up is refused before its first step (steps.go). Only the leader
+//     that was asked for a change carries it out, in the term in which it was asked.
+//   - A member that was removed ends with [ErrRemoved], but only when the leader of its cluster says so (removed.go).
+//
+// # Files
+//
+//	server requests     what a server is told of itself; what servers ask each other, and the answers
+//	ask                 asking for information or a change, and finding the leader for that
+//	memberlist          lists of members
+//	formation           how a cluster is formed: pure rules
+//	form belong         coming into a cluster; what the storage says of that at the start
+//	members places      what a member knows about its cluster; who may ask for its own place
+//	steps change        the steps of a change; changes
+//	removed             noticing that this member was removed
+//	probes              for tests of other packages
+//
+// # Goroutines and locks
+//
+// Whoever starts the member runs [Membership.Watch], and what [Membership.Belong] returns, if anything; both end with the
+// port. [Membership.Serve] runs on the goroutine of its connection. Ask, towards this member itself, runs a goroutine until
+// the request is answered. Engine.SendToRemoved runs for up to two seconds for each member that was removed.
+//
+// Membership.changing is held while the list is changed, and former.deciding while the identity is, or while a proposal is
+// made; both for as long as other servers are asked, so nothing that must not wait takes them. Whoever holds one may take the
+// replica's lock, and those of election.KnownLeader and peer.Port.
+package membership

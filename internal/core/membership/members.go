@@ -1,0 +1,165 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
+	"github.com/lockkeeper/lockkeeper/proto"
+)
+
+// Membership changes the list of members while this member leads, brings this server
+// into its cluster, and notices when it was removed. The list itself is in the log. Its methods are safe for
+// concurrent use.
+type Membership struct {
+	*Parts
+	cfg        *Config
+	configured []proto.Peer // the members of a new cluster
+	former     *former
+
+	changing wake.Turn   // held by change while it changes the members
+	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
+	asked    uint64      // the term in which the change under way was asked for; guarded by changing
+}
+
+// Config says how to run a [Membership].
+type Config struct {
+	*Server
+	AllowSingleVoter bool // a client's reconfig may leave a single voter
+	Answers
+	Log *slog.Logger
+}
+
+// Parts are what a [Membership] works with.
+type Parts struct {
+	*engine.Lifecycle
+	Engine   *engine.Engine
+	Contacts *election.Contacts
+	Digests  *election.Digests
+	Leader   *election.KnownLeader
+	Replica  *fsm.Replica
+	Gate     *peer.Gate           // is opened when this server is in its cluster
+	Port     *peer.Port           // nil on a standalone server
+	Look     wake.Signal          // is raised when an election may be due
+	Now      func() timing.Moment // by the clocks of Contacts
+}
+
+// New returns the Membership of a server that is about to start.
+func New(cfg *Config, parts *Parts) *Membership {
+	return &Membership{Parts: parts, cfg: cfg, configured: cfg.First(), former: newFormer(cfg, parts), changing: wake.NewTurn()}
+}
+
+// Status returns what this member says of itself.
+func (m *Membership) Status() (Status, error) {
+	s, err := m.Standing()
+	if err != nil {
+		return s, err
+	}
+	var digest func() uint64
+	m.Replica.View(func(v *fsm.View) { s.Index, s.Zxid, digest = v.Index(), v.Zxid(), v.DigestLater() })
+	s.Digest = fmt.Sprintf("%016x", digest())
+	return s, nil
+}
+
+// Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
+func (m *Membership) Standing() (Status, error) {
+	members, err := m.Engine.Members()
+	if err != nil {
+		return Status{}, err
+	}
+	s := Status{ID: m.cfg.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: members,
+		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.former.number}
+	if !s.Formed {
+		s.Configured, s.Waiting = m.former.list, m.former.waiting()
+	}
+	if s.Role == "observer" && m.cfg.Votes() {
+		s.NoVote = "has no vote, but was not started as an observer"
+		if m.former.awaits.Load() {
+			s.NoVote = "waits for its vote"
+		}
+	}
+	if s.Role == "leader" { // what an earlier leader knows may be over
+		s.Differs = m.Digests.Differences()
+	}
+	if m.cfg.About != nil {
+		s.About = m.cfg.About()
+	}
+	return s, nil
+}
+
+// Role returns this member's role: leader, follower, observer, looking (it knows no leader) or standalone.
+func (m *Membership) Role() string {
+	if m.Port == nil {
+		return "standalone"
+	}
+	switch lead := m.Leader.Get().ID; {
+	case lead == 0:
+		return "looking"
+	case lead == m.cfg.ID:
+		return "leader"
+	}
+	if members, err := m.Engine.Members(); err == nil {
+		if self := election.Find(members, m.cfg.ID); self != nil && self.Observer {
+			return "observer"
+		}
+	}
+	return "follower"
+}
+
+// stillLeads returns ErrNotLeader if the term is over in which the change under way was
+// asked for. Another leader may have been asked for it since, and for its opposite after
+// that: a member may have been removed, and added again with an empty disk. A change that
+// waited in the old leader must not undo that when the old leader leads again.
+func (m *Membership) stillLeads() error {
+	if term, leads := m.Engine.LeaderTerm(); !leads || term != m.asked {
+		return ErrNotLeader
+	}
+	return nil
+}
+
+func leaderError(err error) error {
+	if engine.NotLeading(err) {
+		return ErrNotLeader
+	}
+	return err
+}
+
+// Known reports whether there is a member with this id, and whether it votes, in the last
+// applied configuration.
+func (m *Membership) Known(id uint64) (is, votes bool) {
+	m.Replica.View(func(v *fsm.View) {
+		var s proto.Peer
+		s, is = v.Member(id)
+		votes = is && !s.Observer
+	})
+	return is, votes
+}
+
+// ConfigVersion returns the zxid of the last change of the members that is applied here.
+func (m *Membership) ConfigVersion() (zxid int64) {
+	m.Replica.View(func(v *fsm.View) { zxid = v.MembersZxid() })
+	return zxid
+}
+
+// statusOf returns the status of a member, which may be this one, or of a server that
+// is to become a member.
+func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*Status, error) {
+	if x.ID == m.cfg.ID {
+		s, err := m.Status()
+		return &s, err
+	}
+	return askStatus(ctx, m.Port.Network, x)
+}
+
+// Waiting returns why this server is in no cluster yet, as far as it knows.
+func (m *Membership) Waiting() string { return m.former.waiting() }
+
+// Called notes that a member of a cluster has called this server, which is not in one yet.
+func (m *Membership) Called(h *peer.Hello) { m.former.called(h) }
