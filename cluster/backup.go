@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 )
 
 // Restore makes cfg.Dir, which must be empty or not exist, the data directory of a server
@@ -19,5 +19,5 @@ func Restore(cfg Config, m *fsm.Machine) error {
 	if len(first) == 0 {
 		return errors.New("cluster: a server that joins a cluster gets its state from there")
 	}
-	return engine.Restore(cfg.Dir, cfg.LogStore, cfg.ID, first, m, cfg.Log)
+	return raftlog.Restore(cfg.Dir, cfg.LogStore, cfg.ID, first, m, cfg.Log)
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
@@ -178,4 +178,4 @@ type result chan error
 
 func (r result) Done(*fsm.View, *fsm.Result) { r <- nil }
 
-func (r result) Lost() { r <- engine.ErrClosed }
+func (r result) Lost() { r <- lifecycle.ErrClosed }

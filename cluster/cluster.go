@@ -10,8 +10,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -25,7 +27,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		cfg.Trace = untraced{}
 	}
 	m := &Member{
-		Lifecycle: engine.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: election.NewKnownLeader(),
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }
@@ -68,7 +70,7 @@ func (m *Member) Start() (err error) {
 	var s *storage.Storage
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
-		s, err = storage.Open(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, engine.Logger(cfg.Log))
+		s, err = storage.Open(cfg.Dir, cfg.LogStore, cfg.ID, cfg.Log, raftlog.Logger(cfg.Log))
 	case cfg.Memory != nil:
 		s = cfg.Memory.Open()
 	default:

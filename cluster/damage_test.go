@@ -19,7 +19,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -98,7 +98,7 @@ func lateFleet(t *testing.T) (f *fleet, config func(i int) Config, lead, late in
 	late = (lead + 1) % 3
 	f.stop(late)
 	putMarked(t, f.running[lead])
-	f.writes(lead, 2*engine.RecentEntries) // so that the leader reads the older ones from its file
+	f.writes(lead, 2*raftlog.RecentEntries) // so that the leader reads the older ones from its file
 	return f, config, lead, late
 }
 
@@ -398,7 +398,7 @@ func TestCannotReadWhatItApplies(t *testing.T) {
 		lead := leadOf(t, f)
 		late := (lead + 1) % 3
 		f.stop(late)
-		f.writes(lead, 10*engine.RecentEntries)
+		f.writes(lead, 10*raftlog.RecentEntries)
 		bad := new(atomic.Bool)
 		cfg := f.config(late)
 		cfg.Trace = unreadableTrace{bad: bad}
@@ -430,7 +430,7 @@ func TestCannotReadWhatItStreams(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		late := (lead + 1) % 3
 		end := f.stuck(late)
-		f.writes(lead, 10*engine.RecentEntries)
+		f.writes(lead, 10*raftlog.RecentEntries)
 		bad[lead].Store(true)
 		end(nil)
 		if err := fault(f.running[lead], 20*time.Second); err == nil || !strings.Contains(err.Error(), "input/output error") {
@@ -484,7 +484,7 @@ func TestCannotReadWhileClosed(t *testing.T) {
 		lead := leadOf(t, f)
 		late := (lead + 1) % 3
 		f.stop(late)
-		f.writes(lead, 10*engine.RecentEntries)
+		f.writes(lead, 10*raftlog.RecentEntries)
 		bad, began := new(atomic.Bool), new(atomic.Bool)
 		cfg := f.config(late)
 		cfg.Trace = slowlyUnreadableTrace{bad: bad, began: began}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/slowdisk"
@@ -277,7 +278,7 @@ func TestSlowSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var slow atomic.Int64
 		f, lead := holding(t, 0, func(step string, bytes int) {
-			parts := (bytes + engine.MaxSnapshotPart - 1) / engine.MaxSnapshotPart
+			parts := (bytes + raftlog.MaxSnapshotPart - 1) / raftlog.MaxSnapshotPart
 			if step != "write" {
 				parts = storage.SnapshotSyncs
 			}

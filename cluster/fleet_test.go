@@ -25,6 +25,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -423,7 +424,7 @@ func (f *fleet) corrupt(i int, id int64) {
 // memory, and a peer port on host a. Of all members only this one, with id 1, runs
 // Raft, so it leads if it is the only voter. The others are scripted (see answer).
 type base struct {
-	*engine.Lifecycle
+	*lifecycle.Lifecycle
 	cfg     *Config
 	net     *memnet.Network
 	replica *fsm.Replica
@@ -437,7 +438,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Helper()
 	network := memnet.New()
 	b := &base{
-		Lifecycle: engine.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: election.NewKnownLeader(),
 		cfg: &Config{Server: membership.Server{ID: 1, Addr: "a:1"}, Network: network.Host("a"), Log: testkit.Quiet},
 	}
 	clock, contacts, digests := newClock(nil), election.NewContacts(1, timing.For(time.Second)), election.NewDigests(1, b.replica)

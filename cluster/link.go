@@ -148,7 +148,7 @@ func (k *leaderLink) to(lead election.Leader) (*link, error) {
 // quarter of the timeout. Time in which this process is paused does not count.
 //
 // If the leader's heartbeats show that the network was cut, a quarter of the timeout is enough
-// (see raftConns.redial). gaps is election.Contacts.Gaps.
+// (see peer.Conns.Redial). gaps is election.Contacts.Gaps.
 func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
 	before := gaps.Load()
 	for asked, quiet := false, 0; ; {

@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -19,7 +20,7 @@ import (
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
 type Member struct {
-	*engine.Lifecycle
+	*lifecycle.Lifecycle
 	*clock
 	cfg     Config
 	replica *fsm.Replica

@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -458,7 +459,7 @@ func TestAsksItself(t *testing.T) {
 		}
 		f.stop(0)
 		began := time.Now()
-		if _, err := m.Ask(t.Context(), membership.Request{Remove: 3}); !errors.Is(err, engine.ErrClosed) || time.Since(began) > 0 {
+		if _, err := m.Ask(t.Context(), membership.Request{Remove: 3}); !errors.Is(err, lifecycle.ErrClosed) || time.Since(began) > 0 {
 			t.Errorf("closed: %v, after %v", err, time.Since(began))
 		}
 	})

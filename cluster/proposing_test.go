@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -208,7 +209,7 @@ func TestCloseAnswersAll(t *testing.T) {
 		}
 		told.Wait()
 		w := make(result, 1)
-		if m.Propose(someWrite(), w, nil); !errors.Is(<-w, engine.ErrClosed) {
+		if m.Propose(someWrite(), w, nil); !errors.Is(<-w, lifecycle.ErrClosed) {
 			t.Error("a command of a closed member has another outcome")
 		}
 	}
@@ -461,7 +462,7 @@ func TestCloseWaitsForOwnWord(t *testing.T) {
 		if n := writes.Load(); n > 0 {
 			t.Errorf("Close has returned, and %d writes are under way", n)
 		}
-		if err := <-asked; !errors.Is(err, membership.ErrUnknownOutcome) || !errors.Is(err, engine.ErrClosed) {
+		if err := <-asked; !errors.Is(err, membership.ErrUnknownOutcome) || !errors.Is(err, lifecycle.ErrClosed) {
 			t.Errorf("asked: %v", err)
 		}
 		f.disks[0].SetFault(nil)

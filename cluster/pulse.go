@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -52,7 +53,7 @@ const answerLen = 8 + 4*8 // of a beatAnswer
 //
 // A standalone server has a pulse that is not run: its verdict stays empty.
 type pulse struct {
-	*engine.Lifecycle
+	*lifecycle.Lifecycle
 	*clock
 	id       uint64
 	log      *slog.Logger
@@ -70,7 +71,7 @@ type pulse struct {
 	changed wake.Signal                      // for service.run: the verdict has changed
 }
 
-func newPulse(l *engine.Lifecycle, clock *clock, cfg *Config, e *engine.Engine, contacts *election.Contacts, digests *election.Digests, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port) *pulse {
+func newPulse(l *lifecycle.Lifecycle, clock *clock, cfg *Config, e *engine.Engine, contacts *election.Contacts, digests *election.Digests, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port) *pulse {
 	p := &pulse{
 		Lifecycle: l, clock: clock, id: cfg.ID, log: cfg.Log, engine: e, contacts: contacts, replica: replica, digests: digests,
 		gate: gate, peers: peers, wake: wake.NewSignal(), changed: wake.NewSignal(),

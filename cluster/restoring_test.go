@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -90,7 +90,7 @@ func TestRestore(t *testing.T) {
 					if err := Restore(cfg, reread(t, state)); err != nil {
 						t.Fatal(err)
 					}
-					s, err := storage.Open(cfg.Dir, "", id, cfg.Log, engine.Logger(cfg.Log))
+					s, err := storage.Open(cfg.Dir, "", id, cfg.Log, raftlog.Logger(cfg.Log))
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -147,7 +147,7 @@ func TestRestoreNothing(t *testing.T) {
 	if err := Restore(cfg, fsm.NewMachine()); err != nil {
 		t.Fatal(err)
 	}
-	s, err := storage.Open(cfg.Dir, "", 1, cfg.Log, engine.Logger(cfg.Log))
+	s, err := storage.Open(cfg.Dir, "", 1, cfg.Log, raftlog.Logger(cfg.Log))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-// What is stored where, and when it may be seen: internal/core/engine/asynclog.go, decision 22, and the rows of docs/raft.md on snapshots
+// What is stored where, and when it may be seen: internal/core/raftlog/asynclog.go, decision 22, and the rows of docs/raft.md on snapshots
 // and the log.
 //
 // small: -DTERMS=4 -DPROPOSALS=1 -DCRASHES=2 -DSNAPSHOTS=0 -DLATE=0 -DCHANGES=0 -DNEW=7 -DSHORT=0
@@ -118,7 +118,7 @@ inline follow(m) {
 	MEMBERS(true -> MATCH(m, k) = 0)
 }
 
-// begin: a term begins at m. What is pending may be written later: asyncLog.SetUint64 waits for it, but nothing depends on that.
+// begin: a term begins at m. What is pending may be written later: AsyncLog.SetUint64 waits for it, but nothing depends on that.
 inline begin(m, t) {
 	term[m] = t;
 	follow(m);

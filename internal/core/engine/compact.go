@@ -119,9 +119,9 @@ func (c *compactor) begin() (grown, entries int64) {
 // TakeSnapshot has Raft take a snapshot, and shorten its log. It gives up, without an error, if the leader has sent one
 // that covers all of it.
 func (e *Engine) TakeSnapshot() error {
-	e.saving.turn.Take()
-	defer e.saving.turn.Give()
-	if err := e.raft.Snapshot().Error(); !e.saving.superseded.Load() {
+	e.disk.Saving.Turn.Take()
+	defer e.disk.Saving.Turn.Give()
+	if err := e.raft.Snapshot().Error(); !e.disk.Saving.Superseded.Load() {
 		return err
 	}
 	return nil

@@ -67,7 +67,7 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 	lease := e.cfg.Contacts.Lease
 	// This member stores the next leader's term behind what is pending, and only then knows that leader.
 	soon, done := context.WithTimeout(ctx, lease)
-	e.log.drain(soon)
+	e.log.Drain(soon)
 	done()
 	began := false // whether a transfer was started
 	defer func() {
@@ -80,7 +80,7 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 	for {
 		lead, _ := e.Leader()
 		switch {
-		case lead == e.id:
+		case lead == e.disk.ID:
 			successor, err := e.successor(ctx, id)
 			if err == nil {
 				began = true
@@ -120,7 +120,7 @@ func (e *Engine) successor(ctx context.Context, id uint64) (proto.Peer, error) {
 	}
 	asked, answers := 0, make(chan answer, len(members))
 	for _, x := range members {
-		if x.Observer || x.ID == e.id || id != 0 && x.ID != id {
+		if x.Observer || x.ID == e.disk.ID || id != 0 && x.ID != id {
 			continue
 		}
 		asked++

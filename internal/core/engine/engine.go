@@ -15,7 +15,9 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -27,24 +29,24 @@ import (
 // Engine is this server's Raft. Storage, Bootstrap, Identity and what only reads the storage may be called once Open has
 // been, and everything else once Start has returned. Its methods are safe for concurrent use.
 type Engine struct {
-	*Lifecycle
-	cfg     Config
-	replica *fsm.Replica
-	raft    *raft.Raft // nil until Start has started it
-	disk
-	log          *asyncLog // on storage, once Raft is started
-	leaderCommit leaderCommit
-	recent       *recentLog    // on log
-	known        *commits      // what is committed, as far as others may know it
-	applied      *commits      // what is applied here
-	compactor    *compactor    // the length of the log
-	transport    *transport    // nil on a standalone server
-	moved        wake.Signal   // for TellOthers: the members have changed
-	down         chan struct{} // closed when Raft has shut down
-	since        atomic.Uint64 // see storage.Identity
-	adding       atomic.Uint64 // see Adding
-	last         time.Duration // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
-	reload       sync.Mutex    // held while Raft's configuration is replaced
+	*lifecycle.Lifecycle
+	cfg          Config
+	replica      *fsm.Replica
+	raft         *raft.Raft // nil until Start has started it
+	disk         *raftlog.Disk
+	log          *raftlog.AsyncLog // on storage, once Raft is started
+	leaderCommit raftlog.LeaderCommit
+	recent       *raftlog.RecentLog // on log
+	known        *raftlog.Commits   // what is committed, as far as others may know it
+	applied      *raftlog.Commits   // what is applied here
+	compactor    *compactor         // the length of the log
+	transport    *transport         // nil on a standalone server
+	moved        wake.Signal        // for TellOthers: the members have changed
+	down         chan struct{}      // closed when Raft has shut down
+	since        atomic.Uint64      // see storage.Identity
+	adding       atomic.Uint64      // see Adding
+	last         time.Duration      // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
+	reload       sync.Mutex         // held while Raft's configuration is replaced
 }
 
 // Config says how to run an [Engine].
@@ -58,43 +60,35 @@ type Config struct {
 	SnapshotBytes int64
 	// DiskFirst has this member, as the leader, write an entry to its disk before it sends it to the others. For tests.
 	DiskFirst bool
-	Trace     Trace
+	Trace     raftlog.Trace
 	Log       *slog.Logger
 }
 
-// Trace is told what the state machine gets, at the moment when it gets it. Its methods must not block.
-type Trace interface {
-	// Visible says that the entry at index is about to be applied here; entry is nil if it is a list of members.
-	Visible(index, term uint64, entry []byte)
-	// Restored says that the state is now that of a snapshot, which ends at index.
-	Restored(index uint64)
-}
-
 // New returns an Engine that applies its log to replica. It adds its kinds of connections to those that cfg.Port serves.
-func New(cfg Config, life *Lifecycle, replica *fsm.Replica) *Engine {
+func New(cfg Config, life *lifecycle.Lifecycle, replica *fsm.Replica) *Engine {
 	e := &Engine{
-		Lifecycle: life, cfg: cfg, replica: replica, disk: disk{id: cfg.ID, terms: newTerms(), saving: saving{turn: wake.NewTurn()}}, log: newAsyncLog(),
-		known: newCommits(), applied: newCommits(), moved: wake.NewSignal(), down: make(chan struct{}),
+		Lifecycle: life, cfg: cfg, replica: replica, disk: raftlog.NewDisk(cfg.ID), log: raftlog.NewAsyncLog(),
+		known: raftlog.NewCommits(), applied: raftlog.NewCommits(), moved: wake.NewSignal(), down: make(chan struct{}),
 	}
-	e.log.servers, e.log.leads = e.servers, func() bool { return e.Role() == Leader }
+	e.log.Servers, e.log.Leads = e.servers, func() bool { return e.Role() == Leader }
 	e.compactor = newCompactor(e)
 	if cfg.Port != nil {
 		e.transport = newTransport(e)
-		cfg.Port.Serve[peer.KindRaft], cfg.Port.Serve[peer.KindStream] = e.transport.conns.take, e.transport.takeStream
+		cfg.Port.Serve[peer.KindRaft], cfg.Port.Serve[peer.KindStream] = e.transport.take, e.transport.takeStream
 		cfg.Port.Term = e.NewestTerm
 	}
 	return e
 }
 
 // Open gives the Engine the storage that it is to use.
-func (e *Engine) Open(s *storage.Storage) { e.storage = s }
+func (e *Engine) Open(s *storage.Storage) { e.disk.Storage = s }
 
 // Start starts Raft. The storage must belong to a cluster, or be empty. The port must be open, and not started.
 func (e *Engine) Start() error {
 	e.replica.Observe(observer{e}) // first: it must hear of the state that the storage has
 	c := raft.DefaultConfig()
-	c.LocalID = storage.ServerID(e.id)
-	c.Logger = Logger(e.cfg.Log)
+	c.LocalID = storage.ServerID(e.disk.ID)
+	c.Logger = raftlog.Logger(e.cfg.Log)
 	c.NoLegacyTelemetry = true
 	// Raft must not take snapshots on its own: compactor.run decides when one is
 	// due, and before each one how many entries to keep for followers that lag.
@@ -104,10 +98,10 @@ func (e *Engine) Start() error {
 	// was removed. Raft would end, and this member would not know it.
 	c.ShutdownOnRemove = false
 	// Raft reads so many entries for one message, however long they are.
-	c.MaxAppendEntries = RecentEntries
+	c.MaxAppendEntries = raftlog.RecentEntries
 	var (
-		trans raft.Transport  = newLoneTransport(raft.ServerAddress(LoneAddress(e.id)))
-		cut   <-chan struct{} // see guardedStore
+		trans raft.Transport  = newLoneTransport(raft.ServerAddress(LoneAddress(e.disk.ID)))
+		cut   <-chan struct{} // see raftlog.GuardedStore
 	)
 	if t := e.transport; t != nil {
 		e.last = max(5*t.ElectionTimeout, 10*time.Second)
@@ -115,14 +109,14 @@ func (e *Engine) Start() error {
 		t.open()
 		trans, cut = t, t.peers.Closed
 	}
-	where := func(err error) error { return fmt.Errorf("%s: %w", e.storage.Name, err) }
-	term, err := e.storage.Term()
+	where := func(err error) error { return fmt.Errorf("%s: %w", e.disk.Storage.Name, err) }
+	term, err := e.disk.Storage.Term()
 	if err != nil {
 		return where(err)
 	}
-	e.terms.begin(term)
-	if since := e.storage.Identity().Since; since > 0 {
-		end, err := e.storage.LastIndex()
+	e.disk.Terms.Begin(term)
+	if since := e.disk.Storage.Identity().Since; since > 0 {
+		end, err := e.disk.Storage.LastIndex()
 		if err != nil {
 			return where(err)
 		}
@@ -131,22 +125,22 @@ func (e *Engine) Start() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	e.log.guardedStore = newGuardedStore(&e.disk, e.Lifecycle, e.cfg.Now, e.LastApplied, cut)
-	e.log.off = e.cfg.DiskFirst || e.transport == nil
-	if state := e.storage.TakeState(); state != nil {
+	e.log.GuardedStore = raftlog.NewGuardedStore(e.disk, e.Lifecycle, e.cfg.Now, e.LastApplied, cut)
+	e.log.Off = e.cfg.DiskFirst || e.transport == nil
+	if state := e.disk.Storage.TakeState(); state != nil {
 		e.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
 	}
-	e.recent = newRecentLog(e.log, e.Lifecycle)
-	machine := &gatedFSM{Replica: e.replica, log: e.log, known: e.known, digests: e.cfg.Digests, trace: e.cfg.Trace}
-	snapshots := watchedSnapshots{e.storage.Snapshots, e.Lifecycle, &e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout}
+	e.recent = raftlog.NewRecentLog(e.log, e.Lifecycle)
+	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
+	snapshots := raftlog.NewWatchedSnapshots(e.disk.Storage.Snapshots, e.Lifecycle, e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout)
 	if e.raft, err = raft.NewRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
 		return err
 	}
-	e.recent.started.Store(true)
+	e.recent.Started.Store(true)
 	e.Running.Go(e.compactor.run)
 	if e.transport != nil {
-		e.Running.Go(e.log.run)
+		e.Running.Go(e.log.Run)
 	}
 	return nil
 }
@@ -185,7 +179,7 @@ func (o observer) Changed(_ *fsm.View, changes []proto.Change) {
 }
 
 func (o observer) Applied(index, term uint64, bytes int) {
-	o.applied.set(index, term)
+	o.applied.Set(index, term)
 	o.compactor.grew(bytes)
 }
 
@@ -194,19 +188,19 @@ func (observer) Answered() {}
 func (observer) Restoring() {}
 
 func (o observer) Restored() {
-	o.replica.View(func(v *fsm.View) { o.applied.set(v.Index(), 0) })
+	o.replica.View(func(v *fsm.View) { o.applied.Set(v.Index(), 0) })
 	if o.raft != nil && !o.Killed.Load() { // while Raft starts, the storage has already done this
-		if err := o.storage.ReconcileLog(); err != nil {
-			o.CannotWrite(o.storage, err)
+		if err := o.disk.Storage.ReconcileLog(); err != nil {
+			o.CannotWrite(o.disk.Storage, err)
 		}
-		o.recent.forget() // the log in the storage was changed
+		o.recent.Forget() // the log in the storage was changed
 	}
 }
 
-func (o observer) Failed(err error) { o.Fail(fmt.Errorf("%s: %w", o.storage.Name, err)) }
+func (o observer) Failed(err error) { o.Fail(fmt.Errorf("%s: %w", o.disk.Storage.Name, err)) }
 
 // Storage is what Open was given.
-func (e *Engine) Storage() *storage.Storage { return e.storage }
+func (e *Engine) Storage() *storage.Storage { return e.disk.Storage }
 
 // Role is what Raft takes this member for.
 type Role raft.RaftState
@@ -232,7 +226,7 @@ func (e *Engine) Role() Role {
 func (e *Engine) Term() uint64 { return e.raft.CurrentTerm() }
 
 // NewestTerm is Term, or the next one, which is about to be stored.
-func (e *Engine) NewestTerm() uint64 { return e.terms.newest.Load() }
+func (e *Engine) NewestTerm() uint64 { return e.disk.Terms.Newest.Load() }
 
 // LeaderTerm returns the term in which this member leads; the result is false if it does
 // not lead.
@@ -303,7 +297,7 @@ func (e *Engine) LastIndex() uint64 { return e.raft.LastIndex() }
 // newest snapshot if the log ends before that. It does not wait for the disk: if the entry is not kept in
 // memory, Raft knows its term, but gives that only as one of its statistics, which takes long.
 func (e *Engine) LogEnd() (index, term uint64) {
-	if l := e.recent.last(); l != nil && l.Index == e.LastIndex() {
+	if l := e.recent.Last(); l != nil && l.Index == e.LastIndex() {
 		return l.Index, l.Term
 	}
 	stats := e.raft.Stats()
@@ -319,14 +313,14 @@ func (e *Engine) LogEnd() (index, term uint64) {
 }
 
 // Committed returns how far this member knows the log to be committed, whatever happens to this process.
-func (e *Engine) Committed() uint64 { return e.log.committed(e.raft.CommitIndex()) }
+func (e *Engine) Committed() uint64 { return e.log.Committed(e.raft.CommitIndex()) }
 
 // StateIndex returns the index of the newest entry that is applied to the state. The entries of Raft's own are not.
-func (e *Engine) StateIndex() uint64 { return e.applied.newest() }
+func (e *Engine) StateIndex() uint64 { return e.applied.Newest() }
 
 // StateNews is Applied, with a channel that is closed when there is a newer one.
 func (e *Engine) StateNews() (index uint64, news <-chan struct{}) {
-	index, _, news = e.applied.get()
+	index, _, news = e.applied.Get()
 	return index, news
 }
 
@@ -339,7 +333,7 @@ func (e *Engine) LastApplied() uint64 {
 }
 
 // AwaitCommitted waits for a moment until what the leader has said to be committed is applied here; see leaderCommit.
-func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.await(e.applied, over) }
+func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.Await(e.applied, over) }
 
 // StateIndexAt returns the index of the last entry, not after index, that changes the state. When a
 // member has applied that one, its state is as of index: the entries between are Raft's own,
@@ -367,16 +361,16 @@ func (e *Engine) StateIndexAt(index uint64) (uint64, bool) {
 func (e *Engine) Full() <-chan struct{} { return e.compactor.room() }
 
 // DiskStall returns how long the disk has been keeping this member waiting.
-func (e *Engine) DiskStall(at timing.Moment) time.Duration { return e.stall.length(at) }
+func (e *Engine) DiskStall(at timing.Moment) time.Duration { return e.disk.Stall.Length(at) }
 
 // SnapshotStall is Stalled for a snapshot of this member's own, beside which it can do everything but shorten its log.
-func (e *Engine) SnapshotStall(at timing.Moment) time.Duration { return e.snapshots.length(at) }
+func (e *Engine) SnapshotStall(at timing.Moment) time.Duration { return e.disk.Snapshots.Length(at) }
 
 // LogWriteTimes tells how long it took to write the log.
-func (e *Engine) LogWriteTimes() stopwatch.Durations { return e.work.writes.Durations() }
+func (e *Engine) LogWriteTimes() stopwatch.Durations { return e.disk.Work.Writes.Durations() }
 
 // SnapshotTimes tells how long it took to take snapshots.
-func (e *Engine) SnapshotTimes() stopwatch.Durations { return e.work.snapshots.Durations() }
+func (e *Engine) SnapshotTimes() stopwatch.Durations { return e.disk.Work.Snapshots.Durations() }
 
 // Propose has Raft append an entry to the log if this member leads. Entries that are proposed one after the other keep their
 // order. It gives up when Raft has been busy for patience; 0 is for ever. result waits until the entry is applied here. It
@@ -406,7 +400,7 @@ func (e *Engine) answer(f raft.Future) error {
 	endWith(f, e.down)
 	err := f.Error()
 	if err == raft.ErrRaftShutdown {
-		return ErrClosed
+		return lifecycle.ErrClosed
 	}
 	return err
 }
@@ -505,25 +499,19 @@ func (e *Engine) Configure(change func(*raft.ReloadableConfig)) error {
 // committed.
 func (e *Engine) LosesVote() bool {
 	applied := e.StateIndex()
-	voted := e.replica.Votes(e.id) // as of that entry or a later one
-	e.lists.mu.Lock()
-	defer e.lists.mu.Unlock()
-	newest, before := e.lists.newest, e.lists.before
-	if before.index > applied { // otherwise it may be older than a snapshot that was received since
-		voted = before.votes
-	}
-	return voted && !newest.votes && newest.index > max(e.raft.CommitIndex(), e.LastApplied())
+	voted := e.replica.Votes(e.disk.ID) // as of that entry or a later one
+	return e.disk.Lists.LoseVote(applied, voted, max(e.raft.CommitIndex(), e.LastApplied()))
 }
 
 // A leader's heartbeats, which are not Raft's empty AppendEntries, are sent by others, who tell the Engine how they go: it watches
 // its own connections to the member, and what it has left out because the member knew it.
 
 // BeatSent says that a heartbeat is about to be sent to an address.
-func (e *Engine) BeatSent(addr string) { e.transport.conns.watch(addr) }
+func (e *Engine) BeatSent(addr string) { e.transport.conns.BeatSent(addr) }
 
 // Reconnected says that the heartbeat was not answered in time, and that there is a new connection for the next one. What has lost
 // the old one may have lost others, so the Engine closes those that nothing has moved on since.
-func (e *Engine) Reconnected(addr string) { e.transport.conns.redial(addr, true) }
+func (e *Engine) Reconnected(addr string) { e.transport.conns.Redial(addr, true) }
 
 // BeatAnswered says that the member there has answered. If that came late, the Engine closes connections on which nothing has moved
 // since. doubtful is whether the member may no longer be as it was when it last accepted a message: it answers over a new
@@ -533,7 +521,7 @@ func (e *Engine) BeatAnswered(id uint64, addr string, late, doubtful bool) {
 		e.transport.doubts.Add(1)
 	}
 	if late {
-		e.transport.conns.redial(addr, false)
+		e.transport.conns.Redial(addr, false)
 	}
 	e.HasReturned(id)
 }

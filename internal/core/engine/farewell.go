@@ -35,7 +35,7 @@ func (e *Engine) SendToRemoved(x proto.Peer, index uint64) {
 		if members, err := e.Members(); err != nil || election.Find(members, x.ID) != nil {
 			return // it was added again
 		}
-		last, _, news := e.applied.get()
+		last, _, news := e.applied.Get()
 		q := raft.AppendEntriesRequest{
 			RPCHeader: e.transport.header(), Term: term,
 			PrevLogEntry: prev.Index, PrevLogTerm: prev.Term,

@@ -149,7 +149,7 @@ func TestEntriesByDeposed(t *testing.T) {
 			l.log = l.log[:end:end]
 			l.term = term
 			l.propose(1)
-			l.wire.transport.engine.terms.begin(4)
+			l.wire.transport.engine.disk.Terms.Begin(4)
 			others := *own
 			others.Entries, others.LeaderCommitIndex = l.log[end:], l.last()
 			if err := l.wire.appendEntries("2", "b:1", &others, new(raft.AppendEntriesResponse)); !errors.Is(err, errDeposed) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -31,7 +32,7 @@ func newMember(id uint64, addr string, network peer.Network) member {
 		ID: id, Port: peer.NewPort(network, id, addr, gate, testkit.Quiet), Contacts: contacts, Digests: election.NewDigests(id, replica),
 		Now:           func() timing.Moment { return contacts.Moment(time.Since(began).Milliseconds()) },
 		SnapshotBytes: 1 << 30, Trace: noTrace{}, Log: testkit.Quiet,
-	}, NewLifecycle(), replica)}
+	}, lifecycle.NewLifecycle(), replica)}
 }
 
 type noTrace struct{}
@@ -56,7 +57,7 @@ func (m member) Close() error {
 	close(m.Stop)
 	err := m.Engine.Close()
 	m.Running.Wait()
-	return errors.Join(err, m.storage.Close())
+	return errors.Join(err, m.disk.Storage.Close())
 }
 
 // Kill is like Close but nothing is written from now on.
@@ -181,17 +182,6 @@ func (s *stream) add(t *testing.T, q *raft.AppendEntriesRequest) {
 	if _, err := s.AppendEntries(q, new(raft.AppendEntriesResponse)); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// stuckLog deletes nothing until hold is closed.
-type stuckLog struct {
-	raft.LogStore
-	hold chan struct{}
-}
-
-func (s stuckLog) DeleteRange(first, last uint64) error {
-	<-s.hold
-	return s.LogStore.DeleteRange(first, last)
 }
 
 // noops returns empty entries.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/slowdisk"
@@ -94,7 +95,7 @@ func TestSnapshotBeforeBarrier(t *testing.T) {
 		if err := l.follower.TakeSnapshot(); err != nil {
 			t.Fatal(err)
 		}
-		if first, err := l.follower.storage.Log.FirstIndex(); first != l.last()-1 && first != l.last() || err != nil {
+		if first, err := l.follower.disk.Storage.Log.FirstIndex(); first != l.last()-1 && first != l.last() || err != nil {
 			t.Fatalf("its log begins with entry %d: %v", first, err)
 		}
 		l.snapshot(end)
@@ -174,7 +175,7 @@ func TestEndNotReplaced(t *testing.T) {
 		}
 		<-done
 		var e raft.Log
-		if err := l.follower.storage.Log.GetLog(end, &e); err != nil || e.Term == l.log[end-1].Term {
+		if err := l.follower.disk.Storage.Log.GetLog(end, &e); err != nil || e.Term == l.log[end-1].Term {
 			t.Fatalf("the entry at the snapshot's end is not the earlier leader's: term %d, %v", e.Term, err)
 		}
 
@@ -239,7 +240,7 @@ func TestSnapshotAfterItself(t *testing.T) {
 		l.propose(1)
 		l.addMember()
 		testkit.Eventually(t, "all entries", func() bool { return l.replicate() && l.next > l.last() })
-		if first, err := l.follower.storage.Log.FirstIndex(); first != at+1 || err != nil {
+		if first, err := l.follower.disk.Storage.Log.FirstIndex(); first != at+1 || err != nil {
 			t.Fatalf("its log begins with entry %d: %v", first, err)
 		}
 		l.snapshot(at)
@@ -252,7 +253,7 @@ func TestSnapshotAfterItself(t *testing.T) {
 func TestSnapshotBeforeRaft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader, follower := openTransports(t)
-		follower.engine.storage = storage.NewMemory().Open()
+		follower.engine.disk.Storage = storage.NewMemory().Open()
 		data := make([]byte, 3_000_000)
 		rand.NewChaCha8([32]byte{}).Read(data)
 		there, more := io.Pipe()
@@ -278,7 +279,7 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 			time.Sleep(leader.ElectionTimeout / 10)
 			follower.contacts.Look(follower.now().Real, nil, election.State{})
 		}
-		if stalled := follower.engine.stall.length(follower.now()); stalled < 4*leader.ElectionTimeout {
+		if stalled := follower.engine.disk.Stall.Length(follower.now()); stalled < 4*leader.ElectionTimeout {
 			t.Errorf("it counts as stuck for %v", stalled)
 		}
 		rpc.Respond(&raft.InstallSnapshotResponse{Success: true}, nil)
@@ -286,7 +287,7 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 		synctest.Wait()
-		if stalled := follower.engine.stall.length(follower.now()); stalled != 0 {
+		if stalled := follower.engine.disk.Stall.Length(follower.now()); stalled != 0 {
 			t.Errorf("it counts as stuck for %v afterwards", stalled)
 		}
 	})
@@ -329,7 +330,7 @@ func TestStuckSpool(t *testing.T) {
 		leader, follower := openTransports(t)
 		hold := make(chan struct{})
 		follower.spoolsTo(func(s storage.Spool) (storage.Spool, error) { return stuckSpool{s, hold}, nil })
-		length := func() time.Duration { return follower.engine.stall.length(follower.transport.now()) }
+		length := func() time.Duration { return follower.engine.disk.Stall.Length(follower.transport.now()) }
 		go func() {
 			testkit.Eventually(t, "a disk that does not respond", func() bool { return length() > 0 }) // running time stands still in this test
 			close(hold)
@@ -381,8 +382,8 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
 		leader, next, follower := openTransport(t, net, "leader"), openTransport(t, net, "next"), openTransport(t, net, "follower")
-		follower.engine.storage = storage.NewMemory().Open()
-		follower.engine.terms.begin(1)
+		follower.engine.disk.Storage = storage.NewMemory().Open()
+		follower.engine.disk.Terms.Begin(1)
 		there, more := io.Pipe()
 		sent := make(chan error, 1)
 		go func() { sent <- sendSnapshot(leader, 1, there) }()
@@ -396,7 +397,7 @@ func TestSnapshotOfEarlierTerm(t *testing.T) {
 			return true
 		}
 		write(4)
-		follower.engine.terms.begin(2)
+		follower.engine.disk.Terms.Begin(2)
 		began := time.Now()
 		var writing sync.WaitGroup
 		writing.Go(func() {
@@ -435,16 +436,16 @@ func TestInstallFails(t *testing.T) {
 	} {
 		testkit.Bubble(t, x.step+", "+x.err.Error(), func(t *testing.T) {
 			leader, follower := openTransports(t)
-			follower.engine.storage = storage.NewMemory().Open()
-			broken := slowdisk.Snapshots{SnapshotStore: follower.engine.storage.Snapshots, At: func(step string, _ uint64, _ int) error {
+			follower.engine.disk.Storage = storage.NewMemory().Open()
+			broken := slowdisk.Snapshots{SnapshotStore: follower.engine.disk.Storage.Snapshots, At: func(step string, _ uint64, _ int) error {
 				if step == x.step {
 					return x.err
 				}
 				return nil
 			}}
-			snapshots := watchedSnapshots{broken, follower.life, &follower.engine.disk, follower.now, follower.engine.LastApplied, follower.contacts.ElectionTimeout}
+			snapshots := raftlog.NewWatchedSnapshots(broken, follower.life, follower.engine.disk, follower.now, follower.engine.LastApplied, follower.contacts.ElectionTimeout)
 			if x.step == "refuse" {
-				follower.engine.unwritten.Store(&x.err) // of an earlier one
+				follower.engine.disk.Unwritten.Store(&x.err) // of an earlier one
 			}
 			sent := make(chan error, 1)
 			go func() { sent <- sendSnapshot(leader, 1, bytes.NewReader(likeMessages)) }()
@@ -479,10 +480,10 @@ func TestRedialSparesSnapshot(t *testing.T) {
 			switch {
 			case !watched && read >= 1<<20:
 				watched = true
-				leader.conns.watch("follower:1")
+				leader.conns.BeatSent("follower:1")
 			case !late && read >= 3<<20:
 				late = true
-				leader.conns.redial("follower:1", true)
+				leader.conns.Redial("follower:1", true)
 				time.Sleep(10 * time.Millisecond) // the disk
 			}
 		})
@@ -550,7 +551,7 @@ func (o openedTransport) failsWith(t *testing.T, err error, want bool) {
 // spoolsTo changes how this member spools snapshots, and returns what makes that undone.
 func (o openedTransport) spoolsTo(change func(storage.Spool) (storage.Spool, error)) (undo func()) {
 	s := storage.NewMemory().Open()
-	o.engine.storage = s
+	o.engine.disk.Storage = s
 	works := s.Spool
 	s.Spool = func() (storage.Spool, error) {
 		spool, err := works()

@@ -26,7 +26,7 @@ func (e *Engine) SpreadCommitIndex(term uint64, stop <-chan struct{}) {
 	for {
 		replaced := make(chan struct{}) // closed when the list of members changes
 		for _, s := range e.servers() {
-			if s.ID != storage.ServerID(e.id) {
+			if s.ID != storage.ServerID(e.disk.ID) {
 				e.Running.Go(func() { e.tell(s, term, first, replaced) })
 			}
 		}
@@ -53,7 +53,7 @@ func (e *Engine) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
 	last, tries := uint64(0), 0
 	for {
 		var again <-chan time.Time
-		index, entryTerm, news := e.known.get()
+		index, entryTerm, news := e.known.Get()
 		if index < first {
 			index, entryTerm = first, term
 		}

@@ -13,6 +13,8 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -46,7 +48,7 @@ func newScriptedLeader(t *testing.T, random *rand.Rand, store storage.LogStore) 
 		t: t, random: random, network: net, wire: openTransport(t, net, "a"), begins: 1, committed: 1, next: 2, term: 1, store: store,
 		members: []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}},
 	}
-	l.wire.answers(t, func(rpc raft.RPC) { rpc.Respond(nil, ErrClosed) }) // the others do not vote for the follower
+	l.wire.answers(t, func(rpc raft.RPC) { rpc.Respond(nil, lifecycle.ErrClosed) }) // the others do not vote for the follower
 	if store == "" {
 		l.memory = storage.NewMemory()
 	} else {
@@ -104,7 +106,7 @@ func (l *scriptedLeader) open() *storage.Storage {
 	if l.memory != nil {
 		return l.memory.Open()
 	}
-	s, err := storage.Open(l.dir, l.store, 2, testkit.Quiet, Logger(testkit.Quiet))
+	s, err := storage.Open(l.dir, l.store, 2, testkit.Quiet, raftlog.Logger(testkit.Quiet))
 	if err != nil {
 		l.t.Fatal(err)
 	}
@@ -159,7 +161,7 @@ func (l *scriptedLeader) step() {
 		l.lead(l.term + 1)
 		l.propose(l.random.IntN(4))
 		l.committed = l.last()
-		end, _ := l.follower.storage.Log.LastIndex()
+		end, _ := l.follower.disk.Storage.Log.LastIndex()
 		l.snapshot(min(l.committed, max(end, 1)))
 	case 7, 8:
 		l.propose(1 + l.random.IntN(3))
@@ -286,10 +288,10 @@ func (l *scriptedLeader) catchUp() {
 		l.committed = l.last()
 	}
 	synctest.Wait()
-	log := l.follower.storage.Log
+	log := l.follower.disk.Storage.Log
 	first, _ := log.FirstIndex()
 	last, _ := log.LastIndex()
-	if newest, err := l.follower.storage.NewestSnapshot(); max(last, newest.Index) != l.last() || err != nil {
+	if newest, err := l.follower.disk.Storage.NewestSnapshot(); max(last, newest.Index) != l.last() || err != nil {
 		l.t.Errorf("its log ends at %d, its snapshot at %d, the leader's log at %d: %v", last, newest.Index, l.last(), err)
 	}
 	for i := max(first, 1); i <= min(last, l.last()); i++ {

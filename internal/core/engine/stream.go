@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -32,7 +33,7 @@ import (
 type stream struct {
 	t       *transport
 	to      raft.ServerID
-	conn    *raftConn
+	conn    *peer.Conn
 	answers chan raft.AppendFuture
 	room    wake.Signal // raised when a message has been answered; for AppendEntries
 	gone    chan struct{}
@@ -78,8 +79,8 @@ const mostUnanswered = 2
 
 // dialing is an attempt to connect for a stream.
 type dialing struct {
-	ended time.Time // zero while it is under way
-	conn  *raftConn // nil if it has failed
+	ended time.Time  // zero while it is under way
+	conn  *peer.Conn // nil if it has failed
 }
 
 // dialStream begins to connect to a member, unless that is under way or has just succeeded. Raft opens a
@@ -100,16 +101,16 @@ func (t *transport) dialStream(target raft.ServerAddress) {
 	})
 }
 
-// fresh reports whether the connection can be used. One that is not used soon is closed by watchConns.
+// fresh reports whether the connection can be used. One that is not used soon is closed by peer.Conns.Run.
 func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < timing.StreamKeepAlive }
 
 func (t *transport) connect(target raft.ServerAddress) *dialing {
-	c, err := t.peers.DialTwice(t.peers.Ctx, string(target), peer.KindStream, t.conns.idOf(string(target)), t.ElectionTimeout)
+	c, err := t.peers.DialTwice(t.peers.Ctx, string(target), peer.KindStream, t.engine.idOf(string(target)), t.ElectionTimeout)
 	d := new(dialing)
 	if err == nil {
 		if c.(*peer.Outgoing).AwaitWelcome(t.ElectionTimeout) == nil {
-			d.conn = t.conns.newConn(c, string(target))
-			d.conn.unasked.Store(true)
+			d.conn = t.conns.NewConn(c, string(target))
+			d.conn.Unasked.Store(true)
 		}
 	}
 	d.ended = time.Now()
@@ -192,7 +193,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 		s.end()
 		return nil, errDeposed
 	}
-	q.LeaderCommitIndex = s.t.engine.log.committed(q.LeaderCommitIndex)
+	q.LeaderCommitIndex = s.t.engine.log.Committed(q.LeaderCommitIndex)
 	end := q.PrevLogEntry + uint64(len(q.Entries))
 	s.turn.Take()
 	s.mu.Lock()
@@ -208,13 +209,13 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	call := &entryCall{now, q, r}
 	first := s.term == 0
 	s.term, s.told, s.toldAt, s.commit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
-	s.conn.moves() // before unasked: until now this side did not wait for the follower
-	s.conn.unasked.Store(false)
+	s.conn.Moves() // before unasked: until now this side did not wait for the follower
+	s.conn.Unasked.Store(false)
 	s.mu.Unlock()
 	if first {
 		s.t.begin(s, q.Term)
 	}
-	s.write(appendEntries(s.out, q), s.conn.ask)
+	s.write(appendEntries(s.out, q), s.conn.Ask)
 	s.turn.Give()
 	s.tell()
 	for {
@@ -271,7 +272,7 @@ func (s *stream) tell() {
 		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
 		s.mu.Unlock()
 		if owes {
-			s.write(appendCommit(s.out, q), s.conn.tell)
+			s.write(appendCommit(s.out, q), s.conn.Tell)
 		}
 		s.turn.Give()
 	}
@@ -296,7 +297,7 @@ func (s *stream) Close() error {
 	s.end()
 	select {
 	case <-s.t.life.Stop:
-		// recentLog.GetLog may have ended the goroutine with which Raft sends. Then the one that takes the
+		// raftlog.RecentLog.GetLog may have ended the goroutine with which Raft sends. Then the one that takes the
 		// answers ends only when it gets a refusal.
 		s.t.wg.Go(func() {
 			select {
@@ -319,7 +320,7 @@ func (s *stream) end() {
 			delete(s.t.streams, s.to)
 		}
 		s.t.mu.Unlock()
-		s.t.wg.Go(func() { s.conn.Close() }) // as in watchConns; wg is not at zero yet, since read ends later
+		s.t.wg.Go(func() { s.conn.Close() }) // as in peer.Conns.Run; wg is not at zero yet, since read ends later
 	})
 }
 
@@ -351,14 +352,14 @@ func (s *stream) read() {
 		if len(s.sent) > 0 {
 			call = s.sent[0]
 			s.sent = s.sent[1:]
-			s.conn.unasked.Store(len(s.sent) == 0)
+			s.conn.Unasked.Store(len(s.sent) == 0)
 		}
 		s.mu.Unlock()
 		if call == nil { // the follower has closed the connection, or answers what was not asked
 			return
 		}
 		if *call.r = r; r.Success {
-			s.t.engine.log.acks.accepted(s.to, call.q)
+			s.t.engine.log.Acks.Accepted(s.to, call.q)
 		}
 		s.room.Raise()
 		select {
@@ -376,14 +377,14 @@ func (s *stream) read() {
 // handles a message, perhaps with a slow disk, the next one is read, so that this member knows
 // early what is committed.
 func (t *transport) takeStream(nc net.Conn) {
-	c := t.conns.newConn(nc, "")
+	c := t.conns.NewConn(nc, "")
 	a := &followerEnd{
 		t: t, conn: c, answers: make(chan raft.RPCResponse, mostOwed), owed: make(chan struct{}, mostOwed),
 		commits: make(chan raft.RPC, 1), over: make(chan struct{}), mute: make(chan struct{}),
 	}
 	var answering sync.WaitGroup
 	answering.Go(a.answer)
-	if err := a.read(nc.(peer.Incoming).From); !errors.Is(err, io.EOF) && !ofConnection(err) {
+	if err := a.read(nc.(peer.Incoming).From); !errors.Is(err, io.EOF) && !raftlog.OfConnection(err) {
 		t.peers.Log.Info("the connection for entries ends", "peer", nc.(peer.Incoming).From, "error", err)
 	}
 	close(a.over)
@@ -393,7 +394,7 @@ func (t *transport) takeStream(nc net.Conn) {
 // followerEnd is a follower's end of a stream.
 type followerEnd struct {
 	t       *transport
-	conn    *raftConn
+	conn    *peer.Conn
 	answers chan raft.RPCResponse // from Raft's main goroutine, which never has to wait: there are at most mostOwed
 	owed    chan struct{}         // holds one for each message that is not answered
 	commits chan raft.RPC         // the newest message that needs no answer, if Raft was busy when it came
@@ -422,12 +423,12 @@ func (f *followerEnd) read(from uint64) error {
 			return err
 		}
 		q.RPCHeader = header
-		f.conn.begun.Store(in.Buffered() > 0)
-		f.t.engine.leaderCommit.hear(q)
+		f.conn.Begun.Store(in.Buffered() > 0)
+		f.t.engine.leaderCommit.Hear(q)
 		if asks {
 			select {
 			case f.owed <- struct{}{}:
-				f.conn.owed.Add(1)
+				f.conn.Owed.Add(1)
 			case <-f.mute:
 				return net.ErrClosed
 			case <-f.t.peers.Ctx.Done():
@@ -476,7 +477,7 @@ func (f *followerEnd) answer() {
 				return
 			}
 			<-f.owed
-			f.conn.owed.Add(-1)
+			f.conn.Owed.Add(-1)
 		}
 	}
 }

@@ -248,7 +248,7 @@ func TestToldWhileBusy(t *testing.T) {
 		for index := range uint64(9) {
 			s.committed(1, index+1, 1)
 			synctest.Wait()
-			if told := follower.engine.leaderCommit.index.Load(); told != index+1 {
+			if told := follower.engine.leaderCommit.Index.Load(); told != index+1 {
 				t.Errorf("it knows of %d, want %d", told, index+1)
 			}
 		}
@@ -289,7 +289,7 @@ func TestStreamsShareNothing(t *testing.T) {
 }
 
 // TestLookAtBegin: a stream has been idle for somewhat less than tellAgain, with an election timeout of 200 ms,
-// when a long entry is sent. If watchConns looks while the entry is encoded, the follower does not count as silent.
+// when a long entry is sent. If peer.Conns.Run looks while the entry is encoded, the follower does not count as silent.
 func TestLookAtBegin(t *testing.T) {
 	leader, follower := openTransports(t)
 	follower.answers(t, succeed)
@@ -301,15 +301,15 @@ func TestLookAtBegin(t *testing.T) {
 	q.Entries[0].Data = make([]byte, 1<<20)
 	for i := range 100 {
 		q := *q
-		for !s.conn.reading.Load() {
+		for !s.conn.Reading.Load() {
 			runtime.Gosched()
 		}
-		s.conn.quiet.Store(8 - 1) // as after eight looks, each after 50 ms, in which nothing had to be sent
+		s.conn.Quiet.Store(8 - 1) // as after eight looks, each after 50 ms, in which nothing had to be sent
 		looked := make(chan bool)
 		go func() {
 			for began := time.Now(); time.Since(began) < time.Duration(i%50)*10*time.Microsecond; {
 			}
-			looked <- s.conn.look()
+			looked <- s.conn.Look()
 		}()
 		s.add(t, &q)
 		if <-looked {

@@ -16,7 +16,9 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -26,11 +28,12 @@ import (
 type transport struct {
 	*raft.NetworkTransport // nil before open
 	timing.Times
-	life      *Lifecycle
+	life      *lifecycle.Lifecycle
 	engine    *Engine
 	peers     *peer.Port
 	rpcs      chan raft.RPC  // for Raft's main goroutine
-	conns     raftConns      // see watchConns
+	conns     *peer.Conns    // that are open
+	accepted  chan net.Conn  // from the peer port; see take
 	receiving wake.Turn      // held while a snapshot is received
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() timing.Moment
@@ -75,10 +78,10 @@ func newTransport(e *Engine) *transport {
 	t := &transport{
 		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now, voted: e.cfg.Contacts.Accepted,
 		away: map[uint64]chan struct{}{}, waiting: map[string][]*waiting{},
-		conns:   raftConns{silence: times.ElectionTimeout, peers: port, seenAlive: e.cfg.Contacts.SeenAlive, open: map[*raftConn]struct{}{}, accepted: make(chan net.Conn), idOf: e.idOf},
-		streams: map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
+		accepted: make(chan net.Conn),
+		streams:  map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
-	t.conns.wg = &t.wg
+	t.conns = peer.NewConns(port, times.ElectionTimeout, e.cfg.Contacts.SeenAlive, e.idOf, &t.wg)
 	return t
 }
 
@@ -86,9 +89,9 @@ func newTransport(e *Engine) *transport {
 // be open.
 func (t *transport) open() {
 	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: raftLayer{&t.conns}, MaxPool: maxPool, Logger: Logger(t.peers.Log), MsgpackUseNewTimeFormat: true,
+		Stream: raftLayer{t}, MaxPool: maxPool, Logger: raftlog.Logger(t.peers.Log), MsgpackUseNewTimeFormat: true,
 	})
-	t.wg.Go(t.conns.watchConns)
+	t.wg.Go(t.conns.Run)
 	t.wg.Go(func() {
 		for {
 			select {
@@ -101,6 +104,15 @@ func (t *transport) open() {
 	})
 }
 
+// take hands a connection that another member has opened over to Raft.
+func (t *transport) take(c net.Conn) {
+	select {
+	case t.accepted <- c:
+	case <-t.peers.Ctx.Done():
+		c.Close()
+	}
+}
+
 // close closes it, if it was opened.
 func (t *transport) close() {
 	if t.NetworkTransport != nil {
@@ -110,7 +122,7 @@ func (t *transport) close() {
 
 // header returns the header for Raft messages sent by this member.
 func (t *transport) header() raft.RPCHeader {
-	id := storage.ServerID(t.engine.id)
+	id := storage.ServerID(t.engine.disk.ID)
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: t.EncodePeer(id, t.LocalAddr())}
 }
 
@@ -121,7 +133,7 @@ func (t *transport) dispatch(rpc raft.RPC) {
 	}
 	switch q := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
-		t.engine.leaderCommit.hear(q)
+		t.engine.leaderCommit.Hear(q)
 		if t.lacks(q) {
 			t.wg.Go(func() { t.answerLacking(rpc) })
 			return
@@ -158,7 +170,7 @@ var errDeposed = errors.New("cluster: this member has begun a later term than th
 // read from its log, or the snapshot, may be another leader's. If it were sent in the earlier term, the receiver would
 // apply it without learning of the later term, and an earlier message of this member, which comes late, would replace
 // it. If over returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
-func (t *transport) over(term uint64) bool { return t.engine.terms.newest.Load() > term }
+func (t *transport) over(term uint64) bool { return t.engine.disk.Terms.Newest.Load() > term }
 
 // lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
@@ -168,7 +180,7 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 	case at > applied || at == applied && at == 0:
 		return false
 	case at == applied: // as usual: then the log has it, unless it is empty
-		last, err := t.engine.storage.Log.LastIndex()
+		last, err := t.engine.disk.Storage.Log.LastIndex()
 		return err == nil && last == 0
 	}
 	if at == 0 { // it has the leader's first entry, or is a heartbeat, or what InstallSnapshot sends
@@ -177,7 +189,7 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 		}
 		at = 1
 	}
-	return t.engine.storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
+	return t.engine.disk.Storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
 }
 
 // answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not
@@ -188,7 +200,7 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 // one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
 func (t *transport) answerLacking(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
-	newest, err := t.engine.disk.newestSnapshot(t.now())
+	newest, err := t.engine.disk.NewestSnapshot(t.now())
 	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.LastApplied() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
 		t.pass(rpc)
 		return
@@ -201,7 +213,7 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 	}
 	switch {
 	case term != newest.Term:
-		err := fmt.Errorf("%s: the leader has another entry %d than the one with which this member's snapshot ends: %w", t.engine.storage.Name, newest.Index, election.ErrDiffers)
+		err := fmt.Errorf("%s: the leader has another entry %d than the one with which this member's snapshot ends: %w", t.engine.disk.Storage.Name, newest.Index, election.ErrDiffers)
 		t.life.Fail(err)
 		rpc.Respond(nil, err)
 	case newest.Index == q.PrevLogEntry:
@@ -249,7 +261,7 @@ var errBusy = errors.New("cluster: too busy")
 
 // pass gives a message to Raft's main goroutine. That may be writing to a stuck disk:
 // entries and snapshots wait for as long as it takes, since sending them again would not
-// make it faster, and the connection's signs of life say that they wait (see raftConn).
+// make it faster, and the connection's signs of life say that they wait (see peer.Conn).
 // Other messages wait for an election timeout.
 func (t *transport) pass(rpc raft.RPC) {
 	w, done := t.enqueue(rpc.Command)
@@ -267,7 +279,7 @@ func (t *transport) pass(rpc raft.RPC) {
 	case <-late:
 		rpc.Respond(nil, errBusy)
 	case <-t.peers.Ctx.Done():
-		rpc.Respond(nil, ErrClosed)
+		rpc.Respond(nil, lifecycle.ErrClosed)
 	}
 }
 
@@ -326,7 +338,7 @@ func (t *transport) install(rpc raft.RPC) error {
 		return errBusy
 	}
 	defer t.receiving.Give()
-	spool, err := t.engine.storage.Spool()
+	spool, err := t.engine.disk.Storage.Spool()
 	if t.checkDisk(err) != nil {
 		t.peers.Log.Error("cannot store a snapshot from the leader", "error", err)
 		return err
@@ -338,30 +350,30 @@ func (t *transport) install(rpc raft.RPC) error {
 	}
 	q := rpc.Command.(*raft.InstallSnapshotRequest)
 	if !t.awaitOwn(q.LastLogIndex) {
-		return ErrClosed
+		return lifecycle.ErrClosed
 	}
-	defer t.engine.saving.turn.Give()
+	defer t.engine.disk.Saving.Turn.Give()
 	needless := func() {
 		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
 	}
-	if t.engine.disk.hasAll(t.now(), t.engine.LastApplied(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.engine.Term() && t.engine.Role() == Follower {
+	if t.engine.disk.HasAll(t.now(), t.engine.LastApplied(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.engine.Term() && t.engine.Role() == Follower {
 		needless()
 		return nil
 	}
-	t.engine.saving.installing.Store(true)
-	defer t.engine.saving.installing.Store(false)
-	t.engine.unwritten.Store(nil)
+	t.engine.disk.Saving.Installing.Store(true)
+	defer t.engine.disk.Saving.Installing.Store(false)
+	t.engine.disk.Unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
-	t.engine.stall.write(t.now(), func() error {
+	t.engine.disk.Stall.Write(t.now(), func() error {
 		select {
 		case a := <-answered:
-			if a.Error != nil && endsWith(a.Error, errNeedless) {
+			if a.Error != nil && raftlog.EndsWith(a.Error, raftlog.ErrNeedless) {
 				needless()
 				return nil
 			}
 			// Raft only returns the error, and would be sent the snapshot for ever.
-			if why := t.engine.unwritten.Load(); why != nil && a.Error != nil {
+			if why := t.engine.disk.Unwritten.Load(); why != nil && a.Error != nil {
 				t.checkDisk(*why)
 			}
 			if r, ok := a.Response.(*raft.InstallSnapshotResponse); ok && r.Success {
@@ -369,7 +381,7 @@ func (t *transport) install(rpc raft.RPC) error {
 			}
 			rpc.Respond(a.Response, a.Error)
 		case <-t.peers.Ctx.Done():
-			rpc.Respond(nil, ErrClosed)
+			rpc.Respond(nil, lifecycle.ErrClosed)
 		}
 		return nil
 	})
@@ -379,10 +391,10 @@ func (t *transport) install(rpc raft.RPC) error {
 // awaitOwn takes the turn of saving, to install a snapshot that ends with the entry end. It returns false if this member
 // is closed first.
 func (t *transport) awaitOwn(end uint64) bool {
-	t.engine.saving.superseded.Store(end > t.engine.LastApplied())
-	defer t.engine.saving.superseded.Store(false)
+	t.engine.disk.Saving.Superseded.Store(end > t.engine.LastApplied())
+	defer t.engine.disk.Saving.Superseded.Store(false)
 	select {
-	case t.engine.saving.turn <- struct{}{}:
+	case t.engine.disk.Saving.Turn <- struct{}{}:
 		return true
 	case <-t.peers.Ctx.Done():
 		return false
@@ -395,7 +407,7 @@ func (t *transport) awaitOwn(end uint64) bool {
 func (t *transport) replaceEnd(q *raft.InstallSnapshotRequest) {
 	for range 3 { // a later term may begin meanwhile
 		var l raft.Log
-		if t.engine.storage.Log.GetLog(q.LastLogIndex, &l) != nil || l.Term == q.LastLogTerm {
+		if t.engine.disk.Storage.Log.GetLog(q.LastLogIndex, &l) != nil || l.Term == q.LastLogTerm {
 			return
 		}
 		term := t.engine.Term() // first: if a later one begins, Raft ignores the message
@@ -421,13 +433,13 @@ var errLaterTerm = errors.New("cluster: a later term has begun")
 func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 	q := rpc.Command.(*raft.InstallSnapshotRequest)
 	in := peer.ReadFunc(func(p []byte) (int, error) {
-		if t.engine.terms.newest.Load() > q.Term {
+		if t.engine.disk.Terms.Newest.Load() > q.Term {
 			return 0, errLaterTerm
 		}
 		return rpc.Reader.Read(p)
 	})
 	out := peer.WriteFunc(func(p []byte) (n int, err error) {
-		err = t.engine.stall.write(t.now(), func() error {
+		err = t.engine.disk.Stall.Write(t.now(), func() error {
 			n, err = spool.Write(p)
 			return err
 		})
@@ -449,7 +461,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 // returns it. That there is no file descriptor is no fault: the leader sends the snapshot again.
 func (t *transport) checkDisk(err error) error {
 	if err != nil && !storage.OutOfFiles(err) {
-		t.life.CannotWrite(t.engine.storage, err)
+		t.life.CannotWrite(t.engine.disk.Storage, err)
 	}
 	return err
 }
@@ -458,7 +470,7 @@ func (t *transport) checkDisk(err error) error {
 // and may be long, so the sender's connections are closed; it sends the snapshot again if it
 // still leads. What has come of it already is discarded.
 func (t *transport) refuse(rpc raft.RPC, err error) {
-	t.conns.hangUp(storage.MemberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
+	t.conns.HangUp(storage.MemberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
 	io.Copy(io.Discard, rpc.Reader)
 	rpc.Respond(nil, err)
 }
@@ -500,7 +512,7 @@ func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
 func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
 		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
-		if ok && t.engine.terms.during(q.Term, func() bool {
+		if ok && t.engine.disk.Terms.During(q.Term, func() bool {
 			if q.Term != t.engine.Term() || t.engine.Role() != Follower {
 				return false
 			}
@@ -519,7 +531,7 @@ func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
 // request lost on one can cost an election.
 func renewed(call func() error) (err error) {
 	for range maxPool + 1 {
-		if err = call(); err == nil || !endsWith(err, io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed) {
+		if err = call(); err == nil || !raftlog.EndsWith(err, io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed) {
 			break
 		}
 	}
@@ -591,10 +603,10 @@ func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, a
 		return errDeposed
 	}
 	args.Entries = shorten(args)
-	args.LeaderCommitIndex = t.engine.log.committed(args.LeaderCommitIndex)
+	args.LeaderCommitIndex = t.engine.log.Committed(args.LeaderCommitIndex)
 	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
 	if err == nil && resp.Success {
-		t.engine.log.acks.accepted(id, args)
+		t.engine.log.Acks.Accepted(id, args)
 	}
 	return err
 }
@@ -763,3 +775,34 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	}
 	return s, nil
 }
+
+// raftLayer implements [raft.StreamLayer] on the peer port. Its connections are watched.
+type raftLayer struct{ t *transport }
+
+func (l raftLayer) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.t.accepted:
+		return l.t.conns.NewConn(c, ""), nil
+	case <-l.t.peers.Ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
+func (l raftLayer) Close() error { return nil } // the peer port is closed by its owner
+
+func (l raftLayer) Addr() net.Addr { return peerAddr(l.t.peers.Addr) }
+
+func (l raftLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
+	p := l.t.peers
+	c, err := p.DialTwice(p.Ctx, string(addr), peer.KindRaft, l.t.engine.idOf(string(addr)), l.t.ElectionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return l.t.conns.NewConn(c, string(addr)), nil
+}
+
+// peerAddr is an address as the configuration gives it.
+type peerAddr string
+
+func (peerAddr) Network() string  { return "tcp" }
+func (a peerAddr) String() string { return string(a) }

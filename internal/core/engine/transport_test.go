@@ -213,7 +213,7 @@ func TestRedialInFlight(t *testing.T) {
 			if err := leader.appendEntries("2", "follower:1", &raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse)); err != nil {
 				t.Error(err)
 			}
-			leader.conns.redial("follower:1", true)
+			leader.conns.Redial("follower:1", true)
 		}
 		time.Sleep(time.Second)
 	})
@@ -232,7 +232,7 @@ func TestLongMessageAfterRedial(t *testing.T) {
 			})
 		}
 		asking.Wait()
-		leader.conns.redial("follower:1", true)
+		leader.conns.Redial("follower:1", true)
 		time.Sleep(time.Second)
 		q := entryAt(2, 1)
 		q.Entries[0].Data = make([]byte, 600<<10)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -225,7 +225,7 @@ func (m *Membership) ask(ctx context.Context, addr string, q Request) (Reply, er
 	}
 	answered := make(chan Reply, 1)
 	if !m.Port.Run(func() { answered <- m.answer(q) }) {
-		return Reply{}, engine.ErrClosed
+		return Reply{}, lifecycle.ErrClosed
 	}
 	select {
 	case r := <-answered:
@@ -233,6 +233,6 @@ func (m *Membership) ask(ctx context.Context, addr string, q Request) (Reply, er
 	case <-ctx.Done():
 		return Reply{}, begun{ctx.Err()}
 	case <-m.Port.Ctx.Done():
-		return Reply{}, begun{engine.ErrClosed}
+		return Reply{}, begun{lifecycle.ErrClosed}
 	}
 }

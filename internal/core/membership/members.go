@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -39,7 +40,7 @@ type Config struct {
 
 // Parts are what a [Membership] works with.
 type Parts struct {
-	*engine.Lifecycle
+	*lifecycle.Lifecycle
 	Engine   *engine.Engine
 	Contacts *election.Contacts
 	Digests  *election.Digests

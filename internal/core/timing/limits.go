@@ -53,7 +53,7 @@ func RetryBackoff(failed int) time.Duration { return RetryAfter << min(failed-1,
 
 // Limits for a connection within an election timeout.
 const (
-	LooksPerTimeout = 4        // how often watchConns looks at a connection in that time
+	LooksPerTimeout = 4        // how often peer.Conns.Run looks at a connection in that time
 	MaxWrite        = 64 << 10 // the most bytes that may take that long to be sent
 )
 

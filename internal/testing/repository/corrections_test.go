@@ -10,12 +10,12 @@ var corrections = []putBack{
 		{"internal/core/engine/stream.go", "\tdefer s.end() // unblocks Raft if it is sending\n", ""},
 	}, []finding{{"internal/core/engine", "TestStreamRefused", "the sender waits for ever"}}},
 	{"heartbeats", []edit{
-		{"internal/core/engine/transport.go", "if ok && t.engine.terms.during(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
+		{"internal/core/engine/transport.go", "if ok && t.engine.disk.Terms.During(q.Term, func() bool {", "if ok && func(f func() bool) bool { return f() }(func() bool {"},
 		{"internal/core/engine/transport.go", "if q.Term != t.engine.Term() || t.engine.Role() != Follower {", "if q.Term == 0 {"},
 	}, []finding{{"internal/core/engine", "TestHeartbeatOfNewTerm", "FAIL"}}},
 	{"terms", []edit{
-		{"internal/core/engine/disk.go", "\tt.turn.Take()\n\tt.newest.Store(term)\n\tt.turn.Give()\n", "\tt.newest.Store(term)\n"},
-	}, []finding{{"internal/core/engine", "TestTerms", "has begun meanwhile"}}},
+		{"internal/core/raftlog/disk.go", "\tt.Turn.Take()\n\tt.Newest.Store(term)\n\tt.Turn.Give()\n", "\tt.Newest.Store(term)\n"},
+	}, []finding{{"internal/core/raftlog", "TestTerms", "has begun meanwhile"}}},
 	{"kept connections", []edit{
 		{"internal/core/engine/transport.go", "for range maxPool + 1 {", "for range 1 {"},
 	}, []finding{{"internal/core/engine", "TestTransportRestart", "FAIL"}, {"internal/testing/whole", "TestHandOverAfterRestarts", "FAIL"}}},
@@ -29,7 +29,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "if t.has(id, target, q) {", "if false {"},
 	}, []finding{{"cluster", "TestSnapshotOlderThanState", "did not happen: the whole cluster"}}},
 	{"an end that is only in the snapshot", []edit{
-		{"internal/core/engine/asynclog.go", "err != raft.ErrLogNotFound ||", "true ||"},
+		{"internal/core/raftlog/asynclog.go", "err != raft.ErrLogNotFound ||", "true ||"},
 	}, []finding{{"cluster", "TestFirstLeaderOfRestored", "the members' logs end with"}}},
 	{"end of the wait for a return", []edit{
 		{"cluster/pulse.go", "\t\tb.led = term\n\t\tb.engine.HasReturned(b.to.ID)\n", "\t\tb.led = term\n"},
@@ -41,22 +41,22 @@ var corrections = []putBack{
 		{"internal/core/engine/engine.go", "\t\te.transport.doubts.Add(1)\n", ""},
 	}, []finding{{"cluster", "TestLaterTermWhileQuiet", "the leader has not learned of the term"}}},
 	{"watched connections", []edit{
-		{"internal/core/engine/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
+		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []finding{{"cluster", "TestForgottenWhileReplicating", "did not happen: the entry"}}},
 	{"signs of life", []edit{
-		{"internal/core/engine/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
+		{"internal/core/peer/conn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "Success:false"}}},
 	{"snapshots are not cut", []edit{
-		{"internal/core/engine/raftconn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
+		{"internal/core/peer/conn.go", "if c.to != addr || c.long.Load() {", "if c.to != addr {"},
 	}, []finding{
 		{"cluster", "TestSnapshotOnNarrowLink", "FAIL"},
 		{"cluster", "TestSnapshotBesideLateHeartbeat", "FAIL"},
 	}},
 	{"snapshots are waited for", []edit{
-		{"internal/core/engine/raftconn.go", "patience = most", "_ = most"},
+		{"internal/core/peer/conn.go", "patience = most", "_ = most"},
 	}, []finding{{"internal/core/engine", "TestSnapshotInGulps", "bytes"}}},
 	{"unused connections", []edit{
-		{"internal/core/engine/raftconn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
+		{"internal/core/peer/conn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
 	}, []finding{{"internal/core/engine", "TestVoteOverForgotten", "i/o timeout"}}},
 	{"waiting messages", []edit{
 		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
@@ -107,7 +107,7 @@ var corrections = []putBack{
 		{"internal/core/engine/elect.go", "return e.Term() >= term", "return true"},
 	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
 	{"applied entries", []edit{
-		{"internal/core/engine/store.go", "at <= min(last, s.passed())", "at <= min(last, 0)"},
+		{"internal/core/raftlog/store.go", "at <= min(last, s.passed())", "at <= min(last, 0)"},
 	}, []finding{{"internal/core/engine", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
 		{"internal/core/engine/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
@@ -213,47 +213,47 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
 	{"installation of a snapshot", []edit{
-		{"internal/core/engine/transport.go", "\tt.engine.stall.write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
+		{"internal/core/engine/transport.go", "\tt.engine.disk.Stall.Write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
 	{"snapshot of an earlier term", []edit{
-		{"internal/core/engine/transport.go", "if t.engine.terms.newest.Load() > q.Term {", "if t.engine.terms.newest.Load() > 1<<63 {"},
+		{"internal/core/engine/transport.go", "if t.engine.disk.Terms.Newest.Load() > q.Term {", "if t.engine.Terms.Newest.Load() > 1<<63 {"},
 	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
 	{"snapshot that cannot be stored", []edit{
 		{"internal/core/engine/transport.go", "why != nil && a.Error != nil {", "false && why != nil && a.Error != nil {"},
 	}, []finding{{"internal/core/engine", "TestInstallFails", "the member does not stop"}}},
 	{"recent entries", []edit{
-		{"internal/core/engine/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
-	}, []finding{{"internal/core/engine", "TestRecentLog", "are kept, want"}}},
+		{"internal/core/raftlog/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
+	}, []finding{{"internal/core/raftlog", "TestRecentLog", "are kept, want"}}},
 	{"snapshot and log", []edit{
-		{"internal/core/engine/engine.go", "err := o.storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
+		{"internal/core/engine/engine.go", "err := o.disk.Storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"own snapshot that ends late", []edit{
-		{"internal/core/engine/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn ErrClosed\n\t}\n\tdefer t.engine.saving.turn.Give()\n", ""},
+		{"internal/core/engine/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn lifecycle.ErrClosed\n\t}\n\tdefer t.engine.disk.Saving.Turn.Give()\n", ""},
 	}, []finding{{"cluster", "TestOwnSnapshotEndsLate", "Raft takes the snapshot that ends"}}},
 	{"follower without the entries before its snapshot", []edit{
 		{"internal/core/engine/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
 	}, []finding{{"cluster", "TestTailRefused", "did not happen: a write"}}},
 	{"snapshot that comes late", []edit{
-		{"internal/core/engine/transport.go", "if t.engine.disk.hasAll(", "if false && t.engine.disk.hasAll("},
-		{"internal/core/engine/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
+		{"internal/core/engine/transport.go", "if t.engine.disk.HasAll(", "if false && t.engine.disk.HasAll("},
+		{"internal/core/raftlog/store.go", "if s.disk.Saving.Installing.Load() && ", "if false && "},
 	}, []finding{
 		{"internal/core/engine", "TestSnapshotAfterItsEntries", "its newest list of members is"},
 		{"internal/core/engine", "TestSnapshotToCandidate", "its newest list of members is"},
 	}},
 	{"snapshot that comes before its entries are stored", []edit{
-		{"internal/core/engine/store.go", "if s.disk.saving.installing.Load() && ", "if false && "},
+		{"internal/core/raftlog/store.go", "if s.disk.Saving.Installing.Load() && ", "if false && "},
 	}, []finding{{"internal/core/engine", "TestSnapshotDuringItsEntries", "its newest list of members is"}}},
 	{"snapshot before a barrier", []edit{
-		{"internal/core/engine/store.go", "return newest.Index > index || ", "return "},
+		{"internal/core/raftlog/store.go", "return newest.Index > index || ", "return "},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeBarrier", "before the snapshot"}}},
 	{"entry that comes late", []edit{
-		{"internal/core/engine/store.go", "if last = newest.Index; index < last &&", "if last = newest.Index; false && index < last &&"},
+		{"internal/core/raftlog/store.go", "if last = newest.Index; index < last &&", "if last = newest.Index; false && index < last &&"},
 	}, []finding{{"internal/core/engine", "TestEmptyEntryLate", "it refuses the next entries"}}},
 	{"snapshot's end, by the follower", []edit{
 		{"internal/core/engine/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
 	{"entries by a leader that was replaced", []edit{
-		{"internal/core/engine/transport.go", "return t.engine.terms.newest.Load() > term", "return false && t.engine.terms.newest.Load() > term"},
+		{"internal/core/engine/transport.go", "return t.engine.disk.Terms.Newest.Load() > term", "return false && t.engine.Terms.Newest.Load() > term"},
 	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends"}}},
 	{"a snapshot by a leader that was replaced", []edit{
 		{"internal/core/engine/transport.go", "if t.over(q.Term) {", "if false {"},
@@ -272,10 +272,10 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "if err != nil || !r.Success {\n\t\treturn err\n\t}\n\t// If this", "if err != nil || r.Success || !r.Success {\n\t\treturn err\n\t}\n\t// If this"},
 	}, []finding{{"cluster", "TestStaleLog", "states differ"}}},
 	{"kept entry", []edit{
-		{"internal/core/engine/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
-	}, []finding{{"internal/core/engine", "TestGuardedLog", "FAIL"}}},
+		{"internal/core/raftlog/store.go", "if last == newest.Index {", "if last == 1<<63 && newest.Index == 0 {"},
+	}, []finding{{"internal/core/raftlog", "TestGuardedLog", "FAIL"}}},
 	{"replaced entry", []edit{
-		{"internal/core/engine/store.go", "\t\tif !replaced {\n", "\t\tif replaced || !replaced {\n"},
+		{"internal/core/raftlog/store.go", "\t\tif !replaced {\n", "\t\tif replaced || !replaced {\n"},
 	}, []finding{
 		{"internal/core/engine", "TestFollowerModel/wal", "the member stops by itself"},
 		{"internal/core/engine", "TestFollowerModel/boltdb", "the member stops by itself"},
@@ -289,8 +289,8 @@ var corrections = []putBack{
 		{"internal/core/storage", "TestModel/memory", "was stored although"},
 	}},
 	{"gap", []edit{
-		{"internal/core/engine/store.go", "if index > last+1 {", "if index == 1<<63 {"},
-	}, []finding{{"internal/core/engine", "TestGuardedLog", "FAIL"}}},
+		{"internal/core/raftlog/store.go", "if index > last+1 {", "if index == 1<<63 {"},
+	}, []finding{{"internal/core/raftlog", "TestGuardedLog", "FAIL"}}},
 	{"superseded log", []edit{
 		{"internal/core/storage/directory.go", "\tif old != nil {\n", "\tif old == nil && err != nil {\n"},
 	}, []finding{{"internal/core/storage", "TestSupersededLog", "FAIL"}}},
@@ -301,7 +301,7 @@ var corrections = []putBack{
 		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
 	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
 	{"stuck snapshot", []edit{
-		{"internal/core/engine/store.go", "err := s.disk.snapshots.write(at, f)", "_ = at\n\terr := f()"},
+		{"internal/core/raftlog/store.go", "err := s.disk.Snapshots.Write(at, f)", "_ = at\n\terr := f()"},
 	}, []finding{{"cluster", "TestStuckSnapshot", "no other member led"}}},
 	{"snapshot threshold", []edit{
 		{"internal/core/engine/engine.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},
@@ -316,29 +316,29 @@ var corrections = []putBack{
 		{"internal/core/storage/memory.go", "\ts.keepVotes()\n", ""},
 	}, []finding{{"internal/core/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
-		{"internal/core/engine/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
+		{"internal/core/raftlog/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
 	}, []finding{{"internal/core/engine", "TestVoteNotStored", "failed to save current term"}}},
 	{"vote not stored", []edit{
-		{"internal/core/engine/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
+		{"internal/core/raftlog/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
 	}, []finding{{"internal/core/engine", "TestVoteNotStored", "it has voted"}}},
 	{"log or snapshot not read", []edit{
-		{"internal/core/engine/store.go", "\t\ts.CannotRead(s.disk.storage, err)\n", ""},
-		{"internal/core/engine/store.go", "if err != nil && !replaced {", "if err != nil && replaced {"},
+		{"internal/core/raftlog/store.go", "\t\ts.CannotRead(s.disk.Storage, err)\n", ""},
+		{"internal/core/raftlog/store.go", "if err != nil && !replaced {", "if err != nil && replaced {"},
 	}, []finding{{"cluster", "TestDamagedWhileItLeads", "the leader's fault is <nil>"}, {"cluster", "TestLostWhileItLeads", "the leader's fault is <nil>"}}},
 	{"an entry to apply that cannot be read", []edit{
-		{"internal/core/engine/store.go", "r.started.Load() && r.life.Over.Load() {", "r.started.Load() && r.life.Killed.Load() {"},
+		{"internal/core/raftlog/store.go", "r.Started.Load() && r.life.Over.Load() {", "r.Started.Load() && r.life.Killed.Load() {"},
 	}, []finding{{"cluster", "TestCannotReadWhatItApplies", "panic"}}},
 	{"the same while it is closed", []edit{
-		{"internal/core/engine/lifecycle.go", "\tcase <-l.Stop:\n\t\tl.Over.Store(true)\n", "\tcase <-l.Stop:\n"},
+		{"internal/core/lifecycle/lifecycle.go", "\tcase <-l.Stop:\n\t\tl.Over.Store(true)\n", "\tcase <-l.Stop:\n"},
 	}, []finding{{"cluster", "TestCannotReadWhileClosed", "panic"}}},
 	{"an entry to send that cannot be read", []edit{
 		{"internal/core/engine/stream.go", "\tcase <-s.t.life.Stop:\n", "\tcase <-s.t.engine.down:\n"},
 	}, []finding{{"cluster", "TestCannotReadWhatItStreams", "it cannot be closed"}}},
 	{"log not stored", []edit{
-		{"internal/core/engine/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
+		{"internal/core/raftlog/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
 	}, []finding{{"cluster", "TestLogNotStored", "no fault"}}},
 	{"same term", []edit{
-		{"internal/core/engine/store.go", "err == nil && stored == val {", "err == nil && stored == val && val == 1<<63 {"},
+		{"internal/core/raftlog/store.go", "err == nil && stored == val {", "err == nil && stored == val && val == 1<<63 {"},
 	}, []finding{{"cluster", "TestFaultAtStart", "it hangs"}}},
 	{"latch", []edit{
 		{"internal/core/storage/latch.go", "\tif s.fault == nil {\n\t\ts.fault = f()\n\t}\n\treturn s.fault\n", "\treturn f()\n"},

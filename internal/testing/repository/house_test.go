@@ -31,7 +31,8 @@ const house = `
 	znode session watch internal/core/locks internal/core/stopwatch internal/core/wake internal/core/fdlimit internal/core/either internal/core/diskspace internal/core/fsync internal/core/persona internal/core/sasl
 	fsm internal/core/report
 	internal/core/storage internal/core/election
-	internal/core/peer
+	internal/core/peer internal/core/lifecycle
+	internal/core/raftlog
 	internal/core/engine
 	internal/core/membership
 	server cluster
@@ -256,7 +257,7 @@ var pureAllowed = map[string][]string{
 
 // engineOnly are the packages that may know Raft's library and its stores, apart from tests and what is for tests. Package fsm implements
 // an interface of the library, in one file.
-var engineOnly = []string{"internal/core/engine", "internal/core/storage"}
+var engineOnly = []string{"internal/core/engine", "internal/core/raftlog", "internal/core/storage"}
 
 // TestRaftBehindWall checks that all others go through package engine.
 func TestRaftBehindWall(t *testing.T) {

@@ -74,7 +74,7 @@ var putBacks = []putBack{
 	}, []finding{{"internal/core/engine", "TestSameSnapshotAgain", "times in a minute"}}},
 	{"nobody hears of the state with which a member starts", []edit{
 		{"internal/core/engine/engine.go", "\te.replica.Observe(observer{e}) // first: it must hear of the state that the storage has\n", ""},
-		{"internal/core/engine/engine.go", "\tmachine := &gatedFSM", "\te.replica.Observe(observer{e})\n\tmachine := &gatedFSM"},
+		{"internal/core/engine/engine.go", "\tmachine := &raftlog.GatedFSM", "\te.replica.Observe(observer{e})\n\tmachine := &raftlog.GatedFSM"},
 	}, []finding{{"internal/core/engine", "TestStartsWithState", "its state is said"}, {"cluster", "TestAheadOfLeader", "FAIL"}}},
 	{"a member that is stuck only in a snapshot does not count for an election", []edit{
 		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.engine.SnapshotStall(at))\n"},

@@ -176,7 +176,7 @@ var plants = []plant{
 	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
 		{"internal/core/engine/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
-		{"internal/core/engine/raftconn.go", "\t\t\tif c.look() {\n", "\t\t\tif c.look() && false {\n"},
+		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
 		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })", "_ = l.watch"},
@@ -184,23 +184,23 @@ var plants = []plant{
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
 		{"internal/core/engine/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
-		{"internal/core/engine/raftconn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
+		{"internal/core/peer/conn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
 	}, []string{"connections", "recovery", "progress"}},
 	// What a leader shows of entries that its disk has not written.
 	{"a leader applies an entry before its disk has it", []edit{
-		{"internal/core/engine/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
+		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
 	}, lossChecks},
 	{"a leader tells the others that an entry is committed before its disk has it", []edit{
-		{"internal/core/engine/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
+		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
 	}, lossChecks},
 	{"something else is stored before what a leader has not written", []edit{
-		{"internal/core/engine/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed", "\tfor end := uint64(0); a.failed"},
+		{"internal/core/raftlog/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed", "\tfor end := uint64(0); a.failed"},
 	}, lossChecks},
 	{"a leader counts itself among those that have what it has not written", []edit{
-		{"internal/core/engine/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
+		{"internal/core/raftlog/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
 	}, lossChecks},
 	{"a follower acknowledges an entry before its disk has it", []edit{
-		{"internal/core/engine/asynclog.go", "!a.off && a.leads() && a.postpone", "!a.off && a.postpone"},
+		{"internal/core/raftlog/asynclog.go", "!a.Off && a.Leads() && a.postpone", "!a.Off && a.postpone"},
 	}, lossChecks},
 	// What goes over a stream.
 	{"a message says that more is committed than a follower has accepted", []edit{

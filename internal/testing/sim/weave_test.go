@@ -21,13 +21,13 @@ import (
 
 // woven are the packages whose code gets points (see package perturb). The packages
 // below them need none: they have no goroutines, and their callers do the locking.
-var woven = []string{".", "cluster", "fsm", "internal/core/election", "internal/core/engine", "internal/core/membership", "internal/core/peer", "internal/core/server", "internal/core/storage", "internal/core/wake"}
+var woven = []string{".", "cluster", "fsm", "internal/core/election", "internal/core/engine", "internal/core/lifecycle", "internal/core/membership", "internal/core/peer", "internal/core/raftlog", "internal/core/server", "internal/core/storage", "internal/core/wake"}
 
 // notWoven are files whose functions run while a lock of a package that is not woven is
 // held. If such a function slept, virtual time would stop.
 var notWoven = map[string]bool{
-	"internal/core/engine/log.go":        true, // go-hclog
-	"internal/core/engine/raftconn.go":   true, // Raft's transport, which closes connections
+	"internal/core/raftlog/log.go":       true, // go-hclog
+	"internal/core/peer/conn.go":         true, // Raft's transport, which closes connections
 	"internal/core/peer/peers.go":        true, // the same
 	"internal/core/storage/bolt.go":      true, // bbolt, as in those below
 	"internal/core/storage/boltpages.go": true,

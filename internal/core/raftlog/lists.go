@@ -1,4 +1,4 @@
-package engine
+package raftlog
 
 import (
 	"sync"
@@ -6,9 +6,9 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// lists notes where the last two lists of members are in this member's log, committed or not, and
+// Lists notes where the last two lists of members are in this member's log, committed or not, and
 // whether this member has a vote in them. Its methods are safe for concurrent use.
-type lists struct {
+type Lists struct {
 	mu             sync.Mutex
 	newest, before list
 }
@@ -19,7 +19,7 @@ type list struct {
 }
 
 // note is called for every entry that is stored or read, in any order. Raft reads all when it starts.
-func (x *lists) note(l *raft.Log, self raft.ServerID) {
+func (x *Lists) note(l *raft.Log, self raft.ServerID) {
 	if l.Type != raft.LogConfiguration {
 		return
 	}
@@ -42,7 +42,7 @@ func (x *lists) note(l *raft.Log, self raft.ServerID) {
 }
 
 // deleted notes that a part of the log was deleted, which may be its end.
-func (x *lists) deleted(first, last uint64) {
+func (x *Lists) deleted(first, last uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for range 2 {
@@ -50,4 +50,15 @@ func (x *lists) deleted(first, last uint64) {
 			x.newest, x.before = x.before, list{}
 		}
 	}
+}
+
+// LoseVote reports whether the newest list takes this member's vote away and is after committed. voted is whether it has a vote in
+// the state after the entry applied, or a later one.
+func (x *Lists) LoseVote(applied uint64, voted bool, committed uint64) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.before.index > applied { // otherwise it may be older than a snapshot that was received since
+		voted = x.before.votes
+	}
+	return voted && !x.newest.votes && x.newest.index > committed
 }

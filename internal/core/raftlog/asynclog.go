@@ -1,4 +1,4 @@
-package engine
+package raftlog
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// asyncLog is the log as Raft sees it. While this member leads, its disk writes an entry while
+// AsyncLog is the log as Raft sees it. While this member leads, its disk writes an entry while
 // Raft already sends it to the other members (section 10.2.1 of Raft's thesis). By itself,
 // Raft stores an entry first, so a write would wait for two disks, one after the other.
 //
@@ -27,7 +27,7 @@ import (
 // nobody outside this process may learn that one is committed before that is true: before this
 // member's disk has it, or a majority of the voters without this member. Three gates see to it:
 //
-//   - the state machine gets an entry only then ([gatedFSM], by await);
+//   - the state machine gets an entry only then ([GatedFSM], by await);
 //   - no message says before that it is committed (committed, in [transport] and [stream]);
 //   - nothing else is written to the log, and no term or vote, before all that is pending
 //     (flush). So whatever this member says in a later term, its disk has all that its Raft
@@ -36,12 +36,12 @@ import (
 // Only a leader's entries with commands become pending, and at most mostPending bytes of them.
 // docs/decisions/022-one-disk-on-the-way.md has the argument. The methods are safe for
 // concurrent use.
-type asyncLog struct {
-	guardedStore                      // set before Raft is started
-	servers      func() []raft.Server // the newest list; set before Raft is started
-	leads        func() bool          // this member's Raft leads; set before Raft is started
-	acks         acks
-	off          bool        // nothing becomes pending; set before Raft is started
+type AsyncLog struct {
+	GuardedStore                      // set before Raft is started
+	Servers      func() []raft.Server // the newest list; set before Raft is started
+	Leads        func() bool          // this member's Raft leads; set before Raft is started
+	Acks         Acks
+	Off          bool        // nothing becomes pending; set before Raft is started
 	more         wake.Signal // for run: there are pending entries
 
 	mu      sync.Mutex
@@ -57,25 +57,26 @@ type asyncLog struct {
 // for what it is given at once counts as stuck.
 const mostPending = 1 << 20
 
-func newAsyncLog() *asyncLog { return &asyncLog{more: wake.NewSignal()} }
+// NewAsyncLog returns an AsyncLog without a storage.
+func NewAsyncLog() *AsyncLog { return &AsyncLog{more: wake.NewSignal()} }
 
 // StoreLog implements raft.LogStore.
-func (a *asyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{l}) }
+func (a *AsyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs implements raft.LogStore. Raft calls it on its main goroutine, on which alone its
 // state changes from or to that of a leader: as a leader it stores only what it has proposed.
-func (a *asyncLog) StoreLogs(logs []*raft.Log) error {
-	if !a.off && a.leads() && a.postpone(logs) {
+func (a *AsyncLog) StoreLogs(logs []*raft.Log) error {
+	if !a.Off && a.Leads() && a.postpone(logs) {
 		return nil
 	}
-	if err := a.flush(); err != nil {
+	if err := a.Flush(); err != nil {
 		return err
 	}
-	return a.guardedStore.StoreLogs(logs)
+	return a.GuardedStore.StoreLogs(logs)
 }
 
 // postpone makes a leader's entries pending, if they may be. It waits until there is room.
-func (a *asyncLog) postpone(logs []*raft.Log) bool {
+func (a *AsyncLog) postpone(logs []*raft.Log) bool {
 	bytes := 0
 	for _, l := range logs {
 		if l.Type != raft.LogCommand {
@@ -96,8 +97,8 @@ func (a *asyncLog) postpone(logs []*raft.Log) bool {
 	return true
 }
 
-// run writes pending entries until stop is closed, and then those that are left.
-func (a *asyncLog) run() {
+// Run writes pending entries until stop is closed, and then those that are left.
+func (a *AsyncLog) Run() {
 	for open := true; open; {
 		select {
 		case <-a.more:
@@ -111,7 +112,7 @@ func (a *asyncLog) run() {
 
 // write writes what is pending, and reports whether it has to be called again. If last is set,
 // nothing becomes pending any more once it returns false.
-func (a *asyncLog) write(last bool) bool {
+func (a *AsyncLog) write(last bool) bool {
 	a.mu.Lock()
 	n, bytes := 0, 0
 	for n < len(a.pending) && (n == 0 || bytes+len(a.pending[n].Data) <= mostPending/2) {
@@ -125,7 +126,7 @@ func (a *asyncLog) write(last bool) bool {
 		return false
 	}
 	a.mu.Unlock()
-	err := a.guardedStore.StoreLogs(logs)
+	err := a.GuardedStore.StoreLogs(logs)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if err != nil {
@@ -137,8 +138,8 @@ func (a *asyncLog) write(last bool) bool {
 	return true
 }
 
-// flush waits until everything that is pending now is written.
-func (a *asyncLog) flush() error {
+// Flush waits until everything that is pending now is written.
+func (a *AsyncLog) Flush() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.pending) == 0 {
@@ -152,15 +153,15 @@ func (a *asyncLog) flush() error {
 
 // awaitNews waits until run has written something, or could not. It does so also if the member is
 // closed. The caller holds mu.
-func (a *asyncLog) awaitNews() {
+func (a *AsyncLog) awaitNews() {
 	news := a.news.Wait()
 	a.mu.Unlock()
 	<-news
 	a.mu.Lock()
 }
 
-// drain waits until nothing is pending for a moment, or cannot be written, or ctx is done.
-func (a *asyncLog) drain(ctx context.Context) {
+// Drain waits until nothing is pending for a moment, or cannot be written, or ctx is done.
+func (a *AsyncLog) Drain(ctx context.Context) {
 	for {
 		a.mu.Lock()
 		news, n, err := a.news.Wait(), len(a.pending), a.failed
@@ -178,7 +179,7 @@ func (a *asyncLog) drain(ctx context.Context) {
 
 // begins returns the index of the first pending entry, and its term; 0 if there is none. news is
 // closed when that has changed.
-func (a *asyncLog) begins() (index, term uint64, news <-chan struct{}) {
+func (a *AsyncLog) begins() (index, term uint64, news <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.pending) == 0 {
@@ -187,15 +188,15 @@ func (a *asyncLog) begins() (index, term uint64, news <-chan struct{}) {
 	return a.pending[0].Index, a.pending[0].Term, a.news.Wait()
 }
 
-// await blocks until an entry that Raft takes to be committed is so whatever happens to this
+// Await blocks until an entry that Raft takes to be committed is so whatever happens to this
 // process. It returns false if the member is closed before.
-func (a *asyncLog) await(index uint64) bool {
+func (a *AsyncLog) Await(index uint64) bool {
 	for {
 		first, term, written := a.begins()
 		if first == 0 || index < first {
 			return true
 		}
-		accepted := a.acks.wait()
+		accepted := a.Acks.Wait()
 		if index <= a.byOthers(term) {
 			return true
 		}
@@ -208,9 +209,9 @@ func (a *asyncLog) await(index uint64) bool {
 	}
 }
 
-// committed returns how far the log is committed whatever happens to this process, if Raft takes
+// Committed returns how far the log is committed whatever happens to this process, if Raft takes
 // it to be committed up to index.
-func (a *asyncLog) committed(index uint64) uint64 {
+func (a *AsyncLog) Committed(index uint64) uint64 {
 	for {
 		first, term, _ := a.begins()
 		if first == 0 || index < first {
@@ -227,14 +228,14 @@ func (a *asyncLog) committed(index uint64) uint64 {
 
 // byOthers returns how far a majority of the voters has the log of this member, which leads in
 // term, without this member itself.
-func (a *asyncLog) byOthers(term uint64) uint64 {
-	return a.acks.majority(term, a.servers())
+func (a *AsyncLog) byOthers(term uint64) uint64 {
+	return a.Acks.majority(term, a.Servers())
 }
 
 // GetLog implements raft.LogStore. If a follower's log begins right after the newest snapshot, GetLog returns an empty entry
 // in the place of the last one that the snapshot covers. Raft looks for the term of that entry in the log only, and would
 // otherwise refuse to replace the entries after it.
-func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
+func (a *AsyncLog) GetLog(index uint64, l *raft.Log) error {
 	a.mu.Lock()
 	if len(a.pending) > 0 && a.pending[0].Index <= index {
 		defer a.mu.Unlock()
@@ -246,8 +247,8 @@ func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
 		return nil
 	}
 	a.mu.Unlock()
-	err := a.guardedStore.GetLog(index, l)
-	if err != raft.ErrLogNotFound || index > a.passed() || a.leads() {
+	err := a.GuardedStore.GetLog(index, l)
+	if err != raft.ErrLogNotFound || index > a.passed() || a.Leads() {
 		return err
 	}
 	newest, fault := a.newestSnapshot()
@@ -259,52 +260,52 @@ func (a *asyncLog) GetLog(index uint64, l *raft.Log) error {
 }
 
 // LastIndex implements raft.LogStore.
-func (a *asyncLog) LastIndex() (uint64, error) {
+func (a *AsyncLog) LastIndex() (uint64, error) {
 	a.mu.Lock()
 	if n := len(a.pending); n > 0 {
 		defer a.mu.Unlock()
 		return a.pending[n-1].Index, nil
 	}
 	a.mu.Unlock()
-	return a.guardedStore.LastIndex()
+	return a.GuardedStore.LastIndex()
 }
 
 // DeleteRange implements raft.LogStore.
-func (a *asyncLog) DeleteRange(first, last uint64) error {
-	if err := a.flush(); err != nil {
+func (a *AsyncLog) DeleteRange(first, last uint64) error {
+	if err := a.Flush(); err != nil {
 		return err
 	}
-	return a.guardedStore.DeleteRange(first, last)
+	return a.GuardedStore.DeleteRange(first, last)
 }
 
 // Set implements raft.StableStore.
-func (a *asyncLog) Set(key, val []byte) error {
-	if err := a.flush(); err != nil {
+func (a *AsyncLog) Set(key, val []byte) error {
+	if err := a.Flush(); err != nil {
 		return a.stable(func() error { return err })
 	}
-	return a.guardedStore.Set(key, val)
+	return a.GuardedStore.Set(key, val)
 }
 
 // SetUint64 implements raft.StableStore.
-func (a *asyncLog) SetUint64(key []byte, val uint64) error {
+func (a *AsyncLog) SetUint64(key []byte, val uint64) error {
 	a.begin(key, val)
-	if err := a.flush(); err != nil {
+	if err := a.Flush(); err != nil {
 		return a.stable(func() error { return err })
 	}
-	return a.guardedStore.SetUint64(key, val)
+	return a.GuardedStore.SetUint64(key, val)
 }
 
-// acks notes how far the logs of the other members are that of this member, in the newest term in
+// Acks notes how far the logs of the other members are that of this member, in the newest term in
 // which it has led: what they have accepted. Its methods are safe for concurrent use.
-type acks struct {
+type Acks struct {
 	mu   sync.Mutex
 	term uint64
 	upTo map[raft.ServerID]uint64
 	news wake.Broadcast // a member has accepted more
 }
 
-// accepted notes that a member has accepted a message.
-func (a *acks) accepted(id raft.ServerID, q *raft.AppendEntriesRequest) {
+// Accepted notes that a member has accepted a message.
+func (a *Acks) Accepted(id raft.ServerID, q *raft.AppendEntriesRequest) {
 	index := q.PrevLogEntry
 	if n := len(q.Entries); n > 0 {
 		index = q.Entries[n-1].Index
@@ -321,8 +322,8 @@ func (a *acks) accepted(id raft.ServerID, q *raft.AppendEntriesRequest) {
 	a.news.Raise()
 }
 
-// wait returns a channel that is closed when a member has accepted more.
-func (a *acks) wait() <-chan struct{} {
+// Wait returns a channel that is closed when a member has accepted more.
+func (a *Acks) Wait() <-chan struct{} {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.news.Wait()
@@ -330,7 +331,7 @@ func (a *acks) wait() <-chan struct{} {
 
 // majority returns how far a majority of the voters have accepted the log of this member, which
 // leads in term. This member is not among them, unless it is no voter: it sends itself nothing.
-func (a *acks) majority(term uint64, servers []raft.Server) uint64 {
+func (a *Acks) majority(term uint64, servers []raft.Server) uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if term != a.term {
@@ -349,14 +350,22 @@ func (a *acks) majority(term uint64, servers []raft.Server) uint64 {
 	return upTo[(len(upTo)-1)/2]
 }
 
-// gatedFSM is the state machine as Raft sees it. It gets an entry only when that is committed
+// Trace is told what the state machine gets, at the moment when it gets it. Its methods must not block.
+type Trace interface {
+	// Visible says that the entry at index is about to be applied here; entry is nil if it is a list of members.
+	Visible(index, term uint64, entry []byte)
+	// Restored says that the state is now that of a snapshot, which ends at index.
+	Restored(index uint64)
+}
+
+// GatedFSM is the state machine as Raft sees it. It gets an entry only when that is committed
 // whatever happens to this process. Raft calls its methods on one goroutine.
-type gatedFSM struct {
+type GatedFSM struct {
 	*fsm.Replica
-	log     *asyncLog
-	known   *commits // the newest entry that has passed
-	digests *election.Digests
-	trace   Trace
+	Log     *AsyncLog
+	Known   *Commits // the newest entry that has passed
+	Digests *election.Digests
+	Trace   Trace
 	closed  bool // the member was closed before one could: nothing is applied any more
 }
 
@@ -364,31 +373,31 @@ type gatedFSM struct {
 // closed before it was.
 var errNotApplied = errors.New("cluster: closed before the entry was written")
 
-func (g *gatedFSM) await(index uint64) bool {
-	g.closed = g.closed || !g.log.await(index)
+func (g *GatedFSM) await(index uint64) bool {
+	g.closed = g.closed || !g.Log.Await(index)
 	return !g.closed
 }
 
 // Apply implements raft.FSM.
-func (g *gatedFSM) Apply(l *raft.Log) any {
+func (g *GatedFSM) Apply(l *raft.Log) any {
 	if !g.await(l.Index) {
 		return errNotApplied
 	}
-	g.trace.Visible(l.Index, l.Term, l.Data)
-	g.known.set(l.Index, l.Term)
+	g.Trace.Visible(l.Index, l.Term, l.Data)
+	g.Known.Set(l.Index, l.Term)
 	return g.Replica.Apply(l)
 }
 
 // StoreConfiguration implements raft.ConfigurationStore.
-func (g *gatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
+func (g *GatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	if g.await(index) {
-		g.trace.Visible(index, 0, nil)
+		g.Trace.Visible(index, 0, nil)
 		g.Replica.StoreConfiguration(index, c)
 	}
 }
 
 // Snapshot implements raft.FSM.
-func (g *gatedFSM) Snapshot() (raft.FSMSnapshot, error) {
+func (g *GatedFSM) Snapshot() (raft.FSMSnapshot, error) {
 	if g.closed {
 		return nil, errNotApplied
 	}
@@ -396,18 +405,18 @@ func (g *gatedFSM) Snapshot() (raft.FSMSnapshot, error) {
 }
 
 // Restore implements raft.FSM.
-func (g *gatedFSM) Restore(rc io.ReadCloser) error {
+func (g *GatedFSM) Restore(rc io.ReadCloser) error {
 	if g.closed {
 		rc.Close()
 		return errNotApplied
 	}
-	was := g.digests.Restored(math.MaxUint64)
+	was := g.Digests.Restored(math.MaxUint64)
 	if err := g.Replica.Restore(rc); err != nil {
-		g.digests.Restored(was)
+		g.Digests.Restored(was)
 		return err
 	}
 	index, _ := g.Replica.Newest()
-	g.trace.Restored(index)
-	g.digests.Restored(index)
+	g.Trace.Restored(index)
+	g.Digests.Restored(index)
 	return nil
 }

@@ -1,4 +1,5 @@
-package engine
+// Package lifecycle says how a member is stopped, and what was wrong with it first.
+package lifecycle
 
 import (
 	"errors"
@@ -36,16 +37,6 @@ func (l *Lifecycle) Fail(err error) {
 
 // ErrClosed is returned when the member has been closed.
 var ErrClosed = errors.New("cluster: closed")
-
-// errBroken marks errors of writes that follow a failed one. The first failure was reported, so that Raft need not log
-// the same at each attempt of the leader.
-var errBroken = errors.New("cluster: an earlier write has failed")
-
-// errSuperseded is why a snapshot of this member's own is given up.
-var errSuperseded = errors.New("cluster: the leader has sent a newer snapshot")
-
-// errNeedless is why a snapshot of the leader's is not installed.
-var errNeedless = errors.New("cluster: this member has all that the snapshot covers")
 
 // CannotRead reports a failed read as this member's fault. That a member was closed, or has no file descriptor, is none.
 func (l *Lifecycle) CannotRead(s *storage.Storage, err error) {

@@ -1,4 +1,4 @@
-package engine
+package raftlog
 
 import (
 	"errors"
@@ -14,61 +14,74 @@ import (
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
-// guardedStore turns a failed write, or damage that is read, into a fault of this member (see [Member.Err]).
+// errBroken marks errors of writes that follow a failed one. The first failure was reported, so that Raft need not log
+// the same at each attempt of the leader.
+var errBroken = errors.New("cluster: an earlier write has failed")
+
+// errSuperseded is why a snapshot of this member's own is given up.
+var errSuperseded = errors.New("cluster: the leader has sent a newer snapshot")
+
+// ErrNeedless is why a snapshot of the leader's is not installed.
+var ErrNeedless = errors.New("cluster: this member has all that the snapshot covers")
+
+// GuardedStore turns a failed write, or damage that is read, into a fault of this member (see [Member.Err]).
 // Raft by itself panics when it cannot store its term, and starts one election after
 // another when it cannot store its log. A leader that cannot read its log, or its snapshot, would lead on, and the
 // members that need it would never catch up.
-type guardedStore struct {
+type GuardedStore struct {
 	raft.LogStore
 	raft.StableStore
-	*Lifecycle
-	disk   *disk
+	*lifecycle.Lifecycle
+	disk   *Disk
 	now    func() timing.Moment
 	passed func() uint64   // index of the last entry that Raft has had applied here
 	cut    <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
 
-// newGuardedStore returns a store that writes to d.
-func newGuardedStore(d *disk, l *Lifecycle, now func() timing.Moment, passed func() uint64, cut <-chan struct{}) guardedStore {
-	return guardedStore{d.storage.Log, d.storage.Stable, l, d, now, passed, cut}
+// NewGuardedStore returns a store that writes to d.
+func NewGuardedStore(d *Disk, l *lifecycle.Lifecycle, now func() timing.Moment, passed func() uint64, cut <-chan struct{}) GuardedStore {
+	return GuardedStore{d.Storage.Log, d.Storage.Stable, l, d, now, passed, cut}
 }
 
-func (s guardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
+// StoreLog implements raft.LogStore.
+func (s GuardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-func (s guardedStore) StoreLogs(logs []*raft.Log) error {
+// StoreLogs implements raft.LogStore.
+func (s GuardedStore) StoreLogs(logs []*raft.Log) error {
 	if s.Killed.Load() {
-		return ErrClosed
+		return lifecycle.ErrClosed
 	}
 	if err := s.follows(logs[0].Index); err != nil {
 		return err
 	}
 	began, before := time.Now(), s.Broken.Load()
-	err := s.disk.stall.write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
+	err := s.disk.Stall.Write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
-		s.CannotWrite(s.disk.storage, err)
+		s.CannotWrite(s.disk.Storage, err)
 		if before {
 			return fmt.Errorf("%w: %w", errBroken, err)
 		}
 		return err
 	}
-	s.disk.work.writes.Since(began)
+	s.disk.Work.Writes.Since(began)
 	for _, l := range logs {
-		s.disk.lists.note(l, storage.ServerID(s.disk.id))
+		s.disk.Lists.note(l, storage.ServerID(s.disk.ID))
 	}
 	return nil
 }
 
 // GetLog implements raft.LogStore. Raft reads the whole log with it when it starts.
-func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
+func (s GuardedStore) GetLog(index uint64, l *raft.Log) error {
 	err := s.LogStore.GetLog(index, l)
 	if err == nil {
-		s.disk.lists.note(l, storage.ServerID(s.disk.id))
+		s.disk.Lists.note(l, storage.ServerID(s.disk.ID))
 	} else if !errors.Is(err, raft.ErrLogNotFound) {
-		s.CannotRead(s.disk.storage, err)
+		s.CannotRead(s.disk.Storage, err)
 	}
 	return err
 }
@@ -76,7 +89,7 @@ func (s guardedStore) GetLog(index uint64, l *raft.Log) error {
 // follows returns an error if an entry with this index would leave a gap in the log, or between the newest snapshot and
 // the log. If the log is empty, it also refuses an entry before the end of that snapshot: the entry has come late, and the
 // one after the snapshot's end, which the leader sends next, would leave a gap.
-func (s guardedStore) follows(index uint64) error {
+func (s GuardedStore) follows(index uint64) error {
 	last, err := s.LastIndex()
 	if err != nil {
 		return err
@@ -96,18 +109,18 @@ func (s guardedStore) follows(index uint64) error {
 	return nil
 }
 
-func (s guardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
-	newest, err := s.disk.newestSnapshot(s.now())
+func (s GuardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
+	newest, err := s.disk.NewestSnapshot(s.now())
 	if err != nil {
-		s.CannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
+		s.CannotRead(s.disk.Storage, fmt.Errorf("snapshot: %w", err))
 	}
 	return newest, err
 }
 
-// newestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
-func (d *disk) newestSnapshot(now timing.Moment) (newest raft.SnapshotMeta, err error) {
-	err = d.stall.write(now, func() error {
-		newest, err = d.storage.NewestSnapshot()
+// NewestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
+func (d *Disk) NewestSnapshot(now timing.Moment) (newest raft.SnapshotMeta, err error) {
+	err = d.Stall.Write(now, func() error {
+		newest, err = d.Storage.NewestSnapshot()
 		return err
 	})
 	return newest, err
@@ -120,16 +133,16 @@ func (d *disk) newestSnapshot(now timing.Moment) (newest raft.SnapshotMeta, err 
 // It deletes no entry that has been applied here and is not in a snapshot. Only a leader that
 // lacks what was acknowledged would have it replaced, and there must be none. If there is,
 // this member ends and keeps what it has.
-func (s guardedStore) DeleteRange(first, last uint64) error {
+func (s GuardedStore) DeleteRange(first, last uint64) error {
 	if s.Killed.Load() {
-		return ErrClosed
+		return lifecycle.ErrClosed
 	}
 	newest, err := s.newestSnapshot()
 	if err != nil {
 		return err
 	}
 	if at := max(first, newest.Index+1); at <= min(last, s.passed()) {
-		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.storage.Name, at, election.ErrDiffers)
+		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.Storage.Name, at, election.ErrDiffers)
 		s.Fail(err)
 		return err
 	}
@@ -145,19 +158,19 @@ func (s guardedStore) DeleteRange(first, last uint64) error {
 	if first > last {
 		return nil
 	}
-	err = s.disk.stall.write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
+	err = s.disk.Stall.Write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
 	if err != nil {
-		s.CannotWrite(s.disk.storage, err)
+		s.CannotWrite(s.disk.Storage, err)
 		return err
 	}
-	s.disk.lists.deleted(first, last)
+	s.disk.Lists.deleted(first, last)
 	return nil
 }
 
 // endsWithOther reports whether the log ends where the snapshot newest does, but with an
 // entry of another term. That entry was never committed. Raft deletes it only to store
 // the leader's in its place, and no store takes an entry with an index that it has.
-func (s guardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
+func (s GuardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
 	if end, err := s.LastIndex(); err != nil || end != newest.Index || end == 0 {
 		return false, err
 	}
@@ -166,58 +179,60 @@ func (s guardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
 	return l.Term != newest.Term, err
 }
 
-// hasAll reports whether this member has all that a snapshot of the leader's covers, in its log or in its own newest snapshot:
+// HasAll reports whether this member has all that a snapshot of the leader's covers, in its log or in its own newest snapshot:
 // the leader's has come late. Raft would install it, and take the list of members in it for the newest one, even if the log
 // has a later one. If the own one ends later, but only barriers are between them, Raft would also take back what it has
 // applied, and end the process when it does not find the entries after that in the log.
 //
-// It is asked when the snapshot has come, and again before Raft's main goroutine installs it (see watchedSnapshots): that may
+// It is asked when the snapshot has come, and again before Raft's main goroutine installs it (see WatchedSnapshots): that may
 // have been storing the entries that the snapshot covers.
-func (d *disk) hasAll(now timing.Moment, applied, index, term uint64) bool {
+func (d *Disk) HasAll(now timing.Moment, applied, index, term uint64) bool {
 	var end raft.Log
-	if d.storage.Log.GetLog(index, &end) == nil {
+	if d.Storage.Log.GetLog(index, &end) == nil {
 		return end.Term == term
 	}
-	newest, err := d.newestSnapshot(now)
+	newest, err := d.NewestSnapshot(now)
 	if err != nil || newest.Index == 0 || newest.Index > applied {
 		return false
 	}
 	return newest.Index > index || newest.Index == index && newest.Term == term
 }
 
-func (s guardedStore) Set(key, val []byte) error {
+// Set implements raft.StableStore.
+func (s GuardedStore) Set(key, val []byte) error {
 	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
 
 // begin notes that a term begins, if it is that which is to be stored.
-func (s guardedStore) begin(key []byte, val uint64) {
+func (s GuardedStore) begin(key []byte, val uint64) {
 	if string(key) == storage.TermKey {
-		s.disk.terms.begin(val)
+		s.disk.Terms.Begin(val)
 	}
 }
 
-func (s guardedStore) SetUint64(key []byte, val uint64) error {
+// SetUint64 implements raft.StableStore.
+func (s GuardedStore) SetUint64(key []byte, val uint64) error {
 	s.begin(key, val)
 	if string(key) == storage.TermKey {
 		// While Raft starts, it stores the term that it has just read. If that
 		// failed, stable would wait for Close, which nobody can call before Start
 		// returns.
-		if stored, err := s.disk.storage.Term(); err == nil && stored == val {
+		if stored, err := s.disk.Storage.Term(); err == nil && stored == val {
 			return nil
 		}
 	}
 	return s.stable(func() error { return s.StableStore.SetUint64(key, val) })
 }
 
-func (s guardedStore) stable(store func() error) error {
-	err := ErrClosed
+func (s GuardedStore) stable(store func() error) error {
+	err := lifecycle.ErrClosed
 	if !s.Killed.Load() {
-		err = s.disk.stall.write(s.now(), store)
+		err = s.disk.Stall.Write(s.now(), store)
 	}
 	if err == nil {
 		return nil
 	}
-	s.CannotWrite(s.disk.storage, err)
+	s.CannotWrite(s.disk.Storage, err)
 	// The owner of this member closes it because of the fault. Block until then:
 	// Raft must not continue with a term or vote that is not stored, and it would
 	// panic on an error. Wait also until nothing can be sent any more, since a vote
@@ -229,13 +244,13 @@ func (s guardedStore) stable(store func() error) error {
 	return nil
 }
 
-// recentLog is Raft's log. It keeps the newest entries also in memory. A leader that sends an
+// RecentLog is Raft's log. It keeps the newest entries also in memory. A leader that sends an
 // entry, and a follower that applies it, takes it from there instead of reading it from the
 // log and comparing its checksums. raft.LogCache limits only their number.
-type recentLog struct {
+type RecentLog struct {
 	raft.LogStore
-	life    *Lifecycle
-	started atomic.Bool // Raft has started
+	life    *lifecycle.Lifecycle
+	Started atomic.Bool // Raft has started
 
 	mu    sync.RWMutex
 	kept  []*raft.Log // in the order in which they were stored
@@ -248,13 +263,14 @@ const (
 	recentBytes   = 8 << 20
 )
 
-func newRecentLog(log raft.LogStore, l *Lifecycle) *recentLog {
-	return &recentLog{LogStore: log, life: l}
+// NewRecentLog returns the RecentLog of a log.
+func NewRecentLog(log raft.LogStore, l *lifecycle.Lifecycle) *RecentLog {
+	return &RecentLog{LogStore: log, life: l}
 }
 
 // GetLog implements raft.LogStore. If an entry cannot be read, this member has failed, and its owner closes it. GetLog waits
 // for that, and ends Raft's goroutine, which would panic if it is about to apply the entry.
-func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
+func (r *RecentLog) GetLog(index uint64, l *raft.Log) error {
 	r.mu.RLock()
 	for _, x := range slices.Backward(r.kept) {
 		if x.Index == index {
@@ -265,15 +281,15 @@ func (r *recentLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	r.mu.RUnlock()
 	err := r.LogStore.GetLog(index, l)
-	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.started.Load() && r.life.Over.Load() {
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.Started.Load() && r.life.Over.Load() {
 		<-r.life.Stop
 		runtime.Goexit()
 	}
 	return err
 }
 
-// last returns the newest entry, or nil if it is not kept.
-func (r *recentLog) last() *raft.Log {
+// Last returns the newest entry, or nil if it is not kept.
+func (r *RecentLog) Last() *raft.Log {
 	if r == nil {
 		return nil
 	}
@@ -286,10 +302,10 @@ func (r *recentLog) last() *raft.Log {
 }
 
 // StoreLog implements raft.LogStore.
-func (r *recentLog) StoreLog(l *raft.Log) error { return r.StoreLogs([]*raft.Log{l}) }
+func (r *RecentLog) StoreLog(l *raft.Log) error { return r.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs implements raft.LogStore.
-func (r *recentLog) StoreLogs(logs []*raft.Log) error {
+func (r *RecentLog) StoreLogs(logs []*raft.Log) error {
 	if err := r.LogStore.StoreLogs(logs); err != nil {
 		return err
 	}
@@ -307,31 +323,36 @@ func (r *recentLog) StoreLogs(logs []*raft.Log) error {
 }
 
 // DeleteRange implements raft.LogStore.
-func (r *recentLog) DeleteRange(first, last uint64) error {
-	r.forget()
+func (r *RecentLog) DeleteRange(first, last uint64) error {
+	r.Forget()
 	return r.LogStore.DeleteRange(first, last)
 }
 
-// forget has all entries read from the log again.
-func (r *recentLog) forget() {
+// Forget has all entries read from the log again.
+func (r *RecentLog) Forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept, r.bytes = nil, 0
 }
 
-// watchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
+// WatchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
 // one could not be written. It gives up a snapshot that one of the leader's supersedes, and one of the leader's that
 // this member does not need.
 //
 // A disk that is stuck while a snapshot is written counts as stuck, as for the log. A slow one gets on: what counts is how
 // long it needs for one part of the snapshot, not for all of it.
-type watchedSnapshots struct {
+type WatchedSnapshots struct {
 	raft.SnapshotStore
-	*Lifecycle
-	disk    *disk
+	*lifecycle.Lifecycle
+	disk    *Disk
 	now     func() timing.Moment
-	passed  func() uint64 // see guardedStore
+	passed  func() uint64 // see GuardedStore
 	silence time.Duration // see times
+}
+
+// NewWatchedSnapshots returns one that watches s, of which d is the disk. silence is the election timeout.
+func NewWatchedSnapshots(s raft.SnapshotStore, l *lifecycle.Lifecycle, d *Disk, now func() timing.Moment, passed func() uint64, silence time.Duration) WatchedSnapshots {
+	return WatchedSnapshots{s, l, d, now, passed, silence}
 }
 
 // MaxSnapshotPart is how many bytes of a snapshot the disk is given at once. It counts as stuck if it
@@ -339,19 +360,20 @@ type watchedSnapshots struct {
 const MaxSnapshotPart = 512 << 10
 
 // write has the disk do a part of a snapshot, for which it syncs so many files, one after the other.
-func (s watchedSnapshots) write(syncs int, f func() error) error {
+func (s WatchedSnapshots) write(syncs int, f func() error) error {
 	at := s.now()
 	at.Running += int64(syncs-1) * s.silence.Milliseconds()
-	err := s.disk.snapshots.write(at, f)
+	err := s.disk.Snapshots.Write(at, f)
 	if err != nil {
-		s.disk.unwritten.Store(&err)
+		s.disk.Unwritten.Store(&err)
 	}
 	return err
 }
 
-func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if s.disk.saving.installing.Load() && s.disk.hasAll(s.now(), s.passed(), index, term) {
-		return nil, errNeedless
+// Create implements raft.SnapshotStore.
+func (s WatchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+	if s.disk.Saving.Installing.Load() && s.disk.HasAll(s.now(), s.passed(), index, term) {
+		return nil, ErrNeedless
 	}
 	w := watchedSink{store: s, began: time.Now()}
 	err := s.write(storage.SnapshotSyncs, func() (err error) {
@@ -365,17 +387,17 @@ func (s watchedSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 }
 
 // List implements raft.SnapshotStore.
-func (s watchedSnapshots) List() ([]*raft.SnapshotMeta, error) {
+func (s WatchedSnapshots) List() ([]*raft.SnapshotMeta, error) {
 	list, err := s.SnapshotStore.List()
 	if err != nil {
-		s.CannotRead(s.disk.storage, fmt.Errorf("snapshot: %w", err))
+		s.CannotRead(s.disk.Storage, fmt.Errorf("snapshot: %w", err))
 	}
 	return list, err
 }
 
 // Open implements raft.SnapshotStore. A snapshot that is not there may have been replaced by a newer one
 // meanwhile, unless it is still the newest.
-func (s watchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
+func (s WatchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	meta, state, err := s.SnapshotStore.Open(id)
 	replaced := false
 	if errors.Is(err, fs.ErrNotExist) {
@@ -383,20 +405,20 @@ func (s watchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 		replaced = len(list) == 0 || list[0].ID != id
 	}
 	if err != nil && !replaced {
-		s.CannotRead(s.disk.storage, fmt.Errorf("snapshot %s: %w", id, err))
+		s.CannotRead(s.disk.Storage, fmt.Errorf("snapshot %s: %w", id, err))
 	}
 	return meta, state, err
 }
 
 type watchedSink struct {
 	raft.SnapshotSink
-	store watchedSnapshots
+	store WatchedSnapshots
 	began time.Time
 }
 
 func (s watchedSink) Write(p []byte) (n int, err error) {
 	for part := range slices.Chunk(p, MaxSnapshotPart) {
-		if s.store.disk.saving.superseded.Load() {
+		if s.store.disk.Saving.Superseded.Load() {
 			return n, errSuperseded
 		}
 		err := s.store.write(1, func() error {
@@ -414,7 +436,7 @@ func (s watchedSink) Write(p []byte) (n int, err error) {
 func (s watchedSink) Close() error {
 	err := s.store.write(storage.SnapshotSyncs, s.SnapshotSink.Close)
 	if err == nil {
-		s.store.disk.work.snapshots.Since(s.began)
+		s.store.disk.Work.Snapshots.Since(s.began)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package engine
+package raftlog
 
 import (
 	"log/slog"
@@ -24,7 +24,7 @@ func Restore(dir string, kind storage.LogStore, id uint64, first []proto.Peer, m
 		if err := s.Stable.SetUint64([]byte(storage.TermKey), term); err != nil {
 			return err
 		}
-		trans := newLoneTransport("") // only asked to encode addresses
+		_, trans := raft.NewInmemTransport("") // only asked to encode addresses
 		sink, err := s.Snapshots.Create(raft.SnapshotVersionMax, index, term, members, index, trans)
 		if err != nil {
 			return err

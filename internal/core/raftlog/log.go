@@ -1,4 +1,4 @@
-package engine
+package raftlog
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func raftLevel(level hclog.Level, msg string, args []any) slog.Level {
 	for _, a := range args {
 		needsSnapshot := msg == "failed to get log" && a == raft.ErrLogNotFound // another member does
 		err, ok := a.(error)
-		if needsSnapshot || ok && (ofConnection(err) || endsWith(err, errNeedless, errSuperseded, errBroken)) {
+		if needsSnapshot || ok && (OfConnection(err) || EndsWith(err, ErrNeedless, errSuperseded, errBroken)) {
 			return slog.LevelDebug
 		}
 	}
@@ -77,14 +77,14 @@ func raftLevel(level hclog.Level, msg string, args []any) slog.Level {
 	return slog.LevelDebug // also for hclog.Info
 }
 
-// ofConnection reports whether an error of Raft says only that a connection has ended or
+// OfConnection reports whether an error of Raft says only that a connection has ended or
 // was refused. That is usual when members start and stop; pulse logs what follows from it.
-func ofConnection(err error) bool {
-	return endsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, peer.ErrAddress, peer.ErrNoCluster)
+func OfConnection(err error) bool {
+	return EndsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, peer.ErrAddress, peer.ErrNoCluster)
 }
 
-// endsWith reports whether err is one of the known errors, or ends with its text: that is all that Raft keeps of some.
-func endsWith(err error, known ...error) bool {
+// EndsWith reports whether err is one of the known errors, or ends with its text: that is all that Raft keeps of some.
+func EndsWith(err error, known ...error) bool {
 	return slices.ContainsFunc(known, func(k error) bool {
 		return errors.Is(err, k) || strings.HasSuffix(err.Error(), k.Error()) || strings.HasSuffix(err.Error(), k.Error()+"\"")
 	})
