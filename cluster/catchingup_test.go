@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -292,7 +293,7 @@ func TestNeededMemberOnSlowLink(t *testing.T) {
 			began, late := time.Now(), again()
 			most := 5*time.Duration(8<<20/rate+1)*time.Second + time.Minute
 			for done := false; !done; {
-				w := make(result, 1)
+				w := make(propose.Result, 1)
 				leader.Propose(someWrite(), w, nil)
 				select {
 				case err := <-w:
@@ -409,7 +410,7 @@ func TestOthersKnowFirst(t *testing.T) {
 	testkit.Bubble(t, "before the leader applies it", func(t *testing.T) {
 		_, leader, _, _ := start(t)
 		known := uint64(0)
-		w := make(result, 1)
+		w := make(propose.Result, 1)
 		leader.Propose(fsm.OpenSession(98, 98, 1<<30, session.Password{}), cutWhenDone{w, func() { known = leader.engine.Told() }}, nil)
 		if err := <-w; err != nil {
 			t.Fatal(err)
@@ -453,14 +454,14 @@ func TestServesAfterCut(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				net.lose(m)
 				if waits {
-					m.Propose(someWrite(), make(result, 1), nil)
+					m.Propose(someWrite(), make(propose.Result, 1), nil)
 					go m.Touch(fillsIn(m), nil)
 				}
 				time.Sleep(length)
 				net.Heal()
 				began := time.Now()
 				for served := false; !served; {
-					w := make(result, 1)
+					w := make(propose.Result, 1)
 					m.Propose(someWrite(), w, nil)
 					select {
 					case err := <-w:

@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -52,7 +53,7 @@ func TestStreamChaos(t *testing.T) {
 							return
 						case <-time.After(time.Duration(rnd(30)) * time.Millisecond):
 						}
-						w := make(result, 1)
+						w := make(propose.Result, 1)
 						at(int(k)%3).Propose(fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}), w, nil)
 						if testkit.Receive(t, "the outcome", w) == nil {
 							mu.Lock()

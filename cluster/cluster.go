@@ -8,11 +8,13 @@ import (
 	"net"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -38,16 +40,17 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		ID: cfg.ID, Port: m.peers, Contacts: m.contacts, Digests: digests, Now: now,
 		SnapshotBytes: cfg.SnapshotBytes, DiskFirst: cfg.DiskFirst, Trace: cfg.Trace, Log: cfg.Log,
 	}, m.Lifecycle, replica)
-	m.liveness = newLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs)
-	m.liveness.trace = cfg.Trace
-	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers)
+	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
+	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers, m.leader)
 	m.lease = newLease(m.pulse)
 	m.membership = membership.New(&membership.Config{Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log}, &membership.Parts{
 		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: digests, Leader: m.leader, Replica: replica,
 		Gate: gate, Port: m.peers, Look: m.pulse.wake, Now: now,
 	})
-	m.readIndex = &readIndex{m.pulse, m.leader}
-	m.proposer = newProposer(&m.cfg, replica, m.readIndex, m.engine.Full)
+	m.proposer, m.readIndex = propose.New(&propose.Parts{
+		Lifecycle: m.Lifecycle, ID: cfg.ID, Engine: m.engine, Contacts: m.contacts, Leader: m.leader, Replica: replica, Port: m.peers,
+		Look: m.pulse.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
+	}, m.engine.Full)
 	m.service = newService(m.pulse, &m.cfg, m.leader, m.lease, m.proposer)
 	if m.peers != nil {
 		maps.Copy(m.peers.Serve, map[byte]func(net.Conn){
@@ -92,14 +95,14 @@ func (m *Member) Start() (err error) {
 // startOn is Start with an opened storage, which it closes if it fails.
 func (m *Member) startOn(s *storage.Storage) error {
 	m.replica.Observe(observer{m})
-	m.replica.Complete(m.proposer.complete)
+	m.replica.Complete(m.proposer.Complete)
 	m.engine.Open(s)
 	m.cfg.Trace.Opened(s)
 	begin, err := m.startRaft()
 	if err != nil {
 		return errors.Join(err, m.engine.Close(), s.Close())
 	}
-	m.Running.Go(m.proposer.run)
+	m.Running.Go(m.proposer.Run)
 	m.Running.Go(m.watchLeadership)
 	m.Running.Go(m.service.run)
 	m.Running.Go(m.sendTouches)
@@ -168,9 +171,9 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 				o.m.pulse.look()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
-			o.m.liveness.add(v.Sessions().Get(c.Session))
+			o.m.liveness.Add(v.Sessions().Get(c.Session))
 		case proto.SessionClosed:
-			o.m.liveness.remove(c.Session)
+			o.m.liveness.Remove(c.Session)
 		}
 	}
 }
@@ -183,7 +186,7 @@ func (observer) Restoring() {}
 
 func (o observer) Restored() {
 	o.m.trackAll()
-	o.m.proposer.pending.restored()
+	o.m.proposer.Restored()
 }
 
 func (observer) Failed(error) {} // the engine reports it

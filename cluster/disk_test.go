@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -37,7 +38,7 @@ func TestUnwrittenIsNotShown(t *testing.T) {
 		f.cutBetween(has, lacks, true)
 		end := f.stuck(lead)
 		last := f.running[lead].engine.LastIndex()
-		at := []result{f.propose(lead, 98), f.propose(has, 99)}
+		at := []propose.Result{f.propose(lead, 98), f.propose(has, 99)}
 		time.Sleep(f.running[lead].contacts.ElectionTimeout / 2)
 		for _, i := range []int{lead, has} {
 			if now := f.running[i].engine.LastIndex(); now != last+2 {
@@ -82,7 +83,7 @@ func TestWithoutLeadersDisk(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 			end := f.stuck(lead)
-			at := []result{f.propose(lead, 98), f.propose((lead+x.size-1)%x.size, 99)}
+			at := []propose.Result{f.propose(lead, 98), f.propose((lead+x.size-1)%x.size, 99)}
 			time.Sleep(100 * time.Millisecond)
 			for i, w := range at {
 				if acked, want := len(w) > 0, x.size-1-x.down > x.size/2; acked != want || acked && <-w != nil {
@@ -250,7 +251,7 @@ func TestStuckSnapshot(t *testing.T) {
 			testkit.Receive(t, "the snapshot", reached)
 			began, limit := time.Now(), old.contacts.ElectionTimeout
 			until(t, "a log that is long enough", func() bool { return old.engine.Full() != nil })
-			waits := make(result, 1)
+			waits := make(propose.Result, 1)
 			go old.Propose(fsm.OpenSession(98, 98, 10_000, session.Password{}), waits, nil)
 			if stuck != "write" {
 				limit *= storage.SnapshotSyncs

@@ -13,9 +13,10 @@
 //
 // # Layers
 //
-// Below this package, internal/core/membership brings this server into its cluster and changes the list of members,
-// internal/core/engine has the log and its replication, internal/core/election decides who leads and whose state is right,
-// internal/core/peer connects the members, and internal/core/storage has their disks.
+// Below this package, internal/core/propose gets commands into the log, internal/core/alive knows when sessions expire,
+// internal/core/membership brings this server into its cluster and changes the list of members, internal/core/engine has the
+// log and its replication, internal/core/election decides who leads and whose state is right, internal/core/peer connects the
+// members, and internal/core/storage has their disks.
 //
 // A file uses only what the files before it declare: those above it in these lists, and those left of
 // it in its line. layers_test.go checks that.
@@ -26,19 +27,10 @@
 //	trace                   what tests are told of a member's steps
 //	config                  how a member is configured
 //
-// Pure decisions, which start no goroutine and read no clock:
-//
-//	liveness                when sessions expire, and what the leader must hear of them
-//
-// How members talk to each other:
-//
-//	link                    the connection to the leader, for entries, touches and questions
-//
 // What every member does:
 //
 //	pulse                   heartbeats and elections
-//	lease readindex         whether it surely leads; what is committed
-//	batch quorum propose    its clients' commands on their way into the log, and their sizes
+//	lease                   whether it surely leads
 //	serving                 whether it serves clients
 //
 // The member:
@@ -56,12 +48,9 @@
 // waits for them.
 //
 // Every member has these until Close:
-//   - proposer.run proposes entries, one at a time (propose.go). While this member leads, a
-//     goroutine waits for Raft's answer to each, which may be given up before. When another member
-//     leads it connects to the leader, and a reader of that connection and link.watch run
-//     until the connection is closed (link.go).
+//   - Proposer.Run proposes entries, one at a time, on whichever member leads.
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
-//     shares the connection of proposer.run.
+//     shares the Proposer's connection.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, with a goroutine
 //     that logs them, reap, and in a cluster Engine.SpreadCommitIndex.
@@ -85,39 +74,25 @@
 // # Waiting
 //
 // Whatever waits for another member stops waiting when that has been silent for about an
-// election timeout, and closes the connection, so that the next attempt has a new one:
+// election timeout, and closes the connection, so that the next attempt has a new one. Entries of other members wait as long
+// for the engine (serveForward); the next message on a connection that another member opened is waited for for ten election
+// timeouts, and a connection for heartbeats and questions for half of one.
 //
-//   - for Raft's main goroutine: entries of other members, an election timeout (serveForward).
-//   - for the leader, over the link: link.watch. The link is written to as in patient.
-//   - for the next message on a connection that another member opened: ten election timeouts.
-//   - for a connection: half an election timeout for heartbeats and questions, a whole one for the link.
-//
-// Without a limit of its own is what ends with the leadership, since a leader without a
-// majority steps down after an election timeout: proposer.deliver and read, which then
-// go on with the next leader until they are suspended; what is asked of the engine; readIndex.get.
-//
-// Clients wait for the compactor when the log is long enough for another snapshot, until they are
-// suspended, and for room in the next entry. What a leader does by itself waits for neither, nor for
-// the log (proposer.do, lead): only a leader that others can see to be stuck is replaced.
+// What a leader does by itself waits neither for room in the log nor for clients (lead): only a leader that others can see to be
+// stuck is replaced.
 //
 // # Lock order
 //
 // A goroutine that holds one of these locks may take those to the right of it,
 // and no others of this package:
 //
-//	the replica's lock  -> pending.mu, liveness.mu
-//	batcher.mu          -> liveness.mu
-//	liveness.mu         -> election.Contacts
-//	proposals.mu        -> election.Contacts
-//	leaderLink.turn     -> peer.Port
-//	link.turn           -> peer.Port
+//	the replica's lock  -> those of Proposer, alive.Liveness and Commits
+//	alive.Liveness      -> election.Contacts
 //
-// No other lock of this package is taken while pending.mu, election.Contacts,
-// election.KnownLeader or peer.Port is held.
+// No lock is taken while those of election.Contacts, election.KnownLeader or peer.Port are held.
 //
 // The replica's lock is held for writing while an entry is applied, which calls
-// proposer.complete, observer.Changed and each Waiter's Done. batcher.mu is held while a
-// batch is given up, which calls each Waiter's Lost: so Lost must not propose.
+// Proposer.Complete, observer.Changed and each Waiter's Done.
 //
 // This package promises no compatibility: any version of lockkeeper may change it.
 package cluster

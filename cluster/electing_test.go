@@ -16,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -160,7 +161,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 				lost := time.Now()
 				for time.Since(lost) < 20*x.timeout*time.Millisecond { // two candidates may split the votes more than once
 					for i, m := range f.running {
-						if m != nil && m.Leader() == uint64(i+1) && m.pulse.begun.Load() != 0 {
+						if m != nil && m.Leader() == uint64(i+1) && m.pulse.leader.Begun.Load() != 0 {
 							return
 						}
 					}
@@ -201,7 +202,7 @@ func TestTermThatNobodyBegins(t *testing.T) {
 				return nil
 			})
 			f.disks[lead].SetFault(func() error { <-works; return nil })
-			l.Propose(fsm.OpenSession(99, 99, 4000, session.Password{}), make(result, 1), nil)
+			l.Propose(fsm.OpenSession(99, 99, 4000, session.Password{}), make(propose.Result, 1), nil)
 			<-works
 			time.Sleep(5 * time.Second)
 			if run%2 == 1 {
@@ -460,16 +461,16 @@ func leadsAgainWhileExpiring(t *testing.T) bool {
 	f := startedFleet(t, 5)
 	a := f.running[0]
 	f.handTo(0)
-	until(t, "its term", func() bool { return a.pulse.begun.Load() != 0 })
+	until(t, "its term", func() bool { return a.pulse.leader.Begun.Load() != 0 })
 	time.Sleep(3 * time.Second)
 	did(t, a, fsm.OpenSession(99, 99, 4000, session.Password{}))
 	time.Sleep(3800 * time.Millisecond)
 	term := a.engine.Term()
 	f.cutOff(0, true)
-	go a.Propose(fsm.Nothing(), make(result, 1), nil)
+	go a.Propose(fsm.Nothing(), make(propose.Result, 1), nil)
 	synctest.Wait()
 	for range 2 {
-		go a.Propose(fsm.Reap("/"+strings.Repeat("x", 600_000)), make(result, 1), nil)
+		go a.Propose(fsm.Reap("/"+strings.Repeat("x", 600_000)), make(propose.Result, 1), nil)
 	}
 	until(t, "the session is late", func() bool { return a.foundLate(99) || a.engine.Role() != engine.Leader })
 	if a.engine.Role() != engine.Leader {
@@ -486,12 +487,12 @@ func leadsAgainWhileExpiring(t *testing.T) bool {
 	if a.engine.Role() != engine.Leader {
 		return false
 	}
-	if a.pulse.begun.Load() == 0 {
+	if a.pulse.leader.Begun.Load() == 0 {
 		t.Errorf("the leader has not begun its term two minutes later")
 	}
 	for i, m := range f.running {
 		for what, c := range map[string]*fsm.Command{"write": someWrite(), "sync": fsm.Nothing()} {
-			done := make(result, 1)
+			done := make(propose.Result, 1)
 			go m.Propose(c, done, nil) // it may wait for room
 			if err := testkit.Receive(t, what, done); err != nil {
 				t.Errorf("server %d: %s: %v", i+1, what, err)

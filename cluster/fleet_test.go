@@ -28,6 +28,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -230,7 +231,7 @@ func (f *fleet) write(i int) bool {
 		return false
 	}
 	f.asked++
-	done, cancel := make(result, 1), make(chan struct{})
+	done, cancel := make(propose.Result, 1), make(chan struct{})
 	m.Propose(fsm.OpenSession(uint64(f.asked), f.asked, 1<<30, session.Password{}), done, cancel)
 	select {
 	case err := <-done:
@@ -271,7 +272,7 @@ func (f *fleet) whole() {
 	f.t.Helper()
 	until(f.t, "the whole cluster", func() bool {
 		// A leader that has begun has applied all that was acknowledged before.
-		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.pulse.begun.Load() != 0 }) {
+		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.pulse.leader.Begun.Load() != 0 }) {
 			return false
 		}
 		var states []string
@@ -451,7 +452,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		ID: 1, Port: peers, Contacts: contacts, Digests: digests, Now: func() timing.Moment { return contacts.Moment(clock.nowMs()) },
 		SnapshotBytes: 1 << 30, DiskFirst: true, Trace: untraced{}, Log: b.cfg.Log,
 	}, b.Lifecycle, b.replica)
-	b.pulse = newPulse(b.Lifecycle, clock, b.cfg, e, contacts, digests, b.replica, gate, peers)
+	b.pulse = newPulse(b.Lifecycle, clock, b.cfg, e, contacts, digests, b.replica, gate, peers, b.leader)
 	disk := storage.NewMemory().Open()
 	if len(members) > 0 {
 		if err := disk.Bootstrap(members); err != nil {
@@ -549,12 +550,16 @@ func readFull(c net.Conn, n int) []byte {
 	return b
 }
 
-func (b *base) proposer() *proposer {
+func (b *base) proposer() *propose.Proposer {
 	if term, leads := b.pulse.engine.LeaderTerm(); leads {
-		b.pulse.begun.Store(term)
+		b.pulse.leader.Begun.Store(term)
 	}
-	index := &readIndex{b.pulse, b.leader}
-	return newProposer(b.cfg, b.replica, index, func() <-chan struct{} { return nil })
+	k := b.pulse
+	p, _ := propose.New(&propose.Parts{
+		Lifecycle: b.Lifecycle, ID: 1, Engine: k.engine, Contacts: k.contacts, Leader: b.leader, Replica: b.replica, Port: k.peers,
+		Look: k.wake, TimeOfDay: k.timeOfDay,
+	}, func() <-chan struct{} { return nil })
+	return p
 }
 
 // tick keeps running time going, as a pulse does that runs, until the test ends.
@@ -594,8 +599,8 @@ func (f *fleet) stuck(i int) (end func(lost error)) {
 }
 
 // propose proposes a session through a member. The channel gets nil when it is acknowledged.
-func (f *fleet) propose(i int, id int64) result {
-	w := make(result, 1)
+func (f *fleet) propose(i int, id int64) propose.Result {
+	w := make(propose.Result, 1)
 	f.running[i].Propose(fsm.OpenSession(uint64(id), id, 1<<30, session.Password{}), w, nil)
 	return w
 }
@@ -750,7 +755,7 @@ func (o outcome) Lost()                           { o <- nil }
 // did proposes a command, whose outcome must become known, and returns how long that takes.
 func did(t *testing.T, m *Member, c *fsm.Command) time.Duration {
 	t.Helper()
-	began, done := time.Now(), make(result, 1)
+	began, done := time.Now(), make(propose.Result, 1)
 	m.Propose(c, done, nil)
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -799,7 +804,7 @@ func keepWriting(m *Member, clients int, pause time.Duration, stop <-chan struct
 	for range clients {
 		wg.Go(func() {
 			for {
-				w := make(result, 1)
+				w := make(propose.Result, 1)
 				m.Propose(someWrite(), w, stop)
 				select {
 				case <-w:
@@ -884,11 +889,11 @@ func bothDiskOrders(t *testing.T, size int, test func(t *testing.T, f *fleet, le
 
 // cutWhenDone is a waiter that calls cut in the moment in which its command is answered.
 type cutWhenDone struct {
-	result
+	propose.Result
 	cut func()
 }
 
-func (c cutWhenDone) Done(v *fsm.View, r *fsm.Result) { c.cut(); c.result.Done(v, r) }
+func (c cutWhenDone) Done(v *fsm.View, r *fsm.Result) { c.cut(); c.Result.Done(v, r) }
 
 // listed reports whether a leader's log ends with a list of members, after the entry last. Raft sends it
 // a moment before it takes it for its newest one.

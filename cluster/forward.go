@@ -7,7 +7,9 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
@@ -75,7 +77,7 @@ func (f *forwarded) read(p []byte) (int, error) {
 	n, err := f.c.Read(p)
 	if f.received += n; f.received >= timing.MaxWrite/2 {
 		f.received = 0
-		f.answer(msgAlive, nil)
+		f.answer(propose.MsgAlive, nil)
 	}
 	return n, err
 }
@@ -83,21 +85,21 @@ func (f *forwarded) read(p []byte) (int, error) {
 // take handles a message. It returns false if the connection must be closed.
 func (f *forwarded) take(kind byte, b []byte) bool {
 	switch kind {
-	case msgAlive:
-		return f.answer(msgAlive, nil)
-	case msgPart:
+	case propose.MsgAlive:
+		return f.answer(propose.MsgAlive, nil)
+	case propose.MsgPart:
 		if len(f.parts)+len(b) > peer.MaxMessage {
 			return false
 		}
 		f.parts = append(f.parts, b...)
 		return true
-	case msgBatch:
+	case propose.MsgBatch:
 		if len(f.parts) > 0 {
 			b, f.parts = append(f.parts, b...), nil
 		}
 		return f.takeEntry(b)
-	case msgAsk:
-		if len(b) != askLen {
+	case propose.MsgAsk:
+		if len(b) != propose.AskLen {
 			return false
 		}
 		if !wake.Offer(f.questions, b) {
@@ -105,12 +107,12 @@ func (f *forwarded) take(kind byte, b []byte) bool {
 			return false
 		}
 		return true
-	case msgTouched:
+	case propose.MsgTouched:
 		if len(b) < 8 {
 			return false
 		}
 		heard := f.takeTouches(b)
-		return heard == nil || f.answer(msgHeard, heard)
+		return heard == nil || f.answer(propose.MsgHeard, heard)
 	}
 	return false
 }
@@ -121,7 +123,7 @@ func (f *forwarded) takeEntry(b []byte) bool {
 		f.cfg.Log.Error("refusing a peer's entry", "peer", f.c.RemoteAddr().String(), "error", err)
 		return false
 	}
-	f.liveness.hear(touchesNow(sessions), nil) // before clients of that member can have an answer
+	f.liveness.Hear(alive.TouchesNow(sessions), nil) // before clients of that member can have an answer
 	if !wake.Offer(f.entries, forwardedEntry{e.Batch, b}) {
 		f.cfg.Log.Error("a peer sends entries without waiting", "peer", f.c.RemoteAddr().String())
 		return false
@@ -133,7 +135,7 @@ func (f *forwarded) takeEntry(b []byte) bool {
 func (f *forwarded) propose() {
 	known := false
 	for b := range f.entries {
-		refuse := func() { f.answer(msgRefused, binary.BigEndian.AppendUint64(nil, b.number)) }
+		refuse := func() { f.answer(propose.MsgRefused, binary.BigEndian.AppendUint64(nil, b.number)) }
 		// What a restored cluster gives out before it has its id would be given out again if
 		// it were restored once more; see fsm.Restored.
 		if known = known || f.identified() != 0; !known {
@@ -141,7 +143,7 @@ func (f *forwarded) propose() {
 			continue
 		}
 		fsm.Stamp(b.entry, f.timeOfDay())
-		f.proposer.sizes.proposed(len(b.entry))
+		f.proposer.Sizes.Proposed(len(b.entry))
 		done := f.engine.Propose(b.entry, f.contacts.ElectionTimeout)
 		f.running.Go(func() {
 			if done() != nil {
@@ -154,7 +156,7 @@ func (f *forwarded) propose() {
 // answerQuestions answers how far the log is committed, until there are no more questions.
 func (f *forwarded) answerQuestions() {
 	for b := range f.questions {
-		index, _ := f.readIndex.answer(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), f.gone)
-		f.answer(msgIndex, binary.BigEndian.AppendUint64(b[:8:8], index))
+		index, _ := f.readIndex.Answer(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), f.gone)
+		f.answer(propose.MsgIndex, binary.BigEndian.AppendUint64(b[:8:8], index))
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/slowdisk"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -77,7 +78,7 @@ func TestSilentDuringSnapshot(t *testing.T) {
 					return
 				}
 				leader.cfg.Memory.SetFault(func() error { <-release; return nil })
-				leader.Propose(someWrite(), make(result, 1), nil)
+				leader.Propose(someWrite(), make(propose.Result, 1), nil)
 				close(half)
 				select { // nor does the snapshot come any further
 				case <-release:

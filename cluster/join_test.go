@@ -21,6 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -41,7 +42,7 @@ func TestRemovedWhileJoining(t *testing.T) {
 		other := (lead + 1) % 3
 		f.lose(other)
 		for range 2000 {
-			f.running[lead].Propose(fsm.Nothing(), make(result, 1), nil)
+			f.running[lead].Propose(fsm.Nothing(), make(propose.Result, 1), nil)
 		}
 		for range 2 * membership.NearlyCaughtUp {
 			f.write(lead)

@@ -9,6 +9,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -101,9 +102,9 @@ func (m *Member) inTerm(term uint64, do func() error) bool {
 // after the other.
 func (m *Member) identify() error {
 	entry := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Restored())
-	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.settings, Count: 2}
+	e := fsm.Envelope{Time: m.timeOfDay(), Settings: m.proposer.Settings, Count: 2}
 	m.replica.View(func(v *fsm.View) {
-		e.Batch = nextNumber(firstNumber(e.Time), v.LastBatch(e.Origin))
+		e.Batch = propose.NextNumber(propose.FirstNumber(e.Time), v.LastBatch(e.Origin))
 		if missing := v.Undescribed(m.cfg.Described(), 0); len(missing) > 0 {
 			entry = fsm.AppendCommand(entry, fsm.Describe(missing, 0))
 			e.Count++
@@ -123,8 +124,8 @@ func (m *Member) identified() (of membership.ClusterID) {
 // setLeading notes that this member has begun to lead in term, or, if term is 0, that
 // it does not lead.
 func (m *Member) setLeading(term uint64) {
-	m.proposer.sizes.lead(term != 0)
-	m.pulse.begun.Store(term)
+	m.proposer.Sizes.Lead(term != 0)
+	m.leader.Begun.Store(term)
 }
 
 // mostUnlogged is how many times late sessions may be found while the log blocks, before it lacks some.
@@ -142,7 +143,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		}
 	})
 	looked := m.nowMs()
-	due, wait := m.liveness.nextLook(looked)
+	due, wait := m.liveness.NextLook(looked)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	disputed := false
@@ -150,24 +151,24 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		select {
 		case <-stop:
 			return
-		case <-m.liveness.sooner:
+		case <-m.liveness.Sooner:
 		case <-timer.C:
 		}
 		var late []*session.Session
 		var tracker *session.Tracker
-		late, tracker, looked = m.liveness.late(due)
+		late, tracker, looked = m.liveness.Late(due)
 		was := disputed
 		if disputed = m.pulse.verdict.Load().Disputed; disputed && len(late) > 0 || was && !disputed {
 			late = nil
 			m.trackAll() // no member has served their clients
 		}
 		for _, s := range late {
-			m.proposer.do(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
+			m.proposer.Do(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
 		}
 		if len(late) > 0 {
 			wake.Offer(expired, late)
 		}
-		due, wait = m.liveness.nextLook(looked)
+		due, wait = m.liveness.NextLook(looked)
 		timer.Reset(wait)
 	}
 }
@@ -188,15 +189,15 @@ type expiry struct {
 // may then be touched again.
 func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
 	if r.Code == proto.OK {
-		e.m.liveness.expired.Add(1)
+		e.m.liveness.Expired.Add(1)
 		return
 	}
-	e.m.liveness.spare(e.tracker, e.s)
+	e.m.liveness.Spare(e.tracker, e.s)
 }
 
 // Lost lets the session be found late again. It must not be touched again, since the
 // command may still be applied.
-func (e expiry) Lost() { e.m.liveness.retry(e.tracker, e.s) }
+func (e expiry) Lost() { e.m.liveness.Retry(e.tracker, e.s) }
 
 // ErrNoSession is returned if a session does not exist, or has ended.
 var ErrNoSession = errors.New("no such session")
@@ -214,7 +215,7 @@ func (m *Member) Expire(ctx context.Context, id int64) error {
 		if s == nil {
 			return ErrNoSession
 		}
-		done := make(result, 1)
+		done := make(propose.Result, 1)
 		m.Propose(fsm.ExpireSession(s, 0), ordered{m, done}, ctx.Done())
 		m.logExpired(s)
 		select {
@@ -231,16 +232,16 @@ func (m *Member) Expire(ctx context.Context, id int64) error {
 // ordered is the [fsm.Waiter] of Expire.
 type ordered struct {
 	m *Member
-	result
+	propose.Result
 }
 
 func (o ordered) Done(v *fsm.View, r *fsm.Result) {
 	if r.Code != proto.OK {
-		o.result <- errResumed // or the session has ended otherwise, which Expire checks
+		o.Result <- errResumed // or the session has ended otherwise, which Expire checks
 		return
 	}
-	o.m.liveness.expired.Add(1)
-	o.result.Done(v, r)
+	o.m.liveness.Expired.Add(1)
+	o.Result.Done(v, r)
 }
 
 // reap periodically deletes empty containers and expired TTL znodes, until stop is closed.
@@ -270,9 +271,9 @@ const reapAtOnce = 1000
 // reapSome proposes to delete znodes, and waits for that. The conditions are checked again when
 // the command is applied: a znode that has got a child stays. It returns false if stop is closed.
 func (m *Member) reapSome(paths []string, stop <-chan struct{}) bool {
-	done := make(result, len(paths))
+	done := make(propose.Result, len(paths))
 	for _, p := range paths {
-		m.proposer.do(fsm.Reap(p), done, stop)
+		m.proposer.Do(fsm.Reap(p), done, stop)
 	}
 	for range paths {
 		select {

@@ -38,7 +38,7 @@ func (l *lease) gain(asked timing.Moment) {
 func (l *lease) surelyLeads() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must
 	// have been applied.
-	if term, leads := l.engine.LeaderTerm(); !leads || l.begun.Load() != term {
+	if term, leads := l.engine.LeaderTerm(); !leads || l.leader.Begun.Load() != term {
 		return false
 	}
 	if l.since(l.start.Load()) > l.contacts.Lease {

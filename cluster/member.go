@@ -9,11 +9,13 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -30,12 +32,12 @@ type Member struct {
 	ended  chan struct{} // closed when the first Close has ended
 	result error         // of that; set before ended is closed
 
-	proposer *proposer // what this member proposes
-	liveness *liveness // of sessions
+	proposer *propose.Proposer // what this member proposes
+	liveness *alive.Liveness   // of sessions
 
 	leader    *election.KnownLeader // who leads
 	lease     *lease                // whether it is surely this member
-	readIndex *readIndex            // whether it still is, and what is committed
+	readIndex *propose.ReadIndex    // whether it still is, and what is committed
 	service   *service              // whether this member serves
 
 	peers      *peer.Port         // nil on a standalone server
@@ -64,7 +66,7 @@ func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	if _, off := m.cfg.Trace.(untraced); !off && c.Session != 0 && c.Op != fsm.OpExpireSession {
 		w = &tracedWaiter{w, m, c.Session, m.nowMs()}
 	}
-	m.proposer.propose(c, w, over)
+	m.proposer.Propose(c, w, over)
 }
 
 // tracedWaiter tells the trace that a write or sync is about to be answered.
@@ -77,7 +79,7 @@ type tracedWaiter struct {
 
 func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
 	if !r.Drop {
-		w.m.cfg.Trace.Session(Answered, w.session, 0, w.m.since(w.since))
+		w.m.cfg.Trace.Session(alive.Answered, w.session, 0, w.m.since(w.since))
 	}
 	w.Waiter.Done(v, r)
 }
@@ -162,13 +164,13 @@ func (m *Member) HandOver(ctx context.Context) error {
 
 // Work may be called at any time after Start, also after Close.
 func (m *Member) Work() report.Work {
-	p := &m.proposer.sizes
+	p := &m.proposer.Sizes
 	return report.Work{LogWrites: m.engine.LogWriteTimes(), Snapshots: m.engine.SnapshotTimes(), Elections: m.service.elections.Durations(),
-		Commit: m.engine.Committed(), Entries: p.entries.Load(), Commands: p.commands.Load()}
+		Commit: m.engine.Committed(), Entries: p.Entries.Load(), Commands: p.Commands.Load()}
 }
 
 // Expired returns the number of sessions that this member has expired.
-func (m *Member) Expired() int64 { return m.liveness.expired.Load() }
+func (m *Member) Expired() int64 { return m.liveness.Expired.Load() }
 
 // Quorum returns figures about the cluster, and false if this server is standalone.
 func (m *Member) Quorum() (report.Quorum, bool) {
@@ -184,22 +186,19 @@ func (m *Member) Quorum() (report.Quorum, bool) {
 		q.Observer = self.Observer
 	}
 	q.Voters = election.CountVoters(members)
-	p := &m.proposer.sizes
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.since.IsZero() {
-		q.Leads = time.Since(p.since)
+	var since time.Time
+	if q.Last, q.Min, q.Max, since = m.proposer.Sizes.Get(); !since.IsZero() {
+		q.Leads = time.Since(since)
 		q.Followers, q.Observers = m.contacts.CountFollowers(m.nowMs())
 	}
-	q.Last, q.Min, q.Max = p.last, p.min, p.max
 	return q, true
 }
 
 // ResetProposals resets the sizes of proposals in [report.Quorum].
-func (m *Member) ResetProposals() { m.proposer.sizes.reset() }
+func (m *Member) ResetProposals() { m.proposer.Sizes.Reset() }
 
 // trackAll restarts the timeout of every session. It holds the replica's lock so
 // that no session is opened or closed meanwhile.
 func (m *Member) trackAll() {
-	m.replica.View(func(v *fsm.View) { m.liveness.restart(v.Index(), v.Sessions().All()) })
+	m.replica.View(func(v *fsm.View) { m.liveness.Restart(v.Index(), v.Sessions().All()) })
 }

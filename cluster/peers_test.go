@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -253,7 +254,7 @@ func TestEarlyPeer(t *testing.T) {
 			listened = true
 			send(peer.KindForward, func(c net.Conn) error {
 				e := fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing())
-				return peer.WriteMessage(c, msgBatch, fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1}))
+				return peer.WriteMessage(c, propose.MsgBatch, fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1}))
 			})
 			send(peer.KindAdmin, func(c net.Conn) error {
 				_, err := io.WriteString(c, `{"status":true}`+"\n")

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -83,9 +84,9 @@ func TestClockWentBack(t *testing.T) {
 // TestNumbers: numbers ascend and do not overflow, whatever the clock says.
 func TestNumbers(t *testing.T) {
 	for _, ms := range []int64{math.MinInt64, -1, 0, 1, time.Now().UnixMilli(), math.MaxInt64} {
-		n := firstNumber(ms)
+		n := propose.FirstNumber(ms)
 		for _, applied := range []uint64{0, n, n + 1, n + 1<<40} {
-			if next := nextNumber(n, applied); next <= max(n, applied) {
+			if next := propose.NextNumber(n, applied); next <= max(n, applied) {
 				t.Errorf("by the clock at %d: %d and %d applied are followed by %d", ms, n, applied, next)
 			}
 		}
@@ -93,10 +94,10 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("by the clock at %d a run begins after %d", ms, n)
 		}
 	}
-	if a, b := firstNumber(1), firstNumber(1); a == b {
+	if a, b := propose.FirstNumber(1), propose.FirstNumber(1); a == b {
 		t.Errorf("two runs begin after %d", a)
 	}
-	if a, b := nextNumber(1, 9), nextNumber(1, 9); a == b || a < 1000 || b < 1000 {
+	if a, b := propose.NextNumber(1, 9), propose.NextNumber(1, 9); a == b || a < 1000 || b < 1000 {
 		t.Errorf("9 is followed by %d and %d", a, b)
 	}
 }
@@ -128,7 +129,7 @@ func TestLossLeavesNoGap(t *testing.T) {
 	for name, lose := range map[string]func(m *Member){
 		"no leader": func(*Member) { time.Sleep(time.Minute) },
 		"skipped": func(m *Member) {
-			m.proposer.complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.proposer.pending.number}, -1)
+			m.proposer.Complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.proposer.Number()}, -1)
 		},
 		"in a snapshot": func(m *Member) { observer{m}.Restored() },
 		"closed":        func(m *Member) { m.Close() },
@@ -208,7 +209,7 @@ func TestCloseAnswersAll(t *testing.T) {
 			t.Fatal(err)
 		}
 		told.Wait()
-		w := make(result, 1)
+		w := make(propose.Result, 1)
 		if m.Propose(someWrite(), w, nil); !errors.Is(<-w, lifecycle.ErrClosed) {
 			t.Error("a command of a closed member has another outcome")
 		}
@@ -230,7 +231,7 @@ func TestGivenUpWhileStuck(t *testing.T) {
 		// Raft writes another member's entry, so it does not take this one's.
 		other := f.propose((lead+1)%3, 97)
 		until(t, "the disk", func() bool { return m.engine.DiskStall(m.pulse.moment()) > 0 })
-		var waits []result
+		var waits []propose.Result
 		for id := range int64(3) {
 			waits = append(waits, f.propose(lead, 98+id))
 			synctest.Wait()
@@ -251,20 +252,20 @@ func TestGivenUpWhileStuck(t *testing.T) {
 // TestDutiesBesideClients: what the leader does by itself comes into the next entry although clients have filled
 // their share of it. It has a share of its own, which is limited too.
 func TestDutiesBesideClients(t *testing.T) {
-	large := fsm.Reap("/" + string(make([]byte, maxBatchBytes)))
-	for fill, command := range map[int]*fsm.Command{maxBatchCommands: someWrite(), 1: large} {
+	large := fsm.Reap("/" + string(make([]byte, propose.MaxBatchBytes)))
+	for fill, command := range map[int]*fsm.Command{propose.MaxBatchCommands: someWrite(), 1: large} {
 		testkit.Bubble(t, fmt.Sprint(fill, " fill it"), func(t *testing.T) {
 			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 			p := b.proposer()
-			b.replica.Complete(p.complete)
+			b.replica.Complete(p.Complete)
 			over := make(chan struct{})
-			var all []result
-			for _, propose := range []func(*fsm.Command, fsm.Waiter, <-chan struct{}){p.propose, p.do} {
+			var all []propose.Result
+			for _, do := range []func(*fsm.Command, fsm.Waiter, <-chan struct{}){p.Propose, p.Do} {
 				for i := range fill + 1 {
-					waited, proposed := make(result, 1), make(chan struct{})
+					waited, proposed := make(propose.Result, 1), make(chan struct{})
 					all = append(all, waited)
 					go func() {
-						propose(command, waited, over)
+						do(command, waited, over)
 						close(proposed)
 					}()
 					synctest.Wait()
@@ -280,7 +281,7 @@ func TestDutiesBesideClients(t *testing.T) {
 					}
 				}
 			}
-			b.Running.Go(p.run)
+			b.Running.Go(p.Run)
 			for _, waited := range all {
 				if err := testkit.Receive[error](t, "the outcome", waited); err != nil {
 					t.Fatal(err)
@@ -301,15 +302,18 @@ func TestLinkEnds(t *testing.T) {
 		did(t, m, someWrite())
 		term := m.engine.Term()
 		for id := range int64(3) {
-			before := m.proposer.link.link
+			before, err := m.proposer.LinkTo(m.leader.Get())
+			if err != nil {
+				t.Fatal(err)
+			}
 			done := f.propose(i, 98+id)
-			before.c.Close()
+			before.Close()
 			written(t, m, time.Second)
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
 			synctest.Wait()
-			if m.proposer.link.link == before {
+			if now, _ := m.proposer.LinkTo(m.leader.Get()); now == before {
 				t.Fatal("it still uses a connection that has ended")
 			}
 		}
@@ -391,12 +395,12 @@ func TestAnswersNotRead(t *testing.T) {
 		e = fsm.EndEntry(e, &fsm.Envelope{Origin: 2, Batch: 1, Count: 1})
 		began := time.Now()
 		for range 3 {
-			if err := peer.WriteMessage(near, msgBatch, e); err != nil {
+			if err := peer.WriteMessage(near, propose.MsgBatch, e); err != nil {
 				t.Fatal(err)
 			}
 		}
 		synctest.Wait() // the refusals wait to be read
-		peer.WriteMessage(near, msgAlive, nil)
+		peer.WriteMessage(near, propose.MsgAlive, nil)
 		<-served
 		if took := time.Since(began); took > m.contacts.ElectionTimeout {
 			t.Errorf("it ends after %v", took)
@@ -477,7 +481,7 @@ func TestCloseTwice(t *testing.T) {
 		f.disks[0].SetFault(func() error { time.Sleep(3 * time.Second); return nil })
 		m := f.running[0]
 		f.running[0] = nil
-		m.Propose(someWrite(), make(result, 1), nil)
+		m.Propose(someWrite(), make(propose.Result, 1), nil)
 		time.Sleep(time.Second)
 		began := time.Now()
 		var closers sync.WaitGroup

@@ -63,18 +63,17 @@ type pulse struct {
 	digests  *election.Digests
 	gate     *peer.Gate
 	peers    *peer.Port
-
-	begun atomic.Uint64 // the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise
+	leader   *election.KnownLeader
 
 	wake    wake.Signal                      // for run: look at once
 	verdict atomic.Pointer[election.Verdict] // the newest one; never nil
 	changed wake.Signal                      // for service.run: the verdict has changed
 }
 
-func newPulse(l *lifecycle.Lifecycle, clock *clock, cfg *Config, e *engine.Engine, contacts *election.Contacts, digests *election.Digests, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port) *pulse {
+func newPulse(l *lifecycle.Lifecycle, clock *clock, cfg *Config, e *engine.Engine, contacts *election.Contacts, digests *election.Digests, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port, leader *election.KnownLeader) *pulse {
 	p := &pulse{
 		Lifecycle: l, clock: clock, id: cfg.ID, log: cfg.Log, engine: e, contacts: contacts, replica: replica, digests: digests,
-		gate: gate, peers: peers, wake: wake.NewSignal(), changed: wake.NewSignal(),
+		gate: gate, peers: peers, leader: leader, wake: wake.NewSignal(), changed: wake.NewSignal(),
 	}
 	p.verdict.Store(new(election.Verdict))
 	return p
@@ -91,7 +90,7 @@ func (p *pulse) state() election.State {
 	switch p.engine.Role() {
 	case engine.Leader:
 		s.Stalled = max(s.Stalled, s.Saving)
-		s.Leads, s.Begun = true, p.begun.Load() == s.Term
+		s.Leads, s.Begun = true, p.leader.Begun.Load() == s.Term
 	case engine.Candidate:
 		s.Candidate = true
 	}
@@ -314,7 +313,7 @@ func (b *beats) next(term uint64, asked timing.Moment) *beat {
 		Term: term, ID: b.id, LeaseAge: election.Millis(b.contacts.LeaseAge()), Stalled: election.Millis(b.stalled(asked, true)), Applied: election.CommitUnknown,
 		End: b.engine.LastIndex(), Question: b.digests.Question(b.to.ID),
 	}
-	if b.begun.Load() == term && b.contacts.KnowsCommitted(asked.Real, term) && !b.verdict.Load().NoMajority {
+	if b.leader.Begun.Load() == term && b.contacts.KnowsCommitted(asked.Real, term) && !b.verdict.Load().NoMajority {
 		x.Applied = b.engine.StateIndex()
 	}
 	if !b.works { // it may have been started again, and its state is compared anew

@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -103,7 +104,7 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		time.Sleep(time.Second)
 		f.cutOff(lead, true)
 		next.pulse.stand()
-		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.pulse.begun.Load() != 0 })
+		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.pulse.leader.Begun.Load() != 0 })
 		written := <-next.proposeWrite()
 		if old.engine.Role() != engine.Leader || old.Leader() != old.cfg.ID {
 			t.Fatal("the old leader has noticed")
@@ -149,22 +150,22 @@ func TestReadOfNewLeader(t *testing.T) {
 		lead := leadOf(t, f)
 		m, other := f.running[lead], f.running[(lead+1)%3]
 		term := m.engine.Term()
-		if _, ok := m.readIndex.answer(other.cfg.ID, term, nil); !ok {
+		if _, ok := m.readIndex.Answer(other.cfg.ID, term, nil); !ok {
 			t.Error("the leader gives no index")
 		}
-		if _, ok := m.readIndex.answer(other.cfg.ID, term+1, nil); ok {
+		if _, ok := m.readIndex.Answer(other.cfg.ID, term+1, nil); ok {
 			t.Error("it gives one to a member that knows a later term")
 		}
-		if _, ok := other.readIndex.get(0, nil); ok {
+		if _, ok := other.readIndex.Get(0, nil); ok {
 			t.Error("a follower gives one")
 		}
 		for _, begun := range []uint64{0, term - 1} {
-			m.pulse.begun.Store(begun)
-			if _, ok := m.readIndex.get(0, nil); ok {
+			m.pulse.leader.Begun.Store(begun)
+			if _, ok := m.readIndex.Get(0, nil); ok {
 				t.Errorf("it gives one in term %d, having begun to lead in %d", term, begun)
 			}
 		}
-		m.pulse.begun.Store(term)
+		m.pulse.leader.Begun.Store(term)
 	})
 }
 
@@ -262,13 +263,13 @@ func TestReadAsksLeader(t *testing.T) {
 					return
 				}
 				q := readFull(c, int(binary.BigEndian.Uint32(head[1:])))
-				if head[0] != msgAsk || len(q) != askLen || binary.BigEndian.Uint64(q) != n {
+				if head[0] != propose.MsgAsk || len(q) != propose.AskLen || binary.BigEndian.Uint64(q) != n {
 					t.Errorf("message %c with % x", head[0], q)
 					return
 				}
 				asked <- q
 				tell := func(number, index uint64) {
-					peer.WriteMessage(c, msgIndex, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, number), index))
+					peer.WriteMessage(c, propose.MsgIndex, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, number), index))
 				}
 				tell(n-1, 1) // late, to a question that was given up
 				if n == 1 {
@@ -280,9 +281,9 @@ func TestReadAsksLeader(t *testing.T) {
 		})
 		p := b.proposer()
 		b.leader.Set(2, "b:1")
-		b.Running.Go(p.run)
+		b.Running.Go(p.Run)
 		read := make(zxids, 1)
-		p.propose(fsm.Nothing(), read, nil)
+		p.Propose(fsm.Nothing(), read, nil)
 		for range 2 {
 			q := testkit.Receive(t, "a question", asked)
 			if id, term := binary.BigEndian.Uint64(q[8:]), binary.BigEndian.Uint64(q[16:]); id != 1 || term != b.pulse.engine.Term() {
@@ -308,7 +309,7 @@ func TestReadAsksLeader(t *testing.T) {
 		}
 
 		at.Add(2)
-		p.propose(fsm.Nothing(), read, nil) // given up while the leader's entry is missing
+		p.Propose(fsm.Nothing(), read, nil) // given up while the leader's entry is missing
 		testkit.Receive(t, "a question", asked)
 		synctest.Wait()
 		b.leader.Suspend()
@@ -388,7 +389,7 @@ func TestOldReadsOfNewLeader(t *testing.T) {
 					return nil
 				})
 			}
-			w := make(result, 1)
+			w := make(propose.Result, 1)
 			f.running[old].Propose(fsm.OpenSession(7777, 7777, 40_000, session.Password{}), cutWhenDone{w, func() { f.cutOff(old, true) }}, nil)
 			if err := <-w; err != nil {
 				t.Fatal(err)
@@ -434,7 +435,7 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 	defer close(release)
 	f.disks[lead].SetFault(func() error { <-release; return nil })
 	f.cutBetween(other, far, true)
-	go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(result, 1), nil)
+	go f.running[lead].Propose(fsm.OpenSession(99, 99, 1<<30, session.Password{}), make(propose.Result, 1), nil)
 	cut(lead, other, far)
 	f.anotherLeads(lead, time.Minute)
 	if f.running[other].engine.Role() != engine.Leader { // two stood at once, and far, which reaches other no more, may be the leader

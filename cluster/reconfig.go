@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -30,14 +31,14 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	code := membership.CodeOf(err)
 	switch {
 	case code != proto.OK:
-		m.Propose(fsm.Describe(nil, 0), make(result, 1), nil) // nobody is expected any more
+		m.Propose(fsm.Describe(nil, 0), make(propose.Result, 1), nil) // nobody is expected any more
 		m.cfg.Log.Warn("reconfig refused", "code", code, "error", err)
 		return code, true
 	case err != nil:
 		m.cfg.Log.Warn("reconfig failed", "error", err)
 		return 0, false
 	}
-	applied := make(result, 1)
+	applied := make(propose.Result, 1)
 	m.Propose(fsm.Describe(c.Joining, was), applied, nil)
 	return proto.OK, <-applied == nil
 }
@@ -52,7 +53,7 @@ func (m *Member) DescribeMember(ctx context.Context, x proto.Peer) error {
 	ctx, cancel := context.WithTimeout(ctx, membership.AskTimeout)
 	defer cancel()
 	propose := func(c *fsm.Command) error {
-		applied := make(result, 1)
+		applied := make(propose.Result, 1)
 		m.Propose(c, applied, ctx.Done())
 		select {
 		case err := <-applied:
@@ -83,7 +84,7 @@ func (m *Member) Describe(sure bool) {
 	var missing []proto.Peer
 	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.Described(), self) })
 	if len(missing) > 0 {
-		applied := make(result, 1)
+		applied := make(propose.Result, 1)
 		m.Propose(fsm.Describe(missing, 0), applied, nil)
 		<-applied
 	}

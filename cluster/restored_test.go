@@ -14,6 +14,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -102,7 +103,7 @@ func TestIdentifiedAfterAll(t *testing.T) {
 			for i, m := range f.running {
 				if i != lead {
 					<-m.Ready() // so it serves clients
-					m.Propose(fsm.OpenSession(uint64(100+i), int64(100+i), 1<<30, session.Password{}), make(result, 1), nil)
+					m.Propose(fsm.OpenSession(uint64(100+i), int64(100+i), 1<<30, session.Password{}), make(propose.Result, 1), nil)
 				}
 			}
 			// The second leader.

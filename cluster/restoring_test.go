@@ -247,7 +247,9 @@ func TestAheadOfLeader(t *testing.T) {
 				f.mixed(9, 9, 13)
 				f.start(0)
 				f.start(1)
-				until(t, "a leader", func() bool { return f.running[0].pulse.begun.Load() != 0 || f.running[1].pulse.begun.Load() != 0 })
+				until(t, "a leader", func() bool {
+					return f.running[0].pulse.leader.Begun.Load() != 0 || f.running[1].pulse.leader.Begun.Load() != 0
+				})
 				f.writes(0, writes)
 				other := 1 - leadOf(t, f)
 				if down {

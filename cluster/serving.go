@@ -8,6 +8,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
@@ -19,7 +20,7 @@ type service struct {
 	clustered bool
 	leader    *election.KnownLeader
 	lease     *lease
-	proposer  *proposer
+	proposer  *propose.Proposer
 
 	changes   chan bool     // holds the newest value until Serving's reader takes it
 	ready     chan struct{} // closed when clients can be served for the first time
@@ -39,7 +40,7 @@ type service struct {
 	warned     bool             // it was logged that this member cannot serve, and not yet that it can
 }
 
-func newService(p *pulse, cfg *Config, leader *election.KnownLeader, lease *lease, proposer *proposer) *service {
+func newService(p *pulse, cfg *Config, leader *election.KnownLeader, lease *lease, proposer *propose.Proposer) *service {
 	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
 		pulse: p, clustered: cfg.Clustered(), leader: leader, lease: lease, proposer: proposer,
@@ -265,8 +266,8 @@ func (s *service) serve(hindered string) {
 // here. It proposes a command that does nothing, and retries until it is answered.
 func (s *service) catchUp(done chan struct{}) {
 	for {
-		w, asked := make(result, 1), s.moment()
-		s.proposer.propose(fsm.Nothing(), w, nil)
+		w, asked := make(propose.Result, 1), s.moment()
+		s.proposer.Propose(fsm.Nothing(), w, nil)
 		if <-w == nil {
 			s.contacts.CaughtUp(asked.Running)
 			close(done)

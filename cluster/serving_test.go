@@ -136,8 +136,8 @@ func TestServesOnSlowLinks(t *testing.T) {
 // service returns a service of this member, which does not run yet, and the lease that it asks.
 func (b *base) service() (*service, *lease) {
 	l, p := newLease(b.pulse), b.proposer()
-	b.replica.Complete(p.complete)
+	b.replica.Complete(p.Complete)
 	b.tick()
-	b.Running.Go(p.run)
+	b.Running.Go(p.Run)
 	return newService(b.pulse, b.cfg, b.leader, l, p), l
 }

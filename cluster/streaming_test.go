@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -159,7 +160,7 @@ func TestCommitLost(t *testing.T) {
 				return time.Millisecond
 			})
 			time.Sleep(2 * time.Second)
-			w := make(result, 1)
+			w := make(propose.Result, 1)
 			leader.Propose(fsm.OpenSession(4242, 4242, 1<<30, session.Password{}), w, nil)
 			// The connection dies silently when the answer to the entry has come.
 			n.when(func(w *wire) bool {
@@ -211,7 +212,7 @@ func TestShortCutOfStream(t *testing.T) {
 		n.SetDelay(func(from, to string) time.Duration { return 500 * time.Microsecond })
 		third.Kill()
 		time.Sleep(2 * time.Second)
-		w := make(result, 1)
+		w := make(propose.Result, 1)
 		leader.Propose(fsm.OpenSession(4242, 4242, 1<<30, session.Password{}), cutWhenDone{w, func() { n.cut(leader, f, true) }}, nil)
 		if err := <-w; err != nil {
 			t.Fatal(err)

@@ -7,7 +7,9 @@ import (
 	"math"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -28,7 +30,7 @@ import (
 // Touch also waits for a moment for what this member has been told is committed, so that what the
 // client reads next shows it.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	if !m.liveness.touch(id, m.lease.surelyLeads, over, m.Stop) {
+	if !m.liveness.Touch(id, m.lease.surelyLeads, over, m.Stop) {
 		return false
 	}
 	m.engine.AwaitCommitted(over)
@@ -38,7 +40,7 @@ func (m *Member) Touch(id int64, over <-chan struct{}) bool {
 // Deadlines returns when the sessions expire unless they are touched, in ms since
 // the epoch, the earliest first.
 func (m *Member) Deadlines() []session.Bucket {
-	buckets := m.liveness.deadlines()
+	buckets := m.liveness.Deadlines()
 	ahead := m.timeOfDay() - m.nowMs()
 	for i := range buckets {
 		buckets[i].Deadline += ahead
@@ -51,7 +53,7 @@ func (m *Member) Deadlines() []session.Bucket {
 // connected to a member count as touched now. It returns the sessions that are late, in no
 // particular order. Only tests call it, through lockkeepertest.
 func (m *Member) Advance(ms int64, connected func(id int64) bool, touched bool) (late []int64) {
-	return m.liveness.advance(ms, connected, touched)
+	return m.liveness.Advance(ms, connected, touched)
 }
 
 // sendTouches reports to the leader which sessions were touched here, and how long
@@ -72,10 +74,10 @@ func (m *Member) sendTouches() {
 	)
 	for {
 		select {
-		case <-m.liveness.news:
+		case <-m.liveness.News:
 			select {
-			case <-time.After(pause - m.since(m.liveness.collecting())):
-			case <-m.liveness.hurry:
+			case <-time.After(pause - m.since(m.liveness.Collecting())):
+			case <-m.liveness.Hurry:
 				select {
 				case <-time.After(timing.HurryGap - m.since(last)):
 				case <-m.Stop:
@@ -92,7 +94,7 @@ func (m *Member) sendTouches() {
 		case <-m.Stop:
 			return
 		}
-		news, since := m.liveness.take()
+		news, since := m.liveness.Take()
 		if !m.sayUnheard(since) {
 			return
 		}
@@ -102,7 +104,7 @@ func (m *Member) sendTouches() {
 			return
 		}
 		last = m.nowMs()
-		m.liveness.confirm(news, unsure)
+		m.liveness.Confirm(news, unsure)
 		heard.add(news, last, keep)
 	}
 }
@@ -184,28 +186,28 @@ func (m *Member) tell(last election.Leader, number uint64, heard *recent, news m
 // is called again with the same report, the number is the same, so that an answer that is late,
 // as behind a long entry on a slow link, counts.
 func (m *Member) tellLeader(lead election.Leader, number uint64, touches map[int64]int64) (unsure []int64, ok bool) {
-	l, err := m.proposer.link.to(lead)
+	l, err := m.proposer.LinkTo(lead)
 	if err != nil {
 		return nil, false
 	}
-	defer l.await()()
+	defer l.Await()()
 	now := m.nowMs()
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+touchLen*len(touches)), number)
+	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+alive.TouchLen*len(touches)), number)
 	for id, at := range touches {
 		ago := now - at - 1 // both are rounded down
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
 		b = binary.BigEndian.AppendUint32(b, uint32(min(max(ago, 0), math.MaxUint32)))
 	}
-	if l.send(msgTouched, b) != nil {
+	if l.Send(propose.MsgTouched, b) != nil {
 		return nil, false
 	}
 	again := time.After(m.contacts.ElectionTimeout / 2)
 	for {
 		select {
-		case b := <-l.heard:
+		case b := <-l.Heard:
 			switch binary.BigEndian.Uint64(b) {
 			case number:
-			case unheardTouches:
+			case propose.UnheardTouches:
 				return nil, false
 			default:
 				continue
@@ -216,7 +218,7 @@ func (m *Member) tellLeader(lead election.Leader, number uint64, touches map[int
 			return unsure, true
 		case <-again:
 			return nil, false
-		case <-l.gone:
+		case <-l.Gone:
 			return nil, false
 		case <-lead.Changed:
 			return nil, false
@@ -232,12 +234,12 @@ func (m *Member) tellLeader(lead election.Leader, number uint64, touches map[int
 // member does not lead yet, which is harmless: when it begins to lead, every session
 // gets its full timeout. The answer is nil if none is to be sent.
 func (m *Member) takeTouches(b []byte) []byte {
-	heard := m.liveness.hear(b[8:], bytes.Clone(b[:8]))
-	if binary.BigEndian.Uint64(b) == unanswered {
+	heard := m.liveness.Hear(b[8:], bytes.Clone(b[:8]))
+	if binary.BigEndian.Uint64(b) == propose.Unanswered {
 		return nil
 	}
 	if !m.lease.surelyLeads() {
-		return binary.BigEndian.AppendUint64(nil, unheardTouches)
+		return binary.BigEndian.AppendUint64(nil, propose.UnheardTouches)
 	}
 	return heard
 }

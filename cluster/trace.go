@@ -3,6 +3,7 @@ package cluster
 import (
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
@@ -19,32 +20,15 @@ type Trace interface {
 	// Leads says that this member leads in term, has applied all entries of earlier terms, and is about to give all
 	// sessions their full timeouts.
 	Leads(term uint64)
-	// Anew says that all sessions are forgotten. Those that exist after the entry at index begin their timeouts anew, each
-	// with Restarts.
-	Anew(index uint64)
-	// Session says what happens to a session here: its timeout is given for Restarts and Late, and how long ago the
-	// client's request came for Touched, Heard and Answered.
-	Session(step SessionStep, id int64, timeout, ago time.Duration)
+	alive.Trace
 }
-
-// SessionStep is what happens to a session on a member.
-type SessionStep int
-
-const (
-	Touched  SessionStep = iota // a client's request is about to be carried out here
-	Heard                       // another member has reported a touch, which restarts the timeout here
-	Restarts                    // its full timeout begins here: it was opened or resumed, or see Anew
-	Answered                    // a write or sync of its client is about to be answered
-	Late                        // as the leader, this member is about to propose its expiry
-	Ended                       // its end was applied here
-)
 
 // untraced is the Trace of a member that has none.
 type untraced struct{}
 
-func (untraced) Opened(*storage.Storage)                                  {}
-func (untraced) Visible(uint64, uint64, []byte)                           {}
-func (untraced) Restored(uint64)                                          {}
-func (untraced) Leads(uint64)                                             {}
-func (untraced) Anew(uint64)                                              {}
-func (untraced) Session(SessionStep, int64, time.Duration, time.Duration) {}
+func (untraced) Opened(*storage.Storage)                                        {}
+func (untraced) Visible(uint64, uint64, []byte)                                 {}
+func (untraced) Restored(uint64)                                                {}
+func (untraced) Leads(uint64)                                                   {}
+func (untraced) Anew(uint64)                                                    {}
+func (untraced) Session(alive.SessionStep, int64, time.Duration, time.Duration) {}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 )
 
 // newer returns an entry as a later version could write it.
@@ -42,7 +43,7 @@ func TestNewerEntry(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer c.Close()
-				if err := peer.WriteMessage(c, msgBatch, entry); err != nil {
+				if err := peer.WriteMessage(c, propose.MsgBatch, entry); err != nil {
 					t.Fatal(err)
 				}
 				if b, err := io.ReadAll(c); len(b) > 0 || err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -68,12 +69,12 @@ func (f *follower) Restored(index uint64) { f.tell(Restored, Event{Last: index})
 func (f *follower) Anew(index uint64)     { f.tell(Anew, Event{Last: index}) }
 func (f *follower) Leads(term uint64)     { f.tell(Leads, Event{Term: term}) }
 
-func (f *follower) Session(step cluster.SessionStep, id int64, timeout, ago time.Duration) {
+func (f *follower) Session(step alive.SessionStep, id int64, timeout, ago time.Duration) {
 	e := Event{Session: id, Timeout: timeout}
-	if slices.Contains([]cluster.SessionStep{cluster.Touched, cluster.Heard, cluster.Answered}, step) {
+	if slices.Contains([]alive.SessionStep{alive.Touched, alive.Heard, alive.Answered}, step) {
 		e.Asked = f.now() - ago // at once: it may take a while to be told
 	}
-	steps := []Step{cluster.Touched: Touched, cluster.Heard: Heard, cluster.Restarts: Restarts, cluster.Late: Late, cluster.Answered: Answered, cluster.Ended: Ended}
+	steps := []Step{alive.Touched: Touched, alive.Heard: Heard, alive.Restarts: Restarts, alive.Late: Late, alive.Answered: Answered, alive.Ended: Ended}
 	f.tell(steps[step], e)
 }
 

@@ -265,10 +265,12 @@ func (w *sessions) heard(m *sessionsOf, e *Event, x *tracked) string {
 	return ""
 }
 
-// answered takes the answer to a write or a sync on a member that does not lead: the leader has heard of the session with it.
+// answered takes the answer to a write or a sync on a member that does not lead: the leader has heard of the session with it. The
+// request may have waited before it was proposed, but it has come no later than the last one that was touched here.
 func (w *sessions) answered(m *sessionsOf, e *Event, x *tracked) string {
-	asks := m.leads == 0 && w.newest == w.leads && w.led <= e.Asked && e.At-e.Asked <= timing.Believed(x.timeout)
-	return first(is{asks && e.Asked > get(w.known, e.Session).vouched+rounding, "the leader has not heard of the session with it"})
+	asked := min(e.Asked, x.heard)
+	asks := m.leads == 0 && w.newest == w.leads && w.led <= asked && e.At-asked <= timing.Believed(x.timeout)
+	return first(is{asks && asked > get(w.known, e.Session).vouched+rounding, "the leader has not heard of the session with it"})
 }
 
 // touched takes a request. It is carried out only if a leader will not let the session expire while its client relies on the

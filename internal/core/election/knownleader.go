@@ -1,6 +1,9 @@
 package election
 
-import "sync"
+import (
+	"sync"
+	"sync/atomic"
+)
 
 // Leader describes the leader, as far as this member knows.
 type Leader struct {
@@ -12,6 +15,9 @@ type Leader struct {
 
 // KnownLeader holds who leads, for those that wait for the leader or for another one. Its methods are safe for concurrent use.
 type KnownLeader struct {
+	// Begun is the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise.
+	Begun atomic.Uint64
+
 	mu  sync.Mutex
 	now Leader
 }

@@ -33,8 +33,8 @@ const house = `
 	internal/core/storage internal/core/election
 	internal/core/peer internal/core/lifecycle
 	internal/core/raftlog
-	internal/core/engine
-	internal/core/membership
+	internal/core/engine internal/core/alive
+	internal/core/membership internal/core/propose
 	server cluster
 	internal/core/testhooks spec
 	lockkeeper
@@ -286,7 +286,7 @@ func TestDecisions(t *testing.T) {
 	clocks := []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
 	seen := 0
 	for _, s := range sources(t) {
-		if s.test || s.dir != "internal/core/election" {
+		if s.test || s.dir != "internal/core/election" && s.dir != "internal/core/alive" {
 			continue
 		}
 		seen++

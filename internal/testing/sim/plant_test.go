@@ -34,10 +34,10 @@ var plants = []plant{
 		{"internal/core/server/pipeline.go", "\tcase q.op.Code == proto.OpPing:", "\tcase q.op.Code == proto.OpSync:\n\t\tq.fixed = &fixedReply{header: proto.ReplyHeader{Xid: q.xid}, now: true}\n\tcase q.op.Code == proto.OpPing:"},
 	}, []string{"linearizability", "read-only"}},
 	{"the leader ignores the touches that other members report", []edit{
-		{"cluster/liveness.go", "case l.tracker.Touch(id, now-ago):", "case now-ago != -1:"},
+		{"internal/core/alive/liveness.go", "case l.tracker.Touch(id, now-ago):", "case now-ago != -1:"},
 	}, []string{"expiry", "locks"}},
 	{"a member answers before the leader has heard of the session", []edit{
-		{"cluster/liveness.go", "l.tracker.Safe(id, now, slack)", "slack > 0"},
+		{"internal/core/alive/liveness.go", "l.tracker.Safe(id, now, slack)", "slack > 0"},
 	}, []string{"expiry", "locks"}},
 	{"a new leader does not give the sessions their full timeouts again", []edit{
 		{"cluster/lead.go", "m.setLeading(term)\n\t\t\tm.trackAll()", "m.setLeading(term)"},
@@ -78,7 +78,7 @@ var plants = []plant{
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
 		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return c.mono().Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
-		{"cluster/liveness.go", "stood > l.watchful()", "false"},
+		{"internal/core/alive/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL znode is deleted after two thirds of its TTL", []edit{
 		{"znode/tree.go", "return nowMs-n.mtime > n.more.owner", "return nowMs-n.mtime > n.more.owner*2/3"},
@@ -91,14 +91,14 @@ var plants = []plant{
 		{"internal/core/server/pipeline.go", "&cmd, w, c.gone)", "&cmd, w, nil)"},
 	}, []string{"session order"}},
 	{"requests after a lost one are not lost", []edit{
-		{"cluster/propose.go", "\t\t\tp.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
-		{"cluster/propose.go", "\t\t\tp.batcher.lose() // it may be", "\t\t\tsuspended = p.leader.get().suspended // it may be"},
+		{"internal/core/propose/propose.go", "\t\t\tp.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
+		{"internal/core/propose/propose.go", "\t\t\tp.batcher.lose() // it may be", "\t\t\tsuspended = p.leader.get().suspended // it may be"},
 	}, []string{"session order"}},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
 	}, []string{"ephemerals", "session", "locks"}},
 	{"the owner of a late session is looked up when the session is ended", []edit{
-		{"cluster/lead.go", "\t\tfor _, s := range late {\n\t\t\tm.proposer.do(fsm.ExpireSession(s, term)", "\t\ttime.Sleep(50 * time.Millisecond)\n\t\tfor _, s := range late {\n\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\ts = now\n\t\t\t\t}\n\t\t\t})\n\t\t\tm.proposer.do(fsm.ExpireSession(s, term)"},
+		{"cluster/lead.go", "\t\tfor _, s := range late {\n\t\t\tm.proposer.Do(fsm.ExpireSession(s, term)", "\t\ttime.Sleep(50 * time.Millisecond)\n\t\tfor _, s := range late {\n\t\t\tm.replica.View(func(v *fsm.View) {\n\t\t\t\tif now := v.Sessions().Get(s.ID); now != nil {\n\t\t\t\t\ts = now\n\t\t\t\t}\n\t\t\t})\n\t\t\tm.proposer.Do(fsm.ExpireSession(s, term)"},
 	}, []string{"expiry"}},
 	{"a member that restores a snapshot keeps its connections", []edit{
 		{"internal/core/server/server.go", "\tfor c := range o.s.conns {\n\t\tc.out.close()\n\t}\n", ""},
@@ -179,7 +179,7 @@ var plants = []plant{
 		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
-		{"cluster/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })", "_ = l.watch"},
+		{"internal/core/propose/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })", "_ = l.watch"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
@@ -215,7 +215,7 @@ var lossChecks = []string{"agreement", "order", "writes", "reads", "session orde
 // hidden are bugs that only perturbed schedules or paused processes show.
 var hidden = []plant{
 	{"the leader gives no time back after a pause", []edit{
-		{"cluster/liveness.go", "stood > l.watchful()", "false"},
+		{"internal/core/alive/liveness.go", "stood > l.watchful()", "false"},
 	}, []string{"expiry"}},
 }
 

@@ -1,6 +1,4 @@
-package cluster
-
-import "github.com/lockkeeper/lockkeeper/internal/core/election"
+package propose
 
 // A read-only command (a sync) must be answered from a state that has everything that was
 // acknowledged when it arrived. That needs no entry in the log (Raft's ReadIndex, section
@@ -8,44 +6,41 @@ import "github.com/lockkeeper/lockkeeper/internal/core/election"
 // leader then, and the member of the client waits until it has applied the log up to that
 // index.
 
-// readIndex answers, on the leader, how far the log must be applied. It has no goroutine.
+// ReadIndex answers, on the leader, how far the log must be applied. It has no goroutine.
 // Its methods are safe for concurrent use.
-type readIndex struct {
-	*pulse
-	leader *election.KnownLeader
-}
+type ReadIndex struct{ *Parts }
 
-// get returns an index such that a member that has applied the entry there has applied
-// everything that was committed when get was called. It returns false if this member does
+// Get returns an index such that a member that has applied the entry there has applied
+// everything that was committed when Get was called. It returns false if this member does
 // not lead, or no longer, or does not know yet what is committed, or if over is closed.
 //
 // asker is the member that asks, if it is another one, and if it knew no later term than
 // this member's when it asked; otherwise 0.
-func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
+func (r *ReadIndex) Get(asker uint64, over <-chan struct{}) (uint64, bool) {
 	// This order matters. The term comes first, so that the check at the end covers all of
 	// this. The round begins last: whoever agrees to it had voted for no later leader when
 	// the index was read, and neither had this member, or it would not lead. If a majority
 	// has not, nobody else can have committed anything by then.
-	lead := r.leader.Get()
-	term, leads := r.engine.LeaderTerm()
+	lead := r.Leader.Get()
+	term, leads := r.Engine.LeaderTerm()
 	// Until an entry of its own term is committed, a leader's commit index may be behind
 	// what earlier leaders have committed.
-	if !leads || r.begun.Load() != term {
+	if !leads || r.Leader.Begun.Load() != term {
 		return 0, false
 	}
-	commit := r.engine.Committed()
-	round := r.contacts.BeginRound()
+	commit := r.Engine.Committed()
+	round := r.Contacts.BeginRound()
 	for looked := false; ; looked = true {
-		members, err := r.engine.Members()
+		members, err := r.Engine.Members()
 		if err != nil {
 			return 0, false
 		}
-		agreed, news := r.contacts.HasMajority(round, asker, members)
+		agreed, news := r.Contacts.HasMajority(round, asker, members)
 		if agreed {
 			break
 		}
 		if !looked {
-			r.look() // sends heartbeats; pulse.run repeats them
+			r.Look.Raise() // sends heartbeats; pulse.run repeats them
 		}
 		select {
 		case <-news:
@@ -57,19 +52,19 @@ func (r *readIndex) get(asker uint64, over <-chan struct{}) (uint64, bool) {
 			return 0, false
 		}
 	}
-	if now, leads := r.engine.LeaderTerm(); !leads || now != term {
+	if now, leads := r.Engine.LeaderTerm(); !leads || now != term {
 		return 0, false
 	}
-	return r.engine.StateIndexAt(commit)
+	return r.Engine.StateIndexAt(commit)
 }
 
-// answer answers the question of another member, which knew no term after newest. If
+// Answer answers the question of another member, which knew no term after newest. If
 // newest is not after this member's term, the question itself shows that the asker had
 // voted for no later leader; but only for this question, since others may have been
 // asked later.
-func (r *readIndex) answer(asker, newest uint64, gone <-chan struct{}) (uint64, bool) {
-	if newest > r.engine.Term() {
+func (r *ReadIndex) Answer(asker, newest uint64, gone <-chan struct{}) (uint64, bool) {
+	if newest > r.Engine.Term() {
 		return 0, false
 	}
-	return r.get(asker, gone)
+	return r.Get(asker, gone)
 }

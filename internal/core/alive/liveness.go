@@ -1,4 +1,4 @@
-package cluster
+package alive
 
 import (
 	"encoding/binary"
@@ -13,23 +13,23 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// liveness records when each session was last touched, that is, when a request of
+// Liveness records when each session was last touched, that is, when a request of
 // its client last arrived, and so when it expires. Only the leader expires sessions;
 // every member of a cluster collects the touches of its clients for the leader.
 // liveness has no goroutine. Its methods are safe for concurrent use.
 //
 // Times are in ms of a monotonic clock.
-type liveness struct {
+type Liveness struct {
 	tick    time.Duration // granularity of session expiry
 	sure    time.Duration // see [timing.Times]
 	tells   bool          // there are other members, so touches are reported to the leader
 	now     func() int64
 	trace   Trace
-	expired atomic.Int64 // number of sessions that this member has expired
+	Expired atomic.Int64 // number of sessions that this member has expired
 
-	sooner wake.Signal // for lead: a session may expire before the next check
-	news   wake.Signal // for sendTouches: touched is no longer empty
-	hurry  wake.Signal // for sendTouches: a caller of touch is blocked until the leader has confirmed
+	Sooner wake.Signal // for lead: a session may expire before the next check
+	News   wake.Signal // for sendTouches: touched is no longer empty
+	Hurry  wake.Signal // for sendTouches: a caller of touch is blocked until the leader has confirmed
 
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
@@ -40,26 +40,27 @@ type liveness struct {
 	silent    map[int64]bool   // see advance; usually nil
 }
 
-func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *liveness {
-	l := &liveness{
-		tick: tick, sure: sure, tells: tells, now: now, trace: untraced{},
-		sooner: wake.NewSignal(), news: wake.NewSignal(), hurry: wake.NewSignal(),
+// NewLiveness returns one without sessions. tells is whether there are other members.
+func NewLiveness(tick, sure time.Duration, tells bool, now func() int64, trace Trace) *Liveness {
+	l := &Liveness{
+		tick: tick, sure: sure, tells: tells, now: now, trace: trace,
+		Sooner: wake.NewSignal(), News: wake.NewSignal(), Hurry: wake.NewSignal(),
 		touched: map[int64]int64{},
 	}
 	l.tracker = l.newTracker()
 	return l
 }
 
-func (l *liveness) newTracker() *session.Tracker {
+func (l *Liveness) newTracker() *session.Tracker {
 	return session.NewTracker(max(1, l.tick.Milliseconds()))
 }
 
-// touch notes that a session's client has sent something, and reports whether the
+// Touch notes that a session's client has sent something, and reports whether the
 // session is alive; it also returns false when over or stop is closed. If the leader,
 // by what it has confirmed so far, could expire the session while its client still
 // relies on it, touch blocks until the leader has confirmed more, unless this member
 // surely leads.
-func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
+func (l *Liveness) Touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
 	now, slack := l.now(), l.sure.Milliseconds()
 	l.mu.Lock()
 	l.note(id, now)
@@ -74,7 +75,7 @@ func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan st
 			return alive
 		}
 		if !waits {
-			l.hurry.Raise()
+			l.Hurry.Raise()
 		}
 		select {
 		case <-confirmed:
@@ -88,27 +89,27 @@ func (l *liveness) touch(id int64, surelyLeads func() bool, over, stop <-chan st
 }
 
 // note keeps a touch to be reported to the leader. The caller holds l.mu.
-func (l *liveness) note(id, at int64) {
+func (l *Liveness) note(id, at int64) {
 	if !l.tells {
 		return
 	}
 	if len(l.touched) == 0 {
 		l.since = l.now()
-		l.news.Raise()
+		l.News.Raise()
 	}
 	l.touched[id] = at
 }
 
-// collecting returns when the first of the touches to be reported was noted.
-func (l *liveness) collecting() int64 {
+// Collecting returns when the first of the touches to be reported was noted.
+func (l *Liveness) Collecting() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.since
 }
 
-// take removes and returns the touches to be reported, and when the first of them
+// Take removes and returns the touches to be reported, and when the first of them
 // was noted; if there are none, since is now.
-func (l *liveness) take() (touches map[int64]int64, since int64) {
+func (l *Liveness) Take() (touches map[int64]int64, since int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	touches, since = l.touched, l.since
@@ -119,9 +120,9 @@ func (l *liveness) take() (touches map[int64]int64, since int64) {
 	return touches, since
 }
 
-// confirm notes that the leader has received touches. It could not vouch for the
+// Confirm notes that the leader has received touches. It could not vouch for the
 // unsure sessions: those that are alive here are reported to it again.
-func (l *liveness) confirm(touches map[int64]int64, unsure []int64) {
+func (l *Liveness) Confirm(touches map[int64]int64, unsure []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, id := range unsure {
@@ -137,13 +138,13 @@ func (l *liveness) confirm(touches map[int64]int64, unsure []int64) {
 	l.confirmed.Raise()
 }
 
-// touchLen is the length of a touch in a message: the session id, and how many ms
+// TouchLen is the length of a touch in a message: the session id, and how many ms
 // ago the touch was.
-const touchLen = 8 + 4
+const TouchLen = 8 + 4
 
-// touchesNow encodes touches of sessions at this moment.
-func touchesNow(sessions []int64) []byte {
-	b := make([]byte, 0, touchLen*len(sessions))
+// TouchesNow encodes touches of sessions at this moment.
+func TouchesNow(sessions []int64) []byte {
+	b := make([]byte, 0, TouchLen*len(sessions))
 	for _, id := range sessions {
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
 		b = binary.BigEndian.AppendUint32(b, 0)
@@ -151,14 +152,14 @@ func touchesNow(sessions []int64) []byte {
 	return b
 }
 
-// hear notes the touches that another member has reported. It appends to unsure the
+// Hear notes the touches that another member has reported. It appends to unsure the
 // ids of the sessions that it cannot vouch for: those already found late, whose
 // expiry has been proposed, and those that do not exist here, any more or yet.
-func (l *liveness) hear(touches, unsure []byte) []byte {
+func (l *Liveness) Hear(touches, unsure []byte) []byte {
 	now := l.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for t := touches; len(t) >= touchLen; t = t[touchLen:] {
+	for t := touches; len(t) >= TouchLen; t = t[TouchLen:] {
 		id, ago := int64(binary.BigEndian.Uint64(t)), int64(binary.BigEndian.Uint32(t[8:]))
 		switch {
 		case l.silent[id]:
@@ -171,19 +172,19 @@ func (l *liveness) hear(touches, unsure []byte) []byte {
 	return unsure
 }
 
-// add starts the timeout of a session that was opened or resumed.
-func (l *liveness) add(s *session.Session) {
+// Add starts the timeout of a session that was opened or resumed.
+func (l *Liveness) Add(s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.silent, s.ID)
 	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	if l.tracker.Add(s, l.now()) < l.due {
-		l.sooner.Raise()
+		l.Sooner.Raise()
 	}
 }
 
-// remove forgets a session that was closed.
-func (l *liveness) remove(id int64) {
+// Remove forgets a session that was closed.
+func (l *Liveness) Remove(id int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trace.Session(Ended, id, 0, 0)
@@ -191,8 +192,8 @@ func (l *liveness) remove(id int64) {
 	delete(l.silent, id)
 }
 
-// restart forgets everything and starts the full timeout of each of the sessions, which exist after the entry at index.
-func (l *liveness) restart(index uint64, sessions iter.Seq[*session.Session]) {
+// Restart forgets everything and starts the full timeout of each of the sessions, which exist after the entry at index.
+func (l *Liveness) Restart(index uint64, sessions iter.Seq[*session.Session]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trace.Anew(index)
@@ -203,9 +204,9 @@ func (l *liveness) restart(index uint64, sessions iter.Seq[*session.Session]) {
 	}
 }
 
-// deadlines returns when sessions expire unless they are touched, the earliest first.
+// Deadlines returns when sessions expire unless they are touched, the earliest first.
 // Others may use l meanwhile, as in [fsm.Replica.Browse].
-func (l *liveness) deadlines() []session.Bucket {
+func (l *Liveness) Deadlines() []session.Bucket {
 	sessions, step := map[int64][]int64{}, fsm.Paced(l.mu.Unlock, l.mu.Lock)
 	l.mu.Lock()
 	l.tracker.Each(func(id, deadline int64) {
@@ -216,10 +217,11 @@ func (l *liveness) deadlines() []session.Bucket {
 	return session.Buckets(sessions)
 }
 
-// advance is [Member.Advance]. Touches of before it, which another member may still have to
+// Advance lets ms count as passed for the sessions. If touched is true, those that are connected count as touched now. It returns
+// those that are late, in no particular order. Touches of before it, which another member may still have to
 // report, would take it back. So none are heard for sessions that are not connected, until they are
 // resumed.
-func (l *liveness) advance(ms int64, connected func(id int64) bool, touched bool) (late []int64) {
+func (l *Liveness) Advance(ms int64, connected func(id int64) bool, touched bool) (late []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.silent = map[int64]bool{}
@@ -230,7 +232,7 @@ func (l *liveness) advance(ms int64, connected func(id int64) bool, touched bool
 		}
 		return is && touched
 	})
-	l.sooner.Raise()
+	l.Sooner.Raise()
 	return late
 }
 
@@ -238,14 +240,14 @@ func (l *liveness) advance(ms int64, connected func(id int64) bool, touched bool
 // while there are sessions. If it wakes up late by more than that, it concludes that
 // the process was paused. Shorter pauses go unnoticed but do no harm: a session
 // timeout is at least two ticks, and clients send three times within it.
-func (l *liveness) watchful() int64 {
+func (l *Liveness) watchful() int64 {
 	return timing.Watch(l.tick).Milliseconds()
 }
 
-// nextLook returns the time of the next check for late sessions, which is no later
+// NextLook returns the time of the next check for late sessions, which is no later
 // than the next deadline, and the time until then. looked is when the last check was:
 // counting from there, instead of from now, reveals a pause since then too.
-func (l *liveness) nextLook(looked int64) (due int64, wait time.Duration) {
+func (l *Liveness) NextLook(looked int64) (due int64, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	due, ok := l.tracker.Next()
@@ -258,9 +260,9 @@ func (l *liveness) nextLook(looked int64) (due int64, wait time.Duration) {
 	return due, time.Duration(due-l.now()) * time.Millisecond
 }
 
-// late returns the sessions that have timed out, the tracker that found them, and
+// Late returns the sessions that have timed out, the tracker that found them, and
 // the time of this check. due is when the check was planned.
-func (l *liveness) late(due int64) (late []*session.Session, tracker *session.Tracker, looked int64) {
+func (l *Liveness) Late(due int64) (late []*session.Session, tracker *session.Tracker, looked int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -276,19 +278,42 @@ func (l *liveness) late(due int64) (late []*session.Session, tracker *session.Tr
 	return late, l.tracker, now
 }
 
-// spare lets a session that tracker found late be touched again. tracker may have
+// Spare lets a session that tracker found late be touched again. tracker may have
 // been replaced meanwhile.
-func (l *liveness) spare(tracker *session.Tracker, s *session.Session) {
+func (l *Liveness) Spare(tracker *session.Tracker, s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tracker.Spare(s, l.now())
-	l.sooner.Raise()
+	l.Sooner.Raise()
 }
 
-// retry lets a session that tracker found late be found late again.
-func (l *liveness) retry(tracker *session.Tracker, s *session.Session) {
+// Retry lets a session that tracker found late be found late again.
+func (l *Liveness) Retry(tracker *session.Tracker, s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	tracker.Retry(s, l.now())
-	l.sooner.Raise()
+	l.Sooner.Raise()
+}
+
+// For tests of other packages:
+
+// Safe reports whether the leader has confirmed that a session which was touched at a time is alive for slack after that.
+func (l *Liveness) Safe(id, at, slack int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tracker.Safe(id, at, slack)
+}
+
+// NextDeadline returns the earliest deadline of a session.
+func (l *Liveness) NextDeadline() (at int64, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tracker.Next()
+}
+
+// LateAt returns the sessions that will be late at a time if they are not touched, which counts as having found them, and the tracker.
+func (l *Liveness) LateAt(at int64) ([]*session.Session, *session.Tracker) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.tracker.Late(at), l.tracker
 }

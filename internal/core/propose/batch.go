@@ -1,4 +1,4 @@
-package cluster
+package propose
 
 import (
 	"crypto/rand"
@@ -13,14 +13,14 @@ import (
 // Limits of each share of an entry. Propose blocks while the clients' share of the next entry is
 // full, which in turn slows the clients down.
 const (
-	maxBatchCommands = 4096
-	maxBatchBytes    = 1 << 20
+	MaxBatchCommands = 4096
+	MaxBatchBytes    = 1 << 20
 )
 
 // A share is what is in an entry from one kind of callers. No kind waits for another.
 type share struct{ commands, bytes int }
 
-func (s share) full() bool { return s.commands >= maxBatchCommands || s.bytes >= maxBatchBytes }
+func (s share) full() bool { return s.commands >= MaxBatchCommands || s.bytes >= MaxBatchBytes }
 
 // The kinds of callers.
 const (
@@ -34,7 +34,7 @@ const (
 type batcher struct {
 	mu      sync.Mutex
 	room    wake.Broadcast // the entry was taken or given up
-	wake    wake.Signal    // for proposer.run: there is something to propose
+	wake    wake.Signal    // for Proposer.run: there is something to propose
 	entry   []byte         // the encoded commands collected so far
 	waiters []fsm.Waiter   // one per command
 	shares  [kinds]share   // what they are from
@@ -76,7 +76,7 @@ func (b *batcher) close() {
 	b.lose()
 }
 
-// pending is the entry that proposer.run has proposed and waits for. There is one at
+// pending is the entry that Proposer.run has proposed and waits for. There is one at
 // a time. Only run reports its commands as lost.
 type pending struct {
 	mu      sync.Mutex
@@ -142,16 +142,16 @@ func (p *pending) complete(number uint64, i int) fsm.Waiter {
 // time of day, which is usually above all earlier ones; the low bits are random,
 // since two runs may start at the same time of day.
 
-// firstNumber returns the number after which those of a run begin; ms is the time
+// FirstNumber returns the number after which those of a run begin; ms is the time
 // of day.
-func firstNumber(ms int64) uint64 {
+func FirstNumber(ms int64) uint64 {
 	ms = min(max(ms, 0), 1<<43) // leaves room above, however wrong the clock is
 	return uint64(ms)<<20 + random(20)
 }
 
-// nextNumber returns the number of the entry that follows the one with the given
+// NextNumber returns the number of the entry that follows the one with the given
 // number; applied is the highest number of this member that has been applied here.
-func nextNumber(number, applied uint64) uint64 {
+func NextNumber(number, applied uint64) uint64 {
 	if applied <= number {
 		return number + 1
 	}
@@ -173,9 +173,9 @@ func lose(waiters []fsm.Waiter) {
 	}
 }
 
-// result is an [fsm.Waiter] that reports only whether the command was applied.
-type result chan error
+// Result is an [fsm.Waiter] that reports only whether the command was applied.
+type Result chan error
 
-func (r result) Done(*fsm.View, *fsm.Result) { r <- nil }
+func (r Result) Done(*fsm.View, *fsm.Result) { r <- nil }
 
-func (r result) Lost() { r <- lifecycle.ErrClosed }
+func (r Result) Lost() { r <- lifecycle.ErrClosed }

@@ -1,4 +1,4 @@
-package cluster
+package propose
 
 import (
 	"bufio"
@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -19,48 +19,48 @@ import (
 
 // The kinds of messages on a connection of kindForward.
 const (
-	msgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
-	msgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
-	msgTouched = 'T' // to the leader: a number, or unanswered, and sessions that were touched
-	msgHeard   = 'H' // from the leader: the answer to msgTouched; see takeTouches
-	msgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
-	msgIndex   = 'I' // from the leader: the answer to msgAsk: its number, and an index (see readIndex.get) or 0
-	msgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
-	msgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
+	MsgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
+	MsgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
+	MsgTouched = 'T' // to the leader: a number, or Unanswered, and sessions that were touched
+	MsgHeard   = 'H' // from the leader: the answer to MsgTouched; see takeTouches
+	MsgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
+	MsgIndex   = 'I' // from the leader: the answer to MsgAsk: its number, and an index (see ReadIndex.get) or 0
+	MsgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
+	MsgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
 	maxPart = 64 << 10 // bytes of a longer entry in one message, so that other messages go between
 )
 
 const (
-	// unheardTouches is the answer to a message of touches from a member that does not
+	// UnheardTouches is the answer to a message of touches from a member that does not
 	// surely lead.
-	unheardTouches = 0
-	// unanswered is the number of a message of touches that is not answered: see proposer.ask.
-	unanswered = math.MaxUint64
+	UnheardTouches = 0
+	// Unanswered is the number of a message of touches that is not answered: see Proposer.ask.
+	Unanswered = math.MaxUint64
 )
 
-// askLen is the length of a msgAsk.
-const askLen = 3 * 8
+// AskLen is the length of a MsgAsk.
+const AskLen = 3 * 8
 
-// link is a connection to the leader, over which this member sends entries, touches and
+// Link is a connection to the leader, over which this member sends entries, touches and
 // questions. The leader answers touches, questions, and entries that it refuses; an
 // entry's success is learned when it is applied here. It serves one leaderInfo.
-type link struct {
+type Link struct {
 	changed <-chan struct{} // of the leaderInfo
 	c       net.Conn
 
 	turn    wake.Turn     // held while writing a message
 	refused chan uint64   // numbers of refused entries
-	heard   chan []byte   // answers to messages of touches
-	asked   uint64        // number of the last question; only proposer.run uses it
+	Heard   chan []byte   // answers to messages of touches
+	asked   uint64        // number of the last question; only Proposer.run uses it
 	indexes chan []byte   // answers to questions
-	gone    chan struct{} // closed when the connection is
+	Gone    chan struct{} // closed when the connection is
 
 	waits atomic.Int32 // how many wait for an answer; see watch
 	came  atomic.Bool  // something has come since watch last looked
 }
 
-// leaderLink holds the current link to the leader. proposer.run and sendTouches share it. Its
+// leaderLink holds the current link to the leader. Proposer.run and sendTouches share it. Its
 // goroutines are those of the link.
 type leaderLink struct {
 	peers   *peer.Port
@@ -69,7 +69,7 @@ type leaderLink struct {
 	gaps    *atomic.Int64   // election.Contacts.Gaps
 
 	turn wake.Turn // guards link, also while connecting
-	link *link     // nil if there is none
+	link *Link     // nil if there is none
 }
 
 func newLeaderLink(peers *peer.Port, wg *sync.WaitGroup, c *election.Contacts) leaderLink {
@@ -78,17 +78,17 @@ func newLeaderLink(peers *peer.Port, wg *sync.WaitGroup, c *election.Contacts) l
 
 // to returns a connection to the leader: the existing one if it still works,
 // otherwise a new one. It gives up when the leader changes.
-func (k *leaderLink) to(lead election.Leader) (*link, error) {
+func (k *leaderLink) to(lead election.Leader) (*Link, error) {
 	k.turn.Take()
 	defer k.turn.Give()
 	select {
 	case <-lead.Changed:
-		return nil, membership.ErrNotLeader
+		return nil, engine.ErrNotLeader
 	default:
 	}
 	if l := k.link; l != nil {
 		select {
-		case <-l.gone:
+		case <-l.Gone:
 		default:
 			if l.changed == lead.Changed {
 				return l, nil
@@ -113,27 +113,27 @@ func (k *leaderLink) to(lead election.Leader) (*link, error) {
 		return nil, err
 	}
 	c = peer.TimeoutConn{Conn: c, ReadTimeout: 0, WriteTimeout: k.silence}
-	l := &link{changed: lead.Changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), heard: make(chan []byte, 16), indexes: make(chan []byte, 16), gone: make(chan struct{})}
+	l := &Link{changed: lead.Changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), Heard: make(chan []byte, 16), indexes: make(chan []byte, 16), Gone: make(chan struct{})}
 	k.link = l
 	k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })
 	k.wg.Go(func() {
-		defer close(l.gone)
+		defer close(l.Gone)
 		defer c.Close()
 		for r := bufio.NewReader(c); ; {
 			kind, b, err := peer.ReadMessage(r)
-			if err != nil || len(b) < 8 && kind != msgAlive {
+			if err != nil || len(b) < 8 && kind != MsgAlive {
 				return
 			}
 			l.came.Store(true)
 			// If a channel is full, its answers are to messages that were given up.
 			switch kind {
-			case msgRefused:
+			case MsgRefused:
 				wake.Offer(l.refused, binary.BigEndian.Uint64(b))
-			case msgHeard:
-				wake.Offer(l.heard, b)
-			case msgIndex:
+			case MsgHeard:
+				wake.Offer(l.Heard, b)
+			case MsgIndex:
 				wake.Offer(l.indexes, b)
-			case msgAlive:
+			case MsgAlive:
 			default:
 				return
 			}
@@ -149,12 +149,12 @@ func (k *leaderLink) to(lead election.Leader) (*link, error) {
 //
 // If the leader's heartbeats show that the network was cut, a quarter of the timeout is enough
 // (see peer.Conns.Redial). gaps is election.Contacts.Gaps.
-func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
+func (l *Link) watch(every time.Duration, gaps *atomic.Int64) {
 	before := gaps.Load()
 	for asked, quiet := false, 0; ; {
 		select {
 		case <-time.After(every):
-		case <-l.gone:
+		case <-l.Gone:
 			return
 		}
 		if l.came.Swap(false) {
@@ -168,18 +168,18 @@ func (l *link) watch(every time.Duration, gaps *atomic.Int64) {
 			return
 		}
 		if asked = asked || l.waits.Load() > 0; asked {
-			l.send(msgAlive, nil)
+			l.Send(MsgAlive, nil)
 		}
 	}
 }
 
-// await notes that an answer is awaited, until done is called.
-func (l *link) await() (done func()) {
+// Await notes that an answer is awaited, until done is called.
+func (l *Link) Await() (done func()) {
 	l.waits.Add(1)
 	return func() { l.waits.Add(-1) }
 }
 
-func (l *link) send(kind byte, payload []byte) error {
+func (l *Link) Send(kind byte, payload []byte) error {
 	l.turn.Take()
 	defer l.turn.Give()
 	err := peer.WriteMessage(l.c, kind, payload)
@@ -190,14 +190,17 @@ func (l *link) send(kind byte, payload []byte) error {
 }
 
 // sendEntry sends an entry to the leader, a long one in parts, so that touches and questions do
-// not wait behind all of it. Only proposer.run calls it, so the parts of two entries never mix;
+// not wait behind all of it. Only Proposer.run calls it, so the parts of two entries never mix;
 // after an error the link is closed.
-func (l *link) sendEntry(entry []byte) error {
+func (l *Link) sendEntry(entry []byte) error {
 	for len(entry) > maxPart {
-		if err := l.send(msgPart, entry[:maxPart]); err != nil {
+		if err := l.Send(MsgPart, entry[:maxPart]); err != nil {
 			return err
 		}
 		entry = entry[maxPart:]
 	}
-	return l.send(msgBatch, entry)
+	return l.Send(MsgBatch, entry)
 }
+
+// Close closes the connection. What waits for an answer over it is given up.
+func (l *Link) Close() { l.c.Close() }

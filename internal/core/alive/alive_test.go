@@ -1,0 +1,204 @@
+package alive
+
+import (
+	"encoding/binary"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/session"
+)
+
+// TestTimeStoodStill: a leader whose process was paused does not count the pause
+// against sessions: they have at least as much time left as before, wherever in the
+// pause their deadlines were, and whether the leader was waiting for its next check or
+// still busy after the last. If the leader wakes up only a little late, deadlines stay.
+func TestTimeStoodStill(t *testing.T) {
+	const tick, timeout = 400 * time.Millisecond, 4 * time.Second
+	const unnoticed = tick / 2
+	for _, busy := range []bool{false, true} {
+		for _, before := range []time.Duration{0, 3 * time.Second} { // from when the session was heard of to the pause
+			for _, pause := range []time.Duration{unnoticed, 900 * time.Millisecond, 1100 * time.Millisecond, timeout, timeout + tick/2, timeout + tick, timeout + 2*tick, time.Hour} {
+				testkit.Bubble(t, fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
+					start := time.Now()
+					now := func() int64 { return time.Since(start).Milliseconds() }
+					l := NewLiveness(tick, 0, false, now, noTrace{})
+					time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
+					l.Add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
+					looked := now()
+					isLate := func(due int64) bool {
+						var late []*session.Session
+						late, _, looked = l.Late(due)
+						return len(late) > 0
+					}
+					// run does what lead does for some time, and reports whether the session is late.
+					run := func(d time.Duration) bool {
+						for end := time.Now().Add(d); ; {
+							due, wait := l.NextLook(looked)
+							if left := time.Until(end); wait > left {
+								time.Sleep(left)
+								return false
+							}
+							time.Sleep(wait)
+							if isLate(due) {
+								return true
+							}
+						}
+					}
+					if run(before) {
+						t.Fatal("the session is late before the pause")
+					}
+					if busy {
+						looked = now()
+						time.Sleep(pause)
+					}
+					due, wait := l.NextLook(looked)
+					if !busy {
+						time.Sleep(pause)
+					}
+					if busy || pause >= wait {
+						if isLate(due) {
+							t.Fatal("the session is late because of time in which nobody could be heard")
+						}
+					}
+					left := timeout - before - time.Millisecond
+					if pause <= unnoticed {
+						left -= unnoticed
+					}
+					if run(left) {
+						t.Fatal("the session has less time than before the pause")
+					}
+					if !run(3*tick + unnoticed) { // times are rounded up
+						t.Error("the session has more time than before the pause")
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestPausesOfShortest: the client of a session sends something three times in its timeout. If the leader's process is
+// paused, however long, such a session does not expire, if the timeout is at least the shortest that is granted by default.
+// With half a tick it may, before the leader has read what its clients sent meanwhile: Open warns of that.
+func TestPausesOfShortest(t *testing.T) {
+	const tick = 2 * time.Second
+	for _, x := range []struct {
+		timeout time.Duration
+		dies    bool
+	}{{timing.Shortest(tick), false}, {tick / 2, true}} {
+		died := time.Duration(0)
+		for pause := time.Duration(0); pause < 2*x.timeout; pause += 10 * time.Millisecond {
+			now := 10*tick - x.timeout - time.Millisecond // so that the deadline is not rounded up
+			l := NewLiveness(tick, 0, false, func() int64 { return now.Milliseconds() }, noTrace{})
+			l.Add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
+			now += x.timeout/3 - time.Millisecond
+			due, _ := l.NextLook(now.Milliseconds())
+			now += pause
+			if late, _, _ := l.Late(due); len(late) > 0 {
+				died = pause
+			}
+		}
+		if died != 0 != x.dies {
+			t.Errorf("a session of %v, which is %v old, expires after a pause of %v", x.timeout, x.timeout/3, died)
+		}
+	}
+}
+
+// touching is a follower's liveness with session 7, which has a timeout of 3 s and a
+// touch that the leader has just confirmed, and the result of touching it later.
+func touching(t *testing.T, after time.Duration) (l *Liveness, alive chan bool, over chan struct{}) {
+	start := time.Now()
+	l = NewLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return time.Since(start).Milliseconds() }, noTrace{})
+	l.Add(&session.Session{ID: 7, Timeout: 3000})
+	l.Confirm(map[int64]int64{7: 0}, nil)
+	time.Sleep(after)
+	alive, over = make(chan bool, 1), make(chan struct{})
+	go func() { alive <- l.Touch(7, func() bool { return false }, over, nil) }()
+	synctest.Wait()
+	return l, alive, over
+}
+
+// TestTouchWaits: touch of a session that the leader may expire soon blocks until the
+// leader has confirmed it.
+func TestTouchWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, alive, _ := touching(t, 100*time.Millisecond)
+		if len(alive) == 0 || !<-alive {
+			t.Error("it waits although the leader has just confirmed the session")
+		}
+		l, alive, _ := touching(t, 2500*time.Millisecond)
+		if len(alive) != 0 || len(l.Hurry) == 0 {
+			t.Fatal("it does not wait for the leader, or does not hurry")
+		}
+		touches, _ := l.Take()
+		l.Confirm(touches, nil)
+		if !<-alive {
+			t.Error("the session counts as dead although the leader has confirmed it")
+		}
+		_, alive, over := touching(t, 2500*time.Millisecond)
+		if close(over); <-alive {
+			t.Error("touch returns true to a connection that has ended")
+		}
+	})
+}
+
+// TestUnsureTouch: a touch that the leader is unsure about is not confirmed, and is
+// reported again.
+func TestUnsureTouch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, alive, over := touching(t, 2500*time.Millisecond)
+		touches, _ := l.Take()
+		at := touches[7]
+		time.Sleep(time.Millisecond)
+		l.Confirm(touches, []int64{7})
+		synctest.Wait()
+		if len(alive) != 0 {
+			t.Error("it does not wait for the leader to be sure")
+		}
+		if again, _ := l.Take(); len(again) != 1 || again[7] != at {
+			t.Errorf("reported again: %v, should be at %d", again, at)
+		}
+		close(over)
+		<-alive
+	})
+}
+
+// TestHear: a leader vouches for the sessions that it knows and has not found late.
+func TestHear(t *testing.T) {
+	now := int64(0)
+	l := NewLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return now }, noTrace{})
+	for id, timeout := range map[int64]int32{7: 3000, 8: 30_000} {
+		l.Add(&session.Session{ID: id, Timeout: timeout})
+	}
+	touch := func(ids ...int64) (b []byte) {
+		for _, id := range ids {
+			b = append(b, touchMessage(0, id)[8:]...)
+		}
+		return b
+	}
+	if unsure := l.Hear(touch(7, 8, 9), nil); string(unsure) != string(touch(9)[:8]) {
+		t.Errorf("unsure of %x", unsure)
+	}
+	now = 10_000
+	if late, _, _ := l.Late(now); len(late) != 1 || late[0].ID != 7 {
+		t.Fatalf("late: %v", late)
+	}
+	if unsure := l.Hear(touch(7, 8), nil); string(unsure) != string(touch(7)[:8]) {
+		t.Errorf("unsure of %x", unsure)
+	}
+}
+
+// touchMessage is what a member sends the leader about one session.
+func touchMessage(number uint64, id int64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, number)
+	b = binary.BigEndian.AppendUint64(b, uint64(id))
+	return binary.BigEndian.AppendUint32(b, 0)
+}
+
+type noTrace struct{}
+
+func (noTrace) Anew(uint64)                                              {}
+func (noTrace) Session(SessionStep, int64, time.Duration, time.Duration) {}
