@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -124,8 +124,8 @@ func (s *Server) endAudit() {
 
 // traceChange notes in the log, and in the audit log, that a change of the members was asked for over the peer port or by the
 // program that this server is part of. The client port does so for its clients' reconfig.
-func (s *Server) traceChange(a membership.Asked) {
-	event, said := server.Reconfigured(a.Err, errors.Is(a.Err, membership.ErrUnknownOutcome))
+func (s *Server) traceChange(a request.Asked) {
+	event, said := server.Reconfigured(a.Err, errors.Is(a.Err, request.ErrUnknownOutcome))
 	event.IP, event.User = server.Asker(a.From, a.Subject)
 	if a.Transfer != nil {
 		event.Path = "" // which is the list of members

@@ -62,6 +62,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/server"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
@@ -86,13 +87,13 @@ var (
 	ErrStandalone = errors.New("lockkeeper: the server is standalone")
 	// ErrNoLeader says that no member has led the cluster for as long as a change of its members has
 	// waited for a leader. The change was not made.
-	ErrNoLeader = own(membership.ErrNoLeader)
+	ErrNoLeader = own(request.ErrNoLeader)
 	// ErrNoMember says that the cluster has no member with an id.
-	ErrNoMember = own(membership.ErrNoMember)
+	ErrNoMember = own(request.ErrNoMember)
 	// ErrUnknownOutcome is the error of a change of the members, or of EndSession, if it was asked for
 	// and this server does not know whether it was made. It may also still be made. Other errors of
 	// these methods say why it was not, or not as a whole.
-	ErrUnknownOutcome = own(membership.ErrUnknownOutcome)
+	ErrUnknownOutcome = own(request.ErrUnknownOutcome)
 	// ErrNoSession says that a session does not exist or has ended.
 	ErrNoSession = own(cluster.ErrNoSession)
 	// ErrInUse is returned by [Open] when another process, or another server in this
@@ -100,7 +101,7 @@ var (
 	ErrInUse = own(storage.ErrInUse)
 	// ErrRemoved is the fault of a server that was removed from its cluster, either
 	// while it was running or before it was opened. Its data directory is kept.
-	ErrRemoved = own(membership.ErrRemoved)
+	ErrRemoved = own(request.ErrRemoved)
 	// ErrDiffers is the fault of a server whose state, or whose log, is not that of the other
 	// members of its cluster: memory or a disk has failed, or the programs differ. The server has
 	// stopped serving, and its data directory is kept. See "Two members differ" in
@@ -164,7 +165,7 @@ type traces struct {
 // forPeers is where the other members connect, and how.
 type forPeers struct {
 	peerAddr string // empty if the server is standalone
-	peerTLS  string // as in membership.About
+	peerTLS  string // as in request.About
 	network  peer.Network
 }
 
@@ -315,8 +316,8 @@ func (s *Server) ended(why error) {
 }
 
 // about is what this server's status in the cluster says about it.
-func (s *Server) about() membership.About {
-	return membership.About{Version: Version, Serving: s.clients.Serving(), ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
+func (s *Server) about() request.About {
+	return request.About{Version: Version, Serving: s.clients.Serving(), ClientPort: s.reachable(s.Addr()), SecurePort: s.reachable(s.SecureAddr()), PeerTLS: s.peerTLS}
 }
 
 // reachable returns the address of a client port as other machines may use it: with the host

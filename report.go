@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 )
 
 // askClients is a report.AskClients.
@@ -16,7 +16,7 @@ func (s *Server) askClients(ctx context.Context, id uint64, find []string) (repo
 	if err != nil {
 		return list, err
 	}
-	st, told, err := membership.AskStatus(ctx, s.network, addr, &membership.ClientQuery{Find: find})
+	st, told, err := request.AskStatus(ctx, s.network, addr, &request.ClientQuery{Find: find})
 	if err != nil {
 		if ctx.Err() != nil {
 			err = ctx.Err()

@@ -10,7 +10,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -188,7 +188,7 @@ func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, err
 	if err != nil {
 		return MemberStatus{}, err
 	}
-	st, _, err := membership.AskStatus(ctx, s.network, addr, nil)
+	st, _, err := request.AskStatus(ctx, s.network, addr, nil)
 	switch {
 	case err != nil:
 		return MemberStatus{}, own(cmp.Or(ctx.Err(), err))
@@ -249,7 +249,7 @@ func (s *Server) peers(members []proto.Peer) (peers []Peer) {
 //
 // Other errors say why the leader has refused the change.
 func (s *Server) Transfer(ctx context.Context, id uint64) error {
-	return s.change(ctx, membership.Request{Transfer: &id})
+	return s.change(ctx, request.Request{Transfer: &id})
 }
 
 // AddMember adds a running server to the cluster. That server must have been
@@ -271,7 +271,7 @@ func (s *Server) AddMember(ctx context.Context, p Peer) error {
 		return fmt.Errorf("lockkeeper: %d is not a port", p.ElectionPort)
 	}
 	m := p.member()
-	if err := s.change(ctx, membership.Request{Add: &m}); err != nil {
+	if err := s.change(ctx, request.Request{Add: &m}); err != nil {
 		return err
 	}
 	if err := s.member.DescribeMember(ctx, m); err != nil {
@@ -287,7 +287,7 @@ func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 	if id == 0 && !s.standalone() {
 		return fmt.Errorf("%w: 0 is not the id of a server", ErrNoMember)
 	}
-	return s.change(ctx, membership.Request{Remove: id})
+	return s.change(ctx, request.Request{Remove: id})
 }
 
 // FormCluster lets this server form the cluster that Config.Peers lists with those of its
@@ -306,7 +306,7 @@ func (s *Server) RemoveMember(ctx context.Context, id uint64) error {
 // [ErrStandalone], [ErrUnknownOutcome] if the cluster may have been formed, and that of ctx if that
 // has ended first.
 func (s *Server) FormCluster(ctx context.Context) error {
-	return s.change(ctx, membership.Request{Form: true})
+	return s.change(ctx, request.Request{Form: true})
 }
 
 // EndSession ends a session of the cluster as if its client had been silent for the session
@@ -335,7 +335,7 @@ func (s *Server) unknown(ctx context.Context, said error) error {
 }
 
 // change asks the leader to carry out q.
-func (s *Server) change(ctx context.Context, q membership.Request) error {
+func (s *Server) change(ctx context.Context, q request.Request) error {
 	if s.standalone() {
 		return ErrStandalone
 	}
@@ -343,18 +343,18 @@ func (s *Server) change(ctx context.Context, q membership.Request) error {
 		return err
 	}
 	_, err := s.member.Ask(ctx, q)
-	s.traceChange(membership.Asked{Request: q, Err: err})
+	s.traceChange(request.Asked{Request: q, Err: err})
 	if err == nil {
 		return nil
 	}
 	switch {
-	case errors.Is(err, membership.ErrUnknownOutcome):
+	case errors.Is(err, request.ErrUnknownOutcome):
 		if s.Err() != nil || ctx.Err() != nil {
 			return s.unknown(ctx, nil)
 		}
 	case s.Err() != nil:
 		return s.Err()
-	case ctx.Err() != nil && errors.Is(err, membership.ErrNoLeader):
+	case ctx.Err() != nil && errors.Is(err, request.ErrNoLeader):
 		return s.notReady(fmt.Errorf("%w: %w", ErrNoLeader, ctx.Err()))
 	case ctx.Err() != nil:
 		return s.notReady(own(ctx.Err()))

@@ -17,8 +17,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/admin"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -345,7 +345,7 @@ type falsePeer struct {
 	questions   atomic.Int64 // for clients
 
 	mu     sync.Mutex
-	answer func(c net.Conn, q *membership.Request)
+	answer func(c net.Conn, q *request.Request)
 	conns  []net.Conn
 }
 
@@ -395,7 +395,7 @@ func (p *falsePeer) serve(c net.Conn) {
 		return
 	}
 	line, err := r.ReadBytes('\n')
-	var q membership.Request
+	var q request.Request
 	if err != nil || json.Unmarshal(line, &q) != nil {
 		return
 	}
@@ -408,7 +408,7 @@ func (p *falsePeer) serve(c net.Conn) {
 	answer(c, &q)
 }
 
-func (p *falsePeer) set(answer func(c net.Conn, q *membership.Request)) {
+func (p *falsePeer) set(answer func(c net.Conn, q *request.Request)) {
 	p.mu.Lock()
 	p.answer = answer
 	p.mu.Unlock()
@@ -422,7 +422,7 @@ func TestConsoleFalseMember(t *testing.T) {
 		leader, other := m.roles(t)
 		enter(t, leader, 2)
 		at := int(other.Status().ID) - 1
-		var id membership.ClusterID
+		var id request.ClusterID
 		check(t, id.UnmarshalText([]byte(leader.Status().Cluster.ID)))
 		check(t, other.Close())
 		p := startFalsePeer(t, m.net.Host(host(at)), host(at)+":7000", uint64(at+1), uint64(id))
@@ -435,20 +435,20 @@ func TestConsoleFalseMember(t *testing.T) {
 				close(led)
 			}
 		}()
-		status := func() *membership.Status {
-			return &membership.Status{ID: uint64(at + 1), Cluster: id, Formed: true, Role: "follower", About: membership.About{Version: "0.0.9"}}
+		status := func() *request.Status {
+			return &request.Status{ID: uint64(at + 1), Cluster: id, Formed: true, Role: "follower", About: request.About{Version: "0.0.9"}}
 		}
-		says := func(change func(r *membership.Reply)) func(net.Conn, *membership.Request) {
-			return func(c net.Conn, q *membership.Request) {
-				r := membership.Reply{Status: status()}
+		says := func(change func(r *request.Reply)) func(net.Conn, *request.Request) {
+			return func(c net.Conn, q *request.Request) {
+				r := request.Reply{Status: status()}
 				if change(&r); !q.Status {
-					r = membership.Reply{Error: "an empty request"}
+					r = request.Reply{Error: "an empty request"}
 				}
 				json.NewEncoder(c).Encode(r)
 			}
 		}
-		text := func(s string) func(net.Conn, *membership.Request) {
-			return func(c net.Conn, q *membership.Request) { io.WriteString(c, s) }
+		text := func(s string) func(net.Conn, *request.Request) {
+			return func(c net.Conn, q *request.Request) { io.WriteString(c, s) }
 		}
 		start := string(must(json.Marshal(status()))(t))
 		var sent atomic.Int64
@@ -456,10 +456,10 @@ func TestConsoleFalseMember(t *testing.T) {
 		defer h.Close()
 		for _, x := range []struct {
 			name, note string
-			answer     func(net.Conn, *membership.Request)
+			answer     func(net.Conn, *request.Request)
 		}{
-			{"no clients", "it does not tell its clients", says(func(r *membership.Reply) {})},
-			{"an endless list", "too long", func(c net.Conn, q *membership.Request) {
+			{"no clients", "it does not tell its clients", says(func(r *request.Reply) {})},
+			{"an endless list", "too long", func(c net.Conn, q *request.Request) {
 				io.WriteString(c, `{"status":`+start+`,"clients":{"total":5,"some":[{}`)
 				part := strings.Repeat(`,{"number":7,"addr":"x"}`, 1000)
 				for n := 0; ; n += len(part) {
@@ -476,15 +476,15 @@ func TestConsoleFalseMember(t *testing.T) {
 			{"other types", "cannot unmarshal", text(`{"status":` + start + `,"clients":{"total":"many"}}`)},
 			{"a number that is too large", "cannot unmarshal", text(`{"status":` + start + `,"clients":{"total":1e300}}`)},
 			{"a deep answer", "exceeded max depth", text(`{"x":` + strings.Repeat("[", 100_000))},
-			{"silence", "it does not answer", func(c net.Conn, q *membership.Request) { c.Read(make([]byte, 1)) }},
-			{"a long error", "xxx", says(func(r *membership.Reply) { *r = membership.Reply{Error: strings.Repeat("x", 1_000_000)} })},
-			{"another id", "is not the address of member", says(func(r *membership.Reply) { r.Status.ID = 77 })},
-			{"another cluster", "belongs to cluster", says(func(r *membership.Reply) { r.Status.Cluster++ })},
-			{"no cluster", "in no cluster yet", says(func(r *membership.Reply) { r.Status.Cluster = 0 })},
-			{"another leader", "not the leader", says(func(r *membership.Reply) {
-				*r = membership.Reply{Error: "not the leader", Lead: true, Leader: "stranger:1"}
+			{"silence", "it does not answer", func(c net.Conn, q *request.Request) { c.Read(make([]byte, 1)) }},
+			{"a long error", "xxx", says(func(r *request.Reply) { *r = request.Reply{Error: strings.Repeat("x", 1_000_000)} })},
+			{"another id", "is not the address of member", says(func(r *request.Reply) { r.Status.ID = 77 })},
+			{"another cluster", "belongs to cluster", says(func(r *request.Reply) { r.Status.Cluster++ })},
+			{"no cluster", "in no cluster yet", says(func(r *request.Reply) { r.Status.Cluster = 0 })},
+			{"another leader", "not the leader", says(func(r *request.Reply) {
+				*r = request.Reply{Error: "not the leader", Lead: true, Leader: "stranger:1"}
 			})},
-			{"lies", "", says(func(r *membership.Reply) {
+			{"lies", "", says(func(r *request.Reply) {
 				r.Status.Role = strings.Repeat("r", 100_000)
 				r.Clients = &report.ClientList{Total: -5}
 				for i := range 3000 {
@@ -537,7 +537,7 @@ func TestConsoleFalseMember(t *testing.T) {
 		}
 
 		// It is asked only while somebody looks, and not often.
-		p.set(says(func(r *membership.Reply) { r.Clients = &report.ClientList{} }))
+		p.set(says(func(r *request.Reply) { r.Clients = &report.ClientList{} }))
 		p.questions.Store(0)
 		time.Sleep(time.Minute)
 		if n := p.questions.Load(); n != 0 {

@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -178,7 +178,7 @@ func TestFailedMembers(t *testing.T) {
 				case n == 5:
 					what = "transfer"
 					id := uint64(r.IntN(size))
-					go m.Ask(t.Context(), membership.Request{Transfer: &id})
+					go m.Ask(t.Context(), request.Request{Transfer: &id})
 				case n == 6:
 					what = "snapshot"
 					go m.engine.TakeSnapshot()

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -109,13 +109,13 @@ func TestDifferenceOfAnEarlierTerm(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.stop(c)
-		f.running[lead].Change(membership.Request{Transfer: ptr(uint64(b + 1))})
+		f.running[lead].Change(request.Request{Transfer: ptr(uint64(b + 1))})
 		until(t, "the other leader", func() bool { return leadOf(t, f) == b })
 		f.lose(c)
 		f.start(c)
 		f.whole()
 		f.stop(c) // maintenance, much later
-		f.running[b].Change(membership.Request{Transfer: ptr(uint64(lead + 1))})
+		f.running[b].Change(request.Request{Transfer: ptr(uint64(lead + 1))})
 		until(t, "the first leader", func() bool { return leadOf(t, f) == lead })
 		time.Sleep(time.Minute)
 		if s, _ := f.running[lead].Status(); s.Differs != nil {

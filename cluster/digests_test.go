@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -149,7 +149,7 @@ func TestDiffersWithoutThird(t *testing.T) {
 				return
 			}
 			remove := func(i int) {
-				if _, err := membership.Ask(t.Context(), d.net.Host("operator"), d.peers[uint64(d.lead+1)], membership.Request{Remove: uint64(i + 1)}); err != nil {
+				if _, err := request.Ask(t.Context(), d.net.Host("operator"), d.peers[uint64(d.lead+1)], request.Request{Remove: uint64(i + 1)}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -157,7 +157,7 @@ func TestDiffersWithoutThird(t *testing.T) {
 				remove(third)
 			}
 			remove(bad)
-			if err := fault(d.running[bad], time.Minute); !errors.Is(err, membership.ErrRemoved) {
+			if err := fault(d.running[bad], time.Minute); !errors.Is(err, request.ErrRemoved) {
 				t.Errorf("its fault is %v", err)
 			}
 			d.stop(bad)

@@ -15,8 +15,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -241,7 +241,7 @@ func TestElectedAsObserver(t *testing.T) {
 			}
 			return nil
 		})
-		go membership.Ask(t.Context(), f.net.Host("operator"), "d:1", membership.Request{Add: &proto.Peer{ID: 1, Addr: "a:1", Observer: true}})
+		go request.Ask(t.Context(), f.net.Host("operator"), "d:1", request.Request{Add: &proto.Peer{ID: 1, Addr: "a:1", Observer: true}})
 		until(t, "the list", writing.Load)
 		crash.Store(true)
 		f.stop(lead)
@@ -426,7 +426,7 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 			}
 			return nil
 		})
-		go f.running[lead].Change(membership.Request{Transfer: &elected.cfg.ID})
+		go f.running[lead].Change(request.Request{Transfer: &elected.cfg.ID})
 		<-won
 		synctest.Wait()
 		if state := elected.engine.Role(); state != engine.Leader {

@@ -29,6 +29,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -144,13 +145,13 @@ func (f *fleet) joins(i, via int) Config {
 }
 
 // ask has an operator ask the member with index i.
-func (f *fleet) ask(i int, q membership.Request) error {
-	_, err := membership.Ask(f.t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], q)
+func (f *fleet) ask(i int, q request.Request) error {
+	_, err := request.Ask(f.t.Context(), f.net.Host("operator"), f.peers[uint64(i+1)], q)
 	return err
 }
 
 // tell is ask for what must succeed.
-func (f *fleet) tell(i int, q membership.Request) {
+func (f *fleet) tell(i int, q request.Request) {
 	f.t.Helper()
 	if err := f.ask(i, q); err != nil {
 		f.t.Fatal(err)
@@ -212,7 +213,7 @@ func (f *fleet) handTo(i int) {
 			return true
 		}
 		id := uint64(i + 1)
-		membership.Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], membership.Request{Transfer: &id})
+		request.Ask(f.t.Context(), f.net.Host("operator"), f.peers[id], request.Request{Transfer: &id})
 		return false
 	})
 }
@@ -498,7 +499,7 @@ func (b *base) answer(t *testing.T, host string, kind byte, serve func(c net.Con
 }
 
 // testCluster is the cluster of members that do not form one by themselves.
-const testCluster = membership.ClusterID(0x1234)
+const testCluster = request.ClusterID(0x1234)
 
 // openGate returns a gate that is open for that cluster.
 func openGate() *peer.Gate {
@@ -508,7 +509,7 @@ func openGate() *peer.Gate {
 }
 
 // callPeer connects to a peer port as a member of a cluster does.
-func callPeer(network peer.Network, addr string, kind byte, of membership.ClusterID) (net.Conn, error) {
+func callPeer(network peer.Network, addr string, kind byte, of request.ClusterID) (net.Conn, error) {
 	c, err := network.Dial(context.Background(), addr)
 	if err != nil {
 		return nil, err
@@ -517,11 +518,11 @@ func callPeer(network peer.Network, addr string, kind byte, of membership.Cluste
 }
 
 // answerRequests is answer for requests about the members.
-func (b *base) answerRequests(t *testing.T, host string, reply func(q membership.Request) membership.Reply) {
+func (b *base) answerRequests(t *testing.T, host string, reply func(q request.Request) request.Reply) {
 	t.Helper()
 	b.answer(t, host, peer.KindAdmin, func(c net.Conn) {
 		defer c.Close()
-		var q membership.Request
+		var q request.Request
 		if json.NewDecoder(c).Decode(&q) == nil {
 			json.NewEncoder(c).Encode(reply(q))
 		}

@@ -13,8 +13,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -76,12 +76,12 @@ func TestFormByWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		f.start(1)
-		form := func(i int) error { return f.ask(i, membership.Request{Form: true}) }
+		form := func(i int) error { return f.ask(i, request.Request{Form: true}) }
 		observed := newFleet(t, 3)
 		cfg := observed.config(2)
 		observe(&cfg, 3)
 		observed.open(2, cfg)
-		if err := observed.ask(2, membership.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
+		if err := observed.ask(2, request.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "does not vote") {
 			t.Errorf("an observer: %v", err)
 		}
 		if err := form(1); err == nil || !strings.Contains(err.Error(), "only 1 of 3") {
@@ -112,7 +112,7 @@ func TestFormByWord(t *testing.T) {
 		f.start(1)
 		f.start(2)
 		time.Sleep(time.Second)
-		f.tell(1, membership.Request{Form: true})
+		f.tell(1, request.Request{Form: true})
 		until(t, "a write", func() bool { return f.write(2) })
 		time.Sleep(30 * time.Second)
 		if n := f.log.Count("this member's data is empty"); n > 0 {
@@ -129,11 +129,11 @@ func TestFormByWord(t *testing.T) {
 func TestAcceptedBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		propose := func(from uint64, id membership.ClusterID) error {
+		propose := func(from uint64, id request.ClusterID) error {
 			synctest.Wait() // it may just be deciding what to do
 			m := f.running[2]
 			s, _ := m.Status()
-			_, err := m.Change(membership.Request{Propose: &membership.Proposal{Cluster: id, From: from, To: 3, Run: s.Run, Members: s.Configured}})
+			_, err := m.Change(request.Request{Propose: &request.Proposal{Cluster: id, From: from, To: 3, Run: s.Run, Members: s.Configured}})
 			return err
 		}
 		f.start(2)
@@ -240,7 +240,7 @@ func TestFormInAnyOrder(t *testing.T) {
 				f.net.Heal()
 				for id := range removed {
 					until(t, "its addition", func() bool {
-						return f.place(leadOf(t, f), id) != nil || f.ask(leadOf(t, f), membership.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id]}}) == nil
+						return f.place(leadOf(t, f), id) != nil || f.ask(leadOf(t, f), request.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id]}}) == nil
 					})
 				}
 				clear(removed)
@@ -273,7 +273,7 @@ func TestFormInAnyOrder(t *testing.T) {
 					lost = nil
 					did = append(did, "all well")
 				case n == 9 && mayLose && f.running[j] != nil && i != j:
-					_, err := f.running[j].Ask(t.Context(), membership.Request{Remove: uint64(i + 1)})
+					_, err := f.running[j].Ask(t.Context(), request.Request{Remove: uint64(i + 1)})
 					note(fmt.Sprintf("remove (%v)", err), i)
 					lose() // whether it was removed or not
 					if i < listed {
@@ -288,7 +288,7 @@ func TestFormInAnyOrder(t *testing.T) {
 					f.write(i)
 				}
 				time.Sleep(time.Duration(r.IntN(1<<r.IntN(13))) * time.Millisecond)
-				var of membership.ClusterID
+				var of request.ClusterID
 				for _, m := range f.running {
 					if m == nil || !m.pulse.gate.IsOpen() {
 						continue
@@ -349,7 +349,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 				}
 				did = append(did, fmt.Sprintf("restore %d on %d", n, i+1))
 			}
-			of := func(i int) membership.ClusterID { return f.disks[i%3].Open().Identity().Cluster } // perhaps only proposed
+			of := func(i int) request.ClusterID { return f.disks[i%3].Open().Identity().Cluster } // perhaps only proposed
 			for i := range 3 {
 				restore(i)
 			}
@@ -375,7 +375,7 @@ func TestRestoreInAnyOrder(t *testing.T) {
 						restore(i)
 					}
 				case n == 8 && f.running[i] != nil:
-					err := f.ask(i, membership.Request{Form: true})
+					err := f.ask(i, request.Request{Form: true})
 					did = append(did, fmt.Sprintf("form on %d: %v", i+1, err))
 				case n == 9:
 					f.cutBetween(i, r.IntN(3), true)
@@ -448,7 +448,7 @@ func TestWordWhileFirstStarts(t *testing.T) {
 					time.Sleep(10 * time.Second)
 					word := make(chan error, 1)
 					go func() {
-						_, err := f.running[1].Change(membership.Request{Form: true})
+						_, err := f.running[1].Change(request.Request{Form: true})
 						word <- err
 					}()
 					time.Sleep(late)
@@ -500,7 +500,7 @@ func replaced(t *testing.T, out ...int) (f *fleet, config func(i int) Config) {
 	}
 	f.whole()
 	for _, i := range out {
-		f.tell(4, membership.Request{Remove: uint64(i + 1)})
+		f.tell(4, request.Request{Remove: uint64(i + 1)})
 		fault(f.running[i], time.Minute)
 		f.stop(i)
 	}
@@ -525,7 +525,7 @@ func TestListOfThePast(t *testing.T) {
 				}
 				time.Sleep(time.Minute)
 				for i := range 3 {
-					if err := f.ask(i, membership.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
+					if err := f.ask(i, request.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
 						t.Errorf("the operator is told %v", err)
 					}
 				}
@@ -552,7 +552,7 @@ func TestListOfThePastOnly(t *testing.T) {
 			m := f.open(1, config(1))
 			until(t, "a call", func() bool { return m.membership.WasCalled() })
 			if removed {
-				f.tell(3, membership.Request{Remove: 2})
+				f.tell(3, request.Request{Remove: 2})
 			} else {
 				f.stop(3)
 				f.stop(4)
@@ -600,11 +600,11 @@ func TestListOfThePastOtherName(t *testing.T) {
 		}
 		f.whole()
 		for _, i := range []int{0, 2} {
-			f.tell(4, membership.Request{Remove: uint64(i + 1)})
+			f.tell(4, request.Request{Remove: uint64(i + 1)})
 			fault(f.running[i], time.Minute)
 			f.stop(i)
 		}
-		f.tell(4, membership.Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
+		f.tell(4, request.Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
 		of := f.running[3].pulse.gate.Cluster()
 		f.lose(1)
 		m := f.open(1, config(1))
@@ -700,7 +700,7 @@ func TestDifferentSnapshots(t *testing.T) {
 				}
 				time.Sleep(20 * time.Second)
 				for i := range of {
-					if err := f.ask(i, membership.Request{Form: true}); err == nil {
+					if err := f.ask(i, request.Request{Form: true}); err == nil {
 						t.Errorf("server %d forms a cluster", i+1)
 					}
 				}
@@ -850,7 +850,7 @@ func TestRestoredBesideStale(t *testing.T) {
 			if f.running[0].pulse.gate.IsOpen() {
 				t.Error("they form a cluster without an operator's word")
 			}
-			f.tell(0, membership.Request{Form: true})
+			f.tell(0, request.Request{Form: true})
 			time.Sleep(time.Minute)
 			if joined := f.running[2].pulse.gate.Cluster() == f.running[0].pulse.gate.Cluster(); joined == agreed {
 				t.Errorf("agreed %v: server 3 is in %v", agreed, f.running[2].pulse.gate.Cluster())

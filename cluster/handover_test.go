@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
@@ -141,7 +141,7 @@ func TestAwaitReturnEnds(t *testing.T) {
 			lead, other = other, lead
 			waiting(1)
 		}
-		if _, err := f.running[lead].Change(membership.Request{Remove: uint64(absent + 1)}); err != nil {
+		if _, err := f.running[lead].Change(request.Request{Remove: uint64(absent + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		waiting(0)

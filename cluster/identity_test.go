@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -216,10 +217,10 @@ func TestAddForeign(t *testing.T) {
 		other.open(0, cfg)
 		until(t, "the other cluster", func() bool { return other.running[0].Role() == "leader" })
 		x := proto.Peer{ID: 4, Addr: "z:1"}
-		for what, q := range map[string]membership.Request{
+		for what, q := range map[string]request.Request{
 			"added":                 {Add: &x},
 			"added as an observer":  {Add: &proto.Peer{ID: 4, Addr: "z:1", Observer: true}},
-			"added by a reconfig":   {Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}},
+			"added by a reconfig":   {Reconfig: &request.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}},
 			"moved to that address": {Add: &proto.Peer{ID: 3, Addr: "z:1"}},
 		} {
 			if err := f.ask(0, q); err == nil || !strings.HasPrefix(what, "moved") && !strings.Contains(err.Error(), "belongs to cluster") {
@@ -257,7 +258,7 @@ func TestTwoAddresses(t *testing.T) {
 			t.Fatal(err)
 		}
 		move := func() error {
-			return f.ask(lead, membership.Request{Add: &proto.Peer{ID: uint64(id + 1), Addr: "copy:1"}})
+			return f.ask(lead, request.Request{Add: &proto.Peer{ID: uint64(id + 1), Addr: "copy:1"}})
 		}
 		if err := move(); err == nil {
 			t.Error("its address is that of a copy now")
@@ -378,7 +379,7 @@ func TestOtherClustersData(t *testing.T) {
 		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
 		for _, voter := range []bool{false, true} { // it does not keep others from getting theirs
 			x := proto.Peer{ID: uint64((lead+1)%4 + 1), Addr: f.peers[uint64((lead+1)%4+1)], Observer: !voter}
-			if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
+			if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Reconfig: &request.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
 				t.Errorf("with a vote: %v: %v", voter, err)
 			}
 		}
@@ -416,7 +417,7 @@ func TestOldDirectoryTakesIDBack(t *testing.T) {
 		if err := f.disks[1].Open().SetRejoining(true); err != nil { // as while it waits
 			t.Fatal(err)
 		}
-		f.tell(0, membership.Request{Remove: 2})
+		f.tell(0, request.Request{Remove: 2})
 		cfg := f.joins(1, 0)
 		cfg.Addr, cfg.Network, cfg.Memory = "z:1", f.net.Host("z"), storage.NewMemory()
 		z, err := openMember(cfg, fsm.NewReplica())

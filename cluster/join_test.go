@@ -22,6 +22,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -57,15 +58,15 @@ func TestRemovedWhileJoining(t *testing.T) {
 		})
 		m := f.start(other)
 		time.Sleep(30 * time.Second)
-		ask := func(q membership.Request) error {
+		ask := func(q request.Request) error {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 			defer cancel()
-			_, err := membership.Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+			_, err := request.Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], q)
 			return err
 		}
 		refused := 0
 		for range 30 {
-			if err := ask(membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{{ID: uint64(lead + 1), Addr: f.peers[uint64(lead+1)]}}, WaitMs: 100}}); err != nil {
+			if err := ask(request.Request{Reconfig: &request.Reconfig{Version: -1, Joining: []proto.Peer{{ID: uint64(lead + 1), Addr: f.peers[uint64(lead+1)]}}, WaitMs: 100}}); err != nil {
 				refused++
 			}
 			time.Sleep(time.Second)
@@ -73,12 +74,12 @@ func TestRemovedWhileJoining(t *testing.T) {
 		if refused > 3 {
 			t.Errorf("%d of 30 changes were refused while a member waits for its vote", refused)
 		}
-		if err := ask(membership.Request{Remove: uint64(other + 1)}); err != nil {
+		if err := ask(request.Request{Remove: uint64(other + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		slow.Store(false)
 		err := testkit.Receive(t, "its fault", m.Err())
-		if !errors.Is(err, membership.ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
+		if !errors.Is(err, request.ErrRemoved) && !strings.Contains(err.Error(), "not a member") {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
@@ -99,7 +100,7 @@ func TestListedMemberRemoved(t *testing.T) {
 			if err := errors.Join(s.SetRejoining(true), s.SetIdentity(storage.Identity{Cluster: f.running[lead].pulse.gate.Cluster(), Agreed: agreed, Since: 3}), s.Close()); err != nil {
 				t.Fatal(err)
 			}
-			f.tell(lead, membership.Request{Remove: uint64(other + 1)})
+			f.tell(lead, request.Request{Remove: uint64(other + 1)})
 			time.Sleep(time.Minute)
 			f.start(other)
 		}
@@ -109,7 +110,7 @@ func TestListedMemberRemoved(t *testing.T) {
 			changing := f.running[lead].membership
 			changing.Hold()
 			removed := make(chan error, 1)
-			go func() { removed <- f.ask(lead, membership.Request{Remove: uint64(other + 1)}) }()
+			go func() { removed <- f.ask(lead, request.Request{Remove: uint64(other + 1)}) }()
 			time.Sleep(time.Second)
 			m := f.start(other)
 			time.Sleep(4 * time.Second)
@@ -128,7 +129,7 @@ func TestListedMemberRemoved(t *testing.T) {
 			})
 			m := f.start(other)
 			until(t, "what it says of the cluster", func() bool { return f.log.Count("this member's data is empty") > 0 })
-			f.tell(lead, membership.Request{Remove: uint64(other + 1)})
+			f.tell(lead, request.Request{Remove: uint64(other + 1)})
 			if m.membership.HasAsked() {
 				t.Fatal("it has asked")
 			}
@@ -143,7 +144,7 @@ func TestListedMemberRemoved(t *testing.T) {
 				f.lose(other)
 				time.Sleep(time.Minute)
 				remove(t, f, lead, other)
-				if err := fault(f.running[other], 5*time.Minute); !errors.Is(err, membership.ErrRemoved) {
+				if err := fault(f.running[other], 5*time.Minute); !errors.Is(err, request.ErrRemoved) {
 					t.Errorf("its fault is %v", err)
 				}
 				if x := f.place(lead, uint64(other+1)); x != nil {
@@ -178,13 +179,13 @@ func TestRemovedAnyTime(t *testing.T) {
 				if strings.HasSuffix(how, "lost") {
 					f.stop(lead)
 				}
-				err := f.ask(via, membership.Request{Remove: id})
+				err := f.ask(via, request.Request{Remove: id})
 				knew := how != "listed" || f.log.Count("this member's data is empty") > 0
 				time.Sleep(time.Minute)
 				switch in := f.place(via, id) != nil; {
 				case err == nil && in && knew, err != nil && !in:
 					t.Errorf("%s, %d ms: removed: %v; member: %v; it waits: %s", how, ms, err, in, m.Waiting())
-				case err == nil && how != "listed" && !errors.Is(fault(m, 0), membership.ErrRemoved):
+				case err == nil && how != "listed" && !errors.Is(fault(m, 0), request.ErrRemoved):
 					t.Errorf("%s, %d ms: it does not end; it waits: %s", how, ms, m.Waiting())
 				}
 			})
@@ -197,14 +198,14 @@ func TestJoinWithoutStatus(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers, b.cfg.Addr, b.cfg.Join = nil, "a:1", "b:1"
-		b.answerRequests(t, "b", func(q membership.Request) membership.Reply {
+		b.answerRequests(t, "b", func(q request.Request) request.Reply {
 			if q.Status {
-				return membership.Reply{Status: &membership.Status{ID: 2, Formed: true, Cluster: testCluster}}
+				return request.Reply{Status: &request.Status{ID: 2, Formed: true, Cluster: testCluster}}
 			}
 			if q.Add != nil {
 				t.Error("it asks for a place")
 			}
-			return membership.Reply{} // it does not know member 1
+			return request.Reply{} // it does not know member 1
 		})
 		m := b.membership()
 		b.startFormer(t, m)
@@ -224,7 +225,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 			f.start(i)
 		}
 		f.whole()
-		f.running[0].Change(membership.Request{Transfer: ptr(uint64(3))})
+		f.running[0].Change(request.Request{Transfer: ptr(uint64(3))})
 		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
 		f.write(3)
 		f.lose(4)
@@ -292,7 +293,7 @@ func TestRemovedBeforeData(t *testing.T) {
 					time.Sleep(f.running[0].contacts.ElectionTimeout) // it does not seem to follow any more
 					m := f.startStuck(3, flags)
 					time.Sleep(time.Second)
-					f.tell(0, membership.Request{Remove: 4})
+					f.tell(0, request.Request{Remove: 4})
 					if err := fault(m, 5*time.Minute); err == nil {
 						t.Error("it does not end")
 					}
@@ -742,7 +743,7 @@ func TestLosesDiskTwice(t *testing.T) {
 			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
 		}
 		x := &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}
-		f.tell(lead, membership.Request{Add: x})
+		f.tell(lead, request.Request{Add: x})
 		until(t, "its word that it has its vote", func() bool {
 			s, _ := m.Status()
 			return s.NoVote == ""
@@ -860,10 +861,10 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					return true
 				})
 				f.cutOff(next, x.cutOff || x.cutOffLater)
-				f.tell(lead, membership.Request{Remove: 4})
+				f.tell(lead, request.Request{Remove: 4})
 				if x.another {
-					f.tell(lead, membership.Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
-					f.tell(lead, membership.Request{Remove: 4})
+					f.tell(lead, request.Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
+					f.tell(lead, request.Request{Remove: 4})
 				}
 				if x.restarted { // on a real disk, from which it reads its snapshot in another way
 					cfg := config(next)
@@ -900,7 +901,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 				if !x.never {
 					close(n.broken)
 				}
-				if err := fault(m, 5*time.Minute); !errors.Is(err, membership.ErrRemoved) {
+				if err := fault(m, 5*time.Minute); !errors.Is(err, request.ErrRemoved) {
 					t.Errorf("its fault is %v", err)
 				}
 				if f.place(lead, 4) != nil {
@@ -928,8 +929,8 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 			{{ID: 9, Addr: f.peers[id], Observer: true}},
 			{{ID: 9, Addr: "w:1", Observer: true}, {ID: id, Addr: "z:1"}},
 		} {
-			q := &membership.Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
-			_, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Reconfig: q})
+			q := &request.Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
+			_, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Reconfig: q})
 			if err == nil {
 				t.Fatal("it was done")
 			}
@@ -958,7 +959,7 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 		cfg.ID = 3
 		m := f.open(3, cfg)
 		time.Sleep(20 * time.Second)
-		f.tell(lead, membership.Request{Remove: 3})
+		f.tell(lead, request.Request{Remove: 3})
 		if err := fault(m, time.Minute); err != nil {
 			t.Errorf("the new server, which never was a member, ends: %v", err)
 		}
@@ -1008,7 +1009,7 @@ func TestAddThatIsUndone(t *testing.T) {
 			})
 		}
 		ctx, interrupt := context.WithCancel(t.Context())
-		go membership.Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4]}})
+		go request.Ask(ctx, f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4]}})
 		until(t, "the list on the leader", func() bool { return stored() })
 		time.Sleep(time.Second)
 		crash.Store(true)
@@ -1057,7 +1058,7 @@ func TestAddedByOtherName(t *testing.T) {
 				lead := leadOf(t, f)
 				f.writes(lead, 5)
 				ask := func(addr string) {
-					_, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], membership.Request{Add: &proto.Peer{ID: 4, Addr: addr}})
+					_, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Add: &proto.Peer{ID: 4, Addr: addr}})
 					t.Logf("add at %s: %v", addr, err)
 				}
 				if how == "added" {
@@ -1101,7 +1102,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		id := uint64(c + 1)
 		m := f.running[lead].membership
 		// As if it had lost its disk, and was stopped when it had caught up, before it got its vote back.
-		if _, err := m.Change(membership.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}); err != nil {
+		if _, err := m.Change(request.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
@@ -1112,7 +1113,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		m.Hold() // some other change
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.Change(membership.Request{Add: &proto.Peer{ID: id, Addr: "n" + f.peers[id]}})
+			_, err := m.Change(request.Request{Add: &proto.Peer{ID: id, Addr: "n" + f.peers[id]}})
 			done <- err
 		}()
 		time.Sleep(time.Second)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -116,8 +116,8 @@ func (m *Member) identify() error {
 
 // identified returns the cluster that the replicated state belongs to; 0 if its log does not
 // say so yet.
-func (m *Member) identified() (of membership.ClusterID) {
-	m.replica.View(func(v *fsm.View) { of = membership.ClusterID(v.Cluster()) })
+func (m *Member) identified() (of request.ClusterID) {
+	m.replica.View(func(v *fsm.View) { of = request.ClusterID(v.Cluster()) })
 	return of
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -125,10 +126,10 @@ func (m *Member) Waiting() string {
 func (m *Member) Role() string { return m.membership.Role() }
 
 // Status returns what this member knows about its cluster.
-func (m *Member) Status() (membership.Status, error) { return m.membership.Status() }
+func (m *Member) Status() (request.Status, error) { return m.membership.Status() }
 
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
-func (m *Member) Standing() (membership.Status, error) { return m.membership.Standing() }
+func (m *Member) Standing() (request.Status, error) { return m.membership.Standing() }
 
 // Members returns the members in the newest list that this member has, committed or not, sorted by id;
 // none once it is closed. Unlike Status, it does not lock the state.
@@ -139,13 +140,13 @@ func (m *Member) Members() []proto.Peer {
 
 // Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
 // address. It must not be called on a standalone server.
-func (m *Member) Ask(ctx context.Context, q membership.Request) (*membership.Status, error) {
+func (m *Member) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
 	return m.membership.Ask(ctx, q)
 }
 
 // Change carries out a request. All requests except Status, and those about a cluster that is
 // being formed, must go to the leader; another member returns ErrNotLeader.
-func (m *Member) Change(q membership.Request) (membership.Reply, error) {
+func (m *Member) Change(q request.Request) (request.Reply, error) {
 	return m.membership.Change(q)
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -42,23 +43,23 @@ func TestChangeRefused(t *testing.T) {
 		m := b.membership()
 		nobody := uint64(0)
 		for name, x := range map[string]struct {
-			q    membership.Request
+			q    request.Request
 			code proto.Code
 		}{
-			"remove a stranger":             {membership.Request{Remove: 9}, proto.NoNode},
-			"an id that is too large":       {membership.Request{Add: &proto.Peer{ID: 255, Addr: "c:1"}}, proto.BadArguments},
-			"an address without a port":     {membership.Request{Add: &proto.Peer{ID: 3, Addr: "c"}}, proto.BadArguments},
-			"an address that is taken":      {membership.Request{Add: &proto.Peer{ID: 3, Addr: "b:1", Observer: true}}, proto.BadArguments},
-			"a voter that is down":          {membership.Request{Add: &proto.Peer{ID: 3, Addr: "c:1"}}, proto.NewConfigNoQuorum},
-			"a moved member that is down":   {membership.Request{Add: &proto.Peer{ID: 2, Addr: "c:1", Observer: true}}, proto.BadArguments},
-			"remove the only voter":         {membership.Request{Remove: 1}, proto.BadArguments},
-			"hand over to an observer":      {membership.Request{Transfer: &all[1].ID}, proto.BadArguments},
-			"hand over to nobody":           {membership.Request{Transfer: &nobody}, proto.BadArguments},
-			"a reconfig of another version": {membership.Request{Reconfig: &membership.Reconfig{Version: 77}}, proto.BadVersion},
-			"a reconfig with one voter":     {membership.Request{Reconfig: &membership.Reconfig{Version: -1, Leaving: []uint64{2}}}, proto.BadArguments},
+			"remove a stranger":             {request.Request{Remove: 9}, proto.NoNode},
+			"an id that is too large":       {request.Request{Add: &proto.Peer{ID: 255, Addr: "c:1"}}, proto.BadArguments},
+			"an address without a port":     {request.Request{Add: &proto.Peer{ID: 3, Addr: "c"}}, proto.BadArguments},
+			"an address that is taken":      {request.Request{Add: &proto.Peer{ID: 3, Addr: "b:1", Observer: true}}, proto.BadArguments},
+			"a voter that is down":          {request.Request{Add: &proto.Peer{ID: 3, Addr: "c:1"}}, proto.NewConfigNoQuorum},
+			"a moved member that is down":   {request.Request{Add: &proto.Peer{ID: 2, Addr: "c:1", Observer: true}}, proto.BadArguments},
+			"remove the only voter":         {request.Request{Remove: 1}, proto.BadArguments},
+			"hand over to an observer":      {request.Request{Transfer: &all[1].ID}, proto.BadArguments},
+			"hand over to nobody":           {request.Request{Transfer: &nobody}, proto.BadArguments},
+			"a reconfig of another version": {request.Request{Reconfig: &request.Reconfig{Version: 77}}, proto.BadVersion},
+			"a reconfig with one voter":     {request.Request{Reconfig: &request.Reconfig{Version: -1, Leaving: []uint64{2}}}, proto.BadArguments},
 		} {
 			_, err := m.Change(x.q)
-			if membership.CodeOf(err) != x.code {
+			if request.CodeOf(err) != x.code {
 				t.Errorf("%s: %v, want code %v", name, err, x.code)
 			}
 		}
@@ -75,21 +76,21 @@ func TestChange(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		m := b.membership()
 		two := proto.Peer{ID: 2, Addr: "b:1", Observer: true}
-		r, err := m.Change(membership.Request{Add: &two})
+		r, err := m.Change(request.Request{Add: &two})
 		if err != nil || election.Find(r.Status.Members, 2) == nil || r.Status.Role != "leader" {
 			t.Fatalf("%+v, %v", r.Status, err)
 		}
-		if r, err := m.Change(membership.Request{Knows: 2}); err != nil || !r.Known {
+		if r, err := m.Change(request.Request{Knows: 2}); err != nil || !r.Known {
 			t.Errorf("member 2 is known: %v, %v", r.Known, err)
 		}
-		if r, err = m.Change(membership.Request{Remove: 2}); err != nil || election.Find(r.Status.Members, 2) != nil {
+		if r, err = m.Change(request.Request{Remove: 2}); err != nil || election.Find(r.Status.Members, 2) != nil {
 			t.Fatalf("%+v, %v", r.Status, err)
 		}
-		if r, err := m.Change(membership.Request{Knows: 2}); err != nil || r.Known {
+		if r, err := m.Change(request.Request{Knows: 2}); err != nil || r.Known {
 			t.Errorf("member 2 is known: %v, %v", r.Known, err)
 		}
 		b.leader.Set(2, "b:1")
-		if _, err := m.Change(membership.Request{Add: &two}); err != membership.ErrNotLeader {
+		if _, err := m.Change(request.Request{Add: &two}); err != request.ErrNotLeader {
 			t.Errorf("while another member leads: %v", err)
 		}
 	})
@@ -102,13 +103,13 @@ func TestReconfigInProgress(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		m := b.membership()
 		m.Hold()
-		_, err := m.Change(membership.Request{Reconfig: &membership.Reconfig{Version: -1}})
-		if membership.CodeOf(err) != proto.ReconfigInProgress {
+		_, err := m.Change(request.Request{Reconfig: &request.Reconfig{Version: -1}})
+		if request.CodeOf(err) != proto.ReconfigInProgress {
 			t.Errorf("a client's: %v", err)
 		}
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.Change(membership.Request{Add: &proto.Peer{ID: 2, Addr: "b:1", Observer: true}})
+			_, err := m.Change(request.Request{Add: &proto.Peer{ID: 2, Addr: "b:1", Observer: true}})
 			done <- err
 		}()
 		synctest.Wait()
@@ -135,7 +136,7 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 		m.membership.Hold()
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.Change(membership.Request{Remove: members[(lead+2)%3].cfg.ID})
+			_, err := m.Change(request.Request{Remove: members[(lead+2)%3].cfg.ID})
 			done <- err
 		}()
 		time.Sleep(time.Second)
@@ -146,7 +147,7 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 			until(t, "the next leader", func() bool { return hand[1].Role() == "leader" })
 		}
 		m.membership.Release()
-		if err := testkit.Receive(t, "the change", done); err != membership.ErrNotLeader {
+		if err := testkit.Receive(t, "the change", done); err != request.ErrNotLeader {
 			t.Errorf("the change of an earlier term: %v", err)
 		}
 		if all, err := m.engine.Members(); err != nil || len(all) != 3 {
@@ -168,8 +169,8 @@ func TestRemoveWithoutMajority(t *testing.T) {
 		term, _ := m.engine.LeaderTerm()
 		for _, x := range []*Member{m, follower} {
 			began := time.Now()
-			_, err := m.Change(membership.Request{Remove: x.cfg.ID})
-			if membership.CodeOf(err) != proto.NewConfigNoQuorum {
+			_, err := m.Change(request.Request{Remove: x.cfg.ID})
+			if request.CodeOf(err) != proto.NewConfigNoQuorum {
 				t.Errorf("removing server %d, where %d leads: %v", x.cfg.ID, m.cfg.ID, err)
 			}
 			if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("missing: server %d at %s", down.ID, down.Address())) {
@@ -227,20 +228,20 @@ func TestForm(t *testing.T) {
 		unformed("by itself")
 		var accepts atomic.Bool
 		var proposed, agreed atomic.Uint64
-		fresh := func(id uint64) func(q membership.Request) membership.Reply {
-			return func(q membership.Request) membership.Reply {
+		fresh := func(id uint64) func(q request.Request) request.Reply {
+			return func(q request.Request) request.Reply {
 				switch {
 				case q.Propose != nil && id == 3 && !accepts.Load():
-					return membership.Reply{Error: "not now"}
+					return request.Reply{Error: "not now"}
 				case q.Propose != nil:
-					if q.Propose.To != id || q.Propose.Run != id*10 || q.Propose.State != (membership.FirstState{}) {
+					if q.Propose.To != id || q.Propose.Run != id*10 || q.Propose.State != (request.FirstState{}) {
 						t.Errorf("server %d is proposed %+v", id, q.Propose)
 					}
 					proposed.Store(uint64(q.Propose.Cluster))
 				case q.Agreed != 0:
 					agreed.Store(uint64(q.Agreed))
 				}
-				return membership.Reply{Status: &membership.Status{ID: id, Run: id * 10, Configured: b.cfg.First()}}
+				return request.Reply{Status: &request.Status{ID: id, Run: id * 10, Configured: b.cfg.First()}}
 			}
 		}
 		b.answerRequests(t, "b", fresh(2))
@@ -269,11 +270,11 @@ func TestFormOtherMembers(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
 		m := b.membership()
-		b.answerRequests(t, "b", func(q membership.Request) membership.Reply {
+		b.answerRequests(t, "b", func(q request.Request) request.Reply {
 			if q.Propose != nil {
 				t.Error("it proposes an id")
 			}
-			return membership.Reply{Status: &membership.Status{ID: 2, Configured: b.cfg.First()[:1]}}
+			return request.Reply{Status: &request.Status{ID: 2, Configured: b.cfg.First()[:1]}}
 		})
 		b.startFormer(t, m)
 		time.Sleep(5 * time.Second)
@@ -289,14 +290,14 @@ func TestFormStranger(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t)
 		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1", 3: "c:1"})
-		b.answerRequests(t, "b", func(q membership.Request) membership.Reply {
+		b.answerRequests(t, "b", func(q request.Request) request.Reply {
 			switch {
 			case q.Status:
-				return membership.Reply{Status: &membership.Status{ID: 2, Formed: true, Cluster: testCluster}}
+				return request.Reply{Status: &request.Status{ID: 2, Formed: true, Cluster: testCluster}}
 			case q.Add != nil:
 				t.Error("it asks for a place")
 			}
-			return membership.Reply{Status: &membership.Status{ID: 2}} // it does not know member 1
+			return request.Reply{Status: &request.Status{ID: 2}} // it does not know member 1
 		})
 		m := b.membership()
 		b.startFormer(t, m)
@@ -318,12 +319,12 @@ func TestWatchRemoved(t *testing.T) {
 		m := b.membership()
 		m.Leader.Set(2, "b:1")
 		var asked, leads atomic.Bool
-		b.answerRequests(t, "b", func(membership.Request) membership.Reply {
+		b.answerRequests(t, "b", func(request.Request) request.Reply {
 			asked.Store(true)
 			if leads.Load() {
-				return membership.Reply{} // it does not know member 1
+				return request.Reply{} // it does not know member 1
 			}
-			return membership.Reply{Error: "not the leader", Lead: true}
+			return request.Reply{Error: "not the leader", Lead: true}
 		})
 		b.Running.Go(m.Watch)
 		time.Sleep(10 * time.Second)
@@ -342,7 +343,7 @@ func TestWatchRemoved(t *testing.T) {
 			t.Error("it has not asked")
 		}
 		leads.Store(true)
-		if err := testkit.Receive(t, "a fault", b.Errs); !errors.Is(err, membership.ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", b.Errs); !errors.Is(err, request.ErrRemoved) {
 			t.Error(err)
 		}
 	})
@@ -359,11 +360,11 @@ func TestRemovedSoon(t *testing.T) {
 		f.whole()
 		lead := f.running[0].Leader()
 		out := lead%4 + 1
-		if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[lead], membership.Request{Remove: out}); err != nil {
+		if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[lead], request.Request{Remove: out}); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		if err := testkit.Receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, membership.ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, request.ErrRemoved) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took < engine.Farewell || took > engine.Farewell+700*time.Millisecond {
@@ -399,8 +400,8 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 		busy, tried := 0, 0
 		for range 200 {
 			// A reconfig that is refused for its version, when its turn comes.
-			_, err := f.running[lead].Change(membership.Request{Reconfig: &membership.Reconfig{Version: 1}})
-			if membership.CodeOf(err) == proto.ReconfigInProgress {
+			_, err := f.running[lead].Change(request.Request{Reconfig: &request.Reconfig{Version: 1}})
+			if request.CodeOf(err) == proto.ReconfigInProgress {
 				busy++
 			}
 			tried++
@@ -439,13 +440,13 @@ func TestAsksItself(t *testing.T) {
 		f.whole()
 		for i, m := range f.running {
 			other := uint64((i+1)%3 + 1)
-			if _, err := m.Ask(t.Context(), membership.Request{Transfer: &other}); err != nil {
+			if _, err := m.Ask(t.Context(), request.Request{Transfer: &other}); err != nil {
 				t.Fatalf("server %d, asked to make server %d the leader: %v", i+1, other, err)
 			}
 			for _, by := range f.running {
-				_, err := by.Ask(t.Context(), membership.Request{Remove: 9})
-				_, called := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[by.cfg.ID], membership.Request{Remove: 9})
-				if !errors.Is(err, membership.ErrNoMember) || called == nil || err.Error() != called.Error() {
+				_, err := by.Ask(t.Context(), request.Request{Remove: 9})
+				_, called := request.Ask(t.Context(), f.net.Host("operator"), f.peers[by.cfg.ID], request.Request{Remove: 9})
+				if !errors.Is(err, request.ErrNoMember) || called == nil || err.Error() != called.Error() {
 					t.Errorf("server %d, asked directly: %v; over the network: %v", by.cfg.ID, err, called)
 				}
 			}
@@ -454,12 +455,12 @@ func TestAsksItself(t *testing.T) {
 		m := f.running[0]
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := m.Ask(ctx, membership.Request{Remove: 3}); !errors.Is(err, context.Canceled) || errors.Is(err, membership.ErrUnknownOutcome) {
+		if _, err := m.Ask(ctx, request.Request{Remove: 3}); !errors.Is(err, context.Canceled) || errors.Is(err, request.ErrUnknownOutcome) {
 			t.Errorf("canceled before: %v", err)
 		}
 		f.stop(0)
 		began := time.Now()
-		if _, err := m.Ask(t.Context(), membership.Request{Remove: 3}); !errors.Is(err, lifecycle.ErrClosed) || time.Since(began) > 0 {
+		if _, err := m.Ask(t.Context(), request.Request{Remove: 3}); !errors.Is(err, lifecycle.ErrClosed) || time.Since(began) > 0 {
 			t.Errorf("closed: %v, after %v", err, time.Since(began))
 		}
 	})

@@ -16,8 +16,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
@@ -136,7 +136,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		})
 	}
 	if removed {
-		f.tell(lead, membership.Request{Remove: uint64(old + 1)})
+		f.tell(lead, request.Request{Remove: uint64(old + 1)})
 	}
 	f.writes(lead, 5)
 
@@ -280,7 +280,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 			s, _ := f.running[next].Status()
 			return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 		})
-		f.tell(next, membership.Request{Remove: 1})
+		f.tell(next, request.Request{Remove: 1})
 		f.write(next)
 		// Another one loses its disk.
 		f.lose(lost)
@@ -327,7 +327,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		}
 		for id := uint64(1); id < 3; id++ {
 			until(t, "the removal", func() bool {
-				_, err := membership.Ask(t.Context(), f.net.Host("operator"), "c:1", membership.Request{Remove: id})
+				_, err := request.Ask(t.Context(), f.net.Host("operator"), "c:1", request.Request{Remove: id})
 				return err == nil
 			})
 		}
@@ -384,7 +384,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 					s, _ := f.running[3].Status()
 					return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 				})
-				f.tell(lead, membership.Request{Remove: uint64(old + 1)})
+				f.tell(lead, request.Request{Remove: uint64(old + 1)})
 				f.writes(lead, 1)
 				time.Sleep(time.Minute)
 				f.stop(old)

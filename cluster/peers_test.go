@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
@@ -121,8 +121,8 @@ func TestAskClients(t *testing.T) {
 			}
 		})
 		for i, m := range f.running {
-			q := &membership.ClientQuery{Find: []string{"10.0.0.1", "0x"}}
-			s, all, err := membership.AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.Address(), q)
+			q := &request.ClientQuery{Find: []string{"10.0.0.1", "0x"}}
+			s, all, err := request.AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.Address(), q)
 			switch {
 			case err != nil || s.ID != m.cfg.ID || s.Cluster != m.pulse.gate.Cluster():
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, s, err)
@@ -141,7 +141,7 @@ func TestAskClients(t *testing.T) {
 					t.Errorf("%+v", c)
 				}
 			}
-			if s, all, err := membership.AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.Address(), nil); err != nil || s == nil || all != nil {
+			if s, all, err := request.AskStatus(t.Context(), f.net.Host("stranger"), m.cfg.Address(), nil); err != nil || s == nil || all != nil {
 				t.Errorf("member %d: %+v, %v", m.cfg.ID, all, err)
 			}
 		}
@@ -157,7 +157,7 @@ func TestReplyOfManyParts(t *testing.T) {
 			io.WriteString(c, `{"status":{"id":2},"clients":{"some":[{}`+strings.Repeat(`,{}`, 340_000)+`]}}`)
 			c.Close()
 		})
-		_, clients, err := membership.AskStatus(t.Context(), b.net.Host("a"), "b:1", &membership.ClientQuery{})
+		_, clients, err := request.AskStatus(t.Context(), b.net.Host("a"), "b:1", &request.ClientQuery{})
 		if err == nil || !strings.Contains(err.Error(), "b:1: its answer has too many parts") || clients != nil {
 			t.Errorf("%v, and it has clients: %v", err, clients != nil)
 		}
@@ -184,7 +184,7 @@ func TestEndlessReply(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		_, _, err := membership.AskStatus(ctx, b.net.Host("a"), "b:1", nil)
+		_, _, err := request.AskStatus(ctx, b.net.Host("a"), "b:1", nil)
 		if n := <-sent; n > 2<<20 || err == nil || !strings.Contains(err.Error(), "b:1: its answer is too long") {
 			t.Errorf("%v, after %d bytes", err, n)
 		}
@@ -213,14 +213,14 @@ func TestAskInCircles(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond) // so that time passes
 					asked.Add(1)
-					json.NewEncoder(c).Encode(membership.Reply{Error: membership.ErrNotLeader.Error(), Lead: true, Leader: names})
+					json.NewEncoder(c).Encode(request.Reply{Error: request.ErrNotLeader.Error(), Lead: true, Leader: names})
 					c.Close()
 				}
 			})
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		if _, err := membership.Ask(ctx, net.Host("c"), "a:1", membership.Request{Status: true}); err == nil {
+		if _, err := request.Ask(ctx, net.Host("c"), "a:1", request.Request{Status: true}); err == nil {
 			t.Error("there is no leader, and no error")
 		}
 		if n := asked.Load(); n > 10*2*int64(time.Second/(50*time.Millisecond))+50 {

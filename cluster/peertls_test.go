@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -38,12 +38,12 @@ func TestPeerTLSModes(t *testing.T) {
 		return dialsTLS && called >= 1 || !dialsTLS && called <= 2
 	}
 	for called, of := range modes {
-		asked := make(chan membership.Asked, len(modes))
+		asked := make(chan request.Asked, len(modes))
 		self := localPeers(t, 1)
-		m := overTCP(t, self, 1, of.network, func(cfg *Config) { cfg.Changed = func(a membership.Asked) { asked <- a } })
+		m := overTCP(t, self, 1, of.network, func(cfg *Config) { cfg.Changed = func(a request.Asked) { asked <- a } })
 		until(t, "a leader", func() bool { return m.leader.Get().ID == 1 })
 		for caller, by := range modes {
-			_, err := membership.Ask(t.Context(), by.network, self[0].Addr, membership.Request{Status: true})
+			_, err := request.Ask(t.Context(), by.network, self[0].Addr, request.Request{Status: true})
 			if (err == nil) != reached(caller, called) {
 				t.Errorf("%s calls %s: %v", by.name, of.name, err)
 			}
@@ -54,7 +54,7 @@ func TestPeerTLSModes(t *testing.T) {
 				continue
 			}
 			// A change is traced with the subject of the certificate, if there was one.
-			membership.Ask(t.Context(), by.network, self[0].Addr, membership.Request{Remove: 1})
+			request.Ask(t.Context(), by.network, self[0].Addr, request.Request{Remove: 1})
 			if a := <-asked; (a.Subject != nil) != (caller >= 2) {
 				t.Errorf("%s asks %s: the subject is %x", by.name, of.name, a.Subject)
 			}
@@ -135,7 +135,7 @@ func TestTLSFailsLater(t *testing.T) {
 		return len(logs[0].Matching("WARN", "TLS with another member fails", "server=2", "address="+peers[1].Addr, "its certificate (CN=localhost) is not accepted here: x509: certificate relies on legacy Common Name field")) > 0
 	})
 	saysRefused(t, &logs[1])
-	_, err := membership.Ask(t.Context(), peer.TCP{TLS: good}, peers[1].Addr, membership.Request{Status: true})
+	_, err := request.Ask(t.Context(), peer.TCP{TLS: good}, peers[1].Addr, request.Request{Status: true})
 	if why := (*peer.TLSError)(nil); !errors.As(err, &why) || !strings.HasPrefix(err.Error(), peers[1].Addr+": its certificate") {
 		t.Errorf("asking it: %v", err)
 	}

@@ -15,10 +15,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -457,7 +457,7 @@ func TestCloseWaitsForOwnWord(t *testing.T) {
 		})
 		asked := make(chan error, 1)
 		go func() {
-			_, err := m.Ask(t.Context(), membership.Request{Form: true})
+			_, err := m.Ask(t.Context(), request.Request{Form: true})
 			asked <- err
 		}()
 		until(t, "it writes the id", func() bool { return writes.Load() > 0 })
@@ -466,7 +466,7 @@ func TestCloseWaitsForOwnWord(t *testing.T) {
 		if n := writes.Load(); n > 0 {
 			t.Errorf("Close has returned, and %d writes are under way", n)
 		}
-		if err := <-asked; !errors.Is(err, membership.ErrUnknownOutcome) || !errors.Is(err, lifecycle.ErrClosed) {
+		if err := <-asked; !errors.Is(err, request.ErrUnknownOutcome) || !errors.Is(err, lifecycle.ErrClosed) {
 			t.Errorf("asked: %v", err)
 		}
 		f.disks[0].SetFault(nil)

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -23,12 +23,12 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 	if err != nil || d.Err() != nil || m.peers == nil {
 		return proto.BadArguments, true
 	}
-	r := &membership.Reconfig{Joining: c.Joining, Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
-	ctx, cancel := context.WithTimeout(m.peers.Ctx, membership.AskTimeout)
+	r := &request.Reconfig{Joining: c.Joining, Leaving: c.Leaving, Whole: c.Whole, Version: q.ConfigID, WaitMs: wait.Milliseconds()}
+	ctx, cancel := context.WithTimeout(m.peers.Ctx, request.AskTimeout)
 	defer cancel()
 	was := m.membership.ConfigVersion()
-	_, err = m.Ask(ctx, membership.Request{Reconfig: r})
-	code := membership.CodeOf(err)
+	_, err = m.Ask(ctx, request.Request{Reconfig: r})
+	code := request.CodeOf(err)
 	switch {
 	case code != proto.OK:
 		m.Propose(fsm.Describe(nil, 0), make(propose.Result, 1), nil) // nobody is expected any more
@@ -44,13 +44,13 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 }
 
 // DescribeMember has /zookeeper/config show the address for clients and the election port of the
-// member x, if x has them. It returns when that is applied here, and waits no longer than [membership.Ask]
+// member x, if x has them. It returns when that is applied here, and waits no longer than [request.Ask]
 // does for a leader. After an error it may still be applied.
 func (m *Member) DescribeMember(ctx context.Context, x proto.Peer) error {
 	if x.ClientAddr == "" && x.ElectionPort == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, membership.AskTimeout)
+	ctx, cancel := context.WithTimeout(ctx, request.AskTimeout)
 	defer cancel()
 	propose := func(c *fsm.Command) error {
 		applied := make(propose.Result, 1)

@@ -18,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -73,7 +74,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 		o.slow.Store(true)
 		f.write(1)
 		until(t, "the slow entry", o.waits.Load)
-		if _, err := membership.Ask(t.Context(), f.net.Host("operator"), "b:1", membership.Request{Remove: 1}); err != nil {
+		if _, err := request.Ask(t.Context(), f.net.Host("operator"), "b:1", request.Request{Remove: 1}); err != nil {
 			t.Fatal(err)
 		}
 		until(t, "the commit", func() bool { return x.engine.Committed() >= f.running[1].engine.Committed() })
@@ -116,11 +117,11 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 	}
 	leader := f.running[lead]
 	crash := f.crashAtList(leader, leader.engine.LastIndex(), others...)
-	q := membership.Request{Remove: id}
+	q := request.Request{Remove: id}
 	if how == "demote" {
-		q = membership.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}
+		q = request.Request{Add: &proto.Peer{ID: id, Addr: f.peers[id], Observer: true}}
 	}
-	go membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
+	go request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q)
 	until(t, "the list on the member", func() bool {
 		all, err := f.running[x].engine.Members()
 		is := election.Find(all, id)
@@ -153,16 +154,16 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 		config := f.found(3)
 		f.open(3, config(3))
 		lead := leadOf(t, f)
-		ask := func(q membership.Request) {
+		ask := func(q request.Request) {
 			t.Helper()
-			if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
+			if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
 				t.Fatal(err)
 			}
 		}
-		ask(membership.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
+		ask(request.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
 		until(t, "the observer", func() bool { return f.running[3].engine.LastApplied() == f.running[lead].engine.LastApplied() })
 		f.stop(3)
-		ask(membership.Request{Reconfig: &membership.Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
+		ask(request.Request{Reconfig: &request.Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
 		f.writes(lead, 20)
 		f.snapshot(3)
 		f.open(3, config(3))
@@ -353,13 +354,13 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				lead := leadOf(t, f)
 				next := (lead + 1) % 3
 				third := 3 - lead - next
-				operator := func(q membership.Request) {
-					if _, err := membership.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
+				operator := func(q request.Request) {
+					if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
 						t.Fatal(err)
 					}
 				}
 				if x.before {
-					operator(membership.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
+					operator(request.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
 					until(t, "the addition", func() bool {
 						s, _ := f.running[next].Status()
 						return election.Find(s.Members, 4) != nil && f.running[next].engine.LastApplied() == f.running[lead].engine.LastIndex()
@@ -367,7 +368,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				}
 				f.cutOff(next, !x.restarted)
 				if x.before {
-					operator(membership.Request{Remove: 4})
+					operator(request.Request{Remove: 4})
 				}
 				f.writes(lead, 20)
 				cfg := f.config(3)
@@ -377,7 +378,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				cfg.Network = n
 				m := f.open(3, cfg)
 				time.Sleep(10 * time.Second)
-				operator(membership.Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
+				operator(request.Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
 				f.writes(lead, 20)
 				if x.restarted {
 					f.snapshot(3)
@@ -422,11 +423,11 @@ func TestRemoveBesideStranger(t *testing.T) {
 			return cfg
 		},
 	} {
-		for change, q := range map[string]func(x proto.Peer) membership.Request{
-			"remove":   func(x proto.Peer) membership.Request { return membership.Request{Remove: x.ID} },
-			"observer": func(x proto.Peer) membership.Request { x.Observer = true; return membership.Request{Add: &x} },
-			"reconfig": func(x proto.Peer) membership.Request {
-				return membership.Request{Reconfig: &membership.Reconfig{Version: -1, Leaving: []uint64{x.ID}}}
+		for change, q := range map[string]func(x proto.Peer) request.Request{
+			"remove":   func(x proto.Peer) request.Request { return request.Request{Remove: x.ID} },
+			"observer": func(x proto.Peer) request.Request { x.Observer = true; return request.Request{Add: &x} },
+			"reconfig": func(x proto.Peer) request.Request {
+				return request.Request{Reconfig: &request.Reconfig{Version: -1, Leaving: []uint64{x.ID}}}
 			},
 		} {
 			testkit.Bubble(t, name+", "+change, func(t *testing.T) {
@@ -463,7 +464,7 @@ func TestRemoveWhileOneLags(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		for _, leaves := range []int{other, lead} {
 			removed := make(chan error, 1)
-			go func() { removed <- f.ask(lead, membership.Request{Remove: uint64(leaves + 1)}) }()
+			go func() { removed <- f.ask(lead, request.Request{Remove: uint64(leaves + 1)}) }()
 			time.Sleep(time.Second)
 			written(t, f.running[lead], time.Second)
 			if err := <-removed; err == nil || !strings.Contains(err.Error(), "caught up") {
@@ -471,7 +472,7 @@ func TestRemoveWhileOneLags(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		f.tell(lead, membership.Request{Remove: uint64(other + 1)})
+		f.tell(lead, request.Request{Remove: uint64(other + 1)})
 	})
 }
 
@@ -488,7 +489,7 @@ func TestAddBesideStranger(t *testing.T) {
 			cfg.Join = "x:1"
 			f.open(i, cfg)
 			x := proto.Peer{ID: uint64(i + 1), Addr: f.peers[uint64(i+1)]}
-			err := f.ask(lead, membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}})
+			err := f.ask(lead, request.Request{Reconfig: &request.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 1000}})
 			if is := f.place(lead, x.ID); (err == nil) != (i == 2) || is != nil && is.Observer != (i == 3) {
 				t.Errorf("server %d is %v: %v", i+1, is, err)
 			}
@@ -507,13 +508,13 @@ func TestRemoveWhileOneIsStuck(t *testing.T) {
 		f.writes(lead, 5)
 		time.Sleep(10 * time.Second)
 		began := time.Now()
-		if err := f.ask(lead, membership.Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*timing.PeerTimeout {
+		if err := f.ask(lead, request.Request{Remove: uint64(other + 1)}); err == nil || !strings.Contains(err.Error(), "caught up") || time.Since(began) > 2*timing.PeerTimeout {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
 		f.acknowledges(lead, other)
 		end(nil)
 		time.Sleep(time.Minute)
-		f.tell(lead, membership.Request{Remove: uint64(other + 1)})
+		f.tell(lead, request.Request{Remove: uint64(other + 1)})
 		f.acknowledges(lead, third)
 	})
 }
@@ -533,7 +534,7 @@ func TestReconfigWhileOneIsStuck(t *testing.T) {
 			x.ClientAddr = "127.0.0.1:2181"
 			list = append(list, x)
 		}
-		if err := f.ask(lead, membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: list, Whole: true}}); err == nil || !strings.Contains(err.Error(), "caught up") {
+		if err := f.ask(lead, request.Request{Reconfig: &request.Reconfig{Version: -1, Joining: list, Whole: true}}); err == nil || !strings.Contains(err.Error(), "caught up") {
 			t.Error(err)
 		}
 		if f.running[lead].Role() != "leader" {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -172,14 +172,14 @@ func TestAddRestored(t *testing.T) {
 						f.start(i)
 					}
 					until(t, "a write", func() bool { return f.write(0) })
-					ask := func(q membership.Request) error {
+					ask := func(q request.Request) error {
 						ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 						defer cancel()
-						_, err := membership.Ask(ctx, f.net.Host("operator"), all[1], q)
+						_, err := request.Ask(ctx, f.net.Host("operator"), all[1], q)
 						return err
 					}
 					if again {
-						if err := ask(membership.Request{Remove: 3}); err != nil {
+						if err := ask(request.Request{Remove: 3}); err != nil {
 							t.Fatal(err)
 						}
 						f.lose(2)
@@ -202,10 +202,10 @@ func TestAddRestored(t *testing.T) {
 					began := time.Now()
 					for _, observer := range []bool{false, true} {
 						added.Observer = observer
-						if err := ask(membership.Request{Add: &added}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
+						if err := ask(request.Request{Add: &added}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
 							t.Errorf("added as an observer %v, after %v: %v", observer, time.Since(began), err)
 						}
-						if err := ask(membership.Request{Reconfig: &membership.Reconfig{Version: -1, Joining: []proto.Peer{added}}}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
+						if err := ask(request.Request{Reconfig: &request.Reconfig{Version: -1, Joining: []proto.Peer{added}}}); err == nil || !strings.Contains(err.Error(), "empty its directory") {
 							t.Errorf("reconfigured as an observer %v, after %v: %v", observer, time.Since(began), err)
 						}
 					}
@@ -245,7 +245,7 @@ func TestAddRestoredFarAhead(t *testing.T) {
 			f.start(x)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			_, err := membership.Ask(ctx, f.net.Host("operator"), f.peers[1], membership.Request{Add: &proto.Peer{ID: uint64(x + 1), Addr: f.peers[uint64(x+1)]}})
+			_, err := request.Ask(ctx, f.net.Host("operator"), f.peers[1], request.Request{Add: &proto.Peer{ID: uint64(x + 1), Addr: f.peers[uint64(x+1)]}})
 			time.Sleep(10 * time.Second)
 			if s := election.Find(f.running[0].Members(), uint64(x+1)); s != nil && !s.Observer {
 				t.Errorf("beside %d members, it has a vote: %v", size, err)

@@ -23,8 +23,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -118,7 +118,7 @@ vote away.
 
 `+asks,
 		"  lockkeeper cluster add 4=d:7000\n  lockkeeper cluster add 5=e:7000 --observer", 1, 1,
-		func(args []string) (q membership.Request, err error) {
+		func(args []string) (q request.Request, err error) {
 			peers, err := parsePeers(args[0])
 			switch {
 			case err != nil:
@@ -137,7 +137,7 @@ vote away.
 		o.command("status", "Show the members and the leader",
 			statusHelp,
 			"  lockkeeper cluster status\n  lockkeeper cluster status --json --server a:2181,b:2181\n  lockkeeper cluster status --peer a:7000", 0, 0,
-			func([]string) (membership.Request, error) { return membership.Request{Status: true}, nil }),
+			func([]string) (request.Request, error) { return request.Request{Status: true}, nil }),
 		o.command("form", "Form a new cluster although not all of its servers are there",
 			`Let a server form the cluster that its --peers lists with those that are running,
 although not all of them are. They must be a majority of the voting servers. Without
@@ -152,7 +152,7 @@ disks of the absent servers are lost.
 The server that forms the cluster serves no clients yet, so it is asked at its peer
 port, with --peer.`,
 			"  lockkeeper cluster form --peer a:7000", 0, 0,
-			func([]string) (membership.Request, error) { return membership.Request{Form: true}, nil }),
+			func([]string) (request.Request, error) { return request.Request{Form: true}, nil }),
 		add,
 		o.command("remove ID", "Remove a member",
 			`Remove a member permanently. If it is running, it exits with a message that says
@@ -160,14 +160,14 @@ so. The last voting member cannot be removed.
 
 `+asks,
 			"  lockkeeper cluster remove 2\n  lockkeeper cluster remove --dry-run 2", 1, 1,
-			func(args []string) (q membership.Request, err error) {
+			func(args []string) (q request.Request, err error) {
 				q.Remove, err = parseID(args[0])
 				return q, err
 			}),
 		o.command("transfer [ID]", "Hand leadership over to another member",
 			"Hand leadership over to the member with this id, or to any other voting member.",
 			"  lockkeeper cluster transfer\n  lockkeeper cluster transfer 3", 0, 1,
-			func(args []string) (q membership.Request, err error) {
+			func(args []string) (q request.Request, err error) {
 				q.Transfer = new(uint64)
 				if len(args) == 1 {
 					*q.Transfer, err = parseID(args[0])
@@ -187,12 +187,12 @@ so. The last voting member cannot be removed.
 
 // command returns a cluster command that takes between least and most arguments.
 // request turns the arguments into the request to send.
-func (o *clusterOptions) command(use, short, long, example string, least, most int, request func(args []string) (membership.Request, error)) *cobra.Command {
+func (o *clusterOptions) command(use, short, long, example string, least, most int, ask func(args []string) (request.Request, error)) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,
 		Args: takes(least, most),
 		RunE: func(c *cobra.Command, args []string) error {
-			q, err := request(args)
+			q, err := ask(args)
 			if err != nil {
 				return usageError{err}
 			}
@@ -223,7 +223,7 @@ func byPeer(flags *pflag.FlagSet) bool {
 
 // send sends q to a member. It also returns the network by which members are reached. If it has to wait
 // for the servers, it says so on stderr.
-func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q membership.Request, stderr io.Writer) (s *membership.Status, network peer.TCP, err error) {
+func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q request.Request, stderr io.Writer) (s *request.Status, network peer.TCP, err error) {
 	switch keeper, err := o.peerTLS.load(flags, slog.New(slog.DiscardHandler)); {
 	case err != nil:
 		return nil, network, err
@@ -265,7 +265,7 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q membe
 	}
 	var down []error
 	for _, addr := range peers {
-		s, err = membership.Ask(ctx, network, addr, q)
+		s, err = request.Ask(ctx, network, addr, q)
 		if dial := (*net.OpError)(nil); !errors.As(err, &dial) || dial.Op != "dial" {
 			return s, network, explainPeer(ctx, network.TLS, addr, err)
 		}
@@ -275,7 +275,7 @@ func (o *clusterOptions) send(ctx context.Context, flags *pflag.FlagSet, q membe
 }
 
 // ask sends q to a member and prints the answer.
-func (o *clusterOptions) ask(c *cobra.Command, q membership.Request) error {
+func (o *clusterOptions) ask(c *cobra.Command, q request.Request) error {
 	ctx, cancel := interruptible()
 	defer cancel()
 	if (q.Remove != 0 || q.Add != nil) && (o.dryRun || !o.yes) {
@@ -319,8 +319,8 @@ func (o *clusterOptions) ask(c *cobra.Command, q membership.Request) error {
 
 // weigh says what a change of the members would leave of the cluster, with --dry-run, or if it takes a vote and leaves no
 // voting member to lose. Then it asks whether to go on, and returns an error if not.
-func (o *clusterOptions) weigh(ctx context.Context, c *cobra.Command, q membership.Request) error {
-	s, network, err := o.send(ctx, c.Flags(), membership.Request{Status: true}, c.ErrOrStderr())
+func (o *clusterOptions) weigh(ctx context.Context, c *cobra.Command, q request.Request) error {
+	s, network, err := o.send(ctx, c.Flags(), request.Request{Status: true}, c.ErrOrStderr())
 	if err != nil {
 		return err
 	}
@@ -368,7 +368,7 @@ func (r *remainder) String() string {
 }
 
 // leaves returns what a change of the members leaves, and whether it takes a vote.
-func (x *clusterStatus) leaves(q membership.Request) (r remainder, taken bool) {
+func (x *clusterStatus) leaves(q request.Request) (r remainder, taken bool) {
 	id := q.Remove
 	if q.Add != nil {
 		id = q.Add.ID
@@ -405,7 +405,7 @@ func (x *clusterStatus) settle(ctx context.Context, network peer.Network, settle
 		}
 		s := x.Status
 		if m := memberOf(s.Members, s.ID); m != nil { // otherwise it has removed itself
-			if now, err := membership.Ask(ctx, network, m.Addr, membership.Request{Status: true}); err == nil && now != nil && now.ID == s.ID {
+			if now, err := request.Ask(ctx, network, m.Addr, request.Request{Status: true}); err == nil && now != nil && now.ID == s.ID {
 				s = now
 			}
 		}
@@ -463,7 +463,7 @@ func explainPeer(ctx context.Context, config *tls.Config, addr string, err error
 		}
 		return err
 	}
-	if _, plain := membership.Ask(ctx, peer.TCP{}, addr, membership.Request{Status: true}); plain == nil {
+	if _, plain := request.Ask(ctx, peer.TCP{}, addr, request.Request{Status: true}); plain == nil {
 		return fmt.Errorf("%s does not speak TLS: ask it without --peer-tls-cert and --peer-tls-ca", addr)
 	}
 	return err
@@ -480,7 +480,7 @@ const (
 
 // clusterStatus is what cluster status prints.
 type clusterStatus struct {
-	*membership.Status
+	*request.Status
 	Answers  []memberStatus `json:"answers"`
 	Health   health         `json:"health"`
 	Problems []string       `json:"problems"`
@@ -582,19 +582,19 @@ func (x *clusterStatus) print(w io.Writer) error {
 
 // memberStatus is what a member says about itself.
 type memberStatus struct {
-	ID      uint64               `json:"id"`
-	Role    string               `json:"role"`
-	Leader  uint64               `json:"leader"`
-	Cluster membership.ClusterID `json:"cluster"`
-	Term    uint64               `json:"term"`
-	Index   uint64               `json:"index"`
-	Zxid    int64                `json:"zxid"`
-	NoVote  string               `json:"noVote,omitempty"`
-	membership.About
+	ID      uint64            `json:"id"`
+	Role    string            `json:"role"`
+	Leader  uint64            `json:"leader"`
+	Cluster request.ClusterID `json:"cluster"`
+	Term    uint64            `json:"term"`
+	Index   uint64            `json:"index"`
+	Zxid    int64             `json:"zxid"`
+	NoVote  string            `json:"noVote,omitempty"`
+	request.About
 }
 
 // membersOf returns the members of the cluster that s is about, or is to be about.
-func membersOf(s *membership.Status) []proto.Peer {
+func membersOf(s *request.Status) []proto.Peer {
 	if !s.Formed {
 		return s.Configured
 	}
@@ -604,19 +604,19 @@ func membersOf(s *membership.Status) []proto.Peer {
 // ownStatus asks each member that s names for its own status, all at once, and returns those
 // that answer in time, sorted by id, and why TLS fails with others. It adds to s the members that
 // differ, which only the leader knows.
-func ownStatus(ctx context.Context, network peer.Network, s *membership.Status) (all []memberStatus, apart map[uint64]*peer.TLSError) {
+func ownStatus(ctx context.Context, network peer.Network, s *request.Status) (all []memberStatus, apart map[uint64]*peer.TLSError) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	members := membersOf(s)
 	type answer struct {
 		of  uint64
-		x   *membership.Status
+		x   *request.Status
 		err error
 	}
 	answers := make(chan answer)
 	for _, m := range members {
 		go func() {
-			x, err := membership.Ask(ctx, network, m.Addr, membership.Request{Status: true})
+			x, err := request.Ask(ctx, network, m.Addr, request.Request{Status: true})
 			if err != nil || x == nil || x.ID != m.ID { // another server may have that address now
 				x = nil
 			}

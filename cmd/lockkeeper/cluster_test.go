@@ -19,8 +19,8 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
@@ -61,10 +61,10 @@ func peersAt(addrs ...string) string {
 var waitFor = testkit.Eventually
 
 // ask runs a cluster command with --json, which must get an answer, however well the cluster is.
-func ask(t *testing.T, args ...string) membership.Status {
+func ask(t *testing.T, args ...string) request.Status {
 	t.Helper()
 	code, stdout, stderr := call(nil, append([]string{"cluster", "--json"}, args...)...)
-	var s membership.Status
+	var s request.Status
 	if code != exitOK && args[0] != "status" || stderr != "" {
 		t.Fatalf("cluster %v: %d %q", args, code, stderr)
 	}
@@ -192,7 +192,7 @@ func TestClusterOfNewServer(t *testing.T) {
 func TestClusterStarting(t *testing.T) {
 	for name, c := range map[string]struct {
 		leader  uint64
-		id      membership.ClusterID
+		id      request.ClusterID
 		serving bool
 		differs []election.Difference
 		waits   bool
@@ -204,8 +204,8 @@ func TestClusterStarting(t *testing.T) {
 		"without a leader":       {id: 7},
 		"with another state":     {leader: 1, id: 7, differs: []election.Difference{{ID: 2, Index: 1}}},
 	} {
-		x := clusterStatus{Status: &membership.Status{ID: 1, Leader: c.leader, Cluster: 7, Differs: c.differs}}
-		x.Answers = []memberStatus{{ID: 1, Cluster: 7, About: membership.About{Serving: c.leader != 0}}, {ID: 2, Cluster: c.id, About: membership.About{Serving: c.serving}}}
+		x := clusterStatus{Status: &request.Status{ID: 1, Leader: c.leader, Cluster: 7, Differs: c.differs}}
+		x.Answers = []memberStatus{{ID: 1, Cluster: 7, About: request.About{Serving: c.leader != 0}}, {ID: 2, Cluster: c.id, About: request.About{Serving: c.serving}}}
 		if x.started() == c.waits {
 			t.Errorf("%s: started is %v", name, x.started())
 		}
@@ -677,7 +677,7 @@ func TestClusterClientAddrs(t *testing.T) {
 // TestPrintStatus: each member has a line with what is wrong with it.
 func TestPrintStatus(t *testing.T) {
 	members := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1", Observer: true}, {ID: 3, Addr: "c:1", Observer: true}, {ID: 4, Addr: "d:1", Observer: true}, {ID: 5, Addr: "e:1", Observer: true}, {ID: 6, Addr: "f:1", Observer: true}}
-	for want, s := range map[string]*membership.Status{
+	for want, s := range map[string]*request.Status{
 		`server 1 is leader, in term 3 at entry 9, zxid 0x5, digest d, cluster 00000000000000aa
 ID  PEER PORT  CLIENT PORT  ROLE      ENTRY  PEER TLS  VERSION  STATE
 1   a:1        a:2          leader    9      use       0.2      ok
@@ -700,11 +700,11 @@ health: no majority: server 1 at a:1: belongs to cluster 00000000000000aa; serve
 `: {ID: 2, Role: "looking", Data: true, Configured: members[:5], Members: members[:1], Waiting: "one\ntwo"},
 	} {
 		x := clusterStatus{Status: s, Answers: []memberStatus{
-			{ID: 1, Role: "leader", Leader: 1, Cluster: 0xaa, Index: 9, About: membership.About{Version: "0.2", Serving: true, ClientPort: "a:2", SecurePort: "a:3", PeerTLS: "use"}},
-			{ID: 2, Role: "looking", About: membership.About{Version: "0.2", SecurePort: "b:2", PeerTLS: "accept"}},
+			{ID: 1, Role: "leader", Leader: 1, Cluster: 0xaa, Index: 9, About: request.About{Version: "0.2", Serving: true, ClientPort: "a:2", SecurePort: "a:3", PeerTLS: "use"}},
+			{ID: 2, Role: "looking", About: request.About{Version: "0.2", SecurePort: "b:2", PeerTLS: "accept"}},
 			{ID: 3, Role: "follower", Leader: 1, Cluster: 0xbb, Index: 7},
-			{ID: 5, Role: "follower", Leader: 1, Cluster: 0xaa, Index: 8, About: membership.About{Version: "0.2"}},
-			{ID: 6, Role: "observer", Leader: 1, Cluster: 0xaa, Index: 9, NoVote: "waits for its vote", About: membership.About{Version: "0.2", Serving: true, ClientPort: "f:2"}},
+			{ID: 5, Role: "follower", Leader: 1, Cluster: 0xaa, Index: 8, About: request.About{Version: "0.2"}},
+			{ID: 6, Role: "observer", Leader: 1, Cluster: 0xaa, Index: 9, NoVote: "waits for its vote", About: request.About{Version: "0.2", Serving: true, ClientPort: "f:2"}},
 		}}
 		x.judge()
 		var b strings.Builder
@@ -720,7 +720,7 @@ health: no majority: server 1 at a:1: belongs to cluster 00000000000000aa; serve
 func TestHealth(t *testing.T) {
 	members := []proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}, {ID: 3, Addr: "c:1"}, {ID: 4, Addr: "d:1", Observer: true}}
 	follows := func(id, leader uint64) memberStatus {
-		return memberStatus{ID: id, Leader: leader, Cluster: 1, About: membership.About{Serving: leader != 0}}
+		return memberStatus{ID: id, Leader: leader, Cluster: 1, About: request.About{Serving: leader != 0}}
 	}
 	for name, x := range map[string]struct {
 		answers []memberStatus
@@ -736,7 +736,7 @@ func TestHealth(t *testing.T) {
 		"no leader":                {[]memberStatus{follows(1, 0), follows(2, 0), follows(3, 0), follows(4, 0)}, noMajority},
 		"nobody":                   {nil, noMajority},
 	} {
-		s := clusterStatus{Status: &membership.Status{Cluster: 1, Formed: true, Members: members}, Answers: x.answers}
+		s := clusterStatus{Status: &request.Status{Cluster: 1, Formed: true, Members: members}, Answers: x.answers}
 		s.judge()
 		if s.Health != x.want || (len(s.Problems) == 0) != (x.want == healthy) {
 			t.Errorf("%s: %s, %q", name, s.Health, s.Problems)
@@ -747,7 +747,7 @@ func TestHealth(t *testing.T) {
 // TestStatusFields: the help of cluster status names every field of its JSON.
 func TestStatusFields(t *testing.T) {
 	b, err := json.Marshal(&clusterStatus{
-		Status:  &membership.Status{Members: []proto.Peer{{}}, Configured: []proto.Peer{{}}, Waiting: "x", Differs: []election.Difference{{}}},
+		Status:  &request.Status{Members: []proto.Peer{{}}, Configured: []proto.Peer{{}}, Waiting: "x", Differs: []election.Difference{{}}},
 		Answers: []memberStatus{{}},
 	})
 	check1(t, err)
@@ -771,7 +771,7 @@ func TestStatusOfPorts(t *testing.T) {
 	_, port, err := net.SplitHostPort(all.addr)
 	check1(t, err)
 	s := ask(t, "status", "--peer", peer)
-	if want := (membership.About{Version: lockkeeper.Version, Serving: true, ClientPort: "localhost:" + port, PeerTLS: "no"}); s.About != want {
+	if want := (request.About{Version: lockkeeper.Version, Serving: true, ClientPort: "localhost:" + port, PeerTLS: "no"}); s.About != want {
 		t.Errorf("%+v, not %+v", s.About, want)
 	}
 }

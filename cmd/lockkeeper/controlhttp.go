@@ -42,11 +42,11 @@ func orFail(err error) {
 
 // get returns an endpoint that changes nothing. Its parameters are those of the example, all
 // of which may be omitted.
-func get(path, example, does string, serve func(c request, q url.Values) any) endpoint {
+func get(path, example, does string, serve func(c controlRequest, q url.Values) any) endpoint {
 	known, err := url.ParseQuery(example)
 	must(err)
 	e := endpoint{method: http.MethodGet, path: path, example: example, does: does, status: http.StatusInternalServerError}
-	e.serve = func(c request) any {
+	e.serve = func(c controlRequest) any {
 		q, err := url.ParseQuery(c.r.URL.RawQuery)
 		if err != nil {
 			badRequest("the query is not valid: %w", err)
@@ -65,9 +65,9 @@ func get(path, example, does string, serve func(c request, q url.Values) any) en
 }
 
 // post returns an endpoint with a JSON object as body.
-func post[B any](path, example, does string, serve func(c request, body B) any) endpoint {
+func post[B any](path, example, does string, serve func(c controlRequest, body B) any) endpoint {
 	e := endpoint{method: http.MethodPost, path: path, example: example, does: does, body: *new(B), status: http.StatusBadRequest}
-	e.serve = func(c request) any {
+	e.serve = func(c controlRequest) any {
 		if c.r.URL.RawQuery != "" {
 			badRequest("%s takes its parameters as JSON in the body, not in the query", path)
 		}
@@ -130,7 +130,7 @@ func (p *testPort) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	err := attempt(func() {
 		var c *control
 		c, e = p.find(w, r)
-		reply = e.serve(request{c, r})
+		reply = e.serve(controlRequest{c, r})
 	})
 	status := http.StatusOK
 	if err != nil {

@@ -51,9 +51,9 @@ type controlled interface {
 	Within(time.Duration) lockkeepertest.Waits
 }
 
-// request is one for an endpoint, which is a method of it: it returns what is replied, and ends
+// controlRequest is one for an endpoint, which is a method of it: it returns what is replied, and ends
 // as lockkeepertest ends a test if it cannot do that. deny gives the reply a status of its own.
-type request struct {
+type controlRequest struct {
 	*control
 	r *http.Request
 }
@@ -76,7 +76,7 @@ type endpoint struct {
 	example      string // of the query or the body, for the documentation
 	does         string // for the documentation
 	body         any    // the zero value of what a body is decoded to; nil with GET
-	serve        func(c request) any
+	serve        func(c controlRequest) any
 	status       int  // of the reply if lockkeepertest fails
 	clustered    bool // needs a cluster
 	ofProcess    bool // is not below the url of a server
@@ -85,33 +85,33 @@ type endpoint struct {
 // endpoints lists all endpoints. The table in docs/test-control.md is generated from it.
 var endpoints = []endpoint{
 	get("/state", "member=1", "The state: who leads, the znodes as text, the sessions, watches and locks, and the faults that were injected.",
-		request.state),
+		controlRequest.state),
 	get("/znode", "path=/locks/a&member=1", "The data, in base64, and the Stat of a znode.",
-		request.znode),
+		controlRequest.znode),
 	get("/requests", "op=create*&member=1", "The requests that the clients have sent, the oldest first, without pings. `op` selects some of them as in `/inject`; without `member` they are those to all members.",
-		request.requests).failsWith(http.StatusBadRequest),
+		controlRequest.requests).failsWith(http.StatusBadRequest),
 	post("/expire", `{"session": "0x1000a01c3e20000"}`, "End a session as if its client had been silent for its timeout. The reply comes when it has ended.",
-		request.expire).failsWith(http.StatusServiceUnavailable),
+		controlRequest.expire).failsWith(http.StatusServiceUnavailable),
 	post("/disconnect", `{"session": "0x1000a01c3e20000"}`, "Close the connection of a session.",
-		request.disconnect),
+		controlRequest.disconnect),
 	post("/inject", `{"do": "closeAfter", "op": "create*", "path": "/locks/*", "nth": 2}`, "Inject a fault, see [below](#faults). The reply has its number, `id`.",
-		request.inject),
+		controlRequest.inject),
 	post("/remove", `{"id": 1}`, "End a fault, and release what waits because of it. The reply says whether it has taken effect.",
-		request.remove),
+		controlRequest.remove),
 	post("/snapshot", ``, "Take a snapshot of the state. The reply has its number, `snapshot`.",
-		request.snapshot).failsWith(http.StatusServiceUnavailable),
+		controlRequest.snapshot).failsWith(http.StatusServiceUnavailable),
 	post("/restore", `{"snapshot": 1}`, "Put back the state of a snapshot, see [below](#sharing-a-server); without a number, or with 0, the state with which the server began. The reply has the `faults` that this has removed, as `/state` has them: one that has not `fired` has tested nothing.",
-		request.restore).failsWith(http.StatusServiceUnavailable),
+		controlRequest.restore).failsWith(http.StatusServiceUnavailable),
 	post("/snapshot/remove", `{"snapshot": 1}`, "Forget a snapshot, which takes about as much memory as the state.",
-		request.removeSnapshot),
+		controlRequest.removeSnapshot),
 	post("/tree", `{"tree": "/a = \"x\"\n/b\n"}`, "Add znodes, in the format of `/state` and of `--tree`. Those that exist get this data, and missing parents are created.",
-		request.tree).failsWith(http.StatusServiceUnavailable),
+		controlRequest.tree).failsWith(http.StatusServiceUnavailable),
 	post("/namespace", `{"name": "mine"}`, "Create a persistent znode, by default with a new name such as /test-0000000001. The reply has its `path`, and as `connect` the addresses for a client with that chroot.",
-		request.namespace).failsWith(http.StatusServiceUnavailable),
+		controlRequest.namespace).failsWith(http.StatusServiceUnavailable),
 	post("/namespace/remove", `{"path": "/test-0000000001"}`, "Delete a znode with all that is below it, also ephemerals.",
-		request.removeNamespace).failsWith(http.StatusServiceUnavailable),
+		controlRequest.removeNamespace).failsWith(http.StatusServiceUnavailable),
 	post("/wait/fired", `{"id": 1, "timeoutMs": 5000}`, "Wait until a fault takes effect for the first time.",
-		request.waitFired),
+		controlRequest.waitFired),
 	wait("/wait/held", `{"path": "/locks/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session holds a lock: it has the first of the ephemeral and sequential children of `path`, or `path` itself is an ephemeral of the session.",
 		waitHeld),
 	wait("/wait/waiters", `{"path": "/locks/a", "waiters": 2, "member": 1}`, "Wait until this many sessions wait behind the holder of a lock.",
@@ -129,43 +129,43 @@ var endpoints = []endpoint{
 	wait("/wait/watch", `{"path": "/a", "session": "0x1000a01c3e20000", "member": 1}`, "Wait until a session, or any one, watches a znode. A watch that fires at once may be missed. Without `member`, watches at all members count.",
 		func(w lockkeepertest.Waits, b ofLock) { w.WaitWatched(b.Path, int64(b.Session)) }),
 	post("/wait/leader", `{"among": [2, 3]}`, "Wait until a member leads, or one of `among`, such as the others when a partition has cut the leader off. The reply names it as `leader`. A server that is no cluster leads itself.",
-		request.waitLeader).failsWith(http.StatusGatewayTimeout),
+		controlRequest.waitLeader).failsWith(http.StatusGatewayTimeout),
 	post("/guard", `{"path": "/locks/a"}`, "Watch a lock from now on, see [below](#a-lock-under-guard). The reply has the number, `guard`.",
-		request.guardLock),
+		controlRequest.guardLock),
 	post("/guard/write", `{"guard": 1, "token": 12, "resource": "file", "unchecked": false}`, "Report that a client writes to what the lock protects. The reply says whether it is `accepted`, and if not, the `reason`.",
-		request.guardWrite),
+		controlRequest.guardWrite),
 	post("/guard/verdict", `{"guard": 1}`, "End a guard. The reply says whether all is `ok`, and has the `violations`, one line each, and a `timeline`.",
-		request.guardVerdict),
+		controlRequest.guardVerdict),
 	post("/servers", `{"cluster": 3, "tree": "/a = \"x\"\n", "electionTimeoutMs": 500, "behaveAs": "3.8"}`, "Start another server in this process, or a cluster, see [below](#several-servers). The reply has its number, `server`, its `url`, and what clients `connect` to.",
-		request.startServer).failsWith(http.StatusInternalServerError).perProcess(),
+		controlRequest.startServer).failsWith(http.StatusInternalServerError).perProcess(),
 	get("/servers", "", "The servers in this process.",
-		request.listServers).perProcess(),
+		controlRequest.listServers).perProcess(),
 	post("/stop", ``, "Stop a server that `/servers` has started, and free its ports.",
-		request.stopServer).failsWith(http.StatusInternalServerError),
+		controlRequest.stopServer).failsWith(http.StatusInternalServerError),
 	post("/kill", `{"member": 1}`, "Stop a member as abruptly as if its process had been killed. It keeps its state.",
 		onRunning((*lockkeepertest.Server).Kill)),
 	post("/restart", `{"member": 1}`, "Start a member that was killed, with the state that it had.",
-		func(c request, b ofMember) any { c.member(b.Member).Restart(); return nil }).failsWith(http.StatusConflict),
+		func(c controlRequest, b ofMember) any { c.member(b.Member).Restart(); return nil }).failsWith(http.StatusConflict),
 	post("/disk", `{"member": 1, "delayMs": 100, "full": true}`, "Make each write to a member's disk slow, or fail. What is omitted ends.",
-		request.disk),
+		controlRequest.disk),
 	post("/pause", `{"member": 1}`, "Keep a member from sending, receiving and writing to its disk.",
 		onRunning((*lockkeepertest.Server).Pause)),
 	post("/resume", `{"member": 1}`, "Continue a paused member.",
 		onRunning((*lockkeepertest.Server).Resume)),
 	post("/clock", `{"member": 1, "skewMs": -3600000}`, "Make a member's clock wrong. While it leads or is alone, the times of znodes come from this clock.",
-		request.clock),
+		controlRequest.clock),
 	post("/advance", `{"ms": 3600000, "connected": false}`, "Set the server's clock forward, see [below](#time). The reply has what has ended: the sessions `expired`, and the paths of TTL znodes and containers `deleted`.",
-		request.advance).failsWith(http.StatusServiceUnavailable),
+		controlRequest.advance).failsWith(http.StatusServiceUnavailable),
 	post("/end-ttls", ``, "Delete TTL znodes and containers without children now, whatever their time. The reply has the paths `deleted`.",
-		request.endTTLs).failsWith(http.StatusServiceUnavailable),
+		controlRequest.endTTLs).failsWith(http.StatusServiceUnavailable),
 	post("/partition", `{"groups": [[1], [2, 3]]}`, "Cut the network so that only members of the same group can reach each other. A member in no group can reach nobody. Clients can reach all members.",
-		request.partition).inCluster(),
+		controlRequest.partition).inCluster(),
 	post("/heal", ``, "End all partitions and faults of links.",
-		request.heal).inCluster(),
+		controlRequest.heal).inCluster(),
 	post("/link", `{"from": 1, "to": 2, "cut": true, "delayMs": 100, "loss": 0.1}`, "Set the faults of the network from one member to another, in this direction only. Those that are omitted end.",
-		request.link).inCluster(),
+		controlRequest.link).inCluster(),
 	post("/step-down", ``, "Make the leader hand over. The reply names the new leader.",
-		request.stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
+		controlRequest.stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
 }
 
 // server returns the member with an id.
@@ -197,8 +197,8 @@ func (c *control) running(id *int) *lockkeepertest.Server {
 }
 
 // onRunning makes an endpoint of what can be done to a member that is not stopped.
-func onRunning(do func(*lockkeepertest.Server)) func(request, ofMember) any {
-	return func(c request, b ofMember) any { do(c.running(b.Member)); return nil }
+func onRunning(do func(*lockkeepertest.Server)) func(controlRequest, ofMember) any {
+	return func(c controlRequest, b ofMember) any { do(c.running(b.Member)); return nil }
 }
 
 type ofMember struct {
@@ -280,7 +280,7 @@ func sessionIDs(ids []int64) []sessionID {
 	return all
 }
 
-func (c request) state(q url.Values) any {
+func (c controlRequest) state(q url.Values) any {
 	shown, id := c.shown(q)
 	members, sessions, watches, locks := []object{}, []object{}, []object{}, []object{}
 	connected := map[int64]bool{} // to any member
@@ -311,7 +311,7 @@ func (c request) state(q url.Values) any {
 		"faults": statesOf(c.faults, 0)}
 }
 
-func (c request) znode(q url.Values) any {
+func (c controlRequest) znode(q url.Values) any {
 	shown, _ := c.shown(q)
 	at := q.Get("path")
 	need("path", at != "")
@@ -325,7 +325,7 @@ func (c request) znode(q url.Values) any {
 	}}
 }
 
-func (c request) requests(q url.Values) any {
+func (c controlRequest) requests(q url.Values) any {
 	all := []object{}
 	for _, r := range c.of(memberIn(q)).Requests(q.Get("op")) {
 		all = append(all, object{"time": r.Time, "session": orNull(r.Session), "op": r.Op, "path": r.Path, "text": r.String()})
@@ -337,7 +337,7 @@ type ofSession struct {
 	Session sessionID `json:"session"`
 }
 
-func (c request) expire(b ofSession) any {
+func (c controlRequest) expire(b ofSession) any {
 	need("session", b.Session != 0)
 	leader := 1
 	if c.cluster != nil {
@@ -351,7 +351,7 @@ func (c request) expire(b ofSession) any {
 	return nil
 }
 
-func (c request) disconnect(b ofSession) any {
+func (c controlRequest) disconnect(b ofSession) any {
 	need("session", b.Session != 0)
 	found := false
 	for _, s := range c.servers {
@@ -423,7 +423,7 @@ func (b *injected) action() lockkeepertest.Action {
 	return lockkeepertest.Action{}
 }
 
-func (c request) inject(b injected) any {
+func (c controlRequest) inject(b injected) any {
 	i := c.of(b.Member).Inject(lockkeepertest.Fault{
 		Op: b.Op, Path: b.Path, Session: int64(b.Session), Nth: b.Nth, Times: b.Times, Do: b.action(),
 		Optional: true, // it is for the test to say that it did not fire
@@ -462,7 +462,7 @@ func (c *control) fault(id int) *lockkeepertest.Injection {
 	return c.faults[id-1]
 }
 
-func (c request) remove(b numbered) any {
+func (c controlRequest) remove(b numbered) any {
 	i := c.fault(b.ID)
 	i.Remove()
 	return stateOf(b.ID, i)
@@ -487,7 +487,7 @@ func (b limited) within() time.Duration {
 // firesWithin is how long /wait/fired waits by default.
 const firesWithin = time.Minute
 
-func (c request) waitFired(b struct {
+func (c controlRequest) waitFired(b struct {
 	numbered
 	limited
 }) any {
@@ -515,20 +515,20 @@ type anywhere struct {
 type awaited struct{ anywhere }
 
 // waits returns what waits for that, as long as the client of a request does.
-func (b awaited) waits(c request) lockkeepertest.Waits {
+func (b awaited) waits(c controlRequest) lockkeepertest.Waits {
 	needPath(b.Path)
 	return b.anywhere.waits(c)
 }
 
-func (b anywhere) waits(c request) lockkeepertest.Waits {
+func (b anywhere) waits(c controlRequest) lockkeepertest.Waits {
 	return c.of(b.Member).Within(b.within()).WithContext(c.r.Context())
 }
 
 // wait returns an endpoint that waits until something has happened.
 func wait[B interface {
-	waits(request) lockkeepertest.Waits
+	waits(controlRequest) lockkeepertest.Waits
 }](path, example, does string, until func(w lockkeepertest.Waits, body B)) endpoint {
-	return post(path, example, does, func(c request, body B) any {
+	return post(path, example, does, func(c controlRequest, body B) any {
 		until(body.waits(c), body)
 		return nil
 	}).failsWith(http.StatusGatewayTimeout)
@@ -607,7 +607,7 @@ func waitRequests(w lockkeepertest.Waits, b struct {
 	w.WaitRequests(b.Op, b.Path, count)
 }
 
-func (c request) waitLeader(b struct {
+func (c controlRequest) waitLeader(b struct {
 	Among []int `json:"among"`
 	limited
 }) any {
@@ -617,7 +617,7 @@ func (c request) waitLeader(b struct {
 	return object{"leader": c.all.Within(b.within()).WithContext(c.r.Context()).Leader(b.Among...)}
 }
 
-func (c request) snapshot(struct{}) any {
+func (c controlRequest) snapshot(struct{}) any {
 	c.works()
 	return object{"snapshot": c.takeSnapshot()}
 }
@@ -642,7 +642,7 @@ type ofSnapshot struct {
 	Snapshot int `json:"snapshot"`
 }
 
-func (c request) removeSnapshot(b ofSnapshot) any {
+func (c controlRequest) removeSnapshot(b ofSnapshot) any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.known(b.Snapshot)
@@ -653,7 +653,7 @@ func (c request) removeSnapshot(b ofSnapshot) any {
 	return nil
 }
 
-func (c request) restore(b ofSnapshot) any {
+func (c controlRequest) restore(b ofSnapshot) any {
 	c.works()
 	x, faults := func() (snapshot, int) {
 		c.mu.Lock()
@@ -669,7 +669,7 @@ func (c request) restore(b ofSnapshot) any {
 	return object{"faults": removed}
 }
 
-func (c request) tree(b struct {
+func (c controlRequest) tree(b struct {
 	Tree *string `json:"tree"`
 }) any {
 	need("tree", b.Tree != nil)
@@ -678,7 +678,7 @@ func (c request) tree(b struct {
 	return nil
 }
 
-func (c request) guardLock(b struct {
+func (c controlRequest) guardLock(b struct {
 	Path string `json:"path"`
 }) any {
 	needPath(b.Path)
@@ -709,7 +709,7 @@ func (c *control) resource(guard int, name string) *lockkeepertest.Resource {
 	return g.resources[name]
 }
 
-func (c request) guardWrite(b struct {
+func (c controlRequest) guardWrite(b struct {
 	Guard     int    `json:"guard"`
 	Token     *int64 `json:"token"`
 	Resource  string `json:"resource"`
@@ -725,7 +725,7 @@ func (c request) guardWrite(b struct {
 	return object{"accepted": true}
 }
 
-func (c request) guardVerdict(b struct {
+func (c controlRequest) guardVerdict(b struct {
 	Guard int `json:"guard"`
 }) any {
 	take := func() *guard {
@@ -739,7 +739,7 @@ func (c request) guardVerdict(b struct {
 	return object{"ok": len(v.Violations) == 0, "violations": notNull(v.Violations), "timeline": v.Timeline}
 }
 
-func (c request) partition(b struct {
+func (c controlRequest) partition(b struct {
 	Groups [][]int `json:"groups"`
 }) any {
 	if b.Groups == nil {
@@ -756,12 +756,12 @@ func (c request) partition(b struct {
 	return nil
 }
 
-func (c request) heal(struct{}) any {
+func (c controlRequest) heal(struct{}) any {
 	c.cluster.Heal()
 	return nil
 }
 
-func (c request) link(b struct {
+func (c controlRequest) link(b struct {
 	From    *int    `json:"from"`
 	To      *int    `json:"to"`
 	Cut     bool    `json:"cut"`
@@ -777,7 +777,7 @@ func (c request) link(b struct {
 	return nil
 }
 
-func (c request) disk(b struct {
+func (c controlRequest) disk(b struct {
 	Member  *int   `json:"member"`
 	DelayMs millis `json:"delayMs"`
 	Full    bool   `json:"full"`
@@ -786,7 +786,7 @@ func (c request) disk(b struct {
 	return nil
 }
 
-func (c request) clock(b struct {
+func (c controlRequest) clock(b struct {
 	Member *int   `json:"member"`
 	SkewMs millis `json:"skewMs"`
 }) any {
@@ -797,7 +797,7 @@ func (c request) clock(b struct {
 // mostAdvance is the most that /advance takes, 100 years.
 const mostAdvance = millis(100 * 365 * 24 * time.Hour)
 
-func (c request) advance(b struct {
+func (c controlRequest) advance(b struct {
 	Ms        *millis `json:"ms"`
 	Connected bool    `json:"connected"`
 }) any {
@@ -813,12 +813,12 @@ func (c request) advance(b struct {
 	return object{"expired": sessionIDs(ended.Expired), "deleted": notNull(ended.Deleted)}
 }
 
-func (c request) endTTLs(struct{}) any {
+func (c controlRequest) endTTLs(struct{}) any {
 	c.works()
 	return object{"deleted": notNull(c.all.EndTTLs())}
 }
 
-func (c request) stepDown(struct{}) any {
+func (c controlRequest) stepDown(struct{}) any {
 	if len(c.servers) == 1 {
 		deny(http.StatusConflict, "there is no other member")
 	}

@@ -6,20 +6,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestLeaves: what a change of the members leaves of a cluster. The servers 1 to n are its members, and server 1 leads.
 func TestLeaves(t *testing.T) {
-	remove := func(id uint64) membership.Request { return membership.Request{Remove: id} }
-	add := func(id uint64, observer bool) membership.Request {
-		return membership.Request{Add: &proto.Peer{ID: id, Observer: observer}}
+	remove := func(id uint64) request.Request { return request.Request{Remove: id} }
+	add := func(id uint64, observer bool) request.Request {
+		return request.Request{Add: &proto.Peer{ID: id, Observer: observer}}
 	}
 	for name, c := range map[string]struct {
 		voters, observers int
 		down              []uint64
-		q                 membership.Request
+		q                 request.Request
 		want              remainder
 		taken             bool
 	}{
@@ -40,7 +40,7 @@ func TestLeaves(t *testing.T) {
 		"a voter moves":               {3, 0, []uint64{3}, add(3, false), remainder{3, 3, 2, 1}, false},
 		"a new observer":              {3, 0, nil, add(4, true), remainder{3, 3, 2, 1}, false},
 	} {
-		s := membership.Status{Cluster: 1, Leader: 1}
+		s := request.Status{Cluster: 1, Leader: 1}
 		x := clusterStatus{Status: &s}
 		for id := uint64(1); id <= uint64(c.voters+c.observers); id++ {
 			s.Members = append(s.Members, proto.Peer{ID: id, Observer: int(id) > c.voters})

@@ -97,7 +97,7 @@ func (c *control) serverState(r *http.Request) object {
 	return object{"server": c.number, "url": "http://" + r.Host + serversPath + strconv.Itoa(c.number), "connect": c.connect()}
 }
 
-func (c request) listServers(url.Values) any {
+func (c controlRequest) listServers(url.Values) any {
 	c.port.mu.Lock()
 	defer c.port.mu.Unlock()
 	var all []object
@@ -107,7 +107,7 @@ func (c request) listServers(url.Values) any {
 	return object{"servers": all}
 }
 
-func (c request) startServer(b struct {
+func (c controlRequest) startServer(b struct {
 	Cluster           *int    `json:"cluster"`
 	Tree              string  `json:"tree"`
 	ElectionTimeoutMs *millis `json:"electionTimeoutMs"`
@@ -137,7 +137,7 @@ func (c request) startServer(b struct {
 	return started.serverState(c.r)
 }
 
-func (c request) stopServer(struct{}) any {
+func (c controlRequest) stopServer(struct{}) any {
 	if c.number == 1 {
 		deny(http.StatusConflict, "server 1 is the process: stop that")
 	}
@@ -152,7 +152,7 @@ func (c request) stopServer(struct{}) any {
 	return nil
 }
 
-func (c request) namespace(b struct {
+func (c controlRequest) namespace(b struct {
 	Name string `json:"name"`
 }) any {
 	c.works()
@@ -160,7 +160,7 @@ func (c request) namespace(b struct {
 	return object{"path": path, "connect": c.connect() + path}
 }
 
-func (c request) removeNamespace(b struct {
+func (c controlRequest) removeNamespace(b struct {
 	Path string `json:"path"`
 }) any {
 	need("path", b.Path != "")

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
@@ -21,7 +22,7 @@ func (m *Membership) Belong() (begin func(), err error) {
 		return nil, err
 	}
 	list := first
-	var restored FirstState
+	var restored request.FirstState
 	if !empty {
 		list, first = s.Members, nil
 		if restored, err = restoredState(s); err != nil {
@@ -45,17 +46,17 @@ func (m *Membership) Belong() (begin func(), err error) {
 	case of.Agreed:
 	case empty:
 		if alone {
-			of = storage.Identity{Cluster: ClusterID(newRun()), Agreed: true, First: first}
+			of = storage.Identity{Cluster: request.ClusterID(newRun()), Agreed: true, First: first}
 			err = errors.Join(s.SetRejoining(false), s.SetIdentity(of))
 		}
-	case whole && (log != 0 || restored.data()):
+	case whole && (log != 0 || restored.Data()):
 		if of = (storage.Identity{Cluster: log, Agreed: true}); log == 0 {
-			of.Cluster = ClusterID(newRun())
+			of.Cluster = request.ClusterID(newRun())
 		}
 		err = s.SetIdentity(of)
 	case alone && !rejoining:
 		err = errors.New("in its list of members this server is alone, and that list may be outdated; start it with --peers and only itself if it is the whole cluster; otherwise empty the directory, so that it gets its data from the others")
-	case !restored.data():
+	case !restored.Data():
 		err = fmt.Errorf("its log is of cluster %q, but its meta.json, which says so too, was lost; restore that, or empty the directory and start the server again, so that it gets its data from the others", log)
 	}
 	if err != nil {
@@ -87,12 +88,12 @@ func (m *Membership) Belong() (begin func(), err error) {
 
 // restoredState describes the snapshot from which the storage was restored, without the digest of its state. It returns the
 // zero value if there is a log too, or if the snapshot is of a cluster.
-func restoredState(s *storage.Storage) (FirstState, error) {
+func restoredState(s *storage.Storage) (request.FirstState, error) {
 	if last, err := s.Log.LastIndex(); err != nil || last > 0 || s.LogOf() != 0 {
-		return FirstState{}, err
+		return request.FirstState{}, err
 	}
 	newest, err := s.NewestSnapshot()
-	return FirstState{Index: newest.Index, Term: newest.Term}, err
+	return request.FirstState{Index: newest.Index, Term: newest.Term}, err
 }
 
 // CheckStored compares the members in the storage with the configured ones. It

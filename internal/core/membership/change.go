@@ -13,43 +13,44 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Change carries out a request. All requests except Status, and those about a cluster that is
 // being formed, must go to the leader; another member returns ErrNotLeader.
-func (m *Membership) Change(q Request) (Reply, error) {
+func (m *Membership) Change(q request.Request) (request.Reply, error) {
 	switch {
 	case q.Status:
 		r, err := m.reply(nil)
 		if q.Clients != nil && m.cfg.Clients != nil {
 			all := m.cfg.Clients(q.Clients.Find)
-			r.Clients = bounded(&all)
+			r.Clients = request.Bounded(&all)
 		}
 		return r, err
 	case q.Propose != nil:
-		return Reply{}, m.former.accept(q.Propose)
+		return request.Reply{}, m.former.accept(q.Propose)
 	case q.Agreed != 0:
 		m.former.again.Raise()
-		return Reply{}, nil
+		return request.Reply{}, nil
 	case q.Form && m.Port == nil:
-		return Reply{}, refuse(proto.BadArguments, "a standalone server forms no cluster")
+		return request.Reply{}, request.Refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:
 		return m.reply(m.former.form())
 	case q.Cluster != 0 && q.Cluster != m.Gate.Cluster():
-		return Reply{}, refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.Gate.Cluster(), q.Cluster)
+		return request.Reply{}, request.Refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.Gate.Cluster(), q.Cluster)
 	case m.Leader.Get().ID != m.cfg.ID:
-		return Reply{}, ErrNotLeader
+		return request.Reply{}, request.ErrNotLeader
 	}
 	term, leads := m.Engine.LeaderTerm()
 	if !leads {
-		return Reply{}, ErrNotLeader
+		return request.Reply{}, request.ErrNotLeader
 	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
 	// that this member still led.
-	if err := m.Engine.Barrier(adminTimeout); err != nil {
-		return Reply{}, leaderError(err)
+	if err := m.Engine.Barrier(request.AdminTimeout); err != nil {
+		return request.Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
 		return m.knows(q.Knows, q.At, q.Run)
@@ -58,7 +59,7 @@ func (m *Membership) Change(q Request) (Reply, error) {
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
 			r, _ := m.reply(nil)
-			r.same = true
+			r.Same = true
 			return r, err
 		}
 	}
@@ -66,22 +67,22 @@ func (m *Membership) Change(q Request) (Reply, error) {
 }
 
 // reply returns this member's status, unless err is an error already.
-func (m *Membership) reply(err error) (Reply, error) {
+func (m *Membership) reply(err error) (request.Reply, error) {
 	if err != nil {
-		return Reply{}, err
+		return request.Reply{}, err
 	}
 	s, err := m.Status()
-	return Reply{Status: &s}, err
+	return request.Reply{Status: &s}, err
 }
 
 // changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
-func (m *Membership) changeIn(term uint64, q Request, listed string) error {
-	patience := adminTimeout // an operator's changes wait for each other
+func (m *Membership) changeIn(term uint64, q request.Request, listed string) error {
+	patience := request.AdminTimeout // an operator's changes wait for each other
 	if q.Reconfig != nil && !m.brief.Load() {
 		patience = 0
 	}
 	if !m.changing.TryTake() && !m.changing.TakeWithin(patience) {
-		return errOtherChange
+		return request.ErrOtherChange
 	}
 	defer m.changing.Give()
 	m.brief.Store(q.Back)
@@ -104,31 +105,31 @@ func (m *Membership) changeIn(term uint64, q Request, listed string) error {
 	case q.Remove == 0:
 		return errors.New("the request is empty")
 	case election.Find(members, q.Remove) == nil:
-		return notMember(q.Remove)
+		return request.NotMember(q.Remove)
 	default:
 		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
 	}
-	if err != nil && err != errHandedOver && !errors.As(err, new(*refusal)) {
-		err = begun{err}
+	if err != nil && err != request.ErrHandedOver && !errors.As(err, new(*request.Refusal)) {
+		err = request.Begun{Err: err}
 	}
 	return err
 }
 
 // addOne carries out Request.Add.
-func (m *Membership) addOne(members []proto.Peer, q Request) error {
+func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 	need := byOperator
 	if need.run = q.Run; q.Run != 0 {
 		if election.Find(members, q.Add.ID) == nil {
 			if q.Back { // it was removed while this request waited
-				return notMember(q.Add.ID)
+				return request.NotMember(q.Add.ID)
 			}
 			if is, _ := m.Known(q.Add.ID); is {
-				return errOtherChange
+				return request.ErrOtherChange
 			}
 			var removed uint64
 			m.Replica.View(func(v *fsm.View) { removed = v.Removed(q.Add.ID, q.Add.Addr) })
 			if removed > q.Since {
-				return refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
+				return request.Refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
 			}
 		}
 		if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
@@ -142,9 +143,9 @@ func (m *Membership) addOne(members []proto.Peer, q Request) error {
 }
 
 // changeSeveral carries out Request.Reconfig.
-func (m *Membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
+func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) error {
 	if version := m.ConfigVersion(); r.Version != -1 && r.Version != version {
-		return refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
+		return request.Refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
 	}
 	leaving := r.Leaving
 	if r.Whole {
@@ -154,7 +155,7 @@ func (m *Membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
 			}
 		}
 	}
-	need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, adminTimeout), voters: 2, majority: true} // as in ZooKeeper
+	need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, request.AdminTimeout), voters: 2, majority: true} // as in ZooKeeper
 	if m.cfg.AllowSingleVoter {
 		need.voters = 1
 	}
@@ -164,13 +165,13 @@ func (m *Membership) changeSeveral(members []proto.Peer, r *Reconfig) error {
 // Serve reads one Request from a connection and answers it.
 func (m *Membership) Serve(c net.Conn) {
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(2 * adminTimeout))
+	c.SetDeadline(time.Now().Add(2 * request.AdminTimeout))
 	line, err := bufio.NewReaderSize(c, 64<<10).ReadSlice('\n')
 	if err != nil {
 		return
 	}
-	var q Request
-	var r Reply
+	var q request.Request
+	var r request.Reply
 	if err = json.Unmarshal(line, &q); err != nil {
 		r.Error = err.Error()
 	} else {
@@ -182,32 +183,32 @@ func (m *Membership) Serve(c net.Conn) {
 
 // trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
 // are not its concern. A server that asks for its own place does so again and again until it has it.
-func (m *Membership) trace(c net.Conn, q Request, r *Reply) {
-	if m.cfg.Changed == nil || !q.changes() || r.Lead || r.same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
+func (m *Membership) trace(c net.Conn, q request.Request, r *request.Reply) {
+	if m.cfg.Changed == nil || !q.Changes() || r.Lead || r.Same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
 		return
 	}
-	asked := Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}
+	asked := request.Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}
 	if r.Error != "" {
 		asked.Err = errors.New(r.Error)
 	}
 	if r.Begun {
-		asked.Err = fmt.Errorf("%w: %w", ErrUnknownOutcome, asked.Err)
+		asked.Err = fmt.Errorf("%w: %w", request.ErrUnknownOutcome, asked.Err)
 	}
 	m.cfg.Changed(asked)
 }
 
 // answer carries out a request, and returns what to say of that.
-func (m *Membership) answer(q Request) Reply {
+func (m *Membership) answer(q request.Request) request.Reply {
 	r, err := m.Change(q)
 	if err == nil {
 		return r
 	}
-	r = Reply{Error: err.Error(), Begun: errors.As(err, new(begun))}
-	var refused *refusal
+	r = request.Reply{Error: err.Error(), Begun: errors.As(err, new(request.Begun))}
+	var refused *request.Refusal
 	switch {
 	case errors.As(err, &refused):
-		r.Code = refused.code
-	case errors.Is(err, ErrNotLeader):
+		r.Code = refused.Code
+	case errors.Is(err, request.ErrNotLeader):
 		r.Lead, r.Leader = true, m.Leader.Get().Addr
 	}
 	return r
@@ -216,23 +217,30 @@ func (m *Membership) answer(q Request) Reply {
 // ask is an [asker] for which this member needs no connection to itself: it may not reach itself at
 // the address at which the others do. ask returns when ctx is done or the member is
 // closed. Member.Close still waits until the request has ended, since that may be writing to the storage.
-func (m *Membership) ask(ctx context.Context, addr string, q Request) (Reply, error) {
+func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (request.Reply, error) {
 	switch {
 	case addr != m.cfg.Address():
-		return ask(ctx, m.Port.Network, addr, q)
+		return request.Send(ctx, m.Port.Network, addr, q)
 	case ctx.Err() != nil:
-		return Reply{}, ctx.Err()
+		return request.Reply{}, ctx.Err()
 	}
-	answered := make(chan Reply, 1)
+	answered := make(chan request.Reply, 1)
 	if !m.Port.Run(func() { answered <- m.answer(q) }) {
-		return Reply{}, lifecycle.ErrClosed
+		return request.Reply{}, lifecycle.ErrClosed
 	}
 	select {
 	case r := <-answered:
 		return r, nil
 	case <-ctx.Done():
-		return Reply{}, begun{ctx.Err()}
+		return request.Reply{}, request.Begun{Err: ctx.Err()}
 	case <-m.Port.Ctx.Done():
-		return Reply{}, begun{lifecycle.ErrClosed}
+		return request.Reply{}, request.Begun{Err: lifecycle.ErrClosed}
 	}
+}
+
+// Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
+// address. It must not be called on a standalone server.
+func (m *Membership) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
+	r, err := request.ToLeader(ctx, m.ask, m.cfg.Address(), q)
+	return r.Status, err
 }

@@ -10,12 +10,11 @@
 //     caught up with what its cluster may have acknowledged (form.go).
 //   - A change of the list that leaves no majority which is up is refused before its first step (steps.go). Only the leader
 //     that was asked for a change carries it out, in the term in which it was asked.
-//   - A member that was removed ends with [ErrRemoved], but only when the leader of its cluster says so (removed.go).
+//   - A member that was removed ends with request.ErrRemoved, but only when the leader of its cluster says so (removed.go).
 //
 // # Files
 //
-//	server requests     what a server is told of itself; what servers ask each other, and the answers
-//	ask                 asking for information or a change, and finding the leader for that
+//	server              what a server is told of itself
 //	memberlist          lists of members
 //	formation           how a cluster is formed: pure rules
 //	form belong         coming into a cluster; what the storage says of that at the start
@@ -27,7 +26,7 @@
 // # Goroutines and locks
 //
 // Whoever starts the member runs [Membership.Watch], and what [Membership.Belong] returns, if anything; both end with the
-// port. [Membership.Serve] runs on the goroutine of its connection. Ask, towards this member itself, runs a goroutine until
+// port. [Membership.Serve] runs on the goroutine of its connection. [Membership.Ask], towards this member itself, runs a goroutine until
 // the request is answered. Engine.SendToRemoved runs for up to two seconds for each member that was removed.
 //
 // Membership.changing is held while the list is changed, and former.deciding while the identity is, or while a proposal is

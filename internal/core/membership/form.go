@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
@@ -48,8 +49,8 @@ type former struct {
 	awaits atomic.Bool  // awaitVote is running
 
 	// Only join uses these.
-	warned bool                 // it was logged that this server's data is empty
-	since  map[ClusterID]uint64 // Request.Since, by the cluster that was asked
+	warned bool                         // it was logged that this server's data is empty
+	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
 
 	deciding wake.Turn // held while the identity is changed, and while a proposal is made
 	accepted acceptance
@@ -74,9 +75,9 @@ type acceptance struct {
 
 // beginning is what a member of a new cluster begins with.
 type beginning struct {
-	list     []proto.Peer // the members
-	first    []proto.Peer // none if a snapshot was restored
-	restored FirstState   // without its digest
+	list     []proto.Peer       // the members
+	first    []proto.Peer       // none if a snapshot was restored
+	restored request.FirstState // without its digest
 }
 
 // newRun returns a random number other than 0.
@@ -90,27 +91,27 @@ func newRun() uint64 {
 
 func newFormer(cfg *Config, parts *Parts) *former {
 	return &former{
-		Parts: parts, cfg: cfg, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[ClusterID]uint64{},
+		Parts: parts, cfg: cfg, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
 	}
 }
 
 // own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
-func (f *former) own() ClusterID {
+func (f *former) own() request.ClusterID {
 	if of := f.storage().Identity(); of.Agreed {
 		return of.Cluster
 	}
-	return ClusterID(f.added.Load())
+	return request.ClusterID(f.added.Load())
 }
 
 // elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
 // one that it has its place in, or of which a member has called it, which may be down by now (see forget). A server with data, which
 // then comes from a snapshot, forms a new cluster although members of the earlier one may call it.
-func (f *former) elsewhere(of ClusterID, data bool) error {
+func (f *former) elsewhere(of request.ClusterID, data bool) error {
 	if own := f.own(); own != 0 && own != of {
-		return refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
+		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
 	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.cfg.ID)
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.cfg.ID)
 	}
 	return nil
 }
@@ -133,12 +134,12 @@ func (f *former) forget() {
 	}
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	has, err := askLeader(ctx, over(f.Port.Network), c.Addr, Request{Knows: f.cfg.ID, Cluster: c.Cluster})
+	has, err := request.ToLeader(ctx, request.Over(f.Port.Network), c.Addr, request.Request{Knows: f.cfg.ID, Cluster: c.Cluster})
 	if err != nil || has.Status == nil {
 		return
 	}
 	if x := election.Find(has.Status.Members, f.cfg.ID); x != nil {
-		if s, err := askStatus(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
+		if s, err := request.StatusOf(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
 			return
 		}
 	} else if has.Known { // its removal may be undone
@@ -159,7 +160,7 @@ func (f *former) run() {
 	// What was logged last, and when. The same reason is not logged at each attempt.
 	var logged string
 	var last time.Time
-	for wait := askSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
+	for wait := request.AskSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.Gate.IsOpen() {
 			if owed, err := f.owed(); err != nil {
@@ -183,7 +184,7 @@ func (f *former) run() {
 		select {
 		case <-time.After(wait):
 		case <-f.again:
-			wait = askSoon
+			wait = request.AskSoon
 		case <-f.Port.Ctx.Done():
 			return
 		}
@@ -233,7 +234,7 @@ func (f *former) step() (done bool, err error) {
 	case toAgree:
 		return f.agree(s.proposed)
 	case toPropose:
-		if err := f.elsewhere(0, s.state.data()); err != nil {
+		if err := f.elsewhere(0, s.state.Data()); err != nil {
 			return false, err
 		}
 		return f.propose(s, said, s.required())
@@ -259,7 +260,7 @@ func (f *former) step() (done bool, err error) {
 		if cut != nil && next.code == proto.OK {
 			return false, cut
 		}
-		return false, refuse(next.code, "%s", next.why)
+		return false, request.Refuse(next.code, "%s", next.why)
 	}
 }
 
@@ -271,7 +272,7 @@ func (f *former) stance() stance {
 	if x := f.storage().Identity(); !x.Agreed {
 		s.proposed = x.Cluster
 	}
-	if s.state.data() {
+	if s.state.Data() {
 		var digest func() uint64
 		f.Replica.View(func(v *fsm.View) { digest = v.DigestLater() })
 		s.state.Digest = fmt.Sprintf("%016x", digest())
@@ -281,16 +282,16 @@ func (f *former) stance() stance {
 
 // survey asks the other members where they stand. The error names voters with which TLS fails, and says why:
 // waiting for them does not help.
-func (f *former) survey(members []proto.Peer) (said map[uint64]*Status, cut error) {
+func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, time.Second)
 	defer cancel()
 	others := without(f.cfg.ID)(slices.Clone(members))
-	said = map[uint64]*Status{}
-	for _, x := range poll(others, func(x proto.Peer) (*Status, error) { return askStatus(ctx, f.Port.Network, x) }) {
-		if x.err == nil {
-			said[x.ID] = x.status
-		} else if errors.As(x.err, new(*peer.TLSError)) && !x.Observer {
-			cut = errors.Join(cut, fmt.Errorf("server %d at %w", x.ID, x.err))
+	said = map[uint64]*request.Status{}
+	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) { return request.StatusOf(ctx, f.Port.Network, x) }) {
+		if x.Err == nil {
+			said[x.ID] = x.Status
+		} else if errors.As(x.Err, new(*peer.TLSError)) && !x.Observer {
+			cut = errors.Join(cut, fmt.Errorf("server %d at %w", x.ID, x.Err))
 		}
 	}
 	return said, cut
@@ -298,11 +299,11 @@ func (f *former) survey(members []proto.Peer) (said map[uint64]*Status, cut erro
 
 // propose proposes an id to the members in required, which have all answered, and agrees to
 // it if all accept it. f.deciding must be held.
-func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (bool, error) {
+func (f *former) propose(s stance, said map[uint64]*request.Status, required []uint64) (bool, error) {
 	id := s.proposed
 	// A proposal that was made with another list may have been agreed to with that one.
 	if id == 0 || !slices.Equal(f.storage().Identity().First, f.first) {
-		id = ClusterID(newRun())
+		id = request.ClusterID(newRun())
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: id, First: f.first}); err != nil {
 			f.CannotWrite(f.storage(), err)
 			return true, nil
@@ -319,7 +320,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 		others++
 		x := election.Find(f.list, to)
 		go func() {
-			r, err := ask(ctx, f.Port.Network, x.Addr, Request{Propose: &Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
+			r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
 			if err == nil && r.Error != "" {
 				err = fmt.Errorf("server %d: %s", to, r.Error)
 			}
@@ -339,7 +340,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 			f.Running.Go(func() {
 				ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 				defer cancel()
-				ask(ctx, f.Port.Network, x.Addr, Request{Agreed: id}) // otherwise it finds out when it asks next
+				request.Send(ctx, f.Port.Network, x.Addr, request.Request{Agreed: id}) // otherwise it finds out when it asks next
 			})
 		}
 	}
@@ -347,7 +348,7 @@ func (f *former) propose(s stance, said map[uint64]*Status, required []uint64) (
 }
 
 // agree makes id this member's cluster for good. f.deciding must be held.
-func (f *former) agree(id ClusterID) (done bool, err error) {
+func (f *former) agree(id request.ClusterID) (done bool, err error) {
 	x := storage.Identity{Cluster: id, Agreed: true, First: f.storage().Identity().First}
 	if err := f.storage().SetIdentity(x); err != nil {
 		f.CannotWrite(f.storage(), err)
@@ -372,30 +373,30 @@ func (f *former) agree(id ClusterID) (done bool, err error) {
 }
 
 // openGate opens the gate.
-func (f *former) openGate(id ClusterID) {
+func (f *former) openGate(id request.ClusterID) {
 	f.Gate.Open(id)
 	f.Look.Raise()
 }
 
 // accept answers a proposal. A proposal may replace an earlier one, but nothing replaces
 // what was agreed.
-func (f *former) accept(q *Proposal) error {
+func (f *former) accept(q *request.Proposal) error {
 	if !f.deciding.TryTake() {
-		return refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.cfg.ID)
+		return request.Refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.cfg.ID)
 	}
 	defer f.deciding.Give()
 	s := f.stance()
 	if err := s.mayAccept(q, f.number, f.storage().Identity()); err != nil {
 		return err
 	}
-	if err := f.elsewhere(q.Cluster, s.state.data()); err != nil {
+	if err := f.elsewhere(q.Cluster, s.state.Data()); err != nil {
 		return err
 	}
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
 	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
 	was, same := f.accepted, f.storage().Identity().Cluster == q.Cluster
 	if !same && was.from != q.From && time.Since(was.at) < 3*timing.PeerTimeout {
-		return refuse(proto.OK, "server %d has just accepted another proposal", f.cfg.ID)
+		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.cfg.ID)
 	}
 	if !same {
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
@@ -411,21 +412,21 @@ func (f *former) accept(q *Proposal) error {
 // given an id, although not all of them are there. Those that answer must be a majority.
 func (f *former) form() error {
 	if len(f.list) == 0 && !f.storage().Identity().Agreed {
-		return refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
+		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
 	}
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
 	if of := f.storage().Identity(); of.Agreed { // perhaps since it was asked
-		return refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
+		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
 	}
 	s := f.stance()
-	if err := f.elsewhere(0, s.state.data()); err != nil {
+	if err := f.elsewhere(0, s.state.Data()); err != nil {
 		return err
 	}
 	required, err := s.majority(said)
-	if refused := (*refusal)(nil); cut != nil && errors.As(err, &refused) {
-		return refuse(refused.code, "%v; %v", err, cut)
+	if refused := (*request.Refusal)(nil); cut != nil && errors.As(err, &refused) {
+		return request.Refuse(refused.Code, "%v; %v", err, cut)
 	}
 	if err != nil {
 		return err
@@ -442,18 +443,18 @@ func (f *former) follow() (bool, error) {
 	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
 		addrs = f.known("")
 	}
-	err := error(refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
+	err := error(request.Refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
-		var s *Status
+		var s *request.Status
 		ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
-		s, _, err = AskStatus(ctx, f.Port.Network, addr, nil)
+		s, _, err = request.AskStatus(ctx, f.Port.Network, addr, nil)
 		cancel()
 		switch {
 		case err != nil:
 		case !s.Formed:
 			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
 		case own != 0 && s.Cluster != own:
-			err = refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v; start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, s.Cluster)
+			err = request.Refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v; start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, s.Cluster)
 		default:
 			var done bool
 			if done, err = f.join(addr, s.Cluster); done {
@@ -489,11 +490,11 @@ func (f *former) known(first string) []string {
 // join has the leader of a cluster, one of whose members is at addr, take in this server, which
 // has no data. It reports true when this server is in the cluster, and has its vote if it
 // is to have one, or when it has failed for good. f.deciding must not be held.
-func (f *former) join(addr string, of ClusterID) (bool, error) {
+func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	if f.asked.Load() == 0 { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
-	has, err := f.askLeader(addr, Request{Knows: f.cfg.ID, At: f.cfg.Address(), Run: f.number, Cluster: of})
+	has, err := f.askLeader(addr, request.Request{Knows: f.cfg.ID, At: f.cfg.Address(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
@@ -504,9 +505,9 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	placed := f.own() == of
 	switch {
 	case invited && !has.Known && placed:
-		return f.wasRemoved(notMember(f.cfg.ID)), nil
+		return f.wasRemoved(request.NotMember(f.cfg.ID)), nil
 	case invited && !has.Known:
-		return false, refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
+		return false, request.Refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
 	case invited && !f.warned: // join may be retried many times a second
 		f.warned = true
 		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
@@ -519,7 +520,7 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 	// With Back set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
 	// answer may have been, too; see Request.Since.
 	r, err := f.askForPlace(addr, of, has, invited || placed)
-	if refused := (*refusal)(nil); errors.As(err, &refused) && refused.code == proto.NoNode && !invited {
+	if refused := (*request.Refusal)(nil); errors.As(err, &refused) && refused.Code == proto.NoNode && !invited {
 		return f.wasRemoved(err), nil
 	}
 	if err != nil {
@@ -538,8 +539,8 @@ func (f *former) join(addr string, of ClusterID) (bool, error) {
 }
 
 // askLeader has the leader of the cluster of the member at addr answer q with its status.
-func (f *former) askLeader(addr string, q Request) (Reply, error) {
-	r, err := askLeader(f.Port.Ctx, over(f.Port.Network), addr, q)
+func (f *former) askLeader(addr string, q request.Request) (request.Reply, error) {
+	r, err := request.ToLeader(f.Port.Ctx, request.Over(f.Port.Network), addr, q)
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -548,13 +549,13 @@ func (f *former) askLeader(addr string, q Request) (Reply, error) {
 
 // wasRemoved ends this server, which was removed while it joined.
 func (f *former) wasRemoved(err error) (done bool) {
-	f.Fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, ErrRemoved, err))
+	f.Fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, request.ErrRemoved, err))
 	return true
 }
 
 // toVote decides whether this server is to get a vote in the cluster that has it as has says, and stores that it is owed one.
 // Whatever comes next, the leader forgets that when it takes the vote away.
-func (f *former) toVote(has Reply) (votes bool, err error) {
+func (f *former) toVote(has request.Reply) (votes bool, err error) {
 	votes = f.cfg.Votes()
 	if f.cfg.Join == "" && len(f.list) == 0 { // nobody has told this server whether it votes
 		votes = votes && has.Votes
@@ -570,14 +571,14 @@ func (f *former) toVote(has Reply) (votes bool, err error) {
 
 // askForPlace asks for a place without a vote in cluster of, which has this server as has says. With back it must
 // be a member already.
-func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (Reply, error) {
+func (f *former) askForPlace(addr string, of request.ClusterID, has request.Reply, back bool) (request.Reply, error) {
 	since := f.since[of]
 	if since == 0 {
 		since = has.Status.Index
 	}
 	f.asked.Store(uint64(of))
-	r, err := f.askLeader(addr, Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
-	if has.Known || err == nil || errors.Is(err, ErrUnknownOutcome) {
+	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
+	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
 		f.since[of] = since
 	}
 	return r, err
@@ -585,7 +586,7 @@ func (f *former) askForPlace(addr string, of ClusterID, has Reply, back bool) (R
 
 // enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index. It
 // reports false if form has formed a cluster meanwhile, or if the storage fails.
-func (f *former) enter(index uint64, of ClusterID, votes bool) bool {
+func (f *former) enter(index uint64, of request.ClusterID, votes bool) bool {
 	f.deciding.Take()
 	defer f.deciding.Give()
 	if f.Gate.IsOpen() {
@@ -613,11 +614,11 @@ func (f *former) awaitVote(addr string) {
 	ctx := f.Port.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
-	for wait, try := askSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
+	for wait, try := request.AskSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
 		to := f.known(addr)
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = askLeader(ctx, over(f.Port.Network), to[try%len(to)], Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
+			_, err = request.ToLeader(ctx, request.Over(f.Port.Network), to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return
@@ -625,9 +626,9 @@ func (f *former) awaitVote(addr string) {
 		if err == nil {
 			break
 		}
-		var refused *refusal
-		if errors.As(err, &refused) && refused.code == proto.NoNode {
-			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, ErrRemoved, f.storage().Name))
+		var refused *request.Refusal
+		if errors.As(err, &refused) && refused.Code == proto.NoNode {
+			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, request.ErrRemoved, f.storage().Name))
 			return
 		}
 		f.cfg.Log.Info("this member does not vote yet", "error", err)

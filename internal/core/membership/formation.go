@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -38,9 +39,9 @@ import (
 // stance is where a member stands that has no cluster yet.
 type stance struct {
 	self     uint64
-	members  []proto.Peer // of the cluster to be
-	proposed ClusterID    // the proposal that it holds; 0 if none
-	state    FirstState
+	members  []proto.Peer      // of the cluster to be
+	proposed request.ClusterID // the proposal that it holds; 0 if none
+	state    request.FirstState
 }
 
 // The things that a member without a cluster can do next.
@@ -54,10 +55,10 @@ const (
 
 type next struct {
 	do      int
-	why     string     // of toWait and toStop
-	code    proto.Code // BadArguments if waiting alone does not help
-	cluster ClusterID  // to join
-	at      string     // the address of one of its members
+	why     string            // of toWait and toStop
+	code    proto.Code        // BadArguments if waiting alone does not help
+	cluster request.ClusterID // to join
+	at      string            // the address of one of its members
 }
 
 func wait(format string, args ...any) next { return next{why: fmt.Sprintf(format, args...)} }
@@ -68,7 +69,7 @@ func hopeless(format string, args ...any) next {
 
 // decide returns what to do next, given what the other members say; those that do not answer
 // are not in said.
-func (s *stance) decide(said map[uint64]*Status) next {
+func (s *stance) decide(said map[uint64]*request.Status) next {
 	if n, ok := s.agreedTo(said); ok {
 		return n
 	}
@@ -92,8 +93,8 @@ func (s *stance) decide(said map[uint64]*Status) next {
 }
 
 // agreedTo returns what to do if other members have agreed to an id, and false if none has.
-func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
-	var of ClusterID
+func (s *stance) agreedTo(said map[uint64]*request.Status) (next, bool) {
+	var of request.ClusterID
 	var at proto.Peer
 	for _, x := range s.members {
 		switch st := said[x.ID]; {
@@ -109,7 +110,7 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 		return next{}, false
 	case of == s.proposed:
 		return next{do: toAgree}, true
-	case s.state.data():
+	case s.state.Data():
 		in := 0
 		for _, x := range s.members {
 			if st := said[x.ID]; !x.Observer && st != nil && st.Formed {
@@ -126,22 +127,22 @@ func (s *stance) agreedTo(said map[uint64]*Status) (next, bool) {
 }
 
 // conflict returns the reason if the members that answer cannot form a cluster with this one.
-func (s *stance) conflict(said map[uint64]*Status) error {
+func (s *stance) conflict(said map[uint64]*request.Status) error {
 	for _, x := range s.members {
 		st := said[x.ID]
 		switch {
 		case st == nil:
-		case st.Data && !s.state.data():
+		case st.Data && !s.state.Data():
 			return fmt.Errorf("server %d has data without the id of a cluster, and this server has none", x.ID)
-		case !st.Data && s.state.data():
+		case !st.Data && s.state.Data():
 			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
-		case x.Observer && !s.state.data() && len(st.Configured) == 0: // it was started only to join, which it does later
+		case x.Observer && !s.state.Data() && len(st.Configured) == 0: // it was started only to join, which it does later
 		case !slices.Equal(st.Configured, s.members):
-			if s.state.data() {
+			if s.state.Data() {
 				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
 			}
 			return fmt.Errorf("server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
-		case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):
+		case s.state.Data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):
 			return fmt.Errorf("server %d has another state (entry %d, digest %s) than server %d (entry %d, digest %s): restore the same snapshot on all", x.ID, st.Index, st.Digest, s.self, s.state.Index, s.state.Digest)
 		}
 	}
@@ -152,7 +153,7 @@ func (s *stance) conflict(said map[uint64]*Status) error {
 // them, except that an observer without data can join a new cluster later.
 func (s *stance) required() (ids []uint64) {
 	for _, x := range s.members {
-		if !x.Observer || s.state.data() {
+		if !x.Observer || s.state.Data() {
 			ids = append(ids, x.ID)
 		}
 	}
@@ -161,22 +162,22 @@ func (s *stance) required() (ids []uint64) {
 
 // majority returns the ids of those that an operator lets form the cluster: the members that
 // answer. It fails if they are no majority of the voters, or if there is a cluster.
-func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
+func (s *stance) majority(said map[uint64]*request.Status) (ids []uint64, err error) {
 	if n, ok := s.agreedTo(said); ok {
 		if n.do == toWait || n.do == toStop {
-			return nil, refuse(proto.BadArguments, "%s", n.why)
+			return nil, request.Refuse(proto.BadArguments, "%s", n.why)
 		}
-		return nil, refuse(proto.BadArguments, "the cluster exists already, and this server is about to join it")
+		return nil, request.Refuse(proto.BadArguments, "the cluster exists already, and this server is about to join it")
 	}
-	there := map[uint64]*Status{}
+	there := map[uint64]*request.Status{}
 	for id, st := range said {
 		// A server that has lost its disk, or was restored with another list, joins later.
-		if st.Data == s.state.data() && (!s.state.data() || slices.Equal(st.Configured, s.members)) {
+		if st.Data == s.state.Data() && (!s.state.Data() || slices.Equal(st.Configured, s.members)) {
 			there[id] = st
 		}
 	}
 	if err := s.conflict(there); err != nil {
-		return nil, refuse(proto.BadArguments, "%v", err)
+		return nil, request.Refuse(proto.BadArguments, "%v", err)
 	}
 	votes := 0
 	var missing []string
@@ -194,26 +195,26 @@ func (s *stance) majority(said map[uint64]*Status) (ids []uint64, err error) {
 		}
 	}
 	if !slices.Contains(ids, s.self) {
-		return nil, refuse(proto.BadArguments, "server %d does not vote; ask one that does", s.self)
+		return nil, request.Refuse(proto.BadArguments, "server %d does not vote; ask one that does", s.self)
 	}
 	if most := election.CountVoters(s.members); votes <= most/2 {
-		return nil, refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, strings.Join(missing, ", "))
+		return nil, request.Refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, strings.Join(missing, ", "))
 	}
 	return ids, nil
 }
 
 // mayAccept fails if this member, in its run with the number run and with the identity of,
 // must not accept a proposal.
-func (s *stance) mayAccept(q *Proposal, run uint64, of storage.Identity) error {
+func (s *stance) mayAccept(q *request.Proposal, run uint64, of storage.Identity) error {
 	switch {
 	case of.Agreed:
-		return refuse(proto.BadArguments, "server %d belongs to cluster %v", s.self, of.Cluster)
+		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v", s.self, of.Cluster)
 	case q.Cluster == 0 || q.To != s.self || q.Run != run:
-		return refuse(proto.BadArguments, "the proposal is for server %d, or for an earlier run of it", q.To)
+		return request.Refuse(proto.BadArguments, "the proposal is for server %d, or for an earlier run of it", q.To)
 	case !slices.Equal(q.Members, s.members):
-		return refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", s.self, q.From, s.members, q.Members)
+		return request.Refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", s.self, q.From, s.members, q.Members)
 	case q.State != s.state:
-		return refuse(proto.BadArguments, "server %d begins with %v, and server %d with %v: restore the same snapshot on all", s.self, s.state, q.From, q.State)
+		return request.Refuse(proto.BadArguments, "server %d begins with %v, and server %d with %v: restore the same snapshot on all", s.self, s.state, q.From, q.State)
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -179,9 +180,9 @@ func (m *formationModel) check(s modelState) string {
 }
 
 // modelFirst is the state of a snapshot. All end with the same entry.
-func modelFirst(snapshot int8) (x FirstState) {
+func modelFirst(snapshot int8) (x request.FirstState) {
 	if snapshot != 0 {
-		x = FirstState{Index: 9, Term: 1, Digest: fmt.Sprint(snapshot)}
+		x = request.FirstState{Index: 9, Term: 1, Digest: fmt.Sprint(snapshot)}
 	}
 	return x
 }
@@ -190,23 +191,23 @@ func modelFirst(snapshot int8) (x FirstState) {
 func (s *modelState) stance(i int) stance {
 	x := stance{self: uint64(i + 1), members: modelList, state: modelFirst(s.members[i].data)}
 	if !s.members[i].agreed {
-		x.proposed = ClusterID(s.members[i].proposed)
+		x.proposed = request.ClusterID(s.members[i].proposed)
 	}
 	return x
 }
 
-func (s *modelState) status(i int) *Status {
+func (s *modelState) status(i int) *request.Status {
 	x := s.members[i]
 	first := modelFirst(x.data)
-	st := &Status{ID: uint64(i + 1), Run: uint64(x.run), Data: x.log || first.data(), Index: first.Index, Digest: first.Digest, Configured: modelList}
+	st := &request.Status{ID: uint64(i + 1), Run: uint64(x.run), Data: x.log || first.Data(), Index: first.Index, Digest: first.Digest, Configured: modelList}
 	if x.agreed {
-		st.Formed, st.Cluster, st.Configured = true, ClusterID(x.proposed), nil
+		st.Formed, st.Cluster, st.Configured = true, request.ClusterID(x.proposed), nil
 	}
 	return st
 }
 
 func (s *modelState) identity(i int) storage.Identity {
-	return storage.Identity{Cluster: ClusterID(s.members[i].proposed), Agreed: s.members[i].agreed}
+	return storage.Identity{Cluster: request.ClusterID(s.members[i].proposed), Agreed: s.members[i].agreed}
 }
 
 func (s *modelState) sent() (all []modelProposal) {
@@ -287,7 +288,7 @@ func (m *formationModel) form(s modelState, i int, visit func(how string, next m
 		if answering&(1<<i) != 0 {
 			continue
 		}
-		said := map[uint64]*Status{}
+		said := map[uint64]*request.Status{}
 		for j := range s.members {
 			if answering&(1<<j) != 0 {
 				said[uint64(j+1)] = s.status(j)
@@ -364,7 +365,7 @@ func (m *formationModel) deliver(s modelState, visit func(string, modelState)) {
 			continue
 		}
 		own := s.stance(to)
-		q := &Proposal{Cluster: ClusterID(p.id), From: uint64(p.from), To: uint64(p.to), Run: uint64(p.run), Members: modelList, State: modelFirst(p.data)}
+		q := &request.Proposal{Cluster: request.ClusterID(p.id), From: uint64(p.from), To: uint64(p.to), Run: uint64(p.run), Members: modelList, State: modelFirst(p.data)}
 		if m.blind {
 			q.State = own.state
 		}
@@ -406,7 +407,7 @@ func (m *formationModel) join(s modelState, i int, n next, how string, visit fun
 	}
 	there, written, data := 0, false, int8(0)
 	for j, y := range s.members {
-		if j != i && y.log && y.votes && ClusterID(y.proposed) == n.cluster {
+		if j != i && y.log && y.votes && request.ClusterID(y.proposed) == n.cluster {
 			there++
 			written, data = written || y.written, y.data
 		}
@@ -442,11 +443,11 @@ func (m *formationModel) replicate(s modelState, visit func(string, modelState))
 
 // TestMayAccept: a server accepts a proposal only from one that begins with the same state, in all that makes it.
 func TestMayAccept(t *testing.T) {
-	restored := FirstState{Index: 9, Term: 3, Digest: "x"}
-	for _, own := range []FirstState{{}, restored} {
-		for _, of := range []FirstState{{}, restored, {10, 3, "x"}, {9, 4, "x"}, {9, 3, "y"}} {
+	restored := request.FirstState{Index: 9, Term: 3, Digest: "x"}
+	for _, own := range []request.FirstState{{}, restored} {
+		for _, of := range []request.FirstState{{}, restored, {Index: 10, Term: 3, Digest: "x"}, {Index: 9, Term: 4, Digest: "x"}, {Index: 9, Term: 3, Digest: "y"}} {
 			s := stance{self: 2, members: modelList, state: own}
-			q := Proposal{Cluster: 7, From: 1, To: 2, Run: 5, Members: modelList, State: of}
+			q := request.Proposal{Cluster: 7, From: 1, To: 2, Run: 5, Members: modelList, State: of}
 			if err := s.mayAccept(&q, 5, storage.Identity{}); (err == nil) != (own == of) {
 				t.Errorf("one with %v and one with %v: %v", own, of, err)
 			}

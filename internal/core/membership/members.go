@@ -11,6 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -58,7 +59,7 @@ func New(cfg *Config, parts *Parts) *Membership {
 }
 
 // Status returns what this member says of itself.
-func (m *Membership) Status() (Status, error) {
+func (m *Membership) Status() (request.Status, error) {
 	s, err := m.Standing()
 	if err != nil {
 		return s, err
@@ -70,12 +71,12 @@ func (m *Membership) Status() (Status, error) {
 }
 
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
-func (m *Membership) Standing() (Status, error) {
+func (m *Membership) Standing() (request.Status, error) {
 	members, err := m.Engine.Members()
 	if err != nil {
-		return Status{}, err
+		return request.Status{}, err
 	}
-	s := Status{ID: m.cfg.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: members,
+	s := request.Status{ID: m.cfg.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: members,
 		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
@@ -120,14 +121,14 @@ func (m *Membership) Role() string {
 // waited in the old leader must not undo that when the old leader leads again.
 func (m *Membership) stillLeads() error {
 	if term, leads := m.Engine.LeaderTerm(); !leads || term != m.asked {
-		return ErrNotLeader
+		return request.ErrNotLeader
 	}
 	return nil
 }
 
 func leaderError(err error) error {
 	if engine.NotLeading(err) {
-		return ErrNotLeader
+		return request.ErrNotLeader
 	}
 	return err
 }
@@ -151,12 +152,12 @@ func (m *Membership) ConfigVersion() (zxid int64) {
 
 // statusOf returns the status of a member, which may be this one, or of a server that
 // is to become a member.
-func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*Status, error) {
+func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*request.Status, error) {
 	if x.ID == m.cfg.ID {
 		s, err := m.Status()
 		return &s, err
 	}
-	return askStatus(ctx, m.Port.Network, x)
+	return request.StatusOf(ctx, m.Port.Network, x)
 }
 
 // Waiting returns why this server is in no cluster yet, as far as it knows.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -14,10 +15,10 @@ import (
 // applied configuration. A change between the two may still be undone, so in doubt
 // the answer is yes. It is sure if the server that asks, at the address at, is that member: another
 // server may have its id, whose own place it is to take.
-func (m *Membership) knows(id uint64, at string, run uint64) (Reply, error) {
+func (m *Membership) knows(id uint64, at string, run uint64) (request.Reply, error) {
 	members, err := m.Engine.Members()
 	if err != nil {
-		return Reply{}, err
+		return request.Reply{}, err
 	}
 	x := proto.Peer{ID: id}
 	known := false
@@ -28,9 +29,9 @@ func (m *Membership) knows(id uint64, at string, run uint64) (Reply, error) {
 	})
 	s, err := m.Status() // after that: see Request.Since
 	if err != nil {
-		return Reply{}, err
+		return request.Reply{}, err
 	}
-	r := Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
+	r := request.Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := election.Find(members, id); x != nil {
 		r.Known, r.Votes = true, !x.Observer
 	}
@@ -50,7 +51,7 @@ func (m *Membership) same(x proto.Peer, at string, run uint64) bool {
 // rename makes a request of a server for its own place name the address that is in the list, if the
 // server is there: its own may be another name of that. It returns that address, and does nothing if
 // it is still the given one.
-func (m *Membership) rename(q *Request, looked string) (listed string) {
+func (m *Membership) rename(q *request.Request, looked string) (listed string) {
 	if q.Add == nil || q.Run == 0 {
 		return ""
 	}
@@ -84,9 +85,9 @@ func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	known, votes := m.Known(x.ID)
 	switch {
 	case (is != nil) != known || known && !is.Observer != votes:
-		return false, errOtherChange
+		return false, request.ErrOtherChange
 	case is == nil:
-		return false, notMember(x.ID)
+		return false, request.NotMember(x.ID)
 	case *is == *x:
 		return true, nil
 	case x.Observer:
@@ -97,7 +98,7 @@ func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 		return false, err
 	}
 	if goal := m.Engine.StateIndex(); s.Index < goal && goal-s.Index > NearlyCaughtUp {
-		return false, refuse(proto.NewConfigNoQuorum, "server %d has not caught up: it is at entry %d of %d", x.ID, s.Index, goal)
+		return false, request.Refuse(proto.NewConfigNoQuorum, "server %d has not caught up: it is at entry %d of %d", x.ID, s.Index, goal)
 	}
 	return false, nil
 }
@@ -105,13 +106,13 @@ func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 // sender returns the status of the server at x's address, where the given run of it must answer,
 // which has sent a request. What a run that has ended has sent can arrive late, and a server may
 // have been started elsewhere with the id and the address of another.
-func (m *Membership) sender(x proto.Peer, run uint64) (*Status, error) {
+func (m *Membership) sender(x proto.Peer, run uint64) (*request.Status, error) {
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	s, err := askStatus(ctx, m.Port.Network, x) // also if it has this member's id
+	s, err := request.StatusOf(ctx, m.Port.Network, x) // also if it has this member's id
 	switch {
 	case err != nil:
-		return nil, refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)
+		return nil, request.Refuse(proto.NewConfigNoQuorum, "server %d asks for its place, and cannot be asked itself: %v", x.ID, err)
 	case s.Run != run:
 		return nil, anotherRun(x)
 	}
@@ -120,7 +121,7 @@ func (m *Membership) sender(x proto.Peer, run uint64) (*Status, error) {
 
 // anotherRun is the answer to the request of a server for its place, if another run answers there.
 func anotherRun(x proto.Peer) error {
-	return refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
+	return request.Refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
 }
 
 // mayAsk returns an error unless the given run of server x may ask for the place that x describes.
@@ -135,9 +136,9 @@ func (m *Membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) erro
 	case err != nil || is == nil || is.Observer || !x.Observer:
 		return err
 	case s.Formed || s.Data:
-		return refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
+		return request.Refuse(proto.BadArguments, "server %d has data, and keeps its vote", x.ID)
 	case is.Addr == x.Addr && m.Contacts.Follows(x.ID, m.Now().Real):
-		return refuse(proto.NewConfigNoQuorum, "server %d still follows this leader, although a server without data answers at %s: has its process ended? It keeps its vote for now", x.ID, x.Addr)
+		return request.Refuse(proto.NewConfigNoQuorum, "server %d still follows this leader, although a server without data answers at %s: has its process ended? It keeps its vote for now", x.ID, x.Addr)
 	}
 	return nil
 }

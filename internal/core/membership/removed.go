@@ -8,13 +8,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // mixed returns an error if the log that is applied here is not of this member's cluster, which
 // only a restored snapshot may show.
 func (m *Membership) mixed() (err error) {
-	m.Replica.View(func(v *fsm.View) { err = m.Engine.Storage().Identity().Check(ClusterID(v.Cluster())) })
+	m.Replica.View(func(v *fsm.View) { err = m.Engine.Storage().Identity().Check(request.ClusterID(v.Cluster())) })
 	return err
 }
 
@@ -25,7 +26,7 @@ func (m *Membership) astray(members []proto.Peer) error {
 	if own == 0 {
 		return nil
 	}
-	others := map[ClusterID][]uint64{}
+	others := map[request.ClusterID][]uint64{}
 	said, _ := m.former.survey(members)
 	for id, s := range said {
 		if s.Formed && s.Cluster != own && !election.Find(members, id).Observer {
@@ -92,17 +93,17 @@ func (m *Membership) Watch() {
 		}
 		for _, addr := range addrs {
 			// Only the leader knows for certain.
-			knows := Request{Knows: m.cfg.ID, Cluster: m.Gate.Cluster()}
-			r, err := ask(ctx, m.Port.Network, addr, knows)
+			knows := request.Request{Knows: m.cfg.ID, Cluster: m.Gate.Cluster()}
+			r, err := request.Send(ctx, m.Port.Network, addr, knows)
 			if err == nil && r.Lead && r.Leader != "" {
-				r, err = ask(ctx, m.Port.Network, r.Leader, knows)
+				r, err = request.Send(ctx, m.Port.Network, r.Leader, knows)
 			}
 			if err != nil || r.Error != "" {
 				continue
 			}
 			if !r.Known {
 				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", addr)
-				m.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, ErrRemoved, m.Engine.Storage().Name))
+				m.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, request.ErrRemoved, m.Engine.Storage().Name))
 				return
 			}
 			break

@@ -7,6 +7,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -37,9 +38,9 @@ type Server struct {
 type Answers struct {
 	// Changed is told of each request for a change of the members that was answered at the peer port, before
 	// the answer is sent.
-	Changed func(Asked)
+	Changed func(request.Asked)
 	// About returns what the member's status says about the server.
-	About func() About
+	About func() request.About
 	// Clients returns clients that are connected to the server, those first that find asks for.
 	Clients func(find []string) report.ClientList
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -28,7 +29,7 @@ type requirements struct {
 
 // byOperator are the requirements for a change that an operator or a new member
 // requests.
-var byOperator = requirements{patience: adminTimeout, voters: 1}
+var byOperator = requirements{patience: request.AdminTimeout, voters: 1}
 
 // planned is a change of the members that is possible.
 type planned struct {
@@ -60,9 +61,9 @@ func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need 
 			// Only an operator can know that no other server with this id runs, or comes back: one that asks for
 			// its own place may have been removed, and replaced at another address.
 			case x.ID == y.ID && x.Addr != y.Addr && (need.run != 0 || !m.moved(y, x)):
-				return p, refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
+				return p, request.Refuse(proto.BadArguments, "server %d is at %s: remove it before one at %s takes its id", x.ID, y.Addr, x.Addr)
 			case x.ID != y.ID && x.Addr == y.Addr:
-				return p, refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
+				return p, request.Refuse(proto.BadArguments, "%s is the address of server %d: remove that first", x.Addr, y.ID)
 			}
 		}
 		if y := election.Find(p.after, x.ID); y != nil {
@@ -72,7 +73,7 @@ func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need 
 		}
 	}
 	if n := election.CountVoters(p.after); n < need.voters {
-		return p, refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
+		return p, request.Refuse(proto.BadArguments, "%d voting members would be left, and at least %d are needed", n, need.voters)
 	}
 	return p, nil
 }
@@ -101,9 +102,9 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 			return err // a leader that has to refuse that as well need not take over
 		}
 		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil {
-			return refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
+			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
 		}
-		return errHandedOver
+		return request.ErrHandedOver
 	}
 	return m.carryOut(p, absent, need)
 }
@@ -158,20 +159,20 @@ func (m *Membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	defer cancel()
 	asked := slices.DeleteFunc(slices.Clone(after), func(x proto.Peer) bool { return x.Observer && election.Find(added, x.ID) == nil })
 	var there []uint64
-	for _, x := range poll(asked, func(x proto.Peer) (*Status, error) { return m.statusOf(ctx, x) }) {
+	for _, x := range request.Poll(asked, func(x proto.Peer) (*request.Status, error) { return m.statusOf(ctx, x) }) {
 		isNew := election.Find(added, x.ID) != nil
 		switch {
-		case x.err == nil && isNew && m.foreign(x.status) != nil:
-			return nil, m.foreign(x.status)
-		case x.err == nil && !isNew && x.status.Cluster != m.Gate.Cluster():
+		case x.Err == nil && isNew && m.foreign(x.Status) != nil:
+			return nil, m.foreign(x.Status)
+		case x.Err == nil && !isNew && x.Status.Cluster != m.Gate.Cluster():
 			ids = append(ids, x.ID)
-		case x.err == nil && !x.Observer:
+		case x.Err == nil && !x.Observer:
 			there = append(there, x.ID)
-		case x.err == nil:
-		case unreachable(x.err):
+		case x.Err == nil:
+		case request.Unreachable(x.Err):
 			ids = append(ids, x.ID)
 		case isNew:
-			return nil, cannotBeAdded(x.ID, x.err)
+			return nil, cannotBeAdded(x.ID, x.Err)
 		}
 	}
 	if len(there) <= election.CountVoters(after)/2 {
@@ -238,7 +239,7 @@ func noQuorum(after []proto.Peer, there []uint64, do string) error {
 			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
 		}
 	}
-	return refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, strings.Join(missing, ", "))
+	return request.Refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, strings.Join(missing, ", "))
 }
 
 // giveVote makes a member a voter.
@@ -263,12 +264,12 @@ func (l lags) Unwrap() error { return l.error }
 func (m *Membership) moved(was, x proto.Peer) bool {
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	s, err := askStatus(ctx, m.Port.Network, x)
+	s, err := request.StatusOf(ctx, m.Port.Network, x)
 	if x.ID != m.cfg.ID || err != nil {
 		if err != nil || !s.Formed || !s.Data || s.Cluster != m.Gate.Cluster() {
 			return false
 		}
-		old, err := askStatus(ctx, m.Port.Network, was)
+		old, err := request.StatusOf(ctx, m.Port.Network, was)
 		return err != nil || old.Run == s.Run
 	}
 	members, err := m.Engine.Members()
@@ -290,11 +291,11 @@ func (m *Membership) removeMember(x proto.Peer) error {
 }
 
 func checkMember(x proto.Peer) error {
-	if x.ID == 0 || x.ID > maxID {
-		return refuse(proto.BadArguments, "server id %d is not in 1 to %d", x.ID, maxID)
+	if x.ID == 0 || x.ID > request.MaxID {
+		return request.Refuse(proto.BadArguments, "server id %d is not in 1 to %d", x.ID, request.MaxID)
 	}
 	if host, port, err := net.SplitHostPort(x.Addr); err != nil || host == "" || port == "" {
-		return refuse(proto.BadArguments, "%q is not of the form HOST:PORT", x.Addr)
+		return request.Refuse(proto.BadArguments, "%q is not of the form HOST:PORT", x.Addr)
 	}
 	return nil
 }
@@ -332,7 +333,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 	case err == nil && m.foreign(s) != nil:
 		return m.foreign(s)
 	case err == nil:
-	case x.Observer && unreachable(err): // nothing depends on an observer, so it may be started later
+	case x.Observer && request.Unreachable(err): // nothing depends on an observer, so it may be started later
 		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
 	default:
 		return cannotBeAdded(x.ID, err)
@@ -350,7 +351,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 	}
 	var goal uint64
 	m.Replica.View(func(v *fsm.View) { goal = v.Index() })
-	for wait := askSoon; ; wait = min(2*wait, askAgain) {
+	for wait := request.AskSoon; ; wait = min(2*wait, request.AskAgain) {
 		s, err := m.statusOf(ctx, x)
 		if err == nil && need.run != 0 && s.Run != need.run {
 			return anotherRun(x)
@@ -361,41 +362,41 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			return lags{refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, need.patience)}
+			return lags{request.Refuse(proto.NewConfigNoQuorum, "server %d is an observer for now, since it did not catch up within %v: add it again", x.ID, need.patience)}
 		}
 	}
 }
 
 func cannotBeAdded(id uint64, err error) error {
-	return refuse(proto.NewConfigNoQuorum, "server %d cannot be added: %v", id, err)
+	return request.Refuse(proto.NewConfigNoQuorum, "server %d cannot be added: %v", id, err)
 }
 
 // foreign returns an error if the server with this status belongs to another cluster, or was restored to begin one: it never
 // joins, and the index of its snapshot does not say that it has caught up.
-func (m *Membership) foreign(s *Status) error {
+func (m *Membership) foreign(s *request.Status) error {
 	switch {
 	case !s.Formed && s.Data:
-		return refuse(proto.BadArguments, "server %d has data that was restored from a snapshot: empty its directory before it joins", s.ID)
+		return request.Refuse(proto.BadArguments, "server %d has data that was restored from a snapshot: empty its directory before it joins", s.ID)
 	case !s.Formed || s.Cluster == m.Gate.Cluster():
 		return nil
 	}
-	return refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.Gate.Cluster())
+	return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v, not to this one, %v: empty its directory before it joins", s.ID, s.Cluster, m.Gate.Cluster())
 }
 
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
 func (m *Membership) transfer(members []proto.Peer, id uint64) error {
 	if id == 0 {
 		if election.CountVoters(members) == 1 {
-			return refuse(proto.BadArguments, "there is no other voting member")
+			return request.Refuse(proto.BadArguments, "there is no other voting member")
 		}
 		return m.Engine.HandOver(m.Port.Ctx, 0)
 	}
 	to := election.Find(members, id)
 	switch {
 	case to == nil:
-		return notMember(id)
+		return request.NotMember(id)
 	case to.Observer:
-		return refuse(proto.BadArguments, "server %d is not a voting member", id)
+		return request.Refuse(proto.BadArguments, "server %d is not a voting member", id)
 	case id == m.cfg.ID:
 		return nil
 	}

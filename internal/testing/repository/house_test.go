@@ -32,7 +32,7 @@ const house = `
 	fsm internal/core/report
 	internal/core/storage internal/core/election
 	internal/core/peer internal/core/lifecycle
-	internal/core/raftlog
+	internal/core/raftlog internal/core/request
 	internal/core/engine internal/core/alive
 	internal/core/membership internal/core/propose
 	server cluster
@@ -90,7 +90,7 @@ var hooked = []string{"lockkeeper", "lockkeepertest", "internal/testing/sim"}
 const traced = "cmd/lockkeeper/trace.go"
 
 // reported are the packages that may import internal/core/report, apart from tests.
-var reported = []string{"lockkeeper", "server", "cluster", "internal/core/membership", "admin"}
+var reported = []string{"lockkeeper", "server", "cluster", "internal/core/membership", "internal/core/request", "admin"}
 
 // keyStores read keys and certificates in forms that the standard library does not know.
 var keyStores = []string{"github.com/pavlo-v-chernykh/keystore-go/v4", "github.com/youmark/pkcs8", "software.sslmate.com/src/go-pkcs12"}

@@ -57,7 +57,7 @@ var putBacks = []putBack{
 		{"cluster/pulse.go", "\tcase p.Over.Load():\n\t\treturn forever", "\tcase p.Over.Load() && at.Running < 0:\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
-		{"internal/core/membership/formation.go", "case s.state.data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
+		{"internal/core/membership/formation.go", "case s.state.Data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
 		{"internal/core/membership/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
 	}, []finding{{"cluster", "TestDifferentSnapshots", "takes part"}, {"internal/core/membership", "TestFormationModel", "different states"}, {"cluster", "TestRestoreInAnyOrder", "FAIL"}}},
 	{"a server accepts the proposal of one with another state", []edit{
@@ -80,8 +80,8 @@ var putBacks = []putBack{
 		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.engine.SnapshotStall(at))\n"},
 	}, []finding{{"cluster", "TestElectionBesideStuckSnapshot", "nobody led"}}},
 	{"a server of a list forms a cluster although a member of another one calls it", []edit{
-		{"internal/core/membership/form.go", "\t\tif err := f.elsewhere(0, s.state.data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
-		{"internal/core/membership/form.go", "\tif err := f.elsewhere(q.Cluster, s.state.data()); err != nil {", "\tif err := error(nil); err != nil {"},
+		{"internal/core/membership/form.go", "\t\tif err := f.elsewhere(0, s.state.Data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
+		{"internal/core/membership/form.go", "\tif err := f.elsewhere(q.Cluster, s.state.Data()); err != nil {", "\tif err := error(nil); err != nil {"},
 	}, []finding{{"cluster", "TestListOfThePast", "FAIL"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},

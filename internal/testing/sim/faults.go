@@ -15,7 +15,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/sim/perturb"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -166,7 +166,7 @@ var faultKinds = []fault{
 		m.start()
 	}},
 	{"transfer", 3, leading, func(s *sim, m *member, _ *rand.Rand, _ time.Duration) {
-		s.ask(m, membership.Request{Transfer: new(uint64)})
+		s.ask(m, request.Request{Transfer: new(uint64)})
 	}},
 	{"remove and add", 2, anyone, (*sim).removeAndAdd},
 	{"change a vote", 5, anyone, (*sim).changeVote},
@@ -511,7 +511,7 @@ func (s *sim) remove(m *member, r *rand.Rand) bool {
 		via := s.members[(int(m.id)+i)%len(s.members)]
 		err := errors.New("not tried: it would remove itself")
 		if via != m || r.IntN(2) == 0 {
-			err = s.ask(via, membership.Request{Remove: m.id})
+			err = s.ask(via, request.Request{Remove: m.id})
 		}
 		s.h.fault("remove member %d through member %d: %v", m.id, via.id, err)
 		if err == nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -454,7 +454,7 @@ func (s *sim) removeJoining(m *member, r *rand.Rand) bool {
 	via := s.members[int(m.id)%len(s.members)]
 	removed, lost := false, false
 	for i := 0; i < 50 || lost && !s.over(); i++ {
-		err := s.ask(via, membership.Request{Remove: m.id})
+		err := s.ask(via, request.Request{Remove: m.id})
 		s.h.fault("remove member %d, which is joining, through member %d: %v", m.id, via.id, err)
 		none := err != nil && strings.Contains(err.Error(), "is not a member") // not yet, or the answer to the removal was lost
 		// A request that is sent again after a change of the leader may have done it before.

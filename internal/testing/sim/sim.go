@@ -21,7 +21,7 @@ import (
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -819,9 +819,9 @@ func (s *sim) stats() (all map[string]string, zxid int64) {
 }
 
 // ask asks a member to change the cluster.
-func (s *sim) ask(by *member, q membership.Request) error {
+func (s *sim) ask(by *member, q request.Request) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	_, err := membership.Ask(ctx, s.net.Host("operator"), s.peers[by.id], q)
+	_, err := request.Ask(ctx, s.net.Host("operator"), s.peers[by.id], q)
 	return err
 }

@@ -21,7 +21,7 @@ import (
 
 // woven are the packages whose code gets points (see package perturb). The packages
 // below them need none: they have no goroutines, and their callers do the locking.
-var woven = []string{".", "cluster", "fsm", "internal/core/alive", "internal/core/election", "internal/core/engine", "internal/core/lifecycle", "internal/core/membership", "internal/core/peer", "internal/core/propose", "internal/core/raftlog", "internal/core/server", "internal/core/storage", "internal/core/wake"}
+var woven = []string{".", "cluster", "fsm", "internal/core/alive", "internal/core/election", "internal/core/engine", "internal/core/lifecycle", "internal/core/membership", "internal/core/peer", "internal/core/propose", "internal/core/raftlog", "internal/core/request", "internal/core/server", "internal/core/storage", "internal/core/wake"}
 
 // notWoven are files whose functions run while a lock of a package that is not woven is
 // held. If such a function slept, virtual time would stop.

@@ -14,8 +14,8 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/fsm"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -295,7 +295,7 @@ func testSilence(t *testing.T, silent func(m *members, lead int, yes bool)) {
 		m.settle() // an entry that a cut delays makes its member lag
 		silence := func(yes bool) { silent(m, lead, yes) }
 		term := func() uint64 {
-			return must(membership.Ask(t.Context(), m.net.Host(host((lead+1)%3)), host((lead+1)%3)+":7000", membership.Request{Status: true}))(t).Term
+			return must(request.Ask(t.Context(), m.net.Host(host((lead+1)%3)), host((lead+1)%3)+":7000", request.Request{Status: true}))(t).Term
 		}
 		before := term()
 		for range 5 {
@@ -499,9 +499,9 @@ func TestClusterTouchDuringHandOver(t *testing.T) {
 		})
 		time.Sleep(time.Second)
 		to := uint64(next + 1)
-		must(m.ask(membership.Request{Transfer: &to}))(t)
+		must(m.ask(request.Request{Transfer: &to}))(t)
 		time.Sleep(650 * time.Millisecond)
-		here := must(membership.Ask(t.Context(), m.net.Host(host(far)), host(far)+":7000", membership.Request{Status: true}))(t)
+		here := must(request.Ask(t.Context(), m.net.Host(host(far)), host(far)+":7000", request.Request{Status: true}))(t)
 		if here.Leader != uint64(was+1) {
 			t.Fatalf("it already knows that %d leads", here.Leader)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 )
 
 // TestHandOver makes leaders hand over, on request and because they stop, while clients
@@ -18,9 +18,9 @@ func TestHandOver(t *testing.T) {
 		r := rng(seed(t), 0)
 		m := startMembers(t, 3, nil)
 		m.net.SetDelay(func(string, string) time.Duration { return time.Duration(r.IntN(10_000)) * time.Microsecond })
-		status := func() *membership.Status {
+		status := func() *request.Status {
 			t.Helper()
-			return must(m.ask(membership.Request{Status: true}))(t)
+			return must(m.ask(request.Request{Status: true}))(t)
 		}
 		for round := range 20 {
 			lead, term := m.leader(), status().Term
@@ -46,11 +46,11 @@ func TestHandOver(t *testing.T) {
 			}
 			time.Sleep(200 * time.Millisecond)
 			if round%2 == 0 {
-				must(m.ask(membership.Request{Transfer: new(uint64)}))(t)
+				must(m.ask(request.Request{Transfer: new(uint64)}))(t)
 			} else {
 				m.stop(lead)
 			}
-			var s *membership.Status // of a member that may be the last to learn of it
+			var s *request.Status // of a member that may be the last to learn of it
 			eventually(t, "another leader", func() bool { s = status(); return s.Term > term && s.Leader != 0 })
 			if s.Leader == uint64(lead+1) || s.Term != term+1 {
 				t.Errorf("round %d: server %d leads in term %d, after %d in %d", round, s.Leader, s.Term, lead+1, term)
@@ -80,7 +80,7 @@ func handOverAfterRestarts(t *testing.T) {
 	transfer := func(to int) {
 		t.Helper()
 		id, began := uint64(to+1), time.Now()
-		must(m.ask(membership.Request{Transfer: &id}))(t)
+		must(m.ask(request.Request{Transfer: &id}))(t)
 		if lead, took := m.leader(), time.Since(began); lead != to || took > 250*time.Millisecond {
 			t.Errorf("server %d leads after %v, not %d", lead+1, took, id)
 		}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -35,7 +35,7 @@ func (m *members) add(id int, change func(c *lockkeeper.Config)) *lockkeeper.Ser
 	m.configs, m.servers = append(m.configs, c), append(m.servers, nil)
 	m.serve(i)
 	eventually(m.t, "its place in the cluster", func() bool { // a voter is an observer first
-		s, err := m.ask(membership.Request{Status: true})
+		s, err := m.ask(request.Request{Status: true})
 		check(m.t, err)
 		for _, x := range s.Members {
 			if x.ID == c.ID && x.Observer == c.JoinAsObserver {
@@ -58,15 +58,15 @@ func (m *members) running() string {
 	return ""
 }
 
-func (m *members) ask(q membership.Request) (*membership.Status, error) {
-	return membership.Ask(context.Background(), m.net.Host("operator"), m.running(), q)
+func (m *members) ask(q request.Request) (*request.Status, error) {
+	return request.Ask(context.Background(), m.net.Host("operator"), m.running(), q)
 }
 
 // list returns the members' ids as the first server knows them, with an o after those of
 // observers.
 func (m *members) list() string {
 	m.t.Helper()
-	s, err := m.ask(membership.Request{Status: true})
+	s, err := m.ask(request.Request{Status: true})
 	check(m.t, err)
 	var list []string
 	for _, x := range s.Members {
@@ -149,10 +149,10 @@ func TestMembershipChanges(t *testing.T) {
 		must(o.Create("/by-observer", nil, 0))(t)
 
 		for _, voter := range []bool{true, false, true} {
-			must(m.ask(membership.Request{Add: &proto.Peer{ID: 7, Addr: "host4:7000", Observer: !voter}}))(t)
+			must(m.ask(request.Request{Add: &proto.Peer{ID: 7, Addr: "host4:7000", Observer: !voter}}))(t)
 			m.want(map[bool]string{true: "1 2 3 7", false: "1 2 3 7o"}[voter])
 		}
-		must(m.ask(membership.Request{Remove: 2}))(t)
+		must(m.ask(request.Request{Remove: 2}))(t)
 		m.want("1 3 7")
 		m.removed(1)
 		n := stop()
@@ -176,7 +176,7 @@ func TestMembershipReplace(t *testing.T) {
 	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		m.connect(0, 10*time.Second)
 		m.kill(2)
-		taken := membership.Request{Add: &proto.Peer{ID: 3, Addr: "host9:7000"}}
+		taken := request.Request{Add: &proto.Peer{ID: 3, Addr: "host9:7000"}}
 		if _, err := m.ask(taken); err == nil || !strings.Contains(err.Error(), "server 3 is at host3:7000: remove it") {
 			t.Errorf("another address of a member: %v", err)
 		}
@@ -184,10 +184,10 @@ func TestMembershipReplace(t *testing.T) {
 		if _, err := m.ask(taken); err == nil || !strings.Contains(err.Error(), "address of server 2") {
 			t.Errorf("the address of another member: %v", err)
 		}
-		must(m.ask(membership.Request{Remove: 3}))(t)
+		must(m.ask(request.Request{Remove: 3}))(t)
 		m.add(3, nil) // at host4
 		m.want("1 2 3")
-		must(m.ask(membership.Request{Remove: 3}))(t)
+		must(m.ask(request.Request{Remove: 3}))(t)
 		m.removed(3)
 		m.add(4, nil)
 		m.want("1 2 4")
@@ -207,7 +207,7 @@ func TestMembershipRemoveLeader(t *testing.T) {
 		lead := m.leader()
 		stop := m.busy(m.connect((lead+1)%3, 10*time.Second))
 		own := m.connect(lead, 10*time.Second)
-		s := must(m.ask(membership.Request{Remove: uint64(lead + 1)}))(t)
+		s := must(m.ask(request.Request{Remove: uint64(lead + 1)}))(t)
 		if s.Leader == uint64(lead+1) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.ID == uint64(lead+1) }) {
 			t.Errorf("after the leader %d was removed: %+v", lead+1, s)
 		}
@@ -224,18 +224,18 @@ func TestMembershipRefusals(t *testing.T) {
 	inCluster(t, 1, nil, func(t *testing.T, m *members) {
 		m.add(2, func(c *lockkeeper.Config) { c.JoinAsObserver = true })
 		for _, x := range []struct {
-			q    membership.Request
+			q    request.Request
 			want string
 		}{
-			{membership.Request{Remove: 1}, "0 voting members would be left"},
-			{membership.Request{Add: &proto.Peer{ID: 1, Addr: "host1:7000", Observer: true}}, "0 voting members would be left"},
-			{membership.Request{Remove: 5}, "server 5 is not a member"},
-			{membership.Request{Add: &proto.Peer{ID: 5, Addr: "host5:7000"}}, "server 5 cannot be added"},
-			{membership.Request{Add: &proto.Peer{ID: 300, Addr: "host5:7000"}}, "not in 1 to 254"},
-			{membership.Request{Add: &proto.Peer{ID: 5, Addr: "host5"}}, "not of the form HOST:PORT"},
-			{membership.Request{Transfer: new(uint64)}, "no other voting member"},
-			{membership.Request{Transfer: func() *uint64 { n := uint64(2); return &n }()}, "not a voting member"},
-			{membership.Request{}, "the request is empty"},
+			{request.Request{Remove: 1}, "0 voting members would be left"},
+			{request.Request{Add: &proto.Peer{ID: 1, Addr: "host1:7000", Observer: true}}, "0 voting members would be left"},
+			{request.Request{Remove: 5}, "server 5 is not a member"},
+			{request.Request{Add: &proto.Peer{ID: 5, Addr: "host5:7000"}}, "server 5 cannot be added"},
+			{request.Request{Add: &proto.Peer{ID: 300, Addr: "host5:7000"}}, "not in 1 to 254"},
+			{request.Request{Add: &proto.Peer{ID: 5, Addr: "host5"}}, "not of the form HOST:PORT"},
+			{request.Request{Transfer: new(uint64)}, "no other voting member"},
+			{request.Request{Transfer: func() *uint64 { n := uint64(2); return &n }()}, "not a voting member"},
+			{request.Request{}, "the request is empty"},
 		} {
 			if _, err := m.ask(x.q); err == nil || !strings.Contains(err.Error(), x.want) {
 				t.Errorf("%+v: %v, want %q", x.q, err, x.want)
@@ -295,10 +295,10 @@ func TestMembershipWaits(t *testing.T) {
 			t.Error(err)
 		default:
 		}
-		must(m.ask(membership.Request{Add: &proto.Peer{ID: 2, Addr: "host2:7000"}}))(t)
+		must(m.ask(request.Request{Add: &proto.Peer{ID: 2, Addr: "host2:7000"}}))(t)
 		m.ready(s)
 		m.want("1 2")
-		must(m.ask(membership.Request{Remove: 2}))(t)
+		must(m.ask(request.Request{Remove: 2}))(t)
 	})
 }
 
@@ -387,10 +387,10 @@ func (m *members) addAgain(i int) {
 	m.t.Helper()
 	id := uint64(i + 1)
 	eventually(m.t, "its word that it has to be added", func() bool {
-		s, err := membership.Ask(context.Background(), m.net.Host("operator"), host(i)+":7000", membership.Request{Status: true})
+		s, err := request.Ask(context.Background(), m.net.Host("operator"), host(i)+":7000", request.Request{Status: true})
 		return err == nil && strings.Contains(s.Waiting, "cluster add")
 	})
-	must(m.ask(membership.Request{Add: &proto.Peer{ID: id, Addr: host(i) + ":7000"}}))(m.t)
+	must(m.ask(request.Request{Add: &proto.Peer{ID: id, Addr: host(i) + ":7000"}}))(m.t)
 	m.ready(m.servers[i])
 }
 
@@ -401,7 +401,7 @@ func TestMembershipJoinAgain(t *testing.T) {
 		holder := m.connect(2, 10*time.Second)
 		must(holder.Create("/held", nil, proto.FlagEphemeral))(t)
 		for _, joins := range []bool{false, true} {
-			must(m.ask(membership.Request{Remove: 2}))(t)
+			must(m.ask(request.Request{Remove: 2}))(t)
 			m.removed(1)
 			m.start(1)
 			m.removed(1)
@@ -454,7 +454,7 @@ func TestMembershipMove(t *testing.T) {
 	inCluster(t, 3, nil, func(t *testing.T, m *members) {
 		must(m.connect(2, 10*time.Second).Create("/x", nil, 0))(t)
 		m.kill(2)
-		moved := membership.Request{Add: &proto.Peer{ID: 3, Addr: "host4:7000"}}
+		moved := request.Request{Add: &proto.Peer{ID: 3, Addr: "host4:7000"}}
 		c := m.configs[2]
 		c.Peers, c.PeerAddr, testhooks.In(&c).Network = nil, "host4:7000", m.net.Host("host4")
 

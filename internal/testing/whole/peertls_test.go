@@ -12,8 +12,8 @@ import (
 	"slices"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -44,7 +44,7 @@ func TestPeerTLS(t *testing.T) {
 		must(connect(t, inMemory(s)).Create(fmt.Sprintf("/by%d", i), nil, 0))(t)
 	}
 	ours := peer.TCP{TLS: mutual(ca, ca.Peer(t))}
-	membership.Ask(t.Context(), ours, addrs[0], membership.Request{Remove: 9})
+	request.Ask(t.Context(), ours, addrs[0], request.Request{Remove: 9})
 	eventually(t, "the line of the audit log", func() bool {
 		return slices.Contains(audit.all(), "user=127.0.0.1,CN=peer ip=127.0.0.1 operation=reconfig result=failure")
 	})
@@ -60,7 +60,7 @@ func TestPeerTLS(t *testing.T) {
 	for name, config := range strangers {
 		t.Run(name, func(t *testing.T) {
 			var own testkit.Log
-			if s, err := membership.Ask(t.Context(), peer.TCP{TLS: config}, addrs[0], membership.Request{Status: true}); err == nil {
+			if s, err := request.Ask(t.Context(), peer.TCP{TLS: config}, addrs[0], request.Request{Status: true}); err == nil {
 				t.Errorf("answered %+v", s)
 			}
 			cfg := lockkeeper.Config{ID: 4, PeerAddr: addrs[3], Join: addrs[0], PeerTLS: config, Logger: own.Logger(slog.LevelInfo)}
@@ -72,11 +72,11 @@ func TestPeerTLS(t *testing.T) {
 				t.Error("it serves")
 			default:
 			}
-			q := membership.Request{Add: &proto.Peer{ID: 4, Addr: addrs[3]}}
-			if s, err := membership.Ask(t.Context(), ours, addrs[0], q); err == nil {
+			q := request.Request{Add: &proto.Peer{ID: 4, Addr: addrs[3]}}
+			if s, err := request.Ask(t.Context(), ours, addrs[0], q); err == nil {
 				t.Errorf("added on request: %+v", s)
 			}
-			if s := must(membership.Ask(t.Context(), ours, addrs[0], membership.Request{Status: true}))(t); len(s.Members) != 3 {
+			if s := must(request.Ask(t.Context(), ours, addrs[0], request.Request{Status: true}))(t); len(s.Members) != 3 {
 				t.Errorf("members %+v", s.Members)
 			}
 		})
@@ -84,7 +84,7 @@ func TestPeerTLS(t *testing.T) {
 	said := func() []string { return log.Matching("WARN", "TLS handshake failed", "tls: ") }
 	eventually(t, "the warning about strangers", func() bool {
 		if len(said()) == 0 { // if a handshake timed out first, the log has another message
-			membership.Ask(t.Context(), peer.TCP{TLS: strangers["no certificate"]}, addrs[0], membership.Request{Status: true})
+			request.Ask(t.Context(), peer.TCP{TLS: strangers["no certificate"]}, addrs[0], request.Request{Status: true})
 		}
 		return len(said()) > 0
 	})

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
@@ -141,7 +141,7 @@ func TestReconfig(t *testing.T) {
 		c = superUser(t, m.connect(4, 10*time.Second))
 		_ = must(reconfig(c, "", fmt.Sprint(lead+1), "", -1))(t)
 		m.removed(lead)
-		if s, err := m.ask(membership.Request{Status: true}); err != nil || len(s.Members) != 2 {
+		if s, err := m.ask(request.Request{Status: true}); err != nil || len(s.Members) != 2 {
 			t.Errorf("%+v, %v", s, err)
 		}
 	})
@@ -231,7 +231,7 @@ func TestReconfigAbsentVoter(t *testing.T) {
 			m.servers = append(m.servers, nil)
 			m.serve(6)
 			eventually(t, "the vote of server 7", func() bool {
-				s := must(m.ask(membership.Request{Status: true}))(t)
+				s := must(m.ask(request.Request{Status: true}))(t)
 				return slices.Contains(s.Members, proto.Peer{ID: 7, Addr: "host7:7000"})
 			})
 			c7 := m.connect(6, 10*time.Second)
@@ -271,7 +271,7 @@ func TestReconfigLaggingVoter(t *testing.T) {
 			if took := time.Since(start); err != want || took < 3*time.Second || took > 5*time.Second {
 				t.Errorf("beside %d: %v after %v", n, err, took)
 			}
-			s := must(m.ask(membership.Request{Status: true}))(t)
+			s := must(m.ask(request.Request{Status: true}))(t)
 			if !slices.Contains(s.Members, proto.Peer{ID: 7, Addr: "host7:7000", Observer: !(want == nil)}) {
 				t.Errorf("beside %d: %+v", n, s.Members)
 			}
@@ -322,7 +322,7 @@ func TestReconfigSingleVoter(t *testing.T) {
 			}
 			if !allowed { // the operator's own requests are not limited like this
 				for i, id := range leaving {
-					if s := must(m.ask(membership.Request{Remove: uint64(id[0] - '0')}))(t); len(s.Members) != 2-i {
+					if s := must(m.ask(request.Request{Remove: uint64(id[0] - '0')}))(t); len(s.Members) != 2-i {
 						t.Errorf("%d members after %s was removed", len(s.Members), id)
 					}
 				}

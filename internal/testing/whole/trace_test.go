@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/core/membership"
+	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -77,19 +77,19 @@ func TestTraceOfChanges(t *testing.T) {
 		x.reset()
 
 		// By the peer port, as lockkeeper cluster does, also if another member than the leader is asked.
-		operator := func(at int, q membership.Request) {
-			membership.Ask(t.Context(), m.net.Host("operator"), host(at)+":7000", q)
+		operator := func(at int, q request.Request) {
+			request.Ask(t.Context(), m.net.Host("operator"), host(at)+":7000", q)
 		}
-		operator(other, membership.Request{Remove: 9})
+		operator(other, request.Request{Remove: 9})
 		x.want("remove nobody", []string{fmt.Sprintf("%d: user=operator ip=operator %s", lead+1, refused)}, "remove server 9", "operator", "server 9 is not a member")
-		operator(other, membership.Request{Form: true})
+		operator(other, request.Request{Form: true})
 		x.want("form", []string{fmt.Sprintf("%d: user=operator ip=operator %s", other+1, refused)}, "form the cluster", "operator")
-		operator(other, membership.Request{Status: true})
-		operator(lead, membership.Request{Knows: 1})
-		operator(lead, membership.Request{Add: &proto.Peer{ID: 1, Addr: host(0) + ":7000"}, Back: true, Run: 7}) // it has its place
+		operator(other, request.Request{Status: true})
+		operator(lead, request.Request{Knows: 1})
+		operator(lead, request.Request{Add: &proto.Peer{ID: 1, Addr: host(0) + ":7000"}, Back: true, Run: 7}) // it has its place
 		x.want("questions", nil)
 		to := uint64(other + 1)
-		operator(other, membership.Request{Transfer: &to})
+		operator(other, request.Request{Transfer: &to})
 		x.want("transfer", []string{fmt.Sprintf("%d: user=operator ip=operator operation=reconfig result=success", lead+1)}, fmt.Sprintf("make server %d the leader", to), "operator")
 		lead = m.leader()
 		other = (lead + 1) % 3
@@ -135,7 +135,7 @@ func TestTraceOfServersThatAsk(t *testing.T) {
 		lead := m.leader()
 		x.reset()
 		for range 100 {
-			membership.Ask(t.Context(), m.net.Host("somewhere"), host(lead)+":7000", membership.Request{Add: &proto.Peer{ID: 7, Addr: "somewhere:7000"}, Run: 7})
+			request.Ask(t.Context(), m.net.Host("somewhere"), host(lead)+":7000", request.Request{Add: &proto.Peer{ID: 7, Addr: "somewhere:7000"}, Run: 7})
 		}
 		x.want("asks 100 times", []string{fmt.Sprintf("%d: user=somewhere ip=somewhere operation=reconfig result=failure", lead+1)}, "add server 7", "somewhere", "asks for it itself")
 	})

@@ -1,4 +1,4 @@
-package membership
+package request
 
 import (
 	"bufio"
@@ -21,12 +21,12 @@ import (
 
 // Times of requests about the members.
 const (
-	adminTimeout = 10 * time.Second // for one change
-	AskTimeout   = 3 * adminTimeout // how long Ask waits for a leader
-	// The time between two attempts is askSoon at first, and then twice as long each
-	// time, up to askAgain, or up to a second where a member waits for the cluster.
-	askSoon  = 2 * time.Millisecond
-	askAgain = 50 * time.Millisecond
+	AdminTimeout = 10 * time.Second // for one change
+	AskTimeout   = 3 * AdminTimeout // how long Ask waits for a leader
+	// The time between two attempts is AskSoon at first, and then twice as long each
+	// time, up to AskAgain, or up to a second where a member waits for the cluster.
+	AskSoon  = 2 * time.Millisecond
+	AskAgain = 50 * time.Millisecond
 )
 
 // maxReply is how many bytes of a reply are read. A list of clients is the longest, with at most some
@@ -46,26 +46,20 @@ func Ask(ctx context.Context, network peer.Network, addr string, q Request) (*St
 	if network == nil {
 		network = peer.TCP{}
 	}
-	r, err := askLeader(ctx, over(network), addr, q)
+	r, err := ToLeader(ctx, Over(network), addr, q)
 	return r.Status, err
 }
 
-// An asker sends a request to the member at addr, as ask does.
-type asker func(ctx context.Context, addr string, q Request) (Reply, error)
+// An Asker sends a request to the member at addr, as [Send] does.
+type Asker func(ctx context.Context, addr string, q Request) (Reply, error)
 
-func over(network peer.Network) asker {
-	return func(ctx context.Context, addr string, q Request) (Reply, error) { return ask(ctx, network, addr, q) }
+// Over returns an Asker that connects over a network.
+func Over(network peer.Network) Asker {
+	return func(ctx context.Context, addr string, q Request) (Reply, error) { return Send(ctx, network, addr, q) }
 }
 
-// Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
-// address. It must not be called on a standalone server.
-func (m *Membership) Ask(ctx context.Context, q Request) (*Status, error) {
-	r, err := askLeader(ctx, m.ask, m.cfg.Address(), q)
-	return r.Status, err
-}
-
-// askLeader does what [Ask] says.
-func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, error) {
+// ToLeader does what [Ask] says.
+func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
 	unsure := false
@@ -77,18 +71,18 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 		}
 		return err
 	}
-	for to, wait := addr, askSoon; ; {
+	for to, wait := addr, AskSoon; ; {
 		r, err := ask(ctx, to, q)
-		unsure = unsure || r.Begun || q.changes() && errors.As(err, new(begun))
+		unsure = unsure || r.Begun || q.Changes() && errors.As(err, new(Begun))
 		switch {
-		case err != nil && (to == addr || !unreachable(err)):
+		case err != nil && (to == addr || !Unreachable(err)):
 			return r, fails(err)
 		case err == nil && r.Error == "":
 			return r, nil
 		case errors.As(err, new(*peer.TLSError)):
 			cut = err
 		case err == nil && !r.Lead:
-			return r, fails(&refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
+			return r, fails(&Refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
 		}
 		if r.Leader != "" && r.Leader != to && to == addr {
 			to = r.Leader
@@ -97,7 +91,7 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 		to = addr // the leader is not known yet, or has just changed: two members may each name the other
 		select {
 		case <-time.After(wait):
-			wait = min(2*wait, askAgain)
+			wait = min(2*wait, AskAgain)
 		case <-ctx.Done():
 			if cut != nil {
 				return r, fails(fmt.Errorf("%s: %w: %w", addr, ErrNoLeader, cut))
@@ -107,9 +101,9 @@ func askLeader(ctx context.Context, ask asker, addr string, q Request) (Reply, e
 	}
 }
 
-// ask sends a request to the member at addr and returns its reply. An error is a begun if the
+// Send sends a request to the member at addr and returns its reply. An error is a Begun if the
 // request may have reached that member.
-func ask(ctx context.Context, network peer.Network, addr string, q Request) (r Reply, err error) {
+func Send(ctx context.Context, network peer.Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, timing.PeerTimeout)
 	defer cancel()
 	nc, err := network.Dial(dial, addr)
@@ -118,7 +112,7 @@ func ask(ctx context.Context, network peer.Network, addr string, q Request) (r R
 		c, err = peer.Greet(nc, addr, &peer.Hello{Kind: peer.KindAdmin}, nil)
 	}
 	if err != nil {
-		if !unreachable(err) || errors.As(err, new(*peer.TLSError)) { // the others already name the address
+		if !Unreachable(err) || errors.As(err, new(*peer.TLSError)) { // the others already name the address
 			err = fmt.Errorf("%s: %w", addr, err)
 		}
 		return r, err
@@ -126,12 +120,12 @@ func ask(ctx context.Context, network peer.Network, addr string, q Request) (r R
 	defer c.Close()
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
-	c.SetDeadline(time.Now().Add(2 * adminTimeout))
+	c.SetDeadline(time.Now().Add(2 * AdminTimeout))
 	if err := json.NewEncoder(c).Encode(q); err != nil {
 		if err = peer.ExplainTLS(err); errors.As(err, new(*peer.TLSError)) {
 			return r, fmt.Errorf("%s: %w", addr, err)
 		}
-		return r, begun{fmt.Errorf("%s: %w", addr, err)}
+		return r, Begun{fmt.Errorf("%s: %w", addr, err)}
 	}
 	reply := &io.LimitedReader{R: c, N: maxReply}
 	var text json.RawMessage
@@ -148,7 +142,7 @@ func ask(ctx context.Context, network peer.Network, addr string, q Request) (r R
 	case errors.As(err, new(*peer.TLSError)): // it has read nothing
 		return Reply{}, fmt.Errorf("%s: %w", addr, err)
 	case err != nil:
-		return Reply{}, begun{fmt.Errorf("%s: %w", addr, err)}
+		return Reply{}, Begun{fmt.Errorf("%s: %w", addr, err)}
 	}
 	return r, nil
 }
@@ -159,22 +153,22 @@ func AskStatus(ctx context.Context, network peer.Network, addr string, q *Client
 	if network == nil {
 		network = peer.TCP{}
 	}
-	r, err := ask(ctx, network, addr, Request{Status: true, Clients: q})
+	r, err := Send(ctx, network, addr, Request{Status: true, Clients: q})
 	switch {
 	case err != nil:
 		return nil, nil, err
 	case r.Status == nil:
 		return nil, nil, fmt.Errorf("%s: %s", addr, cmp.Or(r.Error, "it does not tell its status"))
 	}
-	return r.Status, bounded(r.Clients), nil
+	return r.Status, Bounded(r.Clients), nil
 }
 
-// unreachable reports whether err means that the connection failed.
-func unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
+// Unreachable reports whether err means that the connection failed.
+func Unreachable(err error) bool { return errors.As(err, new(*net.OpError)) }
 
-// askStatus asks the server at x's address for its status. It fails if that server
+// StatusOf asks the server at x's address for its status. It fails if that server
 // has another id.
-func askStatus(ctx context.Context, network peer.Network, x proto.Peer) (*Status, error) {
+func StatusOf(ctx context.Context, network peer.Network, x proto.Peer) (*Status, error) {
 	s, _, err := AskStatus(ctx, network, x.Addr, nil)
 	if err == nil && s.ID != x.ID {
 		return nil, fmt.Errorf("%s is the address of server %d", x.Addr, s.ID)
@@ -182,21 +176,21 @@ func askStatus(ctx context.Context, network peer.Network, x proto.Peer) (*Status
 	return s, err
 }
 
-// polled is what poll has learned of a server.
-type polled struct {
+// Polled is what Poll has learned of a server.
+type Polled struct {
 	proto.Peer
-	status *Status
-	err    error
+	Status *Status
+	Err    error
 }
 
-// poll asks servers for their status, all at once.
-func poll(servers []proto.Peer, ask func(x proto.Peer) (*Status, error)) []polled {
-	answers := make([]polled, len(servers))
+// Poll asks servers for their status, all at once.
+func Poll(servers []proto.Peer, ask func(x proto.Peer) (*Status, error)) []Polled {
+	answers := make([]Polled, len(servers))
 	var asked sync.WaitGroup
 	for i, x := range servers {
 		asked.Go(func() {
 			s, err := ask(x)
-			answers[i] = polled{x, s, err}
+			answers[i] = Polled{x, s, err}
 		})
 	}
 	asked.Wait()

@@ -1,4 +1,4 @@
-package membership
+package request
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ import (
 // never changes. 0 stands for none. As text it has 16 hexadecimal digits.
 type ClusterID = storage.ClusterID
 
-// maxID is the greatest id of a member.
-const maxID = 254
+// MaxID is the greatest id of a member.
+const MaxID = 254
 
 // Request asks a member for a change of the members, or for information about them.
 // One of its fields is set, besides Back, Cluster and Clients.
@@ -80,17 +80,17 @@ type FirstState struct {
 }
 
 func (x FirstState) String() string {
-	if !x.data() {
+	if !x.Data() {
 		return "no data"
 	}
 	return fmt.Sprintf("a snapshot up to entry %d of term %d with digest %s", x.Index, x.Term, x.Digest)
 }
 
-// data reports whether a snapshot was restored.
-func (x FirstState) data() bool { return x != FirstState{} }
+// Data reports whether a snapshot was restored.
+func (x FirstState) Data() bool { return x != FirstState{} }
 
-// changes reports whether the request asks for a change.
-func (q *Request) changes() bool {
+// Changes reports whether the request asks for a change.
+func (q *Request) Changes() bool {
 	return q.Add != nil || q.Remove != 0 || q.Transfer != nil || q.Reconfig != nil || q.Form
 }
 
@@ -153,7 +153,7 @@ type Reply struct {
 	Lead    bool               `json:"lead,omitempty"`   // the error is that this member is not the leader
 	Leader  string             `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 
-	same bool // there was nothing to change
+	Same bool // there was nothing to change
 }
 
 // Status is what a member knows about its cluster.
@@ -205,8 +205,8 @@ type ClientQuery struct {
 // maxClientText is how many bytes of an address, or of an operation, a member believes of another one's clients.
 const maxClientText = 100
 
-// bounded returns a list of clients as a member sends it: what another one could not mean is left out.
-func bounded(l *report.ClientList) *report.ClientList {
+// Bounded returns a list of clients as a member sends it: what another one could not mean is left out.
+func Bounded(l *report.ClientList) *report.ClientList {
 	if l == nil {
 		return nil
 	}
@@ -228,9 +228,9 @@ func bounded(l *report.ClientList) *report.ClientList {
 // ErrNotLeader is returned for requests that only the leader can carry out.
 var ErrNotLeader = errors.New("cluster: not the leader")
 
-// errHandedOver is ErrNotLeader because the leader has made another member the leader, which is to
+// ErrHandedOver is ErrNotLeader because the leader has made another member the leader, which is to
 // make the change.
-var errHandedOver = fmt.Errorf("%w any more", ErrNotLeader)
+var ErrHandedOver = fmt.Errorf("%w any more", ErrNotLeader)
 
 // ErrNoLeader is returned if no member has led the cluster for as long as a request waits.
 var ErrNoLeader = errors.New("no member leads")
@@ -246,36 +246,40 @@ var ErrUnknownOutcome = errors.New("the outcome is unknown")
 // ErrRemoved is the fault of a member that was removed from its cluster.
 var ErrRemoved = errors.New("removed from its cluster")
 
-// refusal is the error of a change that is not possible, with ZooKeeper's code.
-type refusal struct {
-	code proto.Code
+// Refusal is the error of a change that is not possible, with ZooKeeper's code.
+type Refusal struct {
+	Code proto.Code
 	text string
 }
 
-func (r *refusal) Error() string { return r.text }
+func (r *Refusal) Error() string { return r.text }
 
-func (r *refusal) Is(target error) bool { return target == ErrNoMember && r.code == proto.NoNode }
+func (r *Refusal) Is(target error) bool { return target == ErrNoMember && r.Code == proto.NoNode }
 
 // CodeOf returns ZooKeeper's code for the error of a change that is not possible; OK if it is another error, or ZooKeeper has none.
 func CodeOf(err error) proto.Code {
-	var refused *refusal
+	var refused *Refusal
 	if errors.As(err, &refused) {
-		return refused.code
+		return refused.Code
 	}
 	return proto.OK
 }
 
-func refuse(code proto.Code, format string, args ...any) error {
-	return &refusal{code, fmt.Sprintf(format, args...)}
+func Refuse(code proto.Code, format string, args ...any) error {
+	return &Refusal{code, fmt.Sprintf(format, args...)}
 }
 
-// notMember is the answer to a request about a server that is not a member. Only a server that was removed is refused its
+// NotMember is the answer to a request about a server that is not a member. Only a server that was removed is refused its
 // place with the same code.
-func notMember(id uint64) error { return refuse(proto.NoNode, "server %d is not a member", id) }
+func NotMember(id uint64) error { return Refuse(proto.NoNode, "server %d is not a member", id) }
 
-var errOtherChange = refuse(proto.ReconfigInProgress, "another change of the members is under way")
+var ErrOtherChange = Refuse(proto.ReconfigInProgress, "another change of the members is under way")
 
-// begun is the error of a change that may have been made in part or as a whole.
-type begun struct{ error }
+// Begun is the error of a change that may have been made in part or as a whole.
+type Begun struct{ Err error }
 
-func (b begun) Unwrap() error { return b.error }
+// Error implements error.
+func (b Begun) Error() string { return b.Err.Error() }
+
+// Unwrap returns the reason.
+func (b Begun) Unwrap() error { return b.Err }
