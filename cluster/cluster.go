@@ -98,7 +98,7 @@ func (m *Member) startOn(s *storage.Storage) error {
 	m.replica.Complete(m.proposer.Complete)
 	m.engine.Open(s)
 	m.cfg.Trace.Opened(s)
-	begin, err := m.startRaft()
+	begin, err := m.startEngine()
 	if err != nil {
 		return errors.Join(err, m.engine.Close(), s.Close())
 	}
@@ -117,8 +117,8 @@ func (m *Member) startOn(s *storage.Storage) error {
 	return nil
 }
 
-// startRaft starts Raft on the storage. It returns what belong does.
-func (m *Member) startRaft() (begin func(), err error) {
+// startEngine opens the port and starts the engine. It returns what Membership.Belong does.
+func (m *Member) startEngine() (begin func(), err error) {
 	if err := m.membership.CheckStored(); err != nil {
 		return nil, err
 	}

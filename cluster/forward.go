@@ -15,7 +15,7 @@ import (
 )
 
 // serveForward handles a connection over which another member sends its entries, touches
-// and questions. If this member does not lead, Raft refuses the entries. A connection that is
+// and questions. If this member does not lead, the engine refuses the entries. A connection that is
 // not used for ten election timeouts is closed; the other member opens one when it needs it.
 func (m *Member) serveForward(c net.Conn) {
 	f := &forwarded{
@@ -42,7 +42,7 @@ type forwarded struct {
 	*Member
 	c       net.Conn
 	writing wake.Turn // held while an answer is written
-	// Raft blocks while a slow disk writes the previous entry. The touches that come after an entry
+	// The engine may be waiting for a slow disk that writes the previous entry. The touches that come after an entry
 	// must be handled meanwhile, or their sessions would expire.
 	entries   chan forwardedEntry
 	questions chan []byte

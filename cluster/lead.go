@@ -77,7 +77,7 @@ func (m *Member) watchLeadership() {
 	}
 }
 
-// inTerm has Raft do something, and waits for it. It returns false if this member no longer leads in
+// inTerm does something, again while this member hands over its leadership. It returns false if this member no longer leads in
 // term.
 func (m *Member) inTerm(term uint64, do func() error) bool {
 	for {

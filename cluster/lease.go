@@ -33,7 +33,7 @@ func (l *lease) gain(asked timing.Moment) {
 
 // surelyLeads reports whether this member leads and a majority has accepted it as
 // the leader within the last [timing.Times], so that it was not replaced before then.
-// Raft's own state is not enough: Raft notices late that it was replaced if the disk
+// The engine's own state is not enough: it notices late that it was replaced if the disk
 // blocks it or this process was paused.
 func (l *lease) surelyLeads() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must

@@ -24,7 +24,7 @@ import (
 )
 
 // Heartbeats have connections and goroutines of their own, which never wait for a
-// disk, a log entry or the replica's lock. Raft has heartbeats too, but its timeouts
+// disk, a log entry or the replica's lock. The engine has heartbeats too, but its timeouts
 // are so long that they matter only if everything here fails.
 //
 // Unless the answer to one names a later term than the sender's, the receiver follows the sender.
@@ -82,7 +82,7 @@ func newPulse(l *lifecycle.Lifecycle, clock *clock, cfg *Config, e *engine.Engin
 // moment returns now by both clocks.
 func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 
-// state returns this member's state as Raft knows it: Contacts.CompleteState adds what the contacts know,
+// state returns this member's state as the engine knows it: Contacts.CompleteState adds what the contacts know,
 // and engine.LogEnd returns the end of the log.
 func (p *pulse) state() election.State {
 	s := election.State{Term: p.engine.NewestTerm(), Stalled: p.stalled(p.moment(), false), Saving: p.engine.SnapshotStall(p.moment())}
@@ -164,7 +164,7 @@ func (p *pulse) run() {
 			p.Running.Go(p.stepDown)
 		case v.Deposed:
 			// Perhaps nobody leads in the later term: the member that has begun it could not
-			// store it. Otherwise Raft would have heard of it by now, unless it waits for a disk.
+			// store it. Otherwise the engine would have heard of it by now, unless it waits for a disk.
 			p.Running.Go(p.stepDown)
 		}
 		timer.Reset(again)

@@ -91,13 +91,13 @@ func (c *countdown) ended() bool {
 	return left <= 0
 }
 
-// follow notes who leads, as far as Raft and the pulse know. It returns the leader's
-// id, 0 if none is known, and whether Raft takes this member for the leader.
+// follow notes who leads, as far as the engine and the pulse know. It returns the leader's
+// id, 0 if none is known, and whether the engine takes this member for the leader.
 func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	leader, addr := s.engine.Leader()
 	self = leader == s.id
 	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
-		leader, addr = 0, "" // Raft will notice later
+		leader, addr = 0, "" // the engine will notice later
 	}
 	was := s.leader.Get()
 	if !s.leader.Set(leader, addr) {
@@ -248,7 +248,7 @@ func (s *service) serve(hindered string) {
 	if s.serving || hindered != "" {
 		return
 	}
-	s.follow(*s.verdict.Load()) // Raft may have found a leader since the last look
+	s.follow(*s.verdict.Load()) // the engine may have found a leader since the last look
 	s.serving, s.began = true, s.nowMs()
 	if s.late.timer != nil {
 		s.late.start(0) // the overdue touches are of earlier clients

@@ -230,7 +230,7 @@ func (m *Member) tellLeader(lead election.Leader, number uint64, touches map[int
 
 // takeTouches notes the touches in a message of another member and returns the
 // answer: the number of the message and the sessions that this member cannot vouch
-// for (see liveness.hear), or unheardTouches. The touches are noted even if this
+// for (see alive.Liveness.Hear), or propose.UnheardTouches. The touches are noted even if this
 // member does not lead yet, which is harmless: when it begins to lead, every session
 // gets its full timeout. The answer is nil if none is to be sent.
 func (m *Member) takeTouches(b []byte) []byte {

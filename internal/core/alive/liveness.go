@@ -16,7 +16,7 @@ import (
 // Liveness records when each session was last touched, that is, when a request of
 // its client last arrived, and so when it expires. Only the leader expires sessions;
 // every member of a cluster collects the touches of its clients for the leader.
-// liveness has no goroutine. Its methods are safe for concurrent use.
+// Liveness has no goroutine. Its methods are safe for concurrent use.
 //
 // Times are in ms of a monotonic clock.
 type Liveness struct {

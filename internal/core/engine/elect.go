@@ -13,10 +13,10 @@ import (
 )
 
 // Raft holds no elections on its own here, and ends no leadership. It is made to by messages, as if another member had sent
-// them.
+// them. None of these methods may be called on a standalone server.
 
 // Campaign has this member stand for election, by the message with which a
-// leader hands over: then the others vote for it even if they still know a leader. It gives up after patience.
+// leader hands over (TimeoutNow): then the others vote for it even if they still know a leader. It gives up after patience.
 func (e *Engine) Campaign(patience time.Duration) {
 	e.endElection(patience)
 	e.cfg.Log.Info("standing for election", "term", e.Term())
@@ -33,8 +33,8 @@ func (e *Engine) endElection(patience time.Duration) {
 	}
 }
 
-// StepDown turns a leader or a candidate into a follower, by giving Raft a vote
-// request of a later term. The request comes with an empty log, so it gets no vote. It
+// StepDown turns a leader or a candidate into a follower, which begins the next term: Raft is given a vote
+// request of that term. The request comes with an empty log, so it gets no vote. It
 // gives up after patience.
 func (e *Engine) StepDown(patience time.Duration) {
 	if e.Role() != Follower {
@@ -42,10 +42,9 @@ func (e *Engine) StepDown(patience time.Duration) {
 	}
 }
 
-// AdvanceTerm has Raft store a term, of which another member is the leader, before it hears from that:
-// then no earlier leader can count on this member. It does so by a vote request, and Raft may
-// give this member its vote, so that nobody else gets it. Adopt gives up after patience, and
-// reports whether Raft has the term.
+// AdvanceTerm begins a term as a follower, before this member hears from the leader of that:
+// then no earlier leader can count on this member. It does so by a vote request from this member to itself, so nobody else
+// gets its vote in that term. It gives up after patience, and reports whether Raft has the term.
 func (e *Engine) AdvanceTerm(term uint64, patience time.Duration) bool {
 	if e.Term() < term {
 		e.transport.give(&raft.RequestVoteRequest{RPCHeader: e.transport.header(), Term: term, LeadershipTransfer: true}, patience)

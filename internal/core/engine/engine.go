@@ -26,8 +26,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// Engine is this server's Raft. Storage, Bootstrap, Identity and what only reads the storage may be called once Open has
-// been, and everything else once Start has returned. Its methods are safe for concurrent use.
+// Engine is this server's Raft. Open comes first, then Start; before that has returned, only Storage, Role and LastApplied may be
+// called. Its methods are safe for concurrent use.
 type Engine struct {
 	*lifecycle.Lifecycle
 	cfg          Config
@@ -41,7 +41,7 @@ type Engine struct {
 	applied      *raftlog.Commits   // what is applied here
 	compactor    *compactor         // the length of the log
 	transport    *transport         // nil on a standalone server
-	moved        wake.Signal        // for TellOthers: the members have changed
+	moved        wake.Signal        // for SpreadCommitIndex: the members have changed
 	down         chan struct{}      // closed when Raft has shut down
 	since        atomic.Uint64      // see storage.Identity
 	adding       atomic.Uint64      // see Adding
@@ -120,7 +120,7 @@ func (e *Engine) Start() error {
 		if err != nil {
 			return where(err)
 		}
-		if end < since { // as CatchUp does it, but before Raft looks at its timeouts
+		if end < since { // as AbstainUntil does it, but before Raft looks at its timeouts
 			e.since.Store(since)
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
@@ -134,7 +134,7 @@ func (e *Engine) Start() error {
 	e.recent = raftlog.NewRecentLog(e.log, e.Lifecycle)
 	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
 	snapshots := raftlog.NewWatchedSnapshots(e.disk.Storage.Snapshots, e.Lifecycle, e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout)
-	if e.raft, err = raft.NewRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
+	if e.raft, err = newRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
 		return err
 	}
 	e.recent.Started.Store(true)
@@ -145,8 +145,18 @@ func (e *Engine) Start() error {
 	return nil
 }
 
+// newRaft is raft.NewRaft, which panics if it cannot read an entry. None of its goroutines runs yet then.
+func newRaft(c *raft.Config, machine raft.FSM, log raft.LogStore, stable raft.StableStore, snapshots raft.SnapshotStore, trans raft.Transport) (r *raft.Raft, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("cannot start Raft: %v", p)
+		}
+	}()
+	return raft.NewRaft(c, machine, log, stable, snapshots, trans)
+}
+
 // Close stops Raft, also if Start has failed or was not called, and closes the port, over which Raft may be waiting for another
-// member. Stop must be closed before.
+// member. It is called once, and after Stop is closed unless Start has failed.
 func (e *Engine) Close() (err error) {
 	var down raft.Future
 	if e.raft != nil {
@@ -222,14 +232,13 @@ func (e *Engine) Role() Role {
 	return Role(e.raft.State())
 }
 
-// Term returns the term that this member is in.
+// Term returns this member's current term.
 func (e *Engine) Term() uint64 { return e.raft.CurrentTerm() }
 
-// NewestTerm is Term, or the next one, which is about to be stored.
+// NewestTerm is Term, or a later one that is being stored. It is what others are told.
 func (e *Engine) NewestTerm() uint64 { return e.disk.Terms.Newest.Load() }
 
-// LeaderTerm returns the term in which this member leads; the result is false if it does
-// not lead.
+// LeaderTerm returns the term in which this member leads; if it does not lead, that is the current term, and the result is false.
 func (e *Engine) LeaderTerm() (term uint64, leads bool) {
 	term = e.Term()
 	leads = e.Role() == Leader
@@ -255,7 +264,8 @@ func (e *Engine) WatchLeader() (news wake.Signal, stop func()) {
 	return news, func() { e.raft.DeregisterObserver(o) }
 }
 
-// LeadershipChanges receives true when this member begins to lead, and false when it stops.
+// LeadershipChanges receives true when this member begins to lead, and false when it stops. It is one channel, for one receiver,
+// and has only the newest value.
 func (e *Engine) LeadershipChanges() <-chan bool { return e.raft.LeaderCh() }
 
 // Members returns the members in the newest list in this member's log,
@@ -312,19 +322,21 @@ func (e *Engine) LogEnd() (index, term uint64) {
 	return index, term
 }
 
-// Committed returns how far this member knows the log to be committed, whatever happens to this process.
+// Committed returns the commit index, as far as the log is committed whatever happens to this process: a leader counts among the
+// majority only with what its disk has written (section 10.2.1 of Raft's thesis).
 func (e *Engine) Committed() uint64 { return e.log.Committed(e.raft.CommitIndex()) }
 
-// StateIndex returns the index of the newest entry that is applied to the state. The entries of Raft's own are not.
+// StateIndex returns the index of the last entry that was applied to the state. LastApplied may be higher, by entries of Raft's
+// own, such as no-ops and barriers.
 func (e *Engine) StateIndex() uint64 { return e.applied.Newest() }
 
-// StateNews is Applied, with a channel that is closed when there is a newer one.
+// StateNews is StateIndex, with a channel that is closed when there is a newer one.
 func (e *Engine) StateNews() (index uint64, news <-chan struct{}) {
 	index, _, news = e.applied.Get()
 	return index, news
 }
 
-// LastApplied returns the index of the last entry that Raft has had applied here, or that it has passed; 0 while it starts.
+// LastApplied is Raft's lastApplied; 0 while Start runs.
 func (e *Engine) LastApplied() uint64 {
 	if e.raft == nil {
 		return 0
@@ -332,7 +344,7 @@ func (e *Engine) LastApplied() uint64 {
 	return e.raft.AppliedIndex()
 }
 
-// AwaitCommitted waits for a moment until what the leader has said to be committed is applied here; see leaderCommit.
+// AwaitCommitted waits for a moment until what the leader has said to be committed is applied here; see raftlog.LeaderCommit.
 func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.Await(e.applied, over) }
 
 // StateIndexAt returns the index of the last entry, not after index, that changes the state. When a
@@ -363,7 +375,7 @@ func (e *Engine) Full() <-chan struct{} { return e.compactor.room() }
 // DiskStall returns how long the disk has been keeping this member waiting.
 func (e *Engine) DiskStall(at timing.Moment) time.Duration { return e.disk.Stall.Length(at) }
 
-// SnapshotStall is Stalled for a snapshot of this member's own, beside which it can do everything but shorten its log.
+// SnapshotStall is DiskStall for a snapshot of this member's own, beside which it can do everything but shorten its log.
 func (e *Engine) SnapshotStall(at timing.Moment) time.Duration { return e.disk.Snapshots.Length(at) }
 
 // LogWriteTimes tells how long it took to write the log.
@@ -373,21 +385,22 @@ func (e *Engine) LogWriteTimes() stopwatch.Durations { return e.disk.Work.Writes
 func (e *Engine) SnapshotTimes() stopwatch.Durations { return e.disk.Work.Snapshots.Durations() }
 
 // Propose has Raft append an entry to the log if this member leads. Entries that are proposed one after the other keep their
-// order. It gives up when Raft has been busy for patience; 0 is for ever. result waits until the entry is applied here. It
-// returns [ErrClosed], an error of which [NotLeading] is true, or another one; the entry may be applied in spite of an error.
+// order. It gives up when Raft's main goroutine has not taken the entry within patience; 0 is for ever. result waits until the entry
+// is applied here, or this member does not lead any more. It returns lifecycle.ErrClosed, an error of which [NotLeading] is true, or another one; the entry may be applied in spite of an error.
 func (e *Engine) Propose(entry []byte, patience time.Duration) (result func() error) {
 	f := e.raft.Apply(entry, patience)
 	return func() error { return e.answer(f) }
 }
 
-// Barrier waits until everything is applied that is in the log now. Its errors are those of Propose.
+// Barrier waits until everything is applied that is in the log now, and an entry of this leader's term is committed. Its errors are
+// those of Propose.
 func (e *Engine) Barrier(patience time.Duration) error { return e.answer(e.raft.Barrier(patience)) }
 
-// ErrHandingOver is returned while this member hands over its leadership. It may go on leading.
+// ErrHandingOver is returned during a leadership transfer (section 3.10 of Raft's thesis). This member may go on leading.
 var ErrHandingOver = raft.ErrLeadershipTransferInProgress
 
 // ErrNotLeader is returned if this member does not lead any more.
-var ErrNotLeader = errors.New("engine: this member does not lead")
+var ErrNotLeader = errors.New("cluster: this member does not lead")
 
 // NotLeading reports whether an error says that this member does not lead, or hands over.
 func NotLeading(err error) bool {
@@ -467,13 +480,13 @@ func (e *Engine) AbstainUntil(since uint64) {
 	e.timeouts(noTimeout)
 }
 
-// Abstains reports whether this member must keep out of elections; see CatchUp.
+// Abstains reports whether this member must keep out of elections; see AbstainUntil.
 func (e *Engine) Abstains() bool {
 	since := e.since.Load()
 	return since > 0 && e.LastIndex() < since
 }
 
-// EndAbstention ends CatchUp if the log has reached the index.
+// EndAbstention ends AbstainUntil if the log has reached the index.
 func (e *Engine) EndAbstention() {
 	if e.since.Load() > 0 && !e.Abstains() {
 		e.since.Store(0)

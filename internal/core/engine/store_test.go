@@ -16,7 +16,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestUnwrittenBeforeTerm: a term, a vote, an entry without a command, and a deletion wait until all
@@ -285,4 +287,37 @@ func TestStartsWithState(t *testing.T) {
 			t.Errorf("its state is said to be that after entry %d, should be %d", is, l.last())
 		}
 	})
+}
+
+// TestUnreadableAtStart: a member whose disk cannot read an entry does not start, and says so.
+func TestUnreadableAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, s := newMember(1, "a:1", memnet.New().Host("a")), storage.NewMemory().Open()
+		if err := s.Bootstrap([]proto.Peer{{ID: 1, Addr: "a:1"}, {ID: 2, Addr: "b:1"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Log.StoreLogs(noops(2, 5, 1)); err != nil {
+			t.Fatal(err)
+		}
+		s.Log = unreadableLog{s.Log, 3}
+		if err := m.start(s); err == nil || !strings.Contains(err.Error(), "cannot start Raft: unreadable") {
+			t.Errorf("it starts: %v", err)
+		}
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// unreadableLog has one entry that cannot be read.
+type unreadableLog struct {
+	raft.LogStore
+	at uint64
+}
+
+func (l unreadableLog) GetLog(index uint64, e *raft.Log) error {
+	if index == l.at {
+		return errors.New("unreadable")
+	}
+	return l.LogStore.GetLog(index, e)
 }

@@ -244,9 +244,8 @@ func (s *stream) write(message []byte, by func([]byte) error) {
 }
 
 // committed has the follower told that the log is committed up to index, an entry of entryTerm, by
-// the next message with entries or by one of its own. It reports whether that is so: it is not if
-// the stream is closed or of another term.
-func (s *stream) committed(term, index, entryTerm uint64) bool {
+// the next message with entries or by one of its own. It does nothing if the stream is closed or of another term.
+func (s *stream) committed(term, index, entryTerm uint64) {
 	s.mu.Lock()
 	ok := s.term == term && !s.isGone()
 	if ok && index > s.known {
@@ -256,7 +255,6 @@ func (s *stream) committed(term, index, entryTerm uint64) bool {
 	if ok {
 		s.tell()
 	}
-	return ok
 }
 
 // tell sends what committed has noted. If the entry has not been sent yet, that will say it. Whoever has

@@ -13,7 +13,7 @@ import (
 )
 
 // Belong finds out which cluster the storage belongs to, if it can be told without the other
-// members. It returns what has to run once Raft is started: nil if this member is in its
+// members. It returns what has to run once the engine is started: nil if this member is in its
 // cluster, and has its vote if it is to have one.
 func (m *Membership) Belong() (begin func(), err error) {
 	s, former, first := m.Engine.Storage(), m.former, m.configured

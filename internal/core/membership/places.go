@@ -70,7 +70,7 @@ func (m *Membership) rename(q *request.Request, looked string) (listed string) {
 
 // back checks the request of a member that has lost its disk: x describes it, first without
 // its vote, and then with it. It reports whether nothing is left to do. It does not hold
-// membership.changing, so that a member which asks again and again, and has not caught up
+// Membership.changing, so that a member which asks again and again, and has not caught up
 // yet, is in nobody's way.
 func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if x == nil || run == 0 {
@@ -125,7 +125,7 @@ func anotherRun(x proto.Peer) error {
 }
 
 // mayAsk returns an error unless the given run of server x may ask for the place that x describes.
-// A voter loses its vote only if it has no data. While membership.changing is held, such a server
+// A voter loses its vote only if it has no data. While Membership.changing is held, such a server
 // gets none: it joins only when its request is done. And it loses it only when this leader's
 // heartbeats are not answered any more: over connections that are older than another server at its
 // address, the voter itself may still answer them.

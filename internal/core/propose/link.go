@@ -44,9 +44,9 @@ const AskLen = 3 * 8
 
 // Link is a connection to the leader, over which this member sends entries, touches and
 // questions. The leader answers touches, questions, and entries that it refuses; an
-// entry's success is learned when it is applied here. It serves one leaderInfo.
+// entry's success is learned when it is applied here. It serves one election.Leader.
 type Link struct {
-	changed <-chan struct{} // of the leaderInfo
+	changed <-chan struct{} // of the election.Leader
 	c       net.Conn
 
 	turn    wake.Turn     // held while writing a message
@@ -148,7 +148,7 @@ func (k *leaderLink) to(lead election.Leader) (*Link, error) {
 // quarter of the timeout. Time in which this process is paused does not count.
 //
 // If the leader's heartbeats show that the network was cut, a quarter of the timeout is enough
-// (see peer.Conns.Redial). gaps is election.Contacts.Gaps.
+// (as peer.Conns.Redial). gaps is election.Contacts.Gaps.
 func (l *Link) watch(every time.Duration, gaps *atomic.Int64) {
 	before := gaps.Load()
 	for asked, quiet := false, 0; ; {

@@ -189,7 +189,7 @@ func (p *Proposer) Complete(e *fsm.Envelope, i int) fsm.Waiter {
 	return p.pending.complete(e.Batch, i)
 }
 
-// deliver gets an entry into the log: through Raft if this member leads, otherwise
+// deliver gets an entry into the log: through the engine if this member leads, otherwise
 // by sending it to the leader. It retries, with new leaders too, until the entry is
 // applied here, which closes done. Retrying is safe since an entry is never applied
 // twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
@@ -199,7 +199,7 @@ func (p *Proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 		switch {
 		case lead.ID == p.ID:
 			mine := entry
-			if !first { // Raft may still hold the slice of the previous attempt
+			if !first { // the engine may still hold the slice of the previous attempt
 				mine = append([]byte(nil), entry...)
 			}
 			fsm.Stamp(mine, p.TimeOfDay())
@@ -226,8 +226,8 @@ func (p *Proposer) deliver(number uint64, entry []byte, suspended, done <-chan s
 	}
 }
 
-// apply has Raft append an entry to the log of this member, which leads, and waits until it is applied.
-// It returns false if the caller must retry, or give up: Raft's main goroutine may be waiting for
+// apply has the engine append an entry to the log of this member, which leads, and waits until it is applied.
+// It returns false if the caller must retry, or give up: the engine may be waiting for
 // a stuck disk. Then the entry may still come into the log, as one that was sent to another leader may.
 func (p *Proposer) apply(entry []byte, suspended <-chan struct{}) bool {
 	answered := make(chan error, 1)

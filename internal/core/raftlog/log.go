@@ -47,7 +47,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 // raftLevels are the messages of Raft that have another level than their kind. Those at INFO are only about another
 // member, which is down or slow, or leads now: service and pulse log what follows from that.
 var raftLevels = map[string]slog.Level{
-	"failed to get previous log":                slog.LevelDebug, // normal: notifier.run was faster than the entry
+	"failed to get previous log":                slog.LevelDebug, // normal: a leader compares logs
 	"failed to appendEntries to":                slog.LevelInfo,
 	"failed to heartbeat to":                    slog.LevelInfo,
 	"failed to make requestVote RPC":            slog.LevelInfo,

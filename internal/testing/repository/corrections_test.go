@@ -325,6 +325,9 @@ var corrections = []putBack{
 		{"internal/core/raftlog/store.go", "\t\ts.CannotRead(s.disk.Storage, err)\n", ""},
 		{"internal/core/raftlog/store.go", "if err != nil && !replaced {", "if err != nil && replaced {"},
 	}, []finding{{"cluster", "TestDamagedWhileItLeads", "the leader's fault is <nil>"}, {"cluster", "TestLostWhileItLeads", "the leader's fault is <nil>"}}},
+	{"an entry that cannot be read at the start", []edit{
+		{"internal/core/engine/engine.go", "\t\tif p := recover(); p != nil {\n", "\t\tif p := any(nil); p != nil {\n"},
+	}, []finding{{"internal/core/engine", "TestUnreadableAtStart", "panic"}}},
 	{"an entry to apply that cannot be read", []edit{
 		{"internal/core/raftlog/store.go", "r.Started.Load() && r.life.Over.Load() {", "r.Started.Load() && r.life.Killed.Load() {"},
 	}, []finding{{"cluster", "TestCannotReadWhatItApplies", "panic"}}},
