@@ -23,7 +23,7 @@ func (s *Server) askClients(ctx context.Context, id uint64, find []string) (repo
 		}
 		return list, err
 	}
-	self, _ := s.member.Standing() // an error concerns only the list of members
+	self := s.member.Standing()
 	switch {
 	case st.ID != id:
 		return list, fmt.Errorf("%s is not the address of member %d", addr, id)

@@ -104,7 +104,7 @@ func differences(all []election.Difference) (list []Difference) {
 // Status returns the server's view of itself and its cluster. It sends nothing to
 // other servers.
 func (s *Server) Status() Status {
-	m, _ := s.member.Standing() // an error concerns only the list of members
+	m := s.member.Standing()
 	st := Status{
 		ID: m.ID, Role: Role(m.Role),
 		Cluster: ClusterStatus{ID: m.Cluster.String(), Leader: m.Leader, Members: s.peers(m.Members), Differs: differences(m.Differs)},

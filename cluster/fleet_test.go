@@ -65,8 +65,7 @@ func openMembers(t *testing.T, count int, host func(string) peer.Network, change
 		// A member that started late has found the cluster running, and gets its vote when it
 		// has caught up.
 		until(t, "every member's vote", func() bool {
-			infos, err := m.engine.Members()
-			return err == nil && election.CountVoters(infos) == count
+			return election.CountVoters(m.engine.Members()) == count
 		})
 	}
 	return members, leaderOf(t, members)
@@ -160,7 +159,7 @@ func (f *fleet) tell(i int, q request.Request) {
 
 // place returns the member with this id in the list of the one with index i; nil if there is none.
 func (f *fleet) place(i int, id uint64) *proto.Peer {
-	s, _ := f.running[i].Status()
+	s := f.running[i].Status()
 	return election.Find(s.Members, id)
 }
 
@@ -281,8 +280,8 @@ func (f *fleet) whole() {
 			if m == nil {
 				f.t.Fatal("a member is down")
 			}
-			s, err := m.Status()
-			if err != nil || s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.Observer }) {
+			s := m.Status()
+			if s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.Observer }) {
 				return false
 			}
 			states = append(states, fmt.Sprint(s.Cluster, s.Index, s.Digest, m.identified()))
@@ -568,7 +567,7 @@ func (b *base) tick() {
 	c := b.pulse.contacts
 	b.Running.Go(func() {
 		for {
-			members, _ := b.pulse.engine.Members()
+			members := b.pulse.engine.Members()
 			c.Look(b.pulse.nowMs(), members, b.pulse.state())
 			select {
 			case <-time.After(c.Beat):
@@ -960,7 +959,7 @@ func (f *fleet) acknowledges(which ...int) {
 	f.t.Error("a majority has been up and connected for long, with all data, and nothing is acknowledged")
 	for _, i := range which {
 		if m := f.running[i]; m != nil {
-			s, _ := m.Status()
+			s := m.Status()
 			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.engine.Role(), s.Term, m.engine.LastIndex(), m.engine.Committed(), m.engine.LastApplied(), s.Members)
 		}
 	}

@@ -42,11 +42,7 @@ func (l *lease) surelyLeads() bool {
 		return false
 	}
 	if l.since(l.start.Load()) > l.contacts.Lease {
-		members, err := l.engine.Members()
-		if err != nil {
-			return false
-		}
-		l.start.Store(l.contacts.LeaseStart(l.nowMs(), members))
+		l.start.Store(l.contacts.LeaseStart(l.nowMs(), l.engine.Members()))
 	}
 	return l.since(l.start.Load()) <= l.contacts.Lease
 }

@@ -126,16 +126,15 @@ func (m *Member) Waiting() string {
 func (m *Member) Role() string { return m.membership.Role() }
 
 // Status returns what this member knows about its cluster.
-func (m *Member) Status() (request.Status, error) { return m.membership.Status() }
+func (m *Member) Status() request.Status { return m.membership.Status() }
 
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
-func (m *Member) Standing() (request.Status, error) { return m.membership.Standing() }
+func (m *Member) Standing() request.Status { return m.membership.Standing() }
 
 // Members returns the members in the newest list that this member has, committed or not, sorted by id;
 // none once it is closed. Unlike Status, it does not lock the state.
 func (m *Member) Members() []proto.Peer {
-	all, _ := m.engine.Members()
-	return all
+	return m.engine.Members()
 }
 
 // Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
@@ -182,7 +181,7 @@ func (m *Member) Quorum() (report.Quorum, bool) {
 	if _, port, err := net.SplitHostPort(m.cfg.Address()); err == nil {
 		q.PeerPort, _ = strconv.Atoi(port)
 	}
-	members, _ := m.engine.Members() // nil if this member is closed
+	members := m.engine.Members()
 	if self := election.Find(members, m.cfg.ID); self != nil {
 		q.Observer = self.Observer
 	}

@@ -136,7 +136,7 @@ func (p *pulse) run() {
 			return
 		}
 		p.engine.EndAbstention()
-		members, _ := p.engine.Members() // which does not fail
+		members := p.engine.Members()
 		own := p.state()
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
 			own.Dropped = p.engine.LosesVote()

@@ -476,8 +476,8 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 			}
 			until(t, "the whole cluster", func() bool {
 				return !slices.ContainsFunc(f.running, func(m *Member) bool {
-					s, err := m.Status()
-					return err != nil || s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].engine.StateIndex() || m.identified() == 0
+					s := m.Status()
+					return s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].engine.StateIndex() || m.identified() == 0
 				})
 			})
 			f.oldReads(func(int, int, int) {})

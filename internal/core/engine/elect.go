@@ -109,10 +109,7 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 // member no longer leads. Raft's own choice, the member with most of the log, may be
 // down.
 func (e *Engine) successor(ctx context.Context, id uint64) (proto.Peer, error) {
-	members, err := e.Members()
-	if err != nil {
-		return proto.Peer{}, err
-	}
+	members := e.Members()
 	type answer struct {
 		from proto.Peer
 		err  error

@@ -270,12 +270,8 @@ func (e *Engine) LeadershipChanges() <-chan bool { return e.raft.LeaderCh() }
 
 // Members returns the members in the newest list in this member's log,
 // committed or not, sorted by id.
-func (e *Engine) Members() ([]proto.Peer, error) {
-	f := e.raft.GetConfiguration()
-	if err := f.Error(); err != nil {
-		return nil, err
-	}
-	return storage.Peers(f.Configuration()), nil
+func (e *Engine) Members() []proto.Peer {
+	return storage.Peers(raft.Configuration{Servers: e.servers()})
 }
 
 // servers is Members as Raft has them.
@@ -283,11 +279,7 @@ func (e *Engine) servers() []raft.Server {
 	if e.raft == nil { // while Start runs
 		return nil
 	}
-	f := e.raft.GetConfiguration()
-	if f.Error() != nil { // which does not happen
-		return nil
-	}
-	return f.Configuration().Servers
+	return e.raft.GetConfiguration().Configuration().Servers // which never fails
 }
 
 // idOf returns the id of the member that should be at an address; 0 if none should.
@@ -440,7 +432,7 @@ const changeTimeout = 10 * time.Second
 // Add makes x a member, or gives one its vote or another address, as x says; a voter cannot become an observer by it. Like Demote
 // and Remove, it returns when the change is committed, with the errors of Propose.
 func (e *Engine) Add(x proto.Peer) error {
-	if is := election.Find(storage.Peers(raft.Configuration{Servers: e.servers()}), x.ID); is == nil || is.Observer && !x.Observer {
+	if is := election.Find(e.Members(), x.ID); is == nil || is.Observer && !x.Observer {
 		e.adding.Store(x.ID)
 		defer e.adding.Store(0)
 	}

@@ -32,7 +32,7 @@ func (e *Engine) SendToRemoved(x proto.Peer, index uint64) {
 		if now, leads := e.LeaderTerm(); !leads || now != term {
 			return
 		}
-		if members, err := e.Members(); err != nil || election.Find(members, x.ID) != nil {
+		if election.Find(e.Members(), x.ID) != nil {
 			return // it was added again
 		}
 		last, _, news := e.applied.Get()

@@ -647,7 +647,7 @@ func (t *transport) awaitReturn(id, term uint64) {
 	if now, leads := t.engine.LeaderTerm(); !leads || now != term {
 		return
 	}
-	if members, err := t.engine.Members(); err != nil || election.Find(members, id) == nil {
+	if election.Find(t.engine.Members(), id) == nil {
 		return
 	}
 	select {

@@ -53,7 +53,7 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 		return request.Reply{}, leaderError(err)
 	}
 	if q.Knows != 0 {
-		return m.knows(q.Knows, q.At, q.Run)
+		return m.knows(q.Knows, q.At, q.Run), nil
 	}
 	listed := m.rename(&q, "")
 	if q.Back {
@@ -71,8 +71,8 @@ func (m *Membership) reply(err error) (request.Reply, error) {
 	if err != nil {
 		return request.Reply{}, err
 	}
-	s, err := m.Status()
-	return request.Reply{Status: &s}, err
+	s := m.Status()
+	return request.Reply{Status: &s}, nil
 }
 
 // changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
@@ -90,10 +90,8 @@ func (m *Membership) changeIn(term uint64, q request.Request, listed string) err
 	if err := m.stillLeads(); err != nil {
 		return err
 	}
-	members, err := m.Engine.Members()
-	if err != nil {
-		return err
-	}
+	var err error
+	members := m.Engine.Members()
 	m.rename(&q, listed) // an operator may have given it another name while this request waited
 	switch {
 	case q.Transfer != nil:

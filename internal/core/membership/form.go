@@ -470,8 +470,7 @@ func (f *former) follow() (bool, error) {
 // has called it.
 func (f *former) known(first string) []string {
 	addrs := []string{first, f.cfg.Join}
-	members, _ := f.Engine.Members()
-	for _, x := range slices.Concat(f.list, members) {
+	for _, x := range slices.Concat(f.list, f.Engine.Members()) {
 		if x.ID != f.cfg.ID {
 			addrs = append(addrs, x.Addr)
 		}

@@ -59,24 +59,17 @@ func New(cfg *Config, parts *Parts) *Membership {
 }
 
 // Status returns what this member says of itself.
-func (m *Membership) Status() (request.Status, error) {
-	s, err := m.Standing()
-	if err != nil {
-		return s, err
-	}
+func (m *Membership) Status() request.Status {
+	s := m.Standing()
 	var digest func() uint64
 	m.Replica.View(func(v *fsm.View) { s.Index, s.Zxid, digest = v.Index(), v.Zxid(), v.DigestLater() })
 	s.Digest = fmt.Sprintf("%016x", digest())
-	return s, nil
+	return s
 }
 
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
-func (m *Membership) Standing() (request.Status, error) {
-	members, err := m.Engine.Members()
-	if err != nil {
-		return request.Status{}, err
-	}
-	s := request.Status{ID: m.cfg.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: members,
+func (m *Membership) Standing() request.Status {
+	s := request.Status{ID: m.cfg.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
 		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
@@ -93,7 +86,7 @@ func (m *Membership) Standing() (request.Status, error) {
 	if m.cfg.About != nil {
 		s.About = m.cfg.About()
 	}
-	return s, nil
+	return s
 }
 
 // Role returns this member's role: leader, follower, observer, looking (it knows no leader) or standalone.
@@ -107,10 +100,8 @@ func (m *Membership) Role() string {
 	case lead == m.cfg.ID:
 		return "leader"
 	}
-	if members, err := m.Engine.Members(); err == nil {
-		if self := election.Find(members, m.cfg.ID); self != nil && self.Observer {
-			return "observer"
-		}
+	if self := election.Find(m.Engine.Members(), m.cfg.ID); self != nil && self.Observer {
+		return "observer"
 	}
 	return "follower"
 }
@@ -154,8 +145,8 @@ func (m *Membership) ConfigVersion() (zxid int64) {
 // is to become a member.
 func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*request.Status, error) {
 	if x.ID == m.cfg.ID {
-		s, err := m.Status()
-		return &s, err
+		s := m.Status()
+		return &s, nil
 	}
 	return request.StatusOf(ctx, m.Port.Network, x)
 }

@@ -15,11 +15,8 @@ import (
 // applied configuration. A change between the two may still be undone, so in doubt
 // the answer is yes. It is sure if the server that asks, at the address at, is that member: another
 // server may have its id, whose own place it is to take.
-func (m *Membership) knows(id uint64, at string, run uint64) (request.Reply, error) {
-	members, err := m.Engine.Members()
-	if err != nil {
-		return request.Reply{}, err
-	}
+func (m *Membership) knows(id uint64, at string, run uint64) request.Reply {
+	members := m.Engine.Members()
 	x := proto.Peer{ID: id}
 	known := false
 	m.Replica.View(func(v *fsm.View) {
@@ -27,15 +24,12 @@ func (m *Membership) knows(id uint64, at string, run uint64) (request.Reply, err
 		s, known = v.Member(id)
 		x.Addr = s.Addr
 	})
-	s, err := m.Status() // after that: see Request.Since
-	if err != nil {
-		return request.Reply{}, err
-	}
+	s := m.Status() // after that: see Request.Since
 	r := request.Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := election.Find(members, id); x != nil {
 		r.Known, r.Votes = true, !x.Observer
 	}
-	return r, nil
+	return r
 }
 
 // same reports whether the given run of a server that says that it is at an address is the one at
@@ -55,9 +49,8 @@ func (m *Membership) rename(q *request.Request, looked string) (listed string) {
 	if q.Add == nil || q.Run == 0 {
 		return ""
 	}
-	members, err := m.Engine.Members()
-	is := election.Find(members, q.Add.ID)
-	if err != nil || is == nil || is.Addr == looked {
+	is := election.Find(m.Engine.Members(), q.Add.ID)
+	if is == nil || is.Addr == looked {
 		return looked
 	}
 	if is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
@@ -76,11 +69,7 @@ func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	if x == nil || run == 0 {
 		return false, errors.New("the request is incomplete")
 	}
-	members, err := m.Engine.Members()
-	if err != nil {
-		return false, err
-	}
-	is := election.Find(members, x.ID)
+	is := election.Find(m.Engine.Members(), x.ID)
 	// A change may have been appended since, and may still be undone.
 	known, votes := m.Known(x.ID)
 	switch {

@@ -73,8 +73,8 @@ func (m *Membership) Watch() {
 			every = 250 * time.Millisecond
 			continue
 		}
-		members, err := m.Engine.Members()
-		if err != nil || len(members) == 0 && !m.Gate.IsOpen() { // not added yet
+		members := m.Engine.Members()
+		if len(members) == 0 && !m.Gate.IsOpen() { // not added yet
 			continue
 		}
 		every = min(2*every, 5*time.Second)

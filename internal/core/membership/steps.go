@@ -186,10 +186,7 @@ func (m *Membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 // stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
 // New ones must answer. Those in lagging do not count. canFollow also returns [ErrNotLeader] if this leader's term has ended.
 func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
-	now, err := m.Engine.Members()
-	if err != nil {
-		return err
-	}
+	now := m.Engine.Members()
 	after := step(slices.Clone(now))
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
@@ -272,9 +269,8 @@ func (m *Membership) moved(was, x proto.Peer) bool {
 		old, err := request.StatusOf(ctx, m.Port.Network, was)
 		return err != nil || old.Run == s.Run
 	}
-	members, err := m.Engine.Members()
 	term, leads := m.Engine.LeaderTerm()
-	return err == nil && leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, members)
+	return leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, m.Engine.Members())
 }
 
 func (m *Membership) removeMember(x proto.Peer) error {

@@ -31,11 +31,7 @@ func (r *ReadIndex) Get(asker uint64, over <-chan struct{}) (uint64, bool) {
 	commit := r.Engine.Committed()
 	round := r.Contacts.BeginRound()
 	for looked := false; ; looked = true {
-		members, err := r.Engine.Members()
-		if err != nil {
-			return 0, false
-		}
-		agreed, news := r.Contacts.HasMajority(round, asker, members)
+		agreed, news := r.Contacts.HasMajority(round, asker, r.Engine.Members())
 		if agreed {
 			break
 		}

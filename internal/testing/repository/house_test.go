@@ -281,6 +281,24 @@ func TestRaftBehindWall(t *testing.T) {
 	}
 }
 
+// rooms are what a member consists of. Each is to fit in a head.
+var rooms = []string{"cluster", "internal/core/alive", "internal/core/election", "internal/core/engine", "internal/core/lifecycle", "internal/core/membership", "internal/core/peer", "internal/core/propose", "internal/core/raftlog", "internal/core/request", "internal/core/wake"}
+
+// TestRooms checks that no room has more than 2,500 lines without tests.
+func TestRooms(t *testing.T) {
+	lines := map[string]int{}
+	for _, s := range sources(t) {
+		if !s.test && slices.Contains(rooms, s.dir) {
+			lines[s.dir] += s.fset.Position(s.file.FileEnd).Line
+		}
+	}
+	for _, room := range rooms {
+		if n := lines[room]; n == 0 || n > 2500 {
+			t.Errorf("%s has %d lines", room, n)
+		}
+	}
+}
+
 // TestDecisions checks that the packages that decide start no goroutine and read no clock: the time is an input.
 func TestDecisions(t *testing.T) {
 	clocks := []string{"Now", "Since", "Until", "After", "AfterFunc", "NewTimer", "NewTicker", "Tick", "Sleep"}
