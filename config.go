@@ -549,7 +549,7 @@ func (c *Config) describes() bool {
 		slices.ContainsFunc(c.Peers, func(p Peer) bool { return p.ClientAddr != "" || p.ElectionPort != 0 })
 }
 
-// member returns p as package cluster has it.
+// member returns p as a proto.Peer.
 func (p Peer) member() proto.Peer {
 	p.ClientAddr = asRead(p.ClientAddr)
 	return proto.Peer(p)

@@ -379,7 +379,7 @@ func startFalsePeer(t *testing.T, h memnet.Host, addr string, id, of uint64) *fa
 	return p
 }
 
-// serve reads the greeting of a connection (see hello in package cluster), welcomes it, and answers
+// serve reads the greeting of a connection (see peer.Hello), welcomes it, and answers
 // one request.
 func (p *falsePeer) serve(c net.Conn) {
 	r := bufio.NewReader(c)

@@ -135,7 +135,7 @@ func (e *Engine) Start() error {
 	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
 	snapshots := raftlog.NewWatchedSnapshots(e.disk.Storage.Snapshots, e.Lifecycle, e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout)
 	if e.raft, err = newRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
-		return err
+		return where(err)
 	}
 	e.recent.Started.Store(true)
 	e.Running.Go(e.compactor.run)
@@ -149,7 +149,10 @@ func (e *Engine) Start() error {
 func newRaft(c *raft.Config, machine raft.FSM, log raft.LogStore, stable raft.StableStore, snapshots raft.SnapshotStore, trans raft.Transport) (r *raft.Raft, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("cannot start Raft: %v", p)
+			var ok bool
+			if err, ok = p.(error); !ok {
+				panic(p)
+			}
 		}
 	}()
 	return raft.NewRaft(c, machine, log, stable, snapshots, trans)

@@ -8,8 +8,8 @@ import (
 
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
-// follower, and every watch event on one, would wait that long. So the leader tells them at once, over the
-// stream ([stream.committed]): before it applies the entry itself, it wakes the goroutines that send
+// follower, and every watch event on one, would wait that long. So the leader tells them at once, once there is
+// a stream ([stream.committed]): before it applies the entry itself, it wakes the goroutines that send
 // the message. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 

@@ -300,7 +300,7 @@ func TestUnreadableAtStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Log = unreadableLog{s.Log, 3}
-		if err := m.start(s); err == nil || !strings.Contains(err.Error(), "cannot start Raft: unreadable") {
+		if err := m.start(s); err == nil || !strings.Contains(err.Error(), "memory: unreadable") {
 			t.Errorf("it starts: %v", err)
 		}
 		if err := m.Close(); err != nil {

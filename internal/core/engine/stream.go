@@ -23,7 +23,7 @@ import (
 // follower, for one term. It carries messages of two kinds:
 //
 //   - Raft's AppendEntries, each of which the follower answers;
-//   - how far the log is committed, from the notifier, which needs no answer: the follower
+//   - how far the log is committed, from SpreadCommitIndex, which needs no answer: the follower
 //     handles the messages in order, so it has accepted the entry or has refused one before it.
 //
 // The leader's end has one goroutine, and the follower's two. docs/decisions/025 compares that with

@@ -310,7 +310,7 @@ func (s *Conns) HangUp(from uint64) {
 	}
 }
 
-// BeatSent notes that a heartbeat is about to be sent to an address; see redial.
+// BeatSent notes that a heartbeat is about to be sent to an address; see Redial.
 func (s *Conns) BeatSent(addr string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -324,11 +324,11 @@ func (s *Conns) BeatSent(addr string) {
 // Redial closes the connections to an address on which this side waits, after a heartbeat has been
 // answered late or needed a new connection. After a short cut, TCP may wait for as long again
 // before it sends what was lost. It spares a long message if something has moved since the last
-// call of watch, before that heartbeat was sent, and a snapshot in any case. In a stream, that
+// call of BeatSent, before that heartbeat was sent, and a snapshot in any case. In a stream, that
 // says nothing: bytes that are written go to TCP's buffer, and answers to earlier messages may
 // come late.
 //
-// If the heartbeat needed a new connection (dead), what has lost the old one may have lost others.
+// If the heartbeat needed a new connection (dead is true), what has lost the old one may have lost others.
 // So those are closed, too, on which nothing is under way.
 func (s *Conns) Redial(addr string, dead bool) {
 	s.mu.Lock()

@@ -25,7 +25,7 @@ type Hello struct {
 	Addr          string            // of the caller's own peer port
 }
 
-// Errors with which those of a refused connection end. By them ofConnection in package engine recognizes what
+// Errors with which those of a refused connection end. By them raftlog.OfConnection recognizes what
 // Raft logs of such a connection, which an operator need not see: what matters of it is logged elsewhere.
 var (
 	ErrAddress   = errors.New("or the address is wrong")

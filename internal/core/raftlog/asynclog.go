@@ -20,7 +20,7 @@ import (
 // Raft already sends it to the other members (section 10.2.1 of Raft's thesis). By itself,
 // Raft stores an entry first, so a write would wait for two disks, one after the other.
 //
-// StoreLogs returns at once: the entries are pending until run has written them. Raft counts
+// StoreLogs returns at once: the entries are pending until Run has written them. Raft counts
 // this member among those that have an entry from then on, which is too early. That does no
 // harm while this process lives, since it never forgets a pending entry: no other leader can be
 // elected by the others and this member without it. But a crash loses the pending entries. So
@@ -28,7 +28,7 @@ import (
 // member's disk has it, or a majority of the voters without this member. Three gates see to it:
 //
 //   - the state machine gets an entry only then ([GatedFSM], by await);
-//   - no message says before that it is committed (committed, in [transport] and [stream]);
+//   - no message says before that it is committed ([AsyncLog.Committed], which package engine asks);
 //   - nothing else is written to the log, and no term or vote, before all that is pending
 //     (flush). So whatever this member says in a later term, its disk has all that its Raft
 //     believes to be there; and the voters do not change while entries are pending.
@@ -42,13 +42,13 @@ type AsyncLog struct {
 	Leads        func() bool          // this member's Raft leads; set before Raft is started
 	Acks         Acks
 	Off          bool        // nothing becomes pending; set before Raft is started
-	more         wake.Signal // for run: there are pending entries
+	more         wake.Signal // for Run: there are pending entries
 
 	mu      sync.Mutex
 	pending []*raft.Log    // in order, without gaps; all of the term in which this member leads
 	bytes   int            // of their data
 	failed  error          // why pending entries could not be written
-	ended   bool           // run has ended
+	ended   bool           // Run has ended
 	news    wake.Broadcast // entries have been written, or could not be
 }
 
@@ -151,7 +151,7 @@ func (a *AsyncLog) Flush() error {
 	return a.failed
 }
 
-// awaitNews waits until run has written something, or could not. It does so also if the member is
+// awaitNews waits until Run has written something, or could not. It does so also if the member is
 // closed. The caller holds mu.
 func (a *AsyncLog) awaitNews() {
 	news := a.news.Wait()
@@ -248,7 +248,7 @@ func (a *AsyncLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	a.mu.Unlock()
 	err := a.GuardedStore.GetLog(index, l)
-	if err != raft.ErrLogNotFound || index > a.passed() || a.Leads() {
+	if err != raft.ErrLogNotFound || index > a.lastApplied() || a.Leads() {
 		return err
 	}
 	newest, fault := a.newestSnapshot()
@@ -363,7 +363,7 @@ type Trace interface {
 type GatedFSM struct {
 	*fsm.Replica
 	Log     *AsyncLog
-	Known   *Commits // the newest entry that has passed
+	Known   *Commits // the newest entry that has lastApplied
 	Digests *election.Digests
 	Trace   Trace
 	closed  bool // the member was closed before one could: nothing is applied any more

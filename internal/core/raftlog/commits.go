@@ -17,7 +17,7 @@ type Commits struct {
 	mu          sync.Mutex
 	index, term uint64
 	last        atomic.Uint64  // index, for newest
-	news        wake.Broadcast // raised by set
+	news        wake.Broadcast // raised by Set
 }
 
 // NewCommits returns Commits without an entry.

@@ -13,7 +13,7 @@ import (
 )
 
 // Disk is this server's storage, and what is observed of it. It knows nothing of Raft, which writes
-// to it through [GuardedStore] and [WatchedSnapshots]. It is safe for concurrent use once storage is set.
+// to it through [GuardedStore] and [WatchedSnapshots]. It is safe for concurrent use once Storage is set.
 type Disk struct {
 	ID        uint64 // of this server
 	Storage   *storage.Storage
@@ -68,11 +68,11 @@ func (t *Terms) Begin(term uint64) {
 }
 
 // Stall measures how long the disk has been keeping this member waiting, in running time (see
-// contacts): Raft's main goroutine, and those that delete from the log, or write or receive a
+// election.Contacts): Raft's main goroutine, and those that delete from the log, or write or receive a
 // snapshot. A disk that is stuck there may let nothing else be written, and without snapshots the log has no end.
 type Stall struct {
 	mu    sync.Mutex
-	began []int64 // moment.ran when each operation in progress began, also when it is part of another
+	began []int64 // timing.Moment.Running when each operation in progress began, also when it is part of another
 }
 
 // Write runs f, which waits for the disk and begins at the given moment. With a later moment, f is

@@ -12,6 +12,6 @@
 // AsyncLog.Run is the only goroutine. Its user starts it, and it ends when lifecycle.Lifecycle.Stop is closed. AsyncLog.Await,
 // which blocks Raft's goroutine for the state machine, ends then, too.
 //
-// No lock of this package, nor Terms.turn, is held while another one of this package is taken. Terms.turn is held while Raft
+// No lock of this package, nor Terms.Turn, is held while another one of this package is taken. Terms.Turn is held while Raft
 // handles a heartbeat.
 package raftlog

@@ -45,7 +45,7 @@ func (s slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 }
 
 // raftLevels are the messages of Raft that have another level than their kind. Those at INFO are only about another
-// member, which is down or slow, or leads now: service and pulse log what follows from that.
+// member, which is down or slow, or leads now: package cluster logs what follows from that.
 var raftLevels = map[string]slog.Level{
 	"failed to get previous log":                slog.LevelDebug, // normal: a leader compares logs
 	"failed to appendEntries to":                slog.LevelInfo,
@@ -78,7 +78,7 @@ func raftLevel(level hclog.Level, msg string, args []any) slog.Level {
 }
 
 // OfConnection reports whether an error of Raft says only that a connection has ended or
-// was refused. That is usual when members start and stop; pulse logs what follows from it.
+// was refused. That is usual when members start and stop; package cluster logs what follows from it.
 func OfConnection(err error) bool {
 	return EndsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, peer.ErrAddress, peer.ErrNoCluster)
 }

@@ -29,7 +29,7 @@ var errSuperseded = errors.New("cluster: the leader has sent a newer snapshot")
 // ErrNeedless is why a snapshot of the leader's is not installed.
 var ErrNeedless = errors.New("cluster: this member has all that the snapshot covers")
 
-// GuardedStore turns a failed write, or damage that is read, into a fault of this member (see [Member.Err]).
+// GuardedStore turns a failed write, or damage that is read, into a fault of this member (see lifecycle.Lifecycle.Errs).
 // Raft by itself panics when it cannot store its term, and starts one election after
 // another when it cannot store its log. A leader that cannot read its log, or its snapshot, would lead on, and the
 // members that need it would never catch up.
@@ -37,15 +37,15 @@ type GuardedStore struct {
 	raft.LogStore
 	raft.StableStore
 	*lifecycle.Lifecycle
-	disk   *Disk
-	now    func() timing.Moment
-	passed func() uint64   // index of the last entry that Raft has had applied here
-	cut    <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
+	disk        *Disk
+	now         func() timing.Moment
+	lastApplied func() uint64   // index of the last entry that Raft has had applied here
+	cut         <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
 
 // NewGuardedStore returns a store that writes to d.
-func NewGuardedStore(d *Disk, l *lifecycle.Lifecycle, now func() timing.Moment, passed func() uint64, cut <-chan struct{}) GuardedStore {
-	return GuardedStore{d.Storage.Log, d.Storage.Stable, l, d, now, passed, cut}
+func NewGuardedStore(d *Disk, l *lifecycle.Lifecycle, now func() timing.Moment, lastApplied func() uint64, cut <-chan struct{}) GuardedStore {
+	return GuardedStore{d.Storage.Log, d.Storage.Stable, l, d, now, lastApplied, cut}
 }
 
 // StoreLog implements raft.LogStore.
@@ -99,7 +99,7 @@ func (s GuardedStore) follows(index uint64) error {
 		if err != nil {
 			return err
 		}
-		if last = newest.Index; index < last && last <= s.passed() {
+		if last = newest.Index; index < last && last <= s.lastApplied() {
 			return fmt.Errorf("cluster: entry %d is before the end of the snapshot, %d", index, last)
 		}
 	}
@@ -141,7 +141,7 @@ func (s GuardedStore) DeleteRange(first, last uint64) error {
 	if err != nil {
 		return err
 	}
-	if at := max(first, newest.Index+1); at <= min(last, s.passed()) {
+	if at := max(first, newest.Index+1); at <= min(last, s.lastApplied()) {
 		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.Storage.Name, at, election.ErrDiffers)
 		s.Fail(err)
 		return err
@@ -344,15 +344,15 @@ func (r *RecentLog) Forget() {
 type WatchedSnapshots struct {
 	raft.SnapshotStore
 	*lifecycle.Lifecycle
-	disk    *Disk
-	now     func() timing.Moment
-	passed  func() uint64 // see GuardedStore
-	silence time.Duration // see times
+	disk        *Disk
+	now         func() timing.Moment
+	lastApplied func() uint64 // see GuardedStore
+	silence     time.Duration // see times
 }
 
 // NewWatchedSnapshots returns one that watches s, of which d is the disk. silence is the election timeout.
-func NewWatchedSnapshots(s raft.SnapshotStore, l *lifecycle.Lifecycle, d *Disk, now func() timing.Moment, passed func() uint64, silence time.Duration) WatchedSnapshots {
-	return WatchedSnapshots{s, l, d, now, passed, silence}
+func NewWatchedSnapshots(s raft.SnapshotStore, l *lifecycle.Lifecycle, d *Disk, now func() timing.Moment, lastApplied func() uint64, silence time.Duration) WatchedSnapshots {
+	return WatchedSnapshots{s, l, d, now, lastApplied, silence}
 }
 
 // MaxSnapshotPart is how many bytes of a snapshot the disk is given at once. It counts as stuck if it
@@ -372,7 +372,7 @@ func (s WatchedSnapshots) write(syncs int, f func() error) error {
 
 // Create implements raft.SnapshotStore.
 func (s WatchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if s.disk.Saving.Installing.Load() && s.disk.HasAll(s.now(), s.passed(), index, term) {
+	if s.disk.Saving.Installing.Load() && s.disk.HasAll(s.now(), s.lastApplied(), index, term) {
 		return nil, ErrNeedless
 	}
 	w := watchedSink{store: s, began: time.Now()}

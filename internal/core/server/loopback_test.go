@@ -54,7 +54,7 @@ type loopback struct {
 // origin is the id of the server under test.
 const origin = 7
 
-// The limits of an entry, as in package cluster.
+// The limits of an entry, as in package propose.
 const (
 	maxCommands = 4096
 	maxEntry    = 1 << 20

@@ -107,7 +107,7 @@ var corrections = []putBack{
 		{"internal/core/engine/elect.go", "return e.Term() >= term", "return true"},
 	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
 	{"applied entries", []edit{
-		{"internal/core/raftlog/store.go", "at <= min(last, s.passed())", "at <= min(last, 0)"},
+		{"internal/core/raftlog/store.go", "at <= min(last, s.lastApplied())", "at <= min(last, 0)"},
 	}, []finding{{"internal/core/engine", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
 		{"internal/core/engine/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
