@@ -149,10 +149,7 @@ func (e *Engine) Start() error {
 func newRaft(c *raft.Config, machine raft.FSM, log raft.LogStore, stable raft.StableStore, snapshots raft.SnapshotStore, trans raft.Transport) (r *raft.Raft, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			var ok bool
-			if err, ok = p.(error); !ok {
-				panic(p)
-			}
+			err = p.(error)
 		}
 	}()
 	return raft.NewRaft(c, machine, log, stable, snapshots, trans)
