@@ -37,7 +37,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		m.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.Address(), gate, cfg.Log)
 	}
 	m.engine = engine.New(engine.Config{
-		ID: cfg.ID, Port: m.peers, Contacts: m.contacts, Digests: digests, Now: now,
+		ID: cfg.ID, Port: m.peers, Contacts: m.contacts, Digests: digests, Leader: m.leader, Now: now,
 		SnapshotBytes: cfg.SnapshotBytes, DiskFirst: cfg.DiskFirst, Trace: cfg.Trace, Log: cfg.Log,
 	}, m.Lifecycle, replica)
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)

@@ -1,11 +1,7 @@
 // Package cluster runs one member of a Raft cluster, or a standalone server. A
-// [Member] opens the storage, batches waiting commands into log entries and
-// proposes them, and reports the result of each command when its entry is
-// applied locally. The leader also expires sessions and reaps container and TTL
-// znodes.
-//
-// Every proposed command gets exactly one answer: Done once it is applied
-// locally, or Lost if its outcome is unknown.
+// [Member] opens the storage and the peer port, sends and answers heartbeats, and
+// decides whether clients are served. The leader also expires sessions and reaps
+// container and TTL znodes.
 //
 // A Member is a list of parts. [New] builds them and connects them; nothing runs yet.
 // [Member.Start] opens the storage and the peer port, starts Raft, and then the
@@ -16,7 +12,8 @@
 // Below this package, internal/core/propose gets commands into the log, internal/core/alive knows when sessions expire,
 // internal/core/membership brings this server into its cluster and changes the list of members, internal/core/engine has the
 // log and its replication, internal/core/election decides who leads and whose state is right, internal/core/peer connects the
-// members, and internal/core/storage has their disks.
+// members, and internal/core/storage has their disks. internal/core/request has what members ask each other,
+// internal/core/lifecycle how one is stopped.
 //
 // A file uses only what the files before it declare: those above it in these lists, and those left of
 // it in its line. layers_test.go checks that.
@@ -84,7 +81,7 @@
 // # Lock order
 //
 // A goroutine that holds one of these locks may take those to the right of it,
-// and no others of this package:
+// and no others of these:
 //
 //	the replica's lock  -> those of Proposer, alive.Liveness and Commits
 //	alive.Liveness      -> election.Contacts

@@ -449,7 +449,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 		t.Fatal(err)
 	}
 	e := engine.New(engine.Config{
-		ID: 1, Port: peers, Contacts: contacts, Digests: digests, Now: func() timing.Moment { return contacts.Moment(clock.nowMs()) },
+		ID: 1, Port: peers, Contacts: contacts, Digests: digests, Leader: b.leader, Now: func() timing.Moment { return contacts.Moment(clock.nowMs()) },
 		SnapshotBytes: 1 << 30, DiskFirst: true, Trace: untraced{}, Log: b.cfg.Log,
 	}, b.Lifecycle, b.replica)
 	b.pulse = newPulse(b.Lifecycle, clock, b.cfg, e, contacts, digests, b.replica, gate, peers, b.leader)

@@ -11,7 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
-// TestHandOverTooLate: handover.to on a leader that has not noticed yet that it was
+// TestHandOverTooLate: HandOver on a leader that has not noticed yet that it was
 // replaced returns when it notices.
 func TestHandOverTooLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -149,5 +149,20 @@ func TestAwaitReturnEnds(t *testing.T) {
 		waiting(1)
 		f.stop(lead)
 		waiting(0)
+	})
+}
+
+// TestTransferredIsKnown: who has asked a leader to hand over, and is told that it has, is not told that the old one leads.
+func TestTransferredIsKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := startedFleet(t, 1)
+		for range 300 { // one in 50 fails if HandOver waits for Raft alone
+			lead := leaderOf(t, f.running)
+			to := uint64((lead+1)%3 + 1)
+			if r, err := f.running[lead].Change(request.Request{Transfer: &to}); err == nil && r.Status.Leader == uint64(lead+1) {
+				t.Fatal("the old leader is named")
+			}
+			time.Sleep(300 * time.Millisecond)
+		}
 	})
 }

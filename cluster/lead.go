@@ -40,7 +40,7 @@ func (m *Member) watchLeadership() {
 			}
 			term, ok := m.engine.LeaderTerm()
 			if !ok {
-				continue // LeaderCh will report it next
+				continue // LeadershipChanges will report it next
 			}
 			asked := m.pulse.moment()
 			// Apply everything of earlier terms, so that all sessions that were

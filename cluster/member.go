@@ -131,13 +131,13 @@ func (m *Member) Status() request.Status { return m.membership.Status() }
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
 func (m *Member) Standing() request.Status { return m.membership.Standing() }
 
-// Members returns the members in the newest list that this member has, committed or not, sorted by id;
-// none once it is closed. Unlike Status, it does not lock the state.
+// Members returns the members in the newest list that this member has, committed or not, sorted by id.
+// Unlike Status, it does not lock the state.
 func (m *Member) Members() []proto.Peer {
 	return m.engine.Members()
 }
 
-// Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
+// Ask has the leader carry out a request, as [request.Ask] does if it is given this member's
 // address. It must not be called on a standalone server.
 func (m *Member) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
 	return m.membership.Ask(ctx, q)

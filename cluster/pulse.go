@@ -311,11 +311,11 @@ func (b *beats) send(term uint64) {
 func (b *beats) next(term uint64, asked timing.Moment) *beat {
 	x := &beat{
 		Term: term, ID: b.id, LeaseAge: election.Millis(b.contacts.LeaseAge()), Stalled: election.Millis(b.stalled(asked, true)), Applied: election.CommitUnknown,
-		End: b.engine.LastIndex(), Question: b.digests.Question(b.to.ID),
 	}
 	if b.leader.Begun.Load() == term && b.contacts.KnowsCommitted(asked.Real, term) && !b.verdict.Load().NoMajority {
 		x.Applied = b.engine.StateIndex()
 	}
+	x.End, x.Question = b.engine.LastIndex(), b.digests.Question(b.to.ID)
 	if !b.works { // it may have been started again, and its state is compared anew
 		x.Question.Wrong, x.Question.Right = 0, 0
 	}

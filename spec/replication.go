@@ -223,7 +223,7 @@ func (a *replication) elect(m *replica, e *Event) string {
 	before, voted := t.votes[e.Member]
 	other, older := got != e.Member, with.Term < end.Term || with.Term == end.Term && with.Last < end.Last
 	why := first(
-		// If its disk was new since, transport.adopt keeps others from getting the vote.
+		// If its disk was new since, Engine.AdvanceTerm keeps others from getting the vote.
 		is{voted && before != got && !other && m.voteTerm < e.Term, ""},
 		is{voted && before != got, "it has voted for another member in this term"},
 		is{e.Term != m.term || !stands, "it or the candidate has not stored this term"},

@@ -186,7 +186,7 @@ so. The last voting member cannot be removed.
 }
 
 // command returns a cluster command that takes between least and most arguments.
-// request turns the arguments into the request to send.
+// ask turns the arguments into the request to send.
 func (o *clusterOptions) command(use, short, long, example string, least, most int, ask func(args []string) (request.Request, error)) *cobra.Command {
 	c := &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,

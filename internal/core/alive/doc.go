@@ -3,7 +3,8 @@
 //
 // What the others may rely on, under the bounds of clocks that package timing states: a session expires no sooner than its
 // timeout after a touch that the leader has heard of, pauses of the leader's process not counted; and [Liveness.Touch] lets a
-// request pass only if the leader, by what it has confirmed, cannot expire the session while its client still relies on it.
+// request pass only if the leader, by what it has confirmed, cannot expire the session while its client still relies on it, or
+// this member surely leads.
 //
 // A [Liveness] has no goroutine and no clock: the time is a function that it is given. Touch waits for the leader, on the
 // goroutine of a client's connection, until its caller ends that. Liveness.mu is held for moments, and no other lock is taken

@@ -6,8 +6,9 @@
 //
 //   - What [Engine.Committed] says, what an [Engine.Propose] has answered, and what the replica gets, is committed whatever
 //     happens to this process, although the disk may write it only later.
-//   - The engine holds no election by itself, and ends no leadership: [Engine.Campaign] and [Engine.StepDown] do. As a last
-//     resort it does, if nobody calls them for five election timeouts, and at least 10 s. A standalone server leads at once.
+//   - The engine holds no election by itself, and ends no leadership: [Engine.Campaign], [Engine.StepDown] and
+//     [Engine.HandOver] do. As a last resort Raft does, when it has heard no leader, or no majority, for five election
+//     timeouts, and at least 10 s. A standalone server leads at once.
 //   - A member that lacks what its cluster may have acknowledged neither stands nor votes; see [Engine.AbstainUntil].
 //   - A fault of the disk, or damage in what is read, ends in lifecycle.Lifecycle.Fail, never in a panic. After that nothing
 //     is acknowledged.
@@ -35,7 +36,7 @@
 //     follower's end two, until the connection ends (stream.go).
 //
 // SpreadCommitIndex runs one goroutine for each other member until the list of members changes or it is stopped. HandOver runs
-// one for each that it asks. SendToRemoved ends within two seconds.
+// one for each that it asks. SendToRemoved ends after two seconds, or when a message fails.
 //
 // # Waiting
 //

@@ -74,9 +74,8 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 			e.StepDown(lease) // otherwise Raft would accept no entries until its own timeout
 		}
 	}()
-	changed, stop := e.WatchLeader()
-	defer stop()
 	for {
+		changed := e.cfg.Leader.Get().Changed // so whoever asks this member after HandOver is told of the new leader
 		lead, _ := e.Leader()
 		switch {
 		case lead == e.disk.ID:

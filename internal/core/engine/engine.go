@@ -51,11 +51,12 @@ type Engine struct {
 
 // Config says how to run an [Engine].
 type Config struct {
-	ID       uint64               // of this server
-	Port     *peer.Port           // over which the members talk to each other; nil on a standalone server
-	Contacts *election.Contacts   // are told who votes for this member, and who lives
-	Digests  *election.Digests    // are told of snapshots that are installed
-	Now      func() timing.Moment // by the clocks of the contacts
+	ID       uint64                // of this server
+	Port     *peer.Port            // over which the members talk to each other; nil on a standalone server
+	Contacts *election.Contacts    // are told who votes for this member, and who lives
+	Digests  *election.Digests     // are told of snapshots that are installed
+	Leader   *election.KnownLeader // whom others know to lead; HandOver waits for them to know the next one
+	Now      func() timing.Moment  // by the clocks of the contacts
 	// SnapshotBytes is how long the log must be, in bytes, before a snapshot is taken.
 	SnapshotBytes int64
 	// DiskFirst has this member, as the leader, write an entry to its disk before it sends it to the others. For tests.
@@ -505,7 +506,7 @@ func (e *Engine) Configure(change func(*raft.ReloadableConfig)) error {
 func (e *Engine) LosesVote() bool {
 	applied := e.StateIndex()
 	voted := e.replica.Votes(e.disk.ID) // as of that entry or a later one
-	return e.disk.Lists.LoseVote(applied, voted, max(e.raft.CommitIndex(), e.LastApplied()))
+	return e.disk.Lists.LoseVote(applied, voted, func() uint64 { return max(e.raft.CommitIndex(), e.LastApplied()) })
 }
 
 // A leader's heartbeats, which are not Raft's empty AppendEntries, are sent by others, who tell the Engine how they go: it watches

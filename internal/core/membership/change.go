@@ -212,7 +212,7 @@ func (m *Membership) answer(q request.Request) request.Reply {
 	return r
 }
 
-// ask is an [asker] for which this member needs no connection to itself: it may not reach itself at
+// ask is an [request.Asker] for which this member needs no connection to itself: it may not reach itself at
 // the address at which the others do. ask returns when ctx is done or the member is
 // closed. Member.Close still waits until the request has ended, since that may be writing to the storage.
 func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (request.Reply, error) {
@@ -236,7 +236,7 @@ func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (r
 	}
 }
 
-// Ask has the leader carry out a request, as the function [Ask] does if it is given this member's
+// Ask has the leader carry out a request, as [request.Ask] does if it is given this member's
 // address. It must not be called on a standalone server.
 func (m *Membership) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
 	r, err := request.ToLeader(ctx, m.ask, m.cfg.Address(), q)

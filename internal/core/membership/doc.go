@@ -6,7 +6,7 @@
 //
 //   - A cluster is formed once, and has an id from then on. Members of two clusters never meet: [Parts.Gate] is opened only
 //     for the cluster that this server belongs to for good. The rules are in formation.go.
-//   - A server whose data is empty, and whose cluster exists, has lost its disk. It takes part without a vote until it has
+//   - A server whose data is empty, and whose cluster exists, may have lost its disk. It takes part without a vote until it has
 //     caught up with what its cluster may have acknowledged (form.go).
 //   - A change of the list that leaves no majority which is up is refused before its first step (steps.go). Only the leader
 //     that was asked for a change carries it out, in the term in which it was asked.
@@ -25,11 +25,12 @@
 //
 // # Goroutines and locks
 //
-// Whoever starts the member runs [Membership.Watch], and what [Membership.Belong] returns, if anything; both end with the
-// port. [Membership.Serve] runs on the goroutine of its connection. [Membership.Ask], towards this member itself, runs a goroutine until
+// Whoever starts the member runs [Membership.Watch], and what [Membership.Belong] returns, if anything; both end when
+// the port is closed. canFollow asks each voter on a goroutine, and so does who proposes a cluster; these end with the answer, or
+// after timing.PeerTimeout, unless the disk of the member that is asked is stuck. [Membership.Serve] runs on the goroutine of its connection. [Membership.Ask], towards this member itself, runs a goroutine until
 // the request is answered. Engine.SendToRemoved runs for up to two seconds for each member that was removed.
 //
 // Membership.changing is held while the list is changed, and former.deciding while the identity is, or while a proposal is
-// made; both for as long as other servers are asked, so nothing that must not wait takes them. Whoever holds one may take the
-// replica's lock, and those of election.KnownLeader and peer.Port.
+// made; both for as long as other servers are asked, so nothing that must not wait takes them. Whoever holds one may take any
+// lock of the packages below, none of which calls back.
 package membership

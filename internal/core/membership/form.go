@@ -355,7 +355,7 @@ func (f *former) agree(id request.ClusterID) (done bool, err error) {
 		return true, nil
 	}
 	if len(x.First) > 0 {
-		// After an error the next start does it (see Member.belong).
+		// After an error the next start does it (see Membership.Belong).
 		if err := f.Engine.Bootstrap(x.First); err != nil {
 			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
 			return true, nil

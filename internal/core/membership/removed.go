@@ -47,7 +47,7 @@ func (m *Membership) astray(members []proto.Peer) error {
 // has disappeared from the list of members for so long that the leader sends it nothing. Its
 // own log is no proof: it may end before the removal; a new member's log includes times
 // before it was added; and a removed member still gets the log for a moment (see
-// sendToRemoved).
+// Engine.SendToRemoved).
 func (m *Membership) Watch() {
 	ctx := m.Port.Ctx
 	every := 250 * time.Millisecond

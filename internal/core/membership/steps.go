@@ -80,7 +80,7 @@ func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need 
 
 // reconfigure adds and removes members, one at a time, after checking that the whole
 // change is possible. If the leader itself is to be removed or to lose its vote, it
-// only hands over leadership and returns errHandedOver, so that the new leader is asked
+// only hands over leadership and returns request.ErrHandedOver, so that the new leader is asked
 // to make the change.
 func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
 	p, err := m.plan(members, joining, leaving, need)
@@ -184,7 +184,7 @@ func (m *Membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 // canFollow returns an error unless a majority of the voters after a step of a change are there: otherwise nothing could
 // be committed after it, nor a leader be elected. Present voters must have this leader's log: one that lags, or whose disk is
 // stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
-// New ones must answer. Those in lagging do not count. canFollow also returns [ErrNotLeader] if this leader's term has ended.
+// New ones must answer. Those in lagging do not count. canFollow also returns [request.ErrNotLeader] if this leader's term has ended.
 func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
 	now := m.Engine.Members()
 	after := step(slices.Clone(now))

@@ -15,10 +15,11 @@
 // entry, which may be given up before. A Link has a reader and a watch, which close it when the leader has been silent for an
 // election timeout.
 //
-// What waits for a leader waits until that changes, or until election.KnownLeader.Suspend has it given up: a leader without a
+// What waits for a leader waits until that changes, or until it is given up (election.KnownLeader.Suspend): a leader without a
 // majority steps down after an election timeout, so there is no limit of its own. [Proposer.Propose] also waits for room in the
 // next entry and in the log; [Proposer.Do], for what a leader does by itself, waits for neither.
 //
 // No lock of this package is held while another one is taken, but batcher.mu while a batch is given up, which calls each Waiter's
-// Lost: so Lost must not propose. The turns of a Link and of the link to the leader are held while something is written to it.
+// Lost: so Lost must not propose. The turn of a Link is held while something is written to it, and that of the link to the leader
+// while it connects, which takes the port's locks.
 package propose

@@ -54,11 +54,11 @@ func (x *Lists) deleted(first, last uint64) {
 
 // LoseVote reports whether the newest list takes this member's vote away and is after committed. voted is whether it has a vote in
 // the state after the entry applied, or a later one.
-func (x *Lists) LoseVote(applied uint64, voted bool, committed uint64) bool {
+func (x *Lists) LoseVote(applied uint64, voted bool, committed func() uint64) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.before.index > applied { // otherwise it may be older than a snapshot that was received since
 		voted = x.before.votes
 	}
-	return voted && !x.newest.votes && x.newest.index > committed
+	return voted && !x.newest.votes && x.newest.index > committed() // read last: a list may be committed meanwhile
 }

@@ -153,7 +153,7 @@ type Reply struct {
 	Lead    bool               `json:"lead,omitempty"`   // the error is that this member is not the leader
 	Leader  string             `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 
-	Same bool // there was nothing to change
+	Same bool `json:"-"` // there was nothing to change
 }
 
 // Status is what a member knows about its cluster.
