@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"time"
+
 	"github.com/hashicorp/raft"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -8,8 +10,8 @@ import (
 
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
-// follower, and every watch event on one, would wait that long. So the leader tells them at once, once there is
-// a stream ([stream.committed]): before it applies the entry itself, it wakes the goroutines that send
+// follower, and every watch event on one, would wait that long. So the leader tells them at once, over the
+// stream ([stream.committed]): before it applies the entry itself, it wakes the goroutines that send
 // the message. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 
@@ -25,7 +27,7 @@ func (e *Engine) SpreadCommitIndex(term uint64, stop <-chan struct{}) {
 		replaced := make(chan struct{}) // closed when the list of members changes
 		for _, s := range e.servers() {
 			if s.ID != storage.ServerID(e.disk.ID) {
-				e.Running.Go(func() { e.tell(s.ID, term, first, replaced) })
+				e.Running.Go(func() { e.tell(s, term, first, replaced) })
 			}
 		}
 		ended := false
@@ -40,19 +42,46 @@ func (e *Engine) SpreadCommitIndex(term uint64, stop <-chan struct{}) {
 	}
 }
 
+// mostTries limits the retries towards a member that does not have the entry yet.
+// They take 30 ms in all; soon after, Raft sends its own message.
+const mostTries = 4
+
 // tell tells one member, always about the newest entry. It begins with the one at first, which is
-// of this term. A member to which there is no stream learns it from Raft, within 100 ms; there will be a stream soon.
-func (e *Engine) tell(id raft.ServerID, term, first uint64, stop <-chan struct{}) {
+// of this term. A member to which there is no stream is told by a message of its own, one at a time:
+// there will be one soon. (If Raft alone told it, a member on a slow link would seem to lag.)
+func (e *Engine) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
+	last, tries := uint64(0), 0
 	for {
+		var again <-chan time.Time
 		index, entryTerm, news := e.known.Get()
 		if index < first {
 			index, entryTerm = first, term
 		}
-		if stream := e.transport.stream(id); stream != nil && entryTerm != 0 {
-			stream.committed(term, index, entryTerm)
+		if index <= last || entryTerm == 0 {
+			// Nothing new.
+		} else if stream := e.transport.stream(s.ID); stream != nil && stream.committed(term, index, entryTerm) {
+			last, tries = index, 0
+		} else {
+			q := raft.AppendEntriesRequest{
+				RPCHeader:    e.transport.header(),
+				Term:         term,
+				PrevLogEntry: index, PrevLogTerm: entryTerm,
+				LeaderCommitIndex: index,
+			}
+			var r raft.AppendEntriesResponse
+			err := e.transport.appendEntries(s.ID, s.Address, &q, &r)
+			if err == nil && !r.Success && tries < mostTries {
+				// A majority has the entry, but it is still on its way to this member.
+				tries++
+				again = time.After(time.Millisecond << tries)
+			} else {
+				// Success; or the member does not answer or lags, and Raft will tell it.
+				last, tries = index, 0
+			}
 		}
 		select {
 		case <-news:
+		case <-again:
 		case <-stop:
 			return
 		}

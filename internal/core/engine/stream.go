@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/entries"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
@@ -215,7 +215,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	if first {
 		s.t.begin(s, q.Term)
 	}
-	s.write(appendEntries(s.out, q), s.conn.Ask)
+	s.write(entries.Append(s.out, q), s.conn.Ask)
 	s.turn.Give()
 	s.tell()
 	for {
@@ -244,8 +244,9 @@ func (s *stream) write(message []byte, by func([]byte) error) {
 }
 
 // committed has the follower told that the log is committed up to index, an entry of entryTerm, by
-// the next message with entries or by one of its own. It does nothing if the stream is closed or of another term.
-func (s *stream) committed(term, index, entryTerm uint64) {
+// the next message with entries or by one of its own. It reports whether that is so: it is not if
+// the stream is closed or of another term.
+func (s *stream) committed(term, index, entryTerm uint64) bool {
 	s.mu.Lock()
 	ok := s.term == term && !s.isGone()
 	if ok && index > s.known {
@@ -255,6 +256,7 @@ func (s *stream) committed(term, index, entryTerm uint64) {
 	if ok {
 		s.tell()
 	}
+	return ok
 }
 
 // tell sends what committed has noted. If the entry has not been sent yet, that will say it. Whoever has
@@ -270,7 +272,7 @@ func (s *stream) tell() {
 		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
 		s.mu.Unlock()
 		if owes {
-			s.write(appendCommit(s.out, q), s.conn.Tell)
+			s.write(entries.AppendCommit(s.out, q), s.conn.Tell)
 		}
 		s.turn.Give()
 	}
@@ -344,7 +346,7 @@ func (s *stream) read() {
 	defer s.end() // unblocks Raft if it is sending
 	for {
 		var r raft.AppendEntriesResponse // no success if the connection has failed
-		readAnswer(s.conn, &r)
+		entries.ReadAnswer(s.conn, &r)
 		s.mu.Lock()
 		var call *entryCall
 		if len(s.sent) > 0 {
@@ -406,7 +408,7 @@ const mostOwed = 2 * mostUnanswered
 // read hands the messages to Raft until the connection ends. It returns why that was.
 func (f *followerEnd) read(from uint64) error {
 	in := bufio.NewReaderSize(f.conn, timing.MaxWrite)
-	n, err := peek(in, 2)
+	n, err := entries.Peek(in, 2)
 	if err != nil {
 		return err
 	}
@@ -416,7 +418,7 @@ func (f *followerEnd) read(from uint64) error {
 	}
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(storage.ServerID(from)), Addr: addr}
 	for {
-		q, asks, err := readAppend(in)
+		q, asks, err := entries.Read(in)
 		if err != nil {
 			return err
 		}
@@ -470,7 +472,7 @@ func (f *followerEnd) answer() {
 			if r.Error != nil || !ok {
 				return
 			}
-			out = appendAnswer(out[:0], resp)
+			out = entries.AppendAnswer(out[:0], resp)
 			if _, err := f.conn.Write(out); err != nil {
 				return
 			}
@@ -478,139 +480,4 @@ func (f *followerEnd) answer() {
 			f.conn.Owed.Add(-1)
 		}
 	}
-}
-
-// The messages of a stream, after the leader's address with its length in two bytes. All
-// numbers are unsigned and big-endian.
-//
-//	streamEntries, term, index and term of the entry before, commit index, number of entries (4 bytes),
-//	  and of each entry: term, type (1 byte), when it was appended (Unix time in ns, 0 is unknown),
-//	  length of the data and of the extensions (4 bytes each), data, extensions
-//	streamCommit, term, index and term of the entry that is committed
-//
-// The answer to streamEntries is a term, the last index of the log, and flags (1 byte).
-const (
-	streamEntries = 'E'
-	streamCommit  = 'C'
-
-	flagSuccess        = 1
-	flagNoRetryBackoff = 2
-
-	maxStreamEntries = 1 << 20 // in one message
-)
-
-func appendUint64s(b []byte, numbers ...uint64) []byte {
-	for _, n := range numbers {
-		b = binary.BigEndian.AppendUint64(b, n)
-	}
-	return b
-}
-
-func appendCommit(b []byte, q *raft.AppendEntriesRequest) []byte {
-	return appendUint64s(append(b, streamCommit), q.Term, q.PrevLogEntry, q.PrevLogTerm)
-}
-
-func appendEntries(b []byte, q *raft.AppendEntriesRequest) []byte {
-	b = appendUint64s(append(b, streamEntries), q.Term, q.PrevLogEntry, q.PrevLogTerm, q.LeaderCommitIndex)
-	b = binary.BigEndian.AppendUint32(b, uint32(len(q.Entries)))
-	for _, l := range q.Entries {
-		at := uint64(0)
-		if !l.AppendedAt.IsZero() {
-			at = uint64(l.AppendedAt.UnixNano())
-		}
-		b = binary.BigEndian.AppendUint64(b, l.Term)
-		b = binary.BigEndian.AppendUint64(append(b, byte(l.Type)), at)
-		b = binary.BigEndian.AppendUint32(b, uint32(len(l.Data)))
-		b = binary.BigEndian.AppendUint32(b, uint32(len(l.Extensions)))
-		b = append(append(b, l.Data...), l.Extensions...)
-	}
-	return b
-}
-
-// readAppend reads a message, and reports whether it asks for an answer. The data of each entry
-// has memory of its own, allocated as it arrives.
-func readAppend(r *bufio.Reader) (q *raft.AppendEntriesRequest, asks bool, err error) {
-	kind, err := r.ReadByte()
-	if err != nil {
-		return nil, false, err
-	}
-	n := 3 * 8
-	switch kind {
-	case streamEntries:
-		n += 8 + 4
-	case streamCommit:
-	default:
-		return nil, false, fmt.Errorf("cluster: message of kind %q among entries", kind)
-	}
-	b, err := peek(r, n)
-	if err != nil {
-		return nil, false, err
-	}
-	q = &raft.AppendEntriesRequest{Term: binary.BigEndian.Uint64(b), PrevLogEntry: binary.BigEndian.Uint64(b[8:]), PrevLogTerm: binary.BigEndian.Uint64(b[16:])}
-	if kind == streamCommit {
-		q.LeaderCommitIndex = q.PrevLogEntry
-		return q, false, nil
-	}
-	q.LeaderCommitIndex = binary.BigEndian.Uint64(b[24:])
-	count := binary.BigEndian.Uint32(b[32:])
-	if count > maxStreamEntries {
-		return nil, false, fmt.Errorf("cluster: message with %d entries", count)
-	}
-	for i := range uint64(count) {
-		b, err := peek(r, 8+1+8+4+4)
-		if err != nil {
-			return nil, false, err
-		}
-		if raft.LogType(b[8]) > raft.LogConfiguration {
-			return nil, false, fmt.Errorf("cluster: entry of type %d", b[8])
-		}
-		l := &raft.Log{Index: q.PrevLogEntry + i + 1, Term: binary.BigEndian.Uint64(b), Type: raft.LogType(b[8])}
-		if at := binary.BigEndian.Uint64(b[9:]); at != 0 {
-			l.AppendedAt = time.Unix(0, int64(at))
-		}
-		data, extensions := binary.BigEndian.Uint32(b[17:]), binary.BigEndian.Uint32(b[21:])
-		if max(data, extensions) > peer.MaxMessage {
-			return nil, false, fmt.Errorf("cluster: entry of %d and %d bytes", data, extensions)
-		}
-		if l.Data, err = peer.ReadBytes(r, int(data)); err == nil && extensions > 0 {
-			l.Extensions, err = peer.ReadBytes(r, int(extensions))
-		}
-		if err != nil {
-			return nil, false, err
-		}
-		q.Entries = append(q.Entries, l)
-	}
-	return q, true, nil
-}
-
-// peek reads n bytes, and returns them without a copy. They are valid until the next read.
-func peek(r *bufio.Reader, n int) ([]byte, error) {
-	b, err := r.Peek(n)
-	if err == nil {
-		r.Discard(n)
-	} else if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return b, err
-}
-
-func appendAnswer(b []byte, r *raft.AppendEntriesResponse) []byte {
-	flags := byte(0)
-	if r.Success {
-		flags |= flagSuccess
-	}
-	if r.NoRetryBackoff {
-		flags |= flagNoRetryBackoff
-	}
-	return append(appendUint64s(b, r.Term, r.LastLog), flags)
-}
-
-func readAnswer(in io.Reader, r *raft.AppendEntriesResponse) error {
-	var b [2*8 + 1]byte
-	if _, err := io.ReadFull(in, b[:]); err != nil {
-		return err
-	}
-	r.Term, r.LastLog = binary.BigEndian.Uint64(b[:]), binary.BigEndian.Uint64(b[8:])
-	r.Success, r.NoRetryBackoff = b[16]&flagSuccess != 0, b[16]&flagNoRetryBackoff != 0
-	return nil
 }

@@ -1,13 +1,9 @@
 package engine
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"io"
-	"math"
 	"net"
-	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -18,6 +14,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/entries"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
@@ -112,60 +109,6 @@ func TestStreamRepeatsLittle(t *testing.T) {
 	})
 }
 
-// TestStreamMessages: a message is read as it was sent.
-func TestStreamMessages(t *testing.T) {
-	at := time.Unix(1700000000, 123456789)
-	for _, q := range []raft.AppendEntriesRequest{
-		{Term: 1},
-		{Term: math.MaxUint64, PrevLogEntry: 1 << 60, PrevLogTerm: 1 << 50, LeaderCommitIndex: 1 << 40},
-		{Term: 7, PrevLogEntry: 4, PrevLogTerm: 6, LeaderCommitIndex: 5, Entries: []*raft.Log{
-			{Index: 5, Term: 6, Type: raft.LogCommand, Data: []byte("data"), AppendedAt: at},
-			{Index: 6, Term: 7, Type: raft.LogNoop, Data: []byte{}},
-			{Index: 7, Term: 7, Type: raft.LogConfiguration, Data: bytes.Repeat([]byte("x"), 1<<18), Extensions: []byte("more")},
-		}},
-	} {
-		in := bufio.NewReader(bytes.NewReader(append(appendEntries(nil, &q), appendCommit(nil, &q)...)))
-		got, asks, err := readAppend(in)
-		if err != nil || !asks || !reflect.DeepEqual(got, &q) {
-			t.Errorf("%+v, %v, %v, want %+v", got, asks, err, q)
-		}
-		commit := &raft.AppendEntriesRequest{Term: q.Term, PrevLogEntry: q.PrevLogEntry, PrevLogTerm: q.PrevLogTerm, LeaderCommitIndex: q.PrevLogEntry}
-		got, asks, err = readAppend(in)
-		if err != nil || asks || !reflect.DeepEqual(got, commit) {
-			t.Errorf("%+v, %v, %v, want %+v", got, asks, err, commit)
-		}
-		if _, _, err := readAppend(in); err != io.EOF {
-			t.Error(err)
-		}
-	}
-	for _, want := range []raft.AppendEntriesResponse{{}, {Term: 1, LastLog: 2, Success: true}, {Term: 1 << 63, LastLog: 1 << 62, NoRetryBackoff: true}} {
-		var got raft.AppendEntriesResponse
-		if err := readAnswer(bytes.NewReader(appendAnswer(nil, &want)), &got); err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%+v, %v, want %+v", got, err, want)
-		}
-	}
-}
-
-// FuzzReadAppend: no bytes make a follower panic, and a message that can be read is written as the
-// same bytes.
-func FuzzReadAppend(f *testing.F) {
-	f.Add(appendCommit(nil, &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 2, PrevLogTerm: 3}))
-	f.Add(appendEntries(nil, &raft.AppendEntriesRequest{Term: 1, Entries: []*raft.Log{{Index: 1, Term: 1, Data: []byte("x"), AppendedAt: time.Unix(1, 1)}}}))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		q, asks, err := readAppend(bufio.NewReader(bytes.NewReader(b)))
-		if err != nil {
-			return
-		}
-		again := appendCommit(nil, q)
-		if asks {
-			again = appendEntries(nil, q)
-		}
-		if !bytes.HasPrefix(b, again) {
-			t.Errorf("%x was read as %x", b, again)
-		}
-	})
-}
-
 // streamTo opens a stream between two hosts, of which the follower's Raft is answer. It calls f, and then
 // closes everything.
 func streamTo(t *testing.T, answer func(rpc raft.RPC), f func(leader, follower openedTransport, s *stream)) {
@@ -201,17 +144,22 @@ func TestStreamCommits(t *testing.T) {
 			}
 			got = nil
 		}
-		commit := func(term, index uint64) { s.committed(term, index, 1) }
-		commit(1, 4) // it has sent nothing, and may be of another term
+		commit := func(term, index uint64, want bool) {
+			t.Helper()
+			if s.committed(term, index, 1) != want {
+				t.Errorf("term %d, index %d: not %v", term, index, want)
+			}
+		}
+		commit(1, 4, false) // it has sent nothing, and may be of another term
 		s.add(t, entryAt(5, 3))
 		expect("4+1 commit 3")
-		commit(2, 5)
-		commit(1, 4)
+		commit(2, 5, false)
+		commit(1, 4, true)
 		expect("4+0 commit 4")
-		commit(1, 4)
-		commit(1, 3)
+		commit(1, 4, true)
+		commit(1, 3, true)
 		expect()
-		commit(1, 7) // the entry has not been sent
+		commit(1, 7, true) // the entry has not been sent
 		expect()
 		s.add(t, entryAt(6, 4))
 		expect("5+1 commit 6")
@@ -220,7 +168,7 @@ func TestStreamCommits(t *testing.T) {
 		s.add(t, &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 7, PrevLogTerm: 1, LeaderCommitIndex: 7})
 		expect() // it has been told
 		s.Close()
-		commit(1, 7)
+		commit(1, 7, false)
 	})
 }
 
@@ -325,7 +273,7 @@ func TestNobodyReadsAnswers(t *testing.T) {
 			}
 			c.SetWriteDeadline(time.Now().Add(time.Second))
 			_, err = io.WriteString(c, "\x00\x01a")
-			message := appendEntries(nil, &raft.AppendEntriesRequest{Term: 1})
+			message := entries.Append(nil, &raft.AppendEntriesRequest{Term: 1})
 			for err == nil {
 				_, err = c.Write(message)
 			}
@@ -384,7 +332,7 @@ func TestHangUps(t *testing.T) {
 			if i%2 == 0 {
 				q = entryAt(uint64(i+1), 0)
 			}
-			c.Write(appendCommit(appendEntries([]byte("\x00\x01a"), q), &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 1}))
+			c.Write(entries.AppendCommit(entries.Append([]byte("\x00\x01a"), q), &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 1}))
 			time.Sleep(time.Millisecond)
 			c.Close()
 		}
