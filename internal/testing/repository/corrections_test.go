@@ -140,7 +140,7 @@ var corrections = []putBack{
 		{"internal/core/engine/elect.go", "raft.ServerAddress(successor.Addr))\n", "raft.ServerAddress(successor.Addr)).Error()\n"},
 	}, []finding{{"cluster", "TestHandOverBesideStuckRaft", "for ever"}}},
 	{"successor", []edit{
-		{"internal/core/engine/elect.go", "e.raft.LeadershipTransferToServer(storage.ServerID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = storage.ServerID\n\te.raft.LeadershipTransfer()"},
+		{"internal/core/engine/elect.go", "e.raft.LeadershipTransferToServer(storage.ServerID(successor.ID), raft.ServerAddress(successor.Addr))", "_ = successor\n\t\t\t\te.raft.LeadershipTransfer()"},
 	}, []finding{{"cluster", "TestHandOverToLiveMember", "does not hand over"}}},
 	{"unanswered transfer", []edit{
 		{"internal/core/engine/transport.go", "late := time.NewTimer(t.Lease)", "late := time.NewTimer(time.Hour)"},
@@ -151,7 +151,7 @@ var corrections = []putBack{
 
 	// Members.
 	{"log of a removed member", []edit{
-		{"internal/core/membership/steps.go", "\tm.Running.Go(func() { m.Engine.SendToRemoved(x, index) })\n", ""},
+		{"internal/core/membership/steps.go", "\tm.Running.Go(func() { m.Engine.SendToRemoved(x, index) })\n", "\t_ = index\n"},
 	}, []finding{{"internal/testing/whole", "TestReconfigOwnServer", "FAIL"}}},
 	{"removed", []edit{
 		{"cluster/cluster.go", "\t\tm.Running.Go(m.membership.Watch)\n", ""},
@@ -205,7 +205,7 @@ var corrections = []putBack{
 		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},
 	{"lost disk", []edit{
-		{"internal/core/membership/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.raft.BootstrapCluster(f.first)\n\t\t\tf.openGate(next.cluster)\n\t\t\tif done = true; done {"},
+		{"internal/core/membership/form.go", "if done, err = f.join(at, next.cluster); done {", "_ = at\n\t\t\tf.Engine.Bootstrap(f.first)\n\t\t\tf.openGate(next.cluster)\n\t\t\tif done = true; done {"},
 	}, []finding{{"internal/testing/whole", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.
@@ -216,13 +216,13 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "\tt.engine.disk.Stall.Write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
 	{"snapshot of an earlier term", []edit{
-		{"internal/core/engine/transport.go", "if t.engine.disk.Terms.Newest.Load() > q.Term {", "if t.engine.Terms.Newest.Load() > 1<<63 {"},
+		{"internal/core/engine/transport.go", "if t.engine.disk.Terms.Newest.Load() > q.Term {", "if t.engine.disk.Terms.Newest.Load() > 1<<63 {"},
 	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
 	{"snapshot that cannot be stored", []edit{
 		{"internal/core/engine/transport.go", "why != nil && a.Error != nil {", "false && why != nil && a.Error != nil {"},
 	}, []finding{{"internal/core/engine", "TestInstallFails", "the member does not stop"}}},
 	{"recent entries", []edit{
-		{"internal/core/raftlog/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > recentEntries"},
+		{"internal/core/raftlog/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > RecentEntries"},
 	}, []finding{{"internal/core/raftlog", "TestRecentLog", "are kept, want"}}},
 	{"snapshot and log", []edit{
 		{"internal/core/engine/engine.go", "err := o.disk.Storage.ReconcileLog(); err != nil", "err := error(nil); err != nil"},
@@ -253,7 +253,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "*raft.InstallSnapshotResponse); ok && r.Success {", "*raft.InstallSnapshotResponse); ok && r.Success && false {"},
 	}, []finding{{"cluster", "TestLeaderLostAfterSnapshot", "did not happen: a write"}}},
 	{"entries by a leader that was replaced", []edit{
-		{"internal/core/engine/transport.go", "return t.engine.disk.Terms.Newest.Load() > term", "return false && t.engine.Terms.Newest.Load() > term"},
+		{"internal/core/engine/transport.go", "return t.engine.disk.Terms.Newest.Load() > term", "return false && t.engine.disk.Terms.Newest.Load() > term"},
 	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends"}}},
 	{"a snapshot by a leader that was replaced", []edit{
 		{"internal/core/engine/transport.go", "if t.over(q.Term) {", "if false {"},

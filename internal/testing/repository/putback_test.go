@@ -58,10 +58,10 @@ var putBacks = []putBack{
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
 		{"internal/core/membership/formation.go", "case s.state.Data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
-		{"internal/core/membership/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
+		{"internal/core/membership/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.Data() != s.state.Data():\n"},
 	}, []finding{{"cluster", "TestDifferentSnapshots", "takes part"}, {"internal/core/membership", "TestFormationModel", "different states"}, {"cluster", "TestRestoreInAnyOrder", "FAIL"}}},
 	{"a server accepts the proposal of one with another state", []edit{
-		{"internal/core/membership/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.data() != s.state.data():\n"},
+		{"internal/core/membership/formation.go", "\tcase q.State != s.state:\n", "\tcase q.State.Data() != s.state.Data():\n"},
 	}, []finding{{"internal/core/membership", "TestMayAccept", "FAIL"}}},
 	{"a member goes on that has applied more than its leader has", []edit{
 		{"cluster/pulse.go", "h.Term >= newest && applied > b.End {", "h.Term >= newest && applied > b.End && false {"},
