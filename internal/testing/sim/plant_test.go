@@ -92,7 +92,7 @@ var plants = []plant{
 	}, []string{"session order"}},
 	{"requests after a lost one are not lost", []edit{
 		{"internal/core/propose/propose.go", "\t\t\tp.batcher.lose()\n\t\t\tcontinue", "\t\t\tcontinue"},
-		{"internal/core/propose/propose.go", "\t\t\tp.batcher.lose() // it may be", "\t\t\tsuspended = p.Leader.get().suspended // it may be"},
+		{"internal/core/propose/propose.go", "\t\t\tp.batcher.lose() // it may be", "\t\t\tsuspended = p.Leader.Get().Suspended // it may be"},
 	}, []string{"session order"}},
 	{"an ended session stays in the table", []edit{
 		{"fsm/machine.go", "\tm.sessions.Close(id)\n", "\tif id%2 == 0 {\n\t\tm.sessions.Close(id)\n\t}\n"},
