@@ -21,7 +21,8 @@
 //	transport stream   Raft's messages; those with entries, from a leader to a follower
 //	lone               the transport of a standalone server
 //	notify compact     telling others at once what is committed; when to take snapshots
-//	farewell probes    the log for removed members; what tests of other packages need
+//	watch farewell     telling of another leader; the log for removed members
+//	probes             what tests of other packages need
 //
 // # Goroutines
 //

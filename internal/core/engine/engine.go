@@ -252,19 +252,6 @@ func (e *Engine) Leader() (id uint64, addr string) {
 	return storage.MemberID(i), string(a)
 }
 
-// WatchLeader returns a signal that is raised when Leader may return another one, until stop is called.
-func (e *Engine) WatchLeader() (news wake.Signal, stop func()) {
-	news = wake.NewSignal()
-	o := raft.NewObserver(nil, false, func(o *raft.Observation) bool {
-		if _, ok := o.Data.(raft.LeaderObservation); ok {
-			news.Raise()
-		}
-		return false
-	})
-	e.raft.RegisterObserver(o)
-	return news, func() { e.raft.DeregisterObserver(o) }
-}
-
 // LeadershipChanges receives true when this member begins to lead, and false when it stops. It is one channel, for one receiver,
 // and has only the newest value.
 func (e *Engine) LeadershipChanges() <-chan bool { return e.raft.LeaderCh() }

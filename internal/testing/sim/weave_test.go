@@ -28,6 +28,7 @@ var woven = []string{".", "cluster", "fsm", "internal/core/alive", "internal/cor
 var notWoven = map[string]bool{
 	"internal/core/raftlog/log.go":       true, // go-hclog
 	"internal/core/peer/conn.go":         true, // Raft's transport, which closes connections
+	"internal/core/engine/watch.go":      true, // Raft, which tells of a leader
 	"internal/core/peer/peers.go":        true, // the same
 	"internal/core/storage/bolt.go":      true, // bbolt, as in those below
 	"internal/core/storage/boltpages.go": true,
