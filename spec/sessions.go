@@ -265,10 +265,9 @@ func (w *sessions) heard(m *sessionsOf, e *Event, x *tracked) string {
 	return ""
 }
 
-// answered takes the answer to a write or a sync on a member that does not lead: the leader has heard of the session with it. The
-// request may have waited before it was proposed, but it has come no later than the last one that was touched here.
+// answered takes the answer to a write or a sync on a member that does not lead: the leader has heard of the session with it.
 func (w *sessions) answered(m *sessionsOf, e *Event, x *tracked) string {
-	asked := min(e.Asked, x.heard)
+	asked := min(e.Asked, x.heard) // it may have waited since it was touched
 	asks := m.leads == 0 && w.newest == w.leads && w.led <= asked && e.At-asked <= timing.Believed(x.timeout)
 	return first(is{asks && asked > get(w.known, e.Session).vouched+rounding, "the leader has not heard of the session with it"})
 }
