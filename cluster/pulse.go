@@ -83,7 +83,7 @@ func newPulse(l *lifecycle.Lifecycle, clock *clock, cfg *Config, e *engine.Engin
 func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 
 // state returns this member's state as the engine knows it: Contacts.CompleteState adds what the contacts know,
-// and engine.LogEnd returns the end of the log.
+// and Engine.LogEnd returns the end of the log.
 func (p *pulse) state() election.State {
 	s := election.State{Term: p.engine.NewestTerm(), Stalled: p.stalled(p.moment(), false), Saving: p.engine.SnapshotStall(p.moment())}
 	s.Applied = p.engine.StateIndex()

@@ -19,7 +19,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// stream is an AppendPipeline over a connection of its own (kindStream), from a leader to one
+// stream is an AppendPipeline over a connection of its own (peer.KindStream), from a leader to one
 // follower, for one term. It carries messages of two kinds:
 //
 //   - Raft's AppendEntries, each of which the follower answers;

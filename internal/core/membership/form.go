@@ -436,7 +436,7 @@ func (f *former) form() error {
 }
 
 // follow brings a member without data into the cluster that exists: the one that its list
-// or Config.Join names, the one of its identity, or the one that calls it.
+// or Server.Join names, the one of its identity, or the one that calls it.
 func (f *former) follow() (bool, error) {
 	own := f.own()
 	addrs := []string{f.cfg.Join}

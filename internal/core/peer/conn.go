@@ -263,7 +263,7 @@ func (c *Conn) Look() bool {
 // idleLooks is after how many looks an unused connection is closed, by the side that would
 // send a message over it. The other side waits much longer. What stands between the two may
 // have forgotten such a connection by then, or the other side been restarted. A stream
-// is never unused for tellAgain.
+// is never unused for timing.StreamKeepAlive.
 func (s *Conns) idleLooks() int32 {
 	return int32(2 * max(s.silence, timing.StreamKeepAlive) / (s.silence / timing.LooksPerTimeout))
 }

@@ -34,7 +34,7 @@ const (
 type batcher struct {
 	mu      sync.Mutex
 	room    wake.Broadcast // the entry was taken or given up
-	wake    wake.Signal    // for Proposer.run: there is something to propose
+	wake    wake.Signal    // for Proposer.Run: there is something to propose
 	entry   []byte         // the encoded commands collected so far
 	waiters []fsm.Waiter   // one per command
 	shares  [kinds]share   // what they are from
@@ -76,7 +76,7 @@ func (b *batcher) close() {
 	b.lose()
 }
 
-// pending is the entry that Proposer.run has proposed and waits for. There is one at
+// pending is the entry that Proposer.Run has proposed and waits for. There is one at
 // a time. Only run reports its commands as lost.
 type pending struct {
 	mu      sync.Mutex

@@ -17,14 +17,14 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// The kinds of messages on a connection of kindForward.
+// The kinds of messages on a connection of peer.KindForward.
 const (
 	MsgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
 	MsgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
 	MsgTouched = 'T' // to the leader: a number, or Unanswered, and sessions that were touched
 	MsgHeard   = 'H' // from the leader: the answer to MsgTouched; see takeTouches
 	MsgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
-	MsgIndex   = 'I' // from the leader: the answer to MsgAsk: its number, and an index (see ReadIndex.get) or 0
+	MsgIndex   = 'I' // from the leader: the answer to MsgAsk: its number, and an index (see ReadIndex.Get) or 0
 	MsgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
 	MsgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
@@ -52,7 +52,7 @@ type Link struct {
 	turn    wake.Turn     // held while writing a message
 	refused chan uint64   // numbers of refused entries
 	Heard   chan []byte   // answers to messages of touches
-	asked   uint64        // number of the last question; only Proposer.run uses it
+	asked   uint64        // number of the last question; only Proposer.Run uses it
 	indexes chan []byte   // answers to questions
 	Gone    chan struct{} // closed when the connection is
 
@@ -60,7 +60,7 @@ type Link struct {
 	came  atomic.Bool  // something has come since watch last looked
 }
 
-// leaderLink holds the current link to the leader. Proposer.run and sendTouches share it. Its
+// leaderLink holds the current link to the leader. Proposer.Run and sendTouches share it. Its
 // goroutines are those of the link.
 type leaderLink struct {
 	peers   *peer.Port
@@ -190,7 +190,7 @@ func (l *Link) Send(kind byte, payload []byte) error {
 }
 
 // sendEntry sends an entry to the leader, a long one in parts, so that touches and questions do
-// not wait behind all of it. Only Proposer.run calls it, so the parts of two entries never mix;
+// not wait behind all of it. Only Proposer.Run calls it, so the parts of two entries never mix;
 // after an error the link is closed.
 func (l *Link) sendEntry(entry []byte) error {
 	for len(entry) > maxPart {

@@ -303,7 +303,7 @@ func (p *Proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 	}
 }
 
-// ask asks another member, which leads, for the index that its ReadIndex.get returns, after it
+// ask asks another member, which leads, for the index that its ReadIndex.Get returns, after it
 // has told it that the given sessions are alive (see Touch). It returns false if the caller
 // must retry. It does not wait until the leader vouches for the sessions. The leader may have
 // found one late, but when Touch let the sync pass, the session had two thirds of its timeout

@@ -612,7 +612,9 @@ func (c *client) reconfigure(m *member, votes bool, attempts int) bool {
 
 func (m *member) setMayStop(yes bool) {
 	m.mu.Lock()
-	m.mayStop = yes
+	if m.mayStop = yes; !yes {
+		m.mayNot = time.Now()
+	}
 	m.mu.Unlock()
 }
 

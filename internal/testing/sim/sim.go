@@ -285,6 +285,7 @@ type member struct {
 	srv      *lockkeeper.Server // nil while it is down
 	listener net.Listener
 	mayStop  bool          // it may stop by itself: its disk is full, or it was removed
+	mayNot   time.Time     // since when it may not any more
 	claimed  bool          // reserved by a fault; see claim
 	gone     chan struct{} // closed when srv is stopped
 	faults   []*storeFault
@@ -468,7 +469,7 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 		m.s.h.fault("member %d stops: %v", m.id, err)
 		m.removed.Store(errors.Is(err, lockkeeper.ErrRemoved))
 		m.mu.Lock()
-		mayStop := m.mayStop
+		mayStop := m.mayStop || time.Since(m.mayNot) < time.Second // this goroutine may have slept meanwhile
 		m.mu.Unlock()
 		if m.wrong.Load() {
 			return
