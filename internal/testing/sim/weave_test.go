@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -40,6 +41,26 @@ var notWoven = map[string]bool{
 	"internal/core/storage/verify.go":    true,
 	"internal/core/storage/wal.go":       true, // raft-wal
 	"internal/core/storage/memory.go":    true, // belongs to the simulation, which causes faults through it
+}
+
+// TestWoven checks that no package of a server was forgotten: while one of its mutexes that is not woven is held, a point in a package
+// that is would stop virtual time.
+func TestWoven(t *testing.T) {
+	files, err := filepath.Glob("../../../internal/core/*/*.go")
+	if err != nil || len(files) < 50 {
+		t.Fatal(len(files), err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir := "internal/core/" + filepath.Base(filepath.Dir(f))
+		leaf := dir == "internal/core/stopwatch" // which calls nothing
+		if locks := regexp.MustCompile(`\bsync\.(RW)?Mutex\b`).Match(b); locks && !strings.HasSuffix(f, "_test.go") && !leaf && !slices.Contains(woven, dir) {
+			t.Errorf("%s has a mutex, and is not in the list woven", dir)
+		}
+	}
 }
 
 // weave returns the servers' files with points in them, and with the mutexes and the Once of package
