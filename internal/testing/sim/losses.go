@@ -55,23 +55,40 @@ func (m *member) index() (n uint64, runs bool) {
 	return n, true
 }
 
-// settled reports whether all members that have ever run are running, have their own
-// roles as far as they know, and have applied everything up to some recent entries. Then
+// settled reports whether all members that have ever run are running, all have their
+// roles in the lists of all of them, and have applied everything up to some recent entries. Then
 // each of them has all that it has ever acknowledged, and may lose its disk.
 func (s *sim) settled() bool {
 	most, least := uint64(0), uint64(math.MaxUint64)
+	var roles []lockkeeper.Peer
+	var lists [][]lockkeeper.Peer
 	for _, m := range s.members {
 		if m.absent.Load() {
 			continue
 		}
 		n, runs := m.index()
 		srv := m.server()
-		if !runs || m.wrong.Load() || srv == nil || !slices.ContainsFunc(srv.Members(), func(p lockkeeper.Peer) bool { return p.ID == m.id && p.Observer == !m.votes() }) {
+		if !runs || m.wrong.Load() || srv == nil {
 			return false
 		}
 		most, least = max(most, n), min(least, n)
+		roles, lists = append(roles, lockkeeper.Peer{ID: m.id, Observer: !m.votes()}), append(lists, srv.Members())
 	}
-	return least >= most-min(most, 20)
+	return least >= most-min(most, 20) && haveRoles(lists, roles)
+}
+
+// haveRoles reports whether the members have their roles in all lists. In its own, a member that has just come back
+// with an empty disk may still be the voter that it was, when it catches up: the others know that it is an
+// observer for now.
+func haveRoles(lists [][]lockkeeper.Peer, roles []lockkeeper.Peer) bool {
+	for _, list := range lists {
+		for _, x := range roles {
+			if !slices.ContainsFunc(list, func(p lockkeeper.Peer) bool { return p.ID == x.ID && p.Observer == x.Observer }) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // awaitSettled waits until the cluster has recovered from the loss of a disk. Until then no

@@ -22,6 +22,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/testing/sim/perturb"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
@@ -123,6 +124,29 @@ func runWoven(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestHaveRoles checks that a member that has lost its disk counts as an observer although its own list, an old one, says that it votes.
+func TestHaveRoles(t *testing.T) {
+	list := func(observers ...uint64) (l []lockkeeper.Peer) {
+		for id := uint64(1); id <= 3; id++ {
+			l = append(l, lockkeeper.Peer{ID: id, Observer: slices.Contains(observers, id)})
+		}
+		return l
+	}
+	for _, c := range []struct {
+		name  string
+		lists [][]lockkeeper.Peer
+		want  bool
+	}{
+		{"all vote", [][]lockkeeper.Peer{list(), list(), list()}, true},
+		{"member 1 does not know that it is an observer", [][]lockkeeper.Peer{list(), list(1), list(1)}, false},
+		{"member 1 knows no list", [][]lockkeeper.Peer{nil, list(), list()}, false},
+	} {
+		if got := haveRoles(c.lists, list()); got != c.want {
+			t.Errorf("%s: haveRoles = %v", c.name, got)
+		}
 	}
 }
 
