@@ -216,14 +216,14 @@ func TestStuckFollower(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, leader, m, _ := wired(t, nil)
 		time.Sleep(10 * time.Second)
-		before := running(").handleConn(") + running(").takeStream(")
+		before := running("transport).take(")
 		release := make(chan struct{})
 		m.cfg.Memory.SetFault(func() error { <-release; return nil })
 		for i := range 20 {
 			fill(t, leader, string(rune('A'+i)), 1, 900_000)
 			time.Sleep(8 * time.Second)
 		}
-		if now := running(").handleConn(") + running(").takeStream("); now > before+10 {
+		if now := running("transport).take("); now > before+10 {
 			t.Errorf("%d connections of Raft are open, %d before", now, before)
 		}
 		m.cfg.Memory.SetFault(nil)

@@ -69,10 +69,10 @@ func TestStreamChaos(t *testing.T) {
 				case 0, 1:
 					half := rnd(3)
 					n.forget(func(w *wire) bool {
-						return (w.kind == peer.KindStream || rnd(2) == 0 && w.kind == peer.KindRaft) && (half == 2 || w.dialed == (half == 0)) && rnd(2) == 0
+						return w.kind == peer.KindRaft && (half == 2 || w.dialed == (half == 0)) && rnd(2) == 0
 					})
 				case 2:
-					n.end(func(w *wire) bool { return w.kind == peer.KindStream && rnd(2) == 0 })
+					n.end(func(w *wire) bool { return w.stream && rnd(2) == 0 })
 				case 3:
 					x := at(rnd(3))
 					x.beginTerm(x.engine.Term() + 1)

@@ -370,7 +370,7 @@ func TestForgottenTogether(t *testing.T) {
 			net, leader, m, _ := wired(t, nil)
 			fill(t, m, "n", 1, 1)
 			time.Sleep(10*time.Second + time.Duration(i)*200*time.Millisecond)
-			net.forget(between(leader, m, peer.KindForward, peer.KindRaft, peer.KindStream))
+			net.forget(between(leader, m, peer.KindForward, peer.KindRaft))
 			if took, most := did(t, m, someWrite()), m.contacts.ElectionTimeout*5/2; took > most {
 				t.Errorf("it is done after %v, should be within %v", took, most)
 			}

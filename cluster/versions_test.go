@@ -71,7 +71,7 @@ func TestNewerPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
 		for range 100 {
-			for _, kind := range []byte{peer.KindRaft, peer.KindStream, peer.KindForward, peer.KindAdmin} {
+			for _, kind := range []byte{peer.KindRaft, peer.KindForward, peer.KindAdmin} {
 				c, err := f.net.Host("d").Dial(t.Context(), "a:1")
 				if err != nil {
 					t.Fatal(err)

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -74,6 +75,7 @@ type wire struct {
 
 	mu        sync.Mutex
 	kind      byte // 0 until the first byte
+	stream    bool // it is the leader's end of a stream: what is committed was written
 	read      int  // bytes
 	forgotten bool
 	hole      net.Conn // what is read from when the connection is forgotten
@@ -85,6 +87,7 @@ func (w *wire) note(p []byte, read int) (forgotten bool) {
 	if w.kind == 0 && len(p) > 0 {
 		w.kind = p[0]
 	}
+	w.stream = w.stream || w.dialed && w.kind == peer.KindRaft && read == 0 && bytes.HasPrefix(p, []byte("C"))
 	w.read += read
 	return w.forgotten
 }
@@ -246,6 +249,11 @@ func between(a, b *Member, kinds ...byte) func(w *wire) bool {
 	return func(w *wire) bool {
 		return (w.from == hostOf(a) && w.to == hostOf(b) || w.from == hostOf(b) && w.to == hostOf(a)) && (len(kinds) == 0 || slices.Contains(kinds, w.kind))
 	}
+}
+
+// streamTo matches the leader's end of its stream to another member, once it has said over it what is committed.
+func streamTo(leader, to *Member) func(w *wire) bool {
+	return func(w *wire) bool { return w.stream && w.from == hostOf(leader) && w.to == hostOf(to) }
 }
 
 // when calls f once, when bytes have come on a connection that matches.

@@ -18,7 +18,8 @@
 // # Files
 //
 //	engine elect       what others call; making Raft hold and lose elections
-//	transport stream   Raft's messages; those with entries, from a leader to a follower
+//	transport exchange Raft's messages: what is done about them, and how they are sent and received
+//	stream             those from a leader to a follower, one after the other without waiting
 //	lone               the transport of a standalone server
 //	notify compact     telling others at once what is committed; when to take snapshots
 //	watch farewell     telling of another leader; the log for removed members
@@ -30,11 +31,11 @@
 // lifecycle.Lifecycle.Running:
 //
 //   - compactor.run has Raft take snapshots (compact.go). AsyncLog.Run writes what Raft has already sent to others.
-//   - The transport passes Raft's incoming messages on (transport.go). Each one for which Raft is too busy at the moment has
-//     a goroutine until Raft takes it, and each snapshot one until it is installed. The transport also waits for an election
-//     timeout for an answer to TimeoutNow, and runs peer.Conns.Run, which watches Raft's connections.
-//   - dialStream connects for a stream. The leader's end of each stream has one goroutine, until Raft closes it, and the
-//     follower's end two, until the connection ends (stream.go).
+//   - transport.take reads a connection's messages, in the goroutine of the peer port, until the connection ends. It has another one that sends
+//     the answers (exchange.go). The transport also waits for an election
+//     timeout for an answer to TimeoutNow, and runs peer.Conns.Run, which watches the connections.
+//   - refill connects to a member that a stream may follow to. The leader's end of each stream has one goroutine, until Raft closes
+//     it (stream.go).
 //
 // SpreadCommitIndex runs one goroutine for each other member until the list of members changes or it is stopped. HandOver runs
 // one for each that it asks. SendToRemoved ends after two seconds, or when a message fails.

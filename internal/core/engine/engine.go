@@ -75,7 +75,7 @@ func New(cfg Config, life *lifecycle.Lifecycle, replica *fsm.Replica) *Engine {
 	e.compactor = newCompactor(e)
 	if cfg.Port != nil {
 		e.transport = newTransport(e)
-		cfg.Port.Serve[peer.KindRaft], cfg.Port.Serve[peer.KindStream] = e.transport.take, e.transport.takeStream
+		cfg.Port.Serve[peer.KindRaft] = e.transport.take
 		cfg.Port.Term = e.NewestTerm
 	}
 	return e
@@ -107,7 +107,7 @@ func (e *Engine) Start() error {
 	if t := e.transport; t != nil {
 		e.last = max(5*t.ElectionTimeout, 10*time.Second)
 		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = e.last, e.last, e.last
-		t.open()
+		t.wg.Go(t.conns.Run)
 		trans, cut = t, t.peers.Closed
 	}
 	where := func(err error) error { return fmt.Errorf("%s: %w", e.disk.Storage.Name, err) }
@@ -165,7 +165,6 @@ func (e *Engine) Close() (err error) {
 	}
 	if e.transport != nil {
 		e.transport.peers.Close()
-		e.transport.close()
 	}
 	if down != nil {
 		err = down.Error()

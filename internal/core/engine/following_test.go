@@ -167,7 +167,7 @@ func TestEntriesByDeposed(t *testing.T) {
 			if err := l.wire.InstallSnapshot("2", "b:1", q, new(raft.InstallSnapshotResponse), &state); !errors.Is(err, errDeposed) {
 				t.Errorf("it sends a snapshot of term %d in term 3: %v", term, err)
 			}
-			l.wire.NetworkTransport.AppendEntries("2", "b:1", own, new(raft.AppendEntriesResponse)) // was sent before, and comes late
+			l.wire.exchange("b:1", own, new(raft.AppendEntriesResponse)) // was sent before, and comes late
 			time.Sleep(time.Second)
 			l.alive()
 		})

@@ -101,17 +101,17 @@ func (m member) write(t *testing.T, n int) {
 // for it are noted in contacts.
 func openTransport(t *testing.T, network *memnet.Network, host string) openedTransport {
 	t.Helper()
-	return openTransportOn(t, network.Host(host), host)
+	return openTransportOn(t, network.Host(host), 1, host)
 }
 
-func openTransportOn(t *testing.T, network peer.Network, host string) (o openedTransport) {
+func openTransportOn(t *testing.T, network peer.Network, id uint64, host string) (o openedTransport) {
 	t.Helper()
-	x := newMember(1, host+":1", network)
+	x := newMember(id, host+":1", network)
 	o.contacts, o.transport = x.cfg.Contacts, x.transport
 	if err := x.cfg.Port.Open(); err != nil {
 		t.Fatal(err)
 	}
-	o.transport.open()
+	o.transport.wg.Go(o.transport.conns.Run)
 	x.cfg.Port.Start()
 	o.end = sync.OnceFunc(func() { x.Engine.Close() })
 	t.Cleanup(o.end)
@@ -147,7 +147,11 @@ func streamOf(t *testing.T, leader openedTransport) *stream {
 	t.Helper()
 	var p raft.AppendPipeline
 	testkit.Eventually(t, "a stream", func() bool {
-		var err error
+		c, err := leader.dial("follower:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		leader.putIdle("follower:1", c)
 		if p, err = leader.transport.AppendEntriesPipeline("2", "follower:1"); err != nil && err != raft.ErrPipelineReplicationNotSupported {
 			t.Fatal(err)
 		}

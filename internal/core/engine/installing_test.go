@@ -260,7 +260,7 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 		sent := make(chan error, 1)
 		var r raft.InstallSnapshotResponse
 		go func() {
-			sent <- leader.transport.NetworkTransport.InstallSnapshot("2", "follower:1", &raft.InstallSnapshotRequest{Size: int64(len(data))}, &r, there)
+			sent <- leader.transport.sendSnapshot("follower:1", &raft.InstallSnapshotRequest{Size: int64(len(data))}, &r, there)
 		}()
 		for rest := data; len(rest) > 0; rest = rest[len(data)/30:] { // it takes longer than an election timeout
 			select {
@@ -294,12 +294,12 @@ func TestSnapshotBeforeRaft(t *testing.T) {
 }
 
 // likeMessages is a snapshot that Raft would take for messages.
-var likeMessages = bytes.Repeat([]byte{3, 0x90}, 1<<20) // TimeoutNow
+var likeMessages = bytes.Repeat([]byte("T"), 1<<20) // TimeoutNow
 
 // sendSnapshot sends likeMessages, as fast as data delivers it.
 func sendSnapshot(from openedTransport, term uint64, data io.Reader) error {
 	q := raft.InstallSnapshotRequest{RPCHeader: raft.RPCHeader{ID: []byte("1")}, Term: term, Size: int64(len(likeMessages))}
-	return from.transport.NetworkTransport.InstallSnapshot("2", "follower:1", &q, new(raft.InstallSnapshotResponse), data)
+	return from.transport.sendSnapshot("follower:1", &q, new(raft.InstallSnapshotResponse), data)
 }
 
 // brokenSpool fails at one of its steps.
@@ -517,6 +517,30 @@ func TestSnapshotInGulps(t *testing.T) {
 	}
 }
 
+// TestSnapshotStops: a leader sends half of a snapshot, and then nothing, as if the network had forgotten the connection. The
+// follower gives that up in about an election timeout, and is ready for another one.
+func TestSnapshotStops(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader, follower := openTransports(t)
+		follower.engine.disk.Storage = storage.NewMemory().Open()
+		stop := make(chan struct{})
+		leader.sending(4<<20, func(read int) {
+			if read > 2<<20 {
+				<-stop
+			}
+		})
+		time.Sleep(leader.ElectionTimeout / 2)
+		if follower.receiving.TryTake() {
+			t.Error("the follower receives no snapshot")
+		}
+		time.Sleep(leader.ElectionTimeout)
+		if !follower.receiving.TryTake() {
+			t.Error("the follower still waits for the snapshot")
+		}
+		close(stop)
+	})
+}
+
 // takesSnapshot checks that the follower's Raft is given a snapshot of the leader of term.
 func takesSnapshot(t *testing.T, leader, follower openedTransport, term uint64) {
 	t.Helper()
@@ -575,7 +599,7 @@ func (o openedTransport) sending(size int, at func(read int)) (read *int, done c
 		return len(p), nil
 	})
 	go func() {
-		done <- o.NetworkTransport.InstallSnapshot("2", "follower:1", &raft.InstallSnapshotRequest{Size: int64(size)}, new(raft.InstallSnapshotResponse), data)
+		done <- o.sendSnapshot("follower:1", &raft.InstallSnapshotRequest{Size: int64(size)}, new(raft.InstallSnapshotResponse), data)
 	}()
 	return read, done
 }

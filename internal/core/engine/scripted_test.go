@@ -86,7 +86,7 @@ func (l *scriptedLeader) send(first, last uint64) (*raft.AppendEntriesResponse, 
 		q.Entries = append(q.Entries, &sent)
 	}
 	r := new(raft.AppendEntriesResponse)
-	return r, l.wire.NetworkTransport.AppendEntries("2", "b:1", q, r)
+	return r, l.wire.exchange("b:1", q, r)
 }
 
 // addMember has the leader propose a list with a fourth server.
@@ -98,7 +98,7 @@ func (l *scriptedLeader) addMember() {
 // compareAt asks whether the follower has the leader's log up to the entry at index.
 func (l *scriptedLeader) compareAt(index uint64) (*raft.AppendEntriesResponse, error) {
 	r := new(raft.AppendEntriesResponse)
-	return r, l.wire.NetworkTransport.AppendEntries("2", "b:1", &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: index, PrevLogTerm: l.log[index-1].Term}, r)
+	return r, l.wire.exchange("b:1", &raft.AppendEntriesRequest{RPCHeader: l.wire.header(), Term: l.term, PrevLogEntry: index, PrevLogTerm: l.log[index-1].Term}, r)
 }
 
 // open opens the follower's storage.
@@ -256,7 +256,7 @@ func (l *scriptedLeader) install(index uint64) (*raft.InstallSnapshotResponse, e
 		l.t.Fatal(err)
 	}
 	r := new(raft.InstallSnapshotResponse)
-	return r, l.wire.NetworkTransport.InstallSnapshot("2", "b:1", &raft.InstallSnapshotRequest{
+	return r, l.wire.sendSnapshot("b:1", &raft.InstallSnapshotRequest{
 		RPCHeader: l.wire.header(), SnapshotVersion: 1, Term: l.term, LastLogIndex: index, LastLogTerm: l.log[index-1].Term,
 		Configuration: raft.EncodeConfiguration(storage.Configuration(l.members)), ConfigurationIndex: 1, Size: int64(b.Len()),
 	}, r, &b)
@@ -316,7 +316,7 @@ func (zeros) Uint64() uint64 { return 0 }
 // beginTerm has the follower begin a term.
 func (o openedTransport) beginTerm(term uint64) (*raft.RequestVoteResponse, error) {
 	r := new(raft.RequestVoteResponse)
-	return r, o.NetworkTransport.RequestVote("2", "b:1", &raft.RequestVoteRequest{RPCHeader: o.header(), Term: term, LeadershipTransfer: true}, r)
+	return r, o.exchange("b:1", &raft.RequestVoteRequest{RPCHeader: o.header(), Term: term, LeadershipTransfer: true}, r)
 }
 
 // sends is send for a message that the follower has to accept.

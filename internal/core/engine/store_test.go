@@ -183,7 +183,7 @@ func TestVoteNotStored(t *testing.T) {
 		var r raft.RequestVoteResponse
 		var sent sync.WaitGroup
 		sent.Go(func() {
-			l.wire.NetworkTransport.RequestVote("2", "b:1", &raft.RequestVoteRequest{
+			l.wire.exchange("b:1", &raft.RequestVoteRequest{
 				RPCHeader: l.wire.header(), Term: l.term + 1, LastLogIndex: l.last() + 1, LastLogTerm: l.term, LeadershipTransfer: true,
 			}, &r)
 		})

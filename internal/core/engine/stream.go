@@ -1,25 +1,19 @@
 package engine
 
 import (
-	"bufio"
-	"encoding/binary"
-	"errors"
-	"io"
 	"net"
 	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/entries"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
-	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
-	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftwire"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// stream is an AppendPipeline over a connection of its own (peer.KindStream), from a leader to one
+// stream is an AppendPipeline: it has a connection of Raft's messages to itself, from a leader to one
 // follower, for one term. It carries messages of two kinds:
 //
 //   - Raft's AppendEntries, each of which the follower answers;
@@ -77,64 +71,19 @@ func (c *entryCall) Response() *raft.AppendEntriesResponse { return c.r }
 // gather for the next message.
 const mostUnanswered = 2
 
-// dialing is an attempt to connect for a stream.
-type dialing struct {
-	ended time.Time  // zero while it is under way
-	conn  *peer.Conn // nil if it has failed
-}
-
-// dialStream begins to connect to a member, unless that is under way or has just succeeded. Raft opens a
-// stream when the member has accepted a single message: beside that, the connection is made, so that
-// one need not wait for it.
-func (t *transport) dialStream(target raft.ServerAddress) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if d := t.dials[target]; d != nil && (d.ended.IsZero() || d.fresh() || d.conn == nil && time.Since(d.ended) < timing.Redial(t.ElectionTimeout)) {
-		return
-	}
-	t.dials[target] = new(dialing)
-	t.wg.Go(func() {
-		d := t.connect(target)
-		t.mu.Lock()
-		t.dials[target] = d
-		t.mu.Unlock()
-	})
-}
-
-// fresh reports whether the connection can be used. One that is not used soon is closed by peer.Conns.Run.
-func (d *dialing) fresh() bool { return d.conn != nil && time.Since(d.ended) < timing.StreamKeepAlive }
-
-func (t *transport) connect(target raft.ServerAddress) *dialing {
-	c, err := t.peers.DialTwice(t.peers.Ctx, string(target), peer.KindStream, t.engine.idOf(string(target)), t.ElectionTimeout)
-	d := new(dialing)
-	if err == nil {
-		if c.(*peer.Outgoing).AwaitWelcome(t.ElectionTimeout) == nil {
-			d.conn = t.conns.NewConn(c, string(target))
-			d.conn.Unasked.Store(true)
-		}
-	}
-	d.ended = time.Now()
-	return d
-}
-
-// openStream makes a stream to a member if there is a connection for it. It does not wait for one,
-// since Raft can send single messages meanwhile.
+// openStream makes a stream to a member of an idle connection, if another one is left for single messages. Otherwise Raft sends
+// only those until a further connection has been made.
 func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*stream, error) {
-	t.mu.Lock()
-	d := t.dials[target]
-	if d == nil || !d.fresh() {
-		t.mu.Unlock()
-		t.dialStream(target)
+	c := t.takeIdle(target, 1)
+	if c == nil {
+		t.refill(target)
 		return nil, raft.ErrPipelineReplicationNotSupported // for now
 	}
-	delete(t.dials, target) // no other stream may use the connection
-	t.mu.Unlock()
+	c.Unasked.Store(true)
 	s := &stream{
-		t: t, to: id, conn: d.conn, answers: make(chan raft.AppendFuture),
+		t: t, to: id, conn: c, answers: make(chan raft.AppendFuture),
 		room: wake.NewSignal(), gone: make(chan struct{}), done: make(chan struct{}), turn: wake.NewTurn(),
 	}
-	from := t.header().Addr
-	s.out = append(binary.BigEndian.AppendUint16(s.out, uint16(len(from))), from...) // sent with the first message
 	t.wg.Go(s.read)
 	return s, nil
 }
@@ -215,7 +164,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	if first {
 		s.t.begin(s, q.Term)
 	}
-	s.write(entries.Append(s.out, q), s.conn.Ask)
+	s.write(raftwire.Append(s.out, q), s.conn.Ask)
 	s.turn.Give()
 	s.tell()
 	for {
@@ -272,7 +221,7 @@ func (s *stream) tell() {
 		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
 		s.mu.Unlock()
 		if owes {
-			s.write(entries.AppendCommit(s.out, q), s.conn.Tell)
+			s.write(raftwire.AppendCommit(s.out, q), s.conn.Tell)
 		}
 		s.turn.Give()
 	}
@@ -346,7 +295,7 @@ func (s *stream) read() {
 	defer s.end() // unblocks Raft if it is sending
 	for {
 		var r raft.AppendEntriesResponse // no success if the connection has failed
-		entries.ReadAnswer(s.conn, &r)
+		raftwire.ReadAnswer(s.conn, &r)
 		s.mu.Lock()
 		var call *entryCall
 		if len(s.sent) > 0 {
@@ -369,115 +318,6 @@ func (s *stream) read() {
 		}
 		if !r.Success {
 			return
-		}
-	}
-}
-
-// takeStream handles the other end of a stream, until that is closed. While Raft's main goroutine
-// handles a message, perhaps with a slow disk, the next one is read, so that this member knows
-// early what is committed.
-func (t *transport) takeStream(nc net.Conn) {
-	c := t.conns.NewConn(nc, "")
-	a := &followerEnd{
-		t: t, conn: c, answers: make(chan raft.RPCResponse, mostOwed), owed: make(chan struct{}, mostOwed),
-		commits: make(chan raft.RPC, 1), over: make(chan struct{}), mute: make(chan struct{}),
-	}
-	var answering sync.WaitGroup
-	answering.Go(a.answer)
-	if err := a.read(nc.(peer.Incoming).From); !errors.Is(err, io.EOF) && !raftlog.OfConnection(err) {
-		t.peers.Log.Info("the connection for entries ends", "peer", nc.(peer.Incoming).From, "error", err)
-	}
-	close(a.over)
-	answering.Wait()
-}
-
-// followerEnd is a follower's end of a stream.
-type followerEnd struct {
-	t       *transport
-	conn    *peer.Conn
-	answers chan raft.RPCResponse // from Raft's main goroutine, which never has to wait: there are at most mostOwed
-	owed    chan struct{}         // holds one for each message that is not answered
-	commits chan raft.RPC         // the newest message that needs no answer, if Raft was busy when it came
-	over    chan struct{}         // closed by takeStream when read has ended
-	mute    chan struct{}         // closed when answer has ended
-}
-
-// mostOwed is how many messages of a stream may be unanswered. A leader sends fewer.
-const mostOwed = 2 * mostUnanswered
-
-// read hands the messages to Raft until the connection ends. It returns why that was.
-func (f *followerEnd) read(from uint64) error {
-	in := bufio.NewReaderSize(f.conn, timing.MaxWrite)
-	n, err := entries.Peek(in, 2)
-	if err != nil {
-		return err
-	}
-	addr, err := peer.ReadBytes(in, int(binary.BigEndian.Uint16(n)))
-	if err != nil {
-		return err
-	}
-	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(storage.ServerID(from)), Addr: addr}
-	for {
-		q, asks, err := entries.Read(in)
-		if err != nil {
-			return err
-		}
-		q.RPCHeader = header
-		f.conn.Begun.Store(in.Buffered() > 0)
-		f.t.engine.leaderCommit.Hear(q)
-		if asks {
-			select {
-			case f.owed <- struct{}{}:
-				f.conn.Owed.Add(1)
-			case <-f.mute:
-				return net.ErrClosed
-			case <-f.t.peers.Ctx.Done():
-				return net.ErrClosed
-			}
-			f.t.deliver(raft.RPC{Command: q, RespChan: f.answers})
-			continue
-		}
-		rpc := raft.RPC{Command: q, RespChan: make(chan raft.RPCResponse, 1)}
-		select {
-		case f.t.rpcs <- rpc:
-		default: // answer does it. An older one is not needed any more
-			select {
-			case <-f.commits:
-			default:
-			}
-			f.commits <- rpc
-		}
-	}
-}
-
-// answer sends Raft's answers, and hands to Raft what read leaves to it, until the connection ends.
-func (f *followerEnd) answer() {
-	defer close(f.mute)
-	defer f.conn.Close()
-	var (
-		out  []byte
-		next raft.RPC
-		rpcs chan<- raft.RPC // nil if there is no next
-	)
-	for {
-		select {
-		case next = <-f.commits:
-			rpcs = f.t.rpcs
-		case rpcs <- next:
-			rpcs = nil
-		case <-f.over:
-			return
-		case r := <-f.answers:
-			resp, ok := r.Response.(*raft.AppendEntriesResponse)
-			if r.Error != nil || !ok {
-				return
-			}
-			out = entries.AppendAnswer(out[:0], resp)
-			if _, err := f.conn.Write(out); err != nil {
-				return
-			}
-			<-f.owed
-			f.conn.Owed.Add(-1)
 		}
 	}
 }

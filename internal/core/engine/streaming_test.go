@@ -2,7 +2,6 @@ package engine
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"runtime"
 	"slices"
@@ -14,8 +13,8 @@ import (
 
 	"github.com/hashicorp/raft"
 
-	"github.com/lockkeeper/lockkeeper/internal/core/entries"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftwire"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 )
@@ -267,13 +266,12 @@ func TestNobodyReadsAnswers(t *testing.T) {
 	streamTo(t, succeed, func(leader, follower openedTransport, s *stream) {
 		open := follower.countStreams()
 		for range 3 {
-			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindStream, 0)
+			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindRaft, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.SetWriteDeadline(time.Now().Add(time.Second))
-			_, err = io.WriteString(c, "\x00\x01a")
-			message := entries.Append(nil, &raft.AppendEntriesRequest{Term: 1})
+			message := raftwire.Append(nil, &raft.AppendEntriesRequest{Term: 1})
 			for err == nil {
 				_, err = c.Write(message)
 			}
@@ -293,9 +291,9 @@ func TestCommitsHideNoSilence(t *testing.T) {
 		// A new stream, whose follower answers the greeting and hangs.
 		s.Close()
 		synctest.Wait()
-		takes := follower.peers.Serve[peer.KindStream]
+		takes := follower.peers.Serve[peer.KindRaft]
 		stop := make(chan struct{})
-		follower.peers.Serve[peer.KindStream] = func(c net.Conn) { <-stop; c.Close() }
+		follower.peers.Serve[peer.KindRaft] = func(c net.Conn) { <-stop; c.Close() }
 		s = streamOf(t, leader)
 		q := entryAt(2, 1)
 		for i := range uint64(9) {
@@ -312,7 +310,7 @@ func TestCommitsHideNoSilence(t *testing.T) {
 		}
 		s.Close()
 		close(stop)
-		follower.peers.Serve[peer.KindStream] = takes
+		follower.peers.Serve[peer.KindRaft] = takes
 	})
 }
 
@@ -324,7 +322,7 @@ func TestHangUps(t *testing.T) {
 		synctest.Wait()
 		open := follower.countStreams()
 		for i := range 200 {
-			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindStream, 0)
+			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindRaft, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -332,7 +330,7 @@ func TestHangUps(t *testing.T) {
 			if i%2 == 0 {
 				q = entryAt(uint64(i+1), 0)
 			}
-			c.Write(entries.AppendCommit(entries.Append([]byte("\x00\x01a"), q), &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 1}))
+			c.Write(raftwire.AppendCommit(raftwire.Append(nil, q), &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 1}))
 			time.Sleep(time.Millisecond)
 			c.Close()
 		}
@@ -370,8 +368,8 @@ func TestLateStreamHidesNone(t *testing.T) {
 
 // countStreams counts the connections for streams that a follower handles.
 func (o openedTransport) countStreams() *atomic.Int32 {
-	takes, open := o.peers.Serve[peer.KindStream], new(atomic.Int32)
-	o.peers.Serve[peer.KindStream] = func(c net.Conn) {
+	takes, open := o.peers.Serve[peer.KindRaft], new(atomic.Int32)
+	o.peers.Serve[peer.KindRaft] = func(c net.Conn) {
 		open.Add(1)
 		takes(c)
 		open.Add(-1)

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -24,16 +22,16 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// transport is Raft's network transport with some methods replaced.
+// transport implements [raft.Transport] on the peer port. All of Raft's messages go over connections of peer.KindRaft, of
+// which each carries one at a time, unless a [stream] has it. The goroutine of a connection at its receiver reads the messages,
+// hands them to Raft's main goroutine, or handles them itself.
 type transport struct {
-	*raft.NetworkTransport // nil before open
 	timing.Times
 	life      *lifecycle.Lifecycle
 	engine    *Engine
 	peers     *peer.Port
 	rpcs      chan raft.RPC  // for Raft's main goroutine
 	conns     *peer.Conns    // that are open
-	accepted  chan net.Conn  // from the peer port; see take
 	receiving wake.Turn      // held while a snapshot is received
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() timing.Moment
@@ -47,9 +45,12 @@ type transport struct {
 	away       map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
 	waiting    map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
 	streams    map[raft.ServerID]*stream
-	streamTerm uint64                          // the latest term of a stream
-	dials      map[raft.ServerAddress]*dialing // see dialStream
-	snapshots  map[raft.ServerID]sentSnapshot  // the last one that each member was sent
+	streamTerm uint64                              // the latest term of a stream
+	idle       map[raft.ServerAddress][]*peer.Conn // over which nothing is under way; the one used last is at the end
+	refilling  map[raft.ServerAddress]bool         // see refill
+	snapshots  map[raft.ServerID]sentSnapshot      // the last one that each member was sent
+
+	heartbeat func(raft.RPC) // Raft's, for heartbeats that change nothing; see SetHeartbeatHandler
 }
 
 // sentSnapshot is a snapshot that was sent in a term, perhaps several times in a row.
@@ -78,46 +79,10 @@ func newTransport(e *Engine) *transport {
 	t := &transport{
 		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now, voted: e.cfg.Contacts.Accepted,
 		away: map[uint64]chan struct{}{}, waiting: map[string][]*waiting{},
-		accepted: make(chan net.Conn),
-		streams:  map[raft.ServerID]*stream{}, dials: map[raft.ServerAddress]*dialing{}, snapshots: map[raft.ServerID]sentSnapshot{},
+		streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, refilling: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns = peer.NewConns(port, times.ElectionTimeout, e.cfg.Contacts.SeenAlive, e.idOf, &t.wg)
 	return t
-}
-
-// open starts passing messages on, until the peer port is closed. The peer port must
-// be open.
-func (t *transport) open() {
-	t.NetworkTransport = raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
-		Stream: raftLayer{t}, MaxPool: maxPool, Logger: raftlog.Logger(t.peers.Log), MsgpackUseNewTimeFormat: true,
-	})
-	t.wg.Go(t.conns.Run)
-	t.wg.Go(func() {
-		for {
-			select {
-			case rpc := <-t.NetworkTransport.Consumer():
-				t.dispatch(rpc)
-			case <-t.peers.Ctx.Done():
-				return
-			}
-		}
-	})
-}
-
-// take hands a connection that another member has opened over to Raft.
-func (t *transport) take(c net.Conn) {
-	select {
-	case t.accepted <- c:
-	case <-t.peers.Ctx.Done():
-		c.Close()
-	}
-}
-
-// close closes it, if it was opened.
-func (t *transport) close() {
-	if t.NetworkTransport != nil {
-		t.Close()
-	}
 }
 
 // header returns the header for Raft messages sent by this member.
@@ -126,19 +91,22 @@ func (t *transport) header() raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: t.EncodePeer(id, t.LocalAddr())}
 }
 
-// dispatch passes a message on, without waiting for that.
-func (t *transport) dispatch(rpc raft.RPC) {
+// dispatch handles a message that another member has sent: it is handed to Raft's main goroutine, or answered in the place of
+// that. If dispatch returns an error, the rest of the message may be unread.
+func (t *transport) dispatch(rpc raft.RPC) error {
 	if t.engine.Abstains() && t.keepOut(rpc) {
-		return
+		return nil
 	}
 	switch q := rpc.Command.(type) {
 	case *raft.AppendEntriesRequest:
+		if isHeartbeat(q) && t.takeHeartbeat(rpc, q) {
+			return nil
+		}
 		t.engine.leaderCommit.Hear(q)
 		if t.lacks(q) {
-			t.wg.Go(func() { t.answerLacking(rpc) })
-			return
+			t.answerLacking(rpc)
+			return nil
 		}
-		t.hand(rpc)
 	case *raft.RequestVoteRequest:
 		// Raft refuses a candidate that has no vote in the newest list that it has here. That
 		// list may be old, and then a majority of the members might never elect a leader. It
@@ -150,17 +118,13 @@ func (t *transport) dispatch(rpc raft.RPC) {
 		// is not another server, which has got the address meanwhile.
 		q.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)
 		q.ID = nil
-		t.hand(rpc)
 	case *raft.InstallSnapshotRequest:
-		t.wg.Go(func() { t.receive(rpc) })
+		return t.install(rpc)
 	case *raft.TimeoutNowRequest:
-		t.wg.Go(func() {
-			t.engine.endElection(t.ElectionTimeout)
-			t.pass(rpc)
-		})
-	default:
-		t.hand(rpc)
+		t.engine.endElection(t.ElectionTimeout)
 	}
+	t.pass(rpc)
+	return nil
 }
 
 // errDeposed is the error of a message that is not sent.
@@ -225,20 +189,6 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 	}
 }
 
-// hand is pass without waiting.
-func (t *transport) hand(rpc raft.RPC) {
-	if !wake.Offer(t.rpcs, rpc) {
-		t.wg.Go(func() { t.pass(rpc) })
-	}
-}
-
-// deliver is pass, without a note of what waits if nothing has to.
-func (t *transport) deliver(rpc raft.RPC) {
-	if !wake.Offer(t.rpcs, rpc) {
-		t.pass(rpc)
-	}
-}
-
 // keepOut answers a message about an election in the place of Raft (see Engine.AbstainUntil), and
 // reports whether it is one.
 func (t *transport) keepOut(rpc raft.RPC) bool {
@@ -264,6 +214,9 @@ var errBusy = errors.New("cluster: too busy")
 // make it faster, and the connection's signs of life say that they wait (see peer.Conn).
 // Other messages wait for an election timeout.
 func (t *transport) pass(rpc raft.RPC) {
+	if wake.Offer(t.rpcs, rpc) {
+		return
+	}
 	w, done := t.enqueue(rpc.Command)
 	defer done()
 	var late <-chan time.Time
@@ -321,18 +274,12 @@ func (t *transport) enqueue(message any) (w *waiting, done func()) {
 	}
 }
 
-// receive reads a snapshot that another member sends, and gives it to Raft when it is
+// install reads a snapshot that another member sends, and gives it to Raft when it is
 // complete. Raft's main goroutine would read it from the network, and could not vote
 // meanwhile: if the sender, the leader, fell silent, it could not be replaced. One snapshot
 // at a time is received. As long as Raft installs it, this member cannot vote, as if its
-// disk were stuck, so it counts as that.
-func (t *transport) receive(rpc raft.RPC) {
-	if err := t.install(rpc); err != nil {
-		t.refuse(rpc, err)
-	}
-}
-
-// install does what receive says. It returns an error if Raft was not given the snapshot.
+// disk were stuck, so it counts as that. install returns an error if Raft was not given the snapshot. The sender sends it
+// again if it still leads.
 func (t *transport) install(rpc raft.RPC) error {
 	if !t.receiving.TakeWithin(t.ElectionTimeout) {
 		return errBusy
@@ -466,15 +413,6 @@ func (t *transport) checkDisk(err error) error {
 	return err
 }
 
-// refuse answers a snapshot that was not received. Its rest must not be taken for messages,
-// and may be long, so the sender's connections are closed; it sends the snapshot again if it
-// still leads. What has come of it already is discarded.
-func (t *transport) refuse(rpc raft.RPC, err error) {
-	t.conns.HangUp(storage.MemberID(raft.ServerID(rpc.Command.(*raft.InstallSnapshotRequest).ID)))
-	io.Copy(io.Discard, rpc.Reader)
-	rpc.Respond(nil, err)
-}
-
 // give has Raft handle a message as if another member had sent it. It gives up after
 // patience.
 func (t *transport) give(message any, patience time.Duration) {
@@ -495,56 +433,50 @@ func (t *transport) give(message any, patience time.Duration) {
 	}
 }
 
-// DecodePeer implements raft.Transport. It leaves out what dispatch appends.
-func (t *transport) DecodePeer(b []byte) raft.ServerAddress {
-	addr, _, _ := bytes.Cut(b, []byte{0})
-	return t.NetworkTransport.DecodePeer(addr)
-}
-
 // Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
-// SetHeartbeatHandler implements raft.Transport. Raft handles all heartbeats in a
-// goroutine of their own, so that they need not wait for the disk. But a heartbeat that
-// changes the term could then set an earlier term than the main goroutine has just
-// begun, and may even lead in (hashicorp/raft, issue 695). So only heartbeats that
-// change nothing are handled like this; the others go to the main goroutine.
-func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) {
-	t.NetworkTransport.SetHeartbeatHandler(func(rpc raft.RPC) {
-		q, ok := rpc.Command.(*raft.AppendEntriesRequest)
-		if ok && t.engine.disk.Terms.During(q.Term, func() bool {
-			if q.Term != t.engine.Term() || t.engine.Role() != Follower {
-				return false
-			}
-			handle(rpc)
-			return true
-		}) {
-			return
-		}
-		t.pass(rpc)
-	})
+// LocalAddr implements raft.Transport.
+func (t *transport) LocalAddr() raft.ServerAddress { return raft.ServerAddress(t.peers.Addr) }
+
+// EncodePeer implements raft.Transport.
+func (t *transport) EncodePeer(_ raft.ServerID, addr raft.ServerAddress) []byte { return []byte(addr) }
+
+// DecodePeer implements raft.Transport. It leaves out what dispatch appends.
+func (t *transport) DecodePeer(b []byte) raft.ServerAddress {
+	addr, _, _ := bytes.Cut(b, []byte{0})
+	return raft.ServerAddress(addr)
 }
 
-// renewed retries a call that failed because the other side had closed the
-// connection, or because it was not used for long (see idleLooks). After a member restarts,
-// the pool still has connections to its previous run, which fail only when used; a vote
-// request lost on one can cost an election.
-func renewed(call func() error) (err error) {
-	for range maxPool + 1 {
-		if err = call(); err == nil || !raftlog.EndsWith(err, io.EOF, syscall.ECONNRESET, syscall.EPIPE, net.ErrClosed) {
-			break
-		}
+// SetHeartbeatHandler implements raft.Transport. It is called before any message can come.
+func (t *transport) SetHeartbeatHandler(handle func(raft.RPC)) { t.heartbeat = handle }
+
+// isHeartbeat reports whether a message is one of Raft's own heartbeats.
+func isHeartbeat(q *raft.AppendEntriesRequest) bool {
+	return q.PrevLogEntry == 0 && len(q.Entries) == 0 && q.LeaderCommitIndex == 0
+}
+
+// takeHeartbeat has Raft handle a heartbeat in the goroutine of the connection, so that it need not wait for the disk. But a
+// heartbeat that changes the term could then set an earlier term than the main goroutine has just
+// begun, and may even lead in (hashicorp/raft, issue 695). So only heartbeats that
+// change nothing are handled like this; of the others takeHeartbeat returns false.
+func (t *transport) takeHeartbeat(rpc raft.RPC, q *raft.AppendEntriesRequest) bool {
+	if t.heartbeat == nil { // tests have no Raft here
+		return false
 	}
-	return err
+	return t.engine.disk.Terms.During(q.Term, func() bool {
+		if q.Term != t.engine.Term() || t.engine.Role() != Follower {
+			return false
+		}
+		t.heartbeat(rpc)
+		return true
+	})
 }
 
 // AppendEntries implements raft.Transport. If it cannot send entries, it returns when the
 // member has returned; see awaitReturn.
 func (t *transport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	heartbeat := args.PrevLogEntry == 0 && len(args.Entries) == 0 && args.LeaderCommitIndex == 0
-	if !heartbeat {
-		t.dialStream(target)
-	}
+	heartbeat := isHeartbeat(args)
 	err := t.appendEntries(id, target, args, resp)
 	switch {
 	case heartbeat:
@@ -604,7 +536,7 @@ func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, a
 	}
 	args.Entries = shorten(args)
 	args.LeaderCommitIndex = t.engine.log.Committed(args.LeaderCommitIndex)
-	err := renewed(func() error { return t.NetworkTransport.AppendEntries(id, target, args, resp) })
+	err := t.exchange(target, args, resp)
 	if err == nil && resp.Success {
 		t.engine.log.Acks.Accepted(id, args)
 	}
@@ -670,7 +602,7 @@ func (t *transport) hasReturned(id uint64) {
 // accepting it as the leader, in case it is elected.
 func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
 	asked := t.now()
-	err := renewed(func() error { return t.NetworkTransport.RequestVote(id, target, args, resp) })
+	err := t.exchange(target, args, resp)
 	if err == nil && resp.Granted {
 		t.voted(storage.MemberID(id), asked)
 	}
@@ -678,17 +610,15 @@ func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, arg
 }
 
 // RequestPreVote implements raft.WithPreVote.
-func (t *transport) RequestPreVote(id raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
-	return renewed(func() error { return t.NetworkTransport.RequestPreVote(id, target, args, resp) })
+func (t *transport) RequestPreVote(_ raft.ServerID, target raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return t.exchange(target, args, resp)
 }
 
 // TimeoutNow implements raft.Transport. It returns when the answer has been missing for
 // timing.Times.Lease: Raft refuses entries while it waits for that.
-func (t *transport) TimeoutNow(id raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse) error {
+func (t *transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse) error {
 	answered := make(chan error, 1)
-	t.wg.Go(func() { // it ends after an election timeout, or with the connection
-		answered <- renewed(func() error { return t.NetworkTransport.TimeoutNow(id, target, args, new(raft.TimeoutNowResponse)) })
-	})
+	t.wg.Go(func() { answered <- t.exchange(target, args, new(raft.TimeoutNowResponse)) }) // it ends after an election timeout, or with the connection
 	late := time.NewTimer(t.Lease)
 	defer late.Stop()
 	select {
@@ -714,7 +644,7 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 	if t.over(q.Term) {
 		return errDeposed
 	}
-	err := t.NetworkTransport.InstallSnapshot(id, target, q, r, data)
+	err := t.sendSnapshot(target, q, r, data)
 	if err != nil {
 		t.awaitReturn(storage.MemberID(id), q.Term)
 		// A member that has begun a later term has hung up (see fill), and does not listen to
@@ -775,34 +705,3 @@ func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAd
 	}
 	return s, nil
 }
-
-// raftLayer implements [raft.StreamLayer] on the peer port. Its connections are watched.
-type raftLayer struct{ t *transport }
-
-func (l raftLayer) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.t.accepted:
-		return l.t.conns.NewConn(c, ""), nil
-	case <-l.t.peers.Ctx.Done():
-		return nil, net.ErrClosed
-	}
-}
-
-func (l raftLayer) Close() error { return nil } // the peer port is closed by its owner
-
-func (l raftLayer) Addr() net.Addr { return peerAddr(l.t.peers.Addr) }
-
-func (l raftLayer) Dial(addr raft.ServerAddress, _ time.Duration) (net.Conn, error) {
-	p := l.t.peers
-	c, err := p.DialTwice(p.Ctx, string(addr), peer.KindRaft, l.t.engine.idOf(string(addr)), l.t.ElectionTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return l.t.conns.NewConn(c, string(addr)), nil
-}
-
-// peerAddr is an address as the configuration gives it.
-type peerAddr string
-
-func (peerAddr) Network() string  { return "tcp" }
-func (a peerAddr) String() string { return string(a) }

@@ -32,7 +32,7 @@ func TestTransportRestart(t *testing.T) {
 			voter := openTransport(t, net, "voter")
 			var all sync.WaitGroup
 			var requests []raft.RPC
-			for range maxPool { // all at once, so that each has a connection
+			for range maxIdle { // all at once, so that each has a connection
 				all.Go(requestVote)
 				requests = append(requests, testkit.Receive(t, "a vote request", voter.transport.Consumer()))
 			}
@@ -133,14 +133,14 @@ func TestLongMessages(t *testing.T) {
 func TestWaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		one, other, busy := openTransport(t, net, "one"), openTransport(t, net, "other"), openTransport(t, net, "busy")
+		one, other, busy := openTransport(t, net, "one"), openTransportOn(t, net.Host("other"), 2, "other"), openTransport(t, net, "busy")
 		const sent = 20
 		failed := map[string]*atomic.Int64{}
-		send := func(what string, from openedTransport, id string, entries []*raft.Log) {
+		send := func(what string, from openedTransport, entries []*raft.Log) {
 			failed[what] = new(atomic.Int64)
 			for range sent {
 				from.wg.Go(func() {
-					q := raft.AppendEntriesRequest{RPCHeader: raft.RPCHeader{ID: []byte(id)}, Term: 1, PrevLogEntry: 5, PrevLogTerm: 1, Entries: entries}
+					q := raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 5, PrevLogTerm: 1, Entries: entries}
 					if from.appendEntries("3", "busy:1", &q, new(raft.AppendEntriesResponse)) != nil {
 						failed[what].Add(1)
 					}
@@ -155,11 +155,11 @@ func TestWaitingIsBounded(t *testing.T) {
 				t.Errorf("%d messages of %s have been refused, want %d", n, what, want)
 			}
 		}
-		send("one, with entries", one, "1", noops(6, 6, 1))
+		send("one, with entries", one, noops(6, 6, 1))
 		expect("one, with entries", sent-1)
-		send("other, without", other, "2", nil)
+		send("other, without", other, nil)
 		expect("other, without", sent-mostWaiting)
-		send("one, without", one, "1", nil)
+		send("one, without", one, nil)
 		expect("one, with entries", sent)
 		time.Sleep(10 * one.ElectionTimeout)
 		expect("one, without", sent-mostWaiting)
@@ -207,7 +207,7 @@ func (c slowClosed) Close() error {
 func TestRedialInFlight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := memnet.New()
-		leader, follower := openTransportOn(t, slowClose{network.Host("leader")}, "leader"), openTransport(t, network, "follower")
+		leader, follower := openTransportOn(t, slowClose{network.Host("leader")}, 1, "leader"), openTransport(t, network, "follower")
 		follower.answers(t, func(rpc raft.RPC) { time.Sleep(20 * time.Millisecond); succeed(rpc) })
 		for range 2 {
 			if err := leader.appendEntries("2", "follower:1", &raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse)); err != nil {
@@ -226,7 +226,7 @@ func TestLongMessageAfterRedial(t *testing.T) {
 		leader, follower := openTransports(t)
 		follower.answers(t, succeed)
 		var asking sync.WaitGroup
-		for range maxPool {
+		for range maxIdle {
 			asking.Go(func() {
 				leader.appendEntries("2", "follower:1", &raft.AppendEntriesRequest{Term: 1}, new(raft.AppendEntriesResponse))
 			})

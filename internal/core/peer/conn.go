@@ -44,7 +44,7 @@ type asking struct {
 	heard   atomic.Bool   // the other side has lived since Run last looked
 	asked   atomic.Bool   // something was written since the last answer was read
 	Unasked atomic.Bool   // no answer is awaited, although this side reads
-	long    atomic.Bool   // the message under way is a snapshot
+	Long    atomic.Bool   // a snapshot is sent
 	in      *bufio.Reader // the frames
 	frame   int           // bytes of the current frame in in
 }
@@ -57,9 +57,6 @@ type answering struct {
 	turn  wake.Turn    // held while a frame is written
 	out   []byte       // the last frame
 }
-
-// installSnapshot is the first byte of a snapshot's message, in Raft's network transport.
-const installSnapshot = 2
 
 // Conns are the open connections for Raft's messages, which Run watches. Raft closes connections while it holds locks of its own,
 // so mu is not held for long. The goroutines are Run, and those that it and others start to close
@@ -149,9 +146,7 @@ func (c *Conn) readFrame(p []byte) (int, error) {
 // Write implements net.Conn. Only one goroutine at a time may call it, as Raft does.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.Moves()
-	if !c.asked.Swap(true) && len(p) > 0 {
-		c.long.Store(!c.answers && p[0] == installSnapshot)
-	}
+	c.asked.Store(true)
 	c.writing.Store(true)
 	if c.Reading.Load() {
 		c.piped.Store(true)
@@ -250,7 +245,7 @@ func (c *Conn) Look() bool {
 	// that is cut off begins anew, and would be cut off again, so it may stand still for as long as
 	// a connection may be unused.
 	patience := int32(timing.LooksPerTimeout)
-	if c.long.Load() {
+	if c.Long.Load() {
 		patience = most
 	}
 	if waits && quiet > patience {
@@ -299,17 +294,6 @@ func (s *Conns) Run() {
 	}
 }
 
-// HangUp closes the connections over which another member sends messages.
-func (s *Conns) HangUp(from uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for c := range s.open {
-		if g, ok := c.Conn.(Incoming); ok && g.From == from {
-			s.wg.Go(func() { c.Close() }) // as in Run
-		}
-	}
-}
-
 // BeatSent notes that a heartbeat is about to be sent to an address; see Redial.
 func (s *Conns) BeatSent(addr string) {
 	s.mu.Lock()
@@ -334,7 +318,7 @@ func (s *Conns) Redial(addr string, dead bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.open {
-		if c.to != addr || c.long.Load() {
+		if c.to != addr || c.Long.Load() {
 			continue
 		}
 		if waits := c.waits(); waits && (c.still.Load() || c.piped.Load()) || dead && !waits && (!c.asked.Load() || c.piped.Load()) {

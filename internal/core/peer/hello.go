@@ -38,7 +38,7 @@ var errPeerVersion = errors.New("cluster: another version of the peer protocol")
 // tlsHandshake is the first byte of a connection with TLS, where a hello has its kind.
 const tlsHandshake = 0x16
 
-const helloLen = 2 + 4*8 + 1 // without the address
+const helloLen = 2 + 4*8 + 2 // without the address
 
 // Append appends the encoded hello, of this version.
 func (h *Hello) Append(b []byte) []byte {
@@ -47,14 +47,13 @@ func (h *Hello) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, h.From)
 	b = binary.BigEndian.AppendUint64(b, h.to)
 	b = binary.BigEndian.AppendUint64(b, h.term)
-	addr := h.Addr[:min(len(h.Addr), 255)]
-	return append(append(b, byte(len(addr))), addr...)
+	return append(binary.BigEndian.AppendUint16(b, uint16(len(h.Addr))), h.Addr...)
 }
 
 // readHello reads a hello. If the sender has another version of the protocol, it reads no further and
 // returns errPeerVersion.
 func readHello(r io.Reader) (*Hello, error) {
-	var b [helloLen + 255]byte
+	var b [helloLen]byte
 	h := new(Hello)
 	if _, err := io.ReadFull(r, b[:2]); err != nil {
 		return h, err
@@ -68,8 +67,7 @@ func readHello(r io.Reader) (*Hello, error) {
 	h.Cluster = storage.ClusterID(binary.BigEndian.Uint64(b[2:]))
 	h.From, h.to = binary.BigEndian.Uint64(b[10:]), binary.BigEndian.Uint64(b[18:])
 	h.term = binary.BigEndian.Uint64(b[26:])
-	addr := b[helloLen:][:b[helloLen-1]]
-	_, err := io.ReadFull(r, addr)
+	addr, err := ReadBytes(r, int(binary.BigEndian.Uint16(b[34:])))
 	h.Addr = string(addr)
 	return h, err
 }
@@ -188,8 +186,7 @@ func (g *Outgoing) Read(b []byte) (int, error) {
 
 // The kinds of connections to a peer port; see Hello.
 const (
-	KindRaft    = 'R' // Raft's own messages
-	KindStream  = 'E' // a leader's entries, and how far they are committed; see stream in package engine
+	KindRaft    = 'R' // Raft's messages; see package raftwire
 	KindForward = 'F' // entries, touches and questions for the leader
 	KindAdmin   = 'A' // one Request about the members, in JSON
 	KindState   = 'P' // asks for a member's election.State; nothing is sent

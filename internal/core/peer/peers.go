@@ -189,7 +189,7 @@ func (p *Port) greet(nc net.Conn) {
 		began := p.RunningTime()
 		if _, err := c.Write(a.append(nil)); err == nil && a.verdict == welcome {
 			c.SetDeadline(time.Time{})
-			serve(Incoming{c, h.From, began})
+			serve(Incoming{c, h.From, h.Addr, began})
 			return
 		}
 	}
@@ -200,6 +200,7 @@ func (p *Port) greet(nc net.Conn) {
 type Incoming struct {
 	net.Conn
 	From          uint64 // the id that the member gives
+	Addr          string // of its peer port, as it says
 	WelcomedAfter int64  // a running time: it was told later than then that it is welcome
 }
 

@@ -80,7 +80,7 @@ func raftLevel(level hclog.Level, msg string, args []any) slog.Level {
 // OfConnection reports whether an error of Raft says only that a connection has ended or
 // was refused. That is usual when members start and stop; package cluster logs what follows from it.
 func OfConnection(err error) bool {
-	return EndsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, raft.ErrTransportShutdown, peer.ErrAddress, peer.ErrNoCluster)
+	return EndsWith(err, io.EOF, net.ErrClosed, context.Canceled, syscall.ECONNRESET, syscall.ECONNREFUSED, syscall.EPIPE, peer.ErrAddress, peer.ErrNoCluster)
 }
 
 // EndsWith reports whether err is one of the known errors, or ends with its text: that is all that Raft keeps of some.
