@@ -542,7 +542,7 @@ func TestListOfThePast(t *testing.T) {
 
 // TestListOfThePastOnly is TestListOfThePast for a cluster whose other members are lost for a while once they have called
 // server 2, and only then the removed ones come back: there is no second cluster when the others return. If server 2 was
-// removed meanwhile, too, the servers of the list form a new one.
+// removed meanwhile, too, and is started again, the servers of the list form a new one.
 func TestListOfThePastOnly(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		testkit.Bubble(t, fmt.Sprint("removed ", removed), func(t *testing.T) {
@@ -553,6 +553,8 @@ func TestListOfThePastOnly(t *testing.T) {
 			until(t, "a call", func() bool { return m.membership.WasCalled() })
 			if removed {
 				f.tell(3, request.Request{Remove: 2})
+				f.stop(1)
+				f.open(1, config(1))
 			} else {
 				f.stop(3)
 				f.stop(4)

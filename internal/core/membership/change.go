@@ -31,9 +31,6 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 		return r, err
 	case q.Propose != nil:
 		return request.Reply{}, m.former.accept(q.Propose)
-	case q.Agreed != 0:
-		m.former.again.Raise()
-		return request.Reply{}, nil
 	case q.Form && m.Port == nil:
 		return request.Reply{}, request.Refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:

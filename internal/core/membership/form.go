@@ -38,9 +38,9 @@ type former struct {
 	*Parts
 	cfg *Config
 
-	number uint64               // identifies this run of the member, for proposals that are meant for it
-	again  wake.Signal          // for run: attempt it again at once
-	caller atomic.Pointer[call] // the last one of a member of a cluster, before this server was in one
+	number uint64                     // identifies this run of the member, for proposals that are meant for it
+	again  wake.Signal                // for run: attempt it again at once
+	caller atomic.Pointer[peer.Hello] // the last one of a member of a cluster that takes this server, which is in none, for a member
 	// The cluster that this server has last asked for a place, and the one whose leader has said that this server, which has no
 	// Join, is in a committed list: if it is no member any more, it was removed. 0 if there is none.
 	asked, added atomic.Uint64 // ClusterIDs
@@ -56,15 +56,6 @@ type former struct {
 	accepted acceptance
 	beginning
 }
-
-// call is a connection that a member of a cluster has made to this server, which it takes for a member.
-type call struct {
-	peer.Hello
-	at int64 // running time
-}
-
-// callLasts is after how long a member that has not called again is asked whether this server is a member.
-const callLasts = 10 * time.Second
 
 // acceptance says when a proposal was accepted last, and whose; guarded by former.deciding. from is 0 if an earlier run has
 // accepted it.
@@ -104,48 +95,25 @@ func (f *former) own() request.ClusterID {
 }
 
 // elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
-// one that it has its place in, or of which a member has called it, which may be down by now (see forget). A server with data, which
+// one that it has its place in, or of which a member has called it, which may be down by now. A server with data, which
 // then comes from a snapshot, forms a new cluster although members of the earlier one may call it.
 func (f *former) elsewhere(of request.ClusterID, data bool) error {
 	if own := f.own(); own != 0 && own != of {
 		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
 	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.cfg.ID)
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.cfg.ID)
 	}
 	return nil
 }
 
-// Called notes that a member of a cluster has called this one, which is not in one yet.
+// called notes that a member of a cluster has called this server, which is not in one yet.
 func (f *former) called(h *peer.Hello) {
 	if own := f.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := f.caller.Swap(&call{*h, f.Now().Running}); last == nil {
+		if last := f.caller.Swap(h); last == nil {
 			f.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
-}
-
-// forget forgets the last caller if that does not call any more, and its leader says that this server is no member: it has none
-// with this id, or that is another server, which answers at its address.
-func (f *former) forget() {
-	c := f.caller.Load()
-	if c == nil || f.Now().Running-c.at < callLasts.Milliseconds() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
-	defer cancel()
-	has, err := request.ToLeader(ctx, request.Over(f.Port.Network), c.Addr, request.Request{Knows: f.cfg.ID, Cluster: c.Cluster})
-	if err != nil || has.Status == nil {
-		return
-	}
-	if x := election.Find(has.Status.Members, f.cfg.ID); x != nil {
-		if s, err := request.StatusOf(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
-			return
-		}
-	} else if has.Known { // its removal may be undone
-		return
-	}
-	f.caller.CompareAndSwap(c, nil)
 }
 
 // run forms the cluster with the other members, or joins the one that exists. It retries
@@ -219,7 +187,6 @@ func (f *former) step() (done bool, err error) {
 	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
-	f.forget()
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
@@ -241,18 +208,13 @@ func (f *former) step() (done bool, err error) {
 	case toJoin:
 		f.deciding.Give()
 		defer f.deciding.Take()
-		ats := []string{next.at}
-		for id, st := range said { // the first one may be cut off from the leader
-			if at := election.Find(f.list, id).Addr; st.Formed && st.Cluster == next.cluster && at != next.at {
-				ats = append(ats, at)
+		var at string
+		for id, st := range said { // any one: it may be cut off from the leader, but the next attempt may choose another
+			if st.Formed && st.Cluster == next.cluster {
+				at = election.Find(f.list, id).Addr
 			}
 		}
-		for _, at := range ats {
-			if done, err = f.join(at, next.cluster); done {
-				break
-			}
-		}
-		return done, err
+		return f.join(at, next.cluster)
 	case toStop:
 		f.Fail(fmt.Errorf("%s: %s", f.Engine.Storage().Name, next.why))
 		return true, nil
@@ -311,40 +273,21 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []u
 	}
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	answers := make(chan error, len(required))
-	others := 0
-	for _, to := range required {
-		if to == f.cfg.ID {
-			continue
-		}
-		others++
-		x := election.Find(f.list, to)
-		go func() {
-			r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
-			if err == nil && r.Error != "" {
-				err = fmt.Errorf("server %d: %s", to, r.Error)
-			}
-			answers <- err
-		}()
-	}
+	others := slices.DeleteFunc(slices.Clone(f.list), func(x proto.Peer) bool { return x.ID == f.cfg.ID || !slices.Contains(required, x.ID) })
 	var err error
-	for range others {
-		err = errors.Join(err, <-answers)
+	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) {
+		r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.cfg.ID, To: x.ID, Run: said[x.ID].Run, Members: f.list, State: s.state}})
+		if err == nil && r.Error != "" {
+			err = fmt.Errorf("server %d: %s", x.ID, r.Error)
+		}
+		return nil, err
+	}) {
+		err = errors.Join(err, x.Err)
 	}
 	if err != nil {
 		return false, err
 	}
-	done, err := f.agree(id)
-	for _, x := range f.list {
-		if x.ID != f.cfg.ID {
-			f.Running.Go(func() {
-				ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
-				defer cancel()
-				request.Send(ctx, f.Port.Network, x.Addr, request.Request{Agreed: id}) // otherwise it finds out when it asks next
-			})
-		}
-	}
-	return done, err
+	return f.agree(id) // the others hear of it when this member calls them
 }
 
 // agree makes id this member's cluster for good. f.deciding must be held.

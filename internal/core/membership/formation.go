@@ -58,7 +58,6 @@ type next struct {
 	why     string            // of toWait and toStop
 	code    proto.Code        // BadArguments if waiting alone does not help
 	cluster request.ClusterID // to join
-	at      string            // the address of one of its members
 }
 
 func wait(format string, args ...any) next { return next{why: fmt.Sprintf(format, args...)} }
@@ -123,7 +122,7 @@ func (s *stance) agreedTo(said map[uint64]*request.Status) (next, bool) {
 		}
 		return next{do: toStop, why: why + ", as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
 	}
-	return next{do: toJoin, cluster: of, at: at.Addr}, true
+	return next{do: toJoin, cluster: of}, true
 }
 
 // conflict returns the reason if the members that answer cannot form a cluster with this one.

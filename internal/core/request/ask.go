@@ -183,7 +183,7 @@ type Polled struct {
 	Err    error
 }
 
-// Poll asks servers for their status, all at once.
+// Poll asks servers, all at once, as for their status.
 func Poll(servers []proto.Peer, ask func(x proto.Peer) (*Status, error)) []Polled {
 	answers := make([]Polled, len(servers))
 	var asked sync.WaitGroup

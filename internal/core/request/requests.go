@@ -31,7 +31,6 @@ type Request struct {
 	Knows    uint64      `json:"knows,omitempty"`   // whether the cluster has a member with this id
 	At       string      `json:"at,omitempty"`      // with Knows: the address of the server that asks
 	Propose  *Proposal   `json:"propose,omitempty"` // an id for a new cluster
-	Agreed   ClusterID   `json:"agreed,omitzero"`   // the sender has agreed to this id
 	Form     bool        `json:"form,omitempty"`    // a new cluster, although not all of its members are there
 
 	// Clients, which goes with Status, asks for clients of the member, too.
