@@ -29,7 +29,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		cfg.Trace = untraced{}
 	}
 	m := &Member{
-		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: new(election.KnownLeader),
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }

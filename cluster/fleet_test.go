@@ -439,7 +439,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Helper()
 	network := memnet.New()
 	b := &base{
-		Lifecycle: lifecycle.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: new(election.KnownLeader),
 		cfg: &Config{Server: membership.Server{ID: 1, Addr: "a:1"}, Network: network.Host("a"), Log: testkit.Quiet},
 	}
 	clock, contacts, digests := newClock(nil), election.NewContacts(1, timing.For(time.Second)), election.NewDigests(1, b.replica)

@@ -275,24 +275,6 @@ func TestReportedState(t *testing.T) {
 	}
 }
 
-// TestStateOnTheWire: an encoded state decodes to the same.
-func TestStateOnTheWire(t *testing.T) {
-	for _, s := range []State{
-		{}, {Leads: true}, {NeedsLeader: true}, {Candidate: true},
-		{Leads: true, NeedsLeader: true, Candidate: true, Term: 1 << 60, LastTerm: 2 << 50, LastIndex: 3 << 40, Stalled: 1234 * ms},
-	} {
-		b := s.Append(nil)
-		if len(b) != StateLen || DecodeState(b) != s {
-			t.Errorf("%+v is decoded as %+v, from %d bytes", s, DecodeState(b), len(b))
-		}
-	}
-	for d, want := range map[time.Duration]uint32{-time.Second: 0, 5 * ms: 5, math.MaxInt64: math.MaxUint32} {
-		if got := Millis(d); got != want {
-			t.Errorf("%v is %d ms", d, got)
-		}
-	}
-}
-
 var five = append(slices.Clone(three), proto.Peer{ID: 4}, proto.Peer{ID: 5})
 
 // standing is a situation in which a member may stand for election: self is one of
@@ -673,7 +655,7 @@ func TestKnowsWhatIsCommitted(t *testing.T) {
 	c := NewContacts(1, timing.For(2*time.Second))
 	knows := func(now int64, term uint64, want bool) {
 		t.Helper()
-		if c.KnowsCommitted(now, term) != want {
+		if _, is := c.LeaseAge(now, term); is != want {
 			t.Errorf("at %d, in term %d, it knows: %v", now, term, !want)
 		}
 	}
@@ -685,7 +667,7 @@ func TestKnowsWhatIsCommitted(t *testing.T) {
 	}
 	c.Accepted(2, c.Moment(4900))
 	look(c, 9000, State{Leads: true, Term: 5})
-	if ago := c.LeaseAge(); ago >= time.Second {
+	if ago, _ := c.LeaseAge(9000, 5); ago >= time.Second {
 		t.Errorf("it was accepted %v ago in running time", ago)
 	}
 	knows(9000, 5, false)

@@ -182,15 +182,14 @@ func (d *Digests) Answered(id uint64, a DigestAnswer) (differs, news bool) {
 	}
 	b := &d.ballots[i]
 	b.digests[id], b.news = a.Digest, true
-	if a.Digest == b.digests[d.self] {
+	switch {
+	case a.Digest == b.digests[d.self]:
 		x.differs = 0
-		return false, news
+	case x.differs == 0:
+		x.differs = a.Index
+		return true, true
 	}
-	if x.differs != 0 {
-		return false, news
-	}
-	x.differs = a.Index
-	return true, true
+	return false, news
 }
 
 // Look decides on the leader what the answers mean, and has the next heartbeats ask for a newer entry. leads is whether
