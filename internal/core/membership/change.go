@@ -198,12 +198,8 @@ func (m *Membership) answer(q request.Request) request.Reply {
 	if err == nil {
 		return r
 	}
-	r = request.Reply{Error: err.Error(), Begun: errors.As(err, new(request.Begun))}
-	var refused *request.Refusal
-	switch {
-	case errors.As(err, &refused):
-		r.Code = refused.Code
-	case errors.Is(err, request.ErrNotLeader):
+	r = request.Reply{Error: err.Error(), Code: request.CodeOf(err), Begun: errors.As(err, new(request.Begun))}
+	if errors.Is(err, request.ErrNotLeader) {
 		r.Lead, r.Leader = true, m.Leader.Get().Addr
 	}
 	return r

@@ -368,10 +368,10 @@ func (f *former) form() error {
 		return err
 	}
 	required, err := s.majority(said)
-	if refused := (*request.Refusal)(nil); cut != nil && errors.As(err, &refused) {
-		return request.Refuse(refused.Code, "%v; %v", err, cut)
-	}
-	if err != nil {
+	switch {
+	case err != nil && cut != nil:
+		return request.Refuse(request.CodeOf(err), "%v; %v", err, cut)
+	case err != nil:
 		return err
 	}
 	_, err = f.propose(s, said, required)
@@ -462,7 +462,7 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	// With Back set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
 	// answer may have been, too; see Request.Since.
 	r, err := f.askForPlace(addr, of, has, invited || placed)
-	if refused := (*request.Refusal)(nil); errors.As(err, &refused) && refused.Code == proto.NoNode && !invited {
+	if errors.Is(err, request.ErrNoMember) && !invited {
 		return f.wasRemoved(err), nil
 	}
 	if err != nil {
@@ -568,8 +568,7 @@ func (f *former) awaitVote(addr string) {
 		if err == nil {
 			break
 		}
-		var refused *request.Refusal
-		if errors.As(err, &refused) && refused.Code == proto.NoNode {
+		if errors.Is(err, request.ErrNoMember) {
 			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, request.ErrRemoved, f.storage().Name))
 			return
 		}

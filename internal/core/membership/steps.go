@@ -257,20 +257,16 @@ func (l lags) Unwrap() error { return l.error }
 // data, so that only its address needs to be changed. A server there with empty data
 // has forgotten its votes and must be added as a new member. Two servers with copies of the
 // data could both vote in one term, so nothing but the server at x's address may answer at
-// the old one. For this member, the address must be another name of its own.
+// the old one. For this member, x's address must be another name of its own.
 func (m *Membership) moved(was, x proto.Peer) bool {
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	s, err := request.StatusOf(ctx, m.Port.Network, x)
-	if x.ID != m.cfg.ID || err != nil {
-		if err != nil || !s.Formed || !s.Data || s.Cluster != m.Gate.Cluster() {
-			return false
-		}
-		old, err := request.StatusOf(ctx, m.Port.Network, was)
-		return err != nil || old.Run == s.Run
+	if err != nil || !s.Formed || !s.Data || s.Cluster != m.Gate.Cluster() {
+		return false
 	}
-	term, leads := m.Engine.LeaderTerm()
-	return leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, m.Engine.Members())
+	old, err := m.statusOf(ctx, was)
+	return err != nil || old.Run == s.Run
 }
 
 func (m *Membership) removeMember(x proto.Peer) error {

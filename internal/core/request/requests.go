@@ -257,8 +257,7 @@ func (r *Refusal) Is(target error) bool { return target == ErrNoMember && r.Code
 
 // CodeOf returns ZooKeeper's code for the error of a change that is not possible; OK if it is another error, or ZooKeeper has none.
 func CodeOf(err error) proto.Code {
-	var refused *Refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*Refusal](err); ok {
 		return refused.Code
 	}
 	return proto.OK
