@@ -2,11 +2,9 @@ package election
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -523,13 +521,10 @@ func (c *Contacts) refusedByMost(now int64, counts bool) bool {
 func (c *Contacts) Missing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var list []string
-	for _, x := range c.members {
-		if p := c.peers[x.ID]; !x.Observer && x.ID != c.self && p != nil && (p.refused || c.running-p.reached >= c.Lease.Milliseconds()) {
-			list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
-		}
-	}
-	return strings.Join(list, ", ")
+	return Named(slices.DeleteFunc(slices.Clone(c.members), func(x proto.Peer) bool {
+		p := c.peers[x.ID]
+		return x.Observer || x.ID == c.self || p == nil || !p.refused && c.running-p.reached < c.Lease.Milliseconds()
+	}))
 }
 
 const (

@@ -70,12 +70,12 @@ func (m *Membership) Belong() (begin func(), err error) {
 	}
 	switch {
 	case empty && of.Agreed: // it was about to join
-		former.beginning = beginning{list: list}
+		former.list = list
 		return former.run, nil
 	case !of.Agreed:
-		former.beginning = beginning{list, first, restored}
+		former.list, former.first, former.restored = list, first, restored
 		if of.Cluster != 0 { // perhaps just before this start
-			former.accepted.at = time.Now()
+			former.acceptedAt = time.Now()
 		}
 		return former.run, nil
 	}
@@ -83,7 +83,7 @@ func (m *Membership) Belong() (begin func(), err error) {
 	if owed, err := former.owed(); err != nil || !owed {
 		return nil, err
 	}
-	return func() { former.awaitVote("") }, nil
+	return former.awaitVote, nil
 }
 
 // restoredState describes the snapshot from which the storage was restored, without the digest of its state. It returns the

@@ -118,7 +118,7 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 			if q.Back { // it was removed while this request waited
 				return request.NotMember(q.Add.ID)
 			}
-			if is, _ := m.Known(q.Add.ID); is {
+			if _, is := m.Known(q.Add.ID); is {
 				return request.ErrOtherChange
 			}
 			var removed uint64

@@ -53,19 +53,11 @@ type former struct {
 	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
 
 	deciding wake.Turn // held while the identity is changed, and while a proposal is made
-	accepted acceptance
-	beginning
-}
+	// When a proposal was accepted last, and whose; guarded by deciding. acceptedFrom is 0 if an earlier run has accepted it.
+	acceptedAt   time.Time
+	acceptedFrom uint64
 
-// acceptance says when a proposal was accepted last, and whose; guarded by former.deciding. from is 0 if an earlier run has
-// accepted it.
-type acceptance struct {
-	at   time.Time
-	from uint64
-}
-
-// beginning is what a member of a new cluster begins with.
-type beginning struct {
+	// What a member of a new cluster begins with.
 	list     []proto.Peer       // the members
 	first    []proto.Peer       // none if a snapshot was restored
 	restored request.FirstState // without its digest
@@ -134,7 +126,7 @@ func (f *former) run() {
 			if owed, err := f.owed(); err != nil {
 				f.CannotWrite(f.storage(), err)
 			} else if owed { // since before it had an id
-				f.awaitVote("")
+				f.awaitVote()
 			}
 		}
 		if done || f.Port.Ctx.Err() != nil {
@@ -247,7 +239,7 @@ func (f *former) stance() stance {
 func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, time.Second)
 	defer cancel()
-	others := without(f.cfg.ID)(slices.Clone(members))
+	others := without(members, f.cfg.ID)
 	said = map[uint64]*request.Status{}
 	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) { return request.StatusOf(ctx, f.Port.Network, x) }) {
 		if x.Err == nil {
@@ -261,7 +253,7 @@ func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, 
 
 // propose proposes an id to the members in required, which have all answered, and agrees to
 // it if all accept it. f.deciding must be held.
-func (f *former) propose(s stance, said map[uint64]*request.Status, required []uint64) (bool, error) {
+func (f *former) propose(s stance, said map[uint64]*request.Status, required []proto.Peer) (bool, error) {
 	id := s.proposed
 	// A proposal that was made with another list may have been agreed to with that one.
 	if id == 0 || !slices.Equal(f.storage().Identity().First, f.first) {
@@ -273,9 +265,8 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []u
 	}
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	others := slices.DeleteFunc(slices.Clone(f.list), func(x proto.Peer) bool { return x.ID == f.cfg.ID || !slices.Contains(required, x.ID) })
 	var err error
-	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) {
+	for _, x := range request.Poll(without(required, f.cfg.ID), func(x proto.Peer) (*request.Status, error) {
 		r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.cfg.ID, To: x.ID, Run: said[x.ID].Run, Members: f.list, State: s.state}})
 		if err == nil && r.Error != "" {
 			err = fmt.Errorf("server %d: %s", x.ID, r.Error)
@@ -337,8 +328,8 @@ func (f *former) accept(q *request.Proposal) error {
 	}
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
 	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
-	was, same := f.accepted, f.storage().Identity().Cluster == q.Cluster
-	if !same && was.from != q.From && time.Since(was.at) < 3*timing.PeerTimeout {
+	same := f.storage().Identity().Cluster == q.Cluster
+	if !same && f.acceptedFrom != q.From && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
 		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.cfg.ID)
 	}
 	if !same {
@@ -347,7 +338,7 @@ func (f *former) accept(q *request.Proposal) error {
 			return err
 		}
 	}
-	f.accepted = acceptance{time.Now(), q.From}
+	f.acceptedAt, f.acceptedFrom = time.Now(), q.From
 	return nil
 }
 
@@ -384,7 +375,7 @@ func (f *former) follow() (bool, error) {
 	own := f.own()
 	addrs := []string{f.cfg.Join}
 	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
-		addrs = f.known("")
+		addrs = f.known()
 	}
 	err := error(request.Refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
@@ -408,11 +399,10 @@ func (f *former) follow() (bool, error) {
 	return false, err
 }
 
-// known returns the addresses at which there may be other members: first, if it is not empty,
-// those of the list and of the newest members that this one knows, and that of the member that
-// has called it.
-func (f *former) known(first string) []string {
-	addrs := []string{first, f.cfg.Join}
+// known returns the addresses at which there may be other members: those of the leader, of
+// the list and of the newest members that this one knows, and that of the member that has called it.
+func (f *former) known() []string {
+	addrs := []string{f.Leader.Get().Addr, f.cfg.Join}
 	for _, x := range slices.Concat(f.list, f.Engine.Members()) {
 		if x.ID != f.cfg.ID {
 			addrs = append(addrs, x.Addr)
@@ -475,7 +465,7 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 		return true, nil
 	}
 	if votes {
-		f.awaitVote(addr)
+		f.awaitVote()
 	}
 	return true, nil
 }
@@ -551,13 +541,13 @@ func (f *former) self(voter bool) *proto.Peer {
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
-// each of the other members in turn, first the one at addr, if that is not empty.
-func (f *former) awaitVote(addr string) {
+// each of the other members in turn.
+func (f *former) awaitVote() {
 	ctx := f.Port.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
 	for wait, try := request.AskSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
-		to := f.known(addr)
+		to := f.known()
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
 			_, err = request.ToLeader(ctx, request.Over(f.Port.Network), to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})

@@ -3,7 +3,6 @@ package membership
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
@@ -76,17 +75,12 @@ func (s *stance) decide(said map[uint64]*request.Status) next {
 		return hopeless("%v", err)
 	}
 	required := s.required()
-	var missing []string
-	for _, id := range required {
-		if id != s.self && said[id] == nil {
-			missing = append(missing, fmt.Sprintf("%d at %s", id, election.Find(s.members, id).Addr))
-		}
-	}
+	missing := slices.DeleteFunc(slices.Clone(required), func(x proto.Peer) bool { return x.ID == s.self || said[x.ID] != nil })
 	switch {
 	case len(missing) > 0:
-		return wait("waiting for server %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster", strings.Join(missing, " and server "))
-	case required[0] != s.self:
-		return wait("server %d forms the cluster", required[0])
+		return wait("waiting for %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster", election.Named(missing))
+	case required[0].ID != s.self:
+		return wait("server %d forms the cluster", required[0].ID)
 	}
 	return next{do: toPropose}
 }
@@ -148,20 +142,15 @@ func (s *stance) conflict(said map[uint64]*request.Status) error {
 	return nil
 }
 
-// required returns the ids of the members that must accept a proposal, in order: all of
+// required returns the members that must accept a proposal, in order: all of
 // them, except that an observer without data can join a new cluster later.
-func (s *stance) required() (ids []uint64) {
-	for _, x := range s.members {
-		if !x.Observer || s.state.Data() {
-			ids = append(ids, x.ID)
-		}
-	}
-	return ids
+func (s *stance) required() []proto.Peer {
+	return slices.DeleteFunc(slices.Clone(s.members), func(x proto.Peer) bool { return x.Observer && !s.state.Data() })
 }
 
-// majority returns the ids of those that an operator lets form the cluster: the members that
+// majority returns those that an operator lets form the cluster: the members that
 // answer. It fails if they are no majority of the voters, or if there is a cluster.
-func (s *stance) majority(said map[uint64]*request.Status) (ids []uint64, err error) {
+func (s *stance) majority(said map[uint64]*request.Status) (here []proto.Peer, err error) {
 	if n, ok := s.agreedTo(said); ok {
 		if n.do == toWait || n.do == toStop {
 			return nil, request.Refuse(proto.BadArguments, "%s", n.why)
@@ -178,28 +167,22 @@ func (s *stance) majority(said map[uint64]*request.Status) (ids []uint64, err er
 	if err := s.conflict(there); err != nil {
 		return nil, request.Refuse(proto.BadArguments, "%v", err)
 	}
-	votes := 0
-	var missing []string
-	for _, id := range s.required() {
-		x := election.Find(s.members, id)
-		here := id == s.self || there[id] != nil
-		if here {
-			ids = append(ids, id)
-		}
+	var missing []proto.Peer
+	for _, x := range s.required() {
 		switch {
-		case here && !x.Observer:
-			votes++
+		case x.ID == s.self || there[x.ID] != nil:
+			here = append(here, x)
 		case !x.Observer:
-			missing = append(missing, fmt.Sprintf("server %d at %s", id, x.Addr))
+			missing = append(missing, x)
 		}
 	}
-	if !slices.Contains(ids, s.self) {
+	if election.Find(here, s.self) == nil {
 		return nil, request.Refuse(proto.BadArguments, "server %d does not vote; ask one that does", s.self)
 	}
-	if most := election.CountVoters(s.members); votes <= most/2 {
-		return nil, request.Refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, strings.Join(missing, ", "))
+	if votes, most := election.CountVoters(here), election.CountVoters(s.members); votes <= most/2 {
+		return nil, request.Refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, election.Named(missing))
 	}
-	return ids, nil
+	return here, nil
 }
 
 // mayAccept fails if this member, in its run with the number run and with the identity of,

@@ -325,7 +325,7 @@ func (s *modelState) formedEver() bool {
 	return s.acked || slices.ContainsFunc(s.members[:], func(x modelMember) bool { return x.agreed })
 }
 
-func (m *formationModel) propose(s modelState, i int, required []uint64, how string, visit func(string, modelState)) {
+func (m *formationModel) propose(s modelState, i int, required []proto.Peer, how string, visit func(string, modelState)) {
 	next := s
 	x := &next.members[i]
 	if x.proposed == 0 {
@@ -334,11 +334,8 @@ func (m *formationModel) propose(s modelState, i int, required []uint64, how str
 	}
 	all := next.sent()
 	accepted := 1
-	for _, to := range required {
-		if to == uint64(i+1) {
-			continue
-		}
-		p := modelProposal{id: x.proposed, from: int8(i + 1), to: int8(to), run: next.members[to-1].run, fromRun: x.run, data: x.data}
+	for _, y := range without(required, uint64(i+1)) {
+		p := modelProposal{id: x.proposed, from: int8(i + 1), to: int8(y.ID), run: next.members[y.ID-1].run, fromRun: x.run, data: x.data}
 		done := p
 		done.accepted = true
 		if slices.Contains(all, done) {

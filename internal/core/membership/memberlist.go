@@ -6,9 +6,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// without returns a function that removes a member from a list.
-func without(id uint64) func([]proto.Peer) []proto.Peer {
-	return func(all []proto.Peer) []proto.Peer {
-		return slices.DeleteFunc(all, func(x proto.Peer) bool { return x.ID == id })
-	}
+// without returns the list without the member with the given id.
+func without(all []proto.Peer, id uint64) []proto.Peer {
+	return slices.DeleteFunc(slices.Clone(all), func(x proto.Peer) bool { return x.ID == id })
 }

@@ -124,15 +124,10 @@ func leaderError(err error) error {
 	return err
 }
 
-// Known reports whether there is a member with this id, and whether it votes, in the last
-// applied configuration.
-func (m *Membership) Known(id uint64) (is, votes bool) {
-	m.Replica.View(func(v *fsm.View) {
-		var s proto.Peer
-		s, is = v.Member(id)
-		votes = is && !s.Observer
-	})
-	return is, votes
+// Known returns the member with this id in the last applied configuration, and whether there is one.
+func (m *Membership) Known(id uint64) (x proto.Peer, is bool) {
+	m.Replica.View(func(v *fsm.View) { x, is = v.Member(id) })
+	return x, is
 }
 
 // ConfigVersion returns the zxid of the last change of the members that is applied here.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -17,13 +16,7 @@ import (
 // server may have its id, whose own place it is to take.
 func (m *Membership) knows(id uint64, at string, run uint64) request.Reply {
 	members := m.Engine.Members()
-	x := proto.Peer{ID: id}
-	known := false
-	m.Replica.View(func(v *fsm.View) {
-		var s proto.Peer
-		s, known = v.Member(id)
-		x.Addr = s.Addr
-	})
+	x, known := m.Known(id)
 	s := m.Status() // after that: see Request.Since
 	r := request.Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := election.Find(members, id); x != nil {
@@ -71,9 +64,9 @@ func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	}
 	is := election.Find(m.Engine.Members(), x.ID)
 	// A change may have been appended since, and may still be undone.
-	known, votes := m.Known(x.ID)
+	applied, known := m.Known(x.ID)
 	switch {
-	case (is != nil) != known || known && !is.Observer != votes:
+	case (is != nil) != known || known && is.Observer != applied.Observer:
 		return false, request.ErrOtherChange
 	case is == nil:
 		return false, request.NotMember(x.ID)

@@ -63,7 +63,7 @@ func (m *Membership) Watch() {
 			m.Fail(fmt.Errorf("%s: %w", m.Engine.Storage().Name, err))
 			return
 		}
-		if is, _ := m.Known(m.cfg.ID); is {
+		if _, is := m.Known(m.cfg.ID); is {
 			was, gone = true, time.Time{}
 		} else if was && gone.IsZero() {
 			gone = time.Now()
@@ -89,7 +89,7 @@ func (m *Membership) Watch() {
 			}
 		}
 		if len(members) == 0 { // it was taken in, and has nothing of the log yet
-			addrs = m.former.known("")
+			addrs = m.former.known()
 		}
 		for _, addr := range addrs {
 			// Only the leader knows for certain.

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -33,25 +31,28 @@ var byOperator = requirements{patience: request.AdminTimeout, voters: 1}
 
 // planned is a change of the members that is possible.
 type planned struct {
-	members, joining []proto.Peer
-	leaving          []uint64
-	before           []uint64     // those of leaving to remove before others are added with their id or address
-	after            []proto.Peer // the members after the change
+	joining []proto.Peer
+	before  []proto.Peer // those to remove before others are added with their id or address
+	rest    []proto.Peer // the other members before the change
+	leaving []proto.Peer // those of rest to remove when others are added
+	after   []proto.Peer // the members after the change
 }
 
 // plan checks that a whole change is possible.
 func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (planned, error) {
-	p := planned{members: members, joining: joining}
-	p.leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
-		is, back := election.Find(members, id), election.Find(joining, id)
-		return is == nil || back != nil && back.Addr == is.Addr
-	})
-	for _, id := range p.leaving {
-		if is := election.Find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
-			p.before = append(p.before, id)
+	p := planned{joining: joining}
+	for _, x := range members {
+		back := election.Find(joining, x.ID)
+		switch {
+		case !slices.Contains(leaving, x.ID) || back != nil && back.Addr == x.Addr:
+			p.after = append(p.after, x)
+		case slices.ContainsFunc(joining, func(y proto.Peer) bool { return y.ID == x.ID || y.Addr == x.Addr }):
+			p.before = append(p.before, x)
+		default:
+			p.leaving = append(p.leaving, x)
 		}
 	}
-	p.after = slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return slices.Contains(p.leaving, x.ID) })
+	p.rest = slices.Concat(p.after, p.leaving)
 	for _, x := range joining {
 		if err := checkMember(x); err != nil {
 			return p, err
@@ -90,15 +91,15 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 	var absent []uint64
 	if need.majority {
 		added := slices.DeleteFunc(slices.Clone(p.joining), func(x proto.Peer) bool {
-			is := election.Find(p.members, x.ID)
-			return is != nil && !is.Observer && !slices.Contains(p.before, x.ID)
+			is := election.Find(p.rest, x.ID)
+			return is != nil && !is.Observer
 		})
 		if absent, err = m.absent(p.after, added); err != nil {
 			return err
 		}
 	}
 	if self := election.Find(p.after, m.cfg.ID); self == nil || self.Observer {
-		if err := m.canFollow(func([]proto.Peer) []proto.Peer { return p.after }); err != nil {
+		if err := m.canFollow(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
 		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil {
@@ -111,17 +112,14 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 
 // carryOut makes the steps of a change. absent are voters after it that are down or lag.
 func (m *Membership) carryOut(p planned, absent []uint64, need requirements) error {
-	for _, id := range p.before {
-		if err := m.removeMember(*election.Find(p.members, id)); err != nil {
+	for _, x := range p.before {
+		if err := m.removeMember(x); err != nil {
 			return err
 		}
 	}
 	var last []proto.Peer // new voters that are down or lag
 	for _, x := range p.joining {
-		is := election.Find(p.members, x.ID)
-		if slices.Contains(p.before, x.ID) {
-			is = nil
-		}
+		is := election.Find(p.rest, x.ID)
 		if !x.Observer && slices.Contains(absent, x.ID) && (is == nil || is.Observer) {
 			last = append(last, x)
 			continue
@@ -133,11 +131,9 @@ func (m *Membership) carryOut(p planned, absent []uint64, need requirements) err
 			return err
 		}
 	}
-	for _, id := range p.leaving {
-		if !slices.Contains(p.before, id) {
-			if err := m.removeMember(*election.Find(p.members, id)); err != nil {
-				return err
-			}
+	for _, x := range p.leaving {
+		if err := m.removeMember(x); err != nil {
+			return err
 		}
 	}
 	// These come last: each of them makes the majority larger without being up.
@@ -181,13 +177,12 @@ func (m *Membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	return ids, nil
 }
 
-// canFollow returns an error unless a majority of the voters after a step of a change are there: otherwise nothing could
+// canFollow returns an error unless a majority of the voters in after, the members after a step of a change, are there: otherwise nothing could
 // be committed after it, nor a leader be elected. Present voters must have this leader's log: one that lags, or whose disk is
 // stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
 // New ones must answer. Those in lagging do not count. canFollow also returns [request.ErrNotLeader] if this leader's term has ended.
-func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
+func (m *Membership) canFollow(after []proto.Peer, lagging ...proto.Peer) error {
 	now := m.Engine.Members()
-	after := step(slices.Clone(now))
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	asked, answers := 0, make(chan uint64, len(after)) // the ids of those that are there; 0 for one that is not
@@ -230,19 +225,13 @@ func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 // noQuorum is the error that too few of the voters after a change do what they have to. It names
 // the others: those that are not in there.
 func noQuorum(after []proto.Peer, there []uint64, do string) error {
-	var missing []string
-	for _, x := range after {
-		if !x.Observer && !slices.Contains(there, x.ID) {
-			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
-		}
-	}
-	return request.Refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, strings.Join(missing, ", "))
+	missing := slices.DeleteFunc(slices.Clone(after), func(x proto.Peer) bool { return x.Observer || slices.Contains(there, x.ID) })
+	return request.Refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, election.Named(missing))
 }
 
 // giveVote makes a member a voter.
 func (m *Membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
-	add := func(all []proto.Peer) []proto.Peer { return append(without(x.ID)(all), x) }
-	if err := m.canFollow(add, lagging...); err != nil {
+	if err := m.canFollow(append(without(m.Engine.Members(), x.ID), x), lagging...); err != nil {
 		return err
 	}
 	return leaderError(m.Engine.Add(x))
@@ -270,7 +259,7 @@ func (m *Membership) moved(was, x proto.Peer) bool {
 }
 
 func (m *Membership) removeMember(x proto.Peer) error {
-	if err := m.canFollow(without(x.ID)); err != nil {
+	if err := m.canFollow(without(m.Engine.Members(), x.ID)); err != nil {
 		return err
 	}
 	index, err := m.Engine.Remove(x.ID)
@@ -309,7 +298,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if !x.Observer {
 			return nil
 		}
-		if err := m.canFollow(without(x.ID)); err != nil {
+		if err := m.canFollow(without(m.Engine.Members(), x.ID)); err != nil {
 			return err
 		}
 		if need.run != 0 {

@@ -167,7 +167,7 @@ var corrections = []putBack{
 	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
 	{"formed by a majority", []edit{
 		{"internal/core/membership/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
-		{"internal/core/membership/formation.go", "case required[0] != s.self:", "case false:"},
+		{"internal/core/membership/formation.go", "case required[0].ID != s.self:", "case false:"},
 		{"internal/core/membership/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
 	}, []finding{{"cluster", "TestFormInAnyOrder", "FAIL"}, {"cluster", "TestFormedOnce", "FAIL"}}},
 	{"added again", []edit{
