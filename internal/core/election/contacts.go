@@ -45,8 +45,11 @@ type Contacts struct {
 	targetAsOf  int64
 
 	roundAccepted wake.Broadcast // a member has accepted a round
+	candidacy
+}
 
-	// These decide whether this member stands for election.
+// candidacy is what decides whether a member stands for election. The contacts' mutex guards it.
+type candidacy struct {
 	trouble      int64  // since when the leader or the majority seems lost; 0 if neither does
 	majorityGone int64  // since when a majority has been refusing connections; 0 if it is not
 	eligible     int64  // since when this member may stand, once its turn comes; 0 if it may not
