@@ -43,7 +43,8 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
 	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers, m.leader)
 	m.lease = newLease(m.pulse)
-	m.membership = membership.New(&membership.Config{Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log}, &membership.Parts{
+	m.membership = membership.New(&membership.Parts{
+		Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log,
 		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: digests, Leader: m.leader, Replica: replica,
 		Gate: gate, Port: m.peers, Look: m.pulse.wake, Now: now,
 	})

@@ -28,7 +28,8 @@ import (
 
 func (b *base) membership() *membership.Membership {
 	p := b.pulse
-	return membership.New(&membership.Config{Server: &b.cfg.Server, Answers: b.cfg.Answers, Log: b.cfg.Log}, &membership.Parts{
+	return membership.New(&membership.Parts{
+		Server: &b.cfg.Server, Answers: b.cfg.Answers, Log: b.cfg.Log,
 		Lifecycle: b.Lifecycle, Engine: p.engine, Contacts: p.contacts, Digests: p.digests, Leader: b.leader, Replica: b.replica,
 		Gate: p.gate, Port: p.peers, Look: p.wake, Now: p.moment,
 	})

@@ -39,9 +39,9 @@ func (m *Membership) Belong() (begin func(), err error) {
 	}
 	// Nobody else can be asked which cluster this is, if there is only this server. But a list in which it
 	// is alone may be one of the past.
-	alone := len(list) == 1 && list[0].ID == m.cfg.ID
+	alone := len(list) == 1 && list[0].ID == m.ID
 	named := m.configured
-	whole := alone && len(named) == 1 && named[0].ID == m.cfg.ID && !named[0].Observer && !rejoining
+	whole := alone && len(named) == 1 && named[0].ID == m.ID && !named[0].Observer && !rejoining
 	switch log := s.LogOf(); {
 	case of.Agreed:
 	case empty:
@@ -68,13 +68,9 @@ func (m *Membership) Belong() (begin func(), err error) {
 		}
 		empty = false
 	}
-	switch {
-	case empty && of.Agreed: // it was about to join
-		former.list = list
-		return former.run, nil
-	case !of.Agreed:
+	if empty || !of.Agreed { // if it has agreed, it was about to join
 		former.list, former.first, former.restored = list, first, restored
-		if of.Cluster != 0 { // perhaps just before this start
+		if of.Cluster != 0 { // perhaps accepted just before this start
 			former.acceptedAt = time.Now()
 		}
 		return former.run, nil
@@ -101,25 +97,25 @@ func restoredState(s *storage.Storage) (request.FirstState, error) {
 // reverse. Any other difference is only logged: the stored members are in force.
 func (m *Membership) CheckStored() error {
 	if len(m.Engine.Storage().Members) == 0 {
-		if len(m.configured) == 0 && m.cfg.Join == "" {
-			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
+		if len(m.configured) == 0 && m.Join == "" {
+			m.Log.Warn("waiting to be added to a cluster", "id", m.ID, "address", m.Addr)
 		}
 		return nil
 	}
 	stored, where := m.Engine.Storage().Members, m.Engine.Storage().Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
-	case standalone && m.cfg.Clustered():
+	case standalone && m.Clustered():
 		return fmt.Errorf("%s belongs to a standalone server, which cannot become a cluster member; start with an empty one", where)
-	case !standalone && !m.cfg.Clustered():
+	case !standalone && !m.Clustered():
 		return fmt.Errorf("%s belongs to a member of a cluster of %d; start it with its peers, or with the address of its peer port", where, len(stored))
 	case standalone:
 		return nil
 	}
-	if len(m.cfg.Peers) > 0 && !slices.Equal(stored, m.configured) {
-		m.cfg.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", m.configured)
-	} else if self := election.Find(stored, m.cfg.ID); self != nil && self.Addr != m.cfg.Address() {
-		m.cfg.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.cfg.Address())
+	if len(m.Peers) > 0 && !slices.Equal(stored, m.configured) {
+		m.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", m.configured)
+	} else if self := election.Find(stored, m.ID); self != nil && self.Addr != m.Address() {
+		m.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.Address())
 	}
 	return nil
 }

@@ -24,24 +24,20 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 	switch {
 	case q.Status:
 		r, err := m.reply(nil)
-		if q.Clients != nil && m.cfg.Clients != nil {
-			all := m.cfg.Clients(q.Clients.Find)
+		if q.Clients != nil && m.Clients != nil {
+			all := m.Clients(q.Clients.Find)
 			r.Clients = request.Bounded(&all)
 		}
 		return r, err
 	case q.Propose != nil:
 		return request.Reply{}, m.former.accept(q.Propose)
-	case q.Form && m.Port == nil:
-		return request.Reply{}, request.Refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:
 		return m.reply(m.former.form())
 	case q.Cluster != 0 && q.Cluster != m.Gate.Cluster():
-		return request.Reply{}, request.Refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.Gate.Cluster(), q.Cluster)
-	case m.Leader.Get().ID != m.cfg.ID:
-		return request.Reply{}, request.ErrNotLeader
+		return request.Reply{}, request.Refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.ID, m.Gate.Cluster(), q.Cluster)
 	}
 	term, leads := m.Engine.LeaderTerm()
-	if !leads {
+	if !leads || m.Leader.Get().ID != m.ID { // Raft may not have noticed that another one leads
 		return request.Reply{}, request.ErrNotLeader
 	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
@@ -127,7 +123,7 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 				return request.Refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
 			}
 		}
-		if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
+		if err := m.mayAsk(election.Find(members, q.Add.ID), *q.Add, q.Run); err != nil {
 			return err
 		}
 	}
@@ -151,7 +147,7 @@ func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) er
 		}
 	}
 	need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, request.AdminTimeout), voters: 2, majority: true} // as in ZooKeeper
-	if m.cfg.AllowSingleVoter {
+	if m.AllowSingleVoter {
 		need.voters = 1
 	}
 	return m.reconfigure(members, r.Joining, leaving, need)
@@ -179,7 +175,7 @@ func (m *Membership) Serve(c net.Conn) {
 // trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
 // are not its concern. A server that asks for its own place does so again and again until it has it.
 func (m *Membership) trace(c net.Conn, q request.Request, r *request.Reply) {
-	if m.cfg.Changed == nil || !q.Changes() || r.Lead || r.Same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
+	if m.Changed == nil || !q.Changes() || r.Lead || r.Same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
 		return
 	}
 	asked := request.Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}
@@ -189,7 +185,7 @@ func (m *Membership) trace(c net.Conn, q request.Request, r *request.Reply) {
 	if r.Begun {
 		asked.Err = fmt.Errorf("%w: %w", request.ErrUnknownOutcome, asked.Err)
 	}
-	m.cfg.Changed(asked)
+	m.Changed(asked)
 }
 
 // answer carries out a request, and returns what to say of that.
@@ -210,7 +206,7 @@ func (m *Membership) answer(q request.Request) request.Reply {
 // closed. Member.Close still waits until the request has ended, since that may be writing to the storage.
 func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (request.Reply, error) {
 	switch {
-	case addr != m.cfg.Address():
+	case addr != m.Address():
 		return request.Send(ctx, m.Port.Network, addr, q)
 	case ctx.Err() != nil:
 		return request.Reply{}, ctx.Err()
@@ -232,6 +228,6 @@ func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (r
 // Ask has the leader carry out a request, as [request.Ask] does if it is given this member's
 // address. It must not be called on a standalone server.
 func (m *Membership) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
-	r, err := request.ToLeader(ctx, m.ask, m.cfg.Address(), q)
+	r, err := request.ToLeader(ctx, m.ask, m.Address(), q)
 	return r.Status, err
 }

@@ -36,14 +36,14 @@ import (
 // member is in the cluster and has its vote, if it is to have one, or when it stops.
 type former struct {
 	*Parts
-	cfg *Config
 
 	number uint64                     // identifies this run of the member, for proposals that are meant for it
 	again  wake.Signal                // for run: attempt it again at once
 	caller atomic.Pointer[peer.Hello] // the last one of a member of a cluster that takes this server, which is in none, for a member
-	// The cluster that this server has last asked for a place, and the one whose leader has said that this server, which has no
-	// Join, is in a committed list: if it is no member any more, it was removed. 0 if there is none.
-	asked, added atomic.Uint64 // ClusterIDs
+	asked  atomic.Bool                // this server has asked a cluster for a place
+	// The ClusterID of the cluster whose leader has said that this server, which has no Join, is in a committed list: if it is no
+	// member any more, it was removed. 0 if there is none.
+	added atomic.Uint64
 
 	why    atomic.Value // a string: why the last attempt did not succeed
 	awaits atomic.Bool  // awaitVote is running
@@ -72,10 +72,8 @@ func newRun() uint64 {
 	}
 }
 
-func newFormer(cfg *Config, parts *Parts) *former {
-	return &former{
-		Parts: parts, cfg: cfg, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
-	}
+func newFormer(parts *Parts) *former {
+	return &former{Parts: parts, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{}}
 }
 
 // own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
@@ -94,7 +92,7 @@ func (f *former) elsewhere(of request.ClusterID, data bool) error {
 		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
 	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.cfg.ID)
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
 	}
 	return nil
 }
@@ -139,7 +137,7 @@ func (f *former) run() {
 		}
 		if why := err.Error(); level == slog.LevelWarn || logged == "" || why != logged && time.Since(last) >= time.Second {
 			logged, last = why, time.Now()
-			f.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
+			f.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
 		}
 		select {
 		case <-time.After(wait):
@@ -155,7 +153,7 @@ func (f *former) run() {
 // when it is started as an observer.
 func (f *former) owed() (bool, error) {
 	rejoining, err := f.storage().Rejoining()
-	if err == nil && rejoining && !f.cfg.Votes() {
+	if err == nil && rejoining && !f.Votes() {
 		return false, f.storage().SetRejoining(false)
 	}
 	return rejoining, err
@@ -208,13 +206,13 @@ func (f *former) step() (done bool, err error) {
 		}
 		return f.join(at, next.cluster)
 	case toStop:
-		f.Fail(fmt.Errorf("%s: %s", f.Engine.Storage().Name, next.why))
+		f.Fail(fmt.Errorf("%s: %w", f.storage().Name, next.err))
 		return true, nil
 	default:
-		if cut != nil && next.code == proto.OK {
+		if cut != nil && request.CodeOf(next.err) == proto.OK {
 			return false, cut
 		}
-		return false, request.Refuse(next.code, "%s", next.why)
+		return false, next.err
 	}
 }
 
@@ -222,7 +220,7 @@ func (f *former) storage() *storage.Storage { return f.Engine.Storage() }
 
 // stance is where this member stands.
 func (f *former) stance() stance {
-	s := stance{self: f.cfg.ID, members: f.list, state: f.restored}
+	s := stance{self: f.ID, members: f.list, state: f.restored}
 	if x := f.storage().Identity(); !x.Agreed {
 		s.proposed = x.Cluster
 	}
@@ -239,7 +237,7 @@ func (f *former) stance() stance {
 func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, time.Second)
 	defer cancel()
-	others := without(members, f.cfg.ID)
+	others := without(members, f.ID)
 	said = map[uint64]*request.Status{}
 	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) { return request.StatusOf(ctx, f.Port.Network, x) }) {
 		if x.Err == nil {
@@ -266,8 +264,8 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []p
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	var err error
-	for _, x := range request.Poll(without(required, f.cfg.ID), func(x proto.Peer) (*request.Status, error) {
-		r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.cfg.ID, To: x.ID, Run: said[x.ID].Run, Members: f.list, State: s.state}})
+	for _, x := range request.Poll(without(required, f.ID), func(x proto.Peer) (*request.Status, error) {
+		r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.ID, To: x.ID, Run: said[x.ID].Run, Members: f.list, State: s.state}})
 		if err == nil && r.Error != "" {
 			err = fmt.Errorf("server %d: %s", x.ID, r.Error)
 		}
@@ -284,24 +282,18 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []p
 // agree makes id this member's cluster for good. f.deciding must be held.
 func (f *former) agree(id request.ClusterID) (done bool, err error) {
 	x := storage.Identity{Cluster: id, Agreed: true, First: f.storage().Identity().First}
-	if err := f.storage().SetIdentity(x); err != nil {
+	err = f.storage().SetIdentity(x)
+	if err == nil && len(x.First) > 0 { // otherwise its data was restored
+		// After an error the next start does it (see Membership.Belong).
+		if err = f.Engine.Bootstrap(x.First); err == nil {
+			err = f.storage().SetRejoining(false) // since it asked another cluster for a place
+		}
+	}
+	if err != nil {
 		f.CannotWrite(f.storage(), err)
 		return true, nil
 	}
-	if len(x.First) > 0 {
-		// After an error the next start does it (see Membership.Belong).
-		if err := f.Engine.Bootstrap(x.First); err != nil {
-			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
-			return true, nil
-		}
-		f.cfg.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
-		if err := f.storage().SetRejoining(false); err != nil { // since it asked another cluster for a place
-			f.CannotWrite(f.storage(), err)
-			return true, nil
-		}
-	} else {
-		f.cfg.Log.Info("the cluster has an id now", "cluster", id)
-	}
+	f.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
 	f.openGate(id)
 	return true, nil
 }
@@ -316,7 +308,7 @@ func (f *former) openGate(id request.ClusterID) {
 // what was agreed.
 func (f *former) accept(q *request.Proposal) error {
 	if !f.deciding.TryTake() {
-		return request.Refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.cfg.ID)
+		return request.Refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.ID)
 	}
 	defer f.deciding.Give()
 	s := f.stance()
@@ -330,7 +322,7 @@ func (f *former) accept(q *request.Proposal) error {
 	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
 	same := f.storage().Identity().Cluster == q.Cluster
 	if !same && f.acceptedFrom != q.From && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
-		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.cfg.ID)
+		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.ID)
 	}
 	if !same {
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
@@ -345,14 +337,17 @@ func (f *former) accept(q *request.Proposal) error {
 // form carries out `cluster form`: an operator says that the cluster is new, or that its members may be
 // given an id, although not all of them are there. Those that answer must be a majority.
 func (f *former) form() error {
+	if !f.Clustered() {
+		return request.Refuse(proto.BadArguments, "a standalone server forms no cluster")
+	}
 	if len(f.list) == 0 && !f.storage().Identity().Agreed {
-		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
+		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.ID)
 	}
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
 	if of := f.storage().Identity(); of.Agreed { // perhaps since it was asked
-		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
+		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.ID, of.Cluster)
 	}
 	s := f.stance()
 	if err := f.elsewhere(0, s.state.Data()); err != nil {
@@ -373,8 +368,8 @@ func (f *former) form() error {
 // or Server.Join names, the one of its identity, or the one that calls it.
 func (f *former) follow() (bool, error) {
 	own := f.own()
-	addrs := []string{f.cfg.Join}
-	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
+	addrs := []string{f.Join}
+	if f.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
 		addrs = f.known()
 	}
 	err := error(request.Refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
@@ -402,9 +397,9 @@ func (f *former) follow() (bool, error) {
 // known returns the addresses at which there may be other members: those of the leader, of
 // the list and of the newest members that this one knows, and that of the member that has called it.
 func (f *former) known() []string {
-	addrs := []string{f.Leader.Get().Addr, f.cfg.Join}
+	addrs := []string{f.Leader.Get().Addr, f.Join}
 	for _, x := range slices.Concat(f.list, f.Engine.Members()) {
-		if x.ID != f.cfg.ID {
+		if x.ID != f.ID {
 			addrs = append(addrs, x.Addr)
 		}
 	}
@@ -423,26 +418,26 @@ func (f *former) known() []string {
 // has no data. It reports true when this server is in the cluster, and has its vote if it
 // is to have one, or when it has failed for good. f.deciding must not be held.
 func (f *former) join(addr string, of request.ClusterID) (bool, error) {
-	if f.asked.Load() == 0 { // asking takes half a minute if there is no leader; after that its answers say more
+	if !f.asked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
-	has, err := f.askLeader(addr, request.Request{Knows: f.cfg.ID, At: f.cfg.Address(), Run: f.number, Cluster: of})
+	has, err := f.askLeader(addr, request.Request{Knows: f.ID, At: f.Address(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
-	invited := f.cfg.Join == "" // the cluster must already have it as a member
+	invited := f.Join == "" // the cluster must already have it as a member
 	if has.Surely && invited {
 		f.added.Store(uint64(of))
 	}
 	placed := f.own() == of
 	switch {
 	case invited && !has.Known && placed:
-		return f.wasRemoved(request.NotMember(f.cfg.ID)), nil
+		return f.wasRemoved(request.NotMember(f.ID)), nil
 	case invited && !has.Known:
 		return false, request.Refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
 	case invited && !f.warned: // join may be retried many times a second
 		f.warned = true
-		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
+		f.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
 	votes, err := f.toVote(has)
 	if err != nil {
@@ -481,18 +476,18 @@ func (f *former) askLeader(addr string, q request.Request) (request.Reply, error
 
 // wasRemoved ends this server, which was removed while it joined.
 func (f *former) wasRemoved(err error) (done bool) {
-	f.Fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, request.ErrRemoved, err))
+	f.Fail(fmt.Errorf("server %d was %w while it joined: %w", f.ID, request.ErrRemoved, err))
 	return true
 }
 
 // toVote decides whether this server is to get a vote in the cluster that has it as has says, and stores that it is owed one.
 // Whatever comes next, the leader forgets that when it takes the vote away.
 func (f *former) toVote(has request.Reply) (votes bool, err error) {
-	votes = f.cfg.Votes()
-	if f.cfg.Join == "" && len(f.list) == 0 { // nobody has told this server whether it votes
+	votes = f.Votes()
+	if f.Join == "" && len(f.list) == 0 { // nobody has told this server whether it votes
 		votes = votes && has.Votes
 	}
-	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.Votes() {
+	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.Votes() {
 		votes = true // it is owed a vote since an earlier start
 	}
 	if votes {
@@ -508,7 +503,7 @@ func (f *former) askForPlace(addr string, of request.ClusterID, has request.Repl
 	if since == 0 {
 		since = has.Status.Index
 	}
-	f.asked.Store(uint64(of))
+	f.asked.Store(true)
 	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
 		f.since[of] = since
@@ -537,7 +532,7 @@ func (f *former) enter(index uint64, of request.ClusterID, votes bool) bool {
 
 // self describes this member, for a request to add it.
 func (f *former) self(voter bool) *proto.Peer {
-	return &proto.Peer{ID: f.cfg.ID, Addr: f.cfg.Address(), Observer: !voter}
+	return &proto.Peer{ID: f.ID, Addr: f.Address(), Observer: !voter}
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
@@ -559,10 +554,10 @@ func (f *former) awaitVote() {
 			break
 		}
 		if errors.Is(err, request.ErrNoMember) {
-			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, request.ErrRemoved, f.storage().Name))
+			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.ID, request.ErrRemoved, f.storage().Name))
 			return
 		}
-		f.cfg.Log.Info("this member does not vote yet", "error", err)
+		f.Log.Info("this member does not vote yet", "error", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

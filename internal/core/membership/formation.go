@@ -54,15 +54,12 @@ const (
 
 type next struct {
 	do      int
-	why     string            // of toWait and toStop
-	code    proto.Code        // BadArguments if waiting alone does not help
+	err     error             // why toWait or toStop; its code is BadArguments if waiting alone does not help
 	cluster request.ClusterID // to join
 }
 
-func wait(format string, args ...any) next { return next{why: fmt.Sprintf(format, args...)} }
-
-func hopeless(format string, args ...any) next {
-	return next{why: fmt.Sprintf(format, args...), code: proto.BadArguments}
+func wait(code proto.Code, format string, args ...any) next {
+	return next{err: request.Refuse(code, format, args...)}
 }
 
 // decide returns what to do next, given what the other members say; those that do not answer
@@ -72,15 +69,15 @@ func (s *stance) decide(said map[uint64]*request.Status) next {
 		return n
 	}
 	if err := s.conflict(said); err != nil {
-		return hopeless("%v", err)
+		return next{err: err}
 	}
 	required := s.required()
 	missing := slices.DeleteFunc(slices.Clone(required), func(x proto.Peer) bool { return x.ID == s.self || said[x.ID] != nil })
 	switch {
 	case len(missing) > 0:
-		return wait("waiting for %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster", election.Named(missing))
+		return wait(proto.OK, "waiting for %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster", election.Named(missing))
 	case required[0].ID != s.self:
-		return wait("server %d forms the cluster", required[0].ID)
+		return wait(proto.OK, "server %d forms the cluster", required[0].ID)
 	}
 	return next{do: toPropose}
 }
@@ -93,7 +90,7 @@ func (s *stance) agreedTo(said map[uint64]*request.Status) (next, bool) {
 		switch st := said[x.ID]; {
 		case st == nil || !st.Formed || st.Cluster == of:
 		case of != 0:
-			return hopeless("server %d belongs to cluster %v, but server %d to cluster %v: one of them has the wrong data directory, or the list of members a wrong address", at.ID, of, x.ID, st.Cluster), true
+			return wait(proto.BadArguments, "server %d belongs to cluster %v, but server %d to cluster %v: one of them has the wrong data directory, or the list of members a wrong address", at.ID, of, x.ID, st.Cluster), true
 		default:
 			of, at = st.Cluster, x
 		}
@@ -112,9 +109,9 @@ func (s *stance) agreedTo(said map[uint64]*request.Status) (next, bool) {
 		}
 		why := fmt.Sprintf("its data was restored from a snapshot, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
 		if in <= election.CountVoters(s.members)/2 { // that one server may be in the wrong
-			return hopeless("%s; stop that server, unless most servers belong to that cluster", why), true
+			return wait(proto.BadArguments, "%s; stop that server, unless most servers belong to that cluster", why), true
 		}
-		return next{do: toStop, why: why + ", as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
+		return next{do: toStop, err: request.Refuse(proto.BadArguments, "%s, as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers", why)}, true
 	}
 	return next{do: toJoin, cluster: of}, true
 }
@@ -126,17 +123,17 @@ func (s *stance) conflict(said map[uint64]*request.Status) error {
 		switch {
 		case st == nil:
 		case st.Data && !s.state.Data():
-			return fmt.Errorf("server %d has data without the id of a cluster, and this server has none", x.ID)
+			return request.Refuse(proto.BadArguments, "server %d has data without the id of a cluster, and this server has none", x.ID)
 		case !st.Data && s.state.Data():
-			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
+			return request.Refuse(proto.BadArguments, "this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
 		case x.Observer && !s.state.Data() && len(st.Configured) == 0: // it was started only to join, which it does later
 		case !slices.Equal(st.Configured, s.members):
 			if s.state.Data() {
-				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
+				return request.Refuse(proto.BadArguments, "server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
 			}
-			return fmt.Errorf("server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
+			return request.Refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
 		case s.state.Data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):
-			return fmt.Errorf("server %d has another state (entry %d, digest %s) than server %d (entry %d, digest %s): restore the same snapshot on all", x.ID, st.Index, st.Digest, s.self, s.state.Index, s.state.Digest)
+			return request.Refuse(proto.BadArguments, "server %d has another state (entry %d, digest %s) than server %d (entry %d, digest %s): restore the same snapshot on all", x.ID, st.Index, st.Digest, s.self, s.state.Index, s.state.Digest)
 		}
 	}
 	return nil
@@ -153,7 +150,7 @@ func (s *stance) required() []proto.Peer {
 func (s *stance) majority(said map[uint64]*request.Status) (here []proto.Peer, err error) {
 	if n, ok := s.agreedTo(said); ok {
 		if n.do == toWait || n.do == toStop {
-			return nil, request.Refuse(proto.BadArguments, "%s", n.why)
+			return nil, n.err
 		}
 		return nil, request.Refuse(proto.BadArguments, "the cluster exists already, and this server is about to join it")
 	}
@@ -165,7 +162,7 @@ func (s *stance) majority(said map[uint64]*request.Status) (here []proto.Peer, e
 		}
 	}
 	if err := s.conflict(there); err != nil {
-		return nil, request.Refuse(proto.BadArguments, "%v", err)
+		return nil, err
 	}
 	var missing []proto.Peer
 	for _, x := range s.required() {

@@ -22,7 +22,6 @@ import (
 // concurrent use.
 type Membership struct {
 	*Parts
-	cfg        *Config
 	configured []proto.Peer // the members of a new cluster
 	former     *former
 
@@ -31,16 +30,13 @@ type Membership struct {
 	asked    uint64      // the term in which the change under way was asked for; guarded by changing
 }
 
-// Config says how to run a [Membership].
-type Config struct {
+// Parts are what a [Membership] works with, and how.
+type Parts struct {
 	*Server
 	AllowSingleVoter bool // a client's reconfig may leave a single voter
 	Answers
 	Log *slog.Logger
-}
 
-// Parts are what a [Membership] works with.
-type Parts struct {
 	*lifecycle.Lifecycle
 	Engine   *engine.Engine
 	Contacts *election.Contacts
@@ -54,8 +50,8 @@ type Parts struct {
 }
 
 // New returns the Membership of a server that is about to start.
-func New(cfg *Config, parts *Parts) *Membership {
-	return &Membership{Parts: parts, cfg: cfg, configured: cfg.First(), former: newFormer(cfg, parts), changing: wake.NewTurn()}
+func New(parts *Parts) *Membership {
+	return &Membership{Parts: parts, configured: parts.First(), former: newFormer(parts), changing: wake.NewTurn()}
 }
 
 // Status returns what this member says of itself.
@@ -69,12 +65,12 @@ func (m *Membership) Status() request.Status {
 
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
 func (m *Membership) Standing() request.Status {
-	s := request.Status{ID: m.cfg.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
+	s := request.Status{ID: m.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
 		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.former.list, m.former.waiting()
 	}
-	if s.Role == "observer" && m.cfg.Votes() {
+	if s.Role == "observer" && m.Votes() {
 		s.NoVote = "has no vote, but was not started as an observer"
 		if m.former.awaits.Load() {
 			s.NoVote = "waits for its vote"
@@ -83,8 +79,8 @@ func (m *Membership) Standing() request.Status {
 	if s.Role == "leader" { // what an earlier leader knows may be over
 		s.Differs = m.Digests.Differences()
 	}
-	if m.cfg.About != nil {
-		s.About = m.cfg.About()
+	if m.About != nil {
+		s.About = m.About()
 	}
 	return s
 }
@@ -97,10 +93,10 @@ func (m *Membership) Role() string {
 	switch lead := m.Leader.Get().ID; {
 	case lead == 0:
 		return "looking"
-	case lead == m.cfg.ID:
+	case lead == m.ID:
 		return "leader"
 	}
-	if self := election.Find(m.Engine.Members(), m.cfg.ID); self != nil && self.Observer {
+	if self := election.Find(m.Engine.Members(), m.ID); self != nil && self.Observer {
 		return "observer"
 	}
 	return "follower"
@@ -139,7 +135,7 @@ func (m *Membership) ConfigVersion() (zxid int64) {
 // statusOf returns the status of a member, which may be this one, or of a server that
 // is to become a member.
 func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*request.Status, error) {
-	if x.ID == m.cfg.ID {
+	if x.ID == m.ID {
 		s := m.Status()
 		return &s, nil
 	}

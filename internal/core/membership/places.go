@@ -106,14 +106,14 @@ func anotherRun(x proto.Peer) error {
 	return request.Refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
 }
 
-// mayAsk returns an error unless the given run of server x may ask for the place that x describes.
+// mayAsk returns an error unless the given run of server x may ask for the place that x describes; is describes that which it
+// has, and is nil if it has none.
 // A voter loses its vote only if it has no data. While Membership.changing is held, such a server
 // gets none: it joins only when its request is done. And it loses it only when this leader's
 // heartbeats are not answered any more: over connections that are older than another server at its
 // address, the voter itself may still answer them.
-func (m *Membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) error {
+func (m *Membership) mayAsk(is *proto.Peer, x proto.Peer, run uint64) error {
 	s, err := m.sender(x, run)
-	is := election.Find(members, x.ID)
 	switch {
 	case err != nil || is == nil || is.Observer || !x.Observer:
 		return err

@@ -98,12 +98,12 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 			return err
 		}
 	}
-	if self := election.Find(p.after, m.cfg.ID); self == nil || self.Observer {
+	if self := election.Find(p.after, m.ID); self == nil || self.Observer {
 		if err := m.canFollow(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
 		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil {
-			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
+			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.ID, err)
 		}
 		return request.ErrHandedOver
 	}
@@ -141,7 +141,7 @@ func (m *Membership) carryOut(p planned, absent []uint64, need requirements) err
 		if err := m.giveVote(x, last...); err != nil {
 			return err
 		}
-		m.cfg.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
+		m.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
 	}
 	return nil
 }
@@ -193,7 +193,7 @@ func (m *Membership) canFollow(after []proto.Peer, lagging ...proto.Peer) error 
 			m.Running.Go(func() {
 				var err error
 				switch {
-				case x.ID == m.cfg.ID:
+				case x.ID == m.ID:
 				case is != nil && is.Addr == x.Addr && !is.Observer:
 					err = m.Engine.AwaitReplicated(ctx, x)
 				default:
@@ -266,7 +266,7 @@ func (m *Membership) removeMember(x proto.Peer) error {
 	if err != nil {
 		return leaderError(err)
 	}
-	m.cfg.Log.Info("member removed", "id", x.ID)
+	m.Log.Info("member removed", "id", x.ID)
 	m.Running.Go(func() { m.Engine.SendToRemoved(x, index) })
 	return nil
 }
@@ -292,7 +292,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if err := m.Engine.Add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: is.Observer}); err != nil {
 			return leaderError(err)
 		}
-		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
+		m.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
 	}
 	if is != nil && !is.Observer {
 		if !x.Observer {
@@ -302,7 +302,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 			return err
 		}
 		if need.run != 0 {
-			if err := m.mayAsk([]proto.Peer{*is}, x, need.run); err != nil { // that may have taken long
+			if err := m.mayAsk(is, x, need.run); err != nil { // that may have taken long
 				return err
 			}
 		}
@@ -315,7 +315,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		return m.foreign(s)
 	case err == nil:
 	case x.Observer && request.Unreachable(err): // nothing depends on an observer, so it may be started later
-		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
+		m.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
 	default:
 		return cannotBeAdded(x.ID, err)
 	}
@@ -378,7 +378,7 @@ func (m *Membership) transfer(members []proto.Peer, id uint64) error {
 		return request.NotMember(id)
 	case to.Observer:
 		return request.Refuse(proto.BadArguments, "server %d is not a voting member", id)
-	case id == m.cfg.ID:
+	case id == m.ID:
 		return nil
 	}
 	return m.Engine.HandOver(m.Port.Ctx, id)
