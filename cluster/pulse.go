@@ -294,8 +294,7 @@ func (b *beats) send(term uint64) {
 	b.works = true
 	if a.Newest <= term {
 		differs, news := b.digests.Answered(b.to.ID, a.Digest) // first: this leader may be about to serve
-		b.contacts.Accepted(b.to.ID, asked)
-		b.contacts.AcceptedRound(b.to.ID, round)
+		b.contacts.Accepted(b.to.ID, asked, round)
 		if differs {
 			b.log.Error("the state of a member differs from this leader's", "id", b.to.ID, "entry", a.Digest.Index)
 		}

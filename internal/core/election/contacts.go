@@ -152,13 +152,15 @@ func (c *Contacts) peer(id uint64) *peer {
 }
 
 // Accepted notes that another member accepted a heartbeat of this one, or voted for it. sent is
-// when this member sent the heartbeat or the vote request.
-func (c *Contacts) Accepted(id uint64, sent timing.Moment) {
+// when this member sent the heartbeat or the vote request, and round the newest round then; 0 with a vote.
+func (c *Contacts) Accepted(id uint64, sent timing.Moment, round uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
 	p.accepted = timing.Moment{Real: max(p.accepted.Real, sent.Real), Running: max(p.accepted.Running, sent.Running)}
 	c.reachedLocked(p, sent)
+	p.acceptedRound = max(p.acceptedRound, round)
+	c.roundAccepted.Raise()
 }
 
 // BeginRound begins a round, which finds out for a read index whether this member still leads: a majority
@@ -167,16 +169,6 @@ func (c *Contacts) BeginRound() (round uint64) { return c.rounds.Add(1) }
 
 // Round returns the newest round.
 func (c *Contacts) Round() uint64 { return c.rounds.Load() }
-
-// AcceptedRound notes that another member has accepted a heartbeat of this one that was sent
-// after the round had begun.
-func (c *Contacts) AcceptedRound(id, round uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.peer(id)
-	p.acceptedRound = max(p.acceptedRound, round)
-	c.roundAccepted.Raise()
-}
 
 // HasMajority reports whether a majority of members has accepted the round, and otherwise
 // returns a channel that is closed when another member has. The member with the id asker,
@@ -539,14 +531,9 @@ const (
 // need a leader and have working disks. To avoid split votes, they stand one after another: the one
 // with the longest log first, and of equal logs the one with the lowest id.
 //
-// A member whose newest list of members takes its vote away stands too while that list may be
-// uncommitted: if no other voter has the list, this member's log is the longest, and it refuses all
-// others its vote. It first leaves the others an election timeout, which is mostly enough for them. Its own
-// vote does not count. Once it leads, the list is committed, and it steps down.
-//
-// So does an observer, as a last resort, if its log ends later than those of all voters that answer: the newest
-// list of another member may make it a voter, whose vote that member needs and does not get. It hands over
-// as soon as it leads (see lead.go in package cluster).
+// A member whose newest list of members takes its vote away stands too while that list may be uncommitted. It first leaves
+// the others an election timeout, which is mostly enough for them. Its own vote does not count. So does an observer, as a last
+// resort, if its log ends later than those of all voters that answer. docs/raft.md says why.
 func (c *Contacts) mustStand(now int64, own State) bool {
 	self := Find(c.members, c.self)
 	votes := self != nil && !self.Observer

@@ -176,7 +176,7 @@ func TestMajority(t *testing.T) {
 // TestRemovedPeer: what is known about a member is forgotten when it is removed.
 func TestRemovedPeer(t *testing.T) {
 	c, _ := following()
-	c.Accepted(2, c.Moment(1000))
+	c.Accepted(2, c.Moment(1000), 0)
 	c.setMembers(three[:1])
 	if len(c.peers) != 0 {
 		t.Errorf("%d peers are left", len(c.peers))
@@ -191,8 +191,8 @@ func TestRemovedPeer(t *testing.T) {
 func TestLatestCounts(t *testing.T) {
 	c := NewContacts(1, timing.For(2*time.Second))
 	look(c, 0, State{Term: 5, Leads: true})
-	c.Accepted(2, timing.Moment{Real: 200, Running: 190})
-	c.Accepted(2, timing.Moment{Real: 100, Running: 90})
+	c.Accepted(2, timing.Moment{Real: 200, Running: 190}, 0)
+	c.Accepted(2, timing.Moment{Real: 100, Running: 90}, 0)
 	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, State{NeedsLeader: true})
 	c.Answered(3, timing.Moment{Real: 100, Running: 90}, 240, State{})
 	if p := c.peers[2]; p.accepted != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
@@ -541,7 +541,7 @@ func TestRefusedByThree(t *testing.T) {
 		}
 		at(now)
 	}
-	c.Accepted(2, c.Moment(1200))
+	c.Accepted(2, c.Moment(1200), 0)
 	at(1200)
 	c.Refused(2)
 	if at(1250) || at(1549) || !at(1550) {
@@ -660,18 +660,18 @@ func TestKnowsWhatIsCommitted(t *testing.T) {
 		}
 	}
 	look(c, 1000, State{Leads: true, Term: 5})
-	c.Accepted(2, c.Moment(1000))
+	c.Accepted(2, c.Moment(1000), 0)
 	for now := int64(1000); now < 5000; now += 100 {
 		look(c, now, State{Leads: true, Term: 5})
 		knows(now, 5, true)
 	}
-	c.Accepted(2, c.Moment(4900))
+	c.Accepted(2, c.Moment(4900), 0)
 	look(c, 9000, State{Leads: true, Term: 5})
 	if ago, _ := c.LeaseAge(9000, 5); ago >= time.Second {
 		t.Errorf("it was accepted %v ago in running time", ago)
 	}
 	knows(9000, 5, false)
-	c.Accepted(2, c.Moment(9000))
+	c.Accepted(2, c.Moment(9000), 0)
 	knows(9000, 5, true)
 	c.SawLaterTerm(6)
 	knows(9000, 5, false)

@@ -20,10 +20,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// A cluster is formed once, and has an id from then on. The rules are in formation.go; this
-// file carries them out: it asks the other members, stores what follows, and brings a
-// member without data into the cluster that the others have formed (see
-// docs/decisions/019-formed-once.md).
+// This file carries out the rules of formation.go: it asks the other members, stores what follows, and brings a
+// member without data into the cluster that the others have formed.
 //
 // A member whose storage is empty is either new or has lost its disk. In the second
 // case it has forgotten its votes and what it acknowledged, so taking part as before
@@ -32,8 +30,7 @@ import (
 // first take its vote away, without its taking part, and it gets its vote back when it has
 // caught up.
 
-// former brings this member into its cluster. Its goroutine is run, which ends when the
-// member is in the cluster and has its vote, if it is to have one, or when it stops.
+// former brings this member into its cluster. Its goroutine is run.
 type former struct {
 	*Parts
 
@@ -106,8 +103,8 @@ func (f *former) called(h *peer.Hello) {
 	}
 }
 
-// run forms the cluster with the other members, or joins the one that exists. It retries
-// until it succeeds or the member stops.
+// run forms the cluster with the other members, or joins the one that exists. It ends when this member is in the cluster and
+// has its vote, if it is to have one, or when it stops.
 func (f *former) run() {
 	const (
 		first = 3 * time.Second // before that, the others may just be starting
@@ -298,7 +295,6 @@ func (f *former) agree(id request.ClusterID) (done bool, err error) {
 	return true, nil
 }
 
-// openGate opens the gate.
 func (f *former) openGate(id request.ClusterID) {
 	f.Gate.Open(id)
 	f.Look.Raise()

@@ -10,16 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// How a cluster is formed, in two steps:
-//
-//  1. Its member with the lowest id makes an id and proposes it to all the others, together with the
-//     state with which it begins: an empty one, or that of a snapshot that was restored. Each of the others
-//     accepts the proposal only if it begins with the same state, and stores it durably first.
-//  2. When all have accepted it, the proposer agrees to it: it stores that this is its cluster
-//     for good, and begins its log. The others agree when they see that one has agreed to the
-//     id whose proposal they hold.
-//
-// A proposal may be replaced by another one, an agreement never. The invariants:
+// These are the rules by which a cluster is formed: its members accept a proposal, and then agree to it
+// (docs/decisions/019-formed-once.md). A proposal may be replaced by another one, an agreement never. The invariants:
 //
 //   - Two members never agree to different ids while no more than one of them has lost its disk.
 //     Agreeing to an id needs a proposal that all have stored, and one that has agreed refuses
