@@ -393,21 +393,17 @@ func (f *former) follow() (bool, error) {
 // known returns the addresses at which there may be other members: those of the leader, of
 // the list and of the newest members that this one knows, and that of the member that has called it.
 func (f *former) known() []string {
-	addrs := []string{f.Leader.Get().Addr, f.Join}
-	for _, x := range slices.Concat(f.list, f.Engine.Members()) {
-		if x.ID != f.ID {
+	all := slices.Concat([]proto.Peer{{Addr: f.Leader.Get().Addr}, {Addr: f.Join}}, f.list, f.Engine.Members())
+	if c := f.caller.Load(); c != nil {
+		all = append(all, proto.Peer{Addr: c.Addr})
+	}
+	var addrs []string
+	for _, x := range all {
+		if x.ID != f.ID && x.Addr != "" && !slices.Contains(addrs, x.Addr) {
 			addrs = append(addrs, x.Addr)
 		}
 	}
-	if c := f.caller.Load(); c != nil {
-		addrs = append(addrs, c.Addr)
-	}
-	seen := map[string]bool{"": true}
-	return slices.DeleteFunc(addrs, func(addr string) bool {
-		was := seen[addr]
-		seen[addr] = true
-		return was
-	})
+	return addrs
 }
 
 // join has the leader of a cluster, one of whose members is at addr, take in this server, which
@@ -541,7 +537,7 @@ func (f *former) awaitVote() {
 		to := f.known()
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = request.ToLeader(ctx, request.Over(f.Port.Network), to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
+			_, err = f.askLeader(to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return
