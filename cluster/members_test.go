@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
-	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -349,18 +346,11 @@ func TestWatchRemoved(t *testing.T) {
 // more, not only when it takes the leader for lost.
 func TestRemovedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		for i := range 4 {
-			f.start(i)
-		}
-		f.whole()
-		lead := f.running[0].Leader()
-		out := lead%4 + 1
-		if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[lead], request.Request{Remove: out}); err != nil {
-			t.Fatal(err)
-		}
+		f, lead := fleetOf(t, 4)
+		out := (lead + 1) % 4
+		f.tell(lead, request.Request{Remove: uint64(out + 1)})
 		began := time.Now()
-		if err := testkit.Receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, request.ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", f.running[out].Err()); !errors.Is(err, request.ErrRemoved) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took < engine.Farewell || took > engine.Farewell+700*time.Millisecond {
@@ -374,12 +364,7 @@ func TestRemovedSoon(t *testing.T) {
 // wait for each other, must not be refused because of that.
 func TestMistakenServerBlocksReconfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		f, lead := fleetOf(t, 3)
 		c := (lead + 1) % 3
 		f.cutOff(c, true)
 		f.net.Cut("z", string(rune('a'+c)), true)
@@ -409,28 +394,17 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 	})
 }
 
-// hairpin is the network of a host that cannot reach itself at the address that the others use.
-type hairpin struct {
-	peer.Network
-	addr string
-}
-
-func (h hairpin) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	if addr == h.addr {
-		return nil, &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}
-	}
-	return h.Network.Dial(ctx, addr)
-}
-
 // TestAsksItself: a member that is asked for a change, by an embedder or its own client, does not call
 // itself at its peer port, whether it leads or not. It is refused there what it would be refused over
 // the network, and a member that is closed answers at once.
 func TestAsksItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
+		var no atomic.Bool
+		no.Store(true)
 		for i := range f.running {
 			cfg := f.config(i)
-			cfg.Network = hairpin{cfg.Network, f.peers[uint64(i+1)]}
+			cfg.Network = refusing{cfg.Network, f.peers[uint64(i+1)], &no} // as on a host that cannot reach itself at the address that the others use
 			f.open(i, cfg)
 		}
 		f.whole()

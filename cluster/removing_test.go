@@ -295,10 +295,7 @@ func removals(t *testing.T, f func(t *testing.T, how string)) {
 // losesPlace waits until server 4 votes, which has got a snapshot, and has the leader be lost while it removes that one.
 func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i int) Config) {
 	f.t.Helper()
-	until(f.t, "the voter", func() bool {
-		s := f.running[3].Status()
-		return election.CountVoters(s.Members) == 4
-	})
+	f.awaitVoters(3, 4)
 	f.writes(lead, 3)
 	time.Sleep(time.Minute)
 	if newest, _ := f.running[3].engine.Storage().NewestSnapshot(); newest.Index == 0 {
@@ -347,61 +344,59 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 	for _, x := range []struct{ before, refused, restarted bool }{
 		{true, false, false}, {true, true, false}, {false, false, false}, {false, false, true},
 	} {
-		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
-				next := (lead + 1) % 3
-				third := 3 - lead - next
-				operator := func(q request.Request) {
-					if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if x.before {
-					operator(request.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
-					until(t, "the addition", func() bool {
-						s := f.running[next].Status()
-						return election.Find(s.Members, 4) != nil && f.running[next].engine.LastApplied() == f.running[lead].engine.LastIndex()
-					})
-				}
-				f.cutOff(next, !x.restarted)
-				if x.before {
-					operator(request.Request{Remove: 4})
-				}
-				f.writes(lead, 20)
-				cfg := f.config(3)
-				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(third+1)]
-				n := &losing{Network: cfg.Network, refused: x.refused}
-				n.holds.Store(true)
-				cfg.Network = n
-				m := f.open(3, cfg)
-				time.Sleep(10 * time.Second)
-				operator(request.Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
-				f.writes(lead, 20)
-				if x.restarted {
-					f.snapshot(3)
-					f.stop(next)
-					f.open(next, config(next))
-				} else if err := f.running[lead].engine.TakeSnapshot(); err != nil {
+		testkit.Bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
+			f := newFleet(t, 4)
+			config := f.found(3)
+			lead := leadOf(t, f)
+			next := (lead + 1) % 3
+			third := 3 - lead - next
+			operator := func(q request.Request) {
+				if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
 					t.Fatal(err)
 				}
-				f.net.Heal()
-				until(t, "the snapshot", func() bool {
-					newest, _ := f.running[next].engine.Storage().NewestSnapshot()
-					return newest.Index > 0
+			}
+			if x.before {
+				operator(request.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
+				until(t, "the addition", func() bool {
+					s := f.running[next].Status()
+					return election.Find(s.Members, 4) != nil && f.running[next].engine.LastApplied() == f.running[lead].engine.LastIndex()
 				})
-				f.handTo(next)
-				time.Sleep(10 * time.Second)
-				n.holds.Store(false)
-				if err := fault(m, time.Minute); err != nil {
-					t.Errorf("its fault is %v", err)
-				}
-				if s := f.running[next].Status(); election.Find(s.Members, 4) == nil {
-					t.Errorf("it was not added: %v", s.Members)
-				}
+			}
+			f.cutOff(next, !x.restarted)
+			if x.before {
+				operator(request.Request{Remove: 4})
+			}
+			f.writes(lead, 20)
+			cfg := f.config(3)
+			cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(third+1)]
+			n := &losing{Network: cfg.Network, refused: x.refused}
+			n.holds.Store(true)
+			cfg.Network = n
+			m := f.open(3, cfg)
+			time.Sleep(10 * time.Second)
+			operator(request.Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
+			f.writes(lead, 20)
+			if x.restarted {
+				f.snapshot(3)
+				f.stop(next)
+				f.open(next, config(next))
+			} else if err := f.running[lead].engine.TakeSnapshot(); err != nil {
+				t.Fatal(err)
+			}
+			f.net.Heal()
+			until(t, "the snapshot", func() bool {
+				newest, _ := f.running[next].engine.Storage().NewestSnapshot()
+				return newest.Index > 0
 			})
+			f.handTo(next)
+			time.Sleep(10 * time.Second)
+			n.holds.Store(false)
+			if err := fault(m, time.Minute); err != nil {
+				t.Errorf("its fault is %v", err)
+			}
+			if s := f.running[next].Status(); election.Find(s.Members, 4) == nil {
+				t.Errorf("it was not added: %v", s.Members)
+			}
 		})
 	}
 }

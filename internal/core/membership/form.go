@@ -89,7 +89,7 @@ func (f *former) elsewhere(of request.ClusterID, data bool) error {
 		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
 	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and some seconds later start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
 	}
 	return nil
 }
