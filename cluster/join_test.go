@@ -149,9 +149,7 @@ func TestRemovedAnyTime(t *testing.T) {
 	for ms := 0; ms < 2500; ms += 100 {
 		for _, how := range []string{"joins", "joins, and the leader is lost", "listed"} {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
+				f, config, lead := threeOfFour(t)
 				f.net.SetDelay(func(string, string) time.Duration { return 20 * time.Millisecond })
 				i, via := 3, (lead+1)%3
 				cfg := f.joins(3, via)
@@ -316,9 +314,7 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 func TestAddedByNobody(t *testing.T) {
 	for n := range int32(6) {
 		testkit.Bubble(t, fmt.Sprintf("cut at write %d", n+1), func(t *testing.T) {
-			f := newFleet(t, 4)
-			config := f.found(3)
-			lead := leadOf(t, f)
+			f, config, lead := threeOfFour(t)
 			f.writes(lead, 3)
 			cut := func(yes bool) {
 				for i := range 3 {
@@ -809,9 +805,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 		{name: "another server with the id", another: true},
 	} {
 		testkit.Bubble(t, x.name, func(t *testing.T) {
-			f := newFleet(t, 4)
-			config := f.found(3)
-			lead := leadOf(t, f)
+			f, config, lead := threeOfFour(t)
 			next := (lead + 1) % 3
 			third := 3 - lead - next
 			f.cutOff(next, x.cutOff)
@@ -853,10 +847,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					t.Fatal(err)
 				}
 				f.cutOff(next, false)
-				until(t, "the snapshot", func() bool {
-					newest, _ := f.running[next].engine.Storage().NewestSnapshot()
-					return newest.Index > 0
-				})
+				until(t, "the snapshot", func() bool { return f.hasSnapshot(next) })
 			}
 			if x.hands {
 				f.handTo(next)
@@ -896,7 +887,7 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 			{{ID: 9, Addr: "w:1", Observer: true}, {ID: id, Addr: "z:1"}},
 		} {
 			q := &request.Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
-			_, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Reconfig: q})
+			err := f.ask(lead, request.Request{Reconfig: q})
 			if err == nil {
 				t.Fatal("it was done")
 			}
@@ -913,9 +904,7 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 // old one. The new one, which never was a member, joins; it does not end as removed.
 func TestJoinsWithIDOfMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		f.found(3)
-		lead := leadOf(t, f)
+		f, _, lead := threeOfFour(t)
 		f.writes(lead, 1)
 		f.stop(2)
 		if lead == 2 {
@@ -942,9 +931,7 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 // waiting, and the operator, whose command has failed, adds it again.
 func TestAddThatIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		config := f.found(3)
-		lead := leadOf(t, f)
+		f, config, lead := threeOfFour(t)
 		f.writes(lead, 1)
 		x := f.open(3, config(3))
 		time.Sleep(10 * time.Second)

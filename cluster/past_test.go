@@ -283,9 +283,8 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		next := 1 + leaderOf(t, f.running[1:3])
 		lost := 3 - next
 		// The operator replaces the first server.
-		cfg := f.config(3)
+		cfg := f.joins(3, next)
 		cfg.Network = refusing{cfg.Network, "a:1", &no}
-		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(next+1)]
 		f.open(3, cfg)
 		f.awaitVoters(next, 4)
 		f.tell(next, request.Request{Remove: 1})
@@ -368,9 +367,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for _, lost := range []bool{false, true} {
 		testkit.Bubble(t, fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
-			f := newFleet(t, 4)
-			config := f.found(3)
-			lead := leadOf(t, f)
+			f, config, lead := threeOfFour(t)
 			f.writes(lead, 20)
 			old, absent := (lead+1)%3, (lead+2)%3
 			until(t, "all entries", func() bool { return f.running[absent].engine.LastApplied() == f.running[lead].engine.LastIndex() })
