@@ -2,6 +2,7 @@ package election
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -25,6 +26,11 @@ func CountVoters(members []proto.Peer) (n int) {
 		}
 	}
 	return n
+}
+
+// Without returns the list without the member with the given id.
+func Without(members []proto.Peer, id uint64) []proto.Peer {
+	return slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return x.ID == id })
 }
 
 // Named lists members for messages.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -49,10 +50,8 @@ type former struct {
 	warned bool                         // it was logged that this server's data is empty
 	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
 
-	deciding wake.Turn // held while the identity is changed, and while a proposal is made
-	// When a proposal was accepted last, and whose; guarded by deciding. acceptedFrom is 0 if an earlier run has accepted it.
-	acceptedAt   time.Time
-	acceptedFrom uint64
+	deciding   wake.Turn // held while the identity is changed, and while a proposal is made
+	acceptedAt time.Time // when a proposal was accepted last; guarded by deciding
 
 	// What a member of a new cluster begins with.
 	list     []proto.Peer       // the members
@@ -61,13 +60,7 @@ type former struct {
 }
 
 // newRun returns a random number other than 0.
-func newRun() uint64 {
-	for {
-		if n := rand.Uint64(); n != 0 {
-			return n
-		}
-	}
-}
+func newRun() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
 
 func newFormer(parts *Parts) *former {
 	return &former{Parts: parts, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{}}
@@ -92,15 +85,6 @@ func (f *former) elsewhere(of request.ClusterID, data bool) error {
 		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and some seconds later start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
 	}
 	return nil
-}
-
-// called notes that a member of a cluster has called this server, which is not in one yet.
-func (f *former) called(h *peer.Hello) {
-	if own := f.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := f.caller.Swap(h); last == nil {
-			f.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
-		}
-	}
 }
 
 // run forms the cluster with the other members, or joins the one that exists. It ends when this member is in the cluster and
@@ -154,12 +138,6 @@ func (f *former) owed() (bool, error) {
 		return false, f.storage().SetRejoining(false)
 	}
 	return rejoining, err
-}
-
-// waiting returns why this member is in no cluster yet, as far as it knows.
-func (f *former) waiting() string {
-	why, _ := f.why.Load().(string)
-	return why
 }
 
 // step makes one attempt. It reports true if this member is in the cluster and needs
@@ -234,7 +212,7 @@ func (f *former) stance() stance {
 func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, time.Second)
 	defer cancel()
-	others := without(members, f.ID)
+	others := election.Without(members, f.ID)
 	said = map[uint64]*request.Status{}
 	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) { return request.StatusOf(ctx, f.Port.Network, x) }) {
 		if x.Err == nil {
@@ -261,7 +239,7 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []p
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	var err error
-	for _, x := range request.Poll(without(required, f.ID), func(x proto.Peer) (*request.Status, error) {
+	for _, x := range request.Poll(election.Without(required, f.ID), func(x proto.Peer) (*request.Status, error) {
 		r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.ID, To: x.ID, Run: said[x.ID].Run, Members: f.list, State: s.state}})
 		if err == nil && r.Error != "" {
 			err = fmt.Errorf("server %d: %s", x.ID, r.Error)
@@ -317,7 +295,7 @@ func (f *former) accept(q *request.Proposal) error {
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
 	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
 	same := f.storage().Identity().Cluster == q.Cluster
-	if !same && f.acceptedFrom != q.From && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
+	if !same && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
 		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.ID)
 	}
 	if !same {
@@ -326,7 +304,7 @@ func (f *former) accept(q *request.Proposal) error {
 			return err
 		}
 	}
-	f.acceptedAt, f.acceptedFrom = time.Now(), q.From
+	f.acceptedAt = time.Now()
 	return nil
 }
 
@@ -448,7 +426,7 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	if !f.Gate.IsOpen() && !f.Engine.AdvanceTerm(r.Status.Term, f.Contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
-	if !f.enter(r.Status.Index, of, votes) {
+	if !f.enter(r.Status.Index, of) {
 		return true, nil
 	}
 	if votes {
@@ -475,14 +453,9 @@ func (f *former) wasRemoved(err error) (done bool) {
 // toVote decides whether this server is to get a vote in the cluster that has it as has says, and stores that it is owed one.
 // Whatever comes next, the leader forgets that when it takes the vote away.
 func (f *former) toVote(has request.Reply) (votes bool, err error) {
-	votes = f.Votes()
-	if f.Join == "" && len(f.list) == 0 { // nobody has told this server whether it votes
-		votes = votes && has.Votes
-	}
-	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.Votes() {
-		votes = true // it is owed a vote since an earlier start
-	}
-	if votes {
+	owed, err := f.owed()                   // since an earlier start
+	told := f.Join != "" || len(f.list) > 0 // otherwise nobody has told this server whether it votes
+	if votes = f.Votes() && (owed || told || has.Votes); votes && err == nil {
 		err = f.storage().SetRejoining(true)
 	}
 	return votes, err
@@ -505,15 +478,14 @@ func (f *former) askForPlace(addr string, of request.ClusterID, has request.Repl
 
 // enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index. It
 // reports false if form has formed a cluster meanwhile, or if the storage fails.
-func (f *former) enter(index uint64, of request.ClusterID, votes bool) bool {
+func (f *former) enter(index uint64, of request.ClusterID) bool {
 	f.deciding.Take()
 	defer f.deciding.Give()
 	if f.Gate.IsOpen() {
 		return false
 	}
 	// Whatever was proposed meanwhile, the others have agreed to this id.
-	err := errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}))
-	if err != nil {
+	if err := f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}); err != nil {
 		f.CannotWrite(f.storage(), err)
 		return false
 	}

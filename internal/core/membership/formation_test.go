@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -334,7 +335,7 @@ func (m *formationModel) propose(s modelState, i int, required []proto.Peer, how
 	}
 	all := next.sent()
 	accepted := 1
-	for _, y := range without(required, uint64(i+1)) {
+	for _, y := range election.Without(required, uint64(i+1)) {
 		p := modelProposal{id: x.proposed, from: int8(i + 1), to: int8(y.ID), run: next.members[y.ID-1].run, fromRun: x.run, data: x.data}
 		done := p
 		done.accepted = true

@@ -68,7 +68,7 @@ func (m *Membership) Standing() request.Status {
 	s := request.Status{ID: m.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
 		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
-		s.Configured, s.Waiting = m.former.list, m.former.waiting()
+		s.Configured, s.Waiting = m.former.list, m.Waiting()
 	}
 	if s.Role == "observer" && m.Votes() {
 		s.NoVote = "has no vote, but was not started as an observer"
@@ -143,7 +143,16 @@ func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*request.Statu
 }
 
 // Waiting returns why this server is in no cluster yet, as far as it knows.
-func (m *Membership) Waiting() string { return m.former.waiting() }
+func (m *Membership) Waiting() string {
+	why, _ := m.former.why.Load().(string)
+	return why
+}
 
 // Called notes that a member of a cluster has called this server, which is not in one yet.
-func (m *Membership) Called(h *peer.Hello) { m.former.called(h) }
+func (m *Membership) Called(h *peer.Hello) {
+	if own := m.former.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
+		if last := m.former.caller.Swap(h); last == nil {
+			m.former.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
+		}
+	}
+}

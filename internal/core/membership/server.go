@@ -79,6 +79,6 @@ func (s *Server) Address() string { return s.self().Addr }
 
 // Described returns the members of which the configuration says how clients are to see them.
 func (s *Server) Described() []proto.Peer {
-	all := append(without(s.Peers, s.ID), s.self())
+	all := append(election.Without(s.Peers, s.ID), s.self())
 	return slices.DeleteFunc(all, func(x proto.Peer) bool { return x.ClientAddr == "" && x.ElectionPort == 0 })
 }

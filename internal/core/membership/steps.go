@@ -231,7 +231,7 @@ func noQuorum(after []proto.Peer, there []uint64, do string) error {
 
 // giveVote makes a member a voter.
 func (m *Membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
-	if err := m.canFollow(append(without(m.Engine.Members(), x.ID), x), lagging...); err != nil {
+	if err := m.canFollow(append(election.Without(m.Engine.Members(), x.ID), x), lagging...); err != nil {
 		return err
 	}
 	return leaderError(m.Engine.Add(x))
@@ -259,7 +259,7 @@ func (m *Membership) moved(was, x proto.Peer) bool {
 }
 
 func (m *Membership) removeMember(x proto.Peer) error {
-	if err := m.canFollow(without(m.Engine.Members(), x.ID)); err != nil {
+	if err := m.canFollow(election.Without(m.Engine.Members(), x.ID)); err != nil {
 		return err
 	}
 	index, err := m.Engine.Remove(x.ID)
@@ -298,7 +298,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if !x.Observer {
 			return nil
 		}
-		if err := m.canFollow(without(m.Engine.Members(), x.ID)); err != nil {
+		if err := m.canFollow(election.Without(m.Engine.Members(), x.ID)); err != nil {
 			return err
 		}
 		if need.run != 0 {
@@ -366,14 +366,10 @@ func (m *Membership) foreign(s *request.Status) error {
 
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
 func (m *Membership) transfer(members []proto.Peer, id uint64) error {
-	if id == 0 {
-		if election.CountVoters(members) == 1 {
-			return request.Refuse(proto.BadArguments, "there is no other voting member")
-		}
-		return m.Engine.HandOver(m.Port.Ctx, 0)
-	}
-	to := election.Find(members, id)
-	switch {
+	switch to := election.Find(members, id); {
+	case id == 0 && election.CountVoters(members) == 1:
+		return request.Refuse(proto.BadArguments, "there is no other voting member")
+	case id == 0:
 	case to == nil:
 		return request.NotMember(id)
 	case to.Observer:
