@@ -575,56 +575,6 @@ func TestListOfThePastOnly(t *testing.T) {
 	}
 }
 
-// TestListOfThePastOtherName is TestListOfThePastOnly for a server 2 that its cluster knows by another name of its address, which
-// then leads nowhere. So its cluster, which is up, does not call it any more. It still has it as a member.
-func TestListOfThePastOtherName(t *testing.T) {
-	if testkit.Race {
-		t.Skip("Raft has a data race when a follower's address changes")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 5)
-		dns := &names{to: map[string]string{"name:1": "b:1"}}
-		config := func(i int) Config {
-			cfg := f.config(i)
-			if cfg.Peers = listOf(addresses(3)); i >= 3 {
-				cfg = f.joins(i, 0)
-			}
-			cfg.Network = resolving{cfg.Network, dns}
-			return cfg
-		}
-		for i := range 5 {
-			f.open(i, config(i))
-		}
-		f.whole()
-		for _, i := range []int{0, 2} {
-			f.tell(4, request.Request{Remove: uint64(i + 1)})
-			fault(f.running[i], time.Minute)
-			f.stop(i)
-		}
-		f.tell(4, request.Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
-		of := f.running[3].pulse.gate.Cluster()
-		f.lose(1)
-		m := f.open(1, config(1))
-		until(t, "a call", func() bool { return m.membership.WasCalled() })
-		dns.set("name:1", "nowhere:1")
-		time.Sleep(time.Minute)
-		for _, i := range []int{0, 2} {
-			f.lose(i)
-			f.open(i, config(i))
-		}
-		time.Sleep(time.Minute)
-		if f.place(3, 2) == nil {
-			t.Fatal("server 2 was removed")
-		}
-		for i, m := range f.running[:3] {
-			if is := m.pulse.gate.Cluster(); is != 0 && is != of {
-				t.Errorf("server %d is in %v; cluster %v exists, and has server 2 as a member", i+1, is, of)
-			}
-		}
-		f.acknowledges(3, 4)
-	})
-}
-
 // TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do
 // not wait for it to have their list.
 func TestObserverOnlyJoins(t *testing.T) {

@@ -1078,30 +1078,16 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 	})
 }
 
-// names is what some names lead to, which changes.
-type names struct {
-	mu sync.Mutex
-	to map[string]string
-}
-
-func (n *names) set(name, to string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.to[name] = to
-}
-
-// resolving is the network of a host that resolves names.
+// resolving is the network of a host that resolves names. What they lead to changes.
 type resolving struct {
 	peer.Network
-	*names
+	names *sync.Map
 }
 
 func (r resolving) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	r.mu.Lock()
-	if to, ok := r.to[addr]; ok {
-		addr = to
+	if to, ok := r.names.Load(addr); ok {
+		addr = to.(string)
 	}
-	r.mu.Unlock()
 	return r.Network.Dial(ctx, addr)
 }
 
@@ -1110,7 +1096,7 @@ func (r resolving) Dial(ctx context.Context, addr string) (net.Conn, error) {
 func TestNameLeadsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		dns := &names{to: map[string]string{}}
+		dns := new(sync.Map)
 		for i := range 3 {
 			cfg := f.config(i)
 			cfg.Network = resolving{cfg.Network, dns}
@@ -1121,7 +1107,7 @@ func TestNameLeadsElsewhere(t *testing.T) {
 		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		id := uint64(c + 1)
-		dns.set(f.peers[id], "z:1")
+		dns.Store(f.peers[id], "z:1")
 		cfg := f.config(c)
 		cfg.Network, cfg.Memory = resolving{elsewhere{f.net.Host("z"), "z:1"}, dns}, storage.NewMemory()
 		m, err := openMember(cfg, fsm.NewReplica())
@@ -1137,7 +1123,7 @@ func TestNameLeadsElsewhere(t *testing.T) {
 			t.Error("the old server, which is up and gets the log, has no vote, and the new one, in its place, gets no log")
 		}
 		m.Kill() // the operator has seen the mistake
-		dns.set(f.peers[id], f.peers[id])
+		dns.Delete(f.peers[id])
 		time.Sleep(5 * time.Minute)
 		if s := f.running[lead].Status(); election.Find(s.Members, id).Observer {
 			t.Errorf("server %d has all data, and no vote: %v", id, s.Members)

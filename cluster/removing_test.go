@@ -80,7 +80,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 		}
 		for range 10_000 {
 			time.Sleep(2 * time.Millisecond)
-			if x.stood() {
+			if x.stands() {
 				t.Fatal("it stands")
 			}
 		}

@@ -609,13 +609,6 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	return true
 }
 
-// HasStood reports whether this member has stood for election since it last had a leader.
-func (c *Contacts) HasStood() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stood > 0
-}
-
 // spread returns a pseudorandom time from 0 to most for a member and a term, so that two members that
 // split the votes of one election do not split those of the next ones too.
 func spread(id, term uint64, most int64) int64 {

@@ -12,13 +12,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// mixed returns an error if the log that is applied here is not of this member's cluster, which
-// only a restored snapshot may show.
-func (m *Membership) mixed() (err error) {
-	m.Replica.View(func(v *fsm.View) { err = m.Engine.Storage().Identity().Check(request.ClusterID(v.Cluster())) })
-	return err
-}
-
 // astray returns an error if this member has the data of another cluster than most of the
 // servers that should be its members.
 func (m *Membership) astray(members []proto.Peer) error {
@@ -59,7 +52,9 @@ func (m *Membership) Watch() {
 		case <-ctx.Done():
 			return
 		}
-		if err := m.mixed(); err != nil {
+		var err error // if the log that is applied here is not of this member's cluster, which only a restored snapshot may show
+		m.Replica.View(func(v *fsm.View) { err = m.Engine.Storage().Identity().Check(request.ClusterID(v.Cluster())) })
+		if err != nil {
 			m.Fail(fmt.Errorf("%s: %w", m.Engine.Storage().Name, err))
 			return
 		}
