@@ -21,17 +21,10 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// This file carries out the rules of formation.go: it asks the other members, stores what follows, and brings a
-// member without data into the cluster that the others have formed.
-//
-// A member whose storage is empty is either new or has lost its disk. In the second
-// case it has forgotten its votes and what it acknowledged, so taking part as before
-// could lead to two leaders in one term, or to a majority without a committed entry. So
-// when the cluster exists already, the leader adds such a member like any other: the others
-// first take its vote away, without its taking part, and it gets its vote back when it has
-// caught up.
-
-// former brings this member into its cluster. Its goroutine is run.
+// former brings this member into its cluster. It carries out the rules of formation.go: it asks the other members, and stores
+// what follows. When the cluster exists already, the leader adds a member without data like any other: the others first take
+// its vote away, and it gets that back when it has caught up (docs/decisions/008-a-member-without-a-disk.md says why). Its
+// goroutine is run.
 type former struct {
 	*Parts
 
@@ -104,7 +97,7 @@ func (f *former) run() {
 		if done && f.Gate.IsOpen() {
 			if owed, err := f.owed(); err != nil {
 				f.CannotWrite(f.storage(), err)
-			} else if owed { // since before it had an id
+			} else if owed {
 				f.awaitVote()
 			}
 		}
@@ -140,8 +133,7 @@ func (f *former) owed() (bool, error) {
 	return rejoining, err
 }
 
-// step makes one attempt. It reports true if this member is in the cluster and needs
-// nothing more, or has failed for good.
+// step makes one attempt. It reports true if this member is in the cluster, or has failed for good.
 func (f *former) step() (done bool, err error) {
 	f.deciding.Take() // form, which an operator has asked for, may be forming the cluster
 	formed, agreed := f.Gate.IsOpen(), f.storage().Identity().Agreed
@@ -385,8 +377,7 @@ func (f *former) known() []string {
 }
 
 // join has the leader of a cluster, one of whose members is at addr, take in this server, which
-// has no data. It reports true when this server is in the cluster, and has its vote if it
-// is to have one, or when it has failed for good. f.deciding must not be held.
+// has no data. It reports true when this server is in the cluster, or has failed for good. f.deciding must not be held.
 func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	if !f.asked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
@@ -402,15 +393,15 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	placed := f.own() == of
 	switch {
 	case invited && !has.Known && placed:
-		return f.wasRemoved(request.NotMember(f.ID)), nil
+		f.wasRemoved()
+		return true, nil
 	case invited && !has.Known:
 		return false, request.Refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
 	case invited && !f.warned: // join may be retried many times a second
 		f.warned = true
 		f.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
-	votes, err := f.toVote(has)
-	if err != nil {
+	if err := f.toVote(has); err != nil {
 		f.CannotWrite(f.storage(), err)
 		return true, nil
 	}
@@ -418,7 +409,8 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	// answer may have been, too; see Request.Since.
 	r, err := f.askForPlace(addr, of, has, invited || placed)
 	if errors.Is(err, request.ErrNoMember) && !invited {
-		return f.wasRemoved(err), nil
+		f.wasRemoved()
+		return true, nil
 	}
 	if err != nil {
 		return false, err
@@ -426,12 +418,7 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	if !f.Gate.IsOpen() && !f.Engine.AdvanceTerm(r.Status.Term, f.Contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
-	if !f.enter(r.Status.Index, of) {
-		return true, nil
-	}
-	if votes {
-		f.awaitVote()
-	}
+	f.enter(r.Status.Index, of)
 	return true, nil
 }
 
@@ -444,21 +431,20 @@ func (f *former) askLeader(addr string, q request.Request) (request.Reply, error
 	return r, err
 }
 
-// wasRemoved ends this server, which was removed while it joined.
-func (f *former) wasRemoved(err error) (done bool) {
-	f.Fail(fmt.Errorf("server %d was %w while it joined: %w", f.ID, request.ErrRemoved, err))
-	return true
+// wasRemoved ends this server, which was removed from its cluster.
+func (f *former) wasRemoved() {
+	f.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", f.ID, request.ErrRemoved, f.storage().Name))
 }
 
-// toVote decides whether this server is to get a vote in the cluster that has it as has says, and stores that it is owed one.
+// toVote stores that this server is owed a vote, if it is to get one in the cluster that has it as has says.
 // Whatever comes next, the leader forgets that when it takes the vote away.
-func (f *former) toVote(has request.Reply) (votes bool, err error) {
+func (f *former) toVote(has request.Reply) error {
 	owed, err := f.owed()                   // since an earlier start
 	told := f.Join != "" || len(f.list) > 0 // otherwise nobody has told this server whether it votes
-	if votes = f.Votes() && (owed || told || has.Votes); votes && err == nil {
+	if err == nil && f.Votes() && (owed || told || has.Votes) {
 		err = f.storage().SetRejoining(true)
 	}
-	return votes, err
+	return err
 }
 
 // askForPlace asks for a place without a vote in cluster of, which has this server as has says. With back it must
@@ -476,22 +462,21 @@ func (f *former) askForPlace(addr string, of request.ClusterID, has request.Repl
 	return r, err
 }
 
-// enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index. It
-// reports false if form has formed a cluster meanwhile, or if the storage fails.
-func (f *former) enter(index uint64, of request.ClusterID) bool {
+// enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index,
+// unless form has formed a cluster meanwhile.
+func (f *former) enter(index uint64, of request.ClusterID) {
 	f.deciding.Take()
 	defer f.deciding.Give()
 	if f.Gate.IsOpen() {
-		return false
+		return
 	}
 	// Whatever was proposed meanwhile, the others have agreed to this id.
 	if err := f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}); err != nil {
 		f.CannotWrite(f.storage(), err)
-		return false
+		return
 	}
 	f.Engine.AbstainUntil(index)
 	f.openGate(of)
-	return true
 }
 
 // self describes this member, for a request to add it.
@@ -518,7 +503,7 @@ func (f *former) awaitVote() {
 			break
 		}
 		if errors.Is(err, request.ErrNoMember) {
-			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.ID, request.ErrRemoved, f.storage().Name))
+			f.wasRemoved()
 			return
 		}
 		f.Log.Info("this member does not vote yet", "error", err)

@@ -89,7 +89,7 @@ func (m *Membership) Watch() {
 			}
 			if !r.Known {
 				m.Log.Info("removed from the cluster", "id", m.ID, "by", addr)
-				m.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.ID, request.ErrRemoved, m.Engine.Storage().Name))
+				m.former.wasRemoved()
 				return
 			}
 			break

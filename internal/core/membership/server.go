@@ -23,9 +23,7 @@ type Server struct {
 	// Peers and Join, waits until an operator adds it to a cluster.
 	Addr string
 	// Join is the address of the peer port of any member of a running cluster;
-	// this server asks to be added to that cluster. There is none together with Peers: a server of
-	// these that has no data joins the cluster that they have formed if that has it as a member, and otherwise
-	// waits until an operator adds it.
+	// this server asks to be added to that cluster. There is none together with Peers.
 	Join string
 	// Observer is whether a server that is not in Peers is started as an observer.
 	Observer bool
