@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
@@ -25,9 +24,8 @@ type Membership struct {
 	configured []proto.Peer // the members of a new cluster
 	former     *former
 
-	changing wake.Turn   // held by change while it changes the members
-	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
-	asked    uint64      // the term in which the change under way was asked for; guarded by changing
+	changing wake.Turn // held by change while it changes the members
+	asked    uint64    // the term in which the change under way was asked for; guarded by changing
 }
 
 // Parts are what a [Membership] works with, and how.
