@@ -256,27 +256,6 @@ func TestForm(t *testing.T) {
 	})
 }
 
-// TestFormOtherMembers: a member forms no cluster with one that was started with another
-// list of members.
-func TestFormOtherMembers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t)
-		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
-		m := b.membership()
-		b.answerRequests(t, "b", func(q request.Request) request.Reply {
-			if q.Propose != nil {
-				t.Error("it proposes an id")
-			}
-			return request.Reply{Status: &request.Status{ID: 2, Configured: b.cfg.First()[:1]}}
-		})
-		b.startFormer(t, m)
-		time.Sleep(5 * time.Second)
-		if m.Gate.IsOpen() || m.Engine.LastIndex() != 0 {
-			t.Error("it has formed a cluster")
-		}
-	})
-}
-
 // TestFormStranger: a member whose storage is empty waits to be added if the cluster
 // that is running does not have it, and forms no other.
 func TestFormStranger(t *testing.T) {

@@ -439,7 +439,8 @@ func (m *formationModel) replicate(s modelState, visit func(string, modelState))
 	}
 }
 
-// TestMayAccept: a server accepts a proposal only from one that begins with the same state, in all that makes it.
+// TestMayAccept: a server accepts a proposal only from one that begins with the same state, in all that makes it, and with the
+// same members.
 func TestMayAccept(t *testing.T) {
 	restored := request.FirstState{Index: 9, Term: 3, Digest: "x"}
 	for _, own := range []request.FirstState{{}, restored} {
@@ -448,6 +449,9 @@ func TestMayAccept(t *testing.T) {
 			q := request.Proposal{Cluster: 7, From: 1, To: 2, Run: 5, Members: modelList, State: of}
 			if err := s.mayAccept(&q, 5, storage.Identity{}); (err == nil) != (own == of) {
 				t.Errorf("one with %v and one with %v: %v", own, of, err)
+			}
+			if q.Members = modelList[:2]; s.mayAccept(&q, 5, storage.Identity{}) == nil {
+				t.Error("it accepts one with another list")
 			}
 		}
 	}
