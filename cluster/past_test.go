@@ -212,12 +212,12 @@ func TestRestartBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, lead := grown(t)
 		again := f.joins(0, lead)
-		m, slow := f.openSlowly(0, again)
+		_, slow := f.openSlowly(0, again)
 		f.cutOff(0, true)
 		slow.Store(false)
 		for n := range 50 {
 			f.stop(0)
-			m = f.open(0, again)
+			m := f.open(0, again)
 			time.Sleep(30 * time.Second)
 			if m.engine.Role() != engine.Follower {
 				s := m.Status()

@@ -30,7 +30,7 @@ type former struct {
 
 	number uint64                     // identifies this run of the member, for proposals that are meant for it
 	again  wake.Signal                // for run: attempt it again at once
-	caller atomic.Pointer[peer.Hello] // the last one of a member of a cluster that takes this server, which is in none, for a member
+	caller atomic.Pointer[peer.Hello] // the last one of a member that takes this server, which is in no cluster, for a member
 	asked  atomic.Bool                // this server has asked a cluster for a place
 	// The ClusterID of the cluster whose leader has said that this server, which has no Join, is in a committed list: if it is no
 	// member any more, it was removed. 0 if there is none.
@@ -56,7 +56,9 @@ type former struct {
 func newRun() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
 
 func newFormer(parts *Parts) *former {
-	return &former{Parts: parts, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{}}
+	return &former{
+		Parts: parts, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
+	}
 }
 
 // own returns the cluster that this server has its place in, as far as it knows; 0 if in none.

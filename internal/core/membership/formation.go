@@ -93,7 +93,9 @@ func (s *stance) agreedTo(said map[uint64]*request.Status) (next, bool) {
 	case of == s.proposed:
 		return next{do: toAgree}, true
 	case s.state.Data():
-		in := election.CountVoters(slices.DeleteFunc(slices.Clone(s.members), func(x proto.Peer) bool { return said[x.ID] == nil || !said[x.ID].Formed }))
+		in := election.CountVoters(slices.DeleteFunc(slices.Clone(s.members), func(x proto.Peer) bool {
+			return said[x.ID] == nil || !said[x.ID].Formed
+		}))
 		why := fmt.Sprintf("its data was restored from a snapshot, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
 		if in <= election.CountVoters(s.members)/2 { // that one server may be in the wrong
 			return wait(proto.BadArguments, "%s; stop that server, unless most servers belong to that cluster", why), true
