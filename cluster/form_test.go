@@ -465,27 +465,6 @@ func TestWordWhileFirstStarts(t *testing.T) {
 	}
 }
 
-// TestWaitingIsSaidOnce: at level INFO, a member that waits for others says what it waits for once,
-// and again when that is something else, not at each attempt.
-func TestWaitingIsSaidOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		f.level = slog.LevelInfo
-		f.start(0)
-		time.Sleep(2900 * time.Millisecond) // the first warning comes after three seconds
-		count := func(want int, words ...string) {
-			t.Helper()
-			if n := len(f.log.Matching(append(words, "not in the cluster yet")...)); n != want {
-				t.Errorf("said %q %d times instead of %d:\n%s", words, n, want, f.log.String())
-			}
-		}
-		count(1)
-		f.start(1)
-		time.Sleep(1100 * time.Millisecond)
-		count(1, "level=INFO", "error=\"waiting for server 2")
-	})
-}
-
 // replaced is a fleet of five: servers 1 to 3 have formed the cluster, 4 and 5 were added, and those in out removed.
 func replaced(t *testing.T, out ...int) (f *fleet, config func(i int) Config) {
 	t.Helper()

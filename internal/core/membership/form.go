@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -91,9 +90,6 @@ func (f *former) run() {
 	)
 	began := time.Now()
 	warned := began.Add(first - then)
-	// What was logged last, and when. The same reason is not logged at each attempt.
-	var logged string
-	var last time.Time
 	for wait := request.AskSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.Gate.IsOpen() {
@@ -107,13 +103,9 @@ func (f *former) run() {
 			return
 		}
 		f.why.Store(err.Error())
-		level := slog.LevelInfo
 		if time.Since(warned) > then {
-			level, warned = slog.LevelWarn, time.Now()
-		}
-		if why := err.Error(); level == slog.LevelWarn || logged == "" || why != logged && time.Since(last) >= time.Second {
-			logged, last = why, time.Now()
-			f.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
+			warned = time.Now()
+			f.Log.Warn("not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
 		}
 		select {
 		case <-time.After(wait):
