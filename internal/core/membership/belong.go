@@ -16,12 +16,12 @@ import (
 // members. It returns what has to run once the engine is started: nil if this member is in its
 // cluster, and has its vote if it is to have one.
 func (m *Membership) Belong() (begin func(), err error) {
-	s, former, first := m.Engine.Storage(), m.former, m.configured
+	s, former, named := m.Engine.Storage(), m.former, m.First()
 	empty, err := s.Empty()
 	if err != nil {
 		return nil, err
 	}
-	list := first
+	list, first := named, named
 	var restored request.FirstState
 	if !empty {
 		list, first = s.Members, nil
@@ -40,7 +40,6 @@ func (m *Membership) Belong() (begin func(), err error) {
 	// Nobody else can be asked which cluster this is, if there is only this server. But a list in which it
 	// is alone may be one of the past.
 	alone := len(list) == 1 && list[0].ID == m.ID
-	named := m.configured
 	whole := alone && len(named) == 1 && named[0].ID == m.ID && !named[0].Observer && !rejoining
 	switch log := s.LogOf(); {
 	case of.Agreed:
@@ -96,13 +95,10 @@ func restoredState(s *storage.Storage) (request.FirstState, error) {
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
 func (m *Membership) CheckStored() error {
-	if len(m.Engine.Storage().Members) == 0 {
-		if len(m.configured) == 0 && m.Join == "" {
-			m.Log.Warn("waiting to be added to a cluster", "id", m.ID, "address", m.Addr)
-		}
+	stored, where := m.Engine.Storage().Members, m.Engine.Storage().Name
+	if len(stored) == 0 {
 		return nil
 	}
-	stored, where := m.Engine.Storage().Members, m.Engine.Storage().Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
 	case standalone && m.Clustered():
@@ -112,8 +108,8 @@ func (m *Membership) CheckStored() error {
 	case standalone:
 		return nil
 	}
-	if len(m.Peers) > 0 && !slices.Equal(stored, m.configured) {
-		m.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", m.configured)
+	if configured := m.First(); len(m.Peers) > 0 && !slices.Equal(stored, configured) {
+		m.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", configured)
 	} else if self := election.Find(stored, m.ID); self != nil && self.Addr != m.Address() {
 		m.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.Address())
 	}

@@ -21,8 +21,7 @@ import (
 // concurrent use.
 type Membership struct {
 	*Parts
-	configured []proto.Peer // the members of a new cluster
-	former     *former
+	former *former
 
 	changing wake.Turn // held by change while it changes the members
 	asked    uint64    // the term in which the change under way was asked for; guarded by changing
@@ -49,7 +48,7 @@ type Parts struct {
 
 // New returns the Membership of a server that is about to start.
 func New(parts *Parts) *Membership {
-	return &Membership{Parts: parts, configured: parts.First(), former: newFormer(parts), changing: wake.NewTurn()}
+	return &Membership{Parts: parts, former: newFormer(parts), changing: wake.NewTurn()}
 }
 
 // Status returns what this member says of itself.
