@@ -602,7 +602,7 @@ func (c *Config) cluster() cluster.Config {
 	return cluster.Config{
 		Server: membership.Server{
 			ID: c.ID, Peers: peers, Addr: c.PeerAddr, Join: c.Join, Observer: c.JoinAsObserver,
-			Shown: membership.Shown{ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort},
+			ClientAddr: asRead(c.AdvertisedClientAddr), ElectionPort: c.AdvertisedElectionPort,
 		},
 		Dir: c.DataDir, LogStore: storage.LogStore(c.LogStore), Memory: testhooks.In(&c.configHooks).Memory, Tick: c.TickTime, ReapInterval: c.ContainerCheckInterval,
 		SnapshotBytes: c.Limits.SnapshotBytes, Settings: settings, Log: c.Logger,

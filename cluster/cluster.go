@@ -29,7 +29,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		cfg.Trace = untraced{}
 	}
 	m := &Member{
-		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: new(election.KnownLeader),
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }
@@ -43,7 +43,8 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
 	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers, m.leader)
 	m.lease = newLease(m.pulse)
-	m.membership = membership.New(&membership.Config{Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log}, &membership.Parts{
+	m.membership = membership.New(&membership.Parts{
+		Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log,
 		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: digests, Leader: m.leader, Replica: replica,
 		Gate: gate, Port: m.peers, Look: m.pulse.wake, Now: now,
 	})

@@ -250,7 +250,7 @@ func TestElectedAsObserver(t *testing.T) {
 			f.disks[i].SetFault(nil)
 			f.start(i)
 		}
-		for began := time.Now(); !m.stood() && time.Since(began) < 900*time.Millisecond; {
+		for began := time.Now(); !m.stands() && time.Since(began) < 900*time.Millisecond; {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(20 * time.Millisecond)

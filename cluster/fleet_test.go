@@ -439,7 +439,7 @@ func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Helper()
 	network := memnet.New()
 	b := &base{
-		Lifecycle: lifecycle.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: new(election.KnownLeader),
 		cfg: &Config{Server: membership.Server{ID: 1, Addr: "a:1"}, Network: network.Host("a"), Log: testkit.Quiet},
 	}
 	clock, contacts, digests := newClock(nil), election.NewContacts(1, timing.For(time.Second)), election.NewDigests(1, b.replica)
@@ -975,8 +975,8 @@ func (f *fleet) anotherLeads(than int, most time.Duration) time.Duration {
 	return time.Since(began)
 }
 
-// stood reports whether this member has stood for election, since it last had a leader.
-func (m *Member) stood() bool { return m.contacts.HasStood() }
+// stands reports whether this member stands for election.
+func (m *Member) stands() bool { return m.engine.Role() == engine.Candidate }
 
 // all starts all members, configured as change says if that is not nil, and returns the leader.
 func (f *fleet) all(change func(*Config)) (lead int) {

@@ -25,47 +25,45 @@ import (
 // time, whatever the third has stored.
 func TestFormedOnce(t *testing.T) {
 	for _, third := range []string{"never started", "formed, and then down"} {
-		t.Run(third, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 3)
-				f.start(0)
-				f.start(1)
-				time.Sleep(20 * time.Second)
-				if f.write(0) || f.write(1) {
-					t.Fatal("two members have formed a cluster without the third")
-				}
-				f.start(2)
-				f.whole()
-				if third == "never started" { // as if it had never come: it has stored nothing
-					f.lose(2)
-				} else {
-					f.stop(2)
-				}
-				f.writes(0, 1)
-				f.stop(0)
-				f.lose(1) // with the above, two disks are lost; without, one is
-				f.start(1)
-				f.start(2)
+		testkit.Bubble(t, third, func(t *testing.T) {
+			f := newFleet(t, 3)
+			f.start(0)
+			f.start(1)
+			time.Sleep(20 * time.Second)
+			if f.write(0) || f.write(1) {
+				t.Fatal("two members have formed a cluster without the third")
+			}
+			f.start(2)
+			f.whole()
+			if third == "never started" { // as if it had never come: it has stored nothing
+				f.lose(2)
+			} else {
+				f.stop(2)
+			}
+			f.writes(0, 1)
+			f.stop(0)
+			f.lose(1) // with the above, two disks are lost; without, one is
+			f.start(1)
+			f.start(2)
+			time.Sleep(time.Minute)
+			if f.write(1) || f.write(2) {
+				t.Error("members without the first one's data acknowledge a write")
+			}
+			f.start(0)
+			if third == "never started" {
 				time.Sleep(time.Minute)
-				if f.write(1) || f.write(2) {
-					t.Error("members without the first one's data acknowledge a write")
+				if f.write(0) {
+					t.Error("a member alone acknowledges a write")
 				}
-				f.start(0)
-				if third == "never started" {
-					time.Sleep(time.Minute)
-					if f.write(0) {
-						t.Error("a member alone acknowledges a write")
+				for i, m := range f.running[1:] {
+					if m.pulse.gate.IsOpen() {
+						t.Errorf("member %d, which has lost its disk, is in a cluster", i+2)
 					}
-					for i, m := range f.running[1:] {
-						if m.pulse.gate.IsOpen() {
-							t.Errorf("member %d, which has lost its disk, is in a cluster", i+2)
-						}
-					}
-					return
 				}
-				f.whole()
-				f.check()
-			})
+				return
+			}
+			f.whole()
+			f.check()
 		})
 	}
 }
@@ -432,62 +430,39 @@ func TestWordWhileFirstStarts(t *testing.T) {
 	const round = 20 * time.Millisecond
 	for _, restored := range []bool{false, true} {
 		for late := time.Duration(0); late < 2*round; late += round / 5 {
-			t.Run(fmt.Sprintf("restored %v, %v later", restored, late), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					f := newFleet(t, 3)
-					f.asked = 100
-					f.net.SetDelay(func(from, to string) time.Duration { return round / 2 })
-					for i := range 3 {
-						if restored {
-							f.restored(i, 9, 1)
-						}
-						if i > 0 {
-							f.start(i)
-						}
+			testkit.Bubble(t, fmt.Sprintf("restored %v, %v later", restored, late), func(t *testing.T) {
+				f := newFleet(t, 3)
+				f.asked = 100
+				f.net.SetDelay(func(from, to string) time.Duration { return round / 2 })
+				for i := range 3 {
+					if restored {
+						f.restored(i, 9, 1)
 					}
-					time.Sleep(10 * time.Second)
-					word := make(chan error, 1)
-					go func() {
-						_, err := f.running[1].Change(request.Request{Form: true})
-						word <- err
-					}()
-					time.Sleep(late)
-					f.start(0)
-					err := <-word
-					time.Sleep(time.Minute)
-					if f.write(0) || f.write(1) || f.write(2) {
-						return
+					if i > 0 {
+						f.start(i)
 					}
-					t.Errorf("a minute after the word (%v), with all servers up, nobody acknowledges a write", err)
-					for i, m := range f.running {
-						x := m.engine.Storage().Identity()
-						t.Logf("server %d: cluster %v, agreed %v, waits since %q", i+1, x.Cluster, x.Agreed, m.Waiting())
-					}
-				})
+				}
+				time.Sleep(10 * time.Second)
+				word := make(chan error, 1)
+				go func() {
+					_, err := f.running[1].Change(request.Request{Form: true})
+					word <- err
+				}()
+				time.Sleep(late)
+				f.start(0)
+				err := <-word
+				time.Sleep(time.Minute)
+				if f.write(0) || f.write(1) || f.write(2) {
+					return
+				}
+				t.Errorf("a minute after the word (%v), with all servers up, nobody acknowledges a write", err)
+				for i, m := range f.running {
+					x := m.engine.Storage().Identity()
+					t.Logf("server %d: cluster %v, agreed %v, waits since %q", i+1, x.Cluster, x.Agreed, m.Waiting())
+				}
 			})
 		}
 	}
-}
-
-// TestWaitingIsSaidOnce: at level INFO, a member that waits for others says what it waits for once,
-// and again when that is something else, not at each attempt.
-func TestWaitingIsSaidOnce(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		f.level = slog.LevelInfo
-		f.start(0)
-		time.Sleep(2900 * time.Millisecond) // the first warning comes after three seconds
-		count := func(want int, words ...string) {
-			t.Helper()
-			if n := len(f.log.Matching(append(words, "not in the cluster yet")...)); n != want {
-				t.Errorf("said %q %d times instead of %d:\n%s", words, n, want, f.log.String())
-			}
-		}
-		count(1)
-		f.start(1)
-		time.Sleep(1100 * time.Millisecond)
-		count(1, "level=INFO", "error=\"waiting for server 2")
-	})
 }
 
 // replaced is a fleet of five: servers 1 to 3 have formed the cluster, 4 and 5 were added, and those in out removed.
@@ -512,37 +487,35 @@ func replaced(t *testing.T, out ...int) (f *fleet, config func(i int) Config) {
 // before the last one of them is started; an operator's word, whichever of them gets it, does not change that.
 func TestListOfThePast(t *testing.T) {
 	for _, last := range []int{0, 2} {
-		t.Run(fmt.Sprint("last ", last+1), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, config := replaced(t, 0, 2)
-				of := f.running[3].pulse.gate.Cluster()
-				f.lose(1)
-				for k := range 3 {
-					i := (last + 1 + k) % 3
-					f.lose(i)
-					f.open(i, config(i))
-					time.Sleep(5 * time.Second)
+		testkit.Bubble(t, fmt.Sprint("last ", last+1), func(t *testing.T) {
+			f, config := replaced(t, 0, 2)
+			of := f.running[3].pulse.gate.Cluster()
+			f.lose(1)
+			for k := range 3 {
+				i := (last + 1 + k) % 3
+				f.lose(i)
+				f.open(i, config(i))
+				time.Sleep(5 * time.Second)
+			}
+			time.Sleep(time.Minute)
+			for i := range 3 {
+				if err := f.ask(i, request.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
+					t.Errorf("the operator is told %v", err)
 				}
-				time.Sleep(time.Minute)
-				for i := range 3 {
-					if err := f.ask(i, request.Request{Form: true}); err == nil || !strings.Contains(err.Error(), "calls this server as a member") {
-						t.Errorf("the operator is told %v", err)
-					}
+			}
+			for i, m := range f.running[:3] {
+				if is := m.pulse.gate.Cluster(); is != 0 && is != of {
+					t.Errorf("server %d is in %v; cluster %v exists", i+1, is, of)
 				}
-				for i, m := range f.running[:3] {
-					if is := m.pulse.gate.Cluster(); is != 0 && is != of {
-						t.Errorf("server %d is in %v; cluster %v exists", i+1, is, of)
-					}
-				}
-				f.writes(3, 1)
-			})
+			}
+			f.writes(3, 1)
 		})
 	}
 }
 
 // TestListOfThePastOnly is TestListOfThePast for a cluster whose other members are lost for a while once they have called
 // server 2, and only then the removed ones come back: there is no second cluster when the others return. If server 2 was
-// removed meanwhile, too, the servers of the list form a new one.
+// removed meanwhile, too, and is started again, the servers of the list form a new one.
 func TestListOfThePastOnly(t *testing.T) {
 	for _, removed := range []bool{false, true} {
 		testkit.Bubble(t, fmt.Sprint("removed ", removed), func(t *testing.T) {
@@ -553,6 +526,9 @@ func TestListOfThePastOnly(t *testing.T) {
 			until(t, "a call", func() bool { return m.membership.WasCalled() })
 			if removed {
 				f.tell(3, request.Request{Remove: 2})
+				time.Sleep(10 * time.Second) // until nobody calls it any more
+				f.stop(1)
+				f.open(1, config(1))
 			} else {
 				f.stop(3)
 				f.stop(4)
@@ -576,56 +552,6 @@ func TestListOfThePastOnly(t *testing.T) {
 			f.acknowledges(3, 4)
 		})
 	}
-}
-
-// TestListOfThePastOtherName is TestListOfThePastOnly for a server 2 that its cluster knows by another name of its address, which
-// then leads nowhere. So its cluster, which is up, does not call it any more. It still has it as a member.
-func TestListOfThePastOtherName(t *testing.T) {
-	if testkit.Race {
-		t.Skip("Raft has a data race when a follower's address changes")
-	}
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 5)
-		dns := &names{to: map[string]string{"name:1": "b:1"}}
-		config := func(i int) Config {
-			cfg := f.config(i)
-			if cfg.Peers = listOf(addresses(3)); i >= 3 {
-				cfg = f.joins(i, 0)
-			}
-			cfg.Network = resolving{cfg.Network, dns}
-			return cfg
-		}
-		for i := range 5 {
-			f.open(i, config(i))
-		}
-		f.whole()
-		for _, i := range []int{0, 2} {
-			f.tell(4, request.Request{Remove: uint64(i + 1)})
-			fault(f.running[i], time.Minute)
-			f.stop(i)
-		}
-		f.tell(4, request.Request{Add: &proto.Peer{ID: 2, Addr: "name:1"}})
-		of := f.running[3].pulse.gate.Cluster()
-		f.lose(1)
-		m := f.open(1, config(1))
-		until(t, "a call", func() bool { return m.membership.WasCalled() })
-		dns.set("name:1", "nowhere:1")
-		time.Sleep(time.Minute)
-		for _, i := range []int{0, 2} {
-			f.lose(i)
-			f.open(i, config(i))
-		}
-		time.Sleep(time.Minute)
-		if f.place(3, 2) == nil {
-			t.Fatal("server 2 was removed")
-		}
-		for i, m := range f.running[:3] {
-			if is := m.pulse.gate.Cluster(); is != 0 && is != of {
-				t.Errorf("server %d is in %v; cluster %v exists, and has server 2 as a member", i+1, is, of)
-			}
-		}
-		f.acknowledges(3, 4)
-	})
 }
 
 // TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do
@@ -687,45 +613,43 @@ func TestDifferentSnapshots(t *testing.T) {
 		"three":                                {{9, 1}, {10, 1}, {11, 1}},
 		"only two voters":                      {{9, 1}, {9, 2}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, len(of))
-				f.asked = 100
-				for i, x := range of {
-					f.restored(i, x.index, x.session)
+		testkit.Bubble(t, name, func(t *testing.T) {
+			f := newFleet(t, len(of))
+			f.asked = 100
+			for i, x := range of {
+				f.restored(i, x.index, x.session)
+			}
+			for _, i := range rand.New(rand.NewPCG(testkit.Seed(t), 0)).Perm(len(of)) {
+				f.start(i)
+				time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(20 * time.Second)
+			for i := range of {
+				if err := f.ask(i, request.Request{Form: true}); err == nil {
+					t.Errorf("server %d forms a cluster", i+1)
 				}
-				for _, i := range rand.New(rand.NewPCG(testkit.Seed(t), 0)).Perm(len(of)) {
-					f.start(i)
-					time.Sleep(100 * time.Millisecond)
+			}
+			time.Sleep(20 * time.Second)
+			for i, m := range f.running {
+				if m.pulse.gate.IsOpen() || m.engine.Storage().Identity().Agreed || f.write(i) {
+					t.Errorf("server %d takes part", i+1)
 				}
-				time.Sleep(20 * time.Second)
-				for i := range of {
-					if err := f.ask(i, request.Request{Form: true}); err == nil {
-						t.Errorf("server %d forms a cluster", i+1)
-					}
+				s := m.Status()
+				if i == 0 && !strings.Contains(s.Waiting, "restore the same snapshot") {
+					t.Errorf("server %d waits since %q", i+1, s.Waiting)
 				}
-				time.Sleep(20 * time.Second)
-				for i, m := range f.running {
-					if m.pulse.gate.IsOpen() || m.engine.Storage().Identity().Agreed || f.write(i) {
-						t.Errorf("server %d takes part", i+1)
-					}
-					s := m.Status()
-					if i == 0 && !strings.Contains(s.Waiting, "restore the same snapshot") {
-						t.Errorf("server %d waits since %q", i+1, s.Waiting)
-					}
-				}
-				for i := range of { // first: those that have the same state by now could form a cluster
-					f.stop(i)
-				}
-				for i := range of {
-					f.lose(i)
-					f.restored(i, 12, 2)
-					f.start(i)
-				}
-				f.acked = []int64{2}
-				f.whole()
-				f.check()
-			})
+			}
+			for i := range of { // first: those that have the same state by now could form a cluster
+				f.stop(i)
+			}
+			for i := range of {
+				f.lose(i)
+				f.restored(i, 12, 2)
+				f.start(i)
+			}
+			f.acked = []int64{2}
+			f.whole()
+			f.check()
 		})
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -34,12 +33,7 @@ import (
 // vote back does not add itself again, and ends; meanwhile it is in no other change's way.
 func TestRemovedWhileJoining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
-		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		f, lead := fleetOf(t, 3)
 		other := (lead + 1) % 3
 		f.lose(other)
 		for range 2000 {
@@ -50,12 +44,7 @@ func TestRemovedWhileJoining(t *testing.T) {
 		}
 		var slow atomic.Bool
 		slow.Store(true)
-		f.disks[other].SetFault(func() error { // it catches up, but not soon
-			if slow.Load() {
-				time.Sleep(2 * time.Second)
-			}
-			return nil
-		})
+		slowly(f.disks[other], &slow) // it catches up, but not soon
 		m := f.start(other)
 		time.Sleep(30 * time.Second)
 		ask := func(q request.Request) error {
@@ -137,20 +126,18 @@ func TestListedMemberRemoved(t *testing.T) {
 		"when it belongs to the cluster, and has no entry": stored(true),
 		"when it has only the proposal":                    stored(false),
 	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, lead := fleetOf(t, 3)
-				other := (lead + 1) % 3
-				f.lose(other)
-				time.Sleep(time.Minute)
-				remove(t, f, lead, other)
-				if err := fault(f.running[other], 5*time.Minute); !errors.Is(err, request.ErrRemoved) {
-					t.Errorf("its fault is %v", err)
-				}
-				if x := f.place(lead, uint64(other+1)); x != nil {
-					t.Errorf("it has added itself again: %v", x)
-				}
-			})
+		testkit.Bubble(t, name, func(t *testing.T) {
+			f, lead := fleetOf(t, 3)
+			other := (lead + 1) % 3
+			f.lose(other)
+			time.Sleep(time.Minute)
+			remove(t, f, lead, other)
+			if err := fault(f.running[other], 5*time.Minute); !errors.Is(err, request.ErrRemoved) {
+				t.Errorf("its fault is %v", err)
+			}
+			if x := f.place(lead, uint64(other+1)); x != nil {
+				t.Errorf("it has added itself again: %v", x)
+			}
 		})
 	}
 }
@@ -162,9 +149,7 @@ func TestRemovedAnyTime(t *testing.T) {
 	for ms := 0; ms < 2500; ms += 100 {
 		for _, how := range []string{"joins", "joins, and the leader is lost", "listed"} {
 			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
+				f, config, lead := threeOfFour(t)
 				f.net.SetDelay(func(string, string) time.Duration { return 20 * time.Millisecond })
 				i, via := 3, (lead+1)%3
 				cfg := f.joins(3, via)
@@ -220,11 +205,7 @@ func TestJoinWithoutStatus(t *testing.T) {
 // which it has joined is down.
 func TestAsksAllForItsVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 5)
-		for i := range 5 {
-			f.start(i)
-		}
-		f.whole()
+		f, _ := fleetOf(t, 5)
 		f.running[0].Change(request.Request{Transfer: ptr(uint64(3))})
 		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
 		f.write(3)
@@ -240,22 +221,18 @@ func TestAsksAllForItsVote(t *testing.T) {
 		})
 		m.Store(f.start(4))
 		time.Sleep(5 * time.Second)
-		lead := leadOf(t, f)
-		s := f.running[lead].Status()
 		f.stop(0) // down for good, say
 		slow.Store(false)
 		time.Sleep(time.Minute)
-		s = f.running[leadOf(t, f)].Status()
-		if election.Find(s.Members, 5).Observer {
-			t.Errorf("with four of five members up: %v", s.Members)
+		if f.place(leadOf(t, f), 5).Observer {
+			t.Error("with four of five members up, it has no vote")
 		}
 		// Restart does not help.
 		f.stop(4)
 		f.start(4)
 		time.Sleep(time.Minute)
-		s = f.running[leadOf(t, f)].Status()
-		if election.Find(s.Members, 5).Observer {
-			t.Errorf("after a restart: %v", s.Members)
+		if f.place(leadOf(t, f), 5).Observer {
+			t.Error("after a restart, it has no vote")
 		}
 		// Now a second one goes: 3 of 5 members are up.
 		f.stop(1)
@@ -271,40 +248,38 @@ func TestAsksAllForItsVote(t *testing.T) {
 func TestRemovedBeforeData(t *testing.T) {
 	for _, observer := range []bool{false, true} {
 		for _, listed := range []bool{false, true} {
-			t.Run(fmt.Sprintf("observer %v, listed %v", observer, listed), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					f := newFleet(t, 4)
-					flags := f.joins(3, 0)
-					flags.Observer = observer
-					if !listed {
-						f.found(3)
-					} else {
-						for i := range 4 {
-							cfg := f.config(i)
-							if observer {
-								observe(&cfg, 4)
-							}
-							f.open(i, cfg)
-							flags = cfg
+			testkit.Bubble(t, fmt.Sprintf("observer %v, listed %v", observer, listed), func(t *testing.T) {
+				f := newFleet(t, 4)
+				flags := f.joins(3, 0)
+				flags.Observer = observer
+				if !listed {
+					f.found(3)
+				} else {
+					for i := range 4 {
+						cfg := f.config(i)
+						if observer {
+							observe(&cfg, 4)
 						}
+						f.open(i, cfg)
+						flags = cfg
 					}
-					until(t, "a write", func() bool { return f.write(0) && (!listed || f.place(0, 4) != nil) })
-					f.lose(3)
-					time.Sleep(f.running[0].contacts.ElectionTimeout) // it does not seem to follow any more
-					m := f.startStuck(3, flags)
-					time.Sleep(time.Second)
-					f.tell(0, request.Request{Remove: 4})
-					if err := fault(m, 5*time.Minute); err == nil {
-						t.Error("it does not end")
-					}
-					m.Kill()
-					f.disks[3].SetFault(nil)
-					f.open(3, flags)
-					time.Sleep(time.Minute)
-					if x := f.place(0, 4); x != nil {
-						t.Errorf("after its restart it is a member again: %v", x)
-					}
-				})
+				}
+				until(t, "a write", func() bool { return f.write(0) && (!listed || f.place(0, 4) != nil) })
+				f.lose(3)
+				time.Sleep(f.running[0].contacts.ElectionTimeout) // it does not seem to follow any more
+				m := f.startStuck(3, flags)
+				time.Sleep(time.Second)
+				f.tell(0, request.Request{Remove: 4})
+				if err := fault(m, 5*time.Minute); err == nil {
+					t.Error("it does not end")
+				}
+				m.Kill()
+				f.disks[3].SetFault(nil)
+				f.open(3, flags)
+				time.Sleep(time.Minute)
+				if x := f.place(0, 4); x != nil {
+					t.Errorf("after its restart it is a member again: %v", x)
+				}
 			})
 		}
 	}
@@ -338,40 +313,36 @@ func (f *fleet) startStuck(i int, cfg Config) *Member {
 // never hear of that. The server does not take this for its removal, and joins through the next leader.
 func TestAddedByNobody(t *testing.T) {
 	for n := range int32(6) {
-		t.Run(fmt.Sprintf("cut at write %d", n+1), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
-				f.writes(lead, 3)
-				cut := func(yes bool) {
-					for i := range 3 {
-						if i != lead {
-							f.cutBetween(lead, i, yes)
-						}
+		testkit.Bubble(t, fmt.Sprintf("cut at write %d", n+1), func(t *testing.T) {
+			f, config, lead := threeOfFour(t)
+			f.writes(lead, 3)
+			cut := func(yes bool) {
+				for i := range 3 {
+					if i != lead {
+						f.cutBetween(lead, i, yes)
 					}
 				}
-				var writes atomic.Int32
-				f.disks[lead].SetFault(func() error {
-					if writes.Add(1) == n+1 {
-						cut(true)
-					}
-					return nil
-				})
-				m := f.open(3, f.joins(3, lead))
-				time.Sleep(5 * time.Second)
-				f.stop(lead)
-				cut(false)
-				f.disks[lead].SetFault(nil)
-				time.Sleep(5 * time.Second)
-				f.open(lead, config(lead))
-				if err := fault(m, time.Minute); err != nil {
-					t.Fatal(err)
+			}
+			var writes atomic.Int32
+			f.disks[lead].SetFault(func() error {
+				if writes.Add(1) == n+1 {
+					cut(true)
 				}
-				if x := f.place(leadOf(t, f), 4); x == nil || x.Observer {
-					t.Errorf("it is %v", x)
-				}
+				return nil
 			})
+			m := f.open(3, f.joins(3, lead))
+			time.Sleep(5 * time.Second)
+			f.stop(lead)
+			cut(false)
+			f.disks[lead].SetFault(nil)
+			time.Sleep(5 * time.Second)
+			f.open(lead, config(lead))
+			if err := fault(m, time.Minute); err != nil {
+				t.Fatal(err)
+			}
+			if x := f.place(leadOf(t, f), 4); x == nil || x.Observer {
+				t.Errorf("it is %v", x)
+			}
 		})
 	}
 }
@@ -379,11 +350,7 @@ func TestAddedByNobody(t *testing.T) {
 // TestWaitingForALeader: a member that has lost its disk says what it waits for while the others have no leader.
 func TestWaitingForALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
+		f := startedFleet(t, 0)
 		for i := range 3 {
 			f.stop(i)
 		}
@@ -407,64 +374,62 @@ func TestWaitingForALeader(t *testing.T) {
 func TestVoteForgottenOnceAsked(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for _, how := range []string{"slow disk", "crash", "crash once taken in", "lost answer"} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f, lead := fleetOf(t, 3)
-				c, other := (lead+2)%3, (lead+1)%3
-				id := uint64(c + 1)
-				f.lose(c)
-				time.Sleep(f.running[lead].contacts.ElectionTimeout) // it does not seem to follow any more
-				cfg := f.joins(c, -1)
-				var known atomic.Pointer[Member]
-				switch how {
-				case "slow disk": // one write takes 3 s
-					var once atomic.Bool
-					f.disks[c].SetFault(func() error {
-						if m := known.Load(); m != nil && m.membership.HasAsked() && once.CompareAndSwap(false, true) {
-							time.Sleep(3 * time.Second)
-						}
-						return nil
-					})
-				case "crash", "crash once taken in":
-					f.disks[c].SetFault(func() error {
-						m := known.Load()
-						for m != nil && m.membership.HasAsked() && (how == "crash" || m.pulse.gate.IsOpen()) {
-							if m.Killed.Load() {
-								return errors.New("crashed")
-							}
-							time.Sleep(time.Millisecond)
-						}
-						return nil
-					})
-				case "lost answer":
-					broken := make(chan struct{})
-					close(broken)
-					cfg.Network = &muting{Network: cfg.Network, broken: broken}
-				}
-				m := f.open(c, cfg)
-				known.Store(m)
-				until(t, "the demotion", func() bool {
-					return f.place(lead, id).Observer && (how != "crash once taken in" || m.pulse.gate.IsOpen())
+		testkit.Bubble(t, how, func(t *testing.T) {
+			f, lead := fleetOf(t, 3)
+			c, other := (lead+2)%3, (lead+1)%3
+			id := uint64(c + 1)
+			f.lose(c)
+			time.Sleep(f.running[lead].contacts.ElectionTimeout) // it does not seem to follow any more
+			cfg := f.joins(c, -1)
+			var known atomic.Pointer[Member]
+			switch how {
+			case "slow disk": // one write takes 3 s
+				var once atomic.Bool
+				f.disks[c].SetFault(func() error {
+					if m := known.Load(); m != nil && m.membership.HasAsked() && once.CompareAndSwap(false, true) {
+						time.Sleep(3 * time.Second)
+					}
+					return nil
 				})
-				if strings.HasPrefix(how, "crash") {
-					f.stop(c)
-					known.Store(nil)
-					f.disks[c].SetFault(nil)
-					f.open(c, cfg)
-				}
-				time.Sleep(5 * time.Minute)
-				if f.place(lead, id).Observer {
-					t.Error("after five minutes in which all are up, it has no vote")
-				}
-				f.stop(c)
-				f.open(c, cfg)
-				time.Sleep(time.Minute)
-				f.stop(other)
-				time.Sleep(time.Minute)
-				if !f.write(lead) {
-					t.Error("two of the three are up and connected, and nothing is acknowledged")
-				}
+			case "crash", "crash once taken in":
+				f.disks[c].SetFault(func() error {
+					m := known.Load()
+					for m != nil && m.membership.HasAsked() && (how == "crash" || m.pulse.gate.IsOpen()) {
+						if m.Killed.Load() {
+							return errors.New("crashed")
+						}
+						time.Sleep(time.Millisecond)
+					}
+					return nil
+				})
+			case "lost answer":
+				broken := make(chan struct{})
+				close(broken)
+				cfg.Network = &muting{Network: cfg.Network, broken: broken}
+			}
+			m := f.open(c, cfg)
+			known.Store(m)
+			until(t, "the demotion", func() bool {
+				return f.place(lead, id).Observer && (how != "crash once taken in" || m.pulse.gate.IsOpen())
 			})
+			if strings.HasPrefix(how, "crash") {
+				f.stop(c)
+				known.Store(nil)
+				f.disks[c].SetFault(nil)
+				f.open(c, cfg)
+			}
+			time.Sleep(5 * time.Minute)
+			if f.place(lead, id).Observer {
+				t.Error("after five minutes in which all are up, it has no vote")
+			}
+			f.stop(c)
+			f.open(c, cfg)
+			time.Sleep(time.Minute)
+			f.stop(other)
+			time.Sleep(time.Minute)
+			if !f.write(lead) {
+				t.Error("two of the three are up and connected, and nothing is acknowledged")
+			}
 		})
 	}
 }
@@ -511,8 +476,8 @@ func TestJoinsThroughOthers(t *testing.T) {
 func (f *fleet) hasVote(lead, c int, cfg Config) {
 	f.t.Helper()
 	id, other := uint64(c+1), 3-lead-c
-	if s := f.running[lead].Status(); election.Find(s.Members, id).Observer {
-		f.t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
+	if f.place(lead, id).Observer {
+		f.t.Errorf("server %d has all data, and no vote", id)
 	}
 	f.stop(c)
 	f.open(c, cfg)
@@ -742,8 +707,7 @@ func TestLosesDiskTwice(t *testing.T) {
 		if s := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
 			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
 		}
-		x := &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}
-		f.tell(lead, request.Request{Add: x})
+		f.tell(lead, request.Request{Add: &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}})
 		until(t, "its word that it has its vote", func() bool {
 			s := m.Status()
 			return s.NoVote == ""
@@ -840,74 +804,67 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 		{name: "a leader that was restarted", hands: true, restarted: true},
 		{name: "another server with the id", another: true},
 	} {
-		t.Run(x.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
-				next := (lead + 1) % 3
-				third := 3 - lead - next
-				f.cutOff(next, x.cutOff)
-				cfg := f.joins(3, third)
-				n := &muting{Network: cfg.Network, to: f.peers[uint64(lead+1)], broken: make(chan struct{})}
-				cfg.Network = n
-				m := f.open(3, cfg)
-				until(t, "the addition", func() bool {
-					for i, m := range f.running[:3] {
-						if s := m.Status(); election.Find(s.Members, 4) == nil && (i != next || !x.cutOff) {
-							return false
-						}
+		testkit.Bubble(t, x.name, func(t *testing.T) {
+			f, config, lead := threeOfFour(t)
+			next := (lead + 1) % 3
+			third := 3 - lead - next
+			f.cutOff(next, x.cutOff)
+			cfg := f.joins(3, third)
+			n := &muting{Network: cfg.Network, to: f.peers[uint64(lead+1)], broken: make(chan struct{})}
+			cfg.Network = n
+			m := f.open(3, cfg)
+			until(t, "the addition", func() bool {
+				for i, m := range f.running[:3] {
+					if s := m.Status(); election.Find(s.Members, 4) == nil && (i != next || !x.cutOff) {
+						return false
 					}
-					return true
-				})
-				f.cutOff(next, x.cutOff || x.cutOffLater)
-				f.tell(lead, request.Request{Remove: 4})
-				if x.another {
-					f.tell(lead, request.Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
-					f.tell(lead, request.Request{Remove: 4})
 				}
-				if x.restarted { // on a real disk, from which it reads its snapshot in another way
-					cfg := config(next)
-					cfg.Memory, cfg.Dir = nil, t.TempDir()
-					f.stop(next)
-					f.open(next, cfg)
-					until(t, "the vote", func() bool {
-						s := f.running[lead].Status()
-						return f.running[next].Leader() != 0 && election.CountVoters(s.Members) == 3
-					})
-					f.writes(lead, 20)
-					f.snapshot(3)
-					f.stop(next)
-					f.open(next, cfg)
-				}
-				if x.cutOff || x.cutOffLater {
-					f.writes(lead, 20)
-					if err := f.running[lead].engine.TakeSnapshot(); err != nil {
-						t.Fatal(err)
-					}
-					f.cutOff(next, false)
-					until(t, "the snapshot", func() bool {
-						newest, _ := f.running[next].engine.Storage().NewestSnapshot()
-						return newest.Index > 0
-					})
-				}
-				if x.hands {
-					f.handTo(next)
-					lead = next
-				}
-				if m.pulse.gate.IsOpen() {
-					t.Fatal("it has an answer")
-				}
-				if !x.never {
-					close(n.broken)
-				}
-				if err := fault(m, 5*time.Minute); !errors.Is(err, request.ErrRemoved) {
-					t.Errorf("its fault is %v", err)
-				}
-				if f.place(lead, 4) != nil {
-					t.Error("it was added again")
-				}
+				return true
 			})
+			f.cutOff(next, x.cutOff || x.cutOffLater)
+			f.tell(lead, request.Request{Remove: 4})
+			if x.another {
+				f.tell(lead, request.Request{Add: &proto.Peer{ID: 4, Addr: "e:1", Observer: true}})
+				f.tell(lead, request.Request{Remove: 4})
+			}
+			if x.restarted { // on a real disk, from which it reads its snapshot in another way
+				cfg := config(next)
+				cfg.Memory, cfg.Dir = nil, t.TempDir()
+				f.stop(next)
+				f.open(next, cfg)
+				until(t, "the vote", func() bool {
+					s := f.running[lead].Status()
+					return f.running[next].Leader() != 0 && election.CountVoters(s.Members) == 3
+				})
+				f.writes(lead, 20)
+				f.snapshot(3)
+				f.stop(next)
+				f.open(next, cfg)
+			}
+			if x.cutOff || x.cutOffLater {
+				f.writes(lead, 20)
+				if err := f.running[lead].engine.TakeSnapshot(); err != nil {
+					t.Fatal(err)
+				}
+				f.cutOff(next, false)
+				until(t, "the snapshot", func() bool { return f.hasSnapshot(next) })
+			}
+			if x.hands {
+				f.handTo(next)
+				lead = next
+			}
+			if m.pulse.gate.IsOpen() {
+				t.Fatal("it has an answer")
+			}
+			if !x.never {
+				close(n.broken)
+			}
+			if err := fault(m, 5*time.Minute); !errors.Is(err, request.ErrRemoved) {
+				t.Errorf("its fault is %v", err)
+			}
+			if f.place(lead, 4) != nil {
+				t.Error("it was added again")
+			}
 		})
 	}
 }
@@ -930,7 +887,7 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 			{{ID: 9, Addr: "w:1", Observer: true}, {ID: id, Addr: "z:1"}},
 		} {
 			q := &request.Reconfig{Joining: joining, Leaving: []uint64{id}, Version: -1, WaitMs: 1000}
-			_, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Reconfig: q})
+			err := f.ask(lead, request.Request{Reconfig: q})
 			if err == nil {
 				t.Fatal("it was done")
 			}
@@ -947,9 +904,7 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 // old one. The new one, which never was a member, joins; it does not end as removed.
 func TestJoinsWithIDOfMember(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		f.found(3)
-		lead := leadOf(t, f)
+		f, _, lead := threeOfFour(t)
 		f.writes(lead, 1)
 		f.stop(2)
 		if lead == 2 {
@@ -976,9 +931,7 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 // waiting, and the operator, whose command has failed, adds it again.
 func TestAddThatIsUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		config := f.found(3)
-		lead := leadOf(t, f)
+		f, config, lead := threeOfFour(t)
 		f.writes(lead, 1)
 		x := f.open(3, config(3))
 		time.Sleep(10 * time.Second)
@@ -1041,43 +994,40 @@ func TestAddedByOtherName(t *testing.T) {
 		t.Skip("Raft has a data race when a follower's address changes")
 	}
 	for _, how := range []string{"added", "lost disk"} {
-		t.Run(how, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := func(i int) Config {
-					cfg := f.joins(i, -1)
-					if i < 3 {
-						cfg.Peers = listOf(map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]})
-					}
-					cfg.Network = detour{cfg.Network, map[string]string{"name:1": "d:1"}}
-					return cfg
+		testkit.Bubble(t, how, func(t *testing.T) {
+			f := newFleet(t, 4)
+			config := func(i int) Config {
+				cfg := f.joins(i, -1)
+				if i < 3 {
+					cfg.Peers = listOf(map[uint64]string{1: f.peers[1], 2: f.peers[2], 3: f.peers[3]})
 				}
-				for i := range 4 {
-					f.open(i, config(i))
-				}
-				lead := leadOf(t, f)
-				f.writes(lead, 5)
-				ask := func(addr string) {
-					_, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Add: &proto.Peer{ID: 4, Addr: addr}})
-					t.Logf("add at %s: %v", addr, err)
-				}
-				if how == "added" {
-					ask("name:1")
-				} else {
-					ask("d:1")
-					time.Sleep(time.Second)
-					ask("name:1") // as a reconfig may
-					time.Sleep(time.Second)
-					f.lose(3)
-					f.open(3, config(3))
-				}
-				time.Sleep(5 * time.Minute)
-				s := f.running[3].Status()
-				l := f.running[lead].Status()
-				if !s.Formed || election.Find(l.Members, 4) == nil || election.Find(l.Members, 4).Observer {
-					t.Errorf("after five minutes: formed %v, waiting %q, %v", s.Formed, s.Waiting, l.Members)
-				}
-			})
+				cfg.Network = detour{cfg.Network, map[string]string{"name:1": "d:1"}}
+				return cfg
+			}
+			for i := range 4 {
+				f.open(i, config(i))
+			}
+			lead := leadOf(t, f)
+			f.writes(lead, 5)
+			ask := func(addr string) {
+				_, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Add: &proto.Peer{ID: 4, Addr: addr}})
+				t.Logf("add at %s: %v", addr, err)
+			}
+			if how == "added" {
+				ask("name:1")
+			} else {
+				ask("d:1")
+				time.Sleep(time.Second)
+				ask("name:1") // as a reconfig may
+				time.Sleep(time.Second)
+				f.lose(3)
+				f.open(3, config(3))
+			}
+			time.Sleep(5 * time.Minute)
+			s, x := f.running[3].Status(), f.place(lead, 4)
+			if !s.Formed || x == nil || x.Observer {
+				t.Errorf("after five minutes: formed %v, waiting %q, %v", s.Formed, s.Waiting, x)
+			}
 		})
 	}
 }
@@ -1122,37 +1072,22 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 		m.Release()
 		t.Log(<-done)
 		time.Sleep(time.Minute)
-		s := m.Status()
-		if election.Find(s.Members, id).Addr != "n"+f.peers[id] {
-			t.Errorf("the operator's address is gone: %v", s.Members)
+		if x := f.place(lead, id); x.Addr != "n"+f.peers[id] {
+			t.Errorf("the operator's address is gone: %v", x)
 		}
 	})
 }
 
-// names is what some names lead to, which changes.
-type names struct {
-	mu sync.Mutex
-	to map[string]string
-}
-
-func (n *names) set(name, to string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.to[name] = to
-}
-
-// resolving is the network of a host that resolves names.
+// resolving is the network of a host that resolves names. What they lead to changes.
 type resolving struct {
 	peer.Network
-	*names
+	names *sync.Map
 }
 
 func (r resolving) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	r.mu.Lock()
-	if to, ok := r.to[addr]; ok {
-		addr = to
+	if to, ok := r.names.Load(addr); ok {
+		addr = to.(string)
 	}
-	r.mu.Unlock()
 	return r.Network.Dial(ctx, addr)
 }
 
@@ -1161,20 +1096,18 @@ func (r resolving) Dial(ctx context.Context, addr string) (net.Conn, error) {
 func TestNameLeadsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		dns := &names{to: map[string]string{}}
+		dns := new(sync.Map)
 		for i := range 3 {
 			cfg := f.config(i)
 			cfg.Network = resolving{cfg.Network, dns}
 			f.open(i, cfg)
 		}
 		f.whole()
-		for range 5 {
-			f.write(0)
-		}
+		f.writes(0, 5)
 		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		id := uint64(c + 1)
-		dns.set(f.peers[id], "z:1")
+		dns.Store(f.peers[id], "z:1")
 		cfg := f.config(c)
 		cfg.Network, cfg.Memory = resolving{elsewhere{f.net.Host("z"), "z:1"}, dns}, storage.NewMemory()
 		m, err := openMember(cfg, fsm.NewReplica())
@@ -1190,7 +1123,7 @@ func TestNameLeadsElsewhere(t *testing.T) {
 			t.Error("the old server, which is up and gets the log, has no vote, and the new one, in its place, gets no log")
 		}
 		m.Kill() // the operator has seen the mistake
-		dns.set(f.peers[id], f.peers[id])
+		dns.Delete(f.peers[id])
 		time.Sleep(5 * time.Minute)
 		if s := f.running[lead].Status(); election.Find(s.Members, id).Observer {
 			t.Errorf("server %d has all data, and no vote: %v", id, s.Members)

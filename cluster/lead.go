@@ -63,7 +63,7 @@ func (m *Member) watchLeadership() {
 				m.Running.Go(func() { m.engine.SpreadCommitIndex(term, until) })
 			}
 			m.Running.Go(func() { m.reap(until) })
-			if _, votes := m.membership.Known(m.cfg.ID); !votes && m.peers != nil {
+			if self, is := m.membership.Known(m.cfg.ID); (!is || self.Observer) && m.peers != nil {
 				m.Running.Go(func() { m.engine.HandOver(m.peers.Ctx, 0) }) // after an error it leads on
 			}
 			go func(stop, done chan struct{}) {

@@ -73,7 +73,7 @@ func TestWhatIsLogged(t *testing.T) {
 		alone := newFleet(t, 3)
 		alone.start(0)
 		time.Sleep(5 * time.Second)
-		if alone.log.Count("\n") != 1 || alone.log.Count("waiting for server 2 at b:1 and server 3 at c:1") != 1 {
+		if alone.log.Count("\n") != 1 || alone.log.Count("waiting for server 2 at b:1, server 3 at c:1") != 1 {
 			t.Errorf("the first of three says %q", alone.log.String())
 		}
 		alone.stop(0)

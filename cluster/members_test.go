@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
-	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -28,7 +25,8 @@ import (
 
 func (b *base) membership() *membership.Membership {
 	p := b.pulse
-	return membership.New(&membership.Config{Server: &b.cfg.Server, Answers: b.cfg.Answers, Log: b.cfg.Log}, &membership.Parts{
+	return membership.New(&membership.Parts{
+		Server: &b.cfg.Server, Answers: b.cfg.Answers, Log: b.cfg.Log,
 		Lifecycle: b.Lifecycle, Engine: p.engine, Contacts: p.contacts, Digests: p.digests, Leader: b.leader, Replica: b.replica,
 		Gate: p.gate, Port: p.peers, Look: p.wake, Now: p.moment,
 	})
@@ -227,7 +225,7 @@ func TestForm(t *testing.T) {
 		}
 		unformed("by itself")
 		var accepts atomic.Bool
-		var proposed, agreed atomic.Uint64
+		var proposed atomic.Uint64
 		fresh := func(id uint64) func(q request.Request) request.Reply {
 			return func(q request.Request) request.Reply {
 				switch {
@@ -238,8 +236,6 @@ func TestForm(t *testing.T) {
 						t.Errorf("server %d is proposed %+v", id, q.Propose)
 					}
 					proposed.Store(uint64(q.Propose.Cluster))
-				case q.Agreed != 0:
-					agreed.Store(uint64(q.Agreed))
 				}
 				return request.Reply{Status: &request.Status{ID: id, Run: id * 10, Configured: b.cfg.First()}}
 			}
@@ -256,30 +252,6 @@ func TestForm(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if members := m.Engine.Members(); m.Gate.Cluster() != before.Cluster || !slices.Equal(members, b.cfg.First()) {
 			t.Errorf("members %v; in cluster %v", members, m.Gate.Cluster())
-		}
-		if agreed.Load() != uint64(before.Cluster) {
-			t.Error("the others were not told")
-		}
-	})
-}
-
-// TestFormOtherMembers: a member forms no cluster with one that was started with another
-// list of members.
-func TestFormOtherMembers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBase(t)
-		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
-		m := b.membership()
-		b.answerRequests(t, "b", func(q request.Request) request.Reply {
-			if q.Propose != nil {
-				t.Error("it proposes an id")
-			}
-			return request.Reply{Status: &request.Status{ID: 2, Configured: b.cfg.First()[:1]}}
-		})
-		b.startFormer(t, m)
-		time.Sleep(5 * time.Second)
-		if m.Gate.IsOpen() || m.Engine.LastIndex() != 0 {
-			t.Error("it has formed a cluster")
 		}
 	})
 }
@@ -353,18 +325,11 @@ func TestWatchRemoved(t *testing.T) {
 // more, not only when it takes the leader for lost.
 func TestRemovedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		for i := range 4 {
-			f.start(i)
-		}
-		f.whole()
-		lead := f.running[0].Leader()
-		out := lead%4 + 1
-		if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[lead], request.Request{Remove: out}); err != nil {
-			t.Fatal(err)
-		}
+		f, lead := fleetOf(t, 4)
+		out := (lead + 1) % 4
+		f.tell(lead, request.Request{Remove: uint64(out + 1)})
 		began := time.Now()
-		if err := testkit.Receive(t, "a fault", f.running[out-1].Err()); !errors.Is(err, request.ErrRemoved) {
+		if err := testkit.Receive(t, "a fault", f.running[out].Err()); !errors.Is(err, request.ErrRemoved) {
 			t.Error(err)
 		}
 		if took := time.Since(began); took < engine.Farewell || took > engine.Farewell+700*time.Millisecond {
@@ -378,12 +343,7 @@ func TestRemovedSoon(t *testing.T) {
 // wait for each other, must not be refused because of that.
 func TestMistakenServerBlocksReconfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		f, lead := fleetOf(t, 3)
 		c := (lead + 1) % 3
 		f.cutOff(c, true)
 		f.net.Cut("z", string(rune('a'+c)), true)
@@ -413,28 +373,17 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 	})
 }
 
-// hairpin is the network of a host that cannot reach itself at the address that the others use.
-type hairpin struct {
-	peer.Network
-	addr string
-}
-
-func (h hairpin) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	if addr == h.addr {
-		return nil, &net.OpError{Op: "dial", Err: syscall.EHOSTUNREACH}
-	}
-	return h.Network.Dial(ctx, addr)
-}
-
 // TestAsksItself: a member that is asked for a change, by an embedder or its own client, does not call
 // itself at its peer port, whether it leads or not. It is refused there what it would be refused over
 // the network, and a member that is closed answers at once.
 func TestAsksItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
+		var no atomic.Bool
+		no.Store(true)
 		for i := range f.running {
 			cfg := f.config(i)
-			cfg.Network = hairpin{cfg.Network, f.peers[uint64(i+1)]}
+			cfg.Network = refusing{cfg.Network, f.peers[uint64(i+1)], &no} // as on a host that cannot reach itself at the address that the others use
 			f.open(i, cfg)
 		}
 		f.whole()

@@ -39,6 +39,41 @@ func grown(t *testing.T) (f *fleet, lead int) {
 	return f, leadOf(t, f)
 }
 
+// openSlowly opens a member without data, whose disk is slow once it is in the cluster, while slow is true, and waits until it
+// has its first entries.
+func (f *fleet) openSlowly(i int, cfg Config) (m *Member, slow *atomic.Bool) {
+	f.t.Helper()
+	slow = new(atomic.Bool)
+	slowly(f.disks[i], slow)
+	m = f.open(i, cfg)
+	until(f.t, "the first entries", func() bool {
+		slow.Store(slow.Load() || m.pulse.gate.IsOpen())
+		return m.engine.LastIndex() > 1
+	})
+	return m, slow
+}
+
+// awaitVoters waits until, by the list of the member with index i, there are n members, all with a vote.
+func (f *fleet) awaitVoters(i, n int) {
+	f.t.Helper()
+	until(f.t, "another voter", func() bool {
+		s := f.running[i].Status()
+		return len(s.Members) == n && election.CountVoters(s.Members) == n
+	})
+}
+
+// lacks counts the acknowledged writes that a member does not have.
+func lacks(m *Member, acked []int64) (n int) {
+	m.replica.View(func(v *fsm.View) {
+		for _, id := range acked {
+			if v.Sessions().Get(id) == nil {
+				n++
+			}
+		}
+	})
+	return n
+}
+
 // TestOnlyVoterOfThePast: the first member of a cluster loses its disk. While it gets the log again,
 // its list of members is the one in which it was alone; it must not lead by itself.
 func TestOnlyVoterOfThePast(t *testing.T) {
@@ -46,14 +81,8 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			f, lead := grown(t)
 			f.writes(lead, 10)
-			var slow atomic.Bool
 			again := f.joins(0, lead)
-			slowly(f.disks[0], &slow)
-			m := f.open(0, again)
-			until(t, "the first entries", func() bool {
-				slow.Store(slow.Load() || m.pulse.gate.IsOpen())
-				return m.engine.LastIndex() > 1
-			})
+			m, slow := f.openSlowly(0, again)
 			if s := f.running[lead].Status(); m.engine.LastIndex() > 150 {
 				t.Fatalf("it has %d of %d entries", m.engine.LastIndex(), s.Index)
 			}
@@ -103,9 +132,7 @@ func TestCaughtUp(t *testing.T) {
 // have a majority by that list.
 func TestVoteOfThePast(t *testing.T) {
 	for _, removed := range []bool{false, true} {
-		t.Run(fmt.Sprintf("removed=%v", removed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { voteOfThePast(t, removed) })
-		})
+		testkit.Bubble(t, fmt.Sprintf("removed=%v", removed), func(t *testing.T) { voteOfThePast(t, removed) })
 	}
 }
 
@@ -130,10 +157,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 	for fresh := 3; fresh < size; fresh++ {
 		cfg := f.joins(fresh, lead)
 		f.open(fresh, cfg)
-		until(t, "another voter", func() bool {
-			s := f.running[lead].Status()
-			return len(s.Members) == fresh+1 && election.CountVoters(s.Members) == fresh+1
-		})
+		f.awaitVoters(lead, fresh+1)
 	}
 	if removed {
 		f.tell(lead, request.Request{Remove: uint64(old + 1)})
@@ -175,14 +199,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		if err := fault(m, 0); err != nil && i != old {
 			t.Errorf("server %d ends: %v", i+1, err)
 		}
-		lacks := 0
-		m.replica.View(func(v *fsm.View) {
-			for _, id := range f.acked {
-				if v.Sessions().Get(id) == nil {
-					lacks++
-				}
-			}
-		})
+		lacks := lacks(m, f.acked)
 		if lacks > 0 && i != old {
 			t.Errorf("server %d lacks %d acknowledged writes", i+1, lacks)
 		}
@@ -194,19 +211,13 @@ func voteOfThePast(t *testing.T, removed bool) {
 func TestRestartBehind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, lead := grown(t)
-		var slow atomic.Bool
 		again := f.joins(0, lead)
-		slowly(f.disks[0], &slow)
-		m := f.open(0, again)
-		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.pulse.gate.IsOpen())
-			return m.engine.LastIndex() > 1
-		})
+		_, slow := f.openSlowly(0, again)
 		f.cutOff(0, true)
 		slow.Store(false)
 		for n := range 50 {
 			f.stop(0)
-			m = f.open(0, again)
+			m := f.open(0, again)
 			time.Sleep(30 * time.Second)
 			if m.engine.Role() != engine.Follower {
 				s := m.Status()
@@ -272,14 +283,10 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		next := 1 + leaderOf(t, f.running[1:3])
 		lost := 3 - next
 		// The operator replaces the first server.
-		cfg := f.config(3)
+		cfg := f.joins(3, next)
 		cfg.Network = refusing{cfg.Network, "a:1", &no}
-		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(next+1)]
 		f.open(3, cfg)
-		until(t, "another voter", func() bool {
-			s := f.running[next].Status()
-			return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
-		})
+		f.awaitVoters(next, 4)
 		f.tell(next, request.Request{Remove: 1})
 		f.write(next)
 		// Another one loses its disk.
@@ -320,10 +327,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		for i := 3; i < 5; i++ {
 			cfg := f.joins(i, 2)
 			f.open(i, cfg)
-			until(t, "another voter", func() bool {
-				s := f.running[i].Status()
-				return len(s.Members) == i+1 && election.CountVoters(s.Members) == i+1
-			})
+			f.awaitVoters(i, i+1)
 		}
 		for id := uint64(1); id < 3; id++ {
 			until(t, "the removal", func() bool {
@@ -344,15 +348,9 @@ func TestAstrayByListOfThePast(t *testing.T) {
 		})
 		f.write(2)
 		f.lose(2)
-		var slow atomic.Bool
-		slowly(f.disks[2], &slow)
 		cfg := f.config(2)
 		cfg.Peers = listOf(map[uint64]string{3: "c:1", 4: "d:1", 5: "e:1"})
-		m := f.open(2, cfg)
-		until(t, "the first entries", func() bool {
-			slow.Store(slow.Load() || m.pulse.gate.IsOpen())
-			return m.engine.LastIndex() > 1
-		})
+		m, slow := f.openSlowly(2, cfg)
 		f.cutBetween(2, 3, true)
 		f.cutBetween(2, 4, true)
 		slow.Store(false)
@@ -368,46 +366,39 @@ func TestAstrayByListOfThePast(t *testing.T) {
 func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	for _, lost := range []bool{false, true} {
-		t.Run(fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
-				f.writes(lead, 20)
-				old, absent := (lead+1)%3, (lead+2)%3
-				until(t, "all entries", func() bool { return f.running[absent].engine.LastApplied() == f.running[lead].engine.LastIndex() })
-				f.stop(absent) // for a repair, say
-				// Meanwhile another member is replaced by server 4.
-				cfg := f.joins(3, lead)
-				f.open(3, cfg)
-				until(t, "another voter", func() bool {
-					s := f.running[3].Status()
-					return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
-				})
-				f.tell(lead, request.Request{Remove: uint64(old + 1)})
-				f.writes(lead, 1)
-				time.Sleep(time.Minute)
-				f.stop(old)
-				// The leader goes, and the other one is back: two of three.
-				if lost {
-					f.lose(lead) // the first disk that is lost at all
-				} else {
-					f.stop(lead)
-				}
-				m := f.open(absent, config(absent))
-				if lost {
-					f.open(lead, config(lead))
-				}
-				time.Sleep(10 * time.Minute)
-				if !f.write(3) && !f.write(absent) {
-					a := m.Status()
-					b := f.running[3].Status()
-					t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
-				}
-				if lost && !f.running[lead].pulse.gate.IsOpen() {
-					t.Errorf("and server %d, which has lost its disk, waits for them: %s", lead+1, f.running[lead].membership.Waiting())
-				}
-			})
+		testkit.Bubble(t, fmt.Sprintf("lost=%v", lost), func(t *testing.T) {
+			f, config, lead := threeOfFour(t)
+			f.writes(lead, 20)
+			old, absent := (lead+1)%3, (lead+2)%3
+			until(t, "all entries", func() bool { return f.running[absent].engine.LastApplied() == f.running[lead].engine.LastIndex() })
+			f.stop(absent) // for a repair, say
+			// Meanwhile another member is replaced by server 4.
+			cfg := f.joins(3, lead)
+			f.open(3, cfg)
+			f.awaitVoters(3, 4)
+			f.tell(lead, request.Request{Remove: uint64(old + 1)})
+			f.writes(lead, 1)
+			time.Sleep(time.Minute)
+			f.stop(old)
+			// The leader goes, and the other one is back: two of three.
+			if lost {
+				f.lose(lead) // the first disk that is lost at all
+			} else {
+				f.stop(lead)
+			}
+			m := f.open(absent, config(absent))
+			if lost {
+				f.open(lead, config(lead))
+			}
+			time.Sleep(10 * time.Minute)
+			if !f.write(3) && !f.write(absent) {
+				a := m.Status()
+				b := f.running[3].Status()
+				t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
+			}
+			if lost && !f.running[lead].pulse.gate.IsOpen() {
+				t.Errorf("and server %d, which has lost its disk, waits for them: %s", lead+1, f.running[lead].membership.Waiting())
+			}
 		})
 	}
 }
@@ -507,14 +498,7 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 			t.Errorf("server 2 leads in term %d, in which server 1 has led", term)
 		}
 		wrote := f.write(1)
-		lacks := 0
-		m.replica.View(func(v *fsm.View) {
-			for _, id := range f.acked[began:] {
-				if v.Sessions().Get(id) == nil {
-					lacks++
-				}
-			}
-		})
+		lacks := lacks(m, f.acked[began:])
 		if wrote && lacks > 0 {
 			t.Errorf("it acknowledges a write, and lacks %d of the writes that server 1 has acknowledged", lacks)
 		}

@@ -32,10 +32,10 @@ import (
 // beat is a leader's heartbeat.
 type beat struct {
 	Term, ID uint64
-	LeaseAge uint32 // how many ms ago a majority accepted it
-	Stalled  uint32 // for how many ms its disk has been blocking a write
-	Applied  uint64 // the index of the last entry that it has applied; see election.CommitUnknown
-	End      uint64 // the index of the last entry in its log
+	LeaseAge time.Duration // how long ago a majority accepted it
+	Stalled  time.Duration // how long its disk has been blocking a write
+	Applied  uint64        // the index of the last entry that it has applied; see election.CommitUnknown
+	End      uint64        // the index of the last entry in its log
 	Question election.DigestQuestion
 }
 
@@ -294,8 +294,7 @@ func (b *beats) send(term uint64) {
 	b.works = true
 	if a.Newest <= term {
 		differs, news := b.digests.Answered(b.to.ID, a.Digest) // first: this leader may be about to serve
-		b.contacts.Accepted(b.to.ID, asked)
-		b.contacts.AcceptedRound(b.to.ID, round)
+		b.contacts.Accepted(b.to.ID, asked, round)
 		if differs {
 			b.log.Error("the state of a member differs from this leader's", "id", b.to.ID, "entry", a.Digest.Index)
 		}
@@ -309,10 +308,9 @@ func (b *beats) send(term uint64) {
 
 // next returns the heartbeat that is due.
 func (b *beats) next(term uint64, asked timing.Moment) *beat {
-	x := &beat{
-		Term: term, ID: b.id, LeaseAge: election.Millis(b.contacts.LeaseAge()), Stalled: election.Millis(b.stalled(asked, true)), Applied: election.CommitUnknown,
-	}
-	if b.leader.Begun.Load() == term && b.contacts.KnowsCommitted(asked.Real, term) && !b.verdict.Load().NoMajority {
+	age, knowsCommitted := b.contacts.LeaseAge(asked.Real, term)
+	x := &beat{Term: term, ID: b.id, LeaseAge: age, Stalled: b.stalled(asked, true), Applied: election.CommitUnknown}
+	if b.leader.Begun.Load() == term && knowsCommitted && !b.verdict.Load().NoMajority {
 		x.Applied = b.engine.StateIndex()
 	}
 	x.End, x.Question = b.engine.LastIndex(), b.digests.Question(b.to.ID)
@@ -406,11 +404,11 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 			return // this is no heartbeat
 		}
 		newest := p.engine.NewestTerm()
-		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, AsOf: asked}
+		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: b.Stalled, Conn: c, Applied: b.Applied, AsOf: asked}
 		if h.Term >= newest && p.digests.Heard(b.Question) { // first: it may be about to serve
 			p.look()
 		}
-		if p.contacts.Heard(p.nowMs(), h, election.FromMillis(b.LeaseAge), newest) {
+		if p.contacts.Heard(p.nowMs(), h, b.LeaseAge, newest) {
 			p.look()
 		}
 		if b.Question.Wrong != 0 && h.Term >= newest {
@@ -454,9 +452,9 @@ func (p *pulse) question(x proto.Peer) {
 	}
 	defer c.Close()
 	c.SetReadDeadline(time.Now().Add(p.contacts.ElectionTimeout / 2))
-	var b [election.StateLen]byte
-	if _, err = io.ReadFull(c, b[:]); err == nil {
-		p.contacts.Answered(x.ID, asked, p.nowMs(), election.DecodeState(b[:]))
+	var s election.State
+	if binary.Read(c, binary.BigEndian, &s) == nil {
+		p.contacts.Answered(x.ID, asked, p.nowMs(), s)
 	}
 }
 
@@ -470,7 +468,7 @@ func (p *pulse) tellState(c net.Conn) {
 		p.look() // the other member seems to miss this leader's heartbeats: send one now
 	}
 	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
-	c.Write(s.Append(nil)) // if this fails, the other member asks again
+	binary.Write(c, binary.BigEndian, s) // if this fails, the other member asks again
 }
 
 // stand has this member stand for election.

@@ -180,15 +180,15 @@ func TestRounds(t *testing.T) {
 	}
 	before := c.BeginRound()
 	round := c.BeginRound()
-	c.AcceptedRound(2, before)
-	c.AcceptedRound(3, before)
+	c.Accepted(2, timing.Moment{}, before)
+	c.Accepted(3, timing.Moment{}, before)
 	if !agreed(before, 0) || agreed(round, 0) {
 		t.Error("agreement to the round before counts for this one, or not for that one")
 	}
 	_, news := c.HasMajority(round, 0, members)
-	c.AcceptedRound(2, round)
+	c.Accepted(2, timing.Moment{}, round)
 	testkit.Receive(t, "news", news)
-	c.AcceptedRound(6, round)
+	c.Accepted(6, timing.Moment{}, round)
 	if agreed(round, 0) || agreed(round, 6) || agreed(round, 2) {
 		t.Error("two of five voters have agreed")
 	}
@@ -198,8 +198,8 @@ func TestRounds(t *testing.T) {
 	if agreed(round, 0) {
 		t.Error("the question of one member counts for another's")
 	}
-	c.AcceptedRound(2, before) // an answer that was delayed
-	c.AcceptedRound(3, c.BeginRound())
+	c.Accepted(2, timing.Moment{}, before) // an answer that was delayed
+	c.Accepted(3, timing.Moment{}, c.BeginRound())
 	if !agreed(round, 0) {
 		t.Error("a majority has agreed, one to a later round")
 	}

@@ -31,9 +31,7 @@ import (
 func TestLeaderLostWhileRemovingJoined(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	removals(t, func(t *testing.T, how string) {
-		f := newFleet(t, 4)
-		config := f.found(3)
-		lead := leadOf(t, f)
+		f, config, lead := threeOfFour(t)
 		f.writes(lead, 20)
 		f.snapshot(3)
 		// Server 4 joins, and gets the snapshot.
@@ -74,9 +72,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 		o.slow.Store(true)
 		f.write(1)
 		until(t, "the slow entry", o.waits.Load)
-		if _, err := request.Ask(t.Context(), f.net.Host("operator"), "b:1", request.Request{Remove: 1}); err != nil {
-			t.Fatal(err)
-		}
+		f.tell(1, request.Request{Remove: 1})
 		until(t, "the commit", func() bool { return x.engine.Committed() >= f.running[1].engine.Committed() })
 		f.stop(1)
 		for _, i := range []int{2, 3} { // so that they need long for an election
@@ -84,7 +80,7 @@ func TestRemovedDoesNotStand(t *testing.T) {
 		}
 		for range 10_000 {
 			time.Sleep(2 * time.Millisecond)
-			if x.stood() {
+			if x.stands() {
 				t.Fatal("it stands")
 			}
 		}
@@ -150,20 +146,12 @@ func (f *fleet) loseLeaderWhileRemoving(lead, x int, how string, restarts bool, 
 func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 	testkit.SlowUnderRace(t)
 	removals(t, func(t *testing.T, how string) {
-		f := newFleet(t, 4)
-		config := f.found(3)
+		f, config, lead := threeOfFour(t)
 		f.open(3, config(3))
-		lead := leadOf(t, f)
-		ask := func(q request.Request) {
-			t.Helper()
-			if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
-				t.Fatal(err)
-			}
-		}
-		ask(request.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
+		f.tell(lead, request.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4], Observer: true}})
 		until(t, "the observer", func() bool { return f.running[3].engine.LastApplied() == f.running[lead].engine.LastApplied() })
 		f.stop(3)
-		ask(request.Request{Reconfig: &request.Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
+		f.tell(lead, request.Request{Reconfig: &request.Reconfig{Joining: []proto.Peer{{ID: 4, Addr: f.peers[4]}}, Version: -1, WaitMs: 5000}})
 		f.writes(lead, 20)
 		f.snapshot(3)
 		f.open(3, config(3))
@@ -179,14 +167,11 @@ func TestLeaderLostWhileRemovingAfterSnapshot(t *testing.T) {
 // started again as an observer. It does not become a voter.
 func TestObserverOwedNoVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 4)
-		f.found(3)
-		lead := leadOf(t, f)
+		f, _, lead := threeOfFour(t)
 		f.writes(lead, 1)
 		// Another change is under way, so the first attempt fails.
 		f.running[lead].membership.Hold()
-		cfg := f.config(3)
-		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(lead+1)]
+		cfg := f.joins(3, lead)
 		m := f.open(3, cfg)
 		until(t, "the question", func() bool { return m.membership.HasAsked() })
 		time.Sleep(time.Second)
@@ -197,8 +182,8 @@ func TestObserverOwedNoVote(t *testing.T) {
 		observe(&cfg, 4)
 		f.open(3, cfg)
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); election.Find(s.Members, 4) == nil || !election.Find(s.Members, 4).Observer {
-			t.Errorf("server 4 is started as an observer: %v", s.Members)
+		if x := f.place(lead, 4); x == nil || !x.Observer {
+			t.Errorf("server 4 is started as an observer, and is %v", x)
 		}
 	})
 }
@@ -285,6 +270,14 @@ func TestClusterIsGone(t *testing.T) {
 	})
 }
 
+// threeOfFour is a fleet of four servers, of which three are a cluster. It returns how they are configured, and the leader's index.
+func threeOfFour(t *testing.T) (f *fleet, config func(i int) Config, lead int) {
+	t.Helper()
+	f = newFleet(t, 4)
+	config = f.found(3)
+	return f, config, leadOf(t, f)
+}
+
 // removals runs a test for each way in which a voter loses its vote.
 func removals(t *testing.T, f func(t *testing.T, how string)) {
 	for _, how := range []string{"remove", "demote"} {
@@ -295,16 +288,19 @@ func removals(t *testing.T, f func(t *testing.T, how string)) {
 // losesPlace waits until server 4 votes, which has got a snapshot, and has the leader be lost while it removes that one.
 func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i int) Config) {
 	f.t.Helper()
-	until(f.t, "the voter", func() bool {
-		s := f.running[3].Status()
-		return election.CountVoters(s.Members) == 4
-	})
+	f.awaitVoters(3, 4)
 	f.writes(lead, 3)
 	time.Sleep(time.Minute)
-	if newest, _ := f.running[3].engine.Storage().NewestSnapshot(); newest.Index == 0 {
+	if !f.hasSnapshot(3) {
 		f.t.Fatal("it has got no snapshot")
 	}
 	f.loseLeaderWhileRemoving(lead, 3, how, restarts, config)
+}
+
+// hasSnapshot reports whether a member has a snapshot.
+func (f *fleet) hasSnapshot(i int) bool {
+	newest, _ := f.running[i].engine.Storage().NewestSnapshot()
+	return newest.Index > 0
 }
 
 // losing is a network on which requests for a place in the cluster are lost while holds is true or, if refused is set,
@@ -347,61 +343,47 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 	for _, x := range []struct{ before, refused, restarted bool }{
 		{true, false, false}, {true, true, false}, {false, false, false}, {false, false, true},
 	} {
-		t.Run(fmt.Sprintf("%+v", x), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				f := newFleet(t, 4)
-				config := f.found(3)
-				lead := leadOf(t, f)
-				next := (lead + 1) % 3
-				third := 3 - lead - next
-				operator := func(q request.Request) {
-					if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], q); err != nil {
-						t.Fatal(err)
-					}
-				}
-				if x.before {
-					operator(request.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
-					until(t, "the addition", func() bool {
-						s := f.running[next].Status()
-						return election.Find(s.Members, 4) != nil && f.running[next].engine.LastApplied() == f.running[lead].engine.LastIndex()
-					})
-				}
-				f.cutOff(next, !x.restarted)
-				if x.before {
-					operator(request.Request{Remove: 4})
-				}
-				f.writes(lead, 20)
-				cfg := f.config(3)
-				cfg.Peers, cfg.Addr, cfg.Join = nil, "d:1", f.peers[uint64(third+1)]
-				n := &losing{Network: cfg.Network, refused: x.refused}
-				n.holds.Store(true)
-				cfg.Network = n
-				m := f.open(3, cfg)
-				time.Sleep(10 * time.Second)
-				operator(request.Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
-				f.writes(lead, 20)
-				if x.restarted {
-					f.snapshot(3)
-					f.stop(next)
-					f.open(next, config(next))
-				} else if err := f.running[lead].engine.TakeSnapshot(); err != nil {
-					t.Fatal(err)
-				}
-				f.net.Heal()
-				until(t, "the snapshot", func() bool {
-					newest, _ := f.running[next].engine.Storage().NewestSnapshot()
-					return newest.Index > 0
+		testkit.Bubble(t, fmt.Sprintf("%+v", x), func(t *testing.T) {
+			f, config, lead := threeOfFour(t)
+			next := (lead + 1) % 3
+			third := 3 - lead - next
+			if x.before {
+				f.tell(lead, request.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
+				until(t, "the addition", func() bool {
+					return f.place(next, 4) != nil && f.running[next].engine.LastApplied() == f.running[lead].engine.LastIndex()
 				})
-				f.handTo(next)
-				time.Sleep(10 * time.Second)
-				n.holds.Store(false)
-				if err := fault(m, time.Minute); err != nil {
-					t.Errorf("its fault is %v", err)
-				}
-				if s := f.running[next].Status(); election.Find(s.Members, 4) == nil {
-					t.Errorf("it was not added: %v", s.Members)
-				}
-			})
+			}
+			f.cutOff(next, !x.restarted)
+			if x.before {
+				f.tell(lead, request.Request{Remove: 4})
+			}
+			f.writes(lead, 20)
+			cfg := f.joins(3, third)
+			n := &losing{Network: cfg.Network, refused: x.refused}
+			n.holds.Store(true)
+			cfg.Network = n
+			m := f.open(3, cfg)
+			time.Sleep(10 * time.Second)
+			f.tell(lead, request.Request{Add: &proto.Peer{ID: 5, Addr: "e:1", Observer: true}})
+			f.writes(lead, 20)
+			if x.restarted {
+				f.snapshot(3)
+				f.stop(next)
+				f.open(next, config(next))
+			} else if err := f.running[lead].engine.TakeSnapshot(); err != nil {
+				t.Fatal(err)
+			}
+			f.net.Heal()
+			until(t, "the snapshot", func() bool { return f.hasSnapshot(next) })
+			f.handTo(next)
+			time.Sleep(10 * time.Second)
+			n.holds.Store(false)
+			if err := fault(m, time.Minute); err != nil {
+				t.Errorf("its fault is %v", err)
+			}
+			if f.place(next, 4) == nil {
+				t.Error("it was not added")
+			}
 		})
 	}
 }

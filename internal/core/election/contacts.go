@@ -1,12 +1,10 @@
 package election
 
 import (
-	"encoding/binary"
-	"fmt"
+	"cmp"
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -93,7 +91,7 @@ type Heartbeat struct {
 const CommitUnknown = math.MaxUint64
 
 // State is what a member knows of itself. Another member asks for it over a connection of
-// peer.KindState, and gets all but what is "not sent".
+// peer.KindState, and makes nothing of what is marked "own".
 type State struct {
 	Leads       bool
 	NeedsLeader bool // it knows no leader, or its leader's disk is stuck
@@ -102,46 +100,11 @@ type State struct {
 	// The term and index at the end of its log.
 	LastTerm, LastIndex uint64
 	Stalled             time.Duration // how long its disk has been blocking a write
-	Saving              time.Duration // how long its disk has been blocking a write of a snapshot; not sent
-	Applied             uint64        // index of the last entry that it has applied; not sent
-	Begun               bool          // it leads, and has applied all that earlier leaders left to it; not sent
-	Dropped             bool          // its newest list of members, perhaps uncommitted, takes its vote away; not sent
+	Saving              time.Duration // how long its disk has been blocking a write of a snapshot; own
+	Applied             uint64        // index of the last entry that it has applied; own
+	Begun               bool          // it leads, and has applied all that earlier leaders left to it; own
+	Dropped             bool          // its newest list of members, perhaps uncommitted, takes its vote away; own
 }
-
-// StateLen is the length of an encoded State in bytes.
-const StateLen = 1 + 3*8 + 4
-
-// Append appends s, encoded for another member.
-func (s *State) Append(b []byte) []byte {
-	var flags byte
-	for i, is := range []bool{s.Leads, s.NeedsLeader, s.Candidate} {
-		if is {
-			flags |= 1 << i
-		}
-	}
-	b = append(b, flags)
-	for _, v := range []uint64{s.Term, s.LastTerm, s.LastIndex} {
-		b = binary.BigEndian.AppendUint64(b, v)
-	}
-	return binary.BigEndian.AppendUint32(b, Millis(s.Stalled))
-}
-
-// DecodeState is the inverse of State.Append; b has StateLen bytes.
-func DecodeState(b []byte) State {
-	return State{
-		Leads: b[0]&1 != 0, NeedsLeader: b[0]&2 != 0, Candidate: b[0]&4 != 0,
-		Term: binary.BigEndian.Uint64(b[1:]), LastTerm: binary.BigEndian.Uint64(b[9:]), LastIndex: binary.BigEndian.Uint64(b[17:]),
-		Stalled: FromMillis(binary.BigEndian.Uint32(b[25:])),
-	}
-}
-
-// Millis encodes a duration in 32 bits; see FromMillis.
-func Millis(d time.Duration) uint32 {
-	return uint32(min(max(d.Milliseconds(), 0), math.MaxUint32))
-}
-
-// FromMillis returns the duration that Millis has encoded.
-func FromMillis(ms uint32) time.Duration { return time.Duration(ms) * time.Millisecond }
 
 // NewContacts returns the contacts of the member with the id self, which knows no other member yet.
 func NewContacts(self uint64, t timing.Times) *Contacts {
@@ -150,10 +113,7 @@ func NewContacts(self uint64, t timing.Times) *Contacts {
 
 // tick advances running time to now, but by at most a quarter of the election timeout: if more has
 // passed since the last tick, the process was paused.
-func (c *Contacts) tick(now int64) timing.Moment {
-	c.running, c.ticked = c.runningAt(now), now
-	return timing.Moment{Real: now, Running: c.running}
-}
+func (c *Contacts) tick(now int64) { c.running, c.ticked = c.runningAt(now), now }
 
 func (c *Contacts) runningAt(now int64) int64 {
 	return c.running + min(max(now-c.ticked, 0), timing.Late(c.ElectionTimeout.Milliseconds()))
@@ -192,13 +152,15 @@ func (c *Contacts) peer(id uint64) *peer {
 }
 
 // Accepted notes that another member accepted a heartbeat of this one, or voted for it. sent is
-// when this member sent the heartbeat or the vote request.
-func (c *Contacts) Accepted(id uint64, sent timing.Moment) {
+// when this member sent the heartbeat or the vote request, and round the newest round then; 0 with a vote.
+func (c *Contacts) Accepted(id uint64, sent timing.Moment, round uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
 	p.accepted = timing.Moment{Real: max(p.accepted.Real, sent.Real), Running: max(p.accepted.Running, sent.Running)}
 	c.reachedLocked(p, sent)
+	p.acceptedRound = max(p.acceptedRound, round)
+	c.roundAccepted.Raise()
 }
 
 // BeginRound begins a round, which finds out for a read index whether this member still leads: a majority
@@ -207,16 +169,6 @@ func (c *Contacts) BeginRound() (round uint64) { return c.rounds.Add(1) }
 
 // Round returns the newest round.
 func (c *Contacts) Round() uint64 { return c.rounds.Load() }
-
-// AcceptedRound notes that another member has accepted a heartbeat of this one that was sent
-// after the round had begun.
-func (c *Contacts) AcceptedRound(id, round uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	p := c.peer(id)
-	p.acceptedRound = max(p.acceptedRound, round)
-	c.roundAccepted.Raise()
-}
 
 // HasMajority reports whether a majority of members has accepted the round, and otherwise
 // returns a channel that is closed when another member has. The member with the id asker,
@@ -357,24 +309,17 @@ func (c *Contacts) LeaseStart(now int64, members []proto.Peer) int64 {
 	return min(now, c.majority(func(p *peer) int64 { return p.accepted.Real }))
 }
 
-// LeaseAge returns how long ago, in running time, a majority accepted this member as the leader.
-func (c *Contacts) LeaseAge() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	at := c.majority(func(p *peer) int64 { return p.accepted.Running })
-	return time.Duration(max(0, c.running-at)) * time.Millisecond
-}
-
-// KnowsCommitted reports whether this member, which leads in term, can tell others what is committed: it has
-// heard of no later term, and its process was not paused since a majority accepted it. After a pause,
-// LeaseAge would be too short.
-func (c *Contacts) KnowsCommitted(now int64, term uint64) bool {
+// LeaseAge returns how long ago, in running time, a majority accepted this member, which leads in term. It also reports
+// whether this member can tell others what is committed: it has heard of no later term, and its process was not paused
+// since then. After a pause, the age would be too short.
+func (c *Contacts) LeaseAge(now int64, term uint64) (age time.Duration, knowsCommitted bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	accepted := now - min(now, c.majority(func(p *peer) int64 { return p.accepted.Real }))
 	ran := c.runningAt(now)
 	ran -= min(ran, c.majority(func(p *peer) int64 { return p.accepted.Running }))
-	return c.leads(&State{Leads: true, Term: term}) && accepted-ran < c.ElectionTimeout.Milliseconds()/2
+	knowsCommitted = c.leads(&State{Leads: true, Term: term}) && accepted-ran < c.ElectionTimeout.Milliseconds()/2
+	return time.Duration(ran) * time.Millisecond, knowsCommitted
 }
 
 // Follows reports whether another member has accepted this one as the leader within the last
@@ -571,13 +516,10 @@ func (c *Contacts) refusedByMost(now int64, counts bool) bool {
 func (c *Contacts) Missing() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var list []string
-	for _, x := range c.members {
-		if p := c.peers[x.ID]; !x.Observer && x.ID != c.self && p != nil && (p.refused || c.running-p.reached >= c.Lease.Milliseconds()) {
-			list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
-		}
-	}
-	return strings.Join(list, ", ")
+	return Named(slices.DeleteFunc(slices.Clone(c.members), func(x proto.Peer) bool {
+		p := c.peers[x.ID]
+		return x.Observer || x.ID == c.self || p == nil || !p.refused && c.running-p.reached < c.Lease.Milliseconds()
+	}))
 }
 
 const (
@@ -589,19 +531,15 @@ const (
 // need a leader and have working disks. To avoid split votes, they stand one after another: the one
 // with the longest log first, and of equal logs the one with the lowest id.
 //
-// A member whose newest list of members takes its vote away stands too while that list may be
-// uncommitted: if no other voter has the list, this member's log is the longest, and it refuses all
-// others its vote. It first leaves the others an election timeout, which is mostly enough for them. Its own
-// vote does not count. Once it leads, the list is committed, and it steps down.
-//
-// So does an observer, as a last resort, if its log ends later than those of all voters that answer: the newest
-// list of another member may make it a voter, whose vote that member needs and does not get. It hands over
-// as soon as it leads (see lead.go in package cluster).
+// A member whose newest list of members takes its vote away stands too while that list may be uncommitted. It first leaves
+// the others an election timeout, which is mostly enough for them. Its own vote does not count. So does an observer, as a last
+// resort, if its log ends later than those of all voters that answer. docs/raft.md says why.
 func (c *Contacts) mustStand(now int64, own State) bool {
 	self := Find(c.members, c.self)
 	votes := self != nil && !self.Observer
+	eligible := c.eligible
+	c.eligible = 0 // unless nothing below speaks against it
 	if self == nil && !own.Dropped || own.Stalled >= c.ElectionTimeout/2 {
-		c.eligible = 0
 		return false
 	}
 	lease := c.Lease.Milliseconds()
@@ -622,7 +560,6 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 		s := &p.said
 		rival = rival || s.Candidate || s.Term > own.Term
 		if s.Leads && s.Term >= own.Term && s.Stalled < c.ElectionTimeout { // its heartbeat will come soon
-			c.eligible = 0
 			return false
 		}
 		if !s.NeedsLeader || s.Stalled >= c.ElectionTimeout/2 {
@@ -635,12 +572,9 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 		}
 	}
 	if willing <= CountVoters(c.members)/2 || !votes && !own.Dropped && !longest {
-		c.eligible = 0
 		return false
 	}
-	if c.eligible == 0 {
-		c.eligible = now
-	}
+	c.eligible = cmp.Or(eligible, now)
 	from, gap := c.eligible, lease/2
 	switch {
 	case !votes && !own.Dropped: // the others go first, and may need several attempts, during which their disks may seem stuck
@@ -673,13 +607,6 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	}
 	c.stood, c.tries = now, c.tries+1
 	return true
-}
-
-// HasStood reports whether this member has stood for election since it last had a leader.
-func (c *Contacts) HasStood() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.stood > 0
 }
 
 // spread returns a pseudorandom time from 0 to most for a member and a term, so that two members that

@@ -40,7 +40,7 @@ type Digests struct {
 	ballots      []ballot // the newest ones, oldest first
 	members      map[uint64]*compared
 	nextAt       int64        // when to ask for a newer entry, in running time: not before each member can have heard of the last one
-	recount      bool         // Look must count all ballots again, not only those with news
+	recount      bool         // Look must count the ballots again: there are answers that it has not seen
 	lastMembers  []proto.Peer // as of the last Look
 	doubted      uint64       // the newest entry after which members differ without a majority; 0 once a later one is settled
 	doubtedSince int64        // since when they differ so, in running time
@@ -50,7 +50,6 @@ type Digests struct {
 type ballot struct {
 	index   uint64
 	digests map[uint64]uint64 // by member
-	news    bool              // some came after Look last counted this ballot
 }
 
 // compared is what the leader knows of another member since that has answered over a new connection: before, it may
@@ -180,17 +179,18 @@ func (d *Digests) Answered(id uint64, a DigestAnswer) (differs, news bool) {
 	if !ok {
 		return false, news
 	}
-	b := &d.ballots[i]
-	b.digests[id], b.news = a.Digest, true
-	if a.Digest == b.digests[d.self] {
+	b := d.ballots[i]
+	if was, has := b.digests[id]; !has || was != a.Digest {
+		b.digests[id], d.recount = a.Digest, true
+	}
+	switch {
+	case a.Digest == b.digests[d.self]:
 		x.differs = 0
-		return false, news
+	case x.differs == 0:
+		x.differs = a.Index
+		return true, true
 	}
-	if x.differs != 0 {
-		return false, news
-	}
-	x.differs = a.Index
-	return true, true
+	return false, news
 }
 
 // Look decides on the leader what the answers mean, and has the next heartbeats ask for a newer entry. leads is whether
@@ -209,17 +209,16 @@ func (d *Digests) Look(members []proto.Peer, leads bool, ran int64, patience tim
 	}
 	if index, digest := d.replica.Newest(); index > d.newest() && ran >= d.nextAt {
 		d.nextAt = ran + patience.Milliseconds()/8
-		d.ballots = append(d.ballots, ballot{index, map[uint64]uint64{d.self: digest}, true})
+		d.ballots = append(d.ballots, ballot{index, map[uint64]uint64{d.self: digest}})
+		d.recount = true
 		d.ballots = d.ballots[max(0, len(d.ballots)-maxBallots):]
 	}
-	all, settled := d.recount || !slices.Equal(members, d.lastMembers), d.settled
+	count, settled := d.recount || !slices.Equal(members, d.lastMembers), d.settled
 	d.recount, d.lastMembers = false, members
-	for i := range d.ballots {
-		b := &d.ballots[i]
-		if !b.news && !all {
-			continue
+	for _, b := range d.ballots {
+		if !count {
+			break
 		}
-		b.news = false
 		right, ok := d.majorityDigest(b, members)
 		switch {
 		case ok:
@@ -259,7 +258,7 @@ func (d *Digests) Look(members []proto.Peer, leads bool, ran int64, patience tim
 }
 
 // split reports whether members have different digests.
-func (d *Digests) split(b *ballot) bool {
+func (d *Digests) split(b ballot) bool {
 	for _, digest := range b.digests {
 		if digest != b.digests[d.self] {
 			return true
@@ -270,7 +269,7 @@ func (d *Digests) split(b *ballot) bool {
 
 // majorityDigest returns the digest that a majority of voters has. A voter whose state is a copy of another's proves only what that
 // one does, so it does not count until the others alone have shown it to be right, after an entry past the copy's end.
-func (d *Digests) majorityDigest(b *ballot, members []proto.Peer) (digest uint64, ok bool) {
+func (d *Digests) majorityDigest(b ballot, members []proto.Peer) (digest uint64, ok bool) {
 	for _, digest := range b.digests {
 		n := 0
 		for _, x := range members {

@@ -1,6 +1,12 @@
 package election
 
-import "github.com/lockkeeper/lockkeeper/proto"
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/lockkeeper/lockkeeper/proto"
+)
 
 // Find returns the member with the given id, or nil.
 func Find(members []proto.Peer, id uint64) *proto.Peer {
@@ -20,4 +26,18 @@ func CountVoters(members []proto.Peer) (n int) {
 		}
 	}
 	return n
+}
+
+// Without returns the list without the member with the given id.
+func Without(members []proto.Peer, id uint64) []proto.Peer {
+	return slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return x.ID == id })
+}
+
+// Named lists members for messages.
+func Named(members []proto.Peer) string {
+	var list []string
+	for _, x := range members {
+		list = append(list, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
+	}
+	return strings.Join(list, ", ")
 }

@@ -29,7 +29,7 @@ func newMember(id uint64, addr string, network peer.Network) member {
 	began := time.Now().Add(-time.Millisecond)
 	replica, contacts := fsm.NewReplica(), election.NewContacts(id, timing.For(timing.DefaultElectionTimeout))
 	return member{New(Config{
-		ID: id, Port: peer.NewPort(network, id, addr, gate, testkit.Quiet), Contacts: contacts, Digests: election.NewDigests(id, replica), Leader: election.NewKnownLeader(),
+		ID: id, Port: peer.NewPort(network, id, addr, gate, testkit.Quiet), Contacts: contacts, Digests: election.NewDigests(id, replica), Leader: new(election.KnownLeader),
 		Now:           func() timing.Moment { return contacts.Moment(time.Since(began).Milliseconds()) },
 		SnapshotBytes: 1 << 30, Trace: noTrace{}, Log: testkit.Quiet,
 	}, lifecycle.NewLifecycle(), replica)}

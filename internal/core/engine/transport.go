@@ -35,7 +35,6 @@ type transport struct {
 	receiving wake.Turn      // held while a snapshot is received
 	wg        sync.WaitGroup // of the transport's goroutines
 	now       func() timing.Moment
-	voted     func(id uint64, asked timing.Moment) // called when another member votes for this one
 	// doubts is incremented when another member may no longer be as it was when it last
 	// accepted a message: it answers heartbeats over a new connection, so it may have
 	// restarted, or it has begun a later term than this member's.
@@ -77,7 +76,7 @@ const maxPool = 3
 func newTransport(e *Engine) *transport {
 	times, port := e.cfg.Contacts.Times, e.cfg.Port
 	t := &transport{
-		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now, voted: e.cfg.Contacts.Accepted,
+		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now,
 		away: map[uint64]chan struct{}{}, waiting: map[string][]*waiting{},
 		streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, refilling: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
@@ -604,7 +603,7 @@ func (t *transport) RequestVote(id raft.ServerID, target raft.ServerAddress, arg
 	asked := t.now()
 	err := t.exchange(target, args, resp)
 	if err == nil && resp.Granted {
-		t.voted(storage.MemberID(id), asked)
+		t.engine.cfg.Contacts.Accepted(storage.MemberID(id), asked, 0)
 	}
 	return err
 }

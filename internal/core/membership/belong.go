@@ -16,12 +16,12 @@ import (
 // members. It returns what has to run once the engine is started: nil if this member is in its
 // cluster, and has its vote if it is to have one.
 func (m *Membership) Belong() (begin func(), err error) {
-	s, former, first := m.Engine.Storage(), m.former, m.configured
+	s, former, named := m.Engine.Storage(), m.former, m.First()
 	empty, err := s.Empty()
 	if err != nil {
 		return nil, err
 	}
-	list := first
+	list, first := named, named
 	var restored request.FirstState
 	if !empty {
 		list, first = s.Members, nil
@@ -39,9 +39,8 @@ func (m *Membership) Belong() (begin func(), err error) {
 	}
 	// Nobody else can be asked which cluster this is, if there is only this server. But a list in which it
 	// is alone may be one of the past.
-	alone := len(list) == 1 && list[0].ID == m.cfg.ID
-	named := m.configured
-	whole := alone && len(named) == 1 && named[0].ID == m.cfg.ID && !named[0].Observer && !rejoining
+	alone := len(list) == 1 && list[0].ID == m.ID
+	whole := alone && len(named) == 1 && named[0].ID == m.ID && !named[0].Observer && !rejoining
 	switch log := s.LogOf(); {
 	case of.Agreed:
 	case empty:
@@ -68,14 +67,10 @@ func (m *Membership) Belong() (begin func(), err error) {
 		}
 		empty = false
 	}
-	switch {
-	case empty && of.Agreed: // it was about to join
-		former.beginning = beginning{list: list}
-		return former.run, nil
-	case !of.Agreed:
-		former.beginning = beginning{list, first, restored}
-		if of.Cluster != 0 { // perhaps just before this start
-			former.accepted.at = time.Now()
+	if empty || !of.Agreed { // if it has agreed, it was about to join
+		former.list, former.first, former.restored = list, first, restored
+		if of.Cluster != 0 { // perhaps accepted just before this start
+			former.acceptedAt = time.Now()
 		}
 		return former.run, nil
 	}
@@ -83,7 +78,7 @@ func (m *Membership) Belong() (begin func(), err error) {
 	if owed, err := former.owed(); err != nil || !owed {
 		return nil, err
 	}
-	return func() { former.awaitVote("") }, nil
+	return former.awaitVote, nil
 }
 
 // restoredState describes the snapshot from which the storage was restored, without the digest of its state. It returns the
@@ -100,26 +95,23 @@ func restoredState(s *storage.Storage) (request.FirstState, error) {
 // fails if a standalone server's storage is opened as a cluster member's or the
 // reverse. Any other difference is only logged: the stored members are in force.
 func (m *Membership) CheckStored() error {
-	if len(m.Engine.Storage().Members) == 0 {
-		if len(m.configured) == 0 && m.cfg.Join == "" {
-			m.cfg.Log.Warn("waiting to be added to a cluster", "id", m.cfg.ID, "address", m.cfg.Addr)
-		}
+	stored, where := m.Engine.Storage().Members, m.Engine.Storage().Name
+	if len(stored) == 0 {
 		return nil
 	}
-	stored, where := m.Engine.Storage().Members, m.Engine.Storage().Name
 	_, _, err := net.SplitHostPort(stored[0].Addr)
 	switch standalone := err != nil; {
-	case standalone && m.cfg.Clustered():
+	case standalone && m.Clustered():
 		return fmt.Errorf("%s belongs to a standalone server, which cannot become a cluster member; start with an empty one", where)
-	case !standalone && !m.cfg.Clustered():
+	case !standalone && !m.Clustered():
 		return fmt.Errorf("%s belongs to a member of a cluster of %d; start it with its peers, or with the address of its peer port", where, len(stored))
 	case standalone:
 		return nil
 	}
-	if len(m.cfg.Peers) > 0 && !slices.Equal(stored, m.configured) {
-		m.cfg.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", m.configured)
-	} else if self := election.Find(stored, m.cfg.ID); self != nil && self.Addr != m.cfg.Address() {
-		m.cfg.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.cfg.Address())
+	if configured := m.First(); len(m.Peers) > 0 && !slices.Equal(stored, configured) {
+		m.Log.Warn("ignoring the configured peers: the stored list of members differs and is used", "data", where, "members", stored, "configured", configured)
+	} else if self := election.Find(stored, m.ID); self != nil && self.Addr != m.Address() {
+		m.Log.Warn("the other members know this server by another address", "known", self.Addr, "configured", m.Address())
 	}
 	return nil
 }

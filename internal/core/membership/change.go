@@ -24,27 +24,20 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 	switch {
 	case q.Status:
 		r, err := m.reply(nil)
-		if q.Clients != nil && m.cfg.Clients != nil {
-			all := m.cfg.Clients(q.Clients.Find)
+		if q.Clients != nil && m.Clients != nil {
+			all := m.Clients(q.Clients.Find)
 			r.Clients = request.Bounded(&all)
 		}
 		return r, err
 	case q.Propose != nil:
 		return request.Reply{}, m.former.accept(q.Propose)
-	case q.Agreed != 0:
-		m.former.again.Raise()
-		return request.Reply{}, nil
-	case q.Form && m.Port == nil:
-		return request.Reply{}, request.Refuse(proto.BadArguments, "a standalone server forms no cluster")
 	case q.Form:
 		return m.reply(m.former.form())
 	case q.Cluster != 0 && q.Cluster != m.Gate.Cluster():
-		return request.Reply{}, request.Refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.cfg.ID, m.Gate.Cluster(), q.Cluster)
-	case m.Leader.Get().ID != m.cfg.ID:
-		return request.Reply{}, request.ErrNotLeader
+		return request.Reply{}, request.Refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.ID, m.Gate.Cluster(), q.Cluster)
 	}
 	term, leads := m.Engine.LeaderTerm()
-	if !leads {
+	if !leads || m.Leader.Get().ID != m.ID { // Raft may not have noticed that another one leads
 		return request.Reply{}, request.ErrNotLeader
 	}
 	// After this, all changes of earlier leaders are applied here, and it is certain
@@ -78,14 +71,13 @@ func (m *Membership) reply(err error) (request.Reply, error) {
 // changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
 func (m *Membership) changeIn(term uint64, q request.Request, listed string) error {
 	patience := request.AdminTimeout // an operator's changes wait for each other
-	if q.Reconfig != nil && !m.brief.Load() {
+	if q.Reconfig != nil {
 		patience = 0
 	}
 	if !m.changing.TryTake() && !m.changing.TakeWithin(patience) {
 		return request.ErrOtherChange
 	}
 	defer m.changing.Give()
-	m.brief.Store(q.Back)
 	m.asked = term
 	if err := m.stillLeads(); err != nil {
 		return err
@@ -121,7 +113,7 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 			if q.Back { // it was removed while this request waited
 				return request.NotMember(q.Add.ID)
 			}
-			if is, _ := m.Known(q.Add.ID); is {
+			if _, is := m.Known(q.Add.ID); is {
 				return request.ErrOtherChange
 			}
 			var removed uint64
@@ -130,7 +122,7 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 				return request.Refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
 			}
 		}
-		if err := m.mayAsk(members, *q.Add, q.Run); err != nil {
+		if err := m.mayAsk(election.Find(members, q.Add.ID), *q.Add, q.Run); err != nil {
 			return err
 		}
 	}
@@ -154,7 +146,7 @@ func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) er
 		}
 	}
 	need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, request.AdminTimeout), voters: 2, majority: true} // as in ZooKeeper
-	if m.cfg.AllowSingleVoter {
+	if m.AllowSingleVoter {
 		need.voters = 1
 	}
 	return m.reconfigure(members, r.Joining, leaving, need)
@@ -182,7 +174,7 @@ func (m *Membership) Serve(c net.Conn) {
 // trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
 // are not its concern. A server that asks for its own place does so again and again until it has it.
 func (m *Membership) trace(c net.Conn, q request.Request, r *request.Reply) {
-	if m.cfg.Changed == nil || !q.Changes() || r.Lead || r.Same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
+	if m.Changed == nil || !q.Changes() || r.Lead || r.Same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
 		return
 	}
 	asked := request.Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}
@@ -192,7 +184,7 @@ func (m *Membership) trace(c net.Conn, q request.Request, r *request.Reply) {
 	if r.Begun {
 		asked.Err = fmt.Errorf("%w: %w", request.ErrUnknownOutcome, asked.Err)
 	}
-	m.cfg.Changed(asked)
+	m.Changed(asked)
 }
 
 // answer carries out a request, and returns what to say of that.
@@ -201,12 +193,8 @@ func (m *Membership) answer(q request.Request) request.Reply {
 	if err == nil {
 		return r
 	}
-	r = request.Reply{Error: err.Error(), Begun: errors.As(err, new(request.Begun))}
-	var refused *request.Refusal
-	switch {
-	case errors.As(err, &refused):
-		r.Code = refused.Code
-	case errors.Is(err, request.ErrNotLeader):
+	r = request.Reply{Error: err.Error(), Code: request.CodeOf(err), Begun: errors.As(err, new(request.Begun))}
+	if errors.Is(err, request.ErrNotLeader) {
 		r.Lead, r.Leader = true, m.Leader.Get().Addr
 	}
 	return r
@@ -217,7 +205,7 @@ func (m *Membership) answer(q request.Request) request.Reply {
 // closed. Member.Close still waits until the request has ended, since that may be writing to the storage.
 func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (request.Reply, error) {
 	switch {
-	case addr != m.cfg.Address():
+	case addr != m.Address():
 		return request.Send(ctx, m.Port.Network, addr, q)
 	case ctx.Err() != nil:
 		return request.Reply{}, ctx.Err()
@@ -239,6 +227,6 @@ func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (r
 // Ask has the leader carry out a request, as [request.Ask] does if it is given this member's
 // address. It must not be called on a standalone server.
 func (m *Membership) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
-	r, err := request.ToLeader(ctx, m.ask, m.cfg.Address(), q)
+	r, err := request.ToLeader(ctx, m.ask, m.Address(), q)
 	return r.Status, err
 }

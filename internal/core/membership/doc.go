@@ -15,7 +15,6 @@
 // # Files
 //
 //	server              what a server is told of itself
-//	memberlist          lists of members
 //	formation           how a cluster is formed: pure rules
 //	form belong         coming into a cluster; what the storage says of that at the start
 //	members places      what a member knows about its cluster; who may ask for its own place

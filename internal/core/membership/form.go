@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"sync/atomic"
@@ -20,30 +20,20 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// A cluster is formed once, and has an id from then on. The rules are in formation.go; this
-// file carries them out: it asks the other members, stores what follows, and brings a
-// member without data into the cluster that the others have formed (see
-// docs/decisions/019-formed-once.md).
-//
-// A member whose storage is empty is either new or has lost its disk. In the second
-// case it has forgotten its votes and what it acknowledged, so taking part as before
-// could lead to two leaders in one term, or to a majority without a committed entry. So
-// when the cluster exists already, the leader adds such a member like any other: the others
-// first take its vote away, without its taking part, and it gets its vote back when it has
-// caught up.
-
-// former brings this member into its cluster. Its goroutine is run, which ends when the
-// member is in the cluster and has its vote, if it is to have one, or when it stops.
+// former brings this member into its cluster. It carries out the rules of formation.go: it asks the other members, and stores
+// what follows. When the cluster exists already, the leader adds a member without data like any other: the others first take
+// its vote away, and it gets that back when it has caught up (docs/decisions/008-a-member-without-a-disk.md says why). Its
+// goroutine is run.
 type former struct {
 	*Parts
-	cfg *Config
 
-	number uint64               // identifies this run of the member, for proposals that are meant for it
-	again  wake.Signal          // for run: attempt it again at once
-	caller atomic.Pointer[call] // the last one of a member of a cluster, before this server was in one
-	// The cluster that this server has last asked for a place, and the one whose leader has said that this server, which has no
-	// Join, is in a committed list: if it is no member any more, it was removed. 0 if there is none.
-	asked, added atomic.Uint64 // ClusterIDs
+	number uint64                     // identifies this run of the member, for proposals that are meant for it
+	again  wake.Signal                // for run: attempt it again at once
+	caller atomic.Pointer[peer.Hello] // the last one of a member that takes this server, which is in no cluster, for a member
+	asked  atomic.Bool                // this server has asked a cluster for a place
+	// The ClusterID of the cluster whose leader has said that this server, which has no Join, is in a committed list: if it is no
+	// member any more, it was removed. 0 if there is none.
+	added atomic.Uint64
 
 	why    atomic.Value // a string: why the last attempt did not succeed
 	awaits atomic.Bool  // awaitVote is running
@@ -52,46 +42,21 @@ type former struct {
 	warned bool                         // it was logged that this server's data is empty
 	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
 
-	deciding wake.Turn // held while the identity is changed, and while a proposal is made
-	accepted acceptance
-	beginning
-}
+	deciding   wake.Turn // held while the identity is changed, and while a proposal is made
+	acceptedAt time.Time // when a proposal was accepted last; guarded by deciding
 
-// call is a connection that a member of a cluster has made to this server, which it takes for a member.
-type call struct {
-	peer.Hello
-	at int64 // running time
-}
-
-// callLasts is after how long a member that has not called again is asked whether this server is a member.
-const callLasts = 10 * time.Second
-
-// acceptance says when a proposal was accepted last, and whose; guarded by former.deciding. from is 0 if an earlier run has
-// accepted it.
-type acceptance struct {
-	at   time.Time
-	from uint64
-}
-
-// beginning is what a member of a new cluster begins with.
-type beginning struct {
+	// What a member of a new cluster begins with.
 	list     []proto.Peer       // the members
 	first    []proto.Peer       // none if a snapshot was restored
 	restored request.FirstState // without its digest
 }
 
 // newRun returns a random number other than 0.
-func newRun() uint64 {
-	for {
-		if n := rand.Uint64(); n != 0 {
-			return n
-		}
-	}
-}
+func newRun() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
 
-func newFormer(cfg *Config, parts *Parts) *former {
+func newFormer(parts *Parts) *former {
 	return &former{
-		Parts: parts, cfg: cfg, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
+		Parts: parts, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
 	}
 }
 
@@ -104,52 +69,20 @@ func (f *former) own() request.ClusterID {
 }
 
 // elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
-// one that it has its place in, or of which a member has called it, which may be down by now (see forget). A server with data, which
+// one that it has its place in, or of which a member has called it, which may be down by now. A server with data, which
 // then comes from a snapshot, forms a new cluster although members of the earlier one may call it.
 func (f *former) elsewhere(of request.ClusterID, data bool) error {
 	if own := f.own(); own != 0 && own != of {
 		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
 	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.cfg.ID)
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and some seconds later start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
 	}
 	return nil
 }
 
-// Called notes that a member of a cluster has called this one, which is not in one yet.
-func (f *former) called(h *peer.Hello) {
-	if own := f.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := f.caller.Swap(&call{*h, f.Now().Running}); last == nil {
-			f.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
-		}
-	}
-}
-
-// forget forgets the last caller if that does not call any more, and its leader says that this server is no member: it has none
-// with this id, or that is another server, which answers at its address.
-func (f *former) forget() {
-	c := f.caller.Load()
-	if c == nil || f.Now().Running-c.at < callLasts.Milliseconds() {
-		return
-	}
-	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
-	defer cancel()
-	has, err := request.ToLeader(ctx, request.Over(f.Port.Network), c.Addr, request.Request{Knows: f.cfg.ID, Cluster: c.Cluster})
-	if err != nil || has.Status == nil {
-		return
-	}
-	if x := election.Find(has.Status.Members, f.cfg.ID); x != nil {
-		if s, err := request.StatusOf(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
-			return
-		}
-	} else if has.Known { // its removal may be undone
-		return
-	}
-	f.caller.CompareAndSwap(c, nil)
-}
-
-// run forms the cluster with the other members, or joins the one that exists. It retries
-// until it succeeds or the member stops.
+// run forms the cluster with the other members, or joins the one that exists. It ends when this member is in the cluster and
+// has its vote, if it is to have one, or when it stops.
 func (f *former) run() {
 	const (
 		first = 3 * time.Second // before that, the others may just be starting
@@ -157,29 +90,22 @@ func (f *former) run() {
 	)
 	began := time.Now()
 	warned := began.Add(first - then)
-	// What was logged last, and when. The same reason is not logged at each attempt.
-	var logged string
-	var last time.Time
 	for wait := request.AskSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
 		done, err := f.step()
 		if done && f.Gate.IsOpen() {
 			if owed, err := f.owed(); err != nil {
 				f.CannotWrite(f.storage(), err)
-			} else if owed { // since before it had an id
-				f.awaitVote("")
+			} else if owed {
+				f.awaitVote()
 			}
 		}
 		if done || f.Port.Ctx.Err() != nil {
 			return
 		}
 		f.why.Store(err.Error())
-		level := slog.LevelInfo
 		if time.Since(warned) > then {
-			level, warned = slog.LevelWarn, time.Now()
-		}
-		if why := err.Error(); level == slog.LevelWarn || logged == "" || why != logged && time.Since(last) >= time.Second {
-			logged, last = why, time.Now()
-			f.cfg.Log.Log(context.Background(), level, "not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
+			warned = time.Now()
+			f.Log.Warn("not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
 		}
 		select {
 		case <-time.After(wait):
@@ -195,20 +121,13 @@ func (f *former) run() {
 // when it is started as an observer.
 func (f *former) owed() (bool, error) {
 	rejoining, err := f.storage().Rejoining()
-	if err == nil && rejoining && !f.cfg.Votes() {
+	if err == nil && rejoining && !f.Votes() {
 		return false, f.storage().SetRejoining(false)
 	}
 	return rejoining, err
 }
 
-// waiting returns why this member is in no cluster yet, as far as it knows.
-func (f *former) waiting() string {
-	why, _ := f.why.Load().(string)
-	return why
-}
-
-// step makes one attempt. It reports true if this member is in the cluster and needs
-// nothing more, or has failed for good.
+// step makes one attempt. It reports true if this member is in the cluster, or has failed for good.
 func (f *former) step() (done bool, err error) {
 	f.deciding.Take() // form, which an operator has asked for, may be forming the cluster
 	formed, agreed := f.Gate.IsOpen(), f.storage().Identity().Agreed
@@ -219,7 +138,6 @@ func (f *former) step() (done bool, err error) {
 	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
-	f.forget()
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
@@ -241,26 +159,21 @@ func (f *former) step() (done bool, err error) {
 	case toJoin:
 		f.deciding.Give()
 		defer f.deciding.Take()
-		ats := []string{next.at}
-		for id, st := range said { // the first one may be cut off from the leader
-			if at := election.Find(f.list, id).Addr; st.Formed && st.Cluster == next.cluster && at != next.at {
-				ats = append(ats, at)
+		var at string
+		for id, st := range said { // any one: it may be cut off from the leader, but the next attempt may choose another
+			if st.Formed && st.Cluster == next.cluster {
+				at = election.Find(f.list, id).Addr
 			}
 		}
-		for _, at := range ats {
-			if done, err = f.join(at, next.cluster); done {
-				break
-			}
-		}
-		return done, err
+		return f.join(at, next.cluster)
 	case toStop:
-		f.Fail(fmt.Errorf("%s: %s", f.Engine.Storage().Name, next.why))
+		f.Fail(fmt.Errorf("%s: %w", f.storage().Name, next.err))
 		return true, nil
 	default:
-		if cut != nil && next.code == proto.OK {
+		if cut != nil && request.CodeOf(next.err) == proto.OK {
 			return false, cut
 		}
-		return false, request.Refuse(next.code, "%s", next.why)
+		return false, next.err
 	}
 }
 
@@ -268,7 +181,7 @@ func (f *former) storage() *storage.Storage { return f.Engine.Storage() }
 
 // stance is where this member stands.
 func (f *former) stance() stance {
-	s := stance{self: f.cfg.ID, members: f.list, state: f.restored}
+	s := stance{self: f.ID, members: f.list, state: f.restored}
 	if x := f.storage().Identity(); !x.Agreed {
 		s.proposed = x.Cluster
 	}
@@ -285,7 +198,7 @@ func (f *former) stance() stance {
 func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, time.Second)
 	defer cancel()
-	others := without(f.cfg.ID)(slices.Clone(members))
+	others := election.Without(members, f.ID)
 	said = map[uint64]*request.Status{}
 	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) { return request.StatusOf(ctx, f.Port.Network, x) }) {
 		if x.Err == nil {
@@ -299,7 +212,7 @@ func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, 
 
 // propose proposes an id to the members in required, which have all answered, and agrees to
 // it if all accept it. f.deciding must be held.
-func (f *former) propose(s stance, said map[uint64]*request.Status, required []uint64) (bool, error) {
+func (f *former) propose(s stance, said map[uint64]*request.Status, required []proto.Peer) (bool, error) {
 	id := s.proposed
 	// A proposal that was made with another list may have been agreed to with that one.
 	if id == 0 || !slices.Equal(f.storage().Identity().First, f.first) {
@@ -311,68 +224,41 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []u
 	}
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	answers := make(chan error, len(required))
-	others := 0
-	for _, to := range required {
-		if to == f.cfg.ID {
-			continue
-		}
-		others++
-		x := election.Find(f.list, to)
-		go func() {
-			r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.cfg.ID, To: to, Run: said[to].Run, Members: f.list, State: s.state}})
-			if err == nil && r.Error != "" {
-				err = fmt.Errorf("server %d: %s", to, r.Error)
-			}
-			answers <- err
-		}()
-	}
 	var err error
-	for range others {
-		err = errors.Join(err, <-answers)
+	for _, x := range request.Poll(election.Without(required, f.ID), func(x proto.Peer) (*request.Status, error) {
+		r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.ID, To: x.ID, Run: said[x.ID].Run, Members: f.list, State: s.state}})
+		if err == nil && r.Error != "" {
+			err = fmt.Errorf("server %d: %s", x.ID, r.Error)
+		}
+		return nil, err
+	}) {
+		err = errors.Join(err, x.Err)
 	}
 	if err != nil {
 		return false, err
 	}
-	done, err := f.agree(id)
-	for _, x := range f.list {
-		if x.ID != f.cfg.ID {
-			f.Running.Go(func() {
-				ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
-				defer cancel()
-				request.Send(ctx, f.Port.Network, x.Addr, request.Request{Agreed: id}) // otherwise it finds out when it asks next
-			})
-		}
-	}
-	return done, err
+	return f.agree(id) // the others hear of it when this member calls them
 }
 
 // agree makes id this member's cluster for good. f.deciding must be held.
 func (f *former) agree(id request.ClusterID) (done bool, err error) {
 	x := storage.Identity{Cluster: id, Agreed: true, First: f.storage().Identity().First}
-	if err := f.storage().SetIdentity(x); err != nil {
+	err = f.storage().SetIdentity(x)
+	if err == nil && len(x.First) > 0 { // otherwise its data was restored
+		// After an error the next start does it (see Membership.Belong).
+		if err = f.Engine.Bootstrap(x.First); err == nil {
+			err = f.storage().SetRejoining(false) // since it asked another cluster for a place
+		}
+	}
+	if err != nil {
 		f.CannotWrite(f.storage(), err)
 		return true, nil
 	}
-	if len(x.First) > 0 {
-		// After an error the next start does it (see Membership.Belong).
-		if err := f.Engine.Bootstrap(x.First); err != nil {
-			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
-			return true, nil
-		}
-		f.cfg.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
-		if err := f.storage().SetRejoining(false); err != nil { // since it asked another cluster for a place
-			f.CannotWrite(f.storage(), err)
-			return true, nil
-		}
-	} else {
-		f.cfg.Log.Info("the cluster has an id now", "cluster", id)
-	}
+	f.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
 	f.openGate(id)
 	return true, nil
 }
 
-// openGate opens the gate.
 func (f *former) openGate(id request.ClusterID) {
 	f.Gate.Open(id)
 	f.Look.Raise()
@@ -382,7 +268,7 @@ func (f *former) openGate(id request.ClusterID) {
 // what was agreed.
 func (f *former) accept(q *request.Proposal) error {
 	if !f.deciding.TryTake() {
-		return request.Refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.cfg.ID)
+		return request.Refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.ID)
 	}
 	defer f.deciding.Give()
 	s := f.stance()
@@ -394,9 +280,9 @@ func (f *former) accept(q *request.Proposal) error {
 	}
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
 	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
-	was, same := f.accepted, f.storage().Identity().Cluster == q.Cluster
-	if !same && was.from != q.From && time.Since(was.at) < 3*timing.PeerTimeout {
-		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.cfg.ID)
+	same := f.storage().Identity().Cluster == q.Cluster
+	if !same && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
+		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.ID)
 	}
 	if !same {
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
@@ -404,31 +290,34 @@ func (f *former) accept(q *request.Proposal) error {
 			return err
 		}
 	}
-	f.accepted = acceptance{time.Now(), q.From}
+	f.acceptedAt = time.Now()
 	return nil
 }
 
 // form carries out `cluster form`: an operator says that the cluster is new, or that its members may be
 // given an id, although not all of them are there. Those that answer must be a majority.
 func (f *former) form() error {
+	if !f.Clustered() {
+		return request.Refuse(proto.BadArguments, "a standalone server forms no cluster")
+	}
 	if len(f.list) == 0 && !f.storage().Identity().Agreed {
-		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.cfg.ID)
+		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.ID)
 	}
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
 	if of := f.storage().Identity(); of.Agreed { // perhaps since it was asked
-		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.cfg.ID, of.Cluster)
+		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.ID, of.Cluster)
 	}
 	s := f.stance()
 	if err := f.elsewhere(0, s.state.Data()); err != nil {
 		return err
 	}
 	required, err := s.majority(said)
-	if refused := (*request.Refusal)(nil); cut != nil && errors.As(err, &refused) {
-		return request.Refuse(refused.Code, "%v; %v", err, cut)
-	}
-	if err != nil {
+	switch {
+	case err != nil && cut != nil:
+		return request.Refuse(request.CodeOf(err), "%v; %v", err, cut)
+	case err != nil:
 		return err
 	}
 	_, err = f.propose(s, said, required)
@@ -439,9 +328,9 @@ func (f *former) form() error {
 // or Server.Join names, the one of its identity, or the one that calls it.
 func (f *former) follow() (bool, error) {
 	own := f.own()
-	addrs := []string{f.cfg.Join}
-	if f.cfg.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
-		addrs = f.known("")
+	addrs := []string{f.Join}
+	if f.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
+		addrs = f.known()
 	}
 	err := error(request.Refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
@@ -465,62 +354,57 @@ func (f *former) follow() (bool, error) {
 	return false, err
 }
 
-// known returns the addresses at which there may be other members: first, if it is not empty,
-// those of the list and of the newest members that this one knows, and that of the member that
-// has called it.
-func (f *former) known(first string) []string {
-	addrs := []string{first, f.cfg.Join}
-	for _, x := range slices.Concat(f.list, f.Engine.Members()) {
-		if x.ID != f.cfg.ID {
+// known returns the addresses at which there may be other members: those of the leader, of
+// the list and of the newest members that this one knows, and that of the member that has called it.
+func (f *former) known() []string {
+	all := slices.Concat([]proto.Peer{{Addr: f.Leader.Get().Addr}, {Addr: f.Join}}, f.list, f.Engine.Members())
+	if c := f.caller.Load(); c != nil {
+		all = append(all, proto.Peer{Addr: c.Addr})
+	}
+	var addrs []string
+	for _, x := range all {
+		if x.ID != f.ID && x.Addr != "" && !slices.Contains(addrs, x.Addr) {
 			addrs = append(addrs, x.Addr)
 		}
 	}
-	if c := f.caller.Load(); c != nil {
-		addrs = append(addrs, c.Addr)
-	}
-	seen := map[string]bool{"": true}
-	return slices.DeleteFunc(addrs, func(addr string) bool {
-		was := seen[addr]
-		seen[addr] = true
-		return was
-	})
+	return addrs
 }
 
 // join has the leader of a cluster, one of whose members is at addr, take in this server, which
-// has no data. It reports true when this server is in the cluster, and has its vote if it
-// is to have one, or when it has failed for good. f.deciding must not be held.
+// has no data. It reports true when this server is in the cluster, or has failed for good. f.deciding must not be held.
 func (f *former) join(addr string, of request.ClusterID) (bool, error) {
-	if f.asked.Load() == 0 { // asking takes half a minute if there is no leader; after that its answers say more
+	if !f.asked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
-	has, err := f.askLeader(addr, request.Request{Knows: f.cfg.ID, At: f.cfg.Address(), Run: f.number, Cluster: of})
+	has, err := f.askLeader(addr, request.Request{Knows: f.ID, At: f.Address(), Run: f.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
-	invited := f.cfg.Join == "" // the cluster must already have it as a member
+	invited := f.Join == "" // the cluster must already have it as a member
 	if has.Surely && invited {
 		f.added.Store(uint64(of))
 	}
 	placed := f.own() == of
 	switch {
 	case invited && !has.Known && placed:
-		return f.wasRemoved(request.NotMember(f.cfg.ID)), nil
+		f.wasRemoved()
+		return true, nil
 	case invited && !has.Known:
 		return false, request.Refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
 	case invited && !f.warned: // join may be retried many times a second
 		f.warned = true
-		f.cfg.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
+		f.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
-	votes, err := f.toVote(has)
-	if err != nil {
+	if err := f.toVote(has); err != nil {
 		f.CannotWrite(f.storage(), err)
 		return true, nil
 	}
 	// With Back set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
 	// answer may have been, too; see Request.Since.
 	r, err := f.askForPlace(addr, of, has, invited || placed)
-	if refused := (*request.Refusal)(nil); errors.As(err, &refused) && refused.Code == proto.NoNode && !invited {
-		return f.wasRemoved(err), nil
+	if errors.Is(err, request.ErrNoMember) && !invited {
+		f.wasRemoved()
+		return true, nil
 	}
 	if err != nil {
 		return false, err
@@ -528,12 +412,7 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	if !f.Gate.IsOpen() && !f.Engine.AdvanceTerm(r.Status.Term, f.Contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
-	if !f.enter(r.Status.Index, of, votes) {
-		return true, nil
-	}
-	if votes {
-		f.awaitVote(addr)
-	}
+	f.enter(r.Status.Index, of)
 	return true, nil
 }
 
@@ -546,26 +425,20 @@ func (f *former) askLeader(addr string, q request.Request) (request.Reply, error
 	return r, err
 }
 
-// wasRemoved ends this server, which was removed while it joined.
-func (f *former) wasRemoved(err error) (done bool) {
-	f.Fail(fmt.Errorf("server %d was %w while it joined: %w", f.cfg.ID, request.ErrRemoved, err))
-	return true
+// wasRemoved ends this server, which was removed from its cluster.
+func (f *former) wasRemoved() {
+	f.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", f.ID, request.ErrRemoved, f.storage().Name))
 }
 
-// toVote decides whether this server is to get a vote in the cluster that has it as has says, and stores that it is owed one.
+// toVote stores that this server is owed a vote, if it is to get one in the cluster that has it as has says.
 // Whatever comes next, the leader forgets that when it takes the vote away.
-func (f *former) toVote(has request.Reply) (votes bool, err error) {
-	votes = f.cfg.Votes()
-	if f.cfg.Join == "" && len(f.list) == 0 { // nobody has told this server whether it votes
-		votes = votes && has.Votes
-	}
-	if rejoining, err := f.storage().Rejoining(); err == nil && rejoining && f.cfg.Votes() {
-		votes = true // it is owed a vote since an earlier start
-	}
-	if votes {
+func (f *former) toVote(has request.Reply) error {
+	owed, err := f.owed()                   // since an earlier start
+	told := f.Join != "" || len(f.list) > 0 // otherwise nobody has told this server whether it votes
+	if err == nil && f.Votes() && (owed || told || has.Votes) {
 		err = f.storage().SetRejoining(true)
 	}
-	return votes, err
+	return err
 }
 
 // askForPlace asks for a place without a vote in cluster of, which has this server as has says. With back it must
@@ -575,7 +448,7 @@ func (f *former) askForPlace(addr string, of request.ClusterID, has request.Repl
 	if since == 0 {
 		since = has.Status.Index
 	}
-	f.asked.Store(uint64(of))
+	f.asked.Store(true)
 	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
 		f.since[of] = since
@@ -583,41 +456,39 @@ func (f *former) askForPlace(addr string, of request.ClusterID, has request.Repl
 	return r, err
 }
 
-// enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index. It
-// reports false if form has formed a cluster meanwhile, or if the storage fails.
-func (f *former) enter(index uint64, of request.ClusterID, votes bool) bool {
+// enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index,
+// unless form has formed a cluster meanwhile.
+func (f *former) enter(index uint64, of request.ClusterID) {
 	f.deciding.Take()
 	defer f.deciding.Give()
 	if f.Gate.IsOpen() {
-		return false
+		return
 	}
 	// Whatever was proposed meanwhile, the others have agreed to this id.
-	err := errors.Join(f.storage().SetRejoining(votes), f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}))
-	if err != nil {
+	if err := f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}); err != nil {
 		f.CannotWrite(f.storage(), err)
-		return false
+		return
 	}
 	f.Engine.AbstainUntil(index)
 	f.openGate(of)
-	return true
 }
 
 // self describes this member, for a request to add it.
 func (f *former) self(voter bool) *proto.Peer {
-	return &proto.Peer{ID: f.cfg.ID, Addr: f.cfg.Address(), Observer: !voter}
+	return &proto.Peer{ID: f.ID, Addr: f.Address(), Observer: !voter}
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
-// each of the other members in turn, first the one at addr, if that is not empty.
-func (f *former) awaitVote(addr string) {
+// each of the other members in turn.
+func (f *former) awaitVote() {
 	ctx := f.Port.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
 	for wait, try := request.AskSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
-		to := f.known(addr)
+		to := f.known()
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = request.ToLeader(ctx, request.Over(f.Port.Network), to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
+			_, err = f.askLeader(to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return
@@ -625,12 +496,11 @@ func (f *former) awaitVote(addr string) {
 		if err == nil {
 			break
 		}
-		var refused *request.Refusal
-		if errors.As(err, &refused) && refused.Code == proto.NoNode {
-			f.Fail(fmt.Errorf("server %d was %w while it waited for its vote; to have it back, empty %s and join again", f.cfg.ID, request.ErrRemoved, f.storage().Name))
+		if errors.Is(err, request.ErrNoMember) {
+			f.wasRemoved()
 			return
 		}
-		f.cfg.Log.Info("this member does not vote yet", "error", err)
+		f.Log.Info("this member does not vote yet", "error", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

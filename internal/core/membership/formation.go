@@ -3,7 +3,6 @@ package membership
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
@@ -11,16 +10,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// How a cluster is formed, in two steps:
-//
-//  1. Its member with the lowest id makes an id and proposes it to all the others, together with the
-//     state with which it begins: an empty one, or that of a snapshot that was restored. Each of the others
-//     accepts the proposal only if it begins with the same state, and stores it durably first.
-//  2. When all have accepted it, the proposer agrees to it: it stores that this is its cluster
-//     for good, and begins its log. The others agree when they see that one has agreed to the
-//     id whose proposal they hold.
-//
-// A proposal may be replaced by another one, an agreement never. The invariants:
+// These are the rules by which a cluster is formed: its members accept a proposal, and then agree to it
+// (docs/decisions/019-formed-once.md). A proposal may be replaced by another one, an agreement never. The invariants:
 //
 //   - Two members never agree to different ids while no more than one of them has lost its disk.
 //     Agreeing to an id needs a proposal that all have stored, and one that has agreed refuses
@@ -55,16 +46,12 @@ const (
 
 type next struct {
 	do      int
-	why     string            // of toWait and toStop
-	code    proto.Code        // BadArguments if waiting alone does not help
+	err     error             // why toWait or toStop; its code is BadArguments if waiting alone does not help
 	cluster request.ClusterID // to join
-	at      string            // the address of one of its members
 }
 
-func wait(format string, args ...any) next { return next{why: fmt.Sprintf(format, args...)} }
-
-func hopeless(format string, args ...any) next {
-	return next{why: fmt.Sprintf(format, args...), code: proto.BadArguments}
+func wait(code proto.Code, format string, args ...any) next {
+	return next{err: request.Refuse(code, format, args...)}
 }
 
 // decide returns what to do next, given what the other members say; those that do not answer
@@ -74,20 +61,15 @@ func (s *stance) decide(said map[uint64]*request.Status) next {
 		return n
 	}
 	if err := s.conflict(said); err != nil {
-		return hopeless("%v", err)
+		return next{err: err}
 	}
 	required := s.required()
-	var missing []string
-	for _, id := range required {
-		if id != s.self && said[id] == nil {
-			missing = append(missing, fmt.Sprintf("%d at %s", id, election.Find(s.members, id).Addr))
-		}
-	}
+	missing := slices.DeleteFunc(slices.Clone(required), func(x proto.Peer) bool { return x.ID == s.self || said[x.ID] != nil })
 	switch {
 	case len(missing) > 0:
-		return wait("waiting for server %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster", strings.Join(missing, " and server "))
-	case required[0] != s.self:
-		return wait("server %d forms the cluster", required[0])
+		return wait(proto.OK, "waiting for %s: a cluster is formed when all of its voting servers have been started; if one can never be, see \"lockkeeper cluster form\" or Server.FormCluster", election.Named(missing))
+	case required[0].ID != s.self:
+		return wait(proto.OK, "server %d forms the cluster", required[0].ID)
 	}
 	return next{do: toPropose}
 }
@@ -100,7 +82,7 @@ func (s *stance) agreedTo(said map[uint64]*request.Status) (next, bool) {
 		switch st := said[x.ID]; {
 		case st == nil || !st.Formed || st.Cluster == of:
 		case of != 0:
-			return hopeless("server %d belongs to cluster %v, but server %d to cluster %v: one of them has the wrong data directory, or the list of members a wrong address", at.ID, of, x.ID, st.Cluster), true
+			return wait(proto.BadArguments, "server %d belongs to cluster %v, but server %d to cluster %v: one of them has the wrong data directory, or the list of members a wrong address", at.ID, of, x.ID, st.Cluster), true
 		default:
 			of, at = st.Cluster, x
 		}
@@ -111,19 +93,16 @@ func (s *stance) agreedTo(said map[uint64]*request.Status) (next, bool) {
 	case of == s.proposed:
 		return next{do: toAgree}, true
 	case s.state.Data():
-		in := 0
-		for _, x := range s.members {
-			if st := said[x.ID]; !x.Observer && st != nil && st.Formed {
-				in++
-			}
-		}
+		in := election.CountVoters(slices.DeleteFunc(slices.Clone(s.members), func(x proto.Peer) bool {
+			return said[x.ID] == nil || !said[x.ID].Formed
+		}))
 		why := fmt.Sprintf("its data was restored from a snapshot, but server %d at %s belongs to cluster %v already", at.ID, at.Addr, of)
 		if in <= election.CountVoters(s.members)/2 { // that one server may be in the wrong
-			return hopeless("%s; stop that server, unless most servers belong to that cluster", why), true
+			return wait(proto.BadArguments, "%s; stop that server, unless most servers belong to that cluster", why), true
 		}
-		return next{do: toStop, why: why + ", as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers"}, true
+		return next{do: toStop, err: request.Refuse(proto.BadArguments, "%s, as most do; if this server is to join that cluster, empty the directory and start it again; otherwise stop those servers", why)}, true
 	}
-	return next{do: toJoin, cluster: of, at: at.Addr}, true
+	return next{do: toJoin, cluster: of}, true
 }
 
 // conflict returns the reason if the members that answer cannot form a cluster with this one.
@@ -133,39 +112,34 @@ func (s *stance) conflict(said map[uint64]*request.Status) error {
 		switch {
 		case st == nil:
 		case st.Data && !s.state.Data():
-			return fmt.Errorf("server %d has data without the id of a cluster, and this server has none", x.ID)
+			return request.Refuse(proto.BadArguments, "server %d has data without the id of a cluster, and this server has none", x.ID)
 		case !st.Data && s.state.Data():
-			return fmt.Errorf("this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
+			return request.Refuse(proto.BadArguments, "this server has data without the id of a cluster, and server %d has none; if all are to begin with the same snapshot, restore it there too; if that server has lost its disk, see \"lockkeeper cluster form\"", x.ID)
 		case x.Observer && !s.state.Data() && len(st.Configured) == 0: // it was started only to join, which it does later
 		case !slices.Equal(st.Configured, s.members):
 			if s.state.Data() {
-				return fmt.Errorf("server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
+				return request.Refuse(proto.BadArguments, "server %d has another list of members in its data than server %d: %v, not %v; see \"lockkeeper cluster form\", on a server with the newest list", x.ID, s.self, st.Configured, s.members)
 			}
-			return fmt.Errorf("server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
+			return request.Refuse(proto.BadArguments, "server %d was started with other members than server %d: %v, not %v", x.ID, s.self, st.Configured, s.members)
 		case s.state.Data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):
-			return fmt.Errorf("server %d has another state (entry %d, digest %s) than server %d (entry %d, digest %s): restore the same snapshot on all", x.ID, st.Index, st.Digest, s.self, s.state.Index, s.state.Digest)
+			return request.Refuse(proto.BadArguments, "server %d has another state (entry %d, digest %s) than server %d (entry %d, digest %s): restore the same snapshot on all", x.ID, st.Index, st.Digest, s.self, s.state.Index, s.state.Digest)
 		}
 	}
 	return nil
 }
 
-// required returns the ids of the members that must accept a proposal, in order: all of
+// required returns the members that must accept a proposal, in order: all of
 // them, except that an observer without data can join a new cluster later.
-func (s *stance) required() (ids []uint64) {
-	for _, x := range s.members {
-		if !x.Observer || s.state.Data() {
-			ids = append(ids, x.ID)
-		}
-	}
-	return ids
+func (s *stance) required() []proto.Peer {
+	return slices.DeleteFunc(slices.Clone(s.members), func(x proto.Peer) bool { return x.Observer && !s.state.Data() })
 }
 
-// majority returns the ids of those that an operator lets form the cluster: the members that
+// majority returns those that an operator lets form the cluster: the members that
 // answer. It fails if they are no majority of the voters, or if there is a cluster.
-func (s *stance) majority(said map[uint64]*request.Status) (ids []uint64, err error) {
+func (s *stance) majority(said map[uint64]*request.Status) (here []proto.Peer, err error) {
 	if n, ok := s.agreedTo(said); ok {
 		if n.do == toWait || n.do == toStop {
-			return nil, request.Refuse(proto.BadArguments, "%s", n.why)
+			return nil, n.err
 		}
 		return nil, request.Refuse(proto.BadArguments, "the cluster exists already, and this server is about to join it")
 	}
@@ -177,30 +151,24 @@ func (s *stance) majority(said map[uint64]*request.Status) (ids []uint64, err er
 		}
 	}
 	if err := s.conflict(there); err != nil {
-		return nil, request.Refuse(proto.BadArguments, "%v", err)
+		return nil, err
 	}
-	votes := 0
-	var missing []string
-	for _, id := range s.required() {
-		x := election.Find(s.members, id)
-		here := id == s.self || there[id] != nil
-		if here {
-			ids = append(ids, id)
-		}
+	var missing []proto.Peer
+	for _, x := range s.required() {
 		switch {
-		case here && !x.Observer:
-			votes++
+		case x.ID == s.self || there[x.ID] != nil:
+			here = append(here, x)
 		case !x.Observer:
-			missing = append(missing, fmt.Sprintf("server %d at %s", id, x.Addr))
+			missing = append(missing, x)
 		}
 	}
-	if !slices.Contains(ids, s.self) {
+	if election.Find(here, s.self) == nil {
 		return nil, request.Refuse(proto.BadArguments, "server %d does not vote; ask one that does", s.self)
 	}
-	if most := election.CountVoters(s.members); votes <= most/2 {
-		return nil, request.Refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, strings.Join(missing, ", "))
+	if votes, most := election.CountVoters(here), election.CountVoters(s.members); votes <= most/2 {
+		return nil, request.Refuse(proto.NewConfigNoQuorum, "only %d of %d voting servers are here, and a cluster needs a majority; missing: %s", votes, most, election.Named(missing))
 	}
-	return ids, nil
+	return here, nil
 }
 
 // mayAccept fails if this member, in its run with the number run and with the identity of,

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
@@ -325,7 +326,7 @@ func (s *modelState) formedEver() bool {
 	return s.acked || slices.ContainsFunc(s.members[:], func(x modelMember) bool { return x.agreed })
 }
 
-func (m *formationModel) propose(s modelState, i int, required []uint64, how string, visit func(string, modelState)) {
+func (m *formationModel) propose(s modelState, i int, required []proto.Peer, how string, visit func(string, modelState)) {
 	next := s
 	x := &next.members[i]
 	if x.proposed == 0 {
@@ -334,11 +335,8 @@ func (m *formationModel) propose(s modelState, i int, required []uint64, how str
 	}
 	all := next.sent()
 	accepted := 1
-	for _, to := range required {
-		if to == uint64(i+1) {
-			continue
-		}
-		p := modelProposal{id: x.proposed, from: int8(i + 1), to: int8(to), run: next.members[to-1].run, fromRun: x.run, data: x.data}
+	for _, y := range election.Without(required, uint64(i+1)) {
+		p := modelProposal{id: x.proposed, from: int8(i + 1), to: int8(y.ID), run: next.members[y.ID-1].run, fromRun: x.run, data: x.data}
 		done := p
 		done.accepted = true
 		if slices.Contains(all, done) {
@@ -441,7 +439,8 @@ func (m *formationModel) replicate(s modelState, visit func(string, modelState))
 	}
 }
 
-// TestMayAccept: a server accepts a proposal only from one that begins with the same state, in all that makes it.
+// TestMayAccept: a server accepts a proposal only from one that begins with the same state, in all that makes it, and with the
+// same members.
 func TestMayAccept(t *testing.T) {
 	restored := request.FirstState{Index: 9, Term: 3, Digest: "x"}
 	for _, own := range []request.FirstState{{}, restored} {
@@ -450,6 +449,9 @@ func TestMayAccept(t *testing.T) {
 			q := request.Proposal{Cluster: 7, From: 1, To: 2, Run: 5, Members: modelList, State: of}
 			if err := s.mayAccept(&q, 5, storage.Identity{}); (err == nil) != (own == of) {
 				t.Errorf("one with %v and one with %v: %v", own, of, err)
+			}
+			if q.Members = modelList[:2]; s.mayAccept(&q, 5, storage.Identity{}) == nil {
+				t.Error("it accepts one with another list")
 			}
 		}
 	}

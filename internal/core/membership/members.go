@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
@@ -22,25 +21,19 @@ import (
 // concurrent use.
 type Membership struct {
 	*Parts
-	cfg        *Config
-	configured []proto.Peer // the members of a new cluster
-	former     *former
+	former *former
 
-	changing wake.Turn   // held by change while it changes the members
-	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
-	asked    uint64      // the term in which the change under way was asked for; guarded by changing
+	changing wake.Turn // held by change while it changes the members
+	asked    uint64    // the term in which the change under way was asked for; guarded by changing
 }
 
-// Config says how to run a [Membership].
-type Config struct {
+// Parts are what a [Membership] works with, and how.
+type Parts struct {
 	*Server
 	AllowSingleVoter bool // a client's reconfig may leave a single voter
 	Answers
 	Log *slog.Logger
-}
 
-// Parts are what a [Membership] works with.
-type Parts struct {
 	*lifecycle.Lifecycle
 	Engine   *engine.Engine
 	Contacts *election.Contacts
@@ -54,8 +47,8 @@ type Parts struct {
 }
 
 // New returns the Membership of a server that is about to start.
-func New(cfg *Config, parts *Parts) *Membership {
-	return &Membership{Parts: parts, cfg: cfg, configured: cfg.First(), former: newFormer(cfg, parts), changing: wake.NewTurn()}
+func New(parts *Parts) *Membership {
+	return &Membership{Parts: parts, former: newFormer(parts), changing: wake.NewTurn()}
 }
 
 // Status returns what this member says of itself.
@@ -69,12 +62,12 @@ func (m *Membership) Status() request.Status {
 
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
 func (m *Membership) Standing() request.Status {
-	s := request.Status{ID: m.cfg.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
+	s := request.Status{ID: m.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
 		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.former.number}
 	if !s.Formed {
-		s.Configured, s.Waiting = m.former.list, m.former.waiting()
+		s.Configured, s.Waiting = m.former.list, m.Waiting()
 	}
-	if s.Role == "observer" && m.cfg.Votes() {
+	if s.Role == "observer" && m.Votes() {
 		s.NoVote = "has no vote, but was not started as an observer"
 		if m.former.awaits.Load() {
 			s.NoVote = "waits for its vote"
@@ -83,8 +76,8 @@ func (m *Membership) Standing() request.Status {
 	if s.Role == "leader" { // what an earlier leader knows may be over
 		s.Differs = m.Digests.Differences()
 	}
-	if m.cfg.About != nil {
-		s.About = m.cfg.About()
+	if m.About != nil {
+		s.About = m.About()
 	}
 	return s
 }
@@ -97,10 +90,10 @@ func (m *Membership) Role() string {
 	switch lead := m.Leader.Get().ID; {
 	case lead == 0:
 		return "looking"
-	case lead == m.cfg.ID:
+	case lead == m.ID:
 		return "leader"
 	}
-	if self := election.Find(m.Engine.Members(), m.cfg.ID); self != nil && self.Observer {
+	if self := election.Find(m.Engine.Members(), m.ID); self != nil && self.Observer {
 		return "observer"
 	}
 	return "follower"
@@ -124,15 +117,10 @@ func leaderError(err error) error {
 	return err
 }
 
-// Known reports whether there is a member with this id, and whether it votes, in the last
-// applied configuration.
-func (m *Membership) Known(id uint64) (is, votes bool) {
-	m.Replica.View(func(v *fsm.View) {
-		var s proto.Peer
-		s, is = v.Member(id)
-		votes = is && !s.Observer
-	})
-	return is, votes
+// Known returns the member with this id in the last applied configuration, and whether there is one.
+func (m *Membership) Known(id uint64) (x proto.Peer, is bool) {
+	m.Replica.View(func(v *fsm.View) { x, is = v.Member(id) })
+	return x, is
 }
 
 // ConfigVersion returns the zxid of the last change of the members that is applied here.
@@ -144,7 +132,7 @@ func (m *Membership) ConfigVersion() (zxid int64) {
 // statusOf returns the status of a member, which may be this one, or of a server that
 // is to become a member.
 func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*request.Status, error) {
-	if x.ID == m.cfg.ID {
+	if x.ID == m.ID {
 		s := m.Status()
 		return &s, nil
 	}
@@ -152,7 +140,16 @@ func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*request.Statu
 }
 
 // Waiting returns why this server is in no cluster yet, as far as it knows.
-func (m *Membership) Waiting() string { return m.former.waiting() }
+func (m *Membership) Waiting() string {
+	why, _ := m.former.why.Load().(string)
+	return why
+}
 
 // Called notes that a member of a cluster has called this server, which is not in one yet.
-func (m *Membership) Called(h *peer.Hello) { m.former.called(h) }
+func (m *Membership) Called(h *peer.Hello) {
+	if own := m.former.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
+		if last := m.former.caller.Swap(h); last == nil {
+			m.former.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
+		}
+	}
+}

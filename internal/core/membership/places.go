@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -17,13 +16,7 @@ import (
 // server may have its id, whose own place it is to take.
 func (m *Membership) knows(id uint64, at string, run uint64) request.Reply {
 	members := m.Engine.Members()
-	x := proto.Peer{ID: id}
-	known := false
-	m.Replica.View(func(v *fsm.View) {
-		var s proto.Peer
-		s, known = v.Member(id)
-		x.Addr = s.Addr
-	})
+	x, known := m.Known(id)
 	s := m.Status() // after that: see Request.Since
 	r := request.Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := election.Find(members, id); x != nil {
@@ -71,9 +64,9 @@ func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
 	}
 	is := election.Find(m.Engine.Members(), x.ID)
 	// A change may have been appended since, and may still be undone.
-	known, votes := m.Known(x.ID)
+	applied, known := m.Known(x.ID)
 	switch {
-	case (is != nil) != known || known && !is.Observer != votes:
+	case (is != nil) != known || known && is.Observer != applied.Observer:
 		return false, request.ErrOtherChange
 	case is == nil:
 		return false, request.NotMember(x.ID)
@@ -113,14 +106,14 @@ func anotherRun(x proto.Peer) error {
 	return request.Refuse(proto.BadArguments, "the server that runs as server %d at %s is another one than that which asks for its place: it was started again, or this is a second server with its id and address", x.ID, x.Addr)
 }
 
-// mayAsk returns an error unless the given run of server x may ask for the place that x describes.
+// mayAsk returns an error unless the given run of server x may ask for the place that x describes; is describes that which it
+// has, and is nil if it has none.
 // A voter loses its vote only if it has no data. While Membership.changing is held, such a server
 // gets none: it joins only when its request is done. And it loses it only when this leader's
 // heartbeats are not answered any more: over connections that are older than another server at its
 // address, the voter itself may still answer them.
-func (m *Membership) mayAsk(members []proto.Peer, x proto.Peer, run uint64) error {
+func (m *Membership) mayAsk(is *proto.Peer, x proto.Peer, run uint64) error {
 	s, err := m.sender(x, run)
-	is := election.Find(members, x.ID)
 	switch {
 	case err != nil || is == nil || is.Observer || !x.Observer:
 		return err

@@ -12,13 +12,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// mixed returns an error if the log that is applied here is not of this member's cluster, which
-// only a restored snapshot may show.
-func (m *Membership) mixed() (err error) {
-	m.Replica.View(func(v *fsm.View) { err = m.Engine.Storage().Identity().Check(request.ClusterID(v.Cluster())) })
-	return err
-}
-
 // astray returns an error if this member has the data of another cluster than most of the
 // servers that should be its members.
 func (m *Membership) astray(members []proto.Peer) error {
@@ -59,11 +52,13 @@ func (m *Membership) Watch() {
 		case <-ctx.Done():
 			return
 		}
-		if err := m.mixed(); err != nil {
+		var err error // if the log that is applied here is not of this member's cluster, which only a restored snapshot may show
+		m.Replica.View(func(v *fsm.View) { err = m.Engine.Storage().Identity().Check(request.ClusterID(v.Cluster())) })
+		if err != nil {
 			m.Fail(fmt.Errorf("%s: %w", m.Engine.Storage().Name, err))
 			return
 		}
-		if is, _ := m.Known(m.cfg.ID); is {
+		if _, is := m.Known(m.ID); is {
 			was, gone = true, time.Time{}
 		} else if was && gone.IsZero() {
 			gone = time.Now()
@@ -82,18 +77,9 @@ func (m *Membership) Watch() {
 			m.Fail(err)
 			return
 		}
-		var addrs []string
-		for _, x := range members {
-			if x.ID != m.cfg.ID {
-				addrs = append(addrs, x.Addr)
-			}
-		}
-		if len(members) == 0 { // it was taken in, and has nothing of the log yet
-			addrs = m.former.known("")
-		}
-		for _, addr := range addrs {
+		for _, addr := range m.former.known() {
 			// Only the leader knows for certain.
-			knows := request.Request{Knows: m.cfg.ID, Cluster: m.Gate.Cluster()}
+			knows := request.Request{Knows: m.ID, Cluster: m.Gate.Cluster()}
 			r, err := request.Send(ctx, m.Port.Network, addr, knows)
 			if err == nil && r.Lead && r.Leader != "" {
 				r, err = request.Send(ctx, m.Port.Network, r.Leader, knows)
@@ -102,8 +88,8 @@ func (m *Membership) Watch() {
 				continue
 			}
 			if !r.Known {
-				m.cfg.Log.Info("removed from the cluster", "id", m.cfg.ID, "by", addr)
-				m.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", m.cfg.ID, request.ErrRemoved, m.Engine.Storage().Name))
+				m.Log.Info("removed from the cluster", "id", m.ID, "by", addr)
+				m.former.wasRemoved()
 				return
 			}
 			break

@@ -23,14 +23,13 @@ type Server struct {
 	// Peers and Join, waits until an operator adds it to a cluster.
 	Addr string
 	// Join is the address of the peer port of any member of a running cluster;
-	// this server asks to be added to that cluster. There is none together with Peers: a server of
-	// these that has no data joins the cluster that they have formed if that has it as a member, and otherwise
-	// waits until an operator adds it.
+	// this server asks to be added to that cluster. There is none together with Peers.
 	Join string
 	// Observer is whether a server that is not in Peers is started as an observer.
 	Observer bool
-	// Shown is what /zookeeper/config is to show of a server that is not in Peers.
-	Shown Shown
+	// ClientAddr and ElectionPort are what /zookeeper/config is to show of a server that is not in Peers.
+	ClientAddr   string
+	ElectionPort int
 }
 
 // Answers are what the server that the member is part of tells other servers about itself, and is told of their requests. A nil
@@ -43,12 +42,6 @@ type Answers struct {
 	About func() request.About
 	// Clients returns clients that are connected to the server, those first that find asks for.
 	Clients func(find []string) report.ClientList
-}
-
-// Shown is what clients are told of a server; its zero value is nothing.
-type Shown struct {
-	ClientAddr   string
-	ElectionPort int
 }
 
 // First returns the members of a new cluster, sorted by id, as its first entry names them. There are none if
@@ -68,7 +61,7 @@ func (s *Server) Clustered() bool { return len(s.Peers) > 0 || s.Join != "" || s
 
 // self is what the configuration says of this server.
 func (s *Server) self() proto.Peer {
-	self := proto.Peer{ID: s.ID, Observer: s.Observer, ClientAddr: s.Shown.ClientAddr, ElectionPort: s.Shown.ElectionPort}
+	self := proto.Peer{ID: s.ID, Observer: s.Observer, ClientAddr: s.ClientAddr, ElectionPort: s.ElectionPort}
 	if x := election.Find(s.Peers, s.ID); x != nil {
 		self = *x
 	}
@@ -84,6 +77,6 @@ func (s *Server) Address() string { return s.self().Addr }
 
 // Described returns the members of which the configuration says how clients are to see them.
 func (s *Server) Described() []proto.Peer {
-	all := append(slices.DeleteFunc(slices.Clone(s.Peers), func(x proto.Peer) bool { return x.ID == s.ID }), s.self())
+	all := append(election.Without(s.Peers, s.ID), s.self())
 	return slices.DeleteFunc(all, func(x proto.Peer) bool { return x.ClientAddr == "" && x.ElectionPort == 0 })
 }

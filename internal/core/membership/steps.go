@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -33,25 +31,28 @@ var byOperator = requirements{patience: request.AdminTimeout, voters: 1}
 
 // planned is a change of the members that is possible.
 type planned struct {
-	members, joining []proto.Peer
-	leaving          []uint64
-	before           []uint64     // those of leaving to remove before others are added with their id or address
-	after            []proto.Peer // the members after the change
+	joining []proto.Peer
+	before  []proto.Peer // those to remove before others are added with their id or address
+	rest    []proto.Peer // the other members before the change
+	leaving []proto.Peer // those of rest to remove when others are added
+	after   []proto.Peer // the members after the change
 }
 
 // plan checks that a whole change is possible.
 func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (planned, error) {
-	p := planned{members: members, joining: joining}
-	p.leaving = slices.DeleteFunc(slices.Clone(leaving), func(id uint64) bool {
-		is, back := election.Find(members, id), election.Find(joining, id)
-		return is == nil || back != nil && back.Addr == is.Addr
-	})
-	for _, id := range p.leaving {
-		if is := election.Find(members, id); slices.ContainsFunc(joining, func(x proto.Peer) bool { return x.ID == id || x.Addr == is.Addr }) {
-			p.before = append(p.before, id)
+	p := planned{joining: joining}
+	for _, x := range members {
+		back := election.Find(joining, x.ID)
+		switch {
+		case !slices.Contains(leaving, x.ID) || back != nil && back.Addr == x.Addr:
+			p.after = append(p.after, x)
+		case slices.ContainsFunc(joining, func(y proto.Peer) bool { return y.ID == x.ID || y.Addr == x.Addr }):
+			p.before = append(p.before, x)
+		default:
+			p.leaving = append(p.leaving, x)
 		}
 	}
-	p.after = slices.DeleteFunc(slices.Clone(members), func(x proto.Peer) bool { return slices.Contains(p.leaving, x.ID) })
+	p.rest = slices.Concat(p.after, p.leaving)
 	for _, x := range joining {
 		if err := checkMember(x); err != nil {
 			return p, err
@@ -90,19 +91,19 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 	var absent []uint64
 	if need.majority {
 		added := slices.DeleteFunc(slices.Clone(p.joining), func(x proto.Peer) bool {
-			is := election.Find(p.members, x.ID)
-			return is != nil && !is.Observer && !slices.Contains(p.before, x.ID)
+			is := election.Find(p.rest, x.ID)
+			return is != nil && !is.Observer
 		})
 		if absent, err = m.absent(p.after, added); err != nil {
 			return err
 		}
 	}
-	if self := election.Find(p.after, m.cfg.ID); self == nil || self.Observer {
-		if err := m.canFollow(func([]proto.Peer) []proto.Peer { return p.after }); err != nil {
+	if self := election.Find(p.after, m.ID); self == nil || self.Observer {
+		if err := m.canFollow(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
 		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil {
-			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.cfg.ID, err)
+			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.ID, err)
 		}
 		return request.ErrHandedOver
 	}
@@ -111,17 +112,14 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 
 // carryOut makes the steps of a change. absent are voters after it that are down or lag.
 func (m *Membership) carryOut(p planned, absent []uint64, need requirements) error {
-	for _, id := range p.before {
-		if err := m.removeMember(*election.Find(p.members, id)); err != nil {
+	for _, x := range p.before {
+		if err := m.removeMember(x); err != nil {
 			return err
 		}
 	}
 	var last []proto.Peer // new voters that are down or lag
 	for _, x := range p.joining {
-		is := election.Find(p.members, x.ID)
-		if slices.Contains(p.before, x.ID) {
-			is = nil
-		}
+		is := election.Find(p.rest, x.ID)
 		if !x.Observer && slices.Contains(absent, x.ID) && (is == nil || is.Observer) {
 			last = append(last, x)
 			continue
@@ -133,11 +131,9 @@ func (m *Membership) carryOut(p planned, absent []uint64, need requirements) err
 			return err
 		}
 	}
-	for _, id := range p.leaving {
-		if !slices.Contains(p.before, id) {
-			if err := m.removeMember(*election.Find(p.members, id)); err != nil {
-				return err
-			}
+	for _, x := range p.leaving {
+		if err := m.removeMember(x); err != nil {
+			return err
 		}
 	}
 	// These come last: each of them makes the majority larger without being up.
@@ -145,7 +141,7 @@ func (m *Membership) carryOut(p planned, absent []uint64, need requirements) err
 		if err := m.giveVote(x, last...); err != nil {
 			return err
 		}
-		m.cfg.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
+		m.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
 	}
 	return nil
 }
@@ -181,13 +177,12 @@ func (m *Membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	return ids, nil
 }
 
-// canFollow returns an error unless a majority of the voters after a step of a change are there: otherwise nothing could
+// canFollow returns an error unless a majority of the voters in after, the members after a step of a change, are there: otherwise nothing could
 // be committed after it, nor a leader be elected. Present voters must have this leader's log: one that lags, or whose disk is
 // stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
 // New ones must answer. Those in lagging do not count. canFollow also returns [request.ErrNotLeader] if this leader's term has ended.
-func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lagging ...proto.Peer) error {
+func (m *Membership) canFollow(after []proto.Peer, lagging ...proto.Peer) error {
 	now := m.Engine.Members()
-	after := step(slices.Clone(now))
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	asked, answers := 0, make(chan uint64, len(after)) // the ids of those that are there; 0 for one that is not
@@ -198,7 +193,7 @@ func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 			m.Running.Go(func() {
 				var err error
 				switch {
-				case x.ID == m.cfg.ID:
+				case x.ID == m.ID:
 				case is != nil && is.Addr == x.Addr && !is.Observer:
 					err = m.Engine.AwaitReplicated(ctx, x)
 				default:
@@ -230,19 +225,13 @@ func (m *Membership) canFollow(step func(members []proto.Peer) []proto.Peer, lag
 // noQuorum is the error that too few of the voters after a change do what they have to. It names
 // the others: those that are not in there.
 func noQuorum(after []proto.Peer, there []uint64, do string) error {
-	var missing []string
-	for _, x := range after {
-		if !x.Observer && !slices.Contains(there, x.ID) {
-			missing = append(missing, fmt.Sprintf("server %d at %s", x.ID, x.Addr))
-		}
-	}
-	return request.Refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, strings.Join(missing, ", "))
+	missing := slices.DeleteFunc(slices.Clone(after), func(x proto.Peer) bool { return x.Observer || slices.Contains(there, x.ID) })
+	return request.Refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, election.Named(missing))
 }
 
 // giveVote makes a member a voter.
 func (m *Membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
-	add := func(all []proto.Peer) []proto.Peer { return append(without(x.ID)(all), x) }
-	if err := m.canFollow(add, lagging...); err != nil {
+	if err := m.canFollow(append(election.Without(m.Engine.Members(), x.ID), x), lagging...); err != nil {
 		return err
 	}
 	return leaderError(m.Engine.Add(x))
@@ -257,31 +246,27 @@ func (l lags) Unwrap() error { return l.error }
 // data, so that only its address needs to be changed. A server there with empty data
 // has forgotten its votes and must be added as a new member. Two servers with copies of the
 // data could both vote in one term, so nothing but the server at x's address may answer at
-// the old one. For this member, the address must be another name of its own.
+// the old one. For this member, x's address must be another name of its own.
 func (m *Membership) moved(was, x proto.Peer) bool {
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	s, err := request.StatusOf(ctx, m.Port.Network, x)
-	if x.ID != m.cfg.ID || err != nil {
-		if err != nil || !s.Formed || !s.Data || s.Cluster != m.Gate.Cluster() {
-			return false
-		}
-		old, err := request.StatusOf(ctx, m.Port.Network, was)
-		return err != nil || old.Run == s.Run
+	if err != nil || !s.Formed || !s.Data || s.Cluster != m.Gate.Cluster() {
+		return false
 	}
-	term, leads := m.Engine.LeaderTerm()
-	return leads && s.Role == "leader" && s.Term == term && slices.Equal(s.Members, m.Engine.Members())
+	old, err := m.statusOf(ctx, was)
+	return err != nil || old.Run == s.Run
 }
 
 func (m *Membership) removeMember(x proto.Peer) error {
-	if err := m.canFollow(without(x.ID)); err != nil {
+	if err := m.canFollow(election.Without(m.Engine.Members(), x.ID)); err != nil {
 		return err
 	}
 	index, err := m.Engine.Remove(x.ID)
 	if err != nil {
 		return leaderError(err)
 	}
-	m.cfg.Log.Info("member removed", "id", x.ID)
+	m.Log.Info("member removed", "id", x.ID)
 	m.Running.Go(func() { m.Engine.SendToRemoved(x, index) })
 	return nil
 }
@@ -307,17 +292,17 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if err := m.Engine.Add(proto.Peer{ID: x.ID, Addr: x.Addr, Observer: is.Observer}); err != nil {
 			return leaderError(err)
 		}
-		m.cfg.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
+		m.Log.Info("member moved", "id", x.ID, "from", is.Addr, "to", x.Addr)
 	}
 	if is != nil && !is.Observer {
 		if !x.Observer {
 			return nil
 		}
-		if err := m.canFollow(without(x.ID)); err != nil {
+		if err := m.canFollow(election.Without(m.Engine.Members(), x.ID)); err != nil {
 			return err
 		}
 		if need.run != 0 {
-			if err := m.mayAsk([]proto.Peer{*is}, x, need.run); err != nil { // that may have taken long
+			if err := m.mayAsk(is, x, need.run); err != nil { // that may have taken long
 				return err
 			}
 		}
@@ -330,7 +315,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		return m.foreign(s)
 	case err == nil:
 	case x.Observer && request.Unreachable(err): // nothing depends on an observer, so it may be started later
-		m.cfg.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
+		m.Log.Warn("adding an observer that cannot be reached", "id", x.ID, "error", err)
 	default:
 		return cannotBeAdded(x.ID, err)
 	}
@@ -381,19 +366,15 @@ func (m *Membership) foreign(s *request.Status) error {
 
 // transfer hands leadership over to the member with this id, or to any voter if id is 0.
 func (m *Membership) transfer(members []proto.Peer, id uint64) error {
-	if id == 0 {
-		if election.CountVoters(members) == 1 {
-			return request.Refuse(proto.BadArguments, "there is no other voting member")
-		}
-		return m.Engine.HandOver(m.Port.Ctx, 0)
-	}
-	to := election.Find(members, id)
-	switch {
+	switch to := election.Find(members, id); {
+	case id == 0 && election.CountVoters(members) == 1:
+		return request.Refuse(proto.BadArguments, "there is no other voting member")
+	case id == 0:
 	case to == nil:
 		return request.NotMember(id)
 	case to.Observer:
 		return request.Refuse(proto.BadArguments, "server %d is not a voting member", id)
-	case id == m.cfg.ID:
+	case id == m.ID:
 		return nil
 	}
 	return m.Engine.HandOver(m.Port.Ctx, id)

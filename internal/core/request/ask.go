@@ -43,9 +43,6 @@ const (
 // server that is not a member, and [ErrUnknownOutcome], with the reason, if a change may have
 // been made. A nil network means TCP.
 func Ask(ctx context.Context, network peer.Network, addr string, q Request) (*Status, error) {
-	if network == nil {
-		network = peer.TCP{}
-	}
 	r, err := ToLeader(ctx, Over(network), addr, q)
 	return r.Status, err
 }
@@ -102,10 +99,13 @@ func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, er
 }
 
 // Send sends a request to the member at addr and returns its reply. An error is a Begun if the
-// request may have reached that member.
+// request may have reached that member. A nil network means TCP.
 func Send(ctx context.Context, network peer.Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, timing.PeerTimeout)
 	defer cancel()
+	if network == nil {
+		network = peer.TCP{}
+	}
 	nc, err := network.Dial(dial, addr)
 	var c net.Conn
 	if err == nil {
@@ -121,12 +121,20 @@ func Send(ctx context.Context, network peer.Network, addr string, q Request) (r 
 	stop := context.AfterFunc(ctx, func() { c.Close() })
 	defer stop()
 	c.SetDeadline(time.Now().Add(2 * AdminTimeout))
-	if err := json.NewEncoder(c).Encode(q); err != nil {
-		if err = peer.ExplainTLS(err); errors.As(err, new(*peer.TLSError)) {
-			return r, fmt.Errorf("%s: %w", addr, err)
-		}
-		return r, Begun{fmt.Errorf("%s: %w", addr, err)}
+	if err = json.NewEncoder(c).Encode(q); err == nil {
+		r, err = readReply(c)
 	}
+	if err == nil {
+		return r, nil
+	}
+	err = fmt.Errorf("%s: %w", addr, peer.ExplainTLS(err))
+	if !errors.As(err, new(*peer.TLSError)) { // otherwise it has read nothing
+		err = Begun{err}
+	}
+	return Reply{}, err
+}
+
+func readReply(c net.Conn) (r Reply, err error) {
 	reply := &io.LimitedReader{R: c, N: maxReply}
 	var text json.RawMessage
 	switch err = json.NewDecoder(bufio.NewReader(reply)).Decode(&text); {
@@ -138,21 +146,12 @@ func Send(ctx context.Context, network peer.Network, addr string, q Request) (r 
 	default:
 		err = json.Unmarshal(text, &r)
 	}
-	switch err = peer.ExplainTLS(err); {
-	case errors.As(err, new(*peer.TLSError)): // it has read nothing
-		return Reply{}, fmt.Errorf("%s: %w", addr, err)
-	case err != nil:
-		return Reply{}, Begun{fmt.Errorf("%s: %w", addr, err)}
-	}
-	return r, nil
+	return r, err
 }
 
 // AskStatus asks the member whose peer port is at addr for its status and, unless q is nil, for clients
 // that are connected to it. Only this member is asked, and once. A nil network means TCP.
 func AskStatus(ctx context.Context, network peer.Network, addr string, q *ClientQuery) (*Status, *report.ClientList, error) {
-	if network == nil {
-		network = peer.TCP{}
-	}
 	r, err := Send(ctx, network, addr, Request{Status: true, Clients: q})
 	switch {
 	case err != nil:
@@ -183,7 +182,7 @@ type Polled struct {
 	Err    error
 }
 
-// Poll asks servers for their status, all at once.
+// Poll asks servers, all at once, as for their status.
 func Poll(servers []proto.Peer, ask func(x proto.Peer) (*Status, error)) []Polled {
 	answers := make([]Polled, len(servers))
 	var asked sync.WaitGroup

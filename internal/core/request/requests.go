@@ -31,7 +31,6 @@ type Request struct {
 	Knows    uint64      `json:"knows,omitempty"`   // whether the cluster has a member with this id
 	At       string      `json:"at,omitempty"`      // with Knows: the address of the server that asks
 	Propose  *Proposal   `json:"propose,omitempty"` // an id for a new cluster
-	Agreed   ClusterID   `json:"agreed,omitzero"`   // the sender has agreed to this id
 	Form     bool        `json:"form,omitempty"`    // a new cluster, although not all of its members are there
 
 	// Clients, which goes with Status, asks for clients of the member, too.
@@ -225,26 +224,23 @@ func Bounded(l *report.ClientList) *report.ClientList {
 	return b
 }
 
-// ErrNotLeader is returned for requests that only the leader can carry out.
-var ErrNotLeader = errors.New("cluster: not the leader")
+var (
+	// ErrNotLeader is returned for requests that only the leader can carry out.
+	ErrNotLeader = errors.New("cluster: not the leader")
+	// ErrHandedOver is ErrNotLeader because the leader has made another member the leader, which is to make the change.
+	ErrHandedOver = fmt.Errorf("%w any more", ErrNotLeader)
+	// ErrNoLeader is returned if no member has led the cluster for as long as a request waits.
+	ErrNoLeader = errors.New("no member leads")
+	// ErrNoMember is the error, in the sense of errors.Is, if a request is about a server that is not a member.
+	ErrNoMember = errors.New("no such member")
+	// ErrUnknownOutcome is the error, in the sense of errors.Is, if a change was asked for, and it is
+	// not known whether it was made, or still will be.
+	ErrUnknownOutcome = errors.New("the outcome is unknown")
+	// ErrRemoved is the fault of a member that was removed from its cluster.
+	ErrRemoved = errors.New("removed from its cluster")
 
-// ErrHandedOver is ErrNotLeader because the leader has made another member the leader, which is to
-// make the change.
-var ErrHandedOver = fmt.Errorf("%w any more", ErrNotLeader)
-
-// ErrNoLeader is returned if no member has led the cluster for as long as a request waits.
-var ErrNoLeader = errors.New("no member leads")
-
-// ErrNoMember is the error, in the sense of errors.Is, if a request is about a server that is not a
-// member.
-var ErrNoMember = errors.New("no such member")
-
-// ErrUnknownOutcome is the error, in the sense of errors.Is, if a change was asked for, and it is
-// not known whether it was made, or still will be.
-var ErrUnknownOutcome = errors.New("the outcome is unknown")
-
-// ErrRemoved is the fault of a member that was removed from its cluster.
-var ErrRemoved = errors.New("removed from its cluster")
+	ErrOtherChange = Refuse(proto.ReconfigInProgress, "another change of the members is under way")
+)
 
 // Refusal is the error of a change that is not possible, with ZooKeeper's code.
 type Refusal struct {
@@ -258,8 +254,7 @@ func (r *Refusal) Is(target error) bool { return target == ErrNoMember && r.Code
 
 // CodeOf returns ZooKeeper's code for the error of a change that is not possible; OK if it is another error, or ZooKeeper has none.
 func CodeOf(err error) proto.Code {
-	var refused *Refusal
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*Refusal](err); ok {
 		return refused.Code
 	}
 	return proto.OK
@@ -272,8 +267,6 @@ func Refuse(code proto.Code, format string, args ...any) error {
 // NotMember is the answer to a request about a server that is not a member. Only a server that was removed is refused its
 // place with the same code.
 func NotMember(id uint64) error { return Refuse(proto.NoNode, "server %d is not a member", id) }
-
-var ErrOtherChange = Refuse(proto.ReconfigInProgress, "another change of the members is under way")
 
 // Begun is the error of a change that may have been made in part or as a whole.
 type Begun struct{ Err error }
