@@ -203,7 +203,14 @@ var watchChecks = []Check{
 		}),
 	check("watches/node before parent", ">=3.0",
 		"The event of a znode comes before that of its parent's children.",
-		nodeBeforeParent),
+		func(t *trial, k, other *conn) {
+			k.watch(opExists(t.path("x")), opChildren(t.path("")))
+			other.make(t.path("x"))
+			k.event(created(t.path("x")), childrenChanged(t.path("")))
+			k.watch(opGet(t.path("x")), opChildren(t.path("")))
+			other.delete(t.path("x"), -1)
+			k.onlyEvents(deleted(t.path("x")), childrenChanged(t.path("")))
+		}),
 	check("watches/without the flag", ">=3.0",
 		"A read without the watch flag sets no watch.",
 		func(t *trial, k, w *conn) {
@@ -240,9 +247,6 @@ var watchChecks = []Check{
 			k.make(n + "/c")
 			k.noEvent()
 		}),
-	check("watches/before the own reply", ">=3.0",
-		"The event of a connection's own write comes before the write's reply.",
-		beforeOwnReply),
 	check("watches/before the change is visible", ">=3.0",
 		"A connection that watches gets the event of a change before it can read the change.",
 		func(t *trial, k, w *conn) {
@@ -268,9 +272,6 @@ var watchChecks = []Check{
 	check("watches/header with zxid", releases.EventZxid,
 		"An event has xid -1, error 0 and the zxid of the change that it reports.",
 		func(t *trial) { eventHeader(t, func(change *wire.Frame) int64 { return change.Zxid }) }),
-	check("watches/lost with the connection", ">=3.0",
-		"Watches belong to the connection and not to the session: after a reconnect there are none.",
-		watchesLost),
 	check("watches/kept while others go", ">=3.0",
 		"A watch stays when another connection that has the same watch ends.",
 		func(t *trial, a, b *conn) {
@@ -312,17 +313,6 @@ var watchChecks = []Check{
 			k.watch(opGet(t.path("n")))
 			k.closeSession()
 			k.event(deleted(t.path("n")))
-		}),
-	check("watches/expiry", ">=3.0",
-		"The expiry of a session fires the watches on its ephemeral znodes.",
-		func(t *trial) {
-			k, owner := t.connect(), t.connectFor(time.Millisecond)
-			owner.create(t.path("n"), nil, proto.FlagEphemeral)
-			k.watch(opGet(t.path("n")), opChildren(t.path("")))
-			owner.hangUp()
-			k.timeout += 10 * time.Duration(owner.Session.Timeout) * time.Millisecond
-			k.event(deleted(t.path("n")), childrenChanged(t.path("")))
-			k.missing(t.path("n"))
 		}),
 	alone(check("watches/root", ">=3.0",
 		"The root's children can be watched like those of any other znode.",
@@ -421,12 +411,6 @@ var watchChecks = []Check{
 				k.event(dataChanged(p))
 			}
 			k.noEvent()
-		}),
-	check("watches/setWatches, undecodable", ">=3.0",
-		"A setWatches that cannot be decoded fails with MarshallingError, and the connection stays open.",
-		func(t *trial, k *conn) {
-			k.want(proto.MarshallingError, req(proto.OpSetWatches, raw{1, 2, 3}))
-			k.ping()
 		}),
 	check("watches/checkWatches", ">=3.5",
 		"checkWatches of type 1 finds a watch of children, of type 2 one of data or existence, and of type 3 any; if there is none it fails with NoWatcher. It changes nothing.",
@@ -535,15 +519,4 @@ func checkOthers(t *trial, found bool) {
 		t.equal("whether the watch is found", b.watches(t.path(""), watcher), found)
 	}
 	b.want(proto.NoWatcher, opRemoveWatches(t.path(""), watcherAny))
-}
-
-// watchesLost resumes a session whose connection had watches.
-func watchesLost(t *trial, k, w *conn) {
-	n := k.create(t.path("n"), nil, 0)
-	k.watch(opGet(n), opChildren(n))
-	k.hangUp()
-	k = t.resume(k.Session)
-	w.set(n, nil, -1)
-	w.delete(n, -1)
-	k.noEvent()
 }
