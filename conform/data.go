@@ -14,17 +14,8 @@ func (t *trial) sloppy() []string {
 }
 
 var dataChecks = []Check{
-	check("data/get", ">=3.0",
-		"getData returns the data, and the same Stat as exists.",
-		func(t *trial, k *conn) {
-			k.create(t.path("x"), []byte("some data"), 0)
-			data, stat := k.get(t.path("x"))
-			t.equal("the data", string(data), "some data")
-			t.equal("dataLength", stat.DataLength, int32(9))
-			t.equal("the Stat", stat, k.stat(t.path("x")))
-		}),
 	check("data/any bytes", ">=3.0",
-		"Data may consist of any bytes and is returned unchanged.",
+		"Data may consist of any bytes and is returned unchanged by getData, with the same Stat as by exists.",
 		func(t *trial) {
 			all := make([]byte, 1024)
 			for i := range all {
@@ -35,25 +26,20 @@ var dataChecks = []Check{
 			data, stat := k.get(t.path("x"))
 			t.equal("the data", data, all)
 			t.equal("dataLength", stat.DataLength, int32(1024))
+			t.equal("the Stat", stat, k.stat(t.path("x")))
 			k.set(t.path("x"), all[3:300], -1)
 			data, _ = k.get(t.path("x"))
 			t.equal("the data", data, all[3:300])
 		}),
-	check("data/null in create", ">=3.0",
-		"Null data is stored as null, with length 0.",
+	check("data/null and empty in create", ">=3.0",
+		"Null data is stored as null, and empty data as empty, both with length 0.",
 		func(t *trial, k *conn) {
-			k.make(t.path("x"))
-			data, stat := k.get(t.path("x"))
-			t.equal("the data", data, []byte(nil))
-			t.equal("dataLength", stat.DataLength, int32(0))
-		}),
-	check("data/empty in create", ">=3.0",
-		"Empty data is stored as empty, not as null.",
-		func(t *trial, k *conn) {
-			k.create(t.path("x"), []byte{}, 0)
-			data, stat := k.get(t.path("x"))
-			t.equal("the data", data, []byte{})
-			t.equal("dataLength", stat.DataLength, int32(0))
+			for name, want := range map[string][]byte{"null": nil, "empty": {}} {
+				k.create(t.path(name), want, 0)
+				data, stat := k.get(t.path(name))
+				t.equal("the data", data, want)
+				t.equal("dataLength", stat.DataLength, int32(0))
+			}
 		}),
 	check("data/null and empty in setData", ">=3.0",
 		"setData stores null and empty data as given, and both count as changes.",

@@ -172,7 +172,7 @@ var faults = []struct {
 	{"version starts at 1", "create/persistent", body(proto.OpExists, func(s *proto.Stat) { s.Version++ })},
 	{"a version that is never read", "order/event before new data", body(proto.OpExists, func(s *proto.Stat) { s.Version++ })},
 	{"a container's owner", "containers and ttl/container", body(proto.OpCreateContainer, func(r *proto.PathStatReply) { r.Stat.EphemeralOwner = math.MinInt64 })},
-	{"null data", "data/null in create", body(proto.OpGetData, func(r *proto.DataReply) { r.Data = append([]byte{}, r.Data...) })},
+	{"null data", "data/null and empty in create", body(proto.OpGetData, func(r *proto.DataReply) { r.Data = append([]byte{}, r.Data...) })},
 	{"paths for names", "children/names", body(proto.OpGetChildren, func(r *proto.ChildrenReply) {
 		for i := range r.Names {
 			r.Names[i] = "/" + r.Names[i]

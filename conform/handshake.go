@@ -228,18 +228,11 @@ var handshakeChecks = []Check{
 			q := rawclient.NewSession(30 * time.Second)
 			q.HasReadOnly = false
 			whole := q.Append(nil)
-			for _, n := range []int{1, 4, 12, 16, 24, 27, 28, 43} {
+			for _, n := range []int{0, 1, 4, 12, 16, 24, 27, 28, 43} {
 				k := t.dial()
 				k.sendFrame(whole[:n])
 				k.closed()
 			}
-		}),
-	check("handshake/empty frame", ">=3.0",
-		"An empty frame in place of the ConnectRequest closes the connection without a reply.",
-		func(t *trial) {
-			k := t.dial()
-			k.write(jute.AppendInt(nil, 0), "a frame of length 0")
-			k.closed()
 		}),
 	check("handshake/frame length", ">=3.0",
 		"A first frame whose length is negative or above the limit closes the connection without a reply.",

@@ -83,19 +83,6 @@ var orderChecks = []Check{
 				t.equal("the number of children", len(f.Body.(*proto.ChildrenReply).Names), int(i+1))
 			}
 		}),
-	check("order/sequential creates", ">=3.0",
-		"Sequential creates sent without waiting for replies are numbered in the order in which they were sent.",
-		func(t *trial, k *conn) {
-			const n = 100
-			for range n {
-				k.queue(opCreate(t.path("s"), nil, proto.FlagEphemeralSeq))
-			}
-			k.flush()
-			for i := range int32(n) {
-				f := k.answers(proto.OK)
-				t.equal("the path", f.Body, proto.Record(&proto.PathReply{Path: fmt.Sprintf("%s%010d", t.path("s"), i)}))
-			}
-		}),
 	check("order/event before the own reply", ">=3.0",
 		"The event of a connection's own write comes right before the write's reply.",
 		func(t *trial, k *conn) {

@@ -21,17 +21,6 @@ var sessionChecks = []Check{
 			t.equal("the answer", b.Session, a.Session)
 			b.ping()
 		}),
-	check("sessions/resume keeps ephemerals", ">=3.0",
-		"Ephemeral znodes outlive their session's connection, and still belong to the session after it is resumed.",
-		func(t *trial, a *conn) {
-			a.create(t.path("x"), nil, proto.FlagEphemeral)
-			a.hangUp()
-			t.equal("the owner, seen by another", t.connect().stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
-			b := t.resume(a.Session)
-			t.equal("the owner", b.stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
-			b.closeSession()
-			t.connect().missing(t.path("x"))
-		}),
 	check("sessions/resume loses watches", ">=3.0",
 		"Watches end with their connection, even though the session continues.",
 		func(t *trial, k, w *conn) {
@@ -120,14 +109,18 @@ var sessionChecks = []Check{
 			}
 		}),
 	check("sessions/hanging up", ">=3.0",
-		"A connection that ends without closeSession leaves the session open, and other sessions do not notice.",
+		"A connection that ends without closeSession leaves the session open, with its ephemeral znodes, also when it is resumed. Other sessions do not notice.",
 		func(t *trial, a, b *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			b.watch(opExists(t.path("x")))
 			a.hangUp()
 			b.noEvent()
-			b.stat(t.path("x"))
-			t.resume(a.Session).closeSession()
+			c := t.resume(a.Session)
+			b.noEvent()
+			for _, k := range []*conn{b, c} {
+				t.equal("the owner", k.stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
+			}
+			c.closeSession()
 			b.event(deleted(t.path("x")))
 		}),
 	check("sessions/expiry", ">=3.0",

@@ -219,21 +219,15 @@ var watchChecks = []Check{
 			doSet(w, n)
 			k.noEvent()
 		}),
-	check("watches/failed getData", ">=3.0",
-		"getData of a missing znode sets no watch.",
+	check("watches/failed reads", ">=3.3",
+		"getData and getChildren of a missing znode set no watch.",
 		func(t *trial, k *conn) {
-			k.want(proto.NoNode, watching(opGet(t.path("n"))))
-			k.make(t.path("n"))
-			k.set(t.path("n"), nil, -1)
-			k.noEvent()
-		}),
-	check("watches/failed getChildren", ">=3.3",
-		"getChildren of a missing znode sets no watch.",
-		func(t *trial, k *conn) {
-			k.want(proto.NoNode, watching(opChildren(t.path("n"))), watching(opChildren2(t.path("n"))))
-			k.make(t.path("n"), t.path("n/c"))
-			k.delete(t.path("n/c"), -1)
-			k.delete(t.path("n"), -1)
+			n := t.path("n")
+			k.want(proto.NoNode, watching(opGet(n)), watching(opChildren(n)), watching(opChildren2(n)))
+			k.make(n, n+"/c")
+			k.set(n, nil, -1)
+			k.delete(n+"/c", -1)
+			k.delete(n, -1)
 			k.noEvent()
 		}),
 	check("watches/no permission", ">=3.0",
