@@ -41,17 +41,15 @@ type Check struct {
 }
 
 // Group returns the group of the check: its name up to the slash.
-func (k *Check) Group() string { return group(k.Name) }
+func (k *Check) Group() string {
+	group, _, _ := strings.Cut(k.Name, "/")
+	return group
+}
 
 // Applies reports whether a version of ZooKeeper behaves so. It reads In: alternatives that are
 // separated by "|", each a list of conditions that must all hold. A condition is ">=3.9.2",
 // "<3.9", "debian" for Debian's patched 3.8.0, or "!debian" for every other version.
 func (k *Check) Applies(v Version) bool { return v.in(k.In) }
-
-func group(name string) string {
-	g, _, _ := strings.Cut(name, "/")
-	return g
-}
 
 // Feature is something that an endpoint may lack or hide.
 type Feature string
@@ -210,7 +208,7 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		wg.Wait()
 	}
-	r := &Report{Version: s.version.String(), Claims: s.claims, Results: results, Took: time.Since(began)}
+	r := &Report{Version: s.version.String(), Claims: s.claims, Results: results, Seconds: time.Since(began).Seconds()}
 	if why := s.tidy(ctx); why != "" {
 		r.Left = why
 	}
@@ -371,7 +369,7 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 		}
 		r.Ops = t.ops()
 		t.end()
-		r.Took = time.Since(began)
+		r.Seconds = time.Since(began).Seconds()
 	}
 	if r.Status == NotRun {
 		return r

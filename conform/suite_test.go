@@ -153,8 +153,8 @@ func TestReport(t *testing.T) {
 
 // TestFormats: programs read these outputs.
 func TestFormats(t *testing.T) {
-	r := &Report{Version: "3.9.5", Claims: "3.9.5-<x>", Took: 1234567891 * time.Nanosecond, Left: "/a & /b", Results: []Result{
-		{Name: "a/b", Group: "a", Says: "It <works>.", In: ">=3.9", Status: Failed, Why: "no", Exchange: []string{"A > x"}, Ops: []string{"create"}, Took: 1500 * time.Microsecond},
+	r := &Report{Version: "3.9.5", Claims: "3.9.5-<x>", Seconds: 1.234567891, Left: "/a & /b", Results: []Result{
+		{Name: "a/b", Group: "a", Says: "It <works>.", In: ">=3.9", Status: Failed, Why: "no", Exchange: []string{"A > x"}, Ops: []string{"create"}, Seconds: 0.0015},
 		{Name: "c/d", Group: "c", Says: "It is.", In: "<3.9", Status: OtherVersion},
 	}}
 	var text, junit bytes.Buffer
