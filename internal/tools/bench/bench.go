@@ -10,10 +10,9 @@ package bench
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -219,12 +218,14 @@ func (r *Run) forget(nc net.Conn) {
 }
 
 // open opens a session on one of the target's servers.
-func (r *Run) open(i int) (*rawclient.Client, error) {
+func (r *Run) open(i int) (*rawclient.Client, error) { return r.openWithin(i, frameTimeout) }
+
+func (r *Run) openWithin(i int, patience time.Duration) (*rawclient.Client, error) {
 	nc, err := r.dial(i)
 	if err != nil {
 		return nil, err
 	}
-	c, err := rawclient.OpenWithin(nc, sessionTimeout, frameTimeout)
+	c, err := rawclient.OpenWithin(nc, sessionTimeout, patience)
 	if err != nil {
 		r.forget(nc)
 		return nil, fmt.Errorf("no session: %w", err)
@@ -390,7 +391,7 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 		}
 		root := ""
 		if t.Workloads == nil {
-			root = t.Chroot + "/bench-" + random()
+			root = fmt.Sprintf("%s/bench-%08x", t.Chroot, rand.Uint32())
 			if err := m.admin(ctx, t, func(c *rawclient.Client) error { _, err := c.Create(root, nil, 0); return err }); err != nil {
 				m.cleanUp()
 				return nil, fmt.Errorf("%s: %w", t.Name, err)
@@ -415,12 +416,6 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 	m.cleanUp()
 	m.report.finish(time.Since(m.began))
 	return m.report, nil
-}
-
-func random() string {
-	b := make([]byte, 4)
-	rand.Read(b)
-	return hex.EncodeToString(b)
 }
 
 type measuring struct {
