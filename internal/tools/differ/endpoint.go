@@ -93,21 +93,6 @@ const (
 	silent = "no answer"
 )
 
-func (e *endpoint) connect(ctx context.Context, n int) error {
-	nc, err := e.dial(ctx)
-	if err != nil {
-		return err
-	}
-	e.conns[n] = &conn{nc: nc, r: bufio.NewReader(nc)}
-	return nil
-}
-
-func (e *endpoint) close() {
-	for _, c := range e.conns {
-		c.nc.Close()
-	}
-}
-
 func (e *endpoint) blanks(r *run) *blanks {
 	return &blanks{root: r.root, newest: r.newest, zxid: func(n int) int64 { return e.zxid(e.step(e.last) + int64(n)) }, session: func(n int) (int64, []byte) {
 		s, ok := e.sessions[n]
@@ -210,11 +195,6 @@ func (e *endpoint) zxid(step int64) int64 {
 		}
 	}
 	return z
-}
-
-func (e *endpoint) skip(z int64) {
-	i, _ := slices.BinarySearch(e.skipped, z)
-	e.skipped = slices.Insert(e.skipped, i, z)
 }
 
 // stat makes a Stat comparable: it converts zxids to steps, and replaces times with 0 if
