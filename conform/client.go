@@ -160,10 +160,8 @@ func (t *trial) ops() (names []string) {
 
 // wait sleeps for d, or ends the check when the context ends.
 func (t *trial) wait(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-t.ctx.Done():
 		t.failf("%v", t.ctx.Err())
 	}

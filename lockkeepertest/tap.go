@@ -497,11 +497,9 @@ func (t *tap) trickle(frame []byte, pause time.Duration) error {
 		if _, err := t.Conn.Write(frame[i : i+1]); err != nil {
 			return err
 		}
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-t.done:
-			timer.Stop()
 			return net.ErrClosed
 		}
 	}

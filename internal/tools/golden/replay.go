@@ -295,10 +295,8 @@ func (p *player) leftover() error {
 }
 
 func (p *player) sleep(d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-p.ctx.Done():
 		return p.ctx.Err()
