@@ -65,7 +65,6 @@ type Network struct {
 
 type link struct{ from, to string }
 
-// state is the state of a link.
 type state struct {
 	cut  bool
 	shut bool      // no connection can be made in this direction
@@ -762,7 +761,6 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// take reads what has arrived.
 func (h *half) take(p []byte, now time.Time) (n int) {
 	for n < len(p) && len(h.chunks) > 0 && h.chunks[0].err == nil && !now.Before(h.chunks[0].at) {
 		c := &h.chunks[0]

@@ -567,7 +567,6 @@ func believesUntil(p *Span, answered []answer) time.Duration {
 	return until
 }
 
-// answer is the answer to a client's request or handshake.
 type answer struct {
 	call, ret time.Duration
 	server    int
@@ -619,7 +618,6 @@ type due struct {
 	path  string
 }
 
-// watchCheck checks the events of sessions.
 type watchCheck struct {
 	c           *checker
 	data, child triggers // by path

@@ -71,7 +71,6 @@ func (s *sim) setUp() bool {
 	return true
 }
 
-// work starts the clients.
 func (s *sim) work() {
 	r := s.stream(5)
 	timeout := func() time.Duration { return 4*time.Second + time.Duration(r.IntN(6000))*time.Millisecond }
@@ -117,7 +116,6 @@ func (s *sim) work() {
 	}
 }
 
-// pause waits between two requests.
 func (c *client) pause(most time.Duration) {
 	c.s.sleep(time.Duration(c.rng.Float64() * float64(most) * c.s.opts.Pace))
 }

@@ -200,7 +200,6 @@ func (r *Run) share(i, n int) int {
 	return share
 }
 
-// dial connects to one of the target's servers.
 func (r *Run) dial(i int) (net.Conn, error) {
 	nc, err := r.Target.dial(r.ctx, i)
 	if err == nil {
@@ -217,7 +216,6 @@ func (r *Run) forget(nc net.Conn) {
 	r.mu.Unlock()
 }
 
-// open opens a session on one of the target's servers.
 func (r *Run) open(i int) (*rawclient.Client, error) { return r.openWithin(i, frameTimeout) }
 
 func (r *Run) openWithin(i int, patience time.Duration) (*rawclient.Client, error) {
@@ -233,7 +231,6 @@ func (r *Run) openWithin(i int, patience time.Duration) (*rawclient.Client, erro
 	return c, nil
 }
 
-// end closes a session and its connection.
 func (r *Run) end(c *rawclient.Client) {
 	if c.CloseSession() == nil { // otherwise the session expires
 		r.ended.Add(1)
@@ -469,7 +466,6 @@ func (m *measuring) limit() time.Duration {
 	return min(max(left/time.Duration(max(m.left, 1))/3, 10*time.Millisecond), m.o.Time) // setup and cleanup take the rest
 }
 
-// one does one measurement on target i.
 func (m *measuring) one(ctx context.Context, w Workload, i int, warming bool) Result {
 	t := m.o.Targets[i]
 	r := &Run{Target: t, ctx: ctx, o: m.o, name: w.Name, limit: m.limit(), ops: m.o.Ops, conns: map[net.Conn]bool{}, fails: map[string]int64{}}

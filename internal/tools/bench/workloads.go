@@ -326,7 +326,6 @@ func remove(r *Run, s shape) error {
 	})
 }
 
-// readZnodes is the number of znodes that are read.
 const readZnodes = 1000
 
 func (r *Run) library(clients []*rawclient.Client) error {

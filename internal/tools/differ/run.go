@@ -317,7 +317,6 @@ func name(f *wire.Frame) string {
 	return "the reply to " + wire.OpName(f.Op)
 }
 
-// same reports whether two comparable frames are equal.
 func same(a, b *wire.Frame) bool {
 	return a.Kind == b.Kind && a.Xid == b.Xid && a.Op == b.Op && a.Known == b.Known && a.Zxid == b.Zxid && a.Code == b.Code &&
 		(a.Err == nil) == (b.Err == nil) && (a.Body == nil) == (b.Body == nil) && bytes.Equal(a.Rest, b.Rest) &&

@@ -39,10 +39,8 @@ type ServerError struct {
 	Err    error
 }
 
-// wordPatience limits the time of one word.
 const wordPatience = 5 * time.Second
 
-// maxAnswer limits the length of an answer.
 const maxAnswer = 64 << 20
 
 // Ask sends these words, of cons, dump, wchp and wchs, to the servers, once to each that may have
@@ -115,7 +113,6 @@ func (w *Words) KnowMembers(config string) {
 // Complete reports whether all servers have answered a word.
 func (w *Words) Complete(word string) bool { return w.all && len(w.Refused[word]) == 0 }
 
-// fourLetters returns a server's answer to a word.
 func fourLetters(ctx context.Context, dialer *connect.Dialer, server, word string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wordPatience)
 	defer cancel()

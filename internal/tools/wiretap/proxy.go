@@ -217,7 +217,6 @@ func (c *conn) close() {
 	}
 }
 
-// reset closes TCP connections with a reset.
 func reset(conns ...net.Conn) {
 	for _, nc := range conns {
 		for {
@@ -313,7 +312,6 @@ func (c *conn) took(from int, b []byte) {
 	}
 }
 
-// piece reports a piece of a stream as an event.
 func (c *conn) piece(from int, piece piece) {
 	e := Event{Kind: piece.kind, FromClient: from == fromClient, Bytes: piece.bytes, Size: piece.size}
 	if piece.kind == Framed {

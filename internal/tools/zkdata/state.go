@@ -120,7 +120,6 @@ func (s *State) Kind(n *Node) znode.Kind {
 // TTL returns the TTL in ms of a znode of kind [znode.TTL].
 func (n *Node) TTL() int64 { return n.Owner & maxTTL }
 
-// put adds or replaces a znode.
 func (s *State) put(path string, n *Node) {
 	if old := s.nodes[path]; old != nil {
 		s.forget(path, old)

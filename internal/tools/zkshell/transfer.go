@@ -134,7 +134,6 @@ func (s *Shell) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// progress shows how much is done.
 func (s *Shell) progress(done, total int) {
 	switch {
 	case s.cfg.Progress == nil:
@@ -154,7 +153,6 @@ func (s *Shell) endProgress() {
 	}
 }
 
-// found is a znode that was read.
 type found struct {
 	path     string
 	data     proto.DataReply
@@ -373,7 +371,6 @@ const (
 	writingBytes = 4 << 20
 )
 
-// importing is an import in progress.
 type importing struct {
 	s          *Shell
 	root       string
@@ -389,7 +386,6 @@ type importing struct {
 	zxid    int64 // of the last znode that was created
 }
 
-// creation is a znode that is being created.
 type creation struct {
 	path string
 	q    proto.CreateRequest // without its path
@@ -564,7 +560,6 @@ func (i *importing) existing(ctx context.Context, c creation) error {
 	return nil
 }
 
-// tree prints a subtree, one znode in each line.
 func tree(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	root := "/"
 	if len(p.args) > 0 {
