@@ -3,7 +3,6 @@ package lockscan
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"regexp"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 )
 
 // Client is what a server reports about a session's connection.
@@ -40,8 +40,6 @@ type ServerError struct {
 }
 
 const wordPatience = 5 * time.Second
-
-const maxAnswer = 64 << 20
 
 // Ask sends these words, of cons, dump, wchp and wchs, to the servers, once to each that may have
 // several names in the list.
@@ -120,14 +118,9 @@ func fourLetters(ctx context.Context, dialer *connect.Dialer, server, word strin
 	if err != nil {
 		return "", err
 	}
-	defer nc.Close()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
-	if _, err := io.WriteString(nc, word); err != nil {
-		return "", err
-	}
-	b, err := io.ReadAll(io.LimitReader(nc, maxAnswer))
-	text := string(b)
+	text, err := rawclient.Word(nc, word, wordPatience)
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()

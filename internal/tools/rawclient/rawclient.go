@@ -294,6 +294,6 @@ func Word(nc net.Conn, word string, limit time.Duration) (string, error) {
 	if _, err := io.WriteString(nc, word); err != nil {
 		return "", err
 	}
-	answer, err := io.ReadAll(nc)
+	answer, err := io.ReadAll(io.LimitReader(nc, maxFrame))
 	return string(answer), err
 }

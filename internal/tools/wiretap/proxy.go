@@ -286,7 +286,8 @@ func (c *conn) took(from int, b []byte) {
 		if from == fromClient && p.InTurn && !s.told {
 			p.await(c)
 		}
-		s.text(b)
+		s.total += len(b)
+		s.held = append(s.held, b[:min(len(b), maxText-len(s.held))]...)
 		if from == fromClient && len(s.held) >= 4 && !s.told {
 			s.told = true
 			c.asked++
@@ -414,12 +415,6 @@ func (s *stream) next(b []byte) (piece, []byte) {
 	s.total += size
 	s.held, s.have = nil, 0
 	return whole, b[n:]
-}
-
-// text keeps bytes of a text.
-func (s *stream) text(b []byte) {
-	s.total += len(b)
-	s.held = append(s.held, b[:min(len(b), maxText-len(s.held))]...)
 }
 
 // isWord reports whether a connection starts with a four-letter word. As the length of

@@ -256,10 +256,7 @@ func (s *Shell) walk(ctx context.Context, root, last string, do func(rel string,
 // export writes a subtree to a file. If the file is the beginning of such an export, it
 // continues it.
 func export(s *Shell, ctx context.Context, p *parsed) (result fields, err error) {
-	name, root := p.args[0], "/"
-	if len(p.args) > 1 {
-		root = p.args[1]
-	}
+	name, root := p.args[0], p.arg(1, "/")
 	if err := checked(root); err != nil {
 		return nil, err
 	}
@@ -413,10 +410,7 @@ func importFile(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	if err != nil || json.Unmarshal(line, &head) != nil || head.Format != fileFormat || head.Version != fileVersion {
 		return nil, usage(name + ": it is not an export of znodes of version 1")
 	}
-	i := &importing{s: s, root: head.Path, force: p.has("f"), persistent: p.has("e")}
-	if len(p.args) > 1 {
-		i.root = p.args[1]
-	}
+	i := &importing{s: s, root: p.arg(1, head.Path), force: p.has("f"), persistent: p.has("e")}
 	if err := checked(i.root); err != nil {
 		return nil, err
 	}
@@ -561,10 +555,7 @@ func (i *importing) existing(ctx context.Context, c creation) error {
 }
 
 func tree(s *Shell, ctx context.Context, p *parsed) (fields, error) {
-	root := "/"
-	if len(p.args) > 0 {
-		root = p.args[0]
-	}
+	root := p.arg(0, "/")
 	depth, err := p.integer("d", 32, 1<<31-1)
 	if err != nil {
 		return nil, err
