@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -239,17 +238,11 @@ func ratio(row *bench.Row, f bench.Figure, to int) string {
 	return fmt.Sprintf("**%.2f** (%.2f–%.2f)", x.Ratio, x.Low, x.High)
 }
 
-// show formats a figure with about three digits.
 func show(v float64) string {
-	switch {
-	case v == 0:
+	if v == 0 {
 		return "–"
-	case v >= 100:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
 	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
+	return bench.Number(v)
 }
 
 // svg returns the chart of a part: for the first figure of each workload, how many times as
