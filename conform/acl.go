@@ -173,8 +173,7 @@ var aclChecks = []Check{
 		}),
 	check("acl/takes effect at once", ">=3.0",
 		"A new ACL applies from the next request on, including requests of the connection that set it.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.send(opSetACL(n, []proto.ACL{allow(alice, proto.PermAll)}, 0), opGet(n))
 			k.answers(proto.OK, proto.NoAuth)
 			// ZooKeeper may check a write against the old ACL until setACL is answered.
@@ -355,8 +354,7 @@ var aclChecks = []Check{
 		}),
 	check("acl/precedence in others", ">=3.6",
 		"A missing permission is reported before a wrong version and, in delete, before a missing znode and remaining children, but in setACL after an invalid list.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.make(n+"/c", n+"/c/x")
 			k.setACL(n, []proto.ACL{allow(alice, proto.PermAll)}, -1)
 			bad := []proto.ACL{aclEntry(31, "nobody", "x")}

@@ -170,8 +170,7 @@ var quotaChecks = []Check{
 		})),
 	requires(Quotas, check("quotas/precedence", ">=3.7",
 		"create reports QuotaExceeded after all other errors; setData reports it before a wrong version, but after all others.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.make(n + "/a")
 			k.create(n+"/e", nil, proto.FlagEphemeral)
 			k.make(n + "/locked")

@@ -162,8 +162,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/one-shot", ">=3.0",
 		"A watch fires once; a second change fires it only if it was set again.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.set(n, nil, -1)
 			k.make(n + "/c")
@@ -192,8 +191,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/data and children, delete", ">=3.0",
 		"A connection that watches both data and children of a znode gets one event when it is deleted, and both watches are used up.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.delete(n, -1)
 			k.event(deleted(n))
@@ -438,8 +436,7 @@ var watchChecks = []Check{
 		func(t *trial) { checkOthers(t, true) }),
 	check("watches/removeWatches", ">=3.5",
 		"removeWatches of type 1 removes a watch of children, and of type 2 one of data or existence, without an event.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.removeWatches(n, watcherData)
 			k.want(proto.NoWatcher, opRemoveWatches(n, watcherData))
@@ -460,8 +457,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/removeWatches, any", ">=3.5",
 		"removeWatches of type 3 removes the watches of both kinds, or the only one.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.removeWatches(n, watcherAny)
 			k.make(n + "/c")
