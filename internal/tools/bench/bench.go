@@ -15,6 +15,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -381,8 +382,9 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 	if o.Progress == nil {
 		o.Progress = func(int, int, string, bool) {}
 	}
-	m := &measuring{o: &o, began: time.Now(), report: newReport(&o)}
+	m := &measuring{o: &o, began: time.Now(), report: &Report{Turns: o.Turns, Cores: runtime.NumCPU(), Rows: []*Row{}}}
 	for _, t := range o.Targets {
+		m.report.Targets = append(m.report.Targets, t.Name)
 		if _, err := t.usage(); err != nil {
 			return nil, err
 		}

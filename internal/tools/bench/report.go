@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -231,14 +230,6 @@ func (r *Report) Faults() (n int) {
 		}
 	}
 	return n
-}
-
-func newReport(o *Options) *Report {
-	r := &Report{Turns: o.Turns, Cores: runtime.NumCPU(), Rows: []*Row{}}
-	for _, t := range o.Targets {
-		r.Targets = append(r.Targets, t.Name)
-	}
-	return r
 }
 
 func (r *Report) finish(took time.Duration) {
