@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
-	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -53,16 +52,6 @@ func parseVersion(srvr string) (v Version) {
 		return v
 	}
 	return Version{text, number, strings.Contains(text, "lockkeeper")}
-}
-
-// askVersion asks an endpoint for its version. It is not an error if the endpoint does not report one.
-func askVersion(ctx context.Context, dial Dial, patience time.Duration) (Version, error) {
-	nc, err := dial(ctx)
-	if err != nil {
-		return Version{}, err
-	}
-	answer, err := rawclient.Word(nc, "srvr", patience)
-	return parseVersion(answer), err
 }
 
 // endpoint is the state of one of the two servers during a run.
