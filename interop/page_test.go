@@ -392,10 +392,7 @@ func (p *page) write(docs string) error {
 // TestReadmeFigures checks that the README has the figures of docs/performance.md. With -rewrite it
 // updates the README.
 func TestReadmeFigures(t *testing.T) {
-	page, err := os.ReadFile("../docs/performance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("../docs/performance.md"))(t)
 	text := readmeFigures(string(page))
 	for _, r := range readmeRows {
 		if !strings.Contains(text, "| "+r.title+" |") {
@@ -437,21 +434,12 @@ func TestPage(t *testing.T) {
 	}
 	dir := t.TempDir()
 	docs := filepath.Join(dir, "docs")
-	if err := os.Mkdir(docs, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(docs, 0o755))
 	readme := filepath.Join(dir, "README.md")
-	if err := os.WriteFile(readme, []byte("a\n<!-- performance -->\nold\n<!-- end of performance -->\nb\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.write(docs); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(readme, []byte("a\n<!-- performance -->\nold\n<!-- end of performance -->\nb\n"), 0o644))
+	check(t, p.write(docs))
 	for file, golden := range map[string]string{"docs/performance.md": "page.md", "docs/performance-3.svg": "page.svg", "README.md": "page-readme.md"} {
-		text, err := os.ReadFile(filepath.Join(dir, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(filepath.Join(dir, file)))(t)
 		testkit.GeneratedFile(t, filepath.Join("testdata", golden), string(text))
 	}
 }
