@@ -11,7 +11,11 @@ import (
 func TestAppend(t *testing.T) {
 	for _, s := range loadAll(t) {
 		want := testkit.Must(os.ReadFile("../../../testdata/golden/" + s.Name + ".txt"))(t)
-		if got := s.Append(nil); string(got) != string(want) {
+		got := s.AppendHeader(nil)
+		for i := range s.Steps {
+			got = s.Steps[i].Append(got)
+		}
+		if string(got) != string(want) {
 			at := firstDiff(got, want)
 			t.Errorf("%s: differs from byte %d: %.80q, should be %.80q", s.Name, at, got[at:], want[at:])
 		}
