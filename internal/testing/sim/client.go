@@ -577,7 +577,7 @@ func (o *Op) decode(f *rawclient.Frame) error {
 	}
 	err := f.Decode(r)
 	o.GotPath, o.GotData, o.GotChildren = path.Path+made.Path, unpadded(data.Data), children.Names
-	o.GotVersion, o.GotCzxid, o.GotMzxid = data.Stat.Version, data.Stat.Czxid, data.Stat.Mzxid
+	o.GotVersion, o.GotCzxid = data.Stat.Version, data.Stat.Czxid
 	for _, x := range multi.Results { // the reply's own code is OK even if one failed
 		o.Err = cmp.Or(o.Err, x.Code)
 	}

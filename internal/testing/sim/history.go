@@ -58,7 +58,6 @@ type Outcome struct {
 	GotPath, GotData string
 	GotVersion       int32
 	GotCzxid         int64
-	GotMzxid         int64
 	GotChildren      []string
 }
 
