@@ -74,8 +74,20 @@ func needs(q func(path string) request, enough ...int32) func(*trial) {
 
 var aclChecks = []Check{
 	check("acl/reads", ">=3.3",
-		"getData, getChildren and getChildren2 need READ on the znode; no other permission suffices.",
-		readsNeedRead),
+		"getData, getChildren and getChildren2 need READ on the znode; no other permission suffices. They need none on its children.",
+		func(t *trial, k *conn) {
+			k.auth("digest", alice+":"+alice)
+			k.createACL(t.path("closed"), nil, []proto.ACL{allow(alice, proto.PermAll), allowAll(proto.PermAll &^ proto.PermRead)}, 0)
+			k.createACL(t.path("open"), nil, []proto.ACL{allow(alice, proto.PermAll), allowAll(proto.PermRead)}, 0)
+			k.createACL(t.path("open/x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
+			other := t.connect()
+			for _, op := range []proto.OpCode{proto.OpGetData, proto.OpGetChildren, proto.OpGetChildren2} {
+				other.want(proto.NoAuth, opRead(op, t.path("closed")))
+				other.want(proto.NoNode, opRead(op, t.path("closed/none")))
+				other.do(opRead(op, t.path("open")))
+			}
+			t.equal("the children", other.children(t.path("open")), []string{"x"})
+		}),
 	check("acl/getAllChildrenNumber", ">=3.6",
 		"getAllChildrenNumber needs READ on the znode, but no permission on the znodes below it.",
 		func(t *trial) {
@@ -94,9 +106,6 @@ var aclChecks = []Check{
 	check("acl/delete", ">=3.0",
 		"delete needs DELETE on the parent; no other permission suffices.",
 		needs(func(p string) request { return opDelete(p+"/c", -1) }, proto.PermDelete)),
-	check("acl/delete, own ACL", ">=3.0",
-		"The ACL of the znode itself does not matter when it is deleted.",
-		ownACL),
 	check("acl/setACL", ">=3.0",
 		"setACL needs ADMIN on the znode; no other permission suffices.",
 		needs(func(p string) request { return opSetACL(p, proto.OpenACL, -1) }, proto.PermAdmin)),
@@ -113,6 +122,7 @@ var aclChecks = []Check{
 			k := t.connect()
 			n := k.protect("n", allowAll(proto.PermAll&^proto.PermRead))
 			k.want(proto.NoAuth, watching(opExists(n)))
+			k.missing(n + "/x")
 			k.setACL(n, proto.OpenACL, -1)
 			k.set(n, nil, -1)
 			k.noEvent()
@@ -163,8 +173,7 @@ var aclChecks = []Check{
 		}),
 	check("acl/takes effect at once", ">=3.0",
 		"A new ACL applies from the next request on, including requests of the connection that set it.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.send(opSetACL(n, []proto.ACL{allow(alice, proto.PermAll)}, 0), opGet(n))
 			k.answers(proto.OK, proto.NoAuth)
 			// ZooKeeper may check a write against the old ACL until setACL is answered.
@@ -287,14 +296,16 @@ var aclChecks = []Check{
 		"An empty list fails with InvalidACL.",
 		func(t *trial, k *conn) {
 			k.want(proto.InvalidACL, opCreateACL(t.path("n"), nil, noACL, 0), opSetACL(t.path(""), noACL, -1))
+			k.missing(t.path("n"))
 			k.hasACL(t.path(""), proto.OpenACL)
 		}),
-	check("acl/null", ">=3.6",
-		"A null list fails with InvalidACL.",
-		func(t *trial) { nullACL(t, proto.InvalidACL) }),
 	check("acl/null, older versions", "<3.6",
 		"A null list fails with MarshallingError.",
-		func(t *trial) { nullACL(t, proto.MarshallingError) }),
+		func(t *trial, k *conn) {
+			k.want(proto.MarshallingError, req(proto.OpCreate, body(t.path("n"), -1, -1, 0)), req(proto.OpSetACL, body(t.path(""), -1, -1)))
+			k.missing(t.path("n"))
+			k.hasACL(t.path(""), proto.OpenACL)
+		}),
 	check("acl/invalid ids", ">=3.4",
 		"An id that its scheme does not allow fails with InvalidACL: world allows only anyone, and digest only USER:DIGEST with one colon.",
 		func(t *trial, k *conn) {
@@ -341,26 +352,13 @@ var aclChecks = []Check{
 			k.want(proto.BadVersion, opSetACL(n, proto.OpenACL, 1))
 			t.equal("the Stat", k.stat(n), s)
 		}),
-	check("acl/precedence in create", ">=3.4",
-		"create reports an invalid list before a missing parent, that before a missing permission, and that before an existing znode.",
-		func(t *trial, k *conn) {
-			bad := []proto.ACL{aclEntry(31, "nobody", "x")}
-			n := k.create(t.path("n"), nil, 0)
-			k.make(n + "/c")
-			k.setACL(n, []proto.ACL{allowAll(proto.PermRead)}, -1)
-			k.want(proto.InvalidACL, opCreateACL(t.path("no/parent"), nil, bad, 0))
-			k.want(proto.InvalidACL, opCreateACL(n+"/c", nil, bad, 0))
-			k.want(proto.NoNode, opCreate(n+"/no/parent", nil, 0))
-			k.want(proto.NoAuth, opCreate(n+"/c", nil, 0))
-		}),
 	check("acl/precedence in others", ">=3.6",
-		"A missing permission is reported before a wrong version and, in delete, before a missing znode, but in setACL after an invalid list.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
-			k.make(n + "/c")
+		"A missing permission is reported before a wrong version and, in delete, before a missing znode and remaining children, but in setACL after an invalid list.",
+		func(t *trial, k *conn, n string) {
+			k.make(n+"/c", n+"/c/x")
 			k.setACL(n, []proto.ACL{allow(alice, proto.PermAll)}, -1)
 			bad := []proto.ACL{aclEntry(31, "nobody", "x")}
-			k.want(proto.NoAuth, opSet(n, nil, 77), opDelete(n+"/c", 77), opDelete(n+"/missing", -1))
+			k.want(proto.NoAuth, opSet(n, nil, 77), opDelete(n+"/c", 77), opDelete(n+"/c", -1), opDelete(n+"/missing", -1))
 			k.want(proto.NoNode, opDelete(n+"/no/parent", -1))
 			k.want(proto.NoAuth, opSetACL(n, proto.OpenACL, 77))
 			k.want(proto.InvalidACL, opSetACL(n, bad, 77), opSetACL(t.path("missing"), bad, -1))
@@ -454,11 +452,3 @@ var aclChecks = []Check{
 
 // noACL is an empty list, which is not a null one.
 var noACL = []proto.ACL{}
-
-func nullACL(t *trial, code proto.Code) {
-	k := t.connect()
-	k.want(code, req(proto.OpCreate, body(t.path("n"), -1, -1, 0)))
-	k.want(code, req(proto.OpSetACL, body(t.path(""), -1, -1)))
-	k.missing(t.path("n"))
-	k.hasACL(t.path(""), proto.OpenACL)
-}

@@ -1,14 +1,23 @@
 package conform
 
-// check returns a check of the suite. Its script may get one or two connections, each with a
-// session of its own.
-func check[S func(*trial) | func(*trial, *conn) | func(_ *trial, _, _ *conn)](name, in, says string, script S) Check {
+// script is what a check does. It may get one or two connections, each with a session of its own, and
+// the path of a znode t.path("n").
+type script interface {
+	func(*trial) | func(*trial, *conn) | func(*trial, *conn, string) | func(_ *trial, _, _ *conn)
+}
+
+func check[S script](name, in, says string, script S) Check {
 	c := Check{Name: name, In: in, Says: says}
 	switch f := any(script).(type) {
 	case func(*trial):
 		c.run = f
 	case func(*trial, *conn):
 		c.run = func(t *trial) { f(t, t.connect()) }
+	case func(*trial, *conn, string):
+		c.run = func(t *trial) {
+			k := t.connect()
+			f(t, k, k.create(t.path("n"), nil, 0))
+		}
 	case func(_ *trial, _, _ *conn):
 		c.run = func(t *trial) { f(t, t.connect(), t.connect()) }
 	}

@@ -66,14 +66,12 @@ func (t *trial) protect(f func()) (why string) {
 
 func (t *trial) failf(format string, args ...any) { panic(failure{fmt.Sprintf(format, args...)}) }
 
-// equal ends the check unless got equals want.
 func (t *trial) equal(what string, got, want any) {
 	if !reflect.DeepEqual(got, want) {
 		t.failf("%s is %s, expected %s", what, show(got), show(want))
 	}
 }
 
-// ensure ends the check unless ok.
 func (t *trial) ensure(ok bool, format string, args ...any) {
 	if !ok {
 		t.failf(format, args...)
@@ -160,10 +158,8 @@ func (t *trial) ops() (names []string) {
 
 // wait sleeps for d, or ends the check when the context ends.
 func (t *trial) wait(d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-t.ctx.Done():
 		t.failf("%v", t.ctx.Err())
 	}
@@ -311,7 +307,6 @@ func (k *conn) push(b []byte) {
 	k.nc.Write(b)
 }
 
-// queuePayload queues a frame for flush.
 func (k *conn) queuePayload(payload []byte) {
 	f := k.talk.FromClient(payload)
 	k.outLog = append(k.outLog, entry{conn: k.name, frame: &f})
@@ -363,7 +358,6 @@ func (k *conn) send(requests ...request) int32 {
 	return xid
 }
 
-// next reads the next frame, a reply or an event.
 func (k *conn) next() *wire.Frame {
 	if k.nc == nil {
 		k.t.failf("%s is closed", k.name)
@@ -501,7 +495,6 @@ func (k *conn) hangUp() {
 	}
 }
 
-// closeSession ends the session and the connection.
 func (k *conn) closeSession() *wire.Frame {
 	f := k.do(request{Op: proto.OpCloseSession})
 	k.closed()

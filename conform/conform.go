@@ -41,17 +41,15 @@ type Check struct {
 }
 
 // Group returns the group of the check: its name up to the slash.
-func (k *Check) Group() string { return group(k.Name) }
+func (k *Check) Group() string {
+	group, _, _ := strings.Cut(k.Name, "/")
+	return group
+}
 
 // Applies reports whether a version of ZooKeeper behaves so. It reads In: alternatives that are
 // separated by "|", each a list of conditions that must all hold. A condition is ">=3.9.2",
 // "<3.9", "debian" for Debian's patched 3.8.0, or "!debian" for every other version.
 func (k *Check) Applies(v Version) bool { return v.in(k.In) }
-
-func group(name string) string {
-	g, _, _ := strings.Cut(name, "/")
-	return g
-}
 
 // Feature is something that an endpoint may lack or hide.
 type Feature string
@@ -210,10 +208,8 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 		}
 		wg.Wait()
 	}
-	r := &Report{Version: s.version.String(), Claims: s.claims, Results: results, Took: time.Since(began)}
-	if why := s.tidy(ctx); why != "" {
-		r.Left = why
-	}
+	r := &Report{Version: s.version.String(), Claims: s.claims, Results: results, Seconds: time.Since(began).Seconds()}
+	r.Left = s.tidy(ctx)
 	return r, nil
 }
 
@@ -261,24 +257,16 @@ func (s *state) prepare(ctx context.Context) error {
 	if s.o.ReapWithin == 0 {
 		s.missing[Reaper] = "the time after which containers are reaped was not given"
 	}
-	var err error
-	s.version = Newest()
-	r := s.attempt(ctx, "srvr", func(t *trial) { s.claims = claimed(t.word("srvr")) })
+	why := s.attempt(ctx, "srvr", func(t *trial) { s.claims = claimed(t.word("srvr")) })
 	if s.claims == "" && s.missing[Words] == "" {
-		s.missing[Words] = "srvr is not answered: " + cmp.Or(r.Why, "no version in it")
+		s.missing[Words] = "srvr is not answered: " + cmp.Or(why, "no version in it")
 	}
-	switch {
-	case s.o.Version != "":
-		if s.version, err = ParseVersion(s.o.Version); err != nil {
-			return err
-		}
-	case s.claims != "":
-		if s.version, err = ParseVersion(s.claims); err != nil {
-			return err
-		}
+	var err error
+	if s.version, err = ParseVersion(cmp.Or(s.o.Version, s.claims, Newest().String())); err != nil {
+		return err
 	}
-	if r = s.attempt(ctx, "root", func(t *trial) { t.connect().create(s.root, nil, 0) }); r.Why != "" {
-		return fmt.Errorf("conform: the endpoint cannot be used: %s", r.Why)
+	if why = s.attempt(ctx, "root", func(t *trial) { t.connect().create(s.root, nil, 0) }); why != "" {
+		return fmt.Errorf("conform: the endpoint cannot be used: %s", why)
 	}
 	s.probe(ctx, Words, func(t *trial) string {
 		if answer := t.word("mntr"); strings.Contains(answer, "not in the whitelist") {
@@ -324,25 +312,20 @@ func (s *state) probe(ctx context.Context, f Feature, try func(*trial) string) {
 		return
 	}
 	why := ""
-	if r := s.attempt(ctx, string(f), func(t *trial) { why = try(t) }); r.Why != "" {
-		why = r.Why
-	}
-	if why != "" {
-		s.missing[f] = why
-	}
+	failed := s.attempt(ctx, string(f), func(t *trial) { why = try(t) })
+	s.missing[f] = cmp.Or(failed, why)
 }
 
-// attempt runs a function that is not a check of the suite.
-func (s *state) attempt(ctx context.Context, name string, run func(*trial)) Result {
+// attempt runs a function that is not a check of the suite. It returns why it failed, or "".
+func (s *state) attempt(ctx context.Context, name string, run func(*trial)) string {
 	t := &trial{ctx: ctx, s: s, name: "prepare/" + name}
 	defer t.end()
-	why := t.protect(func() {
+	return t.protect(func() {
 		if name != "srvr" && name != "root" {
 			t.makeRoot()
 		}
 		run(t)
 	})
-	return Result{Why: why}
 }
 
 func (s *state) check(ctx context.Context, k *Check) Result {
@@ -371,7 +354,7 @@ func (s *state) check(ctx context.Context, k *Check) Result {
 		}
 		r.Ops = t.ops()
 		t.end()
-		r.Took = time.Since(began)
+		r.Seconds = time.Since(began).Seconds()
 	}
 	if r.Status == NotRun {
 		return r
@@ -415,10 +398,10 @@ func (s *state) tidy(ctx context.Context) string {
 		}
 		t.ensure(why == "", "%s", why)
 	})
-	if why == "" {
-		return ""
+	if why != "" {
+		why = s.root + ": " + why
 	}
-	return s.root + ": " + why
+	return why
 }
 
 func claimed(srvr string) string {

@@ -51,7 +51,21 @@ var containerChecks = []Check{
 		}),
 	check("containers and ttl/container's flags", ">=3.5.3",
 		"createContainer creates a container whatever its flags are; a sequential flag adds a number, and an ephemeral flag has no effect.",
-		containerFlags),
+		func(t *trial, k *conn) {
+			for flags, want := range map[int32]string{0: "n0", proto.FlagEphemeral: "n1", proto.FlagContainer: "n4"} {
+				f := k.do(opMake(proto.OpCreateContainer, t.path(want), nil, flags))
+				t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path(want))
+				t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
+			}
+			for _, flags := range []int32{proto.FlagSequential, proto.FlagEphemeralSeq} {
+				number := sequence(k.stat(t.path("")))
+				f := k.do(opMake(proto.OpCreateContainer, t.path("s-"), nil, flags))
+				t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path("s-"+number))
+				t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
+			}
+			k.closeSession()
+			t.equal("the number of children after the session", t.connect().stat(t.path("")).NumChildren, int32(5))
+		}),
 	check("containers and ttl/container's children", ">=3.5.3",
 		"A container may have children of every kind, including containers and ephemeral znodes.",
 		func(t *trial, k *conn) {
@@ -62,13 +76,6 @@ var containerChecks = []Check{
 			k.make(t.path("n/c/p"))
 			t.equal("the children", k.children(t.path("n")), []string{"c", "e", "s-0000000002"})
 		}),
-	requires(TTL, check("containers and ttl/unknown flags", ">=3.5.3",
-		"createContainer with unknown flags, or with those of a TTL znode, fails with BadArguments.",
-		func(t *trial, k *conn) {
-			for _, flags := range []int32{-1, proto.FlagTTL, proto.FlagTTLSequential, 7} {
-				k.want(proto.BadArguments, opMake(proto.OpCreateContainer, t.path("n"), nil, flags))
-			}
-		})),
 	requires(TTL, check("containers and ttl/TTL znode", ">=3.5.3",
 		"createTTL returns the path and the Stat, which is that of a persistent znode, without an owner.",
 		func(t *trial, k *conn) {
@@ -90,13 +97,31 @@ var containerChecks = []Check{
 		})),
 	requires(TTL, check("containers and ttl/TTL bounds", ">=3.5.4",
 		"A TTL is between 1 and 2^40-1 milliseconds; anything else fails with BadArguments.",
-		ttlBounds)),
+		func(t *trial, k *conn) {
+			for _, ttl := range []int64{0, -1, -1 << 63, 1 << 40, 1<<63 - 1} {
+				k.want(proto.BadArguments, opTTL(t.path("n"), proto.FlagTTL, ttl))
+			}
+			k.missing(t.path("n"))
+			k.do(opTTL(t.path("n"), proto.FlagTTL, 1))
+			k.call(opDelete(t.path("n"), -1)) // unless the reaper was faster
+			k.do(opTTL(t.path("m"), proto.FlagTTL, 1<<40-1))
+		})),
 	requires(TTL, check("containers and ttl/TTL without the flag", ">=3.5.3",
 		"createTTL with a TTL but with flags other than 5 and 6 fails with BadArguments.",
-		ttlWithoutFlag)),
+		func(t *trial, k *conn) {
+			for _, flags := range []int32{-1, 0, 1, 2, 3, 4, 7} { // with a TTL of -1, ZooKeeper would accept some, and then crash
+				k.want(proto.BadArguments, opTTL(t.path("n"), flags, 1000))
+			}
+			k.missing(t.path("n"))
+		})),
 	requires(TTL, check("containers and ttl/flag without the TTL", ">=3.5.3",
 		"create and create2 with flag 5 or 6 fail with BadArguments, because they carry no TTL.",
-		flagWithoutTTL)),
+		func(t *trial, k *conn) {
+			for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer} {
+				k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTL))
+				k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTLSequential))
+			}
+		})),
 	requires(TTL, check("containers and ttl/other refusals", ">=3.5.3",
 		"createContainer and createTTL are refused for the same reasons as create.",
 		func(t *trial, k *conn) {
@@ -217,41 +242,4 @@ var containerChecks = []Check{
 			k.sweep()
 			k.stat(n)
 		}))),
-}
-
-// ttlBounds creates TTL znodes with TTLs at the bounds and beyond them.
-func ttlBounds(t *trial, k *conn) {
-	for _, ttl := range []int64{0, -1, -1 << 63, 1 << 40, 1<<63 - 1} {
-		k.want(proto.BadArguments, opTTL(t.path("n"), proto.FlagTTL, ttl))
-	}
-	k.missing(t.path("n"))
-	k.do(opTTL(t.path("n"), proto.FlagTTL, 1))
-	k.call(opDelete(t.path("n"), -1)) // unless the reaper was faster
-	k.do(opTTL(t.path("m"), proto.FlagTTL, 1<<40-1))
-}
-
-// ttlWithoutFlag gives TTLs with the flags of other modes. It gives none of -1, which ZooKeeper would
-// accept, and then crash.
-func ttlWithoutFlag(t *trial, k *conn) {
-	for _, flags := range []int32{-1, 0, 1, 2, 3, 4, 7} {
-		k.want(proto.BadArguments, opTTL(t.path("n"), flags, 1000))
-	}
-	k.missing(t.path("n"))
-}
-
-// containerFlags creates containers with the flags of other modes.
-func containerFlags(t *trial, k *conn) {
-	for flags, want := range map[int32]string{0: "n0", proto.FlagEphemeral: "n1", proto.FlagContainer: "n4"} {
-		f := k.do(opMake(proto.OpCreateContainer, t.path(want), nil, flags))
-		t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path(want))
-		t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
-	}
-	for _, flags := range []int32{proto.FlagSequential, proto.FlagEphemeralSeq} {
-		number := sequence(k.stat(t.path("")))
-		f := k.do(opMake(proto.OpCreateContainer, t.path("s-"), nil, flags))
-		t.equal("the path", f.Body.(*proto.PathStatReply).Path, t.path("s-"+number))
-		t.equal("the owner", f.Body.(*proto.PathStatReply).Stat.EphemeralOwner, int64(0))
-	}
-	k.closeSession()
-	t.equal("the number of children after the session", t.connect().stat(t.path("")).NumChildren, int32(5))
 }

@@ -2,7 +2,6 @@ package conform
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -48,32 +47,6 @@ var createChecks = []Check{
 			k.closeSession()
 			t.connect().missing(got)
 		}),
-	check("create/container", ">=3.5.3",
-		"createContainer returns the path and the Stat, which does not differ from that of a persistent znode.",
-		func(t *trial, k *conn) {
-			f := k.do(opMake(proto.OpCreateContainer, t.path("x"), nil, proto.FlagContainer))
-			k.isNew(f, t.path("x"), 0)
-		}),
-	requires(TTL, check("create/ttl", ">=3.5.4",
-		"createTTL returns the path and the Stat, which does not differ from that of a persistent znode.",
-		func(t *trial, k *conn) {
-			k.isNew(k.do(opTTL(t.path("x"), proto.FlagTTL, 1e6)), t.path("x"), 0)
-		})),
-	requires(TTL, check("create/ttl sequential", ">=3.5.4",
-		"A TTL znode can be sequential.",
-		func(t *trial, k *conn) {
-			k.make(t.path("other"))
-			k.isNew(k.do(opTTL(t.path("x-"), proto.FlagTTLSequential, 1e6)), t.path("x-0000000001"), 0)
-		})),
-	requires(TTL, check("create/ttl bounds", ">=3.5.4",
-		"A TTL of 1 ms and one of 2^40-1 ms are accepted; 0, negative and longer ones fail with BadArguments.",
-		ttlBounds)),
-	requires(TTL, check("create/ttl without TTL mode", ">=3.5.4",
-		"createTTL with a TTL and the flags of another mode fails with BadArguments.",
-		ttlWithoutFlag)),
-	requires(TTL, check("create/TTL mode without ttl", ">=3.5.4",
-		"The flags of TTL znodes fail with BadArguments in operations that carry no TTL.",
-		flagWithoutTTL)),
 	check("create/create2", ">=3.5",
 		"create2 is like create, but also returns the Stat.",
 		func(t *trial, k *conn) {
@@ -90,9 +63,6 @@ var createChecks = []Check{
 			k.create2(t.path("y"), nil, proto.FlagContainer)
 			t.equal("ephemeralOwner", k.stat(t.path("x")).EphemeralOwner, int64(0))
 		}),
-	check("create/other flags in createContainer", ">=3.5.3",
-		"The operation decides the kind: createContainer with the ephemeral flag does not make an ephemeral znode, but the sequential flag adds a number.",
-		containerFlags),
 	check("create/flags", ">=3.5.4",
 		"Flags that belong to no known mode fail with BadArguments.",
 		func(t *trial, k *conn) {
@@ -218,33 +188,6 @@ var createChecks = []Check{
 			for _, name := range []string{"\xff", "a\xc3", "\xc3(", "\x80"} {
 				k.want(proto.BadArguments, opCreate(t.path(name), nil, 0))
 			}
-		}),
-	check("create/long name", ">=3.0",
-		"A name may be as long as a frame allows.",
-		func(t *trial, k *conn) {
-			name := strings.Repeat("n", 100_000)
-			k.create(t.path(name), []byte("x"), 0)
-			t.equal("the children", k.children(t.path("")), []string{name})
-			k.hasData(t.path(name), "x")
-		}),
-	check("create/ACL", ">=3.0",
-		"A znode has the ACL given to its create, entry by entry, and not its parent's.",
-		func(t *trial, k *conn) {
-			k.auth("digest", alice+":"+alice)
-			acl := []proto.ACL{allowAll(proto.PermRead | proto.PermCreate), allow(alice, proto.PermAll), allow(bob, proto.PermWrite)}
-			k.createACL(t.path("x"), nil, acl, 0)
-			k.make(t.path("x/y"))
-			got, stat := k.getACL(t.path("x"))
-			t.equal("the ACL", got, acl)
-			t.equal("the Stat", stat, k.stat(t.path("x")))
-			got, _ = k.getACL(t.path("x/y"))
-			t.equal("the child's ACL", got, proto.OpenACL)
-		}),
-	check("create/empty ACL", ">=3.0",
-		"An empty ACL fails with InvalidACL.",
-		func(t *trial, k *conn) {
-			k.want(proto.InvalidACL, opCreateACL(t.path("x"), nil, noACL, 0))
-			k.missing(t.path("x"))
 		}),
 	check("create/flags before all else", ">=3.5.4",
 		"Invalid flags are reported before an invalid path, an invalid ACL and a missing parent.",
@@ -410,12 +353,4 @@ func (k *conn) isNew(f *wire.Frame, path string, length int32) {
 	k.t.ensure(r.Stat.Ctime > 0, "ctime is %d", r.Stat.Ctime)
 	k.t.equal("the Stat", r.Stat, newStat(f.Zxid, r.Stat.Ctime, length))
 	k.t.equal("the Stat of exists", k.stat(path), r.Stat)
-}
-
-// flagWithoutTTL gives the flags of TTL znodes in operations that carry no TTL.
-func flagWithoutTTL(t *trial, k *conn) {
-	for _, op := range []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer} {
-		k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTL))
-		k.want(proto.BadArguments, opMake(op, t.path("x"), nil, proto.FlagTTLSequential))
-	}
 }

@@ -166,13 +166,13 @@ var faults = []struct {
 	})},
 	{"replies out of order", "order/replies", late(func(f *wire.Frame) bool { return f.Kind == wire.Reply && f.Op == proto.OpSetData })},
 	{"a ping's xid", "sync and ping/ping", change(proto.OpPing, func(f *wire.Frame) { f.Xid = 0 })},
-	{"cversion counts creates", "children/cversion", body(proto.OpExists, func(s *proto.Stat) { s.Cversion = (s.Cversion + s.NumChildren) / 2 })},
+	{"cversion counts creates", "delete/parent's Stat", body(proto.OpExists, func(s *proto.Stat) { s.Cversion = (s.Cversion + s.NumChildren) / 2 })},
 	{"pzxid is czxid", "children/pzxid", body(proto.OpExists, func(s *proto.Stat) { s.Pzxid = s.Czxid })},
 	{"mzxid does not move", "data/set's Stat", body(proto.OpSetData, func(s *proto.Stat) { s.Mzxid = s.Czxid })},
 	{"version starts at 1", "create/persistent", body(proto.OpExists, func(s *proto.Stat) { s.Version++ })},
 	{"a version that is never read", "order/event before new data", body(proto.OpExists, func(s *proto.Stat) { s.Version++ })},
-	{"a container's owner", "create/container", body(proto.OpCreateContainer, func(r *proto.PathStatReply) { r.Stat.EphemeralOwner = math.MinInt64 })},
-	{"null data", "data/null in create", body(proto.OpGetData, func(r *proto.DataReply) { r.Data = append([]byte{}, r.Data...) })},
+	{"a container's owner", "containers and ttl/container", body(proto.OpCreateContainer, func(r *proto.PathStatReply) { r.Stat.EphemeralOwner = math.MinInt64 })},
+	{"null data", "data/null and empty in create", body(proto.OpGetData, func(r *proto.DataReply) { r.Data = append([]byte{}, r.Data...) })},
 	{"paths for names", "children/names", body(proto.OpGetChildren, func(r *proto.ChildrenReply) {
 		for i := range r.Names {
 			r.Names[i] = "/" + r.Names[i]

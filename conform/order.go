@@ -83,22 +83,18 @@ var orderChecks = []Check{
 				t.equal("the number of children", len(f.Body.(*proto.ChildrenReply).Names), int(i+1))
 			}
 		}),
-	check("order/sequential creates", ">=3.0",
-		"Sequential creates sent without waiting for replies are numbered in the order in which they were sent.",
-		func(t *trial, k *conn) {
-			const n = 100
-			for range n {
-				k.queue(opCreate(t.path("s"), nil, proto.FlagEphemeralSeq))
-			}
-			k.flush()
-			for i := range int32(n) {
-				f := k.answers(proto.OK)
-				t.equal("the path", f.Body, proto.Record(&proto.PathReply{Path: fmt.Sprintf("%s%010d", t.path("s"), i)}))
-			}
-		}),
 	check("order/event before the own reply", ">=3.0",
 		"The event of a connection's own write comes right before the write's reply.",
-		beforeOwnReply),
+		func(t *trial, k *conn) {
+			k.make(t.path("x"))
+			for range 5 {
+				k.watch(opGet(t.path("x")))
+				k.send(opSet(t.path("x"), nil, -1))
+				k.event(dataChanged(t.path("x")))
+				k.answers(proto.OK)
+			}
+			k.noEvent()
+		}),
 	check("order/event after the watch's reply", ">=3.0",
 		"An event comes after the reply to the read that set the watch and before the reply to the write that fired it, even if both requests were sent at once.",
 		func(t *trial, k *conn) {
@@ -152,9 +148,6 @@ var orderChecks = []Check{
 			}
 			watcher.noEvent()
 		}),
-	check("order/events of one change", ">=3.0",
-		"For one create or delete, the event of the znode comes before that of its parent's children.",
-		nodeBeforeParent),
 	check("order/zxids of writes", ">=3.0",
 		"The zxids of a connection's writes increase from one to the next, including those of failed writes.",
 		func(t *trial, k, other *conn) {
@@ -194,10 +187,26 @@ var orderChecks = []Check{
 		}),
 	check("order/identities", ">=3.6",
 		"An identity applies to the requests after the auth request and not to those before it, even if all are sent at once.",
-		identitiesInOrder),
-	check("order/two connections", ">=3.0",
-		"A read that follows the reply of another session's write, and a sync, sees that write.",
-		syncSeesWrites),
+		func(t *trial, owner *conn) {
+			owner.auth("digest", alice+":"+alice)
+			owner.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
+			k := t.connect()
+			before := k.queue(opGet(t.path("x")))
+			write := k.queue(opSet(t.path("x"), nil, -1))
+			k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
+			after := k.queue(opGet(t.path("x")))
+			last := k.queue(opSet(t.path("x"), nil, 0))
+			k.flush()
+			// The reply to auth may come before those of earlier requests.
+			codes := map[int32]proto.Code{}
+			for range 5 {
+				f := k.reply()
+				codes[f.Xid] = f.Code
+			}
+			t.equal("the codes by xid", codes, map[int32]proto.Code{
+				before: proto.NoAuth, write: proto.NoAuth, proto.XidAuth: proto.OK, after: proto.OK, last: proto.OK,
+			})
+		}),
 }
 
 // reads is like answers with code OK, but no event may come before the reply.
@@ -207,48 +216,4 @@ func (k *conn) reads() {
 	if len(k.events) > before {
 		k.t.failf("%s: received an event before the reply to %s, expected it later", k.name, wire.OpName(f.Op))
 	}
-}
-
-// identitiesInOrder sends requests before and after an auth request, all at once.
-func identitiesInOrder(t *trial, owner *conn) {
-	owner.auth("digest", alice+":"+alice)
-	owner.createACL(t.path("x"), nil, []proto.ACL{allow(alice, proto.PermAll)}, 0)
-	k := t.connect()
-	before := k.queue(opGet(t.path("x")))
-	write := k.queue(opSet(t.path("x"), nil, -1))
-	k.queueXid(proto.XidAuth, req(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(alice + ":" + alice)}))
-	after := k.queue(opGet(t.path("x")))
-	last := k.queue(opSet(t.path("x"), nil, 0))
-	k.flush()
-	// The reply to auth may come before those of earlier requests.
-	codes := map[int32]proto.Code{}
-	for range 5 {
-		f := k.reply()
-		codes[f.Xid] = f.Code
-	}
-	t.equal("the codes by xid", codes, map[int32]proto.Code{
-		before: proto.NoAuth, write: proto.NoAuth, proto.XidAuth: proto.OK, after: proto.OK, last: proto.OK,
-	})
-}
-
-// nodeBeforeParent watches a znode and its parent while the znode is created and deleted.
-func nodeBeforeParent(t *trial, k, other *conn) {
-	k.watch(opExists(t.path("x")), opChildren(t.path("")))
-	other.make(t.path("x"))
-	k.event(created(t.path("x")), childrenChanged(t.path("")))
-	k.watch(opGet(t.path("x")), opChildren(t.path("")))
-	other.delete(t.path("x"), -1)
-	k.onlyEvents(deleted(t.path("x")), childrenChanged(t.path("")))
-}
-
-// beforeOwnReply changes a znode that the same connection watches.
-func beforeOwnReply(t *trial, k *conn) {
-	k.make(t.path("x"))
-	for range 5 {
-		k.watch(opGet(t.path("x")))
-		k.send(opSet(t.path("x"), nil, -1))
-		k.event(dataChanged(t.path("x")))
-		k.answers(proto.OK)
-	}
-	k.noEvent()
 }

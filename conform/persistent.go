@@ -86,11 +86,12 @@ var persistentChecks = []Check{
 			k.onlyEvents(created(n), created(n+"/c"), deleted(n+"/c"))
 		})),
 	check("persistent watches/overlap", ">=3.6",
-		"If several watches of a connection match a change, the connection gets one event.",
+		"If several watches of a connection match a change, also the same one added twice, the connection gets one event.",
 		func(t *trial, k *conn) {
 			n := t.path("n")
 			k.addWatch(t.path(""), modeRecursive)
 			k.addWatch(n, modeRecursive)
+			k.addWatch(n+"/c", modePersistent)
 			k.addWatch(n+"/c", modePersistent)
 			k.watch(opExists(n + "/d"))
 			k.make(n)
@@ -101,15 +102,6 @@ var persistentChecks = []Check{
 			k.event(created(n + "/d"))
 			k.set(n+"/c", nil, -1)
 			k.onlyEvents(dataChanged(n + "/c"))
-		}),
-	check("persistent watches/added twice", ">=3.6",
-		"Adding a watch again changes nothing.",
-		func(t *trial, k *conn) {
-			k.addWatch(t.path(""), modePersistent)
-			k.addWatch(t.path(""), modePersistent)
-			k.set(t.path(""), nil, -1)
-			k.make(t.path("c"))
-			k.onlyEvents(dataChanged(t.path("")), childrenChanged(t.path("")))
 		}),
 	check("persistent watches/setACL", ">=3.6",
 		"setACL does not fire persistent watches.",
@@ -137,8 +129,7 @@ var persistentChecks = []Check{
 		}),
 	check("persistent watches/side by side", releases.WatchesSideBySide,
 		"A persistent watch and one-shot watches of the same znode coexist: a change gives one event, and the persistent watch stays.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n))
 			k.addWatch(n, modePersistent)
 			k.watch(opExists(n), opChildren(n))
@@ -156,8 +147,7 @@ var persistentChecks = []Check{
 		}),
 	check("persistent watches/overwritten by one-shot", releases.WatchesOverwrite,
 		"A one-shot watch on a znode replaces the connection's persistent one, and is then used up.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.addWatch(n, modePersistent)
 			k.watch(opGet(n))
 			k.set(n, nil, -1)
@@ -171,8 +161,7 @@ var persistentChecks = []Check{
 		}),
 	check("persistent watches/overwrites one-shot", releases.WatchesOverwrite,
 		"A persistent watch replaces the connection's one-shot watches on the znode.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n))
 			k.addWatch(n, modePersistent)
 			for range 3 {
@@ -183,8 +172,7 @@ var persistentChecks = []Check{
 		}),
 	check("persistent watches/both modes", releases.WatchesSideBySide,
 		"A persistent and a recursive watch on one znode coexist: each change gives one event, a child's change also NodeChildrenChanged, and each watch can be removed on its own.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.addWatch(n, modePersistent)
 			k.addWatch(n, modeRecursive)
 			k.set(n, nil, -1)
@@ -243,8 +231,7 @@ var persistentChecks = []Check{
 		}),
 	check("persistent watches/removed by halves", releases.NoPersistentTypes,
 		"removeWatches of type 1 removes the children events of a persistent watch, and that of type 2 the others.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.addWatch(n, modePersistent)
 			k.removeWatches(n, watcherChildren)
 			k.make(n + "/c")
@@ -257,8 +244,7 @@ var persistentChecks = []Check{
 		}),
 	check("persistent watches/removed by any", ">=3.6",
 		"removeWatches of type 3 removes persistent watches as well as one-shot ones.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.addWatch(n, modePersistent)
 			k.watch(opGet(n))
 			k.removeWatches(n, watcherAny)

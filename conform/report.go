@@ -1,15 +1,12 @@
 package conform
 
 import (
-	"bytes"
 	"encoding/json"
 	"encoding/xml"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
-	"time"
 )
 
 // Status is the outcome of a check.
@@ -37,8 +34,7 @@ type Result struct {
 	Why      string   `json:"why,omitempty"`      // why it did not pass
 	Exchange []string `json:"exchange,omitempty"` // what was sent and received, if it failed
 	Ops      []string `json:"ops,omitempty"`      // operations that it requested
-
-	Took time.Duration `json:"-"` // 0 if it was not run; in JSON it is "seconds", a number with decimals
+	Seconds  float64  `json:"seconds"`            // how long it took; 0 if it was not run
 }
 
 // Report is the result of a run.
@@ -47,62 +43,7 @@ type Report struct {
 	Claims  string   `json:"claims,omitempty"` // the version that the endpoint reports
 	Left    string   `json:"left,omitempty"`   // what could not be deleted, why, and how to avoid it
 	Results []Result `json:"results"`          // in the order of the suite
-
-	Took time.Duration `json:"-"` // in JSON it is "seconds", a number with decimals
-}
-
-// result and report are the forms of Result and Report in JSON.
-type (
-	fields Result
-	result struct {
-		*fields
-		Seconds float64 `json:"seconds"`
-	}
-	outcome Report
-	report  struct {
-		*outcome
-		Seconds float64 `json:"seconds"`
-	}
-)
-
-// MarshalJSON is for package json.
-func (r Result) MarshalJSON() ([]byte, error) {
-	return marshal(result{(*fields)(&r), r.Took.Seconds()})
-}
-
-// UnmarshalJSON is for package json.
-func (r *Result) UnmarshalJSON(b []byte) error {
-	x := result{fields: (*fields)(r)}
-	err := json.Unmarshal(b, &x)
-	r.Took = duration(x.Seconds)
-	return err
-}
-
-// MarshalJSON is for package json.
-func (r Report) MarshalJSON() ([]byte, error) {
-	return marshal(report{(*outcome)(&r), r.Took.Seconds()})
-}
-
-// UnmarshalJSON is for package json.
-func (r *Report) UnmarshalJSON(b []byte) error {
-	x := report{outcome: (*outcome)(r)}
-	err := json.Unmarshal(b, &x)
-	r.Took = duration(x.Seconds)
-	return err
-}
-
-// marshal leaves <, > and & to the encoder that called for the value, which escapes them unless
-// it was told not to.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return b.Bytes(), err
-}
-
-func duration(seconds float64) time.Duration {
-	return time.Duration(math.Round(seconds * float64(time.Second)))
+	Seconds float64  `json:"seconds"`          // how long it took
 }
 
 // OK reports whether no check failed, and the run was not cut short.
@@ -125,7 +66,7 @@ func (r *Report) Summary() string {
 		cut = fmt.Sprintf(", %d not run", n)
 	}
 	return fmt.Sprintf("%d checks as of ZooKeeper %s: %d passed, %d failed, %d unsupported, %d not applicable, %d of other versions%s, in %.1f s",
-		len(r.Results), r.Version, r.Count(Passed), r.Count(Failed), r.Count(Unsupported), r.Count(NotApplicable), r.Count(OtherVersion), cut, r.Took.Seconds())
+		len(r.Results), r.Version, r.Count(Passed), r.Count(Failed), r.Count(Unsupported), r.Count(NotApplicable), r.Count(OtherVersion), cut, r.Seconds)
 }
 
 // WriteText writes the report as text: a line for each group, and the details of
@@ -206,11 +147,11 @@ func (r *Report) WriteJUnit(w io.Writer) error {
 	}
 	out := testsuite{
 		Name: "conform", Tests: len(r.Results), Failures: r.Count(Failed), Errors: r.Count(NotRun),
-		Skipped: r.Count(Unsupported) + r.Count(NotApplicable) + r.Count(OtherVersion), Time: fmt.Sprintf("%.3f", r.Took.Seconds()),
+		Skipped: r.Count(Unsupported) + r.Count(NotApplicable) + r.Count(OtherVersion), Time: fmt.Sprintf("%.3f", r.Seconds),
 	}
 	for i := range r.Results {
 		x := &r.Results[i]
-		k := testcase{Class: "conform." + x.Group, Name: x.Name, Time: fmt.Sprintf("%.3f", x.Took.Seconds())}
+		k := testcase{Class: "conform." + x.Group, Name: x.Name, Time: fmt.Sprintf("%.3f", x.Seconds)}
 		switch x.Status {
 		case Failed:
 			k.Failure = &message{x.Why, strings.Join(append([]string{x.Says}, x.Exchange...), "\n")}

@@ -1,7 +1,6 @@
 package conform
 
 import (
-	"bytes"
 	"fmt"
 	"time"
 
@@ -22,20 +21,17 @@ var sessionChecks = []Check{
 			t.equal("the answer", b.Session, a.Session)
 			b.ping()
 		}),
-	check("sessions/resume keeps ephemerals", ">=3.0",
-		"Ephemeral znodes outlive their session's connection, and still belong to the session after it is resumed.",
-		func(t *trial, a *conn) {
-			a.create(t.path("x"), nil, proto.FlagEphemeral)
-			a.hangUp()
-			t.equal("the owner, seen by another", t.connect().stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
-			b := t.resume(a.Session)
-			t.equal("the owner", b.stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
-			b.closeSession()
-			t.connect().missing(t.path("x"))
-		}),
 	check("sessions/resume loses watches", ">=3.0",
 		"Watches end with their connection, even though the session continues.",
-		watchesLost),
+		func(t *trial, k, w *conn) {
+			n := k.create(t.path("n"), nil, 0)
+			k.watch(opGet(n), opChildren(n))
+			k.hangUp()
+			k = t.resume(k.Session)
+			w.set(n, nil, -1)
+			w.delete(n, -1)
+			k.noEvent()
+		}),
 	check("sessions/resume loses identities", ">=3.0",
 		"Identities end with their connection, even though the session continues.",
 		func(t *trial, a *conn) {
@@ -113,14 +109,18 @@ var sessionChecks = []Check{
 			}
 		}),
 	check("sessions/hanging up", ">=3.0",
-		"A connection that ends without closeSession leaves the session open, and other sessions do not notice.",
+		"A connection that ends without closeSession leaves the session open, with its ephemeral znodes, also when it is resumed. Other sessions do not notice.",
 		func(t *trial, a, b *conn) {
 			a.create(t.path("x"), nil, proto.FlagEphemeral)
 			b.watch(opExists(t.path("x")))
 			a.hangUp()
 			b.noEvent()
-			b.stat(t.path("x"))
-			t.resume(a.Session).closeSession()
+			c := t.resume(a.Session)
+			b.noEvent()
+			for _, k := range []*conn{b, c} {
+				t.equal("the owner", k.stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
+			}
+			c.closeSession()
 			b.event(deleted(t.path("x")))
 		}),
 	check("sessions/expiry", ">=3.0",
@@ -225,7 +225,9 @@ var sessionChecks = []Check{
 			zxid := a.closeSession().Zxid
 			for _, p := range []string{"p", "q", "r"} {
 				t.equal("children of "+p, b.children(t.path(p)), []string{"b", "c"})
-				t.equal("pzxid of "+p, b.stat(t.path(p)).Pzxid, zxid)
+				s := b.stat(t.path(p))
+				t.equal("pzxid of "+p, s.Pzxid, zxid)
+				t.equal("cversion of "+p, s.Cversion, int32(4)) // three creates, and the delete
 			}
 		}),
 	check("sessions/close after a create", ">=3.0",
@@ -266,18 +268,6 @@ var sessionChecks = []Check{
 			}
 			t.equal("cversion of the parent", t.connect().stat(t.path("")).Cversion, int32(10))
 		}),
-	check("sessions/two sessions", ">=3.0",
-		"Sessions are independent: closing one does not affect another's znodes and connection.",
-		func(t *trial, a, b *conn) {
-			a.create(t.path("a"), nil, proto.FlagEphemeral)
-			b.create(t.path("b"), nil, proto.FlagEphemeral)
-			a.closeSession()
-			b.ping()
-			t.equal("the children", b.children(t.path("")), []string{"b"})
-		}),
-	check("sessions/wrong password keeps ephemerals", ">=3.0",
-		"A client that does not know a session's password can neither take the session over nor end it.",
-		wrongPassword),
 }
 
 // shortLived opens a session that is to expire. The client's last request was sent
@@ -349,18 +339,4 @@ func keeps(something func(*conn)) func(*trial) {
 			}
 		}
 	}
-}
-
-// wrongPassword tries to resume a session without its password.
-func wrongPassword(t *trial, a, b *conn) {
-	a.create(t.path("x"), nil, proto.FlagEphemeral)
-	a.hangUp() // because ZooKeeper closes it before it checks the password
-	q := rawclient.Resumption(a.Session)
-	q.Password = bytes.Clone(q.Password)
-	q.Password[15] ^= 1
-	for range 3 {
-		t.refused(q)
-	}
-	b.stat(t.path("x"))
-	t.equal("the owner", t.resume(a.Session).stat(t.path("x")).EphemeralOwner, a.Session.SessionID)
 }

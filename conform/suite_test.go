@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -28,10 +29,7 @@ func TestRows(t *testing.T) {
 	// What it is run against: servers in TestConform, and personas in TestPersonas.
 	run := []Version{{3, 8, 0, true}, {3, 8, 0, false}}
 	for line := persona.Oldest; line <= persona.Newest; line++ {
-		v, err := ParseVersion(line.Release())
-		if err != nil {
-			t.Fatal(err)
-		}
+		v := testkit.Must(ParseVersion(line.Release()))(t)
 		run = append(run, v)
 	}
 	seen := map[string]bool{}
@@ -125,9 +123,7 @@ func TestReport(t *testing.T) {
 		t.Errorf("OK %v, %d calls of Progress, left %q", r.OK(), calls, r.Left)
 	}
 	text, xmlText := new(bytes.Buffer), new(bytes.Buffer)
-	if err := errors.Join(r.WriteText(text), r.WriteJUnit(xmlText)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, errors.Join(r.WriteText(text), r.WriteJUnit(xmlText)))
 	for _, want := range []string{
 		"a                          1       2            0               0              0\n",
 		"unsupported: b/needy: needs reaper: the time after which containers are reaped was not given\n",
@@ -153,14 +149,12 @@ func TestReport(t *testing.T) {
 
 // TestFormats: programs read these outputs.
 func TestFormats(t *testing.T) {
-	r := &Report{Version: "3.9.5", Claims: "3.9.5-<x>", Took: 1234567891 * time.Nanosecond, Left: "/a & /b", Results: []Result{
-		{Name: "a/b", Group: "a", Says: "It <works>.", In: ">=3.9", Status: Failed, Why: "no", Exchange: []string{"A > x"}, Ops: []string{"create"}, Took: 1500 * time.Microsecond},
+	r := &Report{Version: "3.9.5", Claims: "3.9.5-<x>", Seconds: 1.234567891, Left: "/a & /b", Results: []Result{
+		{Name: "a/b", Group: "a", Says: "It <works>.", In: ">=3.9", Status: Failed, Why: "no", Exchange: []string{"A > x"}, Ops: []string{"create"}, Seconds: 0.0015},
 		{Name: "c/d", Group: "c", Says: "It is.", In: "<3.9", Status: OtherVersion},
 	}}
 	var text, junit bytes.Buffer
-	if err := errors.Join(r.WriteJSON(&text), r.WriteJUnit(&junit)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, errors.Join(r.WriteJSON(&text), r.WriteJUnit(&junit)))
 	const wantJSON = `{
   "version": "3.9.5",
   "claims": "3.9.5-<x>",
@@ -295,10 +289,7 @@ func TestLeft(t *testing.T) {
 			cancel()
 		}}}
 		withSuite(t, checks, func() {
-			r, err := Run(ctx, Options{Dial: dial, Super: super})
-			if err != nil {
-				t.Fatal(err)
-			}
+			r := testkit.Must(Run(ctx, Options{Dial: dial, Super: super}))(t)
 			if wantLeft != (r.Left != "") || wantLeft && !(strings.Contains(r.Left, "the children of "+locked+" cannot be listed: NoAuth") && strings.Contains(r.Left, "--super")) {
 				t.Errorf("with the super user %q, left behind: %q", super, r.Left)
 			}

@@ -87,6 +87,9 @@ var systemChecks = []Check{
 		func(t *trial, k *conn) {
 			t.equal("czxid", k.stat("").Czxid, int64(0))
 			t.ensure(slices.Contains(k.children(""), "zookeeper"), "the empty path has no child zookeeper")
+			data, _ := k.get("")
+			want, _ := k.get("/")
+			t.equal("the data", data, want)
 			k.want(proto.BadArguments, opSet("", nil, -1), opDelete("", -1), opCreate("", nil, 0))
 		}),
 	with(NoReconfig, check("system nodes/reconfig", ">=3.5.3",

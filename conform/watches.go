@@ -162,8 +162,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/one-shot", ">=3.0",
 		"A watch fires once; a second change fires it only if it was set again.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.set(n, nil, -1)
 			k.make(n + "/c")
@@ -192,8 +191,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/data and children, delete", ">=3.0",
 		"A connection that watches both data and children of a znode gets one event when it is deleted, and both watches are used up.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.delete(n, -1)
 			k.event(deleted(n))
@@ -203,7 +201,14 @@ var watchChecks = []Check{
 		}),
 	check("watches/node before parent", ">=3.0",
 		"The event of a znode comes before that of its parent's children.",
-		nodeBeforeParent),
+		func(t *trial, k, other *conn) {
+			k.watch(opExists(t.path("x")), opChildren(t.path("")))
+			other.make(t.path("x"))
+			k.event(created(t.path("x")), childrenChanged(t.path("")))
+			k.watch(opGet(t.path("x")), opChildren(t.path("")))
+			other.delete(t.path("x"), -1)
+			k.onlyEvents(deleted(t.path("x")), childrenChanged(t.path("")))
+		}),
 	check("watches/without the flag", ">=3.0",
 		"A read without the watch flag sets no watch.",
 		func(t *trial, k, w *conn) {
@@ -212,21 +217,15 @@ var watchChecks = []Check{
 			doSet(w, n)
 			k.noEvent()
 		}),
-	check("watches/failed getData", ">=3.0",
-		"getData of a missing znode sets no watch.",
+	check("watches/failed reads", ">=3.3",
+		"getData and getChildren of a missing znode set no watch.",
 		func(t *trial, k *conn) {
-			k.want(proto.NoNode, watching(opGet(t.path("n"))))
-			k.make(t.path("n"))
-			k.set(t.path("n"), nil, -1)
-			k.noEvent()
-		}),
-	check("watches/failed getChildren", ">=3.3",
-		"getChildren of a missing znode sets no watch.",
-		func(t *trial, k *conn) {
-			k.want(proto.NoNode, watching(opChildren(t.path("n"))), watching(opChildren2(t.path("n"))))
-			k.make(t.path("n"), t.path("n/c"))
-			k.delete(t.path("n/c"), -1)
-			k.delete(t.path("n"), -1)
+			n := t.path("n")
+			k.want(proto.NoNode, watching(opGet(n)), watching(opChildren(n)), watching(opChildren2(n)))
+			k.make(n, n+"/c")
+			k.set(n, nil, -1)
+			k.delete(n+"/c", -1)
+			k.delete(n, -1)
 			k.noEvent()
 		}),
 	check("watches/no permission", ">=3.0",
@@ -240,9 +239,6 @@ var watchChecks = []Check{
 			k.make(n + "/c")
 			k.noEvent()
 		}),
-	check("watches/before the own reply", ">=3.0",
-		"The event of a connection's own write comes before the write's reply.",
-		beforeOwnReply),
 	check("watches/before the change is visible", ">=3.0",
 		"A connection that watches gets the event of a change before it can read the change.",
 		func(t *trial, k, w *conn) {
@@ -268,9 +264,6 @@ var watchChecks = []Check{
 	check("watches/header with zxid", releases.EventZxid,
 		"An event has xid -1, error 0 and the zxid of the change that it reports.",
 		func(t *trial) { eventHeader(t, func(change *wire.Frame) int64 { return change.Zxid }) }),
-	check("watches/lost with the connection", ">=3.0",
-		"Watches belong to the connection and not to the session: after a reconnect there are none.",
-		watchesLost),
 	check("watches/kept while others go", ">=3.0",
 		"A watch stays when another connection that has the same watch ends.",
 		func(t *trial, a, b *conn) {
@@ -312,17 +305,6 @@ var watchChecks = []Check{
 			k.watch(opGet(t.path("n")))
 			k.closeSession()
 			k.event(deleted(t.path("n")))
-		}),
-	check("watches/expiry", ">=3.0",
-		"The expiry of a session fires the watches on its ephemeral znodes.",
-		func(t *trial) {
-			k, owner := t.connect(), t.connectFor(time.Millisecond)
-			owner.create(t.path("n"), nil, proto.FlagEphemeral)
-			k.watch(opGet(t.path("n")), opChildren(t.path("")))
-			owner.hangUp()
-			k.timeout += 10 * time.Duration(owner.Session.Timeout) * time.Millisecond
-			k.event(deleted(t.path("n")), childrenChanged(t.path("")))
-			k.missing(t.path("n"))
 		}),
 	alone(check("watches/root", ">=3.0",
 		"The root's children can be watched like those of any other znode.",
@@ -422,12 +404,6 @@ var watchChecks = []Check{
 			}
 			k.noEvent()
 		}),
-	check("watches/setWatches, undecodable", ">=3.0",
-		"A setWatches that cannot be decoded fails with MarshallingError, and the connection stays open.",
-		func(t *trial, k *conn) {
-			k.want(proto.MarshallingError, req(proto.OpSetWatches, raw{1, 2, 3}))
-			k.ping()
-		}),
 	check("watches/checkWatches", ">=3.5",
 		"checkWatches of type 1 finds a watch of children, of type 2 one of data or existence, and of type 3 any; if there is none it fails with NoWatcher. It changes nothing.",
 		func(t *trial, k *conn) {
@@ -460,8 +436,7 @@ var watchChecks = []Check{
 		func(t *trial) { checkOthers(t, true) }),
 	check("watches/removeWatches", ">=3.5",
 		"removeWatches of type 1 removes a watch of children, and of type 2 one of data or existence, without an event.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.removeWatches(n, watcherData)
 			k.want(proto.NoWatcher, opRemoveWatches(n, watcherData))
@@ -482,8 +457,7 @@ var watchChecks = []Check{
 		}),
 	check("watches/removeWatches, any", ">=3.5",
 		"removeWatches of type 3 removes the watches of both kinds, or the only one.",
-		func(t *trial, k *conn) {
-			n := k.create(t.path("n"), nil, 0)
+		func(t *trial, k *conn, n string) {
 			k.watch(opGet(n), opChildren(n))
 			k.removeWatches(n, watcherAny)
 			k.make(n + "/c")
@@ -535,15 +509,4 @@ func checkOthers(t *trial, found bool) {
 		t.equal("whether the watch is found", b.watches(t.path(""), watcher), found)
 	}
 	b.want(proto.NoWatcher, opRemoveWatches(t.path(""), watcherAny))
-}
-
-// watchesLost resumes a session whose connection had watches.
-func watchesLost(t *trial, k, w *conn) {
-	n := k.create(t.path("n"), nil, 0)
-	k.watch(opGet(n), opChildren(n))
-	k.hangUp()
-	k = t.resume(k.Session)
-	w.set(n, nil, -1)
-	w.delete(n, -1)
-	k.noEvent()
 }

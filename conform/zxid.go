@@ -112,8 +112,8 @@ var zxidChecks = []Check{
 			t.equal("the zxid of setWatches2", k.do(req(proto.OpSetWatches2, &proto.SetWatches2Request{Persistent: []string{t.path("")}})).Zxid, last)
 			k.do(opRemoveWatches(t.path(""), 3))
 		}))),
-	alone(check("zxid/multi", ">=3.5",
-		"A multi consumes one zxid for all its operations, even if it fails or is empty.",
+	alone(check("zxid/multi", ">=3.4",
+		"A multi consumes one zxid for all its operations, which its reply and all its changes have, even if it fails or is empty.",
 		takes(3, func(t *trial, k *conn, root string) {
 			last := k.ping().Zxid
 			f := k.do(opMulti(opCreate(root, nil, 0), opSet(root, nil, 0), opCreate(root+"/x", nil, 0), opCheck(root, 1)))
@@ -124,6 +124,7 @@ var zxidChecks = []Check{
 			t.equal("the zxid of one that fails", f.Zxid, last+2)
 			f = k.do(opMulti())
 			t.equal("the zxid of an empty one", f.Zxid, last+3)
+			t.equal("its number of results", len(f.Body.(*proto.MultiReply).Results), 0)
 		}))),
 	alone(check("zxid/sessions", ">=3.5",
 		"The start of a session consumes one zxid, and its end another, together with the deletion of its ephemeral znodes.",
@@ -165,20 +166,21 @@ var zxidChecks = []Check{
 			})
 		})),
 	alone(check("zxid/bad frames", ">=3.5",
-		"A frame that closes its connection consumes no zxid, and neither does a read that cannot be decoded or an unknown operation.",
+		"A frame that closes its connection consumes no zxid, and neither does a read that cannot be decoded, an unknown operation or an auth that is refused.",
 		func(t *trial, k *conn) {
 			var conns []*conn
-			for range 2 * 4 {
+			for range 3 * 4 {
 				conns = append(conns, t.connect())
 			}
 			k.takes(0, func(string) {
 				k.want(proto.MarshallingError, request{Op: proto.OpExists})
-				a, b := conns[0], conns[1]
-				conns = conns[2:]
+				a, b, c := conns[0], conns[1], conns[2]
+				conns = conns[3:]
 				a.want(proto.Unimplemented, request{Op: 4711})
 				a.closed()
 				b.sendFrame([]byte{1})
 				b.closed()
+				c.authRefused(c.tryAuth("nobody", nil))
 			})
 		})),
 }

@@ -98,10 +98,7 @@ func kinds(values []any) string {
 // adminAnswer fetches the answer to a command and returns its fields.
 func adminAnswer(t *testing.T, url, command string) (status int, fields map[string][]any) {
 	t.Helper()
-	reply, err := http.Get(url + "/commands/" + command)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reply := must(http.Get(url + "/commands/" + command))(t)
 	defer reply.Body.Close()
 	var answer map[string]any
 	if err := json.NewDecoder(reply.Body).Decode(&answer); err != nil {
@@ -156,10 +153,7 @@ func TestAdminSnapshot(t *testing.T) {
 	t.Parallel()
 	get := func(url, auth string) (zxid string, body []byte) {
 		t.Helper()
-		r, err := http.NewRequest(http.MethodGet, url+"/commands/snapshot", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(http.NewRequest(http.MethodGet, url+"/commands/snapshot", nil))(t)
 		r.Header.Set("Authorization", auth)
 		reply, err := http.DefaultClient.Do(r)
 		if err != nil {
@@ -184,15 +178,9 @@ func TestAdminSnapshot(t *testing.T) {
 	url, cfg := adminConfig(t)
 	real := startZooKeeper(t, zk39Admin, merged(withTTL, withSuper), cfg)
 	awaitAdmin(t, url)
-	r, err := http.NewRequest(http.MethodPost, url+"/commands/restore", bytes.NewReader(file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(http.NewRequest(http.MethodPost, url+"/commands/restore", bytes.NewReader(file)))(t)
 	r.Header.Set("Authorization", super)
-	reply, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	reply := must(http.DefaultClient.Do(r))(t)
 	defer reply.Body.Close()
 	text, _ := io.ReadAll(reply.Body)
 	want, _ := strconv.ParseInt(zxid, 16, 64)
@@ -203,12 +191,8 @@ func TestAdminSnapshot(t *testing.T) {
 
 	start := func(name string, body []byte) (dir string, cfg map[string]string) {
 		dir = t.TempDir()
-		if err := os.Mkdir(filepath.Join(dir, "version-2"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "version-2", "snapshot."+name), body, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Mkdir(filepath.Join(dir, "version-2"), 0o700))
+		check(t, os.WriteFile(filepath.Join(dir, "version-2", "snapshot."+name), body, 0o600))
 		return dir, map[string]string{"dataDir": dir}
 	}
 	for _, version := range []zkVersion{zk38, zk39} {
@@ -217,9 +201,7 @@ func TestAdminSnapshot(t *testing.T) {
 		before.same(t, takeCensus(t, startZooKeeper(t, version, merged(withTTL, trust), cfg).addr))
 	}
 
-	if _, err := connect(t, real.addr, 20*time.Second).Create("/later", []byte("x"), 0, openACL); err != nil {
-		t.Fatal(err)
-	}
+	must(connect(t, real.addr, 20*time.Second).Create("/later", []byte("x"), 0, openACL))(t)
 	before = takeCensus(t, real.addr)
 	zxid, file = get(url, super)
 	dir, _ := start(zxid, file)
@@ -267,9 +249,7 @@ func TestAdmin(t *testing.T) {
 	port := freeAddr(t)
 	ours := "http://" + port
 	file := filepath.Join(t.TempDir(), "zoo.cfg")
-	if err := os.WriteFile(file, []byte("tickTime=2000\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, []byte("tickTime=2000\n"), 0o600))
 	lockkeeper := startLockkeeper(t, "--config", file, "--admin", port).addr
 	before := []string{"configuration", "connections", "dump", "hash", "watches", "watches_by_path", "watch_summary", "stats"}
 	for _, command := range before {
@@ -290,10 +270,7 @@ func TestAdmin(t *testing.T) {
 
 	// Together, the two lists have all commands.
 	links := func(url string) (names []string) {
-		reply, err := http.Get(url + "/commands")
-		if err != nil {
-			t.Fatal(err)
-		}
+		reply := must(http.Get(url + "/commands"))(t)
 		defer reply.Body.Close()
 		for lines := bufio.NewScanner(reply.Body); lines.Scan(); {
 			names = append(names, lines.Text())
@@ -332,9 +309,7 @@ func TestAdminCluster(t *testing.T) {
 		_, cfg["metricsProvider.httpPort"], _ = net.SplitHostPort(metrics)
 		cfg["dataDir"] = t.TempDir()
 		_, cfg["clientPort"], _ = net.SplitHostPort(client)
-		if err := os.WriteFile(filepath.Join(cfg["dataDir"], "myid"), fmt.Append(nil, i+1), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(cfg["dataDir"], "myid"), fmt.Append(nil, i+1), 0o600))
 		theirs, theirMetrics, theirAddrs, configs = append(theirs, url), append(theirMetrics, "http://"+metrics+"/metrics"), append(theirAddrs, client), append(configs, cfg)
 	}
 	for _, cfg := range configs {
@@ -387,10 +362,7 @@ func TestAdminCluster(t *testing.T) {
 func compareMetrics(t *testing.T, theirs, ours string) {
 	t.Helper()
 	types := func(url string) map[string]string {
-		reply, err := http.Get(url)
-		if err != nil {
-			t.Fatal(err)
-		}
+		reply := must(http.Get(url))(t)
 		defer reply.Body.Close()
 		all := map[string]string{}
 		for lines := bufio.NewScanner(reply.Body); lines.Scan(); {

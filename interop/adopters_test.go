@@ -148,14 +148,8 @@ func prepareKazoo(t *testing.T) func(*testing.T, bool, []string) map[string]stri
 
 // prepareCuratorTest runs published tests that use curator-test, with its servers or with the look-alike.
 func prepareCuratorTest(t *testing.T, pom string, tests []string) func(*testing.T, bool, []string) map[string]string {
-	jars, err := jarsOf(pom, "clients/"+pom+"/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	changed, err := lookAlike(jars)
-	if err != nil {
-		t.Fatal(err)
-	}
+	jars := must(jarsOf(pom, "clients/"+pom+"/pom.xml"))(t)
+	changed := must(lookAlike(jars))(t)
 	return func(t *testing.T, ours bool, only []string) map[string]string {
 		classpath := jars
 		if ours {
@@ -175,10 +169,7 @@ func prepareImport(t *testing.T, class string) func(*testing.T, bool, []string) 
 	if out, err := p.run(t, nil, "dependency:build-classpath", "-Dmdep.outputFile=target/classpath"); err != nil {
 		t.Fatalf("mvn: %v\n%s", err, out)
 	}
-	jars, err := jarsOf("curator", "clients/curator/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	jars := must(jarsOf("curator", "clients/curator/pom.xml"))(t)
 	libraries := slices.DeleteFunc(filepath.SplitList(fileText(t, filepath.Join(p.dir, "target/classpath"))), func(jar string) bool {
 		return strings.Contains(jar, "/org/junit/") // the console, of jars, has JUnit
 	})
@@ -195,10 +186,7 @@ func prepareImport(t *testing.T, class string) func(*testing.T, bool, []string) 
 			sources = append(sources, source)
 		}
 		path := strings.Join(append(slices.Clone(libraries), jars), ":")
-		classes, err := compileJava(fmt.Sprintf("import-%s-%v", class, ours), path, sources...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		classes := must(compileJava(fmt.Sprintf("import-%s-%v", class, ours), path, sources...))(t)
 		classpath[ours] = classes + ":" + path
 	}
 	return func(t *testing.T, ours bool, only []string) map[string]string {

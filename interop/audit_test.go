@@ -32,15 +32,9 @@ func TestAudit(t *testing.T) {
 		sessions := map[string]string{}
 		open := func(name string) *rawclient.Client {
 			t.Helper()
-			nc, err := net.DialTimeout("tcp", addr, rawTimeout)
-			if err != nil {
-				t.Fatal(err)
-			}
+			nc := must(net.DialTimeout("tcp", addr, rawTimeout))(t)
 			t.Cleanup(func() { nc.Close() })
-			c, err := rawclient.Open(nc, 30*time.Second)
-			if err != nil {
-				t.Fatal(err)
-			}
+			c := must(rawclient.Open(nc, 30*time.Second))(t)
 			sessions[fmt.Sprintf("session=0x%x", uint64(c.Session.SessionID))] = "session=" + name
 			return c
 		}
@@ -50,10 +44,7 @@ func TestAudit(t *testing.T) {
 			if i == 0 {
 				name = z.logFile()
 			}
-			b, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must(os.ReadFile(name))(t)
 			return string(b)
 		}
 		for deadline := time.Now().Add(time.Minute); !strings.Contains(text(), "znode=/the-last\t"); time.Sleep(50 * time.Millisecond) {

@@ -270,10 +270,7 @@ func (c *chaos) end() {
 	if turns != writes || writes == 0 {
 		t.Errorf("the counter is at %d after %d writes", turns, writes)
 	}
-	violations, err := c.redis.LRange(context.Background(), violationsKey, 0, -1).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
+	violations := must(c.redis.LRange(context.Background(), violationsKey, 0, -1).Result())(t)
 	for _, v := range violations {
 		t.Error(v)
 	}

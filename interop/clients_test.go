@@ -70,9 +70,7 @@ func startTestServer(t testing.TB, name string, version zkVersion, tick time.Dur
 	conf := filepath.Join(t.TempDir(), "zoo.cfg")
 	text := "tickTime=" + ticks + "\nmaxClientCnxns=0\nextendedTypesEnabled=true\n4lw.commands.whitelist=*\nznode.container.checkIntervalMs=200\n" +
 		"DigestAuthenticationProvider.superDigest=" + withSuper["zookeeper.DigestAuthenticationProvider.superDigest"] + "\n"
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(conf, []byte(text), 0o600))
 	l := startLockkeeper(t, "--config", conf)
 	return &testServer{name, l.addr, func() { l.Stop() }, func() {
 		l = startLockkeeper(t, "--config", conf, "--listen", l.addr, "--data", l.dir)
@@ -137,17 +135,9 @@ func runProgram(t *testing.T, cmd *exec.Cmd, do map[string]func()) map[string]st
 	cmd.Stderr = log
 	// If the program is stuck, all processes of its group are ended. A JVM then prints the stacks of its threads.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin := must(cmd.StdinPipe())(t)
+	stdout := must(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
 	stuck := time.AfterFunc(clientDeadline, func() {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGQUIT)
 		time.Sleep(time.Second)
@@ -224,10 +214,7 @@ type cutter struct {
 
 func startCutter(t *testing.T, server string) *cutter {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	w := &cutter{addr: l.Addr().String(), server: server, ends: make(map[net.Conn]bool)}
 	t.Cleanup(func() {
 		l.Close()
@@ -306,10 +293,7 @@ func (w *cutter) open() {
 // clientCache returns the path of a client that setup.sh has installed, which must exist.
 func clientCache(t *testing.T, name string) string {
 	t.Helper()
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		t.Fatal(err)
-	}
+	cache := must(os.UserCacheDir())(t)
 	path := filepath.Join(cache, "lockkeeper-interop", name)
 	if _, err := os.Stat(path); err != nil {
 		t.Fatalf("a client is missing: %v (interop/setup.sh installs it)", err)

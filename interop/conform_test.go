@@ -77,9 +77,7 @@ func startConfigured(t *testing.T, settings map[string]string, flags ...string) 
 		fmt.Fprintf(&cfg, "%s=%s\n", k, v)
 	}
 	file := filepath.Join(t.TempDir(), "zoo.cfg")
-	if err := os.WriteFile(file, []byte(cfg.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, []byte(cfg.String()), 0o600))
 	return startLockkeeper(t, append(flags, "--config", file)...)
 }
 

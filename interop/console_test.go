@@ -247,15 +247,9 @@ func (l *contender) name() string { return fmt.Sprintf("_c_%032x-lock-", uint64(
 
 func newContender(t testing.TB, addr string, timeout time.Duration) *contender {
 	t.Helper()
-	nc, err := net.Dial("tcp", addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(net.Dial("tcp", addr))(t)
 	t.Cleanup(func() { nc.Close() })
-	c, err := rawclient.Open(nc, timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(rawclient.Open(nc, timeout))(t)
 	return &contender{t, c, fmt.Sprintf("0x%x", uint64(c.Session.SessionID))}
 }
 
@@ -383,13 +377,8 @@ func TestConsole(t *testing.T) {
 	if !eval[bool](b, `document.querySelector("#edits").hidden`) {
 		t.Error("the read-only page has buttons to edit znodes")
 	}
-	stat, err := second.Exists(next, false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := first.Delete(held); err != nil {
-		t.Fatal(err)
-	}
+	stat := must(second.Exists(next, false))(t)
+	check(t, first.Delete(held))
 	b.sees(row("/locks/report", second.id) + ` === "holds"`)
 	b.sees(row("/locks/report", third.id) + ` === "1st"`)
 	b.sees(listed("/locks/report", second.id+" holds it, after "+first.id))
@@ -439,9 +428,7 @@ func TestConsole(t *testing.T) {
 	eval[chromedp.Void](b, `document.querySelector("#lock-close").focus()`)
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.sees(`document.querySelector("#lock").hidden && location.hash === ""`)
-	if err := y.Delete(again); err != nil {
-		t.Fatal(err)
-	}
+	check(t, y.Delete(again))
 	b.sees(`!document.querySelector("#locks tr.cycle")`)
 
 	// The tree, by keyboard: the first tab is the link to the locks.
@@ -482,9 +469,7 @@ func TestConsole(t *testing.T) {
 	at("/binary")
 	b.do(chromedp.KeyEvent(kb.Enter))
 	b.sees(`document.querySelector("#znode pre")?.textContent === "ff 00 c0"`)
-	if _, err := conn.Set("/binary", []byte("now text"), -1); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Set("/binary", []byte("now text"), -1))(t)
 	b.sees(`document.querySelector("#znode pre")?.textContent === "now text"`)
 	b.do(chromedp.KeyEvent(kb.Home))
 	at("/")
@@ -567,16 +552,12 @@ func TestConsoleThousandLocks(t *testing.T) {
 		all = append(all, newContender(t, l.addr, 5*time.Minute))
 	}
 	for _, at := range []string{"/jobs", "/reports"} {
-		if _, err := all[0].Create(at, nil, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(all[0].Create(at, nil, 0))(t)
 	}
 	held := map[string]string{}
 	for i := range locks {
 		at := fmt.Sprintf("%s/%03d", []string{"/jobs", "/reports"}[i%2], i)
-		if _, err := all[0].Create(at, nil, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(all[0].Create(at, nil, 0))(t)
 		before := ""
 		for _, c := range all {
 			before = c.queue(at, before)
@@ -642,9 +623,7 @@ func TestConsoleThousandLocks(t *testing.T) {
 	}).observe(document.body, { subtree: true, childList: true, characterData: true, attributes: true })`)
 	eval[chromedp.Void](b, `window.frameTimes = []; let last = performance.now(); requestAnimationFrame(function frame(now) { window.frameTimes.push(now - last); last = now; requestAnimationFrame(frame); })`)
 	const at = "/jobs/004"
-	if err := all[0].Delete(held[at]); err != nil {
-		t.Fatal(err)
-	}
+	check(t, all[0].Delete(held[at]))
 	b.sees(row(at, all[1].id) + ` === "holds"`)
 	b.sees(`window.renders.length >= 4`)
 	renders := eval[[]struct{ Touched, Made int }](b, `window.renders`)
@@ -705,9 +684,7 @@ func TestConsoleTrouble(t *testing.T) {
 	leader := e.leader()
 	here, other := (leader+1)%3, (leader+2)%3
 	holder := newContender(t, e.listen[here], time.Minute)
-	if _, err := holder.Create("/l", nil, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(holder.Create("/l", nil, 0))(t)
 	holder.queue("/l", "")
 	b := openBrowser(t, "http://"+admin[here])
 	tile := func(name string) string {
@@ -770,9 +747,7 @@ func TestConsoleWrite(t *testing.T) {
 		if at == guarded {
 			perms &^= proto.PermDelete
 		}
-		if _, err := first.Call(proto.OpCreate, &proto.CreateRequest{Path: at, ACL: []proto.ACL{{Perms: perms, ID: proto.ID{Scheme: "world", ID: "anyone"}}}}, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(first.Call(proto.OpCreate, &proto.CreateRequest{Path: at, ACL: []proto.ACL{{Perms: perms, ID: proto.ID{Scheme: "world", ID: "anyone"}}}}, nil))(t)
 	}
 	held := first.queue(path, "")
 	next := second.queue(path, held)
@@ -849,14 +824,10 @@ func TestConsoleWrite(t *testing.T) {
 	b.says("#confirm-text", third.id, "waits for "+path)
 	b.do(chromedp.KeyEvent(kb.Tab))
 	focus("#confirm-do")
-	if err := second.Delete(next); err != nil {
-		t.Fatal(err)
-	}
+	check(t, second.Delete(next))
 	b.says("#confirm-text", third.id, "holds "+path, "nobody waits")
 	focus("#confirm-cancel")
-	if err := third.CloseSession(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, third.CloseSession())
 	b.says("#confirm-error", "It has gone")
 	b.sees(`document.querySelector("#confirm-do").disabled`)
 	b.do(chromedp.KeyEvent(kb.Escape))
@@ -942,9 +913,7 @@ func TestConsoleZnodes(t *testing.T) {
 	}
 	create("/secret", "", world)
 	create("/secret/config", "hush", world)
-	if _, err := conn.SetACL("/secret", nobody, -1); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.SetACL("/secret", nobody, -1))(t)
 
 	b := openBrowser(t, "http://"+port)
 	find := func(text string) {
@@ -1015,9 +984,7 @@ func TestConsoleZnodes(t *testing.T) {
 	b.sees(`document.querySelector("#znode pre")?.textContent === "size=8\nüber" && document.activeElement.id === "edit-set"`)
 	b.do(chromedp.KeyEvent(kb.Enter))
 	write("mine")
-	if _, err := conn.Set("/app/config", []byte("theirs"), 1); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Set("/app/config", []byte("theirs"), 1))(t)
 	b.says("#edit-note", "Meanwhile its data was changed: it has version 2")
 	click("#edit-do")
 	b.says("#edit-error", "Nothing was changed: the data of the znode was changed in the meantime: it has version 2, not 1.")
@@ -1093,23 +1060,17 @@ func TestConsoleHostile(t *testing.T) {
 	markup := `"><img src=x onerror="document.title='broken'">`
 	strange := "a\u200bb\u00ad\u2066c\ufeff\u2028" // no width, soft hyphen, isolate, line separator
 	written := `a\u200bb\u00ad\u2066c\ufeff\u2028`
-	if _, err := c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(markup + "\x1b\u202e:x")}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(c.Call(proto.OpAuth, &proto.AuthRequest{Scheme: "digest", Auth: []byte(markup + "\x1b\u202e:x")}, nil))(t)
 	hostile := []proto.ACL{{Perms: proto.PermAll, ID: proto.ID{Scheme: "world", ID: "anyone"}}, {Perms: proto.PermAdmin, ID: proto.ID{Scheme: "auth"}}}
 	for _, path := range []string{"/" + strange, "/" + markup} {
-		if _, err := c.Call(proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte(strange + "\U000e0041"), ACL: hostile}, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(c.Call(proto.OpCreate, &proto.CreateRequest{Path: path, Data: []byte(strange + "\U000e0041"), ACL: hostile}, nil))(t)
 	}
 	data := []string{
 		"", "\n", "\nfirst\n\n", "end\n", "\ttab ", "\ufeffmark", "\r\n", "lone\r", "nul\x00", "\x7f", "\u0085", "\u2028\u2029", "\ufffd", "\uffff", "😀\U0010ffff",
 		"e\u0301\u00e9", "\xff\xfe", "\xed\xa0\x80", "\xc0\x80", "\u202e" + markup, "</textarea>" + markup, "ff 00", strings.Repeat("ü\n", 21_845), strings.Repeat("\xff", 64<<10),
 	}
 	for i, text := range data {
-		if _, err := c.Create(fmt.Sprintf("/data-%02d", i), []byte(text), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(c.Create(fmt.Sprintf("/data-%02d", i), []byte(text), 0))(t)
 	}
 
 	b := openBrowser(t, "http://"+port)
@@ -1149,9 +1110,7 @@ func TestConsoleHostile(t *testing.T) {
 	deep := ""
 	for i := range 40 {
 		deep += fmt.Sprintf("/deep%d", i)
-		if _, err := c.Create(deep, nil, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(c.Create(deep, nil, 0))(t)
 	}
 	eval[chromedp.Void](b, `document.querySelector("#find").focus()`)
 	b.do(chromedp.KeyEvent("deep39"))
@@ -1198,13 +1157,8 @@ func TestConsoleOtherSite(t *testing.T) {
 	port := freeAddr(t)
 	l := startLockkeeper(t, "--memory", "--admin", port, "--admin-write")
 	c := newContender(t, l.addr, 40*time.Second)
-	if _, err := c.Create("/z", []byte("old"), 0); err != nil {
-		t.Fatal(err)
-	}
-	stat, err := c.Exists("/z", false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(c.Create("/z", []byte("old"), 0))(t)
+	stat := must(c.Exists("/z", false))(t)
 	seen := fmt.Sprintf(`"path":"/z","czxid":"0x%x","version":0`, stat.Czxid)
 	bodies := map[string]string{"set": `{` + seen + `,"text":"new"}`, "delete": `{` + seen + `}`, "create": `{"path":"/new","text":""}`}
 	page := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -1316,9 +1270,7 @@ func TestConsolePictures(t *testing.T) {
 	}
 	keeper := client()
 	for _, path := range []string{"/locks", "/locks/billing", "/locks/invoices", "/locks/nightly-backup", "/locks/report", "/config"} {
-		if _, err := keeper.Create(path, []byte("x"), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(keeper.Create(path, []byte("x"), 0))(t)
 	}
 	b := openBrowser(t, "http://"+admin[leader])
 

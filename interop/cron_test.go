@@ -33,9 +33,7 @@ func TestCron(t *testing.T) {
 	t.Parallel()
 	addr := startLockkeeper(t).addr
 	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Chmod(dir, 0o755))
 	run := lockkeeperBinary(t) + " lock run --try --server " + addr
 	crontab := ""
 	for _, job := range []string{
@@ -49,9 +47,7 @@ func TestCron(t *testing.T) {
 		"crontab":  crontab,
 		"sendmail": "#!/bin/sh\ncat >" + dir + "/$$.part && mv " + dir + "/$$.part " + dir + "/$$.mail\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
 	if err := os.Chmod(filepath.Join(dir, "crontab"), 0o644); err != nil {
 		t.Fatal(err) // which cron wants
@@ -64,9 +60,7 @@ func TestCron(t *testing.T) {
 	log := &tail{}
 	cron.Stdout, cron.Stderr, cron.Env = log, log, cleanEnv()
 	cron.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cron.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cron.Start())
 	ended := make(chan struct{})
 	go func() {
 		cron.Wait()
@@ -80,10 +74,7 @@ func TestCron(t *testing.T) {
 	mails := func() (bodies []string) {
 		names, _ := filepath.Glob(filepath.Join(dir, "*.mail"))
 		for _, name := range names {
-			text, err := os.ReadFile(name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must(os.ReadFile(name))(t)
 			_, body, _ := strings.Cut(string(text), "\n\n")
 			bodies = append(bodies, strings.TrimSpace(body))
 		}

@@ -14,10 +14,7 @@ import (
 // lockkeeper, because an embedder inherits no replace directives.
 func TestEmbedOutside(t *testing.T) {
 	t.Parallel()
-	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	root := must(filepath.Abs(".."))(t)
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"go.mod": "module example.com/outside\n\ngo 1.26\n\nreplace github.com/lockkeeper/lockkeeper => " + root + "\n",
@@ -49,9 +46,7 @@ import (
 func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Minute) }
 `,
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 	}
 	run := func(args ...string) string {
 		t.Helper()
@@ -65,10 +60,7 @@ func TestConnect(t *testing.T) { lockkeepertest.Start(t).Connect(t, time.Minute)
 		return string(out)
 	}
 	run("mod", "tidy")
-	mod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mod := must(os.ReadFile(filepath.Join(dir, "go.mod")))(t)
 	for _, module := range []string{"anishathalye/porcupine", "spf13/cobra", "spf13/pflag", "prometheus/", "golang.org/x/term", "klauspost/"} {
 		if strings.Contains(string(mod), module) {
 			t.Errorf("an embedder's go.mod has %s, which only the command, package admin or the tests need", module)

@@ -43,9 +43,7 @@ func startEtcd(t *testing.T, n int) *bench.Target {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		var log bytes.Buffer
 		cmd.Stderr = &log
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, cmd.Start())
 		target.PIDs = append(target.PIDs, cmd.Process.Pid)
 		t.Cleanup(func() {
 			cmd.Process.Kill()

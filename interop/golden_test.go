@@ -36,15 +36,9 @@ var recorded = map[string]struct{ props, cfg map[string]string }{
 // order in which they were recorded.
 func TestGoldenAgainstZooKeeper(t *testing.T) {
 	t.Parallel()
-	scenarios, err := golden.LoadAll(os.DirFS("../testdata/golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	scenarios := must(golden.LoadAll(os.DirFS("../testdata/golden")))(t)
 	for _, version := range []zkVersion{zk38, zk39} {
-		release, err := releases.Parse(string(version))
-		if err != nil {
-			t.Fatal(err)
-		}
+		release := must(releases.Parse(string(version)))(t)
 		opts := golden.Options{
 			Timeout:   rawTimeout,
 			Text:      golden.SameShape,

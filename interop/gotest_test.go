@@ -27,9 +27,7 @@ func downloadModule(t *testing.T, module string) (dir, sum string) {
 		t.Fatalf("go mod download %s: %v\n%s%s", module, err, out, stderrOf(err))
 	}
 	var m struct{ Dir, Sum string }
-	if err := json.Unmarshal(out, &m); err != nil {
-		t.Fatal(err)
-	}
+	check(t, json.Unmarshal(out, &m))
 	return m.Dir, m.Sum
 }
 
@@ -98,9 +96,7 @@ func goTest(t *testing.T, cmd *exec.Cmd) (map[string]*outcome, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	outcomes := make(map[string]*outcome) // by test; "" for the package
 	lines := bufio.NewReader(stdout)
 	for {

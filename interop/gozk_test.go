@@ -36,17 +36,13 @@ func goZKCopy(t *testing.T) string {
 	t.Helper()
 	from, _ := downloadModule(t, goZK)
 	dir := filepath.Join(t.TempDir(), "zk")
-	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(dir, os.DirFS(from)))
 	for _, name := range goZKServers {
 		if err := os.Remove(filepath.Join(dir, name)); err != nil {
 			t.Fatalf("%s is not what this test was written for: %v", goZK, err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(dir, "lockkeeper_servers_test.go"), goZKReplacement, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(dir, "lockkeeper_servers_test.go"), goZKReplacement, 0o644))
 	return dir
 }
 

@@ -26,15 +26,11 @@ func TestHalfOpen(t *testing.T) {
 		maxEach = 32 << 10 // bytes of the server's memory
 	)
 	var files syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Getrlimit(syscall.RLIMIT_NOFILE, &files))
 	if files.Cur = files.Max; files.Cur < conns*3/2 {
 		t.Fatalf("the limit on open files is %d, but this test needs %d: raise ulimit -n", files.Max, conns*3/2)
 	}
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Setrlimit(syscall.RLIMIT_NOFILE, &files))
 	l := startLockkeeper(t)
 	before := residentMiB(t, l.pid)
 	lie := binary.BigEndian.AppendUint32(nil, 0xfffff)
@@ -83,10 +79,7 @@ func TestHalfOpen(t *testing.T) {
 // residentMiB returns the resident memory of a process.
 func residentMiB(t testing.TB, pid int) float64 {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
 	for line := range strings.Lines(string(text)) {
 		var kib float64
 		if _, err := fmt.Sscanf(line, "VmRSS: %f kB", &kib); err == nil {

@@ -88,10 +88,7 @@ type holder struct {
 // startHolder starts a holder and waits until it has the lock.
 func startHolder(t testing.TB, addr, dir string, timeout time.Duration) *holder {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())(t)
 	h := &holder{t: t, cmd: exec.Command(self), gone: make(chan struct{})}
 	h.cmd.Env = append(cleanEnv(), envRole+"=holder",
 		envHolderAddr+"="+addr, envHolderDir+"="+dir, envHolderTimeout+"="+timeout.String())
@@ -105,9 +102,7 @@ func startHolder(t testing.TB, addr, dir string, timeout time.Duration) *holder 
 	if h.stdin, err = h.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := h.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, h.cmd.Start())
 	write.Close()
 	go func() {
 		h.cmd.Wait()
@@ -148,10 +143,7 @@ func (h *holder) kill() {
 func next(t testing.TB, addr, dir string) <-chan time.Time {
 	t.Helper()
 	conn := connect(t, addr, 10*time.Second)
-	place, err := enqueue(conn, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	place := must(enqueue(conn, dir))(t)
 	if queue := children(t, conn, dir); len(queue) != 2 {
 		t.Fatalf("%q in line, want the holder and the next", queue)
 	}
@@ -185,9 +177,7 @@ func TestSilentHolder(t *testing.T) {
 		// The connection stays open and silent. When the holder continues, its client must report that the session has
 		// expired.
 		{"SIGSTOP", timeout, func(h *holder) error { return h.cmd.Process.Signal(syscall.SIGSTOP) }, timeout * 2 / 3, startDeadline, func(t *testing.T, h *holder) {
-			if err := h.cmd.Process.Signal(syscall.SIGCONT); err != nil {
-				t.Fatal(err)
-			}
+			check(t, h.cmd.Process.Signal(syscall.SIGCONT))
 			h.expect("expired")
 		}},
 		{"close", long, func(h *holder) error {
@@ -209,9 +199,7 @@ func TestSilentHolder(t *testing.T) {
 			case <-time.After(timeout + time.Second):
 			}
 			fell := time.Now()
-			if err := silence.fall(h); err != nil {
-				t.Fatal(err)
-			}
+			check(t, silence.fall(h))
 			select {
 			case at := <-got:
 				t.Logf("the next client has the lock %v later", at.Sub(fell))

@@ -38,16 +38,12 @@ func TestClusterFormedOnce(t *testing.T) {
 	e.launch(2)
 	e.await()
 	c := connect(t, e.listen[0], 10*time.Second)
-	if _, err := c.Create("/acknowledged", []byte("x"), 0, openACL); err != nil {
-		t.Fatal(err)
-	}
+	must(c.Create("/acknowledged", []byte("x"), 0, openACL))(t)
 	c.Close()
 	for i := range e.procs {
 		e.kill(i)
 	}
-	if err := os.RemoveAll(e.data(1)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.RemoveAll(e.data(1)))
 	// Server 3 has been formed, but may not have the write.
 	e.launch(1)
 	e.launch(2)
@@ -71,25 +67,16 @@ func TestClusterForeignDirectory(t *testing.T) {
 		e.stop(i)
 	}
 	old := e.data(2)
-	first, err := storage.Check(old)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(e.dir, e.dir+".old"); err != nil {
-		t.Fatal(err)
-	}
+	first := must(storage.Check(old))(t)
+	check(t, os.Rename(e.dir, e.dir+".old"))
 	for i := range e.procs {
 		e.launch(i)
 	}
 	e.await()
 	e.stop(2)
 	own := e.data(2)
-	if err := os.Rename(own, own+".own"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(filepath.Join(e.dir+".old", "3"), own); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Rename(own, own+".own"))
+	check(t, os.Rename(filepath.Join(e.dir+".old", "3"), own))
 	w := startWriter(t, e.listen[0])
 	e.launch(2)
 	p := e.procs[2]
@@ -99,10 +86,7 @@ func TestClusterForeignDirectory(t *testing.T) {
 	case <-time.After(startDeadline):
 		t.Fatal("it goes on")
 	}
-	second, err := e.cluster(0, "status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	second := must(e.cluster(0, "status"))(t)
 	text := p.stderr.String()
 	last := text[strings.LastIndex(strings.TrimSpace(text), "\n")+1:]
 	if p.state.ExitCode() != 1 || !strings.Contains(last, first.Cluster.String()) || !strings.Contains(last, second.Cluster) || first.Cluster.String() == second.Cluster {
@@ -110,12 +94,8 @@ func TestClusterForeignDirectory(t *testing.T) {
 	}
 	w.answers(20)
 	w.end()
-	if err := os.RemoveAll(own); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(own+".own", own); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.RemoveAll(own))
+	check(t, os.Rename(own+".own", own))
 	e.launch(2)
 	e.await()
 	e.agree()

@@ -43,10 +43,7 @@ var javaClients = sync.OnceValues(func() (string, error) {
 // testJava runs a program of clients/java against both servers. cases are the names of
 // its cases.
 func testJava(t *testing.T, class string, cases ...string) {
-	classpath, err := javaClients()
-	if err != nil {
-		t.Fatal(err)
-	}
+	classpath := must(javaClients())(t)
 	eachServer(t, zk39, javaTick, func(t *testing.T, server *testServer) {
 		checkCases(t, runJava(t, classpath, class, map[string]func(){"restart": server.restart}, server.addr), cases...)
 	})
@@ -87,10 +84,7 @@ func TestJavaClient(t *testing.T) {
 // TestClusterJava runs Curator's lock and ZooKeeper's own client while the leader of
 // three servers is killed.
 func TestClusterJava(t *testing.T) {
-	classpath, err := javaClients()
-	if err != nil {
-		t.Fatal(err)
-	}
+	classpath := must(javaClients())(t)
 	e := startEnsemble(t, 3)
 	down := 0
 	outcomes := runJava(t, classpath, "ClusterCases", map[string]func(){

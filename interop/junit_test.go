@@ -64,9 +64,7 @@ func runGroup(t *testing.T, cmd *exec.Cmd, limit time.Duration) (said string, er
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.WaitDelay = 10 * time.Second
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	kill := func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	defer kill()
 	stuck := time.AfterFunc(limit, kill)

@@ -18,14 +18,8 @@ import (
 // records are transferred.
 func TestKafka(t *testing.T) {
 	t.Parallel()
-	jars, err := jarsOf("kafka", "clients/kafka/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	classes, err := compileJava("kafka", jars, "clients/java/Cases.java", "clients/kafka/KafkaCases.java")
-	if err != nil {
-		t.Fatal(err)
-	}
+	jars := must(jarsOf("kafka", "clients/kafka/pom.xml"))(t)
+	classes := must(compileJava("kafka", jars, "clients/java/Cases.java", "clients/kafka/KafkaCases.java"))(t)
 	eachServer(t, zk39, javaTick, func(t *testing.T, server *testServer) {
 		b := startKafka(t, jars, server.addr)
 		outcomes := runJava(t, jars+":"+classes, "KafkaCases", map[string]func(){
@@ -96,9 +90,7 @@ log4j.appender.out.layout.ConversionPattern=%d{ABSOLUTE} %p %c: %m%n
 `,
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(b.dir, name), []byte(text), 0o600))
 	}
 	t.Cleanup(func() {
 		b.cmd.Process.Kill()

@@ -37,10 +37,7 @@ func kazooTest(c junitCase) string {
 
 func newKazooSuite(t *testing.T) *kazooSuite {
 	t.Helper()
-	python, err := pythonPackage()
-	if err != nil {
-		t.Fatal(err)
-	}
+	python := must(pythonPackage())(t)
 	packages, _ := filepath.Glob(filepath.Dir(filepath.Dir(python)) + "/lib/python*/site-packages")
 	if len(packages) != 1 {
 		t.Fatalf("kazoo's virtual environment has %d folders of packages", len(packages))
@@ -65,10 +62,7 @@ func (k *kazooSuite) withLockkeeper(t *testing.T) (args, env []string) {
 	if os.Getenv(envBinary) != "" {
 		program = lockkeeperBinary(t)
 	}
-	plugins, err := filepath.Abs("clients/kazoo")
-	if err != nil {
-		t.Fatal(err)
-	}
+	plugins := must(filepath.Abs("clients/kazoo"))(t)
 	realm := startKerberos(t, map[string][]string{"client.keytab": {"client"}, "server.keytab": {"zookeeper/127.0.0.1"}})
 	tls, ca := t.TempDir(), testkit.NewCA(t)
 	ca.WriteCA(t, tls, "ca.pem")

@@ -78,9 +78,7 @@ func startKerberosWith(t *testing.T, ciphers string, keytabs map[string][]string
 	log := &tail{}
 	kdc.Stdout, kdc.Stderr = log, log
 	kdc.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := kdc.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, kdc.Start())
 	t.Cleanup(func() {
 		kdc.Process.Kill()
 		kdc.Wait()
@@ -102,9 +100,7 @@ func startKerberosWith(t *testing.T, ciphers string, keytabs map[string][]string
 func (k *kerberos) write(t *testing.T, name, text string) string {
 	t.Helper()
 	file := filepath.Join(k.dir, name)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
 }
 
@@ -140,10 +136,7 @@ func kerberosSection(name, keytab, principal, more string) string {
 // identities are the same.
 func TestKerberosJava(t *testing.T) {
 	t.Parallel()
-	classpath, err := javaClients()
-	if err != nil {
-		t.Fatal(err)
-	}
+	classpath := must(javaClients())(t)
 	k := startKerberos(t, map[string][]string{
 		"client.keytab": {"client", "svc/host.example.com", "other"},
 		"server.keytab": {"zookeeper/127.0.0.1"},
@@ -262,10 +255,7 @@ func TestKerberosRotation(t *testing.T) {
 	t.Parallel()
 	k := startKerberos(t, map[string][]string{"client.keytab": {"client"}, "server.keytab": {"zookeeper/127.0.0.1"}})
 	file := k.dir + "/server.keytab"
-	first, err := keytab.Load(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := must(keytab.Load(file))(t)
 	jaas := k.write(t, "jaas.conf", kerberosSection("Server", file, "zookeeper/127.0.0.1", ""))
 	l := startLockkeeper(t, "--memory", "--jaas", jaas, "--log-level", "info", "--max-client-cnxns", "0")
 	change := func(hangUp bool, command, says string) {
@@ -274,9 +264,7 @@ func TestKerberosRotation(t *testing.T) {
 			k.run(t, "kadmin.local", "-q", command)
 		}
 		if hangUp {
-			if err := l.cmd.Process.Signal(syscall.SIGHUP); err != nil {
-				t.Fatal(err)
-			}
+			check(t, l.cmd.Process.Signal(syscall.SIGHUP))
 		}
 		for end := time.Now().Add(startDeadline); !strings.Contains(l.stderr.String(), says); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
@@ -289,29 +277,16 @@ func TestKerberosRotation(t *testing.T) {
 	defer stays.Close()
 	is := func(when, tickets, want string) {
 		t.Helper()
-		if err := stays.Ping(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, stays.Ping())
 		if who := k.kazoo(t, l.addr, tickets); who != want {
 			t.Errorf("%s, the client with %s %s, want %s", when, tickets, who, want)
 		}
 	}
 	c := gssapitest.New("client", "zookeeper/127.0.0.1", kerberosRealm, first)
-	token, err := c.First()
-	if err != nil {
-		t.Fatal(err)
-	}
-	offer, err := rawtest.CallSASL(stays, string(token))
-	if err != nil {
-		t.Fatal(err)
-	}
-	choice, err := c.Choice([]byte(offer), gssapitest.NoLayer, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := rawtest.CallSASL(stays, string(choice)); err != nil {
-		t.Fatal(err)
-	}
+	token := must(c.First())(t)
+	offer := must(rawtest.CallSASL(stays, string(token)))(t)
+	choice := must(c.Choice([]byte(offer), gssapitest.NoLayer, 0))(t)
+	must(rawtest.CallSASL(stays, string(choice)))(t)
 	k.login(t, "old")
 	is("at first", "old", client)
 
@@ -324,18 +299,11 @@ func TestKerberosRotation(t *testing.T) {
 	is("without the old key", "old", "is refused")
 	is("without the old key", "new", client)
 
-	good, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(file, good[:len(good)-9], 0o600); err != nil {
-		t.Fatal(err)
-	}
+	good := must(os.ReadFile(file))(t)
+	check(t, os.WriteFile(file, good[:len(good)-9], 0o600))
 	change(true, "", file+": it is not a keytab, or is damaged")
 	is("with a damaged keytab", "new", client)
-	if err := os.WriteFile(file, good, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, good, 0o600))
 	change(true, "", "the files for SASL can be used again")
 	is("with a keytab that is mended", "new", client)
 
@@ -567,10 +535,7 @@ func (x *kerberosCase) exchange(t *testing.T, c *gssapitest.Client, addr string,
 func TestKerberosAgainstZooKeeper(t *testing.T) {
 	t.Parallel()
 	k := startKerberos(t, map[string][]string{"server.keytab": {"zookeeper/127.0.0.1"}})
-	keys, err := keytab.Load(k.dir + "/server.keytab")
-	if err != nil {
-		t.Fatal(err)
-	}
+	keys := must(keytab.Load(k.dir + "/server.keytab"))(t)
 	jaas := k.write(t, "jaas.conf", kerberosSection("Server", k.dir+"/server.keytab", "zookeeper/127.0.0.1", "isInitiator=false"))
 	z := startZooKeeper(t, zk39, merged(withSASL, map[string]string{"java.security.auth.login.config": jaas, "java.security.krb5.conf": k.conf}), merged(anyClients, withWords))
 	l := startLockkeeper(t, "--jaas", jaas, "--max-client-cnxns", "0")

@@ -59,17 +59,9 @@ func hold(t *testing.T, cmd *exec.Cmd) {
 	log := &tail{}
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdin := must(cmd.StdinPipe())(t)
+	stdout := must(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
 	t.Cleanup(func() {
 		stdin.Close()
 		cmd.Process.Kill()
@@ -94,16 +86,11 @@ func TestLockCommand(t *testing.T) {
 			t.Parallel()
 			addr := start(t)
 			hold(t, clientCommand(clientCache(t, "kazoo/bin/python"), "-u", "clients/kazoo/holder.py", addr))
-			classpath, err := javaClients()
-			if err != nil {
-				t.Fatal(err)
-			}
+			classpath := must(javaClients())(t)
 			hold(t, javaCommand("-Xmx256m", "-cp", classpath, "LockHolder", addr))
 			first, second := connect(t, addr, 10*time.Second), connect(t, addr, 10*time.Second)
 			mutex := zk.NewLock(first, "/go/mutex", zk.WorldACL(zk.PermAll))
-			if err := mutex.Lock(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, mutex.Lock())
 			next := make(chan error, 1)
 			go func() { next <- zk.NewLock(second, "/go/mutex", zk.WorldACL(zk.PermAll)).Lock() }()
 
@@ -148,14 +135,9 @@ func TestLockCommand(t *testing.T) {
 			}
 			// A znode whose client does not wait, and one that is not ephemeral.
 			const guid = "/go/mutex/_c_0123456789abcdef0123456789abcdef-lock-"
-			if _, err := first.Create(guid, nil, zk.FlagSequence, zk.WorldACL(zk.PermAll)); err != nil {
-				t.Fatal(err)
-			}
+			must(first.Create(guid, nil, zk.FlagSequence, zk.WorldACL(zk.PermAll)))(t)
 			third := connect(t, addr, 10*time.Second)
-			place, err := third.Create(guid, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
-			if err != nil {
-				t.Fatal(err)
-			}
+			place := must(third.Create(guid, nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll)))(t)
 			code, stdout, stderr := runLock(t, "check", "--server", addr, "/go")
 			if code != 3 || strings.Count(stdout, "\n") != 2 || !strings.Contains(stdout, "orphan /go/mutex: ") || !strings.Contains(stdout, "watches-nobody /go/mutex: ") {
 				t.Errorf("lock check: %d %q %q", code, stdout, stderr)

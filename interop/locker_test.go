@@ -377,9 +377,7 @@ func startLocker(t testing.TB, name, addrs, redis string) *lockerProcess {
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.cmd.Start())
 	go func() {
 		p.cmd.Wait()
 		close(p.exited)

@@ -42,9 +42,7 @@ func TestMake(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			check(t, os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o600))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, "make", append(args, "UNDER="+under)...)

@@ -124,14 +124,8 @@ func (r mavenRepository) build() error {
 // TestMavenJars checks every file of the packages that Maven Central or a user needs.
 func TestMavenJars(t *testing.T) {
 	t.Parallel()
-	r, err := mavenPackages()
-	if err != nil {
-		t.Fatal(err)
-	}
-	artifacts, err := os.ReadDir(r.group())
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(mavenPackages())(t)
+	artifacts := must(os.ReadDir(r.group()))(t)
 	var platforms []string
 	for _, a := range artifacts {
 		base := filepath.Join(r.group(), a.Name(), r.version, a.Name()+"-"+r.version)
@@ -201,10 +195,7 @@ func TestMavenJars(t *testing.T) {
 
 func bomOf(t *testing.T, r mavenRepository) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(r.group(), "lockkeeper-bom", r.version, "lockkeeper-bom-"+r.version+".pom"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(filepath.Join(r.group(), "lockkeeper-bom", r.version, "lockkeeper-bom-"+r.version+".pom")))(t)
 	return text
 }
 
@@ -219,14 +210,8 @@ func unzip(t *testing.T, jar string) map[string][]byte {
 	defer z.Close()
 	files := map[string][]byte{}
 	for _, f := range z.File {
-		r, err := f.Open()
-		if err != nil {
-			t.Fatal(err)
-		}
-		data, err := io.ReadAll(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		r := must(f.Open())(t)
+		data := must(io.ReadAll(r))(t)
 		files[f.Name] = data
 	}
 	return files
@@ -240,22 +225,12 @@ type mavenProject struct {
 
 func newMavenProject(t *testing.T, from string) mavenProject {
 	t.Helper()
-	r, err := mavenPackages()
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(mavenPackages())(t)
 	// A path without the name of the test, which may be too long for a socket.
-	dir, err := os.MkdirTemp(scratch, "project-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp(scratch, "project-"))(t)
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(filepath.Join(dir, "target/tmp"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(dir, os.DirFS(from)))
+	check(t, os.MkdirAll(filepath.Join(dir, "target/tmp"), 0o700))
 	return mavenProject{dir, r}
 }
 
@@ -291,16 +266,10 @@ func withoutGo(env []string) []string {
 // outcomes returns by CLASS.METHOD why a test of a project did not pass, or "".
 func (p mavenProject) outcomes(t *testing.T) map[string]string {
 	t.Helper()
-	reports, err := filepath.Glob(filepath.Join(p.dir, "target/surefire-reports/TEST-*.xml"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	reports := must(filepath.Glob(filepath.Join(p.dir, "target/surefire-reports/TEST-*.xml")))(t)
 	all := map[string]string{}
 	for _, report := range reports {
-		cases, err := junitCases(report)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cases := must(junitCases(report))(t)
 		for _, c := range cases {
 			method, _, _ := strings.Cut(c.name, "(") // without parameters, and a repetition's number
 			method, _, _ = strings.Cut(method, " ")
@@ -358,10 +327,7 @@ func TestPackagesMaven(t *testing.T) {
 
 func fileText(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -370,10 +336,7 @@ func fileText(t *testing.T, path string) string {
 func TestPackagesMavenInstall(t *testing.T) {
 	t.Parallel()
 	const page = "../packages/maven/README.md"
-	r, err := mavenPackages()
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := must(mavenPackages())(t)
 	readme := blockOf(t, page, "pom.xml", "xml")
 	indented := regexp.MustCompile("(?m)^(.+)$").ReplaceAllString(readme, "  $1")
 	if !strings.Contains(fileText(t, "../packages/maven/build"), strings.NewReplacer("/home/me/lockkeeper/dist/maven", "$out", "0.1.0", "$version").Replace(indented)) {
@@ -422,13 +385,8 @@ func holdInJVM(t *testing.T, classpath, tmp string) holdingJVM {
 	log := &tail{}
 	cmd.Stderr = log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	stdout := must(cmd.StdoutPipe())(t)
+	check(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()
@@ -554,10 +512,7 @@ const junitLimit = time.Hour
 // runJUnit runs tests that JUnit's console selects with these arguments, and returns their outcomes as javaCases does.
 func runJUnit(t *testing.T, classpath string, tests []string) map[string]string {
 	t.Helper()
-	dir, err := os.MkdirTemp(scratch, "junit-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(os.MkdirTemp(scratch, "junit-"))(t)
 	defer os.RemoveAll(dir)
 	cmd := javaCommand("-Xmx600m", "--add-opens=java.base/java.util=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED",
 		"-Djava.io.tmpdir="+dir, "-Dlockkeeper.binary="+lockkeeperBinary(t), "-cp", classpath,
@@ -587,14 +542,8 @@ func selectFailed(outcomes map[string]string) (args []string) {
 func TestPackagesMavenCurator(t *testing.T) {
 	atNight(t)
 	t.Parallel()
-	jars, err := jarsOf("curator", "clients/curator/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	classpath, err := lookAlike(jars)
-	if err != nil {
-		t.Fatal(err)
-	}
+	jars := must(jarsOf("curator", "clients/curator/pom.xml"))(t)
+	classpath := must(lookAlike(jars))(t)
 	names := slices.DeleteFunc(slices.Sorted(maps.Keys(mavenCurator)), func(class string) bool { return class == mavenCuratorLast })
 	chosen, _ := mavenCuratorTests(append(names, mavenCuratorLast)...)
 	outcomes := runJUnit(t, classpath, chosen)

@@ -68,9 +68,7 @@ func takeCensus(t testing.TB, addr string, roots ...string) census {
 	t.Helper()
 	conn := connect(t, addr, 20*time.Second)
 	defer conn.Close()
-	if err := conn.AddAuth("digest", []byte("u:p")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, conn.AddAuth("digest", []byte("u:p")))
 	all := census{}
 	var walk func(path string)
 	walk = func(path string) {
@@ -125,9 +123,7 @@ func churn(t *testing.T, addr string, line persona.Line, r *rand.Rand, stop <-ch
 	create(t, setup, "/shared")
 	create(t, setup, "/limited")
 	for _, quota := range [][2]string{{"", ""}, {"/zookeeper_limits", "count=1000,bytes=-1"}, {"/zookeeper_stats", "count=0,bytes=0"}} {
-		if _, err := setup.Create("/zookeeper/quota/limited"+quota[0], []byte(quota[1]), 0, openACL); err != nil {
-			t.Fatal(err)
-		}
+		must(setup.Create("/zookeeper/quota/limited"+quota[0], []byte(quota[1]), 0, openACL))(t)
 	}
 	for i := range 6 {
 		r := rand.New(rand.NewPCG(r.Uint64(), uint64(i)))
@@ -193,9 +189,7 @@ func startKeepers(t *testing.T, addr, prefix string, n int, dial zk.Dialer) (all
 	t.Helper()
 	for i := range n {
 		k := &keeper{conn: connectBy(t, addr, 40*time.Second, dial), path: fmt.Sprintf("/%s%d", prefix, i)}
-		if _, err := k.conn.Create(k.path, nil, zk.FlagEphemeral, openACL); err != nil {
-			t.Fatal(err)
-		}
+		must(k.conn.Create(k.path, nil, zk.FlagEphemeral, openACL))(t)
 		k.session = k.conn.SessionID()
 		all = append(all, k)
 	}
@@ -347,10 +341,7 @@ func goOn(t *testing.T, keepers []*keeper, last int64) int64 {
 // snapshotsIn returns the files of a ZooKeeper's snapshots.
 func snapshotsIn(t *testing.T, server *realZooKeeper) []string {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(server.dir, "data", "version-2", "snapshot.*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := must(filepath.Glob(filepath.Join(server.dir, "data", "version-2", "snapshot.*")))(t)
 	return files
 }
 
@@ -364,12 +355,8 @@ func fromEarlierSnapshots(t *testing.T, files []string, logs string, withoutPath
 	}
 	read := func(file string) string {
 		dir := t.TempDir()
-		if err := os.Mkdir(filepath.Join(dir, "version-2"), 0o700); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Link(file, filepath.Join(dir, "version-2", filepath.Base(file))); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Mkdir(filepath.Join(dir, "version-2"), 0o700))
+		check(t, os.Link(file, filepath.Join(dir, "version-2", filepath.Base(file))))
 		s, f, err := migrate.Read(migrate.Source{Data: dir, Log: logs})
 		if err != nil {
 			t.Fatalf("%s: %v", file, err)
@@ -487,10 +474,7 @@ func TestMigrateLocks(t *testing.T) {
 	r := seeded(t)
 	real := startZooKeeper(t, zk38, nil, merged(anyClients, map[string]string{"snapCount": "1000"}))
 	create(t, connect(t, real.addr, 40*time.Second), "/contest")
-	classpath, err := javaClients()
-	if err != nil {
-		t.Fatal(err)
-	}
+	classpath := must(javaClients())(t)
 	hold(t, clientCommand(clientCache(t, "kazoo/bin/python"), "-u", "clients/kazoo/holder.py", real.addr))
 	hold(t, javaCommand("-Xmx256m", "-cp", classpath, "LockHolder", real.addr))
 
@@ -632,9 +616,7 @@ func TestMigrateEnsemble(t *testing.T) {
 		}
 	}
 	for i, dir := range dirs {
-		if err := os.Rename(dir, dir+".old"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Rename(dir, dir+".old"))
 		var made struct{ Expiring int }
 		migrateCommand(t, &made, "to", dir, "--data", e.data(best), "--id", strconv.Itoa(i+1))
 		if made.Expiring > 0 {
@@ -651,10 +633,7 @@ func TestMigrateEnsemble(t *testing.T) {
 
 func dataDirOf(t *testing.T, z *realZooKeeper) string {
 	t.Helper()
-	b, err := os.ReadFile(filepath.Join(z.dir, "zoo.cfg"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(os.ReadFile(filepath.Join(z.dir, "zoo.cfg")))(t)
 	_, dir, _ := strings.Cut(string(b), "dataDir=")
 	dir, _, _ = strings.Cut(dir, "\n")
 	return dir
@@ -667,10 +646,7 @@ func TestMigrateMillion(t *testing.T) {
 	real := launchZooKeeper(t, zk39, map[string]string{"zookeeper.forceSync": "no"},
 		merged(anyClients, map[string]string{"snapCount": "400000"}))
 	waitZooKeeper(t, real.addr, nil)
-	nc, err := net.Dial("tcp", real.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(net.Dial("tcp", real.addr))(t)
 	c, err := rawclient.Open(nc, 40*time.Second)
 	if err != nil {
 		t.Fatal(err)

@@ -49,30 +49,16 @@ func TestMigrateCopiedLog(t *testing.T) {
 	conn := connect(t, real.addr, 20*time.Second)
 	create(t, conn, "/balance")
 	create(t, conn, "/gone")
-	if _, err := conn.Set("/balance", []byte("old"), -1); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Set("/balance", []byte("old"), -1))(t)
 	log := onlyLog(t, real)
-	early, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := conn.Delete("/gone", -1); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := conn.Set("/balance", []byte("new"), -1); err != nil {
-		t.Fatal(err)
-	}
+	early := must(os.ReadFile(log))(t)
+	check(t, conn.Delete("/gone", -1))
+	must(conn.Set("/balance", []byte("new"), -1))(t)
 	conn.Close()
 	real.Kill()
-	late, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	late := must(os.ReadFile(log))(t)
 	for name, b := range map[string][]byte{"early": early, "complete": late} {
-		if err := os.WriteFile(log+".bak", b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(log+".bak", b, 0o600))
 		data := filepath.Join(t.TempDir(), "data")
 		var m migrated
 		migrateCommand(t, &m, "from", filepath.Join(real.dir, "data"), "--data", data)
@@ -89,9 +75,7 @@ func TestMigrateCopiedLog(t *testing.T) {
 		ours.Stop()
 	}
 	// A log that was put back and lacks what the copy has is refused.
-	if err := errors.Join(os.WriteFile(log, early, 0o600), os.WriteFile(log+".bak", late, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, errors.Join(os.WriteFile(log, early, 0o600), os.WriteFile(log+".bak", late, 0o600)))
 	migrateRefuses(t, []string{"check", filepath.Join(real.dir, "data")}, log+".bak", "no copy of a file that is there")
 }
 
@@ -110,9 +94,7 @@ func TestMigrateRunning(t *testing.T) {
 		migrateRefuses(t, args, "ZooKeeper seems to run on "+dir, process+"has "+onlyLog(t, real)+" open for writing", "--while-running")
 	}
 	copied := filepath.Join(t.TempDir(), "copied")
-	if err := os.CopyFS(copied, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(copied, os.DirFS(dir)))
 	var m migrated
 	migrateCommand(t, &m, "check", copied)
 	if len(m.Notes) > 0 {
@@ -146,10 +128,7 @@ func TestMigrateIncompleteCopy(t *testing.T) {
 	real.Kill()
 	dir := filepath.Join(real.dir, "data")
 	log := onlyLog(t, real)
-	b, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(os.ReadFile(log))(t)
 	var whole migrated
 	migrateCommand(t, &whole, "check", dir)
 	if len(whole.Notes) > 0 || whole.Znodes < 1000 {

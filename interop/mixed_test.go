@@ -28,10 +28,7 @@ const mixedSlots = 2
 // take part together, because Curator does not see kazoo's znodes.
 func TestMixedLocks(t *testing.T) {
 	t.Parallel()
-	classpath, err := javaClients()
-	if err != nil {
-		t.Fatal(err)
-	}
+	classpath := must(javaClients())(t)
 	kazoo := func(addr, path, dir, kind, turns string) *exec.Cmd {
 		return clientCommand(clientCache(t, "kazoo/bin/python"), "-u", "clients/kazoo/mixed.py", addr, path, dir, kind, turns)
 	}
@@ -79,9 +76,7 @@ func mixed(t *testing.T, addr, path string, kinds []string, client func(addr, pa
 		log := &tail{}
 		cmd.Stdout, cmd.Stderr = log, log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, cmd.Start())
 		stuck := time.AfterFunc(programDeadline, func() { cmd.Process.Kill() })
 		programs.Go(func() {
 			defer stuck.Stop()

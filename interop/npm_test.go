@@ -106,19 +106,11 @@ func newNativeNode(t *testing.T) *nodeProject {
 func (p *nodeProject) killed(t *testing.T) {
 	runner := p.command("node runner.cjs")
 	runner.Stderr = os.Stderr
-	out, err := runner.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := runner.Start(); err != nil {
-		t.Fatal(err)
-	}
+	out := must(runner.StdoutPipe())(t)
+	check(t, runner.Start())
 	t.Cleanup(func() { runner.Process.Kill() })
 	line := make([]byte, 100)
-	n, err := out.Read(line)
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must(out.Read(line))(t)
 	servers := strings.Fields(string(line[:n]))
 	if len(servers) != 2 {
 		t.Fatalf("the servers are %q", servers)
@@ -130,10 +122,7 @@ func (p *nodeProject) killed(t *testing.T) {
 	}
 	runner.Process.Kill()
 	runner.Wait()
-	ended, err := p.command("node ends.mjs").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	ended := must(p.command("node ends.mjs").Output())(t)
 	for _, server := range append(servers, strings.TrimSpace(string(ended))) {
 		for end := time.Now().Add(startDeadline); runsProcess(t, server); time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
@@ -146,9 +135,7 @@ func (p *nodeProject) killed(t *testing.T) {
 // runsProcess returns whether a process runs. A zombie, which its new parent has not noticed yet, does not.
 func runsProcess(t *testing.T, pid string) bool {
 	t.Helper()
-	if _, err := strconv.Atoi(pid); err != nil {
-		t.Fatal(err)
-	}
+	must(strconv.Atoi(pid))(t)
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")
 	return err == nil && !bytes.Contains(stat, []byte(") Z ")) && bytes.Contains(stat, []byte("(lockkeeper)"))
 }
@@ -167,24 +154,14 @@ func newNodeProject(t *testing.T) *nodeProject {
 	p := &nodeProject{dir: filepath.Join(t.TempDir(), "project")}
 	home, bin := t.TempDir(), t.TempDir()
 	for _, name := range []string{"node", "npm", "sh"} {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(bin, name)); err != nil {
-			t.Fatal(err)
-		}
+		path := must(exec.LookPath(name))(t)
+		check(t, os.Symlink(path, filepath.Join(bin, name)))
 	}
 	p.env = []string{"PATH=" + bin, "HOME=" + home, "TMPDIR=" + home, "LOCKKEEPER_DATA=/ignored", "NO_COLOR=1", "CI=true"}
-	if err := os.MkdirAll(p.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(p.dir, 0o755))
 	link(t, cached, filepath.Join(p.dir, "node_modules"))
 	for _, name := range []string{"package.json", "package-lock.json"} {
-		data, err := os.ReadFile("clients/npm/" + name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must(os.ReadFile("clients/npm/" + name))(t)
 		p.write(t, name, data)
 	}
 	registry := npmRegistry(t, buildNpm(t))
@@ -222,10 +199,7 @@ func npmRegistry(t *testing.T, dir string) string {
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
 	for _, name := range packages {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := must(os.ReadFile(name))(t)
 		manifest := packedManifest(t, data)
 		file := "/" + filepath.Base(name)
 		sum := sha512.Sum512(data)
@@ -246,15 +220,9 @@ func npmRegistry(t *testing.T, dir string) string {
 // packedManifest returns the package.json of a package.
 func packedManifest(t *testing.T, data []byte) (manifest map[string]any) {
 	t.Helper()
-	z, err := gzip.NewReader(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	z := must(gzip.NewReader(bytes.NewReader(data)))(t)
 	for r := tar.NewReader(z); ; {
-		h, err := r.Next()
-		if err != nil {
-			t.Fatal(err)
-		}
+		h := must(r.Next())(t)
 		if h.Name != "package/package.json" {
 			continue
 		}
@@ -272,10 +240,7 @@ func packedManifest(t *testing.T, data []byte) (manifest map[string]any) {
 // readmeTests returns the programs in the packages' README, by the names in the comments above them.
 func readmeTests(t *testing.T) map[string][]byte {
 	t.Helper()
-	text, err := os.ReadFile("../packages/npm/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := must(os.ReadFile("../packages/npm/README.md"))(t)
 	all := map[string][]byte{}
 	for _, m := range regexp.MustCompile("(?s)<!-- test: (\\S+) -->\n```js\n(.*?)```\n").FindAllSubmatch(text, -1) {
 		all[string(m[1])] = m[2]
@@ -289,20 +254,14 @@ func readmeTests(t *testing.T) map[string][]byte {
 func (p *nodeProject) write(t *testing.T, name string, data []byte) {
 	t.Helper()
 	path := filepath.Join(p.dir, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, data, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check(t, os.WriteFile(path, data, 0o644))
 }
 
 // lay copies a folder into the project.
 func (p *nodeProject) lay(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.CopyFS(filepath.Join(p.dir, to), os.DirFS(from)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.CopyFS(filepath.Join(p.dir, to), os.DirFS(from)))
 }
 
 // link copies a folder whose files nobody changes.
@@ -365,9 +324,7 @@ func (p *nodeProject) run(t *testing.T, line string) (string, error) {
 	cmd.WaitDelay = 10 * time.Second
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	stuck := time.AfterFunc(clientDeadline, func() { syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 	defer stuck.Stop()
 	err := cmd.Wait()

@@ -94,10 +94,7 @@ func (p *goPackage) test(t *testing.T, addr string) {
 			t.Fatalf("%s has no package %s: %v", p.module, dir, err)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := must(os.ReadFile(file))(t)
 			name := filepath.Base(file)
 			if name == p.file {
 				const usual = `"localhost:2181"`
@@ -110,10 +107,7 @@ func (p *goPackage) test(t *testing.T, addr string) {
 		}
 	}
 	for from, to := range map[string]string{".mod": "go.mod", ".sum": "go.sum"} {
-		text, err := os.ReadFile(filepath.Join("testdata", "packages", p.name+from))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(filepath.Join("testdata", "packages", p.name+from)))(t)
 		writeFile(t, filepath.Join(root, to), text)
 	}
 	if p.prepare != nil {
@@ -138,12 +132,8 @@ func (p *goPackage) test(t *testing.T, addr string) {
 
 func writeFile(t *testing.T, path string, text []byte) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	check(t, os.WriteFile(path, text, 0o644))
 }
 
 // requestsOf returns how many packets a server has received.
@@ -154,20 +144,14 @@ func requestsOf(t *testing.T, addr string) int {
 	if err != nil || match == nil {
 		t.Fatalf("srvr: %q, %v", answer, err)
 	}
-	n, err := strconv.Atoi(match[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	n := must(strconv.Atoi(match[1]))(t)
 	return n
 }
 
 // startKazooGoKafka starts a Kafka broker that keeps its state on the server at addr, and
 // creates the topics that kazoo-go's tests need.
 func startKazooGoKafka(t *testing.T, addr string) {
-	jars, err := jarsOf("kafka", "clients/kafka/pom.xml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	jars := must(jarsOf("kafka", "clients/kafka/pom.xml"))(t)
 	startKafka(t, jars, addr)
 	conn := connect(t, addr, 10*time.Second)
 	await := func(path string) {

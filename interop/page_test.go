@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -239,17 +238,11 @@ func ratio(row *bench.Row, f bench.Figure, to int) string {
 	return fmt.Sprintf("**%.2f** (%.2f–%.2f)", x.Ratio, x.Low, x.High)
 }
 
-// show formats a figure with about three digits.
 func show(v float64) string {
-	switch {
-	case v == 0:
+	if v == 0 {
 		return "–"
-	case v >= 100:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 10:
-		return strconv.FormatFloat(v, 'f', 1, 64)
 	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
+	return bench.Number(v)
 }
 
 // svg returns the chart of a part: for the first figure of each workload, how many times as
@@ -399,10 +392,7 @@ func (p *page) write(docs string) error {
 // TestReadmeFigures checks that the README has the figures of docs/performance.md. With -rewrite it
 // updates the README.
 func TestReadmeFigures(t *testing.T) {
-	page, err := os.ReadFile("../docs/performance.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("../docs/performance.md"))(t)
 	text := readmeFigures(string(page))
 	for _, r := range readmeRows {
 		if !strings.Contains(text, "| "+r.title+" |") {
@@ -444,21 +434,12 @@ func TestPage(t *testing.T) {
 	}
 	dir := t.TempDir()
 	docs := filepath.Join(dir, "docs")
-	if err := os.Mkdir(docs, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(docs, 0o755))
 	readme := filepath.Join(dir, "README.md")
-	if err := os.WriteFile(readme, []byte("a\n<!-- performance -->\nold\n<!-- end of performance -->\nb\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.write(docs); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(readme, []byte("a\n<!-- performance -->\nold\n<!-- end of performance -->\nb\n"), 0o644))
+	check(t, p.write(docs))
 	for file, golden := range map[string]string{"docs/performance.md": "page.md", "docs/performance-3.svg": "page.svg", "README.md": "page-readme.md"} {
-		text, err := os.ReadFile(filepath.Join(dir, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(filepath.Join(dir, file)))(t)
 		testkit.GeneratedFile(t, filepath.Join("testdata", golden), string(text))
 	}
 }

@@ -19,26 +19,14 @@ func TestPausedServer(t *testing.T) {
 	t.Parallel()
 	const timeout = 8 * time.Second
 	l := startLockkeeper(t, "--memory", "--tick-time", "400ms")
-	nc, err := net.Dial("tcp", l.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(net.Dial("tcp", l.addr))(t)
 	defer nc.Close()
-	c, err := rawclient.Open(nc, timeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(rawclient.Open(nc, timeout))(t)
 	for _, pause := range []time.Duration{timeout + 500*time.Millisecond, timeout * 5 / 4} {
-		if _, err := c.Call(proto.OpPing, nil, nil); err != nil {
-			t.Fatal(err)
-		}
-		if err := syscall.Kill(l.pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
+		must(c.Call(proto.OpPing, nil, nil))(t)
+		check(t, syscall.Kill(l.pid, syscall.SIGSTOP))
 		time.Sleep(pause)
-		if err := syscall.Kill(l.pid, syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		check(t, syscall.Kill(l.pid, syscall.SIGCONT))
 		time.Sleep(time.Second)
 		if _, err := c.Call(proto.OpPing, nil, nil); err != nil {
 			t.Fatalf("after a pause of %v: %v", pause, err)

@@ -110,9 +110,7 @@ func stockLock(t *testing.T, target *bench.Target) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := zk.NewLock(conn, "/first", zk.WorldACL(zk.PermAll)).Lock(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, zk.NewLock(conn, "/first", zk.WorldACL(zk.PermAll)).Lock())
 }
 
 // TestPeers measures lockkeeper, ZooKeeper 3.8 and 3.9, and etcd in turns, on one machine
@@ -145,9 +143,7 @@ func TestPeers(t *testing.T) {
 	if docs == "" {
 		docs = "../docs"
 	}
-	if err := p.write(docs); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.write(docs))
 }
 
 // measurePeers measures clusters of n servers.
@@ -211,10 +207,7 @@ func measurePeers(t *testing.T, n, turns int, each time.Duration, quick bool) pa
 
 func measure(t *testing.T, o bench.Options) *bench.Report {
 	t.Helper()
-	report, err := bench.Measure(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	report := must(bench.Measure(t.Context(), o))(t)
 	for _, row := range report.Rows {
 		for i, runs := range row.Runs {
 			for _, r := range runs {
@@ -262,13 +255,8 @@ func limitTarget(t *testing.T) *bench.Target {
 		echo.Wait()
 	})
 	var addr string
-	if _, err := fmt.Fscanln(out, &addr); err != nil {
-		t.Fatal(err)
-	}
-	file, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(fmt.Fscanln(out, &addr))(t)
+	file := must(os.Create(filepath.Join(t.TempDir(), "log")))(t)
 	t.Cleanup(func() { file.Close() })
 	return &bench.Target{Name: limitName, Addrs: []string{addr}, Workloads: []bench.Workload{{Name: "create-1x1", Run: func(r *bench.Run) error {
 		conn, err := net.Dial("tcp", addr)
@@ -344,10 +332,7 @@ func firstLine(t *testing.T, name string, args ...string) string {
 func describeMachine(t *testing.T, others ...[2]string) (about [][2]string) {
 	t.Helper()
 	read := func(file, key string) string {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(os.ReadFile(file))(t)
 		for line := range strings.Lines(string(text)) {
 			if name, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(name) == key {
 				return strings.TrimSpace(value)
@@ -356,18 +341,13 @@ func describeMachine(t *testing.T, others ...[2]string) (about [][2]string) {
 		return "unknown"
 	}
 	var disk syscall.Statfs_t
-	if err := syscall.Statfs(t.TempDir(), &disk); err != nil {
-		t.Fatal(err)
-	}
+	check(t, syscall.Statfs(t.TempDir(), &disk))
 	jar, _ := filepath.Glob(strings.TrimSuffix(zk39.classpath(t), "*") + "zookeeper-3*.jar")
 	v39 := "3.9"
 	if len(jar) > 0 {
 		v39 = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(jar[0]), "zookeeper-"), ".jar")
 	}
-	v38, err := filepath.EvalSymlinks("/usr/share/java/zookeeper.jar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	v38 := must(filepath.EvalSymlinks("/usr/share/java/zookeeper.jar"))(t)
 	v38 = strings.TrimSuffix(strings.TrimPrefix(filepath.Base(v38), "zookeeper-"), ".jar")
 	return append([][2]string{
 		{"lockkeeper", firstLine(t, lockkeeperBinary(t), "version") + ", commit " + firstLine(t, "git", "rev-parse", "--short", "HEAD")},

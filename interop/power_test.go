@@ -113,6 +113,8 @@ var powerBinary = sync.OnceValues(func() (string, error) { return buildEdited(sc
 
 var check = testkit.Check
 
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
+
 // powerOp is a request of a lane, and the change that it makes.
 type powerOp struct {
 	code  proto.OpCode
@@ -951,9 +953,7 @@ func TestPowerLoss(t *testing.T) {
 			states, snapshots := 0, 0
 			for end := time.Now().Add(long); ; {
 				p := newPower(t, r, l.layout, l.store)
-				if err := p.run(l.lives, l.processes, min(long, time.Minute)); err != nil {
-					t.Fatal(err)
-				}
+				check(t, p.run(l.lives, l.processes, min(long, time.Minute)))
 				states, snapshots = states+p.states, snapshots+p.snaps
 				// On a busy machine the time may be over before a log was compacted.
 				if over := time.Since(end); over > 0 && snapshots > 0 || over > time.Minute {

@@ -21,14 +21,9 @@ func TestNetcat(t *testing.T) {
 	host, port, _ := net.SplitHostPort(l.addr)
 	const clients = 300
 	for range clients {
-		nc, err := net.Dial("tcp", l.addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must(net.Dial("tcp", l.addr))(t)
 		defer nc.Close()
-		if _, err := rawclient.Open(nc, 40*time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must(rawclient.Open(nc, 40*time.Second))(t)
 	}
 	var wg sync.WaitGroup
 	for range 20 {

@@ -71,9 +71,6 @@ func serverZxid(t testing.TB, addr string) int64 {
 	if found == nil {
 		t.Fatalf("srvr shows no zxid:\n%s", text)
 	}
-	zxid, err := strconv.ParseInt(found[1], 16, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	zxid := must(strconv.ParseInt(found[1], 16, 64))(t)
 	return zxid
 }

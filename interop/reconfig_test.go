@@ -75,10 +75,7 @@ func TestClusterReconfig(t *testing.T) {
 // majority, and gets its session back when there is a majority again.
 func TestClusterReadOnly(t *testing.T) {
 	t.Parallel()
-	classpath, err := javaClients()
-	if err != nil {
-		t.Fatal(err)
-	}
+	classpath := must(javaClients())(t)
 	e := startEnsemble(t, 3, "--read-only")
 	outcomes := runJava(t, classpath, "ReadOnlyCases", map[string]func(){
 		"kill the others": func() {
@@ -146,9 +143,7 @@ func TestConfigShown(t *testing.T) {
 		if i == 0 {
 			cfg["clientPortAddress"] = "127.0.0.1"
 		}
-		if err := os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600))
 		return launchZooKeeper(t, zk39, nil, cfg).addr
 	})
 	ours, ourList := shown("lockkeeper", func(lines map[string]string, i int, client string) string {
@@ -157,9 +152,7 @@ func TestConfigShown(t *testing.T) {
 			text += key + "=" + value + "\n"
 		}
 		file := filepath.Join(t.TempDir(), "zoo.cfg")
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file, []byte(text), 0o600))
 		return execLockkeeper(t, "--listen", "127.0.0.1:"+client, "--config", file, "--id", fmt.Sprint(i+1)).addr
 	})
 	if ours != theirs || ourList != theirList || !strings.HasPrefix(ourList, "100000000 ") || !strings.Contains(ourList, "127.0.0.1:PORT2") {

@@ -32,9 +32,7 @@ func startRedis(t testing.TB) *redis.Client {
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", t.TempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	cmd.Stdout, cmd.Stderr = output, output
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	exited := make(chan struct{})
 	go func() {
 		cmd.Wait()

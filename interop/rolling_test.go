@@ -57,10 +57,7 @@ func TestClusterRolling(t *testing.T) {
 	// Down for longer than the log reaches back.
 	away := (e.leader() + 1) % 3
 	e.kill(away)
-	before, err := storage.Check(e.data(away))
-	if err != nil {
-		t.Fatal(err)
-	}
+	before := must(storage.Check(e.data(away)))(t)
 	w := startWriter(t, e.listen[(away+1)%3])
 	rewrite(t, e.listen[(away+2)%3], "/large", func() bool {
 		return min(oldestEntry(t, e.data((away+1)%3)), oldestEntry(t, e.data((away+2)%3))) > before.LastIndex+1
@@ -80,9 +77,7 @@ func TestClusterRolling(t *testing.T) {
 	// Back without its data directory.
 	wiped := (e.leader() + 1) % 3
 	e.kill(wiped)
-	if err := os.RemoveAll(e.data(wiped)); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.RemoveAll(e.data(wiped)))
 	began = time.Now()
 	e.launch(wiped)
 	e.await()
@@ -106,10 +101,7 @@ func oldestEntry(t *testing.T, dir string) uint64 {
 		t.Fatalf("%s has no log: %v", dir, err)
 	}
 	base, _, _ := strings.Cut(filepath.Base(slices.Min(segments)), "-")
-	index, err := strconv.ParseUint(base, 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	index := must(strconv.ParseUint(base, 10, 64))(t)
 	return index
 }
 

@@ -24,9 +24,7 @@ import (
 func jaasFile(t testing.TB, users map[string]string, more string) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "jaas.conf")
-	if err := os.WriteFile(file, []byte(rawtest.JAAS(users)+more), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, []byte(rawtest.JAAS(users)+more), 0o600))
 	return file
 }
 
@@ -196,17 +194,11 @@ func saslAnswers(t *testing.T, addr string, users map[string]string) (answers []
 	call(begun, "read in between", proto.OpGetData, &proto.PathWatch{Path: "/"}, nil)
 	null := dialSASL(t, addr)
 	call(null, "a null token", proto.OpSASL, &proto.SASLRequest{}, nil)
-	resumed, err := net.DialTimeout("tcp", addr, rawTimeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resumed := must(net.DialTimeout("tcp", addr, rawTimeout))(t)
 	defer resumed.Close()
 	session := reader.Session
 	reader.Close()
-	c, err := rawclient.Resume(resumed, session)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(rawclient.Resume(resumed, session))(t)
 	who(c)
 	return answers
 }
@@ -215,10 +207,7 @@ func saslAnswers(t *testing.T, addr string, users map[string]string) (answers []
 // lockkeeper, and with a cluster of three, where each request goes through any member.
 func TestSASLJava(t *testing.T) {
 	t.Parallel()
-	classpath, err := javaClients()
-	if err != nil {
-		t.Fatal(err)
-	}
+	classpath := must(javaClients())(t)
 	var sections strings.Builder
 	for section, user := range map[string]string{"Bob": "bob", "Latin": "jürgen", "Chinese": "嬉", "Slash": "a/b", "Super": "super", "Admin": "admin", "Wrong": "bob", "Unknown": "bib"} {
 		password := rawtest.SASLUsers[user]

@@ -342,10 +342,7 @@ var shells = map[string]func(t *testing.T, addr string, args ...string) *exec.Cm
 			"org.apache.zookeeper.ZooKeeperMain", "-waitforconnection", "-timeout", "30000", "-server", addr}, args...)...)
 	},
 	"lockkeeper zk": func(t *testing.T, addr string, args ...string) *exec.Cmd {
-		path, err := built()
-		if err != nil {
-			t.Fatal(err)
-		}
+		path := must(built())(t)
 		cmd := exec.Command(path, append([]string{"zk", "--server", addr}, args...)...)
 		cmd.Env = append(os.Environ(), "TZ=UTC")
 		return cmd

@@ -169,15 +169,9 @@ func TestSystems(t *testing.T) {
 			continue
 		}
 		t.Run(s.name, func(t *testing.T) {
-			jars, err := jarsOf(s.pom, "clients/"+s.pom+"/pom.xml")
-			if err != nil {
-				t.Fatal(err)
-			}
+			jars := must(jarsOf(s.pom, "clients/"+s.pom+"/pom.xml"))(t)
 			sources, _ := filepath.Glob("clients/" + s.stand + "/*.java")
-			classes, err := compileJava("system-"+s.pom, jars, append(sources, "clients/systems/Server.java")...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			classes := must(compileJava("system-"+s.pom, jars, append(sources, "clients/systems/Server.java")...))(t)
 			began := time.Now()
 			tests := slices.Clone(s.tests)
 			for i, arg := range tests {
@@ -236,10 +230,7 @@ func javaCases(dir string) (map[string]string, error) {
 
 // TestSystemsPage checks that docs/systems.md has the table of systems.
 func TestSystemsPage(t *testing.T) {
-	page, err := os.ReadFile("../docs/systems.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := must(os.ReadFile("../docs/systems.md"))(t)
 	for _, s := range systems {
 		if row := fmt.Sprintf("\n| %s | %d |", s.name, s.least); !strings.Contains(string(page), row) {
 			t.Errorf("docs/systems.md has no row %q", row)

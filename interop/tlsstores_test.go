@@ -39,9 +39,7 @@ func TestTLSStores(t *testing.T) {
 	file := func(name string) string { return filepath.Join(dir, name) }
 	authority := ca.WriteCA(t, dir, "ca.pem")
 	cert, key := testkit.WritePair(t, ca.Server(t), dir, "cert.pem", "key.pem")
-	if err := os.WriteFile(file("password"), []byte(storePassword+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file("password"), []byte(storePassword+"\n"), 0o600))
 	pass := "pass:" + storePassword
 	export := func(name, cert, key string, more ...string) string {
 		command(t, "openssl", append([]string{"pkcs12", "-export", "-in", cert, "-inkey", key, "-certfile", authority, "-name", "server", "-passout", pass, "-out", file(name)}, more...)...)
@@ -104,9 +102,7 @@ func TestTLSStores(t *testing.T) {
 			}
 			cfg += k + "=" + v + "\n"
 		}
-		if err := os.WriteFile(file("zoo.cfg"), []byte(cfg), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file("zoo.cfg"), []byte(cfg), 0o600))
 		l := startLockkeeper(t, "--memory", "--config", file("zoo.cfg"))
 		clientCert, clientKey := testkit.WritePair(t, client, dir, "client-cert.pem", "client-key.pem")
 		own := convert(export("client.p12", clientCert, clientKey), "client.jks", "JKS")
@@ -146,15 +142,10 @@ func TestTLSReload(t *testing.T) {
 		return locks.NewMutex(conn, "/lock", locks.WithSessionTimeout(10*time.Second))
 	}
 	mutex := connect(before)
-	held, err := mutex.Lock(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	held := must(mutex.Lock(t.Context()))(t)
 	newStore, _ := testkit.WritePair(t, after.Server(t), next, "both.pem", "both.pem")
 	for from, to := range map[string]string{newStore: store, after.WriteCA(t, next, "ca.pem"): authority} {
-		if err := os.Rename(from, to); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Rename(from, to))
 	}
 	for deadline := time.Now().Add(time.Minute); !strings.Contains(l.stderr.String(), "have been read again"); time.Sleep(100 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -175,10 +166,7 @@ func TestTLSReload(t *testing.T) {
 	if err := held.Unlock(ctx); err != nil {
 		t.Error(err)
 	}
-	again, err := other.Lock(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must(other.Lock(ctx))(t)
 	if err := again.Unlock(ctx); err != nil {
 		t.Error(err)
 	}

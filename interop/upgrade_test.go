@@ -50,9 +50,7 @@ func TestUpgrade(t *testing.T) {
 			i := (leader + 1 + n) % len(e.procs) // the leader last
 			e.stop(i)
 			if n == 0 {
-				if err := os.RemoveAll(e.data(i)); err != nil {
-					t.Fatal(err)
-				}
+				check(t, os.RemoveAll(e.data(i)))
 			}
 			progress()
 			e.runs[i] = way.to

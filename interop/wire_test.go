@@ -65,13 +65,8 @@ func TestWire(t *testing.T) {
 	// A holder disappears without closing its session: the lock is free when the session expires.
 	// The watch is on a connection of its own, whose first ping comes 3.3 s after it is opened:
 	// a ping in flight when the session expires may be answered before or after the event.
-	gone, err := dialRaw(addr, time.Second, 0, proto.ConnectReply{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := gone.Create(dir+"/held", nil, proto.FlagEphemeral); err != nil {
-		t.Fatal(err)
-	}
+	gone := must(dialRaw(addr, time.Second, 0, proto.ConnectReply{}))(t)
+	must(gone.Create(dir+"/held", nil, proto.FlagEphemeral))(t)
 	watcher := connect(t, addr, 10*time.Second)
 	exists, _, deleted, err := watcher.ExistsW(dir + "/held")
 	if err != nil || !exists {
@@ -113,9 +108,7 @@ func startWire(t *testing.T, server string, args ...string) (addr string, stop f
 	var stdout strings.Builder
 	stderr := &tail{want: line, match: make(chan string, 1)}
 	cmd.Stdout, cmd.Stderr = &stdout, stderr
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, cmd.Start())
 	t.Cleanup(func() {
 		cmd.Process.Kill()
 		cmd.Wait()

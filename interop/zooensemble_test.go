@@ -35,9 +35,7 @@ func startZooEnsemble(t *testing.T, version zkVersion, n int) *zooEnsemble {
 	}
 	for i, addr := range z.listen {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, "myid"), fmt.Append(nil, i+1), 0o600))
 		_, port, _ := net.SplitHostPort(addr)
 		own := map[string]string{"dataDir": dir, "clientPort": port}
 		z.procs = append(z.procs, launchZooKeeper(t, version, nil, merged(cfg, own)))

@@ -38,24 +38,15 @@ const (
 func (v zkVersion) classpath(t testing.TB) string {
 	t.Helper()
 	if v == zk39Admin {
-		jars, err := jarsOf("admin", "clients/admin/pom.xml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		jars := must(jarsOf("admin", "clients/admin/pom.xml"))(t)
 		return zk39.classpath(t) + ":" + jars
 	}
 	if strings.Count(string(v), ".") == 2 { // a release, see TestReleases
-		jars, err := jarsOf("zookeeper-"+string(v), "clients/releases/pom.xml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		jars := must(jarsOf("zookeeper-"+string(v), "clients/releases/pom.xml"))(t)
 		return jars
 	}
 	if v == zk39 {
-		jars, err := jarsOf("zookeeper", "clients/java/pom.xml")
-		if err != nil {
-			t.Fatal(err)
-		}
+		jars := must(jarsOf("zookeeper", "clients/java/pom.xml"))(t)
 		return jars
 	}
 	// The packages zookeeper and libslf4j-java install their jars here. The manifest of
@@ -123,9 +114,7 @@ func launchZooKeeper(t testing.TB, version zkVersion, props, cfg map[string]stri
 		fmt.Fprintf(&conf, "%s=%s\n", k, all[k])
 	}
 	confFile := filepath.Join(z.dir, "zoo.cfg")
-	if err := os.WriteFile(confFile, conf.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(confFile, conf.Bytes(), 0o600))
 	z.command = javaCommand().Args
 	if os.Getenv(envPeers) != "" { // it is measured
 		z.command = z.command[:1]
@@ -154,18 +143,13 @@ func (z *realZooKeeper) logFile() string { return filepath.Join(z.dir, "log") }
 
 func (z *realZooKeeper) launch(t testing.TB) {
 	t.Helper()
-	log, err := os.OpenFile(z.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
+	log := must(os.OpenFile(z.logFile(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
 	defer log.Close()
 	z.cmd = exec.Command(z.command[0], z.command[1:]...)
 	z.cmd.Dir = z.dir
 	z.cmd.Stdout, z.cmd.Stderr = log, log
 	z.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := z.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, z.cmd.Start())
 	z.pid = z.cmd.Process.Pid
 }
 

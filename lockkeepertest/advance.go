@@ -164,15 +164,14 @@ func (s *Server) deleteAll(due func(v *fsm.View) []string, by func(path string) 
 		for _, p := range paths {
 			done = append(done, testhooks.Of(server).Propose(by(p)))
 		}
-		late := time.NewTimer(time.Until(end))
+		ctx, cancel := context.WithDeadline(context.Background(), end)
 		for _, d := range done {
 			select {
 			case <-d: // what was not deleted is found again
-			case <-late.C:
-				late.Reset(0)
+			case <-ctx.Done():
 			}
 		}
-		late.Stop()
+		cancel()
 		s.view(func(v *fsm.View) {
 			for _, p := range paths {
 				if v.Tree().Lookup(p) == nil {

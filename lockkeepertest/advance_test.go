@@ -21,10 +21,7 @@ func TestAdvanceFar(t *testing.T) {
 	for i := range 4 {
 		s.Advance(100 * 365 * 24 * time.Hour)
 		s.SetClock(time.Duration(i) * 90 * 365 * 24 * time.Hour)
-		stat, err := conn.Set("/", nil, -1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stat := must(conn.Set("/", nil, -1))(t)
 		if at := time.UnixMilli(stat.Mtime); at.Before(last) {
 			t.Errorf("%d times 100 years: %v, after %v", i+1, at, last)
 		} else {
@@ -51,13 +48,9 @@ func TestAdvance(t *testing.T) {
 	}
 	stays, gone := connect(), connect()
 	for _, conn := range []*zk.Conn{stays, gone} {
-		if _, err := conn.Create("/e-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll)); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Create("/e-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll)))(t)
 	}
-	if _, err := stays.CreateTTL("/ttl", nil, zk.FlagTTL, zk.WorldACL(zk.PermAll), time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must(stays.CreateTTL("/ttl", nil, zk.FlagTTL, zk.WorldACL(zk.PermAll), time.Minute))(t)
 	s.Inject(lockkeepertest.Fault{Op: "connect", Times: -1, Do: lockkeepertest.Refuse(), Optional: true})
 	id := gone.SessionID()
 	if !s.Disconnect(id) {
@@ -88,9 +81,7 @@ func TestAdvanceVirtual(t *testing.T) {
 		fake.run(func() {
 			c := lockkeepertest.StartCluster(fake, 3)
 			conn := c.Connect(fake, time.Minute)
-			if err := create(conn, "/n"); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(conn, "/n"))
 			if x := c.Advance(24 * time.Hour); len(x.Expired)+len(x.Deleted) > 0 {
 				t.Errorf("%+v", x)
 			}

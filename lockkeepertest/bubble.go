@@ -61,10 +61,8 @@ func (r *report) watch() {
 		return
 	}
 	go func() { // ends with the test, since s is stopped then
-		timer := time.NewTimer(s.deadline)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(s.deadline):
 		case <-s.life.Done():
 			return
 		}
@@ -83,9 +81,8 @@ func (r *report) watch() {
 		for _, c := range clients {
 			c.close()
 		}
-		timer.Reset(grace)
 		select {
-		case <-timer.C:
+		case <-time.After(grace):
 			panic(text)
 		case <-s.life.Done():
 		}

@@ -36,9 +36,7 @@ func TestCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := lockkeepertest.StartCluster(t, 3)
 		holder, other := c.Connect(t, 20*time.Second), c.Connect(t, 20*time.Second)
-		if _, err := holder.Create("/lock", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
-			t.Fatal(err)
-		}
+		must(holder.Create("/lock", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)))(t)
 		session := holder.SessionID()
 		for range 3 {
 			lead := c.Leader()
@@ -55,9 +53,7 @@ func TestCluster(t *testing.T) {
 			t.Error("the holder has another session")
 		}
 		holder.Close()
-		if _, err := other.Sync("/lock"); err != nil {
-			t.Fatal(err)
-		}
+		must(other.Sync("/lock"))(t)
 		if ok, _, err := other.Exists("/lock"); ok || err != nil {
 			t.Errorf("the lock after its session's end: %v, %v", ok, err)
 		}
@@ -110,10 +106,7 @@ func TestNoSuchMember(t *testing.T) {
 		}
 		c := lockkeepertest.StartCluster(t, 2)
 		for id := 1; id <= 2; id++ { // the session's id has the server's in its high byte
-			conn, err := c.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", id), time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
+			conn := must(c.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", id), time.Minute))(t)
 			conn.Close()
 			if got := c.Server(id).Connect(t, time.Minute).SessionID() >> 56; got != int64(id) {
 				t.Errorf("member %d has the server id %d", id, got)

@@ -199,12 +199,10 @@ func (x *condition) write() error {
 		case stopping || left <= 0:
 			return nil
 		}
-		timer := time.NewTimer(left)
 		select {
 		case <-changed:
-		case <-timer.C:
+		case <-time.After(left):
 		}
-		timer.Stop()
 	}
 }
 

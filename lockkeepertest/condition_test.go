@@ -32,17 +32,13 @@ func TestOneWayLinks(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		other := c.Server(lead%3+1).Connect(t, 20*time.Second)
-		if err := create(other, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(other, "/a"))
 		if now := c.Leader(); now == lead {
 			t.Error("the old leader still leads")
 		}
 		c.Heal()
 		old := c.Server(lead).Connect(t, 20*time.Second)
-		if _, err := old.Sync("/"); err != nil {
-			t.Fatal(err)
-		}
+		must(old.Sync("/"))(t)
 		if !exists(t, old, "/a") {
 			t.Error("the old leader does not know of the write")
 		}
@@ -53,9 +49,7 @@ func TestOneWayLinks(t *testing.T) {
 func duration(t *testing.T, conn *zk.Conn) time.Duration {
 	t.Helper()
 	began := time.Now()
-	if _, err := conn.Set("/", nil, -1); err != nil {
-		t.Fatal(err)
-	}
+	must(conn.Set("/", nil, -1))(t)
 	return time.Since(began)
 }
 
@@ -95,9 +89,7 @@ func TestFullDisk(t *testing.T) {
 		conn := c.Server(full%3+1).Connect(t, time.Minute)
 		if err := create(conn, "/a"); err != nil {
 			exists(t, conn, "/") // the write broke the leader
-			if err := create(conn, "/b"); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(conn, "/b"))
 		}
 		// The others may have acknowledged the write before the leader's own disk refused it.
 		for began := time.Now(); c.Leader() == full; time.Sleep(10 * time.Millisecond) {
@@ -109,9 +101,7 @@ func TestFullDisk(t *testing.T) {
 		c.Server(full).SetDisk(lockkeepertest.Disk{})
 		c.Server(full).Restart()
 		again := c.Server(full).Connect(t, time.Minute)
-		if _, err := again.Sync("/"); err != nil {
-			t.Fatal(err)
-		}
+		must(again.Sync("/"))(t)
 		if got, want := c.Server(full).Tree(), c.Server(c.Leader()).Tree(); got != want || want == "" {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -172,9 +162,7 @@ func TestFailed(t *testing.T) {
 		begin := c.Snapshot()
 		full := c.Leader()%3 + 1
 		c.Server(full).SetDisk(lockkeepertest.Disk{Full: true})
-		if err := create(c.Server(c.Leader()).Connect(t, time.Minute), "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(c.Server(c.Leader()).Connect(t, time.Minute), "/a"))
 		for end := time.Now().Add(time.Minute); c.Server(full).Err() == nil; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("a member with a full disk goes on")
@@ -193,10 +181,7 @@ func TestFailed(t *testing.T) {
 func TestPause(t *testing.T) {
 	cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 		lead := c.Leader()
-		nc, err := c.Server(lead).Dial("", "", time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
+		nc := must(c.Server(lead).Dial("", "", time.Minute))(t)
 		dialed := false
 		holder, _, err := zk.Connect([]string{"127.0.0.1:1"}, 20*time.Second, zk.WithLogger(logger{t}), zk.WithDialer(zk.Dialer(func(network, address string, timeout time.Duration) (conn net.Conn, err error) {
 			if dialed {
@@ -210,9 +195,7 @@ func TestPause(t *testing.T) {
 		}
 		defer holder.Close()
 		held := zk.NewLock(holder, "/lock", zk.WorldACL(zk.PermAll))
-		if err := held.Lock(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, held.Lock())
 		other := c.Server(lead%3+1).Connect(t, time.Minute)
 		next := lock(other, "/lock")
 		witness := c.Server(lead%3 + 1)
@@ -244,10 +227,7 @@ func TestPausedConnections(t *testing.T) {
 		t.Run(end, func(t *testing.T) {
 			cluster(t, func(t *testing.T, c *lockkeepertest.Cluster) {
 				lead := c.Leader()
-				nc, err := c.Server(lead).Dial("", "", time.Minute)
-				if err != nil {
-					t.Fatal(err)
-				}
+				nc := must(c.Server(lead).Dial("", "", time.Minute))(t)
 				defer nc.Close()
 				read := make(chan error, 1)
 				go func() {
@@ -305,10 +285,7 @@ func TestSetClock(t *testing.T) {
 		for _, skew := range []time.Duration{time.Hour, -time.Minute, 0} {
 			c.Server(lead).SetClock(skew)
 			c.Server(lead%3 + 1).SetClock(5 * time.Hour) // a follower's clock does not matter
-			stat, err := conn.Set("/", nil, -1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			stat := must(conn.Set("/", nil, -1))(t)
 			if off := time.UnixMilli(stat.Mtime).Sub(time.Now().Add(skew)); off.Abs() > 20*time.Millisecond {
 				t.Errorf("with a skew of %v: %v too late", skew, off)
 			}

@@ -289,11 +289,9 @@ func (i *Injection) Matched() int {
 func (i *Injection) Wait() {
 	i.s.t.Helper()
 	i.s.here(i.s.t)
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
 	select {
 	case <-i.fired:
-	case <-timer.C:
+	case <-time.After(patience):
 		i.mu.Lock()
 		i.told = true
 		i.mu.Unlock()
@@ -330,9 +328,7 @@ func (i *Injection) fire() {
 func (i *Injection) wait(since time.Time, done <-chan struct{}) bool {
 	var late <-chan time.Time
 	if i.fault.Do.kind == delay {
-		t := time.NewTimer(time.Until(since.Add(i.fault.Do.d)))
-		defer t.Stop()
-		late = t.C
+		late = time.After(time.Until(since.Add(i.fault.Do.d)))
 	}
 	select {
 	case <-late:

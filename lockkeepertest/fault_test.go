@@ -40,18 +40,12 @@ func TestCutOff(t *testing.T) {
 		}
 		conn, mutex := client()
 		_, other := client()
-		held, err := mutex.Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		held := must(mutex.Lock(t.Context()))(t)
 		var faults []*lockkeepertest.Injection
 		for _, op := range []string{"", "ping", "connect"} {
 			faults = append(faults, s.Inject(lockkeepertest.Fault{Op: op, Session: conn.SessionID(), Times: -1, Do: lockkeepertest.Drop(), Optional: true}))
 		}
-		next, err := other.Lock(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		next := must(other.Lock(t.Context()))(t)
 		if err := held.Err(); !errors.Is(err, locks.ErrLost) {
 			t.Errorf("the first holder: %v", err)
 		}
@@ -217,18 +211,14 @@ func TestFaultsThatDelayRequests(t *testing.T) {
 func TestFaultHoldsAnEvent(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, writer *zk.Conn) {
 		watcher := s.Connect(t, 10*time.Second)
-		if err := create(writer, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(writer, "/a"))
 		_, _, events, err := watcher.GetW("/a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		session := watcher.SessionID()
 		fault := s.Inject(lockkeepertest.Fault{Op: "event", Path: "/*", Session: session, Do: lockkeepertest.Hold()})
-		if _, err := writer.Set("/a", []byte("y"), 0); err != nil {
-			t.Fatal(err)
-		}
+		must(writer.Set("/a", []byte("y"), 0))(t)
 		fault.Wait()
 		got := make(chan string, 1)
 		go func() {
@@ -267,13 +257,9 @@ func TestFaultDelaysEvents(t *testing.T) {
 		}
 		s.Inject(lockkeepertest.Fault{Op: "event", Times: -1, Do: lockkeepertest.Delay(5 * time.Second)})
 		began := time.Now()
-		if err := create(writer, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(writer, "/a"))
 		time.Sleep(2 * time.Second)
-		if err := create(writer, "/b"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(writer, "/b"))
 		if <-a; time.Since(began) != 5*time.Second {
 			t.Errorf("the first event after %v", time.Since(began))
 		}
@@ -295,9 +281,7 @@ func TestFaultLosesAnEvent(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.Inject(lockkeepertest.Fault{Op: "event", Path: path, Do: do})
-			if err := create(writer, path); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(writer, path))
 			select {
 			case e := <-events:
 				if path == "/a" || e.Type != zk.EventNodeCreated {
@@ -340,9 +324,7 @@ func TestFaultsOfConnections(t *testing.T) {
 func TestFaultTrickles(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		s.Inject(lockkeepertest.Fault{Op: "getData", Do: lockkeepertest.Trickle(10 * time.Millisecond)})
-		if err := create(conn, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(conn, "/a"))
 		began := time.Now()
 		if data, _, err := conn.Get("/a"); err != nil || string(data) != "x" || time.Since(began) != 920*time.Millisecond {
 			t.Errorf("%q, %v after %v; the reply has 93 bytes", data, err, time.Since(began))
@@ -383,14 +365,8 @@ func TestFaultHitsWhatItNames(t *testing.T) {
 func TestFaultAnswersInTurn(t *testing.T) {
 	s := lockkeepertest.Start(t)
 	s.Inject(lockkeepertest.Fault{Op: "getData", Nth: 2, Times: 2, Do: lockkeepertest.Answer(proto.SystemError)})
-	nc, err := s.Dial("", "", time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := rawclient.Open(nc, time.Minute)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(s.Dial("", "", time.Minute))(t)
+	c := must(rawclient.Open(nc, time.Minute))(t)
 	defer c.Close()
 	get := func() { c.Queue(proto.OpGetData, &proto.PathWatch{Path: "/"}) }
 	set := func() { c.Queue(proto.OpSetData, &proto.SetDataRequest{Path: "/", Version: -1}) }
@@ -401,15 +377,10 @@ func TestFaultAnswersInTurn(t *testing.T) {
 	set()
 	c.Queue(proto.OpPing, &proto.Empty{})
 	get()
-	if err := c.Flush(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Flush())
 	var got []string
 	for range 7 {
-		f, err := c.Read()
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must(c.Read())(t)
 		got = append(got, fmt.Sprintf("%d %v %d", f.Xid, f.Code, uint32(f.Zxid)))
 	}
 	if got, want := strings.Join(got, ", "), "1 Ok 1, 2 Ok 2, 3 SystemError 2, 4 SystemError 2, 5 Ok 3, -2 Ok 3, 7 Ok 3"; got != want {

@@ -258,7 +258,6 @@ type problem struct {
 	tokens       []int64 // whose events explain it
 }
 
-// note adds an event to the timeline.
 func (g *Guard) note(c *claim, zxid int64, text string) {
 	now := time.Now()
 	if n := len(g.events); n > 0 && g.events[n-1].claim == c && g.events[n-1].text == text {
@@ -269,7 +268,6 @@ func (g *Guard) note(c *claim, zxid int64, text string) {
 	g.events = append(g.events, event{claim: c, at: now, zxid: zxid, text: text})
 }
 
-// at formats a time.
 func (g *Guard) at(t time.Time) string { return fmt.Sprintf("%.3f s", t.Sub(g.start).Seconds()) }
 
 // look brings the guard up to date.

@@ -25,9 +25,7 @@ func guarded(t *testing.T, f func(t *failures, s *lockkeepertest.Server, g *lock
 		fake.run(func() {
 			s := lockkeepertest.Start(fake)
 			a, b := s.Connect(fake, time.Minute), s.Connect(fake, time.Minute)
-			if err := create(a, "/lock"); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(a, "/lock"))
 			f(fake, s, s.GuardLock(fake, "/lock"), a, b)
 			synctest.Wait() // until no client has a request in progress; see settle
 		})
@@ -304,9 +302,7 @@ func TestGuardKilledMember(t *testing.T) {
 			follower := lead%3 + 1
 			g, before := c.GuardLock(fake, "/lock"), c.GuardLock(fake, "/lock")
 			conn := c.Server(follower).Connect(fake, time.Minute)
-			if err := create(conn, "/lock"); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(conn, "/lock"))
 			c.SetLink(lead, follower, lockkeepertest.Link{Cut: true})
 			go conn.Create("/lock/lock-", nil, zk.FlagEphemeral|zk.FlagSequence, zk.WorldACL(zk.PermAll))
 			c.Server(lead).WaitHeld("/lock", conn.SessionID())
@@ -598,9 +594,7 @@ func TestGuardBeginsInACluster(t *testing.T) {
 // TestVerdict: it is returned, and does not fail the test, and the guard sees nothing afterwards.
 func TestVerdict(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
-		if err := create(conn, "/lock"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(conn, "/lock"))
 		fake := &failures{TB: t}
 		fake.run(func() {
 			g := s.GuardLock(fake, "/lock")
@@ -611,9 +605,7 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("%+v", v)
 			}
 			l := zk.NewLock(conn, "/lock", zk.WorldACL(zk.PermAll))
-			if err := l.Lock(); err != nil {
-				t.Fatal(err)
-			}
+			check(t, l.Lock())
 			if n := len(g.Holders()); n != 0 {
 				t.Errorf("%d holders after the end", n)
 			}

@@ -169,22 +169,20 @@ func (s *Server) Locks() (all []Lock) {
 			}
 			for dir := range dirs {
 				step()
-				if q := queue(v, dir); len(q) > 0 { // it was not just given back
-					all = append(all, s.lock(dir, q))
+				q := queue(v, dir)
+				if len(q) == 0 { // it was just given back
+					continue
 				}
+				l := Lock{Path: dir, Holder: q[0].session, Token: q[0].czxid, Since: s.changes.since(dir, &q[0])}
+				for _, x := range q[1:] {
+					l.Queue = append(l.Queue, x.session)
+				}
+				all = append(all, l)
 			}
 		})
 	})
 	slices.SortFunc(all, func(a, b Lock) int { return cmp.Compare(a.Path, b.Path) })
 	return all
-}
-
-func (s *Server) lock(dir string, q []contender) Lock {
-	l := Lock{Path: dir, Holder: q[0].session, Token: q[0].czxid, Since: s.changes.since(dir, &q[0])}
-	for _, x := range q[1:] {
-		l.Queue = append(l.Queue, x.session)
-	}
-	return l
 }
 
 // contender is an ephemeral and sequential znode.
@@ -238,10 +236,6 @@ type waiting struct {
 	reached func(v *fsm.View) bool
 	done    chan struct{} // closed when reached has returned true
 	again   chan struct{} // closed when the state was replaced
-}
-
-func (c *changes) init() {
-	c.firsts, c.waiting, c.opened = map[string]first{}, map[*waiting]struct{}{}, make(chan struct{})
 }
 
 // restarted makes the calls that wait look at a server that was opened.

@@ -18,16 +18,10 @@ import (
 func TestLookInside(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		other := s.Connect(t, 20*time.Second)
-		if err := create(conn, "/b"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(conn, "/b"))
 		acl := zk.WorldACL(0) // nobody may read it
-		if _, err := conn.Create("/b/e", []byte{0, 1}, zk.FlagEphemeral, acl); err != nil {
-			t.Fatal(err)
-		}
-		if err := create(other, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Create("/b/e", []byte{0, 1}, zk.FlagEphemeral, acl))(t)
+		check(t, create(other, "/a"))
 		if _, _, _, err := other.ExistsW("/x"); err != nil {
 			t.Fatal(err)
 		}
@@ -162,9 +156,7 @@ func TestLocks(t *testing.T) {
 // TestWaitSeesEveryState: also one that is over at once.
 func TestWaitSeesEveryState(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
-		if err := create(conn, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(conn, "/a"))
 		for range 20 {
 			go func() {
 				acl := zk.WorldACL(zk.PermAll)
@@ -197,9 +189,7 @@ func TestWaitSeesEveryState(t *testing.T) {
 // TestWaitOverARestart: what a server reads from its log does not count.
 func TestWaitOverARestart(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
-		if err := create(conn, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(conn, "/a"))
 		gone := make(chan struct{})
 		go func() {
 			defer close(gone)

@@ -271,7 +271,7 @@ func newServer(t testing.TB, options []Option) *Server {
 	}
 	testhooks.In(&s.cfg).Tap = s.tap
 	testhooks.In(&s.cfg).TimeOfDay = s.skew.now
-	s.changes.init()
+	s.changes.firsts, s.changes.waiting, s.changes.opened = map[string]first{}, map[*waiting]struct{}{}, make(chan struct{})
 	s.report = newReport(s)
 	t.Cleanup(func() {
 		t.Helper()

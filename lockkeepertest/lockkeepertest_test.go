@@ -13,8 +13,13 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
+
+var check = testkit.Check
+
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
 
 // TestWaitsLittle: hardly anything waits for a timer while a server starts, a client
 // connects, and both are closed, or while a cluster starts.
@@ -59,9 +64,7 @@ func TestExpireSession(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := lockkeepertest.Start(t)
 		victim, witness := s.Connect(t, time.Minute), s.Connect(t, time.Minute)
-		if _, err := victim.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
-			t.Fatal(err)
-		}
+		must(victim.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)))(t)
 		_, _, events, err := witness.ExistsW("/e")
 		if err != nil {
 			t.Fatal(err)
@@ -70,9 +73,7 @@ func TestExpireSession(t *testing.T) {
 			t.Error("Disconnect closed a connection of a session that does not exist")
 		}
 		session := victim.SessionID()
-		if err := s.ExpireSession(session); err != nil {
-			t.Fatal(err)
-		}
+		check(t, s.ExpireSession(session))
 		if ok, _, err := witness.Exists("/e"); err != nil || ok {
 			t.Errorf("the ephemeral outlived its session: %v, %v", ok, err)
 		}
@@ -101,9 +102,7 @@ func TestStopAndRestart(t *testing.T) {
 			s := lockkeepertest.Start(t, options...)
 			conn := s.Connect(t, time.Minute)
 			for _, path := range []string{"/n", "/e-"} {
-				if _, err := conn.Create(path, []byte(path), map[string]int32{"/e-": zk.FlagEphemeral | zk.FlagSequence}[path], zk.WorldACL(zk.PermAll)); err != nil {
-					t.Fatal(err)
-				}
+				must(conn.Create(path, []byte(path), map[string]int32{"/e-": zk.FlagEphemeral | zk.FlagSequence}[path], zk.WorldACL(zk.PermAll)))(t)
 			}
 			session := conn.SessionID()
 			s.Kill()

@@ -19,29 +19,18 @@ import (
 // rawConn opens a session for a client that sees every frame.
 func rawConn(t *testing.T, s *lockkeepertest.Server) *rawclient.Client {
 	t.Helper()
-	nc, err := s.Dial("tcp", "", time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(s.Dial("tcp", "", time.Second))(t)
 	t.Cleanup(func() { nc.Close() })
-	c, err := rawclient.Open(nc, 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := must(rawclient.Open(nc, 10*time.Second))(t)
 	return c
 }
 
 // askWord returns the answer to a four-letter word.
 func askWord(t *testing.T, s *lockkeepertest.Server, word string) string {
 	t.Helper()
-	nc, err := s.Dial("tcp", "", time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	nc := must(s.Dial("tcp", "", time.Second))(t)
 	defer nc.Close()
-	if _, err := io.WriteString(nc, word); err != nil {
-		t.Fatal(err)
-	}
+	must(io.WriteString(nc, word))(t)
 	answer, err := io.ReadAll(nc)
 	if err != nil {
 		t.Fatalf("%s: %v", word, err)
@@ -104,9 +93,7 @@ func TestBehaveAs(t *testing.T) {
 			// Only 3.4 has no /zookeeper/config.
 			_, err := c.Get("/zookeeper/config", true)
 			var children proto.Children2Reply
-			if _, err := c.Call(proto.OpGetChildren2, &proto.PathWatch{Path: "/zookeeper"}, &children); err != nil {
-				t.Fatal(err)
-			}
+			must(c.Call(proto.OpGetChildren2, &proto.PathWatch{Path: "/zookeeper"}, &children))(t)
 			want := 2
 			if x.line == "3.4" {
 				want = 1
@@ -126,9 +113,7 @@ func TestUnknownCode(t *testing.T) {
 	few := lockkeepertest.WithConfig(func(c *lockkeeper.Config) { c.Limits.MaxWatches = 1 })
 	for line, want := range map[string]error{"3.6": io.EOF, "3.7": proto.ThrottledOp} {
 		c := rawConn(t, lockkeepertest.Start(t, few, lockkeepertest.WithRelease(line)))
-		if _, err := c.Get("/", true); err != nil {
-			t.Fatal(err)
-		}
+		must(c.Get("/", true))(t)
 		if _, err := c.Get("/zookeeper", true); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", line, err, want)
 		}
@@ -183,9 +168,7 @@ func TestLinesTogether(t *testing.T) {
 		var seen [4]proto.Stat
 		for id := 1; id <= 3; id++ {
 			k := clients[id]
-			if _, err := k.Call(proto.OpSync, &proto.Path{Path: "/"}, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(k.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 			var err error
 			if seen[id], err = k.Exists("/m", true); err != nil {
 				t.Error(err)
@@ -194,9 +177,7 @@ func TestLinesTogether(t *testing.T) {
 		if seen[1] != seen[2] || seen[2] != seen[3] {
 			t.Errorf("the members show %+v", seen[1:])
 		}
-		if _, err := clients[3].Set("/m", []byte("x")); err != nil {
-			t.Fatal(err)
-		}
+		must(clients[3].Set("/m", []byte("x")))(t)
 		for id := 1; id <= 3; id++ {
 			k := clients[id]
 			if len(k.Events) == 0 {
@@ -275,9 +256,7 @@ func TestNoConfigAfterReconnect(t *testing.T) {
 		} {
 			c.Events = nil
 			w.q.RelativeZxid = 1 << 40
-			if _, err := c.Call(proto.OpSetWatches, &w.q, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(c.Call(proto.OpSetWatches, &w.q, nil))(t)
 			var got proto.EventType
 			for _, e := range c.Events {
 				got = e.Type

@@ -135,7 +135,6 @@ func (m *messages) wake() {
 	}
 }
 
-// ask keeps a request.
 func (m *messages) ask(r Request) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

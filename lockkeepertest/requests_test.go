@@ -17,9 +17,7 @@ func TestRequests(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		id := conn.SessionID()
 		acl := zk.WorldACL(zk.PermRead)
-		if _, err := conn.Create("/a", []byte("x"), zk.FlagEphemeral, acl); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Create("/a", []byte("x"), zk.FlagEphemeral, acl))(t)
 		if _, err := conn.Multi(&zk.CheckVersionRequest{Path: "/a", Version: 0}, &zk.DeleteRequest{Path: "/b", Version: 7}); err == nil {
 			t.Error("the multi must fail")
 		}
@@ -98,13 +96,9 @@ func TestRequestsAfterAReconnect(t *testing.T) {
 func TestRequestsAreLimited(t *testing.T) {
 	s := lockkeepertest.Start(t)
 	conn := s.Connect(t, time.Minute)
-	if err := create(conn, "/a"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, create(conn, "/a"))
 	for range 20 {
-		if _, err := conn.Set("/a", make([]byte, 1000<<10), -1); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Set("/a", make([]byte, 1000<<10), -1))(t)
 	}
 	if got := s.Requests(""); len(got) != 16 || got[0].Op != "setData" {
 		t.Errorf("%d requests are kept", len(got))

@@ -161,16 +161,13 @@ func (s *Server) propose(c *fsm.Command) error {
 		if err := server.Err(); err != nil {
 			return fmt.Errorf("%s has failed: %w", name, err)
 		}
-		late := time.NewTimer(time.Until(end))
 		select {
 		case err = <-testhooks.Of(server).Propose(c):
-			late.Stop()
 			if err == nil {
 				return nil
 			}
 		case <-server.Done(): // closed, or failed
-			late.Stop()
-		case <-late.C:
+		case <-time.After(time.Until(end)):
 			if s.network == nil {
 				return fmt.Errorf("%s applies nothing: it cannot write to its disk", name)
 			}

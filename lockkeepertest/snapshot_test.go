@@ -112,20 +112,12 @@ func TestRestore(t *testing.T) {
 func TestRestoreEvents(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
 		for _, at := range []string{"/changed", "/deleted", "/same"} {
-			if err := create(conn, at); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(conn, at))
 		}
 		snap := s.Snapshot()
-		if _, err := conn.Set("/changed", []byte("y"), -1); err != nil {
-			t.Fatal(err)
-		}
-		if err := conn.Delete("/deleted", -1); err != nil {
-			t.Fatal(err)
-		}
-		if err := create(conn, "/new"); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Set("/changed", []byte("y"), -1))(t)
+		check(t, conn.Delete("/deleted", -1))
+		check(t, create(conn, "/new"))
 		watch := func(at string) <-chan zk.Event {
 			_, _, events, err := conn.ExistsW(at)
 			if err != nil {
@@ -151,9 +143,7 @@ func TestRestoreEvents(t *testing.T) {
 			}
 		}
 		s.Restore(snap) // changes nothing
-		if err := create(conn, "/later"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(conn, "/later"))
 		select {
 		case e := <-same:
 			t.Errorf("got %+v", e)
@@ -170,13 +160,9 @@ func TestRestoreEvents(t *testing.T) {
 // TestRestoreMissedChange: a client that was away learns of what Restore has changed.
 func TestRestoreMissedChange(t *testing.T) {
 	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
-		if err := create(conn, "/a"); err != nil {
-			t.Fatal(err)
-		}
+		check(t, create(conn, "/a"))
 		snap := s.Snapshot()
-		if _, err := conn.Set("/a", []byte("y"), -1); err != nil {
-			t.Fatal(err)
-		}
+		must(conn.Set("/a", []byte("y"), -1))(t)
 		_, _, events, err := conn.GetW("/a")
 		if err != nil {
 			t.Fatal(err)
@@ -196,9 +182,7 @@ func TestRestoreCluster(t *testing.T) {
 		lead := c.Leader()
 		conn := c.Server(lead%3+1).Connect(t, 20*time.Second)
 		for _, at := range []string{"/a", "/a/b", "/c"} {
-			if err := create(conn, at); err != nil {
-				t.Fatal(err)
-			}
+			check(t, create(conn, at))
 		}
 		snap := c.Snapshot()
 		stopped := (lead+1)%3 + 1
@@ -222,15 +206,11 @@ func TestRestoreCluster(t *testing.T) {
 		}
 		for range 2 {
 			other := c.Server(lead).Connect(t, 20*time.Second)
-			if _, err := other.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
-				t.Fatal(err)
-			}
+			must(other.Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)))(t)
 			if err := conn.Delete("/a/b", -1); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := conn.Set("/c", []byte("y"), -1); err != nil {
-				t.Fatal(err)
-			}
+			must(conn.Set("/c", []byte("y"), -1))(t)
 			other.Close()
 			c.Restore(snap)
 			check()
@@ -242,9 +222,7 @@ func TestRestoreCluster(t *testing.T) {
 		c.Restore(snap)
 		c.Server(stopped).Restart()
 		again := c.Server(stopped).Connect(t, 20*time.Second)
-		if _, err := again.Sync("/"); err != nil {
-			t.Fatal(err)
-		}
+		must(again.Sync("/"))(t)
 		check()
 	})
 }

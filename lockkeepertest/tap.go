@@ -62,7 +62,6 @@ type sent struct {
 	since time.Time // of an event that is held back
 }
 
-// tap puts a tap on a new connection.
 func (s *Server) tap(nc net.Conn) net.Conn {
 	t := &tap{Conn: nc, s: s, number: s.report.messages.opened(), limit: max(s.cfg.Limits.MaxFrameBytes, jute.DefaultMaxFrame),
 		done: make(chan struct{}), writing: make(chan struct{}, 1)}
@@ -491,17 +490,14 @@ func (t *tap) send(out []sent) error {
 	return nil
 }
 
-// trickle sends a frame byte by byte.
 func (t *tap) trickle(frame []byte, pause time.Duration) error {
 	for i := range frame {
 		if _, err := t.Conn.Write(frame[i : i+1]); err != nil {
 			return err
 		}
-		timer := time.NewTimer(pause)
 		select {
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-t.done:
-			timer.Stop()
 			return net.ErrClosed
 		}
 	}

@@ -172,7 +172,6 @@ func (c *common) AddTree(text string) {
 	}
 }
 
-// add adds znodes to the state of servers.
 func add(servers []*Server, nodes []znode.Record) error {
 	now := servers[0].skew.now().UnixMilli()
 	var b []byte

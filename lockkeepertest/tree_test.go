@@ -18,9 +18,7 @@ import (
 func file(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "tree.txt")
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(name, []byte(text), 0o600))
 	return name
 }
 

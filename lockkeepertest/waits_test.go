@@ -74,35 +74,23 @@ func TestWhatWritesWaitFor(t *testing.T) {
 						}()
 						time.Sleep(time.Second)
 						released := time.Now()
-						if err := held.Unlock(); err != nil {
-							t.Fatal(err)
-						}
+						check(t, held.Unlock())
 						handOver = min(handOver, (<-granted).Sub(released))
-						if err := waits.Unlock(); err != nil {
-							t.Fatal(err)
-						}
+						check(t, waits.Unlock())
 						time.Sleep(time.Second)
-						if err := held.Lock(); err != nil {
-							t.Fatal(err)
-						}
+						check(t, held.Lock())
 						time.Sleep(time.Second)
 					}
 					expect("a handover from the leader to a follower", handOver, x.handOver)
-					if err := held.Unlock(); err != nil {
-						t.Fatal(err)
-					}
+					check(t, held.Unlock())
 
 					best := time.Hour
 					for range 3 {
 						began := time.Now()
 						lock := zk.NewLock(follower, "/lock", zk.WorldACL(zk.PermAll))
-						if err := lock.Lock(); err != nil {
-							t.Fatal(err)
-						}
+						check(t, lock.Lock())
 						best = min(best, time.Since(began))
-						if err := lock.Unlock(); err != nil {
-							t.Fatal(err)
-						}
+						check(t, lock.Unlock())
 						time.Sleep(time.Second)
 					}
 					expect("a lock at a follower", best, x.lock)
@@ -148,9 +136,7 @@ func TestWaits(t *testing.T) {
 					"held":    {func(w lockkeepertest.Waits) { w.WaitHeld("/held", conn.SessionID()) }, func() error { _, err := conn.Create("/held", nil, zk.FlagEphemeral, acl); return err }},
 				} {
 					if name == "gone" {
-						if err := create(conn, "/gone"); err != nil {
-							t.Fatal(err)
-						}
+						check(t, create(conn, "/gone"))
 					}
 					began := time.Now()
 					late := make(chan struct{})

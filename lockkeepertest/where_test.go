@@ -21,10 +21,7 @@ const inside = "LOCKKEEPERTEST_INSIDE"
 // that says.
 func program(t *testing.T) (out string, err error) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	self := must(os.Executable())(t)
 	c := exec.CommandContext(t.Context(), self, "-test.run=^"+t.Name()+"$", "-test.timeout=1m")
 	c.Env = append(os.Environ(), inside+"=1")
 	text, err := c.CombinedOutput()
@@ -63,9 +60,7 @@ func TestWhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	if err := zk.NewLock(conn, "/lock", zk.WorldACL(zk.PermAll)).Lock(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, zk.NewLock(conn, "/lock", zk.WorldACL(zk.PermAll)).Lock())
 	g.Resource().WriteUnchecked(7)
 }
 

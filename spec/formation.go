@@ -76,7 +76,6 @@ func (f *formation) kind(e *Event) string {
 		kind, in, votes, list.Index <= f.visible, d.rejoining, f.formed != 0)
 }
 
-// next takes a step.
 func (f *formation) next(e *Event) error {
 	d := f.of(e.Member)
 	switch {
@@ -164,7 +163,6 @@ func (f *formation) append(d *membership, e *Event) error {
 	return nil
 }
 
-// newest returns the newest list on a disk.
 func (f *formation) newest(d *membership) List {
 	if n := len(d.lists); n > 0 && d.lists[n-1].index >= d.snapshot.List.Index {
 		return f.known[d.lists[n-1]].List
@@ -313,7 +311,6 @@ func find(list []Server, id uint64) (in, votes bool) {
 	return i >= 0, i >= 0 && list[i].Votes
 }
 
-// differ returns the members in which two lists differ.
 func differ(a, b []Server) (ids []uint64) {
 	for _, s := range slices.Concat(a, b) {
 		if slices.Contains(a, s) != slices.Contains(b, s) && !slices.Contains(ids, s.ID) {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 var specFlag = flag.String("spec", "", "check the models with SPIN: `what`, small or large runs, or all: the small ones and the mutants; needs spin and a C compiler")
@@ -41,10 +43,7 @@ func TestModels(t *testing.T) {
 		t.Fatal("no models", err)
 	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Must(os.ReadFile(file))(t)
 		m := model{file: file, text: string(text), runs: map[string][]string{}}
 		for _, line := range comment.FindAllStringSubmatch(m.text, -1) {
 			m.runs[line[1]] = append(m.runs[line[1]], line[2])
@@ -84,10 +83,7 @@ func (m *model) guards() []string {
 
 // fails reports whether SPIN finds an error without a guard.
 func (m *model) fails(t *testing.T, with, without string) bool {
-	path, err := filepath.Abs(m.file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := testkit.Must(filepath.Abs(m.file))(t)
 	defines, value := with, map[bool]string{true: "=1", false: "=0"}
 	for _, guard := range m.guards() {
 		defines += " -D" + guard + value[guard == without]

@@ -315,7 +315,6 @@ func addRun(log []Run, r Run) []Run {
 	return append(log, r)
 }
 
-// between returns the entries from first to last of a log.
 func between(log []Run, first, last uint64) (part []Run) {
 	for _, r := range log {
 		if r.First, r.Last = max(r.First, first), min(r.Last, last); r.First <= r.Last {

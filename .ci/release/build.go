@@ -25,7 +25,6 @@ type options struct {
 	pgo       string
 }
 
-// release is a release that is being built.
 type release struct {
 	options
 	src string // a clone of the commit
@@ -73,7 +72,6 @@ const kindImage = "image"
 // wants returns whether files of a kind are to be built.
 func (o *options) wants(kind string) bool { return len(o.only) == 0 || slices.Contains(o.only, kind) }
 
-// build builds a release and returns the names of its files.
 func (o options) build() (names []string, err error) {
 	if o.root, err = filepath.Abs(o.root); err != nil {
 		return nil, err
@@ -232,7 +230,6 @@ func (r *release) goEnv(platform string) []string {
 	return []string{"GOOS=" + goos, "GOARCH=" + goarch, "CGO_ENABLED=0", "GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=-mod=readonly", "GOWORK=off", "GOEXPERIMENT=", "GODEBUG=", "GIT_CONFIG_GLOBAL=" + r.gitConfig}
 }
 
-// compile builds the program for a platform.
 func (r *release) compile(platform, path string) error {
 	_, err := output(r.src, r.goEnv(platform), "go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-pgo="+r.pgo, "-o", path, "./cmd/lockkeeper")
 	return err

@@ -132,7 +132,6 @@ func spdx(text string) string {
 	return ""
 }
 
-// object is an object in JSON.
 type object map[string]any
 
 func bomLicences(ids ...string) (all []object) {

@@ -65,7 +65,6 @@ type Network struct {
 
 type link struct{ from, to string }
 
-// state is the state of a link.
 type state struct {
 	cut  bool
 	shut bool      // no connection can be made in this direction
@@ -397,7 +396,6 @@ type half struct {
 	buffered int
 	changed  chan struct{} // closed on any change; nil if no goroutine waits
 	readBy   time.Time     // deadlines; zero is none
-	timer    *time.Timer   // for reuse by the next wait
 	writeBy  time.Time
 
 	// Of bytes that were lost: when the first of them was sent, until all have arrived, and
@@ -608,26 +606,16 @@ func (h *half) wait(then time.Time) {
 		h.changed = make(chan struct{})
 	}
 	changed := h.changed
-	if then.IsZero() {
-		h.n.mu.Unlock()
-		<-changed
-		h.n.mu.Lock()
-		return
-	}
-	timer := h.timer
-	if h.timer = nil; timer == nil {
-		timer = time.NewTimer(time.Until(then))
-	} else {
-		timer.Reset(time.Until(then))
+	var reached <-chan time.Time
+	if !then.IsZero() {
+		reached = time.After(time.Until(then))
 	}
 	h.n.mu.Unlock()
 	select {
 	case <-changed:
-	case <-timer.C:
+	case <-reached:
 	}
-	timer.Stop()
 	h.n.mu.Lock()
-	h.timer = timer
 }
 
 // conn is one end of a connection.
@@ -773,7 +761,6 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// take reads what has arrived.
 func (h *half) take(p []byte, now time.Time) (n int) {
 	for n < len(p) && len(h.chunks) > 0 && h.chunks[0].err == nil && !now.Before(h.chunks[0].at) {
 		c := &h.chunks[0]

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // pair is a connection from host a to host b.
@@ -56,9 +58,7 @@ func (p pair) cutBoth(cut bool) {
 
 func send(t *testing.T, c net.Conn, text string) {
 	t.Helper()
-	if _, err := c.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(c.Write([]byte(text)))(t)
 }
 
 // expect reads text, which must arrive after exactly that time.
@@ -339,10 +339,7 @@ func TestShut(t *testing.T) {
 		n.Shut("a", "b", true)
 		send(t, p.a, "x")
 		expect(t, p.b, "x", 0)
-		l, err := n.Host("b").Listen("b:2")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testkit.Must(n.Host("b").Listen("b:2"))(t)
 		defer l.Close()
 		began := time.Now()
 		if _, err := n.Host("a").Dial(t.Context(), "b:2"); !errors.Is(err, syscall.ETIMEDOUT) || time.Since(began) < time.Minute {

@@ -34,11 +34,9 @@ func (s *sim) maxReadAge() time.Duration {
 // member that was not stuck while at most one other member was.
 func (c *checker) availability() {
 	closed := map[int64]bool{}
-	for i := range c.h.Commits {
-		for _, g := range c.h.Commits[i].Changes {
-			if g.Kind == proto.SessionClosed {
-				closed[g.Session] = true
-			}
+	for _, g := range c.h.changes() {
+		if g.Kind == proto.SessionClosed {
+			closed[g.Session] = true
 		}
 	}
 	newest := map[int64]*ConnLog{}

@@ -206,14 +206,12 @@ func (c *checker) multi(o *Op, changes []Change) {
 func (c *checker) readOnly() {
 	done := map[string]int64{}
 	opened := map[int64]bool{}
-	for i := range c.h.Commits {
-		for _, g := range c.h.Commits[i].Changes {
-			switch g.Kind {
-			case proto.NodeCreated, proto.NodeDataChanged:
-				done[g.Data] = c.h.Commits[i].Zxid
-			case proto.SessionOpened:
-				opened[g.Session] = true
-			}
+	for x, g := range c.h.changes() {
+		switch g.Kind {
+		case proto.NodeCreated, proto.NodeDataChanged:
+			done[g.Data] = x.Zxid
+		case proto.SessionOpened:
+			opened[g.Session] = true
 		}
 	}
 	sessions := map[int64]bool{} // sessions that clients got from members with a majority
@@ -274,12 +272,9 @@ func (c *checker) reconfigs() {
 		text string
 	}
 	var all []config
-	for i := range c.h.Commits {
-		x := &c.h.Commits[i]
-		for _, g := range x.Changes {
-			if g.Path == "/zookeeper/config" {
-				all = append(all, config{x.At, x.Zxid, g.Data})
-			}
+	for x, g := range c.h.changes() {
+		if g.Path == "/zookeeper/config" {
+			all = append(all, config{x.At, x.Zxid, g.Data})
 		}
 	}
 	by := func(at time.Duration) (last config) {
@@ -432,10 +427,8 @@ func (r *Report) Linearize(most time.Duration) {
 	// Whether and when an unanswered write was done is taken from the log. Otherwise
 	// Porcupine would have too many orders to try.
 	done := map[string]int{}
-	for i := range h.Commits {
-		for _, g := range h.Commits[i].Changes {
-			done[g.Data] = h.Commits[i].Seq
-		}
+	for x, g := range h.changes() {
+		done[g.Data] = x.Seq
 	}
 	syncs := map[int]*Op{} // the last one by connection
 	per := map[string][]porcupine.Operation{}
@@ -486,13 +479,11 @@ func (c *checker) locks() {
 	c.n["locks"] = len(c.h.Spans)
 	created, deleted := map[string]int64{}, map[string]int64{}
 	deletedAt := map[string]time.Duration{}
-	for i := range c.h.Commits {
-		for _, g := range c.h.Commits[i].Changes {
-			if g.Kind == proto.NodeCreated {
-				created[g.Path] = c.h.Commits[i].Zxid
-			} else if g.Kind == proto.NodeDeleted {
-				deleted[g.Path], deletedAt[g.Path] = c.h.Commits[i].Zxid, c.h.Commits[i].At
-			}
+	for x, g := range c.h.changes() {
+		if g.Kind == proto.NodeCreated {
+			created[g.Path] = x.Zxid
+		} else if g.Kind == proto.NodeDeleted {
+			deleted[g.Path], deletedAt[g.Path] = x.Zxid, x.At
 		}
 	}
 	answered := c.answers()
@@ -567,19 +558,10 @@ func believesUntil(p *Span, answered []answer) time.Duration {
 	return until
 }
 
-// answer is the answer to a client's request or handshake.
 type answer struct {
 	call, ret time.Duration
 	server    int
-	handshake bool
 	logged    bool // a write or a sync, of which the leader has heard
-}
-
-func (a answer) what() string {
-	if a.handshake {
-		return "a handshake"
-	}
-	return "a request"
 }
 
 // answers lists the answers that each session's client got, in the order of its
@@ -593,10 +575,9 @@ func (c *checker) answers() map[int64][]answer {
 		}
 	}
 	for _, k := range c.h.Conns {
-		if k.ReadOnly {
-			continue
+		if !k.ReadOnly {
+			all[k.Session] = append(all[k.Session], answer{call: k.CallAt, ret: k.At, server: k.Server})
 		}
-		all[k.Session] = append(all[k.Session], answer{call: k.CallAt, ret: k.At, server: k.Server, handshake: true})
 	}
 	for _, list := range all {
 		slices.SortStableFunc(list, func(a, b answer) int { return cmp.Compare(a.call, b.call) })
@@ -619,7 +600,6 @@ type due struct {
 	path  string
 }
 
-// watchCheck checks the events of sessions.
 type watchCheck struct {
 	c           *checker
 	data, child triggers // by path
@@ -968,11 +948,9 @@ func (c *checker) reportTime() time.Duration { return reportTime + 40*c.s.slack(
 func (c *checker) expiries() {
 	answered := c.answers()
 	closed := map[int64]time.Duration{}
-	for i := range c.h.Commits {
-		for _, g := range c.h.Commits[i].Changes {
-			if g.Kind == proto.SessionClosed {
-				closed[g.Session] = c.h.Commits[i].At
-			}
+	for x, g := range c.h.changes() {
+		if g.Kind == proto.SessionClosed {
+			closed[g.Session] = x.At
 		}
 	}
 	left := map[int64]bool{} // sessions that their clients closed
@@ -1020,7 +998,7 @@ func (c *checker) expiries() {
 				lives = e.Timeout
 			}
 			if a.call+lives > end {
-				c.fail("expiry", "session %x, with a timeout of %v, ended at %v, but member %d answered %s that its client sent at %v", e.Session, e.Timeout, end, a.server, a.what(), a.call)
+				c.fail("expiry", "session %x, with a timeout of %v, ended at %v, but member %d answered what its client sent at %v", e.Session, e.Timeout, end, a.server, a.call)
 				break
 			}
 		}
@@ -1271,32 +1249,29 @@ func (h *History) shown(member uint64, from, to time.Duration, f func(from, to, 
 func (c *checker) stamps() map[int64][]uint64 {
 	type lags struct{ least, most time.Duration } // from the stamp, by the member's clock, until the entry was applied
 	per := map[int64]map[uint64]*lags{}
-	for i := range c.h.Commits {
-		x := &c.h.Commits[i]
-		for _, g := range x.Changes {
-			if g.Mtime == 0 || g.Kind != proto.NodeCreated && g.Kind != proto.NodeDataChanged {
-				continue
-			}
-			epoch := x.Zxid >> 32
-			if per[epoch] == nil {
-				per[epoch] = map[uint64]*lags{}
-			}
-			for _, m := range c.s.members {
-				const never = time.Duration(math.MaxInt64)
-				lag := never
-				c.h.shown(m.id, x.At-stampedWithin, x.At, func(from, to, ahead time.Duration) {
-					at := time.UnixMilli(g.Mtime).Sub(c.h.start.Add(ahead))
-					if at >= from-time.Millisecond && at <= to {
-						lag = min(lag, x.At-at)
-					}
-				})
-				l := per[epoch][m.id]
-				if l == nil {
-					l = &lags{least: never}
-					per[epoch][m.id] = l
+	for x, g := range c.h.changes() {
+		if g.Mtime == 0 || g.Kind != proto.NodeCreated && g.Kind != proto.NodeDataChanged {
+			continue
+		}
+		epoch := x.Zxid >> 32
+		if per[epoch] == nil {
+			per[epoch] = map[uint64]*lags{}
+		}
+		for _, m := range c.s.members {
+			const never = time.Duration(math.MaxInt64)
+			lag := never
+			c.h.shown(m.id, x.At-stampedWithin, x.At, func(from, to, ahead time.Duration) {
+				at := time.UnixMilli(g.Mtime).Sub(c.h.start.Add(ahead))
+				if at >= from-time.Millisecond && at <= to {
+					lag = min(lag, x.At-at)
 				}
-				l.least, l.most = min(l.least, lag), max(l.most, lag)
+			})
+			l := per[epoch][m.id]
+			if l == nil {
+				l = &lags{least: never}
+				per[epoch][m.id] = l
 			}
+			l.least, l.most = min(l.least, lag), max(l.most, lag)
 		}
 	}
 	by := map[int64][]uint64{}
@@ -1337,48 +1312,45 @@ func (c *checker) clocks() {
 	}
 	alive := map[string]aging{}
 	children, had := map[string]int{}, map[string]bool{}
-	for i := range c.h.Commits {
-		x := &c.h.Commits[i]
-		for _, g := range x.Changes {
-			if !strings.HasPrefix(g.Path, "/ttl/") {
+	for x, g := range c.h.changes() {
+		if !strings.HasPrefix(g.Path, "/ttl/") {
+			continue
+		}
+		dir, _ := parentOf(g.Path)
+		a, ages := alive[g.Path]
+		switch g.Kind {
+		case proto.NodeCreated:
+			children[dir]++
+			had[dir] = true
+			if ttl, ok := lives[g.Data]; ok {
+				alive[g.Path] = aging{ttl, g.Mtime}
+				had[g.Path], children[g.Path] = false, 0
+			}
+		case proto.NodeDataChanged:
+			if ages {
+				alive[g.Path] = aging{a.ttl, g.Mtime}
+			}
+		case proto.NodeDeleted:
+			children[dir]--
+			if !ages {
 				continue
 			}
-			dir, _ := parentOf(g.Path)
-			a, ages := alive[g.Path]
-			switch g.Kind {
-			case proto.NodeCreated:
-				children[dir]++
-				had[dir] = true
-				if ttl, ok := lives[g.Data]; ok {
-					alive[g.Path] = aging{ttl, g.Mtime}
-					had[g.Path], children[g.Path] = false, 0
+			c.n["znodes reaped"]++
+			delete(alive, g.Path)
+			if a.ttl == 0 {
+				if !had[g.Path] || children[g.Path] > 0 {
+					c.fail("clocks", "container %s was deleted at zxid %x; it has %d children, and had some: %v", g.Path, x.Zxid, children[g.Path], had[g.Path])
 				}
-			case proto.NodeDataChanged:
-				if ages {
-					alive[g.Path] = aging{a.ttl, g.Mtime}
-				}
-			case proto.NodeDeleted:
-				children[dir]--
-				if !ages {
-					continue
-				}
-				c.n["znodes reaped"]++
-				delete(alive, g.Path)
-				if a.ttl == 0 {
-					if !had[g.Path] || children[g.Path] > 0 {
-						c.fail("clocks", "container %s was deleted at zxid %x; it has %d children, and had some: %v", g.Path, x.Zxid, children[g.Path], had[g.Path])
-					}
-					continue
-				}
-				over := len(by[x.Zxid>>32]) == 0
-				for _, m := range by[x.Zxid>>32] {
-					c.h.shown(m, x.At-stampedWithin, x.At, func(_, to, ahead time.Duration) {
-						over = over || c.h.start.Add(to+ahead).Sub(time.UnixMilli(a.mtime)) >= a.ttl
-					})
-				}
-				if !over {
-					c.fail("clocks", "%s, with a TTL of %v and mtime %v, was deleted at zxid %x, at %v, too early by the clock of member %d", g.Path, a.ttl, time.UnixMilli(a.mtime).UTC(), x.Zxid, x.At, by[x.Zxid>>32])
-				}
+				continue
+			}
+			over := len(by[x.Zxid>>32]) == 0
+			for _, m := range by[x.Zxid>>32] {
+				c.h.shown(m, x.At-stampedWithin, x.At, func(_, to, ahead time.Duration) {
+					over = over || c.h.start.Add(to+ahead).Sub(time.UnixMilli(a.mtime)) >= a.ttl
+				})
+			}
+			if !over {
+				c.fail("clocks", "%s, with a TTL of %v and mtime %v, was deleted at zxid %x, at %v, too early by the clock of member %d", g.Path, a.ttl, time.UnixMilli(a.mtime).UTC(), x.Zxid, x.At, by[x.Zxid>>32])
 			}
 		}
 	}

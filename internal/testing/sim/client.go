@@ -71,13 +71,11 @@ type oneShot struct {
 	path  string
 }
 
-// persistentWatch is a persistent watch.
 type persistentWatch struct {
 	recursive bool
 	path      string
 }
 
-// conn is one connection of a client.
 type conn struct {
 	c      *client
 	nc     net.Conn
@@ -314,7 +312,6 @@ func (c *client) forget() {
 	c.mu.Unlock()
 }
 
-// drop closes the connection.
 func (c *client) drop() {
 	if c.conn != nil {
 		c.conn.end()
@@ -350,7 +347,6 @@ func (k *conn) end() {
 	close(k.gone)
 }
 
-// ping keeps the session alive.
 func (k *conn) ping() {
 	for {
 		every := k.c.timeout / 3
@@ -486,7 +482,6 @@ func (o *Op) acl() []proto.ACL {
 	return []proto.ACL{{Perms: x.Perms, ID: proto.ID{Scheme: x.Scheme, ID: x.ID}}}
 }
 
-// read receives frames until the connection ends.
 func (k *conn) read() {
 	defer k.end()
 	h := k.c.s.h
@@ -582,7 +577,7 @@ func (o *Op) decode(f *rawclient.Frame) error {
 	}
 	err := f.Decode(r)
 	o.GotPath, o.GotData, o.GotChildren = path.Path+made.Path, unpadded(data.Data), children.Names
-	o.GotVersion, o.GotCzxid, o.GotMzxid = data.Stat.Version, data.Stat.Czxid, data.Stat.Mzxid
+	o.GotVersion, o.GotCzxid = data.Stat.Version, data.Stat.Czxid
 	for _, x := range multi.Results { // the reply's own code is OK even if one failed
 		o.Err = cmp.Or(o.Err, x.Code)
 	}

@@ -43,6 +43,13 @@ func restarting(crash bool) doer {
 	return func(s *sim, m *member, _ *rand.Rand, hold time.Duration) { s.restart(m, crash, hold) }
 }
 
+// undone calls cut with 1, and after a while with -1.
+func undone(hold time.Duration, cut func(by int)) {
+	cut(1)
+	time.Sleep(hold)
+	cut(-1)
+}
+
 // usualHold is the longest that most faults last; longest is the longest that one lasts. What
 // is lost meanwhile may arrive twice as late.
 const (
@@ -70,9 +77,7 @@ var faultKinds = []fault{
 	{"isolate a member", 2, anyone, isolating(true, true)},
 	{"cut one way", 3, anyone, func(s *sim, a *member, r *rand.Rand, hold time.Duration) {
 		if b := s.pick(r); a != b {
-			s.cut(a.name, b.name, 1)
-			time.Sleep(hold)
-			s.cut(a.name, b.name, -1)
+			undone(hold, func(by int) { s.cut(a.name, b.name, by) })
 		}
 	}},
 	{"partition", 3, nobody, func(s *sim, _ *member, r *rand.Rand, hold time.Duration) {
@@ -80,7 +85,7 @@ var faultKinds = []fault{
 		for i := range side {
 			side[i] = r.IntN(2) == 0
 		}
-		each := func(by int) {
+		undone(hold, func(by int) {
 			for i, a := range s.members {
 				for j, b := range s.members {
 					if side[i] != side[j] {
@@ -88,16 +93,11 @@ var faultKinds = []fault{
 					}
 				}
 			}
-		}
-		each(1)
-		time.Sleep(hold)
-		each(-1)
+		})
 	}},
 	{"cut off a member", 3, anyone, func(s *sim, m *member, _ *rand.Rand, hold time.Duration) {
 		defer s.beginSpan(memberStuck, m.name)()
-		s.cutAll(m.name, 1)
-		time.Sleep(hold)
-		s.cutAll(m.name, -1)
+		undone(hold, func(by int) { s.cutAll(m.name, by) })
 	}},
 	{"cut clients", 3, anyone, func(s *sim, m *member, r *rand.Rand, hold time.Duration) {
 		way := r.IntN(3)
@@ -110,7 +110,7 @@ var faultKinds = []fault{
 				some = append(some, clientHost(i))
 			}
 		}
-		each := func(by int) {
+		undone(hold, func(by int) {
 			for _, c := range some {
 				if way != 0 {
 					s.cut(c, m.name, by)
@@ -119,10 +119,7 @@ var faultKinds = []fault{
 					s.cut(m.name, c, by)
 				}
 			}
-		}
-		each(1)
-		time.Sleep(hold)
-		each(-1)
+		})
 	}},
 	{"slow network", 3, nobody, func(s *sim, _ *member, r *rand.Rand, hold time.Duration) {
 		delay := time.Duration(5+r.IntN(150)) * time.Millisecond
@@ -409,7 +406,7 @@ func isolating(sends, receives bool) doer {
 		if sends && receives {
 			defer s.beginSpan(memberStuck, m.name)()
 		}
-		each := func(by int) {
+		undone(hold, func(by int) {
 			for _, x := range s.members {
 				if x != m && sends {
 					s.cut(m.name, x.name, by)
@@ -418,10 +415,7 @@ func isolating(sends, receives bool) doer {
 					s.cut(x.name, m.name, by)
 				}
 			}
-		}
-		each(1)
-		time.Sleep(hold)
-		each(-1)
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"os"
 	"slices"
 	"sort"
@@ -57,7 +58,6 @@ type Outcome struct {
 	GotPath, GotData string
 	GotVersion       int32
 	GotCzxid         int64
-	GotMzxid         int64
 	GotChildren      []string
 }
 
@@ -202,6 +202,19 @@ type Ending struct {
 
 func newHistory() *History {
 	return &History{start: time.Now(), Counts: Counts{}, Forced: map[int64]bool{}, KnownEnded: map[int64]time.Duration{}, FailedResumes: map[int64]time.Duration{}}
+}
+
+// changes yields each change with its commit, in order.
+func (h *History) changes() iter.Seq2[*Commit, Change] {
+	return func(yield func(*Commit, Change) bool) {
+		for i := range h.Commits {
+			for _, g := range h.Commits[i].Changes {
+				if !yield(&h.Commits[i], g) {
+					return
+				}
+			}
+		}
+	}
 }
 
 func (h *History) now() time.Duration { return time.Since(h.start) }

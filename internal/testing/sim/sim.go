@@ -147,7 +147,6 @@ const (
 	usualDelay = 2 * time.Millisecond
 )
 
-// sim is a run.
 type sim struct {
 	opts       Options
 	h          *History
@@ -407,7 +406,6 @@ func (m *member) open() error {
 	return nil
 }
 
-// config is the configuration of a member's server.
 func (s *sim) config(m *member) lockkeeper.Config {
 	c := lockkeeper.Config{
 		ID: m.id, DataDir: m.dir, TickTime: tick, ElectionTimeout: m.s.opts.ElectionTimeout,
@@ -487,7 +485,6 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 	}
 }
 
-// serve accepts clients for the server.
 func (m *member) serve(listener net.Listener, srv *lockkeeper.Server) {
 	for {
 		c, err := listener.Accept()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/overlay"
 	"github.com/lockkeeper/lockkeeper/internal/testing/sim/perturb"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // woven are the packages whose code gets points (see package perturb). The packages
@@ -51,10 +52,7 @@ func TestWoven(t *testing.T) {
 		t.Fatal(len(files), err)
 	}
 	for _, f := range files {
-		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := testkit.Must(os.ReadFile(f))(t)
 		dir := "internal/core/" + filepath.Base(filepath.Dir(f))
 		leaf := dir == "internal/core/stopwatch" // which calls nothing
 		if locks := regexp.MustCompile(`\bsync\.(RW)?Mutex\b`).Match(b); locks && !strings.HasSuffix(f, "_test.go") && !leaf && !slices.Contains(woven, dir) {
@@ -83,25 +81,16 @@ func weaveFiles(t *testing.T, changed map[string]string, mutexes bool) map[strin
 		}
 	}
 	for _, dir := range woven {
-		names, err := filepath.Glob(filepath.Join("../../..", dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := testkit.Must(filepath.Glob(filepath.Join("../../..", dir, "*.go")))(t)
 		for _, name := range names {
-			file, err := filepath.Rel("../../..", name)
-			if err != nil {
-				t.Fatal(err)
-			}
+			file := testkit.Must(filepath.Rel("../../..", name))(t)
 			file = filepath.ToSlash(file)
 			if strings.HasSuffix(file, "_test.go") || notWoven[file] {
 				continue
 			}
 			text, ok := changed[file]
 			if !ok {
-				b, err := os.ReadFile(name)
-				if err != nil {
-					t.Fatal(err)
-				}
+				b := testkit.Must(os.ReadFile(name))(t)
 				text = string(b)
 			}
 			files[file] = weaveFile(t, file, text, mutexes, &sites)
@@ -123,10 +112,7 @@ func weaveFiles(t *testing.T, changed map[string]string, mutexes bool) map[strin
 func weaveFile(t *testing.T, file, text string, mutexes bool, sites *[]string) string {
 	t.Helper()
 	fset := token.NewFileSet()
-	f, err := parser.ParseFile(fset, file, text, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := testkit.Must(parser.ParseFile(fset, file, text, parser.SkipObjectResolution))(t)
 	type insert struct {
 		at         int
 		text       string
@@ -225,10 +211,7 @@ func buildWith(t *testing.T, files map[string]string) string {
 // overlaid writes files to dir. It returns the path of their list, for go build -overlay.
 func overlaid(t *testing.T, dir string, files map[string]string) string {
 	t.Helper()
-	list, err := overlay.Write("../../..", dir, files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	list := testkit.Must(overlay.Write("../../..", dir, files))(t)
 	return list
 }
 
@@ -240,10 +223,7 @@ func TestShake(t *testing.T) {
 		t.Skip("runs with -sim.shake")
 	}
 	list := overlaid(t, t.TempDir(), weaveFiles(t, nil, false))
-	out, err := exec.Command("go", "list", "../../../...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := testkit.Must(exec.Command("go", "list", "../../../...").Output())(t)
 	packages := slices.DeleteFunc(strings.Fields(string(out)), func(p string) bool { return strings.Contains(p, "/internal/testing/sim") })
 	first := cmp.Or(*seedFlag, randv2.Uint64()>>1)
 	for seed := first; seed < first+uint64(*shakeFlag); seed++ {

@@ -71,7 +71,6 @@ func (s *sim) setUp() bool {
 	return true
 }
 
-// work starts the clients.
 func (s *sim) work() {
 	r := s.stream(5)
 	timeout := func() time.Duration { return 4*time.Second + time.Duration(r.IntN(6000))*time.Millisecond }
@@ -89,35 +88,43 @@ func (s *sim) work() {
 			startOne(timeout(), act)
 		}
 	}
-	start(4, (*client).lock)
-	start(3, (*client).registers)
-	start(1, (*client).sequence)
+	start(4, connected((*client).lock))
+	start(3, connected((*client).registers))
+	start(1, connected((*client).sequence))
 	start(3, (*client).ephemerals)
-	start(3, (*client).watches)
-	start(2, (*client).multis)
+	start(3, connected((*client).watches))
+	start(2, connected((*client).multis))
 	for range 2 {
 		s.stockLock()
 	}
-	start(1, (*client).ttls)
-	start(2, (*client).bursts)
-	start(2, (*client).owners)
-	startOne(45*time.Second, (*client).read)
+	start(1, connected((*client).ttls))
+	start(2, connected((*client).bursts))
+	start(2, connected((*client).owners))
+	startOne(45*time.Second, connected((*client).read))
 	s.writer, s.watcher = s.newClient(timeout()), s.newClient(timeout())
 	late := func() time.Duration { return 1500*time.Millisecond + time.Duration(r.IntN(2500))*time.Millisecond }
 	for range 2 {
 		startOne(late(), (*client).late)
 	}
-	start(2, (*client).quotas)
+	start(2, connected((*client).quotas))
 	s.reconfigurer = s.newClient(10 * time.Second)
 	if s.opts.ReadOnly {
 		start(2, (*client).readOnly)
 	}
 	if s.opts.Large {
-		start(1, (*client).bulk)
+		start(1, connected((*client).bulk))
 	}
 }
 
-// pause waits between two requests.
+// connected has a client act only when it has a connection.
+func connected(act func(c *client)) func(c *client) {
+	return func(c *client) {
+		if c.connect() == nil {
+			act(c)
+		}
+	}
+}
+
 func (c *client) pause(most time.Duration) {
 	c.s.sleep(time.Duration(c.rng.Float64() * float64(most) * c.s.opts.Pace))
 }
@@ -156,9 +163,6 @@ func (c *client) leave(closes bool) {
 
 // registers writes and reads znodes, sometimes without waiting for replies.
 func (c *client) registers() {
-	if c.connect() != nil {
-		return
-	}
 	var last *Op
 	for range 1 + c.rng.IntN(4) {
 		path := register(c.rng.IntN(registers))
@@ -187,9 +191,6 @@ func (c *client) registers() {
 
 // sequence creates sequential znodes, and deletes some.
 func (c *client) sequence() {
-	if c.connect() != nil {
-		return
-	}
 	if o := c.do(&Op{Code: proto.OpCreate, Path: "/seq/n-", Tag: c.tag(), Flags: proto.FlagSequential}); o.OK() && c.rng.IntN(2) == 0 {
 		c.do(&Op{Code: proto.OpDelete, Path: o.GotPath, Version: -1})
 	}
@@ -232,9 +233,6 @@ func (c *client) ephemerals() {
 // read reads often, in a session with a timeout so long that a member need not ask the
 // leader before it answers.
 func (c *client) read() {
-	if c.connect() != nil {
-		return
-	}
 	c.do(&Op{Code: proto.OpExists, Path: register(c.rng.IntN(registers)), Unsynced: true})
 	c.s.sleep(time.Duration(c.rng.Float64() * math.Sqrt(c.s.opts.Pace) * float64(500*time.Millisecond)))
 	if c.rng.IntN(200) == 0 {
@@ -285,9 +283,6 @@ func (c *client) late() {
 
 // watches sets watches, and creates and deletes znodes.
 func (c *client) watches() {
-	if c.connect() != nil {
-		return
-	}
 	if c.rng.IntN(2) == 0 {
 		for range 1 + c.rng.IntN(6) {
 			o := &Op{Watch: true, Unsynced: true}
@@ -330,9 +325,6 @@ func (c *client) watches() {
 
 // ttls creates TTL znodes and containers, which the members delete.
 func (c *client) ttls() {
-	if c.connect() != nil {
-		return
-	}
 	switch c.rng.IntN(4) {
 	case 0, 1:
 		o := c.do(&Op{Code: proto.OpCreateTTL, Path: "/ttl/t-", Tag: c.tag(), Flags: proto.FlagTTLSequential, TTL: time.Duration(1+c.rng.IntN(20_000)) * time.Millisecond})
@@ -362,9 +354,6 @@ func (c *client) ttls() {
 // bursts sends many writes without waiting, and often leaves before the answers come.
 // The writes that are done must be the first ones.
 func (c *client) bursts() {
-	if c.connect() != nil {
-		return
-	}
 	var all []*Op
 	for range 5 + c.rng.IntN(60) {
 		all = append(all, &Op{Code: proto.OpSetData, Path: "/bursts", Tag: c.tag(), Version: -1})
@@ -400,9 +389,6 @@ const largest = 900_000
 
 // bulk writes data of all sizes.
 func (c *client) bulk() {
-	if c.connect() != nil {
-		return
-	}
 	c.do(&Op{Code: proto.OpSetData, Path: "/bulk", Tag: c.tag(), Pad: int(math.Exp(c.rng.Float64() * math.Log(largest))), Version: -1})
 	if c.rng.IntN(4) == 0 && c.conn != nil {
 		c.do(&Op{Code: proto.OpGetData, Path: "/bulk", Unsynced: true})
@@ -413,9 +399,6 @@ func (c *client) bulk() {
 // multis sends multis that change two znodes, and create and delete others. Some fail
 // at their last operation.
 func (c *client) multis() {
-	if c.connect() != nil {
-		return
-	}
 	tag, version := c.tag(), int32(-1)
 	if c.rng.IntN(2) == 0 {
 		o := c.do(&Op{Code: proto.OpGetData, Path: "/multi/a", Unsynced: true})
@@ -449,9 +432,6 @@ func (c *client) multis() {
 // owners works on znodes that belong to one of two users or to everybody, as one of
 // these users or as none.
 func (c *client) owners() {
-	if c.connect() != nil {
-		return
-	}
 	if c.conn.user == "" && c.rng.IntN(3) > 0 {
 		c.do(&Op{Code: proto.OpAuth, User: fmt.Sprintf("user%d", c.rng.IntN(2)), Unsynced: true})
 	}
@@ -482,9 +462,6 @@ func (c *client) owners() {
 
 // quotas writes znodes that have quotas, and changes the quotas.
 func (c *client) quotas() {
-	if c.connect() != nil {
-		return
-	}
 	path := quotaPaths[c.rng.IntN(2)]
 	child := func() string { return fmt.Sprintf("%s/x%d", path, c.rng.IntN(5)) }
 	data := func() string { return c.tag() + strings.Repeat(".", c.rng.IntN(60)) }
@@ -574,9 +551,6 @@ func (c *client) readOnly() {
 
 // lock takes a lock by ZooKeeper's recipe, holds it and releases it.
 func (c *client) lock() {
-	if c.connect() != nil {
-		return
-	}
 	dir := fmt.Sprintf("/locks/%d", c.rng.IntN(locks))
 	id := c.tag()
 	session := c.session.SessionID

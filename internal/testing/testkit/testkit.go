@@ -7,6 +7,7 @@ package testkit
 import (
 	"context"
 	"flag"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -57,15 +58,7 @@ func Transcripts(t *testing.T, start func(t *testing.T) (run func(command []stri
 				t.Fatal(err)
 			}
 			got := play(string(b), start(t))
-			switch {
-			case *rewrite:
-				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			case got != string(b):
-				line, now, was := firstDifference(got, string(b))
-				t.Errorf("%s:%d: printed %q, should be %q (-rewrite updates the file)", file, line, now, was)
-			}
+			settle(t, file, "", got, string(b), got)
 		})
 	}
 }
@@ -90,6 +83,20 @@ func play(text string, run func(command []string) string) string {
 		out.WriteString(strings.Join(command, "\n") + "\n----\n" + run(command))
 	}
 	return out.String()
+}
+
+// settle reports where a text, or the part of it that where names, is not what it should be. With the flag -rewrite it
+// writes the file instead.
+func settle(t *testing.T, file, where, is, should, text string) {
+	t.Helper()
+	switch {
+	case is == should:
+	case *rewrite:
+		Check(t, os.WriteFile(file, []byte(text), 0o644))
+	default:
+		line, is, should := firstDifference(is, should)
+		t.Errorf("%s: line %d%s is %q, should be %q (-rewrite updates it)", file, line, where, is, should)
+	}
 }
 
 func firstDifference(a, b string) (line int, inA, inB string) {
@@ -182,18 +189,10 @@ func inReplica() bool {
 func GeneratedFile(t *testing.T, file, want string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
-	switch was := string(b); {
-	case err == nil && was == want:
-	case *rewrite:
-		if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	case err != nil:
-		t.Errorf("%v (-rewrite creates it)", err)
-	default:
-		line, is, should := firstDifference(was, want)
-		t.Errorf("%s: line %d is %q, should be %q (-rewrite updates it)", file, line, is, should)
+	if err != nil && !*rewrite {
+		t.Fatalf("%v (-rewrite creates it)", err)
 	}
+	settle(t, file, "", string(b), want, want)
 }
 
 // Generated checks that the part of a file between the lines "<!-- NAME -->" and
@@ -207,17 +206,9 @@ func Generated(t *testing.T, file, name, want string) {
 	}
 	before, rest, ok := strings.Cut(string(b), "<!-- "+name+" -->\n")
 	was, after, ok2 := strings.Cut(rest, "<!-- end of "+name+" -->\n")
-	switch {
-	case !ok || !ok2:
-		t.Errorf("%s has no part named %q", file, name)
-	case was == want:
-	case *rewrite:
-		was = before + "<!-- " + name + " -->\n" + want + "<!-- end of " + name + " -->\n" + after
-		if err := os.WriteFile(file, []byte(was), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		line, is, should := firstDifference(was, want)
-		t.Errorf("%s: line %d of the part %q is %q, should be %q (-rewrite updates it)", file, line, name, is, should)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no part named %q", file, name)
 	}
+	text := before + "<!-- " + name + " -->\n" + want + "<!-- end of " + name + " -->\n" + after
+	settle(t, file, fmt.Sprintf(" of the part %q", name), was, want, text)
 }

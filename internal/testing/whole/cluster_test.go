@@ -469,9 +469,7 @@ func TestClusterTouches(t *testing.T) {
 				must(reader.Exists("/reader", false))(t)
 				check(t, watcher.Ping())
 			}
-			if _, err := watcher.Call(proto.OpSync, &proto.Path{Path: "/"}, nil); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(watcher.Call(proto.OpSync, &proto.Path{Path: "/"}, nil))(t)
 			if _, err := watcher.Exists("/quiet", false); err != proto.NoNode {
 				t.Errorf("member %d: a silent session's znode: %v", i, err)
 			}

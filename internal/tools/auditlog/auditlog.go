@@ -199,11 +199,9 @@ func (l *Log) Close() {
 	l.signal()
 	l.mu.Unlock()
 	close(l.ending)
-	late := time.NewTimer(closeTime)
-	defer late.Stop()
 	select {
 	case <-l.done:
-	case <-late.C:
+	case <-time.After(closeTime):
 		l.log.Error("the audit log is not whole: the disk does not answer", "waited", closeTime)
 		return
 	}

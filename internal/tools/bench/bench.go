@@ -10,12 +10,12 @@ package bench
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -201,7 +201,6 @@ func (r *Run) share(i, n int) int {
 	return share
 }
 
-// dial connects to one of the target's servers.
 func (r *Run) dial(i int) (net.Conn, error) {
 	nc, err := r.Target.dial(r.ctx, i)
 	if err == nil {
@@ -218,13 +217,14 @@ func (r *Run) forget(nc net.Conn) {
 	r.mu.Unlock()
 }
 
-// open opens a session on one of the target's servers.
-func (r *Run) open(i int) (*rawclient.Client, error) {
+func (r *Run) open(i int) (*rawclient.Client, error) { return r.openWithin(i, frameTimeout) }
+
+func (r *Run) openWithin(i int, patience time.Duration) (*rawclient.Client, error) {
 	nc, err := r.dial(i)
 	if err != nil {
 		return nil, err
 	}
-	c, err := rawclient.OpenWithin(nc, sessionTimeout, frameTimeout)
+	c, err := rawclient.OpenWithin(nc, sessionTimeout, patience)
 	if err != nil {
 		r.forget(nc)
 		return nil, fmt.Errorf("no session: %w", err)
@@ -232,7 +232,6 @@ func (r *Run) open(i int) (*rawclient.Client, error) {
 	return c, nil
 }
 
-// end closes a session and its connection.
 func (r *Run) end(c *rawclient.Client) {
 	if c.CloseSession() == nil { // otherwise the session expires
 		r.ended.Add(1)
@@ -383,14 +382,15 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 	if o.Progress == nil {
 		o.Progress = func(int, int, string, bool) {}
 	}
-	m := &measuring{o: &o, began: time.Now(), report: newReport(&o)}
+	m := &measuring{o: &o, began: time.Now(), report: &Report{Turns: o.Turns, Cores: runtime.NumCPU(), Rows: []*Row{}}}
 	for _, t := range o.Targets {
+		m.report.Targets = append(m.report.Targets, t.Name)
 		if _, err := t.usage(); err != nil {
 			return nil, err
 		}
 		root := ""
 		if t.Workloads == nil {
-			root = t.Chroot + "/bench-" + random()
+			root = fmt.Sprintf("%s/bench-%08x", t.Chroot, rand.Uint32())
 			if err := m.admin(ctx, t, func(c *rawclient.Client) error { _, err := c.Create(root, nil, 0); return err }); err != nil {
 				m.cleanUp()
 				return nil, fmt.Errorf("%s: %w", t.Name, err)
@@ -415,12 +415,6 @@ func Measure(ctx context.Context, o Options) (*Report, error) {
 	m.cleanUp()
 	m.report.finish(time.Since(m.began))
 	return m.report, nil
-}
-
-func random() string {
-	b := make([]byte, 4)
-	rand.Read(b)
-	return hex.EncodeToString(b)
 }
 
 type measuring struct {
@@ -474,7 +468,6 @@ func (m *measuring) limit() time.Duration {
 	return min(max(left/time.Duration(max(m.left, 1))/3, 10*time.Millisecond), m.o.Time) // setup and cleanup take the rest
 }
 
-// one does one measurement on target i.
 func (m *measuring) one(ctx context.Context, w Workload, i int, warming bool) Result {
 	t := m.o.Targets[i]
 	r := &Run{Target: t, ctx: ctx, o: m.o, name: w.Name, limit: m.limit(), ops: m.o.Ops, conns: map[net.Conn]bool{}, fails: map[string]int64{}}

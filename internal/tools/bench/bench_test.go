@@ -50,10 +50,7 @@ func dialer(own *Target) rawtest.Dialer {
 func received(t *testing.T, own *Target) int {
 	for line := range strings.Lines(rawtest.Word(t, dialer(own), "srvr")) {
 		if text, ok := strings.CutPrefix(line, "Received: "); ok {
-			n, err := strconv.Atoi(strings.TrimSpace(text))
-			if err != nil {
-				t.Fatal(err)
-			}
+			n := testkit.Must(strconv.Atoi(strings.TrimSpace(text)))(t)
 			return n
 		}
 	}
@@ -236,10 +233,7 @@ func TestTwoHolders(t *testing.T) {
 		list.Names = list.Names[max(0, len(list.Names)-1):] // the client that has just queued
 		return list.Append(reply[:16:16])
 	})
-	w, err := Choose([]string{"handover-8"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testkit.Must(Choose([]string{"handover-8"}))(t)
 	report, err := Measure(t.Context(), Options{Targets: []*Target{liar}, Workloads: w, Time: time.Minute, Ops: 5000})
 	if err != nil {
 		t.Fatal(err)
@@ -321,10 +315,7 @@ func TestLostConnections(t *testing.T) {
 					}
 					return reply
 				})
-				w, err := Choose([]string{name})
-				if err != nil {
-					t.Fatal(err)
-				}
+				w := testkit.Must(Choose([]string{name}))(t)
 				report, err := Measure(t.Context(), Options{Targets: []*Target{unreliable}, Workloads: w, Time: time.Minute, Ops: 1500,
 					phase: func(_ *Run, begins bool) { measured.Store(begins) }})
 				if err != nil || report.Left != "" {
@@ -358,10 +349,7 @@ func TestInterrupt(t *testing.T) {
 	for _, name := range []string{"create-64x16", "handover-64", "lock-32", "fanout-1000", "churn-32", "znodes"} {
 		t.Run(name, func(t *testing.T) {
 			_, own := target(t)
-			w, err := Choose([]string{name})
-			if err != nil {
-				t.Fatal(err)
-			}
+			w := testkit.Must(Choose([]string{name}))(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			report, err := Measure(ctx, Options{Targets: []*Target{own}, Workloads: w, Time: time.Hour, Ops: 1 << 30, Znodes: most,
@@ -395,10 +383,7 @@ func TestSilentServer(t *testing.T) {
 		}
 		return nc, err
 	}
-	w, err := Choose([]string{"set-16x1"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testkit.Must(Choose([]string{"set-16x1"}))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	report, err := Measure(ctx, Options{Targets: []*Target{own}, Workloads: w, grace: 100 * time.Millisecond, phase: func(_ *Run, begins bool) {
@@ -442,10 +427,7 @@ func TestCompare(t *testing.T) {
 	a.Name, b.Name = "a", "b"
 	var order []string
 	var lines []string
-	w, err := Choose([]string{"create-1x1", "znodes"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testkit.Must(Choose([]string{"create-1x1", "znodes"}))(t)
 	report, err := Measure(t.Context(), Options{Targets: []*Target{a, b}, Workloads: w, Turns: 3, Ops: 50, Znodes: 100, settle: settle,
 		phase: func(r *Run, begins bool) {
 			if begins {
@@ -487,10 +469,7 @@ func TestRestart(t *testing.T) {
 		s.Restart()
 		return nil, nil
 	}
-	w, err := Choose([]string{"znodes"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testkit.Must(Choose([]string{"znodes"}))(t)
 	report, err := Measure(t.Context(), Options{Targets: []*Target{own}, Workloads: w, Znodes: 1234, settle: settle})
 	if err != nil || report.Faults() != 0 || report.Rows[0].Runs[0][0].RestartSeconds <= 0 {
 		t.Errorf("%v, %+v", err, report.Rows[0].Runs)
@@ -529,10 +508,7 @@ func TestSkipped(t *testing.T) {
 			}
 		})
 	}}}}
-	w, err := Choose([]string{"idle", "read-1x1", "sync"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := testkit.Must(Choose([]string{"idle", "read-1x1", "sync"}))(t)
 	report, err := Measure(t.Context(), Options{Targets: []*Target{own, other}, Workloads: w, Ops: 10})
 	if err != nil || report.Faults() != 0 {
 		t.Fatal(err, report)

@@ -34,7 +34,6 @@ type crowd struct {
 	began  time.Time  // when the measured part began, which fires the watches
 }
 
-// seat is one session of a crowd.
 type seat struct {
 	path     string             // of its znode
 	server   int                // index of its server

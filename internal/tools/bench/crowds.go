@@ -20,17 +20,11 @@ import (
 func Crowds() []Workload {
 	return []Workload{
 		{Name: "sessions-open", Says: "opens one of very many sessions, each with a lock of its own, and holds them all", Once: true, Run: sessionsOpen},
-		{Name: "sessions-failover", Says: "the time without service of a session whose server, the leader of many sessions, is killed", Once: true, Needs: needsKill, Run: sessionsFailover},
+		{Name: "sessions-failover", Says: "the time without service of a session whose server, the leader of many sessions, is killed", Once: true, Run: sessionsFailover,
+			Needs: needs("a command that kills a server", func(t *Target) bool { return t.Kill != nil })},
 		{Name: "sessions-vanish", Says: "the time until the session of a client expires that vanishes together with thousands of others", Once: true, Run: sessionsVanish},
 		{Name: "sessions-watch", Says: "the time until one of many sessions has an event of znodes that all of them watch and that change at once", Once: true, Run: sessionsWatch},
 	}
-}
-
-func needsKill(t *Target) string {
-	if t.Kill == nil {
-		return "a command that kills a server"
-	}
-	return ""
 }
 
 // Note is a figure that only one workload has.

@@ -16,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// stock opens a session of a stock client on one of the servers.
 func (r *Run) stock(i int) (*zk.Conn, error) {
 	addr := r.Target.Addrs[i%len(r.Target.Addrs)]
 	conn, events, err := zk.Connect([]string{addr}, sessionTimeout, zk.WithLogger(stock.Quiet{}), zk.WithLogInfo(false),

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -233,14 +232,6 @@ func (r *Report) Faults() (n int) {
 	return n
 }
 
-func newReport(o *Options) *Report {
-	r := &Report{Turns: o.Turns, Cores: runtime.NumCPU(), Rows: []*Row{}}
-	for _, t := range o.Targets {
-		r.Targets = append(r.Targets, t.Name)
-	}
-	return r
-}
-
 func (r *Report) finish(took time.Duration) {
 	r.Seconds = round(took.Seconds())
 	for _, row := range r.Rows {
@@ -263,7 +254,7 @@ func (r *Row) line() string {
 			text += ";"
 		}
 		if v := r.Median(i, Figures[0].Of); v > 0 {
-			text += fmt.Sprintf(" %s/s, p50 %s us", number(v), number(r.Median(i, Figures[1].Of)))
+			text += fmt.Sprintf(" %s/s, p50 %s us", Number(v), Number(r.Median(i, Figures[1].Of)))
 		} else if why := r.skipped(i); why != "" {
 			text += " " + why
 		}
@@ -274,8 +265,8 @@ func (r *Row) line() string {
 	return text
 }
 
-// number formats a figure with about three digits, and "-" if it is unknown.
-func number(v float64) string {
+// Number formats a figure with about three digits, and "-" if it is unknown.
+func Number(v float64) string {
 	switch {
 	case v == 0:
 		return "-"
@@ -355,10 +346,10 @@ func (r *Report) writeTable(b *strings.Builder) {
 	for _, row := range r.Rows {
 		fmt.Fprintf(tw, "%s\t", r.padded(row.Workload))
 		for _, f := range shown {
-			fmt.Fprintf(tw, "%s\t", number(row.Value(0, f)))
+			fmt.Fprintf(tw, "%s\t", Number(row.Value(0, f)))
 		}
 		n, _ := row.trouble()
-		fmt.Fprintf(tw, "%d\t%s\t\n", n, number(row.Median(0, other)))
+		fmt.Fprintf(tw, "%d\t%s\t\n", n, Number(row.Median(0, other)))
 	}
 	tw.Flush()
 }
@@ -381,9 +372,9 @@ func (r *Report) writeComparison(b *strings.Builder) {
 	fmt.Fprintf(tw, "%s\tfigure\tA\tB\tA/B\tspread\tother cores\t\n", r.padded("workload"))
 	for _, row := range r.Rows {
 		both := slices.Concat(values(row.Runs[0], other), values(row.Runs[1], other))
-		name, busy := row.Workload, number(median(both))
+		name, busy := row.Workload, Number(median(both))
 		for _, x := range row.Ratios {
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.2f\t%.2f - %.2f\t%s\t\n", r.padded(name), x.Figure, number(x.A), number(x.B), x.Ratio, x.Low, x.High, busy)
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%.2f\t%.2f - %.2f\t%s\t\n", r.padded(name), x.Figure, Number(x.A), Number(x.B), x.Ratio, x.Low, x.High, busy)
 			name, busy = "", "" // only on the first line of the workload
 		}
 	}

@@ -46,17 +46,13 @@ func TestReport(t *testing.T) {
 	for name, r := range map[string]*Report{"one": one, "compared": compared} {
 		r.finish(12 * time.Second)
 		var text bytes.Buffer
-		if err := r.WriteText(&text); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Check(t, r.WriteText(&text))
 		for _, row := range r.Rows {
 			text.WriteString(row.line() + "\n")
 		}
 		testkit.GeneratedFile(t, "testdata/"+name+".txt", text.String())
 		text.Reset()
-		if err := r.WriteJSON(&text); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Check(t, r.WriteJSON(&text))
 		testkit.GeneratedFile(t, "testdata/"+name+".json", text.String())
 	}
 	if one.Faults() != 2 || compared.Faults() != 0 {

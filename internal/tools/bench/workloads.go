@@ -35,7 +35,8 @@ type Workload struct {
 func All() []Workload {
 	all := []Workload{{
 		Name: "idle", Says: "opens one of many sessions, which then do nothing; memory for each",
-		Once: true, Needs: needsPIDs, Run: idle,
+		Once: true, Run: idle,
+		Needs: needs("the server's process id", func(t *Target) bool { return len(t.PIDs) > 0 }),
 	}}
 	shaped := func(name, says string, run func(r *Run, s shape) error, shapes ...shape) {
 		for _, s := range shapes {
@@ -62,7 +63,7 @@ func All() []Workload {
 	sized("fanout", "changes a znode that all sessions watch, until the last one knows", fanOut, 1000)
 	all = append(all, Workload{
 		Name: "elsewhere", Says: "a set by one member, and at once a read of it from another; how many of the reads do not show it yet",
-		Needs: needsServers, Run: elsewhere,
+		Needs: needs("a cluster", func(t *Target) bool { return len(t.Addrs) > 1 }), Run: elsewhere,
 	})
 	sized("churn", "opens and closes a session, with its connection", churn, 32)
 	all = append(all, Workload{
@@ -75,18 +76,14 @@ func All() []Workload {
 	})
 }
 
-func needsPIDs(t *Target) string {
-	if len(t.PIDs) == 0 {
-		return "the server's process id"
+// needs says what a target lacks that has it not.
+func needs(what string, has func(t *Target) bool) func(t *Target) string {
+	return func(t *Target) string {
+		if has(t) {
+			return ""
+		}
+		return what
 	}
-	return ""
-}
-
-func needsServers(t *Target) string {
-	if len(t.Addrs) < 2 {
-		return "a cluster"
-	}
-	return ""
 }
 
 // shape says how many sessions send how many requests before they wait for a reply.
@@ -329,7 +326,6 @@ func remove(r *Run, s shape) error {
 	})
 }
 
-// readZnodes is the number of znodes that are read.
 const readZnodes = 1000
 
 func (r *Run) library(clients []*rawclient.Client) error {
@@ -508,16 +504,10 @@ func idle(r *Run) error {
 	if err != nil {
 		return err
 	}
-	var next = make(chan int, n)
-	for i := range n {
-		next <- i
-	}
-	close(next)
+	var next atomic.Int64
 	err = r.Measured(setupParallel, func(_ int, w *Worker) {
-		for i := range next {
-			if r.Stopped() {
-				return
-			}
+		for w.More() {
+			i := int(next.Add(1)) - 1
 			began := time.Now()
 			c, err := r.open(i)
 			if err != nil {
@@ -684,7 +674,8 @@ func (r *Run) awaitZnodes(want int) error {
 	var c *rawclient.Client
 	for deadline := time.Now().Add(restartPatience); ; {
 		var err error
-		if c, err = r.openBriefly(); err == nil {
+		// It gives up soon: a server that starts may accept connections that it never serves.
+		if c, err = r.openWithin(0, 2*time.Second); err == nil {
 			break
 		}
 		if r.ctx.Err() != nil || time.Now().After(deadline) {
@@ -706,19 +697,4 @@ func (r *Run) awaitZnodes(want int) error {
 		return fmt.Errorf("%d znodes, created %d", have, want)
 	}
 	return nil
-}
-
-// openBriefly opens a session, and gives up soon: a server that starts may accept
-// connections that it never serves.
-func (r *Run) openBriefly() (*rawclient.Client, error) {
-	nc, err := r.dial(0)
-	if err != nil {
-		return nil, err
-	}
-	c, err := rawclient.OpenWithin(nc, sessionTimeout, 2*time.Second)
-	if err != nil {
-		r.forget(nc)
-		return nil, err
-	}
-	return c, nil
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 )
 
 // NotServing is the error of a server that closes the connections of clients without an answer.
@@ -37,12 +39,8 @@ func (d *Dialer) NotServing(ctx context.Context, addr string) *NotServing {
 	if err != nil {
 		return e
 	}
-	defer nc.Close()
-	stop := context.AfterFunc(ctx, func() { nc.Close() })
-	defer stop()
-	io.WriteString(nc, "envi")
-	answer, _ := io.ReadAll(io.LimitReader(nc, 1<<16))
-	for line := range strings.Lines(string(answer)) {
+	answer, _ := rawclient.Word(nc, "envi", tellPatience)
+	for line := range strings.Lines(answer) {
 		if peer, ok := strings.CutPrefix(line, "lockkeeper.peer="); ok {
 			e.Peer = strings.TrimSpace(peer)
 		}

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -135,8 +136,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	report := &Report{Seed: o.Seed, Sent: map[string]int{}, Replies: map[string]int{}, Masks: map[string]int{}}
 	var versions [2]Version
 	for i, dial := range []Dial{o.A, o.B} {
-		var err error
-		if versions[i], err = askVersion(ctx, dial, o.Patience); err != nil {
+		nc, err := dial(ctx)
+		answer := ""
+		if err == nil { // it is not an error if the endpoint does not report a version
+			answer, err = rawclient.Word(nc, "srvr", o.Patience)
+		}
+		if versions[i] = parseVersion(answer); err != nil {
 			return report, fmt.Errorf("endpoint %s: %w", sideName[i], err)
 		}
 	}

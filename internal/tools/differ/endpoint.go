@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
-	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/releases"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 	"github.com/lockkeeper/lockkeeper/jute"
@@ -55,16 +54,6 @@ func parseVersion(srvr string) (v Version) {
 	return Version{text, number, strings.Contains(text, "lockkeeper")}
 }
 
-// askVersion asks an endpoint for its version. It is not an error if the endpoint does not report one.
-func askVersion(ctx context.Context, dial Dial, patience time.Duration) (Version, error) {
-	nc, err := dial(ctx)
-	if err != nil {
-		return Version{}, err
-	}
-	answer, err := rawclient.Word(nc, "srvr", patience)
-	return parseVersion(answer), err
-}
-
 // endpoint is the state of one of the two servers during a run.
 type endpoint struct {
 	dial     Dial
@@ -92,21 +81,6 @@ const (
 	closed = "the connection is closed"
 	silent = "no answer"
 )
-
-func (e *endpoint) connect(ctx context.Context, n int) error {
-	nc, err := e.dial(ctx)
-	if err != nil {
-		return err
-	}
-	e.conns[n] = &conn{nc: nc, r: bufio.NewReader(nc)}
-	return nil
-}
-
-func (e *endpoint) close() {
-	for _, c := range e.conns {
-		c.nc.Close()
-	}
-}
 
 func (e *endpoint) blanks(r *run) *blanks {
 	return &blanks{root: r.root, newest: r.newest, zxid: func(n int) int64 { return e.zxid(e.step(e.last) + int64(n)) }, session: func(n int) (int64, []byte) {
@@ -210,11 +184,6 @@ func (e *endpoint) zxid(step int64) int64 {
 		}
 	}
 	return z
-}
-
-func (e *endpoint) skip(z int64) {
-	i, _ := slices.BinarySearch(e.skipped, z)
-	e.skipped = slices.Insert(e.skipped, i, z)
 }
 
 // stat makes a Stat comparable: it converts zxids to steps, and replaces times with 0 if

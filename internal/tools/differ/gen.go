@@ -236,12 +236,10 @@ func (g *generator) behind(s *genSession, st step) {
 
 func (g *generator) handshake(s *genSession, delta int, wrong bool) *frame {
 	f := (&frame{}).int(0)
-	if g.chance(50) {
+	if g.chance(50) || delta > 0 {
 		f.part(part{Kind: zxid, N: delta})
-	} else if delta <= 0 {
-		f.long(0)
 	} else {
-		f.part(part{Kind: zxid, N: delta})
+		f.long(0)
 	}
 	f.int(g.timeout()).part(part{Kind: sessionID, N: s.n}).part(part{Kind: password, N: s.n, Off: wrong})
 	if ro := g.readOnly(); ro != nil {
@@ -372,8 +370,7 @@ func (g *generator) authStep(s *genSession) {
 	case g.chance(10):
 		f = auth(g.xid(s), "ip", pick(g, nil, []byte("1.2.3.4")))
 	case g.chance(3): // null is refused
-		st := step{Kind: send, Conn: s.conn, Frames: []frame{*auth(g.xid(s), "digest", nil)}}
-		g.add(st)
+		g.add(step{Kind: send, Conn: s.conn, Frames: []frame{*auth(g.xid(s), "digest", nil)}})
 		s.conn, s.since = 0, len(g.steps)
 		return
 	case g.chance(15):

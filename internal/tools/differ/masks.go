@@ -196,7 +196,9 @@ func oneSkips(r *run, _, a, b *wire.Frame) {
 	}
 	for i, x := range [][2]*wire.Frame{{a, b}, {b, a}} {
 		if x[0].Zxid == x[1].Zxid+1 {
-			r.ends[i].skip(r.zxids[i])
+			e := r.ends[i]
+			at, _ := slices.BinarySearch(e.skipped, r.zxids[i])
+			e.skipped = slices.Insert(e.skipped, at, r.zxids[i])
 			x[0].Zxid = x[1].Zxid
 			return
 		}

@@ -1,6 +1,7 @@
 package differ
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -61,12 +62,6 @@ func newRun(opts *Options, masks map[string]bool, report *Report, root string) *
 	return r
 }
 
-func (r *run) close() {
-	for _, e := range r.ends {
-		e.close()
-	}
-}
-
 // begin creates the root. Zxids are counted from that transaction on.
 func (r *run) begin(ctx context.Context) error {
 	first := []step{
@@ -107,9 +102,11 @@ func (r *run) talk(ctx context.Context, s *step) (sent, got [2][]wire.Frame, err
 	}
 	if s.Kind == open {
 		for i, e := range r.ends {
-			if err := e.connect(ctx, s.Conn); err != nil {
+			nc, err := e.dial(ctx)
+			if err != nil {
 				return sent, got, fmt.Errorf("endpoint %s: %w", sideName[i], err)
 			}
+			e.conns[s.Conn] = &conn{nc: nc, r: bufio.NewReader(nc)}
 		}
 	}
 	for i, e := range r.ends {
@@ -320,7 +317,6 @@ func name(f *wire.Frame) string {
 	return "the reply to " + wire.OpName(f.Op)
 }
 
-// same reports whether two comparable frames are equal.
 func same(a, b *wire.Frame) bool {
 	return a.Kind == b.Kind && a.Xid == b.Xid && a.Op == b.Op && a.Known == b.Known && a.Zxid == b.Zxid && a.Code == b.Code &&
 		(a.Err == nil) == (b.Err == nil) && (a.Body == nil) == (b.Body == nil) && bytes.Equal(a.Rest, b.Rest) &&
@@ -362,8 +358,7 @@ func (r *run) closeOrder(got [2][]wire.Frame) {
 		}
 		return proto.WatcherEvent{}
 	}
-	differ := !slices.EqualFunc(got[0], got[1], func(a, b wire.Frame) bool { return event(&a) == event(&b) })
-	if !differ {
+	if slices.EqualFunc(got[0], got[1], func(a, b wire.Frame) bool { return event(&a) == event(&b) }) {
 		return
 	}
 	r.report.Masks["close-order"]++
@@ -471,7 +466,11 @@ func surveyed(paths []string) (n int) {
 // clear closes all sessions of the run and deletes its znodes. It handles each server on
 // its own, because their states may differ.
 func (r *run) clear(ctx context.Context) error {
-	r.close()
+	for _, e := range r.ends {
+		for _, c := range e.conns {
+			c.nc.Close()
+		}
+	}
 	for i, e := range r.ends {
 		if err := e.clear(ctx, r); err != nil {
 			return fmt.Errorf("endpoint %s: cannot delete %s: %w", sideName[i], r.root, err)

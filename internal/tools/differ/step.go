@@ -9,7 +9,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// kind is the kind of a step.
 type kind int
 
 const (
@@ -90,7 +89,6 @@ func (f *frame) literals() int {
 	return n
 }
 
-// blanks has the values to fill in.
 type blanks struct {
 	root    string
 	newest  []string          // paths of sequential znodes, the latest last

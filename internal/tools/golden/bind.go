@@ -17,7 +17,6 @@ func newBindings() *bindings {
 	return &bindings{values: map[string][]byte{}, times: map[int64]int64{}}
 }
 
-// request returns the bytes to send for a recorded request.
 func (b *bindings) request(st *Step) ([]byte, error) {
 	out := append([]byte(nil), st.Bytes...)
 	for i := range st.Fields {
@@ -125,7 +124,6 @@ func (b *bindings) bind(f *Field, v []byte) string {
 	return ""
 }
 
-// describe describes the first difference.
 func (b *bindings) describe(st *Step, want, got []byte, at int) string {
 	if len(want) != len(got) {
 		return fmt.Sprintf("a frame of %d bytes where %d were recorded", len(got), len(want))

@@ -78,8 +78,6 @@ func (c *conn) write(b []byte, timeout time.Duration) {
 
 // frame returns the next frame. With an error, it returns what came of it, unless more may come.
 func (c *conn) frame(ctx context.Context, timeout time.Duration) ([]byte, error) {
-	t := time.NewTimer(timeout)
-	defer t.Stop()
 	select {
 	case b, ok := <-c.frames:
 		if ok {
@@ -88,7 +86,7 @@ func (c *conn) frame(ctx context.Context, timeout time.Duration) ([]byte, error)
 		rest := c.rest
 		c.rest = nil
 		return rest, c.err
-	case <-t.C:
+	case <-time.After(timeout):
 		return nil, errTimeout
 	case <-ctx.Done():
 		return nil, ctx.Err()

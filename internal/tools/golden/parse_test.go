@@ -7,23 +7,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 func loadAll(t testing.TB) []*Scenario {
 	t.Helper()
-	all, err := LoadAll(os.DirFS("../../../testdata/golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := testkit.Must(LoadAll(os.DirFS("../../../testdata/golden")))(t)
 	return all
 }
 
 func load(t testing.TB, name string) *Scenario {
 	t.Helper()
-	s, err := Load(os.DirFS("../../../testdata/golden"), name+".txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := testkit.Must(Load(os.DirFS("../../../testdata/golden"), name+".txt"))(t)
 	return s
 }
 

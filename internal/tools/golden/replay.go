@@ -117,6 +117,9 @@ func (p *player) play() error {
 func (p *player) step(steps []Step) error {
 	st := &steps[0]
 	c := p.conns[st.Conn]
+	if (st.Kind == Closed || st.Kind == Word) && p.masked(st) {
+		return nil
+	}
 	switch st.Kind {
 	case Open:
 		nc, err := p.dial()
@@ -141,18 +144,12 @@ func (p *player) step(steps []Step) error {
 		c.close()
 		delete(p.conns, st.Conn)
 	case Closed:
-		if p.masked(st) {
-			return nil
-		}
 		return p.closed(c, st)
 	case Silence:
 		return p.silence(c, st)
 	case Wait:
 		return p.sleep(st.Pause)
 	case Word:
-		if p.masked(st) {
-			return nil
-		}
 		return p.word(st)
 	}
 	return nil
@@ -295,10 +292,8 @@ func (p *player) leftover() error {
 }
 
 func (p *player) sleep(d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return nil
 	case <-p.ctx.Done():
 		return p.ctx.Err()

@@ -15,15 +15,6 @@ func (s *Scenario) AppendHeader(b []byte) []byte {
 	return append(b, '\n')
 }
 
-// Append appends the whole file.
-func (s *Scenario) Append(b []byte) []byte {
-	b = s.AppendHeader(b)
-	for i := range s.Steps {
-		b = s.Steps[i].Append(b)
-	}
-	return b
-}
-
 // Append appends the lines of one step.
 func (st *Step) Append(b []byte) []byte {
 	switch st.Kind {

@@ -62,7 +62,6 @@ type service struct {
 	config Config
 }
 
-// key is a key in the keytab.
 type key struct {
 	types.EncryptionKey
 	version uint32 // 0 means that the keytab does not say
@@ -507,7 +506,6 @@ type replays struct {
 	minutes            map[int64]*minute // by the minute, of its client's clock, in which an authenticator was made
 }
 
-// minute has the authenticators of a minute.
 type minute struct {
 	seen    map[digest]struct{}
 	clients map[digest]int // how many of them a client has made

@@ -301,9 +301,7 @@ func TestChoice(t *testing.T) {
 	c := newClient(t, "bob")
 	c.Mutual = true
 	e := m.Begin()
-	if _, err := e.Step(c.first(t)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(e.Step(c.first(t)))(t)
 	if answer, err := e.Step([]byte("x")); err == nil || answer != nil {
 		t.Errorf("a token in place of an empty one: %x, %v", answer, err)
 	}
@@ -395,9 +393,7 @@ func TestFlags(t *testing.T) {
 func TestReplay(t *testing.T) {
 	m := newMechanism(t, Config{})
 	token := newClient(t, "bob").first(t)
-	if _, err := m.Begin().Step(token); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(m.Begin().Step(token))(t)
 	if _, err := m.Begin().Step(token); err == nil || !strings.Contains(err.Error(), "used before") {
 		t.Errorf("%v", err)
 	}
@@ -418,9 +414,7 @@ func TestReplayAfterRestart(t *testing.T) {
 			answer := testkit.Must(e.Step(token))(t)
 			if mutual {
 				if run == "first" {
-					if _, err := c.Proof(answer); err != nil {
-						t.Fatal(err)
-					}
+					testkit.Must(c.Proof(answer))(t)
 					flags = acceptorSubkey
 				}
 				answer = testkit.Must(e.Step(nil))(t)
@@ -601,9 +595,7 @@ func TestSet(t *testing.T) {
 		return c, e, offer, err
 	}
 	used := with(one, 1).first(t)
-	if _, err := m.Begin().Step(used); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(m.Begin().Step(used))(t)
 	half, e, offer, err := begin(one, 1)
 	if err != nil {
 		t.Fatal(err)

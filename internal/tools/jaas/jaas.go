@@ -104,7 +104,6 @@ var kerberosOptions = []string{
 	"debug", "doNotPrompt", "isInitiator", "refreshKrb5Config", "renewTGT", "ticketCache", "useTicketCache",
 }
 
-// kind is the kind of a token.
 type kind int
 
 const (
@@ -145,7 +144,6 @@ func (p *parser) text(what string) string {
 	return value
 }
 
-// mark reads a character.
 func (p *parser) mark(c, where string) {
 	if !p.at(c) {
 		p.fail(p.lastLine, "%s is missing %s", c, where)
@@ -159,7 +157,6 @@ func (p *parser) at(c string) bool { return p.kind == mark && p.value == c }
 // flags are what a login module can be.
 var flags = []string{"required", "requisite", "sufficient", "optional"}
 
-// section reads a section behind its name.
 func (p *parser) section() *parsed {
 	s := &parsed{line: p.lastLine, users: map[string]string{}}
 	p.mark("{", "after the name of a section")
@@ -171,7 +168,6 @@ func (p *parser) section() *parsed {
 	return s
 }
 
-// module reads a login module with its options.
 func (p *parser) module(s *parsed) {
 	line := p.tokenLine
 	class := p.text("the class of a login module, or }")
@@ -195,7 +191,6 @@ func (p *parser) module(s *parsed) {
 	p.mark(";", "after the options of a login module")
 }
 
-// option reads an option of a login module.
 func (p *parser) option(s *parsed, class string) {
 	line := p.tokenLine
 	key := p.text("the name of an option, or ;")
@@ -237,7 +232,6 @@ func (p *parser) option(s *parsed, class string) {
 var token = regexp.MustCompile(`(?s)^((?:[\x00- ]|/\*.*?\*/|/[^*\r\n][^\r\n]*|/[\r\n]|/\z)*)` +
 	`(?:(/\*)|"((?:[^"\\\r\n]|\\[^\r\n])*)"|([\w$*.\x{a0}-\x{10ffff}-]+)|(.?))`)
 
-// next reads the next token.
 func (p *parser) next() {
 	p.lastLine = max(p.tokenLine, 1)
 	m := token.FindStringSubmatch(p.rest)

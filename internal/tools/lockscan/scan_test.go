@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/lockscan"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
@@ -18,10 +19,7 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	down, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	down := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	down.Close()
 	servers := []string{"localhost:" + port, down.Addr().String()}
 	seen := map[string]bool{}

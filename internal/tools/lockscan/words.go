@@ -3,7 +3,6 @@ package lockscan
 import (
 	"context"
 	"fmt"
-	"io"
 	"net"
 	"regexp"
 	"slices"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
+	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 )
 
 // Client is what a server reports about a session's connection.
@@ -39,11 +39,7 @@ type ServerError struct {
 	Err    error
 }
 
-// wordPatience limits the time of one word.
 const wordPatience = 5 * time.Second
-
-// maxAnswer limits the length of an answer.
-const maxAnswer = 64 << 20
 
 // Ask sends these words, of cons, dump, wchp and wchs, to the servers, once to each that may have
 // several names in the list.
@@ -115,7 +111,6 @@ func (w *Words) KnowMembers(config string) {
 // Complete reports whether all servers have answered a word.
 func (w *Words) Complete(word string) bool { return w.all && len(w.Refused[word]) == 0 }
 
-// fourLetters returns a server's answer to a word.
 func fourLetters(ctx context.Context, dialer *connect.Dialer, server, word string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, wordPatience)
 	defer cancel()
@@ -123,14 +118,9 @@ func fourLetters(ctx context.Context, dialer *connect.Dialer, server, word strin
 	if err != nil {
 		return "", err
 	}
-	defer nc.Close()
 	stop := context.AfterFunc(ctx, func() { nc.Close() })
 	defer stop()
-	if _, err := io.WriteString(nc, word); err != nil {
-		return "", err
-	}
-	b, err := io.ReadAll(io.LimitReader(nc, maxAnswer))
-	text := string(b)
+	text, err := rawclient.Word(nc, word, wordPatience)
 	switch {
 	case ctx.Err() != nil:
 		return "", ctx.Err()

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/testing/zklog"
 	"github.com/lockkeeper/lockkeeper/internal/tools/migrate"
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkdata"
@@ -22,17 +23,17 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
+var check = testkit.Check
+
+func must[T any](v T, err error) func(t testing.TB) T { return testkit.Must(v, err) }
+
 // directory writes files of ZooKeeper below version-2, and returns their parent.
 func directory(t *testing.T, files map[string][]byte) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "version-2"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(filepath.Join(dir, "version-2"), 0o700))
 	for name, b := range files {
-		if err := os.WriteFile(filepath.Join(dir, "version-2", name), b, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, "version-2", name), b, 0o600))
 	}
 	return dir
 }
@@ -56,15 +57,11 @@ func snapshot(t *testing.T, zxid int64) []byte {
 	t.Helper()
 	s := zkdata.NewState()
 	for _, x := range creates(1, zxid&0xffffffff) {
-		if err := s.Apply(&x); err != nil {
-			t.Fatal(err)
-		}
+		check(t, s.Apply(&x))
 	}
 	s.Zxid = zxid
 	var b bytes.Buffer
-	if err := s.Content().Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	check(t, s.Content().Write(&b))
 	return b.Bytes()
 }
 
@@ -217,9 +214,7 @@ func TestMixedDirectories(t *testing.T) {
 func TestLinkedFiles(t *testing.T) {
 	link := func(to, from string) {
 		t.Helper()
-		if err := os.Symlink(to, from); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Symlink(to, from))
 	}
 	elsewhere := directory(t, map[string][]byte{"s": snapshot(t, 5), "l": log(6, 9)})
 	dir := directory(t, map[string][]byte{"snapshot.2": snapshot(t, 2), "log.1": log(1, 5)})
@@ -233,9 +228,7 @@ func TestLinkedFiles(t *testing.T) {
 		t.Errorf("%+v, %v", f, err)
 	}
 	dir = directory(t, map[string][]byte{"snapshot.2": snapshot(t, 2), "log.1": log(1, 5)})
-	if err := os.Mkdir(filepath.Join(dir, "version-2", "log.6"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(filepath.Join(dir, "version-2", "log.6"), 0o700))
 	if _, f, err := migrate.Read(migrate.Source{Data: dir}); err == nil || !strings.Contains(err.Error(), filepath.Join(dir, "version-2", "log.6")+": it is no regular file") {
 		t.Errorf("%+v, %v", f, err)
 	}
@@ -250,9 +243,7 @@ func TestRunningZooKeeper(t *testing.T) {
 	} {
 		dir := directory(t, map[string][]byte{"snapshot.5": snapshot(t, 5), "log.6": log(6, 6)})
 		_, _, err := migrate.ReadAnd(migrate.Source{Data: dir}, func() {
-			if err := change(filepath.Join(dir, "version-2")); err != nil {
-				t.Fatal(err)
-			}
+			check(t, change(filepath.Join(dir, "version-2")))
 		})
 		if err == nil || !strings.Contains(err.Error(), "stop ZooKeeper first") {
 			t.Errorf("%s: %v", name, err)
@@ -285,10 +276,7 @@ func TestMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := migrate.Machine(s, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(migrate.Machine(s, f))(t)
 	if x := m.Sessions().Get(0x77); x == nil || x.Timeout != 4000 || x.Password != session.ZooKeeperPassword(0x77) || m.Sessions().Len() != 1 {
 		t.Errorf("session %+v", x)
 	}
@@ -330,18 +318,10 @@ func TestManyCreates(t *testing.T) {
 		return errors.Join(others(write), write("/a", &zkdata.Node{ACL: proto.OpenACL, Cversion: -1 << 31}), write("/a/c", &zkdata.Node{ACL: proto.OpenACL}))
 	}
 	var b bytes.Buffer
-	if err := c.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	s, err := zkdata.ReadSnapshot(&b, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, c.Write(&b))
+	s := must(zkdata.ReadSnapshot(&b, 0))(t)
 	f := &migrate.Found{}
-	m, err := migrate.Machine(s, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(migrate.Machine(s, f))(t)
 	if got := m.Tree().Lookup("/a").Record().Creates; got != 1<<31 || len(f.Notes) > 0 {
 		t.Errorf("%d creates, notes %q", got, f.Notes)
 	}
@@ -354,10 +334,7 @@ func TestThereAndBack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := migrate.Machine(s, f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(migrate.Machine(s, f))(t)
 	m.Restart(1, nil)
 	back, err := migrate.ForZooKeeper(t.Context(), m.Snapshot())
 	if err != nil || len(back.Strangers) > 0 {
@@ -367,9 +344,7 @@ func TestThereAndBack(t *testing.T) {
 		t.Errorf("zxid %#x after %#x, %d znodes, %d with TTLs, %d bytes, sessions %v", back.Zxid, m.Zxid(), back.Znodes, back.TTLs, back.LongestData, back.Sessions)
 	}
 	to := filepath.Join(t.TempDir(), "new")
-	if err := migrate.Write(to, 3, &back.Content); err != nil {
-		t.Fatal(err)
-	}
+	check(t, migrate.Write(to, 3, &back.Content))
 	again, f, err := migrate.Read(migrate.Source{Data: to, WithoutLog: true})
 	if err != nil || len(f.Notes) > 0 || again.Len() != s.Len() || f.Epoch != back.Zxid>>32 || f.Zxid != back.Zxid || f.Sessions != 1 {
 		t.Fatalf("%+v, %v", f, err)
@@ -399,19 +374,13 @@ func TestWrite(t *testing.T) {
 	s := zkdata.NewState().Content()
 	s.Zxid = 1 << 32
 	full := t.TempDir()
-	if err := os.WriteFile(filepath.Join(full, "x"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(full, "x"), nil, 0o600))
 	if err := migrate.Write(full, 0, s); err == nil || !strings.Contains(err.Error(), "is not empty") {
 		t.Error(err)
 	}
 	crashed := t.TempDir()
-	if err := os.MkdirAll(filepath.Join(crashed, "making.1.tmp", "version-2"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := migrate.Write(crashed, 0, s); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Join(crashed, "making.1.tmp", "version-2"), 0o700))
+	check(t, migrate.Write(crashed, 0, s))
 	if entries, _ := os.ReadDir(crashed); len(entries) != 1 || entries[0].Name() != "version-2" {
 		t.Errorf("there is %v", entries)
 	}
@@ -426,17 +395,12 @@ func TestForZooKeeper(t *testing.T) {
 		r := znode.NewRestorer()
 		for _, x := range append([]znode.Record{{Path: "/"}, {Path: "/zookeeper"}, {Path: "/zookeeper/quota"}, {Path: "/zookeeper/config"}}, records...) {
 			x.ACL = proto.OpenACL
-			if err := r.Add(&x); err != nil {
-				t.Fatal(err)
-			}
+			check(t, r.Add(&x))
 		}
 		return r
 	}
 	machine := func(nodes *znode.Restorer, sessions ...session.Session) *fsm.Machine {
-		m, err := fsm.Import(5, nodes, sessions)
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(fsm.Import(5, nodes, sessions))(t)
 		return m
 	}
 	own := session.Session{ID: 7, Timeout: 1000, Password: session.ZooKeeperPassword(7)}

@@ -97,26 +97,16 @@ func TestSentAtRandom(t *testing.T) {
 			if x.Creates = children[x.Path] + r.Int64N(3); r.IntN(5) == 0 {
 				x.Creates = math.MaxInt32
 			}
-			if err := nodes.Add(x); err != nil {
-				t.Fatal(err)
-			}
+			check(t, nodes.Add(x))
 		}
 		var list []session.Session
 		for _, x := range sessions {
 			list = append(list, x)
 		}
-		m, err := fsm.Import(r.Int64N(1<<60), nodes, list)
-		if err != nil {
-			t.Fatal(err)
-		}
-		c, err := migrate.ForZooKeeper(t.Context(), m.Snapshot())
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(fsm.Import(r.Int64N(1<<60), nodes, list))(t)
+		c := must(migrate.ForZooKeeper(t.Context(), m.Snapshot()))(t)
 		var b bytes.Buffer
-		if err := c.WriteSent(&b); err != nil {
-			t.Fatal(err)
-		}
+		check(t, c.WriteSent(&b))
 		s, f, err := migrate.Read(migrate.Source{Data: directory(t, map[string][]byte{fmt.Sprintf("snapshot.%x", c.Zxid): b.Bytes()}), WithoutLog: true})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)

@@ -15,12 +15,8 @@ import (
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	check(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
 // TestProcesses finds the processes that use a directory in what Linux says about them.
@@ -63,9 +59,7 @@ func TestProcesses(t *testing.T) {
 			if to == "" {
 				continue
 			}
-			if err := os.Symlink(to, filepath.Join(p, link)); err != nil {
-				t.Fatal(err)
-			}
+			check(t, os.Symlink(to, filepath.Join(p, link)))
 		}
 		why, doubts := (&migrate.Source{Data: dir}).Processes(proc)
 		if x.why == "" && why != "" || !strings.Contains(why, x.why) {
@@ -89,20 +83,12 @@ func TestOpenLog(t *testing.T) {
 	if why, _, err := src.InUse(""); why != "" || err != nil {
 		t.Fatalf("%q, %v", why, err)
 	}
-	file, err := os.OpenFile(filepath.Join(logs, "version-2", "log.1"), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := must(os.OpenFile(filepath.Join(logs, "version-2", "log.1"), os.O_WRONLY, 0))(t)
 	defer file.Close()
 	holder := exec.Command("cat")
 	holder.Stdout = file
-	in, err := holder.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := holder.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in := must(holder.StdinPipe())(t)
+	check(t, holder.Start())
 	if why, _, err := src.InUse(""); !strings.Contains(why, fmt.Sprintf("process %d has ", holder.Process.Pid)) || err != nil {
 		t.Errorf("%q, %v", why, err)
 	}
@@ -115,10 +101,7 @@ func TestOpenLog(t *testing.T) {
 
 // TestClientPort: a server listens on a port for clients that a zoo.cfg names.
 func TestClientPort(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	for _, x := range []struct {

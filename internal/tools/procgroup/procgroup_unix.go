@@ -144,7 +144,6 @@ func Start(cmd *exec.Cmd, watchdog, become []string, until time.Duration) (*Grou
 	return g, nil
 }
 
-// await waits for the end of the command.
 func (g *Group) await() (status syscall.WaitStatus) {
 	for {
 		switch _, err := syscall.Wait4(g.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); {
@@ -210,7 +209,6 @@ func LookPath(name string) (string, error) {
 	return "", &exec.Error{Name: name, Err: why}
 }
 
-// tell sends a number to the watchdog.
 func (g *Group) tell(n int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -98,23 +98,14 @@ func (c *Client) Handshake(q *proto.ConnectRequest) error {
 	if err := c.Write(Framed(q)); err != nil {
 		return err
 	}
-	if err := c.ReadHandshake(); err != nil {
-		return err
-	}
-	if c.Session.SessionID == 0 {
-		return ErrRefused
-	}
-	return nil
-}
-
-// ReadHandshake reads the answer to a ConnectRequest into c.Session.
-func (c *Client) ReadHandshake() error {
 	payload, err := c.payload()
 	if err != nil {
 		return err
 	}
 	d := jute.NewDecoder(payload)
-	c.Session.Decode(&d)
+	if c.Session.Decode(&d); d.Err() == nil && c.Session.SessionID == 0 {
+		return ErrRefused
+	}
 	return d.Err()
 }
 
@@ -303,6 +294,6 @@ func Word(nc net.Conn, word string, limit time.Duration) (string, error) {
 	if _, err := io.WriteString(nc, word); err != nil {
 		return "", err
 	}
-	answer, err := io.ReadAll(nc)
+	answer, err := io.ReadAll(io.LimitReader(nc, maxFrame))
 	return string(answer), err
 }

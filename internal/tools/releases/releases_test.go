@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 )
 
 // known returns the releases since 3.8.0, and an older one.
@@ -50,10 +52,7 @@ func TestOnePlace(t *testing.T) {
 		if ok, _ := filepath.Match("*_test.go", filepath.Base(name)); ok {
 			continue
 		}
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := testkit.Must(os.ReadFile(name))(t)
 		if found := own.FindString(string(text)); found != "" {
 			t.Errorf("%s has %s: it belongs in package releases", filepath.Base(name), found)
 		}

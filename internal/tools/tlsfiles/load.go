@@ -127,7 +127,6 @@ func (f *Files) certificates(c contents) ([]tls.Certificate, error) {
 	return []tls.Certificate{pair}, nil
 }
 
-// textOf returns parts as PEM.
 func textOf(parts []part) (text []byte) {
 	for _, p := range parts {
 		text = append(text, pem.EncodeToMemory(p.Block)...)
@@ -181,7 +180,6 @@ func (f *Files) authorities(c contents) (certs []*x509.Certificate, err error) {
 	return certs, nil
 }
 
-// trusted returns the certificates of a PEM file.
 func (c contents) trusted(file string) (certs []*x509.Certificate, err error) {
 	parts, err := c.pem(file)
 	if err != nil {
@@ -203,7 +201,6 @@ func (c contents) trusted(file string) (certs []*x509.Certificate, err error) {
 	return certs, nil
 }
 
-// part is one part of a PEM file.
 type part struct {
 	*pem.Block
 	at int // where it begins, in bytes

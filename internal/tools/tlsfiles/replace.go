@@ -64,7 +64,6 @@ func anyValid(certs []*x509.Certificate, at time.Time) bool {
 	return slices.ContainsFunc(certs, func(cert *x509.Certificate) bool { return valid(cert, at) })
 }
 
-// why says why a certificate is not valid.
 func why(cert *x509.Certificate, at time.Time) string {
 	if at.Before(cert.NotBefore) {
 		return "is not valid before " + stamp(cert.NotBefore)

@@ -54,7 +54,6 @@ func formatOf(text []byte) (format, error) {
 	return inPEM, nil
 }
 
-// file returns what is in a file, and its format.
 func (c contents) file(name string) ([]byte, format, error) {
 	f := c[name]
 	if f.Err != nil {

@@ -7,16 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 )
 
 // captured calls f with every frame of the captured exchanges.
 func captured(t *testing.T, f func(s *golden.Scenario, step *golden.Step, frame *Frame)) {
 	t.Helper()
-	scenarios, err := golden.LoadAll(os.DirFS("../../../testdata/golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	scenarios := testkit.Must(golden.LoadAll(os.DirFS("../../../testdata/golden")))(t)
 	for _, s := range scenarios {
 		talks := map[string]*Conversation{}
 		for i := range s.Steps {

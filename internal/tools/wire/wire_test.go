@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -13,10 +14,7 @@ import (
 // TestCapturedExchanges decodes every frame that ZooKeeper sent in the captured
 // exchanges. All must decode to the last byte.
 func TestCapturedExchanges(t *testing.T) {
-	scenarios, err := golden.LoadAll(os.DirFS("../../../testdata/golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	scenarios := testkit.Must(golden.LoadAll(os.DirFS("../../../testdata/golden")))(t)
 	replies, events := 0, 0
 	for _, s := range scenarios {
 		talks := map[string]*Conversation{}

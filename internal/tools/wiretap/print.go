@@ -120,7 +120,6 @@ func harmless(r rune) rune {
 	return r
 }
 
-// object returns the event as a JSON object.
 func (p *Printer) object(e *Event) map[string]any {
 	o := map[string]any{
 		"time": e.Time.Sub(p.Start).Seconds(), "conn": e.Conn,
@@ -147,7 +146,6 @@ func (p *Printer) object(e *Event) map[string]any {
 	return o
 }
 
-// frameObject returns a frame as a JSON object.
 func frameObject(f *wire.Frame) map[string]any {
 	o := map[string]any{"kind": map[wire.Kind]string{
 		wire.ConnectRequest: "connect", wire.ConnectReply: "connect",

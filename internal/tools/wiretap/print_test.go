@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
@@ -199,10 +200,7 @@ func TestRecorderWaits(t *testing.T) {
 		say(0, conn, false, &proto.ReplyHeader{Xid: -2, Zxid: 5})
 	}
 	waits := func() (total time.Duration) {
-		s, err := golden.Parse(bytes.NewReader(b.Bytes()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testkit.Must(golden.Parse(bytes.NewReader(b.Bytes())))(t)
 		for _, st := range s.Steps {
 			total += st.Pause
 		}

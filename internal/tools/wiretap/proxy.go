@@ -217,7 +217,6 @@ func (c *conn) close() {
 	}
 }
 
-// reset closes TCP connections with a reset.
 func reset(conns ...net.Conn) {
 	for _, nc := range conns {
 		for {
@@ -287,7 +286,8 @@ func (c *conn) took(from int, b []byte) {
 		if from == fromClient && p.InTurn && !s.told {
 			p.await(c)
 		}
-		s.text(b)
+		s.total += len(b)
+		s.held = append(s.held, b[:min(len(b), maxText-len(s.held))]...)
 		if from == fromClient && len(s.held) >= 4 && !s.told {
 			s.told = true
 			c.asked++
@@ -313,7 +313,6 @@ func (c *conn) took(from int, b []byte) {
 	}
 }
 
-// piece reports a piece of a stream as an event.
 func (c *conn) piece(from int, piece piece) {
 	e := Event{Kind: piece.kind, FromClient: from == fromClient, Bytes: piece.bytes, Size: piece.size}
 	if piece.kind == Framed {
@@ -416,12 +415,6 @@ func (s *stream) next(b []byte) (piece, []byte) {
 	s.total += size
 	s.held, s.have = nil, 0
 	return whole, b[n:]
-}
-
-// text keeps bytes of a text.
-func (s *stream) text(b []byte) {
-	s.total += len(b)
-	s.held = append(s.held, b[:min(len(b), maxText-len(s.held))]...)
 }
 
 // isWord reports whether a connection starts with a four-letter word. As the length of

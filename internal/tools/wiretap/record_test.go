@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/internal/tools/wire"
 )
@@ -70,10 +71,7 @@ func retape(s *golden.Scenario) (text []byte, r *Recorder) {
 // TestRetape records the captured exchanges again. Every step must be the same as in
 // the file, with the same marked fields.
 func TestRetape(t *testing.T) {
-	scenarios, err := golden.LoadAll(os.DirFS("../../../testdata/golden"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	scenarios := testkit.Must(golden.LoadAll(os.DirFS("../../../testdata/golden")))(t)
 	fields, waits := 0, map[string]time.Duration{}
 	for _, s := range scenarios {
 		text, r := retape(s)

@@ -76,7 +76,6 @@ func Replay(ctx context.Context, s *golden.Scenario, dial func() (net.Conn, erro
 	return explain(s, d)
 }
 
-// explain decodes the frames that differ.
 func explain(s *golden.Scenario, d *golden.Diff) *Difference {
 	x := &Difference{Diff: d}
 	if d.Step.Kind == golden.Word {

@@ -38,6 +38,3 @@ func (w *Waiting) Answered(xid int32) (op int32, ok bool) {
 	}
 	return 0, false
 }
-
-// Len is the number of requests without a reply.
-func (w *Waiting) Len() int { return len(w.requests) }

@@ -19,7 +19,7 @@ func TestWaiting(t *testing.T) {
 	for i := range int32(max + 10) {
 		w.Asked(i, 1)
 	}
-	if w.Len() != max {
-		t.Errorf("%d requests are remembered, want at most %d", w.Len(), max)
+	if len(w.requests) != max {
+		t.Errorf("%d requests are remembered, want at most %d", len(w.requests), max)
 	}
 }

@@ -30,9 +30,7 @@ func full(t testing.TB) *zkdata.State {
 		{Op: proto.OpCreate2, Zxid: 18, Path: "/empty", Data: []byte{}, ACL: []proto.ACL{}, ParentCversion: 6}, // an ACL without entries
 		{Op: proto.OpCreate2, Zxid: 19, Path: "/ü", Data: bytes.Repeat([]byte("long "), 40), ACL: digestACL, ParentCversion: 7},
 	} {
-		if err := s.Apply(&x); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Check(t, s.Apply(&x))
 	}
 	return s
 }
@@ -40,9 +38,7 @@ func full(t testing.TB) *zkdata.State {
 func written(t testing.TB, s *zkdata.State) []byte {
 	t.Helper()
 	var b bytes.Buffer
-	if err := s.Content().Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, s.Content().Write(&b))
 	return b.Bytes()
 }
 
@@ -68,9 +64,7 @@ func TestSnapshot(t *testing.T) {
 func TestSentSnapshot(t *testing.T) {
 	s := full(t)
 	var b bytes.Buffer
-	if err := s.Content().WriteSent(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, s.Content().WriteSent(&b))
 	file := b.Bytes()
 	got, err := zkdata.ReadSnapshot(bytes.NewReader(file), s.Zxid)
 	if err != nil || show(got) != show(s) {

@@ -159,9 +159,7 @@ func (l *live) step(t *testing.T) {
 			x.Ops = append(x.Ops, zkdata.Txn{Op: proto.OpError, Err: -101})
 		}
 	}
-	if err := l.Apply(&x); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Check(t, l.Apply(&x))
 	l.log = append(l.log, x)
 }
 
@@ -265,10 +263,7 @@ func TestFuzzySnapshot(t *testing.T) {
 		for range l.r.IntN(10) {
 			l.step(t)
 		}
-		s, err := zkdata.ReadSnapshot(bytes.NewReader(file), from)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := testkit.Must(zkdata.ReadSnapshot(bytes.NewReader(file), from))(t)
 		log := l.log[from:]
 		for i := range log {
 			log[i].HasDigest = false
@@ -342,10 +337,7 @@ func TestDigestInFlight(t *testing.T) {
 		"without it":             {nil, zxid},
 		"with one that has none": {everything[n:], 0},
 	} {
-		got, err := zkdata.ReadSnapshot(bytes.NewReader(file), zxid)
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := testkit.Must(zkdata.ReadSnapshot(bytes.NewReader(file), zxid))(t)
 		if _, _, err := replay(got, zklog.File(0, x.log...)); err != nil {
 			t.Fatal(err)
 		}
@@ -400,10 +392,7 @@ func TestCloseSession(t *testing.T) {
 			if digest {
 				want.Digest = 0x0000000400000004
 			}
-			l, err := zkdata.NewLog(bytes.NewReader(zklog.File(0, want)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			l := testkit.Must(zkdata.NewLog(bytes.NewReader(zklog.File(0, want))))(t)
 			got, _, err := l.Next()
 			if err != nil || !slices.Equal(got.Paths, paths) || got.HasDigest != digest || got.Digest != want.Digest {
 				t.Errorf("%q, digest %v: %+v, %v", paths, digest, got, err)

@@ -178,7 +178,6 @@ func (s *source) acls() map[int64][]proto.ACL {
 	return acls
 }
 
-// node reads a znode.
 func (s *source) node(state *State, acls map[int64][]proto.ACL, path string, at int64) {
 	if path == "" {
 		path = "/"

@@ -120,7 +120,6 @@ func (s *State) Kind(n *Node) znode.Kind {
 // TTL returns the TTL in ms of a znode of kind [znode.TTL].
 func (n *Node) TTL() int64 { return n.Owner & maxTTL }
 
-// put adds or replaces a znode.
 func (s *State) put(path string, n *Node) {
 	if old := s.nodes[path]; old != nil {
 		s.forget(path, old)
@@ -144,11 +143,6 @@ func (s *State) forget(path string, n *Node) {
 			delete(s.owned, n.Owner)
 		}
 	}
-}
-
-func (s *State) drop(path string) {
-	s.forget(path, s.nodes[path])
-	delete(s.nodes, path)
 }
 
 // edit changes a znode, but not its owner.
@@ -230,8 +224,9 @@ func (s *State) remove(path string, zxid int64) {
 	if zxid > p.Pzxid {
 		s.edit(up, p, func() { p.Pzxid = zxid })
 	}
-	if s.nodes[path] != nil {
-		s.drop(path)
+	if n := s.nodes[path]; n != nil {
+		s.forget(path, n)
+		delete(s.nodes, path)
 	}
 }
 
@@ -240,13 +235,12 @@ func (s *State) remove(path string, zxid int64) {
 func (s *State) Apply(t *Txn) error {
 	failed := t.Op == proto.OpMulti && slices.ContainsFunc(t.Ops, func(t Txn) bool { return t.Op == proto.OpError })
 	ops := []Txn{*t}
-	if t.Op == proto.OpMulti {
+	if failed {
+		ops = nil
+	} else if t.Op == proto.OpMulti {
 		ops = t.Ops
 	}
 	for i := range ops {
-		if failed {
-			break
-		}
 		if err := s.apply(&ops[i], t); err != nil {
 			return err
 		}
@@ -307,7 +301,9 @@ func (s *State) apply(t, h *Txn) error {
 		for _, path := range t.Paths {
 			s.remove(path, h.Zxid)
 		}
-		s.expire(h.Session, h.Zxid)
+		for _, path := range slices.Sorted(maps.Keys(s.owned[h.Session])) {
+			s.remove(path, h.Zxid)
+		}
 	case proto.OpCreate, proto.OpCreate2:
 		owner := int64(0)
 		if t.Ephemeral {
@@ -330,13 +326,6 @@ func (s *State) apply(t, h *Txn) error {
 		}
 	}
 	return nil // check and error change nothing
-}
-
-// expire deletes the ephemerals of a session.
-func (s *State) expire(session, zxid int64) {
-	for _, path := range slices.Sorted(maps.Keys(s.owned[session])) {
-		s.remove(path, zxid)
-	}
 }
 
 // Finish completes the state after the last transaction. It deletes the ephemerals of sessions that

@@ -68,7 +68,6 @@ func (q quota) String() string {
 	return text
 }
 
-// readQuota reads a znode with limits or usage.
 func (s *Shell) readQuota(ctx context.Context, path string) (quota, error) {
 	var r proto.DataReply
 	if err := s.watching(ctx, proto.OpGetData, path, false, watchData, &r); err != nil {

@@ -98,7 +98,6 @@ type progress struct {
 	eventState string // of the last event of type None
 }
 
-// call is a request that waits for its reply.
 type call struct {
 	xid    int32
 	frame  rawclient.Frame
@@ -195,7 +194,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// negotiated returns the session's timeout.
 func (c *client) negotiated() time.Duration {
 	if t := time.Duration(c.session.Timeout) * time.Millisecond; t > 0 {
 		return t
@@ -203,7 +201,6 @@ func (c *client) negotiated() time.Duration {
 	return c.cfg.Timeout
 }
 
-// tell reports a change of the state.
 func (c *client) tell(state string) {
 	if c.eventState != state {
 		c.eventState = state
@@ -211,7 +208,6 @@ func (c *client) tell(state string) {
 	}
 }
 
-// current returns the state.
 func (c *client) current() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -253,7 +249,6 @@ func (c *client) wake() {
 	c.changed = make(chan struct{})
 }
 
-// end completes a call.
 func (q *call) end() {
 	if q.finish != nil {
 		if code, ok := q.err.(proto.Code); ok || q.err == nil {
@@ -508,7 +503,6 @@ func (q *call) wait(ctx context.Context, reply proto.Record) error {
 	return d.Err()
 }
 
-// do sends a request and waits for its reply.
 func (c *client) do(ctx context.Context, op proto.OpCode, body, reply proto.Record) error {
 	return c.start(ctx, op, body, nil).wait(ctx, reply)
 }

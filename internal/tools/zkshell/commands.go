@@ -19,7 +19,6 @@ type command struct {
 	least, most int    // arguments; most -1 is any number
 	path        bool   // the first argument is a path
 	local       bool   // needs no server
-	ours        bool   // zkCli does not have it
 
 	run   func(s *Shell, ctx context.Context, p *parsed) (fields, error)
 	shell func(s *Shell, ctx context.Context, args []string) (fields, error) // gets its words as they are
@@ -94,12 +93,12 @@ func init() { // a variable's value could not refer to functions that use it
 		{name: "redo", usage: "cmdno", short: "execute a command of the history again", shell: redo},
 		{name: "version", usage: "", short: "print the version of lockkeeper", most: 0, run: version},
 		{name: "quit", usage: "", short: "end the session and the shell", shell: quitShell},
-		{name: "tree", path: true, usage: "[-d depth] [-l] [path]", short: "draw a subtree, with -l sizes and owners", most: 1, ours: true,
+		{name: "tree", path: true, usage: "[-d depth] [-l] [path]", short: "draw a subtree, with -l sizes and owners", most: 1,
 			options: []option{{name: "d", arg: true, help: "levels below the path"}, {name: "l", help: "sizes and owners"}}, run: tree},
-		{name: "export", usage: "file [path]", short: "write a subtree to a file, or continue that", least: 1, most: 2, ours: true, run: export},
-		{name: "import", usage: "[-e] [-f] file [path]", short: "create the znodes in such a file, or continue that", least: 1, most: 2, ours: true,
+		{name: "export", usage: "file [path]", short: "write a subtree to a file, or continue that", least: 1, most: 2, run: export},
+		{name: "import", usage: "[-e] [-f] file [path]", short: "create the znodes in such a file, or continue that", least: 1, most: 2,
 			options: []option{{name: "e", help: "create ephemeral znodes as persistent ones"}, {name: "f", help: "overwrite znodes that differ"}}, run: importFile},
-		{name: "help", usage: "[command]", short: "explain a command, or list all", local: true, ours: true, shell: help},
+		{name: "help", usage: "[command]", short: "explain a command, or list all", local: true, shell: help},
 	}
 }
 
@@ -120,13 +119,12 @@ func sorted() []*command {
 // Command is a command for documentation.
 type Command struct {
 	Name, Usage, Does string
-	Ours              bool // zkCli does not have it
 }
 
 // Commands lists the commands.
 func Commands() (all []Command) {
 	for _, c := range commands {
-		all = append(all, Command{c.name, c.usage, c.short, c.ours})
+		all = append(all, Command{c.name, c.usage, c.short})
 	}
 	return all
 }

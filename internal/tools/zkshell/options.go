@@ -22,6 +22,14 @@ type parsed struct {
 
 func (p *parsed) has(option string) bool { _, ok := p.values[option]; return ok }
 
+// arg returns an argument, or other if there are not so many.
+func (p *parsed) arg(n int, other string) string {
+	if n < len(p.args) {
+		return p.args[n]
+	}
+	return other
+}
+
 // negative matches the arguments that may begin with a dash.
 var negative = regexp.MustCompile(`^-(\d+|\d*\.\d+|\d+\.)$`)
 

@@ -121,14 +121,12 @@ func (s *Shell) event(e Event) {
 	}
 }
 
-// println prints a line of a command's output.
 func (s *Shell) println(args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	fmt.Fprintln(s.out, args...)
 }
 
-// write prints bytes as they are.
 func (s *Shell) write(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

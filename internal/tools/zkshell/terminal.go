@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -131,6 +130,5 @@ func (s *Shell) complete(ctx context.Context, first bool, word string) (options 
 			options = append(options, below(word[:dir], name))
 		}
 	}
-	slices.Sort(options)
-	return options
+	return options // in order, as the names are
 }

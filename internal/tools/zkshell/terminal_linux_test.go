@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkshell"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
@@ -26,18 +27,12 @@ type terminal struct {
 }
 
 func newTerminal(t *testing.T) *terminal {
-	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	master := testkit.Must(os.OpenFile("/dev/ptmx", os.O_RDWR, 0))(t)
 	t.Cleanup(func() { master.Close() })
 	number, unlock := 0, 0
 	control(t, master, func(fd int) error { return unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, unlock) })
 	control(t, master, func(fd int) (err error) { number, err = unix.IoctlGetInt(fd, unix.TIOCGPTN); return err })
-	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tty := testkit.Must(os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0))(t)
 	w := &terminal{File: master, tty: tty, more: make(chan struct{}, 1)}
 	go func() { // until the terminal is closed
 		buf := make([]byte, 1000)
@@ -92,9 +87,7 @@ func (w *terminal) await(t *testing.T, text string) {
 
 func (w *terminal) typed(t *testing.T, keys string) {
 	t.Helper()
-	if _, err := w.WriteString(keys); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(w.WriteString(keys))(t)
 }
 
 // TestTerminal uses the shell on a terminal: the prompt, completion, an event while a line

@@ -134,7 +134,6 @@ func (s *Shell) retry(ctx context.Context, do func() error) error {
 	}
 }
 
-// progress shows how much is done.
 func (s *Shell) progress(done, total int) {
 	switch {
 	case s.cfg.Progress == nil:
@@ -154,7 +153,6 @@ func (s *Shell) endProgress() {
 	}
 }
 
-// found is a znode that was read.
 type found struct {
 	path     string
 	data     proto.DataReply
@@ -258,10 +256,7 @@ func (s *Shell) walk(ctx context.Context, root, last string, do func(rel string,
 // export writes a subtree to a file. If the file is the beginning of such an export, it
 // continues it.
 func export(s *Shell, ctx context.Context, p *parsed) (result fields, err error) {
-	name, root := p.args[0], "/"
-	if len(p.args) > 1 {
-		root = p.args[1]
-	}
+	name, root := p.args[0], p.arg(1, "/")
 	if err := checked(root); err != nil {
 		return nil, err
 	}
@@ -373,7 +368,6 @@ const (
 	writingBytes = 4 << 20
 )
 
-// importing is an import in progress.
 type importing struct {
 	s          *Shell
 	root       string
@@ -389,7 +383,6 @@ type importing struct {
 	zxid    int64 // of the last znode that was created
 }
 
-// creation is a znode that is being created.
 type creation struct {
 	path string
 	q    proto.CreateRequest // without its path
@@ -417,10 +410,7 @@ func importFile(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	if err != nil || json.Unmarshal(line, &head) != nil || head.Format != fileFormat || head.Version != fileVersion {
 		return nil, usage(name + ": it is not an export of znodes of version 1")
 	}
-	i := &importing{s: s, root: head.Path, force: p.has("f"), persistent: p.has("e")}
-	if len(p.args) > 1 {
-		i.root = p.args[1]
-	}
+	i := &importing{s: s, root: p.arg(1, head.Path), force: p.has("f"), persistent: p.has("e")}
 	if err := checked(i.root); err != nil {
 		return nil, err
 	}
@@ -564,12 +554,8 @@ func (i *importing) existing(ctx context.Context, c creation) error {
 	return nil
 }
 
-// tree prints a subtree, one znode in each line.
 func tree(s *Shell, ctx context.Context, p *parsed) (fields, error) {
-	root := "/"
-	if len(p.args) > 0 {
-		root = p.args[0]
-	}
+	root := p.arg(0, "/")
 	depth, err := p.integer("d", 32, 1<<31-1)
 	if err != nil {
 		return nil, err

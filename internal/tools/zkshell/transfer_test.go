@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkshell"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
 )
@@ -62,10 +63,7 @@ func transfer(t *testing.T, server *lockkeepertest.Server, exit int, words ...st
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testkit.Must(os.ReadFile(file))(t)
 	return string(text)
 }
 
@@ -130,9 +128,7 @@ func TestImportEdited(t *testing.T) {
 		text := read(t, whole)
 		crlf := strings.ReplaceAll(text, "\n", "\r\n")
 		for i, changed := range []string{text + "\n", text + " \n\t\n\n", crlf, crlf + "\r\n", "\ufeff" + text, "\ufeff" + crlf + "\r\n", strings.TrimSuffix(text, "\n")} {
-			if err := os.WriteFile(edited, []byte(changed), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Check(t, os.WriteFile(edited, []byte(changed), 0o600))
 			to := fmt.Sprintf("/copy%d", i)
 			transfer(t, server, 0, "import", edited, to)
 			if got := transfer(t, server, 0, "get", to+"/a").out.String(); got != "two words\n" {
@@ -166,9 +162,7 @@ func TestExportContinues(t *testing.T) {
 			end += len(line)
 		}
 		for _, n := range cuts {
-			if err := errors.Join(os.WriteFile(part, []byte(want[:n]), 0o600), os.Chmod(part, 0o644)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Check(t, errors.Join(os.WriteFile(part, []byte(want[:n]), 0o600), os.Chmod(part, 0o644)))
 			if n > 0 && n < len(want)-1 { // without only the last newline, it is complete
 				transfer(t, server, 1, "import", part) // it has no end
 			}
@@ -277,9 +271,7 @@ func TestImportTypes(t *testing.T) {
 		} {
 			text := `{"format":"lockkeeper znodes","version":1,"path":"/"}` + "\n" + c.line + "\n"
 			text += fmt.Sprintf(`{"end":true,"znodes":%d}`+"\n", strings.Count(c.line, "\n")+1)
-			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Check(t, os.WriteFile(file, []byte(text), 0o600))
 			transfer(t, server, c.exit, "import", file)
 		}
 		if got, _ := once(t, server, 0, "ls", "-R", "/c"); got != "/c\n/c/x\n" {
