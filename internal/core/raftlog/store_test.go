@@ -278,9 +278,8 @@ func TestOfConnection(t *testing.T) {
 	for err, want := range map[error]bool{
 		reset: true,
 		errors.New("msgpack decode error [pos 0]: " + reset.Error()): true,
-		raft.ErrTransportShutdown:                                    true,
-		raft.ErrLogNotFound:                                          false,
-		errors.New("EOF in snapshot"):                                false,
+		raft.ErrLogNotFound:           false,
+		errors.New("EOF in snapshot"): false,
 	} {
 		if OfConnection(err) != want {
 			t.Errorf("%v: %v", err, !want)
