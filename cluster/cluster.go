@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
@@ -29,7 +30,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		cfg.Trace = untraced{}
 	}
 	m := &Member{
-		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, leader: election.NewKnownLeader(),
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }
@@ -42,16 +43,21 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	}, m.Lifecycle, replica)
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
 	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers, m.leader)
-	m.lease = newLease(m.pulse)
 	m.membership = membership.New(&membership.Config{Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log}, &membership.Parts{
 		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: digests, Leader: m.leader, Replica: replica,
 		Gate: gate, Port: m.peers, Look: m.pulse.wake, Now: now,
 	})
-	m.proposer, m.readIndex = propose.New(&propose.Parts{
+	m.proposer = propose.New(&propose.Parts{
 		Lifecycle: m.Lifecycle, ID: cfg.ID, Engine: m.engine, Contacts: m.contacts, Leader: m.leader, Replica: replica, Port: m.peers,
 		Look: m.pulse.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
-	}, m.engine.Full)
-	m.service = newService(m.pulse, &m.cfg, m.leader, m.lease, m.proposer)
+	})
+	m.service = newService(m.pulse, cfg.Clustered(), m.proposer)
+	m.closed = sync.OnceValue(func() error {
+		close(m.Stop)
+		err := m.engine.Close()
+		m.Running.Wait()
+		return errors.Join(err, m.engine.Storage().Close())
+	})
 	if m.peers != nil {
 		maps.Copy(m.peers.Serve, map[byte]func(net.Conn){
 			peer.KindForward: m.serveForward,
@@ -136,22 +142,7 @@ func (m *Member) startEngine() (begin func(), err error) {
 // Close stops the member and waits for its goroutines. It does not hand over leadership; see
 // [Member.HandOver]. Pending commands are reported as Lost. It may be called more than once: each call returns when the
 // member is closed.
-func (m *Member) Close() error {
-	first := false
-	m.once.Do(func() {
-		first = true
-		close(m.Stop)
-	})
-	if !first {
-		<-m.ended
-		return m.result
-	}
-	err := m.engine.Close()
-	m.Running.Wait()
-	m.result = errors.Join(err, m.engine.Storage().Close())
-	close(m.ended)
-	return m.result
-}
+func (m *Member) Close() error { return m.closed() }
 
 // Kill is like Close but simulates the death of the process: nothing is written from now on.
 func (m *Member) Kill() error {

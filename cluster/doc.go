@@ -26,8 +26,7 @@
 //
 // What every member does:
 //
-//	pulse                   heartbeats and elections
-//	lease                   whether it surely leads
+//	pulse                   heartbeats, elections, and whether it surely leads
 //	serving                 whether it serves clients
 //
 // The member:
@@ -58,11 +57,11 @@
 //   - pulse.run monitors the leader and the majority and starts elections
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
-//     question, stand and stepDown.
+//     question and stand, and to step down.
 //   - Membership.Watch finds out whether this member was removed.
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (internal/core/peer). A connection over which another member sends its entries
-//     has two more: for the entries, and for questions about the commit index
+//     has one more, for those and for questions about the commit index
 //     (forward.go).
 //   - what Membership.Belong returns, if this member is in no cluster yet, or a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it

@@ -432,12 +432,12 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 		if state := elected.engine.Role(); state != engine.Leader {
 			t.Fatalf("it is a %v", state)
 		}
-		if elected.lease.surelyLeads() {
+		if elected.pulse.surelyLeads() {
 			t.Error("it surely leads before it knows what was committed")
 		}
 		f.net.Heal()
 		until(t, "a leader that knows enough", func() bool {
-			return slices.ContainsFunc(f.running, func(m *Member) bool { return m.lease.surelyLeads() })
+			return slices.ContainsFunc(f.running, func(m *Member) bool { return m.pulse.surelyLeads() })
 		})
 	})
 }
@@ -481,7 +481,7 @@ func leadsAgainWhileExpiring(t *testing.T) bool {
 	if state := a.engine.Role(); state != engine.Leader {
 		t.Fatal(state)
 	}
-	a.pulse.stepDown()
+	a.engine.StepDown(a.contacts.Lease)
 	until(t, "another term", func() bool { return a.engine.Term() > term })
 	time.Sleep(2 * time.Minute)
 	if a.engine.Role() != engine.Leader {

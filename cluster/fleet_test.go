@@ -555,11 +555,10 @@ func (b *base) proposer() *propose.Proposer {
 		b.pulse.leader.Begun.Store(term)
 	}
 	k := b.pulse
-	p, _ := propose.New(&propose.Parts{
+	return propose.New(&propose.Parts{
 		Lifecycle: b.Lifecycle, ID: 1, Engine: k.engine, Contacts: k.contacts, Leader: b.leader, Replica: b.replica, Port: k.peers,
 		Look: k.wake, TimeOfDay: k.timeOfDay,
-	}, func() <-chan struct{} { return nil })
-	return p
+	})
 }
 
 // tick keeps running time going, as a pulse does that runs, until the test ends.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -29,17 +28,13 @@ type Member struct {
 	replica *fsm.Replica
 	engine  *engine.Engine
 
-	once   sync.Once     // closes Stop
-	ended  chan struct{} // closed when the first Close has ended
-	result error         // of that; set before ended is closed
+	closed func() error // Close
 
 	proposer *propose.Proposer // what this member proposes
 	liveness *alive.Liveness   // of sessions
 
-	leader    *election.KnownLeader // who leads
-	lease     *lease                // whether it is surely this member
-	readIndex *propose.ReadIndex    // whether it still is, and what is committed
-	service   *service              // whether this member serves
+	leader  *election.KnownLeader // who leads
+	service *service              // whether this member serves
 
 	peers      *peer.Port         // nil on a standalone server
 	contacts   *election.Contacts // what is known about the other members

@@ -18,8 +18,6 @@ import (
 type service struct {
 	*pulse
 	clustered bool
-	leader    *election.KnownLeader
-	lease     *lease
 	proposer  *propose.Proposer
 
 	changes   chan bool     // holds the newest value until Serving's reader takes it
@@ -40,10 +38,10 @@ type service struct {
 	warned     bool             // it was logged that this member cannot serve, and not yet that it can
 }
 
-func newService(p *pulse, cfg *Config, leader *election.KnownLeader, lease *lease, proposer *propose.Proposer) *service {
+func newService(p *pulse, clustered bool, proposer *propose.Proposer) *service {
 	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
-		pulse: p, clustered: cfg.Clustered(), leader: leader, lease: lease, proposer: proposer,
+		pulse: p, clustered: clustered, proposer: proposer,
 		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
 		giveUp: countdown{length: p.contacts.ElectionTimeout, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.ElectionTimeout, ran: ran},
 	}
@@ -181,7 +179,7 @@ func (s *service) run() {
 		case <-caught:
 			caught = nil
 			s.serve(reason)
-		case <-s.lease.gained:
+		case <-s.gained:
 			leading = true
 			s.serve(reason)
 		case <-s.judge:
@@ -266,9 +264,8 @@ func (s *service) serve(hindered string) {
 // here. It proposes a command that does nothing, and retries until it is answered.
 func (s *service) catchUp(done chan struct{}) {
 	for {
-		w, asked := make(propose.Result, 1), s.moment()
-		s.proposer.Propose(fsm.Nothing(), w, nil)
-		if <-w == nil {
+		asked := s.moment()
+		if s.proposer.Await(fsm.Nothing(), nil) == nil {
 			s.contacts.CaughtUp(asked.Running)
 			close(done)
 			return

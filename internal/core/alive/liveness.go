@@ -100,13 +100,6 @@ func (l *Liveness) note(id, at int64) {
 	l.touched[id] = at
 }
 
-// Collecting returns when the first of the touches to be reported was noted.
-func (l *Liveness) Collecting() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.since
-}
-
 // Take removes and returns the touches to be reported, and when the first of them
 // was noted; if there are none, since is now.
 func (l *Liveness) Take() (touches map[int64]int64, since int64) {
@@ -302,13 +295,6 @@ func (l *Liveness) Safe(id, at, slack int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tracker.Safe(id, at, slack)
-}
-
-// NextDeadline returns the earliest deadline of a session.
-func (l *Liveness) NextDeadline() (at int64, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.tracker.Next()
 }
 
 // LateAt returns the sessions that will be late at a time if they are not touched, which counts as having found them, and the tracker.

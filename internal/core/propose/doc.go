@@ -6,7 +6,7 @@
 // leader, over a [Link], and learns of success by applying them. Every command gets exactly one answer: Done once it is applied
 // here, or Lost if its outcome is unknown. After a Lost, no later command of the same caller is applied.
 //
-// A [ReadIndex] answers, on the leader, how far the log must be applied for a read that misses nothing (section 6.4 of Raft's
+// [Proposer.ReadIndex] says, on the leader, how far the log must be applied for a read that misses nothing (section 6.4 of Raft's
 // thesis).
 //
 // # Goroutines, waiting and locks
