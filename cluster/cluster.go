@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"sync"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
@@ -19,6 +18,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -30,7 +30,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		cfg.Trace = untraced{}
 	}
 	m := &Member{
-		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, leader: election.NewKnownLeader(),
+		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, closing: wake.NewTurn(), leader: election.NewKnownLeader(),
 		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
 	}
 	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }
@@ -52,12 +52,6 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		Look: m.pulse.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
 	})
 	m.service = newService(m.pulse, cfg.Clustered(), m.proposer)
-	m.closed = sync.OnceValue(func() error {
-		close(m.Stop)
-		err := m.engine.Close()
-		m.Running.Wait()
-		return errors.Join(err, m.engine.Storage().Close())
-	})
 	if m.peers != nil {
 		maps.Copy(m.peers.Serve, map[byte]func(net.Conn){
 			peer.KindForward: m.serveForward,
@@ -142,7 +136,19 @@ func (m *Member) startEngine() (begin func(), err error) {
 // Close stops the member and waits for its goroutines. It does not hand over leadership; see
 // [Member.HandOver]. Pending commands are reported as Lost. It may be called more than once: each call returns when the
 // member is closed.
-func (m *Member) Close() error { return m.closed() }
+func (m *Member) Close() error {
+	m.closing.Take()
+	defer m.closing.Give()
+	select {
+	case <-m.Stop:
+	default:
+		close(m.Stop)
+		err := m.engine.Close()
+		m.Running.Wait()
+		m.result = errors.Join(err, m.engine.Storage().Close())
+	}
+	return m.result
+}
 
 // Kill is like Close but simulates the death of the process: nothing is written from now on.
 func (m *Member) Kill() error {

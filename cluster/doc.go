@@ -7,16 +7,13 @@
 // [Member.Start] opens the storage and the peer port, starts Raft, and then the
 // goroutines of the parts.
 //
-// # Layers
+// # Packages and files
 //
 // Below this package, internal/core/propose gets commands into the log, internal/core/alive knows when sessions expire,
 // internal/core/membership brings this server into its cluster and changes the list of members, internal/core/engine has the
 // log and its replication, internal/core/election decides who leads and whose state is right, internal/core/peer connects the
 // members, and internal/core/storage has their disks. internal/core/request has what members ask each other,
 // internal/core/lifecycle how one is stopped.
-//
-// A file uses only what the files before it declare: those above it in these lists, and those left of
-// it in its line. layers_test.go checks that.
 //
 // The ground:
 //

@@ -102,8 +102,8 @@ func TestStandsAfterLostElection(t *testing.T) {
 func TestCandidateFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, elected := lostElection(t)
-		if m.Leader() != elected.cfg.ID {
-			t.Errorf("it believes that server %d leads", m.Leader())
+		if m.leader.Get().ID != elected.cfg.ID {
+			t.Errorf("it believes that server %d leads", m.leader.Get().ID)
 		}
 		if s := m.contacts.CompleteState(m.pulse.state()); s.Candidate || s.NeedsLeader {
 			t.Errorf("it reports %+v; Raft has it as a %s", s, m.engine.Role())
@@ -161,7 +161,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 				lost := time.Now()
 				for time.Since(lost) < 20*x.timeout*time.Millisecond { // two candidates may split the votes more than once
 					for i, m := range f.running {
-						if m != nil && m.Leader() == uint64(i+1) && m.pulse.leader.Begun.Load() != 0 {
+						if m != nil && m.leader.Get().ID == uint64(i+1) && m.pulse.leader.Begun.Load() != 0 {
 							return
 						}
 					}
@@ -426,7 +426,7 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 			}
 			return nil
 		})
-		go f.running[lead].Change(request.Request{Transfer: &elected.cfg.ID})
+		go f.running[lead].membership.Change(request.Request{Transfer: &elected.cfg.ID})
 		<-won
 		synctest.Wait()
 		if state := elected.engine.Role(); state != engine.Leader {

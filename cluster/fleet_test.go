@@ -159,7 +159,7 @@ func (f *fleet) tell(i int, q request.Request) {
 
 // place returns the member with this id in the list of the one with index i; nil if there is none.
 func (f *fleet) place(i int, id uint64) *proto.Peer {
-	s := f.running[i].Status()
+	s := f.running[i].membership.Status()
 	return election.Find(s.Members, id)
 }
 
@@ -280,7 +280,7 @@ func (f *fleet) whole() {
 			if m == nil {
 				f.t.Fatal("a member is down")
 			}
-			s := m.Status()
+			s := m.membership.Status()
 			if s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.Observer }) {
 				return false
 			}
@@ -958,7 +958,7 @@ func (f *fleet) acknowledges(which ...int) {
 	f.t.Error("a majority has been up and connected for long, with all data, and nothing is acknowledged")
 	for _, i := range which {
 		if m := f.running[i]; m != nil {
-			s := m.Status()
+			s := m.membership.Status()
 			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.engine.Role(), s.Term, m.engine.LastIndex(), m.engine.Committed(), m.engine.LastApplied(), s.Members)
 		}
 	}

@@ -224,7 +224,7 @@ func TestAddForeign(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if s := f.running[0].Status(); len(s.Members) != 3 {
+		if s := f.running[0].membership.Status(); len(s.Members) != 3 {
 			t.Errorf("the members are %v", s.Members)
 		}
 	})

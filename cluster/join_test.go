@@ -83,7 +83,7 @@ func TestRemovedWhileJoining(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); len(s.Members) != 2 {
+		if s := f.running[lead].membership.Status(); len(s.Members) != 2 {
 			t.Errorf("the members are %v", s.Members)
 		}
 		f.stop(other)
@@ -225,7 +225,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 			f.start(i)
 		}
 		f.whole()
-		f.running[0].Change(request.Request{Transfer: ptr(uint64(3))})
+		f.running[0].membership.Change(request.Request{Transfer: ptr(uint64(3))})
 		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
 		f.write(3)
 		f.lose(4)
@@ -241,11 +241,11 @@ func TestAsksAllForItsVote(t *testing.T) {
 		m.Store(f.start(4))
 		time.Sleep(5 * time.Second)
 		lead := leadOf(t, f)
-		s := f.running[lead].Status()
+		s := f.running[lead].membership.Status()
 		f.stop(0) // down for good, say
 		slow.Store(false)
 		time.Sleep(time.Minute)
-		s = f.running[leadOf(t, f)].Status()
+		s = f.running[leadOf(t, f)].membership.Status()
 		if election.Find(s.Members, 5).Observer {
 			t.Errorf("with four of five members up: %v", s.Members)
 		}
@@ -253,7 +253,7 @@ func TestAsksAllForItsVote(t *testing.T) {
 		f.stop(4)
 		f.start(4)
 		time.Sleep(time.Minute)
-		s = f.running[leadOf(t, f)].Status()
+		s = f.running[leadOf(t, f)].membership.Status()
 		if election.Find(s.Members, 5).Observer {
 			t.Errorf("after a restart: %v", s.Members)
 		}
@@ -489,7 +489,7 @@ func TestJoinsThroughOthers(t *testing.T) {
 		})
 		m := f.start(4)
 		time.Sleep(10 * time.Minute)
-		s := f.running[lead].Status()
+		s := f.running[lead].membership.Status()
 		if !m.pulse.gate.IsOpen() || election.Find(s.Members, 5).Observer {
 			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.pulse.gate.IsOpen(), s.Members, m.membership.Waiting())
 		}
@@ -511,7 +511,7 @@ func TestJoinsThroughOthers(t *testing.T) {
 func (f *fleet) hasVote(lead, c int, cfg Config) {
 	f.t.Helper()
 	id, other := uint64(c+1), 3-lead-c
-	if s := f.running[lead].Status(); election.Find(s.Members, id).Observer {
+	if s := f.running[lead].membership.Status(); election.Find(s.Members, id).Observer {
 		f.t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 	}
 	f.stop(c)
@@ -651,7 +651,7 @@ func TestCopyOfLeadersCommandLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); s.Role != "leader" || s.Term != term {
+		if s := f.running[lead].membership.Status(); s.Role != "leader" || s.Term != term {
 			t.Errorf("server %d is %s in term %d, not leader in term %d", lead+1, s.Role, s.Term, term)
 		}
 		m.Kill()
@@ -673,7 +673,7 @@ func TestTakenInAsksOthers(t *testing.T) {
 		f.stop(j)
 		m = f.open(c, cfg)
 		time.Sleep(time.Minute)
-		s := f.running[lead].Status()
+		s := f.running[lead].membership.Status()
 		if !m.pulse.gate.IsOpen() || election.Find(s.Members, id).Observer {
 			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.Waiting())
 		}
@@ -704,7 +704,7 @@ func TestObserverOwedVote(t *testing.T) {
 			observe(&cfg, id)
 			f.open(c, cfg)
 			time.Sleep(time.Minute)
-			if s := f.running[lead].Status(); !election.Find(s.Members, id).Observer {
+			if s := f.running[lead].membership.Status(); !election.Find(s.Members, id).Observer {
 				t.Errorf("server %d is started as an observer: %v", id, s.Members)
 			}
 		})
@@ -732,20 +732,20 @@ func TestLosesDiskTwice(t *testing.T) {
 		m := f.open(c, config())
 		known.Store(true)
 		until(t, "its word that it waits", func() bool {
-			s := m.Status()
+			s := m.membership.Status()
 			return s.NoVote == "waits for its vote"
 		})
 		f.lose(c)
 		changing.Release()
 		m = f.open(c, config())
 		time.Sleep(time.Minute)
-		if s := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
+		if s := m.membership.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
 			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
 		}
 		x := &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}
 		f.tell(lead, request.Request{Add: x})
 		until(t, "its word that it has its vote", func() bool {
-			s := m.Status()
+			s := m.membership.Status()
 			return s.NoVote == ""
 		})
 		f.hasVote(lead, c, config())
@@ -764,7 +764,7 @@ func TestLostDiskOfObserver(t *testing.T) {
 		cfg.Observer = true
 		m := f.open(c, cfg)
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); !m.pulse.gate.IsOpen() || !election.Find(s.Members, id).Observer {
+		if s := f.running[lead].membership.Status(); !m.pulse.gate.IsOpen() || !election.Find(s.Members, id).Observer {
 			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.Waiting())
 		}
 	})
@@ -854,7 +854,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 				m := f.open(3, cfg)
 				until(t, "the addition", func() bool {
 					for i, m := range f.running[:3] {
-						if s := m.Status(); election.Find(s.Members, 4) == nil && (i != next || !x.cutOff) {
+						if s := m.membership.Status(); election.Find(s.Members, 4) == nil && (i != next || !x.cutOff) {
 							return false
 						}
 					}
@@ -872,8 +872,8 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 					f.stop(next)
 					f.open(next, cfg)
 					until(t, "the vote", func() bool {
-						s := f.running[lead].Status()
-						return f.running[next].Leader() != 0 && election.CountVoters(s.Members) == 3
+						s := f.running[lead].membership.Status()
+						return f.running[next].leader.Get().ID != 0 && election.CountVoters(s.Members) == 3
 					})
 					f.writes(lead, 20)
 					f.snapshot(3)
@@ -935,7 +935,7 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 				t.Fatal("it was done")
 			}
 			time.Sleep(time.Minute)
-			if s := f.running[lead].Status(); len(s.Members) != 3 {
+			if s := f.running[lead].membership.Status(); len(s.Members) != 3 {
 				t.Errorf("the reconfig was refused (%v), and the members are %v", err, s.Members)
 			}
 		}
@@ -963,7 +963,7 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 		if err := fault(m, time.Minute); err != nil {
 			t.Errorf("the new server, which never was a member, ends: %v", err)
 		}
-		s := f.running[lead].Status()
+		s := f.running[lead].membership.Status()
 		if len(s.Members) != 3 {
 			t.Errorf("the members: %v", s.Members)
 		}
@@ -1023,7 +1023,7 @@ func TestAddThatIsUndone(t *testing.T) {
 			}
 		}
 		next := leadOf(t, f)
-		if s := f.running[next].Status(); len(s.Members) != 3 {
+		if s := f.running[next].membership.Status(); len(s.Members) != 3 {
 			t.Fatal("the list has reached the others")
 		}
 		f.writes(next, 1)
@@ -1072,8 +1072,8 @@ func TestAddedByOtherName(t *testing.T) {
 					f.open(3, config(3))
 				}
 				time.Sleep(5 * time.Minute)
-				s := f.running[3].Status()
-				l := f.running[lead].Status()
+				s := f.running[3].membership.Status()
+				l := f.running[lead].membership.Status()
 				if !s.Formed || election.Find(l.Members, 4) == nil || election.Find(l.Members, 4).Observer {
 					t.Errorf("after five minutes: formed %v, waiting %q, %v", s.Formed, s.Waiting, l.Members)
 				}
@@ -1182,9 +1182,9 @@ func TestNameLeadsElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		s := f.running[lead].Status()
-		zs := m.Status()
-		cs := f.running[c].Status()
+		s := f.running[lead].membership.Status()
+		zs := m.membership.Status()
+		cs := f.running[c].membership.Status()
 		t.Logf("leader: %v; old: %s index %d of %d; new: %s index %d", s.Members, cs.Role, cs.Index, s.Index, zs.Role, zs.Index)
 		if election.Find(s.Members, id).Observer && zs.Index == 0 {
 			t.Error("the old server, which is up and gets the log, has no vote, and the new one, in its place, gets no log")
@@ -1192,7 +1192,7 @@ func TestNameLeadsElsewhere(t *testing.T) {
 		m.Kill() // the operator has seen the mistake
 		dns.set(f.peers[id], f.peers[id])
 		time.Sleep(5 * time.Minute)
-		if s := f.running[lead].Status(); election.Find(s.Members, id).Observer {
+		if s := f.running[lead].membership.Status(); election.Find(s.Members, id).Observer {
 			t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 		}
 	})

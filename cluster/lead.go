@@ -140,9 +140,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			}
 		}
 	})
-	looked := m.nowMs()
-	due, wait := m.liveness.NextLook(looked)
-	timer := time.NewTimer(wait)
+	due, timer := m.nowMs(), time.NewTimer(0)
 	defer timer.Stop()
 	disputed := false
 	for {
@@ -154,7 +152,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		}
 		var late []*session.Session
 		var tracker *session.Tracker
-		late, tracker, looked = m.liveness.Late(due)
+		late, tracker, due = m.liveness.Look(due)
 		was := disputed
 		if disputed = m.pulse.verdict.Load().Disputed; disputed && len(late) > 0 || was && !disputed {
 			late = nil
@@ -166,8 +164,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		if len(late) > 0 {
 			wake.Offer(expired, late)
 		}
-		due, wait = m.liveness.NextLook(looked)
-		timer.Reset(wait)
+		timer.Reset(time.Duration(due-m.nowMs()) * time.Millisecond)
 	}
 }
 

@@ -46,7 +46,7 @@ func TestWhatIsLogged(t *testing.T) {
 					if m == nil {
 						continue
 					}
-					if id := m.Leader(); id == 0 || lead != 0 && id != lead || f.running[id-1] == nil {
+					if id := m.leader.Get().ID; id == 0 || lead != 0 && id != lead || f.running[id-1] == nil {
 						return false
 					} else {
 						lead = id

@@ -17,6 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -28,7 +29,8 @@ type Member struct {
 	replica *fsm.Replica
 	engine  *engine.Engine
 
-	closed func() error // Close
+	closing wake.Turn // held by Close
+	result  error     // of the first Close
 
 	proposer *propose.Proposer // what this member proposes
 	liveness *alive.Liveness   // of sessions
@@ -95,9 +97,6 @@ func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
 // The channel holds only the newest value.
 func (m *Member) Serving() <-chan bool { return m.service.changes }
 
-// Leader returns the leader's id, or 0 if no leader is known.
-func (m *Member) Leader() uint64 { return m.leader.Get().ID }
-
 // Waiting returns why this member cannot serve clients: what it waits for before it is in a cluster, or which
 // members it would need for a majority. It is empty if there is no such reason.
 func (m *Member) Waiting() string {
@@ -120,10 +119,7 @@ func (m *Member) Waiting() string {
 // leader) or standalone.
 func (m *Member) Role() string { return m.membership.Role() }
 
-// Status returns what this member knows about its cluster.
-func (m *Member) Status() request.Status { return m.membership.Status() }
-
-// Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
+// Standing returns what this member knows about its cluster, without Index, Zxid and Digest: who wants those reads the state.
 func (m *Member) Standing() request.Status { return m.membership.Standing() }
 
 // Members returns the members in the newest list that this member has, committed or not, sorted by id.
@@ -136,12 +132,6 @@ func (m *Member) Members() []proto.Peer {
 // address. It must not be called on a standalone server.
 func (m *Member) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
 	return m.membership.Ask(ctx, q)
-}
-
-// Change carries out a request. All requests except Status, and those about a cluster that is
-// being formed, must go to the leader; another member returns ErrNotLeader.
-func (m *Member) Change(q request.Request) (request.Reply, error) {
-	return m.membership.Change(q)
 }
 
 // HandOver makes another member the leader if this one leads. If that fails or ctx ends first, the

@@ -136,7 +136,7 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 		m.membership.Hold()
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.Change(request.Request{Remove: members[(lead+2)%3].cfg.ID})
+			_, err := m.membership.Change(request.Request{Remove: members[(lead+2)%3].cfg.ID})
 			done <- err
 		}()
 		time.Sleep(time.Second)
@@ -169,7 +169,7 @@ func TestRemoveWithoutMajority(t *testing.T) {
 		term, _ := m.engine.LeaderTerm()
 		for _, x := range []*Member{m, follower} {
 			began := time.Now()
-			_, err := m.Change(request.Request{Remove: x.cfg.ID})
+			_, err := m.membership.Change(request.Request{Remove: x.cfg.ID})
 			if request.CodeOf(err) != proto.NewConfigNoQuorum {
 				t.Errorf("removing server %d, where %d leads: %v", x.cfg.ID, m.cfg.ID, err)
 			}
@@ -358,7 +358,7 @@ func TestRemovedSoon(t *testing.T) {
 			f.start(i)
 		}
 		f.whole()
-		lead := f.running[0].Leader()
+		lead := f.running[0].leader.Get().ID
 		out := lead%4 + 1
 		if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[lead], request.Request{Remove: out}); err != nil {
 			t.Fatal(err)
@@ -400,7 +400,7 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 		busy, tried := 0, 0
 		for range 200 {
 			// A reconfig that is refused for its version, when its turn comes.
-			_, err := f.running[lead].Change(request.Request{Reconfig: &request.Reconfig{Version: 1}})
+			_, err := f.running[lead].membership.Change(request.Request{Reconfig: &request.Reconfig{Version: 1}})
 			if request.CodeOf(err) == proto.ReconfigInProgress {
 				busy++
 			}

@@ -54,7 +54,7 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 				slow.Store(slow.Load() || m.pulse.gate.IsOpen())
 				return m.engine.LastIndex() > 1
 			})
-			if s := f.running[lead].Status(); m.engine.LastIndex() > 150 {
+			if s := f.running[lead].membership.Status(); m.engine.LastIndex() > 150 {
 				t.Fatalf("it has %d of %d entries", m.engine.LastIndex(), s.Index)
 			}
 			f.cutOff(0, true)
@@ -131,7 +131,7 @@ func voteOfThePast(t *testing.T, removed bool) {
 		cfg := f.joins(fresh, lead)
 		f.open(fresh, cfg)
 		until(t, "another voter", func() bool {
-			s := f.running[lead].Status()
+			s := f.running[lead].membership.Status()
 			return len(s.Members) == fresh+1 && election.CountVoters(s.Members) == fresh+1
 		})
 	}
@@ -209,7 +209,7 @@ func TestRestartBehind(t *testing.T) {
 			m = f.open(0, again)
 			time.Sleep(30 * time.Second)
 			if m.engine.Role() != engine.Follower {
-				s := m.Status()
+				s := m.membership.Status()
 				t.Errorf("start %d: behind %v, state %v, %+v", n, m.engine.Abstains(), m.engine.Role(), s)
 				t.Fatalf("it acknowledges a write by itself: %v; so does the leader of the others: %v", f.write(0), f.write(lead))
 			}
@@ -277,7 +277,7 @@ func TestFollowsLeaderOfThePast(t *testing.T) {
 		cfg.Peers, cfg.Addr, cfg.Join = nil, f.peers[4], f.peers[uint64(next+1)]
 		f.open(3, cfg)
 		until(t, "another voter", func() bool {
-			s := f.running[next].Status()
+			s := f.running[next].membership.Status()
 			return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 		})
 		f.tell(next, request.Request{Remove: 1})
@@ -321,7 +321,7 @@ func TestAstrayByListOfThePast(t *testing.T) {
 			cfg := f.joins(i, 2)
 			f.open(i, cfg)
 			until(t, "another voter", func() bool {
-				s := f.running[i].Status()
+				s := f.running[i].membership.Status()
 				return len(s.Members) == i+1 && election.CountVoters(s.Members) == i+1
 			})
 		}
@@ -381,7 +381,7 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				cfg := f.joins(3, lead)
 				f.open(3, cfg)
 				until(t, "another voter", func() bool {
-					s := f.running[3].Status()
+					s := f.running[3].membership.Status()
 					return len(s.Members) == 4 && election.CountVoters(s.Members) == 4
 				})
 				f.tell(lead, request.Request{Remove: uint64(old + 1)})
@@ -400,8 +400,8 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 				}
 				time.Sleep(10 * time.Minute)
 				if !f.write(3) && !f.write(absent) {
-					a := m.Status()
-					b := f.running[3].Status()
+					a := m.membership.Status()
+					b := f.running[3].membership.Status()
 					t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
 				}
 				if lost && !f.running[lead].pulse.gate.IsOpen() {
@@ -439,7 +439,7 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			f.stop(b)
 			slow.Store(false)
 			time.Sleep(1500 * time.Millisecond)
-			s := f.running[a].Status()
+			s := f.running[a].membership.Status()
 			if x := election.Find(s.Members, uint64(c+1)); x.Observer {
 				return
 			}
@@ -447,7 +447,7 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 				f.write(a)
 			}
 			time.Sleep(5 * time.Second)
-			s = f.running[a].Status()
+			s = f.running[a].membership.Status()
 			is, _ := m.engine.Storage().Rejoining()
 			if is || m.engine.Abstains() {
 				return
@@ -458,8 +458,8 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			if !f.write(c) && !f.write(b) {
 				stuck = true
-				x := m.Status()
-				y := f.running[b].Status()
+				x := m.membership.Status()
+				y := f.running[b].membership.Status()
 				t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver %d: %s, term %d, %v\nserver %d waits: %s", c+1, x.Role, x.Term, x.Members, b+1, y.Role, y.Term, y.Members, a+1, f.running[a].membership.Waiting())
 			}
 		})
@@ -502,7 +502,7 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 		moved.Peers, moved.Addr, moved.Network = nil, "a:1", f.net.Host("a")
 		m := f.open(1, moved)
 		time.Sleep(time.Minute)
-		s := m.Status()
+		s := m.membership.Status()
 		if m.Role() == "leader" && s.Term == term {
 			t.Errorf("server 2 leads in term %d, in which server 1 has led", term)
 		}

@@ -87,15 +87,11 @@ func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 // state returns this member's state as the engine knows it: Contacts.CompleteState adds what the contacts know,
 // and Engine.LogEnd returns the end of the log.
 func (p *pulse) state() election.State {
-	s := election.State{Term: p.engine.NewestTerm(), Stalled: p.stalled(p.moment(), false), Saving: p.engine.SnapshotStall(p.moment())}
-	s.Applied = p.engine.StateIndex()
-	switch p.engine.Role() {
-	case engine.Leader:
-		s.Stalled = max(s.Stalled, s.Saving)
-		s.Leads, s.Begun = true, p.leader.Begun.Load() == s.Term
-	case engine.Candidate:
-		s.Candidate = true
-	}
+	s := election.State{Term: p.engine.NewestTerm(), Saving: p.engine.SnapshotStall(p.moment()), Applied: p.engine.StateIndex()}
+	role := p.engine.Role()
+	s.Leads, s.Candidate = role == engine.Leader, role == engine.Candidate
+	s.Begun = s.Leads && p.leader.Begun.Load() == s.Term
+	s.Stalled = p.stalled(p.moment(), s.Leads)
 	return s
 }
 

@@ -104,9 +104,9 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		time.Sleep(time.Second)
 		f.cutOff(lead, true)
 		next.pulse.stand()
-		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.pulse.leader.Begun.Load() != 0 })
+		until(t, "another leader", func() bool { return next.leader.Get().ID == next.cfg.ID && next.pulse.leader.Begun.Load() != 0 })
 		written := <-next.proposeWrite()
-		if old.engine.Role() != engine.Leader || old.Leader() != old.cfg.ID {
+		if old.engine.Role() != engine.Leader || old.leader.Get().ID != old.cfg.ID {
 			t.Fatal("the old leader has noticed")
 		}
 		read := old.proposeRead()
@@ -451,7 +451,7 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 		}
 	}
 	if oldest > 4500*time.Millisecond {
-		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.Leader(), other+1, m.engine.Term(), f.running[other].engine.Term())
+		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.leader.Get().ID, other+1, m.engine.Term(), f.running[other].engine.Term())
 	}
 	if serves.Load() {
 		t.Errorf("it still serves 40 s later")
@@ -476,7 +476,7 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 			}
 			until(t, "the whole cluster", func() bool {
 				return !slices.ContainsFunc(f.running, func(m *Member) bool {
-					s := m.Status()
+					s := m.membership.Status()
 					return s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].engine.StateIndex() || m.identified() == 0
 				})
 			})

@@ -197,7 +197,7 @@ func TestObserverOwedNoVote(t *testing.T) {
 		observe(&cfg, 4)
 		f.open(3, cfg)
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); election.Find(s.Members, 4) == nil || !election.Find(s.Members, 4).Observer {
+		if s := f.running[lead].membership.Status(); election.Find(s.Members, 4) == nil || !election.Find(s.Members, 4).Observer {
 			t.Errorf("server 4 is started as an observer: %v", s.Members)
 		}
 	})
@@ -248,7 +248,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		for i, m := range append(others, m) {
 			if !m.pulse.gate.IsOpen() {
-				s := m.Status()
+				s := m.membership.Status()
 				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
 			}
 		}
@@ -296,7 +296,7 @@ func removals(t *testing.T, f func(t *testing.T, how string)) {
 func (f *fleet) losesPlace(lead int, how string, restarts bool, config func(i int) Config) {
 	f.t.Helper()
 	until(f.t, "the voter", func() bool {
-		s := f.running[3].Status()
+		s := f.running[3].membership.Status()
 		return election.CountVoters(s.Members) == 4
 	})
 	f.writes(lead, 3)
@@ -362,7 +362,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				if x.before {
 					operator(request.Request{Add: &proto.Peer{ID: 4, Addr: "d:1", Observer: true}})
 					until(t, "the addition", func() bool {
-						s := f.running[next].Status()
+						s := f.running[next].membership.Status()
 						return election.Find(s.Members, 4) != nil && f.running[next].engine.LastApplied() == f.running[lead].engine.LastIndex()
 					})
 				}
@@ -398,7 +398,7 @@ func TestRemovedBeforeItAsked(t *testing.T) {
 				if err := fault(m, time.Minute); err != nil {
 					t.Errorf("its fault is %v", err)
 				}
-				if s := f.running[next].Status(); election.Find(s.Members, 4) == nil {
+				if s := f.running[next].membership.Status(); election.Find(s.Members, 4) == nil {
 					t.Errorf("it was not added: %v", s.Members)
 				}
 			})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -11,6 +12,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // service decides whether this member serves clients. Its goroutines are run, which
@@ -24,7 +26,8 @@ type service struct {
 	ready     chan struct{} // closed when clients can be served for the first time
 	once      sync.Once     // for closing ready
 	elections stopwatch.Stopwatch
-	unheard   chan int64 // from sendTouches to run; see sayUnheard
+	unheard   atomic.Int64 // since when the leader has not received this member's touches, or allHeard
+	told      wake.Signal  // for run: unheard has changed
 
 	// Only run uses these.
 	serving    bool
@@ -42,7 +45,7 @@ func newService(p *pulse, clustered bool, proposer *propose.Proposer) *service {
 	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
 		pulse: p, clustered: clustered, proposer: proposer,
-		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
+		changes: make(chan bool, 1), ready: make(chan struct{}), told: wake.NewSignal(), alone: time.Now(),
 		giveUp: countdown{length: p.contacts.ElectionTimeout, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.ElectionTimeout, ran: ran},
 	}
 }
@@ -189,7 +192,8 @@ func (s *service) run() {
 			if s.giveUp.ended() {
 				s.disconnect("no leader", true)
 			}
-		case since := <-s.unheard:
+		case <-s.told:
+			since := s.unheard.Load()
 			if s.late.stop(); since != allHeard {
 				s.late.start(s.since(max(since, s.began))) // older touches are of earlier clients
 			}
@@ -278,5 +282,11 @@ func (s *service) catchUp(done chan struct{}) {
 	}
 }
 
-// allHeard is passed to sayUnheard when the leader has received all touches.
+// setUnheard notes that the leader has not received this member's touches since the given time, by nowMs, or with allHeard
+// that it has received all.
+func (s *service) setUnheard(since int64) {
+	s.unheard.Store(since)
+	s.told.Raise()
+}
+
 const allHeard = -1

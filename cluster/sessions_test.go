@@ -142,8 +142,8 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 		}
 		f.cutOff(lead, true)
 		time.Sleep(m.contacts.Lease + 100*time.Millisecond)
-		if m.Role() != "leader" || m.Leader() != m.cfg.ID {
-			t.Fatalf("it is a %s, with leader %d: it must not have noticed yet that it lost the others", m.Role(), m.Leader())
+		if m.Role() != "leader" || m.leader.Get().ID != m.cfg.ID {
+			t.Fatalf("it is a %s, with leader %d: it must not have noticed yet that it lost the others", m.Role(), m.leader.Get().ID)
 		}
 		if confirms(m) {
 			t.Error("a leader that is cut off confirms a touch of another member")
@@ -155,8 +155,8 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 			t.Errorf("a leader that is cut off answers a client of its own: %v", <-touched)
 		}
 		close(over)
-		if m.Leader() != m.cfg.ID {
-			t.Fatalf("its leader is %d: it should have waited as the leader", m.Leader())
+		if m.leader.Get().ID != m.cfg.ID {
+			t.Fatalf("its leader is %d: it should have waited as the leader", m.leader.Get().ID)
 		}
 	})
 }
@@ -198,7 +198,7 @@ func TestTouchReportedAgain(t *testing.T) {
 		until(t, "an answer of the old leader", func() bool {
 			return members[far].liveness.Safe(7, atFar, timeout.Milliseconds()) // confirmed since then
 		})
-		if id := members[far].Leader(); id != uint64(was+1) {
+		if id := members[far].leader.Get().ID; id != uint64(was+1) {
 			t.Fatalf("the far member already knows that %d leads", id)
 		}
 		if due := members[next].liveness.Deadlines()[0].Deadline; due >= heard+timeout.Milliseconds() {

@@ -93,13 +93,12 @@ func (m *Member) sendTouches() {
 			return
 		}
 		news, since := m.liveness.Take()
-		if !m.sayUnheard(since) {
-			return
-		}
+		m.service.setUnheard(since)
 		var unsure []int64
-		if lead, unsure = m.tell(lead, &heard, news); lead.ID == 0 || !m.sayUnheard(allHeard) {
+		if lead, unsure = m.tell(lead, &heard, news); lead.ID == 0 {
 			return
 		}
+		m.service.setUnheard(allHeard)
 		last = m.nowMs()
 		m.liveness.Confirm(news, unsure)
 		heard.add(news, last, keep)
@@ -131,18 +130,6 @@ func (r *recent) with(newer map[int64]int64) map[int64]int64 {
 		maps.Copy(all, touches)
 	}
 	return all
-}
-
-// sayUnheard tells service.run that the leader has not received the touches since
-// the given time, or with allHeard that it has received all. It returns false when
-// the member stops.
-func (m *Member) sayUnheard(since int64) bool {
-	select {
-	case m.service.unheard <- since:
-		return true
-	case <-m.Stop:
-		return false
-	}
 }
 
 // tell reports news to the leader, and heard too if the leader has changed since

@@ -159,27 +159,36 @@ func (p *Proposer) Run() {
 // applied here, which closes done. Retrying is safe since an entry is never applied
 // twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
 func (p *Proposer) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
+	p.retry(suspended, done, func(lead election.Leader) bool {
+		if lead.ID != p.ID {
+			p.forward(lead, number, entry, suspended, done)
+			return false
+		}
+		fsm.Stamp(entry, p.TimeOfDay())
+		p.Sizes.Proposed(len(entry))
+		if p.apply(entry, suspended) {
+			return true // applied or skipped; or not understood, then its waiters are lost
+		}
+		entry = bytes.Clone(entry) // the engine may still hold the slice
+		return false
+	})
+}
+
+// retry calls do with the leader, again with pauses and with new leaders, until do returns true, or suspended or done is closed. It
+// returns whether do has returned true.
+func (p *Proposer) retry(suspended, done <-chan struct{}, do func(lead election.Leader) bool) bool {
 	for tries := 1; ; tries++ {
 		lead := p.Leader.Get()
-		switch lead.ID {
-		case 0:
-		case p.ID:
-			fsm.Stamp(entry, p.TimeOfDay())
-			p.Sizes.Proposed(len(entry))
-			if p.apply(entry, suspended) {
-				return // applied or skipped; or not understood, then its waiters are lost
-			}
-			entry = bytes.Clone(entry) // the engine may still hold the slice
-		default:
-			p.forward(lead, number, entry, suspended, done)
+		if lead.ID != 0 && do(lead) {
+			return true
 		}
 		select {
 		case <-done:
-			return
+			return false
 		case <-suspended:
-			return
+			return false
 		case <-p.Stop:
-			return
+			return false
 		case <-lead.Changed:
 			tries = 0
 		case <-time.After(timing.RetryBackoff(tries)):
@@ -218,30 +227,19 @@ func (p *Proposer) forward(lead election.Leader, number uint64, entry []byte, su
 // read answers read-only commands, all of which have arrived by now. It asks again until
 // it has an answer of a leader, and gives up when suspended is closed.
 func (p *Proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan struct{}) bool {
-	for tries := 1; ; tries++ {
-		lead := p.Leader.Get()
+	return p.retry(suspended, nil, func(lead election.Leader) bool {
 		var index uint64
-		switch lead.ID {
-		case 0:
-		case p.ID:
+		if lead.ID == p.ID {
 			index = p.ReadIndex(0, 0, suspended)
-		default:
+		} else {
 			index = p.ask(lead, fsm.Sessions(entry), suspended)
 		}
-		if index != 0 && p.awaitApplied(index, suspended) {
+		answers := index != 0 && p.awaitApplied(index, suspended)
+		if answers {
 			p.Replica.Answer(entry, waiters)
-			return true
 		}
-		select {
-		case <-suspended:
-			return false
-		case <-p.Stop:
-			return false
-		case <-lead.Changed:
-			tries = 0
-		case <-time.After(timing.RetryBackoff(tries)):
-		}
-	}
+		return answers
+	})
 }
 
 // ask asks another member, which leads, for the index that its ReadIndex returns, and
