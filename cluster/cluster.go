@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,9 +8,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
-	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
@@ -29,27 +25,15 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	if cfg.Trace == nil {
 		cfg.Trace = untraced{}
 	}
-	m := &Member{
-		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, closing: wake.NewTurn(), leader: election.NewKnownLeader(),
-		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
-	}
-	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }
-	if cfg.Clustered() {
-		m.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.Address(), gate, cfg.Log)
-	}
-	m.engine = engine.New(engine.Config{
-		ID: cfg.ID, Port: m.peers, Contacts: m.contacts, Digests: digests, Leader: m.leader, Now: now,
-		SnapshotBytes: cfg.SnapshotBytes, DiskFirst: cfg.DiskFirst, Trace: cfg.Trace, Log: cfg.Log,
-	}, m.Lifecycle, replica)
+	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), closing: wake.NewTurn()}
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
-	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers, m.leader)
 	m.membership = membership.New(&membership.Config{Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log}, &membership.Parts{
-		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: digests, Leader: m.leader, Replica: replica,
-		Gate: gate, Port: m.peers, Look: m.pulse.wake, Now: now,
+		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: m.digests, Leader: m.leader, Replica: replica,
+		Gate: m.gate, Port: m.peers, Look: m.wake, Now: m.moment,
 	})
 	m.proposer = propose.New(&propose.Parts{
 		Lifecycle: m.Lifecycle, ID: cfg.ID, Engine: m.engine, Contacts: m.contacts, Leader: m.leader, Replica: replica, Port: m.peers,
-		Look: m.pulse.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
+		Look: m.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
 	})
 	m.service = newService(m.pulse, cfg.Clustered(), m.proposer)
 	if m.peers != nil {
@@ -61,7 +45,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Incoming).WelcomedAfter) },
 		})
 		m.peers.Called = m.membership.Called
-		m.peers.RunningTime = func() int64 { return now().Running }
+		m.peers.RunningTime = func() int64 { return m.moment().Running }
 	}
 	return m
 }

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +20,7 @@ func TestDiffers(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 3)
-				for i := range 3 {
-					f.start(i)
-				}
-				f.whole()
-				lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+				lead := f.all(nil)
 				bad := lead
 				if who == "a follower" {
 					bad = (lead + 1) % 3

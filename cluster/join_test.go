@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -35,11 +34,7 @@ import (
 func TestRemovedWhileJoining(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
-		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		lead := f.all(nil)
 		other := (lead + 1) % 3
 		f.lose(other)
 		for range 2000 {
@@ -221,10 +216,7 @@ func TestJoinWithoutStatus(t *testing.T) {
 func TestAsksAllForItsVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 5)
-		for i := range 5 {
-			f.start(i)
-		}
-		f.whole()
+		f.all(nil)
 		f.running[0].membership.Change(request.Request{Transfer: ptr(uint64(3))})
 		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
 		f.write(3)
@@ -380,10 +372,7 @@ func TestAddedByNobody(t *testing.T) {
 func TestWaitingForALeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
+		f.all(nil)
 		for i := range 3 {
 			f.stop(i)
 		}

@@ -172,17 +172,16 @@ func (m *Member) logExpired(s *session.Session) {
 	m.cfg.Log.Info("session expired", "session", session.FormatID(s.ID), "timeoutMs", s.Timeout)
 }
 
-// expiry is told the outcome of a command that expires a session, which tracker found late. Tracker may have been replaced meanwhile.
+// expiry is told the outcome of a command that expires a session, which tracker found late.
 func (m *Member) expiry(tracker *session.Tracker, late *session.Session) propose.Outcome {
 	return func(r *fsm.Result) {
-		switch {
-		case r == nil: // it must not be touched again, since the command may still be applied
-			m.liveness.Retry(tracker, late)
-		case r.Code == proto.OK:
+		if r != nil && r.Code == proto.OK {
 			m.liveness.Expired.Add(1)
-		default: // it had already ended, was resumed by a client, or this member no longer led: then it may be touched again
-			m.liveness.Spare(tracker, late)
+			return
 		}
+		// If it was refused, the session had already ended, was resumed by a client, or this member no longer led: the session
+		// may then be touched again. If it was lost, it must not be, since the command may still be applied.
+		m.liveness.Retry(tracker, late, r != nil)
 	}
 }
 

@@ -11,9 +11,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
-	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
@@ -23,25 +21,15 @@ import (
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
 type Member struct {
-	*lifecycle.Lifecycle
-	*clock
-	cfg     Config
-	replica *fsm.Replica
-	engine  *engine.Engine
+	*pulse     // it has the parts that others share
+	cfg        Config
+	membership *membership.Membership
+	proposer   *propose.Proposer // what this member proposes
+	liveness   *alive.Liveness   // of sessions
+	service    *service          // whether this member serves
 
 	closing wake.Turn // held by Close
 	result  error     // of the first Close
-
-	proposer *propose.Proposer // what this member proposes
-	liveness *alive.Liveness   // of sessions
-
-	leader  *election.KnownLeader // who leads
-	service *service              // whether this member serves
-
-	peers      *peer.Port         // nil on a standalone server
-	contacts   *election.Contacts // what is known about the other members
-	pulse      *pulse             // heartbeats, and what they say
-	membership *membership.Membership
 }
 
 // Ready is closed when this member can serve for the first time: it knows a leader

@@ -354,10 +354,7 @@ func TestWatchRemoved(t *testing.T) {
 func TestRemovedSoon(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 4)
-		for i := range 4 {
-			f.start(i)
-		}
-		f.whole()
+		f.all(nil)
 		lead := f.running[0].leader.Get().ID
 		out := lead%4 + 1
 		if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[lead], request.Request{Remove: out}); err != nil {
@@ -379,11 +376,7 @@ func TestRemovedSoon(t *testing.T) {
 func TestMistakenServerBlocksReconfig(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		lead := f.all(nil)
 		c := (lead + 1) % 3
 		f.cutOff(c, true)
 		f.net.Cut("z", string(rune('a'+c)), true)

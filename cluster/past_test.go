@@ -527,16 +527,8 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 func TestRefusedAfterSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		open := func(i int) {
-			cfg := f.config(i)
-			cfg.SnapshotBytes = 1000 * engine.EntryCost
-			f.open(i, cfg)
-		}
-		for i := range 3 {
-			open(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		f.change = func(c *Config) { c.SnapshotBytes = 1000 * engine.EntryCost }
+		lead := f.all(nil)
 		c := (lead + 1) % 3
 		f.stop(c)
 		f.writes(lead, 2500)
@@ -547,7 +539,7 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 			}
 			return nil
 		})
-		open(c)
+		f.start(c)
 		m.Store(f.running[c])
 		until(t, "its fault", m.Load().Over.Load)
 		time.Sleep(100 * time.Millisecond) // until its owner has closed it
@@ -557,7 +549,7 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 		f.stop(c)
 		f.disks[c].SetFault(nil)
 		f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond })
-		open(c)
+		f.start(c)
 		began := time.Now()
 		f.whole()
 		if took := time.Since(began); took > 5*time.Second {
@@ -592,18 +584,11 @@ func TestRefusedAfterOwnSnapshot(t *testing.T) {
 func TestVoteOverSlowLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		open := func(i int) {
-			cfg := f.config(i)
-			cfg.ElectionTimeout = 400 * time.Millisecond
-			f.open(i, cfg)
-		}
-		for i := range 3 {
-			open(i)
-		}
-		f.whole()
+		f.change = func(c *Config) { c.ElectionTimeout = 400 * time.Millisecond }
+		f.all(nil)
 		f.net.SetDelay(func(string, string) time.Duration { return 48 * time.Millisecond })
 		f.lose(2)
-		open(2)
+		f.start(2)
 		f.whole()
 	})
 }

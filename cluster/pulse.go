@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -56,11 +57,11 @@ type pulse struct {
 	id       uint64
 	log      *slog.Logger
 	engine   *engine.Engine
-	contacts *election.Contacts
+	contacts *election.Contacts // what is known about the other members
 	replica  *fsm.Replica
 	digests  *election.Digests
 	gate     *peer.Gate
-	peers    *peer.Port
+	peers    *peer.Port // nil on a standalone server
 	leader   *election.KnownLeader
 
 	wake    wake.Signal                      // for run: look at once
@@ -71,13 +72,23 @@ type pulse struct {
 	gained     wake.Signal  // for service.run: this member has begun to lead; see gain
 }
 
-func newPulse(l *lifecycle.Lifecycle, clock *clock, cfg *Config, e *engine.Engine, contacts *election.Contacts, digests *election.Digests, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port, leader *election.KnownLeader) *pulse {
+// newPulse returns the pulse of a member that is about to start, with the parts that it shares with others.
+func newPulse(cfg *Config, replica *fsm.Replica) *pulse {
 	p := &pulse{
-		Lifecycle: l, clock: clock, id: cfg.ID, log: cfg.Log, engine: e, contacts: contacts, replica: replica, digests: digests,
-		gate: gate, peers: peers, leader: leader, wake: wake.NewSignal(), changed: wake.NewSignal(), gained: wake.NewSignal(),
+		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), id: cfg.ID, log: cfg.Log, replica: replica,
+		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
+		digests:  election.NewDigests(cfg.ID, replica), gate: new(peer.Gate), leader: election.NewKnownLeader(),
+		wake: wake.NewSignal(), changed: wake.NewSignal(), gained: wake.NewSignal(),
 	}
 	p.verdict.Store(new(election.Verdict))
 	p.leaseStart.Store(timing.Never)
+	if cfg.Clustered() {
+		p.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.Address(), p.gate, cfg.Log)
+	}
+	p.engine = engine.New(engine.Config{
+		ID: cfg.ID, Port: p.peers, Contacts: p.contacts, Digests: p.digests, Leader: p.leader, Now: p.moment,
+		SnapshotBytes: cfg.SnapshotBytes, DiskFirst: cfg.DiskFirst, Trace: cfg.Trace, Log: cfg.Log,
+	}, p.Lifecycle, replica)
 	return p
 }
 
@@ -243,7 +254,14 @@ func (b *sender) sendBeats() {
 		case <-b.Stop:
 			return
 		}
-		if term, leads := b.leads(); leads && b.connected() {
+		term, leads := b.engine.LeaderTerm()
+		if !leads || term != b.led {
+			b.led = term
+			b.engine.HasReturned(b.to.ID)
+		}
+		if !leads {
+			b.hangUp()
+		} else if b.connected() {
 			b.send(term)
 		}
 	}
@@ -254,19 +272,6 @@ func (b *sender) hangUp() {
 		b.c.Close()
 		b.c = nil
 	}
-}
-
-// leads returns the term in which this member leads, if it does, and otherwise hangs up.
-func (b *sender) leads() (term uint64, leads bool) {
-	term, leads = b.engine.LeaderTerm()
-	if !leads || term != b.led {
-		b.led = term
-		b.engine.HasReturned(b.to.ID)
-	}
-	if !leads {
-		b.hangUp()
-	}
-	return term, leads
 }
 
 // connected connects to the member, unless there is a connection, and reports whether there is one.

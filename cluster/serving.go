@@ -55,15 +55,11 @@ func (s *service) set(serves bool) {
 	if serves {
 		s.once.Do(func() { close(s.ready) })
 	}
-	for {
-		select {
-		case s.changes <- serves:
-			return
-		case <-s.changes:
-		case <-s.Stop:
-			return
-		}
+	select {
+	case <-s.changes:
+	default:
 	}
+	s.changes <- serves // nobody else sends, so there is room
 }
 
 // A countdown ends when a length of running time has passed, which stops while this

@@ -76,11 +76,7 @@ func (m *Member) sendTouches() {
 			select {
 			case <-time.After(pause):
 			case <-m.liveness.Hurry:
-				select {
-				case <-time.After(timing.HurryGap - m.since(last)):
-				case <-m.Stop:
-					return
-				}
+				time.Sleep(timing.HurryGap - m.since(last))
 			case <-m.Stop:
 				return
 			}

@@ -13,10 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Liveness records when each session was last touched, that is, when a request of
-// its client last arrived, and so when it expires. Only the leader expires sessions;
-// every member of a cluster collects the touches of its clients for the leader.
-// Liveness has no goroutine. Its methods are safe for concurrent use.
+// Liveness records when each session was last touched, and so when it expires. Its methods are safe for concurrent use.
 //
 // Times are in ms of a monotonic clock.
 type Liveness struct {
@@ -263,20 +260,16 @@ func (l *Liveness) Look(due int64) (late []*session.Session, tracker *session.Tr
 	return late, l.tracker, l.due
 }
 
-// Spare lets a session that tracker found late be touched again. tracker may have
-// been replaced meanwhile.
-func (l *Liveness) Spare(tracker *session.Tracker, s *session.Session) {
+// Retry lets a session that tracker found late be found late again. If spare is true, it may be touched until then. tracker may
+// have been replaced meanwhile.
+func (l *Liveness) Retry(tracker *session.Tracker, s *session.Session, spare bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tracker.Spare(s, l.now())
-	l.Sooner.Raise()
-}
-
-// Retry lets a session that tracker found late be found late again.
-func (l *Liveness) Retry(tracker *session.Tracker, s *session.Session) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	tracker.Retry(s, l.now())
+	if spare {
+		tracker.Spare(s, l.now())
+	} else {
+		tracker.Retry(s, l.now())
+	}
 	l.Sooner.Raise()
 }
 

@@ -32,7 +32,7 @@ var corrections = []putBack{
 		{"internal/core/raftlog/asynclog.go", "err != raft.ErrLogNotFound ||", "true ||"},
 	}, []finding{{"cluster", "TestFirstLeaderOfRestored", "the members' logs end with"}}},
 	{"end of the wait for a return", []edit{
-		{"cluster/pulse.go", "\t\tb.led = term\n\t\tb.engine.HasReturned(b.to.ID)\n", "\t\tb.led = term\n"},
+		{"cluster/pulse.go", "\t\t\tb.led = term\n\t\t\tb.engine.HasReturned(b.to.ID)\n", "\t\t\tb.led = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
 	{"empty messages", []edit{
 		{"internal/core/engine/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
