@@ -35,7 +35,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		Lifecycle: m.Lifecycle, ID: cfg.ID, Engine: m.engine, Contacts: m.contacts, Leader: m.leader, Replica: replica, Port: m.peers,
 		Look: m.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
 	})
-	m.service = newService(m.pulse, cfg.Clustered(), m.proposer)
+	m.service = newService(m.pulse, m.proposer)
 	if m.peers != nil {
 		maps.Copy(m.peers.Serve, map[byte]func(net.Conn){
 			peer.KindForward: m.serveForward,

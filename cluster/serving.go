@@ -19,8 +19,7 @@ import (
 // ends with the member, and catchUp, which run starts.
 type service struct {
 	*pulse
-	clustered bool
-	proposer  *propose.Proposer
+	proposer *propose.Proposer
 
 	changes   chan bool     // holds the newest value until Serving's reader takes it
 	ready     chan struct{} // closed when clients can be served for the first time
@@ -41,10 +40,10 @@ type service struct {
 	warned     bool             // it was logged that this member cannot serve, and not yet that it can
 }
 
-func newService(p *pulse, clustered bool, proposer *propose.Proposer) *service {
+func newService(p *pulse, proposer *propose.Proposer) *service {
 	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
-		pulse: p, clustered: clustered, proposer: proposer,
+		pulse: p, proposer: proposer,
 		changes: make(chan bool, 1), ready: make(chan struct{}), told: wake.NewSignal(), alone: time.Now(),
 		giveUp: countdown{length: p.contacts.ElectionTimeout, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.ElectionTimeout, ran: ran},
 	}
@@ -93,14 +92,14 @@ func (c *countdown) ended() bool {
 func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	leader, addr := s.engine.Leader()
 	self = leader == s.id
-	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
+	if s.peers != nil && (seen.NoLeader || self && !seen.Leads) {
 		leader, addr = 0, "" // the engine will notice later
 	}
 	was := s.leader.Get()
 	if !s.leader.Set(leader, addr) {
 		return leader, self
 	}
-	if s.clustered && leader != 0 {
+	if s.peers != nil && leader != 0 {
 		if was.ID != 0 {
 			s.alone = time.Now() // there is another one already
 		}
@@ -219,7 +218,7 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 		return "the disk is stuck", true
 	case seen.Disputed:
 		return "the states of members differ, and no majority has the same one", true
-	case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):
+	case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):
 		return "this member lags behind the leader", false
 	}
 	return "", false

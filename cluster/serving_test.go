@@ -139,5 +139,5 @@ func (b *base) service() *service {
 	b.replica.Complete(p.Complete)
 	b.tick()
 	b.Running.Go(p.Run)
-	return newService(b.pulse, b.cfg.Clustered(), p)
+	return newService(b.pulse, p)
 }

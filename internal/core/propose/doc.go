@@ -12,7 +12,7 @@
 // # Goroutines, waiting and locks
 //
 // Whoever starts the member runs [Proposer.Run]. While this member leads, a goroutine waits for the engine's answer to each
-// entry, which may be given up before. A Link has a reader and a watch, which close it when the leader has been silent for an
+// entry, which may be given up before. A Link has a reader and a watch, which close it when the leader changes, or has been silent for an
 // election timeout.
 //
 // What waits for a leader waits until that changes, or until it is given up (election.KnownLeader.Suspend): a leader without a

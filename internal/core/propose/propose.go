@@ -53,6 +53,11 @@ func New(parts *Parts) *Proposer {
 // Propose queues a command for the log, after all that the same caller proposed
 // before, and reports its outcome to w. It blocks while the next entry is full, or the log is too long
 // for another one, until over is closed. It does not retain c.
+//
+// Once over is closed, commands are reported as lost and not proposed; over may be
+// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
+// without waiting for each: they are applied in order, and none is applied after one
+// that was lost. Lost must not call Propose.
 func (p *Proposer) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	if !c.ReadOnly() && !p.awaitRoom(over) {
 		w.Lost()
