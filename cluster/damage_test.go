@@ -394,9 +394,7 @@ func TestCannotReadWhatItApplies(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		f.found(3)
-		f.whole()
-		lead := leadOf(t, f)
+		lead := f.all(nil)
 		late := (lead + 1) % 3
 		f.stop(late)
 		f.writes(lead, 10*raftlog.RecentEntries)
@@ -480,9 +478,7 @@ func TestCannotReadWhileClosed(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		f.found(3)
-		f.whole()
-		lead := leadOf(t, f)
+		lead := f.all(nil)
 		late := (lead + 1) % 3
 		f.stop(late)
 		f.writes(lead, 10*raftlog.RecentEntries)

@@ -570,13 +570,9 @@ func TestObserverRefusesVotes(t *testing.T) {
 		testkit.Bubble(t, fmt.Sprintf("each write takes %v", slow), func(t *testing.T) {
 			const lead, next, other, observer = 0, 1, 2, 3
 			f := newFleet(t, 4)
-			config := func(i int) Config {
-				cfg := f.config(i)
-				observe(&cfg, 4)
-				return cfg
-			}
+			f.change = func(c *Config) { observe(c, 4) }
 			for i := range 4 {
-				f.open(i, config(i))
+				f.start(i)
 			}
 			led := leadOf(t, f)
 			f.writes(led, 20)
@@ -618,7 +614,7 @@ func TestObserverRefusesVotes(t *testing.T) {
 			}
 			for _, i := range []int{lead, other, observer} {
 				f.disks[i].SetFault(func() error { time.Sleep(slow); return nil })
-				f.open(i, config(i))
+				f.start(i)
 			}
 			time.Sleep(10 * time.Minute)
 			f.acknowledges(lead, other)

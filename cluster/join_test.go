@@ -1077,16 +1077,8 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		alias := map[string]string{"na:1": "a:1", "nb:1": "b:1", "nc:1": "c:1"}
-		config := func(i int) Config {
-			cfg := f.config(i)
-			cfg.Network = detour{cfg.Network, alias}
-			return cfg
-		}
-		for i := range 3 {
-			f.open(i, config(i))
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		f.change = func(c *Config) { c.Network = detour{c.Network, alias} }
+		lead := f.all(nil)
 		c := (lead + 1) % 3
 		id := uint64(c + 1)
 		m := f.running[lead].membership
@@ -1106,7 +1098,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Second)
-		f.open(c, config(c)) // it asks for its vote again
+		f.start(c) // it asks for its vote again
 		time.Sleep(2 * time.Second)
 		m.Release()
 		t.Log(<-done)
