@@ -159,10 +159,13 @@ func (p *Proposer) Restored() {
 // Complete implements [fsm.Completer]: it returns the waiter of the i-th command of
 // an entry. Entries of an earlier run have other numbers, so they find no waiter.
 func (p *Proposer) Complete(e *fsm.Envelope, i int) fsm.Waiter {
+	if e.Origin != p.ID {
+		return nil
+	}
 	x := &p.pending
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if e.Origin != p.ID || x.number != e.Batch {
+	if x.number != e.Batch {
 		return nil
 	}
 	if i < 0 { // skipped without being applied: its number is too low
