@@ -149,7 +149,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				o.m.pulse.look()
+				o.m.wake.Raise()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
 			o.m.liveness.Add(v.Sessions().Get(c.Session))

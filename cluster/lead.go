@@ -35,7 +35,7 @@ func (m *Member) watchLeadership() {
 		select {
 		case leading := <-m.engine.LeadershipChanges():
 			resign()
-			m.pulse.look() // so that the other members learn it at once
+			m.wake.Raise() // so that the other members learn it at once
 			if !leading {
 				continue
 			}

@@ -123,9 +123,6 @@ func (p *pulse) stalled(at timing.Moment, leads bool) time.Duration {
 	}
 }
 
-// look makes run look at once.
-func (p *pulse) look() { p.wake.Raise() }
-
 // gain tells service.run that this member has begun to lead. Everything that was
 // committed at asked, when it was already the leader, is applied here. The contacts
 // must know that first: their state can still be that of a member which had no leader
@@ -318,10 +315,10 @@ func (b *sender) send(term uint64) {
 			b.log.Error("the state of a member differs from this leader's", "id", b.to.ID, "entry", a.Digest.Index)
 		}
 		if news {
-			b.look()
+			b.wake.Raise()
 		}
 	} else if b.contacts.SawLaterTerm(a.Newest) {
-		b.look()
+		b.wake.Raise()
 	}
 }
 
@@ -410,7 +407,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
 		if p.contacts.HungUp(c, p.nowMs()) {
-			p.look()
+			p.wake.Raise()
 		}
 	}()
 	applied := uint64(0) // here, before the sender has read the end of its log
@@ -426,10 +423,10 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		newest := p.engine.NewestTerm()
 		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: election.FromMillis(b.Stalled), Conn: c, Applied: b.Applied, AsOf: asked}
 		if h.Term >= newest && p.digests.Heard(b.Question) { // first: it may be about to serve
-			p.look()
+			p.wake.Raise()
 		}
 		if p.contacts.Heard(p.nowMs(), h, election.FromMillis(b.LeaseAge), newest) {
-			p.look()
+			p.wake.Raise()
 		}
 		if b.Question.Wrong != 0 && h.Term >= newest {
 			p.failDiffers(b.Question.Wrong)
@@ -463,7 +460,7 @@ func (p *pulse) failDiffers(index uint64) {
 
 // question asks another member for its state and notes the answer in the contacts.
 func (p *pulse) question(x proto.Peer) {
-	defer p.look()
+	defer p.wake.Raise()
 	defer p.contacts.QuestionDone(x.ID)
 	asked := p.moment()
 	c, err := p.call(x, peer.KindState, p.contacts.ElectionTimeout/2)
@@ -485,7 +482,7 @@ func (p *pulse) tellState(c net.Conn) {
 	s.LastIndex, s.LastTerm = p.engine.LogEnd()
 	s = p.contacts.CompleteState(s)
 	if s.Leads {
-		p.look() // the other member seems to miss this leader's heartbeats: send one now
+		p.wake.Raise() // the other member seems to miss this leader's heartbeats: send one now
 	}
 	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
 	c.Write(s.Append(nil)) // if this fails, the other member asks again
