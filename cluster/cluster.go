@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,15 +8,13 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
-	"github.com/lockkeeper/lockkeeper/internal/core/election"
-	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -28,31 +25,18 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	if cfg.Trace == nil {
 		cfg.Trace = untraced{}
 	}
-	m := &Member{
-		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), cfg: cfg, replica: replica, ended: make(chan struct{}), leader: new(election.KnownLeader),
-		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
-	}
-	gate, digests, now := new(peer.Gate), election.NewDigests(cfg.ID, replica), func() timing.Moment { return m.contacts.Moment(m.nowMs()) }
-	if cfg.Clustered() {
-		m.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.Address(), gate, cfg.Log)
-	}
-	m.engine = engine.New(engine.Config{
-		ID: cfg.ID, Port: m.peers, Contacts: m.contacts, Digests: digests, Leader: m.leader, Now: now,
-		SnapshotBytes: cfg.SnapshotBytes, DiskFirst: cfg.DiskFirst, Trace: cfg.Trace, Log: cfg.Log,
-	}, m.Lifecycle, replica)
+	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), closing: wake.NewTurn()}
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
-	m.pulse = newPulse(m.Lifecycle, m.clock, &m.cfg, m.engine, m.contacts, digests, replica, gate, m.peers, m.leader)
-	m.lease = newLease(m.pulse)
 	m.membership = membership.New(&membership.Parts{
 		Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log,
-		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: digests, Leader: m.leader, Replica: replica,
-		Gate: gate, Port: m.peers, Look: m.pulse.wake, Now: now,
+		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: m.digests, Leader: m.leader, Replica: replica,
+		Gate: m.gate, Port: m.peers, Look: m.wake, Now: m.moment,
 	})
-	m.proposer, m.readIndex = propose.New(&propose.Parts{
+	m.proposer = propose.New(&propose.Parts{
 		Lifecycle: m.Lifecycle, ID: cfg.ID, Engine: m.engine, Contacts: m.contacts, Leader: m.leader, Replica: replica, Port: m.peers,
-		Look: m.pulse.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
-	}, m.engine.Full)
-	m.service = newService(m.pulse, &m.cfg, m.leader, m.lease, m.proposer)
+		Look: m.wake, TimeOfDay: m.timeOfDay, Settings: cfg.Settings,
+	})
+	m.service = newService(m.pulse, m.proposer)
 	if m.peers != nil {
 		maps.Copy(m.peers.Serve, map[byte]func(net.Conn){
 			peer.KindForward: m.serveForward,
@@ -62,7 +46,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Incoming).WelcomedAfter) },
 		})
 		m.peers.Called = m.membership.Called
-		m.peers.RunningTime = func() int64 { return now().Running }
+		m.peers.RunningTime = func() int64 { return m.moment().Running }
 	}
 	return m
 }
@@ -138,19 +122,16 @@ func (m *Member) startEngine() (begin func(), err error) {
 // [Member.HandOver]. Pending commands are reported as Lost. It may be called more than once: each call returns when the
 // member is closed.
 func (m *Member) Close() error {
-	first := false
-	m.once.Do(func() {
-		first = true
+	m.closing.Take()
+	defer m.closing.Give()
+	select {
+	case <-m.Stop:
+	default:
 		close(m.Stop)
-	})
-	if !first {
-		<-m.ended
-		return m.result
+		err := m.engine.Close()
+		m.Running.Wait()
+		m.result = errors.Join(err, m.engine.Storage().Close())
 	}
-	err := m.engine.Close()
-	m.Running.Wait()
-	m.result = errors.Join(err, m.engine.Storage().Close())
-	close(m.ended)
 	return m.result
 }
 
@@ -169,7 +150,7 @@ func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 		switch c := &changes[i]; c.Kind {
 		case proto.NodeDataChanged:
 			if c.Path == znode.ConfigPath {
-				o.m.pulse.look()
+				o.m.wake.Raise()
 			}
 		case proto.SessionOpened, proto.SessionResumed:
 			o.m.liveness.Add(v.Sessions().Get(c.Session))

@@ -225,14 +225,20 @@ func TestMemoryDamaged(t *testing.T) {
 			if err := fault(f.running[bad], 0); !errors.Is(err, fsm.ErrMemory) || !strings.HasPrefix(err.Error(), config(bad).Dir) {
 				t.Errorf("its fault is %v", err)
 			}
-			f.stop(bad)
-			f.open(late, config(late))
-			f.right(late, 3-bad-late)
-			f.open(bad, config(bad))
-			f.whole()
-			f.right(0, 1, 2)
+			f.damaged(bad, late, config)
 		})
 	}
+}
+
+// damaged has the other members go on without the one whose memory is damaged, and that one start again.
+func (f *fleet) damaged(bad, late int, config func(i int) Config) {
+	f.t.Helper()
+	f.stop(bad)
+	f.open(late, config(late))
+	f.right(late, 3-bad-late)
+	f.open(bad, config(bad))
+	f.whole()
+	f.right(0, 1, 2)
 }
 
 // TestMemoryDamagedACL is TestMemoryDamaged for a bit of a znode's ACL.
@@ -249,12 +255,7 @@ func TestMemoryDamagedACL(t *testing.T) {
 		if err := fault(f.running[lead], 0); !errors.Is(err, fsm.ErrMemory) {
 			t.Errorf("its fault is %v", err)
 		}
-		f.stop(lead)
-		f.open(late, config(late))
-		f.right(late, 3-lead-late)
-		f.open(lead, config(lead))
-		f.whole()
-		f.right(0, 1, 2)
+		f.damaged(lead, late, config)
 	})
 }
 
@@ -393,9 +394,7 @@ func TestCannotReadWhatItApplies(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		f.found(3)
-		f.whole()
-		lead := leadOf(t, f)
+		lead := f.all(nil)
 		late := (lead + 1) % 3
 		f.stop(late)
 		f.writes(lead, 10*raftlog.RecentEntries)
@@ -479,9 +478,7 @@ func TestCannotReadWhileClosed(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		f.found(3)
-		f.whole()
-		lead := leadOf(t, f)
+		lead := f.all(nil)
 		late := (lead + 1) % 3
 		f.stop(late)
 		f.writes(lead, 10*raftlog.RecentEntries)

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"errors"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +20,7 @@ func TestDiffers(t *testing.T) {
 		t.Run(who, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFleet(t, 3)
-				for i := range 3 {
-					f.start(i)
-				}
-				f.whole()
-				lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+				lead := f.all(nil)
 				bad := lead
 				if who == "a follower" {
 					bad = (lead + 1) % 3
@@ -38,7 +33,7 @@ func TestDiffers(t *testing.T) {
 						if err := testkit.Receive(t, "its fault", m.Err()); !errors.Is(err, election.ErrDiffers) {
 							t.Error(err)
 						}
-						if s := f.running[lead].Status(); who == "a follower" && (len(s.Differs) != 1 || s.Differs[0].ID != uint64(bad+1) || s.Differs[0].Index == 0) {
+						if s := f.running[lead].membership.Status(); who == "a follower" && (len(s.Differs) != 1 || s.Differs[0].ID != uint64(bad+1) || s.Differs[0].Index == 0) {
 							t.Errorf("the leader's status names %v", s.Differs)
 						}
 					}
@@ -109,16 +104,16 @@ func TestDifferenceOfAnEarlierTerm(t *testing.T) {
 			t.Fatal(err)
 		}
 		f.stop(c)
-		f.running[lead].Change(request.Request{Transfer: ptr(uint64(b + 1))})
+		f.running[lead].membership.Change(request.Request{Transfer: ptr(uint64(b + 1))})
 		until(t, "the other leader", func() bool { return leadOf(t, f) == b })
 		f.lose(c)
 		f.start(c)
 		f.whole()
 		f.stop(c) // maintenance, much later
-		f.running[b].Change(request.Request{Transfer: ptr(uint64(lead + 1))})
+		f.running[b].membership.Change(request.Request{Transfer: ptr(uint64(lead + 1))})
 		until(t, "the first leader", func() bool { return leadOf(t, f) == lead })
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); s.Differs != nil {
+		if s := f.running[lead].membership.Status(); s.Differs != nil {
 			t.Errorf("differs: %v", s.Differs)
 		}
 	})

@@ -7,16 +7,13 @@
 // [Member.Start] opens the storage and the peer port, starts Raft, and then the
 // goroutines of the parts.
 //
-// # Layers
+// # Packages and files
 //
 // Below this package, internal/core/propose gets commands into the log, internal/core/alive knows when sessions expire,
 // internal/core/membership brings this server into its cluster and changes the list of members, internal/core/engine has the
 // log and its replication, internal/core/election decides who leads and whose state is right, internal/core/peer connects the
 // members, and internal/core/storage has their disks. internal/core/request has what members ask each other,
 // internal/core/lifecycle how one is stopped.
-//
-// A file uses only what the files before it declare: those above it in these lists, and those left of
-// it in its line. layers_test.go checks that.
 //
 // The ground:
 //
@@ -26,8 +23,7 @@
 //
 // What every member does:
 //
-//	pulse                   heartbeats and elections
-//	lease                   whether it surely leads
+//	pulse                   heartbeats, elections, and whether it surely leads
 //	serving                 whether it serves clients
 //
 // The member:
@@ -58,11 +54,11 @@
 //   - pulse.run monitors the leader and the majority and starts elections
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
-//     question, stand and stepDown.
+//     question and stand, and to step down.
 //   - Membership.Watch finds out whether this member was removed.
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (internal/core/peer). A connection over which another member sends its entries
-//     has two more: for the entries, and for questions about the commit index
+//     has one more, for those and for questions about the commit index
 //     (forward.go).
 //   - what Membership.Belong returns, if this member is in no cluster yet, or a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it

@@ -102,8 +102,8 @@ func TestStandsAfterLostElection(t *testing.T) {
 func TestCandidateFollows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, elected := lostElection(t)
-		if m.Leader() != elected.cfg.ID {
-			t.Errorf("it believes that server %d leads", m.Leader())
+		if m.leader.Get().ID != elected.cfg.ID {
+			t.Errorf("it believes that server %d leads", m.leader.Get().ID)
 		}
 		if s := m.contacts.CompleteState(m.pulse.state()); s.Candidate || s.NeedsLeader {
 			t.Errorf("it reports %+v; Raft has it as a %s", s, m.engine.Role())
@@ -161,7 +161,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 				lost := time.Now()
 				for time.Since(lost) < 20*x.timeout*time.Millisecond { // two candidates may split the votes more than once
 					for i, m := range f.running {
-						if m != nil && m.Leader() == uint64(i+1) && m.pulse.leader.Begun.Load() != 0 {
+						if m != nil && m.leader.Get().ID == uint64(i+1) && m.pulse.leader.Begun.Load() != 0 {
 							return
 						}
 					}
@@ -426,18 +426,18 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 			}
 			return nil
 		})
-		go f.running[lead].Change(request.Request{Transfer: &elected.cfg.ID})
+		go f.running[lead].membership.Change(request.Request{Transfer: &elected.cfg.ID})
 		<-won
 		synctest.Wait()
 		if state := elected.engine.Role(); state != engine.Leader {
 			t.Fatalf("it is a %v", state)
 		}
-		if elected.lease.surelyLeads() {
+		if elected.pulse.surelyLeads() {
 			t.Error("it surely leads before it knows what was committed")
 		}
 		f.net.Heal()
 		until(t, "a leader that knows enough", func() bool {
-			return slices.ContainsFunc(f.running, func(m *Member) bool { return m.lease.surelyLeads() })
+			return slices.ContainsFunc(f.running, func(m *Member) bool { return m.pulse.surelyLeads() })
 		})
 	})
 }
@@ -481,7 +481,7 @@ func leadsAgainWhileExpiring(t *testing.T) bool {
 	if state := a.engine.Role(); state != engine.Leader {
 		t.Fatal(state)
 	}
-	a.pulse.stepDown()
+	a.engine.StepDown(a.contacts.Lease)
 	until(t, "another term", func() bool { return a.engine.Term() > term })
 	time.Sleep(2 * time.Minute)
 	if a.engine.Role() != engine.Leader {
@@ -570,13 +570,9 @@ func TestObserverRefusesVotes(t *testing.T) {
 		testkit.Bubble(t, fmt.Sprintf("each write takes %v", slow), func(t *testing.T) {
 			const lead, next, other, observer = 0, 1, 2, 3
 			f := newFleet(t, 4)
-			config := func(i int) Config {
-				cfg := f.config(i)
-				observe(&cfg, 4)
-				return cfg
-			}
+			f.change = func(c *Config) { observe(c, 4) }
 			for i := range 4 {
-				f.open(i, config(i))
+				f.start(i)
 			}
 			led := leadOf(t, f)
 			f.writes(led, 20)
@@ -618,7 +614,7 @@ func TestObserverRefusesVotes(t *testing.T) {
 			}
 			for _, i := range []int{lead, other, observer} {
 				f.disks[i].SetFault(func() error { time.Sleep(slow); return nil })
-				f.open(i, config(i))
+				f.start(i)
 			}
 			time.Sleep(10 * time.Minute)
 			f.acknowledges(lead, other)

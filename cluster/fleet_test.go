@@ -31,7 +31,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -90,9 +89,10 @@ type fleet struct {
 	level   slog.Level // what has at least this level is in log; WARN unless it is set
 	peers   map[uint64]string
 	disks   []*storage.Memory
-	running []*Member // nil if it is down
-	acked   []int64   // sessions
-	first   bool      // Config.DiskFirst
+	running []*Member     // nil if it is down
+	acked   []int64       // sessions
+	first   bool          // Config.DiskFirst
+	change  func(*Config) // of each member, unless it is nil
 	asked   int64
 }
 
@@ -131,6 +131,9 @@ func (f *fleet) config(i int) Config {
 	cfg := memberConfig(id, f.peers, f.net.Host(host))
 	cfg.Memory, cfg.DiskFirst = f.disks[i], f.first
 	cfg.Log = f.log.Logger(f.level)
+	if f.change != nil {
+		f.change(&cfg)
+	}
 	return cfg
 }
 
@@ -159,7 +162,7 @@ func (f *fleet) tell(i int, q request.Request) {
 
 // place returns the member with this id in the list of the one with index i; nil if there is none.
 func (f *fleet) place(i int, id uint64) *proto.Peer {
-	s := f.running[i].Status()
+	s := f.running[i].membership.Status()
 	return election.Find(s.Members, id)
 }
 
@@ -280,7 +283,7 @@ func (f *fleet) whole() {
 			if m == nil {
 				f.t.Fatal("a member is down")
 			}
-			s := m.Status()
+			s := m.membership.Status()
 			if s.Leader == 0 || !s.Formed || len(s.Members) != len(f.running) || slices.ContainsFunc(s.Members, func(x proto.Peer) bool { return x.Observer }) {
 				return false
 			}
@@ -343,10 +346,7 @@ func (f *fleet) restoredAt(i int, m *fsm.Machine) {
 func startedFleet(t *testing.T, writes int) *fleet {
 	t.Helper()
 	f := newFleet(t, 3)
-	for i := range f.running {
-		f.start(i)
-	}
-	f.whole()
+	f.all(nil)
 	f.writes(0, writes)
 	f.ready()
 	return f
@@ -438,27 +438,22 @@ type base struct {
 func newBase(t *testing.T, members ...proto.Peer) *base {
 	t.Helper()
 	network := memnet.New()
-	b := &base{
-		Lifecycle: lifecycle.NewLifecycle(), net: network, replica: fsm.NewReplica(), leader: new(election.KnownLeader),
-		cfg: &Config{Server: membership.Server{ID: 1, Addr: "a:1"}, Network: network.Host("a"), Log: testkit.Quiet},
+	cfg := &Config{
+		Server: membership.Server{ID: 1, Addr: "a:1"}, Network: network.Host("a"), ElectionTimeout: time.Second, SnapshotBytes: 1 << 30,
+		Log: testkit.Quiet, Probes: Probes{DiskFirst: true, Trace: untraced{}},
 	}
-	clock, contacts, digests := newClock(nil), election.NewContacts(1, timing.For(time.Second)), election.NewDigests(1, b.replica)
-	gate := new(peer.Gate)
-	peers := peer.NewPort(b.cfg.Network, 1, "a:1", gate, b.cfg.Log)
-	if err := peers.Open(); err != nil {
+	p := newPulse(cfg, fsm.NewReplica())
+	b := &base{Lifecycle: p.Lifecycle, cfg: cfg, net: network, replica: p.replica, leader: p.leader, pulse: p}
+	if err := p.peers.Open(); err != nil {
 		t.Fatal(err)
 	}
-	e := engine.New(engine.Config{
-		ID: 1, Port: peers, Contacts: contacts, Digests: digests, Leader: b.leader, Now: func() timing.Moment { return contacts.Moment(clock.nowMs()) },
-		SnapshotBytes: 1 << 30, DiskFirst: true, Trace: untraced{}, Log: b.cfg.Log,
-	}, b.Lifecycle, b.replica)
-	b.pulse = newPulse(b.Lifecycle, clock, b.cfg, e, contacts, digests, b.replica, gate, peers, b.leader)
+	e := p.engine
 	disk := storage.NewMemory().Open()
 	if len(members) > 0 {
 		if err := disk.Bootstrap(members); err != nil {
 			t.Fatal(err)
 		}
-		gate.Open(testCluster)
+		p.gate.Open(testCluster)
 	}
 	e.Open(disk)
 	if err := e.Start(); err != nil {
@@ -555,11 +550,10 @@ func (b *base) proposer() *propose.Proposer {
 		b.pulse.leader.Begun.Store(term)
 	}
 	k := b.pulse
-	p, _ := propose.New(&propose.Parts{
+	return propose.New(&propose.Parts{
 		Lifecycle: b.Lifecycle, ID: 1, Engine: k.engine, Contacts: k.contacts, Leader: b.leader, Replica: b.replica, Port: k.peers,
 		Look: k.wake, TimeOfDay: k.timeOfDay,
-	}, func() <-chan struct{} { return nil })
-	return p
+	})
 }
 
 // tick keeps running time going, as a pulse does that runs, until the test ends.
@@ -959,7 +953,7 @@ func (f *fleet) acknowledges(which ...int) {
 	f.t.Error("a majority has been up and connected for long, with all data, and nothing is acknowledged")
 	for _, i := range which {
 		if m := f.running[i]; m != nil {
-			s := m.Status()
+			s := m.membership.Status()
 			f.t.Errorf("server %d: %s, Raft %v, term %d, log %d, commit %d, applied %d, %v", i+1, s.Role, m.engine.Role(), s.Term, m.engine.LastIndex(), m.engine.Committed(), m.engine.LastApplied(), s.Members)
 		}
 	}

@@ -130,8 +130,8 @@ func TestAcceptedBeforeStart(t *testing.T) {
 		propose := func(from uint64, id request.ClusterID) error {
 			synctest.Wait() // it may just be deciding what to do
 			m := f.running[2]
-			s := m.Status()
-			_, err := m.Change(request.Request{Propose: &request.Proposal{Cluster: id, From: from, To: 3, Run: s.Run, Members: s.Configured}})
+			s := m.membership.Status()
+			_, err := m.membership.Change(request.Request{Propose: &request.Proposal{Cluster: id, From: from, To: 3, Run: s.Run, Members: s.Configured}})
 			return err
 		}
 		f.start(2)
@@ -445,7 +445,7 @@ func TestWordWhileFirstStarts(t *testing.T) {
 				time.Sleep(10 * time.Second)
 				word := make(chan error, 1)
 				go func() {
-					_, err := f.running[1].Change(request.Request{Form: true})
+					_, err := f.running[1].membership.Change(request.Request{Form: true})
 					word <- err
 				}()
 				time.Sleep(late)
@@ -634,7 +634,7 @@ func TestDifferentSnapshots(t *testing.T) {
 				if m.pulse.gate.IsOpen() || m.engine.Storage().Identity().Agreed || f.write(i) {
 					t.Errorf("server %d takes part", i+1)
 				}
-				s := m.Status()
+				s := m.membership.Status()
 				if i == 0 && !strings.Contains(s.Waiting, "restore the same snapshot") {
 					t.Errorf("server %d waits since %q", i+1, s.Waiting)
 				}

@@ -20,18 +20,20 @@ import (
 func (m *Member) serveForward(c net.Conn) {
 	f := &forwarded{
 		Member: m, c: peer.TimeoutConn{Conn: c, ReadTimeout: 10 * m.contacts.ElectionTimeout, WriteTimeout: m.contacts.ElectionTimeout}, writing: wake.NewTurn(),
-		entries: make(chan forwardedEntry, 16), questions: make(chan []byte, 16), gone: make(chan struct{}),
+		work: make(chan func(), 16), gone: make(chan struct{}),
 	}
-	f.running.Go(f.propose)
-	f.running.Go(f.answerQuestions)
+	f.running.Go(func() {
+		for do := range f.work {
+			do()
+		}
+	})
 	for r := bufio.NewReader(peer.ReadFunc(f.read)); ; {
 		kind, b, err := peer.ReadMessage(r)
 		if err != nil || !f.take(kind, b) {
 			break
 		}
 	}
-	close(f.questions)
-	close(f.entries)
+	close(f.work)
 	close(f.gone)
 	f.c.Close()
 	f.running.Wait()
@@ -42,20 +44,15 @@ type forwarded struct {
 	*Member
 	c       net.Conn
 	writing wake.Turn // held while an answer is written
-	// The engine may be waiting for a slow disk that writes the previous entry. The touches that come after an entry
-	// must be handled meanwhile, or their sessions would expire.
-	entries   chan forwardedEntry
-	questions chan []byte
-	gone      chan struct{} // closed when the connection has ended
-	running   sync.WaitGroup
+	// Entries and questions, one after the other. The engine may be waiting for a slow disk that writes the previous entry. The
+	// touches that come after an entry must be handled meanwhile, or their sessions would expire.
+	work    chan func()
+	gone    chan struct{} // closed when the connection has ended
+	running sync.WaitGroup
 
-	received int    // bytes since the last sign of life
-	parts    []byte // of an entry that has not come completely
-}
-
-type forwardedEntry struct {
-	number uint64
-	entry  []byte
+	received   int    // bytes since the last sign of life
+	parts      []byte // of an entry that has not come completely
+	identified bool   // the replicated state belongs to a cluster
 }
 
 // answer sends a message to the other member. It reports whether that worked; otherwise it closes the connection.
@@ -99,22 +96,27 @@ func (f *forwarded) take(kind byte, b []byte) bool {
 		}
 		return f.takeEntry(b)
 	case propose.MsgAsk:
-		if len(b) != propose.AskLen {
+		if len(b) < propose.AskLen {
 			return false
 		}
-		if !wake.Offer(f.questions, b) {
-			f.cfg.Log.Error("a peer asks without waiting", "peer", f.c.RemoteAddr().String())
-			return false
-		}
-		return true
+		f.liveness.Hear(b[propose.AskLen:], nil)
+		return f.later(func() {
+			number, asker, newest := binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:])
+			f.answer(propose.MsgAnswer, propose.Answer(number, f.proposer.ReadIndex(asker, newest, f.gone)))
+		})
 	case propose.MsgTouched:
-		if len(b) < 8 {
-			return false
-		}
-		heard := f.takeTouches(b)
-		return heard == nil || f.answer(propose.MsgHeard, heard)
+		return f.answer(propose.MsgHeard, f.takeTouches(b))
 	}
 	return false
+}
+
+// later has something done after what came before. It returns false if too much waits.
+func (f *forwarded) later(do func()) bool {
+	if !wake.Offer(f.work, do) {
+		f.cfg.Log.Error("a peer sends entries or questions without waiting", "peer", f.c.RemoteAddr().String())
+		return false
+	}
+	return true
 }
 
 func (f *forwarded) takeEntry(b []byte) bool {
@@ -124,39 +126,24 @@ func (f *forwarded) takeEntry(b []byte) bool {
 		return false
 	}
 	f.liveness.Hear(alive.TouchesNow(sessions), nil) // before clients of that member can have an answer
-	if !wake.Offer(f.entries, forwardedEntry{e.Batch, b}) {
-		f.cfg.Log.Error("a peer sends entries without waiting", "peer", f.c.RemoteAddr().String())
-		return false
-	}
-	return true
+	return f.later(func() { f.propose(e.Batch, b) })
 }
 
-// propose proposes the other member's entries, until there are no more.
-func (f *forwarded) propose() {
-	known := false
-	for b := range f.entries {
-		refuse := func() { f.answer(propose.MsgRefused, binary.BigEndian.AppendUint64(nil, b.number)) }
-		// What a restored cluster gives out before it has its id would be given out again if
-		// it were restored once more; see fsm.Restored.
-		if known = known || f.identified() != 0; !known {
+// propose proposes an entry of the other member.
+func (f *forwarded) propose(number uint64, entry []byte) {
+	refuse := func() { f.answer(propose.MsgAnswer, propose.Answer(number, 0)) }
+	// What a restored cluster gives out before it has its id would be given out again if
+	// it were restored once more; see fsm.Restored.
+	if f.identified = f.identified || f.Member.identified() != 0; !f.identified {
+		refuse()
+		return
+	}
+	fsm.Stamp(entry, f.timeOfDay())
+	f.proposer.Sizes.Proposed(len(entry))
+	done := f.engine.Propose(entry, f.contacts.ElectionTimeout)
+	f.running.Go(func() {
+		if done() != nil {
 			refuse()
-			continue
 		}
-		fsm.Stamp(b.entry, f.timeOfDay())
-		f.proposer.Sizes.Proposed(len(b.entry))
-		done := f.engine.Propose(b.entry, f.contacts.ElectionTimeout)
-		f.running.Go(func() {
-			if done() != nil {
-				refuse()
-			}
-		})
-	}
-}
-
-// answerQuestions answers how far the log is committed, until there are no more questions.
-func (f *forwarded) answerQuestions() {
-	for b := range f.questions {
-		index, _ := f.readIndex.Answer(binary.BigEndian.Uint64(b[8:]), binary.BigEndian.Uint64(b[16:]), f.gone)
-		f.answer(propose.MsgIndex, binary.BigEndian.AppendUint64(b[:8:8], index))
-	}
+	})
 }

@@ -24,7 +24,7 @@ func TestHandOverTooLate(t *testing.T) {
 		for i := range 3 {
 			f.net.Cut(string(rune('a'+lead)), string(rune('a'+i)), true)
 		}
-		until(t, "another leader", func() bool { id := other.Leader(); return id != 0 && id != m.cfg.ID })
+		until(t, "another leader", func() bool { id := other.leader.Get().ID; return id != 0 && id != m.cfg.ID })
 		f.net.Heal()
 		time.AfterFunc(m.contacts.Lease, func() { close(write) })
 		if err := m.engine.HandOver(m.peers.Ctx, 0); err != nil {
@@ -141,7 +141,7 @@ func TestAwaitReturnEnds(t *testing.T) {
 			lead, other = other, lead
 			waiting(1)
 		}
-		if _, err := f.running[lead].Change(request.Request{Remove: uint64(absent + 1)}); err != nil {
+		if _, err := f.running[lead].membership.Change(request.Request{Remove: uint64(absent + 1)}); err != nil {
 			t.Fatal(err)
 		}
 		waiting(0)
@@ -159,7 +159,7 @@ func TestTransferredIsKnown(t *testing.T) {
 		for range 300 { // one in 50 fails if HandOver waits for Raft alone
 			lead := leaderOf(t, f.running)
 			to := uint64((lead+1)%3 + 1)
-			if r, err := f.running[lead].Change(request.Request{Transfer: &to}); err == nil && r.Status.Leader == uint64(lead+1) {
+			if r, err := f.running[lead].membership.Change(request.Request{Transfer: &to}); err == nil && r.Status.Leader == uint64(lead+1) {
 				t.Fatal("the old leader is named")
 			}
 			time.Sleep(300 * time.Millisecond)

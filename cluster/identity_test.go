@@ -133,7 +133,7 @@ func TestWrongAddress(t *testing.T) {
 				other := newFleet(t, 1)
 				other.net, other.peers[1] = f.net, "z:1"
 				other.start(0)
-				lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+				lead := leadOf(t, f)
 				for i := range f.running {
 					f.stop(i)
 				}
@@ -153,10 +153,7 @@ func TestWrongAddress(t *testing.T) {
 					f.stop(i)
 				}
 				other.stop(0)
-				for i := range f.running {
-					f.start(i)
-				}
-				f.whole()
+				f.all(nil)
 				f.check()
 			})
 		})
@@ -224,7 +221,7 @@ func TestAddForeign(t *testing.T) {
 				t.Errorf("%s: %v", what, err)
 			}
 		}
-		if s := f.running[0].Status(); len(s.Members) != 3 {
+		if s := f.running[0].membership.Status(); len(s.Members) != 3 {
 			t.Errorf("the members are %v", s.Members)
 		}
 	})
@@ -235,7 +232,7 @@ func TestAddForeign(t *testing.T) {
 func TestTwoAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
-		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		lead := leadOf(t, f)
 		id := (lead + 1) % 3
 		f.stop(id)
 		f.start(id)
@@ -354,10 +351,7 @@ func TestOtherClustersData(t *testing.T) {
 			other.stop(i)
 		}
 		f := newFleet(t, 5)
-		for i := range 5 {
-			f.start(i)
-		}
-		f.whole()
+		f.all(nil)
 		f.write(0)
 		f.stop(4)
 		own := f.disks[4]
@@ -373,7 +367,7 @@ func TestOtherClustersData(t *testing.T) {
 		if m.Role() != "looking" || m.identified() == f.running[0].identified() {
 			t.Error("it takes part")
 		}
-		lead := slices.IndexFunc(f.running, func(m *Member) bool { return m.Role() == "leader" })
+		lead := leadOf(t, f)
 		for _, voter := range []bool{false, true} { // it does not keep others from getting theirs
 			x := proto.Peer{ID: uint64((lead+1)%4 + 1), Addr: f.peers[uint64((lead+1)%4+1)], Observer: !voter}
 			if _, err := request.Ask(t.Context(), f.net.Host("operator"), f.peers[uint64(lead+1)], request.Request{Reconfig: &request.Reconfig{Version: -1, Joining: []proto.Peer{x}, WaitMs: 5000}}); err != nil {
@@ -507,10 +501,7 @@ func TestAboutToJoin(t *testing.T) {
 func TestWaitingServerHasNoVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
+		f.all(nil)
 		f.stop(2)
 		f.write(0)
 		f.stop(0)

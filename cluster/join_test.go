@@ -72,7 +72,7 @@ func TestRemovedWhileJoining(t *testing.T) {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); len(s.Members) != 2 {
+		if s := f.running[lead].membership.Status(); len(s.Members) != 2 {
 			t.Errorf("the members are %v", s.Members)
 		}
 		f.stop(other)
@@ -206,7 +206,7 @@ func TestJoinWithoutStatus(t *testing.T) {
 func TestAsksAllForItsVote(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, _ := fleetOf(t, 5)
-		f.running[0].Change(request.Request{Transfer: ptr(uint64(3))})
+		f.running[0].membership.Change(request.Request{Transfer: ptr(uint64(3))})
 		until(t, "a leader", func() bool { return leadOf(t, f) != 0 })
 		f.write(3)
 		f.lose(4)
@@ -454,7 +454,7 @@ func TestJoinsThroughOthers(t *testing.T) {
 		})
 		m := f.start(4)
 		time.Sleep(10 * time.Minute)
-		s := f.running[lead].Status()
+		s := f.running[lead].membership.Status()
 		if !m.pulse.gate.IsOpen() || election.Find(s.Members, 5).Observer {
 			t.Errorf("after ten minutes: in the cluster %v, members %v, why: %s", m.pulse.gate.IsOpen(), s.Members, m.membership.Waiting())
 		}
@@ -616,7 +616,7 @@ func TestCopyOfLeadersCommandLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); s.Role != "leader" || s.Term != term {
+		if s := f.running[lead].membership.Status(); s.Role != "leader" || s.Term != term {
 			t.Errorf("server %d is %s in term %d, not leader in term %d", lead+1, s.Role, s.Term, term)
 		}
 		m.Kill()
@@ -638,7 +638,7 @@ func TestTakenInAsksOthers(t *testing.T) {
 		f.stop(j)
 		m = f.open(c, cfg)
 		time.Sleep(time.Minute)
-		s := f.running[lead].Status()
+		s := f.running[lead].membership.Status()
 		if !m.pulse.gate.IsOpen() || election.Find(s.Members, id).Observer {
 			t.Errorf("server %d, of %v, waits: %s", id, s.Members, m.membership.Waiting())
 		}
@@ -669,7 +669,7 @@ func TestObserverOwedVote(t *testing.T) {
 			observe(&cfg, id)
 			f.open(c, cfg)
 			time.Sleep(time.Minute)
-			if s := f.running[lead].Status(); !election.Find(s.Members, id).Observer {
+			if s := f.running[lead].membership.Status(); !election.Find(s.Members, id).Observer {
 				t.Errorf("server %d is started as an observer: %v", id, s.Members)
 			}
 		})
@@ -697,19 +697,19 @@ func TestLosesDiskTwice(t *testing.T) {
 		m := f.open(c, config())
 		known.Store(true)
 		until(t, "its word that it waits", func() bool {
-			s := m.Status()
+			s := m.membership.Status()
 			return s.NoVote == "waits for its vote"
 		})
 		f.lose(c)
 		changing.Release()
 		m = f.open(c, config())
 		time.Sleep(time.Minute)
-		if s := m.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
+		if s := m.membership.Status(); !strings.HasPrefix(s.NoVote, "has no vote") {
 			t.Errorf("its status does not say that it has no vote: %q, %v", s.NoVote, s.Members)
 		}
 		f.tell(lead, request.Request{Add: &proto.Peer{ID: uint64(c + 1), Addr: f.peers[uint64(c+1)]}})
 		until(t, "its word that it has its vote", func() bool {
-			s := m.Status()
+			s := m.membership.Status()
 			return s.NoVote == ""
 		})
 		f.hasVote(lead, c, config())
@@ -728,7 +728,7 @@ func TestLostDiskOfObserver(t *testing.T) {
 		cfg.Observer = true
 		m := f.open(c, cfg)
 		time.Sleep(time.Minute)
-		if s := f.running[lead].Status(); !m.pulse.gate.IsOpen() || !election.Find(s.Members, id).Observer {
+		if s := f.running[lead].membership.Status(); !m.pulse.gate.IsOpen() || !election.Find(s.Members, id).Observer {
 			t.Errorf("server %d is started as an observer: %v, it waits: %s", id, s.Members, m.membership.Waiting())
 		}
 	})
@@ -815,7 +815,7 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 			m := f.open(3, cfg)
 			until(t, "the addition", func() bool {
 				for i, m := range f.running[:3] {
-					if s := m.Status(); election.Find(s.Members, 4) == nil && (i != next || !x.cutOff) {
+					if s := m.membership.Status(); election.Find(s.Members, 4) == nil && (i != next || !x.cutOff) {
 						return false
 					}
 				}
@@ -833,8 +833,8 @@ func TestRemovedBeforeSecondRequest(t *testing.T) {
 				f.stop(next)
 				f.open(next, cfg)
 				until(t, "the vote", func() bool {
-					s := f.running[lead].Status()
-					return f.running[next].Leader() != 0 && election.CountVoters(s.Members) == 3
+					s := f.running[lead].membership.Status()
+					return f.running[next].leader.Get().ID != 0 && election.CountVoters(s.Members) == 3
 				})
 				f.writes(lead, 20)
 				f.snapshot(3)
@@ -892,7 +892,7 @@ func TestRefusedReconfigRemovesNobody(t *testing.T) {
 				t.Fatal("it was done")
 			}
 			time.Sleep(time.Minute)
-			if s := f.running[lead].Status(); len(s.Members) != 3 {
+			if s := f.running[lead].membership.Status(); len(s.Members) != 3 {
 				t.Errorf("the reconfig was refused (%v), and the members are %v", err, s.Members)
 			}
 		}
@@ -918,7 +918,7 @@ func TestJoinsWithIDOfMember(t *testing.T) {
 		if err := fault(m, time.Minute); err != nil {
 			t.Errorf("the new server, which never was a member, ends: %v", err)
 		}
-		s := f.running[lead].Status()
+		s := f.running[lead].membership.Status()
 		if len(s.Members) != 3 {
 			t.Errorf("the members: %v", s.Members)
 		}
@@ -976,7 +976,7 @@ func TestAddThatIsUndone(t *testing.T) {
 			}
 		}
 		next := leadOf(t, f)
-		if s := f.running[next].Status(); len(s.Members) != 3 {
+		if s := f.running[next].membership.Status(); len(s.Members) != 3 {
 			t.Fatal("the list has reached the others")
 		}
 		f.writes(next, 1)
@@ -1024,7 +1024,7 @@ func TestAddedByOtherName(t *testing.T) {
 				f.open(3, config(3))
 			}
 			time.Sleep(5 * time.Minute)
-			s, x := f.running[3].Status(), f.place(lead, 4)
+			s, x := f.running[3].membership.Status(), f.place(lead, 4)
 			if !s.Formed || x == nil || x.Observer {
 				t.Errorf("after five minutes: formed %v, waiting %q, %v", s.Formed, s.Waiting, x)
 			}
@@ -1038,16 +1038,8 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
 		alias := map[string]string{"na:1": "a:1", "nb:1": "b:1", "nc:1": "c:1"}
-		config := func(i int) Config {
-			cfg := f.config(i)
-			cfg.Network = detour{cfg.Network, alias}
-			return cfg
-		}
-		for i := range 3 {
-			f.open(i, config(i))
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		f.change = func(c *Config) { c.Network = detour{c.Network, alias} }
+		lead := f.all(nil)
 		c := (lead + 1) % 3
 		id := uint64(c + 1)
 		m := f.running[lead].membership
@@ -1067,7 +1059,7 @@ func TestOtherNameIsNotUndone(t *testing.T) {
 			done <- err
 		}()
 		time.Sleep(time.Second)
-		f.open(c, config(c)) // it asks for its vote again
+		f.start(c) // it asks for its vote again
 		time.Sleep(2 * time.Second)
 		m.Release()
 		t.Log(<-done)
@@ -1115,9 +1107,9 @@ func TestNameLeadsElsewhere(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		s := f.running[lead].Status()
-		zs := m.Status()
-		cs := f.running[c].Status()
+		s := f.running[lead].membership.Status()
+		zs := m.membership.Status()
+		cs := f.running[c].membership.Status()
 		t.Logf("leader: %v; old: %s index %d of %d; new: %s index %d", s.Members, cs.Role, cs.Index, s.Index, zs.Role, zs.Index)
 		if election.Find(s.Members, id).Observer && zs.Index == 0 {
 			t.Error("the old server, which is up and gets the log, has no vote, and the new one, in its place, gets no log")
@@ -1125,7 +1117,7 @@ func TestNameLeadsElsewhere(t *testing.T) {
 		m.Kill() // the operator has seen the mistake
 		dns.Delete(f.peers[id])
 		time.Sleep(5 * time.Minute)
-		if s := f.running[lead].Status(); election.Find(s.Members, id).Observer {
+		if s := f.running[lead].membership.Status(); election.Find(s.Members, id).Observer {
 			t.Errorf("server %d has all data, and no vote: %v", id, s.Members)
 		}
 	})

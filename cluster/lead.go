@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -20,12 +21,12 @@ import (
 // stops them when it no longer does.
 func (m *Member) watchLeadership() {
 	var stop chan struct{}
-	var done chan struct{}
+	var duties sync.WaitGroup
 	resign := func() {
 		m.setLeading(0)
 		if stop != nil {
 			close(stop)
-			<-done
+			duties.Wait()
 			stop = nil
 		}
 	}
@@ -34,7 +35,7 @@ func (m *Member) watchLeadership() {
 		select {
 		case leading := <-m.engine.LeadershipChanges():
 			resign()
-			m.pulse.look() // so that the other members learn it at once
+			m.wake.Raise() // so that the other members learn it at once
 			if !leading {
 				continue
 			}
@@ -57,20 +58,17 @@ func (m *Member) watchLeadership() {
 			m.cfg.Trace.Leads(term)
 			m.setLeading(term)
 			m.trackAll()
-			stop, done = make(chan struct{}), make(chan struct{})
+			stop = make(chan struct{})
 			until := stop
 			if m.peers != nil {
 				m.Running.Go(func() { m.engine.SpreadCommitIndex(term, until) })
 			}
 			m.Running.Go(func() { m.reap(until) })
+			duties.Go(func() { m.lead(term, until) })
 			if self, is := m.membership.Known(m.cfg.ID); (!is || self.Observer) && m.peers != nil {
 				m.Running.Go(func() { m.engine.HandOver(m.peers.Ctx, 0) }) // after an error it leads on
 			}
-			go func(stop, done chan struct{}) {
-				defer close(done)
-				m.lead(term, stop)
-			}(stop, done)
-			m.lease.gain(asked)
+			m.pulse.gain(asked)
 		case <-m.Stop:
 			return
 		}
@@ -142,9 +140,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			}
 		}
 	})
-	looked := m.nowMs()
-	due, wait := m.liveness.NextLook(looked)
-	timer := time.NewTimer(wait)
+	due, timer := m.nowMs(), time.NewTimer(0)
 	defer timer.Stop()
 	disputed := false
 	for {
@@ -156,20 +152,19 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		}
 		var late []*session.Session
 		var tracker *session.Tracker
-		late, tracker, looked = m.liveness.Late(due)
+		late, tracker, due = m.liveness.Look(due)
 		was := disputed
 		if disputed = m.pulse.verdict.Load().Disputed; disputed && len(late) > 0 || was && !disputed {
 			late = nil
 			m.trackAll() // no member has served their clients
 		}
 		for _, s := range late {
-			m.proposer.Do(fsm.ExpireSession(s, term), expiry{m, tracker, s}, stop)
+			m.proposer.Do(fsm.ExpireSession(s, term), m.expiry(tracker, s), stop)
 		}
 		if len(late) > 0 {
 			wake.Offer(expired, late)
 		}
-		due, wait = m.liveness.NextLook(looked)
-		timer.Reset(wait)
+		timer.Reset(time.Duration(due-m.nowMs()) * time.Millisecond)
 	}
 }
 
@@ -177,27 +172,18 @@ func (m *Member) logExpired(s *session.Session) {
 	m.cfg.Log.Info("session expired", "session", session.FormatID(s.ID), "timeoutMs", s.Timeout)
 }
 
-// expiry is the [fsm.Waiter] of a command that expires a late session.
-type expiry struct {
-	m       *Member
-	tracker *session.Tracker // that found the session late; it may have been replaced meanwhile
-	s       *session.Session // as it was when found late
-}
-
-// Done counts an expired session. If the command was refused, the session had
-// already ended, was resumed by a client, or this member no longer led: the session
-// may then be touched again.
-func (e expiry) Done(_ *fsm.View, r *fsm.Result) {
-	if r.Code == proto.OK {
-		e.m.liveness.Expired.Add(1)
-		return
+// expiry is told the outcome of a command that expires a session, which tracker found late.
+func (m *Member) expiry(tracker *session.Tracker, late *session.Session) propose.Outcome {
+	return func(r *fsm.Result) {
+		if r != nil && r.Code == proto.OK {
+			m.liveness.Expired.Add(1)
+			return
+		}
+		// If it was refused, the session had already ended, was resumed by a client, or this member no longer led: the session
+		// may then be touched again. If it was lost, it must not be, since the command may still be applied.
+		m.liveness.Retry(tracker, late, r != nil)
 	}
-	e.m.liveness.Spare(e.tracker, e.s)
 }
-
-// Lost lets the session be found late again. It must not be touched again, since the
-// command may still be applied.
-func (e expiry) Lost() { e.m.liveness.Retry(e.tracker, e.s) }
 
 // ErrNoSession is returned if a session does not exist, or has ended.
 var ErrNoSession = errors.New("no such session")
@@ -216,7 +202,17 @@ func (m *Member) Expire(ctx context.Context, id int64) error {
 			return ErrNoSession
 		}
 		done := make(propose.Result, 1)
-		m.Propose(fsm.ExpireSession(s, 0), ordered{m, done}, ctx.Done())
+		m.Propose(fsm.ExpireSession(s, 0), propose.Outcome(func(r *fsm.Result) {
+			switch {
+			case r == nil:
+				done.Lost()
+			case r.Code == proto.OK:
+				m.liveness.Expired.Add(1)
+				done <- nil
+			default:
+				done <- errResumed // or the session has ended otherwise, which Expire checks
+			}
+		}), ctx.Done())
 		m.logExpired(s)
 		select {
 		case err := <-done:
@@ -227,21 +223,6 @@ func (m *Member) Expire(ctx context.Context, id int64) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// ordered is the [fsm.Waiter] of Expire.
-type ordered struct {
-	m *Member
-	propose.Result
-}
-
-func (o ordered) Done(v *fsm.View, r *fsm.Result) {
-	if r.Code != proto.OK {
-		o.Result <- errResumed // or the session has ended otherwise, which Expire checks
-		return
-	}
-	o.m.liveness.Expired.Add(1)
-	o.Result.Done(v, r)
 }
 
 // reap periodically deletes empty containers and expired TTL znodes, until stop is closed.
@@ -258,8 +239,17 @@ func (m *Member) reap(stop <-chan struct{}) {
 		m.replica.Browse(func(v *fsm.View, step func()) { paths = v.Tree().Reapable(m.timeOfDay(), step) })
 		slices.Sort(paths)
 		for some := range slices.Chunk(paths, reapAtOnce) {
-			if !m.reapSome(some, stop) {
-				return
+			// The conditions are checked again when the command is applied: a znode that has got a child stays.
+			done := make(propose.Result, len(some))
+			for _, p := range some {
+				m.proposer.Do(fsm.Reap(p), done, stop)
+			}
+			for range some {
+				select {
+				case <-done:
+				case <-stop:
+					return
+				}
 			}
 		}
 	}
@@ -267,20 +257,3 @@ func (m *Member) reap(stop <-chan struct{}) {
 
 // reapAtOnce is how many znodes are reaped in a row, before others' commands get their turn.
 const reapAtOnce = 1000
-
-// reapSome proposes to delete znodes, and waits for that. The conditions are checked again when
-// the command is applied: a znode that has got a child stays. It returns false if stop is closed.
-func (m *Member) reapSome(paths []string, stop <-chan struct{}) bool {
-	done := make(propose.Result, len(paths))
-	for _, p := range paths {
-		m.proposer.Do(fsm.Reap(p), done, stop)
-	}
-	for range paths {
-		select {
-		case <-done:
-		case <-stop:
-			return false
-		}
-	}
-	return true
-}

@@ -46,7 +46,7 @@ func TestWhatIsLogged(t *testing.T) {
 					if m == nil {
 						continue
 					}
-					if id := m.Leader(); id == 0 || lead != 0 && id != lead || f.running[id-1] == nil {
+					if id := m.leader.Get().ID; id == 0 || lead != 0 && id != lead || f.running[id-1] == nil {
 						return false
 					} else {
 						lead = id
@@ -64,10 +64,7 @@ func TestWhatIsLogged(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		for i := range 3 {
-			f.start(i)
-		}
-		f.whole()
+		f.all(nil)
 		said("the first start")
 
 		alone := newFleet(t, 3)
@@ -174,21 +171,14 @@ func TestFailedIsQuiet(t *testing.T) {
 func TestReturnIsNotLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		open := func(i int) {
-			cfg := f.config(i)
-			cfg.SnapshotBytes = 100 * engine.EntryCost
-			f.open(i, cfg)
-		}
-		for i := range 3 {
-			open(i)
-		}
-		f.whole()
+		f.change = func(c *Config) { c.SnapshotBytes = 100 * engine.EntryCost }
+		f.all(nil)
 		before := f.log.String()
 		lead := leadOf(t, f)
 		c := (lead + 1) % 3
 		f.stop(c)
 		f.writes(lead, 500)
-		open(c)
+		f.start(c)
 		f.whole()
 		if after := f.log.String(); after != before {
 			t.Error(strings.TrimPrefix(after, before))

@@ -5,46 +5,31 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
-	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // Member is this server's part in the cluster. Its methods are safe for concurrent use.
 type Member struct {
-	*lifecycle.Lifecycle
-	*clock
-	cfg     Config
-	replica *fsm.Replica
-	engine  *engine.Engine
-
-	once   sync.Once     // closes Stop
-	ended  chan struct{} // closed when the first Close has ended
-	result error         // of that; set before ended is closed
-
-	proposer *propose.Proposer // what this member proposes
-	liveness *alive.Liveness   // of sessions
-
-	leader    *election.KnownLeader // who leads
-	lease     *lease                // whether it is surely this member
-	readIndex *propose.ReadIndex    // whether it still is, and what is committed
-	service   *service              // whether this member serves
-
-	peers      *peer.Port         // nil on a standalone server
-	contacts   *election.Contacts // what is known about the other members
-	pulse      *pulse             // heartbeats, and what they say
+	*pulse     // it has the parts that others share
+	cfg        Config
 	membership *membership.Membership
+	proposer   *propose.Proposer // what this member proposes
+	liveness   *alive.Liveness   // of sessions
+	service    *service          // whether this member serves
+
+	closing wake.Turn // held by Close
+	result  error     // of the first Close
 }
 
 // Ready is closed when this member can serve for the first time: it knows a leader
@@ -55,14 +40,7 @@ func (m *Member) Ready() <-chan struct{} { return m.service.ready }
 // caller must then close the member.
 func (m *Member) Err() <-chan error { return m.Errs }
 
-// Propose queues a command for the log, after all that the same caller proposed
-// before, and reports its outcome to w. It blocks while the next entry is full, or the log is too long
-// for another one, until over is closed. It does not retain c.
-//
-// Once over is closed, commands are reported as lost and not proposed; over may be
-// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
-// without waiting for each: they are applied in order, and none is applied after one
-// that was lost. Lost must not call Propose.
+// Propose is [propose.Proposer.Propose].
 func (m *Member) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	if _, off := m.cfg.Trace.(untraced); !off && c.Session != 0 && c.Op != fsm.OpExpireSession {
 		w = &tracedWaiter{w, m, c.Session, m.nowMs()}
@@ -100,9 +78,6 @@ func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
 // The channel holds only the newest value.
 func (m *Member) Serving() <-chan bool { return m.service.changes }
 
-// Leader returns the leader's id, or 0 if no leader is known.
-func (m *Member) Leader() uint64 { return m.leader.Get().ID }
-
 // Waiting returns why this member cannot serve clients: what it waits for before it is in a cluster, or which
 // members it would need for a majority. It is empty if there is no such reason.
 func (m *Member) Waiting() string {
@@ -125,10 +100,7 @@ func (m *Member) Waiting() string {
 // leader) or standalone.
 func (m *Member) Role() string { return m.membership.Role() }
 
-// Status returns what this member knows about its cluster.
-func (m *Member) Status() request.Status { return m.membership.Status() }
-
-// Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
+// Standing returns what this member knows about its cluster, without Index, Zxid and Digest: who wants those reads the state.
 func (m *Member) Standing() request.Status { return m.membership.Standing() }
 
 // Members returns the members in the newest list that this member has, committed or not, sorted by id.
@@ -141,12 +113,6 @@ func (m *Member) Members() []proto.Peer {
 // address. It must not be called on a standalone server.
 func (m *Member) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
 	return m.membership.Ask(ctx, q)
-}
-
-// Change carries out a request. All requests except Status, and those about a cluster that is
-// being formed, must go to the leader; another member returns ErrNotLeader.
-func (m *Member) Change(q request.Request) (request.Reply, error) {
-	return m.membership.Change(q)
 }
 
 // HandOver makes another member the leader if this one leads. If that fails or ctx ends first, the

@@ -134,7 +134,7 @@ func TestChangeEndsWithItsTerm(t *testing.T) {
 		m.membership.Hold()
 		done := make(chan error, 1)
 		go func() {
-			_, err := m.Change(request.Request{Remove: members[(lead+2)%3].cfg.ID})
+			_, err := m.membership.Change(request.Request{Remove: members[(lead+2)%3].cfg.ID})
 			done <- err
 		}()
 		time.Sleep(time.Second)
@@ -167,7 +167,7 @@ func TestRemoveWithoutMajority(t *testing.T) {
 		term, _ := m.engine.LeaderTerm()
 		for _, x := range []*Member{m, follower} {
 			began := time.Now()
-			_, err := m.Change(request.Request{Remove: x.cfg.ID})
+			_, err := m.membership.Change(request.Request{Remove: x.cfg.ID})
 			if request.CodeOf(err) != proto.NewConfigNoQuorum {
 				t.Errorf("removing server %d, where %d leads: %v", x.cfg.ID, m.cfg.ID, err)
 			}
@@ -360,7 +360,7 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 		busy, tried := 0, 0
 		for range 200 {
 			// A reconfig that is refused for its version, when its turn comes.
-			_, err := f.running[lead].Change(request.Request{Reconfig: &request.Reconfig{Version: 1}})
+			_, err := f.running[lead].membership.Change(request.Request{Reconfig: &request.Reconfig{Version: 1}})
 			if request.CodeOf(err) == proto.ReconfigInProgress {
 				busy++
 			}

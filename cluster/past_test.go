@@ -57,7 +57,7 @@ func (f *fleet) openSlowly(i int, cfg Config) (m *Member, slow *atomic.Bool) {
 func (f *fleet) awaitVoters(i, n int) {
 	f.t.Helper()
 	until(f.t, "another voter", func() bool {
-		s := f.running[i].Status()
+		s := f.running[i].membership.Status()
 		return len(s.Members) == n && election.CountVoters(s.Members) == n
 	})
 }
@@ -83,7 +83,7 @@ func TestOnlyVoterOfThePast(t *testing.T) {
 			f.writes(lead, 10)
 			again := f.joins(0, lead)
 			m, slow := f.openSlowly(0, again)
-			if s := f.running[lead].Status(); m.engine.LastIndex() > 150 {
+			if s := f.running[lead].membership.Status(); m.engine.LastIndex() > 150 {
 				t.Fatalf("it has %d of %d entries", m.engine.LastIndex(), s.Index)
 			}
 			f.cutOff(0, true)
@@ -220,7 +220,7 @@ func TestRestartBehind(t *testing.T) {
 			m := f.open(0, again)
 			time.Sleep(30 * time.Second)
 			if m.engine.Role() != engine.Follower {
-				s := m.Status()
+				s := m.membership.Status()
 				t.Errorf("start %d: behind %v, state %v, %+v", n, m.engine.Abstains(), m.engine.Role(), s)
 				t.Fatalf("it acknowledges a write by itself: %v; so does the leader of the others: %v", f.write(0), f.write(lead))
 			}
@@ -392,8 +392,8 @@ func TestAbsentVoterKnowsNotTheCandidate(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute)
 			if !f.write(3) && !f.write(absent) {
-				a := m.Status()
-				b := f.running[3].Status()
+				a := m.membership.Status()
+				b := f.running[3].membership.Status()
 				t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver 4: %s, term %d, %v", absent+1, a.Role, a.Term, a.Members, b.Role, b.Term, b.Members)
 			}
 			if lost && !f.running[lead].pulse.gate.IsOpen() {
@@ -430,7 +430,7 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			f.stop(b)
 			slow.Store(false)
 			time.Sleep(1500 * time.Millisecond)
-			s := f.running[a].Status()
+			s := f.running[a].membership.Status()
 			if x := election.Find(s.Members, uint64(c+1)); x.Observer {
 				return
 			}
@@ -438,7 +438,7 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 				f.write(a)
 			}
 			time.Sleep(5 * time.Second)
-			s = f.running[a].Status()
+			s = f.running[a].membership.Status()
 			is, _ := m.engine.Storage().Rejoining()
 			if is || m.engine.Abstains() {
 				return
@@ -449,8 +449,8 @@ func TestVoteGivenBackInAbsence(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			if !f.write(c) && !f.write(b) {
 				stuck = true
-				x := m.Status()
-				y := f.running[b].Status()
+				x := m.membership.Status()
+				y := f.running[b].membership.Status()
 				t.Errorf("two of three voters have been up and connected for ten minutes, with all data, and there is no leader:\nserver %d: %s, term %d, %v\nserver %d: %s, term %d, %v\nserver %d waits: %s", c+1, x.Role, x.Term, x.Members, b+1, y.Role, y.Term, y.Members, a+1, f.running[a].membership.Waiting())
 			}
 		})
@@ -493,7 +493,7 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 		moved.Peers, moved.Addr, moved.Network = nil, "a:1", f.net.Host("a")
 		m := f.open(1, moved)
 		time.Sleep(time.Minute)
-		s := m.Status()
+		s := m.membership.Status()
 		if m.Role() == "leader" && s.Term == term {
 			t.Errorf("server 2 leads in term %d, in which server 1 has led", term)
 		}
@@ -511,16 +511,8 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 func TestRefusedAfterSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		open := func(i int) {
-			cfg := f.config(i)
-			cfg.SnapshotBytes = 1000 * engine.EntryCost
-			f.open(i, cfg)
-		}
-		for i := range 3 {
-			open(i)
-		}
-		f.whole()
-		lead := leadOf(t, f)
+		f.change = func(c *Config) { c.SnapshotBytes = 1000 * engine.EntryCost }
+		lead := f.all(nil)
 		c := (lead + 1) % 3
 		f.stop(c)
 		f.writes(lead, 2500)
@@ -531,7 +523,7 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 			}
 			return nil
 		})
-		open(c)
+		f.start(c)
 		m.Store(f.running[c])
 		until(t, "its fault", m.Load().Over.Load)
 		time.Sleep(100 * time.Millisecond) // until its owner has closed it
@@ -541,7 +533,7 @@ func TestRefusedAfterSnapshot(t *testing.T) {
 		f.stop(c)
 		f.disks[c].SetFault(nil)
 		f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond })
-		open(c)
+		f.start(c)
 		began := time.Now()
 		f.whole()
 		if took := time.Since(began); took > 5*time.Second {
@@ -576,18 +568,11 @@ func TestRefusedAfterOwnSnapshot(t *testing.T) {
 func TestVoteOverSlowLink(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFleet(t, 3)
-		open := func(i int) {
-			cfg := f.config(i)
-			cfg.ElectionTimeout = 400 * time.Millisecond
-			f.open(i, cfg)
-		}
-		for i := range 3 {
-			open(i)
-		}
-		f.whole()
+		f.change = func(c *Config) { c.ElectionTimeout = 400 * time.Millisecond }
+		f.all(nil)
 		f.net.SetDelay(func(string, string) time.Duration { return 48 * time.Millisecond })
 		f.lose(2)
-		open(2)
+		f.start(2)
 		f.whole()
 	})
 }

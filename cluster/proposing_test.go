@@ -129,7 +129,9 @@ func TestLossLeavesNoGap(t *testing.T) {
 	for name, lose := range map[string]func(m *Member){
 		"no leader": func(*Member) { time.Sleep(time.Minute) },
 		"skipped": func(m *Member) {
-			m.proposer.Complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: m.proposer.Number()}, -1)
+			m.replica.View(func(v *fsm.View) {
+				m.proposer.Complete(&fsm.Envelope{Origin: m.cfg.ID, Batch: v.LastBatch(m.cfg.ID) + 1}, -1)
+			})
 		},
 		"in a snapshot": func(m *Member) { observer{m}.Restored() },
 		"closed":        func(m *Member) { m.Close() },
@@ -138,6 +140,7 @@ func TestLossLeavesNoGap(t *testing.T) {
 			f := startedFleet(t, 1)
 			i := (leadOf(t, f) + 1) % 3
 			m := f.running[i]
+			f.writes(i, 1)
 			f.cutOff(i, true)
 			// The first command is under way and the second waits for it. The third is
 			// proposed while the first is being lost, and the fourth later.

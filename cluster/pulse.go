@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -44,8 +45,6 @@ type beatAnswer struct {
 	Digest election.DigestAnswer
 }
 
-const answerLen = 8 + 4*8 // of a beatAnswer
-
 // pulse sends and answers heartbeats, and notices when the leader or the majority is
 // lost. It has this member stand for election or step down. Its goroutines are run,
 // which ends with the member, and those that run starts. Its methods are safe for
@@ -58,24 +57,38 @@ type pulse struct {
 	id       uint64
 	log      *slog.Logger
 	engine   *engine.Engine
-	contacts *election.Contacts
+	contacts *election.Contacts // what is known about the other members
 	replica  *fsm.Replica
 	digests  *election.Digests
 	gate     *peer.Gate
-	peers    *peer.Port
+	peers    *peer.Port // nil on a standalone server
 	leader   *election.KnownLeader
 
 	wake    wake.Signal                      // for run: look at once
 	verdict atomic.Pointer[election.Verdict] // the newest one; never nil
 	changed wake.Signal                      // for service.run: the verdict has changed
+
+	leaseStart atomic.Int64 // from when this member's lease runs, by nowMs: election.Contacts.LeaseStart
+	gained     wake.Signal  // for service.run: this member has begun to lead; see gain
 }
 
-func newPulse(l *lifecycle.Lifecycle, clock *clock, cfg *Config, e *engine.Engine, contacts *election.Contacts, digests *election.Digests, replica *fsm.Replica, gate *peer.Gate, peers *peer.Port, leader *election.KnownLeader) *pulse {
+// newPulse returns the pulse of a member that is about to start, with the parts that it shares with others.
+func newPulse(cfg *Config, replica *fsm.Replica) *pulse {
 	p := &pulse{
-		Lifecycle: l, clock: clock, id: cfg.ID, log: cfg.Log, engine: e, contacts: contacts, replica: replica, digests: digests,
-		gate: gate, peers: peers, leader: leader, wake: wake.NewSignal(), changed: wake.NewSignal(),
+		Lifecycle: lifecycle.NewLifecycle(), clock: newClock(cfg.TimeOfDay), id: cfg.ID, log: cfg.Log, replica: replica,
+		contacts: election.NewContacts(cfg.ID, timing.For(cmp.Or(cfg.ElectionTimeout, timing.DefaultElectionTimeout))),
+		digests:  election.NewDigests(cfg.ID, replica), gate: new(peer.Gate), leader: new(election.KnownLeader),
+		wake: wake.NewSignal(), changed: wake.NewSignal(), gained: wake.NewSignal(),
 	}
 	p.verdict.Store(new(election.Verdict))
+	p.leaseStart.Store(timing.Never)
+	if cfg.Clustered() {
+		p.peers = peer.NewPort(cfg.Network, cfg.ID, cfg.Address(), p.gate, cfg.Log)
+	}
+	p.engine = engine.New(engine.Config{
+		ID: cfg.ID, Port: p.peers, Contacts: p.contacts, Digests: p.digests, Leader: p.leader, Now: p.moment,
+		SnapshotBytes: cfg.SnapshotBytes, DiskFirst: cfg.DiskFirst, Trace: cfg.Trace, Log: cfg.Log,
+	}, p.Lifecycle, replica)
 	return p
 }
 
@@ -85,15 +98,11 @@ func (p *pulse) moment() timing.Moment { return p.contacts.Moment(p.nowMs()) }
 // state returns this member's state as the engine knows it: Contacts.CompleteState adds what the contacts know,
 // and Engine.LogEnd returns the end of the log.
 func (p *pulse) state() election.State {
-	s := election.State{Term: p.engine.NewestTerm(), Stalled: p.stalled(p.moment(), false), Saving: p.engine.SnapshotStall(p.moment())}
-	s.Applied = p.engine.StateIndex()
-	switch p.engine.Role() {
-	case engine.Leader:
-		s.Stalled = max(s.Stalled, s.Saving)
-		s.Leads, s.Begun = true, p.leader.Begun.Load() == s.Term
-	case engine.Candidate:
-		s.Candidate = true
-	}
+	s := election.State{Term: p.engine.NewestTerm(), Saving: p.engine.SnapshotStall(p.moment()), Applied: p.engine.StateIndex()}
+	role := p.engine.Role()
+	s.Leads, s.Candidate = role == engine.Leader, role == engine.Candidate
+	s.Begun = s.Leads && p.leader.Begun.Load() == s.Term
+	s.Stalled = p.stalled(p.moment(), s.Leads)
 	return s
 }
 
@@ -114,8 +123,30 @@ func (p *pulse) stalled(at timing.Moment, leads bool) time.Duration {
 	}
 }
 
-// look makes run look at once.
-func (p *pulse) look() { p.wake.Raise() }
+// gain tells service.run that this member has begun to lead. Everything that was
+// committed at asked, when it was already the leader, is applied here. The contacts
+// must know that first: their state can still be that of a member which had no leader
+// for long, and service.run would disconnect the clients at once.
+func (p *pulse) gain(asked timing.Moment) {
+	p.contacts.CaughtUp(asked.Running)
+	p.gained.Raise()
+}
+
+// surelyLeads reports whether this member leads and a majority has accepted it as
+// the leader within the last [timing.Times.Lease], so that it was not replaced before then.
+// The engine's own state is not enough: it notices late that it was replaced if the disk
+// blocks it or this process was paused.
+func (p *pulse) surelyLeads() bool {
+	// Entries that earlier leaders left in the log may close sessions, so they must
+	// have been applied.
+	if term, leads := p.engine.LeaderTerm(); !leads || p.leader.Begun.Load() != term {
+		return false
+	}
+	if p.since(p.leaseStart.Load()) > p.contacts.Lease {
+		p.leaseStart.Store(p.contacts.LeaseStart(p.nowMs(), p.engine.Members()))
+	}
+	return p.since(p.leaseStart.Load()) <= p.contacts.Lease
+}
 
 // run sends heartbeats while this member leads, detects the loss of the
 // leader or of the majority, and has this member stand for election or step down.
@@ -157,25 +188,15 @@ func (p *pulse) run() {
 		switch {
 		case stand && p.gate.IsOpen() && !p.engine.Abstains():
 			p.Running.Go(p.stand)
-		case v.Leads && v.NoMajority:
-			// For two reasons: expiries that it has proposed must not be committed
-			// when a majority is back, and members that ask who leads must not be
-			// told that it does.
-			p.Running.Go(p.stepDown)
-		case v.Deposed:
-			// Perhaps nobody leads in the later term: the member that has begun it could not
-			// store it. Otherwise the engine would have heard of it by now, unless it waits for a disk.
-			p.Running.Go(p.stepDown)
+		// Without a majority for two reasons: expiries that it has proposed must not be committed
+		// when a majority is back, and members that ask who leads must not be told that it does.
+		// Deposed since perhaps nobody leads in the later term: the member that has begun it could not
+		// store it. Otherwise the engine would have heard of it by now, unless it waits for a disk.
+		case v.Leads && v.NoMajority || v.Deposed:
+			p.Running.Go(func() { p.engine.StepDown(p.contacts.Lease) })
 		}
 		timer.Reset(again)
 	}
-}
-
-// sender sends heartbeats to one member.
-type sender struct {
-	addr string
-	beat wake.Signal // when one is due
-	stop chan struct{}
 }
 
 // keepSenders stops the senders of members that were removed or moved. While this
@@ -185,7 +206,7 @@ type sender struct {
 // all senders: they send a heartbeat, or hang up if this member does not lead.
 func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, leads bool) {
 	for id, s := range senders {
-		if x := election.Find(members, id); x == nil || x.Addr != s.addr {
+		if x := election.Find(members, id); x == nil || x.Addr != s.to.Addr {
 			close(s.stop)
 			delete(senders, id)
 		}
@@ -196,68 +217,62 @@ func (p *pulse) keepSenders(senders map[uint64]*sender, members []proto.Peer, le
 		}
 		s := senders[x.ID]
 		if s == nil && leads && x.ID != p.engine.Adding() {
-			s = &sender{x.Addr, wake.NewSignal(), make(chan struct{})}
+			s = &sender{pulse: p, to: x, due: wake.NewSignal(), stop: make(chan struct{})}
 			senders[x.ID] = s
-			p.Running.Go(func() { p.sendBeats(x.ID, s) })
+			p.Running.Go(s.sendBeats)
 		}
 		if s != nil {
-			s.beat.Raise()
+			s.due.Raise()
 		}
 	}
 }
 
-// sendBeats sends heartbeats to one member while this one leads. When this one stops
+// sender sends heartbeats to one member.
+type sender struct {
+	*pulse
+	to    proto.Peer
+	due   wake.Signal // raised when a heartbeat is due
+	stop  chan struct{}
+	c     net.Conn // nil if there is no connection
+	works bool     // a heartbeat was answered over c
+	led   uint64   // the last term in which this member led
+}
+
+// sendBeats sends heartbeats while this member leads. When it stops
 // leading, sendBeats closes the connection, which tells the other member at once.
-func (p *pulse) sendBeats(to uint64, s *sender) {
-	b := beats{pulse: p, to: proto.Peer{ID: to, Addr: s.addr}, again: s.beat}
+func (b *sender) sendBeats() {
 	defer b.hangUp()
-	defer p.engine.HasReturned(to) // it was removed or has moved, or this member is stopping
+	defer b.engine.HasReturned(b.to.ID) // it was removed or has moved, or this member is stopping
 	for {
 		select {
-		case <-s.beat:
-		case <-s.stop:
+		case <-b.due:
+		case <-b.stop:
 			return
-		case <-p.Stop:
+		case <-b.Stop:
 			return
 		}
-		if term, leads := b.leads(); leads && b.connected() {
+		term, leads := b.engine.LeaderTerm()
+		if !leads || term != b.led {
+			b.led = term
+			b.engine.HasReturned(b.to.ID)
+		}
+		if !leads {
+			b.hangUp()
+		} else if b.connected() {
 			b.send(term)
 		}
 	}
 }
 
-// beats is what sendBeats knows.
-type beats struct {
-	*pulse
-	to    proto.Peer
-	again wake.Signal // raised when another heartbeat is due at once
-	c     net.Conn    // nil if there is no connection
-	works bool        // a heartbeat was answered over c
-	led   uint64      // the last term in which this member led
-}
-
-func (b *beats) hangUp() {
+func (b *sender) hangUp() {
 	if b.c != nil {
 		b.c.Close()
 		b.c = nil
 	}
 }
 
-// leads returns the term in which this member leads, if it does, and otherwise hangs up.
-func (b *beats) leads() (term uint64, leads bool) {
-	term, leads = b.engine.LeaderTerm()
-	if !leads || term != b.led {
-		b.led = term
-		b.engine.HasReturned(b.to.ID)
-	}
-	if !leads {
-		b.hangUp()
-	}
-	return term, leads
-}
-
 // connected connects to the member, unless there is a connection, and reports whether there is one.
-func (b *beats) connected() bool {
+func (b *sender) connected() bool {
 	if b.c != nil {
 		return true
 	}
@@ -270,20 +285,20 @@ func (b *beats) connected() bool {
 }
 
 // send sends a heartbeat, and does what follows from the answer.
-func (b *beats) send(term uint64) {
+func (b *sender) send(term uint64) {
 	asked, round := b.moment(), b.contacts.Round()
 	b.engine.BeatSent(b.to.Addr)
 	a, err := b.exchange(b.next(term, asked))
 	if err != nil {
 		b.hangUp()
 		if b.works {
-			b.again.Raise() // reconnect at once, to find out whether only the connection failed
+			b.due.Raise() // reconnect at once, to find out whether only the connection failed
 		}
 		return
 	}
 	if a == nil { // over another connection now
 		b.engine.Reconnected(b.to.Addr)
-		b.again.Raise()
+		b.due.Raise()
 		return
 	}
 	if !b.works {
@@ -299,15 +314,15 @@ func (b *beats) send(term uint64) {
 			b.log.Error("the state of a member differs from this leader's", "id", b.to.ID, "entry", a.Digest.Index)
 		}
 		if news {
-			b.look()
+			b.wake.Raise()
 		}
 	} else if b.contacts.SawLaterTerm(a.Newest) {
-		b.look()
+		b.wake.Raise()
 	}
 }
 
 // next returns the heartbeat that is due.
-func (b *beats) next(term uint64, asked timing.Moment) *beat {
+func (b *sender) next(term uint64, asked timing.Moment) *beat {
 	age, knowsCommitted := b.contacts.LeaseAge(asked.Real, term)
 	x := &beat{Term: term, ID: b.id, LeaseAge: age, Stalled: b.stalled(asked, true), Applied: election.CommitUnknown}
 	if b.leader.Begun.Load() == term && knowsCommitted && !b.verdict.Load().NoMajority {
@@ -322,13 +337,14 @@ func (b *beats) next(term uint64, asked timing.Moment) *beat {
 
 // exchange sends a heartbeat and returns the answer. It returns nil, without an error, if that was so late that there is another
 // connection now, over which nothing was sent yet.
-func (b *beats) exchange(x *beat) (*beatAnswer, error) {
+func (b *sender) exchange(x *beat) (*beatAnswer, error) {
 	b.c.SetDeadline(time.Now().Add(b.contacts.ElectionTimeout))
 	if err := binary.Write(b.c, binary.BigEndian, x); err != nil {
 		return nil, err
 	}
-	var answer [answerLen]byte
-	instead, err := b.await(b.c, answer[:], b.to)
+	a := new(beatAnswer)
+	answer := make([]byte, binary.Size(a))
+	instead, err := b.await(answer)
 	if err != nil {
 		return nil, err
 	}
@@ -337,8 +353,7 @@ func (b *beats) exchange(x *beat) (*beatAnswer, error) {
 		b.c, b.works = instead, false
 		return nil, nil
 	}
-	a := new(beatAnswer)
-	_, err = binary.Decode(answer[:], binary.BigEndian, a)
+	_, err = binary.Decode(answer, binary.BigEndian, a)
 	return a, err
 }
 
@@ -346,16 +361,16 @@ func (b *beats) exchange(x *beat) (*beatAnswer, error) {
 // returns the new connection in place of an answer: TCP waits longer and longer before it sends
 // again what was lost, so after a cut of 1.5 s the old connection would be silent for as long
 // again, and this leader would be taken for lost.
-func (p *pulse) await(c net.Conn, answer []byte, from proto.Peer) (instead net.Conn, err error) {
-	last := time.Now().Add(p.contacts.ElectionTimeout)
-	for n, patience := 0, timing.Late(p.contacts.ElectionTimeout); ; patience = time.Millisecond {
-		c.SetReadDeadline(time.Now().Add(patience))
-		m, err := io.ReadFull(c, answer[n:])
+func (b *sender) await(answer []byte) (instead net.Conn, err error) {
+	last := time.Now().Add(b.contacts.ElectionTimeout)
+	for n, patience := 0, timing.Late(b.contacts.ElectionTimeout); ; patience = time.Millisecond {
+		b.c.SetReadDeadline(time.Now().Add(patience))
+		m, err := io.ReadFull(b.c, answer[n:])
 		n += m
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := p.callAgain(from, timing.Redial(p.contacts.ElectionTimeout)); err == nil {
+		if c, err := b.callAgain(timing.Redial(b.contacts.ElectionTimeout)); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -374,10 +389,10 @@ func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn,
 	return c, err
 }
 
-// callAgain connects to another member for heartbeats. It returns when the member has answered the
+// callAgain connects to the member once more. It returns when the member has answered the
 // greeting, so it is not only its system that accepts connections.
-func (p *pulse) callAgain(x proto.Peer, patience time.Duration) (net.Conn, error) {
-	c, err := p.call(x, peer.KindRebeat, patience)
+func (b *sender) callAgain(patience time.Duration) (net.Conn, error) {
+	c, err := b.call(b.to, peer.KindRebeat, patience)
 	if err != nil {
 		return nil, err
 	}
@@ -390,7 +405,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
 		if p.contacts.HungUp(c, p.nowMs()) {
-			p.look()
+			p.wake.Raise()
 		}
 	}()
 	applied := uint64(0) // here, before the sender has read the end of its log
@@ -406,10 +421,10 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		newest := p.engine.NewestTerm()
 		h := election.Heartbeat{Term: b.Term, ID: b.ID, Stalled: b.Stalled, Conn: c, Applied: b.Applied, AsOf: asked}
 		if h.Term >= newest && p.digests.Heard(b.Question) { // first: it may be about to serve
-			p.look()
+			p.wake.Raise()
 		}
 		if p.contacts.Heard(p.nowMs(), h, b.LeaseAge, newest) {
-			p.look()
+			p.wake.Raise()
 		}
 		if b.Question.Wrong != 0 && h.Term >= newest {
 			p.failDiffers(b.Question.Wrong)
@@ -443,7 +458,7 @@ func (p *pulse) failDiffers(index uint64) {
 
 // question asks another member for its state and notes the answer in the contacts.
 func (p *pulse) question(x proto.Peer) {
-	defer p.look()
+	defer p.wake.Raise()
 	defer p.contacts.QuestionDone(x.ID)
 	asked := p.moment()
 	c, err := p.call(x, peer.KindState, p.contacts.ElectionTimeout/2)
@@ -465,7 +480,7 @@ func (p *pulse) tellState(c net.Conn) {
 	s.LastIndex, s.LastTerm = p.engine.LogEnd()
 	s = p.contacts.CompleteState(s)
 	if s.Leads {
-		p.look() // the other member seems to miss this leader's heartbeats: send one now
+		p.wake.Raise() // the other member seems to miss this leader's heartbeats: send one now
 	}
 	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
 	binary.Write(c, binary.BigEndian, s) // if this fails, the other member asks again
@@ -474,11 +489,7 @@ func (p *pulse) tellState(c net.Conn) {
 // stand has this member stand for election.
 // Contacts.Look has checked that a majority has lost its leader.
 func (p *pulse) stand() {
-	if p.engine.Role() == engine.Leader {
-		return
+	if p.engine.Role() != engine.Leader {
+		p.engine.Campaign(p.contacts.Lease)
 	}
-	p.engine.Campaign(p.contacts.Lease)
 }
-
-// stepDown turns a leader or a candidate into a follower.
-func (p *pulse) stepDown() { p.engine.StepDown(p.contacts.Lease) }

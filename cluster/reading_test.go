@@ -104,9 +104,9 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		time.Sleep(time.Second)
 		f.cutOff(lead, true)
 		next.pulse.stand()
-		until(t, "another leader", func() bool { return next.Leader() == next.cfg.ID && next.pulse.leader.Begun.Load() != 0 })
+		until(t, "another leader", func() bool { return next.leader.Get().ID == next.cfg.ID && next.pulse.leader.Begun.Load() != 0 })
 		written := <-next.proposeWrite()
-		if old.engine.Role() != engine.Leader || old.Leader() != old.cfg.ID {
+		if old.engine.Role() != engine.Leader || old.leader.Get().ID != old.cfg.ID {
 			t.Fatal("the old leader has noticed")
 		}
 		read := old.proposeRead()
@@ -150,18 +150,18 @@ func TestReadOfNewLeader(t *testing.T) {
 		lead := leadOf(t, f)
 		m, other := f.running[lead], f.running[(lead+1)%3]
 		term := m.engine.Term()
-		if _, ok := m.readIndex.Answer(other.cfg.ID, term, nil); !ok {
+		if m.proposer.ReadIndex(other.cfg.ID, term, nil) == 0 {
 			t.Error("the leader gives no index")
 		}
-		if _, ok := m.readIndex.Answer(other.cfg.ID, term+1, nil); ok {
+		if m.proposer.ReadIndex(other.cfg.ID, term+1, nil) != 0 {
 			t.Error("it gives one to a member that knows a later term")
 		}
-		if _, ok := other.readIndex.Get(0, nil); ok {
+		if other.proposer.ReadIndex(0, 0, nil) != 0 {
 			t.Error("a follower gives one")
 		}
 		for _, begun := range []uint64{0, term - 1} {
 			m.pulse.leader.Begun.Store(begun)
-			if _, ok := m.readIndex.Get(0, nil); ok {
+			if m.proposer.ReadIndex(0, 0, nil) != 0 {
 				t.Errorf("it gives one in term %d, having begun to lead in %d", term, begun)
 			}
 		}
@@ -224,7 +224,7 @@ func TestBeatAgreesToEarlierRound(t *testing.T) {
 				case <-b.Stop:
 					return
 				}
-				c.Write(append(binary.BigEndian.AppendUint64(nil, p.engine.Term()), make([]byte, answerLen-8)...))
+				c.Write(append(binary.BigEndian.AppendUint64(nil, p.engine.Term()), make([]byte, binary.Size(election.DigestAnswer{}))...))
 			}
 		})
 		b.Running.Go(p.run)
@@ -269,7 +269,7 @@ func TestReadAsksLeader(t *testing.T) {
 				}
 				asked <- q
 				tell := func(number, index uint64) {
-					peer.WriteMessage(c, propose.MsgIndex, binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, number), index))
+					peer.WriteMessage(c, propose.MsgAnswer, propose.Answer(number, index))
 				}
 				tell(n-1, 1) // late, to a question that was given up
 				if n == 1 {
@@ -451,7 +451,7 @@ func (f *fleet) oldReads(cut func(lead, other, far int)) {
 		}
 	}
 	if oldest > 4500*time.Millisecond {
-		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.Leader(), other+1, m.engine.Term(), f.running[other].engine.Term())
+		t.Errorf("serves a read %v after a write was acknowledged that it does not show; leader %d, new leader %d, terms %d %d", oldest, m.leader.Get().ID, other+1, m.engine.Term(), f.running[other].engine.Term())
 	}
 	if serves.Load() {
 		t.Errorf("it still serves 40 s later")
@@ -476,7 +476,7 @@ func TestOldReadsBesideStuckLeader(t *testing.T) {
 			}
 			until(t, "the whole cluster", func() bool {
 				return !slices.ContainsFunc(f.running, func(m *Member) bool {
-					s := m.Status()
+					s := m.membership.Status()
 					return s.Leader == 0 || s.Index == 0 || s.Index != f.running[0].engine.StateIndex() || m.identified() == 0
 				})
 			})

@@ -38,9 +38,7 @@ func (m *Member) Reconfigure(body []byte, wait time.Duration) (proto.Code, bool)
 		m.cfg.Log.Warn("reconfig failed", "error", err)
 		return 0, false
 	}
-	applied := make(propose.Result, 1)
-	m.Propose(fsm.Describe(c.Joining, was), applied, nil)
-	return proto.OK, <-applied == nil
+	return proto.OK, m.proposer.Await(fsm.Describe(c.Joining, was), nil) == nil
 }
 
 // DescribeMember has /zookeeper/config show the address for clients and the election port of the
@@ -52,25 +50,10 @@ func (m *Member) DescribeMember(ctx context.Context, x proto.Peer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, request.AskTimeout)
 	defer cancel()
-	propose := func(c *fsm.Command) error {
-		applied := make(propose.Result, 1)
-		m.Propose(c, applied, ctx.Done())
-		select {
-		case err := <-applied:
-			return err
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	if err := propose(fsm.Nothing()); err != nil { // then the newest list of members is applied here
+	if err := m.proposer.Await(fsm.Nothing(), ctx.Done()); err != nil { // then the newest list of members is applied here
 		return err
 	}
-	var missing []proto.Peer
-	m.replica.View(func(v *fsm.View) { missing = v.Undescribed([]proto.Peer{x}, x.ID) })
-	if len(missing) == 0 {
-		return nil
-	}
-	return propose(fsm.Describe(missing, 0))
+	return m.describe([]proto.Peer{x}, x.ID, ctx.Done())
 }
 
 // Describe adds to /zookeeper/config what the configuration knows about members and is missing
@@ -81,11 +64,16 @@ func (m *Member) Describe(sure bool) {
 	if sure {
 		self = m.cfg.ID
 	}
+	m.describe(m.cfg.Described(), self, nil)
+}
+
+// describe adds to /zookeeper/config what is missing there of what is known about members. About the server sure, that is right
+// whatever the list says.
+func (m *Member) describe(known []proto.Peer, sure uint64, over <-chan struct{}) error {
 	var missing []proto.Peer
-	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(m.cfg.Described(), self) })
-	if len(missing) > 0 {
-		applied := make(propose.Result, 1)
-		m.Propose(fsm.Describe(missing, 0), applied, nil)
-		<-applied
+	m.replica.View(func(v *fsm.View) { missing = v.Undescribed(known, sure) })
+	if len(missing) == 0 {
+		return nil
 	}
+	return m.proposer.Await(fsm.Describe(missing, 0), over)
 }

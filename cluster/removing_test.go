@@ -233,7 +233,7 @@ func TestFormedAfterWrongCluster(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		for i, m := range append(others, m) {
 			if !m.pulse.gate.IsOpen() {
-				s := m.Status()
+				s := m.membership.Status()
 				t.Errorf("after ten minutes, member %d of 3 is in no cluster: %s", i, s.Waiting)
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -11,22 +12,21 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // service decides whether this member serves clients. Its goroutines are run, which
 // ends with the member, and catchUp, which run starts.
 type service struct {
 	*pulse
-	clustered bool
-	leader    *election.KnownLeader
-	lease     *lease
-	proposer  *propose.Proposer
+	proposer *propose.Proposer
 
 	changes   chan bool     // holds the newest value until Serving's reader takes it
 	ready     chan struct{} // closed when clients can be served for the first time
 	once      sync.Once     // for closing ready
 	elections stopwatch.Stopwatch
-	unheard   chan int64 // from sendTouches to run; see sayUnheard
+	unheard   atomic.Int64 // since when the leader has not received this member's touches, or allHeard
+	told      wake.Signal  // for run: unheard has changed
 
 	// Only run uses these.
 	serving    bool
@@ -40,11 +40,11 @@ type service struct {
 	warned     bool             // it was logged that this member cannot serve, and not yet that it can
 }
 
-func newService(p *pulse, cfg *Config, leader *election.KnownLeader, lease *lease, proposer *propose.Proposer) *service {
+func newService(p *pulse, proposer *propose.Proposer) *service {
 	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
-		pulse: p, clustered: cfg.Clustered(), leader: leader, lease: lease, proposer: proposer,
-		changes: make(chan bool, 1), ready: make(chan struct{}), unheard: make(chan int64), alone: time.Now(),
+		pulse: p, proposer: proposer,
+		changes: make(chan bool, 1), ready: make(chan struct{}), told: wake.NewSignal(), alone: time.Now(),
 		giveUp: countdown{length: p.contacts.ElectionTimeout, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.ElectionTimeout, ran: ran},
 	}
 }
@@ -54,15 +54,11 @@ func (s *service) set(serves bool) {
 	if serves {
 		s.once.Do(func() { close(s.ready) })
 	}
-	for {
-		select {
-		case s.changes <- serves:
-			return
-		case <-s.changes:
-		case <-s.Stop:
-			return
-		}
+	select {
+	case <-s.changes:
+	default:
 	}
+	s.changes <- serves // nobody else sends, so there is room
 }
 
 // A countdown ends when a length of running time has passed, which stops while this
@@ -96,14 +92,14 @@ func (c *countdown) ended() bool {
 func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 	leader, addr := s.engine.Leader()
 	self = leader == s.id
-	if s.clustered && (seen.NoLeader || self && !seen.Leads) {
+	if s.peers != nil && (seen.NoLeader || self && !seen.Leads) {
 		leader, addr = 0, "" // the engine will notice later
 	}
 	was := s.leader.Get()
 	if !s.leader.Set(leader, addr) {
 		return leader, self
 	}
-	if s.clustered && leader != 0 {
+	if s.peers != nil && leader != 0 {
 		if was.ID != 0 {
 			s.alone = time.Now() // there is another one already
 		}
@@ -181,7 +177,7 @@ func (s *service) run() {
 		case <-caught:
 			caught = nil
 			s.serve(reason)
-		case <-s.lease.gained:
+		case <-s.gained:
 			leading = true
 			s.serve(reason)
 		case <-s.judge:
@@ -191,7 +187,8 @@ func (s *service) run() {
 			if s.giveUp.ended() {
 				s.disconnect("no leader", true)
 			}
-		case since := <-s.unheard:
+		case <-s.told:
+			since := s.unheard.Load()
 			if s.late.stop(); since != allHeard {
 				s.late.start(s.since(max(since, s.began))) // older touches are of earlier clients
 			}
@@ -221,7 +218,7 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 		return "the disk is stuck", true
 	case seen.Disputed:
 		return "the states of members differ, and no majority has the same one", true
-	case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):
+	case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):
 		return "this member lags behind the leader", false
 	}
 	return "", false
@@ -266,9 +263,8 @@ func (s *service) serve(hindered string) {
 // here. It proposes a command that does nothing, and retries until it is answered.
 func (s *service) catchUp(done chan struct{}) {
 	for {
-		w, asked := make(propose.Result, 1), s.moment()
-		s.proposer.Propose(fsm.Nothing(), w, nil)
-		if <-w == nil {
+		asked := s.moment()
+		if s.proposer.Await(fsm.Nothing(), nil) == nil {
 			s.contacts.CaughtUp(asked.Running)
 			close(done)
 			return
@@ -281,5 +277,11 @@ func (s *service) catchUp(done chan struct{}) {
 	}
 }
 
-// allHeard is passed to sayUnheard when the leader has received all touches.
+// setUnheard notes that the leader has not received this member's touches since the given time, by nowMs, or with allHeard
+// that it has received all.
+func (s *service) setUnheard(since int64) {
+	s.unheard.Store(since)
+	s.told.Raise()
+}
+
 const allHeard = -1

@@ -46,13 +46,13 @@ func TestServingKnowsLeader(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		release := make(chan struct{})
 		b.pulse.log = slog.New(blockingLog{slog.DiscardHandler, "", release})
-		s, l := b.service()
+		s := b.service()
 		b.leader.Set(0, "")
 		b.pulse.verdict.Store(&election.Verdict{NoLeader: true})
 		b.Running.Go(s.run)
 		synctest.Wait()
 		b.pulse.verdict.Store(&election.Verdict{Leads: true})
-		l.gain(b.pulse.moment())
+		b.pulse.gain(b.pulse.moment())
 		synctest.Wait() // until it logs that it has noted the leader
 		if len(s.changes) > 0 {
 			t.Error("it serves before it has noted the leader")
@@ -70,11 +70,11 @@ func TestServiceAfterSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		p := b.pulse
-		s, l := b.service()
+		s := b.service()
 		p.verdict.Store(&election.Verdict{NoLeader: true})
 		b.Running.Go(s.run)
 		time.Sleep(10 * timing.UnheardLimit * p.contacts.ElectionTimeout)
-		l.gain(p.moment())
+		b.pulse.gain(p.moment())
 		if !testkit.Receive(t, "serving", s.changes) {
 			t.Fatal("it does not serve, and leads")
 		}
@@ -133,11 +133,11 @@ func TestServesOnSlowLinks(t *testing.T) {
 	}
 }
 
-// service returns a service of this member, which does not run yet, and the lease that it asks.
-func (b *base) service() (*service, *lease) {
-	l, p := newLease(b.pulse), b.proposer()
+// service returns a service of this member, which does not run yet.
+func (b *base) service() *service {
+	p := b.proposer()
 	b.replica.Complete(p.Complete)
 	b.tick()
 	b.Running.Go(p.Run)
-	return newService(b.pulse, b.cfg, b.leader, l, p), l
+	return newService(b.pulse, p)
 }

@@ -1,7 +1,7 @@
 package cluster
 
 import (
-	"encoding/binary"
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -68,7 +68,7 @@ func TestRefusedExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := alone(t, nil)
 		late, tracker := lateSession(t, m)
-		m.Propose(fsm.ExpireSession(late, m.engine.Term()+1), expiry{m, tracker, late}, nil)
+		m.Propose(fsm.ExpireSession(late, m.engine.Term()+1), m.expiry(tracker, late), nil)
 		synctest.Wait()
 		if !m.Touch(7, nil) {
 			t.Error("the session cannot be touched again")
@@ -85,7 +85,7 @@ func TestLostExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := loneMember(t)
 		late, tracker := lateSession(t, m)
-		expiry{m, tracker, late}.Lost()
+		m.expiry(tracker, late).Lost()
 		if m.Touch(7, nil) {
 			t.Error("the session was touched")
 		}
@@ -123,13 +123,6 @@ func TestExpire(t *testing.T) {
 	})
 }
 
-// touchMessage is what a member sends the leader about one session.
-func touchMessage(number uint64, id int64) []byte {
-	b := binary.BigEndian.AppendUint64(nil, number)
-	b = binary.BigEndian.AppendUint64(b, uint64(id))
-	return binary.BigEndian.AppendUint32(b, 0)
-}
-
 // TestOnlySureLeaderConfirms: a member confirms a touch only if it is sure to lead.
 // A follower never does, and a leader that is cut off stops after its lease,
 // although Raft still calls it the leader: another member may have been elected, and may
@@ -140,13 +133,7 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 		lead := leadOf(t, f)
 		m, follower := f.running[lead], f.running[(lead+1)%3]
 		openSession(t, m, 7, 30*time.Second, f.running)
-		confirms := func(m *Member) bool {
-			answer := binary.BigEndian.Uint64(m.takeTouches(touchMessage(5, 7)))
-			if answer != 5 && answer != propose.UnheardTouches {
-				t.Fatalf("the answer is to message %d", answer)
-			}
-			return answer == 5
-		}
+		confirms := func(m *Member) bool { return bytes.Equal(m.takeTouches(alive.TouchesNow([]int64{7})), []byte{1}) }
 		if !confirms(m) {
 			t.Error("the leader does not confirm a touch")
 		}
@@ -155,8 +142,8 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 		}
 		f.cutOff(lead, true)
 		time.Sleep(m.contacts.Lease + 100*time.Millisecond)
-		if m.Role() != "leader" || m.Leader() != m.cfg.ID {
-			t.Fatalf("it is a %s, with leader %d: it must not have noticed yet that it lost the others", m.Role(), m.Leader())
+		if m.Role() != "leader" || m.leader.Get().ID != m.cfg.ID {
+			t.Fatalf("it is a %s, with leader %d: it must not have noticed yet that it lost the others", m.Role(), m.leader.Get().ID)
 		}
 		if confirms(m) {
 			t.Error("a leader that is cut off confirms a touch of another member")
@@ -168,8 +155,8 @@ func TestOnlySureLeaderConfirms(t *testing.T) {
 			t.Errorf("a leader that is cut off answers a client of its own: %v", <-touched)
 		}
 		close(over)
-		if m.Leader() != m.cfg.ID {
-			t.Fatalf("its leader is %d: it should have waited as the leader", m.Leader())
+		if m.leader.Get().ID != m.cfg.ID {
+			t.Fatalf("its leader is %d: it should have waited as the leader", m.leader.Get().ID)
 		}
 	})
 }
@@ -202,7 +189,7 @@ func TestTouchReportedAgain(t *testing.T) {
 		})
 		synctest.Wait()
 		members[next].pulse.stand()
-		until(t, "the new leader is sure", members[next].lease.surelyLeads)
+		until(t, "the new leader is sure", members[next].pulse.surelyLeads)
 		time.Sleep(100 * time.Millisecond)
 		heard, atFar := members[next].nowMs(), members[far].nowMs()
 		if !members[far].Touch(7, nil) {
@@ -211,11 +198,10 @@ func TestTouchReportedAgain(t *testing.T) {
 		until(t, "an answer of the old leader", func() bool {
 			return members[far].liveness.Safe(7, atFar, timeout.Milliseconds()) // confirmed since then
 		})
-		if id := members[far].Leader(); id != uint64(was+1) {
+		if id := members[far].leader.Get().ID; id != uint64(was+1) {
 			t.Fatalf("the far member already knows that %d leads", id)
 		}
-		due, _ := members[next].liveness.NextDeadline()
-		if due >= heard+timeout.Milliseconds() {
+		if due := members[next].liveness.Deadlines()[0].Deadline; due >= heard+timeout.Milliseconds() {
 			t.Fatal("the new leader has heard of the session already")
 		}
 

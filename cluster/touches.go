@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"bytes"
 	"encoding/binary"
 	"maps"
 	"math"
@@ -30,7 +29,7 @@ import (
 // Touch also waits for a moment for what this member has been told is committed, so that what the
 // client reads next shows it.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	if !m.liveness.Touch(id, m.lease.surelyLeads, over, m.Stop) {
+	if !m.liveness.Touch(id, m.pulse.surelyLeads, over, m.Stop) {
 		return false
 	}
 	m.engine.AwaitCommitted(over)
@@ -70,19 +69,14 @@ func (m *Member) sendTouches() {
 		heard recent                                             // touches that lead has received
 		lead  = m.leader.Get()                                   // the leader of the last report
 		last  = m.nowMs()                                        // when that was
-		count uint64                                             // of reports
 	)
 	for {
 		select {
 		case <-m.liveness.News:
 			select {
-			case <-time.After(pause - m.since(m.liveness.Collecting())):
+			case <-time.After(pause):
 			case <-m.liveness.Hurry:
-				select {
-				case <-time.After(timing.HurryGap - m.since(last)):
-				case <-m.Stop:
-					return
-				}
+				time.Sleep(timing.HurryGap - m.since(last))
 			case <-m.Stop:
 				return
 			}
@@ -95,14 +89,12 @@ func (m *Member) sendTouches() {
 			return
 		}
 		news, since := m.liveness.Take()
-		if !m.sayUnheard(since) {
-			return
-		}
+		m.service.setUnheard(since)
 		var unsure []int64
-		count++
-		if lead, unsure = m.tell(lead, count, &heard, news); lead.ID == 0 || !m.sayUnheard(allHeard) {
+		if lead, unsure = m.tell(lead, &heard, news); lead.ID == 0 {
 			return
 		}
+		m.service.setUnheard(allHeard)
 		last = m.nowMs()
 		m.liveness.Confirm(news, unsure)
 		heard.add(news, last, keep)
@@ -136,45 +128,30 @@ func (r *recent) with(newer map[int64]int64) map[int64]int64 {
 	return all
 }
 
-// sayUnheard tells service.run that the leader has not received the touches since
-// the given time, or with allHeard that it has received all. It returns false when
-// the member stops.
-func (m *Member) sayUnheard(since int64) bool {
-	select {
-	case m.service.unheard <- since:
-		return true
-	case <-m.Stop:
-		return false
-	}
-}
-
 // tell reports news to the leader, and heard too if the leader has changed since
 // last. It retries until a leader has received the report, and returns that leader,
 // which may be this member, and the sessions that it cannot vouch for. The leader's
 // id is 0 if the member stops first.
-func (m *Member) tell(last election.Leader, number uint64, heard *recent, news map[int64]int64) (election.Leader, []int64) {
+func (m *Member) tell(last election.Leader, heard *recent, news map[int64]int64) (election.Leader, []int64) {
 	for {
 		lead, touches := m.leader.Get(), news
 		if lead.Changed != last.Changed {
 			touches = heard.with(news)
 		}
-		var again <-chan time.Time
 		switch lead.ID {
 		case 0:
 		case m.cfg.ID:
-			if m.lease.surelyLeads() {
+			if m.pulse.surelyLeads() {
 				return lead, nil
 			}
-			again = time.After(timing.RetryAfter)
 		default:
-			if unsure, ok := m.tellLeader(lead, number, touches); ok {
+			if unsure, ok := m.tellLeader(lead, touches); ok {
 				return lead, unsure
 			}
-			again = time.After(timing.RetryAfter)
 		}
 		select {
 		case <-lead.Changed:
-		case <-again:
+		case <-time.After(timing.RetryAfter):
 		case <-m.Stop:
 			return election.Leader{}, nil
 		}
@@ -182,17 +159,15 @@ func (m *Member) tell(last election.Leader, number uint64, heard *recent, news m
 }
 
 // tellLeader sends touches to another member that leads. It returns the sessions
-// that the leader cannot vouch for, and whether the leader has received the touches. When it
-// is called again with the same report, the number is the same, so that an answer that is late,
-// as behind a long entry on a slow link, counts.
-func (m *Member) tellLeader(lead election.Leader, number uint64, touches map[int64]int64) (unsure []int64, ok bool) {
+// that the leader cannot vouch for, and whether the leader has received the touches.
+func (m *Member) tellLeader(lead election.Leader, touches map[int64]int64) (unsure []int64, ok bool) {
 	l, err := m.proposer.LinkTo(lead)
 	if err != nil {
 		return nil, false
 	}
 	defer l.Await()()
 	now := m.nowMs()
-	b := binary.BigEndian.AppendUint64(make([]byte, 0, 8+alive.TouchLen*len(touches)), number)
+	b := make([]byte, 0, alive.TouchLen*len(touches))
 	for id, at := range touches {
 		ago := now - at - 1 // both are rounded down
 		b = binary.BigEndian.AppendUint64(b, uint64(id))
@@ -201,45 +176,25 @@ func (m *Member) tellLeader(lead election.Leader, number uint64, touches map[int
 	if l.Send(propose.MsgTouched, b) != nil {
 		return nil, false
 	}
-	again := time.After(m.contacts.ElectionTimeout / 2)
-	for {
-		select {
-		case b := <-l.Heard:
-			switch binary.BigEndian.Uint64(b) {
-			case number:
-			case propose.UnheardTouches:
-				return nil, false
-			default:
-				continue
-			}
-			for b = b[8:]; len(b) >= 8; b = b[8:] {
-				unsure = append(unsure, int64(binary.BigEndian.Uint64(b)))
-			}
-			return unsure, true
-		case <-again:
-			return nil, false
-		case <-l.Gone:
-			return nil, false
-		case <-lead.Changed:
-			return nil, false
-		case <-m.Stop:
-			return nil, false
+	select {
+	case b := <-l.Heard:
+		for t := b[1:]; len(t) >= 8; t = t[8:] {
+			unsure = append(unsure, int64(binary.BigEndian.Uint64(t)))
 		}
+		return unsure, b[0] == 1
+	case <-l.Gone:
+		return nil, false
 	}
 }
 
 // takeTouches notes the touches in a message of another member and returns the
-// answer: the number of the message and the sessions that this member cannot vouch
-// for (see alive.Liveness.Hear), or propose.UnheardTouches. The touches are noted even if this
-// member does not lead yet, which is harmless: when it begins to lead, every session
-// gets its full timeout. The answer is nil if none is to be sent.
+// answer: 1 and the sessions that this member cannot vouch for (see alive.Liveness.Hear), or
+// 0 if it does not surely lead. The touches are noted even then, which is harmless: when it
+// begins to lead, every session gets its full timeout.
 func (m *Member) takeTouches(b []byte) []byte {
-	heard := m.liveness.Hear(b[8:], bytes.Clone(b[:8]))
-	if binary.BigEndian.Uint64(b) == propose.Unanswered {
-		return nil
-	}
-	if !m.lease.surelyLeads() {
-		return binary.BigEndian.AppendUint64(nil, propose.UnheardTouches)
+	heard := m.liveness.Hear(b, []byte{1})
+	if !m.pulse.surelyLeads() {
+		return []byte{0}
 	}
 	return heard
 }

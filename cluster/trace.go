@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
+	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 )
 
@@ -13,14 +14,11 @@ type Trace interface {
 	// Opened is called with the member's storage before anything is read from it. It may wrap the storage's parts, to
 	// see what is written.
 	Opened(*storage.Storage)
-	// Visible says that the entry at index is about to be applied here; entry is nil if it is a list of members.
-	Visible(index, term uint64, entry []byte)
-	// Restored says that the state is now that of a snapshot, which ends at index.
-	Restored(index uint64)
 	// Leads says that this member leads in term, has applied all entries of earlier terms, and is about to give all
 	// sessions their full timeouts.
 	Leads(term uint64)
 	alive.Trace
+	raftlog.Trace
 }
 
 // untraced is the Trace of a member that has none.

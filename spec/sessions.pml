@@ -97,7 +97,7 @@ hidden byte i, ok;              // only within a step, and no part of the state
 #define knows(m) (alive[applied[m]])
 #define owns(c) (knows(member[c]) && owner[applied[member[c]]] == c)
 #define serves(c) (owns(c) || NO_KILL) // server.observer.Changed ends a connection that has lost its session
-#define surely(m) (begun[m] && (fresh[m] > 0 || NO_LEASE)) // lease.surelyLeads
+#define surely(m) (begun[m] && (fresh[m] > 0 || NO_LEASE)) // pulse.surelyLeads
 #define raise(x, to) IF(x < to -> x = to)
 #define lower(x, to) IF(x > to -> x = to)
 #define older(x) IF(x < NEVER -> x++)
@@ -173,7 +173,7 @@ inline haunts() { // the write of a connection that is gone
 	ghost != NOBODY && length < LOG && leader != NOBODY -> write(ghost); ghost = NOBODY
 }
 
-// A sync asks a leader how long the log is (proposer.ask, readIndex.get). A majority agrees that it still leads.
+// A sync asks a leader how long the log is (proposer.ask, Proposer.ReadIndex). A majority agrees that it still leads.
 inline asks(m) {
 	request == SYNC && state == 2 && begun[m] && (begun[m] == term || NO_ROUND) ->
 	IF(!NO_HEARD_SYNC -> touch(m, 0));

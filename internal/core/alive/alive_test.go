@@ -1,7 +1,6 @@
 package alive
 
 import (
-	"encoding/binary"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -28,22 +27,22 @@ func TestTimeStoodStill(t *testing.T) {
 					l := NewLiveness(tick, 0, false, now, noTrace{})
 					time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
 					l.Add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
-					looked := now()
-					isLate := func(due int64) bool {
+					due := now()
+					wait := func() time.Duration { return time.Duration(due-now()) * time.Millisecond }
+					isLate := func() bool {
 						var late []*session.Session
-						late, _, looked = l.Late(due)
+						late, _, due = l.Look(due)
 						return len(late) > 0
 					}
 					// run does what lead does for some time, and reports whether the session is late.
 					run := func(d time.Duration) bool {
 						for end := time.Now().Add(d); ; {
-							due, wait := l.NextLook(looked)
-							if left := time.Until(end); wait > left {
+							if left := time.Until(end); wait() > left {
 								time.Sleep(left)
 								return false
 							}
-							time.Sleep(wait)
-							if isLate(due) {
+							time.Sleep(wait())
+							if isLate() {
 								return true
 							}
 						}
@@ -51,18 +50,10 @@ func TestTimeStoodStill(t *testing.T) {
 					if run(before) {
 						t.Fatal("the session is late before the pause")
 					}
-					if busy {
-						looked = now()
-						time.Sleep(pause)
-					}
-					due, wait := l.NextLook(looked)
-					if !busy {
-						time.Sleep(pause)
-					}
-					if busy || pause >= wait {
-						if isLate(due) {
-							t.Fatal("the session is late because of time in which nobody could be heard")
-						}
+					late := busy && isLate()
+					time.Sleep(pause)
+					if late || wait() <= 0 && isLate() {
+						t.Fatal("the session is late because of time in which nobody could be heard")
 					}
 					left := timeout - before - time.Millisecond
 					if pause <= unnoticed {
@@ -95,9 +86,9 @@ func TestPausesOfShortest(t *testing.T) {
 			l := NewLiveness(tick, 0, false, func() int64 { return now.Milliseconds() }, noTrace{})
 			l.Add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
 			now += x.timeout/3 - time.Millisecond
-			due, _ := l.NextLook(now.Milliseconds())
+			_, _, due := l.Look(now.Milliseconds())
 			now += pause
-			if late, _, _ := l.Late(due); len(late) > 0 {
+			if late, _, _ := l.Look(due); len(late) > 0 {
 				died = pause
 			}
 		}
@@ -173,29 +164,17 @@ func TestHear(t *testing.T) {
 	for id, timeout := range map[int64]int32{7: 3000, 8: 30_000} {
 		l.Add(&session.Session{ID: id, Timeout: timeout})
 	}
-	touch := func(ids ...int64) (b []byte) {
-		for _, id := range ids {
-			b = append(b, touchMessage(0, id)[8:]...)
-		}
-		return b
-	}
+	touch := func(ids ...int64) []byte { return TouchesNow(ids) }
 	if unsure := l.Hear(touch(7, 8, 9), nil); string(unsure) != string(touch(9)[:8]) {
 		t.Errorf("unsure of %x", unsure)
 	}
 	now = 10_000
-	if late, _, _ := l.Late(now); len(late) != 1 || late[0].ID != 7 {
+	if late, _, _ := l.Look(now); len(late) != 1 || late[0].ID != 7 {
 		t.Fatalf("late: %v", late)
 	}
 	if unsure := l.Hear(touch(7, 8), nil); string(unsure) != string(touch(7)[:8]) {
 		t.Errorf("unsure of %x", unsure)
 	}
-}
-
-// touchMessage is what a member sends the leader about one session.
-func touchMessage(number uint64, id int64) []byte {
-	b := binary.BigEndian.AppendUint64(nil, number)
-	b = binary.BigEndian.AppendUint64(b, uint64(id))
-	return binary.BigEndian.AppendUint32(b, 0)
 }
 
 type noTrace struct{}

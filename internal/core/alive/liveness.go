@@ -13,10 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// Liveness records when each session was last touched, that is, when a request of
-// its client last arrived, and so when it expires. Only the leader expires sessions;
-// every member of a cluster collects the touches of its clients for the leader.
-// Liveness has no goroutine. Its methods are safe for concurrent use.
+// Liveness records when each session was last touched, and so when it expires. Its methods are safe for concurrent use.
 //
 // Times are in ms of a monotonic clock.
 type Liveness struct {
@@ -98,13 +95,6 @@ func (l *Liveness) note(id, at int64) {
 		l.News.Raise()
 	}
 	l.touched[id] = at
-}
-
-// Collecting returns when the first of the touches to be reported was noted.
-func (l *Liveness) Collecting() int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.since
 }
 
 // Take removes and returns the touches to be reported, and when the first of them
@@ -202,6 +192,7 @@ func (l *Liveness) Restart(index uint64, sessions iter.Seq[*session.Session]) {
 		l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 		l.tracker.Add(s, l.now())
 	}
+	l.Sooner.Raise()
 }
 
 // Deadlines returns when sessions expire unless they are touched, the earliest first.
@@ -244,30 +235,14 @@ func (l *Liveness) watchful() int64 {
 	return timing.Watch(l.tick).Milliseconds()
 }
 
-// NextLook returns the time of the next check for late sessions, which is no later
-// than the next deadline, and the time until then. looked is when the last check was:
-// counting from there, instead of from now, reveals a pause since then too.
-func (l *Liveness) NextLook(looked int64) (due int64, wait time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	due, ok := l.tracker.Next()
-	if !ok {
-		due = l.now() + time.Hour.Milliseconds()
-	} else {
-		due = min(due, looked+l.watchful())
-	}
-	l.due = due
-	return due, time.Duration(due-l.now()) * time.Millisecond
-}
-
-// Late returns the sessions that have timed out, the tracker that found them, and
-// the time of this check. due is when the check was planned.
-func (l *Liveness) Late(due int64) (late []*session.Session, tracker *session.Tracker, looked int64) {
+// Look returns the sessions that have timed out, the tracker that found them, and the time of the next look, which is no later
+// than the next deadline. due is when this look was planned.
+func (l *Liveness) Look(due int64) (late []*session.Session, tracker *session.Tracker, next int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
 	if stood := now - due; stood > l.watchful() {
-		// This process was paused, perhaps since the last check. What clients sent
+		// This process was paused, perhaps since the last look. What clients sent
 		// meanwhile is still unread in its sockets, so that time must not count.
 		l.tracker.Extend(stood + l.watchful())
 	}
@@ -275,23 +250,26 @@ func (l *Liveness) Late(due int64) (late []*session.Session, tracker *session.Tr
 	for _, s := range late {
 		l.trace.Session(Late, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	}
-	return late, l.tracker, now
+	// Counting from now, instead of from when the caller is done with those, reveals a pause until then too.
+	l.due = now + l.watchful()
+	if first, ok := l.tracker.Next(); ok {
+		l.due = min(first, l.due)
+	} else {
+		l.due = now + time.Hour.Milliseconds()
+	}
+	return late, l.tracker, l.due
 }
 
-// Spare lets a session that tracker found late be touched again. tracker may have
-// been replaced meanwhile.
-func (l *Liveness) Spare(tracker *session.Tracker, s *session.Session) {
+// Retry lets a session that tracker found late be found late again. If spare is true, it may be touched until then. tracker may
+// have been replaced meanwhile.
+func (l *Liveness) Retry(tracker *session.Tracker, s *session.Session, spare bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	tracker.Spare(s, l.now())
-	l.Sooner.Raise()
-}
-
-// Retry lets a session that tracker found late be found late again.
-func (l *Liveness) Retry(tracker *session.Tracker, s *session.Session) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	tracker.Retry(s, l.now())
+	if spare {
+		tracker.Spare(s, l.now())
+	} else {
+		tracker.Retry(s, l.now())
+	}
 	l.Sooner.Raise()
 }
 
@@ -302,13 +280,6 @@ func (l *Liveness) Safe(id, at, slack int64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.tracker.Safe(id, at, slack)
-}
-
-// NextDeadline returns the earliest deadline of a session.
-func (l *Liveness) NextDeadline() (at int64, ok bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.tracker.Next()
 }
 
 // LateAt returns the sessions that will be late at a time if they are not touched, which counts as having found them, and the tracker.

@@ -42,6 +42,44 @@ type batcher struct {
 	closed  bool
 }
 
+// add adds a command to the next entry. It blocks while the share of its kind is full, and returns false if it is not added, since
+// over is closed or the member has stopped.
+func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for {
+		select {
+		case <-over:
+			return false
+		default:
+		}
+		if b.closed {
+			return false
+		}
+		if !b.shares[kind].full() {
+			break
+		}
+		room := b.room.Wait()
+		b.mu.Unlock()
+		select {
+		case <-room:
+		case <-over:
+		}
+		b.mu.Lock()
+	}
+	if b.entry == nil {
+		b.entry = fsm.BeginEntry(make([]byte, 0, 512))
+		b.wake.Raise()
+	}
+	before := len(b.entry)
+	b.entry = fsm.AppendCommand(b.entry, c)
+	b.shares[kind].commands++
+	b.shares[kind].bytes += len(b.entry) - before
+	b.waiters = append(b.waiters, w)
+	b.writes = b.writes || !c.ReadOnly()
+	return true
+}
+
 // take returns the commands collected so far, and whether they have to be in the log,
 // and starts a new entry.
 func (b *batcher) take() (entry []byte, waiters []fsm.Waiter, writes bool) {
@@ -68,7 +106,7 @@ func (b *batcher) lose() {
 	b.clear()
 }
 
-// close reports as lost all commands collected so far and any proposed later.
+// close has commands reported as lost: all collected so far, and any proposed later.
 func (b *batcher) close() {
 	b.mu.Lock()
 	b.closed = true
@@ -102,7 +140,7 @@ func (p *pending) end() []fsm.Waiter {
 	return left
 }
 
-// over marks the entry, if there is one, as finished. The caller holds mu.
+// over marks the entry, if there is one, as finished or given up. The caller holds mu.
 func (p *pending) over() {
 	if p.number != 0 {
 		p.number = 0
@@ -110,27 +148,33 @@ func (p *pending) over() {
 	}
 }
 
-// restored gives the entry up after a snapshot was restored: the snapshot may
-// include the entry, which is then never applied here.
-func (p *pending) restored() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.over()
+// Restored is called when the state was replaced by that of a snapshot. It gives up the entry that waits: the snapshot may
+// include it, and then it is never applied here.
+func (p *Proposer) Restored() {
+	p.pending.mu.Lock()
+	defer p.pending.mu.Unlock()
+	p.pending.over()
 }
 
-func (p *pending) complete(number uint64, i int) fsm.Waiter {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.number != number {
+// Complete implements [fsm.Completer]: it returns the waiter of the i-th command of
+// an entry. Entries of an earlier run have other numbers, so they find no waiter.
+func (p *Proposer) Complete(e *fsm.Envelope, i int) fsm.Waiter {
+	if e.Origin != p.ID {
+		return nil
+	}
+	x := &p.pending
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.number != e.Batch {
 		return nil
 	}
 	if i < 0 { // skipped without being applied: its number is too low
-		p.over()
+		x.over()
 		return nil
 	}
-	w := p.waiters[i]
-	if p.next = i + 1; p.next == len(p.waiters) {
-		p.over()
+	w := x.waiters[i]
+	if x.next = i + 1; x.next == len(x.waiters) {
+		x.over()
 	}
 	return w
 }
@@ -179,3 +223,10 @@ type Result chan error
 func (r Result) Done(*fsm.View, *fsm.Result) { r <- nil }
 
 func (r Result) Lost() { r <- lifecycle.ErrClosed }
+
+// Outcome is an [fsm.Waiter] that is called with the result of a command, or with nil if the command is lost.
+type Outcome func(*fsm.Result)
+
+func (o Outcome) Done(_ *fsm.View, r *fsm.Result) { o(r) }
+
+func (o Outcome) Lost() { o(nil) }

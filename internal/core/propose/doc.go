@@ -6,13 +6,13 @@
 // leader, over a [Link], and learns of success by applying them. Every command gets exactly one answer: Done once it is applied
 // here, or Lost if its outcome is unknown. After a Lost, no later command of the same caller is applied.
 //
-// A [ReadIndex] answers, on the leader, how far the log must be applied for a read that misses nothing (section 6.4 of Raft's
+// [Proposer.ReadIndex] says, on the leader, how far the log must be applied for a read that misses nothing (section 6.4 of Raft's
 // thesis).
 //
 // # Goroutines, waiting and locks
 //
 // Whoever starts the member runs [Proposer.Run]. While this member leads, a goroutine waits for the engine's answer to each
-// entry, which may be given up before. A Link has a reader and a watch, which close it when the leader has been silent for an
+// entry, which may be given up before. A Link has a reader and a watch, which close it when the leader changes, or has been silent for an
 // election timeout.
 //
 // What waits for a leader waits until that changes, or until it is given up (election.KnownLeader.Suspend): a leader without a

@@ -4,9 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"math"
 	"net"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -21,128 +19,125 @@ import (
 const (
 	MsgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
 	MsgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
-	MsgTouched = 'T' // to the leader: a number, or Unanswered, and sessions that were touched
-	MsgHeard   = 'H' // from the leader: the answer to MsgTouched; see takeTouches
-	MsgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, and the newest term that it knows
-	MsgIndex   = 'I' // from the leader: the answer to MsgAsk: its number, and an index (see ReadIndex.Get) or 0
+	MsgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, the newest term that it knows, and touches
+	MsgAnswer  = 'A' // from the leader: the answer to MsgAsk, or that it refuses an entry; see Answer
+	MsgTouched = 'T' // to the leader: sessions that were touched
+	MsgHeard   = 'H' // from the leader: the answer to MsgTouched, see takeTouches
 	MsgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
-	MsgRefused = 'N' // from the leader: the entry with this number is not, or may not be, in the log
 
 	maxPart = 64 << 10 // bytes of a longer entry in one message, so that other messages go between
 )
 
-const (
-	// UnheardTouches is the answer to a message of touches from a member that does not
-	// surely lead.
-	UnheardTouches = 0
-	// Unanswered is the number of a message of touches that is not answered: see Proposer.ask.
-	Unanswered = math.MaxUint64
-)
-
-// AskLen is the length of a MsgAsk.
+// AskLen is the length of a MsgAsk without touches.
 const AskLen = 3 * 8
+
+// Answer encodes a MsgAnswer: the number of a question, and the index that Proposer.ReadIndex returned; or the number of an entry
+// that is not, or may not be, in the log, and 0.
+func Answer(number, index uint64) []byte {
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, number), index)
+}
 
 // Link is a connection to the leader, over which this member sends entries, touches and
 // questions. The leader answers touches, questions, and entries that it refuses; an
-// entry's success is learned when it is applied here. It serves one election.Leader.
+// entry's success is learned when it is applied here. It serves one election.Leader, and is closed when that changes.
 type Link struct {
 	changed <-chan struct{} // of the election.Leader
 	c       net.Conn
 
 	turn    wake.Turn     // held while writing a message
-	refused chan uint64   // numbers of refused entries
-	Heard   chan []byte   // answers to messages of touches
+	answers chan []byte   // to entries and questions
 	asked   uint64        // number of the last question; only Proposer.Run uses it
-	indexes chan []byte   // answers to questions
+	Heard   chan []byte   // answers to messages of touches
 	Gone    chan struct{} // closed when the connection is
 
 	waits atomic.Int32 // how many wait for an answer; see watch
 	came  atomic.Bool  // something has come since watch last looked
 }
 
-// leaderLink holds the current link to the leader. Proposer.Run and sendTouches share it. Its
-// goroutines are those of the link.
-type leaderLink struct {
-	peers   *peer.Port
-	wg      *sync.WaitGroup // of its goroutines
-	silence time.Duration   // the election timeout
-	gaps    *atomic.Int64   // election.Contacts.Gaps
-
-	turn wake.Turn // guards link, also while connecting
-	link *Link     // nil if there is none
-}
-
-func newLeaderLink(peers *peer.Port, wg *sync.WaitGroup, c *election.Contacts) leaderLink {
-	return leaderLink{peers: peers, wg: wg, silence: c.ElectionTimeout, gaps: &c.Gaps, turn: wake.NewTurn()}
-}
-
-// to returns a connection to the leader: the existing one if it still works,
-// otherwise a new one. It gives up when the leader changes.
-func (k *leaderLink) to(lead election.Leader) (*Link, error) {
-	k.turn.Take()
-	defer k.turn.Give()
+// LinkTo returns a connection to the leader: the existing one if it still works,
+// otherwise a new one. It gives up when the leader changes. Proposer.Run and sendTouches share it.
+func (p *Proposer) LinkTo(lead election.Leader) (*Link, error) {
+	p.linking.Take()
+	defer p.linking.Give()
 	select {
 	case <-lead.Changed:
 		return nil, engine.ErrNotLeader
 	default:
 	}
-	if l := k.link; l != nil {
+	if l := p.link; l != nil && l.changed == lead.Changed {
 		select {
 		case <-l.Gone:
 		default:
-			if l.changed == lead.Changed {
-				return l, nil
-			}
-			// Even if it leads to the same member, that was lost meanwhile, and the
-			// connection perhaps too.
-			l.c.Close()
+			return l, nil
 		}
-		k.link = nil
 	}
-	ctx, cancel := context.WithCancel(k.peers.Ctx)
+	ctx, cancel := context.WithCancel(p.Port.Ctx)
 	defer cancel()
-	k.wg.Go(func() {
+	p.Running.Go(func() {
 		select {
 		case <-lead.Changed:
 			cancel()
 		case <-ctx.Done():
 		}
 	})
-	c, err := k.peers.DialTwice(ctx, lead.Addr, peer.KindForward, lead.ID, k.silence)
+	silence := p.Contacts.ElectionTimeout
+	c, err := p.Port.DialTwice(ctx, lead.Addr, peer.KindForward, lead.ID, silence)
 	if err != nil {
 		return nil, err
 	}
-	c = peer.TimeoutConn{Conn: c, ReadTimeout: 0, WriteTimeout: k.silence}
-	l := &Link{changed: lead.Changed, c: c, turn: wake.NewTurn(), refused: make(chan uint64, 16), Heard: make(chan []byte, 16), indexes: make(chan []byte, 16), Gone: make(chan struct{})}
-	k.link = l
-	k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })
-	k.wg.Go(func() {
-		defer close(l.Gone)
-		defer c.Close()
-		for r := bufio.NewReader(c); ; {
-			kind, b, err := peer.ReadMessage(r)
-			if err != nil || len(b) < 8 && kind != MsgAlive {
-				return
-			}
-			l.came.Store(true)
-			// If a channel is full, its answers are to messages that were given up.
-			switch kind {
-			case MsgRefused:
-				wake.Offer(l.refused, binary.BigEndian.Uint64(b))
-			case MsgHeard:
-				wake.Offer(l.Heard, b)
-			case MsgIndex:
-				wake.Offer(l.indexes, b)
-			case MsgAlive:
-			default:
-				return
-			}
-		}
-	})
+	l := &Link{
+		changed: lead.Changed, c: peer.TimeoutConn{Conn: c, WriteTimeout: silence}, turn: wake.NewTurn(),
+		answers: make(chan []byte, 16), Heard: make(chan []byte, 16), Gone: make(chan struct{}),
+	}
+	p.link = l
+	p.Running.Go(func() { l.watch(silence/timing.LooksPerTimeout, &p.Contacts.Gaps) })
+	p.Running.Go(l.read)
 	return l, nil
 }
 
-// watch closes the link when it does not work, although the leader is the same: when
+// read takes what the leader answers, until the link is closed.
+func (l *Link) read() {
+	defer close(l.Gone)
+	defer l.Close()
+	for r := bufio.NewReader(l.c); ; {
+		kind, b, err := peer.ReadMessage(r)
+		if err != nil {
+			return
+		}
+		l.came.Store(true)
+		// If a channel is full, its answers are to messages that were given up.
+		switch {
+		case kind == MsgAnswer && len(b) == 16:
+			wake.Offer(l.answers, b)
+		case kind == MsgHeard && len(b) > 0:
+			wake.Offer(l.Heard, b)
+		case kind == MsgAlive:
+		default:
+			return
+		}
+	}
+}
+
+// answer waits for the leader's answer to an entry or question, and returns the index in it. It returns 0 if the link or one of the
+// channels is closed.
+func (l *Link) answer(number uint64, suspended, done <-chan struct{}) (index uint64) {
+	for {
+		select {
+		case b := <-l.answers:
+			if binary.BigEndian.Uint64(b) == number {
+				return binary.BigEndian.Uint64(b[8:])
+			}
+		case <-l.Gone:
+			return 0
+		case <-suspended:
+			return 0
+		case <-done:
+			return 0
+		}
+	}
+}
+
+// watch closes the link when the leader changes. It does so too when the link does not work, although the leader is the same: when
 // something waits for the leader, and it has been silent over the link for the election
 // timeout. It may have no answer to give yet, so it is asked whether it is alive. every is a
 // quarter of the timeout. Time in which this process is paused does not count.
@@ -154,6 +149,9 @@ func (l *Link) watch(every time.Duration, gaps *atomic.Int64) {
 	for asked, quiet := false, 0; ; {
 		select {
 		case <-time.After(every):
+		case <-l.changed:
+			l.Close()
+			return
 		case <-l.Gone:
 			return
 		}
@@ -164,7 +162,7 @@ func (l *Link) watch(every time.Duration, gaps *atomic.Int64) {
 			quiet++
 		}
 		if quiet == timing.LooksPerTimeout || quiet > 0 && gaps.Load() != before {
-			l.c.Close()
+			l.Close()
 			return
 		}
 		if asked = asked || l.waits.Load() > 0; asked {
@@ -184,7 +182,7 @@ func (l *Link) Send(kind byte, payload []byte) error {
 	defer l.turn.Give()
 	err := peer.WriteMessage(l.c, kind, payload)
 	if err != nil {
-		l.c.Close()
+		l.Close()
 	}
 	return err
 }

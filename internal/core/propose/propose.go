@@ -1,6 +1,7 @@
 package propose
 
 import (
+	"bytes"
 	"encoding/binary"
 	"runtime"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// Parts are what a [Proposer] and a [ReadIndex] work with.
+// Parts are what a [Proposer] works with.
 type Parts struct {
 	*lifecycle.Lifecycle
 	ID        uint64
@@ -34,27 +35,29 @@ type Parts struct {
 // leader. Its methods are safe for concurrent use.
 type Proposer struct {
 	*Parts
-	index *ReadIndex
-	room  func() <-chan struct{} // in the log; see engine.Engine.Full
-
 	batcher batcher
 	pending pending
-	link    leaderLink // carries entries while another member leads
 	Sizes   Sizes
+
+	linking wake.Turn // guards link, also while connecting
+	link    *Link     // the newest one; nil if there was none
 }
 
-// New returns a Proposer, which Run must serve, and the ReadIndex of this member. room is engine.Engine.Full.
-func New(parts *Parts, room func() <-chan struct{}) (*Proposer, *ReadIndex) {
-	index := &ReadIndex{parts}
-	p := &Proposer{Parts: parts, index: index, room: room, link: newLeaderLink(parts.Port, &parts.Running, parts.Contacts)}
-	p.batcher.wake = wake.NewSignal()
+// New returns a Proposer, which Run must serve.
+func New(parts *Parts) *Proposer {
+	p := &Proposer{Parts: parts, batcher: batcher{wake: wake.NewSignal()}, linking: wake.NewTurn()}
 	p.Sizes.Reset()
-	return p, index
+	return p
 }
 
 // Propose queues a command for the log, after all that the same caller proposed
 // before, and reports its outcome to w. It blocks while the next entry is full, or the log is too long
 // for another one, until over is closed. It does not retain c.
+//
+// Once over is closed, commands are reported as lost and not proposed; over may be
+// nil. A caller whose [fsm.Waiter.Lost] closes over may propose many commands
+// without waiting for each: they are applied in order, and none is applied after one
+// that was lost. Lost must not call Propose.
 func (p *Proposer) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	if !c.ReadOnly() && !p.awaitRoom(over) {
 		w.Lost()
@@ -63,17 +66,36 @@ func (p *Proposer) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	p.add(c, w, over, ofClients)
 }
 
+// Await is Propose for a caller that waits for the outcome, until over is closed. After an error the command may be applied
+// or not.
+func (p *Proposer) Await(c *fsm.Command, over <-chan struct{}) error {
+	done := make(Result, 1)
+	p.Propose(c, done, over)
+	select {
+	case err := <-done:
+		return err
+	case <-over:
+		return lifecycle.ErrClosed
+	}
+}
+
 // Do is Propose for what the leader does by itself. It waits neither for room in the log, as long as a
 // snapshot may take, nor for clients: a leader that cannot do its duties is not replaced for that.
 func (p *Proposer) Do(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 	p.add(c, w, over, ofLeader)
 }
 
+func (p *Proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) {
+	if !p.batcher.add(c, w, over, kind) {
+		w.Lost()
+	}
+}
+
 // awaitRoom waits while the log is too long for another entry of clients. It returns false if it gives up.
 func (p *Proposer) awaitRoom(over <-chan struct{}) bool {
 	suspended := p.Leader.Get().Suspended
 	for {
-		room := p.room()
+		room := p.Engine.Full()
 		if room == nil {
 			return true
 		}
@@ -86,49 +108,6 @@ func (p *Proposer) awaitRoom(over <-chan struct{}) bool {
 		case <-p.Stop:
 			return false
 		}
-	}
-}
-
-// add adds a command to the next entry. It blocks while the share of its kind is full.
-func (p *Proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) {
-	b := &p.batcher
-	b.mu.Lock()
-	for !b.closed && b.shares[kind].full() {
-		room := b.room.Wait()
-		b.mu.Unlock()
-		select {
-		case <-room:
-		case <-over:
-			w.Lost()
-			return
-		}
-		b.mu.Lock()
-	}
-	select {
-	case <-over:
-		b.mu.Unlock()
-		w.Lost()
-		return
-	default:
-	}
-	if b.closed {
-		b.mu.Unlock()
-		w.Lost()
-		return
-	}
-	if b.entry == nil {
-		b.entry = fsm.BeginEntry(make([]byte, 0, 512))
-	}
-	before := len(b.entry)
-	b.entry = fsm.AppendCommand(b.entry, c)
-	b.shares[kind].commands++
-	b.shares[kind].bytes += len(b.entry) - before
-	b.waiters = append(b.waiters, w)
-	b.writes = b.writes || !c.ReadOnly()
-	first := len(b.waiters) == 1
-	b.mu.Unlock()
-	if first {
-		b.wake.Raise()
 	}
 }
 
@@ -180,45 +159,41 @@ func (p *Proposer) Run() {
 	}
 }
 
-// Complete implements [fsm.Completer]: it returns the waiter of the i-th command of
-// an entry. Entries of an earlier run have other numbers, so they find no waiter.
-func (p *Proposer) Complete(e *fsm.Envelope, i int) fsm.Waiter {
-	if e.Origin != p.ID {
-		return nil
-	}
-	return p.pending.complete(e.Batch, i)
-}
-
 // deliver gets an entry into the log: through the engine if this member leads, otherwise
 // by sending it to the leader. It retries, with new leaders too, until the entry is
 // applied here, which closes done. Retrying is safe since an entry is never applied
 // twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
 func (p *Proposer) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
-	for tries, first := 1, true; ; tries, first = tries+1, false {
+	p.retry(suspended, done, func(lead election.Leader) bool {
+		if lead.ID != p.ID {
+			p.forward(lead, number, entry, suspended, done)
+			return false
+		}
+		fsm.Stamp(entry, p.TimeOfDay())
+		p.Sizes.Proposed(len(entry))
+		if p.apply(entry, suspended) {
+			return true // applied or skipped; or not understood, then its waiters are lost
+		}
+		entry = bytes.Clone(entry) // the engine may still hold the slice
+		return false
+	})
+}
+
+// retry calls do with the leader, again with pauses and with new leaders, until do returns true, or suspended or done is closed. It
+// returns whether do has returned true.
+func (p *Proposer) retry(suspended, done <-chan struct{}, do func(lead election.Leader) bool) bool {
+	for tries := 1; ; tries++ {
 		lead := p.Leader.Get()
-		switch {
-		case lead.ID == p.ID:
-			mine := entry
-			if !first { // the engine may still hold the slice of the previous attempt
-				mine = append([]byte(nil), entry...)
-			}
-			fsm.Stamp(mine, p.TimeOfDay())
-			p.Sizes.Proposed(len(mine))
-			if p.apply(mine, suspended) {
-				return // applied or skipped; or not understood, then its waiters are lost
-			}
-		case lead.ID != 0:
-			if p.forward(lead, number, entry, suspended, done) {
-				return
-			}
+		if lead.ID != 0 && do(lead) {
+			return true
 		}
 		select {
 		case <-done:
-			return
+			return false
 		case <-suspended:
-			return
+			return false
 		case <-p.Stop:
-			return
+			return false
 		case <-lead.Changed:
 			tries = 0
 		case <-time.After(timing.RetryBackoff(tries)):
@@ -242,107 +217,56 @@ func (p *Proposer) apply(entry []byte, suspended <-chan struct{}) bool {
 	}
 }
 
-// forward sends an entry to the leader and waits until it is applied here. It returns
-// false if the caller must retry.
-func (p *Proposer) forward(lead election.Leader, number uint64, entry []byte, suspended, done <-chan struct{}) bool {
-	l, err := p.link.to(lead)
+// forward sends an entry to the leader and waits until it is applied here. It gives up if the caller must retry.
+func (p *Proposer) forward(lead election.Leader, number uint64, entry []byte, suspended, done <-chan struct{}) {
+	l, err := p.LinkTo(lead)
 	if err != nil {
-		return false
+		return
 	}
 	defer l.Await()()
-	if l.sendEntry(entry) != nil {
-		return false
-	}
-	for {
-		select {
-		case <-done:
-			return true
-		case n := <-l.refused:
-			if n == number {
-				return false
-			}
-		case <-l.Gone:
-			return false
-		case <-lead.Changed:
-			return false
-		case <-suspended:
-			return false
-		case <-p.Stop:
-			return false
-		}
+	if l.sendEntry(entry) == nil {
+		l.answer(number, suspended, done)
 	}
 }
 
 // read answers read-only commands, all of which have arrived by now. It asks again until
 // it has an answer of a leader, and gives up when suspended is closed.
 func (p *Proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan struct{}) bool {
-	for tries := 1; ; tries++ {
-		lead := p.Leader.Get()
+	return p.retry(suspended, nil, func(lead election.Leader) bool {
 		var index uint64
-		ok := false
-		switch lead.ID {
-		case 0:
-		case p.ID:
-			index, ok = p.index.Get(0, suspended)
-		default:
-			index, ok = p.ask(lead, fsm.Sessions(entry), suspended)
+		if lead.ID == p.ID {
+			index = p.ReadIndex(0, 0, suspended)
+		} else {
+			index = p.ask(lead, fsm.Sessions(entry), suspended)
 		}
-		if ok && p.awaitApplied(index, suspended) {
+		answers := index != 0 && p.awaitApplied(index, suspended)
+		if answers {
 			p.Replica.Answer(entry, waiters)
-			return true
 		}
-		select {
-		case <-suspended:
-			return false
-		case <-p.Stop:
-			return false
-		case <-lead.Changed:
-			tries = 0
-		case <-time.After(timing.RetryBackoff(tries)):
-		}
-	}
+		return answers
+	})
 }
 
-// ask asks another member, which leads, for the index that its ReadIndex.Get returns, after it
-// has told it that the given sessions are alive (see Touch). It returns false if the caller
+// ask asks another member, which leads, for the index that its ReadIndex returns, and
+// tells it that the given sessions are alive (see Touch). It returns 0 if the caller
 // must retry. It does not wait until the leader vouches for the sessions. The leader may have
 // found one late, but when Touch let the sync pass, the session had two thirds of its timeout
 // left, after which the client does not trust this answer any more. Or the leader does not
 // know the session yet, and then its whole timeout begins later.
-func (p *Proposer) ask(lead election.Leader, sessions []int64, suspended <-chan struct{}) (uint64, bool) {
-	l, err := p.link.to(lead)
+func (p *Proposer) ask(lead election.Leader, sessions []int64, suspended <-chan struct{}) (index uint64) {
+	l, err := p.LinkTo(lead)
 	if err != nil {
-		return 0, false
+		return 0
 	}
 	defer l.Await()()
-	if len(sessions) > 0 && l.Send(MsgTouched, append(binary.BigEndian.AppendUint64(nil, Unanswered), alive.TouchesNow(sessions)...)) != nil {
-		return 0, false
-	}
 	l.asked++
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, AskLen), l.asked)
 	b = binary.BigEndian.AppendUint64(b, p.ID)
 	b = binary.BigEndian.AppendUint64(b, p.Engine.NewestTerm())
-	if l.Send(MsgAsk, b) != nil {
-		return 0, false
+	if l.Send(MsgAsk, append(b, alive.TouchesNow(sessions)...)) != nil {
+		return 0
 	}
-	for {
-		select {
-		case b := <-l.indexes:
-			if len(b) != 16 || binary.BigEndian.Uint64(b) != l.asked {
-				continue
-			}
-			index := binary.BigEndian.Uint64(b[8:])
-			return index, index != 0
-		case <-l.Gone:
-			return 0, false
-		case <-lead.Changed:
-			return 0, false
-		case <-suspended:
-			return 0, false
-		case <-p.Stop:
-			return 0, false
-		}
-	}
+	return l.answer(l.asked, suspended, nil)
 }
 
 // awaitApplied waits until the entry at index is applied here. It returns false if it
@@ -362,17 +286,3 @@ func (p *Proposer) awaitApplied(index uint64, suspended <-chan struct{}) bool {
 		}
 	}
 }
-
-// Restored is called when the state was replaced by that of a snapshot: whether what waits is in it is not known.
-func (p *Proposer) Restored() { p.pending.restored() }
-
-// Number returns the number of the entry that was proposed last. For tests.
-func (p *Proposer) Number() uint64 {
-	p.pending.mu.Lock()
-	defer p.pending.mu.Unlock()
-	return p.pending.number
-}
-
-// LinkTo returns a connection to the leader: the existing one if it still works,
-// otherwise a new one. It gives up when the leader changes.
-func (p *Proposer) LinkTo(lead election.Leader) (*Link, error) { return p.link.to(lead) }

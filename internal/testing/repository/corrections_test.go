@@ -32,7 +32,7 @@ var corrections = []putBack{
 		{"internal/core/raftlog/asynclog.go", "err != raft.ErrLogNotFound ||", "true ||"},
 	}, []finding{{"cluster", "TestFirstLeaderOfRestored", "the members' logs end with"}}},
 	{"end of the wait for a return", []edit{
-		{"cluster/pulse.go", "\t\tb.led = term\n\t\tb.engine.HasReturned(b.to.ID)\n", "\t\tb.led = term\n"},
+		{"cluster/pulse.go", "\t\t\tb.led = term\n\t\t\tb.engine.HasReturned(b.to.ID)\n", "\t\t\tb.led = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
 	{"empty messages", []edit{
 		{"internal/core/engine/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
@@ -85,7 +85,7 @@ var corrections = []putBack{
 		{"internal/core/election/contacts.go", "if leads && own.Begun {", "if leads {"},
 	}, []finding{{"cluster", "TestOldReadsOfNewLeader", "serves a read"}}},
 	{"a term that nobody begins", []edit{
-		{"cluster/pulse.go", "\t\tcase v.Deposed:\n", "\t\tcase v.Deposed && false:\n"},
+		{"cluster/pulse.go", "v.NoMajority || v.Deposed:", "v.NoMajority:"},
 	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
 	{"the vote of a member that was dropped", []edit{
 		{"cluster/pulse.go", "own.Dropped = p.engine.LosesVote()", "own.Dropped = p.replica.Votes(p.id)"},
@@ -125,7 +125,7 @@ var corrections = []putBack{
 		{"internal/core/election/contacts.go", "s.Candidate = s.Candidate && c.heard.Term < s.Term", "_ = s.Candidate"},
 	}, []finding{{"cluster", "TestCandidateFollows", "Raft has it as a Candidate"}}},
 	{"lease", []edit{
-		{"cluster/lease.go", "return l.since(l.start.Load()) <= l.contacts.Lease", "return true"},
+		{"cluster/pulse.go", "return p.since(p.leaseStart.Load()) <= p.contacts.Lease", "return true"},
 	}, []finding{{"internal/testing/whole", "TestClusterStuckLeader", "its client was answered for"}, {"cluster", "TestOnlySureLeaderConfirms", "FAIL"}}},
 	{"stuck disk", []edit{
 		{"internal/core/election/contacts.go", "return c.heard.Stalled >= c.ElectionTimeout }", "return false }"},

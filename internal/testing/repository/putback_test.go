@@ -42,10 +42,10 @@ var putBacks = []putBack{
 		{"internal/core/propose/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
 	}, []finding{{"cluster", "TestReadOnReplacedLeader", "FAIL"}, {"cluster", "TestReadWithoutMajority", "FAIL"}}},
 	{"a sync is answered before its member has applied what was committed", []edit{
-		{"internal/core/propose/propose.go", "if ok && p.awaitApplied(index, suspended) {", "if ok && index > 0 {"},
+		{"internal/core/propose/propose.go", "index != 0 && p.awaitApplied(index, suspended)", "index != 0"},
 	}, []finding{{"cluster", "TestReadAsksLeader", "FAIL"}}},
 	{"a new leader answers a sync before an entry of its term is committed", []edit{
-		{"internal/core/propose/readindex.go", "if !leads || r.Leader.Begun.Load() != term {", "if !leads {"},
+		{"internal/core/propose/readindex.go", "if !leads || p.Leader.Begun.Load() != term || newest > term {", "if !leads || newest > term {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"a leader that has lost the majority, or heard of a later term, still says that it leads", []edit{
 		{"cluster/pulse.go", " && knowsCommitted && !b.verdict.Load().NoMajority", " && (knowsCommitted || true)"},

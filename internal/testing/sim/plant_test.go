@@ -84,7 +84,7 @@ var plants = []plant{
 		{"znode/tree.go", "return nowMs-n.mtime > n.more.owner", "return nowMs-n.mtime > n.more.owner*2/3"},
 	}, []string{"clocks"}},
 	{"an entry keeps the time of the member that forwarded it", []edit{
-		{"cluster/forward.go", "		fsm.Stamp(b.entry, f.timeOfDay())\n", ""},
+		{"cluster/forward.go", "	fsm.Stamp(entry, f.timeOfDay())\n", ""},
 	}, []string{"clocks"}},
 	{"a connection that ends skips a request that it has read", []edit{
 		{"internal/core/server/pipeline.go", "\t\treturn c.write(q) && q.op.Code", "\t\tc.write(q)\n\t\treturn q.op.Code"},
@@ -110,10 +110,10 @@ var plants = []plant{
 		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.ElectionTimeout,", "giveUp: countdown{length: 20 * p.contacts.ElectionTimeout,"},
 		{"cluster/serving.go", "case seen.NoMajority:", "case false:"},
 		{"cluster/serving.go", "s.late.start(s.since(max(since, s.began)))", "_ = since"},
-		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
+		{"cluster/serving.go", "case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader continues to serve", []edit{
-		{"cluster/serving.go", "case s.serving && s.clustered && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
+		{"cluster/serving.go", "case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a multi that fails leaves data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.Lookup(path).version != u.node.version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
@@ -179,7 +179,7 @@ var plants = []plant{
 		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
-		{"internal/core/propose/link.go", "k.wg.Go(func() { l.watch(k.silence/timing.LooksPerTimeout, k.gaps) })", "_ = l.watch"},
+		{"internal/core/propose/link.go", "if quiet == timing.LooksPerTimeout || quiet > 0 && gaps.Load() != before {", "if quiet < 0 && gaps.Load() != before {"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
 		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
