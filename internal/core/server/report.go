@@ -221,7 +221,7 @@ func oldest(all []*conn, most int, find []string) []*conn {
 		c.s.mu.Unlock()
 		x.Addr = c.shown()
 		switch {
-		case len(matching) < most && x.MatchesAny(find):
+		case len(matching) < most && slices.ContainsFunc(find, x.Matches):
 			matching = append(matching, c)
 		case len(others) < most:
 			others = append(others, c)
@@ -236,15 +236,11 @@ func byNumber(a, b *conn) int { return int(int64(a.number - b.number)) }
 
 // client is report in short.
 func (c *conn) client() report.Client {
-	x := report.Client{Number: c.number, Addr: c.shown(), Age: time.Since(c.since), Requests: c.stats.received.Load()}
-	c.s.mu.Lock()
-	x.Session, x.Timeout = c.session, time.Duration(c.timeout)*time.Millisecond
-	c.s.mu.Unlock()
-	c.stats.mu.Lock()
-	if c.stats.n > 0 {
-		x.Op, x.OpAge = c.stats.last.op, time.Since(c.stats.last.at)
+	r := c.report()
+	x := report.Client{Number: r.Number, Session: r.Session, Addr: r.Addr, Age: time.Since(r.Since), Timeout: r.Timeout, Requests: r.Received}
+	if r.Answered > 0 {
+		x.Op, x.OpAge = r.Last.Op, time.Since(c.s.start.Add(r.Last.At))
 	}
-	c.stats.mu.Unlock()
 	return x
 }
 
@@ -461,36 +457,20 @@ func (s *Server) Follow(f report.Follower) (stop func(), ok bool) {
 	if !s.serving {
 		return nil, false
 	}
-	s.setFollowers(append(s.following(), f))
+	s.followers.Store(f, nil)
 	return func() {
 		s.mu.Lock()
-		s.setFollowers(slices.DeleteFunc(s.following(), func(x report.Follower) bool { return x == f }))
+		s.followers.Delete(f)
 		s.mu.Unlock()
 		s.cfg.Replica.View(func(*fsm.View) {}) // until a call of Changed that has begun has returned
 	}, true
 }
 
-// following returns a copy of the list of followers. The caller must hold s.mu.
-func (s *Server) following() []report.Follower {
-	if all := s.followers.Load(); all != nil {
-		return slices.Clone(*all)
-	}
-	return nil
-}
-
-func (s *Server) setFollowers(all []report.Follower) {
-	if len(all) == 0 {
-		s.followers.Store(nil)
-		return
-	}
-	s.followers.Store(&all)
-}
-
 // loseFollowers tells all followers that changes may be missing from now on, and forgets them. The
 // caller must hold s.mu.
 func (s *Server) loseFollowers() {
-	for _, f := range s.following() {
-		f.Lost()
+	for f := range s.followers.Range {
+		f.(report.Follower).Lost()
 	}
-	s.followers.Store(nil)
+	s.followers.Clear()
 }

@@ -143,9 +143,7 @@ type Server struct {
 	stats     stats
 	warnings  warnings
 
-	// Whoever follows the changes; nil if nobody does. It is set while mu is held, and its
-	// list is replaced, never changed.
-	followers atomic.Pointer[[]report.Follower]
+	followers sync.Map // the report.Followers; it is changed while mu is held
 }
 
 // roster is who is connected, and who may connect. mu guards it.
@@ -503,10 +501,8 @@ type observer struct{ s *Server }
 
 func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	o.s.auditEnded(changes)
-	if all := o.s.followers.Load(); all != nil {
-		for _, f := range *all {
-			f.Changed(changes)
-		}
+	for f := range o.s.followers.Range {
+		f.(report.Follower).Changed(changes)
 	}
 	for i := range changes {
 		id := changes[i].Session
