@@ -2,7 +2,6 @@ package lockkeeper
 
 import (
 	"cmp"
-	"context"
 	"net"
 	"time"
 
@@ -50,15 +49,9 @@ func (memberChanges) Failed(error) {}
 // for this server, until the server refuses clients. It stays where it is if the list has the address
 // that the configuration tells clients, which may be another one than it listens on.
 func (s *Server) followPort(id uint64, told string, changes memberChanges) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	s.wg.Go(func() {
-		<-s.refusing
-		cancel()
-	})
 	select {
 	case <-s.ready: // until then, the log being replayed may name outdated addresses
-	case <-s.refusing:
+	case <-s.open.Done():
 		return
 	}
 	configured := listenAddr(s.Addr().String())
@@ -75,7 +68,7 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 		})
 		var again <-chan time.Time
 		if want != at {
-			if err := s.movePort(ctx, want); err == nil {
+			if err := s.movePort(want); err == nil {
 				s.log.Warn("the client port has moved", "from", at, "to", want)
 				at, taken = want, ""
 			} else {
@@ -89,7 +82,7 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 		select {
 		case <-changes:
 		case <-again:
-		case <-s.refusing:
+		case <-s.open.Done():
 			return
 		}
 	}
@@ -97,23 +90,21 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 
 // movePort closes the client port and listens on addr instead. After an error no
 // client port is open, as in ZooKeeper: clients already look for it at addr.
-func (s *Server) movePort(ctx context.Context, addr string) error {
+func (s *Server) movePort(addr string) error {
 	s.portMu.Lock()
 	s.plain.Close()
 	s.portMu.Unlock()
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	l, err := new(net.ListenConfig).Listen(s.open, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
 	s.plain = l
-	select {
-	case <-s.refusing:
-		l.Close()
-	default:
-		s.wg.Go(func() { s.servePlain(l) })
+	if s.open.Err() != nil {
+		return l.Close()
 	}
+	s.wg.Go(func() { s.servePlain(l) })
 	return nil
 }
 

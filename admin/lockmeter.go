@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
@@ -36,10 +37,12 @@ type lockMeter struct {
 
 	waited, held prometheus.Histogram
 
+	open context.Context // ends with close
+	shut context.CancelFunc
+
 	mu      sync.Mutex
 	scraped time.Time // the last time
 	run     *meterRun // nil if there is none
-	closed  chan struct{}
 	runs    sync.WaitGroup
 }
 
@@ -48,10 +51,12 @@ func newLockMeter(s report.Server) *lockMeter {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "lockkeeper_lock_" + name, Help: help,
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}})
 	}
-	return &lockMeter{server: s, began: time.Now(), closed: make(chan struct{}),
+	l := &lockMeter{server: s, began: time.Now(),
 		waited: seconds("wait_seconds", "Time from the creation of a client's entry in the queue of a lock until it holds the lock."),
 		held:   seconds("hold_seconds", "Time from when a client holds a lock until its entry is gone."),
 	}
+	l.open, l.shut = context.WithCancel(context.Background())
+	return l
 }
 
 // Metrics of locks that are known only while a lockMeter has read all locks.
@@ -96,28 +101,26 @@ func (l *lockMeter) collect(to chan<- prometheus.Metric) {
 // start starts the goroutine if it does not run and the server serves clients. l.mu must be
 // locked.
 func (l *lockMeter) start() {
-	select {
-	case <-l.closed:
-		return
-	default:
-	}
-	if l.run != nil && !l.run.over() {
+	if l.open.Err() != nil || l.run != nil && l.run.whole.Err() == nil {
 		return
 	}
-	r := &meterRun{l: l, wake: make(chan struct{}, 1), lost: make(chan struct{}), tried: time.Now(), meter: &locks.Meter{
+	r := &meterRun{l: l, wake: make(chan struct{}, 1), tried: time.Now(), meter: &locks.Meter{
 		Waited:  func(ns int64) { l.waited.Observe(time.Duration(ns).Seconds()) },
 		Held:    func(ns int64) { l.held.Observe(time.Duration(ns).Seconds()) },
 		MaxDirs: meterDirs, MaxEntries: meterEntries,
 	}}
+	r.whole, r.cut = context.WithCancel(l.open)
 	l.run = nil
 	stop, ok := l.server.Follow(r)
 	if !ok {
+		r.cut()
 		return
 	}
 	l.run = r
 	r.find()
 	l.runs.Go(func() {
 		defer stop()
+		defer r.cut()
 		r.serve()
 		l.mu.Lock()
 		if l.run == r {
@@ -130,11 +133,7 @@ func (l *lockMeter) start() {
 // close ends the goroutine and waits for it.
 func (l *lockMeter) close() {
 	l.mu.Lock()
-	select {
-	case <-l.closed:
-	default:
-		close(l.closed)
-	}
+	l.shut()
 	l.mu.Unlock()
 	l.runs.Wait()
 }
@@ -142,12 +141,12 @@ func (l *lockMeter) close() {
 // meterRun follows the changes of a server: it notes them while the state is locked, which
 // takes well under a microsecond, and measures them later, many at a time.
 type meterRun struct {
-	l    *lockMeter
-	wake chan struct{} // holds an element if there is a batch to measure
-	lost chan struct{} // closed when changes may be missing
+	l     *lockMeter
+	wake  chan struct{}   // holds an element if there is a batch to measure
+	whole context.Context // ends when changes may be missing, or the lockMeter is closed
+	cut   context.CancelFunc
 
 	mu     sync.Mutex // held only for a moment
-	gone   bool       // lost is closed
 	events []event
 	spare  []event // a list to reuse, swapped with events
 
@@ -182,7 +181,7 @@ func (r *meterRun) Changed(changes []proto.Change) {
 	if now < 0 {
 		return
 	}
-	if len(r.events) > meterEvents || r.gone {
+	if len(r.events) > meterEvents || r.whole.Err() != nil {
 		r.lose()
 	}
 	batch := len(r.events) >= meterBatch
@@ -206,20 +205,7 @@ func (r *meterRun) Lost() {
 // must be locked.
 func (r *meterRun) lose() {
 	r.events = nil
-	if !r.gone {
-		r.gone = true
-		close(r.lost)
-	}
-}
-
-// over reports whether changes may be missing.
-func (r *meterRun) over() bool {
-	select {
-	case <-r.lost:
-		return true
-	default:
-		return false
-	}
+	r.cut()
 }
 
 // serve measures until changes are missing, nobody scrapes, or the lockMeter is closed.
@@ -232,9 +218,7 @@ func (r *meterRun) serve() {
 			r.l.mu.Lock()
 			r.measure()
 			r.l.mu.Unlock()
-		case <-r.lost:
-			return
-		case <-r.l.closed:
+		case <-r.whole.Done():
 			return
 		case <-tick.C:
 			r.l.mu.Lock()
@@ -279,7 +263,7 @@ func (r *meterRun) drain() {
 func (r *meterRun) measure() bool {
 	r.drain()
 	r.answer()
-	return !r.over()
+	return r.whole.Err() == nil
 }
 
 // meterNames is how many names are read at once, or a few more; but all names of one znode are.

@@ -50,12 +50,12 @@ func TestMeterFallsBehind(t *testing.T) {
 	for i := range meterEvents + 10 {
 		s.f.Changed(created(fmt.Sprintf("/l/_c_%032x-lock-%010d", i, i)))
 	}
-	if !first.over() || len(first.events) != 0 {
-		t.Errorf("over: %v, %d events", first.over(), len(first.events))
+	if first.whole.Err() == nil || len(first.events) != 0 {
+		t.Errorf("it goes on: %v, %d events", first.whole.Err() == nil, len(first.events))
 	}
 	l.mu.Unlock()
 	scrape()
-	if l.run == nil || l.run == first || l.run.over() || !l.run.found {
+	if l.run == nil || l.run == first || l.run.whole.Err() != nil || !l.run.found {
 		t.Errorf("%+v after %+v", l.run, first)
 	}
 	l.close()

@@ -18,18 +18,18 @@ import (
 // it; nothing is queued.
 type stream struct {
 	survey *survey
+	open   context.Context // ends with close
+	shut   context.CancelFunc
 
-	coming chan struct{} // has an element while the goroutine starts or ends
+	gathering chan struct{} // has an element while a goroutine gathers
 
 	mu       sync.Mutex
 	browsers int
-	stop     context.CancelFunc // of the goroutine; nil before the first
-	running  sync.WaitGroup     // the goroutine
+	stop     context.CancelFunc // of the goroutine
+	running  sync.WaitGroup     // the goroutine, and one before it that is about to end
 	views    map[view]*shown    // those that browsers have
 	replaced chan struct{}      // closed when the events are replaced
 	added    chan struct{}      // has an element if there is a new view
-	closed   bool
-	closing  chan struct{} // closed by close
 }
 
 // shown is what browsers with the same view get.
@@ -39,7 +39,9 @@ type shown struct {
 }
 
 func newStream(s *survey) *stream {
-	return &stream{survey: s, coming: make(chan struct{}, 1), views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1), closing: make(chan struct{})}
+	x := &stream{survey: s, gathering: make(chan struct{}, 1), views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1)}
+	x.open, x.shut = context.WithCancel(context.Background())
+	return x
 }
 
 // Limits of a stream.
@@ -87,7 +89,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-replaced:
-		case <-s.closing:
+		case <-s.open.Done():
 			return
 		case <-r.Context().Done():
 			return
@@ -98,13 +100,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 // close ends all calls of serve, and waits for the goroutine.
 func (s *stream) close() {
 	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.closing)
-		if s.stop != nil {
-			s.stop()
-		}
-	}
+	s.shut()
 	s.mu.Unlock()
 	s.running.Wait()
 }
@@ -112,11 +108,9 @@ func (s *stream) close() {
 // join starts the goroutine for the first browser, and returns what those with its view get. It
 // returns false if there are too many, or after close.
 func (s *stream) join(v view) (*shown, bool) {
-	s.coming <- struct{}{}
-	defer func() { <-s.coming }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.browsers == maxBrowsers {
+	if s.open.Err() != nil || s.browsers == maxBrowsers {
 		return nil, false
 	}
 	mine := s.views[v]
@@ -130,34 +124,29 @@ func (s *stream) join(v view) (*shown, bool) {
 	}
 	mine.browsers++
 	if s.browsers++; s.browsers == 1 {
-		ctx, stop := context.WithCancel(context.Background())
+		ctx, stop := context.WithCancel(s.open)
 		s.stop = stop
 		s.running.Go(func() { s.run(ctx) })
 	}
 	return mine, true
 }
 
-// leave ends the goroutine with the last browser, and waits for it.
+// leave ends the goroutine with the last browser.
 func (s *stream) leave(v view) {
-	s.coming <- struct{}{}
-	defer func() { <-s.coming }()
 	s.mu.Lock()
-	if mine := s.views[v]; mine.browsers == 1 {
+	defer s.mu.Unlock()
+	if s.views[v].browsers--; s.views[v].browsers == 0 {
 		delete(s.views, v)
-	} else {
-		mine.browsers--
 	}
-	s.browsers--
-	last := s.browsers == 0
-	s.mu.Unlock()
-	if last {
+	if s.browsers--; s.browsers == 0 {
 		s.stop()
-		s.running.Wait()
 	}
 }
 
 // run gathers states until ctx ends.
 func (s *stream) run(ctx context.Context) {
+	s.gathering <- struct{}{}
+	defer func() { <-s.gathering }()
 	s.survey.begin()
 	defer s.survey.end()
 	for ctx.Err() == nil {
