@@ -329,14 +329,7 @@ func (s *Server) reachable(a net.Addr) string {
 
 // serve starts to accept clients on the open ports.
 func (s *Server) serve() {
-	var plain, secure net.Addr
-	if s.plain != nil {
-		plain = s.plain.Addr()
-	}
-	if s.secure != nil {
-		secure = s.secure.Addr()
-	}
-	s.clients.Announce(plain, secure) // before the first client can ask
+	s.clients.Announce(addr(s.plain), addr(s.secure)) // before the first client can ask
 	if l := s.plain; l != nil {
 		s.wg.Go(func() { s.servePlain(l) })
 	}

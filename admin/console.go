@@ -184,7 +184,7 @@ func (r reader) znode(path, after string) (*znodeAnswer, error) {
 	}
 	if acl, err := r.acl(path); err == nil {
 		for _, e := range acl {
-			z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, perms(e.Perms)})
+			z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, proto.PermLetters(e.Perms)})
 		}
 	}
 	if n := z.Stat.NumChildren; n > maxChildren {
@@ -229,20 +229,6 @@ func (z *znodeAnswer) show(data []byte, most int) {
 		return
 	}
 	z.Hex = hex.EncodeToString(data)
-}
-
-// perms formats permissions as zkCli does.
-func perms(p int32) string {
-	var b strings.Builder
-	for _, x := range []struct {
-		letter byte
-		perm   int32
-	}{{'c', proto.PermCreate}, {'d', proto.PermDelete}, {'r', proto.PermRead}, {'w', proto.PermWrite}, {'a', proto.PermAdmin}} {
-		if p&x.perm != 0 {
-			b.WriteByte(x.letter)
-		}
-	}
-	return b.String()
 }
 
 func join(parent, name string) string { return strings.TrimSuffix(parent, "/") + "/" + name }

@@ -268,14 +268,7 @@ func aclText(acl []proto.ACL) string {
 			}
 			b.WriteString(text + ":")
 		}
-		for _, p := range []struct {
-			bit    int32
-			letter byte
-		}{{proto.PermCreate, 'c'}, {proto.PermDelete, 'd'}, {proto.PermRead, 'r'}, {proto.PermWrite, 'w'}, {proto.PermAdmin, 'a'}} {
-			if a.Perms&p.bit != 0 {
-				b.WriteByte(p.letter)
-			}
-		}
+		b.WriteString(proto.PermLetters(a.Perms))
 	}
 	return b.String()
 }
