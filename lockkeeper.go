@@ -247,7 +247,6 @@ func Open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// listen opens the client ports.
 func (s *Server) listen(cfg *Config) (err error) {
 	if cfg.ClientAddr != "" {
 		if s.plain, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
@@ -327,7 +326,6 @@ func (s *Server) reachable(a net.Addr) string {
 	return a.String()
 }
 
-// serve starts to accept clients on the open ports.
 func (s *Server) serve() {
 	s.clients.Announce(addr(s.plain), addr(s.secure)) // before the first client can ask
 	if l := s.plain; l != nil {
@@ -338,7 +336,6 @@ func (s *Server) serve() {
 	}
 }
 
-// servePlain accepts clients on the port of ClientAddr.
 func (s *Server) servePlain(l net.Listener) {
 	if s.either {
 		s.clients.ServeEither(l, s.tls)

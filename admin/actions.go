@@ -34,7 +34,6 @@ const (
 	actionTimeout = 10 * time.Second // after which its outcome is unknown
 )
 
-// actions adds the actions to the mux.
 func (h *Handler) actions() {
 	sessions := grant{h.grants.EndSessions, "sessions"}
 	h.mux.HandleFunc("POST /console/sessions/{id}/end", action(h, sessions, maxBody, "ended a session", "end a session", h.endSession))

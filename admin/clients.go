@@ -113,7 +113,6 @@ func (v *survey) askClients(ctx context.Context, st *lockkeeper.Status, find []s
 	return all
 }
 
-// member is a member with its clients.
 type member struct {
 	id   uint64
 	self bool

@@ -210,7 +210,6 @@ func texts(all []string) (l list) {
 	return l
 }
 
-// alive returns errNotServing if the server was closed.
 func (h *Handler) alive() error {
 	if errors.Is(h.server.Err(), lockkeeper.ErrClosed) {
 		return errNotServing
@@ -265,7 +264,6 @@ func initialConfiguration(h *Handler, _ url.Values) (object, error) {
 // or the hash of one, with the lines on which it continues. ZooKeeper shows these, too.
 var secret = regexp.MustCompile(`(?im)^(.*?(?:password|superDigest)(?:[ \t\f]|\\\r?\n)*[=: \t\f])(?:\\\r\n|\\(?s:.)|[^\\\n])*`)
 
-// masked returns the text of a configuration file without its secrets.
 func masked(zooCfg string) string { return secret.ReplaceAllString(zooCfg, "$1***") }
 
 func isReadOnly(h *Handler, _ url.Values) (object, error) {
@@ -339,7 +337,6 @@ func stats(h *Handler, q url.Values) (object, error) {
 	return o, err
 }
 
-// servers returns the members of the cluster with their addresses for clients.
 func (h *Handler) servers() ([]proto.Peer, error) {
 	c := h.report.Config()
 	if c.Quorum == nil {

@@ -50,7 +50,6 @@ func consoleHeaders(h http.Header, kind string) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// console adds the console to the mux.
 func (h *Handler) console() {
 	for path, page := range consolePages {
 		text, err := consoleFiles.ReadFile(page.file)
@@ -83,7 +82,6 @@ const (
 	maxChildren   = 20_000  // longer lists are not read, since that takes the server long
 )
 
-// znodeAnswer describes a znode for the page.
 type znodeAnswer struct {
 	Path     string       `json:"path"`
 	Stat     znodeStat    `json:"stat"`

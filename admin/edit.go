@@ -22,7 +22,6 @@ const (
 	maxEditBody = 8 * maxEdit // JSON has up to six for one of the data
 )
 
-// edits adds the edits to the mux.
 func (h *Handler) edits() {
 	g := grant{h.grants.EditZnodes, "znodes"}
 	h.mux.HandleFunc("POST /console/znodes/set", action(h, g, maxEditBody, "set the data of a znode", "set the data of a znode", h.set))
@@ -104,13 +103,11 @@ func (d *newData) decode() (err error) {
 	return nil
 }
 
-// setting is what set reads.
 type setting struct {
 	seen
 	newData
 }
 
-// set sets the data of a znode.
 func (h *Handler) set(ctx context.Context, _ *http.Request, q *setting) (any, []any, error) {
 	err := q.check()
 	if err == nil {

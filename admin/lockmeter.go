@@ -130,7 +130,6 @@ func (l *lockMeter) start() {
 	})
 }
 
-// close ends the goroutine and waits for it.
 func (l *lockMeter) close() {
 	l.mu.Lock()
 	l.shut()
@@ -156,7 +155,6 @@ type meterRun struct {
 	tried time.Time // when it read anew what it could not read
 }
 
-// event says that a znode was created or deleted.
 type event struct {
 	path      string
 	deleted   bool
@@ -318,7 +316,6 @@ func (r *meterRun) find() {
 	r.found = true
 }
 
-// retry reads again what could not be read.
 func (r *meterRun) retry() {
 	r.tried = time.Now()
 	if !r.found {

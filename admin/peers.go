@@ -49,7 +49,6 @@ func (p *poll[T]) begin() { p.answers, p.asked = nil, time.Time{} }
 // end waits until nothing is being asked. Each question ends after the timeout, or with the context of ask.
 func (p *poll[T]) end() { p.asking.Wait() }
 
-// said returns what the members said last.
 func (p *poll[T]) said() map[uint64]answer[T] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +106,6 @@ func brief(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// peerStatus is what a member says of itself.
 type peerStatus struct {
 	lockkeeper.MemberStatus
 	index uint64 // what this server had applied when it asked

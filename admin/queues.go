@@ -16,7 +16,6 @@ import (
 
 // This file reads the queues of locks.
 
-// locks adds the locks.
 func (v *survey) locks(c *scene, ephemerals []string, watched map[int64][]string, of func(int64) *sessionInfo) {
 	s := &c.state
 	if s.Notes.Locks != "" {

@@ -33,14 +33,12 @@ func newSearcher(r reader) *searcher {
 	return &searcher{r, make(chan struct{}, 1), maxLooked, searchTime}
 }
 
-// searchAnswer is what a search has found.
 type searchAnswer struct {
 	Found      []foundZnode `json:"found"`
 	More       int          `json:"more"`                 // that match, too
 	Incomplete string       `json:"incomplete,omitempty"` // why there may be others
 }
 
-// foundZnode is one of them.
 type foundZnode struct {
 	Path string `json:"path"`
 	inShort

@@ -150,7 +150,6 @@ func (h *Handler) serveZooKeeperSnapshot(w http.ResponseWriter, r *http.Request)
 	}
 }
 
-// byteCount counts what is written to it.
 type byteCount int64
 
 func (c *byteCount) Write(b []byte) (int, error) {

@@ -64,14 +64,12 @@ type state struct {
 	Notes        notes        `json:"notes"`
 }
 
-// powers says what the page may do.
 type powers struct {
 	EndSessions bool `json:"endSessions"`
 	BreakLocks  bool `json:"breakLocks"`
 	EditZnodes  bool `json:"editZnodes"`
 }
 
-// listing says which of the locks are in a state.
 type listing struct {
 	Groups   []group `json:"groups"`
 	Matching int     `json:"matching"` // locks that the filter finds
@@ -82,7 +80,6 @@ type listing struct {
 	ReadingData bool `json:"readingData"`
 }
 
-// notes say why a part of the state is missing.
 type notes struct {
 	Locks    string `json:"locks,omitempty"`
 	Sessions string `json:"sessions,omitempty"`
@@ -138,7 +135,6 @@ type contender struct {
 	Expires int64 `json:"expires"`
 }
 
-// group are the locks with the same parent.
 type group struct {
 	Path    string `json:"path"`
 	Locks   int    `json:"locks"`
@@ -164,7 +160,6 @@ type lockTotals struct {
 	Cycles  int `json:"cycles"`
 }
 
-// lockProblems are the problems of one lock.
 type lockProblems struct {
 	Path     string    `json:"path"`
 	Problems []problem `json:"problems"`
@@ -235,7 +230,6 @@ type survey struct {
 	waited       time.Duration // for the majority, when the last state was gathered
 }
 
-// others are the other members, and what they say.
 type others struct {
 	peers     poll[peerStatus]
 	clients   poll[told]
@@ -279,7 +273,6 @@ func (v *survey) end() {
 	v.clients.end()
 }
 
-// changed reports whether the server's state has changed since the last one.
 func (v *survey) changed() bool {
 	st := v.server.Status()
 	return v.made != markOf(&st)
@@ -443,7 +436,6 @@ func rate(n float64, passed time.Duration) *float64 {
 	return &r
 }
 
-// sentence makes a sentence of an error.
 func sentence(err error) string {
 	text := err.Error()
 	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."

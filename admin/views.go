@@ -60,7 +60,6 @@ func viewOf(q url.Values) (view, error) {
 	return v, nil
 }
 
-// folds reports whether a group is folded.
 func (v *view) folds(group string) bool {
 	return v.folded != strings.Contains(v.except, "\x00"+group+"\x00")
 }
@@ -78,7 +77,6 @@ type scene struct {
 	history  map[string]*lockHistory // by lock
 }
 
-// show returns the state for a view.
 func (c *scene) show(w view) *state {
 	s := c.state
 	s.Locks, s.Groups, s.Sessions = []lockState{}, []group{}, []sessionInfo{}

@@ -309,7 +309,6 @@ func (k *keeper) create() error {
 	}
 }
 
-// list returns the contenders.
 func (k *keeper) list() ([]locks.Entry, error) {
 	children, _, err := k.q.conn.Children(k.q.path)
 	if err != nil {

@@ -80,7 +80,6 @@ func (q *queue) makePath(at string) error {
 	return err
 }
 
-// at returns the path of a child.
 func (q *queue) at(name string) string { return path.Join(q.path, name) }
 
 // watch returns a channel that gets an event, or is closed, when the znode of a contender is

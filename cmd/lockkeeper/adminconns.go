@@ -43,7 +43,6 @@ func newAdminConns() *adminConns {
 	return &adminConns{most: max(1, fdlimit.Sixteenth(maxAdminRequests)), kept: min(keptAdmin, room/2), room: room}
 }
 
-// adminListener accepts the connections of the HTTP port.
 type adminListener struct {
 	net.Listener
 	conns *adminConns
@@ -142,7 +141,6 @@ func (c *adminConn) begin() bool {
 	return true
 }
 
-// end ends a permitted request.
 func (c *adminConn) end() {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()

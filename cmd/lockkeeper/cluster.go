@@ -30,7 +30,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// clusterOptions are the flags of all cluster commands.
 type clusterOptions struct {
 	servers, peer string
 	json          bool
@@ -469,7 +468,6 @@ func explainPeer(ctx context.Context, config *tls.Config, addr string, err error
 	return err
 }
 
-// health is how well a cluster works.
 type health string
 
 const (

@@ -24,7 +24,6 @@ import (
 // errDiffers ends the command with exit code 1. The differences have been printed.
 var errDiffers = errors.New("the endpoint differs")
 
-// conformOptions are the flags of conform.
 type conformOptions struct {
 	conform.Options
 	groups, pattern, without string
@@ -87,7 +86,6 @@ server of lockkeeper with it, start that with --no-ttl.`,
 	return c
 }
 
-// conformance runs the conformance suite against an endpoint.
 func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
 	if o.list {
@@ -234,7 +232,6 @@ func (p *progress) show(text string, matters bool) {
 	}
 }
 
-// clear removes the line from the terminal.
 func (p *progress) clear() {
 	if p.width > 0 {
 		fmt.Fprintf(p.w, "\r%*s\r", p.width, "")
@@ -242,7 +239,6 @@ func (p *progress) clear() {
 	}
 }
 
-// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file := asFile(w)
 	if file == nil {

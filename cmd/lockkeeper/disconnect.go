@@ -15,7 +15,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// disconnectOptions are the flags of disconnect.
 type disconnectOptions struct {
 	servers   string
 	tokenFile string
@@ -127,7 +126,6 @@ func (d disconnected) String() string {
 	return fmt.Sprintf("%s: %d connections ended, of the sessions %s", d.Server, d.Connections, strings.Join(d.Sessions, " "))
 }
 
-// disconnect asks one server.
 func disconnect(ctx context.Context, server, url, token, identity string) disconnected {
 	d := disconnected{Server: server, Sessions: []string{}}
 	body, _ := json.Marshal(map[string]string{"identity": identity})

@@ -168,7 +168,6 @@ var endpoints = []endpoint{
 		controlRequest.stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
 }
 
-// server returns the member with an id.
 func (c *control) server(id int) *lockkeepertest.Server {
 	if id < 1 || id > len(c.servers) {
 		badRequest("there is no member %d, only 1 to %d", id, len(c.servers))

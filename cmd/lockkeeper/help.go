@@ -82,7 +82,6 @@ func asksForAll(c *cobra.Command) bool {
 	return f != nil && f.Changed
 }
 
-// writeHelp writes the help of a command.
 func writeHelp(w io.Writer, c *cobra.Command) {
 	about, examples, groups, end := description(c), c.Example, groupsOfFlags(c), footer(c)
 	if c.Flags().Lookup(helpAll) != nil && !asksForAll(c) {

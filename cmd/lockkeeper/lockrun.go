@@ -39,7 +39,6 @@ const (
 	exitSignal   = 128 // plus the number of the signal
 )
 
-// runOptions are the flags of lock run.
 type runOptions struct {
 	*lockOptions
 	wait, connect, session, grace time.Duration
@@ -182,7 +181,6 @@ func beQuiet(c *cobra.Command, quiet string) {
 
 const watchdogName, becomeName = "watchdog-of-run", "become-command-of-run"
 
-// check checks the flags.
 func (o *runOptions) check(flags *pflag.FlagSet) error {
 	for name, d := range map[string]time.Duration{"timeout": o.wait, "grace": o.grace} {
 		if d < 0 {
@@ -267,7 +265,6 @@ func cannotRun(err error) error {
 	return &exitError{code, err}
 }
 
-// lockRun is one run of lock run.
 type lockRun struct {
 	o       *runOptions
 	at      string
@@ -294,7 +291,6 @@ func newLockRun(o *runOptions, at string) *lockRun {
 	return r
 }
 
-// dial opens a connection to a server.
 func (r *lockRun) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	r.mu.Lock()
 	r.dialed = procgroup.Now()
@@ -335,7 +331,6 @@ func ended(s os.Signal) error {
 	return &exitError{code, nil}
 }
 
-// open opens the session.
 func (r *lockRun) open() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.o.connect)
 	defer cancel()
@@ -387,7 +382,6 @@ const (
 	lookAgain = 30 * time.Second       // how often it looks whether that has changed
 )
 
-// take waits for the lock.
 func (r *lockRun) take() (*lock.Held, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if r.o.wait > 0 {
@@ -546,7 +540,6 @@ func (c *sleepClock) woke() time.Time {
 	return c.last
 }
 
-// hold runs the command.
 func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatInt(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
 	g, err := r.start(held, cmd)
@@ -583,7 +576,6 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 // interval is how often the watchdog is told until when to trust the command.
 func (r *lockRun) interval() time.Duration { return r.dialer.SessionTimeout() / 24 }
 
-// start starts the command.
 func (r *lockRun) start(held *lock.Held, cmd *exec.Cmd) (*procgroup.Group, error) {
 	for {
 		if why := held.Err(); why != nil {

@@ -111,7 +111,6 @@ const (
 	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=a:7000,2=b:7000,3=c:7000. Append :observer for an observer, and ;PORT or ;ADDRESS:PORT to show that address for clients in /zookeeper/config, as in zoo.cfg. The cluster is formed when all that vote have been started"
 )
 
-// define defines the flags of serve.
 func (o *serveOptions) define(c *cobra.Command) {
 	cfg, all := &o.config, c.Flags()
 	group(all, "Clients", func(f *pflag.FlagSet) {
@@ -306,7 +305,6 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	return serveUntil(ctx, flags, *cfg, []*adminPort{port, metrics}, &o.reloads, stderr)
 }
 
-// loadTLS reads the files for TLS with clients and with members.
 func (o *serveOptions) loadTLS(flags *pflag.FlagSet) error {
 	members, err := o.peerTLS.load(flags, o.config.Logger)
 	if err != nil {

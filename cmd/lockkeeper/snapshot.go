@@ -42,7 +42,6 @@ the passwords of sessions. Everything in it has a checksum.`,
 	return c
 }
 
-// saveOptions are the flags of snapshot save.
 type saveOptions struct {
 	admin, tokenFile, data string
 	force, json            bool
@@ -271,7 +270,6 @@ type readerFunc func(b []byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// restoreOptions are the flags of snapshot restore.
 type restoreOptions struct {
 	newData
 	setAside bool

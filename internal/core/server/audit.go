@@ -225,7 +225,6 @@ func Asker(addr net.Addr, subject []byte) (ip, user string) {
 	return ip, user
 }
 
-// audit logs an event of a client.
 func (c *conn) audit(who *identity, e AuditEvent) {
 	if c.s.cfg.Audit == nil {
 		return

@@ -23,7 +23,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// conn is one connection.
 type conn struct {
 	s      *Server
 	nc     net.Conn
@@ -361,7 +360,6 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 	c.read()
 }
 
-// countPlain counts a connection without TLS.
 func (c *conn) countPlain() {
 	if a, ok := c.nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		c.s.stats.plainFar.Add(1)

@@ -160,7 +160,6 @@ func (c *conn) negotiate(ms int32) int32 {
 	return int32(max(c.s.cfg.MinSessionTimeout, min(c.s.cfg.MaxSessionTimeout, asked)) / time.Millisecond)
 }
 
-// newPassword returns the password of a new session.
 func (c *conn) newPassword(id int64) (p session.Password) {
 	if c.s.cfg.ZooKeeperPasswords {
 		return session.ZooKeeperPassword(id)

@@ -227,7 +227,6 @@ func (w *writers) start() {
 	go w.run()
 }
 
-// run is a writer.
 func (w *writers) run() {
 	defer w.wg.Done()
 	w.mu.Lock()

@@ -47,7 +47,6 @@ func (s *Server) quorum() *report.Quorum {
 	return nil
 }
 
-// Snapshot implements report.Server.
 func (s *Server) Snapshot() (report.Snapshot, error) {
 	if !s.opened.Load() {
 		return nil, errors.New("the server is not ready")
@@ -55,7 +54,6 @@ func (s *Server) Snapshot() (report.Snapshot, error) {
 	return s.cfg.Replica.State()
 }
 
-// Monitor implements report.Server.
 func (s *Server) Monitor() *report.Monitor {
 	m := s.Summary()
 	s.cfg.Replica.Browse(func(v *fsm.View, step func()) { m.Quotas = v.Tree().QuotaTotals(step) })
@@ -95,10 +93,8 @@ func (s *Server) Summary() *report.Monitor {
 	return m
 }
 
-// Persona implements report.Server.
 func (s *Server) Persona() *persona.Persona { return s.cfg.Persona }
 
-// Config implements report.Server.
 func (s *Server) Config() *report.Config {
 	port := func(a net.Addr) int {
 		if a, ok := a.(*net.TCPAddr); ok {
@@ -141,7 +137,6 @@ func (s *Server) Environment() []report.Line {
 	return all
 }
 
-// DataSize implements report.Server.
 func (s *Server) DataSize() (size int64) {
 	if s.cfg.DataDir == "" {
 		return 0
@@ -157,7 +152,6 @@ func (s *Server) DataSize() (size int64) {
 	return size
 }
 
-// DataDisk implements report.Server.
 func (s *Server) DataDisk() (free, total uint64, ok bool) {
 	if s.cfg.DataDir == "" {
 		return 0, 0, false
@@ -165,7 +159,6 @@ func (s *Server) DataDisk() (free, total uint64, ok bool) {
 	return diskspace.Of(s.cfg.DataDir)
 }
 
-// Digests implements report.Server.
 func (s *Server) Digests() (all []report.Digest) {
 	s.cfg.Replica.View(func(v *fsm.View) {
 		for _, d := range v.Digests() {
@@ -187,7 +180,6 @@ func (s *Server) connections() []*conn {
 	return all
 }
 
-// Connections implements report.Server.
 func (s *Server) Connections() (all []report.Connection) {
 	for _, c := range s.connections() {
 		all = append(all, c.report())
@@ -195,7 +187,6 @@ func (s *Server) Connections() (all []report.Connection) {
 	return all
 }
 
-// Clients implements report.Server.
 func (s *Server) Clients(find []string) report.ClientList {
 	all := s.connections()
 	list := report.ClientList{Total: len(all), Some: make([]report.Client, 0, min(len(all), report.MaxClients))}
@@ -268,7 +259,6 @@ func (c *conn) report() report.Connection {
 	return x
 }
 
-// Sessions implements report.Server.
 func (s *Server) Sessions() (*report.Sessions, error) {
 	x := &report.Sessions{Expiring: s.cfg.Proposer.Deadlines()}
 	role := s.cfg.Proposer.Role()
@@ -305,7 +295,6 @@ func (s *Server) Sessions() (*report.Sessions, error) {
 	return x, nil
 }
 
-// Ephemerals implements report.Server.
 func (s *Server) Ephemerals(most int) (paths []string, ok bool) {
 	var all session.List
 	n := 0
@@ -325,7 +314,6 @@ func (s *Server) Ephemerals(most int) (paths []string, ok bool) {
 	return paths, true
 }
 
-// WatchCounts implements report.Server.
 func (s *Server) WatchCounts() (w report.WatchCounts) {
 	s.cfg.Replica.View(func(v *fsm.View) { w.Connections, w.Paths, w.Watches = v.WatchCounts() })
 	return w
@@ -337,7 +325,6 @@ func (s *Server) EachWatch(f func(session int64, path string) bool) {
 	s.cfg.Replica.Watches(func(w fsm.Watcher, path string) bool { return f(w.(*conn).session, path) })
 }
 
-// Watches implements report.Server.
 func (s *Server) Watches() (report.Watches, error) {
 	all := make(report.Watches, 0, s.WatchCounts().Watches)
 	room := s.cfg.OutboxBytes
@@ -352,27 +339,22 @@ func (s *Server) Watches() (report.Watches, error) {
 	return all, nil
 }
 
-// ResetConnections implements report.Server.
 func (s *Server) ResetConnections() {
 	for _, c := range s.connections() {
 		c.stats.reset()
 	}
 }
 
-// ResetCounts implements report.Server.
 func (s *Server) ResetCounts() {
 	s.stats.resetAll()
 	s.stats.staleBase.Store(s.cfg.Proposer.Expired())
 	s.cfg.Proposer.ResetProposals()
 }
 
-// TraceMask implements report.Server.
 func (s *Server) TraceMask() int64 { return s.traceMask.Load() }
 
-// SetTraceMask implements report.Server.
 func (s *Server) SetTraceMask(mask int64) { s.traceMask.Store(mask) }
 
-// Read implements report.Server.
 func (s *Server) Read(op proto.OpCode, q, reply proto.Record) error {
 	if w, ok := q.(*proto.PathWatch); ok && w.Watch {
 		return proto.BadArguments // there is nobody to tell
@@ -407,7 +389,6 @@ func (s *Server) readable() error {
 	return nil
 }
 
-// Sync implements report.Server.
 func (s *Server) Sync(timeout time.Duration) error {
 	w, over := synced{make(chan error, 1)}, make(chan struct{})
 	defer close(over)
@@ -428,12 +409,10 @@ type synced struct{ done chan error }
 func (w synced) Done(*fsm.View, *fsm.Result) { w.done <- nil }
 func (w synced) Lost()                       { w.done <- errors.New("the outcome is unknown") }
 
-// View implements report.Server.
 func (s *Server) View(f func(report.State)) {
 	s.cfg.Replica.View(func(v *fsm.View) { f(replicated{v}) })
 }
 
-// replicated implements report.State.
 type replicated struct{ v *fsm.View }
 
 func (r replicated) Children(path string, most int) (names []string, n int, ok bool) {
@@ -450,7 +429,6 @@ func (r replicated) Children(path string, most int) (names []string, n int, ok b
 	return names, n, true
 }
 
-// Follow implements report.Server.
 func (s *Server) Follow(f report.Follower) (stop func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
