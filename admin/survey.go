@@ -223,8 +223,7 @@ type survey struct {
 	seen         map[string]time.Time    // problems that were there when the locks were read before, since when
 	history      map[string]*lockHistory // by lock; nil before the first complete state
 	historySince int64
-	newest       map[string]holder // by lock
-	grants       float64           // since the last sample
+	grants       float64 // how often locks got a new holder since the last sample
 	last         point
 	samples      []sample
 	waited       time.Duration // for the majority, when the last state was gathered
@@ -248,9 +247,6 @@ func markOf(st *lockkeeper.Status) mark {
 	return mark{st.State.Zxid, st.Role, st.Cluster.Leader, st.Serving}
 }
 
-// holder is the newest holder of a lock.
-type holder struct{ token, sequence int64 }
-
 // point is when the last sample was taken, and the zxid then.
 type point struct {
 	at   time.Time
@@ -262,7 +258,7 @@ func (v *survey) begin() {
 	v.peers.begin()
 	v.clients.begin()
 	v.data, v.history, v.historySince, v.owners = nil, nil, 0, nil
-	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
+	v.lockDirs, v.seen, v.grants, v.last = map[string]*lockDir{}, nil, 0, point{}
 	if n := len(v.samples); n > 0 && time.Since(time.UnixMilli(v.samples[n-1].At)) > maxSamples*time.Second {
 		v.samples = nil
 	}

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -606,28 +607,17 @@ func ownStatus(ctx context.Context, network peer.Network, s *request.Status) (al
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	members := membersOf(s)
-	type answer struct {
-		of  uint64
-		x   *request.Status
-		err error
+	answers, errs := make([]*request.Status, len(members)), make([]error, len(members))
+	var asking sync.WaitGroup
+	for i, m := range members {
+		asking.Go(func() { answers[i], errs[i] = request.Ask(ctx, network, m.Addr, request.Request{Status: true}) })
 	}
-	answers := make(chan answer)
-	for _, m := range members {
-		go func() {
-			x, err := request.Ask(ctx, network, m.Addr, request.Request{Status: true})
-			if err != nil || x == nil || x.ID != m.ID { // another server may have that address now
-				x = nil
-			}
-			answers <- answer{m.ID, x, err}
-		}()
-	}
+	asking.Wait()
 	apart = map[uint64]*peer.TLSError{}
-	for range members {
-		a := <-answers
-		x := a.x
-		if x == nil {
-			if why := (*peer.TLSError)(nil); errors.As(a.err, &why) {
-				apart[a.of] = why
+	for i, x := range answers {
+		if errs[i] != nil || x == nil || x.ID != members[i].ID { // another server may have that address now
+			if why, ok := errors.AsType[*peer.TLSError](errs[i]); ok {
+				apart[members[i].ID] = why
 			}
 			continue
 		}

@@ -247,8 +247,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
 	scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
 	if h.Code == fsm.ReplyTooLong {
-		const msg = "closing a connection: a reply does not fit into its outbox"
-		c.warnLater(msg, msg, "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
+		c.warnLater("closing a connection: a reply does not fit into its outbox", "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
 		c.end()
 		return nil
 	}
@@ -324,7 +323,7 @@ func (c *conn) exceeded(e *znode.QuotaExceeded) {
 	if e.Hard {
 		c.s.stats.quotaExceeded(e.Namespace())
 	}
-	c.warnLater("quota exceeded", e.String())
+	c.s.warnLater("quota exceeded", e.String(), c.named(nil)...)
 }
 
 // queued returns the length of the queue. The caller holds mu.
