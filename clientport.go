@@ -104,7 +104,8 @@ func (s *Server) movePort(addr string) error {
 	if s.open.Err() != nil {
 		return l.Close()
 	}
-	s.wg.Go(func() { s.servePlain(l) })
+	s.clients.Announce(l.Addr(), s.SecureAddr())
+	s.wg.Go(func() { s.clients.Serve(l, s.either) })
 	return nil
 }
 

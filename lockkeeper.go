@@ -173,8 +173,8 @@ type clientPorts struct {
 	portMu sync.Mutex   // guards plain
 	plain  net.Listener // nil without Config.ClientAddr; a reconfig may replace it
 	secure net.Listener // nil without Config.SecureAddr
-	tls    *tls.Config  // for connections accepted on secure and, if either is set, on plain
-	either bool         // Config.TLSOnClientAddr
+	tls    *tls.Config  // for connections accepted on secure
+	either *tls.Config  // for those on plain that may use TLS; nil without Config.TLSOnClientAddr
 }
 
 // Open starts a server. It validates the configuration, locks and verifies the
@@ -253,7 +253,9 @@ func (s *Server) listen(cfg *Config) (err error) {
 			return portError{"ClientAddr", fmt.Errorf("client port: %w", err)}
 		}
 	}
-	s.tls, s.either = cfg.TLS.Clone(), cfg.TLSOnClientAddr
+	if s.tls = cfg.TLS.Clone(); cfg.TLSOnClientAddr {
+		s.either = s.tls
+	}
 	if cfg.SecureAddr != "" {
 		if s.secure, err = net.Listen("tcp", cfg.SecureAddr); err != nil {
 			return portError{"SecureAddr", fmt.Errorf("TLS client port: %w", err)}
@@ -329,18 +331,10 @@ func (s *Server) reachable(a net.Addr) string {
 func (s *Server) serve() {
 	s.clients.Announce(addr(s.plain), addr(s.secure)) // before the first client can ask
 	if l := s.plain; l != nil {
-		s.wg.Go(func() { s.servePlain(l) })
+		s.wg.Go(func() { s.clients.Serve(l, s.either) })
 	}
 	if s.secure != nil {
 		s.wg.Go(func() { s.clients.ServeTLS(s.secure, s.tls) })
-	}
-}
-
-func (s *Server) servePlain(l net.Listener) {
-	if s.either {
-		s.clients.ServeEither(l, s.tls)
-	} else {
-		s.clients.Serve(l)
 	}
 }
 

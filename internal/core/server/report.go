@@ -47,7 +47,7 @@ func (s *Server) quorum() *report.Quorum {
 	return nil
 }
 
-func (s *Server) Snapshot() (report.Snapshot, error) {
+func (s *Server) Snapshot() (*fsm.Snapshot, error) {
 	if !s.opened.Load() {
 		return nil, errors.New("the server is not ready")
 	}
@@ -159,12 +159,8 @@ func (s *Server) DataDisk() (free, total uint64, ok bool) {
 	return diskspace.Of(s.cfg.DataDir)
 }
 
-func (s *Server) Digests() (all []report.Digest) {
-	s.cfg.Replica.View(func(v *fsm.View) {
-		for _, d := range v.Digests() {
-			all = append(all, report.Digest(d))
-		}
-	})
+func (s *Server) Digests() (all []fsm.TreeDigest) {
+	s.cfg.Replica.View(func(v *fsm.View) { all = v.Digests() })
 	return all
 }
 
@@ -390,24 +386,19 @@ func (s *Server) readable() error {
 }
 
 func (s *Server) Sync(timeout time.Duration) error {
-	w, over := synced{make(chan error, 1)}, make(chan struct{})
+	w, over := awaited{func(*fsm.View, *fsm.Result) {}, make(chan bool, 1)}, make(chan struct{})
 	defer close(over)
-	limit := time.NewTimer(timeout)
-	defer limit.Stop()
 	go s.cfg.Proposer.Propose(fsm.Nothing(), w, over) // it may block
 	select {
-	case err := <-w.done:
-		return err
-	case <-limit.C:
+	case ok := <-w.over:
+		if !ok {
+			return errors.New("the outcome is unknown")
+		}
+		return nil
+	case <-time.After(timeout):
 		return errors.New("there was no answer")
 	}
 }
-
-// synced is the fsm.Waiter of Sync.
-type synced struct{ done chan error }
-
-func (w synced) Done(*fsm.View, *fsm.Result) { w.done <- nil }
-func (w synced) Lost()                       { w.done <- errors.New("the outcome is unknown") }
 
 func (s *Server) View(f func(report.State)) {
 	s.cfg.Replica.View(func(v *fsm.View) { f(replicated{v}) })
