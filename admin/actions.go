@@ -243,16 +243,6 @@ func (h *Handler) asClient(ctx context.Context, what, at string, f func(*rawclie
 	return f(c)
 }
 
-// forbidden returns the refusal if the ACL of a znode does not let everybody do something.
-func forbidden(what, at, verb string) error {
-	return refuse(http.StatusForbidden, "nothing was %s: the ACL of %s does not let everybody %s, and the console has no permissions of its own", what, at, verb)
-}
-
-// unanswered returns the refusal if the outcome is unknown.
-func unanswered(what string) error {
-	return refuse(http.StatusGatewayTimeout, "there was no answer: the znode may have been %s or not, or may be %s later", what, what)
-}
-
 // undone returns the refusal for an error before which nothing was done.
 func undone(ctx context.Context, what string, err error) error {
 	no := func(status int, text string, args ...any) error {

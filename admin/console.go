@@ -135,13 +135,6 @@ func (r reader) inShort(path string) (inShort, bool) {
 	return inShort{s.NumChildren, s.DataLength, locks.IsSession(s.EphemeralOwner), err != nil}, err == nil || err == proto.NoAuth
 }
 
-func statOf(s *proto.Stat) znodeStat {
-	return znodeStat{
-		zxid(s.Czxid), zxid(s.Mzxid), zxid(s.Pzxid), s.Ctime, s.Mtime, s.Version, s.Cversion, s.Aversion,
-		locks.ID(s.EphemeralOwner), s.DataLength, s.NumChildren,
-	}
-}
-
 func zxid(z int64) string { return fmt.Sprintf("0x%x", uint64(z)) }
 
 // serveZnode answers with a znode and those of its children that follow the name "after"; with "whole"
@@ -162,11 +155,14 @@ func (r reader) serveZnode(w http.ResponseWriter, q *http.Request) {
 // alone returns a znode without children, and at most so many bytes of its data. The Stat is not newer than
 // the data, so whoever changes the data on the condition of that version knows what it was.
 func (r reader) alone(path string, bytes int) (*znodeAnswer, error) {
-	stat, err := r.exists(path)
+	s, err := r.exists(path)
 	if err != nil {
 		return nil, err
 	}
-	z := &znodeAnswer{Path: path, Stat: statOf(&stat), ACL: []znodeACL{}, Children: []znodeChild{}}
+	z := &znodeAnswer{Path: path, ACL: []znodeACL{}, Children: []znodeChild{}, Stat: znodeStat{
+		zxid(s.Czxid), zxid(s.Mzxid), zxid(s.Pzxid), s.Ctime, s.Mtime, s.Version, s.Cversion, s.Aversion,
+		locks.ID(s.EphemeralOwner), s.DataLength, s.NumChildren,
+	}}
 	if data, err := r.data(path); err != nil {
 		z.NoData = reason(err)
 	} else {
@@ -180,10 +176,10 @@ func (r reader) znode(path, after string) (*znodeAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if acl, err := r.acl(path); err == nil {
-		for _, e := range acl {
-			z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, proto.PermLetters(e.Perms)})
-		}
+	var acl proto.ACLReply
+	r.from.Read(proto.OpGetACL, &proto.Path{Path: path}, &acl) // without it, none is shown
+	for _, e := range acl.ACL {
+		z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, proto.PermLetters(e.Perms)})
 	}
 	if n := z.Stat.NumChildren; n > maxChildren {
 		z.NoList = fmt.Sprintf("%d children are too many to list here; the search finds them, and lockkeeper zk lists them", n)

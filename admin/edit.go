@@ -188,9 +188,9 @@ func outcome(ctx context.Context, what string, err error, at, verb string) error
 	case err == nil:
 		return nil
 	case errors.Is(err, proto.NoAuth):
-		return forbidden(what, at, verb)
+		return refuse(http.StatusForbidden, "nothing was %s: the ACL of %s does not let everybody %s, and the console has no permissions of its own", what, at, verb)
 	case errors.As(err, new(proto.Code)):
 		return undone(ctx, what, err)
 	}
-	return unanswered(what)
+	return refuse(http.StatusGatewayTimeout, "there was no answer: the znode may have been %s or not, or may be %s later", what, what)
 }

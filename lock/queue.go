@@ -207,9 +207,7 @@ func transient(err error) bool {
 		}
 	}
 	// go-zookeeper returns the error of a write as it is.
-	var network net.Error
-	var system syscall.Errno
-	return errors.As(err, &network) || errors.As(err, &system) || errors.Is(err, net.ErrClosed) ||
+	return errors.As(err, new(net.Error)) || errors.As(err, new(syscall.Errno)) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF)
 }
 

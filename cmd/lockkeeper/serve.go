@@ -232,10 +232,13 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	} else {
 		cfg.AdvertisedClientAddr = client
 	}
-	for _, name := range []string{"peer-listen", "join"} {
-		addr := flags.Lookup(name).Value.String()
-		if err := checkPeer(addr); addr != "" && err != nil {
-			return badFlag(flags, name, "%w", err)
+	for _, x := range []struct {
+		name  string
+		check func(addr string) error
+	}{{"peer-listen", checkPeer}, {"join", checkPeer}, {"listen", checkListen}, {"tls-listen", checkListen}} {
+		addr := flags.Lookup(x.name).Value.String()
+		if err := x.check(addr); addr != "" && err != nil {
+			return badFlag(flags, x.name, "%w", err)
 		}
 	}
 	switch {
@@ -246,12 +249,6 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		return badFlag(flags, "join-peers", "without a list of members in --peers")
 	case o.joinPeers && self < 0:
 		cfg.Join, cfg.Peers = cfg.Peers[0].Addr, nil
-	}
-	for _, name := range []string{"listen", "tls-listen"} {
-		addr := flags.Lookup(name).Value.String()
-		if err := checkListen(addr); addr != "" && err != nil {
-			return badFlag(flags, name, "%w", err)
-		}
 	}
 	if cfg.ClientAddr == "" && cfg.SecureAddr == "" {
 		return badFlag(flags, "listen", "without an address for clients there must be one in --tls-listen")

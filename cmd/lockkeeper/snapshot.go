@@ -236,8 +236,7 @@ func askAdmin(r *http.Request, token string) (io.ReadCloser, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
 	reply, err := transport.RoundTrip(r)
-	var other tls.RecordHeaderError
-	if errors.As(err, &other) && string(other.RecordHeader[:]) == "HTTP/" {
+	if other, ok := errors.AsType[tls.RecordHeaderError](err); ok && string(other.RecordHeader[:]) == "HTTP/" {
 		return nil, errors.New("this port has no TLS: use http://")
 	}
 	if noHTTP(err) {
@@ -261,9 +260,8 @@ func askAdmin(r *http.Request, token string) (io.ReadCloser, error) {
 // noHTTP reports whether err is what a port of another protocol makes of a request of HTTP: it
 // closes the connection, or answers something else.
 func noHTTP(err error) bool {
-	var answer tls.RecordHeaderError
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		errors.As(err, &answer) || err != nil && strings.Contains(err.Error(), "malformed HTTP")
+		errors.As(err, new(tls.RecordHeaderError)) || err != nil && strings.Contains(err.Error(), "malformed HTTP")
 }
 
 type readerFunc func(b []byte) (int, error)
