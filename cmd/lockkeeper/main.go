@@ -293,7 +293,7 @@ func invalidValue(name string, f *pflag.Flag, value string, why error) error {
 
 // setHelp makes c, which is cobra's command help, like the others.
 func setHelp(c *cobra.Command) {
-	c.Use, c.Short, c.Long = "help [COMMAND]", "Explain a command and list its flags", ""
+	c.Use, c.Short, c.Long = "help [COMMAND]", "Explain a command and list its flags", "Explain a command and list its flags."
 	c.DisableFlagsInUseLine = true
 	c.Example = "  lockkeeper help cluster add"
 	c.RunE = func(help *cobra.Command, args []string) error {

@@ -190,7 +190,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
 	case "json":
 		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
-		stderr = newJSONLines(stderr)
+		stderr = jsonLines{slog.New(slog.NewJSONHandler(stderr, nil))}
 		c.SetErr(stderr)
 	default:
 		return badFlag(flags, "log-format", "%q is not text or json", o.format)
