@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -18,24 +19,18 @@ import (
 // address that it could not get.
 const takePortAgain = time.Second
 
-// memberChanges is an fsm.Observer. The channel, with room for one element, holds
-// an element when the members may have changed.
-type memberChanges chan struct{}
+// memberChanges is an fsm.Observer, which raises its signal when the members may have changed.
+type memberChanges struct{ wake.Signal }
 
 func (c memberChanges) Changed(_ *fsm.View, changes []proto.Change) {
 	for i := range changes {
 		if changes[i].Kind == proto.NodeDataChanged && changes[i].Path == znode.ConfigPath {
-			c.Restored()
+			c.Raise()
 		}
 	}
 }
 
-func (c memberChanges) Restored() {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (c memberChanges) Restored() { c.Raise() }
 
 func (memberChanges) Restoring() {}
 
@@ -80,7 +75,7 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 			}
 		}
 		select {
-		case <-changes:
+		case <-changes.Signal:
 		case <-again:
 		case <-s.open.Done():
 			return

@@ -67,6 +67,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // Version is the version of lockkeeper.
@@ -148,7 +149,7 @@ type Server struct {
 	shut     context.CancelFunc
 	running  context.Context // ends with Close
 	stop     context.CancelFunc
-	handing  chan struct{} // has room for one: sent to while leadership is handed over, which ends with running
+	handing  wake.Turn     // of handing leadership over, which ends with running
 	closing  atomic.Bool   // close has begun
 	gone     chan struct{} // closed when it has ended, and closeErr is set
 	closeErr error
@@ -189,7 +190,7 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		traces: &traces{log: cfg.Logger}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), testhooks.In(&cfg).Network},
-		ready: make(chan struct{}), handing: make(chan struct{}, 1), gone: make(chan struct{}),
+		ready: make(chan struct{}), handing: wake.NewTurn(), gone: make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancelCause(context.Background())
 	s.open, s.shut = context.WithCancel(context.Background())
@@ -215,7 +216,7 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s.replica = replica
 	follows := cfg.Features.Reconfig && !s.standalone() && s.plain != nil
-	changes := make(memberChanges, 1)
+	changes := memberChanges{wake.NewSignal()}
 	if follows {
 		replica.Observe(changes)
 	}
@@ -510,7 +511,7 @@ func (s *Server) handOver(ctx context.Context) {
 	defer context.AfterFunc(s.running, cancel)()
 	select {
 	case s.handing <- struct{}{}:
-		defer func() { <-s.handing }()
+		defer s.handing.Give()
 	case <-ctx.Done():
 		return
 	}
@@ -534,8 +535,8 @@ func (s *Server) close(member func(*cluster.Member) error) error {
 	s.refuse()
 	s.clients.Close()
 	s.end(ErrClosed)
-	s.handing <- struct{}{} // what is being handed over ends
-	<-s.handing
+	s.handing.Take() // what is being handed over ends
+	s.handing.Give()
 	s.closeErr = member(s.member) // also releases connections that wait for the log
 	s.clients.Wait()
 	s.wg.Wait()

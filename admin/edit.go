@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -109,14 +110,10 @@ type setting struct {
 }
 
 func (h *Handler) set(ctx context.Context, _ *http.Request, q *setting) (any, []any, error) {
-	err := q.check()
-	if err == nil {
-		err = q.decode()
-	}
-	if err != nil {
+	if err := cmp.Or(q.check(), q.decode()); err != nil {
 		return nil, nil, err
 	}
-	err = h.asClient(ctx, wasChanged, q.Path, func(c *rawclient.Client) error {
+	err := h.asClient(ctx, wasChanged, q.Path, func(c *rawclient.Client) error {
 		if _, err := q.find(ctx, c, wasChanged); err != nil {
 			return err
 		}
@@ -156,11 +153,7 @@ type (
 // create creates a persistent znode, and answers with its path. Its ACL lets everybody do everything, as
 // that of zkCli's create does: the parent's may name users, of whom a client without permissions sees only a part.
 func (h *Handler) create(ctx context.Context, _ *http.Request, q *creation) (any, []any, error) {
-	err := editable(q.Path)
-	if err == nil {
-		err = q.decode()
-	}
-	if err != nil {
+	if err := cmp.Or(editable(q.Path), q.decode()); err != nil {
 		return nil, nil, err
 	}
 	flags := proto.FlagPersistent
@@ -168,7 +161,7 @@ func (h *Handler) create(ctx context.Context, _ *http.Request, q *creation) (any
 		flags = proto.FlagSequential
 	}
 	at := q.Path
-	err = h.asClient(ctx, wasCreated, q.Path, func(c *rawclient.Client) error {
+	err := h.asClient(ctx, wasCreated, q.Path, func(c *rawclient.Client) error {
 		created, err := c.Create(q.Path, q.data, flags)
 		switch {
 		case err == nil:

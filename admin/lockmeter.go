@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -104,7 +105,7 @@ func (l *lockMeter) start() {
 	if l.open.Err() != nil || l.run != nil && l.run.whole.Err() == nil {
 		return
 	}
-	r := &meterRun{l: l, wake: make(chan struct{}, 1), tried: time.Now(), meter: &locks.Meter{
+	r := &meterRun{l: l, batch: wake.NewSignal(), tried: time.Now(), meter: &locks.Meter{
 		Waited:  func(ns int64) { l.waited.Observe(time.Duration(ns).Seconds()) },
 		Held:    func(ns int64) { l.held.Observe(time.Duration(ns).Seconds()) },
 		MaxDirs: meterDirs, MaxEntries: meterEntries,
@@ -141,7 +142,7 @@ func (l *lockMeter) close() {
 // takes well under a microsecond, and measures them later, many at a time.
 type meterRun struct {
 	l     *lockMeter
-	wake  chan struct{}   // holds an element if there is a batch to measure
+	batch wake.Signal     // there are many events to measure
 	whole context.Context // ends when changes may be missing, or the lockMeter is closed
 	cut   context.CancelFunc
 
@@ -182,14 +183,10 @@ func (r *meterRun) Changed(changes []proto.Change) {
 	if len(r.events) > meterEvents || r.whole.Err() != nil {
 		r.lose()
 	}
-	batch := len(r.events) >= meterBatch
-	r.mu.Unlock()
-	if batch {
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+	if len(r.events) >= meterBatch {
+		r.batch.Raise()
 	}
+	r.mu.Unlock()
 }
 
 // Lost implements report.Follower.
@@ -212,7 +209,7 @@ func (r *meterRun) serve() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-r.wake:
+		case <-r.batch:
 			r.l.mu.Lock()
 			r.measure()
 			r.l.mu.Unlock()

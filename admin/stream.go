@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // stream sends the state of the server to browsers, as server-sent events. One goroutine
@@ -21,15 +22,15 @@ type stream struct {
 	open   context.Context // ends with close
 	shut   context.CancelFunc
 
-	gathering chan struct{} // has an element while a goroutine gathers
+	gathering wake.Turn // of the goroutine
 
 	mu       sync.Mutex
 	browsers int
 	stop     context.CancelFunc // of the goroutine
 	running  sync.WaitGroup     // the goroutine, and one before it that is about to end
 	views    map[view]*shown    // those that browsers have
-	replaced chan struct{}      // closed when the events are replaced
-	added    chan struct{}      // has an element if there is a new view
+	replaced wake.Broadcast     // the events
+	added    wake.Signal        // there is a new view
 }
 
 // shown is what browsers with the same view get.
@@ -39,7 +40,7 @@ type shown struct {
 }
 
 func newStream(s *survey) *stream {
-	x := &stream{survey: s, gathering: make(chan struct{}, 1), views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1)}
+	x := &stream{survey: s, gathering: wake.NewTurn(), views: map[view]*shown{}, added: wake.NewSignal()}
 	x.open, x.shut = context.WithCancel(context.Background())
 	return x
 }
@@ -76,7 +77,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	for {
 		s.mu.Lock()
-		event, replaced := mine.event, s.replaced
+		event, replaced := mine.event, s.replaced.Wait()
 		s.mu.Unlock()
 		if event != nil {
 			rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error means that w has none
@@ -117,10 +118,7 @@ func (s *stream) join(v view) (*shown, bool) {
 	if mine == nil {
 		mine = &shown{}
 		s.views[v] = mine
-		select {
-		case s.added <- struct{}{}:
-		default: // it is known already that there is one
-		}
+		s.added.Raise()
 	}
 	mine.browsers++
 	if s.browsers++; s.browsers == 1 {
@@ -145,8 +143,8 @@ func (s *stream) leave(v view) {
 
 // run gathers states until ctx ends.
 func (s *stream) run(ctx context.Context) {
-	s.gathering <- struct{}{}
-	defer func() { <-s.gathering }()
+	s.gathering.Take()
+	defer s.gathering.Give()
 	s.survey.begin()
 	defer s.survey.end()
 	for ctx.Err() == nil {
@@ -201,8 +199,7 @@ func (s *stream) publish(c *scene) {
 			mine.event = event
 		}
 	}
-	close(s.replaced)
-	s.replaced = make(chan struct{})
+	s.replaced.Raise()
 }
 
 // pause waits for a time, or until ctx ends.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/internal/tools/lockscan"
 	"github.com/lockkeeper/lockkeeper/internal/tools/procgroup"
 	"github.com/lockkeeper/lockkeeper/lock"
@@ -274,7 +275,7 @@ type lockRun struct {
 	clock   *sleepClock
 	dialer  lock.Dialer
 	conn    *zk.Conn
-	changed chan struct{} // has room for one: a server has granted less than before
+	changed wake.Signal // a server has granted less than before
 
 	mu      sync.Mutex
 	dialed  time.Duration       // when the newest connection was begun, on the clock of procgroup
@@ -286,7 +287,7 @@ type lockRun struct {
 
 // newLockRun returns a lockRun that has no session yet.
 func newLockRun(o *runOptions, at string) *lockRun {
-	r := &lockRun{o: o, at: at, clock: newSleepClock(), changed: make(chan struct{}, 1)}
+	r := &lockRun{o: o, at: at, clock: newSleepClock(), changed: wake.NewSignal()}
 	r.dialer.OnGrant = r.granted
 	return r
 }
@@ -316,10 +317,7 @@ func (r *lockRun) granted(_ int64, timeout time.Duration) {
 		r.until = until
 		r.tell(until)
 	}
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	r.changed.Raise()
 }
 
 // ended is the error for a signal that ends lock run while it waits.
