@@ -188,24 +188,20 @@ func dump(h *Handler, _ url.Values) (object, error) {
 	expiry, owners := object{}, object{}
 	if all.Tracked {
 		for _, bucket := range all.Expiring {
-			ids := list(nil)
-			for _, id := range bucket.Sessions {
-				ids = append(ids, id)
-			}
-			expiry.add(strconv.FormatInt(bucket.Deadline-bucket.Deadline%1000, 10), ids)
+			expiry.add(strconv.FormatInt(bucket.Deadline-bucket.Deadline%1000, 10), listOf(bucket.Sessions))
 		}
 	}
 	for _, x := range all.All {
 		if len(x.Ephemerals) > 0 {
-			owners.add(strconv.FormatInt(x.ID, 10), texts(x.Ephemerals))
+			owners.add(strconv.FormatInt(x.ID, 10), listOf(x.Ephemerals))
 		}
 	}
 	return object{{"expiry_time_to_session_ids", expiry}, {"session_id_to_ephemeral_paths", owners}}, nil
 }
 
-func texts(all []string) (l list) {
-	for _, text := range all {
-		l = append(l, text)
+func listOf[T any](all []T) (l list) {
+	for _, x := range all {
+		l = append(l, x)
 	}
 	return l
 }
@@ -377,7 +373,7 @@ func watches(h *Handler, _ url.Values) (object, error) {
 	all, err := h.report.Watches()
 	sessions := object{}
 	for _, g := range all.BySession() {
-		sessions.add(strconv.FormatInt(signed(g.Head), 10), texts(g.Items))
+		sessions.add(strconv.FormatInt(signed(g.Head), 10), listOf(g.Items))
 	}
 	return object{{"session_id_to_watched_paths", sessions}}, err
 }
