@@ -35,10 +35,10 @@ const (
 )
 
 func (h *Handler) actions() {
-	sessions := grant{h.grants.EndSessions, "sessions"}
+	sessions := grant{h.options.EndSessions, "sessions"}
 	h.mux.HandleFunc("POST /console/sessions/{id}/end", action(h, sessions, maxBody, "ended a session", "end a session", h.endSession))
 	h.mux.HandleFunc("POST /console/connections/end", action(h, sessions, maxBody, "ended the connections of an identity", "end the connections of an identity", h.endConnections))
-	h.mux.HandleFunc("POST /console/locks/break", action(h, grant{h.grants.BreakLocks, "locks"}, maxBody, "broken a lock", "break a lock", h.breakLock))
+	h.mux.HandleFunc("POST /console/locks/break", action(h, grant{h.options.BreakLocks, "locks"}, maxBody, "broken a lock", "break a lock", h.breakLock))
 	h.edits()
 	h.mux.HandleFunc("GET /snapshot", h.serveSnapshot)
 }
@@ -119,7 +119,7 @@ func action[Q any](h *Handler, g grant, most int64, did, not string, do func(ctx
 		ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
 		defer cancel()
 		answer, about, err := do(ctx, r, &q)
-		log := h.log.With(about...).With("operator", r.RemoteAddr)
+		log := h.options.Log.With(about...).With("operator", r.RemoteAddr)
 		switch {
 		case about == nil:
 		case err == nil:

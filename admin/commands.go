@@ -72,7 +72,7 @@ func (h *Handler) index(w http.ResponseWriter, _ *http.Request) {
 // ZooKeeper.
 func (h *Handler) command(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	if (name == "snapshot" || name == "snap") && h.grants.Snapshots && h.report.Persona() == nil {
+	if (name == "snapshot" || name == "snap") && h.options.Snapshots && h.report.Persona() == nil {
 		h.serveZooKeeperSnapshot(w, r)
 		return
 	}
@@ -253,7 +253,7 @@ func hash(h *Handler, _ url.Values) (object, error) {
 }
 
 func initialConfiguration(h *Handler, _ url.Values) (object, error) {
-	return object{{"initial_configuration", h.zooCfg}}, nil
+	return object{{"initial_configuration", masked(h.options.ZooCfg)}}, nil
 }
 
 // secret matches a line of a configuration file, or a comment there, that holds a password

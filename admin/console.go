@@ -66,7 +66,7 @@ func (h *Handler) console() {
 	}
 	r := reader{h.report}
 	h.stream = newStream(&survey{
-		server: h.server, report: h.report, reader: r, may: h.grants,
+		server: h.server, report: h.report, reader: r, may: h.options,
 		others: others{peers: poll[peerStatus]{timeout: time.Second}, clients: poll[told]{timeout: clientsTimeout}, askMember: report.Beside(h.server)},
 	})
 	h.mux.HandleFunc("GET /console/events", h.stream.serve)

@@ -24,7 +24,7 @@ const (
 )
 
 func (h *Handler) edits() {
-	g := grant{h.grants.EditZnodes, "znodes"}
+	g := grant{h.options.EditZnodes, "znodes"}
 	h.mux.HandleFunc("POST /console/znodes/set", action(h, g, maxEditBody, "set the data of a znode", "set the data of a znode", h.set))
 	h.mux.HandleFunc("POST /console/znodes/create", action(h, g, maxEditBody, "created a znode", "create a znode", h.create))
 	h.mux.HandleFunc("POST /console/znodes/delete", action(h, g, maxBody, "deleted a znode", "delete a znode", h.delete))
