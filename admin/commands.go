@@ -83,8 +83,8 @@ func (h *Handler) command(w http.ResponseWriter, r *http.Request) {
 		//lint:ignore ST1005 ZooKeeper's words
 		err = fmt.Errorf("Unknown command: %s", name)
 	default:
-		c := commands[i]
-		if name = c.names[0]; !c.always && !h.running() {
+		c, st := commands[i], h.server.Status()
+		if name = c.names[0]; !c.always && !st.Serving && !st.ReadOnly {
 			err = errNotServing
 		} else {
 			answer, err = c.run(h, r.URL.Query())
@@ -116,12 +116,6 @@ func (r reported) Error() string { return string(r) }
 // errNotServing is the error that ZooKeeper's commands report while the server does not
 // serve clients.
 var errNotServing = errors.New("This ZooKeeper instance is not currently serving requests") //lint:ignore ST1005 ZooKeeper's words
-
-// running reports whether the server serves clients, even if only to read.
-func (h *Handler) running() bool {
-	st := h.server.Status()
-	return st.Serving || st.ReadOnly
-}
 
 // reset returns a command that only resets something.
 func reset(do func(report.Server)) func(h *Handler, q url.Values) (object, error) {

@@ -320,11 +320,9 @@ func (k *keeper) list() ([]locks.Entry, error) {
 // find returns the index of the keeper's own znode, or -1. If creates whose replies were lost
 // have made several, find returns the first, so that the keeper never waits for itself.
 func (k *keeper) find(line []locks.Entry) int {
-	return slices.IndexFunc(line, func(c locks.Entry) bool { return k.owns(c.Name) })
-}
-
-func (k *keeper) owns(name string) bool {
-	return strings.HasPrefix(name, "_c_"+k.id) || k.name != "" && name == k.name
+	return slices.IndexFunc(line, func(c locks.Entry) bool {
+		return strings.HasPrefix(c.Name, "_c_"+k.id) || k.name != "" && c.Name == k.name
+	})
 }
 
 // watchLeases returns a watch for a change of the leases.

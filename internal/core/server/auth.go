@@ -32,7 +32,8 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	switch {
 	case q.Scheme == proto.SchemeIP: // every connection has it from the start
 		return proto.OK, nil
-	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given by the TLS handshake
+	case q.Scheme == proto.SchemeX509 && // given by the TLS handshake
+		slices.ContainsFunc(c.identity.Load().ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeX509 }):
 		return proto.OK, nil
 	case q.Scheme == proto.SchemeDigest && !c.s.cfg.NoDigest && q.Auth != nil:
 		id := digest(c.s.cfg.Digest, jute.Text(q.Auth))

@@ -436,7 +436,7 @@ func (c *conn) begin() error {
 	if err != nil {
 		return err
 	}
-	if word := fourLetters(first); s.knows(word) {
+	if word := string(binary.BigEndian.AppendUint32(nil, first)); s.knows(word) {
 		s.stats.received.Add(1)
 		s.stats.bytesIn.Add(4)
 		s.answer(c, word)

@@ -8,7 +8,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // request is one request in a connection's queue.
@@ -287,7 +286,11 @@ func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
 // It queues the reply and then runs the parked reads up to the next write.
 func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	for i := range r.Exceeded {
-		c.exceeded(&r.Exceeded[i])
+		e := &r.Exceeded[i]
+		if e.Hard {
+			c.s.stats.quotaExceeded(e.Namespace())
+		}
+		c.s.warnLater("quota exceeded", e.String(), c.named(nil)...)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,14 +319,6 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 		}
 	}
 	c.markDirty()
-}
-
-// exceeded counts and logs that a write went over a quota.
-func (c *conn) exceeded(e *znode.QuotaExceeded) {
-	if e.Hard {
-		c.s.stats.quotaExceeded(e.Namespace())
-	}
-	c.s.warnLater("quota exceeded", e.String(), c.named(nil)...)
 }
 
 // queued returns the length of the queue. The caller holds mu.

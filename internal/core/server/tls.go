@@ -101,10 +101,6 @@ func (c *conn) addX509(state tls.ConnectionState) error {
 	return c.prove(proto.SchemeX509, name, name != "" && name == c.s.cfg.SuperX509)
 }
 
-func (c *conn) hasX509() bool {
-	return slices.ContainsFunc(c.identity.Load().ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeX509 })
-}
-
 // dnNames are the attributes that have a name in RFC 2253; others are written as
 // numbers.
 var dnNames = map[string]string{
