@@ -218,8 +218,7 @@ func (z *znodeAnswer) show(data []byte, most int) {
 		}
 	}
 	if text {
-		s := string(data)
-		z.Text = &s
+		z.Text = new(string(data))
 		return
 	}
 	z.Hex = hex.EncodeToString(data)

@@ -143,8 +143,8 @@ func (v *survey) askPeers(ctx context.Context, st *lockkeeper.Status) []memberSt
 		case said.Cluster != st.Cluster.ID:
 			x.Note = "belongs to cluster " + said.Cluster
 		default:
-			behind := max(0, int64(newest-said.Index)) // this server has applied more since it asked
-			x.Role, x.Term, x.Behind = brief(said.Role.String()), said.Term, &behind
+			x.Role, x.Term = brief(said.Role.String()), said.Term
+			x.Behind = new(max(0, int64(newest-said.Index))) // this server has applied more since it asked
 		}
 		all = append(all, x)
 	}

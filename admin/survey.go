@@ -418,8 +418,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 		err := v.report.Sync(syncTimeout)
 		v.waited = time.Since(now)
 		if err == nil {
-			ms := v.waited.Seconds() * 1000
-			x.Sync = &ms
+			x.Sync = new(v.waited.Seconds() * 1000)
 		}
 	}
 	v.grants, v.last = 0, point{now, st.State.Zxid}
@@ -427,10 +426,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 	v.samples = slices.Clone(v.samples[max(0, len(v.samples)-maxSamples):])
 }
 
-func rate(n float64, passed time.Duration) *float64 {
-	r := n / passed.Seconds()
-	return &r
-}
+func rate(n float64, passed time.Duration) *float64 { return new(n / passed.Seconds()) }
 
 func sentence(err error) string {
 	text := err.Error()

@@ -490,14 +490,6 @@ func (k *keeper) loseLocked(why error) {
 	k.state = over
 }
 
-// prove notes that a request was answered.
-func (k *keeper) prove() {
-	k.mu.Lock()
-	k.proved = k.sent
-	k.mu.Unlock()
-	k.rearm()
-}
-
 // rearm sets the timer anew when the deadline has changed.
 func (k *keeper) rearm() {
 	k.mu.Lock()
@@ -569,7 +561,10 @@ func (k *keeper) watchOver(own <-chan zk.Event) {
 		case <-k.granted: // the timer is set anew below
 		case <-timer.C:
 			if err = k.ask(); err == nil {
-				k.prove()
+				k.mu.Lock()
+				k.proved = k.sent
+				k.mu.Unlock()
+				k.rearm()
 			}
 		}
 		if own == nil && err == nil {

@@ -188,7 +188,7 @@ so. The last voting member cannot be removed.
 // command returns a cluster command that takes between least and most arguments.
 // ask turns the arguments into the request to send.
 func (o *clusterOptions) command(use, short, long, example string, least, most int, ask func(args []string) (request.Request, error)) *cobra.Command {
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,
 		Args: takes(least, most),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -199,7 +199,6 @@ func (o *clusterOptions) command(use, short, long, example string, least, most i
 			return o.ask(c, q)
 		},
 	}
-	return c
 }
 
 // asks is what the help of add and remove says.
