@@ -275,11 +275,11 @@ func (r *meterRun) answer() {
 	for todo := r.meter.Questions(); len(todo) > 0; todo = append(todo, r.meter.Questions()...) {
 		var answers []answer
 		r.drain() // so that there is little left to do with the state locked
-		r.l.server.View(func(s report.State) {
+		r.l.server.View(func(children report.Children) {
 			r.drain() // so that the state is what these events have made
 			for room := meterNames; len(todo) > 0 && room > 0; todo = todo[1:] {
 				a := answer{q: todo[0]}
-				a.names, a.n, a.ok = s.Children(a.q.Path, meterEntries)
+				a.names, a.n, a.ok = children(a.q.Path, meterEntries)
 				answers = append(answers, a)
 				room -= 1 + len(a.names)
 			}

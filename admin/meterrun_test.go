@@ -24,9 +24,9 @@ func (s *source) Follow(f report.Follower) (func(), bool) {
 	return func() { s.stop.Add(1) }, true
 }
 
-func (s *source) View(f func(report.State))                       { f(s) }
+func (s *source) View(f func(report.Children))                    { f(s.children) }
 func (s *source) Ephemerals(int) ([]string, bool)                 { return nil, true }
-func (s *source) Children(at string, _ int) ([]string, int, bool) { return nil, 0, s.exists[at] }
+func (s *source) children(at string, _ int) ([]string, int, bool) { return nil, 0, s.exists[at] }
 
 func created(paths ...string) (all []proto.Change) {
 	for _, at := range paths {

@@ -89,8 +89,8 @@ type Server interface {
 	// Sync returns when this server has applied all that the cluster had acknowledged when
 	// Sync was called. It waits at most for timeout, and then fails.
 	Sync(timeout time.Duration) error
-	// View calls f with the state. Nothing is applied until f returns, so f must not take long.
-	View(f func(State))
+	// View calls f with the children of the state's znodes. Nothing is applied until f returns, so f must not take long.
+	View(f func(Children))
 	// Snapshot returns the state as it is now, whatever ACLs say. It is fast; nothing is copied unless it changes later. It
 	// fails before the server first serves clients, and with the error with which the server has failed.
 	Snapshot() (*fsm.Snapshot, error)
@@ -100,13 +100,10 @@ type Server interface {
 	Follow(f Follower) (stop func(), ok bool)
 }
 
-// State is the replicated state, whatever ACLs say.
-type State interface {
-	// Children returns the names of a znode's children in no particular order. It returns
-	// false if the znode does not exist. The names are missing if there are more than most. They
-	// share memory with the data of the znodes, so that whoever keeps them copies them.
-	Children(path string, most int) (names []string, n int, ok bool)
-}
+// Children returns the names of a znode's children, whatever ACLs say, in no particular order. It returns
+// false if the znode does not exist. The names are missing if there are more than most. They
+// share memory with the data of the znodes, so that whoever keeps them copies them.
+type Children func(path string, most int) (names []string, n int, ok bool)
 
 // Follower is told of changes as they are applied. Its methods are called while the state is
 // locked, so that they must neither block nor take long nor call [Server].

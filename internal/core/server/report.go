@@ -397,24 +397,22 @@ func (s *Server) Sync(timeout time.Duration) error {
 	}
 }
 
-func (s *Server) View(f func(report.State)) {
-	s.cfg.Replica.View(func(v *fsm.View) { f(replicated{v}) })
-}
-
-type replicated struct{ v *fsm.View }
-
-func (r replicated) Children(path string, most int) (names []string, n int, ok bool) {
-	z := r.v.Tree().Lookup(path)
-	if z == nil {
-		return nil, 0, false
-	}
-	if n = z.NumChildren(); n <= most {
-		names = make([]string, 0, n)
-		for name := range r.v.Tree().Children(z) {
-			names = append(names, name)
-		}
-	}
-	return names, n, true
+func (s *Server) View(f func(report.Children)) {
+	s.cfg.Replica.View(func(v *fsm.View) {
+		f(func(path string, most int) (names []string, n int, ok bool) {
+			z := v.Tree().Lookup(path)
+			if z == nil {
+				return nil, 0, false
+			}
+			if n = z.NumChildren(); n <= most {
+				names = make([]string, 0, n)
+				for name := range v.Tree().Children(z) {
+					names = append(names, name)
+				}
+			}
+			return names, n, true
+		})
+	})
 }
 
 func (s *Server) Follow(f report.Follower) (stop func(), ok bool) {
