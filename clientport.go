@@ -2,11 +2,11 @@ package lockkeeper
 
 import (
 	"cmp"
-	"context"
 	"net"
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -19,24 +19,18 @@ import (
 // address that it could not get.
 const takePortAgain = time.Second
 
-// memberChanges is an fsm.Observer. The channel, with room for one element, holds
-// an element when the members may have changed.
-type memberChanges chan struct{}
+// memberChanges is an fsm.Observer, which raises its signal when the members may have changed.
+type memberChanges struct{ wake.Signal }
 
 func (c memberChanges) Changed(_ *fsm.View, changes []proto.Change) {
 	for i := range changes {
 		if changes[i].Kind == proto.NodeDataChanged && changes[i].Path == znode.ConfigPath {
-			c.Restored()
+			c.Raise()
 		}
 	}
 }
 
-func (c memberChanges) Restored() {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+func (c memberChanges) Restored() { c.Raise() }
 
 func (memberChanges) Restoring() {}
 
@@ -50,15 +44,9 @@ func (memberChanges) Failed(error) {}
 // for this server, until the server refuses clients. It stays where it is if the list has the address
 // that the configuration tells clients, which may be another one than it listens on.
 func (s *Server) followPort(id uint64, told string, changes memberChanges) {
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	s.wg.Go(func() {
-		<-s.refusing
-		cancel()
-	})
 	select {
 	case <-s.ready: // until then, the log being replayed may name outdated addresses
-	case <-s.refusing:
+	case <-s.open.Done():
 		return
 	}
 	configured := listenAddr(s.Addr().String())
@@ -75,7 +63,7 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 		})
 		var again <-chan time.Time
 		if want != at {
-			if err := s.movePort(ctx, want); err == nil {
+			if err := s.movePort(want); err == nil {
 				s.log.Warn("the client port has moved", "from", at, "to", want)
 				at, taken = want, ""
 			} else {
@@ -87,9 +75,9 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 			}
 		}
 		select {
-		case <-changes:
+		case <-changes.Signal:
 		case <-again:
-		case <-s.refusing:
+		case <-s.open.Done():
 			return
 		}
 	}
@@ -97,23 +85,22 @@ func (s *Server) followPort(id uint64, told string, changes memberChanges) {
 
 // movePort closes the client port and listens on addr instead. After an error no
 // client port is open, as in ZooKeeper: clients already look for it at addr.
-func (s *Server) movePort(ctx context.Context, addr string) error {
+func (s *Server) movePort(addr string) error {
 	s.portMu.Lock()
 	s.plain.Close()
 	s.portMu.Unlock()
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", addr)
+	l, err := new(net.ListenConfig).Listen(s.open, "tcp", addr)
 	if err != nil {
 		return err
 	}
 	s.portMu.Lock()
 	defer s.portMu.Unlock()
 	s.plain = l
-	select {
-	case <-s.refusing:
-		l.Close()
-	default:
-		s.wg.Go(func() { s.servePlain(l) })
+	if s.open.Err() != nil {
+		return l.Close()
 	}
+	s.clients.Announce(l.Addr(), s.SecureAddr())
+	s.wg.Go(func() { s.clients.Serve(l, s.either) })
 	return nil
 }
 

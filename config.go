@@ -1,7 +1,6 @@
 package lockkeeper
 
 import (
-	"crypto"
 	"crypto/tls"
 	"log/slog"
 	"maps"
@@ -417,7 +416,7 @@ func (c *Config) complete() error {
 	if _, ok := persona.Of(c.Features.BehaveAs); !ok {
 		return badField("Features.BehaveAs", "it must be one of %s, not %q", strings.Join(persona.Names(), ", "), c.Features.BehaveAs)
 	}
-	_, supported := c.digest()
+	_, supported := server.DigestAlgorithm(c.Auth.DigestAlgorithm)
 	const longest = math.MaxInt32 * time.Millisecond
 	return firstOf([]rule{
 		{c.ElectionTimeout != 0 && c.ElectionTimeout < timing.MinElectionTimeout, badField("ElectionTimeout", "%v is less than %v", c.ElectionTimeout, timing.MinElectionTimeout)},
@@ -563,11 +562,6 @@ func asRead(addr string) string {
 	return addr
 }
 
-// digest returns the hash that DigestAlgorithm names.
-func (c *Config) digest() (h crypto.Hash, supported bool) {
-	return server.DigestAlgorithm(c.Auth.DigestAlgorithm)
-}
-
 func setDefault[T comparable](v *T, to T) {
 	var zero T
 	if *v == zero {
@@ -616,7 +610,7 @@ func (c *Config) server(replica *fsm.Replica, m *cluster.Member, a *auditor) ser
 	if a != nil {
 		audit = func(e server.AuditEvent) { a.add(AuditEvent(e)) }
 	}
-	digest, _ := c.digest()
+	digest, _ := server.DigestAlgorithm(c.Auth.DigestAlgorithm)
 	older, _ := persona.Of(c.Features.BehaveAs)
 	var mechanism func() sasl.Exchange
 	if begin := c.Auth.SASL.Mechanism; begin != nil {

@@ -67,6 +67,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // Version is the version of lockkeeper.
@@ -141,19 +142,18 @@ type Server struct {
 	clientPorts
 	inside
 
-	ready      chan struct{} // closed when sessions can first be created
-	done       chan struct{} // closed once err is set
-	err        error         // why the server has stopped serving for good
-	doneOnce   sync.Once     // for err and done
-	refusing   chan struct{} // closed by Shutdown and Close: new clients are refused
-	refuseOnce sync.Once
-	handing    chan struct{} // has room for one: sent to while leadership is handed over, which ends with stop; guards closing
-	closing    bool          // close has begun
-	stop       chan struct{} // closed by Close
-	closed     atomic.Bool   // Close has begun
-	gone       chan struct{} // closed when it has ended, and closeErr is set
-	closeErr   error
-	wg         sync.WaitGroup // the server's own goroutines
+	ready    chan struct{}   // closed when sessions can first be created
+	life     context.Context // ends when the server has stopped serving for good, and its cause is why
+	end      context.CancelCauseFunc
+	open     context.Context // ends with Shutdown and Close: new clients are refused
+	shut     context.CancelFunc
+	running  context.Context // ends with Close
+	stop     context.CancelFunc
+	handing  wake.Turn     // of handing leadership over, which ends with running
+	closing  atomic.Bool   // close has begun
+	gone     chan struct{} // closed when it has ended, and closeErr is set
+	closeErr error
+	wg       sync.WaitGroup // the server's own goroutines
 }
 
 // traces are where a server says what has become of it, and who changed what.
@@ -174,8 +174,8 @@ type clientPorts struct {
 	portMu sync.Mutex   // guards plain
 	plain  net.Listener // nil without Config.ClientAddr; a reconfig may replace it
 	secure net.Listener // nil without Config.SecureAddr
-	tls    *tls.Config  // for connections accepted on secure and, if either is set, on plain
-	either bool         // Config.TLSOnClientAddr
+	tls    *tls.Config  // for connections accepted on secure
+	either *tls.Config  // for those on plain that may use TLS; nil without Config.TLSOnClientAddr
 }
 
 // Open starts a server. It validates the configuration, locks and verifies the
@@ -190,8 +190,11 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		traces: &traces{log: cfg.Logger}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), testhooks.In(&cfg).Network},
-		ready: make(chan struct{}), done: make(chan struct{}), refusing: make(chan struct{}), handing: make(chan struct{}, 1), stop: make(chan struct{}), gone: make(chan struct{}),
+		ready: make(chan struct{}), handing: wake.NewTurn(), gone: make(chan struct{}),
 	}
+	s.life, s.end = context.WithCancelCause(context.Background())
+	s.open, s.shut = context.WithCancel(context.Background())
+	s.running, s.stop = context.WithCancel(context.Background())
 	if err := s.listen(&cfg); err != nil {
 		s.closeListeners()
 		return nil, err
@@ -213,7 +216,7 @@ func Open(cfg Config) (*Server, error) {
 	}
 	s.replica = replica
 	follows := cfg.Features.Reconfig && !s.standalone() && s.plain != nil
-	changes := make(memberChanges, 1)
+	changes := memberChanges{wake.NewSignal()}
 	if follows {
 		replica.Observe(changes)
 	}
@@ -245,14 +248,15 @@ func Open(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// listen opens the client ports.
 func (s *Server) listen(cfg *Config) (err error) {
 	if cfg.ClientAddr != "" {
 		if s.plain, err = net.Listen("tcp", cfg.ClientAddr); err != nil {
 			return portError{"ClientAddr", fmt.Errorf("client port: %w", err)}
 		}
 	}
-	s.tls, s.either = cfg.TLS.Clone(), cfg.TLSOnClientAddr
+	if s.tls = cfg.TLS.Clone(); cfg.TLSOnClientAddr {
+		s.either = s.tls
+	}
 	if cfg.SecureAddr != "" {
 		if s.secure, err = net.Listen("tcp", cfg.SecureAddr); err != nil {
 			return portError{"SecureAddr", fmt.Errorf("TLS client port: %w", err)}
@@ -299,20 +303,12 @@ func (s *Server) run() {
 			}
 		case err := <-s.member.Err():
 			s.clients.Close()
-			s.ended(own(err))
+			s.end(own(err))
 			return
-		case <-s.stop:
+		case <-s.running.Done():
 			return
 		}
 	}
-}
-
-// ended notes why the server has stopped serving for good, unless that was noted before.
-func (s *Server) ended(why error) {
-	s.doneOnce.Do(func() {
-		s.err = why
-		close(s.done)
-	})
 }
 
 // about is what this server's status in the cluster says about it.
@@ -333,30 +329,13 @@ func (s *Server) reachable(a net.Addr) string {
 	return a.String()
 }
 
-// serve starts to accept clients on the open ports.
 func (s *Server) serve() {
-	var plain, secure net.Addr
-	if s.plain != nil {
-		plain = s.plain.Addr()
-	}
-	if s.secure != nil {
-		secure = s.secure.Addr()
-	}
-	s.clients.Announce(plain, secure) // before the first client can ask
+	s.clients.Announce(addr(s.plain), addr(s.secure)) // before the first client can ask
 	if l := s.plain; l != nil {
-		s.wg.Go(func() { s.servePlain(l) })
+		s.wg.Go(func() { s.clients.Serve(l, s.either) })
 	}
 	if s.secure != nil {
 		s.wg.Go(func() { s.clients.ServeTLS(s.secure, s.tls) })
-	}
-}
-
-// servePlain accepts clients on the port of ClientAddr.
-func (s *Server) servePlain(l net.Listener) {
-	if s.either {
-		s.clients.ServeEither(l, s.tls)
-	} else {
-		s.clients.Serve(l)
 	}
 }
 
@@ -369,18 +348,11 @@ func (s *Server) Ready() <-chan struct{} { return s.ready }
 // [Server.Close] or [Server.Shutdown], or because it has a fault that it cannot survive, such as
 // a failed write to disk. It has then disconnected all clients, and no acknowledged write is
 // lost. [Server.Err] says why. After a fault the caller should call Close.
-func (s *Server) Done() <-chan struct{} { return s.done }
+func (s *Server) Done() <-chan struct{} { return s.life.Done() }
 
 // Err returns nil until [Server.Done] is closed. Then it returns the server's fault, among them
 // [ErrRemoved] and [ErrDiffers], or [ErrClosed] if it was closed without one, and always the same.
-func (s *Server) Err() error {
-	select {
-	case <-s.done:
-		return s.err
-	default:
-		return nil
-	}
-}
+func (s *Server) Err() error { return context.Cause(s.life) }
 
 // Wait waits until clients can first create sessions and then returns nil. If the server has stopped
 // serving for good, before or after it became ready, Wait returns what [Server.Err] returns. If
@@ -389,7 +361,7 @@ func (s *Server) Err() error {
 func (s *Server) Wait(ctx context.Context) error {
 	select {
 	case <-s.ready:
-	case <-s.done:
+	case <-s.Done():
 	case <-ctx.Done():
 	}
 	// If several of them have happened, the end counts most, then ready.
@@ -454,10 +426,8 @@ func (s *Server) DialContext(ctx context.Context, network, address string) (net.
 	if err := s.Wait(ctx); err != nil {
 		return nil, err
 	}
-	select {
-	case <-s.refusing:
+	if s.open.Err() != nil {
 		return nil, cmp.Or(s.Err(), ErrClosed)
-	default:
 	}
 	client, ours := net.Pipe()
 	go s.clients.ServeConn(ours) // Close waits until it returns
@@ -538,45 +508,35 @@ func (s *Server) Close() error { return s.close((*cluster.Member).Close) }
 func (s *Server) handOver(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer context.AfterFunc(s.running, cancel)()
 	select {
 	case s.handing <- struct{}{}:
-		defer func() { <-s.handing }()
+		defer s.handing.Give()
 	case <-ctx.Done():
 		return
-	case <-s.stop:
-		return
 	}
-	if s.closing {
-		return
+	if s.running.Err() == nil { // otherwise the member may be closed already
+		s.member.HandOver(ctx)
 	}
-	s.wg.Go(func() {
-		select {
-		case <-s.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	s.member.HandOver(ctx)
 }
 
 // refuse stops accepting clients on the ports.
 func (s *Server) refuse() {
-	s.refuseOnce.Do(func() { close(s.refusing) })
+	s.shut()
 	s.closeListeners()
 }
 
 func (s *Server) close(member func(*cluster.Member) error) error {
-	if s.closed.Swap(true) {
+	if s.closing.Swap(true) {
 		<-s.gone
 		return s.closeErr
 	}
-	close(s.stop)
+	s.stop()
 	s.refuse()
 	s.clients.Close()
-	s.ended(ErrClosed)
-	s.handing <- struct{}{}
-	s.closing = true // nothing is handed over any more
-	<-s.handing
+	s.end(ErrClosed)
+	s.handing.Take() // what is being handed over ends
+	s.handing.Give()
 	s.closeErr = member(s.member) // also releases connections that wait for the log
 	s.clients.Wait()
 	s.wg.Wait()

@@ -198,7 +198,6 @@ func (s *Server) MemberStatus(ctx context.Context, id uint64) (MemberStatus, err
 	return MemberStatus{st.ID, Role(st.Role), st.Leader, st.Cluster.String(), differences(st.Differs), st.Term, st.Index, st.Zxid}, nil
 }
 
-// peerPort returns the address of the peer port of a member.
 func (s *Server) peerPort(id uint64) (string, error) {
 	for _, m := range s.member.Members() {
 		if m.ID == id {

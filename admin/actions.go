@@ -34,12 +34,11 @@ const (
 	actionTimeout = 10 * time.Second // after which its outcome is unknown
 )
 
-// actions adds the actions to the mux.
 func (h *Handler) actions() {
-	sessions := grant{h.grants.EndSessions, "sessions"}
+	sessions := grant{h.options.EndSessions, "sessions"}
 	h.mux.HandleFunc("POST /console/sessions/{id}/end", action(h, sessions, maxBody, "ended a session", "end a session", h.endSession))
 	h.mux.HandleFunc("POST /console/connections/end", action(h, sessions, maxBody, "ended the connections of an identity", "end the connections of an identity", h.endConnections))
-	h.mux.HandleFunc("POST /console/locks/break", action(h, grant{h.grants.BreakLocks, "locks"}, maxBody, "broken a lock", "break a lock", h.breakLock))
+	h.mux.HandleFunc("POST /console/locks/break", action(h, grant{h.options.BreakLocks, "locks"}, maxBody, "broken a lock", "break a lock", h.breakLock))
 	h.edits()
 	h.mux.HandleFunc("GET /snapshot", h.serveSnapshot)
 }
@@ -120,7 +119,7 @@ func action[Q any](h *Handler, g grant, most int64, did, not string, do func(ctx
 		ctx, cancel := context.WithTimeout(r.Context(), actionTimeout)
 		defer cancel()
 		answer, about, err := do(ctx, r, &q)
-		log := h.log.With(about...).With("operator", r.RemoteAddr)
+		log := h.options.Log.With(about...).With("operator", r.RemoteAddr)
 		switch {
 		case about == nil:
 		case err == nil:
@@ -242,16 +241,6 @@ func (h *Handler) asClient(ctx context.Context, what, at string, f func(*rawclie
 		return undone(ctx, what, err)
 	}
 	return f(c)
-}
-
-// forbidden returns the refusal if the ACL of a znode does not let everybody do something.
-func forbidden(what, at, verb string) error {
-	return refuse(http.StatusForbidden, "nothing was %s: the ACL of %s does not let everybody %s, and the console has no permissions of its own", what, at, verb)
-}
-
-// unanswered returns the refusal if the outcome is unknown.
-func unanswered(what string) error {
-	return refuse(http.StatusGatewayTimeout, "there was no answer: the znode may have been %s or not, or may be %s later", what, what)
 }
 
 // undone returns the refusal for an error before which nothing was done.

@@ -83,9 +83,7 @@ type Handler struct {
 	metrics *Collector
 	stream  *stream
 	search  *searcher
-	grants  Options
-	zooCfg  string
-	log     *slog.Logger
+	options Options
 	mux     *http.ServeMux
 	closed  atomic.Bool
 
@@ -112,11 +110,11 @@ type Handler struct {
 // To mount it below a path, wrap it, behind Protect, in [http.StripPrefix]; only the links on the
 // page /commands lead to the root of the host.
 func New(s *lockkeeper.Server, o Options) *Handler {
-	h := &Handler{server: s, report: report.Of(s), metrics: NewCollector(s), grants: o, zooCfg: masked(o.ZooCfg), log: o.Log, mux: http.NewServeMux()}
-	h.metrics.files, h.metrics.audit = o.Files, o.Audit
-	if h.log == nil {
-		h.log = slog.New(slog.DiscardHandler)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
+	h := &Handler{server: s, report: report.Of(s), metrics: NewCollector(s), options: o, mux: http.NewServeMux()}
+	h.metrics.files, h.metrics.audit = o.Files, o.Audit
 	h.mux.HandleFunc("GET /commands", h.index)
 	h.mux.HandleFunc("GET /commands/{$}", h.index)
 	h.mux.HandleFunc("GET /commands/{name...}", h.command)

@@ -113,7 +113,6 @@ func (v *survey) askClients(ctx context.Context, st *lockkeeper.Status, find []s
 	return all
 }
 
-// member is a member with its clients.
 type member struct {
 	id   uint64
 	self bool
@@ -126,14 +125,6 @@ func (m *member) knows() bool { return m.complete() && m.list.Total == len(m.lis
 
 // complete reports whether the member has answered.
 func (m *member) complete() bool { return !m.at.IsZero() && m.err == nil }
-
-// note says why nothing is known of the member's clients.
-func (m *member) note() string {
-	if m.err == nil {
-		return ""
-	}
-	return brief(m.err.Error())
-}
 
 // locate sets where the clients of the sessions are connected. Those of this server are known already,
 // all of them if whole is true. The map has the server of each session in the state; it is nil if
@@ -194,7 +185,10 @@ func (c *scene) listClients(s *state, w *view) {
 	var rows []row
 	for i := range c.members {
 		m := &c.members[i]
-		g := &serverClients{ID: m.id, Self: m.self, Total: m.last, Told: len(m.list.Some), Note: m.note(), Folded: strings.Contains(w.foldedServers, fmt.Sprintf("\x00%d\x00", m.id))}
+		g := &serverClients{ID: m.id, Self: m.self, Total: m.last, Told: len(m.list.Some), Folded: strings.Contains(w.foldedServers, fmt.Sprintf("\x00%d\x00", m.id))}
+		if m.err != nil {
+			g.Note = brief(m.err.Error())
+		}
 		known := m.complete()
 		if known {
 			l.Total += m.last

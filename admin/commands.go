@@ -72,7 +72,7 @@ func (h *Handler) index(w http.ResponseWriter, _ *http.Request) {
 // ZooKeeper.
 func (h *Handler) command(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
-	if (name == "snapshot" || name == "snap") && h.grants.Snapshots && h.report.Persona() == nil {
+	if (name == "snapshot" || name == "snap") && h.options.Snapshots && h.report.Persona() == nil {
 		h.serveZooKeeperSnapshot(w, r)
 		return
 	}
@@ -83,8 +83,8 @@ func (h *Handler) command(w http.ResponseWriter, r *http.Request) {
 		//lint:ignore ST1005 ZooKeeper's words
 		err = fmt.Errorf("Unknown command: %s", name)
 	default:
-		c := commands[i]
-		if name = c.names[0]; !c.always && !h.running() {
+		c, st := commands[i], h.server.Status()
+		if name = c.names[0]; !c.always && !st.Serving && !st.ReadOnly {
 			err = errNotServing
 		} else {
 			answer, err = c.run(h, r.URL.Query())
@@ -116,12 +116,6 @@ func (r reported) Error() string { return string(r) }
 // errNotServing is the error that ZooKeeper's commands report while the server does not
 // serve clients.
 var errNotServing = errors.New("This ZooKeeper instance is not currently serving requests") //lint:ignore ST1005 ZooKeeper's words
-
-// running reports whether the server serves clients, even if only to read.
-func (h *Handler) running() bool {
-	st := h.server.Status()
-	return st.Serving || st.ReadOnly
-}
 
 // reset returns a command that only resets something.
 func reset(do func(report.Server)) func(h *Handler, q url.Values) (object, error) {
@@ -188,29 +182,24 @@ func dump(h *Handler, _ url.Values) (object, error) {
 	expiry, owners := object{}, object{}
 	if all.Tracked {
 		for _, bucket := range all.Expiring {
-			ids := list(nil)
-			for _, id := range bucket.Sessions {
-				ids = append(ids, id)
-			}
-			expiry.add(strconv.FormatInt(bucket.Deadline-bucket.Deadline%1000, 10), ids)
+			expiry.add(strconv.FormatInt(bucket.Deadline-bucket.Deadline%1000, 10), listOf(bucket.Sessions))
 		}
 	}
 	for _, x := range all.All {
 		if len(x.Ephemerals) > 0 {
-			owners.add(strconv.FormatInt(x.ID, 10), texts(x.Ephemerals))
+			owners.add(strconv.FormatInt(x.ID, 10), listOf(x.Ephemerals))
 		}
 	}
 	return object{{"expiry_time_to_session_ids", expiry}, {"session_id_to_ephemeral_paths", owners}}, nil
 }
 
-func texts(all []string) (l list) {
-	for _, text := range all {
-		l = append(l, text)
+func listOf[T any](all []T) (l list) {
+	for _, x := range all {
+		l = append(l, x)
 	}
 	return l
 }
 
-// alive returns errNotServing if the server was closed.
 func (h *Handler) alive() error {
 	if errors.Is(h.server.Err(), lockkeeper.ErrClosed) {
 		return errNotServing
@@ -258,14 +247,13 @@ func hash(h *Handler, _ url.Values) (object, error) {
 }
 
 func initialConfiguration(h *Handler, _ url.Values) (object, error) {
-	return object{{"initial_configuration", h.zooCfg}}, nil
+	return object{{"initial_configuration", masked(h.options.ZooCfg)}}, nil
 }
 
 // secret matches a line of a configuration file, or a comment there, that holds a password
 // or the hash of one, with the lines on which it continues. ZooKeeper shows these, too.
 var secret = regexp.MustCompile(`(?im)^(.*?(?:password|superDigest)(?:[ \t\f]|\\\r?\n)*[=: \t\f])(?:\\\r\n|\\(?s:.)|[^\\\n])*`)
 
-// masked returns the text of a configuration file without its secrets.
 func masked(zooCfg string) string { return secret.ReplaceAllString(zooCfg, "$1***") }
 
 func isReadOnly(h *Handler, _ url.Values) (object, error) {
@@ -339,7 +327,6 @@ func stats(h *Handler, q url.Values) (object, error) {
 	return o, err
 }
 
-// servers returns the members of the cluster with their addresses for clients.
 func (h *Handler) servers() ([]proto.Peer, error) {
 	c := h.report.Config()
 	if c.Quorum == nil {
@@ -380,7 +367,7 @@ func watches(h *Handler, _ url.Values) (object, error) {
 	all, err := h.report.Watches()
 	sessions := object{}
 	for _, g := range all.BySession() {
-		sessions.add(strconv.FormatInt(signed(g.Head), 10), texts(g.Items))
+		sessions.add(strconv.FormatInt(signed(g.Head), 10), listOf(g.Items))
 	}
 	return object{{"session_id_to_watched_paths", sessions}}, err
 }

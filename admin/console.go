@@ -50,7 +50,6 @@ func consoleHeaders(h http.Header, kind string) {
 	h.Set("Cache-Control", "no-store")
 }
 
-// console adds the console to the mux.
 func (h *Handler) console() {
 	for path, page := range consolePages {
 		text, err := consoleFiles.ReadFile(page.file)
@@ -67,7 +66,7 @@ func (h *Handler) console() {
 	}
 	r := reader{h.report}
 	h.stream = newStream(&survey{
-		server: h.server, report: h.report, reader: r, may: h.grants,
+		server: h.server, report: h.report, reader: r, may: h.options,
 		others: others{peers: poll[peerStatus]{timeout: time.Second}, clients: poll[told]{timeout: clientsTimeout}, askMember: report.Beside(h.server)},
 	})
 	h.mux.HandleFunc("GET /console/events", h.stream.serve)
@@ -83,7 +82,6 @@ const (
 	maxChildren   = 20_000  // longer lists are not read, since that takes the server long
 )
 
-// znodeAnswer describes a znode for the page.
 type znodeAnswer struct {
 	Path     string       `json:"path"`
 	Stat     znodeStat    `json:"stat"`
@@ -137,13 +135,6 @@ func (r reader) inShort(path string) (inShort, bool) {
 	return inShort{s.NumChildren, s.DataLength, locks.IsSession(s.EphemeralOwner), err != nil}, err == nil || err == proto.NoAuth
 }
 
-func statOf(s *proto.Stat) znodeStat {
-	return znodeStat{
-		zxid(s.Czxid), zxid(s.Mzxid), zxid(s.Pzxid), s.Ctime, s.Mtime, s.Version, s.Cversion, s.Aversion,
-		locks.ID(s.EphemeralOwner), s.DataLength, s.NumChildren,
-	}
-}
-
 func zxid(z int64) string { return fmt.Sprintf("0x%x", uint64(z)) }
 
 // serveZnode answers with a znode and those of its children that follow the name "after"; with "whole"
@@ -164,11 +155,14 @@ func (r reader) serveZnode(w http.ResponseWriter, q *http.Request) {
 // alone returns a znode without children, and at most so many bytes of its data. The Stat is not newer than
 // the data, so whoever changes the data on the condition of that version knows what it was.
 func (r reader) alone(path string, bytes int) (*znodeAnswer, error) {
-	stat, err := r.exists(path)
+	s, err := r.exists(path)
 	if err != nil {
 		return nil, err
 	}
-	z := &znodeAnswer{Path: path, Stat: statOf(&stat), ACL: []znodeACL{}, Children: []znodeChild{}}
+	z := &znodeAnswer{Path: path, ACL: []znodeACL{}, Children: []znodeChild{}, Stat: znodeStat{
+		zxid(s.Czxid), zxid(s.Mzxid), zxid(s.Pzxid), s.Ctime, s.Mtime, s.Version, s.Cversion, s.Aversion,
+		locks.ID(s.EphemeralOwner), s.DataLength, s.NumChildren,
+	}}
 	if data, err := r.data(path); err != nil {
 		z.NoData = reason(err)
 	} else {
@@ -182,10 +176,10 @@ func (r reader) znode(path, after string) (*znodeAnswer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if acl, err := r.acl(path); err == nil {
-		for _, e := range acl {
-			z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, perms(e.Perms)})
-		}
+	var acl proto.ACLReply
+	r.from.Read(proto.OpGetACL, &proto.Path{Path: path}, &acl) // without it, none is shown
+	for _, e := range acl.ACL {
+		z.ACL = append(z.ACL, znodeACL{e.ID.Scheme, e.ID.ID, proto.PermLetters(e.Perms)})
 	}
 	if n := z.Stat.NumChildren; n > maxChildren {
 		z.NoList = fmt.Sprintf("%d children are too many to list here; the search finds them, and lockkeeper zk lists them", n)
@@ -224,25 +218,10 @@ func (z *znodeAnswer) show(data []byte, most int) {
 		}
 	}
 	if text {
-		s := string(data)
-		z.Text = &s
+		z.Text = new(string(data))
 		return
 	}
 	z.Hex = hex.EncodeToString(data)
-}
-
-// perms formats permissions as zkCli does.
-func perms(p int32) string {
-	var b strings.Builder
-	for _, x := range []struct {
-		letter byte
-		perm   int32
-	}{{'c', proto.PermCreate}, {'d', proto.PermDelete}, {'r', proto.PermRead}, {'w', proto.PermWrite}, {'a', proto.PermAdmin}} {
-		if p&x.perm != 0 {
-			b.WriteByte(x.letter)
-		}
-	}
-	return b.String()
 }
 
 func join(parent, name string) string { return strings.TrimSuffix(parent, "/") + "/" + name }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -22,9 +23,8 @@ const (
 	maxEditBody = 8 * maxEdit // JSON has up to six for one of the data
 )
 
-// edits adds the edits to the mux.
 func (h *Handler) edits() {
-	g := grant{h.grants.EditZnodes, "znodes"}
+	g := grant{h.options.EditZnodes, "znodes"}
 	h.mux.HandleFunc("POST /console/znodes/set", action(h, g, maxEditBody, "set the data of a znode", "set the data of a znode", h.set))
 	h.mux.HandleFunc("POST /console/znodes/create", action(h, g, maxEditBody, "created a znode", "create a znode", h.create))
 	h.mux.HandleFunc("POST /console/znodes/delete", action(h, g, maxBody, "deleted a znode", "delete a znode", h.delete))
@@ -104,22 +104,16 @@ func (d *newData) decode() (err error) {
 	return nil
 }
 
-// setting is what set reads.
 type setting struct {
 	seen
 	newData
 }
 
-// set sets the data of a znode.
 func (h *Handler) set(ctx context.Context, _ *http.Request, q *setting) (any, []any, error) {
-	err := q.check()
-	if err == nil {
-		err = q.decode()
-	}
-	if err != nil {
+	if err := cmp.Or(q.check(), q.decode()); err != nil {
 		return nil, nil, err
 	}
-	err = h.asClient(ctx, wasChanged, q.Path, func(c *rawclient.Client) error {
+	err := h.asClient(ctx, wasChanged, q.Path, func(c *rawclient.Client) error {
 		if _, err := q.find(ctx, c, wasChanged); err != nil {
 			return err
 		}
@@ -159,11 +153,7 @@ type (
 // create creates a persistent znode, and answers with its path. Its ACL lets everybody do everything, as
 // that of zkCli's create does: the parent's may name users, of whom a client without permissions sees only a part.
 func (h *Handler) create(ctx context.Context, _ *http.Request, q *creation) (any, []any, error) {
-	err := editable(q.Path)
-	if err == nil {
-		err = q.decode()
-	}
-	if err != nil {
+	if err := cmp.Or(editable(q.Path), q.decode()); err != nil {
 		return nil, nil, err
 	}
 	flags := proto.FlagPersistent
@@ -171,7 +161,7 @@ func (h *Handler) create(ctx context.Context, _ *http.Request, q *creation) (any
 		flags = proto.FlagSequential
 	}
 	at := q.Path
-	err = h.asClient(ctx, wasCreated, q.Path, func(c *rawclient.Client) error {
+	err := h.asClient(ctx, wasCreated, q.Path, func(c *rawclient.Client) error {
 		created, err := c.Create(q.Path, q.data, flags)
 		switch {
 		case err == nil:
@@ -191,9 +181,9 @@ func outcome(ctx context.Context, what string, err error, at, verb string) error
 	case err == nil:
 		return nil
 	case errors.Is(err, proto.NoAuth):
-		return forbidden(what, at, verb)
+		return refuse(http.StatusForbidden, "nothing was %s: the ACL of %s does not let everybody %s, and the console has no permissions of its own", what, at, verb)
 	case errors.As(err, new(proto.Code)):
 		return undone(ctx, what, err)
 	}
-	return unanswered(what)
+	return refuse(http.StatusGatewayTimeout, "there was no answer: the znode may have been %s or not, or may be %s later", what, what)
 }

@@ -6,7 +6,6 @@ import (
 	"strings"
 )
 
-// field is a member of an object in JSON.
 type field struct {
 	name  string
 	value any

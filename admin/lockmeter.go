@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"strings"
 	"sync"
 	"time"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -36,10 +38,12 @@ type lockMeter struct {
 
 	waited, held prometheus.Histogram
 
+	open context.Context // ends with close
+	shut context.CancelFunc
+
 	mu      sync.Mutex
 	scraped time.Time // the last time
 	run     *meterRun // nil if there is none
-	closed  chan struct{}
 	runs    sync.WaitGroup
 }
 
@@ -48,10 +52,12 @@ func newLockMeter(s report.Server) *lockMeter {
 		return prometheus.NewHistogram(prometheus.HistogramOpts{Name: "lockkeeper_lock_" + name, Help: help,
 			Buckets: []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}})
 	}
-	return &lockMeter{server: s, began: time.Now(), closed: make(chan struct{}),
+	l := &lockMeter{server: s, began: time.Now(),
 		waited: seconds("wait_seconds", "Time from the creation of a client's entry in the queue of a lock until it holds the lock."),
 		held:   seconds("hold_seconds", "Time from when a client holds a lock until its entry is gone."),
 	}
+	l.open, l.shut = context.WithCancel(context.Background())
+	return l
 }
 
 // Metrics of locks that are known only while a lockMeter has read all locks.
@@ -96,28 +102,26 @@ func (l *lockMeter) collect(to chan<- prometheus.Metric) {
 // start starts the goroutine if it does not run and the server serves clients. l.mu must be
 // locked.
 func (l *lockMeter) start() {
-	select {
-	case <-l.closed:
-		return
-	default:
-	}
-	if l.run != nil && !l.run.over() {
+	if l.open.Err() != nil || l.run != nil && l.run.whole.Err() == nil {
 		return
 	}
-	r := &meterRun{l: l, wake: make(chan struct{}, 1), lost: make(chan struct{}), tried: time.Now(), meter: &locks.Meter{
+	r := &meterRun{l: l, batch: wake.NewSignal(), tried: time.Now(), meter: &locks.Meter{
 		Waited:  func(ns int64) { l.waited.Observe(time.Duration(ns).Seconds()) },
 		Held:    func(ns int64) { l.held.Observe(time.Duration(ns).Seconds()) },
 		MaxDirs: meterDirs, MaxEntries: meterEntries,
 	}}
+	r.whole, r.cut = context.WithCancel(l.open)
 	l.run = nil
 	stop, ok := l.server.Follow(r)
 	if !ok {
+		r.cut()
 		return
 	}
 	l.run = r
 	r.find()
 	l.runs.Go(func() {
 		defer stop()
+		defer r.cut()
 		r.serve()
 		l.mu.Lock()
 		if l.run == r {
@@ -127,14 +131,9 @@ func (l *lockMeter) start() {
 	})
 }
 
-// close ends the goroutine and waits for it.
 func (l *lockMeter) close() {
 	l.mu.Lock()
-	select {
-	case <-l.closed:
-	default:
-		close(l.closed)
-	}
+	l.shut()
 	l.mu.Unlock()
 	l.runs.Wait()
 }
@@ -142,12 +141,12 @@ func (l *lockMeter) close() {
 // meterRun follows the changes of a server: it notes them while the state is locked, which
 // takes well under a microsecond, and measures them later, many at a time.
 type meterRun struct {
-	l    *lockMeter
-	wake chan struct{} // holds an element if there is a batch to measure
-	lost chan struct{} // closed when changes may be missing
+	l     *lockMeter
+	batch wake.Signal     // there are many events to measure
+	whole context.Context // ends when changes may be missing, or the lockMeter is closed
+	cut   context.CancelFunc
 
 	mu     sync.Mutex // held only for a moment
-	gone   bool       // lost is closed
 	events []event
 	spare  []event // a list to reuse, swapped with events
 
@@ -157,7 +156,6 @@ type meterRun struct {
 	tried time.Time // when it read anew what it could not read
 }
 
-// event says that a znode was created or deleted.
 type event struct {
 	path      string
 	deleted   bool
@@ -182,17 +180,13 @@ func (r *meterRun) Changed(changes []proto.Change) {
 	if now < 0 {
 		return
 	}
-	if len(r.events) > meterEvents || r.gone {
+	if len(r.events) > meterEvents || r.whole.Err() != nil {
 		r.lose()
 	}
-	batch := len(r.events) >= meterBatch
-	r.mu.Unlock()
-	if batch {
-		select {
-		case r.wake <- struct{}{}:
-		default:
-		}
+	if len(r.events) >= meterBatch {
+		r.batch.Raise()
 	}
+	r.mu.Unlock()
 }
 
 // Lost implements report.Follower.
@@ -206,20 +200,7 @@ func (r *meterRun) Lost() {
 // must be locked.
 func (r *meterRun) lose() {
 	r.events = nil
-	if !r.gone {
-		r.gone = true
-		close(r.lost)
-	}
-}
-
-// over reports whether changes may be missing.
-func (r *meterRun) over() bool {
-	select {
-	case <-r.lost:
-		return true
-	default:
-		return false
-	}
+	r.cut()
 }
 
 // serve measures until changes are missing, nobody scrapes, or the lockMeter is closed.
@@ -228,13 +209,11 @@ func (r *meterRun) serve() {
 	defer tick.Stop()
 	for {
 		select {
-		case <-r.wake:
+		case <-r.batch:
 			r.l.mu.Lock()
 			r.measure()
 			r.l.mu.Unlock()
-		case <-r.lost:
-			return
-		case <-r.l.closed:
+		case <-r.whole.Done():
 			return
 		case <-tick.C:
 			r.l.mu.Lock()
@@ -279,7 +258,7 @@ func (r *meterRun) drain() {
 func (r *meterRun) measure() bool {
 	r.drain()
 	r.answer()
-	return !r.over()
+	return r.whole.Err() == nil
 }
 
 // meterNames is how many names are read at once, or a few more; but all names of one znode are.
@@ -296,11 +275,11 @@ func (r *meterRun) answer() {
 	for todo := r.meter.Questions(); len(todo) > 0; todo = append(todo, r.meter.Questions()...) {
 		var answers []answer
 		r.drain() // so that there is little left to do with the state locked
-		r.l.server.View(func(s report.State) {
+		r.l.server.View(func(children report.Children) {
 			r.drain() // so that the state is what these events have made
 			for room := meterNames; len(todo) > 0 && room > 0; todo = todo[1:] {
 				a := answer{q: todo[0]}
-				a.names, a.n, a.ok = s.Children(a.q.Path, meterEntries)
+				a.names, a.n, a.ok = children(a.q.Path, meterEntries)
 				answers = append(answers, a)
 				room -= 1 + len(a.names)
 			}
@@ -334,7 +313,6 @@ func (r *meterRun) find() {
 	r.found = true
 }
 
-// retry reads again what could not be read.
 func (r *meterRun) retry() {
 	r.tried = time.Now()
 	if !r.found {

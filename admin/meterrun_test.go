@@ -24,9 +24,9 @@ func (s *source) Follow(f report.Follower) (func(), bool) {
 	return func() { s.stop.Add(1) }, true
 }
 
-func (s *source) View(f func(report.State))                       { f(s) }
+func (s *source) View(f func(report.Children))                    { f(s.children) }
 func (s *source) Ephemerals(int) ([]string, bool)                 { return nil, true }
-func (s *source) Children(at string, _ int) ([]string, int, bool) { return nil, 0, s.exists[at] }
+func (s *source) children(at string, _ int) ([]string, int, bool) { return nil, 0, s.exists[at] }
 
 func created(paths ...string) (all []proto.Change) {
 	for _, at := range paths {
@@ -50,12 +50,12 @@ func TestMeterFallsBehind(t *testing.T) {
 	for i := range meterEvents + 10 {
 		s.f.Changed(created(fmt.Sprintf("/l/_c_%032x-lock-%010d", i, i)))
 	}
-	if !first.over() || len(first.events) != 0 {
-		t.Errorf("over: %v, %d events", first.over(), len(first.events))
+	if first.whole.Err() == nil || len(first.events) != 0 {
+		t.Errorf("it goes on: %v, %d events", first.whole.Err() == nil, len(first.events))
 	}
 	l.mu.Unlock()
 	scrape()
-	if l.run == nil || l.run == first || l.run.over() || !l.run.found {
+	if l.run == nil || l.run == first || l.run.whole.Err() != nil || !l.run.found {
 		t.Errorf("%+v after %+v", l.run, first)
 	}
 	l.close()

@@ -49,7 +49,6 @@ func (p *poll[T]) begin() { p.answers, p.asked = nil, time.Time{} }
 // end waits until nothing is being asked. Each question ends after the timeout, or with the context of ask.
 func (p *poll[T]) end() { p.asking.Wait() }
 
-// said returns what the members said last.
 func (p *poll[T]) said() map[uint64]answer[T] {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,7 +106,6 @@ func brief(text string) string {
 	return strings.ToValidUTF8(text[:most], "") + "…"
 }
 
-// peerStatus is what a member says of itself.
 type peerStatus struct {
 	lockkeeper.MemberStatus
 	index uint64 // what this server had applied when it asked
@@ -145,8 +143,8 @@ func (v *survey) askPeers(ctx context.Context, st *lockkeeper.Status) []memberSt
 		case said.Cluster != st.Cluster.ID:
 			x.Note = "belongs to cluster " + said.Cluster
 		default:
-			behind := max(0, int64(newest-said.Index)) // this server has applied more since it asked
-			x.Role, x.Term, x.Behind = brief(said.Role.String()), said.Term, &behind
+			x.Role, x.Term = brief(said.Role.String()), said.Term
+			x.Behind = new(max(0, int64(newest-said.Index))) // this server has applied more since it asked
 		}
 		all = append(all, x)
 	}

@@ -16,7 +16,6 @@ import (
 
 // This file reads the queues of locks.
 
-// locks adds the locks.
 func (v *survey) locks(c *scene, ephemerals []string, watched map[int64][]string, of func(int64) *sessionInfo) {
 	s := &c.state
 	if s.Notes.Locks != "" {
@@ -25,9 +24,6 @@ func (v *survey) locks(c *scene, ephemerals []string, watched map[int64][]string
 	dirs, note := v.directories(ephemerals)
 	s.Notes.Locks, s.Totals.AtLeast, v.reading = note, note != "", !v.complete
 	all := locks.Find(dirs, false)
-	if v.complete {
-		v.count(all)
-	}
 	problems := v.problems(all, func(session int64) ([]string, bool) {
 		return watched[session], watched != nil && of(session).here
 	})
@@ -150,41 +146,6 @@ func (v *survey) problems(all []locks.Lock, watched func(int64) ([]string, bool)
 		v.seen[key] = since
 	}
 	return sure
-}
-
-// count counts how often a lock got a new holder. Between two states that can happen
-// several times; the sequence numbers of the znodes tell how often, unless somebody has
-// given up waiting.
-func (v *survey) count(all []locks.Lock) {
-	first := v.newest == nil
-	if len(v.newest) > 4*maxLockDirs {
-		clear(v.newest)
-		first = true
-	}
-	if first {
-		v.newest = map[string]holder{}
-	}
-	for i := range all {
-		l := &all[i]
-		before, known := v.newest[l.Path]
-		fresh, newest := 0, before
-		for _, h := range l.Holders {
-			if h.Token > before.token {
-				fresh++
-			}
-			if h.Token > newest.token {
-				n, _ := locks.Sequence(path.Base(h.Path))
-				newest = holder{h.Token, int64(n)}
-			}
-		}
-		if fresh > 0 && known && l.Kind != locks.Semaphore {
-			fresh = max(fresh, int(newest.sequence-before.sequence))
-		}
-		if !first {
-			v.grants += float64(fresh)
-		}
-		v.newest[l.Path] = newest
-	}
 }
 
 // lockDir is a znode that was read because it may be a lock.

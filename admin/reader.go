@@ -24,12 +24,6 @@ func (r reader) data(path string) ([]byte, error) {
 	return reply.Data, err
 }
 
-func (r reader) acl(path string) ([]proto.ACL, error) {
-	var reply proto.ACLReply
-	err := r.from.Read(proto.OpGetACL, &proto.Path{Path: path}, &reply)
-	return reply.ACL, err
-}
-
 func (r reader) children(path string) ([]string, error) {
 	var reply proto.ChildrenReply
 	err := r.from.Read(proto.OpGetChildren, &proto.PathWatch{Path: path}, &reply)

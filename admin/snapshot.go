@@ -48,7 +48,7 @@ func (h *Handler) mayHaveSnapshot(w http.ResponseWriter, r *http.Request, busy i
 		w.Header().Set("Allow", http.MethodGet)
 		return nil, refuse(http.StatusMethodNotAllowed, "only GET is answered here")
 	}
-	if err := mayAct(r, grant{h.grants.Snapshots, "snapshots"}); err != nil {
+	if err := mayAct(r, grant{h.options.Snapshots, "snapshots"}); err != nil {
 		return nil, err
 	}
 	if !h.snapshots.TryLock() {
@@ -64,10 +64,10 @@ func (h *Handler) send(w http.ResponseWriter, r *http.Request, what string, writ
 	w.Header().Set("Connection", "close") // so that no deadline stays for the next request
 	err := write(out)
 	if err == nil {
-		h.log.Warn("an operator has saved "+what, "bytes", out.sent, "operator", r.RemoteAddr)
+		h.options.Log.Warn("an operator has saved "+what, "bytes", out.sent, "operator", r.RemoteAddr)
 		return nil
 	}
-	h.log.Warn("an operator could not save "+what, "bytes", out.sent, "operator", r.RemoteAddr, "error", err)
+	h.options.Log.Warn("an operator could not save "+what, "bytes", out.sent, "operator", r.RemoteAddr, "error", err)
 	if out.sent > 0 {
 		panic(http.ErrAbortHandler)
 	}
@@ -150,7 +150,6 @@ func (h *Handler) serveZooKeeperSnapshot(w http.ResponseWriter, r *http.Request)
 	}
 }
 
-// byteCount counts what is written to it.
 type byteCount int64
 
 func (c *byteCount) Write(b []byte) (int, error) {

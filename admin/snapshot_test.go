@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -93,6 +92,25 @@ func TestSnapshot(t *testing.T) {
 	}
 }
 
+// serving serves the snapshots of a server through memory, without buffers, and returns what asks for one.
+func serving(t *testing.T, s *lockkeeper.Server) (ask func(path string) *http.Response, stop func()) {
+	host := memnet.New().Host("a")
+	listener := must(host.Listen("a:1"))(t)
+	web := &http.Server{Handler: admin.New(s, admin.Options{Snapshots: true}), WriteTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
+	ended := make(chan error)
+	go func() { ended <- web.Serve(listener) }()
+	ask = func(path string) *http.Response {
+		nc := must(host.Dial(t.Context(), "a:1"))(t)
+		t.Cleanup(func() { nc.Close() })
+		must(io.WriteString(nc, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
+		return must(http.ReadResponse(bufio.NewReader(nc), nil))(t)
+	}
+	return ask, func() {
+		check(t, web.Close())
+		<-ended
+	}
+}
+
 // TestSlowSnapshot: a reader gets a snapshot however long that takes, as long as it goes on
 // reading. If it stops, or the snapshot cannot go on, the connection ends, so that the
 // snapshot does not look complete. There is one at a time.
@@ -105,28 +123,15 @@ func TestSlowSnapshot(t *testing.T) {
 		}
 		var want bytes.Buffer
 		check(t, s.WriteSnapshot(&want))
-		host := memnet.New().Host("a")
-		listener := must(host.Listen("a:1"))(t)
-		web := &http.Server{Handler: admin.New(s, admin.Options{Snapshots: true}), WriteTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
-		ended := make(chan error)
-		go func() { ended <- web.Serve(listener) }()
-		defer func() {
-			check(t, web.Close())
-			<-ended
-		}()
-		begin := func() (nc net.Conn, reply *http.Response) {
-			nc = must(host.Dial(t.Context(), "a:1"))(t)
-			t.Cleanup(func() { nc.Close() })
-			must(io.WriteString(nc, "GET /snapshot HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
-			return nc, must(http.ReadResponse(bufio.NewReader(nc), nil))(t)
-		}
+		ask, stop := serving(t, s)
+		defer stop()
 
-		_, reply := begin()
+		reply := ask("/snapshot")
 		began, got := time.Now(), new(bytes.Buffer)
 		for n := int64(1); n > 0; time.Sleep(5 * time.Second) {
 			n, _ = io.CopyN(got, reply.Body, 2e6)
 			if n == 2e6 && got.Len() < 10e6 {
-				if _, other := begin(); other.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(must(io.ReadAll(other.Body))(t)), "another snapshot") {
+				if other := ask("/snapshot"); other.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(must(io.ReadAll(other.Body))(t)), "another snapshot") {
 					t.Errorf("a second snapshot: %d", other.StatusCode)
 				}
 			}
@@ -135,12 +140,12 @@ func TestSlowSnapshot(t *testing.T) {
 			t.Errorf("%d bytes after %v, not %d", got.Len(), took, want.Len())
 		}
 
-		_, reply = begin()
+		reply = ask("/snapshot")
 		time.Sleep(70 * time.Second)
 		if b, err := io.ReadAll(reply.Body); !errors.Is(err, io.ErrUnexpectedEOF) || len(b) >= want.Len() {
 			t.Errorf("a reader that stops gets %d of %d bytes, %v", len(b), want.Len(), err)
 		}
-		_, reply = begin()
+		reply = ask("/snapshot")
 		if state := must(storage.VerifySnapshot(reply.Body))(t); state.Znodes != 44 || state.Sessions != 0 { // it has expired
 			t.Errorf("afterwards: %+v", state)
 		}
@@ -156,20 +161,10 @@ func TestTricklingSnapshot(t *testing.T) {
 		for i := range 20 {
 			must(c.Create(fmt.Sprintf("/%d", i), make([]byte, 1e6), 0))(t)
 		}
-		host := memnet.New().Host("a")
-		listener := must(host.Listen("a:1"))(t)
-		web := &http.Server{Handler: admin.New(s, admin.Options{Snapshots: true}), WriteTimeout: time.Minute, ErrorLog: slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)}
-		ended := make(chan error)
-		go func() { ended <- web.Serve(listener) }()
-		defer func() {
-			check(t, web.Close())
-			<-ended
-		}()
+		ask, stop := serving(t, s)
+		defer stop()
 		get := func(path string) *http.Response {
-			nc := must(host.Dial(t.Context(), "a:1"))(t)
-			t.Cleanup(func() { nc.Close() })
-			must(io.WriteString(nc, "GET "+path+" HTTP/1.1\r\nHost: a\r\n\r\n"))(t)
-			reply := must(http.ReadResponse(bufio.NewReader(nc), nil))(t)
+			reply := ask(path)
 			if reply.StatusCode != http.StatusOK {
 				t.Fatalf("%s: %s", path, reply.Status)
 			}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // stream sends the state of the server to browsers, as server-sent events. One goroutine
@@ -18,18 +19,18 @@ import (
 // it; nothing is queued.
 type stream struct {
 	survey *survey
+	open   context.Context // ends with close
+	shut   context.CancelFunc
 
-	coming chan struct{} // has an element while the goroutine starts or ends
+	gathering wake.Turn // of the goroutine
 
 	mu       sync.Mutex
 	browsers int
-	stop     context.CancelFunc // of the goroutine; nil before the first
-	running  sync.WaitGroup     // the goroutine
+	stop     context.CancelFunc // of the goroutine
+	running  sync.WaitGroup     // the goroutine, and one before it that is about to end
 	views    map[view]*shown    // those that browsers have
-	replaced chan struct{}      // closed when the events are replaced
-	added    chan struct{}      // has an element if there is a new view
-	closed   bool
-	closing  chan struct{} // closed by close
+	replaced wake.Broadcast     // the events
+	added    wake.Signal        // there is a new view
 }
 
 // shown is what browsers with the same view get.
@@ -39,7 +40,9 @@ type shown struct {
 }
 
 func newStream(s *survey) *stream {
-	return &stream{survey: s, coming: make(chan struct{}, 1), views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1), closing: make(chan struct{})}
+	x := &stream{survey: s, gathering: wake.NewTurn(), views: map[view]*shown{}, added: wake.NewSignal()}
+	x.open, x.shut = context.WithCancel(context.Background())
+	return x
 }
 
 // Limits of a stream.
@@ -74,7 +77,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	for {
 		s.mu.Lock()
-		event, replaced := mine.event, s.replaced
+		event, replaced := mine.event, s.replaced.Wait()
 		s.mu.Unlock()
 		if event != nil {
 			rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error means that w has none
@@ -87,7 +90,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-replaced:
-		case <-s.closing:
+		case <-s.open.Done():
 			return
 		case <-r.Context().Done():
 			return
@@ -98,13 +101,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 // close ends all calls of serve, and waits for the goroutine.
 func (s *stream) close() {
 	s.mu.Lock()
-	if !s.closed {
-		s.closed = true
-		close(s.closing)
-		if s.stop != nil {
-			s.stop()
-		}
-	}
+	s.shut()
 	s.mu.Unlock()
 	s.running.Wait()
 }
@@ -112,52 +109,42 @@ func (s *stream) close() {
 // join starts the goroutine for the first browser, and returns what those with its view get. It
 // returns false if there are too many, or after close.
 func (s *stream) join(v view) (*shown, bool) {
-	s.coming <- struct{}{}
-	defer func() { <-s.coming }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.browsers == maxBrowsers {
+	if s.open.Err() != nil || s.browsers == maxBrowsers {
 		return nil, false
 	}
 	mine := s.views[v]
 	if mine == nil {
 		mine = &shown{}
 		s.views[v] = mine
-		select {
-		case s.added <- struct{}{}:
-		default: // it is known already that there is one
-		}
+		s.added.Raise()
 	}
 	mine.browsers++
 	if s.browsers++; s.browsers == 1 {
-		ctx, stop := context.WithCancel(context.Background())
+		ctx, stop := context.WithCancel(s.open)
 		s.stop = stop
 		s.running.Go(func() { s.run(ctx) })
 	}
 	return mine, true
 }
 
-// leave ends the goroutine with the last browser, and waits for it.
+// leave ends the goroutine with the last browser.
 func (s *stream) leave(v view) {
-	s.coming <- struct{}{}
-	defer func() { <-s.coming }()
 	s.mu.Lock()
-	if mine := s.views[v]; mine.browsers == 1 {
+	defer s.mu.Unlock()
+	if s.views[v].browsers--; s.views[v].browsers == 0 {
 		delete(s.views, v)
-	} else {
-		mine.browsers--
 	}
-	s.browsers--
-	last := s.browsers == 0
-	s.mu.Unlock()
-	if last {
+	if s.browsers--; s.browsers == 0 {
 		s.stop()
-		s.running.Wait()
 	}
 }
 
 // run gathers states until ctx ends.
 func (s *stream) run(ctx context.Context) {
+	s.gathering.Take()
+	defer s.gathering.Give()
 	s.survey.begin()
 	defer s.survey.end()
 	for ctx.Err() == nil {
@@ -212,8 +199,7 @@ func (s *stream) publish(c *scene) {
 			mine.event = event
 		}
 	}
-	close(s.replaced)
-	s.replaced = make(chan struct{})
+	s.replaced.Raise()
 }
 
 // pause waits for a time, or until ctx ends.

@@ -64,14 +64,12 @@ type state struct {
 	Notes        notes        `json:"notes"`
 }
 
-// powers says what the page may do.
 type powers struct {
 	EndSessions bool `json:"endSessions"`
 	BreakLocks  bool `json:"breakLocks"`
 	EditZnodes  bool `json:"editZnodes"`
 }
 
-// listing says which of the locks are in a state.
 type listing struct {
 	Groups   []group `json:"groups"`
 	Matching int     `json:"matching"` // locks that the filter finds
@@ -82,7 +80,6 @@ type listing struct {
 	ReadingData bool `json:"readingData"`
 }
 
-// notes say why a part of the state is missing.
 type notes struct {
 	Locks    string `json:"locks,omitempty"`
 	Sessions string `json:"sessions,omitempty"`
@@ -138,7 +135,6 @@ type contender struct {
 	Expires int64 `json:"expires"`
 }
 
-// group are the locks with the same parent.
 type group struct {
 	Path    string `json:"path"`
 	Locks   int    `json:"locks"`
@@ -164,7 +160,6 @@ type lockTotals struct {
 	Cycles  int `json:"cycles"`
 }
 
-// lockProblems are the problems of one lock.
 type lockProblems struct {
 	Path     string    `json:"path"`
 	Problems []problem `json:"problems"`
@@ -228,14 +223,12 @@ type survey struct {
 	seen         map[string]time.Time    // problems that were there when the locks were read before, since when
 	history      map[string]*lockHistory // by lock; nil before the first complete state
 	historySince int64
-	newest       map[string]holder // by lock
-	grants       float64           // since the last sample
+	grants       float64 // how often locks got a new holder since the last sample
 	last         point
 	samples      []sample
 	waited       time.Duration // for the majority, when the last state was gathered
 }
 
-// others are the other members, and what they say.
 type others struct {
 	peers     poll[peerStatus]
 	clients   poll[told]
@@ -254,9 +247,6 @@ func markOf(st *lockkeeper.Status) mark {
 	return mark{st.State.Zxid, st.Role, st.Cluster.Leader, st.Serving}
 }
 
-// holder is the newest holder of a lock.
-type holder struct{ token, sequence int64 }
-
 // point is when the last sample was taken, and the zxid then.
 type point struct {
 	at   time.Time
@@ -268,7 +258,7 @@ func (v *survey) begin() {
 	v.peers.begin()
 	v.clients.begin()
 	v.data, v.history, v.historySince, v.owners = nil, nil, 0, nil
-	v.lockDirs, v.seen, v.newest, v.grants, v.last = map[string]*lockDir{}, nil, nil, 0, point{}
+	v.lockDirs, v.seen, v.grants, v.last = map[string]*lockDir{}, nil, 0, point{}
 	if n := len(v.samples); n > 0 && time.Since(time.UnixMilli(v.samples[n-1].At)) > maxSamples*time.Second {
 		v.samples = nil
 	}
@@ -279,7 +269,6 @@ func (v *survey) end() {
 	v.clients.end()
 }
 
-// changed reports whether the server's state has changed since the last one.
 func (v *survey) changed() bool {
 	st := v.server.Status()
 	return v.made != markOf(&st)
@@ -429,8 +418,7 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 		err := v.report.Sync(syncTimeout)
 		v.waited = time.Since(now)
 		if err == nil {
-			ms := v.waited.Seconds() * 1000
-			x.Sync = &ms
+			x.Sync = new(v.waited.Seconds() * 1000)
 		}
 	}
 	v.grants, v.last = 0, point{now, st.State.Zxid}
@@ -438,12 +426,8 @@ func (v *survey) sample(st *lockkeeper.Status, serving bool) {
 	v.samples = slices.Clone(v.samples[max(0, len(v.samples)-maxSamples):])
 }
 
-func rate(n float64, passed time.Duration) *float64 {
-	r := n / passed.Seconds()
-	return &r
-}
+func rate(n float64, passed time.Duration) *float64 { return new(n / passed.Seconds()) }
 
-// sentence makes a sentence of an error.
 func sentence(err error) string {
 	text := err.Error()
 	return strings.ToUpper(text[:1]) + strings.TrimSuffix(text[1:], ".") + "."

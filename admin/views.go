@@ -60,7 +60,6 @@ func viewOf(q url.Values) (view, error) {
 	return v, nil
 }
 
-// folds reports whether a group is folded.
 func (v *view) folds(group string) bool {
 	return v.folded != strings.Contains(v.except, "\x00"+group+"\x00")
 }
@@ -78,7 +77,6 @@ type scene struct {
 	history  map[string]*lockHistory // by lock
 }
 
-// show returns the state for a view.
 func (c *scene) show(w view) *state {
 	s := c.state
 	s.Locks, s.Groups, s.Sessions = []lockState{}, []group{}, []sessionInfo{}
@@ -301,8 +299,9 @@ const maxTenures = 20
 
 // lockHistory has those who held a lock while a browser had the console open.
 type lockHistory struct {
-	newest  int64 // token
-	tenures []tenure
+	token    int64 // of the newest
+	sequence int   // of its znode
+	tenures  []tenure
 }
 
 // tenure is the time for which somebody held a lock, as states showed it.
@@ -321,7 +320,9 @@ type tenure struct {
 	token int64
 }
 
-// remember adds what has changed to the histories. first is true for the first state.
+// remember adds what has changed to the histories. first is true for the first state. It also counts how often a lock
+// got a new holder. Between two states that can happen several times; the sequence numbers of the znodes tell how
+// often, unless somebody has given up waiting.
 func (v *survey) remember(all []locks.Lock, now int64, first bool) {
 	held := map[string]bool{}
 	for i := range all {
@@ -343,12 +344,16 @@ func (v *survey) remember(all []locks.Lock, now int64, first bool) {
 				t.Data = cmp.Or(v.data[entry{t.path, t.token}], t.Data)
 			}
 		}
-		newest := h.newest
+		before, granted := *h, 0
 		for _, c := range l.Holders {
-			if c.Token <= h.newest {
+			if c.Token <= before.token {
 				continue
 			}
-			newest = max(newest, c.Token)
+			granted++
+			if c.Token > h.token {
+				h.token = c.Token
+				h.sequence, _ = locks.Sequence(path.Base(c.Path))
+			}
 			t := tenure{Token: strconv.FormatInt(c.Token, 10), Data: v.data[entry{c.Path, c.Token}], Since: c.Since, From: now, After: after, path: c.Path, token: c.Token}
 			if c.Session != 0 {
 				t.Session = locks.ID(c.Session)
@@ -358,14 +363,20 @@ func (v *survey) remember(all []locks.Lock, now int64, first bool) {
 			}
 			fresh = append(fresh, t)
 		}
-		h.newest, h.tenures = newest, fresh[max(0, len(fresh)-maxTenures):]
+		h.tenures = fresh[max(0, len(fresh)-maxTenures):]
+		if granted > 0 && known && l.Kind != locks.Semaphore {
+			granted = max(granted, h.sequence-before.sequence)
+		}
+		if !first {
+			v.grants += float64(granted)
+		}
 	}
-	for path, h := range v.history {
-		if held[path] {
+	for at, h := range v.history {
+		if held[at] {
 			continue
 		}
 		if len(v.history) > 2*maxLockDirs {
-			delete(v.history, path)
+			delete(v.history, at)
 			continue
 		}
 		h.tenures = slices.Clone(h.tenures)

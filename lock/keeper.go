@@ -309,7 +309,6 @@ func (k *keeper) create() error {
 	}
 }
 
-// list returns the contenders.
 func (k *keeper) list() ([]locks.Entry, error) {
 	children, _, err := k.q.conn.Children(k.q.path)
 	if err != nil {
@@ -321,11 +320,9 @@ func (k *keeper) list() ([]locks.Entry, error) {
 // find returns the index of the keeper's own znode, or -1. If creates whose replies were lost
 // have made several, find returns the first, so that the keeper never waits for itself.
 func (k *keeper) find(line []locks.Entry) int {
-	return slices.IndexFunc(line, func(c locks.Entry) bool { return k.owns(c.Name) })
-}
-
-func (k *keeper) owns(name string) bool {
-	return strings.HasPrefix(name, "_c_"+k.id) || k.name != "" && name == k.name
+	return slices.IndexFunc(line, func(c locks.Entry) bool {
+		return strings.HasPrefix(c.Name, "_c_"+k.id) || k.name != "" && c.Name == k.name
+	})
 }
 
 // watchLeases returns a watch for a change of the leases.
@@ -493,14 +490,6 @@ func (k *keeper) loseLocked(why error) {
 	k.state = over
 }
 
-// prove notes that a request was answered.
-func (k *keeper) prove() {
-	k.mu.Lock()
-	k.proved = k.sent
-	k.mu.Unlock()
-	k.rearm()
-}
-
 // rearm sets the timer anew when the deadline has changed.
 func (k *keeper) rearm() {
 	k.mu.Lock()
@@ -572,7 +561,10 @@ func (k *keeper) watchOver(own <-chan zk.Event) {
 		case <-k.granted: // the timer is set anew below
 		case <-timer.C:
 			if err = k.ask(); err == nil {
-				k.prove()
+				k.mu.Lock()
+				k.proved = k.sent
+				k.mu.Unlock()
+				k.rearm()
 			}
 		}
 		if own == nil && err == nil {

@@ -80,7 +80,6 @@ func (q *queue) makePath(at string) error {
 	return err
 }
 
-// at returns the path of a child.
 func (q *queue) at(name string) string { return path.Join(q.path, name) }
 
 // watch returns a channel that gets an event, or is closed, when the znode of a contender is
@@ -208,9 +207,7 @@ func transient(err error) bool {
 		}
 	}
 	// go-zookeeper returns the error of a write as it is.
-	var network net.Error
-	var system syscall.Errno
-	return errors.As(err, &network) || errors.As(err, &system) || errors.Is(err, net.ErrClosed) ||
+	return errors.As(err, new(net.Error)) || errors.As(err, new(syscall.Errno)) || errors.Is(err, net.ErrClosed) ||
 		errors.Is(err, io.ErrClosedPipe) || errors.Is(err, io.EOF)
 }
 

@@ -12,6 +12,17 @@ const (
 	PermAll    int32 = 31
 )
 
+// PermLetters returns the letters of permissions, in the order in which ZooKeeper prints them.
+func PermLetters(perms int32) string {
+	var b []byte
+	for i, perm := range []int32{PermCreate, PermDelete, PermRead, PermWrite, PermAdmin} {
+		if perms&perm != 0 {
+			b = append(b, "cdrwa"[i])
+		}
+	}
+	return string(b)
+}
+
 // Create flags (CreateMode). The opcode decides a znode's kind; flags 1 and 3
 // make it ephemeral and 2, 3 and 6 sequential.
 const (

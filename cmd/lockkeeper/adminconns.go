@@ -29,6 +29,7 @@ const (
 // some. Probes, and the files of the console if there is a token, are open to everybody, so
 // they do not count as permitted requests.
 type adminConns struct {
+	net.Listener
 	most int // permitted requests
 	kept int // connections that wait, unless younger ones need time
 	room int // connections that wait
@@ -38,26 +39,20 @@ type adminConns struct {
 	requests int          // permitted ones in progress, on all connections
 }
 
-func newAdminConns() *adminConns {
+func newAdminConns(l net.Listener) *adminConns {
 	room := max(1, fdlimit.Sixteenth(maxAdminWaiting))
-	return &adminConns{most: max(1, fdlimit.Sixteenth(maxAdminRequests)), kept: min(keptAdmin, room/2), room: room}
+	return &adminConns{Listener: l, most: max(1, fdlimit.Sixteenth(maxAdminRequests)), kept: min(keptAdmin, room/2), room: room}
 }
 
-// adminListener accepts the connections of the HTTP port.
-type adminListener struct {
-	net.Listener
-	conns *adminConns
-}
-
-func (l adminListener) Accept() (net.Conn, error) {
-	nc, err := l.Listener.Accept()
+func (all *adminConns) Accept() (net.Conn, error) {
+	nc, err := all.Listener.Accept()
 	if err != nil {
 		return nil, err // http.Server tries again later if too many files are open
 	}
-	c := &adminConn{Conn: nc, all: l.conns}
-	l.conns.mu.Lock()
-	defer l.conns.mu.Unlock()
-	l.conns.await(c)
+	c := &adminConn{Conn: nc, all: all}
+	all.mu.Lock()
+	defer all.mu.Unlock()
+	all.await(c)
 	return c, nil
 }
 
@@ -142,7 +137,6 @@ func (c *adminConn) begin() bool {
 	return true
 }
 
-// end ends a permitted request.
 func (c *adminConn) end() {
 	c.all.mu.Lock()
 	defer c.all.mu.Unlock()

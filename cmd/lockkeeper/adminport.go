@@ -127,7 +127,7 @@ func (a *adminFlags) open(ctx context.Context, flags *pflag.FlagSet, log *slog.L
 	} else if err != nil {
 		return nil, fmt.Errorf("HTTP port for operators: %w", err)
 	}
-	p.listener = adminListener{p.listener, newAdminConns()}
+	p.listener = newAdminConns(p.listener)
 	if secure != nil {
 		p.listener = tls.NewListener(p.listener, secure)
 	}
@@ -147,7 +147,7 @@ func (a *adminFlags) openMetrics(ctx context.Context, flags *pflag.FlagSet, log 
 	if err != nil {
 		return nil, fmt.Errorf("HTTP port for metrics: %w", err)
 	}
-	return &adminPort{listener: adminListener{listener, newAdminConns()}, metrics: true, options: admin.Options{Files: reloads.state, Audit: reloads.auditCounts}, log: log}, nil
+	return &adminPort{listener: newAdminConns(listener), metrics: true, options: admin.Options{Files: reloads.state, Audit: reloads.auditCounts}, log: log}, nil
 }
 
 // adminAddr returns the address to listen on, and whether only this machine can reach it. A

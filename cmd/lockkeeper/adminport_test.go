@@ -204,7 +204,8 @@ func startAdminInMemory(t *testing.T, token string, conns *adminConns, h http.Ha
 	p := &adminInMemory{&adminPort{token: token, log: testkit.Quiet}, t, memnet.New(), conns}
 	l, err := p.network.Host("server").Listen("server:1")
 	check1(t, err)
-	p.listener = adminListener{l, conns}
+	conns.Listener = l
+	p.listener = conns
 	p.start(h)
 	t.Cleanup(p.close)
 	return p

@@ -33,7 +33,6 @@ func (a *against) define(f *pflag.FlagSet) {
 	f.BoolVar(&a.noMasks, "no-masks", false, "allow none of the known differences")
 }
 
-// run compares the server at addr with the other one.
 func (a *against) run(flags *pflag.FlagSet, addr string, dialer *connect.Dialer, c *conformOptions, stdout, stderr io.Writer) error {
 	other, err := oneServer(a.addr)
 	if err != nil {

@@ -51,12 +51,10 @@ func mayCome(err error) bool {
 	case errors.As(err, new(*net.DNSError)), errors.Is(err, syscall.EADDRNOTAVAIL):
 		return true
 	case errors.Is(err, syscall.EINVAL): // what Linux says of [fe80::1%eth0] without eth0
-		var op *net.OpError
-		tcp, ok := (*net.TCPAddr)(nil), false
-		if errors.As(err, &op) {
-			tcp, ok = op.Addr.(*net.TCPAddr)
+		if op, ok := errors.AsType[*net.OpError](err); ok {
+			tcp, ok := op.Addr.(*net.TCPAddr)
+			return ok && tcp.Zone != ""
 		}
-		return ok && tcp.Zone != ""
 	}
 	return runtime.GOOS == "windows" && errors.Is(err, windows)
 }

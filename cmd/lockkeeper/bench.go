@@ -22,7 +22,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/connect"
 )
 
-// benchOptions are the flags of bench.
 type benchOptions struct {
 	bench.Options
 	workloads, compare string
@@ -109,7 +108,6 @@ lock at once.`,
 	return c
 }
 
-// run measures the endpoints.
 func (o *benchOptions) run(c *cobra.Command, args []string) error {
 	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
 	if o.list {
@@ -210,7 +208,6 @@ func (o *benchOptions) complete(flags *pflag.FlagSet, addrs string) (err error) 
 	return nil
 }
 
-// target returns the servers at addrs.
 func (o *benchOptions) target(addrs string, pids []int) (*bench.Target, error) {
 	servers, chroot, err := parseServers(addrs)
 	if err != nil {

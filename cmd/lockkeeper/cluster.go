@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"text/tabwriter"
 	"time"
@@ -30,7 +31,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// clusterOptions are the flags of all cluster commands.
 type clusterOptions struct {
 	servers, peer string
 	json          bool
@@ -188,7 +188,7 @@ so. The last voting member cannot be removed.
 // command returns a cluster command that takes between least and most arguments.
 // ask turns the arguments into the request to send.
 func (o *clusterOptions) command(use, short, long, example string, least, most int, ask func(args []string) (request.Request, error)) *cobra.Command {
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use: use, Short: short, Long: long, Example: example,
 		Args: takes(least, most),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -199,7 +199,6 @@ func (o *clusterOptions) command(use, short, long, example string, least, most i
 			return o.ask(c, q)
 		},
 	}
-	return c
 }
 
 // asks is what the help of add and remove says.
@@ -469,7 +468,6 @@ func explainPeer(ctx context.Context, config *tls.Config, addr string, err error
 	return err
 }
 
-// health is how well a cluster works.
 type health string
 
 const (
@@ -608,28 +606,17 @@ func ownStatus(ctx context.Context, network peer.Network, s *request.Status) (al
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	members := membersOf(s)
-	type answer struct {
-		of  uint64
-		x   *request.Status
-		err error
+	answers, errs := make([]*request.Status, len(members)), make([]error, len(members))
+	var asking sync.WaitGroup
+	for i, m := range members {
+		asking.Go(func() { answers[i], errs[i] = request.Ask(ctx, network, m.Addr, request.Request{Status: true}) })
 	}
-	answers := make(chan answer)
-	for _, m := range members {
-		go func() {
-			x, err := request.Ask(ctx, network, m.Addr, request.Request{Status: true})
-			if err != nil || x == nil || x.ID != m.ID { // another server may have that address now
-				x = nil
-			}
-			answers <- answer{m.ID, x, err}
-		}()
-	}
+	asking.Wait()
 	apart = map[uint64]*peer.TLSError{}
-	for range members {
-		a := <-answers
-		x := a.x
-		if x == nil {
-			if why := (*peer.TLSError)(nil); errors.As(a.err, &why) {
-				apart[a.of] = why
+	for i, x := range answers {
+		if errs[i] != nil || x == nil || x.ID != members[i].ID { // another server may have that address now
+			if why, ok := errors.AsType[*peer.TLSError](errs[i]); ok {
+				apart[members[i].ID] = why
 			}
 			continue
 		}

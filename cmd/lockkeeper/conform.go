@@ -24,7 +24,6 @@ import (
 // errDiffers ends the command with exit code 1. The differences have been printed.
 var errDiffers = errors.New("the endpoint differs")
 
-// conformOptions are the flags of conform.
 type conformOptions struct {
 	conform.Options
 	groups, pattern, without string
@@ -87,7 +86,6 @@ server of lockkeeper with it, start that with --no-ttl.`,
 	return c
 }
 
-// conformance runs the conformance suite against an endpoint.
 func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
 	if o.list {
@@ -147,7 +145,12 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 	case err != nil:
 		return err
 	case ctx.Err() != nil:
-		return interrupted(report)
+		left := ""
+		if report.Left != "" {
+			left = "; left behind: " + report.Left
+		}
+		return fmt.Errorf("interrupted: %d of %d checks were not run, %d passed, %d failed%s", report.Count(conform.NotRun),
+			len(report.Results), report.Count(conform.Passed), report.Count(conform.Failed), left)
 	}
 	write := report.WriteText
 	if o.json {
@@ -157,7 +160,11 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 		return err
 	}
 	if o.junit != "" {
-		if err := writeFile(o.junit, report.WriteJUnit); err != nil {
+		file, err := privatefile.Create(o.junit) // it may have the password of the super user
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(report.WriteJUnit(file), file.Close()); err != nil {
 			return err
 		}
 	}
@@ -165,16 +172,6 @@ func (o *conformOptions) conformance(c *cobra.Command, args []string) error {
 		return fmt.Errorf("%w in %d checks", errDiffers, report.Count(conform.Failed))
 	}
 	return nil
-}
-
-// interrupted is the error of a run that a signal has ended.
-func interrupted(r *conform.Report) error {
-	left := ""
-	if r.Left != "" {
-		left = "; left behind: " + r.Left
-	}
-	return fmt.Errorf("interrupted: %d of %d checks were not run, %d passed, %d failed%s",
-		r.Count(conform.NotRun), len(r.Results), r.Count(conform.Passed), r.Count(conform.Failed), left)
 }
 
 // choose parses the list in a flag. Each item must be one of known.
@@ -205,15 +202,6 @@ func groupsOf(checks []conform.Check) (groups []string) {
 	return groups
 }
 
-// writeFile writes a report. It may have the password of the super user.
-func writeFile(name string, write func(io.Writer) error) error {
-	file, err := privatefile.Create(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(write(file), file.Close())
-}
-
 // progress shows how far a command is. On a terminal it uses one line, which it
 // overwrites; elsewhere it writes a line from time to time.
 type progress struct {
@@ -234,7 +222,6 @@ func (p *progress) show(text string, matters bool) {
 	}
 }
 
-// clear removes the line from the terminal.
 func (p *progress) clear() {
 	if p.width > 0 {
 		fmt.Fprintf(p.w, "\r%*s\r", p.width, "")
@@ -242,7 +229,6 @@ func (p *progress) clear() {
 	}
 }
 
-// isTerminal reports whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	file := asFile(w)
 	if file == nil {

@@ -12,10 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
-// disconnectOptions are the flags of disconnect.
 type disconnectOptions struct {
 	servers   string
 	tokenFile string
@@ -61,30 +59,24 @@ type disconnected struct {
 	Error       string   `json:"error,omitempty"`
 }
 
-// urls returns where the servers are asked, and the token.
-func (o *disconnectOptions) urls(flags *pflag.FlagSet) (urls []string, token string, err error) {
-	for _, text := range list(o.servers) {
-		u, err := adminURL(text, "console/connections/end")
-		if err != nil {
-			return nil, "", badFlag(flags, "admin", "%w", err)
-		}
-		urls = append(urls, u)
-	}
-	if len(urls) == 0 {
-		return nil, "", badFlag(flags, "admin", "say which servers to ask: all members of the cluster")
-	}
-	if token, err = readToken(flags, o.tokenFile); err != nil {
-		return nil, "", err
-	}
-	return urls, token, needPositive(flags, "timeout")
-}
-
 func (o *disconnectOptions) run(c *cobra.Command, identity string) error {
 	if scheme, id, ok := strings.Cut(identity, ":"); !ok || scheme == "" || id == "" {
 		return usageError{fmt.Errorf("%q is not an identity, SCHEME:ID", identity)}
 	}
-	urls, token, err := o.urls(c.Flags())
-	if err != nil {
+	var urls []string
+	servers := list(o.servers)
+	for _, text := range servers {
+		u, err := adminURL(text, "console/connections/end")
+		if err != nil {
+			return badFlag(c.Flags(), "admin", "%w", err)
+		}
+		urls = append(urls, u)
+	}
+	if len(urls) == 0 {
+		return badFlag(c.Flags(), "admin", "say which servers to ask: all members of the cluster")
+	}
+	token, err := readToken(c.Flags(), o.tokenFile)
+	if err = cmp.Or(err, needPositive(c.Flags(), "timeout")); err != nil {
 		return err
 	}
 	ctx, cancel := interruptible()
@@ -94,7 +86,7 @@ func (o *disconnectOptions) run(c *cobra.Command, identity string) error {
 	all := make([]chan disconnected, len(urls))
 	for i, u := range urls {
 		all[i] = make(chan disconnected, 1)
-		go func() { all[i] <- disconnect(ctx, list(o.servers)[i], u, token, identity) }() // ends with ctx
+		go func() { all[i] <- disconnect(ctx, servers[i], u, token, identity) }() // ends with ctx
 	}
 	failed := 0
 	for _, answer := range all {
@@ -127,7 +119,6 @@ func (d disconnected) String() string {
 	return fmt.Sprintf("%s: %d connections ended, of the sessions %s", d.Server, d.Connections, strings.Join(d.Sessions, " "))
 }
 
-// disconnect asks one server.
 func disconnect(ctx context.Context, server, url, token, identity string) disconnected {
 	d := disconnected{Server: server, Sessions: []string{}}
 	body, _ := json.Marshal(map[string]string{"identity": identity})

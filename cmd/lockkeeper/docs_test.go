@@ -63,7 +63,7 @@ func documented() (all []*cobra.Command) {
 func cliMarkdown() string {
 	var b strings.Builder
 	for _, c := range documented() {
-		text := codeBlocks(description(c))
+		text := codeBlocks(strings.TrimSpace(c.Long))
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n    %s\n", c.CommandPath(), text, c.UseLine())
 		if c.Example != "" {
 			fmt.Fprintf(&b, "\nExamples:\n\n%s\n", indent(c.Example, "  "))
@@ -143,7 +143,7 @@ func manPage(c *cobra.Command) string {
 		short = "a lock coordinator that speaks ZooKeeper's protocol"
 	}
 	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n.SH SYNOPSIS\n.nf\n%s\n.fi\n.SH DESCRIPTION\n", roff(name), roff(short), roff(c.UseLine()))
-	for i, paragraph := range strings.Split(description(c), "\n\n") {
+	for i, paragraph := range strings.Split(strings.TrimSpace(c.Long), "\n\n") {
 		switch {
 		case strings.HasPrefix(paragraph, "  "):
 			fmt.Fprintf(&b, ".PP\n.nf\n%s\n.fi\n", roff(paragraph))

@@ -161,14 +161,13 @@ var endpoints = []endpoint{
 	post("/partition", `{"groups": [[1], [2, 3]]}`, "Cut the network so that only members of the same group can reach each other. A member in no group can reach nobody. Clients can reach all members.",
 		controlRequest.partition).inCluster(),
 	post("/heal", ``, "End all partitions and faults of links.",
-		controlRequest.heal).inCluster(),
+		func(c controlRequest, _ struct{}) any { c.cluster.Heal(); return nil }).inCluster(),
 	post("/link", `{"from": 1, "to": 2, "cut": true, "delayMs": 100, "loss": 0.1}`, "Set the faults of the network from one member to another, in this direction only. Those that are omitted end.",
 		controlRequest.link).inCluster(),
 	post("/step-down", ``, "Make the leader hand over. The reply names the new leader.",
 		controlRequest.stepDown).failsWith(http.StatusServiceUnavailable).inCluster(),
 }
 
-// server returns the member with an id.
 func (c *control) server(id int) *lockkeepertest.Server {
 	if id < 1 || id > len(c.servers) {
 		badRequest("there is no member %d, only 1 to %d", id, len(c.servers))
@@ -753,11 +752,6 @@ func (c controlRequest) partition(b struct {
 		seen[id] = true
 	}
 	c.cluster.Partition(b.Groups...)
-	return nil
-}
-
-func (c controlRequest) heal(struct{}) any {
-	c.cluster.Heal()
 	return nil
 }
 

@@ -82,9 +82,8 @@ func asksForAll(c *cobra.Command) bool {
 	return f != nil && f.Changed
 }
 
-// writeHelp writes the help of a command.
 func writeHelp(w io.Writer, c *cobra.Command) {
-	about, examples, groups, end := description(c), c.Example, groupsOfFlags(c), footer(c)
+	about, examples, groups, end := strings.TrimSpace(c.Long), c.Example, groupsOfFlags(c), footer(c)
 	if c.Flags().Lookup(helpAll) != nil && !asksForAll(c) {
 		about, _, _ = strings.Cut(about, "\n\n")
 		all := strings.Split(examples, "\n\n")
@@ -117,13 +116,6 @@ func writeHelp(w io.Writer, c *cobra.Command) {
 		fmt.Fprintf(w, "\n%s:\n%s", g.title, g.FlagUsagesWrapped(80))
 	}
 	fmt.Fprintf(w, "\n%s\n", end)
-}
-
-func description(c *cobra.Command) string {
-	if c.Long != "" {
-		return strings.TrimSpace(c.Long)
-	}
-	return c.Short + "."
 }
 
 func subcommands(c *cobra.Command) (subs []*cobra.Command) {

@@ -12,10 +12,6 @@ import (
 // whatever --log-level says. Each Write must have whole lines.
 type jsonLines struct{ log *slog.Logger }
 
-func newJSONLines(stderr io.Writer) jsonLines {
-	return jsonLines{slog.New(slog.NewJSONHandler(stderr, nil))}
-}
-
 func (j jsonLines) Write(text []byte) (int, error) {
 	for line := range bytes.Lines(text) {
 		j.log.Info(string(bytes.TrimRight(line, "\r\n")))

@@ -21,7 +21,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// lockOptions are the flags of all lock commands.
 type lockOptions struct {
 	servers, auth string
 	tls           clientTLS
@@ -76,7 +75,6 @@ func (o *lockOptions) identify(flags *pflag.FlagSet) (func(*zk.Conn) error, erro
 	}, nil
 }
 
-// lockPath checks the path of a lock.
 func lockPath(at string) error {
 	if !znode.ValidPath(at) {
 		return usageError{fmt.Errorf("%q is not the path of a znode, such as /locks/backup", at)}
@@ -84,7 +82,6 @@ func lockPath(at string) error {
 	return nil
 }
 
-// look is one look at the locks below a path.
 type look struct {
 	*lockscan.Scanner
 	servers []string
@@ -92,7 +89,6 @@ type look struct {
 	words   *lockscan.Words
 }
 
-// ask asks the servers for these words.
 func (s *look) ask(ctx context.Context, words ...string) {
 	s.words = lockscan.Ask(ctx, s.dialer, s.servers, words...)
 }

@@ -62,7 +62,6 @@ one, 1 if something could not be looked at, and 2 if the command line is wrong.`
 	return c
 }
 
-// finding is a problem in JSON.
 type finding struct {
 	Problem locks.Fault `json:"problem"`
 	Harmful bool        `json:"harmful"`

@@ -212,8 +212,7 @@ func (s *look) shown(c *locks.Contender, now time.Time) shownSession {
 	client := s.words.Clients[c.Session]
 	x.Address, x.Server, x.TimeoutMS = client.Addr, client.Server, client.Timeout.Milliseconds()
 	if end, ok := s.words.Expiry[c.Session]; ok {
-		left := max(0, end.Sub(now).Milliseconds())
-		x.LeftMS = &left
+		x.LeftMS = new(max(0, end.Sub(now).Milliseconds()))
 	}
 	return x
 }

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/core/locks"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/internal/tools/lockscan"
 	"github.com/lockkeeper/lockkeeper/internal/tools/procgroup"
 	"github.com/lockkeeper/lockkeeper/lock"
@@ -38,7 +40,6 @@ const (
 	exitSignal   = 128 // plus the number of the signal
 )
 
-// runOptions are the flags of lock run.
 type runOptions struct {
 	*lockOptions
 	wait, connect, session, grace time.Duration
@@ -181,7 +182,6 @@ func beQuiet(c *cobra.Command, quiet string) {
 
 const watchdogName, becomeName = "watchdog-of-run", "become-command-of-run"
 
-// check checks the flags.
 func (o *runOptions) check(flags *pflag.FlagSet) error {
 	for name, d := range map[string]time.Duration{"timeout": o.wait, "grace": o.grace} {
 		if d < 0 {
@@ -266,7 +266,6 @@ func cannotRun(err error) error {
 	return &exitError{code, err}
 }
 
-// lockRun is one run of lock run.
 type lockRun struct {
 	o       *runOptions
 	at      string
@@ -276,7 +275,7 @@ type lockRun struct {
 	clock   *sleepClock
 	dialer  lock.Dialer
 	conn    *zk.Conn
-	changed chan struct{} // has room for one: a server has granted less than before
+	changed wake.Signal // a server has granted less than before
 
 	mu      sync.Mutex
 	dialed  time.Duration       // when the newest connection was begun, on the clock of procgroup
@@ -288,12 +287,11 @@ type lockRun struct {
 
 // newLockRun returns a lockRun that has no session yet.
 func newLockRun(o *runOptions, at string) *lockRun {
-	r := &lockRun{o: o, at: at, clock: newSleepClock(), changed: make(chan struct{}, 1)}
+	r := &lockRun{o: o, at: at, clock: newSleepClock(), changed: wake.NewSignal()}
 	r.dialer.OnGrant = r.granted
 	return r
 }
 
-// dial opens a connection to a server.
 func (r *lockRun) dial(network, address string, timeout time.Duration) (net.Conn, error) {
 	r.mu.Lock()
 	r.dialed = procgroup.Now()
@@ -319,10 +317,7 @@ func (r *lockRun) granted(_ int64, timeout time.Duration) {
 		r.until = until
 		r.tell(until)
 	}
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
+	r.changed.Raise()
 }
 
 // ended is the error for a signal that ends lock run while it waits.
@@ -334,29 +329,24 @@ func ended(s os.Signal) error {
 	return &exitError{code, nil}
 }
 
-// open opens the session.
-func (r *lockRun) open() error {
+func (r *lockRun) open() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), r.o.connect)
 	defer cancel()
-	type opened struct {
-		conn *zk.Conn
-		err  error
-	}
-	done := make(chan opened, 1)
+	done := make(chan struct{})
 	go func() {
-		conn, err := lockscan.Connect(ctx, r.to.servers, r.o.session, r.to.options)
-		done <- opened{conn, err}
+		defer close(done)
+		r.conn, err = lockscan.Connect(ctx, r.to.servers, r.o.session, r.to.options)
 	}()
 	select {
-	case x := <-done:
-		if r.conn = x.conn; x.err != nil {
-			return &exitError{exitNoRun, x.err}
+	case <-done:
+		if err != nil {
+			return &exitError{exitNoRun, err}
 		}
 		return nil
 	case s := <-r.signals:
 		cancel()
-		if x := <-done; x.conn != nil {
-			x.conn.Close()
+		if <-done; r.conn != nil {
+			r.conn.Close()
 		}
 		return ended(s)
 	}
@@ -364,30 +354,25 @@ func (r *lockRun) open() error {
 
 // lockKind returns how to take the lock: waiting for it, or not.
 func (r *lockRun) lockKind() func(ctx context.Context) (*lock.Held, error) {
-	options := []lock.Option{lock.WithDialer(&r.dialer), lock.WithData([]byte(describeSelf()))}
-	try, at := r.o.try, r.to.chroot+r.at
-	choose := func(wait, once func(context.Context) (*lock.Held, error)) func(context.Context) (*lock.Held, error) {
-		if try {
-			return once
-		}
-		return wait
-	}
+	host, _ := os.Hostname()
+	self := fmt.Sprintf("%s pid %d", host, os.Getpid())
+	options, at := []lock.Option{lock.WithDialer(&r.dialer), lock.WithData([]byte(self))}, r.to.chroot+r.at
+	var wait, once func(context.Context) (*lock.Held, error)
 	switch {
 	case r.o.shared:
 		m := lock.NewRWMutex(r.conn, at, options...)
-		return choose(m.RLock, m.TryRLock)
+		wait, once = m.RLock, m.TryRLock
 	case r.o.slots > 0:
 		m := lock.NewSemaphore(r.conn, at, r.o.slots, options...)
-		return choose(m.Lock, m.TryLock)
+		wait, once = m.Lock, m.TryLock
+	default:
+		m := lock.NewMutex(r.conn, at, options...)
+		wait, once = m.Lock, m.TryLock
 	}
-	m := lock.NewMutex(r.conn, at, options...)
-	return choose(m.Lock, m.TryLock)
-}
-
-// describeSelf says in a znode's data who holds the lock.
-func describeSelf() string {
-	host, _ := os.Hostname()
-	return fmt.Sprintf("%s pid %d", host, os.Getpid())
+	if r.o.try {
+		return once
+	}
+	return wait
 }
 
 const (
@@ -395,22 +380,19 @@ const (
 	lookAgain = 30 * time.Second       // how often it looks whether that has changed
 )
 
-// take waits for the lock.
 func (r *lockRun) take() (*lock.Held, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	if r.o.wait > 0 {
 		ctx, cancel = context.WithTimeout(context.Background(), r.o.wait)
 	}
 	defer cancel()
-	type taken struct {
-		held *lock.Held
-		err  error
-	}
-	done := make(chan taken, 1)
+	var held *lock.Held
+	var err error
+	done := make(chan struct{})
 	acquire := r.lockKind()
 	go func() {
-		held, err := acquire(ctx)
-		done <- taken{held, err}
+		defer close(done)
+		held, err = acquire(ctx)
 	}()
 	said, began := "", time.Now()
 	looked := make(chan string, 1)
@@ -418,19 +400,19 @@ func (r *lockRun) take() (*lock.Held, error) {
 	defer look.Stop()
 	for {
 		select {
-		case x := <-done:
+		case <-done:
 			switch {
-			case errors.Is(x.err, lock.ErrBusy):
+			case errors.Is(err, lock.ErrBusy):
 				return nil, &exitError{exitNotHeld, fmt.Errorf("%s is held by another client%s", r.at, r.odd())}
-			case errors.Is(x.err, context.DeadlineExceeded):
+			case errors.Is(err, context.DeadlineExceeded):
 				return nil, &exitError{exitNotHeld, fmt.Errorf("%s was not free within %v%s", r.at, r.o.wait, r.odd())}
-			case x.err != nil:
-				return nil, &exitError{exitNoRun, x.err}
+			case err != nil:
+				return nil, &exitError{exitNoRun, err}
 			}
 			if said != "" || r.o.verbose {
-				fmt.Fprintf(r.stderr, "lockkeeper: %s taken after %v, token %d\n", r.at, time.Since(began).Round(100*time.Millisecond), x.held.Token())
+				fmt.Fprintf(r.stderr, "lockkeeper: %s taken after %v, token %d\n", r.at, time.Since(began).Round(100*time.Millisecond), held.Token())
 			}
-			return x.held, nil
+			return held, nil
 		case <-look.C:
 			go func() { looked <- r.holders() }() // ends with the connection at the latest
 		case text := <-looked:
@@ -473,33 +455,31 @@ func (r *lockRun) odd() string {
 // holders says who holds the lock, or nothing.
 func (r *lockRun) holders() string {
 	own := r.conn.SessionID()
-	if look, l := r.queue(context.Background()); l != nil {
-		h := &l.Holders[0]
-		look.ask(context.Background(), "cons")
-		text := fmt.Sprintf("%s: %s has held it, or waited for it, since %s, token %d", r.at, look.who(h), clock(h.Since), h.Token)
-		if why := h.Odd(); why != "" {
-			of := ""
-			if h.Session != 0 {
-				of = ", of " + look.who(h)
-			}
-			text = fmt.Sprintf("%s: first in its queue is %s%s, since %s: %s", r.at, path.Base(h.Path), of, clock(h.Since), why)
-		}
-		if n := len(l.Holders) - 1; n > 0 {
-			text += fmt.Sprintf(", and %d more with it", n)
-		}
-		ahead := 0
-		for _, c := range l.Queue {
-			if c.Session == own {
-				break
-			}
-			ahead++
-		}
-		if ahead > 0 {
-			text += fmt.Sprintf("; %d more wait before this command", ahead)
-		}
-		return text
+	look, l := r.queue(context.Background())
+	if l == nil {
+		return ""
 	}
-	return ""
+	h := &l.Holders[0]
+	look.ask(context.Background(), "cons")
+	text := fmt.Sprintf("%s: %s has held it, or waited for it, since %s, token %d", r.at, look.who(h), clock(h.Since), h.Token)
+	if why := h.Odd(); why != "" {
+		of := ""
+		if h.Session != 0 {
+			of = ", of " + look.who(h)
+		}
+		text = fmt.Sprintf("%s: first in its queue is %s%s, since %s: %s", r.at, path.Base(h.Path), of, clock(h.Since), why)
+	}
+	if n := len(l.Holders) - 1; n > 0 {
+		text += fmt.Sprintf(", and %d more with it", n)
+	}
+	ahead := slices.IndexFunc(l.Queue, func(c locks.Contender) bool { return c.Session == own })
+	if ahead < 0 {
+		ahead = len(l.Queue)
+	}
+	if ahead > 0 {
+		text += fmt.Sprintf("; %d more wait before this command", ahead)
+	}
+	return text
 }
 
 // margin is how much of the last third of the session is left to the server: a leader that
@@ -558,7 +538,6 @@ func (c *sleepClock) woke() time.Time {
 	return c.last
 }
 
-// hold runs the command.
 func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 	cmd.Env = append(os.Environ(), "LOCKKEEPER_PATH="+r.at, "LOCKKEEPER_TOKEN="+strconv.FormatInt(held.Token(), 10), "LOCKKEEPER_SESSION="+locks.ID(held.Session()))
 	g, err := r.start(held, cmd)
@@ -595,7 +574,6 @@ func (r *lockRun) hold(held *lock.Held, cmd *exec.Cmd) error {
 // interval is how often the watchdog is told until when to trust the command.
 func (r *lockRun) interval() time.Duration { return r.dialer.SessionTimeout() / 24 }
 
-// start starts the command.
 func (r *lockRun) start(held *lock.Held, cmd *exec.Cmd) (*procgroup.Group, error) {
 	for {
 		if why := held.Err(); why != nil {

@@ -126,7 +126,6 @@ func asFile(w io.Writer) *os.File {
 // concurrent calls of run only read.
 func init() { cobra.EnableCommandSorting = false }
 
-// newRoot returns the tree of commands.
 func newRoot(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use: "lockkeeper COMMAND",
@@ -294,7 +293,7 @@ func invalidValue(name string, f *pflag.Flag, value string, why error) error {
 
 // setHelp makes c, which is cobra's command help, like the others.
 func setHelp(c *cobra.Command) {
-	c.Use, c.Short, c.Long = "help [COMMAND]", "Explain a command and list its flags", ""
+	c.Use, c.Short, c.Long = "help [COMMAND]", "Explain a command and list its flags", "Explain a command and list its flags."
 	c.DisableFlagsInUseLine = true
 	c.Example = "  lockkeeper help cluster add"
 	c.RunE = func(help *cobra.Command, args []string) error {
@@ -363,7 +362,6 @@ type build struct {
 	Arch     string `json:"arch"`
 }
 
-// thisBuild returns what is known about how this program was built.
 func thisBuild() build {
 	info, _ := debug.ReadBuildInfo()
 	return buildOf(info)
@@ -464,7 +462,6 @@ func check(dir string, to storage.LogStore, asJSON bool, stdout io.Writer) error
 	return nil
 }
 
-// compare compares the data directories of two members.
 func compare(a, b string, asJSON bool, stdout io.Writer) error {
 	c, err := storage.Compare(a, b)
 	if err != nil {

@@ -39,7 +39,6 @@ docs/migrating.md explains the move step by step, also for three servers.`,
 	return c
 }
 
-// migrateOptions are the flags of the migrate commands.
 type migrateOptions struct {
 	source       migrate.Source
 	zooCfg       string // ZooKeeper's
@@ -243,7 +242,6 @@ The servers of a ZooKeeper or lockkeeper say their last zxid in the answer to sr
 	return c
 }
 
-// read reads ZooKeeper's directory.
 func (o *migrateOptions) read() (write func(io.Writer) error, found *migrate.Found, err error) {
 	why, doubts, err := o.source.InUse(o.zooCfg)
 	if err != nil {

@@ -23,7 +23,6 @@ func (o *owner) define(f *pflag.FlagSet) {
 	f.StringVar(&o.name, "owner", "", "the `USER` that the new directory and all in it belong to; only root can say it")
 }
 
-// find looks up the user.
 func (o *owner) find(f *pflag.FlagSet) error {
 	if from, _ := sourceOf(f.Lookup("owner")); from == byDefault {
 		return nil

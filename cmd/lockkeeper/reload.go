@@ -69,7 +69,6 @@ func (r *reloads) start() (stop func()) {
 	}
 }
 
-// files returns all files that are read again.
 func (r *reloads) files() (all []*reread.Keeper) {
 	for _, k := range r.tls {
 		all = append(all, k.Keeper)

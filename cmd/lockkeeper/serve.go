@@ -111,7 +111,6 @@ const (
 	peersUsage    = "`MEMBERS` of a new cluster, with the addresses of their peer ports: 1=a:7000,2=b:7000,3=c:7000. Append :observer for an observer, and ;PORT or ;ADDRESS:PORT to show that address for clients in /zookeeper/config, as in zoo.cfg. The cluster is formed when all that vote have been started"
 )
 
-// define defines the flags of serve.
 func (o *serveOptions) define(c *cobra.Command) {
 	cfg, all := &o.config, c.Flags()
 	group(all, "Clients", func(f *pflag.FlagSet) {
@@ -191,7 +190,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
 	case "json":
 		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
-		stderr = newJSONLines(stderr)
+		stderr = jsonLines{slog.New(slog.NewJSONHandler(stderr, nil))}
 		c.SetErr(stderr)
 	default:
 		return badFlag(flags, "log-format", "%q is not text or json", o.format)
@@ -233,10 +232,13 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	} else {
 		cfg.AdvertisedClientAddr = client
 	}
-	for _, name := range []string{"peer-listen", "join"} {
-		addr := flags.Lookup(name).Value.String()
-		if err := checkPeer(addr); addr != "" && err != nil {
-			return badFlag(flags, name, "%w", err)
+	for _, x := range []struct {
+		name  string
+		check func(addr string) error
+	}{{"peer-listen", checkPeer}, {"join", checkPeer}, {"listen", checkListen}, {"tls-listen", checkListen}} {
+		addr := flags.Lookup(x.name).Value.String()
+		if err := x.check(addr); addr != "" && err != nil {
+			return badFlag(flags, x.name, "%w", err)
 		}
 	}
 	switch {
@@ -247,12 +249,6 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		return badFlag(flags, "join-peers", "without a list of members in --peers")
 	case o.joinPeers && self < 0:
 		cfg.Join, cfg.Peers = cfg.Peers[0].Addr, nil
-	}
-	for _, name := range []string{"listen", "tls-listen"} {
-		addr := flags.Lookup(name).Value.String()
-		if err := checkListen(addr); addr != "" && err != nil {
-			return badFlag(flags, name, "%w", err)
-		}
 	}
 	if cfg.ClientAddr == "" && cfg.SecureAddr == "" {
 		return badFlag(flags, "listen", "without an address for clients there must be one in --tls-listen")
@@ -306,7 +302,6 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	return serveUntil(ctx, flags, *cfg, []*adminPort{port, metrics}, &o.reloads, stderr)
 }
 
-// loadTLS reads the files for TLS with clients and with members.
 func (o *serveOptions) loadTLS(flags *pflag.FlagSet) error {
 	members, err := o.peerTLS.load(flags, o.config.Logger)
 	if err != nil {

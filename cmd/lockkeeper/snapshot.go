@@ -42,7 +42,6 @@ the passwords of sessions. Everything in it has a checksum.`,
 	return c
 }
 
-// saveOptions are the flags of snapshot save.
 type saveOptions struct {
 	admin, tokenFile, data string
 	force, json            bool
@@ -237,8 +236,7 @@ func askAdmin(r *http.Request, token string) (io.ReadCloser, error) {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
 	reply, err := transport.RoundTrip(r)
-	var other tls.RecordHeaderError
-	if errors.As(err, &other) && string(other.RecordHeader[:]) == "HTTP/" {
+	if other, ok := errors.AsType[tls.RecordHeaderError](err); ok && string(other.RecordHeader[:]) == "HTTP/" {
 		return nil, errors.New("this port has no TLS: use http://")
 	}
 	if noHTTP(err) {
@@ -262,16 +260,14 @@ func askAdmin(r *http.Request, token string) (io.ReadCloser, error) {
 // noHTTP reports whether err is what a port of another protocol makes of a request of HTTP: it
 // closes the connection, or answers something else.
 func noHTTP(err error) bool {
-	var answer tls.RecordHeaderError
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
-		errors.As(err, &answer) || err != nil && strings.Contains(err.Error(), "malformed HTTP")
+		errors.As(err, new(tls.RecordHeaderError)) || err != nil && strings.Contains(err.Error(), "malformed HTTP")
 }
 
 type readerFunc func(b []byte) (int, error)
 
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// restoreOptions are the flags of snapshot restore.
 type restoreOptions struct {
 	newData
 	setAside bool

@@ -55,7 +55,6 @@ func (p *testPort) add(c *control) bool {
 	return true
 }
 
-// end stops all servers, and returns their errors.
 func (p *testPort) end() error {
 	p.mu.Lock()
 	p.ended = true

@@ -31,7 +31,6 @@ func (t *tlsFiles) define(f *pflag.FlagSet, prefix, certificate, whose string) {
 	f.Var(&t.caPassword, prefix+"ca-password-file", "`FILE` with the password of the store with the authorities")
 }
 
-// defineLimits defines the other flags.
 func (t *tlsFiles) defineLimits(f *pflag.FlagSet, whose string) {
 	f.StringVar(&t.crl, t.prefix+"crl", "", "`FILE` with lists of revoked certificates (CRLs) of "+whose+", in PEM or DER form. Then each certificate needs a list of its issuer that has not ended")
 	f.StringVar(&t.protocols, t.prefix+"protocols", "", "versions of TLS, a comma-separated `LIST` of TLSv1.2 and TLSv1.3, or the older TLSv1 and TLSv1.1; by default the first two")

@@ -7,7 +7,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// untilFlags say what ends serve, besides a signal.
 type untilFlags struct {
 	stdinCloses bool
 	parent      int

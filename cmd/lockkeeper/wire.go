@@ -20,7 +20,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/wiretap"
 )
 
-// wireOptions are the flags of wire.
 type wireOptions struct {
 	listen, to, record, only string
 	quiet                    bool
@@ -219,7 +218,6 @@ func recordings(path string) (all []*golden.Scenario, isDir bool, err error) {
 	return []*golden.Scenario{s}, false, err
 }
 
-// replayed is a recording with the result of its replay.
 type replayed struct {
 	*golden.Scenario
 	took time.Duration

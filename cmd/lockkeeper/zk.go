@@ -17,7 +17,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/zkshell"
 )
 
-// zkOptions are the flags of zk.
 type zkOptions struct {
 	servers  string
 	timeout  time.Duration
@@ -85,7 +84,6 @@ func zkCommands() string {
 	return strings.TrimRight(b.String(), "\n")
 }
 
-// config returns what the flags say.
 func (o *zkOptions) config(c *cobra.Command) (zkshell.Config, error) {
 	flags, stdout, stderr := c.Flags(), c.OutOrStdout(), c.ErrOrStderr()
 	cfg := zkshell.Config{

@@ -314,7 +314,6 @@ func ofServers(key string) bool {
 	return strings.HasPrefix(key, "server.") || strings.HasPrefix(key, "group.") || strings.HasPrefix(key, "weight.")
 }
 
-// zooLines reads a file of Java properties.
 func zooLines(path string) (map[string]string, error) {
 	file, err := os.ReadFile(path)
 	if err != nil {

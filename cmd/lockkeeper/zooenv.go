@@ -51,7 +51,6 @@ func readZooEnv(environ []string, flags *pflag.FlagSet, cfg *lockkeeper.Config) 
 	return z.apply()
 }
 
-// variablesIn returns the values of variables by their names.
 func variablesIn(environ []string) map[string]string {
 	all := map[string]string{}
 	for _, text := range environ {

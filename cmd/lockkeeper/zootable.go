@@ -189,12 +189,10 @@ type zooRow struct {
 // prefix reports whether the row is for several keys.
 func (r *zooRow) prefix() bool { return strings.HasSuffix(r.key, ".") }
 
-// matches reports whether a key is the row's, or one of them.
 func (r *zooRow) matches(key string) bool {
 	return key == r.key || r.prefix() && strings.HasPrefix(key, r.key)
 }
 
-// zooRule is what a key does.
 type zooRule struct {
 	kind zooKind
 	what string // the flag or field that is set, or the only value

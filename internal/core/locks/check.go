@@ -152,7 +152,6 @@ func (w *wait) served(stuck map[int64]bool) bool {
 	return !slices.ContainsFunc(w.lock.Holders, func(h Contender) bool { return !can(h) })
 }
 
-// cycles finds sessions that wait for each other.
 func cycles(all []Lock) (problems []Problem) {
 	waits := map[int64][]wait{}
 	var sessions []int64 // with waits, in the order of the locks

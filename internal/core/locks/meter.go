@@ -64,8 +64,11 @@ const (
 	foreign                      // it is a part of a semaphore
 )
 
+// change says that an entry was created or deleted.
 type change struct {
 	name    string
+	use     use
+	number  int64
 	deleted bool
 	at      int64
 }
@@ -210,21 +213,32 @@ func (m *Meter) Created(at string, now int64) {
 		}
 		return
 	}
-	q := m.open(dir, now)
-	if q == nil {
-		return
+	m.changed(dir, change{base, use, number, false, now})
+}
+
+// changed carries out a change of a directory, or keeps it for when the names there are known.
+func (m *Meter) changed(dir string, c change) {
+	switch q := m.open(dir, c.at); {
+	case q == nil:
+	case q.state == measured:
+		m.apply(q, c)
+	case q.state == unread && m.room(q):
+		q.log = append(q.log, c)
 	}
-	switch q.state {
-	case unread:
-		if m.room(q) {
-			q.log = append(q.log, change{base, false, now})
-		}
-	case measured:
-		if m.room(q) {
-			q.insert(&entry{text: base, use: use, number: number, seen: true, created: now})
-			m.settle(q, now, true)
-		}
+}
+
+// apply carries out a change of a queue that is measured. It returns false if there are too many entries.
+func (m *Meter) apply(q *queue, c change) bool {
+	switch {
+	case c.deleted:
+		m.remove(q, q.index(c.number, c.name), c.at)
+	case !m.room(q):
+		return false
+	default:
+		q.insert(&entry{text: c.name, use: c.use, number: c.number, seen: true, created: c.at})
 	}
+	m.settle(q, c.at, true)
+	return true
 }
 
 // Deleted tells the Meter that a znode was deleted. An ephemeral one cannot have been a directory.
@@ -241,22 +255,8 @@ func (m *Meter) Deleted(at string, ephemeral bool, now int64) {
 		m.settle(q, now, true)
 		return
 	}
-	_, number, ok := lockEntry(base)
-	if !ok {
-		return
-	}
-	q := m.open(dir, now)
-	if q == nil {
-		return
-	}
-	switch q.state {
-	case unread:
-		if m.room(q) {
-			q.log = append(q.log, change{base, true, now})
-		}
-	case measured:
-		m.remove(q, q.index(number, base), now)
-		m.settle(q, now, true)
+	if use, number, ok := lockEntry(base); ok {
+		m.changed(dir, change{base, use, number, true, now})
 	}
 }
 
@@ -333,15 +333,9 @@ func (m *Meter) begin(q *queue, names []string) {
 	}
 	m.settle(q, opened, false)
 	for _, c := range log {
-		use, number, _ := lockEntry(c.name)
-		if c.deleted {
-			m.remove(q, q.index(number, c.name), c.at)
-		} else if !m.room(q) {
+		if !m.apply(q, c) {
 			return
-		} else {
-			q.insert(&entry{text: c.name, use: use, number: number, seen: true, created: c.at})
 		}
-		m.settle(q, c.at, true)
 	}
 }
 
@@ -371,16 +365,11 @@ func (m *Meter) remove(q *queue, i int, now int64) {
 	if i < 0 {
 		return
 	}
-	if e := m.take(q, i); e.held && e.exact {
+	if e := q.all[i]; e.held && e.exact {
 		m.Held(now - e.since)
 	}
-}
-
-func (m *Meter) take(q *queue, i int) *entry {
-	e := q.all[i]
 	q.all = slices.Delete(q.all, i, i+1)
 	m.entries--
-	return e
 }
 
 // settle finds out who holds the lock after a change. exact says that those who have become

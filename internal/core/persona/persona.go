@@ -14,6 +14,7 @@ package persona
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -46,16 +47,7 @@ func Names() (all []string) {
 
 // Persona is an older line that a server behaves as. The nil Persona is the newest line: it
 // knows and does everything.
-type Persona struct {
-	line Line
-	// What the line has not learned yet.
-	ops      map[proto.OpCode]bool
-	codes    map[proto.Code]bool
-	words    map[string]bool
-	commands map[string]bool
-	monitor  map[string]bool
-	traits   map[Trait]bool
-}
+type Persona struct{ line Line }
 
 // Of returns the persona of a line by its name. An empty name is the newest line.
 func Of(name string) (p *Persona, ok bool) {
@@ -71,30 +63,12 @@ func For(line Line) *Persona {
 	if line >= Newest {
 		return nil
 	}
-	p := &Persona{
-		line: line, ops: map[proto.OpCode]bool{}, codes: map[proto.Code]bool{}, words: map[string]bool{},
-		commands: map[string]bool{}, monitor: map[string]bool{}, traits: map[Trait]bool{},
-	}
-	for _, r := range Table {
-		if line < r.From || line >= r.Since {
-			continue
-		}
-		add(p.ops, r.Ops)
-		add(p.codes, r.Codes)
-		add(p.words, r.Words)
-		add(p.commands, r.Commands)
-		add(p.monitor, r.Monitor)
-		if r.Trait != 0 {
-			p.traits[r.Trait] = true
-		}
-	}
-	return p
+	return &Persona{line}
 }
 
-func add[K comparable](set map[K]bool, all []K) {
-	for _, k := range all {
-		set[k] = true
-	}
+// lacks reports whether the line has not learned something yet, which a row of Table has if is says so.
+func (p *Persona) lacks(is func(r Row) bool) bool {
+	return p != nil && slices.ContainsFunc(Table, func(r Row) bool { return p.line >= r.From && p.line < r.Since && is(r) })
 }
 
 // Line returns the persona's line.
@@ -106,30 +80,39 @@ func (p *Persona) Line() Line {
 }
 
 // Does reports whether the line behaves in this respect as the newest one does.
-func (p *Persona) Does(t Trait) bool { return p == nil || !p.traits[t] }
+func (p *Persona) Does(t Trait) bool { return !p.lacks(func(r Row) bool { return r.Trait == t }) }
 
 // KnowsOp reports whether the line has an operation.
-func (p *Persona) KnowsOp(op proto.OpCode) bool { return p == nil || !p.ops[op] }
+func (p *Persona) KnowsOp(op proto.OpCode) bool {
+	return !p.lacks(func(r Row) bool { return slices.Contains(r.Ops, op) })
+}
 
 // KnowsCode reports whether the line has an error code.
-func (p *Persona) KnowsCode(code proto.Code) bool { return p == nil || !p.codes[code] }
+func (p *Persona) KnowsCode(code proto.Code) bool {
+	return !p.lacks(func(r Row) bool { return slices.Contains(r.Codes, code) })
+}
 
 // KnowsWord reports whether the line has a four-letter word.
-func (p *Persona) KnowsWord(word string) bool { return p == nil || !p.words[word] }
+func (p *Persona) KnowsWord(word string) bool {
+	return !p.lacks(func(r Row) bool { return slices.Contains(r.Words, word) })
+}
 
 // KnowsCommand reports whether the line has a command of the AdminServer, by its first name.
-func (p *Persona) KnowsCommand(name string) bool { return p == nil || !p.commands[name] }
+func (p *Persona) KnowsCommand(name string) bool {
+	return !p.lacks(func(r Row) bool { return slices.Contains(r.Commands, name) })
+}
 
 // MonitorKey returns the name that the line has for a line of the word mntr, without the prefix
 // zk_. It returns false if the line does not show it.
 func (p *Persona) MonitorKey(key string) (string, bool) {
-	switch {
-	case p == nil:
-		return key, true
-	case key == "learners" && !p.Does(Learners):
+	if key == "learners" && !p.Does(Learners) {
 		return "followers", true
 	}
-	return key, !p.monitor[generic(key)]
+	known := key
+	if strings.HasSuffix(key, quotaKeys[1:]) {
+		known = quotaKeys
+	}
+	return key, !p.lacks(func(r Row) bool { return slices.Contains(r.Monitor, known) })
 }
 
 // DateLayout returns the layout of the date at which a server was built, as the line's

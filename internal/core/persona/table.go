@@ -1,10 +1,6 @@
 package persona
 
-import (
-	"strings"
-
-	"github.com/lockkeeper/lockkeeper/proto"
-)
+import "github.com/lockkeeper/lockkeeper/proto"
 
 // Trait is a behaviour that older lines do not have.
 type Trait int
@@ -112,14 +108,6 @@ var Table = []Row{
 
 // quotaKeys stands for the lines of mntr about quotas, one for each namespace.
 const quotaKeys = "*_per_namespace"
-
-// generic returns the key by which Table knows a line of mntr.
-func generic(key string) string {
-	if strings.HasSuffix(key, "_per_namespace") {
-		return quotaKeys
-	}
-	return key
-}
 
 // Difference is something that older lines do and a persona does not.
 type Difference struct {

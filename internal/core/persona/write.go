@@ -75,13 +75,9 @@ func known(flags int32) bool {
 	return flags >= proto.FlagPersistent && flags <= proto.FlagTTLSequential
 }
 
-// simple reports whether a mode is one that every line knows.
-func simple(flags int32) bool {
-	return flags >= proto.FlagPersistent && flags <= proto.FlagEphemeralSeq
-}
-
 func (p *Persona) create(r *proto.CreateRequest) (v verdict) {
-	if !simple(r.Flags) && !p.Does(CreateModes) {
+	// Every line knows the modes up to that of a sequential ephemeral.
+	if (r.Flags < proto.FlagPersistent || r.Flags > proto.FlagEphemeralSeq) && !p.Does(CreateModes) {
 		// It fails with BadArguments, but only if nothing is wrong with the ACL and the parent:
 		// so does a znode with this name.
 		if i := strings.LastIndexByte(r.Path, '/'); i >= 0 && !strings.Contains(r.Path, "\x00") {
@@ -105,14 +101,8 @@ func (p *Persona) acl(list *[]proto.ACL) verdict {
 	if p.Does(AuthInPlace) || !slices.ContainsFunc(*list, isAuth) {
 		return v
 	}
-	var last []proto.ACL
-	ordered := slices.DeleteFunc(slices.Clone(*list), func(a proto.ACL) bool {
-		if isAuth(a) {
-			last = append(last, a)
-		}
-		return isAuth(a)
-	})
-	*list = append(ordered, last...)
+	last := slices.DeleteFunc(slices.Clone(*list), func(a proto.ACL) bool { return !isAuth(a) })
+	*list = append(slices.DeleteFunc(slices.Clone(*list), isAuth), last...)
 	return changed
 }
 
@@ -121,20 +111,15 @@ func (p *Persona) addresses(list *[]proto.ACL) verdict {
 		return a.Scheme == proto.SchemeIP &&
 			(!p.Does(IPv6InACL) && strings.Contains(a.ID.ID, ":") || !p.Does(IPMasks) && strings.Contains(a.ID.ID, "/"))
 	}
-	var copied []proto.ACL // the list may be shared
-	for i, a := range *list {
-		if !refused(a) {
-			continue
-		}
-		if copied == nil {
-			copied = append([]proto.ACL(nil), *list...)
-		}
-		copied[i].ID.ID = noAddress
-	}
-	if copied == nil {
+	if !slices.ContainsFunc(*list, refused) {
 		return same
 	}
-	*list = copied
+	*list = slices.Clone(*list) // it may be shared
+	for i, a := range *list {
+		if refused(a) {
+			(*list)[i].ID.ID = noAddress
+		}
+	}
 	return changed
 }
 

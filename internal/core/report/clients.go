@@ -44,13 +44,3 @@ type Client struct {
 func (c *Client) Matches(text string) bool {
 	return c.Session != 0 && strings.Contains(session.FormatID(c.Session), text) || strings.Contains(strings.ToLower(c.Addr), text)
 }
-
-// MatchesAny reports whether one of the texts matches.
-func (c *Client) MatchesAny(texts []string) bool {
-	for _, text := range texts {
-		if c.Matches(text) {
-			return true
-		}
-	}
-	return false
-}

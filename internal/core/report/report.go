@@ -20,6 +20,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -44,7 +45,9 @@ type Server interface {
 	// DataDisk returns how many bytes this server may still write to the file system of the data
 	// directory, and how many that holds in all; false if there is no directory or they are not known.
 	DataDisk() (free, total uint64, ok bool)
-	Digests() []Digest
+	// Digests returns digests of the tree after transactions. They are comparable only between servers that run the same
+	// version of this program.
+	Digests() []fsm.TreeDigest
 
 	// Connections returns all connections, the oldest first.
 	Connections() []Connection
@@ -86,35 +89,21 @@ type Server interface {
 	// Sync returns when this server has applied all that the cluster had acknowledged when
 	// Sync was called. It waits at most for timeout, and then fails.
 	Sync(timeout time.Duration) error
-	// View calls f with the state. Nothing is applied until f returns, so f must not take long.
-	View(f func(State))
-	// Snapshot returns the state as it is now. It is fast; nothing is copied unless it changes later. It fails
-	// before the server first serves clients, and with the error with which the server has failed.
-	Snapshot() (Snapshot, error)
+	// View calls f with the children of the state's znodes. Nothing is applied until f returns, so f must not take long.
+	View(f func(Children))
+	// Snapshot returns the state as it is now, whatever ACLs say. It is fast; nothing is copied unless it changes later. It
+	// fails before the server first serves clients, and with the error with which the server has failed.
+	Snapshot() (*fsm.Snapshot, error)
 	// Follow tells f of all changes from now on until stop is called, or until f.Lost was
 	// called. It returns false if the server does not serve clients that read and write. When
 	// stop has returned, f is not called any more. stop must not be called from f.
 	Follow(f Follower) (stop func(), ok bool)
 }
 
-// Snapshot is the replicated state at one moment, whatever ACLs say. See fsm.Snapshot.
-type Snapshot interface {
-	Zxid() int64
-	Term() uint64
-	Sessions() session.List
-	Clustered() bool
-	Len() int
-	Append(b []byte, i int) []byte
-	Intact() error
-}
-
-// State is the replicated state, whatever ACLs say.
-type State interface {
-	// Children returns the names of a znode's children in no particular order. It returns
-	// false if the znode does not exist. The names are missing if there are more than most. They
-	// share memory with the data of the znodes, so that whoever keeps them copies them.
-	Children(path string, most int) (names []string, n int, ok bool)
-}
+// Children returns the names of a znode's children, whatever ACLs say, in no particular order. It returns
+// false if the znode does not exist. The names are missing if there are more than most. They
+// share memory with the data of the znodes, so that whoever keeps them copies them.
+type Children func(path string, most int) (names []string, n int, ok bool)
 
 // Follower is told of changes as they are applied. Its methods are called while the state is
 // locked, so that they must neither block nor take long nor call [Server].
@@ -339,13 +328,6 @@ type Config struct {
 	Quorum                               *Quorum // nil if the server is standalone
 	ElectionPort                         int     // of this server; 0 if it is no member yet or any more
 	Members                              string  // of the cluster, in ZooKeeper's form
-}
-
-// Digest is a digest of the tree after a transaction. Digests are comparable only between
-// servers that run the same version of this program.
-type Digest struct {
-	Zxid   int64
-	Digest uint64
 }
 
 // Connection is a connection of a client.

@@ -3,6 +3,7 @@ package server
 import (
 	"bytes"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
@@ -39,6 +40,10 @@ const (
 var createModes = []string{"persistent", "ephemeral", "persistent_sequential", "ephemeral_sequential", "container",
 	"persistent_with_ttl", "persistent_sequential_with_ttl"}
 
+// auditedOps are the operations that the log has (AuditHelper).
+var auditedOps = []proto.OpCode{proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer, proto.OpCreateTTL, proto.OpDelete,
+	proto.OpSetData, proto.OpSetACL, proto.OpMulti}
+
 // audited is the fsm.Waiter of a client's write when there is an audit log.
 type audited struct {
 	*conn
@@ -49,27 +54,17 @@ type audited struct {
 
 // waiter returns the fsm.Waiter of a write that c is about to propose.
 func (c *conn) waiter(op proto.OpCode, body []byte, who *identity) fsm.Waiter {
-	if c.s.cfg.Audit == nil || !isAudited(op) {
+	if c.s.cfg.Audit == nil || !slices.Contains(auditedOps, op) {
 		return c
 	}
 	return &audited{c, op, bytes.Clone(body), who}
 }
 
-// isAudited reports whether the log has an operation (AuditHelper).
-func isAudited(op proto.OpCode) bool {
-	switch op {
-	case proto.OpCreate, proto.OpCreate2, proto.OpCreateContainer, proto.OpCreateTTL, proto.OpDelete, proto.OpSetData, proto.OpSetACL, proto.OpMulti:
-		return true
-	}
-	return false
-}
-
 // Done implements fsm.Waiter. It logs what was done also if the client is gone.
 func (w *audited) Done(v *fsm.View, r *fsm.Result) {
-	switch {
-	case r.Drop || r.Code != proto.OK:
+	if r.Drop || r.Code != proto.OK {
 		w.log(auditFailure, nil)
-	default:
+	} else {
 		w.log(auditSuccess, r.Body)
 	}
 	w.conn.Done(v, r)
@@ -225,7 +220,6 @@ func Asker(addr net.Addr, subject []byte) (ip, user string) {
 	return ip, user
 }
 
-// audit logs an event of a client.
 func (c *conn) audit(who *identity, e AuditEvent) {
 	if c.s.cfg.Audit == nil {
 		return
@@ -268,14 +262,7 @@ func aclText(acl []proto.ACL) string {
 			}
 			b.WriteString(text + ":")
 		}
-		for _, p := range []struct {
-			bit    int32
-			letter byte
-		}{{proto.PermCreate, 'c'}, {proto.PermDelete, 'd'}, {proto.PermRead, 'r'}, {proto.PermWrite, 'w'}, {proto.PermAdmin, 'a'}} {
-			if a.Perms&p.bit != 0 {
-				b.WriteByte(p.letter)
-			}
-		}
+		b.WriteString(proto.PermLetters(a.Perms))
 	}
 	return b.String()
 }

@@ -32,16 +32,12 @@ func (c *conn) auth(body []byte) (proto.Code, error) {
 	switch {
 	case q.Scheme == proto.SchemeIP: // every connection has it from the start
 		return proto.OK, nil
-	case q.Scheme == proto.SchemeX509 && c.hasX509(): // given by the TLS handshake
+	case q.Scheme == proto.SchemeX509 && // given by the TLS handshake
+		slices.ContainsFunc(c.identity.Load().ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeX509 }):
 		return proto.OK, nil
 	case q.Scheme == proto.SchemeDigest && !c.s.cfg.NoDigest && q.Auth != nil:
-		id := proto.ID{Scheme: proto.SchemeDigest, ID: digest(c.s.cfg.Digest, jute.Text(q.Auth))}
-		ids := slices.Clone(c.identity.Load().ids)
-		if id.ID == c.s.cfg.SuperDigest {
-			ids = appendNew(ids, proto.ID{Scheme: proto.SchemeSuper})
-		}
-		if who := newIdentity(appendNew(ids, id)); len(who.encoded) <= maxIdentity {
-			c.identity.Store(who)
+		id := digest(c.s.cfg.Digest, jute.Text(q.Auth))
+		if c.prove(proto.SchemeDigest, id, id == c.s.cfg.SuperDigest) == nil {
 			return proto.OK, nil
 		}
 	}
@@ -68,7 +64,7 @@ func (c *conn) authSASL(body []byte) (proto.Code, []byte, error) {
 	}
 	token, err := c.sasl.Step(q.Token)
 	if user, ok := c.sasl.User(); ok && err == nil {
-		err = c.addSASL(user)
+		err = c.prove(proto.SchemeSASL, user, slices.Contains(c.s.cfg.SuperSASL, user))
 		c.proving.Store(false)
 	}
 	if err == nil {
@@ -87,15 +83,24 @@ func (c *conn) authSASL(body []byte) (proto.Code, []byte, error) {
 	return proto.AuthFailed, nil, nil
 }
 
-// addSASL adds the identity of a user who has authenticated with SASL.
-func (c *conn) addSASL(user string) error {
-	ids := appendNew(slices.Clone(c.identity.Load().ids), proto.ID{Scheme: proto.SchemeSASL, ID: user})
-	if slices.Contains(c.s.cfg.SuperSASL, user) {
-		ids = appendNew(ids, proto.ID{Scheme: proto.SchemeSuper})
+// prove adds an identity that the client has proved, which may be that of the super user.
+func (c *conn) prove(scheme, id string, super bool) error {
+	ids := c.identity.Load().ids
+	proved := []proto.ID{{Scheme: scheme, ID: id}}
+	if super {
+		proved = append(proved, proto.ID{Scheme: proto.SchemeSuper})
+		if scheme != proto.SchemeSASL { // ZooKeeper's order
+			slices.Reverse(proved)
+		}
+	}
+	for _, id := range proved {
+		if !slices.Contains(ids, id) {
+			ids = append(slices.Clip(ids), id)
+		}
 	}
 	who := newIdentity(ids)
 	if len(who.encoded) > maxIdentity {
-		return errors.New("the connection has too many identities")
+		return errors.New("the identities of the connection are too long")
 	}
 	c.identity.Store(who)
 	return nil
@@ -126,13 +131,6 @@ func (s *Server) authenticated(ids []proto.ID) bool {
 
 // inProcess are the identities of a client in this process: its connection in memory is local.
 var inProcess = []proto.ID{{Scheme: proto.SchemeIP, ID: "127.0.0.1"}}
-
-func appendNew(ids []proto.ID, id proto.ID) []proto.ID {
-	if slices.Contains(ids, id) {
-		return ids
-	}
-	return append(ids, id)
-}
 
 // digest returns the id of scheme digest for "user:password"
 // (DigestAuthenticationProvider.generateDigest).

@@ -23,7 +23,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
-// conn is one connection.
 type conn struct {
 	s      *Server
 	nc     net.Conn
@@ -134,22 +133,25 @@ func (c *conn) reads() {
 	}
 }
 
-// frame queues one frame. It counts the frame first, because a client that has
-// received it may ask for the count.
+// frame queues one frame.
 func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
+	if !c.queueFrame(func(b []byte) []byte { return body(h.Append(b)) }) {
+		c.warnLater("closing a connection whose client does not read")
+		c.kill()
+	}
+}
+
+// queueFrame queues one frame, and returns false if too much is queued then. It counts the frame first, because a
+// client that has received it may ask for the count.
+func (c *conn) queueFrame(payload func(b []byte) []byte) bool {
 	c.stats.sent.Add(1)
 	c.s.stats.sent.Add(1)
-	ok := c.out.add(func(b []byte) []byte {
+	return c.out.add(func(b []byte) []byte {
 		b, start := jute.BeginFrame(b)
-		b = body(h.Append(b))
+		b = payload(b)
 		jute.EndFrame(b, start)
 		return b
 	})
-	if !ok {
-		const msg = "closing a connection whose client does not read"
-		c.warnLater(msg, msg)
-		c.kill()
-	}
 }
 
 // markDirty makes the applier flush the outbox once the current entry is applied.
@@ -361,7 +363,6 @@ func (s *Server) serveConn(nc net.Conn, ended func()) {
 	c.read()
 }
 
-// countPlain counts a connection without TLS.
 func (c *conn) countPlain() {
 	if a, ok := c.nc.RemoteAddr().(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		c.s.stats.plainFar.Add(1)
@@ -435,7 +436,7 @@ func (c *conn) begin() error {
 	if err != nil {
 		return err
 	}
-	if word := fourLetters(first); s.knows(word) {
+	if word := string(binary.BigEndian.AppendUint32(nil, first)); s.knows(word) {
 		s.stats.received.Add(1)
 		s.stats.bytesIn.Add(4)
 		s.answer(c, word)

@@ -10,7 +10,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/znode"
 )
 
-// EndConnections implements report.Server.
 func (s *Server) EndConnections(identity string) (ended report.Ended, err error) {
 	who, err := parseIdentity(identity)
 	if err != nil {

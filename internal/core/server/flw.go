@@ -64,10 +64,6 @@ func (t *text) WriteString(s string) { t.Write([]byte(s)) }
 // alwaysAnswered are the words that a server answers even while it serves no clients.
 var alwaysAnswered = []string{"ruok", "isro", "envi", "gtmk", "stmk"}
 
-func fourLetters(length uint32) string {
-	return string(binary.BigEndian.AppendUint32(nil, length))
-}
-
 func (s *Server) knows(word string) bool { return words[word] != nil && s.cfg.Persona.KnowsWord(word) }
 
 // allows reports whether the configuration allows a word. srvr is always allowed. So

@@ -72,7 +72,7 @@ func (c *conn) handshake(frame []byte) (bool, error) {
 		}
 		now := time.Now()
 		c.stats.answered(lastRequest{"SESS", 0, r.Zxid, now, now.Sub(start).Microseconds()})
-		c.welcome(&reply)
+		c.queueFrame(reply.Append)
 		c.markDirty()
 	})
 	if !ok {
@@ -120,21 +120,9 @@ func (c *conn) handshakeReadOnly(q *proto.ConnectRequest) (bool, error) {
 	if !ok {
 		return false, errEnd
 	}
-	c.welcome(&reply)
+	c.queueFrame(reply.Append)
 	c.unsent = true
 	return true, nil
-}
-
-// welcome queues the answer to a handshake. Like frame, it counts the answer first.
-func (c *conn) welcome(reply *proto.ConnectReply) {
-	c.stats.sent.Add(1)
-	c.s.stats.sent.Add(1)
-	c.out.add(func(b []byte) []byte {
-		b, start := jute.BeginFrame(b)
-		b = reply.Append(b)
-		jute.EndFrame(b, start)
-		return b
-	})
 }
 
 // roomForSession reserves a place for one more session; it returns false at the
@@ -160,7 +148,6 @@ func (c *conn) negotiate(ms int32) int32 {
 	return int32(max(c.s.cfg.MinSessionTimeout, min(c.s.cfg.MaxSessionTimeout, asked)) / time.Millisecond)
 }
 
-// newPassword returns the password of a new session.
 func (c *conn) newPassword(id int64) (p session.Password) {
 	if c.s.cfg.ZooKeeperPasswords {
 		return session.ZooKeeperPassword(id)

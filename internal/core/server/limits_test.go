@@ -260,7 +260,7 @@ func TestNoFilesToAccept(t *testing.T) {
 		check(t, err)
 		full := &fullListener{Listener: l, left: 3000, began: time.Now(), took: make(chan time.Duration, 1)}
 		p.plain = full
-		go p.Serve(full)
+		go p.Serve(full, nil)
 		if took := <-full.took; took < 10*time.Second {
 			t.Errorf("%d attempts to accept in %v", 3000, took)
 		}

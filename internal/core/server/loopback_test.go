@@ -356,7 +356,7 @@ func setDefault[T comparable](v *T, to T) {
 func (p *port) listen(t testing.TB) rawtest.Dialer {
 	t.Helper()
 	p.plain = must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	go p.Serve(p.plain)
+	go p.Serve(p.plain, nil)
 	return func() (net.Conn, error) { return net.DialTimeout("tcp", p.plain.Addr().String(), time.Minute) }
 }
 

@@ -561,17 +561,20 @@ func (w *worker) setWatches() request {
 		_, there := m.nodes[name]
 		return m.root + "/" + name, there
 	}
-	for range r.IntN(3) {
-		p, there := path()
-		switch q.Data = append(q.Data, p); {
-		case !there:
-			event(proto.EventNodeDeleted, p)
-		case q.RelativeZxid == 0:
-			event(proto.EventNodeDataChanged, p)
-		default:
-			m.data[p] = true
+	some := func(list *[]string, changed proto.EventType, watched map[string]bool) {
+		for range r.IntN(3) {
+			p, there := path()
+			switch *list = append(*list, p); {
+			case !there:
+				event(proto.EventNodeDeleted, p)
+			case q.RelativeZxid == 0:
+				event(changed, p)
+			default:
+				watched[p] = true
+			}
 		}
 	}
+	some(&q.Data, proto.EventNodeDataChanged, m.data)
 	for range r.IntN(3) {
 		p, there := path()
 		if q.Exist = append(q.Exist, p); there {
@@ -580,17 +583,7 @@ func (w *worker) setWatches() request {
 			m.data[p] = true
 		}
 	}
-	for range r.IntN(3) {
-		p, there := path()
-		switch q.Child = append(q.Child, p); {
-		case !there:
-			event(proto.EventNodeDeleted, p)
-		case q.RelativeZxid == 0:
-			event(proto.EventNodeChildrenChanged, p)
-		default:
-			m.child[p] = true
-		}
-	}
+	some(&q.Child, proto.EventNodeChildrenChanged, m.child)
 	return request{op: proto.OpSetWatches, body: q, events: events}
 }
 

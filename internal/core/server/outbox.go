@@ -218,18 +218,11 @@ func (w *writers) add(o *outbox) {
 	w.coming = true
 	w.mu.Unlock()
 	if starts {
-		w.start()
+		w.wg.Go(w.run)
 	}
 }
 
-func (w *writers) start() {
-	w.wg.Add(1)
-	go w.run()
-}
-
-// run is a writer.
 func (w *writers) run() {
-	defer w.wg.Done()
 	w.mu.Lock()
 	w.coming = false
 	for w.first < len(w.queue) {
@@ -242,7 +235,7 @@ func (w *writers) run() {
 		w.coming = w.coming || starts
 		w.mu.Unlock()
 		if starts {
-			w.start()
+			w.wg.Go(w.run)
 		}
 		o.write()
 		w.mu.Lock()

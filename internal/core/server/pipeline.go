@@ -8,7 +8,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/znode"
 )
 
 // request is one request in a connection's queue.
@@ -247,8 +246,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
 	scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
 	if h.Code == fsm.ReplyTooLong {
-		const msg = "closing a connection: a reply does not fit into its outbox"
-		c.warnLater(msg, msg, "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
+		c.warnLater("closing a connection: a reply does not fit into its outbox", "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
 		c.end()
 		return nil
 	}
@@ -288,7 +286,11 @@ func (c *conn) reply(q *request, h *proto.ReplyHeader, body []byte) {
 // It queues the reply and then runs the parked reads up to the next write.
 func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 	for i := range r.Exceeded {
-		c.exceeded(&r.Exceeded[i])
+		e := &r.Exceeded[i]
+		if e.Hard {
+			c.s.stats.quotaExceeded(e.Namespace())
+		}
+		c.s.warnLater("quota exceeded", e.String(), c.named(nil)...)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -317,14 +319,6 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 		}
 	}
 	c.markDirty()
-}
-
-// exceeded counts and logs that a write went over a quota.
-func (c *conn) exceeded(e *znode.QuotaExceeded) {
-	if e.Hard {
-		c.s.stats.quotaExceeded(e.Namespace())
-	}
-	c.warnLater("quota exceeded", e.String())
 }
 
 // queued returns the length of the queue. The caller holds mu.

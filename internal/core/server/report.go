@@ -32,10 +32,7 @@ var _ report.Server = (*Server)(nil)
 
 // version returns the version with the date in the form of the line whose clients parse it.
 func (s *Server) version() string {
-	built, err := time.Parse("2006-01-02 15:04", s.cfg.Built)
-	if err != nil { // a test's
-		return s.cfg.Version + ", built on " + s.cfg.Built + " UTC"
-	}
+	built, _ := time.Parse("2006-01-02 15:04", s.cfg.Built)
 	return s.cfg.Version + ", built on " + built.Format(s.cfg.Persona.DateLayout())
 }
 
@@ -47,15 +44,13 @@ func (s *Server) quorum() *report.Quorum {
 	return nil
 }
 
-// Snapshot implements report.Server.
-func (s *Server) Snapshot() (report.Snapshot, error) {
+func (s *Server) Snapshot() (*fsm.Snapshot, error) {
 	if !s.opened.Load() {
 		return nil, errors.New("the server is not ready")
 	}
 	return s.cfg.Replica.State()
 }
 
-// Monitor implements report.Server.
 func (s *Server) Monitor() *report.Monitor {
 	m := s.Summary()
 	s.cfg.Replica.Browse(func(v *fsm.View, step func()) { m.Quotas = v.Tree().QuotaTotals(step) })
@@ -95,10 +90,8 @@ func (s *Server) Summary() *report.Monitor {
 	return m
 }
 
-// Persona implements report.Server.
 func (s *Server) Persona() *persona.Persona { return s.cfg.Persona }
 
-// Config implements report.Server.
 func (s *Server) Config() *report.Config {
 	port := func(a net.Addr) int {
 		if a, ok := a.(*net.TCPAddr); ok {
@@ -141,7 +134,6 @@ func (s *Server) Environment() []report.Line {
 	return all
 }
 
-// DataSize implements report.Server.
 func (s *Server) DataSize() (size int64) {
 	if s.cfg.DataDir == "" {
 		return 0
@@ -157,7 +149,6 @@ func (s *Server) DataSize() (size int64) {
 	return size
 }
 
-// DataDisk implements report.Server.
 func (s *Server) DataDisk() (free, total uint64, ok bool) {
 	if s.cfg.DataDir == "" {
 		return 0, 0, false
@@ -165,13 +156,8 @@ func (s *Server) DataDisk() (free, total uint64, ok bool) {
 	return diskspace.Of(s.cfg.DataDir)
 }
 
-// Digests implements report.Server.
-func (s *Server) Digests() (all []report.Digest) {
-	s.cfg.Replica.View(func(v *fsm.View) {
-		for _, d := range v.Digests() {
-			all = append(all, report.Digest(d))
-		}
-	})
+func (s *Server) Digests() (all []fsm.TreeDigest) {
+	s.cfg.Replica.View(func(v *fsm.View) { all = v.Digests() })
 	return all
 }
 
@@ -187,7 +173,6 @@ func (s *Server) connections() []*conn {
 	return all
 }
 
-// Connections implements report.Server.
 func (s *Server) Connections() (all []report.Connection) {
 	for _, c := range s.connections() {
 		all = append(all, c.report())
@@ -195,7 +180,6 @@ func (s *Server) Connections() (all []report.Connection) {
 	return all
 }
 
-// Clients implements report.Server.
 func (s *Server) Clients(find []string) report.ClientList {
 	all := s.connections()
 	list := report.ClientList{Total: len(all), Some: make([]report.Client, 0, min(len(all), report.MaxClients))}
@@ -221,7 +205,7 @@ func oldest(all []*conn, most int, find []string) []*conn {
 		c.s.mu.Unlock()
 		x.Addr = c.shown()
 		switch {
-		case len(matching) < most && x.MatchesAny(find):
+		case len(matching) < most && slices.ContainsFunc(find, x.Matches):
 			matching = append(matching, c)
 		case len(others) < most:
 			others = append(others, c)
@@ -236,15 +220,11 @@ func byNumber(a, b *conn) int { return int(int64(a.number - b.number)) }
 
 // client is report in short.
 func (c *conn) client() report.Client {
-	x := report.Client{Number: c.number, Addr: c.shown(), Age: time.Since(c.since), Requests: c.stats.received.Load()}
-	c.s.mu.Lock()
-	x.Session, x.Timeout = c.session, time.Duration(c.timeout)*time.Millisecond
-	c.s.mu.Unlock()
-	c.stats.mu.Lock()
-	if c.stats.n > 0 {
-		x.Op, x.OpAge = c.stats.last.op, time.Since(c.stats.last.at)
+	r := c.report()
+	x := report.Client{Number: r.Number, Session: r.Session, Addr: r.Addr, Age: time.Since(r.Since), Timeout: r.Timeout, Requests: r.Received}
+	if r.Answered > 0 {
+		x.Op, x.OpAge = r.Last.Op, time.Since(c.s.start.Add(r.Last.At))
 	}
-	c.stats.mu.Unlock()
 	return x
 }
 
@@ -272,7 +252,6 @@ func (c *conn) report() report.Connection {
 	return x
 }
 
-// Sessions implements report.Server.
 func (s *Server) Sessions() (*report.Sessions, error) {
 	x := &report.Sessions{Expiring: s.cfg.Proposer.Deadlines()}
 	role := s.cfg.Proposer.Role()
@@ -309,7 +288,6 @@ func (s *Server) Sessions() (*report.Sessions, error) {
 	return x, nil
 }
 
-// Ephemerals implements report.Server.
 func (s *Server) Ephemerals(most int) (paths []string, ok bool) {
 	var all session.List
 	n := 0
@@ -329,7 +307,6 @@ func (s *Server) Ephemerals(most int) (paths []string, ok bool) {
 	return paths, true
 }
 
-// WatchCounts implements report.Server.
 func (s *Server) WatchCounts() (w report.WatchCounts) {
 	s.cfg.Replica.View(func(v *fsm.View) { w.Connections, w.Paths, w.Watches = v.WatchCounts() })
 	return w
@@ -341,7 +318,6 @@ func (s *Server) EachWatch(f func(session int64, path string) bool) {
 	s.cfg.Replica.Watches(func(w fsm.Watcher, path string) bool { return f(w.(*conn).session, path) })
 }
 
-// Watches implements report.Server.
 func (s *Server) Watches() (report.Watches, error) {
 	all := make(report.Watches, 0, s.WatchCounts().Watches)
 	room := s.cfg.OutboxBytes
@@ -356,27 +332,22 @@ func (s *Server) Watches() (report.Watches, error) {
 	return all, nil
 }
 
-// ResetConnections implements report.Server.
 func (s *Server) ResetConnections() {
 	for _, c := range s.connections() {
 		c.stats.reset()
 	}
 }
 
-// ResetCounts implements report.Server.
 func (s *Server) ResetCounts() {
 	s.stats.resetAll()
 	s.stats.staleBase.Store(s.cfg.Proposer.Expired())
 	s.cfg.Proposer.ResetProposals()
 }
 
-// TraceMask implements report.Server.
 func (s *Server) TraceMask() int64 { return s.traceMask.Load() }
 
-// SetTraceMask implements report.Server.
 func (s *Server) SetTraceMask(mask int64) { s.traceMask.Store(mask) }
 
-// Read implements report.Server.
 func (s *Server) Read(op proto.OpCode, q, reply proto.Record) error {
 	if w, ok := q.(*proto.PathWatch); ok && w.Watch {
 		return proto.BadArguments // there is nobody to tell
@@ -411,86 +382,59 @@ func (s *Server) readable() error {
 	return nil
 }
 
-// Sync implements report.Server.
 func (s *Server) Sync(timeout time.Duration) error {
-	w, over := synced{make(chan error, 1)}, make(chan struct{})
+	w, over := awaited{func(*fsm.View, *fsm.Result) {}, make(chan bool, 1)}, make(chan struct{})
 	defer close(over)
-	limit := time.NewTimer(timeout)
-	defer limit.Stop()
 	go s.cfg.Proposer.Propose(fsm.Nothing(), w, over) // it may block
 	select {
-	case err := <-w.done:
-		return err
-	case <-limit.C:
+	case ok := <-w.over:
+		if !ok {
+			return errors.New("the outcome is unknown")
+		}
+		return nil
+	case <-time.After(timeout):
 		return errors.New("there was no answer")
 	}
 }
 
-// synced is the fsm.Waiter of Sync.
-type synced struct{ done chan error }
-
-func (w synced) Done(*fsm.View, *fsm.Result) { w.done <- nil }
-func (w synced) Lost()                       { w.done <- errors.New("the outcome is unknown") }
-
-// View implements report.Server.
-func (s *Server) View(f func(report.State)) {
-	s.cfg.Replica.View(func(v *fsm.View) { f(replicated{v}) })
+func (s *Server) View(f func(report.Children)) {
+	s.cfg.Replica.View(func(v *fsm.View) {
+		f(func(path string, most int) (names []string, n int, ok bool) {
+			z := v.Tree().Lookup(path)
+			if z == nil {
+				return nil, 0, false
+			}
+			if n = z.NumChildren(); n <= most {
+				names = make([]string, 0, n)
+				for name := range v.Tree().Children(z) {
+					names = append(names, name)
+				}
+			}
+			return names, n, true
+		})
+	})
 }
 
-// replicated implements report.State.
-type replicated struct{ v *fsm.View }
-
-func (r replicated) Children(path string, most int) (names []string, n int, ok bool) {
-	z := r.v.Tree().Lookup(path)
-	if z == nil {
-		return nil, 0, false
-	}
-	if n = z.NumChildren(); n <= most {
-		names = make([]string, 0, n)
-		for name := range r.v.Tree().Children(z) {
-			names = append(names, name)
-		}
-	}
-	return names, n, true
-}
-
-// Follow implements report.Server.
 func (s *Server) Follow(f report.Follower) (stop func(), ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.serving {
 		return nil, false
 	}
-	s.setFollowers(append(s.following(), f))
+	s.followers.Store(f, nil)
 	return func() {
 		s.mu.Lock()
-		s.setFollowers(slices.DeleteFunc(s.following(), func(x report.Follower) bool { return x == f }))
+		s.followers.Delete(f)
 		s.mu.Unlock()
 		s.cfg.Replica.View(func(*fsm.View) {}) // until a call of Changed that has begun has returned
 	}, true
 }
 
-// following returns a copy of the list of followers. The caller must hold s.mu.
-func (s *Server) following() []report.Follower {
-	if all := s.followers.Load(); all != nil {
-		return slices.Clone(*all)
-	}
-	return nil
-}
-
-func (s *Server) setFollowers(all []report.Follower) {
-	if len(all) == 0 {
-		s.followers.Store(nil)
-		return
-	}
-	s.followers.Store(&all)
-}
-
 // loseFollowers tells all followers that changes may be missing from now on, and forgets them. The
 // caller must hold s.mu.
 func (s *Server) loseFollowers() {
-	for _, f := range s.following() {
-		f.Lost()
+	for f := range s.followers.Range {
+		f.(report.Follower).Lost()
 	}
-	s.followers.Store(nil)
+	s.followers.Clear()
 }

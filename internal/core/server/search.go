@@ -61,7 +61,6 @@ type finder struct {
 	path      []byte // of the znode that it looks at
 }
 
-// look looks at a znode.
 func (f *finder) look(t *znode.Tree, n *znode.Node) {
 	f.path = n.AppendPath(f.path[:0])
 	if !bytes.Contains(bytes.ToLower(f.path), f.text) || !t.Listed(n, inProcess) {

@@ -143,9 +143,7 @@ type Server struct {
 	stats     stats
 	warnings  warnings
 
-	// Whoever follows the changes; nil if nobody does. It is set while mu is held, and its
-	// list is replaced, never changed.
-	followers atomic.Pointer[[]report.Follower]
+	followers sync.Map // the report.Followers; it is changed while mu is held
 }
 
 // roster is who is connected, and who may connect. mu guards it.
@@ -246,39 +244,28 @@ func (s *Server) Suspend() {
 	}
 }
 
-// Announce sets the addresses that four-letter words show, nil for none. Serve and
-// ServeTLS set theirs too, but only once they run.
+// Announce sets the addresses that four-letter words show, nil for none.
 func (s *Server) Announce(plain, secure net.Addr) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ports = ports{plain, secure}
 }
 
-// Serve accepts connections on l until it is closed, and then closes l.
-func (s *Server) Serve(l net.Listener) error { return s.serve(l, &s.ports.plain, nil) }
-
-// ServeEither is like Serve, but a client may also use TLS, as with ServeTLS.
-func (s *Server) ServeEither(l net.Listener, config *tls.Config) error {
-	return s.serve(l, &s.ports.plain, config)
-}
-
 // ServeTLS is like Serve, for clients that use TLS. A client whose certificate was
 // verified gets an identity of scheme x509: the certificate's subject.
 func (s *Server) ServeTLS(l net.Listener, config *tls.Config) error {
-	return s.serve(tls.NewListener(l, config), &s.ports.secure, nil)
+	return s.Serve(tls.NewListener(l, config), nil)
 }
 
-// serve accepts connections on l. With withTLS, clients may use TLS or not.
-func (s *Server) serve(l net.Listener, addr *net.Addr, withTLS *tls.Config) error {
+// Serve accepts connections on l until it is closed, and then closes l. With withTLS, a client may also use TLS, as with
+// ServeTLS.
+func (s *Server) Serve(l net.Listener, withTLS *tls.Config) error {
 	if !s.enter() {
 		l.Close()
 		return net.ErrClosed
 	}
 	defer s.wg.Done()
 	defer l.Close()
-	s.mu.Lock()
-	*addr = l.Addr()
-	s.mu.Unlock()
 	ended := s.wg.Done
 	var warned time.Time
 	for {
@@ -503,10 +490,8 @@ type observer struct{ s *Server }
 
 func (o observer) Changed(v *fsm.View, changes []proto.Change) {
 	o.s.auditEnded(changes)
-	if all := o.s.followers.Load(); all != nil {
-		for _, f := range *all {
-			f.Changed(changes)
-		}
+	for f := range o.s.followers.Range {
+		f.(report.Follower).Changed(changes)
 	}
 	for i := range changes {
 		id := changes[i].Session

@@ -98,20 +98,7 @@ func (c *conn) addX509(state tls.ConnectionState) error {
 	if err != nil {
 		return err
 	}
-	ids := slices.Clone(c.identity.Load().ids)
-	if name != "" && name == c.s.cfg.SuperX509 {
-		ids = append(ids, proto.ID{Scheme: proto.SchemeSuper})
-	}
-	who := newIdentity(append(ids, proto.ID{Scheme: proto.SchemeX509, ID: name}))
-	if len(who.encoded) > maxIdentity {
-		return errors.New("the certificate's subject is too long")
-	}
-	c.identity.Store(who)
-	return nil
-}
-
-func (c *conn) hasX509() bool {
-	return slices.ContainsFunc(c.identity.Load().ids, func(id proto.ID) bool { return id.Scheme == proto.SchemeX509 })
+	return c.prove(proto.SchemeX509, name, name != "" && name == c.s.cfg.SuperX509)
 }
 
 // dnNames are the attributes that have a name in RFC 2253; others are written as

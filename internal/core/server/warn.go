@@ -41,17 +41,14 @@ func (c *conn) warn(msg string, args ...any) {
 }
 
 // warnLater is like warn but does not block: another goroutine writes to the log.
-// The limit is per kind, whatever msg says.
-func (c *conn) warnLater(kind, msg string, args ...any) {
-	c.s.warnLater(kind, msg, c.named(args)...)
-}
+func (c *conn) warnLater(msg string, args ...any) { c.s.warnLater(msg, msg, c.named(args)...) }
 
 // named returns args after those that name the client and its session.
 func (c *conn) named(args []any) []any {
 	return append([]any{"client", c.remote(), "session", session.FormatID(c.session)}, args...)
 }
 
-// warnLater logs a warning like [conn.warnLater], without a connection.
+// warnLater logs a warning like [conn.warnLater], without a connection. The limit is per kind, whatever msg says.
 func (s *Server) warnLater(kind, msg string, args ...any) {
 	say := s.warning(kind, msg, args...)
 	w := &s.warnings

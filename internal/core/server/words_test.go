@@ -137,16 +137,14 @@ func TestFourLetterWords(t *testing.T) {
 			t.Errorf("auth_failed_count is %d", got)
 		}
 
-		listens := func(l net.Listener) string {
-			if l == nil {
-				return "-1"
-			}
-			return fmt.Sprint(l.Addr().(*net.TCPAddr).Port)
-		}
+		at := func(port int) *net.TCPAddr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port} }
+		p.Announce(at(2181), nil)
 		quoted := regexp.QuoteMeta(dir)
-		lines(t, word(t, dial, "conf"), `clientPort=`+listens(p.plain)+`\n`, `secureClientPort=`+listens(p.secure)+`\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
+		lines(t, word(t, dial, "conf"), `clientPort=2181\n`, `secureClientPort=-1\n`, `dataDir=`+quoted+`\n`, `dataDirSize=[1-9]\d*\n`, `dataLogDir=`+quoted+`\n`,
 			`dataLogSize=[1-9]\d*\n`, `tickTime=500\n`, `maxClientCnxns=50\n`, `minSessionTimeout=1000\n`, `maxSessionTimeout=3600000\n`,
 			`clientPortListenBacklog=-1\n`, `serverId=7\n`, ``)
+		p.Announce(nil, at(2281))
+		lines(t, word(t, dial, "conf")[:len("clientPort=-1\nsecureClientPort=2281\n")], `clientPort=-1\n`, `secureClientPort=2281\n`, ``)
 
 		if got := word(t, dial, "srst"); got != "Server stats reset.\n" {
 			t.Errorf("srst: %q", got)
@@ -465,7 +463,7 @@ func TestAddresses(t *testing.T) {
 	if p.plain, err = net.Listen("tcp", "[::1]:0"); err != nil {
 		t.Skip("this machine has no IPv6 loopback: ", err)
 	}
-	go p.Serve(p.plain)
+	go p.Serve(p.plain, nil)
 	dial := func() (net.Conn, error) { return net.Dial("tcp", p.plain.Addr().String()) }
 	c := rawtest.Connect(t, dial)
 	var who proto.WhoAmIReply

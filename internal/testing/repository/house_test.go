@@ -29,7 +29,8 @@ const house = `
 	jute internal/core/timing
 	proto
 	znode session watch internal/core/locks internal/core/stopwatch internal/core/wake internal/core/fdlimit internal/core/either internal/core/diskspace internal/core/fsync internal/core/persona internal/core/sasl
-	fsm internal/core/report
+	fsm
+	internal/core/report
 	internal/core/storage internal/core/election
 	internal/core/peer internal/core/lifecycle
 	internal/core/raftlog internal/core/request internal/core/raftwire

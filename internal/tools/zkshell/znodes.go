@@ -413,21 +413,11 @@ func stat(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	return fields{"path": path, "stat": statOf(&st)}, nil
 }
 
-// permissions are the letters of an ACL, in the order in which they are printed.
+// permissions are the letters of an ACL.
 var permissions = []struct {
 	letter byte
 	perm   int32
 }{{'c', proto.PermCreate}, {'d', proto.PermDelete}, {'r', proto.PermRead}, {'w', proto.PermWrite}, {'a', proto.PermAdmin}}
-
-func permString(perms int32) string {
-	var b []byte
-	for _, p := range permissions {
-		if perms&p.perm != 0 {
-			b = append(b, p.letter)
-		}
-	}
-	return string(b)
-}
 
 // parseACL parses scheme:id:perms,... It reports what it does not understand and goes on,
 // as zkCli does (AclParser). The result is not nil.
@@ -466,7 +456,7 @@ type aclJSON struct {
 func aclOf(acl []proto.ACL) []aclJSON {
 	all := []aclJSON{}
 	for _, a := range acl {
-		all = append(all, aclJSON{a.Scheme, a.ID.ID, permString(a.Perms)})
+		all = append(all, aclJSON{a.Scheme, a.ID.ID, proto.PermLetters(a.Perms)})
 	}
 	return all
 }
@@ -478,7 +468,7 @@ func getACL(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		return nil, wrap(err, path)
 	}
 	for _, a := range r.ACL {
-		s.println(fmt.Sprintf("'%s,'%s\n: %s", a.Scheme, a.ID.ID, permString(a.Perms)))
+		s.println(fmt.Sprintf("'%s,'%s\n: %s", a.Scheme, a.ID.ID, proto.PermLetters(a.Perms)))
 	}
 	result := fields{"path": path, "acl": aclOf(r.ACL)}
 	s.showStat(p, result, &r.Stat)
