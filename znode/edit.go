@@ -40,7 +40,6 @@ func (t *Tree) Edit(x *Txn, remove []string, below bool, records []Record) {
 	for _, r := range added {
 		t.putContent(x, r)
 	}
-	t.restoreQuotas()
 }
 
 // prune deletes a znode and, if below is true, those below it.

@@ -71,7 +71,6 @@ func (t *Tree) PutBack(x *Txn, records []Record, alive func(session int64) bool)
 			t.putContent(x, r)
 		}
 	}
-	t.restoreQuotas()
 	return nil
 }
 

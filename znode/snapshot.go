@@ -166,6 +166,5 @@ func (x *Restorer) Tree() (*Tree, error) {
 	for i, l := range x.lists {
 		l.up.grow(int(own[i].count), int(own[i].bytes))
 	}
-	t.restoreQuotas()
 	return t, nil
 }

@@ -377,9 +377,6 @@ func (t *Tree) rollback() {
 			t.link(path, u.node)
 		}
 	}
-	for _, q := range t.saved {
-		q.exact = q.before.exact
-	}
 }
 
 // reset gives a node that was edited the content that it had before. Its place in the tree does

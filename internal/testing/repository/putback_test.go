@@ -123,7 +123,7 @@ var putBacks = []putBack{
 	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/wchc"}}},
 	{"the znodes below a quota are counted whenever its stats are created", []edit{
 		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn t.counted(n)\n"},
-		{"znode/quota.go", "func (t *Tree) totalText(", "func (t *Tree) counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.data()))}\n\tif l := n.children(); l != nil {\n\t\tfor _, id := range l.ids {\n\t\t\tbelow := t.counted(t.nodes.at(id))\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\nfunc (t *Tree) totalText("},
+		{"znode/quota.go", "// checkQuotas verifies", "func (t *Tree) counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.data()))}\n\tif l := n.children(); l != nil {\n\t\tfor _, id := range l.ids {\n\t\t\tbelow := t.counted(t.nodes.at(id))\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\n// checkQuotas verifies"},
 	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/multi,_stats_of_a_quota"}}},
 	{"each check of an ACL compares all of its entries with all identities", []edit{
 		{"znode/acl.go", "len(acl) > longACL || ", ""},

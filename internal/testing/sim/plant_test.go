@@ -149,7 +149,7 @@ var plants = []plant{
 		{"znode/ops.go", "\t\tt.recount(of)\n", "\t\t_ = of\n"},
 	}, []string{"outcomes", "quotas", "reads"}},
 	{"quotas do not count the znodes deleted at a session's end", []edit{
-		{"znode/quota.go", "at, q := t.quotaOf(path)\n\tif q == nil ||", "at, q := t.quotaOf(path)\n\tif q != nil && nodes < 0 && strings.Contains(path, \"/e-\") {\n\t\tq.exact = false\n\t\treturn\n\t}\n\tif q == nil ||"},
+		{"znode/quota.go", "at, q := t.quotaOf(path)\n\tif q == nil ||", "at, q := t.quotaOf(path)\n\tif q != nil && nodes < 0 && strings.Contains(path, \"/e-\") {\n\t\treturn\n\t}\n\tif q == nil ||"},
 	}, []string{"outcomes", "quotas", "reads"}},
 	{"a reconfig ignores the version that it names", []edit{
 		{"fsm/reconfig.go", "r.ConfigID != -1 && r.ConfigID != m.membersZxid", "r.ConfigID < -1"},
