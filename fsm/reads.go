@@ -173,7 +173,7 @@ func (v *View) lookup(path string, ids []proto.ID) (*znode.Node, proto.Code) {
 
 // lookupChecked is lookup with the permission checked by c.
 func (v *View) lookupChecked(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
-	n := v.m.tree.Lookup(path)
+	n := v.tree.Lookup(path)
 	switch {
 	case n == nil:
 		return nil, proto.NoNode
@@ -194,7 +194,7 @@ func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	q.Path = r.path(q.Path)
 	n, code := v.lookup(q.Path, r.IDs)
 	if code == proto.NoAuth && r.Older != nil && r.Older.FreeExists {
-		n, code = v.m.tree.Lookup(q.Path), proto.OK
+		n, code = v.tree.Lookup(q.Path), proto.OK
 	}
 	// A watch may also be set on a znode that does not exist yet.
 	if q.Watch && code != proto.NoAuth && !r.watch(v, watch.Data, q.Path) {
@@ -235,7 +235,7 @@ func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node)
 		count--
 	}
 	out = jute.AppendInt(out, int32(count))
-	for name := range v.m.tree.Children(n) {
+	for name := range v.tree.Children(n) {
 		if hides && name == znode.ConfigPath[len(system)+1:] {
 			continue
 		}
@@ -282,7 +282,7 @@ func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 		return out, proto.MarshallingError
 	}
 	q.Path = r.path(q.Path)
-	n := v.m.tree.Lookup(q.Path)
+	n := v.tree.Lookup(q.Path)
 	switch {
 	case n == nil:
 		return out, proto.NoNode
@@ -328,7 +328,7 @@ func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, pro
 	if q.Path == znode.Root || strings.TrimSpace(q.Path) == "" {
 		q.Path = ""
 	}
-	paths := v.m.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
+	paths := v.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
 	out = jute.AppendInt(out, int32(len(paths)))
 	for _, p := range paths {
 		if out = jute.AppendString(out, p); r.full(out) {
@@ -379,7 +379,7 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Data {
-		switch n := v.m.tree.Lookup(r.path(path)); {
+		switch n := v.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Mzxid > q.RelativeZxid:
@@ -389,14 +389,14 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Exist {
-		if v.m.tree.Lookup(r.path(path)) != nil {
+		if v.tree.Lookup(r.path(path)) != nil {
 			notify(proto.EventNodeCreated, path)
 		} else {
 			set(r.watch(v, watch.Data, r.path(path)))
 		}
 	}
 	for _, path := range q.Child {
-		switch n := v.m.tree.Lookup(r.path(path)); {
+		switch n := v.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Pzxid > q.RelativeZxid:
