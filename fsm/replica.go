@@ -84,8 +84,6 @@ type Replica struct {
 	newest uint64          // index of the newest note
 	voters map[uint64]bool // the ids of voting members; replaced, never changed
 
-	digests digests
-
 	failed error // why this replica no longer applies entries; only Raft's goroutine sets it, with mu locked
 }
 
@@ -230,36 +228,7 @@ func (v *View) Ephemerals(session int64, step func()) (all []znode.Owned) {
 
 // DigestLater returns a function that computes the digest of the state that v shows now. Call that
 // function after View has returned, so that entries can be applied meanwhile.
-func (v *View) DigestLater() func() uint64 {
-	r, s := v.r, v.summary() // not v itself, which Load overwrites
-	of := moment{r.digests.loads, v.index, v.Quick()}
-	return func() uint64 { return r.digests.get(of, s) }
-}
-
-// digests has the digest that DigestLater has returned last, since several may ask for it while the
-// state does not change.
-type digests struct {
-	loads uint64 // how often the state was replaced; guarded by Replica.mu
-
-	digestMu sync.Mutex // held while a digest is computed; never together with Replica.mu
-	of       moment
-	digest   uint64 // 0 before the first
-}
-
-// moment names a state.
-type moment struct {
-	loads, index uint64
-	quick        uint64 // see [Machine.Quick]; changes within an entry
-}
-
-func (d *digests) get(of moment, s *summary) uint64 {
-	d.digestMu.Lock()
-	defer d.digestMu.Unlock()
-	if d.of != of || d.digest == 0 {
-		d.of, d.digest = of, s.digest()
-	}
-	return d.digest
-}
+func (v *View) DigestLater() func() uint64 { return v.summary().digest }
 
 // Digests returns the digests of the tree after every 128th transaction, at most the last
 // 1024 of them, the oldest first. They go back no further than the last start or restored
