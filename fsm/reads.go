@@ -87,25 +87,22 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
-	oneMode := r.Older != nil && r.Older.OneMode
+	oneMode, mode := r.Older != nil && r.Older.OneMode, watch.Persistent
 	kinds := []watch.Kind{watch.Data, watch.Child}
-	if recursive && !oneMode {
-		kinds = kinds[:1]
+	if recursive {
+		mode = watch.Recursive
+		if !oneMode {
+			kinds = kinds[:1]
+		}
 	}
 	fits := r.fits(v, path, kinds...)
-	switch {
-	case !fits:
-	case oneMode:
-		mode := watch.Persistent
-		if recursive {
-			mode = watch.Recursive
-		}
-		for _, kind := range kinds {
+	for _, kind := range kinds {
+		if fits && oneMode {
 			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
+		}
+		if fits {
 			v.r.watches.Add(r.Watcher, kind, path, mode)
 		}
-	default:
-		v.r.watches.AddPersistent(r.Watcher, path, recursive)
 	}
 	return fits
 }
@@ -129,7 +126,7 @@ const anyMode = watch.Standard | watch.Persistent | watch.Recursive
 
 // read carries out an operation on a view: it decodes the request from d and appends the
 // reply to out.
-type read func(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code)
+type read func(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code)
 
 // reads has the function for each operation of class Read.
 var reads = map[proto.OpCode]read{
@@ -137,15 +134,15 @@ var reads = map[proto.OpCode]read{
 	proto.OpGetData:              getData,
 	proto.OpGetACL:               getACL,
 	proto.OpGetChildren:          getChildren,
-	proto.OpGetChildren2:         getChildren2,
+	proto.OpGetChildren2:         getChildren,
 	proto.OpMultiRead:            multiRead,
 	proto.OpGetEphemerals:        getEphemerals,
 	proto.OpGetAllChildrenNumber: getAllChildrenNumber,
 	proto.OpSetWatches:           setWatches,
-	proto.OpSetWatches2:          setWatches2,
+	proto.OpSetWatches2:          setWatches,
 	proto.OpAddWatch:             addWatch,
-	proto.OpCheckWatches:         checkWatches,
-	proto.OpRemoveWatches:        removeWatches,
+	proto.OpCheckWatches:         findWatches,
+	proto.OpRemoveWatches:        findWatches,
 	proto.OpWhoAmI:               whoAmI,
 }
 
@@ -158,7 +155,7 @@ func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto
 		return out, proto.Unimplemented
 	}
 	d := jute.NewDecoder(body)
-	out, code := do(v, r, &d, out)
+	out, code := do(v, r, op, &d, out)
 	if r.full(out) {
 		return out, ReplyTooLong
 	}
@@ -183,7 +180,7 @@ func (v *View) lookupChecked(c *znode.Checker, path string, ids []proto.ID) (*zn
 	return n, proto.OK
 }
 
-func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func exists(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.PathWatch
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
@@ -207,7 +204,7 @@ func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	return out, code
 }
 
-func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func getData(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.PathWatch
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
@@ -246,37 +243,28 @@ func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node)
 	return out
 }
 
-func getChildren(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	_, _, out, code := children(v, r, d, out)
-	return out, code
-}
-
-func getChildren2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	path, n, out, code := children(v, r, d, out)
-	if code == proto.OK {
+func getChildren(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.PathWatch
+	if q.Decode(d); d.Err() != nil {
+		return out, proto.MarshallingError
+	}
+	path := r.path(q.Path)
+	n, code := v.lookup(path, r.IDs)
+	if code != proto.OK {
+		return out, code
+	}
+	if q.Watch && !r.watch(v, watch.Child, path) {
+		return out, proto.ThrottledOp
+	}
+	out = v.appendChildren(r, out, path, n)
+	if op == proto.OpGetChildren2 {
 		s := r.stat(path, n)
 		out = s.Append(out)
 	}
-	return out, code
+	return out, proto.OK
 }
 
-// children appends the names of the children, and returns their parent too.
-func children(v *View, r *Reader, d *jute.Decoder, out []byte) (path string, n *znode.Node, reply []byte, code proto.Code) {
-	var q proto.PathWatch
-	if q.Decode(d); d.Err() != nil {
-		return "", nil, out, proto.MarshallingError
-	}
-	path = r.path(q.Path)
-	if n, code = v.lookup(path, r.IDs); code != proto.OK {
-		return path, nil, out, code
-	}
-	if q.Watch && !r.watch(v, watch.Child, path) {
-		return path, nil, out, proto.ThrottledOp
-	}
-	return path, n, v.appendChildren(r, out, path, n), proto.OK
-}
-
-func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func getACL(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
 	if q.Decode(d); d.Err() != nil || q.Null {
 		return out, proto.MarshallingError
@@ -295,7 +283,7 @@ func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 
 // multiRead answers each read on its own. It ignores their watch flags, as ZooKeeper 3.8 and
 // 3.9 do.
-func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func multiRead(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.MultiReadRequest
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
@@ -320,7 +308,7 @@ func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.C
 	return proto.AppendMultiEnd(out), proto.OK
 }
 
-func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func getEphemerals(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
@@ -338,7 +326,7 @@ func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, pro
 	return out, proto.OK
 }
 
-func getAllChildrenNumber(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func getAllChildrenNumber(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
 	if q.Decode(d); d.Err() != nil || q.Null {
 		return out, proto.MarshallingError
@@ -350,27 +338,20 @@ func getAllChildrenNumber(v *View, r *Reader, d *jute.Decoder, out []byte) ([]by
 	return jute.AppendInt(out, int32(n.Descendants())), proto.OK
 }
 
-func setWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	var q proto.SetWatches2Request
-	if q.SetWatchesRequest.Decode(d); d.Err() != nil {
-		return out, proto.MarshallingError
-	}
-	return out, v.setWatches(r, &q)
-}
-
-func setWatches2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	var q proto.SetWatches2Request
-	if q.Decode(d); d.Err() != nil {
-		return out, proto.MarshallingError
-	}
-	return out, v.setWatches(r, &q)
-}
-
 // setWatches sets the watches of a client that has reconnected (DataTree.setWatches). If a
 // znode has changed since the last zxid that the client has seen, the client gets an event
 // at once instead. If there are too many watches, setWatches sets only some of them and
 // returns ThrottledOp.
-func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
+func setWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.SetWatches2Request
+	if op == proto.OpSetWatches2 {
+		q.Decode(d)
+	} else {
+		q.SetWatchesRequest.Decode(d)
+	}
+	if d.Err() != nil {
+		return out, proto.MarshallingError
+	}
 	notify := func(t proto.EventType, path string) { r.Watcher.Event(-1, t, path) }
 	code := proto.OK
 	set := func(ok bool) {
@@ -411,10 +392,10 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 	for _, path := range q.Recursive {
 		set(r.watchPersistent(v, path, true))
 	}
-	return code
+	return out, code
 }
 
-func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func addWatch(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.PathType
 	if q.Decode(d); d.Err() != nil || q.Type < 0 || q.Type > 1 {
 		return out, proto.MarshallingError
@@ -425,32 +406,24 @@ func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Co
 	return jute.AppendInt(out, 0), proto.OK
 }
 
-func checkWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	return out, v.findWatches(r, d, false)
-}
-
-func removeWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	return out, v.findWatches(r, d, true)
-}
-
 // findWatches looks for the connection's watches of a type (WatcherType in ZooKeeper 3.9) on
-// a path, and removes them if remove is set.
-func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
+// a path, and removes them if the operation is removeWatches.
+func findWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	type place struct {
 		kind  watch.Kind
 		modes watch.Mode
 	}
 	var q proto.PathType
 	if q.Decode(d); d.Err() != nil {
-		return proto.MarshallingError
+		return out, proto.MarshallingError
 	}
 	var older Older
 	if r.Older != nil {
 		older = *r.Older
 	}
-	anybody := older.ForeignWatches && !remove
+	remove := op == proto.OpRemoveWatches
 	if q.Type > 3 && older.StandardTypes {
-		return proto.MarshallingError
+		return out, proto.MarshallingError
 	}
 	single := watch.Standard
 	if older.OneMode {
@@ -469,7 +442,7 @@ func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
 	case 5:
 		places = []place{{watch.Data, watch.Recursive}}
 	default:
-		return proto.MarshallingError
+		return out, proto.MarshallingError
 	}
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
@@ -481,14 +454,14 @@ func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
 			if remove {
 				v.r.watches.Remove(r.Watcher, p.kind, q.Path, p.modes)
 			}
-		case anybody && v.r.watches.Watched(p.kind, q.Path):
+		case older.ForeignWatches && !remove && v.r.watches.Watched(p.kind, q.Path):
 			code = proto.OK
 		}
 	}
-	return code
+	return out, code
 }
 
-func whoAmI(_ *View, r *Reader, _ *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func whoAmI(_ *View, r *Reader, _ proto.OpCode, _ *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	reply := proto.WhoAmIReply{}
 	for _, id := range append(r.IDs[1:len(r.IDs):len(r.IDs)], r.IDs[0]) { // as in ZooKeeper, the address comes last
 		switch id.Scheme {

@@ -260,10 +260,13 @@ func TestSetWatches(t *testing.T) {
 // WatcherType of ZooKeeper 3.9.
 func TestFindWatches(t *testing.T) {
 	add := map[string]func(*watch.Table[Watcher], Watcher){
-		"child":      func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Child, "/a", watch.Standard) },
-		"data":       func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Data, "/a", watch.Standard) },
-		"persistent": func(t *watch.Table[Watcher], w Watcher) { t.AddPersistent(w, "/a", false) },
-		"recursive":  func(t *watch.Table[Watcher], w Watcher) { t.AddPersistent(w, "/a", true) },
+		"child": func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Child, "/a", watch.Standard) },
+		"data":  func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Data, "/a", watch.Standard) },
+		"persistent": func(t *watch.Table[Watcher], w Watcher) {
+			t.Add(w, watch.Data, "/a", watch.Persistent)
+			t.Add(w, watch.Child, "/a", watch.Persistent)
+		},
+		"recursive": func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Data, "/a", watch.Recursive) },
 	}
 	finds := map[string][]int32{"child": {1, 3}, "data": {2, 3}, "persistent": {3, 4}, "recursive": {3, 5}}
 	for what, types := range finds {
