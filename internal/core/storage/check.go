@@ -64,11 +64,6 @@ func Load(dir string) (*Report, *fsm.Machine, error) {
 	return verifyDirectory(disk, dir)
 }
 
-func checkDirectory(disk diskStore, dir string) (*Report, error) {
-	report, _, err := verifyDirectory(disk, dir)
-	return report, err
-}
-
 // verifyDirectory is Check for a directory with the store disk. It also returns the state.
 func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) {
 	m, err := readMeta(dir)
@@ -78,8 +73,6 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if m == nil {
 		return nil, nil, cmp.Or(nothingAt(dir), fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile))
 	}
-	reading := readNewest(dir, m.ServerID)
-	defer reading.wait()
 	store, err := openAfterVerifying(disk, dir, true)
 	if err != nil {
 		return nil, nil, unlessChanged(err, dir, m.LogStore, m.ServerID, true)
@@ -88,7 +81,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if m, err = metaAgain(dir, m.LogStore, m.ServerID, true); err != nil {
 		return nil, nil, err
 	}
-	newest, snapshot, err := reading.current()
+	newest, snapshot, err := verifySnapshots(dir, m.ServerID)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -56,7 +56,7 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if err := errors.Join(copyStore(store, old), store.Close()); err != nil {
 		return nil, fmt.Errorf("%s: %w", disk.logPath(dir), err)
 	}
-	after, err := checkDirectory(disk, dir)
+	after, _, err := verifyDirectory(disk, dir)
 	if err != nil {
 		return nil, err
 	}

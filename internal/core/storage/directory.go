@@ -91,8 +91,6 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	} else if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil { // if that was lost
 		return nil, err
 	}
-	snapshot := readNewest(dir, serverID)
-	defer snapshot.wait()
 	store, err := openAfterVerifying(disk, dir, false)
 	if err != nil {
 		return nil, unlessChanged(err, dir, disk.name(), serverID, known != nil)
@@ -101,7 +99,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		store.Close()
 		return nil, err
 	}
-	s, err := openVerified(disk, dir, store, snapshot, log, raftLog)
+	s, err := openVerified(disk, dir, store, serverID, log, raftLog)
 	if err == nil && known == nil {
 		known = &meta{Format: formatVersion, ServerID: serverID, LogStore: disk.name()}
 		err = writeMeta(dir, known)
@@ -138,13 +136,13 @@ func unlessChanged(err error, dir string, kind LogStore, serverID uint64, was bo
 
 // openVerified verifies what store holds against the newest snapshot, and returns
 // the Storage that they make.
-func openVerified(disk diskStore, dir string, store raftStore, snapshot *readingSnapshot, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+func openVerified(disk diskStore, dir string, store raftStore, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
 	removeTemporary(dir, log)
 	snaps, err := openSnapshots(dir, raftLog)
 	if err != nil {
 		return nil, err
 	}
-	newest, machine, err := snapshot.current()
+	newest, machine, err := verifySnapshots(dir, serverID)
 	if err != nil {
 		return nil, err
 	}

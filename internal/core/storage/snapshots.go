@@ -177,50 +177,11 @@ func (s privateSnapshots) names() (names []snapshotName, err error) {
 	return names, err
 }
 
-// readingSnapshot is the result of verifySnapshots, which runs while the log is
-// verified.
-type readingSnapshot struct {
-	dir     string
-	id      uint64
-	meta    *raft.SnapshotMeta
-	machine *fsm.Machine
-	err     error
-	done    chan struct{}
-}
-
-func readNewest(dir string, id uint64) *readingSnapshot {
-	s := &readingSnapshot{dir: dir, id: id, done: make(chan struct{})}
-	go func() {
-		s.meta, s.machine, s.err = verifySnapshots(dir, id)
-		close(s.done)
-	}()
-	return s
-}
-
-func (s *readingSnapshot) wait() (*raft.SnapshotMeta, *fsm.Machine, error) {
-	<-s.done
-	return s.meta, s.machine, s.err
-}
-
-// current returns the newest snapshot and its state. The caller has the store open, which
-// keeps other processes out. The process before may have completed a newer snapshot while
-// this one waited for its lock, or removed what was being read: then current reads again.
-func (s *readingSnapshot) current() (*raft.SnapshotMeta, *fsm.Machine, error) {
-	meta, machine, err := s.wait()
-	var was snapshotName
-	if meta != nil {
-		was, _ = parseSnapshotName(meta.ID)
-	}
-	if newest, nameErr := newestSnapshotName(s.dir); err != nil || nameErr != nil || newest != was {
-		return verifySnapshots(s.dir, s.id)
-	}
-	return meta, machine, nil
-}
-
 // verifySnapshots reads all of the newest snapshot, and returns it with the state
 // that it holds; nil if there is none. Raft would silently skip a damaged one and
 // go back to an older state. Older snapshots are not verified: they are not
-// needed, and a crash while one was being removed leaves a part of it.
+// needed, and a crash while one was being removed leaves a part of it. The caller has the store open,
+// which keeps other processes out: another one may have completed a snapshot until then.
 func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
 	newest, err := newestSnapshotName(dir)
 	if err != nil || newest == (snapshotName{}) {
