@@ -105,7 +105,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		err = writeMeta(dir, known)
 	}
 	if err == nil {
-		s.identity, err = identityIn(dir, known)
+		err = s.identify(dir, known)
 	}
 	if err != nil {
 		store.Close()
@@ -220,15 +220,17 @@ func metaAgain(dir string, kind LogStore, serverID uint64, was bool) (*meta, err
 	return m, err
 }
 
-// identityIn returns the identity in meta.json, as m has it.
-func identityIn(dir string, m *meta) (*identity, error) {
+// identify gives the storage the identity in meta.json, as m has it.
+func (s *Storage) identify(dir string, m *meta) error {
 	x, err := m.decode()
 	if err != nil {
-		return nil, damaged(filepath.Join(dir, metaFile), "%w", err)
+		return damaged(filepath.Join(dir, metaFile), "%w", err)
 	}
-	return newIdentity(x, func(x Identity) error {
+	s.identity.Store(&x)
+	s.StoreIdentity = func(x Identity) error {
 		return writeMeta(dir, &meta{formatVersion, m.ServerID, m.LogStore, encodeIdentity(x)})
-	}), nil
+	}
+	return nil
 }
 
 // writeMeta stores meta.json, which says that the directory is in use. A new name

@@ -3,7 +3,6 @@ package storage
 import (
 	"fmt"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -76,42 +75,18 @@ func (s *Storage) note(l *raft.Log) error {
 	return nil
 }
 
-// identity is the Identity of a Storage, and how to store another one.
-type identity struct {
-	now   atomic.Pointer[Identity]
-	store func(Identity) error
-}
-
-func newIdentity(now Identity, store func(Identity) error) *identity {
-	x := &identity{store: store}
-	x.now.Store(&now)
-	return x
-}
-
 // Identity returns what was stored last. It may be called at any time, and does not wait for
 // the disk.
-func (s *Storage) Identity() Identity { return *s.identity.now.Load() }
+func (s *Storage) Identity() Identity { return *s.identity.Load() }
 
 // SetIdentity stores x durably. It must not be called twice at a time. After an error it is
 // unknown whether x was stored.
 func (s *Storage) SetIdentity(x Identity) error {
-	err := s.identity.store(x)
+	err := s.StoreIdentity(x)
 	if err == nil {
-		s.identity.now.Store(&x)
+		s.identity.Store(&x)
 	}
 	return err
-}
-
-// OnIdentity has f called with each Identity that was stored, before SetIdentity returns. It is for tests.
-func (s *Storage) OnIdentity(f func(Identity)) {
-	store := s.identity.store
-	s.identity.store = func(x Identity) error {
-		err := store(x)
-		if err == nil {
-			f(x)
-		}
-		return err
-	}
 }
 
 // metaIdentity is an Identity in meta.json.

@@ -37,9 +37,10 @@ func (m *Memory) SetSnapshotFault(f func() error) { m.snaps.fault.set(f) }
 func (m *Memory) Open() *Storage {
 	s := &Storage{Log: m.log, Stable: m.log, Snapshots: m.snaps, Spool: spoolInMemory, Name: "memory", close: func() error { return nil }}
 	s.keepVotes()
-	s.identity = newIdentity(*m.of.Load(), func(x Identity) error {
+	s.identity.Store(m.of.Load())
+	s.StoreIdentity = func(x Identity) error {
 		return m.log.write(func() error { m.of.Store(&x); return nil })
-	})
+	}
 	newest, _ := s.NewestSnapshot()
 	s.Members = Peers(newest.Configuration)
 	mending := orderedLog{m.log.InmemStore} // without the fault
