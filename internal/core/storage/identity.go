@@ -22,10 +22,8 @@ func (id ClusterID) String() string {
 	return fmt.Sprintf("%016x", uint64(id))
 }
 
-// MarshalText implements [encoding.TextMarshaler].
 func (id ClusterID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler].
 func (id *ClusterID) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 16, 64)
 	if len(text) > 0 && (err != nil || n == 0 || len(text) != 16) {
