@@ -173,7 +173,8 @@ type Settings uint32
 const (
 	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 	NoTTL Settings = 1 << iota
-	// EnforceQuota refuses a create or setData that exceeds a quota, as ZooKeeper does with enforceQuota.
+	// EnforceQuota refuses a create or setData that exceeds a hard quota, as ZooKeeper does with enforceQuota.
+	// Without it, usage is counted but not checked.
 	EnforceQuota
 	// X509 allows scheme x509 in ACLs, as ZooKeeper does if it serves TLS.
 	X509

@@ -24,7 +24,7 @@ var openAccess = &access{list: proto.OpenACL}
 const longACL = 16
 
 func newAccess(acl []proto.ACL) *access {
-	if sameSlice(acl, proto.OpenACL) { // nearly every znode
+	if isOpen(acl) { // nearly every znode
 		return openAccess
 	}
 	a := &access{list: acl, hash: new(digester).aclHash(acl)}

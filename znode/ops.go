@@ -15,18 +15,10 @@ type Txn struct {
 	IDs     []proto.ID // the identities of the connection
 	Changes []proto.Change
 
-	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
-	NoTTL bool
-	// X509 allows scheme x509 in ACLs, as ZooKeeper does if it serves TLS.
-	X509 bool
-	// SASL allows scheme sasl in ACLs, as ZooKeeper does with its SASLAuthenticationProvider.
-	SASL bool
-	// NoDigest refuses scheme digest in ACLs, as ZooKeeper does without DigestAuthenticationProvider.enabled.
-	NoDigest bool
-	// EnforceQuota refuses a create or setData that exceeds a hard quota, as ZooKeeper
-	// does with enforceQuota. Without it, usage is counted but not checked.
-	EnforceQuota bool
-	Exceeded     []QuotaExceeded // the soft limits exceeded, and the hard limit that failed an operation
+	// What is allowed; see Settings of package fsm.
+	NoTTL, X509, SASL, NoDigest, EnforceQuota bool
+
+	Exceeded []QuotaExceeded // the soft limits exceeded, and the hard limit that failed an operation
 
 	checker            Checker
 	aclSent, aclStored int // total length of the ACLs as they were sent and as they are stored

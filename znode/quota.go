@@ -330,33 +330,14 @@ func parseQuotaValues(data []byte) (s quotaValues, ok bool) {
 // usage is the content of a stats znode, or an actual usage.
 type usage struct {
 	count, bytes int64
-	all          quotaValues // all keys; nil if count and bytes are the only ones
+	all          quotaValues // all keys; may be nil if count and bytes are the only ones
 }
 
-// parseUsage parses stats. It is fast for stats that the tree has written.
+// parseUsage parses stats.
 func parseUsage(data []byte) (u usage, ok bool) {
-	number := func(prefix string) (v int64) {
-		if ok = ok && len(data) > len(prefix) && string(data[:len(prefix)]) == prefix; !ok {
-			return 0
-		}
-		data = data[len(prefix):]
-		n := 0
-		for n < len(data) && n < 18 && data[n] >= '0' && data[n] <= '9' {
-			v = 10*v + int64(data[n]-'0')
-			n++
-		}
-		ok = n > 0
-		data = data[n:]
-		return v
-	}
-	whole := data
-	ok = true
-	u.count, u.bytes = number(countKey+"="), number(","+bytesKey+"=")
-	if ok && len(data) == 0 {
-		return u, true
-	}
-	if u.all, ok = parseQuotaValues(whole); ok {
-		u.count, u.bytes = u.all.get(countKey), u.all.get(bytesKey)
+	all, ok := parseQuotaValues(data)
+	if ok {
+		u = usage{all.get(countKey), all.get(bytesKey), all}
 	}
 	return u, ok
 }

@@ -340,11 +340,6 @@ func (t *Tree) edit(id uint32, change func(*Node)) *Node {
 	return n
 }
 
-// sameSlice reports whether a and b are the same slice, not just equal.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
-}
-
 // undo is what is needed to undo one step of a multi.
 type undo struct {
 	step step
