@@ -222,9 +222,7 @@ func (m *Machine) putBack(d *jute.Decoder) (Result, error) {
 	}
 	r := Result{Zxid: m.begin()}
 	alive := func(id int64) bool { return stay[id] && m.sessions.Get(id) != nil }
-	if err := m.tree.PutBack(&m.txn, records, alive); err != nil {
-		return Result{}, fmt.Errorf("%w: putBack: %v", ErrEntry, err)
-	}
+	m.tree.PutBack(&m.txn, records, alive)
 	for s := range m.sessions.All() {
 		if !stay[s.ID] { // it has no ephemerals left
 			m.sessions.Close(s.ID)
