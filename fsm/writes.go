@@ -66,7 +66,14 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	case OpPutBack:
 		return m.putBack(&d)
 	case OpIdentify:
-		return m.identify(&d)
+		id := uint64(d.Long())
+		if d.Err() != nil {
+			return Result{}, fmt.Errorf("%w: identify", ErrEntry)
+		}
+		if m.cluster == 0 {
+			m.cluster = id
+		}
+		return Result{Zxid: m.zxid}, nil
 	case OpRestored:
 		m.restored(e.Time)
 		return Result{Zxid: m.zxid}, nil
@@ -116,18 +123,6 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	return r, nil
 }
 
-// identify notes which cluster the log belongs to; see Identify.
-func (m *Machine) identify(d *jute.Decoder) (Result, error) {
-	id := uint64(d.Long())
-	if d.Err() != nil {
-		return Result{}, fmt.Errorf("%w: identify", ErrEntry)
-	}
-	if m.cluster == 0 {
-		m.cluster = id
-	}
-	return Result{Zxid: m.zxid}, nil
-}
-
 // answer carries out a command for which [Command.ReadOnly] returns true. It changes
 // nothing but m.out, to which it appends the reply.
 func (m *Machine) answer(c *Command) Result {
@@ -152,23 +147,21 @@ func (m *Machine) answer(c *Command) Result {
 }
 
 func (m *Machine) openSession(d *jute.Decoder, owner session.Conn) (Result, error) {
-	var o openSession
-	o.decode(d)
-	if d.Err() != nil || len(o.password) != proto.PasswordLen {
+	id, timeout, password := d.Long(), d.Int(), d.Buffer()
+	if d.Err() != nil || len(password) != proto.PasswordLen {
 		return Result{}, fmt.Errorf("%w: createSession", ErrEntry)
 	}
-	s := m.sessions.Open(session.Session{ID: o.id, Timeout: o.timeout, Password: session.Password(o.password), Owner: owner})
+	s := m.sessions.Open(session.Session{ID: id, Timeout: timeout, Password: session.Password(password), Owner: owner})
 	m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionOpened, Session: s.ID})
 	return Result{Zxid: m.begin(), Session: s}, nil
 }
 
 func (m *Machine) resumeSession(d *jute.Decoder, owner session.Conn) (Result, error) {
-	var o openSession
-	o.decode(d)
+	id, timeout, password := d.Long(), d.Int(), d.Buffer()
 	if d.Err() != nil {
 		return Result{}, fmt.Errorf("%w: resumeSession", ErrEntry)
 	}
-	s := m.sessions.Resume(o.id, o.password, o.timeout, owner)
+	s := m.sessions.Resume(id, password, timeout, owner)
 	if s == nil {
 		return Result{Zxid: m.zxid, Code: proto.SessionExpired}, nil
 	}
