@@ -266,7 +266,7 @@ func getChildren(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byt
 
 func getACL(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
-	if q.Decode(d); d.Err() != nil || q.Null {
+	if q.Decode(d); d.Err() != nil || q.Path == jute.Null {
 		return out, proto.MarshallingError
 	}
 	q.Path = r.path(q.Path)
@@ -313,7 +313,7 @@ func getEphemerals(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []by
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	if q.Path == znode.Root || strings.TrimSpace(q.Path) == "" {
+	if q.Path == znode.Root || q.Path == jute.Null || strings.TrimSpace(q.Path) == "" {
 		q.Path = ""
 	}
 	paths := v.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
@@ -328,7 +328,7 @@ func getEphemerals(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []by
 
 func getAllChildrenNumber(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
-	if q.Decode(d); d.Err() != nil || q.Null {
+	if q.Decode(d); d.Err() != nil || q.Path == jute.Null {
 		return out, proto.MarshallingError
 	}
 	n, code := v.lookup(q.Path, r.IDs)

@@ -54,7 +54,7 @@ func TestReads(t *testing.T) {
 	q := func(path string) proto.Record { return &proto.PathWatch{Path: path, Watch: true} }
 	p := func(path string) proto.Record { return &proto.Path{Path: path} }
 	typ := func(path string, n int32) proto.Record { return &proto.PathType{Path: path, Type: n} }
-	null := &proto.Path{Null: true}
+	null := &proto.Path{Path: jute.Null}
 	tests := []struct {
 		op      proto.OpCode
 		request proto.Record

@@ -47,19 +47,19 @@ type MemberChange struct {
 // ParseReconfig parses the lists of servers in a reconfig, which are separated by commas or
 // newlines.
 func ParseReconfig(r *proto.ReconfigRequest) (c MemberChange, err error) {
-	list := r.Joining
-	if c.Whole = !r.NewMembers.Null; c.Whole { // the other lists are ignored
-		list = r.NewMembers
+	list := r.Joining.Path
+	if c.Whole = r.NewMembers.Path != jute.Null; c.Whole { // the other lists are ignored
+		list = r.NewMembers.Path
 	}
-	if !list.Null {
-		if c.Joining, err = proto.ParseServers(list.Path); err != nil {
+	if list != jute.Null {
+		if c.Joining, err = proto.ParseServers(list); err != nil {
 			return c, err
 		}
 	}
 	if c.Whole && len(c.Joining) == 0 {
 		return c, fmt.Errorf("no member would be left")
 	}
-	if !c.Whole && !r.Leaving.Null {
+	if !c.Whole && r.Leaving.Path != jute.Null {
 		for id := range strings.FieldsFuncSeq(r.Leaving.Path, func(c rune) bool { return c == ',' || c == '\n' }) {
 			n, err := strconv.ParseUint(strings.TrimSpace(id), 10, 64)
 			if err != nil {

@@ -186,24 +186,11 @@ func (r *PathWatch) Append(b []byte) []byte {
 func (r *PathWatch) Decode(d *jute.Decoder) { r.Path, r.Watch = d.String(), d.Bool() }
 
 // Path is the body of getACL, sync, getEphemerals and getAllChildrenNumber, and a field
-// of reconfig. The path may be null.
-type Path struct {
-	Path string
-	Null bool
-}
+// of reconfig. A path that is null becomes [jute.Null].
+type Path struct{ Path string }
 
-func (r *Path) Append(b []byte) []byte {
-	if r.Null {
-		return jute.AppendInt(b, -1)
-	}
-	return jute.AppendString(b, r.Path)
-}
-
-func (r *Path) Decode(d *jute.Decoder) {
-	var ok bool
-	r.Path, ok = d.NullableString()
-	r.Null = !ok
-}
+func (r *Path) Append(b []byte) []byte { return jute.AppendString(b, r.Path) }
+func (r *Path) Decode(d *jute.Decoder) { r.Path = d.StringOrNull() }
 
 // SetDataRequest is the body of setData.
 type SetDataRequest struct {
@@ -267,7 +254,9 @@ func (r *AuthRequest) Append(b []byte) []byte {
 // Decode reads the record. A null scheme becomes "", which is not a known scheme.
 func (r *AuthRequest) Decode(d *jute.Decoder) {
 	r.Type = d.Int()
-	r.Scheme, _ = d.NullableString()
+	if r.Scheme = d.StringOrNull(); r.Scheme == jute.Null {
+		r.Scheme = ""
+	}
 	r.Auth = d.Buffer()
 }
 
