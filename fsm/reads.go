@@ -131,10 +131,10 @@ type read func(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte)
 // reads has the function for each operation of class Read.
 var reads = map[proto.OpCode]read{
 	proto.OpExists:               exists,
-	proto.OpGetData:              getData,
+	proto.OpGetData:              get,
 	proto.OpGetACL:               getACL,
-	proto.OpGetChildren:          getChildren,
-	proto.OpGetChildren2:         getChildren,
+	proto.OpGetChildren:          get,
+	proto.OpGetChildren2:         get,
 	proto.OpMultiRead:            multiRead,
 	proto.OpGetEphemerals:        getEphemerals,
 	proto.OpGetAllChildrenNumber: getAllChildrenNumber,
@@ -204,25 +204,38 @@ func exists(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]
 	return out, code
 }
 
-func getData(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+// get carries out getData, getChildren and getChildren2.
+func get(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.PathWatch
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	q.Path = r.path(q.Path)
-	n, code := v.lookup(q.Path, r.IDs)
+	path, kind := r.path(q.Path), watch.Child
+	if op == proto.OpGetData {
+		kind = watch.Data
+	}
+	n, code := v.lookup(path, r.IDs)
 	if code != proto.OK {
 		return out, code
 	}
-	if q.Watch && !r.watch(v, watch.Data, q.Path) {
+	if q.Watch && !r.watch(v, kind, path) {
 		return out, proto.ThrottledOp
 	}
-	return r.appendData(out, q.Path, n), proto.OK
+	return v.appendGot(r, op, out, path, n), proto.OK
 }
 
-func (r *Reader) appendData(out []byte, path string, n *znode.Node) []byte {
+// appendGot appends the reply to getData, getChildren or getChildren2.
+func (v *View) appendGot(r *Reader, op proto.OpCode, out []byte, path string, n *znode.Node) []byte {
+	if op == proto.OpGetData {
+		out = n.AppendData(out)
+	} else {
+		out = v.appendChildren(r, out, path, n)
+	}
+	if op == proto.OpGetChildren {
+		return out
+	}
 	s := r.stat(path, n)
-	return s.Append(n.AppendData(out))
+	return s.Append(out)
 }
 
 // appendChildren appends the names of n's children, and stops when the reply is full.
@@ -241,27 +254,6 @@ func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node)
 		}
 	}
 	return out
-}
-
-func getChildren(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	var q proto.PathWatch
-	if q.Decode(d); d.Err() != nil {
-		return out, proto.MarshallingError
-	}
-	path := r.path(q.Path)
-	n, code := v.lookup(path, r.IDs)
-	if code != proto.OK {
-		return out, code
-	}
-	if q.Watch && !r.watch(v, watch.Child, path) {
-		return out, proto.ThrottledOp
-	}
-	out = v.appendChildren(r, out, path, n)
-	if op == proto.OpGetChildren2 {
-		s := r.stat(path, n)
-		out = s.Append(out)
-	}
-	return out, proto.OK
 }
 
 func getACL(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
@@ -296,12 +288,7 @@ func multiRead(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) 
 			out = proto.AppendMultiError(out, code)
 			continue // without a check for a full reply: the read in the request is about as long
 		}
-		if out = proto.AppendMultiResult(out, op.Op); op.Op == proto.OpGetData {
-			out = r.appendData(out, path, n)
-		} else {
-			out = v.appendChildren(r, out, path, n)
-		}
-		if r.full(out) {
+		if out = v.appendGot(r, op.Op, proto.AppendMultiResult(out, op.Op), path, n); r.full(out) {
 			break
 		}
 	}

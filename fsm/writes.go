@@ -244,15 +244,19 @@ func (m *Machine) create(op proto.OpCode, r *proto.CreateRequest, ttl int64) pro
 		return code
 	}
 	m.out = jute.AppendString(m.out, path)
-	if op != proto.OpCreate {
-		m.appendStat(n)
+	if op == proto.OpCreate {
+		return proto.OK
 	}
-	return proto.OK
+	return m.appendStat(n, proto.OK)
 }
 
-func (m *Machine) appendStat(n *znode.Node) {
-	s := n.Stat()
-	m.out = s.Append(m.out)
+// appendStat appends the Stat of n to the reply if code, which it returns, is OK.
+func (m *Machine) appendStat(n *znode.Node, code proto.Code) proto.Code {
+	if code == proto.OK {
+		s := n.Stat()
+		m.out = s.Append(m.out)
+	}
+	return code
 }
 
 func remove(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
@@ -272,11 +276,7 @@ func setData(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 }
 
 func (m *Machine) setData(r *proto.SetDataRequest) proto.Code {
-	n, code := m.tree.SetData(&m.txn, r)
-	if code == proto.OK {
-		m.appendStat(n)
-	}
-	return code
+	return m.appendStat(m.tree.SetData(&m.txn, r))
 }
 
 func setACL(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
@@ -284,11 +284,7 @@ func setACL(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	if r.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
-	n, code := m.tree.SetACL(&m.txn, &r)
-	if code == proto.OK {
-		m.appendStat(n)
-	}
-	return code
+	return m.appendStat(m.tree.SetACL(&m.txn, &r))
 }
 
 // multi applies all of its operations or none. Usually it returns OK in either case, since the

@@ -263,11 +263,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // digester computes the digests of nodes.
 type digester struct {
-	buf  [512]byte  // since crc32 does not read strings
-	anew bool       // take no hash that is kept, of a path or an ACL, for granted
-	dir  *childList // with anew: the last one, and the hash of its path
-	hash uint32
-	acl  []byte // the last ACL that was encoded, to be used again
+	buf  [512]byte // since crc32 does not read strings
+	anew bool      // take no hash that is kept, of a path or an ACL, for granted
+	acl  []byte    // the last ACL that was encoded, to be used again
 }
 
 func (d *digester) update(crc uint32, s string) uint32 {
@@ -287,13 +285,10 @@ func (d *digester) pathHash(n *Node) uint64 {
 }
 
 func (d *digester) dirHash(l *childList) uint32 {
-	if !d.anew {
-		return l.hash
+	if d.anew {
+		return d.update(d.update(0, l.path), "/")
 	}
-	if d.dir != l {
-		d.dir, d.hash = l, d.update(d.update(0, l.path), "/")
-	}
-	return d.hash
+	return l.hash
 }
 
 // ofData returns the part of a node's digest that depends on its data, and ofRest the
