@@ -99,11 +99,11 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	} else {
 		report.SnapshotIndex = newest.Index
 	}
-	old, err := supersededLog(disk.logPath(dir), store, newest)
+	_, superseded, err := supersededLog(disk.logPath(dir), checksumLog{store}, newest)
 	if err != nil {
 		return nil, nil, err
 	}
-	if old == nil {
+	if superseded == 0 {
 		err = verifyStore(disk, dir, store, newest, snapshot, func(l *raft.Log) error { return apply(machine, l) })
 		if err != nil {
 			return nil, nil, err

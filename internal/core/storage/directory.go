@@ -146,13 +146,13 @@ func openVerified(disk diskStore, dir string, store raftStore, serverID uint64, 
 	if err != nil {
 		return nil, err
 	}
-	old, err := supersededLog(disk.logPath(dir), store, newest)
+	first, last, err := supersededLog(disk.logPath(dir), checksumLog{store}, newest)
 	if err != nil {
 		return nil, err
 	}
-	if old != nil {
-		log.Info("deleting the log, which the leader's snapshot supersedes", "first", old.first, "last", old.last)
-		if err := store.DeleteRange(old.first, old.last); err != nil {
+	if last > 0 {
+		log.Info("deleting the log, which the leader's snapshot supersedes", "first", first, "last", last)
+		if err := store.DeleteRange(first, last); err != nil {
 			return nil, fmt.Errorf("%s: %w", disk.logPath(dir), err)
 		}
 	}
