@@ -375,9 +375,6 @@ var corrections = []putBack{
 	{"pages", []edit{
 		{"internal/core/storage/bolt.go", "path := b.logPath(dir)\n\treturn withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
 	}, []finding{{"internal/core/storage", "TestDamagedFiles", "FAIL"}}},
-	{"empty file of bbolt", []edit{
-		{"internal/core/storage/bolt.go", "info.Size() > 0:", "info.Size() >= 0:"},
-	}, []finding{{"internal/core/storage", "TestEmptyBoltFile", "FAIL"}}},
 	{"what a killed process left", []edit{
 		{"internal/core/storage/directory.go", "if err := syncFound(dir, disk.files(dir)); err != nil {", "if err := error(nil); err != nil {"},
 	}, []finding{{"internal/core/storage", "TestFoundIsOnDisk", "are not on the disk"}}},
