@@ -488,7 +488,7 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 			}
 		}
 		for _, at := range []string{"/a", "/b", "/c"} {
-			on, q := tree.quotaOf(at)
+			on, q := tree.quotaOf(at, false)
 			if !tidy || on != at || !q.stats.exists {
 				continue
 			}

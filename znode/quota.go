@@ -181,22 +181,12 @@ func (q *quota) each(f func(q *quota)) {
 }
 
 // quotaOf returns the nearest quota with limits at or above path, and the path that has it. found
-// is nil if there is none (PathTrie.findMaxPrefix).
-func (t *Tree) quotaOf(path string) (at string, found *quota) {
-	t.walk(path, func(part string, q *quota) {
-		if q.limits.exists {
-			at, found = part, q
-		}
-	})
-	return at, found
-}
-
-// quotaBefore is like quotaOf, but returns the state before the current multi. Quotas are checked
-// against that state, whatever the multi's earlier operations did.
-func (t *Tree) quotaBefore(path string) (at string, found *quotaState) {
+// is nil if there is none (PathTrie.findMaxPrefix). If before is set, it goes by the state before the
+// current multi: quotas are checked against that, whatever the multi's earlier operations did.
+func (t *Tree) quotaOf(path string, before bool) (at string, found *quotaState) {
 	t.walk(path, func(part string, q *quota) {
 		state := &q.quotaState
-		if q.before != nil {
+		if before && q.before != nil {
 			state = q.before
 		}
 		if state.limits.exists {
@@ -211,7 +201,7 @@ func (t *Tree) quotaBefore(path string) (at string, found *quotaState) {
 // usage: if a client wrote other numbers, if they are older than the limits, or if there is a quota
 // below this one.
 func (t *Tree) count(path string, nodes, bytes int) {
-	at, q := t.quotaOf(path)
+	at, q := t.quotaOf(path, false)
 	if q == nil || !q.stats.exists {
 		return
 	}
@@ -230,20 +220,16 @@ func (t *Tree) count(path string, nodes, bytes int) {
 
 // recount sets the stats of the quota on path to its actual usage (DataTree.updateQuotaForPath).
 func (t *Tree) recount(path string) {
-	t.setStats(path, t.total(path))
+	var u usage
+	if n := t.Lookup(path); n != nil {
+		u = n.total()
+	}
+	t.setStats(path, u)
 }
 
 func (t *Tree) setStats(path string, u usage) {
 	id, _ := t.find(QuotaPath + path + "/" + statsName)
 	t.edit(id, func(n *Node) { n.setData(u.text()) })
-}
-
-// total returns the actual usage of the znode at path and its descendants.
-func (t *Tree) total(path string) usage {
-	if n := t.Lookup(path); n != nil {
-		return n.total()
-	}
-	return usage{}
 }
 
 // checkQuotas verifies the quotas, as a part of [Tree.Check].
@@ -386,7 +372,7 @@ func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 	if !x.EnforceQuota {
 		return proto.OK
 	}
-	at, q := t.quotaBefore(path)
+	at, q := t.quotaOf(path, true)
 	if q == nil {
 		return proto.OK
 	}

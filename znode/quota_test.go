@@ -352,7 +352,7 @@ func TestDeepQuotas(t *testing.T) {
 	}
 	check := func(at, stats string) {
 		t.Helper()
-		if path, q := tree.quotaOf(deep + "/b"); path != at || string(q.stats.data) != stats {
+		if path, q := tree.quotaOf(deep+"/b", false); path != at || string(q.stats.data) != stats {
 			t.Errorf("the quota is on %.40s with stats %s, want %.40s with %s", path, q.stats.data, at, stats)
 		}
 		if err := tree.Check(func(int64) bool { return true }); err != nil {
@@ -365,7 +365,7 @@ func TestDeepQuotas(t *testing.T) {
 			do(proto.OpDelete, QuotaPath+deep+"/zookeeper_stats", "")
 			do(proto.OpDelete, QuotaPath+deep+"/zookeeper_limits", "")
 			do(proto.OpCreate, deep+"/b", "")
-			if before, _ := tree.quotaBefore(deep + "/b"); before != deep {
+			if before, _ := tree.quotaOf(deep+"/b", true); before != deep {
 				t.Errorf("in the multi, the quota is on %.40s, want %.40s", before, deep)
 			}
 			return ok

@@ -1,7 +1,5 @@
 package znode
 
-import "slices"
-
 // slots has a tree's nodes, which are identified by the number of their slot, from 0. It can
 // be copied fast, for a snapshot: it consists of chunks, which a copy shares. A chunk is
 // copied before its first change in each generation of the tree.
@@ -63,9 +61,6 @@ func (s *slots) pop(gen uint32) {
 		s.chunks, s.gens, s.places = s.chunks[:last], s.gens[:last], s.places[:last]
 	}
 }
-
-// clone returns the chunks for a snapshot. The tree's generation must be increased as well.
-func (s *slots) clone() []*chunk { return slices.Clone(s.chunks) }
 
 // find returns the node with a path that has this hash, and its slot.
 func (s *slots) find(path string, hash uint32) (id uint32, n *Node) {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -21,7 +22,7 @@ type Snapshot struct {
 // Afterwards, the first change of each few dozen znodes makes a copy of them.
 func (t *Tree) Snapshot() *Snapshot {
 	t.gen++
-	return &Snapshot{t.nodes.clone(), t.nodes.len, t.digest}
+	return &Snapshot{slices.Clone(t.nodes.chunks), t.nodes.len, t.digest}
 }
 
 // Len returns the number of znodes.

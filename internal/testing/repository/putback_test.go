@@ -122,7 +122,7 @@ var putBacks = []putBack{
 		{"internal/core/server/report.go", "if room < 0 {\n\t\treturn nil, report.ErrTooLong\n\t}\n\treturn all, nil", "return all, nil"},
 	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/wchc"}}},
 	{"the znodes below a quota are counted whenever its stats are created", []edit{
-		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn t.counted(n)\n"},
+		{"znode/quota.go", "\t\tu = n.total()\n", "\t\tu = t.counted(n)\n"},
 		{"znode/quota.go", "// checkQuotas verifies", "func (t *Tree) counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.data()))}\n\tif l := n.children(); l != nil {\n\t\tfor _, id := range l.ids {\n\t\t\tbelow := t.counted(t.nodes.at(id))\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\n// checkQuotas verifies"},
 	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/multi,_stats_of_a_quota"}}},
 	{"each check of an ACL compares all of its entries with all identities", []edit{
