@@ -198,7 +198,7 @@ var childrenChecks = []Check{
 }
 
 func (k *conn) ephemerals(prefix *proto.Path) []string {
-	names := slices.Clone(k.do(req(proto.OpGetEphemerals, prefix)).Body.(*proto.StringsReply).Names)
+	names := slices.Clone(k.do(req(proto.OpGetEphemerals, prefix)).Body.(*proto.ChildrenReply).Names)
 	slices.Sort(names)
 	if len(names) == 0 {
 		return nil

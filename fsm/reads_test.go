@@ -166,7 +166,7 @@ func TestReadReplies(t *testing.T) {
 		}
 	}
 	for prefix, want := range map[string]string{"/": "/a/e /a/f", "": "/a/e /a/f", " ": "/a/e /a/f", "/a/e": "/a/e", "/a/": "/a/e /a/f", "/b": "", "/a/ee": ""} {
-		if got := answer(t, r, stranger, proto.OpGetEphemerals, &proto.Path{Path: prefix}, &proto.StringsReply{}); strings.Join(got.Names, " ") != want {
+		if got := answer(t, r, stranger, proto.OpGetEphemerals, &proto.Path{Path: prefix}, &proto.ChildrenReply{}); strings.Join(got.Names, " ") != want {
 			t.Errorf("getEphemerals of %q: %v, want %s", prefix, got.Names, want)
 		}
 	}

@@ -359,14 +359,12 @@ func (r *ACLReply) Decode(d *jute.Decoder) {
 	r.Stat.Decode(d)
 }
 
-// ChildrenReply is the reply to getChildren: the names of the children, in any order.
+// ChildrenReply is the reply to getChildren: the names of the children, in any order; and to
+// getEphemerals: the full paths.
 type ChildrenReply struct{ Names []string }
 
 func (r *ChildrenReply) Append(b []byte) []byte { return jute.AppendStrings(b, r.Names) }
 func (r *ChildrenReply) Decode(d *jute.Decoder) { r.Names = d.Strings() }
-
-// StringsReply is the reply to getEphemerals: the full paths, in any order.
-type StringsReply = ChildrenReply
 
 // Children2Reply is the reply to getChildren2.
 type Children2Reply struct {

@@ -3,7 +3,6 @@ package storage
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -85,13 +84,9 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	of, err := m.decode()
-	if err != nil {
-		return nil, nil, damaged(filepath.Join(dir, metaFile), "%w", err)
-	}
 	report := &Report{ServerID: m.ServerID, LogStore: disk.name()}
-	if of.Agreed {
-		report.Cluster = of.Cluster
+	if m.Agreed {
+		report.Cluster = m.Cluster
 	}
 	machine := snapshot
 	if newest == nil {
@@ -118,7 +113,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if err := machine.Check(); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	if err := of.Check(ClusterID(machine.Cluster())); err != nil {
+	if err := m.Check(ClusterID(machine.Cluster())); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	report.State, report.Term = stateOf(machine), machine.Term()

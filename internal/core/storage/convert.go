@@ -66,7 +66,7 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if err := fsync.Dir(filepath.Dir(filepath.Join(dir, disk.files(dir)[0]))); err != nil {
 		return nil, err
 	}
-	if err := writeMeta(dir, &meta{formatVersion, m.ServerID, to, m.metaIdentity}); err != nil {
+	if err := writeMeta(dir, &meta{formatVersion, m.ServerID, to, m.Identity}); err != nil {
 		return nil, err
 	}
 	if err := closeOld(); err != nil { // Windows removes no file that is open

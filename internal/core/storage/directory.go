@@ -34,7 +34,7 @@ import (
 //
 // meta.json ends with a checksum of what comes before it.
 const (
-	formatVersion = 2
+	formatVersion = 3
 	metaFile      = "meta.json" // in the data directory; each snapshot has one of its own
 	metaSum       = `,"sum":"`  // before its checksum, a CRC-32C in hexadecimal digits
 	raftDir       = "raft"
@@ -48,7 +48,7 @@ type meta struct {
 	Format   int      `json:"format"`
 	ServerID uint64   `json:"serverId"`
 	LogStore LogStore `json:"logStore"`
-	metaIdentity
+	Identity
 }
 
 // Open opens the data directory of server serverID, creating it if it is new,
@@ -104,12 +104,13 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 		known = &meta{Format: formatVersion, ServerID: serverID, LogStore: disk.name()}
 		err = writeMeta(dir, known)
 	}
-	if err == nil {
-		err = s.identify(dir, known)
-	}
 	if err != nil {
 		store.Close()
 		return nil, err
+	}
+	s.identity.Store(&known.Identity)
+	s.StoreIdentity = func(x Identity) error {
+		return writeMeta(dir, &meta{formatVersion, serverID, known.LogStore, x})
 	}
 	return s, nil
 }
@@ -218,19 +219,6 @@ func metaAgain(dir string, kind LogStore, serverID uint64, was bool) (*meta, err
 		return nil, fmt.Errorf("%s has been removed just now", filepath.Join(dir, metaFile))
 	}
 	return m, err
-}
-
-// identify gives the storage the identity in meta.json, as m has it.
-func (s *Storage) identify(dir string, m *meta) error {
-	x, err := m.decode()
-	if err != nil {
-		return damaged(filepath.Join(dir, metaFile), "%w", err)
-	}
-	s.identity.Store(&x)
-	s.StoreIdentity = func(x Identity) error {
-		return writeMeta(dir, &meta{formatVersion, m.ServerID, m.LogStore, encodeIdentity(x)})
-	}
-	return nil
 }
 
 // writeMeta stores meta.json, which says that the directory is in use. A new name

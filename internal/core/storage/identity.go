@@ -34,19 +34,19 @@ func (id *ClusterID) UnmarshalText(text []byte) error {
 }
 
 // Identity says which cluster a storage belongs to. A storage without a Cluster is new, or
-// restored from a snapshot.
+// restored from a snapshot. It is stored in meta.json.
 type Identity struct {
-	Cluster ClusterID
+	Cluster ClusterID `json:"cluster,omitempty"`
 	// Agreed is false while Cluster is only proposed, and may still be replaced by
 	// another proposal. Once it is true, the storage belongs to this cluster for good.
-	Agreed bool
+	Agreed bool `json:"agreed,omitempty"`
 	// First are the members of a cluster that is formed with this proposal, sorted by id; there
 	// are none if the storage has entries already.
-	First []proto.Peer
+	First []proto.Peer `json:"first,omitempty"`
 	// Since is the index up to which the cluster had acknowledged entries when this member
 	// joined it without data. Before its log has reached that, its list of members is one of
 	// the past, in which it may have had a vote.
-	Since uint64
+	Since uint64 `json:"since,omitempty"`
 }
 
 // Check fails if the log and the snapshots beside the identity are of another cluster, of; 0
@@ -85,43 +85,4 @@ func (s *Storage) SetIdentity(x Identity) error {
 		s.identity.Store(&x)
 	}
 	return err
-}
-
-// metaIdentity is an Identity in meta.json.
-type metaIdentity struct {
-	Cluster  ClusterID `json:"cluster,omitempty"`  // if agreed
-	Proposed ClusterID `json:"proposed,omitempty"` // if not
-	First    []byte    `json:"first,omitempty"`    // in Raft's encoding
-	Since    uint64    `json:"since,omitempty"`
-}
-
-func encodeIdentity(x Identity) (m metaIdentity) {
-	m.Since = x.Since
-	if x.Agreed {
-		m.Cluster = x.Cluster
-	} else {
-		m.Proposed = x.Cluster
-	}
-	if len(x.First) > 0 {
-		m.First = raft.EncodeConfiguration(Configuration(x.First))
-	}
-	return m
-}
-
-// decode returns the Identity. Raft's decoder panics on a damaged configuration.
-func (m *metaIdentity) decode() (x Identity, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%v", p)
-		}
-	}()
-	x = Identity{Cluster: m.Proposed}
-	if m.Cluster != 0 {
-		x = Identity{Cluster: m.Cluster, Agreed: true}
-	}
-	if len(m.First) > 0 {
-		x.First = Peers(raft.DecodeConfiguration(m.First))
-	}
-	x.Since = m.Since
-	return x, nil
 }

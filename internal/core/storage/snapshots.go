@@ -120,7 +120,7 @@ func (s *privateSink) Close() error {
 func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 	err = awaitFiles(s.log, "the list of snapshots", nil, func() error {
 		list, err = nil, nil
-		names, err := s.names()
+		names, _, err := snapshotNames(s.dir)
 		if err != nil {
 			return err
 		}
@@ -147,7 +147,7 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 					list = append(list, &m.SnapshotMeta)
 				}
 			case i == 0: // an older one may just be being deleted
-				if now, _ := s.names(); len(now) > 0 && now[0] != name {
+				if now, _, _ := snapshotNames(s.dir); len(now) > 0 && now[0] != name {
 					return errReplaced
 				}
 				return damaged(path, "%w", err)
@@ -165,16 +165,19 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 // errReplaced means that a snapshot is not the newest any more, and may just be being deleted, too.
 var errReplaced = errors.New("a newer snapshot")
 
-// names returns the names of all snapshots, the newest first.
-func (s privateSnapshots) names() (names []snapshotName, err error) {
-	entries, err := os.ReadDir(s.dir)
+// snapshotNames returns the names of all snapshots, the newest first, and of a directory beside them that
+// is none; "" if there is none.
+func snapshotNames(dir string) (names []snapshotName, stranger string, err error) {
+	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if name, ok := parseSnapshotName(e.Name()); ok && e.IsDir() {
 			names = append(names, name)
+		} else if e.IsDir() && !strings.HasSuffix(e.Name(), ".tmp") {
+			stranger = e.Name()
 		}
 	}
 	slices.SortFunc(names, func(a, b snapshotName) int { return b.compare(a) })
-	return names, err
+	return names, stranger, err
 }
 
 // verifySnapshots reads all of the newest snapshot, and returns it with the state
@@ -183,12 +186,16 @@ func (s privateSnapshots) names() (names []snapshotName, err error) {
 // needed, and a crash while one was being removed leaves a part of it. The caller has the store open,
 // which keeps other processes out: another one may have completed a snapshot until then.
 func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
-	newest, err := newestSnapshotName(dir)
-	if err != nil || newest == (snapshotName{}) {
+	dir = filepath.Join(dir, snapshotDir)
+	names, stranger, err := snapshotNames(dir)
+	if err == nil && stranger != "" {
+		err = fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, stranger))
+	}
+	if err != nil || len(names) == 0 {
 		return nil, nil, err
 	}
-	path := filepath.Join(dir, snapshotDir, newest.String())
-	meta, machine, err := readSnapshot(path, newest, id)
+	path := filepath.Join(dir, names[0].String())
+	meta, machine, err := readSnapshot(path, names[0], id)
 	if errors.Is(err, fsm.ErrVersion) || OutOfFiles(err) || errors.Is(err, fs.ErrPermission) {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -196,27 +203,6 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 		return nil, nil, damaged(path, "%w", err)
 	}
 	return meta, machine, nil
-}
-
-// newestSnapshotName returns the name of the newest snapshot, which is zero if there is none.
-func newestSnapshotName(dir string) (newest snapshotName, err error) {
-	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
-	if err != nil {
-		return newest, err
-	}
-	for _, e := range entries {
-		if !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
-			continue
-		}
-		n, ok := parseSnapshotName(e.Name())
-		if !ok {
-			return newest, fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, snapshotDir, e.Name()))
-		}
-		if newest.compare(n) < 0 {
-			newest = n
-		}
-	}
-	return newest, nil
 }
 
 // snapshotName is the name that Raft gives a snapshot's directory.

@@ -635,7 +635,7 @@ func getEphemerals(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	if len(p.args) > 0 {
 		path = p.args[0]
 	}
-	var r proto.StringsReply
+	var r proto.ChildrenReply
 	if err := s.call(ctx, proto.OpGetEphemerals, &proto.Path{Path: path}, &r); err != nil { // ZooKeeper's client ignores its chroot here
 		return nil, wrap(err, noPath)
 	}
