@@ -162,14 +162,9 @@ func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto
 	return out, code
 }
 
-// lookup finds the znode at path and checks that ids have READ permission. It does not
+// lookup finds the znode at path and has c check that ids have READ permission. It does not
 // validate the path.
-func (v *View) lookup(path string, ids []proto.ID) (*znode.Node, proto.Code) {
-	return v.lookupChecked(new(znode.Checker), path, ids)
-}
-
-// lookupChecked is lookup with the permission checked by c.
-func (v *View) lookupChecked(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
+func (v *View) lookup(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
 	n := v.tree.Lookup(path)
 	switch {
 	case n == nil:
@@ -189,7 +184,7 @@ func exists(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]
 		return out, proto.BadArguments
 	}
 	q.Path = r.path(q.Path)
-	n, code := v.lookup(q.Path, r.IDs)
+	n, code := v.lookup(new(znode.Checker), q.Path, r.IDs)
 	if code == proto.NoAuth && r.Older != nil && r.Older.FreeExists {
 		n, code = v.tree.Lookup(q.Path), proto.OK
 	}
@@ -214,7 +209,7 @@ func get(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]by
 	if op == proto.OpGetData {
 		kind = watch.Data
 	}
-	n, code := v.lookup(path, r.IDs)
+	n, code := v.lookup(new(znode.Checker), path, r.IDs)
 	if code != proto.OK {
 		return out, code
 	}
@@ -283,7 +278,7 @@ func multiRead(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) 
 	var checker znode.Checker
 	for _, op := range q.Ops {
 		path := op.Request.(*proto.PathWatch).Path
-		n, code := v.lookupChecked(&checker, path, r.IDs)
+		n, code := v.lookup(&checker, path, r.IDs)
 		if code != proto.OK {
 			out = proto.AppendMultiError(out, code)
 			continue // without a check for a full reply: the read in the request is about as long
@@ -318,7 +313,7 @@ func getAllChildrenNumber(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, o
 	if q.Decode(d); d.Err() != nil || q.Path == jute.Null {
 		return out, proto.MarshallingError
 	}
-	n, code := v.lookup(q.Path, r.IDs)
+	n, code := v.lookup(new(znode.Checker), q.Path, r.IDs)
 	if code != proto.OK {
 		return out, code
 	}

@@ -91,13 +91,7 @@ func (t *Tree) putNew(x *Txn, r *Record) {
 	made := *r
 	made.Czxid, made.Mzxid, made.Pzxid, made.Creates = x.Zxid, x.Zxid, x.Zxid, 0
 	at, _ := t.find(parentPath(r.Path))
-	parent := t.edit(at, func(n *Node) {
-		p := t.extra(n)
-		p.creates++
-		p.pzxid = x.Zxid
-	})
-	n := t.nodes.at(t.link(r.Path, newNode(&made, t.childrenOf(at), t.gen)))
-	x.addChange(proto.NodeCreated, r.Path, n, parent)
+	t.add(x, &made, at)
 }
 
 // putContent gives a znode the data, ACL, versions, times and count of its record.
