@@ -19,8 +19,8 @@ type Reader struct {
 	MaxWatches int
 	// MaxReply is the maximum length of a reply's body in bytes; 0 means no limit.
 	MaxReply int
-	// Older, if not nil, says in what the answer is that of an older release of ZooKeeper.
-	Older *Older
+	// Older says in what the answer is that of an older release of ZooKeeper.
+	Older Older
 }
 
 // Older says in what reads, and the watches that they set, are those of older releases of
@@ -40,12 +40,9 @@ const (
 	nowhere = znode.ConfigPath + "//"
 )
 
-// noConfig reports whether the reader's release has no znode with the members.
-func (r *Reader) noConfig() bool { return r.Older != nil && r.Older.NoConfig }
-
 // path returns where to look for what a request calls path.
 func (r *Reader) path(path string) string {
-	if r.noConfig() && path == znode.ConfigPath {
+	if r.Older.NoConfig && path == znode.ConfigPath {
 		return nowhere
 	}
 	return path
@@ -54,7 +51,7 @@ func (r *Reader) path(path string) string {
 // stat returns the Stat of a znode.
 func (r *Reader) stat(path string, n *znode.Node) proto.Stat {
 	s := n.Stat()
-	if r.noConfig() && path == system {
+	if r.Older.NoConfig && path == system {
 		s.NumChildren--
 		s.Cversion++
 	}
@@ -75,7 +72,7 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 	defer v.r.watchMu.Unlock()
 	fits := r.fits(v, path, kind)
 	if fits {
-		if r.Older != nil && r.Older.OneMode {
+		if r.Older.OneMode {
 			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
 		}
 		v.r.watches.Add(r.Watcher, kind, path, watch.Standard)
@@ -87,17 +84,17 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
-	oneMode, mode := r.Older != nil && r.Older.OneMode, watch.Persistent
+	mode := watch.Persistent
 	kinds := []watch.Kind{watch.Data, watch.Child}
 	if recursive {
 		mode = watch.Recursive
-		if !oneMode {
+		if !r.Older.OneMode {
 			kinds = kinds[:1]
 		}
 	}
 	fits := r.fits(v, path, kinds...)
 	for _, kind := range kinds {
-		if fits && oneMode {
+		if fits && r.Older.OneMode {
 			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
 		}
 		if fits {
@@ -185,7 +182,7 @@ func exists(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]
 	}
 	q.Path = r.path(q.Path)
 	n, code := v.lookup(new(znode.Checker), q.Path, r.IDs)
-	if code == proto.NoAuth && r.Older != nil && r.Older.FreeExists {
+	if code == proto.NoAuth && r.Older.FreeExists {
 		n, code = v.tree.Lookup(q.Path), proto.OK
 	}
 	// A watch may also be set on a znode that does not exist yet.
@@ -235,7 +232,7 @@ func (v *View) appendGot(r *Reader, op proto.OpCode, out []byte, path string, n 
 
 // appendChildren appends the names of n's children, and stops when the reply is full.
 func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node) []byte {
-	count, hides := n.NumChildren(), r.noConfig() && path == system
+	count, hides := n.NumChildren(), r.Older.NoConfig && path == system
 	if hides {
 		count--
 	}
@@ -399,16 +396,12 @@ func findWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byt
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	var older Older
-	if r.Older != nil {
-		older = *r.Older
-	}
 	remove := op == proto.OpRemoveWatches
-	if q.Type > 3 && older.StandardTypes {
+	if q.Type > 3 && r.Older.StandardTypes {
 		return out, proto.MarshallingError
 	}
 	single := watch.Standard
-	if older.OneMode {
+	if r.Older.OneMode {
 		single = anyMode
 	}
 	var places []place
@@ -436,7 +429,7 @@ func findWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byt
 			if remove {
 				v.r.watches.Remove(r.Watcher, p.kind, q.Path, p.modes)
 			}
-		case older.ForeignWatches && !remove && v.r.watches.Watched(p.kind, q.Path):
+		case r.Older.ForeignWatches && !remove && v.r.watches.Watched(p.kind, q.Path):
 			code = proto.OK
 		}
 	}
