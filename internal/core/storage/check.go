@@ -77,7 +77,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 		return nil, nil, unlessChanged(err, dir, m.LogStore, m.ServerID, true)
 	}
 	defer store.Close()
-	if m, err = metaAgain(dir, m.LogStore, m.ServerID, true); err != nil {
+	if m, err = metaOf(dir, m.LogStore, m.ServerID, true); err != nil {
 		return nil, nil, err
 	}
 	newest, snapshot, err := verifySnapshots(dir, m.ServerID)

@@ -39,7 +39,7 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	}
 	closeOld := sync.OnceValue(old.Close)
 	defer closeOld()
-	m, err := metaAgain(dir, before.LogStore, before.ServerID, true)
+	m, err := metaOf(dir, before.LogStore, before.ServerID, true)
 	if err != nil {
 		return nil, err
 	}

@@ -74,7 +74,7 @@ func Open(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 }
 
 func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
-	known, err := metaOf(dir, disk.name(), serverID)
+	known, err := metaOf(dir, disk.name(), serverID, false)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	if err != nil {
 		return nil, unlessChanged(err, dir, disk.name(), serverID, known != nil)
 	}
-	if known, err = metaAgain(dir, disk.name(), serverID, known != nil); err != nil {
+	if known, err = metaOf(dir, disk.name(), serverID, known != nil); err != nil {
 		store.Close()
 		return nil, err
 	}
@@ -131,7 +131,7 @@ func openAfterVerifying(disk diskStore, dir string, readOnly bool) (raftStore, e
 // unlessChanged returns err, why a store cannot be opened, unless another process has put another one in its place
 // since meta.json was read: then it says that.
 func unlessChanged(err error, dir string, kind LogStore, serverID uint64, was bool) error {
-	_, changed := metaAgain(dir, kind, serverID, was)
+	_, changed := metaOf(dir, kind, serverID, was)
 	return cmp.Or(changed, err)
 }
 
@@ -195,30 +195,25 @@ func sumOfMeta(content []byte) string {
 	return fmt.Sprintf("%08x\"}", crc32.Checksum(content, castagnoli))
 }
 
-// metaOf is readMeta for a directory of server serverID that has its log in kind.
-func metaOf(dir string, kind LogStore, serverID uint64) (*meta, error) {
+// metaOf is readMeta for a directory of server serverID that has its log in kind. If was is set, there must be a meta.json.
+//
+// It is called again once the store is open, which keeps other processes out: until then another process may have been at
+// work, one that was stopping while this one waited for its lock.
+func metaOf(dir string, kind LogStore, serverID uint64, was bool) (*meta, error) {
 	m, err := readMeta(dir)
 	switch {
-	case err != nil || m == nil:
+	case err != nil:
 		return nil, err
+	case m == nil && was:
+		return nil, fmt.Errorf("%s has been removed just now", filepath.Join(dir, metaFile))
+	case m == nil:
+		return nil, nil
 	case m.ServerID != serverID:
 		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, m.ServerID, serverID)
 	case m.LogStore != kind:
 		return nil, fmt.Errorf("the log of %s has just been converted to %s: try again", dir, m.LogStore)
 	}
 	return m, nil
-}
-
-// metaAgain is metaOf for a caller that has the store open, which keeps other processes
-// out, and has read meta.json before. Until then another process may have been at work: one
-// that was stopping while this one waited for its lock. If there was a meta.json, there must
-// still be one.
-func metaAgain(dir string, kind LogStore, serverID uint64, was bool) (*meta, error) {
-	m, err := metaOf(dir, kind, serverID)
-	if err == nil && m == nil && was {
-		return nil, fmt.Errorf("%s has been removed just now", filepath.Join(dir, metaFile))
-	}
-	return m, err
 }
 
 // writeMeta stores meta.json, which says that the directory is in use. A new name

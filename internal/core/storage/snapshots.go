@@ -38,13 +38,7 @@ const SnapshotSyncs = 3
 
 func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, log)
-	return privateSnapshots{s, filepath.Join(dir, snapshotDir), log, new(seenMetas)}, err
-}
-
-// seenMetas is what the meta.json of each snapshot, which has no checksum, said when it was first read.
-type seenMetas struct {
-	mu    sync.Mutex
-	texts map[snapshotName]string
+	return &privateSnapshots{FileSnapshotStore: s, dir: filepath.Join(dir, snapshotDir), log: log}, err
 }
 
 // privateSnapshots is Raft's own store, with files that only their owner may
@@ -52,13 +46,15 @@ type seenMetas struct {
 // snapshot, when there are no file descriptors left.
 type privateSnapshots struct {
 	*raft.FileSnapshotStore
-	dir  string
-	log  hclog.Logger
-	seen *seenMetas
+	dir string
+	log hclog.Logger
+
+	mu    sync.Mutex
+	metas map[snapshotName]string // what the meta.json of each, which has no checksum, said when it was first read
 }
 
 // Create begins a snapshot. Without descriptors it fails at once, since Raft tries again.
-func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (s *privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	if err := spareFiles(s.dir, 3); err != nil { // Raft's store would leave a directory
 		return nil, err
 	}
@@ -82,7 +78,7 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 
 type privateSink struct {
 	raft.SnapshotSink
-	store    privateSnapshots
+	store    *privateSnapshots
 	state    *os.File // the file that is being written, a second time: Raft's store has its own
 	unsynced int      // bytes written since the last sync
 }
@@ -117,15 +113,15 @@ func (s *privateSink) Close() error {
 // List returns the newest snapshots. If there is no descriptor, it waits: Raft's store
 // leaves out a snapshot that it cannot read, and the log would be dealt with as if that
 // were not there. It fails if the meta.json of the newest one is damaged.
-func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
+func (s *privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 	err = awaitFiles(s.log, "the list of snapshots", nil, func() error {
 		list, err = nil, nil
 		names, _, err := snapshotNames(s.dir)
 		if err != nil {
 			return err
 		}
-		s.seen.mu.Lock()
-		defer s.seen.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		texts := map[snapshotName]string{}
 		for i, name := range names {
 			var m snapshotMeta
@@ -134,7 +130,7 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 			if OutOfFiles(err) {
 				return err
 			}
-			if was := s.seen.texts[name]; err == nil && was != "" && was != string(b) {
+			if was := s.metas[name]; err == nil && was != "" && was != string(b) {
 				err = errors.New("it has changed")
 			}
 			if err == nil {
@@ -153,7 +149,7 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 				return damaged(path, "%w", err)
 			}
 		}
-		s.seen.texts = texts
+		s.metas = texts
 		return nil
 	})
 	if err == errReplaced {

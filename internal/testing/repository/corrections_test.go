@@ -360,7 +360,7 @@ var corrections = []putBack{
 
 	// Files.
 	{"private snapshots", []edit{
-		{"internal/core/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log, new(seenMetas)}, err", "return s, err"},
+		{"internal/core/storage/snapshots.go", "return &privateSnapshots{FileSnapshotStore: s, dir: filepath.Join(dir, snapshotDir), log: log}, err", "return s, err"},
 	}, []finding{{"internal/core/storage", "TestPrivateFiles", "has mode"}}},
 	{"unfinished snapshots", []edit{
 		{"internal/core/storage/directory.go", "\tremoveTemporary(dir, log)\n\tsnaps", "\tsnaps"},
