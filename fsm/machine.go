@@ -20,7 +20,6 @@ type Machine struct {
 	term     uint64            // of the last entry
 	index    uint64            // of the last entry
 	cluster  uint64            // see Identify; 0 if no entry has said it
-	first    uint64            // index of the entry that holds Restored, which clients see nothing before
 	batches  map[uint64]uint64 // number of the last entry applied, by origin
 
 	// The members of the cluster, in order of their ids, and the zxid of their last

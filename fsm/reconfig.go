@@ -156,9 +156,6 @@ const (
 // ahead of the snapshot, half of what it is ahead is added, so that a later time gives a higher
 // epoch there too.
 func (m *Machine) restored(ms int64) {
-	if m.cluster == 0 {
-		m.first = m.index
-	}
 	epoch, now := m.zxid>>32, ms/epochMs
 	if m.cluster == 0 && epoch >= epochGap && now <= lastEpoch {
 		if now = max(now, (epoch+now+epochGap)/2); now > epoch {
@@ -178,7 +175,7 @@ func (m *Machine) describe(servers []proto.Peer, was int64) {
 	switch {
 	case len(now) == 0 || len(servers) == 0 && was == 0:
 	case m.membersZxid != was && slices.Equal(now, m.members) && bytes.Equal(written, configText(m.members, m.membersZxid)):
-	case m.membersZxid == firstZxid && m.first == m.index && m.cluster == 0 && m.sessions.Len() == 0:
+	case m.membersZxid == firstZxid && m.cluster == 0 && m.sessions.Len() == 0:
 		// No client has seen the first members yet, so this is still the first version.
 		m.members, m.txn.Zxid = now, firstZxid
 		m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
