@@ -183,7 +183,10 @@ func TestPutBackDamaged(t *testing.T) {
 func TestPutBackLeavesOut(t *testing.T) {
 	m := small(t)
 	var b []byte
-	for _, r := range []znode.Record{{Path: "/a/b"}, {Path: "/a"}, {Path: "/a"}, {Path: "/a//b"}, {Path: "/x/y"}, {Path: "/e", Kind: znode.Ephemeral, Owner: 5}, {Path: "/e/y"}} {
+	for _, r := range []znode.Record{
+		{Path: "/a/b"}, {Path: "/a"}, {Path: "/a"}, {Path: "/a//b"}, {Path: "/x/y"},
+		{Path: "/e", Kind: znode.Ephemeral, Owner: 5}, {Path: "/e/y"},
+	} {
 		r.ACL, r.Data = proto.OpenACL, []byte{}
 		b = znode.AppendRecord(b, &r)
 	}

@@ -195,7 +195,8 @@ func sumOfMeta(content []byte) string {
 	return fmt.Sprintf("%08x\"}", crc32.Checksum(content, castagnoli))
 }
 
-// metaOf is readMeta for a directory of server serverID that has its log in kind. If was is set, there must be a meta.json.
+// metaOf is readMeta for a directory of server serverID that has its log in kind. If was is set, there must
+// be a meta.json.
 //
 // It is called again once the store is open, which keeps other processes out: until then another process may have been at
 // work, one that was stopping while this one waited for its lock.
