@@ -383,11 +383,11 @@ func startFalsePeer(t *testing.T, h memnet.Host, addr string, id, of uint64) *fa
 // one request.
 func (p *falsePeer) serve(c net.Conn) {
 	r := bufio.NewReader(c)
-	hello := make([]byte, 2+4*8+1)
+	hello := make([]byte, 2+4*8+2)
 	if _, err := io.ReadFull(r, hello); err != nil || hello[0] != 'A' {
 		return
 	}
-	if _, err := r.Discard(int(hello[len(hello)-1])); err != nil {
+	if _, err := r.Discard(int(binary.BigEndian.Uint16(hello[len(hello)-2:]))); err != nil {
 		return
 	}
 	welcome := binary.BigEndian.AppendUint64([]byte{hello[1], 0}, p.cluster)

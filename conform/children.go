@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -116,7 +117,7 @@ var childrenChecks = []Check{
 				k.create(t.path(name), nil, proto.FlagEphemeral)
 			}
 			all := []string{t.path("ab"), t.path("abc"), t.path("b")}
-			for _, p := range []*proto.Path{{Null: true}, {Path: ""}, {Path: " "}, {Path: "/"}, {Path: t.path("")}} {
+			for _, p := range []*proto.Path{{Path: jute.Null}, {Path: ""}, {Path: " "}, {Path: "/"}, {Path: t.path("")}} {
 				t.equal("the ephemerals", k.ephemerals(p), all)
 			}
 			t.equal("those with a", k.ephemerals(&proto.Path{Path: t.path("a")}), all[:2])
@@ -135,7 +136,7 @@ var childrenChecks = []Check{
 }
 
 func (k *conn) ephemerals(prefix *proto.Path) []string {
-	names := slices.Clone(k.do(req(proto.OpGetEphemerals, prefix)).Body.(*proto.StringsReply).Names)
+	names := slices.Clone(k.do(req(proto.OpGetEphemerals, prefix)).Body.(*proto.ChildrenReply).Names)
 	slices.Sort(names)
 	if len(names) == 0 {
 		return nil

@@ -3,6 +3,7 @@ package conform
 import (
 	"math"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -35,8 +36,8 @@ var syncChecks = []Check{
 	check("sync and ping/sync of a null path", ">=3.5",
 		"sync of a null path, which kazoo sends for the empty one, returns null.",
 		func(t *trial) {
-			f := t.connect().do(req(proto.OpSync, &proto.Path{Null: true}))
-			t.equal("the reply", f.Body, proto.Record(&proto.Path{Null: true}))
+			f := t.connect().do(req(proto.OpSync, &proto.Path{Path: jute.Null}))
+			t.equal("the reply", f.Body, proto.Record(&proto.Path{Path: jute.Null}))
 		}),
 	check("sync and ping/sync after another's write", ">=3.0",
 		"The reply to sync has at least the zxid of every write that was answered before the sync was sent.",

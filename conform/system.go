@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"slices"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -97,7 +98,7 @@ var systemChecks = []Check{
 		func(t *trial, k *conn) {
 			for _, members := range []string{"server.1=localhost:2888:3888;2181", "nonsense", ""} {
 				k.want(proto.ReconfigDisabled, req(proto.OpReconfig, &proto.ReconfigRequest{
-					Joining: proto.Path{Null: true}, Leaving: proto.Path{Path: "7"}, NewMembers: proto.Path{Path: members}, ConfigID: -1}))
+					Joining: proto.Path{Path: jute.Null}, Leaving: proto.Path{Path: "7"}, NewMembers: proto.Path{Path: members}, ConfigID: -1}))
 			}
 			k.ping()
 		})),

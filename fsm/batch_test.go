@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -117,7 +118,7 @@ func TestReconfigDescribes(t *testing.T) {
 		second := proto.Peer{ID: 2, Addr: "b:7000", ElectionPort: 8000, Observer: true}
 		m.SetMembers(1, []proto.Peer{first})
 		m.cluster = 1
-		r := proto.ReconfigRequest{Leaving: proto.Path{Null: true}, NewMembers: proto.Path{Null: true}, Joining: proto.Path{Path: "server.2=b:7000:3888;c:1,server.1=a:7000:3999;c:2,server.255=c:1:1;1"}, ConfigID: -1}
+		r := proto.ReconfigRequest{Leaving: proto.Path{Path: jute.Null}, NewMembers: proto.Path{Path: jute.Null}, Joining: proto.Path{Path: "server.2=b:7000:3888;c:1,server.1=a:7000:3999;c:2,server.255=c:1:1;1"}, ConfigID: -1}
 		b := BeginEntry(nil)
 		b = AppendCommand(b, OpenSession(1, 7, 10_000, session.Password{}))
 		b = AppendCommand(b, &Command{Op: proto.OpReconfig, Session: 7, Conn: 1, IDs: AppendIDs(nil, []proto.ID{{Scheme: "super"}}), Body: r.Append(nil)})
@@ -305,7 +306,7 @@ func TestRemoved(t *testing.T) {
 	peer := func(id uint64, addr string) proto.Peer { return proto.Peer{ID: id, Addr: addr, ElectionPort: 8000} }
 	removed := func(id uint64, addr string, want uint64) {
 		t.Helper()
-		if got := (&View{m: m}).Removed(id, addr); got != want {
+		if got := (&View{Machine: m}).Removed(id, addr); got != want {
 			t.Errorf("server %d at %s was removed by entry %d, want %d", id, addr, got, want)
 		}
 	}

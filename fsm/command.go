@@ -47,29 +47,23 @@ func decodeIDs(b []byte) []proto.ID {
 	return r.IDs
 }
 
-// openSession is the body of createSession and of OpResumeSession. The server that
+// sessionBody is the body of createSession and of OpResumeSession. The server that
 // proposes a session generates its id and password, because applying a command must be
 // deterministic.
-type openSession struct {
-	id       int64
-	timeout  int32
-	password []byte
+func sessionBody(id int64, timeout int32, password []byte) []byte {
+	return jute.AppendBuffer(jute.AppendInt(jute.AppendLong(nil, id), timeout), password)
 }
 
 // OpenSession returns the command that opens a session for the connection conn. timeout
 // is in ms.
 func OpenSession(conn uint64, id int64, timeout int32, password session.Password) *Command {
-	b := jute.AppendLong(nil, id)
-	b = jute.AppendInt(b, timeout)
-	return &Command{Op: proto.OpCreateSession, Conn: conn, Body: jute.AppendBuffer(b, password[:])}
+	return &Command{Op: proto.OpCreateSession, Conn: conn, Body: sessionBody(id, timeout, password[:])}
 }
 
 // ResumeSession returns the command that makes conn the connection that owns a session.
 // It is refused if the session does not exist or the password is wrong.
 func ResumeSession(conn uint64, id int64, timeout int32, password []byte) *Command {
-	b := jute.AppendLong(nil, id)
-	b = jute.AppendInt(b, timeout)
-	return &Command{Op: OpResumeSession, Session: id, Conn: conn, Body: jute.AppendBuffer(b, password)}
+	return &Command{Op: OpResumeSession, Session: id, Conn: conn, Body: sessionBody(id, timeout, password)}
 }
 
 // ExpireSession returns the command that closes s, a session that the leader of the given
@@ -162,10 +156,6 @@ func Edit(remove []string, below bool, records []byte) *Command {
 // editsOnly, in place of the number of sessions, makes a PutBack an Edit.
 const editsOnly = -1
 
-func (o *openSession) decode(d *jute.Decoder) {
-	o.id, o.timeout, o.password = d.Long(), d.Int(), d.Buffer()
-}
-
 // Settings are those settings of a server that affect what the commands that it proposes do.
 // They are part of each entry, so that it has the same effect on every server.
 type Settings uint32
@@ -173,7 +163,8 @@ type Settings uint32
 const (
 	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
 	NoTTL Settings = 1 << iota
-	// EnforceQuota refuses a create or setData that exceeds a quota, as ZooKeeper does with enforceQuota.
+	// EnforceQuota refuses a create or setData that exceeds a hard quota, as ZooKeeper does with enforceQuota.
+	// Without it, usage is counted but not checked.
 	EnforceQuota
 	// X509 allows scheme x509 in ACLs, as ZooKeeper does if it serves TLS.
 	X509

@@ -20,7 +20,6 @@ type Machine struct {
 	term     uint64            // of the last entry
 	index    uint64            // of the last entry
 	cluster  uint64            // see Identify; 0 if no entry has said it
-	first    uint64            // index of the entry that holds Restored, which clients see nothing before
 	batches  map[uint64]uint64 // number of the last entry applied, by origin
 
 	// The members of the cluster, in order of their ids, and the zxid of their last
@@ -100,7 +99,8 @@ func (m *Machine) Term() uint64 { return m.term }
 // (see [Identify]).
 func (m *Machine) Cluster() uint64 { return m.cluster }
 
-// Digest returns a hash of the whole replicated state.
+// Digest returns a hash of the whole replicated state. It takes longer the more sessions there are; see
+// [View.DigestLater].
 func (m *Machine) Digest() uint64 { return m.summary().digest() }
 
 // summary returns what the digest of the present state is made of. It is fast, and digest takes

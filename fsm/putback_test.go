@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"errors"
+	"maps"
 	"reflect"
 	"slices"
 	"testing"
@@ -160,36 +161,43 @@ func TestPutBackChanges(t *testing.T) {
 	}
 }
 
-// TestPutBackDamaged applies commands with records that do not form a tree. They must be
-// refused and change nothing.
+// TestPutBackDamaged applies commands that are cut short. They must be refused and change nothing.
 func TestPutBackDamaged(t *testing.T) {
-	node := func(path string, kind znode.Kind, owner int64) []byte {
-		return znode.AppendRecord(nil, &znode.Record{Path: path, ACL: proto.OpenACL, Kind: kind, Owner: owner})
-	}
-	join := func(parts ...[]byte) (b []byte) {
-		for _, p := range parts {
-			b = append(b, p...)
-		}
-		return b
-	}
-	a := node("/a", 0, 0)
+	a := znode.AppendRecord(nil, &znode.Record{Path: "/a", ACL: proto.OpenACL})
 	for name, c := range map[string]*Command{
-		"cut short":             {Op: OpPutBack, Body: []byte{0, 0, 0, 1}},
-		"record cut short":      PutBack(nil, a[:len(a)-1]),
-		"twice":                 PutBack(nil, join(a, a)),
-		"invalid path":          PutBack(nil, node("/a//b", 0, 0)),
-		"without parent":        PutBack(nil, node("/a/x", 0, 0)),
-		"child before parent":   PutBack(nil, join(node("/a/x", 0, 0), a)),
-		"child of an ephemeral": PutBack([]int64{5}, join(node("/a", znode.Ephemeral, 5), node("/a/x", 0, 0))),
+		"sessions": {Op: OpPutBack, Body: []byte{0, 0, 0, 1}},
+		"a record": PutBack(nil, a[:len(a)-1]),
 	} {
 		m := small(t)
 		tree, sessions := m.Tree().Digest(), m.Sessions().Len()
-		entry := EndEntry(AppendCommand(BeginEntry(nil), c), &Envelope{Origin: 1, Batch: 1 << 60, Time: 2000, Count: 1})
-		if err := m.Apply(m.Index()+1, 3, entry, nil); !errors.Is(err, ErrEntry) {
+		if err := apply1(m, c, 2000); !errors.Is(err, ErrEntry) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if m.Tree().Digest() != tree || m.Sessions().Len() != sessions {
 			t.Errorf("%s: changed the state", name)
 		}
+	}
+}
+
+// TestPutBackLeavesOut applies a command with records that do not form a tree.
+func TestPutBackLeavesOut(t *testing.T) {
+	m := small(t)
+	var b []byte
+	for _, r := range []znode.Record{
+		{Path: "/a/b"}, {Path: "/a"}, {Path: "/a"}, {Path: "/a//b"}, {Path: "/x/y"},
+		{Path: "/e", Kind: znode.Ephemeral, Owner: 5}, {Path: "/e/y"},
+	} {
+		r.ACL, r.Data = proto.OpenACL, []byte{}
+		b = znode.AppendRecord(b, &r)
+	}
+	if err := errors.Join(apply1(m, PutBack([]int64{5}, b), 2000), m.Check()); err != nil {
+		t.Fatal(err)
+	}
+	all := records(t, m)
+	for _, path := range []string{znode.Root, znode.SystemPath, znode.QuotaPath} {
+		delete(all, path)
+	}
+	if got := slices.Sorted(maps.Keys(all)); !slices.Equal(got, []string{"/a", "/a/b", "/e"}) {
+		t.Errorf("there are %v", got)
 	}
 }

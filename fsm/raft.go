@@ -86,7 +86,6 @@ func (r *Replica) Load(m *Machine) {
 		o.Restoring()
 	}
 	r.m, r.view = m, View{r, m}
-	r.digests.loads++
 	r.note()
 	r.noteVoters()
 	r.mu.Unlock()

@@ -19,8 +19,8 @@ type Reader struct {
 	MaxWatches int
 	// MaxReply is the maximum length of a reply's body in bytes; 0 means no limit.
 	MaxReply int
-	// Older, if not nil, says in what the answer is that of an older release of ZooKeeper.
-	Older *Older
+	// Older says in what the answer is that of an older release of ZooKeeper.
+	Older Older
 }
 
 // Older says in what reads, and the watches that they set, are those of older releases of
@@ -40,12 +40,9 @@ const (
 	nowhere = znode.ConfigPath + "//"
 )
 
-// noConfig reports whether the reader's release has no znode with the members.
-func (r *Reader) noConfig() bool { return r.Older != nil && r.Older.NoConfig }
-
 // path returns where to look for what a request calls path.
 func (r *Reader) path(path string) string {
-	if r.noConfig() && path == znode.ConfigPath {
+	if r.Older.NoConfig && path == znode.ConfigPath {
 		return nowhere
 	}
 	return path
@@ -54,7 +51,7 @@ func (r *Reader) path(path string) string {
 // stat returns the Stat of a znode.
 func (r *Reader) stat(path string, n *znode.Node) proto.Stat {
 	s := n.Stat()
-	if r.noConfig() && path == system {
+	if r.Older.NoConfig && path == system {
 		s.NumChildren--
 		s.Cversion++
 	}
@@ -75,7 +72,7 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 	defer v.r.watchMu.Unlock()
 	fits := r.fits(v, path, kind)
 	if fits {
-		if r.Older != nil && r.Older.OneMode {
+		if r.Older.OneMode {
 			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
 		}
 		v.r.watches.Add(r.Watcher, kind, path, watch.Standard)
@@ -87,25 +84,22 @@ func (r *Reader) watch(v *View, kind watch.Kind, path string) bool {
 func (r *Reader) watchPersistent(v *View, path string, recursive bool) bool {
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
-	oneMode := r.Older != nil && r.Older.OneMode
+	mode := watch.Persistent
 	kinds := []watch.Kind{watch.Data, watch.Child}
-	if recursive && !oneMode {
-		kinds = kinds[:1]
+	if recursive {
+		mode = watch.Recursive
+		if !r.Older.OneMode {
+			kinds = kinds[:1]
+		}
 	}
 	fits := r.fits(v, path, kinds...)
-	switch {
-	case !fits:
-	case oneMode:
-		mode := watch.Persistent
-		if recursive {
-			mode = watch.Recursive
-		}
-		for _, kind := range kinds {
+	for _, kind := range kinds {
+		if fits && r.Older.OneMode {
 			v.r.watches.Remove(r.Watcher, kind, path, anyMode)
+		}
+		if fits {
 			v.r.watches.Add(r.Watcher, kind, path, mode)
 		}
-	default:
-		v.r.watches.AddPersistent(r.Watcher, path, recursive)
 	}
 	return fits
 }
@@ -129,23 +123,23 @@ const anyMode = watch.Standard | watch.Persistent | watch.Recursive
 
 // read carries out an operation on a view: it decodes the request from d and appends the
 // reply to out.
-type read func(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code)
+type read func(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code)
 
 // reads has the function for each operation of class Read.
 var reads = map[proto.OpCode]read{
 	proto.OpExists:               exists,
-	proto.OpGetData:              getData,
+	proto.OpGetData:              get,
 	proto.OpGetACL:               getACL,
-	proto.OpGetChildren:          getChildren,
-	proto.OpGetChildren2:         getChildren2,
+	proto.OpGetChildren:          get,
+	proto.OpGetChildren2:         get,
 	proto.OpMultiRead:            multiRead,
 	proto.OpGetEphemerals:        getEphemerals,
 	proto.OpGetAllChildrenNumber: getAllChildrenNumber,
 	proto.OpSetWatches:           setWatches,
-	proto.OpSetWatches2:          setWatches2,
+	proto.OpSetWatches2:          setWatches,
 	proto.OpAddWatch:             addWatch,
-	proto.OpCheckWatches:         checkWatches,
-	proto.OpRemoveWatches:        removeWatches,
+	proto.OpCheckWatches:         findWatches,
+	proto.OpRemoveWatches:        findWatches,
 	proto.OpWhoAmI:               whoAmI,
 }
 
@@ -158,22 +152,17 @@ func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto
 		return out, proto.Unimplemented
 	}
 	d := jute.NewDecoder(body)
-	out, code := do(v, r, &d, out)
+	out, code := do(v, r, op, &d, out)
 	if r.full(out) {
 		return out, ReplyTooLong
 	}
 	return out, code
 }
 
-// lookup finds the znode at path and checks that ids have READ permission. It does not
+// lookup finds the znode at path and has c check that ids have READ permission. It does not
 // validate the path.
-func (v *View) lookup(path string, ids []proto.ID) (*znode.Node, proto.Code) {
-	return v.lookupChecked(new(znode.Checker), path, ids)
-}
-
-// lookupChecked is lookup with the permission checked by c.
-func (v *View) lookupChecked(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
-	n := v.m.tree.Lookup(path)
+func (v *View) lookup(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
+	n := v.tree.Lookup(path)
 	switch {
 	case n == nil:
 		return nil, proto.NoNode
@@ -183,7 +172,7 @@ func (v *View) lookupChecked(c *znode.Checker, path string, ids []proto.ID) (*zn
 	return n, proto.OK
 }
 
-func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func exists(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.PathWatch
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
@@ -192,9 +181,9 @@ func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 		return out, proto.BadArguments
 	}
 	q.Path = r.path(q.Path)
-	n, code := v.lookup(q.Path, r.IDs)
-	if code == proto.NoAuth && r.Older != nil && r.Older.FreeExists {
-		n, code = v.m.tree.Lookup(q.Path), proto.OK
+	n, code := v.lookup(new(znode.Checker), q.Path, r.IDs)
+	if code == proto.NoAuth && r.Older.FreeExists {
+		n, code = v.tree.Lookup(q.Path), proto.OK
 	}
 	// A watch may also be set on a znode that does not exist yet.
 	if q.Watch && code != proto.NoAuth && !r.watch(v, watch.Data, q.Path) {
@@ -207,35 +196,48 @@ func exists(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 	return out, code
 }
 
-func getData(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+// get carries out getData, getChildren and getChildren2.
+func get(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.PathWatch
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	q.Path = r.path(q.Path)
-	n, code := v.lookup(q.Path, r.IDs)
+	path, kind := r.path(q.Path), watch.Child
+	if op == proto.OpGetData {
+		kind = watch.Data
+	}
+	n, code := v.lookup(new(znode.Checker), path, r.IDs)
 	if code != proto.OK {
 		return out, code
 	}
-	if q.Watch && !r.watch(v, watch.Data, q.Path) {
+	if q.Watch && !r.watch(v, kind, path) {
 		return out, proto.ThrottledOp
 	}
-	return r.appendData(out, q.Path, n), proto.OK
+	return v.appendGot(r, op, out, path, n), proto.OK
 }
 
-func (r *Reader) appendData(out []byte, path string, n *znode.Node) []byte {
+// appendGot appends the reply to getData, getChildren or getChildren2.
+func (v *View) appendGot(r *Reader, op proto.OpCode, out []byte, path string, n *znode.Node) []byte {
+	if op == proto.OpGetData {
+		out = n.AppendData(out)
+	} else {
+		out = v.appendChildren(r, out, path, n)
+	}
+	if op == proto.OpGetChildren {
+		return out
+	}
 	s := r.stat(path, n)
-	return s.Append(n.AppendData(out))
+	return s.Append(out)
 }
 
 // appendChildren appends the names of n's children, and stops when the reply is full.
 func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node) []byte {
-	count, hides := n.NumChildren(), r.noConfig() && path == system
+	count, hides := n.NumChildren(), r.Older.NoConfig && path == system
 	if hides {
 		count--
 	}
 	out = jute.AppendInt(out, int32(count))
-	for name := range v.m.tree.Children(n) {
+	for name := range v.tree.Children(n) {
 		if hides && name == znode.ConfigPath[len(system)+1:] {
 			continue
 		}
@@ -246,43 +248,13 @@ func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node)
 	return out
 }
 
-func getChildren(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	_, _, out, code := children(v, r, d, out)
-	return out, code
-}
-
-func getChildren2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	path, n, out, code := children(v, r, d, out)
-	if code == proto.OK {
-		s := r.stat(path, n)
-		out = s.Append(out)
-	}
-	return out, code
-}
-
-// children appends the names of the children, and returns their parent too.
-func children(v *View, r *Reader, d *jute.Decoder, out []byte) (path string, n *znode.Node, reply []byte, code proto.Code) {
-	var q proto.PathWatch
-	if q.Decode(d); d.Err() != nil {
-		return "", nil, out, proto.MarshallingError
-	}
-	path = r.path(q.Path)
-	if n, code = v.lookup(path, r.IDs); code != proto.OK {
-		return path, nil, out, code
-	}
-	if q.Watch && !r.watch(v, watch.Child, path) {
-		return path, nil, out, proto.ThrottledOp
-	}
-	return path, n, v.appendChildren(r, out, path, n), proto.OK
-}
-
-func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func getACL(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
-	if q.Decode(d); d.Err() != nil || q.Null {
+	if q.Decode(d); d.Err() != nil || q.Path == jute.Null {
 		return out, proto.MarshallingError
 	}
 	q.Path = r.path(q.Path)
-	n := v.m.tree.Lookup(q.Path)
+	n := v.tree.Lookup(q.Path)
 	switch {
 	case n == nil:
 		return out, proto.NoNode
@@ -295,7 +267,7 @@ func getACL(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code
 
 // multiRead answers each read on its own. It ignores their watch flags, as ZooKeeper 3.8 and
 // 3.9 do.
-func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func multiRead(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.MultiReadRequest
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
@@ -303,32 +275,27 @@ func multiRead(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.C
 	var checker znode.Checker
 	for _, op := range q.Ops {
 		path := op.Request.(*proto.PathWatch).Path
-		n, code := v.lookupChecked(&checker, path, r.IDs)
+		n, code := v.lookup(&checker, path, r.IDs)
 		if code != proto.OK {
 			out = proto.AppendMultiError(out, code)
 			continue // without a check for a full reply: the read in the request is about as long
 		}
-		if out = proto.AppendMultiResult(out, op.Op); op.Op == proto.OpGetData {
-			out = r.appendData(out, path, n)
-		} else {
-			out = v.appendChildren(r, out, path, n)
-		}
-		if r.full(out) {
+		if out = v.appendGot(r, op.Op, proto.AppendMultiResult(out, op.Op), path, n); r.full(out) {
 			break
 		}
 	}
 	return proto.AppendMultiEnd(out), proto.OK
 }
 
-func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func getEphemerals(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
 	if q.Decode(d); d.Err() != nil {
 		return out, proto.MarshallingError
 	}
-	if q.Path == znode.Root || strings.TrimSpace(q.Path) == "" {
+	if q.Path == znode.Root || q.Path == jute.Null || strings.TrimSpace(q.Path) == "" {
 		q.Path = ""
 	}
-	paths := v.m.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
+	paths := v.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
 	out = jute.AppendInt(out, int32(len(paths)))
 	for _, p := range paths {
 		if out = jute.AppendString(out, p); r.full(out) {
@@ -338,39 +305,32 @@ func getEphemerals(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, pro
 	return out, proto.OK
 }
 
-func getAllChildrenNumber(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func getAllChildrenNumber(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.Path
-	if q.Decode(d); d.Err() != nil || q.Null {
+	if q.Decode(d); d.Err() != nil || q.Path == jute.Null {
 		return out, proto.MarshallingError
 	}
-	n, code := v.lookup(q.Path, r.IDs)
+	n, code := v.lookup(new(znode.Checker), q.Path, r.IDs)
 	if code != proto.OK {
 		return out, code
 	}
 	return jute.AppendInt(out, int32(n.Descendants())), proto.OK
 }
 
-func setWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	var q proto.SetWatches2Request
-	if q.SetWatchesRequest.Decode(d); d.Err() != nil {
-		return out, proto.MarshallingError
-	}
-	return out, v.setWatches(r, &q)
-}
-
-func setWatches2(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	var q proto.SetWatches2Request
-	if q.Decode(d); d.Err() != nil {
-		return out, proto.MarshallingError
-	}
-	return out, v.setWatches(r, &q)
-}
-
 // setWatches sets the watches of a client that has reconnected (DataTree.setWatches). If a
 // znode has changed since the last zxid that the client has seen, the client gets an event
 // at once instead. If there are too many watches, setWatches sets only some of them and
 // returns ThrottledOp.
-func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
+func setWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+	var q proto.SetWatches2Request
+	if op == proto.OpSetWatches2 {
+		q.Decode(d)
+	} else {
+		q.SetWatchesRequest.Decode(d)
+	}
+	if d.Err() != nil {
+		return out, proto.MarshallingError
+	}
 	notify := func(t proto.EventType, path string) { r.Watcher.Event(-1, t, path) }
 	code := proto.OK
 	set := func(ok bool) {
@@ -379,7 +339,7 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Data {
-		switch n := v.m.tree.Lookup(r.path(path)); {
+		switch n := v.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Mzxid > q.RelativeZxid:
@@ -389,14 +349,14 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 		}
 	}
 	for _, path := range q.Exist {
-		if v.m.tree.Lookup(r.path(path)) != nil {
+		if v.tree.Lookup(r.path(path)) != nil {
 			notify(proto.EventNodeCreated, path)
 		} else {
 			set(r.watch(v, watch.Data, r.path(path)))
 		}
 	}
 	for _, path := range q.Child {
-		switch n := v.m.tree.Lookup(r.path(path)); {
+		switch n := v.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Pzxid > q.RelativeZxid:
@@ -411,10 +371,10 @@ func (v *View) setWatches(r *Reader, q *proto.SetWatches2Request) proto.Code {
 	for _, path := range q.Recursive {
 		set(r.watchPersistent(v, path, true))
 	}
-	return code
+	return out, code
 }
 
-func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func addWatch(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	var q proto.PathType
 	if q.Decode(d); d.Err() != nil || q.Type < 0 || q.Type > 1 {
 		return out, proto.MarshallingError
@@ -425,35 +385,23 @@ func addWatch(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Co
 	return jute.AppendInt(out, 0), proto.OK
 }
 
-func checkWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	return out, v.findWatches(r, d, false)
-}
-
-func removeWatches(v *View, r *Reader, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
-	return out, v.findWatches(r, d, true)
-}
-
 // findWatches looks for the connection's watches of a type (WatcherType in ZooKeeper 3.9) on
-// a path, and removes them if remove is set.
-func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
+// a path, and removes them if the operation is removeWatches.
+func findWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	type place struct {
 		kind  watch.Kind
 		modes watch.Mode
 	}
 	var q proto.PathType
 	if q.Decode(d); d.Err() != nil {
-		return proto.MarshallingError
+		return out, proto.MarshallingError
 	}
-	var older Older
-	if r.Older != nil {
-		older = *r.Older
-	}
-	anybody := older.ForeignWatches && !remove
-	if q.Type > 3 && older.StandardTypes {
-		return proto.MarshallingError
+	remove := op == proto.OpRemoveWatches
+	if q.Type > 3 && r.Older.StandardTypes {
+		return out, proto.MarshallingError
 	}
 	single := watch.Standard
-	if older.OneMode {
+	if r.Older.OneMode {
 		single = anyMode
 	}
 	var places []place
@@ -469,7 +417,7 @@ func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
 	case 5:
 		places = []place{{watch.Data, watch.Recursive}}
 	default:
-		return proto.MarshallingError
+		return out, proto.MarshallingError
 	}
 	v.r.watchMu.Lock()
 	defer v.r.watchMu.Unlock()
@@ -481,14 +429,14 @@ func (v *View) findWatches(r *Reader, d *jute.Decoder, remove bool) proto.Code {
 			if remove {
 				v.r.watches.Remove(r.Watcher, p.kind, q.Path, p.modes)
 			}
-		case anybody && v.r.watches.Watched(p.kind, q.Path):
+		case r.Older.ForeignWatches && !remove && v.r.watches.Watched(p.kind, q.Path):
 			code = proto.OK
 		}
 	}
-	return code
+	return out, code
 }
 
-func whoAmI(_ *View, r *Reader, _ *jute.Decoder, out []byte) ([]byte, proto.Code) {
+func whoAmI(_ *View, r *Reader, _ proto.OpCode, _ *jute.Decoder, out []byte) ([]byte, proto.Code) {
 	reply := proto.WhoAmIReply{}
 	for _, id := range append(r.IDs[1:len(r.IDs):len(r.IDs)], r.IDs[0]) { // as in ZooKeeper, the address comes last
 		switch id.Scheme {

@@ -54,7 +54,7 @@ func TestReads(t *testing.T) {
 	q := func(path string) proto.Record { return &proto.PathWatch{Path: path, Watch: true} }
 	p := func(path string) proto.Record { return &proto.Path{Path: path} }
 	typ := func(path string, n int32) proto.Record { return &proto.PathType{Path: path, Type: n} }
-	null := &proto.Path{Null: true}
+	null := &proto.Path{Path: jute.Null}
 	tests := []struct {
 		op      proto.OpCode
 		request proto.Record
@@ -166,7 +166,7 @@ func TestReadReplies(t *testing.T) {
 		}
 	}
 	for prefix, want := range map[string]string{"/": "/a/e /a/f", "": "/a/e /a/f", " ": "/a/e /a/f", "/a/e": "/a/e", "/a/": "/a/e /a/f", "/b": "", "/a/ee": ""} {
-		if got := answer(t, r, stranger, proto.OpGetEphemerals, &proto.Path{Path: prefix}, &proto.StringsReply{}); strings.Join(got.Names, " ") != want {
+		if got := answer(t, r, stranger, proto.OpGetEphemerals, &proto.Path{Path: prefix}, &proto.ChildrenReply{}); strings.Join(got.Names, " ") != want {
 			t.Errorf("getEphemerals of %q: %v, want %s", prefix, got.Names, want)
 		}
 	}
@@ -260,10 +260,13 @@ func TestSetWatches(t *testing.T) {
 // WatcherType of ZooKeeper 3.9.
 func TestFindWatches(t *testing.T) {
 	add := map[string]func(*watch.Table[Watcher], Watcher){
-		"child":      func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Child, "/a", watch.Standard) },
-		"data":       func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Data, "/a", watch.Standard) },
-		"persistent": func(t *watch.Table[Watcher], w Watcher) { t.AddPersistent(w, "/a", false) },
-		"recursive":  func(t *watch.Table[Watcher], w Watcher) { t.AddPersistent(w, "/a", true) },
+		"child": func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Child, "/a", watch.Standard) },
+		"data":  func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Data, "/a", watch.Standard) },
+		"persistent": func(t *watch.Table[Watcher], w Watcher) {
+			t.Add(w, watch.Data, "/a", watch.Persistent)
+			t.Add(w, watch.Child, "/a", watch.Persistent)
+		},
+		"recursive": func(t *watch.Table[Watcher], w Watcher) { t.Add(w, watch.Data, "/a", watch.Recursive) },
 	}
 	finds := map[string][]int32{"child": {1, 3}, "data": {2, 3}, "persistent": {3, 4}, "recursive": {3, 5}}
 	for what, types := range finds {

@@ -47,19 +47,19 @@ type MemberChange struct {
 // ParseReconfig parses the lists of servers in a reconfig, which are separated by commas or
 // newlines.
 func ParseReconfig(r *proto.ReconfigRequest) (c MemberChange, err error) {
-	list := r.Joining
-	if c.Whole = !r.NewMembers.Null; c.Whole { // the other lists are ignored
-		list = r.NewMembers
+	list := r.Joining.Path
+	if c.Whole = r.NewMembers.Path != jute.Null; c.Whole { // the other lists are ignored
+		list = r.NewMembers.Path
 	}
-	if !list.Null {
-		if c.Joining, err = proto.ParseServers(list.Path); err != nil {
+	if list != jute.Null {
+		if c.Joining, err = proto.ParseServers(list); err != nil {
 			return c, err
 		}
 	}
 	if c.Whole && len(c.Joining) == 0 {
 		return c, fmt.Errorf("no member would be left")
 	}
-	if !c.Whole && !r.Leaving.Null {
+	if !c.Whole && r.Leaving.Path != jute.Null {
 		for id := range strings.FieldsFuncSeq(r.Leaving.Path, func(c rune) bool { return c == ',' || c == '\n' }) {
 			n, err := strconv.ParseUint(strings.TrimSpace(id), 10, 64)
 			if err != nil {
@@ -108,7 +108,7 @@ const maxRemoved = 1000
 // Removed returns the index of the entry that has removed the member with this id at this address, the last
 // time. It returns 0 if there is none.
 func (v *View) Removed(id uint64, addr string) uint64 {
-	for _, x := range v.m.removed {
+	for _, x := range v.removed {
 		if x.id == id && x.addr == addr {
 			return x.index
 		}
@@ -156,9 +156,6 @@ const (
 // ahead of the snapshot, half of what it is ahead is added, so that a later time gives a higher
 // epoch there too.
 func (m *Machine) restored(ms int64) {
-	if m.cluster == 0 {
-		m.first = m.index
-	}
 	epoch, now := m.zxid>>32, ms/epochMs
 	if m.cluster == 0 && epoch >= epochGap && now <= lastEpoch {
 		if now = max(now, (epoch+now+epochGap)/2); now > epoch {
@@ -178,7 +175,7 @@ func (m *Machine) describe(servers []proto.Peer, was int64) {
 	switch {
 	case len(now) == 0 || len(servers) == 0 && was == 0:
 	case m.membersZxid != was && slices.Equal(now, m.members) && bytes.Equal(written, configText(m.members, m.membersZxid)):
-	case m.membersZxid == firstZxid && m.first == m.index && m.cluster == 0 && m.sessions.Len() == 0:
+	case m.membersZxid == firstZxid && m.cluster == 0 && m.sessions.Len() == 0:
 		// No client has seen the first members yet, so this is still the first version.
 		m.members, m.txn.Zxid = now, firstZxid
 		m.tree.SetConfig(&m.txn, configText(m.members, m.membersZxid))
@@ -294,23 +291,23 @@ func (m *Machine) HasMembers(members []proto.Peer) bool {
 
 // Member returns the member of the cluster with the given id. ok is false if there is none.
 func (v *View) Member(id uint64) (s proto.Peer, ok bool) {
-	i := slices.IndexFunc(v.m.members, func(s proto.Peer) bool { return s.ID == id })
+	i := slices.IndexFunc(v.members, func(s proto.Peer) bool { return s.ID == id })
 	if i < 0 {
 		return s, false
 	}
-	return v.m.members[i], true
+	return v.members[i], true
 }
 
 // Members returns the members of the cluster in the form of /zookeeper/config.
-func (v *View) Members() []byte { return configText(v.m.members, v.m.membersZxid) }
+func (v *View) Members() []byte { return configText(v.members, v.membersZxid) }
 
 // MembersZxid returns the zxid of the last transaction that changed the members.
-func (v *View) MembersZxid() int64 { return v.m.membersZxid }
+func (v *View) MembersZxid() int64 { return v.membersZxid }
 
 // Config appends the body of the reply to a successful reconfig, which is the data and the
 // Stat of /zookeeper/config, to b.
 func (v *View) Config(b []byte) []byte {
-	n := v.m.tree.Lookup(znode.ConfigPath)
+	n := v.tree.Lookup(znode.ConfigPath)
 	r := proto.DataReply{Data: n.Record().Data, Stat: n.Stat()}
 	return r.Append(b)
 }

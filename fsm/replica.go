@@ -8,7 +8,6 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/proto"
-	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/watch"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -85,8 +84,6 @@ type Replica struct {
 	newest uint64          // index of the newest note
 	voters map[uint64]bool // the ids of voting members; replaced, never changed
 
-	digests digests
-
 	failed error // why this replica no longer applies entries; only Raft's goroutine sets it, with mu locked
 }
 
@@ -156,10 +153,11 @@ func (r *Replica) Votes(id uint64) bool {
 	return r.voters[id]
 }
 
-// View gives read access to a replica. The replica does not change while a View is used.
+// View gives read access to a replica. The replica does not change while a View is used, and who
+// has one must neither change the Machine nor take a Snapshot of it, which [Replica.State] does.
 type View struct {
 	r *Replica
-	m *Machine
+	*Machine
 }
 
 // View calls f with a view of the replica. No entry is applied until f returns. Work
@@ -216,81 +214,26 @@ func (r *Replica) Browse(f func(v *View, step func())) {
 	f(&r.view, Paced(r.runlock, r.rlock))
 }
 
-// Zxid returns the zxid of the last transaction that was applied here.
-func (v *View) Zxid() int64 { return v.m.zxid }
-
-// LastBatch returns the number of the last entry of an origin that was applied here, or 0 if
-// there was none.
-func (v *View) LastBatch(origin uint64) uint64 { return v.m.LastBatch(origin) }
-
-// Cluster returns the id of the cluster that the state belongs to; 0 if no entry has said it.
-func (v *View) Cluster() uint64 { return v.m.cluster }
-
-// Index returns the log index of the last entry that was applied here.
-func (v *View) Index() uint64 { return v.m.index }
-
-// Tree returns the tree of znodes. The caller must not change it.
-func (v *View) Tree() *znode.Tree { return v.m.tree }
-
-// Sessions returns the table of sessions. The caller must not change it.
-func (v *View) Sessions() *session.Table { return v.m.sessions }
-
 // Ephemerals returns all ephemerals of a session, for [Replica.Browse]. One that was there all the
 // time may be in the list twice; see [znode.PathsOf].
 func (v *View) Ephemerals(session int64, step func()) (all []znode.Owned) {
 	for i := math.MaxInt; ; step() {
 		var e znode.Owned
-		if e, i = v.m.tree.EphemeralBelow(session, i); i < 0 {
+		if e, i = v.tree.EphemeralBelow(session, i); i < 0 {
 			return all
 		}
 		all = append(all, e)
 	}
 }
 
-// Digest returns a hash of the whole replicated state. It takes longer the more sessions there are;
-// see DigestLater.
-func (v *View) Digest() uint64 { return v.m.Digest() }
-
 // DigestLater returns a function that computes the digest of the state that v shows now. Call that
 // function after View has returned, so that entries can be applied meanwhile.
-func (v *View) DigestLater() func() uint64 {
-	r, s := v.r, v.m.summary() // not v itself, which Load overwrites
-	of := moment{r.digests.loads, v.m.index, v.m.Quick()}
-	return func() uint64 { return r.digests.get(of, s) }
-}
-
-// digests has the digest that DigestLater has returned last, since several may ask for it while the
-// state does not change.
-type digests struct {
-	loads uint64 // how often the state was replaced; guarded by Replica.mu
-
-	digestMu sync.Mutex // held while a digest is computed; never together with Replica.mu
-	of       moment
-	digest   uint64 // 0 before the first
-}
-
-// moment names a state.
-type moment struct {
-	loads, index uint64
-	quick        uint64 // see [Machine.Quick]; changes within an entry
-}
-
-func (d *digests) get(of moment, s *summary) uint64 {
-	d.digestMu.Lock()
-	defer d.digestMu.Unlock()
-	if d.of != of || d.digest == 0 {
-		d.of, d.digest = of, s.digest()
-	}
-	return d.digest
-}
+func (v *View) DigestLater() func() uint64 { return v.summary().digest }
 
 // Digests returns the digests of the tree after every 128th transaction, at most the last
 // 1024 of them, the oldest first. They go back no further than the last start or restored
 // snapshot.
-func (v *View) Digests() []TreeDigest { return slices.Clone(v.m.digests) }
-
-// Check verifies the whole replicated state; see [Machine.Check].
-func (v *View) Check() error { return v.m.Check() }
+func (v *View) Digests() []TreeDigest { return slices.Clone(v.digests) }
 
 // WatchCounts returns the number of connections that have watches, of watched
 // paths, and of watches.

@@ -66,7 +66,14 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	case OpPutBack:
 		return m.putBack(&d)
 	case OpIdentify:
-		return m.identify(&d)
+		id := uint64(d.Long())
+		if d.Err() != nil {
+			return Result{}, fmt.Errorf("%w: identify", ErrEntry)
+		}
+		if m.cluster == 0 {
+			m.cluster = id
+		}
+		return Result{Zxid: m.zxid}, nil
 	case OpRestored:
 		m.restored(e.Time)
 		return Result{Zxid: m.zxid}, nil
@@ -116,18 +123,6 @@ func (m *Machine) do(e *Envelope, c *Command) (Result, error) {
 	return r, nil
 }
 
-// identify notes which cluster the log belongs to; see Identify.
-func (m *Machine) identify(d *jute.Decoder) (Result, error) {
-	id := uint64(d.Long())
-	if d.Err() != nil {
-		return Result{}, fmt.Errorf("%w: identify", ErrEntry)
-	}
-	if m.cluster == 0 {
-		m.cluster = id
-	}
-	return Result{Zxid: m.zxid}, nil
-}
-
 // answer carries out a command for which [Command.ReadOnly] returns true. It changes
 // nothing but m.out, to which it appends the reply.
 func (m *Machine) answer(c *Command) Result {
@@ -152,23 +147,21 @@ func (m *Machine) answer(c *Command) Result {
 }
 
 func (m *Machine) openSession(d *jute.Decoder, owner session.Conn) (Result, error) {
-	var o openSession
-	o.decode(d)
-	if d.Err() != nil || len(o.password) != proto.PasswordLen {
+	id, timeout, password := d.Long(), d.Int(), d.Buffer()
+	if d.Err() != nil || len(password) != proto.PasswordLen {
 		return Result{}, fmt.Errorf("%w: createSession", ErrEntry)
 	}
-	s := m.sessions.Open(session.Session{ID: o.id, Timeout: o.timeout, Password: session.Password(o.password), Owner: owner})
+	s := m.sessions.Open(session.Session{ID: id, Timeout: timeout, Password: session.Password(password), Owner: owner})
 	m.txn.Changes = append(m.txn.Changes, proto.Change{Kind: proto.SessionOpened, Session: s.ID})
 	return Result{Zxid: m.begin(), Session: s}, nil
 }
 
 func (m *Machine) resumeSession(d *jute.Decoder, owner session.Conn) (Result, error) {
-	var o openSession
-	o.decode(d)
+	id, timeout, password := d.Long(), d.Int(), d.Buffer()
 	if d.Err() != nil {
 		return Result{}, fmt.Errorf("%w: resumeSession", ErrEntry)
 	}
-	s := m.sessions.Resume(o.id, o.password, o.timeout, owner)
+	s := m.sessions.Resume(id, password, timeout, owner)
 	if s == nil {
 		return Result{Zxid: m.zxid, Code: proto.SessionExpired}, nil
 	}
@@ -222,9 +215,7 @@ func (m *Machine) putBack(d *jute.Decoder) (Result, error) {
 	}
 	r := Result{Zxid: m.begin()}
 	alive := func(id int64) bool { return stay[id] && m.sessions.Get(id) != nil }
-	if err := m.tree.PutBack(&m.txn, records, alive); err != nil {
-		return Result{}, fmt.Errorf("%w: putBack: %v", ErrEntry, err)
-	}
+	m.tree.PutBack(&m.txn, records, alive)
 	for s := range m.sessions.All() {
 		if !stay[s.ID] { // it has no ephemerals left
 			m.sessions.Close(s.ID)
@@ -253,15 +244,19 @@ func (m *Machine) create(op proto.OpCode, r *proto.CreateRequest, ttl int64) pro
 		return code
 	}
 	m.out = jute.AppendString(m.out, path)
-	if op != proto.OpCreate {
-		m.appendStat(n)
+	if op == proto.OpCreate {
+		return proto.OK
 	}
-	return proto.OK
+	return m.appendStat(n, proto.OK)
 }
 
-func (m *Machine) appendStat(n *znode.Node) {
-	s := n.Stat()
-	m.out = s.Append(m.out)
+// appendStat appends the Stat of n to the reply if code, which it returns, is OK.
+func (m *Machine) appendStat(n *znode.Node, code proto.Code) proto.Code {
+	if code == proto.OK {
+		s := n.Stat()
+		m.out = s.Append(m.out)
+	}
+	return code
 }
 
 func remove(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
@@ -281,11 +276,7 @@ func setData(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 }
 
 func (m *Machine) setData(r *proto.SetDataRequest) proto.Code {
-	n, code := m.tree.SetData(&m.txn, r)
-	if code == proto.OK {
-		m.appendStat(n)
-	}
-	return code
+	return m.appendStat(m.tree.SetData(&m.txn, r))
 }
 
 func setACL(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
@@ -293,11 +284,7 @@ func setACL(m *Machine, _ proto.OpCode, d *jute.Decoder) proto.Code {
 	if r.Decode(d); d.Err() != nil {
 		return proto.MarshallingError
 	}
-	n, code := m.tree.SetACL(&m.txn, &r)
-	if code == proto.OK {
-		m.appendStat(n)
-	}
-	return code
+	return m.appendStat(m.tree.SetACL(&m.txn, &r))
 }
 
 // multi applies all of its operations or none. Usually it returns OK in either case, since the

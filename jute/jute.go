@@ -152,16 +152,6 @@ func (d *Decoder) Buffer() []byte {
 	return d.take(int(n))
 }
 
-// NullableString reads a ustring, converted by [Text]. ok is false if it was null or
-// on error.
-func (d *Decoder) NullableString() (s string, ok bool) {
-	v := d.Buffer()
-	if d.err != nil || v == nil {
-		return "", false
-	}
-	return Text(v), true
-}
-
 // Text converts UTF-8 to a string as Java does: each invalid sequence becomes one
 // U+FFFD. An invalid sequence is the longest prefix of a valid character, an encoded
 // surrogate, or else a single byte.
@@ -181,13 +171,13 @@ func Text(v []byte) string {
 	return string(out)
 }
 
-// StringOrNull reads a ustring. It returns [Null] for null.
+// StringOrNull reads a ustring, converted by [Text]. It returns [Null] for null.
 func (d *Decoder) StringOrNull() string {
-	s, ok := d.NullableString()
-	if !ok && d.err == nil {
+	v := d.Buffer()
+	if v == nil && d.err == nil {
 		return Null
 	}
-	return s
+	return Text(v)
 }
 
 // invalidLen returns how many bytes at the start of v, which are not valid UTF-8,
@@ -204,11 +194,12 @@ func invalidLen(v []byte) int {
 	return 3
 }
 
-// String reads a ustring. Null is an error.
+// String is StringOrNull for which null is an error.
 func (d *Decoder) String() string {
-	s, ok := d.NullableString()
-	if !ok {
+	s := d.StringOrNull()
+	if s == Null {
 		d.Fail(ErrNull)
+		return ""
 	}
 	return s
 }

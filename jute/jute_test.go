@@ -123,10 +123,7 @@ func TestFirstError(t *testing.T) {
 	if d.Buffer() != nil || !errors.Is(d.Err(), ErrLength) {
 		t.Fatal(d.Err())
 	}
-	if s, ok := d.NullableString(); s != "" || ok {
-		t.Errorf("NullableString returned %q, %v after an error", s, ok)
-	}
-	if d.Int() != 0 || d.Long() != 0 || d.Byte() != 0 || d.Bool() || d.Buffer() != nil || d.String() != "" || d.Strings() != nil || d.Count(1) != 0 || len(d.Rest()) != 0 {
+	if d.Int() != 0 || d.Long() != 0 || d.Byte() != 0 || d.Bool() || d.Buffer() != nil || d.String() != "" || d.StringOrNull() != "" || d.Strings() != nil || d.Count(1) != 0 || len(d.Rest()) != 0 {
 		t.Error("a method returned a value after an error")
 	}
 	if d.Fail(io.EOF); !errors.Is(d.Err(), ErrLength) {

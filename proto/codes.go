@@ -53,5 +53,4 @@ func (c Code) String() string {
 	return strconv.Itoa(int(c))
 }
 
-// Error implements error.
 func (c Code) Error() string { return c.String() }

@@ -117,7 +117,6 @@ type Stat struct {
 	Pzxid                       int64
 }
 
-// Append appends the encoding of the record to b.
 func (s *Stat) Append(b []byte) []byte {
 	b = jute.AppendLong(b, s.Czxid)
 	b = jute.AppendLong(b, s.Mzxid)
@@ -132,7 +131,6 @@ func (s *Stat) Append(b []byte) []byte {
 	return jute.AppendLong(b, s.Pzxid)
 }
 
-// Decode reads the record.
 func (s *Stat) Decode(d *jute.Decoder) {
 	*s = Stat{d.Long(), d.Long(), d.Long(), d.Long(), d.Int(), d.Int(), d.Int(), d.Long(), d.Int(), d.Int(), d.Long()}
 }

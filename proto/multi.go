@@ -72,14 +72,12 @@ func decodeMultiOps(d *jute.Decoder, kind OpCode) []MultiOp {
 	}
 }
 
-// Append appends the encoding of the record to b.
 func (r *MultiRequest) Append(b []byte) []byte { return appendMultiOps(b, r.Ops) }
 
 // Decode reads the record. An operation that is not allowed in multi, or a create with
 // an unknown mode, is [ErrMulti].
 func (r *MultiRequest) Decode(d *jute.Decoder) { r.Ops = decodeMultiOps(d, OpMulti) }
 
-// Append appends the encoding of the record to b.
 func (r *MultiReadRequest) Append(b []byte) []byte { return appendMultiOps(b, r.Ops) }
 
 // Decode reads the record. An operation that is not allowed in multiRead is [ErrMulti].
@@ -110,7 +108,6 @@ type MultiResult struct {
 // MultiReply is the reply to multi and multiRead (MultiResponse).
 type MultiReply struct{ Results []MultiResult }
 
-// Append appends the encoding of the record to b.
 func (r *MultiReply) Append(b []byte) []byte {
 	for _, res := range r.Results {
 		if res.Op == OpError {
@@ -125,7 +122,6 @@ func (r *MultiReply) Append(b []byte) []byte {
 	return AppendMultiEnd(b)
 }
 
-// Decode reads the record.
 func (r *MultiReply) Decode(d *jute.Decoder) {
 	r.Results = nil
 	for {

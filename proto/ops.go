@@ -112,7 +112,7 @@ var Ops = []Op{
 	{OpAuth, "auth", "AUTH", Connection, 0, rec[AuthRequest](), nil},
 	{OpSetWatches, "setWatches", "SETW", Read, 0, rec[SetWatchesRequest](), nil},
 	{OpSASL, "sasl", "SASL", Connection, 0, rec[SASLRequest](), rec[SASLReply]()},
-	{OpGetEphemerals, "getEphemerals", "GETE", Read, 0, rec[Path](), rec[StringsReply]()},
+	{OpGetEphemerals, "getEphemerals", "GETE", Read, 0, rec[Path](), rec[ChildrenReply]()},
 	{OpGetAllChildrenNumber, "getAllChildrenNumber", "GETACN", Read, 0, rec[Path](), rec[IntReply]()},
 	{OpSetWatches2, "setWatches2", "STW2", Read, 0, rec[SetWatches2Request](), nil},
 	{OpAddWatch, "addWatch", "ADDW", Read, 0, rec[PathType](), rec[IntReply]()},

@@ -13,7 +13,6 @@ type ConnectRequest struct {
 	HasReadOnly     bool // ReadOnly, which is optional, was sent; the reply then has it too
 }
 
-// Append appends the encoding of the record to b.
 func (r *ConnectRequest) Append(b []byte) []byte {
 	b = jute.AppendInt(b, r.ProtocolVersion)
 	b = jute.AppendLong(b, r.LastZxidSeen)
@@ -26,7 +25,6 @@ func (r *ConnectRequest) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the record.
 func (r *ConnectRequest) Decode(d *jute.Decoder) {
 	r.ProtocolVersion, r.LastZxidSeen, r.Timeout, r.SessionID, r.Password = d.Int(), d.Long(), d.Int(), d.Long(), d.Buffer()
 	if r.HasReadOnly = len(d.Rest()) > 0; r.HasReadOnly {
@@ -45,7 +43,6 @@ type ConnectReply struct {
 	HasReadOnly     bool
 }
 
-// Append appends the encoding of the record to b.
 func (r *ConnectReply) Append(b []byte) []byte {
 	b = jute.AppendInt(b, r.ProtocolVersion)
 	b = jute.AppendInt(b, r.Timeout)
@@ -57,7 +54,6 @@ func (r *ConnectReply) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the record.
 func (r *ConnectReply) Decode(d *jute.Decoder) {
 	r.ProtocolVersion, r.Timeout, r.SessionID, r.Password = d.Int(), d.Int(), d.Long(), d.Buffer()
 	if r.HasReadOnly = len(d.Rest()) > 0; r.HasReadOnly {
@@ -71,12 +67,10 @@ type RequestHeader struct {
 	Op  OpCode
 }
 
-// Append appends the encoding of the record to b.
 func (r *RequestHeader) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendInt(b, r.Xid), int32(r.Op))
 }
 
-// Decode reads the record.
 func (r *RequestHeader) Decode(d *jute.Decoder) { r.Xid, r.Op = d.Int(), OpCode(d.Int()) }
 
 // ReplyHeader is the start of every reply except ConnectReply, and of every event.
@@ -86,12 +80,10 @@ type ReplyHeader struct {
 	Code Code
 }
 
-// Append appends the encoding of the record to b.
 func (r *ReplyHeader) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendLong(jute.AppendInt(b, r.Xid), r.Zxid), int32(r.Code))
 }
 
-// Decode reads the record.
 func (r *ReplyHeader) Decode(d *jute.Decoder) {
 	r.Xid, r.Zxid, r.Code = d.Int(), d.Long(), Code(d.Int())
 }
@@ -103,12 +95,10 @@ type WatcherEvent struct {
 	Path  string
 }
 
-// Append appends the encoding of the record to b.
 func (r *WatcherEvent) Append(b []byte) []byte {
 	return jute.AppendString(jute.AppendInt(jute.AppendInt(b, int32(r.Type)), r.State), r.Path)
 }
 
-// Decode reads the record.
 func (r *WatcherEvent) Decode(d *jute.Decoder) {
 	r.Type, r.State, r.Path = EventType(d.Int()), d.Int(), d.String()
 }
@@ -116,11 +106,8 @@ func (r *WatcherEvent) Decode(d *jute.Decoder) {
 // Empty is the body of a request that has none.
 type Empty struct{}
 
-// Append returns b.
 func (*Empty) Append(b []byte) []byte { return b }
-
-// Decode reads nothing.
-func (*Empty) Decode(*jute.Decoder) {}
+func (*Empty) Decode(*jute.Decoder)   {}
 
 // CreateRequest is the body of create, create2 and createContainer.
 type CreateRequest struct {
@@ -130,14 +117,12 @@ type CreateRequest struct {
 	Flags int32
 }
 
-// Append appends the encoding of the record to b.
 func (r *CreateRequest) Append(b []byte) []byte {
 	b = jute.AppendString(b, r.Path)
 	b = jute.AppendBuffer(b, r.Data)
 	return jute.AppendInt(AppendACL(b, r.ACL), r.Flags)
 }
 
-// Decode reads the record.
 func (r *CreateRequest) Decode(d *jute.Decoder) {
 	r.Path, r.Data = d.StringOrNull(), d.Buffer()
 	if d.Skip(encodedOpenACL) { // as in nearly every request
@@ -154,12 +139,10 @@ type CreateTTLRequest struct {
 	TTL int64 // ms
 }
 
-// Append appends the encoding of the record to b.
 func (r *CreateTTLRequest) Append(b []byte) []byte {
 	return jute.AppendLong(r.CreateRequest.Append(b), r.TTL)
 }
 
-// Decode reads the record.
 func (r *CreateTTLRequest) Decode(d *jute.Decoder) {
 	r.CreateRequest.Decode(d)
 	r.TTL = d.Long()
@@ -171,12 +154,10 @@ type PathVersion struct {
 	Version int32
 }
 
-// Append appends the encoding of the record to b.
 func (r *PathVersion) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendString(b, r.Path), r.Version)
 }
 
-// Decode reads the record.
 func (r *PathVersion) Decode(d *jute.Decoder) { r.Path, r.Version = d.StringOrNull(), d.Int() }
 
 // PathType is the body of checkWatches and removeWatches, where Type is a WatcherType,
@@ -186,12 +167,10 @@ type PathType struct {
 	Type int32
 }
 
-// Append appends the encoding of the record to b.
 func (r *PathType) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendString(b, r.Path), r.Type)
 }
 
-// Decode reads the record.
 func (r *PathType) Decode(d *jute.Decoder) { r.Path, r.Type = d.StringOrNull(), d.Int() }
 
 // PathWatch is the body of exists, getData, getChildren and getChildren2.
@@ -200,35 +179,18 @@ type PathWatch struct {
 	Watch bool
 }
 
-// Append appends the encoding of the record to b.
 func (r *PathWatch) Append(b []byte) []byte {
 	return jute.AppendBool(jute.AppendString(b, r.Path), r.Watch)
 }
 
-// Decode reads the record.
 func (r *PathWatch) Decode(d *jute.Decoder) { r.Path, r.Watch = d.String(), d.Bool() }
 
 // Path is the body of getACL, sync, getEphemerals and getAllChildrenNumber, and a field
-// of reconfig. The path may be null.
-type Path struct {
-	Path string
-	Null bool
-}
+// of reconfig. A path that is null becomes [jute.Null].
+type Path struct{ Path string }
 
-// Append appends the encoding of the record to b.
-func (r *Path) Append(b []byte) []byte {
-	if r.Null {
-		return jute.AppendInt(b, -1)
-	}
-	return jute.AppendString(b, r.Path)
-}
-
-// Decode reads the record.
-func (r *Path) Decode(d *jute.Decoder) {
-	var ok bool
-	r.Path, ok = d.NullableString()
-	r.Null = !ok
-}
+func (r *Path) Append(b []byte) []byte { return jute.AppendString(b, r.Path) }
+func (r *Path) Decode(d *jute.Decoder) { r.Path = d.StringOrNull() }
 
 // SetDataRequest is the body of setData.
 type SetDataRequest struct {
@@ -237,12 +199,10 @@ type SetDataRequest struct {
 	Version int32
 }
 
-// Append appends the encoding of the record to b.
 func (r *SetDataRequest) Append(b []byte) []byte {
 	return jute.AppendInt(jute.AppendBuffer(jute.AppendString(b, r.Path), r.Data), r.Version)
 }
 
-// Decode reads the record.
 func (r *SetDataRequest) Decode(d *jute.Decoder) {
 	r.Path, r.Data, r.Version = d.StringOrNull(), d.Buffer(), d.Int()
 }
@@ -254,12 +214,10 @@ type SetACLRequest struct {
 	Version int32
 }
 
-// Append appends the encoding of the record to b.
 func (r *SetACLRequest) Append(b []byte) []byte {
 	return jute.AppendInt(AppendACL(jute.AppendString(b, r.Path), r.ACL), r.Version)
 }
 
-// Decode reads the record.
 func (r *SetACLRequest) Decode(d *jute.Decoder) {
 	r.Path, r.ACL, r.Version = d.StringOrNull(), DecodeACL(d), d.Int()
 }
@@ -270,13 +228,11 @@ type ReconfigRequest struct {
 	ConfigID                     int64 // expected version of the configuration; -1 for any
 }
 
-// Append appends the encoding of the record to b.
 func (r *ReconfigRequest) Append(b []byte) []byte {
 	b = r.NewMembers.Append(r.Leaving.Append(r.Joining.Append(b)))
 	return jute.AppendLong(b, r.ConfigID)
 }
 
-// Decode reads the record.
 func (r *ReconfigRequest) Decode(d *jute.Decoder) {
 	r.Joining.Decode(d)
 	r.Leaving.Decode(d)
@@ -291,7 +247,6 @@ type AuthRequest struct {
 	Auth   []byte
 }
 
-// Append appends the encoding of the record to b.
 func (r *AuthRequest) Append(b []byte) []byte {
 	return jute.AppendBuffer(jute.AppendString(jute.AppendInt(b, r.Type), r.Scheme), r.Auth)
 }
@@ -299,7 +254,9 @@ func (r *AuthRequest) Append(b []byte) []byte {
 // Decode reads the record. A null scheme becomes "", which is not a known scheme.
 func (r *AuthRequest) Decode(d *jute.Decoder) {
 	r.Type = d.Int()
-	r.Scheme, _ = d.NullableString()
+	if r.Scheme = d.StringOrNull(); r.Scheme == jute.Null {
+		r.Scheme = ""
+	}
 	r.Auth = d.Buffer()
 }
 
@@ -307,12 +264,10 @@ func (r *AuthRequest) Decode(d *jute.Decoder) {
 // null.
 type SASLRequest struct{ Token []byte }
 
-// Append appends the encoding of the record to b.
 func (r *SASLRequest) Append(b []byte) []byte {
 	return append(jute.AppendInt(b, int32(len(r.Token))), r.Token...)
 }
 
-// Decode reads the record.
 func (r *SASLRequest) Decode(d *jute.Decoder) {
 	if r.Token = d.Buffer(); r.Token == nil {
 		d.Fail(jute.ErrNull)
@@ -322,10 +277,7 @@ func (r *SASLRequest) Decode(d *jute.Decoder) {
 // SASLReply is the reply to sasl (SetSASLResponse).
 type SASLReply struct{ Token []byte }
 
-// Append appends the encoding of the record to b.
 func (r *SASLReply) Append(b []byte) []byte { return jute.AppendBuffer(b, r.Token) }
-
-// Decode reads the record.
 func (r *SASLReply) Decode(d *jute.Decoder) { r.Token = d.Buffer() }
 
 // SetWatchesRequest is the body of setWatches.
@@ -334,7 +286,6 @@ type SetWatchesRequest struct {
 	Data, Exist, Child []string
 }
 
-// Append appends the encoding of the record to b.
 func (r *SetWatchesRequest) Append(b []byte) []byte {
 	b = jute.AppendLong(b, r.RelativeZxid)
 	for _, v := range [][]string{r.Data, r.Exist, r.Child} {
@@ -343,7 +294,6 @@ func (r *SetWatchesRequest) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the record.
 func (r *SetWatchesRequest) Decode(d *jute.Decoder) {
 	r.RelativeZxid, r.Data, r.Exist, r.Child = d.Long(), d.Strings(), d.Strings(), d.Strings()
 }
@@ -354,13 +304,11 @@ type SetWatches2Request struct {
 	Persistent, Recursive []string
 }
 
-// Append appends the encoding of the record to b.
 func (r *SetWatches2Request) Append(b []byte) []byte {
 	b = r.SetWatchesRequest.Append(b)
 	return jute.AppendStrings(jute.AppendStrings(b, r.Persistent), r.Recursive)
 }
 
-// Decode reads the record.
 func (r *SetWatches2Request) Decode(d *jute.Decoder) {
 	r.SetWatchesRequest.Decode(d)
 	r.Persistent, r.Recursive = d.Strings(), d.Strings()
@@ -369,10 +317,7 @@ func (r *SetWatches2Request) Decode(d *jute.Decoder) {
 // PathReply is the reply to create.
 type PathReply struct{ Path string }
 
-// Append appends the encoding of the record to b.
 func (r *PathReply) Append(b []byte) []byte { return jute.AppendString(b, r.Path) }
-
-// Decode reads the record.
 func (r *PathReply) Decode(d *jute.Decoder) { r.Path = d.String() }
 
 // PathStatReply is the reply to create2, createContainer and createTTL.
@@ -381,10 +326,8 @@ type PathStatReply struct {
 	Stat Stat
 }
 
-// Append appends the encoding of the record to b.
 func (r *PathStatReply) Append(b []byte) []byte { return r.Stat.Append(jute.AppendString(b, r.Path)) }
 
-// Decode reads the record.
 func (r *PathStatReply) Decode(d *jute.Decoder) {
 	r.Path = d.String()
 	r.Stat.Decode(d)
@@ -396,10 +339,8 @@ type DataReply struct {
 	Stat Stat
 }
 
-// Append appends the encoding of the record to b.
 func (r *DataReply) Append(b []byte) []byte { return r.Stat.Append(jute.AppendBuffer(b, r.Data)) }
 
-// Decode reads the record.
 func (r *DataReply) Decode(d *jute.Decoder) {
 	r.Data = d.Buffer()
 	r.Stat.Decode(d)
@@ -411,26 +352,19 @@ type ACLReply struct {
 	Stat Stat
 }
 
-// Append appends the encoding of the record to b.
 func (r *ACLReply) Append(b []byte) []byte { return r.Stat.Append(AppendACL(b, r.ACL)) }
 
-// Decode reads the record.
 func (r *ACLReply) Decode(d *jute.Decoder) {
 	r.ACL = DecodeACL(d)
 	r.Stat.Decode(d)
 }
 
-// ChildrenReply is the reply to getChildren: the names of the children, in any order.
+// ChildrenReply is the reply to getChildren: the names of the children, in any order; and to
+// getEphemerals: the full paths.
 type ChildrenReply struct{ Names []string }
 
-// Append appends the encoding of the record to b.
 func (r *ChildrenReply) Append(b []byte) []byte { return jute.AppendStrings(b, r.Names) }
-
-// Decode reads the record.
 func (r *ChildrenReply) Decode(d *jute.Decoder) { r.Names = d.Strings() }
-
-// StringsReply is the reply to getEphemerals: the full paths, in any order.
-type StringsReply = ChildrenReply
 
 // Children2Reply is the reply to getChildren2.
 type Children2Reply struct {
@@ -438,12 +372,10 @@ type Children2Reply struct {
 	Stat  Stat
 }
 
-// Append appends the encoding of the record to b.
 func (r *Children2Reply) Append(b []byte) []byte {
 	return r.Stat.Append(jute.AppendStrings(b, r.Names))
 }
 
-// Decode reads the record.
 func (r *Children2Reply) Decode(d *jute.Decoder) {
 	r.Names = d.Strings()
 	r.Stat.Decode(d)
@@ -452,16 +384,12 @@ func (r *Children2Reply) Decode(d *jute.Decoder) {
 // IntReply is the reply to getAllChildrenNumber and addWatch (ErrorResponse).
 type IntReply struct{ N int32 }
 
-// Append appends the encoding of the record to b.
 func (r *IntReply) Append(b []byte) []byte { return jute.AppendInt(b, r.N) }
-
-// Decode reads the record.
 func (r *IntReply) Decode(d *jute.Decoder) { r.N = d.Int() }
 
 // WhoAmIReply is the reply to whoAmI: the identities of the connection.
 type WhoAmIReply struct{ IDs []ID }
 
-// Append appends the encoding of the record to b.
 func (r *WhoAmIReply) Append(b []byte) []byte {
 	b = jute.AppendInt(b, int32(len(r.IDs)))
 	for _, id := range r.IDs {
@@ -470,7 +398,6 @@ func (r *WhoAmIReply) Append(b []byte) []byte {
 	return b
 }
 
-// Decode reads the record.
 func (r *WhoAmIReply) Decode(d *jute.Decoder) {
 	n := d.Count(8)
 	r.IDs = nil

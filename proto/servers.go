@@ -1,7 +1,6 @@
 package proto
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -13,36 +12,13 @@ import (
 //
 //	server.ID=HOST:PORT:ELECTIONPORT[:participant|:observer][;[ADDRESS:]CLIENTPORT]
 //
-// The JSON form is that of the requests between members; see [Peer.MarshalJSON].
+// The JSON form is that of the requests between members.
 type Peer struct {
-	ID           uint64
-	Addr         string // of its peer port, HOST:PORT
-	Observer     bool   // does not vote
-	ClientAddr   string // for clients, [ADDRESS]:PORT; "" if unknown
-	ElectionPort int    // which nothing uses; 0 if unknown
-}
-
-// peerJSON is a Peer in the requests between members. Members of all versions have to understand
-// it: a missing field would take a vote away, or give one.
-type peerJSON struct {
 	ID           uint64 `json:"id"`
-	Addr         string `json:"address"`
-	Voter        bool   `json:"voter"`
-	ClientAddr   string `json:"clientAddress,omitempty"`
-	ElectionPort int    `json:"electionPort,omitempty"`
-}
-
-// MarshalJSON implements json.Marshaler. It says whether the member is a voter, as all versions do.
-func (s Peer) MarshalJSON() ([]byte, error) {
-	return json.Marshal(peerJSON{s.ID, s.Addr, !s.Observer, s.ClientAddr, s.ElectionPort})
-}
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (s *Peer) UnmarshalJSON(b []byte) error {
-	var p peerJSON
-	err := json.Unmarshal(b, &p)
-	*s = Peer{p.ID, p.Addr, !p.Voter, p.ClientAddr, p.ElectionPort}
-	return err
+	Addr         string `json:"address"`                 // of its peer port, HOST:PORT
+	Observer     bool   `json:"observer"`                // does not vote
+	ClientAddr   string `json:"clientAddress,omitempty"` // for clients, [ADDRESS]:PORT; "" if unknown
+	ElectionPort int    `json:"electionPort,omitempty"`  // which nothing uses; 0 if unknown
 }
 
 // String returns the text form that ZooKeeper writes, which always has the role and the

@@ -215,7 +215,7 @@ func TestNulls(t *testing.T) {
 		{"create with empty data", &CreateRequest{}, cat(path, zero, zero, zero), &CreateRequest{Path: "/a", Data: []byte{}, ACL: []ACL{}}},
 		{"getData without path", &PathWatch{}, cat(null, []byte{0}), nil},
 		{"delete without path", &PathVersion{}, cat(null, zero), &PathVersion{Path: jute.Null}},
-		{"sync without path", &Path{}, null, &Path{Null: true}},
+		{"sync without path", &Path{}, null, &Path{Path: jute.Null}},
 		{"sync with an empty path", &Path{}, zero, &Path{}},
 		{"auth without scheme", &AuthRequest{}, cat(zero, null, null), &AuthRequest{}},
 		{"setData without path", &SetDataRequest{}, cat(null, null, zero), &SetDataRequest{Path: jute.Null}},

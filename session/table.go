@@ -135,8 +135,8 @@ func (t *Table) put(s *Session) {
 	t.list(s.ID, s)
 }
 
-// drop removes a session and reports whether it existed.
-func (t *Table) drop(id int64) bool {
+// Close removes a session and reports whether it existed.
+func (t *Table) Close(id int64) bool {
 	s := t.byID[id]
 	if s != nil {
 		t.digest -= hash(s)
@@ -225,9 +225,6 @@ func (t *Table) Resume(id int64, password []byte, timeout int32, owner Conn) *Se
 	t.put(&resumed)
 	return &resumed
 }
-
-// Close removes a session and reports whether it existed.
-func (t *Table) Close(id int64) bool { return t.drop(id) }
 
 const recordLen = 8 + 4 + proto.PasswordLen + 8 + 8
 

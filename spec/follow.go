@@ -100,7 +100,14 @@ func (f *follower) Opened(s *storage.Storage) {
 	e.Rejoining, _ = s.Rejoining()
 	f.tell(Opened, e)
 	s.Log, s.Stable, s.Snapshots = &followedLog{s.Log, f}, &followedStable{s.Stable, f}, followedSnapshots{s.Snapshots, f}
-	s.OnIdentity(func(x storage.Identity) { f.tell(Identity, Event{Of: of(x)}) })
+	store := s.StoreIdentity
+	s.StoreIdentity = func(x storage.Identity) error {
+		err := store(x)
+		if err == nil {
+			f.tell(Identity, Event{Of: of(x)})
+		}
+		return err
+	}
 }
 
 // add notes that an entry is in the log.

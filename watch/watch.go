@@ -95,16 +95,6 @@ func (t *Table[C]) Add(c C, kind Kind, path string, mode Mode) {
 	t.total += len(keys)
 }
 
-// AddPersistent adds a persistent or recursive watch, as requested by addWatch.
-func (t *Table[C]) AddPersistent(c C, path string, recursive bool) {
-	if recursive {
-		t.Add(c, Data, path, Recursive)
-		return
-	}
-	t.Add(c, Data, path, Persistent)
-	t.Add(c, Child, path, Persistent)
-}
-
 // Has reports whether the connection has a watch of any of the given modes on path.
 func (t *Table[C]) Has(c C, kind Kind, path string, modes Mode) bool {
 	return t.watchers[kind][path][c]&modes != 0

@@ -40,9 +40,10 @@ func add(t *Table[string], c, what, path string) {
 	case "child":
 		t.Add(c, Child, path, Standard)
 	case "persistent":
-		t.AddPersistent(c, path, false)
+		t.Add(c, Data, path, Persistent)
+		t.Add(c, Child, path, Persistent)
 	case "recursive":
-		t.AddPersistent(c, path, true)
+		t.Add(c, Data, path, Recursive)
 	default:
 		panic(what)
 	}
@@ -194,8 +195,8 @@ func (access) Permits(int32, []proto.ID) bool { return false }
 func TestEventAccess(t *testing.T) {
 	for _, kind := range []proto.ChangeKind{created, deleted, data} {
 		w := New[string]()
-		w.AddPersistent("A", "/a", false)
-		w.AddPersistent("A", "/a/b", false)
+		add(w, "A", "persistent", "/a")
+		add(w, "A", "persistent", "/a/b")
 		w.Fire(&proto.Change{Kind: kind, Path: "/a/b", Access: access("/a/b"), ParentAccess: access("/a")}, func(_ string, e Event) {
 			if e.Access != access(e.Path) {
 				t.Errorf("event %v of %s has the Access of %v", e.Type, e.Path, e.Access)
@@ -209,8 +210,8 @@ func TestEventAccess(t *testing.T) {
 func TestHasAndRemove(t *testing.T) {
 	w := New[string]()
 	w.Add("A", Data, "/a", Standard)
-	w.AddPersistent("A", "/a", false)
-	w.AddPersistent("A", "/a", true)
+	add(w, "A", "persistent", "/a")
+	add(w, "A", "recursive", "/a")
 	w.Add("B", Data, "/a", Standard)
 	has := func(c string, kind Kind, modes Mode, want bool) {
 		t.Helper()
@@ -327,10 +328,11 @@ func TestModel(t *testing.T) {
 			m.add(watched{c, kind, p, Standard})
 		case 3:
 			what = "add persistent"
-			w.AddPersistent(c, p, mode == Recursive)
 			if mode == Recursive {
+				add(w, c, "recursive", p)
 				m.add(watched{c, Data, p, Recursive})
 			} else {
+				add(w, c, "persistent", p)
 				m.add(watched{c, Data, p, Persistent})
 				m.add(watched{c, Child, p, Persistent})
 			}

@@ -24,7 +24,7 @@ var openAccess = &access{list: proto.OpenACL}
 const longACL = 16
 
 func newAccess(acl []proto.ACL) *access {
-	if sameSlice(acl, proto.OpenACL) { // nearly every znode
+	if isOpen(acl) { // nearly every znode
 		return openAccess
 	}
 	a := &access{list: acl, hash: new(digester).aclHash(acl)}
@@ -275,25 +275,14 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 		return append(out, a)
 	}
 	out := make([]proto.ACL, 0, len(acl))
-	var seen map[proto.ACL]struct{} // only for a long list, which may have tens of thousands of entries
-	if len(acl) > 16 {
-		seen = make(map[proto.ACL]struct{}, len(acl))
-	}
-	for i, a := range acl {
-		if seen == nil && slices.Contains(acl[:i], a) {
+	seen := make(map[proto.ACL]bool, len(acl)) // a list may have tens of thousands of entries
+	for _, a := range acl {
+		if seen[a] {
 			continue
 		}
-		if seen != nil {
-			n := len(seen)
-			if seen[a] = struct{}{}; len(seen) == n {
-				continue
-			}
-		}
-		known := a.Scheme == proto.SchemeWorld || a.Scheme == proto.SchemeDigest && !x.NoDigest || a.Scheme == proto.SchemeIP ||
-			a.Scheme == proto.SchemeSASL && x.SASL
-		if known && a.ID.ID == jute.Null {
-			return nil, proto.MarshallingError
-		}
+		seen[a] = true
+		id := a.ID.ID
+		var known, valid bool
 		switch a.Scheme {
 		case proto.SchemeAuth:
 			n := len(out)
@@ -309,29 +298,20 @@ func (x *Txn) fixACL(acl []proto.ACL) ([]proto.ACL, proto.Code) {
 			}
 			continue
 		case proto.SchemeWorld:
-			if a.ID.ID != proto.Anyone {
-				return nil, proto.InvalidACL
-			}
+			known, valid = true, id == proto.Anyone
 		case proto.SchemeDigest:
-			if x.NoDigest || !validDigest(a.ID.ID) {
-				return nil, proto.InvalidACL
-			}
+			known, valid = !x.NoDigest, validDigest(id)
 		case proto.SchemeIP:
-			if !ValidIP(a.ID.ID) {
-				return nil, proto.InvalidACL
-			}
+			known, valid = true, ValidIP(id)
 		case proto.SchemeX509:
-			if !x.X509 || !validDN(a.ID.ID) {
-				return nil, proto.InvalidACL
-			}
+			known, valid = x.X509 && id != jute.Null, validDN(id)
 		case proto.SchemeSASL:
-			if !x.SASL || !ValidSASL(a.ID.ID) {
-				return nil, proto.InvalidACL
-			}
-		default:
-			return nil, proto.InvalidACL
+			known, valid = x.SASL, ValidSASL(id)
 		}
-		if out = add(out, a); room < 0 {
+		if known && id == jute.Null {
+			return nil, proto.MarshallingError
+		}
+		if out = add(out, a); !known || !valid || room < 0 {
 			return nil, proto.InvalidACL
 		}
 	}

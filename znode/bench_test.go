@@ -92,20 +92,28 @@ func BenchmarkCreateDelete(b *testing.B) {
 	}
 }
 
+// BenchmarkSetData also measures the first change of a znode after a snapshot, which copies it.
 func BenchmarkSetData(b *testing.B) {
 	tree, paths := bigTree()
 	x := &Txn{Zxid: 3 * million}
 	q := &proto.SetDataRequest{Data: make([]byte, 100), Version: -1}
-	i := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		x.Zxid++
-		x.Changes = x.Changes[:0]
-		q.Path = paths[i%len(paths)]
-		if _, code := tree.SetData(x, q); code != proto.OK {
-			b.Fatal(code)
-		}
-		i++
+	for _, after := range []bool{false, true} {
+		b.Run(fmt.Sprint("after a snapshot ", after), func(b *testing.B) {
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				if after && i%len(paths) == 0 {
+					tree.Snapshot()
+				}
+				x.Zxid++
+				x.Changes = x.Changes[:0]
+				q.Path = paths[i%len(paths)]
+				if _, code := tree.SetData(x, q); code != proto.OK {
+					b.Fatal(code)
+				}
+				i++
+			}
+		})
 	}
 }
 
@@ -120,28 +128,6 @@ func BenchmarkSnapshot(b *testing.B) {
 		worst = max(worst, time.Since(start))
 	}
 	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
-}
-
-// BenchmarkSetDataAfterSnapshot measures the first change of a znode after a snapshot, which
-// copies it.
-func BenchmarkSetDataAfterSnapshot(b *testing.B) {
-	tree, paths := bigTree()
-	x := &Txn{Zxid: 4 * million}
-	q := &proto.SetDataRequest{Data: make([]byte, 100), Version: -1}
-	i := 0
-	b.ReportAllocs()
-	for b.Loop() {
-		if i%len(paths) == 0 {
-			tree.Snapshot()
-		}
-		x.Zxid++
-		x.Changes = x.Changes[:0]
-		q.Path = paths[i%len(paths)]
-		if _, code := tree.SetData(x, q); code != proto.OK {
-			b.Fatal(code)
-		}
-		i++
-	}
 }
 
 // BenchmarkEncode measures encoding one znode of a snapshot.

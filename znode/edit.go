@@ -1,8 +1,6 @@
 package znode
 
-import (
-	"slices"
-)
+import "slices"
 
 // Edit deletes znodes and then adds those in records, where each comes after its parent. It asks
 // for no permissions.
@@ -18,7 +16,7 @@ func (t *Tree) Edit(x *Txn, remove []string, below bool, records []Record) {
 	var added []*Record
 	for i := range records {
 		r := &records[i]
-		if _, parent := t.find(parentPath(r.Path)); parent == nil || parent.kind() == Ephemeral || !ValidPath(r.Path) || special(r.Path) {
+		if !t.mayAdd(r.Path) {
 			continue
 		}
 		if n := t.Lookup(r.Path); n == nil {
@@ -40,7 +38,6 @@ func (t *Tree) Edit(x *Txn, remove []string, below bool, records []Record) {
 	for _, r := range added {
 		t.putContent(x, r)
 	}
-	t.restoreQuotas()
 }
 
 // prune deletes a znode and, if below is true, those below it.

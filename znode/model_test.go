@@ -488,13 +488,13 @@ func testModel(t *testing.T, r *rand.Rand, tidy bool) {
 			}
 		}
 		for _, at := range []string{"/a", "/b", "/c"} {
-			q := tree.findQuota(at)
-			if !tidy || q == nil || !q.stats.exists || !q.limits.exists {
+			on, q := tree.quotaOf(at, false)
+			if !tidy || on != at || !q.stats.exists {
 				continue
 			}
 			counted++
-			if want := m.usage(at); !q.exact || q.stats.data != string(want) {
-				t.Fatalf("after zxid %d, %s: the stats of %s are %q (exact: %v), want %q", zxid, text, at, q.stats.data, q.exact, want)
+			if want := m.usage(at); q.stats.data != string(want) {
+				t.Fatalf("after zxid %d, %s: the stats of %s are %q, want %q", zxid, text, at, q.stats.data, want)
 			}
 		}
 		if zxid%8 == 0 { // not always, since same is slow

@@ -128,19 +128,22 @@ func (n *Node) rest() more {
 	return *n.more
 }
 
-func (n *Node) kind() Kind {
+// plain is what the znodes without more have, except for pzxid.
+var plain = &more{acl: openAccess}
+
+// extended is rest without a copy, and without pzxid.
+func (n *Node) extended() *more {
 	if n.more == nil {
-		return Persistent
+		return plain
 	}
-	return n.more.kind
+	return n.more
 }
 
-func (n *Node) acl() *access {
-	if n.more == nil {
-		return openAccess
-	}
-	return n.more.acl
-}
+func (n *Node) kind() Kind           { return n.extended().kind }
+func (n *Node) acl() *access         { return n.extended().acl }
+func (n *Node) creates() int64       { return n.extended().creates }
+func (n *Node) aversion() int32      { return n.extended().aversion }
+func (n *Node) children() *childList { return n.extended().children }
 
 func (n *Node) pzxid() int64 {
 	if n.more == nil {
@@ -149,33 +152,12 @@ func (n *Node) pzxid() int64 {
 	return n.more.pzxid
 }
 
-func (n *Node) creates() int64 {
-	if n.more == nil {
-		return 0
-	}
-	return n.more.creates
-}
-
-func (n *Node) aversion() int32 {
-	if n.more == nil {
-		return 0
-	}
-	return n.more.aversion
-}
-
 // owner returns the session of an ephemeral, and 0 for other znodes.
 func (n *Node) owner() int64 {
 	if n.kind() != Ephemeral {
 		return 0
 	}
 	return n.more.owner
-}
-
-func (n *Node) children() *childList {
-	if n.more == nil {
-		return nil
-	}
-	return n.more.children
 }
 
 // Path returns the znode's path.
@@ -281,11 +263,9 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // digester computes the digests of nodes.
 type digester struct {
-	buf  [512]byte  // since crc32 does not read strings
-	anew bool       // take no hash that is kept, of a path or an ACL, for granted
-	dir  *childList // with anew: the last one, and the hash of its path
-	hash uint32
-	acl  []byte // the last ACL that was encoded, to be used again
+	buf  [512]byte // since crc32 does not read strings
+	anew bool      // take no hash that is kept, of a path or an ACL, for granted
+	acl  []byte    // the last ACL that was encoded, to be used again
 }
 
 func (d *digester) update(crc uint32, s string) uint32 {
@@ -305,13 +285,10 @@ func (d *digester) pathHash(n *Node) uint64 {
 }
 
 func (d *digester) dirHash(l *childList) uint32 {
-	if !d.anew {
-		return l.hash
+	if d.anew {
+		return d.update(d.update(0, l.path), "/")
 	}
-	if d.dir != l {
-		d.dir, d.hash = l, d.update(d.update(0, l.path), "/")
-	}
-	return d.hash
+	return l.hash
 }
 
 // ofData returns the part of a node's digest that depends on its data, and ofRest the
@@ -326,11 +303,8 @@ func (d *digester) ofData(n *Node) uint64 {
 }
 
 func (d *digester) ofRest(n *Node) uint64 {
-	h, m := d.pathHash(n), n.more // not a copy: see more
-	if m == nil {
-		m = &more{acl: openAccess, pzxid: n.czxid}
-	}
-	for _, v := range [...]int64{n.czxid, n.mzxid, m.pzxid, n.ctime, n.mtime, m.creates, m.owner,
+	h, m := d.pathHash(n), n.extended() // not a copy: see more
+	for _, v := range [...]int64{n.czxid, n.mzxid, n.pzxid(), n.ctime, n.mtime, m.creates, m.owner,
 		int64(n.version)<<32 | int64(uint32(m.aversion)), int64(m.kind)} {
 		h = mix(h ^ uint64(v))
 	}
@@ -364,31 +338,19 @@ func isOpen(acl []proto.ACL) bool { return len(acl) == 1 && acl[0] == proto.Open
 
 // appendNode appends the encoding of a znode in a snapshot to b. [DecodeRecord] decodes it.
 func appendNode(b []byte, n *Node) []byte {
-	b = binary.AppendUvarint(b, uint64(n.pathLen()))
-	if n.siblings == nil {
-		b = append(b, Root...)
-	} else {
-		b = append(append(b, n.siblings.path...), '/')
-		b = append(b, n.basename()...)
-	}
+	b = n.AppendPath(binary.AppendUvarint(b, uint64(n.pathLen())))
 	if n.null() {
 		b = binary.AppendUvarint(b, 0)
 	} else {
 		b = binary.AppendUvarint(b, uint64(len(n.data()))+1)
 		b = append(b, n.data()...)
 	}
-	acl := n.acl().list
-	if isOpen(acl) {
+	if acl := n.acl().list; isOpen(acl) {
 		b = append(b, 0)
 	} else {
-		b = append(b, 1)
-		b = proto.AppendACL(b, acl)
+		b = proto.AppendACL(append(b, 1), acl)
 	}
-	var owner int64
-	if n.more != nil {
-		owner = n.more.owner
-	}
-	for _, v := range [...]int64{n.czxid, n.mzxid, n.pzxid(), n.ctime, n.mtime, n.creates(), owner, int64(n.version), int64(n.aversion())} {
+	for _, v := range [...]int64{n.czxid, n.mzxid, n.pzxid(), n.ctime, n.mtime, n.creates(), n.extended().owner, int64(n.version), int64(n.aversion())} {
 		b = binary.AppendVarint(b, v)
 	}
 	return append(b, byte(n.kind()))

@@ -15,18 +15,10 @@ type Txn struct {
 	IDs     []proto.ID // the identities of the connection
 	Changes []proto.Change
 
-	// NoTTL refuses TTL znodes, as ZooKeeper does without extendedTypesEnabled.
-	NoTTL bool
-	// X509 allows scheme x509 in ACLs, as ZooKeeper does if it serves TLS.
-	X509 bool
-	// SASL allows scheme sasl in ACLs, as ZooKeeper does with its SASLAuthenticationProvider.
-	SASL bool
-	// NoDigest refuses scheme digest in ACLs, as ZooKeeper does without DigestAuthenticationProvider.enabled.
-	NoDigest bool
-	// EnforceQuota refuses a create or setData that exceeds a hard quota, as ZooKeeper
-	// does with enforceQuota. Without it, usage is counted but not checked.
-	EnforceQuota bool
-	Exceeded     []QuotaExceeded // the soft limits exceeded, and the hard limit that failed an operation
+	// What is allowed; see Settings of package fsm.
+	NoTTL, X509, SASL, NoDigest, EnforceQuota bool
+
+	Exceeded []QuotaExceeded // the soft limits exceeded, and the hard limit that failed an operation
 
 	checker            Checker
 	aclSent, aclStored int // total length of the ACLs as they were sent and as they are stored
@@ -103,14 +95,8 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 	case r.Flags == proto.FlagEphemeral || r.Flags == proto.FlagEphemeralSeq:
 		rec.Kind, rec.Owner = Ephemeral, x.Session
 	}
-	parent = t.edit(at, func(n *Node) {
-		p := t.extra(n)
-		p.creates++
-		p.pzxid = x.Zxid
-	})
-	n = t.nodes.at(t.link(path, newNode(&rec, t.childrenOf(at), t.gen)))
+	n = t.add(x, &rec, at)
 	if t.inMulti {
-		t.undo = append(t.undo, undo{linked, *n, n.rest()})
 		delete(t.seeming, path)
 		if rec.Kind == Container && (r.Flags == proto.FlagEphemeral || r.Flags == proto.FlagEphemeralSeq) {
 			// Until the multi is done, ZooKeeper goes by the flags here (PrepRequestProcessor).
@@ -120,13 +106,27 @@ func (t *Tree) Create(x *Txn, op proto.OpCode, r *proto.CreateRequest, ttl int64
 			t.seeming[path] = true
 		}
 	}
-	x.addChange(proto.NodeCreated, path, n, parent)
 	n = n.replyCopy()
 	if of, name, ok := splitQuotaPath(path); ok && name == statsName {
 		t.recount(of)
 	}
 	t.count(path, 1, len(r.Data))
 	return path, n, proto.OK
+}
+
+// add creates the znode of a record. Its parent is in the slot at.
+func (t *Tree) add(x *Txn, r *Record, at uint32) *Node {
+	parent := t.edit(at, func(n *Node) {
+		p := t.extra(n)
+		p.creates++
+		p.pzxid = x.Zxid
+	})
+	n := t.nodes.at(t.link(r.Path, newNode(r, t.childrenOf(at), t.gen)))
+	if t.inMulti {
+		t.undo = append(t.undo, undo{linked, *n, n.rest()})
+	}
+	x.addChange(proto.NodeCreated, r.Path, n, parent)
+	return n
 }
 
 // Delete deletes a znode. It requires DELETE permission on the parent.

@@ -1,25 +1,18 @@
 package znode
 
 import (
-	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// AppendNodes appends the encodings of all znodes to b, each after its parent, for
+// AppendNodes appends the encodings of all znodes to b, in no particular order, for
 // [Tree.PutBack]. [DecodeRecord] decodes them.
 func (t *Tree) AppendNodes(b []byte) []byte {
-	var walk func(n *Node)
-	walk = func(n *Node) {
-		b = appendNode(b, n)
-		if l := n.children(); l != nil {
-			for _, id := range l.ids {
-				walk(t.nodes.at(id))
-			}
-		}
+	for i := range t.Len() {
+		b = appendNode(b, t.nodes.at(uint32(i)))
 	}
-	walk(t.Lookup(Root))
 	return b
 }
 
@@ -29,50 +22,42 @@ func AppendRecord(b []byte, r *Record) []byte {
 	return appendNode(b, &n)
 }
 
-// PutBack replaces the znodes of the tree with those in records, where each comes after its
-// parent. It leaves out ephemerals whose session is not alive. It does not change
+// PutBack replaces the znodes of the tree with those in records, which it sorts by their paths. It leaves
+// out ephemerals whose session is not alive, and what [Tree.Edit] does not add. It does not change
 // [ConfigPath], which belongs to the list of members. The other znodes that every tree has
 // may be missing from records.
 //
 // A znode that differs from its record gets back its data, its ACL, its versions, its times
 // and the number of children that it ever had. Its zxids do not go back: they say that it
 // was changed, or created, in this transaction. Znodes that do not differ stay as they are.
-func (t *Tree) PutBack(x *Txn, records []Record, alive func(session int64) bool) error {
+func (t *Tree) PutBack(x *Txn, records []Record, alive func(session int64) bool) {
+	slices.SortFunc(records, func(a, b Record) int { return strings.Compare(a.Path, b.Path) })
 	want := make(map[string]*Record, len(records))
 	for i := range records {
-		r := &records[i]
-		if !ValidPath(r.Path) || want[r.Path] != nil {
-			return fmt.Errorf("%w: %q is invalid or occurs twice", ErrRecord, r.Path)
-		}
-		if !special(r.Path) {
-			up := parentPath(r.Path)
-			if up == "" {
-				up = Root
-			}
-			if parent := want[up]; parent == nil && !special(up) || parent != nil && parent.Kind == Ephemeral && !special(up) {
-				return fmt.Errorf("%w: %q does not come after a parent", ErrRecord, r.Path)
-			}
-		}
-		want[r.Path] = r
-	}
-	for path, r := range want {
-		if path == ConfigPath || r.Kind == Ephemeral && !special(path) && !alive(r.Owner) {
-			delete(want, path)
+		if r := &records[i]; r.Path != ConfigPath && (r.Kind != Ephemeral || special(r.Path) || alive(r.Owner)) {
+			want[r.Path] = r
 		}
 	}
 	t.removeOthers(x, want)
 	for i := range records {
-		if r := &records[i]; want[r.Path] != nil && t.Lookup(r.Path) == nil {
+		if r := &records[i]; want[r.Path] == r && t.Lookup(r.Path) == nil && t.mayAdd(r.Path) {
 			t.putNew(x, r)
 		}
 	}
 	for i := range records {
-		if r := &records[i]; want[r.Path] != nil {
+		if r := &records[i]; want[r.Path] == r && t.Lookup(r.Path) != nil {
 			t.putContent(x, r)
 		}
 	}
-	t.restoreQuotas()
-	return nil
+}
+
+// mayAdd reports whether there can be a znode with this path, which not every tree has, and its parent exists.
+func (t *Tree) mayAdd(path string) bool {
+	if !ValidPath(path) || special(path) {
+		return false
+	}
+	parent := t.Lookup(parentPath(path))
+	return parent != nil && parent.kind() != Ephemeral
 }
 
 // removeOthers deletes the znodes that are not wanted, or are of another kind, and all
@@ -106,13 +91,7 @@ func (t *Tree) putNew(x *Txn, r *Record) {
 	made := *r
 	made.Czxid, made.Mzxid, made.Pzxid, made.Creates = x.Zxid, x.Zxid, x.Zxid, 0
 	at, _ := t.find(parentPath(r.Path))
-	parent := t.edit(at, func(n *Node) {
-		p := t.extra(n)
-		p.creates++
-		p.pzxid = x.Zxid
-	})
-	n := t.nodes.at(t.link(r.Path, newNode(&made, t.childrenOf(at), t.gen)))
-	x.addChange(proto.NodeCreated, r.Path, n, parent)
+	t.add(x, &made, at)
 }
 
 // putContent gives a znode the data, ACL, versions, times and count of its record.

@@ -21,8 +21,7 @@ const (
 )
 
 // quota is the quota on a path. Quotas form a tree, in which one without limits and stats
-// exists only because there is another one below it. Except for exact, it can be computed
-// from the znodes.
+// exists only because there is another one below it. It can be computed from the znodes.
 type quota struct {
 	quotaState
 	up   *quota            // quota on the parent; nil for the root
@@ -37,12 +36,6 @@ type quotaState struct {
 	allowed       quotaValues // parsed limits; nil if there are none or they are invalid
 	used          usage       // parsed stats
 	readable      bool        // used is valid
-	below         int         // number of quotas with limits below this one
-	// exact is set if the stats are known to equal the actual usage. They may differ
-	// because, like ZooKeeper, the tree only adds changes to them: if a client wrote
-	// other numbers, if the stats are older than the limits, or if there is a quota
-	// below this one.
-	exact bool
 }
 
 // maxStats is the length beyond which an update of stats removes the keys that the tree does
@@ -95,24 +88,11 @@ func (t *Tree) trackQuota(n *Node, exists bool) {
 		now = quotaData{n.data(), n.null(), true}
 	}
 	if name == statsName {
-		q.stats, q.exact = now, false
+		q.stats = now
 		q.used, q.readable = parseUsage(now.bytes())
 	} else {
-		had := q.limits.exists
 		q.limits = now
 		q.allowed, _ = parseQuotaValues(now.bytes())
-		if had != exists {
-			q.exact = false
-			d := 1
-			if had {
-				d = -1
-			}
-			for above := q.up; above.up != nil; above = above.up {
-				t.save(above)
-				above.below += d
-				above.exact = false
-			}
-		}
 	}
 	q.prune()
 }
@@ -132,16 +112,6 @@ func (t *Tree) walk(path string, f func(at string, q *quota)) {
 		}
 		f(path[:end], q)
 	}
-}
-
-// findQuota returns the quota on path, or nil if there is none.
-func (t *Tree) findQuota(path string) (found *quota) {
-	t.walk(path, func(at string, q *quota) {
-		if len(at) == len(path) {
-			found = q
-		}
-	})
-	return found
 }
 
 // quotaAt returns the quota on path. It adds it if there is none.
@@ -211,22 +181,12 @@ func (q *quota) each(f func(q *quota)) {
 }
 
 // quotaOf returns the nearest quota with limits at or above path, and the path that has it. found
-// is nil if there is none (PathTrie.findMaxPrefix).
-func (t *Tree) quotaOf(path string) (at string, found *quota) {
-	t.walk(path, func(part string, q *quota) {
-		if q.limits.exists {
-			at, found = part, q
-		}
-	})
-	return at, found
-}
-
-// quotaBefore is like quotaOf, but returns the state before the current multi. Quotas are checked
-// against that state, whatever the multi's earlier operations did.
-func (t *Tree) quotaBefore(path string) (at string, found *quotaState) {
+// is nil if there is none (PathTrie.findMaxPrefix). If before is set, it goes by the state before the
+// current multi: quotas are checked against that, whatever the multi's earlier operations did.
+func (t *Tree) quotaOf(path string, before bool) (at string, found *quotaState) {
 	t.walk(path, func(part string, q *quota) {
 		state := &q.quotaState
-		if q.before != nil {
+		if before && q.before != nil {
 			state = q.before
 		}
 		if state.limits.exists {
@@ -237,9 +197,11 @@ func (t *Tree) quotaBefore(path string) (at string, found *quotaState) {
 }
 
 // count adds a change at path to the stats of its quota (DataTree.updateQuotaStat). As in
-// ZooKeeper, this changes only their data and fires no watch.
+// ZooKeeper, this changes only their data and fires no watch. The stats may differ from the actual
+// usage: if a client wrote other numbers, if they are older than the limits, or if there is a quota
+// below this one.
 func (t *Tree) count(path string, nodes, bytes int) {
-	at, q := t.quotaOf(path)
+	at, q := t.quotaOf(path, false)
 	if q == nil || !q.stats.exists {
 		return
 	}
@@ -253,61 +215,21 @@ func (t *Tree) count(path string, nodes, bytes int) {
 	}
 	u.count += int64(nodes)
 	u.bytes += int64(bytes)
-	exact := q.exact
 	t.setStats(at, u)
-	q.exact = exact
 }
 
 // recount sets the stats of the quota on path to its actual usage (DataTree.updateQuotaForPath).
 func (t *Tree) recount(path string) {
-	t.setStats(path, t.total(path))
-	if q := t.findQuota(path); q != nil {
-		q.exact = q.countable() && !isSystemPath(path)
+	var u usage
+	if n := t.Lookup(path); n != nil {
+		u = n.total()
 	}
+	t.setStats(path, u)
 }
 
 func (t *Tree) setStats(path string, u usage) {
 	id, _ := t.find(QuotaPath + path + "/" + statsName)
 	t.edit(id, func(n *Node) { n.setData(u.text()) })
-}
-
-// countable reports whether all changes at and below the quota's path are counted in it, unless
-// they are changes of stats.
-func (q *quota) countable() bool { return q.limits.exists && q.stats.exists && q.below == 0 }
-
-// isSystemPath reports whether path is /zookeeper or below. A quota there cannot be exact, since
-// updates of stats, which are below /zookeeper, are not counted.
-func isSystemPath(path string) bool {
-	return path == SystemPath || strings.HasPrefix(path, SystemPath+"/")
-}
-
-// total returns the actual usage of the znode at path and its descendants.
-func (t *Tree) total(path string) usage {
-	if n := t.Lookup(path); n != nil {
-		return n.total()
-	}
-	return usage{}
-}
-
-func (t *Tree) totalText(path string) []byte {
-	u := t.total(path)
-	return u.text()
-}
-
-// statsCorrect reports whether the stats of the quota on path equal its actual usage.
-func (t *Tree) statsCorrect(path string, q *quota) bool {
-	return q.stats.data == string(t.totalText(path))
-}
-
-// restoreQuotas finds out which stats of a restored tree are exact. Unlike ZooKeeper, which
-// counts again when it starts, it does not change wrong stats: all replicas must have the same.
-func (t *Tree) restoreQuotas() {
-	t.quotas.each(func(q *quota) {
-		if q.exact = q.countable(); q.exact { // only then make the path, which may be long
-			path := q.path()
-			q.exact = !isSystemPath(path) && t.statsCorrect(path, q)
-		}
-	})
 }
 
 // checkQuotas verifies the quotas, as a part of [Tree.Check].
@@ -321,11 +243,8 @@ func (t *Tree) checkQuotas() error {
 
 func (t *Tree) compareQuotas(q, want *quota) error {
 	path := q.path()
-	if q.limits != want.limits || q.stats != want.stats || q.below != want.below || q.before != nil {
+	if q.limits != want.limits || q.stats != want.stats || q.before != nil {
 		return fmt.Errorf("znode: the quota on %s does not agree with its znodes", path)
-	}
-	if q.exact && !t.statsCorrect(path, q) {
-		return fmt.Errorf("znode: the stats of the quota on %s are %q, should be %q", path, q.stats.data, t.totalText(path))
 	}
 	for _, name := range slices.Sorted(maps.Keys(q.next)) {
 		if want.next[name] == nil {
@@ -397,33 +316,14 @@ func parseQuotaValues(data []byte) (s quotaValues, ok bool) {
 // usage is the content of a stats znode, or an actual usage.
 type usage struct {
 	count, bytes int64
-	all          quotaValues // all keys; nil if count and bytes are the only ones
+	all          quotaValues // all keys; may be nil if count and bytes are the only ones
 }
 
-// parseUsage parses stats. It is fast for stats that the tree has written.
+// parseUsage parses stats.
 func parseUsage(data []byte) (u usage, ok bool) {
-	number := func(prefix string) (v int64) {
-		if ok = ok && len(data) > len(prefix) && string(data[:len(prefix)]) == prefix; !ok {
-			return 0
-		}
-		data = data[len(prefix):]
-		n := 0
-		for n < len(data) && n < 18 && data[n] >= '0' && data[n] <= '9' {
-			v = 10*v + int64(data[n]-'0')
-			n++
-		}
-		ok = n > 0
-		data = data[n:]
-		return v
-	}
-	whole := data
-	ok = true
-	u.count, u.bytes = number(countKey+"="), number(","+bytesKey+"=")
-	if ok && len(data) == 0 {
-		return u, true
-	}
-	if u.all, ok = parseQuotaValues(whole); ok {
-		u.count, u.bytes = u.all.get(countKey), u.all.get(bytesKey)
+	all, ok := parseQuotaValues(data)
+	if ok {
+		u = usage{all.get(countKey), all.get(bytesKey), all}
 	}
 	return u, ok
 }
@@ -472,7 +372,7 @@ func (t *Tree) checkQuota(x *Txn, path string, nodes, bytes int) proto.Code {
 	if !x.EnforceQuota {
 		return proto.OK
 	}
-	at, q := t.quotaBefore(path)
+	at, q := t.quotaOf(path, true)
 	if q == nil {
 		return proto.OK
 	}

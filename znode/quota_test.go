@@ -71,32 +71,21 @@ const qStats = "/zookeeper/quota/q/zookeeper_stats"
 // text returns the data of the znode at path.
 func (t *Tree) text(path string) string { return t.Lookup(path).data() }
 
-// TestCheckQuotas checks that Check finds stats that are wrong but marked as exact, and quotas
-// that do not agree with the znodes.
+// TestCheckQuotas checks that Check finds quotas that do not agree with the znodes.
 func TestCheckQuotas(t *testing.T) {
 	alive := func(int64) bool { return true }
 	for name, damage := range map[string]func(*Tree){
-		"stats": func(tree *Tree) {
-			id, _ := tree.find(qStats)
-			tree.edit(id, func(n *Node) { n.setData([]byte("count=3,bytes=6")) })
-			tree.findQuota("/q").exact = true
-		},
 		"lost":  func(tree *Tree) { delete(tree.quotas.next, "q") },
-		"extra": func(tree *Tree) { tree.quotaAt("/r").below = 1 },
 		"empty": func(tree *Tree) { tree.quotaAt("/r") },
 		"another": func(tree *Tree) {
 			tree.quotas.next["r"] = tree.quotas.next["q"]
 			delete(tree.quotas.next, "q")
 		},
-		"data":  func(tree *Tree) { tree.findQuota("/q").limits.data = "count=1" },
-		"below": func(tree *Tree) { tree.findQuota("/q").below = 1 },
+		"data": func(tree *Tree) { tree.quotaAt("/q").limits.data = "count=1" },
 	} {
 		tree, _ := quotaTree(t, "countHardLimit=10")
 		if err := tree.Check(alive); err != nil {
 			t.Fatal(err)
-		}
-		if !tree.findQuota("/q").exact {
-			t.Error("stats that were just counted are not marked as exact")
 		}
 		damage(tree)
 		if err := tree.Check(alive); err == nil || !strings.Contains(err.Error(), "quota") {
@@ -105,8 +94,8 @@ func TestCheckQuotas(t *testing.T) {
 	}
 }
 
-// TestQuotaRestored checks that Restore keeps stats even if they are wrong, and finds out whether
-// they are exact.
+// TestQuotaRestored checks that Restore keeps stats even if they are wrong: unlike ZooKeeper, which counts
+// again when it starts, all replicas must have the same.
 func TestQuotaRestored(t *testing.T) {
 	for _, stats := range []string{"", "count=7,bytes=7"} {
 		tree, do := quotaTree(t, "countHardLimit=10")
@@ -119,9 +108,6 @@ func TestQuotaRestored(t *testing.T) {
 		}
 		if restored.Digest() != tree.Digest() || restored.text(qStats) != tree.text(qStats) {
 			t.Errorf("%q became %q", tree.text(qStats), restored.text(qStats))
-		}
-		if q := restored.findQuota("/q"); q == nil || q.exact != (stats == "") {
-			t.Errorf("stats %q: %+v", stats, q)
 		}
 	}
 }
@@ -366,7 +352,7 @@ func TestDeepQuotas(t *testing.T) {
 	}
 	check := func(at, stats string) {
 		t.Helper()
-		if path, q := tree.quotaOf(deep + "/b"); path != at || string(q.stats.data) != stats {
+		if path, q := tree.quotaOf(deep+"/b", false); path != at || string(q.stats.data) != stats {
 			t.Errorf("the quota is on %.40s with stats %s, want %.40s with %s", path, q.stats.data, at, stats)
 		}
 		if err := tree.Check(func(int64) bool { return true }); err != nil {
@@ -379,7 +365,7 @@ func TestDeepQuotas(t *testing.T) {
 			do(proto.OpDelete, QuotaPath+deep+"/zookeeper_stats", "")
 			do(proto.OpDelete, QuotaPath+deep+"/zookeeper_limits", "")
 			do(proto.OpCreate, deep+"/b", "")
-			if before, _ := tree.quotaBefore(deep + "/b"); before != deep {
+			if before, _ := tree.quotaOf(deep+"/b", true); before != deep {
 				t.Errorf("in the multi, the quota is on %.40s, want %.40s", before, deep)
 			}
 			return ok
@@ -389,7 +375,7 @@ func TestDeepQuotas(t *testing.T) {
 		}
 	}
 	check(deep[:depth], "count=1002,bytes=1001")
-	if n := len(tree.findQuota(deep[:depth]).next); n != 0 {
+	if n := len(tree.quotaAt(deep[:depth]).next); n != 0 {
 		t.Errorf("%d quotas are left below the deleted one's parent", n)
 	}
 }

@@ -1,18 +1,16 @@
 package znode
 
-import (
-	"math/bits"
-	"slices"
-)
-
 // slots has a tree's nodes, which are identified by the number of their slot, from 0. It can
 // be copied fast, for a snapshot: it consists of chunks, which a copy shares. A chunk is
 // copied before its first change in each generation of the tree.
+//
+// It also finds nodes by the hashes of their paths. Those with the same hash form a list.
 type slots struct {
 	chunks []*chunk
 	gens   []uint32 // of each chunk, the tree's generation when this copy was made
 	places []*[chunkLen]place
 	len    int
+	heads  map[uint32]uint32 // of each list, by hash, the slot of the first node plus 1
 }
 
 // chunkLen is small, since right after a snapshot the many writes of one entry each copy another
@@ -23,8 +21,8 @@ type chunk [chunkLen]Node
 
 // place is what identifies a node in other parts of the tree. Snapshots do not have it.
 type place struct {
-	hash    uint32 // of the path, in the index
-	next    uint32 // in the same bucket of the index: its slot plus 1, or 0
+	hash    uint32 // of the path
+	next    uint32 // in the list of those with the same hash: its slot plus 1, or 0
 	sibling uint32 // index in the list of siblings
 }
 
@@ -64,109 +62,36 @@ func (s *slots) pop(gen uint32) {
 	}
 }
 
-// clone returns the chunks for a snapshot. The tree's generation must be increased as well.
-func (s *slots) clone() []*chunk { return slices.Clone(s.chunks) }
-
-// pathIndex finds nodes by the hashes of their paths. The nodes of a bucket form a list. The
-// number of buckets follows that of the nodes: with each new node the next bucket is split
-// in two (linear hashing), so that no operation has to move many nodes.
-type pathIndex struct {
-	nodes *slots
-	heads []*[headsLen]uint32 // of each bucket, the slot of the first node plus 1, or 0
-	len   uint32              // number of buckets
-}
-
-const headsLen = 1024
-
-func newPathIndex(nodes *slots) pathIndex {
-	return pathIndex{nodes: nodes, heads: []*[headsLen]uint32{new([headsLen]uint32)}, len: 1}
-}
-
-func (x *pathIndex) head(bucket uint32) *uint32 { return &x.heads[bucket/headsLen][bucket%headsLen] }
-
-// bucket returns the bucket of a hash.
-func (x *pathIndex) bucket(hash uint32) uint32 {
-	mask := uint32(1)<<bits.Len32(x.len-1) - 1
-	if b := hash & mask; b < x.len {
-		return b
-	}
-	return hash & (mask >> 1) // the bucket that has not been split yet
-}
-
-// origin returns the bucket that was split to get this one.
-func origin(bucket uint32) uint32 { return bucket &^ (1 << (bits.Len32(bucket) - 1)) }
-
-// find returns the slot of the node with a path that has this hash.
-func (x *pathIndex) find(path string, hash uint32) (id uint32, n *Node) {
-	for next := *x.head(x.bucket(hash)); next != 0; {
+// find returns the node with a path that has this hash, and its slot.
+func (s *slots) find(path string, hash uint32) (id uint32, n *Node) {
+	for next := s.heads[hash]; next != 0; next = s.place(id).next {
 		id = next - 1
-		p := x.nodes.place(id)
-		if p.hash == hash {
-			if n = x.nodes.at(id); n.is(path) {
-				return id, n
-			}
+		if n = s.at(id); n.is(path) {
+			return id, n
 		}
-		next = p.next
 	}
 	return 0, nil
 }
 
-// link returns the field that refers to the node in the slot: a head, or next in the place
-// of another node.
-func (x *pathIndex) link(id uint32) *uint32 {
-	l := x.head(x.bucket(x.nodes.place(id).hash))
-	for *l != id+1 {
-		l = &x.nodes.place(*l - 1).next
-	}
-	return l
+// index has find find the node in a slot, whose place has its hash.
+func (s *slots) index(id uint32) {
+	p := s.place(id)
+	p.next, s.heads[p.hash] = s.heads[p.hash], id+1
 }
 
-// add adds a node whose place has its hash.
-func (x *pathIndex) add(id uint32) {
-	if x.nodes.len > int(x.len) {
-		x.split()
-	}
-	p := x.nodes.place(id)
-	head := x.head(x.bucket(p.hash))
-	p.next, *head = *head, id+1
-}
-
-func (x *pathIndex) remove(id uint32) {
-	*x.link(id) = x.nodes.place(id).next
-	if x.nodes.len < int(x.len) {
-		x.join()
-	}
-}
-
-// split adds a bucket.
-func (x *pathIndex) split() {
-	added := x.len
-	if x.len++; added%headsLen == 0 {
-		x.heads = append(x.heads, new([headsLen]uint32))
-	}
-	from, to := x.head(origin(added)), x.head(added)
-	for *from != 0 {
-		p := x.nodes.place(*from - 1)
-		if x.bucket(p.hash) == added {
-			*to, *from = *from, p.next
-			to = &p.next
-			*to = 0
-		} else {
-			from = &p.next
+// replace puts what is at next, a slot plus 1 or 0, where the node in the slot id is in its list.
+func (s *slots) replace(id, next uint32) {
+	hash := s.place(id).hash
+	before := s.heads[hash]
+	switch {
+	case before != id+1:
+		for s.place(before-1).next != id+1 {
+			before = s.place(before - 1).next
 		}
-	}
-}
-
-// join removes the last bucket.
-func (x *pathIndex) join() {
-	x.len--
-	l := x.head(origin(x.len))
-	for *l != 0 {
-		l = &x.nodes.place(*l - 1).next
-	}
-	last := x.head(x.len)
-	*l, *last = *last, 0
-	if x.len%headsLen == 0 {
-		x.heads = x.heads[:x.len/headsLen]
+		s.place(before - 1).next = next
+	case next == 0:
+		delete(s.heads, hash)
+	default:
+		s.heads[hash] = next
 	}
 }

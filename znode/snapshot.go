@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -21,7 +22,7 @@ type Snapshot struct {
 // Afterwards, the first change of each few dozen znodes makes a copy of them.
 func (t *Tree) Snapshot() *Snapshot {
 	t.gen++
-	return &Snapshot{t.nodes.clone(), t.nodes.len, t.digest}
+	return &Snapshot{slices.Clone(t.nodes.chunks), t.nodes.len, t.digest}
 }
 
 // Len returns the number of znodes.
@@ -166,6 +167,5 @@ func (x *Restorer) Tree() (*Tree, error) {
 	for i, l := range x.lists {
 		l.up.grow(int(own[i].count), int(own[i].bytes))
 	}
-	t.restoreQuotas()
 	return t, nil
 }

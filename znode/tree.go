@@ -15,8 +15,7 @@ import (
 type Tree struct {
 	nodes         slots
 	seed          maphash.Seed
-	index         pathIndex
-	root          uint32              // slot of the root, which is not in the index
+	root          uint32              // slot of the root, which is not found by its path
 	ephemerals    map[int64][]uint32  // slots, by session; the order is arbitrary
 	numEphemerals int                 // of all sessions
 	reapable      map[string]struct{} // paths of all container and TTL znodes
@@ -32,9 +31,10 @@ type Tree struct {
 }
 
 func newTree() *Tree {
-	t := &Tree{seed: maphash.MakeSeed(), ephemerals: map[int64][]uint32{}, reapable: map[string]struct{}{}}
-	t.index = newPathIndex(&t.nodes)
-	return t
+	return &Tree{
+		nodes: slots{heads: map[uint32]uint32{}}, seed: maphash.MakeSeed(),
+		ephemerals: map[int64][]uint32{}, reapable: map[string]struct{}{},
+	}
 }
 
 // New returns a tree with the znodes that every server has: the root, /zookeeper,
@@ -68,7 +68,7 @@ func (t *Tree) Lookup(path string) *Node {
 // find is like Lookup, but also returns the node's slot.
 func (t *Tree) find(path string) (id uint32, n *Node) {
 	if path != "" && path != Root {
-		return t.index.find(path, t.hash(path))
+		return t.nodes.find(path, t.hash(path))
 	}
 	if t.nodes.len > 0 {
 		n = t.nodes.at(t.root)
@@ -242,7 +242,7 @@ func (t *Tree) link(path string, n Node) uint32 {
 	p := t.nodes.place(id)
 	if l := n.siblings; l != nil {
 		p.hash, p.sibling = t.hash(path), uint32(len(l.ids))
-		t.index.add(id)
+		t.nodes.index(id)
 		l.ids = append(l.ids, id)
 		l.grow(1, len(n.data()))
 	} else {
@@ -289,7 +289,7 @@ func (t *Tree) unlink(id uint32) {
 	case Container, TTL:
 		delete(t.reapable, n.Path())
 	}
-	t.index.remove(id)
+	t.nodes.replace(id, t.nodes.place(id).next)
 	t.vacate(id)
 	t.dataSize -= int64(n.pathLen() + len(n.data()))
 	t.digest -= t.digester.of(&n)
@@ -303,7 +303,7 @@ func (t *Tree) vacate(id uint32) {
 		n, p := t.nodes.writable(id, t.gen), t.nodes.place(id)
 		*n = *t.nodes.at(last)
 		if l := n.siblings; l != nil {
-			*t.index.link(last) = id + 1
+			t.nodes.replace(last, id+1)
 			l.ids[t.nodes.place(last).sibling] = id
 		} else {
 			t.root = id
@@ -340,11 +340,6 @@ func (t *Tree) edit(id uint32, change func(*Node)) *Node {
 	return n
 }
 
-// sameSlice reports whether a and b are the same slice, not just equal.
-func sameSlice[T any](a, b []T) bool {
-	return len(a) == len(b) && (a == nil) == (b == nil) && (len(a) == 0 || &a[0] == &b[0])
-}
-
 // undo is what is needed to undo one step of a multi.
 type undo struct {
 	step step
@@ -376,9 +371,6 @@ func (t *Tree) rollback() {
 		case unlinked:
 			t.link(path, u.node)
 		}
-	}
-	for _, q := range t.saved {
-		q.exact = q.before.exact
 	}
 }
 
@@ -459,8 +451,8 @@ func (t *Tree) Check(alive func(session int64) bool) error {
 			reapable++
 		}
 	}
-	for b := range t.index.len {
-		for next := *t.index.head(b); next != 0; next = t.nodes.place(next - 1).next {
+	for _, next := range t.nodes.heads {
+		for ; next != 0; next = t.nodes.place(next - 1).next {
 			indexed--
 		}
 	}

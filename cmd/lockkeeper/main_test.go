@@ -818,7 +818,7 @@ func TestBadDirectory(t *testing.T) {
 			writeMeta(t, dir, `{"format":99,"serverId":1`)
 		}, []string{"DIR", "format 99"}},
 		"another server's": {func(t *testing.T, dir string) {
-			writeMeta(t, dir, `{"format":2,"serverId":8`)
+			writeMeta(t, dir, `{"format":3,"serverId":8`)
 		}, []string{"DIR", "server 8"}},
 		"damaged meta.json": {func(t *testing.T, dir string) {
 			check1(t, os.WriteFile(filepath.Join(dir, "meta.json"), []byte(`{"for`), 0o644))

@@ -60,7 +60,6 @@ const mostPending = 1 << 20
 // NewAsyncLog returns an AsyncLog without a storage.
 func NewAsyncLog() *AsyncLog { return &AsyncLog{more: wake.NewSignal()} }
 
-// StoreLog implements raft.LogStore.
 func (a *AsyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{l}) }
 
 // StoreLogs implements raft.LogStore. Raft calls it on its main goroutine, on which alone its
@@ -259,7 +258,6 @@ func (a *AsyncLog) GetLog(index uint64, l *raft.Log) error {
 	return nil
 }
 
-// LastIndex implements raft.LogStore.
 func (a *AsyncLog) LastIndex() (uint64, error) {
 	a.mu.Lock()
 	if n := len(a.pending); n > 0 {
@@ -270,7 +268,6 @@ func (a *AsyncLog) LastIndex() (uint64, error) {
 	return a.GuardedStore.LastIndex()
 }
 
-// DeleteRange implements raft.LogStore.
 func (a *AsyncLog) DeleteRange(first, last uint64) error {
 	if err := a.Flush(); err != nil {
 		return err
@@ -278,7 +275,6 @@ func (a *AsyncLog) DeleteRange(first, last uint64) error {
 	return a.GuardedStore.DeleteRange(first, last)
 }
 
-// Set implements raft.StableStore.
 func (a *AsyncLog) Set(key, val []byte) error {
 	if err := a.Flush(); err != nil {
 		return a.stable(func() error { return err })
@@ -286,7 +282,6 @@ func (a *AsyncLog) Set(key, val []byte) error {
 	return a.GuardedStore.Set(key, val)
 }
 
-// SetUint64 implements raft.StableStore.
 func (a *AsyncLog) SetUint64(key []byte, val uint64) error {
 	a.begin(key, val)
 	if err := a.Flush(); err != nil {
@@ -378,7 +373,6 @@ func (g *GatedFSM) await(index uint64) bool {
 	return !g.closed
 }
 
-// Apply implements raft.FSM.
 func (g *GatedFSM) Apply(l *raft.Log) any {
 	if !g.await(l.Index) {
 		return errNotApplied
@@ -388,7 +382,6 @@ func (g *GatedFSM) Apply(l *raft.Log) any {
 	return g.Replica.Apply(l)
 }
 
-// StoreConfiguration implements raft.ConfigurationStore.
 func (g *GatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	if g.await(index) {
 		g.Trace.Visible(index, 0, nil)
@@ -396,7 +389,6 @@ func (g *GatedFSM) StoreConfiguration(index uint64, c raft.Configuration) {
 	}
 }
 
-// Snapshot implements raft.FSM.
 func (g *GatedFSM) Snapshot() (raft.FSMSnapshot, error) {
 	if g.closed {
 		return nil, errNotApplied
@@ -404,7 +396,6 @@ func (g *GatedFSM) Snapshot() (raft.FSMSnapshot, error) {
 	return g.Replica.Snapshot()
 }
 
-// Restore implements raft.FSM.
 func (g *GatedFSM) Restore(rc io.ReadCloser) error {
 	if g.closed {
 		rc.Close()

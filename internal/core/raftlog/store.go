@@ -48,10 +48,8 @@ func NewGuardedStore(d *Disk, l *lifecycle.Lifecycle, now func() timing.Moment, 
 	return GuardedStore{d.Storage.Log, d.Storage.Stable, l, d, now, lastApplied, cut}
 }
 
-// StoreLog implements raft.LogStore.
 func (s GuardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs implements raft.LogStore.
 func (s GuardedStore) StoreLogs(logs []*raft.Log) error {
 	if s.Killed.Load() {
 		return lifecycle.ErrClosed
@@ -198,7 +196,6 @@ func (d *Disk) HasAll(now timing.Moment, applied, index, term uint64) bool {
 	return newest.Index > index || newest.Index == index && newest.Term == term
 }
 
-// Set implements raft.StableStore.
 func (s GuardedStore) Set(key, val []byte) error {
 	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
@@ -210,7 +207,6 @@ func (s GuardedStore) begin(key []byte, val uint64) {
 	}
 }
 
-// SetUint64 implements raft.StableStore.
 func (s GuardedStore) SetUint64(key []byte, val uint64) error {
 	s.begin(key, val)
 	if string(key) == storage.TermKey {
@@ -301,10 +297,8 @@ func (r *RecentLog) Last() *raft.Log {
 	return r.kept[len(r.kept)-1]
 }
 
-// StoreLog implements raft.LogStore.
 func (r *RecentLog) StoreLog(l *raft.Log) error { return r.StoreLogs([]*raft.Log{l}) }
 
-// StoreLogs implements raft.LogStore.
 func (r *RecentLog) StoreLogs(logs []*raft.Log) error {
 	if err := r.LogStore.StoreLogs(logs); err != nil {
 		return err
@@ -322,7 +316,6 @@ func (r *RecentLog) StoreLogs(logs []*raft.Log) error {
 	return nil
 }
 
-// DeleteRange implements raft.LogStore.
 func (r *RecentLog) DeleteRange(first, last uint64) error {
 	r.Forget()
 	return r.LogStore.DeleteRange(first, last)
@@ -370,7 +363,6 @@ func (s WatchedSnapshots) write(syncs int, f func() error) error {
 	return err
 }
 
-// Create implements raft.SnapshotStore.
 func (s WatchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	if s.disk.Saving.Installing.Load() && s.disk.HasAll(s.now(), s.lastApplied(), index, term) {
 		return nil, ErrNeedless
@@ -386,7 +378,6 @@ func (s WatchedSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	return w, nil
 }
 
-// List implements raft.SnapshotStore.
 func (s WatchedSnapshots) List() ([]*raft.SnapshotMeta, error) {
 	list, err := s.SnapshotStore.List()
 	if err != nil {

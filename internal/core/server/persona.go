@@ -6,11 +6,11 @@ import (
 )
 
 // olderReads returns how reads differ for a persona.
-func olderReads(p *persona.Persona) *fsm.Older {
+func olderReads(p *persona.Persona) fsm.Older {
 	if p == nil {
-		return nil
+		return fsm.Older{}
 	}
-	return &fsm.Older{
+	return fsm.Older{
 		FreeExists:     !p.Does(persona.ExistsNeedsRead),
 		OneMode:        !p.Does(persona.WatchesSideBySide),
 		ForeignWatches: !p.Does(persona.OwnWatches),

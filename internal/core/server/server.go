@@ -135,7 +135,7 @@ type Server struct {
 
 	tlsHandshakes tlsHandshakes
 
-	older *fsm.Older // how reads differ with Config.Persona; nil without
+	older fsm.Older // how reads differ with Config.Persona
 
 	opening   atomic.Int64  // sessions that handshakes have asked for and that are not in the replica yet
 	number    atomic.Uint64 // of the latest connection

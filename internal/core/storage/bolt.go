@@ -36,26 +36,12 @@ func (boltStore) stablePath(dir string) string { return filepath.Join(dir, boltF
 
 func (b boltStore) create(dir string) error { return createDatabase(b.logPath(dir)) }
 
-// createDatabase makes a database without a log, unless there is one.
+// createDatabase makes a database without a log, unless there is one. It gives the file its name only
+// when it is complete, since one that a crash cut short would be taken for damaged.
 func createDatabase(path string) error {
-	info, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return createBolt(path)
-	case err != nil || !info.Mode().IsRegular() || info.Size() > 0:
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	// bbolt itself makes a file in place: a crash has left an empty one.
-	db, err := openBolt(path, false)
-	if err != nil {
-		return err
-	}
-	return db.Close()
-}
-
-// createBolt gives the file its name only when it is complete, since one that a
-// crash cut short would be taken for damaged.
-func createBolt(path string) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
 	if err != nil {
 		return err

@@ -128,21 +128,6 @@ func TestRaftKeys(t *testing.T) {
 	}
 }
 
-// TestEmptyBoltFile: a crash of bbolt while it makes a file can leave an empty one.
-// It is made anew if the data directory was not in use yet, and else it is damaged.
-func TestEmptyBoltFile(t *testing.T) {
-	disk := testedDisk{diskStore: boltStore{}}
-	dir := testkit.MemoryDir(t)
-	path := disk.logPath(dir)
-	check(t, os.MkdirAll(filepath.Dir(path), dirMode))
-	check(t, os.WriteFile(path, nil, fileMode))
-	start(t, disk.mustOpen(t, dir)).stop()
-	check(t, os.Truncate(path, 0))
-	if _, err := disk.tryOpen(dir); err == nil || !strings.Contains(err.Error(), path+" is damaged") {
-		t.Errorf("%v", err)
-	}
-}
-
 // TestBoltSyncs: the database that holds the log, the term and the vote syncs every
 // write. (TestStoredIsOnDisk asks the kernel, where it can tell.)
 func TestBoltSyncs(t *testing.T) {

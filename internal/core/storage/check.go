@@ -3,7 +3,6 @@ package storage
 import (
 	"cmp"
 	"fmt"
-	"path/filepath"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -64,11 +63,6 @@ func Load(dir string) (*Report, *fsm.Machine, error) {
 	return verifyDirectory(disk, dir)
 }
 
-func checkDirectory(disk diskStore, dir string) (*Report, error) {
-	report, _, err := verifyDirectory(disk, dir)
-	return report, err
-}
-
 // verifyDirectory is Check for a directory with the store disk. It also returns the state.
 func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) {
 	m, err := readMeta(dir)
@@ -78,27 +72,21 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if m == nil {
 		return nil, nil, cmp.Or(nothingAt(dir), fmt.Errorf("%s is no data directory: it has no %s", dir, metaFile))
 	}
-	reading := readNewest(dir, m.ServerID)
-	defer reading.wait()
 	store, err := openAfterVerifying(disk, dir, true)
 	if err != nil {
 		return nil, nil, unlessChanged(err, dir, m.LogStore, m.ServerID, true)
 	}
 	defer store.Close()
-	if m, err = metaAgain(dir, m.LogStore, m.ServerID, true); err != nil {
+	if m, err = metaOf(dir, m.LogStore, m.ServerID, true); err != nil {
 		return nil, nil, err
 	}
-	newest, snapshot, err := reading.current()
+	newest, snapshot, err := verifySnapshots(dir, m.ServerID)
 	if err != nil {
 		return nil, nil, err
-	}
-	of, err := m.decode()
-	if err != nil {
-		return nil, nil, damaged(filepath.Join(dir, metaFile), "%w", err)
 	}
 	report := &Report{ServerID: m.ServerID, LogStore: disk.name()}
-	if of.Agreed {
-		report.Cluster = of.Cluster
+	if m.Agreed {
+		report.Cluster = m.Cluster
 	}
 	machine := snapshot
 	if newest == nil {
@@ -106,11 +94,11 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	} else {
 		report.SnapshotIndex = newest.Index
 	}
-	old, err := supersededLog(disk.logPath(dir), store, newest)
+	_, superseded, err := supersededLog(disk.logPath(dir), checksumLog{store}, newest)
 	if err != nil {
 		return nil, nil, err
 	}
-	if old == nil {
+	if superseded == 0 {
 		err = verifyStore(disk, dir, store, newest, snapshot, func(l *raft.Log) error { return apply(machine, l) })
 		if err != nil {
 			return nil, nil, err
@@ -125,7 +113,7 @@ func verifyDirectory(disk diskStore, dir string) (*Report, *fsm.Machine, error) 
 	if err := machine.Check(); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	if err := of.Check(ClusterID(machine.Cluster())); err != nil {
+	if err := m.Check(ClusterID(machine.Cluster())); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	report.State, report.Term = stateOf(machine), machine.Term()

@@ -166,18 +166,12 @@ func (c *Comparison) entries(x, y *stopped) error {
 
 // differentStates says in what two states differ, or "".
 func differentStates(a, b *fsm.Machine) string {
-	all := map[int64][2][]byte{}
-	for i, m := range []*fsm.Machine{a, b} {
-		for s := range m.Sessions().All() {
-			both := all[s.ID]
-			both[i] = session.Append(nil, s)
-			all[s.ID] = both
-		}
-	}
 	var ids []int64
-	for id, both := range all {
-		if !bytes.Equal(both[0], both[1]) {
-			ids = append(ids, id)
+	for _, m := range [][2]*fsm.Machine{{a, b}, {b, a}} {
+		for s := range m[0].Sessions().All() {
+			if other := m[1].Sessions().Get(s.ID); other == nil || *other != *s {
+				ids = append(ids, s.ID)
+			}
 		}
 	}
 	if path := differentPath(a, b, "/"); path != "" {

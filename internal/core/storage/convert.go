@@ -39,7 +39,7 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	}
 	closeOld := sync.OnceValue(old.Close)
 	defer closeOld()
-	m, err := metaAgain(dir, before.LogStore, before.ServerID, true)
+	m, err := metaOf(dir, before.LogStore, before.ServerID, true)
 	if err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if err := errors.Join(copyStore(store, old), store.Close()); err != nil {
 		return nil, fmt.Errorf("%s: %w", disk.logPath(dir), err)
 	}
-	after, err := checkDirectory(disk, dir)
+	after, _, err := verifyDirectory(disk, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +66,7 @@ func Convert(dir string, to LogStore) (*Report, error) {
 	if err := fsync.Dir(filepath.Dir(filepath.Join(dir, disk.files(dir)[0]))); err != nil {
 		return nil, err
 	}
-	if err := writeMeta(dir, &meta{formatVersion, m.ServerID, to, m.metaIdentity}); err != nil {
+	if err := writeMeta(dir, &meta{formatVersion, m.ServerID, to, m.Identity}); err != nil {
 		return nil, err
 	}
 	if err := closeOld(); err != nil { // Windows removes no file that is open

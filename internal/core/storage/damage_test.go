@@ -140,7 +140,7 @@ func TestDamagedIdentity(t *testing.T) {
 	dir := filepath.Join(testkit.MemoryDir(t), "data")
 	check(t, os.MkdirAll(filepath.Join(dir, raftDir), dirMode))
 	first := []proto.Peer{{ID: 1, Addr: "a:1"}}
-	want := meta{formatVersion, 7, WAL, encodeIdentity(Identity{Cluster: 0x1234567890abcdef, Agreed: true, First: first, Since: 1234})}
+	want := meta{formatVersion, 7, WAL, Identity{Cluster: 0x1234567890abcdef, Agreed: true, First: first, Since: 1234}}
 	check(t, writeMeta(dir, &want))
 	path := filepath.Join(dir, metaFile)
 	content := must(os.ReadFile(path))(t)
@@ -207,8 +207,8 @@ func testRefusedDirectories(t *testing.T, disk testedDisk) {
 		says []string                       // DIR stands for the directory, LOG for the path of the log
 	}{
 		{"newer format", 1, func(t *testing.T, dir string) {
-			check(t, writeMeta(dir, &meta{Format: 3, ServerID: 1, LogStore: disk.name()}))
-		}, []string{"DIR", "format 3", "newer"}},
+			check(t, writeMeta(dir, &meta{Format: formatVersion + 1, ServerID: 1, LogStore: disk.name()}))
+		}, []string{"DIR", "format 4", "newer"}},
 		{"other server", 2, func(*testing.T, string) {}, []string{"DIR", "server 1", "not 2"}},
 		{"no log", 1, func(t *testing.T, dir string) {
 			check(t, os.RemoveAll(disk.logPath(dir)))

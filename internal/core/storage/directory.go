@@ -34,7 +34,7 @@ import (
 //
 // meta.json ends with a checksum of what comes before it.
 const (
-	formatVersion = 2
+	formatVersion = 3
 	metaFile      = "meta.json" // in the data directory; each snapshot has one of its own
 	metaSum       = `,"sum":"`  // before its checksum, a CRC-32C in hexadecimal digits
 	raftDir       = "raft"
@@ -48,7 +48,7 @@ type meta struct {
 	Format   int      `json:"format"`
 	ServerID uint64   `json:"serverId"`
 	LogStore LogStore `json:"logStore"`
-	metaIdentity
+	Identity
 }
 
 // Open opens the data directory of server serverID, creating it if it is new,
@@ -74,7 +74,7 @@ func Open(dir string, kind LogStore, serverID uint64, log *slog.Logger, raftLog 
 }
 
 func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
-	known, err := metaOf(dir, disk.name(), serverID)
+	known, err := metaOf(dir, disk.name(), serverID, false)
 	if err != nil {
 		return nil, err
 	}
@@ -91,27 +91,26 @@ func openDirectory(disk diskStore, dir string, serverID uint64, log *slog.Logger
 	} else if err := os.MkdirAll(filepath.Join(dir, snapshotDir), dirMode); err != nil { // if that was lost
 		return nil, err
 	}
-	snapshot := readNewest(dir, serverID)
-	defer snapshot.wait()
 	store, err := openAfterVerifying(disk, dir, false)
 	if err != nil {
 		return nil, unlessChanged(err, dir, disk.name(), serverID, known != nil)
 	}
-	if known, err = metaAgain(dir, disk.name(), serverID, known != nil); err != nil {
+	if known, err = metaOf(dir, disk.name(), serverID, known != nil); err != nil {
 		store.Close()
 		return nil, err
 	}
-	s, err := openVerified(disk, dir, store, snapshot, log, raftLog)
+	s, err := openVerified(disk, dir, store, serverID, log, raftLog)
 	if err == nil && known == nil {
 		known = &meta{Format: formatVersion, ServerID: serverID, LogStore: disk.name()}
 		err = writeMeta(dir, known)
 	}
-	if err == nil {
-		s.identity, err = identityIn(dir, known)
-	}
 	if err != nil {
 		store.Close()
 		return nil, err
+	}
+	s.identity.Store(&known.Identity)
+	s.StoreIdentity = func(x Identity) error {
+		return writeMeta(dir, &meta{formatVersion, serverID, known.LogStore, x})
 	}
 	return s, nil
 }
@@ -132,29 +131,29 @@ func openAfterVerifying(disk diskStore, dir string, readOnly bool) (raftStore, e
 // unlessChanged returns err, why a store cannot be opened, unless another process has put another one in its place
 // since meta.json was read: then it says that.
 func unlessChanged(err error, dir string, kind LogStore, serverID uint64, was bool) error {
-	_, changed := metaAgain(dir, kind, serverID, was)
+	_, changed := metaOf(dir, kind, serverID, was)
 	return cmp.Or(changed, err)
 }
 
 // openVerified verifies what store holds against the newest snapshot, and returns
 // the Storage that they make.
-func openVerified(disk diskStore, dir string, store raftStore, snapshot *readingSnapshot, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
+func openVerified(disk diskStore, dir string, store raftStore, serverID uint64, log *slog.Logger, raftLog hclog.Logger) (*Storage, error) {
 	removeTemporary(dir, log)
 	snaps, err := openSnapshots(dir, raftLog)
 	if err != nil {
 		return nil, err
 	}
-	newest, machine, err := snapshot.current()
+	newest, machine, err := verifySnapshots(dir, serverID)
 	if err != nil {
 		return nil, err
 	}
-	old, err := supersededLog(disk.logPath(dir), store, newest)
+	first, last, err := supersededLog(disk.logPath(dir), checksumLog{store}, newest)
 	if err != nil {
 		return nil, err
 	}
-	if old != nil {
-		log.Info("deleting the log, which the leader's snapshot supersedes", "first", old.first, "last", old.last)
-		if err := store.DeleteRange(old.first, old.last); err != nil {
+	if last > 0 {
+		log.Info("deleting the log, which the leader's snapshot supersedes", "first", first, "last", last)
+		if err := store.DeleteRange(first, last); err != nil {
 			return nil, fmt.Errorf("%s: %w", disk.logPath(dir), err)
 		}
 	}
@@ -196,41 +195,26 @@ func sumOfMeta(content []byte) string {
 	return fmt.Sprintf("%08x\"}", crc32.Checksum(content, castagnoli))
 }
 
-// metaOf is readMeta for a directory of server serverID that has its log in kind.
-func metaOf(dir string, kind LogStore, serverID uint64) (*meta, error) {
+// metaOf is readMeta for a directory of server serverID that has its log in kind. If was is set, there must
+// be a meta.json.
+//
+// It is called again once the store is open, which keeps other processes out: until then another process may have been at
+// work, one that was stopping while this one waited for its lock.
+func metaOf(dir string, kind LogStore, serverID uint64, was bool) (*meta, error) {
 	m, err := readMeta(dir)
 	switch {
-	case err != nil || m == nil:
+	case err != nil:
 		return nil, err
+	case m == nil && was:
+		return nil, fmt.Errorf("%s has been removed just now", filepath.Join(dir, metaFile))
+	case m == nil:
+		return nil, nil
 	case m.ServerID != serverID:
 		return nil, fmt.Errorf("%s belongs to server %d, not %d", dir, m.ServerID, serverID)
 	case m.LogStore != kind:
 		return nil, fmt.Errorf("the log of %s has just been converted to %s: try again", dir, m.LogStore)
 	}
 	return m, nil
-}
-
-// metaAgain is metaOf for a caller that has the store open, which keeps other processes
-// out, and has read meta.json before. Until then another process may have been at work: one
-// that was stopping while this one waited for its lock. If there was a meta.json, there must
-// still be one.
-func metaAgain(dir string, kind LogStore, serverID uint64, was bool) (*meta, error) {
-	m, err := metaOf(dir, kind, serverID)
-	if err == nil && m == nil && was {
-		return nil, fmt.Errorf("%s has been removed just now", filepath.Join(dir, metaFile))
-	}
-	return m, err
-}
-
-// identityIn returns the identity in meta.json, as m has it.
-func identityIn(dir string, m *meta) (*identity, error) {
-	x, err := m.decode()
-	if err != nil {
-		return nil, damaged(filepath.Join(dir, metaFile), "%w", err)
-	}
-	return newIdentity(x, func(x Identity) error {
-		return writeMeta(dir, &meta{formatVersion, m.ServerID, m.LogStore, encodeIdentity(x)})
-	}), nil
 }
 
 // writeMeta stores meta.json, which says that the directory is in use. A new name

@@ -224,3 +224,9 @@ func newestSnapshot(t testing.TB, dir string) string {
 	}
 	return filepath.Join(snapshotDir, newest.ID)
 }
+
+// checkDirectory is Check for a directory with the store disk.
+func checkDirectory(disk diskStore, dir string) (*Report, error) {
+	report, _, err := verifyDirectory(disk, dir)
+	return report, err
+}

@@ -3,7 +3,6 @@ package storage
 import (
 	"fmt"
 	"strconv"
-	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -23,10 +22,8 @@ func (id ClusterID) String() string {
 	return fmt.Sprintf("%016x", uint64(id))
 }
 
-// MarshalText implements [encoding.TextMarshaler].
 func (id ClusterID) MarshalText() ([]byte, error) { return []byte(id.String()), nil }
 
-// UnmarshalText implements [encoding.TextUnmarshaler].
 func (id *ClusterID) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 16, 64)
 	if len(text) > 0 && (err != nil || n == 0 || len(text) != 16) {
@@ -37,19 +34,19 @@ func (id *ClusterID) UnmarshalText(text []byte) error {
 }
 
 // Identity says which cluster a storage belongs to. A storage without a Cluster is new, or
-// restored from a snapshot.
+// restored from a snapshot. It is stored in meta.json.
 type Identity struct {
-	Cluster ClusterID
+	Cluster ClusterID `json:"cluster,omitempty"`
 	// Agreed is false while Cluster is only proposed, and may still be replaced by
 	// another proposal. Once it is true, the storage belongs to this cluster for good.
-	Agreed bool
+	Agreed bool `json:"agreed,omitempty"`
 	// First are the members of a cluster that is formed with this proposal, sorted by id; there
 	// are none if the storage has entries already.
-	First []proto.Peer
+	First []proto.Peer `json:"first,omitempty"`
 	// Since is the index up to which the cluster had acknowledged entries when this member
 	// joined it without data. Before its log has reached that, its list of members is one of
 	// the past, in which it may have had a vote.
-	Since uint64
+	Since uint64 `json:"since,omitempty"`
 }
 
 // Check fails if the log and the snapshots beside the identity are of another cluster, of; 0
@@ -76,79 +73,16 @@ func (s *Storage) note(l *raft.Log) error {
 	return nil
 }
 
-// identity is the Identity of a Storage, and how to store another one.
-type identity struct {
-	now   atomic.Pointer[Identity]
-	store func(Identity) error
-}
-
-func newIdentity(now Identity, store func(Identity) error) *identity {
-	x := &identity{store: store}
-	x.now.Store(&now)
-	return x
-}
-
 // Identity returns what was stored last. It may be called at any time, and does not wait for
 // the disk.
-func (s *Storage) Identity() Identity { return *s.identity.now.Load() }
+func (s *Storage) Identity() Identity { return *s.identity.Load() }
 
 // SetIdentity stores x durably. It must not be called twice at a time. After an error it is
 // unknown whether x was stored.
 func (s *Storage) SetIdentity(x Identity) error {
-	err := s.identity.store(x)
+	err := s.StoreIdentity(x)
 	if err == nil {
-		s.identity.now.Store(&x)
+		s.identity.Store(&x)
 	}
 	return err
-}
-
-// OnIdentity has f called with each Identity that was stored, before SetIdentity returns. It is for tests.
-func (s *Storage) OnIdentity(f func(Identity)) {
-	store := s.identity.store
-	s.identity.store = func(x Identity) error {
-		err := store(x)
-		if err == nil {
-			f(x)
-		}
-		return err
-	}
-}
-
-// metaIdentity is an Identity in meta.json.
-type metaIdentity struct {
-	Cluster  ClusterID `json:"cluster,omitempty"`  // if agreed
-	Proposed ClusterID `json:"proposed,omitempty"` // if not
-	First    []byte    `json:"first,omitempty"`    // in Raft's encoding
-	Since    uint64    `json:"since,omitempty"`
-}
-
-func encodeIdentity(x Identity) (m metaIdentity) {
-	m.Since = x.Since
-	if x.Agreed {
-		m.Cluster = x.Cluster
-	} else {
-		m.Proposed = x.Cluster
-	}
-	if len(x.First) > 0 {
-		m.First = raft.EncodeConfiguration(Configuration(x.First))
-	}
-	return m
-}
-
-// decode returns the Identity. Raft's decoder panics on a damaged configuration.
-func (m *metaIdentity) decode() (x Identity, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%v", p)
-		}
-	}()
-	x = Identity{Cluster: m.Proposed}
-	if m.Cluster != 0 {
-		x = Identity{Cluster: m.Cluster, Agreed: true}
-	}
-	if len(m.First) > 0 {
-		x.First = Peers(raft.DecodeConfiguration(m.First))
-	}
-	x.Since = m.Since
-	return x, nil
 }

@@ -37,15 +37,16 @@ func (m *Memory) SetSnapshotFault(f func() error) { m.snaps.fault.set(f) }
 func (m *Memory) Open() *Storage {
 	s := &Storage{Log: m.log, Stable: m.log, Snapshots: m.snaps, Spool: spoolInMemory, Name: "memory", close: func() error { return nil }}
 	s.keepVotes()
-	s.identity = newIdentity(*m.of.Load(), func(x Identity) error {
+	s.identity.Store(m.of.Load())
+	s.StoreIdentity = func(x Identity) error {
 		return m.log.write(func() error { m.of.Store(&x); return nil })
-	})
+	}
 	newest, _ := s.NewestSnapshot()
 	s.Members = Peers(newest.Configuration)
-	mending := orderedLog{m.log.InmemStore} // without the fault
-	dropSuperseded(mending, newest)
-	reconcileLog(mending, newest) // a crash may have kept the member from doing it
 	if newest.Index > 0 {
+		mending := orderedLog{m.log.InmemStore} // without the fault
+		first, last, _ := supersededLog(s.Name, mending, &newest)
+		mending.DeleteRange(first, last)
 		s.state = m.state(newest.ID)
 	}
 	first, _ := m.log.FirstIndex()
@@ -71,14 +72,4 @@ func (m *Memory) state(id string) *fsm.Machine {
 		return nil
 	}
 	return machine
-}
-
-// dropSuperseded deletes the log if it has another entry where the newest snapshot ends, as supersededLog has it done for a
-// directory.
-func dropSuperseded(log raft.LogStore, newest raft.SnapshotMeta) {
-	var l raft.Log
-	if log.GetLog(newest.Index, &l) == nil && l.Term != newest.Term {
-		last, _ := log.LastIndex()
-		log.DeleteRange(0, last)
-	}
 }

@@ -93,12 +93,14 @@ func TestMemoryLog(t *testing.T) {
 // TestMemorySuperseded: what a crash leaves of a log that the leader's snapshot
 // supersedes is deleted at the next start.
 func TestMemorySuperseded(t *testing.T) {
-	memory := NewMemory()
-	s := memory.Open()
-	check(t, s.Log.StoreLogs(noops(1, 3, 1)))
-	sink := must(s.Snapshots.Create(1, 9, 2, Configuration(alone), 1, nil))(t)
-	check(t, sink.Close())
-	if last := must(memory.Open().Log.LastIndex())(t); last != 0 {
-		t.Errorf("the log ends at %d, before the snapshot", last)
+	for _, end := range []uint64{3, 9, 12} { // before the snapshot's end, and with another entry there
+		memory := NewMemory()
+		s := memory.Open()
+		check(t, s.Log.StoreLogs(noops(1, end, 1)))
+		sink := must(s.Snapshots.Create(1, 9, 2, Configuration(alone), 1, nil))(t)
+		check(t, sink.Close())
+		if last := must(memory.Open().Log.LastIndex())(t); last != 0 {
+			t.Errorf("the log ends at %d", last)
+		}
 	}
 }

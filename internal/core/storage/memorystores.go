@@ -79,7 +79,6 @@ type memorySnapshot struct {
 	contents bytes.Buffer
 }
 
-// Create implements raft.SnapshotStore.
 func (s *memorySnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, _ raft.Transport) (raft.SnapshotSink, error) {
 	if err := s.fault.call(); err != nil {
 		return nil, err
@@ -89,7 +88,6 @@ func (s *memorySnapshots) Create(version raft.SnapshotVersion, index, term uint6
 	}}, nil
 }
 
-// List implements raft.SnapshotStore.
 func (s *memorySnapshots) List() ([]*raft.SnapshotMeta, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,7 +98,6 @@ func (s *memorySnapshots) List() ([]*raft.SnapshotMeta, error) {
 	return []*raft.SnapshotMeta{&meta}, nil
 }
 
-// Open implements raft.SnapshotStore.
 func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +111,6 @@ func (s *memorySnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 func (m *memorySnapshot) ID() string    { return m.meta.ID }
 func (m *memorySnapshot) Cancel() error { return nil }
 
-// Write implements io.Writer.
 func (m *memorySnapshot) Write(p []byte) (int, error) {
 	if err := m.store.fault.call(); err != nil {
 		return 0, err

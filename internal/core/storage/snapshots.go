@@ -38,13 +38,7 @@ const SnapshotSyncs = 3
 
 func openSnapshots(dir string, log hclog.Logger) (raft.SnapshotStore, error) {
 	s, err := raft.NewFileSnapshotStoreWithLogger(filepath.Join(dir, raftDir), retainSnapshots, log)
-	return privateSnapshots{s, filepath.Join(dir, snapshotDir), log, new(seenMetas)}, err
-}
-
-// seenMetas is what the meta.json of each snapshot, which has no checksum, said when it was first read.
-type seenMetas struct {
-	mu    sync.Mutex
-	texts map[snapshotName]string
+	return &privateSnapshots{FileSnapshotStore: s, dir: filepath.Join(dir, snapshotDir), log: log}, err
 }
 
 // privateSnapshots is Raft's own store, with files that only their owner may
@@ -52,13 +46,15 @@ type seenMetas struct {
 // snapshot, when there are no file descriptors left.
 type privateSnapshots struct {
 	*raft.FileSnapshotStore
-	dir  string
-	log  hclog.Logger
-	seen *seenMetas
+	dir string
+	log hclog.Logger
+
+	mu    sync.Mutex
+	metas map[snapshotName]string // what the meta.json of each, which has no checksum, said when it was first read
 }
 
 // Create begins a snapshot. Without descriptors it fails at once, since Raft tries again.
-func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
+func (s *privateSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
 	if err := spareFiles(s.dir, 3); err != nil { // Raft's store would leave a directory
 		return nil, err
 	}
@@ -82,7 +78,7 @@ func (s privateSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 
 type privateSink struct {
 	raft.SnapshotSink
-	store    privateSnapshots
+	store    *privateSnapshots
 	state    *os.File // the file that is being written, a second time: Raft's store has its own
 	unsynced int      // bytes written since the last sync
 }
@@ -117,15 +113,15 @@ func (s *privateSink) Close() error {
 // List returns the newest snapshots. If there is no descriptor, it waits: Raft's store
 // leaves out a snapshot that it cannot read, and the log would be dealt with as if that
 // were not there. It fails if the meta.json of the newest one is damaged.
-func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
+func (s *privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 	err = awaitFiles(s.log, "the list of snapshots", nil, func() error {
 		list, err = nil, nil
-		names, err := s.names()
+		names, _, err := snapshotNames(s.dir)
 		if err != nil {
 			return err
 		}
-		s.seen.mu.Lock()
-		defer s.seen.mu.Unlock()
+		s.mu.Lock()
+		defer s.mu.Unlock()
 		texts := map[snapshotName]string{}
 		for i, name := range names {
 			var m snapshotMeta
@@ -134,7 +130,7 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 			if OutOfFiles(err) {
 				return err
 			}
-			if was := s.seen.texts[name]; err == nil && was != "" && was != string(b) {
+			if was := s.metas[name]; err == nil && was != "" && was != string(b) {
 				err = errors.New("it has changed")
 			}
 			if err == nil {
@@ -147,13 +143,13 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 					list = append(list, &m.SnapshotMeta)
 				}
 			case i == 0: // an older one may just be being deleted
-				if now, _ := s.names(); len(now) > 0 && now[0] != name {
+				if now, _, _ := snapshotNames(s.dir); len(now) > 0 && now[0] != name {
 					return errReplaced
 				}
 				return damaged(path, "%w", err)
 			}
 		}
-		s.seen.texts = texts
+		s.metas = texts
 		return nil
 	})
 	if err == errReplaced {
@@ -165,69 +161,37 @@ func (s privateSnapshots) List() (list []*raft.SnapshotMeta, err error) {
 // errReplaced means that a snapshot is not the newest any more, and may just be being deleted, too.
 var errReplaced = errors.New("a newer snapshot")
 
-// names returns the names of all snapshots, the newest first.
-func (s privateSnapshots) names() (names []snapshotName, err error) {
-	entries, err := os.ReadDir(s.dir)
+// snapshotNames returns the names of all snapshots, the newest first, and of a directory beside them that
+// is none; "" if there is none.
+func snapshotNames(dir string) (names []snapshotName, stranger string, err error) {
+	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		if name, ok := parseSnapshotName(e.Name()); ok && e.IsDir() {
 			names = append(names, name)
+		} else if e.IsDir() && !strings.HasSuffix(e.Name(), ".tmp") {
+			stranger = e.Name()
 		}
 	}
 	slices.SortFunc(names, func(a, b snapshotName) int { return b.compare(a) })
-	return names, err
-}
-
-// readingSnapshot is the result of verifySnapshots, which runs while the log is
-// verified.
-type readingSnapshot struct {
-	dir     string
-	id      uint64
-	meta    *raft.SnapshotMeta
-	machine *fsm.Machine
-	err     error
-	done    chan struct{}
-}
-
-func readNewest(dir string, id uint64) *readingSnapshot {
-	s := &readingSnapshot{dir: dir, id: id, done: make(chan struct{})}
-	go func() {
-		s.meta, s.machine, s.err = verifySnapshots(dir, id)
-		close(s.done)
-	}()
-	return s
-}
-
-func (s *readingSnapshot) wait() (*raft.SnapshotMeta, *fsm.Machine, error) {
-	<-s.done
-	return s.meta, s.machine, s.err
-}
-
-// current returns the newest snapshot and its state. The caller has the store open, which
-// keeps other processes out. The process before may have completed a newer snapshot while
-// this one waited for its lock, or removed what was being read: then current reads again.
-func (s *readingSnapshot) current() (*raft.SnapshotMeta, *fsm.Machine, error) {
-	meta, machine, err := s.wait()
-	var was snapshotName
-	if meta != nil {
-		was, _ = parseSnapshotName(meta.ID)
-	}
-	if newest, nameErr := newestSnapshotName(s.dir); err != nil || nameErr != nil || newest != was {
-		return verifySnapshots(s.dir, s.id)
-	}
-	return meta, machine, nil
+	return names, stranger, err
 }
 
 // verifySnapshots reads all of the newest snapshot, and returns it with the state
 // that it holds; nil if there is none. Raft would silently skip a damaged one and
 // go back to an older state. Older snapshots are not verified: they are not
-// needed, and a crash while one was being removed leaves a part of it.
+// needed, and a crash while one was being removed leaves a part of it. The caller has the store open,
+// which keeps other processes out: another one may have completed a snapshot until then.
 func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, error) {
-	newest, err := newestSnapshotName(dir)
-	if err != nil || newest == (snapshotName{}) {
+	dir = filepath.Join(dir, snapshotDir)
+	names, stranger, err := snapshotNames(dir)
+	if err == nil && stranger != "" {
+		err = fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, stranger))
+	}
+	if err != nil || len(names) == 0 {
 		return nil, nil, err
 	}
-	path := filepath.Join(dir, snapshotDir, newest.String())
-	meta, machine, err := readSnapshot(path, newest, id)
+	path := filepath.Join(dir, names[0].String())
+	meta, machine, err := readSnapshot(path, names[0], id)
 	if errors.Is(err, fsm.ErrVersion) || OutOfFiles(err) || errors.Is(err, fs.ErrPermission) {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -235,27 +199,6 @@ func verifySnapshots(dir string, id uint64) (*raft.SnapshotMeta, *fsm.Machine, e
 		return nil, nil, damaged(path, "%w", err)
 	}
 	return meta, machine, nil
-}
-
-// newestSnapshotName returns the name of the newest snapshot, which is zero if there is none.
-func newestSnapshotName(dir string) (newest snapshotName, err error) {
-	entries, err := os.ReadDir(filepath.Join(dir, snapshotDir))
-	if err != nil {
-		return newest, err
-	}
-	for _, e := range entries {
-		if !e.IsDir() || strings.HasSuffix(e.Name(), ".tmp") {
-			continue
-		}
-		n, ok := parseSnapshotName(e.Name())
-		if !ok {
-			return newest, fmt.Errorf("%s is no snapshot: remove it", filepath.Join(dir, snapshotDir, e.Name()))
-		}
-		if newest.compare(n) < 0 {
-			newest = n
-		}
-	}
-	return newest, nil
 }
 
 // snapshotName is the name that Raft gives a snapshot's directory.

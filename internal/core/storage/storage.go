@@ -8,6 +8,7 @@ package storage
 
 import (
 	"errors"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 
@@ -31,7 +32,10 @@ type Storage struct {
 	// opened; it is empty if there was none.
 	Members []proto.Peer
 
-	identity *identity
+	// StoreIdentity is for [Storage.SetIdentity].
+	StoreIdentity func(Identity) error
+
+	identity atomic.Pointer[Identity]
 	logOf    ClusterID    // the cluster that the log and the snapshots are of, as far as they say it
 	state    *fsm.Machine // see TakeState
 	close    func() error

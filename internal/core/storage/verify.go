@@ -8,40 +8,28 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 )
 
-// logRange is a part of the log, with both its ends.
-type logRange struct{ first, last uint64 }
-
-// supersededLog returns the whole log if it does not lead up to the newest
-// snapshot, else nil. Such a snapshot supersedes the log: it came from the leader, and a crash kept the member from
+// supersededLog returns the ends of the whole log if it does not lead up to the newest
+// snapshot, else 0. Such a snapshot supersedes the log: it came from the leader, and a crash kept the member from
 // deleting the log (Raft's paper, section 7); or this member has led, and crashed before its disk had what it had applied.
-func supersededLog(path string, store raft.LogStore, newest *raft.SnapshotMeta) (old *logRange, err error) {
+func supersededLog(path string, log raft.LogStore, newest *raft.SnapshotMeta) (first, last uint64, err error) {
 	if newest == nil {
-		return nil, nil
+		return 0, 0, nil
 	}
 	err = guard(path, func() error {
-		first, err := store.FirstIndex()
-		if err != nil || first == 0 {
+		if first, err = log.FirstIndex(); err != nil {
 			return err
 		}
-		last, err := store.LastIndex()
-		if err != nil {
+		if last, err = log.LastIndex(); err != nil {
 			return err
 		}
 		var l raft.Log
-		switch {
-		case first > newest.Index:
-			return nil
-		case last < newest.Index:
-			old = &logRange{first, last}
-		default:
-			// An entry that cannot be read is left for verifyLog to report.
-			if err := (checksumLog{store}).GetLog(newest.Index, &l); err == nil && l.Term != newest.Term {
-				old = &logRange{first, last}
-			}
+		// An entry that cannot be read is left for verifyLog to report.
+		if first > newest.Index || last >= newest.Index && (log.GetLog(newest.Index, &l) != nil || l.Term == newest.Term) {
+			first, last = 0, 0
 		}
 		return nil
 	})
-	return old, err
+	return first, last, err
 }
 
 // verifyStore reads everything that the store of disk in the data directory dir holds:

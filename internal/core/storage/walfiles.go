@@ -42,10 +42,9 @@ type segmentMaker struct {
 	made     *os.File   // the segment named madeName, until raft-wal takes it
 	madeName string
 
-	opened    bool // whether the log has been opened; from then on no name is used twice
-	oldMu     sync.Mutex
-	old       []string                // names of files to be deleted; removeOld runs while there are any
-	removing  sync.WaitGroup          // for removeOld
+	opened    bool                    // whether the log has been opened; from then on no name is used twice
+	removeMu  sync.Mutex              // held while a file is being deleted: one after the other
+	removing  sync.WaitGroup          // for deletions
 	unlink    func(path string) error // os.Remove, except in tests
 	undeleted atomic.Pointer[error]   // the newest error of a deletion
 }
@@ -218,31 +217,17 @@ func (m *segmentMaker) take(name string) *os.File {
 // the many files that a snapshot makes superfluous take some ms each. If a crash, or a loss
 // of power, leaves files behind, they are deleted when the log is opened.
 func (m *segmentMaker) remove(name string) {
-	m.oldMu.Lock()
-	m.old = append(m.old, name)
-	begins := len(m.old) == 1
-	m.oldMu.Unlock()
-	switch {
-	case !begins:
-	case m.opened:
-		m.removing.Go(m.removeOld)
-	default:
-		m.removeOld()
-	}
-}
-
-func (m *segmentMaker) removeOld() {
-	for more := true; more; {
-		m.oldMu.Lock()
-		name := m.old[0]
-		m.oldMu.Unlock()
+	remove := func() {
+		m.removeMu.Lock()
+		defer m.removeMu.Unlock()
 		if err := m.unlink(filepath.Join(m.dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			m.undeleted.Store(&err)
 		}
-		m.oldMu.Lock()
-		m.old = m.old[1:]
-		more = len(m.old) > 0
-		m.oldMu.Unlock()
+	}
+	if m.opened {
+		m.removing.Go(remove)
+	} else {
+		remove()
 	}
 }
 

@@ -122,8 +122,8 @@ var putBacks = []putBack{
 		{"internal/core/server/report.go", "if room < 0 {\n\t\treturn nil, report.ErrTooLong\n\t}\n\treturn all, nil", "return all, nil"},
 	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/wchc"}}},
 	{"the znodes below a quota are counted whenever its stats are created", []edit{
-		{"znode/quota.go", "\t\treturn n.total()\n", "\t\treturn t.counted(n)\n"},
-		{"znode/quota.go", "func (t *Tree) totalText(", "func (t *Tree) counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.data()))}\n\tif l := n.children(); l != nil {\n\t\tfor _, id := range l.ids {\n\t\t\tbelow := t.counted(t.nodes.at(id))\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\nfunc (t *Tree) totalText("},
+		{"znode/quota.go", "\t\tu = n.total()\n", "\t\tu = t.counted(n)\n"},
+		{"znode/quota.go", "// checkQuotas verifies", "func (t *Tree) counted(n *Node) usage {\n\tu := usage{count: 1, bytes: int64(len(n.data()))}\n\tif l := n.children(); l != nil {\n\t\tfor _, id := range l.ids {\n\t\t\tbelow := t.counted(t.nodes.at(id))\n\t\t\tu.count, u.bytes = u.count+below.count, u.bytes+below.bytes\n\t\t}\n\t}\n\treturn u\n}\n\n// checkQuotas verifies"},
 	}, []finding{{"internal/testing/whole", "TestBudget", "FAIL: TestBudget/multi,_stats_of_a_quota"}}},
 	{"each check of an ACL compares all of its entries with all identities", []edit{
 		{"znode/acl.go", "len(acl) > longACL || ", ""},
@@ -138,7 +138,7 @@ var putBacks = []putBack{
 	}, []finding{{"internal/testing/whole", "TestSurvivesRestart", `key "LastVoteCand"`}}},
 	{"everybody may read the snapshots", []edit{
 		{"internal/core/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
-		{"internal/core/storage/snapshots.go", "return privateSnapshots{s, filepath.Join(dir, snapshotDir), log, new(seenMetas)}, err", "return s, err"},
+		{"internal/core/storage/snapshots.go", "return &privateSnapshots{FileSnapshotStore: s, dir: filepath.Join(dir, snapshotDir), log: log}, err", "return s, err"},
 	}, []finding{{"internal/testing/whole", "TestSurvivesRestart", "other users may read"}}},
 	{"the applier logs", []edit{
 		{"internal/core/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
@@ -178,7 +178,7 @@ var putBacks = []putBack{
 		{"session/table.go", "return List{slices.Clone(t.parts), len(t.byID), t.digest}", "return List{[][]*Session{slices.Concat(t.parts...)}, len(t.byID), t.digest}"},
 	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
 	{"a digest is computed while the state is locked", []edit{
-		{"fsm/replica.go", "\treturn func() uint64 { return r.digests.get(of, s) }\n", "\td := r.digests.get(of, s)\n\treturn func() uint64 { return d }\n"},
+		{"fsm/replica.go", "{ return v.summary().digest }", "{\n\td := v.summary().digest()\n\treturn func() uint64 { return d }\n}"},
 	}, []finding{{"fsm", "TestDigestLater", "computed with the state locked"}}},
 	{"the lock meter reads all directories at once", []edit{
 		{"admin/lockmeter.go", "len(todo) > 0 && room > 0", "len(todo) > 0"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/internal/testing/memnet"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -442,7 +443,7 @@ func (o *Op) body() proto.Record {
 	case proto.OpSetWatches2:
 		return o.Set
 	case proto.OpReconfig:
-		return &proto.ReconfigRequest{Joining: proto.Path{Path: o.Path}, Leaving: proto.Path{Null: true}, NewMembers: proto.Path{Null: true}, ConfigID: o.Version64}
+		return &proto.ReconfigRequest{Joining: proto.Path{Path: o.Path}, Leaving: proto.Path{Path: jute.Null}, NewMembers: proto.Path{Path: jute.Null}, ConfigID: o.Version64}
 	case proto.OpSync:
 		return &proto.Path{Path: o.Path}
 	case proto.OpAuth:

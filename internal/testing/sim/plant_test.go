@@ -143,13 +143,13 @@ var plants = []plant{
 		{"znode/quota.go", "if e.Value > e.Limit {", "if e.Value >= e.Limit {"},
 	}, []string{"outcomes"}},
 	{"an operation of a multi counts those before it towards the quota", []edit{
-		{"znode/quota.go", "\t\tif q.before != nil {\n", "\t\tif false {\n"},
+		{"znode/quota.go", "\t\tif before && q.before != nil {\n", "\t\tif false {\n"},
 	}, []string{"outcomes"}},
 	{"the stats of a new quota do not count existing znodes", []edit{
 		{"znode/ops.go", "\t\tt.recount(of)\n", "\t\t_ = of\n"},
 	}, []string{"outcomes", "quotas", "reads"}},
 	{"quotas do not count the znodes deleted at a session's end", []edit{
-		{"znode/quota.go", "at, q := t.quotaOf(path)\n\tif q == nil ||", "at, q := t.quotaOf(path)\n\tif q != nil && nodes < 0 && strings.Contains(path, \"/e-\") {\n\t\tq.exact = false\n\t\treturn\n\t}\n\tif q == nil ||"},
+		{"znode/quota.go", "at, q := t.quotaOf(path, false)\n\tif q == nil ||", "at, q := t.quotaOf(path, false)\n\tif q != nil && nodes < 0 && strings.Contains(path, \"/e-\") {\n\t\treturn\n\t}\n\tif q == nil ||"},
 	}, []string{"outcomes", "quotas", "reads"}},
 	{"a reconfig ignores the version that it names", []edit{
 		{"fsm/reconfig.go", "r.ConfigID != -1 && r.ConfigID != m.membersZxid", "r.ConfigID < -1"},

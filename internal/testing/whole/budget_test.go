@@ -275,7 +275,7 @@ func (b *budget) cases() []budgetCase {
 		{name: "creates of containers", op: proto.OpMulti, body: fails(creates(proto.OpCreateContainer, "/big", proto.OpenACL))},
 		{name: "creates with a TTL", op: proto.OpMulti, body: fails(creates(proto.OpCreateTTL, "/big", proto.OpenACL))},
 		{name: "stats of a quota", op: proto.OpMulti, body: stats},
-		{name: "many servers", op: proto.OpReconfig, body: &proto.ReconfigRequest{Joining: proto.Path{Path: strings.Join(servers, ",")}, Leaving: proto.Path{Null: true}, NewMembers: proto.Path{Null: true}, ConfigID: -1}, want: proto.Unimplemented},
+		{name: "many servers", op: proto.OpReconfig, body: &proto.ReconfigRequest{Joining: proto.Path{Path: strings.Join(servers, ",")}, Leaving: proto.Path{Path: jute.Null}, NewMembers: proto.Path{Path: jute.Null}, ConfigID: -1}, want: proto.Unimplemented},
 
 		{name: "a long path", op: proto.OpExists, body: watch("/e" + long), want: proto.NoNode},
 		{name: "a list with a long mask", op: proto.OpExists, body: watch("/mask")},

@@ -1,6 +1,7 @@
 package whole
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"path/filepath"
@@ -15,6 +16,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/testhooks"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -27,7 +29,7 @@ func superUser(t *testing.T, c *rawclient.Client) *rawclient.Client {
 
 const superDigest = "super:D/InIHSb7yEEbrWz8b9l71RjZJU=" // password test
 
-func list(s string) proto.Path { return proto.Path{Path: s, Null: s == ""} }
+func list(s string) proto.Path { return proto.Path{Path: cmp.Or(s, jute.Null)} }
 
 func reconfig(c *rawclient.Client, joining, leaving, members string, version int64) (proto.DataReply, error) {
 	var r proto.DataReply

@@ -256,7 +256,7 @@ func noAstral(s string) string {
 
 func sortNames(f *wire.Frame) {
 	switch r := f.Body.(type) {
-	case *proto.ChildrenReply: // StringsReply too
+	case *proto.ChildrenReply:
 		slices.Sort(r.Names)
 	case *proto.Children2Reply:
 		slices.Sort(r.Names)

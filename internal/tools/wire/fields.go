@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -135,7 +136,7 @@ func Plain(r any) any { return plain(reflect.ValueOf(r), "") }
 func plain(v reflect.Value, name string) any {
 	switch x := v.Interface().(type) {
 	case proto.Path:
-		if x.Null {
+		if x.Path == jute.Null {
 			return nil
 		}
 		return x.Path

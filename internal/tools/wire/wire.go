@@ -214,7 +214,7 @@ func text(b *strings.Builder, v reflect.Value, name string) {
 		fmt.Fprintf(b, "%s:%s", x.Scheme, x.ID)
 		return
 	case proto.Path:
-		if x.Null {
+		if x.Path == jute.Null {
 			b.WriteString("null")
 		} else {
 			b.WriteString(cut(strconv.Quote(x.Path), 400))

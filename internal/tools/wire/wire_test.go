@@ -8,6 +8,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/internal/tools/golden"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -65,7 +66,7 @@ func TestText(t *testing.T) {
 			`connect {protocolVersion=0 timeout=4000 sessionID=0xffffffffffffffff password=null readOnly=false hasReadOnly=true}`},
 		{c.FromClient(frame(&proto.RequestHeader{Xid: 1, Op: proto.OpMulti}, multi)),
 			`multi xid=1 {ops=[create{path="/a" data=0x7800 acl=[31 world:anyone] flags=3} check{path="/b" version=7}]}`},
-		{c.FromClient(frame(&proto.RequestHeader{Xid: 2, Op: proto.OpSync}, &proto.Path{Null: true})), `sync xid=2 null`},
+		{c.FromClient(frame(&proto.RequestHeader{Xid: 2, Op: proto.OpSync}, &proto.Path{Path: jute.Null})), `sync xid=2 null`},
 		{c.FromClient(frame(&proto.RequestHeader{Xid: 9, Op: proto.OpPing})), `ping xid=9`},
 		{c.FromClient(frame(&proto.RequestHeader{Xid: 3, Op: 20})), `deleteContainer xid=3`},
 		{c.FromServer(frame(&proto.ReplyHeader{Xid: -1, Zxid: -1}, &proto.WatcherEvent{Type: 4, State: 3, Path: "/a"})),

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -378,7 +379,10 @@ func reconfig(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 		return nil, usage("Can't use -file and -members together (conflicting non-incremental modes)")
 	}
 	list := func(option string) proto.Path {
-		return proto.Path{Path: strings.ToLower(p.values[option]), Null: !p.has(option)}
+		if !p.has(option) {
+			return proto.Path{Path: jute.Null}
+		}
+		return proto.Path{Path: strings.ToLower(p.values[option])}
 	}
 	q.Joining, q.Leaving, q.NewMembers = list("add"), list("remove"), list("members")
 	if p.has("file") {

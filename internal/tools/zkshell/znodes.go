@@ -622,7 +622,7 @@ func (c *client) unwatch(ctx context.Context, path string, t watcherType, local 
 
 func getEphemerals(s *Shell, ctx context.Context, p *parsed) (fields, error) {
 	path := p.arg(0, "/")
-	var r proto.StringsReply
+	var r proto.ChildrenReply
 	if err := s.call(ctx, proto.OpGetEphemerals, &proto.Path{Path: path}, &r); err != nil { // ZooKeeper's client ignores its chroot here
 		return nil, wrap(err, noPath)
 	}
