@@ -154,7 +154,7 @@ func (r *Replica) Votes(id uint64) bool {
 }
 
 // View gives read access to a replica. The replica does not change while a View is used, and who
-// has one must neither change the Machine nor take a Snapshot of it, which [Replica.State] does.
+// has one must not change it.
 type View struct {
 	r *Replica
 	*Machine
