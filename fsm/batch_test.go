@@ -306,7 +306,7 @@ func TestRemoved(t *testing.T) {
 	peer := func(id uint64, addr string) proto.Peer { return proto.Peer{ID: id, Addr: addr, ElectionPort: 8000} }
 	removed := func(id uint64, addr string, want uint64) {
 		t.Helper()
-		if got := (&View{Machine: m}).Removed(id, addr); got != want {
+		if got := (&View{m: m}).Removed(id, addr); got != want {
 			t.Errorf("server %d at %s was removed by entry %d, want %d", id, addr, got, want)
 		}
 	}

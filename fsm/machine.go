@@ -99,8 +99,7 @@ func (m *Machine) Term() uint64 { return m.term }
 // (see [Identify]).
 func (m *Machine) Cluster() uint64 { return m.cluster }
 
-// Digest returns a hash of the whole replicated state. It takes longer the more sessions there are; see
-// [View.DigestLater].
+// Digest returns a hash of the whole replicated state.
 func (m *Machine) Digest() uint64 { return m.summary().digest() }
 
 // summary returns what the digest of the present state is made of. It is fast, and digest takes

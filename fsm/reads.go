@@ -162,7 +162,7 @@ func (v *View) Read(r *Reader, op proto.OpCode, body, out []byte) ([]byte, proto
 // lookup finds the znode at path and has c check that ids have READ permission. It does not
 // validate the path.
 func (v *View) lookup(c *znode.Checker, path string, ids []proto.ID) (*znode.Node, proto.Code) {
-	n := v.tree.Lookup(path)
+	n := v.m.tree.Lookup(path)
 	switch {
 	case n == nil:
 		return nil, proto.NoNode
@@ -183,7 +183,7 @@ func exists(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]
 	q.Path = r.path(q.Path)
 	n, code := v.lookup(new(znode.Checker), q.Path, r.IDs)
 	if code == proto.NoAuth && r.Older.FreeExists {
-		n, code = v.tree.Lookup(q.Path), proto.OK
+		n, code = v.m.tree.Lookup(q.Path), proto.OK
 	}
 	// A watch may also be set on a znode that does not exist yet.
 	if q.Watch && code != proto.NoAuth && !r.watch(v, watch.Data, q.Path) {
@@ -237,7 +237,7 @@ func (v *View) appendChildren(r *Reader, out []byte, path string, n *znode.Node)
 		count--
 	}
 	out = jute.AppendInt(out, int32(count))
-	for name := range v.tree.Children(n) {
+	for name := range v.m.tree.Children(n) {
 		if hides && name == znode.ConfigPath[len(system)+1:] {
 			continue
 		}
@@ -254,7 +254,7 @@ func getACL(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []byte) ([]
 		return out, proto.MarshallingError
 	}
 	q.Path = r.path(q.Path)
-	n := v.tree.Lookup(q.Path)
+	n := v.m.tree.Lookup(q.Path)
 	switch {
 	case n == nil:
 		return out, proto.NoNode
@@ -295,7 +295,7 @@ func getEphemerals(v *View, r *Reader, _ proto.OpCode, d *jute.Decoder, out []by
 	if q.Path == znode.Root || q.Path == jute.Null || strings.TrimSpace(q.Path) == "" {
 		q.Path = ""
 	}
-	paths := v.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
+	paths := v.m.tree.EphemeralsOf(r.Session, q.Path) // as in ZooKeeper, /a is a prefix of /ab too
 	out = jute.AppendInt(out, int32(len(paths)))
 	for _, p := range paths {
 		if out = jute.AppendString(out, p); r.full(out) {
@@ -339,7 +339,7 @@ func setWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte
 		}
 	}
 	for _, path := range q.Data {
-		switch n := v.tree.Lookup(r.path(path)); {
+		switch n := v.m.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Mzxid > q.RelativeZxid:
@@ -349,14 +349,14 @@ func setWatches(v *View, r *Reader, op proto.OpCode, d *jute.Decoder, out []byte
 		}
 	}
 	for _, path := range q.Exist {
-		if v.tree.Lookup(r.path(path)) != nil {
+		if v.m.tree.Lookup(r.path(path)) != nil {
 			notify(proto.EventNodeCreated, path)
 		} else {
 			set(r.watch(v, watch.Data, r.path(path)))
 		}
 	}
 	for _, path := range q.Child {
-		switch n := v.tree.Lookup(r.path(path)); {
+		switch n := v.m.tree.Lookup(r.path(path)); {
 		case n == nil:
 			notify(proto.EventNodeDeleted, path)
 		case n.Stat().Pzxid > q.RelativeZxid:

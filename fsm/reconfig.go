@@ -108,7 +108,7 @@ const maxRemoved = 1000
 // Removed returns the index of the entry that has removed the member with this id at this address, the last
 // time. It returns 0 if there is none.
 func (v *View) Removed(id uint64, addr string) uint64 {
-	for _, x := range v.removed {
+	for _, x := range v.m.removed {
 		if x.id == id && x.addr == addr {
 			return x.index
 		}
@@ -291,23 +291,23 @@ func (m *Machine) HasMembers(members []proto.Peer) bool {
 
 // Member returns the member of the cluster with the given id. ok is false if there is none.
 func (v *View) Member(id uint64) (s proto.Peer, ok bool) {
-	i := slices.IndexFunc(v.members, func(s proto.Peer) bool { return s.ID == id })
+	i := slices.IndexFunc(v.m.members, func(s proto.Peer) bool { return s.ID == id })
 	if i < 0 {
 		return s, false
 	}
-	return v.members[i], true
+	return v.m.members[i], true
 }
 
 // Members returns the members of the cluster in the form of /zookeeper/config.
-func (v *View) Members() []byte { return configText(v.members, v.membersZxid) }
+func (v *View) Members() []byte { return configText(v.m.members, v.m.membersZxid) }
 
 // MembersZxid returns the zxid of the last transaction that changed the members.
-func (v *View) MembersZxid() int64 { return v.membersZxid }
+func (v *View) MembersZxid() int64 { return v.m.membersZxid }
 
 // Config appends the body of the reply to a successful reconfig, which is the data and the
 // Stat of /zookeeper/config, to b.
 func (v *View) Config(b []byte) []byte {
-	n := v.tree.Lookup(znode.ConfigPath)
+	n := v.m.tree.Lookup(znode.ConfigPath)
 	r := proto.DataReply{Data: n.Record().Data, Stat: n.Stat()}
 	return r.Append(b)
 }

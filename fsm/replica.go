@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/lockkeeper/lockkeeper/proto"
+	"github.com/lockkeeper/lockkeeper/session"
 	"github.com/lockkeeper/lockkeeper/watch"
 	"github.com/lockkeeper/lockkeeper/znode"
 )
@@ -153,11 +154,10 @@ func (r *Replica) Votes(id uint64) bool {
 	return r.voters[id]
 }
 
-// View gives read access to a replica. The replica does not change while a View is used, and who
-// has one must not change it.
+// View gives read access to a replica. The replica does not change while a View is used.
 type View struct {
 	r *Replica
-	*Machine
+	m *Machine
 }
 
 // View calls f with a view of the replica. No entry is applied until f returns. Work
@@ -214,26 +214,52 @@ func (r *Replica) Browse(f func(v *View, step func())) {
 	f(&r.view, Paced(r.runlock, r.rlock))
 }
 
+// Zxid returns the zxid of the last transaction that was applied here.
+func (v *View) Zxid() int64 { return v.m.zxid }
+
+// LastBatch returns the number of the last entry of an origin that was applied here, or 0 if
+// there was none.
+func (v *View) LastBatch(origin uint64) uint64 { return v.m.LastBatch(origin) }
+
+// Cluster returns the id of the cluster that the state belongs to; 0 if no entry has said it.
+func (v *View) Cluster() uint64 { return v.m.cluster }
+
+// Index returns the log index of the last entry that was applied here.
+func (v *View) Index() uint64 { return v.m.index }
+
+// Tree returns the tree of znodes. The caller must not change it.
+func (v *View) Tree() *znode.Tree { return v.m.tree }
+
+// Sessions returns the table of sessions. The caller must not change it.
+func (v *View) Sessions() *session.Table { return v.m.sessions }
+
 // Ephemerals returns all ephemerals of a session, for [Replica.Browse]. One that was there all the
 // time may be in the list twice; see [znode.PathsOf].
 func (v *View) Ephemerals(session int64, step func()) (all []znode.Owned) {
 	for i := math.MaxInt; ; step() {
 		var e znode.Owned
-		if e, i = v.tree.EphemeralBelow(session, i); i < 0 {
+		if e, i = v.m.tree.EphemeralBelow(session, i); i < 0 {
 			return all
 		}
 		all = append(all, e)
 	}
 }
 
+// Digest returns a hash of the whole replicated state. It takes longer the more sessions there are;
+// see DigestLater.
+func (v *View) Digest() uint64 { return v.m.Digest() }
+
 // DigestLater returns a function that computes the digest of the state that v shows now. Call that
 // function after View has returned, so that entries can be applied meanwhile.
-func (v *View) DigestLater() func() uint64 { return v.summary().digest }
+func (v *View) DigestLater() func() uint64 { return v.m.summary().digest }
 
 // Digests returns the digests of the tree after every 128th transaction, at most the last
 // 1024 of them, the oldest first. They go back no further than the last start or restored
 // snapshot.
-func (v *View) Digests() []TreeDigest { return slices.Clone(v.digests) }
+func (v *View) Digests() []TreeDigest { return slices.Clone(v.m.digests) }
+
+// Check verifies the whole replicated state; see [Machine.Check].
+func (v *View) Check() error { return v.m.Check() }
 
 // WatchCounts returns the number of connections that have watches, of watched
 // paths, and of watches.
