@@ -178,7 +178,7 @@ var putBacks = []putBack{
 		{"session/table.go", "return List{slices.Clone(t.parts), len(t.byID), t.digest}", "return List{[][]*Session{slices.Concat(t.parts...)}, len(t.byID), t.digest}"},
 	}, []finding{{"admin", "TestLooksAreShort", "are allocated while the state is locked once"}}},
 	{"a digest is computed while the state is locked", []edit{
-		{"fsm/replica.go", "{ return v.summary().digest }", "{\n\td := v.summary().digest()\n\treturn func() uint64 { return d }\n}"},
+		{"fsm/replica.go", "{ return v.m.summary().digest }", "{\n\td := v.m.summary().digest()\n\treturn func() uint64 { return d }\n}"},
 	}, []finding{{"fsm", "TestDigestLater", "computed with the state locked"}}},
 	{"the lock meter reads all directories at once", []edit{
 		{"admin/lockmeter.go", "len(todo) > 0 && room > 0", "len(todo) > 0"},
