@@ -13,7 +13,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -42,8 +41,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			peer.KindForward: m.serveForward,
 			peer.KindAdmin:   m.membership.Serve,
 			peer.KindState:   m.pulse.tellState,
-			peer.KindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, timing.Never) }, // the first one may have been sent long ago
-			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Incoming).WelcomedAfter) },
+			peer.KindBeat:    m.pulse.takeBeats,
 		})
 		m.peers.Called = m.membership.Called
 		m.peers.RunningTime = func() int64 { return m.moment().Running }

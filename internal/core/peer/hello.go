@@ -191,7 +191,6 @@ const (
 	KindAdmin   = 'A' // one Request about the members, in JSON
 	KindState   = 'P' // asks for a member's election.State; nothing is sent
 	KindBeat    = 'H' // the leader's heartbeats
-	KindRebeat  = 'h' // the same, and the leader has sent none before it was welcomed; see sender.await in package cluster
 
 	Version = 2 // of the peer protocol
 )
