@@ -21,8 +21,8 @@ import (
 const maxIdle = 3
 
 // exchange sends a message to a member over an idle connection, or a new one, and reads the answer. An idle connection may
-// have ended, since the member was restarted, or the connection not used for long (see peer.Conns.Run). Then the message is sent again: a lost
-// request for a vote can cost an election.
+// have ended, since the member was restarted, or since the connection was not used for long (see peer.Conns.Run). Then the
+// message is sent again: a lost request for a vote can cost an election.
 func (t *transport) exchange(target raft.ServerAddress, message, answer any) error {
 	for {
 		c := t.takeIdle(target, 0)
@@ -67,7 +67,8 @@ func (t *transport) sendSnapshot(target raft.ServerAddress, q *raft.InstallSnaps
 
 // dial opens a connection to a member. The member may still refuse it.
 func (t *transport) dial(target raft.ServerAddress) (*peer.Conn, error) {
-	c, err := t.peers.DialTwice(t.peers.Ctx, string(target), peer.KindRaft, t.engine.idOf(string(target)), t.ElectionTimeout)
+	to := t.engine.idOf(string(target))
+	c, err := t.peers.DialTwice(t.peers.Ctx, string(target), peer.KindRaft, to, t.ElectionTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -89,11 +90,13 @@ func (t *transport) takeIdle(target raft.ServerAddress, rest int) *peer.Conn {
 
 func (t *transport) putIdle(target raft.ServerAddress, c *peer.Conn) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.idle[target]) < maxIdle {
+	enough := len(t.idle[target]) == maxIdle
+	if !enough {
 		t.idle[target] = append(t.idle[target], c)
-	} else {
-		t.wg.Go(func() { c.Close() }) // with TLS it may block
+	}
+	t.mu.Unlock()
+	if enough {
+		c.Close()
 	}
 }
 

@@ -70,9 +70,6 @@ type waiting struct {
 // are more only if it has given some up, or has restarted. Then the oldest is dropped.
 const mostWaiting = 8
 
-// maxPool is the number of idle connections kept to each member.
-const maxPool = 3
-
 func newTransport(e *Engine) *transport {
 	times, port := e.cfg.Contacts.Times, e.cfg.Port
 	t := &transport{
