@@ -277,7 +277,7 @@ func TestLateMemberOnSlowLink(t *testing.T) {
 // link. It is needed for a majority. The leader's heartbeats wait on the link behind the entries, or behind the
 // snapshot.
 func TestNeededMemberOnSlowLink(t *testing.T) {
-	for rate, snapshot := range map[int]bool{140 << 10: false, 256 << 10: true, 300 << 10: false, 400 << 10: true} {
+	for rate, snapshot := range map[int]bool{140 << 10: false, 200 << 10: true, 256 << 10: true, 300 << 10: false, 400 << 10: true} {
 		testkit.Bubble(t, fmt.Sprintf("%d KiB per s, snapshot %v", rate>>10, snapshot), func(t *testing.T) {
 			net, leader, late, third := wired(t, func(c *Config) { c.SnapshotBytes = 1 << 30 })
 			var again func() *Member

@@ -34,7 +34,7 @@
 //   - transport.take reads a connection's messages, in the goroutine of the peer port, until the connection ends. It has another one that sends
 //     the answers (exchange.go). The transport also waits for an election
 //     timeout for an answer to TimeoutNow, and runs peer.Conns.Run, which watches the connections.
-//   - refill connects to a member that a stream may follow to. The leader's end of each stream has one goroutine, until Raft closes
+//   - dialAnother makes the connection that a stream waits for. The leader's end of each stream has one goroutine, until Raft closes
 //     it (stream.go).
 //
 // SpreadCommitIndex runs one goroutine for each other member until the list of members changes or it is stopped. HandOver runs

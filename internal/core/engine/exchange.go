@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -57,7 +58,8 @@ func (t *transport) sendSnapshot(target raft.ServerAddress, q *raft.InstallSnaps
 	defer c.Close()
 	c.Long.Store(true)
 	if _, err = c.Write(raftwire.Append(nil, q)); err == nil {
-		_, err = io.Copy(c, data)
+		// In pieces that show, when they have gone, that the member takes them; see peer.Conn.Write.
+		_, err = io.CopyBuffer(c, struct{ io.Reader }{data}, make([]byte, timing.MaxWrite))
 	}
 	if err == nil {
 		err = raftwire.ReadAnswer(c, r)
@@ -75,12 +77,13 @@ func (t *transport) dial(target raft.ServerAddress) (*peer.Conn, error) {
 	return t.conns.NewConn(c, string(target)), nil
 }
 
-// takeIdle returns an idle connection to a member, which is not idle any more. It returns nil if no more than rest are idle.
-func (t *transport) takeIdle(target raft.ServerAddress, rest int) *peer.Conn {
+// takeIdle returns an idle connection to a member, which is not idle any more. It returns nil if that would leave fewer than leave.
+func (t *transport) takeIdle(target raft.ServerAddress, leave int) *peer.Conn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	idle := t.idle[target]
-	if len(idle) <= rest {
+	idle := slices.DeleteFunc(t.idle[target], (*peer.Conn).Closed)
+	t.idle[target] = idle
+	if len(idle) <= leave {
 		return nil
 	}
 	c := idle[len(idle)-1]
@@ -100,21 +103,21 @@ func (t *transport) putIdle(target raft.ServerAddress, c *peer.Conn) {
 	}
 }
 
-// refill opens another connection to a member, beside what goes on, unless that is under way.
-func (t *transport) refill(target raft.ServerAddress) {
+// dialAnother opens another connection to a member, beside what goes on, unless that is under way.
+func (t *transport) dialAnother(target raft.ServerAddress) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.refilling[target] {
+	if t.dialing[target] {
 		return
 	}
-	t.refilling[target] = true
+	t.dialing[target] = true
 	t.wg.Go(func() {
 		if c, err := t.dial(target); err == nil {
 			t.putIdle(target, c)
 		}
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		delete(t.refilling, target)
+		delete(t.dialing, target)
 	})
 }
 
@@ -125,7 +128,7 @@ func (t *transport) take(nc net.Conn) {
 	from := nc.(peer.Incoming)
 	r := &receiver{
 		t: t, conn: t.conns.NewConn(nc, ""), answers: make(chan raft.RPCResponse, mostOwed), owed: make(chan struct{}, mostOwed),
-		commits: make(chan raft.RPC, 1), over: make(chan struct{}), mute: make(chan struct{}),
+		commits: make(chan raft.RPC, 1), readEnded: make(chan struct{}), answerEnded: make(chan struct{}),
 	}
 	var answering sync.WaitGroup
 	answering.Go(r.answer)
@@ -133,19 +136,19 @@ func (t *transport) take(nc net.Conn) {
 	if err := r.read(header); !errors.Is(err, io.EOF) && !raftlog.OfConnection(err) {
 		t.peers.Log.Info("a connection for Raft's messages ends", "peer", from.From, "error", err)
 	}
-	close(r.over)
+	close(r.readEnded)
 	answering.Wait()
 }
 
 // receiver is the end of a connection at which messages come, and answers are sent.
 type receiver struct {
-	t       *transport
-	conn    *peer.Conn
-	answers chan raft.RPCResponse // from Raft's main goroutine, which never has to wait: there are at most mostOwed
-	owed    chan struct{}         // holds one for each message that is not answered
-	commits chan raft.RPC         // the newest message that needs no answer, if Raft was busy when it came
-	over    chan struct{}         // closed by take when read has ended
-	mute    chan struct{}         // closed when answer has ended
+	t           *transport
+	conn        *peer.Conn
+	answers     chan raft.RPCResponse // from Raft's main goroutine, which never has to wait: there are at most mostOwed
+	owed        chan struct{}         // holds one for each message that is not answered
+	commits     chan raft.RPC         // the newest message that needs no answer, if Raft was busy when it came
+	readEnded   chan struct{}         // closed by take
+	answerEnded chan struct{}
 }
 
 // mostOwed is how many messages may be unanswered. A stream has fewer, and otherwise one is sent at a time.
@@ -159,21 +162,22 @@ func (r *receiver) read(header raft.RPCHeader) error {
 		if err != nil {
 			return err
 		}
-		r.conn.Begun.Store(in.Buffered() > 0)
+		snapshot, long := q.(*raft.InstallSnapshotRequest)
+		r.conn.Begun.Store(long || in.Buffered() > 0)
 		if !asks {
 			r.tell(q.(*raft.AppendEntriesRequest))
 			continue
 		}
 		select {
 		case r.owed <- struct{}{}:
-		case <-r.mute:
+		case <-r.answerEnded:
 			return net.ErrClosed
 		case <-r.t.peers.Ctx.Done():
 			return net.ErrClosed
 		}
 		rpc := raft.RPC{Command: q, RespChan: r.answers}
-		if s, ok := q.(*raft.InstallSnapshotRequest); ok {
-			rpc.Reader = io.LimitReader(in, s.Size)
+		if long {
+			rpc.Reader = io.LimitReader(in, snapshot.Size)
 			err = r.t.dispatch(rpc)
 			r.conn.Owed.Add(1) // not before: if the snapshot stops coming, that is not due to this member
 		} else {
@@ -203,7 +207,7 @@ func (r *receiver) tell(q *raft.AppendEntriesRequest) {
 
 // answer sends Raft's answers, and hands to Raft what tell leaves to it, until the connection ends.
 func (r *receiver) answer() {
-	defer close(r.mute)
+	defer close(r.answerEnded)
 	defer r.conn.Close()
 	var (
 		out  []byte
@@ -216,7 +220,7 @@ func (r *receiver) answer() {
 			rpcs = r.t.rpcs
 		case rpcs <- next:
 			rpcs = nil
-		case <-r.over:
+		case <-r.readEnded:
 			return
 		case a := <-r.answers:
 			out = raftwire.AppendAnswer(out[:0], a)

@@ -2,7 +2,9 @@ package engine
 
 import (
 	"errors"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -111,6 +113,13 @@ func openTransportOn(t *testing.T, network peer.Network, id uint64, host string)
 	if err := x.cfg.Port.Open(); err != nil {
 		t.Fatal(err)
 	}
+	o.takes, o.taken = new(atomic.Pointer[func(net.Conn)]), new(atomic.Int32)
+	o.setTake(o.transport.take)
+	x.cfg.Port.Serve[peer.KindRaft] = func(c net.Conn) {
+		o.taken.Add(1)
+		defer o.taken.Add(-1)
+		(*o.takes.Load())(c)
+	}
 	o.transport.wg.Go(o.transport.conns.Run)
 	x.cfg.Port.Start()
 	o.end = sync.OnceFunc(func() { x.Engine.Close() })
@@ -164,7 +173,12 @@ type openedTransport struct {
 	*transport
 	contacts *election.Contacts
 	end      func() // closes it; that happens at the end of the test, too
+	takes    *atomic.Pointer[func(net.Conn)]
+	taken    *atomic.Int32 // how many connections are handled
 }
+
+// setTake has f handle the connections that come.
+func (o openedTransport) setTake(f func(net.Conn)) { o.takes.Store(&f) }
 
 // takeAnswers is Raft, which takes the answers that come over a stream, until the test ends.
 func takeAnswers(t *testing.T, s *stream, took func(raft.AppendFuture)) {

@@ -76,7 +76,7 @@ const mostUnanswered = 2
 func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*stream, error) {
 	c := t.takeIdle(target, 1)
 	if c == nil {
-		t.refill(target)
+		t.dialAnother(target)
 		return nil, raft.ErrPipelineReplicationNotSupported // for now
 	}
 	c.Unasked.Store(true)

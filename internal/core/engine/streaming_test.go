@@ -6,7 +6,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -264,7 +263,8 @@ func TestLookAtBegin(t *testing.T) {
 // TestNobodyReadsAnswers: a caller sends messages, reads no answers, and hangs up. Nothing is left of it.
 func TestNobodyReadsAnswers(t *testing.T) {
 	streamTo(t, succeed, func(leader, follower openedTransport, s *stream) {
-		open := follower.countStreams()
+		synctest.Wait()
+		before := follower.taken.Load()
 		for range 3 {
 			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindRaft, 0)
 			if err != nil {
@@ -278,7 +278,7 @@ func TestNobodyReadsAnswers(t *testing.T) {
 			c.Close()
 		}
 		time.Sleep(10 * time.Minute)
-		if n := open.Load(); n > 0 {
+		if n := follower.taken.Load() - before; n > 0 {
 			t.Errorf("%d connections are still handled ten minutes after they were closed", n)
 		}
 	})
@@ -291,9 +291,8 @@ func TestCommitsHideNoSilence(t *testing.T) {
 		// A new stream, whose follower answers the greeting and hangs.
 		s.Close()
 		synctest.Wait()
-		takes := follower.peers.Serve[peer.KindRaft]
 		stop := make(chan struct{})
-		follower.peers.Serve[peer.KindRaft] = func(c net.Conn) { <-stop; c.Close() }
+		follower.setTake(func(c net.Conn) { <-stop; c.Close() })
 		s = streamOf(t, leader)
 		q := entryAt(2, 1)
 		for i := range uint64(9) {
@@ -310,7 +309,7 @@ func TestCommitsHideNoSilence(t *testing.T) {
 		}
 		s.Close()
 		close(stop)
-		follower.peers.Serve[peer.KindRaft] = takes
+		follower.setTake(follower.take)
 	})
 }
 
@@ -320,7 +319,7 @@ func TestHangUps(t *testing.T) {
 	streamTo(t, func(rpc raft.RPC) { <-busy; succeed(rpc) }, func(leader, follower openedTransport, s *stream) {
 		busy = make(chan struct{})
 		synctest.Wait()
-		open := follower.countStreams()
+		before := follower.taken.Load()
 		for i := range 200 {
 			c, err := leader.peers.Dial(leader.peers.Ctx, "follower:1", peer.KindRaft, 0)
 			if err != nil {
@@ -335,12 +334,12 @@ func TestHangUps(t *testing.T) {
 			c.Close()
 		}
 		time.Sleep(time.Minute)
-		if n := open.Load(); n > mostWaiting+2 {
+		if n := follower.taken.Load() - before; n > mostWaiting+2 {
 			t.Errorf("%d connections are still handled", n)
 		}
 		close(busy)
 		time.Sleep(time.Minute)
-		if n := open.Load(); n > 0 {
+		if n := follower.taken.Load() - before; n > 0 {
 			t.Errorf("%d connections are still handled at the end", n)
 		}
 	})
@@ -364,15 +363,4 @@ func TestLateStreamHidesNone(t *testing.T) {
 			t.Error("the open stream is not known any more")
 		}
 	})
-}
-
-// countStreams counts the connections for streams that a follower handles.
-func (o openedTransport) countStreams() *atomic.Int32 {
-	takes, open := o.peers.Serve[peer.KindRaft], new(atomic.Int32)
-	o.peers.Serve[peer.KindRaft] = func(c net.Conn) {
-		open.Add(1)
-		takes(c)
-		open.Add(-1)
-	}
-	return open
 }

@@ -46,7 +46,7 @@ type transport struct {
 	streams    map[raft.ServerID]*stream
 	streamTerm uint64                              // the latest term of a stream
 	idle       map[raft.ServerAddress][]*peer.Conn // over which nothing is under way; the one used last is at the end
-	refilling  map[raft.ServerAddress]bool         // see refill
+	dialing    map[raft.ServerAddress]bool         // see dialAnother
 	snapshots  map[raft.ServerID]sentSnapshot      // the last one that each member was sent
 
 	heartbeat func(raft.RPC) // Raft's, for heartbeats that change nothing; see SetHeartbeatHandler
@@ -75,7 +75,7 @@ func newTransport(e *Engine) *transport {
 	t := &transport{
 		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now,
 		away: map[uint64]chan struct{}{}, waiting: map[string][]*waiting{},
-		streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, refilling: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
+		streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, dialing: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns = peer.NewConns(port, times.ElectionTimeout, e.cfg.Contacts.SeenAlive, e.idOf, &t.wg)
 	return t

@@ -17,7 +17,7 @@ import (
 )
 
 // TestTransportRestart: a vote request to a restarted member succeeds even if all
-// pooled connections are to its previous run.
+// idle connections are to its previous run.
 func TestTransportRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
@@ -219,7 +219,7 @@ func TestRedialInFlight(t *testing.T) {
 	})
 }
 
-// TestLongMessageAfterRedial: redial has closed the idle connections, which Raft's pool still has. A long message goes over
+// TestLongMessageAfterRedial: redial has closed the idle connections, which have been kept. A long message goes over
 // a new one.
 func TestLongMessageAfterRedial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

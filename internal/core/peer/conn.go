@@ -13,9 +13,9 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// Raft's transport gives a message and its answer a fixed time. A long message over a slow
-// link never arrives in it, and one that waits for a stuck disk is sent again each time. So
-// its deadlines are off, and each of its connections is watched instead, by Conns.Run.
+// A fixed time for a message and its answer would be wrong: a long message over a slow
+// link would never arrive in it, and one that waits for a stuck disk would be sent again each time (decision 21).
+// So each connection is watched instead, by Conns.Run.
 // Neither side may be silent for the election timeout while the other waits for it. While
 // the answering side receives a message, or handles it, it gives a sign of life four times
 // in that time. A sign is a frame without content: what the answering side sends, and only
@@ -34,6 +34,7 @@ type Conn struct {
 	Reading atomic.Bool
 	writing atomic.Bool
 	late    atomic.Bool // closed because the other side was silent
+	closed  atomic.Bool
 
 	asking    // if not answers
 	answering // if answers
@@ -44,16 +45,16 @@ type asking struct {
 	heard   atomic.Bool   // the other side has lived since Run last looked
 	asked   atomic.Bool   // something was written since the last answer was read
 	Unasked atomic.Bool   // no answer is awaited, although this side reads
-	Long    atomic.Bool   // a snapshot is sent
+	Long    atomic.Bool   // this side sends a snapshot over it, which may stand still for longer
 	in      *bufio.Reader // the frames
 	frame   int           // bytes of the current frame in in
 }
 
 // answering is the state of the side of a Conn that answers messages.
 type answering struct {
-	Begun atomic.Bool  // bytes of a message have come since the last answer
+	Begun atomic.Bool  // part of a message has come, or none of it has been answered
 	came  atomic.Bool  // bytes have come since the last sign
-	Owed  atomic.Int32 // messages of a stream that have come and are not answered
+	Owed  atomic.Int32 // messages that have come and are not answered
 	turn  wake.Turn    // held while a frame is written
 	out   []byte       // the last frame
 }
@@ -98,15 +99,19 @@ func (s *Conns) NewConn(c net.Conn, to string) *Conn {
 	return r
 }
 
+// Closed reports whether this side has closed the connection.
+func (c *Conn) Closed() bool { return c.closed.Load() }
+
 // Close implements net.Conn.
 func (c *Conn) Close() error {
+	c.closed.Store(true)
 	c.all.mu.Lock()
 	delete(c.all.open, c)
 	c.all.mu.Unlock()
 	return c.Conn.Close()
 }
 
-// Read implements net.Conn. Only one goroutine at a time may call it, as Raft does.
+// Read implements net.Conn. Only one goroutine at a time may call it.
 func (c *Conn) Read(p []byte) (n int, err error) {
 	c.Moves()
 	c.Reading.Store(true)
@@ -143,7 +148,8 @@ func (c *Conn) readFrame(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. Only one goroutine at a time may call it, as Raft does.
+// Write implements net.Conn. Only one goroutine at a time may call it. Of a long message, each piece of timing.MaxWrite that has gone
+// shows that the other side lives.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.Moves()
 	c.asked.Store(true)

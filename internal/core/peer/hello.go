@@ -192,5 +192,5 @@ const (
 	KindState   = 'P' // asks for a member's election.State; nothing is sent
 	KindBeat    = 'H' // the leader's heartbeats
 
-	Version = 2 // of the peer protocol
+	Version = 3 // of the peer protocol
 )

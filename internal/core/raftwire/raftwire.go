@@ -103,6 +103,11 @@ func appendEntry(b []byte, l *raft.Log) []byte {
 	return append(append(b, l.Data...), l.Extensions...)
 }
 
+// lengths are those of the messages behind their kind, up to what has no fixed length.
+var lengths = map[byte]int{
+	appendEntries: 5*8 + 4, commit: 3 * 8, requestVote: 3*8 + 1, requestPreVote: 3 * 8, timeoutNow: 0, installSnapshot: 5*8 + 4,
+}
+
 // Read reads a message, to which it gives the header h, and reports whether it asks for an answer. It does not read the
 // snapshot behind a message. The data of each entry has memory of its own, allocated as it arrives.
 func Read(r *bufio.Reader, h raft.RPCHeader) (message any, asks bool, err error) {
@@ -110,7 +115,6 @@ func Read(r *bufio.Reader, h raft.RPCHeader) (message any, asks bool, err error)
 	if err != nil {
 		return nil, false, err
 	}
-	lengths := map[byte]int{appendEntries: 5*8 + 4, commit: 3 * 8, requestVote: 3*8 + 1, requestPreVote: 3 * 8, installSnapshot: 5*8 + 4, timeoutNow: 0}
 	n, ok := lengths[kind]
 	if !ok {
 		return nil, false, fmt.Errorf("cluster: message of the unknown kind %q", kind)

@@ -215,6 +215,12 @@ var corrections = []putBack{
 	{"a snapshot that stops coming", []edit{
 		{"internal/core/engine/exchange.go", "\t\t\terr = r.t.dispatch(rpc)\n\t\t\tr.conn.Owed.Add(1) //", "\t\t\tr.conn.Owed.Add(1)\n\t\t\terr = r.t.dispatch(rpc) //"},
 	}, []finding{{"internal/core/engine", "TestSnapshotStops", "FAIL"}}},
+	{"only the head of a snapshot comes", []edit{
+		{"internal/core/engine/exchange.go", "r.conn.Begun.Store(long || in.Buffered() > 0)", "r.conn.Begun.Store(in.Buffered() > 0)"},
+	}, []finding{{"internal/core/engine", "TestSnapshotStops/0", "still waits for the snapshot"}}},
+	{"a snapshot that is sent in small pieces", []edit{
+		{"internal/core/engine/exchange.go", "make([]byte, timing.MaxWrite)", "make([]byte, timing.MaxWrite/2)"},
+	}, []finding{{"cluster", "TestNeededMemberOnSlowLink", "FAIL"}}},
 	{"installation of a snapshot", []edit{
 		{"internal/core/engine/transport.go", "\tt.engine.disk.Stall.Write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
