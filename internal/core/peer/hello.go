@@ -192,5 +192,5 @@ const (
 	KindState   = 'P' // asks for a member's election.State; nothing is sent
 	KindBeat    = 'H' // the leader's heartbeats
 
-	Version = 3 // of the peer protocol
+	Version = 4 // of the peer protocol; never 3, which is the second byte of a connection with TLS
 )
