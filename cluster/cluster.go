@@ -13,6 +13,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/raftlog"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/znode"
@@ -41,7 +42,8 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 			peer.KindForward: m.serveForward,
 			peer.KindAdmin:   m.membership.Serve,
 			peer.KindState:   m.pulse.tellState,
-			peer.KindBeat:    m.pulse.takeBeats,
+			peer.KindBeat:    func(c net.Conn) { m.pulse.takeBeats(c, timing.Never) }, // the first one may have been sent long ago
+			peer.KindRebeat:  func(c net.Conn) { m.pulse.takeBeats(c, c.(peer.Incoming).WelcomedAfter) },
 		})
 		m.peers.Called = m.membership.Called
 		m.peers.RunningTime = func() int64 { return m.moment().Running }

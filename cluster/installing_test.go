@@ -176,7 +176,7 @@ func TestSnapshotBesideLateHeartbeat(t *testing.T) {
 				n.rate.Store(rate)
 				from, to := hostOf(leader), hostOf(late)
 				beats := func(w *wire) bool {
-					return w.from == from && w.to == to && w.kind == peer.KindBeat
+					return w.from == from && w.to == to && (w.kind == peer.KindBeat || w.kind == peer.KindRebeat)
 				}
 				time.Sleep(10 * time.Second)
 				next := 10 * time.Second

@@ -276,7 +276,7 @@ func (b *sender) connected() bool {
 	if b.c != nil {
 		return true
 	}
-	c, err := b.callToBeat(b.contacts.ElectionTimeout / 2)
+	c, err := b.call(b.to, peer.KindBeat, b.contacts.ElectionTimeout/2)
 	if err != nil {
 		return false
 	}
@@ -370,7 +370,7 @@ func (b *sender) await(answer []byte) (instead net.Conn, err error) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := b.callToBeat(timing.Redial(b.contacts.ElectionTimeout)); err == nil {
+		if c, err := b.callAgain(timing.Redial(b.contacts.ElectionTimeout)); err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -389,20 +389,19 @@ func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn,
 	return c, err
 }
 
-// callToBeat connects to the member for heartbeats. It returns when the member has answered the
+// callAgain connects to the member once more. It returns when the member has answered the
 // greeting, so it is not only its system that accepts connections.
-func (b *sender) callToBeat(patience time.Duration) (net.Conn, error) {
-	c, err := b.call(b.to, peer.KindBeat, patience)
+func (b *sender) callAgain(patience time.Duration) (net.Conn, error) {
+	c, err := b.call(b.to, peer.KindRebeat, patience)
 	if err != nil {
 		return nil, err
 	}
 	return c, c.(*peer.Outgoing).AwaitWelcome(patience)
 }
 
-// takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after the other member was
-// told that it is welcome, and each other one after the answer to the one before it.
-func (p *pulse) takeBeats(nc net.Conn) {
-	c := nc.(peer.Incoming)
+// takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after
+// asked, in running time, and each other one after the answer to the one before it.
+func (p *pulse) takeBeats(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
 		if p.contacts.HungUp(c, p.nowMs()) {
@@ -410,13 +409,13 @@ func (p *pulse) takeBeats(nc net.Conn) {
 		}
 	}()
 	applied := uint64(0) // here, before the sender has read the end of its log
-	for asked := c.WelcomedAfter; ; asked = p.moment().Running {
+	for ; ; asked = p.moment().Running {
 		c.SetDeadline(time.Now().Add(10 * p.contacts.ElectionTimeout)) // a machine that crashes does not close its connections
 		var b beat
 		if binary.Read(c, binary.BigEndian, &b) != nil {
 			return
 		}
-		if c.From != b.ID {
+		if g, ok := c.(peer.Incoming); ok && g.From != b.ID {
 			return // this is no heartbeat
 		}
 		newest := p.engine.NewestTerm()

@@ -191,6 +191,7 @@ const (
 	KindAdmin   = 'A' // one Request about the members, in JSON
 	KindState   = 'P' // asks for a member's election.State; nothing is sent
 	KindBeat    = 'H' // the leader's heartbeats
+	KindRebeat  = 'h' // the same, and the leader has sent none before it was welcomed; see sender.await in package cluster
 
 	Version = 4 // of the peer protocol; never 3, which is the second byte of a connection with TLS
 )
