@@ -519,3 +519,36 @@ func TestCloseWithBrokenDisk(t *testing.T) {
 		}
 	})
 }
+
+// TestLinkEndsWithLeader: a member is cut off from the leader while it sends that a long entry, and then another member leads, which it
+// reaches. It does not wait until the write to the first one fails.
+func TestLinkEndsWithLeader(t *testing.T) {
+	for late := range 8 { // within a look at the link
+		testkit.Bubble(t, fmt.Sprint(late), func(t *testing.T) {
+			f := startedFleet(t, 1)
+			f.net.SetDelay(func(from, to string) time.Duration { return 15 * time.Millisecond })
+			time.Sleep(20*time.Second + time.Duration(late)*70*time.Millisecond)
+			lead := leadOf(t, f)
+			m := f.running[(lead+1)%3]
+			opened := make(propose.Result, 1)
+			m.Propose(fsm.OpenSession(1, 7, 40_000, session.Password{}), opened, nil)
+			if err := <-opened; err != nil {
+				t.Fatal(err)
+			}
+			f.cutBetween(lead, (lead+1)%3, true)
+			created := make(propose.Result, 1)
+			q := proto.CreateRequest{Path: "/n", Data: make([]byte, 900_000), ACL: proto.OpenACL}
+			go m.Propose(&fsm.Command{Op: proto.OpCreate, Session: 7, Conn: 1, Body: q.Append(nil)}, created, nil)
+			time.Sleep(700 * time.Millisecond)
+			f.running[lead].HandOver(t.Context())
+			until(t, "another leader", func() bool { l := m.leader.Get().ID; return l != 0 && l != uint64(lead+1) })
+			began := time.Now()
+			if err := <-created; err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(began); took > m.contacts.ElectionTimeout/4 {
+				t.Errorf("the entry is in the log %v after the other member leads", took)
+			}
+		})
+	}
+}

@@ -39,7 +39,7 @@ func (r Request) Field(name string) any {
 		}
 		switch v := f.Value.(type) {
 		case proto.Path:
-			return v.Path
+			return v.Text()
 		case proto.OpCode:
 			return wire.OpName(v)
 		case string:

@@ -10,7 +10,9 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 func TestRequests(t *testing.T) {
@@ -152,6 +154,17 @@ func TestMessagesAreLogged(t *testing.T) {
 		}
 		if len(short) < len(want) || strings.Join(short[:len(want)], "\n") != strings.Join(want, "\n") {
 			t.Errorf("got\n%s\nwant\n%s", strings.Join(short, "\n"), strings.Join(want, "\n"))
+		}
+	})
+}
+
+// TestNullField: a null string of a request is an empty one, also a path.
+func TestNullField(t *testing.T) {
+	virtual(t, func(t *testing.T, s *lockkeepertest.Server, conn *zk.Conn) {
+		must(rawConn(t, s).Call(proto.OpSync, &proto.Path{Path: jute.Null}, nil))(t)
+		syncs := s.Requests("sync")
+		if len(syncs) != 1 || syncs[0].Field("path") != "" {
+			t.Errorf("got %v", syncs)
 		}
 	})
 }

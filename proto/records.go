@@ -189,6 +189,14 @@ func (r *PathWatch) Decode(d *jute.Decoder) { r.Path, r.Watch = d.String(), d.Bo
 // of reconfig. A path that is null becomes [jute.Null].
 type Path struct{ Path string }
 
+// Text returns the path, and an empty one for null.
+func (r Path) Text() string {
+	if r.Path == jute.Null {
+		return ""
+	}
+	return r.Path
+}
+
 func (r *Path) Append(b []byte) []byte { return jute.AppendString(b, r.Path) }
 func (r *Path) Decode(d *jute.Decoder) { r.Path = d.StringOrNull() }
 

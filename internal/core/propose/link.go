@@ -165,8 +165,11 @@ func (l *Link) watch(every time.Duration, gaps *atomic.Int64) {
 			l.Close()
 			return
 		}
-		if asked = asked || l.waits.Load() > 0; asked {
-			l.Send(MsgAlive, nil)
+		// While this side writes, it can ask nothing, and waits for itself.
+		asked = (asked || l.waits.Load() > 0) && l.turn.TryTake()
+		if asked {
+			l.write(MsgAlive, nil)
+			l.turn.Give()
 		}
 	}
 }
@@ -180,6 +183,11 @@ func (l *Link) Await() (done func()) {
 func (l *Link) Send(kind byte, payload []byte) error {
 	l.turn.Take()
 	defer l.turn.Give()
+	return l.write(kind, payload)
+}
+
+// write does what Send says. The caller has the turn.
+func (l *Link) write(kind byte, payload []byte) error {
 	err := peer.WriteMessage(l.c, kind, payload)
 	if err != nil {
 		l.Close()

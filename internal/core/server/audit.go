@@ -197,7 +197,7 @@ func (c *conn) auditReconfig(q *request, code proto.Code, ok bool) {
 	var asked proto.ReconfigRequest
 	d := jute.NewDecoder(q.body)
 	if asked.Decode(&d); d.Err() == nil {
-		args = append(args, "joining", asked.Joining.Path, "leaving", asked.Leaving.Path, "members", asked.NewMembers.Path, "version", asked.ConfigID)
+		args = append(args, "joining", asked.Joining.Text(), "leaving", asked.Leaving.Text(), "members", asked.NewMembers.Text(), "version", asked.ConfigID)
 	}
 	c.warn(said, args...)
 }

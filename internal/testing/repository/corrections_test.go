@@ -212,6 +212,10 @@ var corrections = []putBack{
 	{"snapshot before Raft", []edit{
 		{"internal/core/engine/transport.go", "return t.install(rpc)", "t.pass(rpc)"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
+	{"the link to a leader that was replaced", []edit{
+		{"internal/core/propose/link.go", "(asked || l.waits.Load() > 0) && l.turn.TryTake()", "asked || l.waits.Load() > 0"},
+		{"internal/core/propose/link.go", "\t\t\tl.write(MsgAlive, nil)\n\t\t\tl.turn.Give()\n", "\t\t\tl.Send(MsgAlive, nil)\n"},
+	}, []finding{{"cluster", "TestLinkEndsWithLeader", "after the other member leads"}}},
 	{"a snapshot that stops coming", []edit{
 		{"internal/core/engine/exchange.go", "\t\t\terr = r.t.dispatch(rpc)\n\t\t\tr.conn.Owed.Add(1) //", "\t\t\tr.conn.Owed.Add(1)\n\t\t\terr = r.t.dispatch(rpc) //"},
 	}, []finding{{"internal/core/engine", "TestSnapshotStops", "FAIL"}}},

@@ -3,6 +3,7 @@ package whole
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"net"
 	"path/filepath"
 	"slices"
@@ -35,6 +36,19 @@ func reconfig(c *rawclient.Client, joining, leaving, members string, version int
 	var r proto.DataReply
 	_, err := c.Call(proto.OpReconfig, &proto.ReconfigRequest{Joining: list(joining), Leaving: list(leaving), NewMembers: list(members), ConfigID: version}, &r)
 	return r, err
+}
+
+// TestReconfigIsLogged: lists that a client leaves out, as most do, are logged as empty.
+func TestReconfigIsLogged(t *testing.T) {
+	var log testkit.Log
+	inCluster(t, 3, func(c *lockkeeper.Config) {
+		c.Features.Reconfig, c.Auth.SuperDigest, c.Logger = true, superDigest, log.Logger(slog.LevelWarn)
+	}, func(t *testing.T, m *members) {
+		must(reconfig(superUser(t, m.connect(m.leader(), 10*time.Second)), "", "77", "", -1))(t)
+		if lines := log.Matching(`joining="" leaving=77 members=""`); len(lines) != 1 {
+			t.Errorf("logged: %s", log.String())
+		}
+	})
 }
 
 // TestReconfig changes the members by ZooKeeper's own operation, through a follower.
