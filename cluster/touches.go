@@ -165,7 +165,7 @@ func (m *Member) tellLeader(lead election.Leader, touches map[int64]int64) (unsu
 	if err != nil {
 		return nil, false
 	}
-	defer l.Await()()
+	defer l.NoteWaiting()()
 	now := m.nowMs()
 	b := make([]byte, 0, alive.TouchLen*len(touches))
 	for id, at := range touches {

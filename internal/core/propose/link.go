@@ -118,9 +118,9 @@ func (l *Link) read() {
 	}
 }
 
-// answer waits for the leader's answer to an entry or question, and returns the index in it. It returns 0 if the link or one of the
+// awaitAnswer waits for the leader's answer to an entry or question, and returns the index in it. It returns 0 if the link or one of the
 // channels is closed.
-func (l *Link) answer(number uint64, suspended, done <-chan struct{}) (index uint64) {
+func (l *Link) awaitAnswer(number uint64, suspended, done <-chan struct{}) (index uint64) {
 	for {
 		select {
 		case b := <-l.answers:
@@ -174,8 +174,8 @@ func (l *Link) watch(every time.Duration, gaps *atomic.Int64) {
 	}
 }
 
-// Await notes that an answer is awaited, until done is called.
-func (l *Link) Await() (done func()) {
+// NoteWaiting notes that an answer is awaited, until done is called.
+func (l *Link) NoteWaiting() (done func()) {
 	l.waits.Add(1)
 	return func() { l.waits.Add(-1) }
 }

@@ -223,9 +223,9 @@ func (p *Proposer) forward(lead election.Leader, number uint64, entry []byte, su
 	if err != nil {
 		return
 	}
-	defer l.Await()()
+	defer l.NoteWaiting()()
 	if l.sendEntry(entry) == nil {
-		l.answer(number, suspended, done)
+		l.awaitAnswer(number, suspended, done)
 	}
 }
 
@@ -258,7 +258,7 @@ func (p *Proposer) ask(lead election.Leader, sessions []int64, suspended <-chan 
 	if err != nil {
 		return 0
 	}
-	defer l.Await()()
+	defer l.NoteWaiting()()
 	l.asked++
 	b := binary.BigEndian.AppendUint64(make([]byte, 0, AskLen), l.asked)
 	b = binary.BigEndian.AppendUint64(b, p.ID)
@@ -266,7 +266,7 @@ func (p *Proposer) ask(lead election.Leader, sessions []int64, suspended <-chan 
 	if l.Send(MsgAsk, append(b, alive.TouchesNow(sessions)...)) != nil {
 		return 0
 	}
-	return l.answer(l.asked, suspended, nil)
+	return l.awaitAnswer(l.asked, suspended, nil)
 }
 
 // awaitApplied waits until the entry at index is applied here. It returns false if it
