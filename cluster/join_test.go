@@ -1083,20 +1083,20 @@ func (r resolving) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return r.Network.Dial(ctx, addr)
 }
 
+// named returns a fleet on whose hosts the names lead where dns says.
+func named(t *testing.T, size int) (f *fleet, dns *sync.Map) {
+	f, dns = newFleet(t, size), new(sync.Map)
+	f.change = func(cfg *Config) { cfg.Network = resolving{cfg.Network, dns} }
+	return f, dns
+}
+
 // TestNameLeadsElsewhere: the name of a member that is up, and has answered all heartbeats, is made to lead to another
 // host, where an empty server is started with its command line. The member keeps its vote.
 func TestNameLeadsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		dns := new(sync.Map)
-		for i := range 3 {
-			cfg := f.config(i)
-			cfg.Network = resolving{cfg.Network, dns}
-			f.open(i, cfg)
-		}
-		f.whole()
+		f, dns := named(t, 3)
+		lead := f.all(nil)
 		f.writes(0, 5)
-		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		id := uint64(c + 1)
 		dns.Store(f.peers[id], "z:1")

@@ -27,10 +27,10 @@ import (
 type former struct {
 	*Parts
 
-	number uint64                     // identifies this run of the member, for proposals that are meant for it
-	again  wake.Signal                // for run: attempt it again at once
-	caller atomic.Pointer[peer.Hello] // the last one of a member that takes this server, which is in no cluster, for a member
-	asked  atomic.Bool                // this server has asked a cluster for a place
+	number   uint64               // identifies this run of the member, for proposals that are meant for it
+	again    wake.Signal          // for run: attempt it again at once
+	caller   atomic.Pointer[call] // the last one of a member that takes this server, which is in no cluster, for a member
+	hasAsked atomic.Bool          // this server has asked a cluster for a place
 	// The ClusterID of the cluster whose leader has said that this server, which has no Join, is in a committed list: if it is no
 	// member any more, it was removed. 0 if there is none.
 	added atomic.Uint64
@@ -51,6 +51,15 @@ type former struct {
 	restored request.FirstState // without its digest
 }
 
+// call is a connection that a member of a cluster has made to this server, which it takes for a member.
+type call struct {
+	peer.Hello
+	at int64 // running time
+}
+
+// callLasts is after how long a member that has not called again is asked whether this server is a member.
+const callLasts = 10 * time.Second
+
 // newRun returns a random number other than 0.
 func newRun() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
 
@@ -69,16 +78,39 @@ func (f *former) own() request.ClusterID {
 }
 
 // elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
-// one that it has its place in, or of which a member has called it, which may be down by now. A server with data, which
+// one that it has its place in, or of which a member has called it, which may be down by now (see forget). A server with data, which
 // then comes from a snapshot, forms a new cluster although members of the earlier one may call it.
 func (f *former) elsewhere(of request.ClusterID, data bool) error {
 	if own := f.own(); own != 0 && own != of {
 		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
 	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and some seconds later start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
 	}
 	return nil
+}
+
+// forget forgets the last caller if that does not call any more, and its leader says that this server is no member: it has none
+// with this id, or that is another server, which answers at its address.
+func (f *former) forget() {
+	c := f.caller.Load()
+	if c == nil || f.Now().Running-c.at < callLasts.Milliseconds() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
+	defer cancel()
+	has, err := request.ToLeader(ctx, request.Over(f.Port.Network), c.Addr, request.Request{Knows: f.ID, Cluster: c.Cluster})
+	if err != nil || has.Status == nil {
+		return
+	}
+	if x := election.Find(has.Status.Members, f.ID); x != nil {
+		if s, err := request.StatusOf(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
+			return
+		}
+	} else if has.Known { // its removal may be undone
+		return
+	}
+	f.caller.CompareAndSwap(c, nil)
 }
 
 // run forms the cluster with the other members, or joins the one that exists. It ends when this member is in the cluster and
@@ -138,6 +170,7 @@ func (f *former) step() (done bool, err error) {
 	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
+	f.forget()
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
@@ -373,7 +406,7 @@ func (f *former) known() []string {
 // join has the leader of a cluster, one of whose members is at addr, take in this server, which
 // has no data. It reports true when this server is in the cluster, or has failed for good. f.deciding must not be held.
 func (f *former) join(addr string, of request.ClusterID) (bool, error) {
-	if !f.asked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
+	if !f.hasAsked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
 	has, err := f.askLeader(addr, request.Request{Knows: f.ID, At: f.Address(), Run: f.number, Cluster: of})
@@ -448,7 +481,7 @@ func (f *former) askForPlace(addr string, of request.ClusterID, has request.Repl
 	if since == 0 {
 		since = has.Status.Index
 	}
-	f.asked.Store(true)
+	f.hasAsked.Store(true)
 	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
 		f.since[of] = since

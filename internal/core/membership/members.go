@@ -148,7 +148,7 @@ func (m *Membership) Waiting() string {
 // Called notes that a member of a cluster has called this server, which is not in one yet.
 func (m *Membership) Called(h *peer.Hello) {
 	if own := m.former.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := m.former.caller.Swap(h); last == nil {
+		if last := m.former.caller.Swap(&call{*h, m.Now().Running}); last == nil {
 			m.former.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
