@@ -373,6 +373,28 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 	})
 }
 
+// TestReconfigBesideLostDisk: a member that has lost its disk asks for its place again and again, and cannot be called. A client's
+// reconfig waits for that, which is short, and is not refused.
+func TestReconfigBesideLostDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dns := named(t, 3)
+		f.all(nil)
+		f.handTo(0)
+		f.lose(1)
+		dns.Store("b:1", "z:1")
+		f.net.Cut("a", "z", true)
+		time.Sleep(5 * time.Second)
+		f.start(1)
+		for k := range 20 {
+			time.Sleep(time.Duration(k) * 37 * time.Millisecond)
+			// It is refused for its version, when its turn comes.
+			if _, err := f.running[0].membership.Change(request.Request{Reconfig: &request.Reconfig{Version: 1}}); request.CodeOf(err) != proto.BadVersion {
+				t.Error(err)
+			}
+		}
+	})
+}
+
 // TestAsksItself: a member that is asked for a change, by an embedder or its own client, does not call
 // itself at its peer port, whether it leads or not. It is refused there what it would be refused over
 // the network, and a member that is closed answers at once.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
@@ -23,8 +24,9 @@ type Membership struct {
 	*Parts
 	former *former
 
-	changing wake.Turn // held by change while it changes the members
-	asked    uint64    // the term in which the change under way was asked for; guarded by changing
+	changing wake.Turn   // held by change while it changes the members
+	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
+	asked    uint64      // the term in which the change under way was asked for; guarded by changing
 }
 
 // Parts are what a [Membership] works with, and how.

@@ -89,6 +89,9 @@ var putBacks = []putBack{
 	{"a cluster that cannot call its member any more is forgotten", []edit{
 		{"internal/core/membership/form.go", "err != nil || s.Run == f.number {", "err == nil && s.Run == f.number {"},
 	}, []finding{{"cluster", "TestListOfThePastOtherName", "has server 2 as a member"}}},
+	{"clients' reconfigs are refused while a member asks for its place", []edit{
+		{"internal/core/membership/change.go", "q.Reconfig != nil && !m.brief.Load() {", "q.Reconfig != nil {"},
+	}, []finding{{"cluster", "TestReconfigBesideLostDisk", "another change"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
 	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {"internal/testing/whole", "TestBudget", "the result is <nil>, should be InvalidACL"}}},
