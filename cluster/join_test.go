@@ -243,6 +243,34 @@ func TestAsksAllForItsVote(t *testing.T) {
 	})
 }
 
+// TestRejoinsBesideLostMember: a member that has lost its disk gets its vote back, although the first server of its list is cut
+// off from the leader, but not from it, or takes all connections and answers nothing.
+func TestRejoinsBesideLostMember(t *testing.T) {
+	for _, how := range []string{"cut off", "paused"} {
+		testkit.Bubble(t, how, func(t *testing.T) {
+			f, _ := fleetOf(t, 5)
+			f.handTo(1)
+			f.write(1)
+			f.lose(2)
+			if how == "paused" {
+				f.net.Pause("a", true)
+				defer f.net.Pause("a", false)
+			} else {
+				for _, i := range []int{1, 3, 4} {
+					f.cutBetween(0, i, true)
+				}
+			}
+			time.Sleep(20 * time.Second)
+			f.start(2)
+			until(t, "its request", func() bool { return f.running[2].membership.HasAsked() })
+			time.Sleep(2 * time.Second)
+			if f.place(1, 3).Observer || !f.running[2].pulse.gate.IsOpen() {
+				t.Error("it has no vote")
+			}
+		})
+	}
+}
+
 // TestRemovedBeforeData: a server that is removed before it has stored an entry ends, and does not
 // add itself again when it is started again.
 func TestRemovedBeforeData(t *testing.T) {

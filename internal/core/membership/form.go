@@ -38,9 +38,10 @@ type former struct {
 	why    atomic.Value // a string: why the last attempt did not succeed
 	awaits atomic.Bool  // awaitVote is running
 
-	// Only join uses these.
+	// Only the goroutine that runs join uses these.
 	warned bool                         // it was logged that this server's data is empty
 	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
+	via    string                       // the address of the member through which this server was taken in
 
 	deciding   wake.Turn // held while the identity is changed, and while a proposal is made
 	acceptedAt time.Time // when a proposal was accepted last; guarded by deciding
@@ -192,13 +193,14 @@ func (f *former) step() (done bool, err error) {
 	case toJoin:
 		f.deciding.Give()
 		defer f.deciding.Take()
-		var at string
-		for id, st := range said { // any one: it may be cut off from the leader, but the next attempt may choose another
-			if st.Formed && st.Cluster == next.cluster {
-				at = election.Find(f.list, id).Addr
+		for _, x := range f.list { // any of them may be cut off from the leader
+			if st := said[x.ID]; st != nil && st.Formed {
+				if done, err = f.join(x.Addr, next.cluster); done {
+					break
+				}
 			}
 		}
-		return f.join(at, next.cluster)
+		return done, err
 	case toStop:
 		f.Fail(fmt.Errorf("%s: %w", f.storage().Name, next.err))
 		return true, nil
@@ -387,10 +389,11 @@ func (f *former) follow() (bool, error) {
 	return false, err
 }
 
-// known returns the addresses at which there may be other members: those of the leader, of
-// the list and of the newest members that this one knows, and that of the member that has called it.
-func (f *former) known() []string {
-	all := slices.Concat([]proto.Peer{{Addr: f.Leader.Get().Addr}, {Addr: f.Join}}, f.list, f.Engine.Members())
+// known returns the addresses at which there may be other members: those in first, those of the list and of the newest members
+// that this one knows, and that of the member that has called it. They are asked in this order, and one whose host is down
+// takes a while, so it stays the same, and those in first are those that are most likely up.
+func (f *former) known(first ...proto.Peer) []string {
+	all := slices.Concat(first, []proto.Peer{{Addr: f.Join}}, f.list, f.Engine.Members())
 	if c := f.caller.Load(); c != nil {
 		all = append(all, proto.Peer{Addr: c.Addr})
 	}
@@ -445,6 +448,7 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	if !f.Gate.IsOpen() && !f.Engine.AdvanceTerm(r.Status.Term, f.Contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
+	f.via = addr
 	f.enter(r.Status.Index, of)
 	return true, nil
 }
@@ -512,13 +516,13 @@ func (f *former) self(voter bool) *proto.Peer {
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
-// each of the other members in turn.
+// each of the other members in turn, first the one through which it was taken in.
 func (f *former) awaitVote() {
 	ctx := f.Port.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
 	for wait, try := request.AskSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
-		to := f.known()
+		to := f.known(proto.Peer{Addr: f.via})
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
 			_, err = f.askLeader(to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})

@@ -92,6 +92,12 @@ var putBacks = []putBack{
 	{"clients' reconfigs are refused while a member asks for its place", []edit{
 		{"internal/core/membership/change.go", "q.Reconfig != nil && !m.brief.Load() {", "q.Reconfig != nil {"},
 	}, []finding{{"cluster", "TestReconfigBesideLostDisk", "another change"}}},
+	{"a server without data asks only one member for its place", []edit{
+		{"internal/core/membership/form.go", "f.join(x.Addr, next.cluster); done {", "f.join(x.Addr, next.cluster); true {"},
+	}, []finding{{"cluster", "TestRejoinsBesideLostMember", "FAIL: TestRejoinsBesideLostMember/cut_off"}}},
+	{"a member asks a dead one for its vote first", []edit{
+		{"internal/core/membership/form.go", "f.known(proto.Peer{Addr: f.via})", "f.known()"},
+	}, []finding{{"cluster", "TestRejoinsBesideLostMember", "FAIL: TestRejoinsBesideLostMember/paused"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},
 	}, []finding{{"fsm", "FuzzSurvives", "a znode of"}, {"internal/testing/whole", "TestBudget", "the result is <nil>, should be InvalidACL"}}},
