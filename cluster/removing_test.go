@@ -525,3 +525,19 @@ func TestReconfigWhileOneIsStuck(t *testing.T) {
 		end(nil)
 	})
 }
+
+// TestRemovesThoseThatAreDown: of five members two are down. A client's reconfig removes one of these, and one that is up, in the
+// order in which that is possible.
+func TestRemovesThoseThatAreDown(t *testing.T) {
+	for _, leaving := range [][]uint64{{4, 2}, {2, 4}} {
+		testkit.Bubble(t, fmt.Sprint(leaving), func(t *testing.T) {
+			f, _ := fleetOf(t, 5)
+			f.handTo(0)
+			f.write(0)
+			f.stop(3)
+			f.stop(4)
+			time.Sleep(5 * time.Second)
+			f.tell(0, request.Request{Reconfig: &request.Reconfig{Version: -1, Leaving: leaving}})
+		})
+	}
+}
