@@ -624,6 +624,23 @@ func TestCalledByMistake(t *testing.T) {
 	})
 }
 
+// TestProposesAgain: a proposer that was started again without its data has the others accept its next proposal at once. Another
+// one, which an operator's word may have added, has to wait.
+func TestProposesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		m := f.start(1).membership
+		s := m.Status()
+		for cluster, from := range []uint64{1, 1, 3} {
+			synctest.Wait()
+			_, err := m.Change(request.Request{Propose: &request.Proposal{Cluster: request.ClusterID(cluster + 1), From: from, To: 2, Run: s.Run, Members: s.Configured}})
+			if (err == nil) != (from == 1) {
+				t.Errorf("proposal %d, of server %d: %v", cluster+1, from, err)
+			}
+		}
+	})
+}
+
 // TestObserverOnlyJoins: an observer of the list is started with a Join and no list, before the cluster is formed. The voters do
 // not wait for it to have their list.
 func TestObserverOnlyJoins(t *testing.T) {

@@ -43,8 +43,9 @@ type former struct {
 	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
 	via    string                       // the address of the member through which this server was taken in
 
-	deciding   wake.Turn // held while the identity is changed, and while a proposal is made
-	acceptedAt time.Time // when a proposal was accepted last; guarded by deciding
+	deciding     wake.Turn // held while the identity is changed, and while a proposal is made
+	acceptedAt   time.Time // when a proposal was accepted last; guarded by deciding
+	acceptedFrom uint64    // whose that was; 0 if an earlier run has accepted it; guarded by deciding
 
 	// What a member of a new cluster begins with.
 	list     []proto.Peer       // the members
@@ -314,9 +315,9 @@ func (f *former) accept(q *request.Proposal) error {
 		return err
 	}
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
-	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
+	// proposal that it has just accepted: if it took the other one's now, there might never be a majority for either.
 	same := f.storage().Identity().Cluster == q.Cluster
-	if !same && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
+	if !same && f.acceptedFrom != q.From && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
 		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.ID)
 	}
 	if !same {
@@ -325,7 +326,7 @@ func (f *former) accept(q *request.Proposal) error {
 			return err
 		}
 	}
-	f.acceptedAt = time.Now()
+	f.acceptedAt, f.acceptedFrom = time.Now(), q.From
 	return nil
 }
 
