@@ -256,6 +256,26 @@ func TestForm(t *testing.T) {
 	})
 }
 
+// TestFormsOnLog: a member that has got a log meanwhile begins no other, and does not say that its disk has failed.
+func TestFormsOnLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t)
+		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
+		m := b.membership()
+		b.startFormer(t, m)
+		time.Sleep(time.Second)
+		if err := m.Engine.Bootstrap(b.cfg.First()); err != nil {
+			t.Fatal(err)
+		}
+		b.answerRequests(t, "b", func(q request.Request) request.Reply {
+			return request.Reply{Status: &request.Status{ID: 2, Run: 20, Configured: b.cfg.First()}}
+		})
+		if err := testkit.Receive(t, "a fault", b.Errs); strings.Contains(err.Error(), "cannot write") || m.Gate.IsOpen() {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFormStranger: a member whose storage is empty waits to be added if the cluster
 // that is running does not have it, and forms no other.
 func TestFormStranger(t *testing.T) {

@@ -282,9 +282,11 @@ func (f *former) agree(id request.ClusterID) (done bool, err error) {
 	err = f.storage().SetIdentity(x)
 	if err == nil && len(x.First) > 0 { // otherwise its data was restored
 		// After an error the next start does it (see Membership.Belong).
-		if err = f.Engine.Bootstrap(x.First); err == nil {
-			err = f.storage().SetRejoining(false) // since it asked another cluster for a place
+		if err := f.Engine.Bootstrap(x.First); err != nil { // perhaps because there is a log already
+			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
+			return true, nil
 		}
+		err = f.storage().SetRejoining(false) // since it asked another cluster for a place
 	}
 	if err != nil {
 		f.CannotWrite(f.storage(), err)
