@@ -243,6 +243,34 @@ func TestAsksAllForItsVote(t *testing.T) {
 	})
 }
 
+// TestRejoinsBesideLostMember: a member that has lost its disk gets its vote back, although the first server of its list is cut
+// off from the leader, but not from it, or takes all connections and answers nothing.
+func TestRejoinsBesideLostMember(t *testing.T) {
+	for _, how := range []string{"cut off", "paused"} {
+		testkit.Bubble(t, how, func(t *testing.T) {
+			f, _ := fleetOf(t, 5)
+			f.handTo(1)
+			f.write(1)
+			f.lose(2)
+			if how == "paused" {
+				f.net.Pause("a", true)
+				defer f.net.Pause("a", false)
+			} else {
+				for _, i := range []int{1, 3, 4} {
+					f.cutBetween(0, i, true)
+				}
+			}
+			time.Sleep(20 * time.Second)
+			f.start(2)
+			until(t, "its request", func() bool { return f.running[2].membership.HasAsked() })
+			time.Sleep(2 * time.Second)
+			if f.place(1, 3).Observer || !f.running[2].pulse.gate.IsOpen() {
+				t.Error("it has no vote")
+			}
+		})
+	}
+}
+
 // TestRemovedBeforeData: a server that is removed before it has stored an entry ends, and does not
 // add itself again when it is started again.
 func TestRemovedBeforeData(t *testing.T) {
@@ -1083,20 +1111,20 @@ func (r resolving) Dial(ctx context.Context, addr string) (net.Conn, error) {
 	return r.Network.Dial(ctx, addr)
 }
 
+// named returns a fleet on whose hosts the names lead where dns says.
+func named(t *testing.T, size int) (f *fleet, dns *sync.Map) {
+	f, dns = newFleet(t, size), new(sync.Map)
+	f.change = func(cfg *Config) { cfg.Network = resolving{cfg.Network, dns} }
+	return f, dns
+}
+
 // TestNameLeadsElsewhere: the name of a member that is up, and has answered all heartbeats, is made to lead to another
 // host, where an empty server is started with its command line. The member keeps its vote.
 func TestNameLeadsElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		dns := new(sync.Map)
-		for i := range 3 {
-			cfg := f.config(i)
-			cfg.Network = resolving{cfg.Network, dns}
-			f.open(i, cfg)
-		}
-		f.whole()
+		f, dns := named(t, 3)
+		lead := f.all(nil)
 		f.writes(0, 5)
-		lead := leadOf(t, f)
 		c := (lead + 2) % 3
 		id := uint64(c + 1)
 		dns.Store(f.peers[id], "z:1")

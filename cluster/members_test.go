@@ -256,6 +256,26 @@ func TestForm(t *testing.T) {
 	})
 }
 
+// TestFormsOnLog: a member that has got a log meanwhile begins no other, and does not say that its disk has failed.
+func TestFormsOnLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBase(t)
+		b.cfg.Peers = listOf(map[uint64]string{1: "a:1", 2: "b:1"})
+		m := b.membership()
+		b.startFormer(t, m)
+		time.Sleep(time.Second)
+		if err := m.Engine.Bootstrap(b.cfg.First()); err != nil {
+			t.Fatal(err)
+		}
+		b.answerRequests(t, "b", func(q request.Request) request.Reply {
+			return request.Reply{Status: &request.Status{ID: 2, Run: 20, Configured: b.cfg.First()}}
+		})
+		if err := testkit.Receive(t, "a fault", b.Errs); strings.Contains(err.Error(), "cannot write") || m.Gate.IsOpen() {
+			t.Error(err)
+		}
+	})
+}
+
 // TestFormStranger: a member whose storage is empty waits to be added if the cluster
 // that is running does not have it, and forms no other.
 func TestFormStranger(t *testing.T) {
@@ -369,6 +389,28 @@ func TestMistakenServerBlocksReconfig(t *testing.T) {
 		}
 		if t.Logf("%d of %d reconfigs were refused; it waits: %s", busy, tried, m.membership.Waiting()); busy > tried/20 {
 			t.Errorf("%d of %d reconfigs were refused", busy, tried)
+		}
+	})
+}
+
+// TestReconfigBesideLostDisk: a member that has lost its disk asks for its place again and again, and cannot be called. A client's
+// reconfig waits for that, which is short, and is not refused.
+func TestReconfigBesideLostDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, dns := named(t, 3)
+		f.all(nil)
+		f.handTo(0)
+		f.lose(1)
+		dns.Store("b:1", "z:1")
+		f.net.Cut("a", "z", true)
+		time.Sleep(5 * time.Second)
+		f.start(1)
+		for k := range 20 {
+			time.Sleep(time.Duration(k) * 37 * time.Millisecond)
+			// It is refused for its version, when its turn comes.
+			if _, err := f.running[0].membership.Change(request.Request{Reconfig: &request.Reconfig{Version: 1}}); request.CodeOf(err) != proto.BadVersion {
+				t.Error(err)
+			}
 		}
 	})
 }

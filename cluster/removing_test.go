@@ -525,3 +525,41 @@ func TestReconfigWhileOneIsStuck(t *testing.T) {
 		end(nil)
 	})
 }
+
+// TestRemovesThoseThatAreDown: of five members two are down. A client's reconfig removes one of these, and one that is up, in the
+// order in which that is possible.
+func TestRemovesThoseThatAreDown(t *testing.T) {
+	for _, leaving := range [][]uint64{{4, 2}, {2, 4}} {
+		testkit.Bubble(t, fmt.Sprint(leaving), func(t *testing.T) {
+			f, _ := fleetOf(t, 5)
+			f.handTo(0)
+			f.write(0)
+			f.stop(3)
+			f.stop(4)
+			time.Sleep(5 * time.Second)
+			f.tell(0, request.Request{Reconfig: &request.Reconfig{Version: -1, Leaving: leaving}})
+		})
+	}
+}
+
+// TestRemovedAsksMembersFirst: a member that was removed while it was down learns that at once, although the host of the server to join
+// with which it is started again is lost.
+func TestRemovedAsksMembersFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		f.found(3)
+		for i := 3; i < 5; i++ {
+			f.open(i, f.joins(i, 0))
+			f.awaitVoters(i, i+1)
+		}
+		f.handTo(3)
+		f.tell(3, request.Request{Remove: 1})
+		until(t, "the removal", func() bool { return f.place(4, 1) == nil })
+		f.cutOff(0, true)
+		f.stop(4)
+		f.tell(3, request.Request{Remove: 5})
+		if err := fault(f.open(4, f.joins(4, 0)), time.Second); !errors.Is(err, request.ErrRemoved) {
+			t.Error(err)
+		}
+	})
+}

@@ -91,7 +91,7 @@ type Heartbeat struct {
 const CommitUnknown = math.MaxUint64
 
 // State is what a member knows of itself. Another member asks for it over a connection of
-// peer.KindState, and makes nothing of what is marked "own".
+// peer.KindState. What is marked "own" is sent, too, but only its own member uses it.
 type State struct {
 	Leads       bool
 	NeedsLeader bool // it knows no leader, or its leader's disk is stuck

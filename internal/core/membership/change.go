@@ -71,13 +71,14 @@ func (m *Membership) reply(err error) (request.Reply, error) {
 // changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
 func (m *Membership) changeIn(term uint64, q request.Request, listed string) error {
 	patience := request.AdminTimeout // an operator's changes wait for each other
-	if q.Reconfig != nil {
+	if q.Reconfig != nil && !m.brief.Load() {
 		patience = 0
 	}
 	if !m.changing.TryTake() && !m.changing.TakeWithin(patience) {
 		return request.ErrOtherChange
 	}
 	defer m.changing.Give()
+	m.brief.Store(q.Back)
 	m.asked = term
 	if err := m.stillLeads(); err != nil {
 		return err

@@ -27,10 +27,10 @@ import (
 type former struct {
 	*Parts
 
-	number uint64                     // identifies this run of the member, for proposals that are meant for it
-	again  wake.Signal                // for run: attempt it again at once
-	caller atomic.Pointer[peer.Hello] // the last one of a member that takes this server, which is in no cluster, for a member
-	asked  atomic.Bool                // this server has asked a cluster for a place
+	number   uint64               // identifies this run of the member, for proposals that are meant for it
+	again    wake.Signal          // for run: attempt it again at once
+	caller   atomic.Pointer[call] // the last one of a member that takes this server, which is in no cluster, for a member
+	hasAsked atomic.Bool          // this server has asked a cluster for a place
 	// The ClusterID of the cluster whose leader has said that this server, which has no Join, is in a committed list: if it is no
 	// member any more, it was removed. 0 if there is none.
 	added atomic.Uint64
@@ -38,18 +38,29 @@ type former struct {
 	why    atomic.Value // a string: why the last attempt did not succeed
 	awaits atomic.Bool  // awaitVote is running
 
-	// Only join uses these.
+	// Only the goroutine that runs join uses these.
 	warned bool                         // it was logged that this server's data is empty
 	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
+	via    string                       // the address of the member through which this server was taken in
 
-	deciding   wake.Turn // held while the identity is changed, and while a proposal is made
-	acceptedAt time.Time // when a proposal was accepted last; guarded by deciding
+	deciding     wake.Turn // held while the identity is changed, and while a proposal is made
+	acceptedAt   time.Time // when a proposal was accepted last; guarded by deciding
+	acceptedFrom uint64    // whose that was; 0 if an earlier run has accepted it; guarded by deciding
 
 	// What a member of a new cluster begins with.
 	list     []proto.Peer       // the members
 	first    []proto.Peer       // none if a snapshot was restored
 	restored request.FirstState // without its digest
 }
+
+// call is a connection that a member of a cluster has made to this server, which it takes for a member.
+type call struct {
+	peer.Hello
+	at int64 // running time
+}
+
+// callLasts is after how long a member that has not called again is asked whether this server is a member.
+const callLasts = 10 * time.Second
 
 // newRun returns a random number other than 0.
 func newRun() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
@@ -69,16 +80,39 @@ func (f *former) own() request.ClusterID {
 }
 
 // elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
-// one that it has its place in, or of which a member has called it, which may be down by now. A server with data, which
+// one that it has its place in, or of which a member has called it, which may be down by now (see forget). A server with data, which
 // then comes from a snapshot, forms a new cluster although members of the earlier one may call it.
 func (f *former) elsewhere(of request.ClusterID, data bool) error {
 	if own := f.own(); own != 0 && own != of {
 		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
 	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, unless it is gone for good, and some seconds later start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
 	}
 	return nil
+}
+
+// forget forgets the last caller if that does not call any more, and its leader says that this server is no member: it has none
+// with this id, or that is another server, which answers at its address.
+func (f *former) forget() {
+	c := f.caller.Load()
+	if c == nil || f.Now().Running-c.at < callLasts.Milliseconds() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
+	defer cancel()
+	has, err := request.ToLeader(ctx, request.Over(f.Port.Network), c.Addr, request.Request{Knows: f.ID, Cluster: c.Cluster})
+	if err != nil || has.Status == nil {
+		return
+	}
+	if x := election.Find(has.Status.Members, f.ID); x != nil {
+		if s, err := request.StatusOf(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
+			return
+		}
+	} else if has.Known { // its removal may be undone
+		return
+	}
+	f.caller.CompareAndSwap(c, nil)
 }
 
 // run forms the cluster with the other members, or joins the one that exists. It ends when this member is in the cluster and
@@ -138,6 +172,7 @@ func (f *former) step() (done bool, err error) {
 	case agreed || len(f.list) == 0:
 		return f.follow()
 	}
+	f.forget()
 	said, cut := f.survey(f.list)
 	f.deciding.Take()
 	defer f.deciding.Give()
@@ -159,13 +194,14 @@ func (f *former) step() (done bool, err error) {
 	case toJoin:
 		f.deciding.Give()
 		defer f.deciding.Take()
-		var at string
-		for id, st := range said { // any one: it may be cut off from the leader, but the next attempt may choose another
-			if st.Formed && st.Cluster == next.cluster {
-				at = election.Find(f.list, id).Addr
+		for _, x := range f.list { // any of them may be cut off from the leader
+			if st := said[x.ID]; st != nil && st.Formed {
+				if done, err = f.join(x.Addr, next.cluster); done {
+					break
+				}
 			}
 		}
-		return f.join(at, next.cluster)
+		return done, err
 	case toStop:
 		f.Fail(fmt.Errorf("%s: %w", f.storage().Name, next.err))
 		return true, nil
@@ -246,9 +282,11 @@ func (f *former) agree(id request.ClusterID) (done bool, err error) {
 	err = f.storage().SetIdentity(x)
 	if err == nil && len(x.First) > 0 { // otherwise its data was restored
 		// After an error the next start does it (see Membership.Belong).
-		if err = f.Engine.Bootstrap(x.First); err == nil {
-			err = f.storage().SetRejoining(false) // since it asked another cluster for a place
+		if err := f.Engine.Bootstrap(x.First); err != nil { // perhaps because there is a log already
+			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
+			return true, nil
 		}
+		err = f.storage().SetRejoining(false) // since it asked another cluster for a place
 	}
 	if err != nil {
 		f.CannotWrite(f.storage(), err)
@@ -279,9 +317,9 @@ func (f *former) accept(q *request.Proposal) error {
 		return err
 	}
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
-	// proposal that it has just accepted: if it took another one now, there might never be a majority for either.
+	// proposal that it has just accepted: if it took the other one's now, there might never be a majority for either.
 	same := f.storage().Identity().Cluster == q.Cluster
-	if !same && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
+	if !same && f.acceptedFrom != q.From && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
 		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.ID)
 	}
 	if !same {
@@ -290,7 +328,7 @@ func (f *former) accept(q *request.Proposal) error {
 			return err
 		}
 	}
-	f.acceptedAt = time.Now()
+	f.acceptedAt, f.acceptedFrom = time.Now(), q.From
 	return nil
 }
 
@@ -354,10 +392,11 @@ func (f *former) follow() (bool, error) {
 	return false, err
 }
 
-// known returns the addresses at which there may be other members: those of the leader, of
-// the list and of the newest members that this one knows, and that of the member that has called it.
-func (f *former) known() []string {
-	all := slices.Concat([]proto.Peer{{Addr: f.Leader.Get().Addr}, {Addr: f.Join}}, f.list, f.Engine.Members())
+// known returns the addresses at which there may be other members: those in first, those of the list and of the newest members
+// that this one knows, and that of the member that has called it. They are asked in this order, and one whose host is down
+// takes a while, so it stays the same, and those in first are those that are most likely up.
+func (f *former) known(first ...proto.Peer) []string {
+	all := slices.Concat(first, []proto.Peer{{Addr: f.Join}}, f.list, f.Engine.Members())
 	if c := f.caller.Load(); c != nil {
 		all = append(all, proto.Peer{Addr: c.Addr})
 	}
@@ -373,7 +412,7 @@ func (f *former) known() []string {
 // join has the leader of a cluster, one of whose members is at addr, take in this server, which
 // has no data. It reports true when this server is in the cluster, or has failed for good. f.deciding must not be held.
 func (f *former) join(addr string, of request.ClusterID) (bool, error) {
-	if !f.asked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
+	if !f.hasAsked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
 		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
 	has, err := f.askLeader(addr, request.Request{Knows: f.ID, At: f.Address(), Run: f.number, Cluster: of})
@@ -412,6 +451,7 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 	if !f.Gate.IsOpen() && !f.Engine.AdvanceTerm(r.Status.Term, f.Contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
+	f.via = addr
 	f.enter(r.Status.Index, of)
 	return true, nil
 }
@@ -448,7 +488,7 @@ func (f *former) askForPlace(addr string, of request.ClusterID, has request.Repl
 	if since == 0 {
 		since = has.Status.Index
 	}
-	f.asked.Store(true)
+	f.hasAsked.Store(true)
 	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
 		f.since[of] = since
@@ -479,13 +519,13 @@ func (f *former) self(voter bool) *proto.Peer {
 }
 
 // awaitVote requests this member's vote until it has it, or is no member any more. It asks
-// each of the other members in turn.
+// each of the other members in turn, first the one through which it was taken in.
 func (f *former) awaitVote() {
 	ctx := f.Port.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
 	for wait, try := request.AskSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
-		to := f.known()
+		to := f.known(proto.Peer{Addr: f.via})
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
 			_, err = f.askLeader(to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
@@ -23,8 +24,9 @@ type Membership struct {
 	*Parts
 	former *former
 
-	changing wake.Turn // held by change while it changes the members
-	asked    uint64    // the term in which the change under way was asked for; guarded by changing
+	changing wake.Turn   // held by change while it changes the members
+	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
+	asked    uint64      // the term in which the change under way was asked for; guarded by changing
 }
 
 // Parts are what a [Membership] works with, and how.
@@ -148,7 +150,7 @@ func (m *Membership) Waiting() string {
 // Called notes that a member of a cluster has called this server, which is not in one yet.
 func (m *Membership) Called(h *peer.Hello) {
 	if own := m.former.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := m.former.caller.Swap(h); last == nil {
+		if last := m.former.caller.Swap(&call{*h, m.Now().Running}); last == nil {
 			m.former.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}

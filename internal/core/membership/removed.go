@@ -77,7 +77,7 @@ func (m *Membership) Watch() {
 			m.Fail(err)
 			return
 		}
-		for _, addr := range m.former.known() {
+		for _, addr := range m.former.known(members...) {
 			// Only the leader knows for certain.
 			knows := request.Request{Knows: m.ID, Cluster: m.Gate.Cluster()}
 			r, err := request.Send(ctx, m.Port.Network, addr, knows)

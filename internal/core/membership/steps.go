@@ -32,9 +32,9 @@ var byOperator = requirements{patience: request.AdminTimeout, voters: 1}
 // planned is a change of the members that is possible.
 type planned struct {
 	joining []proto.Peer
-	before  []proto.Peer // those to remove before others are added with their id or address
+	before  []proto.Peer // those to remove before others are added with their id or address, in this order
 	rest    []proto.Peer // the other members before the change
-	leaving []proto.Peer // those of rest to remove when others are added
+	leaving []proto.Peer // those of rest to remove when others are added, in this order
 	after   []proto.Peer // the members after the change
 }
 
@@ -53,6 +53,16 @@ func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need 
 		}
 	}
 	p.rest = slices.Concat(p.after, p.leaving)
+	now := m.Now().Real
+	turn := func(x proto.Peer) int { // first those that are down: the others may be needed for a majority until they have gone
+		if m.Contacts.Follows(x.ID, now) {
+			return len(leaving) + slices.Index(leaving, x.ID)
+		}
+		return slices.Index(leaving, x.ID)
+	}
+	for _, out := range [][]proto.Peer{p.before, p.leaving} {
+		slices.SortFunc(out, func(x, y proto.Peer) int { return turn(x) - turn(y) })
+	}
 	for _, x := range joining {
 		if err := checkMember(x); err != nil {
 			return p, err

@@ -205,7 +205,7 @@ var corrections = []putBack{
 		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},
 	{"lost disk", []edit{
-		{"internal/core/membership/form.go", "return f.join(at, next.cluster)", "_ = at\n\t\tf.Engine.Bootstrap(f.first)\n\t\tf.openGate(next.cluster)\n\t\treturn true, nil"},
+		{"internal/core/membership/form.go", "if done, err = f.join(x.Addr, next.cluster); done {", "f.Engine.Bootstrap(f.first)\n\t\t\t\tf.openGate(next.cluster)\n\t\t\t\tif done = true; done {"},
 	}, []finding{{"internal/testing/whole", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.
