@@ -175,7 +175,7 @@ var plants = []plant{
 		{"internal/core/engine/elect.go", "\treturn e.Term() >= term\n", "\treturn true\n"},
 	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
-		{"internal/core/engine/transport.go", "t.wg.Go(func() { t.receive(rpc) })", "t.wg.Go(func() { t.pass(rpc) })"},
+		{"internal/core/engine/transport.go", "return t.install(rpc)", "t.pass(rpc)"},
 		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
