@@ -1,6 +1,7 @@
 package znode
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"slices"
@@ -319,8 +320,16 @@ type usage struct {
 	all          quotaValues // all keys; may be nil if count and bytes are the only ones
 }
 
-// parseUsage parses stats.
+// parseUsage parses stats. Those that the tree has written, as it reads them for each write below a quota, cost no memory.
 func parseUsage(data []byte) (u usage, ok bool) {
+	if rest, is := bytes.CutPrefix(data, []byte(countKey+"=")); is {
+		count, size, _ := bytes.Cut(rest, []byte(","+bytesKey+"="))
+		n, wrong := strconv.ParseInt(string(count), 10, 64)
+		b, wrongToo := strconv.ParseInt(string(size), 10, 64)
+		if wrong == nil && wrongToo == nil {
+			return usage{count: n, bytes: b}, true
+		}
+	}
 	all, ok := parseQuotaValues(data)
 	if ok {
 		u = usage{all.get(countKey), all.get(bytesKey), all}
