@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
-	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // This file searches for znodes by their paths.
@@ -25,21 +24,23 @@ const (
 // path, if the console may list the children of every znode above it.
 type searcher struct {
 	reader
-	turn  wake.Turn
+	turn  chan struct{} // has an element while a search runs
 	most  int           // znodes that one looks at
 	limit time.Duration // of one
 }
 
 func newSearcher(r reader) *searcher {
-	return &searcher{r, wake.NewTurn(), maxLooked, searchTime}
+	return &searcher{r, make(chan struct{}, 1), maxLooked, searchTime}
 }
 
+// searchAnswer is what a search has found.
 type searchAnswer struct {
 	Found      []foundZnode `json:"found"`
 	More       int          `json:"more"`                 // that match, too
 	Incomplete string       `json:"incomplete,omitempty"` // why there may be others
 }
 
+// foundZnode is one of them.
 type foundZnode struct {
 	Path string `json:"path"`
 	inShort
@@ -55,10 +56,16 @@ func (s *searcher) search(ctx context.Context, text string) (*searchAnswer, erro
 	if text == "" || len(text) > maxFilter {
 		return nil, refuse(http.StatusBadRequest, "the text must have 1 to %d bytes", maxFilter)
 	}
-	if !s.turn.TakeWithin(searchesWait) {
+	wait := time.NewTimer(searchesWait)
+	defer wait.Stop()
+	select {
+	case s.turn <- struct{}{}:
+		defer func() { <-s.turn }()
+	case <-wait.C:
 		return nil, refuse(http.StatusServiceUnavailable, "others are searching")
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
-	defer s.turn.Give()
 	began := time.Now()
 	x, err := s.from.Search(report.Search{Text: text, Most: maxFound, MostBytes: maxFoundText, Continue: func(looked int) bool {
 		return looked < s.most && time.Since(began) < s.limit && ctx.Err() == nil

@@ -68,3 +68,17 @@ func TestSearchLimits(t *testing.T) {
 		}
 	})
 }
+
+// TestAbandonedSearch: a search whose browser has gone does not wait for the one before it.
+func TestAbandonedSearch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSearcher(reader{})
+		s.turn <- struct{}{}
+		ctx, cancel := context.WithTimeout(t.Context(), searchesWait/2)
+		defer cancel()
+		began := time.Now()
+		if _, err := s.search(ctx, "a"); err != context.DeadlineExceeded || time.Since(began) != searchesWait/2 {
+			t.Errorf("after %v: %v", time.Since(began), err)
+		}
+	})
+}

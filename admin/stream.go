@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
-	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // stream sends the state of the server to browsers, as server-sent events. One goroutine
@@ -19,18 +18,18 @@ import (
 // it; nothing is queued.
 type stream struct {
 	survey *survey
-	open   context.Context // ends with close
-	shut   context.CancelFunc
 
-	gathering wake.Turn // of the goroutine
+	coming chan struct{} // has an element while the goroutine starts or ends
 
 	mu       sync.Mutex
 	browsers int
-	stop     context.CancelFunc // of the goroutine
-	running  sync.WaitGroup     // the goroutine, and one before it that is about to end
+	stop     context.CancelFunc // of the goroutine; nil before the first
+	running  sync.WaitGroup     // the goroutine
 	views    map[view]*shown    // those that browsers have
-	replaced wake.Broadcast     // the events
-	added    wake.Signal        // there is a new view
+	replaced chan struct{}      // closed when the events are replaced
+	added    chan struct{}      // has an element if there is a new view
+	closed   bool
+	closing  chan struct{} // closed by close
 }
 
 // shown is what browsers with the same view get.
@@ -40,9 +39,7 @@ type shown struct {
 }
 
 func newStream(s *survey) *stream {
-	x := &stream{survey: s, gathering: wake.NewTurn(), views: map[view]*shown{}, added: wake.NewSignal()}
-	x.open, x.shut = context.WithCancel(context.Background())
-	return x
+	return &stream{survey: s, coming: make(chan struct{}, 1), views: map[view]*shown{}, replaced: make(chan struct{}), added: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
 // Limits of a stream.
@@ -77,7 +74,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 	rc := http.NewResponseController(w)
 	for {
 		s.mu.Lock()
-		event, replaced := mine.event, s.replaced.Wait()
+		event, replaced := mine.event, s.replaced
 		s.mu.Unlock()
 		if event != nil {
 			rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // an error means that w has none
@@ -90,7 +87,7 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		select {
 		case <-replaced:
-		case <-s.open.Done():
+		case <-s.closing:
 			return
 		case <-r.Context().Done():
 			return
@@ -101,7 +98,13 @@ func (s *stream) serve(w http.ResponseWriter, r *http.Request) {
 // close ends all calls of serve, and waits for the goroutine.
 func (s *stream) close() {
 	s.mu.Lock()
-	s.shut()
+	if !s.closed {
+		s.closed = true
+		close(s.closing)
+		if s.stop != nil {
+			s.stop()
+		}
+	}
 	s.mu.Unlock()
 	s.running.Wait()
 }
@@ -109,42 +112,52 @@ func (s *stream) close() {
 // join starts the goroutine for the first browser, and returns what those with its view get. It
 // returns false if there are too many, or after close.
 func (s *stream) join(v view) (*shown, bool) {
+	s.coming <- struct{}{}
+	defer func() { <-s.coming }()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.open.Err() != nil || s.browsers == maxBrowsers {
+	if s.closed || s.browsers == maxBrowsers {
 		return nil, false
 	}
 	mine := s.views[v]
 	if mine == nil {
 		mine = &shown{}
 		s.views[v] = mine
-		s.added.Raise()
+		select {
+		case s.added <- struct{}{}:
+		default: // it is known already that there is one
+		}
 	}
 	mine.browsers++
 	if s.browsers++; s.browsers == 1 {
-		ctx, stop := context.WithCancel(s.open)
+		ctx, stop := context.WithCancel(context.Background())
 		s.stop = stop
 		s.running.Go(func() { s.run(ctx) })
 	}
 	return mine, true
 }
 
-// leave ends the goroutine with the last browser.
+// leave ends the goroutine with the last browser, and waits for it.
 func (s *stream) leave(v view) {
+	s.coming <- struct{}{}
+	defer func() { <-s.coming }()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.views[v].browsers--; s.views[v].browsers == 0 {
+	if mine := s.views[v]; mine.browsers == 1 {
 		delete(s.views, v)
+	} else {
+		mine.browsers--
 	}
-	if s.browsers--; s.browsers == 0 {
+	s.browsers--
+	last := s.browsers == 0
+	s.mu.Unlock()
+	if last {
 		s.stop()
+		s.running.Wait()
 	}
 }
 
 // run gathers states until ctx ends.
 func (s *stream) run(ctx context.Context) {
-	s.gathering.Take()
-	defer s.gathering.Give()
 	s.survey.begin()
 	defer s.survey.end()
 	for ctx.Err() == nil {
@@ -199,7 +212,8 @@ func (s *stream) publish(c *scene) {
 			mine.event = event
 		}
 	}
-	s.replaced.Raise()
+	close(s.replaced)
+	s.replaced = make(chan struct{})
 }
 
 // pause waits for a time, or until ctx ends.

@@ -52,7 +52,7 @@ type asking struct {
 
 // answering is the state of the side of a Conn that answers messages.
 type answering struct {
-	Begun atomic.Bool  // part of a message has come, or none of it has been answered
+	Begun atomic.Bool  // this side waits for the rest of a message, or has not answered a snapshot
 	came  atomic.Bool  // bytes have come since the last sign
 	Owed  atomic.Int32 // messages that have come and are not answered
 	turn  wake.Turn    // held while a frame is written

@@ -165,7 +165,7 @@ func (l *Link) watch(every time.Duration, gaps *atomic.Int64) {
 			l.Close()
 			return
 		}
-		// While this side writes, it can ask nothing, and waits for itself.
+		// While another goroutine writes, no question can be sent; the write has a deadline of its own.
 		asked = (asked || l.waits.Load() > 0) && l.turn.TryTake()
 		if asked {
 			l.write(MsgAlive, nil)
