@@ -250,7 +250,7 @@ func (l *Liveness) Look(due int64) (late []*session.Session, tracker *session.Tr
 	for _, s := range late {
 		l.trace.Session(Late, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	}
-	// Counting from now, instead of from when the caller is done with those, reveals a pause until then too.
+	// The next look is planned from now, not from when the caller is done with the late ones, so that a pause in between shows, too.
 	l.due = now + l.watchful()
 	if first, ok := l.tracker.Next(); ok {
 		l.due = min(first, l.due)

@@ -538,7 +538,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	self := Find(c.members, c.self)
 	votes := self != nil && !self.Observer
 	eligible := c.eligible
-	c.eligible = 0 // unless nothing below speaks against it
+	c.eligible = 0 // set again below, unless something speaks against standing
 	if self == nil && !own.Dropped || own.Stalled >= c.ElectionTimeout/2 {
 		return false
 	}

@@ -31,9 +31,9 @@
 // lifecycle.Lifecycle.Running:
 //
 //   - compactor.run has Raft take snapshots (compact.go). AsyncLog.Run writes what Raft has already sent to others.
-//   - transport.take reads a connection's messages, in the goroutine of the peer port, until the connection ends. It has another one that sends
-//     the answers (exchange.go). The transport also waits for an election
-//     timeout for an answer to TimeoutNow, and runs peer.Conns.Run, which watches the connections.
+//   - transport.take reads a connection's messages, in the goroutine of the peer port, until the connection ends. It starts
+//     another one, which sends the answers (exchange.go). The transport also has one that waits for the answer to TimeoutNow,
+//     and runs peer.Conns.Run, which watches the connections.
 //   - dialAnother makes the connection that a stream waits for. The leader's end of each stream has one goroutine, until Raft closes
 //     it (stream.go).
 //

@@ -58,7 +58,7 @@ func (t *transport) sendSnapshot(target raft.ServerAddress, q *raft.InstallSnaps
 	defer c.Close()
 	c.Long.Store(true)
 	if _, err = c.Write(raftwire.Append(nil, q)); err == nil {
-		// In pieces that show, when they have gone, that the member takes them; see peer.Conn.Write.
+		// In pieces of MaxWrite: each that has gone counts as a sign that the member lives; see peer.Conn.Write.
 		_, err = io.CopyBuffer(c, struct{ io.Reader }{data}, make([]byte, timing.MaxWrite))
 	}
 	if err == nil {
@@ -179,7 +179,7 @@ func (r *receiver) read(header raft.RPCHeader) error {
 		if long {
 			rpc.Reader = io.LimitReader(in, snapshot.Size)
 			err = r.t.dispatch(rpc)
-			r.conn.Owed.Add(1) // not before: if the snapshot stops coming, that is not due to this member
+			r.conn.Owed.Add(1) // only now: while the snapshot comes, this member waits for the sender, which may be gone
 		} else {
 			r.conn.Owed.Add(1)
 			err = r.t.dispatch(rpc)

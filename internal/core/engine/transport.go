@@ -614,7 +614,8 @@ func (t *transport) RequestPreVote(_ raft.ServerID, target raft.ServerAddress, a
 // timing.Times.Lease: Raft refuses entries while it waits for that.
 func (t *transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args *raft.TimeoutNowRequest, _ *raft.TimeoutNowResponse) error {
 	answered := make(chan error, 1)
-	t.wg.Go(func() { answered <- t.exchange(target, args, new(raft.TimeoutNowResponse)) }) // it ends after an election timeout, or with the connection
+	// It ends after two election timeouts at most, or with the connection.
+	t.wg.Go(func() { answered <- t.exchange(target, args, new(raft.TimeoutNowResponse)) })
 	late := time.NewTimer(t.Lease)
 	defer late.Stop()
 	select {
