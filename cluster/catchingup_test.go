@@ -65,6 +65,7 @@ func TestLeaderLostAfterSnapshot(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		testkit.Bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
 			f := startedFleet(t, 20)
+			f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond }) // who refuses entries is sent them again without a pause
 			f.whole()
 			lead := leadOf(t, f)
 			c, other := (lead+1)%3, (lead+2)%3

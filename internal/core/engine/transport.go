@@ -179,8 +179,12 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 	case newest.Index == q.PrevLogEntry:
 		t.pass(rpc)
 	default:
-		// It may still have another entry there; then Raft here would refuse what the leader sends next.
-		t.replaceEnd(&raft.InstallSnapshotRequest{LastLogIndex: newest.Index, LastLogTerm: newest.Term})
+		// If its log has another entry there, Raft here would refuse what the leader sends next. The leader that sent the
+		// snapshot would have replaced it (see InstallSnapshot), but may be gone.
+		var end raft.Log
+		if t.engine.disk.Storage.Log.GetLog(newest.Index, &end) == nil && end.Term != newest.Term {
+			t.give(lastOf(q.RPCHeader, q.Term, newest.Index, newest.Term), t.ElectionTimeout)
+		}
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
 	}
 }
@@ -296,13 +300,6 @@ func (t *transport) install(rpc raft.RPC) error {
 		return lifecycle.ErrClosed
 	}
 	defer t.engine.disk.Saving.Turn.Give()
-	needless := func() {
-		rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
-	}
-	if t.engine.disk.HasAll(t.now(), t.engine.LastApplied(), q.LastLogIndex, q.LastLogTerm) && q.Term == t.engine.Term() && t.engine.Role() == Follower {
-		needless()
-		return nil
-	}
 	t.engine.disk.Saving.Installing.Store(true)
 	defer t.engine.disk.Saving.Installing.Store(false)
 	t.engine.disk.Unwritten.Store(nil)
@@ -312,15 +309,12 @@ func (t *transport) install(rpc raft.RPC) error {
 		select {
 		case a := <-answered:
 			if a.Error != nil && raftlog.EndsWith(a.Error, raftlog.ErrNeedless) {
-				needless()
+				rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
 				return nil
 			}
 			// Raft only returns the error, and would be sent the snapshot for ever.
 			if why := t.engine.disk.Unwritten.Load(); why != nil && a.Error != nil {
 				t.checkDisk(*why)
-			}
-			if r, ok := a.Response.(*raft.InstallSnapshotResponse); ok && r.Success {
-				t.replaceEnd(q)
 			}
 			rpc.Respond(a.Response, a.Error)
 		case <-t.peers.Ctx.Done():
@@ -341,28 +335,6 @@ func (t *transport) awaitOwn(end uint64) bool {
 		return true
 	case <-t.peers.Ctx.Done():
 		return false
-	}
-}
-
-// replaceEnd does what the leader does after its snapshot (see InstallSnapshot), if the log of this member has another entry where the
-// snapshot ends: the leader may be gone. The next one would be refused everything, and if its log begins with the
-// first entry, it sends no snapshot.
-func (t *transport) replaceEnd(q *raft.InstallSnapshotRequest) {
-	for range 3 { // a later term may begin meanwhile
-		var l raft.Log
-		if t.engine.disk.Storage.Log.GetLog(q.LastLogIndex, &l) != nil || l.Term == q.LastLogTerm {
-			return
-		}
-		term := t.engine.Term() // first: if a later one begins, Raft ignores the message
-		addr, id := t.engine.raft.LeaderWithID()
-		h := t.header()
-		if h.ID, h.Addr = []byte(id), nil; addr != "" { // the leader that Raft knows already
-			h.Addr = t.EncodePeer(id, addr)
-		}
-		t.give(&raft.AppendEntriesRequest{
-			RPCHeader: h, Term: term,
-			Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
-		}, t.ElectionTimeout)
 	}
 }
 
@@ -511,18 +483,6 @@ func (t *transport) compare(id raft.ServerID, target raft.ServerAddress, h raft.
 	return r, t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: h, Term: term, PrevLogEntry: index, PrevLogTerm: entryTerm}, r)
 }
 
-// has reports whether a member has everything that a snapshot covers in its log, or in a snapshot of its own. Raft does not know
-// that if answers of the member were lost, and would send it the snapshot again and again, since a member refuses one that is
-// older than its state.
-func (t *transport) has(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest) bool {
-	r, err := t.compare(id, target, q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm)
-	last := new(raft.Log)
-	if err == nil && !r.Success && r.Term == q.Term && r.LastLog > q.LastLogIndex && t.engine.log.GetLog(r.LastLog, last) == nil {
-		r, err = t.compare(id, target, q.RPCHeader, q.Term, last.Index, last.Term)
-	}
-	return err == nil && r.Success
-}
-
 // appendEntries is AppendEntries for callers that need the error at once. It takes entries
 // out of args if they are too long for one message. Raft sends those next: it looks in args
 // for the last one that was accepted.
@@ -626,17 +586,12 @@ func (t *transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args 
 	}
 }
 
-// InstallSnapshot implements raft.Transport. It sends nothing to a member that has what the snapshot covers. After
-// the snapshot it sends an empty entry with the index and term of the last entry that the snapshot covers. If the
-// receiver's log is at least as long as the snapshot, Raft there does not take that term from the snapshot but looks
-// in its log; with a different term in it, it would refuse everything that follows, and be sent the snapshot again
-// and again. A failure is returned when the member has returned; see awaitReturn. After one, the member is asked for
-// its term.
+// InstallSnapshot implements raft.Transport. After the snapshot it sends an empty entry with the index and term of the last
+// entry that the snapshot covers. If the receiver's log is at least as long as the snapshot, Raft there does not take that
+// term from the snapshot but looks in its log; with a different term in it, it would refuse everything that follows, and be
+// sent the snapshot again and again. A failure is returned when the member has returned; see awaitReturn. After one, the
+// member is asked for its term.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
-	if t.has(id, target, q) {
-		r.Term, r.Success = q.Term, true
-		return nil
-	}
 	t.pauseBefore(id, q)
 	if t.over(q.Term) {
 		return errDeposed
@@ -660,11 +615,13 @@ func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress,
 		return err
 	}
 	// If this fails, the next entries are refused and the snapshot is sent again.
-	t.appendEntries(id, target, &raft.AppendEntriesRequest{
-		RPCHeader: q.RPCHeader, Term: q.Term,
-		Entries: []*raft.Log{{Index: q.LastLogIndex, Term: q.LastLogTerm, Type: raft.LogNoop}},
-	}, new(raft.AppendEntriesResponse))
+	t.appendEntries(id, target, lastOf(q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm), new(raft.AppendEntriesResponse))
 	return nil
+}
+
+// lastOf returns a message of the leader of a term with an empty entry in place of the last one that a snapshot covers.
+func lastOf(leader raft.RPCHeader, term, index, entryTerm uint64) *raft.AppendEntriesRequest {
+	return &raft.AppendEntriesRequest{RPCHeader: leader, Term: term, Entries: []*raft.Log{{Index: index, Term: entryTerm, Type: raft.LogNoop}}}
 }
 
 // pauseBefore is called before a snapshot is sent. If the member was sent the same one just before, that did not arrive or

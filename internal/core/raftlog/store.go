@@ -182,8 +182,8 @@ func (s GuardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
 // has a later one. If the own one ends later, but only barriers are between them, Raft would also take back what it has
 // applied, and end the process when it does not find the entries after that in the log.
 //
-// It is asked when the snapshot has come, and again before Raft's main goroutine installs it (see WatchedSnapshots): that may
-// have been storing the entries that the snapshot covers.
+// Raft's main goroutine asks it before it installs a snapshot (see WatchedSnapshots). Until then it may store the entries that
+// the snapshot covers.
 func (d *Disk) HasAll(now timing.Moment, applied, index, term uint64) bool {
 	var end raft.Log
 	if d.Storage.Log.GetLog(index, &end) == nil {
