@@ -112,7 +112,19 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func (w *wire) Write(p []byte) (int, error) {
+// Write implements net.Conn. What is written arrives bit by bit, as with TCP.
+func (w *wire) Write(p []byte) (n int, err error) {
+	part := len(p)
+	if w.n.rate.Load() > 0 {
+		part = 16 << 10
+	}
+	for m := 0; n < len(p) && err == nil; n += m {
+		m, err = w.write(p[n:min(len(p), n+part)])
+	}
+	return n, err
+}
+
+func (w *wire) write(p []byte) (int, error) {
 	select {
 	case <-w.gone:
 		return 0, net.ErrClosed

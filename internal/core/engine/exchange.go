@@ -34,10 +34,7 @@ func (t *transport) exchange(target raft.ServerAddress, message, answer any) err
 				return err
 			}
 		}
-		_, err := c.Write(raftwire.Append(nil, message))
-		if err == nil {
-			err = raftwire.ReadAnswer(c, answer)
-		}
+		err := c.Exchange(func() error { return c.Ask(raftwire.Append(nil, message)) }, func() error { return raftwire.ReadAnswer(c, answer) })
 		if err == nil || err == raftwire.ErrFailed {
 			t.putIdle(target, c)
 			return err
@@ -57,14 +54,13 @@ func (t *transport) sendSnapshot(target raft.ServerAddress, q *raft.InstallSnaps
 	}
 	defer c.Close()
 	c.Long.Store(true)
-	if _, err = c.Write(raftwire.Append(nil, q)); err == nil {
-		// In pieces of MaxWrite: each that has gone counts as a sign that the member lives; see peer.Conn.Write.
-		_, err = io.CopyBuffer(c, struct{ io.Reader }{data}, make([]byte, timing.MaxWrite))
-	}
-	if err == nil {
-		err = raftwire.ReadAnswer(c, r)
-	}
-	return err
+	return c.Exchange(func() error {
+		err := c.Ask(raftwire.Append(nil, q))
+		if err == nil {
+			_, err = io.Copy(c, data)
+		}
+		return err
+	}, func() error { return raftwire.ReadAnswer(c, r) })
 }
 
 // dial opens a connection to a member. The member may still refuse it.

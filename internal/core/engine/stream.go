@@ -79,6 +79,7 @@ func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*st
 		t.dialAnother(target)
 		return nil, raft.ErrPipelineReplicationNotSupported // for now
 	}
+	c.Piped.Store(true)
 	c.Unasked.Store(true)
 	s := &stream{
 		t: t, to: id, conn: c, answers: make(chan raft.AppendFuture),

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/binary"
 	"net"
 	"os"
@@ -29,8 +30,8 @@ type Conn struct {
 	to      string // if not answers: the other side's address
 
 	Quiet   atomic.Int32 // looks of Run since bytes moved, or since a read or write began
+	looks   atomic.Int32 // all looks of Run
 	still   atomic.Bool  // nothing has moved since Conns.BeatSent was called
-	piped   atomic.Bool  // messages are sent while answers are awaited
 	Reading atomic.Bool
 	writing atomic.Bool
 	late    atomic.Bool // closed because the other side was silent
@@ -44,6 +45,7 @@ type Conn struct {
 type asking struct {
 	heard   atomic.Bool   // the other side has lived since Run last looked
 	asked   atomic.Bool   // something was written since the last answer was read
+	Piped   atomic.Bool   // messages are sent while answers to others are awaited
 	Unasked atomic.Bool   // no answer is awaited, although this side reads
 	Long    atomic.Bool   // this side sends a snapshot over it, which may stand still for longer
 	in      *bufio.Reader // the frames
@@ -121,7 +123,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			c.Begun.Store(true)
 			c.came.Store(true)
 		}
-	} else if n, err = c.readFrame(p); n > 0 {
+	} else if n, err = c.readFrame(p, c.looks.Load()); n > 0 {
 		c.asked.Store(false)
 	}
 	c.Moves()
@@ -129,14 +131,15 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	return n, c.cause(err)
 }
 
-func (c *Conn) readFrame(p []byte) (int, error) {
+// readFrame reads from the next frame with content. began is the number of looks when this side began to read.
+func (c *Conn) readFrame(p []byte, began int32) (int, error) {
 	for c.frame == 0 {
 		head, err := c.in.Peek(4)
 		if err != nil {
 			return 0, err
 		}
 		// If Run has not looked since this side began to read, they may have come long ago.
-		if c.Quiet.Load() > 0 {
+		if c.looks.Load() != began {
 			c.heard.Store(true)
 		}
 		c.Moves()
@@ -148,38 +151,39 @@ func (c *Conn) readFrame(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. Only one goroutine at a time may call it. Of a long message, each piece of timing.MaxWrite that has gone
-// shows that the other side lives.
+// Write implements net.Conn. Only one goroutine at a time may call it. Who writes a long message must read meanwhile, to learn that
+// the other side receives it: see Exchange.
 func (c *Conn) Write(p []byte) (n int, err error) {
 	c.Moves()
-	c.asked.Store(true)
 	c.writing.Store(true)
-	if c.Reading.Load() {
-		c.piped.Store(true)
-	}
 	defer c.writing.Store(false)
-	if c.answers {
-		c.turn.Take()
-		defer c.turn.Give()
-		if c.Owed.Load() == 0 { // otherwise part of the next message may have come
-			c.Begun.Store(false)
-		}
-		c.out = append(binary.BigEndian.AppendUint32(c.out[:0], uint32(len(p))), p...)
-		if _, err = c.Conn.Write(c.out); err == nil {
-			n = len(p)
-		}
+	if !c.answers {
+		c.asked.Store(true)
+		n, err = c.Conn.Write(p)
 		return n, c.cause(err)
 	}
-	for n < len(p) && err == nil {
-		var m int
-		m, err = c.Conn.Write(p[n:min(len(p), n+timing.MaxWrite)])
-		c.Moves()
-		if m == timing.MaxWrite { // TCP has room again, so the other side receives what came before
-			c.heard.Store(true)
-		}
-		n += m
+	c.turn.Take()
+	defer c.turn.Give()
+	if c.Owed.Load() == 0 { // otherwise part of the next message may have come
+		c.Begun.Store(false)
+	}
+	c.out = append(binary.BigEndian.AppendUint32(c.out[:0], uint32(len(p))), p...)
+	if _, err = c.Conn.Write(c.out); err == nil {
+		n = len(p)
 	}
 	return n, c.cause(err)
+}
+
+// Exchange calls send, which writes a message, and read beside it, which reads the answer: the other side gives signs of life while it
+// receives the message. If send fails, the connection is closed.
+func (c *Conn) Exchange(send, read func() error) error {
+	answered := make(chan error, 1)
+	go func() { answered <- read() }() // it ends with the connection, at the latest
+	err := send()
+	if err != nil {
+		c.Close()
+	}
+	return cmp.Or(err, <-answered)
 }
 
 // Ask writes a message that is answered.
@@ -229,6 +233,7 @@ func (c *Conn) Look() bool {
 	reading := c.Reading.Load()
 	waits := c.waits() // before quiet: it is reset before this side begins to wait
 	quiet := c.Quiet.Add(1)
+	c.looks.Add(1)
 	most := c.all.idleLooks()
 	if c.answers {
 		// Who handles the messages reads whenever there is nothing else to do.
@@ -327,7 +332,7 @@ func (s *Conns) Redial(addr string, dead bool) {
 		if c.to != addr || c.Long.Load() {
 			continue
 		}
-		if waits := c.waits(); waits && (c.still.Load() || c.piped.Load()) || dead && !waits && (!c.asked.Load() || c.piped.Load()) {
+		if waits := c.waits(); waits && (c.still.Load() || c.Piped.Load()) || dead && !waits && (!c.asked.Load() || c.Piped.Load()) {
 			c.late.Store(waits)
 			s.wg.Go(func() { c.Close() }) // as in Run
 		}

@@ -219,9 +219,12 @@ var corrections = []putBack{
 	{"only the head of a snapshot comes", []edit{
 		{"internal/core/engine/exchange.go", "r.conn.Begun.Store(long || in.Buffered() > 0)", "r.conn.Begun.Store(in.Buffered() > 0)"},
 	}, []finding{{"internal/core/engine", "TestSnapshotStops/0", "still waits for the snapshot"}}},
-	{"a snapshot that is sent in small pieces", []edit{
-		{"internal/core/engine/exchange.go", "make([]byte, timing.MaxWrite)", "make([]byte, timing.MaxWrite/2)"},
+	{"the signs of life of the receiver of a long message are read only when all has been sent", []edit{
+		{"internal/core/peer/conn.go", "\tgo func() { answered <- read() }() // it ends with the connection, at the latest\n\terr := send()\n", "\terr := send()\n\tgo func() { answered <- read() }()\n"},
 	}, []finding{{"cluster", "TestNeededMemberOnSlowLink", "FAIL"}}},
+	{"what the receiver's system takes of a long message counts for its process", []edit{
+		{"internal/core/peer/conn.go", "\t\tn, err = c.Conn.Write(p)\n", "\t\tn, err = c.Conn.Write(p)\n\t\tc.heard.Store(true)\n"},
+	}, []finding{{"internal/core/peer", "TestSignsWhileSending", "seen alive"}}},
 	{"installation of a snapshot", []edit{
 		{"internal/core/engine/transport.go", "\tt.engine.disk.Stall.Write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},

@@ -1,0 +1,67 @@
+package peer
+
+import (
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+)
+
+// TestSignsWhileSending: what the other side's system takes of a long message does not show that its process lives. Its signs do.
+func TestSignsWhileSending(t *testing.T) {
+	for _, lives := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			const silence = time.Second
+			ctx, cancel := context.WithCancel(t.Context())
+			var wg sync.WaitGroup
+			seen := 0
+			all := NewConns(&Port{Ctx: ctx}, silence, func(uint64) { seen++ }, func(string) uint64 { return 1 }, &wg)
+			wg.Go(all.Run)
+			signs, other := net.Pipe()
+			c := all.NewConn(takes{signs}, "there:1")
+			wg.Go(func() {
+				each := time.NewTicker(silence / timing.LooksPerTimeout)
+				defer each.Stop()
+				for range 40 {
+					<-each.C
+					if lives {
+						other.Write(make([]byte, 4))
+					}
+				}
+				other.Write(append(binary.BigEndian.AppendUint32(nil, 1), 'x'))
+			})
+			err := c.Exchange(func() error {
+				for range 90 {
+					time.Sleep(100 * time.Millisecond)
+					if _, err := c.Write(make([]byte, timing.MaxWrite)); err != nil {
+						return err
+					}
+				}
+				return nil
+			}, func() error {
+				_, err := io.ReadFull(c, make([]byte, 1))
+				return err
+			})
+			if err != nil {
+				t.Error(err)
+			}
+			if lives != (seen > 30) || !lives && seen > 1 { // the answer is one
+				t.Errorf("lives %v: seen alive %d times", lives, seen)
+			}
+			c.Close()
+			cancel()
+			wg.Wait()
+		})
+	}
+}
+
+// takes is a connection of which the other side's system takes what is written, and its process nothing.
+type takes struct{ net.Conn }
+
+func (takes) Write(p []byte) (int, error) { return len(p), nil }
