@@ -174,11 +174,11 @@ func (r *receiver) read(header raft.RPCHeader) error {
 		rpc := raft.RPC{Command: q, RespChan: r.answers}
 		if long {
 			rpc.Reader = io.LimitReader(in, snapshot.Size)
-			err = r.t.dispatch(rpc)
+			err = r.t.dispatch(rpc, r.conn.Ended)
 			r.conn.Owed.Add(1) // only now: while the snapshot comes, this member waits for the sender, which may be gone
 		} else {
 			r.conn.Owed.Add(1)
-			err = r.t.dispatch(rpc)
+			err = r.t.dispatch(rpc, r.conn.Ended)
 		}
 		if err != nil {
 			return err

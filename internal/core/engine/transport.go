@@ -42,7 +42,6 @@ type transport struct {
 
 	mu         sync.Mutex
 	away       map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
-	waiting    map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
 	streams    map[raft.ServerID]*stream
 	streamTerm uint64                              // the latest term of a stream
 	idle       map[raft.ServerAddress][]*peer.Conn // over which nothing is under way; the one used last is at the end
@@ -59,23 +58,11 @@ type sentSnapshot struct {
 	last      time.Time
 }
 
-// waiting is a message that waits for Raft's main goroutine.
-type waiting struct {
-	large bool          // it has entries or a snapshot
-	drop  chan struct{} // closed when it must wait no longer
-}
-
-// mostWaiting is how many messages of another member may wait for Raft's main goroutine.
-// Only one of them may be large. The member waits for the answers to its messages, so there
-// are more only if it has given some up, or has restarted. Then the oldest is dropped.
-const mostWaiting = 8
-
 func newTransport(e *Engine) *transport {
 	times, port := e.cfg.Contacts.Times, e.cfg.Port
 	t := &transport{
 		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now,
-		away: map[uint64]chan struct{}{}, waiting: map[string][]*waiting{},
-		streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, dialing: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
+		away: map[uint64]chan struct{}{}, streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, dialing: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns = peer.NewConns(port, times.ElectionTimeout, e.cfg.Contacts.SeenAlive, e.idOf, &t.wg)
 	return t
@@ -88,8 +75,8 @@ func (t *transport) header() raft.RPCHeader {
 }
 
 // dispatch handles a message that another member has sent: it is handed to Raft's main goroutine, or answered in the place of
-// that. If dispatch returns an error, the rest of the message may be unread.
-func (t *transport) dispatch(rpc raft.RPC) error {
+// that. ended is closed when the connection ends. If dispatch returns an error, the rest of the message may be unread.
+func (t *transport) dispatch(rpc raft.RPC, ended <-chan struct{}) error {
 	if t.engine.Abstains() && t.keepOut(rpc) {
 		return nil
 	}
@@ -100,7 +87,7 @@ func (t *transport) dispatch(rpc raft.RPC) error {
 		}
 		t.engine.leaderCommit.Hear(q)
 		if t.lacks(q) {
-			t.answerLacking(rpc)
+			t.answerLacking(rpc, ended)
 			return nil
 		}
 	case *raft.RequestVoteRequest:
@@ -115,11 +102,11 @@ func (t *transport) dispatch(rpc raft.RPC) error {
 		q.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)
 		q.ID = nil
 	case *raft.InstallSnapshotRequest:
-		return t.install(rpc)
+		return t.install(rpc, ended)
 	case *raft.TimeoutNowRequest:
 		t.engine.endElection(t.ElectionTimeout)
 	}
-	t.pass(rpc)
+	t.pass(rpc, ended)
 	return nil
 }
 
@@ -158,11 +145,11 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 //
 // A leader has all entries that were committed before, so it has the last one that the snapshot covers. If it has another
 // one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
-func (t *transport) answerLacking(rpc raft.RPC) {
+func (t *transport) answerLacking(rpc raft.RPC, ended <-chan struct{}) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
 	newest, err := t.engine.disk.NewestSnapshot(t.now())
 	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.LastApplied() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
-		t.pass(rpc)
+		t.pass(rpc, ended)
 		return
 	}
 	term := newest.Term // of the leader's entry there, as far as the message says it
@@ -177,7 +164,7 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 		t.life.Fail(err)
 		rpc.Respond(nil, err)
 	case newest.Index == q.PrevLogEntry:
-		t.pass(rpc)
+		t.pass(rpc, ended)
 	default:
 		// If its log has another entry there, Raft here would refuse what the leader sends next. The leader that sent the
 		// snapshot would have replaced it (see InstallSnapshot), but may be gone.
@@ -205,72 +192,34 @@ func (t *transport) keepOut(rpc raft.RPC) bool {
 	return true
 }
 
-// errBusy is the answer to a message that has waited too long for Raft's main goroutine, or
-// behind which newer ones of the same member wait.
+// errBusy is the answer to a message that has waited too long for Raft's main goroutine.
 var errBusy = errors.New("cluster: too busy")
 
 // pass gives a message to Raft's main goroutine. That may be writing to a stuck disk:
 // entries and snapshots wait for as long as it takes, since sending them again would not
 // make it faster, and the connection's signs of life say that they wait (see peer.Conn).
-// Other messages wait for an election timeout.
-func (t *transport) pass(rpc raft.RPC) {
+// Other messages wait for an election timeout. None waits longer than its connection lasts, which ends
+// when the sender gives up or is restarted.
+func (t *transport) pass(rpc raft.RPC, ended <-chan struct{}) {
 	if wake.Offer(t.rpcs, rpc) {
 		return
 	}
-	w, done := t.enqueue(rpc.Command)
-	defer done()
 	var late <-chan time.Time
-	if _, entries := rpc.Command.(*raft.AppendEntriesRequest); !entries && !w.large {
+	switch rpc.Command.(type) {
+	case *raft.AppendEntriesRequest, *raft.InstallSnapshotRequest:
+	default:
 		timer := time.NewTimer(t.ElectionTimeout)
 		defer timer.Stop()
 		late = timer.C
 	}
 	select {
 	case t.rpcs <- rpc:
-	case <-w.drop:
+	case <-ended:
 		rpc.Respond(nil, errBusy)
 	case <-late:
 		rpc.Respond(nil, errBusy)
 	case <-t.peers.Ctx.Done():
 		rpc.Respond(nil, lifecycle.ErrClosed)
-	}
-}
-
-// enqueue notes that a message waits for Raft's main goroutine, until done is called. It
-// drops older ones of the same sender; see mostWaiting.
-func (t *transport) enqueue(message any) (w *waiting, done func()) {
-	w = &waiting{drop: make(chan struct{})}
-	switch q := message.(type) {
-	case *raft.AppendEntriesRequest:
-		w.large = len(q.Entries) > 0
-	case *raft.InstallSnapshotRequest:
-		w.large = true
-	}
-	from := ""
-	if m, ok := message.(raft.WithRPCHeader); ok {
-		from = string(m.GetRPCHeader().ID)
-	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	list := slices.DeleteFunc(t.waiting[from], func(old *waiting) bool {
-		dropped := w.large && old.large
-		if dropped {
-			close(old.drop)
-		}
-		return dropped
-	})
-	if len(list) == mostWaiting {
-		close(list[0].drop)
-		list = list[1:]
-	}
-	t.waiting[from] = append(list, w)
-	return w, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		list := slices.DeleteFunc(t.waiting[from], func(x *waiting) bool { return x == w })
-		if t.waiting[from] = list; len(list) == 0 {
-			delete(t.waiting, from)
-		}
 	}
 }
 
@@ -280,7 +229,7 @@ func (t *transport) enqueue(message any) (w *waiting, done func()) {
 // at a time is received. As long as Raft installs it, this member cannot vote, as if its
 // disk were stuck, so it counts as that. install returns an error if Raft was not given the snapshot. The sender sends it
 // again if it still leads.
-func (t *transport) install(rpc raft.RPC) error {
+func (t *transport) install(rpc raft.RPC, ended <-chan struct{}) error {
 	if !t.receiving.TakeWithin(t.ElectionTimeout) {
 		return errBusy
 	}
@@ -304,7 +253,7 @@ func (t *transport) install(rpc raft.RPC) error {
 	defer t.engine.disk.Saving.Installing.Store(false)
 	t.engine.disk.Unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
-	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
+	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered}, ended)
 	t.engine.disk.Stall.Write(t.now(), func() error {
 		select {
 		case a := <-answered:

@@ -26,6 +26,7 @@ func TestSignsWhileSending(t *testing.T) {
 			signs, other := net.Pipe()
 			c := all.NewConn(takes{signs}, "there:1")
 			wg.Go(func() {
+				time.Sleep(silence / 10) // between the looks
 				each := time.NewTicker(silence / timing.LooksPerTimeout)
 				defer each.Stop()
 				for range 40 {
@@ -37,7 +38,7 @@ func TestSignsWhileSending(t *testing.T) {
 				other.Write(append(binary.BigEndian.AppendUint32(nil, 1), 'x'))
 			})
 			err := c.Exchange(func() error {
-				for range 90 {
+				for range 98 {
 					time.Sleep(100 * time.Millisecond)
 					if _, err := c.Write(make([]byte, timing.MaxWrite)); err != nil {
 						return err
