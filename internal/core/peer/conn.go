@@ -48,7 +48,7 @@ type asking struct {
 	asked   atomic.Bool   // something was written since the last answer was read
 	Piped   atomic.Bool   // messages are sent while answers to others are awaited
 	Unasked atomic.Bool   // no answer is awaited, although this side reads
-	Long    atomic.Bool   // this side sends a snapshot over it, which may stand still for longer
+	Long    atomic.Bool   // this side sends a snapshot over it
 	in      *bufio.Reader // the frames
 	frame   int           // bytes of the current frame in in
 }
@@ -259,15 +259,7 @@ func (c *Conn) Look() bool {
 			return false
 		}
 	}
-	// TCP takes megabytes of a snapshot at once, and says only when a third of them has left that
-	// there is room again. On a slow link that may take longer than an election timeout. A snapshot
-	// that is cut off begins anew, and would be cut off again, so it may stand still for as long as
-	// a connection may be unused.
-	patience := int32(timing.LooksPerTimeout)
-	if c.Long.Load() {
-		patience = most
-	}
-	if waits && quiet > patience {
+	if waits && quiet > timing.LooksPerTimeout {
 		c.late.Store(true)
 		return true
 	}

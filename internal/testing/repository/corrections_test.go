@@ -49,9 +49,6 @@ var corrections = []putBack{
 		{"cluster", "TestSnapshotOnNarrowLink", "FAIL"},
 		{"cluster", "TestSnapshotBesideLateHeartbeat", "FAIL"},
 	}},
-	{"snapshots are waited for", []edit{
-		{"internal/core/peer/conn.go", "patience = most", "_ = most"},
-	}, []finding{{"internal/core/engine", "TestSnapshotInGulps", "bytes"}}},
 	{"unused connections", []edit{
 		{"internal/core/peer/conn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
 	}, []finding{{"internal/core/engine", "TestVoteOverForgotten", "i/o timeout"}}},
@@ -206,14 +203,14 @@ var corrections = []putBack{
 
 	// Snapshots and the log.
 	{"snapshot before Raft", []edit{
-		{"internal/core/engine/transport.go", "return t.install(rpc)", "t.pass(rpc)"},
+		{"internal/core/engine/transport.go", "return t.install(rpc, ended)", "t.pass(rpc, ended)"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
 	{"the link to a leader that was replaced", []edit{
 		{"internal/core/propose/link.go", "(asked || l.waits.Load() > 0) && l.turn.TryTake()", "asked || l.waits.Load() > 0"},
 		{"internal/core/propose/link.go", "\t\t\tl.write(MsgAlive, nil)\n\t\t\tl.turn.Give()\n", "\t\t\tl.Send(MsgAlive, nil)\n"},
 	}, []finding{{"cluster", "TestLinkEndsWithLeader", "after the other member leads"}}},
 	{"a snapshot that stops coming", []edit{
-		{"internal/core/engine/exchange.go", "\t\t\terr = r.t.dispatch(rpc)\n\t\t\tr.conn.Owed.Add(1) //", "\t\t\tr.conn.Owed.Add(1)\n\t\t\terr = r.t.dispatch(rpc) //"},
+		{"internal/core/engine/exchange.go", "\t\t\terr = r.t.dispatch(rpc, r.conn.Ended)\n\t\t\tr.conn.Owed.Add(1) //", "\t\t\tr.conn.Owed.Add(1)\n\t\t\terr = r.t.dispatch(rpc, r.conn.Ended) //"},
 	}, []finding{{"internal/core/engine", "TestSnapshotStops", "FAIL"}}},
 	{"only the head of a snapshot comes", []edit{
 		{"internal/core/engine/exchange.go", "r.conn.Begun.Store(long || in.Buffered() > 0)", "r.conn.Begun.Store(in.Buffered() > 0)"},
