@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -34,7 +35,7 @@ func (t *transport) exchange(target raft.ServerAddress, message, answer any) err
 				return err
 			}
 		}
-		err := c.Exchange(func() error { return c.Ask(raftwire.Append(nil, message)) }, func() error { return raftwire.ReadAnswer(c, answer) })
+		err := c.Exchange(bytes.NewReader(raftwire.Append(nil, message)), func() error { return raftwire.ReadAnswer(c, answer) })
 		if err == nil || err == raftwire.ErrFailed {
 			t.putIdle(target, c)
 			return err
@@ -54,13 +55,7 @@ func (t *transport) sendSnapshot(target raft.ServerAddress, q *raft.InstallSnaps
 	}
 	defer c.Close()
 	c.Long.Store(true)
-	return c.Exchange(func() error {
-		err := c.Ask(raftwire.Append(nil, q))
-		if err == nil {
-			_, err = io.Copy(c, data)
-		}
-		return err
-	}, func() error { return raftwire.ReadAnswer(c, r) })
+	return c.Exchange(io.MultiReader(bytes.NewReader(raftwire.Append(nil, q)), data), func() error { return raftwire.ReadAnswer(c, r) })
 }
 
 // dial opens a connection to a member. The member may still refuse it.

@@ -89,16 +89,6 @@ func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*st
 	return s, nil
 }
 
-// begin makes a stream the one that stream returns, unless there was one of a later term: one of
-// an earlier term may be opened late.
-func (t *transport) begin(s *stream, term uint64) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if term >= t.streamTerm {
-		t.streams[s.to], t.streamTerm = s, term
-	}
-}
-
 // stream returns the open stream to a member over which something was sent, or nil.
 func (t *transport) stream(id raft.ServerID) *stream {
 	t.mu.Lock()
@@ -163,9 +153,11 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	s.conn.Unasked.Store(false)
 	s.mu.Unlock()
 	if first {
-		s.t.begin(s, q.Term)
+		s.t.mu.Lock()
+		s.t.streams[s.to] = s
+		s.t.mu.Unlock()
 	}
-	s.write(raftwire.Append(s.out, q), s.conn.Ask)
+	s.write(raftwire.Append(s.out, q), s.conn.Write)
 	s.turn.Give()
 	s.tell()
 	for {
@@ -184,8 +176,8 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 }
 
 // write sends a message in the given way. The caller has the turn.
-func (s *stream) write(message []byte, by func([]byte) error) {
-	if by(message) != nil {
+func (s *stream) write(message []byte, by func([]byte) (int, error)) {
+	if _, err := by(message); err != nil {
 		s.end()
 	}
 	if s.out = message[:0]; cap(s.out) > timing.MaxWrite {

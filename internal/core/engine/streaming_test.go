@@ -344,23 +344,3 @@ func TestHangUps(t *testing.T) {
 		}
 	})
 }
-
-// TestLateStreamHidesNone: a stream of an earlier term is opened late, and closed. The current one is still known.
-func TestLateStreamHidesNone(t *testing.T) {
-	streamTo(t, succeed, func(leader, follower openedTransport, s *stream) {
-		for _, x := range []struct {
-			s    *stream
-			term uint64
-		}{{s, 2}, {streamOf(t, leader), 1}} {
-			q := entryAt(1, 0)
-			q.Term = x.term
-			x.s.add(t, q)
-			if x.s != s {
-				x.s.Close()
-			}
-		}
-		if leader.stream("2") != s {
-			t.Error("the open stream is not known any more")
-		}
-	})
-}

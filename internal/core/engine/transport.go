@@ -40,13 +40,12 @@ type transport struct {
 	// restarted, or it has begun a later term than this member's.
 	doubts atomic.Uint64
 
-	mu         sync.Mutex
-	away       map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
-	streams    map[raft.ServerID]*stream
-	streamTerm uint64                              // the latest term of a stream
-	idle       map[raft.ServerAddress][]*peer.Conn // over which nothing is under way; the one used last is at the end
-	dialing    map[raft.ServerAddress]bool         // see dialAnother
-	snapshots  map[raft.ServerID]sentSnapshot      // the last one that each member was sent
+	mu        sync.Mutex
+	away      map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
+	streams   map[raft.ServerID]*stream
+	idle      map[raft.ServerAddress][]*peer.Conn // over which nothing is under way; the one used last is at the end
+	dialing   map[raft.ServerAddress]bool         // see dialAnother
+	snapshots map[raft.ServerID]sentSnapshot      // the last one that each member was sent
 
 	heartbeat func(raft.RPC) // Raft's, for heartbeats that change nothing; see SetHeartbeatHandler
 }

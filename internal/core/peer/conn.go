@@ -4,8 +4,11 @@ import (
 	"bufio"
 	"cmp"
 	"encoding/binary"
+	"io"
+	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -182,34 +185,28 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	return n, c.cause(err)
 }
 
-// Exchange calls send, which writes a message, and read beside it, which reads the answer: the other side gives signs of life while it
-// receives the message. If send fails, the connection is closed.
-func (c *Conn) Exchange(send, read func() error) error {
+// Exchange sends a message, and calls read beside that, which reads the answer: the other side gives signs of life while it receives
+// the message. If it cannot be sent, the connection is closed.
+func (c *Conn) Exchange(message io.Reader, read func() error) error {
 	answered := make(chan error, 1)
 	go func() { answered <- read() }() // it ends with the connection, at the latest
-	err := send()
+	_, err := io.Copy(c, message)
 	if err != nil {
 		c.Close()
 	}
 	return cmp.Or(err, <-answered)
 }
 
-// Ask writes a message that is answered.
-func (c *Conn) Ask(p []byte) error {
-	_, err := c.Write(p)
-	return err
-}
-
 // Tell writes a short message that needs no answer. Writing it does not show that the other side
 // lives: if that owes an answer, it is as late as before.
-func (c *Conn) Tell(p []byte) error {
+func (c *Conn) Tell(p []byte) (int, error) {
 	if c.Unasked.Load() {
 		c.Moves()
 	}
 	c.writing.Store(true)
 	defer c.writing.Store(false)
-	_, err := c.Conn.Write(p)
-	return c.cause(err)
+	n, err := c.Conn.Write(p)
+	return n, c.cause(err)
 }
 
 // cause returns the reason for an error of this connection.
@@ -280,7 +277,6 @@ func (s *Conns) idleLooks() int32 {
 func (s *Conns) Run() {
 	each := time.NewTicker(s.silence / timing.LooksPerTimeout)
 	defer each.Stop()
-	var conns []*Conn
 	for {
 		select {
 		case <-each.C:
@@ -288,9 +284,7 @@ func (s *Conns) Run() {
 			return
 		}
 		s.mu.Lock()
-		for c := range s.open {
-			conns = append(conns, c)
-		}
+		conns := slices.Collect(maps.Keys(s.open))
 		s.mu.Unlock()
 		for _, c := range conns {
 			if c.heard.Swap(false) {
@@ -300,8 +294,6 @@ func (s *Conns) Run() {
 				s.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
 			}
 		}
-		clear(conns)
-		conns = conns[:0]
 	}
 }
 

@@ -37,15 +37,7 @@ func TestSignsWhileSending(t *testing.T) {
 				}
 				other.Write(append(binary.BigEndian.AppendUint32(nil, 1), 'x'))
 			})
-			err := c.Exchange(func() error {
-				for range 98 {
-					time.Sleep(100 * time.Millisecond)
-					if _, err := c.Write(make([]byte, timing.MaxWrite)); err != nil {
-						return err
-					}
-				}
-				return nil
-			}, func() error {
+			err := c.Exchange(io.LimitReader(slow{}, 98*32<<10), func() error {
 				_, err := io.ReadFull(c, make([]byte, 1))
 				return err
 			})
@@ -66,3 +58,11 @@ func TestSignsWhileSending(t *testing.T) {
 type takes struct{ net.Conn }
 
 func (takes) Write(p []byte) (int, error) { return len(p), nil }
+
+// slow is a reader that has 32 KiB, or what is asked for, each 0.1 s.
+type slow struct{}
+
+func (slow) Read(p []byte) (int, error) {
+	time.Sleep(100 * time.Millisecond)
+	return min(len(p), 32<<10), nil
+}

@@ -216,7 +216,7 @@ var corrections = []putBack{
 		{"internal/core/engine/exchange.go", "r.conn.Begun.Store(long || in.Buffered() > 0)", "r.conn.Begun.Store(in.Buffered() > 0)"},
 	}, []finding{{"internal/core/engine", "TestSnapshotStops/0", "still waits for the snapshot"}}},
 	{"the signs of life of the receiver of a long message are read only when all has been sent", []edit{
-		{"internal/core/peer/conn.go", "\tgo func() { answered <- read() }() // it ends with the connection, at the latest\n\terr := send()\n", "\terr := send()\n\tgo func() { answered <- read() }()\n"},
+		{"internal/core/peer/conn.go", "\tgo func() { answered <- read() }() // it ends with the connection, at the latest\n\t_, err := io.Copy(c, message)\n", "\t_, err := io.Copy(c, message)\n\tgo func() { answered <- read() }()\n"},
 	}, []finding{{"cluster", "TestNeededMemberOnSlowLink", "FAIL"}}},
 	{"what the receiver's system takes of a long message counts for its process", []edit{
 		{"internal/core/peer/conn.go", "\t\tn, err = c.Conn.Write(p)\n", "\t\tn, err = c.Conn.Write(p)\n\t\tc.heard.Store(true)\n"},
