@@ -331,24 +331,6 @@ func (c *Contacts) Follows(id uint64, now int64) bool {
 	return p != nil && now-p.accepted.Real < c.ElectionTimeout.Milliseconds()
 }
 
-// CountFollowers counts the other members that accepted this one as the leader within the last
-// election timeout: voters (followers) and observers.
-func (c *Contacts) CountFollowers(now int64) (followers, observers int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, x := range c.members {
-		p := c.peers[x.ID]
-		switch {
-		case p == nil || now-p.accepted.Real > c.ElectionTimeout.Milliseconds():
-		case !x.Observer:
-			followers++
-		default:
-			observers++
-		}
-	}
-	return followers, observers
-}
-
 // lostLeader reports whether this member, which does not lead, has lost its leader: it knows none in
 // the newest term, or the leader has been silent for the election timeout. It need not wait so long if the
 // leader's connection has ended, and the leader has since refused a new one or said that it does not lead.
