@@ -48,7 +48,7 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 	if q.Knows != 0 {
 		return m.knows(q.Knows, q.At, q.Run), nil
 	}
-	listed := m.rename(&q, "")
+	m.rename(&q)
 	if q.Back {
 		if done, err := m.back(q.Add, q.Run); done || err != nil {
 			r, _ := m.reply(nil)
@@ -56,7 +56,7 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 			return r, err
 		}
 	}
-	return m.reply(m.changeIn(term, q, listed))
+	return m.reply(m.changeIn(term, q))
 }
 
 // reply returns this member's status, unless err is an error already.
@@ -68,8 +68,8 @@ func (m *Membership) reply(err error) (request.Reply, error) {
 	return request.Reply{Status: &s}, nil
 }
 
-// changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
-func (m *Membership) changeIn(term uint64, q request.Request, listed string) error {
+// changeIn makes a change for which this member was asked as the leader in term.
+func (m *Membership) changeIn(term uint64, q request.Request) error {
 	patience := request.AdminTimeout // an operator's changes wait for each other
 	if q.Reconfig != nil && !m.brief.Load() {
 		patience = 0
@@ -85,7 +85,6 @@ func (m *Membership) changeIn(term uint64, q request.Request, listed string) err
 	}
 	var err error
 	members := m.Engine.Members()
-	m.rename(&q, listed) // an operator may have given it another name while this request waited
 	switch {
 	case q.Transfer != nil:
 		return m.transfer(members, *q.Transfer)

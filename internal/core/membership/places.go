@@ -36,22 +36,17 @@ func (m *Membership) same(x proto.Peer, at string, run uint64) bool {
 }
 
 // rename makes a request of a server for its own place name the address that is in the list, if the
-// server is there: its own may be another name of that. It returns that address, and does nothing if
-// it is still the given one.
-func (m *Membership) rename(q *request.Request, looked string) (listed string) {
+// server is there: its own may be another name of that. If an operator changes that address while the request
+// waits, plan refuses the request, and the server asks again.
+func (m *Membership) rename(q *request.Request) {
 	if q.Add == nil || q.Run == 0 {
-		return ""
+		return
 	}
-	is := election.Find(m.Engine.Members(), q.Add.ID)
-	if is == nil || is.Addr == looked {
-		return looked
-	}
-	if is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
+	if is := election.Find(m.Engine.Members(), q.Add.ID); is != nil && is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
 		x := *q.Add
 		x.Addr = is.Addr
 		q.Add = &x
 	}
-	return is.Addr
 }
 
 // back checks the request of a member that has lost its disk: x describes it, first without
