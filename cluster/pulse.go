@@ -459,8 +459,8 @@ func (p *pulse) failDiffers(index uint64) {
 // question asks another member for its state and notes the answer in the contacts.
 func (p *pulse) question(x proto.Peer) {
 	defer p.wake.Raise()
-	defer p.contacts.QuestionDone(x.ID)
-	asked := p.moment()
+	asked, said := p.moment(), (*election.State)(nil)
+	defer func() { p.contacts.Answered(x.ID, asked, p.nowMs(), said) }()
 	c, err := p.call(x, peer.KindState, p.contacts.ElectionTimeout/2)
 	if err != nil {
 		return
@@ -469,7 +469,7 @@ func (p *pulse) question(x proto.Peer) {
 	c.SetReadDeadline(time.Now().Add(p.contacts.ElectionTimeout / 2))
 	var s election.State
 	if binary.Read(c, binary.BigEndian, &s) == nil {
-		p.contacts.Answered(x.ID, asked, p.nowMs(), s)
+		said = &s
 	}
 }
 

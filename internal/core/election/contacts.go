@@ -228,13 +228,16 @@ func (c *Contacts) Refused(id uint64) {
 	c.peer(id).refused = true
 }
 
-// Answered notes another member's answer to a question that was sent at asked.
-func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s State) {
+// Answered notes another member's answer to a question that was sent at asked. s is nil if the question has failed.
+func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s *State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
-	p.said, p.saidAt, p.cameAt = s, max(p.saidAt, asked.Real), now
-	c.reachedLocked(p, asked)
+	p.asking = false
+	if s != nil {
+		p.said, p.saidAt, p.cameAt = *s, max(p.saidAt, asked.Real), now
+		c.reachedLocked(p, asked)
+	}
 }
 
 // Heard notes a heartbeat of another member, unless it is of an old term. It reports whether
@@ -595,15 +598,6 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 // split the votes of one election do not split those of the next ones too.
 func spread(id, term uint64, most int64) int64 {
 	return rand.New(rand.NewPCG(id, term)).Int64N(most + 1)
-}
-
-// QuestionDone notes that a question to another member was answered or has failed.
-func (c *Contacts) QuestionDone(id uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p := c.peers[id]; p != nil {
-		p.asking = false
-	}
 }
 
 // Troubled reports whether the leader or the majority seems lost.
