@@ -187,7 +187,11 @@ func (p *pulse) run() {
 		}
 		switch {
 		case stand && p.gate.IsOpen() && !p.engine.Abstains():
-			p.Running.Go(p.stand)
+			p.Running.Go(func() {
+				if p.engine.Role() != engine.Leader {
+					p.engine.Campaign(p.contacts.Lease)
+				}
+			})
 		// Without a majority for two reasons: expiries that it has proposed must not be committed
 		// when a majority is back, and members that ask who leads must not be told that it does.
 		// Deposed since perhaps nobody leads in the later term: the member that has begun it could not
@@ -484,12 +488,4 @@ func (p *pulse) tellState(c net.Conn) {
 	}
 	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
 	binary.Write(c, binary.BigEndian, s) // if this fails, the other member asks again
-}
-
-// stand has this member stand for election.
-// Contacts.Look has checked that a majority has lost its leader.
-func (p *pulse) stand() {
-	if p.engine.Role() != engine.Leader {
-		p.engine.Campaign(p.contacts.Lease)
-	}
 }
