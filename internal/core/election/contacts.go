@@ -55,9 +55,8 @@ type candidacy struct {
 	eligible     int64  // since when this member may stand, once its turn comes; 0 if it may not
 	lastResort   int64  // when it first was eligible as an observer since it last had a leader; 0 if it was not
 	tries        int    // how often it has stood since it last had a leader
-	stood        int64  // when it last stood; 0 if it has not since it last had a leader
 	lastTerm     uint64 // the newest term at the last look
-	termSince    int64  // when that term was first seen; 0 if it began before this member started, or has a leader
+	lastElection int64  // when this member last stood, or first saw that term; 0 if neither since it started or last had a leader
 }
 
 // peer is what is known about another member. Where an answer proves something, it counts
@@ -410,7 +409,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	c.tick(now)
 	c.setMembers(members)
 	if c.lastTerm != 0 && own.Term > c.lastTerm {
-		c.termSince = now
+		c.lastElection = now
 	}
 	c.lastTerm = own.Term
 	leads := c.leads(&own)
@@ -423,7 +422,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 		v.Deposed = now-c.deposed >= c.Lease.Milliseconds()
 	}
 	if leads || c.heard.Term >= own.Term {
-		c.termSince, c.stood, c.tries = 0, 0, 0 // that election was won
+		c.lastElection, c.tries = 0, 0 // that election was won
 	}
 	c.advance(own.Applied)
 	if leads && own.Begun { // nobody else can have committed anything while a majority accepted this leader
@@ -576,7 +575,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	case unheard: // a member that has not answered yet may know of a leader
 		from += c.Beat.Milliseconds()
 	}
-	if last := max(c.stood, c.termSince); last != 0 { // the previous election may still be won, if disks are slow
+	if last := c.lastElection; last != 0 { // the previous election may still be won, if disks are slow
 		write := c.ElectionTimeout.Milliseconds() / 2 // the most time that is allowed for a disk write
 		patience, apart := write, lease/4
 		if gap = write; c.tries >= 2 {
@@ -590,7 +589,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	if now < from+int64(before)*gap {
 		return false
 	}
-	c.stood, c.tries = now, c.tries+1
+	c.lastElection, c.tries = now, c.tries+1
 	return true
 }
 
