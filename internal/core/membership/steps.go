@@ -31,7 +31,6 @@ var byOperator = requirements{patience: request.AdminTimeout, voters: 1}
 
 // planned is a change of the members that is possible.
 type planned struct {
-	joining []proto.Peer
 	before  []proto.Peer // those to remove before others are added with their id or address, in this order
 	rest    []proto.Peer // the other members before the change
 	leaving []proto.Peer // those of rest to remove when others are added, in this order
@@ -39,8 +38,7 @@ type planned struct {
 }
 
 // plan checks that a whole change is possible.
-func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (planned, error) {
-	p := planned{joining: joining}
+func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (p planned, err error) {
 	for _, x := range members {
 		back := election.Find(joining, x.ID)
 		switch {
@@ -100,7 +98,7 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 	}
 	var absent []uint64
 	if need.majority {
-		added := slices.DeleteFunc(slices.Clone(p.joining), func(x proto.Peer) bool {
+		added := slices.DeleteFunc(slices.Clone(joining), func(x proto.Peer) bool {
 			is := election.Find(p.rest, x.ID)
 			return is != nil && !is.Observer
 		})
@@ -117,18 +115,18 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		}
 		return request.ErrHandedOver
 	}
-	return m.carryOut(p, absent, need)
+	return m.carryOut(p, joining, absent, need)
 }
 
-// carryOut makes the steps of a change. absent are voters after it that are down or lag.
-func (m *Membership) carryOut(p planned, absent []uint64, need requirements) error {
+// carryOut makes the steps of a change, which adds or changes those in joining. absent are voters after it that are down or lag.
+func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, need requirements) error {
 	for _, x := range p.before {
 		if err := m.removeMember(x); err != nil {
 			return err
 		}
 	}
 	var last []proto.Peer // new voters that are down or lag
-	for _, x := range p.joining {
+	for _, x := range joining {
 		is := election.Find(p.rest, x.ID)
 		if !x.Observer && slices.Contains(absent, x.ID) && (is == nil || is.Observer) {
 			last = append(last, x)
