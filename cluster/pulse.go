@@ -170,7 +170,7 @@ func (p *pulse) run() {
 		members := p.engine.Members()
 		own := p.state()
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
-			own.Dropped = p.engine.LosesVote()
+			own.LosesVote = p.engine.LosesVote()
 		}
 		if p.contacts.Troubled() && p.gate.IsOpen() {
 			own.LastIndex, own.LastTerm = p.engine.LogEnd()
@@ -239,7 +239,7 @@ type sender struct {
 	stop  chan struct{}
 	c     net.Conn // nil if there is no connection
 	works bool     // a heartbeat was answered over c
-	led   uint64   // the last term in which this member led
+	led   uint64   // the term at the last beat
 }
 
 // sendBeats sends heartbeats while this member leads. When it stops

@@ -102,7 +102,7 @@ type State struct {
 	Saving              time.Duration // how long its disk has been blocking a write of a snapshot; own
 	Applied             uint64        // index of the last entry that it has applied; own
 	Begun               bool          // it leads, and has applied all that earlier leaders left to it; own
-	Dropped             bool          // its newest list of members, perhaps uncommitted, takes its vote away; own
+	LosesVote           bool          // its newest list of members, perhaps uncommitted, takes its vote away; own
 }
 
 // NewContacts returns the contacts of the member with the id self, which knows no other member yet.
@@ -507,8 +507,8 @@ func (c *Contacts) Missing() string {
 }
 
 const (
-	electionWrites = 4 // for how many disk writes, one after the other, an election waits
-	maxPatience    = 5 // for the time of how many disk writes a member waits at most before it stands again
+	electionWrites    = 4 // for how many disk writes, one after the other, an election waits
+	maxPatienceWrites = 5 // for the time of how many disk writes a member waits at most before it stands again
 )
 
 // mustStand reports whether this member must stand for election now. A majority of voters must
@@ -523,7 +523,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	votes := self != nil && !self.Observer
 	eligible := c.eligible
 	c.eligible = 0 // set again below, unless something speaks against standing
-	if self == nil && !own.Dropped || own.Stalled >= c.ElectionTimeout/2 {
+	if self == nil && !own.LosesVote || own.Stalled >= c.ElectionTimeout/2 {
 		return false
 	}
 	lease := c.Lease.Milliseconds()
@@ -555,13 +555,13 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 			before++
 		}
 	}
-	if willing <= CountVoters(c.members)/2 || !votes && !own.Dropped && !longest {
+	if willing <= CountVoters(c.members)/2 || !votes && !own.LosesVote && !longest {
 		return false
 	}
 	c.eligible = cmp.Or(eligible, now)
 	from, gap := c.eligible, lease/2
 	switch {
-	case !votes && !own.Dropped: // the others go first, and may need several attempts, during which their disks may seem stuck
+	case !votes && !own.LosesVote: // the others go first, and may need several attempts, during which their disks may seem stuck
 		if c.lastResort == 0 {
 			c.lastResort = now
 		}
@@ -581,7 +581,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 		if gap = write; c.tries >= 2 {
 			// A member hears of another's election only after two disk writes of that one, and counts its own wait from
 			// then. So members with shorter logs wait longer: otherwise they would stand first every time.
-			patience = write * int64(min(c.tries, maxPatience))
+			patience = write * int64(min(c.tries, maxPatienceWrites))
 			apart, gap = write, patience+electionWrites*write
 		}
 		from = max(from, last+patience+spread(c.self, own.Term, apart))

@@ -119,10 +119,10 @@ func (b *batcher) close() {
 // a time. Only run reports its commands as lost.
 type pending struct {
 	mu      sync.Mutex
-	number  uint64        // of the entry; 0 if it is finished or given up
+	number  uint64        // of the entry; 0 if it is finished or given up, or there is none
 	waiters []fsm.Waiter  // one per command
 	next    int           // index of the first waiter that complete has not returned yet
-	done    chan struct{} // closed when number becomes 0
+	done    chan struct{} // closed by finish
 }
 
 func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
@@ -141,8 +141,8 @@ func (p *pending) end() []fsm.Waiter {
 	return left
 }
 
-// over marks the entry, if there is one, as finished or given up. The caller holds mu.
-func (p *pending) over() {
+// finish marks the entry, if there is one, as finished or given up. The caller holds mu.
+func (p *pending) finish() {
 	if p.number != 0 {
 		p.number = 0
 		close(p.done)
@@ -154,7 +154,7 @@ func (p *pending) over() {
 func (p *Proposer) Restored() {
 	p.pending.mu.Lock()
 	defer p.pending.mu.Unlock()
-	p.pending.over()
+	p.pending.finish()
 }
 
 // Complete implements [fsm.Completer]: it returns the waiter of the i-th command of
@@ -170,12 +170,12 @@ func (p *Proposer) Complete(e *fsm.Envelope, i int) fsm.Waiter {
 		return nil
 	}
 	if i < 0 { // skipped without being applied: its number is too low
-		x.over()
+		x.finish()
 		return nil
 	}
 	w := x.waiters[i]
 	if x.next = i + 1; x.next == len(x.waiters) {
-		x.over()
+		x.finish()
 	}
 	return w
 }

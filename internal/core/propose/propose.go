@@ -242,7 +242,7 @@ func (p *Proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 }
 
 // ask asks another member, which leads, for the index that its ReadIndex returns, and
-// tells it that the given sessions are alive (see Touch). It returns 0 if the caller
+// tells it that the given sessions are alive (see Member.Touch of package cluster). It returns 0 if the caller
 // must retry. It does not wait until the leader vouches for the sessions. The leader may have
 // found one late, but when Touch let the sync pass, the session had two thirds of its timeout
 // left, after which the client does not trust this answer any more. Or the leader does not
