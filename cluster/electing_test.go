@@ -85,7 +85,7 @@ func TestStandsAfterLostElection(t *testing.T) {
 		f.cutOff(i, true)
 		term := m.engine.Term()
 		for range 3 {
-			m.pulse.stand()
+			m.engine.Campaign(m.contacts.Lease)
 			synctest.Wait()
 			now := m.engine.Term()
 			if now <= term {
@@ -123,8 +123,8 @@ func lostElection(t *testing.T) (loser, elected *Member) {
 		loser, elected = f.running[(lead+1)%3], f.running[(lead+2)%3]
 		time.Sleep(time.Second) // so that all have the whole log
 		f.cutOff((lead+1)%3, true)
-		loser.pulse.stand()
-		elected.pulse.stand()
+		loser.engine.Campaign(loser.contacts.Lease)
+		elected.engine.Campaign(elected.contacts.Lease)
 		until(t, "another leader", func() bool {
 			won = elected.engine.Role() == engine.Leader
 			return won || old.engine.Role() == engine.Leader && old.engine.Term() > loser.engine.Term()

@@ -130,7 +130,7 @@ func TestNextLeadersSnapshot(t *testing.T) {
 			if cut {
 				net.cut(leader, other, true)
 			}
-			other.pulse.stand()
+			other.engine.Campaign(other.contacts.Lease)
 			until(t, "the next leader", func() bool { return other.engine.Role() == engine.Leader })
 			if !ready(late, 3*late.contacts.ElectionTimeout) {
 				t.Error("it does not get the snapshot of the next leader")

@@ -65,7 +65,7 @@ func (m *Member) watchLeadership() {
 			}
 			m.Running.Go(func() { m.reap(until) })
 			duties.Go(func() { m.lead(term, until) })
-			if self, is := m.membership.Known(m.cfg.ID); (!is || self.Observer) && m.peers != nil {
+			if self, is := m.membership.AppliedMember(m.cfg.ID); (!is || self.Observer) && m.peers != nil {
 				m.Running.Go(func() { m.engine.HandOver(m.peers.Ctx, 0) }) // after an error it leads on
 			}
 			m.pulse.gain(asked)
@@ -152,7 +152,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		}
 		var late []*session.Session
 		var tracker *session.Tracker
-		late, tracker, due = m.liveness.Look(due)
+		late, tracker, due = m.liveness.TakeLate(due)
 		was := disputed
 		if disputed = m.pulse.verdict.Load().Disputed; disputed && len(late) > 0 || was && !disputed {
 			late = nil

@@ -155,7 +155,15 @@ func (m *Member) Quorum() (report.Quorum, bool) {
 	var since time.Time
 	if q.Last, q.Min, q.Max, since = m.proposer.Sizes.Get(); !since.IsZero() {
 		q.Leads = time.Since(since)
-		q.Followers, q.Observers = m.contacts.CountFollowers(m.nowMs())
+		for _, x := range members {
+			switch {
+			case !m.contacts.Follows(x.ID, m.nowMs()):
+			case x.Observer:
+				q.Observers++
+			default:
+				q.Followers++
+			}
+		}
 	}
 	return q, true
 }

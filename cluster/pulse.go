@@ -170,7 +170,7 @@ func (p *pulse) run() {
 		members := p.engine.Members()
 		own := p.state()
 		if self := election.Find(members, p.id); (self == nil || self.Observer) && len(members) > 0 {
-			own.Dropped = p.engine.LosesVote()
+			own.LosesVote = p.engine.LosesVote()
 		}
 		if p.contacts.Troubled() && p.gate.IsOpen() {
 			own.LastIndex, own.LastTerm = p.engine.LogEnd()
@@ -187,7 +187,11 @@ func (p *pulse) run() {
 		}
 		switch {
 		case stand && p.gate.IsOpen() && !p.engine.Abstains():
-			p.Running.Go(p.stand)
+			p.Running.Go(func() {
+				if p.engine.Role() != engine.Leader {
+					p.engine.Campaign(p.contacts.Lease)
+				}
+			})
 		// Without a majority for two reasons: expiries that it has proposed must not be committed
 		// when a majority is back, and members that ask who leads must not be told that it does.
 		// Deposed since perhaps nobody leads in the later term: the member that has begun it could not
@@ -235,7 +239,7 @@ type sender struct {
 	stop  chan struct{}
 	c     net.Conn // nil if there is no connection
 	works bool     // a heartbeat was answered over c
-	led   uint64   // the last term in which this member led
+	led   uint64   // the term at the last beat
 }
 
 // sendBeats sends heartbeats while this member leads. When it stops
@@ -459,8 +463,8 @@ func (p *pulse) failDiffers(index uint64) {
 // question asks another member for its state and notes the answer in the contacts.
 func (p *pulse) question(x proto.Peer) {
 	defer p.wake.Raise()
-	defer p.contacts.QuestionDone(x.ID)
-	asked := p.moment()
+	asked, said := p.moment(), (*election.State)(nil)
+	defer func() { p.contacts.Answered(x.ID, asked, p.nowMs(), said) }()
 	c, err := p.call(x, peer.KindState, p.contacts.ElectionTimeout/2)
 	if err != nil {
 		return
@@ -469,7 +473,7 @@ func (p *pulse) question(x proto.Peer) {
 	c.SetReadDeadline(time.Now().Add(p.contacts.ElectionTimeout / 2))
 	var s election.State
 	if binary.Read(c, binary.BigEndian, &s) == nil {
-		p.contacts.Answered(x.ID, asked, p.nowMs(), s)
+		said = &s
 	}
 }
 
@@ -484,12 +488,4 @@ func (p *pulse) tellState(c net.Conn) {
 	}
 	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
 	binary.Write(c, binary.BigEndian, s) // if this fails, the other member asks again
-}
-
-// stand has this member stand for election.
-// Contacts.Look has checked that a majority has lost its leader.
-func (p *pulse) stand() {
-	if p.engine.Role() != engine.Leader {
-		p.engine.Campaign(p.contacts.Lease)
-	}
 }

@@ -103,7 +103,7 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		old, next := f.running[lead], f.running[(lead+1)%3]
 		time.Sleep(time.Second)
 		f.cutOff(lead, true)
-		next.pulse.stand()
+		next.engine.Campaign(next.contacts.Lease)
 		until(t, "another leader", func() bool { return next.leader.Get().ID == next.cfg.ID && next.pulse.leader.Begun.Load() != 0 })
 		written := <-next.proposeWrite()
 		if old.engine.Role() != engine.Leader || old.leader.Get().ID != old.cfg.ID {

@@ -34,7 +34,7 @@ type service struct {
 	giveUp     countdown        // runs while serving without a leader: the time for electing one
 	late       countdown        // runs while the leader has not received this member's touches
 	alone      time.Time        // when the last leader was lost, or this service was made
-	lost       uint64           // the leader that was lost last
+	lostLeader uint64           // the id of the leader that was lost last
 	judge      <-chan time.Time // when to say so; nil if there is nothing to say
 	leaderless bool             // it was logged that there is no leader, and not yet that there is one
 	warned     bool             // it was logged that this member cannot serve, and not yet that it can
@@ -112,7 +112,7 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 		s.log.Info("no leader is known", "was", was.ID)
 	}
 	if was.ID != 0 && was.ID != s.id && s.judge == nil {
-		s.lost, s.judge = was.ID, time.After(s.contacts.Lease)
+		s.lostLeader, s.judge = was.ID, time.After(s.contacts.Lease)
 	}
 	if leader != 0 && s.leaderless {
 		s.leaderless = false
@@ -128,12 +128,12 @@ func (s *service) sayLost() {
 		return
 	}
 	switch now := s.leader.Get(); now.ID {
-	case s.lost:
+	case s.lostLeader:
 	case 0:
 		s.leaderless = true
-		s.log.Warn("the leader is gone, and there is no other yet", "was", s.lost)
+		s.log.Warn("the leader is gone, and there is no other yet", "was", s.lostLeader)
 	default:
-		s.log.Warn("the leader has changed", "was", s.lost, "leader", now.ID, "address", now.Addr)
+		s.log.Warn("the leader has changed", "was", s.lostLeader, "leader", now.ID, "address", now.Addr)
 	}
 }
 

@@ -188,7 +188,7 @@ func TestTouchReportedAgain(t *testing.T) {
 			return 0
 		})
 		synctest.Wait()
-		members[next].pulse.stand()
+		members[next].engine.Campaign(members[next].contacts.Lease)
 		until(t, "the new leader is sure", members[next].pulse.surelyLeads)
 		time.Sleep(100 * time.Millisecond)
 		heard, atFar := members[next].nowMs(), members[far].nowMs()

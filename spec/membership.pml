@@ -173,7 +173,7 @@ inline commit(l, upTo) {
 #define STABLE(l) (com[l] >= listed[l] || NO_FORMER_COMMITTED && com[l] > 0 || \
 	NO_OWN_TERM && log[l].e[listed[l] - 1] == chosen.e[listed[l] - 1])
 
-// The voters that answer after a change, and do not lag, are enough: canFollow (cluster/steps.go).
+// The voters that answer after a change, and do not lag, are enough: checkQuorumAfter (internal/core/membership/steps.go).
 #define CAUGHT_UP(v, a) (joined[v] && size[v] >= since[v])
 #define CAN_FOLLOW(list) (NO_CAN_FOLLOW && (list) != 0 || MOST(ALL(CAUGHT_UP, 0), list))
 

@@ -31,7 +31,7 @@ func TestTimeStoodStill(t *testing.T) {
 					wait := func() time.Duration { return time.Duration(due-now()) * time.Millisecond }
 					isLate := func() bool {
 						var late []*session.Session
-						late, _, due = l.Look(due)
+						late, _, due = l.TakeLate(due)
 						return len(late) > 0
 					}
 					// run does what lead does for some time, and reports whether the session is late.
@@ -86,9 +86,9 @@ func TestPausesOfShortest(t *testing.T) {
 			l := NewLiveness(tick, 0, false, func() int64 { return now.Milliseconds() }, noTrace{})
 			l.Add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
 			now += x.timeout/3 - time.Millisecond
-			_, _, due := l.Look(now.Milliseconds())
+			_, _, due := l.TakeLate(now.Milliseconds())
 			now += pause
-			if late, _, _ := l.Look(due); len(late) > 0 {
+			if late, _, _ := l.TakeLate(due); len(late) > 0 {
 				died = pause
 			}
 		}
@@ -169,7 +169,7 @@ func TestHear(t *testing.T) {
 		t.Errorf("unsure of %x", unsure)
 	}
 	now = 10_000
-	if late, _, _ := l.Look(now); len(late) != 1 || late[0].ID != 7 {
+	if late, _, _ := l.TakeLate(now); len(late) != 1 || late[0].ID != 7 {
 		t.Fatalf("late: %v", late)
 	}
 	if unsure := l.Hear(touch(7, 8), nil); string(unsure) != string(touch(7)[:8]) {

@@ -24,9 +24,9 @@ type Liveness struct {
 	trace   Trace
 	Expired atomic.Int64 // number of sessions that this member has expired
 
-	Sooner wake.Signal // for lead: a session may expire before the next check
-	News   wake.Signal // for sendTouches: touched is no longer empty
-	Hurry  wake.Signal // for sendTouches: a caller of touch is blocked until the leader has confirmed
+	Sooner wake.Signal // for Member.lead of package cluster: a session may expire before the next check
+	News   wake.Signal // for Member.sendTouches of package cluster: touched is no longer empty
+	Hurry  wake.Signal // for that, too: a caller of Touch is blocked until the leader has confirmed
 
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
@@ -34,7 +34,7 @@ type Liveness struct {
 	confirmed wake.Broadcast   // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
 	since     int64            // when the first of them was noted
-	silent    map[int64]bool   // see advance; usually nil
+	muted     map[int64]bool   // see Advance; usually nil
 }
 
 // NewLiveness returns one without sessions. tells is whether there are other members.
@@ -152,7 +152,7 @@ func (l *Liveness) Hear(touches, unsure []byte) []byte {
 	for t := touches; len(t) >= TouchLen; t = t[TouchLen:] {
 		id, ago := int64(binary.BigEndian.Uint64(t)), int64(binary.BigEndian.Uint32(t[8:]))
 		switch {
-		case l.silent[id]:
+		case l.muted[id]:
 		case l.tracker.Touch(id, now-ago):
 			l.trace.Session(Heard, id, 0, time.Duration(l.now()-now+ago)*time.Millisecond)
 		default:
@@ -166,7 +166,7 @@ func (l *Liveness) Hear(touches, unsure []byte) []byte {
 func (l *Liveness) Add(s *session.Session) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.silent, s.ID)
+	delete(l.muted, s.ID)
 	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	if l.tracker.Add(s, l.now()) < l.due {
 		l.Sooner.Raise()
@@ -179,7 +179,7 @@ func (l *Liveness) Remove(id int64) {
 	defer l.mu.Unlock()
 	l.trace.Session(Ended, id, 0, 0)
 	l.tracker.Remove(id)
-	delete(l.silent, id)
+	delete(l.muted, id)
 }
 
 // Restart forgets everything and starts the full timeout of each of the sessions, which exist after the entry at index.
@@ -187,7 +187,7 @@ func (l *Liveness) Restart(index uint64, sessions iter.Seq[*session.Session]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trace.Anew(index)
-	l.tracker, l.silent = l.newTracker(), nil
+	l.tracker, l.muted = l.newTracker(), nil
 	for s := range sessions {
 		l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 		l.tracker.Add(s, l.now())
@@ -215,11 +215,11 @@ func (l *Liveness) Deadlines() []session.Bucket {
 func (l *Liveness) Advance(ms int64, connected func(id int64) bool, touched bool) (late []int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.silent = map[int64]bool{}
+	l.muted = map[int64]bool{}
 	late = l.tracker.Advance(l.now(), ms, func(id int64) bool {
 		is := connected(id)
 		if !is {
-			l.silent[id] = true
+			l.muted[id] = true
 		}
 		return is && touched
 	})
@@ -235,9 +235,9 @@ func (l *Liveness) watchful() int64 {
 	return timing.Watch(l.tick).Milliseconds()
 }
 
-// Look returns the sessions that have timed out, the tracker that found them, and the time of the next look, which is no later
+// TakeLate returns the sessions that have timed out, the tracker that found them, and the time of the next look, which is no later
 // than the next deadline. due is when this look was planned.
-func (l *Liveness) Look(due int64) (late []*session.Session, tracker *session.Tracker, next int64) {
+func (l *Liveness) TakeLate(due int64) (late []*session.Session, tracker *session.Tracker, next int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()

@@ -55,9 +55,8 @@ type candidacy struct {
 	eligible     int64  // since when this member may stand, once its turn comes; 0 if it may not
 	lastResort   int64  // when it first was eligible as an observer since it last had a leader; 0 if it was not
 	tries        int    // how often it has stood since it last had a leader
-	stood        int64  // when it last stood; 0 if it has not since it last had a leader
 	lastTerm     uint64 // the newest term at the last look
-	termSince    int64  // when that term was first seen; 0 if it began before this member started, or has a leader
+	lastElection int64  // when this member last stood, or first saw that term; 0 if neither since it started or last had a leader
 }
 
 // peer is what is known about another member. Where an answer proves something, it counts
@@ -103,7 +102,7 @@ type State struct {
 	Saving              time.Duration // how long its disk has been blocking a write of a snapshot; own
 	Applied             uint64        // index of the last entry that it has applied; own
 	Begun               bool          // it leads, and has applied all that earlier leaders left to it; own
-	Dropped             bool          // its newest list of members, perhaps uncommitted, takes its vote away; own
+	LosesVote           bool          // its newest list of members, perhaps uncommitted, takes its vote away; own
 }
 
 // NewContacts returns the contacts of the member with the id self, which knows no other member yet.
@@ -228,13 +227,16 @@ func (c *Contacts) Refused(id uint64) {
 	c.peer(id).refused = true
 }
 
-// Answered notes another member's answer to a question that was sent at asked.
-func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s State) {
+// Answered notes another member's answer to a question that was sent at asked. s is nil if the question has failed.
+func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s *State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.peer(id)
-	p.said, p.saidAt, p.cameAt = s, max(p.saidAt, asked.Real), now
-	c.reachedLocked(p, asked)
+	p.asking = false
+	if s != nil {
+		p.said, p.saidAt, p.cameAt = *s, max(p.saidAt, asked.Real), now
+		c.reachedLocked(p, asked)
+	}
 }
 
 // Heard notes a heartbeat of another member, unless it is of an old term. It reports whether
@@ -331,24 +333,6 @@ func (c *Contacts) Follows(id uint64, now int64) bool {
 	return p != nil && now-p.accepted.Real < c.ElectionTimeout.Milliseconds()
 }
 
-// CountFollowers counts the other members that accepted this one as the leader within the last
-// election timeout: voters (followers) and observers.
-func (c *Contacts) CountFollowers(now int64) (followers, observers int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, x := range c.members {
-		p := c.peers[x.ID]
-		switch {
-		case p == nil || now-p.accepted.Real > c.ElectionTimeout.Milliseconds():
-		case !x.Observer:
-			followers++
-		default:
-			observers++
-		}
-	}
-	return followers, observers
-}
-
 // lostLeader reports whether this member, which does not lead, has lost its leader: it knows none in
 // the newest term, or the leader has been silent for the election timeout. It need not wait so long if the
 // leader's connection has ended, and the leader has since refused a new one or said that it does not lead.
@@ -425,7 +409,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	c.tick(now)
 	c.setMembers(members)
 	if c.lastTerm != 0 && own.Term > c.lastTerm {
-		c.termSince = now
+		c.lastElection = now
 	}
 	c.lastTerm = own.Term
 	leads := c.leads(&own)
@@ -438,7 +422,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 		v.Deposed = now-c.deposed >= c.Lease.Milliseconds()
 	}
 	if leads || c.heard.Term >= own.Term {
-		c.termSince, c.stood, c.tries = 0, 0, 0 // that election was won
+		c.lastElection, c.tries = 0, 0 // that election was won
 	}
 	c.advance(own.Applied)
 	if leads && own.Begun { // nobody else can have committed anything while a majority accepted this leader
@@ -523,8 +507,8 @@ func (c *Contacts) Missing() string {
 }
 
 const (
-	electionWrites = 4 // for how many disk writes, one after the other, an election waits
-	maxPatience    = 5 // for the time of how many disk writes a member waits at most before it stands again
+	electionWrites    = 4 // for how many disk writes, one after the other, an election waits
+	maxPatienceWrites = 5 // for the time of how many disk writes a member waits at most before it stands again
 )
 
 // mustStand reports whether this member must stand for election now. A majority of voters must
@@ -539,7 +523,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	votes := self != nil && !self.Observer
 	eligible := c.eligible
 	c.eligible = 0 // set again below, unless something speaks against standing
-	if self == nil && !own.Dropped || own.Stalled >= c.ElectionTimeout/2 {
+	if self == nil && !own.LosesVote || own.Stalled >= c.ElectionTimeout/2 {
 		return false
 	}
 	lease := c.Lease.Milliseconds()
@@ -571,13 +555,13 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 			before++
 		}
 	}
-	if willing <= CountVoters(c.members)/2 || !votes && !own.Dropped && !longest {
+	if willing <= CountVoters(c.members)/2 || !votes && !own.LosesVote && !longest {
 		return false
 	}
 	c.eligible = cmp.Or(eligible, now)
 	from, gap := c.eligible, lease/2
 	switch {
-	case !votes && !own.Dropped: // the others go first, and may need several attempts, during which their disks may seem stuck
+	case !votes && !own.LosesVote: // the others go first, and may need several attempts, during which their disks may seem stuck
 		if c.lastResort == 0 {
 			c.lastResort = now
 		}
@@ -591,13 +575,13 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	case unheard: // a member that has not answered yet may know of a leader
 		from += c.Beat.Milliseconds()
 	}
-	if last := max(c.stood, c.termSince); last != 0 { // the previous election may still be won, if disks are slow
+	if last := c.lastElection; last != 0 { // the previous election may still be won, if disks are slow
 		write := c.ElectionTimeout.Milliseconds() / 2 // the most time that is allowed for a disk write
 		patience, apart := write, lease/4
 		if gap = write; c.tries >= 2 {
 			// A member hears of another's election only after two disk writes of that one, and counts its own wait from
 			// then. So members with shorter logs wait longer: otherwise they would stand first every time.
-			patience = write * int64(min(c.tries, maxPatience))
+			patience = write * int64(min(c.tries, maxPatienceWrites))
 			apart, gap = write, patience+electionWrites*write
 		}
 		from = max(from, last+patience+spread(c.self, own.Term, apart))
@@ -605,7 +589,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	if now < from+int64(before)*gap {
 		return false
 	}
-	c.stood, c.tries = now, c.tries+1
+	c.lastElection, c.tries = now, c.tries+1
 	return true
 }
 
@@ -613,15 +597,6 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 // split the votes of one election do not split those of the next ones too.
 func spread(id, term uint64, most int64) int64 {
 	return rand.New(rand.NewPCG(id, term)).Int64N(most + 1)
-}
-
-// QuestionDone notes that a question to another member was answered or has failed.
-func (c *Contacts) QuestionDone(id uint64) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p := c.peers[id]; p != nil {
-		p.asking = false
-	}
 }
 
 // Troubled reports whether the leader or the majority seems lost.

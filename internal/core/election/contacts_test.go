@@ -58,11 +58,11 @@ func TestSeenLoss(t *testing.T) {
 	}{
 		{"only the connection", func(c *Contacts) {}, false},
 		{"refused", func(c *Contacts) { c.Refused(3) }, true},
-		{"does not lead", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, State{Term: 5}) }, true},
-		{"did not lead at that time", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1010, Running: 0}, 1020, State{Term: 5}) }, true},
-		{"did not lead before", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1009, Running: 0}, 1020, State{Term: 5}) }, false},
+		{"does not lead", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, &State{Term: 5}) }, true},
+		{"did not lead at that time", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1010, Running: 0}, 1020, &State{Term: 5}) }, true},
+		{"did not lead before", func(c *Contacts) { c.Answered(3, timing.Moment{Real: 1009, Running: 0}, 1020, &State{Term: 5}) }, false},
 		{"leads", func(c *Contacts) {
-			c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, State{Term: 5, Leads: true})
+			c.Answered(3, timing.Moment{Real: 1020, Running: 0}, 1020, &State{Term: 5, Leads: true})
 		}, false},
 		{"heard again", func(c *Contacts) {
 			c.Refused(3)
@@ -193,8 +193,8 @@ func TestLatestCounts(t *testing.T) {
 	look(c, 0, State{Term: 5, Leads: true})
 	c.Accepted(2, timing.Moment{Real: 200, Running: 190}, 0)
 	c.Accepted(2, timing.Moment{Real: 100, Running: 90}, 0)
-	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, State{NeedsLeader: true})
-	c.Answered(3, timing.Moment{Real: 100, Running: 90}, 240, State{})
+	c.Answered(3, timing.Moment{Real: 200, Running: 190}, 230, &State{NeedsLeader: true})
+	c.Answered(3, timing.Moment{Real: 100, Running: 90}, 240, &State{})
 	if p := c.peers[2]; p.accepted != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
 		t.Errorf("accepted at %v, reached at %d", p.accepted, p.reached)
 	}
@@ -302,7 +302,7 @@ func (x *standing) after(t *testing.T) int64 {
 	}
 	for now := int64(1010); now < 3000; now++ {
 		for id, s := range x.says {
-			c.Answered(id, timing.Moment{Real: now, Running: 0}, now, s)
+			c.Answered(id, timing.Moment{Real: now, Running: 0}, now, &s)
 		}
 		if _, _, stand, _ := c.Look(now, x.members, x.own); stand {
 			return now - 1010
@@ -363,7 +363,7 @@ func TestStandsAgain(t *testing.T) {
 	var stood []int64
 	run := func(from, to int64) {
 		for now := from; now < to; now++ {
-			c.Answered(2, timing.Moment{Real: now, Running: 0}, now, lost)
+			c.Answered(2, timing.Moment{Real: now, Running: 0}, now, &lost)
 			if _, stand := look(c, now, own); stand {
 				stood = append(stood, now)
 			}
@@ -410,7 +410,7 @@ func TestLossesApart(t *testing.T) {
 			look(c, now, own)
 			c.Refused(3)
 		}
-		c.Answered(1, timing.Moment{Real: now, Running: 0}, now, lost)
+		c.Answered(1, timing.Moment{Real: now, Running: 0}, now, &lost)
 		if _, stand := look(c, now, own); stand {
 			first = now
 		}
@@ -426,10 +426,10 @@ func TestWaitsAgain(t *testing.T) {
 	for name, between := range map[string]func(c *Contacts, now int64, own *State){
 		"its disk is slow": func(_ *Contacts, _ int64, own *State) { own.Stalled = time.Second },
 		"another leads": func(c *Contacts, now int64, _ *State) {
-			c.Answered(4, timing.Moment{Real: now, Running: 0}, now, State{Leads: true, Term: 5})
+			c.Answered(4, timing.Moment{Real: now, Running: 0}, now, &State{Leads: true, Term: 5})
 		},
 		"the others have a leader": func(c *Contacts, now int64, _ *State) {
-			c.Answered(1, timing.Moment{Real: now, Running: 0}, now, State{Term: 5})
+			c.Answered(1, timing.Moment{Real: now, Running: 0}, now, &State{Term: 5})
 		},
 	} {
 		c := NewContacts(2, timing.For(2*time.Second))
@@ -440,7 +440,7 @@ func TestWaitsAgain(t *testing.T) {
 		for now := int64(1010); now < 2000 && stood < 0; now++ {
 			own := State{Term: 5}
 			for _, id := range []uint64{1, 4} {
-				c.Answered(id, timing.Moment{Real: now, Running: 0}, now, lost)
+				c.Answered(id, timing.Moment{Real: now, Running: 0}, now, &lost)
 			}
 			c.Refused(3)
 			c.Refused(5)
@@ -567,7 +567,7 @@ func TestOldAnswers(t *testing.T) {
 		c.HungUp(conn, 1010)
 		look(c, 1010, own)
 		c.Refused(3)
-		c.Answered(2, timing.Moment{Real: x.asked, Running: 0}, x.came, State{NeedsLeader: true, Term: 5, LastTerm: 5, LastIndex: 9})
+		c.Answered(2, timing.Moment{Real: x.asked, Running: 0}, x.came, &State{NeedsLeader: true, Term: 5, LastTerm: 5, LastIndex: 9})
 		if _, stand := look(c, x.now, own); stand != x.want {
 			t.Errorf("asked at %d and answered at %d: it stands at %d: %v", x.asked, x.came, x.now, stand)
 		}

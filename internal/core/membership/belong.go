@@ -78,7 +78,7 @@ func (m *Membership) Belong() (begin func(), err error) {
 	if owed, err := former.owed(); err != nil || !owed {
 		return nil, err
 	}
-	return former.awaitVote, nil
+	return former.awaitPromotion, nil
 }
 
 // restoredState describes the snapshot from which the storage was restored, without the digest of its state. It returns the

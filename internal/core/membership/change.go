@@ -48,15 +48,15 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 	if q.Knows != 0 {
 		return m.knows(q.Knows, q.At, q.Run), nil
 	}
-	listed := m.rename(&q, "")
-	if q.Back {
-		if done, err := m.back(q.Add, q.Run); done || err != nil {
+	m.useListedAddr(&q)
+	if q.Rejoin {
+		if done, err := m.checkRejoin(q.Add, q.Run); done || err != nil {
 			r, _ := m.reply(nil)
 			r.Same = true
 			return r, err
 		}
 	}
-	return m.reply(m.changeIn(term, q, listed))
+	return m.reply(m.changeIn(term, q))
 }
 
 // reply returns this member's status, unless err is an error already.
@@ -68,24 +68,23 @@ func (m *Membership) reply(err error) (request.Reply, error) {
 	return request.Reply{Status: &s}, nil
 }
 
-// changeIn makes a change for which this member was asked as the leader in term. listed is what rename has returned.
-func (m *Membership) changeIn(term uint64, q request.Request, listed string) error {
+// changeIn makes a change for which this member was asked as the leader in term.
+func (m *Membership) changeIn(term uint64, q request.Request) error {
 	patience := request.AdminTimeout // an operator's changes wait for each other
-	if q.Reconfig != nil && !m.brief.Load() {
+	if q.Reconfig != nil && !m.rejoining.Load() {
 		patience = 0
 	}
 	if !m.changing.TryTake() && !m.changing.TakeWithin(patience) {
 		return request.ErrOtherChange
 	}
 	defer m.changing.Give()
-	m.brief.Store(q.Back)
-	m.asked = term
+	m.rejoining.Store(q.Rejoin)
+	m.changeTerm = term
 	if err := m.stillLeads(); err != nil {
 		return err
 	}
 	var err error
 	members := m.Engine.Members()
-	m.rename(&q, listed) // an operator may have given it another name while this request waited
 	switch {
 	case q.Transfer != nil:
 		return m.transfer(members, *q.Transfer)
@@ -111,10 +110,10 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 	need := byOperator
 	if need.run = q.Run; q.Run != 0 {
 		if election.Find(members, q.Add.ID) == nil {
-			if q.Back { // it was removed while this request waited
+			if q.Rejoin { // it was removed while this request waited
 				return request.NotMember(q.Add.ID)
 			}
-			if _, is := m.Known(q.Add.ID); is {
+			if _, is := m.AppliedMember(q.Add.ID); is {
 				return request.ErrOtherChange
 			}
 			var removed uint64
@@ -127,7 +126,7 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 			return err
 		}
 	}
-	if q.Back && !q.Add.Observer { // it asks again, so nothing else has to wait for it for longer than for an answer
+	if q.Rejoin && !q.Add.Observer { // it asks again, so nothing else has to wait for it for longer than for an answer
 		need.patience = timing.PeerTimeout
 	}
 	return m.reconfigure(members, []proto.Peer{*q.Add}, nil, need)
@@ -146,7 +145,7 @@ func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) er
 			}
 		}
 	}
-	need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, request.AdminTimeout), voters: 2, majority: true} // as in ZooKeeper
+	need := requirements{patience: min(time.Duration(r.WaitMs)*time.Millisecond, request.AdminTimeout), voters: 2, allowsAbsent: true} // as in ZooKeeper
 	if m.AllowSingleVoter {
 		need.voters = 1
 	}

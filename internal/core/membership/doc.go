@@ -25,7 +25,7 @@
 // # Goroutines and locks
 //
 // Whoever starts the member runs [Membership.Watch], and what [Membership.Belong] returns, if anything; both end when
-// the port is closed. canFollow asks each voter on a goroutine, and so does who proposes a cluster; these end with the answer, or
+// the port is closed. checkQuorumAfter asks each voter on a goroutine, and so does who proposes a cluster; these end with the answer, or
 // after timing.PeerTimeout, unless the disk of the member that is asked is stuck. [Membership.Serve] runs on the goroutine of its connection. [Membership.Ask], towards this member itself, runs a goroutine until
 // the request is answered. Engine.SendToRemoved runs for up to two seconds for each member that was removed.
 //

@@ -36,7 +36,7 @@ type former struct {
 	added atomic.Uint64
 
 	why    atomic.Value // a string: why the last attempt did not succeed
-	awaits atomic.Bool  // awaitVote is running
+	awaits atomic.Bool  // awaitPromotion is running
 
 	// Only the goroutine that runs join uses these.
 	warned bool                         // it was logged that this server's data is empty
@@ -130,7 +130,7 @@ func (f *former) run() {
 			if owed, err := f.owed(); err != nil {
 				f.CannotWrite(f.storage(), err)
 			} else if owed {
-				f.awaitVote()
+				f.awaitPromotion()
 			}
 		}
 		if done || f.Port.Ctx.Err() != nil {
@@ -368,7 +368,7 @@ func (f *former) follow() (bool, error) {
 	own := f.own()
 	addrs := []string{f.Join}
 	if f.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
-		addrs = f.known()
+		addrs = f.addrsToAsk()
 	}
 	err := error(request.Refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
@@ -392,10 +392,10 @@ func (f *former) follow() (bool, error) {
 	return false, err
 }
 
-// known returns the addresses at which there may be other members: those in first, those of the list and of the newest members
+// addrsToAsk returns the addresses at which there may be other members: those in first, those of the list and of the newest members
 // that this one knows, and that of the member that has called it. They are asked in this order, and one whose host is down
 // takes a while, so it stays the same, and those in first are those that are most likely up.
-func (f *former) known(first ...proto.Peer) []string {
+func (f *former) addrsToAsk(first ...proto.Peer) []string {
 	all := slices.Concat(first, []proto.Peer{{Addr: f.Join}}, f.list, f.Engine.Members())
 	if c := f.caller.Load(); c != nil {
 		all = append(all, proto.Peer{Addr: c.Addr})
@@ -434,11 +434,11 @@ func (f *former) join(addr string, of request.ClusterID) (bool, error) {
 		f.warned = true
 		f.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
-	if err := f.toVote(has); err != nil {
+	if err := f.noteOwedVote(has); err != nil {
 		f.CannotWrite(f.storage(), err)
 		return true, nil
 	}
-	// With Back set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
+	// With Rejoin set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
 	// answer may have been, too; see Request.Since.
 	r, err := f.askForPlace(addr, of, has, invited || placed)
 	if errors.Is(err, request.ErrNoMember) && !invited {
@@ -470,9 +470,9 @@ func (f *former) wasRemoved() {
 	f.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", f.ID, request.ErrRemoved, f.storage().Name))
 }
 
-// toVote stores that this server is owed a vote, if it is to get one in the cluster that has it as has says.
+// noteOwedVote stores that this server is owed a vote, if it is to get one in the cluster that has it as has says.
 // Whatever comes next, the leader forgets that when it takes the vote away.
-func (f *former) toVote(has request.Reply) error {
+func (f *former) noteOwedVote(has request.Reply) error {
 	owed, err := f.owed()                   // since an earlier start
 	told := f.Join != "" || len(f.list) > 0 // otherwise nobody has told this server whether it votes
 	if err == nil && f.Votes() && (owed || told || has.Votes) {
@@ -481,15 +481,15 @@ func (f *former) toVote(has request.Reply) error {
 	return err
 }
 
-// askForPlace asks for a place without a vote in cluster of, which has this server as has says. With back it must
+// askForPlace asks for a place without a vote in cluster of, which has this server as has says. With rejoin it must
 // be a member already.
-func (f *former) askForPlace(addr string, of request.ClusterID, has request.Reply, back bool) (request.Reply, error) {
+func (f *former) askForPlace(addr string, of request.ClusterID, has request.Reply, rejoin bool) (request.Reply, error) {
 	since := f.since[of]
 	if since == 0 {
 		since = has.Status.Index
 	}
 	f.hasAsked.Store(true)
-	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Back: back, Run: f.number, Since: since, Cluster: of})
+	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Rejoin: rejoin, Run: f.number, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
 		f.since[of] = since
 	}
@@ -518,17 +518,17 @@ func (f *former) self(voter bool) *proto.Peer {
 	return &proto.Peer{ID: f.ID, Addr: f.Address(), Observer: !voter}
 }
 
-// awaitVote requests this member's vote until it has it, or is no member any more. It asks
+// awaitPromotion requests this member's vote until it has it, or is no member any more. It asks
 // each of the other members in turn, first the one through which it was taken in.
-func (f *former) awaitVote() {
+func (f *former) awaitPromotion() {
 	ctx := f.Port.Ctx
 	f.awaits.Store(true)
 	defer f.awaits.Store(false)
 	for wait, try := request.AskSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
-		to := f.known(proto.Peer{Addr: f.via})
+		to := f.addrsToAsk(proto.Peer{Addr: f.via})
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = f.askLeader(to[try%len(to)], request.Request{Add: f.self(true), Back: true, Run: f.number, Cluster: f.Gate.Cluster()})
+			_, err = f.askLeader(to[try%len(to)], request.Request{Add: f.self(true), Rejoin: true, Run: f.number, Cluster: f.Gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return

@@ -24,9 +24,9 @@ type Membership struct {
 	*Parts
 	former *former
 
-	changing wake.Turn   // held by change while it changes the members
-	brief    atomic.Bool // the change under way was asked for by a member that has lost its disk
-	asked    uint64      // the term in which the change under way was asked for; guarded by changing
+	changing   wake.Turn   // held by changeIn while it changes the members
+	rejoining  atomic.Bool // the change under way was asked for by a member that has lost its disk
+	changeTerm uint64      // the term in which the change under way was asked for; guarded by changing
 }
 
 // Parts are what a [Membership] works with, and how.
@@ -106,7 +106,7 @@ func (m *Membership) Role() string {
 // that: a member may have been removed, and added again with an empty disk. A change that
 // waited in the old leader must not undo that when the old leader leads again.
 func (m *Membership) stillLeads() error {
-	if term, leads := m.Engine.LeaderTerm(); !leads || term != m.asked {
+	if term, leads := m.Engine.LeaderTerm(); !leads || term != m.changeTerm {
 		return request.ErrNotLeader
 	}
 	return nil
@@ -119,8 +119,8 @@ func leaderError(err error) error {
 	return err
 }
 
-// Known returns the member with this id in the last applied configuration, and whether there is one.
-func (m *Membership) Known(id uint64) (x proto.Peer, is bool) {
+// AppliedMember returns the member with this id in the last applied configuration, and whether there is one.
+func (m *Membership) AppliedMember(id uint64) (x proto.Peer, is bool) {
 	m.Replica.View(func(v *fsm.View) { x, is = v.Member(id) })
 	return x, is
 }

@@ -16,7 +16,7 @@ import (
 // server may have its id, whose own place it is to take.
 func (m *Membership) knows(id uint64, at string, run uint64) request.Reply {
 	members := m.Engine.Members()
-	x, known := m.Known(id)
+	x, known := m.AppliedMember(id)
 	s := m.Status() // after that: see Request.Since
 	r := request.Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := election.Find(members, id); x != nil {
@@ -35,36 +35,31 @@ func (m *Membership) same(x proto.Peer, at string, run uint64) bool {
 	return err == nil
 }
 
-// rename makes a request of a server for its own place name the address that is in the list, if the
-// server is there: its own may be another name of that. It returns that address, and does nothing if
-// it is still the given one.
-func (m *Membership) rename(q *request.Request, looked string) (listed string) {
+// useListedAddr makes a request of a server for its own place name the address that is in the list, if the
+// server is there: its own may be another name of that. If an operator changes that address while the request
+// waits, plan refuses the request, and the server asks again.
+func (m *Membership) useListedAddr(q *request.Request) {
 	if q.Add == nil || q.Run == 0 {
-		return ""
+		return
 	}
-	is := election.Find(m.Engine.Members(), q.Add.ID)
-	if is == nil || is.Addr == looked {
-		return looked
-	}
-	if is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
+	if is := election.Find(m.Engine.Members(), q.Add.ID); is != nil && is.Addr != q.Add.Addr && m.same(*is, q.Add.Addr, q.Run) {
 		x := *q.Add
 		x.Addr = is.Addr
 		q.Add = &x
 	}
-	return is.Addr
 }
 
-// back checks the request of a member that has lost its disk: x describes it, first without
+// checkRejoin checks the request of a member that has lost its disk: x describes it, first without
 // its vote, and then with it. It reports whether nothing is left to do. It does not hold
 // Membership.changing, so that a member which asks again and again, and has not caught up
 // yet, is in nobody's way.
-func (m *Membership) back(x *proto.Peer, run uint64) (done bool, err error) {
+func (m *Membership) checkRejoin(x *proto.Peer, run uint64) (done bool, err error) {
 	if x == nil || run == 0 {
 		return false, errors.New("the request is incomplete")
 	}
 	is := election.Find(m.Engine.Members(), x.ID)
 	// A change may have been appended since, and may still be undone.
-	applied, known := m.Known(x.ID)
+	applied, known := m.AppliedMember(x.ID)
 	switch {
 	case (is != nil) != known || known && is.Observer != applied.Observer:
 		return false, request.ErrOtherChange

@@ -58,7 +58,7 @@ func (m *Membership) Watch() {
 			m.Fail(fmt.Errorf("%s: %w", m.Engine.Storage().Name, err))
 			return
 		}
-		if _, is := m.Known(m.ID); is {
+		if _, is := m.AppliedMember(m.ID); is {
 			was, gone = true, time.Time{}
 		} else if was && gone.IsZero() {
 			gone = time.Now()
@@ -77,7 +77,7 @@ func (m *Membership) Watch() {
 			m.Fail(err)
 			return
 		}
-		for _, addr := range m.former.known(members...) {
+		for _, addr := range m.former.addrsToAsk(members...) {
 			// Only the leader knows for certain.
 			knows := request.Request{Knows: m.ID, Cluster: m.Gate.Cluster()}
 			r, err := request.Send(ctx, m.Port.Network, addr, knows)

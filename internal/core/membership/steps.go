@@ -19,10 +19,10 @@ import (
 type requirements struct {
 	patience time.Duration // how long to wait for a new voter to catch up
 	voters   int           // least number of voters after the change
-	// majority allows new voters that are down or lag, if a majority of the voters
+	// allowsAbsent allows new voters that are down or lag, if a majority of the voters
 	// after the change is up.
-	majority bool
-	run      uint64 // of the server that asks for its own place; 0 means an operator's request
+	allowsAbsent bool
+	run          uint64 // of the server that asks for its own place; 0 means an operator's request
 }
 
 // byOperator are the requirements for a change that an operator or a new member
@@ -31,7 +31,6 @@ var byOperator = requirements{patience: request.AdminTimeout, voters: 1}
 
 // planned is a change of the members that is possible.
 type planned struct {
-	joining []proto.Peer
 	before  []proto.Peer // those to remove before others are added with their id or address, in this order
 	rest    []proto.Peer // the other members before the change
 	leaving []proto.Peer // those of rest to remove when others are added, in this order
@@ -39,8 +38,7 @@ type planned struct {
 }
 
 // plan checks that a whole change is possible.
-func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (planned, error) {
-	p := planned{joining: joining}
+func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need requirements) (p planned, err error) {
 	for _, x := range members {
 		back := election.Find(joining, x.ID)
 		switch {
@@ -99,8 +97,8 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		return err
 	}
 	var absent []uint64
-	if need.majority {
-		added := slices.DeleteFunc(slices.Clone(p.joining), func(x proto.Peer) bool {
+	if need.allowsAbsent {
+		added := slices.DeleteFunc(slices.Clone(joining), func(x proto.Peer) bool {
 			is := election.Find(p.rest, x.ID)
 			return is != nil && !is.Observer
 		})
@@ -109,7 +107,7 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		}
 	}
 	if self := election.Find(p.after, m.ID); self == nil || self.Observer {
-		if err := m.canFollow(p.after); err != nil {
+		if err := m.checkQuorumAfter(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
 		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil {
@@ -117,25 +115,25 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		}
 		return request.ErrHandedOver
 	}
-	return m.carryOut(p, absent, need)
+	return m.carryOut(p, joining, absent, need)
 }
 
-// carryOut makes the steps of a change. absent are voters after it that are down or lag.
-func (m *Membership) carryOut(p planned, absent []uint64, need requirements) error {
+// carryOut makes the steps of a change, which adds or changes those in joining. absent are voters after it that are down or lag.
+func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, need requirements) error {
 	for _, x := range p.before {
 		if err := m.removeMember(x); err != nil {
 			return err
 		}
 	}
 	var last []proto.Peer // new voters that are down or lag
-	for _, x := range p.joining {
+	for _, x := range joining {
 		is := election.Find(p.rest, x.ID)
 		if !x.Observer && slices.Contains(absent, x.ID) && (is == nil || is.Observer) {
 			last = append(last, x)
 			continue
 		}
 		err := m.addMember(is, x, need)
-		if need.majority && errors.As(err, new(lags)) {
+		if need.allowsAbsent && errors.As(err, new(lags)) {
 			last = append(last, x)
 		} else if err != nil {
 			return err
@@ -148,7 +146,7 @@ func (m *Membership) carryOut(p planned, absent []uint64, need requirements) err
 	}
 	// These come last: each of them makes the majority larger without being up.
 	for _, x := range last {
-		if err := m.giveVote(x, last...); err != nil {
+		if err := m.promote(x, last...); err != nil {
 			return err
 		}
 		m.Log.Warn("a member was made a voter although it is down or lags", "id", x.ID, "address", x.Addr)
@@ -187,11 +185,11 @@ func (m *Membership) absent(after, added []proto.Peer) (ids []uint64, err error)
 	return ids, nil
 }
 
-// canFollow returns an error unless a majority of the voters in after, the members after a step of a change, are there: otherwise nothing could
+// checkQuorumAfter returns an error unless a majority of the voters in after, the members after a step of a change, are there: otherwise nothing could
 // be committed after it, nor a leader be elected. Present voters must have this leader's log: one that lags, or whose disk is
 // stuck, would hold up all writes, and one that is not in this cluster has lost its disk, or its address is another server's.
-// New ones must answer. Those in lagging do not count. canFollow also returns [request.ErrNotLeader] if this leader's term has ended.
-func (m *Membership) canFollow(after []proto.Peer, lagging ...proto.Peer) error {
+// New ones must answer. Those in lagging do not count. checkQuorumAfter also returns [request.ErrNotLeader] if this leader's term has ended.
+func (m *Membership) checkQuorumAfter(after []proto.Peer, lagging ...proto.Peer) error {
 	now := m.Engine.Members()
 	ctx, cancel := context.WithTimeout(m.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
@@ -239,9 +237,9 @@ func noQuorum(after []proto.Peer, there []uint64, do string) error {
 	return request.Refuse(proto.NewConfigNoQuorum, "only %d of the %d voters after the change %s; missing: %s", len(there), election.CountVoters(after), do, election.Named(missing))
 }
 
-// giveVote makes a member a voter.
-func (m *Membership) giveVote(x proto.Peer, lagging ...proto.Peer) error {
-	if err := m.canFollow(append(election.Without(m.Engine.Members(), x.ID), x), lagging...); err != nil {
+// promote makes a member a voter.
+func (m *Membership) promote(x proto.Peer, lagging ...proto.Peer) error {
+	if err := m.checkQuorumAfter(append(election.Without(m.Engine.Members(), x.ID), x), lagging...); err != nil {
 		return err
 	}
 	return leaderError(m.Engine.Add(x))
@@ -269,7 +267,7 @@ func (m *Membership) moved(was, x proto.Peer) bool {
 }
 
 func (m *Membership) removeMember(x proto.Peer) error {
-	if err := m.canFollow(election.Without(m.Engine.Members(), x.ID)); err != nil {
+	if err := m.checkQuorumAfter(election.Without(m.Engine.Members(), x.ID)); err != nil {
 		return err
 	}
 	index, err := m.Engine.Remove(x.ID)
@@ -308,7 +306,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 		if !x.Observer {
 			return nil
 		}
-		if err := m.canFollow(election.Without(m.Engine.Members(), x.ID)); err != nil {
+		if err := m.checkQuorumAfter(election.Without(m.Engine.Members(), x.ID)); err != nil {
 			return err
 		}
 		if need.run != 0 {
@@ -348,7 +346,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 			return anotherRun(x)
 		}
 		if err == nil && s.Index >= goal {
-			return m.giveVote(x)
+			return m.promote(x)
 		}
 		select {
 		case <-time.After(wait):

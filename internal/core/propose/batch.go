@@ -42,19 +42,21 @@ type batcher struct {
 	closed  bool
 }
 
-// add adds a command to the next entry. It blocks while the share of its kind is full, and returns false if it is not added, since
-// over is closed or the member has stopped.
-func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) bool {
+// add adds a command to the next entry. It blocks while the share of its kind is full. It reports the command as lost if over is
+// closed or the member has stopped.
+func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
 		select {
 		case <-over:
-			return false
+			w.Lost()
+			return
 		default:
 		}
 		if b.closed {
-			return false
+			w.Lost()
+			return
 		}
 		if !b.shares[kind].full() {
 			break
@@ -77,7 +79,6 @@ func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind i
 	b.shares[kind].bytes += len(b.entry) - before
 	b.waiters = append(b.waiters, w)
 	b.writes = b.writes || !c.ReadOnly()
-	return true
 }
 
 // take returns the commands collected so far, and whether they have to be in the log,
@@ -118,10 +119,10 @@ func (b *batcher) close() {
 // a time. Only run reports its commands as lost.
 type pending struct {
 	mu      sync.Mutex
-	number  uint64        // of the entry; 0 if it is finished or given up
+	number  uint64        // of the entry; 0 if it is finished or given up, or there is none
 	waiters []fsm.Waiter  // one per command
 	next    int           // index of the first waiter that complete has not returned yet
-	done    chan struct{} // closed when number becomes 0
+	done    chan struct{} // closed by finish
 }
 
 func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {
@@ -140,8 +141,8 @@ func (p *pending) end() []fsm.Waiter {
 	return left
 }
 
-// over marks the entry, if there is one, as finished or given up. The caller holds mu.
-func (p *pending) over() {
+// finish marks the entry, if there is one, as finished or given up. The caller holds mu.
+func (p *pending) finish() {
 	if p.number != 0 {
 		p.number = 0
 		close(p.done)
@@ -153,7 +154,7 @@ func (p *pending) over() {
 func (p *Proposer) Restored() {
 	p.pending.mu.Lock()
 	defer p.pending.mu.Unlock()
-	p.pending.over()
+	p.pending.finish()
 }
 
 // Complete implements [fsm.Completer]: it returns the waiter of the i-th command of
@@ -169,12 +170,12 @@ func (p *Proposer) Complete(e *fsm.Envelope, i int) fsm.Waiter {
 		return nil
 	}
 	if i < 0 { // skipped without being applied: its number is too low
-		x.over()
+		x.finish()
 		return nil
 	}
 	w := x.waiters[i]
 	if x.next = i + 1; x.next == len(x.waiters) {
-		x.over()
+		x.finish()
 	}
 	return w
 }

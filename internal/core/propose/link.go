@@ -22,7 +22,7 @@ const (
 	MsgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, the newest term that it knows, and touches
 	MsgAnswer  = 'A' // from the leader: the answer to MsgAsk, or that it refuses an entry; see Answer
 	MsgTouched = 'T' // to the leader: sessions that were touched
-	MsgHeard   = 'H' // from the leader: the answer to MsgTouched, see takeTouches
+	MsgHeard   = 'H' // from the leader: the answer to MsgTouched, see Member.takeTouches of package cluster
 	MsgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes
 
 	maxPart = 64 << 10 // bytes of a longer entry in one message, so that other messages go between
@@ -55,7 +55,7 @@ type Link struct {
 }
 
 // LinkTo returns a connection to the leader: the existing one if it still works,
-// otherwise a new one. It gives up when the leader changes. Proposer.Run and sendTouches share it.
+// otherwise a new one. It gives up when the leader changes. Proposer.Run and Member.sendTouches of package cluster share it.
 func (p *Proposer) LinkTo(lead election.Leader) (*Link, error) {
 	p.linking.Take()
 	defer p.linking.Give()

@@ -63,7 +63,7 @@ func (p *Proposer) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 		w.Lost()
 		return
 	}
-	p.add(c, w, over, ofClients)
+	p.batcher.add(c, w, over, ofClients)
 }
 
 // Await is Propose for a caller that waits for the outcome, until over is closed. After an error the command may be applied
@@ -82,13 +82,7 @@ func (p *Proposer) Await(c *fsm.Command, over <-chan struct{}) error {
 // Do is Propose for what the leader does by itself. It waits neither for room in the log, as long as a
 // snapshot may take, nor for clients: a leader that cannot do its duties is not replaced for that.
 func (p *Proposer) Do(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
-	p.add(c, w, over, ofLeader)
-}
-
-func (p *Proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) {
-	if !p.batcher.add(c, w, over, kind) {
-		w.Lost()
-	}
+	p.batcher.add(c, w, over, ofLeader)
 }
 
 // awaitRoom waits while the log is too long for another entry of clients. It returns false if it gives up.
@@ -248,7 +242,7 @@ func (p *Proposer) read(entry []byte, waiters []fsm.Waiter, suspended <-chan str
 }
 
 // ask asks another member, which leads, for the index that its ReadIndex returns, and
-// tells it that the given sessions are alive (see Touch). It returns 0 if the caller
+// tells it that the given sessions are alive (see Member.Touch of package cluster). It returns 0 if the caller
 // must retry. It does not wait until the leader vouches for the sessions. The leader may have
 // found one late, but when Touch let the sync pass, the session had two thirds of its timeout
 // left, after which the client does not trust this answer any more. Or the leader does not

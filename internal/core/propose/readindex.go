@@ -33,7 +33,7 @@ func (p *Proposer) ReadIndex(asker, newest uint64, over <-chan struct{}) uint64 
 			break
 		}
 		if !looked {
-			p.Look.Raise() // sends heartbeats; pulse.run repeats them
+			p.Look.Raise() // sends heartbeats; pulse.run of package cluster repeats them
 		}
 		select {
 		case <-news:

@@ -21,7 +21,7 @@ type ClusterID = storage.ClusterID
 const MaxID = 254
 
 // Request asks a member for a change of the members, or for information about them.
-// One of its fields is set, besides Back, Cluster and Clients.
+// One of its fields is set, besides Rejoin, Cluster and Clients.
 type Request struct {
 	Status   bool        `json:"status,omitempty"`
 	Add      *proto.Peer `json:"add,omitempty"`      // a new member, or one whose address or vote changes
@@ -36,9 +36,9 @@ type Request struct {
 	// Clients, which goes with Status, asks for clients of the member, too.
 	Clients *ClientQuery `json:"clients,omitempty"`
 
-	// Back restricts Add to a server that is a member already: a removed one must not add
+	// Rejoin restricts Add to a server that is a member already: a removed one must not add
 	// itself again.
-	Back bool `json:"back,omitempty"`
+	Rejoin bool `json:"back,omitempty"`
 	// Run is the run (see Status) of a server that asks for a place of its own: the request
 	// holds only while that run answers at the server's address. 0 means an operator's request.
 	Run uint64 `json:"run,omitempty"`

@@ -81,7 +81,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "v.NoMajority || v.Deposed:", "v.NoMajority:"},
 	}, []finding{{"cluster", "TestTermThatNobodyBegins", "acknowledges no write"}}},
 	{"the vote of a member that was dropped", []edit{
-		{"cluster/pulse.go", "own.Dropped = p.engine.LosesVote()", "own.Dropped = p.replica.Votes(p.id)"},
+		{"cluster/pulse.go", "own.LosesVote = p.engine.LosesVote()", "own.LosesVote = p.replica.Votes(p.id)"},
 	}, []finding{{"cluster", "TestLeaderLostWhileRemovingJoined", "nothing is acknowledged"}, {"cluster", "TestRemovedDoesNotStand", "it stands"}}},
 	{"a vote for an address", []edit{
 		{"internal/core/engine/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
@@ -106,7 +106,7 @@ var corrections = []putBack{
 		{"internal/core/engine/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
 	}, []finding{{"cluster", "TestStandaloneLeadsAtOnce", "it serves after"}}},
 	{"patience of a candidate", []edit{
-		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, maxPatience))", "patience = write"},
+		{"internal/core/election/contacts.go", "patience = write * int64(min(c.tries, maxPatienceWrites))", "patience = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"lost election", []edit{
 		{"internal/core/engine/elect.go", "\te.endElection(patience)\n", ""},
@@ -164,7 +164,7 @@ var corrections = []putBack{
 		{"internal/core/membership/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
 	}, []finding{{"cluster", "TestFormInAnyOrder", "FAIL"}, {"cluster", "TestFormedOnce", "FAIL"}}},
 	{"added again", []edit{
-		{"internal/core/membership/form.go", "Request{Add: f.self(true), Back: true,", "Request{Add: f.self(true),"},
+		{"internal/core/membership/form.go", "Request{Add: f.self(true), Rejoin: true,", "Request{Add: f.self(true),"},
 	}, []finding{{"cluster", "TestRemovedWhileJoining", "FAIL"}}},
 	{"no clusters", []edit{
 		{"internal/core/peer/peers.go", "case h.Cluster != a.cluster:", "case false:"},

@@ -36,7 +36,7 @@ type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
 	{"a change of the members that waited in an old leader is made when it leads again", []edit{
-		{"internal/core/membership/members.go", "!leads || term != m.asked {", "!leads || term == 0 {"},
+		{"internal/core/membership/members.go", "!leads || term != m.changeTerm {", "!leads || term == 0 {"},
 	}, []finding{{"cluster", "TestChangeEndsWithItsTerm", "the change of an earlier term"}}},
 	{"a leader answers a sync without asking the majority", []edit{
 		{"internal/core/propose/readindex.go", "\t\tif agreed {\n", "\t\t_, _ = agreed, news\n\t\tif true {\n"},
@@ -90,13 +90,13 @@ var putBacks = []putBack{
 		{"internal/core/membership/form.go", "err != nil || s.Run == f.number {", "err == nil && s.Run == f.number {"},
 	}, []finding{{"cluster", "TestListOfThePastOtherName", "has server 2 as a member"}}},
 	{"clients' reconfigs are refused while a member asks for its place", []edit{
-		{"internal/core/membership/change.go", "q.Reconfig != nil && !m.brief.Load() {", "q.Reconfig != nil {"},
+		{"internal/core/membership/change.go", "q.Reconfig != nil && !m.rejoining.Load() {", "q.Reconfig != nil {"},
 	}, []finding{{"cluster", "TestReconfigBesideLostDisk", "another change"}}},
 	{"a server without data asks only one member for its place", []edit{
 		{"internal/core/membership/form.go", "f.join(x.Addr, next.cluster); done {", "f.join(x.Addr, next.cluster); true {"},
 	}, []finding{{"cluster", "TestRejoinsBesideLostMember", "FAIL: TestRejoinsBesideLostMember/cut_off"}}},
 	{"a member asks a dead one for its vote first", []edit{
-		{"internal/core/membership/form.go", "f.known(proto.Peer{Addr: f.via})", "f.known()"},
+		{"internal/core/membership/form.go", "f.addrsToAsk(proto.Peer{Addr: f.via})", "f.addrsToAsk()"},
 	}, []finding{{"cluster", "TestRejoinsBesideLostMember", "FAIL: TestRejoinsBesideLostMember/paused"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},

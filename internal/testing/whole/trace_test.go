@@ -86,7 +86,7 @@ func TestTraceOfChanges(t *testing.T) {
 		x.want("form", []string{fmt.Sprintf("%d: user=operator ip=operator %s", other+1, refused)}, "form the cluster", "operator")
 		operator(other, request.Request{Status: true})
 		operator(lead, request.Request{Knows: 1})
-		operator(lead, request.Request{Add: &proto.Peer{ID: 1, Addr: host(0) + ":7000"}, Back: true, Run: 7}) // it has its place
+		operator(lead, request.Request{Add: &proto.Peer{ID: 1, Addr: host(0) + ":7000"}, Rejoin: true, Run: 7}) // it has its place
 		x.want("questions", nil)
 		to := uint64(other + 1)
 		operator(other, request.Request{Transfer: &to})
