@@ -76,7 +76,6 @@ func New(cfg Config, life *lifecycle.Lifecycle, replica *fsm.Replica) *Engine {
 	if cfg.Port != nil {
 		e.transport = newTransport(e)
 		cfg.Port.Serve[peer.KindRaft] = e.transport.take
-		cfg.Port.Term = e.NewestTerm
 	}
 	return e
 }
