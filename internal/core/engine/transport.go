@@ -302,7 +302,6 @@ func (t *transport) install(rpc raft.RPC) error {
 	defer t.engine.disk.Saving.Turn.Give()
 	t.engine.disk.Saving.Installing.Store(true)
 	defer t.engine.disk.Saving.Installing.Store(false)
-	t.engine.disk.Unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
 	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
 	t.engine.disk.Stall.Write(t.now(), func() error {
@@ -311,10 +310,6 @@ func (t *transport) install(rpc raft.RPC) error {
 			if a.Error != nil && raftlog.EndsWith(a.Error, raftlog.ErrNeedless) {
 				rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
 				return nil
-			}
-			// Raft only returns the error, and would be sent the snapshot for ever.
-			if why := t.engine.disk.Unwritten.Load(); why != nil && a.Error != nil {
-				t.checkDisk(*why)
 			}
 			rpc.Respond(a.Response, a.Error)
 		case <-t.peers.Ctx.Done():
@@ -372,7 +367,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 	return complete, t.checkDisk(err)
 }
 
-// checkDisk reports an error of writing a snapshot, if it is one, as this member's fault, and
+// checkDisk reports an error of the spool, if it is one, as this member's fault, and
 // returns it. That there is no file descriptor is no fault: the leader sends the snapshot again.
 func (t *transport) checkDisk(err error) error {
 	if err != nil && !storage.OutOfFiles(err) {

@@ -23,7 +23,6 @@ type Disk struct {
 	Work      struct{ Writes, Snapshots stopwatch.Stopwatch }
 	Lists     Lists // of members, in the log
 	Saving    Saving
-	Unwritten atomic.Pointer[error] // why a snapshot could not be written, the last time
 }
 
 // NewDisk returns that of the server with this id.

@@ -328,8 +328,8 @@ func (r *RecentLog) Forget() {
 	r.kept, r.bytes = nil, 0
 }
 
-// WatchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
-// one could not be written. It gives up a snapshot that one of the leader's supersedes, and one of the leader's that
+// WatchedSnapshots is a snapshot store that measures how long snapshots take. That one of the leader's cannot be written is
+// this member's fault. The store gives up a snapshot that one of the leader's supersedes, and one of the leader's that
 // this member does not need.
 //
 // A disk that is stuck while a snapshot is written counts as stuck, as for the log. A slow one gets on: what counts is how
@@ -357,8 +357,10 @@ func (s WatchedSnapshots) write(syncs int, f func() error) error {
 	at := s.now()
 	at.Running += int64(syncs-1) * s.silence.Milliseconds()
 	err := s.disk.Snapshots.Write(at, f)
-	if err != nil {
-		s.disk.Unwritten.Store(&err)
+	// Raft only returns the error to the leader, which would send the snapshot for ever. If only a file descriptor
+	// is missing, it may.
+	if err != nil && s.disk.Saving.Installing.Load() && !storage.OutOfFiles(err) {
+		s.CannotWrite(s.disk.Storage, err)
 	}
 	return err
 }
