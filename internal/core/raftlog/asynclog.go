@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
@@ -283,7 +284,9 @@ func (a *AsyncLog) Set(key, val []byte) error {
 }
 
 func (a *AsyncLog) SetUint64(key []byte, val uint64) error {
-	a.begin(key, val)
+	if string(key) == storage.TermKey {
+		a.disk.Terms.Begin(val)
+	}
 	if err := a.Flush(); err != nil {
 		return a.stable(func() error { return err })
 	}

@@ -200,15 +200,7 @@ func (s GuardedStore) Set(key, val []byte) error {
 	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
 
-// begin notes that a term begins, if it is that which is to be stored.
-func (s GuardedStore) begin(key []byte, val uint64) {
-	if string(key) == storage.TermKey {
-		s.disk.Terms.Begin(val)
-	}
-}
-
 func (s GuardedStore) SetUint64(key []byte, val uint64) error {
-	s.begin(key, val)
 	if string(key) == storage.TermKey {
 		// While Raft starts, it stores the term that it has just read. If that
 		// failed, stable would wait for Close, which nobody can call before Start
