@@ -37,8 +37,8 @@ type Engine struct {
 	log          *raftlog.AsyncLog // on storage, once Raft is started
 	leaderCommit raftlog.LeaderCommit
 	recent       *raftlog.RecentLog // on log
-	known        *raftlog.Commits   // what is committed, as far as others may know it
-	applied      *raftlog.Commits   // what is applied here
+	known        raftlog.Commits    // what is committed, as far as others may know it
+	applied      raftlog.Commits    // what is applied here
 	compactor    *compactor         // the length of the log
 	transport    *transport         // nil on a standalone server
 	moved        wake.Signal        // for SpreadCommitIndex: the members have changed
@@ -69,7 +69,7 @@ type Config struct {
 func New(cfg Config, life *lifecycle.Lifecycle, replica *fsm.Replica) *Engine {
 	e := &Engine{
 		Lifecycle: life, cfg: cfg, replica: replica, disk: raftlog.NewDisk(cfg.ID), log: raftlog.NewAsyncLog(),
-		known: raftlog.NewCommits(), applied: raftlog.NewCommits(), moved: wake.NewSignal(), down: make(chan struct{}),
+		moved: wake.NewSignal(), down: make(chan struct{}),
 	}
 	e.log.Servers, e.log.Leads = e.servers, func() bool { return e.Role() == Leader }
 	e.compactor = newCompactor(e)
@@ -132,7 +132,7 @@ func (e *Engine) Start() error {
 		c.NoSnapshotRestoreOnStart = true
 	}
 	e.recent = raftlog.NewRecentLog(e.log, e.Lifecycle)
-	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
+	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: &e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
 	snapshots := raftlog.NewWatchedSnapshots(e.disk.Storage.Snapshots, e.Lifecycle, e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout)
 	if e.raft, err = newRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
 		return where(err)
@@ -323,7 +323,7 @@ func (e *Engine) LastApplied() uint64 {
 }
 
 // AwaitCommitted waits for a moment until what the leader has said to be committed is applied here; see raftlog.LeaderCommit.
-func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.Await(e.applied, over) }
+func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.Await(&e.applied, over) }
 
 // StateIndexAt returns the index of the last entry, not after index, that changes the state. When a
 // member has applied that one, its state is as of index: the entries between are Raft's own,
