@@ -584,30 +584,24 @@ func (t *transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args 
 // InstallSnapshot implements raft.Transport. After the snapshot it sends an empty entry with the index and term of the last
 // entry that the snapshot covers. If the receiver's log is at least as long as the snapshot, Raft there does not take that
 // term from the snapshot but looks in its log; with a different term in it, it would refuse everything that follows, and be
-// sent the snapshot again and again. A failure is returned when the member has returned; see awaitReturn. After one, the
-// member is asked for its term.
+// sent the snapshot again and again.
+//
+// After a failure InstallSnapshot waits for the member's return (see awaitReturn), and tells Raft that the snapshot was
+// installed. So Raft sends what follows the snapshot, without a pause. The member refuses that, and is sent the snapshot again;
+// or it answers with a later term, as one does that has hung up for that reason (see fill). What Raft then takes
+// the member to have is committed anyway.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	t.pauseBefore(id, q)
 	if t.over(q.Term) {
 		return errDeposed
 	}
-	err := t.sendSnapshot(target, q, r, data)
-	if err != nil {
+	if err := t.sendSnapshot(target, q, r, data); err != nil {
 		t.awaitReturn(storage.MemberID(id), q.Term)
-		// A member that has begun a later term has hung up (see fill), and does not listen to
-		// the end of the next snapshot either. Raft's own heartbeats overlook the term.
-		var a raft.AppendEntriesResponse
-		if t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: q.RPCHeader, Term: q.Term}, &a) == nil && a.Term > q.Term {
-			r.Term = a.Term
-			return nil
-		}
-		if a.Success && a.Term == q.Term { // Raft then sends the next entries, which the member refuses, and its pauses begin anew
-			r.Term, r.Success = q.Term, true
-			return nil
-		}
+		r.Term, r.Success = q.Term, true
+		return nil
 	}
-	if err != nil || !r.Success {
-		return err
+	if !r.Success {
+		return nil
 	}
 	// If this fails, the next entries are refused and the snapshot is sent again.
 	t.appendEntries(id, target, lastOf(q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm), new(raft.AppendEntriesResponse))
