@@ -52,11 +52,10 @@ type transport struct {
 	heartbeat func(raft.RPC) // Raft's, for heartbeats that change nothing; see SetHeartbeatHandler
 }
 
-// sentSnapshot is a snapshot that was sent in a term, perhaps several times in a row.
+// sentSnapshot is a snapshot that was sent in a term.
 type sentSnapshot struct {
 	term, end uint64
-	times     int
-	last      time.Time
+	at        time.Time
 }
 
 // waiting is a message that waits for Raft's main goroutine.
@@ -614,19 +613,14 @@ func lastOf(leader raft.RPCHeader, term, index, entryTerm uint64) *raft.AppendEn
 }
 
 // pauseBefore is called before a snapshot is sent. If the member was sent the same one just before, that did not arrive or
-// did not help, and pauseBefore waits, longer each time, but no longer than an election timeout.
+// did not help, and pauseBefore waits.
 func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest) {
+	var pause time.Duration
 	t.mu.Lock()
-	s := t.snapshots[id]
-	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.ElectionTimeout {
-		s = sentSnapshot{term: q.Term, end: q.LastLogIndex}
+	if s := t.snapshots[id]; s.term == q.Term && s.end == q.LastLogIndex && time.Since(s.at) < 10*t.ElectionTimeout {
+		pause = t.ElectionTimeout / 4
 	}
-	pause := t.ElectionTimeout >> max(0, 8-s.times)
-	if s.times++; s.times == 1 {
-		pause = 0
-	}
-	s.last = time.Now().Add(pause)
-	t.snapshots[id] = s
+	t.snapshots[id] = sentSnapshot{q.Term, q.LastLogIndex, time.Now().Add(pause)}
 	t.mu.Unlock()
 	select {
 	case <-time.After(pause):
