@@ -45,7 +45,7 @@ type Engine struct {
 	down         chan struct{}      // closed when Raft has shut down
 	since        atomic.Uint64      // see storage.Identity
 	adding       atomic.Uint64      // see Adding
-	last         time.Duration      // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
+	raftTimeout  time.Duration      // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
 	reload       sync.Mutex         // held while Raft's configuration is replaced
 }
 
@@ -104,8 +104,8 @@ func (e *Engine) Start() error {
 		cut   <-chan struct{} // see raftlog.GuardedStore
 	)
 	if t := e.transport; t != nil {
-		e.last = max(5*t.ElectionTimeout, 10*time.Second)
-		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = e.last, e.last, e.last
+		e.raftTimeout = max(5*t.ElectionTimeout, 10*time.Second)
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = e.raftTimeout, e.raftTimeout, e.raftTimeout
 		t.wg.Go(t.conns.Run)
 		trans, cut = t, t.peers.Closed
 	}
@@ -126,7 +126,7 @@ func (e *Engine) Start() error {
 		}
 	}
 	e.log.GuardedStore = raftlog.NewGuardedStore(e.disk, e.Lifecycle, e.cfg.Now, e.LastApplied, cut)
-	e.log.Off = e.cfg.DiskFirst || e.transport == nil
+	e.log.Sync = e.cfg.DiskFirst || e.transport == nil
 	if state := e.disk.Storage.TakeState(); state != nil {
 		e.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
@@ -468,7 +468,7 @@ func (e *Engine) Abstains() bool {
 func (e *Engine) EndAbstention() {
 	if e.since.Load() > 0 && !e.Abstains() {
 		e.since.Store(0)
-		e.timeouts(e.last)
+		e.timeouts(e.raftTimeout)
 	}
 }
 

@@ -98,8 +98,8 @@ func (t *transport) dispatch(rpc raft.RPC) error {
 			return nil
 		}
 		t.engine.leaderCommit.Hear(q)
-		if t.lacks(q) {
-			t.answerLacking(rpc)
+		if t.compactedAway(q) {
+			t.answerFromSnapshot(rpc)
 			return nil
 		}
 	case *raft.RequestVoteRequest:
@@ -118,7 +118,7 @@ func (t *transport) dispatch(rpc raft.RPC) error {
 	case *raft.TimeoutNowRequest:
 		t.engine.endElection(t.ElectionTimeout)
 	}
-	t.pass(rpc)
+	t.deliver(rpc)
 	return nil
 }
 
@@ -131,9 +131,9 @@ var errDeposed = errors.New("cluster: this member has begun a later term than th
 // it. If over returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
 func (t *transport) over(term uint64) bool { return t.engine.disk.Terms.Newest.Load() > term }
 
-// lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
+// compactedAway reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
-func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
+func (t *transport) compactedAway(q *raft.AppendEntriesRequest) bool {
 	at, applied := q.PrevLogEntry, t.engine.LastApplied()
 	switch {
 	case at > applied || at == applied && at == 0:
@@ -151,17 +151,17 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 	return t.engine.disk.Storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
 }
 
-// answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not
+// answerFromSnapshot answers a message of which compactedAway is true. Raft would refuse it, and say where its log ends. That does not
 // help the leader if those entries were never committed. So the answer says where this member's snapshot ends, and the
 // leader continues there: see [transport.leap].
 //
 // A leader has all entries that were committed before, so it has the last one that the snapshot covers. If it has another
 // one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
-func (t *transport) answerLacking(rpc raft.RPC) {
+func (t *transport) answerFromSnapshot(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
 	newest, err := t.engine.disk.NewestSnapshot(t.now())
 	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.LastApplied() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
-		t.pass(rpc)
+		t.deliver(rpc)
 		return
 	}
 	term := newest.Term // of the leader's entry there, as far as the message says it
@@ -176,13 +176,13 @@ func (t *transport) answerLacking(rpc raft.RPC) {
 		t.life.Fail(err)
 		rpc.Respond(nil, err)
 	case newest.Index == q.PrevLogEntry:
-		t.pass(rpc)
+		t.deliver(rpc)
 	default:
 		// If its log has another entry there, Raft here would refuse what the leader sends next. The leader that sent the
 		// snapshot would have replaced it (see InstallSnapshot), but may be gone.
 		var end raft.Log
 		if t.engine.disk.Storage.Log.GetLog(newest.Index, &end) == nil && end.Term != newest.Term {
-			t.give(lastOf(q.RPCHeader, q.Term, newest.Index, newest.Term), t.ElectionTimeout)
+			t.inject(lastOf(q.RPCHeader, q.Term, newest.Index, newest.Term), t.ElectionTimeout)
 		}
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
 	}
@@ -208,11 +208,11 @@ func (t *transport) keepOut(rpc raft.RPC) bool {
 // behind which newer ones of the same member wait.
 var errBusy = errors.New("cluster: too busy")
 
-// pass gives a message to Raft's main goroutine. That may be writing to a stuck disk:
+// deliver gives a message to Raft's main goroutine. That may be writing to a stuck disk:
 // entries and snapshots wait for as long as it takes, since sending them again would not
 // make it faster, and the connection's signs of life say that they wait (see peer.Conn).
 // Other messages wait for an election timeout.
-func (t *transport) pass(rpc raft.RPC) {
+func (t *transport) deliver(rpc raft.RPC) {
 	if wake.Offer(t.rpcs, rpc) {
 		return
 	}
@@ -302,8 +302,8 @@ func (t *transport) install(rpc raft.RPC) error {
 	t.engine.disk.Saving.Installing.Store(true)
 	defer t.engine.disk.Saving.Installing.Store(false)
 	answered := make(chan raft.RPCResponse, 1)
-	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
-	t.engine.disk.Stall.Write(t.now(), func() error {
+	t.deliver(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
+	t.engine.disk.Stall.During(t.now(), func() error {
 		select {
 		case a := <-answered:
 			if a.Error != nil && raftlog.EndsWith(a.Error, raftlog.ErrNeedless) {
@@ -348,7 +348,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 		return rpc.Reader.Read(p)
 	})
 	out := peer.WriteFunc(func(p []byte) (n int, err error) {
-		err = t.engine.disk.Stall.Write(t.now(), func() error {
+		err = t.engine.disk.Stall.During(t.now(), func() error {
 			n, err = spool.Write(p)
 			return err
 		})
@@ -375,9 +375,9 @@ func (t *transport) checkDisk(err error) error {
 	return err
 }
 
-// give has Raft handle a message as if another member had sent it. It gives up after
+// inject has Raft handle a message as if another member had sent it. It gives up after
 // patience.
-func (t *transport) give(message any, patience time.Duration) {
+func (t *transport) inject(message any, patience time.Duration) {
 	answered := make(chan raft.RPCResponse, 1)
 	late := time.NewTimer(patience)
 	defer late.Stop()

@@ -42,7 +42,7 @@ type AsyncLog struct {
 	Servers      func() []raft.Server // the newest list; set before Raft is started
 	Leads        func() bool          // this member's Raft leads; set before Raft is started
 	Acks         Acks
-	Off          bool        // nothing becomes pending; set before Raft is started
+	Sync         bool        // nothing becomes pending; set before Raft is started
 	more         wake.Signal // for Run: there are pending entries
 
 	mu      sync.Mutex
@@ -66,7 +66,7 @@ func (a *AsyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{
 // StoreLogs implements raft.LogStore. Raft calls it on its main goroutine, on which alone its
 // state changes from or to that of a leader: as a leader it stores only what it has proposed.
 func (a *AsyncLog) StoreLogs(logs []*raft.Log) error {
-	if !a.Off && a.Leads() && a.postpone(logs) {
+	if !a.Sync && a.Leads() && a.postpone(logs) {
 		return nil
 	}
 	if err := a.Flush(); err != nil {
@@ -361,7 +361,7 @@ type Trace interface {
 type GatedFSM struct {
 	*fsm.Replica
 	Log     *AsyncLog
-	Known   *Commits // the newest entry that has lastApplied
+	Known   *Commits // the newest entry that was let through to the state machine
 	Digests *election.Digests
 	Trace   Trace
 	closed  bool // the member was closed before one could: nothing is applied any more

@@ -12,8 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// Disk is this server's storage, and what is observed of it. It knows nothing of Raft, which writes
-// to it through [GuardedStore] and [WatchedSnapshots]. It is safe for concurrent use once Storage is set.
+// Disk is this server's storage, and what is observed of it: how long it keeps Raft waiting, and which terms and lists of
+// members come to it. Raft writes to it through [GuardedStore] and [WatchedSnapshots]. It is safe for concurrent use once Storage is set.
 type Disk struct {
 	ID        uint64 // of this server
 	Storage   *storage.Storage
@@ -74,9 +74,8 @@ type Stall struct {
 	began []int64 // timing.Moment.Running when each operation in progress began, also when it is part of another
 }
 
-// Write runs f, which waits for the disk and begins at the given moment. With a later moment, f is
-// given the time until then.
-func (s *Stall) Write(at timing.Moment, f func() error) error {
+// During runs f, which waits for the disk. at may lie ahead: until then the operation does not count.
+func (s *Stall) During(at timing.Moment, f func() error) error {
 	s.mu.Lock()
 	s.began = append(s.began, at.Running)
 	s.mu.Unlock()

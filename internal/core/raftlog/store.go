@@ -58,7 +58,7 @@ func (s GuardedStore) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	began, before := time.Now(), s.Broken.Load()
-	err := s.disk.Stall.Write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
+	err := s.disk.Stall.During(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
 		s.CannotWrite(s.disk.Storage, err)
 		if before {
@@ -117,7 +117,7 @@ func (s GuardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
 
 // NewestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
 func (d *Disk) NewestSnapshot(now timing.Moment) (newest raft.SnapshotMeta, err error) {
-	err = d.Stall.Write(now, func() error {
+	err = d.Stall.During(now, func() error {
 		newest, err = d.Storage.NewestSnapshot()
 		return err
 	})
@@ -156,7 +156,7 @@ func (s GuardedStore) DeleteRange(first, last uint64) error {
 	if first > last {
 		return nil
 	}
-	err = s.disk.Stall.Write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
+	err = s.disk.Stall.During(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
 	if err != nil {
 		s.CannotWrite(s.disk.Storage, err)
 		return err
@@ -215,7 +215,7 @@ func (s GuardedStore) SetUint64(key []byte, val uint64) error {
 func (s GuardedStore) stable(store func() error) error {
 	err := lifecycle.ErrClosed
 	if !s.Killed.Load() {
-		err = s.disk.Stall.Write(s.now(), store)
+		err = s.disk.Stall.During(s.now(), store)
 	}
 	if err == nil {
 		return nil
@@ -329,15 +329,15 @@ func (r *RecentLog) Forget() {
 type WatchedSnapshots struct {
 	raft.SnapshotStore
 	*lifecycle.Lifecycle
-	disk        *Disk
-	now         func() timing.Moment
-	lastApplied func() uint64 // see GuardedStore
-	silence     time.Duration // see times
+	disk            *Disk
+	now             func() timing.Moment
+	lastApplied     func() uint64 // see GuardedStore
+	electionTimeout time.Duration
 }
 
-// NewWatchedSnapshots returns one that watches s, of which d is the disk. silence is the election timeout.
-func NewWatchedSnapshots(s raft.SnapshotStore, l *lifecycle.Lifecycle, d *Disk, now func() timing.Moment, lastApplied func() uint64, silence time.Duration) WatchedSnapshots {
-	return WatchedSnapshots{s, l, d, now, lastApplied, silence}
+// NewWatchedSnapshots returns one that watches s, of which d is the disk.
+func NewWatchedSnapshots(s raft.SnapshotStore, l *lifecycle.Lifecycle, d *Disk, now func() timing.Moment, lastApplied func() uint64, electionTimeout time.Duration) WatchedSnapshots {
+	return WatchedSnapshots{s, l, d, now, lastApplied, electionTimeout}
 }
 
 // MaxSnapshotPart is how many bytes of a snapshot the disk is given at once. It counts as stuck if it
@@ -347,8 +347,8 @@ const MaxSnapshotPart = 512 << 10
 // write has the disk do a part of a snapshot, for which it syncs so many files, one after the other.
 func (s WatchedSnapshots) write(syncs int, f func() error) error {
 	at := s.now()
-	at.Running += int64(syncs-1) * s.silence.Milliseconds()
-	err := s.disk.Snapshots.Write(at, f)
+	at.Running += int64(syncs-1) * s.electionTimeout.Milliseconds()
+	err := s.disk.Snapshots.During(at, f)
 	// Raft only returns the error to the leader, which would send the snapshot for ever. If only a file descriptor
 	// is missing, it may.
 	if err != nil && s.disk.Saving.Installing.Load() && !storage.OutOfFiles(err) {

@@ -129,7 +129,7 @@ func TestStallsOverlap(t *testing.T) {
 	for i, hold := range []chan struct{}{first, second} {
 		begun := make(chan struct{})
 		go func() {
-			ended <- s.Write(at(int64(10*i)), func() error {
+			ended <- s.During(at(int64(10*i)), func() error {
 				close(begun)
 				<-hold
 				return failed
@@ -146,7 +146,7 @@ func TestStallsOverlap(t *testing.T) {
 	close(second)
 	<-ended
 	expect(30, 0)
-	s.Write(at(30), func() error { return s.Write(at(31), func() error { expect(35, 5); return nil }) })
+	s.During(at(30), func() error { return s.During(at(31), func() error { expect(35, 5); return nil }) })
 }
 
 // notStarted is Engine.LastApplied before Raft is started.

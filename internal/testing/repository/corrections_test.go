@@ -207,7 +207,7 @@ var corrections = []putBack{
 
 	// Snapshots and the log.
 	{"snapshot before Raft", []edit{
-		{"internal/core/engine/transport.go", "return t.install(rpc)", "t.pass(rpc)"},
+		{"internal/core/engine/transport.go", "return t.install(rpc)", "t.deliver(rpc)"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "Raft is given a part"}}},
 	{"the link to a leader that was replaced", []edit{
 		{"internal/core/propose/link.go", "(asked || l.waits.Load() > 0) && l.turn.TryTake()", "asked || l.waits.Load() > 0"},
@@ -223,7 +223,7 @@ var corrections = []putBack{
 		{"internal/core/engine/exchange.go", "make([]byte, timing.MaxWrite)", "make([]byte, timing.MaxWrite/2)"},
 	}, []finding{{"cluster", "TestNeededMemberOnSlowLink", "FAIL"}}},
 	{"installation of a snapshot", []edit{
-		{"internal/core/engine/transport.go", "\tt.engine.disk.Stall.Write(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
+		{"internal/core/engine/transport.go", "\tt.engine.disk.Stall.During(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
 	{"snapshot of an earlier term", []edit{
 		{"internal/core/engine/transport.go", "if t.engine.disk.Terms.Newest.Load() > q.Term {", "if t.engine.disk.Terms.Newest.Load() > 1<<63 {"},
@@ -241,7 +241,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "\tif !t.awaitOwn(q.LastLogIndex) {\n\t\treturn lifecycle.ErrClosed\n\t}\n\tdefer t.engine.disk.Saving.Turn.Give()\n", ""},
 	}, []finding{{"cluster", "TestOwnSnapshotEndsLate", "Raft takes the snapshot that ends"}}},
 	{"follower without the entries before its snapshot", []edit{
-		{"internal/core/engine/transport.go", "if t.lacks(q) {", "if false && t.lacks(q) {"},
+		{"internal/core/engine/transport.go", "if t.compactedAway(q) {", "if false && t.compactedAway(q) {"},
 	}, []finding{{"cluster", "TestTailRefused", "did not happen: a write"}}},
 	{"snapshot that comes late", []edit{
 		{"internal/core/raftlog/store.go", "if s.disk.Saving.Installing.Load() && ", "if false && "},
@@ -305,7 +305,7 @@ var corrections = []putBack{
 		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
 	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
 	{"stuck snapshot", []edit{
-		{"internal/core/raftlog/store.go", "err := s.disk.Snapshots.Write(at, f)", "_ = at\n\terr := f()"},
+		{"internal/core/raftlog/store.go", "err := s.disk.Snapshots.During(at, f)", "_ = at\n\terr := f()"},
 	}, []finding{{"cluster", "TestStuckSnapshot", "no other member led"}}},
 	{"snapshot threshold", []edit{
 		{"internal/core/engine/engine.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},
