@@ -68,9 +68,10 @@ type Config struct {
 // New returns an Engine that applies its log to replica. It adds its kinds of connections to those that cfg.Port serves.
 func New(cfg Config, life *lifecycle.Lifecycle, replica *fsm.Replica) *Engine {
 	e := &Engine{
-		Lifecycle: life, cfg: cfg, replica: replica, disk: raftlog.NewDisk(cfg.ID), log: raftlog.NewAsyncLog(),
+		Lifecycle: life, cfg: cfg, replica: replica, log: raftlog.NewAsyncLog(),
 		moved: wake.NewSignal(), down: make(chan struct{}),
 	}
+	e.disk = raftlog.NewDisk(cfg.ID, life, cfg.Now, e.LastApplied)
 	e.log.Servers, e.log.Leads = e.servers, func() bool { return e.Role() == Leader }
 	e.compactor = newCompactor(e)
 	if cfg.Port != nil {
@@ -125,7 +126,7 @@ func (e *Engine) Start() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	e.log.GuardedStore = raftlog.NewGuardedStore(e.disk, e.Lifecycle, e.cfg.Now, e.LastApplied, cut)
+	e.log.GuardedStore = raftlog.GuardedStore{LogStore: e.disk.Storage.Log, StableStore: e.disk.Storage.Stable, Disk: e.disk, Cut: cut}
 	e.log.Sync = e.cfg.DiskFirst || e.transport == nil
 	if state := e.disk.Storage.TakeState(); state != nil {
 		e.replica.Load(state)
@@ -133,7 +134,7 @@ func (e *Engine) Start() error {
 	}
 	e.recent = raftlog.NewRecentLog(e.log, e.Lifecycle)
 	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: &e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
-	snapshots := raftlog.NewWatchedSnapshots(e.disk.Storage.Snapshots, e.Lifecycle, e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout)
+	snapshots := raftlog.WatchedSnapshots{SnapshotStore: e.disk.Storage.Snapshots, Disk: e.disk, ElectionTimeout: e.cfg.Contacts.ElectionTimeout}
 	if e.raft, err = newRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
 		return where(err)
 	}

@@ -444,7 +444,7 @@ func TestInstallFails(t *testing.T) {
 				}
 				return nil
 			}}
-			snapshots := raftlog.NewWatchedSnapshots(broken, follower.life, follower.engine.disk, follower.now, follower.engine.LastApplied, follower.contacts.ElectionTimeout)
+			snapshots := raftlog.WatchedSnapshots{SnapshotStore: broken, Disk: follower.engine.disk, ElectionTimeout: follower.contacts.ElectionTimeout}
 			if own { // one of its own cannot be written, which is no fault
 				if _, err := snapshots.Create(1, 4, 1, raft.Configuration{}, 1, nil); err == nil {
 					t.Error("a snapshot of its own was written")

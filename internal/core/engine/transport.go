@@ -159,7 +159,7 @@ func (t *transport) compactedAway(q *raft.AppendEntriesRequest) bool {
 // one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
 func (t *transport) answerFromSnapshot(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
-	newest, err := t.engine.disk.NewestSnapshot(t.now())
+	newest, err := t.engine.disk.NewestSnapshot()
 	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.LastApplied() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
 		t.deliver(rpc)
 		return

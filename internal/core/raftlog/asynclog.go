@@ -248,7 +248,7 @@ func (a *AsyncLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	a.mu.Unlock()
 	err := a.GuardedStore.GetLog(index, l)
-	if err != raft.ErrLogNotFound || index > a.lastApplied() || a.Leads() {
+	if err != raft.ErrLogNotFound || index > a.LastApplied() || a.Leads() {
 		return err
 	}
 	newest, fault := a.newestSnapshot()
@@ -285,7 +285,7 @@ func (a *AsyncLog) Set(key, val []byte) error {
 
 func (a *AsyncLog) SetUint64(key []byte, val uint64) error {
 	if string(key) == storage.TermKey {
-		a.disk.Terms.Begin(val)
+		a.Terms.Begin(val)
 	}
 	if err := a.Flush(); err != nil {
 		return a.stable(func() error { return err })

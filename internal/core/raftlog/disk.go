@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
@@ -15,19 +16,22 @@ import (
 // Disk is this server's storage, and what is observed of it: how long it keeps Raft waiting, and which terms and lists of
 // members come to it. Raft writes to it through [GuardedStore] and [WatchedSnapshots]. It is safe for concurrent use once Storage is set.
 type Disk struct {
-	ID        uint64 // of this server
-	Storage   *storage.Storage
-	Terms     Terms
-	Stall     Stall // of what an election waits for too
-	Snapshots Stall // of writing snapshots of this member's own; see Engine.SnapshotStall
-	Work      struct{ Writes, Snapshots stopwatch.Stopwatch }
-	Lists     Lists // of members, in the log
-	Saving    Saving
+	*lifecycle.Lifecycle
+	ID          uint64 // of this server
+	Now         func() timing.Moment
+	LastApplied func() uint64 // index of the last entry that Raft has had applied here
+	Storage     *storage.Storage
+	Terms       Terms
+	Stall       Stall // of what an election waits for too
+	Snapshots   Stall // of writing snapshots of this member's own; see Engine.SnapshotStall
+	Work        struct{ Writes, Snapshots stopwatch.Stopwatch }
+	Lists       Lists // of members, in the log
+	Saving      Saving
 }
 
 // NewDisk returns that of the server with this id.
-func NewDisk(id uint64) *Disk {
-	return &Disk{ID: id, Terms: newTerms(), Saving: Saving{Turn: wake.NewTurn()}}
+func NewDisk(id uint64, l *lifecycle.Lifecycle, now func() timing.Moment, lastApplied func() uint64) *Disk {
+	return &Disk{Lifecycle: l, ID: id, Now: now, LastApplied: lastApplied, Terms: newTerms(), Saving: Saving{Turn: wake.NewTurn()}}
 }
 
 // Saving keeps this member's own snapshots and the leader's apart. If the leader's was installed while Raft was taking one

@@ -104,7 +104,7 @@ var corrections = []putBack{
 		{"internal/core/engine/elect.go", "return e.Term() >= term", "return true"},
 	}, []finding{{"cluster", "TestFollowsLeaderOfThePast", "acknowledges a write in term"}}},
 	{"applied entries", []edit{
-		{"internal/core/raftlog/store.go", "at <= min(last, s.lastApplied())", "at <= min(last, 0)"},
+		{"internal/core/raftlog/store.go", "at <= min(last, s.LastApplied())", "at <= min(last, 0)"},
 	}, []finding{{"internal/core/engine", "TestAppliedIsNotReplaced", "applied entries were deleted"}}},
 	{"standalone", []edit{
 		{"internal/core/engine/lone.go", "\tincoming <- raft.RPC{\n", "\t_ = raft.RPC{\n"},
@@ -229,7 +229,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "if t.engine.disk.Terms.Newest.Load() > q.Term {", "if t.engine.disk.Terms.Newest.Load() > 1<<63 {"},
 	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
 	{"snapshot that cannot be stored", []edit{
-		{"internal/core/raftlog/store.go", "if err != nil && s.disk.Saving.Installing.Load() &&", "if false && s.disk.Saving.Installing.Load() &&"},
+		{"internal/core/raftlog/store.go", "if err != nil && s.Saving.Installing.Load() &&", "if false && s.Saving.Installing.Load() &&"},
 	}, []finding{{"internal/core/engine", "TestInstallFails", "the member does not stop"}}},
 	{"recent entries", []edit{
 		{"internal/core/raftlog/store.go", "r.bytes > recentBytes && n-drop > 1", "r.bytes > recentBytes && n-drop > RecentEntries"},
@@ -244,7 +244,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "if t.compactedAway(q) {", "if false && t.compactedAway(q) {"},
 	}, []finding{{"cluster", "TestTailRefused", "did not happen: a write"}}},
 	{"snapshot that comes late", []edit{
-		{"internal/core/raftlog/store.go", "if s.disk.Saving.Installing.Load() && ", "if false && "},
+		{"internal/core/raftlog/store.go", "if s.Saving.Installing.Load() && ", "if false && "},
 	}, []finding{
 		{"internal/core/engine", "TestSnapshotAfterItsEntries", "its newest list of members is"},
 		{"internal/core/engine", "TestSnapshotToCandidate", "its newest list of members is"},
@@ -305,7 +305,7 @@ var corrections = []putBack{
 		{"fsm/raft.go", "if err == nil && m.index < r.m.index {", "if err == nil && m.index < 0 {"},
 	}, []finding{{"fsm", "TestReplicaRestores", "older than the state"}}},
 	{"stuck snapshot", []edit{
-		{"internal/core/raftlog/store.go", "err := s.disk.Snapshots.During(at, f)", "_ = at\n\terr := f()"},
+		{"internal/core/raftlog/store.go", "err := s.Snapshots.During(at, f)", "_ = at\n\terr := f()"},
 	}, []finding{{"cluster", "TestStuckSnapshot", "no other member led"}}},
 	{"snapshot threshold", []edit{
 		{"internal/core/engine/engine.go", "c.SnapshotThreshold = math.MaxUint64", "_ = math.MaxInt"},
@@ -320,13 +320,13 @@ var corrections = []putBack{
 		{"internal/core/storage/memory.go", "\ts.keepVotes()\n", ""},
 	}, []finding{{"internal/core/storage", "TestVoteIsOneWrite", "FAIL"}}},
 	{"term not stored", []edit{
-		{"internal/core/raftlog/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn err\n"},
+		{"internal/core/raftlog/store.go", "\t<-s.Stop\n\tif s.Cut != nil {\n\t\t<-s.Cut\n\t}\n\treturn nil\n", "\treturn err\n"},
 	}, []finding{{"internal/core/engine", "TestVoteNotStored", "failed to save current term"}}},
 	{"vote not stored", []edit{
-		{"internal/core/raftlog/store.go", "\t<-s.Stop\n\tif s.cut != nil {\n\t\t<-s.cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
+		{"internal/core/raftlog/store.go", "\t<-s.Stop\n\tif s.Cut != nil {\n\t\t<-s.Cut\n\t}\n\treturn nil\n", "\treturn nil\n"},
 	}, []finding{{"internal/core/engine", "TestVoteNotStored", "it has voted"}}},
 	{"log or snapshot not read", []edit{
-		{"internal/core/raftlog/store.go", "\t\ts.CannotRead(s.disk.Storage, err)\n", ""},
+		{"internal/core/raftlog/store.go", "\t\ts.CannotRead(s.Storage, err)\n", ""},
 		{"internal/core/raftlog/store.go", "if err != nil && !replaced {", "if err != nil && replaced {"},
 	}, []finding{{"cluster", "TestDamagedWhileItLeads", "the leader's fault is <nil>"}, {"cluster", "TestLostWhileItLeads", "the leader's fault is <nil>"}}},
 	{"an entry that cannot be read at the start", []edit{
