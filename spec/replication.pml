@@ -25,7 +25,7 @@
 //
 // A message is sent and answered in one step, which gives the leader the answer; one may also come late (LATE), without an
 // answer. Which entry it follows is chosen well: the last one that both have in common, as far as the receiver can tell.
-// The model leaves out: how the leader's Raft finds that entry (leap, lacks, answerLacking in transport.go); the times of
+// The model leaves out: how the leader's Raft finds that entry (leap, compactedAway, answerFromSnapshot in transport.go); the times of
 // anything; a vote for a candidate that no longer stands; more than one change of the voters.
 //
 // It also leaves out what nothing here depends on: that acks.accepted forgets earlier terms, and transport.over sends nothing

@@ -44,7 +44,7 @@
 //
 // Whatever waits for another member stops waiting when that has been silent for about an election timeout, and closes the
 // connection, so that the next attempt has a new one: peer.Conns sees to that. Entries and snapshots wait for Raft's main
-// goroutine for as long as it takes, but only a few of each member (transport.pass); other messages wait for an election timeout.
+// goroutine for as long as it takes, but only a few of each member (transport.deliver); other messages wait for an election timeout.
 //
 // Without a limit of its own is what ends with the leadership, since a leader without a majority is made to step down: the
 // futures of Raft. And what waits for this member's own disk: the compactor, Raft's main goroutine, and Raft's goroutine for

@@ -20,7 +20,7 @@ import (
 func (e *Engine) Campaign(patience time.Duration) {
 	e.endElection(patience)
 	e.cfg.Log.Info("standing for election", "term", e.Term())
-	e.transport.give(&raft.TimeoutNowRequest{RPCHeader: e.transport.header()}, patience)
+	e.transport.inject(&raft.TimeoutNowRequest{RPCHeader: e.transport.header()}, patience)
 }
 
 // endElection ends this member's candidacy in an election, before it is given TimeoutNow
@@ -38,7 +38,7 @@ func (e *Engine) endElection(patience time.Duration) {
 // gives up after patience.
 func (e *Engine) StepDown(patience time.Duration) {
 	if e.Role() != Follower {
-		e.transport.give(&raft.RequestVoteRequest{RPCHeader: e.transport.header(), Term: e.Term() + 1, LeadershipTransfer: true}, patience)
+		e.transport.inject(&raft.RequestVoteRequest{RPCHeader: e.transport.header(), Term: e.Term() + 1, LeadershipTransfer: true}, patience)
 	}
 }
 
@@ -47,7 +47,7 @@ func (e *Engine) StepDown(patience time.Duration) {
 // gets its vote in that term. It gives up after patience, and reports whether Raft has the term.
 func (e *Engine) AdvanceTerm(term uint64, patience time.Duration) bool {
 	if e.Term() < term {
-		e.transport.give(&raft.RequestVoteRequest{RPCHeader: e.transport.header(), Term: term, LeadershipTransfer: true}, patience)
+		e.transport.inject(&raft.RequestVoteRequest{RPCHeader: e.transport.header(), Term: term, LeadershipTransfer: true}, patience)
 	}
 	return e.Term() >= term
 }

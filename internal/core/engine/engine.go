@@ -37,15 +37,15 @@ type Engine struct {
 	log          *raftlog.AsyncLog // on storage, once Raft is started
 	leaderCommit raftlog.LeaderCommit
 	recent       *raftlog.RecentLog // on log
-	known        *raftlog.Commits   // what is committed, as far as others may know it
-	applied      *raftlog.Commits   // what is applied here
+	known        raftlog.Commits    // what is committed, as far as others may know it
+	applied      raftlog.Commits    // what is applied here
 	compactor    *compactor         // the length of the log
 	transport    *transport         // nil on a standalone server
 	moved        wake.Signal        // for SpreadCommitIndex: the members have changed
 	down         chan struct{}      // closed when Raft has shut down
 	since        atomic.Uint64      // see storage.Identity
 	adding       atomic.Uint64      // see Adding
-	last         time.Duration      // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
+	raftTimeout  time.Duration      // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
 	reload       sync.Mutex         // held while Raft's configuration is replaced
 }
 
@@ -68,15 +68,15 @@ type Config struct {
 // New returns an Engine that applies its log to replica. It adds its kinds of connections to those that cfg.Port serves.
 func New(cfg Config, life *lifecycle.Lifecycle, replica *fsm.Replica) *Engine {
 	e := &Engine{
-		Lifecycle: life, cfg: cfg, replica: replica, disk: raftlog.NewDisk(cfg.ID), log: raftlog.NewAsyncLog(),
-		known: raftlog.NewCommits(), applied: raftlog.NewCommits(), moved: wake.NewSignal(), down: make(chan struct{}),
+		Lifecycle: life, cfg: cfg, replica: replica, log: raftlog.NewAsyncLog(),
+		moved: wake.NewSignal(), down: make(chan struct{}),
 	}
+	e.disk = raftlog.NewDisk(cfg.ID, life, cfg.Now, e.LastApplied)
 	e.log.Servers, e.log.Leads = e.servers, func() bool { return e.Role() == Leader }
 	e.compactor = newCompactor(e)
 	if cfg.Port != nil {
 		e.transport = newTransport(e)
 		cfg.Port.Serve[peer.KindRaft] = e.transport.take
-		cfg.Port.Term = e.NewestTerm
 	}
 	return e
 }
@@ -105,8 +105,8 @@ func (e *Engine) Start() error {
 		cut   <-chan struct{} // see raftlog.GuardedStore
 	)
 	if t := e.transport; t != nil {
-		e.last = max(5*t.ElectionTimeout, 10*time.Second)
-		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = e.last, e.last, e.last
+		e.raftTimeout = max(5*t.ElectionTimeout, 10*time.Second)
+		c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = e.raftTimeout, e.raftTimeout, e.raftTimeout
 		t.wg.Go(t.conns.Run)
 		trans, cut = t, t.peers.Closed
 	}
@@ -126,15 +126,15 @@ func (e *Engine) Start() error {
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
-	e.log.GuardedStore = raftlog.NewGuardedStore(e.disk, e.Lifecycle, e.cfg.Now, e.LastApplied, cut)
-	e.log.Off = e.cfg.DiskFirst || e.transport == nil
+	e.log.GuardedStore = raftlog.GuardedStore{LogStore: e.disk.Storage.Log, StableStore: e.disk.Storage.Stable, Disk: e.disk, Cut: cut}
+	e.log.Sync = e.cfg.DiskFirst || e.transport == nil
 	if state := e.disk.Storage.TakeState(); state != nil {
 		e.replica.Load(state)
 		c.NoSnapshotRestoreOnStart = true
 	}
 	e.recent = raftlog.NewRecentLog(e.log, e.Lifecycle)
-	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
-	snapshots := raftlog.NewWatchedSnapshots(e.disk.Storage.Snapshots, e.Lifecycle, e.disk, e.cfg.Now, e.LastApplied, e.cfg.Contacts.ElectionTimeout)
+	machine := &raftlog.GatedFSM{Replica: e.replica, Log: e.log, Known: &e.known, Digests: e.cfg.Digests, Trace: e.cfg.Trace}
+	snapshots := raftlog.WatchedSnapshots{SnapshotStore: e.disk.Storage.Snapshots, Disk: e.disk, ElectionTimeout: e.cfg.Contacts.ElectionTimeout}
 	if e.raft, err = newRaft(c, machine, e.recent, e.log, snapshots, trans); err != nil {
 		return where(err)
 	}
@@ -324,7 +324,7 @@ func (e *Engine) LastApplied() uint64 {
 }
 
 // AwaitCommitted waits for a moment until what the leader has said to be committed is applied here; see raftlog.LeaderCommit.
-func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.Await(e.applied, over) }
+func (e *Engine) AwaitCommitted(over <-chan struct{}) { e.leaderCommit.Await(&e.applied, over) }
 
 // StateIndexAt returns the index of the last entry, not after index, that changes the state. When a
 // member has applied that one, its state is as of index: the entries between are Raft's own,
@@ -469,7 +469,7 @@ func (e *Engine) Abstains() bool {
 func (e *Engine) EndAbstention() {
 	if e.since.Load() > 0 && !e.Abstains() {
 		e.since.Store(0)
-		e.timeouts(e.last)
+		e.timeouts(e.raftTimeout)
 	}
 }
 

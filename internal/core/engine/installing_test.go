@@ -438,15 +438,19 @@ func TestInstallFails(t *testing.T) {
 		testkit.Bubble(t, x.step+", "+x.err.Error(), func(t *testing.T) {
 			leader, follower := openTransports(t)
 			follower.engine.disk.Storage = storage.NewMemory().Open()
+			own := x.step == "refuse"
 			broken := slowdisk.Snapshots{SnapshotStore: follower.engine.disk.Storage.Snapshots, At: func(step string, _ uint64, _ int) error {
-				if step == x.step {
+				if step == x.step || own {
 					return x.err
 				}
 				return nil
 			}}
-			snapshots := raftlog.NewWatchedSnapshots(broken, follower.life, follower.engine.disk, follower.now, follower.engine.LastApplied, follower.contacts.ElectionTimeout)
-			if x.step == "refuse" {
-				follower.engine.disk.Unwritten.Store(&x.err) // of an earlier one
+			snapshots := raftlog.WatchedSnapshots{SnapshotStore: broken, Disk: follower.engine.disk, ElectionTimeout: follower.contacts.ElectionTimeout}
+			if own { // one of its own cannot be written, which is no fault
+				if _, err := snapshots.Create(1, 4, 1, raft.Configuration{}, 1, nil); err == nil {
+					t.Error("a snapshot of its own was written")
+				}
+				own = false
 			}
 			sent := make(chan error, 1)
 			go func() { sent <- sendSnapshot(leader, 1, bytes.NewReader(likeMessages)) }()

@@ -63,7 +63,7 @@ func TestUnwrittenBeforeTerm(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
-			l.Off = true
+			l.Sync = true
 		})
 	}
 }
@@ -93,7 +93,7 @@ func TestVotersChangeWhileAsked(t *testing.T) {
 		if got := l.Committed(end + 1); got != end+1 {
 			t.Errorf("entry %d is committed, want %d", got, end+1)
 		}
-		l.Off = true
+		l.Sync = true
 	})
 }
 

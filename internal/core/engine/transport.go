@@ -50,11 +50,10 @@ type transport struct {
 	heartbeat func(raft.RPC) // Raft's, for heartbeats that change nothing; see SetHeartbeatHandler
 }
 
-// sentSnapshot is a snapshot that was sent in a term, perhaps several times in a row.
+// sentSnapshot is a snapshot that was sent in a term.
 type sentSnapshot struct {
 	term, end uint64
-	times     int
-	last      time.Time
+	at        time.Time
 }
 
 func newTransport(e *Engine) *transport {
@@ -85,8 +84,8 @@ func (t *transport) dispatch(rpc raft.RPC, ended <-chan struct{}) error {
 			return nil
 		}
 		t.engine.leaderCommit.Hear(q)
-		if t.lacks(q) {
-			t.answerLacking(rpc, ended)
+		if t.compactedAway(q) {
+			t.answerFromSnapshot(rpc, ended)
 			return nil
 		}
 	case *raft.RequestVoteRequest:
@@ -105,7 +104,7 @@ func (t *transport) dispatch(rpc raft.RPC, ended <-chan struct{}) error {
 	case *raft.TimeoutNowRequest:
 		t.engine.endElection(t.ElectionTimeout)
 	}
-	t.pass(rpc, ended)
+	t.deliver(rpc, ended)
 	return nil
 }
 
@@ -118,9 +117,9 @@ var errDeposed = errors.New("cluster: this member has begun a later term than th
 // it. If over returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
 func (t *transport) over(term uint64) bool { return t.engine.disk.Terms.Newest.Load() > term }
 
-// lacks reports whether the entry that a leader's message follows is one that this member has applied, and that is not
+// compactedAway reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
-func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
+func (t *transport) compactedAway(q *raft.AppendEntriesRequest) bool {
 	at, applied := q.PrevLogEntry, t.engine.LastApplied()
 	switch {
 	case at > applied || at == applied && at == 0:
@@ -138,17 +137,17 @@ func (t *transport) lacks(q *raft.AppendEntriesRequest) bool {
 	return t.engine.disk.Storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
 }
 
-// answerLacking answers a message of which lacks is true. Raft would refuse it, and say where its log ends. That does not
+// answerFromSnapshot answers a message of which compactedAway is true. Raft would refuse it, and say where its log ends. That does not
 // help the leader if those entries were never committed. So the answer says where this member's snapshot ends, and the
 // leader continues there: see [transport.leap].
 //
 // A leader has all entries that were committed before, so it has the last one that the snapshot covers. If it has another
 // one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
-func (t *transport) answerLacking(rpc raft.RPC, ended <-chan struct{}) {
+func (t *transport) answerFromSnapshot(rpc raft.RPC, ended <-chan struct{}) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
-	newest, err := t.engine.disk.NewestSnapshot(t.now())
+	newest, err := t.engine.disk.NewestSnapshot()
 	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.LastApplied() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
-		t.pass(rpc, ended)
+		t.deliver(rpc, ended)
 		return
 	}
 	term := newest.Term // of the leader's entry there, as far as the message says it
@@ -163,13 +162,13 @@ func (t *transport) answerLacking(rpc raft.RPC, ended <-chan struct{}) {
 		t.life.Fail(err)
 		rpc.Respond(nil, err)
 	case newest.Index == q.PrevLogEntry:
-		t.pass(rpc, ended)
+		t.deliver(rpc, ended)
 	default:
 		// If its log has another entry there, Raft here would refuse what the leader sends next. The leader that sent the
 		// snapshot would have replaced it (see InstallSnapshot), but may be gone.
 		var end raft.Log
 		if t.engine.disk.Storage.Log.GetLog(newest.Index, &end) == nil && end.Term != newest.Term {
-			t.give(lastOf(q.RPCHeader, q.Term, newest.Index, newest.Term), t.ElectionTimeout)
+			t.inject(lastOf(q.RPCHeader, q.Term, newest.Index, newest.Term), t.ElectionTimeout)
 		}
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
 	}
@@ -194,12 +193,12 @@ func (t *transport) keepOut(rpc raft.RPC) bool {
 // errBusy is the answer to a message that has waited too long for Raft's main goroutine.
 var errBusy = errors.New("cluster: too busy")
 
-// pass gives a message to Raft's main goroutine. That may be writing to a stuck disk:
+// deliver gives a message to Raft's main goroutine. That may be writing to a stuck disk:
 // entries and snapshots wait for as long as it takes, since sending them again would not
 // make it faster, and the connection's signs of life say that they wait (see peer.Conn).
 // Other messages wait for an election timeout. None waits longer than its connection lasts, which ends
 // when the sender gives up or is restarted.
-func (t *transport) pass(rpc raft.RPC, ended <-chan struct{}) {
+func (t *transport) deliver(rpc raft.RPC, ended <-chan struct{}) {
 	if wake.Offer(t.rpcs, rpc) {
 		return
 	}
@@ -250,19 +249,14 @@ func (t *transport) install(rpc raft.RPC, ended <-chan struct{}) error {
 	defer t.engine.disk.Saving.Turn.Give()
 	t.engine.disk.Saving.Installing.Store(true)
 	defer t.engine.disk.Saving.Installing.Store(false)
-	t.engine.disk.Unwritten.Store(nil)
 	answered := make(chan raft.RPCResponse, 1)
-	t.pass(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered}, ended)
-	t.engine.disk.Stall.Write(t.now(), func() error {
+	t.deliver(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered}, ended)
+	t.engine.disk.Stall.During(t.now(), func() error {
 		select {
 		case a := <-answered:
 			if a.Error != nil && raftlog.EndsWith(a.Error, raftlog.ErrNeedless) {
 				rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
 				return nil
-			}
-			// Raft only returns the error, and would be sent the snapshot for ever.
-			if why := t.engine.disk.Unwritten.Load(); why != nil && a.Error != nil {
-				t.checkDisk(*why)
 			}
 			rpc.Respond(a.Response, a.Error)
 		case <-t.peers.Ctx.Done():
@@ -302,7 +296,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 		return rpc.Reader.Read(p)
 	})
 	out := peer.WriteFunc(func(p []byte) (n int, err error) {
-		err = t.engine.disk.Stall.Write(t.now(), func() error {
+		err = t.engine.disk.Stall.During(t.now(), func() error {
 			n, err = spool.Write(p)
 			return err
 		})
@@ -320,7 +314,7 @@ func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 	return complete, t.checkDisk(err)
 }
 
-// checkDisk reports an error of writing a snapshot, if it is one, as this member's fault, and
+// checkDisk reports an error of the spool, if it is one, as this member's fault, and
 // returns it. That there is no file descriptor is no fault: the leader sends the snapshot again.
 func (t *transport) checkDisk(err error) error {
 	if err != nil && !storage.OutOfFiles(err) {
@@ -329,9 +323,9 @@ func (t *transport) checkDisk(err error) error {
 	return err
 }
 
-// give has Raft handle a message as if another member had sent it. It gives up after
+// inject has Raft handle a message as if another member had sent it. It gives up after
 // patience.
-func (t *transport) give(message any, patience time.Duration) {
+func (t *transport) inject(message any, patience time.Duration) {
 	answered := make(chan raft.RPCResponse, 1)
 	late := time.NewTimer(patience)
 	defer late.Stop()
@@ -537,30 +531,24 @@ func (t *transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args 
 // InstallSnapshot implements raft.Transport. After the snapshot it sends an empty entry with the index and term of the last
 // entry that the snapshot covers. If the receiver's log is at least as long as the snapshot, Raft there does not take that
 // term from the snapshot but looks in its log; with a different term in it, it would refuse everything that follows, and be
-// sent the snapshot again and again. A failure is returned when the member has returned; see awaitReturn. After one, the
-// member is asked for its term.
+// sent the snapshot again and again.
+//
+// After a failure InstallSnapshot waits for the member's return (see awaitReturn), and tells Raft that the snapshot was
+// installed. So Raft sends what follows the snapshot, without a pause. The member refuses that, and is sent the snapshot again;
+// or it answers with a later term, as one does that has hung up for that reason (see fill). What Raft then takes
+// the member to have is committed anyway.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	t.pauseBefore(id, q)
 	if t.over(q.Term) {
 		return errDeposed
 	}
-	err := t.sendSnapshot(target, q, r, data)
-	if err != nil {
+	if err := t.sendSnapshot(target, q, r, data); err != nil {
 		t.awaitReturn(storage.MemberID(id), q.Term)
-		// A member that has begun a later term has hung up (see fill), and does not listen to
-		// the end of the next snapshot either. Raft's own heartbeats overlook the term.
-		var a raft.AppendEntriesResponse
-		if t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: q.RPCHeader, Term: q.Term}, &a) == nil && a.Term > q.Term {
-			r.Term = a.Term
-			return nil
-		}
-		if a.Success && a.Term == q.Term { // Raft then sends the next entries, which the member refuses, and its pauses begin anew
-			r.Term, r.Success = q.Term, true
-			return nil
-		}
+		r.Term, r.Success = q.Term, true
+		return nil
 	}
-	if err != nil || !r.Success {
-		return err
+	if !r.Success {
+		return nil
 	}
 	// If this fails, the next entries are refused and the snapshot is sent again.
 	t.appendEntries(id, target, lastOf(q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm), new(raft.AppendEntriesResponse))
@@ -573,19 +561,14 @@ func lastOf(leader raft.RPCHeader, term, index, entryTerm uint64) *raft.AppendEn
 }
 
 // pauseBefore is called before a snapshot is sent. If the member was sent the same one just before, that did not arrive or
-// did not help, and pauseBefore waits, longer each time, but no longer than an election timeout.
+// did not help, and pauseBefore waits.
 func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest) {
+	var pause time.Duration
 	t.mu.Lock()
-	s := t.snapshots[id]
-	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.ElectionTimeout {
-		s = sentSnapshot{term: q.Term, end: q.LastLogIndex}
+	if s := t.snapshots[id]; s.term == q.Term && s.end == q.LastLogIndex && time.Since(s.at) < 10*t.ElectionTimeout {
+		pause = t.ElectionTimeout / 4
 	}
-	pause := t.ElectionTimeout >> max(0, 8-s.times)
-	if s.times++; s.times == 1 {
-		pause = 0
-	}
-	s.last = time.Now().Add(pause)
-	t.snapshots[id] = s
+	t.snapshots[id] = sentSnapshot{q.Term, q.LastLogIndex, time.Now().Add(pause)}
 	t.mu.Unlock()
 	select {
 	case <-time.After(pause):

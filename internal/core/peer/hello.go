@@ -21,7 +21,6 @@ type Hello struct {
 	Kind, version byte              // of the connection, and of the peer protocol
 	Cluster       storage.ClusterID // of the caller
 	From, to      uint64            // the ids of the caller and of the member that it means to call; 0 is unknown
-	term          uint64            // the newest that the caller knows
 	Addr          string            // of the caller's own peer port
 }
 
@@ -38,7 +37,7 @@ var errPeerVersion = errors.New("cluster: another version of the peer protocol")
 // tlsHandshake is the first byte of a connection with TLS, where a hello has its kind.
 const tlsHandshake = 0x16
 
-const helloLen = 2 + 4*8 + 2 // without the address
+const helloLen = 2 + 3*8 + 2 // without the address
 
 // Append appends the encoded hello, of this version.
 func (h *Hello) Append(b []byte) []byte {
@@ -46,7 +45,6 @@ func (h *Hello) Append(b []byte) []byte {
 	b = binary.BigEndian.AppendUint64(b, uint64(h.Cluster))
 	b = binary.BigEndian.AppendUint64(b, h.From)
 	b = binary.BigEndian.AppendUint64(b, h.to)
-	b = binary.BigEndian.AppendUint64(b, h.term)
 	return append(binary.BigEndian.AppendUint16(b, uint16(len(h.Addr))), h.Addr...)
 }
 
@@ -66,8 +64,7 @@ func readHello(r io.Reader) (*Hello, error) {
 	}
 	h.Cluster = storage.ClusterID(binary.BigEndian.Uint64(b[2:]))
 	h.From, h.to = binary.BigEndian.Uint64(b[10:]), binary.BigEndian.Uint64(b[18:])
-	h.term = binary.BigEndian.Uint64(b[26:])
-	addr, err := ReadBytes(r, int(binary.BigEndian.Uint16(b[34:])))
+	addr, err := ReadBytes(r, int(binary.BigEndian.Uint16(b[26:])))
 	h.Addr = string(addr)
 	return h, err
 }
@@ -193,5 +190,5 @@ const (
 	KindBeat    = 'H' // the leader's heartbeats
 	KindRebeat  = 'h' // the same, and the leader has sent none before it was welcomed; see sender.await in package cluster
 
-	Version = 4 // of the peer protocol; never 3, which is the second byte of a connection with TLS
+	Version = 5 // of the peer protocol; never 3, which is the second byte of a connection with TLS
 )

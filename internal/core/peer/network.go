@@ -51,7 +51,7 @@ func (t TCP) keepAlive() net.KeepAliveConfig {
 
 // limit has the system end a connection over which something sent stays unacknowledged too long.
 // If it cannot, the keep-alive probes remain.
-func (t TCP) limit(c syscall.RawConn) error {
+func (t TCP) limit(_, _ string, c syscall.RawConn) error {
 	return c.Control(func(fd uintptr) { limitUnacknowledged(fd, t.electionTimeout()) })
 }
 
@@ -64,11 +64,12 @@ func (t TCP) Listen(addr string) (net.Listener, error) {
 		}
 		addr = ":" + port
 	}
-	l, err := (&net.ListenConfig{KeepAliveConfig: t.keepAlive()}).Listen(context.Background(), "tcp", addr)
+	config := net.ListenConfig{Control: t.limit, KeepAliveConfig: t.keepAlive()}
+	config.SetMultipathTCP(false) // Linux refuses the limit of a multipath socket; accepted connections have it from the listening one
+	l, err := config.Listen(context.Background(), "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	l = limitedListener{l, t}
 	switch {
 	case t.TLS != nil && t.PlainToo:
 		l = eitherListener{l, t.TLS}
@@ -92,27 +93,9 @@ func (l eitherListener) Accept() (net.Conn, error) {
 	return either.New(c, l.config), nil
 }
 
-type limitedListener struct {
-	net.Listener
-	t TCP
-}
-
-func (l limitedListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	if err == nil {
-		if raw, err := c.(*net.TCPConn).SyscallConn(); err == nil {
-			l.t.limit(raw)
-		}
-	}
-	return c, err
-}
-
 // Dial implements [Network].
 func (t TCP) Dial(ctx context.Context, addr string) (net.Conn, error) {
-	d := &net.Dialer{
-		Control:         func(_, _ string, c syscall.RawConn) error { return t.limit(c) },
-		KeepAliveConfig: t.keepAlive(),
-	}
+	d := &net.Dialer{Control: t.limit, KeepAliveConfig: t.keepAlive()}
 	config := t.TLS
 	if t.DialTLS != nil {
 		config = t.DialTLS()

@@ -23,7 +23,6 @@ type Port struct {
 	Addr        string // of this port, as the others know it
 	Log         *slog.Logger
 	Serve       map[byte]func(net.Conn) // handles a connection, by its kind
-	Term        func() uint64           // returns the newest that this member knows
 	RunningTime func() int64            // in ms
 	Called      func(h *Hello)          // called when another member calls this one, which is in no cluster yet
 	Ctx         context.Context         // canceled by Close
@@ -48,7 +47,7 @@ func NewPort(network Network, self uint64, addr string, gate *Gate, log *slog.Lo
 	}
 	p := &Port{
 		Network: network, self: self, Addr: addr, gate: gate, Log: log,
-		Serve: map[byte]func(net.Conn){}, Called: func(*Hello) {}, Term: func() uint64 { return 0 }, RunningTime: func() int64 { return timing.Never },
+		Serve: map[byte]func(net.Conn){}, Called: func(*Hello) {}, RunningTime: func() int64 { return timing.Never },
 		waiting: newUngreeted(),
 		conns:   map[net.Conn]struct{}{}, warned: map[warning]*said{}, Closed: make(chan struct{}),
 	}
@@ -310,7 +309,7 @@ func (p *Port) Dial(ctx context.Context, addr string, kind byte, to uint64) (net
 	if err != nil {
 		return nil, err
 	}
-	return Greet(c, addr, &Hello{Kind: kind, Cluster: of, From: p.self, to: to, term: p.Term(), Addr: p.Addr}, p.warnOf)
+	return Greet(c, addr, &Hello{Kind: kind, Cluster: of, From: p.self, to: to, Addr: p.Addr}, p.warnOf)
 }
 
 // DialTwice is Dial in up to two attempts within timeout. If TCP's first packet is lost, TCP itself

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
@@ -41,7 +42,7 @@ type AsyncLog struct {
 	Servers      func() []raft.Server // the newest list; set before Raft is started
 	Leads        func() bool          // this member's Raft leads; set before Raft is started
 	Acks         Acks
-	Off          bool        // nothing becomes pending; set before Raft is started
+	Sync         bool        // nothing becomes pending; set before Raft is started
 	more         wake.Signal // for Run: there are pending entries
 
 	mu      sync.Mutex
@@ -65,7 +66,7 @@ func (a *AsyncLog) StoreLog(l *raft.Log) error { return a.StoreLogs([]*raft.Log{
 // StoreLogs implements raft.LogStore. Raft calls it on its main goroutine, on which alone its
 // state changes from or to that of a leader: as a leader it stores only what it has proposed.
 func (a *AsyncLog) StoreLogs(logs []*raft.Log) error {
-	if !a.Off && a.Leads() && a.postpone(logs) {
+	if !a.Sync && a.Leads() && a.postpone(logs) {
 		return nil
 	}
 	if err := a.Flush(); err != nil {
@@ -247,7 +248,7 @@ func (a *AsyncLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	a.mu.Unlock()
 	err := a.GuardedStore.GetLog(index, l)
-	if err != raft.ErrLogNotFound || index > a.lastApplied() || a.Leads() {
+	if err != raft.ErrLogNotFound || index > a.LastApplied() || a.Leads() {
 		return err
 	}
 	newest, fault := a.newestSnapshot()
@@ -283,7 +284,9 @@ func (a *AsyncLog) Set(key, val []byte) error {
 }
 
 func (a *AsyncLog) SetUint64(key []byte, val uint64) error {
-	a.begin(key, val)
+	if string(key) == storage.TermKey {
+		a.Terms.Begin(val)
+	}
 	if err := a.Flush(); err != nil {
 		return a.stable(func() error { return err })
 	}
@@ -358,7 +361,7 @@ type Trace interface {
 type GatedFSM struct {
 	*fsm.Replica
 	Log     *AsyncLog
-	Known   *Commits // the newest entry that has lastApplied
+	Known   *Commits // the newest entry that was let through to the state machine
 	Digests *election.Digests
 	Trace   Trace
 	closed  bool // the member was closed before one could: nothing is applied any more

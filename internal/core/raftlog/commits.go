@@ -12,16 +12,13 @@ import (
 )
 
 // Commits holds the index and term of the newest entry that is applied locally, or that is known
-// to be committed. The term is 0 if it is unknown, as after a snapshot.
+// to be committed. The term is 0 if it is unknown, as after a snapshot. The zero value of Commits has no entry.
 type Commits struct {
 	mu          sync.Mutex
 	index, term uint64
 	last        atomic.Uint64  // index, for newest
 	news        wake.Broadcast // raised by Set
 }
-
-// NewCommits returns Commits without an entry.
-func NewCommits() *Commits { return new(Commits) }
 
 // Set replaces the newest entry.
 func (c *Commits) Set(index, term uint64) {

@@ -6,29 +6,32 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/stopwatch"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
-// Disk is this server's storage, and what is observed of it. It knows nothing of Raft, which writes
-// to it through [GuardedStore] and [WatchedSnapshots]. It is safe for concurrent use once Storage is set.
+// Disk is this server's storage, and what is observed of it: how long it keeps Raft waiting, and which terms and lists of
+// members come to it. Raft writes to it through [GuardedStore] and [WatchedSnapshots]. It is safe for concurrent use once Storage is set.
 type Disk struct {
-	ID        uint64 // of this server
-	Storage   *storage.Storage
-	Terms     Terms
-	Stall     Stall // of what an election waits for too
-	Snapshots Stall // of writing snapshots of this member's own; see Engine.SnapshotStall
-	Work      struct{ Writes, Snapshots stopwatch.Stopwatch }
-	Lists     Lists // of members, in the log
-	Saving    Saving
-	Unwritten atomic.Pointer[error] // why a snapshot could not be written, the last time
+	*lifecycle.Lifecycle
+	ID          uint64 // of this server
+	Now         func() timing.Moment
+	LastApplied func() uint64 // index of the last entry that Raft has had applied here
+	Storage     *storage.Storage
+	Terms       Terms
+	Stall       Stall // of what an election waits for too
+	Snapshots   Stall // of writing snapshots of this member's own; see Engine.SnapshotStall
+	Work        struct{ Writes, Snapshots stopwatch.Stopwatch }
+	Lists       Lists // of members, in the log
+	Saving      Saving
 }
 
 // NewDisk returns that of the server with this id.
-func NewDisk(id uint64) *Disk {
-	return &Disk{ID: id, Terms: newTerms(), Saving: Saving{Turn: wake.NewTurn()}}
+func NewDisk(id uint64, l *lifecycle.Lifecycle, now func() timing.Moment, lastApplied func() uint64) *Disk {
+	return &Disk{Lifecycle: l, ID: id, Now: now, LastApplied: lastApplied, Terms: newTerms(), Saving: Saving{Turn: wake.NewTurn()}}
 }
 
 // Saving keeps this member's own snapshots and the leader's apart. If the leader's was installed while Raft was taking one
@@ -75,9 +78,8 @@ type Stall struct {
 	began []int64 // timing.Moment.Running when each operation in progress began, also when it is part of another
 }
 
-// Write runs f, which waits for the disk and begins at the given moment. With a later moment, f is
-// given the time until then.
-func (s *Stall) Write(at timing.Moment, f func() error) error {
+// During runs f, which waits for the disk. at may lie ahead: until then the operation does not count.
+func (s *Stall) During(at timing.Moment, f func() error) error {
 	s.mu.Lock()
 	s.began = append(s.began, at.Running)
 	s.mu.Unlock()

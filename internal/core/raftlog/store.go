@@ -16,7 +16,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/lifecycle"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
-	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 )
 
 // errBroken marks errors of writes that follow a failed one. The first failure was reported, so that Raft need not log
@@ -29,23 +28,15 @@ var errSuperseded = errors.New("cluster: the leader has sent a newer snapshot")
 // ErrNeedless is why a snapshot of the leader's is not installed.
 var ErrNeedless = errors.New("cluster: this member has all that the snapshot covers")
 
-// GuardedStore turns a failed write, or damage that is read, into a fault of this member (see lifecycle.Lifecycle.Errs).
-// Raft by itself panics when it cannot store its term, and starts one election after
+// GuardedStore is a disk's log and stable store. It turns a failed write, or damage that is read, into a fault of this
+// member (see lifecycle.Lifecycle.Errs). Raft by itself panics when it cannot store its term, and starts one election after
 // another when it cannot store its log. A leader that cannot read its log, or its snapshot, would lead on, and the
 // members that need it would never catch up.
 type GuardedStore struct {
 	raft.LogStore
 	raft.StableStore
-	*lifecycle.Lifecycle
-	disk        *Disk
-	now         func() timing.Moment
-	lastApplied func() uint64   // index of the last entry that Raft has had applied here
-	cut         <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
-}
-
-// NewGuardedStore returns a store that writes to d.
-func NewGuardedStore(d *Disk, l *lifecycle.Lifecycle, now func() timing.Moment, lastApplied func() uint64, cut <-chan struct{}) GuardedStore {
-	return GuardedStore{d.Storage.Log, d.Storage.Stable, l, d, now, lastApplied, cut}
+	*Disk
+	Cut <-chan struct{} // closed when nothing can be sent any more; nil if there is nobody to send to
 }
 
 func (s GuardedStore) StoreLog(l *raft.Log) error { return s.StoreLogs([]*raft.Log{l}) }
@@ -58,17 +49,17 @@ func (s GuardedStore) StoreLogs(logs []*raft.Log) error {
 		return err
 	}
 	began, before := time.Now(), s.Broken.Load()
-	err := s.disk.Stall.Write(s.now(), func() error { return s.LogStore.StoreLogs(logs) })
+	err := s.Stall.During(s.Now(), func() error { return s.LogStore.StoreLogs(logs) })
 	if err != nil {
-		s.CannotWrite(s.disk.Storage, err)
+		s.CannotWrite(s.Storage, err)
 		if before {
 			return fmt.Errorf("%w: %w", errBroken, err)
 		}
 		return err
 	}
-	s.disk.Work.Writes.Since(began)
+	s.Work.Writes.Since(began)
 	for _, l := range logs {
-		s.disk.Lists.note(l, storage.ServerID(s.disk.ID))
+		s.Lists.note(l, storage.ServerID(s.ID))
 	}
 	return nil
 }
@@ -77,9 +68,9 @@ func (s GuardedStore) StoreLogs(logs []*raft.Log) error {
 func (s GuardedStore) GetLog(index uint64, l *raft.Log) error {
 	err := s.LogStore.GetLog(index, l)
 	if err == nil {
-		s.disk.Lists.note(l, storage.ServerID(s.disk.ID))
+		s.Lists.note(l, storage.ServerID(s.ID))
 	} else if !errors.Is(err, raft.ErrLogNotFound) {
-		s.CannotRead(s.disk.Storage, err)
+		s.CannotRead(s.Storage, err)
 	}
 	return err
 }
@@ -97,7 +88,7 @@ func (s GuardedStore) follows(index uint64) error {
 		if err != nil {
 			return err
 		}
-		if last = newest.Index; index < last && last <= s.lastApplied() {
+		if last = newest.Index; index < last && last <= s.LastApplied() {
 			return fmt.Errorf("cluster: entry %d is before the end of the snapshot, %d", index, last)
 		}
 	}
@@ -108,16 +99,16 @@ func (s GuardedStore) follows(index uint64) error {
 }
 
 func (s GuardedStore) newestSnapshot() (raft.SnapshotMeta, error) {
-	newest, err := s.disk.NewestSnapshot(s.now())
+	newest, err := s.NewestSnapshot()
 	if err != nil {
-		s.CannotRead(s.disk.Storage, fmt.Errorf("snapshot: %w", err))
+		s.CannotRead(s.Storage, fmt.Errorf("snapshot: %w", err))
 	}
 	return newest, err
 }
 
 // NewestSnapshot is [storage.Storage.NewestSnapshot], which reads files.
-func (d *Disk) NewestSnapshot(now timing.Moment) (newest raft.SnapshotMeta, err error) {
-	err = d.Stall.Write(now, func() error {
+func (d *Disk) NewestSnapshot() (newest raft.SnapshotMeta, err error) {
+	err = d.Stall.During(d.Now(), func() error {
 		newest, err = d.Storage.NewestSnapshot()
 		return err
 	})
@@ -139,8 +130,8 @@ func (s GuardedStore) DeleteRange(first, last uint64) error {
 	if err != nil {
 		return err
 	}
-	if at := max(first, newest.Index+1); at <= min(last, s.lastApplied()) {
-		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.disk.Storage.Name, at, election.ErrDiffers)
+	if at := max(first, newest.Index+1); at <= min(last, s.LastApplied()) {
+		err := fmt.Errorf("%s: the leader has another entry %d than the one that this member has applied: %w", s.Storage.Name, at, election.ErrDiffers)
 		s.Fail(err)
 		return err
 	}
@@ -156,12 +147,12 @@ func (s GuardedStore) DeleteRange(first, last uint64) error {
 	if first > last {
 		return nil
 	}
-	err = s.disk.Stall.Write(s.now(), func() error { return s.LogStore.DeleteRange(first, last) })
+	err = s.Stall.During(s.Now(), func() error { return s.LogStore.DeleteRange(first, last) })
 	if err != nil {
-		s.CannotWrite(s.disk.Storage, err)
+		s.CannotWrite(s.Storage, err)
 		return err
 	}
-	s.disk.Lists.deleted(first, last)
+	s.Lists.deleted(first, last)
 	return nil
 }
 
@@ -184,13 +175,13 @@ func (s GuardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
 //
 // Raft's main goroutine asks it before it installs a snapshot (see WatchedSnapshots). Until then it may store the entries that
 // the snapshot covers.
-func (d *Disk) HasAll(now timing.Moment, applied, index, term uint64) bool {
+func (d *Disk) HasAll(index, term uint64) bool {
 	var end raft.Log
 	if d.Storage.Log.GetLog(index, &end) == nil {
 		return end.Term == term
 	}
-	newest, err := d.NewestSnapshot(now)
-	if err != nil || newest.Index == 0 || newest.Index > applied {
+	newest, err := d.NewestSnapshot()
+	if err != nil || newest.Index == 0 || newest.Index > d.LastApplied() {
 		return false
 	}
 	return newest.Index > index || newest.Index == index && newest.Term == term
@@ -200,20 +191,12 @@ func (s GuardedStore) Set(key, val []byte) error {
 	return s.stable(func() error { return s.StableStore.Set(key, val) })
 }
 
-// begin notes that a term begins, if it is that which is to be stored.
-func (s GuardedStore) begin(key []byte, val uint64) {
-	if string(key) == storage.TermKey {
-		s.disk.Terms.Begin(val)
-	}
-}
-
 func (s GuardedStore) SetUint64(key []byte, val uint64) error {
-	s.begin(key, val)
 	if string(key) == storage.TermKey {
 		// While Raft starts, it stores the term that it has just read. If that
 		// failed, stable would wait for Close, which nobody can call before Start
 		// returns.
-		if stored, err := s.disk.Storage.Term(); err == nil && stored == val {
+		if stored, err := s.Storage.Term(); err == nil && stored == val {
 			return nil
 		}
 	}
@@ -223,19 +206,19 @@ func (s GuardedStore) SetUint64(key []byte, val uint64) error {
 func (s GuardedStore) stable(store func() error) error {
 	err := lifecycle.ErrClosed
 	if !s.Killed.Load() {
-		err = s.disk.Stall.Write(s.now(), store)
+		err = s.Stall.During(s.Now(), store)
 	}
 	if err == nil {
 		return nil
 	}
-	s.CannotWrite(s.disk.Storage, err)
+	s.CannotWrite(s.Storage, err)
 	// The owner of this member closes it because of the fault. Block until then:
 	// Raft must not continue with a term or vote that is not stored, and it would
 	// panic on an error. Wait also until nothing can be sent any more, since a vote
 	// that is sent but not stored could be given twice.
 	<-s.Stop
-	if s.cut != nil {
-		<-s.cut
+	if s.Cut != nil {
+		<-s.Cut
 	}
 	return nil
 }
@@ -328,24 +311,16 @@ func (r *RecentLog) Forget() {
 	r.kept, r.bytes = nil, 0
 }
 
-// WatchedSnapshots is a snapshot store that measures how long snapshots take, and notes why
-// one could not be written. It gives up a snapshot that one of the leader's supersedes, and one of the leader's that
+// WatchedSnapshots is a snapshot store that measures how long snapshots take. That one of the leader's cannot be written is
+// this member's fault. The store gives up a snapshot that one of the leader's supersedes, and one of the leader's that
 // this member does not need.
 //
 // A disk that is stuck while a snapshot is written counts as stuck, as for the log. A slow one gets on: what counts is how
 // long it needs for one part of the snapshot, not for all of it.
 type WatchedSnapshots struct {
 	raft.SnapshotStore
-	*lifecycle.Lifecycle
-	disk        *Disk
-	now         func() timing.Moment
-	lastApplied func() uint64 // see GuardedStore
-	silence     time.Duration // see times
-}
-
-// NewWatchedSnapshots returns one that watches s, of which d is the disk. silence is the election timeout.
-func NewWatchedSnapshots(s raft.SnapshotStore, l *lifecycle.Lifecycle, d *Disk, now func() timing.Moment, lastApplied func() uint64, silence time.Duration) WatchedSnapshots {
-	return WatchedSnapshots{s, l, d, now, lastApplied, silence}
+	*Disk
+	ElectionTimeout time.Duration
 }
 
 // MaxSnapshotPart is how many bytes of a snapshot the disk is given at once. It counts as stuck if it
@@ -354,17 +329,19 @@ const MaxSnapshotPart = 512 << 10
 
 // write has the disk do a part of a snapshot, for which it syncs so many files, one after the other.
 func (s WatchedSnapshots) write(syncs int, f func() error) error {
-	at := s.now()
-	at.Running += int64(syncs-1) * s.silence.Milliseconds()
-	err := s.disk.Snapshots.Write(at, f)
-	if err != nil {
-		s.disk.Unwritten.Store(&err)
+	at := s.Now()
+	at.Running += int64(syncs-1) * s.ElectionTimeout.Milliseconds()
+	err := s.Snapshots.During(at, f)
+	// Raft only returns the error to the leader, which would send the snapshot for ever. If only a file descriptor
+	// is missing, it may.
+	if err != nil && s.Saving.Installing.Load() && !storage.OutOfFiles(err) {
+		s.CannotWrite(s.Storage, err)
 	}
 	return err
 }
 
 func (s WatchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if s.disk.Saving.Installing.Load() && s.disk.HasAll(s.now(), s.lastApplied(), index, term) {
+	if s.Saving.Installing.Load() && s.HasAll(index, term) {
 		return nil, ErrNeedless
 	}
 	w := watchedSink{store: s, began: time.Now()}
@@ -381,7 +358,7 @@ func (s WatchedSnapshots) Create(version raft.SnapshotVersion, index, term uint6
 func (s WatchedSnapshots) List() ([]*raft.SnapshotMeta, error) {
 	list, err := s.SnapshotStore.List()
 	if err != nil {
-		s.CannotRead(s.disk.Storage, fmt.Errorf("snapshot: %w", err))
+		s.CannotRead(s.Storage, fmt.Errorf("snapshot: %w", err))
 	}
 	return list, err
 }
@@ -396,7 +373,7 @@ func (s WatchedSnapshots) Open(id string) (*raft.SnapshotMeta, io.ReadCloser, er
 		replaced = len(list) == 0 || list[0].ID != id
 	}
 	if err != nil && !replaced {
-		s.CannotRead(s.disk.Storage, fmt.Errorf("snapshot %s: %w", id, err))
+		s.CannotRead(s.Storage, fmt.Errorf("snapshot %s: %w", id, err))
 	}
 	return meta, state, err
 }
@@ -409,7 +386,7 @@ type watchedSink struct {
 
 func (s watchedSink) Write(p []byte) (n int, err error) {
 	for part := range slices.Chunk(p, MaxSnapshotPart) {
-		if s.store.disk.Saving.Superseded.Load() {
+		if s.store.Saving.Superseded.Load() {
 			return n, errSuperseded
 		}
 		err := s.store.write(1, func() error {
@@ -427,7 +404,7 @@ func (s watchedSink) Write(p []byte) (n int, err error) {
 func (s watchedSink) Close() error {
 	err := s.store.write(storage.SnapshotSyncs, s.SnapshotSink.Close)
 	if err == nil {
-		s.store.disk.Work.Snapshots.Since(s.began)
+		s.store.Work.Snapshots.Since(s.began)
 	}
 	return err
 }

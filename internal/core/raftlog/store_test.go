@@ -89,14 +89,15 @@ func TestStuckBesideWrites(t *testing.T) {
 		testkit.Bubble(t, name, func(t *testing.T) {
 			began := time.Now()
 			now := func() timing.Moment { return timing.Moment{Running: time.Since(began).Milliseconds()} }
-			n := &Disk{Storage: storage.NewMemory().Open(), Terms: newTerms()}
+			n := NewDisk(1, lifecycle.NewLifecycle(), now, notStarted)
+			n.Storage = storage.NewMemory().Open()
 			hold, done := make(chan struct{}), make(chan error)
 			if x.deleting {
 				n.Storage.Log = stuckLog{n.Storage.Log, hold}
 			} else {
 				n.Storage.Snapshots = slowdisk.Snapshots{SnapshotStore: n.Storage.Snapshots, At: func(string, uint64, int) error { <-hold; return nil }}
 			}
-			s := NewGuardedStore(n, lifecycle.NewLifecycle(), now, notStarted, nil)
+			s := GuardedStore{LogStore: n.Storage.Log, StableStore: n.Storage.Stable, Disk: n}
 			go func() { done <- x.do(s) }()
 			time.Sleep(3 * time.Second)
 			if stalled := n.Stall.Length(now()); stalled != 3*time.Second {
@@ -129,7 +130,7 @@ func TestStallsOverlap(t *testing.T) {
 	for i, hold := range []chan struct{}{first, second} {
 		begun := make(chan struct{})
 		go func() {
-			ended <- s.Write(at(int64(10*i)), func() error {
+			ended <- s.During(at(int64(10*i)), func() error {
 				close(begun)
 				<-hold
 				return failed
@@ -146,7 +147,7 @@ func TestStallsOverlap(t *testing.T) {
 	close(second)
 	<-ended
 	expect(30, 0)
-	s.Write(at(30), func() error { return s.Write(at(31), func() error { expect(35, 5); return nil }) })
+	s.During(at(30), func() error { return s.During(at(31), func() error { expect(35, 5); return nil }) })
 }
 
 // notStarted is Engine.LastApplied before Raft is started.
@@ -155,8 +156,9 @@ func notStarted() uint64 { return 0 }
 // TestGuardedLog: no write leaves a gap in the log or replaces an entry, and the last entry
 // that the snapshot covers is kept.
 func TestGuardedLog(t *testing.T) {
-	n, life := &Disk{Storage: storage.NewMemory().Open(), Terms: newTerms()}, lifecycle.NewLifecycle()
-	s := NewGuardedStore(n, life, func() timing.Moment { return timing.Moment{} }, notStarted, nil)
+	n := NewDisk(1, lifecycle.NewLifecycle(), func() timing.Moment { return timing.Moment{} }, notStarted)
+	n.Storage = storage.NewMemory().Open()
+	s := GuardedStore{LogStore: n.Storage.Log, StableStore: n.Storage.Stable, Disk: n}
 	expect := func(err error, ok bool, first, last uint64) {
 		t.Helper()
 		f, _ := s.FirstIndex()
@@ -188,7 +190,7 @@ func TestGuardedLog(t *testing.T) {
 	expect(s.StoreLogs(noops(6, 6, 1)), true, 6, 6)
 	expect(s.DeleteRange(6, 6), true, 6, 6)
 	expect(s.StoreLogs(noops(7, 7, 3)), true, 6, 7)
-	life.Killed.Store(true)
+	n.Killed.Store(true)
 	expect(s.StoreLogs(noops(8, 8, 3)), false, 6, 7)
 	expect(s.DeleteRange(6, 7), false, 6, 7)
 }

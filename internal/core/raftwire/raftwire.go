@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/hashicorp/raft"
 
@@ -19,8 +18,7 @@ import (
 //
 //	appendEntries, term, index and term of the entry before, commit index, index of the first entry (which follows the
 //	  one before, or is that with which a snapshot ends), number of entries (4 bytes), and of each entry: term, type (1 byte),
-//	  when it was appended (Unix time in ns, 0 is unknown), length of the data and of the extensions (4 bytes each), data,
-//	  extensions
+//	  length of the data and of the extensions (4 bytes each), data, extensions
 //	commit, term, index and term of the entry that is committed
 //	requestVote, term, index and term of the candidate's last entry, 1 if others may know a leader (1 byte)
 //	requestPreVote, term, index and term of the candidate's last entry
@@ -59,7 +57,8 @@ func appendUint64s(b []byte, numbers ...uint64) []byte {
 	return b
 }
 
-// Append appends to b a message of Raft's, without its header, and without the snapshot.
+// Append appends to b a message of Raft's, without its header, and without the snapshot. It leaves out when an entry was
+// appended, which Raft only measures.
 func Append(b []byte, message any) []byte {
 	switch q := message.(type) {
 	case *raft.AppendEntriesRequest:
@@ -92,12 +91,7 @@ func Append(b []byte, message any) []byte {
 }
 
 func appendEntry(b []byte, l *raft.Log) []byte {
-	at := uint64(0)
-	if !l.AppendedAt.IsZero() {
-		at = uint64(l.AppendedAt.UnixNano())
-	}
-	b = binary.BigEndian.AppendUint64(b, l.Term)
-	b = binary.BigEndian.AppendUint64(append(b, byte(l.Type)), at)
+	b = append(binary.BigEndian.AppendUint64(b, l.Term), byte(l.Type))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(l.Data)))
 	b = binary.BigEndian.AppendUint32(b, uint32(len(l.Extensions)))
 	return append(append(b, l.Data...), l.Extensions...)
@@ -155,7 +149,7 @@ func readEntries(r *bufio.Reader, first uint64, count uint32) (list []*raft.Log,
 		return nil, fmt.Errorf("cluster: message with %d entries", count)
 	}
 	for i := range uint64(count) {
-		b, err := peek(r, 8+1+8+4+4)
+		b, err := peek(r, 8+1+4+4)
 		if err != nil {
 			return nil, err
 		}
@@ -163,10 +157,7 @@ func readEntries(r *bufio.Reader, first uint64, count uint32) (list []*raft.Log,
 			return nil, fmt.Errorf("cluster: entry of type %d", b[8])
 		}
 		l := &raft.Log{Index: first + i, Term: binary.BigEndian.Uint64(b), Type: raft.LogType(b[8])}
-		if at := binary.BigEndian.Uint64(b[9:]); at != 0 {
-			l.AppendedAt = time.Unix(0, int64(at))
-		}
-		data, extensions := binary.BigEndian.Uint32(b[17:]), binary.BigEndian.Uint32(b[21:])
+		data, extensions := binary.BigEndian.Uint32(b[9:]), binary.BigEndian.Uint32(b[13:])
 		if max(data, extensions) > peer.MaxMessage {
 			return nil, fmt.Errorf("cluster: entry of %d and %d bytes", data, extensions)
 		}

@@ -7,7 +7,6 @@ import (
 	"math"
 	"reflect"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/raft"
 )
@@ -17,12 +16,11 @@ func read(r *bufio.Reader) (any, bool, error) { return Read(r, raft.RPCHeader{})
 
 // TestMessages: a message is read as it was sent.
 func TestMessages(t *testing.T) {
-	at := time.Unix(1700000000, 123456789)
 	for _, q := range []any{
 		&raft.AppendEntriesRequest{Term: 1},
 		&raft.AppendEntriesRequest{Term: math.MaxUint64, PrevLogEntry: 1 << 60, PrevLogTerm: 1 << 50, LeaderCommitIndex: 1 << 40},
 		&raft.AppendEntriesRequest{Term: 7, PrevLogEntry: 4, PrevLogTerm: 6, LeaderCommitIndex: 5, Entries: []*raft.Log{
-			{Index: 5, Term: 6, Type: raft.LogCommand, Data: []byte("data"), AppendedAt: at},
+			{Index: 5, Term: 6, Type: raft.LogCommand, Data: []byte("data")},
 			{Index: 6, Term: 7, Type: raft.LogNoop, Data: []byte{}},
 			{Index: 7, Term: 7, Type: raft.LogConfiguration, Data: bytes.Repeat([]byte("x"), 1<<18), Extensions: []byte("more")},
 		}},
@@ -81,7 +79,7 @@ func TestAnswers(t *testing.T) {
 // FuzzRead: no bytes make a follower panic, and a message that can be read can be written.
 func FuzzRead(f *testing.F) {
 	f.Add(AppendCommit(nil, &raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 2, PrevLogTerm: 3}))
-	f.Add(Append(nil, &raft.AppendEntriesRequest{Term: 1, Entries: []*raft.Log{{Index: 1, Term: 1, Data: []byte("x"), AppendedAt: time.Unix(1, 1)}}}))
+	f.Add(Append(nil, &raft.AppendEntriesRequest{Term: 1, Entries: []*raft.Log{{Index: 1, Term: 1, Data: []byte("x")}}}))
 	f.Add(Append(nil, &raft.RequestVoteRequest{Term: 1, LeadershipTransfer: true}))
 	f.Add(Append(nil, &raft.InstallSnapshotRequest{Term: 1, Size: 5, Configuration: []byte("list")}))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -175,7 +175,7 @@ var plants = []plant{
 		{"internal/core/engine/elect.go", "\treturn e.Term() >= term\n", "\treturn true\n"},
 	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
-		{"internal/core/engine/transport.go", "return t.install(rpc, ended)", "done := make(chan raft.RPCResponse, 1)\n\t\tt.pass(raft.RPC{Command: q, Reader: rpc.Reader, RespChan: done}, ended)\n\t\tr := <-done\n\t\trpc.Respond(r.Response, r.Error)\n\t\treturn nil"},
+		{"internal/core/engine/transport.go", "return t.install(rpc, ended)", "done := make(chan raft.RPCResponse, 1)\n\t\tt.deliver(raft.RPC{Command: q, Reader: rpc.Reader, RespChan: done}, ended)\n\t\tr := <-done\n\t\trpc.Respond(r.Response, r.Error)\n\t\treturn nil"},
 		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
@@ -199,7 +199,7 @@ var plants = []plant{
 		{"internal/core/raftlog/asynclog.go", "return upTo[(len(upTo)-1)/2]", "return upTo[(len(upTo)+1)/2]"},
 	}, lossChecks},
 	{"a follower acknowledges an entry before its disk has it", []edit{
-		{"internal/core/raftlog/asynclog.go", "!a.Off && a.Leads() && a.postpone", "!a.Off && a.postpone"},
+		{"internal/core/raftlog/asynclog.go", "!a.Sync && a.Leads() && a.postpone", "!a.Sync && a.postpone"},
 	}, lossChecks},
 	// What goes over a stream.
 	{"a message says that more is committed than a follower has accepted", []edit{
