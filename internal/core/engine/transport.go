@@ -120,21 +120,15 @@ func (t *transport) over(term uint64) bool { return t.engine.disk.Terms.Newest.L
 // compactedAway reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
 func (t *transport) compactedAway(q *raft.AppendEntriesRequest) bool {
-	at, applied := q.PrevLogEntry, t.engine.LastApplied()
-	switch {
-	case at > applied || at == applied && at == 0:
-		return false
-	case at == applied: // as usual: then the log has it, unless it is empty
-		last, err := t.engine.disk.Storage.Log.LastIndex()
-		return err == nil && last == 0
-	}
-	if at == 0 { // it has the leader's first entry, or is a heartbeat, or what InstallSnapshot sends
-		if len(q.Entries) == 0 || q.Entries[0].Index != 1 {
-			return false
-		}
+	at := q.PrevLogEntry
+	if at == 0 && len(q.Entries) > 0 && q.Entries[0].Index == 1 { // not a heartbeat, nor what InstallSnapshot sends
 		at = 1
 	}
-	return t.engine.disk.Storage.Log.GetLog(at, new(raft.Log)) == raft.ErrLogNotFound
+	if at == 0 || at > t.engine.LastApplied() {
+		return false
+	}
+	first, err := t.engine.disk.Storage.Log.FirstIndex()
+	return err == nil && (first == 0 || at < first)
 }
 
 // answerFromSnapshot answers a message of which compactedAway is true. Raft would refuse it, and say where its log ends. That does not
