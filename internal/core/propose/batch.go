@@ -42,21 +42,19 @@ type batcher struct {
 	closed  bool
 }
 
-// add adds a command to the next entry. It blocks while the share of its kind is full. It reports the command as lost if over is
-// closed or the member has stopped.
-func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) {
+// add adds a command to the next entry. It blocks while the share of its kind is full, and returns false if it is not added, since
+// over is closed or the member has stopped.
+func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
 		select {
 		case <-over:
-			w.Lost()
-			return
+			return false
 		default:
 		}
 		if b.closed {
-			w.Lost()
-			return
+			return false
 		}
 		if !b.shares[kind].full() {
 			break
@@ -79,6 +77,7 @@ func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind i
 	b.shares[kind].bytes += len(b.entry) - before
 	b.waiters = append(b.waiters, w)
 	b.writes = b.writes || !c.ReadOnly()
+	return true
 }
 
 // take returns the commands collected so far, and whether they have to be in the log,

@@ -19,7 +19,7 @@
 // majority steps down after an election timeout, so there is no limit of its own. [Proposer.Propose] also waits for room in the
 // next entry and in the log; [Proposer.Do], for what a leader does by itself, waits for neither.
 //
-// No lock of this package is held while another one is taken, but batcher.mu while commands are given up or refused, which calls
-// their Waiters' Lost: so Lost must not propose. The turn of a Link is held while something is written to it, and that of the link
-// to the leader while it connects, which takes the port's locks.
+// No lock of this package is held while another one is taken, but batcher.mu while a batch is given up, which calls each Waiter's
+// Lost: so Lost must not propose. The turn of a Link is held while something is written to it, and that of the link to the leader
+// while it connects, which takes the port's locks.
 package propose

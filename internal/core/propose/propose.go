@@ -63,7 +63,7 @@ func (p *Proposer) Propose(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
 		w.Lost()
 		return
 	}
-	p.batcher.add(c, w, over, ofClients)
+	p.add(c, w, over, ofClients)
 }
 
 // Await is Propose for a caller that waits for the outcome, until over is closed. After an error the command may be applied
@@ -82,7 +82,13 @@ func (p *Proposer) Await(c *fsm.Command, over <-chan struct{}) error {
 // Do is Propose for what the leader does by itself. It waits neither for room in the log, as long as a
 // snapshot may take, nor for clients: a leader that cannot do its duties is not replaced for that.
 func (p *Proposer) Do(c *fsm.Command, w fsm.Waiter, over <-chan struct{}) {
-	p.batcher.add(c, w, over, ofLeader)
+	p.add(c, w, over, ofLeader)
+}
+
+func (p *Proposer) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind int) {
+	if !p.batcher.add(c, w, over, kind) {
+		w.Lost()
+	}
 }
 
 // awaitRoom waits while the log is too long for another entry of clients. It returns false if it gives up.
