@@ -111,7 +111,11 @@ func TestLeaderLostAfterSnapshot(t *testing.T) {
 				f.stop(c)
 				f.start(c)
 			}
+			began := time.Now()
 			until(t, "a write", func() bool { return f.write(other) })
+			if took := time.Since(began); took > 2500*time.Millisecond {
+				t.Errorf("no write for %v", took)
+			}
 			f.net.Heal()
 			f.start(lead)
 			f.whole()

@@ -554,6 +554,23 @@ func TestSnapshotStops(t *testing.T) {
 	}
 }
 
+// TestWholeSnapshotIsKept: while Raft's main goroutine is busy, the connection ends over which a snapshot has come whole.
+func TestWholeSnapshotIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leader, follower := openTransports(t)
+		follower.engine.disk.Storage = storage.NewMemory().Open()
+		leader.sending(1<<20, func(int) {})
+		time.Sleep(3 * leader.ElectionTimeout)
+		leader.end()
+		time.Sleep(3 * leader.ElectionTimeout)
+		rpc := testkit.Receive(t, "the snapshot", follower.transport.Consumer())
+		if n, err := io.Copy(io.Discard, rpc.Reader); n != 1<<20 || err != nil {
+			t.Errorf("Raft is given %d bytes: %v", n, err)
+		}
+		rpc.Respond(nil, io.EOF)
+	})
+}
+
 // takesSnapshot checks that the follower's Raft is given a snapshot of the leader of term.
 func takesSnapshot(t *testing.T, leader, follower openedTransport, term uint64) {
 	t.Helper()

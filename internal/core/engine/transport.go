@@ -50,10 +50,11 @@ type transport struct {
 	heartbeat func(raft.RPC) // Raft's, for heartbeats that change nothing; see SetHeartbeatHandler
 }
 
-// sentSnapshot is a snapshot that was sent in a term.
+// sentSnapshot is a snapshot that was sent in a term, perhaps several times in a row.
 type sentSnapshot struct {
 	term, end uint64
-	at        time.Time
+	times     int
+	last      time.Time
 }
 
 func newTransport(e *Engine) *transport {
@@ -100,7 +101,7 @@ func (t *transport) dispatch(rpc raft.RPC, ended <-chan struct{}) error {
 		q.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)
 		q.ID = nil
 	case *raft.InstallSnapshotRequest:
-		return t.install(rpc, ended)
+		return t.install(rpc)
 	case *raft.TimeoutNowRequest:
 		t.engine.endElection(t.ElectionTimeout)
 	}
@@ -158,12 +159,7 @@ func (t *transport) answerFromSnapshot(rpc raft.RPC, ended <-chan struct{}) {
 	case newest.Index == q.PrevLogEntry:
 		t.deliver(rpc, ended)
 	default:
-		// If its log has another entry there, Raft here would refuse what the leader sends next. The leader that sent the
-		// snapshot would have replaced it (see InstallSnapshot), but may be gone.
-		var end raft.Log
-		if t.engine.disk.Storage.Log.GetLog(newest.Index, &end) == nil && end.Term != newest.Term {
-			t.inject(lastOf(q.RPCHeader, q.Term, newest.Index, newest.Term), t.ElectionTimeout)
-		}
+		t.replaceEnd(q.RPCHeader, q.Term, newest.Index, newest.Term) // its disk may have been stuck when it got the snapshot
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
 	}
 }
@@ -221,7 +217,7 @@ func (t *transport) deliver(rpc raft.RPC, ended <-chan struct{}) {
 // at a time is received. As long as Raft installs it, this member cannot vote, as if its
 // disk were stuck, so it counts as that. install returns an error if Raft was not given the snapshot. The sender sends it
 // again if it still leads.
-func (t *transport) install(rpc raft.RPC, ended <-chan struct{}) error {
+func (t *transport) install(rpc raft.RPC) error {
 	if !t.receiving.TakeWithin(t.ElectionTimeout) {
 		return errBusy
 	}
@@ -244,10 +240,13 @@ func (t *transport) install(rpc raft.RPC, ended <-chan struct{}) error {
 	t.engine.disk.Saving.Installing.Store(true)
 	defer t.engine.disk.Saving.Installing.Store(false)
 	answered := make(chan raft.RPCResponse, 1)
-	t.deliver(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered}, ended)
+	t.deliver(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered}, nil) // what has come is kept
 	t.engine.disk.Stall.During(t.now(), func() error {
 		select {
 		case a := <-answered:
+			if r, ok := a.Response.(*raft.InstallSnapshotResponse); ok && r.Success {
+				t.replaceEnd(q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm)
+			}
 			if a.Error != nil && raftlog.EndsWith(a.Error, raftlog.ErrNeedless) {
 				rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
 				return nil
@@ -271,6 +270,15 @@ func (t *transport) awaitOwn(end uint64) bool {
 		return true
 	case <-t.peers.Ctx.Done():
 		return false
+	}
+}
+
+// replaceEnd does what the leader of a term does after its snapshot (see InstallSnapshot), if the log of this member has another
+// entry where the snapshot ends: that leader may be gone, and the next one would be refused what it sends.
+func (t *transport) replaceEnd(leader raft.RPCHeader, term, index, entryTerm uint64) {
+	var end raft.Log
+	if t.engine.disk.Storage.Log.GetLog(index, &end) == nil && end.Term != entryTerm {
+		t.inject(lastOf(leader, term, index, entryTerm), t.ElectionTimeout)
 	}
 }
 
@@ -555,14 +563,19 @@ func lastOf(leader raft.RPCHeader, term, index, entryTerm uint64) *raft.AppendEn
 }
 
 // pauseBefore is called before a snapshot is sent. If the member was sent the same one just before, that did not arrive or
-// did not help, and pauseBefore waits.
+// did not help, and pauseBefore waits, longer each time, but no longer than an election timeout.
 func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest) {
-	var pause time.Duration
 	t.mu.Lock()
-	if s := t.snapshots[id]; s.term == q.Term && s.end == q.LastLogIndex && time.Since(s.at) < 10*t.ElectionTimeout {
-		pause = t.ElectionTimeout / 4
+	s := t.snapshots[id]
+	if s.term != q.Term || s.end != q.LastLogIndex || time.Since(s.last) > 10*t.ElectionTimeout {
+		s = sentSnapshot{term: q.Term, end: q.LastLogIndex}
 	}
-	t.snapshots[id] = sentSnapshot{q.Term, q.LastLogIndex, time.Now().Add(pause)}
+	pause := t.ElectionTimeout >> max(0, 8-s.times)
+	if s.times++; s.times == 1 {
+		pause = 0
+	}
+	s.last = time.Now().Add(pause)
+	t.snapshots[id] = s
 	t.mu.Unlock()
 	select {
 	case <-time.After(pause):

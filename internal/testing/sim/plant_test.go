@@ -175,7 +175,7 @@ var plants = []plant{
 		{"internal/core/engine/elect.go", "\treturn e.Term() >= term\n", "\treturn true\n"},
 	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
-		{"internal/core/engine/transport.go", "return t.install(rpc, ended)", "done := make(chan raft.RPCResponse, 1)\n\t\tt.deliver(raft.RPC{Command: q, Reader: rpc.Reader, RespChan: done}, ended)\n\t\tr := <-done\n\t\trpc.Respond(r.Response, r.Error)\n\t\treturn nil"},
+		{"internal/core/engine/transport.go", "return t.install(rpc)", "done := make(chan raft.RPCResponse, 1)\n\t\tt.deliver(raft.RPC{Command: q, Reader: rpc.Reader, RespChan: done}, ended)\n\t\tr := <-done\n\t\trpc.Respond(r.Response, r.Error)\n\t\treturn nil"},
 		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
