@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -213,6 +214,32 @@ func TestStaleLog(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHandOverToStuck: the leader is asked again and again to hand over to a member whose disk is stuck. Few messages wait there.
+func TestHandOverToStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, leader, stuck, _ := wired(t, nil)
+		time.Sleep(10 * time.Second)
+		before := running("transport).take(")
+		release := make(chan struct{})
+		stuck.cfg.Memory.SetFault(func() error { <-release; return nil })
+		fill(t, leader, "x", 1, 1000)
+		time.Sleep(5 * time.Second)
+		for range 100 {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			if err := leader.engine.HandOver(ctx, stuck.cfg.ID); err == nil {
+				t.Error("a member with a stuck disk leads")
+			}
+			cancel()
+		}
+		if now := running("transport).take("); now > before+14 {
+			t.Errorf("%d connections of Raft are open, %d before", now, before)
+		}
+		stuck.cfg.Memory.SetFault(nil)
+		close(release)
+		time.Sleep(10 * time.Second)
+	})
 }
 
 // TestStuckFollower: a member whose disk is stuck for long does not collect the leader's

@@ -44,8 +44,7 @@
 //
 // Whatever waits for another member stops waiting when that has been silent for about an election timeout, and closes the
 // connection, so that the next attempt has a new one: peer.Conns sees to that. Entries and snapshots wait for Raft's main
-// goroutine for as long as it takes, but no longer than their connection, except for one snapshot (transport.deliver); other
-// messages wait for an election timeout.
+// goroutine for as long as it takes, but only a few of each member (transport.deliver); other messages wait for an election timeout.
 //
 // Without a limit of its own is what ends with the leadership, since a leader without a majority is made to step down: the
 // futures of Raft. And what waits for this member's own disk: the compactor, Raft's main goroutine, and Raft's goroutine for
@@ -56,7 +55,7 @@
 // A goroutine that holds one of these locks may take those to the right of it, and no others of this package:
 //
 //	the replica's lock  -> Commits
-//	transport.receiving -> election.Contacts, Stall
+//	transport.receiving -> transport.mu, election.Contacts, Stall
 //	stream.turn         -> stream.mu, transport.mu
 //
 // No other lock of this package is taken while compactor.mu, transport.mu or stream.mu is held, nor one of package raftlog or

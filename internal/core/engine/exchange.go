@@ -169,11 +169,11 @@ func (r *receiver) read(header raft.RPCHeader) error {
 		rpc := raft.RPC{Command: q, RespChan: r.answers}
 		if long {
 			rpc.Reader = io.LimitReader(in, snapshot.Size)
-			err = r.t.dispatch(rpc, r.conn.Ended)
+			err = r.t.dispatch(rpc)
 			r.conn.Owed.Add(1) // only now: while the snapshot comes, this member waits for the sender, which may be gone
 		} else {
 			r.conn.Owed.Add(1)
-			err = r.t.dispatch(rpc, r.conn.Ended)
+			err = r.t.dispatch(rpc)
 		}
 		if err != nil {
 			return err

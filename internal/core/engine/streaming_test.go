@@ -313,7 +313,7 @@ func TestCommitsHideNoSilence(t *testing.T) {
 	})
 }
 
-// TestHangUps: callers send an entry each and hang up, while Raft is stuck. None is held for long.
+// TestHangUps: callers send an entry each and hang up, while Raft is stuck. Few are held.
 func TestHangUps(t *testing.T) {
 	var busy chan struct{}
 	streamTo(t, func(rpc raft.RPC) { <-busy; succeed(rpc) }, func(leader, follower openedTransport, s *stream) {
@@ -334,7 +334,7 @@ func TestHangUps(t *testing.T) {
 			c.Close()
 		}
 		time.Sleep(time.Minute)
-		if n := follower.taken.Load() - before; n > 1 { // Raft has one
+		if n := follower.taken.Load() - before; n > mostWaiting+2 {
 			t.Errorf("%d connections are still handled", n)
 		}
 		close(busy)

@@ -42,6 +42,7 @@ type transport struct {
 
 	mu        sync.Mutex
 	away      map[uint64]chan struct{} // see awaitReturn; by id, closed by hasReturned
+	waiting   map[string][]*waiting    // what waits for Raft's main goroutine, by sender, the oldest first
 	streams   map[raft.ServerID]*stream
 	idle      map[raft.ServerAddress][]*peer.Conn // over which nothing is under way; the one used last is at the end
 	dialing   map[raft.ServerAddress]bool         // see dialAnother
@@ -57,11 +58,23 @@ type sentSnapshot struct {
 	last      time.Time
 }
 
+// waiting is a message that waits for Raft's main goroutine.
+type waiting struct {
+	large bool          // it has entries or a snapshot
+	drop  chan struct{} // closed when it must wait no longer
+}
+
+// mostWaiting is how many messages of another member may wait for Raft's main goroutine.
+// Only one of them may be large. The member waits for the answers to its messages, so there
+// are more only if it has given some up, or has restarted. Then the oldest is dropped.
+const mostWaiting = 8
+
 func newTransport(e *Engine) *transport {
 	times, port := e.cfg.Contacts.Times, e.cfg.Port
 	t := &transport{
 		Times: times, life: e.Lifecycle, engine: e, peers: port, rpcs: make(chan raft.RPC), receiving: wake.NewTurn(), now: e.cfg.Now,
-		away: map[uint64]chan struct{}{}, streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, dialing: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
+		away: map[uint64]chan struct{}{}, waiting: map[string][]*waiting{},
+		streams: map[raft.ServerID]*stream{}, idle: map[raft.ServerAddress][]*peer.Conn{}, dialing: map[raft.ServerAddress]bool{}, snapshots: map[raft.ServerID]sentSnapshot{},
 	}
 	t.conns = peer.NewConns(port, times.ElectionTimeout, e.cfg.Contacts.SeenAlive, e.idOf, &t.wg)
 	return t
@@ -74,8 +87,8 @@ func (t *transport) header() raft.RPCHeader {
 }
 
 // dispatch handles a message that another member has sent: it is handed to Raft's main goroutine, or answered in the place of
-// that. ended is closed when the connection ends. If dispatch returns an error, the rest of the message may be unread.
-func (t *transport) dispatch(rpc raft.RPC, ended <-chan struct{}) error {
+// that. If dispatch returns an error, the rest of the message may be unread.
+func (t *transport) dispatch(rpc raft.RPC) error {
 	if t.engine.Abstains() && t.keepOut(rpc) {
 		return nil
 	}
@@ -86,7 +99,7 @@ func (t *transport) dispatch(rpc raft.RPC, ended <-chan struct{}) error {
 		}
 		t.engine.leaderCommit.Hear(q)
 		if t.compactedAway(q) {
-			t.answerFromSnapshot(rpc, ended)
+			t.answerFromSnapshot(rpc)
 			return nil
 		}
 	case *raft.RequestVoteRequest:
@@ -105,7 +118,7 @@ func (t *transport) dispatch(rpc raft.RPC, ended <-chan struct{}) error {
 	case *raft.TimeoutNowRequest:
 		t.engine.endElection(t.ElectionTimeout)
 	}
-	t.deliver(rpc, ended)
+	t.deliver(rpc)
 	return nil
 }
 
@@ -138,11 +151,11 @@ func (t *transport) compactedAway(q *raft.AppendEntriesRequest) bool {
 //
 // A leader has all entries that were committed before, so it has the last one that the snapshot covers. If it has another
 // one in that place, this member ends, as when an entry of the log that it has applied is to be replaced.
-func (t *transport) answerFromSnapshot(rpc raft.RPC, ended <-chan struct{}) {
+func (t *transport) answerFromSnapshot(rpc raft.RPC) {
 	q := rpc.Command.(*raft.AppendEntriesRequest)
 	newest, err := t.engine.disk.NewestSnapshot()
 	if err != nil || newest.Index < q.PrevLogEntry || newest.Index > t.engine.LastApplied() || q.Term != t.engine.Term() || t.engine.Role() != Follower {
-		t.deliver(rpc, ended)
+		t.deliver(rpc)
 		return
 	}
 	term := newest.Term // of the leader's entry there, as far as the message says it
@@ -157,7 +170,7 @@ func (t *transport) answerFromSnapshot(rpc raft.RPC, ended <-chan struct{}) {
 		t.life.Fail(err)
 		rpc.Respond(nil, err)
 	case newest.Index == q.PrevLogEntry:
-		t.deliver(rpc, ended)
+		t.deliver(rpc)
 	default:
 		t.replaceEnd(q.RPCHeader, q.Term, newest.Index, newest.Term) // its disk may have been stuck when it got the snapshot
 		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
@@ -180,34 +193,72 @@ func (t *transport) keepOut(rpc raft.RPC) bool {
 	return true
 }
 
-// errBusy is the answer to a message that has waited too long for Raft's main goroutine.
+// errBusy is the answer to a message that has waited too long for Raft's main goroutine, or
+// behind which newer ones of the same member wait.
 var errBusy = errors.New("cluster: too busy")
 
 // deliver gives a message to Raft's main goroutine. That may be writing to a stuck disk:
 // entries and snapshots wait for as long as it takes, since sending them again would not
 // make it faster, and the connection's signs of life say that they wait (see peer.Conn).
-// Other messages wait for an election timeout. None waits longer than its connection lasts, which ends
-// when the sender gives up or is restarted.
-func (t *transport) deliver(rpc raft.RPC, ended <-chan struct{}) {
+// Other messages wait for an election timeout.
+func (t *transport) deliver(rpc raft.RPC) {
 	if wake.Offer(t.rpcs, rpc) {
 		return
 	}
+	w, done := t.enqueue(rpc.Command)
+	defer done()
 	var late <-chan time.Time
-	switch rpc.Command.(type) {
-	case *raft.AppendEntriesRequest, *raft.InstallSnapshotRequest:
-	default:
+	if _, entries := rpc.Command.(*raft.AppendEntriesRequest); !entries && !w.large {
 		timer := time.NewTimer(t.ElectionTimeout)
 		defer timer.Stop()
 		late = timer.C
 	}
 	select {
 	case t.rpcs <- rpc:
-	case <-ended:
+	case <-w.drop:
 		rpc.Respond(nil, errBusy)
 	case <-late:
 		rpc.Respond(nil, errBusy)
 	case <-t.peers.Ctx.Done():
 		rpc.Respond(nil, lifecycle.ErrClosed)
+	}
+}
+
+// enqueue notes that a message waits for Raft's main goroutine, until done is called. It
+// drops older ones of the same sender; see mostWaiting.
+func (t *transport) enqueue(message any) (w *waiting, done func()) {
+	w = &waiting{drop: make(chan struct{})}
+	switch q := message.(type) {
+	case *raft.AppendEntriesRequest:
+		w.large = len(q.Entries) > 0
+	case *raft.InstallSnapshotRequest:
+		w.large = true
+	}
+	from := ""
+	if m, ok := message.(raft.WithRPCHeader); ok {
+		from = string(m.GetRPCHeader().ID)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	list := slices.DeleteFunc(t.waiting[from], func(old *waiting) bool {
+		dropped := w.large && old.large
+		if dropped {
+			close(old.drop)
+		}
+		return dropped
+	})
+	if len(list) == mostWaiting {
+		close(list[0].drop)
+		list = list[1:]
+	}
+	t.waiting[from] = append(list, w)
+	return w, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		list := slices.DeleteFunc(t.waiting[from], func(x *waiting) bool { return x == w })
+		if t.waiting[from] = list; len(list) == 0 {
+			delete(t.waiting, from)
+		}
 	}
 }
 
@@ -240,7 +291,7 @@ func (t *transport) install(rpc raft.RPC) error {
 	t.engine.disk.Saving.Installing.Store(true)
 	defer t.engine.disk.Saving.Installing.Store(false)
 	answered := make(chan raft.RPCResponse, 1)
-	t.deliver(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered}, nil) // what has come is kept
+	t.deliver(raft.RPC{Command: rpc.Command, Reader: complete, RespChan: answered})
 	t.engine.disk.Stall.During(t.now(), func() error {
 		select {
 		case a := <-answered:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,17 +128,58 @@ func TestLongMessages(t *testing.T) {
 	}
 }
 
-// TestVoteWaits: while Raft's main goroutine is busy, a request for a vote waits for an election timeout.
-func TestVoteWaits(t *testing.T) {
+// TestWaitingIsBounded: while Raft's main goroutine is busy, few messages of a member wait for
+// it, only the newest of those with entries, and vote requests only for an election timeout.
+func TestWaitingIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		net := memnet.New()
-		other, _ := openTransportOn(t, net.Host("other"), 2, "other"), openTransport(t, net, "busy")
+		one, other, busy := openTransport(t, net, "one"), openTransportOn(t, net.Host("other"), 2, "other"), openTransport(t, net, "busy")
+		const sent = 20
+		failed := map[string]*atomic.Int64{}
+		send := func(what string, from openedTransport, entries []*raft.Log) {
+			failed[what] = new(atomic.Int64)
+			for range sent {
+				from.wg.Go(func() {
+					q := raft.AppendEntriesRequest{Term: 1, PrevLogEntry: 5, PrevLogTerm: 1, Entries: entries}
+					if from.appendEntries("3", "busy:1", &q, new(raft.AppendEntriesResponse)) != nil {
+						failed[what].Add(1)
+					}
+				})
+				synctest.Wait()
+			}
+		}
+		expect := func(what string, want int64) {
+			t.Helper()
+			synctest.Wait()
+			if n := failed[what].Load(); n != want {
+				t.Errorf("%d messages of %s have been refused, want %d", n, what, want)
+			}
+		}
+		send("one, with entries", one, noops(6, 6, 1))
+		expect("one, with entries", sent-1)
+		send("other, without", other, nil)
+		expect("other, without", sent-mostWaiting)
+		send("one, without", one, nil)
+		expect("one, with entries", sent)
+		time.Sleep(10 * one.ElectionTimeout)
+		expect("one, without", sent-mostWaiting)
+		expect("other, without", sent-mostWaiting)
+
 		began := time.Now()
 		if err := other.transport.RequestVote("3", "busy:1", new(raft.RequestVoteRequest), new(raft.RequestVoteResponse)); err == nil {
 			t.Error("a vote was answered")
 		}
-		if took := time.Since(began); took != other.ElectionTimeout {
+		if took := time.Since(began); took > other.ElectionTimeout {
 			t.Errorf("a vote request waited %v", took)
+		}
+		for range 2 * mostWaiting {
+			rpc := testkit.Receive(t, "a message", busy.transport.Consumer())
+			rpc.Respond(&raft.AppendEntriesResponse{Success: true}, nil)
+		}
+		expect("one, without", sent-mostWaiting)
+		expect("other, without", sent-mostWaiting)
+		if len(busy.waiting) > 0 {
+			t.Errorf("%d members are remembered", len(busy.waiting))
 		}
 	})
 }

@@ -37,9 +37,8 @@ type Conn struct {
 	still   atomic.Bool  // nothing has moved since Conns.BeatSent was called
 	Reading atomic.Bool
 	writing atomic.Bool
-	late    atomic.Bool   // closed because the other side was silent
-	Ended   chan struct{} // closed by Close
-	closes  sync.Once
+	late    atomic.Bool // closed because the other side was silent
+	closed  atomic.Bool
 
 	asking    // if not answers
 	answering // if answers
@@ -95,7 +94,7 @@ func (s *Conns) Count() int {
 
 // NewConn returns a connection that was dialed to the address to, or accepted if to is empty.
 func (s *Conns) NewConn(c net.Conn, to string) *Conn {
-	r := &Conn{Conn: c, all: s, Ended: make(chan struct{}), answers: to == "", to: to, answering: answering{turn: wake.NewTurn()}}
+	r := &Conn{Conn: c, all: s, answers: to == "", to: to, answering: answering{turn: wake.NewTurn()}}
 	if !r.answers {
 		r.in = bufio.NewReader(c)
 	}
@@ -106,18 +105,11 @@ func (s *Conns) NewConn(c net.Conn, to string) *Conn {
 }
 
 // Closed reports whether this side has closed the connection.
-func (c *Conn) Closed() bool {
-	select {
-	case <-c.Ended:
-		return true
-	default:
-		return false
-	}
-}
+func (c *Conn) Closed() bool { return c.closed.Load() }
 
 // Close implements net.Conn.
 func (c *Conn) Close() error {
-	c.closes.Do(func() { close(c.Ended) })
+	c.closed.Store(true)
 	c.all.mu.Lock()
 	delete(c.all.open, c)
 	c.all.mu.Unlock()

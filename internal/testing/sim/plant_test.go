@@ -175,14 +175,15 @@ var plants = []plant{
 		{"internal/core/engine/elect.go", "\treturn e.Term() >= term\n", "\treturn true\n"},
 	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
-		{"internal/core/engine/transport.go", "return t.install(rpc)", "done := make(chan raft.RPCResponse, 1)\n\t\tt.deliver(raft.RPC{Command: q, Reader: rpc.Reader, RespChan: done}, ended)\n\t\tr := <-done\n\t\trpc.Respond(r.Response, r.Error)\n\t\treturn nil"},
+		{"internal/core/engine/transport.go", "return t.install(rpc)", "done := make(chan raft.RPCResponse, 1)\n\t\tt.deliver(raft.RPC{Command: q, Reader: rpc.Reader, RespChan: done})\n\t\tr := <-done\n\t\trpc.Respond(r.Response, r.Error)\n\t\treturn nil"},
 		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
 		{"internal/core/propose/link.go", "if quiet == timing.LooksPerTimeout || quiet > 0 && gaps.Load() != before {", "if quiet < 0 && gaps.Load() != before {"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
-		{"internal/core/engine/transport.go", "\tcase <-ended:\n", "\tcase <-(chan struct{})(nil):\n"},
+		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"internal/core/engine/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
 		{"internal/core/peer/conn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
 	}, []string{"connections", "recovery", "progress"}},
 	// What a leader shows of entries that its disk has not written.
