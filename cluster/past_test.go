@@ -504,44 +504,8 @@ func TestVoteConfirmedToAnother(t *testing.T) {
 	})
 }
 
-// TestRefusedAfterSnapshot: a follower gets a snapshot, and has no room for the first entry after it. When it has
-// been started again, the leader does not go back through its own log, one entry at a time.
-func TestRefusedAfterSnapshot(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		f.change = func(c *Config) { c.SnapshotBytes = 1000 * engine.EntryCost }
-		lead := f.all(nil)
-		c := (lead + 1) % 3
-		f.stop(c)
-		f.writes(lead, 2500)
-		var m atomic.Pointer[Member]
-		f.disks[c].SetFault(func() error {
-			if x := m.Load(); x != nil && x.engine.LastApplied() > 1000 {
-				return errors.New("disk full")
-			}
-			return nil
-		})
-		f.start(c)
-		m.Store(f.running[c])
-		until(t, "its fault", m.Load().Over.Load)
-		time.Sleep(100 * time.Millisecond) // until its owner has closed it
-		if at := m.Load().engine.LastApplied(); at != m.Load().engine.LastIndex() {
-			t.Fatalf("it has applied %d of %d", at, m.Load().engine.LastIndex())
-		}
-		f.stop(c)
-		f.disks[c].SetFault(nil)
-		f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond })
-		f.start(c)
-		began := time.Now()
-		f.whole()
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it has caught up after %v", took)
-		}
-	})
-}
-
-// TestRefusedAfterOwnSnapshot is the same for a follower whose own snapshot has left nothing of its log but the end, while the leader
-// has all of it.
+// TestRefusedAfterOwnSnapshot: a follower whose own snapshot has left nothing of its log but the end has no room for the next entry.
+// When it has been started again, the leader, which has all of the log, does not go back through it, one entry at a time.
 func TestRefusedAfterOwnSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 20)
