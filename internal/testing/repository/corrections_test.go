@@ -56,6 +56,9 @@ var corrections = []putBack{
 	{"long messages", []edit{
 		{"internal/core/engine/transport.go", "n > 0 && bytes > maxEntryBytes", "n > 0 && bytes > maxEntryBytes && false"},
 	}, []finding{{"internal/core/engine", "TestLongMessages", "message 0 has"}}},
+	{"commit index of a message over a stream", []edit{
+		{"internal/core/engine/stream.go", "max(q.LeaderCommitIndex, min(s.known, end))", "max(q.LeaderCommitIndex, s.known)"},
+	}, []finding{{"internal/core/engine", "TestStreamCommits", "commit 7"}}},
 	{"commit index of a message", []edit{
 		{"internal/core/engine/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
 	}, []finding{{"internal/core/engine", "TestLongMessages", "commits up to"}}},
