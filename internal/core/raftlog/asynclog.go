@@ -371,8 +371,16 @@ type GatedFSM struct {
 // closed before it was.
 var errNotApplied = errors.New("cluster: closed before the entry was written")
 
+// await reports whether an entry is to be applied. None is once the member is to end: then Raft, which shuts down, may leave
+// out some entries, and go on with the next.
 func (g *GatedFSM) await(index uint64) bool {
-	g.closed = g.closed || !g.Log.Await(index)
+	written := g.Log.Await(index)
+	select {
+	case <-g.Log.Stop:
+		g.closed = true
+	default:
+		g.closed = g.closed || !written
+	}
 	return !g.closed
 }
 

@@ -362,6 +362,25 @@ func TestCopyNeverProof(t *testing.T) {
 	}
 }
 
+// TestNothingIsAppliedAtTheEnd: Raft leaves out an entry while it shuts down. The next one is not applied either.
+func TestNothingIsAppliedAtTheEnd(t *testing.T) {
+	log := NewAsyncLog()
+	log.Disk = NewDisk(1, lifecycle.NewLifecycle(), nil, nil)
+	r := fsm.NewReplica()
+	g := &GatedFSM{Replica: r, Log: log, Known: new(Commits), Trace: noTrace{}}
+	entry := fsm.EndEntry(fsm.AppendCommand(fsm.BeginEntry(nil), fsm.Nothing()), &fsm.Envelope{Origin: 9, Count: 1})
+	for index, stopped := range []bool{false, false, true} {
+		if stopped {
+			close(log.Stop)
+			index++ // one is left out
+		}
+		g.Apply(&raft.Log{Index: uint64(index) + 1, Term: 1, Data: entry})
+	}
+	if newest, _ := r.Newest(); newest != 2 {
+		t.Errorf("entry %d is applied, and what comes before it is not", newest)
+	}
+}
+
 // restoring is an [fsm.Observer] that hears of restored states.
 type restoring struct{ restored func() }
 
