@@ -66,7 +66,7 @@ func TestLeaderLostAfterSnapshot(t *testing.T) {
 	for _, again := range []bool{false, true} {
 		testkit.Bubble(t, fmt.Sprint("again ", again), func(t *testing.T) {
 			f := startedFleet(t, 20)
-			f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond }) // who refuses entries is sent them again without a pause
+			f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond }) // otherwise what is refused would be sent again without end at one time
 			f.whole()
 			lead := leadOf(t, f)
 			c, other := (lead+1)%3, (lead+2)%3
@@ -216,7 +216,7 @@ func TestStaleLog(t *testing.T) {
 	}
 }
 
-// TestHandOverToStuck: the leader is asked again and again to hand over to a member whose disk is stuck. Few messages wait there.
+// TestHandOverToStuck: the leader is asked again and again to hand over to a member whose disk is stuck. Only a few of its messages wait there.
 func TestHandOverToStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, leader, stuck, _ := wired(t, nil)

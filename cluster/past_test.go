@@ -511,7 +511,7 @@ func TestRefusedAfterOwnSnapshot(t *testing.T) {
 		f := startedFleet(t, 20)
 		lead := leadOf(t, f)
 		c := (lead + 1) % 3
-		f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond }) // one that is sent nothing of use is sent it without a pause
+		f.net.SetDelay(func(string, string) time.Duration { return 5 * time.Millisecond }) // otherwise what is refused would be sent again without end at one time
 		if err := f.running[c].engine.TakeSnapshot(); err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,7 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn. What is written arrives bit by bit, as with TCP.
+// Write implements net.Conn. With a rate, what is written arrives in parts, as with TCP.
 func (w *wire) Write(p []byte) (n int, err error) {
 	part := len(p)
 	if w.n.rate.Load() > 0 {

@@ -518,7 +518,7 @@ func (f *former) self(voter bool) *proto.Peer {
 	return &proto.Peer{ID: f.ID, Addr: f.Address(), Observer: !voter}
 }
 
-// awaitPromotion requests this member's vote until it has it, or is no member any more. It asks
+// awaitPromotion asks to be made a voter again until it is one, or no member any more. It asks
 // each of the other members in turn, first the one through which it was taken in.
 func (f *former) awaitPromotion() {
 	ctx := f.Port.Ctx

@@ -364,15 +364,14 @@ type GatedFSM struct {
 	Known   *Commits // the newest entry that was let through to the state machine
 	Digests *election.Digests
 	Trace   Trace
-	closed  bool // the member was closed before one could: nothing is applied any more
+	closed  bool // nothing is applied any more
 }
 
-// errNotApplied is the response to an entry that Raft takes to be committed, of a member that was
-// closed before it was.
-var errNotApplied = errors.New("cluster: closed before the entry was written")
+// errNotApplied is the response to an entry that Raft takes to be committed, of a member that is to end before it is applied.
+var errNotApplied = errors.New("cluster: closed before the entry was applied")
 
-// await reports whether an entry is to be applied. None is once the member is to end: then Raft, which shuts down, may leave
-// out some entries, and go on with the next.
+// await waits until an entry may be applied. It returns false once the member is to end: while Raft shuts down, it may leave
+// out entries, and go on with the next.
 func (g *GatedFSM) await(index uint64) bool {
 	written := g.Log.Await(index)
 	select {

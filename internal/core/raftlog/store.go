@@ -168,14 +168,14 @@ func (s GuardedStore) endsWithOther(newest raft.SnapshotMeta) (bool, error) {
 	return l.Term != newest.Term, err
 }
 
-// HasAll reports whether this member has all that a snapshot of the leader's covers, in its log or in its own newest snapshot:
+// hasAll reports whether this member has all that a snapshot of the leader's covers, in its log or in its own newest snapshot:
 // the leader's has come late. Raft would install it, and take the list of members in it for the newest one, even if the log
 // has a later one. If the own one ends later, but only barriers are between them, Raft would also take back what it has
 // applied, and end the process when it does not find the entries after that in the log.
 //
 // Raft's main goroutine asks it before it installs a snapshot (see WatchedSnapshots). Until then it may store the entries that
 // the snapshot covers.
-func (d *Disk) HasAll(index, term uint64) bool {
+func (d *Disk) hasAll(index, term uint64) bool {
 	var end raft.Log
 	if d.Storage.Log.GetLog(index, &end) == nil {
 		return end.Term == term
@@ -341,7 +341,7 @@ func (s WatchedSnapshots) write(syncs int, f func() error) error {
 }
 
 func (s WatchedSnapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, configurationIndex uint64, trans raft.Transport) (raft.SnapshotSink, error) {
-	if s.Saving.Installing.Load() && s.HasAll(index, term) {
+	if s.Saving.Installing.Load() && s.hasAll(index, term) {
 		return nil, ErrNeedless
 	}
 	w := watchedSink{store: s, began: time.Now()}

@@ -1,10 +1,8 @@
 package storage
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"sync"
 	"testing"
 
@@ -43,23 +41,4 @@ func TestListWhileReplaced(t *testing.T) {
 	}
 	close(done)
 	listing.Wait()
-}
-
-// TestOthersReadNothing: other users may read no file of a directory, and enter no directory.
-func TestOthersReadNothing(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("files have no modes")
-	}
-	onEachDisk(t, func(t *testing.T, disk testedDisk) {
-		dir, _ := sample(t, disk)
-		check(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-			if err != nil {
-				return err
-			}
-			if info := must(d.Info())(t); info.Mode().Perm()&0o077 != 0 {
-				t.Errorf("other users may read %s: %v", path, info.Mode())
-			}
-			return nil
-		}))
-	})
 }

@@ -154,7 +154,7 @@ var putBacks = []putBack{
 	{"everybody may read the snapshots", []edit{
 		{"internal/core/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
 		{"internal/core/storage/snapshots.go", "return &privateSnapshots{FileSnapshotStore: s, dir: filepath.Join(dir, snapshotDir), log: log}, err", "return s, err"},
-	}, []finding{{"internal/core/storage", "TestOthersReadNothing", "other users may read"}}},
+	}, []finding{{"internal/core/storage", "TestPrivateFiles", "has mode"}}},
 	{"the applier logs", []edit{
 		{"internal/core/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
 	}, []finding{{"internal/testing/whole", "TestBudget", "logged while the tree is locked"}}},
