@@ -383,7 +383,7 @@ func startFalsePeer(t *testing.T, h memnet.Host, addr string, id, of uint64) *fa
 // one request.
 func (p *falsePeer) serve(c net.Conn) {
 	r := bufio.NewReader(c)
-	hello := make([]byte, 2+4*8+2)
+	hello := make([]byte, 2+3*8+2)
 	if _, err := io.ReadFull(r, hello); err != nil || hello[0] != 'A' {
 		return
 	}

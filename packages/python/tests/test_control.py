@@ -346,8 +346,9 @@ def test_undo(lockkeeper_proc):
 
 def test_undo_a_full_disk(lockkeeper_proc):
     with lockkeeper_proc.new_server(cluster=3, election_timeout=0.5) as cluster:
-        for zk in lockkeeper_proc, cluster:
-            zk.disk(member=1, full=True)
+        for zk, members in (lockkeeper_proc, 1), (cluster, 3):
+            for member in range(1, members + 1):  # all: the others could commit the write before member 1 fails
+                zk.disk(member=member, full=True)
             with pytest.raises(RequestError, match="no space left"):
                 zk.add_tree("/a")
             zk.undo()
