@@ -29,14 +29,14 @@ type Contacts struct {
 
 	Gaps atomic.Int64 // how many heartbeats of a leader have come late or over a new connection
 
-	mu        sync.Mutex
-	running   int64 // running time in ms when tick was last called
-	ticked    int64 // the same by the real clock
-	members   []proto.Peer
-	peers     map[uint64]*peer
-	heard     Heartbeat
-	laterTerm uint64 // the newest term named by a member that refused a heartbeat of this one
-	deposed   int64  // since when Raft goes on leading although this member knows of a later term; 0 if it does not
+	mu           sync.Mutex
+	running      int64 // running time in ms when tick was last called
+	ticked       int64 // the same by the real clock
+	members      []proto.Peer
+	peers        map[uint64]*peer
+	heard        Heartbeat
+	laterTerm    uint64 // the newest term named by a member that refused a heartbeat of this one
+	deposedSince int64  // since when Raft goes on leading although this member knows of a later term; 0 if it does not
 
 	// This member has applied all that was committed at currentAsOf. Once it has applied the
 	// entry at targetIndex, that is true of targetAsOf. Both are running times. See advance.
@@ -50,13 +50,13 @@ type Contacts struct {
 
 // candidacy is what decides whether a member stands for election. The contacts' mutex guards it.
 type candidacy struct {
-	trouble      int64  // since when the leader or the majority seems lost; 0 if neither does
-	majorityGone int64  // since when a majority has been refusing connections; 0 if it is not
-	eligible     int64  // since when this member may stand, once its turn comes; 0 if it may not
-	lastResort   int64  // when it first was eligible as an observer since it last had a leader; 0 if it was not
-	tries        int    // how often it has stood since it last had a leader
-	lastTerm     uint64 // the newest term at the last look
-	lastElection int64  // when this member last stood, or first saw that term; 0 if neither since it started or last had a leader
+	troubledSince     int64  // since when the leader or the majority seems lost; 0 if neither does
+	majorityGoneSince int64  // since when a majority has been refusing connections; 0 if it is not
+	eligibleSince     int64  // since when this member may stand, once its turn comes; 0 if it may not
+	lastResortSince   int64  // when it first was eligible as an observer since it last had a leader; 0 if it was not
+	tries             int    // how often it has stood since it last had a leader
+	lastTerm          uint64 // the newest term at the last look
+	lastElection      int64  // when this member last stood, or first saw that term; 0 if neither since it started or last had a leader
 }
 
 // peer is what is known about another member. Where an answer proves something, it counts
@@ -76,13 +76,13 @@ type peer struct {
 // Heartbeat is what a leader's heartbeat says.
 type Heartbeat struct {
 	ID, Term   uint64
-	came       int64         // when it came, in running time
+	cameAt     int64         // when it came, in running time
 	leaseStart int64         // when a majority last accepted the leader, in running time
 	Stalled    time.Duration // how long the leader's disk had been blocking a write
 	Applied    uint64        // index of the last entry that the leader had applied, or CommitUnknown
 	AsOf       int64         // a running time: all that was committed then is in Applied
 	Conn       any           // over which it came
-	ended      int64         // when that connection ended, by the real clock; 0 while it is open
+	endedAt    int64         // when that connection ended, by the real clock; 0 while it is open
 }
 
 // CommitUnknown is sent in place of Applied by a leader that does not know what is committed: it has
@@ -251,10 +251,10 @@ func (c *Contacts) Heard(now int64, h Heartbeat, leaseAge time.Duration, newest 
 		return false
 	}
 	news = h.Conn != c.heard.Conn || h.Term != c.heard.Term || h.Stalled >= c.ElectionTimeout != (c.heard.Stalled >= c.ElectionTimeout)
-	if h.Conn != c.heard.Conn || c.running-c.heard.came >= timing.Late(c.ElectionTimeout.Milliseconds()) {
+	if h.Conn != c.heard.Conn || c.running-c.heard.cameAt >= timing.Late(c.ElectionTimeout.Milliseconds()) {
 		c.Gaps.Add(1)
 	}
-	h.came, h.leaseStart = c.running, c.running-leaseAge.Milliseconds()
+	h.cameAt, h.leaseStart = c.running, c.running-leaseAge.Milliseconds()
 	if h.Stalled < c.ElectionTimeout/2 {
 		leaseAge -= c.ElectionTimeout // on a slow link the answers of its majority are late
 	}
@@ -274,7 +274,7 @@ func (c *Contacts) HungUp(conn any, now int64) bool {
 	if c.heard.Conn != conn {
 		return false
 	}
-	c.heard.Conn, c.heard.ended = nil, now
+	c.heard.Conn, c.heard.endedAt = nil, now
 	return true
 }
 
@@ -338,11 +338,11 @@ func (c *Contacts) Follows(id uint64, now int64) bool {
 // leader's connection has ended, and the leader has since refused a new one or said that it does not lead.
 func (c *Contacts) lostLeader(newest uint64) bool {
 	h := &c.heard
-	if h.ID == 0 || h.Term < newest || c.running-h.came >= c.ElectionTimeout.Milliseconds() {
+	if h.ID == 0 || h.Term < newest || c.running-h.cameAt >= c.ElectionTimeout.Milliseconds() {
 		return true
 	}
 	p := c.peers[h.ID]
-	return h.ended != 0 && p != nil && (p.refused || p.saidAt >= h.ended && !p.said.Leads)
+	return h.endedAt != 0 && p != nil && (p.refused || p.saidAt >= h.endedAt && !p.said.Leads)
 }
 
 // leaderStuck reports whether the disk of the current leader is stuck, so that it should be replaced.
@@ -415,11 +415,11 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	leads := c.leads(&own)
 	switch {
 	case !own.Leads || leads:
-		c.deposed = 0
-	case c.deposed == 0:
-		c.deposed = now
+		c.deposedSince = 0
+	case c.deposedSince == 0:
+		c.deposedSince = now
 	default:
-		v.Deposed = now-c.deposed >= c.Lease.Milliseconds()
+		v.Deposed = now-c.deposedSince >= c.Lease.Milliseconds()
 	}
 	if leads || c.heard.Term >= own.Term {
 		c.lastElection, c.tries = 0, 0 // that election was won
@@ -432,7 +432,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 	v.Leads, v.NoLeader = leads, !leads && c.lostLeader(own.Term)
 	elect := v.NoLeader || !leads && c.leaderStuck()
 	if !elect {
-		c.eligible, c.lastResort = 0, 0
+		c.eligibleSince, c.lastResortSince = 0, 0
 	}
 
 	reached := c.majority(func(p *peer) int64 { return p.reached })
@@ -440,9 +440,9 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 		reached = max(reached, c.heard.leaseStart)
 	}
 	silent := c.running - min(c.running, reached)
-	if elect || !leads && c.heard.ended != 0 || silent >= c.ElectionTimeout.Milliseconds()/2 {
-		if c.trouble == 0 {
-			c.trouble = now
+	if elect || !leads && c.heard.endedAt != 0 || silent >= c.ElectionTimeout.Milliseconds()/2 {
+		if c.troubledSince == 0 {
+			c.troubledSince = now
 			if !leads { // a leader's heartbeats keep these up to date
 				for _, p := range c.peers {
 					p.refused = false
@@ -450,12 +450,12 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 			}
 		}
 	} else {
-		c.trouble = 0
+		c.troubledSince = 0
 	}
 	v.NoMajority = silent >= c.ElectionTimeout.Milliseconds() || c.refusedByMost(now, leads || v.NoLeader)
 	v.Stuck = max(own.Stalled, own.Saving) >= c.ElectionTimeout && !leads && !elect
 
-	if c.trouble != 0 {
+	if c.troubledSince != 0 {
 		interval := c.interval(now).Milliseconds()
 		for _, x := range members {
 			if x.ID == c.self || x.Observer {
@@ -468,7 +468,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 		}
 	}
 	stand = elect && c.mustStand(now, own)
-	if again = c.interval(now); !leads && c.trouble == 0 {
+	if again = c.interval(now); !leads && c.troubledSince == 0 {
 		again = timing.Redial(c.ElectionTimeout)
 	}
 	if left := timing.UnheardLimit*c.ElectionTimeout - time.Duration(c.running-c.currentAsOf)*time.Millisecond; left > 0 {
@@ -487,13 +487,13 @@ func (c *Contacts) refusedByMost(now int64, counts bool) bool {
 		}
 	}
 	if !counts || len(c.members) == 0 || there > CountVoters(c.members)/2 {
-		c.majorityGone = 0
+		c.majorityGoneSince = 0
 		return false
 	}
-	if c.majorityGone == 0 {
-		c.majorityGone = now
+	if c.majorityGoneSince == 0 {
+		c.majorityGoneSince = now
 	}
-	return now-c.majorityGone >= c.Lease.Milliseconds()
+	return now-c.majorityGoneSince >= c.Lease.Milliseconds()
 }
 
 // Missing lists, for messages, the other voters that this member has not reached lately.
@@ -521,8 +521,8 @@ const (
 func (c *Contacts) mustStand(now int64, own State) bool {
 	self := Find(c.members, c.self)
 	votes := self != nil && !self.Observer
-	eligible := c.eligible
-	c.eligible = 0 // set again below, unless something speaks against standing
+	eligible := c.eligibleSince
+	c.eligibleSince = 0 // set again below, unless something speaks against standing
 	if self == nil && !own.LosesVote || own.Stalled >= c.ElectionTimeout/2 {
 		return false
 	}
@@ -537,7 +537,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 			continue
 		}
 		p := c.peer(x.ID)
-		if p.saidAt < c.trouble || now-p.cameAt > lease {
+		if p.saidAt < c.troubledSince || now-p.cameAt > lease {
 			unheard = unheard || !p.refused
 			continue
 		}
@@ -558,14 +558,14 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 	if willing <= CountVoters(c.members)/2 || !votes && !own.LosesVote && !longest {
 		return false
 	}
-	c.eligible = cmp.Or(eligible, now)
-	from, gap := c.eligible, lease/2
+	c.eligibleSince = cmp.Or(eligible, now)
+	from, gap := c.eligibleSince, lease/2
 	switch {
 	case !votes && !own.LosesVote: // the others go first, and may need several attempts, during which their disks may seem stuck
-		if c.lastResort == 0 {
-			c.lastResort = now
+		if c.lastResortSince == 0 {
+			c.lastResortSince = now
 		}
-		from = max(from, c.lastResort+10*c.ElectionTimeout.Milliseconds())
+		from = max(from, c.lastResortSince+10*c.ElectionTimeout.Milliseconds())
 	case !votes:
 		from += c.ElectionTimeout.Milliseconds()
 	}
@@ -603,14 +603,14 @@ func spread(id, term uint64, most int64) int64 {
 func (c *Contacts) Troubled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.trouble != 0
+	return c.troubledSince != 0
 }
 
 // interval returns the time between two looks, or two questions to the same member: when trouble
 // begins it is short, then longer, up to the time between heartbeats.
 func (c *Contacts) interval(now int64) time.Duration {
-	if c.trouble == 0 {
+	if c.troubledSince == 0 {
 		return c.Beat
 	}
-	return min(c.Beat, max(timing.HurryGap, time.Duration(now-c.trouble)*time.Millisecond/4))
+	return min(c.Beat, max(timing.HurryGap, time.Duration(now-c.troubledSince)*time.Millisecond/4))
 }

@@ -233,7 +233,7 @@ func TestHeartbeats(t *testing.T) {
 		}
 		ran := c.Moment(1100).Running
 		h := c.heard
-		if counts := h.came == ran; counts != x.counts {
+		if counts := h.cameAt == ran; counts != x.counts {
 			t.Errorf("%s: counts is %v", x.name, counts)
 		}
 		if x.counts && (h.ID != x.h.ID || h.Term != x.h.Term || h.leaseStart != ran-30 || c.peers[x.h.ID].reached != ran) {

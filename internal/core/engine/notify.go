@@ -11,7 +11,7 @@ import (
 // Raft tells followers that an entry is committed together with the next entry, or
 // after CommitTimeout, 50 to 100 ms later. On an idle cluster a write through a
 // follower, and every watch event on one, would wait that long. So the leader tells them at once, over the
-// stream ([stream.committed]): before it applies the entry itself, it wakes the goroutines that send
+// stream ([stream.announceCommit]): before it applies the entry itself, it wakes the goroutines that send
 // the message. Programs that write through one member and read
 // through another then find what they wrote more often, although nobody promises it.
 
@@ -59,7 +59,7 @@ func (e *Engine) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
 		}
 		if index <= last || entryTerm == 0 {
 			// Nothing new.
-		} else if stream := e.transport.stream(s.ID); stream != nil && stream.committed(term, index, entryTerm) {
+		} else if stream := e.transport.stream(s.ID); stream != nil && stream.announceCommit(term, index, entryTerm) {
 			last, tries = index, 0
 		} else {
 			q := raft.AppendEntriesRequest{

@@ -25,27 +25,27 @@ import (
 //
 // Raft calls AppendEntries from one goroutine. The other methods are safe for concurrent use.
 type stream struct {
-	t       *transport
-	to      raft.ServerID
-	conn    *peer.Conn
-	answers chan raft.AppendFuture
-	room    wake.Signal // raised when a message has been answered; for AppendEntries
-	gone    chan struct{}
-	goes    sync.Once // closes gone
-	done    chan struct{}
-	closes  sync.Once // closes done
+	t         *transport
+	to        raft.ServerID
+	conn      *peer.Conn
+	answers   chan raft.AppendFuture
+	room      wake.Signal // raised when a message has been answered; for AppendEntries
+	ended     chan struct{}
+	endOnce   sync.Once // closes ended
+	closed    chan struct{}
+	closeOnce sync.Once // closes closed
 
 	turn wake.Turn // held while a message is written
 	out  []byte    // the message; whoever has the turn uses it
 
-	mu        sync.Mutex
-	term      uint64       // of the messages; 0 before the first one
-	sent      []*entryCall // not answered yet, the oldest first
-	told      knowledge    // by the newest message that is answered
-	toldAt    time.Time    // when that was sent
-	commit    uint64       // the highest that any message has told
-	known     uint64       // the log is committed up to this index
-	knownTerm uint64       // of the entry there
+	mu              sync.Mutex
+	term            uint64       // of the messages; 0 before the first one
+	sent            []*entryCall // not answered yet, the oldest first
+	announced       knowledge    // by the newest message that is answered
+	announcedAt     time.Time    // when that was sent
+	announcedCommit uint64       // the highest that any message has said
+	commitIndex     uint64       // the log is committed up to this index
+	commitTerm      uint64       // of the entry there
 }
 
 // knowledge is what a follower knows from a message that it has accepted.
@@ -79,11 +79,11 @@ func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*st
 		t.dialAnother(target)
 		return nil, raft.ErrPipelineReplicationNotSupported // for now
 	}
-	c.Piped.Store(true)
-	c.Unasked.Store(true)
+	c.Pipelined.Store(true)
+	c.AwaitsNothing.Store(true)
 	s := &stream{
 		t: t, to: id, conn: c, answers: make(chan raft.AppendFuture),
-		room: wake.NewSignal(), gone: make(chan struct{}), done: make(chan struct{}), turn: wake.NewTurn(),
+		room: wake.NewSignal(), ended: make(chan struct{}), closed: make(chan struct{}), turn: wake.NewTurn(),
 	}
 	t.wg.Go(s.read)
 	return s, nil
@@ -97,8 +97,8 @@ func (t *transport) stream(id raft.ServerID) *stream {
 }
 
 // AppendEntries implements raft.AppendPipeline. If the message has no entries, and the follower
-// has accepted all messages that it answers, the newest of which told it the same, nothing is sent, and
-// there is no future. (So 50 to 100 ms after the last write Raft's message confirms what committed
+// has accepted all messages that it answers, the newest of which said the same, nothing is sent, and
+// there is no future. (So 50 to 100 ms after the last write Raft's message confirms what announceCommit
 // has said without an answer.) Raft does not look at that: it takes the futures from Consumer.
 //
 // Invariant: a message that is left out would change nothing, on either side. A stream
@@ -129,7 +129,7 @@ func (s *stream) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEntri
 }
 
 func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	if s.t.over(q.Term) {
+	if s.t.deposed(q.Term) {
 		s.end()
 		return nil, errDeposed
 	}
@@ -137,20 +137,20 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	end := q.PrevLogEntry + uint64(len(q.Entries))
 	s.turn.Take()
 	s.mu.Lock()
-	q.LeaderCommitIndex = max(q.LeaderCommitIndex, min(s.known, end))
+	q.LeaderCommitIndex = max(q.LeaderCommitIndex, min(s.commitIndex, end))
 	tells := knowledge{end, q.LeaderCommitIndex, s.t.doubts.Load()}
 	now := time.Now()
-	if s.isGone() || len(q.Entries) == 0 && tells == s.told && len(s.sent) == 0 && now.Sub(s.toldAt) < timing.StreamKeepAlive {
+	if s.hasEnded() || len(q.Entries) == 0 && tells == s.announced && len(s.sent) == 0 && now.Sub(s.announcedAt) < timing.StreamKeepAlive {
 		s.mu.Unlock()
 		s.turn.Give()
-		s.tell()
+		s.sendCommit()
 		return nil, s.err()
 	}
 	call := &entryCall{now, q, r}
 	first := s.term == 0
-	s.term, s.told, s.toldAt, s.commit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
-	s.conn.Moves() // before unasked: until now this side did not wait for the follower
-	s.conn.Unasked.Store(false)
+	s.term, s.announced, s.announcedAt, s.announcedCommit, s.sent = q.Term, tells, now, tells.commit, append(s.sent, call)
+	s.conn.Moves() // before AwaitsNothing: until now this side did not wait for the follower
+	s.conn.AwaitsNothing.Store(false)
 	s.mu.Unlock()
 	if first {
 		s.t.mu.Lock()
@@ -159,7 +159,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 	}
 	s.write(raftwire.Append(s.out, q), s.conn.Write)
 	s.turn.Give()
-	s.tell()
+	s.sendCommit()
 	for {
 		s.mu.Lock()
 		n := len(s.sent)
@@ -169,7 +169,7 @@ func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesRespons
 		}
 		select {
 		case <-s.room:
-		case <-s.gone:
+		case <-s.ended:
 			return nil, net.ErrClosed
 		}
 	}
@@ -185,31 +185,31 @@ func (s *stream) write(message []byte, by func([]byte) (int, error)) {
 	}
 }
 
-// committed has the follower told that the log is committed up to index, an entry of entryTerm, by
+// announceCommit has the follower told that the log is committed up to index, an entry of entryTerm, by
 // the next message with entries or by one of its own. It reports whether that is so: it is not if
 // the stream is closed or of another term.
-func (s *stream) committed(term, index, entryTerm uint64) bool {
+func (s *stream) announceCommit(term, index, entryTerm uint64) bool {
 	s.mu.Lock()
-	ok := s.term == term && !s.isGone()
-	if ok && index > s.known {
-		s.known, s.knownTerm = index, entryTerm
+	ok := s.term == term && !s.hasEnded()
+	if ok && index > s.commitIndex {
+		s.commitIndex, s.commitTerm = index, entryTerm
 	}
 	s.mu.Unlock()
 	if ok {
-		s.tell()
+		s.sendCommit()
 	}
 	return ok
 }
 
-// tell sends what committed has noted. If the entry has not been sent yet, that will say it. Whoever has
-// the turn calls tell afterwards.
-func (s *stream) tell() {
-	for s.owes() && s.turn.TryTake() {
+// sendCommit sends what announceCommit has noted. If the entry has not been sent yet, that will say it. Whoever has
+// the turn calls sendCommit afterwards.
+func (s *stream) sendCommit() {
+	for s.owesCommit() && s.turn.TryTake() {
 		s.mu.Lock()
-		index, term := s.known, s.knownTerm
-		owes := s.owesLocked()
+		index, term := s.commitIndex, s.commitTerm
+		owes := s.owesCommitLocked()
 		if owes {
-			s.commit = index
+			s.announcedCommit = index
 		}
 		q := &raft.AppendEntriesRequest{Term: s.term, PrevLogEntry: index, PrevLogTerm: term, LeaderCommitIndex: index}
 		s.mu.Unlock()
@@ -220,14 +220,14 @@ func (s *stream) tell() {
 	}
 }
 
-func (s *stream) owes() bool {
+func (s *stream) owesCommit() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.owesLocked()
+	return s.owesCommitLocked()
 }
 
-func (s *stream) owesLocked() bool {
-	return s.commit < s.known && s.known <= s.told.end && !s.isGone()
+func (s *stream) owesCommitLocked() bool {
+	return s.announcedCommit < s.commitIndex && s.commitIndex <= s.announced.end && !s.hasEnded()
 }
 
 // Consumer implements raft.AppendPipeline.
@@ -235,7 +235,7 @@ func (s *stream) Consumer() <-chan raft.AppendFuture { return s.answers }
 
 // Close implements raft.AppendPipeline.
 func (s *stream) Close() error {
-	s.closes.Do(func() { close(s.done) })
+	s.closeOnce.Do(func() { close(s.closed) })
 	s.end()
 	select {
 	case <-s.t.life.Stop:
@@ -255,8 +255,8 @@ func (s *stream) Close() error {
 // end closes the connection. Raft notices when it sends the next message, if it does not wait
 // for an answer: then it gets one.
 func (s *stream) end() {
-	s.goes.Do(func() {
-		close(s.gone)
+	s.endOnce.Do(func() {
+		close(s.ended)
 		s.t.mu.Lock()
 		if s.t.streams[s.to] == s {
 			delete(s.t.streams, s.to)
@@ -266,9 +266,9 @@ func (s *stream) end() {
 	})
 }
 
-func (s *stream) isGone() bool {
+func (s *stream) hasEnded() bool {
 	select {
-	case <-s.gone:
+	case <-s.ended:
 		return true
 	default:
 		return false
@@ -276,7 +276,7 @@ func (s *stream) isGone() bool {
 }
 
 func (s *stream) err() error {
-	if s.isGone() {
+	if s.hasEnded() {
 		return net.ErrClosed
 	}
 	return nil
@@ -294,7 +294,7 @@ func (s *stream) read() {
 		if len(s.sent) > 0 {
 			call = s.sent[0]
 			s.sent = s.sent[1:]
-			s.conn.Unasked.Store(len(s.sent) == 0)
+			s.conn.AwaitsNothing.Store(len(s.sent) == 0)
 		}
 		s.mu.Unlock()
 		if call == nil { // the follower has closed the connection, or answers what was not asked
@@ -306,7 +306,7 @@ func (s *stream) read() {
 		s.room.Raise()
 		select {
 		case s.answers <- call:
-		case <-s.done:
+		case <-s.closed:
 			return
 		}
 		if !r.Success {

@@ -144,7 +144,7 @@ func TestStreamCommits(t *testing.T) {
 		}
 		commit := func(term, index uint64, want bool) {
 			t.Helper()
-			if s.committed(term, index, 1) != want {
+			if s.announceCommit(term, index, 1) != want {
 				t.Errorf("term %d, index %d: not %v", term, index, want)
 			}
 		}
@@ -187,7 +187,7 @@ func TestToldWhileBusy(t *testing.T) {
 		busy = make(chan struct{})
 		s.add(t, entryAt(9, 0))
 		for index := range uint64(9) {
-			s.committed(1, index+1, 1)
+			s.announceCommit(1, index+1, 1)
 			synctest.Wait()
 			if told := follower.engine.leaderCommit.Index.Load(); told != index+1 {
 				t.Errorf("it knows of %d, want %d", told, index+1)
@@ -250,7 +250,7 @@ func TestLookAtBegin(t *testing.T) {
 		go func() {
 			for began := time.Now(); time.Since(began) < time.Duration(i%50)*10*time.Microsecond; {
 			}
-			looked <- s.conn.Look()
+			looked <- s.conn.Check()
 		}()
 		s.add(t, &q)
 		if <-looked {
@@ -300,12 +300,12 @@ func TestCommitsHideNoSilence(t *testing.T) {
 		}
 		s.AppendEntries(q, new(raft.AppendEntriesResponse))
 		began := time.Now()
-		for index := uint64(2); !s.isGone() && index < 10; index++ {
+		for index := uint64(2); !s.hasEnded() && index < 10; index++ {
 			time.Sleep(1900 * time.Millisecond)
-			s.committed(1, index, 1)
+			s.announceCommit(1, index, 1)
 		}
 		if took := time.Since(began); took > 2*leader.ElectionTimeout {
-			t.Errorf("it is noticed after %v: %v", took, s.isGone())
+			t.Errorf("it is noticed after %v: %v", took, s.hasEnded())
 		}
 		s.Close()
 		close(stop)

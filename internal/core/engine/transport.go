@@ -125,11 +125,11 @@ func (t *transport) dispatch(rpc raft.RPC) error {
 // errDeposed is the error of a message that is not sent.
 var errDeposed = errors.New("cluster: this member has begun a later term than that of the message")
 
-// over reports whether this member has begun a later term than this one, in which it led. Then what Raft has just
+// deposed reports whether this member has begun a later term than this one, in which it led. Then what Raft has just
 // read from its log, or the snapshot, may be another leader's. If it were sent in the earlier term, the receiver would
 // apply it without learning of the later term, and an earlier message of this member, which comes late, would replace
-// it. If over returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
-func (t *transport) over(term uint64) bool { return t.engine.disk.Terms.Newest.Load() > term }
+// it. If deposed returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
+func (t *transport) deposed(term uint64) bool { return t.engine.disk.Terms.Newest.Load() > term }
 
 // compactedAway reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
@@ -482,7 +482,7 @@ func (t *transport) compare(id raft.ServerID, target raft.ServerAddress, h raft.
 // out of args if they are too long for one message. Raft sends those next: it looks in args
 // for the last one that was accepted.
 func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	if t.over(args.Term) {
+	if t.deposed(args.Term) {
 		return errDeposed
 	}
 	args.Entries = shorten(args)
@@ -592,7 +592,7 @@ func (t *transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args 
 // the member to have is committed anyway.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	t.pauseBefore(id, q)
-	if t.over(q.Term) {
+	if t.deposed(q.Term) {
 		return errDeposed
 	}
 	if err := t.sendSnapshot(target, q, r, data); err != nil {

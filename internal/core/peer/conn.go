@@ -46,13 +46,13 @@ type Conn struct {
 
 // asking is the state of the side of a Conn that sends messages.
 type asking struct {
-	heard   atomic.Bool   // the other side has lived since Run last looked
-	asked   atomic.Bool   // something was written since the last answer was read
-	Piped   atomic.Bool   // messages are sent while answers to others are awaited
-	Unasked atomic.Bool   // no answer is awaited, although this side reads
-	Long    atomic.Bool   // this side sends a snapshot over it
-	in      *bufio.Reader // the frames
-	frame   int           // bytes of the current frame in in
+	heard         atomic.Bool   // the other side has lived since Run last looked
+	unanswered    atomic.Bool   // something was written since the last answer was read
+	Pipelined     atomic.Bool   // messages are sent while answers to others are awaited
+	AwaitsNothing atomic.Bool   // no answer is awaited, although this side reads
+	Long          atomic.Bool   // this side sends a snapshot over it
+	in            *bufio.Reader // the frames
+	frame         int           // bytes of the current frame in in
 }
 
 // answering is the state of the side of a Conn that answers messages.
@@ -127,7 +127,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 			c.came.Store(true)
 		}
 	} else if n, err = c.readFrame(p, c.looks.Load()); n > 0 {
-		c.asked.Store(false)
+		c.unanswered.Store(false)
 	}
 	c.Moves()
 	c.Reading.Store(false)
@@ -161,7 +161,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	c.writing.Store(true)
 	defer c.writing.Store(false)
 	if !c.answers {
-		c.asked.Store(true)
+		c.unanswered.Store(true)
 		n, err = c.Conn.Write(p)
 		return n, c.cause(err)
 	}
@@ -192,7 +192,7 @@ func (c *Conn) Exchange(message io.Reader, read func() error) error {
 // Tell writes a short message that needs no answer. Writing it does not show that the other side
 // lives: if that owes an answer, it is as late as before.
 func (c *Conn) Tell(p []byte) (int, error) {
-	if c.Unasked.Load() {
+	if c.AwaitsNothing.Load() {
 		c.Moves()
 	}
 	c.writing.Store(true)
@@ -217,16 +217,16 @@ func (c *Conn) Moves() {
 
 // waits reports whether this side waits for the other one.
 func (c *Conn) waits() bool {
-	awaits := !c.Unasked.Load()
+	awaits := !c.AwaitsNothing.Load()
 	if c.answers {
 		awaits = c.Begun.Load()
 	}
 	return c.writing.Load() || c.Reading.Load() && awaits
 }
 
-// Look is called four times in an election timeout. It gives a sign of life if the other
+// Check is called four times in an election timeout. It gives a sign of life if the other
 // side may be waiting for an answer, and reports whether the connection must be closed.
-func (c *Conn) Look() bool {
+func (c *Conn) Check() bool {
 	reading := c.Reading.Load()
 	waits := c.waits() // before quiet: it is reset before this side begins to wait
 	quiet := c.Quiet.Add(1)
@@ -282,7 +282,7 @@ func (s *Conns) Run() {
 			if c.heard.Swap(false) {
 				s.seenAlive(s.idOf(c.to))
 			}
-			if c.Look() {
+			if c.Check() {
 				s.wg.Go(func() { c.Close() }) // with TLS it may block for 5 s
 			}
 		}
@@ -316,7 +316,7 @@ func (s *Conns) Redial(addr string, dead bool) {
 		if c.to != addr || c.Long.Load() {
 			continue
 		}
-		if waits := c.waits(); waits && (c.still.Load() || c.Piped.Load()) || dead && !waits && (!c.asked.Load() || c.Piped.Load()) {
+		if waits := c.waits(); waits && (c.still.Load() || c.Pipelined.Load()) || dead && !waits && (!c.unanswered.Load() || c.Pipelined.Load()) {
 			c.late.Store(waits)
 			s.wg.Go(func() { c.Close() }) // as in Run
 		}

@@ -32,13 +32,13 @@ var corrections = []putBack{
 		{"cluster/pulse.go", "\t\t\tb.led = term\n\t\t\tb.engine.HasReturned(b.to.ID)\n", "\t\t\tb.led = term\n"},
 	}, []finding{{"cluster", "TestAwaitReturnEnds", "goroutines wait, want"}}},
 	{"empty messages", []edit{
-		{"internal/core/engine/stream.go", "len(q.Entries) == 0 && tells == s.told &&", "false && tells == s.told &&"},
+		{"internal/core/engine/stream.go", "len(q.Entries) == 0 && tells == s.announced &&", "false && tells == s.announced &&"},
 	}, []finding{{"internal/core/engine", "TestStreamRepeatsLittle", "the same: 1 messages, want 0"}}},
 	{"empty messages in doubt", []edit{
 		{"internal/core/engine/engine.go", "\t\te.transport.doubts.Add(1)\n", ""},
 	}, []finding{{"cluster", "TestLaterTermWhileQuiet", "the leader has not stepped down"}}},
 	{"watched connections", []edit{
-		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
+		{"internal/core/peer/conn.go", "\t\t\tif c.Check() {\n", "\t\t\tif c.Check() && false {\n"},
 	}, []finding{{"cluster", "TestForgottenWhileReplicating", "did not happen: the entry"}}},
 	{"signs of life", []edit{
 		{"internal/core/peer/conn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
@@ -57,7 +57,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "n > 0 && bytes > maxEntryBytes", "n > 0 && bytes > maxEntryBytes && false"},
 	}, []finding{{"internal/core/engine", "TestLongMessages", "message 0 has"}}},
 	{"commit index of a message over a stream", []edit{
-		{"internal/core/engine/stream.go", "max(q.LeaderCommitIndex, min(s.known, end))", "max(q.LeaderCommitIndex, s.known)"},
+		{"internal/core/engine/stream.go", "max(q.LeaderCommitIndex, min(s.commitIndex, end))", "max(q.LeaderCommitIndex, s.commitIndex)"},
 	}, []finding{{"internal/core/engine", "TestStreamCommits", "commit 7"}}},
 	{"commit index of a message", []edit{
 		{"internal/core/engine/transport.go", "\tq.LeaderCommitIndex = min(q.LeaderCommitIndex, q.PrevLogEntry+uint64(n))\n", ""},
@@ -260,7 +260,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "return t.engine.disk.Terms.Newest.Load() > term", "return false && t.engine.disk.Terms.Newest.Load() > term"},
 	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends"}}},
 	{"a snapshot by a leader that was replaced", []edit{
-		{"internal/core/engine/transport.go", "if t.over(q.Term) {", "if false {"},
+		{"internal/core/engine/transport.go", "if t.deposed(q.Term) {", "if false {"},
 	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends a snapshot"}}},
 	{"waits longer for each snapshot that was cut off", []edit{
 		{"internal/core/engine/transport.go", "\t\tr.Term, r.Success = q.Term, true\n\t\treturn nil\n", "\t\treturn err\n"},

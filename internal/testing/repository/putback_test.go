@@ -178,7 +178,7 @@ var putBacks = []putBack{
 		{"internal/core/storage/snapshots.go", "was != \"\" && was != string(b) {", "was == \"never\" {"},
 	}, []finding{{"cluster", "TestDamagedMetaWhileItLeads", "FAIL"}}},
 	{"an observer's wait begins anew whenever a disk seems stuck", []edit{
-		{"internal/core/election/contacts.go", "from = max(from, c.lastResort+10*c.ElectionTimeout.Milliseconds())", "from += 10 * c.ElectionTimeout.Milliseconds()"},
+		{"internal/core/election/contacts.go", "from = max(from, c.lastResortSince+10*c.ElectionTimeout.Milliseconds())", "from += 10 * c.ElectionTimeout.Milliseconds()"},
 	}, []finding{{"cluster", "TestObserverRefusesVotes", "FAIL"}}},
 	{"whoever looks into a server has its state locked until everything is read", []edit{
 		{"fsm/replica.go", "const pace = 256", "const pace = 1 << 40"},

@@ -176,7 +176,7 @@ var plants = []plant{
 	}, nil},
 	{"Raft reads a snapshot from the network, and no connection is watched", []edit{
 		{"internal/core/engine/transport.go", "return t.install(rpc)", "done := make(chan raft.RPCResponse, 1)\n\t\tt.deliver(raft.RPC{Command: q, Reader: rpc.Reader, RespChan: done})\n\t\tr := <-done\n\t\trpc.Respond(r.Response, r.Error)\n\t\treturn nil"},
-		{"internal/core/peer/conn.go", "\t\t\tif c.Look() {\n", "\t\t\tif c.Look() && false {\n"},
+		{"internal/core/peer/conn.go", "\t\t\tif c.Check() {\n", "\t\t\tif c.Check() && false {\n"},
 	}, []string{"progress", "recovery", "availability", "age of reads"}},
 	{"a silent connection to the leader is kept", []edit{
 		{"internal/core/propose/link.go", "if quiet == timing.LooksPerTimeout || quiet > 0 && gaps.Load() != before {", "if quiet < 0 && gaps.Load() != before {"},
