@@ -386,15 +386,17 @@ func NotLeading(err error) bool {
 	return errors.Is(err, raft.ErrNotLeader) || errors.Is(err, raft.ErrLeadershipLost) || errors.Is(err, ErrHandingOver) || errors.Is(err, ErrNotLeader)
 }
 
-// answer waits for the result of a request to Raft. It returns ErrClosed if Raft
-// shuts down first.
+// answer waits for the result of a request to Raft. It returns ErrClosed once the member is to end: from then on Raft takes
+// entries for applied that raftlog.GatedFSM has held back.
 func (e *Engine) answer(f raft.Future) error {
 	endWith(f, e.down)
 	err := f.Error()
-	if err == raft.ErrRaftShutdown {
+	select {
+	case <-e.Stop:
 		return lifecycle.ErrClosed
+	default:
+		return err
 	}
-	return err
 }
 
 // endWith makes a future fail when down is closed. Raft never completes the

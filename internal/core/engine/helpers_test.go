@@ -56,7 +56,11 @@ func (m member) start(s *storage.Storage) error {
 }
 
 func (m member) Close() error {
-	close(m.Stop)
+	select {
+	case <-m.Stop:
+	default:
+		close(m.Stop)
+	}
 	err := m.Engine.Close()
 	m.Running.Wait()
 	return errors.Join(err, m.disk.Storage.Close())

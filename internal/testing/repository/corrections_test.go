@@ -382,6 +382,9 @@ var corrections = []putBack{
 	{"entries that Raft leaves out at its end", []edit{
 		{"internal/core/raftlog/asynclog.go", "\t\tg.closed = true\n", ""},
 	}, []finding{{"internal/core/raftlog", "TestNothingIsAppliedAtTheEnd", "is applied, and what comes before"}}},
+	{"what Raft answers at its end", []edit{
+		{"internal/core/engine/engine.go", "\t\treturn lifecycle.ErrClosed\n", "\t\treturn err\n"},
+	}, []finding{{"internal/core/engine", "TestNothingIsDoneAtTheEnd", "before the entries"}}},
 	{"pages", []edit{
 		{"internal/core/storage/bolt.go", "path := b.logPath(dir)\n\treturn withoutOthers(path, func() error { return checkPages(path, raftKeys()) })", "return nil"},
 	}, []finding{{"internal/core/storage", "TestDamagedFiles -test.count=20", "FAIL"}}},
