@@ -1171,18 +1171,19 @@ func (c *checker) lateness() {
 				heard += 2 * (s.Until - max(s.At, heard+k.timeout))
 			}
 		}
-		// While most disks are slow, the leader's entries fill up, and what is to end a session waits for
-		// room in one.
+		// Without a majority whose disks are fast, and which the leader reaches, the leader's entries fill up, and what is
+		// to end a session waits for room in one.
 		slow, voters := 0, 0
 		for _, m := range c.s.members {
 			if m.votes() {
 				voters++
-				if c.was(diskSlow, int(m.id), heard+k.timeout, at) || c.was(memberStuck, int(m.id), heard+k.timeout, at) {
+				if c.was(diskSlow, int(m.id), heard+k.timeout, at) || c.was(memberStuck, int(m.id), heard+k.timeout, at) ||
+					len(by) == 1 && by[0] != int(m.id) && c.wasCut(int(m.id), by[0], heard+k.timeout, at) {
 					slow++
 				}
 			}
 		}
-		if 2*slow > voters {
+		if 2*slow >= voters {
 			return
 		}
 		c.n["ends in time"]++
