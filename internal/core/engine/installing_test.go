@@ -552,16 +552,30 @@ func TestSnapshotStops(t *testing.T) {
 	}
 }
 
-// TestWholeSnapshotIsKept: while Raft's main goroutine is busy, the connection ends over which a snapshot has come whole.
+// TestWholeSnapshotIsKept: while Raft's main goroutine is busy, the connection ends over which a snapshot has come whole. The leader
+// goes on with the entries that follow it.
 func TestWholeSnapshotIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		leader, follower := openTransports(t)
+		net := memnet.New()
+		leader, follower := openTransport(t, net, "leader"), openTransport(t, net, "follower")
 		follower.engine.disk.Storage = storage.NewMemory().Open()
-		leader.sending(1<<20, func(int) {})
+		_, sent := leader.sending(1<<20, func(int) {})
 		time.Sleep(3 * leader.ElectionTimeout)
-		leader.end()
-		time.Sleep(3 * leader.ElectionTimeout)
+		net.Cut("leader", "follower", true)
+		net.Cut("follower", "leader", true)
+		select {
+		case <-sent:
+		case <-time.After(3 * leader.ElectionTimeout):
+			t.Fatal("the leader still waits for the answer")
+		}
+		net.Heal()
+		entries := &raft.AppendEntriesRequest{PrevLogEntry: 5, PrevLogTerm: 1, Entries: noops(6, 6, 1)}
+		go leader.appendEntries("2", "follower:1", entries, new(raft.AppendEntriesResponse))
+		time.Sleep(leader.ElectionTimeout)
 		rpc := testkit.Receive(t, "the snapshot", follower.transport.Consumer())
+		if rpc.Reader == nil {
+			t.Fatalf("Raft is given %T first", rpc.Command)
+		}
 		if n, err := io.Copy(io.Discard, rpc.Reader); n != 1<<20 || err != nil {
 			t.Errorf("Raft is given %d bytes: %v", n, err)
 		}

@@ -58,14 +58,14 @@ type sentSnapshot struct {
 	last      time.Time
 }
 
-// waiting is a message that waits for Raft's main goroutine.
+// waiting is a message, other than a snapshot, that waits for Raft's main goroutine.
 type waiting struct {
-	large bool          // it has entries or a snapshot
-	drop  chan struct{} // closed when it must wait no longer
+	entries bool          // it has entries
+	drop    chan struct{} // closed when it must wait no longer
 }
 
 // mostWaiting is how many messages of another member may wait for Raft's main goroutine.
-// Only one of them may be large. The member waits for the answers to its messages, so there
+// Only one of them may have entries. The member waits for the answers to its messages, so there
 // are more only if it has given some up, or has restarted. Then the oldest is dropped.
 const mostWaiting = 8
 
@@ -205,17 +205,21 @@ func (t *transport) deliver(rpc raft.RPC) {
 	if wake.Offer(t.rpcs, rpc) {
 		return
 	}
-	w, done := t.enqueue(rpc.Command)
-	defer done()
+	var drop <-chan struct{}
 	var late <-chan time.Time
-	if _, entries := rpc.Command.(*raft.AppendEntriesRequest); !entries && !w.large {
-		timer := time.NewTimer(t.ElectionTimeout)
-		defer timer.Stop()
-		late = timer.C
+	if _, snapshot := rpc.Command.(*raft.InstallSnapshotRequest); !snapshot { // install gives Raft one at a time
+		w, done := t.enqueue(rpc.Command)
+		defer done()
+		drop = w.drop
+		if _, entries := rpc.Command.(*raft.AppendEntriesRequest); !entries {
+			timer := time.NewTimer(t.ElectionTimeout)
+			defer timer.Stop()
+			late = timer.C
+		}
 	}
 	select {
 	case t.rpcs <- rpc:
-	case <-w.drop:
+	case <-drop:
 		rpc.Respond(nil, errBusy)
 	case <-late:
 		rpc.Respond(nil, errBusy)
@@ -228,11 +232,8 @@ func (t *transport) deliver(rpc raft.RPC) {
 // drops older ones of the same sender; see mostWaiting.
 func (t *transport) enqueue(message any) (w *waiting, done func()) {
 	w = &waiting{drop: make(chan struct{})}
-	switch q := message.(type) {
-	case *raft.AppendEntriesRequest:
-		w.large = len(q.Entries) > 0
-	case *raft.InstallSnapshotRequest:
-		w.large = true
+	if q, ok := message.(*raft.AppendEntriesRequest); ok {
+		w.entries = len(q.Entries) > 0
 	}
 	from := ""
 	if m, ok := message.(raft.WithRPCHeader); ok {
@@ -241,7 +242,7 @@ func (t *transport) enqueue(message any) (w *waiting, done func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := slices.DeleteFunc(t.waiting[from], func(old *waiting) bool {
-		dropped := w.large && old.large
+		dropped := w.entries && old.entries
 		if dropped {
 			close(old.drop)
 		}

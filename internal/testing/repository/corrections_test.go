@@ -50,7 +50,7 @@ var corrections = []putBack{
 		{"internal/core/peer/conn.go", "\treturn quiet > most\n", "\treturn quiet > most && false\n"},
 	}, []finding{{"internal/core/engine", "TestVoteOverForgotten", "i/o timeout"}}},
 	{"waiting messages", []edit{
-		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"internal/core/engine/transport.go", "dropped := w.entries && old.entries", "dropped := w.entries && old.entries && false"},
 		{"internal/core/engine/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
 	}, []finding{{"internal/core/engine", "TestWaitingIsBounded", "of one, with entries have been refused"}, {"cluster", "TestHandOverToStuck", "connections of Raft"}}},
 	{"long messages", []edit{
@@ -382,6 +382,9 @@ var corrections = []putBack{
 	{"entries that Raft leaves out at its end", []edit{
 		{"internal/core/raftlog/asynclog.go", "\t\tg.closed = true\n", ""},
 	}, []finding{{"internal/core/raftlog", "TestNothingIsAppliedAtTheEnd", "is applied, and what comes before"}}},
+	{"a snapshot that waits for Raft", []edit{
+		{"internal/core/engine/transport.go", "(*raft.InstallSnapshotRequest); !snapshot {", "(*raft.InstallSnapshotRequest); !snapshot || true {"},
+	}, []finding{{"internal/core/engine", "TestWholeSnapshotIsKept", "AppendEntriesRequest first"}}},
 	{"what Raft answers at its end", []edit{
 		{"internal/core/engine/engine.go", "\t\treturn lifecycle.ErrClosed\n", "\t\treturn err\n"},
 	}, []finding{{"internal/core/engine", "TestNothingIsDoneAtTheEnd", "before the entries"}}},

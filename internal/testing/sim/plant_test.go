@@ -182,7 +182,7 @@ var plants = []plant{
 		{"internal/core/propose/link.go", "if quiet == timing.LooksPerTimeout || quiet > 0 && gaps.Load() != before {", "if quiet < 0 && gaps.Load() != before {"},
 	}, []string{"progress", "recovery", "availability"}},
 	{"a member with a stuck disk takes every copy of a message", []edit{
-		{"internal/core/engine/transport.go", "dropped := w.large && old.large", "dropped := w.large && old.large && false"},
+		{"internal/core/engine/transport.go", "dropped := w.entries && old.entries", "dropped := w.entries && old.entries && false"},
 		{"internal/core/engine/transport.go", "const mostWaiting = 8", "const mostWaiting = 800"},
 		{"internal/core/peer/conn.go", "(came || busy) && c.turn.TryTake() {", "(came || !reading) && false {"},
 	}, []string{"connections", "recovery", "progress"}},
