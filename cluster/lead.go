@@ -140,7 +140,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 			}
 		}
 	})
-	due, timer := m.nowMs(), time.NewTimer(0)
+	timer := time.NewTimer(0)
 	defer timer.Stop()
 	disputed := false
 	for {
@@ -150,9 +150,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		case <-m.liveness.Sooner:
 		case <-timer.C:
 		}
-		var late []*session.Session
-		var tracker *session.Tracker
-		late, tracker, due = m.liveness.TakeLate(due)
+		late, tracker, next := m.liveness.TakeLate()
 		was := disputed
 		if disputed = m.pulse.verdict.Load().Disputed; disputed && len(late) > 0 || was && !disputed {
 			late = nil
@@ -164,7 +162,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		if len(late) > 0 {
 			wake.Offer(expired, late)
 		}
-		timer.Reset(time.Duration(due-m.nowMs()) * time.Millisecond)
+		timer.Reset(time.Duration(next-m.nowMs()) * time.Millisecond)
 	}
 }
 

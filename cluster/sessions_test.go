@@ -329,6 +329,55 @@ func TestExpiryBesideLog(t *testing.T) {
 	})
 }
 
+// TestPauseAtBegin: the process of a standalone server is paused for 10 s while it gives all sessions their timeouts.
+func TestPauseAtBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		disk, pause := storage.NewMemory(), time.Duration(0)
+		for _, again := range []bool{false, true} {
+			cfg := testConfig("")
+			cfg.Memory = disk
+			cfg.Trace = &pausedAtBegin{pause: func() {
+				if again {
+					pause = 10 * time.Second
+				}
+			}}
+			m := New(cfg, fsm.NewReplica())
+			mono := m.clock.mono
+			m.clock.mono = func() time.Duration { return mono() + pause }
+			if err := m.Start(); err != nil {
+				t.Fatal(err)
+			}
+			<-m.Ready()
+			if !again {
+				must(t, m, fsm.OpenSession(1, 7, 4000, session.Password{}))
+				must(t, m, fsm.OpenSession(2, 8, 4000, session.Password{}))
+			}
+			time.Sleep(100 * time.Millisecond)
+			if (pause != 0) != again || !m.hasSession(7) || !m.hasSession(8) {
+				t.Errorf("after a pause of %v, in which no client could be heard: session 7 exists: %v, 8: %v", pause, m.hasSession(7), m.hasSession(8))
+			}
+			m.Close()
+		}
+	})
+}
+
+// pausedAtBegin is the Trace of a member that is paused when it begins to lead, and one of two sessions has its timeout.
+type pausedAtBegin struct {
+	untraced
+	left  int // sessions that have no timeout yet
+	pause func()
+}
+
+func (p *pausedAtBegin) Leads(uint64) { p.left = 2 }
+
+func (p *pausedAtBegin) Session(step alive.SessionStep, _ int64, _, _ time.Duration) {
+	if step == alive.Restarts && p.left > 0 {
+		if p.left--; p.left == 0 {
+			p.pause()
+		}
+	}
+}
+
 // lateSession opens session 7 on a member, and has it be found late.
 func lateSession(t *testing.T, m *Member) (late *session.Session, tracker *session.Tracker) {
 	t.Helper()

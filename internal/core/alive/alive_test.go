@@ -2,6 +2,7 @@ package alive
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,12 +27,12 @@ func TestTimeStoodStill(t *testing.T) {
 					now := func() int64 { return time.Since(start).Milliseconds() }
 					l := NewLiveness(tick, 0, false, now, noTrace{})
 					time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
-					l.Add(&session.Session{ID: 7, Timeout: int32(timeout.Milliseconds())})
+					l.Restart(1, slices.Values([]*session.Session{{ID: 7, Timeout: int32(timeout.Milliseconds())}}))
 					due := now()
 					wait := func() time.Duration { return time.Duration(due-now()) * time.Millisecond }
 					isLate := func() bool {
 						var late []*session.Session
-						late, _, due = l.TakeLate(due)
+						late, _, due = l.TakeLate()
 						return len(late) > 0
 					}
 					// run does what lead does for some time, and reports whether the session is late.
@@ -86,15 +87,30 @@ func TestPausesOfShortest(t *testing.T) {
 			l := NewLiveness(tick, 0, false, func() int64 { return now.Milliseconds() }, noTrace{})
 			l.Add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
 			now += x.timeout/3 - time.Millisecond
-			_, _, due := l.TakeLate(now.Milliseconds())
+			l.due = now.Milliseconds()
+			l.TakeLate()
 			now += pause
-			if late, _, _ := l.TakeLate(due); len(late) > 0 {
+			if late, _, _ := l.TakeLate(); len(late) > 0 {
 				died = pause
 			}
 		}
 		if died != 0 != x.dies {
 			t.Errorf("a session of %v, which is %v old, expires after a pause of %v", x.timeout, x.timeout/3, died)
 		}
+	}
+}
+
+// TestFirstSession: the leader's process is paused after the first session was opened, and before the look which that asks for.
+func TestFirstSession(t *testing.T) {
+	now := int64(1000)
+	l := NewLiveness(2*time.Second, 0, false, func() int64 { return now }, noTrace{})
+	l.Restart(1, slices.Values([]*session.Session{}))
+	l.TakeLate()
+	now += 5000
+	l.Add(&session.Session{ID: 7, Timeout: 4000})
+	now += 10_000
+	if late, _, _ := l.TakeLate(); len(late) > 0 {
+		t.Error("the session is late because of time in which nobody could be heard")
 	}
 }
 
@@ -169,7 +185,8 @@ func TestHear(t *testing.T) {
 		t.Errorf("unsure of %x", unsure)
 	}
 	now = 10_000
-	if late, _, _ := l.TakeLate(now); len(late) != 1 || late[0].ID != 7 {
+	l.due = now
+	if late, _, _ := l.TakeLate(); len(late) != 1 || late[0].ID != 7 {
 		t.Fatalf("late: %v", late)
 	}
 	if unsure := l.Hear(touch(7, 8), nil); string(unsure) != string(touch(7)[:8]) {

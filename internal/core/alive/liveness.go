@@ -30,7 +30,7 @@ type Liveness struct {
 
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
-	due       int64            // time of the leader's next check for late sessions
+	due       int64            // when the leader's next look for late sessions is planned
 	confirmed wake.Broadcast   // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
 	since     int64            // when the first of them was noted
@@ -168,7 +168,8 @@ func (l *Liveness) Add(s *session.Session) {
 	defer l.mu.Unlock()
 	delete(l.muted, s.ID)
 	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
-	if l.tracker.Add(s, l.now()) < l.due {
+	if now := l.now(); l.tracker.Add(s, now) < l.due {
+		l.due = now // so that a pause before that look shows
 		l.Sooner.Raise()
 	}
 }
@@ -187,7 +188,7 @@ func (l *Liveness) Restart(index uint64, sessions iter.Seq[*session.Session]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trace.Anew(index)
-	l.tracker, l.muted = l.newTracker(), nil
+	l.tracker, l.muted, l.due = l.newTracker(), nil, l.now() // as in Add
 	for s := range sessions {
 		l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 		l.tracker.Add(s, l.now())
@@ -235,13 +236,13 @@ func (l *Liveness) watchful() int64 {
 	return timing.Watch(l.tick).Milliseconds()
 }
 
-// TakeLate returns the sessions that have timed out, the tracker that found them, and the time of the next look, which is no later
-// than the next deadline. due is when this look was planned.
-func (l *Liveness) TakeLate(due int64) (late []*session.Session, tracker *session.Tracker, next int64) {
+// TakeLate returns the sessions that have timed out, the tracker that found them, and for when the next look is planned, which is
+// no later than the next deadline. The leader looks when that time has come, or Sooner is raised.
+func (l *Liveness) TakeLate() (late []*session.Session, tracker *session.Tracker, next int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
-	if stood := now - due; stood > l.watchful() {
+	if stood := now - l.due; stood > l.watchful() {
 		// This process was paused, perhaps since the last look. What clients sent
 		// meanwhile is still unread in its sockets, so that time must not count.
 		l.tracker.Extend(stood + l.watchful())
