@@ -20,6 +20,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -453,6 +454,38 @@ func TestAsksItself(t *testing.T) {
 		began := time.Now()
 		if _, err := m.Ask(t.Context(), request.Request{Remove: 3}); !errors.Is(err, lifecycle.ErrClosed) || time.Since(began) > 0 {
 			t.Errorf("closed: %v, after %v", err, time.Since(began))
+		}
+	})
+}
+
+// TestReconfigUnknown: the leader is replaced in the middle of a client's reconfig, which adds two servers. The next one is
+// asked again, and refuses, since the list has another version by then.
+func TestReconfigUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 5)
+		config := f.found(3)
+		for i := 3; i < 5; i++ {
+			f.open(i, config(i))
+		}
+		for _, m := range f.running[:3] {
+			<-m.Ready()
+		}
+		lead := leaderOf(t, f.running[:3])
+		l, m := f.running[lead], f.running[(lead+1)%3]
+		time.Sleep(5 * time.Second)
+		go func() {
+			for f.place(lead, 4) == nil {
+				time.Sleep(time.Millisecond)
+			}
+			l.beginTerm(l.engine.Term() + 1)
+		}()
+		version := m.membership.ConfigVersion()
+		null := proto.Path{Path: jute.Null}
+		q := proto.ReconfigRequest{Joining: proto.Path{Path: "server.4=d:1:1;2181,server.5=e:1:1;2181"}, Leaving: null, NewMembers: null, ConfigID: version}
+		code, known := m.Reconfigure(q.Append(nil), 10*time.Second)
+		time.Sleep(time.Second)
+		if now := m.membership.ConfigVersion(); known || now == version {
+			t.Errorf("the client is told %v, and the outcome is known: %v; the version of the list was %d, and is %d", code, known, version, now)
 		}
 	})
 }

@@ -252,9 +252,10 @@ func (r *Refusal) Error() string { return r.text }
 
 func (r *Refusal) Is(target error) bool { return target == ErrNoMember && r.Code == proto.NoNode }
 
-// CodeOf returns ZooKeeper's code for the error of a change that is not possible; OK if it is another error, or ZooKeeper has none.
+// CodeOf returns ZooKeeper's code for the error of a change that is not possible; OK if it is another error, or ZooKeeper has none. A
+// change of unknown outcome may have been refused because it had been made.
 func CodeOf(err error) proto.Code {
-	if refused, ok := errors.AsType[*Refusal](err); ok {
+	if refused, ok := errors.AsType[*Refusal](err); ok && !errors.Is(err, ErrUnknownOutcome) {
 		return refused.Code
 	}
 	return proto.OK
