@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net"
 
@@ -25,7 +26,9 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	if cfg.Trace == nil {
 		cfg.Trace = untraced{}
 	}
-	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), closing: wake.NewTurn()}
+	lines := new(logLines)
+	cfg.Log = slog.New(backgroundLog{cfg.Log.Handler(), lines})
+	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), lines: lines, closing: wake.NewTurn()}
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
 	m.membership = membership.New(&membership.Parts{
 		Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log,
@@ -55,6 +58,11 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 // cluster. An error names the file or address concerned; the member must not be
 // closed after one.
 func (m *Member) Start() (err error) {
+	defer func() {
+		if err != nil {
+			m.lines.wait()
+		}
+	}()
 	var s *storage.Storage
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
@@ -131,6 +139,7 @@ func (m *Member) Close() error {
 		err := m.engine.Close()
 		m.Running.Wait()
 		m.result = errors.Join(err, m.engine.Storage().Close())
+		m.lines.wait()
 	}
 	return m.result
 }

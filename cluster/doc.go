@@ -17,7 +17,7 @@
 //
 // The ground:
 //
-//	clock                   the clock
+//	clock log               the clock; the log, for which nothing waits
 //	trace                   what tests are told of a member's steps
 //	config                  how a member is configured
 //
@@ -45,8 +45,8 @@
 //   - sendTouches reports to the leader which sessions are alive (touches.go). It
 //     shares the Proposer's connection.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
-//     While it leads, watchLeadership runs lead, which expires sessions, with a goroutine
-//     that logs them, reap, and in a cluster Engine.SpreadCommitIndex.
+//     While it leads, watchLeadership runs lead, which expires sessions, reap, and in a
+//     cluster Engine.SpreadCommitIndex.
 //   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
@@ -63,6 +63,8 @@
 //   - what Membership.Belong returns, if this member is in no cluster yet, or a
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
 //     is to vote.
+//
+// While lines wait for the log, logLines.write hands them on. Close waits for it for up to a second.
 //
 // # Waiting
 //

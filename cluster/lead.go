@@ -12,7 +12,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
-	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
 )
@@ -126,20 +125,8 @@ func (m *Member) setLeading(term uint64) {
 	m.leader.Begun.Store(term)
 }
 
-// mostUnlogged is how many times late sessions may be found while the log blocks, before it lacks some.
-const mostUnlogged = 1000
-
 // lead expires late sessions, until stop is closed.
 func (m *Member) lead(term uint64, stop <-chan struct{}) {
-	expired := make(chan []*session.Session, mostUnlogged)
-	defer close(expired)
-	m.Running.Go(func() { // since logging may block
-		for late := range expired {
-			for _, s := range late {
-				m.logExpired(s)
-			}
-		}
-	})
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	disputed := false
@@ -158,9 +145,7 @@ func (m *Member) lead(term uint64, stop <-chan struct{}) {
 		}
 		for _, s := range late {
 			m.proposer.Do(fsm.ExpireSession(s, term), m.expiry(tracker, s), stop)
-		}
-		if len(late) > 0 {
-			wake.Offer(expired, late)
+			m.logExpired(s)
 		}
 		timer.Reset(time.Duration(next-m.nowMs()) * time.Millisecond)
 	}

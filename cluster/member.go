@@ -27,6 +27,7 @@ type Member struct {
 	proposer   *propose.Proposer // what this member proposes
 	liveness   *alive.Liveness   // of sessions
 	service    *service          // whether this member serves
+	lines      *logLines
 
 	closing wake.Turn // held by Close
 	result  error     // of the first Close

@@ -185,6 +185,7 @@ func TestPeerTLSMismatch(t *testing.T) {
 		if err := tls.Client(c, &tls.Config{InsecureSkipVerify: true}).HandshakeContext(ctx); err == nil {
 			t.Error("TLS works")
 		}
+		synctest.Wait()
 		if f.log.Count("refusing a peer that uses TLS") != 1 || f.log.Count("another version") != 0 {
 			t.Errorf("logged: %s", f.log.String())
 		}

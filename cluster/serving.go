@@ -229,7 +229,7 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 func (s *service) disconnect(reason string, suspend bool) {
 	s.serving, s.warned = false, true
 	s.giveUp.stop()
-	s.set(false) // before logging, which may block
+	s.set(false)
 	var args []any
 	if reason == noMajority {
 		args = []any{"missing", s.contacts.Missing()}

@@ -64,6 +64,24 @@ func TestServingKnowsLeader(t *testing.T) {
 	})
 }
 
+// TestDisconnectsBesideLog: a follower whose log nobody reads, and that is cut off, closes its clients' connections.
+func TestDisconnectsBesideLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 3)
+		release := make(chan struct{})
+		defer close(release)
+		lead := f.all(func(cfg *Config) { cfg.Log = slog.New(blockingLog{slog.DiscardHandler, "no leader is known", release}) })
+		i := (lead + 1) % 3
+		serves := served(f.running[i])
+		time.Sleep(time.Second)
+		f.cutOff(i, true)
+		time.Sleep(time.Minute)
+		if serves.Load() {
+			t.Error("it serves clients a minute after it has lost the majority")
+		}
+	})
+}
+
 // TestServiceAfterSilence: a member that had no leader for long, and now begins to lead,
 // serves at once and goes on, although its pulse has not looked since.
 func TestServiceAfterSilence(t *testing.T) {

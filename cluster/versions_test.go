@@ -49,6 +49,7 @@ func TestNewerEntry(t *testing.T) {
 				if b, err := io.ReadAll(c); len(b) > 0 || err != nil {
 					t.Errorf("answered %q, %v", b, err)
 				}
+				synctest.Wait()
 				if n := f.log.Count("refusing a peer's entry"); n != 1 || f.log.Count("upgrade this one") != 1 {
 					t.Errorf("the log reports %d refusals: %s", n, f.log.String())
 				}
