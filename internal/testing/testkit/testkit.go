@@ -117,7 +117,7 @@ var Thorough = os.Getenv("LOCKKEEPER_THOROUGH") != ""
 var Nightly = os.Getenv("LOCKKEEPER_THOROUGH") != "" && !Race
 
 // SlowUnderRace skips a test under the race detector, which makes it slow, and with which Go's runtime has
-// crashed in thousands of bubbles with timers. CI runs the tests of cluster without the detector, too.
+// crashed in thousands of bubbles with timers. CI runs such tests of cluster without the detector.
 func SlowUnderRace(t *testing.T) {
 	if Race {
 		t.Skip("slow under the race detector")
