@@ -3,12 +3,12 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net"
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
+	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
@@ -26,8 +26,8 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	if cfg.Trace == nil {
 		cfg.Trace = untraced{}
 	}
-	lines := new(logLines)
-	cfg.Log = slog.New(backgroundLog{cfg.Log.Handler(), lines})
+	log, lines := logqueue.New(cfg.Log)
+	cfg.Log = log
 	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), lines: lines, closing: wake.NewTurn()}
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
 	m.membership = membership.New(&membership.Parts{
@@ -60,7 +60,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 func (m *Member) Start() (err error) {
 	defer func() {
 		if err != nil {
-			m.lines.wait()
+			m.lines.Wait()
 		}
 	}()
 	var s *storage.Storage
@@ -139,7 +139,7 @@ func (m *Member) Close() error {
 		err := m.engine.Close()
 		m.Running.Wait()
 		m.result = errors.Join(err, m.engine.Storage().Close())
-		m.lines.wait()
+		m.lines.Wait()
 	}
 	return m.result
 }

@@ -17,7 +17,7 @@
 //
 // The ground:
 //
-//	clock log               the clock; the log, for which nothing waits
+//	clock                   the clock
 //	trace                   what tests are told of a member's steps
 //	config                  how a member is configured
 //
@@ -64,7 +64,7 @@
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
 //     is to vote.
 //
-// While lines wait for the log, logLines.write hands them on. Close waits for it for up to a second.
+// While lines wait for the log, a goroutine of package logqueue gives them to it. Close waits for that for up to a second.
 //
 // # Waiting
 //

@@ -290,7 +290,7 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 		if e.Hard {
 			c.s.stats.quotaExceeded(e.Namespace())
 		}
-		c.s.warnLater("quota exceeded", e.String(), c.named(nil)...)
+		c.s.warn(c.s.later, "quota exceeded", e.String(), c.named(nil))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

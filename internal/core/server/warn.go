@@ -2,6 +2,7 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -13,10 +14,8 @@ import (
 // are logged per second, and the next line says how many were suppressed. Long texts
 // in them are cut.
 type warnings struct {
-	mu      sync.Mutex
-	kinds   map[string]*warnCount
-	waiting []func() // lines for logWaiting to log, in this order
-	logging bool     // logWaiting is running
+	mu    sync.Mutex
+	kinds map[string]*warnCount
 }
 
 // warnCount counts the lines of one kind.
@@ -27,70 +26,27 @@ type warnCount struct {
 }
 
 const (
-	warnBurst  = 50
-	maxWaiting = 1000 // lines kept while the log blocks
-	maxText    = 1000 // bytes of a text in a line, such as a path; the rest is cut off
+	warnBurst = 50
+	maxText   = 1000 // bytes of a text in a line, such as a path; the rest is cut off
 )
 
-// warn logs a warning about a connection that its client has caused. The log may
-// block, so the applier, and any caller that holds a lock, must use warnLater.
-func (c *conn) warn(msg string, args ...any) {
-	if say := c.s.warning(msg, msg, c.named(args)...); say != nil {
-		say()
-	}
-}
+// warn logs a warning about a connection that its client has caused. The log may block, so the applier, and any caller that
+// holds a lock, must use warnLater.
+func (c *conn) warn(msg string, args ...any) { c.s.warn(c.s.cfg.Log, msg, msg, c.named(args)) }
 
-// warnLater is like warn but does not block: another goroutine writes to the log.
-func (c *conn) warnLater(msg string, args ...any) { c.s.warnLater(msg, msg, c.named(args)...) }
+// warnLater is like warn but does not wait for the log.
+func (c *conn) warnLater(msg string, args ...any) { c.s.warn(c.s.later, msg, msg, c.named(args)) }
 
 // named returns args after those that name the client and its session.
 func (c *conn) named(args []any) []any {
 	return append([]any{"client", c.remote(), "session", session.FormatID(c.session)}, args...)
 }
 
-// warnLater logs a warning like [conn.warnLater], without a connection. The limit is per kind, whatever msg says.
-func (s *Server) warnLater(kind, msg string, args ...any) {
-	say := s.warning(kind, msg, args...)
-	w := &s.warnings
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if say == nil || len(w.waiting) >= maxWaiting {
-		return
-	}
-	if !w.logging {
-		if !s.enter() {
-			return
-		}
-		w.logging = true
-		go s.logWaiting()
-	}
-	w.waiting = append(w.waiting, say)
-}
-
-// logWaiting logs the waiting lines and returns when there are none.
-func (s *Server) logWaiting() {
-	defer s.wg.Done()
-	w := &s.warnings
-	for {
-		w.mu.Lock()
-		waiting := w.waiting
-		w.waiting = nil
-		w.logging = len(waiting) > 0
-		w.mu.Unlock()
-		if len(waiting) == 0 {
-			return
-		}
-		for _, say := range waiting {
-			say()
-		}
-	}
-}
-
-// warning returns a function that logs the warning, or nil if it is suppressed.
-func (s *Server) warning(kind, msg string, args ...any) (say func()) {
+// warn logs a warning, unless too many of its kind have come, whatever msg says.
+func (s *Server) warn(log *slog.Logger, kind, msg string, args []any) {
 	suppressed, ok := s.warnings.allow(kind, time.Now())
 	if !ok {
-		return nil
+		return
 	}
 	if suppressed > 0 {
 		args = append(args, "suppressed", suppressed)
@@ -100,8 +56,7 @@ func (s *Server) warning(kind, msg string, args ...any) (say func()) {
 			args[i] = shortened(text)
 		}
 	}
-	msg = shortened(msg)
-	return func() { s.cfg.Log.Warn(msg, args...) }
+	log.Warn(shortened(msg), args...)
 }
 
 // shortened cuts off what a text has beyond maxText, and says how long it was.

@@ -28,7 +28,7 @@ import (
 const house = `
 	jute internal/core/timing
 	proto
-	znode session watch internal/core/locks internal/core/stopwatch internal/core/wake internal/core/fdlimit internal/core/either internal/core/diskspace internal/core/fsync internal/core/persona internal/core/sasl
+	znode session watch internal/core/locks internal/core/logqueue internal/core/stopwatch internal/core/wake internal/core/fdlimit internal/core/either internal/core/diskspace internal/core/fsync internal/core/persona internal/core/sasl
 	fsm
 	internal/core/report
 	internal/core/storage internal/core/election

@@ -36,7 +36,7 @@ type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
 	{"a member waits for its log", []edit{
-		{"cluster/cluster.go", "cfg.Log = slog.New(backgroundLog{cfg.Log.Handler(), lines})", "_ = slog.New(backgroundLog{cfg.Log.Handler(), lines})"},
+		{"cluster/cluster.go", "cfg.Log = log\n", "_ = log\n"},
 	}, []finding{{"cluster", "TestDisconnectsBesideLog", "it serves clients"}, {"cluster", "TestDisputeBesideLog", "FAIL"}}},
 	{"a pause while sessions get their timeouts does not show", []edit{
 		{"internal/core/alive/liveness.go", "l.newTracker(), nil, l.now() //", "l.newTracker(), nil, 1<<62 //"},
@@ -168,8 +168,8 @@ var putBacks = []putBack{
 		{"internal/core/storage/snapshots.go", "return &privateSnapshots{FileSnapshotStore: s, dir: filepath.Join(dir, snapshotDir), log: log}, err", "return s, err"},
 	}, []finding{{"internal/core/storage", "TestPrivateFiles", "has mode"}}},
 	{"the applier logs", []edit{
-		{"internal/core/server/warn.go", "\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||", "\tif say != nil {\n\t\tsay()\n\t\tsay = nil\n\t}\n\tw := &s.warnings\n\tw.mu.Lock()\n\tdefer w.mu.Unlock()\n\tif say == nil ||"},
-	}, []finding{{"internal/testing/whole", "TestBudget", "logged while the tree is locked"}}},
+		{"internal/core/server/server.go", "s.later, s.lines = logqueue.New(cfg.Log)", "_, s.lines = logqueue.New(cfg.Log)\n\ts.later = cfg.Log"},
+	}, []finding{{"internal/testing/whole", "TestBudget", "logged while the tree is locked"}, {"internal/core/server", "TestBlockedLog", "FAIL"}}},
 	{"clients may take all file descriptors", []edit{
 		{"internal/core/fdlimit/fdlimit.go", "ForClients = 4", "ForClients = 0"},
 	}, []finding{{"cmd/lockkeeper", "TestFewFiles", " sessions: "}}},

@@ -1,0 +1,86 @@
+// Package logqueue keeps what logs from waiting for the log, which may block, as a pipe that nobody reads does.
+package logqueue
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Queue has the lines that a log has not taken yet. A goroutine gives them to it in order, and ends when there are none.
+type Queue struct {
+	mu      sync.Mutex
+	waiting []func()
+	done    chan struct{} // closed when the goroutine ends; nil if there is none
+}
+
+// most is how many lines may wait, 10 MB of usual ones. Further ones are left out.
+const most = 20_000
+
+// New returns a logger that writes to the log through a queue, so that nobody waits for it.
+func New(log *slog.Logger) (*slog.Logger, *Queue) {
+	q := new(Queue)
+	return slog.New(handler{log.Handler(), q}), q
+}
+
+// Wait waits until the log has taken all lines, but no longer than a second.
+func (q *Queue) Wait() {
+	q.mu.Lock()
+	done := q.done
+	q.mu.Unlock()
+	if done != nil {
+		select {
+		case <-done:
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+func (q *Queue) add(write func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) < most {
+		q.waiting = append(q.waiting, write)
+	}
+	if q.done == nil {
+		q.done = make(chan struct{})
+		go q.run(q.done)
+	}
+}
+
+func (q *Queue) run(done chan struct{}) {
+	defer close(done)
+	for {
+		q.mu.Lock()
+		if len(q.waiting) == 0 {
+			q.done = nil
+			q.mu.Unlock()
+			return
+		}
+		write := q.waiting[0]
+		q.waiting = q.waiting[1:]
+		q.mu.Unlock()
+		write()
+	}
+}
+
+// handler is a [slog.Handler] in front of that of the log.
+type handler struct {
+	slog.Handler
+	queue *Queue
+}
+
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	r = r.Clone()
+	h.queue.add(func() { h.Handler.Handle(ctx, r) })
+	return nil
+}
+
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs), h.queue}
+}
+
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.Handler.WithGroup(name), h.queue}
+}
