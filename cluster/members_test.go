@@ -458,34 +458,40 @@ func TestAsksItself(t *testing.T) {
 	})
 }
 
-// TestReconfigUnknown: the leader is replaced in the middle of a client's reconfig, which adds two servers. The next one is
-// asked again, and refuses, since the list has another version by then.
+// TestReconfigUnknown: a client's reconfig adds two servers. When the first one has been added, the leader is replaced: the next
+// one is asked again, and refuses, since the list has another version by then. Or the second server ends, so that it is not added.
 func TestReconfigUnknown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 5)
-		config := f.found(3)
-		for i := 3; i < 5; i++ {
-			f.open(i, config(i))
-		}
-		for _, m := range f.running[:3] {
-			<-m.Ready()
-		}
-		lead := leaderOf(t, f.running[:3])
-		l, m := f.running[lead], f.running[(lead+1)%3]
-		time.Sleep(5 * time.Second)
-		go func() {
-			for f.place(lead, 4) == nil {
-				time.Sleep(time.Millisecond)
+	for _, how := range []string{"another leader", "lost server"} {
+		testkit.Bubble(t, how, func(t *testing.T) {
+			f := newFleet(t, 5)
+			config := f.found(3)
+			for i := 3; i < 5; i++ {
+				f.open(i, config(i))
 			}
-			l.beginTerm(l.engine.Term() + 1)
-		}()
-		version := m.membership.ConfigVersion()
-		null := proto.Path{Path: jute.Null}
-		q := proto.ReconfigRequest{Joining: proto.Path{Path: "server.4=d:1:1;2181,server.5=e:1:1;2181"}, Leaving: null, NewMembers: null, ConfigID: version}
-		code, known := m.Reconfigure(q.Append(nil), 10*time.Second)
-		time.Sleep(time.Second)
-		if now := m.membership.ConfigVersion(); known || now == version {
-			t.Errorf("the client is told %v, and the outcome is known: %v; the version of the list was %d, and is %d", code, known, version, now)
-		}
-	})
+			for _, m := range f.running[:3] {
+				<-m.Ready()
+			}
+			lead := leaderOf(t, f.running[:3])
+			l, m := f.running[lead], f.running[(lead+1)%3]
+			time.Sleep(5 * time.Second)
+			go func() {
+				for f.place(lead, 4) == nil {
+					time.Sleep(time.Millisecond)
+				}
+				if how == "lost server" {
+					f.stop(4)
+				} else {
+					l.beginTerm(l.engine.Term() + 1)
+				}
+			}()
+			version := m.membership.ConfigVersion()
+			null := proto.Path{Path: jute.Null}
+			q := proto.ReconfigRequest{Joining: proto.Path{Path: "server.4=d:1:1;2181,server.5=e:1:1;2181"}, Leaving: null, NewMembers: null, ConfigID: version}
+			code, known := m.Reconfigure(q.Append(nil), 10*time.Second)
+			time.Sleep(time.Second)
+			if now := m.membership.ConfigVersion(); known || now == version {
+				t.Errorf("the client is told %v, and the outcome is known: %v; the version of the list was %x, and is %x", code, known, version, now)
+			}
+		})
+	}
 }

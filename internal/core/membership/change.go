@@ -134,7 +134,8 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 
 // changeSeveral carries out Request.Reconfig.
 func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) error {
-	if version := m.ConfigVersion(); r.Version != -1 && r.Version != version {
+	version := m.ConfigVersion()
+	if r.Version != -1 && r.Version != version {
 		return request.Refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
 	}
 	leaving := r.Leaving
@@ -149,7 +150,11 @@ func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) er
 	if m.AllowSingleVoter {
 		need.voters = 1
 	}
-	return m.reconfigure(members, r.Joining, leaving, need)
+	err := m.reconfigure(members, r.Joining, leaving, need)
+	if err != nil && err != request.ErrHandedOver && m.ConfigVersion() != version { // the first steps were made
+		err = request.Begun{Err: err}
+	}
+	return err
 }
 
 // Serve reads one Request from a connection and answers it.
