@@ -54,7 +54,7 @@ func TestWoven(t *testing.T) {
 	for _, f := range files {
 		b := testkit.Must(os.ReadFile(f))(t)
 		dir := "internal/core/" + filepath.Base(filepath.Dir(f))
-		leaf := dir == "internal/core/stopwatch" // which calls nothing
+		leaf := dir == "internal/core/stopwatch" || dir == "internal/core/logqueue" // which call nothing while they hold one
 		if locks := regexp.MustCompile(`\bsync\.(RW)?Mutex\b`).Match(b); locks && !strings.HasSuffix(f, "_test.go") && !leaf && !slices.Contains(woven, dir) {
 			t.Errorf("%s has a mutex, and is not in the list woven", dir)
 		}
