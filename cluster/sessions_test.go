@@ -332,18 +332,19 @@ func TestExpiryBesideLog(t *testing.T) {
 // TestPauseAtBegin: the process of a standalone server is paused for 10 s while it gives all sessions their timeouts.
 func TestPauseAtBegin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		disk, pause := storage.NewMemory(), time.Duration(0)
+		disk := storage.NewMemory()
+		var pause atomic.Int64
 		for _, again := range []bool{false, true} {
 			cfg := testConfig("")
 			cfg.Memory = disk
 			cfg.Trace = &pausedAtBegin{pause: func() {
 				if again {
-					pause = 10 * time.Second
+					pause.Store(int64(10 * time.Second))
 				}
 			}}
 			m := New(cfg, fsm.NewReplica())
 			mono := m.clock.mono
-			m.clock.mono = func() time.Duration { return mono() + pause }
+			m.clock.mono = func() time.Duration { return mono() + time.Duration(pause.Load()) }
 			if err := m.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -353,8 +354,8 @@ func TestPauseAtBegin(t *testing.T) {
 				must(t, m, fsm.OpenSession(2, 8, 4000, session.Password{}))
 			}
 			time.Sleep(100 * time.Millisecond)
-			if (pause != 0) != again || !m.hasSession(7) || !m.hasSession(8) {
-				t.Errorf("after a pause of %v, in which no client could be heard: session 7 exists: %v, 8: %v", pause, m.hasSession(7), m.hasSession(8))
+			if (pause.Load() != 0) != again || !m.hasSession(7) || !m.hasSession(8) {
+				t.Errorf("after a pause of %v, in which no client could be heard: session 7 exists: %v, 8: %v", time.Duration(pause.Load()), m.hasSession(7), m.hasSession(8))
 			}
 			m.Close()
 		}

@@ -134,8 +134,7 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 
 // changeSeveral carries out Request.Reconfig.
 func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) error {
-	version := m.ConfigVersion()
-	if r.Version != -1 && r.Version != version {
+	if version := m.ConfigVersion(); r.Version != -1 && r.Version != version {
 		return request.Refuse(proto.BadVersion, "the list of members has version %x, not %x", version, r.Version)
 	}
 	leaving := r.Leaving
@@ -150,11 +149,7 @@ func (m *Membership) changeSeveral(members []proto.Peer, r *request.Reconfig) er
 	if m.AllowSingleVoter {
 		need.voters = 1
 	}
-	err := m.reconfigure(members, r.Joining, leaving, need)
-	if err != nil && err != request.ErrHandedOver && m.ConfigVersion() != version { // the first steps were made
-		err = request.Begun{Err: err}
-	}
-	return err
+	return m.reconfigure(members, r.Joining, leaving, need)
 }
 
 // Serve reads one Request from a connection and answers it.

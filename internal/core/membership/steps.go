@@ -120,6 +120,7 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 
 // carryOut makes the steps of a change, which adds or changes those in joining. absent are voters after it that are down or lag.
 func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, need requirements) error {
+	version := m.ConfigVersion()
 	for _, x := range p.before {
 		if err := m.removeMember(x); err != nil {
 			return err
@@ -132,9 +133,12 @@ func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, 
 			last = append(last, x)
 			continue
 		}
+		changed := m.ConfigVersion() != version
 		err := m.addMember(is, x, need)
 		if need.allowsAbsent && errors.As(err, new(lags)) {
 			last = append(last, x)
+		} else if err != nil && changed {
+			return request.Begun{Err: err} // also if it is a refusal
 		} else if err != nil {
 			return err
 		}
