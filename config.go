@@ -136,7 +136,9 @@ type Config struct {
 	// Features says what the server does beyond the necessary, and what it leaves out.
 	Features Features
 
-	// Logger receives the server's log. If it is nil, nothing is logged.
+	// Logger receives the server's log. If it is nil, nothing is logged. Its handler may block: only goroutines that
+	// serve a client's connection wait for it. Up to 20,000 other lines wait meanwhile, and further ones are left out. Close
+	// waits for the handler for up to two seconds. After that it may still be called.
 	Logger *slog.Logger
 	// SlowRequest is how long a request may take, from when the server has read it until its reply
 	// is queued, before the server logs who asked, for what, and how long it took; at most 50 lines
