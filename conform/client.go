@@ -677,20 +677,36 @@ func (k *conn) quota(path, limits string) {
 	k.create(p+"/zookeeper_stats", []byte("count=0,bytes=0"), 0)
 }
 
-// deleteAll deletes as much of a tree as it can, and returns why it could not delete the rest.
-func (k *conn) deleteAll(path string) (why string) {
-	k.call(opSetACL(path, proto.OpenACL, proto.AnyVersion))
-	f := k.call(opChildren(path))
-	if r, ok := f.Body.(*proto.ChildrenReply); ok {
-		for _, name := range r.Names {
-			why = cmp.Or(k.deleteAll(path+"/"+name), why)
+// deleteAll deletes as much of these trees as it can, and returns why it could not delete the rest. It sends up to 100
+// requests before it awaits their replies, because a server may write each change to its disk before it answers.
+func (k *conn) deleteAll(paths ...string) (why string) {
+	for paths := range slices.Chunk(paths, 50) {
+		for _, path := range paths {
+			k.queue(opSetACL(path, proto.OpenACL, proto.AnyVersion), opChildren(path))
 		}
-	} else if f.Code != proto.NoNode {
-		why = fmt.Sprintf("the children of %s cannot be listed: %s", path, f.Code)
-	}
-	f = k.call(opDelete(path, proto.AnyVersion))
-	if why == "" && f.Code != proto.OK && f.Code != proto.NoNode {
-		why = fmt.Sprintf("%s cannot be deleted: %s", path, f.Code)
+		k.flush()
+		var below []string
+		for _, path := range paths {
+			k.answer()
+			f := k.answer()
+			if r, ok := f.Body.(*proto.ChildrenReply); ok {
+				for _, name := range r.Names {
+					below = append(below, path+"/"+name)
+				}
+			} else if f.Code != proto.NoNode {
+				why = cmp.Or(why, fmt.Sprintf("the children of %s cannot be listed: %s", path, f.Code))
+			}
+		}
+		why = cmp.Or(k.deleteAll(below...), why)
+		for _, path := range paths {
+			k.queue(opDelete(path, proto.AnyVersion))
+		}
+		k.flush()
+		for _, path := range paths {
+			if f := k.answer(); f.Code != proto.OK && f.Code != proto.NoNode {
+				why = cmp.Or(why, fmt.Sprintf("%s cannot be deleted: %s", path, f.Code))
+			}
+		}
 	}
 	return why
 }

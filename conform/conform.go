@@ -392,7 +392,7 @@ func (s *state) tidy(ctx context.Context) string {
 		if s.o.Super != "" {
 			k.auth("digest", s.o.Super)
 		}
-		why := cmp.Or(k.deleteAll("/zookeeper/quota"+s.root), k.deleteAll(s.root))
+		why := k.deleteAll("/zookeeper/quota"+s.root, s.root)
 		if why != "" && s.o.Super == "" {
 			why += ". Some checks create znodes that only the super user can delete; give its password (--super USER:PASSWORD, or Options.Super) so that nothing is left behind"
 		}
