@@ -102,21 +102,19 @@ func eachServer(t *testing.T, version zkVersion, tick time.Duration, test func(*
 	}
 }
 
-// restart stops the server, and starts it again with its data and its address.
-func (s *testServer) restart() {
-	s.stop()
-	s.start()
-}
+// stopBehind stops the server, and startBehind starts it again, with its data and its address, for clients that
+// connect through the proxy. While ZooKeeper starts, it may never answer a handshake, and not every client can handle
+// that. So the proxy is blocked until the server is ready.
+func (s *testServer) stopBehind(wire *cutter)  { wire.block(); s.stop() }
+func (s *testServer) startBehind(wire *cutter) { s.start(); wire.open() }
 
 // runClient runs a program whose connections can be closed. Its further arguments are the addresses of the proxy and
 // of the server.
 func runClient(t *testing.T, cmd *exec.Cmd, server *testServer, wire *cutter) map[string]string {
 	t.Helper()
 	cmd.Args = append(cmd.Args, wire.addr, server.addr)
-	// While ZooKeeper starts, it may never answer a handshake, which not every client can
-	// handle. So the proxy is blocked until the server is ready.
-	stop := func() { wire.block(); server.stop() }
-	start := func() { server.start(); wire.open() }
+	stop := func() { server.stopBehind(wire) }
+	start := func() { server.startBehind(wire) }
 	return runProgram(t, cmd, map[string]func(){
 		"cut":     wire.cut,
 		"block":   wire.block,

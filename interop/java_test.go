@@ -45,7 +45,9 @@ var javaClients = sync.OnceValues(func() (string, error) {
 func testJava(t *testing.T, class string, cases ...string) {
 	classpath := must(javaClients())(t)
 	eachServer(t, zk39, javaTick, func(t *testing.T, server *testServer) {
-		checkCases(t, runJava(t, classpath, class, map[string]func(){"restart": server.restart}, server.addr), cases...)
+		wire := startCutter(t, server.addr)
+		restart := func() { server.stopBehind(wire); server.startBehind(wire) }
+		checkCases(t, runJava(t, classpath, class, map[string]func(){"restart": restart}, wire.addr), cases...)
 	})
 }
 
