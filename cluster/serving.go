@@ -25,12 +25,11 @@ type service struct {
 	ready     chan struct{} // closed when clients can be served for the first time
 	once      sync.Once     // for closing ready
 	elections stopwatch.Stopwatch
-	unheard   atomic.Int64 // since when the leader has not received this member's touches, or allHeard
-	told      wake.Signal  // for run: unheard has changed
+	unheard   atomic.Bool // the leader has not received this member's newest touches
+	told      wake.Signal // for run: unheard has changed
 
 	// Only run uses these.
 	serving    bool
-	began      int64            // when serving began, by nowMs
 	giveUp     countdown        // runs while serving without a leader: the time for electing one
 	late       countdown        // runs while the leader has not received this member's touches
 	alone      time.Time        // when the last leader was lost, or this service was made
@@ -70,10 +69,7 @@ type countdown struct {
 	timer  <-chan time.Time     // nil if it is stopped
 }
 
-// start starts it again, as if it had begun ago.
-func (c *countdown) start(ago time.Duration) {
-	c.timer, c.began = time.After(c.length-ago), c.ran()-ago
-}
+func (c *countdown) start() { c.timer, c.began = time.After(c.length), c.ran() }
 
 func (c *countdown) stop() { c.timer = nil }
 
@@ -163,7 +159,7 @@ func (s *service) run() {
 				s.Running.Go(func() { s.catchUp(done) })
 			}
 		case s.serving && s.giveUp.timer == nil:
-			s.giveUp.start(0)
+			s.giveUp.start()
 		}
 		if seen.NoMajority && !s.serving && !s.warned {
 			if missing := s.contacts.Missing(); missing != "" { // else it is in no cluster yet
@@ -188,13 +184,12 @@ func (s *service) run() {
 				s.disconnect("no leader", true)
 			}
 		case <-s.told:
-			since := s.unheard.Load()
-			if s.late.stop(); since != allHeard {
-				s.late.start(s.since(max(since, s.began))) // older touches are of earlier clients
+			if s.late.stop(); s.unheard.Load() {
+				s.late.start()
 			}
 		case <-s.late.timer:
 			if s.late.ended() {
-				if s.late.start(0); s.serving && leader != s.id {
+				if s.late.start(); s.serving && leader != s.id {
 					s.disconnect("the leader does not receive this member's touches", leader == 0)
 				}
 			}
@@ -246,9 +241,9 @@ func (s *service) serve(hindered string) {
 		return
 	}
 	s.follow(*s.verdict.Load()) // the engine may have found a leader since the last look
-	s.serving, s.began = true, s.nowMs()
+	s.serving = true
 	if s.late.timer != nil {
-		s.late.start(0) // the overdue touches are of earlier clients
+		s.late.start() // the overdue touches are of earlier clients
 	}
 	s.set(true)
 	level := slog.LevelInfo
@@ -277,11 +272,8 @@ func (s *service) catchUp(done chan struct{}) {
 	}
 }
 
-// setUnheard notes that the leader has not received this member's touches since the given time, by nowMs, or with allHeard
-// that it has received all.
-func (s *service) setUnheard(since int64) {
-	s.unheard.Store(since)
+// setUnheard notes whether touches are on their way to the leader.
+func (s *service) setUnheard(are bool) {
+	s.unheard.Store(are)
 	s.told.Raise()
 }
-
-const allHeard = -1

@@ -556,3 +556,43 @@ func TestPingsOfMany(t *testing.T) {
 		}
 	})
 }
+
+// TestPauseOfAll: all members stand still for 10 s, while touches are on their way. None disconnects its clients for that.
+func TestPauseOfAll(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var paused atomic.Int64
+		f := newFleet(t, 3)
+		f.net.SetDelay(func(string, string) time.Duration { return time.Millisecond })
+		for i := range 3 {
+			m := New(f.config(i), fsm.NewReplica())
+			mono := m.clock.mono
+			m.clock.mono = func() time.Duration { return mono() + time.Duration(paused.Load()) }
+			if err := m.Start(); err != nil {
+				t.Fatal(err)
+			}
+			f.running[i] = m
+		}
+		for _, m := range f.running {
+			<-m.Ready()
+		}
+		m := f.running[(leadOf(t, f)+1)%3]
+		must(t, m, fsm.OpenSession(1, 7, 40_000, session.Password{}))
+		time.Sleep(5 * time.Second)
+		stops := make([]atomic.Int64, 3)
+		f.sees(stops)
+		for range 2 { // the second one need not wait for the leader
+			time.Sleep(time.Second)
+			if !m.Touch(7, nil) {
+				t.Fatal("the session has expired")
+			}
+		}
+		time.Sleep(60 * time.Millisecond)
+		paused.Store(int64(10 * time.Second))
+		time.Sleep(5 * time.Second)
+		for i := range stops {
+			if stops[i].Load() > 0 {
+				t.Errorf("member %d has disconnected its clients", i+1)
+			}
+		}
+	})
+}

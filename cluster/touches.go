@@ -88,13 +88,13 @@ func (m *Member) sendTouches() {
 		case <-m.Stop:
 			return
 		}
-		news, since := m.liveness.Take()
-		m.service.setUnheard(since)
+		news := m.liveness.Take()
+		m.service.setUnheard(true)
 		var unsure []int64
 		if lead, unsure = m.tell(lead, &heard, news); lead.ID == 0 {
 			return
 		}
-		m.service.setUnheard(allHeard)
+		m.service.setUnheard(false)
 		last = m.nowMs()
 		m.liveness.Confirm(news, unsure)
 		heard.add(news, last, keep)

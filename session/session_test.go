@@ -174,14 +174,14 @@ func TestTrackerModel(t *testing.T) {
 	for range 20 {
 		tick := []int64{1, 10, 1000}[r.IntN(3)]
 		tracker, model := NewTracker(tick), map[int64]*tracked{}
-		deadline := func(from int64) int64 { // the next multiple of the tick
-			d := from - from%tick
-			for d <= from {
-				d += tick
+		stood := int64(0)
+		deadline := func(from int64) int64 { // the next multiple of the tick, of the time that counts
+			d := from - stood
+			for d++; d%tick != 0; d++ {
 			}
-			return d
+			return d + stood
 		}
-		now, reported := int64(r.IntN(1e6)), 0
+		now, reported := int64(1e6+r.IntN(1e6)), 0
 		for range 3000 {
 			now += r.Int64N(2*tick + 1)
 			id := int64(r.IntN(20))
@@ -198,10 +198,9 @@ func TestTrackerModel(t *testing.T) {
 			case 4:
 				ms := r.Int64N(3 * tick)
 				tracker.Extend(ms)
+				stood += ms
 				for _, x := range model {
-					for left := ms; left > 0; left -= tick {
-						x.deadline += tick
-					}
+					x.deadline += ms
 				}
 			case 5:
 				undo, spare := tracker.Retry, r.IntN(2) == 0

@@ -18,6 +18,7 @@ import (
 // safe for concurrent use.
 type Tracker struct {
 	tick     int64
+	stood    int64 // how long did not count; deadlines leave it out
 	sessions map[int64]*tracked
 	buckets  map[int64]map[int64]struct{} // deadline to sessions, without those reported late
 }
@@ -31,7 +32,7 @@ type tracked struct {
 
 // NewTracker returns a tracker with a tick of tickMs.
 func NewTracker(tickMs int64) *Tracker {
-	return &Tracker{tickMs, map[int64]*tracked{}, map[int64]map[int64]struct{}{}}
+	return &Tracker{tick: tickMs, sessions: map[int64]*tracked{}, buckets: map[int64]map[int64]struct{}{}}
 }
 
 // Add starts to track a session that was opened or resumed at the time now, and returns
@@ -45,7 +46,7 @@ func (t *Tracker) Add(opened *Session, now int64) int64 {
 	}
 	s.session = opened
 	t.move(s, t.deadline(now, s.timeout()))
-	return s.deadline
+	return s.deadline + t.stood
 }
 
 func (s *tracked) timeout() int64 { return int64(s.session.Timeout) }
@@ -80,7 +81,9 @@ func (t *Tracker) Safe(id int64, now, slackMs int64) bool {
 	return s != nil && s.confirmed >= now-timing.Unreported(s.timeout(), slackMs)
 }
 
-func (t *Tracker) deadline(now, timeout int64) int64 { return ((now+timeout)/t.tick + 1) * t.tick }
+func (t *Tracker) deadline(now, timeout int64) int64 {
+	return ((now-t.stood+timeout)/t.tick + 1) * t.tick
+}
 
 // move gives a session another deadline, after which it is not late.
 func (t *Tracker) move(s *tracked, deadline int64) {
@@ -120,7 +123,7 @@ func (t *Tracker) Len() int { return len(t.sessions) }
 func (t *Tracker) Late(now int64) []*Session {
 	var late []*Session
 	for deadline, b := range t.buckets {
-		if deadline > now {
+		if deadline+t.stood > now {
 			continue
 		}
 		for id := range b {
@@ -137,8 +140,8 @@ func (t *Tracker) Late(now int64) []*Session {
 // Next returns the earliest deadline. ok is false if there is none.
 func (t *Tracker) Next() (deadline int64, ok bool) {
 	for d := range t.buckets {
-		if !ok || d < deadline {
-			deadline, ok = d, true
+		if !ok || d+t.stood < deadline {
+			deadline, ok = d+t.stood, true
 		}
 	}
 	return deadline, ok
@@ -155,7 +158,7 @@ type Bucket struct {
 func (t *Tracker) Each(f func(id, deadline int64)) {
 	for id, s := range t.sessions {
 		if _, waits := t.buckets[s.deadline][id]; waits {
-			f(id, s.deadline)
+			f(id, s.deadline+t.stood)
 		}
 	}
 }
@@ -171,35 +174,26 @@ func Buckets(sessions map[int64][]int64) []Bucket {
 	return buckets
 }
 
-// Extend postpones all deadlines by ms, rounded up to whole ticks. It makes up for a time
-// in which this process could not receive requests.
-func (t *Tracker) Extend(ms int64) {
-	ms = (ms + t.tick - 1) / t.tick * t.tick
-	moved := make(map[int64]map[int64]struct{}, len(t.buckets))
-	for d, b := range t.buckets {
-		moved[d+ms] = b
-	}
-	t.buckets = moved
-	for _, s := range t.sessions {
-		s.deadline += ms
-	}
-}
+// Extend postpones all deadlines by ms. It makes up for a time in which this process could
+// not receive requests.
+func (t *Tracker) Extend(ms int64) { t.stood += ms }
 
 // Advance brings all deadlines nearer by ms, as if that time had passed since now. Sessions for
 // which alive returns true are touched instead. It returns the sessions that are late then, in no
 // particular order: their deadlines have come, or their timeouts are shorter than ms. It does not
 // report them in the sense of Late, which returns them next. No deadline becomes earlier than now.
 func (t *Tracker) Advance(now, ms int64, alive func(id int64) bool) (late []int64) {
+	soonest := now - t.stood
 	for id, s := range t.sessions {
-		deadline, touched := max(now, s.deadline-ms), alive(id)
+		deadline, touched := max(soonest, s.deadline-ms), alive(id)
 		switch {
 		case s.late:
 			late = append(late, id)
 		case touched:
 			t.Touch(id, now)
-		case deadline == now || s.timeout() < ms:
+		case deadline == soonest || s.timeout() < ms:
 			late = append(late, id)
-			t.move(s, now)
+			t.move(s, soonest)
 		default:
 			t.move(s, deadline)
 		}

@@ -100,6 +100,28 @@ func TestPausesOfShortest(t *testing.T) {
 	}
 }
 
+// TestRepeatedPauses: the leader's process stands still for a quarter of the time, always just longer than goes unnoticed. A
+// session whose client is gone ends all the same.
+func TestRepeatedPauses(t *testing.T) {
+	const tick = 2 * time.Second
+	now := time.Minute
+	l := NewLiveness(tick, 0, false, func() int64 { return now.Milliseconds() }, noTrace{})
+	l.Restart(1, slices.Values([]*session.Session{{ID: 7, Timeout: 4000}}))
+	began, paused := now, now
+	for {
+		late, _, next := l.TakeLate()
+		if took := now - began; len(late) > 0 {
+			return
+		} else if took > time.Minute {
+			t.Fatalf("it has not ended after %v", took)
+		}
+		if now = max(now, time.Duration(next)*time.Millisecond); now-paused >= 1500*time.Millisecond {
+			now += timing.Watch(tick) + 10*time.Millisecond
+			paused = now
+		}
+	}
+}
+
 // TestFirstSession: the leader's process is paused after the first session was opened, and before the look which that asks for.
 func TestFirstSession(t *testing.T) {
 	now := int64(1000)
@@ -140,7 +162,7 @@ func TestTouchWaits(t *testing.T) {
 		if len(alive) != 0 || len(l.Hurry) == 0 {
 			t.Fatal("it does not wait for the leader, or does not hurry")
 		}
-		touches, _ := l.Take()
+		touches := l.Take()
 		l.Confirm(touches, nil)
 		if !<-alive {
 			t.Error("the session counts as dead although the leader has confirmed it")
@@ -157,7 +179,7 @@ func TestTouchWaits(t *testing.T) {
 func TestUnsureTouch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, alive, over := touching(t, 2500*time.Millisecond)
-		touches, _ := l.Take()
+		touches := l.Take()
 		at := touches[7]
 		time.Sleep(time.Millisecond)
 		l.Confirm(touches, []int64{7})
@@ -165,7 +187,7 @@ func TestUnsureTouch(t *testing.T) {
 		if len(alive) != 0 {
 			t.Error("it does not wait for the leader to be sure")
 		}
-		if again, _ := l.Take(); len(again) != 1 || again[7] != at {
+		if again := l.Take(); len(again) != 1 || again[7] != at {
 			t.Errorf("reported again: %v, should be at %d", again, at)
 		}
 		close(over)

@@ -33,7 +33,6 @@ type Liveness struct {
 	due       int64            // when the leader's next look for late sessions is planned
 	confirmed wake.Broadcast   // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
-	since     int64            // when the first of them was noted
 	muted     map[int64]bool   // see Advance; usually nil
 }
 
@@ -91,23 +90,17 @@ func (l *Liveness) note(id, at int64) {
 		return
 	}
 	if len(l.touched) == 0 {
-		l.since = l.now()
 		l.News.Raise()
 	}
 	l.touched[id] = at
 }
 
-// Take removes and returns the touches to be reported, and when the first of them
-// was noted; if there are none, since is now.
-func (l *Liveness) Take() (touches map[int64]int64, since int64) {
+// Take removes and returns the touches to be reported.
+func (l *Liveness) Take() (touches map[int64]int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	touches, since = l.touched, l.since
-	l.touched = map[int64]int64{}
-	if len(touches) == 0 {
-		since = l.now()
-	}
-	return touches, since
+	touches, l.touched = l.touched, map[int64]int64{}
+	return touches
 }
 
 // Confirm notes that the leader has received touches. It could not vouch for the
