@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -164,5 +165,27 @@ func TestTransferredIsKnown(t *testing.T) {
 			}
 			time.Sleep(300 * time.Millisecond)
 		}
+	})
+}
+
+// TestTransferUnknown: leadership is transferred to a member whose disk is slow while it stands for election. It leads only after
+// the answer.
+func TestTransferUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		to := (lead + 1) % 3
+		writes := 0
+		f.disks[to].SetFault(func() error {
+			if writes < 2 && f.running[to].engine.Role() == engine.Candidate {
+				writes++
+				time.Sleep(750 * time.Millisecond)
+			}
+			return nil
+		})
+		id := uint64(to + 1)
+		if err := f.ask(lead, request.Request{Transfer: &id}); !errors.Is(err, request.ErrUnknownOutcome) {
+			t.Error(err)
+		}
+		until(t, "a leader", func() bool { return f.running[to].Role() == "leader" })
 	})
 }

@@ -495,3 +495,23 @@ func TestReconfigUnknown(t *testing.T) {
 		})
 	}
 }
+
+// TestReconfigRefusedHalfway: a client's reconfig removes two of four servers. One that stays lags, so the first removal is possible
+// without it, and the second is not.
+func TestReconfigRefusedHalfway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 4)
+		l, id := f.running[lead], func(i int) int { return (lead+i)%4 + 1 }
+		end := f.stuck(id(1) - 1)
+		if !f.write(lead) {
+			t.Fatal("no write")
+		}
+		null, version := proto.Path{Path: jute.Null}, l.membership.ConfigVersion()
+		q := proto.ReconfigRequest{Joining: null, Leaving: proto.Path{Path: fmt.Sprintf("%d,%d", id(2), id(3))}, NewMembers: null, ConfigID: version}
+		code, known := l.Reconfigure(q.Append(nil), 3*time.Second)
+		if now := l.membership.ConfigVersion(); known || now == version {
+			t.Errorf("the client is told %v, and the outcome is known: %v; the version of the list was %x, and is %x", code, known, version, now)
+		}
+		end(nil)
+	})
+}

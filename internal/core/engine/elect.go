@@ -59,7 +59,8 @@ const handOverTimeout = 1500 * time.Millisecond
 // that clients need not wait for an election timeout. It returns only when another member
 // leads, not already when this one stops leading: the other may lose its
 // election, and the next one is won sooner with this member's vote. If this member
-// leads again, it retries, until ctx ends or handOverTimeout has passed.
+// leads again, it retries, until ctx ends or handOverTimeout has passed. It returns
+// [ErrMayHandOver] if another member may still become the leader.
 func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
@@ -85,6 +86,8 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 				// Do not wait for the future: Raft never completes it if it shuts
 				// down first.
 				e.raft.LeadershipTransferToServer(storage.ServerID(successor.ID), raft.ServerAddress(successor.Addr))
+			} else if began && err != ErrNotLeader {
+				return ErrMayHandOver
 			} else if err != ErrNotLeader {
 				return err
 			}
@@ -98,10 +101,13 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 		case <-changed:
 		case <-time.After(lease):
 		case <-ctx.Done():
-			return errors.New("no other member has become the leader in time")
+			return ErrMayHandOver
 		}
 	}
 }
+
+// ErrMayHandOver is returned if a leadership transfer has not ended in time.
+var ErrMayHandOver = errors.New("no other member has become the leader in time")
 
 // successor finds a voter that is up and has all of this leader's log: the one with
 // the given id or, if id is 0, the first to answer. It returns [ErrNotLeader] if this

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/proto"
@@ -119,8 +120,20 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 }
 
 // carryOut makes the steps of a change, which adds or changes those in joining. absent are voters after it that are down or lag.
-func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, need requirements) error {
-	version := m.ConfigVersion()
+// If it fails after a step, its outcome is unknown, also if a later step was refused. Only a server that is added alone stays
+// an observer, as the refusal says.
+func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, need requirements) (err error) {
+	before := m.Engine.Members()
+	defer func() {
+		alone := len(p.before)+len(p.leaving) == 0 && len(joining) == 1
+		if alone {
+			is := election.Find(p.rest, joining[0].ID)
+			alone = is == nil || is.Addr == joining[0].Addr
+		}
+		if err != nil && !alone && !slices.Equal(m.Engine.Members(), before) {
+			err = request.Begun{Err: err}
+		}
+	}()
 	for _, x := range p.before {
 		if err := m.removeMember(x); err != nil {
 			return err
@@ -133,12 +146,9 @@ func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, 
 			last = append(last, x)
 			continue
 		}
-		changed := m.ConfigVersion() != version
 		err := m.addMember(is, x, need)
 		if need.allowsAbsent && errors.As(err, new(lags)) {
 			last = append(last, x)
-		} else if err != nil && changed {
-			return request.Begun{Err: err} // also if it is a refusal
 		} else if err != nil {
 			return err
 		}
@@ -389,5 +399,9 @@ func (m *Membership) transfer(members []proto.Peer, id uint64) error {
 	case id == m.ID:
 		return nil
 	}
-	return m.Engine.HandOver(m.Port.Ctx, id)
+	err := m.Engine.HandOver(m.Port.Ctx, id)
+	if err == engine.ErrMayHandOver {
+		err = request.Begun{Err: err}
+	}
+	return err
 }
