@@ -87,7 +87,7 @@ type auditor struct {
 
 func newAuditor(tell func(AuditEvent)) *auditor {
 	a := &auditor{make(chan AuditEvent, auditQueue), make(chan struct{}), make(chan struct{})}
-	go a.run(tell) // until endAudit
+	go a.run(tell) // until endTraces
 	return a
 }
 
@@ -114,12 +114,13 @@ func (a *auditor) run(tell func(AuditEvent)) {
 	}
 }
 
-// endAudit waits until all was told.
-func (s *Server) endAudit() {
+// endTraces waits until all was told, but for the log no longer than a second.
+func (s *Server) endTraces() {
 	if s.audit != nil {
 		close(s.audit.ending)
 		<-s.audit.done
 	}
+	s.lines.Close()
 }
 
 // traceChange notes in the log, and in the audit log, that a change of the members was asked for over the peer port or by the

@@ -136,9 +136,10 @@ type Config struct {
 	// Features says what the server does beyond the necessary, and what it leaves out.
 	Features Features
 
-	// Logger receives the server's log. If it is nil, nothing is logged. Its handler may block: only goroutines that
-	// serve a client's connection wait for it. Up to 20,000 other lines wait meanwhile, and further ones are left out. Close
-	// waits for the handler for up to two seconds. After that it may still be called.
+	// Logger receives the server's log. If it is nil, nothing is logged. Its handler's method Handle
+	// may block, no other one: a server waits for it only at the end of Close, for up to a second. Until then up to 20,000
+	// lines wait, and further ones are left out; a line says how many. Handle is not called after Close, but the last call may
+	// still not have returned. [Restore] waits for it.
 	Logger *slog.Logger
 	// SlowRequest is how long a request may take, from when the server has read it until its reply
 	// is queued, before the server logs who asked, for what, and how long it took; at most 50 lines

@@ -59,6 +59,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/cluster"
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -159,7 +160,8 @@ type Server struct {
 // traces are where a server says what has become of it, and who changed what.
 type traces struct {
 	log   *slog.Logger
-	audit *auditor // nil for none
+	lines *logqueue.Queue // of log
+	audit *auditor        // nil for none
 }
 
 // forPeers is where the other members connect, and how.
@@ -188,8 +190,10 @@ func Open(cfg Config) (*Server, error) {
 	if err := cfg.complete(); err != nil {
 		return nil, err
 	}
+	var lines *logqueue.Queue
+	cfg.Logger, lines = logqueue.New(cfg.Logger) // nothing below waits for the log
 	s := &Server{
-		traces: &traces{log: cfg.Logger}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), testhooks.In(&cfg).Network},
+		traces: &traces{log: cfg.Logger, lines: lines}, forPeers: forPeers{cfg.PeerAddr, cmp.Or(string(cfg.PeerTLSMode), "no"), testhooks.In(&cfg).Network},
 		ready: make(chan struct{}), handing: wake.NewTurn(), gone: make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancelCause(context.Background())
@@ -230,7 +234,7 @@ func Open(cfg Config) (*Server, error) {
 	s.inside = inside{report.New(s.clients, s.askClients), testhooks.New(hooked{s})}
 	if err := s.member.Start(); err != nil {
 		s.closeListeners()
-		s.endAudit()
+		s.endTraces()
 		return nil, own(err)
 	}
 	s.wg.Go(s.run)
@@ -540,7 +544,7 @@ func (s *Server) close(member func(*cluster.Member) error) error {
 	s.closeErr = member(s.member) // also releases connections that wait for the log
 	s.clients.Wait()
 	s.wg.Wait()
-	s.endAudit()
+	s.endTraces()
 	close(s.gone)
 	return s.closeErr
 }

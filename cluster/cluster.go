@@ -8,7 +8,6 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
-	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
@@ -26,9 +25,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 	if cfg.Trace == nil {
 		cfg.Trace = untraced{}
 	}
-	log, lines := logqueue.New(cfg.Log)
-	cfg.Log = log
-	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), lines: lines, closing: wake.NewTurn()}
+	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), closing: wake.NewTurn()}
 	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
 	m.membership = membership.New(&membership.Parts{
 		Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log,
@@ -58,11 +55,6 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 // cluster. An error names the file or address concerned; the member must not be
 // closed after one.
 func (m *Member) Start() (err error) {
-	defer func() {
-		if err != nil {
-			m.lines.Wait()
-		}
-	}()
 	var s *storage.Storage
 	switch cfg := &m.cfg; {
 	case cfg.Dir != "":
@@ -139,7 +131,6 @@ func (m *Member) Close() error {
 		err := m.engine.Close()
 		m.Running.Wait()
 		m.result = errors.Join(err, m.engine.Storage().Close())
-		m.lines.Wait()
 	}
 	return m.result
 }

@@ -27,7 +27,7 @@ type Config struct {
 	ReapInterval  time.Duration // how often expired container and TTL znodes are deleted
 	SnapshotBytes int64         // take a snapshot after this much log
 	Settings      fsm.Settings
-	Log           *slog.Logger
+	Log           *slog.Logger // its handler must not block: nothing here can wait for it
 	// AllowSingleVoter lets a client's reconfig leave a single voter.
 	AllowSingleVoter bool
 	// TimeOfDay is the wall clock, used to stamp entries and to expire TTL

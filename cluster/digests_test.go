@@ -209,26 +209,6 @@ func TestDiffersFromCopy(t *testing.T) {
 	})
 }
 
-// TestDisputeBesideLog: nobody reads the log of a leader that finds out that no majority has the same state.
-func TestDisputeBesideLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		release := make(chan struct{})
-		defer close(release)
-		lead := f.all(func(cfg *Config) { cfg.Log = slog.New(blockingLog{slog.DiscardHandler, "", release}) })
-		f.stop((lead + 2) % 3)
-		time.Sleep(time.Minute)
-		serves := served(f.running[lead])
-		time.Sleep(time.Second)
-		f.corrupt((lead+1)%3, 1<<41)
-		f.write(lead)
-		time.Sleep(time.Minute)
-		if serves.Load() {
-			t.Error("the leader serves although the states differ")
-		}
-	})
-}
-
 // TestDiffersNextLeader: no majority of five has the same state. Nobody serves, not for a moment, when the leader is lost and
 // another one leads, when that one hands over, or when a member is started again, until there is a majority.
 func TestDiffersNextLeader(t *testing.T) {

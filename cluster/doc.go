@@ -64,8 +64,6 @@
 //     crash interrupted its joining, runs until it is in the cluster and votes, if it
 //     is to vote.
 //
-// While lines wait for the log, a goroutine of package logqueue gives them to it. Close waits for that for up to a second.
-//
 // # Waiting
 //
 // Whatever waits for another member stops waiting when that has been silent for about an

@@ -1021,22 +1021,6 @@ func served(m *Member) *atomic.Bool {
 	return serves
 }
 
-// blockingLog is a handler of a log that nobody reads.
-type blockingLog struct {
-	slog.Handler
-	message string // that blocks; all do if it is empty
-	release chan struct{}
-}
-
-func (b blockingLog) Handle(ctx context.Context, r slog.Record) error {
-	if b.message == "" || r.Message == b.message {
-		<-b.release
-	}
-	return nil
-}
-
-func (b blockingLog) Enabled(context.Context, slog.Level) bool { return true }
-
 // catchesUp checks that a member that is started again has all entries within most. Meanwhile, now and then is called.
 func catchesUp(t *testing.T, leader *Member, again func() *Member, most time.Duration, now func(at time.Duration)) *Member {
 	t.Helper()

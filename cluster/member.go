@@ -11,7 +11,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
-	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 	"github.com/lockkeeper/lockkeeper/internal/core/membership"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
@@ -28,7 +27,6 @@ type Member struct {
 	proposer   *propose.Proposer // what this member proposes
 	liveness   *alive.Liveness   // of sessions
 	service    *service          // whether this member serves
-	lines      *logqueue.Queue   // of its log
 
 	closing wake.Turn // held by Close
 	result  error     // of the first Close

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -35,13 +36,26 @@ func TestCountdown(t *testing.T) {
 	})
 }
 
+// blockingLog is the handler of a log that takes nothing before release is closed.
+type blockingLog struct {
+	slog.Handler
+	release chan struct{}
+}
+
+func (b blockingLog) Handle(context.Context, slog.Record) error {
+	<-b.release
+	return nil
+}
+
+func (b blockingLog) Enabled(context.Context, slog.Level) bool { return true }
+
 // TestServingKnowsLeader: when a service reports that clients can be served, it has noted who
 // leads, even if it learns of both at once.
 func TestServingKnowsLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
 		release := make(chan struct{})
-		b.pulse.log = slog.New(blockingLog{slog.DiscardHandler, "", release})
+		b.pulse.log = slog.New(blockingLog{slog.DiscardHandler, release})
 		s := b.service()
 		b.leader.Set(0, "")
 		b.pulse.verdict.Store(&election.Verdict{NoLeader: true})
@@ -56,24 +70,6 @@ func TestServingKnowsLeader(t *testing.T) {
 		close(release)
 		if !testkit.Receive(t, "serving", s.changes) {
 			t.Error("it does not serve")
-		}
-	})
-}
-
-// TestDisconnectsBesideLog: a follower whose log nobody reads, and that is cut off, closes its clients' connections.
-func TestDisconnectsBesideLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := newFleet(t, 3)
-		release := make(chan struct{})
-		defer close(release)
-		lead := f.all(func(cfg *Config) { cfg.Log = slog.New(blockingLog{slog.DiscardHandler, "no leader is known", release}) })
-		i := (lead + 1) % 3
-		serves := served(f.running[i])
-		time.Sleep(time.Second)
-		f.cutOff(i, true)
-		time.Sleep(time.Minute)
-		if serves.Load() {
-			t.Error("it serves clients a minute after it has lost the majority")
 		}
 	})
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -307,26 +306,6 @@ func TestTouchBesideLongEntry(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestExpiryBesideLog: sessions expire although the log blocks.
-func TestExpiryBesideLog(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		release := make(chan struct{})
-		m := alone(t, func(cfg *Config, _ *storage.Storage) {
-			cfg.Log = slog.New(blockingLog{slog.DiscardHandler, "session expired", release})
-		})
-		defer close(release)
-		const sessions = 100
-		for id := range int64(sessions) {
-			must(t, m, fsm.OpenSession(1, id+1, 10_000, session.Password{}))
-			time.Sleep(time.Second)
-		}
-		time.Sleep(20 * time.Second)
-		if n := m.Expired(); n != sessions {
-			t.Errorf("%d of %d sessions have expired", n, sessions)
-		}
-	})
 }
 
 // TestPauseAtBegin: the process of a standalone server is paused for 10 s while it gives all sessions their timeouts.

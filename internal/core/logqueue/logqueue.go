@@ -10,22 +10,26 @@ import (
 
 // Queue has the lines that a log has not taken yet. A goroutine gives them to it in order, and ends when there are none.
 type Queue struct {
+	log     *slog.Logger
 	mu      sync.Mutex
 	waiting []func()
+	left    int           // lines left out, if one that says so waits
 	done    chan struct{} // closed when the goroutine ends; nil if there is none
+	closed  bool
 }
 
-// most is how many lines may wait, 10 MB of usual ones. Further ones are left out.
+// most is how many lines may wait, 10 MB of usual ones. Further ones are left out, and the log is told how many.
 const most = 20_000
 
 // New returns a logger that writes to the log through a queue, so that nobody waits for it.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
-	q := new(Queue)
+	q := &Queue{log: log}
 	return slog.New(handler{log.Handler(), q}), q
 }
 
-// Wait waits until the log has taken all lines, but no longer than a second.
-func (q *Queue) Wait() {
+// Close waits until the log has taken all lines, but no longer than a second. It gets no more afterwards, although it may
+// still be taking one.
+func (q *Queue) Close() {
 	q.mu.Lock()
 	done := q.done
 	q.mu.Unlock()
@@ -35,13 +39,23 @@ func (q *Queue) Wait() {
 		case <-time.After(time.Second):
 		}
 	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed, q.waiting = true, nil
 }
 
 func (q *Queue) add(write func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) < most {
+	switch {
+	case q.closed:
+		return
+	case len(q.waiting) < most:
 		q.waiting = append(q.waiting, write)
+	default:
+		if q.left++; q.left == 1 {
+			q.waiting = append(q.waiting, q.sayLeft)
+		}
 	}
 	if q.done == nil {
 		q.done = make(chan struct{})
@@ -49,16 +63,33 @@ func (q *Queue) add(write func()) {
 	}
 }
 
+func (q *Queue) sayLeft() {
+	q.mu.Lock()
+	n := q.left
+	q.left = 0
+	q.mu.Unlock()
+	q.log.Warn("lines were left out here, because the log took too long", "lines", n)
+}
+
 func (q *Queue) run(done chan struct{}) {
-	defer close(done)
+	defer func() { // also if the log's handler ends this goroutine
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if len(q.waiting) > 0 {
+			go q.run(done)
+			return
+		}
+		q.waiting, q.done = nil, nil
+		close(done)
+	}()
 	for {
 		q.mu.Lock()
 		if len(q.waiting) == 0 {
-			q.done = nil
 			q.mu.Unlock()
 			return
 		}
 		write := q.waiting[0]
+		q.waiting[0] = nil
 		q.waiting = q.waiting[1:]
 		q.mu.Unlock()
 		write()

@@ -4,49 +4,110 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 )
 
-// slowLog is the handler of a log that takes nothing before open is closed.
-type slowLog struct {
+// handling is a handler that calls before for each line.
+type handling struct {
 	slog.Handler
-	open chan struct{}
+	before func()
 }
 
-func (s slowLog) Handle(ctx context.Context, r slog.Record) error {
-	<-s.open
-	return s.Handler.Handle(ctx, r)
+func (h handling) Handle(ctx context.Context, r slog.Record) error {
+	h.before()
+	return h.Handler.Handle(ctx, r)
+}
+
+// logTo returns a logger to out, which calls before for each line, and its queue.
+func logTo(out *strings.Builder, before func()) (*slog.Logger, *Queue) {
+	return New(slog.New(handling{slog.NewTextHandler(out, nil), before}))
 }
 
 // TestQueue: nobody waits for a log that blocks, and when it does no longer, it gets all lines in order. If too many
-// wait, it gets the first ones.
+// wait, it gets the first ones, how many were left out, and what is logged later.
 func TestQueue(t *testing.T) {
 	for _, lines := range []int{100, most + 1000} {
 		synctest.Test(t, func(t *testing.T) {
 			var out strings.Builder
-			below := slowLog{slog.NewTextHandler(&out, nil), make(chan struct{})}
-			log, q := New(slog.New(below))
+			open := make(chan struct{})
+			log, q := logTo(&out, func() { <-open })
+			log.Info("line", "i", 0)
+			synctest.Wait() // until the log has it
 			began := time.Now()
-			for i := range lines {
+			for i := 1; i < lines; i++ {
 				log.Info("line", "i", i)
 			}
-			if q.Wait(); time.Since(began) != time.Second {
-				t.Errorf("waiting for a log that blocks took %v", time.Since(began))
+			if took := time.Since(began); took != 0 {
+				t.Errorf("who logs waits for %v", took)
 			}
-			close(below.open)
-			q.Wait()
+			close(open)
+			synctest.Wait()
+			log.Info("line", "i", "last")
+			q.Close()
+			var want []string
+			for i := range min(lines, most+1) {
+				want = append(want, fmt.Sprint("i=", i))
+			}
+			if left := lines - len(want); left > 0 {
+				want = append(want, fmt.Sprint("lines=", left))
+			}
+			want = append(want, "i=last")
 			got := strings.Split(strings.TrimSpace(out.String()), "\n")
-			if n := len(got); lines <= most && n != lines || n > most+1 || n < min(lines, most) {
-				t.Errorf("%d of %d lines", n, lines)
+			if len(got) != len(want) {
+				t.Fatalf("%d lines, not %d", len(got), len(want))
 			}
 			for i, line := range got {
-				if !strings.HasSuffix(line, fmt.Sprintf("i=%d", i)) {
-					t.Fatalf("line %d is %q", i, line)
+				if !strings.HasSuffix(line, want[i]) {
+					t.Fatalf("line %d is %q, not %q", i, line, want[i])
 				}
 			}
+			if q.waiting != nil {
+				t.Error("the queue keeps what was logged")
+			}
 		})
+	}
+}
+
+// TestClose: a slow log gets lines for a second, and then none but the one that it is taking.
+func TestClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		var out strings.Builder
+		log, q := logTo(&out, func() { n++; time.Sleep(300 * time.Millisecond) })
+		for range 10 {
+			log.Info("line")
+		}
+		began := time.Now()
+		q.Close()
+		if took := time.Since(began); took != time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		log.Info("late")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n != 4 {
+			t.Errorf("the log got %d lines", n)
+		}
+	})
+}
+
+// TestHandlerEndsGoroutine: a handler that ends the goroutine, as t.FailNow does, costs one line.
+func TestHandlerEndsGoroutine(t *testing.T) {
+	n := 0
+	var out strings.Builder
+	log, q := logTo(&out, func() {
+		if n++; n == 1 {
+			runtime.Goexit()
+		}
+	})
+	log.Info("first")
+	log.Info("second")
+	q.Close()
+	if !strings.Contains(out.String(), "second") {
+		t.Errorf("the log has %q", out.String())
 	}
 }

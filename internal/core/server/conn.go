@@ -136,7 +136,7 @@ func (c *conn) reads() {
 // frame queues one frame.
 func (c *conn) frame(h *proto.ReplyHeader, body func(b []byte) []byte) {
 	if !c.queueFrame(func(b []byte) []byte { return body(h.Append(b)) }) {
-		c.warnLater("closing a connection whose client does not read")
+		c.warn("closing a connection whose client does not read")
 		c.kill()
 	}
 }

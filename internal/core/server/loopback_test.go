@@ -324,7 +324,7 @@ func open(t testing.TB, cfg server.Config) *port {
 		cfg.FourLetterWords = []string{"*"}
 	}
 	if cfg.Log == nil {
-		cfg.Log = testkit.Unblocked(t)
+		cfg.Log = testkit.Quiet
 	}
 	cfg.ID, cfg.Version, cfg.Built = origin, zookeeperVersion, released
 	p := &port{loop: newLoopback(cfg.Tick)}

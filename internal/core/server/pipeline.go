@@ -246,7 +246,7 @@ func (c *conn) run(v *fsm.View, q *request, scratch []byte) []byte {
 	h := proto.ReplyHeader{Xid: q.xid, Zxid: v.Zxid()}
 	scratch, h.Code = v.Read(&r, q.op.Code, q.body, scratch)
 	if h.Code == fsm.ReplyTooLong {
-		c.warnLater("closing a connection: a reply does not fit into its outbox", "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
+		c.warn("closing a connection: a reply does not fit into its outbox", "op", q.op.Name, "limit", c.s.cfg.OutboxBytes)
 		c.end()
 		return nil
 	}
@@ -290,7 +290,7 @@ func (c *conn) Done(v *fsm.View, r *fsm.Result) {
 		if e.Hard {
 			c.s.stats.quotaExceeded(e.Namespace())
 		}
-		c.s.warn(c.s.later, "quota exceeded", e.String(), c.named(nil))
+		c.s.warn("quota exceeded", e.String(), c.named(nil))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

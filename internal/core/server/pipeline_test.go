@@ -71,7 +71,7 @@ func TestNothingAfterTheEnd(t *testing.T) {
 	}
 	s.cfg.Replica.View(func(v *fsm.View) { c.Done(v, &fsm.Result{}) })
 	s.Close()
-	s.Wait() // until the warning is logged
+	s.Wait()
 	if n := strings.Count(log.String(), "a reply does not fit into its outbox"); n != 1 || len(c.queue) != 0 {
 		t.Errorf("%d reads ran, %d are still queued", n, len(c.queue))
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/either"
 	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
-	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/internal/core/report"
 	"github.com/lockkeeper/lockkeeper/internal/core/sasl"
@@ -64,7 +63,7 @@ type Config struct {
 	ID       uint64 // of this server; the high byte of its sessions' ids
 	Proposer Proposer
 	Replica  *fsm.Replica
-	Log      *slog.Logger
+	Log      *slog.Logger // its handler must not block: it is called while locks are held
 
 	Tick time.Duration
 	Limits
@@ -123,9 +122,7 @@ type Server struct {
 	start time.Time
 
 	roster
-	wg    sync.WaitGroup  // goroutines of connections and listeners, and writers
-	later *slog.Logger    // cfg.Log, for which nobody waits
-	lines *logqueue.Queue // of later
+	wg sync.WaitGroup // goroutines of connections and listeners, and writers
 
 	opened   atomic.Bool // Open has been called
 	draining atomic.Bool // connections end when what was received is answered
@@ -203,7 +200,6 @@ func New(cfg Config) *Server {
 		cfg: cfg, start: time.Now(), older: olderReads(cfg.Persona),
 		roster: roster{conns: map[*conn]struct{}{}, perAddr: map[string]int{}, sessions: map[int64]*conn{}, leaving: map[*conn]struct{}{}},
 	}
-	s.later, s.lines = logqueue.New(cfg.Log)
 	s.writers.wg = &s.wg
 	s.readers.New = func() any { return bufio.NewReaderSize(nil, 4<<10) }
 	if s.cfg.TimeOfDay == nil {
@@ -282,7 +278,7 @@ func (s *Server) Serve(l net.Listener, withTLS *tls.Config) error {
 			if now := time.Now(); now.Sub(warned) >= acceptWarnEvery {
 				warned = now
 				const msg = "cannot accept a connection"
-				s.warn(s.later, msg, msg, []any{"error", err})
+				s.warn(msg, msg, []any{"error", err})
 			}
 			time.Sleep(10 * time.Millisecond)
 			continue
@@ -313,7 +309,7 @@ func (s *Server) tooManyFiles(nc net.Conn) bool {
 		return false
 	}
 	const msg = "refusing a connection: the process has too many files open"
-	s.warn(s.later, msg, msg, []any{"client", nc.RemoteAddr().String()})
+	s.warn(msg, msg, []any{"client", nc.RemoteAddr().String()})
 	s.refuse(nc)
 	return true
 }
@@ -404,10 +400,7 @@ func (s *Server) Close() {
 
 // Wait waits until the goroutines of all connections and listeners have ended. It
 // must be called after Close.
-func (s *Server) Wait() {
-	s.wg.Wait()
-	s.lines.Wait()
-}
+func (s *Server) Wait() { s.wg.Wait() }
 
 // Disconnect closes the connection of a session and reports whether there was one.
 // The session continues. It counts as not connected when Disconnect returns, although

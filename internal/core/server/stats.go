@@ -194,7 +194,7 @@ func (c *conn) answered(q *request, h *proto.ReplyHeader, body int) {
 		if q.op.Class == proto.Read {
 			path = pathOf(q)
 		}
-		c.warnLater("slow request", "op", q.op.Name, "path", path, "xid", q.xid, "zxid", fmt.Sprintf("0x%x", h.Zxid), "code", int32(h.Code), "took", took)
+		c.warn("slow request", "op", q.op.Name, "path", path, "xid", q.xid, "zxid", fmt.Sprintf("0x%x", h.Zxid), "code", int32(h.Code), "took", took)
 	}
 }
 

@@ -2,7 +2,6 @@ package server
 
 import (
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"time"
@@ -30,12 +29,8 @@ const (
 	maxText   = 1000 // bytes of a text in a line, such as a path; the rest is cut off
 )
 
-// warn logs a warning about a connection that its client has caused. The log may block, so the applier, and any caller that
-// holds a lock, must use warnLater.
-func (c *conn) warn(msg string, args ...any) { c.s.warn(c.s.cfg.Log, msg, msg, c.named(args)) }
-
-// warnLater is like warn but does not wait for the log.
-func (c *conn) warnLater(msg string, args ...any) { c.s.warn(c.s.later, msg, msg, c.named(args)) }
+// warn logs a warning about a connection that its client has caused.
+func (c *conn) warn(msg string, args ...any) { c.s.warn(msg, msg, c.named(args)) }
 
 // named returns args after those that name the client and its session.
 func (c *conn) named(args []any) []any {
@@ -43,7 +38,7 @@ func (c *conn) named(args []any) []any {
 }
 
 // warn logs a warning, unless too many of its kind have come, whatever msg says.
-func (s *Server) warn(log *slog.Logger, kind, msg string, args []any) {
+func (s *Server) warn(kind, msg string, args []any) {
 	suppressed, ok := s.warnings.allow(kind, time.Now())
 	if !ok {
 		return
@@ -56,7 +51,7 @@ func (s *Server) warn(log *slog.Logger, kind, msg string, args []any) {
 			args[i] = shortened(text)
 		}
 	}
-	log.Warn(shortened(msg), args...)
+	s.cfg.Log.Warn(shortened(msg), args...)
 }
 
 // shortened cuts off what a text has beyond maxText, and says how long it was.

@@ -35,9 +35,21 @@ type edit = overlay.Edit
 type finding struct{ pkg, test, text string }
 
 var putBacks = []putBack{
+	{"a server waits for its log", []edit{
+		{"lockkeeper.go", "cfg.Logger, lines = logqueue.New(cfg.Logger)", "_, lines = logqueue.New(cfg.Logger)"},
+	}, []finding{{"internal/testing/whole", "TestUnreadLog", "FAIL"}, {"internal/testing/whole", "TestUnreadLogs", "FAIL"}, {"internal/testing/whole", "TestBudget", "waits for the log"}}},
 	{"a member waits for its log", []edit{
-		{"cluster/cluster.go", "cfg.Log = log\n", "_ = log\n"},
-	}, []finding{{"cluster", "TestDisconnectsBesideLog", "it serves clients"}, {"cluster", "TestDisputeBesideLog", "FAIL"}}},
+		{"lockkeeper.go", "member := cfg.cluster()\n", "member := cfg.cluster()\n\tmember.Log = raw\n"},
+		{"lockkeeper.go", "	var lines *logqueue.Queue\n", "	var lines *logqueue.Queue\n\traw := cfg.Logger\n"},
+	}, []finding{{"internal/testing/whole", "TestUnreadLogs", "FAIL"}, {"internal/testing/whole", "TestClusterLeaderLost", "waits for the log"}}},
+	{"the client port waits for its log", []edit{
+		{"lockkeeper.go", "	s.clients = server.New(", "	cfg.Logger = raw\n\ts.clients = server.New("},
+		{"lockkeeper.go", "	var lines *logqueue.Queue\n", "	var lines *logqueue.Queue\n\traw := cfg.Logger\n"},
+	}, []finding{{"internal/testing/whole", "TestUnreadLog", "FAIL"}}},
+	{"the answer to a change of members waits for the log", []edit{
+		{"lockkeeper.go", "traces: &traces{log: cfg.Logger,", "traces: &traces{log: raw,"},
+		{"lockkeeper.go", "	var lines *logqueue.Queue\n", "	var lines *logqueue.Queue\n\traw := cfg.Logger\n"},
+	}, []finding{{"internal/testing/whole", "TestUnreadLogs", "FAIL"}}},
 	{"a pause while sessions get their timeouts does not show", []edit{
 		{"internal/core/alive/liveness.go", "l.newTracker(), nil, l.now() //", "l.newTracker(), nil, 1<<62 //"},
 	}, []finding{{"cluster", "TestPauseAtBegin", "no client could be heard"}}},
@@ -176,9 +188,6 @@ var putBacks = []putBack{
 		{"internal/core/storage/directory.go", "dirMode  = 0o700", "dirMode  = 0o755"},
 		{"internal/core/storage/snapshots.go", "return &privateSnapshots{FileSnapshotStore: s, dir: filepath.Join(dir, snapshotDir), log: log}, err", "return s, err"},
 	}, []finding{{"internal/core/storage", "TestPrivateFiles", "has mode"}}},
-	{"the applier logs", []edit{
-		{"internal/core/server/server.go", "s.later, s.lines = logqueue.New(cfg.Log)", "_, s.lines = logqueue.New(cfg.Log)\n\ts.later = cfg.Log"},
-	}, []finding{{"internal/testing/whole", "TestBudget", "logged while the tree is locked"}, {"internal/core/server", "TestBlockedLog", "FAIL"}}},
 	{"clients may take all file descriptors", []edit{
 		{"internal/core/fdlimit/fdlimit.go", "ForClients = 4", "ForClients = 0"},
 	}, []finding{{"cmd/lockkeeper", "TestFewFiles", " sessions: "}}},

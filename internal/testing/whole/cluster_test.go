@@ -79,6 +79,9 @@ func newMembers(t *testing.T, n int, change func(c *lockkeeper.Config)) *members
 		if change != nil {
 			change(&c)
 		}
+		if c.Logger == nil {
+			c.Logger = testkit.Unblocked(t)
+		}
 		m.configs = append(m.configs, c)
 	}
 	return m

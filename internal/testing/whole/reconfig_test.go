@@ -45,6 +45,7 @@ func TestReconfigIsLogged(t *testing.T) {
 		c.Features.Reconfig, c.Auth.SuperDigest, c.Logger = true, superDigest, log.Logger(slog.LevelWarn)
 	}, func(t *testing.T, m *members) {
 		must(reconfig(superUser(t, m.connect(m.leader(), 10*time.Second)), "", "77", "", -1))(t)
+		synctest.Wait() // until it is logged
 		if lines := log.Matching(`joining="" leaving=77 members=""`); len(lines) != 1 {
 			t.Errorf("logged: %s", log.String())
 		}

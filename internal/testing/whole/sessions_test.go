@@ -43,7 +43,7 @@ func TestNegotiation(t *testing.T) {
 func TestShortestSessionWarning(t *testing.T) {
 	for shortest, warns := range map[time.Duration]bool{0: false, 4 * time.Second: false, 3999 * time.Millisecond: true, time.Millisecond: true} {
 		var log testkit.Log
-		open(t, lockkeeper.Config{Limits: lockkeeper.Limits{MinSessionTimeout: shortest}, Logger: log.Logger(slog.LevelWarn)})
+		check(t, open(t, lockkeeper.Config{Limits: lockkeeper.Limits{MinSessionTimeout: shortest}, Logger: log.Logger(slog.LevelWarn)}).Close())
 		if strings.Contains(log.String(), "minSessionTimeout="+shortest.String()+" twoTicks=4s") != warns {
 			t.Errorf("with %v: %s", shortest, log.String())
 		}

@@ -53,6 +53,7 @@ func (x *traces) want(what string, lines []string, words ...string) {
 		}
 		return len(got) >= len(lines)
 	})
+	synctest.Wait() // until it is logged
 	for id := range x.logs {
 		if slices.ContainsFunc(got, func(line string) bool { return strings.HasPrefix(line, fmt.Sprint(id, ": ")) }) &&
 			len(x.logs[id].Matching(append([]string{"level=WARN"}, words...)...)) == 0 {
