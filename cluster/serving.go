@@ -25,11 +25,12 @@ type service struct {
 	ready     chan struct{} // closed when clients can be served for the first time
 	once      sync.Once     // for closing ready
 	elections stopwatch.Stopwatch
-	unheard   atomic.Bool // the leader has not received this member's newest touches
-	told      wake.Signal // for run: unheard has changed
+	unheard   atomic.Int64 // since when, in running time, the leader has not received this member's touches, or allHeard
+	told      wake.Signal  // for run: unheard has changed
 
 	// Only run uses these.
 	serving    bool
+	began      int64            // when serving began, in running time
 	giveUp     countdown        // runs while serving without a leader: the time for electing one
 	late       countdown        // runs while the leader has not received this member's touches
 	alone      time.Time        // when the last leader was lost, or this service was made
@@ -69,7 +70,10 @@ type countdown struct {
 	timer  <-chan time.Time     // nil if it is stopped
 }
 
-func (c *countdown) start() { c.timer, c.began = time.After(c.length), c.ran() }
+// start starts it again, as if it had begun ago.
+func (c *countdown) start(ago time.Duration) {
+	c.timer, c.began = time.After(c.length-ago), c.ran()-ago
+}
 
 func (c *countdown) stop() { c.timer = nil }
 
@@ -159,7 +163,7 @@ func (s *service) run() {
 				s.Running.Go(func() { s.catchUp(done) })
 			}
 		case s.serving && s.giveUp.timer == nil:
-			s.giveUp.start()
+			s.giveUp.start(0)
 		}
 		if seen.NoMajority && !s.serving && !s.warned {
 			if missing := s.contacts.Missing(); missing != "" { // else it is in no cluster yet
@@ -184,12 +188,13 @@ func (s *service) run() {
 				s.disconnect("no leader", true)
 			}
 		case <-s.told:
-			if s.late.stop(); s.unheard.Load() {
-				s.late.start()
+			since := s.unheard.Load()
+			if s.late.stop(); since != allHeard {
+				s.late.start(time.Duration(s.moment().Running-max(since, s.began)) * time.Millisecond) // older touches are of earlier clients
 			}
 		case <-s.late.timer:
 			if s.late.ended() {
-				if s.late.start(); s.serving && leader != s.id {
+				if s.late.start(0); s.serving && leader != s.id {
 					s.disconnect("the leader does not receive this member's touches", leader == 0)
 				}
 			}
@@ -241,9 +246,9 @@ func (s *service) serve(hindered string) {
 		return
 	}
 	s.follow(*s.verdict.Load()) // the engine may have found a leader since the last look
-	s.serving = true
+	s.serving, s.began = true, s.moment().Running
 	if s.late.timer != nil {
-		s.late.start() // the overdue touches are of earlier clients
+		s.late.start(0) // the overdue touches are of earlier clients
 	}
 	s.set(true)
 	level := slog.LevelInfo
@@ -272,8 +277,11 @@ func (s *service) catchUp(done chan struct{}) {
 	}
 }
 
-// setUnheard notes whether touches are on their way to the leader.
-func (s *service) setUnheard(are bool) {
-	s.unheard.Store(are)
+// setUnheard notes that the leader has not received this member's touches since the given running time, or with allHeard that
+// it has received all.
+func (s *service) setUnheard(since int64) {
+	s.unheard.Store(since)
 	s.told.Raise()
 }
+
+const allHeard = -1

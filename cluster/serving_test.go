@@ -23,15 +23,19 @@ func TestCountdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, paused := time.Now(), 300*time.Millisecond
 		c := countdown{length: time.Second, ran: func() time.Duration { return time.Since(began) }}
-		c.start()
+		c.start(200 * time.Millisecond)
 		c.ran = func() time.Duration { return time.Since(began) - paused }
 		<-c.timer
-		if took := time.Since(began); took != time.Second || c.ended() {
+		if took := time.Since(began); took != 800*time.Millisecond || c.ended() {
 			t.Errorf("it ended after %v, of which %v were a pause", took, paused)
 		}
 		<-c.timer
-		if took := time.Since(began); took != 1300*time.Millisecond || !c.ended() {
+		if took := time.Since(began); took != 1100*time.Millisecond || !c.ended() {
 			t.Errorf("it has not ended after %v, of which %v were a pause", took, paused)
+		}
+		c.start(time.Minute) // longer ago than it takes
+		if <-c.timer; !c.ended() {
+			t.Error("it has not ended, and began a minute ago")
 		}
 	})
 }

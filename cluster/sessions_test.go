@@ -2,8 +2,11 @@ package cluster
 
 import (
 	"bytes"
+	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,8 +17,10 @@ import (
 
 	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/alive"
+	"github.com/lockkeeper/lockkeeper/internal/core/peer"
 	"github.com/lockkeeper/lockkeeper/internal/core/propose"
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/timing"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/proto"
 	"github.com/lockkeeper/lockkeeper/session"
@@ -572,6 +577,60 @@ func TestPauseOfAll(t *testing.T) {
 			if stops[i].Load() > 0 {
 				t.Errorf("member %d has disconnected its clients", i+1)
 			}
+		}
+	})
+}
+
+// held breaks the connections on which a member reports touches of these sessions, until a time.
+type held struct {
+	peer.Network
+	until map[int64]*atomic.Int64 // ns of Unix time
+}
+
+func (h held) Dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := h.Network.Dial(ctx, addr)
+	return &heldConn{c, h}, err
+}
+
+type heldConn struct {
+	net.Conn
+	held
+}
+
+func (c *heldConn) Write(b []byte) (int, error) {
+	for id, until := range c.until {
+		if time.Now().UnixNano() < until.Load() && bytes.Contains(b, binary.BigEndian.AppendUint64(nil, uint64(id))) {
+			c.Conn.Close()
+			return 0, net.ErrClosed
+		}
+	}
+	return c.Conn.Write(b)
+}
+
+// TestSecondReport: the leader does not receive a report of touches for nearly the time after which a follower disconnects its
+// clients, and then as long not the next one, with touches that came when the first had just been sent.
+func TestSecondReport(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const a, b = 0x7111111111111107, 0x7111111111111108
+		f, until := newFleet(t, 3), map[int64]*atomic.Int64{a: {}, b: {}}
+		lead := f.all(func(c *Config) { c.Network = held{c.Network, until} })
+		i := (lead + 1) % 3
+		m := f.running[i]
+		for id := range int64(2) {
+			must(t, m, fsm.OpenSession(1, a+id, 40_000, session.Password{}))
+			m.Touch(a+id, nil)
+		}
+		time.Sleep(10 * time.Second)
+		stops := make([]atomic.Int64, 3)
+		f.sees(stops)
+		limit := timing.UnheardLimit * m.contacts.ElectionTimeout
+		until[a].Store(time.Now().Add(limit * 9 / 10).UnixNano())
+		until[b].Store(time.Now().Add(limit * 18 / 10).UnixNano())
+		m.Touch(a, nil)
+		time.Sleep(200 * time.Millisecond)
+		m.Touch(b, nil)
+		if time.Sleep(limit); stops[i].Load() == 0 {
+			t.Errorf("a follower whose leader does not receive a touch serves for longer than %v", limit)
 		}
 	})
 }

@@ -69,6 +69,9 @@ func (m *Member) sendTouches() {
 		heard recent                                             // touches that lead has received
 		lead  = m.leader.Get()                                   // the leader of the last report
 		last  = m.nowMs()                                        // when that was
+
+		since  int64 // no touch that waits came before this running time
+		waited bool  // touches came while the last ones were reported
 	)
 	for {
 		select {
@@ -88,13 +91,19 @@ func (m *Member) sendTouches() {
 		case <-m.Stop:
 			return
 		}
+		now := m.moment().Running
+		if !waited {
+			since = now
+		}
+		m.service.setUnheard(since)
 		news := m.liveness.Take()
-		m.service.setUnheard(true)
+		since = now
 		var unsure []int64
 		if lead, unsure = m.tell(lead, &heard, news); lead.ID == 0 {
 			return
 		}
-		m.service.setUnheard(false)
+		waited = len(m.liveness.News) > 0
+		m.service.setUnheard(allHeard)
 		last = m.nowMs()
 		m.liveness.Confirm(news, unsure)
 		heard.add(news, last, keep)

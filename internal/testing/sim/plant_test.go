@@ -109,7 +109,7 @@ var plants = []plant{
 	{"a member that has lost its leader continues to serve", []edit{
 		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.ElectionTimeout,", "giveUp: countdown{length: 20 * p.contacts.ElectionTimeout,"},
 		{"cluster/serving.go", "case seen.NoMajority:", "case false:"},
-		{"cluster/serving.go", "if s.late.stop(); s.unheard.Load() {", "if s.late.stop(); false {"},
+		{"cluster/serving.go", "if s.late.stop(); since != allHeard {", "if s.late.stop(); since < -1 {"},
 		{"cluster/serving.go", "case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader continues to serve", []edit{
