@@ -19,7 +19,9 @@ import (
 	"github.com/go-zookeeper/zk"
 
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
+	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/lockkeepertest"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // brokenPipe returns the writing end of a pipe whose reader has gone.
@@ -98,6 +100,42 @@ func TestServeWithoutReader(t *testing.T) {
 			t.Errorf("it has ended with %v", s)
 		}
 	})
+}
+
+// TestServeUnread: serve ends although its log takes nothing more, and a client leaves its answers unread, which is logged.
+func TestServeUnread(t *testing.T) {
+	t.Parallel()
+	read, write, err := os.Pipe()
+	check1(t, err)
+	defer read.Close()
+	defer write.Close()
+	cmd := exec.Command(binary, "serve", "--memory", "--listen", "127.0.0.1:0")
+	cmd.Stderr = write
+	check1(t, cmd.Start())
+	t.Cleanup(func() { cmd.Process.Kill() })
+	line, err := bufio.NewReader(read).ReadString('\n')
+	check1(t, err)
+	nc, err := net.Dial("tcp", readyLine.FindStringSubmatch(strings.TrimSpace(line))[1])
+	check1(t, err)
+	defer nc.Close()
+	c, err := rawclient.Open(nc, 40*time.Second)
+	check1(t, err)
+	_, err = c.Create("/a", make([]byte, 900_000), 0)
+	check1(t, err)
+	ask := (&proto.PathWatch{Path: "/a"}).Append((&proto.RequestHeader{Xid: 1, Op: proto.OpGetData}).Append(nil))
+	for range 30 {
+		nc.Write(append(jute.AppendInt(nil, int32(len(ask))), ask...))
+	}
+	fd := int(write.Fd())
+	check1(t, syscall.SetNonblock(fd, true))
+	for err = nil; err == nil; {
+		_, err = syscall.Write(fd, []byte{'\n'})
+	}
+	check1(t, syscall.SetNonblock(fd, false))
+	check1(t, cmd.Process.Signal(syscall.SIGTERM))
+	if s := ends(t, cmd); s.ExitCode() != exitOK {
+		t.Errorf("it has ended with %v", s)
+	}
 }
 
 // TestLockRunWithoutReader: lock run waits for the lock and holds it when nobody reads what it says of that, and the

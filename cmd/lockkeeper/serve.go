@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
+	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -195,6 +196,9 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	default:
 		return badFlag(flags, "log-format", "%q is not text or json", o.format)
 	}
+	var lines *logqueue.Queue
+	cfg.Logger, lines = logqueue.New(cfg.Logger) // nothing waits for it: neither ports, nor files that are read again, nor the end
+	defer lines.Close()
 	warnOfVariables(c, os.Environ(), cfg.Logger)
 	switch {
 	case o.file != "":
