@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -865,6 +866,28 @@ func TestRestoredBesideStale(t *testing.T) {
 			time.Sleep(time.Minute)
 			if joined := f.running[2].pulse.gate.Cluster() == f.running[0].pulse.gate.Cluster(); joined == agreed {
 				t.Errorf("agreed %v: server 3 is in %v", agreed, f.running[2].pulse.gate.Cluster())
+			}
+		})
+	}
+}
+
+// TestFormCannotWrite: an operator has a member form the cluster, and its disk fails. He is not told that it is formed.
+func TestFormCannotWrite(t *testing.T) {
+	for writes := range 3 { // that succeed
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 3)
+			f.start(1)
+			f.start(2)
+			time.Sleep(time.Second)
+			done := 0
+			f.disks[1].SetFault(func() error {
+				if done++; done > writes {
+					return errors.New("broken")
+				}
+				return nil
+			})
+			if err := f.ask(1, request.Request{Form: true}); !errors.Is(err, request.ErrUnknownOutcome) {
+				t.Errorf("after %d writes: %v", writes, err)
 			}
 		})
 	}

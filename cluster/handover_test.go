@@ -189,3 +189,27 @@ func TestTransferUnknown(t *testing.T) {
 		until(t, "a leader", func() bool { return f.running[to].Role() == "leader" })
 	})
 }
+
+// TestTransferOvertaken: leadership is transferred over a slow link, and a third member is elected meanwhile. The message arrives
+// all the same.
+func TestTransferOvertaken(t *testing.T) {
+	for after := 500 * time.Millisecond; after < 700*time.Millisecond; after += 5 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			f, lead := fleetOf(t, 3)
+			to, third := (lead+1)%3, (lead+2)%3
+			time.Sleep(5 * time.Second)
+			from, dest := hostOf(f.running[lead]), hostOf(f.running[to])
+			f.net.SetDelay(func(a, b string) time.Duration {
+				if a == from && b == dest {
+					return 400 * time.Millisecond
+				}
+				return time.Millisecond
+			})
+			time.AfterFunc(after, func() { f.running[third].engine.Campaign(time.Second) })
+			id := uint64(to + 1)
+			if _, err := f.running[lead].membership.Change(request.Request{Transfer: &id}); err != nil && !errors.As(err, new(request.Begun)) {
+				t.Errorf("%v: %v", after, err)
+			}
+		})
+	}
+}

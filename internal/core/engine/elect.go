@@ -94,6 +94,8 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 		case lead == 0:
 		case id == 0 || lead == id:
 			return nil
+		case began: // the message may still be on its way
+			return ErrMayHandOver
 		default:
 			return fmt.Errorf("server %d leads instead", lead)
 		}

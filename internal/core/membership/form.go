@@ -255,7 +255,7 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []p
 		id = request.ClusterID(newRun())
 		if err := f.storage().SetIdentity(storage.Identity{Cluster: id, First: f.first}); err != nil {
 			f.CannotWrite(f.storage(), err)
-			return true, nil
+			return true, err
 		}
 	}
 	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
@@ -284,13 +284,13 @@ func (f *former) agree(id request.ClusterID) (done bool, err error) {
 		// After an error the next start does it (see Membership.Belong).
 		if err := f.Engine.Bootstrap(x.First); err != nil { // perhaps because there is a log already
 			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
-			return true, nil
+			return true, err
 		}
 		err = f.storage().SetRejoining(false) // since it asked another cluster for a place
 	}
 	if err != nil {
 		f.CannotWrite(f.storage(), err)
-		return true, nil
+		return true, err
 	}
 	f.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
 	f.openGate(id)
@@ -358,7 +358,10 @@ func (f *former) form() error {
 	case err != nil:
 		return err
 	}
-	_, err = f.propose(s, said, required)
+	done, err := f.propose(s, said, required)
+	if done && err != nil { // a write has failed, perhaps after the one that counts
+		err = request.Begun{Err: err}
+	}
 	return err
 }
 
