@@ -5,6 +5,7 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -313,7 +314,7 @@ func process(binary string, from uint64, n int, forks string) (reports []summary
 	}
 	if err != nil && len(failed) == 0 {
 		path := filepath.Join(*keepFlag, fmt.Sprintf("sim-%s.out", running))
-		os.WriteFile(path, out, 0o644)
+		err = errors.Join(err, os.WriteFile(path, out, 0o644))
 		failed = append(failed, fmt.Sprintf("seed %s: %v: see %s", running, err, path))
 	}
 	return reports, failed

@@ -28,20 +28,21 @@ var woven = []string{".", "cluster", "fsm", "internal/core/alive", "internal/cor
 // notWoven are files whose functions run while a lock of a package that is not woven is
 // held. If such a function slept, virtual time would stop.
 var notWoven = map[string]bool{
-	"internal/core/raftlog/log.go":       true, // go-hclog
-	"internal/core/peer/conn.go":         true, // Raft's transport, which closes connections
-	"internal/core/engine/watch.go":      true, // Raft, which tells of a leader
-	"internal/core/peer/peers.go":        true, // the same
-	"internal/core/storage/bolt.go":      true, // bbolt, as in those below
-	"internal/core/storage/boltpages.go": true,
-	"internal/core/storage/check.go":     true,
-	"internal/core/storage/checksums.go": true,
-	"internal/core/storage/directory.go": true,
-	"internal/core/storage/diskstore.go": true,
-	"internal/core/storage/snapshots.go": true,
-	"internal/core/storage/verify.go":    true,
-	"internal/core/storage/wal.go":       true, // raft-wal
-	"internal/core/storage/memory.go":    true, // belongs to the simulation, which causes faults through it
+	"internal/core/raftlog/log.go":         true, // go-hclog
+	"internal/core/peer/conn.go":           true, // Raft's transport, which closes connections
+	"internal/core/engine/watch.go":        true, // Raft, which tells of a leader
+	"internal/core/peer/peers.go":          true, // the same
+	"internal/core/storage/bolt.go":        true, // bbolt, as in those below
+	"internal/core/storage/boltpages.go":   true,
+	"internal/core/storage/check.go":       true,
+	"internal/core/storage/checksums.go":   true,
+	"internal/core/storage/descriptors.go": true,
+	"internal/core/storage/directory.go":   true,
+	"internal/core/storage/diskstore.go":   true,
+	"internal/core/storage/snapshots.go":   true,
+	"internal/core/storage/verify.go":      true,
+	"internal/core/storage/wal.go":         true, // raft-wal
+	"internal/core/storage/memory.go":      true, // belongs to the simulation, which causes faults through it
 }
 
 // TestWoven checks that no package of a server was forgotten: while one of its mutexes that is not woven is held, a point in a package
