@@ -47,6 +47,7 @@ type AsyncLog struct {
 
 	mu      sync.Mutex
 	pending []*raft.Log    // in order, without gaps; all of the term in which this member leads
+	voters  []raft.Server  // the newest list that is stored, while entries are pending
 	bytes   int            // of their data
 	failed  error          // why pending entries could not be written
 	ended   bool           // Run has ended
@@ -91,6 +92,10 @@ func (a *AsyncLog) postpone(logs []*raft.Log) bool {
 	}
 	if a.failed != nil || a.ended {
 		return false
+	}
+	if len(a.pending) == 0 {
+		// They do not change while entries are pending. But Raft takes a list that could not be stored for the newest.
+		a.voters = a.Servers()
 	}
 	a.pending, a.bytes = append(a.pending, logs...), a.bytes+bytes
 	a.more.Raise()
@@ -177,27 +182,28 @@ func (a *AsyncLog) Drain(ctx context.Context) {
 	}
 }
 
-// begins returns the index of the first pending entry, and its term; 0 if there is none. news is
-// closed when that has changed.
-func (a *AsyncLog) begins() (index, term uint64, news <-chan struct{}) {
+// begins returns the index of the first pending entry; 0 if there is none. news is
+// closed when that has changed. others returns how far a majority of the voters has the log without this member itself.
+func (a *AsyncLog) begins() (index uint64, others func() uint64, news <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.pending) == 0 {
-		return 0, 0, nil
+		return 0, nil, nil
 	}
-	return a.pending[0].Index, a.pending[0].Term, a.news.Wait()
+	term, voters := a.pending[0].Term, a.voters
+	return a.pending[0].Index, func() uint64 { return a.Acks.majority(term, voters) }, a.news.Wait()
 }
 
 // Await blocks until an entry that Raft takes to be committed is so whatever happens to this
 // process. It returns false if the member is closed before.
 func (a *AsyncLog) Await(index uint64) bool {
 	for {
-		first, term, written := a.begins()
+		first, others, written := a.begins()
 		if first == 0 || index < first {
 			return true
 		}
 		accepted := a.Acks.Wait()
-		if index <= a.byOthers(term) {
+		if index <= others() {
 			return true
 		}
 		select {
@@ -212,24 +218,11 @@ func (a *AsyncLog) Await(index uint64) bool {
 // Committed returns how far the log is committed whatever happens to this process, if Raft takes
 // it to be committed up to index.
 func (a *AsyncLog) Committed(index uint64) uint64 {
-	for {
-		first, term, _ := a.begins()
-		if first == 0 || index < first {
-			return index
-		}
-		others := a.byOthers(term)
-		// If they have been written meanwhile, the voters may be others than those which have
-		// let await pass, and the result less than what was acknowledged.
-		if now, _, _ := a.begins(); now == first {
-			return min(index, max(first-1, others))
-		}
+	first, others, _ := a.begins()
+	if first == 0 || index < first {
+		return index
 	}
-}
-
-// byOthers returns how far a majority of the voters has the log of this member, which leads in
-// term, without this member itself.
-func (a *AsyncLog) byOthers(term uint64) uint64 {
-	return a.Acks.majority(term, a.Servers())
+	return min(index, max(first-1, others()))
 }
 
 // GetLog implements raft.LogStore. If a follower's log begins right after the newest snapshot, GetLog returns an empty entry

@@ -22,6 +22,9 @@ var corrections = []putBack{
 	{"return", []edit{
 		{"internal/core/engine/transport.go", "\tcase err != nil:\n\t\tt.awaitReturn(", "\tcase err != nil && heartbeat:\n\t\tt.awaitReturn("},
 	}, []finding{{"cluster", "TestReturn", "a member that has returned serves after"}}},
+	{"a list that is not stored", []edit{
+		{"internal/core/raftlog/asynclog.go", "term, voters := a.pending[0].Term, a.voters", "term, voters := a.pending[0].Term, a.Servers()"},
+	}, []finding{{"internal/core/engine", "TestListThatIsNotStored", "is committed, want"}}},
 	{"leap", []edit{
 		{"internal/core/engine/transport.go", "\t\tt.leap(id, target, args, resp)\n", ""},
 	}, []finding{{"cluster", "TestRefusedAfterOwnSnapshot -test.count=5", "did not happen"}, {"cluster", "TestSnapshotOlderThanState", "did not happen: the whole cluster"}}},

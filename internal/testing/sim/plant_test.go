@@ -191,7 +191,7 @@ var plants = []plant{
 		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
 	}, lossChecks},
 	{"a leader tells the others that an entry is committed before its disk has it", []edit{
-		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
+		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\treturn index", "if first == 0 || index > 0 {\n\t\treturn index"},
 	}, lossChecks},
 	{"something else is stored before what a leader has not written", []edit{
 		{"internal/core/raftlog/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed", "\tfor end := uint64(0); a.failed"},
