@@ -108,7 +108,7 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 	}
 }
 
-// ErrMayHandOver is returned if a leadership transfer has not ended in time.
+// ErrMayHandOver is returned if a leadership transfer has not ended in time, or another member than the one asked for leads first.
 var ErrMayHandOver = errors.New("no other member has become the leader in time")
 
 // successor finds a voter that is up and has all of this leader's log: the one with
