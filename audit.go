@@ -114,7 +114,7 @@ func (a *auditor) run(tell func(AuditEvent)) {
 	}
 }
 
-// endTraces waits until all was told, but for the log no longer than a second.
+// endTraces waits until the audit log has every event, and up to a second for the log.
 func (s *Server) endTraces() {
 	if s.audit != nil {
 		close(s.audit.ending)

@@ -52,7 +52,7 @@ type Options struct {
 	// nil, they show nothing. It must be safe for concurrent use.
 	Audit func() *AuditCounts
 	// Log receives a warning each time that one of the grants is used, with the address that
-	// asked for it, before the answer, which waits for it. If it is nil, nothing is logged.
+	// asked for it. The answer waits until the handler returns. If it is nil, nothing is logged.
 	Log *slog.Logger
 }
 

@@ -871,7 +871,7 @@ func TestRestoredBesideStale(t *testing.T) {
 	}
 }
 
-// TestFormCannotWrite: an operator has a member form the cluster, and its disk fails. He is not told that it is formed.
+// TestFormCannotWrite: an operator has a member form the cluster, and its disk fails: the outcome is unknown.
 func TestFormCannotWrite(t *testing.T) {
 	for writes := range 3 { // that succeed
 		synctest.Test(t, func(t *testing.T) {

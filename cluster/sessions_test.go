@@ -581,7 +581,7 @@ func TestPauseOfAll(t *testing.T) {
 	})
 }
 
-// held breaks the connections on which a member reports touches of these sessions, until a time.
+// held breaks each connection over which a member reports touches of these sessions, until the times given.
 type held struct {
 	peer.Network
 	until map[int64]*atomic.Int64 // ns of Unix time
@@ -607,8 +607,8 @@ func (c *heldConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// TestSecondReport: the leader does not receive a report of touches for nearly the time after which a follower disconnects its
-// clients, and then as long not the next one, with touches that came when the first had just been sent.
+// TestSecondReport: two reports of touches each take nearly as long as a follower may wait before it disconnects its clients. A
+// touch that comes just after the first report was sent waits for both, so the follower must disconnect.
 func TestSecondReport(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const a, b = 0x7111111111111107, 0x7111111111111108

@@ -197,7 +197,7 @@ func (o *serveOptions) serve(c *cobra.Command) (err error) {
 		return badFlag(flags, "log-format", "%q is not text or json", o.format)
 	}
 	var lines *logqueue.Queue
-	cfg.Logger, lines = logqueue.New(cfg.Logger) // nothing waits for it: neither ports, nor files that are read again, nor the end
+	cfg.Logger, lines = logqueue.New(cfg.Logger) // if nobody reads standard error, only the end of serve waits for it
 	defer lines.Close()
 	warnOfVariables(c, os.Environ(), cfg.Logger)
 	switch {

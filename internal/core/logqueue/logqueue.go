@@ -13,7 +13,7 @@ type Queue struct {
 	log     *slog.Logger
 	mu      sync.Mutex
 	waiting []func()
-	left    int           // lines left out, if one that says so waits
+	left    int           // lines left out that the waiting sayLeft will report
 	done    chan struct{} // closed when the goroutine ends; nil if there is none
 	closed  bool
 }
@@ -27,8 +27,8 @@ func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	return slog.New(handler{log.Handler(), q}), q
 }
 
-// Close waits until the log has taken all lines, but no longer than a second. It gets no more afterwards, although it may
-// still be taking one.
+// Close waits until the log has taken all lines, but no longer than a second. The log gets no further ones afterwards, although it
+// may still be taking one.
 func (q *Queue) Close() {
 	q.mu.Lock()
 	done := q.done

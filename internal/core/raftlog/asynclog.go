@@ -94,7 +94,7 @@ func (a *AsyncLog) postpone(logs []*raft.Log) bool {
 		return false
 	}
 	if len(a.pending) == 0 {
-		// They do not change while entries are pending. But Raft takes a list that could not be stored for the newest.
+		// The voters do not change while entries are pending. Raft says that they do if it could not store a list.
 		a.voters = a.Servers()
 	}
 	a.pending, a.bytes = append(a.pending, logs...), a.bytes+bytes

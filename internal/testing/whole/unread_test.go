@@ -15,7 +15,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// unreadLog is the handler of a log that takes nothing between unread and the end of the test.
+// unreadLog is the handler of a log that blocks once unread is set, until the test ends.
 type unreadLog struct {
 	unread atomic.Bool
 	end    chan struct{}
