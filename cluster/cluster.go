@@ -26,7 +26,7 @@ func New(cfg Config, replica *fsm.Replica) *Member {
 		cfg.Trace = untraced{}
 	}
 	m := &Member{cfg: cfg, pulse: newPulse(&cfg, replica), closing: wake.NewTurn()}
-	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, cfg.Trace)
+	m.liveness = alive.NewLiveness(cfg.Tick, m.contacts.Lease, cfg.Clustered(), m.nowMs, func() int64 { return m.moment().Running }, cfg.Trace)
 	m.membership = membership.New(&membership.Parts{
 		Server: &m.cfg.Server, AllowSingleVoter: cfg.AllowSingleVoter, Answers: cfg.Answers, Log: cfg.Log,
 		Lifecycle: m.Lifecycle, Engine: m.engine, Contacts: m.contacts, Digests: m.digests, Leader: m.leader, Replica: replica,

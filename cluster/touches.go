@@ -69,9 +69,6 @@ func (m *Member) sendTouches() {
 		heard recent                                             // touches that lead has received
 		lead  = m.leader.Get()                                   // the leader of the last report
 		last  = m.nowMs()                                        // when that was
-
-		since  int64 // no touch that waits came before this running time
-		waited bool  // touches came while the last ones were reported
 	)
 	for {
 		select {
@@ -91,18 +88,12 @@ func (m *Member) sendTouches() {
 		case <-m.Stop:
 			return
 		}
-		now := m.moment().Running
-		if !waited {
-			since = now
-		}
+		news, since := m.liveness.Take()
 		m.service.setUnheard(since)
-		news := m.liveness.Take()
-		since = now
 		var unsure []int64
 		if lead, unsure = m.tell(lead, &heard, news); lead.ID == 0 {
 			return
 		}
-		waited = len(m.liveness.News) > 0
 		m.service.setUnheard(allHeard)
 		last = m.nowMs()
 		m.liveness.Confirm(news, unsure)

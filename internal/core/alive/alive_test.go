@@ -12,8 +12,13 @@ import (
 	"github.com/lockkeeper/lockkeeper/session"
 )
 
+// newLiveness returns one whose running time is now.
+func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *Liveness {
+	return NewLiveness(tick, sure, tells, now, now, noTrace{})
+}
+
 // TestTimeStoodStill: a leader whose process was paused does not count the pause
-// against sessions: they have at least as much time left as before, wherever in the
+// against sessions, but for as much as goes unnoticed: they have as much time left as before, wherever in the
 // pause their deadlines were, and whether the leader was waiting for its next check or
 // still busy after the last. If the leader wakes up only a little late, deadlines stay.
 func TestTimeStoodStill(t *testing.T) {
@@ -25,7 +30,7 @@ func TestTimeStoodStill(t *testing.T) {
 				testkit.Bubble(t, fmt.Sprintf("%v after %v busy %v", pause, before, busy), func(t *testing.T) {
 					start := time.Now()
 					now := func() int64 { return time.Since(start).Milliseconds() }
-					l := NewLiveness(tick, 0, false, now, noTrace{})
+					l := newLiveness(tick, 0, false, now)
 					time.Sleep(tick - time.Millisecond) // so that the deadline is not rounded up
 					l.Restart(1, slices.Values([]*session.Session{{ID: 7, Timeout: int32(timeout.Milliseconds())}}))
 					due := now()
@@ -57,9 +62,7 @@ func TestTimeStoodStill(t *testing.T) {
 						t.Fatal("the session is late because of time in which nobody could be heard")
 					}
 					left := timeout - before - time.Millisecond
-					if pause <= unnoticed {
-						left -= unnoticed
-					}
+					left -= unnoticed
 					if run(left) {
 						t.Fatal("the session has less time than before the pause")
 					}
@@ -84,7 +87,7 @@ func TestPausesOfShortest(t *testing.T) {
 		died := time.Duration(0)
 		for pause := time.Duration(0); pause < 2*x.timeout; pause += 10 * time.Millisecond {
 			now := 10*tick - x.timeout - time.Millisecond // so that the deadline is not rounded up
-			l := NewLiveness(tick, 0, false, func() int64 { return now.Milliseconds() }, noTrace{})
+			l := newLiveness(tick, 0, false, func() int64 { return now.Milliseconds() })
 			l.Add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
 			now += x.timeout/3 - time.Millisecond
 			l.due = now.Milliseconds()
@@ -100,12 +103,18 @@ func TestPausesOfShortest(t *testing.T) {
 	}
 }
 
-// TestRepeatedPauses: the leader's process stands still for a quarter of the time, always just longer than goes unnoticed. A
-// session whose client is gone ends all the same.
+// TestRepeatedPauses: the leader's process stands still again and again, always just longer than goes unnoticed. A
+// session whose client is gone ends all the same, even if the process never runs until its next look is due.
 func TestRepeatedPauses(t *testing.T) {
 	const tick = 2 * time.Second
+	for _, runs := range []time.Duration{1500 * time.Millisecond, 450 * time.Millisecond, 0} {
+		repeatedPauses(t, tick, runs)
+	}
+}
+
+func repeatedPauses(t *testing.T, tick, runs time.Duration) {
 	now := time.Minute
-	l := NewLiveness(tick, 0, false, func() int64 { return now.Milliseconds() }, noTrace{})
+	l := newLiveness(tick, 0, false, func() int64 { return now.Milliseconds() })
 	l.Restart(1, slices.Values([]*session.Session{{ID: 7, Timeout: 4000}}))
 	began, paused := now, now
 	for {
@@ -113,11 +122,38 @@ func TestRepeatedPauses(t *testing.T) {
 		if took := now - began; len(late) > 0 {
 			return
 		} else if took > time.Minute {
-			t.Fatalf("it has not ended after %v", took)
+			t.Fatalf("it has not ended after %v, of which the process runs for %v at a time", took, runs)
 		}
-		if now = max(now, time.Duration(next)*time.Millisecond); now-paused >= 1500*time.Millisecond {
+		if now = max(now, time.Duration(next)*time.Millisecond); now-paused >= runs {
 			now += timing.Watch(tick) + 10*time.Millisecond
 			paused = now
+		}
+	}
+}
+
+// TestTouchedBeforeLook: the leader's process is paused for an hour. A touch that waited in a socket, or a resumed session, comes before the
+// next look. The session lasts as long as after any touch.
+func TestTouchedBeforeLook(t *testing.T) {
+	const tick = 2 * time.Second
+	s := &session.Session{ID: 7, Timeout: 4000}
+	for how, touch := range map[string]func(l *Liveness){
+		"a touch":           func(l *Liveness) { l.Touch(7, nil, nil, nil) },
+		"a follower's":      func(l *Liveness) { l.Hear(TouchesNow([]int64{7}), nil) },
+		"a resumed session": func(l *Liveness) { l.Add(s) },
+	} {
+		now := time.Minute
+		l := newLiveness(tick, 0, false, func() int64 { return now.Milliseconds() })
+		l.Restart(1, slices.Values([]*session.Session{s, {ID: 8, Timeout: 40_000}}))
+		l.TakeLate()
+		now += time.Hour
+		woke := now
+		touch(l)
+		late, _, next := l.TakeLate()
+		for ; len(late) == 0; late, _, next = l.TakeLate() {
+			now = time.Duration(next) * time.Millisecond
+		}
+		if took := now - woke; late[0] != s || took < 4*time.Second || took > 4*time.Second+tick {
+			t.Errorf("%s: session %d is late after %v", how, late[0].ID, took)
 		}
 	}
 }
@@ -125,7 +161,7 @@ func TestRepeatedPauses(t *testing.T) {
 // TestFirstSession: the leader's process is paused after the first session was opened, and before the look which that asks for.
 func TestFirstSession(t *testing.T) {
 	now := int64(1000)
-	l := NewLiveness(2*time.Second, 0, false, func() int64 { return now }, noTrace{})
+	l := newLiveness(2*time.Second, 0, false, func() int64 { return now })
 	l.Restart(1, slices.Values([]*session.Session{}))
 	l.TakeLate()
 	now += 5000
@@ -136,11 +172,25 @@ func TestFirstSession(t *testing.T) {
 	}
 }
 
+// TestFirstLongSession: a session of an hour is the first one, so that the next look was planned for when it would end.
+func TestFirstLongSession(t *testing.T) {
+	now := time.Minute
+	l := newLiveness(2*time.Second, 0, false, func() int64 { return now.Milliseconds() })
+	l.Restart(1, slices.Values([]*session.Session{}))
+	l.TakeLate()
+	<-l.Sooner
+	now += time.Second
+	l.Add(&session.Session{ID: 7, Timeout: int32(time.Hour.Milliseconds())})
+	if len(l.Sooner) == 0 {
+		t.Error("the leader does not look, so that no pause shows")
+	}
+}
+
 // touching is a follower's liveness with session 7, which has a timeout of 3 s and a
 // touch that the leader has just confirmed, and the result of touching it later.
 func touching(t *testing.T, after time.Duration) (l *Liveness, alive chan bool, over chan struct{}) {
 	start := time.Now()
-	l = NewLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return time.Since(start).Milliseconds() }, noTrace{})
+	l = newLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return time.Since(start).Milliseconds() })
 	l.Add(&session.Session{ID: 7, Timeout: 3000})
 	l.Confirm(map[int64]int64{7: 0}, nil)
 	time.Sleep(after)
@@ -162,7 +212,7 @@ func TestTouchWaits(t *testing.T) {
 		if len(alive) != 0 || len(l.Hurry) == 0 {
 			t.Fatal("it does not wait for the leader, or does not hurry")
 		}
-		touches := l.Take()
+		touches, _ := l.Take()
 		l.Confirm(touches, nil)
 		if !<-alive {
 			t.Error("the session counts as dead although the leader has confirmed it")
@@ -179,7 +229,7 @@ func TestTouchWaits(t *testing.T) {
 func TestUnsureTouch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, alive, over := touching(t, 2500*time.Millisecond)
-		touches := l.Take()
+		touches, _ := l.Take()
 		at := touches[7]
 		time.Sleep(time.Millisecond)
 		l.Confirm(touches, []int64{7})
@@ -187,7 +237,7 @@ func TestUnsureTouch(t *testing.T) {
 		if len(alive) != 0 {
 			t.Error("it does not wait for the leader to be sure")
 		}
-		if again := l.Take(); len(again) != 1 || again[7] != at {
+		if again, _ := l.Take(); len(again) != 1 || again[7] != at {
 			t.Errorf("reported again: %v, should be at %d", again, at)
 		}
 		close(over)
@@ -198,7 +248,7 @@ func TestUnsureTouch(t *testing.T) {
 // TestHear: a leader vouches for the sessions that it knows and has not found late.
 func TestHear(t *testing.T) {
 	now := int64(0)
-	l := NewLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return now }, noTrace{})
+	l := newLiveness(500*time.Millisecond, 300*time.Millisecond, true, func() int64 { return now })
 	for id, timeout := range map[int64]int32{7: 3000, 8: 30_000} {
 		l.Add(&session.Session{ID: id, Timeout: timeout})
 	}

@@ -15,12 +15,13 @@ import (
 
 // Liveness records when each session was last touched, and so when it expires. Its methods are safe for concurrent use.
 //
-// Times are in ms of a monotonic clock.
+// Times are in ms of a monotonic clock, unless they are said to be in running time.
 type Liveness struct {
 	tick    time.Duration // granularity of session expiry
 	sure    time.Duration // see [timing.Times]
 	tells   bool          // there are other members, so touches are reported to the leader
 	now     func() int64
+	running func() int64 // running time: see [timing.Moment]
 	trace   Trace
 	Expired atomic.Int64 // number of sessions that this member has expired
 
@@ -30,16 +31,17 @@ type Liveness struct {
 
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
-	due       int64            // when the leader's next look for late sessions is planned
+	due       int64            // when the leader's next look for late sessions is planned; 0 before this member leads
 	confirmed wake.Broadcast   // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
+	since     int64            // when the first of them was noted, in running time
 	muted     map[int64]bool   // see Advance; usually nil
 }
 
 // NewLiveness returns one without sessions. tells is whether there are other members.
-func NewLiveness(tick, sure time.Duration, tells bool, now func() int64, trace Trace) *Liveness {
+func NewLiveness(tick, sure time.Duration, tells bool, now, running func() int64, trace Trace) *Liveness {
 	l := &Liveness{
-		tick: tick, sure: sure, tells: tells, now: now, trace: trace,
+		tick: tick, sure: sure, tells: tells, now: now, running: running, trace: trace,
 		Sooner: wake.NewSignal(), News: wake.NewSignal(), Hurry: wake.NewSignal(),
 		touched: map[int64]int64{},
 	}
@@ -57,8 +59,9 @@ func (l *Liveness) newTracker() *session.Tracker {
 // relies on it, touch blocks until the leader has confirmed more, unless this member
 // surely leads.
 func (l *Liveness) Touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
-	now, slack := l.now(), l.sure.Milliseconds()
+	slack := l.sure.Milliseconds()
 	l.mu.Lock()
+	now := l.moment()
 	l.note(id, now)
 	for waits := false; ; waits = true {
 		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.Wait()
@@ -90,17 +93,23 @@ func (l *Liveness) note(id, at int64) {
 		return
 	}
 	if len(l.touched) == 0 {
+		l.since = l.running()
 		l.News.Raise()
 	}
 	l.touched[id] = at
 }
 
-// Take removes and returns the touches to be reported.
-func (l *Liveness) Take() (touches map[int64]int64) {
+// Take removes and returns the touches to be reported, and when the first of them was noted, in running time; if there are
+// none, since is now.
+func (l *Liveness) Take() (touches map[int64]int64, since int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	touches, l.touched = l.touched, map[int64]int64{}
-	return touches
+	touches, since = l.touched, l.since
+	l.touched = map[int64]int64{}
+	if len(touches) == 0 {
+		since = l.running()
+	}
+	return touches, since
 }
 
 // Confirm notes that the leader has received touches. It could not vouch for the
@@ -139,9 +148,9 @@ func TouchesNow(sessions []int64) []byte {
 // ids of the sessions that it cannot vouch for: those already found late, whose
 // expiry has been proposed, and those that do not exist here, any more or yet.
 func (l *Liveness) Hear(touches, unsure []byte) []byte {
-	now := l.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	now := l.moment()
 	for t := touches; len(t) >= TouchLen; t = t[TouchLen:] {
 		id, ago := int64(binary.BigEndian.Uint64(t)), int64(binary.BigEndian.Uint32(t[8:]))
 		switch {
@@ -161,7 +170,8 @@ func (l *Liveness) Add(s *session.Session) {
 	defer l.mu.Unlock()
 	delete(l.muted, s.ID)
 	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
-	if now := l.now(); l.tracker.Add(s, now) < l.due {
+	now := l.moment()
+	if deadline := l.tracker.Add(s, now); min(deadline, now+l.watchful()) < l.due {
 		l.due = now // so that a pause before that look shows
 		l.Sooner.Raise()
 	}
@@ -210,7 +220,7 @@ func (l *Liveness) Advance(ms int64, connected func(id int64) bool, touched bool
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.muted = map[int64]bool{}
-	late = l.tracker.Advance(l.now(), ms, func(id int64) bool {
+	late = l.tracker.Advance(l.moment(), ms, func(id int64) bool {
 		is := connected(id)
 		if !is {
 			l.muted[id] = true
@@ -221,12 +231,22 @@ func (l *Liveness) Advance(ms int64, connected func(id int64) bool, touched bool
 	return late
 }
 
-// watchful is the longest time, in ms, that the leader sleeps between two checks
-// while there are sessions. If it wakes up late by more than that, it concludes that
-// the process was paused. Shorter pauses go unnoticed but do no harm: a session
-// timeout is at least two ticks, and clients send three times within it.
+// watchful is the longest time, in ms, that the leader sleeps between two looks
+// while there are sessions. If a look is overdue by more than that, the process was paused.
 func (l *Liveness) watchful() int64 {
 	return timing.Watch(l.tick).Milliseconds()
+}
+
+// moment returns now. After a pause of the leader's process, what clients sent meanwhile may still be unread in its sockets. So
+// only as much of the pause counts as goes unnoticed anyway, twice watchful, which does no harm: a session timeout is at least two
+// ticks, and clients send three times within it. The caller holds l.mu.
+func (l *Liveness) moment() int64 {
+	now := l.now()
+	if pause := now - l.due - l.watchful(); pause > 0 && l.due != 0 {
+		l.tracker.Extend(pause)
+		l.due = now
+	}
+	return now
 }
 
 // TakeLate returns the sessions that have timed out, the tracker that found them, and for when the next look is planned, which is
@@ -234,12 +254,7 @@ func (l *Liveness) watchful() int64 {
 func (l *Liveness) TakeLate() (late []*session.Session, tracker *session.Tracker, next int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.now()
-	if stood := now - l.due; stood > l.watchful() {
-		// This process was paused, perhaps since the last look. What clients sent
-		// meanwhile is still unread in its sockets, so that time must not count.
-		l.tracker.Extend(stood + l.watchful())
-	}
+	now := l.moment()
 	late = l.tracker.Late(now)
 	for _, s := range late {
 		l.trace.Session(Late, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
@@ -260,9 +275,9 @@ func (l *Liveness) Retry(tracker *session.Tracker, s *session.Session, spare boo
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if spare {
-		tracker.Spare(s, l.now())
+		tracker.Spare(s, l.moment())
 	} else {
-		tracker.Retry(s, l.now())
+		tracker.Retry(s, l.moment())
 	}
 	l.Sooner.Raise()
 }
