@@ -254,7 +254,7 @@ func (s *Server) Transfer(ctx context.Context, id uint64) error {
 // AddMember adds a running server to the cluster. That server must have been
 // started with a PeerAddr but neither Peers nor Join, and so be waiting to be
 // added. A server that is to vote must first catch up with the log, for which it
-// has 10 s.
+// has 10 s. If that is too short, it stays an observer, and the error says so.
 //
 // If the server is already a member, AddMember changes it: from observer to voting
 // member or back, or to a new address after it was restarted there. If p has a ClientAddr or an

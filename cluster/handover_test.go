@@ -190,6 +190,28 @@ func TestTransferUnknown(t *testing.T) {
 	})
 }
 
+// TestRemoveLeaderUnknown: the leader is to be removed, and the disks of the others are slow while they stand for election. One of
+// them leads all the same, and removes it.
+func TestRemoveLeaderUnknown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, lead := fleetOf(t, 3)
+		time.Sleep(5 * time.Second)
+		for i := range 3 {
+			slow := i != lead
+			f.disks[i].SetFault(func() error {
+				if slow && f.running[i].engine.Role() == engine.Candidate {
+					slow = false
+					time.Sleep(1600 * time.Millisecond)
+				}
+				return nil
+			})
+		}
+		if err := f.ask(lead, request.Request{Remove: uint64(lead + 1)}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestTransferOvertaken: leadership is transferred over a slow link, and a third member is elected meanwhile. The message arrives
 // all the same.
 func TestTransferOvertaken(t *testing.T) {

@@ -496,6 +496,47 @@ func TestReconfigUnknown(t *testing.T) {
 	}
 }
 
+// TestAddedInVain: an operator adds a voter to three, of which one is down. When the new one has caught up, another one is cut off
+// for a moment, so that the new one may stay an observer.
+func TestAddedInVain(t *testing.T) {
+	refused := 0
+	for after := time.Duration(0); after < time.Second; after += 50 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			f := newFleet(t, 4)
+			config := f.found(3)
+			for _, m := range f.running[:3] {
+				<-m.Ready()
+			}
+			f.open(3, config(3))
+			lead := leaderOf(t, f.running[:3])
+			time.Sleep(5 * time.Second)
+			f.stop((lead + 1) % 3)
+			end := f.stuck(3)
+			go func() {
+				until(t, "the new member", func() bool { return f.place(lead, 4) != nil })
+				time.Sleep(after)
+				f.cutOff((lead+2)%3, true)
+				end(nil)
+				time.Sleep(1500 * time.Millisecond)
+				f.cutOff((lead+2)%3, false)
+			}()
+			err := f.ask(lead, request.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4]}})
+			x := f.place(lead, 4)
+			switch {
+			case x == nil || x.Observer != (err != nil):
+				t.Errorf("%v: %v, and the new server is %+v", after, err, x)
+			case err != nil && !errors.Is(err, request.ErrUnknownOutcome):
+				t.Errorf("%v: %v, but the new server was added", after, err)
+			case err != nil:
+				refused++
+			}
+		})
+	}
+	if refused == 0 {
+		t.Error("the new server always gets its vote")
+	}
+}
+
 // TestReconfigRefusedHalfway: a client's reconfig removes two of four servers. One that stays lags, so the first removal is possible
 // without it, and the second is not.
 func TestReconfigRefusedHalfway(t *testing.T) {

@@ -111,7 +111,8 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		if err := m.checkQuorumAfter(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
-		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil {
+		// Whoever leads is asked again if another member may still become the leader.
+		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil && err != engine.ErrMayHandOver {
 			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.ID, err)
 		}
 		return request.ErrHandedOver
@@ -120,12 +121,12 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 }
 
 // carryOut makes the steps of a change, which adds or changes those in joining. absent are voters after it that are down or lag.
-// If it fails after a step, its outcome is unknown, also if a later step was refused. Only a server that is added alone stays
-// an observer, as the refusal says.
+// If it fails after a step, its outcome is unknown, also if a later step was refused. There is one exception: a server that is added alone
+// may stay an observer and the change still be refused, a client's as in ZooKeeper, and others if the error says it.
 func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, need requirements) (err error) {
 	before := m.Engine.Members()
 	defer func() {
-		alone := len(p.before)+len(p.leaving) == 0 && len(joining) == 1
+		alone := (need.allowsAbsent || errors.As(err, new(lags))) && len(p.before)+len(p.leaving) == 0 && len(joining) == 1
 		if alone {
 			is := election.Find(p.rest, joining[0].ID)
 			alone = is == nil || is.Addr == joining[0].Addr

@@ -218,11 +218,17 @@ func (a *AsyncLog) Await(index uint64) bool {
 // Committed returns how far the log is committed whatever happens to this process, if Raft takes
 // it to be committed up to index.
 func (a *AsyncLog) Committed(index uint64) uint64 {
-	first, others, _ := a.begins()
-	if first == 0 || index < first {
-		return index
+	for {
+		first, others, _ := a.begins()
+		if first == 0 || index < first {
+			return index
+		}
+		upTo := max(first-1, others())
+		// If they have been written meanwhile, this member may lead in another term, for which others returns 0.
+		if now, _, _ := a.begins(); now == first {
+			return min(index, upTo)
+		}
 	}
-	return min(index, max(first-1, others()))
 }
 
 // GetLog implements raft.LogStore. If a follower's log begins right after the newest snapshot, GetLog returns an empty entry

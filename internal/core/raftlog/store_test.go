@@ -73,6 +73,34 @@ func TestAcks(t *testing.T) {
 	expect(3, 9)
 }
 
+// TestCommittedInLaterTerm: entries that a majority has accepted are written while Committed is asked about them, and the member
+// then leads in another term. They are still committed.
+func TestCommittedInLaterTerm(t *testing.T) {
+	a := NewAsyncLog()
+	a.Servers = func() []raft.Server { return []raft.Server{{ID: "1"}, {ID: "2"}, {ID: "3"}} }
+	if !a.postpone([]*raft.Log{{Index: 10, Term: 5}, {Index: 11, Term: 5}, {Index: 12, Term: 5}}) {
+		t.Fatal("the entries are not pending")
+	}
+	for _, id := range []raft.ServerID{"2", "3"} {
+		a.Acks.Accepted(id, &raft.AppendEntriesRequest{Term: 5, PrevLogEntry: 12})
+	}
+	if got := a.Committed(12); got != 12 {
+		t.Fatalf("%d, want 12", got)
+	}
+	got := make(chan uint64, 1)
+	a.Acks.mu.Lock()
+	go func() { got <- a.Committed(12) }()
+	time.Sleep(50 * time.Millisecond) // until it waits for what was accepted
+	a.mu.Lock()
+	a.pending = nil
+	a.mu.Unlock()
+	a.Acks.term, a.Acks.upTo = 6, map[raft.ServerID]uint64{"2": 13}
+	a.Acks.mu.Unlock()
+	if n := <-got; n != 12 {
+		t.Errorf("%d, want 12", n)
+	}
+}
+
 // TestStuckBesideWrites: a disk that is stuck while the log is shortened, or while snapshots
 // are listed for that or for an entry, counts as stuck.
 func TestStuckBesideWrites(t *testing.T) {
