@@ -5,6 +5,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -126,15 +127,62 @@ func TestServeUnread(t *testing.T) {
 	for range 30 {
 		nc.Write(append(jute.AppendInt(nil, int32(len(ask))), ask...))
 	}
-	fd := int(write.Fd())
-	check1(t, syscall.SetNonblock(fd, true))
-	for err = nil; err == nil; {
-		_, err = syscall.Write(fd, []byte{'\n'})
-	}
-	check1(t, syscall.SetNonblock(fd, false))
+	fill(t, write)
 	check1(t, cmd.Process.Signal(syscall.SIGTERM))
 	if s := ends(t, cmd); s.ExitCode() != exitOK {
 		t.Errorf("it has ended with %v", s)
+	}
+}
+
+// fill fills a pipe.
+func fill(t *testing.T, write *os.File) {
+	fd := int(write.Fd())
+	check1(t, syscall.SetNonblock(fd, true))
+	for err := error(nil); err == nil; {
+		_, err = syscall.Write(fd, []byte{'\n'})
+	}
+	check1(t, syscall.SetNonblock(fd, false))
+}
+
+// TestServeUnreadFromStart: standard error takes nothing from the start. serve ends all the same, after a signal or a fault.
+func TestServeUnreadFromStart(t *testing.T) {
+	for _, fault := range []bool{false, true} {
+		for _, format := range []string{"text", "json"} {
+			t.Run(fmt.Sprint("fault ", fault, ", ", format), func(t *testing.T) {
+				t.Parallel()
+				read, write, err := os.Pipe()
+				check1(t, err)
+				defer read.Close()
+				defer write.Close()
+				fill(t, write)
+				port, err := net.Listen("tcp", "127.0.0.1:0")
+				check1(t, err)
+				defer port.Close()
+				want := exitFault
+				if !fault {
+					port.Close()
+					want = exitOK
+				}
+				cmd := exec.Command(binary, "serve", "--memory", "--listen", port.Addr().String(), "--log-format", format)
+				cmd.Stderr = write
+				check1(t, cmd.Start())
+				for deadline := time.Now().Add(time.Minute); !fault && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+					nc, err := net.Dial("tcp", port.Addr().String())
+					if err != nil {
+						continue
+					}
+					_, err = rawclient.Open(nc, 40*time.Second)
+					nc.Close()
+					if err == nil {
+						check1(t, cmd.Process.Signal(syscall.SIGTERM))
+						break
+					}
+				}
+				if s := ends(t, cmd); s.ExitCode() != want {
+					t.Errorf("it has ended with %v", s)
+				}
+			})
+		}
 	}
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockkeeper/lockkeeper"
-	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 	"github.com/lockkeeper/lockkeeper/internal/core/persona"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -184,21 +183,12 @@ func (o *serveOptions) define(c *cobra.Command) {
 
 func (o *serveOptions) serve(c *cobra.Command) (err error) {
 	o.reloads.catch()
-	cfg, flags, stderr := &o.config, c.Flags(), c.ErrOrStderr()
-	options := &slog.HandlerOptions{Level: o.level}
-	switch o.format {
-	case "text":
-		cfg.Logger = slog.New(slog.NewTextHandler(stderr, options))
-	case "json":
-		cfg.Logger = slog.New(slog.NewJSONHandler(stderr, options))
-		stderr = jsonLines{slog.New(slog.NewJSONHandler(stderr, nil))}
-		c.SetErr(stderr)
-	default:
-		return badFlag(flags, "log-format", "%q is not text or json", o.format)
+	cfg, flags := &o.config, c.Flags()
+	stderr, err := newServeLines(c.ErrOrStderr(), o.format, o.level, &cfg.Logger)
+	if err != nil {
+		return badFlag(flags, "log-format", "%w", err)
 	}
-	var lines *logqueue.Queue
-	cfg.Logger, lines = logqueue.New(cfg.Logger) // if nobody reads standard error, only the end of serve waits for it
-	defer lines.Close()
+	c.SetErr(stderr)
 	warnOfVariables(c, os.Environ(), cfg.Logger)
 	switch {
 	case o.file != "":

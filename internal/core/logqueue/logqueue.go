@@ -13,7 +13,7 @@ type Queue struct {
 	log     *slog.Logger
 	mu      sync.Mutex
 	waiting []func()
-	left    int           // lines left out that the waiting sayLeft will report
+	left    *int          // how many lines were left out after the last one that waits; nil for none
 	done    chan struct{} // closed when the goroutine ends; nil if there is none
 	closed  bool
 }
@@ -21,15 +21,25 @@ type Queue struct {
 // most is how many lines may wait, 10 MB of usual ones. Further ones are left out, and the log is told how many.
 const most = 20_000
 
-// New returns a logger that writes to the log through a queue, so that nobody waits for it.
+// New returns a logger that writes to the log through a queue, so that nobody waits for it. If the log is the logger of a queue
+// already, New returns it, and no queue.
 func New(log *slog.Logger) (*slog.Logger, *Queue) {
+	if _, is := log.Handler().(handler); is {
+		return log, nil
+	}
 	q := &Queue{log: log}
-	return slog.New(handler{log.Handler(), q}), q
+	return slog.New(q.Handler(log.Handler())), q
 }
 
+// Handler returns a handler that passes what it is given on to h through the queue.
+func (q *Queue) Handler(h slog.Handler) slog.Handler { return handler{h, q} }
+
 // Close waits until the log has taken all lines, but no longer than a second. The log gets no further ones afterwards, although it
-// may still be taking one.
+// may still be taking one. A nil queue is closed.
 func (q *Queue) Close() {
+	if q == nil {
+		return
+	}
 	q.mu.Lock()
 	done := q.done
 	q.mu.Unlock()
@@ -44,18 +54,22 @@ func (q *Queue) Close() {
 	q.closed, q.waiting = true, nil
 }
 
-func (q *Queue) add(write func()) {
+// Add calls write, which writes a line, after what waits already. Nobody waits for that, and it may be left out.
+func (q *Queue) Add(write func()) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
 	case q.closed:
 		return
 	case len(q.waiting) < most:
+		q.left = nil
 		q.waiting = append(q.waiting, write)
+	case q.left == nil:
+		n := 1
+		q.left = &n
+		q.waiting = append(q.waiting, func() { q.sayLeft(&n) })
 	default:
-		if q.left++; q.left == 1 {
-			q.waiting = append(q.waiting, q.sayLeft)
-		}
+		*q.left++
 	}
 	if q.done == nil {
 		q.done = make(chan struct{})
@@ -63,10 +77,12 @@ func (q *Queue) add(write func()) {
 	}
 }
 
-func (q *Queue) sayLeft() {
+func (q *Queue) sayLeft(left *int) {
 	q.mu.Lock()
-	n := q.left
-	q.left = 0
+	n := *left
+	if q.left == left {
+		q.left = nil
+	}
 	q.mu.Unlock()
 	q.log.Warn("lines were left out here, because the log took too long", "lines", n)
 }
@@ -104,14 +120,14 @@ type handler struct {
 
 func (h handler) Handle(ctx context.Context, r slog.Record) error {
 	r = r.Clone()
-	h.queue.add(func() { h.Handler.Handle(ctx, r) })
+	h.queue.Add(func() { h.Handler.Handle(ctx, r) })
 	return nil
 }
 
 func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return handler{h.Handler.WithAttrs(attrs), h.queue}
+	return h.queue.Handler(h.Handler.WithAttrs(attrs))
 }
 
 func (h handler) WithGroup(name string) slog.Handler {
-	return handler{h.Handler.WithGroup(name), h.queue}
+	return h.queue.Handler(h.Handler.WithGroup(name))
 }

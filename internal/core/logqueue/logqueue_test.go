@@ -72,6 +72,44 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+// TestLeftTwice: the log takes some lines after the queue was full, and then it is full again. Each gap says how long it is.
+func TestLeftTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		step := make(chan struct{})
+		log, q := logTo(&out, func() { <-step })
+		n := 0
+		say := func(lines int) {
+			for range lines {
+				log.Info("line", "i", n)
+				n++
+			}
+			synctest.Wait()
+		}
+		say(1) // the log has it
+		say(most + 5)
+		for range 101 {
+			step <- struct{}{}
+		}
+		synctest.Wait()
+		say(100 + 1000)
+		close(step)
+		q.Close()
+		var got []string
+		before := ""
+		for line := range strings.Lines(out.String()) {
+			last := line[strings.LastIndex(line, " ")+1 : len(line)-1]
+			if strings.HasPrefix(last, "lines=") {
+				got = append(got, before, last)
+			}
+			before = last
+		}
+		if want := fmt.Sprintf("[i=%d lines=5 i=%d lines=1000]", most, most+105); fmt.Sprint(got) != want {
+			t.Errorf("%v, not %v", got, want)
+		}
+	})
+}
+
 // TestClose: a slow log gets lines for a second, and then none but the one that it is taking.
 func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
