@@ -25,6 +25,9 @@ var corrections = []putBack{
 	{"a list that is not stored", []edit{
 		{"internal/core/raftlog/asynclog.go", "term, voters := a.pending[0].Term, a.voters", "term, voters := a.pending[0].Term, a.Servers()"},
 	}, []finding{{"internal/core/engine", "TestListThatIsNotStored", "is committed, want"}}},
+	{"committed in a later term", []edit{
+		{"internal/core/raftlog/asynclog.go", "now == first {", "now == first || true {"},
+	}, []finding{{"internal/core/raftlog", "TestCommittedInLaterTerm", "want 12"}}},
 	{"leap", []edit{
 		{"internal/core/engine/transport.go", "\t\tt.leap(id, target, args, resp)\n", ""},
 	}, []finding{{"cluster", "TestRefusedAfterOwnSnapshot -test.count=5", "did not happen"}, {"cluster", "TestSnapshotOlderThanState", "did not happen: the whole cluster"}}},

@@ -62,15 +62,39 @@ var putBacks = []putBack{
 	{"a pause costs whole ticks", []edit{
 		{"session/tracker.go", "t.stood += ms", "t.stood += (ms + t.tick - 1) / t.tick * t.tick"},
 	}, []finding{{"internal/core/alive", "TestRepeatedPauses", "it has not ended"}}},
+	{"a pause of which nothing counts keeps sessions for ever", []edit{
+		{"internal/core/alive/liveness.go", "l.tracker.Extend(pause)", "l.tracker.Extend(pause + 2*l.watchful())"},
+	}, []finding{{"internal/core/alive", "TestRepeatedPauses", "it has not ended"}}},
+	{"a pause shows only at the next look", []edit{
+		{"internal/core/alive/liveness.go", "now := l.moment()\n\tl.note", "now := l.now()\n\tl.note"},
+		{"internal/core/alive/liveness.go", "now := l.moment()\n\tfor t", "now := l.now()\n\tfor t"},
+		{"internal/core/alive/liveness.go", "now := l.moment()\n\tif deadline", "now := l.now()\n\tif deadline"},
+	}, []finding{{"internal/core/alive", "TestTouchedBeforeLook", "a touch: session 8"}, {"internal/core/alive", "TestTouchedBeforeLook", "a follower's: session 8"}, {"internal/core/alive", "TestTouchedBeforeLook", "a resumed session: session 8"}}},
+	{"nobody looks for a pause while the first session is a long one", []edit{
+		{"internal/core/alive/liveness.go", "min(deadline, now+l.watchful()) < l.due", "deadline < l.due"},
+	}, []finding{{"internal/core/alive", "TestFirstLongSession", "no pause shows"}}},
 	{"touches that came during a report are as young as the next one", []edit{
-		{"cluster/touches.go", "waited = len(m.liveness.News) > 0", "waited = false"},
-	}, []finding{{"cluster", "TestSecondReport", "serves for longer than"}}},
+		{"cluster/touches.go", "m.service.setUnheard(since)", "m.service.setUnheard(m.moment().Running + 0*since)"},
+	}, []finding{{"cluster", "TestSecondReport/at_the_end_false", "stops serving 0 times"}}},
+	{"touches that came during a report are as old as it", []edit{
+		{"internal/core/alive/liveness.go", "\t\tl.since = l.running()\n\t\tl.News", "\t\tl.News"},
+		{"internal/core/alive/liveness.go", "l.touched = map[int64]int64{}\n\tif", "l.touched, l.since = map[int64]int64{}, l.running()\n\tif"},
+	}, []finding{{"cluster", "TestSecondReport/at_the_end_true", "the limit is"}}},
+	{"the leader's removal counts as refused when it may still hand over", []edit{
+		{"internal/core/membership/steps.go", "err != nil && err != engine.ErrMayHandOver {", "err != nil {"},
+	}, []finding{{"cluster", "TestRemoveLeaderUnknown", "no other member can lead"}}},
+	{"an operator's change that was made in part counts as refused", []edit{
+		{"internal/core/membership/steps.go", "alone := (need.allowsAbsent || errors.As(err, new(lags))) && ", "alone := "},
+	}, []finding{{"cluster", "TestAddedInVain", "but the new server was added"}}},
 	{"a cluster that may not have been written counts as formed", []edit{
 		{"internal/core/membership/form.go", "if done && err != nil { // a write", "if err = nil; done && err != nil { // a write"},
 	}, []finding{{"cluster", "TestFormCannotWrite", "after 0 writes: <nil>"}}},
 	{"the end of serve waits for its log", []edit{
-		{"cmd/lockkeeper/serve.go", "cfg.Logger, lines = logqueue.New(cfg.Logger) //", "_, lines = logqueue.New(cfg.Logger) //"},
+		{"cmd/lockkeeper/servelines.go", "*log, s.queue = logqueue.New(slog.New(slog.NewTextHandler(to, options)))", "*log = slog.New(slog.NewTextHandler(to, options))\n\t\t_, s.queue = logqueue.New(*log)"},
 	}, []finding{{"cmd/lockkeeper", "TestServeUnread", "signal: killed"}}},
+	{"serve waits for its first lines", []edit{
+		{"cmd/lockkeeper/servelines.go", "s.queue.Add(func() { s.to.Write(text) })", "s.to.Write(text)"},
+	}, []finding{{"cmd/lockkeeper", "TestServeUnreadFromStart", "signal: killed"}}},
 	{"a transfer counts as failed once a third member leads", []edit{
 		{"internal/core/engine/elect.go", "case began: //", "case began && false: //"},
 	}, []finding{{"cluster", "TestTransferOvertaken", "leads instead"}}},

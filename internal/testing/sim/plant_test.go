@@ -78,7 +78,7 @@ var plants = []plant{
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
 		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return c.mono().Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
-		{"internal/core/alive/liveness.go", "stood > l.watchful()", "false"},
+		{"internal/core/alive/liveness.go", "pause > 0 && l.due != 0 {", "false {"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL znode is deleted after two thirds of its TTL", []edit{
 		{"znode/tree.go", "return nowMs-n.mtime > n.more.owner", "return nowMs-n.mtime > n.more.owner*2/3"},
@@ -191,7 +191,7 @@ var plants = []plant{
 		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn true", "if first == 0 || index > 0 {\n\t\t\treturn true"},
 	}, lossChecks},
 	{"a leader tells the others that an entry is committed before its disk has it", []edit{
-		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\treturn index", "if first == 0 || index > 0 {\n\t\treturn index"},
+		{"internal/core/raftlog/asynclog.go", "if first == 0 || index < first {\n\t\t\treturn index", "if first == 0 || index > 0 {\n\t\t\treturn index"},
 	}, lossChecks},
 	{"something else is stored before what a leader has not written", []edit{
 		{"internal/core/raftlog/asynclog.go", "\tfor end := a.pending[len(a.pending)-1].Index; a.failed", "\tfor end := uint64(0); a.failed"},
@@ -210,7 +210,7 @@ var lossChecks = []string{"agreement", "order", "writes", "reads", "session orde
 // hidden are bugs that only perturbed schedules or paused processes show.
 var hidden = []plant{
 	{"the leader gives no time back after a pause", []edit{
-		{"internal/core/alive/liveness.go", "stood > l.watchful()", "false"},
+		{"internal/core/alive/liveness.go", "pause > 0 && l.due != 0 {", "false {"},
 	}, []string{"expiry"}},
 }
 
