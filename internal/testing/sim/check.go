@@ -984,7 +984,7 @@ func (c *checker) expiries() {
 				break
 			}
 		}
-		// Time in which the leader's process was paused does not count.
+		// Of time in which the leader's process was paused little counts.
 		for _, a := range answered[e.Session] {
 			if a.server == int(e.By) && a.ret+c.reportTime() < e.At && a.call+e.Timeout+c.paused(a.server, a.ret, e.At) > e.At {
 				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, which heard from it at %v and was paused for %v since", e.Session, e.Timeout, e.At, e.By, a.call, c.paused(a.server, a.ret, e.At))
@@ -1066,11 +1066,11 @@ func (c *checker) slowest(from, to time.Duration) (longest time.Duration) {
 	return longest
 }
 
-// paused is for how long a member's process was paused in a period. Pauses that are too
-// short for the member to notice do not count.
+// paused is for how long a member's process was paused in a period, without half a tick of each
+// pause, which counts against sessions.
 func (c *checker) paused(a int, from, to time.Duration) (sum time.Duration) {
 	for _, s := range c.s.spans[processPaused] {
-		if d := min(s.Until, to) - max(s.At, from); s.from == memberHost(a) && d > tick/2+c.s.slack() {
+		if d := min(s.Until, to) - max(s.At, from) - tick/2 - c.s.slack(); s.from == memberHost(a) && d > 0 {
 			sum += d
 		}
 	}
