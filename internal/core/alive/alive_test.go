@@ -81,11 +81,11 @@ func TestTimeStoodStill(t *testing.T) {
 func TestPausesOfShortest(t *testing.T) {
 	const tick = 2 * time.Second
 	for _, x := range []struct {
-		timeout time.Duration
-		dies    bool
-	}{{timing.Shortest(tick), false}, {tick / 2, true}} {
-		died := time.Duration(0)
-		for pause := time.Duration(0); pause < 2*x.timeout; pause += 10 * time.Millisecond {
+		tick, timeout, pause time.Duration // the shortest pause
+		dies                 bool
+	}{{tick, timing.Shortest(tick), 0, false}, {tick, tick / 2, 0, true}, {tick / 40, timing.Shortest(tick / 40), 210 * time.Millisecond, false}} {
+		tick, died := x.tick, time.Duration(0)
+		for pause := x.pause; pause < x.pause+2*x.timeout; pause += 10 * time.Millisecond {
 			now := 10*tick - x.timeout - time.Millisecond // so that the deadline is not rounded up
 			l := newLiveness(tick, 0, false, func() int64 { return now.Milliseconds() })
 			l.Add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})

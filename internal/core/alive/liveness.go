@@ -238,12 +238,12 @@ func (l *Liveness) watchful() int64 {
 }
 
 // moment returns now. After a pause of the leader's process, what clients sent meanwhile may still be unread in its sockets. So
-// only as much of the pause counts as goes unnoticed anyway, twice watchful, which does no harm: a session timeout is at least two
-// ticks, and clients send three times within it. The caller holds l.mu.
+// only half a tick of the pause counts, which does no harm: a session timeout is at least two
+// ticks, and clients send three times within it. Pauses of up to twice watchful go unnoticed. The caller holds l.mu.
 func (l *Liveness) moment() int64 {
 	now := l.now()
 	if pause := now - l.due - l.watchful(); pause > 0 && l.due != 0 {
-		l.tracker.Extend(pause)
+		l.tracker.Extend(pause + 2*l.watchful() - l.tick.Milliseconds()/2)
 		l.due = now
 	}
 	return now

@@ -111,8 +111,9 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		if err := m.checkQuorumAfter(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
-		// Whoever leads is asked again if another member may still become the leader.
-		if err := m.Engine.HandOver(m.Port.Ctx, 0); err != nil && err != engine.ErrMayHandOver {
+		if err := m.Engine.HandOver(m.Port.Ctx, 0); err == engine.ErrMayHandOver {
+			return err // so the outcome is unknown
+		} else if err != nil {
 			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.ID, err)
 		}
 		return request.ErrHandedOver
