@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -142,6 +143,40 @@ func fill(t *testing.T, write *os.File) {
 		_, err = syscall.Write(fd, []byte{'\n'})
 	}
 	check1(t, syscall.SetNonblock(fd, false))
+}
+
+// slowReader takes every line, but needs some time for each, as a pipe does whose reader is slow.
+type slowReader struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (s *slowReader) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	time.Sleep(20 * time.Millisecond)
+	return s.Buffer.Write(b)
+}
+
+// TestServeSaysErrorLast: serve ends with an error while more lines wait than a slow reader takes in a second. It says the error.
+func TestServeSaysErrorLast(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "zoo.cfg")
+	text := fmt.Sprintf("dataDir=%s\nclientPort=0\n", t.TempDir())
+	for i := range 100 {
+		text += fmt.Sprintf("unknown%d=1\n", i)
+	}
+	check1(t, os.WriteFile(file, []byte(text), 0o600))
+	for _, format := range []string{"text", "json"} {
+		t.Run(format, func(t *testing.T) {
+			t.Parallel()
+			var errs slowReader
+			code := run([]string{"serve", "--config", file, "--peers", "nonsense", "--log-format", format}, func(string) string { return "" }, io.Discard, &errs)
+			lines := strings.Split(strings.TrimSpace(errs.String()), "\n")
+			if last := lines[len(lines)-1]; code != exitUsage || len(lines) > 90 || !strings.Contains(last, "nonsense") {
+				t.Errorf("exit code %d, and the last of %d lines is %q", code, len(lines), last)
+			}
+		})
+	}
 }
 
 // TestServeUnreadFromStart: standard error takes nothing from the start. serve ends all the same, after a signal or a fault.

@@ -6,12 +6,13 @@ import (
 	"io"
 	"log/slog"
 	"strings"
+	"time"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/logqueue"
 )
 
 // serveLines is standard error of serve. Its lines wait in one queue with those of the log, so that they stay in order; if nobody
-// reads them, only the end of serve waits for that.
+// reads them, only the end of serve waits for that, for a few seconds.
 type serveLines struct {
 	to    io.Writer
 	queue *logqueue.Queue
@@ -47,11 +48,28 @@ func (s serveLines) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// sayError writes an error to standard error, as one line. serve's ends with it.
+// sayLast writes an error after the queue was closed. It waits a few seconds for a reader.
+func (s serveLines) sayLast(text string) {
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		if s.json != nil {
+			slog.New(slog.NewJSONHandler(s.to, nil)).Error(text)
+		} else {
+			fmt.Fprintln(s.to, text)
+		}
+	}()
+	select {
+	case <-said:
+	case <-time.After(3 * time.Second):
+	}
+}
+
+// sayError writes an error to standard error, as one line.
 func sayError(stderr io.Writer, err error) {
 	text := "lockkeeper: " + strings.TrimPrefix(oneLine(err), "lockkeeper: ")
-	if s, ok := stderr.(serveLines); ok && s.json != nil {
-		s.json.Error(text)
+	if s, ok := stderr.(serveLines); ok {
+		s.sayLast(text)
 		return
 	}
 	fmt.Fprintln(stderr, text)

@@ -10,7 +10,7 @@ import (
 
 // Queue has the lines that a log has not taken yet. A goroutine gives them to it in order, and ends when there are none.
 type Queue struct {
-	log     *slog.Logger
+	log     slog.Handler
 	mu      sync.Mutex
 	waiting []func()
 	left    *int          // how many lines were left out after the last one that waits; nil for none
@@ -27,8 +27,8 @@ func New(log *slog.Logger) (*slog.Logger, *Queue) {
 	if _, is := log.Handler().(handler); is {
 		return log, nil
 	}
-	q := &Queue{log: log}
-	return slog.New(q.Handler(log.Handler())), q
+	q := &Queue{log: log.Handler()}
+	return slog.New(q.Handler(q.log)), q
 }
 
 // Handler returns a handler that passes what it is given on to h through the queue.
@@ -84,7 +84,9 @@ func (q *Queue) sayLeft(left *int) {
 		q.left = nil
 	}
 	q.mu.Unlock()
-	q.log.Warn("lines were left out here, because the log took too long", "lines", n)
+	r := slog.NewRecord(time.Now(), slog.LevelWarn, "lines were left out here, because the log took too long", 0)
+	r.AddAttrs(slog.Int("lines", n))
+	q.log.Handle(context.Background(), r) // whatever the level
 }
 
 func (q *Queue) run(done chan struct{}) {

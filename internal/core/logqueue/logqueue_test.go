@@ -72,16 +72,18 @@ func TestQueue(t *testing.T) {
 	}
 }
 
-// TestLeftTwice: the log takes some lines after the queue was full, and then it is full again. Each gap says how long it is.
+// TestLeftTwice: the log takes some lines after the queue was full, and then it is full again. Each gap says how long it is,
+// also if the log has errors only.
 func TestLeftTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out strings.Builder
 		step := make(chan struct{})
-		log, q := logTo(&out, func() { <-step })
+		only := slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelError})
+		log, q := New(slog.New(handling{only, func() { <-step }}))
 		n := 0
 		say := func(lines int) {
 			for range lines {
-				log.Info("line", "i", n)
+				log.Error("line", "i", n)
 				n++
 			}
 			synctest.Wait()

@@ -63,8 +63,11 @@ var putBacks = []putBack{
 		{"session/tracker.go", "t.stood += ms", "t.stood += (ms + t.tick - 1) / t.tick * t.tick"},
 	}, []finding{{"internal/core/alive", "TestRepeatedPauses", "it has not ended"}}},
 	{"a pause of which nothing counts keeps sessions for ever", []edit{
-		{"internal/core/alive/liveness.go", "l.tracker.Extend(pause)", "l.tracker.Extend(pause + 2*l.watchful())"},
+		{"internal/core/alive/liveness.go", " - l.tick.Milliseconds()/2)", ")"},
 	}, []finding{{"internal/core/alive", "TestRepeatedPauses", "it has not ended"}}},
+	{"as much of a pause counts as goes unnoticed", []edit{
+		{"internal/core/alive/liveness.go", "l.tracker.Extend(pause + 2*l.watchful() - l.tick.Milliseconds()/2)", "l.tracker.Extend(pause)"},
+	}, []finding{{"internal/core/alive", "TestPausesOfShortest", "expires after a pause of"}}},
 	{"a pause shows only at the next look", []edit{
 		{"internal/core/alive/liveness.go", "now := l.moment()\n\tl.note", "now := l.now()\n\tl.note"},
 		{"internal/core/alive/liveness.go", "now := l.moment()\n\tfor t", "now := l.now()\n\tfor t"},
@@ -81,7 +84,7 @@ var putBacks = []putBack{
 		{"internal/core/alive/liveness.go", "l.touched = map[int64]int64{}\n\tif", "l.touched, l.since = map[int64]int64{}, l.running()\n\tif"},
 	}, []finding{{"cluster", "TestSecondReport/at_the_end_true", "the limit is"}}},
 	{"the leader's removal counts as refused when it may still hand over", []edit{
-		{"internal/core/membership/steps.go", "err != nil && err != engine.ErrMayHandOver {", "err != nil {"},
+		{"internal/core/membership/steps.go", "err == engine.ErrMayHandOver {\n\t\t\treturn err //", "err == engine.ErrMayHandOver && false {\n\t\t\treturn err //"},
 	}, []finding{{"cluster", "TestRemoveLeaderUnknown", "no other member can lead"}}},
 	{"an operator's change that was made in part counts as refused", []edit{
 		{"internal/core/membership/steps.go", "alone := (need.allowsAbsent || errors.As(err, new(lags))) && ", "alone := "},
@@ -92,6 +95,9 @@ var putBacks = []putBack{
 	{"the end of serve waits for its log", []edit{
 		{"cmd/lockkeeper/servelines.go", "*log, s.queue = logqueue.New(slog.New(slog.NewTextHandler(to, options)))", "*log = slog.New(slog.NewTextHandler(to, options))\n\t\t_, s.queue = logqueue.New(*log)"},
 	}, []finding{{"cmd/lockkeeper", "TestServeUnread", "signal: killed"}}},
+	{"the last line of serve is lost", []edit{
+		{"cmd/lockkeeper/servelines.go", "\t\ts.sayLast(text)\n", "\t\tfmt.Fprintln(s, text)\n"},
+	}, []finding{{"cmd/lockkeeper", "TestServeSaysErrorLast", "and the last of"}}},
 	{"serve waits for its first lines", []edit{
 		{"cmd/lockkeeper/servelines.go", "s.queue.Add(func() { s.to.Write(text) })", "s.to.Write(text)"},
 	}, []finding{{"cmd/lockkeeper", "TestServeUnreadFromStart", "signal: killed"}}},
