@@ -59,7 +59,7 @@ func run(args []string, getenv func(string) string, stdout, stderr io.Writer) in
 	command, err := root.ExecuteC()
 	stderr = command.ErrOrStderr() // which serve replaces
 	if s, ok := stderr.(serveLines); ok {
-		s.queue.Close()
+		s.queue.Close() // an error comes last
 	}
 	if errors.Is(out.Err(), syscall.EPIPE) { // a command that ends in order
 		out.inOrder = false

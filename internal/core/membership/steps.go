@@ -122,8 +122,8 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 }
 
 // carryOut makes the steps of a change, which adds or changes those in joining. absent are voters after it that are down or lag.
-// If it fails after a step, its outcome is unknown, also if a later step was refused. There is one exception: a server that is added alone
-// may stay an observer and the change still be refused, a client's as in ZooKeeper, and others if the error says it.
+// If it fails after a step, its outcome is unknown, also if a later step was refused. There is one exception: if a server is added
+// alone, and stays an observer, a client is refused as in ZooKeeper. Others are if the server lags, and the error says that it stays.
 func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, need requirements) (err error) {
 	before := m.Engine.Members()
 	defer func() {

@@ -984,7 +984,7 @@ func (c *checker) expiries() {
 				break
 			}
 		}
-		// Of time in which the leader's process was paused little counts.
+		// Of a pause of the leader's process, only half a tick counts.
 		for _, a := range answered[e.Session] {
 			if a.server == int(e.By) && a.ret+c.reportTime() < e.At && a.call+e.Timeout+c.paused(a.server, a.ret, e.At) > e.At {
 				c.fail("expiry", "session %x, with a timeout of %v, was found late at %v by member %d, which heard from it at %v and was paused for %v since", e.Session, e.Timeout, e.At, e.By, a.call, c.paused(a.server, a.ret, e.At))
