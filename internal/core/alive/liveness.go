@@ -18,6 +18,7 @@ import (
 // Times are in ms of a monotonic clock, unless they are said to be in running time.
 type Liveness struct {
 	tick    time.Duration // granularity of session expiry
+	watch   int64         // the longest time that the leader sleeps between two looks while there are sessions
 	sure    time.Duration // see [timing.Times]
 	tells   bool          // there are other members, so touches are reported to the leader
 	now     func() int64
@@ -41,7 +42,7 @@ type Liveness struct {
 // NewLiveness returns one without sessions. tells is whether there are other members.
 func NewLiveness(tick, sure time.Duration, tells bool, now, running func() int64, trace Trace) *Liveness {
 	l := &Liveness{
-		tick: tick, sure: sure, tells: tells, now: now, running: running, trace: trace,
+		tick: tick, watch: timing.Watch(tick).Milliseconds(), sure: sure, tells: tells, now: now, running: running, trace: trace,
 		Sooner: wake.NewSignal(), News: wake.NewSignal(), Hurry: wake.NewSignal(),
 		touched: map[int64]int64{},
 	}
@@ -59,9 +60,9 @@ func (l *Liveness) newTracker() *session.Tracker {
 // relies on it, touch blocks until the leader has confirmed more, unless this member
 // surely leads.
 func (l *Liveness) Touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
-	slack := l.sure.Milliseconds()
+	now, slack := l.now(), l.sure.Milliseconds()
 	l.mu.Lock()
-	now := l.moment()
+	l.due = l.tracker.Awake(now, l.due, l.watch)
 	l.note(id, now)
 	for waits := false; ; waits = true {
 		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.Wait()
@@ -148,9 +149,10 @@ func TouchesNow(sessions []int64) []byte {
 // ids of the sessions that it cannot vouch for: those already found late, whose
 // expiry has been proposed, and those that do not exist here, any more or yet.
 func (l *Liveness) Hear(touches, unsure []byte) []byte {
+	now := l.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := l.moment()
+	l.due = l.tracker.Awake(now, l.due, l.watch)
 	for t := touches; len(t) >= TouchLen; t = t[TouchLen:] {
 		id, ago := int64(binary.BigEndian.Uint64(t)), int64(binary.BigEndian.Uint32(t[8:]))
 		switch {
@@ -171,7 +173,7 @@ func (l *Liveness) Add(s *session.Session) {
 	delete(l.muted, s.ID)
 	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	now := l.moment()
-	if deadline := l.tracker.Add(s, now); min(deadline, now+l.watchful()) < l.due {
+	if deadline := l.tracker.Add(s, now); min(deadline, now+l.watch) < l.due {
 		l.due = now // so that a pause before that look shows
 		l.Sooner.Raise()
 	}
@@ -231,21 +233,10 @@ func (l *Liveness) Advance(ms int64, connected func(id int64) bool, touched bool
 	return late
 }
 
-// watchful is the longest time, in ms, that the leader sleeps between two looks
-// while there are sessions. If a look is overdue by more than that, the process was paused.
-func (l *Liveness) watchful() int64 {
-	return timing.Watch(l.tick).Milliseconds()
-}
-
-// moment returns now. After a pause of the leader's process, what clients sent meanwhile may still be unread in its sockets. So
-// only half a tick of the pause counts, which does no harm: a session timeout is at least two
-// ticks, and clients send three times within it. Pauses of up to twice watchful go unnoticed. The caller holds l.mu.
+// moment returns now, and notices a pause before it. The caller holds l.mu.
 func (l *Liveness) moment() int64 {
 	now := l.now()
-	if pause := now - l.due - l.watchful(); pause > 0 && l.due != 0 {
-		l.tracker.Extend(pause + 2*l.watchful() - l.tick.Milliseconds()/2)
-		l.due = now
-	}
+	l.due = l.tracker.Awake(now, l.due, l.watch)
 	return now
 }
 
@@ -260,7 +251,7 @@ func (l *Liveness) TakeLate() (late []*session.Session, tracker *session.Tracker
 		l.trace.Session(Late, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	}
 	// The next look is planned from now, not from when the caller is done with the late ones, so that a pause in between shows, too.
-	l.due = now + l.watchful()
+	l.due = now + l.watch
 	if first, ok := l.tracker.Next(); ok {
 		l.due = min(first, l.due)
 	} else {

@@ -63,18 +63,18 @@ var putBacks = []putBack{
 		{"session/tracker.go", "t.stood += ms", "t.stood += (ms + t.tick - 1) / t.tick * t.tick"},
 	}, []finding{{"internal/core/alive", "TestRepeatedPauses", "it has not ended"}}},
 	{"a pause of which nothing counts keeps sessions for ever", []edit{
-		{"internal/core/alive/liveness.go", " - l.tick.Milliseconds()/2)", ")"},
+		{"session/tracker.go", "2*watch - t.tick/2)", "2*watch)"},
 	}, []finding{{"internal/core/alive", "TestRepeatedPauses", "it has not ended"}}},
 	{"as much of a pause counts as goes unnoticed", []edit{
-		{"internal/core/alive/liveness.go", "l.tracker.Extend(pause + 2*l.watchful() - l.tick.Milliseconds()/2)", "l.tracker.Extend(pause)"},
+		{"session/tracker.go", "t.Extend(pause + 2*watch - t.tick/2)", "t.Extend(pause)"},
 	}, []finding{{"internal/core/alive", "TestPausesOfShortest", "expires after a pause of"}}},
 	{"a pause shows only at the next look", []edit{
-		{"internal/core/alive/liveness.go", "now := l.moment()\n\tl.note", "now := l.now()\n\tl.note"},
-		{"internal/core/alive/liveness.go", "now := l.moment()\n\tfor t", "now := l.now()\n\tfor t"},
+		{"internal/core/alive/liveness.go", "\tl.due = l.tracker.Awake(now, l.due, l.watch)\n\tl.note", "\tl.note"},
+		{"internal/core/alive/liveness.go", "\tl.due = l.tracker.Awake(now, l.due, l.watch)\n\tfor t", "\tfor t"},
 		{"internal/core/alive/liveness.go", "now := l.moment()\n\tif deadline", "now := l.now()\n\tif deadline"},
 	}, []finding{{"internal/core/alive", "TestTouchedBeforeLook", "a touch: session 8"}, {"internal/core/alive", "TestTouchedBeforeLook", "a follower's: session 8"}, {"internal/core/alive", "TestTouchedBeforeLook", "a resumed session: session 8"}}},
 	{"nobody looks for a pause while the first session is a long one", []edit{
-		{"internal/core/alive/liveness.go", "min(deadline, now+l.watchful()) < l.due", "deadline < l.due"},
+		{"internal/core/alive/liveness.go", "min(deadline, now+l.watch) < l.due", "deadline < l.due"},
 	}, []finding{{"internal/core/alive", "TestFirstLongSession", "no pause shows"}}},
 	{"touches that came during a report are as young as the next one", []edit{
 		{"cluster/touches.go", "m.service.setUnheard(since)", "m.service.setUnheard(m.moment().Running + 0*since)"},
@@ -105,7 +105,7 @@ var putBacks = []putBack{
 		{"internal/core/engine/elect.go", "case began: //", "case began && false: //"},
 	}, []finding{{"cluster", "TestTransferOvertaken", "leads instead"}}},
 	{"a transfer that may still be made counts as failed", []edit{
-		{"internal/core/membership/steps.go", "err == engine.ErrMayHandOver {", "err == engine.ErrMayHandOver && id == 0 {"},
+		{"internal/core/membership/steps.go", "err == engine.ErrMayHandOver {\n\t\terr =", "err == engine.ErrMayHandOver && id == 0 {\n\t\terr ="},
 	}, []finding{{"cluster", "TestTransferUnknown", "no other member has become the leader in time"}}},
 	{"a reconfig that may have been made counts as refused", []edit{
 		{"internal/core/request/requests.go", "ok && !errors.Is(err, ErrUnknownOutcome)", "ok"},
