@@ -523,11 +523,11 @@ func TestAddedInVain(t *testing.T) {
 			err := f.ask(lead, request.Request{Add: &proto.Peer{ID: 4, Addr: f.peers[4]}})
 			x := f.place(lead, 4)
 			switch {
-			case x == nil || x.Observer != (err != nil):
+			case x == nil || x.Observer && err == nil:
 				t.Errorf("%v: %v, and the new server is %+v", after, err, x)
 			case err != nil && !errors.Is(err, request.ErrUnknownOutcome):
 				t.Errorf("%v: %v, but the new server was added", after, err)
-			case err != nil:
+			case x.Observer:
 				refused++
 			}
 		})
