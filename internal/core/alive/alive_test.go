@@ -18,7 +18,7 @@ func newLiveness(tick, sure time.Duration, tells bool, now func() int64) *Livene
 }
 
 // TestTimeStoodStill: a leader whose process was paused does not count the pause
-// against sessions, but for as much as goes unnoticed: they have as much time left as before, wherever in the
+// against sessions, but for half a tick: they have as much time left as before, wherever in the
 // pause their deadlines were, and whether the leader was waiting for its next check or
 // still busy after the last. If the leader wakes up only a little late, deadlines stay.
 func TestTimeStoodStill(t *testing.T) {

@@ -2,11 +2,11 @@
 // expires. Every member of a cluster collects the touches of its clients for the leader; only the leader expires sessions.
 //
 // What the others may rely on, under the bounds of clocks that package timing states: a session expires no sooner than its
-// timeout after a touch that the leader has heard of, pauses of the leader's process not counted; and [Liveness.Touch] lets a
-// request pass only if the leader, by what it has confirmed, cannot expire the session while its client still relies on it, or
+// timeout after a touch that the leader has heard of, and of each noticed pause of the leader's process only half a tick counts;
+// and [Liveness.Touch] lets a request pass only if the leader, by what it has confirmed, cannot expire the session while its client still relies on it, or
 // this member surely leads.
 //
-// A [Liveness] has no goroutine and no clock: the time is a function that it is given. Touch waits for the leader, on the
+// A [Liveness] has no goroutine and no clock: the times are functions that it is given. Touch waits for the leader, on the
 // goroutine of a client's connection, until its caller ends that. Liveness.mu is held for moments, and no other lock is taken
-// meanwhile but those of whoever tells whether this member surely leads.
+// meanwhile but those of whoever tells the running time, and whether this member surely leads.
 package alive
