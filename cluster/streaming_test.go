@@ -318,11 +318,14 @@ func TestSlowLinkWrites(t *testing.T) {
 			if len(opened) > 120 { // most rounds end a stream
 				t.Errorf("%d connections for Raft's messages to two members", len(opened))
 			}
-			if took[39] > 8*trip {
-				t.Errorf("writes take up to %v, with a round trip of %v", took[39], trip)
+			// Half of the short writes take at most 1.6 trips; if redial closed idle connections, it would be 2. Half of the
+			// long ones take at most 2.7 trips. A write takes longer if its stream ends meanwhile, which may happen repeatedly.
+			half, longest := trip*7/4, 8*trip
+			if x.size > 100 {
+				half, longest = trip*7/2, 16*trip
 			}
-			if x.size == 100 && took[20] > trip*7/4 { // up to 1.6 trips of 140 ms; 2 of 560 ms if redial closes idle connections
-				t.Errorf("half of the short writes take %v or more, with a round trip of %v", took[20], trip)
+			if took[20] > half || took[39] > longest {
+				t.Errorf("half of the writes take %v or more, and one %v, with a round trip of %v", took[20], took[39], trip)
 			}
 		})
 	}

@@ -3,10 +3,8 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"net/http"
 	"os"
@@ -25,7 +23,6 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient"
 	"github.com/lockkeeper/lockkeeper/internal/tools/rawclient/rawtest"
 	"github.com/lockkeeper/lockkeeper/internal/tools/tlsfiles"
-	"github.com/lockkeeper/lockkeeper/lock"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
@@ -215,8 +212,9 @@ func TestAuditLog(t *testing.T) {
 }
 
 // TestRotateMembersCA changes the authority of three members in the three steps of
-// docs/operations.md, while a client holds a lock. In each step another member is restarted, so that
-// its connections with the other two are made anew. These have what they read while they ran.
+// docs/operations.md, while a client holds an ephemeral node. In each step another member is restarted,
+// so that its connections with the other two are made anew. These have what they read while they ran.
+// The client has no watches: go-zookeeper has a data race when one with watches reconnects.
 func TestRotateMembersCA(t *testing.T) {
 	t.Parallel()
 	dir, before, after := t.TempDir(), testkit.NewCA(t), testkit.NewCA(t)
@@ -238,13 +236,12 @@ func TestRotateMembersCA(t *testing.T) {
 	for id := 1; id <= 3; id++ {
 		members[id].waitReady()
 	}
-	var dialer lock.Dialer
-	conn, _, err := zk.Connect(servers, 40*time.Second, zk.WithLogger(silent{}), zk.WithDialer(dialer.Dial))
+	conn, _, err := zk.Connect(servers, 40*time.Second, zk.WithLogger(silent{}))
 	check1(t, err)
 	defer conn.Close()
-	mutex := lock.NewMutex(conn, "/lock", lock.WithDialer(&dialer))
-	held, err := mutex.Lock(t.Context())
+	_, err = conn.Create("/lock", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll))
 	check1(t, err)
+	session := conn.SessionID()
 
 	step := func(restart int, name string) {
 		t.Helper()
@@ -258,13 +255,12 @@ func TestRotateMembersCA(t *testing.T) {
 		members[restart].stop()
 		begin(restart)
 		members[restart].waitReady()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if _, err := mutex.TryLock(ctx); !errors.Is(err, lock.ErrBusy) {
-			t.Errorf("%s: the lock is not held: %v", name, err)
-		}
-		if err := held.Err(); err != nil {
-			t.Fatalf("%s: %v", name, err)
+		waitFor(t, name+": the lock", func() bool {
+			_, err := conn.Set("/lock", []byte(name), -1)
+			return err == nil
+		})
+		if _, stat, err := conn.Get("/lock"); err != nil || stat.EphemeralOwner != session {
+			t.Fatalf("%s: the lock of session %#x: %+v, %v", name, session, stat, err)
 		}
 		for id := 1; id <= 3; id++ {
 			if lines := strings.Join(members[id].lines(), "\n"); strings.Contains(lines, "x509: ") {
@@ -285,7 +281,6 @@ func TestRotateMembersCA(t *testing.T) {
 	step(2, "certificates of the new authority")
 	replace(t, filepath.Join(other, "ca.pem"), authority)
 	step(3, "trust only the new authority")
-	check1(t, held.Unlock(t.Context()))
 
 	old, _ := testkit.WritePair(t, before.Peer(t), other, "old.pem", "old.pem")
 	env := map[string]string{"LOCKKEEPER_PEER_TLS_CERT": old, "LOCKKEEPER_PEER_TLS_CA": authority}
