@@ -3,6 +3,8 @@ package cluster
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -11,6 +13,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/jute"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // TestHandOverTooLate: HandOver on a leader that has not noticed yet that it was
@@ -29,7 +33,7 @@ func TestHandOverTooLate(t *testing.T) {
 		until(t, "another leader", func() bool { id := other.leader.Get().ID; return id != 0 && id != m.cfg.ID })
 		f.net.Heal()
 		time.AfterFunc(m.contacts.Lease, func() { close(write) })
-		if err := m.engine.HandOver(m.peers.Ctx, 0); err != nil {
+		if err := m.engine.HandOver(m.peers.Ctx); err != nil {
 			t.Error(err)
 		}
 		if l, _ := m.engine.Leader(); l == 0 || l == m.cfg.ID {
@@ -53,7 +57,7 @@ func TestHandOverBesideStuckRaft(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		ended := make(chan error, 1)
-		go func() { ended <- f.running[lead].engine.HandOver(ctx, 0) }()
+		go func() { ended <- f.running[lead].engine.HandOver(ctx) }()
 		if time.Sleep(30 * time.Second); len(ended) == 0 {
 			t.Error("it hands over for ever")
 		}
@@ -99,7 +103,7 @@ func TestHandOverToLiveMember(t *testing.T) {
 			f.net.Kill(string(rune('a' + dead)))
 			f.stop(dead)
 			m := f.running[lead]
-			if err := m.engine.HandOver(m.peers.Ctx, 0); err != nil {
+			if err := m.engine.HandOver(m.peers.Ctx); err != nil {
 				t.Errorf("server %d does not hand over while server %d is down: %v", lead+1, dead+1, err)
 			}
 		})
@@ -210,6 +214,41 @@ func TestRemoveLeaderUnknown(t *testing.T) {
 		}
 		if err := f.ask(lead, request.Request{Remove: uint64(lead + 1)}); !errors.Is(err, request.ErrUnknownOutcome) {
 			t.Error(err)
+		}
+	})
+}
+
+// TestRemoveLeaderAndNearest: a client's reconfig removes the leader, and the member that answers it first. So that this one need not
+// hand over as well, and perhaps to the former leader, another one leads next. If no voter would stay one, the leader refuses.
+func TestRemoveLeaderAndNearest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFleet(t, 6)
+		config := f.found(4)
+		for _, m := range f.running[:4] {
+			<-m.Ready()
+		}
+		lead := leaderOf(t, f.running[:4])
+		near := (lead + 1) % 4
+		ends := []string{hostOf(f.running[lead]), hostOf(f.running[near])}
+		f.net.SetDelay(func(a, b string) time.Duration {
+			if slices.Contains(ends, a) && slices.Contains(ends, b) {
+				return 200 * time.Microsecond
+			}
+			return 5 * time.Millisecond
+		})
+		time.Sleep(5 * time.Second)
+		m, null := f.running[(lead+2)%4], proto.Path{Path: jute.Null}
+		term := m.engine.Term()
+		q := proto.ReconfigRequest{Joining: null, Leaving: null, NewMembers: proto.Path{Path: "server.5=e:1:1;2181,server.6=f:1:1;2181"}, ConfigID: -1}
+		f.open(4, config(4))
+		f.open(5, config(5))
+		if code, known := m.Reconfigure(q.Append(nil), 10*time.Second); code != proto.NewConfigNoQuorum || !known {
+			t.Errorf("only new servers: %v, known: %v", code, known)
+		}
+		q.NewMembers, q.Leaving.Path = null, fmt.Sprintf("%d,%d", lead+1, near+1)
+		code, known := m.Reconfigure(q.Append(nil), 10*time.Second)
+		if is := m.engine.Term(); code != proto.OK || !known || is != term+1 {
+			t.Errorf("without the leader and the nearest: %v, known: %v, from term %d to %d", code, known, term, is)
 		}
 	})
 }

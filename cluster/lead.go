@@ -65,7 +65,7 @@ func (m *Member) watchLeadership() {
 			m.Running.Go(func() { m.reap(until) })
 			duties.Go(func() { m.lead(term, until) })
 			if self, is := m.membership.AppliedMember(m.cfg.ID); (!is || self.Observer) && m.peers != nil {
-				m.Running.Go(func() { m.engine.HandOver(m.peers.Ctx, 0) }) // after an error it leads on
+				m.Running.Go(func() { m.engine.HandOver(m.peers.Ctx) }) // after an error it leads on
 			}
 			m.pulse.gain(asked)
 		case <-m.Stop:

@@ -125,7 +125,7 @@ func (m *Member) HandOver(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(m.peers.Ctx, cancel)()
-	return m.engine.HandOver(ctx, 0)
+	return m.engine.HandOver(ctx)
 }
 
 // Work may be called at any time after Start, also after Close.

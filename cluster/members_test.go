@@ -190,7 +190,7 @@ func TestRemoveWithoutMajority(t *testing.T) {
 func TestHandOverNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"}, proto.Peer{ID: 2, Addr: "b:1", Observer: true})
-		if err := b.pulse.engine.HandOver(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "no other member") {
+		if err := b.pulse.engine.HandOver(t.Context()); err == nil || !strings.Contains(err.Error(), "no other member") {
 			t.Errorf("%v", err)
 		}
 		if _, leads := b.pulse.engine.LeaderTerm(); !leads {

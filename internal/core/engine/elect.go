@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -55,13 +56,13 @@ func (e *Engine) AdvanceTerm(term uint64, patience time.Duration) bool {
 // handOverTimeout is how long a leader tries to hand over.
 const handOverTimeout = 1500 * time.Millisecond
 
-// HandOver makes the member with the given id the leader, or any suitable one if id is 0, so
-// that clients need not wait for an election timeout. It returns only when another member
+// HandOver makes one of the members with these ids the leader, or any suitable one if there are no
+// ids, so that clients need not wait for an election timeout. It returns only when another member
 // leads, not already when this one stops leading: the other may lose its
 // election, and the next one is won sooner with this member's vote. If this member
 // leads again, it retries, until ctx ends or handOverTimeout has passed. It returns
 // [ErrMayHandOver] if another member may still become the leader.
-func (e *Engine) HandOver(ctx context.Context, id uint64) error {
+func (e *Engine) HandOver(ctx context.Context, to ...uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, handOverTimeout)
 	defer cancel()
 	lease := e.cfg.Contacts.Lease
@@ -80,7 +81,7 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 		lead, _ := e.Leader()
 		switch {
 		case lead == e.disk.ID:
-			successor, err := e.successor(ctx, id)
+			successor, err := e.successor(ctx, to)
 			if err == nil {
 				began = true
 				// Do not wait for the future: Raft never completes it if it shuts
@@ -92,7 +93,7 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 				return err
 			}
 		case lead == 0:
-		case id == 0 || lead == id:
+		case len(to) == 0 || slices.Contains(to, lead):
 			return nil
 		case began: // the message may still be on its way
 			return ErrMayHandOver
@@ -108,14 +109,14 @@ func (e *Engine) HandOver(ctx context.Context, id uint64) error {
 	}
 }
 
-// ErrMayHandOver is returned if a leadership transfer has not ended in time, or another member than the one asked for leads first.
+// ErrMayHandOver is returned if a leadership transfer has not ended in time, or another member than those asked for leads first.
 var ErrMayHandOver = errors.New("no other member has become the leader in time")
 
-// successor finds a voter that is up and has all of this leader's log: the one with
-// the given id or, if id is 0, the first to answer. It returns [ErrNotLeader] if this
+// successor finds a voter that is up and has all of this leader's log: the first to
+// answer of those with these ids, or of all if there are none. It returns [ErrNotLeader] if this
 // member no longer leads. Raft's own choice, the member with most of the log, may be
 // down.
-func (e *Engine) successor(ctx context.Context, id uint64) (proto.Peer, error) {
+func (e *Engine) successor(ctx context.Context, to []uint64) (proto.Peer, error) {
 	members := e.Members()
 	type answer struct {
 		from proto.Peer
@@ -123,7 +124,7 @@ func (e *Engine) successor(ctx context.Context, id uint64) (proto.Peer, error) {
 	}
 	asked, answers := 0, make(chan answer, len(members))
 	for _, x := range members {
-		if x.Observer || x.ID == e.disk.ID || id != 0 && x.ID != id {
+		if x.Observer || x.ID == e.disk.ID || len(to) > 0 && !slices.Contains(to, x.ID) {
 			continue
 		}
 		asked++

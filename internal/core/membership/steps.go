@@ -111,12 +111,24 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		if err := m.checkQuorumAfter(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
-		if err := m.Engine.HandOver(m.Port.Ctx, 0); err == engine.ErrMayHandOver {
-			return err // so the outcome is unknown
-		} else if err != nil {
-			return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.ID, err)
+		var keep []uint64 // their votes; any other voter would have to hand over as well
+		for _, x := range members {
+			if stays := election.Find(p.after, x.ID); !x.Observer && stays != nil && !stays.Observer {
+				keep = append(keep, x.ID)
+			}
 		}
-		return request.ErrHandedOver
+		if len(keep) == 0 {
+			return request.Refuse(proto.NewConfigNoQuorum, "no voting member would stay one: add the new ones before the others leave")
+		}
+		err := m.Engine.HandOver(m.Port.Ctx, keep...)
+		lead, _ := m.Engine.Leader()
+		switch {
+		case err == nil || lead != 0 && lead != m.ID:
+			return request.ErrHandedOver
+		case err == engine.ErrMayHandOver:
+			return err // so the outcome is unknown
+		}
+		return request.Refuse(proto.NewConfigNoQuorum, "no other member can lead in place of server %d: %v", m.ID, err)
 	}
 	return m.carryOut(p, joining, absent, need)
 }
@@ -401,7 +413,11 @@ func (m *Membership) transfer(members []proto.Peer, id uint64) error {
 	case id == m.ID:
 		return nil
 	}
-	err := m.Engine.HandOver(m.Port.Ctx, id)
+	var one []uint64
+	if id != 0 {
+		one = append(one, id)
+	}
+	err := m.Engine.HandOver(m.Port.Ctx, one...)
 	if err == engine.ErrMayHandOver {
 		err = request.Begun{Err: err}
 	}
