@@ -106,8 +106,8 @@ func (s *transcript) run(command []string) string {
 			return fmt.Sprintln(at)
 		}
 		return "no deadline\n"
-	case "extend":
-		s.tracker.Extend(ids[0])
+	case "awake":
+		return fmt.Sprintln(s.tracker.Awake(num("at"), num("looked"), num("watch")))
 	case "retry", "spare":
 		for _, id := range ids {
 			x := s.late[id]
@@ -197,7 +197,7 @@ func TestTrackerModel(t *testing.T) {
 				delete(model, id)
 			case 4:
 				ms := r.Int64N(3 * tick)
-				tracker.Extend(ms)
+				tracker.Awake(now, now-ms-tick/2, 0)
 				stood += ms
 				for _, x := range model {
 					x.deadline += ms

@@ -174,21 +174,17 @@ func Buckets(sessions map[int64][]int64) []Bucket {
 	return buckets
 }
 
-// Awake notices a pause of this process before now. due is when it was to look for late sessions, which it does every watch;
-// 0 for never. What clients sent during a pause may still be unread in its sockets. So only half a tick of it counts,
-// which does no harm: a session timeout is at least two ticks, and clients send three times within it. Pauses of up to twice watch go
-// unnoticed. Awake returns due or, after a pause, now.
-func (t *Tracker) Awake(now, due, watch int64) int64 {
-	if pause := now - due - watch; pause > 0 && due != 0 {
-		t.Extend(pause + 2*watch - t.tick/2)
+// Awake notices a pause of this process before now, and postpones all deadlines. looked is when it last looked for late sessions,
+// which it does every watch; 0 for never. If that was more than twice watch ago, it was paused. What clients sent during a pause may
+// still be unread in its sockets. So only half a tick of the time since looked counts, which does no harm: a session timeout is at
+// least two ticks, and clients send three times within it. Awake returns looked or, after a pause, now.
+func (t *Tracker) Awake(now, looked, watch int64) int64 {
+	if slept := now - looked; slept > 2*watch && looked != 0 {
+		t.stood += slept - t.tick/2
 		return now
 	}
-	return due
+	return looked
 }
-
-// Extend postpones all deadlines by ms. It makes up for a time in which this process could
-// not receive requests.
-func (t *Tracker) Extend(ms int64) { t.stood += ms }
 
 // Advance brings all deadlines nearer by ms, as if that time had passed since now. Sessions for
 // which alive returns true are touched instead. It returns the sessions that are late then, in no

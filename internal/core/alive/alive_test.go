@@ -90,7 +90,7 @@ func TestPausesOfShortest(t *testing.T) {
 			l := newLiveness(tick, 0, false, func() int64 { return now.Milliseconds() })
 			l.Add(&session.Session{ID: 7, Timeout: int32(x.timeout.Milliseconds())})
 			now += x.timeout/3 - time.Millisecond
-			l.due = now.Milliseconds()
+			l.looked = now.Milliseconds()
 			l.TakeLate()
 			now += pause
 			if late, _, _ := l.TakeLate(); len(late) > 0 {
@@ -106,9 +106,10 @@ func TestPausesOfShortest(t *testing.T) {
 // TestRepeatedPauses: the leader's process stands still again and again, always just longer than goes unnoticed. A
 // session whose client is gone ends all the same, even if the process never runs until its next look is due.
 func TestRepeatedPauses(t *testing.T) {
-	const tick = 2 * time.Second
-	for _, runs := range []time.Duration{1500 * time.Millisecond, 450 * time.Millisecond, 0} {
-		repeatedPauses(t, tick, runs)
+	for _, tick := range []time.Duration{2 * time.Second, 400 * time.Millisecond, 150 * time.Millisecond, 50 * time.Millisecond} {
+		for _, runs := range []time.Duration{1500 * time.Millisecond, 450 * time.Millisecond, 0} {
+			repeatedPauses(t, tick, runs)
+		}
 	}
 }
 
@@ -122,7 +123,7 @@ func repeatedPauses(t *testing.T, tick, runs time.Duration) {
 		if took := now - began; len(late) > 0 {
 			return
 		} else if took > time.Minute {
-			t.Fatalf("it has not ended after %v, of which the process runs for %v at a time", took, runs)
+			t.Fatalf("tick %v: it has not ended after %v, of which the process runs for %v at a time", tick, took, runs)
 		}
 		if now = max(now, time.Duration(next)*time.Millisecond); now-paused >= runs {
 			now += timing.Watch(tick) + 10*time.Millisecond
@@ -257,7 +258,7 @@ func TestHear(t *testing.T) {
 		t.Errorf("unsure of %x", unsure)
 	}
 	now = 10_000
-	l.due = now
+	l.looked = now
 	if late, _, _ := l.TakeLate(); len(late) != 1 || late[0].ID != 7 {
 		t.Fatalf("late: %v", late)
 	}

@@ -32,7 +32,8 @@ type Liveness struct {
 
 	mu        sync.Mutex
 	tracker   *session.Tracker // of the replicated sessions
-	due       int64            // when the leader's next look for late sessions is planned; 0 before this member leads
+	looked    int64            // when the leader last looked for late sessions, or a pause ended; 0 before the first Restart
+	due       int64            // when its next look is planned
 	confirmed wake.Broadcast   // the leader has confirmed touches
 	touched   map[int64]int64  // touches to report to the leader: session id to time
 	since     int64            // when the first of them was noted, in running time
@@ -62,7 +63,7 @@ func (l *Liveness) newTracker() *session.Tracker {
 func (l *Liveness) Touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
 	now, slack := l.now(), l.sure.Milliseconds()
 	l.mu.Lock()
-	l.due = l.tracker.Awake(now, l.due, l.watch)
+	l.looked = l.tracker.Awake(now, l.looked, l.watch)
 	l.note(id, now)
 	for waits := false; ; waits = true {
 		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.Wait()
@@ -152,7 +153,7 @@ func (l *Liveness) Hear(touches, unsure []byte) []byte {
 	now := l.now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.due = l.tracker.Awake(now, l.due, l.watch)
+	l.looked = l.tracker.Awake(now, l.looked, l.watch)
 	for t := touches; len(t) >= TouchLen; t = t[TouchLen:] {
 		id, ago := int64(binary.BigEndian.Uint64(t)), int64(binary.BigEndian.Uint32(t[8:]))
 		switch {
@@ -174,7 +175,6 @@ func (l *Liveness) Add(s *session.Session) {
 	l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	now := l.moment()
 	if deadline := l.tracker.Add(s, now); min(deadline, now+l.watch) < l.due {
-		l.due = now // so that a pause before that look shows
 		l.Sooner.Raise()
 	}
 }
@@ -193,7 +193,7 @@ func (l *Liveness) Restart(index uint64, sessions iter.Seq[*session.Session]) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.trace.Anew(index)
-	l.tracker, l.muted, l.due = l.newTracker(), nil, l.now() // as in Add
+	l.tracker, l.muted, l.looked = l.newTracker(), nil, l.now()
 	for s := range sessions {
 		l.trace.Session(Restarts, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 		l.tracker.Add(s, l.now())
@@ -236,7 +236,7 @@ func (l *Liveness) Advance(ms int64, connected func(id int64) bool, touched bool
 // moment returns now, and notices a pause before it. The caller holds l.mu.
 func (l *Liveness) moment() int64 {
 	now := l.now()
-	l.due = l.tracker.Awake(now, l.due, l.watch)
+	l.looked = l.tracker.Awake(now, l.looked, l.watch)
 	return now
 }
 
@@ -251,7 +251,7 @@ func (l *Liveness) TakeLate() (late []*session.Session, tracker *session.Tracker
 		l.trace.Session(Late, s.ID, time.Duration(s.Timeout)*time.Millisecond, 0)
 	}
 	// The next look is planned from now, not from when the caller is done with the late ones, so that a pause in between shows, too.
-	l.due = now + l.watch
+	l.looked, l.due = now, now+l.watch
 	if first, ok := l.tracker.Next(); ok {
 		l.due = min(first, l.due)
 	} else {

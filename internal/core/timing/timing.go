@@ -59,7 +59,7 @@ func Report(tick, lease time.Duration) time.Duration {
 }
 
 // Watch is the longest time that a leader sleeps between two looks for sessions that have expired.
-// If it wakes up later than that, its process was paused, and no more than half a tick of the pause counts.
+// If it looks again after more than twice that, its process was paused, and no more than half a tick of the time between counts.
 //
 //	8 * Watch <= the shortest session timeout, unless a tick is shorter than 0.4 s
 func Watch(tick time.Duration) time.Duration { return max(tick/4, 100*time.Millisecond) }

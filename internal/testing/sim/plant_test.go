@@ -78,7 +78,7 @@ var plants = []plant{
 	}, []string{"session moved"}},
 	{"sessions are timed by the time of day", []edit{
 		{"cluster/clock.go", "func (c *clock) nowMs() int64 { return c.mono().Milliseconds() }", "func (c *clock) nowMs() int64 { return c.timeOfDay() }"},
-		{"session/tracker.go", "pause > 0 && due != 0 {", "pause > 0 && false {"},
+		{"session/tracker.go", "2*watch && looked != 0 {", "2*watch && false {"},
 	}, []string{"expiry", "locks"}},
 	{"a TTL znode is deleted after two thirds of its TTL", []edit{
 		{"znode/tree.go", "return nowMs-n.mtime > n.more.owner", "return nowMs-n.mtime > n.more.owner*2/3"},
@@ -210,7 +210,7 @@ var lossChecks = []string{"agreement", "order", "writes", "reads", "session orde
 // hidden are bugs that only perturbed schedules or paused processes show.
 var hidden = []plant{
 	{"the leader gives no time back after a pause", []edit{
-		{"session/tracker.go", "pause > 0 && due != 0 {", "pause > 0 && false {"},
+		{"session/tracker.go", "2*watch && looked != 0 {", "2*watch && false {"},
 	}, []string{"expiry"}},
 }
 
