@@ -153,6 +153,8 @@ server that speaks that protocol.`,
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		switch c.Name() {
+		case "serve":
+			c.SetErr(serveLines{to: stderr})
 		case "help":
 			setHelp(c)
 		case "completion":

@@ -145,6 +145,26 @@ func fill(t *testing.T, write *os.File) {
 	check1(t, syscall.SetNonblock(fd, false))
 }
 
+// TestServeUnreadWrongFlag: nobody reads standard error, and serve has nothing else to do than to say what is wrong.
+func TestServeUnreadWrongFlag(t *testing.T) {
+	for _, flag := range []string{"--nonsense", "--tick-time=x", "--log-format=xml"} {
+		t.Run(flag, func(t *testing.T) {
+			t.Parallel()
+			read, write, err := os.Pipe()
+			check1(t, err)
+			defer read.Close()
+			defer write.Close()
+			fill(t, write)
+			cmd := exec.Command(binary, "serve", flag)
+			cmd.Stderr = write
+			check1(t, cmd.Start())
+			if s := ends(t, cmd); s.ExitCode() != exitUsage {
+				t.Errorf("it has ended with %v", s)
+			}
+		})
+	}
+}
+
 // slowReader takes every line, but needs some time for each, as a pipe does whose reader is slow.
 type slowReader struct {
 	mu sync.Mutex

@@ -15,7 +15,7 @@ import (
 // reads them, only the end of serve waits for that, for a few seconds.
 type serveLines struct {
 	to    io.Writer
-	queue *logqueue.Queue
+	queue *logqueue.Queue // nil before there is a log
 	// With --log-format json: what else would be a line of text becomes one of this log, whatever --log-level says.
 	json *slog.Logger
 }
@@ -37,6 +37,9 @@ func newServeLines(to io.Writer, format string, level slog.Level, log **slog.Log
 
 // Write implements [io.Writer]. text must be whole lines.
 func (s serveLines) Write(text []byte) (int, error) {
+	if s.queue == nil {
+		return s.to.Write(text)
+	}
 	text = bytes.Clone(text)
 	if s.json == nil {
 		s.queue.Add(func() { s.to.Write(text) })

@@ -101,6 +101,9 @@ var putBacks = []putBack{
 	{"serve waits for its first lines", []edit{
 		{"cmd/lockkeeper/servelines.go", "s.queue.Add(func() { s.to.Write(text) })", "s.to.Write(text)"},
 	}, []finding{{"cmd/lockkeeper", "TestServeUnreadFromStart", "signal: killed"}}},
+	{"serve waits to say that a flag is wrong", []edit{
+		{"cmd/lockkeeper/main.go", "c.SetErr(serveLines{to: stderr})", "c.SetErr(stderr)"},
+	}, []finding{{"cmd/lockkeeper", "TestServeUnreadWrongFlag", "signal: killed"}}},
 	{"a transfer counts as failed once a third member leads", []edit{
 		{"internal/core/engine/elect.go", "case began: //", "case began && false: //"},
 	}, []finding{{"cluster", "TestTransferOvertaken", "leads instead"}}},
