@@ -138,8 +138,8 @@ type Config struct {
 
 	// Logger receives the server's log. If it is nil, nothing is logged. Its handler's method Handle
 	// may block, no other one: a server waits for it only at the end of Close, for up to a second. Until then up to 20,000
-	// lines wait, and further ones are left out; a line says how many. Handle is not called after Close, but the last call may
-	// still not have returned. [Restore] waits for it.
+	// lines wait, and further ones are left out; a line says how many. What still waits after that second is lost. At most one
+	// call of Handle goes on after Close. [Restore] waits for it.
 	Logger *slog.Logger
 	// SlowRequest is how long a request may take, from when the server has read it until its reply
 	// is queued, before the server logs who asked, for what, and how long it took; at most 50 lines

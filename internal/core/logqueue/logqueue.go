@@ -34,8 +34,8 @@ func New(log *slog.Logger) (*slog.Logger, *Queue) {
 // Handler returns a handler that passes what it is given on to h through the queue.
 func (q *Queue) Handler(h slog.Handler) slog.Handler { return handler{h, q} }
 
-// Close waits until the log has taken all lines, but no longer than a second. The log gets no further ones afterwards, although it
-// may still be taking one. A nil queue is closed.
+// Close waits until the log has taken all lines, but no longer than a second. Then what waits is lost, except for the line that the
+// log is taking, or takes next. A nil queue is closed.
 func (q *Queue) Close() {
 	if q == nil {
 		return
