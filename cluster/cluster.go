@@ -124,9 +124,7 @@ func (m *Member) startEngine() (begin func(), err error) {
 func (m *Member) Close() error {
 	m.closing.Take()
 	defer m.closing.Give()
-	select {
-	case <-m.Stop:
-	default:
+	if !wake.Closed(m.Stop) {
 		close(m.Stop)
 		err := m.engine.Close()
 		m.Running.Wait()

@@ -391,12 +391,10 @@ func NotLeading(err error) bool {
 func (e *Engine) answer(f raft.Future) error {
 	endWith(f, e.down)
 	err := f.Error()
-	select {
-	case <-e.Stop:
+	if wake.Closed(e.Stop) {
 		return lifecycle.ErrClosed
-	default:
-		return err
 	}
+	return err
 }
 
 // endWith makes a future fail when down is closed. Raft never completes the

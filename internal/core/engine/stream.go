@@ -237,8 +237,7 @@ func (s *stream) Consumer() <-chan raft.AppendFuture { return s.answers }
 func (s *stream) Close() error {
 	s.closeOnce.Do(func() { close(s.closed) })
 	s.end()
-	select {
-	case <-s.t.life.Stop:
+	if wake.Closed(s.t.life.Stop) {
 		// raftlog.RecentLog.GetLog may have ended the goroutine with which Raft sends. Then the one that takes the
 		// answers ends only when it gets a refusal.
 		s.t.wg.Go(func() {
@@ -247,7 +246,6 @@ func (s *stream) Close() error {
 			case <-s.t.engine.down:
 			}
 		})
-	default:
 	}
 	return nil
 }
@@ -266,14 +264,7 @@ func (s *stream) end() {
 	})
 }
 
-func (s *stream) hasEnded() bool {
-	select {
-	case <-s.ended:
-		return true
-	default:
-		return false
-	}
-}
+func (s *stream) hasEnded() bool { return wake.Closed(s.ended) }
 
 func (s *stream) err() error {
 	if s.hasEnded() {

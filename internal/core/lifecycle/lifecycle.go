@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"github.com/lockkeeper/lockkeeper/internal/core/storage"
+	"github.com/lockkeeper/lockkeeper/internal/core/wake"
 )
 
 // Lifecycle stops a member and reports its first fault. Its methods are safe for concurrent use.
@@ -40,13 +41,10 @@ var ErrClosed = errors.New("cluster: closed")
 
 // CannotRead reports a failed read as this member's fault. That a member was closed, or has no file descriptor, is none.
 func (l *Lifecycle) CannotRead(s *storage.Storage, err error) {
-	select {
-	case <-l.Stop:
+	if wake.Closed(l.Stop) {
 		l.Over.Store(true)
-	default:
-		if !storage.OutOfFiles(err) {
-			l.Fail(fmt.Errorf("cannot read from %s: %w", s.Name, err))
-		}
+	} else if !storage.OutOfFiles(err) {
+		l.Fail(fmt.Errorf("cannot read from %s: %w", s.Name, err))
 	}
 }
 

@@ -48,12 +48,7 @@ func (b *batcher) add(c *fsm.Command, w fsm.Waiter, over <-chan struct{}, kind i
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for {
-		select {
-		case <-over:
-			return false
-		default:
-		}
-		if b.closed {
+		if wake.Closed(over) || b.closed {
 			return false
 		}
 		if !b.shares[kind].full() {

@@ -59,17 +59,11 @@ type Link struct {
 func (p *Proposer) LinkTo(lead election.Leader) (*Link, error) {
 	p.linking.Take()
 	defer p.linking.Give()
-	select {
-	case <-lead.Changed:
+	if wake.Closed(lead.Changed) {
 		return nil, engine.ErrNotLeader
-	default:
 	}
-	if l := p.link; l != nil && l.changed == lead.Changed {
-		select {
-		case <-l.Gone:
-		default:
-			return l, nil
-		}
+	if l := p.link; l != nil && l.changed == lead.Changed && !wake.Closed(l.Gone) {
+		return l, nil
 	}
 	ctx, cancel := context.WithCancel(p.Port.Ctx)
 	defer cancel()

@@ -372,13 +372,8 @@ var errNotApplied = errors.New("cluster: closed before the entry was applied")
 // await waits until an entry may be applied. It returns false once the member is to end: while Raft shuts down, it may leave
 // out entries, and go on with the next.
 func (g *GatedFSM) await(index uint64) bool {
-	written := g.Log.Await(index)
-	select {
-	case <-g.Log.Stop:
-		g.closed = true
-	default:
-		g.closed = g.closed || !written
-	}
+	g.Log.Await(index)
+	g.closed = wake.Closed(g.Log.Stop)
 	return !g.closed
 }
 

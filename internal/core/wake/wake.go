@@ -23,6 +23,16 @@ func Offer[T any](c chan<- T, v T) bool {
 	}
 }
 
+// Closed reports whether c, over which nothing is sent, is closed. A nil channel is not.
+func Closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
 // Broadcast wakes all goroutines that wait for it. The lock of the value that it is part of guards it.
 type Broadcast struct{ c chan struct{} }
 

@@ -345,10 +345,10 @@ var corrections = []putBack{
 		{"internal/core/raftlog/store.go", "r.Started.Load() && r.life.Over.Load() {", "r.Started.Load() && r.life.Killed.Load() {"},
 	}, []finding{{"cluster", "TestCannotReadWhatItApplies", "panic"}}},
 	{"the same while it is closed", []edit{
-		{"internal/core/lifecycle/lifecycle.go", "\tcase <-l.Stop:\n\t\tl.Over.Store(true)\n", "\tcase <-l.Stop:\n"},
+		{"internal/core/lifecycle/lifecycle.go", "\tif wake.Closed(l.Stop) {\n\t\tl.Over.Store(true)\n", "\tif wake.Closed(l.Stop) {\n"},
 	}, []finding{{"cluster", "TestCannotReadWhileClosed", "panic"}}},
 	{"an entry to send that cannot be read", []edit{
-		{"internal/core/engine/stream.go", "\tcase <-s.t.life.Stop:\n", "\tcase <-s.t.engine.down:\n"},
+		{"internal/core/engine/stream.go", "if wake.Closed(s.t.life.Stop) {", "if wake.Closed(s.t.engine.down) {"},
 	}, []finding{{"cluster", "TestCannotReadWhatItStreams", "it cannot be closed"}}},
 	{"log not stored", []edit{
 		{"internal/core/raftlog/store.go", "return s.LogStore.StoreLogs(logs) })\n\tif err != nil {", "return s.LogStore.StoreLogs(logs) })\n\tif false {"},
@@ -386,7 +386,7 @@ var corrections = []putBack{
 		{"internal/core/storage/checksums.go", "valueSum(key, v[:n]) != binary", "false && 0 != binary"},
 	}, []finding{{"internal/core/storage", "TestChecksums", "FAIL"}}},
 	{"entries that Raft leaves out at its end", []edit{
-		{"internal/core/raftlog/asynclog.go", "\t\tg.closed = true\n", ""},
+		{"internal/core/raftlog/asynclog.go", "g.closed = wake.Closed(g.Log.Stop)", "wake.Closed(g.Log.Stop)"},
 	}, []finding{{"internal/core/raftlog", "TestNothingIsAppliedAtTheEnd", "is applied, and what comes before"}}},
 	{"a snapshot that waits for Raft", []edit{
 		{"internal/core/engine/transport.go", "(*raft.InstallSnapshotRequest); !snapshot {", "(*raft.InstallSnapshotRequest); !snapshot || true {"},
