@@ -71,9 +71,13 @@ func (c *entryCall) Response() *raft.AppendEntriesResponse { return c.r }
 // gather for the next message.
 const mostUnanswered = 2
 
-// openStream makes a stream to a member of an idle connection, if another one is left for single messages. Otherwise Raft sends
-// only those until a further connection has been made.
-func (t *transport) openStream(id raft.ServerID, target raft.ServerAddress) (*stream, error) {
+// AppendEntriesPipeline implements raft.Transport by a [stream], made of an idle connection, if another one is left for single
+// messages. Otherwise Raft sends only those until a further connection has been made.
+//
+// With Raft's own pipeline there would be a deadlock: its replication stops reading answers at the first refusal. If it is
+// sending at that time, and the pipeline is full, it blocks: this leader would never send to that member again, and Raft's
+// shutdown would hang.
+func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
 	c := t.takeIdle(target, 1)
 	if c == nil {
 		t.dialAnother(target)

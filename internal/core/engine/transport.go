@@ -634,18 +634,3 @@ func (t *transport) pauseBefore(id raft.ServerID, q *raft.InstallSnapshotRequest
 	case <-t.peers.Ctx.Done():
 	}
 }
-
-// AppendEntriesPipeline implements raft.Transport by a [stream]. With Raft's own pipeline there
-// would be a deadlock: its replication stops reading answers at the first refusal. If it
-// is sending at that time, and the pipeline is full, it blocks: this leader would
-// never send to that member again, and Raft's shutdown would hang.
-//
-// It also leaves out most of the messages without entries that Raft sends every 50 to
-// 100 ms; see [stream.AppendEntries].
-func (t *transport) AppendEntriesPipeline(id raft.ServerID, target raft.ServerAddress) (raft.AppendPipeline, error) {
-	s, err := t.openStream(id, target)
-	if err != nil {
-		return nil, err
-	}
-	return s, nil
-}
