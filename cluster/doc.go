@@ -33,7 +33,7 @@
 //	lead                    what a leader does: expiring sessions, deleting znodes
 //	forward                 what other members send to the leader
 //	reconfig                a client's reconfig, and /zookeeper/config
-//	cluster backup          building, starting and closing a member; restoring one from a snapshot
+//	cluster                 building, starting and closing a member; restoring one from a snapshot
 //
 // # Goroutines
 //
