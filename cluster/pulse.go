@@ -374,7 +374,12 @@ func (b *sender) await(answer []byte) (instead net.Conn, err error) {
 		if !errors.Is(err, os.ErrDeadlineExceeded) || !time.Now().Before(last) {
 			return nil, err
 		}
-		if c, err := b.callAgain(timing.Redial(b.contacts.ElectionTimeout)); err == nil {
+		redial := timing.Redial(b.contacts.ElectionTimeout)
+		c, err := b.call(b.to, peer.KindRebeat, redial)
+		if err == nil {
+			err = c.(*peer.Outgoing).AwaitWelcome(redial) // so it is not only its system that accepts connections
+		}
+		if err == nil {
 			return c, nil
 		} else if errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err
@@ -391,16 +396,6 @@ func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn,
 		p.contacts.Refused(x.ID)
 	}
 	return c, err
-}
-
-// callAgain connects to the member once more. It returns when the member has answered the
-// greeting, so it is not only its system that accepts connections.
-func (b *sender) callAgain(patience time.Duration) (net.Conn, error) {
-	c, err := b.call(b.to, peer.KindRebeat, patience)
-	if err != nil {
-		return nil, err
-	}
-	return c, c.(*peer.Outgoing).AwaitWelcome(patience)
 }
 
 // takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after
