@@ -48,7 +48,7 @@ func NewPort(network Network, self uint64, addr string, gate *Gate, log *slog.Lo
 	p := &Port{
 		Network: network, self: self, Addr: addr, gate: gate, Log: log,
 		Serve: map[byte]func(net.Conn){}, Called: func(*Hello) {}, RunningTime: func() int64 { return timing.Never },
-		waiting: newUngreeted(),
+		waiting: &ungreeted{most: max(1, fdlimit.Sixteenth(2*maxUngreeted)/2)},
 		conns:   map[net.Conn]struct{}{}, warned: map[warning]*said{}, Closed: make(chan struct{}),
 	}
 	p.Ctx, p.cancel = context.WithCancel(context.Background())

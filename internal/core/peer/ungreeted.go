@@ -4,8 +4,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-
-	"github.com/lockkeeper/lockkeeper/internal/core/fdlimit"
 )
 
 // maxUngreeted limits the connections to the peer port whose hello has not come. If the process may
@@ -21,10 +19,6 @@ type ungreeted struct {
 
 	mu    sync.Mutex
 	conns []net.Conn // the oldest first
-}
-
-func newUngreeted() *ungreeted {
-	return &ungreeted{most: max(1, fdlimit.Sixteenth(2*maxUngreeted)/2)}
 }
 
 // add adds a connection that was just accepted.
