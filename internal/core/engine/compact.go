@@ -20,7 +20,6 @@ const EntryCost = 256
 type compactor struct {
 	engine *Engine
 	bytes  int64 // Config.SnapshotBytes
-	keeps  bool  // there may be members that lag, so some log is kept for them
 
 	mu      sync.Mutex
 	due     wake.Signal   // for run
@@ -31,20 +30,14 @@ type compactor struct {
 }
 
 func newCompactor(e *Engine) *compactor {
-	return &compactor{engine: e, bytes: e.cfg.SnapshotBytes, keeps: e.cfg.Port != nil, due: wake.NewSignal()}
-}
-
-// limit is how many bytes of log make a snapshot due: Config.SnapshotBytes, or the
-// size of the data if that is larger.
-func (c *compactor) limit() (limit int64) {
-	c.engine.replica.View(func(v *fsm.View) { limit = max(c.bytes, v.Tree().DataSize()) })
-	return limit
+	return &compactor{engine: e, bytes: e.cfg.SnapshotBytes, due: wake.NewSignal()}
 }
 
 // grew counts an entry that was applied. It takes the replica's lock, so the caller
 // must not hold it.
 func (c *compactor) grew(bytes int) {
-	limit := c.limit()
+	var limit int64 // of the bytes that make a snapshot due
+	c.engine.replica.View(func(v *fsm.View) { limit = max(c.bytes, v.Tree().DataSize()) })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.grown += max(int64(bytes), EntryCost)
@@ -88,7 +81,7 @@ func (c *compactor) run() {
 			return
 		}
 		grown, entries := c.begin()
-		if c.keeps {
+		if c.engine.transport != nil {
 			// Keep about SnapshotBytes of log for members that lag: sending them
 			// log is cheaper than sending the snapshot.
 			trailing := uint64(max(1, c.bytes*entries/max(1, grown)))
