@@ -73,11 +73,7 @@ func Append(b []byte, message any) []byte {
 		}
 	case *raft.RequestVoteRequest:
 		b = appendUint64s(append(b, requestVote), q.Term, q.LastLogIndex, q.LastLogTerm)
-		transfer := byte(0)
-		if q.LeadershipTransfer {
-			transfer = 1
-		}
-		b = append(b, transfer)
+		b, _ = binary.Append(b, binary.BigEndian, q.LeadershipTransfer)
 	case *raft.RequestPreVoteRequest:
 		b = appendUint64s(append(b, requestPreVote), q.Term, q.LastLogIndex, q.LastLogTerm)
 	case *raft.TimeoutNowRequest:
