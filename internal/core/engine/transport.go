@@ -122,7 +122,7 @@ func (t *transport) dispatch(rpc raft.RPC) error {
 	return nil
 }
 
-// errDeposed is the error of a message that is not sent.
+// errDeposed is the error of a message that is not sent, or of a snapshot that is not received.
 var errDeposed = errors.New("cluster: this member has begun a later term than that of the message")
 
 // deposed reports whether this member has begun a later term than this one, in which it led. Then what Raft has just
@@ -334,9 +334,6 @@ func (t *transport) replaceEnd(leader raft.RPCHeader, term, index, entryTerm uin
 	}
 }
 
-// errLaterTerm is why a snapshot is not received whose sender does not lead any more.
-var errLaterTerm = errors.New("cluster: a later term has begun")
-
 // fill receives a snapshot into a spool, and returns what reads it from there. It gives up
 // when a later term begins than the sender's: Raft would refuse the snapshot, and the next
 // leader may have to send its own. A read does not block for long, since the connection of
@@ -344,8 +341,8 @@ var errLaterTerm = errors.New("cluster: a later term has begun")
 func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 	q := rpc.Command.(*raft.InstallSnapshotRequest)
 	in := peer.ReadFunc(func(p []byte) (int, error) {
-		if t.engine.disk.Terms.Newest.Load() > q.Term {
-			return 0, errLaterTerm
+		if t.deposed(q.Term) {
+			return 0, errDeposed
 		}
 		return rpc.Reader.Read(p)
 	})
