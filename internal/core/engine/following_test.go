@@ -152,10 +152,10 @@ func TestEntriesByDeposed(t *testing.T) {
 			l.wire.transport.engine.disk.Terms.Begin(4)
 			others := *own
 			others.Entries, others.LeaderCommitIndex = l.log[end:], l.last()
-			if err := l.wire.appendEntries("2", "b:1", &others, new(raft.AppendEntriesResponse)); !errors.Is(err, errDeposed) {
+			if err := l.wire.appendEntries("2", "b:1", &others, new(raft.AppendEntriesResponse)); !errors.Is(err, errTermEnded) {
 				t.Errorf("it sends an entry of term %d in term 3: %v", term, err)
 			}
-			if _, err := s.AppendEntries(&others, new(raft.AppendEntriesResponse)); !errors.Is(err, errDeposed) {
+			if _, err := s.AppendEntries(&others, new(raft.AppendEntriesResponse)); !errors.Is(err, errTermEnded) {
 				t.Errorf("it sends an entry of term %d in term 3 over a stream: %v", term, err)
 			}
 			var state bytes.Buffer
@@ -164,7 +164,7 @@ func TestEntriesByDeposed(t *testing.T) {
 			}
 			q := &raft.InstallSnapshotRequest{RPCHeader: own.RPCHeader, SnapshotVersion: 1, Term: 3, LastLogIndex: l.last(), LastLogTerm: term,
 				Configuration: raft.EncodeConfiguration(storage.Configuration(l.members)), ConfigurationIndex: 1, Size: int64(state.Len())}
-			if err := l.wire.InstallSnapshot("2", "b:1", q, new(raft.InstallSnapshotResponse), &state); !errors.Is(err, errDeposed) {
+			if err := l.wire.InstallSnapshot("2", "b:1", q, new(raft.InstallSnapshotResponse), &state); !errors.Is(err, errTermEnded) {
 				t.Errorf("it sends a snapshot of term %d in term 3: %v", term, err)
 			}
 			l.wire.exchange("b:1", own, new(raft.AppendEntriesResponse)) // was sent before, and comes late

@@ -133,9 +133,9 @@ func (s *stream) AppendEntries(q *raft.AppendEntriesRequest, r *raft.AppendEntri
 }
 
 func (s *stream) send(q *raft.AppendEntriesRequest, r *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	if s.t.deposed(q.Term) {
+	if s.t.termEnded(q.Term) {
 		s.end()
-		return nil, errDeposed
+		return nil, errTermEnded
 	}
 	q.LeaderCommitIndex = s.t.engine.log.Committed(q.LeaderCommitIndex)
 	end := q.PrevLogEntry + uint64(len(q.Entries))

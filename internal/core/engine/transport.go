@@ -122,14 +122,14 @@ func (t *transport) dispatch(rpc raft.RPC) error {
 	return nil
 }
 
-// errDeposed is the error of a message that is not sent, or of a snapshot that is not received.
-var errDeposed = errors.New("cluster: this member has begun a later term than that of the message")
+// errTermEnded is the error of a message that is not sent, or of a snapshot that is not received.
+var errTermEnded = errors.New("cluster: this member has begun a later term than that of the message")
 
-// deposed reports whether this member has begun a later term than this one, in which it led. Then what Raft has just
+// termEnded reports whether this member has begun a later term than this one. If it led in this one, what Raft has just
 // read from its log, or the snapshot, may be another leader's. If it were sent in the earlier term, the receiver would
 // apply it without learning of the later term, and an earlier message of this member, which comes late, would replace
-// it. If deposed returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
-func (t *transport) deposed(term uint64) bool { return t.engine.disk.Terms.Newest.Load() > term }
+// it. If termEnded returns false, all was this leader's when Raft read it: Raft begins a term before it replaces entries.
+func (t *transport) termEnded(term uint64) bool { return t.engine.disk.Terms.Newest.Load() > term }
 
 // compactedAway reports whether the entry that a leader's message follows is one that this member has applied, and that is not
 // in its log any more.
@@ -341,8 +341,8 @@ func (t *transport) replaceEnd(leader raft.RPCHeader, term, index, entryTerm uin
 func (t *transport) fill(spool storage.Spool, rpc raft.RPC) (io.Reader, error) {
 	q := rpc.Command.(*raft.InstallSnapshotRequest)
 	in := peer.ReadFunc(func(p []byte) (int, error) {
-		if t.deposed(q.Term) {
-			return 0, errDeposed
+		if t.termEnded(q.Term) {
+			return 0, errTermEnded
 		}
 		return rpc.Reader.Read(p)
 	})
@@ -480,8 +480,8 @@ func (t *transport) compare(id raft.ServerID, target raft.ServerAddress, h raft.
 // out of args if they are too long for one message. Raft sends those next: it looks in args
 // for the last one that was accepted.
 func (t *transport) appendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	if t.deposed(args.Term) {
-		return errDeposed
+	if t.termEnded(args.Term) {
+		return errTermEnded
 	}
 	args.Entries = shorten(args)
 	args.LeaderCommitIndex = t.engine.log.Committed(args.LeaderCommitIndex)
@@ -590,8 +590,8 @@ func (t *transport) TimeoutNow(_ raft.ServerID, target raft.ServerAddress, args 
 // the member to have is committed anyway.
 func (t *transport) InstallSnapshot(id raft.ServerID, target raft.ServerAddress, q *raft.InstallSnapshotRequest, r *raft.InstallSnapshotResponse, data io.Reader) error {
 	t.pauseBefore(id, q)
-	if t.deposed(q.Term) {
-		return errDeposed
+	if t.termEnded(q.Term) {
+		return errTermEnded
 	}
 	if err := t.sendSnapshot(target, q, r, data); err != nil {
 		t.awaitReturn(storage.MemberID(id), q.Term)

@@ -232,7 +232,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "\tt.engine.disk.Stall.During(t.now(), func() error {\n\t\tselect {", "\tfunc(_ timing.Moment, f func() error) { f() }(t.now(), func() error {\n\t\tselect {"},
 	}, []finding{{"internal/core/engine", "TestSnapshotBeforeRaft", "it counts as stuck for"}}},
 	{"snapshot of an earlier term", []edit{
-		{"internal/core/engine/transport.go", "\t\tif t.deposed(q.Term) {\n\t\t\treturn 0", "\t\tif false {\n\t\t\treturn 0"},
+		{"internal/core/engine/transport.go", "\t\tif t.termEnded(q.Term) {\n\t\t\treturn 0", "\t\tif false {\n\t\t\treturn 0"},
 	}, []finding{{"cluster", "TestNextLeadersSnapshot", "it does not get the snapshot of the next leader"}}},
 	{"snapshot that cannot be stored", []edit{
 		{"internal/core/raftlog/store.go", "if err != nil && s.Saving.Installing.Load() &&", "if false && s.Saving.Installing.Load() &&"},
@@ -266,7 +266,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "return t.engine.disk.Terms.Newest.Load() > term", "return false && t.engine.disk.Terms.Newest.Load() > term"},
 	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends"}}},
 	{"a snapshot by a leader that was replaced", []edit{
-		{"internal/core/engine/transport.go", "\tif t.deposed(q.Term) {\n\t\treturn errDeposed", "\tif false {\n\t\treturn errDeposed"},
+		{"internal/core/engine/transport.go", "\tif t.termEnded(q.Term) {\n\t\treturn errTermEnded", "\tif false {\n\t\treturn errTermEnded"},
 	}, []finding{{"internal/core/engine", "TestEntriesByDeposed", "it sends a snapshot"}}},
 	{"waits longer for each snapshot that was cut off", []edit{
 		{"internal/core/engine/transport.go", "\t\tr.Term, r.Success = q.Term, true\n\t\treturn nil\n", "\t\treturn err\n"},
