@@ -235,10 +235,7 @@ func (t *transport) enqueue(message any) (w *waiting, done func()) {
 	if q, ok := message.(*raft.AppendEntriesRequest); ok {
 		w.entries = len(q.Entries) > 0
 	}
-	from := ""
-	if m, ok := message.(raft.WithRPCHeader); ok {
-		from = string(m.GetRPCHeader().ID)
-	}
+	from := string(message.(raft.WithRPCHeader).GetRPCHeader().ID)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	list := slices.DeleteFunc(t.waiting[from], func(old *waiting) bool {
