@@ -269,9 +269,6 @@ func (r *RecentLog) GetLog(index uint64, l *raft.Log) error {
 
 // Last returns the newest entry, or nil if it is not kept.
 func (r *RecentLog) Last() *raft.Log {
-	if r == nil {
-		return nil
-	}
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	if len(r.kept) == 0 {
