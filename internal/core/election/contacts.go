@@ -2,6 +2,7 @@ package election
 
 import (
 	"cmp"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -133,11 +134,7 @@ func (c *Contacts) setMembers(members []proto.Peer) {
 			c.peer(x.ID)
 		}
 	}
-	for id := range c.peers {
-		if Find(members, id) == nil {
-			delete(c.peers, id)
-		}
-	}
+	maps.DeleteFunc(c.peers, func(id uint64, _ *peer) bool { return Find(members, id) == nil })
 }
 
 // peer returns what is known about another member. A new one counts as reached now.
