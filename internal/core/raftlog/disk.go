@@ -31,7 +31,7 @@ type Disk struct {
 
 // NewDisk returns that of the server with this id.
 func NewDisk(id uint64, l *lifecycle.Lifecycle, now func() timing.Moment, lastApplied func() uint64) *Disk {
-	return &Disk{Lifecycle: l, ID: id, Now: now, LastApplied: lastApplied, Terms: newTerms(), Saving: Saving{Turn: wake.NewTurn()}}
+	return &Disk{Lifecycle: l, ID: id, Now: now, LastApplied: lastApplied, Terms: Terms{Turn: wake.NewTurn()}, Saving: Saving{Turn: wake.NewTurn()}}
 }
 
 // Saving keeps this member's own snapshots and the leader's apart. If the leader's was installed while Raft was taking one
@@ -49,8 +49,6 @@ type Terms struct {
 	Newest atomic.Uint64 // the newest term that Raft has begun
 	Turn   wake.Turn     // held while a heartbeat is handled or newest is advanced
 }
-
-func newTerms() Terms { return Terms{Turn: wake.NewTurn()} }
 
 // During calls f, with no new term beginning meanwhile, and returns its result. It
 // returns false without calling f if term is not the newest.
