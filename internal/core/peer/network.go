@@ -133,7 +133,6 @@ func (e *TLSError) Unwrap() error { return e.err }
 func ExplainTLS(err error) error {
 	var (
 		cert   *tls.CertificateVerificationError
-		plain  tls.RecordHeaderError
 		remote *net.OpError
 	)
 	switch {
@@ -144,7 +143,7 @@ func ExplainTLS(err error) error {
 			of = fmt.Sprintf(" (%v)", cert.UnverifiedCertificates[0].Subject)
 		}
 		return &TLSError{fmt.Sprintf("its certificate%s is not accepted here: %v", of, cert.Err), err}
-	case errors.As(err, &plain):
+	case errors.As(err, new(tls.RecordHeaderError)):
 		return &TLSError{"it does not use TLS, but this server does: all of a cluster must or none", err}
 	case errors.As(err, &remote) && remote.Op == "remote error": // an alert
 		what := "its TLS fails with this server"

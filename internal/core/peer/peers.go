@@ -174,8 +174,7 @@ func (p *Port) greet(nc net.Conn) {
 	case errors.Is(err, errPeerVersion):
 		p.warn("refusing a peer that speaks another version: upgrade the older one", "peer", from, "version", h.version, "known", Version)
 	case err != nil:
-		var plain tls.RecordHeaderError
-		if errors.As(err, &plain) {
+		if errors.As(err, new(tls.RecordHeaderError)) {
 			p.warn("refusing a peer that does not use TLS: this member does, and all of a cluster must or none", "peer", from)
 		} else if either.TLS(nc) != nil && err != io.EOF && p.Ctx.Err() == nil {
 			host, _, _ := net.SplitHostPort(from)
