@@ -14,6 +14,4 @@ func (e *Engine) Told() uint64 { return e.known.Newest() }
 func (e *Engine) Stats() map[string]string { return e.raft.Stats() }
 
 // CountConns returns how many connections there are for entries and Raft's other messages.
-func (e *Engine) CountConns() int {
-	return e.transport.conns.Count()
-}
+func (e *Engine) CountConns() int { return e.transport.conns.Count() }
