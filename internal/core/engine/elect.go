@@ -153,7 +153,7 @@ func (e *Engine) AwaitReplicated(ctx context.Context, x proto.Peer) error {
 		return ErrNotLeader
 	}
 	for {
-		r, err := e.transport.compare(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), e.transport.header(), term, last.Index, last.Term)
+		r, err := e.transport.compare(storage.ServerID(x.ID), raft.ServerAddress(x.Addr), term, last.Index, last.Term)
 		switch {
 		case err != nil || r.Success:
 			return err

@@ -36,10 +36,7 @@ func (e *Engine) SendToRemoved(x proto.Peer, index uint64) {
 			return // it was added again
 		}
 		last, _, news := e.applied.Get()
-		q := raft.AppendEntriesRequest{
-			RPCHeader: e.transport.header(), Term: term,
-			PrevLogEntry: prev.Index, PrevLogTerm: prev.Term,
-		}
+		q := raft.AppendEntriesRequest{Term: term, PrevLogEntry: prev.Index, PrevLogTerm: prev.Term}
 		for i := prev.Index + 1; i <= last && len(q.Entries) < 64; i++ {
 			l := new(raft.Log)
 			if e.log.GetLog(i, l) != nil {

@@ -62,12 +62,7 @@ func (e *Engine) tell(s raft.Server, term, first uint64, stop <-chan struct{}) {
 		} else if stream := e.transport.stream(s.ID); stream != nil && stream.announceCommit(term, index, entryTerm) {
 			last, tries = index, 0
 		} else {
-			q := raft.AppendEntriesRequest{
-				RPCHeader:    e.transport.header(),
-				Term:         term,
-				PrevLogEntry: index, PrevLogTerm: entryTerm,
-				LeaderCommitIndex: index,
-			}
+			q := raft.AppendEntriesRequest{Term: term, PrevLogEntry: index, PrevLogTerm: entryTerm, LeaderCommitIndex: index}
 			var r raft.AppendEntriesResponse
 			err := e.transport.appendEntries(s.ID, s.Address, &q, &r)
 			if err == nil && !r.Success && tries < mostTries {

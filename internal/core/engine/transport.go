@@ -80,7 +80,8 @@ func newTransport(e *Engine) *transport {
 	return t
 }
 
-// header returns the header for Raft messages sent by this member.
+// header returns the header of a message that Raft here is to take for one of this member's own. A message that is sent has
+// none: the receiver makes it (see raftwire.Read). And Raft does not look at that of an answer.
 func (t *transport) header() raft.RPCHeader {
 	id := storage.ServerID(t.engine.disk.ID)
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(id), Addr: t.EncodePeer(id, t.LocalAddr())}
@@ -173,7 +174,7 @@ func (t *transport) answerFromSnapshot(rpc raft.RPC) {
 		t.deliver(rpc)
 	default:
 		t.replaceEnd(q.RPCHeader, q.Term, newest.Index, newest.Term) // its disk may have been stuck when it got the snapshot
-		rpc.Respond(&raft.AppendEntriesResponse{RPCHeader: t.header(), Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
+		rpc.Respond(&raft.AppendEntriesResponse{Term: q.Term, LastLog: newest.Index, NoRetryBackoff: true}, nil)
 	}
 }
 
@@ -182,9 +183,9 @@ func (t *transport) answerFromSnapshot(rpc raft.RPC) {
 func (t *transport) keepOut(rpc raft.RPC) bool {
 	switch rpc.Command.(type) {
 	case *raft.RequestVoteRequest:
-		rpc.Respond(&raft.RequestVoteResponse{RPCHeader: t.header(), Term: t.engine.Term()}, nil)
+		rpc.Respond(&raft.RequestVoteResponse{Term: t.engine.Term()}, nil)
 	case *raft.RequestPreVoteRequest:
-		rpc.Respond(&raft.RequestPreVoteResponse{RPCHeader: t.header(), Term: t.engine.Term()}, nil)
+		rpc.Respond(&raft.RequestPreVoteResponse{Term: t.engine.Term()}, nil)
 	case *raft.TimeoutNowRequest:
 		rpc.Respond(nil, errors.New("cluster: this member has not caught up"))
 	default:
@@ -297,7 +298,7 @@ func (t *transport) install(rpc raft.RPC) error {
 				t.replaceEnd(q.RPCHeader, q.Term, q.LastLogIndex, q.LastLogTerm)
 			}
 			if a.Error != nil && raftlog.EndsWith(a.Error, raftlog.ErrNeedless) {
-				rpc.Respond(&raft.InstallSnapshotResponse{RPCHeader: t.header(), Term: t.engine.Term(), Success: true}, nil)
+				rpc.Respond(&raft.InstallSnapshotResponse{Term: t.engine.Term(), Success: true}, nil)
 				return nil
 			}
 			rpc.Respond(a.Response, a.Error)
@@ -456,7 +457,7 @@ func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft
 	if t.engine.log.GetLog(resp.LastLog, last) != nil {
 		return
 	}
-	r, err := t.compare(id, target, args.RPCHeader, args.Term, last.Index, last.Term)
+	r, err := t.compare(id, target, args.Term, last.Index, last.Term)
 	if err != nil || !r.Success {
 		return
 	}
@@ -468,9 +469,9 @@ func (t *transport) leap(id raft.ServerID, target raft.ServerAddress, args *raft
 }
 
 // compare asks a member whether its log is this leader's up to an entry.
-func (t *transport) compare(id raft.ServerID, target raft.ServerAddress, h raft.RPCHeader, term, index, entryTerm uint64) (*raft.AppendEntriesResponse, error) {
+func (t *transport) compare(id raft.ServerID, target raft.ServerAddress, term, index, entryTerm uint64) (*raft.AppendEntriesResponse, error) {
 	r := new(raft.AppendEntriesResponse)
-	return r, t.appendEntries(id, target, &raft.AppendEntriesRequest{RPCHeader: h, Term: term, PrevLogEntry: index, PrevLogTerm: entryTerm}, r)
+	return r, t.appendEntries(id, target, &raft.AppendEntriesRequest{Term: term, PrevLogEntry: index, PrevLogTerm: entryTerm}, r)
 }
 
 // appendEntries is AppendEntries for callers that need the error at once. It takes entries
