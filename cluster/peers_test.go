@@ -39,7 +39,7 @@ func TestPeerPortBadInput(t *testing.T) {
 		entry[len(entry)-1]++
 		hello := func(kind byte, rest ...byte) []byte {
 			h := peer.Hello{Kind: kind, Cluster: leader.pulse.gate.Cluster(), From: 2, Addr: "stranger:1"}
-			return append(h.Append(nil), rest...)
+			return append(h.Encode(), rest...)
 		}
 		long := "E" + strings.Repeat("\x00", 40)
 		starts := [][]byte{

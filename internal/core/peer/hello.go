@@ -39,9 +39,9 @@ const tlsHandshake = 0x16
 
 const helloLen = 2 + 3*8 + 2 // without the address
 
-// Append appends the encoded hello, of this version.
-func (h *Hello) Append(b []byte) []byte {
-	b = append(b, h.Kind, Version)
+// Encode returns the hello as it is sent, of this version.
+func (h *Hello) Encode() []byte {
+	b := []byte{h.Kind, Version}
 	b = binary.BigEndian.AppendUint64(b, uint64(h.Cluster))
 	b = binary.BigEndian.AppendUint64(b, h.From)
 	b = binary.BigEndian.AppendUint64(b, h.to)
@@ -86,8 +86,8 @@ const (
 
 const helloAnswerLen = 2 + 2*8
 
-func (a *answer) append(b []byte) []byte {
-	b = append(b, Version, a.verdict)
+func (a *answer) encode() []byte {
+	b := []byte{Version, a.verdict}
 	b = binary.BigEndian.AppendUint64(b, uint64(a.cluster))
 	return binary.BigEndian.AppendUint64(b, a.id)
 }
@@ -127,7 +127,7 @@ type Outgoing struct {
 // Greet sends h over a new connection to addr. After an error c is closed.
 func Greet(c net.Conn, addr string, h *Hello, warn func(string, string, ...any)) (*Outgoing, error) {
 	c.SetWriteDeadline(time.Now().Add(timing.HelloTimeout))
-	if _, err := c.Write(h.Append(nil)); err != nil {
+	if _, err := c.Write(h.Encode()); err != nil {
 		c.Close()
 		return nil, err
 	}

@@ -185,7 +185,7 @@ func (p *Port) greet(nc net.Conn) {
 	default:
 		a := p.judge(h)
 		began := p.RunningTime()
-		if _, err := c.Write(a.append(nil)); err == nil && a.verdict == welcome {
+		if _, err := c.Write(a.encode()); err == nil && a.verdict == welcome {
 			c.SetDeadline(time.Time{})
 			serve(Incoming{c, h.From, h.Addr, began})
 			return

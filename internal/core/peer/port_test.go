@@ -97,7 +97,7 @@ func TestPeerPortSilence(t *testing.T) {
 		first := member()
 		defer first.Close()
 		echo(first)
-		hello := (&Hello{Kind: KindState, Cluster: 7}).Append(nil)
+		hello := (&Hello{Kind: KindState, Cluster: 7}).Encode()
 		for i := range 100 {
 			c, err := network.Host("stranger").Dial(t.Context(), "a:1")
 			if err != nil {
