@@ -154,7 +154,7 @@ func (c *Contacts) Accepted(id uint64, sent timing.Moment, round uint64) {
 	defer c.mu.Unlock()
 	p := c.peer(id)
 	p.accepted = timing.Moment{Real: max(p.accepted.Real, sent.Real), Running: max(p.accepted.Running, sent.Running)}
-	c.reachedLocked(p, sent)
+	c.reach(p, sent.Running)
 	p.acceptedRound = max(p.acceptedRound, round)
 	c.roundAccepted.Raise()
 }
@@ -185,10 +185,8 @@ func (c *Contacts) HasMajority(round, asker uint64, members []proto.Peer) (bool,
 	return false, c.roundAccepted.Wait()
 }
 
-func (c *Contacts) reachedLocked(p *peer, at timing.Moment) {
-	p.reached = max(p.reached, at.Running)
-	p.refused = false
-}
+// reach notes that a member was reached at a running time. The caller holds mu.
+func (c *Contacts) reach(p *peer, at int64) { p.reached, p.refused = max(p.reached, at), false }
 
 // SawLaterTerm notes that another member refused a heartbeat of this one, since it knows a later
 // term, and reports whether that is news. Raft may not have noticed: its main goroutine may be waiting
@@ -213,7 +211,7 @@ func (c *Contacts) SeenAlive(id uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if p := c.peers[id]; p != nil {
-		c.reachedLocked(p, timing.Moment{Running: c.running - c.ElectionTimeout.Milliseconds()/timing.LooksPerTimeout})
+		c.reach(p, c.running-c.ElectionTimeout.Milliseconds()/timing.LooksPerTimeout)
 	}
 }
 
@@ -232,7 +230,7 @@ func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s *State)
 	p.asking = false
 	if s != nil {
 		p.said, p.saidAt, p.cameAt = *s, max(p.saidAt, asked.Real), now
-		c.reachedLocked(p, asked)
+		c.reach(p, asked.Running)
 	}
 }
 
@@ -258,7 +256,7 @@ func (c *Contacts) Heard(now int64, h Heartbeat, leaseAge time.Duration, newest 
 	h.AsOf -= max(0, leaseAge).Milliseconds() // it may have been replaced since; a stuck one does not notice
 	c.heard = h
 	if p := c.peers[h.ID]; p != nil {
-		c.reachedLocked(p, timing.Moment{Running: c.running})
+		c.reach(p, c.running)
 	}
 	return news
 }
