@@ -177,7 +177,6 @@ func (e *Engine) Close() (err error) {
 	return err
 }
 
-// observer implements [fsm.Observer].
 type observer struct{ *Engine }
 
 func (o observer) Changed(_ *fsm.View, changes []proto.Change) {

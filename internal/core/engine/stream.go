@@ -234,7 +234,6 @@ func (s *stream) owesCommitLocked() bool {
 	return s.announcedCommit < s.commitIndex && s.commitIndex <= s.announced.end && !s.hasEnded()
 }
 
-// Consumer implements raft.AppendPipeline.
 func (s *stream) Consumer() <-chan raft.AppendFuture { return s.answers }
 
 // Close implements raft.AppendPipeline.

@@ -392,13 +392,10 @@ func (t *transport) inject(message any, patience time.Duration) {
 	}
 }
 
-// Consumer implements raft.Transport.
 func (t *transport) Consumer() <-chan raft.RPC { return t.rpcs }
 
-// LocalAddr implements raft.Transport.
 func (t *transport) LocalAddr() raft.ServerAddress { return raft.ServerAddress(t.peers.Addr) }
 
-// EncodePeer implements raft.Transport.
 func (t *transport) EncodePeer(_ raft.ServerID, addr raft.ServerAddress) []byte { return []byte(addr) }
 
 // DecodePeer implements raft.Transport. It leaves out what dispatch appends.

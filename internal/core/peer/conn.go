@@ -107,7 +107,6 @@ func (s *Conns) NewConn(c net.Conn, to string) *Conn {
 // Closed reports whether this side has closed the connection.
 func (c *Conn) Closed() bool { return c.closed.Load() }
 
-// Close implements net.Conn.
 func (c *Conn) Close() error {
 	c.closed.Store(true)
 	c.all.mu.Lock()

@@ -60,7 +60,6 @@ type TimeoutConn struct {
 	ReadTimeout, WriteTimeout time.Duration
 }
 
-// Read implements net.Conn.
 func (c TimeoutConn) Read(p []byte) (int, error) {
 	if c.ReadTimeout > 0 {
 		c.SetReadDeadline(time.Now().Add(c.ReadTimeout))
@@ -68,7 +67,6 @@ func (c TimeoutConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p)
 }
 
-// Write implements net.Conn.
 func (c TimeoutConn) Write(p []byte) (n int, err error) {
 	for n < len(p) && err == nil {
 		c.SetWriteDeadline(time.Now().Add(c.WriteTimeout))
@@ -82,11 +80,9 @@ func (c TimeoutConn) Write(p []byte) (n int, err error) {
 // ReadFunc is an io.Reader.
 type ReadFunc func([]byte) (int, error)
 
-// Read implements io.Reader.
 func (f ReadFunc) Read(p []byte) (int, error) { return f(p) }
 
 // WriteFunc is an io.Writer.
 type WriteFunc func([]byte) (int, error)
 
-// Write implements io.Writer.
 func (f WriteFunc) Write(p []byte) (int, error) { return f(p) }

@@ -121,10 +121,8 @@ type TLSError struct {
 	err error
 }
 
-// Error says why, and what to do.
 func (e *TLSError) Error() string { return e.why }
 
-// Unwrap returns the error of package tls.
 func (e *TLSError) Unwrap() error { return e.err }
 
 // ExplainTLS returns a TLSError in place of an error by which one side of a connection does not accept the

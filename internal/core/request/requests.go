@@ -272,8 +272,6 @@ func NotMember(id uint64) error { return Refuse(proto.NoNode, "server %d is not 
 // Begun is the error of a change that may have been made in part or as a whole.
 type Begun struct{ Err error }
 
-// Error implements error.
 func (b Begun) Error() string { return b.Err.Error() }
 
-// Unwrap returns the reason.
 func (b Begun) Unwrap() error { return b.Err }
