@@ -41,8 +41,8 @@ type stream struct {
 	mu              sync.Mutex
 	term            uint64       // of the messages; 0 before the first one
 	sent            []*entryCall // not answered yet, the oldest first
-	announced       knowledge    // by the newest message that is answered
-	announcedAt     time.Time    // when that was sent
+	announced       knowledge    // what the follower knows once it accepts the newest message that it has to answer
+	announcedAt     time.Time    // when that message was sent
 	announcedCommit uint64       // the highest that any message has said
 	commitIndex     uint64       // the log is committed up to this index
 	commitTerm      uint64       // of the entry there

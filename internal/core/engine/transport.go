@@ -66,7 +66,8 @@ type waiting struct {
 
 // mostWaiting is how many messages of another member may wait for Raft's main goroutine.
 // Only one of them may have entries. The member waits for the answers to its messages, so there
-// are more only if it has given some up, or has restarted. Then the oldest is dropped.
+// are more only if it has given some up, or has restarted. Then the oldest is dropped. The vote requests
+// of all members count as those of one: dispatch has cut off whose they are.
 const mostWaiting = 8
 
 func newTransport(e *Engine) *transport {
@@ -510,7 +511,7 @@ func shorten(q *raft.AppendEntriesRequest) []*raft.Log {
 // or the other is removed or moves. Raft calls it between a failure to replicate to that
 // member and the next attempt. By itself it would wait longer after each failure, up to
 // 10 s, and send a member that is back nothing for that long: there might be no majority
-// without it. Since it fails only once in an absence now, it waits for 10 ms.
+// without it. Now Raft sees one failure in an absence, and after one it pauses for only 10 ms.
 func (t *transport) awaitReturn(id, term uint64) {
 	t.mu.Lock()
 	back := t.away[id]
