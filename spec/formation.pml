@@ -18,7 +18,7 @@
 // in one step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and what it
 // decides by that. Left out: lists of members that differ (stance.conflict and mayAccept compare them as they compare states),
 // observers, more than two operators' words, calls (a member that was called by one that has agreed forms no other cluster, and
-// agrees to the proposal that it holds: former.step), and servers with a list of the past, which need such a call.
+// agrees to the proposal that it holds: joiner.step), and servers with a list of the past, which need such a call.
 //
 // small: -DLATE=0 -DDATA=0 -DLOSSES=2 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
 // small: -DLATE=0 -DDATA=2 -DLOSSES=1 -DCRASHES=1 -DWORDS=1 -DSWAPS=0
@@ -105,7 +105,7 @@ inline surveyed() { s = 0; at = 0; two = false }
 // An operator's word is for those with the same data as i: who has none, after its disk was lost, joins later (stance.majority).
 #define LOST_ITS(a, i) (!LIKE(a, i) && (d[a].data == 0 || d[i].data == 0))
 
-// propose has i ask those in m for acceptance (former.propose).
+// propose has i ask those in m for acceptance (joiner.propose).
 #define MAY_PROPOSE(i) (d[i].id != 0 || ids < IDS)
 inline propose(i, m) {
 	if
@@ -139,12 +139,12 @@ inline stop(i) {
 	n = 0
 }
 
-// What a member compares before it accepts a proposal (stance.mayAccept, former.accept).
+// What a member compares before it accepts a proposal (stance.mayAccept, joiner.accept).
 #define NOT_AGREED(i) (NO_AGREEMENT_KEPT || !d[i].agreed)
 #define NOT_DECIDING(i) (NO_DECIDING || asks[i] == 0)
 #define SAME_STATE(i, p) (NO_STATES_COMPARED || d[i].data == state[p])
 // A member keeps what it has just accepted while the proposer may still decide by that, and until it has seen that it has: for
-// 3 * peerTimeout (former.accept).
+// 3 * peerTimeout (joiner.accept).
 #define NOT_KEPT(i, p, by) (NO_ACCEPTANCE_KEPT || last[i] == 0 || last[i] == by + 1 || d[i].id == p || \
 	d[last[i] - 1].id != d[i].id || !(asks[last[i] - 1] & BIT(i)) && !d[last[i] - 1].agreed)
 
@@ -156,7 +156,7 @@ inline stop(i) {
 // put sets what is on the disk of a.
 inline put(a, x, g, v, u) { d[a].id = x; d[a].agreed = g; d[a].data = v; d[a].written = u }
 
-// Joining needs a majority of the voters, without the member, which has all that they have then (former.join).
+// Joining needs a majority of the voters, without the member, which has all that they have then (joiner.join).
 #define IN(a, i, c) (i != a && d[a].agreed && d[a].id == c)
 #define JOINABLE(i, c) (ONES(MASK(IN(0, i, c), IN(1, i, c), IN(2, i, c))) > N / 2)
 inline join(i, c) {
@@ -201,14 +201,14 @@ init {
 	:: atomic {
 		select (i : 0 .. 2); select (j : 0 .. 2);
 		if // what member i does alone (i == j), or with j
-		// A member that is in no cluster asks the others, and decides (former.step).
+		// A member that is in no cluster asks the others, and decides (joiner.step).
 		:: i == j && !d[i].agreed && asks[i] == 0 && swapped != i + 1 ->
 			survey(i, false);
 			if
 			:: !two && at != 0 && at == d[i].id -> agree(i)
 			:: !two && at != 0 && at != d[i].id && d[i].data == 0 && (NO_CATCHING_UP || JOINABLE(i, at)) -> join(i, at)
 			:: at == 0 && !CONFLICT(i) && ENOUGH(i) && PROPOSER(i) && MAY_PROPOSE(i) -> propose(i, s)
-			// By an operator's word (former.form).
+			// By an operator's word (joiner.form).
 			:: at == 0 && words < WORDS && swapped == 0 && NEVER_FORMED && MAY_PROPOSE(i) ->
 				s = s & ~MASK(LOST_ITS(0, i), LOST_ITS(1, i), LOST_ITS(2, i));
 				if

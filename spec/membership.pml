@@ -281,7 +281,7 @@ init {
 		:: i != j && SURELY_LEADS(i) && MAY_CHANGE(i, votes[i] ^ BIT(j)) &&
 			((votes[i] & BIT(j)) -> !joined[j] : joined[j] && owed[j] && size[j] >= com[i]) -> change(i, votes[i] ^ BIT(j))
 
-		// A member without data enters the cluster (former.join and enter), and takes over the leader's term (transport.adopt).
+		// A member without data enters the cluster (joiner.join and enter), and takes over the leader's term (transport.adopt).
 		:: i != j && !joined[j] && SURELY_LEADS(i) && GIVEN_UP(i, j) ->
 			joined[j] = true;
 			since[j] = (NO_SINCE -> 0 : com[i]);

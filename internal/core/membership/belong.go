@@ -16,7 +16,7 @@ import (
 // members. It returns what has to run once the engine is started: nil if this member is in its
 // cluster, and has its vote if it is to have one.
 func (m *Membership) Belong() (begin func(), err error) {
-	s, former, named := m.Engine.Storage(), m.former, m.First()
+	s, joiner, named := m.Engine.Storage(), m.joiner, m.First()
 	empty, err := s.Empty()
 	if err != nil {
 		return nil, err
@@ -68,17 +68,17 @@ func (m *Membership) Belong() (begin func(), err error) {
 		empty = false
 	}
 	if empty || !of.Agreed { // if it has agreed, it was about to join
-		former.list, former.first, former.restored = list, first, restored
+		joiner.list, joiner.first, joiner.restored = list, first, restored
 		if of.Cluster != 0 { // perhaps accepted just before this start
-			former.acceptedAt = time.Now()
+			joiner.acceptedAt = time.Now()
 		}
-		return former.run, nil
+		return joiner.run, nil
 	}
 	m.Gate.Open(of.Cluster)
-	if owed, err := former.owed(); err != nil || !owed {
+	if owed, err := joiner.owed(); err != nil || !owed {
 		return nil, err
 	}
-	return former.awaitPromotion, nil
+	return joiner.awaitPromotion, nil
 }
 
 // restoredState describes the snapshot from which the storage was restored, without the digest of its state. It returns the

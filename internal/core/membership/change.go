@@ -30,9 +30,9 @@ func (m *Membership) Change(q request.Request) (request.Reply, error) {
 		}
 		return r, err
 	case q.Propose != nil:
-		return request.Reply{}, m.former.accept(q.Propose)
+		return request.Reply{}, m.joiner.accept(q.Propose)
 	case q.Form:
-		return m.reply(m.former.form())
+		return m.reply(m.joiner.form())
 	case q.Cluster != 0 && q.Cluster != m.Gate.Cluster():
 		return request.Reply{}, request.Refuse(proto.BadArguments, "server %d belongs to cluster %v, not to cluster %v", m.ID, m.Gate.Cluster(), q.Cluster)
 	}

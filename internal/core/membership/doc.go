@@ -29,7 +29,7 @@
 // after timing.PeerTimeout, unless the disk of the member that is asked is stuck. [Membership.Serve] runs on the goroutine of its connection. [Membership.Ask], towards this member itself, runs a goroutine until
 // the request is answered. Engine.SendToRemoved runs for up to two seconds for each member that was removed.
 //
-// Membership.changing is held while the list is changed, and former.deciding while the identity is, or while a proposal is
+// Membership.changing is held while the list is changed, and joiner.deciding while the identity is, or while a proposal is
 // made; both for as long as other servers are asked, so nothing that must not wait takes them. Whoever holds one may take any
 // lock of the packages below, none of which calls back.
 package membership

@@ -20,11 +20,11 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// former brings this member into its cluster. It carries out the rules of formation.go: it asks the other members, and stores
-// what follows. When the cluster exists already, the leader adds a member without data like any other: the others first take
-// its vote away, and it gets that back when it has caught up (docs/decisions/008-a-member-without-a-disk.md says why). Its
-// goroutine is run.
-type former struct {
+// joiner brings this server into its cluster: it forms a new one together with the others, or joins the one that exists. It carries
+// out the rules of formation.go: it asks the other members, and stores what follows. When the cluster exists already, the leader
+// adds a member without data like any other: the others first take its vote away, and it gets that back when it has caught up
+// (docs/decisions/008-a-member-without-a-disk.md says why). Its goroutine is run.
+type joiner struct {
 	*Parts
 
 	number   uint64               // identifies this run of the member, for proposals that are meant for it
@@ -65,59 +65,59 @@ const callLasts = 10 * time.Second
 // newRun returns a random number other than 0.
 func newRun() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
 
-func newFormer(parts *Parts) *former {
-	return &former{
+func newJoiner(parts *Parts) *joiner {
+	return &joiner{
 		Parts: parts, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
 	}
 }
 
 // own returns the cluster that this server has its place in, as far as it knows; 0 if in none.
-func (f *former) own() request.ClusterID {
-	if of := f.storage().Identity(); of.Agreed {
+func (j *joiner) own() request.ClusterID {
+	if of := j.storage().Identity(); of.Agreed {
 		return of.Cluster
 	}
-	return request.ClusterID(f.added.Load())
+	return request.ClusterID(j.added.Load())
 }
 
 // elsewhere returns an error while this server may belong to another cluster than of, which is 0 for one that is to be formed:
 // one that it has its place in, or of which a member has called it, which may be down by now (see forget). A server with data, which
 // then comes from a snapshot, forms a new cluster although members of the earlier one may call it.
-func (f *former) elsewhere(of request.ClusterID, data bool) error {
-	if own := f.own(); own != 0 && own != of {
+func (j *joiner) elsewhere(of request.ClusterID, data bool) error {
+	if own := j.own(); own != 0 && own != of {
 		return request.Refuse(proto.BadArguments, "cluster %v has this server as a member; if that cluster is gone for good, start this server again", own)
 	}
-	if c := f.caller.Load(); !data && c != nil && c.Cluster != of {
-		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, f.ID)
+	if c := j.caller.Load(); !data && c != nil && c.Cluster != of {
+		return request.Refuse(proto.BadArguments, "server %d at %s, a member of cluster %v, calls this server as a member of that cluster; to join it, start this server without the list of members, and with %s as the server to join; otherwise remove server %d from it, or, if it is gone for good, start this server again", c.From, c.Addr, c.Cluster, c.Addr, j.ID)
 	}
 	return nil
 }
 
 // forget forgets the last caller if that does not call any more, and its leader says that this server is no member: it has none
 // with this id, or that is another server, which answers at its address.
-func (f *former) forget() {
-	c := f.caller.Load()
-	if c == nil || f.Now().Running-c.at < callLasts.Milliseconds() {
+func (j *joiner) forget() {
+	c := j.caller.Load()
+	if c == nil || j.Now().Running-c.at < callLasts.Milliseconds() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
+	ctx, cancel := context.WithTimeout(j.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
-	has, err := request.ToLeader(ctx, request.Over(f.Port.Network), c.Addr, request.Request{Knows: f.ID, Cluster: c.Cluster})
+	has, err := request.ToLeader(ctx, request.Over(j.Port.Network), c.Addr, request.Request{Knows: j.ID, Cluster: c.Cluster})
 	if err != nil || has.Status == nil {
 		return
 	}
-	if x := election.Find(has.Status.Members, f.ID); x != nil {
-		if s, err := request.StatusOf(ctx, f.Port.Network, *x); err != nil || s.Run == f.number {
+	if x := election.Find(has.Status.Members, j.ID); x != nil {
+		if s, err := request.StatusOf(ctx, j.Port.Network, *x); err != nil || s.Run == j.number {
 			return
 		}
 	} else if has.Known { // its removal may be undone
 		return
 	}
-	f.caller.CompareAndSwap(c, nil)
+	j.caller.CompareAndSwap(c, nil)
 }
 
 // run forms the cluster with the other members, or joins the one that exists. It ends when this member is in the cluster and
 // has its vote, if it is to have one, or when it stops.
-func (f *former) run() {
+func (j *joiner) run() {
 	const (
 		first = 3 * time.Second // before that, the others may just be starting
 		then  = 10 * time.Second
@@ -125,27 +125,27 @@ func (f *former) run() {
 	began := time.Now()
 	warned := began.Add(first - then)
 	for wait := request.AskSoon; ; wait = min(2*wait, time.Second) { // short at first: the others may be starting too
-		done, err := f.step()
-		if done && f.Gate.IsOpen() {
-			if owed, err := f.owed(); err != nil {
-				f.CannotWrite(f.storage(), err)
+		done, err := j.step()
+		if done && j.Gate.IsOpen() {
+			if owed, err := j.owed(); err != nil {
+				j.CannotWrite(j.storage(), err)
 			} else if owed {
-				f.awaitPromotion()
+				j.awaitPromotion()
 			}
 		}
-		if done || f.Port.Ctx.Err() != nil {
+		if done || j.Port.Ctx.Err() != nil {
 			return
 		}
-		f.why.Store(err.Error())
+		j.why.Store(err.Error())
 		if time.Since(warned) > then {
 			warned = time.Now()
-			f.Log.Warn("not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
+			j.Log.Warn("not in the cluster yet", "error", err, "for", time.Since(began).Round(time.Second))
 		}
 		select {
 		case <-time.After(wait):
-		case <-f.again:
+		case <-j.again:
 			wait = request.AskSoon
-		case <-f.Port.Ctx.Done():
+		case <-j.Port.Ctx.Done():
 			return
 		}
 	}
@@ -153,57 +153,57 @@ func (f *former) run() {
 
 // owed reports whether this member waits for its vote since an earlier start. It gives it up
 // when it is started as an observer.
-func (f *former) owed() (bool, error) {
-	rejoining, err := f.storage().Rejoining()
-	if err == nil && rejoining && !f.Votes() {
-		return false, f.storage().SetRejoining(false)
+func (j *joiner) owed() (bool, error) {
+	rejoining, err := j.storage().Rejoining()
+	if err == nil && rejoining && !j.Votes() {
+		return false, j.storage().SetRejoining(false)
 	}
 	return rejoining, err
 }
 
 // step makes one attempt. It reports true if this member is in the cluster, or has failed for good.
-func (f *former) step() (done bool, err error) {
-	f.deciding.Take() // form, which an operator has asked for, may be forming the cluster
-	formed, agreed := f.Gate.IsOpen(), f.storage().Identity().Agreed
-	f.deciding.Give()
+func (j *joiner) step() (done bool, err error) {
+	j.deciding.Take() // form, which an operator has asked for, may be forming the cluster
+	formed, agreed := j.Gate.IsOpen(), j.storage().Identity().Agreed
+	j.deciding.Give()
 	switch {
 	case formed:
 		return true, nil
-	case agreed || len(f.list) == 0:
-		return f.follow()
+	case agreed || len(j.list) == 0:
+		return j.follow()
 	}
-	f.forget()
-	said, cut := f.survey(f.list)
-	f.deciding.Take()
-	defer f.deciding.Give()
-	if f.Gate.IsOpen() { // by form, meanwhile
+	j.forget()
+	said, cut := j.survey(j.list)
+	j.deciding.Take()
+	defer j.deciding.Give()
+	if j.Gate.IsOpen() { // by form, meanwhile
 		return true, nil
 	}
-	s := f.stance()
-	if c := f.caller.Load(); c != nil && s.proposed != 0 && c.Cluster == s.proposed { // that member has agreed to it
-		return f.agree(s.proposed)
+	s := j.stance()
+	if c := j.caller.Load(); c != nil && s.proposed != 0 && c.Cluster == s.proposed { // that member has agreed to it
+		return j.agree(s.proposed)
 	}
 	switch next := s.decide(said); next.do {
 	case toAgree:
-		return f.agree(s.proposed)
+		return j.agree(s.proposed)
 	case toPropose:
-		if err := f.elsewhere(0, s.state.Data()); err != nil {
+		if err := j.elsewhere(0, s.state.Data()); err != nil {
 			return false, err
 		}
-		return f.propose(s, said, s.required())
+		return j.propose(s, said, s.required())
 	case toJoin:
-		f.deciding.Give()
-		defer f.deciding.Take()
-		for _, x := range f.list { // any of them may be cut off from the leader
+		j.deciding.Give()
+		defer j.deciding.Take()
+		for _, x := range j.list { // any of them may be cut off from the leader
 			if st := said[x.ID]; st != nil && st.Formed {
-				if done, err = f.join(x.Addr, next.cluster); done {
+				if done, err = j.join(x.Addr, next.cluster); done {
 					break
 				}
 			}
 		}
 		return done, err
 	case toStop:
-		f.Fail(fmt.Errorf("%s: %w", f.storage().Name, next.err))
+		j.Fail(fmt.Errorf("%s: %w", j.storage().Name, next.err))
 		return true, nil
 	default:
 		if cut != nil && request.CodeOf(next.err) == proto.OK {
@@ -213,17 +213,17 @@ func (f *former) step() (done bool, err error) {
 	}
 }
 
-func (f *former) storage() *storage.Storage { return f.Engine.Storage() }
+func (j *joiner) storage() *storage.Storage { return j.Engine.Storage() }
 
 // stance is where this member stands.
-func (f *former) stance() stance {
-	s := stance{self: f.ID, members: f.list, state: f.restored}
-	if x := f.storage().Identity(); !x.Agreed {
+func (j *joiner) stance() stance {
+	s := stance{self: j.ID, members: j.list, state: j.restored}
+	if x := j.storage().Identity(); !x.Agreed {
 		s.proposed = x.Cluster
 	}
 	if s.state.Data() {
 		var digest func() uint64
-		f.Replica.View(func(v *fsm.View) { digest = v.DigestLater() })
+		j.Replica.View(func(v *fsm.View) { digest = v.DigestLater() })
 		s.state.Digest = fmt.Sprintf("%016x", digest())
 	}
 	return s
@@ -231,12 +231,12 @@ func (f *former) stance() stance {
 
 // survey asks the other members where they stand. The error names voters with which TLS fails, and says why:
 // waiting for them does not help.
-func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
-	ctx, cancel := context.WithTimeout(f.Port.Ctx, time.Second)
+func (j *joiner) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
+	ctx, cancel := context.WithTimeout(j.Port.Ctx, time.Second)
 	defer cancel()
-	others := election.Without(members, f.ID)
+	others := election.Without(members, j.ID)
 	said = map[uint64]*request.Status{}
-	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) { return request.StatusOf(ctx, f.Port.Network, x) }) {
+	for _, x := range request.Poll(others, func(x proto.Peer) (*request.Status, error) { return request.StatusOf(ctx, j.Port.Network, x) }) {
 		if x.Err == nil {
 			said[x.ID] = x.Status
 		} else if errors.As(x.Err, new(*peer.TLSError)) && !x.Observer {
@@ -247,22 +247,22 @@ func (f *former) survey(members []proto.Peer) (said map[uint64]*request.Status, 
 }
 
 // propose proposes an id to the members in required, which have all answered, and agrees to
-// it if all accept it. f.deciding must be held.
-func (f *former) propose(s stance, said map[uint64]*request.Status, required []proto.Peer) (bool, error) {
+// it if all accept it. j.deciding must be held.
+func (j *joiner) propose(s stance, said map[uint64]*request.Status, required []proto.Peer) (bool, error) {
 	id := s.proposed
 	// A proposal that was made with another list may have been agreed to with that one.
-	if id == 0 || !slices.Equal(f.storage().Identity().First, f.first) {
+	if id == 0 || !slices.Equal(j.storage().Identity().First, j.first) {
 		id = request.ClusterID(newRun())
-		if err := f.storage().SetIdentity(storage.Identity{Cluster: id, First: f.first}); err != nil {
-			f.CannotWrite(f.storage(), err)
+		if err := j.storage().SetIdentity(storage.Identity{Cluster: id, First: j.first}); err != nil {
+			j.CannotWrite(j.storage(), err)
 			return true, err
 		}
 	}
-	ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
+	ctx, cancel := context.WithTimeout(j.Port.Ctx, timing.PeerTimeout)
 	defer cancel()
 	var err error
-	for _, x := range request.Poll(election.Without(required, f.ID), func(x proto.Peer) (*request.Status, error) {
-		r, err := request.Send(ctx, f.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: f.ID, To: x.ID, Run: said[x.ID].Run, Members: f.list, State: s.state}})
+	for _, x := range request.Poll(election.Without(required, j.ID), func(x proto.Peer) (*request.Status, error) {
+		r, err := request.Send(ctx, j.Port.Network, x.Addr, request.Request{Propose: &request.Proposal{Cluster: id, From: j.ID, To: x.ID, Run: said[x.ID].Run, Members: j.list, State: s.state}})
 		if err == nil && r.Error != "" {
 			err = fmt.Errorf("server %d: %s", x.ID, r.Error)
 		}
@@ -273,82 +273,82 @@ func (f *former) propose(s stance, said map[uint64]*request.Status, required []p
 	if err != nil {
 		return false, err
 	}
-	return f.agree(id) // the others hear of it when this member calls them
+	return j.agree(id) // the others hear of it when this member calls them
 }
 
-// agree makes id this member's cluster for good. f.deciding must be held.
-func (f *former) agree(id request.ClusterID) (done bool, err error) {
-	x := storage.Identity{Cluster: id, Agreed: true, First: f.storage().Identity().First}
-	err = f.storage().SetIdentity(x)
+// agree makes id this member's cluster for good. j.deciding must be held.
+func (j *joiner) agree(id request.ClusterID) (done bool, err error) {
+	x := storage.Identity{Cluster: id, Agreed: true, First: j.storage().Identity().First}
+	err = j.storage().SetIdentity(x)
 	if err == nil && len(x.First) > 0 { // otherwise its data was restored
 		// After an error the next start does it (see Membership.Belong).
-		if err := f.Engine.Bootstrap(x.First); err != nil { // perhaps because there is a log already
-			f.Fail(fmt.Errorf("%s: %w", f.storage().Name, err))
+		if err := j.Engine.Bootstrap(x.First); err != nil { // perhaps because there is a log already
+			j.Fail(fmt.Errorf("%s: %w", j.storage().Name, err))
 			return true, err
 		}
-		err = f.storage().SetRejoining(false) // since it asked another cluster for a place
+		err = j.storage().SetRejoining(false) // since it asked another cluster for a place
 	}
 	if err != nil {
-		f.CannotWrite(f.storage(), err)
+		j.CannotWrite(j.storage(), err)
 		return true, err
 	}
-	f.Log.Info("the cluster is formed", "cluster", id, "members", f.list)
-	f.openGate(id)
+	j.Log.Info("the cluster is formed", "cluster", id, "members", j.list)
+	j.openGate(id)
 	return true, nil
 }
 
-func (f *former) openGate(id request.ClusterID) {
-	f.Gate.Open(id)
-	f.Look.Raise()
+func (j *joiner) openGate(id request.ClusterID) {
+	j.Gate.Open(id)
+	j.Look.Raise()
 }
 
 // accept answers a proposal. A proposal may replace an earlier one, but nothing replaces
 // what was agreed.
-func (f *former) accept(q *request.Proposal) error {
-	if !f.deciding.TryTake() {
-		return request.Refuse(proto.SystemError, "server %d is busy with a proposal of its own", f.ID)
+func (j *joiner) accept(q *request.Proposal) error {
+	if !j.deciding.TryTake() {
+		return request.Refuse(proto.SystemError, "server %d is busy with a proposal of its own", j.ID)
 	}
-	defer f.deciding.Give()
-	s := f.stance()
-	if err := s.mayAccept(q, f.number, f.storage().Identity()); err != nil {
+	defer j.deciding.Give()
+	s := j.stance()
+	if err := s.mayAccept(q, j.number, j.storage().Identity()); err != nil {
 		return err
 	}
-	if err := f.elsewhere(q.Cluster, s.state.Data()); err != nil {
+	if err := j.elsewhere(q.Cluster, s.state.Data()); err != nil {
 		return err
 	}
 	// After `cluster form` two servers may propose at once, and one of them needs only a majority. This server keeps the
 	// proposal that it has just accepted: if it took the other one's now, there might never be a majority for either.
-	same := f.storage().Identity().Cluster == q.Cluster
-	if !same && f.acceptedFrom != q.From && time.Since(f.acceptedAt) < 3*timing.PeerTimeout {
-		return request.Refuse(proto.OK, "server %d has just accepted another proposal", f.ID)
+	same := j.storage().Identity().Cluster == q.Cluster
+	if !same && j.acceptedFrom != q.From && time.Since(j.acceptedAt) < 3*timing.PeerTimeout {
+		return request.Refuse(proto.OK, "server %d has just accepted another proposal", j.ID)
 	}
 	if !same {
-		if err := f.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: f.first}); err != nil {
-			f.CannotWrite(f.storage(), err)
+		if err := j.storage().SetIdentity(storage.Identity{Cluster: q.Cluster, First: j.first}); err != nil {
+			j.CannotWrite(j.storage(), err)
 			return err
 		}
 	}
-	f.acceptedAt, f.acceptedFrom = time.Now(), q.From
+	j.acceptedAt, j.acceptedFrom = time.Now(), q.From
 	return nil
 }
 
 // form carries out `cluster form`: an operator says that the cluster is new, or that its members may be
 // given an id, although not all of them are there. Those that answer must be a majority.
-func (f *former) form() error {
-	if !f.Clustered() {
+func (j *joiner) form() error {
+	if !j.Clustered() {
 		return request.Refuse(proto.BadArguments, "a standalone server forms no cluster")
 	}
-	if len(f.list) == 0 && !f.storage().Identity().Agreed {
-		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", f.ID)
+	if len(j.list) == 0 && !j.storage().Identity().Agreed {
+		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", j.ID)
 	}
-	said, cut := f.survey(f.list)
-	f.deciding.Take()
-	defer f.deciding.Give()
-	if of := f.storage().Identity(); of.Agreed { // perhaps since it was asked
-		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v already", f.ID, of.Cluster)
+	said, cut := j.survey(j.list)
+	j.deciding.Take()
+	defer j.deciding.Give()
+	if of := j.storage().Identity(); of.Agreed { // perhaps since it was asked
+		return request.Refuse(proto.BadArguments, "server %d belongs to cluster %v already", j.ID, of.Cluster)
 	}
-	s := f.stance()
-	if err := f.elsewhere(0, s.state.Data()); err != nil {
+	s := j.stance()
+	if err := j.elsewhere(0, s.state.Data()); err != nil {
 		return err
 	}
 	required, err := s.majority(said)
@@ -358,7 +358,7 @@ func (f *former) form() error {
 	case err != nil:
 		return err
 	}
-	done, err := f.propose(s, said, required)
+	done, err := j.propose(s, said, required)
 	if done && err != nil { // a write has failed, perhaps after the one that counts
 		err = request.Begun{Err: err}
 	}
@@ -367,27 +367,27 @@ func (f *former) form() error {
 
 // follow brings a member without data into the cluster that exists: the one that its list
 // or Server.Join names, the one of its identity, or the one that calls it.
-func (f *former) follow() (bool, error) {
-	own := f.own()
-	addrs := []string{f.Join}
-	if f.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
-		addrs = f.addrsToAsk()
+func (j *joiner) follow() (bool, error) {
+	own := j.own()
+	addrs := []string{j.Join}
+	if j.Join == "" || own != 0 { // the member at Join may be down when this one has a place already
+		addrs = j.addrsToAsk()
 	}
 	err := error(request.Refuse(proto.OK, "no cluster has called this server; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember"))
 	for _, addr := range addrs {
 		var s *request.Status
-		ctx, cancel := context.WithTimeout(f.Port.Ctx, timing.PeerTimeout)
-		s, _, err = request.AskStatus(ctx, f.Port.Network, addr, nil)
+		ctx, cancel := context.WithTimeout(j.Port.Ctx, timing.PeerTimeout)
+		s, _, err = request.AskStatus(ctx, j.Port.Network, addr, nil)
 		cancel()
 		switch {
 		case err != nil:
 		case !s.Formed:
 			err = fmt.Errorf("the server at %s is in no cluster yet", addr)
 		case own != 0 && s.Cluster != own:
-			err = request.Refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v; start this server with an empty directory, or with the address of a server of its own cluster", f.storage().Name, own, addr, s.Cluster)
+			err = request.Refuse(proto.BadArguments, "%s belongs to cluster %v, but %s is a server of cluster %v; start this server with an empty directory, or with the address of a server of its own cluster", j.storage().Name, own, addr, s.Cluster)
 		default:
 			var done bool
-			if done, err = f.join(addr, s.Cluster); done {
+			if done, err = j.join(addr, s.Cluster); done {
 				return true, nil
 			}
 		}
@@ -398,14 +398,14 @@ func (f *former) follow() (bool, error) {
 // addrsToAsk returns the addresses at which there may be other members: those in first, those of the list and of the newest members
 // that this one knows, and that of the member that has called it. They are asked in this order, and one whose host is down
 // takes a while, so it stays the same, and those in first are those that are most likely up.
-func (f *former) addrsToAsk(first ...proto.Peer) []string {
-	all := slices.Concat(first, []proto.Peer{{Addr: f.Join}}, f.list, f.Engine.Members())
-	if c := f.caller.Load(); c != nil {
+func (j *joiner) addrsToAsk(first ...proto.Peer) []string {
+	all := slices.Concat(first, []proto.Peer{{Addr: j.Join}}, j.list, j.Engine.Members())
+	if c := j.caller.Load(); c != nil {
 		all = append(all, proto.Peer{Addr: c.Addr})
 	}
 	var addrs []string
 	for _, x := range all {
-		if x.ID != f.ID && x.Addr != "" && !slices.Contains(addrs, x.Addr) {
+		if x.ID != j.ID && x.Addr != "" && !slices.Contains(addrs, x.Addr) {
 			addrs = append(addrs, x.Addr)
 		}
 	}
@@ -413,55 +413,55 @@ func (f *former) addrsToAsk(first ...proto.Peer) []string {
 }
 
 // join has the leader of a cluster, one of whose members is at addr, take in this server, which
-// has no data. It reports true when this server is in the cluster, or has failed for good. f.deciding must not be held.
-func (f *former) join(addr string, of request.ClusterID) (bool, error) {
-	if !f.hasAsked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
-		f.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
+// has no data. It reports true when this server is in the cluster, or has failed for good. j.deciding must not be held.
+func (j *joiner) join(addr string, of request.ClusterID) (bool, error) {
+	if !j.hasAsked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
+		j.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
-	has, err := f.askLeader(addr, request.Request{Knows: f.ID, At: f.Address(), Run: f.number, Cluster: of})
+	has, err := j.askLeader(addr, request.Request{Knows: j.ID, At: j.Address(), Run: j.number, Cluster: of})
 	if err != nil {
 		return false, err
 	}
-	invited := f.Join == "" // the cluster must already have it as a member
+	invited := j.Join == "" // the cluster must already have it as a member
 	if has.Surely && invited {
-		f.added.Store(uint64(of))
+		j.added.Store(uint64(of))
 	}
-	placed := f.own() == of
+	placed := j.own() == of
 	switch {
 	case invited && !has.Known && placed:
-		f.wasRemoved()
+		j.wasRemoved()
 		return true, nil
 	case invited && !has.Known:
 		return false, request.Refuse(proto.OK, "the cluster that %s belongs to does not have this server as a member; add it on a member, with \"lockkeeper cluster add\" or Server.AddMember", addr)
-	case invited && !f.warned: // join may be retried many times a second
-		f.warned = true
-		f.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
+	case invited && !j.warned: // join may be retried many times a second
+		j.warned = true
+		j.Log.Warn("the cluster is already running, but this member's data is empty: it does not vote until it has caught up", "known", addr, "cluster", of)
 	}
-	if err := f.noteOwedVote(has); err != nil {
-		f.CannotWrite(f.storage(), err)
+	if err := j.noteOwedVote(has); err != nil {
+		j.CannotWrite(j.storage(), err)
 		return true, nil
 	}
 	// With Rejoin set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
 	// answer may have been, too; see Request.Since.
-	r, err := f.askForPlace(addr, of, has, invited || placed)
+	r, err := j.askForPlace(addr, of, has, invited || placed)
 	if errors.Is(err, request.ErrNoMember) && !invited {
-		f.wasRemoved()
+		j.wasRemoved()
 		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	if !f.Gate.IsOpen() && !f.Engine.AdvanceTerm(r.Status.Term, f.Contacts.ElectionTimeout) {
+	if !j.Gate.IsOpen() && !j.Engine.AdvanceTerm(r.Status.Term, j.Contacts.ElectionTimeout) {
 		return false, errors.New("the disk of this member is slow")
 	}
-	f.via = addr
-	f.enter(r.Status.Index, of)
+	j.via = addr
+	j.enter(r.Status.Index, of)
 	return true, nil
 }
 
 // askLeader has the leader of the cluster of the member at addr answer q with its status.
-func (f *former) askLeader(addr string, q request.Request) (request.Reply, error) {
-	r, err := request.ToLeader(f.Port.Ctx, request.Over(f.Port.Network), addr, q)
+func (j *joiner) askLeader(addr string, q request.Request) (request.Reply, error) {
+	r, err := request.ToLeader(j.Port.Ctx, request.Over(j.Port.Network), addr, q)
 	if err == nil && r.Status == nil {
 		err = fmt.Errorf("%s does not say what its cluster has", addr)
 	}
@@ -469,69 +469,69 @@ func (f *former) askLeader(addr string, q request.Request) (request.Reply, error
 }
 
 // wasRemoved ends this server, which was removed from its cluster.
-func (f *former) wasRemoved() {
-	f.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", f.ID, request.ErrRemoved, f.storage().Name))
+func (j *joiner) wasRemoved() {
+	j.Fail(fmt.Errorf("server %d was %w; to have it back, empty %s and join again", j.ID, request.ErrRemoved, j.storage().Name))
 }
 
 // noteOwedVote stores that this server is owed a vote, if it is to get one in the cluster that has it as has says.
 // Whatever comes next, the leader forgets that when it takes the vote away.
-func (f *former) noteOwedVote(has request.Reply) error {
-	owed, err := f.owed()                   // since an earlier start
-	told := f.Join != "" || len(f.list) > 0 // otherwise nobody has told this server whether it votes
-	if err == nil && f.Votes() && (owed || told || has.Votes) {
-		err = f.storage().SetRejoining(true)
+func (j *joiner) noteOwedVote(has request.Reply) error {
+	owed, err := j.owed()                   // since an earlier start
+	told := j.Join != "" || len(j.list) > 0 // otherwise nobody has told this server whether it votes
+	if err == nil && j.Votes() && (owed || told || has.Votes) {
+		err = j.storage().SetRejoining(true)
 	}
 	return err
 }
 
 // askForPlace asks for a place without a vote in cluster of, which has this server as has says. With rejoin it must
 // be a member already.
-func (f *former) askForPlace(addr string, of request.ClusterID, has request.Reply, rejoin bool) (request.Reply, error) {
-	since := f.since[of]
+func (j *joiner) askForPlace(addr string, of request.ClusterID, has request.Reply, rejoin bool) (request.Reply, error) {
+	since := j.since[of]
 	if since == 0 {
 		since = has.Status.Index
 	}
-	f.hasAsked.Store(true)
-	r, err := f.askLeader(addr, request.Request{Add: f.self(false), Rejoin: rejoin, Run: f.number, Since: since, Cluster: of})
+	j.hasAsked.Store(true)
+	r, err := j.askLeader(addr, request.Request{Add: j.self(false), Rejoin: rejoin, Run: j.number, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
-		f.since[of] = since
+		j.since[of] = since
 	}
 	return r, err
 }
 
 // enter stores that this server belongs to the cluster of, which has taken it in, and whose leader's state was at index,
 // unless form has formed a cluster meanwhile.
-func (f *former) enter(index uint64, of request.ClusterID) {
-	f.deciding.Take()
-	defer f.deciding.Give()
-	if f.Gate.IsOpen() {
+func (j *joiner) enter(index uint64, of request.ClusterID) {
+	j.deciding.Take()
+	defer j.deciding.Give()
+	if j.Gate.IsOpen() {
 		return
 	}
 	// Whatever was proposed meanwhile, the others have agreed to this id.
-	if err := f.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}); err != nil {
-		f.CannotWrite(f.storage(), err)
+	if err := j.storage().SetIdentity(storage.Identity{Cluster: of, Agreed: true, Since: index}); err != nil {
+		j.CannotWrite(j.storage(), err)
 		return
 	}
-	f.Engine.AbstainUntil(index)
-	f.openGate(of)
+	j.Engine.AbstainUntil(index)
+	j.openGate(of)
 }
 
 // self describes this member, for a request to add it.
-func (f *former) self(voter bool) *proto.Peer {
-	return &proto.Peer{ID: f.ID, Addr: f.Address(), Observer: !voter}
+func (j *joiner) self(voter bool) *proto.Peer {
+	return &proto.Peer{ID: j.ID, Addr: j.Address(), Observer: !voter}
 }
 
 // awaitPromotion asks to be made a voter again until it is one, or no member any more. It asks
 // each of the other members in turn, first the one through which it was taken in.
-func (f *former) awaitPromotion() {
-	ctx := f.Port.Ctx
-	f.awaits.Store(true)
-	defer f.awaits.Store(false)
+func (j *joiner) awaitPromotion() {
+	ctx := j.Port.Ctx
+	j.awaits.Store(true)
+	defer j.awaits.Store(false)
 	for wait, try := request.AskSoon, 0; ; wait, try = min(2*wait, time.Second), try+1 {
-		to := f.addrsToAsk(proto.Peer{Addr: f.via})
+		to := j.addrsToAsk(proto.Peer{Addr: j.via})
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = f.askLeader(to[try%len(to)], request.Request{Add: f.self(true), Rejoin: true, Run: f.number, Cluster: f.Gate.Cluster()})
+			_, err = j.askLeader(to[try%len(to)], request.Request{Add: j.self(true), Rejoin: true, Run: j.number, Cluster: j.Gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return
@@ -540,10 +540,10 @@ func (f *former) awaitPromotion() {
 			break
 		}
 		if errors.Is(err, request.ErrNoMember) {
-			f.wasRemoved()
+			j.wasRemoved()
 			return
 		}
-		f.Log.Info("this member does not vote yet", "error", err)
+		j.Log.Info("this member does not vote yet", "error", err)
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
@@ -551,7 +551,7 @@ func (f *former) awaitPromotion() {
 		}
 	}
 	// If it asked again after the next start, it could undo a later change.
-	if err := f.storage().SetRejoining(false); err != nil {
-		f.CannotWrite(f.storage(), err)
+	if err := j.storage().SetRejoining(false); err != nil {
+		j.CannotWrite(j.storage(), err)
 	}
 }

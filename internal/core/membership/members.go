@@ -22,7 +22,7 @@ import (
 // concurrent use.
 type Membership struct {
 	*Parts
-	former *former
+	joiner *joiner
 
 	changing   wake.Turn   // held by changeIn while it changes the members
 	rejoining  atomic.Bool // the change under way was asked for by a member that has lost its disk
@@ -50,7 +50,7 @@ type Parts struct {
 
 // New returns the Membership of a server that is about to start.
 func New(parts *Parts) *Membership {
-	return &Membership{Parts: parts, former: newFormer(parts), changing: wake.NewTurn()}
+	return &Membership{Parts: parts, joiner: newJoiner(parts), changing: wake.NewTurn()}
 }
 
 // Status returns what this member says of itself.
@@ -65,13 +65,13 @@ func (m *Membership) Status() request.Status {
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
 func (m *Membership) Standing() request.Status {
 	s := request.Status{ID: m.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
-		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.former.number}
+		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.joiner.number}
 	if !s.Formed {
-		s.Configured, s.Waiting = m.former.list, m.Waiting()
+		s.Configured, s.Waiting = m.joiner.list, m.Waiting()
 	}
 	if s.Role == "observer" && m.Votes() {
 		s.NoVote = "has no vote, but was not started as an observer"
-		if m.former.awaits.Load() {
+		if m.joiner.awaits.Load() {
 			s.NoVote = "waits for its vote"
 		}
 	}
@@ -143,15 +143,15 @@ func (m *Membership) statusOf(ctx context.Context, x proto.Peer) (*request.Statu
 
 // Waiting returns why this server is in no cluster yet, as far as it knows.
 func (m *Membership) Waiting() string {
-	why, _ := m.former.why.Load().(string)
+	why, _ := m.joiner.why.Load().(string)
 	return why
 }
 
 // Called notes that a member of a cluster has called this server, which is not in one yet.
 func (m *Membership) Called(h *peer.Hello) {
-	if own := m.former.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
-		if last := m.former.caller.Swap(&call{*h, m.Now().Running}); last == nil {
-			m.former.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
+	if own := m.joiner.own(); h.Cluster != 0 && h.Addr != "" && (own == 0 || own == h.Cluster) {
+		if last := m.joiner.caller.Swap(&call{*h, m.Now().Running}); last == nil {
+			m.joiner.again.Raise() // a leader calls ten times a second, and two may take turns; run looks every second anyway
 		}
 	}
 }

@@ -9,7 +9,7 @@ func (m *Membership) Hold() { m.changing.Take() }
 func (m *Membership) Release() { m.changing.Give() }
 
 // HasAsked reports whether this server has asked a cluster for its place.
-func (m *Membership) HasAsked() bool { return m.former.hasAsked.Load() }
+func (m *Membership) HasAsked() bool { return m.joiner.hasAsked.Load() }
 
 // WasCalled reports whether a member of a cluster has called this server, which is not in one yet.
-func (m *Membership) WasCalled() bool { return m.former.caller.Load() != nil }
+func (m *Membership) WasCalled() bool { return m.joiner.caller.Load() != nil }

@@ -20,7 +20,7 @@ func (m *Membership) astray(members []proto.Peer) error {
 		return nil
 	}
 	others := map[request.ClusterID][]uint64{}
-	said, _ := m.former.survey(members)
+	said, _ := m.joiner.survey(members)
 	for id, s := range said {
 		if s.Formed && s.Cluster != own && !election.Find(members, id).Observer {
 			others[s.Cluster] = append(others[s.Cluster], id)
@@ -77,7 +77,7 @@ func (m *Membership) Watch() {
 			m.Fail(err)
 			return
 		}
-		for _, addr := range m.former.addrsToAsk(members...) {
+		for _, addr := range m.joiner.addrsToAsk(members...) {
 			// Only the leader knows for certain.
 			knows := request.Request{Knows: m.ID, Cluster: m.Gate.Cluster()}
 			r, err := request.Send(ctx, m.Port.Network, addr, knows)
@@ -89,7 +89,7 @@ func (m *Membership) Watch() {
 			}
 			if !r.Known {
 				m.Log.Info("removed from the cluster", "id", m.ID, "by", addr)
-				m.former.wasRemoved()
+				m.joiner.wasRemoved()
 				return
 			}
 			break

@@ -168,10 +168,10 @@ var corrections = []putBack{
 	{"formed by a majority", []edit{
 		{"internal/core/membership/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
 		{"internal/core/membership/formation.go", "case required[0].ID != s.self:", "case false:"},
-		{"internal/core/membership/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
+		{"internal/core/membership/form.go", "return j.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn j.propose(s, said, required)"},
 	}, []finding{{"cluster", "TestFormInAnyOrder", "FAIL"}, {"cluster", "TestFormedOnce", "FAIL"}}},
 	{"added again", []edit{
-		{"internal/core/membership/form.go", "Request{Add: f.self(true), Rejoin: true,", "Request{Add: f.self(true),"},
+		{"internal/core/membership/form.go", "Request{Add: j.self(true), Rejoin: true,", "Request{Add: j.self(true),"},
 	}, []finding{{"cluster", "TestRemovedWhileJoining", "FAIL"}}},
 	{"no clusters", []edit{
 		{"internal/core/peer/peers.go", "case h.Cluster != a.cluster:", "case false:"},
@@ -205,7 +205,7 @@ var corrections = []putBack{
 		{"cluster/lead.go", "disputed && len(late) > 0 || was", "was"},
 	}, []finding{{"cluster", "TestDiffersBesideStuckDisk", "a session has expired"}}},
 	{"lost disk", []edit{
-		{"internal/core/membership/form.go", "if done, err = f.join(x.Addr, next.cluster); done {", "f.Engine.Bootstrap(f.first)\n\t\t\t\tf.openGate(next.cluster)\n\t\t\t\tif done = true; done {"},
+		{"internal/core/membership/form.go", "if done, err = j.join(x.Addr, next.cluster); done {", "j.Engine.Bootstrap(j.first)\n\t\t\t\tj.openGate(next.cluster)\n\t\t\t\tif done = true; done {"},
 	}, []finding{{"internal/testing/whole", "TestClusterWipedMember", "FAIL"}, {"cluster", "TestFormInAnyOrder", "FAIL"}}},
 
 	// Snapshots and the log.

@@ -158,23 +158,23 @@ var putBacks = []putBack{
 		{"cluster/pulse.go", "\t\treturn d\n", "\t\treturn max(d, p.engine.SnapshotStall(at))\n"},
 	}, []finding{{"cluster", "TestElectionBesideStuckSnapshot", "nobody led"}}},
 	{"a server of a list forms a cluster although a member of another one calls it", []edit{
-		{"internal/core/membership/form.go", "\t\tif err := f.elsewhere(0, s.state.Data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
-		{"internal/core/membership/form.go", "\tif err := f.elsewhere(q.Cluster, s.state.Data()); err != nil {", "\tif err := error(nil); err != nil {"},
+		{"internal/core/membership/form.go", "\t\tif err := j.elsewhere(0, s.state.Data()); err != nil {", "\t\tif err := error(nil); err != nil {"},
+		{"internal/core/membership/form.go", "\tif err := j.elsewhere(q.Cluster, s.state.Data()); err != nil {", "\tif err := error(nil); err != nil {"},
 	}, []finding{{"cluster", "TestListOfThePast", "FAIL"}}},
 	{"a server that a member of another cluster has called once forms none", []edit{
-		{"internal/core/membership/form.go", "\tf.forget()\n", ""},
+		{"internal/core/membership/form.go", "\tj.forget()\n", ""},
 	}, []finding{{"cluster", "TestListOfThePastOnly", "FAIL"}, {"cluster", "TestCalledByMistake", "no cluster is formed"}}},
 	{"a cluster that cannot call its member any more is forgotten", []edit{
-		{"internal/core/membership/form.go", "err != nil || s.Run == f.number {", "err == nil && s.Run == f.number {"},
+		{"internal/core/membership/form.go", "err != nil || s.Run == j.number {", "err == nil && s.Run == j.number {"},
 	}, []finding{{"cluster", "TestListOfThePastOtherName", "has server 2 as a member"}}},
 	{"clients' reconfigs are refused while a member asks for its place", []edit{
 		{"internal/core/membership/change.go", "q.Reconfig != nil && !m.rejoining.Load() {", "q.Reconfig != nil {"},
 	}, []finding{{"cluster", "TestReconfigBesideLostDisk", "another change"}}},
 	{"a server without data asks only one member for its place", []edit{
-		{"internal/core/membership/form.go", "f.join(x.Addr, next.cluster); done {", "f.join(x.Addr, next.cluster); true {"},
+		{"internal/core/membership/form.go", "j.join(x.Addr, next.cluster); done {", "j.join(x.Addr, next.cluster); true {"},
 	}, []finding{{"cluster", "TestRejoinsBesideLostMember", "FAIL: TestRejoinsBesideLostMember/cut_off"}}},
 	{"a member asks a dead one for its vote first", []edit{
-		{"internal/core/membership/form.go", "f.addrsToAsk(proto.Peer{Addr: f.via})", "f.addrsToAsk()"},
+		{"internal/core/membership/form.go", "j.addrsToAsk(proto.Peer{Addr: j.via})", "j.addrsToAsk()"},
 	}, []finding{{"cluster", "TestRejoinsBesideLostMember", "FAIL: TestRejoinsBesideLostMember/paused"}}},
 	{"there is no limit on what auth in an ACL is replaced by", []edit{
 		{"znode/acl.go", "room := min(max(maxACL, sent), maxACL+aclGrowth*x.aclSent-x.aclStored)", "room := 1 << 40"},

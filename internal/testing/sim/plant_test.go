@@ -162,7 +162,7 @@ var plants = []plant{
 	{"a majority of the listed servers forms a cluster", []edit{
 		{"internal/core/membership/formation.go", "case len(missing) > 0:", "case len(said) == 0:"},
 		{"internal/core/membership/formation.go", "case required[0].ID != s.self:", "case election.Find(required, s.self) == nil:"},
-		{"internal/core/membership/form.go", "return f.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn f.propose(s, said, required)"},
+		{"internal/core/membership/form.go", "return j.propose(s, said, s.required())", "required, _ := s.majority(said)\n\t\treturn j.propose(s, said, required)"},
 	}, []string{"agreement", "order", "writes", "reads", "session order", "outcomes", "recovery", "fault", "ephemerals", "start"}},
 	{"members do not tell clusters apart", []edit{
 		{"internal/core/peer/peers.go", "case h.Cluster != a.cluster:", "case false:"},
