@@ -45,12 +45,12 @@ func (m *Membership) Belong() (begin func(), err error) {
 	case of.Agreed:
 	case empty:
 		if alone {
-			of = storage.Identity{Cluster: request.ClusterID(newRun()), Agreed: true, First: first}
+			of = storage.Identity{Cluster: request.ClusterID(randomID()), Agreed: true, First: first}
 			err = errors.Join(s.SetRejoining(false), s.SetIdentity(of))
 		}
 	case whole && (log != 0 || restored.Data()):
 		if of = (storage.Identity{Cluster: log, Agreed: true}); log == 0 {
-			of.Cluster = request.ClusterID(newRun())
+			of.Cluster = request.ClusterID(randomID())
 		}
 		err = s.SetIdentity(of)
 	case alone && !rejoining:

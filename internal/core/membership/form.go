@@ -27,7 +27,7 @@ import (
 type joiner struct {
 	*Parts
 
-	number   uint64               // identifies this run of the member, for proposals that are meant for it
+	runID    uint64               // identifies this run of the server: a proposal holds for one run only
 	again    wake.Signal          // for run: attempt it again at once
 	caller   atomic.Pointer[call] // the last one of a member that takes this server, which is in no cluster, for a member
 	hasAsked atomic.Bool          // this server has asked a cluster for a place
@@ -62,12 +62,12 @@ type call struct {
 // callLasts is after how long a member that has not called again is asked whether this server is a member.
 const callLasts = 10 * time.Second
 
-// newRun returns a random number other than 0.
-func newRun() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
+// randomID returns a random number other than 0, for a run of a server or for a cluster.
+func randomID() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
 
 func newJoiner(parts *Parts) *joiner {
 	return &joiner{
-		Parts: parts, number: newRun(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
+		Parts: parts, runID: randomID(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
 	}
 }
 
@@ -106,7 +106,7 @@ func (j *joiner) forget() {
 		return
 	}
 	if x := election.Find(has.Status.Members, j.ID); x != nil {
-		if s, err := request.StatusOf(ctx, j.Port.Network, *x); err != nil || s.Run == j.number {
+		if s, err := request.StatusOf(ctx, j.Port.Network, *x); err != nil || s.Run == j.runID {
 			return
 		}
 	} else if has.Known { // its removal may be undone
@@ -252,7 +252,7 @@ func (j *joiner) propose(s stance, said map[uint64]*request.Status, required []p
 	id := s.proposed
 	// A proposal that was made with another list may have been agreed to with that one.
 	if id == 0 || !slices.Equal(j.storage().Identity().First, j.first) {
-		id = request.ClusterID(newRun())
+		id = request.ClusterID(randomID())
 		if err := j.storage().SetIdentity(storage.Identity{Cluster: id, First: j.first}); err != nil {
 			j.CannotWrite(j.storage(), err)
 			return true, err
@@ -310,7 +310,7 @@ func (j *joiner) accept(q *request.Proposal) error {
 	}
 	defer j.deciding.Give()
 	s := j.stance()
-	if err := s.mayAccept(q, j.number, j.storage().Identity()); err != nil {
+	if err := s.mayAccept(q, j.runID, j.storage().Identity()); err != nil {
 		return err
 	}
 	if err := j.elsewhere(q.Cluster, s.state.Data()); err != nil {
@@ -418,7 +418,7 @@ func (j *joiner) join(addr string, of request.ClusterID) (bool, error) {
 	if !j.hasAsked.Load() { // asking takes half a minute if there is no leader; after that its answers say more
 		j.why.Store(fmt.Sprintf("waiting for the leader of the cluster that %s belongs to: it must take this server in, whose data is empty", addr))
 	}
-	has, err := j.askLeader(addr, request.Request{Knows: j.ID, At: j.Address(), Run: j.number, Cluster: of})
+	has, err := j.askLeader(addr, request.Request{Knows: j.ID, At: j.Address(), Run: j.runID, Cluster: of})
 	if err != nil {
 		return false, err
 	}
@@ -492,7 +492,7 @@ func (j *joiner) askForPlace(addr string, of request.ClusterID, has request.Repl
 		since = has.Status.Index
 	}
 	j.hasAsked.Store(true)
-	r, err := j.askLeader(addr, request.Request{Add: j.self(false), Rejoin: rejoin, Run: j.number, Since: since, Cluster: of})
+	r, err := j.askLeader(addr, request.Request{Add: j.self(false), Rejoin: rejoin, Run: j.runID, Since: since, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
 		j.since[of] = since
 	}
@@ -531,7 +531,7 @@ func (j *joiner) awaitPromotion() {
 		to := j.addrsToAsk(proto.Peer{Addr: j.via})
 		err := errors.New("this member has not heard of any other yet")
 		if len(to) > 0 {
-			_, err = j.askLeader(to[try%len(to)], request.Request{Add: j.self(true), Rejoin: true, Run: j.number, Cluster: j.Gate.Cluster()})
+			_, err = j.askLeader(to[try%len(to)], request.Request{Add: j.self(true), Rejoin: true, Run: j.runID, Cluster: j.Gate.Cluster()})
 		}
 		if ctx.Err() != nil {
 			return

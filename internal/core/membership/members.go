@@ -65,7 +65,7 @@ func (m *Membership) Status() request.Status {
 // Standing is Status without Index, Zxid and Digest, for callers that read the state themselves.
 func (m *Membership) Standing() request.Status {
 	s := request.Status{ID: m.ID, Leader: m.Leader.Get().ID, Term: m.Engine.Term(), Role: m.Role(), Members: m.Engine.Members(),
-		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.joiner.number}
+		Cluster: m.Gate.Cluster(), Formed: m.Gate.IsOpen(), Data: m.Engine.LastIndex() > 0, Run: m.joiner.runID}
 	if !s.Formed {
 		s.Configured, s.Waiting = m.joiner.list, m.Waiting()
 	}

@@ -165,7 +165,7 @@ var putBacks = []putBack{
 		{"internal/core/membership/form.go", "\tj.forget()\n", ""},
 	}, []finding{{"cluster", "TestListOfThePastOnly", "FAIL"}, {"cluster", "TestCalledByMistake", "no cluster is formed"}}},
 	{"a cluster that cannot call its member any more is forgotten", []edit{
-		{"internal/core/membership/form.go", "err != nil || s.Run == j.number {", "err == nil && s.Run == j.number {"},
+		{"internal/core/membership/form.go", "err != nil || s.Run == j.runID {", "err == nil && s.Run == j.runID {"},
 	}, []finding{{"cluster", "TestListOfThePastOtherName", "has server 2 as a member"}}},
 	{"clients' reconfigs are refused while a member asks for its place", []edit{
 		{"internal/core/membership/change.go", "q.Reconfig != nil && !m.rejoining.Load() {", "q.Reconfig != nil {"},
