@@ -281,7 +281,7 @@ func TestDiffersLeaderForgets(t *testing.T) {
 		d.stop(first)
 		d.start(first)
 		until(t, "a leader", func() bool {
-			return d.running[first].pulse.leader.Begun.Load() != 0 || d.running[other].pulse.leader.Begun.Load() != 0
+			return d.running[first].pulse.leader.ReadyTerm.Load() != 0 || d.running[other].pulse.leader.ReadyTerm.Load() != 0
 		})
 		if d.running[first].Role() != "leader" {
 			d.handTo(first)

@@ -161,7 +161,7 @@ func TestElectionOnSlowDisks(t *testing.T) {
 				lost := time.Now()
 				for time.Since(lost) < 20*x.timeout*time.Millisecond { // two candidates may split the votes more than once
 					for i, m := range f.running {
-						if m != nil && m.leader.Get().ID == uint64(i+1) && m.pulse.leader.Begun.Load() != 0 {
+						if m != nil && m.leader.Get().ID == uint64(i+1) && m.pulse.leader.ReadyTerm.Load() != 0 {
 							return
 						}
 					}
@@ -461,7 +461,7 @@ func leadsAgainWhileExpiring(t *testing.T) bool {
 	f := startedFleet(t, 5)
 	a := f.running[0]
 	f.handTo(0)
-	until(t, "its term", func() bool { return a.pulse.leader.Begun.Load() != 0 })
+	until(t, "its term", func() bool { return a.pulse.leader.ReadyTerm.Load() != 0 })
 	time.Sleep(3 * time.Second)
 	did(t, a, fsm.OpenSession(99, 99, 4000, session.Password{}))
 	time.Sleep(3800 * time.Millisecond)
@@ -487,7 +487,7 @@ func leadsAgainWhileExpiring(t *testing.T) bool {
 	if a.engine.Role() != engine.Leader {
 		return false
 	}
-	if a.pulse.leader.Begun.Load() == 0 {
+	if a.pulse.leader.ReadyTerm.Load() == 0 {
 		t.Errorf("the leader has not begun its term two minutes later")
 	}
 	for i, m := range f.running {

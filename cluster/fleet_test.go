@@ -274,8 +274,8 @@ func (f *fleet) snapshot(n int) {
 func (f *fleet) whole() {
 	f.t.Helper()
 	until(f.t, "the whole cluster", func() bool {
-		// A leader that has begun has applied all that was acknowledged before.
-		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.pulse.leader.Begun.Load() != 0 }) {
+		// A leader that is ready has applied all that was acknowledged before.
+		if !slices.ContainsFunc(f.running, func(m *Member) bool { return m != nil && m.pulse.leader.ReadyTerm.Load() != 0 }) {
 			return false
 		}
 		var states []string
@@ -547,7 +547,7 @@ func readFull(c net.Conn, n int) []byte {
 
 func (b *base) proposer() *propose.Proposer {
 	if term, leads := b.pulse.engine.LeaderTerm(); leads {
-		b.pulse.leader.Begun.Store(term)
+		b.pulse.leader.ReadyTerm.Store(term)
 	}
 	k := b.pulse
 	return propose.New(&propose.Parts{

@@ -271,7 +271,7 @@ func TestTransferOvertaken(t *testing.T) {
 			time.AfterFunc(after, func() { f.running[third].engine.Campaign(time.Second) })
 			id := uint64(to + 1)
 			_, err := f.running[lead].membership.Change(request.Request{Transfer: &id})
-			if err == nil || errors.As(err, new(request.Begun)) {
+			if err == nil || errors.As(err, new(request.Unsure)) {
 				return
 			}
 			for range 100 {

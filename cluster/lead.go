@@ -118,11 +118,10 @@ func (m *Member) identified() (of request.ClusterID) {
 	return of
 }
 
-// setLeading notes that this member has begun to lead in term, or, if term is 0, that
-// it does not lead.
+// setLeading notes that this member is ready to lead in term, or, if term is 0, that it does not lead.
 func (m *Member) setLeading(term uint64) {
 	m.proposer.Sizes.Lead(term != 0)
-	m.leader.Begun.Store(term)
+	m.leader.ReadyTerm.Store(term)
 }
 
 // lead expires late sessions, until stop is closed.

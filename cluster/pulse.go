@@ -101,7 +101,7 @@ func (p *pulse) state() election.State {
 	s := election.State{Term: p.engine.NewestTerm(), Saving: p.engine.SnapshotStall(p.moment()), Applied: p.engine.StateIndex()}
 	role := p.engine.Role()
 	s.Leads, s.Candidate = role == engine.Leader, role == engine.Candidate
-	s.Begun = s.Leads && p.leader.Begun.Load() == s.Term
+	s.Ready = s.Leads && p.leader.ReadyTerm.Load() == s.Term
 	s.Stalled = p.stalled(p.moment(), s.Leads)
 	return s
 }
@@ -139,7 +139,7 @@ func (p *pulse) gain(asked timing.Moment) {
 func (p *pulse) surelyLeads() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must
 	// have been applied.
-	if term, leads := p.engine.LeaderTerm(); !leads || p.leader.Begun.Load() != term {
+	if term, leads := p.engine.LeaderTerm(); !leads || p.leader.ReadyTerm.Load() != term {
 		return false
 	}
 	if p.since(p.leaseStart.Load()) > p.contacts.Lease {
@@ -329,7 +329,7 @@ func (b *sender) send(term uint64) {
 func (b *sender) next(term uint64, asked timing.Moment) *beat {
 	age, knowsCommitted := b.contacts.LeaseAge(asked.Real, term)
 	x := &beat{Term: term, ID: b.id, LeaseAge: age, Stalled: b.stalled(asked, true), Applied: election.CommitUnknown}
-	if b.leader.Begun.Load() == term && knowsCommitted && !b.verdict.Load().NoMajority {
+	if b.leader.ReadyTerm.Load() == term && knowsCommitted && !b.verdict.Load().NoMajority {
 		x.Applied = b.engine.StateIndex()
 	}
 	x.End, x.Question = b.engine.LastIndex(), b.digests.Question(b.to.ID)
@@ -442,7 +442,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 
 // compare compares the digests of the members if this one leads.
 func (p *pulse) compare(members []proto.Peer, own election.State) {
-	wrong, disputed := p.digests.Look(members, own.Leads && own.Begun, p.moment().Running, p.contacts.ElectionTimeout)
+	wrong, disputed := p.digests.Look(members, own.Leads && own.Ready, p.moment().Running, p.contacts.ElectionTimeout)
 	if wrong != 0 {
 		p.failDiffers(wrong)
 	}

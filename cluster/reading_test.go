@@ -104,7 +104,7 @@ func TestReadOnReplacedLeader(t *testing.T) {
 		time.Sleep(time.Second)
 		f.cutOff(lead, true)
 		next.engine.Campaign(next.contacts.Lease)
-		until(t, "another leader", func() bool { return next.leader.Get().ID == next.cfg.ID && next.pulse.leader.Begun.Load() != 0 })
+		until(t, "another leader", func() bool { return next.leader.Get().ID == next.cfg.ID && next.pulse.leader.ReadyTerm.Load() != 0 })
 		written := <-next.proposeWrite()
 		if old.engine.Role() != engine.Leader || old.leader.Get().ID != old.cfg.ID {
 			t.Fatal("the old leader has noticed")
@@ -159,13 +159,13 @@ func TestReadOfNewLeader(t *testing.T) {
 		if other.proposer.ReadIndex(0, 0, nil) != 0 {
 			t.Error("a follower gives one")
 		}
-		for _, begun := range []uint64{0, term - 1} {
-			m.pulse.leader.Begun.Store(begun)
+		for _, ready := range []uint64{0, term - 1} {
+			m.pulse.leader.ReadyTerm.Store(ready)
 			if m.proposer.ReadIndex(0, 0, nil) != 0 {
-				t.Errorf("it gives one in term %d, having begun to lead in %d", term, begun)
+				t.Errorf("it gives one in term %d, with ReadyTerm %d", term, ready)
 			}
 		}
-		m.pulse.leader.Begun.Store(term)
+		m.pulse.leader.ReadyTerm.Store(term)
 	})
 }
 

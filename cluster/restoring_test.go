@@ -248,7 +248,7 @@ func TestAheadOfLeader(t *testing.T) {
 				f.start(0)
 				f.start(1)
 				until(t, "a leader", func() bool {
-					return f.running[0].pulse.leader.Begun.Load() != 0 || f.running[1].pulse.leader.Begun.Load() != 0
+					return f.running[0].pulse.leader.ReadyTerm.Load() != 0 || f.running[1].pulse.leader.ReadyTerm.Load() != 0
 				})
 				f.writes(0, writes)
 				other := 1 - leadOf(t, f)

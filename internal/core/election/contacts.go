@@ -102,7 +102,7 @@ type State struct {
 	Stalled             time.Duration // how long its disk has been blocking a write
 	Saving              time.Duration // how long its disk has been blocking a write of a snapshot; own
 	Applied             uint64        // index of the last entry that it has applied; own
-	Begun               bool          // it leads, and has applied all that earlier leaders left to it; own
+	Ready               bool          // it leads, and has applied an entry of its own term, so all that earlier leaders left to it; own
 	LosesVote           bool          // its newest list of members, perhaps uncommitted, takes its vote away; own
 }
 
@@ -420,7 +420,7 @@ func (c *Contacts) Look(now int64, members []proto.Peer, own State) (v Verdict, 
 		c.lastElection, c.tries = 0, 0 // that election was won
 	}
 	c.advance(own.Applied)
-	if leads && own.Begun { // nobody else can have committed anything while a majority accepted this leader
+	if leads && own.Ready { // nobody else can have committed anything while a majority accepted this leader
 		c.currentAsOf = max(c.currentAsOf, min(c.running, c.majority(func(p *peer) int64 { return p.accepted.Running })))
 	}
 	v.Behind = c.behindAt(c.running)

@@ -17,8 +17,8 @@ type Leader struct {
 
 // KnownLeader holds who leads, for those that wait for the leader or for another one. Its methods are safe for concurrent use.
 type KnownLeader struct {
-	// Begun is the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise.
-	Begun atomic.Uint64
+	// ReadyTerm is the term in which this member leads, once all entries of earlier terms are applied here; 0 otherwise.
+	ReadyTerm atomic.Uint64
 
 	mu                 sync.Mutex
 	id                 uint64

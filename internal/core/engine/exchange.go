@@ -154,7 +154,7 @@ func (r *receiver) read(header raft.RPCHeader) error {
 			return err
 		}
 		snapshot, long := q.(*raft.InstallSnapshotRequest)
-		r.conn.Begun.Store(long || in.Buffered() > 0)
+		r.conn.MidMessage.Store(long || in.Buffered() > 0)
 		if !asks {
 			r.tell(q.(*raft.AppendEntriesRequest))
 			continue

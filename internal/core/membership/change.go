@@ -100,7 +100,7 @@ func (m *Membership) changeIn(term uint64, q request.Request) error {
 		err = m.reconfigure(members, nil, []uint64{q.Remove}, byOperator)
 	}
 	if err != nil && err != request.ErrHandedOver && !errors.As(err, new(*request.Refusal)) {
-		err = request.Begun{Err: err}
+		err = request.Unsure{Err: err}
 	}
 	return err
 }
@@ -181,7 +181,7 @@ func (m *Membership) trace(c net.Conn, q request.Request, r *request.Reply) {
 	if r.Error != "" {
 		asked.Err = errors.New(r.Error)
 	}
-	if r.Begun {
+	if r.Unsure {
 		asked.Err = fmt.Errorf("%w: %w", request.ErrUnknownOutcome, asked.Err)
 	}
 	m.Changed(asked)
@@ -193,7 +193,7 @@ func (m *Membership) answer(q request.Request) request.Reply {
 	if err == nil {
 		return r
 	}
-	r = request.Reply{Error: err.Error(), Code: request.CodeOf(err), Begun: errors.As(err, new(request.Begun))}
+	r = request.Reply{Error: err.Error(), Code: request.CodeOf(err), Unsure: errors.As(err, new(request.Unsure))}
 	if errors.Is(err, request.ErrNotLeader) {
 		r.Lead, r.Leader = true, m.Leader.Get().Addr
 	}
@@ -218,9 +218,9 @@ func (m *Membership) ask(ctx context.Context, addr string, q request.Request) (r
 	case r := <-answered:
 		return r, nil
 	case <-ctx.Done():
-		return request.Reply{}, request.Begun{Err: ctx.Err()}
+		return request.Reply{}, request.Unsure{Err: ctx.Err()}
 	case <-m.Port.Ctx.Done():
-		return request.Reply{}, request.Begun{Err: lifecycle.ErrClosed}
+		return request.Reply{}, request.Unsure{Err: lifecycle.ErrClosed}
 	}
 }
 

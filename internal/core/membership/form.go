@@ -360,7 +360,7 @@ func (j *joiner) form() error {
 	}
 	done, err := j.propose(s, said, required)
 	if done && err != nil { // a write has failed, perhaps after the one that counts
-		err = request.Begun{Err: err}
+		err = request.Unsure{Err: err}
 	}
 	return err
 }

@@ -145,7 +145,7 @@ func (m *Membership) carryOut(p planned, joining []proto.Peer, absent []uint64, 
 			alone = is == nil || is.Addr == joining[0].Addr
 		}
 		if err != nil && !alone && !slices.Equal(m.Engine.Members(), before) {
-			err = request.Begun{Err: err}
+			err = request.Unsure{Err: err}
 		}
 	}()
 	for _, x := range p.before {
@@ -419,7 +419,7 @@ func (m *Membership) transfer(members []proto.Peer, id uint64) error {
 	}
 	err := m.Engine.HandOver(m.Port.Ctx, one...)
 	if err == engine.ErrMayHandOver {
-		err = request.Begun{Err: err}
+		err = request.Unsure{Err: err}
 	}
 	return err
 }

@@ -57,11 +57,11 @@ type asking struct {
 
 // answering is the state of the side of a Conn that answers messages.
 type answering struct {
-	Begun atomic.Bool  // this side waits for the rest of a message, or has not answered a snapshot
-	came  atomic.Bool  // bytes have come since the last sign
-	Owed  atomic.Int32 // messages that have come and are not answered
-	turn  wake.Turn    // held while a frame is written
-	out   []byte       // the last frame
+	MidMessage atomic.Bool  // this side waits for the rest of a message, or has not answered a snapshot
+	came       atomic.Bool  // bytes have come since the last sign
+	Owed       atomic.Int32 // messages that have come and are not answered
+	turn       wake.Turn    // held while a frame is written
+	out        []byte       // the last frame
 }
 
 // Conns are the open connections for Raft's messages, which Run watches. Raft closes connections while it holds locks of its own,
@@ -122,7 +122,7 @@ func (c *Conn) Read(p []byte) (n int, err error) {
 	if c.answers {
 		n, err = c.Conn.Read(p)
 		if n > 0 {
-			c.Begun.Store(true)
+			c.MidMessage.Store(true)
 			c.came.Store(true)
 		}
 	} else if n, err = c.readFrame(p, c.looks.Load()); n > 0 {
@@ -167,7 +167,7 @@ func (c *Conn) Write(p []byte) (n int, err error) {
 	c.turn.Take()
 	defer c.turn.Give()
 	if c.Owed.Load() == 0 { // otherwise part of the next message may have come
-		c.Begun.Store(false)
+		c.MidMessage.Store(false)
 	}
 	c.out = append(binary.BigEndian.AppendUint32(c.out[:0], uint32(len(p))), p...)
 	if _, err = c.Conn.Write(c.out); err == nil {
@@ -218,7 +218,7 @@ func (c *Conn) Moves() {
 func (c *Conn) waits() bool {
 	awaits := !c.AwaitsNothing.Load()
 	if c.answers {
-		awaits = c.Begun.Load()
+		awaits = c.MidMessage.Load()
 	}
 	return c.writing.Load() || c.Reading.Load() && awaits
 }

@@ -22,7 +22,7 @@ func (p *Proposer) ReadIndex(asker, newest uint64, over <-chan struct{}) uint64 
 	term, leads := p.Engine.LeaderTerm()
 	// Until an entry of its own term is committed, a leader's commit index may be behind
 	// what earlier leaders have committed.
-	if !leads || p.Leader.Begun.Load() != term || newest > term {
+	if !leads || p.Leader.ReadyTerm.Load() != term || newest > term {
 		return 0
 	}
 	commit := p.Engine.Committed()

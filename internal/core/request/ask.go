@@ -70,7 +70,7 @@ func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, er
 	}
 	for to, wait := addr, AskSoon; ; {
 		r, err := ask(ctx, to, q)
-		unsure = unsure || r.Begun || q.Changes() && errors.As(err, new(Begun))
+		unsure = unsure || r.Unsure || q.Changes() && errors.As(err, new(Unsure))
 		switch {
 		case err != nil && (to == addr || !Unreachable(err)):
 			return r, fails(err)
@@ -98,7 +98,7 @@ func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, er
 	}
 }
 
-// Send sends a request to the member at addr and returns its reply. An error is a Begun if the
+// Send sends a request to the member at addr and returns its reply. An error is an Unsure if the
 // request may have reached that member. A nil network means TCP.
 func Send(ctx context.Context, network peer.Network, addr string, q Request) (r Reply, err error) {
 	dial, cancel := context.WithTimeout(ctx, timing.PeerTimeout)
@@ -129,7 +129,7 @@ func Send(ctx context.Context, network peer.Network, addr string, q Request) (r 
 	}
 	err = fmt.Errorf("%s: %w", addr, peer.ExplainTLS(err))
 	if !errors.As(err, new(*peer.TLSError)) { // otherwise it has read nothing
-		err = Begun{err}
+		err = Unsure{err}
 	}
 	return Reply{}, err
 }

@@ -148,7 +148,7 @@ type Reply struct {
 	Surely  bool               `json:"surely,omitempty"`  // and whether it is in a committed list, with the address At
 	Error   string             `json:"error,omitempty"`
 	Code    proto.Code         `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
-	Begun   bool               `json:"begun,omitempty"`  // the change may have been made, or a part of it
+	Unsure  bool               `json:"begun,omitempty"`  // the change may have been made, or a part of it
 	Lead    bool               `json:"lead,omitempty"`   // the error is that this member is not the leader
 	Leader  string             `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 
@@ -269,9 +269,9 @@ func Refuse(code proto.Code, format string, args ...any) error {
 // place with the same code.
 func NotMember(id uint64) error { return Refuse(proto.NoNode, "server %d is not a member", id) }
 
-// Begun is the error of a change that may have been made in part or as a whole.
-type Begun struct{ Err error }
+// Unsure is the error of a change that may have been made in part or as a whole.
+type Unsure struct{ Err error }
 
-func (b Begun) Error() string { return b.Err.Error() }
+func (u Unsure) Error() string { return u.Err.Error() }
 
-func (b Begun) Unwrap() error { return b.Err }
+func (u Unsure) Unwrap() error { return u.Err }

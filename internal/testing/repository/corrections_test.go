@@ -82,7 +82,7 @@ var corrections = []putBack{
 		{"cluster/pulse.go", " && knowsCommitted && !b.verdict.Load().NoMajority", " && (knowsCommitted || true)"},
 	}, []finding{{"cluster", "TestOldReadsBesideStuckLeader", "serves a read"}}},
 	{"the state of a new leader", []edit{
-		{"internal/core/election/contacts.go", "if leads && own.Begun {", "if leads {"},
+		{"internal/core/election/contacts.go", "if leads && own.Ready {", "if leads {"},
 	}, []finding{{"cluster", "TestOldReadsOfNewLeader", "serves a read"}}},
 	{"a term that nobody begins", []edit{
 		{"cluster/pulse.go", "v.NoMajority || v.Deposed:", "v.NoMajority:"},
@@ -220,7 +220,7 @@ var corrections = []putBack{
 		{"internal/core/engine/exchange.go", "\t\t\terr = r.t.dispatch(rpc)\n\t\t\tr.conn.Owed.Add(1) //", "\t\t\tr.conn.Owed.Add(1)\n\t\t\terr = r.t.dispatch(rpc) //"},
 	}, []finding{{"internal/core/engine", "TestSnapshotStops", "FAIL"}}},
 	{"only the head of a snapshot comes", []edit{
-		{"internal/core/engine/exchange.go", "r.conn.Begun.Store(long || in.Buffered() > 0)", "r.conn.Begun.Store(in.Buffered() > 0)"},
+		{"internal/core/engine/exchange.go", "r.conn.MidMessage.Store(long || in.Buffered() > 0)", "r.conn.MidMessage.Store(in.Buffered() > 0)"},
 	}, []finding{{"internal/core/engine", "TestSnapshotStops/0", "still waits for the snapshot"}}},
 	{"the signs of life of the receiver of a long message are read only when all has been sent", []edit{
 		{"internal/core/peer/conn.go", "\tgo func() { answered <- read() }() // it ends with the connection, at the latest\n\t_, err := io.Copy(c, message)\n", "\t_, err := io.Copy(c, message)\n\tgo func() { answered <- read() }()\n"},

@@ -123,7 +123,7 @@ var putBacks = []putBack{
 		{"internal/core/propose/propose.go", "index != 0 && p.awaitApplied(index, suspended)", "index != 0"},
 	}, []finding{{"cluster", "TestReadAsksLeader", "FAIL"}}},
 	{"a new leader answers a sync before an entry of its term is committed", []edit{
-		{"internal/core/propose/readindex.go", "if !leads || p.Leader.Begun.Load() != term || newest > term {", "if !leads || newest > term {"},
+		{"internal/core/propose/readindex.go", "if !leads || p.Leader.ReadyTerm.Load() != term || newest > term {", "if !leads || newest > term {"},
 	}, []finding{{"cluster", "TestReadOfNewLeader", "FAIL"}}},
 	{"a leader that has lost the majority, or heard of a later term, still says that it leads", []edit{
 		{"cluster/pulse.go", " && knowsCommitted && !b.verdict.Load().NoMajority", " && (knowsCommitted || true)"},
