@@ -19,7 +19,7 @@ import (
 type Liveness struct {
 	tick    time.Duration // granularity of session expiry
 	watch   int64         // the longest time that the leader sleeps between two looks while there are sessions
-	sure    time.Duration // see [timing.Times]
+	lease   time.Duration // see [timing.Lease]
 	tells   bool          // there are other members, so touches are reported to the leader
 	now     func() int64
 	running func() int64 // running time: see [timing.Moment]
@@ -41,9 +41,9 @@ type Liveness struct {
 }
 
 // NewLiveness returns one without sessions. tells is whether there are other members.
-func NewLiveness(tick, sure time.Duration, tells bool, now, running func() int64, trace Trace) *Liveness {
+func NewLiveness(tick, lease time.Duration, tells bool, now, running func() int64, trace Trace) *Liveness {
 	l := &Liveness{
-		tick: tick, watch: timing.Watch(tick).Milliseconds(), sure: sure, tells: tells, now: now, running: running, trace: trace,
+		tick: tick, watch: timing.Watch(tick).Milliseconds(), lease: lease, tells: tells, now: now, running: running, trace: trace,
 		Sooner: wake.NewSignal(), News: wake.NewSignal(), Hurry: wake.NewSignal(),
 		touched: map[int64]int64{},
 	}
@@ -61,7 +61,7 @@ func (l *Liveness) newTracker() *session.Tracker {
 // relies on it, touch blocks until the leader has confirmed more, unless this member
 // surely leads.
 func (l *Liveness) Touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
-	now, slack := l.now(), l.sure.Milliseconds()
+	now, slack := l.now(), l.lease.Milliseconds()
 	l.mu.Lock()
 	l.looked = l.tracker.Awake(now, l.looked, l.watch)
 	l.note(id, now)
