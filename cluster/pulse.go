@@ -35,7 +35,7 @@ type beat struct {
 	Term, ID uint64
 	LeaseAge time.Duration // how long ago a majority accepted it
 	Stalled  time.Duration // how long its disk has been blocking a write
-	Applied  uint64        // the index of the last entry that it has applied; see election.CommitUnknown
+	Applied  uint64        // the index of the last entry that it has applied; see election.NoApplied
 	End      uint64        // the index of the last entry in its log
 	Question election.DigestQuestion
 }
@@ -328,7 +328,7 @@ func (b *sender) send(term uint64) {
 // next returns the heartbeat that is due.
 func (b *sender) next(term uint64, asked timing.Moment) *beat {
 	age, knowsCommitted := b.contacts.LeaseAge(asked.Real, term)
-	x := &beat{Term: term, ID: b.id, LeaseAge: age, Stalled: b.stalled(asked, true), Applied: election.CommitUnknown}
+	x := &beat{Term: term, ID: b.id, LeaseAge: age, Stalled: b.stalled(asked, true), Applied: election.NoApplied}
 	if b.leader.ReadyTerm.Load() == term && knowsCommitted && !b.verdict.Load().NoMajority {
 		x.Applied = b.engine.StateIndex()
 	}

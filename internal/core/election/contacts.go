@@ -80,15 +80,15 @@ type Heartbeat struct {
 	cameAt     int64         // when it came, in running time
 	leaseStart int64         // when a majority last accepted the leader, in running time
 	Stalled    time.Duration // how long the leader's disk had been blocking a write
-	Applied    uint64        // index of the last entry that the leader had applied, or CommitUnknown
+	Applied    uint64        // index of the last entry that the leader had applied, or NoApplied
 	AsOf       int64         // a running time: all that was committed then is in Applied
 	Conn       any           // over which it came
 	endedAt    int64         // when that connection ended, by the real clock; 0 while it is open
 }
 
-// CommitUnknown is sent in place of Applied by a leader that does not know what is committed: it has
-// not applied all that earlier leaders left to it, or may have been replaced.
-const CommitUnknown = math.MaxUint64
+// NoApplied is the Heartbeat.Applied of a leader that cannot vouch for what is committed: it has not yet applied all that
+// earlier leaders left to it, or may have been replaced.
+const NoApplied = math.MaxUint64
 
 // State is what a member knows of itself. Another member asks for it over a connection of
 // peer.KindState. What is marked "own" is sent, too, but only its own member uses it.
@@ -359,7 +359,7 @@ func (c *Contacts) advance(applied uint64) {
 	for range 2 { // the next target may already be reached too
 		if applied >= c.targetIndex {
 			c.currentAsOf = max(c.currentAsOf, c.targetAsOf)
-			if c.heard.Applied != CommitUnknown {
+			if c.heard.Applied != NoApplied {
 				c.targetIndex, c.targetAsOf = c.heard.Applied, c.heard.AsOf
 			}
 		}
