@@ -68,7 +68,7 @@ type peer struct {
 	refused       bool          // the last connection attempt was refused, and nothing has come from it since
 	said          State         // its last answer to a question
 	saidAt        int64         // when that question was sent, by the real clock
-	cameAt        int64         // when that answer came, by the real clock
+	answeredAt    int64         // when that answer came, by the real clock
 	acceptedRound uint64        // the newest round that it has accepted
 	asking        bool          // a question to it is under way
 	askedAt       int64         // when the last question was begun, by the real clock
@@ -77,7 +77,7 @@ type peer struct {
 // Heartbeat is what a leader's heartbeat says.
 type Heartbeat struct {
 	ID, Term   uint64
-	cameAt     int64         // when it came, in running time
+	cameRan    int64         // when it came, in running time
 	leaseStart int64         // when a majority last accepted the leader, in running time
 	Stalled    time.Duration // how long the leader's disk had been blocking a write
 	Applied    uint64        // index of the last entry that the leader had applied, or NoApplied
@@ -229,7 +229,7 @@ func (c *Contacts) Answered(id uint64, asked timing.Moment, now int64, s *State)
 	p := c.peer(id)
 	p.asking = false
 	if s != nil {
-		p.said, p.saidAt, p.cameAt = *s, max(p.saidAt, asked.Real), now
+		p.said, p.saidAt, p.answeredAt = *s, max(p.saidAt, asked.Real), now
 		c.reach(p, asked.Running)
 	}
 }
@@ -246,10 +246,10 @@ func (c *Contacts) Heard(now int64, h Heartbeat, leaseAge time.Duration, newest 
 		return false
 	}
 	news = h.Conn != c.heard.Conn || h.Term != c.heard.Term || h.Stalled >= c.ElectionTimeout != (c.heard.Stalled >= c.ElectionTimeout)
-	if h.Conn != c.heard.Conn || c.running-c.heard.cameAt >= timing.Late(c.ElectionTimeout.Milliseconds()) {
+	if h.Conn != c.heard.Conn || c.running-c.heard.cameRan >= timing.Late(c.ElectionTimeout.Milliseconds()) {
 		c.Gaps.Add(1)
 	}
-	h.cameAt, h.leaseStart = c.running, c.running-leaseAge.Milliseconds()
+	h.cameRan, h.leaseStart = c.running, c.running-leaseAge.Milliseconds()
 	if h.Stalled < c.ElectionTimeout/2 {
 		leaseAge -= c.ElectionTimeout // on a slow link the answers of its majority are late
 	}
@@ -333,7 +333,7 @@ func (c *Contacts) Follows(id uint64, now int64) bool {
 // leader's connection has ended, and the leader has since refused a new one or said that it does not lead.
 func (c *Contacts) lostLeader(newest uint64) bool {
 	h := &c.heard
-	if h.ID == 0 || h.Term < newest || c.running-h.cameAt >= c.ElectionTimeout.Milliseconds() {
+	if h.ID == 0 || h.Term < newest || c.running-h.cameRan >= c.ElectionTimeout.Milliseconds() {
 		return true
 	}
 	p := c.peers[h.ID]
@@ -532,7 +532,7 @@ func (c *Contacts) mustStand(now int64, own State) bool {
 			continue
 		}
 		p := c.peer(x.ID)
-		if p.saidAt < c.troubledSince || now-p.cameAt > lease {
+		if p.saidAt < c.troubledSince || now-p.answeredAt > lease {
 			unheard = unheard || !p.refused
 			continue
 		}

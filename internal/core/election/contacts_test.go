@@ -198,8 +198,8 @@ func TestLatestCounts(t *testing.T) {
 	if p := c.peers[2]; p.accepted != (timing.Moment{Real: 200, Running: 190}) || p.reached != 190 {
 		t.Errorf("accepted at %v, reached at %d", p.accepted, p.reached)
 	}
-	if p := c.peers[3]; p.saidAt != 200 || p.cameAt != 240 || p.reached != 190 {
-		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.cameAt, p.reached)
+	if p := c.peers[3]; p.saidAt != 200 || p.answeredAt != 240 || p.reached != 190 {
+		t.Errorf("said at %d, came at %d, reached at %d", p.saidAt, p.answeredAt, p.reached)
 	}
 	if at := c.LeaseStart(150, three); at != 150 {
 		t.Errorf("the lease starts at %d, which is in the future", at)
@@ -233,7 +233,7 @@ func TestHeartbeats(t *testing.T) {
 		}
 		ran := c.Moment(1100).Running
 		h := c.heard
-		if counts := h.cameAt == ran; counts != x.counts {
+		if counts := h.cameRan == ran; counts != x.counts {
 			t.Errorf("%s: counts is %v", x.name, counts)
 		}
 		if x.counts && (h.ID != x.h.ID || h.Term != x.h.Term || h.leaseStart != ran-30 || c.peers[x.h.ID].reached != ran) {
