@@ -54,7 +54,7 @@
 //   - pulse.run monitors the leader and the majority and starts elections
 //     (pulse.go). It runs one sendBeats for each other member, which is stopped
 //     when that member is removed or moves, and starts short-lived goroutines for
-//     question and stand, and to step down.
+//     question, Engine.Campaign and Engine.StepDown.
 //   - Membership.Watch finds out whether this member was removed.
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (internal/core/peer). A connection over which another member sends its entries

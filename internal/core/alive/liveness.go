@@ -58,7 +58,7 @@ func (l *Liveness) newTracker() *session.Tracker {
 // Touch notes that a session's client has sent something, and reports whether the
 // session is alive; it also returns false when over or stop is closed. If the leader,
 // by what it has confirmed so far, could expire the session while its client still
-// relies on it, touch blocks until the leader has confirmed more, unless this member
+// relies on it, Touch blocks until the leader has confirmed more, unless this member
 // surely leads.
 func (l *Liveness) Touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
 	now, slack := l.now(), l.lease.Milliseconds()

@@ -110,12 +110,12 @@ func (b *batcher) close() {
 }
 
 // pending is the entry that Proposer.Run has proposed and waits for. There is one at
-// a time. Only run reports its commands as lost.
+// a time. Only Run reports its commands as lost.
 type pending struct {
 	mu      sync.Mutex
 	number  uint64        // of the entry; 0 if it is finished or given up, or there is none
 	waiters []fsm.Waiter  // one per command
-	next    int           // index of the first waiter that complete has not returned yet
+	next    int           // index of the first waiter that Complete has not returned yet
 	done    chan struct{} // closed by finish
 }
 
@@ -126,7 +126,7 @@ func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct
 	return p.done
 }
 
-// end forgets the entry, and returns the waiters that complete has not returned.
+// end forgets the entry, and returns the waiters that Complete has not returned.
 func (p *pending) end() []fsm.Waiter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

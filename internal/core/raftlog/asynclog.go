@@ -31,7 +31,7 @@ import (
 //   - the state machine gets an entry only then ([GatedFSM], by await);
 //   - no message says before that it is committed ([AsyncLog.Committed], which package engine asks);
 //   - nothing else is written to the log, and no term or vote, before all that is pending
-//     (flush). So whatever this member says in a later term, its disk has all that its Raft
+//     (Flush). So whatever this member says in a later term, its disk has all that its Raft
 //     believes to be there; and the voters do not change while entries are pending.
 //
 // Only a leader's entries with commands become pending, and at most mostPending bytes of them.
@@ -102,7 +102,7 @@ func (a *AsyncLog) postpone(logs []*raft.Log) bool {
 	return true
 }
 
-// Run writes pending entries until stop is closed, and then those that are left.
+// Run writes pending entries until Stop is closed, and then those that are left.
 func (a *AsyncLog) Run() {
 	for open := true; open; {
 		select {

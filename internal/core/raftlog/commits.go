@@ -16,7 +16,7 @@ import (
 type Commits struct {
 	mu          sync.Mutex
 	index, term uint64
-	last        atomic.Uint64  // index, for newest
+	last        atomic.Uint64  // index, for Newest
 	news        wake.Broadcast // raised by Set
 }
 
@@ -41,7 +41,7 @@ func (c *Commits) Get() (index, term uint64, news <-chan struct{}) {
 
 // LeaderCommit is how far the leader has said that the log is committed. Two more of Raft's goroutines have to
 // run until the entries are applied. A client that has learned of a write from another member may send
-// this one a request meanwhile, and then await delays the request. Its methods are safe for concurrent use.
+// this one a request meanwhile, and then Await delays the request. Its methods are safe for concurrent use.
 type LeaderCommit struct {
 	Index  atomic.Uint64
 	missed atomic.Uint64 // it did not come in time

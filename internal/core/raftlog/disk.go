@@ -47,7 +47,7 @@ type Saving struct {
 // handled in another goroutine.
 type Terms struct {
 	Newest atomic.Uint64 // the newest term that Raft has begun
-	Turn   wake.Turn     // held while a heartbeat is handled or newest is advanced
+	Turn   wake.Turn     // held while a heartbeat is handled or Newest is advanced
 }
 
 // During calls f, with no new term beginning meanwhile, and returns its result. It
