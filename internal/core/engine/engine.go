@@ -30,23 +30,23 @@ import (
 // called. Its methods are safe for concurrent use.
 type Engine struct {
 	*lifecycle.Lifecycle
-	cfg          Config
-	replica      *fsm.Replica
-	raft         *raft.Raft // nil until Start has started it
-	disk         *raftlog.Disk
-	log          *raftlog.AsyncLog // on storage, once Raft is started
-	leaderCommit raftlog.LeaderCommit
-	recent       *raftlog.RecentLog // on log
-	known        raftlog.Commits    // what is committed, as far as others may know it
-	applied      raftlog.Commits    // what is applied here
-	compactor    *compactor         // the length of the log
-	transport    *transport         // nil on a standalone server
-	moved        wake.Signal        // for SpreadCommitIndex: the members have changed
-	down         chan struct{}      // closed when Raft has shut down
-	since        atomic.Uint64      // see storage.Identity
-	adding       atomic.Uint64      // see Adding
-	raftTimeout  time.Duration      // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
-	reload       sync.Mutex         // held while Raft's configuration is replaced
+	cfg            Config
+	replica        *fsm.Replica
+	raft           *raft.Raft // nil until Start has started it
+	disk           *raftlog.Disk
+	log            *raftlog.AsyncLog // on storage, once Raft is started
+	leaderCommit   raftlog.LeaderCommit
+	recent         *raftlog.RecentLog // on log
+	known          raftlog.Commits    // what is committed, as far as others may know it
+	applied        raftlog.Commits    // what is applied here
+	compactor      *compactor         // the length of the log
+	transport      *transport         // nil on a standalone server
+	membersChanged wake.Signal        // for SpreadCommitIndex
+	down           chan struct{}      // closed when Raft has shut down
+	abstainUntil   atomic.Uint64      // index; see AbstainUntil
+	adding         atomic.Uint64      // see Adding
+	raftTimeout    time.Duration      // Raft's own election timeout, a last resort: heartbeats detect failures much sooner
+	reload         sync.Mutex         // held while Raft's configuration is replaced
 }
 
 // Config says how to run an [Engine].
@@ -69,7 +69,7 @@ type Config struct {
 func New(cfg Config, life *lifecycle.Lifecycle, replica *fsm.Replica) *Engine {
 	e := &Engine{
 		Lifecycle: life, cfg: cfg, replica: replica, log: raftlog.NewAsyncLog(),
-		moved: wake.NewSignal(), down: make(chan struct{}),
+		membersChanged: wake.NewSignal(), down: make(chan struct{}),
 	}
 	e.disk = raftlog.NewDisk(cfg.ID, life, cfg.Now, e.LastApplied)
 	e.log.Servers, e.log.Leads = e.servers, func() bool { return e.Role() == Leader }
@@ -122,7 +122,7 @@ func (e *Engine) Start() error {
 			return where(err)
 		}
 		if end < since { // as AbstainUntil does it, but before Raft looks at its timeouts
-			e.since.Store(since)
+			e.abstainUntil.Store(since)
 			c.HeartbeatTimeout, c.ElectionTimeout = noTimeout, noTimeout
 		}
 	}
@@ -182,7 +182,7 @@ type observer struct{ *Engine }
 func (o observer) Changed(_ *fsm.View, changes []proto.Change) {
 	for i := range changes {
 		if c := &changes[i]; c.Kind == proto.NodeDataChanged && c.Path == znode.ConfigPath {
-			o.moved.Raise()
+			o.membersChanged.Raise()
 		}
 	}
 }
@@ -449,25 +449,25 @@ func (e *Engine) Remove(id uint64) (index uint64, err error) {
 // noTimeout is a timeout of Raft's that does not pass.
 const noTimeout = 100 * 365 * 24 * time.Hour
 
-// AbstainUntil keeps this member out of elections until its log has reached an index: it neither
+// AbstainUntil keeps this member out of elections until its log has reached index: it neither
 // stands nor votes. Until then it knows less than it did before it lost its data, and its list
 // of members is one of the past, in which it may be the only voter, or decide with others whose
 // list is old, too.
-func (e *Engine) AbstainUntil(since uint64) {
-	e.since.Store(since)
+func (e *Engine) AbstainUntil(index uint64) {
+	e.abstainUntil.Store(index)
 	e.timeouts(noTimeout)
 }
 
 // Abstains reports whether this member must keep out of elections; see AbstainUntil.
 func (e *Engine) Abstains() bool {
-	since := e.since.Load()
-	return since > 0 && e.LastIndex() < since
+	until := e.abstainUntil.Load()
+	return until > 0 && e.LastIndex() < until
 }
 
 // EndAbstention ends AbstainUntil if the log has reached the index.
 func (e *Engine) EndAbstention() {
-	if e.since.Load() > 0 && !e.Abstains() {
-		e.since.Store(0)
+	if e.abstainUntil.Load() > 0 && !e.Abstains() {
+		e.abstainUntil.Store(0)
 		e.timeouts(e.raftTimeout)
 	}
 }

@@ -32,7 +32,7 @@ func (e *Engine) SpreadCommitIndex(term uint64, stop <-chan struct{}) {
 		}
 		ended := false
 		select {
-		case <-e.moved:
+		case <-e.membersChanged:
 		case <-stop:
 			ended = true
 		}

@@ -94,7 +94,7 @@ var corrections = []putBack{
 		{"internal/core/engine/transport.go", "\t\tq.Addr = append(append(slices.Clip(q.Addr), 0), q.ID...)\n", ""},
 	}, []finding{{"cluster", "TestVoteConfirmedToAnother", "has led"}}},
 	{"a list of the past", []edit{
-		{"internal/core/engine/engine.go", "return since > 0 && e.LastIndex() < since", "return since > 0 && e.LastIndex() < since && false"},
+		{"internal/core/engine/engine.go", "return until > 0 && e.LastIndex() < until", "return until > 0 && e.LastIndex() < until && false"},
 	}, []finding{{"cluster", "TestOnlyVoterOfThePast", "it is leader"}}},
 	{"candidates of another list", []edit{
 		{"internal/core/engine/transport.go", "\t\tq.ID = nil\n", "\t\t_ = q\n"},
