@@ -228,7 +228,7 @@ func TestTimeoutsLost(t *testing.T) {
 			})
 			both.Wait()
 			if now := m.raft.ReloadableConfig().HeartbeatTimeout; now == noTimeout {
-				t.Fatalf("try %d: since is %d, and Raft waits for %v", n, m.abstainUntil.Load(), now)
+				t.Fatalf("try %d: it abstains until %d, and Raft waits for %v", n, m.abstainUntil.Load(), now)
 			}
 		}
 	})

@@ -118,7 +118,7 @@ func (m *Membership) addOne(members []proto.Peer, q request.Request) error {
 			}
 			var removed uint64
 			m.Replica.View(func(v *fsm.View) { removed = v.Removed(q.Add.ID, q.Add.Addr) })
-			if removed > q.Since {
+			if removed > q.AskedAt {
 				return request.Refuse(proto.NoNode, "server %d was removed since it first asked for its place", q.Add.ID)
 			}
 		}

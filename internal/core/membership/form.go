@@ -39,9 +39,9 @@ type joiner struct {
 	awaits atomic.Bool  // awaitPromotion is running
 
 	// Only the goroutine that runs join uses these.
-	warned bool                         // it was logged that this server's data is empty
-	since  map[request.ClusterID]uint64 // Request.Since, by the cluster that was asked
-	via    string                       // the address of the member through which this server was taken in
+	warned  bool                         // it was logged that this server's data is empty
+	askedAt map[request.ClusterID]uint64 // Request.AskedAt, by the cluster that was asked
+	via     string                       // the address of the member through which this server was taken in
 
 	deciding     wake.Turn // held while the identity is changed, and while a proposal is made
 	acceptedAt   time.Time // when a proposal was accepted last; guarded by deciding
@@ -67,7 +67,7 @@ func randomID() uint64 { return 1 + rand.Uint64N(math.MaxUint64) }
 
 func newJoiner(parts *Parts) *joiner {
 	return &joiner{
-		Parts: parts, runID: randomID(), again: wake.NewSignal(), deciding: wake.NewTurn(), since: map[request.ClusterID]uint64{},
+		Parts: parts, runID: randomID(), again: wake.NewSignal(), deciding: wake.NewTurn(), askedAt: map[request.ClusterID]uint64{},
 	}
 }
 
@@ -442,7 +442,7 @@ func (j *joiner) join(addr string, of request.ClusterID) (bool, error) {
 		return true, nil
 	}
 	// With Rejoin set the leader does not add it: once it was taken in, it may have been removed. One with a Join that has had no
-	// answer may have been, too; see Request.Since.
+	// answer may have been, too; see Request.AskedAt.
 	r, err := j.askForPlace(addr, of, has, invited || placed)
 	if errors.Is(err, request.ErrNoMember) && !invited {
 		j.wasRemoved()
@@ -487,14 +487,14 @@ func (j *joiner) noteOwedVote(has request.Reply) error {
 // askForPlace asks for a place without a vote in cluster of, which has this server as has says. With rejoin it must
 // be a member already.
 func (j *joiner) askForPlace(addr string, of request.ClusterID, has request.Reply, rejoin bool) (request.Reply, error) {
-	since := j.since[of]
-	if since == 0 {
-		since = has.Status.Index
+	askedAt := j.askedAt[of]
+	if askedAt == 0 {
+		askedAt = has.Status.Index
 	}
 	j.hasAsked.Store(true)
-	r, err := j.askLeader(addr, request.Request{Add: j.self(false), Rejoin: rejoin, Run: j.runID, Since: since, Cluster: of})
+	r, err := j.askLeader(addr, request.Request{Add: j.self(false), Rejoin: rejoin, Run: j.runID, AskedAt: askedAt, Cluster: of})
 	if has.Known || err == nil || errors.Is(err, request.ErrUnknownOutcome) {
-		j.since[of] = since
+		j.askedAt[of] = askedAt
 	}
 	return r, err
 }

@@ -17,7 +17,7 @@ import (
 func (m *Membership) knows(id uint64, at string, run uint64) request.Reply {
 	members := m.Engine.Members()
 	x, known := m.AppliedMember(id)
-	s := m.Status() // after that: see Request.Since
+	s := m.Status() // after that: see Request.AskedAt
 	r := request.Reply{Known: known, Surely: known && m.same(x, at, run), Status: &s}
 	if x := election.Find(members, id); x != nil {
 		r.Known, r.Votes = true, !x.Observer

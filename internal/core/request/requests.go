@@ -42,11 +42,11 @@ type Request struct {
 	// Run is the run (see Status) of a server that asks for a place of its own: the request
 	// holds only while that run answers at the server's address. 0 means an operator's request.
 	Run uint64 `json:"run,omitempty"`
-	// Since goes with Run: the last entry that the leader had applied before this run first asked for its place. A
+	// AskedAt goes with Run: the last entry that the leader had applied before this run first asked for its place. A
 	// request that was refused does not count, unless the server was a member when it sent it. If the server
 	// was removed after that entry, an earlier request may have been carried out, and this one must not add
 	// it again.
-	Since uint64 `json:"since,omitempty"`
+	AskedAt uint64 `json:"since,omitempty"`
 	// Cluster is the cluster that is meant; 0 means whichever the member belongs to.
 	Cluster ClusterID `json:"cluster,omitzero"`
 }

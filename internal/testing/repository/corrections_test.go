@@ -160,7 +160,7 @@ var corrections = []putBack{
 		{"internal/core/election/contacts.go", "apart, gap = write, patience+electionWrites*write", "apart = write"},
 	}, []finding{{"cluster", "TestElectionOnSlowDisks -test.count=100", "no leader after"}}},
 	{"added by a second request", []edit{
-		{"internal/core/membership/change.go", "removed > q.Since", "removed > 1<<62"},
+		{"internal/core/membership/change.go", "removed > q.AskedAt", "removed > 1<<62"},
 	}, []finding{{"cluster", "TestRemovedBeforeSecondRequest", "it was added again"}}},
 	{"removals are not in snapshots", []edit{
 		{"fsm/reconfig.go", "for _, x := range m.removed {\n\t\tb =", "for _, x := range m.removed[:0] {\n\t\tb ="},
