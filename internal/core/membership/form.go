@@ -173,7 +173,7 @@ func (j *joiner) step() (done bool, err error) {
 		return j.follow()
 	}
 	j.forget()
-	said, cut := j.survey(j.list)
+	said, tlsErr := j.survey(j.list)
 	j.deciding.Take()
 	defer j.deciding.Give()
 	if j.Gate.IsOpen() { // by form, meanwhile
@@ -206,8 +206,8 @@ func (j *joiner) step() (done bool, err error) {
 		j.Fail(fmt.Errorf("%s: %w", j.storage().Name, next.err))
 		return true, nil
 	default:
-		if cut != nil && request.CodeOf(next.err) == proto.OK {
-			return false, cut
+		if tlsErr != nil && request.CodeOf(next.err) == proto.OK {
+			return false, tlsErr
 		}
 		return false, next.err
 	}
@@ -231,7 +231,7 @@ func (j *joiner) stance() stance {
 
 // survey asks the other members where they stand. The error names voters with which TLS fails, and says why:
 // waiting for them does not help.
-func (j *joiner) survey(members []proto.Peer) (said map[uint64]*request.Status, cut error) {
+func (j *joiner) survey(members []proto.Peer) (said map[uint64]*request.Status, tlsErr error) {
 	ctx, cancel := context.WithTimeout(j.Port.Ctx, time.Second)
 	defer cancel()
 	others := election.Without(members, j.ID)
@@ -240,10 +240,10 @@ func (j *joiner) survey(members []proto.Peer) (said map[uint64]*request.Status, 
 		if x.Err == nil {
 			said[x.ID] = x.Status
 		} else if errors.As(x.Err, new(*peer.TLSError)) && !x.Observer {
-			cut = errors.Join(cut, fmt.Errorf("server %d at %w", x.ID, x.Err))
+			tlsErr = errors.Join(tlsErr, fmt.Errorf("server %d at %w", x.ID, x.Err))
 		}
 	}
-	return said, cut
+	return said, tlsErr
 }
 
 // propose proposes an id to the members in required, which have all answered, and agrees to
@@ -341,7 +341,7 @@ func (j *joiner) form() error {
 	if len(j.list) == 0 && !j.storage().Identity().Agreed {
 		return request.Refuse(proto.BadArguments, "server %d was started without a list of members, and waits to be added to a cluster", j.ID)
 	}
-	said, cut := j.survey(j.list)
+	said, tlsErr := j.survey(j.list)
 	j.deciding.Take()
 	defer j.deciding.Give()
 	if of := j.storage().Identity(); of.Agreed { // perhaps since it was asked
@@ -353,8 +353,8 @@ func (j *joiner) form() error {
 	}
 	required, err := s.majority(said)
 	switch {
-	case err != nil && cut != nil:
-		return request.Refuse(request.CodeOf(err), "%v; %v", err, cut)
+	case err != nil && tlsErr != nil:
+		return request.Refuse(request.CodeOf(err), "%v; %v", err, tlsErr)
 	case err != nil:
 		return err
 	}

@@ -60,7 +60,7 @@ func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, er
 	ctx, cancel := context.WithTimeout(ctx, AskTimeout)
 	defer cancel()
 	unsure := false
-	var cut error // why TLS with the leader fails
+	var tlsErr error // why TLS with the leader fails
 	// fails returns the error of a request that has failed.
 	fails := func(err error) error {
 		if unsure {
@@ -77,7 +77,7 @@ func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, er
 		case err == nil && r.Error == "":
 			return r, nil
 		case errors.As(err, new(*peer.TLSError)):
-			cut = err
+			tlsErr = err
 		case err == nil && !r.Lead:
 			return r, fails(&Refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
 		}
@@ -90,8 +90,8 @@ func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, er
 		case <-time.After(wait):
 			wait = min(2*wait, AskAgain)
 		case <-ctx.Done():
-			if cut != nil {
-				return r, fails(fmt.Errorf("%s: %w: %w", addr, ErrNoLeader, cut))
+			if tlsErr != nil {
+				return r, fails(fmt.Errorf("%s: %w: %w", addr, ErrNoLeader, tlsErr))
 			}
 			return r, fails(fmt.Errorf("%s: %w", addr, ErrNoLeader))
 		}
