@@ -12,9 +12,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// astray returns an error if this member has the data of another cluster than most of the
-// servers that should be its members.
-func (m *Membership) astray(members []proto.Peer) error {
+// wrongCluster returns an error if most of the servers that should be this member's cluster belong to another one.
+func (m *Membership) wrongCluster(members []proto.Peer) error {
 	own := m.Gate.Cluster()
 	if own == 0 {
 		return nil
@@ -73,7 +72,7 @@ func (m *Membership) Watch() {
 			continue
 		}
 		every = min(2*every, 5*time.Second)
-		if err := m.astray(members); err != nil && !m.Engine.Abstains() { // otherwise that list is one of the past
+		if err := m.wrongCluster(members); err != nil && !m.Engine.Abstains() { // otherwise that list is one of the past
 			m.Fail(err)
 			return
 		}
