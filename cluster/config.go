@@ -39,8 +39,7 @@ type Config struct {
 
 // Probes are for tests.
 type Probes struct {
-	// DiskFirst has this member, as the leader, write an entry to its disk before it sends it to the others, as a leader
-	// does of which too much is pending.
+	// DiskFirst has this member, as the leader, write an entry to its disk before it sends it to the others.
 	DiskFirst bool
 	Trace     Trace // is told what the member does; nil is nobody
 }
