@@ -236,7 +236,6 @@ func (s *stream) owesCommitLocked() bool {
 
 func (s *stream) Consumer() <-chan raft.AppendFuture { return s.answers }
 
-// Close implements raft.AppendPipeline.
 func (s *stream) Close() error {
 	s.closeOnce.Do(func() { close(s.closed) })
 	s.end()
