@@ -96,8 +96,7 @@ func (m *Member) Waiting() string {
 	return ""
 }
 
-// Role returns this member's role: leader, follower, observer, looking (it knows no
-// leader) or standalone.
+// Role is [membership.Membership.Role].
 func (m *Member) Role() string { return m.membership.Role() }
 
 // Standing returns what this member knows about its cluster, without Index, Zxid and Digest: who wants those reads the state.
@@ -109,8 +108,7 @@ func (m *Member) Members() []proto.Peer {
 	return m.engine.Members()
 }
 
-// Ask has the leader carry out a request, as [request.Ask] does if it is given this member's
-// address. It must not be called on a standalone server.
+// Ask is [membership.Membership.Ask].
 func (m *Member) Ask(ctx context.Context, q request.Request) (*request.Status, error) {
 	return m.membership.Ask(ctx, q)
 }

@@ -45,10 +45,8 @@ type beatAnswer struct {
 	Digest election.DigestAnswer
 }
 
-// pulse sends and answers heartbeats, and notices when the leader or the majority is
-// lost. It has this member stand for election or step down. Its goroutines are run,
-// which ends with the member, and those that run starts. Its methods are safe for
-// concurrent use.
+// pulse sends and answers heartbeats, and notices when the leader or the majority is lost. It has this member stand for election
+// or step down. Its methods are safe for concurrent use.
 //
 // A standalone server has a pulse that is not run: its verdict stays empty.
 type pulse struct {

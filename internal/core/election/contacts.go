@@ -15,10 +15,8 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Contacts is what a member knows about the others: which of them can be reached,
-// who leads, and who accepts this member as the leader. It has no goroutine and
-// reads no clock; cluster's pulse has both. Its exported methods are safe for
-// concurrent use; the others need c.mu held.
+// Contacts is what a member knows about the others: which of them can be reached, who leads, and who accepts this member as the
+// leader. Its exported methods are safe for concurrent use; the others need c.mu held.
 //
 // It uses two clocks. This member's lease as the leader is measured by the real clock.
 // How long another member has been silent is measured by running time, which stops

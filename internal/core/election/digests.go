@@ -24,8 +24,7 @@ var ErrDiffers = errors.New("it stops serving and keeps its files; see \"Two mem
 // an election timeout, nobody serves either, until a majority has the same state again
 // (docs/decisions/026-nobody-serves-in-doubt.md).
 //
-// It has no goroutine, and waits neither for a disk nor for the replica's lock. Its methods
-// are safe for concurrent use.
+// Its methods are safe for concurrent use.
 type Digests struct {
 	self    uint64
 	replica *fsm.Replica

@@ -17,9 +17,7 @@ import (
 	"github.com/lockkeeper/lockkeeper/proto"
 )
 
-// Membership changes the list of members while this member leads, brings this server
-// into its cluster, and notices when it was removed. The list itself is in the log. Its methods are safe for
-// concurrent use.
+// Membership does what the package comment says. Its methods are safe for concurrent use.
 type Membership struct {
 	*Parts
 	joiner *joiner

@@ -30,9 +30,7 @@ type Parts struct {
 	Settings  fsm.Settings // of the entries
 }
 
-// Proposer gets the commands of this member's clients into the log. Its goroutines are
-// Run, which ends with the member, and those of its link to the
-// leader. Its methods are safe for concurrent use.
+// Proposer gets the commands of this member's clients into the log. Its methods are safe for concurrent use.
 type Proposer struct {
 	*Parts
 	batcher batcher

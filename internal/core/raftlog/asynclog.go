@@ -35,8 +35,7 @@ import (
 //     believes to be there; and the voters do not change while entries are pending.
 //
 // Only a leader's entries with commands become pending, and at most mostPending bytes of them.
-// docs/decisions/022-one-disk-on-the-way.md has the argument. The methods are safe for
-// concurrent use.
+// docs/decisions/022-one-disk-on-the-way.md has the argument. The methods are safe for concurrent use.
 type AsyncLog struct {
 	GuardedStore                      // set before Raft is started
 	Servers      func() []raft.Server // the newest list; set before Raft is started
