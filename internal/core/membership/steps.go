@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockkeeper/lockkeeper/fsm"
 	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
@@ -366,8 +365,7 @@ func (m *Membership) addMember(is *proto.Peer, x proto.Peer, need requirements) 
 	if x.Observer {
 		return nil
 	}
-	var goal uint64
-	m.Replica.View(func(v *fsm.View) { goal = v.Index() })
+	goal := m.Engine.StateIndex()
 	for wait := request.AskSoon; ; wait = min(2*wait, request.AskAgain) {
 		s, err := m.statusOf(ctx, x)
 		if err == nil && need.run != 0 && s.Run != need.run {
