@@ -2,6 +2,10 @@ package repository
 
 import (
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -192,5 +196,90 @@ func TestDocModules(t *testing.T) {
 		if !slices.Contains(root, m) && !regexp.MustCompile(`/(prometheus|klauspost|beorn7|cespare|munnerz)/|/protobuf$`).MatchString(m) {
 			t.Errorf("admin adds %s", m)
 		}
+	}
+}
+
+// declared returns the names of what Go files below the directories declare: of functions, types, constants, variables, fields and methods,
+// alone and with the type or the package that they belong to; and those of the files and packages.
+func declared(t *testing.T, dirs ...string) map[string]bool {
+	names := map[string]bool{}
+	for _, dir := range dirs {
+		check(t, filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && d.Name() == "node_modules":
+				return fs.SkipDir
+			case !strings.HasSuffix(path, ".go"):
+				return nil
+			}
+			f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+			if err != nil {
+				return nil // testdata
+			}
+			add := func(of string, all ...*ast.Ident) {
+				for _, x := range all {
+					for _, name := range []string{x.Name, of + "." + x.Name, f.Name.Name + "." + of + "." + x.Name} {
+						names[name] = true
+					}
+				}
+			}
+			names[d.Name()], names[f.Name.Name] = true, true
+			ast.Inspect(f, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.FuncDecl:
+					of := f.Name.Name
+					if n.Recv != nil {
+						of, _, _ = strings.Cut(strings.TrimPrefix(types.ExprString(n.Recv.List[0].Type), "*"), "[")
+					}
+					add(of, n.Name)
+				case *ast.ValueSpec:
+					add(f.Name.Name, n.Names...)
+				case *ast.TypeSpec:
+					add(f.Name.Name, n.Name)
+					var fields *ast.FieldList
+					switch x := n.Type.(type) {
+					case *ast.StructType:
+						fields = x.Fields
+					case *ast.InterfaceType:
+						fields = x.Methods
+					default:
+						return true
+					}
+					for _, x := range fields.List {
+						add(n.Name.Name, x.Names...)
+					}
+				}
+				return true
+			})
+			return nil
+		}))
+	}
+	return names
+}
+
+// TestDocNames checks that the documents which lead through the code name what exists, and that each of the six questions is answered in
+// four files at most.
+func TestDocNames(t *testing.T) {
+	raft := strings.TrimSpace(string(must(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/hashicorp/raft").Output())(t)))
+	names, files := declared(t, ".", raft), regexp.MustCompile(`[\w/]+\.go\b`)
+	for _, doc := range []string{"docs/architecture.md", "docs/raft.md"} {
+		text := string(must(os.ReadFile(doc))(t))
+		for _, name := range regexp.MustCompile("`([A-Za-z_][\\w.]*)`").FindAllStringSubmatch(text, -1) {
+			if _, err := os.Stat(name[1]); err != nil && !names[name[1]] && !slices.Contains([]string{"true", "false", "core", "tools", "testing", "console.js"}, name[1]) {
+				t.Errorf("%s names %s, which does not exist", doc, name[1])
+			}
+		}
+	}
+	_, part, _ := strings.Cut(string(must(os.ReadFile("docs/architecture.md"))(t)), "\n## Six questions\n")
+	part, _, _ = strings.Cut(part, "\n## ")
+	rows := regexp.MustCompile(`(?m)^\| .+\? \| .+$`).FindAllString(part, -1)
+	for _, row := range rows {
+		if read := files.FindAllString(row, -1); len(read) > 4 {
+			t.Errorf("the answer is in %q: %s", read, row)
+		}
+	}
+	if len(rows) != 6 {
+		t.Errorf("there are %d questions", len(rows))
 	}
 }
