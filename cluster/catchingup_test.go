@@ -406,7 +406,7 @@ func TestRestartWhileQuiet(t *testing.T) {
 func TestFollowerLearnsCommit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := startedFleet(t, 1)
-		for range 10 {
+		for range 100 {
 			time.Sleep(time.Second)
 			if took := did(t, f.running[(leadOf(t, f)+1)%3], someWrite()); took > 40*time.Millisecond {
 				t.Errorf("a write waited %v", took)
