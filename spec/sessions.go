@@ -155,13 +155,19 @@ func (w *sessions) anew(m *sessionsOf, e *Event, _ *tracked) string {
 	return ""
 }
 
+// lead begins a term. No session becomes late before the leader has given it its full timeout (see late), which it does next. So it
+// may answer reports of touches before that, also with what it has heard before it led.
 func (w *sessions) lead(m *sessionsOf, e *Event, _ *tracked) string {
 	m.leads = e.Term
-	for _, x := range m.sessions {
-		x.sure = false
-	}
 	if e.Term > w.leads {
 		w.leads, w.led, w.newest = e.Term, e.At, max(w.newest, e.Term)
+	}
+	for id, x := range m.sessions {
+		x.sure = false
+		if m.leads == w.leads {
+			r := get(w.known, id)
+			r.vouched = max(r.vouched, e.At)
+		}
 	}
 	return ""
 }

@@ -79,6 +79,8 @@ func TestSessions(t *testing.T) {
 		{"a write is answered before the leader has heard", append(opened, on(3.4, 1, Heard, 2.4), on(3.4, 2, Touched, 3.4)), on(3.6, 2, Answered, 3.4), "with it"},
 		{"a write is answered that has waited here", append(opened, on(3.4, 1, Heard, 3.3), on(3.4, 2, Touched, 3.3)), on(3.6, 2, Answered, 3.5), ""},
 		{"answered when only a replaced leader has heard", slices.Concat(opened, nextTerm, third, []Event{on(5, 1, Heard, 4.9)}), on(6.5, 3, Touched, 6.5), "has heard of"},
+		{"answered when a leader has begun that gives it its timeout next", slices.Concat(opened, nextTerm[:1], third), on(4.9, 3, Touched, 4.9), ""},
+		{"answered too long after that", slices.Concat(opened, nextTerm[:1], third), on(5.1, 3, Touched, 5.1), "has heard of"},
 		{"expires", append(late, by(7.2, 2, Visible, 6, 1, expire)), on(7.2, 2, Ended), ""},
 		{"expires and was not late", append(opened, by(7.2, 2, Visible, 6, 1, expire)), on(7.2, 2, Ended), "no leader of that term"},
 		{"expires by a replaced leader", append(late, by(7.2, 2, Visible, 6, 2, expire)), on(7.2, 2, Ended), "was replaced"},
