@@ -83,6 +83,12 @@ var putBacks = []putBack{
 	{"the leader's removal counts as refused when it may still hand over", []edit{
 		{"internal/core/membership/steps.go", "case err == engine.ErrMayHandOver:\n\t\t\treturn err //", "case err == engine.ErrMayHandOver && false:\n\t\t\treturn err //"},
 	}, []finding{{"cluster", "TestRemoveLeaderUnknown", "no other member can lead"}}},
+	{"the leader writes an entry before it sends it", []edit{
+		{"internal/core/raftlog/asynclog.go", "if !a.Sync && a.Leads() &&", "if false && a.Leads() &&"},
+	}, []finding{{"cluster", "TestWaits", "3 members"}}},
+	{"a sync waits for a majority without who asks", []edit{
+		{"internal/core/propose/readindex.go", "HasMajority(round, asker, ", "HasMajority(round, 0*asker, "},
+	}, []finding{{"cluster", "TestWaits", "3 members"}}},
 	{"a leader that is to leave hands over to one that has to leave as well", []edit{
 		{"internal/core/membership/steps.go", "HandOver(m.Port.Ctx, keep...)", "HandOver(m.Port.Ctx)"},
 	}, []finding{{"cluster", "TestRemoveLeaderAndNearest", "without the leader and the nearest"}}},
