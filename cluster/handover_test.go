@@ -10,9 +10,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
 	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/core/request"
 	"github.com/lockkeeper/lockkeeper/internal/core/timing"
+	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
 	"github.com/lockkeeper/lockkeeper/jute"
 	"github.com/lockkeeper/lockkeeper/proto"
 )
@@ -251,6 +253,45 @@ func TestRemoveLeaderAndNearest(t *testing.T) {
 			t.Errorf("without the leader and the nearest: %v, known: %v, from term %d to %d", code, known, term, is)
 		}
 	})
+}
+
+// TestReplaceLeader: a client's reconfig replaces a voter by an empty server with its id. If that is the leader, another one leads first.
+// If the leader leaves in the same request, the one that is to be replaced does not lead next, although it answers first.
+func TestReplaceLeader(t *testing.T) {
+	for _, itself := range []bool{true, false} {
+		testkit.Bubble(t, map[bool]string{true: "itself", false: "the nearest"}[itself], func(t *testing.T) {
+			f, lead := fleetOf(t, 4)
+			replaced, leaving := lead, []uint64{uint64(lead + 1)}
+			if !itself {
+				replaced = (lead + 1) % 4
+				leaving = append(leaving, uint64(replaced+1))
+			}
+			ends := []string{hostOf(f.running[lead]), hostOf(f.running[(lead+1)%4])}
+			f.net.SetDelay(func(a, b string) time.Duration {
+				if slices.Contains(ends, a) && slices.Contains(ends, b) {
+					return 200 * time.Microsecond
+				}
+				return 5 * time.Millisecond
+			})
+			empty := proto.Peer{ID: uint64(replaced + 1), Addr: "z:1"}
+			other := newFleet(t, 1)
+			other.net, other.peers = f.net, map[uint64]string{empty.ID: empty.Addr}
+			cfg := other.config(0)
+			cfg.ID, cfg.Network, cfg.Peers, cfg.Addr = empty.ID, f.net.Host("z"), nil, empty.Addr
+			other.open(0, cfg)
+			time.Sleep(8 * time.Second)
+			m := f.running[(lead+2)%4]
+			term := m.engine.Term()
+			q := &request.Reconfig{Joining: []proto.Peer{empty}, Leaving: leaving, Version: m.membership.ConfigVersion(), WaitMs: 5000}
+			if err := f.ask((lead+2)%4, request.Request{Reconfig: q}); err != nil {
+				t.Error(err)
+			}
+			is := m.engine.Members()
+			if x := election.Find(is, empty.ID); x == nil || x.Addr != empty.Addr || len(is) != 5-len(leaving) || m.engine.Term() != term+1 {
+				t.Errorf("the members are %v, from term %d to %d", is, term, m.engine.Term())
+			}
+		})
+	}
 }
 
 // TestTransferOvertaken: leadership is transferred over a slow link, and a third member is elected meanwhile. The message arrives

@@ -88,7 +88,7 @@ func (m *Membership) plan(members, joining []proto.Peer, leaving []uint64, need 
 }
 
 // reconfigure adds and removes members, one at a time, after checking that the whole
-// change is possible. If the leader itself is to be removed or to lose its vote, it
+// change is possible. If the leader itself is to be removed, replaced by an empty server, or to lose its vote, it
 // only hands over leadership and returns request.ErrHandedOver, so that the new leader is asked
 // to make the change.
 func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64, need requirements) error {
@@ -106,13 +106,13 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 			return err
 		}
 	}
-	if self := election.Find(p.after, m.ID); self == nil || self.Observer {
+	if self := election.Find(p.after, m.ID); self == nil || self.Observer || election.Find(p.before, m.ID) != nil {
 		if err := m.checkQuorumAfter(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
-		var keep []uint64 // their votes; any other voter would have to hand over as well
+		var keep []uint64 // their votes, and their data; any other voter would have to hand over as well
 		for _, x := range members {
-			if stays := election.Find(p.after, x.ID); !x.Observer && stays != nil && !stays.Observer {
+			if stays := election.Find(p.after, x.ID); !x.Observer && stays != nil && !stays.Observer && election.Find(p.before, x.ID) == nil {
 				keep = append(keep, x.ID)
 			}
 		}
