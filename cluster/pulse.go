@@ -177,7 +177,7 @@ func (p *pulse) run() {
 		p.compare(members, own)
 		p.keepSenders(senders, members, own.Leads)
 		v.Disputed = p.digests.Dispute() != 0
-		if v != *p.verdict.Swap(&v) {
+		if v != *p.verdict.Swap(&v) || v.Behind { // it may have begun to serve since the look before
 			p.changed.Raise()
 		}
 		for _, x := range ask {
@@ -397,7 +397,7 @@ func (p *pulse) call(x proto.Peer, kind byte, patience time.Duration) (net.Conn,
 }
 
 // takeBeats receives and answers the heartbeats that come over a connection. The first one was sent after
-// asked, in running time, and each other one after the answer to the one before it.
+// asked, in running time, and each other one after this member began to answer the one before it.
 func (p *pulse) takeBeats(c net.Conn, asked int64) {
 	defer c.Close()
 	defer func() {
@@ -406,7 +406,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		}
 	}()
 	applied := uint64(0) // here, before the sender has read the end of its log
-	for ; ; asked = p.moment().Running {
+	for {
 		c.SetDeadline(time.Now().Add(10 * p.contacts.ElectionTimeout)) // a machine that crashes does not close its connections
 		var b beat
 		if binary.Read(c, binary.BigEndian, &b) != nil {
@@ -431,7 +431,7 @@ func (p *pulse) takeBeats(c net.Conn, asked int64) {
 		if h.Term >= newest && applied > b.End {
 			p.Fail(fmt.Errorf("%s: it has applied entry %d, and the log of the leader, server %d, ends with entry %d: %w", p.engine.Storage().Name, applied, h.ID, b.End, election.ErrDiffers))
 		}
-		applied = p.engine.StateIndex()
+		applied, asked = p.engine.StateIndex(), p.moment().Running
 		if binary.Write(c, binary.BigEndian, a) != nil {
 			return
 		}

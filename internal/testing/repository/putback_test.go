@@ -83,6 +83,15 @@ var putBacks = []putBack{
 	{"the leader's removal counts as refused when it may still hand over", []edit{
 		{"internal/core/membership/steps.go", "case err == engine.ErrMayHandOver:\n\t\t\treturn err //", "case err == engine.ErrMayHandOver && false:\n\t\t\treturn err //"},
 	}, []finding{{"cluster", "TestRemoveLeaderUnknown", "no other member can lead"}}},
+	{"a member that lags again as soon as it serves goes on to serve", []edit{
+		{"cluster/pulse.go", "p.verdict.Swap(&v) || v.Behind {", "p.verdict.Swap(&v) {"},
+	}, []finding{{"cluster", "TestLagsAgainAtOnce", "serves although it lags"}}},
+	{"a leader whose server is to be replaced removes itself first", []edit{
+		{"internal/core/membership/steps.go", "self.Observer || election.Find(p.before, m.ID) != nil {", "self.Observer {"},
+	}, []finding{{"cluster", "TestReplaceLeader/itself", "FAIL"}}},
+	{"a leader that is to leave hands over to one that is to be replaced", []edit{
+		{"internal/core/membership/steps.go", "&& election.Find(p.before, x.ID) == nil {", "{"},
+	}, []finding{{"cluster", "TestReplaceLeader/the_nearest", "FAIL"}}},
 	{"the leader writes an entry before it sends it", []edit{
 		{"internal/core/raftlog/asynclog.go", "if !a.Sync && a.Leads() &&", "if false && a.Leads() &&"},
 	}, []finding{{"cluster", "TestWaits", "3 members"}}},
