@@ -42,9 +42,9 @@ func (o tooLate) Applied(index, _ uint64, _ int) {
 }
 
 // TestLagsAgainAtOnce: a member that lags has caught up with what was committed when it began to, shortly before its state is too
-// old once more. Then it may begin to serve clients, and has to notice that at the next look.
+// old once more, or after that. In the first case it may begin to serve clients, and has to notice at the next look that it lags.
 func TestLagsAgainAtOnce(t *testing.T) {
-	for _, less := range []time.Duration{20 * time.Millisecond, 60 * time.Millisecond} {
+	for _, less := range []time.Duration{-time.Second, 20 * time.Millisecond, 60 * time.Millisecond} {
 		testkit.Bubble(t, less.String(), func(t *testing.T) {
 			f, l := newFleet(t, 3), &late{at: map[uint64]time.Time{}}
 			f.observed(0, onTime{late: l})
@@ -63,7 +63,9 @@ func TestLagsAgainAtOnce(t *testing.T) {
 				for {
 					select {
 					case is := <-m.Serving():
-						serves.Store(is)
+						if serves.Store(is); is && m.contacts.Behind(m.nowMs()) {
+							t.Error("it begins to serve although it lags")
+						}
 					case <-m.Stop:
 						return
 					}

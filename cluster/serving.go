@@ -175,8 +175,9 @@ func (s *service) run() {
 		case <-news:
 		case <-s.changed:
 		case <-caught:
-			caught = nil
-			s.serve(reason)
+			if caught = nil; !s.contacts.Behind(s.nowMs()) { // else it took so long that its state is too old again
+				s.serve(reason)
+			}
 		case <-s.gained:
 			leading = true
 			s.serve(reason)

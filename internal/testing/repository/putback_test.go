@@ -86,6 +86,9 @@ var putBacks = []putBack{
 	{"a member that lags again as soon as it serves goes on to serve", []edit{
 		{"cluster/pulse.go", "p.verdict.Swap(&v) || v.Behind {", "p.verdict.Swap(&v) {"},
 	}, []finding{{"cluster", "TestLagsAgainAtOnce", "serves although it lags"}}},
+	{"a member that has caught up too late serves for a moment", []edit{
+		{"cluster/serving.go", "caught = nil; !s.contacts.Behind(s.nowMs()) {", "caught = nil; true {"},
+	}, []finding{{"cluster", "TestLagsAgainAtOnce", "begins to serve although it lags"}}},
 	{"a leader whose server is to be replaced removes itself first", []edit{
 		{"internal/core/membership/steps.go", "self.Observer || election.Find(p.before, m.ID) != nil {", "self.Observer {"},
 	}, []finding{{"cluster", "TestReplaceLeader/itself", "FAIL"}}},
