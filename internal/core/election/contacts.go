@@ -37,8 +37,8 @@ type Contacts struct {
 	laterTerm    uint64 // the newest term named by a member that refused a heartbeat of this one
 	deposedSince int64  // since when Raft goes on leading although this member knows of a later term; 0 if it does not
 
-	// How old reads on this member can be: it has applied all that was committed at currentAsOf. Once it has applied the entry at
-	// targetIndex, it has all that was committed at targetAsOf, too. Both are running times. See advance.
+	// How old reads on this member can be: it has applied all that its leader had applied at currentAsOf. Once it has applied the
+	// entry at targetIndex, it has all that the leader had applied at targetAsOf, too. Both are running times. See advance.
 	currentAsOf int64
 	targetIndex uint64
 	targetAsOf  int64
@@ -79,7 +79,7 @@ type Heartbeat struct {
 	leaseStart int64         // when a majority last accepted the leader, in running time
 	Stalled    time.Duration // how long the leader's disk had been blocking a write
 	Applied    uint64        // index of the last entry that the leader had applied, or NoApplied
-	AsOf       int64         // a running time of the member that got it: all that was committed by then is in Applied
+	AsOf       int64         // a running time of the member that got it: all that the leader had applied by then is in Applied
 	Conn       any           // over which it came
 	endedAt    int64         // when that connection ended, by the real clock; 0 while it is open
 }
