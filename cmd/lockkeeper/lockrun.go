@@ -657,7 +657,7 @@ func (r *lockRun) lost(held *lock.Held, g *procgroup.Group) error {
 	grace := min(r.o.grace, r.trusted()-procgroup.Now()-50*time.Millisecond)
 	if grace > 0 {
 		g.Terminate()
-		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty() && !over(g.Unwatched()); {
+		for end := time.Now().Add(grace); time.Now().Before(end) && !g.Empty() && !wake.Closed(g.Unwatched()); {
 			time.Sleep(10 * time.Millisecond) // nothing reports the end of the last process
 		}
 	}
@@ -666,16 +666,6 @@ func (r *lockRun) lost(held *lock.Held, g *procgroup.Group) error {
 	why := held.Err()
 	r.release(held)
 	return &exitError{exitLost, fmt.Errorf("ended the command, since the lock is not held any more: %s", reason(why))}
-}
-
-// over reports whether a channel is closed.
-func over(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // reason returns why a lock was lost, without the text of ErrLost itself.

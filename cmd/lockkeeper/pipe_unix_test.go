@@ -145,16 +145,21 @@ func fill(t *testing.T, write *os.File) {
 	check1(t, syscall.SetNonblock(fd, false))
 }
 
+// fullPipe returns a full pipe that nobody reads.
+func fullPipe(t *testing.T) *os.File {
+	read, write, err := os.Pipe()
+	check1(t, err)
+	t.Cleanup(func() { read.Close(); write.Close() })
+	fill(t, write)
+	return write
+}
+
 // TestServeUnreadWrongFlag: nobody reads standard error, and serve has nothing else to do than to say what is wrong.
 func TestServeUnreadWrongFlag(t *testing.T) {
 	for _, flag := range []string{"--nonsense", "--tick-time=x", "--log-format=xml"} {
 		t.Run(flag, func(t *testing.T) {
 			t.Parallel()
-			read, write, err := os.Pipe()
-			check1(t, err)
-			defer read.Close()
-			defer write.Close()
-			fill(t, write)
+			write := fullPipe(t)
 			cmd := exec.Command(binary, "serve", flag)
 			cmd.Stderr = write
 			check1(t, cmd.Start())
@@ -205,11 +210,7 @@ func TestServeUnreadFromStart(t *testing.T) {
 		for _, format := range []string{"text", "json"} {
 			t.Run(fmt.Sprint("fault ", fault, ", ", format), func(t *testing.T) {
 				t.Parallel()
-				read, write, err := os.Pipe()
-				check1(t, err)
-				defer read.Close()
-				defer write.Close()
-				fill(t, write)
+				write := fullPipe(t)
 				port, err := net.Listen("tcp", "127.0.0.1:0")
 				check1(t, err)
 				defer port.Close()

@@ -110,14 +110,14 @@ func (m *Membership) reconfigure(members, joining []proto.Peer, leaving []uint64
 		if err := m.checkQuorumAfter(p.after); err != nil {
 			return err // a leader that has to refuse that as well need not take over
 		}
-		var keep []uint64 // their votes, and their data; any other voter would have to hand over as well
+		var keep []uint64 // the voters that keep their votes and their data; any other one would have to hand over as well
 		for _, x := range members {
 			if stays := election.Find(p.after, x.ID); !x.Observer && stays != nil && !stays.Observer && election.Find(p.before, x.ID) == nil {
 				keep = append(keep, x.ID)
 			}
 		}
 		if len(keep) == 0 {
-			return request.Refuse(proto.NewConfigNoQuorum, "no voting member would stay one: add the new ones before the others leave")
+			return request.Refuse(proto.NewConfigNoQuorum, "no voting member would stay one with its data: add the new ones before the others leave")
 		}
 		err := m.Engine.HandOver(m.Port.Ctx, keep...)
 		lead, _ := m.Engine.Leader()
