@@ -12,7 +12,7 @@ import (
 type formation struct {
 	disks   map[uint64]*membership
 	visible uint64 // the newest entry that was visible anywhere
-	term    uint64 // the newest term of an entry in a log: somebody has led in it
+	term    uint64 // the newest term that a member of the cluster has stored
 	formed  uint64 // the cluster that a disk has agreed to; 0 if none has
 	first   []Server
 	known   map[position]listed // all lists that were stored
@@ -102,6 +102,9 @@ func (f *formation) next(e *Event) error {
 		d.snapshot = *e.Snapshot
 	case e.Step == Term:
 		d.term = e.Term
+		if d.of.Agreed {
+			f.term = max(f.term, e.Term)
+		}
 	case e.Step == Voted:
 		return f.vote(d, e)
 	case e.Step == Identity:
@@ -127,7 +130,7 @@ func (f *formation) open(d *membership, e *Event) error {
 		d.snapshot = *e.Snapshot
 	}
 	if d.of.Agreed {
-		f.formed = d.of.Cluster
+		f.formed, f.term = d.of.Cluster, max(f.term, e.Term)
 	}
 	if d.snapshot.Index == 0 && len(e.Log) == 0 {
 		d.visible, d.seen, d.formed = f.visible, max(0, len(f.seen)-1), f.formed
@@ -140,7 +143,7 @@ func (d *membership) end() uint64 { return max(d.last, d.snapshot.Index) }
 // append has entries in a member's log, whose lists must be right.
 func (f *formation) append(d *membership, e *Event) error {
 	for _, r := range e.Log {
-		d.last, f.term = r.Last, max(f.term, r.Term)
+		d.last = r.Last
 	}
 	for _, l := range e.Lists {
 		at, before := position{l.Index, termAt(e.Log, l.Index)}, f.newest(d)
@@ -210,7 +213,7 @@ func (f *formation) vote(d *membership, e *Event) error {
 	switch {
 	case !other && e.Term <= f.term && d.end() == 0:
 	case !d.of.Agreed:
-		return fmt.Errorf("a member votes only once it is in a cluster, or for itself in a term that has begun, up to %d", f.term)
+		return fmt.Errorf("a member votes only once it is in a cluster, or for itself in a term that a member has stored, up to %d", f.term)
 	case d.end() < d.of.Since:
 		return fmt.Errorf("it began without data, and votes for %s before its log, to %d, has reached %d", addr, d.end(), d.of.Since)
 	case !other && !votes:

@@ -88,7 +88,8 @@ func TestFormationAutomaton(t *testing.T) {
 		{"it votes", caughtUp, votes(3, 3, "a\x001"), ""},
 		{"it votes too soon", back, votes(3, 3, "a\x001"), "has reached 3"},
 		{"it takes over a term", demoted, votes(3, 2, "c"), ""},
-		{"it takes over a term that nobody has led in", demoted, votes(3, 3, "c"), "votes only once it is in a cluster"},
+		{"it takes over a term that no member has", with(demoted, begins(3, 3)), votes(3, 3, "c"), "votes only once it is in a cluster"},
+		{"it takes over the term that the leader of 2 has begun", with(demoted, begins(1, 3), begins(3, 3)), votes(3, 3, "c"), ""},
 		{"it stands without a vote", caughtUp, votes(3, 3, "c"), "stands for election only if"},
 		{"a voter stands", formed, votes(2, 3, "b"), ""},
 

@@ -285,6 +285,10 @@ init {
 		:: i != j && !joined[j] && SURELY_LEADS(i) && GIVEN_UP(i, j) ->
 			joined[j] = true;
 			since[j] = (NO_SINCE -> 0 : com[i]);
+			if
+			:: term[i] < TERMS -> depose(i, term[i] + 1) // it steps down before its answer comes
+			:: true
+			fi;
 			term[j] = (NO_TERM_TAKEN_OVER -> term[j] : term[i])
 		:: else
 		fi;

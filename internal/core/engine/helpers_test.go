@@ -110,7 +110,15 @@ func openTransport(t *testing.T, network *memnet.Network, host string) openedTra
 	return openTransportOn(t, network.Host(host), 1, host)
 }
 
-func openTransportOn(t *testing.T, network peer.Network, id uint64, host string) (o openedTransport) {
+func openTransportOn(t *testing.T, network peer.Network, id uint64, host string) openedTransport {
+	t.Helper()
+	o := openUnwatched(t, network, id, host)
+	o.wg.Go(o.conns.Run)
+	return o
+}
+
+// openUnwatched opens one that never takes the other side for dead by itself, so a test in real time may take as long as it likes.
+func openUnwatched(t *testing.T, network peer.Network, id uint64, host string) (o openedTransport) {
 	t.Helper()
 	x := newMember(id, host+":1", network)
 	o.contacts, o.transport = x.cfg.Contacts, x.transport
@@ -124,7 +132,6 @@ func openTransportOn(t *testing.T, network peer.Network, id uint64, host string)
 		defer o.taken.Add(-1)
 		(*o.takes.Load())(c)
 	}
-	o.transport.wg.Go(o.transport.conns.Run)
 	x.cfg.Port.Start()
 	o.end = sync.OnceFunc(func() { x.Engine.Close() })
 	t.Cleanup(o.end)
