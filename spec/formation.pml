@@ -15,7 +15,7 @@
 // cluster's disk counts as lost: no way forward is promised if an operator's word is carried out meanwhile (no run has both).
 //
 // Assumed: what is stored stays. A member that joins gives its vote up, gets all that the others have, and gets the vote back,
-// in one step here (membership.pml has the steps). A proposer is not paused for 3 * peerTimeout between an answer and what it
+// in one step here (membership.pml has the steps). A proposer is not paused for 3 * timing.PeerTimeout between an answer and what it
 // decides by that. Left out: lists of members that differ (stance.conflict and mayAccept compare them as they compare states),
 // observers, more than two operators' words, calls (a member that was called by one that has agreed forms no other cluster, and
 // agrees to the proposal that it holds: joiner.step), and servers with a list of the past, which need such a call.
@@ -144,7 +144,7 @@ inline stop(i) {
 #define NOT_DECIDING(i) (NO_DECIDING || asks[i] == 0)
 #define SAME_STATE(i, p) (NO_STATES_COMPARED || d[i].data == state[p])
 // A member keeps what it has just accepted while the proposer may still decide by that, and until it has seen that it has: for
-// 3 * peerTimeout (joiner.accept).
+// 3 * timing.PeerTimeout (joiner.accept).
 #define NOT_KEPT(i, p, by) (NO_ACCEPTANCE_KEPT || last[i] == 0 || last[i] == by + 1 || d[i].id == p || \
 	d[last[i] - 1].id != d[i].id || !(asks[last[i] - 1] & BIT(i)) && !d[last[i] - 1].agreed)
 

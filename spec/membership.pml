@@ -277,11 +277,11 @@ init {
 		:: i != j && ops < OPS && !(CHANGED(j) & BIT(i)) && MAY_CHANGE(i, votes[i] ^ CHANGED(j)) ->
 			change(i, votes[i] ^ CHANGED(j)); ops++
 
-		// The leader takes the vote of a member without data, or gives it back (membership.back, mayAsk, addOne).
+		// The leader takes the vote of a member without data, or gives it back (checkRejoin, mayAsk, addOne).
 		:: i != j && SURELY_LEADS(i) && MAY_CHANGE(i, votes[i] ^ BIT(j)) &&
 			((votes[i] & BIT(j)) -> !joined[j] : joined[j] && owed[j] && size[j] >= com[i]) -> change(i, votes[i] ^ BIT(j))
 
-		// A member without data enters the cluster (joiner.join and enter), and takes over the leader's term (transport.adopt).
+		// A member without data enters the cluster (joiner.join and enter), and takes over the leader's term (Engine.AdvanceTerm).
 		:: i != j && !joined[j] && SURELY_LEADS(i) && GIVEN_UP(i, j) ->
 			joined[j] = true;
 			since[j] = (NO_SINCE -> 0 : com[i]);

@@ -28,8 +28,8 @@
 // The model leaves out: how the leader's Raft finds that entry (leap, compactedAway, answerFromSnapshot in transport.go); the times of
 // anything; a vote for a candidate that no longer stands; more than one change of the voters.
 //
-// It also leaves out what nothing here depends on: that acks.accepted forgets earlier terms, and transport.over sends nothing
-// after its term (with three members); flush before a term or a vote is stored (asynclog.go); and, with SHORT, that the last
+// It also leaves out what nothing here depends on: that Acks.Accepted forgets earlier terms; that nothing is sent after the end of
+// its term (transport.termEnded; with three members); flush before a term or a vote is stored (asynclog.go); and, with SHORT, that the last
 // entry of a snapshot stays in the log (store.go: DeleteRange), since GetLog says what it was.
 #define N 3
 #define L (TERMS + PROPOSALS + CHANGES) // the last index: term 1 has one entry, and each leader begins with one
@@ -101,7 +101,7 @@ inline settle(l) {
 		IF(n > 0 && (NO_OWN_TERM || T(AT(l, q)) == term[l]) -> told[l] = q) // raft: commitment.startIndex
 	}
 	for (q : vis[l] + 1 .. told[l]) {
-		COUNT(k == l && NO_SELF_EXCLUDED || k != l && MATCH(l, k) >= q); // asynclog.go: acks.majority
+		COUNT(k == l && NO_SELF_EXCLUDED || k != l && MATCH(l, k) >= q); // asynclog.go: Acks.majority
 		IF(n > 0 || q <= disk[l] || NO_GATE -> apply(l, q)) // asynclog.go: await
 	}
 	skip // SPIN wants no loop at the end of a d_step

@@ -150,11 +150,11 @@ inline send(kind) {
 	request = kind; on = conn; state = 1;
 	touch(member[on], 0)
 }
-inline notes() { // liveness.touch: note
+inline notes() { // Liveness.Touch: note
 	request && state == 1 && sent == 0 && noted[member[on]] != 0 -> noted[member[on]] = 0
 }
 
-// A request may be carried out if the session lives as long as the client will rely on it (liveness.touch, session.Tracker.Safe).
+// A request may be carried out if the session lives as long as the client will rely on it (Liveness.Touch, session.Tracker.Safe).
 inline passes() {
 	state == 1 && !late[member[on]] && serves(on) &&
 		(surely(member[on]) || confirmed[member[on]] <= sent + UNREPORTED || NO_SAFE) ->
@@ -163,7 +163,7 @@ inline passes() {
 	IF(request == READ -> answer()) // later would make its client rely on the session until the same time
 }
 
-// A write comes to the leader, and into its log (serveForward, proposer.deliver).
+// A write comes to the leader, and into its log (serveForward, Proposer.deliver).
 inline logged() {
 	request == WRITE && state == 2 && length < LOG && leader != NOBODY ->
 	IF(begun[leader] == term && !NO_HEARD_WRITE -> touch(leader, 0));
@@ -173,7 +173,7 @@ inline haunts() { // the write of a connection that is gone
 	ghost != NOBODY && length < LOG && leader != NOBODY -> write(ghost); ghost = NOBODY
 }
 
-// A sync asks a leader how long the log is (proposer.ask, Proposer.ReadIndex). A majority agrees that it still leads.
+// A sync asks a leader how long the log is (Proposer.ask, Proposer.ReadIndex). A majority agrees that it still leads.
 inline asks(m) {
 	request == SYNC && state == 2 && begun[m] && (begun[m] == term || NO_ROUND) ->
 	IF(!NO_HEARD_SYNC -> touch(m, 0));
@@ -208,8 +208,8 @@ inline attached() {
 inline hears(m, x) { // takeTouches, tell
 	noted[m] != NEVER && begun[x] && (surely(x) || NO_LEASE_HEARD) ->
 	touch(x, noted[m]);
-	IF(m == x || knows(x) && !late[x] || NO_UNSURE -> // liveness.hear; otherwise it is reported again
-		lower(confirmed[m], noted[m]); noted[m] = NEVER) // liveness.confirm
+	IF(m == x || knows(x) && !late[x] || NO_UNSURE -> // Liveness.Hear; otherwise it is reported again
+		lower(confirmed[m], noted[m]); noted[m] = NEVER) // Liveness.Confirm
 }
 
 // A majority accepts the leader.
@@ -257,7 +257,7 @@ inline applies(m) {
 	applied[m] < length ->
 	applied[m]++;
 	if
-	:: owner[applied[m]] != owner[applied[m] - 1] -> late[m] = 0; IF(begun[m] -> deadline[m] = T) // liveness.add
+	:: owner[applied[m]] != owner[applied[m] - 1] -> late[m] = 0; IF(begun[m] -> deadline[m] = T) // Liveness.Add
 	:: proposer[applied[m]] == m && (begun[m] == 0 || proposed[applied[m]] == begun[m] || NO_SPARE_TRACKER) ->
 		late[m] = 0
 	:: else

@@ -258,8 +258,8 @@ func declared(t *testing.T, dirs ...string) map[string]bool {
 	return names
 }
 
-// TestDocNames checks that the documents which lead through the code name what exists, and that each of the six questions is answered in
-// four files at most.
+// TestDocNames checks that the documents which lead through the code and the comments of the models name what exists, and that each of the
+// six questions is answered in four files at most.
 func TestDocNames(t *testing.T) {
 	raft := strings.TrimSpace(string(must(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/hashicorp/raft").Output())(t)))
 	names, files := declared(t, ".", raft), regexp.MustCompile(`[\w/]+\.go\b`)
@@ -268,6 +268,18 @@ func TestDocNames(t *testing.T) {
 		for _, name := range regexp.MustCompile("`([A-Za-z_][\\w.]*)`").FindAllStringSubmatch(text, -1) {
 			if _, err := os.Stat(name[1]); err != nil && !names[name[1]] && !slices.Contains([]string{"true", "false", "core", "tools", "testing", "console.js"}, name[1]) {
 				t.Errorf("%s names %s, which does not exist", doc, name[1])
+			}
+		}
+	}
+	for _, model := range must(filepath.Glob("spec/*.pml"))(t) {
+		for _, line := range strings.Split(string(must(os.ReadFile(model))(t)), "\n") {
+			_, comment, _ := strings.Cut(line, "//")
+			for _, name := range regexp.MustCompile(`\b[A-Za-z]+\.[A-Za-z]+\b|\b[A-Za-z][a-z]+[A-Z]\w*\b`).FindAllString(comment, -1) {
+				_, notDoc := os.Stat("docs/" + name)
+				_, notModel := os.Stat("spec/" + name)
+				if notDoc != nil && notModel != nil && !names[name] {
+					t.Errorf("%s names %s, which does not exist", model, name)
+				}
 			}
 		}
 	}
