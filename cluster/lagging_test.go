@@ -1,12 +1,17 @@
 package cluster
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/lockkeeper/lockkeeper/internal/core/election"
+	"github.com/lockkeeper/lockkeeper/internal/core/engine"
 	"github.com/lockkeeper/lockkeeper/internal/testing/testkit"
+	"github.com/lockkeeper/lockkeeper/proto"
 )
 
 // late makes a member apply entries some time after another one.
@@ -86,6 +91,111 @@ func TestLagsAgainAtOnce(t *testing.T) {
 				}
 			}
 			l.by.Store(0)
+		})
+	}
+}
+
+// TestServesOnlyThen: a member has caught up, or has applied what earlier leaders left, and something has happened meanwhile because of
+// which it must not begin to serve.
+func TestServesOnlyThen(t *testing.T) {
+	// begins calls f when a member begins to serve.
+	begins := func(m *Member, f func()) {
+		go func() {
+			for {
+				select {
+				case is := <-m.Serving():
+					if is {
+						f()
+					}
+				case <-m.Stop:
+					return
+				}
+			}
+		}()
+	}
+
+	// The next leader needs more than two election timeouts to apply what the last one left.
+	testkit.Bubble(t, "slow barrier", func(t *testing.T) {
+		f, slow := newFleet(t, 3), new(slowObserver)
+		f.start(0)
+		m := f.observed(1, slow)
+		f.start(2)
+		f.whole()
+		f.ready()
+		f.handTo(0)
+		time.Sleep(5 * time.Second)
+		slow.each.Store(int64(3 * m.contacts.ElectionTimeout))
+		f.propose(0, 99)
+		time.Sleep(100 * time.Millisecond)
+		slow.each.Store(0)
+		var serves atomic.Int64
+		begins(m, func() {
+			if serves.Add(1); m.contacts.Behind(m.nowMs()) {
+				t.Error("it begins to serve although it lags")
+			}
+		})
+		synctest.Wait()
+		serves.Store(0) // it did when it started
+		if err := f.running[0].engine.HandOver(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if n := serves.Load(); n != 1 || m.Role() != "leader" {
+			t.Errorf("it began to serve %d times, and is the %s", n, m.Role())
+		}
+	})
+
+	// It catches up by what it was told before the leader was lost. The third member cannot vote.
+	testkit.Bubble(t, "no leader", func(t *testing.T) {
+		f, l := newFleet(t, 3), &late{at: map[uint64]time.Time{}}
+		f.observed(0, onTime{late: l})
+		f.observed(1, tooLate{late: l})
+		f.start(2)
+		f.whole()
+		f.ready()
+		f.handTo(0)
+		time.Sleep(5 * time.Second)
+		f.stop(1)
+		l.by.Store(int64(3400 * time.Millisecond))
+		f.writes(0, 1)
+		m := f.observed(1, tooLate{late: l})
+		time.Sleep(400 * time.Millisecond)
+		if m.leader.Get().ID != 1 {
+			t.Fatal("it does not follow yet")
+		}
+		release := make(chan struct{})
+		defer func() { f.disks[2].SetFault(nil); close(release) }()
+		f.disks[2].SetFault(func() error { <-release; return errors.New("stuck") })
+		begins(m, func() {
+			if m.leader.Get().ID == 0 {
+				t.Error("it begins to serve, and knows no leader")
+			}
+		})
+		f.stop(0)
+		time.Sleep(6 * time.Second)
+	})
+
+	for name, v := range map[string]election.Verdict{
+		"no majority": {Leads: true, NoMajority: true}, "disputed": {Leads: true, Disputed: true}, "lost": {NoLeader: true},
+	} {
+		testkit.Bubble(t, name, func(t *testing.T) {
+			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})
+			s := b.service()
+			b.pulse.verdict.Store(&election.Verdict{NoLeader: true})
+			b.Running.Go(s.run)
+			time.Sleep(time.Second)
+			asked := b.pulse.moment()
+			if name == "lost" {
+				b.pulse.engine.StepDown(time.Second)
+				until(t, "a follower", func() bool { return b.pulse.engine.Role() == engine.Follower })
+			}
+			b.pulse.verdict.Store(&v) // run is not told yet
+			b.pulse.gain(asked)
+			select {
+			case <-s.changes:
+				t.Errorf("it begins to serve at %+v", v)
+			case <-time.After(100 * time.Millisecond):
+			}
 		})
 	}
 }

@@ -144,6 +144,7 @@ func (s *service) run() {
 	var (
 		caught  chan struct{} // closed by catchUp; nil if it is not running
 		leading bool          // this member leads, and has applied what earlier leaders left
+		applied bool          // since the last turn, catchUp or pulse.gain has applied what was committed when it began
 	)
 	for {
 		seen := *s.verdict.Load()
@@ -154,6 +155,10 @@ func (s *service) run() {
 			s.disconnect(reason, lost || leader == 0)
 			continue
 		}
+		if applied && !s.serving && reason == "" && (leader != 0 || leading) && !s.behind() { // it may have taken long
+			s.serve()
+		}
+		applied = false
 		switch {
 		case leader != 0:
 			s.giveUp.stop()
@@ -175,12 +180,9 @@ func (s *service) run() {
 		case <-news:
 		case <-s.changed:
 		case <-caught:
-			if caught = nil; !s.contacts.Behind(s.nowMs()) { // else it took so long that its state is too old again
-				s.serve(reason)
-			}
+			caught, applied = nil, true
 		case <-s.gained:
-			leading = true
-			s.serve(reason)
+			leading, applied = true, true
 		case <-s.judge:
 			s.judge = nil
 			s.sayLost()
@@ -219,11 +221,13 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 		return "the disk is stuck", true
 	case seen.Disputed:
 		return "the states of members differ, and no majority has the same one", true
-	case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):
+	case s.serving && s.behind():
 		return "this member lags behind the leader", false
 	}
 	return "", false
 }
+
+func (s *service) behind() bool { return s.peers != nil && s.contacts.Behind(s.nowMs()) }
 
 // disconnect stops serving. With suspend, commands that wait for the leader are given up; otherwise requests already sent
 // may complete.
@@ -241,12 +245,8 @@ func (s *service) disconnect(reason string, suspend bool) {
 	}
 }
 
-// serve begins to serve, unless it does already or is hindered.
-func (s *service) serve(hindered string) {
-	if s.serving || hindered != "" {
-		return
-	}
-	s.follow(*s.verdict.Load()) // the engine may have found a leader since the last look
+// serve begins to serve.
+func (s *service) serve() {
 	s.serving, s.began = true, s.moment().Running
 	if s.late.timer != nil {
 		s.late.start(0) // the overdue touches are of earlier clients

@@ -87,8 +87,11 @@ var putBacks = []putBack{
 		{"cluster/pulse.go", "p.verdict.Swap(&v) || v.Behind {", "p.verdict.Swap(&v) {"},
 	}, []finding{{"cluster", "TestLagsAgainAtOnce", "serves although it lags"}}},
 	{"a member that has caught up too late serves for a moment", []edit{
-		{"cluster/serving.go", "caught = nil; !s.contacts.Behind(s.nowMs()) {", "caught = nil; true {"},
-	}, []finding{{"cluster", "TestLagsAgainAtOnce", "begins to serve although it lags"}}},
+		{"cluster/serving.go", "leading) && !s.behind() {", "leading) {"},
+	}, []finding{{"cluster", "TestLagsAgainAtOnce", "begins to serve although it lags"}, {"cluster", "TestServesOnlyThen/slow_barrier", "begins to serve although it lags"}}},
+	{"a member serves for a moment without a leader", []edit{
+		{"cluster/serving.go", "&& (leader != 0 || leading) &&", "&&"},
+	}, []finding{{"cluster", "TestServesOnlyThen/no_leader", "it begins to serve"}, {"cluster", "TestServesOnlyThen/lost", "it begins to serve"}}},
 	{"a leader whose server is to be replaced removes itself first", []edit{
 		{"internal/core/membership/steps.go", "self.Observer || election.Find(p.before, m.ID) != nil {", "self.Observer {"},
 	}, []finding{{"cluster", "TestReplaceLeader/itself", "FAIL"}}},

@@ -110,10 +110,10 @@ var plants = []plant{
 		{"cluster/serving.go", "giveUp: countdown{length: p.contacts.ElectionTimeout,", "giveUp: countdown{length: 20 * p.contacts.ElectionTimeout,"},
 		{"cluster/serving.go", "case seen.NoMajority:", "case false:"},
 		{"cluster/serving.go", "if s.late.stop(); since != allHeard {", "if s.late.stop(); since < -1 {"},
-		{"cluster/serving.go", "case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
+		{"cluster/serving.go", "case s.serving && s.behind():", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a member that lags behind its leader continues to serve", []edit{
-		{"cluster/serving.go", "case s.serving && s.peers != nil && s.contacts.Behind(s.nowMs()):", "case s.serving && reason == \"never\":"},
+		{"cluster/serving.go", "case s.serving && s.behind():", "case s.serving && reason == \"never\":"},
 	}, []string{"age of reads"}},
 	{"a multi that fails leaves data that it has set", []edit{
 		{"znode/tree.go", "\t\tcase edited:\n", "\t\tcase edited:\n\t\t\tif t.Lookup(path).version != u.node.version {\n\t\t\t\tcontinue\n\t\t\t}\n"},
