@@ -31,7 +31,7 @@ import (
 // when its client is silent again.
 func TestResumedWhileLate(t *testing.T) {
 	t.Parallel() // it waits in real time
-	const timeout = 300
+	const timeout = 3000
 	m := loneMember(t)
 	resumed := make(outcome, 1)
 	must(t, m, fsm.OpenSession(1, 7, timeout, session.Password{}))

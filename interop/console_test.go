@@ -387,7 +387,7 @@ func TestConsole(t *testing.T) {
 	}
 
 	// An expiry: this holder sends nothing any more.
-	silent, heir := newContender(t, addr, time.Second), newContender(t, addr, long)
+	silent, heir := newContender(t, addr, 10*time.Second), newContender(t, addr, long) // it must not expire before the other one waits
 	held = silent.queue("/locks/nightly-backup", "")
 	heir.queue("/locks/nightly-backup", held)
 	b.sees(row("/locks/nightly-backup", heir.id) + ` === "1st"`)

@@ -635,7 +635,11 @@ func ownStatus(ctx context.Context, network peer.Network, s *request.Status) (al
 // ports of those that serve no clients.
 func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string, waits func(why error)) ([]string, error) {
 	said := make([]error, len(servers))
-	for late := time.After(silentFor); ; {
+	late := time.After(silentFor)
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= silentFor {
+		late = nil // the error says it
+	}
+	for {
 		again := false
 		for i, addr := range servers {
 			peers, err := peersBy(ctx, dialer, addr)
