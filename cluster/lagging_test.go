@@ -91,6 +91,7 @@ func TestLagsAgainAtOnce(t *testing.T) {
 				}
 			}
 			l.by.Store(0)
+			until(t, "it serves again", serves.Load)
 		})
 	}
 }
@@ -145,6 +146,37 @@ func TestServesOnlyThen(t *testing.T) {
 		}
 	})
 
+	// It has begun to catch up as a follower, and leads when it has, with entries that it has not applied yet.
+	testkit.Bubble(t, "leads meanwhile", func(t *testing.T) {
+		f, l := newFleet(t, 3), &late{at: map[uint64]time.Time{}}
+		f.observed(0, onTime{late: l})
+		f.observed(1, tooLate{late: l})
+		f.start(2)
+		f.whole()
+		f.ready()
+		f.handTo(0)
+		time.Sleep(5 * time.Second)
+		f.stop(1)
+		l.by.Store(int64(3 * time.Second))
+		f.writes(0, 1)
+		m := f.observed(1, tooLate{late: l})
+		var served atomic.Bool
+		begins(m, func() {
+			if served.Store(true); m.Role() == "leader" && m.leader.ReadyTerm.Load() == 0 {
+				t.Error("it begins to serve, and has not applied what the last leader left")
+			}
+		})
+		time.Sleep(900 * time.Millisecond)
+		f.writes(0, 3)
+		if m.leader.Get().ID != 1 || served.Load() {
+			t.Fatal("it does not follow, or has caught up already")
+		}
+		if err := f.running[0].engine.HandOver(t.Context(), 2); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "it serves", served.Load)
+	})
+
 	// It catches up by what it was told before the leader was lost. The third member cannot vote.
 	testkit.Bubble(t, "no leader", func(t *testing.T) {
 		f, l := newFleet(t, 3), &late{at: map[uint64]time.Time{}}
@@ -195,6 +227,14 @@ func TestServesOnlyThen(t *testing.T) {
 			case <-s.changes:
 				t.Errorf("it begins to serve at %+v", v)
 			case <-time.After(100 * time.Millisecond):
+			}
+			if name == "lost" {
+				return
+			}
+			b.pulse.verdict.Store(&election.Verdict{Leads: true})
+			b.pulse.changed.Raise()
+			if !testkit.Receive(t, "serving", s.changes) {
+				t.Error("it stops")
 			}
 		})
 	}

@@ -155,7 +155,7 @@ func (s *service) run() {
 			s.disconnect(reason, lost || leader == 0)
 			continue
 		}
-		if applied && !s.serving && reason == "" && (leader != 0 || leading) && !s.behind() { // it may have taken long
+		if applied && !s.serving && reason == "" && (leading || leader != 0 && !self) && !s.behind() { // it may have taken long
 			s.serve()
 		}
 		applied = false

@@ -211,7 +211,7 @@ func (f *formation) vote(d *membership, e *Event) error {
 	list := f.newest(d).Servers
 	_, votes := find(list, e.Member)
 	switch {
-	case !other && e.Term <= f.term && d.end() == 0:
+	case !d.of.Agreed && !other && e.Term <= f.term:
 	case !d.of.Agreed:
 		return fmt.Errorf("a member votes only once it is in a cluster, or for itself in a term that a member has stored, up to %d", f.term)
 	case d.end() < d.of.Since:

@@ -87,11 +87,14 @@ var putBacks = []putBack{
 		{"cluster/pulse.go", "p.verdict.Swap(&v) || v.Behind {", "p.verdict.Swap(&v) {"},
 	}, []finding{{"cluster", "TestLagsAgainAtOnce", "serves although it lags"}}},
 	{"a member that has caught up too late serves for a moment", []edit{
-		{"cluster/serving.go", "leading) && !s.behind() {", "leading) {"},
+		{"cluster/serving.go", "&& !s.behind() {", "{"},
 	}, []finding{{"cluster", "TestLagsAgainAtOnce", "begins to serve although it lags"}, {"cluster", "TestServesOnlyThen/slow_barrier", "begins to serve although it lags"}}},
 	{"a member serves for a moment without a leader", []edit{
-		{"cluster/serving.go", "&& (leader != 0 || leading) &&", "&&"},
+		{"cluster/serving.go", "&& (leading || leader != 0 && !self) &&", "&&"},
 	}, []finding{{"cluster", "TestServesOnlyThen/no_leader", "it begins to serve"}, {"cluster", "TestServesOnlyThen/lost", "it begins to serve"}}},
+	{"the next leader serves before it has applied what the last one left", []edit{
+		{"cluster/serving.go", "leader != 0 && !self)", "leader != 0)"},
+	}, []finding{{"cluster", "TestServesOnlyThen/leads_meanwhile", "it begins to serve"}}},
 	{"a leader whose server is to be replaced removes itself first", []edit{
 		{"internal/core/membership/steps.go", "self.Observer || election.Find(p.before, m.ID) != nil {", "self.Observer {"},
 	}, []finding{{"cluster", "TestReplaceLeader/itself", "FAIL"}}},
