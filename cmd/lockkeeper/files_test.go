@@ -31,7 +31,7 @@ func TestFewFiles(t *testing.T) {
 	procs := make([]*process, 3)
 	launch := func(i int) {
 		cmd := exec.Command("sh", "-c", `ulimit -n "$0" && exec "$@"`, fmt.Sprint(files), binary, "serve",
-			"--listen", "127.0.0.1:0", "--tls-listen", secure[i], "--tls-cert", cert, "--tls-key", key, "--tls-client-auth", "none", "--admin", "0", "--tick-time", "30s", "--election-timeout", "10s", // no session expires meanwhile, and the leader stays
+			"--listen", "127.0.0.1:0", "--tls-listen", secure[i], "--tls-cert", cert, "--tls-key", key, "--tls-client-auth", "none", "--admin", "0", "--tick-time", "30s", // no session expires meanwhile
 			"--data", filepath.Join(dir, fmt.Sprint(i)), "--id", fmt.Sprint(i+1), "--peers", peersAt(peerAddrs...))
 		procs[i] = startCmd(t, cmd)
 	}
