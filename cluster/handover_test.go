@@ -74,6 +74,7 @@ func TestHandOverFails(t *testing.T) {
 		f := startedFleet(t, 1)
 		lead := leadOf(t, f)
 		m, to := f.running[lead], (lead+1)%3
+		time.Sleep(time.Second) // so that the next thing it stores is its term
 		stuck := make(chan struct{})
 		defer close(stuck)
 		f.disks[to].SetFault(func() error {
