@@ -12,7 +12,7 @@ import (
 type formation struct {
 	disks   map[uint64]*membership
 	visible uint64 // the newest entry that was visible anywhere
-	term    uint64 // the newest term that a member of the cluster has stored
+	term    uint64 // the newest that a member has stored which may stand for election
 	formed  uint64 // the cluster that a disk has agreed to; 0 if none has
 	first   []Server
 	known   map[position]listed // all lists that were stored
@@ -102,9 +102,7 @@ func (f *formation) next(e *Event) error {
 		d.snapshot = *e.Snapshot
 	case e.Step == Term:
 		d.term = e.Term
-		if d.of.Agreed {
-			f.term = max(f.term, e.Term)
-		}
+		f.begin(d)
 	case e.Step == Voted:
 		return f.vote(d, e)
 	case e.Step == Identity:
@@ -130,12 +128,21 @@ func (f *formation) open(d *membership, e *Event) error {
 		d.snapshot = *e.Snapshot
 	}
 	if d.of.Agreed {
-		f.formed, f.term = d.of.Cluster, max(f.term, e.Term)
+		f.formed = d.of.Cluster
 	}
 	if d.snapshot.Index == 0 && len(e.Log) == 0 {
 		d.visible, d.seen, d.formed = f.visible, max(0, len(f.seen)-1), f.formed
 	}
-	return f.append(d, e)
+	err := f.append(d, e)
+	f.begin(d)
+	return err
+}
+
+// begin notes the term of a member, if it may stand for election.
+func (f *formation) begin(d *membership) {
+	if d.of.Agreed && d.end() >= max(1, d.of.Since) {
+		f.term = max(f.term, d.term)
+	}
 }
 
 func (d *membership) end() uint64 { return max(d.last, d.snapshot.Index) }
@@ -205,15 +212,16 @@ func (f *formation) see(d *membership, e *Event) error {
 }
 
 // vote checks a vote. Raft keeps the candidate's address, with the candidate's id behind it if that is another member. A member
-// that is about to join also gives itself its vote, so that the term of the leader that has taken it in is on its disk.
+// that joins, or has joined and has nothing yet, also gives itself its vote, so that the term of the leader that has taken it in,
+// which may have begun another one since, is on its disk.
 func (f *formation) vote(d *membership, e *Event) error {
 	addr, _, other := strings.Cut(e.Candidate, "\x00")
 	list := f.newest(d).Servers
 	_, votes := find(list, e.Member)
 	switch {
-	case !d.of.Agreed && !other && e.Term <= f.term:
+	case !other && e.Term <= f.term && d.end() == 0:
 	case !d.of.Agreed:
-		return fmt.Errorf("a member votes only once it is in a cluster, or for itself in a term that a member has stored, up to %d", f.term)
+		return fmt.Errorf("a member votes only once it is in a cluster, or for itself in a term that another has begun, up to %d", f.term)
 	case d.end() < d.of.Since:
 		return fmt.Errorf("it began without data, and votes for %s before its log, to %d, has reached %d", addr, d.end(), d.of.Since)
 	case !other && !votes:

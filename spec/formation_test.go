@@ -91,6 +91,7 @@ func TestFormationAutomaton(t *testing.T) {
 		{"it takes over a term that no member has", with(demoted, begins(3, 3)), votes(3, 3, "c"), "votes only once it is in a cluster"},
 		{"it takes over the term that the leader of 2 has begun", with(demoted, begins(1, 3), begins(3, 3)), votes(3, 3, "c"), ""},
 		{"it stands when it has joined and has nothing yet", with(late, joined(3, 7, 3), begins(3, 3)), votes(3, 3, "c"), "before its log, to 0, has reached 3"},
+		{"it takes over a term once more", with(late, joined(3, 7, 3), begins(1, 3), begins(3, 3)), votes(3, 3, "c"), ""},
 		{"it stands without a vote", caughtUp, votes(3, 3, "c"), "stands for election only if"},
 		{"a voter stands", formed, votes(2, 3, "b"), ""},
 
