@@ -631,8 +631,8 @@ func ownStatus(ctx context.Context, network peer.Network, s *request.Status) (al
 
 // peersOf asks servers at their client ports for the peer ports of all members, until
 // one answers: they may just have been started. The peer port of that server comes first. After a
-// moment it calls waits once with what is wrong with each server. So says the error, and it names the peer
-// ports of those that serve no clients.
+// moment, if ctx does not end before, it calls waits once with what is wrong with each server. The error says the same, and
+// names the peer ports of those that serve no clients.
 func peersOf(ctx context.Context, dialer *connect.Dialer, servers []string, waits func(why error)) ([]string, error) {
 	said := make([]error, len(servers))
 	late := time.After(silentFor)
