@@ -230,7 +230,8 @@ func TestStreamsShareNothing(t *testing.T) {
 }
 
 // TestLookAtBegin: a stream has been idle for somewhat less than tellAgain, with an election timeout of 200 ms,
-// when a long entry is sent. If peer.Conns.Run, which is the test here, looks while the entry is encoded, the follower does not count as silent.
+// when a long entry is sent. If peer.Conns.Run, which is the test here, looks while the entry is encoded, the
+// follower does not count as silent.
 func TestLookAtBegin(t *testing.T) {
 	network := memnet.New()
 	leader, follower := openUnwatched(t, network.Host("leader"), 1, "leader"), openUnwatched(t, network.Host("follower"), 1, "follower")
