@@ -115,6 +115,23 @@ func TestServesOnlyThen(t *testing.T) {
 		}()
 	}
 
+	// restarted returns three members of which the first leads, and the second, which has just been started again and applies
+	// each entry so much later than the first.
+	restarted := func(t *testing.T, by time.Duration) (f *fleet, m *Member) {
+		f, l := newFleet(t, 3), &late{at: map[uint64]time.Time{}}
+		f.observed(0, onTime{late: l})
+		f.observed(1, tooLate{late: l})
+		f.start(2)
+		f.whole()
+		f.ready()
+		f.handTo(0)
+		time.Sleep(5 * time.Second)
+		f.stop(1)
+		l.by.Store(int64(by))
+		f.writes(0, 1)
+		return f, f.observed(1, tooLate{late: l})
+	}
+
 	// The next leader needs more than two election timeouts to apply what the last one left.
 	testkit.Bubble(t, "slow barrier", func(t *testing.T) {
 		f, slow := newFleet(t, 3), new(slowObserver)
@@ -148,18 +165,7 @@ func TestServesOnlyThen(t *testing.T) {
 
 	// It has begun to catch up as a follower, and leads when it has, with entries that it has not applied yet.
 	testkit.Bubble(t, "leads meanwhile", func(t *testing.T) {
-		f, l := newFleet(t, 3), &late{at: map[uint64]time.Time{}}
-		f.observed(0, onTime{late: l})
-		f.observed(1, tooLate{late: l})
-		f.start(2)
-		f.whole()
-		f.ready()
-		f.handTo(0)
-		time.Sleep(5 * time.Second)
-		f.stop(1)
-		l.by.Store(int64(3 * time.Second))
-		f.writes(0, 1)
-		m := f.observed(1, tooLate{late: l})
+		f, m := restarted(t, 3*time.Second)
 		var served atomic.Bool
 		begins(m, func() {
 			if served.Store(true); m.Role() == "leader" && m.leader.ReadyTerm.Load() == 0 {
@@ -179,18 +185,7 @@ func TestServesOnlyThen(t *testing.T) {
 
 	// It catches up by what it was told before the leader was lost. The third member cannot vote.
 	testkit.Bubble(t, "no leader", func(t *testing.T) {
-		f, l := newFleet(t, 3), &late{at: map[uint64]time.Time{}}
-		f.observed(0, onTime{late: l})
-		f.observed(1, tooLate{late: l})
-		f.start(2)
-		f.whole()
-		f.ready()
-		f.handTo(0)
-		time.Sleep(5 * time.Second)
-		f.stop(1)
-		l.by.Store(int64(3400 * time.Millisecond))
-		f.writes(0, 1)
-		m := f.observed(1, tooLate{late: l})
+		f, m := restarted(t, 3400*time.Millisecond)
 		time.Sleep(400 * time.Millisecond)
 		if m.leader.Get().ID != 1 {
 			t.Fatal("it does not follow yet")

@@ -175,9 +175,9 @@ func Buckets(sessions map[int64][]int64) []Bucket {
 }
 
 // Awake notices a pause of this process before now, and postpones all deadlines. looked is when it last looked for late sessions,
-// which it does every watch while there are any sessions; 0 for never. If that was more than twice watch ago, it was paused. What clients sent during a pause may
-// still be unread in its sockets. So only half a tick of the time since looked counts, which does no harm: a session timeout is at
-// least two ticks, and clients send three times within it. Awake returns looked or, after a pause, now.
+// which it does every watch while there are any sessions; 0 for never. If that was more than twice watch ago, it was paused. What
+// clients sent during a pause may still be unread in its sockets. So only half a tick of the time since looked counts, which does no
+// harm: a session timeout is at least two ticks, and clients send three times within it. Awake returns looked or, after a pause, now.
 func (t *Tracker) Awake(now, looked, watch int64) int64 {
 	if slept := now - looked; slept > 2*watch && looked != 0 {
 		t.stood += slept - t.tick/2
