@@ -202,8 +202,54 @@ func TestServesOnlyThen(t *testing.T) {
 		time.Sleep(6 * time.Second)
 	})
 
+	// It leads, hands over, and leads again, before it has applied what it knew to be committed when it led first.
+	testkit.Bubble(t, "leads twice", func(t *testing.T) {
+		f, m := restarted(t, 3*time.Second)
+		var served atomic.Bool
+		begins(m, func() {
+			served.Store(true)
+			if term, leads := m.engine.LeaderTerm(); leads && m.leader.ReadyTerm.Load() != term {
+				t.Errorf("it begins to serve as the leader in term %d, and has applied %d, and entry %d is committed", term, m.engine.StateIndex(), m.engine.LastIndex())
+			}
+		})
+		time.Sleep(900 * time.Millisecond)
+		f.writes(0, 3)
+		for _, to := range []uint64{2, 1} {
+			if err := f.running[2-to].engine.HandOver(t.Context(), to); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		f.writes(0, 3)
+		if err := f.running[0].engine.HandOver(t.Context(), 2); err != nil || served.Load() {
+			t.Fatal(err, served.Load())
+		}
+		until(t, "it serves", served.Load)
+	})
+
+	// A leader has another state than one member. The third one comes back and shows that the leader is wrong, which ends the dispute.
+	testkit.Bubble(t, "failed", func(t *testing.T) {
+		f := startedFleet(t, 1)
+		lead := leadOf(t, f)
+		third, m := (lead+2)%3, f.running[lead]
+		f.stop(third)
+		f.corrupt(lead, 1<<40)
+		f.write(lead)
+		until(t, "a dispute", func() bool { return m.pulse.verdict.Load().Disputed })
+		time.Sleep(time.Second)
+		begins(m, func() {
+			if m.Over.Load() {
+				t.Error("it begins to serve, and its state is wrong")
+			}
+		})
+		f.start(third)
+		until(t, "its end", m.Over.Load)
+		time.Sleep(10 * time.Second)
+	})
+
 	for name, v := range map[string]election.Verdict{
 		"no majority": {Leads: true, NoMajority: true}, "disputed": {Leads: true, Disputed: true}, "lost": {NoLeader: true},
+		"deposed": {}, "not looked yet": {NoLeader: true},
 	} {
 		testkit.Bubble(t, name, func(t *testing.T) {
 			b := newBase(t, proto.Peer{ID: 1, Addr: "a:1"})

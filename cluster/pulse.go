@@ -130,6 +130,12 @@ func (p *pulse) gain(asked timing.Moment) {
 	p.gained.Raise()
 }
 
+// leads reports whether the engine takes this member for the leader, and it has applied all entries of earlier terms.
+func (p *pulse) leads() bool {
+	term, leads := p.engine.LeaderTerm()
+	return leads && p.leader.ReadyTerm.Load() == term
+}
+
 // surelyLeads reports whether this member leads and a majority has accepted it as
 // the leader within the last [timing.Times.Lease], so that it was not replaced before then.
 // The engine's own state is not enough: it notices late that it was replaced if the disk
@@ -137,7 +143,7 @@ func (p *pulse) gain(asked timing.Moment) {
 func (p *pulse) surelyLeads() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must
 	// have been applied.
-	if term, leads := p.engine.LeaderTerm(); !leads || p.leader.ReadyTerm.Load() != term {
+	if !p.leads() {
 		return false
 	}
 	if p.since(p.leaseStart.Load()) > p.contacts.Lease {

@@ -87,17 +87,15 @@ func (c *countdown) ended() bool {
 	return left <= 0
 }
 
-// follow notes who leads, as far as the engine and the pulse know. It returns the leader's
-// id, 0 if none is known, and whether the engine takes this member for the leader.
-func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
+// follow notes who leads, as far as the engine and the pulse know. It returns the leader's id, 0 if none is known.
+func (s *service) follow(seen election.Verdict) uint64 {
 	leader, addr := s.engine.Leader()
-	self = leader == s.id
-	if s.peers != nil && (seen.NoLeader || self && !seen.Leads) {
+	if s.peers != nil && (seen.NoLeader || leader == s.id && !seen.Leads) {
 		leader, addr = 0, "" // the engine will notice later
 	}
 	was := s.leader.Get()
 	if !s.leader.Set(leader, addr) {
-		return leader, self
+		return leader
 	}
 	if s.peers != nil && leader != 0 {
 		if was.ID != 0 {
@@ -118,7 +116,7 @@ func (s *service) follow(seen election.Verdict) (leader uint64, self bool) {
 		s.leaderless = false
 		s.log.Warn("there is a leader again", "id", leader, "address", addr)
 	}
-	return leader, self
+	return leader
 }
 
 // sayLost logs that the leader is gone or has handed over, unless it leads again. A member that has
@@ -143,26 +141,25 @@ func (s *service) run() {
 	defer stop()
 	var (
 		caught  chan struct{} // closed by catchUp; nil if it is not running
-		leading bool          // this member leads, and has applied what earlier leaders left
 		applied bool          // since the last turn, catchUp or pulse.gain has applied what was committed when it began
 	)
 	for {
 		seen := *s.verdict.Load()
-		leader, self := s.follow(seen)
-		leading = leading && self
+		leader := s.follow(seen)
 		reason, lost := s.hindered(seen)
 		if s.serving && reason != "" {
 			s.disconnect(reason, lost || leader == 0)
 			continue
 		}
-		if applied && !s.serving && reason == "" && (leading || leader != 0 && !self) && !s.behind() { // it may have taken long
+		able := reason == "" && leader != 0 && (leader != s.id || s.leads())
+		if able && applied && !s.serving && !s.behind() { // it may have taken long
 			s.serve()
 		}
 		applied = false
 		switch {
 		case leader != 0:
 			s.giveUp.stop()
-			if !s.serving && caught == nil && reason == "" && (leader != s.id || leading) {
+			if able && !s.serving && caught == nil {
 				done := make(chan struct{})
 				caught = done
 				s.Running.Go(func() { s.catchUp(done) })
@@ -182,7 +179,7 @@ func (s *service) run() {
 		case <-caught:
 			caught, applied = nil, true
 		case <-s.gained:
-			leading, applied = true, true
+			applied = true
 		case <-s.judge:
 			s.judge = nil
 			s.sayLost()
@@ -215,7 +212,7 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 	switch {
 	case seen.NoMajority:
 		return noMajority, true
-	case seen.Stuck && s.Over.Load(): // see pulse.stalled; perhaps nothing is the matter with the disk
+	case s.Over.Load():
 		return "this member has failed", true
 	case seen.Stuck:
 		return "the disk is stuck", true

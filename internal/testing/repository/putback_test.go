@@ -90,11 +90,14 @@ var putBacks = []putBack{
 		{"cluster/serving.go", "&& !s.behind() {", "{"},
 	}, []finding{{"cluster", "TestLagsAgainAtOnce", "begins to serve although it lags"}, {"cluster", "TestServesOnlyThen/slow_barrier", "begins to serve although it lags"}}},
 	{"a member serves for a moment without a leader", []edit{
-		{"cluster/serving.go", "&& (leading || leader != 0 && !self) &&", "&&"},
-	}, []finding{{"cluster", "TestServesOnlyThen/no_leader", "it begins to serve"}, {"cluster", "TestServesOnlyThen/lost", "it begins to serve"}}},
+		{"cluster/serving.go", "&& leader != 0 &&", "&&"},
+	}, []finding{{"cluster", "TestServesOnlyThen/no_leader", "it begins to serve"}, {"cluster", "TestServesOnlyThen/lost", "it begins to serve"}, {"cluster", "TestServesOnlyThen/deposed", "it begins to serve"}}},
 	{"the next leader serves before it has applied what the last one left", []edit{
-		{"cluster/serving.go", "leader != 0 && !self)", "leader != 0)"},
-	}, []finding{{"cluster", "TestServesOnlyThen/leads_meanwhile", "it begins to serve"}}},
+		{"cluster/serving.go", "(leader != s.id || s.leads())", "true"},
+	}, []finding{{"cluster", "TestServesOnlyThen/leads_meanwhile", "it begins to serve"}, {"cluster", "TestServesOnlyThen/leads_twice", "it begins to serve"}}},
+	{"a member whose state was found wrong begins to serve", []edit{
+		{"cluster/serving.go", "case s.Over.Load():", "case seen.Stuck && s.Over.Load():"},
+	}, []finding{{"cluster", "TestServesOnlyThen/failed", "it begins to serve"}}},
 	{"a leader whose server is to be replaced removes itself first", []edit{
 		{"internal/core/membership/steps.go", "self.Observer || election.Find(p.before, m.ID) != nil {", "self.Observer {"},
 	}, []finding{{"cluster", "TestReplaceLeader/itself", "FAIL"}}},
