@@ -399,7 +399,8 @@ func (m *member) open() error {
 	} else {
 		m.s.wg.Go(func() { m.serve(listener, srv) })
 	}
-	m.s.wg.Go(func() { m.watch(srv, gone) })
+	wrong := m.wrong.Load() // it may be over when watch looks
+	m.s.wg.Go(func() { m.watch(srv, gone, wrong) })
 	if m.back != nil {
 		m.back()
 	}
@@ -453,8 +454,8 @@ func (m *member) setClock() {
 	h.Clocks = append(h.Clocks, Clock{m.id, h.now(), off})
 }
 
-// watch reports a server that stops by itself.
-func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
+// watch reports a server that stops by itself. It was started with the wrong disk or not.
+func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}, wrong bool) {
 	select {
 	case <-gone:
 		return
@@ -469,7 +470,7 @@ func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}) {
 		m.mu.Lock()
 		mayStop := m.mayStop || time.Since(m.mayNot) < time.Second // this goroutine may have slept meanwhile
 		m.mu.Unlock()
-		if m.wrong.Load() {
+		if wrong {
 			return
 		}
 		// Whoever is the only voter left cannot be told from most of them.
