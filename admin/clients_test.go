@@ -482,7 +482,7 @@ func TestConsoleFalseMember(t *testing.T) {
 			{"another cluster", "belongs to cluster", says(func(r *request.Reply) { r.Status.Cluster++ })},
 			{"no cluster", "in no cluster yet", says(func(r *request.Reply) { r.Status.Cluster = 0 })},
 			{"another leader", "not the leader", says(func(r *request.Reply) {
-				*r = request.Reply{Error: "not the leader", Lead: true, Leader: "stranger:1"}
+				*r = request.Reply{Error: "not the leader", NotLeader: true, Leader: "stranger:1"}
 			})},
 			{"lies", "", says(func(r *request.Reply) {
 				r.Status.Role = strings.Repeat("r", 100_000)

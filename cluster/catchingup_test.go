@@ -140,7 +140,7 @@ func TestTailRefused(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		f.disks[c].SetFault(func() error { return errors.New("disk full") })
 		f.net.Heal()
-		until(t, "its fault", f.running[c].Over.Load)
+		until(t, "its fault", f.running[c].Failed.Load)
 		time.Sleep(100 * time.Millisecond) // until its owner has closed it
 		f.stop(c)
 		f.disks[c].SetFault(nil)

@@ -154,7 +154,7 @@ func TestFailedMembers(t *testing.T) {
 			for range 30 {
 				bad := 0
 				for i := range size {
-					if full[i].Load() || f.running[i].Over.Load() {
+					if full[i].Load() || f.running[i].Failed.Load() {
 						bad++
 					}
 				}
@@ -172,7 +172,7 @@ func TestFailedMembers(t *testing.T) {
 					d := []time.Duration{0, 10 * time.Millisecond, 300 * time.Millisecond, 1200 * time.Millisecond, 2500 * time.Millisecond}[r.IntN(5)]
 					what = fmt.Sprint("slow ", d)
 					slow[i].Store(int64(d))
-				case n == 4 && (may || m.Over.Load()):
+				case n == 4 && (may || m.Failed.Load()):
 					what = "start again"
 					again(i)
 				case n == 5:
@@ -195,7 +195,7 @@ func TestFailedMembers(t *testing.T) {
 			time.Sleep(30 * time.Second)
 			lead := f.running[leadOf(t, f)]
 			term := lead.engine.Term()
-			if lead.Over.Load() || !f.write(leadOf(t, f)) {
+			if lead.Failed.Load() || !f.write(leadOf(t, f)) {
 				t.Error("a leader that has failed leads, or one that has not writes nothing")
 			}
 			time.Sleep(time.Minute)
@@ -204,7 +204,7 @@ func TestFailedMembers(t *testing.T) {
 			}
 			for i := range size {
 				full[i].Store(false)
-				if f.running[i].Over.Load() {
+				if f.running[i].Failed.Load() {
 					again(i)
 				}
 			}

@@ -46,7 +46,7 @@
 //     shares the Proposer's connection.
 //   - watchLeadership notices when this member starts or stops leading (lead.go).
 //     While it leads, watchLeadership runs lead, which expires sessions, reap, and in a
-//     cluster Engine.SpreadCommitIndex.
+//     cluster Engine.SpreadCommitIndex. It has a leader without a vote hand over.
 //   - service.run decides whether clients are served (serving.go). It starts
 //     catchUp each time before serving begins.
 //
@@ -58,11 +58,11 @@
 //   - Membership.Watch finds out whether this member was removed.
 //   - accept runs one goroutine for each incoming connection, until the connection
 //     is closed (internal/core/peer). A connection over which another member sends its entries
-//     has one more, for those and for questions about the commit index
-//     (forward.go).
-//   - what Membership.Belong returns, if this member is in no cluster yet, or a
-//     crash interrupted its joining, runs until it is in the cluster and votes, if it
-//     is to vote.
+//     has one more, for those and for questions about the commit index, and one for each
+//     entry that the engine has not answered (forward.go).
+//   - what Membership.Belong returns, if this member is in no cluster yet, or
+//     waits for its vote since an earlier start, runs until it is in the cluster and
+//     votes, if it is to vote.
 //
 // # Waiting
 //
@@ -79,7 +79,7 @@
 // A goroutine that holds one of these locks may take those to the right of it,
 // and no others of these:
 //
-//	the replica's lock  -> those of Proposer, alive.Liveness and Commits
+//	the replica's lock  -> those of Proposer, alive.Liveness and raftlog.Commits
 //	alive.Liveness      -> election.Contacts
 //
 // No lock is taken while those of election.Contacts, election.KnownLeader or peer.Port are held.

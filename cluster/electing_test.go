@@ -432,12 +432,12 @@ func TestElectedKnowsTooLittle(t *testing.T) {
 		if state := elected.engine.Role(); state != engine.Leader {
 			t.Fatalf("it is a %v", state)
 		}
-		if elected.pulse.surelyLeads() {
+		if elected.pulse.holdsLease() {
 			t.Error("it surely leads before it knows what was committed")
 		}
 		f.net.Heal()
 		until(t, "a leader that knows enough", func() bool {
-			return slices.ContainsFunc(f.running, func(m *Member) bool { return m.pulse.surelyLeads() })
+			return slices.ContainsFunc(f.running, func(m *Member) bool { return m.pulse.holdsLease() })
 		})
 	})
 }

@@ -238,12 +238,12 @@ func TestServesOnlyThen(t *testing.T) {
 		until(t, "a dispute", func() bool { return m.pulse.verdict.Load().Disputed })
 		time.Sleep(time.Second)
 		begins(m, func() {
-			if m.Over.Load() {
+			if m.Failed.Load() {
 				t.Error("it begins to serve, and its state is wrong")
 			}
 		})
 		f.start(third)
-		until(t, "its end", m.Over.Load)
+		until(t, "its end", m.Failed.Load)
 		time.Sleep(10 * time.Second)
 	})
 

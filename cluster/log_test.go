@@ -159,7 +159,7 @@ func TestFailedIsQuiet(t *testing.T) {
 		c := (lead + 1) % 3
 		f.disks[c].SetFault(func() error { return errors.New("disk full") })
 		f.write(lead)
-		until(t, "its fault", f.running[c].Over.Load)
+		until(t, "its fault", f.running[c].Failed.Load)
 		time.Sleep(5 * time.Minute)
 		if n := strings.Count(f.log.String(), "disk full"); n > 1 {
 			t.Errorf("it was logged %d times that its disk is full", n)

@@ -66,8 +66,8 @@ func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
 // Serving receives true when clients can be served: a leader is known, and
 // everything committed until then is applied here. It receives false when clients
 // have to be disconnected, so that they try another server, because
-//   - no majority could be reached for an election timeout, or a majority refuses
-//     connections,
+//   - no majority could be reached for an election timeout, or so many refuse connections
+//     that the others are no majority,
 //   - no leader was known for an election timeout,
 //   - the leader did not receive this member's touches for two election timeouts,
 //   - the state here is older than two election timeouts,
@@ -104,7 +104,7 @@ func (m *Member) Role() string { return m.membership.Role() }
 func (m *Member) Standing() request.Status { return m.membership.Standing() }
 
 // Members returns the members in the newest list that this member has, committed or not, sorted by id.
-// Unlike Status, it does not lock the state.
+// It does not lock the state.
 func (m *Member) Members() []proto.Peer {
 	return m.engine.Members()
 }

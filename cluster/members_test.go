@@ -317,7 +317,7 @@ func TestWatchRemoved(t *testing.T) {
 			if leads.Load() {
 				return request.Reply{} // it does not know member 1
 			}
-			return request.Reply{Error: "not the leader", Lead: true}
+			return request.Reply{Error: "not the leader", NotLeader: true}
 		})
 		b.Running.Go(m.Watch)
 		time.Sleep(10 * time.Second)

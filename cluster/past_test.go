@@ -517,7 +517,7 @@ func TestRefusedAfterOwnSnapshot(t *testing.T) {
 		}
 		f.disks[c].SetFault(func() error { return errors.New("disk full") })
 		f.write(lead)
-		until(t, "its fault", f.running[c].Over.Load)
+		until(t, "its fault", f.running[c].Failed.Load)
 		time.Sleep(100 * time.Millisecond)
 		f.stop(c)
 		f.disks[c].SetFault(nil)

@@ -216,7 +216,7 @@ func TestAskInCircles(t *testing.T) {
 					}
 					time.Sleep(time.Millisecond) // so that time passes
 					asked.Add(1)
-					json.NewEncoder(c).Encode(request.Reply{Error: request.ErrNotLeader.Error(), Lead: true, Leader: names})
+					json.NewEncoder(c).Encode(request.Reply{Error: request.ErrNotLeader.Error(), NotLeader: true, Leader: names})
 					c.Close()
 				}
 			})

@@ -112,7 +112,7 @@ const forever = 24 * time.Hour
 // if it leads: without them its log has no end. Otherwise it can vote meanwhile, and stand for election.
 func (p *pulse) stalled(at timing.Moment, leads bool) time.Duration {
 	switch d := p.engine.DiskStall(at); {
-	case p.Over.Load():
+	case p.Failed.Load():
 		return forever
 	case leads:
 		return max(d, p.engine.SnapshotStall(at))
@@ -136,11 +136,11 @@ func (p *pulse) leads() bool {
 	return leads && p.leader.ReadyTerm.Load() == term
 }
 
-// surelyLeads reports whether this member leads and a majority has accepted it as
-// the leader within the last [timing.Times.Lease], so that it was not replaced before then.
+// holdsLease reports whether this member leads and holds its lease (section 6.4.1 of Raft's thesis): a majority has accepted it as
+// the leader within the last [timing.Times.Lease], and none of those votes for another member before that has passed.
 // The engine's own state is not enough: it notices late that it was replaced if the disk
 // blocks it or this process was paused.
-func (p *pulse) surelyLeads() bool {
+func (p *pulse) holdsLease() bool {
 	// Entries that earlier leaders left in the log may close sessions, so they must
 	// have been applied.
 	if !p.leads() {

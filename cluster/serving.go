@@ -21,12 +21,12 @@ type service struct {
 	*pulse
 	proposer *propose.Proposer
 
-	changes   chan bool     // holds the newest value until Serving's reader takes it
-	ready     chan struct{} // closed when clients can be served for the first time
-	once      sync.Once     // for closing ready
-	elections stopwatch.Stopwatch
-	unheard   atomic.Int64 // since when, in running time, the leader has not received this member's touches, or allHeard
-	told      wake.Signal  // for run: unheard has changed
+	changes        chan bool     // holds the newest value until Serving's reader takes it
+	ready          chan struct{} // closed when clients can be served for the first time
+	once           sync.Once     // for closing ready
+	elections      stopwatch.Stopwatch
+	unheard        atomic.Int64 // since when, in running time, the leader has not received this member's touches, or allHeard
+	unheardChanged wake.Signal  // for run
 
 	// Only run uses these.
 	serving    bool
@@ -44,7 +44,7 @@ func newService(p *pulse, proposer *propose.Proposer) *service {
 	ran := func() time.Duration { return time.Duration(p.moment().Running) * time.Millisecond }
 	return &service{
 		pulse: p, proposer: proposer,
-		changes: make(chan bool, 1), ready: make(chan struct{}), told: wake.NewSignal(), alone: time.Now(),
+		changes: make(chan bool, 1), ready: make(chan struct{}), unheardChanged: wake.NewSignal(), alone: time.Now(),
 		giveUp: countdown{length: p.contacts.ElectionTimeout, ran: ran}, late: countdown{length: timing.UnheardLimit * p.contacts.ElectionTimeout, ran: ran},
 	}
 }
@@ -87,8 +87,8 @@ func (c *countdown) ended() bool {
 	return left <= 0
 }
 
-// follow notes who leads, as far as the engine and the pulse know. It returns the leader's id, 0 if none is known.
-func (s *service) follow(seen election.Verdict) uint64 {
+// noteLeader notes who leads, as far as the engine and the pulse know. It returns the leader's id, 0 if none is known.
+func (s *service) noteLeader(seen election.Verdict) uint64 {
 	leader, addr := s.engine.Leader()
 	if s.peers != nil && (seen.NoLeader || leader == s.id && !seen.Leads) {
 		leader, addr = 0, "" // the engine will notice later
@@ -122,7 +122,7 @@ func (s *service) follow(seen election.Verdict) uint64 {
 // sayLost logs that the leader is gone or has handed over, unless it leads again. A member that has
 // failed, or was removed, has said what is the matter with it.
 func (s *service) sayLost() {
-	if s.Over.Load() {
+	if s.Failed.Load() {
 		return
 	}
 	switch now := s.leader.Get(); now.ID {
@@ -145,7 +145,7 @@ func (s *service) run() {
 	)
 	for {
 		seen := *s.verdict.Load()
-		leader := s.follow(seen)
+		leader := s.noteLeader(seen)
 		reason, lost := s.hindered(seen)
 		if s.serving && reason != "" {
 			s.disconnect(reason, lost || leader == 0)
@@ -187,7 +187,7 @@ func (s *service) run() {
 			if s.giveUp.ended() {
 				s.disconnect("no leader", true)
 			}
-		case <-s.told:
+		case <-s.unheardChanged:
 			since := s.unheard.Load()
 			if s.late.stop(); since != allHeard {
 				s.late.start(time.Duration(s.moment().Running-max(since, s.began)) * time.Millisecond) // older touches are of earlier clients
@@ -212,7 +212,7 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 	switch {
 	case seen.NoMajority:
 		return noMajority, true
-	case s.Over.Load():
+	case s.Failed.Load():
 		return "this member has failed", true
 	case seen.Stuck:
 		return "the disk is stuck", true
@@ -279,7 +279,7 @@ func (s *service) catchUp(done chan struct{}) {
 // it has received all.
 func (s *service) setUnheard(since int64) {
 	s.unheard.Store(since)
-	s.told.Raise()
+	s.unheardChanged.Raise()
 }
 
 const allHeard = -1

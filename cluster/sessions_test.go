@@ -193,7 +193,7 @@ func TestTouchReportedAgain(t *testing.T) {
 		})
 		synctest.Wait()
 		members[next].engine.Campaign(members[next].contacts.Lease)
-		until(t, "the new leader is sure", members[next].pulse.surelyLeads)
+		until(t, "the new leader is sure", members[next].pulse.holdsLease)
 		time.Sleep(100 * time.Millisecond)
 		heard, atFar := members[next].nowMs(), members[far].nowMs()
 		if !members[far].Touch(7, nil) {

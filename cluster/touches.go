@@ -29,7 +29,7 @@ import (
 // Touch also waits for a moment for what this member has been told is committed, so that what the
 // client reads next shows it.
 func (m *Member) Touch(id int64, over <-chan struct{}) bool {
-	if !m.liveness.Touch(id, m.pulse.surelyLeads, over, m.Stop) {
+	if !m.liveness.Touch(id, m.pulse.holdsLease, over, m.Stop) {
 		return false
 	}
 	m.engine.AwaitCommitted(over)
@@ -141,7 +141,7 @@ func (m *Member) tell(last election.Leader, heard *recent, news map[int64]int64)
 		switch lead.ID {
 		case 0:
 		case m.cfg.ID:
-			if m.pulse.surelyLeads() {
+			if m.pulse.holdsLease() {
 				return lead, nil
 			}
 		default:
@@ -193,7 +193,7 @@ func (m *Member) tellLeader(lead election.Leader, touches map[int64]int64) (unsu
 // begins to lead, every session gets its full timeout.
 func (m *Member) takeTouches(b []byte) []byte {
 	heard := m.liveness.Hear(b, []byte{1})
-	if !m.pulse.surelyLeads() {
+	if !m.pulse.holdsLease() {
 		return []byte{0}
 	}
 	return heard

@@ -97,7 +97,7 @@ hidden byte i, ok;              // only within a step, and no part of the state
 #define knows(m) (alive[applied[m]])
 #define owns(c) (knows(member[c]) && owner[applied[member[c]]] == c)
 #define serves(c) (owns(c) || NO_KILL) // server.observer.Changed ends a connection that has lost its session
-#define surely(m) (begun[m] && (fresh[m] > 0 || NO_LEASE)) // pulse.surelyLeads
+#define surely(m) (begun[m] && (fresh[m] > 0 || NO_LEASE)) // pulse.holdsLease
 #define raise(x, to) IF(x < to -> x = to)
 #define lower(x, to) IF(x > to -> x = to)
 #define older(x) IF(x < NEVER -> x++)

@@ -60,14 +60,14 @@ func (l *Liveness) newTracker() *session.Tracker {
 // by what it has confirmed so far, could expire the session while its client still
 // relies on it, Touch blocks until the leader has confirmed more, unless this member
 // surely leads.
-func (l *Liveness) Touch(id int64, surelyLeads func() bool, over, stop <-chan struct{}) bool {
+func (l *Liveness) Touch(id int64, holdsLease func() bool, over, stop <-chan struct{}) bool {
 	now, slack := l.now(), l.lease.Milliseconds()
 	l.mu.Lock()
 	l.looked = l.tracker.Awake(now, l.looked, l.watch)
 	l.note(id, now)
 	for waits := false; ; waits = true {
 		alive, confirmed := l.tracker.Touch(id, now), l.confirmed.Wait()
-		safe := !l.tells || surelyLeads() || l.tracker.Safe(id, now, slack)
+		safe := !l.tells || holdsLease() || l.tracker.Safe(id, now, slack)
 		if alive && safe {
 			l.trace.Session(Touched, id, 0, time.Duration(l.now()-now)*time.Millisecond)
 		}

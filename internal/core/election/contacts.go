@@ -50,7 +50,7 @@ type Contacts struct {
 // candidacy is what decides whether a member stands for election. The contacts' mutex guards it.
 type candidacy struct {
 	troubledSince     int64  // since when the leader or the majority seems lost; 0 if neither does
-	majorityGoneSince int64  // since when a majority has been refusing connections; 0 if it is not
+	majorityGoneSince int64  // since when so many have been refusing connections that the others are no majority; 0 if they are not
 	eligibleSince     int64  // since when this member may stand, once its turn comes; 0 if it may not
 	lastResortSince   int64  // when it first was eligible as an observer since it last had a leader; 0 if it was not
 	tries             int    // how often it has stood since it last had a leader

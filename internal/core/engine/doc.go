@@ -6,7 +6,7 @@
 //
 //   - What [Engine.Committed] says, what an [Engine.Propose] has answered, and what the replica gets, is committed whatever
 //     happens to this process, although the disk may write it only later.
-//   - The engine holds no election by itself, and ends no leadership: [Engine.Campaign], [Engine.StepDown] and
+//   - The engine holds no election by itself, and ends no leadership unless it hears of a later term: [Engine.Campaign], [Engine.StepDown] and
 //     [Engine.HandOver] do. As a last resort Raft does, when it has heard no leader, or no majority, for five election
 //     timeouts, and at least 10 s. A standalone server leads at once.
 //   - A member that lacks what its cluster may have acknowledged neither stands nor votes; see [Engine.AbstainUntil].

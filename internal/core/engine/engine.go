@@ -55,7 +55,7 @@ type Config struct {
 	Port     *peer.Port            // over which the members talk to each other; nil on a standalone server
 	Contacts *election.Contacts    // are told who votes for this member, and who lives
 	Digests  *election.Digests     // are told of snapshots that are installed
-	Leader   *election.KnownLeader // whom others know to lead; HandOver waits for them to know the next one
+	Leader   *election.KnownLeader // whom this member knows to lead; HandOver waits until that is another one
 	Now      func() timing.Moment  // by the clocks of the contacts
 	// SnapshotBytes is how long the log must be, in bytes, before a snapshot is taken.
 	SnapshotBytes int64

@@ -19,7 +19,7 @@ type Lifecycle struct {
 	Running sync.WaitGroup // of the member's goroutines
 
 	failed sync.Once
-	Over   atomic.Bool // the member has failed, or something could not be read after Stop was closed
+	Failed atomic.Bool // the member has failed, or something could not be read after Stop was closed
 	Errs   chan error  // gets the first fault
 }
 
@@ -31,7 +31,7 @@ func NewLifecycle() *Lifecycle {
 // Fail reports a fault after which this member cannot go on.
 func (l *Lifecycle) Fail(err error) {
 	l.failed.Do(func() {
-		l.Over.Store(true)
+		l.Failed.Store(true)
 		l.Errs <- err
 	})
 }
@@ -42,7 +42,7 @@ var ErrClosed = errors.New("cluster: closed")
 // CannotRead reports a failed read as this member's fault. That a member was closed, or has no file descriptor, is none.
 func (l *Lifecycle) CannotRead(s *storage.Storage, err error) {
 	if wake.Closed(l.Stop) {
-		l.Over.Store(true)
+		l.Failed.Store(true)
 	} else if !storage.OutOfFiles(err) {
 		l.Fail(fmt.Errorf("cannot read from %s: %w", s.Name, err))
 	}

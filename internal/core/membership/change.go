@@ -174,7 +174,7 @@ func (m *Membership) Serve(c net.Conn) {
 // trace passes on to the server that a change was asked for over a connection. Requests that another member is to carry out
 // are not its concern. A server that asks for its own place does so again and again until it has it.
 func (m *Membership) trace(c net.Conn, q request.Request, r *request.Reply) {
-	if m.Changed == nil || !q.Changes() || r.Lead || r.Same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
+	if m.Changed == nil || !q.Changes() || r.NotLeader || r.Same || r.Error != "" && q.Run != 0 && !m.Port.MayLog("", "a server asks for its place") {
 		return
 	}
 	asked := request.Asked{Request: q, From: c.RemoteAddr(), Subject: peer.SubjectOf(c)}
@@ -195,7 +195,7 @@ func (m *Membership) answer(q request.Request) request.Reply {
 	}
 	r = request.Reply{Error: err.Error(), Code: request.CodeOf(err), Unsure: errors.As(err, new(request.Unsure))}
 	if errors.Is(err, request.ErrNotLeader) {
-		r.Lead, r.Leader = true, m.Leader.Get().Addr
+		r.NotLeader, r.Leader = true, m.Leader.Get().Addr
 	}
 	return r
 }

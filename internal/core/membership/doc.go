@@ -1,6 +1,6 @@
 // Package membership brings a server into its cluster, changes the list of members while this member leads, and notices
-// when this member was removed. The list itself is in the log, which package engine keeps: it is changed by one member at a
-// time, and only if a majority of the voters after the step is there.
+// when this member was removed. The list itself is in the log, which package engine keeps: one member at a time is added,
+// removed, or given or denied its vote, and voters only if a majority of the voters after the step is there.
 //
 // What the others may rely on:
 //

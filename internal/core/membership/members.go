@@ -23,7 +23,7 @@ type Membership struct {
 	joiner *joiner
 
 	changing   wake.Turn   // held by changeIn while it changes the members
-	rejoining  atomic.Bool // the change under way was asked for by a member that has lost its disk
+	rejoining  atomic.Bool // the change under way was asked for by a member that asks for its own place
 	changeTerm uint64      // the term in which the change under way was asked for; guarded by changing
 }
 

@@ -49,7 +49,7 @@ func (m *Membership) useListedAddr(q *request.Request) {
 	}
 }
 
-// checkRejoin checks the request of a member that has lost its disk: x describes it, first without
+// checkRejoin checks the request of a member that asks for its own place: x describes it, first without
 // its vote, and then with it. It reports whether nothing is left to do. It does not hold
 // Membership.changing, so that a member which asks again and again, and has not caught up
 // yet, is in nobody's way.

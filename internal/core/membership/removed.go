@@ -80,7 +80,7 @@ func (m *Membership) Watch() {
 			// Only the leader knows for certain.
 			knows := request.Request{Knows: m.ID, Cluster: m.Gate.Cluster()}
 			r, err := request.Send(ctx, m.Port.Network, addr, knows)
-			if err == nil && r.Lead && r.Leader != "" {
+			if err == nil && r.NotLeader && r.Leader != "" {
 				r, err = request.Send(ctx, m.Port.Network, r.Leader, knows)
 			}
 			if err != nil || r.Error != "" {

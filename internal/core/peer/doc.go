@@ -9,6 +9,6 @@
 //
 // Goroutines: [Port.Start] starts one that accepts connections, and that one starts one for each; they end after
 // [Port.Close], and [Port.Wait] waits for them. A connection whose hello does not come is closed after timing.HelloTimeout,
-// or sooner if there are too many. [Conns.Run] ends with the port. The locks of this package are held for moments, and no
-// other lock is taken meanwhile.
+// or sooner if there are too many. [Conns.Run] ends with the port. The locks of this package are held for moments, but a
+// Conn's turn while a frame is written, and no other lock is taken meanwhile.
 package peer

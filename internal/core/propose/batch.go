@@ -116,7 +116,7 @@ type pending struct {
 	number  uint64        // of the entry; 0 if it is finished or given up, or there is none
 	waiters []fsm.Waiter  // one per command
 	next    int           // index of the first waiter that Complete has not returned yet
-	done    chan struct{} // closed by finish
+	done    chan struct{} // closed by finish: the entry was applied or skipped, or may be in a snapshot that was restored
 }
 
 func (p *pending) begin(number uint64, waiters []fsm.Waiter) (done <-chan struct{}) {

@@ -20,7 +20,7 @@ const (
 	MsgBatch   = 'B' // to the leader: an entry for the log, or the last part of one
 	MsgPart    = 'b' // to the leader: a part of an entry, which the next message of these two continues
 	MsgAsk     = 'Q' // to the leader: what is committed? A number, the sender's id, the newest term that it knows, and touches
-	MsgAnswer  = 'A' // from the leader: the answer to MsgAsk, or that it refuses an entry; see Answer
+	MsgAnswer  = 'A' // from the leader: the answer to MsgAsk, or that an entry may not be in the log; see Answer
 	MsgTouched = 'T' // to the leader: sessions that were touched
 	MsgHeard   = 'H' // from the leader: the answer to MsgTouched, see Member.takeTouches of package cluster
 	MsgAlive   = 'L' // to the leader, without content: is the connection alive? And from the leader: yes

@@ -159,7 +159,7 @@ func (p *Proposer) Run() {
 
 // deliver gets an entry into the log: through the engine if this member leads, otherwise
 // by sending it to the leader. It retries, with new leaders too, until the entry is
-// applied here, which closes done. Retrying is safe since an entry is never applied
+// applied here, or may be in a snapshot that was restored, which closes done. Retrying is safe since an entry is never applied
 // twice (see [fsm.Machine.Apply]). deliver gives up when suspended is closed.
 func (p *Proposer) deliver(number uint64, entry []byte, suspended, done <-chan struct{}) {
 	p.retry(suspended, done, func(lead election.Leader) bool {

@@ -12,7 +12,7 @@ type Sizes struct {
 	since          time.Time // when this member began to lead; zero if it does not lead
 	last, min, max int64     // bytes
 
-	Entries, Commands atomic.Int64 // proposed, also as another member
+	Entries, Commands atomic.Int64 // proposed, also while another member leads
 }
 
 // Lead notes that this member begins or stops leading.

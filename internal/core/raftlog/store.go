@@ -260,7 +260,7 @@ func (r *RecentLog) GetLog(index uint64, l *raft.Log) error {
 	}
 	r.mu.RUnlock()
 	err := r.LogStore.GetLog(index, l)
-	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.Started.Load() && r.life.Over.Load() {
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) && r.Started.Load() && r.life.Failed.Load() {
 		<-r.life.Stop
 		runtime.Goexit()
 	}

@@ -78,7 +78,7 @@ func ToLeader(ctx context.Context, ask Asker, addr string, q Request) (Reply, er
 			return r, nil
 		case errors.As(err, new(*peer.TLSError)):
 			tlsErr = err
-		case err == nil && !r.Lead:
+		case err == nil && !r.NotLeader:
 			return r, fails(&Refusal{r.Code, fmt.Sprintf("%s: %s", to, r.Error)})
 		}
 		if r.Leader != "" && r.Leader != to && to == addr {

@@ -21,7 +21,7 @@ type ClusterID = storage.ClusterID
 const MaxID = 254
 
 // Request asks a member for a change of the members, or for information about them.
-// One of its fields is set, besides Rejoin, Cluster and Clients.
+// It has one of Status, Add, Remove, Transfer, Reconfig, Knows, Propose and Form; the other fields go with one of these.
 type Request struct {
 	Status   bool        `json:"status,omitempty"`
 	Add      *proto.Peer `json:"add,omitempty"`      // a new member, or one whose address or vote changes
@@ -141,16 +141,16 @@ type Asked struct {
 
 // Reply answers a Request.
 type Reply struct {
-	Status  *Status            `json:"status,omitempty"`
-	Clients *report.ClientList `json:"clients,omitempty"` // if the request has Clients
-	Known   bool               `json:"known,omitempty"`   // the answer to Knows
-	Votes   bool               `json:"votes,omitempty"`   // and whether that member has a vote
-	Surely  bool               `json:"surely,omitempty"`  // and whether it is in a committed list, with the address At
-	Error   string             `json:"error,omitempty"`
-	Code    proto.Code         `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
-	Unsure  bool               `json:"begun,omitempty"`  // the change may have been made, or a part of it
-	Lead    bool               `json:"lead,omitempty"`   // the error is that this member is not the leader
-	Leader  string             `json:"leader,omitempty"` // then the address of the leader's peer port, if known
+	Status    *Status            `json:"status,omitempty"`
+	Clients   *report.ClientList `json:"clients,omitempty"` // if the request has Clients
+	Known     bool               `json:"known,omitempty"`   // the answer to Knows
+	Votes     bool               `json:"votes,omitempty"`   // and whether that member has a vote
+	Surely    bool               `json:"surely,omitempty"`  // and whether it is in a committed list, with the address At
+	Error     string             `json:"error,omitempty"`
+	Code      proto.Code         `json:"code,omitempty"`   // ZooKeeper's code for the error, if there is one
+	Unsure    bool               `json:"begun,omitempty"`  // the change may have been made, or a part of it
+	NotLeader bool               `json:"lead,omitempty"`   // the error is that this member is not the leader
+	Leader    string             `json:"leader,omitempty"` // then the address of the leader's peer port, if known
 
 	Same bool `json:"-"` // there was nothing to change
 }

@@ -342,10 +342,10 @@ var corrections = []putBack{
 		{"internal/core/engine/engine.go", "\t\tif p := recover(); p != nil {\n", "\t\tif p := any(nil); p != nil {\n"},
 	}, []finding{{"internal/core/engine", "TestUnreadableAtStart", "panic"}}},
 	{"an entry to apply that cannot be read", []edit{
-		{"internal/core/raftlog/store.go", "r.Started.Load() && r.life.Over.Load() {", "r.Started.Load() && r.life.Killed.Load() {"},
+		{"internal/core/raftlog/store.go", "r.Started.Load() && r.life.Failed.Load() {", "r.Started.Load() && r.life.Killed.Load() {"},
 	}, []finding{{"cluster", "TestCannotReadWhatItApplies", "panic"}}},
 	{"the same while it is closed", []edit{
-		{"internal/core/lifecycle/lifecycle.go", "\tif wake.Closed(l.Stop) {\n\t\tl.Over.Store(true)\n", "\tif wake.Closed(l.Stop) {\n"},
+		{"internal/core/lifecycle/lifecycle.go", "\tif wake.Closed(l.Stop) {\n\t\tl.Failed.Store(true)\n", "\tif wake.Closed(l.Stop) {\n"},
 	}, []finding{{"cluster", "TestCannotReadWhileClosed", "panic"}}},
 	{"an entry to send that cannot be read", []edit{
 		{"internal/core/engine/stream.go", "if wake.Closed(s.t.life.Stop) {", "if wake.Closed(s.t.engine.down) {"},

@@ -96,7 +96,7 @@ var putBacks = []putBack{
 		{"cluster/serving.go", "(leader != s.id || s.leads())", "true"},
 	}, []finding{{"cluster", "TestServesOnlyThen/leads_meanwhile", "it begins to serve"}, {"cluster", "TestServesOnlyThen/leads_twice", "it begins to serve"}}},
 	{"a member whose state was found wrong begins to serve", []edit{
-		{"cluster/serving.go", "case s.Over.Load():", "case seen.Stuck && s.Over.Load():"},
+		{"cluster/serving.go", "case s.Failed.Load():", "case seen.Stuck && s.Failed.Load():"},
 	}, []finding{{"cluster", "TestServesOnlyThen/failed", "it begins to serve"}}},
 	{"a leader whose server is to be replaced removes itself first", []edit{
 		{"internal/core/membership/steps.go", "self.Observer || election.Find(p.before, m.ID) != nil {", "self.Observer {"},
@@ -159,7 +159,7 @@ var putBacks = []putBack{
 		{"internal/core/election/contacts.go", "h.AsOf -= max(0, leaseAge).Milliseconds()", "_ = leaseAge"},
 	}, []finding{{"cluster", "TestOldReadsBehindSilentCut", "serves a read"}}},
 	{"a leader that has failed, and whose owner does not close it, goes on leading while nothing is written", []edit{
-		{"cluster/pulse.go", "\tcase p.Over.Load():\n\t\treturn forever", "\tcase p.Over.Load() && at.Running < 0:\n\t\treturn forever"},
+		{"cluster/pulse.go", "\tcase p.Failed.Load():\n\t\treturn forever", "\tcase p.Failed.Load() && at.Running < 0:\n\t\treturn forever"},
 	}, []finding{{"lockkeepertest", "TestFullDiskOfIdleLeader", "leads"}}},
 	{"servers that were restored from different snapshots form a cluster", []edit{
 		{"internal/core/membership/formation.go", "case s.state.Data() && (st.Index != s.state.Index || st.Digest != s.state.Digest):", "case false:"},
