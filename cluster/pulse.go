@@ -196,9 +196,9 @@ func (p *pulse) run() {
 					p.engine.Campaign(p.contacts.Lease)
 				}
 			})
-		// Without a majority for two reasons: expiries that it has proposed must not be committed
+		// A leader without a majority steps down: expiries that it has proposed must not be committed
 		// when a majority is back, and members that ask who leads must not be told that it does.
-		// Deposed since perhaps nobody leads in the later term: the member that has begun it could not
+		// One that is deposed does, since perhaps nobody leads in the later term: the member that has begun it could not
 		// store it. Otherwise the engine would have heard of it by now, unless it waits for a disk.
 		case v.Leads && v.NoMajority || v.Deposed:
 			p.Running.Go(func() { p.engine.StepDown(p.contacts.Lease) })
