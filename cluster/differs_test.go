@@ -175,7 +175,7 @@ func TestFailedIsNotStuck(t *testing.T) {
 		lead := leadOf(t, f)
 		f.running[(lead+1)%3].Fail(election.ErrDiffers)
 		until(t, "what it says", func() bool { return f.log.Count("disconnecting clients") > 0 })
-		if f.log.Count("the disk is stuck") > 0 || f.log.Count("this member has failed: disconnecting clients") == 0 {
+		if f.log.Count("the disk is stuck") > 0 || f.log.Count("this member has ended: disconnecting clients") == 0 {
 			t.Error(f.log.String())
 		}
 	})

@@ -71,10 +71,11 @@ func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
 //   - no leader was known for an election timeout,
 //   - the leader did not receive this member's touches for two election timeouts,
 //   - the state here is older than two election timeouts,
-//   - for an election timeout, members have had different states and no majority the same one,
-//   - this member has failed; see Err, or
+//   - for an election timeout, members have had different states and no majority the same one, or
 //   - this member's disk has been stuck for an election timeout while the others
 //     have a working leader.
+//
+// A member that has failed does not begin to serve. That one fails while it serves, Err says, and Serving need not.
 //
 // The channel holds only the newest value.
 func (m *Member) Serving() <-chan bool { return m.service.changes }

@@ -213,7 +213,7 @@ func (s *service) hindered(seen election.Verdict) (reason string, lost bool) {
 	case seen.NoMajority:
 		return noMajority, true
 	case s.Failed.Load():
-		return "this member has failed", true
+		return "this member has ended", true
 	case seen.Stuck:
 		return "the disk is stuck", true
 	case seen.Disputed:
