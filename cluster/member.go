@@ -75,7 +75,7 @@ func (w *tracedWaiter) Done(v *fsm.View, r *fsm.Result) {
 //   - this member's disk has been stuck for an election timeout while the others
 //     have a working leader.
 //
-// A member that has failed does not begin to serve. That one fails while it serves, Err says, and Serving need not.
+// A member that has failed does not begin to serve. If it fails while it serves, Err says so; Serving need not.
 //
 // The channel holds only the newest value.
 func (m *Member) Serving() <-chan bool { return m.service.changes }

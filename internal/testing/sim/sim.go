@@ -454,7 +454,7 @@ func (m *member) setClock() {
 	h.Clocks = append(h.Clocks, Clock{m.id, h.now(), off})
 }
 
-// watch reports a server that stops by itself. It was started with the wrong disk or not.
+// watch reports a server that stops by itself. wrong is whether it was started with another cluster's disk.
 func (m *member) watch(srv *lockkeeper.Server, gone chan struct{}, wrong bool) {
 	select {
 	case <-gone:
