@@ -48,7 +48,7 @@ func (m *Member) watchLeadership() {
 			if !m.inTerm(term, func() error { return m.engine.Barrier(0) }) {
 				continue
 			}
-			// The log has no id of the cluster yet, which is new or restored. The leader writes it before anybody serves.
+			// The cluster is new or restored, and its log does not name its id yet. The leader writes that before anybody serves.
 			if m.identified() == 0 && !m.inTerm(term, m.identify) {
 				continue
 			}
@@ -73,8 +73,8 @@ func (m *Member) watchLeadership() {
 	}
 }
 
-// inTerm does something, and does it again if it was refused since this member was handing over its leadership. It returns false
-// if that fails otherwise, or this member no longer leads in term.
+// inTerm does something, and does it again if it was refused since this member was handing over its leadership. It gives up, and
+// returns false, if that fails otherwise, or this member no longer leads in term by then.
 func (m *Member) inTerm(term uint64, do func() error) bool {
 	for {
 		err := do()

@@ -136,8 +136,8 @@ func (p *pulse) leads() bool {
 	return leads && p.leader.ReadyTerm.Load() == term
 }
 
-// holdsLease reports whether this member leads and holds its lease (section 6.4.1 of Raft's thesis): a majority has accepted it as
-// the leader within the last [timing.Times.Lease], and none of those votes for another member before that has passed.
+// holdsLease reports whether this member leads and holds its lease: a majority has accepted it as
+// the leader within the last [timing.Times.Lease], so it had not been replaced when they did.
 // The engine's own state is not enough: it notices late that it was replaced if the disk
 // blocks it or this process was paused.
 func (p *pulse) holdsLease() bool {

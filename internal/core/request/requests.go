@@ -39,7 +39,7 @@ type Request struct {
 	// Rejoin restricts Add to a server that is a member already: a removed one must not add
 	// itself again.
 	Rejoin bool `json:"back,omitempty"`
-	// Run is the run (see Status) of a server that asks for a place of its own: the request
+	// Run is the run (see Status) of a server that asks for a place of its own, or whether it has one (Knows): the request
 	// holds only while that run answers at the server's address. 0 means an operator's request.
 	Run uint64 `json:"run,omitempty"`
 	// AskedAt goes with Run: the last entry that the leader had applied before this run first asked for its place. A

@@ -399,7 +399,7 @@ func (m *member) open() error {
 	} else {
 		m.s.wg.Go(func() { m.serve(listener, srv) })
 	}
-	wrong := m.wrong.Load() // it may be over when watch looks
+	wrong := m.wrong.Load() // that fault may be over when watch looks
 	m.s.wg.Go(func() { m.watch(srv, gone, wrong) })
 	if m.back != nil {
 		m.back()
